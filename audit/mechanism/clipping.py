@@ -1,0 +1,159 @@
+"""The sum of clipped per-example gradients: two strategies with one meaning.
+
+A strategy is a function
+
+    clipped_sum(theta (p,), (features (B, ...), labels (B, ...)), clipping_norm) -> (p,)
+
+that returns sum_i g_i * min(1, C / ||g_i||) for the gradients g_i of a loss of one example
+(hidden-state paper, Equation 2). It is written for one model; `vmap` over theta makes it an ensemble's.
+
+    strategy       any loss   materialises (B, p)   cost of one model-step
+    per_example    yes        yes                   a backward pass an example
+    book_keeping   dense      no                    one backward pass, one weighted contraction
+
+Edge cases, the same in both: a gradient of norm 0 adds 0; C = inf does not clip; a NaN gradient makes
+the sum NaN. The sums agree within 1e-5 of C a coordinate in float32 (tested).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.flatten_util import ravel_pytree
+
+Batch = tuple[Array, Array]
+ClippedSum = Callable[[Array, Batch, Array], Array]
+Loss = Callable[[Array, tuple[Array, Array]], Array]
+Criterion = Callable[[Array, Array], Array]
+_TINY = 1e-30  # added below a squared norm of 0; its root times any C is far below float32's sums
+_UNROLLED = 32  # multiply-adds an output column up to which a product is written out as a sum
+
+
+def scale_to_norm(squared_norm: Array, clipping_norm: Array) -> Array:
+    """min(1, C / norm), elementwise in the squared norm."""
+    return jnp.minimum(1.0, clipping_norm * jax.lax.rsqrt(jnp.maximum(squared_norm, _TINY)))
+
+
+def clip(vector: Array, clipping_norm: Array) -> Array:
+    """vector (p,) * min(1, C / ||vector||): what may enter the sum (hidden-state paper, Equation 2)."""
+    return vector * scale_to_norm(jnp.vdot(vector, vector), clipping_norm)
+
+
+def per_example(loss: Loss) -> ClippedSum:
+    """Every example's gradient by vmap, clipped and summed: works for any loss(theta, example)."""
+
+    def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
+        gradients = jax.vmap(jax.grad(loss), (None, 0))(theta, batch)
+        scales = scale_to_norm(jnp.sum(gradients**2, axis=1), clipping_norm)
+        return scales @ gradients
+
+    return clipped_sum
+
+
+def book_keeping(
+    module: nn.Module, unravel: Callable[[Array], Any], criterion: Criterion
+) -> ClippedSum:
+    """For Flax modules of dense layers and elementwise functions; no per-example gradient is formed.
+
+    A dense layer's gradient for one example is the outer product of its input a (with a 1 for the
+    bias) and its output gradient g, so its squared norm is ||g||^2 (||a||^2 + 1), and the clipped sum
+    is one product of the inputs with the output gradients scaled by min(1, C / norm). Examples lie
+    on the last axis, where they fill vector registers whatever the layers' widths.
+
+    module.apply({"params": unravel(theta)}, x (features,)) gives logits (outputs,), and
+    criterion(logits, label) the loss of one example. Raises TypeError where a parameter does not
+    belong to exactly one call of a flax.linen.Dense: use `per_example` there.
+    """
+
+    def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
+        features, labels = batch
+        params = unravel(theta)
+        taps = {
+            path: jnp.zeros((layer["kernel"].shape[1], len(labels)), theta.dtype)
+            for path, layer in _dense_layers(params).items()
+        }
+
+        def total(taps: dict[str, Array]) -> tuple[Array, dict[str, Array]]:
+            logits, inputs = _forward(module, params, features.T, taps)
+            return jnp.sum(jax.vmap(criterion, (-1, 0))(logits, labels)), inputs
+
+        output_gradients, inputs = jax.grad(total, has_aux=True)(taps)
+        squared_norm = sum(
+            _row_sum(output_gradients[path] ** 2) * (1 + _row_sum(inputs[path] ** 2)) for path in taps
+        )
+        scales = scale_to_norm(squared_norm, clipping_norm)
+        layers = {p: _contract(inputs[p], output_gradients[p] * scales) for p in taps}
+        return ravel_pytree(_nest(layers))[0]
+
+    return clipped_sum
+
+
+def _dense_layers(params: Any, prefix: str = "") -> dict[str, dict[str, Array]]:
+    """path -> {"kernel", "bias"} for a parameter tree of dense layers only."""
+    if set(params) == {"kernel", "bias"} and params["kernel"].ndim == 2:
+        return {prefix: params}
+    layers: dict[str, dict[str, Array]] = {}
+    for name, child in params.items():
+        if not isinstance(child, dict):
+            raise TypeError(f"parameter {prefix}/{name} is no dense layer's: use per_example")
+        layers |= _dense_layers(child, f"{prefix}/{name}")
+    return layers
+
+
+def _forward(
+    module: nn.Module, params: Any, features: Array, taps: dict[str, Array]
+) -> tuple[Array, dict[str, Array]]:
+    """(logits (outputs, B), every dense layer's input (inputs, B)) of features (inputs, B)."""
+    inputs: dict[str, Array] = {}
+
+    def intercept(call: Any, args: Any, kwargs: Any, context: nn.module.InterceptorContext) -> Any:
+        if not isinstance(context.module, nn.Dense) or context.method_name != "__call__":
+            return call(*args, **kwargs)
+        path = "".join(f"/{name}" for name in context.module.path)
+        if path in inputs:
+            raise TypeError(f"dense layer {path} is called twice: use per_example")
+        inputs[path] = args[0]
+        layer = context.module.variables["params"]
+        return _product(layer["kernel"], args[0]) + layer["bias"][:, None] + taps[path]
+
+    with nn.intercept_methods(intercept):
+        logits = module.apply({"params": params}, features)
+    if set(inputs) != set(taps):
+        raise TypeError(f"dense layers {sorted(set(taps) - set(inputs))} are not called: use per_example")
+    return logits, inputs
+
+
+def _product(kernel: Array, columns: Array) -> Array:
+    """kernel.T @ columns; small ones as sums that fuse with what follows, which no GEMM call does."""
+    if kernel.size > _UNROLLED:
+        return kernel.T @ columns
+    return jnp.stack([_row_sum(weights[:, None] * columns) for weights in kernel.T])
+
+
+def _row_sum(rows: Array) -> Array:
+    """sum over the first axis, written out where it is short: XLA then keeps the examples in lanes."""
+    if len(rows) > _UNROLLED:
+        return jnp.sum(rows, axis=0)
+    return sum(rows[1:], start=rows[0])
+
+
+def _contract(inputs: Array, gradients: Array) -> dict[str, Array]:
+    """The layer's summed gradient from inputs (in, B) and scaled output gradients (out, B)."""
+    ones = jnp.ones((1, inputs.shape[1]), inputs.dtype)
+    both = gradients @ jnp.concatenate([inputs, ones]).T
+    return {"kernel": both[:, :-1].T, "bias": both[:, -1]}
+
+
+def _nest(layers: dict[str, Any]) -> dict[str, Any]:
+    """{"/a/b": layer} -> {"a": {"b": layer}}."""
+    tree: dict[str, Any] = {}
+    for path, layer in layers.items():
+        *parents, name = path.strip("/").split("/")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[name] = layer
+    return tree

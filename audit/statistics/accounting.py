@@ -1,0 +1,54 @@
+"""Upper bounds on epsilon, through Google's dp-accounting.
+
+Only the steps at which the canary is inserted count: the others are post-processing once the batches
+are known to the adversary (hidden-state paper, Sections 5.1 and 5.3).
+"""
+
+import dp_accounting
+import numpy as np
+from dp_accounting.pld import PLDAccountant
+from dp_accounting.rdp import RdpAccountant
+
+from audit.errors import require
+from audit.statistics import conversions
+
+_ADD_OR_REMOVE_ONE = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+
+
+def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) -> float:
+    """epsilon at delta of `insertions` Gaussian steps of sensitivity C and noise noise_multiplier * C,
+    by composing privacy-loss distributions; infinite without noise, 0 without insertions.
+
+    Neighbouring relation: add or remove one. Raises InputError for values out of range.
+    """
+    _require_steps(noise_multiplier, insertions, delta)
+    if insertions == 0 or noise_multiplier == 0:
+        return np.inf if insertions else 0.0
+    accountant = PLDAccountant(_ADD_OR_REMOVE_ONE)
+    accountant.compose(dp_accounting.GaussianDpEvent(noise_multiplier), insertions)
+    return float(accountant.get_epsilon(delta))
+
+
+def renyi_upper_bound(noise_multiplier: float, insertions: int, delta: float) -> float:
+    """The same by Renyi DP: looser, and independent of the other."""
+    _require_steps(noise_multiplier, insertions, delta)
+    if insertions == 0 or noise_multiplier == 0:
+        return np.inf if insertions else 0.0
+    accountant = RdpAccountant(neighboring_relation=_ADD_OR_REMOVE_ONE)
+    accountant.compose(dp_accounting.GaussianDpEvent(noise_multiplier), insertions)
+    return float(accountant.get_epsilon(delta))
+
+
+def mu_upper_bound(noise_multiplier: float, insertions: int) -> float:
+    """mu of the composition: sqrt(insertions) / noise_multiplier (Dong et al. 2022, Corollary 3.3)."""
+    _require_steps(noise_multiplier, insertions, 0.5)
+    if insertions == 0 or noise_multiplier == 0:
+        return np.inf if insertions else 0.0
+    return float(np.sqrt(insertions) / noise_multiplier)
+
+
+def _require_steps(noise_multiplier: float, insertions: int, delta: float) -> None:
+    """Values in range, or InputError."""
+    require(noise_multiplier >= 0, f"noise multiplier is {noise_multiplier}: it must be at least 0")
+    require(insertions >= 0, f"insertions is {insertions}: it must be at least 0")
+    conversions.require_delta(delta)

@@ -1,0 +1,194 @@
+"""Scores in, scores out -> a Bound that says what it stands on.
+
+Four estimators, from what the paper prints to what needs no assumption. Each takes the scores of
+independent runs with the canary (in) and without (out), higher meaning "in", and returns a Bound:
+
+    in_sample        hidden-state paper, Algorithm 4: the best of all thresholds on the scores that it
+                     then bounds. Not a confidence bound: it exceeds the truth in up to 15% of audits
+                     where 5% is said (papers' README, slip 10).
+    held_out         the threshold from one half, two Clopper-Pearson limits on the other.
+    certified        the threshold from a twentieth, one exact test of both counts on the rest.
+    assumption_free  likewise, against the trade-off function of (epsilon, delta)-DP itself.
+
+The first three bound mu; their epsilon follows if the mechanism's trade-off curve is Gaussian.
+"""
+
+import dataclasses
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from audit.errors import require
+from audit.statistics import conversions, exact_test, intervals, thresholds
+
+Array = NDArray[np.float64]
+
+GAUSSIAN_CURVE = "a Gaussian trade-off curve"
+NOTHING = "nothing"
+IN_SAMPLE = "in-sample: not a confidence bound"
+_HELD_OUT_SHARE = 0.5
+_PILOT_SHARE = 0.05
+_LEAST_PILOT = 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Bound:
+    """A lower bound and what it stands on; `mu` is None where the method bounds epsilon directly.
+
+    The counts are those of the scores that were counted, n_in + n_out of them, at the threshold.
+    """
+
+    method: str
+    assumes: str
+    epsilon: float
+    mu: float | None
+    delta: float
+    confidence: float
+    threshold: float
+    false_positives: int
+    false_negatives: int
+    n_in: int
+    n_out: int
+
+    def __str__(self) -> str:
+        mu = "" if self.mu is None else f", mu >= {self.mu:.3f}"
+        claim = self.assumes if self.assumes == IN_SAMPLE else f"assumes {self.assumes}"
+        return (
+            f"{self.method}: epsilon >= {self.epsilon:.3f}{mu} at delta {self.delta:g}, "
+            f"confidence {self.confidence:g}; {claim}"
+        )
+
+
+def all_bounds(
+    scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float
+) -> list[Bound]:
+    """Every estimator's bound; raises InputError for scores or parameters that none can use."""
+    return [method(scores_in, scores_out, delta, confidence) for method in ESTIMATORS.values()]
+
+
+def in_sample(
+    scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float
+) -> Bound:
+    """The paper's estimator (Algorithm 4): every midpoint as threshold, two-sided Clopper-Pearson."""
+    s_in, s_out = _check(scores_in, scores_out, delta, confidence)
+    threshold, mu = thresholds.best_empirical(
+        s_in, s_out, conversions.mu_from_rates, (1 - confidence) / 2
+    )
+    counts = _count(s_in, s_out, threshold)
+    return _gaussian("in_sample", IN_SAMPLE, mu, counts, threshold, delta, confidence)
+
+
+def held_out(
+    scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float
+) -> Bound:
+    """The threshold from one half, bounded on the other with two Clopper-Pearson limits."""
+    s_in, s_out = _check(scores_in, scores_out, delta, confidence)
+    (choose_in, rest_in), (choose_out, rest_out) = (_split(s, _HELD_OUT_SHARE) for s in (s_in, s_out))
+    error = (1 - confidence) / 2
+    threshold = thresholds.choose_on_pilot(
+        choose_in, choose_out, len(rest_in), len(rest_out), conversions.mu_from_rates, error
+    )
+    counts = _count(rest_in, rest_out, threshold)
+    mu = conversions.mu_from_rates(
+        intervals.upper_limits(counts.n_out, error)[counts.false_positives],
+        intervals.upper_limits(counts.n_in, error)[counts.false_negatives],
+    )
+    return _gaussian("held_out", GAUSSIAN_CURVE, float(mu), counts, threshold, delta, confidence)
+
+
+def certified(
+    scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float
+) -> Bound:
+    """A threshold from a pilot, mu from one exact test of both counts (see `exact_test`)."""
+    s_in, s_out = _check(scores_in, scores_out, delta, confidence)
+    mu, counts, threshold = _tested(s_in, s_out, exact_test.GAUSSIAN, confidence)
+    return _gaussian("certified", GAUSSIAN_CURVE, mu, counts, threshold, delta, confidence)
+
+
+def assumption_free(
+    scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float
+) -> Bound:
+    """A threshold from a pilot, epsilon from one exact test against (epsilon, delta)-DP itself.
+
+    It holds whatever the trade-off curve; n scores a world prove at most about log(n / 3).
+    """
+    s_in, s_out = _check(scores_in, scores_out, delta, confidence)
+    epsilon, counts, threshold = _tested(s_in, s_out, exact_test.approximate_dp(delta), confidence)
+    return Bound(
+        "assumption_free", NOTHING, epsilon, None, delta, confidence, threshold, *counts
+    )
+
+
+ESTIMATORS = {
+    "in_sample": in_sample,
+    "held_out": held_out,
+    "certified": certified,
+    "assumption_free": assumption_free,
+}
+
+
+def _check(
+    scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float
+) -> tuple[Array, Array]:
+    """The scores as flat float64 arrays, or InputError."""
+    conversions.require_delta(delta)
+    conversions.require_confidence(confidence)
+    arrays = []
+    for name, scores in (("in", scores_in), ("out", scores_out)):
+        array = np.asarray(scores, np.float64)
+        require(array.ndim == 1, f"the {name} scores have shape {array.shape}: give a flat array")
+        require(array.size, f"there are no {name} scores: both worlds need runs")
+        bad = np.flatnonzero(~np.isfinite(array))
+        require(
+            not bad.size,
+            f"{bad.size} of {array.size} {name} scores are not finite (the first is number "
+            f"{bad[0] if bad.size else 0}): a model diverged, lower its learning rate or drop the run",
+        )
+        arrays.append(array)
+    both = np.concatenate(arrays)
+    require(np.ptp(both) > 0, f"all {both.size} scores equal {both[0]:g}: they tell nothing apart")
+    return arrays[0], arrays[1]
+
+
+def _split(scores: Array, share: float) -> tuple[Array, Array]:
+    """(chosen on, counted): a fixed shuffle, since a file of scores may come sorted."""
+    size = min(max(round(share * len(scores)), _LEAST_PILOT), len(scores) // 2)
+    order = np.random.default_rng(len(scores)).permutation(len(scores))
+    return scores[order[:size]], scores[order[size:]]
+
+
+def _count(scores_in: Array, scores_out: Array, threshold: float) -> exact_test.Counts:
+    """The errors of one threshold."""
+    errors = thresholds.count_errors(scores_in, scores_out, np.array([threshold]))
+    return exact_test.Counts(
+        int(errors.false_positives[0]), int(errors.false_negatives[0]), len(scores_in), len(scores_out)
+    )
+
+
+def _tested(
+    scores_in: Array, scores_out: Array, family: exact_test.Family, confidence: float
+) -> tuple[float, exact_test.Counts, float]:
+    """The exact test's bound, its counts and its threshold."""
+    (pilot_in, rest_in), (pilot_out, rest_out) = (
+        _split(scores, _PILOT_SHARE) for scores in (scores_in, scores_out)
+    )
+    threshold = thresholds.choose_on_pilot(
+        pilot_in, pilot_out, len(rest_in), len(rest_out), family.parameter, (1 - confidence) / 2
+    )
+    counts = _count(rest_in, rest_out, threshold)
+    return exact_test.lower_bound(family, counts, 1 - confidence), counts, threshold
+
+
+def _gaussian(
+    method: str,
+    assumes: str,
+    mu: float,
+    counts: exact_test.Counts,
+    threshold: float,
+    delta: float,
+    confidence: float,
+) -> Bound:
+    """A bound on mu, converted."""
+    mu = max(mu, 0.0)
+    epsilon = conversions.epsilon_from_mu(mu, delta)
+    return Bound(method, assumes, epsilon, mu, delta, confidence, threshold, *counts)

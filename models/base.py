@@ -1,0 +1,40 @@
+"""A Flax module and a criterion as a loss over a flat parameter vector."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+from jax import Array
+from jax.flatten_util import ravel_pytree
+
+
+class Model(NamedTuple):
+    """A network whose parameters are one vector.
+
+    init(key) -> theta (p,); unravel(theta) -> the module's parameter tree;
+    criterion(logits, label) -> scalar; loss(theta, (features, label)) -> scalar, of one example.
+    """
+
+    module: nn.Module
+    n_parameters: int
+    init: Callable[[Array], Array]
+    unravel: Callable[[Array], Any]
+    criterion: Callable[[Array, Array], Array]
+    loss: Callable[[Array, tuple[Array, Array]], Array]
+
+
+def flat_model(
+    module: nn.Module, example: Array, criterion: Callable[[Array, Array], Array]
+) -> Model:
+    """Wraps a module that takes one example of the shape of `example`, without a batch axis."""
+    template, unravel = ravel_pytree(module.init(jax.random.key(0), example)["params"])
+
+    def init(key: Array) -> Array:
+        return ravel_pytree(module.init(key, example)["params"])[0]
+
+    def loss(theta: Array, labelled: tuple[Array, Array]) -> Array:
+        features, label = labelled
+        return criterion(module.apply({"params": unravel(theta)}, features), label)
+
+    return Model(module, template.size, init, unravel, criterion, loss)
