@@ -1,0 +1,147 @@
+#!/usr/bin/env bash
+# Starts audits, experiments, tests and linters, in an environment that the first start sets up.
+# Until Python runs, a later start reads a few files and calls almost nothing: keep it so.
+set -euo pipefail
+
+self=${BASH_SOURCE[0]}
+if [[ -L $self ]]; then self=$(readlink -f -- "$self"); fi
+if [[ $self != */* ]]; then self=./$self; fi
+here=$(CDPATH='' cd -- "${self%/*}" && pwd -P)
+venv=${AUDIT_VENV:-$here/.venv}
+if [[ $venv != /* ]]; then venv=$PWD/$venv; fi
+stamp=$venv/.run-sh # what the environment was made from; empty while it is being made
+python='' version='' extras=''
+
+die() {
+  printf 'run.sh: %s\n' "$*" >&2
+  exit 2
+}
+
+is_experiment() {
+  [[ $1 =~ ^[A-Za-z_][A-Za-z0-9_]*$ && -f $here/experiments/$1.py ]] &&
+    [[ $(<"$here/experiments/$1.py") == *$'\nif __name__ == "__main__":'* ]]
+}
+
+print_help() {
+  local file name
+  printf 'Usage: ./run.sh [command] [flags]\n\n'
+  for file in "$here"/experiments/*.py; do # the first line of each main's docstring
+    name=${file##*/}
+    name=${name%.py}
+    is_experiment "$name" || continue
+    printf '  %-12s %s\n' "$name" "$(sed -n '/"""/{s/^[rR]*"""//;/^$/n;s/""".*//;p;q;}' "$file")"
+  done | cut -c 1-80
+  cat <<'END'
+  test         Runs the quick tests, with --slow all; the rest goes to pytest.
+  lint         Runs ruff and mypy; arguments go to ruff.
+  help         Prints this.
+
+No command means audit. For the flags of one: ./run.sh audit --help
+PYTHON names the Python to use, AUDIT_VENV the environment (else .venv here).
+END
+}
+
+version_of() { # prints 3.11, if $1 runs, is that or newer, and can make an environment
+  "$1" -ISc 'import sys, venv, ensurepip; v = sys.version_info[:2]
+print("%d.%d" % v) if v >= (3, 11) else sys.exit(1)' 2>/dev/null
+}
+
+find_python() { # sets python and version
+  for python in ${PYTHON:+"$PYTHON"} python3.13 python3.12 python3.11 python3 python; do
+    if version=$(version_of "$python"); then return; fi
+    [[ -z ${PYTHON:-} ]] || die "PYTHON=$PYTHON is no Python >= 3.11 with venv; name another"
+  done
+  die 'found no Python >= 3.11 with venv; install one (Debian: python3-venv), or name one in PYTHON'
+}
+
+find_extras() { # sets extras: what the command needs, and what is installed already
+  if [[ -s $stamp ]]; then IFS= read -r extras <"$stamp"; fi
+  if [[ $command =~ ^(test|lint)$ && $extras != *test* ]]; then extras+=,test; fi
+  if [[ $extras != *cuda* && ${JAX_PLATFORMS:-} != cpu ]]; then
+    if [[ $(nvidia-smi -L 2>/dev/null) == GPU* ]]; then extras+=,cuda; fi
+  fi
+  extras=${extras#,}
+}
+
+made_from() {
+  printf '%s\n' "$extras" "$here" "$version"
+  printf '%s\n' "$(<"$here/setup.cfg")" "$(<"$here/pyproject.toml")" "$(<"$here/requirements.lock")"
+}
+
+is_ready() { [[ -s $stamp && $(<"$stamp") == "$(made_from)" ]]; }
+
+can_keep_venv() { # it lacks packages, no more
+  [[ -s $stamp && $(version_of "$venv/bin/python") == "$version" ]] &&
+    "$venv/bin/python" -Ic 'import pip' 2>/dev/null
+}
+
+install() { # with a python, a new environment first; removes nothing that run.sh did not make
+  : >"$stamp"
+  if [[ -n $python ]]; then
+    rm -rf -- "$venv"/{bin,include,lib,lib64,share,pyvenv.cfg}
+    "$python" -m venv "$venv" || return
+  fi
+  cd -- "$here" && "$venv/bin/python" -I -m pip install -q --disable-pip-version-check --no-input \
+    -c requirements.lock -e ".${extras:+[$extras]}"
+}
+
+set_up() ( # one start at a time: the lock on the folder goes with this subshell
+  trap 'exit 130' INT
+  if command -v flock >/dev/null; then flock 9; fi
+  find_extras
+  if is_ready; then return; fi
+  [[ -e $stamp || -z $(ls -A "$venv") ]] ||
+    die "$venv was not made by run.sh; move it away, or name another folder in AUDIT_VENV"
+  echo "setting up ${venv##*/} (first run only; a few minutes)" >&2
+  if can_keep_venv; then python=''; elif [[ -z $python ]]; then find_python; fi
+  if ! install >"$venv/set-up.log" 2>&1; then
+    why=$(sed -n 's/^ *ERROR: /pip: /p' "$venv/set-up.log" | tail -n 1)
+    die "${why:-no environment}; check the network and start again (more in $venv/set-up.log)"
+  fi
+  made_from >"$stamp"
+) 9<"$venv"
+
+find_environment() {
+  if [[ -n ${PYTHON:-} || ! -s $stamp ]] || ! version=$(version_of "$venv/bin/python"); then
+    find_python
+  fi
+  find_extras
+  if is_ready; then return; fi
+  mkdir -p -- "$venv" 2>/dev/null || die "cannot make $venv; name another folder in AUDIT_VENV"
+  set_up
+}
+
+run_python() { exec "$venv/bin/python" -P -m "$@"; } # -P: no module of the user's folder
+
+run_tests() {
+  local argument which='not slow'
+  if [[ ${CI:-} =~ ^(true|1)$ ]]; then which=''; fi
+  for argument in "$@"; do
+    shift
+    if [[ $argument == --slow ]]; then which=''; else set -- "$@" "$argument"; fi
+  done
+  run_python pytest -m "$which" "$@"
+}
+
+run_linters() {
+  local status=0
+  (run_python ruff check . "$@") || status=1
+  (run_python mypy) || status=1
+  exit "$status"
+}
+
+if (($# == 0)) || [[ $1 == -* && ! $1 =~ ^(-h|--help)$ ]]; then set -- audit "$@"; fi
+command=$1
+shift
+case $command in
+  help | -h | --help) print_help && exit ;;
+  test | lint) ;;
+  *) is_experiment "$command" || die "no command ${command@Q}; ./run.sh help lists them" ;;
+esac
+find_environment
+export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-3}
+case $command in
+  test) cd -- "$here" && run_tests "$@" ;;
+  lint) cd -- "$here" && run_linters "$@" ;;
+  *) run_python "experiments.$command" "$@" ;;
+esac

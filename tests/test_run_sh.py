@@ -1,0 +1,268 @@
+"""run.sh as a user types it: a copy of its files, and a Python that only notes what it is asked."""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+
+REPOSITORY = pathlib.Path(__file__).parents[1]
+FILES = ("run.sh", "setup.cfg", "pyproject.toml", "requirements.lock")
+MAIN = '"""{}"""\n\nif __name__ == "__main__":\n    pass\n'
+
+# Stands in for Python and for the environment's Python: answers run.sh's question about the
+# version, makes an environment that holds itself, and appends every other call to a log.
+STAND_IN = r"""#!{python} -IS
+import json, os, pathlib, shutil, sys
+arguments = sys.argv[1:]
+if arguments[0] == "-ISc":
+    print("3.11")
+elif arguments[:2] == ["-m", "venv"]:
+    folder = pathlib.Path(arguments[2], "bin")
+    folder.mkdir()
+    shutil.copy(__file__, folder / "python")
+elif arguments[0] != "-Ic":
+    call = dict(arguments=arguments, folder=os.getcwd(), log=os.environ.get("TF_CPP_MIN_LOG_LEVEL"))
+    with open({log!r}, "a") as log:
+        log.write(json.dumps(call) + "\n")
+    if "pip" in arguments and os.path.exists({trouble!r}):
+        sys.exit(open({trouble!r}).read())
+"""
+
+
+class House:
+    """A copy of run.sh with two experiments of its own, and a record of its Python calls."""
+
+    def __init__(self, folder: pathlib.Path):
+        self.root = folder / "a house"
+        self.log = folder / "calls.jsonl"
+        self.trouble = folder / "trouble"
+        self.venv = self.root / ".venv"
+        (self.root / "experiments").mkdir(parents=True)
+        for name in FILES:
+            shutil.copy(REPOSITORY / name, self.root / name)
+        self.add_experiment("audit", MAIN.format("Audits one setting.\n\nAt length."))
+        self.add_experiment("long", MAIN.format("\nSays " + "much " * 40 + "\n"))
+        self.add_experiment("sweeps", '"""Settings, not a main."""\n')
+        self.python = folder / "stand-in"
+        self.python.write_text(
+            STAND_IN.format(python=sys.executable, log=str(self.log), trouble=str(self.trouble))
+        )
+        self.python.chmod(0o755)
+
+    def add_experiment(self, name: str, text: str) -> None:
+        (self.root / "experiments" / f"{name}.py").write_text(text)
+
+    def environment(self, **changes: str) -> dict[str, str]:
+        dropped = ("AUDIT_VENV", "CI", "TF_CPP_MIN_LOG_LEVEL")
+        kept = {name: value for name, value in os.environ.items() if name not in dropped}
+        return kept | {"JAX_PLATFORMS": "cpu", "PYTHON": str(self.python)} | changes
+
+    def run(self, *arguments: str, cwd=None, **changes: str) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            ["/bin/bash", str(self.root / "run.sh"), *arguments],
+            cwd=cwd or self.root,
+            env=self.environment(**changes),
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    def calls(self) -> list[dict]:
+        """Returns the calls since the last time."""
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        self.log.unlink(missing_ok=True)
+        return [json.loads(line) for line in lines]
+
+
+@pytest.fixture
+def house(tmp_path):
+    return House(tmp_path)
+
+
+@pytest.fixture
+def ready(house):
+    """A house whose first start, with the test extras too, is over."""
+    assert house.run("test").returncode == 0
+    house.calls()
+    return house
+
+
+def installs(calls):
+    return [call["arguments"][-1] for call in calls if "pip" in call["arguments"]]
+
+
+def assert_one_line(result, *parts):
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert len(result.stderr.splitlines()) == 1, result.stderr
+    for part in parts:
+        assert part in result.stderr
+
+
+@pytest.mark.parametrize("spelling", ["help", "-h", "--help"])
+def test_help_lists_the_mains_and_needs_no_environment(house, spelling):
+    result = house.run(spelling)
+    assert result.returncode == 0
+    assert "  audit        Audits one setting.\n" in result.stdout
+    assert "  long         Says much" in result.stdout
+    assert "  test  " in result.stdout and "  lint  " in result.stdout
+    assert "sweeps" not in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    assert not house.venv.exists() and house.calls() == []
+
+
+def test_help_of_this_repository_says_what_each_main_is_for():
+    result = subprocess.run([REPOSITORY / "run.sh", "help"], capture_output=True, text=True)
+    lines = result.stdout.splitlines()
+    assert result.returncode == 0 and max(map(len, lines)) <= 80
+    for path in (REPOSITORY / "experiments").glob("*.py"):
+        if '\nif __name__ == "__main__":' in path.read_text():
+            assert any(line.split()[:1] == [path.stem] and line.split()[1:] for line in lines)
+
+
+@pytest.mark.parametrize("name", ["adit", "sweeps", "../run", "two words", ""])
+def test_an_unknown_command_is_one_line_and_no_set_up(house, name):
+    assert_one_line(house.run(name), repr(name), "./run.sh help")
+    assert not house.venv.exists()
+
+
+def test_no_python_is_one_line(house, tmp_path):
+    assert_one_line(house.run(PYTHON="", PATH=str(tmp_path)), "3.11", "PYTHON")
+    assert not house.venv.exists()
+
+
+@pytest.mark.parametrize("python", ["no-such-python", "/bin/false", "/"])
+def test_a_wrong_python_is_one_line(house, python):
+    assert_one_line(house.run(PYTHON=python), f"PYTHON={python}")
+    assert not house.venv.exists()
+
+
+@pytest.mark.parametrize(
+    "typed, module, passed",
+    [
+        ([], "experiments.audit", []),
+        (["audit"], "experiments.audit", []),
+        (["--seed=3", "--x"], "experiments.audit", ["--seed=3", "--x"]),
+        (["-v"], "experiments.audit", ["-v"]),
+        (["audit", "--help"], "experiments.audit", ["--help"]),
+        (["long", "--name=a  b", "", "*"], "experiments.long", ["--name=a  b", "", "*"]),
+    ],
+)
+def test_a_command_reaches_its_main_unchanged(ready, tmp_path, typed, module, passed):
+    assert ready.run(*typed, cwd=tmp_path).returncode == 0
+    (call,) = ready.calls()
+    assert call["arguments"] == ["-P", "-m", module, *passed]
+    assert call["folder"] == str(tmp_path)
+    assert call["log"] == "3"
+
+
+def test_tests_leave_out_the_slow_ones_unless_asked(ready, tmp_path):
+    assert ready.run("test", "-k", "a b", cwd=tmp_path).returncode == 0
+    assert ready.run("test", "-x", "--slow", "-q", cwd=tmp_path).returncode == 0
+    assert ready.run("test", cwd=tmp_path, CI="true").returncode == 0
+    calls = ready.calls()
+    assert {call["folder"] for call in calls} == {str(ready.root)}
+    assert [call["arguments"][2:] for call in calls] == [
+        ["pytest", "-m", "not slow", "-k", "a b"],
+        ["pytest", "-m", "", "-x", "-q"],
+        ["pytest", "-m", ""],
+    ]
+
+
+def test_lint_runs_both_linters(ready):
+    assert ready.run("lint").returncode == 0
+    assert [call["arguments"][2] for call in ready.calls()] == ["ruff", "mypy"]
+
+
+def test_the_first_start_installs_and_the_second_does_not(house):
+    first, second = house.run(), house.run()
+    assert first.stderr == "setting up .venv (first run only; a few minutes)\n"
+    assert second.stderr == ""
+    assert installs(house.calls()) == ["."]
+
+
+def test_test_tools_come_with_the_first_test_and_stay(house):
+    for command in ("audit", "test", "audit", "lint"):
+        assert house.run(command).returncode == 0
+    assert installs(house.calls()) == [".", ".[test]"]
+
+
+def test_a_gpu_brings_the_cuda_packages(house, tmp_path):
+    tool = tmp_path / "bin" / "nvidia-smi"
+    tool.parent.mkdir()
+    tool.write_text("#!/bin/sh\necho 'GPU 0: a card (UUID: GPU-1)'\n")
+    tool.chmod(0o755)
+    path = f"{tool.parent}:{os.environ['PATH']}"
+    for _ in range(2):
+        assert house.run(PATH=path, JAX_PLATFORMS="").returncode == 0
+    assert installs(house.calls()) == [".[cuda]"]
+
+
+@pytest.mark.parametrize("name", FILES[1:])
+def test_a_changed_file_installs_again(ready, name):
+    with open(ready.root / name, "a") as file:
+        file.write("# changed\n")
+    assert ready.run().returncode == 0
+    assert ready.run().returncode == 0
+    assert installs(ready.calls()) == [".[test]"]
+
+
+def test_a_failed_installation_is_one_line_more_and_is_done_again(house):
+    house.trouble.write_text("ERROR: earlier\n  ERROR: No matching distribution\nerror: a box\n")
+    failed = house.run()
+    assert failed.returncode == 2
+    announced, line = failed.stderr.splitlines()
+    assert "pip: No matching distribution;" in line and "set-up.log" in line
+    house.trouble.unlink()
+    assert house.run().returncode == 0
+    assert installs(house.calls()) == [".", "."]
+
+
+def test_an_interrupted_installation_starts_afresh(ready):
+    (ready.venv / ".run-sh").write_text("")
+    left_behind = ready.venv / "lib" / "half"
+    left_behind.mkdir(parents=True)
+    assert ready.run().returncode == 0
+    assert installs(ready.calls()) == ["."]
+    assert not left_behind.exists()
+
+
+def test_a_folder_of_the_users_is_left_alone(house, tmp_path):
+    folder = tmp_path / "mine"
+    (folder / "lib").mkdir(parents=True)
+    assert_one_line(house.run(AUDIT_VENV=str(folder)), str(folder), "AUDIT_VENV")
+    assert list(folder.iterdir()) == [folder / "lib"]
+
+
+def test_the_environment_may_lie_elsewhere(house, tmp_path):
+    assert house.run(cwd=tmp_path, AUDIT_VENV="else where").returncode == 0
+    assert (tmp_path / "else where" / "bin" / "python").exists()
+    assert not house.venv.exists()
+
+
+@pytest.mark.skipif(shutil.which("flock") is None, reason="needs flock")
+def test_two_first_starts_install_once(house):
+    starts = [
+        subprocess.Popen(["/bin/bash", str(house.root / "run.sh")], env=house.environment())
+        for _ in range(3)
+    ]
+    assert [start.wait(60) for start in starts] == [0, 0, 0]
+    assert installs(house.calls()) == ["."]
+
+
+def test_a_signal_reaches_the_program(ready):
+    (ready.venv / "bin" / "python").write_text(
+        '#!/bin/bash\nif [[ $1 == -ISc ]]; then echo 3.11; else echo on; exec sleep 60; fi\n'
+    )
+    start = subprocess.Popen(
+        ["/bin/bash", str(ready.root / "run.sh")], env=ready.environment(), stdout=subprocess.PIPE
+    )
+    assert start.stdout.readline() == b"on\n"
+    start.send_signal(signal.SIGTERM)
+    assert start.wait(20) == -signal.SIGTERM
+    start.stdout.close()
