@@ -35,6 +35,7 @@ def flat_model(
 
     def loss(theta: Array, labelled: tuple[Array, Array]) -> Array:
         features, label = labelled
-        return criterion(module.apply({"params": unravel(theta)}, features), label)
+        logits: Any = module.apply({"params": unravel(theta)}, features)
+        return criterion(logits, label)
 
     return Model(module, template.size, init, unravel, criterion, loss)

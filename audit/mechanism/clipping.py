@@ -124,7 +124,7 @@ def _forward(
         return _product(layer["kernel"], args[0]) + layer["bias"][:, None] + taps[path]
 
     with nn.intercept_methods(intercept):
-        logits = module.apply({"params": params}, features)
+        logits: Any = module.apply({"params": params}, features)
     if set(inputs) != set(taps):
         missing = sorted(set(taps) - set(inputs))
         raise TypeError(f"dense layers {missing} are not called: use per_example")

@@ -125,7 +125,7 @@ def _nuisance_edges(counts: Counts, error: float, cells: int) -> Array:
     low, high = float(interval.lower), float(interval.upper)
     tiny = 1e-3 / counts.n_out
     inner_low, inner_high = max(low, tiny), min(high, 1 - tiny)
-    inner = special.ndtr(np.linspace(*special.ndtri([inner_low, inner_high]), cells + 1))
+    inner = special.ndtr(np.linspace(special.ndtri(inner_low), special.ndtri(inner_high), cells + 1))
     inner[0], inner[-1] = inner_low, inner_high
     return np.concatenate([[low] if low < tiny else [], inner, [high] if high > 1 - tiny else []])
 

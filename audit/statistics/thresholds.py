@@ -65,8 +65,8 @@ def choose_on_pilot(
     """The threshold that promises the largest lower limit on n_in and n_out further scores.
 
     It is that of two normal distributions of one spread fitted to the pilot, which varies far less
-    than the pilot's own best midpoint; the latter replaces it only where its lower limit on the pilot beats the
-    pilot's point estimate at the former, as it does for scores that are nothing like normal.
+    than the pilot's own best midpoint; the latter replaces it only where its lower limit on the
+    pilot beats the pilot's point estimate at the former, as for scores that are nothing like normal.
     """
     if not len(pilot_in) or not len(pilot_out):
         return 0.0

@@ -1,0 +1,69 @@
+"""Gradients of norm C along one coordinate: random (GC-R) and simulated (GC-S) biased dimension.
+
+Hidden-state paper, Section 4 and Appendix C, Algorithms 2 to 4. The update subtracts the gradient, so
+the score is theta_0[d] - theta_T[d] (papers' README, slip 3).
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from audit.adversaries.base import Adversary
+from audit.mechanism.dpsgd import Trajectory
+
+
+class BiasedDimension(NamedTuple):
+    """The chosen coordinate, and the gradient C * e_d (p,)."""
+
+    dimension: Array
+    gradient: Array
+
+
+def random_biased_dimension() -> Adversary:
+    """GC-R (Algorithm 2): a coordinate drawn uniformly."""
+
+    def choose(key: Array, theta_0: Array) -> Array:
+        return jax.random.randint(key, (), 0, theta_0.size)
+
+    return _biased(choose)
+
+
+def fixed_biased_dimension(dimension: int) -> Adversary:
+    """A coordinate that the user names, to see how the leak depends on it."""
+    return _biased(lambda key, theta_0: jnp.int32(dimension))
+
+
+def simulated_biased_dimension(
+    simulate: Callable[[Array, Array], Trajectory], simulations: int, per_step: bool
+) -> Adversary:
+    """GC-S (Algorithm 3): the coordinate that simulated training moves least.
+
+    simulate(key, theta_0) -> Trajectory trains once without the canary, noisy or noiseless. Movement
+    is accumulated over the simulations: with `per_step` the root of the summed squared updates, else
+    the distance of the final model from theta_0 (papers' README, slip 4).
+    """
+
+    def choose(key: Array, theta_0: Array) -> Array:
+        def moved(index: Array) -> Array:
+            run = simulate(jax.random.fold_in(key, index), theta_0)
+            return run.squared_updates if per_step else jnp.abs(run.theta - theta_0)
+
+        return jnp.argmin(jnp.sum(jax.lax.map(moved, jnp.arange(simulations)), axis=0))
+
+    return _biased(jax.jit(choose))
+
+
+def _biased(choose: Callable[[Array, Array], Array]) -> Adversary:
+    """The adversary of a way to choose the coordinate."""
+
+    def init(key: Array, theta_0: Array, clipping_norm: Array) -> BiasedDimension:
+        dimension = choose(key, theta_0)
+        return BiasedDimension(dimension, jnp.zeros_like(theta_0).at[dimension].set(clipping_norm))
+
+    def score(state: BiasedDimension, theta_t: Array, theta_0: Array) -> Array:
+        return theta_0[state.dimension] - theta_t[state.dimension]
+
+    return Adversary(init, lambda state, step, theta: state.gradient, score)

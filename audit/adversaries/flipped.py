@@ -1,0 +1,34 @@
+"""The loss baseline (L): a training point with its label flipped, its own gradient, its loss as score
+(hidden-state paper, Section 5.1, "Baseline adversary")."""
+
+from collections.abc import Callable
+
+import jax
+from jax import Array
+
+from audit.adversaries.base import Adversary
+
+Example = tuple[Array, Array]
+
+
+def flipped_label(
+    loss: Callable[[Array, Example], Array], features: Array, labels: Array, classes: int
+) -> Adversary:
+    """The canary is a random example (x, y) of the data with a wrong label, drawn uniformly.
+
+    Its gradient at the current model is inserted, as training on it would; the mechanism clips it.
+    The score is minus its loss: training on the canary lowers it.
+    """
+
+    def init(key: Array, theta_0: Array, clipping_norm: Array) -> Example:
+        index = jax.random.randint(jax.random.fold_in(key, 0), (), 0, len(labels))
+        shift = jax.random.randint(jax.random.fold_in(key, 1), (), 1, classes)
+        return features[index], (labels[index] + shift) % classes
+
+    def craft(state: Example, step: Array, theta: Array) -> Array:
+        return jax.grad(loss)(theta, state)
+
+    def score(state: Example, theta_t: Array, theta_0: Array) -> Array:
+        return -loss(theta_t, state)
+
+    return Adversary(init, craft, score, reads_theta=True)

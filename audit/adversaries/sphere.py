@@ -1,0 +1,25 @@
+"""CotS: a random direction on the sphere, scored by the cosine with the model's displacement
+(hidden-state paper, Algorithms 7 and 8, after Andrew et al., 2024)."""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from audit.adversaries.base import Adversary
+
+_TINY = 1e-30
+
+
+def random_direction() -> Adversary:
+    """Inserts C * u for a uniform unit vector u; the score is the cosine of u and theta_0 - theta_T."""
+
+    def init(key: Array, theta_0: Array, clipping_norm: Array) -> Array:
+        normal = jax.random.normal(key, theta_0.shape, theta_0.dtype)
+        return clipping_norm * normal / jnp.linalg.norm(normal)
+
+    def score(state: Array, theta_t: Array, theta_0: Array) -> Array:
+        displacement = theta_0 - theta_t
+        lengths = jnp.linalg.norm(state) * jnp.linalg.norm(displacement)
+        return jnp.vdot(state, displacement) / jnp.maximum(lengths, _TINY)
+
+    return Adversary(init, lambda state, step, theta: state, score)

@@ -1,0 +1,119 @@
+"""The distinguishing game: R runs, each in or out, become scores.
+
+Randomness. Everything hangs on named roots under one seed:
+
+    theta    the shared initialisation, or run i's own from fold_in(., i)
+    batches  the fixed shuffle
+    canary   what the adversary draws before training
+    noise    run i's noise at step t from fold_in(fold_in(., i), t)
+
+so a run's draws depend on the seed and its index alone: not on its chunk, the number of devices or
+where a resume began.
+"""
+
+import zlib
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+
+from audit.adversaries.base import Adversary
+from audit.errors import require
+from audit.mechanism import dpsgd, ensemble
+
+
+class Game(NamedTuple):
+    """What is trained and who attacks it; arrays on the device, everything else static.
+
+    init(key) -> theta_0 (p,). With unknown_initialisation every run draws its own theta_0, and the
+    adversary works with one more draw of the same distribution.
+    """
+
+    mechanism: dpsgd.Mechanism
+    adversary: Adversary
+    init: Callable[[Array], Array]
+    data: tuple[Array, Array]
+    hyper: dpsgd.Hyperparameters
+    schedule: dpsgd.Schedule
+    seed: int
+    unknown_initialisation: bool = False
+
+
+class Scores(NamedTuple):
+    """Scores of the runs first, first + 1, ...: scores (n,) float64, presence (n,) bool."""
+
+    first: int
+    scores: NDArray[np.float64]
+    presence: NDArray[np.bool_]
+
+    def worlds(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """(scores in, scores out)."""
+        return self.scores[self.presence], self.scores[~self.presence]
+
+
+def root(seed: int, name: str) -> Array:
+    """The named root of a seed's randomness, a typed threefry key."""
+    return jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), zlib.crc32(name.encode()))
+
+
+def presence(runs: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Odd runs are in, even ones out: as many of each in every even chunk."""
+    return runs % 2 == 1
+
+
+def play(
+    game: Game,
+    ranges: list[tuple[int, int]],
+    chunk: int,
+    advanced: Callable[[int, int], object] = lambda runs, steps: None,
+) -> Iterator[Scores]:
+    """Trains the runs of every range [start, stop) chunk by chunk and yields each chunk's scores.
+
+    `advanced` hears of (runs, steps) as segments end. Raises InputError where a model diverged.
+    """
+    theta_0 = game.init(root(game.seed, "theta"))
+    known = game.init(root(game.seed, "guess")) if game.unknown_initialisation else theta_0
+    state = game.adversary.init(root(game.seed, "canary"), known, jnp.float32(game.hyper.clipping_norm))
+    train = ensemble.compile_segment(game.mechanism, game.adversary.craft)
+    score = jax.jit(jax.vmap(game.adversary.score, (None, 0, None)))
+    begin = jax.jit(jax.vmap(lambda key: dpsgd.start(game.mechanism, _first_theta(game, key, theta_0))))
+    segments = ensemble.segments(game.schedule)
+    hyper = jax.tree.map(jnp.float32, game.hyper)
+    for start, stop in ranges:
+        for first in range(start, stop, chunk):
+            size = min(chunk, stop - first)
+            runs = np.arange(first, first + chunk)  # the last chunk is padded: one program serves all
+            present = presence(runs)
+            states = begin(_run_keys(root(game.seed, "theta"), runs))
+            for part in segments:
+                keys = _run_keys(root(game.seed, "noise"), runs)
+                states = train(hyper, states, game.data, part, state, jnp.float32(present), keys)
+                jax.block_until_ready(states)
+                advanced(size, len(part.mask))
+            scores = np.asarray(score(state, states.theta, known), np.float64)[:size]
+            _require_finite(scores, first)
+            yield Scores(first, scores, present[:size])
+
+
+def _first_theta(game: Game, key: Array, theta_0: Array) -> Array:
+    """A run's theta_0: the shared one, or its own."""
+    return game.init(key) if game.unknown_initialisation else theta_0
+
+
+def _run_keys(key: Array, runs: NDArray[np.int64]) -> Array:
+    """fold_in(key, run) for each run."""
+    return jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.asarray(runs, jnp.uint32))
+
+
+def _require_finite(scores: NDArray[np.float64], first: int) -> None:
+    """Raises InputError where a run's score is NaN or infinite."""
+    bad = np.flatnonzero(~np.isfinite(scores))
+    require(
+        not bad.size,
+        f"run {first + bad[0] if bad.size else 0} diverged ({bad.size} of {scores.size} in its chunk): "
+        "lower --learning_rate or --noise_multiplier",
+    )

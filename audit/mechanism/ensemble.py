@@ -1,0 +1,90 @@
+"""Many runs at once: chunks that fit memory and cache, trained in segments.
+
+A chunk is one call of `jit(vmap(segment))` a segment. Runs of a chunk share the data and the
+mini-batches, so that the first layer of all models is one matrix product.
+"""
+
+import math
+import os
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from audit.mechanism import dpsgd
+
+_CPU_BYTES = 256 << 20  # what a chunk's step may write on a CPU; larger chunks fall out of cache
+_MEMORY_SHARE = 0.25  # of the memory, at most, for a chunk's step
+_LARGEST_CHUNK = 8192
+_SEGMENT_STEPS = 250
+
+
+def compile_segment(
+    mechanism: dpsgd.Mechanism, craft: Callable[[Any, Array, Array], Array]
+) -> Callable[..., dpsgd.State]:
+    """The compiled segment of a chunk of runs:
+
+    run(hyper, states, data, schedule, adversary_state, presence (R,), run_keys (R,)) -> states
+
+    where states is a State with a leading axis of runs; the old states' buffers are reused.
+    """
+
+    def one(
+        hyper: dpsgd.Hyperparameters,
+        state: dpsgd.State,
+        data: tuple[Array, Array],
+        schedule: dpsgd.Schedule,
+        adversary_state: Any,
+        presence: Array,
+        run_key: Array,
+    ) -> dpsgd.State:
+        def bound(step: Array, theta: Array) -> Array:
+            return craft(adversary_state, step, theta)
+
+        return dpsgd.segment(mechanism, hyper, state, data, schedule, bound, presence, run_key)
+
+    return jax.jit(jax.vmap(one, (None, 0, None, None, None, 0, 0)), donate_argnums=1)
+
+
+def segments(schedule: dpsgd.Schedule) -> list[dpsgd.Schedule]:
+    """The schedule cut into equal segments, and a shorter last one where it does not divide."""
+    steps = len(schedule.mask)
+    return [
+        dpsgd.Schedule(schedule.batches[i : i + _SEGMENT_STEPS], schedule.mask[i : i + _SEGMENT_STEPS])
+        for i in range(0, steps, _SEGMENT_STEPS)
+    ]
+
+
+def chunk_size(runs: int, bytes_per_run: int) -> int:
+    """Runs a chunk: as many as cache (CPU) or memory (GPU) hold, in chunks of even size."""
+    device = jax.local_devices()[0]
+    if device.platform == "cpu":
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        budget = min(_CPU_BYTES, _MEMORY_SHARE * memory)
+    else:
+        budget = _MEMORY_SHARE * (device.memory_stats() or {}).get("bytes_limit", 4 << 30)
+    largest = int(min(max(budget // max(bytes_per_run, 1), 1), _LARGEST_CHUNK, runs))
+    return math.ceil(runs / math.ceil(runs / largest))
+
+
+def bytes_per_run(
+    mechanism: dpsgd.Mechanism, theta_0: Array, data: tuple[Array, Array], batch_size: int
+) -> int:
+    """What one run's clipped sum writes, as an estimate: the bytes of every intermediate result."""
+    batch = (data[0][:batch_size], data[1][:batch_size])
+    jaxpr = jax.make_jaxpr(mechanism.clipped_sum)(theta_0, batch, jnp.float32(1))
+    return _bytes(jaxpr.jaxpr) + 4 * theta_0.nbytes
+
+
+def _bytes(jaxpr: Any) -> int:
+    """The bytes of every result in a program, those of its inner programs instead of their calls'."""
+    total = 0
+    for equation in jaxpr.eqns:
+        inner = [p for p in equation.params.values() if hasattr(p, "eqns") or hasattr(p, "jaxpr")]
+        if inner:
+            total += sum(_bytes(getattr(p, "jaxpr", p)) for p in inner)
+        else:
+            total += sum(v.aval.size * v.aval.dtype.itemsize for v in equation.outvars)
+    return total

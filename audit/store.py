@@ -1,0 +1,117 @@
+"""Scores on disk: one directory a setting, one file a finished chunk.
+
+A setting is a dict of what decides a run's score, named by the SHA-256 of its canonical JSON. The
+number of runs is no part of it: asking for more runs later trains only those. Files are written
+beside and renamed into place, so that a kill at any instant loses at most the chunk in progress;
+scores are kept, so that new statistics need no new training.
+
+    <root>/<hash>/config.json                  the setting, in plain text
+    <root>/<hash>/scores_<first>_<stop>.npz    scores, presence, and their SHA-256
+    <root>/<hash>/audit.json, audit.png        what the last audit concluded
+"""
+
+import hashlib
+import io
+import json
+import re
+import sys
+import uuid
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from audit import files
+from audit.errors import InputError
+from audit.game import Scores
+
+_HASH_LENGTH = 16
+_CHUNK = re.compile(r"scores_(\d+)_(\d+)\.npz")
+
+
+class Store:
+    """The directory of one setting."""
+
+    def __init__(self, root: Path, setting: dict[str, Any]) -> None:
+        """Makes the directory, or finds it; raises InputError where it can't be written."""
+        text = json.dumps(setting, indent=2, sort_keys=True) + "\n"
+        self.path = root / hashlib.sha256(text.encode()).hexdigest()[:_HASH_LENGTH]
+        config = self.path / "config.json"
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            if not config.exists():
+                self.write_text("config.json", text)
+            stored = config.read_text()
+        except OSError as error:
+            raise files.cannot_write(self.path, error) from None
+        if stored != text:
+            raise InputError(f"{config} is not the setting that its folder is named after: move it away")
+
+    def save(self, chunk: Scores) -> None:
+        """Keeps a finished chunk."""
+        buffer = io.BytesIO()
+        np.savez(
+            buffer, scores=chunk.scores, presence=chunk.presence, sha256=np.array(_checksum(chunk))
+        )
+        stop = chunk.first + len(chunk.scores)
+        self.write_bytes(f"scores_{chunk.first:07d}_{stop:07d}.npz", buffer.getvalue())
+
+    def load(self, runs: int) -> Scores:
+        """The scores of runs 0 .. runs - 1; raises InputError where some are missing."""
+        missing = self.missing(runs)
+        if missing:
+            raise InputError(f"{self.path} lacks runs {missing[0][0]} to {missing[0][1] - 1}: train them")
+        scores, present = np.empty(runs), np.empty(runs, bool)
+        for first, path in self._chunks():
+            chunk = _read(path, first)
+            if chunk is not None and first < runs:
+                stop = min(first + len(chunk.scores), runs)
+                scores[first:stop] = chunk.scores[: stop - first]
+                present[first:stop] = chunk.presence[: stop - first]
+        return Scores(0, scores, present)
+
+    def missing(self, runs: int) -> list[tuple[int, int]]:
+        """The ranges [start, stop) of runs that no intact file holds. A file that is torn or altered is
+        said on stderr and set aside."""
+        held = np.zeros(runs, bool)
+        for first, path in self._chunks():
+            chunk = _read(path, first)
+            if chunk is None:
+                path.rename(path.with_suffix(f".damaged-{uuid.uuid4().hex[:6]}"))
+                print(f"{path} is damaged: set aside, its runs are trained again", file=sys.stderr)
+                continue
+            held[first : first + len(chunk.scores)] = True
+        edges = np.flatnonzero(np.diff(np.concatenate([[True], held, [True]]).astype(int)))
+        return [(int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True)]
+
+    def write_text(self, name: str, text: str) -> Path:
+        """Writes a whole text file or nothing."""
+        return self.write_bytes(name, text.encode())
+
+    def write_bytes(self, name: str, content: bytes) -> Path:
+        """Writes a whole file or nothing; raises InputError where it can't."""
+        return files.write_whole(self.path / name, content)
+
+    def _chunks(self) -> list[tuple[int, Path]]:
+        """(first run, path) of every chunk file."""
+        found = ((_CHUNK.fullmatch(path.name), path) for path in sorted(self.path.iterdir()))
+        return [(int(match[1]), path) for match, path in found if match]
+
+
+def _checksum(chunk: Scores) -> str:
+    """SHA-256 over first run, scores and presence."""
+    digest = hashlib.sha256(str(chunk.first).encode())
+    digest.update(chunk.scores.astype("<f8").tobytes())
+    digest.update(chunk.presence.astype("u1").tobytes())
+    return digest.hexdigest()
+
+
+def _read(path: Path, first: int) -> Scores | None:
+    """A chunk file's scores; None where it is torn or altered."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            chunk = Scores(first, file["scores"], file["presence"])
+            return chunk if str(file["sha256"]) == _checksum(chunk) else None
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile, EOFError):
+        return None

@@ -1,0 +1,138 @@
+"""Audit DP-SGD in the hidden-state threat model: train, score, bound epsilon (the default).
+
+    ./run.sh audit                               5,000 models on California Housing
+    ./run.sh audit --adversary=gc_r --k=5        another adversary, inserted every 5 steps
+
+Trained runs are kept under --out and never trained twice; an interrupted audit goes on where it was.
+"""
+
+import dataclasses
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from audit.errors import InputError
+from audit.statistics import accounting, conversions, estimate
+from experiments import cli, figures, tables
+
+FLAGS = flags.FLAGS
+flags.DEFINE_integer("runs", 5000, "Models to train, half with the canary.")
+flags.DEFINE_string("adversary", "gc_s", "gc_s, gc_r, gc_fixed, cots or loss.")
+flags.DEFINE_string("gc_s", "noiseless_per_step", "GC-S: {noiseless,noisy}_{per_step,final_model}.")
+flags.DEFINE_integer("simulations", 4, "GC-S: how many noisy simulations.")
+flags.DEFINE_integer("dimension", 0, "gc_fixed: the biased coordinate.")
+flags.DEFINE_integer("k", 1, "Periodicity: the canary is inserted every k steps.")
+flags.DEFINE_integer("insertions", 250, "Insertions; training takes insertions * k steps.")
+flags.DEFINE_integer("steps", None, "Training steps, instead of --insertions.")
+flags.DEFINE_float("learning_rate", 0.1, "Learning rate (the paper also uses 0.01).")
+flags.DEFINE_float("clipping_norm", 1.0, "Clipping norm C.")
+flags.DEFINE_float("noise_multiplier", 4.0, "Noise multiplier sigma: noise has deviation sigma * C.")
+flags.DEFINE_integer("batch_size", 400, "Examples a mini-batch.")
+flags.DEFINE_string("optimizer", "sgd", "sgd, momentum or adam, on the privatised mean gradient.")
+flags.DEFINE_string("clipping", "book_keeping", "book_keeping or per_example.")
+flags.DEFINE_bool("unknown_initialisation", False, "Draw theta_0 afresh for each run.")
+flags.DEFINE_integer("seed", 0, "Seed of all randomness.")
+flags.DEFINE_float("delta", 1e-5, "delta of the bounds.")
+flags.DEFINE_float("confidence", 0.95, "Confidence of the lower bounds.")
+flags.DEFINE_integer("chunk_size", 0, "Models trained at once; 0: as many as fit.")
+flags.DEFINE_string("data_file", None, "California Housing as .csv, .npz or .parquet.")
+flags.DEFINE_string("tfds_dir", None, "A prepared TFDS folder that holds california_housing.")
+flags.DEFINE_string("out", "results", "Folder for scores, results and figures.")
+flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of tables.")
+
+_VARIANTS = {
+    "noiseless_per_step": (False, True),
+    "noisy_per_step": (True, True),
+    "noiseless_final_model": (False, False),
+    "noisy_final_model": (True, False),
+}
+
+
+def main() -> None:
+    """Parse, build, train, bound, store, print."""
+    conversions.require_delta(FLAGS.delta)
+    conversions.require_confidence(FLAGS.confidence)
+    cli.prepare_jax()
+    from experiments import auditing
+    from models.datasets import load_housing
+
+    setting = _setting(auditing.Setting)
+    auditing.validate(setting, FLAGS.runs)
+    if FLAGS.chunk_size < 0:
+        raise InputError(f"--chunk_size={FLAGS.chunk_size}: give at least 1, or 0 to have it chosen")
+    dataset = load_housing(file=FLAGS.data_file, tfds_dir=FLAGS.tfds_dir)
+    table = auditing.build(setting, dataset)
+    store = auditing.open_store(Path(FLAGS.out), setting, dataset)
+    trained = auditing.train(table, store, FLAGS.runs, FLAGS.chunk_size)
+
+    scores_in, scores_out = trained.scores.worlds()
+    bounds = estimate.all_bounds(scores_in, scores_out, FLAGS.delta, FLAGS.confidence)
+    upper = accounting.epsilon_upper_bound(setting.noise_multiplier, setting.insertions, FLAGS.delta)
+    mu_upper = accounting.mu_upper_bound(setting.noise_multiplier, setting.insertions)
+    result = tables.bounds_json(
+        bounds,
+        upper,
+        mu_upper_bound=mu_upper if math.isfinite(mu_upper) else None,
+        setting=dataclasses.asdict(setting),
+        runs=FLAGS.runs,
+        provenance=auditing.provenance(dataset),
+        out=str(store.path),
+    )
+    store.write_text("audit.json", json.dumps(json.loads(result), indent=2) + "\n")
+    figure = store.write_bytes(
+        "audit.png", figures.audit_figure(scores_in, scores_out, bounds, upper, mu_upper)
+    )
+    if FLAGS.json:
+        print(result)
+        return
+    print(_summary(setting, trained, dataset.source), file=sys.stderr)
+    print(tables.bounds_table(bounds, upper))
+    print(f"\nfigure: {figure}\nresult: {store.path / 'audit.json'}")
+
+
+def _setting(kind: type) -> Any:
+    """The setting that the flags describe."""
+    if FLAGS.gc_s not in _VARIANTS:
+        raise InputError(f"--gc_s={FLAGS.gc_s} is unknown: choose one of {', '.join(_VARIANTS)}")
+    if FLAGS.insertions < 1:
+        raise InputError(f"--insertions={FLAGS.insertions}: give at least 1")
+    noisy, per_step = _VARIANTS[FLAGS.gc_s]
+    return kind(
+        adversary=FLAGS.adversary,
+        gc_s_noisy=noisy,
+        gc_s_per_step=per_step,
+        gc_s_simulations=FLAGS.simulations,
+        dimension=FLAGS.dimension,
+        learning_rate=FLAGS.learning_rate,
+        clipping_norm=FLAGS.clipping_norm,
+        noise_multiplier=FLAGS.noise_multiplier,
+        batch_size=FLAGS.batch_size,
+        steps=FLAGS.insertions * max(FLAGS.k, 1) if FLAGS.steps is None else FLAGS.steps,
+        periodicity=FLAGS.k,
+        optimizer=FLAGS.optimizer,
+        clipping=FLAGS.clipping,
+        unknown_initialisation=FLAGS.unknown_initialisation,
+        seed=FLAGS.seed,
+    )
+
+
+def _summary(setting, trained, source: str) -> str:
+    """What was trained, and how fast."""
+    line = f"{FLAGS.runs} models x {setting.steps} steps x batch {setting.batch_size}, data: {source}"
+    if not trained.trained_runs:
+        return f"{line}; all in the store already"
+    if math.isnan(trained.seconds):
+        return line
+    per_step = trained.seconds / (trained.trained_runs * setting.steps)
+    return (
+        f"{line}; trained {trained.trained_runs} in {trained.seconds:.1f} s "
+        f"({per_step * 1e6:.1f} us a model-step, chunks of {trained.chunk})"
+    )
+
+
+if __name__ == "__main__":
+    cli.run(main)

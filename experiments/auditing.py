@@ -1,0 +1,214 @@
+"""From a config to an audit: builds the game, trains the runs that the store lacks, bounds the scores."""
+
+import dataclasses
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+from tqdm import tqdm
+
+from audit import game
+from audit.adversaries import biased, flipped, sphere
+from audit.adversaries.base import Adversary
+from audit.errors import require
+from audit.mechanism import clipping, dpsgd, ensemble
+from audit.store import Store
+from models.base import Model
+from models.datasets import Dataset
+from models.fcnn import fcnn
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """All that decides a run's score, but for the data; frozen, and hashed by the store."""
+
+    adversary: str = "gc_s"
+    gc_s_noisy: bool = False
+    gc_s_per_step: bool = True
+    gc_s_simulations: int = 4
+    dimension: int = 0
+    learning_rate: float = 0.1
+    clipping_norm: float = 1.0
+    noise_multiplier: float = 4.0
+    batch_size: int = 400
+    steps: int = 250
+    periodicity: int = 1
+    optimizer: str = "sgd"
+    clipping: str = "book_keeping"
+    unknown_initialisation: bool = False
+    seed: int = 0
+
+    @property
+    def insertions(self) -> int:
+        """Steps at which the canary is inserted."""
+        return self.steps // self.periodicity
+
+
+class Parts(NamedTuple):
+    """What an adversary may need to know."""
+
+    setting: Setting
+    model: Model
+    mechanism: dpsgd.Mechanism
+    hyper: dpsgd.Hyperparameters
+    data: tuple[Array, Array]
+    batches: Array
+
+
+class Trained(NamedTuple):
+    """The scores, and what training them took."""
+
+    scores: game.Scores
+    trained_runs: int
+    seconds: float  # of training, compilation and simulation apart
+    chunk: int
+
+
+OPTIMIZERS: dict[str, Callable[[Array], optax.GradientTransformation]] = {
+    "sgd": optax.sgd,
+    "momentum": lambda rate: optax.sgd(rate, momentum=0.9),
+    "adam": optax.adam,
+}
+CLIPPING: dict[str, Callable[[Model], clipping.ClippedSum]] = {
+    "book_keeping": lambda m: clipping.book_keeping(m.module, m.unravel, m.criterion),
+    "per_example": lambda m: clipping.per_example(m.loss),
+}
+
+
+def _simulated(parts: Parts) -> Adversary:
+    """GC-S; noiseless simulations are all the same, so one is run."""
+    noisy = parts.setting.gc_s_noisy
+    hyper = parts.hyper if noisy else dpsgd.without_privacy(parts.hyper)
+
+    def simulate(key: Array, theta_0: Array) -> dpsgd.Trajectory:
+        return dpsgd.simulate(parts.mechanism, hyper, theta_0, parts.data, parts.batches, key)
+
+    simulations = parts.setting.gc_s_simulations if noisy else 1
+    return biased.simulated_biased_dimension(simulate, simulations, parts.setting.gc_s_per_step)
+
+
+ADVERSARIES: dict[str, Callable[[Parts], Adversary]] = {
+    "gc_s": _simulated,
+    "gc_r": lambda parts: biased.random_biased_dimension(),
+    "gc_fixed": lambda parts: biased.fixed_biased_dimension(parts.setting.dimension),
+    "cots": lambda parts: sphere.random_direction(),
+    "loss": lambda parts: flipped.flipped_label(parts.model.loss, *parts.data, classes=2),
+}
+
+
+def validate(setting: Setting, runs: int) -> None:
+    """Raises InputError for a value out of range; what needs the data is checked in `build`."""
+    for name, choices in (("adversary", ADVERSARIES), ("optimizer", OPTIMIZERS), ("clipping", CLIPPING)):
+        value = getattr(setting, name)
+        require(value in choices, f"--{name}={value} is unknown: choose one of {', '.join(choices)}")
+    for name in ("learning_rate", "clipping_norm"):
+        value = getattr(setting, name)
+        require(0 < value < float("inf"), f"--{name}={value}: give a positive finite number")
+    sigma = setting.noise_multiplier
+    require(0 <= sigma < float("inf"), f"--noise_multiplier={sigma}: give a finite number, at least 0")
+    require(setting.batch_size >= 1, f"--batch_size={setting.batch_size}: give at least 1")
+    require(setting.steps >= 1, f"--steps={setting.steps}: give at least 1 step")
+    require(setting.periodicity >= 1, f"--k={setting.periodicity}: give a periodicity of at least 1")
+    require(
+        setting.periodicity <= setting.steps,
+        f"--k={setting.periodicity} inserts nothing in {setting.steps} steps: lower it or add steps",
+    )
+    require(setting.gc_s_simulations >= 1, f"--simulations={setting.gc_s_simulations}: give at least 1")
+    require(0 <= setting.seed < 2**32, f"--seed={setting.seed}: give 0 to 2^32 - 1")
+    require(runs >= 2, f"--runs={runs}: give at least 2, one a world")
+
+
+def build(setting: Setting, dataset: Dataset) -> game.Game:
+    """The game of a setting on the FCNN; raises InputError where setting and data don't fit."""
+    n_examples, n_features = dataset.features.shape
+    require(
+        setting.batch_size <= n_examples,
+        f"--batch_size={setting.batch_size} is more than the data's {n_examples} examples: lower it",
+    )
+    model = fcnn(n_features)
+    require(
+        0 <= setting.dimension < model.n_parameters,
+        f"--dimension={setting.dimension}: give 0 to {model.n_parameters - 1}",
+    )
+    batches = dpsgd.fixed_shuffle(
+        game.root(setting.seed, "batches"), n_examples, setting.batch_size, setting.steps
+    )
+    parts = Parts(
+        setting,
+        model,
+        dpsgd.Mechanism(CLIPPING[setting.clipping](model), OPTIMIZERS[setting.optimizer]),
+        dpsgd.Hyperparameters(setting.learning_rate, setting.clipping_norm, setting.noise_multiplier),
+        (jnp.asarray(dataset.features), jnp.asarray(dataset.labels)),
+        batches,
+    )
+    return game.Game(
+        parts.mechanism,
+        ADVERSARIES[setting.adversary](parts),
+        model.init,
+        parts.data,
+        parts.hyper,
+        dpsgd.Schedule(batches, dpsgd.insertion_mask(setting.steps, setting.periodicity)),
+        setting.seed,
+        setting.unknown_initialisation,
+    )
+
+
+def open_store(out: Path, setting: Setting, dataset: Dataset) -> Store:
+    """The store of a setting on its data."""
+    return Store(out, {**dataclasses.asdict(setting), "model": "fcnn", "data_sha256": dataset.checksum})
+
+
+def train(table: game.Game, store: Store, runs: int, chunk: int) -> Trained:
+    """Trains the runs that the store lacks, chunk by chunk (0: chosen by size), and reads all back."""
+    missing = store.missing(runs)
+    count = sum(stop - start for start, stop in missing)
+    theta_0, batch_size = table.init(jax.random.key(0)), table.schedule.batches.shape[1]
+    bytes_per_run = ensemble.bytes_per_run(table.mechanism, theta_0, table.data, batch_size)
+    size = min(chunk, runs) if chunk else ensemble.chunk_size(runs, bytes_per_run)
+    clock = _Clock(count * len(table.schedule.mask))
+    layout = "{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total} runs [{elapsed}<{remaining}, {rate_fmt}]"
+    with tqdm(total=count, unit="runs", desc="training", bar_format=layout, disable=not count) as bar:
+
+        def advanced(finished: int, steps: int) -> None:
+            clock.advance(finished * steps)
+            bar.update(finished * steps / len(table.schedule.mask))
+
+        for scores in game.play(table, missing, size, advanced):
+            store.save(scores)
+    return Trained(store.load(runs), count, clock.seconds(), size)
+
+
+class _Clock:
+    """Times training from the end of the first segment, which pays for compilation, and scales up."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._first = 0
+        self._begin = self._end = 0.0
+
+    def advance(self, model_steps: int) -> None:
+        """Hears of model-steps that ended."""
+        self._end = time.perf_counter()
+        if not self._first:
+            self._first, self._begin = model_steps, self._end
+
+    def seconds(self) -> float:
+        """Of all model-steps; NaN where there was but one segment to time."""
+        rest = self._total - self._first
+        return (self._end - self._begin) * self._total / rest if self._first and rest > 0 else float("nan")
+
+
+def provenance(dataset: Dataset) -> dict[str, Any]:
+    """What does not decide the scores' law but explains their bits."""
+    return {
+        "data": dataset.source,
+        "jax": jax.__version__,
+        "python": platform.python_version(),
+        "device": jax.local_devices()[0].device_kind,
+    }

@@ -1,0 +1,69 @@
+"""What every main shares: flags that fail in one line, errors and interrupts that leave no traceback."""
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from absl import app, flags
+
+from audit.errors import InputError
+
+USAGE_ERROR = 2
+_INTERRUPTED = 130
+
+
+def run(main: Callable[[], None]) -> None:
+    """Parses the flags and calls main; a user's mistake ends in one line and exit status 2."""
+
+    def guarded(argv: Sequence[str]) -> int:
+        try:
+            if len(argv) > 1:
+                raise InputError(f"argument {argv[1]!r} is no flag: write --name=value, see --help")
+            main()
+        except InputError as error:
+            return _complain(str(error), USAGE_ERROR)
+        except KeyboardInterrupt:
+            return _complain("interrupted: finished chunks are kept, the same command goes on", _INTERRUPTED)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 1
+        return 0
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    app.run(guarded, flags_parser=_parse)
+
+
+def _parse(argv: Sequence[str]) -> list[str]:
+    """absl's parser, without its usage pages for a mistyped flag."""
+    try:
+        return flags.FLAGS(argv)
+    except flags.Error as error:
+        sys.exit(_complain(f"{error}: see --help", USAGE_ERROR))
+
+
+def _complain(message: str, status: int) -> int:
+    """One line on stderr."""
+    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    return status
+
+
+def prepare_jax() -> None:
+    """Turns on JAX's persistent compilation cache, in a folder that only the user can read."""
+    import jax
+
+    logging.getLogger("jax").setLevel(logging.WARNING)
+
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = base / "hidden-state-audit" / "jax"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.chmod(0o700)
+    except OSError as error:
+        print(f"no compilation cache: {folder}: {error.strerror}", file=sys.stderr)
+        return
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
