@@ -1,0 +1,260 @@
+"""The command line as a user types it, on a small number of runs and small made-up data."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+COLUMNS = "MedInc,HouseAge,AveRooms,AveBedrms,Population,AveOccup,Latitude,Longitude,MedHouseVal"
+ROOT = Path(__file__).resolve().parents[2]
+METHODS = ["in_sample", "held_out", "certified", "assumption_free"]
+
+
+@pytest.fixture(scope="session")
+def data_file(tmp_path_factory):
+    """A CSV of 300 rows with California Housing's columns."""
+    rng = np.random.default_rng(0)
+    table = rng.normal(size=(300, 9))
+    table[:, 8] = table[:, 0] + 0.5 * table[:, 1] + 0.1 * rng.normal(size=300)
+    path = tmp_path_factory.mktemp("data") / "housing.csv"
+    np.savetxt(path, table, delimiter=",", header=COLUMNS, comments="")
+    return path
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory):
+    """run(command, *flags) -> the finished process; caches are private to the session."""
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))}
+
+    def call(command, *flags, start=subprocess.run, **more):
+        argv = [sys.executable, "-m", f"experiments.{command}", *flags]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        return start(argv, cwd=ROOT, env=environment, **pipes, **more)
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def audit(run, data_file):
+    """audit(out, *flags): a small audit of 20 steps."""
+
+    def call(out, *flags, **more):
+        small = ("--runs=120", "--insertions=20", "--batch_size=50", "--noise_multiplier=1")
+        return run("audit", f"--data_file={data_file}", f"--out={out}", *small, *flags, **more)
+
+    return call
+
+
+def only_folder(out):
+    (folder,) = out.iterdir()
+    return folder
+
+
+def assert_one_line(process, *words):
+    assert process.returncode == 2, process.stderr
+    lines = process.stderr.strip().splitlines()
+    assert len(lines) == 1 and lines[0].startswith("error: "), process.stderr
+    assert process.stdout == ""
+    for word in words:
+        assert word in lines[0]
+
+
+def test_audit_prints_bounds_and_leaves_scores_result_and_figure(audit, tmp_path):
+    process = audit(tmp_path / "out")
+    assert process.returncode == 0, process.stderr
+    assert all(method in process.stdout for method in METHODS)
+    assert "Traceback" not in process.stderr
+    assert max(map(len, process.stdout.split("\n\n")[0].splitlines())) <= 80
+    folder = only_folder(tmp_path / "out")
+    assert (folder / "audit.png").read_bytes().startswith(b"\x89PNG")
+    result = json.loads((folder / "audit.json").read_text())
+    assert [bound["method"] for bound in result["bounds"]] == METHODS
+    assert result["setting"]["noise_multiplier"] == 1
+    assert not [path for path in folder.iterdir() if path.name.startswith(".")]
+
+
+def test_audit_json_is_one_object_and_the_second_run_trains_nothing(audit, tmp_path):
+    first = audit(tmp_path, "--json")
+    folder = only_folder(tmp_path)
+    stamps = {path: path.stat().st_mtime_ns for path in folder.glob("scores*")}
+    second = audit(tmp_path, "--json", "--confidence=0.9")
+    assert {path: path.stat().st_mtime_ns for path in folder.glob("scores*")} == stamps
+    one, two = json.loads(first.stdout), json.loads(second.stdout)
+    keys = "method assumes epsilon mu delta confidence threshold".split()
+    keys += "false_positives false_negatives n_in n_out".split()
+    assert all(sorted(bound) == sorted(keys) for bound in one["bounds"])
+    assert one["bounds"][3]["mu"] is None
+    assert one["upper_bound"] == pytest.approx(two["upper_bound"])
+    assert two["bounds"][0]["epsilon"] >= one["bounds"][0]["epsilon"] > 0  # less confidence, more claimed
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--adversary=gc_r", "--k=3", "--clipping=per_example"),
+        ("--adversary=gc_s", "--gc_s=noisy_final_model", "--simulations=2"),
+        ("--adversary=cots", "--unknown_initialisation", "--optimizer=momentum"),
+        ("--adversary=loss", "--steps=7", "--runs=2"),
+    ],
+)
+def test_every_kind_of_audit_runs(audit, tmp_path, flags):
+    process = audit(tmp_path, "--json", *flags)
+    assert process.returncode == 0, process.stderr
+    result = json.loads(process.stdout)
+    slack = 1.5  # of 120 runs; a wrong engine is caught elsewhere, on many more
+    assert result["bounds"][2]["epsilon"] <= result["upper_bound"] * slack
+
+
+BAD_FLAGS = [
+    (("--k=0",), ("--k=0", "at least 1")),
+    (("--k=30", "--steps=20"), ("--k=30", "inserts nothing")),
+    (("--runs=1",), ("--runs=1",)),
+    (("--delta=0",), ("delta is 0",)),
+    (("--delta=1",), ("delta is 1",)),
+    (("--noise_multiplier=-1",), ("--noise_multiplier=-1",)),
+    (("--learning_rate=nan",), ("--learning_rate=nan",)),
+    (("--learning_rate=1e38",), ("diverged", "--learning_rate")),
+    (("--batch_size=301",), ("--batch_size=301", "300")),
+    (("--adversary=nobody",), ("nobody", "gc_s")),
+    (("--gc_s=noisy",), ("noisy", "noiseless_per_step")),
+    (("--seed=-1",), ("--seed=-1",)),
+    (("--nothing=1",), ("nothing",)),
+    (("--runs=many",), ("many",)),
+    (("stray",), ("stray",)),
+    (("--data_file=/nowhere/housing.csv",), ("/nowhere/housing.csv",)),
+]
+
+
+@pytest.mark.parametrize(("flags", "words"), BAD_FLAGS, ids=lambda value: value[0])
+def test_a_mistake_is_one_line_and_leaves_nothing(audit, tmp_path, flags, words):
+    process = audit(tmp_path / "out", *flags)
+    if "diverged" in words:
+        process.stderr = process.stderr.strip().splitlines()[-1]  # after the progress bar
+        assert not list((tmp_path / "out").glob("*/scores*"))
+    assert_one_line(process, *words)
+    assert not list((tmp_path / "out").glob("*/audit*"))
+
+
+def test_an_unwritable_folder_is_one_line(audit, tmp_path):
+    (tmp_path / "file").write_text("")
+    assert_one_line(audit(tmp_path / "file" / "out"), "cannot write", "--out")
+
+
+def all_scores(out):
+    files = sorted(only_folder(out).glob("scores_*.npz"))
+    return np.concatenate([np.load(path)["scores"] for path in files])
+
+
+@pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_killed_audit_goes_on_and_ends_with_the_same_bits(audit, tmp_path, kill):
+    flags = ("--chunk_size=4", "--runs=200", "--json")
+    process = audit(tmp_path / "killed", *flags, start=subprocess.Popen)
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("killed/*/scores*")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(kill)
+    _, errors = process.communicate(timeout=60)
+    assert "Traceback" not in errors
+    resumed = audit(tmp_path / "killed", *flags)
+    whole = audit(tmp_path / "whole", *flags)
+    one, two = json.loads(resumed.stdout), json.loads(whole.stdout)
+    assert one["bounds"] == two["bounds"]
+    assert np.array_equal(all_scores(tmp_path / "killed"), all_scores(tmp_path / "whole"))
+
+
+def test_a_damaged_chunk_is_said_and_trained_again(audit, tmp_path):
+    audit(tmp_path, "--chunk_size=60")
+    before = all_scores(tmp_path)
+    victim = sorted(only_folder(tmp_path).glob("scores_*.npz"))[0]
+    victim.write_bytes(victim.read_bytes()[:100])
+    process = audit(tmp_path, "--chunk_size=60")
+    assert process.returncode == 0 and "damaged" in process.stderr
+    assert np.array_equal(before, all_scores(tmp_path))
+
+
+def save_scores(path, scores_in, scores_out):
+    np.savez(path, **{"in": scores_in, "out": scores_out})
+    return f"--scores={path}"
+
+
+def test_bound_reads_npz_and_csv_alike(run, tmp_path):
+    rng = np.random.default_rng(1)
+    scores_in, scores_out = rng.normal(1, 1, 400), rng.normal(0, 1, 400)
+    npz = save_scores(tmp_path / "s.npz", scores_in, scores_out)
+    rows = [f"{s!r},1" for s in scores_in.tolist()] + [f"{s!r},0" for s in scores_out.tolist()]
+    (tmp_path / "s.csv").write_text("score,in\n" + "\n".join(rows) + "\n")
+    one = run("bound", npz, "--json")
+    two = run("bound", f"--scores={tmp_path / 's.csv'}", "--json")
+    assert json.loads(one.stdout) == json.loads(two.stdout)
+    assert json.loads(one.stdout)["upper_bound"] is None
+    flags = ("--noise_multiplier=4", "--insertions=16", f"--figure={tmp_path / 'f.png'}")
+    table = run("bound", npz, *flags)
+    assert "upper bound" in table.stdout and (tmp_path / "f.png").stat().st_size > 10_000
+    assert max(map(len, table.stdout.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("scores_in", "scores_out", "word"),
+    [
+        ([1.0, np.nan], [0.0, 1.0], "not finite"),
+        ([1.0, 2.0], [0.0, np.inf], "not finite"),
+        ([1.0, 1.0], [1.0, 1.0], "equal"),
+        ([], [1.0, 2.0], "no in scores"),
+        ([[1.0, 2.0]], [1.0, 2.0], "shape"),
+        (["a"], [1.0], "numbers"),
+    ],
+)
+def test_bound_refuses_scores_that_prove_nothing(run, tmp_path, scores_in, scores_out, word):
+    assert_one_line(run("bound", save_scores(tmp_path / "s.npz", scores_in, scores_out)), word)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "word"),
+    [
+        ("s.csv", "a,b\n1,2\n", "score,in"),
+        ("s.csv", "score,in\n1,maybe\n", "line 2"),
+        ("s.csv", "score,in\nhigh,1\n", "line 2"),
+        ("s.npz", "not a zip", "s.npz"),
+        ("s.txt", "1", ".npz or .csv"),
+        (None, "", "cannot read"),
+    ],
+)
+def test_bound_refuses_files_that_it_cannot_read(run, tmp_path, name, content, word):
+    path = tmp_path / (name or "missing.csv")
+    if name:
+        path.write_text(content)
+    assert_one_line(run("bound", f"--scores={path}"), word)
+
+
+def test_calibrate_prints_a_row_a_method(run):
+    process = run("calibrate", "--mu=1", "--audits=4", "--runs=200", "--processes=1")
+    assert process.returncode == 0, process.stderr
+    assert all(method in process.stdout for method in METHODS)
+    assert max(map(len, process.stdout.splitlines())) <= 80
+    result = run("calibrate", "--mu=0,1", "--audits=2", "--runs=100", "--json")
+    assert len(json.loads(result.stdout)["calibration"]) == 8
+
+
+@pytest.mark.parametrize(
+    "flag", ["--mu=x", "--mu=-1", "--audits=0", "--runs=1", "--delta=2", "--confidence=1", "--processes=0"]
+)
+def test_calibrate_refuses_values_out_of_range(run, flag):
+    assert_one_line(run("calibrate", flag), flag.split("=")[0].strip("-"))
+
+
+@pytest.mark.slow
+def test_the_default_audit_is_nearly_tight(run, tmp_path):
+    """5,000 models on California Housing, fetched if need be: the paper's estimator in 21.5 to 24.6."""
+    process = run("audit", f"--out={tmp_path}", "--json")
+    assert process.returncode == 0, process.stderr
+    result = json.loads(process.stdout)
+    bounds = {bound["method"]: bound["epsilon"] for bound in result["bounds"]}
+    assert result["upper_bound"] == pytest.approx(24.0, abs=0.01)
+    assert 21.5 <= bounds["in_sample"] <= 24.6
+    assert 21.5 <= bounds["certified"] <= 24
