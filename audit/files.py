@@ -1,5 +1,6 @@
 """Files that are written whole or not at all."""
 
+import contextlib
 import os
 import uuid
 from pathlib import Path
@@ -18,7 +19,8 @@ def write_whole(path: Path, content: bytes) -> Path:
             os.fsync(file.fileno())
         os.replace(beside, path)
     except OSError as error:
-        beside.unlink(missing_ok=True) if beside.parent.exists() else None
+        with contextlib.suppress(OSError):
+            beside.unlink()
         raise cannot_write(path, error) from None
     return path
 

@@ -4,6 +4,7 @@ Randomness. Everything hangs on named roots under one seed:
 
     theta    the shared initialisation, or run i's own from fold_in(., i)
     batches  the fixed shuffle
+    guess    what an adversary that does not know theta_0 takes it to be
     canary   what the adversary draws before training
     noise    run i's noise at step t from fold_in(fold_in(., i), t)
 
@@ -73,7 +74,8 @@ def play(
 ) -> Iterator[Scores]:
     """Trains the runs of every range [start, stop) chunk by chunk and yields each chunk's scores.
 
-    `advanced` hears of (runs, steps) as segments end. Raises InputError where a model diverged.
+    `advanced` hears of (0, 0) when all is compiled and of (runs, steps) as segments end. Raises
+    InputError where a model diverged.
     """
     theta_0 = game.init(root(game.seed, "theta"))
     known = game.init(root(game.seed, "guess")) if game.unknown_initialisation else theta_0
@@ -83,20 +85,28 @@ def play(
     begin = jax.jit(jax.vmap(lambda key: dpsgd.start(game.mechanism, _first_theta(game, key, theta_0))))
     segments = ensemble.segments(game.schedule)
     hyper = jax.tree.map(jnp.float32, game.hyper)
+
+    def arguments(runs: NDArray[np.int64], states: dpsgd.State, part: dpsgd.Schedule) -> tuple:
+        keys = _run_keys(root(game.seed, "noise"), runs)
+        return hyper, states, game.data, part, state, jnp.float32(presence(runs)), keys
+
+    runs = np.arange(chunk)
+    states = begin(_run_keys(root(game.seed, "theta"), runs))
+    by_length = {len(part.mask): part for part in segments}
+    compiled = {n: train.lower(*arguments(runs, states, p)).compile() for n, p in by_length.items()}
+    advanced(0, 0)
     for start, stop in ranges:
         for first in range(start, stop, chunk):
             size = min(chunk, stop - first)
             runs = np.arange(first, first + chunk)  # the last chunk is padded: one program serves all
-            present = presence(runs)
             states = begin(_run_keys(root(game.seed, "theta"), runs))
             for part in segments:
-                keys = _run_keys(root(game.seed, "noise"), runs)
-                states = train(hyper, states, game.data, part, state, jnp.float32(present), keys)
+                states = compiled[len(part.mask)](*arguments(runs, states, part))
                 jax.block_until_ready(states)
                 advanced(size, len(part.mask))
             scores = np.asarray(score(state, states.theta, known), np.float64)[:size]
             _require_finite(scores, first)
-            yield Scores(first, scores, present[:size])
+            yield Scores(first, scores, presence(runs)[:size])
 
 
 def _first_theta(game: Game, key: Array, theta_0: Array) -> Array:

@@ -17,6 +17,7 @@ import re
 import sys
 import uuid
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +43,10 @@ class Store:
             self.path.mkdir(parents=True, exist_ok=True)
             if not config.exists():
                 self.write_text("config.json", text)
-            stored = config.read_text()
+            stored = config.read_bytes()
         except OSError as error:
             raise files.cannot_write(self.path, error) from None
-        if stored != text:
+        if stored != text.encode():
             raise InputError(f"{config} is not the setting that its folder is named after: move it away")
 
     def save(self, chunk: Scores) -> None:
@@ -78,7 +79,10 @@ class Store:
         for first, path in self._chunks():
             chunk = _read(path, first)
             if chunk is None:
-                path.rename(path.with_suffix(f".damaged-{uuid.uuid4().hex[:6]}"))
+                try:
+                    path.rename(path.with_suffix(f".damaged-{uuid.uuid4().hex[:6]}"))
+                except OSError as error:
+                    raise files.cannot_write(path, error) from None
                 print(f"{path} is damaged: set aside, its runs are trained again", file=sys.stderr)
                 continue
             held[first : first + len(chunk.scores)] = True
@@ -113,5 +117,5 @@ def _read(path: Path, first: int) -> Scores | None:
         with np.load(path, allow_pickle=False) as file:
             chunk = Scores(first, file["scores"], file["presence"])
             return chunk if str(file["sha256"]) == _checksum(chunk) else None
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile, EOFError):
+    except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error):
         return None

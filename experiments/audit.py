@@ -125,8 +125,6 @@ def _summary(setting, trained, source: str) -> str:
     line = f"{FLAGS.runs} models x {setting.steps} steps x batch {setting.batch_size}, data: {source}"
     if not trained.trained_runs:
         return f"{line}; all in the store already"
-    if math.isnan(trained.seconds):
-        return line
     per_step = trained.seconds / (trained.trained_runs * setting.steps)
     return (
         f"{line}; trained {trained.trained_runs} in {trained.seconds:.1f} s "

@@ -107,9 +107,9 @@ def validate(setting: Setting, runs: int) -> None:
     for name, choices in (("adversary", ADVERSARIES), ("optimizer", OPTIMIZERS), ("clipping", CLIPPING)):
         value = getattr(setting, name)
         require(value in choices, f"--{name}={value} is unknown: choose one of {', '.join(choices)}")
-    for name in ("learning_rate", "clipping_norm"):
-        value = getattr(setting, name)
-        require(0 < value < float("inf"), f"--{name}={value}: give a positive finite number")
+    rate, norm = setting.learning_rate, setting.clipping_norm
+    require(0 < rate < float("inf"), f"--learning_rate={rate}: give a positive finite number")
+    require(1e-6 <= norm <= 1e6, f"--clipping_norm={norm}: give 1e-6 to 1e6")
     sigma = setting.noise_multiplier
     require(0 <= sigma < float("inf"), f"--noise_multiplier={sigma}: give a finite number, at least 0")
     require(setting.batch_size >= 1, f"--batch_size={setting.batch_size}: give at least 1")
@@ -171,7 +171,7 @@ def train(table: game.Game, store: Store, runs: int, chunk: int) -> Trained:
     theta_0, batch_size = table.init(jax.random.key(0)), table.schedule.batches.shape[1]
     bytes_per_run = ensemble.bytes_per_run(table.mechanism, theta_0, table.data, batch_size)
     size = min(chunk, runs) if chunk else ensemble.chunk_size(runs, bytes_per_run)
-    clock = _Clock(count * len(table.schedule.mask))
+    clock = _Clock()
     layout = "{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total} runs [{elapsed}<{remaining}, {rate_fmt}]"
     with tqdm(total=count, unit="runs", desc="training", bar_format=layout, disable=not count) as bar:
 
@@ -185,23 +185,19 @@ def train(table: game.Game, store: Store, runs: int, chunk: int) -> Trained:
 
 
 class _Clock:
-    """Times training from the end of the first segment, which pays for compilation, and scales up."""
+    """Times training from the moment when all is compiled to the end of the last segment."""
 
-    def __init__(self, total: int) -> None:
-        self._total = total
-        self._first = 0
+    def __init__(self) -> None:
         self._begin = self._end = 0.0
 
     def advance(self, model_steps: int) -> None:
-        """Hears of model-steps that ended."""
+        """Hears of 0 model-steps at the start, then of those that ended."""
         self._end = time.perf_counter()
-        if not self._first:
-            self._first, self._begin = model_steps, self._end
+        self._begin = self._begin if model_steps else self._end
 
     def seconds(self) -> float:
-        """Of all model-steps; NaN where there was but one segment to time."""
-        rest = self._total - self._first
-        return (self._end - self._begin) * self._total / rest if self._first and rest > 0 else float("nan")
+        """From start to end."""
+        return self._end - self._begin
 
 
 def provenance(dataset: Dataset) -> dict[str, Any]:

@@ -51,10 +51,11 @@ def _complain(message: str, status: int) -> int:
 
 
 def prepare_jax() -> None:
-    """Turns on JAX's persistent compilation cache, in a folder that only the user can read."""
+    """Full float32 products, and a persistent compilation cache in a folder that only the user can read."""
     import jax
 
     logging.getLogger("jax").setLevel(logging.WARNING)
+    jax.config.update("jax_default_matmul_precision", "float32")
 
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = base / "hidden-state-audit" / "jax"

@@ -24,8 +24,7 @@ class FCNN(nn.Module):
 def two_logit_cross_entropy(logits: Array, label: Array) -> Array:
     """Cross entropy of two logits (2,) and a label in {0, 1}: softplus of their signed difference, one
     exponential where log-softmax takes two."""
-    margin = logits[1] - logits[0]
-    return jax.nn.softplus(margin) - label * margin
+    return jax.nn.softplus((1 - 2 * label) * (logits[1] - logits[0]))
 
 
 def _backward(saved: tuple[Array, Array], cotangent: Array) -> tuple[Array, None]:

@@ -15,7 +15,8 @@ class Adversary(NamedTuple):
 
     init(key, theta_0 (p,), clipping_norm) -> state: any pytree of arrays, the same for all runs of an
         audit. theta_0 is what the adversary knows of the initialisation.
-    craft(state, step, theta (p,)) -> (p,): what is inserted at a step. The mechanism clips it to C.
+    craft(state, step, theta (p,)) -> (p,): what is inserted at a step, counted from 0. The mechanism
+        clips it to C.
     score(state, theta_T (p,), theta_0 (p,)) -> scalar: higher means in.
     reads_theta: whether craft looks at theta, as a real training example's gradient must. An adversary
         that crafts gradients in the hidden-state model may not (hidden-state paper, Section 4).

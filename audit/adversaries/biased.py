@@ -53,7 +53,7 @@ def simulated_biased_dimension(
 
         return jnp.argmin(jnp.sum(jax.lax.map(moved, jnp.arange(simulations)), axis=0))
 
-    return _biased(jax.jit(choose))
+    return _biased(choose)
 
 
 def _biased(choose: Callable[[Array, Array], Array]) -> Adversary:

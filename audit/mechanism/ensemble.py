@@ -23,7 +23,7 @@ _SEGMENT_STEPS = 250
 
 def compile_segment(
     mechanism: dpsgd.Mechanism, craft: Callable[[Any, Array, Array], Array]
-) -> Callable[..., dpsgd.State]:
+) -> jax.stages.Wrapped:
     """The compiled segment of a chunk of runs:
 
     run(hyper, states, data, schedule, adversary_state, presence (R,), run_keys (R,)) -> states
@@ -49,16 +49,17 @@ def compile_segment(
 
 
 def segments(schedule: dpsgd.Schedule) -> list[dpsgd.Schedule]:
-    """The schedule cut into equal segments, and a shorter last one where it does not divide."""
+    """The schedule cut into segments of one length, the last of which may be shorter."""
     steps = len(schedule.mask)
+    length = math.ceil(steps / math.ceil(steps / _SEGMENT_STEPS))
     return [
-        dpsgd.Schedule(schedule.batches[i : i + _SEGMENT_STEPS], schedule.mask[i : i + _SEGMENT_STEPS])
-        for i in range(0, steps, _SEGMENT_STEPS)
+        dpsgd.Schedule(schedule.batches[i : i + length], schedule.mask[i : i + length])
+        for i in range(0, steps, length)
     ]
 
 
 def chunk_size(runs: int, bytes_per_run: int) -> int:
-    """Runs a chunk: as many as cache (CPU) or memory (GPU) hold, in chunks of even size."""
+    """Runs a chunk: as many as cache (CPU) or memory (GPU) hold, in chunks of equal size."""
     device = jax.local_devices()[0]
     if device.platform == "cpu":
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

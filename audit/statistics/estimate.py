@@ -14,6 +14,7 @@ The first three bound mu; their epsilon follows if the mechanism's trade-off cur
 """
 
 import dataclasses
+import hashlib
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,6 +23,7 @@ from audit.errors import require
 from audit.statistics import conversions, exact_test, intervals, thresholds
 
 Array = NDArray[np.float64]
+Worlds = tuple[Array, Array]
 
 GAUSSIAN_CURVE = "a Gaussian trade-off curve"
 NOTHING = "nothing"
@@ -83,7 +85,7 @@ def held_out(
 ) -> Bound:
     """The threshold from one half, bounded on the other with two Clopper-Pearson limits."""
     s_in, s_out = _check(scores_in, scores_out, delta, confidence)
-    (choose_in, rest_in), (choose_out, rest_out) = (_split(s, _HELD_OUT_SHARE) for s in (s_in, s_out))
+    (choose_in, choose_out), (rest_in, rest_out) = _split(s_in, s_out, _HELD_OUT_SHARE)
     error = (1 - confidence) / 2
     threshold = thresholds.choose_on_pilot(
         choose_in, choose_out, len(rest_in), len(rest_out), conversions.mu_from_rates, error
@@ -150,11 +152,25 @@ def _check(
     return arrays[0], arrays[1]
 
 
-def _split(scores: Array, share: float) -> tuple[Array, Array]:
-    """(chosen on, counted): a fixed shuffle, since a file of scores may come sorted."""
-    size = min(max(round(share * len(scores)), _LEAST_PILOT), len(scores) // 2)
-    order = np.random.default_rng(len(scores)).permutation(len(scores))
-    return scores[order[:size]], scores[order[size:]]
+def _split(scores_in: Array, scores_out: Array, share: float) -> tuple[Worlds, Worlds]:
+    """(chosen on, counted), each (in, out): a random share of each world.
+
+    The order of a file proves nothing, it may come sorted, and a fixed shuffle of sorted scores would
+    count fixed ranks. So the shuffle's seed is a hash of the ranks: the same for the same scores in
+    any order and unit, and as good as random between audits.
+    """
+    values = np.unique(np.concatenate([scores_in, scores_out]))
+    worlds = [np.sort(scores_in), np.sort(scores_out)]
+    ranks = [np.searchsorted(values, world).astype("<i8").tobytes() for world in worlds]
+    seed = hashlib.sha256(b"/".join(ranks)).digest()
+    rng = np.random.default_rng(int.from_bytes(seed, "big"))
+    chosen, counted = [], []
+    for world in worlds:
+        size = min(max(round(share * len(world)), _LEAST_PILOT), len(world) // 2)
+        order = rng.permutation(len(world))
+        chosen.append(world[order[:size]])
+        counted.append(world[order[size:]])
+    return (chosen[0], chosen[1]), (counted[0], counted[1])
 
 
 def _count(scores_in: Array, scores_out: Array, threshold: float) -> exact_test.Counts:
@@ -169,9 +185,7 @@ def _tested(
     scores_in: Array, scores_out: Array, family: exact_test.Family, confidence: float
 ) -> tuple[float, exact_test.Counts, float]:
     """The exact test's bound, its counts and its threshold."""
-    (pilot_in, rest_in), (pilot_out, rest_out) = (
-        _split(scores, _PILOT_SHARE) for scores in (scores_in, scores_out)
-    )
+    (pilot_in, pilot_out), (rest_in, rest_out) = _split(scores_in, scores_out, _PILOT_SHARE)
     threshold = thresholds.choose_on_pilot(
         pilot_in, pilot_out, len(rest_in), len(rest_out), family.parameter, (1 - confidence) / 2
     )

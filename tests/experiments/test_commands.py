@@ -86,8 +86,8 @@ def test_audit_json_is_one_object_and_the_second_run_trains_nothing(audit, tmp_p
     second = audit(tmp_path, "--json", "--confidence=0.9")
     assert {path: path.stat().st_mtime_ns for path in folder.glob("scores*")} == stamps
     one, two = json.loads(first.stdout), json.loads(second.stdout)
-    keys = "method assumes epsilon mu delta confidence threshold".split()
-    keys += "false_positives false_negatives n_in n_out".split()
+    keys = ["method", "assumes", "epsilon", "mu", "delta", "confidence", "threshold"]
+    keys += ["false_positives", "false_negatives", "n_in", "n_out"]
     assert all(sorted(bound) == sorted(keys) for bound in one["bounds"])
     assert one["bounds"][3]["mu"] is None
     assert one["upper_bound"] == pytest.approx(two["upper_bound"])

@@ -1,0 +1,49 @@
+"""The crafted loss landscape, simulated: the adversary crafts the first gradient and all later ones.
+
+Hidden-state paper, Section 6 and Appendix F, with the sign that pushes the two worlds apart (papers'
+README, slip 5). It controls the whole process, so it is no `Adversary` that is inserted into training:
+it is a process of its own, one parameter wide, whose exact law is in `audit.statistics.iterates`.
+Lengths are in units of C; the score is theta_t.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+
+def simulate(
+    key: Array, runs: Array, noise_multiplier: Array, batch_size: Array, thresholds: Array
+) -> Array:
+    """theta_1 .. theta_T of runs (R,), shape (T, R), for thresholds (T - 1,); odd runs are in.
+
+    Step t's noise of a run comes from fold_in(fold_in(key, run), t).
+    """
+    run_keys = jax.vmap(jax.random.fold_in, (None, 0))(key, runs)
+
+    def noise(step: Array) -> Array:
+        return jax.vmap(lambda k: jax.random.normal(jax.random.fold_in(k, step)))(run_keys)
+
+    first = jnp.float32(runs % 2) + noise_multiplier * noise(jnp.int32(0))
+
+    def advance(theta: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
+        step, threshold = now
+        move = jnp.where(theta > threshold, 1.0, -1.0)
+        after = theta + move + noise_multiplier / batch_size * noise(step)
+        return after, after
+
+    steps = jnp.arange(1, len(thresholds) + 1)
+    _, later = jax.lax.scan(advance, first, (steps, thresholds))
+    return jnp.concatenate([first[None], later])
+
+
+def compile_cells(first: int, last: int):
+    """simulate over cells: (keys (c,), sigma (c,), B (c,), thresholds (c, T - 1)) -> (c, T, last - first),
+    for runs first .. last - 1, in one compiled call."""
+
+    def cells(keys: Array, noise_multipliers: Array, batch_sizes: Array, thresholds: Array) -> Array:
+        runs = jnp.arange(first, last, dtype=jnp.uint32)
+        return jax.vmap(simulate, (0, None, 0, 0, 0))(
+            keys, runs, noise_multipliers, batch_sizes, thresholds
+        )
+
+    return jax.jit(cells)

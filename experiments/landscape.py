@@ -1,0 +1,132 @@
+"""The crafted loss landscape: amplification heat maps, exact and simulated, with every figure.
+
+    ./run.sh landscape                              sigma 1..8, B 1, 2, 4, 8, 16, 25 steps
+    ./run.sh landscape --sigmas=4 --steps=50        other cells; --runs=1000000 simulates more
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from absl import flags
+from tqdm import tqdm
+
+from audit import files
+from audit.errors import InputError, require
+from audit.statistics import conversions
+from experiments import cli, landscape_cells, landscape_figures
+from experiments.landscape_cells import Cell
+
+FLAGS = flags.FLAGS
+flags.DEFINE_list("sigmas", [str(s) for s in range(1, 9)], "Noise multipliers.")
+flags.DEFINE_list("batch_sizes", ["1", "2", "4", "8", "16"], "Batch sizes B.")
+flags.DEFINE_integer("steps", 25, "Steps T.")
+flags.DEFINE_float("clipping_norm", 1.0, "Clipping norm C: the unit of --threshold and of the figures.")
+flags.DEFINE_float("threshold", None, "The simulated landscape's threshold h; by default C / 2.")
+flags.DEFINE_float("delta", 1e-5, "delta of every epsilon.")
+flags.DEFINE_float("confidence", 0.95, "Confidence of the simulated audits' bounds.")
+flags.DEFINE_integer("runs", 5000, "Simulated runs a cell, half of them in.")
+flags.DEFINE_integer("seed", 0, "Seed of the simulated runs.")
+flags.DEFINE_string("out", "results", "Folder for results; figures go into its folder landscape.")
+
+COLUMNS = "sigma, batch_size, steps, adversary, epsilon_gaussian, epsilon_exact, epsilon_upper"
+
+
+def main() -> None:
+    """Parse, solve, simulate, draw, print."""
+    cells = _cells()
+    norm = FLAGS.clipping_norm
+    require(0 < norm < float("inf"), f"--clipping_norm={norm}: give a positive finite number")
+    conversions.require_confidence(FLAGS.confidence)
+    require(0 <= FLAGS.seed < 2**32, f"--seed={FLAGS.seed}: give 0 to 2^32 - 1")
+    threshold = 0.5 if FLAGS.threshold is None else FLAGS.threshold / norm
+    require(abs(threshold) < float("inf"), f"--threshold={FLAGS.threshold}: give a finite number")
+    out = Path(FLAGS.out)
+    cli.prepare_jax()
+    simulated = landscape_cells.simulated(
+        out, cells, threshold, FLAGS.runs, FLAGS.seed, FLAGS.confidence
+    )
+    exact = {}
+    for cell in tqdm(cells, desc="exact cells", unit="cells", disable=not sys.stderr.isatty()):
+        for name in landscape_cells.ADVERSARIES:
+            exact[cell, name] = landscape_cells.exact(out, cell, name)
+    folder = out / "landscape"
+    table = _table(cells, exact)
+    header = f"# delta={FLAGS.delta:g} clipping_norm={norm:g}\n"
+    written = [files.write_whole(folder / "landscape.csv", (header + table).encode())]
+    claims = {
+        cell: (landscape_cells.exact_at(out, cell, threshold), result)
+        for cell, result in zip(cells, simulated, strict=True)
+    }
+    content = _simulated_table(claims)
+    written.append(files.write_whole(folder / "simulated.csv", (header + content).encode()))
+    for name, png in landscape_figures.all_figures(out, cells, exact, claims, FLAGS.runs, FLAGS.seed, norm):
+        written.append(files.write_whole(folder / name, png))
+    print(_aligned(table))
+    print("\n" + "\n".join(os.fspath(path) for path in written))
+
+
+def _cells() -> list[Cell]:
+    """The cells that the flags ask for."""
+    cells = [
+        Cell(_number(sigma, "sigmas"), _whole(size), FLAGS.steps, FLAGS.delta)
+        for sigma in FLAGS.sigmas
+        for size in FLAGS.batch_sizes
+    ]
+    require(cells, "--sigmas or --batch_sizes is empty: give numbers, comma-separated")
+    for cell in cells:
+        landscape_cells.validate(cell, FLAGS.runs)
+    return cells
+
+
+def _number(text: str, flag: str) -> float:
+    """A number of a list flag."""
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(f"--{flag}: {text!r} is no number") from None
+
+
+def _whole(text: str) -> int:
+    """A whole number of --batch_sizes."""
+    value = _number(text, "batch_sizes")
+    require(value == int(value), f"--batch_sizes: {text} is no whole number")
+    return int(value)
+
+
+def _table(cells: list[Cell], exact: dict) -> str:
+    """landscape.csv's rows."""
+    lines = [COLUMNS.replace(" ", "")]
+    for cell in cells:
+        for name in landscape_cells.ADVERSARIES:
+            result = exact[cell, name]
+            values = (result.epsilon_gaussian[-1], result.epsilon_exact[-1], result.epsilon_upper)
+            numbers = ",".join(f"{value:.6g}" for value in values)
+            lines.append(f"{cell.noise_multiplier:g},{cell.batch_size},{cell.steps},{name},{numbers}")
+    return "\n".join(lines) + "\n"
+
+
+def _simulated_table(claims: dict) -> str:
+    """simulated.csv's rows: every bound at the last step, and the exact epsilon of the same threshold."""
+    lines = ["sigma,batch_size,steps,runs,method,assumes,epsilon,epsilon_at_step_1"]
+    for cell, (_, result) in claims.items():
+        for first, last in zip(result.first, result.last, strict=True):
+            lines.append(
+                f"{cell.noise_multiplier:g},{cell.batch_size},{cell.steps},{FLAGS.runs},{last['method']},"
+                f"{last['assumes']},{last['epsilon']:.6g},{first['epsilon']:.6g}"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def _aligned(table: str) -> str:
+    """A CSV text in columns, for a terminal of 80."""
+    names = {"epsilon_gaussian": "eps_gaussian", "epsilon_exact": "eps_exact", "epsilon_upper": "eps_upper"}
+    rows = [line.split(",") for line in table.strip().splitlines()]
+    rows[0] = [names.get(name, name) for name in rows[0]]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = ["  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]
+    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,185 @@
+"""The crafted landscape's cells: exact laws and simulated audits, kept in the store."""
+
+import dataclasses
+import json
+import zlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from audit.errors import InputError, require
+from audit.game import Scores
+from audit.statistics import conversions, densities, estimate, iterates
+from audit.store import Store
+
+Array = NDArray[np.float64]
+ADVERSARIES = {
+    "half": iterates.half,
+    "best_constant": iterates.best_constant,
+    "optimal": iterates.optimal,
+}
+_CHUNK_NUMBERS = 40_000_000  # thetas that a compiled call returns at most
+
+
+class Cell(NamedTuple):
+    """One process and the delta at which it is bounded."""
+
+    noise_multiplier: float
+    batch_size: int
+    steps: int
+    delta: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Exact:
+    """What the quadrature says of an adversary, by step (T,) where it is a list."""
+
+    thresholds: list[float]
+    epsilon_exact: list[float]
+    epsilon_gaussian: list[float]
+    epsilon_upper: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Simulated:
+    """What a simulated audit claims: in-sample epsilon by step, and every bound at steps 1 and T."""
+
+    in_sample: list[float]
+    first: list[dict[str, Any]]
+    last: list[dict[str, Any]]
+
+
+def exact(out: Path, cell: Cell, adversary: str) -> Exact:
+    """The exact result of an adversary of ADVERSARIES, from the store if it is there."""
+    setting = {"kind": "landscape_exact", "adversary": adversary, **cell._asdict()}
+    choose = ADVERSARIES[adversary]
+    return _kept(out, setting, Exact, lambda: _solve(cell, choose(_process(cell), cell.delta)))
+
+
+def exact_at(out: Path, cell: Cell, threshold: float) -> Exact:
+    """The same for a constant threshold, in units of C."""
+    setting = {"kind": "landscape_exact", "threshold": threshold, **cell._asdict()}
+    thresholds = iterates.constant(_process(cell), threshold)
+    return _kept(out, setting, Exact, lambda: _solve(cell, iterates.Adversary(thresholds, np.nan)))
+
+
+def _process(cell: Cell) -> iterates.Process:
+    """The cell's process."""
+    return iterates.Process(cell.noise_multiplier, cell.batch_size, cell.steps)
+
+
+def _solve(cell: Cell, adversary: iterates.Adversary) -> Exact:
+    """Exact epsilon and the Gaussian conversion's claim, step by step.
+
+    The claim takes the mu of the threshold that the landscape itself splits at, the last one at T.
+    """
+    process = _process(cell)
+    upper = iterates.upper_bound(process, cell.delta)
+    pairs = iterates.laws(process, adversary.thresholds)
+    tests = [*adversary.thresholds, adversary.thresholds[-1] if process.steps > 1 else 0.5]
+    mus = [float(densities.mu_at(pair, test)) for pair, test in zip(pairs, tests, strict=True)]
+    return Exact(
+        [float(h) for h in adversary.thresholds],
+        [upper] + [densities.epsilon_at(pair, cell.delta) for pair in pairs[1:]],
+        [conversions.epsilon_from_mu(max(mu, 0.0), cell.delta) for mu in mus],
+        upper,
+    )
+
+
+def simulated(
+    out: Path, cells: list[Cell], threshold: float, runs: int, seed: int, confidence: float
+) -> list[Simulated]:
+    """The simulated audits of cells of one length under a constant threshold; those that the store
+    lacks are simulated together, in one compiled call where memory allows."""
+    settings = [
+        {
+            "kind": "landscape_simulated",
+            "threshold": threshold,
+            "runs": runs,
+            "seed": seed,
+            "confidence": confidence,
+            **cell._asdict(),
+        }
+        for cell in cells
+    ]
+    stores = [Store(out, setting) for setting in settings]
+    lacking = [i for i, store in enumerate(stores) if _read(store, Simulated) is None]
+    for batch in _batches(lacking, cells[0].steps * runs):
+        thetas = _simulate([cells[i] for i in batch], threshold, runs, seed)
+        for i, scores in zip(batch, thetas, strict=True):
+            present = np.arange(runs) % 2 == 1
+            stores[i].save(Scores(0, scores[-1], present))
+            _write(stores[i], _audit(scores, present, cells[i].delta, confidence))
+    found = [_read(store, Simulated) for store in stores]
+    return [result for result in found if result is not None]
+
+
+def _batches(indices: list[int], numbers: int) -> list[list[int]]:
+    """Indices in batches whose results fit."""
+    size = max(1, _CHUNK_NUMBERS // numbers)
+    return [indices[i : i + size] for i in range(0, len(indices), size)]
+
+
+def _simulate(cells: list[Cell], threshold: float, runs: int, seed: int) -> NDArray[np.float64]:
+    """theta (cells, T, runs)."""
+    import jax
+    import jax.numpy as jnp
+
+    from audit import game
+    from audit.adversaries import landscape
+
+    names = [f"landscape {cell.noise_multiplier} {cell.batch_size}" for cell in cells]
+    keys = jnp.stack([game.root(seed, f"{zlib.crc32(name.encode())}") for name in names])
+    thresholds = jnp.full((len(cells), cells[0].steps - 1), threshold, jnp.float32)
+    sigmas = jnp.array([cell.noise_multiplier for cell in cells], jnp.float32)
+    sizes = jnp.array([cell.batch_size for cell in cells], jnp.float32)
+    run = landscape.compile_cells(0, runs)
+    return np.asarray(jax.block_until_ready(run(keys, sigmas, sizes, thresholds)), np.float64)
+
+
+def _audit(scores: Array, present: NDArray[np.bool_], delta: float, confidence: float) -> Simulated:
+    """Bounds on the scores (T, runs)."""
+
+    def bounds(row: Array) -> list[dict[str, Any]]:
+        found = estimate.all_bounds(row[present], row[~present], delta, confidence)
+        return [dataclasses.asdict(bound) for bound in found]
+
+    in_sample = [
+        estimate.in_sample(row[present], row[~present], delta, confidence).epsilon for row in scores
+    ]
+    return Simulated(in_sample, bounds(scores[0]), bounds(scores[-1]))
+
+
+def _kept(out: Path, setting: dict[str, Any], kind: type, compute: Any) -> Any:
+    """The stored result of a setting, computed where it is missing."""
+    store = Store(out, setting)
+    result = _read(store, kind)
+    if result is None:
+        result = compute()
+        _write(store, result)
+    return result
+
+
+def _write(store: Store, result: Any) -> None:
+    """Keeps a result."""
+    store.write_text("result.json", json.dumps(dataclasses.asdict(result)) + "\n")
+
+
+def _read(store: Store, kind: type) -> Any:
+    """A kept result, None where there is none; raises InputError for one that can't be read."""
+    path = store.path / "result.json"
+    if not path.exists():
+        return None
+    try:
+        return kind(**json.loads(path.read_text()))
+    except (ValueError, TypeError):
+        raise InputError(f"{path} is damaged: remove it, it is computed again") from None
+
+
+def validate(cell: Cell, runs: int) -> None:
+    """Raises InputError for a cell out of range."""
+    iterates.validate(_process(cell))
+    conversions.require_delta(cell.delta)
+    require(runs >= 4, f"--runs={runs}: give at least 4")

@@ -1,0 +1,129 @@
+"""GC-S against Algorithm 3 written out, and what it must choose where that is plain."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from audit.adversaries import biased
+from audit.mechanism import clipping, dpsgd
+
+HYPER = dpsgd.Hyperparameters(0.8, 0.4, 0.2)
+STEPS, BATCH, SIMULATIONS = 5, 10, 3
+
+
+@pytest.fixture(scope="module")
+def batches(data):
+    return dpsgd.fixed_shuffle(jax.random.key(3), len(data[1]), BATCH, STEPS)
+
+
+def _algorithm_3(gradient, theta_0, data, batches, key, noisy, per_step, simulations):
+    """S of Algorithm 3, line by line, with the papers' README: noise of deviation sigma * C; S
+    accumulates over the simulations; noiseless means no clipping either; one root at the end."""
+    rate, norm, sigma = HYPER
+    total = np.zeros(theta_0.size)
+    for j in range(simulations):
+        theta = np.asarray(theta_0, np.float64)
+        for t, indices in enumerate(np.asarray(batches)):
+            update = np.zeros(theta.size)
+            for i in indices:
+                g = np.asarray(gradient(jnp.float32(theta), (data[0][i], data[1][i])), np.float64)
+                update += g * min(1, norm / np.linalg.norm(g)) if noisy else g
+            if noisy:
+                noise_key = jax.random.fold_in(jax.random.fold_in(key, j), t)
+                update += sigma * norm * np.asarray(jax.random.normal(noise_key, theta.shape))
+            after = theta - rate / len(indices) * update
+            if per_step:
+                total += (after - theta) ** 2
+            theta = after
+        if not per_step:
+            total += np.abs(theta - np.asarray(theta_0))
+    return np.sqrt(total) if per_step else total
+
+
+@pytest.mark.parametrize("noisy", [False, True])
+@pytest.mark.parametrize("per_step", [False, True])
+def test_gc_s_is_algorithm_3(data, model, mechanism, batches, noisy, per_step):
+    theta_0 = model.init(jax.random.key(0))
+    hyper = HYPER if noisy else dpsgd.without_privacy(HYPER)
+    simulations = SIMULATIONS if noisy else 1
+
+    def simulate(key, theta):
+        return dpsgd.simulate(mechanism, hyper, theta, data, batches, key)
+
+    adversary = biased.simulated_biased_dimension(simulate, simulations, per_step)
+    gradient = jax.jit(jax.grad(model.loss))
+    chosen = []
+    for seed in range(3) if noisy else range(1):
+        key = jax.random.key(seed)
+        state = adversary.init(key, theta_0, jnp.float32(0.4))
+        moved = _algorithm_3(gradient, theta_0, data, batches, key, noisy, per_step, simulations)
+        least, next_least = np.sort(moved)[:2]
+        assert next_least > least * (1 + 1e-5)  # else rounding decides, and the test says nothing
+        assert state.dimension == np.argmin(moved)
+        np.testing.assert_array_equal(state.gradient, np.eye(68)[np.argmin(moved)] * np.float32(0.4))
+        chosen.append(int(state.dimension))
+    assert not noisy or len(set(chosen)) > 1
+
+
+def _two_runs(squares, finals):
+    """simulate() that returns the trajectory of the simulation's number."""
+
+    def simulate(key, theta_0):
+        number = jnp.argmax(jnp.all(keys == jax.random.key_data(key), axis=1))
+        return dpsgd.Trajectory(theta_0 + jnp.asarray(finals)[number], jnp.asarray(squares)[number])
+
+    root = jax.random.key(0)
+    keys = jnp.stack([jax.random.key_data(jax.random.fold_in(root, j)) for j in range(2)])
+    return simulate
+
+
+@pytest.mark.parametrize(("per_step", "expected"), [(True, 1), (False, 2)])
+def test_movement_accumulates_over_simulations(per_step, expected):
+    """Each run alone, the last above all, would choose another coordinate; so would signed sums."""
+    squares = [[0.0, 1.0, 9.0, 3.0], [9.0, 1.0, 9.0, 0.0]]
+    finals = [[0.0, 5.0, 1.0, -4.0], [-5.0, 5.0, -1.0, 0.0]]
+    adversary = biased.simulated_biased_dimension(_two_runs(squares, finals), 2, per_step)
+    assert adversary.init(jax.random.key(0), jnp.ones(4), jnp.float32(1)).dimension == expected
+
+
+@pytest.mark.parametrize("per_step", [True, False])
+def test_a_dead_coordinate_is_chosen(per_step):
+    """A linear loss in which coordinate 4 never moves, and 1 goes forth and back."""
+
+    def loss(theta, example):
+        return jnp.dot(theta, example[0])
+
+    slopes = np.random.default_rng(0).normal(size=(8, 6)).astype(np.float32) + 3
+    slopes[:, 4] = 0
+    slopes[:, 1] = np.tile([5, 5, -5, -5], 2)
+    data = (jnp.asarray(slopes), jnp.zeros(8, int))
+    mechanism = dpsgd.Mechanism(clipping.per_example(loss))
+    batches = jnp.arange(8).reshape(4, 2)
+
+    def simulate(key, theta_0):
+        return dpsgd.simulate(mechanism, dpsgd.without_privacy(HYPER), theta_0, data, batches, key)
+
+    adversary = biased.simulated_biased_dimension(simulate, 1, per_step)
+    chosen = adversary.init(jax.random.key(0), jnp.zeros(6), jnp.float32(1)).dimension
+    assert chosen == 4 if per_step else chosen in (1, 4)
+
+
+def test_gc_r_draws_every_coordinate_alike():
+    adversary = biased.random_biased_dimension()
+    init = jax.jit(jax.vmap(adversary.init, (0, None, None)))
+    states = init(jax.random.split(jax.random.key(0), 6800), jnp.zeros(68), jnp.float32(2))
+    counts = np.bincount(states.dimension, minlength=68)
+    assert len(counts) == 68
+    assert stats.chisquare(counts).pvalue > 1e-4
+    np.testing.assert_array_equal(np.argmax(states.gradient, axis=1), states.dimension)
+
+
+@pytest.mark.parametrize("dimension", [0, 11, 67])
+def test_the_score_is_the_displacement_against_the_update(dimension):
+    adversary = biased.fixed_biased_dimension(dimension)
+    theta_0, theta_t = np.random.default_rng(0).normal(size=(2, 68)).astype(np.float32)
+    state = adversary.init(jax.random.key(0), jnp.asarray(theta_0), jnp.float32(1))
+    assert state.dimension == dimension
+    assert adversary.score(state, theta_t, theta_0) == theta_0[dimension] - theta_t[dimension]

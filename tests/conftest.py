@@ -1,0 +1,106 @@
+"""What several rooms' tests share. JAX is imported by the fixtures that need it, since most tests don't."""
+
+import numpy as np
+import pytest
+
+
+@pytest.fixture(scope="session")
+def dataset():
+    """200 examples of 8 features whose labels follow a noisy linear rule."""
+    from models.datasets import Dataset
+
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(200, 8)).astype(np.float32)
+    labels = (features @ rng.normal(size=8) + rng.normal(size=200) > 0).astype(np.int32)
+    return Dataset(features, labels, "synthetic", "0" * 64)
+
+
+@pytest.fixture(scope="session")
+def data(dataset):
+    """The same on the device."""
+    import jax.numpy as jnp
+
+    return jnp.asarray(dataset.features), jnp.asarray(dataset.labels)
+
+
+@pytest.fixture(scope="session")
+def model():
+    """The 68-parameter network."""
+    from models.fcnn import fcnn
+
+    return fcnn()
+
+
+@pytest.fixture(scope="session")
+def mechanism(model):
+    """DP-SGD on it."""
+    from audit.mechanism import clipping, dpsgd
+
+    return dpsgd.Mechanism(clipping.book_keeping(model.module, model.unravel, model.criterion))
+
+
+@pytest.fixture(scope="session")
+def silent():
+    """A mechanism whose genuine gradients are all zero: what is left is the canary and the noise."""
+    import jax.numpy as jnp
+
+    from audit.mechanism import dpsgd
+
+    return dpsgd.Mechanism(lambda theta, batch, clipping_norm: jnp.zeros_like(theta))
+
+
+@pytest.fixture(scope="session")
+def slow_clipped_sum():
+    """Equation 2's sum as a Python loop: (gradient of one example, theta, batch, C) -> (p,) float64."""
+
+    def clipped_sum(gradient, theta, batch, clipping_norm):
+        total = np.zeros(theta.shape)
+        for features, label in zip(*batch, strict=True):
+            g = np.asarray(gradient(theta, (features, label)), np.float64)
+            norm = np.linalg.norm(g)
+            total += g if norm <= clipping_norm else g * (clipping_norm / norm)
+        return total
+
+    return clipped_sum
+
+
+@pytest.fixture(scope="session")
+def play():
+    """play(game, ranges, chunk) -> all Scores as one."""
+    from audit import game
+
+    def run(table, ranges, chunk, advanced=lambda runs, steps: None):
+        parts = list(game.play(table, ranges, chunk, advanced))
+        return game.Scores(
+            parts[0].first,
+            np.concatenate([part.scores for part in parts]),
+            np.concatenate([part.presence for part in parts]),
+        )
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def empty_game(silent):
+    """A game of 4 parameters and no genuine gradients, whose scores are Gaussian by construction."""
+    import jax.numpy as jnp
+
+    from audit import game
+    from audit.adversaries import biased
+    from audit.mechanism import dpsgd
+
+    def build(steps=16, periodicity=1, sigma=2.0, clipping_norm=3.0, batch_size=4, **changes):
+        table = game.Game(
+            silent,
+            biased.fixed_biased_dimension(2),
+            lambda key: jnp.zeros(4),
+            (jnp.zeros((batch_size, 1)), jnp.zeros(batch_size, int)),
+            dpsgd.Hyperparameters(0.5, clipping_norm, sigma),
+            dpsgd.Schedule(
+                jnp.tile(jnp.arange(batch_size), (steps, 1)), dpsgd.insertion_mask(steps, periodicity)
+            ),
+            seed=0,
+        )
+        return table._replace(**changes)
+
+    return build

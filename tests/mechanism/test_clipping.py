@@ -1,0 +1,245 @@
+"""Both strategies against a loop over single gradients, and the bound that privacy stands on."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from audit.mechanism import clipping
+from models.base import flat_model
+
+CLIP = jax.jit(clipping.clip)
+NORMS = (1e-6, 0.05, 1.0, np.inf)
+cross_entropy = optax.softmax_cross_entropy_with_integer_labels
+
+
+class MLP(nn.Module):
+    """Dense layers of the given widths, then two logits."""
+
+    widths: tuple[int, ...] = (6,)
+    activation: str = "relu"
+    use_bias: bool = True
+
+    @nn.compact
+    def __call__(self, x):
+        for width in self.widths:
+            x = getattr(nn, self.activation)(nn.Dense(width, use_bias=self.use_bias)(x))
+        return nn.Dense(2)(x)
+
+
+class Skip(nn.Module):
+    """A residual block, and a branch that multiplies it."""
+
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(2)(x + nn.Dense(8)(x) * nn.sigmoid(nn.Dense(8)(x)))
+
+
+class Nested(nn.Module):
+    """Layers inside submodules, whose names sort otherwise than they are called."""
+
+    @nn.compact
+    def __call__(self, x):
+        return MLP((4,), name="a_last")(nn.tanh(MLP((5,), name="z_first")(x)))
+
+
+class Twice(nn.Module):
+    """One layer that is called twice."""
+
+    @nn.compact
+    def __call__(self, x):
+        layer = nn.Dense(8)
+        return nn.Dense(2)(layer(nn.relu(layer(x))))
+
+
+class Inner(nn.Module):
+    """A parameter-free or parametric function of the hidden vector as a whole."""
+
+    kind: str
+
+    @nn.compact
+    def __call__(self, x):
+        h = nn.Dense(6)(x)
+        if self.kind == "layer norm":
+            h = nn.LayerNorm()(h)
+        elif self.kind == "bare layer norm":
+            h = nn.LayerNorm(use_scale=False, use_bias=False)(h)
+        elif self.kind == "centred":
+            h = h - h.mean(-1, keepdims=True)
+        elif self.kind == "softmax":
+            h = nn.softmax(h)
+        elif self.kind == "own kernel":
+            h = Homemade()(h)
+        return nn.Dense(2)(nn.relu(h))
+
+
+class Homemade(nn.Module):
+    """A kernel and a bias that no flax.linen.Dense applies."""
+
+    @nn.compact
+    def __call__(self, x):
+        kernel = self.param("kernel", nn.initializers.normal(), (6, 6))
+        return x @ kernel + self.param("bias", nn.initializers.normal(), (6,))
+
+
+MODULES = {
+    "fcnn": MLP(),
+    "one dense": nn.Dense(2),
+    "at the unrolling limit": MLP((4, 8), "tanh"),
+    "tanh, two layers": MLP((5, 7), "tanh"),
+    "gelu, three layers, wide": MLP((40, 33, 3), "gelu"),
+    "skip": Skip(),
+    "nested": Nested(),
+}
+QUICK = ("gelu, three layers, wide", "nested")
+
+
+def _theta(model, *shape):
+    """Parameters away from zero biases."""
+    draws = np.random.default_rng(1).normal(size=(*shape, model.n_parameters))
+    return jnp.asarray(0.4 * draws, jnp.float32)
+
+
+def _model(module):
+    return flat_model(module, jnp.zeros(8), cross_entropy)
+
+
+def _both(model):
+    return {
+        "per_example": clipping.per_example(model.loss),
+        "book_keeping": clipping.book_keeping(model.module, model.unravel, model.criterion),
+    }
+
+
+@pytest.fixture(scope="module")
+def gradient(model):
+    return jax.jit(jax.grad(model.loss))
+
+
+@pytest.fixture(scope="module", params=["per_example", "book_keeping"])
+def strategy(request, model):
+    return jax.jit(_both(model)[request.param])
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow) for n in MODULES]
+)
+def test_equals_a_loop_over_gradients(data, slow_clipped_sum, name):
+    """Two models at once, a batch of nine, and of one."""
+    model = _model(MODULES[name])
+    thetas = _theta(model, 2)
+    gradient = jax.jit(jax.grad(model.loss))
+    for kind, function in _both(model).items():
+        function = jax.jit(jax.vmap(function, (0, None, None)))
+        for size in (9, 1) if kind == "book_keeping" else (9,):
+            batch = (data[0][:size], data[1][:size])
+            for norm in NORMS:
+                slow = np.stack([slow_clipped_sum(gradient, theta, batch, norm) for theta in thetas])
+                atol = 1e-5 * (norm if norm < np.inf else max(1, np.abs(slow).max()))
+                sums = function(thetas, batch, jnp.float32(norm))
+                np.testing.assert_allclose(sums, slow, rtol=0, atol=atol, err_msg=f"{kind}, C = {norm}")
+
+
+def test_whole_data_as_one_batch(data, model, gradient, strategy, slow_clipped_sum):
+    theta = _theta(model)
+    slow = slow_clipped_sum(gradient, theta, data, 0.4)
+    fast = strategy(theta, data, 0.4)
+    np.testing.assert_allclose(fast, slow, rtol=0, atol=2e-5 * 0.4)
+    assert np.abs(fast - strategy(theta, data, 0.404)).max() > 1e-3  # a norm 1% off is seen
+
+
+def test_examples_without_a_gradient_add_nothing(data, model):
+    def weighted(logits, label):  # label 0: the loss is constant
+        return label * jax.nn.softplus(logits[0] - logits[1])
+
+    flat = flat_model(model.module, jnp.zeros(8), weighted)
+    theta, some = _theta(flat), np.flatnonzero(data[1])
+    for function in map(jax.jit, _both(flat).values()):
+        for norm in NORMS:
+            silent = function(theta, (data[0], jnp.zeros_like(data[1])), jnp.float32(norm))
+            assert not np.any(silent)
+            everyone = function(theta, data, jnp.float32(norm))
+            speakers = function(theta, (data[0][some], data[1][some]), jnp.float32(norm))
+            np.testing.assert_allclose(everyone, speakers, rtol=1e-4, atol=1e-6 * min(norm, 1))
+
+
+def test_one_example_is_clipped_to_c_and_no_further(data, model, strategy):
+    theta = _theta(model)
+    for i in range(20):
+        one = (data[0][i : i + 1], data[1][i : i + 1])
+        whole = np.linalg.norm(strategy(theta, one, jnp.inf))
+        for norm in (1e-6, 0.1, 0.5, 3.0):
+            clipped = np.linalg.norm(np.asarray(strategy(theta, one, norm), np.float64))
+            assert clipped <= norm * (1 + 1e-6)
+            np.testing.assert_allclose(clipped, min(norm, whole), rtol=1e-5)
+
+
+def test_n_examples_sum_to_at_most_n_c_and_reach_it(data, model, strategy):
+    theta, norm, n = _theta(model), 0.05, len(data[1])
+    assert np.linalg.norm(strategy(theta, data, norm)) <= n * norm * (1 + 1e-5)
+    same = (jnp.tile(data[0][:1], (n, 1)), jnp.tile(data[1][:1], n))
+    np.testing.assert_allclose(np.linalg.norm(strategy(theta, same, norm)), n * norm, rtol=1e-5)
+
+
+def test_one_more_example_moves_the_sum_by_at_most_c(data, model, strategy):
+    theta, norm = _theta(model), 0.1
+    without = strategy(theta, (data[0][:-1], data[1][:-1]), norm)
+    moved = []
+    for scale, label in ((1.0, 0), (1.0, 1), (1e3, 0), (1e3, 1)):
+        batch = (data[0].at[-1].mul(scale), data[1].at[-1].set(label))
+        moved.append(np.linalg.norm(strategy(theta, batch, norm) - without))
+    assert max(moved) <= norm * (1 + 1e-4)
+    np.testing.assert_allclose(max(moved), norm, rtol=1e-4)
+
+
+def test_a_gradient_that_is_nan_is_not_hidden(data, model, strategy):
+    theta = _theta(model)
+    assert np.isnan(strategy(theta, (data[0].at[3, 0].set(jnp.nan), data[1]), 1.0)).all()
+
+
+@pytest.mark.parametrize(
+    "module",
+    [Inner("layer norm"), Inner("own kernel"), Twice(), MLP(use_bias=False)],
+    ids=["layer norm", "own kernel", "layer called twice", "layer without bias"],
+)
+def test_what_book_keeping_refuses_per_example_takes(data, module, slow_clipped_sum):
+    model = _model(module)
+    theta, batch = _theta(model), (data[0][:6], data[1][:6])
+    with pytest.raises(TypeError, match="use per_example"):
+        jax.jit(_both(model)["book_keeping"])(theta, batch, 0.3)
+    slow = slow_clipped_sum(jax.jit(jax.grad(model.loss)), theta, batch, 0.3)
+    fast = jax.jit(_both(model)["per_example"])(theta, batch, 0.3)
+    np.testing.assert_allclose(fast, slow, rtol=0, atol=3e-6)
+
+
+@pytest.mark.parametrize("kind", ["bare layer norm", "centred", "softmax"])
+def test_book_keeping_is_right_or_refuses(data, kind, slow_clipped_sum):
+    model = _model(Inner(kind))
+    theta, batch = _theta(model), (data[0][:5], data[1][:5])
+    try:
+        fast = jax.jit(_both(model)["book_keeping"])(theta, batch, 0.3)
+    except TypeError:
+        return
+    slow = slow_clipped_sum(jax.jit(jax.grad(model.loss)), theta, batch, 0.3)
+    np.testing.assert_allclose(fast, slow, rtol=0, atol=3e-6)
+
+
+@pytest.mark.parametrize("size", [1, 5])
+@pytest.mark.parametrize("length", [0.0, 1e-6, 0.5, 1.0, 7.0, 1e6])
+@pytest.mark.parametrize("norm", NORMS)
+def test_clip(size, length, norm):
+    direction = np.random.default_rng(size).normal(size=size)
+    vector = (length * direction / np.linalg.norm(direction)).astype(np.float32)
+    clipped = np.asarray(CLIP(jnp.asarray(vector), jnp.float32(norm)), np.float64)
+    assert np.linalg.norm(clipped) <= norm * (1 + 1e-6)
+    np.testing.assert_allclose(clipped, vector * min(1, norm / max(length, 1e-9)), rtol=1e-5)
+    if length < norm:
+        np.testing.assert_array_equal(clipped, vector)
+
+
+@pytest.mark.parametrize("norm", [1e-18, 1e20])
+def test_clip_keeps_vectors_of_norm_c_at_the_ends_of_float32(norm):
+    vector = jnp.zeros(3).at[1].set(norm)
+    np.testing.assert_allclose(clipping.clip(vector, jnp.float32(norm)), vector, rtol=1e-5)

@@ -1,0 +1,103 @@
+"""Runs in a chunk are what they are alone, and chunks fit."""
+
+import math
+import types
+
+import hypothesis
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import strategies
+
+from audit.mechanism import clipping, dpsgd, ensemble
+
+HYPER = dpsgd.Hyperparameters(*map(jnp.float32, (0.3, 0.5, 2.0)))
+KEY = jax.random.key(7, impl="threefry2x32")
+
+
+def _train(mechanism, theta, data, schedule, runs):
+    """theta_T (runs, p) and the runs' keys."""
+    train = ensemble.compile_segment(mechanism, lambda canary, step, theta: canary)
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(KEY, jnp.asarray(runs))
+    states = jax.vmap(lambda key: dpsgd.start(mechanism, theta))(keys)
+    presence = jnp.asarray([run % 2 for run in runs], jnp.float32)
+    canary = jnp.ones_like(theta)
+    return np.asarray(train(HYPER, states, data, schedule, canary, presence, keys).theta), keys
+
+
+@pytest.fixture(scope="module")
+def schedule(data):
+    return dpsgd.Schedule(dpsgd.fixed_shuffle(KEY, len(data[1]), 20, 12), dpsgd.insertion_mask(12, 5))
+
+
+def test_run_7_alone_and_in_a_chunk(data, model, mechanism, schedule):
+    theta = model.init(jax.random.key(0))
+    alone, key = _train(mechanism, theta, data, schedule, [7])
+    together, keys = _train(mechanism, theta, data, schedule, [3, 4, 5, 6, 7, 8])
+    np.testing.assert_array_equal(jax.random.key_data(keys[4]), jax.random.key_data(key[0]))
+    np.testing.assert_allclose(together[4], alone[0], rtol=0, atol=2e-6)
+    assert np.abs(together - alone[0]).max(axis=1).argmin() == 4
+    assert np.delete(np.abs(together - alone[0]).max(axis=1), 4).min() > 1e-3
+
+
+def test_noise_of_run_7_is_bit_equal_alone_and_in_a_chunk(silent, data, schedule):
+    one_step = jax.tree.map(lambda leaf: leaf[:1], schedule)  # t = 1 is no insertion
+    alone, _ = _train(silent, jnp.zeros(50), data, one_step, [7])
+    together, _ = _train(silent, jnp.zeros(50), data, one_step, list(range(16)))
+    np.testing.assert_array_equal(together[7], alone[0])
+    assert len(np.unique(together, axis=0)) == 16
+
+
+@pytest.mark.parametrize("steps", [1, 249, 250, 251, 600])
+def test_segments_are_the_schedule(steps):
+    schedule = dpsgd.Schedule(np.arange(2 * steps).reshape(steps, 2), np.arange(steps) % 3)
+    parts = ensemble.segments(schedule)
+    np.testing.assert_array_equal(np.concatenate([part.batches for part in parts]), schedule.batches)
+    np.testing.assert_array_equal(np.concatenate([part.mask for part in parts]), schedule.mask)
+    assert all(0 < len(part.mask) <= 250 for part in parts)
+
+
+def _check_chunks(runs, bytes_per_run, budget):
+    size = ensemble.chunk_size(runs, bytes_per_run)
+    assert 1 <= size <= min(runs, 8192)
+    assert size == 1 or size * bytes_per_run <= budget
+    chunks = math.ceil(runs / size)
+    assert chunks * size - runs < chunks  # padding: less than a run a chunk
+    if chunks > 1:  # and no more chunks than the limits ask for
+        assert math.ceil(runs / (chunks - 1)) > min(8192, max(budget // bytes_per_run, 1))
+
+
+@hypothesis.given(strategies.integers(1, 100_000), strategies.integers(0, 40))
+@hypothesis.settings(deadline=None)
+def test_chunks_on_a_cpu_fit_and_are_even(runs, exponent):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jax, "local_devices", lambda: [types.SimpleNamespace(platform="cpu")])
+        patch.setattr(ensemble.os, "sysconf", lambda name: 4096 if "SIZE" in name else 1 << 20)
+        _check_chunks(runs, 1 << exponent, 256 << 20)
+
+
+@hypothesis.given(strategies.integers(1, 100_000), strategies.integers(0, 40))
+@hypothesis.settings(deadline=None)
+def test_chunks_on_a_gpu_take_a_quarter_of_its_memory(runs, exponent):
+    device = types.SimpleNamespace(platform="gpu", memory_stats=lambda: {"bytes_limit": 80 << 30})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jax, "local_devices", lambda: [device])
+        _check_chunks(runs, 1 << exponent, 20 << 30)
+
+
+def test_a_small_machine_keeps_memory_free(monkeypatch):
+    monkeypatch.setattr(jax, "local_devices", lambda: [types.SimpleNamespace(platform="cpu")])
+    monkeypatch.setattr(ensemble.os, "sysconf", lambda name: 4096 if "SIZE" in name else 1024)
+    assert ensemble.chunk_size(1000, 1 << 10) * (1 << 10) <= 1 << 20
+
+
+def test_bytes_of_a_run_grow_with_the_batch(data, model, mechanism):
+    theta = jnp.zeros(model.n_parameters)
+    slow = mechanism._replace(clipped_sum=clipping.per_example(model.loss))
+    for one in (mechanism, slow):
+        sizes = [ensemble.bytes_per_run(one, theta, data, batch) for batch in (1, 10, 100, 200)]
+        assert sizes == sorted(set(sizes))
+        assert 1.8 < sizes[3] / sizes[2] < 2.05
+    assert sizes[3] >= 200 * theta.nbytes  # per_example holds every gradient
+    assert ensemble.bytes_per_run(mechanism, theta, data, 200) < sizes[3]

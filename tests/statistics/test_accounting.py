@@ -1,0 +1,61 @@
+"""Upper bounds: two accountants and the closed form, each against the others."""
+
+import numpy as np
+import pytest
+
+from audit.errors import InputError
+from audit.statistics import accounting, conversions
+
+BOUNDS = [accounting.epsilon_upper_bound, accounting.renyi_upper_bound]
+
+
+@pytest.mark.parametrize(
+    "noise_multiplier, insertions, delta",
+    [(4.0, 250, 1e-5), (4.0, 50, 1e-5), (4.0, 10, 1e-3), (1.0, 1, 1e-5), (10.0, 1, 1e-6)],
+)
+def test_composition_agrees_with_the_closed_form_and_is_no_smaller(noise_multiplier, insertions, delta):
+    exact = conversions.epsilon_from_mu(accounting.mu_upper_bound(noise_multiplier, insertions), delta)
+    composed = accounting.epsilon_upper_bound(noise_multiplier, insertions, delta)
+    assert exact - 1e-9 <= composed <= exact + 1e-3
+    assert composed < accounting.renyi_upper_bound(noise_multiplier, insertions, delta) < composed * 1.5
+
+
+def test_the_papers_setting():
+    assert accounting.epsilon_upper_bound(4, 250, 1e-5) == pytest.approx(23.995, abs=5e-4)
+    assert accounting.mu_upper_bound(4, 250) == pytest.approx(3.953, abs=5e-4)
+
+
+@pytest.mark.parametrize("bound", BOUNDS)
+def test_more_noise_or_fewer_insertions_leak_less(bound):
+    assert bound(4.0, 20, 1e-5) > bound(5.0, 20, 1e-5) > bound(5.0, 10, 1e-5) > bound(5.0, 10, 1e-3) > 0
+
+
+@pytest.mark.parametrize("bound", [*BOUNDS, lambda s, k, _: accounting.mu_upper_bound(s, k)])
+def test_without_insertions_or_noise(bound):
+    assert bound(4.0, 0, 1e-5) == 0.0
+    assert bound(0.0, 0, 1e-5) == 0.0
+    assert bound(0.0, 3, 1e-5) == np.inf
+
+
+@pytest.mark.parametrize(
+    "values, named",
+    [
+        ((-1.0, 5, 1e-5), "noise multiplier is -1.0"),
+        ((np.nan, 5, 1e-5), "noise multiplier is nan"),
+        ((1.0, -5, 1e-5), "insertions is -5"),
+        ((1.0, 5, 0.0), "delta is 0.0"),
+        ((1.0, 5, 1.0), "delta is 1.0"),
+    ],
+)
+@pytest.mark.parametrize("bound", BOUNDS)
+def test_values_out_of_range(bound, values, named):
+    with pytest.raises(InputError, match=named) as caught:
+        bound(*values)
+    assert "\n" not in str(caught.value)
+
+
+def test_mu_of_values_out_of_range():
+    with pytest.raises(InputError, match="noise multiplier"):
+        accounting.mu_upper_bound(-1.0, 5)
+    with pytest.raises(InputError, match="insertions"):
+        accounting.mu_upper_bound(1.0, -5)

@@ -1,0 +1,113 @@
+"""The methods' coverage and tightness, and that the calibration itself can tell right from wrong."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from audit.errors import InputError
+from audit.statistics import calibration, conversions, estimate
+from audit.statistics.calibration import Setting, allowed_share, calibrate
+
+SETTING = Setting(mu=1.0, n_scores=5000, audits=40, delta=1e-5, confidence=0.95, seed=11)
+CONFIDENCE_BOUNDS = ["held_out", "certified", "assumption_free"]
+LEAST_MEAN_MU = {0.25: 0.17, 1.0: 0.92, 1.77: 1.68, 3.95: 3.78}  # of certified, 5,000 scores
+
+
+def by_method(setting, **arguments):
+    return {result.method: result for result in calibrate(setting, **arguments)}
+
+
+def check_coverage(results, audits):
+    for method in CONFIDENCE_BOUNDS:
+        assert results[method].exceeding <= allowed_share(0.05, audits), results[method]
+
+
+def test_confidence_bounds_cover_and_come_near_in_40_audits():
+    results = by_method(SETTING)
+    check_coverage(results, SETTING.audits)
+    assert results["certified"].mean_mu > 0.9
+    assert results["held_out"].mean_mu > 0.83
+    assert results["certified"].mean_epsilon < results["certified"].true_epsilon
+    assert results["assumption_free"].mean_mu is None and results["assumption_free"].mean_epsilon > 1.2
+
+
+@pytest.mark.slow
+def test_confidence_bounds_cover_and_in_sample_does_not():
+    excess = []
+    for mu in (0.0, 0.25, 1.0, 1.77, 3.95):
+        results = by_method(SETTING._replace(mu=mu, audits=400), processes=2)
+        check_coverage(results, 400)
+        assert results["certified"].mean_mu >= LEAST_MEAN_MU.get(mu, 0.0)
+        if mu in (1.0, 1.77):
+            excess.append(results["in_sample"].exceeding)
+    assert np.mean(excess) > allowed_share(0.05, 800)  # README, slip 10: 13 to 15%
+    assert np.mean(excess) < 0.2
+
+
+def test_processes_do_not_change_the_results():
+    setting = SETTING._replace(n_scores=120, audits=5)
+    assert calibrate(setting, processes=2) == calibrate(setting, processes=1)
+
+
+def test_the_seed_does_and_more_audits_begin_with_the_same():
+    setting = SETTING._replace(n_scores=200, audits=3)
+    first, other = (by_method(setting._replace(seed=seed))["in_sample"] for seed in (11, 12))
+    assert first.mean_epsilon != other.mean_epsilon
+    longer = setting._replace(audits=4)
+    three, four = ([calibration._audit((s, i)) for i in range(3)] for s in (setting, longer))
+    np.testing.assert_equal(three, four)
+
+
+def test_the_summary_is_that_of_the_audits():
+    setting = SETTING._replace(n_scores=200, audits=6)
+    audits = np.array([calibration._audit((setting, i)) for i in range(6)])
+    truth = conversions.epsilon_from_mu(1.0, 1e-5)
+    heard = []
+    for i, result in enumerate(calibrate(setting, done=heard.append)):
+        assert result.method == list(estimate.ESTIMATORS)[i] and result.setting == setting
+        assert result.exceeding == np.mean(audits[:, i, 0] > truth)
+        assert result.mean_epsilon == pytest.approx(audits[:, i, 0].mean())
+        assert result.std_epsilon == pytest.approx(audits[:, i, 0].std())
+        assert result.true_epsilon == truth
+    assert heard == [1] * 6
+
+
+def test_a_method_that_claims_too_much_is_caught(monkeypatch):
+    """It says 95% and means 20%."""
+
+    def boastful(scores_in, scores_out, delta, confidence):
+        return estimate.held_out(scores_in, scores_out, delta, 0.2)
+
+    monkeypatch.setattr(calibration, "ESTIMATORS", {"boastful": boastful})
+    [result] = calibrate(SETTING)
+    assert result.exceeding > allowed_share(0.05, SETTING.audits)
+
+
+@pytest.mark.parametrize("claimed", [0.01, 0.05, 0.3])
+@pytest.mark.parametrize("audits", [40, 400, 3000])
+def test_allowed_share_is_the_binomial_quantile(claimed, audits):
+    share = allowed_share(claimed, audits)
+    assert np.ceil(share * audits - 1e-9) == stats.binom.ppf(1 - 1e-3, audits, claimed)
+    assert claimed < share < 1 and allowed_share(claimed, audits, 0.1) < share
+
+
+def test_no_leak_leaves_nothing_to_exceed_but_zero():
+    results = by_method(SETTING._replace(mu=0.0, audits=20, n_scores=400))
+    assert results["certified"].true_epsilon == 0.0
+    check_coverage(results, 20)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"mu": -1.0}, "mu is -1.0"),
+        ({"mu": np.nan}, "mu is nan"),
+        ({"n_scores": 1}, "n_scores is 1"),
+        ({"audits": 0}, "audits is 0"),
+        ({"delta": 0.0}, "delta is 0.0"),
+        ({"confidence": 1.0}, "confidence is 1.0"),
+    ],
+)
+def test_values_out_of_range(change, message):
+    with pytest.raises(InputError, match=message):
+        calibrate(SETTING._replace(**change))

@@ -1,0 +1,181 @@
+"""Scores whose law is known: the game's shift, spread and shape, and what a run's draws depend on."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from audit import game
+from audit.adversaries import biased
+from audit.errors import InputError
+from audit.mechanism import dpsgd
+
+RUNS = 20_000
+P_VALUE = 1e-4
+
+
+@pytest.fixture(scope="module")
+def housing(data, model, mechanism):
+    """A game with genuine gradients, of 7 steps, k = 3."""
+    return game.Game(
+        mechanism,
+        biased.random_biased_dimension(),
+        model.init,
+        data,
+        dpsgd.Hyperparameters(0.3, 0.5, 2.0),
+        dpsgd.Schedule(dpsgd.fixed_shuffle(jax.random.key(0), 200, 20, 7), dpsgd.insertion_mask(7, 3)),
+        seed=3,
+    )
+
+
+def _spread_is(samples, deviation):
+    """Whether a two-sided chi-square test accepts the deviation."""
+    statistic = samples.var() * samples.size / deviation**2
+    low, high = stats.chi2.ppf([P_VALUE / 2, 1 - P_VALUE / 2], samples.size - 1)
+    return low < statistic < high
+
+
+@pytest.mark.parametrize(("steps", "k", "unknown"), [(16, 1, False), (16, 1, True), (22, 5, False)])
+def test_scores_are_the_two_gaussians_of_theory(empty_game, play, steps, k, unknown):
+    """mu = insertions / (sigma sqrt(T)): noise enters at all T steps, the canary at every k-th."""
+    table = empty_game(steps, k, unknown_initialisation=unknown)
+    s_in, s_out = play(table, [(0, RUNS)], 6000).worlds()
+    assert len(s_in) == len(s_out) == RUNS // 2
+    rate, norm, sigma, batch, insertions = 0.5, 3.0, 2.0, 4, steps // k
+    deviation = rate * sigma * norm * np.sqrt(steps) / batch
+
+    for scores, mean in ((s_in, rate * norm * insertions / batch), (s_out, 0.0)):
+        assert abs(scores.mean() - mean) < 5 * deviation / np.sqrt(len(scores))
+        assert _spread_is(scores, deviation)
+        assert not _spread_is(scores, 1.1 * deviation)
+        assert not _spread_is(scores, deviation / 1.1)
+        assert stats.kstest((scores - mean) / deviation, "norm").pvalue > P_VALUE
+    mu = (s_in.mean() - s_out.mean()) / np.sqrt((s_in.var() + s_out.var()) / 2)
+    assert abs(mu - insertions / (sigma * np.sqrt(steps))) < 0.06
+    assert abs(np.corrcoef(s_in, s_out)[0, 1]) < 5 / np.sqrt(RUNS / 2)
+
+
+def test_a_wrong_sigma_is_noticed(empty_game, play):
+    table = empty_game(16, hyper=dpsgd.Hyperparameters(0.5, 3.0, 2.0 * 1.05))
+    scores = np.concatenate(play(table, [(0, RUNS)], 10_000).worlds())
+    shifted = scores - np.repeat([0.5 * 3.0 * 16 / 4, 0], RUNS // 2)
+    assert _spread_is(shifted, 1.05 * 0.5 * 2.0 * 3.0 * 4 / 4)
+    assert not _spread_is(shifted, 0.5 * 2.0 * 3.0 * 4 / 4)
+
+
+def test_presence_alternates(empty_game, play):
+    np.testing.assert_array_equal(game.presence(np.arange(5)), [False, True, False, True, False])
+    scores = play(empty_game(3), [(4, 9)], 3)
+    assert scores.first == 4
+    np.testing.assert_array_equal(scores.presence, [False, True, False, True, False])
+    for runs in (2, 2500, 5000):
+        assert game.presence(np.arange(runs)).sum() == runs // 2
+
+
+def test_worlds_keep_their_scores():
+    s_in, s_out = game.Scores(3, np.arange(5.0), np.array([1, 0, 1, 0, 1], bool)).worlds()
+    assert (s_in.tolist(), s_out.tolist()) == ([0, 2, 4], [1, 3])
+
+
+def test_scores_depend_on_neither_chunk_nor_start(housing, play):
+    whole = play(housing, [(0, 11)], 11)
+    pieces = play(housing, [(0, 2), (2, 9), (9, 11)], 4)
+    np.testing.assert_allclose(pieces.scores, whole.scores, rtol=0, atol=1e-6)
+    np.testing.assert_array_equal(pieces.presence, whole.presence)
+    assert np.diff(np.sort(whole.scores)).min() > 1e-5  # runs do differ
+
+
+def test_noise_keys_are_those_of_the_run(empty_game):
+    root = game.root(0, "noise")
+    runs = np.arange(40, 44)
+    keys = jax.random.key_data(game._run_keys(root, runs))
+    for key, run in zip(keys, runs, strict=True):
+        np.testing.assert_array_equal(key, jax.random.key_data(jax.random.fold_in(root, run)))
+
+
+def test_draws_without_rounding_do_not_depend_on_the_chunk(empty_game, play):
+    table = empty_game(1, 2)  # one step, no insertion: a score is one draw
+    whole = play(table, [(0, 16)], 16).scores
+    np.testing.assert_array_equal(play(table, [(3, 14)], 5).scores, whole[3:14])
+
+
+def test_named_roots_differ():
+    streams = ("theta", "noise", "canary", "batches", "guess")
+    names = [(seed, name) for seed in (0, 1, 2**32 - 1) for name in streams]
+    roots = {tuple(np.asarray(jax.random.key_data(game.root(*name)))) for name in names}
+    assert len(roots) == len(names)
+    assert "fry" in str(jax.random.key_impl(game.root(0, "noise")))  # never rbg: vmap would share draws
+
+
+def test_seeds(empty_game, play):
+    first, again, other = (play(empty_game(5, seed=seed), [(0, 4)], 4).scores for seed in (3, 3, 4))
+    np.testing.assert_array_equal(again, first)
+    assert np.abs(other - first).min() > 1e-6
+
+
+def _recording(seen):
+    """GC-fixed that notes which theta_0 it was shown."""
+    inner = biased.fixed_biased_dimension(2)
+
+    def init(key, theta_0, clipping_norm):
+        seen.append(np.asarray(theta_0))
+        return inner.init(key, theta_0, clipping_norm)
+
+    return inner._replace(init=init, score=lambda state, theta_t, theta_0: theta_t[2])
+
+
+@pytest.mark.parametrize("unknown", [False, True])
+def test_initialisation(empty_game, play, unknown):
+    """Without noise, steps that count or gradients, the score above is theta_0[2] itself."""
+    seen = []
+    table = empty_game(
+        3,
+        4,
+        sigma=0.0,
+        adversary=_recording(seen),
+        init=functools.partial(jax.random.normal, shape=(4,)),
+        unknown_initialisation=unknown,
+    )
+    scores = play(table, [(0, 10)], 4).scores
+    root = game.root(table.seed, "theta")
+    expected = [
+        jax.random.normal(jax.random.fold_in(root, run) if unknown else root, (4,))[2] for run in range(10)
+    ]
+    np.testing.assert_allclose(scores, expected, rtol=1e-6)
+    assert len(np.unique(scores)) == (10 if unknown else 1)
+    assert (seen[0][2] in np.float32(scores)) != unknown  # the adversary guesses, or knows
+
+
+def _ill(seed, run):
+    """init that gives NaN for one run alone."""
+    bad = jax.random.key_data(jax.random.fold_in(game.root(seed, "theta"), run))
+    return lambda key: jnp.where(jnp.all(jax.random.key_data(key) == bad), jnp.nan, jnp.zeros(4))
+
+
+def test_a_diverged_run_is_named_in_one_line(empty_game, play):
+    table = empty_game(3, init=_ill(0, 6), unknown_initialisation=True)
+    with pytest.raises(InputError) as caught:
+        play(table, [(0, 8)], 4)
+    assert str(caught.value).startswith("run 6 diverged (1 of 4 ")
+    assert "--learning_rate" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_runs_that_only_pad_a_chunk_are_not_looked_at(empty_game, play):
+    table = empty_game(3, init=_ill(0, 6), unknown_initialisation=True)
+    heard = []
+    scores = play(table, [(0, 6)], 4, lambda runs, steps: heard.append((runs, steps)))
+    assert len(scores.scores) == 6
+    assert heard == [(0, 0), (4, 3), (2, 3)]
+
+
+@pytest.mark.parametrize("steps", [1, 255])
+def test_every_step_is_trained_and_heard_of(empty_game, play, steps):
+    heard = []
+    table = empty_game(steps, sigma=0.0)
+    scores = play(table, [(0, 2)], 2, lambda runs, steps: heard.append(runs * steps)).scores
+    assert sum(heard) == 2 * steps
+    np.testing.assert_allclose(scores, [0, 0.5 * 3.0 * steps / 4], rtol=1e-5)

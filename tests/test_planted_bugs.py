@@ -1,0 +1,160 @@
+"""An honest engine is certified below its upper bound and near it; every planted bug is found out.
+
+The game has no genuine gradients, so that mu = insertions / (sigma sqrt(steps)) is the truth. With 4,000
+runs and confidence 0.999, so that chance fails no test, `certified` gives 0.93 +- 0.02 of it. Bugs are
+planted in the engine's functions; the accounting knows nothing of them.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from audit import game
+from audit.mechanism import dpsgd
+from audit.statistics import accounting, estimate
+
+RUNS, STEPS, SIGMA, NORM, BATCH = 4000, 20, 2.0, 4.0, 4
+HONEST = (0.85, 1.0)
+
+
+def _certified(scores):
+    return estimate.certified(*scores.worlds(), delta=1e-5, confidence=0.999)
+
+
+@pytest.fixture
+def ratio(empty_game, play):
+    """ratio(**changes of the game) -> the certified mu over the claimed upper bound."""
+
+    def run(periodicity=1, **changes):
+        table = empty_game(STEPS, periodicity, SIGMA, NORM, BATCH, **changes)
+        bound = _certified(play(table, [(0, RUNS)], RUNS))
+        return bound.mu / accounting.mu_upper_bound(SIGMA, STEPS // periodicity)
+
+    return run
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_honest_engine(ratio, seed):
+    low, high = HONEST
+    assert low < ratio(seed=seed) < high
+
+
+def test_the_honest_engine_hides_what_the_theory_says_it_hides(ratio):
+    """k = 5: the hidden state leaks 1/sqrt(5) of what composition allows."""
+    low, high = HONEST
+    assert low - 0.15 < ratio(periodicity=5) * np.sqrt(5) < high
+
+
+def _step_with(monkeypatch, change):
+    """Plants change(hyper, inserted, batch) -> (hyper, inserted) in front of every step."""
+    honest = dpsgd.step
+
+    def step(mechanism, hyper, state, batch, inserted, noise_key):
+        hyper, inserted = change(hyper, inserted, batch)
+        return honest(mechanism, hyper, state, batch, inserted, noise_key)
+
+    monkeypatch.setattr(dpsgd, "step", step)
+
+
+def _scaled_noise(factor):
+    """factor(hyper, batch) multiplies the noise."""
+
+    def change(hyper, inserted, batch):
+        noise = hyper.noise_multiplier * factor(hyper, batch)
+        return hyper._replace(noise_multiplier=noise), inserted
+
+    return change
+
+
+STEP_BUGS = {
+    "no noise": _scaled_noise(lambda hyper, batch: 0.0),
+    "noise of deviation sigma, not sigma C": _scaled_noise(lambda hyper, batch: 1 / hyper.clipping_norm),
+    "noise divided by the batch twice": _scaled_noise(lambda hyper, batch: 1 / len(batch[1])),
+    "sigma taken for a variance": _scaled_noise(lambda hyper, batch: hyper.noise_multiplier**-0.5),
+    "canary inserted twice": lambda hyper, inserted, batch: (hyper, 2 * inserted),
+}
+
+
+@pytest.mark.parametrize("bug", STEP_BUGS)
+def test_a_bug_in_the_step_breaks_the_upper_bound(ratio, monkeypatch, bug):
+    _step_with(monkeypatch, STEP_BUGS[bug])
+    assert ratio() > 1.05
+
+
+def _louder(adversary, factor):
+    return adversary._replace(craft=lambda *arguments: factor * adversary.craft(*arguments))
+
+
+def test_an_inserted_vector_of_3_c(ratio, empty_game, monkeypatch):
+    loud = _louder(empty_game().adversary, 3.0)
+    low, high = HONEST
+    assert low < ratio(adversary=loud) < high  # the engine clips it
+    monkeypatch.setattr(dpsgd, "clip", lambda vector, clipping_norm: vector)
+    assert ratio(adversary=loud) > 1.5
+
+
+def test_the_same_noise_in_every_run(empty_game, play, monkeypatch):
+    def one_key(key, runs):
+        return jnp.broadcast_to(jax.random.fold_in(key, 0), (len(runs),))
+
+    monkeypatch.setattr(game, "_run_keys", one_key)
+    scores = play(empty_game(STEPS, 1, SIGMA, NORM, BATCH), [(0, RUNS)], RUNS)
+    for world in scores.worlds():
+        assert np.ptp(world) < 1e-5
+    assert _certified(scores).mu > 1.5 * accounting.mu_upper_bound(SIGMA, STEPS)
+
+
+def test_noise_that_repeats_in_pairs_of_runs_is_not_independent(empty_game, play, monkeypatch):
+    """No bound sees it, since each world's law is right; the worlds' correlation does."""
+    honest = game._run_keys
+    monkeypatch.setattr(game, "_run_keys", lambda key, runs: honest(key, np.asarray(runs) // 2))
+    s_in, s_out = play(empty_game(STEPS, 1, SIGMA, NORM, BATCH), [(0, 200)], 200).worlds()
+    assert np.corrcoef(s_in, s_out)[0, 1] > 0.99
+
+
+HIDING = {
+    "canary lost": lambda hyper, inserted, batch: (hyper, 0 * inserted),
+    "canary halved": lambda hyper, inserted, batch: (hyper, inserted / 2),
+    "twice the noise": _scaled_noise(lambda hyper, batch: 2.0),
+}
+
+
+@pytest.mark.parametrize("bug", HIDING)
+def test_a_bug_that_hides_the_leak_falls_short(ratio, monkeypatch, bug):
+    _step_with(monkeypatch, HIDING[bug])
+    assert ratio() < HONEST[0] - 0.2
+
+
+def test_the_same_noise_at_every_step_falls_short(ratio, monkeypatch):
+    honest = jax.random.fold_in
+
+    def without_steps(key, data):
+        is_step = getattr(data, "dtype", None) == jnp.int32
+        return key if is_step else honest(key, data)
+
+    monkeypatch.setattr(jax.random, "fold_in", without_steps)
+    assert 0 < ratio() < HONEST[0] - 0.2
+
+
+def test_worlds_in_the_wrong_order_certify_nothing(ratio, empty_game):
+    adversary = empty_game().adversary
+    swapped = adversary._replace(score=lambda *arguments: -adversary.score(*arguments))
+    assert ratio(adversary=swapped) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("adversary", ["gc_s", "gc_r", "cots", "loss"])
+def test_the_whole_audit_on_genuine_gradients(dataset, play, adversary):
+    """Every adversary stays below; here the drawn ones need not come near."""
+    from experiments import auditing
+
+    setting = auditing.Setting(
+        adversary=adversary, noise_multiplier=SIGMA, batch_size=50, steps=40, learning_rate=0.05
+    )
+    auditing.validate(setting, RUNS)
+    scores = play(auditing.build(setting, dataset), [(0, RUNS)], 1000)
+    share = _certified(scores).mu / accounting.mu_upper_bound(SIGMA, setting.insertions)
+    assert share < 1
+    if adversary in ("gc_s", "loss"):
+        assert share > HONEST[0]
