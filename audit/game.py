@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from audit.adversaries.base import Adversary
 from audit.errors import require
 from audit.mechanism import dpsgd, ensemble
+from audit.scores import Scores
 
 
 class Game(NamedTuple):
@@ -42,18 +43,6 @@ class Game(NamedTuple):
     schedule: dpsgd.Schedule
     seed: int
     unknown_initialisation: bool = False
-
-
-class Scores(NamedTuple):
-    """Scores of the runs first, first + 1, ...: scores (n,) float64, presence (n,) bool."""
-
-    first: int
-    scores: NDArray[np.float64]
-    presence: NDArray[np.bool_]
-
-    def worlds(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """(scores in, scores out)."""
-        return self.scores[self.presence], self.scores[~self.presence]
 
 
 def root(seed: int, name: str) -> Array:

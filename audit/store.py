@@ -25,7 +25,7 @@ import numpy as np
 
 from audit import files
 from audit.errors import InputError
-from audit.game import Scores
+from audit.scores import Scores
 
 _HASH_LENGTH = 16
 _CHUNK = re.compile(r"scores_(\d+)_(\d+)\.npz")

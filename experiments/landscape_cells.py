@@ -1,8 +1,12 @@
 """The crafted landscape's cells: exact laws and simulated audits, kept in the store."""
 
+import concurrent.futures
 import dataclasses
 import json
+import multiprocessing
+import os
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.errors import InputError, require
-from audit.game import Scores
+from audit.scores import Scores
 from audit.statistics import conversions, densities, estimate, iterates
 from audit.store import Store
 
@@ -56,6 +60,21 @@ def exact(out: Path, cell: Cell, adversary: str) -> Exact:
     setting = {"kind": "landscape_exact", "adversary": adversary, **cell._asdict()}
     choose = ADVERSARIES[adversary]
     return _kept(out, setting, Exact, lambda: _solve(cell, choose(_process(cell), cell.delta)))
+
+
+def exact_everywhere(
+    out: Path, cells: list[Cell], done: Callable[[], object]
+) -> dict[tuple[Cell, str], Exact]:
+    """Every adversary's exact result on every cell, a process a core; `done` hears of each."""
+    tasks = [(cell, name) for cell in cells for name in ADVERSARIES]
+    spawn = multiprocessing.get_context("spawn")
+    found = {}
+    with concurrent.futures.ProcessPoolExecutor(min(os.cpu_count() or 1, len(tasks)), spawn) as pool:
+        waiting = {pool.submit(exact, out, *task): task for task in tasks}
+        for future in concurrent.futures.as_completed(waiting):
+            found[waiting[future]] = future.result()
+            done()
+    return found
 
 
 def exact_at(out: Path, cell: Cell, threshold: float) -> Exact:

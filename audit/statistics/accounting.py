@@ -6,7 +6,6 @@ are known to the adversary (hidden-state paper, Sections 5.1 and 5.3).
 
 import dp_accounting
 import numpy as np
-from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 
 from audit.errors import require
@@ -16,17 +15,17 @@ _ADD_OR_REMOVE_ONE = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
 
 
 def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) -> float:
-    """epsilon at delta of `insertions` Gaussian steps of sensitivity C and noise noise_multiplier * C,
-    by composing privacy-loss distributions; infinite without noise, 0 without insertions.
+    """epsilon at delta of `insertions` Gaussian steps of sensitivity C and noise noise_multiplier * C;
+    infinite without noise, 0 without insertions.
 
-    Neighbouring relation: add or remove one. Raises InputError for values out of range.
+    Their composition is one Gaussian mechanism with a noise multiplier smaller by sqrt(insertions), for
+    which dp-accounting has the exact value (Balle and Wang, 2018). Neighbouring relation: add or remove
+    one. Raises InputError for values out of range.
     """
     _require_steps(noise_multiplier, insertions, delta)
     if insertions == 0 or noise_multiplier == 0:
         return np.inf if insertions else 0.0
-    accountant = PLDAccountant(_ADD_OR_REMOVE_ONE)
-    accountant.compose(dp_accounting.GaussianDpEvent(noise_multiplier), insertions)
-    return float(accountant.get_epsilon(delta))
+    return float(dp_accounting.get_epsilon_gaussian(noise_multiplier / np.sqrt(insertions), delta, tol=1e-10))
 
 
 def renyi_upper_bound(noise_multiplier: float, insertions: int, delta: float) -> float:
@@ -49,6 +48,8 @@ def mu_upper_bound(noise_multiplier: float, insertions: int) -> float:
 
 def _require_steps(noise_multiplier: float, insertions: int, delta: float) -> None:
     """Values in range, or InputError."""
-    require(noise_multiplier >= 0, f"noise multiplier is {noise_multiplier}: it must be at least 0")
-    require(insertions >= 0, f"insertions is {insertions}: it must be at least 0")
+    in_range = 0 <= noise_multiplier < np.inf
+    require(in_range, f"noise multiplier is {noise_multiplier}: give a finite number, at least 0")
+    whole = insertions >= 0 and insertions == int(insertions)
+    require(whole, f"insertions is {insertions}: give a whole number, at least 0")
     conversions.require_delta(delta)

@@ -69,9 +69,9 @@ def calibrate(
 
 
 def allowed_share(claimed: float, audits: int, error: float = 1e-3) -> float:
-    """The largest share of excesses that a method at level `claimed` shows but with probability
+    """The largest share of excesses that a method at level `claimed` shows but with probability at most
     `error`: what "beyond sampling error" means."""
-    return float(special.bdtrik(1 - error, audits, claimed)) / audits
+    return float(np.ceil(special.bdtrik(1 - error, audits, claimed))) / audits
 
 
 def _audits(setting: Setting, processes: int) -> Iterator[list[tuple[float, float]]]:

@@ -32,9 +32,9 @@ def log_delta_from_mu(mu: float, epsilon: ArrayLike) -> Array:
     if np.isinf(mu):
         return np.zeros_like(eps)
     a, b = -eps / mu + mu / 2, -eps / mu - mu / 2
-    log_first = special.log_ndtr(a)
-    log_second = eps + special.log_ndtr(b)
     with np.errstate(divide="ignore", invalid="ignore"):
+        log_first = special.log_ndtr(a)
+        log_second = eps + special.log_ndtr(b)
         log_share = np.log(-np.expm1(np.minimum(log_second - log_first, 0.0)))
         return np.where(np.isneginf(log_first), -np.inf, log_first + log_share)
 
@@ -79,7 +79,7 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
     high = np.sqrt(2 * epsilon) + 1
     while excess(high) < 0:
         high *= 2
-    return float(optimize.brentq(excess, delta * 1e-3, high, xtol=1e-14 * high, rtol=1e-14))
+    return float(optimize.brentq(excess, delta * 1e-3, high, xtol=1e-300, rtol=1e-14))
 
 
 def mu_from_rates(false_positive_rate: ArrayLike, false_negative_rate: ArrayLike) -> Array:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from audit.statistics import conversions, thresholds
+from audit.statistics import conversions, estimate, thresholds
 
 Array = NDArray[np.float64]
 
@@ -41,9 +41,10 @@ def trade_off_curve(
     scores_in: ArrayLike, scores_out: ArrayLike, confidence: float
 ) -> TradeOffCurve:
     """The trade-off curve of threshold tests, by the Dvoretzky-Kiefer-Wolfowitz inequality with
-    Massart's constant (1990), half of the error for each world. Raises InputError for a bad confidence."""
+    Massart's constant (1990), half of the error for each world. Raises InputError for a bad confidence
+    and for scores that `estimate.check_scores` refuses."""
     conversions.require_confidence(confidence)
-    s_in, s_out = np.asarray(scores_in, np.float64), np.asarray(scores_out, np.float64)
+    s_in, s_out = estimate.check_scores(scores_in, scores_out)
     inner = thresholds.midpoints(s_in, s_out)
     errors = thresholds.count_errors(s_in, s_out, np.concatenate([[-np.inf], inner, [np.inf]]))
     depth = np.log(4 / (1 - confidence)) / 2

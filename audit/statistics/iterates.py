@@ -6,7 +6,8 @@ The process (hidden-state paper, Section 6 and Equation 3; papers' README, slip 
     theta_(t+1) = theta_t + s_t(theta_t) + N(0, (sigma / B)^2),   s_t = +1 above h_t and -1 below
 
 Quadrature. Both densities are sampled at points whose spacing is an eighth of sigma / B, which resolves
-every Gaussian that a step convolves with to machine precision. A step splits the density at h_t with
+every Gaussian that a step convolves with to machine precision, and at most sigma / 32, which resolves
+where the likelihood ratio crosses e^epsilon. A step splits the density at h_t with
 weights that integrate a smooth function cut at h_t to third order, shifts both parts and convolves
 them with the Gaussian, as one product with a banded Toeplitz matrix. All of its entries are
 non-negative and reach out 14 deviations, so that densities keep their *relative* accuracy far into
@@ -50,6 +51,8 @@ from audit.statistics.densities import DensityPair
 
 Array = NDArray[np.float64]
 _PER_DEVIATION = 8  # points a standard deviation of one step's noise
+_COARSE = 4  # the same while searching
+_PER_SIGMA = 32  # points a sigma, at least; as many times fewer as the above while searching
 _BAND = 14.0  # standard deviations that the kernel reaches
 _REACH = 11.0  # standard deviations that the grid reaches beyond the drift
 _SEPARATED = 9.0  # B / sigma from which no step recrosses the threshold
@@ -85,7 +88,8 @@ def laws(process: Process, thresholds: Array, per_deviation: int = _PER_DEVIATIO
     """
     validate(process)
     if _is_separated(process) and np.ptp(thresholds) == 0 and np.all(np.isfinite(thresholds)):
-        return [_closed_form(process._replace(steps=t), thresholds) for t in range(1, process.steps + 1)]
+        lengths = range(1, process.steps + 1)
+        return [_closed_form(process._replace(steps=t), thresholds, per_deviation) for t in lengths]
     stepper = _stepper(process, per_deviation)
     pair = stepper.start()
     found = [stepper.pair(pair)]
@@ -99,7 +103,7 @@ def last_law(process: Process, thresholds: Array, per_deviation: int = _PER_DEVI
     """The exact law of theta_T alone."""
     validate(process)
     if _is_separated(process) and np.ptp(thresholds) == 0 and np.all(np.isfinite(thresholds)):
-        return _closed_form(process, thresholds)
+        return _closed_form(process, thresholds, per_deviation)
     stepper = _stepper(process, per_deviation)
     pair = stepper.start()
     for threshold in thresholds:
@@ -109,6 +113,7 @@ def last_law(process: Process, thresholds: Array, per_deviation: int = _PER_DEVI
 
 def constant(process: Process, threshold: float) -> Array:
     """The same threshold at every step, (T - 1,); 1/2 is the paper's."""
+    validate(process)
     return np.full(process.steps - 1, float(threshold))
 
 
@@ -121,6 +126,7 @@ class Adversary(NamedTuple):
 
 def upper_bound(process: Process, delta: float) -> float:
     """epsilon of the first step, which post-processing cannot raise: mu = 1 / sigma."""
+    validate(process)
     return conversions.epsilon_from_mu(1 / process.noise_multiplier, delta)
 
 
@@ -134,14 +140,14 @@ def best_constant(process: Process, delta: float) -> Adversary:
     (reflection about 1/2 swaps the worlds, so the other half is the same)."""
     top = _crossing_of_first_step(process, upper_bound(process, delta))
     grid = np.linspace(0.5, 0.5 + 1.25 * (top - 0.5), 11)
-    values = [_at_constant(process, h, delta).epsilon for h in grid]
+    values = [_at_constant(process, h, delta, _COARSE).epsilon for h in grid]
     best = int(np.argmax(values))
     low, high = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
     found = optimize.minimize_scalar(
-        lambda h: -_at_constant(process, h, delta).epsilon,
+        lambda h: -_at_constant(process, h, delta, _COARSE).epsilon,
         bounds=(low, high),
         method="bounded",
-        options={"xatol": 1e-3 * (high - low)},
+        options={"xatol": 3e-3 * (high - low)},
     )
     refined = _at_constant(process, float(found.x), delta)
     return max(refined, _at_constant(process, float(grid[best]), delta), key=lambda a: a.epsilon)
@@ -160,25 +166,32 @@ def optimal(process: Process, delta: float) -> Adversary:
         return _at_constant(process, 0.5, delta)
     if _is_separated(process):
         return _at_constant(process, _crossing_of_first_step(process, limit), delta)
-    stepper = _stepper(process, _PER_DEVIATION)
 
-    def excess(epsilon: float) -> float:
+    def excess(epsilon: float, stepper: _Stepper) -> float:
         pair, _ = _follow_crossings(stepper, epsilon)
         reached = densities.hockey_stick(pair[0], pair[1], stepper.spacing, epsilon)
         return float(np.log(max(reached, 1e-300)) - np.log(delta))
 
-    if excess(0.0) <= 0:
-        return Adversary(_follow_crossings(stepper, 0.0)[1], 0.0)
-    epsilon = optimize.brentq(excess, 0.0, 1.01 * limit + 0.01, xtol=1e-7, rtol=1e-10)
-    return Adversary(_follow_crossings(stepper, epsilon)[1], float(epsilon))
+    coarse, fine = _stepper(process, _COARSE), _stepper(process, _PER_DEVIATION)
+    if excess(0.0, fine) <= 0:
+        return Adversary(_follow_crossings(fine, 0.0)[1], 0.0)
+    high = 1.01 * limit + 0.01
+    near = optimize.brentq(excess, 0.0, high, (coarse,), xtol=1e-4 * limit) if excess(0.0, coarse) > 0 else 0
+    bracket = (0.998 * near, 1.002 * near)
+    if not excess(bracket[0], fine) > 0 >= excess(bracket[1], fine):
+        bracket = (0.0, high)
+    epsilon = float(optimize.brentq(excess, *bracket, (fine,), xtol=1e-6 * limit))
+    return Adversary(_follow_crossings(fine, epsilon)[1], epsilon)
 
 
-def _at_constant(process: Process, threshold: float, delta: float) -> Adversary:
+def _at_constant(
+    process: Process, threshold: float, delta: float, per_deviation: int = _PER_DEVIATION
+) -> Adversary:
     """A constant threshold and its epsilon; one step is known in closed form."""
     thresholds = constant(process, threshold)
     if process.steps == 1:
         return Adversary(thresholds, upper_bound(process, delta))
-    return Adversary(thresholds, densities.epsilon_at(last_law(process, thresholds), delta))
+    return Adversary(thresholds, densities.epsilon_at(last_law(process, thresholds, per_deviation), delta))
 
 
 def _crossing_of_first_step(process: Process, epsilon: float) -> float:
@@ -218,39 +231,45 @@ def _is_separated(process: Process) -> bool:
     return process.steps > 1 and process.batch_size / process.noise_multiplier >= _SEPARATED
 
 
-def _closed_form(process: Process, thresholds: Array) -> DensityPair:
+def _closed_form(process: Process, thresholds: Array, per_deviation: int) -> DensityPair:
     """The law of theta_T where nothing recrosses a constant threshold: theta_1 cut in two, each part
-    moved by T - 1 and smoothed by N(0, (T - 1)(sigma / B)^2).
-
-    A cut normal N(m, s^2) on (h, inf) plus N(0, v) has density
-    N(x; m, s^2 + v) Phi((m(x) - h) / r) with m(x) = (m v + x s^2) / (s^2 + v), r^2 = s^2 v / (s^2 + v).
-    """
+    moved by T - 1 and smoothed by N(0, (T - 1)(sigma / B)^2). Both cuts lie on cell boundaries."""
     sigma, drift = process.noise_multiplier, float(process.steps - 1)
-    noise = drift * process.step_deviation**2
-    threshold = float(thresholds[0]) if drift else 0.5
-    reach = _REACH * np.sqrt(sigma**2 + noise) + abs(threshold)
-    spacing = min(sigma, 1.0) / 400 if not drift else 2 * drift / np.ceil(2 * drift / (sigma / 400))
-    half_width = int(np.ceil((drift + reach) / spacing))
+    if not drift:
+        count = 1000 * per_deviation
+        points = 0.5 + np.arange(-count, count + 1) * ((sigma * _REACH + 1) / count)
+        return _pair(points, np.stack([_normal(points - mean, sigma) for mean in (0.0, 1.0)]))
+    noise, threshold = np.sqrt(drift) * process.step_deviation, float(thresholds[0])
+    reach = drift + _REACH * np.hypot(sigma, noise) + abs(threshold) + 1
+    spacing = 2 * drift / np.ceil(2 * drift * 50 * per_deviation / sigma)
+    half_width = int(np.ceil((reach + drift) / spacing))
+    _require_grid(process, half_width)
+    points = threshold + drift + (np.arange(-2 * half_width, half_width) + 0.5) * spacing
+    points = points[np.abs(points - threshold) <= reach]
+    worlds = [
+        _cut_normal(points - drift, mean, sigma, noise, threshold, 1.0)
+        + _cut_normal(points + drift, mean, sigma, noise, threshold, -1.0)
+        for mean in (0.0, 1.0)
+    ]
+    return _pair(points, np.stack(worlds))
+
+
+def _cut_normal(x: NDArray, mean: float, s: float, r: float, cut: float, side: float) -> Array:
+    """Density of X + R, X the part of N(mean, s^2) above (side 1) or below (-1) the cut, R ~ N(0, r^2):
+    that of N(mean, s^2 + r^2) times the probability that X, given the sum, lies on that side."""
+    variance = s * s + r * r
+    centre = (mean * r * r + x * s * s) / variance
+    kept = special.ndtr(side * (centre - cut) * np.sqrt(variance) / (s * r))
+    return _normal(x - mean, np.sqrt(variance)) * kept
+
+
+def _require_grid(process: Process, half_width: int) -> None:
+    """Raises InputError where the grid would be too large."""
     require(
         half_width < _LARGEST_GRID,
-        f"{process.steps} steps at sigma {sigma:g} need a grid of {2 * half_width:,} points: use fewer steps",
+        f"{process.steps} steps at sigma {process.noise_multiplier:g} and B = {process.batch_size} need a "
+        f"grid of {2 * half_width:,} points: use fewer steps",
     )
-    points = threshold + drift + (np.arange(-2 * half_width, half_width) + 0.5) * spacing
-    points = points[np.abs(points - threshold) <= drift + reach + spacing]
-    densities_ = []
-    for mean in (0.0, 1.0):
-        if not drift:
-            densities_.append(_normal(points - mean, sigma))
-            continue
-        total = 0.0
-        for sign in (1.0, -1.0):
-            at = points - sign * drift
-            centre = (mean * noise + at * sigma**2) / (sigma**2 + noise)
-            width = np.sqrt(sigma**2 * noise / (sigma**2 + noise))
-            kept = special.ndtr(sign * (centre - threshold) / width)
-            total = total + _normal(at - mean, np.sqrt(sigma**2 + noise)) * kept
-        densities_.append(total)
-    return _pair(points, np.stack(densities_))
 
 
 class _Stepper:
@@ -259,14 +278,12 @@ class _Stepper:
     def __init__(self, process: Process, per_deviation: int) -> None:
         self.process = process
         deviation, drift = process.step_deviation, float(process.steps - 1)
-        self.spacing = deviation / per_deviation
+        refined = _PER_SIGMA * per_deviation / _PER_DEVIATION
+        self.spacing = min(deviation / per_deviation, process.noise_multiplier / refined)
+        per_deviation = round(deviation / self.spacing)
         reach = drift + 1 + _REACH * np.sqrt(process.noise_multiplier**2 + drift * deviation**2)
         half_width = int(np.ceil(reach / self.spacing))
-        require(
-            half_width < _LARGEST_GRID,
-            f"{process.steps} steps at sigma / B = {deviation:g} need a grid of {2 * half_width:,} points: "
-            "use fewer steps",
-        )
+        _require_grid(process, half_width)
         # symmetric about 1/2, where reflection swaps the worlds
         self.points = 0.5 + (np.arange(-half_width, half_width) + 0.5) * self.spacing
         reach_cells = int(np.ceil(_BAND * per_deviation)) + 1

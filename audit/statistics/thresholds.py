@@ -5,6 +5,7 @@ functions here choose on one set of scores; that the counting is then done on an
 `estimate`. Everywhere: a score above the threshold is a guess of "in".
 """
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -64,37 +65,72 @@ def choose_on_pilot(
 ) -> float:
     """The threshold that promises the largest lower limit on n_in and n_out further scores.
 
-    It is that of two normal distributions of one spread fitted to the pilot, which varies far less
-    than the pilot's own best midpoint; the latter replaces it only where its lower limit on the
-    pilot beats the pilot's point estimate at the former, as for scores that are nothing like normal.
+    Candidates are those of two normal distributions of one spread fitted to the pilot, by means and by
+    medians: they vary far less than the pilot's own best midpoint. The latter replaces the better of
+    them only where its lower limit on the pilot beats the pilot's point estimate there, as for scores
+    that are nothing like normal.
     """
     if not len(pilot_in) or not len(pilot_out):
         return 0.0
     if np.ptp(np.concatenate([pilot_in, pilot_out])) == 0:
         return float(pilot_in[0])
     empirical, limit = best_empirical(pilot_in, pilot_out, parameter, error)
-    if np.ptp(pilot_in) == 0 and np.ptp(pilot_out) == 0:
+    fits = [_fit(pilot_in, pilot_out, np.mean), _fit(pilot_in, pilot_out, np.median)]
+    low, high = midpoints(pilot_in, pilot_out)[[0, -1]]
+    chosen = [
+        float(np.clip(_choose_on_fit(fit, n_in, n_out, parameter, error), low, high))
+        for fit in fits
+        if fit.spread > 0
+    ]
+    if not chosen:
         return empirical
-    fitted = _choose_on_fit(pilot_in, pilot_out, n_in, n_out, parameter, error)
-    counts = count_errors(pilot_in, pilot_out, np.array([fitted]))
-    at_fitted = parameter(
-        (counts.false_positives + 0.5) / (len(pilot_out) + 1),
-        (counts.false_negatives + 0.5) / (len(pilot_in) + 1),
+    points, promised = _promise(pilot_in, pilot_out, np.array(chosen), n_in, n_out, parameter, error)
+    best = int(np.argmax(promised))
+    return empirical if limit > points[best] else chosen[best]
+
+
+class _Fit(NamedTuple):
+    """Two normal distributions of one spread."""
+
+    centre_in: float
+    centre_out: float
+    spread: float
+
+
+def _fit(pilot_in: Array, pilot_out: Array, average: Callable[[Array], np.floating]) -> _Fit:
+    """Centres by an average, spread by the same average of distances from them."""
+    centre_in, centre_out = float(average(pilot_in)), float(average(pilot_out))
+    distances = np.concatenate([np.abs(pilot_in - centre_in), np.abs(pilot_out - centre_out)])
+    unit = float(average(np.abs(special.ndtri((np.arange(999) + 0.5) / 999))))
+    return _Fit(centre_in, centre_out, float(average(distances)) / unit)
+
+
+def _promise(
+    pilot_in: Array,
+    pilot_out: Array,
+    candidates: Array,
+    n_in: int,
+    n_out: int,
+    parameter: Parameter,
+    error: float,
+) -> tuple[Array, Array]:
+    """(the pilot's estimates, the lower limits that they promise on further scores) at candidates."""
+    counts = count_errors(pilot_in, pilot_out, candidates)
+    fpr = (counts.false_positives + 0.5) / (len(pilot_out) + 1)
+    fnr = (counts.false_negatives + 0.5) / (len(pilot_in) + 1)
+    limits = parameter(
+        intervals.clopper_pearson_upper(n_out * fpr, n_out, error),
+        intervals.clopper_pearson_upper(n_in * fnr, n_in, error),
     )
-    return empirical if limit > at_fitted[0] else fitted
+    return parameter(fpr, fnr), limits
 
 
-def _choose_on_fit(
-    pilot_in: Array, pilot_out: Array, n_in: int, n_out: int, parameter: Parameter, error: float
-) -> float:
-    """The best of a grid of thresholds if both sets of scores were normal with one spread."""
-    centre_in, centre_out = pilot_in.mean(), pilot_out.mean()
-    squares = np.sum((pilot_in - centre_in) ** 2) + np.sum((pilot_out - centre_out) ** 2)
-    spread = np.sqrt(squares / max(len(pilot_in) + len(pilot_out) - 2, 1))
-    low, high = sorted([centre_in, centre_out])
-    grid = np.linspace(low - 4 * spread, high + 4 * spread, 401)
-    false_positives = n_out * special.ndtr((centre_out - grid) / spread)
-    false_negatives = n_in * special.ndtr((grid - centre_in) / spread)
+def _choose_on_fit(fit: _Fit, n_in: int, n_out: int, parameter: Parameter, error: float) -> float:
+    """The best of a grid of thresholds if the scores were drawn from the fit."""
+    low, high = sorted([fit.centre_in, fit.centre_out])
+    grid = np.linspace(low - 4 * fit.spread, high + 4 * fit.spread, 401)
+    false_positives = n_out * special.ndtr((fit.centre_out - grid) / fit.spread)
+    false_negatives = n_in * special.ndtr((grid - fit.centre_in) / fit.spread)
     limits = parameter(
         intervals.clopper_pearson_upper(false_positives, n_out, error),
         intervals.clopper_pearson_upper(false_negatives, n_in, error),

@@ -258,3 +258,41 @@ def test_the_default_audit_is_nearly_tight(run, tmp_path):
     assert result["upper_bound"] == pytest.approx(24.0, abs=0.01)
     assert 21.5 <= bounds["in_sample"] <= 24.6
     assert 21.5 <= bounds["certified"] <= 24
+
+
+def test_landscape_makes_every_figure_and_its_table(run, tmp_path):
+    flags = (f"--out={tmp_path}", "--sigmas=2,4", "--batch_sizes=1,4", "--steps=5", "--runs=400")
+    process = run("landscape", *flags)
+    assert process.returncode == 0, process.stderr
+    assert max(map(len, process.stdout.split("\n\n")[0].splitlines())) <= 80
+    lines = (tmp_path / "landscape" / "landscape.csv").read_text().splitlines()
+    assert lines[0] == "# delta=1e-05 clipping_norm=1"
+    assert lines[1] == "sigma,batch_size,steps,adversary,epsilon_gaussian,epsilon_exact,epsilon_upper"
+    assert [line.split(",")[3] for line in lines[2:5]] == ["half", "best_constant", "optimal"]
+    assert len(lines) == 2 + 4 * 3
+    for line in lines[2:]:
+        exact, upper = map(float, line.split(",")[5:])
+        assert 0 < exact <= upper * 1.0001
+    names = {path.name for path in (tmp_path / "landscape").glob("*.png")}
+    assert names == {f"figure_{n}.png" for n in ("3a", "3b", "6b", "10", "14")} | {"algorithm_6.png"}
+    kept = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/result.json")}
+    again = run("landscape", *flags)
+    assert again.stdout == process.stdout
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/result.json")} == kept
+
+
+@pytest.mark.parametrize(
+    ("flag", "word"),
+    [
+        ("--sigmas=0", "sigma is 0"),
+        ("--sigmas=x", "'x'"),
+        ("--batch_sizes=0", "batch size is 0"),
+        ("--batch_sizes=1.5", "1.5"),
+        ("--steps=0", "steps is 0"),
+        ("--delta=0", "delta is 0"),
+        ("--clipping_norm=-1", "--clipping_norm=-1"),
+        ("--runs=1", "--runs=1"),
+    ],
+)
+def test_landscape_refuses_values_out_of_range(run, tmp_path, flag, word):
+    assert_one_line(run("landscape", f"--out={tmp_path}", flag), word)

