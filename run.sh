@@ -120,7 +120,8 @@ run_tests() {
     shift
     if [[ $argument == --slow ]]; then which=''; else set -- "$@" "$argument"; fi
   done
-  run_python pytest -m "$which" "$@"
+  export OPENBLAS_NUM_THREADS=${OPENBLAS_NUM_THREADS:-1}  # a worker a core
+  run_python pytest -n auto -m "$which" "$@"
 }
 
 run_linters() {

@@ -168,9 +168,9 @@ def test_tests_leave_out_the_slow_ones_unless_asked(ready, tmp_path):
     calls = ready.calls()
     assert {call["folder"] for call in calls} == {str(ready.root)}
     assert [call["arguments"][2:] for call in calls] == [
-        ["pytest", "-m", "not slow", "-k", "a b"],
-        ["pytest", "-m", "", "-x", "-q"],
-        ["pytest", "-m", ""],
+        ["pytest", "-n", "auto", "-m", "not slow", "-k", "a b"],
+        ["pytest", "-n", "auto", "-m", "", "-x", "-q"],
+        ["pytest", "-n", "auto", "-m", ""],
     ]
 
 
