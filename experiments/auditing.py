@@ -167,13 +167,15 @@ def open_store(out: Path, setting: Setting, dataset: Dataset) -> Store:
 def train(table: game.Game, store: Store, runs: int, chunk: int) -> Trained:
     """Trains the runs that the store lacks, chunk by chunk (0: chosen by size), and reads all back."""
     missing = store.missing(runs)
+    if not missing:
+        return Trained(store.load(runs), 0, 0.0, 0)
     count = sum(stop - start for start, stop in missing)
     theta_0, batch_size = table.init(jax.random.key(0)), table.schedule.batches.shape[1]
     bytes_per_run = ensemble.bytes_per_run(table.mechanism, theta_0, table.data, batch_size)
     size = min(chunk, runs) if chunk else ensemble.chunk_size(runs, bytes_per_run)
     clock = _Clock()
     layout = "{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total} runs [{elapsed}<{remaining}, {rate_fmt}]"
-    with tqdm(total=count, unit="runs", desc="training", bar_format=layout, disable=not count) as bar:
+    with tqdm(total=count, unit="runs", desc="training", bar_format=layout) as bar:
 
         def advanced(finished: int, steps: int) -> None:
             clock.advance(finished * steps)

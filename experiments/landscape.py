@@ -59,7 +59,10 @@ def main() -> None:
     }
     content = _simulated_table(claims)
     written.append(files.write_whole(folder / "simulated.csv", (header + content).encode()))
-    for name, png in landscape_figures.all_figures(out, cells, exact, claims, FLAGS.runs, FLAGS.seed, norm):
+    drawn = landscape_figures.all_figures(
+        out, cells, exact, claims, FLAGS.runs, FLAGS.seed, FLAGS.confidence, norm
+    )
+    for name, png in drawn:
         written.append(files.write_whole(folder / name, png))
     print(_aligned(table))
     print("\n" + "\n".join(os.fspath(path) for path in written))

@@ -126,7 +126,7 @@ def simulated(
     stores = [Store(out, setting) for setting in settings]
     lacking = [i for i, store in enumerate(stores) if _read(store, Simulated) is None]
     for batch in _batches(lacking, cells[0].steps * runs):
-        thetas = _simulate([cells[i] for i in batch], threshold, runs, seed)
+        thetas = _simulate([cells[i] for i in batch], [threshold] * len(batch), runs, seed)
         for i, scores in zip(batch, thetas, strict=True):
             present = np.arange(runs) % 2 == 1
             stores[i].save(Scores(0, scores[-1], present))
@@ -135,15 +135,47 @@ def simulated(
     return [result for result in found if result is not None]
 
 
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """Algorithm 6 on one cell: the in-sample epsilon at T of each constant threshold."""
+
+    claimed: list[float]
+
+
+def searched(
+    out: Path, cell: Cell, thresholds: list[float], runs: int, seed: int, confidence: float
+) -> Search:
+    """The simulated claims of several constant thresholds, from the same random draws."""
+    setting = {
+        "kind": "landscape_search",
+        "thresholds": thresholds,
+        "runs": runs,
+        "seed": seed,
+        "confidence": confidence,
+        **cell._asdict(),
+    }
+
+    def compute() -> Search:
+        present = np.arange(runs) % 2 == 1
+        claimed = []
+        for batch in _batches(list(range(len(thresholds))), cell.steps * runs):
+            thetas = _simulate([cell] * len(batch), [thresholds[i] for i in batch], runs, seed)
+            last = thetas[:, -1]
+            bounds = [estimate.in_sample(s[present], s[~present], cell.delta, confidence) for s in last]
+            claimed += [bound.epsilon for bound in bounds]
+        return Search(claimed)
+
+    return _kept(out, setting, Search, compute)
+
+
 def _batches(indices: list[int], numbers: int) -> list[list[int]]:
     """Indices in batches whose results fit."""
     size = max(1, _CHUNK_NUMBERS // numbers)
     return [indices[i : i + size] for i in range(0, len(indices), size)]
 
 
-def _simulate(cells: list[Cell], threshold: float, runs: int, seed: int) -> NDArray[np.float64]:
-    """theta (cells, T, runs)."""
-    import jax
+def _simulate(cells: list[Cell], thresholds: list[float], runs: int, seed: int) -> NDArray[np.float64]:
+    """theta (cells, T, runs) of cells of one length, a constant threshold each."""
     import jax.numpy as jnp
 
     from audit import game
@@ -151,11 +183,11 @@ def _simulate(cells: list[Cell], threshold: float, runs: int, seed: int) -> NDAr
 
     names = [f"landscape {cell.noise_multiplier} {cell.batch_size}" for cell in cells]
     keys = jnp.stack([game.root(seed, f"{zlib.crc32(name.encode())}") for name in names])
-    thresholds = jnp.full((len(cells), cells[0].steps - 1), threshold, jnp.float32)
+    constant = jnp.tile(jnp.array(thresholds, jnp.float32)[:, None], (1, cells[0].steps - 1))
     sigmas = jnp.array([cell.noise_multiplier for cell in cells], jnp.float32)
     sizes = jnp.array([cell.batch_size for cell in cells], jnp.float32)
     run = landscape.compile_cells(0, runs)
-    return np.asarray(jax.block_until_ready(run(keys, sigmas, sizes, thresholds)), np.float64)
+    return np.asarray(run(keys, sigmas, sizes, constant), np.float64)
 
 
 def _audit(scores: Array, present: NDArray[np.bool_], delta: float, confidence: float) -> Simulated:

@@ -20,7 +20,14 @@ _SEARCH = 49  # thresholds of Algorithm 6
 
 
 def all_figures(
-    out: Path, cells: list[Cell], exact: Exacts, claims: Claims, runs: int, seed: int, norm: float
+    out: Path,
+    cells: list[Cell],
+    exact: Exacts,
+    claims: Claims,
+    runs: int,
+    seed: int,
+    confidence: float,
+    norm: float,
 ) -> Iterator[tuple[str, bytes]]:
     """(file name, PNG bytes) of every figure."""
     sigmas = sorted({cell.noise_multiplier for cell in cells})
@@ -30,7 +37,7 @@ def all_figures(
         yield "figure_3b.png", _heat_maps(cells, exact, claims, runs)
         yield "figure_6b.png", _trade_offs(cells, sigmas[len(sigmas) // 2 - (len(sigmas) > 1)])
         yield "figure_10.png", _landscape(norm)
-        yield "algorithm_6.png", _threshold_search(out, cells[0].delta, runs, seed, norm)
+        yield "algorithm_6.png", _threshold_search(out, cells[0].delta, runs, seed, confidence, norm)
 
 
 def _over_time(cells: list[Cell], claims: Claims, sigmas: list[float]) -> bytes:
@@ -183,7 +190,9 @@ def _landscape(norm: float) -> bytes:
     return png(figure)
 
 
-def _threshold_search(out: Path, delta: float, runs: int, seed: int, norm: float) -> bytes:
+def _threshold_search(
+    out: Path, delta: float, runs: int, seed: int, confidence: float, norm: float
+) -> bytes:
     """Algorithm 6: every threshold at T = 2, by what the audit claims and by what is true."""
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.6))
     for axis, cell in zip(axes, (Cell(4.0, 4, 2, delta), Cell(1.0, 1, 2, delta)), strict=True):
@@ -191,14 +200,11 @@ def _threshold_search(out: Path, delta: float, runs: int, seed: int, norm: float
         top = 1.15 * (0.5 + sigma**2 * conversions.epsilon_from_mu(1 / sigma, delta))
         thresholds = np.linspace(1 - top, top, _SEARCH)
         exact = [landscape_cells.exact_at(out, cell, float(h)) for h in thresholds]
-        claimed = [
-            landscape_cells.simulated(out, [cell], float(h), runs, seed, 0.95)[0] for h in thresholds
-        ]
+        claimed = landscape_cells.searched(out, cell, thresholds.tolist(), runs, seed, confidence).claimed
         axis.axhline(exact[0].epsilon_upper, color=UPPER, ls=":", label="upper bound")
         axis.plot(
-            thresholds * norm, [c.in_sample[-1] for c in claimed], ".", color=IN,
-            label="simulated, Gaussian conversion",
-        )  # fmt: skip
+            thresholds * norm, claimed, ".", color=IN, label="simulated, Gaussian conversion"
+        )
         axis.plot(thresholds * norm, [e.epsilon_exact[-1] for e in exact], color=OUT, label="exact epsilon")
         axis.axvline(norm / 2, color="0.6", lw=0.8)
         axis.set(xlabel="threshold h", title=f"T = 2, sigma = {sigma:g}, B = {cell.batch_size}")

@@ -151,7 +151,12 @@ def all_scores(out):
     return np.concatenate([np.load(path)["scores"] for path in files])
 
 
-@pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "kill", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=SLOW), pytest.param(signal.SIGINT, marks=SLOW)]
+)
 def test_a_killed_audit_goes_on_and_ends_with_the_same_bits(audit, tmp_path, kill):
     flags = ("--chunk_size=4", "--runs=200", "--json")
     process = audit(tmp_path / "killed", *flags, start=subprocess.Popen)
