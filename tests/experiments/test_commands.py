@@ -155,7 +155,8 @@ SLOW = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
-    "kill", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=SLOW), pytest.param(signal.SIGINT, marks=SLOW)]
+    "kill",
+    [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=SLOW), pytest.param(signal.SIGINT, marks=SLOW)],
 )
 def test_a_killed_audit_goes_on_and_ends_with_the_same_bits(audit, tmp_path, kill):
     flags = ("--chunk_size=4", "--runs=200", "--json")
