@@ -73,22 +73,29 @@ def play(
     score = jax.jit(jax.vmap(game.adversary.score, (None, 0, None)))
     begin = jax.jit(jax.vmap(lambda key: dpsgd.start(game.mechanism, _first_theta(game, key, theta_0))))
     segments = ensemble.segments(game.schedule)
-    hyper = jax.tree.map(jnp.float32, game.hyper)
+    placement = ensemble.Placement.local()
+    width = placement.round_up(chunk)  # chunks are padded: one program serves all, on all devices
+    hyper, state, data, segments = placement.everywhere(
+        (jax.tree.map(jnp.float32, game.hyper), state, game.data, segments)
+    )
+
+    def first_states(runs: NDArray[np.int64]) -> dpsgd.State:
+        return placement.by_run(begin(_run_keys(root(game.seed, "theta"), runs)))
 
     def arguments(runs: NDArray[np.int64], states: dpsgd.State, part: dpsgd.Schedule) -> tuple:
-        keys = _run_keys(root(game.seed, "noise"), runs)
-        return hyper, states, game.data, part, state, jnp.float32(presence(runs)), keys
+        by_run = (jnp.float32(presence(runs)), _run_keys(root(game.seed, "noise"), runs))
+        return hyper, states, data, part, state, *placement.by_run(by_run)
 
-    runs = np.arange(chunk)
-    states = begin(_run_keys(root(game.seed, "theta"), runs))
+    runs = np.arange(width)
+    states = first_states(runs)
     by_length = {len(part.mask): part for part in segments}
     compiled = {n: train.lower(*arguments(runs, states, p)).compile() for n, p in by_length.items()}
     advanced(0, 0)
     for start, stop in ranges:
         for first in range(start, stop, chunk):
             size = min(chunk, stop - first)
-            runs = np.arange(first, first + chunk)  # the last chunk is padded: one program serves all
-            states = begin(_run_keys(root(game.seed, "theta"), runs))
+            runs = np.arange(first, first + width)
+            states = first_states(runs)
             for part in segments:
                 states = compiled[len(part.mask)](*arguments(runs, states, part))
                 jax.block_until_ready(states)

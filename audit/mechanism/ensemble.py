@@ -1,17 +1,20 @@
-"""Many runs at once: chunks that fit memory and cache, trained in segments.
+"""Many runs at once: chunks that fit memory and cache, trained in segments, on all local devices.
 
 A chunk is one call of `jit(vmap(segment))` a segment. Runs of a chunk share the data and the
-mini-batches, so that the first layer of all models is one matrix product.
+mini-batches, so that the first layer of all models is one matrix product. Runs are spread over the
+local devices and never talk to each other; what they share is copied to each device.
 """
 
 import math
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from audit.mechanism import dpsgd
 
@@ -46,6 +49,29 @@ def compile_segment(
         return dpsgd.segment(mechanism, hyper, state, data, schedule, bound, presence, run_key)
 
     return jax.jit(jax.vmap(one, (None, 0, None, None, None, 0, 0)), donate_argnums=1)
+
+
+class Placement(NamedTuple):
+    """Where arrays live: by run over a mesh of devices, or copied to each."""
+
+    mesh: Mesh
+
+    @classmethod
+    def local(cls) -> "Placement":
+        """All devices of this process."""
+        return cls(Mesh(np.array(jax.local_devices()), ("runs",)))
+
+    def round_up(self, runs: int) -> int:
+        """The least multiple of the number of devices that is at least `runs`."""
+        return -(-runs // self.mesh.size) * self.mesh.size
+
+    def by_run(self, tree: Any) -> Any:
+        """Arrays with a leading axis of runs, which the number of devices must divide, spread."""
+        return jax.device_put(tree, NamedSharding(self.mesh, PartitionSpec("runs")))
+
+    def everywhere(self, tree: Any) -> Any:
+        """Arrays copied to each device."""
+        return jax.device_put(tree, NamedSharding(self.mesh, PartitionSpec()))
 
 
 def segments(schedule: dpsgd.Schedule) -> list[dpsgd.Schedule]:

