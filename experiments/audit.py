@@ -21,6 +21,7 @@ from experiments import cli, figures, tables
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("runs", 5000, "Models to train, half with the canary.")
+flags.DEFINE_string("model", "fcnn", "fcnn (California Housing) or convnet (CIFAR-10).")
 flags.DEFINE_string("adversary", "gc_s", "gc_s, gc_r, gc_fixed, cots or loss.")
 flags.DEFINE_string("gc_s", "noiseless_per_step", "GC-S: {noiseless,noisy}_{per_step,final_model}.")
 flags.DEFINE_integer("simulations", 4, "GC-S: how many noisy simulations.")
@@ -28,19 +29,19 @@ flags.DEFINE_integer("dimension", 0, "gc_fixed: the biased coordinate.")
 flags.DEFINE_integer("k", 1, "Periodicity: the canary is inserted every k steps.")
 flags.DEFINE_integer("insertions", 250, "Insertions; training takes insertions * k steps.")
 flags.DEFINE_integer("steps", None, "Training steps, instead of --insertions.")
-flags.DEFINE_float("learning_rate", 0.1, "Learning rate (the paper also uses 0.01).")
+flags.DEFINE_float("learning_rate", None, "Learning rate; by default 0.1 (fcnn), 0.01 (convnet).")
 flags.DEFINE_float("clipping_norm", 1.0, "Clipping norm C.")
 flags.DEFINE_float("noise_multiplier", 4.0, "Noise multiplier sigma: noise has deviation sigma * C.")
-flags.DEFINE_integer("batch_size", 400, "Examples a mini-batch.")
+flags.DEFINE_integer("batch_size", None, "Examples a mini-batch; by default 400 (fcnn), 128 (convnet).")
 flags.DEFINE_string("optimizer", "sgd", "sgd, momentum or adam, on the privatised mean gradient.")
-flags.DEFINE_string("clipping", "book_keeping", "book_keeping or per_example.")
+flags.DEFINE_string("clipping", None, "book_keeping or per_example; by default the faster.")
 flags.DEFINE_bool("unknown_initialisation", False, "Draw theta_0 afresh for each run.")
 flags.DEFINE_integer("seed", 0, "Seed of all randomness.")
 flags.DEFINE_float("delta", 1e-5, "delta of the bounds.")
 flags.DEFINE_float("confidence", 0.95, "Confidence of the lower bounds.")
 flags.DEFINE_integer("chunk_size", 0, "Models trained at once; 0: as many as fit.")
-flags.DEFINE_string("data_file", None, "California Housing as .csv, .npz or .parquet.")
-flags.DEFINE_string("tfds_dir", None, "A prepared TFDS folder that holds california_housing.")
+flags.DEFINE_string("data_file", None, "The data as a file, instead of fetching them.")
+flags.DEFINE_string("tfds_dir", None, "A prepared TFDS folder that holds the data.")
 flags.DEFINE_string("out", "results", "Folder for scores, results and figures.")
 flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of tables.")
 
@@ -58,13 +59,14 @@ def main() -> None:
     conversions.require_confidence(FLAGS.confidence)
     cli.prepare_jax()
     from experiments import auditing
-    from models.datasets import load_housing
 
-    setting = _setting(auditing.Setting)
+    setting = _setting(auditing)
     auditing.validate(setting, FLAGS.runs)
     if FLAGS.chunk_size < 0:
         raise InputError(f"--chunk_size={FLAGS.chunk_size}: give at least 1, or 0 to have it chosen")
-    dataset = load_housing(file=FLAGS.data_file, tfds_dir=FLAGS.tfds_dir)
+    dataset = auditing.TASKS[setting.model].load(file=FLAGS.data_file, tfds_dir=FLAGS.tfds_dir)
+    if setting.clipping == "per_example":
+        print("clipping by per-example gradients: any model, but slow", file=sys.stderr)
     table = auditing.build(setting, dataset)
     store = auditing.open_store(Path(FLAGS.out), setting, dataset)
     trained = auditing.train(table, store, FLAGS.runs, FLAGS.chunk_size)
@@ -94,27 +96,32 @@ def main() -> None:
     print(f"\nfigure: {figure}\nresult: {store.path / 'audit.json'}")
 
 
-def _setting(kind: type) -> Any:
+def _setting(auditing: Any) -> Any:
     """The setting that the flags describe."""
+    tasks = auditing.TASKS
+    if FLAGS.model not in tasks:
+        raise InputError(f"--model={FLAGS.model} is unknown: choose one of {', '.join(tasks)}")
+    task = tasks[FLAGS.model]
     if FLAGS.gc_s not in _VARIANTS:
         raise InputError(f"--gc_s={FLAGS.gc_s} is unknown: choose one of {', '.join(_VARIANTS)}")
     if FLAGS.insertions < 1:
         raise InputError(f"--insertions={FLAGS.insertions}: give at least 1")
     noisy, per_step = _VARIANTS[FLAGS.gc_s]
-    return kind(
+    return auditing.Setting(
+        model=FLAGS.model,
         adversary=FLAGS.adversary,
         gc_s_noisy=noisy,
         gc_s_per_step=per_step,
         gc_s_simulations=FLAGS.simulations,
         dimension=FLAGS.dimension,
-        learning_rate=FLAGS.learning_rate,
+        learning_rate=task.learning_rate if FLAGS.learning_rate is None else FLAGS.learning_rate,
         clipping_norm=FLAGS.clipping_norm,
         noise_multiplier=FLAGS.noise_multiplier,
-        batch_size=FLAGS.batch_size,
+        batch_size=task.batch_size if FLAGS.batch_size is None else FLAGS.batch_size,
         steps=FLAGS.insertions * max(FLAGS.k, 1) if FLAGS.steps is None else FLAGS.steps,
         periodicity=FLAGS.k,
         optimizer=FLAGS.optimizer,
-        clipping=FLAGS.clipping,
+        clipping=task.clipping[0] if FLAGS.clipping is None else FLAGS.clipping,
         unknown_initialisation=FLAGS.unknown_initialisation,
         seed=FLAGS.seed,
     )

@@ -2,6 +2,7 @@
 
 import dataclasses
 import platform
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +21,8 @@ from audit.errors import require
 from audit.mechanism import clipping, dpsgd, ensemble
 from audit.store import Store
 from models.base import Model
-from models.datasets import Dataset
+from models.convnet import convnet
+from models.datasets import Dataset, load_cifar10, load_housing
 from models.fcnn import fcnn
 
 
@@ -28,6 +30,7 @@ from models.fcnn import fcnn
 class Setting:
     """All that decides a run's score, but for the data; frozen, and hashed by the store."""
 
+    model: str = "fcnn"
     adversary: str = "gc_s"
     gc_s_noisy: bool = False
     gc_s_per_step: bool = True
@@ -48,6 +51,18 @@ class Setting:
     def insertions(self) -> int:
         """Steps at which the canary is inserted."""
         return self.steps // self.periodicity
+
+
+class Task(NamedTuple):
+    """A model, its data, the paper's hyperparameters (Table 2) and the clipping strategies it can take,
+    the fastest first."""
+
+    model: Callable[[Dataset], Model]
+    load: Callable[..., Dataset]
+    classes: int
+    learning_rate: float
+    batch_size: int
+    clipping: tuple[str, ...]
 
 
 class Parts(NamedTuple):
@@ -81,6 +96,20 @@ CLIPPING: dict[str, Callable[[Model], clipping.ClippedSum]] = {
 }
 
 
+def _load_cifar10(*, file: str | None, tfds_dir: str | None) -> Dataset:
+    """CIFAR-10's training images as uint8; the model normalises them."""
+    images = load_cifar10(file=file, tfds_dir=tfds_dir)
+    return Dataset(images.train_images, images.train_labels, images.source, images.checksum)
+
+
+TASKS: dict[str, Task] = {
+    "fcnn": Task(
+        lambda data: fcnn(data.features.shape[1]), load_housing, 2, 0.1, 400, ("book_keeping", "per_example")
+    ),
+    "convnet": Task(lambda data: convnet(), _load_cifar10, 10, 0.01, 128, ("per_example",)),
+}
+
+
 def _simulated(parts: Parts) -> Adversary:
     """GC-S; noiseless simulations are all the same, so one is run."""
     noisy = parts.setting.gc_s_noisy
@@ -98,15 +127,21 @@ ADVERSARIES: dict[str, Callable[[Parts], Adversary]] = {
     "gc_r": lambda parts: biased.random_biased_dimension(),
     "gc_fixed": lambda parts: biased.fixed_biased_dimension(parts.setting.dimension),
     "cots": lambda parts: sphere.random_direction(),
-    "loss": lambda parts: flipped.flipped_label(parts.model.loss, *parts.data, classes=2),
+    "loss": lambda parts: flipped.flipped_label(
+        parts.model.loss, *parts.data, classes=TASKS[parts.setting.model].classes
+    ),
 }
 
 
 def validate(setting: Setting, runs: int) -> None:
     """Raises InputError for a value out of range; what needs the data is checked in `build`."""
-    for name, choices in (("adversary", ADVERSARIES), ("optimizer", OPTIMIZERS), ("clipping", CLIPPING)):
+    task = TASKS[setting.model]
+    for name, choices in (
+        ("adversary", tuple(ADVERSARIES)), ("optimizer", tuple(OPTIMIZERS)), ("clipping", task.clipping)
+    ):  # fmt: skip
         value = getattr(setting, name)
-        require(value in choices, f"--{name}={value} is unknown: choose one of {', '.join(choices)}")
+        known = f"choose one of {', '.join(choices)}"
+        require(value in choices, f"--{name}={value} is none that {setting.model} can take: {known}")
     rate, norm = setting.learning_rate, setting.clipping_norm
     require(0 < rate < float("inf"), f"--learning_rate={rate}: give a positive finite number")
     require(1e-6 <= norm <= 1e6, f"--clipping_norm={norm}: give 1e-6 to 1e6")
@@ -125,13 +160,13 @@ def validate(setting: Setting, runs: int) -> None:
 
 
 def build(setting: Setting, dataset: Dataset) -> game.Game:
-    """The game of a setting on the FCNN; raises InputError where setting and data don't fit."""
-    n_examples, n_features = dataset.features.shape
+    """The game of a setting on its data; raises InputError where the two don't fit."""
+    n_examples = len(dataset.labels)
     require(
         setting.batch_size <= n_examples,
         f"--batch_size={setting.batch_size} is more than the data's {n_examples} examples: lower it",
     )
-    model = fcnn(n_features)
+    model = TASKS[setting.model].model(dataset)
     require(
         0 <= setting.dimension < model.n_parameters,
         f"--dimension={setting.dimension}: give 0 to {model.n_parameters - 1}",
@@ -161,11 +196,14 @@ def build(setting: Setting, dataset: Dataset) -> game.Game:
 
 def open_store(out: Path, setting: Setting, dataset: Dataset) -> Store:
     """The store of a setting on its data."""
-    return Store(out, {**dataclasses.asdict(setting), "model": "fcnn", "data_sha256": dataset.checksum})
+    return Store(out, {**dataclasses.asdict(setting), "data_sha256": dataset.checksum})
 
 
 def train(table: game.Game, store: Store, runs: int, chunk: int) -> Trained:
-    """Trains the runs that the store lacks, chunk by chunk (0: chosen by size), and reads all back."""
+    """Trains the runs that the store lacks, chunk by chunk (0: chosen by size), and reads all back.
+
+    Where memory runs out the chunk is halved, which is said on stderr, and training goes on.
+    """
     missing = store.missing(runs)
     if not missing:
         return Trained(store.load(runs), 0, 0.0, 0)
@@ -181,8 +219,16 @@ def train(table: game.Game, store: Store, runs: int, chunk: int) -> Trained:
             clock.advance(finished * steps)
             bar.update(finished * steps / len(table.schedule.mask))
 
-        for scores in game.play(table, missing, size, advanced):
-            store.save(scores)
+        while missing:
+            try:
+                for scores in game.play(table, missing, size, advanced):
+                    store.save(scores)
+            except jax.errors.JaxRuntimeError as error:
+                if "RESOURCE_EXHAUSTED" not in str(error) or size == 1:
+                    raise
+                size //= 2
+                print(f"out of memory: going on with chunks of {size} runs", file=sys.stderr)
+            missing = store.missing(runs)
     return Trained(store.load(runs), count, clock.seconds(), size)
 
 

@@ -107,7 +107,7 @@ def load_cifar10(
       file: the published cifar-10-binary.tar.gz, or an .npz file with the four arrays of an
         ImageDataset under their names.
       tfds_dir: a TFDS data_dir that holds a prepared cifar10, as array_record. TFDS shuffles the
-        rows; their ids say the published order, which is restored.
+        rows; the published order comes back by their ids.
       cache_dir: where fetched arrays are kept; by default under $XDG_CACHE_HOME or ~/.cache.
 
     Returns:
@@ -179,7 +179,7 @@ def _canonical_labels(name: str, labels: np.ndarray, count: int) -> np.ndarray:
     fits = np.issubdtype(labels.dtype, np.integer) and labels.shape == (count,)
     require(fits, f"{name} is {labels.dtype} {labels.shape}, not integers ({count},)")
     strays = labels[(labels < 0) | (labels > 9)]
-    require(not len(strays), f"{name} holds {strays[:1]}, not only 0 to 9")
+    require(not len(strays), f"{name} holds {strays[:1].tolist()}, not only 0 to 9")
     return labels.astype("<i4")
 
 
@@ -233,8 +233,9 @@ def _prepared_cifar10(split: Callable[[str], Arrays]) -> Arrays:
 
 
 def _in_published_order(rows: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """TFDS shuffles, but numbers the rows beforehand (train_00000, ...); old folders lack that."""
-    order = np.argsort(rows["id"]) if "id" in rows else slice(None)
+    """TFDS shuffles, but a row's id (train_00000, ...) says where it was; without ids, as it comes."""
+    ids = rows.get("id", np.array(None))
+    order = np.argsort(ids) if ids.dtype.kind in "SU" else slice(None)
     return rows["image"][order], rows["label"][order]
 
 
@@ -270,7 +271,7 @@ HOUSING = Recipe(
 )
 CIFAR10 = Recipe(
     "cifar10",
-    "TODO",
+    "dca686d4844cede9b67365f2d03f325419c26e217b748955a6e29353976c27a7",
     _canonical_cifar10,
     {".npz": read_npz, ".gz": _cifar10_batches},
     _prepared_cifar10,

