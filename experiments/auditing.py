@@ -18,7 +18,7 @@ from audit import game
 from audit.adversaries import biased, flipped, sphere
 from audit.adversaries.base import Adversary
 from audit.errors import require
-from audit.mechanism import clipping, dpsgd, ensemble
+from audit.mechanism import clipping, dpsgd, ensemble, unfolding
 from audit.store import Store
 from models.base import Model
 from models.convnet import convnet
@@ -92,6 +92,7 @@ OPTIMIZERS: dict[str, Callable[[Array], optax.GradientTransformation]] = {
 }
 CLIPPING: dict[str, Callable[[Model], clipping.ClippedSum]] = {
     "book_keeping": lambda m: clipping.book_keeping(m.module, m.unravel, m.criterion),
+    "unfolded": lambda m: unfolding.unfolded_book_keeping(m.module, m.unravel, m.criterion),
     "per_example": lambda m: clipping.per_example(m.loss),
 }
 
@@ -104,9 +105,14 @@ def _load_cifar10(*, file: str | None, tfds_dir: str | None) -> Dataset:
 
 TASKS: dict[str, Task] = {
     "fcnn": Task(
-        lambda data: fcnn(data.features.shape[1]), load_housing, 2, 0.1, 400, ("book_keeping", "per_example")
+        lambda data: fcnn(data.features.shape[1]),
+        load_housing,
+        2,
+        0.1,
+        400,
+        ("book_keeping", "unfolded", "per_example"),
     ),
-    "convnet": Task(lambda data: convnet(), _load_cifar10, 10, 0.01, 128, ("per_example",)),
+    "convnet": Task(lambda data: convnet(), _load_cifar10, 10, 0.01, 128, ("unfolded", "per_example")),
 }
 
 

@@ -1,4 +1,4 @@
-"""The sum of clipped per-example gradients: two strategies with one meaning.
+"""The sum of clipped per-example gradients: strategies with one meaning, the third in `unfolding`.
 
 A strategy is a function
 
@@ -7,11 +7,12 @@ A strategy is a function
 that returns sum_i g_i * min(1, C / ||g_i||) for the gradients g_i of a loss of one example
 (hidden-state paper, Equation 2). It is written for one model; `vmap` over theta makes it an ensemble's.
 
-    strategy       any loss   materialises (B, p)   cost of one model-step
-    per_example    yes        yes                   a backward pass an example
-    book_keeping   dense      no                    one backward pass, one weighted contraction
+    strategy                works for             materialises (B, p)   cost of one model-step
+    per_example             any loss              yes                   a backward pass an example
+    book_keeping            dense, narrow         no                    one backward pass, one contraction
+    unfolded_book_keeping   dense, convolutions   of narrow layers      likewise
 
-Edge cases, the same in both: a gradient of norm 0 adds 0; C = inf does not clip; a NaN gradient makes
+Edge cases, the same in all: a gradient of norm 0 adds 0; C = inf does not clip; a NaN gradient makes
 the sum NaN. The sums agree within 1e-5 of C a coordinate in float32 (tested), for C and norms between
 1e-12 and 1e12 and products at JAX's matmul precision "float32", which GPUs do not take by default.
 """

@@ -21,6 +21,7 @@ from audit.mechanism import dpsgd
 _CPU_BYTES = 256 << 20  # what a chunk's step may write on a CPU; larger chunks fall out of cache
 _MEMORY_SHARE = 0.25  # of the memory, at most, for a chunk's step
 _LARGEST_CHUNK = 8192
+_LEAST_CHUNK = 4  # where memory allows: models of a chunk share what depends on the data alone
 _SEGMENT_STEPS = 250
 
 
@@ -85,11 +86,11 @@ def segments(schedule: dpsgd.Schedule) -> list[dpsgd.Schedule]:
 
 
 def chunk_size(runs: int, bytes_per_run: int) -> int:
-    """Runs a chunk: as many as cache (CPU) or memory (GPU) hold, in chunks of equal size."""
+    """Runs a chunk: as many as cache (CPU, but at least 4) or memory (GPU) hold, in chunks of equal size."""
     device = jax.local_devices()[0]
     if device.platform == "cpu":
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        budget = min(_CPU_BYTES, _MEMORY_SHARE * memory)
+        budget = min(max(_CPU_BYTES, _LEAST_CHUNK * bytes_per_run), _MEMORY_SHARE * memory)
     else:
         budget = _MEMORY_SHARE * (device.memory_stats() or {}).get("bytes_limit", 4 << 30)
     largest = int(min(max(budget // max(bytes_per_run, 1), 1), _LARGEST_CHUNK, runs))
