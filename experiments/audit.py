@@ -1,7 +1,8 @@
-"""Audit DP-SGD in the hidden-state threat model: train, score, bound epsilon (the default).
+"""Audit DP-SGD in the hidden-state threat model (the default).
 
     ./run.sh audit                               5,000 models on California Housing
     ./run.sh audit --adversary=gc_r --k=5        another adversary, inserted every 5 steps
+    ./run.sh audit --model=convnet               the ConvNet on CIFAR-10
 
 Trained runs are kept under --out and never trained twice; an interrupted audit goes on where it was.
 """

@@ -1,4 +1,4 @@
-"""Bound epsilon from score files of any framework: every estimator, each with what it assumes.
+"""Bound epsilon from the score file of any framework.
 
     ./run.sh bound --scores=scores.npz                       arrays `in` and `out`
     ./run.sh bound --scores=scores.csv --json                columns score,in (1 or 0)

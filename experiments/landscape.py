@@ -1,4 +1,4 @@
-"""The crafted loss landscape: amplification heat maps, exact and simulated, with every figure.
+"""The crafted loss landscape: heat maps, exact and simulated.
 
     ./run.sh landscape                              sigma 1..8, B 1, 2, 4, 8, 16, 25 steps
     ./run.sh landscape --sigmas=4 --steps=50        other cells; --runs=1000000 simulates more

@@ -23,19 +23,19 @@ Phi(-9) < 2e-19, and the law has a closed form for a constant threshold, which i
 The optimal adversary. For a fixed epsilon the adversary wants the largest D_T = integral of
 (q_T - e^epsilon p_T)+, where p_t and q_t are the densities out and in. Write g_t = q_t - e^epsilon p_t.
 
-    Proven, given monotone likelihood ratios. One step maps g_t linearly: mass g_t(x) dx at x is moved
-    by s_t(x) in [-1, 1] and smoothed. Let V_t(x) be the optimal tests' value from x on: D_T is the
-    integral of V_t g_t, with V_T the indicator of {g_T > 0}. Where q_T / p_T increases, V_T is
-    increasing, and so is each V_t before it: an increasing function smoothed by a Gaussian increases,
-    and so does x -> V_(t+1)(x + s_t(x)) for an increasing x + s_t(x), which up-above, down-below is. So
-    moving up is best where g_t > 0 and moving down where g_t < 0: a threshold at the crossing of q_t /
-    p_t with e^epsilon. Increasing likelihood ratios survive both the move (an increasing map) and
-    Gaussian noise (a totally positive kernel), and theta_1 has one; so the forward pass that puts h_t
-    at the crossing of step t is consistent with the backward argument at every step.
-    delta_T(epsilon) of these thresholds is decreasing, and its root at delta is the adversary's epsilon.
+    Proven, among landscapes for which x -> x + s_t(x) increases at every step. D_T is the integral of
+    g_1(x) V_1(x), where V_t(x) is the probability that the final test says "in" after theta_t = x. An
+    increasing map and Gaussian noise (a totally positive kernel) keep an increasing likelihood ratio,
+    and theta_1 has one, so the best final test is a threshold: V_T increases, and with it every V_t
+    before it. Hence, whatever increasing maps come later, mass is worth more the higher it is: the
+    best first step moves up where g_1 > 0 and down where g_1 < 0, a threshold at the crossing of
+    q_1 / p_1 with e^epsilon, which is itself increasing. That fixes g_2, and the same holds of the
+    second step, and so on. delta_T(epsilon) is a maximum of functions that decrease in epsilon, so it
+    decreases, and its root at delta is the adversary's epsilon.
 
-    Only checked. That no landscape whose likelihood ratio is *not* monotone does better: random and
-    gradient-searched landscapes s in [-1, 1] never beat it (tests/statistics/test_iterates.py).
+    Only checked. That maps which are not increasing do no better: random and gradient-searched
+    landscapes s in [-1, 1], free at every point and step, never beat it
+    (tests/statistics/test_iterates.py).
 """
 
 import functools
