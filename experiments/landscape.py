@@ -43,7 +43,6 @@ def main() -> None:
     threshold = 0.5 if FLAGS.threshold is None else FLAGS.threshold / norm
     require(abs(threshold) < float("inf"), f"--threshold={FLAGS.threshold}: give a finite number")
     out = Path(FLAGS.out)
-    cli.prepare_jax()
     simulated = landscape_cells.simulated(
         out, cells, threshold, FLAGS.runs, FLAGS.seed, FLAGS.confidence
     )
@@ -54,7 +53,10 @@ def main() -> None:
     header = f"# delta={FLAGS.delta:g} clipping_norm={norm:g}\n"
     written = [files.write_whole(folder / "landscape.csv", (header + table).encode())]
     claims = {
-        cell: (landscape_cells.exact_at(out, cell, threshold), result)
+        cell: (
+            exact[cell, "half"] if threshold == 0.5 else landscape_cells.exact_at(out, cell, threshold),
+            result,
+        )
         for cell, result in zip(cells, simulated, strict=True)
     }
     content = _simulated_table(claims)

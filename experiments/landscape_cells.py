@@ -17,6 +17,7 @@ from audit.errors import InputError, require
 from audit.scores import Scores
 from audit.statistics import conversions, densities, estimate, iterates
 from audit.store import Store
+from experiments import cli
 
 Array = NDArray[np.float64]
 ADVERSARIES = {
@@ -124,15 +125,16 @@ def simulated(
         for cell in cells
     ]
     stores = [Store(out, setting) for setting in settings]
-    lacking = [i for i, store in enumerate(stores) if _read(store, Simulated) is None]
+    results = [_read(store, Simulated) for store in stores]
+    lacking = [i for i, result in enumerate(results) if result is None]
     for batch in _batches(lacking, cells[0].steps * runs):
         thetas = _simulate([cells[i] for i in batch], [threshold] * len(batch), runs, seed)
         for i, scores in zip(batch, thetas, strict=True):
             present = np.arange(runs) % 2 == 1
             stores[i].save(Scores(0, scores[-1], present))
-            _write(stores[i], _audit(scores, present, cells[i].delta, confidence))
-    found = [_read(store, Simulated) for store in stores]
-    return [result for result in found if result is not None]
+            results[i] = _audit(scores, present, cells[i].delta, confidence)
+            _write(stores[i], results[i])
+    return results
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,6 +178,7 @@ def _batches(indices: list[int], numbers: int) -> list[list[int]]:
 
 def _simulate(cells: list[Cell], thresholds: list[float], runs: int, seed: int) -> NDArray[np.float64]:
     """theta (cells, T, runs) of cells of one length, a constant threshold each."""
+    cli.prepare_jax()
     import jax.numpy as jnp
 
     from audit import game
@@ -186,7 +189,7 @@ def _simulate(cells: list[Cell], thresholds: list[float], runs: int, seed: int) 
     constant = jnp.tile(jnp.array(thresholds, jnp.float32)[:, None], (1, cells[0].steps - 1))
     sigmas = jnp.array([cell.noise_multiplier for cell in cells], jnp.float32)
     sizes = jnp.array([cell.batch_size for cell in cells], jnp.float32)
-    run = landscape.compile_cells(0, runs)
+    run = landscape.compile_cells(runs)
     return np.asarray(run(keys, sigmas, sizes, constant), np.float64)
 
 

@@ -36,14 +36,14 @@ def simulate(
     return jnp.concatenate([first[None], later])
 
 
-def compile_cells(first: int, last: int):
-    """simulate over cells: (keys (c,), sigma (c,), B (c,), thresholds (c, T - 1)) -> (c, T, last - first),
-    for runs first .. last - 1, in one compiled call."""
+def compile_cells(runs: int):
+    """simulate over cells: (keys (c,), sigma (c,), B (c,), thresholds (c, T - 1)) -> (c, T, runs), in one
+    compiled call."""
 
     def cells(keys: Array, noise_multipliers: Array, batch_sizes: Array, thresholds: Array) -> Array:
-        runs = jnp.arange(first, last, dtype=jnp.uint32)
+        indices = jnp.arange(runs, dtype=jnp.uint32)
         return jax.vmap(simulate, (0, None, 0, 0, 0))(
-            keys, runs, noise_multipliers, batch_sizes, thresholds
+            keys, indices, noise_multipliers, batch_sizes, thresholds
         )
 
     return jax.jit(cells)

@@ -81,10 +81,7 @@ def book_keeping(
         features, labels = batch
         _require_separate_examples(module, unravel, theta.shape, features.shape)
         columns, params = features.T, unravel(theta)
-        taps = {
-            path: jnp.zeros((layer["kernel"].shape[1], len(labels)), theta.dtype)
-            for path, layer in _dense_layers(params).items()
-        }
+        taps = _taps(params, len(labels))
         first: set[str] = set()  # layers that read the features, which all models share
 
         def total(taps: dict[str, Array]) -> tuple[Array, dict[str, Array]]:
@@ -111,18 +108,20 @@ def _require_separate_examples(
     with jax.ensure_compile_time_eval():
         params = unravel(jax.random.normal(jax.random.key(0), size) / 3)
         features = jax.random.normal(jax.random.key(1), shape)
-        taps = {
-            path: jnp.zeros((layer["kernel"].shape[1], shape[0]))
-            for path, layer in _dense_layers(params).items()
-        }
         try:
-            together = _forward(module, params, features.T, taps)[0].T
+            together = _forward(module, params, features.T, _taps(params, shape[0]))[0].T
         except (ValueError, IndexError) as error:
             raise TypeError(f"{type(module).__name__} mixes examples ({error}): use per_example") from None
         alone: Any = jax.vmap(lambda x: module.apply({"params": params}, x))(features)
         same = together.shape == alone.shape and jnp.allclose(together, alone, rtol=1e-4, atol=1e-4)
     if not same:
         raise TypeError(f"{type(module).__name__} mixes examples or rounds them: use per_example")
+
+
+def _taps(params: Any, count: int) -> dict[str, Array]:
+    """Zeros (outputs, B) to add to every dense layer's output: their gradients are its gradients."""
+    kernels = {path: layer["kernel"] for path, layer in _dense_layers(params).items()}
+    return {path: jnp.zeros((kernel.shape[1], count), kernel.dtype) for path, kernel in kernels.items()}
 
 
 def _dense_layers(params: Any, prefix: str = "") -> dict[str, dict[str, Array]]:

@@ -101,12 +101,3 @@ def mu_at(pair: DensityPair, thresholds: ArrayLike) -> Array:
     """mu of the Gaussian curve through the rates at thresholds: what an audit there converges to."""
     rates = error_rates(pair, thresholds)
     return -special.ndtri(rates.false_positive) - special.ndtri(rates.false_negative)
-
-
-def best_gaussian_mu(pair: DensityPair, least_rate: float = 0.0) -> float:
-    """The largest mu over thresholds whose error rates are both at least `least_rate`: the value that
-    the best threshold of an audit with about 1 / least_rate runs claims."""
-    rates = trade_off_curve(pair)
-    seen = (rates.false_positive > least_rate) & (rates.false_negative > least_rate)
-    mu = -special.ndtri(rates.false_positive[seen]) - special.ndtri(rates.false_negative[seen])
-    return float(np.max(mu, initial=0.0))

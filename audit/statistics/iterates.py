@@ -39,6 +39,7 @@ The optimal adversary. For a fixed epsilon the adversary wants the largest D_T =
 """
 
 import functools
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -87,28 +88,22 @@ def laws(process: Process, thresholds: Array, per_deviation: int = _PER_DEVIATIO
     An infinite threshold moves everything one way: Example 1 of the paper.
     """
     validate(process)
-    if _is_separated(process) and np.ptp(thresholds) == 0 and np.all(np.isfinite(thresholds)):
+    if _has_closed_form(process, thresholds):
         lengths = range(1, process.steps + 1)
         return [_closed_form(process._replace(steps=t), thresholds, per_deviation) for t in lengths]
     stepper = _stepper(process, per_deviation)
-    pair = stepper.start()
-    found = [stepper.pair(pair)]
-    for threshold in thresholds:
-        pair = stepper.advance(pair, threshold)
-        found.append(stepper.pair(pair))
-    return found
+    return [stepper.pair(pair) for pair in _follow(stepper, thresholds)]
 
 
 def last_law(process: Process, thresholds: Array, per_deviation: int = _PER_DEVIATION) -> DensityPair:
     """The exact law of theta_T alone."""
     validate(process)
-    if _is_separated(process) and np.ptp(thresholds) == 0 and np.all(np.isfinite(thresholds)):
+    if _has_closed_form(process, thresholds):
         return _closed_form(process, thresholds, per_deviation)
     stepper = _stepper(process, per_deviation)
-    pair = stepper.start()
-    for threshold in thresholds:
-        pair = stepper.advance(pair, threshold)
-    return stepper.pair(pair)
+    for pair in _follow(stepper, thresholds):
+        last = pair
+    return stepper.pair(last)
 
 
 def constant(process: Process, threshold: float) -> Array:
@@ -199,6 +194,15 @@ def _crossing_of_first_step(process: Process, epsilon: float) -> float:
     return 0.5 + process.noise_multiplier**2 * epsilon
 
 
+def _follow(stepper: "_Stepper", thresholds: Array) -> Iterator[Array]:
+    """Densities (2, n) of theta_1 .. theta_T under given thresholds."""
+    pair = stepper.start()
+    yield pair
+    for threshold in thresholds:
+        pair = stepper.advance(pair, threshold)
+        yield pair
+
+
 def _follow_crossings(stepper: "_Stepper", epsilon: float) -> tuple[Array, Array]:
     """(last densities (2, n), thresholds) of the adversary that splits at the crossing with e^epsilon."""
     pair = stepper.start()
@@ -229,6 +233,11 @@ def _crossing(points: NDArray, pair: NDArray, epsilon: float) -> float:
 def _is_separated(process: Process) -> bool:
     """Whether no step goes back across the threshold."""
     return process.steps > 1 and process.batch_size / process.noise_multiplier >= _SEPARATED
+
+
+def _has_closed_form(process: Process, thresholds: Array) -> bool:
+    """Whether nothing recrosses the threshold and it is the same at every step."""
+    return _is_separated(process) and np.ptp(thresholds) == 0 and bool(np.all(np.isfinite(thresholds)))
 
 
 def _closed_form(process: Process, thresholds: Array, per_deviation: int) -> DensityPair:

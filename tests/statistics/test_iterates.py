@@ -229,7 +229,7 @@ def simulated():
 
     keys = jax.random.split(jax.random.key(0), len(CELLS))
     sigmas, sizes = (jnp.array(column, jnp.float32) for column in zip(*CELLS, strict=True))
-    run = landscape.compile_cells(0, 5000)
+    run = landscape.compile_cells(5000)
     return np.asarray(run(keys, sigmas, sizes, jnp.full((len(CELLS), 24), 0.5)))
 
 
