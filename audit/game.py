@@ -69,18 +69,20 @@ def play(
     theta_0 = game.init(root(game.seed, "theta"))
     known = game.init(root(game.seed, "guess")) if game.unknown_initialisation else theta_0
     state = game.adversary.init(root(game.seed, "canary"), known, jnp.float32(game.hyper.clipping_norm))
-    train = ensemble.compile_segment(game.mechanism, game.adversary.craft)
-    score = jax.jit(jax.vmap(game.adversary.score, (None, 0, None)))
-    begin = jax.jit(jax.vmap(lambda key: dpsgd.start(game.mechanism, _first_theta(game, key, theta_0))))
-    segments = ensemble.segments(game.schedule)
     placement = ensemble.Placement.local()
+    train = ensemble.compile_segment(game.mechanism, game.adversary.craft, placement)
+    score = placement.over_runs(game.adversary.score, (None, 0, None))
+    begin = placement.over_runs(
+        lambda key, theta: dpsgd.start(game.mechanism, _first_theta(game, key, theta)), (0, None)
+    )
+    segments = ensemble.segments(game.schedule)
     width = placement.round_up(chunk)  # chunks are padded: one program serves all, on all devices
-    hyper, state, data, segments = placement.everywhere(
-        (jax.tree.map(jnp.float32, game.hyper), state, game.data, segments)
+    hyper, state, data, segments, theta_0, known = placement.everywhere(
+        (jax.tree.map(jnp.float32, game.hyper), state, game.data, segments, theta_0, known)
     )
 
     def first_states(runs: NDArray[np.int64]) -> dpsgd.State:
-        return placement.by_run(begin(_run_keys(root(game.seed, "theta"), runs)))
+        return begin(placement.by_run(_run_keys(root(game.seed, "theta"), runs)), theta_0)
 
     def arguments(runs: NDArray[np.int64], states: dpsgd.State, part: dpsgd.Schedule) -> tuple:
         by_run = (jnp.float32(presence(runs)), _run_keys(root(game.seed, "noise"), runs))
@@ -103,6 +105,34 @@ def play(
             scores = np.asarray(score(state, states.theta, known), np.float64)[:size]
             _require_finite(scores, first)
             yield Scores(first, scores, presence(runs)[:size])
+
+
+def canary_norms(game: Game, runs: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The norms (runs, steps) of what the adversary crafts, before clipping, at the model that each step
+    starts from; every run is in, and draws its own theta_0, canary and noise (Figure 8)."""
+
+    def one(hyper: dpsgd.Hyperparameters, data: tuple, schedule: dpsgd.Schedule, run: Array) -> Array:
+        keys = [jax.random.fold_in(root(game.seed, name), run) for name in ("theta", "canary", "noise")]
+        theta_0 = game.init(keys[0])
+        state = game.adversary.init(keys[1], theta_0, jnp.asarray(hyper.clipping_norm))
+
+        def craft(step: Array, theta: Array) -> Array:
+            return game.adversary.craft(state, step, theta)
+
+        first = dpsgd.start(game.mechanism, theta_0)
+        present = jnp.float32(1)
+        return dpsgd.traced_segment(
+            game.mechanism, hyper, first, data, schedule, craft, present, keys[2]
+        )[1]
+
+    placement = ensemble.Placement.local()
+    hyper, data, schedule = placement.everywhere(
+        (jax.tree.map(jnp.float32, game.hyper), game.data, game.schedule)
+    )
+    full = np.resize(runs, placement.round_up(len(runs)))
+    run = placement.over_runs(one, (None, None, None, 0))
+    norms = run(hyper, data, schedule, placement.by_run(jnp.asarray(full, jnp.uint32)))
+    return np.asarray(norms, np.float64)[: len(runs)]
 
 
 def _first_theta(game: Game, key: Array, theta_0: Array) -> Array:

@@ -1,29 +1,38 @@
 """From a config to an audit: builds the game, trains the runs that the store lacks, bounds the scores."""
 
 import dataclasses
+import itertools
 import platform
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import Array
+from numpy.typing import NDArray
 from tqdm import tqdm
 
-from audit import game
+from audit import game, processes
 from audit.adversaries import biased, flipped, sphere
 from audit.adversaries.base import Adversary
 from audit.errors import require
-from audit.mechanism import clipping, dpsgd, ensemble, unfolding
+from audit.mechanism import clipping, dpsgd, ensemble, precision, unfolding
 from audit.store import Store
+from models.alexnet import ALEXNET
 from models.base import Model
 from models.convnet import convnet
 from models.datasets import Dataset, load_cifar10, load_housing
 from models.fcnn import fcnn
+from models.features import Body, frozen_features
+from models.head import head
+from models.mobilenet import MOBILENET_V2
+from models.resnet import resnet18
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +53,7 @@ class Setting:
     periodicity: int = 1
     optimizer: str = "sgd"
     clipping: str = "book_keeping"
+    precision: str = "float32"
     unknown_initialisation: bool = False
     seed: int = 0
 
@@ -55,7 +65,7 @@ class Setting:
 
 class Task(NamedTuple):
     """A model, its data, the paper's hyperparameters (Table 2) and the clipping strategies it can take,
-    the fastest first."""
+    the fastest first. `load` takes a data file, a TFDS folder, a frozen body's weights and input size."""
 
     model: Callable[[Dataset], Model]
     load: Callable[..., Dataset]
@@ -92,9 +102,39 @@ OPTIMIZERS: dict[str, Callable[[Array], optax.GradientTransformation]] = {
 }
 CLIPPING: dict[str, Callable[[Model], clipping.ClippedSum]] = {
     "book_keeping": lambda m: clipping.book_keeping(m.module, m.unravel, m.criterion),
-    "unfolded": lambda m: unfolding.unfolded_book_keeping(m.module, m.unravel, m.criterion),
+    "unfolded": lambda m: unfolding.unfolded_book_keeping(
+        m.module, m.unravel, m.criterion, unfolding.block_bytes()
+    ),
     "per_example": lambda m: clipping.per_example(m.loss),
 }
+
+
+PRECISIONS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
+    "float32": lambda function: function,
+    "tf32": lambda function: precision.with_operands(function, precision.TF32),
+    "bf16": lambda function: precision.with_operands(function, precision.BF16),
+}
+
+
+def _trained_whole(load: Callable[..., Dataset]) -> Callable[..., Dataset]:
+    """The loader of a model that has no frozen body."""
+
+    def loaded(*, weights: str | None = None, input_size: int | None = None, **named: Any) -> Dataset:
+        message = "--weights and --input_size are for a frozen body: drop them, or name a model with a head"
+        require(weights is None and input_size is None, message)
+        return load(**named)
+
+    return loaded
+
+
+def _head_task(body: Body) -> Task:
+    """The last layer on a frozen body's features of CIFAR-10 (Remark 2)."""
+
+    def load(*, file: str | None = None, tfds_dir: str | None = None, **named: Any) -> Dataset:
+        return frozen_features(body, partial(load_cifar10, file=file, tfds_dir=tfds_dir), **named)
+
+    strategies = ("book_keeping", "per_example")
+    return Task(lambda data: head(body.n_features), load, 10, 0.01, 128, strategies)
 
 
 def _load_cifar10(*, file: str | None, tfds_dir: str | None) -> Dataset:
@@ -106,13 +146,20 @@ def _load_cifar10(*, file: str | None, tfds_dir: str | None) -> Dataset:
 TASKS: dict[str, Task] = {
     "fcnn": Task(
         lambda data: fcnn(data.features.shape[1]),
-        load_housing,
+        _trained_whole(load_housing),
         2,
         0.1,
         400,
         ("book_keeping", "unfolded", "per_example"),
     ),
-    "convnet": Task(lambda data: convnet(), _load_cifar10, 10, 0.01, 128, ("unfolded", "per_example")),
+    "convnet": Task(
+        lambda data: convnet(), _trained_whole(_load_cifar10), 10, 0.01, 128, ("unfolded", "per_example")
+    ),
+    "resnet18": Task(
+        lambda data: resnet18(), _trained_whole(_load_cifar10), 10, 0.01, 128, ("unfolded", "per_example")
+    ),
+    "mobilenet_head": _head_task(MOBILENET_V2),
+    "alexnet_head": _head_task(ALEXNET),
 }
 
 
@@ -143,7 +190,8 @@ def validate(setting: Setting, runs: int) -> None:
     """Raises InputError for a value out of range; what needs the data is checked in `build`."""
     task = TASKS[setting.model]
     for name, choices in (
-        ("adversary", tuple(ADVERSARIES)), ("optimizer", tuple(OPTIMIZERS)), ("clipping", task.clipping)
+        ("adversary", tuple(ADVERSARIES)), ("optimizer", tuple(OPTIMIZERS)), ("clipping", task.clipping),
+        ("precision", tuple(PRECISIONS)),
     ):  # fmt: skip
         value = getattr(setting, name)
         known = f"choose one of {', '.join(choices)}"
@@ -180,17 +228,19 @@ def build(setting: Setting, dataset: Dataset) -> game.Game:
     batches = dpsgd.fixed_shuffle(
         game.root(setting.seed, "batches"), n_examples, setting.batch_size, setting.steps
     )
+    in_precision = PRECISIONS[setting.precision]
     parts = Parts(
         setting,
         model,
-        dpsgd.Mechanism(CLIPPING[setting.clipping](model), OPTIMIZERS[setting.optimizer]),
+        dpsgd.Mechanism(in_precision(CLIPPING[setting.clipping](model)), OPTIMIZERS[setting.optimizer]),
         dpsgd.Hyperparameters(setting.learning_rate, setting.clipping_norm, setting.noise_multiplier),
         (jnp.asarray(dataset.features), jnp.asarray(dataset.labels)),
         batches,
     )
+    adversary = ADVERSARIES[setting.adversary](parts)
     return game.Game(
         parts.mechanism,
-        ADVERSARIES[setting.adversary](parts),
+        adversary._replace(craft=in_precision(adversary.craft)),
         model.init,
         parts.data,
         parts.hyper,
@@ -205,37 +255,99 @@ def open_store(out: Path, setting: Setting, dataset: Dataset) -> Store:
     return Store(out, {**dataclasses.asdict(setting), "data_sha256": dataset.checksum})
 
 
-def train(table: game.Game, store: Store, runs: int, chunk: int) -> Trained:
+def train(table: game.Game, store: Store | None, runs: int, chunk: int) -> Trained | None:
     """Trains the runs that the store lacks, chunk by chunk (0: chosen by size), and reads all back.
 
-    Where memory runs out the chunk is halved, which is said on stderr, and training goes on.
+    Of several processes each trains every n-th chunk. Process 0 alone has a store, keeps the scores and
+    gets the result; the others give and get None. Where memory runs out anywhere the chunk is halved
+    everywhere, which is said on stderr, and training goes on.
     """
-    missing = store.missing(runs)
+    missing = _missing(store, runs)
     if not missing:
-        return Trained(store.load(runs), 0, 0.0, 0)
+        return None if store is None else Trained(store.load(runs), 0, 0.0, 0)
     count = sum(stop - start for start, stop in missing)
-    theta_0, batch_size = table.init(jax.random.key(0)), table.schedule.batches.shape[1]
-    bytes_per_run = ensemble.bytes_per_run(table.mechanism, theta_0, table.data, batch_size)
-    size = min(chunk, runs) if chunk else ensemble.chunk_size(runs, bytes_per_run)
+    size = _agreed_chunk(table, runs, chunk)
     clock = _Clock()
     layout = "{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total} runs [{elapsed}<{remaining}, {rate_fmt}]"
-    with tqdm(total=count, unit="runs", desc="training", bar_format=layout) as bar:
+    options = {"total": count, "unit": "runs", "desc": "training", "bar_format": layout}
+    with tqdm(**options, disable=store is None) as bar:
 
         def advanced(finished: int, steps: int) -> None:
             clock.advance(finished * steps)
-            bar.update(finished * steps / len(table.schedule.mask))
+            trained = jax.process_count() * finished * steps / len(table.schedule.mask)
+            bar.update(min(trained, count - bar.n))
 
         while missing:
-            try:
-                for scores in game.play(table, missing, size, advanced):
-                    store.save(scores)
-            except jax.errors.JaxRuntimeError as error:
-                if "RESOURCE_EXHAUSTED" not in str(error) or size == 1:
-                    raise
+            if not _train_chunks(table, store, _chunks(missing, size), size, advanced):
+                require(size > 1, "out of memory with one run at a time: lower --batch_size")
                 size //= 2
-                print(f"out of memory: going on with chunks of {size} runs", file=sys.stderr)
-            missing = store.missing(runs)
-    return Trained(store.load(runs), count, clock.seconds(), size)
+                if store is not None:
+                    print(f"out of memory: going on with chunks of {size} runs", file=sys.stderr)
+            missing = _missing(store, runs)
+    return None if store is None else Trained(store.load(runs), count, clock.seconds(), size)
+
+
+def _missing(store: Store | None, runs: int) -> list[tuple[int, int]]:
+    """What process 0's store lacks, known to all processes."""
+    own = store.missing(runs) if store is not None else []
+    flat = processes.from_first(np.array(own, np.int64).reshape(-1))
+    return [(int(start), int(stop)) for start, stop in flat.reshape(-1, 2)]
+
+
+def _agreed_chunk(table: game.Game, runs: int, chunk: int) -> int:
+    """Runs a chunk, where none is asked for as many as the smallest machine holds."""
+    if chunk:
+        return min(chunk, runs)
+    theta_0, batch_size = table.init(jax.random.key(0)), table.schedule.batches.shape[1]
+    bytes_per_run = ensemble.bytes_per_run(table.mechanism, theta_0, table.data, batch_size)
+    own = ensemble.chunk_size(-(-runs // jax.process_count()), bytes_per_run)
+    return int(processes.gather(np.array([own])).min())
+
+
+def _chunks(missing: list[tuple[int, int]], size: int) -> list[tuple[int, int]]:
+    """The ranges [start, stop) cut into chunks of at most `size` runs."""
+    return [(i, min(i + size, stop)) for start, stop in missing for i in range(start, stop, size)]
+
+
+def _train_chunks(
+    table: game.Game,
+    store: Store | None,
+    chunks: list[tuple[int, int]],
+    size: int,
+    advanced: Callable[[int, int], object],
+) -> bool:
+    """Trains one chunk a process at a time and keeps what all give; False where one lacks memory."""
+    count, index = jax.process_count(), jax.process_index()
+    played = _play(table, chunks[index::count], size, advanced)
+    for i in range(0, len(chunks), count):
+        rows = processes.gather(_next_row(played, size))
+        for (first, stop), row in zip(chunks[i : i + count], rows, strict=False):
+            if store is not None and not row[-1]:
+                store.save(game.Scores(first, row[: stop - first], game.presence(np.arange(first, stop))))
+        if rows[:, -1].any():
+            return False
+    return True
+
+
+def _play(
+    table: game.Game, own: list[tuple[int, int]], size: int, advanced: Callable[[int, int], object]
+) -> Iterator[game.Scores]:
+    """`game.play`, from the first chunk on; nothing where this process has none."""
+    if own:
+        yield from game.play(table, own, size, advanced)
+
+
+def _next_row(played: Iterator[game.Scores], size: int) -> NDArray[np.float64]:
+    """The next chunk's scores (size,), then whether memory ran out."""
+    row = np.zeros(size + 1)
+    try:
+        for chunk in itertools.islice(played, 1):
+            row[: len(chunk.scores)] = chunk.scores
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        row[-1] = True
+    return row
 
 
 class _Clock:

@@ -51,10 +51,14 @@ def _complain(message: str, status: int) -> int:
 
 
 def prepare_jax() -> None:
-    """Full float32 products, and a persistent compilation cache in a folder that only the user can read."""
+    """Full float32 products; on a CPU one device a core, each of which trains its own runs; and a
+    persistent compilation cache in a folder that only the user can read."""
     import jax
 
     logging.getLogger("jax").setLevel(logging.WARNING)
+    os.environ["XLA_FLAGS"] = f"--xla_cpu_multi_thread_eigen=false {os.environ.get('XLA_FLAGS', '')}"
+    if "xla_force_host_platform_device_count" not in os.environ["XLA_FLAGS"]:
+        jax.config.update("jax_num_cpu_devices", len(os.sched_getaffinity(0)))
     jax.config.update("jax_default_matmul_precision", "float32")
 
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

@@ -2,7 +2,7 @@
 
 import io
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib
 
@@ -34,6 +34,14 @@ _LABELS = {
 }
 
 
+class Series(NamedTuple):
+    """Points of one method: x (n,), and epsilon (n, seeds)."""
+
+    label: str
+    x: Sequence[float]
+    epsilon: Sequence[Sequence[float]]
+
+
 def audit_figure(
     scores_in: NDArray[np.float64],
     scores_out: NDArray[np.float64],
@@ -49,6 +57,50 @@ def audit_figure(
         _draw_trade_off(axes[0, 1], scores_in, scores_out, certified, mu_upper_bound)
         _draw_bounds(axes[1, 0], bounds, upper_bound)
         _draw_profile(axes[1, 1], certified, mu_upper_bound)
+        return png(figure)
+
+
+def panel_figure(
+    series: Sequence[Series],
+    xlabel: str,
+    title: str,
+    delta: float,
+    upper: tuple[Sequence[float], Sequence[float]],
+) -> bytes:
+    """Lower bounds along x, with the range over seeds, and the upper bound (x, epsilon), as PNG bytes."""
+    looks = zip((OUT, IN, BOUND, "#CC79A7"), "os^D", ("-", "--", "-.", (0, (5, 1))), strict=True)
+    with plt.rc_context(STYLE):
+        figure, axis = plt.subplots(figsize=(5.4, 3.6))
+        axis.plot(*upper, color=UPPER, ls=":", marker="_", ms=12, label="upper bound")
+        for i, (one, (color, marker, dash)) in enumerate(zip(series, looks, strict=False)):
+            values = np.asarray(one.epsilon, np.float64)
+            mean = values.mean(1)
+            ends = np.abs(np.stack([values.min(1), values.max(1)]) - mean)
+            x = np.asarray(one.x) * (1 + 0.03 * i)
+            axis.errorbar(x, mean, ends, color=color, ls=dash, marker=marker, capsize=3, label=one.label)
+        axis.set(xlabel=xlabel, ylabel=f"epsilon at delta {delta:g}", title=title, ylim=(0, None))
+        axis.set_xticks(list(upper[0]), [f"{value:g}" for value in upper[0]])
+        axis.set_ylim(top=axis.get_ylim()[1] * 1.1)
+        axis.legend(loc="best")
+        return png(figure)
+
+
+def norms_figure(norms: dict[str, NDArray[np.float64]], clipping_norm: float) -> bytes:
+    """Mean +- 2 standard deviations of norms (runs, steps) by model (hidden-state paper, Figure 8)."""
+    with plt.rc_context(STYLE):
+        figure, axis = plt.subplots(figsize=(6, 3.6))
+        styles = zip((IN, OUT, BOUND, "#CC79A7", "#E69F00"), ("-", "--", "-.", (0, (5, 1)), ":"), strict=True)
+        for (model, values), (color, dash) in zip(norms.items(), styles, strict=False):
+            mean, spread = values.mean(0), 2 * values.std(0, ddof=1)
+            steps = np.arange(values.shape[1])
+            axis.plot(steps, mean, color=color, ls=dash, label=f"{model} ({len(values)} runs)")
+            low, high = np.maximum(mean - spread, 0), mean + spread
+            axis.fill_between(steps, low, high, color=color, alpha=0.2, lw=0)
+        axis.axhline(clipping_norm, color=UPPER, ls=":", lw=1)
+        axis.annotate("C", (0, clipping_norm), xycoords=("axes fraction", "data"), ha="left", va="bottom")
+        axis.set(xlabel="step", ylabel="norm of the canary's gradient", ylim=(0, None))
+        axis.set_title("L's canary before clipping: mean and 2 standard deviations")
+        axis.legend()
         return png(figure)
 
 

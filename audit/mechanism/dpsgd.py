@@ -90,16 +90,31 @@ def segment(
 
     What `craft` returns is clipped here, so nothing that is inserted leaves the sensitivity bound.
     """
+    return traced_segment(mechanism, hyper, state, data, schedule, craft, presence, run_key)[0]
 
-    def advance(state: State, now: tuple[Array, Array]) -> tuple[State, None]:
+
+def traced_segment(
+    mechanism: Mechanism,
+    hyper: Hyperparameters,
+    state: State,
+    data: Batch,
+    schedule: Schedule,
+    craft: Craft,
+    presence: Array,
+    run_key: Array,
+) -> tuple[State, Array]:
+    """`segment`, and the norms (steps,) of what was crafted, before clipping, inserted or not."""
+
+    def advance(state: State, now: tuple[Array, Array]) -> tuple[State, Array]:
         indices, insert = now
-        crafted = clip(craft(state.step, state.theta), jnp.asarray(hyper.clipping_norm))
+        crafted = craft(state.step, state.theta)
+        clipped = clip(crafted, jnp.asarray(hyper.clipping_norm))
         batch = (data[0][indices], data[1][indices])
         noise_key = jax.random.fold_in(run_key, state.step)
-        inserted = presence * insert * crafted
-        return step(mechanism, hyper, state, batch, inserted, noise_key), None
+        inserted = presence * insert * clipped
+        return step(mechanism, hyper, state, batch, inserted, noise_key), jnp.linalg.norm(crafted)
 
-    return jax.lax.scan(advance, state, schedule)[0]
+    return jax.lax.scan(advance, state, schedule)
 
 
 class Trajectory(NamedTuple):

@@ -1,6 +1,6 @@
 """Many runs at once: chunks that fit memory and cache, trained in segments, on all local devices.
 
-A chunk is one call of `jit(vmap(segment))` a segment. Runs of a chunk share the data and the
+A chunk is one call of the mapped and compiled segment a segment. Runs of a chunk share the data and the
 mini-batches, so that the first layer of all models is one matrix product. Runs are spread over the
 local devices and never talk to each other; what they share is copied to each device.
 """
@@ -14,19 +14,54 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from audit.mechanism import dpsgd
 
-_CPU_BYTES = 256 << 20  # what a chunk's step may write on a CPU; larger chunks fall out of cache
+_CPU_BYTES = 128 << 20  # what a chunk's step may write on a core; larger chunks fall out of cache
 _MEMORY_SHARE = 0.25  # of the memory, at most, for a chunk's step
 _LARGEST_CHUNK = 8192
+_BY_RUN, _EVERYWHERE = PartitionSpec("runs"), PartitionSpec()
 _LEAST_CHUNK = 4  # where memory allows: models of a chunk share what depends on the data alone
 _SEGMENT_STEPS = 250
 
 
+class Placement(NamedTuple):
+    """Where arrays live: by run over a mesh of devices, or copied to each."""
+
+    mesh: Mesh
+
+    @classmethod
+    def local(cls) -> "Placement":
+        """All devices of this process."""
+        return cls(Mesh(np.array(jax.local_devices()), ("runs",), axis_types=(AxisType.Auto,)))
+
+    def round_up(self, runs: int) -> int:
+        """The least multiple of the number of devices that is at least `runs`."""
+        return -(-runs // self.mesh.size) * self.mesh.size
+
+    def by_run(self, tree: Any) -> Any:
+        """Arrays with a leading axis of runs, which the number of devices must divide, spread."""
+        return jax.device_put(tree, NamedSharding(self.mesh, _BY_RUN))
+
+    def everywhere(self, tree: Any) -> Any:
+        """Arrays copied to each device."""
+        return jax.device_put(tree, NamedSharding(self.mesh, _EVERYWHERE))
+
+    def over_runs(
+        self, one: Callable[..., Any], axes: tuple[int | None, ...], donated: tuple[int, ...] = ()
+    ) -> jax.stages.Wrapped:
+        """A function of one run, mapped over the leading axis of the arguments whose axis is 0 and
+        compiled; every device maps its own runs, and nothing passes between devices."""
+        specs = tuple(_EVERYWHERE if axis is None else _BY_RUN for axis in axes)
+        mapped = jax.shard_map(
+            jax.vmap(one, axes), mesh=self.mesh, in_specs=specs, out_specs=_BY_RUN, check_vma=False
+        )
+        return jax.jit(mapped, donate_argnums=donated)
+
+
 def compile_segment(
-    mechanism: dpsgd.Mechanism, craft: Callable[[Any, Array, Array], Array]
+    mechanism: dpsgd.Mechanism, craft: Callable[[Any, Array, Array], Array], placement: Placement
 ) -> jax.stages.Wrapped:
     """The compiled segment of a chunk of runs:
 
@@ -49,30 +84,7 @@ def compile_segment(
 
         return dpsgd.segment(mechanism, hyper, state, data, schedule, bound, presence, run_key)
 
-    return jax.jit(jax.vmap(one, (None, 0, None, None, None, 0, 0)), donate_argnums=1)
-
-
-class Placement(NamedTuple):
-    """Where arrays live: by run over a mesh of devices, or copied to each."""
-
-    mesh: Mesh
-
-    @classmethod
-    def local(cls) -> "Placement":
-        """All devices of this process."""
-        return cls(Mesh(np.array(jax.local_devices()), ("runs",)))
-
-    def round_up(self, runs: int) -> int:
-        """The least multiple of the number of devices that is at least `runs`."""
-        return -(-runs // self.mesh.size) * self.mesh.size
-
-    def by_run(self, tree: Any) -> Any:
-        """Arrays with a leading axis of runs, which the number of devices must divide, spread."""
-        return jax.device_put(tree, NamedSharding(self.mesh, PartitionSpec("runs")))
-
-    def everywhere(self, tree: Any) -> Any:
-        """Arrays copied to each device."""
-        return jax.device_put(tree, NamedSharding(self.mesh, PartitionSpec()))
+    return placement.over_runs(one, (None, 0, None, None, None, 0, 0), donated=(1,))
 
 
 def segments(schedule: dpsgd.Schedule) -> list[dpsgd.Schedule]:
@@ -86,15 +98,16 @@ def segments(schedule: dpsgd.Schedule) -> list[dpsgd.Schedule]:
 
 
 def chunk_size(runs: int, bytes_per_run: int) -> int:
-    """Runs a chunk: as many as cache (CPU, but at least 4) or memory (GPU) hold, in chunks of equal size."""
-    device = jax.local_devices()[0]
-    if device.platform == "cpu":
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    """Runs a chunk: as many as cache (CPU, but at least 4) or memory (GPU) hold on every local device, in
+    chunks of equal size."""
+    devices = jax.local_devices()
+    if devices[0].platform == "cpu":
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / len(devices)
         budget = min(max(_CPU_BYTES, _LEAST_CHUNK * bytes_per_run), _MEMORY_SHARE * memory)
     else:
-        budget = _MEMORY_SHARE * (device.memory_stats() or {}).get("bytes_limit", 4 << 30)
-    largest = int(min(max(budget // max(bytes_per_run, 1), 1), _LARGEST_CHUNK, runs))
-    return math.ceil(runs / math.ceil(runs / largest))
+        budget = _MEMORY_SHARE * (devices[0].memory_stats() or {}).get("bytes_limit", 4 << 30)
+    each = int(min(max(budget // max(bytes_per_run, 1), 1), _LARGEST_CHUNK))
+    return math.ceil(runs / math.ceil(runs / (each * len(devices))))
 
 
 def bytes_per_run(

@@ -1,18 +1,14 @@
-"""Book-keeping for dense layers and convolutions: per-example norms from one backward pass.
+"""Book-keeping layer by layer: per-example norms from one backward pass over a block of examples.
 
-A layer is linear in its kernel: it multiplies each of L rows of K numbers (a convolution's patches; a
-dense layer's input is one row) with the kernel (K, O) and adds the bias. From the rows a (B, L, K) and
-the output gradients g (B, L, O) of all examples,
-
-    L = 1                 ||gradient||^2 = ||g||^2 (||a||^2 + 1), the sum one product of a and scaled g
-    K O below L (K + O)   the gradient per example, a^T g (B, K, O), is formed, measured and summed
-    else                  the Gram form, sum over l, m of (a_l . a_m)(g_l . g_m), and one product
-
-Examples come first here; `clipping.book_keeping` has them last and is faster for narrow dense networks.
+The layers are those of `layers`. What they keep of a block fits a processor's cache, and no more than a
+block is ever held: that bounds the memory of deep networks too. `clipping.book_keeping` is faster for
+narrow dense networks.
 """
 
+import math
+import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -20,136 +16,145 @@ import jax.numpy as jnp
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from audit.mechanism.clipping import Batch, ClippedSum, Criterion, scale_to_norm
+from audit.mechanism import layers
+from audit.mechanism.clipping import Batch, ClippedSum, Criterion, Loss, per_example, scale_to_norm
+
+_CPU_BLOCK = 5 << 20  # about two cores' second-level caches: the best of 1 to 40 MiB for the ConvNet
+_ACCELERATOR_BLOCK = 1 << 30
 
 
-@runtime_checkable
-class Unfolds(Protocol):
-    """A Flax module whose output (..., *output_shape(x)) is unfold(x) (..., L, K) times its kernel,
-    reshaped to (K, O), plus its bias (O,)."""
-
-    def unfold(self, x: Array) -> Array: ...
-
-    def output_shape(self, x: Array) -> tuple[int, ...]: ...
+class UnknownLayer(TypeError):
+    """A parameter that belongs to no layer of `layers`, or to one that is called twice."""
 
 
-class _Layer(NamedTuple):
-    """A layer's rows (B, L, K) and output gradients (B, L, O)."""
-
-    rows: Array
-    gradients: Array
+_Pass = tuple[Array, dict[str, Array], dict[str, Array]]  # logits; by layer: what it kept, its output
 
 
 def unfolded_book_keeping(
-    module: nn.Module, unravel: Callable[[Array], Any], criterion: Criterion
+    module: nn.Module, unravel: Callable[[Array], Any], criterion: Criterion, block_bytes: int
 ) -> ClippedSum:
-    """The clipped sum (see `clipping`) of modules of flax.linen.Dense, modules that unfold, and functions
-    that take examples on leading axes.
+    """The clipped sum (see `clipping`) of modules of the layers of `layers` and any functions between them.
 
-    module.apply({"params": unravel(theta)}, x (B, ...)) gives logits (B, outputs). Raises TypeError where
-    a parameter does not belong to exactly one call of such a layer.
+    module.apply({"params": unravel(theta)}, x) gives one example's logits, and criterion(logits, label)
+    its loss. block_bytes bounds what the layers of one model keep of a block of examples: their inputs,
+    unfolded, and their output gradients. Raises UnknownLayer where a parameter does not belong to exactly
+    one call of such a layer.
     """
 
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
-        features, labels = batch
         params = unravel(theta)
+        _, saved, outputs = jax.eval_shape(lambda x: _apply(module, params, x, {}), batch[0][0])
+        bytes_per_example = sum(s.size * s.dtype.itemsize for s in jax.tree.leaves((saved, outputs)))
+        shapes = {path: s.shape for path, s in outputs.items()}
 
-        def total(taps: dict[str, Array]) -> tuple[Array, dict[str, Array]]:
-            logits, rows = _forward(module, params, features, taps)
-            return jnp.sum(jax.vmap(criterion)(logits, labels)), rows
+        def add(total: Any, block: tuple[Array, Array, Array]) -> tuple[Any, None]:
+            one = _block_sum(module, params, criterion, shapes, block, clipping_norm)
+            return jax.tree.map(jnp.add, total, one), None
 
-        shapes = jax.eval_shape(lambda: _tap_shapes(module, params, features))
-        taps = {path: jnp.zeros(shape.shape, theta.dtype) for path, shape in shapes.items()}
-        gradients, rows = jax.grad(total, has_aux=True)(taps)
-        layers = {path: _Layer(rows[path], gradients[path]) for path in taps}
-        squares = jnp.zeros(len(labels), theta.dtype)
-        sums = {}
-        for path, layer in layers.items():
-            square, sums[path] = _measure(layer)
-            squares = squares + square
-        scales = scale_to_norm(squares, clipping_norm)
-        flat = {path: contract(scales) for path, contract in sums.items()}
-        return ravel_pytree(_like(params, flat))[0]
+        blocks = _cut(batch, max(1, block_bytes // bytes_per_example))
+        return ravel_pytree(jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params), blocks)[0])[0]
 
     return clipped_sum
 
 
-def _measure(layer: _Layer) -> tuple[Array, Callable[[Array], dict[str, Array]]]:
-    """(squared norms (B,), scales (B,) -> the layer's clipped sum)."""
-    rows, gradients = layer
-    length, k, o = rows.shape[1], rows.shape[2], gradients.shape[2]
-    bias = jnp.sum(gradients, axis=1)
-    bias_square = jnp.sum(bias**2, axis=1)
+def unfolded_or_per_example(
+    module: nn.Module, unravel: Callable[[Array], Any], criterion: Criterion, loss: Loss, block_bytes: int
+) -> ClippedSum:
+    """unfolded_book_keeping where it knows all layers; else per_example, with a warning that says why."""
+    fast = unfolded_book_keeping(module, unravel, criterion, block_bytes)
 
-    def contract(scales: Array) -> dict[str, Array]:
-        scaled = gradients * scales[:, None, None]
-        kernel = jnp.einsum("blk,blo->ko", rows, scaled)
-        return {"kernel": kernel, "bias": scales @ bias}
+    def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
+        try:
+            return fast(theta, batch, clipping_norm)
+        except UnknownLayer as error:
+            warnings.warn(f"{error}, which is slower and takes a gradient an example in memory", stacklevel=2)
+            return per_example(loss)(theta, batch, clipping_norm)
 
-    if length == 1:
-        return jnp.sum(rows**2, axis=(1, 2)) * bias_square + bias_square, contract
-    if k * o < length * (k + o):
-        each = jnp.einsum("blk,blo->bko", rows, gradients)
-
-        def contract_each(scales: Array) -> dict[str, Array]:
-            return {"kernel": jnp.tensordot(scales, each, 1), "bias": scales @ bias}
-
-        return jnp.sum(each**2, axis=(1, 2)) + bias_square, contract_each
-    gram = jnp.einsum("blk,bmk->blm", rows, rows) * jnp.einsum("blo,bmo->blm", gradients, gradients)
-    return jnp.sum(gram, axis=(1, 2)) + bias_square, contract
+    return clipped_sum
 
 
-def _tap_shapes(module: nn.Module, params: Any, features: Array) -> dict[str, Array]:
-    """Arrays of the shapes of all layers' products (B, L, O)."""
-    shapes: dict[str, Array] = {}
-    _run(module, params, features, lambda path, product: shapes.setdefault(path, product))
-    return shapes
+def block_bytes() -> int:
+    """What a block of examples of one model should keep on this machine's devices."""
+    return _CPU_BLOCK if jax.local_devices()[0].platform == "cpu" else _ACCELERATOR_BLOCK
 
 
-def _forward(
-    module: nn.Module, params: Any, features: Array, taps: dict[str, Array]
-) -> tuple[Array, dict[str, Array]]:
-    """(logits (B, outputs), every layer's rows), the taps added to the layers' products."""
-    return _run(module, params, features, lambda path, product: product + taps[path])
+def _cut(batch: Batch, most: int) -> tuple[Array, Array, Array]:
+    """Features, labels and weights in blocks (n, b, ...) of one size, at most `most`; the last is filled
+    up with examples of weight 0."""
+    count = len(batch[1])
+    blocks = math.ceil(count / most)
+    size = math.ceil(count / blocks)
+
+    def cut(part: Array) -> Array:
+        full = jnp.pad(part, ((0, blocks * size - count), *((0, 0),) * (part.ndim - 1)))
+        return full.reshape(blocks, size, *part.shape[1:])
+
+    return cut(batch[0]), cut(batch[1]), cut(jnp.ones(count))
 
 
-def _run(
-    module: nn.Module, params: Any, features: Array, change: Callable[[str, Array], Array]
-) -> tuple[Array, dict[str, Array]]:
-    """(logits, rows) with every layer's product (B, L, O) replaced by change(path, product)."""
-    rows: dict[str, Array] = {}
+def _block_sum(
+    module: nn.Module,
+    params: Any,
+    criterion: Criterion,
+    shapes: dict[str, tuple[int, ...]],
+    block: tuple[Array, Array, Array],
+    clipping_norm: Array,
+) -> Any:
+    """The clipped sum of a block of features, labels and weights, in the shape of the parameter tree."""
+    features, labels, weights = block
 
-    def intercept(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
-        layer: Any = context.module
-        unfolds = isinstance(layer, Unfolds)
-        if context.method_name != "__call__" or not (unfolds or isinstance(layer, nn.Dense)):
-            return call(*args, **kwargs)
+    def one(x: Array, label: Array, taps: dict[str, Array]) -> tuple[Array, dict[str, Array]]:
+        logits, saved, _ = _apply(module, params, x, taps)
+        return criterion(logits, label), saved
+
+    def total(taps: dict[str, Array]) -> tuple[Array, dict[str, Array]]:
+        losses, saved = jax.vmap(one)(features, labels, taps)
+        return jnp.sum(losses), saved
+
+    taps = {path: jnp.zeros((len(labels), *shape)) for path, shape in shapes.items()}
+    gradients, saved = jax.grad(total, has_aux=True)(taps)
+    own = _by_module(params)
+    measures = {path: layers.measure(set(own[path]), saved[path], gradients[path]) for path in shapes}
+    squares = sum((m.squares for m in measures.values()), jnp.zeros(len(labels)))
+    scales = weights * scale_to_norm(squares, clipping_norm)
+    sums = {path: m.contract(scales) for path, m in measures.items()}
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: sums[_module(path)][path[-1].key].reshape(leaf.shape), params
+    )
+
+
+def _apply(module: nn.Module, params: Any, x: Array, taps: dict[str, Array]) -> _Pass:
+    """One example's pass, with the taps (O, L) added to the layers' outputs."""
+    saved: dict[str, Array] = {}
+    outputs: dict[str, Array] = {}
+
+    def intercept(method: Any, args: Any, kwargs: Any, context: Any) -> Any:
+        layer = context.module
+        call = layers.call(layer, args[0]) if context.method_name == "__call__" else None
+        if call is None:
+            return method(*args, **kwargs)
         path = "/".join(layer.path)
-        if path in rows:
-            raise TypeError(f"layer {path} is called twice: use per_example")
-        x = args[0]
-        rows[path] = layer.unfold(x) if unfolds else x[:, None, :]
-        shape = layer.output_shape(x) if unfolds else (layer.features,)
-        own = layer.variables["params"]
-        kernel = own["kernel"].reshape(-1, own["kernel"].shape[-1])
-        product = change(path, rows[path] @ kernel + own["bias"])
-        return product.reshape(len(x), *shape)
+        if path in saved:
+            raise UnknownLayer(f"layer {path} is called twice: use per_example")
+        saved[path], outputs[path] = call.saved, call.columns()
+        return call.add(taps[path]) if taps else call.output
 
     with nn.intercept_methods(intercept):
-        logits: Any = module.apply({"params": params}, features)
-    found, held = set(rows), {_parent(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)}
-    if found != held:
-        raise TypeError(f"parameters of {sorted(held - found)} are no layer's that unfolds: use per_example")
-    return logits, rows
+        logits: Any = module.apply({"params": params}, x)
+    unknown = set(_by_module(params)) - set(saved)
+    if unknown:
+        raise UnknownLayer(f"parameters of {sorted(unknown)} are no known layer's: use per_example")
+    return logits, saved, outputs
 
 
-def _parent(path: Any) -> str:
+def _by_module(params: Any) -> dict[str, list[str]]:
+    """The names of every module's own parameters."""
+    own: dict[str, list[str]] = {}
+    for path, _ in jax.tree_util.tree_leaves_with_path(params):
+        own.setdefault(_module(path), []).append(path[-1].key)
+    return own
+
+
+def _module(path: Any) -> str:
     """The module of a parameter's path."""
     return "/".join(entry.key for entry in path[:-1])
-
-
-def _like(params: Any, layers: dict[str, dict[str, Array]]) -> Any:
-    """The layers' sums in the shape of the parameter tree."""
-    return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: layers[_parent(path)][path[-1].key].reshape(leaf.shape), params
-    )

@@ -147,7 +147,8 @@ def test_one_program_serves_every_setting_of_the_same_shapes(data, mechanism, th
         traced.append(arguments)
         return mechanism.clipped_sum(*arguments)
 
-    train = ensemble.compile_segment(mechanism._replace(clipped_sum=counting), lambda v, step, theta: v)
+    counted = mechanism._replace(clipped_sum=counting)
+    train = ensemble.compile_segment(counted, lambda v, step, theta: v, ensemble.Placement.local())
     keys = jax.random.split(KEY, 2)
 
     def run(hyper=HYPER, mask=schedule.mask, crafted=1.0, presence=(0.0, 1.0)):

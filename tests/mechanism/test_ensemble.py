@@ -18,7 +18,8 @@ KEY = jax.random.key(7, impl="threefry2x32")
 
 def _train(mechanism, theta, data, schedule, runs):
     """theta_T (runs, p) and the runs' keys."""
-    train = ensemble.compile_segment(mechanism, lambda canary, step, theta: canary)
+    placement = ensemble.Placement.local()
+    train = ensemble.compile_segment(mechanism, lambda canary, step, theta: canary, placement)
     keys = jax.vmap(jax.random.fold_in, (None, 0))(KEY, jnp.asarray(runs))
     states = jax.vmap(lambda key: dpsgd.start(mechanism, theta))(keys)
     presence = jnp.asarray([run % 2 for run in runs], jnp.float32)
@@ -58,33 +59,37 @@ def test_segments_are_the_schedule(steps):
     assert all(0 < len(part.mask) <= 250 for part in parts)
 
 
-def _check_chunks(runs, bytes_per_run, budget):
+def _check_chunks(runs, bytes_per_run, budget, devices):
     size = ensemble.chunk_size(runs, bytes_per_run)
-    assert 1 <= size <= min(runs, 8192)
-    assert size == 1 or size * bytes_per_run <= budget
+    assert 1 <= size <= min(runs, 8192 * devices)
+    assert size <= devices or size * bytes_per_run <= budget * devices
     chunks = math.ceil(runs / size)
     assert chunks * size - runs < chunks  # padding: less than a run a chunk
     if chunks > 1:  # and no more chunks than the limits ask for
-        assert math.ceil(runs / (chunks - 1)) > min(8192, max(budget // bytes_per_run, 1))
+        assert math.ceil(runs / (chunks - 1)) > devices * min(8192, max(budget // bytes_per_run, 1))
 
 
-@hypothesis.given(strategies.integers(1, 100_000), strategies.integers(0, 40))
+@hypothesis.given(
+    strategies.integers(1, 100_000), strategies.integers(0, 40), strategies.sampled_from([1, 2, 64])
+)
 @hypothesis.settings(deadline=None)
-def test_chunks_on_a_cpu_fit_and_are_even(runs, exponent):
+def test_chunks_on_a_cpu_fit_and_are_even(runs, exponent, cores):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jax, "local_devices", lambda: [types.SimpleNamespace(platform="cpu")])
+        patch.setattr(jax, "local_devices", lambda: [types.SimpleNamespace(platform="cpu")] * cores)
         patch.setattr(ensemble.os, "sysconf", lambda name: 4096 if "SIZE" in name else 1 << 20)
-        wanted = max(256 << 20, 4 << exponent)  # cache, but four runs where a quarter of 4 GiB holds them
-        _check_chunks(runs, 1 << exponent, min(wanted, 1 << 30))
+        wanted = max(128 << 20, 4 << exponent)  # cache, but four runs where a quarter of 4 GiB holds them
+        _check_chunks(runs, 1 << exponent, min(wanted, (1 << 30) // cores), cores)
 
 
-@hypothesis.given(strategies.integers(1, 100_000), strategies.integers(0, 40))
+@hypothesis.given(
+    strategies.integers(1, 100_000), strategies.integers(0, 40), strategies.sampled_from([1, 8])
+)
 @hypothesis.settings(deadline=None)
-def test_chunks_on_a_gpu_take_a_quarter_of_its_memory(runs, exponent):
+def test_chunks_on_gpus_take_a_quarter_of_their_memory(runs, exponent, count):
     device = types.SimpleNamespace(platform="gpu", memory_stats=lambda: {"bytes_limit": 80 << 30})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jax, "local_devices", lambda: [device])
-        _check_chunks(runs, 1 << exponent, 20 << 30)
+        patch.setattr(jax, "local_devices", lambda: [device] * count)
+        _check_chunks(runs, 1 << exponent, 20 << 30, count)
 
 
 def test_a_small_machine_keeps_memory_free(monkeypatch):

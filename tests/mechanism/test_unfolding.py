@@ -1,4 +1,4 @@
-"""Book-keeping by unfolding equals a sum over per-example gradients, whatever form a layer takes."""
+"""Layer-wise book-keeping equals a sum over per-example gradients, for every layer in every form."""
 
 import flax.linen as nn
 import jax
@@ -6,102 +6,199 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from audit.mechanism import unfolding
+from audit.mechanism import layers
 from audit.mechanism.clipping import per_example
-from audit.mechanism.unfolding import unfolded_book_keeping
+from audit.mechanism.unfolding import UnknownLayer, unfolded_book_keeping, unfolded_or_per_example
 from models.base import flat_model
-from models.convnet import PatchConvolution, convnet
+from models.convnet import convnet
 from models.fcnn import fcnn
+from models.layers import Convolution, max_pool
+from models.resnet import Block, ResNet
+
+EXAMPLES = 7
 
 
-class Small(nn.Module):
-    """One convolution, so wide or so long that its norm takes the form asked for."""
-
+class ChannelsFirst(nn.Module):
     features: int
 
     @nn.compact
     def __call__(self, x):
-        x = nn.tanh(PatchConvolution(self.features, 3)(x))
-        return nn.Dense(3)(x.reshape(*x.shape[:-3], -1))
+        x = nn.tanh(Convolution(self.features, 3)(jnp.moveaxis(x, -1, 0)))
+        return nn.Dense(3)(max_pool(x).reshape(-1))
+
+
+class Flaxes(nn.Module):
+    """A Flax convolution in any form, between layers that keep its gradient general."""
+
+    convolution: nn.Conv
+
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(3)(nn.tanh(self.convolution(x)).reshape(-1))
+
+
+class Normed(nn.Module):
+    norm: nn.Module
+
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(3)(nn.tanh(self.norm(nn.Dense(8)(x))).reshape(-1))
+
+
+class Residual(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(3)(jnp.mean(Block(4, 2)(Block(4, 1)(x)), axis=(0, 1)))
+
+
+class Sequence(nn.Module):
+    """Dense layers at every pixel, then attention of a kind: examples by rows must not mix."""
+
+    @nn.compact
+    def __call__(self, x):
+        x = nn.Dense(5)(x.reshape(-1, 2))
+        return nn.Dense(3)(jnp.mean(nn.softmax(x @ x.T) @ x, axis=0))
 
 
 def cross_entropy(logits, label):
     return jax.nn.logsumexp(logits) - logits[label]
 
 
-def small(features, side):
-    return flat_model(Small(features), jnp.zeros((side, side, 2)), cross_entropy)
+def of(module, side=8):
+    return flat_model(module, jnp.zeros((side, side, 2)), cross_entropy)
 
 
-def check(model, batch, norm, tolerance=2e-5):
-    theta = model.init(jax.random.key(0))
-    fast = jax.jit(unfolded_book_keeping(model.module, model.unravel, model.criterion))(theta, batch, norm)
-    slow = jax.jit(per_example(model.loss))(theta, batch, norm)
-    np.testing.assert_allclose(fast, slow, atol=tolerance * min(norm, 10.0) * len(batch[1]))
-    return np.asarray(fast), np.asarray(slow)
-
-
-def pictures(count, side, classes=3):
+def pictures(side=8, count=EXAMPLES, classes=3):
     rng = np.random.default_rng(0)
     return jnp.float32(rng.normal(size=(count, side, side, 2))), jnp.int32(rng.integers(0, classes, count))
 
 
-@pytest.mark.parametrize("norm", [1e-3, 0.5, np.inf])
-@pytest.mark.parametrize(("features", "side"), [(2, 9), (64, 4)], ids=["each", "gram"])
-def test_both_forms_of_a_convolution(features, side, norm):
+def strategy(model, block_bytes=1 << 20):
+    return unfolded_book_keeping(model.module, model.unravel, model.criterion, block_bytes)
+
+
+def check(model, batch, norms, block_bytes=1 << 20, tolerance=2e-5):
+    theta = model.init(jax.random.key(0))
+    theta += 0.1 * jax.random.normal(jax.random.key(1), theta.shape)  # scales off 1 and biases off 0
+    fast, slow = jax.jit(strategy(model, block_bytes)), jax.jit(per_example(model.loss))
+    for norm in norms:
+        expected = slow(theta, batch, norm)
+        atol = tolerance * min(norm, 10.0) * len(batch[1])
+        np.testing.assert_allclose(fast(theta, batch, norm), expected, atol=atol)
+        assert np.linalg.norm(expected) <= len(batch[1]) * norm * 1.0001
+
+
+@pytest.mark.parametrize(("features", "side"), [(2, 10), (64, 4)], ids=["each", "gram"])
+def test_both_forms_of_a_convolution(features, side):
     length, k = (side - 2) ** 2, 18
     assert (k * features < length * (k + features)) == (features == 2)
-    check(small(features, side), pictures(7, side), norm)
+    norms = (1e-3, 0.5, np.inf)
+    check(of(ChannelsFirst(features), side), pictures(side), norms)
+    check(of(Flaxes(nn.Conv(features, (3, 3), padding="VALID")), side), pictures(side), norms)
 
 
-@pytest.mark.parametrize("norm", [0.1, 1.0])
-def test_the_convnet(norm):
+CONVOLUTIONS = {
+    "same": nn.Conv(4, (3, 3)),
+    "stride 2, padding 1": nn.Conv(4, (3, 3), 2, 1),
+    "stride 2, same": nn.Conv(4, (3, 3), (2, 2), "SAME"),
+    "a point, stride 2, no bias": nn.Conv(4, (1, 1), (2, 2), 0, use_bias=False),
+    "oblong": nn.Conv(4, (3, 2), (1, 2), ((2, 0), (0, 1))),
+}
+
+
+@pytest.mark.parametrize("convolution", CONVOLUTIONS.values(), ids=CONVOLUTIONS)
+def test_flax_convolutions(convolution):
+    check(of(Flaxes(convolution)), pictures(), (0.3,))
+
+
+NORMS = {
+    "group": nn.GroupNorm(4),
+    "group, no bias": nn.GroupNorm(2, use_bias=False),
+    "group, by size": nn.GroupNorm(None, 2),
+    "group, over the image": nn.GroupNorm(4, reduction_axes=(-3, -2, -1)),
+    "layer": nn.LayerNorm(),
+    "layer, no scale": nn.LayerNorm(use_scale=False),
+}
+
+
+@pytest.mark.parametrize("norm", NORMS.values(), ids=NORMS)
+def test_normalisations(norm):
+    check(of(Normed(norm)), pictures(), (0.3,))
+
+
+@pytest.mark.parametrize("module", [Residual(), Sequence()], ids=["residual", "sequence"])
+def test_sums_of_branches_and_layers_at_every_pixel(module):
+    check(of(module), pictures(), (0.3,))
+
+
+@pytest.mark.parametrize("block_bytes", [1, 40_000, 1 << 20], ids=["single", "uneven", "whole"])
+def test_blocks_of_any_size(block_bytes):
+    check(of(ChannelsFirst(2)), pictures(), (0.3,), block_bytes)
+
+
+@pytest.mark.slow
+def test_a_small_resnet_of_every_layer():
+    rng = np.random.default_rng(1)
+    batch = jnp.asarray(rng.integers(0, 256, (3, 32, 32, 3), np.uint8)), jnp.arange(3)
+    check(flat_model(ResNet((4, 8)), batch[0][0], cross_entropy), batch, (1.0,))
+
+
+def test_the_convnet():
     rng = np.random.default_rng(1)
     batch = jnp.asarray(rng.integers(0, 256, (5, 32, 32, 3), np.uint8)), jnp.arange(5)
-    fast, slow = check(convnet(), batch, norm)
-    assert np.linalg.norm(fast) <= 5 * norm * 1.0001
-    assert np.linalg.norm(fast - slow) < 1e-4 * np.linalg.norm(slow)
+    check(convnet(), batch, (0.1, 1.0, 10.0))
 
 
-def test_dense_networks_and_models_at_once():
-    model, rng = fcnn(), np.random.default_rng(2)
-    batch = jnp.float32(rng.normal(size=(9, 8))), jnp.int32(rng.integers(0, 2, 9))
+@pytest.mark.parametrize(
+    "model", [fcnn(), of(Flaxes(nn.Conv(2, (3, 3), 2, 1)))], ids=["dense", "convolution"]
+)
+def test_models_at_once(model):
+    rng = np.random.default_rng(2)
+    features = jnp.float32(rng.normal(size=(9, 8)))
+    batch = (features, jnp.int32(rng.integers(0, 2, 9))) if model.n_parameters == 68 else pictures()
     thetas = jax.vmap(model.init)(jax.random.split(jax.random.key(0), 4))
-    strategies = (
-        unfolded_book_keeping(model.module, model.unravel, model.criterion), per_example(model.loss)
-    )  # fmt: skip
-    fast, slow = (jax.vmap(s, (0, None, None))(thetas, batch, 0.4) for s in strategies)
+    fast, slow = (
+        jax.vmap(s, (0, None, None))(thetas, batch, 0.4) for s in (strategy(model), per_example(model.loss))
+    )
     np.testing.assert_allclose(fast, slow, atol=1e-5)
 
 
-def test_a_wrong_norm_is_seen(monkeypatch):
-    measure = unfolding._measure
+@pytest.mark.parametrize("name", ["bias", "kernel", "scale"])
+def test_a_wrong_norm_is_seen(monkeypatch, name):
+    measure = layers.measure
 
-    def no_bias(layer):
-        square, contract = measure(layer)
-        return square - jnp.sum(jnp.sum(layer.gradients, 1) ** 2, 1), contract
+    def without(names, saved, gradients):
+        right = measure(names, saved, gradients)
+        return right._replace(squares=measure(names - {name}, saved, gradients).squares)
 
-    monkeypatch.setattr(unfolding, "_measure", no_bias)
+    monkeypatch.setattr(layers, "measure", without)
     with pytest.raises(AssertionError):
-        check(small(2, 9), pictures(7, 9), 0.5)
+        check(of(Normed(nn.GroupNorm(4))), pictures(), (0.05,))
 
 
 class Twice(nn.Module):
     @nn.compact
     def __call__(self, x):
-        layer = nn.Dense(8)
-        return layer(layer(x))
+        layer = nn.Dense(2)
+        return layer(layer(x)).reshape(-1)
 
 
-class Normed(nn.Module):
-    @nn.compact
-    def __call__(self, x):
-        return nn.Dense(3)(nn.LayerNorm()(x))
+REFUSED = {
+    "called twice": Twice(),
+    "grouped": Flaxes(nn.Conv(4, (3, 3), feature_group_count=2)),
+    "dilated": Flaxes(nn.Conv(4, (3, 3), kernel_dilation=2)),
+    "circular": Flaxes(nn.Conv(4, (3, 3), padding="CIRCULAR")),
+    "by instance": Normed(nn.InstanceNorm()),
+}
 
 
-@pytest.mark.parametrize("module", [Twice(), Normed()])
-def test_other_parameters_are_refused(module):
-    model = flat_model(module, jnp.zeros(8), cross_entropy)
-    strategy = unfolded_book_keeping(model.module, model.unravel, model.criterion)
-    with pytest.raises(TypeError, match="use per_example"):
-        strategy(model.init(jax.random.key(0)), (jnp.zeros((2, 8)), jnp.zeros(2, jnp.int32)), 1.0)
+@pytest.mark.parametrize("module", REFUSED.values(), ids=REFUSED)
+def test_other_layers_are_refused(module):
+    model = of(module)
+    theta, batch = model.init(jax.random.key(0)), pictures()
+    with pytest.raises(UnknownLayer, match="use per_example"):
+        strategy(model)(theta, batch, 1.0)
+    either = unfolded_or_per_example(model.module, model.unravel, model.criterion, model.loss, 1 << 20)
+    with pytest.warns(UserWarning, match="use per_example, which is slower"):
+        total = either(theta, batch, 0.3)
+    np.testing.assert_allclose(total, per_example(model.loss)(theta, batch, 0.3), atol=1e-6)

@@ -1,0 +1,173 @@
+"""What a layer knows of its own per-example gradients: their norms and their weighted sum, from one
+backward pass. Dense layers, convolutions, normalisation by group or layer, modules that unfold.
+
+A linear layer multiplies each of L columns of K numbers (a convolution's patches; a dense layer's input
+is one column) with its kernel (K, O). From the columns a (B, K, L) and the output gradients g (B, O, L),
+
+    L = 1                 ||gradient||^2 = ||g||^2 ||a||^2, the sum one product of a and scaled g
+    K O below L (K + O)   the gradient per example, a g^T (B, K, O), is formed, measured and summed
+    else                  the Gram form, sum over l, m of (a_l . a_m)(g_l . g_m), and one product
+
+A normalisation's scale has the gradient sum_l g_l x_l, for normalised inputs x; every bias, sum_l g_l.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+Sums = dict[str, Array]  # a layer's parameters' names -> clipped sums, of the parameters' sizes
+
+
+@runtime_checkable
+class Unfolds(Protocol):
+    """A Flax module whose output output_shape(x), channels first, is its kernel (..., O), reshaped to
+    (K, O), transposed, times unfold(x) (K, L), plus its bias (O,) for each of the L places."""
+
+    def unfold(self, x: Array) -> Array: ...
+
+    def output_shape(self, x: Array) -> tuple[int, ...]: ...
+
+
+class Call(NamedTuple):
+    """One example's pass through a layer: its output, channels last or first, and what `measure` needs,
+    the columns (K, L) of a linear layer or the normalised inputs (C, L) of a normalisation."""
+
+    output: Array
+    saved: Array
+    channels_last: bool
+
+    def columns(self) -> Array:
+        """The output as columns (O, L)."""
+        length = self.saved.shape[1]
+        return self.output.reshape(length, -1).T if self.channels_last else self.output.reshape(-1, length)
+
+    def add(self, tap: Array) -> Array:
+        """The output plus a tap (O, L)."""
+        return self.output + (tap.T if self.channels_last else tap).reshape(self.output.shape)
+
+
+class Measure(NamedTuple):
+    """Squared norms (B,) of a layer's gradients, and scales (B,) -> the sum of scaled gradients."""
+
+    squares: Array
+    contract: Callable[[Array], Sums]
+
+
+def call(layer: nn.Module, x: Array) -> Call | None:
+    """A layer's pass over one example x; None for a module that is no layer of this file."""
+    own: Any = layer.variables.get("params", {})
+    if not own:
+        return None
+    if isinstance(layer, nn.Dense):
+        columns = x.reshape(-1, x.shape[-1]).T
+        rows = columns.T @ own["kernel"]
+        return Call(_add_bias(rows.reshape(*x.shape[:-1], -1), own), columns, True)
+    if isinstance(layer, nn.Conv) and _plain(layer, x):
+        rows = _patch_rows(layer, x)
+        output = rows @ own["kernel"].reshape(-1, layer.features)
+        return Call(_add_bias(output, own), rows.reshape(-1, rows.shape[-1]).T, True)
+    if isinstance(layer, Unfolds):
+        columns = layer.unfold(x)
+        kernel = own["kernel"].reshape(columns.shape[0], -1)
+        output = _product(kernel, columns) + own["bias"][:, None]
+        return Call(output.reshape(layer.output_shape(x)), columns, False)
+    if isinstance(layer, nn.GroupNorm | nn.LayerNorm) and _by_channel(layer):
+        normalised: Any = layer.clone(use_scale=False, use_bias=False, parent=None).apply({}, x)
+        output = normalised * own.get("scale", 1.0) + own.get("bias", 0.0)
+        return Call(output, normalised.reshape(-1, x.shape[-1]).T, True)
+    return None
+
+
+def measure(names: set[str], saved: Array, gradients: Array) -> Measure:
+    """Norms and sums of the gradients of a layer's parameters (those of "bias", "scale", "kernel" that it
+    has), from what it saved (B, K, L) and the gradients at its output (B, O, L)."""
+    parts = {}
+    if "bias" in names:
+        parts["bias"] = _vectors(jnp.sum(gradients, axis=2))
+    if "scale" in names:
+        parts["scale"] = _vectors(jnp.sum(gradients * saved, axis=2))
+    if "kernel" in names:
+        parts["kernel"] = _kernel(saved, gradients)
+    squares = sum((squares for squares, _ in parts.values()), jnp.zeros(len(saved)))
+    return Measure(squares, lambda scales: {name: one(scales) for name, (_, one) in parts.items()})
+
+
+@jax.custom_batching.custom_vmap
+def _product(kernel: Array, columns: Array) -> Array:
+    """kernel.T (O, K) @ columns (K, L), in a loop over examples where they alone are many: what is few
+    channels of long columns would be copied for one large product."""
+    return kernel.T @ columns
+
+
+@_product.def_vmap
+def _batched_product(size: int, batched: Any, kernel: Array, columns: Array) -> tuple[Array, bool]:
+    """The batch on both sides of one batched product."""
+    if not batched[0]:
+        kernel = jnp.broadcast_to(kernel, (size, *kernel.shape))
+    return jnp.einsum("bko,bkl->bol" if batched[1] else "bko,kl->bol", kernel, columns), True
+
+
+def _kernel(columns: Array, gradients: Array) -> tuple[Array, Callable[[Array], Array]]:
+    """(squares, contract) of the kernel."""
+    (_, k, length), o = columns.shape, gradients.shape[1]
+
+    def contract(scales: Array) -> Array:
+        return jnp.einsum("bkl,bol->ko", columns, gradients * scales[:, None, None])
+
+    if length == 1:
+        return jnp.sum(columns**2, axis=(1, 2)) * jnp.sum(gradients**2, axis=(1, 2)), contract
+    if k * o < length * (k + o):
+        each = jnp.einsum("bkl,bol->bko", columns, gradients)
+        return jnp.sum(each**2, axis=(1, 2)), lambda scales: jnp.tensordot(scales, each, 1)
+    gram = jnp.einsum("bkl,bkm->blm", columns, columns) * jnp.einsum("bol,bom->blm", gradients, gradients)
+    return jnp.sum(gram, axis=(1, 2)), contract
+
+
+def _vectors(each: Array) -> tuple[Array, Callable[[Array], Array]]:
+    """(squares, contract) of gradients (B, n) that are small enough to keep."""
+    return jnp.sum(each**2, axis=1), lambda scales: scales @ each
+
+
+def _add_bias(output: Array, own: Any) -> Array:
+    """The bias, where the layer has one."""
+    return output + own["bias"] if "bias" in own else output
+
+
+def _plain(layer: nn.Conv, x: Array) -> bool:
+    """Whether a convolution is over images, neither dilated nor grouped nor masked nor circular."""
+    ones = (1, (1, 1), None)
+    padded = layer.padding in ("SAME", "VALID") or not isinstance(layer.padding, str)
+    dilated = layer.input_dilation not in ones or layer.kernel_dilation not in ones
+    return x.ndim == 3 and padded and not dilated and layer.feature_group_count == 1 and layer.mask is None
+
+
+def _by_channel(layer: Any) -> bool:
+    """Whether a normalisation has its parameters along the last axis, and statistics of this device."""
+    return getattr(layer, "feature_axes", -1) in (-1, (-1,)) and layer.axis_name is None
+
+
+def _patch_rows(layer: nn.Conv, x: Array) -> Array:
+    """Patches (H', W', K) of an image (H, W, C), K in the order of the kernel's axes."""
+    window, strides = _pair(layer.kernel_size), _pair(layer.strides)
+    padding = layer.padding
+    if isinstance(padding, str):
+        pads = jax.lax.padtype_to_pads(x.shape[:2], window, strides, padding)
+    else:
+        pads = [(p, p) if isinstance(p, int) else tuple(p) for p in _pair(padding)]
+    x = jnp.pad(x, (*pads, (0, 0)))
+    ends = [size - w + 1 for size, w in zip(x.shape[:2], window, strict=True)]
+    (down, across), (height, width) = strides, ends
+    shifted = [x[i : i + height : down, j : j + width : across] for i, j in np.ndindex(*window)]
+    return jnp.concatenate(shifted, axis=-1)
+
+
+def _pair(value: Any) -> tuple[Any, Any]:
+    """One number for both axes, or two."""
+    if value is None:
+        return 1, 1
+    return (value, value) if isinstance(value, int) else (value * 2 if len(value) == 1 else tuple(value))

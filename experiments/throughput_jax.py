@@ -1,0 +1,228 @@
+"""What `throughput` times in JAX: our engine, jax_privacy's, and a matrix product."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+
+from audit import game
+from audit.mechanism import dpsgd, ensemble
+from audit.mechanism.clipping import separate
+from experiments import auditing
+from experiments.throughput_workers import GEMM_SIZE, About, Engine, Layout, Problem, fastest
+from models.base import Model
+from models.convnet import ConvNet
+from models.datasets import CIFAR10_MEAN, CIFAR10_STD, Dataset
+
+_RUNS = 5000  # of the audit whose chunk is taken
+_STEPS = {"fcnn": 250, "convnet": 10}  # a measurement's block; all engines cycle through its mini-batches
+
+
+def write_problem(model: str, file: str | None, tfds_dir: str | None, path: Path) -> int:
+    """Loads the data, writes the Problem that `./run.sh audit --model=...` trains; returns its batch size."""
+    dataset = auditing.TASKS[model].load(file=file, tfds_dir=tfds_dir)
+    problem = problem_of(_setting(model, _STEPS[model]), dataset)
+    problem.save(path)
+    return problem.batch_size
+
+
+def _setting(model: str, steps: int) -> auditing.Setting:
+    """`audit`'s defaults, but for GC-R: a step costs the same, and it needs no simulation."""
+    task = auditing.TASKS[model]
+    return auditing.Setting(
+        model=model,
+        adversary="gc_r",
+        learning_rate=task.learning_rate,
+        batch_size=task.batch_size,
+        steps=steps,
+        clipping=task.clipping[0],
+    )
+
+
+def problem_of(setting: auditing.Setting, dataset: Dataset) -> Problem:
+    """The Problem of a setting, with our noiseless step."""
+    table = auditing.build(setting, dataset)
+    theta_0 = table.init(game.root(setting.seed, "theta"))
+    first = table.schedule.batches[0]
+    hyper = dpsgd.Hyperparameters(1.0, setting.clipping_norm, 0.0)
+
+    @jax.jit
+    def stepped(theta: Array, batch: tuple[Array, Array]) -> Array:
+        state, nothing = dpsgd.start(table.mechanism, theta), jnp.zeros_like(theta)
+        return dpsgd.step(table.mechanism, hyper, state, batch, nothing, jax.random.key(0)).theta
+
+    return Problem(
+        setting.model,
+        dataset.features,
+        dataset.labels,
+        np.asarray(table.schedule.batches),
+        np.asarray(theta_0),
+        np.asarray(stepped(theta_0, (table.data[0][first], table.data[1][first]))),
+        _layout(auditing.TASKS[setting.model].model(dataset), dataset.features[0]),
+        setting.learning_rate,
+        setting.clipping_norm,
+        setting.noise_multiplier,
+    )
+
+
+def _layout(model: Model, example: NDArray) -> Layout:
+    """Where each layer's kernel and bias stand in theta, in the order in which the layers are called."""
+    called: list[str] = []
+
+    def note(call: Callable, arguments: tuple, keywords: dict, context: Any) -> Any:
+        called.append(context.module.name)
+        return call(*arguments, **keywords)
+
+    tree = model.unravel(jnp.arange(model.n_parameters, dtype=jnp.float32))
+    with nn.intercept_methods(note):
+        jax.eval_shape(model.module.init, jax.random.key(0), example)
+    names = [name for name in dict.fromkeys(called) if name in tree]
+    return [(_positions(tree[name]["kernel"]), _positions(tree[name]["bias"])) for name in names]
+
+
+def _positions(numbers: Array) -> NDArray[np.int64]:
+    """As integers."""
+    return np.asarray(numbers).astype(np.int64)
+
+
+def ours(path: Path) -> Engine:
+    """Audit's training of 5,000 runs in chunks of the size that it chooses, with noise and insertion."""
+    problem = Problem.load(path)
+    setting = dataclasses.replace(
+        _setting(problem.model, len(problem.batches)),
+        learning_rate=problem.learning_rate,
+        clipping_norm=problem.clipping_norm,
+        noise_multiplier=problem.noise_multiplier,
+        batch_size=problem.batch_size,
+    )
+    table = auditing.build(setting, Dataset(problem.features, problem.labels, "", ""))
+    theta_0 = jnp.asarray(problem.theta_0)
+    bytes_per_run = ensemble.bytes_per_run(table.mechanism, theta_0, table.data, setting.batch_size)
+    chunk = ensemble.chunk_size(_RUNS, bytes_per_run)
+    chunks = game.play(table, [(0, 2**31)], chunk)
+
+    def run() -> int:
+        return next(chunks).scores.size * setting.steps
+
+    return _engine(run, chunk, 0.0)
+
+
+class OrdinaryConvNet(nn.Module):
+    """The ConvNet's function and parameters in Flax's own layers, as its users write it; models.layers,
+    which are part of our engine, would make jax_privacy several times faster."""
+
+    @nn.compact
+    def __call__(self, image: Array) -> Array:
+        mean, deviation = jnp.array(CIFAR10_MEAN, jnp.float32), jnp.array(CIFAR10_STD, jnp.float32)
+        x = (image.astype(jnp.float32) / 255 - mean) / deviation
+        for i, features in enumerate((6, 16)):
+            x = nn.Conv(features, (5, 5), padding="VALID", name=f"Convolution_{i}")(x)
+            x = nn.max_pool(nn.relu(x), (2, 2), (2, 2))
+        x = jnp.moveaxis(x, -1, -3).reshape(*x.shape[:-3], -1)
+        for features in (120, 84):
+            x = nn.relu(nn.Dense(features)(x))
+        return nn.Dense(10)(x)
+
+
+def _ordinary(model: Model) -> Model:
+    """The model as its users write it."""
+    if not isinstance(model.module, ConvNet):
+        return model
+    module = OrdinaryConvNet()
+
+    def loss(theta: Array, labelled: tuple[Array, Array]) -> Array:
+        logits: Any = module.apply({"params": model.unravel(theta)}, labelled[0])
+        return model.criterion(logits, labelled[1])
+
+    return model._replace(module=module, loss=loss)
+
+
+def jax_privacy(path: Path, models: int = 0) -> Engine:
+    """jax_privacy's clipped_grad and Gaussian noise, mapped over so many models (0: the fastest), which
+    are spread over the devices as ours are."""
+    from jax_privacy import clipping, noise_addition
+
+    problem = Problem.load(path)
+    placement, devices = ensemble.Placement.local(), len(jax.local_devices())
+    data = placement.everywhere((problem.features, problem.labels))
+    model = _ordinary(auditing.TASKS[problem.model].model(Dataset(problem.features, problem.labels, "", "")))
+    norm, size = problem.clipping_norm, problem.batch_size
+    gradient = clipping.clipped_grad(
+        model.loss, l2_clip_norm=norm, keep_batch_dim=False, normalize_by=float(size)
+    )
+
+    def train(theta: Array, key: Array, batches: Array, data: tuple, rate: Array, sigma: Array) -> Array:
+        noise = noise_addition.gaussian_privatizer(stddev=sigma * norm / size, prng_key=key)
+
+        def step(carry: tuple, indices: Array) -> tuple[tuple, None]:
+            theta, state = carry
+            batch = separate(theta, (data[0][indices], data[1][indices]))
+            update, state = noise.update(gradient(theta, batch), state)
+            return (theta - rate * update, state), None
+
+        return jax.lax.scan(step, (theta, noise.init(theta)), batches)[0][0]
+
+    theta_0, batches = placement.everywhere((problem.theta_0, problem.batches))
+    stepped = jax.jit(train)(theta_0, jax.random.key(0), batches[:1], data, 1.0, 0.0)
+    many = placement.over_runs(train, (0, 0, None, None, None, None), donated=(0,))
+
+    def build(models: int) -> Callable[[], int]:
+        thetas = placement.by_run(jnp.tile(theta_0, (models, 1)))
+        blocks = _blocks(batches, models // devices * size * theta_0.size)
+        keys = (placement.by_run(jax.random.split(jax.random.key(i), models)) for i in itertools.count())
+
+        def run() -> int:
+            nonlocal thetas
+            block = next(blocks)
+            rate, sigma = problem.learning_rate, problem.noise_multiplier
+            thetas = jax.block_until_ready(many(thetas, next(keys), block, data, rate, sigma))
+            return models * len(block)
+
+        return run
+
+    counts = [models] if models else [devices * m for m in problem.models_to_try(_platform())]
+    models, run = fastest(build, counts)
+    return _engine(run, models, float(np.linalg.norm(stepped - problem.stepped)))
+
+
+def _blocks(batches: Array, floats: int) -> itertools.cycle:
+    """Mini-batches cut into blocks of one length, shorter ones where a step takes longer."""
+    length = min(len(batches), max(5, (1 << 24) // floats))
+    return itertools.cycle([batches[i : i + length] for i in range(0, len(batches) - length + 1, length)])
+
+
+def gemm(path: Path) -> Engine:
+    """float32 products of two square matrices, on all cores or the GPU; a "model-step" is one product."""
+    left, right = jax.random.normal(jax.random.key(0), (2, GEMM_SIZE, GEMM_SIZE))
+    product = jax.jit(partial(jnp.matmul, precision="float32"))
+
+    def run() -> int:
+        jax.block_until_ready(product(left, right))
+        return 1
+
+    return _engine(run, 1, 0.0)
+
+
+def _engine(run: Callable[[], int], models: int, check: float) -> Engine:
+    """On JAX's device."""
+    device = jax.local_devices()[0]
+
+    def peak() -> int:
+        return (device.memory_stats() or {}).get("peak_bytes_in_use", 0)
+
+    about = About(models, _platform(), device.device_kind, check)
+    return Engine(about, run, None if about.platform == "cpu" else peak)
+
+
+def _platform() -> str:
+    """cpu or gpu."""
+    return "cpu" if jax.local_devices()[0].platform == "cpu" else "gpu"

@@ -1,0 +1,173 @@
+"""What `throughput` times in PyTorch: Opacus, and one vectorised step with torch.func."""
+
+import itertools
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from experiments.throughput_workers import About, Engine, Problem, fastest
+from models.datasets import CIFAR10_MEAN, CIFAR10_STD
+
+_DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+_PLATFORM = "gpu" if _DEVICE.type == "cuda" else "cpu"
+
+
+def _fcnn() -> nn.Module:
+    """models.fcnn's network."""
+    return nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 2))
+
+
+def _convnet() -> nn.Module:
+    """models.convnet's network, its pixels normalised by `_batches`."""
+    return nn.Sequential(
+        nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10),
+    )  # fmt: skip
+
+
+_NETWORKS: dict[str, Callable[[], nn.Module]] = {"fcnn": _fcnn, "convnet": _convnet}
+
+
+def _positions(problem: Problem) -> list[NDArray[np.int64]]:
+    """Where the numbers of each of the network's parameters stand in theta, in PyTorch's shapes. Both
+    ConvNets flatten images channels first."""
+    positions = []
+    for kernel, bias in problem.layout:  # (height, width, in, out) or (in, out)
+        positions += [kernel.transpose(3, 2, 0, 1) if kernel.ndim == 4 else kernel.T, bias]
+    return positions
+
+
+def _network(problem: Problem) -> nn.Module:
+    """The network at theta_0."""
+    network = _NETWORKS[problem.model]().to(_DEVICE)
+    with torch.no_grad():
+        for parameter, where in zip(network.parameters(), _positions(problem), strict=True):
+            parameter.copy_(torch.tensor(problem.theta_0[where]))
+    return network
+
+
+def _distance(problem: Problem, parameters: list[Tensor]) -> float:
+    """How far parameters are from our noiseless step's."""
+    theta = np.empty_like(problem.stepped)
+    for parameter, where in zip(parameters, _positions(problem), strict=True):
+        theta[where] = parameter.detach().cpu().numpy()
+    return float(np.linalg.norm(theta - problem.stepped))
+
+
+def _batches(problem: Problem) -> Iterator[tuple[Tensor, Tensor]]:
+    """The mini-batches from the first on, over and over."""
+    features = torch.tensor(problem.features, device=_DEVICE)
+    labels = torch.tensor(problem.labels, device=_DEVICE).long()
+    shape = (1, 3, 1, 1)
+    mean, deviation = (torch.tensor(v, device=_DEVICE).reshape(shape) for v in (CIFAR10_MEAN, CIFAR10_STD))
+    if images := features.dtype == torch.uint8:
+        features = features.permute(0, 3, 1, 2).contiguous()
+    for indices in itertools.cycle(torch.tensor(problem.batches, device=_DEVICE)):
+        chosen = features[indices]
+        yield (chosen.float() / 255 - mean) / deviation if images else chosen, labels[indices]
+
+
+def opacus(path: Path) -> Engine:
+    """Opacus's GradSampleModule and DPOptimizer, one model and one thread."""
+    from opacus import GradSampleModule
+    from opacus.optimizers import DPOptimizer
+
+    warnings.filterwarnings("ignore", "Full backward hook")  # which Opacus sets itself
+    torch.set_num_threads(1)
+    problem = Problem.load(path)
+
+    def prepare(rate: float, sigma: float) -> tuple[nn.Module, Callable[[tuple[Tensor, Tensor]], None]]:
+        module = GradSampleModule(_network(problem))
+        optimizer = DPOptimizer(
+            torch.optim.SGD(module.parameters(), rate),
+            noise_multiplier=sigma,
+            max_grad_norm=problem.clipping_norm,
+            expected_batch_size=problem.batch_size,
+        )
+
+        def step(batch: tuple[Tensor, Tensor]) -> None:
+            optimizer.zero_grad()
+            cross_entropy(module(batch[0]), batch[1]).backward()
+            optimizer.step()
+
+        return module, step
+
+    module, step = prepare(1.0, 0.0)
+    step(next(_batches(problem)))
+    check = _distance(problem, list(module.parameters()))
+    _, noisy = prepare(problem.learning_rate, problem.noise_multiplier)
+    batches = _batches(problem)
+
+    def run() -> int:
+        noisy(next(batches))
+        _synchronize()
+        return 1
+
+    return _engine(run, 1, check)
+
+
+def torch_func(path: Path, models: int = 0) -> Engine:
+    """Per-example gradients by torch.func, of so many models at once (0: the fastest), on all cores."""
+    problem = Problem.load(path)
+    network = _network(problem)
+    names, theta_0 = zip(*network.named_parameters(), strict=True)
+    norm, size = problem.clipping_norm, problem.batch_size
+
+    def loss(theta: tuple[Tensor, ...], features: Tensor, label: Tensor) -> Tensor:
+        named = dict(zip(names, theta, strict=True))
+        return cross_entropy(torch.func.functional_call(network, named, (features[None],)), label[None])
+
+    per_example = torch.func.vmap(torch.func.grad(loss), (None, 0, 0))
+
+    def clipped_sum(theta: tuple[Tensor, ...], features: Tensor, labels: Tensor) -> list[Tensor]:
+        gradients = per_example(theta, features, labels)
+        squares = sum(g.flatten(1).square().sum(1) for g in gradients)
+        factors = (norm / torch.sqrt(squares)).clamp(max=1.0)
+        return [torch.tensordot(factors, g, 1) for g in gradients]
+
+    of_many = torch.func.vmap(clipped_sum, (0, None, None))
+
+    def step(thetas: list[Tensor], batch: tuple[Tensor, Tensor], rate: float, sigma: float) -> None:
+        """Updates the models' parameters, each with a leading axis of models, in place."""
+        for theta, gradient in zip(thetas, of_many(tuple(thetas), *batch), strict=True):
+            noise = torch.randn_like(gradient)
+            theta.sub_(gradient.add_(noise, alpha=sigma * norm), alpha=rate / size)
+
+    def start(models: int) -> list[Tensor]:
+        return [theta.detach().expand(models, *theta.shape).clone() for theta in theta_0]
+
+    def build(models: int) -> Callable[[], int]:
+        thetas, batches = start(models), _batches(problem)
+
+        def run() -> int:
+            step(thetas, next(batches), problem.learning_rate, problem.noise_multiplier)
+            _synchronize()
+            return models
+
+        return run
+
+    stepped = start(1)
+    step(stepped, next(_batches(problem)), 1.0, 0.0)
+    models, run = fastest(build, [models] if models else problem.models_to_try(_PLATFORM))
+    return _engine(run, models, _distance(problem, [theta[0] for theta in stepped]))
+
+
+def _engine(run: Callable[[], int], models: int, check: float) -> Engine:
+    """On PyTorch's device."""
+    if _PLATFORM == "cpu":
+        return Engine(About(models, "cpu", "cpu", check), run)
+    about = About(models, "gpu", torch.cuda.get_device_name(), check)
+    return Engine(about, run, torch.cuda.max_memory_allocated)
+
+
+def _synchronize() -> None:
+    """Waits for the GPU."""
+    if _PLATFORM == "gpu":
+        torch.cuda.synchronize()

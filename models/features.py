@@ -1,0 +1,126 @@
+"""What a frozen network sees in CIFAR-10's training images: computed once, kept beside the data.
+
+Only the last layer of a pretrained network is trained with DP-SGD (hidden-state paper, Remark 2 and Figure
+13); all below it is a constant function of an image, so its outputs are the data.
+"""
+
+import hashlib
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from tqdm import tqdm
+
+from audit.errors import require
+from models.datasets import Dataset, ImageDataset
+from models.sources import Arrays, Loaded, cache_folder, cached, checksum_of
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)  # of a pixel's R, G and B, on [0, 1]
+IMAGENET_STD = (0.229, 0.224, 0.225)
+LARGEST_SIZE = 512
+
+
+class Body(NamedTuple):
+    """A network up to the last layer, with torchvision's architecture and names.
+
+    Attributes:
+      name: as torchvision spells it.
+      n_features: K, what the last layer takes.
+      default_size: of an image's side, in pixels, after resizing.
+      smallest_size: the smallest side that the network takes.
+      batch: images at once, the fastest on two cores.
+      load: from a weights file that the user names, or None, to the checked arrays.
+      parameters: from the arrays to what `apply` takes.
+      apply: (parameters, normalised images (B, S, S, 3)) -> features (B, K).
+    """
+
+    name: str
+    n_features: int
+    default_size: int
+    smallest_size: int
+    batch: int
+    load: Callable[[str | None], Loaded]
+    parameters: Callable[[Arrays], Any]
+    apply: Callable[[Any, Array], Array]
+
+
+def frozen_features(
+    body: Body,
+    load_images: Callable[[], ImageDataset],
+    *,
+    weights: str | None = None,
+    input_size: int | None = None,
+    cache_dir: str | None = None,
+) -> Dataset:
+    """The body's features of the training images; they are computed once (see `normalised`).
+
+    Args:
+      body: the frozen network.
+      load_images: gives what it sees; asked after the size and the weights have been checked.
+      weights: a weights file; by default the body's own source.
+      input_size: side S in pixels to which images are resized; by default the body's.
+      cache_dir: where features are kept; by default beside the data.
+
+    Returns:
+      A Dataset of features (N, K) float32, not standardised, and labels (N,); its checksum covers the
+      features, the labels, the images, the weights and the size.
+
+    Raises:
+      InputError: the size or the weights cannot be used.
+    """
+    size = body.default_size if input_size is None else input_size
+    fits = body.smallest_size <= size <= LARGEST_SIZE
+    require(fits, f"--input_size={size}: give {body.smallest_size} to {LARGEST_SIZE} pixels for {body.name}")
+    loaded, images = body.load(weights), load_images()
+    key = _digest(body.name, loaded.checksum, images.checksum, str(size))
+    path = cache_folder(cache_dir) / f"{body.name}-{size}-{key[:16]}.npz"
+    source = f"{body.name} features at {size} x {size} (weights: {loaded.source}; images: {images.source})"
+    shape = (len(images.train_images), body.n_features)
+
+    def computed() -> Loaded:
+        features = _extract(body, loaded.arrays, images.train_images, size)
+        return _verified(shape, {"features": features}, source)
+
+    kept = cached(path, partial(_verified, shape), computed)
+    checksum = _digest(key, kept.checksum)
+    return Dataset(kept.arrays["features"], images.train_labels, source, checksum)
+
+
+def normalised(images: Array, size: int) -> Array:
+    """Bytes (B, H, W, 3) -> floats (B, S, S, 3) as networks for ImageNet take them: on [0, 1], resized
+    bilinearly with half-pixel centres (with antialiasing where S < H; no rounding to bytes, as torchvision
+    resizes a tensor of floats), minus ImageNet's mean, over its deviation."""
+    x = images.astype(jnp.float32) / 255
+    x = jax.image.resize(x, (len(images), size, size, 3), "bilinear", antialias=True)
+    return (x - jnp.array(IMAGENET_MEAN, jnp.float32)) / jnp.array(IMAGENET_STD, jnp.float32)
+
+
+def _extract(body: Body, arrays: Arrays, images: np.ndarray, size: int) -> np.ndarray:
+    """The features of all images, with a progress line on stderr."""
+    parameters = jax.tree.map(jnp.asarray, body.parameters(arrays))
+    apply = jax.jit(lambda parameters, batch: body.apply(parameters, normalised(batch, size)))
+    features = np.empty((len(images), body.n_features), np.float32)
+    with tqdm(total=len(images), unit="images", desc=f"{body.name} features") as bar:
+        for first in range(0, len(images), body.batch):
+            batch = images[first : first + body.batch]
+            features[first : first + len(batch)] = apply(parameters, batch)
+            bar.update(len(batch))
+    return features
+
+
+def _verified(shape: tuple[int, int], raw: Arrays, source: str) -> Loaded:
+    """Features of the right shape, all finite, with their own checksum."""
+    features = raw["features"]
+    fits = features.dtype == np.float32 and features.shape == shape
+    require(fits, f"its features are {features.dtype} {features.shape}, not float32 {shape}")
+    require(np.isfinite(features).all(), "the weights give features that are not finite: name another file")
+    arrays = {"features": features}
+    return Loaded(arrays, source, checksum_of(arrays))
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256(" ".join(parts).encode()).hexdigest()

@@ -1,0 +1,191 @@
+"""Weights files as NumPy arrays, without torch: torch's older format, its zip format, and safetensors.
+
+Torch's files hold a pickle, which can run anything. Here it can only name tensors: its few permitted names
+stand for constructors of our own, and any other name is an error.
+"""
+
+import io
+import math
+import pickle
+import zipfile
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import safetensors.numpy
+
+from audit.errors import InputError, require
+from models.sources import Arrays, Read
+
+LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
+LEGACY_PROTOCOL = 1001
+_LEGACY_START = b"\x80\x02\x8a\x0a" + LEGACY_MAGIC.to_bytes(10, "little") + b"."
+_ZIP_START = b"PK\x03\x04"
+_DTYPES = {
+    "DoubleStorage": "<f8",
+    "FloatStorage": "<f4",
+    "HalfStorage": "<f2",
+    "LongStorage": "<i8",
+    "IntStorage": "<i4",
+    "ShortStorage": "<i2",
+    "CharStorage": "|i1",
+    "ByteStorage": "|u1",
+    "BoolStorage": "|b1",
+}
+
+
+class _Storage(NamedTuple):
+    """A buffer that tensors are views of; its bytes lie elsewhere in the file."""
+
+    key: str
+    dtype: str
+    size: int  # in elements
+
+
+class _Tensor(NamedTuple):
+    storage: _Storage
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+class _StateDict(dict):
+    """An OrderedDict; torch hangs version numbers on it, which nothing here needs."""
+
+    def __setstate__(self, state: object) -> None:
+        pass
+
+
+def read_weights(content: bytes) -> Arrays:
+    """The tensors of a weights file, by name; which format it is, its first bytes say.
+
+    Args:
+      content: a state dict that torch.save wrote (before or since torch 1.6), or a safetensors file.
+
+    Raises:
+      InputError: the file is torn, foreign, or holds anything but tensors under names.
+    """
+    if content.startswith(_LEGACY_START):
+        return _read(_read_legacy, content, "a torch state dict in the older format")
+    if content.startswith(_ZIP_START):
+        return _read(_read_zip, content, "a torch state dict in the zip format")
+    if content[8:9] == b"{":
+        return _read(safetensors.numpy.load, content, "a safetensors file")
+    raise InputError("it is neither a state dict that torch.save wrote nor a safetensors file")
+
+
+FILES: Mapping[str, Read] = dict.fromkeys((".pth", ".pt", ".bin", ".safetensors"), read_weights)
+
+
+def select(arrays: Arrays, shapes: Mapping[str, tuple[int, ...]]) -> Arrays:
+    """The named arrays as little-endian float32, in the order of `shapes`.
+
+    Raises:
+      InputError: one is missing, of another shape, or not finite.
+    """
+    chosen = {}
+    for name, shape in shapes.items():
+        require(name in arrays, f"tensor {name} is missing: it holds another network")
+        array = arrays[name]
+        require(array.shape == shape, f"tensor {name} has shape {array.shape}, not {shape}: another network")
+        require(np.isfinite(array).all(), f"tensor {name} has a NaN or an infinite value")
+        chosen[name] = np.ascontiguousarray(array, "<f4")
+    return chosen
+
+
+def _read(reader: Read, content: bytes, format_name: str) -> Arrays:
+    try:
+        return reader(content)
+    except InputError:
+        raise
+    except Exception as error:  # a torn pickle raises whatever its bytes happen to ask for
+        raise InputError(f"it begins as {format_name} but is torn ({type(error).__name__})") from None
+
+
+def _read_legacy(content: bytes) -> Arrays:
+    """Magic number, protocol, system, pickle, storage keys; then a length and raw bytes a storage."""
+    file = io.BytesIO(content)
+    magic, protocol, system = (_Unpickler(file).load() for _ in range(3))
+    require((magic, protocol) == (LEGACY_MAGIC, LEGACY_PROTOCOL), f"its protocol is {protocol}, not 1001")
+    require(system["little_endian"], "it was written on a big-endian machine")
+    unpickler = _Unpickler(file)
+    state, keys = unpickler.load(), _Unpickler(file).load()
+    buffers = {}
+    for key in keys:
+        storage = unpickler.storages[key]
+        size = int.from_bytes(file.read(8), "little")
+        require(size == storage.size, f"storage {key} has {size} elements, not {storage.size}: it is torn")
+        buffers[key] = file.read(size * np.dtype(storage.dtype).itemsize)
+    return _arrays(state, buffers.__getitem__)
+
+
+def _read_zip(content: bytes) -> Arrays:
+    """A folder with data.pkl, and data/KEY a storage; nothing is compressed."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        pickles = [name for name in archive.namelist() if name.count("/") == 1 and name.endswith("/data.pkl")]
+        require(len(pickles) == 1, f"it holds {len(pickles)} data.pkl, not one: no state dict")
+        folder = pickles[0].split("/")[0]
+        stored = all(info.compress_type == zipfile.ZIP_STORED for info in archive.infolist())
+        require(stored, "it is compressed, as torch.save never does")
+        order = f"{folder}/byteorder"
+        little = order not in archive.namelist() or archive.read(order) == b"little"
+        require(little, "it was written on a big-endian machine")
+        state = _Unpickler(io.BytesIO(archive.read(pickles[0]))).load()
+        return _arrays(state, lambda key: archive.read(f"{folder}/data/{key}"))
+
+
+def _arrays(state: Any, buffer: Callable[[str], bytes]) -> Arrays:
+    """The state's tensors over their storages' bytes."""
+    require(isinstance(state, _StateDict), f"it holds a {type(state).__name__}: save a state_dict() alone")
+    arrays = {}
+    for name, tensor in state.items():
+        named = isinstance(name, str) and isinstance(tensor, _Tensor)
+        require(named, f"entry {str(name)[:80]!r} is no tensor: save a state_dict() alone")
+        arrays[name] = _array(name, tensor, buffer(tensor.storage.key))
+    return arrays
+
+
+def _array(name: str, tensor: _Tensor, content: bytes) -> np.ndarray:
+    """A copy of the tensor's elements, all of which must lie inside the storage."""
+    storage, offset, shape, strides = tensor
+    width = np.dtype(storage.dtype).itemsize
+    size = len(content) // width
+    require(size >= storage.size, f"tensor {name} is torn: {size} of {storage.size} elements")
+    last = offset + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
+    inside = min((offset, *shape, *strides)) >= 0 and last < size and math.prod(shape) <= size
+    require(inside, f"tensor {name} reaches outside its storage")
+    values = np.frombuffer(content, storage.dtype)[offset:]
+    steps = [stride * width for stride in strides]
+    return np.lib.stride_tricks.as_strided(values, shape, steps, writeable=False).copy()
+
+
+def _rebuild_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> _Tensor:
+    require(isinstance(storage, _Storage), "a tensor has no storage: it is torn")
+    return _Tensor(storage, int(offset), tuple(map(int, shape)), tuple(map(int, strides)))
+
+
+_NAMES: dict[tuple[str, str], Any] = {
+    ("collections", "OrderedDict"): _StateDict,
+    ("torch._utils", "_rebuild_tensor_v2"): _rebuild_tensor,
+    ("torch._utils", "_rebuild_parameter"): lambda tensor, *_: tensor,
+    **{("torch", name): code for name, code in _DTYPES.items()},
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    """Knows the names in _NAMES and no other."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self.storages: dict[str, _Storage] = {}
+
+    def find_class(self, module: str, name: str) -> Any:
+        require((module, name) in _NAMES, f"it names {module}.{name}, which no state dict of tensors needs")
+        return _NAMES[module, name]
+
+    def persistent_load(self, pid: Any) -> _Storage:
+        """('storage', type, key, device, size), and in the older format what it is a view of: nothing."""
+        kind, dtype, key, _, size, *view = pid
+        known = kind == "storage" and dtype in _DTYPES.values() and view in ([], [None])
+        require(known, "it holds a storage of a kind that is not read")
+        return self.storages.setdefault(key, _Storage(str(key), dtype, int(size)))

@@ -1,0 +1,55 @@
+"""How far lower precisions move clipped gradients: bounded by their formats' rounding, and found."""
+
+import dataclasses
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+from audit.errors import InputError
+from experiments import auditing, precision
+from models.datasets import Dataset
+
+SETTING = auditing.Setting(adversary="gc_r", batch_size=20, steps=5, clipping_norm=0.1, noise_multiplier=2.0)
+UNITS = {"float32": 2.0**-24, "tf32": 2.0**-11, "bf16": 2.0**-8}
+
+
+@pytest.fixture(scope="module")
+def dataset():
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(60, 8)).astype(np.float32)
+    return Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0" * 64)
+
+
+@pytest.mark.slow
+def test_a_clipped_gradient_exceeds_c_by_rounding_and_no_more(dataset):
+    effects = precision.measure(auditing, SETTING, dataset, 60)
+    assert list(effects) == ["at_initialisation", "after_5_steps"]
+    for effect in itertools.chain(*effects.values()):
+        unit = UNITS[effect.precision]
+        assert unit / 16 < effect.norm_error_median < 8 * unit
+        assert unit / 16 < effect.sum_error < 64 * unit
+        assert abs(effect.excess) < (8 if effect.precision == "float32" else 3) * unit
+        assert effect.excess > unit / 8 or effect.precision == "float32"
+        assert effect.clipped_share > 0.5
+        assert effect.effective_sigma == pytest.approx(2 / (1 + max(effect.excess, 0)), rel=1e-12)
+
+
+@pytest.mark.parametrize(("name", "bits"), [("float32", None), ("tf32", 10), ("bf16", 7)])
+def test_the_setting_s_precision_is_the_training_s(dataset, name, bits):
+    setting = dataclasses.replace(SETTING, precision=name, adversary="loss", clipping="per_example")
+    auditing.validate(setting, 2)
+    table = auditing.build(setting, dataset)
+    theta = np.zeros(68, np.float32)
+    clipped_sum = jax.make_jaxpr(table.mechanism.clipped_sum)(theta, table.data, 1.0)
+    state = table.adversary.init(jax.random.key(0), theta, 1.0)
+    craft = jax.make_jaxpr(table.adversary.craft)(state, 0, theta)
+    for program in (str(clipped_sum), str(craft)):
+        assert ("reduce_precision" in program) == (bits is not None)
+        assert f"mantissa_bits={bits}" in program or bits is None
+
+
+def test_an_unknown_precision_is_refused():
+    with pytest.raises(InputError, match="--precision=fp8"):
+        auditing.validate(dataclasses.replace(SETTING, precision="fp8"), 2)

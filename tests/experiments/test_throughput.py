@@ -1,0 +1,217 @@
+"""Every engine computes the same step, and what the table and the JSON say follows from the timings."""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from audit.errors import InputError
+from experiments import auditing, throughput, throughput_workers
+from experiments.throughput_workers import ENGINES, About, Kind, Memory, Problem, Worker
+from models.datasets import Dataset
+from models.fcnn import fcnn
+
+ROOT = Path(__file__).resolve().parents[2]
+PEERS = [name for name in ENGINES if name != "ours"]
+
+
+def small_problem(model="fcnn"):
+    from experiments import throughput_jax
+
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(40, 8)).astype(np.float32)
+    labels = (features[:, 0] > 0).astype(np.int32)
+    if model == "convnet":
+        features = rng.integers(0, 256, (40, 32, 32, 3), np.uint8)
+    setting = auditing.Setting(
+        model=model,
+        adversary="gc_r",
+        batch_size=10,
+        steps=8,
+        clipping=auditing.TASKS[model].clipping[0],
+        clipping_norm=0.5,
+    )
+    return throughput_jax.problem_of(setting, Dataset(features, labels, "made up", "0" * 64))
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return small_problem()
+
+
+def saved(problem, folder):
+    problem.save(folder / "problem.npz")
+    return folder / "problem.npz"
+
+
+def test_a_problem_is_read_as_it_was_written(problem, tmp_path):
+    again = Problem.load(saved(problem, tmp_path))
+    jax.tree.map(np.testing.assert_array_equal, again, problem)
+    assert [kernel.shape for kernel, _ in again.layout] == [(8, 6), (6, 2)]
+    assert not np.array_equal(problem.stepped, problem.theta_0)
+
+
+@pytest.fixture
+def quickly(monkeypatch):
+    """What the engines time for themselves takes no time."""
+    monkeypatch.setattr(throughput_workers, "measure", lambda run, seconds: 1.0)
+
+
+def builder(name):
+    """The function that a worker calls, in this process."""
+    home = "throughput_jax" if ENGINES[name].needs.startswith("jax") else "throughput_torch"
+    return getattr(importlib.import_module(f"experiments.{home}"), name)
+
+
+def assert_takes_our_step(name, problem, folder):
+    """A step that is 1e-4 off is seen as that, so that the rest is none; returns the engine."""
+    pytest.importorskip(ENGINES[name].needs)
+    off = np.zeros_like(problem.stepped)
+    off[7] = 1e-4
+    models = [2 * len(jax.local_devices())] if ENGINES[name].chooses else []
+    engine = builder(name)(saved(problem._replace(stepped=problem.stepped + off), folder), *models)
+    assert abs(engine.about.check - 1e-4) < throughput_workers.TOLERANCE
+    return engine
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_a_peer_takes_our_step_and_counts_its_model_steps(name, problem, tmp_path, quickly):
+    engine = assert_takes_our_step(name, problem, tmp_path)
+    steps = len(problem.batches) if name == "jax_privacy" else 1
+    assert engine.run() == engine.run() == engine.about.models * steps
+    assert engine.about.models == (1 if name == "opacus" else 2 * len(jax.local_devices()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["opacus", "torch_func"])  # which have a ConvNet of their own
+def test_a_peer_takes_our_step_of_the_convnet(name, tmp_path, quickly):
+    assert_takes_our_step(name, small_problem("convnet"), tmp_path)
+
+
+def test_ours_trains_the_chunk_that_an_audit_does(problem, tmp_path):
+    engine = builder("ours")(saved(problem, tmp_path))
+    assert 2 <= engine.about.models <= 5000
+    assert engine.run() == engine.run() == engine.about.models * len(problem.batches)
+    assert throughput_workers.measure(engine.run, 0.01) > 0
+
+
+def test_the_fastest_count_is_chosen(monkeypatch):
+    monkeypatch.setattr(throughput_workers, "measure", lambda run, seconds: {1: 5, 8: 7, 64: 6}[run()])
+    models, run = throughput_workers.fastest(lambda models: lambda: models, [1, 8, 64])
+    assert models == run() == 8
+
+
+def test_an_engine_of_another_step_is_refused():
+    throughput_workers.require_agreement("peer", About(1, "cpu", "cpu", 9e-6))
+    for distance in (1.1e-5, float("nan")):
+        with pytest.raises(InputError, match="peer.*away from ours.*--engines"):
+            throughput_workers.require_agreement("peer", About(1, "cpu", "cpu", distance))
+
+
+def test_an_engine_that_dies_is_one_line(tmp_path):
+    with pytest.raises(InputError, match="peer ended with status -6"):
+        Worker("peer", Kind(os.abort), tmp_path).about()
+
+
+@pytest.mark.parametrize(("model", "parameters"), [("fcnn", 68), ("convnet", 62_006)])
+def test_the_layers_are_the_models(model, parameters):
+    layers = throughput.LAYERS[model]
+    assert sum((layer.inputs + 1) * layer.outputs for layer in layers) == parameters
+
+
+def test_operations_are_those_of_the_gradients_products():
+    layers = throughput.LAYERS["fcnn"]
+    gradient = jax.make_jaxpr(jax.grad(fcnn().loss))(np.zeros(68, np.float32), (np.zeros(8), 1)).jaxpr
+    assert throughput.flops(layers, 1) == products(gradient)
+    assert throughput.flops(layers, 400) == 400 * 2 * (3 * (8 * 6 + 6 * 2) - 8 * 6)
+    assert throughput.flops(throughput.LAYERS["convnet"], 128) == 410_204_160
+
+
+def products(jaxpr):
+    """Operations of a program's matrix products."""
+    total = 0
+    for equation in jaxpr.eqns:
+        inner = [getattr(p, "jaxpr", p) for p in equation.params.values()]
+        total += sum(products(program) for program in inner if hasattr(program, "eqns"))
+        if equation.primitive.name == "dot_general":
+            (contracted, _), _ = equation.params["dimension_numbers"]
+            shape = equation.invars[0].aval.shape
+            total += 2 * equation.outvars[0].aval.size * int(np.prod([shape[i] for i in contracted]))
+    return total
+
+
+def measurement(engine, rates, model="convnet"):
+    about = About(8, "cpu", "cpu", 1e-7)
+    memory = Memory(2_500_000_000, 300_000_000)
+    return throughput.Measurement(model, engine, rates, [1e11, 2e11, 4e11], 10**9, memory, about, 2)
+
+
+def test_json_has_medians_shares_and_every_round():
+    text = throughput.as_json([measurement("opacus", [10.0, 40.0, 20.0])], ["torch_func"])
+    result = json.loads(text)
+    (row,) = result["measurements"]
+    assert "\n" not in text and result["missing"] == ["torch_func"]
+    assert (row["model"], row["engine"], row["model_steps_per_second"]) == ("convnet", "opacus", 20.0)
+    assert row["gemm_share"] == 0.1  # of 0.1, 0.2, 0.05
+    assert row["peak_memory_bytes"] == 2_500_000_000
+    assert row["rounds_model_steps_per_second"] == [10.0, 40.0, 20.0]
+    assert row["gemm_flops_per_second"] == 2e11
+
+
+def test_ratios_are_taken_within_rounds_in_80_columns():
+    rows = [measurement("ours", [1e6, 4e6, 2e6]), measurement("jax_privacy", [1e3, 1e3, 4e4])]
+    lines = throughput.as_table([*rows, measurement("opacus", [5.0, 4.0, 3.0], "fcnn")]).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "1,000 (50 to 4,000)" in lines[3]
+    assert "2,000,000" in lines[2] and "2,500" in lines[2] and " to " not in lines[2]
+    assert " to " not in lines[4]  # nothing of ours on that model
+    assert "200 GFLOP/s" in lines[-1]
+
+
+def test_a_missing_library_is_said_with_its_mend():
+    assert not Kind(os.getcwd, "no_such_library").is_installed()
+    line = throughput.missing_line(["opacus", "torch_func"])
+    assert "opacus, torch not installed" in line and "[bench]" in line and "\n" not in line
+
+
+def test_the_parent_imports_no_engine():
+    code = "import sys, experiments.throughput; print(*sys.modules)"
+    loaded = subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True).split()
+    assert {"jax", "torch", "jax_privacy", "opacus"}.isdisjoint(loaded)
+
+
+def command(*flags, **changes):
+    """./run.sh throughput, as a process."""
+    argv = [sys.executable, "-m", "experiments.throughput", *flags]
+    return subprocess.run(argv, cwd=ROOT, env=os.environ | changes, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("flag", ["--engines=ours,theirs", "--models=resnet", "--rounds=0", "--seconds=0"])
+def test_a_mistake_is_one_line(flag):
+    process = command(flag)
+    assert process.returncode == 2 and process.stdout == ""
+    assert process.stderr.startswith(f"error: {flag.split('=')[0]}") and process.stderr.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_ours_and_a_peer_are_timed_and_a_missing_one_is_left_out(tmp_path):
+    rows = np.random.default_rng(0).normal(size=(500, 9))
+    columns = "MedInc,HouseAge,AveRooms,AveBedrms,Population,AveOccup,Latitude,Longitude,MedHouseVal"
+    np.savetxt(tmp_path / "housing.csv", rows, delimiter=",", header=columns, comments="")
+    flags = ["--models=fcnn", f"--data_file={tmp_path / 'housing.csv'}", "--rounds=2", "--seconds=0.1"]
+    process = command(*flags, "--engines=ours,jax_privacy,opacus", "--json", XDG_CACHE_HOME=str(tmp_path))
+    assert process.returncode == 0, process.stderr
+    result = json.loads(process.stdout)
+    assert ("left out: opacus (opacus not installed" in process.stderr) == (result["missing"] == ["opacus"])
+    timed = [row["engine"] for row in result["measurements"]]
+    assert sorted(timed + result["missing"]) == ["jax_privacy", "opacus", "ours"]
+    for row in result["measurements"]:
+        assert len(row["rounds_model_steps_per_second"]) == 2
+        assert 0 < row["gemm_share"] < 1 < row["model_steps_per_second"]
+        assert row["peak_memory_bytes"] > row["import_memory_bytes"] > 1e7

@@ -1,0 +1,45 @@
+"""Channels-first layers against Flax's: values and gradients."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from models.layers import Convolution, max_pool
+
+
+def channels_first(x):
+    return jnp.moveaxis(x, -1, -3)
+
+
+@pytest.mark.parametrize("lead", [(), (3,)])
+def test_patches_times_a_matrix_are_a_convolution(lead):
+    x = jax.random.normal(jax.random.key(0), (*lead, 14, 11, 6))
+    ours, theirs = Convolution(16, 5), nn.Conv(16, (5, 5), padding="VALID")
+    variables = ours.init(jax.random.key(1), channels_first(x))
+    assert jax.tree.map(jnp.shape, variables) == jax.tree.map(jnp.shape, theirs.init(jax.random.key(1), x))
+    variables["params"]["bias"] = jax.random.normal(jax.random.key(2), (16,))
+    same = channels_first(theirs.apply(variables, x))
+    np.testing.assert_allclose(ours.apply(variables, channels_first(x)), same, rtol=1e-4, atol=1e-5)
+
+
+def test_pooling_takes_maxima_of_four_pixels_and_sends_gradients_there():
+    x = jax.random.normal(jax.random.key(0), (4, 28, 14, 6))
+    weights = jax.random.normal(jax.random.key(1), (4, 14, 7, 6))
+
+    def ours(x):
+        return jnp.sum(max_pool(channels_first(x)) * channels_first(weights))
+
+    def theirs(x):
+        return jnp.sum(nn.max_pool(x, (2, 2), (2, 2)) * weights)
+
+    np.testing.assert_array_equal(
+        max_pool(channels_first(x)), channels_first(nn.max_pool(x, (2, 2), (2, 2)))
+    )
+    np.testing.assert_allclose(jax.grad(ours)(x), jax.grad(theirs)(x), atol=1e-6)
+
+
+def test_a_tie_sends_the_whole_gradient_to_one_pixel():
+    gradient = jax.grad(lambda x: jnp.sum(max_pool(x)))(jnp.zeros((1, 4, 4)))
+    np.testing.assert_array_equal(gradient[0], np.kron(np.ones((2, 2)), [[1, 0], [0, 0]]))

@@ -1,0 +1,239 @@
+"""Weights files of three formats give the same arrays; torn, foreign and hostile ones give one line."""
+
+import collections
+import io
+import os
+import pickle
+import struct
+import sys
+import types
+import zipfile
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from audit.errors import InputError
+from models import sources, weights
+
+STORAGES = {"<f4": "FloatStorage", "<f8": "DoubleStorage", "<i8": "LongStorage", "|b1": "BoolStorage"}
+
+
+class Storage(NamedTuple):
+    key: str
+    kind: type
+    values: np.ndarray
+
+
+class Tensor:
+    """Pickles as torch's tensors do; `parameter` as its parameters do."""
+
+    def __init__(self, torch, storage, offset, shape, strides, parameter=False):
+        arguments = (storage, offset, shape, strides, False, collections.OrderedDict())
+        self.reduced = (torch.rebuild, arguments)
+        if parameter:
+            inner = Tensor(torch, storage, offset, shape, strides)
+            self.reduced = (torch.parameter, (inner, True, collections.OrderedDict()))
+
+    def __reduce__(self):
+        return self.reduced
+
+
+class _Pickler(pickle.Pickler):
+    def __init__(self, file, legacy):
+        super().__init__(file, protocol=2)
+        self.legacy = legacy
+
+    def persistent_id(self, obj):
+        if not isinstance(obj, Storage):
+            return None
+        view = (None,) if self.legacy else ()
+        return ("storage", obj.kind, obj.key, "cpu", len(obj.values), *view)
+
+
+@pytest.fixture
+def torch(monkeypatch):
+    """As much of torch as a pickle of a state dict names."""
+    fake = types.ModuleType("torch")
+    utils = types.ModuleType("torch._utils")
+    for name in (*STORAGES.values(), "BFloat16Storage"):
+        setattr(fake, name, type(name, (), {"__module__": "torch"}))
+    for name, attribute in (("_rebuild_tensor_v2", "rebuild"), ("_rebuild_parameter", "parameter")):
+
+        def rebuild(*arguments):
+            raise AssertionError("torch's own code may not run")
+
+        rebuild.__module__, rebuild.__name__, rebuild.__qualname__ = "torch._utils", name, name
+        setattr(utils, name, rebuild)
+        setattr(fake, attribute, rebuild)
+    monkeypatch.setitem(sys.modules, "torch", fake)
+    monkeypatch.setitem(sys.modules, "torch._utils", utils)
+    return fake
+
+
+def _arrays():
+    rng = np.random.default_rng(0)
+    return {
+        "features.0.weight": rng.normal(size=(4, 3, 2, 2)).astype(np.float32),
+        "features.0.bias": rng.normal(size=4),
+        "features.1.num_batches_tracked": np.array(17),
+        "mask": np.array([True, False, True]),
+    }
+
+
+def _state(torch, arrays):
+    """A state dict of the arrays, and its storages."""
+    storages = [
+        Storage(str(1000 + index), getattr(torch, STORAGES[array.dtype.str]), array.ravel())
+        for index, array in enumerate(arrays.values())
+    ]
+    state = collections.OrderedDict()
+    for (name, array), storage in zip(arrays.items(), storages, strict=True):
+        strides = tuple(stride // array.itemsize for stride in array.strides)
+        state[name] = Tensor(torch, storage, 0, array.shape, strides, parameter=name.endswith("bias"))
+    state._metadata = collections.OrderedDict({"": {"version": 1}})
+    return state, storages
+
+
+def _legacy(state, storages, little_endian=True, tail=b""):
+    """What torch.save wrote before 1.6."""
+    file = io.BytesIO()
+    system = {"protocol_version": 1001, "little_endian": little_endian, "type_sizes": {"int": 4}}
+    for header in (weights.LEGACY_MAGIC, weights.LEGACY_PROTOCOL, system):
+        pickle.dump(header, file, protocol=2)
+    _Pickler(file, True).dump(state)
+    pickle.dump([storage.key for storage in storages], file, protocol=2)
+    for storage in storages:
+        file.write(struct.pack("<q", len(storage.values)) + storage.values.tobytes())
+    return file.getvalue() + tail
+
+
+def _zip(state, storages, compression=zipfile.ZIP_STORED, byteorder=b"little"):
+    """What torch.save writes since."""
+    file, pickled = io.BytesIO(), io.BytesIO()
+    _Pickler(pickled, False).dump(state)
+    with zipfile.ZipFile(file, "w", compression) as archive:
+        archive.writestr("model/data.pkl", pickled.getvalue())
+        archive.writestr("model/byteorder", byteorder)
+        for storage in storages:
+            archive.writestr(f"model/data/{storage.key}", storage.values.tobytes())
+    return file.getvalue()
+
+
+@pytest.fixture
+def files(torch):
+    state, storages = _state(torch, _arrays())
+    return {
+        "legacy": _legacy(state, storages),
+        "zip": _zip(state, storages),
+        "safetensors": safetensors.numpy.save(_arrays()),
+    }
+
+
+@pytest.mark.parametrize("kind", ["legacy", "zip", "safetensors"])
+def test_every_format_gives_the_same_arrays(files, kind):
+    read = weights.read_weights(files[kind])
+    assert set(read) == set(_arrays())
+    for name, array in _arrays().items():
+        assert read[name].dtype == array.dtype and read[name].shape == array.shape
+        np.testing.assert_array_equal(read[name], array)
+
+
+@pytest.mark.parametrize("write", [_legacy, _zip])
+def test_a_view_of_a_storage_is_read_by_its_offset_and_strides(torch, write):
+    values = np.arange(20, dtype=np.float32)
+    storage = Storage("7", torch.FloatStorage, values)
+    state = collections.OrderedDict(
+        transposed=Tensor(torch, storage, 2, (2, 3), (1, 2)), row=Tensor(torch, storage, 17, (3,), (1,))
+    )
+    read = weights.read_weights(write(state, [storage]))
+    np.testing.assert_array_equal(read["transposed"], values[2:8].reshape(3, 2).T)
+    np.testing.assert_array_equal(read["row"], values[17:])
+
+
+@pytest.mark.parametrize("kind", ["legacy", "zip", "safetensors"])
+def test_a_file_torn_anywhere_is_one_line(files, kind):
+    whole = files[kind]
+    for length in range(0, len(whole) - 1, 7):
+        with pytest.raises(InputError) as raised:
+            weights.read_weights(whole[:length])
+        assert "\n" not in str(raised.value)
+
+
+class Hostile:
+    def __init__(self, call, *arguments):
+        self.call = (call, arguments)
+
+    def __reduce__(self):
+        return self.call
+
+
+@pytest.mark.parametrize("write", [_legacy, _zip])
+def test_nothing_is_executed(tmp_path, write):
+    for call, name in ((os.mkdir, "mkdir"), (eval, "eval"), (getattr, "getattr")):
+        target = str(tmp_path / "made")
+        state = collections.OrderedDict(weight=Hostile(call, target))
+        with pytest.raises(InputError, match=rf"it names \w+\.{name}"):
+            weights.read_weights(write(state, []))
+        assert not os.path.exists(target)
+
+
+@pytest.mark.parametrize("write", [_legacy, _zip])
+@pytest.mark.parametrize(
+    ("offset", "shape", "strides"),
+    [(0, (21,), (1,)), (-1, (2,), (1,)), (19, (2,), (1,)), (0, (2, 2), (1, -1)), (0, (10**9,), (0,))],
+)
+def test_a_tensor_outside_its_storage_is_refused(torch, write, offset, shape, strides):
+    storage = Storage("7", torch.FloatStorage, np.arange(20, dtype=np.float32))
+    state = collections.OrderedDict(w=Tensor(torch, storage, offset, shape, strides))
+    with pytest.raises(InputError, match="tensor w reaches outside its storage"):
+        weights.read_weights(write(state, [storage]))
+
+
+def test_what_is_no_state_dict_of_tensors_is_named(torch, files):
+    storage = Storage("7", torch.FloatStorage, np.zeros(2, np.float32))
+    exotic = storage._replace(kind=torch.BFloat16Storage)
+    tensor = Tensor(torch, exotic, 0, (2,), (1,))
+    checkpoint = collections.OrderedDict(epoch=3)
+    for content, words in (
+        (_zip([1, 2], []), "it holds a list: save a state_dict"),
+        (_legacy(checkpoint, []), "entry 'epoch' is no tensor"),
+        (_zip(collections.OrderedDict(w=tensor), [exotic]), "it names torch.BFloat16Storage"),
+        (_legacy(*_state(torch, {}), little_endian=False), "big-endian"),
+        (_zip(*_state(torch, {}), byteorder=b"big"), "big-endian"),
+        (_zip(*_state(torch, _arrays()), compression=zipfile.ZIP_DEFLATED), "compressed"),
+        (b"<html>not found</html>", "neither a state dict"),
+        (b"", "neither a state dict"),
+    ):
+        with pytest.raises(InputError, match=words):
+            weights.read_weights(content)
+
+
+def test_the_wanted_tensors_are_selected_as_float32_and_in_order():
+    arrays = {"b": np.ones(3), "a": np.zeros((2, 2), ">f4"), "more": np.ones(1)}
+    chosen = weights.select(arrays, {"a": (2, 2), "b": (3,)})
+    assert list(chosen) == ["a", "b"] and all(array.dtype == "<f4" for array in chosen.values())
+    for name, value, words in (
+        ("c", np.ones(3), "tensor b is missing"),
+        ("b", np.ones(4), r"tensor b has shape \(4,\), not \(3,\)"),
+        ("b", np.array([1, 2, np.nan]), "tensor b has a NaN"),
+    ):
+        with pytest.raises(InputError, match=words):
+            weights.select({"a": arrays["a"], name: value}, {"a": (2, 2), "b": (3,)})
+
+
+def test_a_file_that_a_user_names_is_named_in_the_error(tmp_path):
+    canonical = partial(weights.select, shapes={"w": (2,)})
+    recipe = sources.Recipe("net", None, canonical, weights.FILES, None, ())
+    good, torn = tmp_path / "w.safetensors", tmp_path / "w.pth"
+    good.write_bytes(safetensors.numpy.save({"w": np.ones(2, np.float32)}))
+    torn.write_bytes(good.read_bytes()[:-3])
+    loaded = sources.load_arrays(recipe, file=str(good))
+    assert loaded.source == f"file {good}" and loaded.checksum == sources.checksum_of(loaded.arrays)
+    for path in (torn, tmp_path / "absent.pth", tmp_path / "w.npz"):
+        with pytest.raises(InputError) as raised:
+            sources.load_arrays(recipe, file=str(path))
+        message = str(raised.value)
+        assert str(path) in message and "mend it or name another" in message and "\n" not in message
