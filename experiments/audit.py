@@ -18,7 +18,7 @@ from absl import flags
 
 from audit.errors import InputError
 from audit.statistics import accounting, conversions, estimate
-from experiments import cli, figures, tables
+from experiments import cli, drawing, tables
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("runs", 5000, "Models to train, half with the canary.")
@@ -108,7 +108,7 @@ def main() -> None:
     )
     store.write_text("audit.json", json.dumps(json.loads(result), indent=2) + "\n")
     figure = store.write_bytes(
-        "audit.png", figures.audit_figure(scores_in, scores_out, bounds, upper, mu_upper)
+        "audit.png", drawing.audit_figure(scores_in, scores_out, bounds, upper, mu_upper)
     )
     if FLAGS.json:
         print(result)

@@ -24,6 +24,7 @@ from audit.adversaries.base import Adversary
 from audit.errors import require
 from audit.mechanism import clipping, dpsgd, ensemble, precision, unfolding
 from audit.store import Store
+from experiments.settings import Setting
 from models.alexnet import ALEXNET
 from models.base import Model
 from models.convnet import convnet
@@ -33,34 +34,6 @@ from models.features import Body, frozen_features
 from models.head import head
 from models.mobilenet import MOBILENET_V2
 from models.resnet import resnet18
-
-
-@dataclasses.dataclass(frozen=True)
-class Setting:
-    """All that decides a run's score, but for the data; frozen, and hashed by the store."""
-
-    model: str = "fcnn"
-    adversary: str = "gc_s"
-    gc_s_noisy: bool = False
-    gc_s_per_step: bool = True
-    gc_s_simulations: int = 4
-    dimension: int = 0
-    learning_rate: float = 0.1
-    clipping_norm: float = 1.0
-    noise_multiplier: float = 4.0
-    batch_size: int = 400
-    steps: int = 250
-    periodicity: int = 1
-    optimizer: str = "sgd"
-    clipping: str = "book_keeping"
-    precision: str = "float32"
-    unknown_initialisation: bool = False
-    seed: int = 0
-
-    @property
-    def insertions(self) -> int:
-        """Steps at which the canary is inserted."""
-        return self.steps // self.periodicity
 
 
 class Task(NamedTuple):

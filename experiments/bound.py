@@ -41,9 +41,9 @@ def main() -> None:
         upper = accounting.epsilon_upper_bound(FLAGS.noise_multiplier, FLAGS.insertions, FLAGS.delta)
         mu_upper = accounting.mu_upper_bound(FLAGS.noise_multiplier, FLAGS.insertions)
     if FLAGS.figure is not None:
-        from experiments import figures
+        from experiments import drawing
 
-        content = figures.audit_figure(scores_in, scores_out, bounds, upper, mu_upper)
+        content = drawing.audit_figure(scores_in, scores_out, bounds, upper, mu_upper)
         files.write_whole(Path(FLAGS.figure), content)
     print(tables.bounds_json(bounds, upper) if FLAGS.json else tables.bounds_table(bounds, upper))
 

@@ -15,7 +15,7 @@ from absl import flags
 from audit import files
 from audit.errors import InputError, require
 from audit.statistics import accounting, conversions, estimate
-from experiments import cli, figures
+from experiments import cli, drawing
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("model", "convnet", "A model of ./run.sh audit that is trained whole.")
@@ -63,11 +63,11 @@ def main() -> None:
         for k in periods
     ]
     series = [
-        figures.Series(label, periods, [[bounds[unknown, k].epsilon] for k in periods])
+        drawing.Series(label, periods, [[bounds[unknown, k].epsilon] for k in periods])
         for label, unknown in (("known initialisation", False), ("unknown initialisation", True))
     ]
     title = f"GC-R on {FLAGS.model}, {FLAGS.runs} runs a point"
-    drawn = figures.panel_figure(series, "periodicity k", title, FLAGS.delta, (periods, upper))
+    drawn = drawing.panel_figure(series, "periodicity k", title, FLAGS.delta, (periods, upper))
     folder = Path(FLAGS.out) / "initialisation"
     figure = files.write_whole(folder / "initialisation.png", drawn)
     lines = [f"{'initialisation':<16}{'k':>4}{'epsilon':>10}{'mu':>8}"]

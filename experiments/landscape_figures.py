@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 from audit.statistics import conversions, densities, iterates
 from experiments import landscape_cells
-from experiments.figures import BOUND, IN, OUT, STYLE, UPPER, png
+from experiments.drawing import BOUND, IN, OUT, STYLE, UPPER, png
 from experiments.landscape_cells import Cell, Exact, Simulated
 
 Exacts = dict[tuple[Cell, str], Exact]

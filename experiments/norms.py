@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from audit import files
 from audit.errors import require
-from experiments import cli, figures
+from experiments import cli, drawing
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("models", ["fcnn", "convnet"], "Models, comma-separated: those of ./run.sh audit.")
@@ -45,7 +45,7 @@ def main() -> None:
     rows = [f"step,{names}"]
     rows += [f"{i}," + ",".join(f"{c[i]:.6g}" for c in columns) for i in range(FLAGS.steps)]
     table = files.write_whole(folder / "norms.csv", ("\n".join(rows) + "\n").encode())
-    figure = files.write_whole(folder / "norms.png", figures.norms_figure(norms, FLAGS.clipping_norm))
+    figure = files.write_whole(folder / "norms.png", drawing.norms_figure(norms, FLAGS.clipping_norm))
     print(f"{'model':<16}{'first step':>12}{'last step':>12}{'least':>10}{'below C':>10}")
     for model, values in norms.items():
         low = np.mean(values < FLAGS.clipping_norm)
