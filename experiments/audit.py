@@ -168,14 +168,17 @@ def _join(processes: Any) -> None:
 
 
 def _summary(setting, trained, source: str) -> str:
-    """What was trained, and how fast."""
+    """What was trained, how fast and in how much memory."""
+    from audit.mechanism import ensemble
+
     line = f"{FLAGS.runs} models x {setting.steps} steps x batch {setting.batch_size}, data: {source}"
     if not trained.trained_runs:
         return f"{line}; all in the store already"
     per_step = trained.seconds / (trained.trained_runs * setting.steps)
     return (
         f"{line}; trained {trained.trained_runs} in {trained.seconds:.1f} s "
-        f"({per_step * 1e6:.1f} us a model-step, chunks of {trained.chunk})"
+        f"({per_step * 1e6:.1f} us a model-step, chunks of {trained.chunk}, "
+        f"peak memory {ensemble.peak_memory() / 1e6:,.0f} MB)"
     )
 
 

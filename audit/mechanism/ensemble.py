@@ -7,6 +7,7 @@ local devices and never talk to each other; what they share is copied to each de
 
 import math
 import os
+import resource
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -108,6 +109,12 @@ def chunk_size(runs: int, bytes_per_run: int) -> int:
         budget = _MEMORY_SHARE * (devices[0].memory_stats() or {}).get("bytes_limit", 4 << 30)
     each = int(min(max(budget // max(bytes_per_run, 1), 1), _LARGEST_CHUNK))
     return math.ceil(runs / math.ceil(runs / (each * len(devices))))
+
+
+def peak_memory() -> int:
+    """Bytes held at most so far, of the first device, or of the process where that is a CPU."""
+    stats = jax.local_devices()[0].memory_stats() or {}
+    return stats.get("peak_bytes_in_use") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def bytes_per_run(
