@@ -63,11 +63,11 @@ def call(layer: nn.Module, x: Array) -> Call | None:
     own: Any = layer.variables.get("params", {})
     if not own:
         return None
-    if isinstance(layer, nn.Dense):
+    if _is(layer, nn.Dense):
         columns = x.reshape(-1, x.shape[-1]).T
         rows = columns.T @ own["kernel"]
         return Call(_add_bias(rows.reshape(*x.shape[:-1], -1), own), columns, True)
-    if isinstance(layer, nn.Conv) and _plain(layer, x):
+    if _is(layer, nn.Conv) and _plain(layer, x):
         rows = _patch_rows(layer, x)
         output = rows @ own["kernel"].reshape(-1, layer.features)
         return Call(_add_bias(output, own), rows.reshape(-1, rows.shape[-1]).T, True)
@@ -76,7 +76,7 @@ def call(layer: nn.Module, x: Array) -> Call | None:
         kernel = own["kernel"].reshape(columns.shape[0], -1)
         output = _product(kernel, columns) + own["bias"][:, None]
         return Call(output.reshape(layer.output_shape(x)), columns, False)
-    if isinstance(layer, nn.GroupNorm | nn.LayerNorm) and _by_channel(layer):
+    if (_is(layer, nn.GroupNorm) or _is(layer, nn.LayerNorm)) and _by_channel(layer):
         normalised: Any = layer.clone(use_scale=False, use_bias=False, parent=None).apply({}, x)
         output = normalised * own.get("scale", 1.0) + own.get("bias", 0.0)
         return Call(output, normalised.reshape(-1, x.shape[-1]).T, True)
@@ -99,14 +99,14 @@ def measure(names: set[str], saved: Array, gradients: Array) -> Measure:
 
 @jax.custom_batching.custom_vmap
 def _product(kernel: Array, columns: Array) -> Array:
-    """kernel.T (O, K) @ columns (K, L), in a loop over examples where they alone are many: what is few
-    channels of long columns would be copied for one large product."""
+    """kernel.T (O, K) @ columns (K, L). Mapped over examples it is a batched product: one large product
+    would have the columns of few channels copied into another order."""
     return kernel.T @ columns
 
 
 @_product.def_vmap
 def _batched_product(size: int, batched: Any, kernel: Array, columns: Array) -> tuple[Array, bool]:
-    """The batch on both sides of one batched product."""
+    """The batch on both sides."""
     if not batched[0]:
         kernel = jnp.broadcast_to(kernel, (size, *kernel.shape))
     return jnp.einsum("bko,bkl->bol" if batched[1] else "bko,kl->bol", kernel, columns), True
@@ -136,6 +136,12 @@ def _vectors(each: Array) -> tuple[Array, Callable[[Array], Array]]:
 def _add_bias(output: Array, own: Any) -> Array:
     """The bias, where the layer has one."""
     return output + own["bias"] if "bias" in own else output
+
+
+def _is(layer: Any, kind: type[nn.Module]) -> bool:
+    """Whether a layer is of this very class, which a subclass may change, and computes in float32."""
+    own_products = getattr(layer, "dot_general", None), getattr(layer, "conv_general_dilated", None)
+    return type(layer) is kind and layer.dtype in (None, jnp.float32) and own_products == (None, None)
 
 
 def _plain(layer: nn.Conv, x: Array) -> bool:

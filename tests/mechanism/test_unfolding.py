@@ -183,8 +183,15 @@ class Twice(nn.Module):
         return layer(layer(x)).reshape(-1)
 
 
+class Doubled(nn.Dense):
+    def __call__(self, x):
+        return 2 * super().__call__(x)
+
+
 REFUSED = {
     "called twice": Twice(),
+    "another's product": Normed(nn.Dense(4, dot_general=lambda *a, **k: -jax.lax.dot_general(*a, **k))),
+    "a subclass": Normed(Doubled(4)),
     "grouped": Flaxes(nn.Conv(4, (3, 3), feature_group_count=2)),
     "dilated": Flaxes(nn.Conv(4, (3, 3), kernel_dilation=2)),
     "circular": Flaxes(nn.Conv(4, (3, 3), padding="CIRCULAR")),
