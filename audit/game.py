@@ -12,6 +12,7 @@ so a run's draws depend on the seed and its index alone: not on its chunk, the n
 where a resume began.
 """
 
+import functools
 import zlib
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -23,13 +24,19 @@ from jax import Array
 from numpy.typing import NDArray
 
 from audit.adversaries.base import Adversary
+from audit.checkpoints import Checkpoints
 from audit.errors import require
 from audit.mechanism import dpsgd, ensemble
 from audit.scores import Scores
 
+_PROGRAMS = 64  # compiled programs that are kept
+
 
 class Game(NamedTuple):
     """What is trained and who attacks it; arrays on the device, everything else static.
+
+    Games that have the same mechanism and craft and score functions, and data of the same shapes, share
+    their compiled programs.
 
     init(key) -> theta_0 (p,). With unknown_initialisation every run draws its own theta_0, and the
     adversary works with one more draw of the same distribution.
@@ -60,21 +67,20 @@ def play(
     ranges: list[tuple[int, int]],
     chunk: int,
     advanced: Callable[[int, int], object] = lambda runs, steps: None,
+    checkpoints: Checkpoints | None = None,
 ) -> Iterator[Scores]:
     """Trains the runs of every range [start, stop) chunk by chunk and yields each chunk's scores.
 
-    `advanced` hears of (0, 0) when all is compiled and of (runs, steps) as segments end. Raises
-    InputError where a model diverged.
+    `advanced` hears of (0, 0) when all is compiled and of (runs, steps) as segments end. With
+    `checkpoints` a chunk goes on from its last one, to the bit. Raises InputError where a model diverged.
     """
     theta_0 = game.init(root(game.seed, "theta"))
     known = game.init(root(game.seed, "guess")) if game.unknown_initialisation else theta_0
     state = game.adversary.init(root(game.seed, "canary"), known, jnp.float32(game.hyper.clipping_norm))
     placement = ensemble.Placement.local()
-    train = ensemble.compile_segment(game.mechanism, game.adversary.craft, placement)
-    score = placement.over_runs(game.adversary.score, (None, 0, None))
-    begin = placement.over_runs(
-        lambda key, theta: dpsgd.start(game.mechanism, _first_theta(game, key, theta)), (0, None)
-    )
+    own_init = game.init if game.unknown_initialisation else None
+    begin = _begin(game.mechanism, own_init, placement)
+    score = _score(game.adversary.score, placement)
     segments = ensemble.segments(game.schedule)
     width = placement.round_up(chunk)  # chunks are padded: one program serves all, on all devices
     hyper, state, data, segments, theta_0, known = placement.everywhere(
@@ -91,20 +97,55 @@ def play(
     runs = np.arange(width)
     states = first_states(runs)
     by_length = {len(part.mask): part for part in segments}
-    compiled = {n: train.lower(*arguments(runs, states, p)).compile() for n, p in by_length.items()}
+    mechanism, craft = game.mechanism, game.adversary.craft
+    compiled = {
+        steps: ensemble.compiled_segment(mechanism, craft, placement, arguments(runs, states, part))
+        for steps, part in by_length.items()
+    }
     advanced(0, 0)
     for start, stop in ranges:
         for first in range(start, stop, chunk):
             size = min(chunk, stop - first)
             runs = np.arange(first, first + width)
-            states = first_states(runs)
-            for part in segments:
+            name = f"{first:07d}_{width}_{len(segments)}"
+            done, states = _resumed(checkpoints, name, first_states(runs), placement)
+            for number, part in enumerate(segments[done:], done + 1):
                 states = compiled[len(part.mask)](*arguments(runs, states, part))
                 jax.block_until_ready(states)
                 advanced(size, len(part.mask))
+                if checkpoints is not None and number < len(segments):
+                    checkpoints.offer(name, number, states)
             scores = np.asarray(score(state, states.theta, known), np.float64)[:size]
             _require_finite(scores, first)
             yield Scores(first, scores, presence(runs)[:size])
+
+
+def _resumed(
+    checkpoints: Checkpoints | None, name: str, states: dpsgd.State, placement: ensemble.Placement
+) -> tuple[int, dpsgd.State]:
+    """(segments done, states) of a chunk's checkpoint, or of its start."""
+    if checkpoints is None:
+        return 0, states
+    done, found = checkpoints.resume(name, states)
+    return done, placement.by_run(found)
+
+
+@functools.lru_cache(maxsize=_PROGRAMS)
+def _begin(
+    mechanism: dpsgd.Mechanism, own_init: Callable[[Array], Array] | None, placement: ensemble.Placement
+) -> jax.stages.Wrapped:
+    """(run keys (R,), theta_0 (p,)) -> the runs' first states, from theta_0 or their own draws."""
+
+    def one(key: Array, theta_0: Array) -> dpsgd.State:
+        return dpsgd.start(mechanism, theta_0 if own_init is None else own_init(key))
+
+    return placement.over_runs(one, (0, None))
+
+
+@functools.lru_cache(maxsize=_PROGRAMS)
+def _score(score: Callable[..., Array], placement: ensemble.Placement) -> jax.stages.Wrapped:
+    """(adversary's state, theta (R, p), theta_0 (p,)) -> scores (R,)."""
+    return placement.over_runs(score, (None, 0, None))
 
 
 def canary_norms(game: Game, runs: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -133,11 +174,6 @@ def canary_norms(game: Game, runs: NDArray[np.int64]) -> NDArray[np.float64]:
     run = placement.over_runs(one, (None, None, None, 0))
     norms = run(hyper, data, schedule, placement.by_run(jnp.asarray(full, jnp.uint32)))
     return np.asarray(norms, np.float64)[: len(runs)]
-
-
-def _first_theta(game: Game, key: Array, theta_0: Array) -> Array:
-    """A run's theta_0: the shared one, or its own."""
-    return game.init(key) if game.unknown_initialisation else theta_0
 
 
 def _run_keys(key: Array, runs: NDArray[np.int64]) -> Array:

@@ -8,8 +8,11 @@ scores are kept, so that new statistics need no new training.
     <root>/<hash>/config.json                  the setting, in plain text
     <root>/<hash>/scores_<first>_<stop>.npz    scores, presence, and their SHA-256
     <root>/<hash>/audit.json, audit.png        what the last audit concluded
+    <root>/<hash>/claim_<n>                    who trains it (`audit.claims`)
+    <root>/<hash>/checkpoints/                 states of a chunk in progress (`audit.checkpoints`)
 """
 
+import contextlib
 import hashlib
 import io
 import json
@@ -18,12 +21,13 @@ import sys
 import uuid
 import zipfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from audit import files
+from audit import claims, files
 from audit.errors import InputError
 from audit.scores import Scores
 
@@ -38,6 +42,7 @@ class Store:
         """Makes the directory, or finds it; raises InputError where it can't be written."""
         text = json.dumps(setting, indent=2, sort_keys=True) + "\n"
         self.path = root / hashlib.sha256(text.encode()).hexdigest()[:_HASH_LENGTH]
+        self._claimed = False
         config = self.path / "config.json"
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -48,6 +53,28 @@ class Store:
             raise files.cannot_write(self.path, error) from None
         if stored != text.encode():
             raise InputError(f"{config} is not the setting that its folder is named after: move it away")
+
+    @contextlib.contextmanager
+    def claim(self, stale: float = claims.STALE_SECONDS) -> Iterator[bool]:
+        """Yields whether this process may train the setting: no other does, to the end of the block.
+
+        A claim of a process that died, or that has not renewed it for `stale` seconds, is taken over.
+        Within a claim of this store's own another is granted. Raises InputError where the folder can't
+        be written.
+        """
+        if self._claimed:
+            yield True
+            return
+        with claims.claim(self.path, stale) as mine:
+            self._claimed = mine
+            try:
+                yield mine
+            finally:
+                self._claimed = False
+
+    def holder(self) -> str:
+        """Host and process number of who has, or last had, the claim."""
+        return claims.holder(self.path)
 
     def save(self, chunk: Scores) -> None:
         """Keeps a finished chunk."""

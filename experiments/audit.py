@@ -8,8 +8,6 @@ Trained runs are kept under --out and never trained twice; an interrupted audit 
 """
 
 import dataclasses
-import json
-import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,8 +15,8 @@ from typing import Any
 from absl import flags
 
 from audit.errors import InputError
-from audit.statistics import accounting, conversions, estimate
-from experiments import cli, drawing, tables
+from audit.statistics import conversions
+from experiments import cli, conclusions, tables
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("runs", 5000, "Models to train, half with the canary.")
@@ -93,28 +91,21 @@ def main() -> None:
     if store is None or trained is None:
         return  # process 0 has the scores and goes on
 
-    scores_in, scores_out = trained.scores.worlds()
-    bounds = estimate.all_bounds(scores_in, scores_out, FLAGS.delta, FLAGS.confidence)
-    upper = accounting.epsilon_upper_bound(setting.noise_multiplier, setting.insertions, FLAGS.delta)
-    mu_upper = accounting.mu_upper_bound(setting.noise_multiplier, setting.insertions)
-    result = tables.bounds_json(
-        bounds,
-        upper,
-        mu_upper_bound=mu_upper if math.isfinite(mu_upper) else None,
+    noise = (setting.noise_multiplier, setting.insertions)
+    conclusion = conclusions.conclude(trained.scores.worlds(), noise, FLAGS.delta, FLAGS.confidence)
+    result, figure = conclusions.keep(
+        store,
+        conclusion,
         setting=dataclasses.asdict(setting),
         runs=FLAGS.runs,
         provenance=auditing.provenance(dataset),
         out=str(store.path),
     )
-    store.write_text("audit.json", json.dumps(json.loads(result), indent=2) + "\n")
-    figure = store.write_bytes(
-        "audit.png", drawing.audit_figure(scores_in, scores_out, bounds, upper, mu_upper)
-    )
     if FLAGS.json:
         print(result)
         return
     print(_summary(setting, trained, dataset.source), file=sys.stderr)
-    print(tables.bounds_table(bounds, upper))
+    print(tables.bounds_table(conclusion.bounds, conclusion.upper_bound))
     print(f"\nfigure: {figure}\nresult: {store.path / 'audit.json'}")
 
 
@@ -174,7 +165,7 @@ def _summary(setting, trained, source: str) -> str:
     line = f"{FLAGS.runs} models x {setting.steps} steps x batch {setting.batch_size}, data: {source}"
     if not trained.trained_runs:
         return f"{line}; all in the store already"
-    per_step = trained.seconds / (trained.trained_runs * setting.steps)
+    per_step = trained.seconds / trained.model_steps
     return (
         f"{line}; trained {trained.trained_runs} in {trained.seconds:.1f} s "
         f"({per_step * 1e6:.1f} us a model-step, chunks of {trained.chunk}, "

@@ -1,7 +1,7 @@
 """Figures, from scores and bounds alone."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import matplotlib
@@ -50,14 +50,30 @@ def audit_figure(
     mu_upper_bound: float | None,
 ) -> bytes:
     """Scores, trade-off curve, bounds and privacy profile of one audit, as PNG bytes."""
-    certified = next(bound for bound in bounds if bound.method == "certified")
+    panels = _audit_panels(scores_in, scores_out, bounds, upper_bound, mu_upper_bound)
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(2, 2, figsize=(9, 6.6))
-        _draw_scores(axes[0, 0], scores_in, scores_out, certified)
-        _draw_trade_off(axes[0, 1], scores_in, scores_out, certified, mu_upper_bound)
-        _draw_bounds(axes[1, 0], bounds, upper_bound)
-        _draw_profile(axes[1, 1], certified, mu_upper_bound)
+        for axis, draw in zip(axes.flat, panels.values(), strict=True):
+            draw(axis)
         return png(figure)
+
+
+def audit_panels(
+    scores_in: NDArray[np.float64],
+    scores_out: NDArray[np.float64],
+    bounds: Sequence[Bound],
+    upper_bound: float | None,
+    mu_upper_bound: float | None,
+) -> dict[str, bytes]:
+    """The same panels apart, as SVG bytes: "scores", "trade_off", "bounds", "profile"."""
+    drawn = {}
+    panels = _audit_panels(scores_in, scores_out, bounds, upper_bound, mu_upper_bound)
+    with plt.rc_context({**STYLE, "svg.hashsalt": "audit"}):
+        for name, draw in panels.items():
+            figure, axis = plt.subplots(figsize=(4.2, 3.4))
+            draw(axis)
+            drawn[name] = svg(figure)
+    return drawn
 
 
 def panel_figure(
@@ -86,6 +102,11 @@ def panel_figure(
 
 
 def norms_figure(norms: dict[str, NDArray[np.float64]], clipping_norm: float) -> bytes:
+    """`draw_norms` as PNG bytes."""
+    return png(draw_norms(norms, clipping_norm))
+
+
+def draw_norms(norms: dict[str, NDArray[np.float64]], clipping_norm: float) -> Figure:
     """Mean +- 2 standard deviations of norms (runs, steps) by model (hidden-state paper, Figure 8)."""
     with plt.rc_context(STYLE):
         figure, axis = plt.subplots(figsize=(6, 3.6))
@@ -101,7 +122,7 @@ def norms_figure(norms: dict[str, NDArray[np.float64]], clipping_norm: float) ->
         axis.set(xlabel="step", ylabel="norm of the canary's gradient", ylim=(0, None))
         axis.set_title("L's canary before clipping: mean and 2 standard deviations")
         axis.legend()
-        return png(figure)
+        return figure
 
 
 def png(figure: Figure) -> bytes:
@@ -110,6 +131,31 @@ def png(figure: Figure) -> bytes:
     figure.savefig(buffer, format="png", dpi=150, metadata={"Software": None})
     plt.close(figure)
     return buffer.getvalue()
+
+
+def svg(figure: Figure) -> bytes:
+    """The figure's SVG, the same bits for the same figure; closes it."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    plt.close(figure)
+    return buffer.getvalue()
+
+
+def _audit_panels(
+    scores_in: NDArray[np.float64],
+    scores_out: NDArray[np.float64],
+    bounds: Sequence[Bound],
+    upper_bound: float | None,
+    mu_upper: float | None,
+) -> dict[str, Callable[[Axes], None]]:
+    """What draws each panel of an audit, by name."""
+    certified = next(bound for bound in bounds if bound.method == "certified")
+    return {
+        "scores": lambda axis: _draw_scores(axis, scores_in, scores_out, certified),
+        "trade_off": lambda axis: _draw_trade_off(axis, scores_in, scores_out, certified, mu_upper),
+        "bounds": lambda axis: _draw_bounds(axis, bounds, upper_bound),
+        "profile": lambda axis: _draw_profile(axis, certified, mu_upper),
+    }
 
 
 def _draw_scores(axis: Axes, scores_in: NDArray, scores_out: NDArray, bound: Bound) -> None:

@@ -4,6 +4,7 @@
     ./run.sh landscape --sigmas=4 --steps=50        other cells; --runs=1000000 simulates more
 """
 
+import itertools
 import os
 from pathlib import Path
 
@@ -15,7 +16,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # small products; cells are 
 from audit import files  # noqa: E402
 from audit.errors import InputError, require  # noqa: E402
 from audit.statistics import conversions  # noqa: E402
-from experiments import cli, landscape_cells, landscape_figures  # noqa: E402
+from experiments import cli, drawing, landscape_cells, landscape_figures  # noqa: E402
 from experiments.landscape_cells import Cell  # noqa: E402
 
 FLAGS = flags.FLAGS
@@ -61,11 +62,10 @@ def main() -> None:
     }
     content = _simulated_table(claims)
     written.append(files.write_whole(folder / "simulated.csv", (header + content).encode()))
-    drawn = landscape_figures.all_figures(
-        out, cells, exact, claims, FLAGS.runs, FLAGS.seed, FLAGS.confidence, norm
-    )
-    for name, png in drawn:
-        written.append(files.write_whole(folder / name, png))
+    search = (FLAGS.delta, FLAGS.runs, FLAGS.seed, FLAGS.confidence, norm)
+    drawn = landscape_figures.all_figures(cells, exact, claims, FLAGS.runs, norm)
+    for name, figure in itertools.chain(drawn, [landscape_figures.search_figure(out, *search)]):
+        written.append(files.write_whole(folder / f"{name}.png", drawing.png(figure)))
     print(_aligned(table))
     print("\n" + "\n".join(os.fspath(path) for path in written))
 

@@ -25,6 +25,8 @@ ADVERSARIES = {
     "best_constant": iterates.best_constant,
     "optimal": iterates.optimal,
 }
+RESULT = "result.json"
+_SEARCH = 49  # thresholds of Algorithm 6
 _CHUNK_NUMBERS = 40_000_000  # thetas that a compiled call returns at most
 
 
@@ -56,10 +58,34 @@ class Simulated:
     last: list[dict[str, Any]]
 
 
+def exact_setting(cell: Cell, adversary: str) -> dict[str, Any]:
+    """What the store knows `exact` by."""
+    return {"kind": "landscape_exact", "adversary": adversary, **cell._asdict()}
+
+
+def exact_at_setting(cell: Cell, threshold: float) -> dict[str, Any]:
+    """What the store knows `exact_at` by."""
+    return {"kind": "landscape_exact", "threshold": threshold, **cell._asdict()}
+
+
+def simulated_setting(
+    cell: Cell, threshold: float, runs: int, seed: int, confidence: float
+) -> dict[str, Any]:
+    """What the store knows `simulated` by, a cell."""
+    values = {"threshold": threshold, "runs": runs, "seed": seed, "confidence": confidence}
+    return {"kind": "landscape_simulated", **values, **cell._asdict()}
+
+
+def search_setting(cell: Cell, runs: int, seed: int, confidence: float) -> dict[str, Any]:
+    """What the store knows `searched` by."""
+    values = {"thresholds": thresholds(cell), "runs": runs, "seed": seed, "confidence": confidence}
+    return {"kind": "landscape_search", **values, **cell._asdict()}
+
+
 def exact(out: Path, cell: Cell, adversary: str) -> Exact:
     """The exact result of an adversary of ADVERSARIES, from the store if it is there."""
-    setting = {"kind": "landscape_exact", "adversary": adversary, **cell._asdict()}
     choose = ADVERSARIES[adversary]
+    setting = exact_setting(cell, adversary)
     return _kept(out, setting, Exact, lambda: _solve(cell, choose(_process(cell), cell.delta)))
 
 
@@ -80,9 +106,9 @@ def exact_everywhere(
 
 def exact_at(out: Path, cell: Cell, threshold: float) -> Exact:
     """The same for a constant threshold, in units of C."""
-    setting = {"kind": "landscape_exact", "threshold": threshold, **cell._asdict()}
-    thresholds = iterates.constant(_process(cell), threshold)
-    return _kept(out, setting, Exact, lambda: _solve(cell, iterates.Adversary(thresholds, np.nan)))
+    setting = exact_at_setting(cell, threshold)
+    constant = iterates.constant(_process(cell), threshold)
+    return _kept(out, setting, Exact, lambda: _solve(cell, iterates.Adversary(constant, np.nan)))
 
 
 def _process(cell: Cell) -> iterates.Process:
@@ -113,18 +139,7 @@ def simulated(
 ) -> list[Simulated]:
     """The simulated audits of cells of one length under a constant threshold; those that the store
     lacks are simulated together, in one compiled call where memory allows."""
-    settings = [
-        {
-            "kind": "landscape_simulated",
-            "threshold": threshold,
-            "runs": runs,
-            "seed": seed,
-            "confidence": confidence,
-            **cell._asdict(),
-        }
-        for cell in cells
-    ]
-    stores = [Store(out, setting) for setting in settings]
+    stores = [Store(out, simulated_setting(cell, threshold, runs, seed, confidence)) for cell in cells]
     results = [_read(store, Simulated) for store in stores]
     lacking = [i for i, result in enumerate(results) if result is None]
     for batch in _batches(lacking, cells[0].steps * runs):
@@ -144,30 +159,33 @@ class Search:
     claimed: list[float]
 
 
-def searched(
-    out: Path, cell: Cell, thresholds: list[float], runs: int, seed: int, confidence: float
-) -> Search:
-    """The simulated claims of several constant thresholds, from the same random draws."""
-    setting = {
-        "kind": "landscape_search",
-        "thresholds": thresholds,
-        "runs": runs,
-        "seed": seed,
-        "confidence": confidence,
-        **cell._asdict(),
-    }
+def search_cells(delta: float) -> tuple[Cell, Cell]:
+    """The cells of two steps on which Algorithm 6 is run."""
+    return Cell(4.0, 4, 2, delta), Cell(1.0, 1, 2, delta)
+
+
+def thresholds(cell: Cell) -> list[float]:
+    """Those that Algorithm 6 tries, in units of C: symmetric about C / 2, past any that helps."""
+    sigma = cell.noise_multiplier
+    top = 1.15 * (0.5 + sigma**2 * conversions.epsilon_from_mu(1 / sigma, cell.delta))
+    return [float(h) for h in np.linspace(1 - top, top, _SEARCH)]
+
+
+def searched(out: Path, cell: Cell, runs: int, seed: int, confidence: float) -> Search:
+    """The simulated claims of Algorithm 6's thresholds, from the same random draws."""
+    tried = thresholds(cell)
 
     def compute() -> Search:
         present = np.arange(runs) % 2 == 1
         claimed = []
-        for batch in _batches(list(range(len(thresholds))), cell.steps * runs):
-            thetas = _simulate([cell] * len(batch), [thresholds[i] for i in batch], runs, seed)
+        for batch in _batches(list(range(len(tried))), cell.steps * runs):
+            thetas = _simulate([cell] * len(batch), [tried[i] for i in batch], runs, seed)
             last = thetas[:, -1]
             bounds = [estimate.in_sample(s[present], s[~present], cell.delta, confidence) for s in last]
             claimed += [bound.epsilon for bound in bounds]
         return Search(claimed)
 
-    return _kept(out, setting, Search, compute)
+    return _kept(out, search_setting(cell, runs, seed, confidence), Search, compute)
 
 
 def _batches(indices: list[int], numbers: int) -> list[list[int]]:
@@ -218,12 +236,12 @@ def _kept(out: Path, setting: dict[str, Any], kind: type, compute: Any) -> Any:
 
 def _write(store: Store, result: Any) -> None:
     """Keeps a result."""
-    store.write_text("result.json", json.dumps(dataclasses.asdict(result)) + "\n")
+    store.write_text(RESULT, json.dumps(dataclasses.asdict(result)) + "\n")
 
 
 def _read(store: Store, kind: type) -> Any:
     """A kept result, None where there is none; raises InputError for one that can't be read."""
-    path = store.path / "result.json"
+    path = store.path / RESULT
     if not path.exists():
         return None
     try:

@@ -7,40 +7,40 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from audit.statistics import conversions, densities, iterates
 from experiments import landscape_cells
-from experiments.drawing import BOUND, IN, OUT, STYLE, UPPER, png
+from experiments.drawing import BOUND, IN, OUT, STYLE, UPPER
 from experiments.landscape_cells import Cell, Exact, Simulated
 
 Exacts = dict[tuple[Cell, str], Exact]
 Claims = dict[Cell, tuple[Exact, Simulated]]
 CONVEX = "#CC79A7"
-_SEARCH = 49  # thresholds of Algorithm 6
 
 
 def all_figures(
-    out: Path,
-    cells: list[Cell],
-    exact: Exacts,
-    claims: Claims,
-    runs: int,
-    seed: int,
-    confidence: float,
-    norm: float,
-) -> Iterator[tuple[str, bytes]]:
-    """(file name, PNG bytes) of every figure."""
+    cells: list[Cell], exact: Exacts, claims: Claims, runs: int, norm: float
+) -> Iterator[tuple[str, Figure]]:
+    """(name, figure) of every figure but Algorithm 6's."""
     sigmas = sorted({cell.noise_multiplier for cell in cells})
     with plt.rc_context(STYLE):
-        yield "figure_3a.png", _over_time(cells, claims, [sigmas[0], sigmas[-1]])
-        yield "figure_14.png", _over_time(cells, claims, sigmas)
-        yield "figure_3b.png", _heat_maps(cells, exact, claims, runs)
-        yield "figure_6b.png", _trade_offs(cells, sigmas[len(sigmas) // 2 - (len(sigmas) > 1)])
-        yield "figure_10.png", _landscape(norm)
-        yield "algorithm_6.png", _threshold_search(out, cells[0].delta, runs, seed, confidence, norm)
+        yield "figure_3a", _over_time(cells, claims, [sigmas[0], sigmas[-1]])
+        yield "figure_14", _over_time(cells, claims, sigmas)
+        yield "figure_3b", _heat_maps(cells, exact, claims, runs)
+        yield "figure_6b", _trade_offs(cells, sigmas[len(sigmas) // 2 - (len(sigmas) > 1)])
+        yield "figure_10", _landscape(norm)
 
 
-def _over_time(cells: list[Cell], claims: Claims, sigmas: list[float]) -> bytes:
+def search_figure(
+    out: Path, delta: float, runs: int, seed: int, confidence: float, norm: float
+) -> tuple[str, Figure]:
+    """(name, figure) of Algorithm 6: every threshold at T = 2, by what the audit claims and what is true."""
+    with plt.rc_context(STYLE):
+        return "algorithm_6", _threshold_search(out, delta, runs, seed, confidence, norm)
+
+
+def _over_time(cells: list[Cell], claims: Claims, sigmas: list[float]) -> Figure:
     """epsilon by step: a row a noise multiplier, a column a batch size."""
     sigmas = list(dict.fromkeys(sigmas))
     sizes = sorted({cell.batch_size for cell in cells})
@@ -60,7 +60,7 @@ def _over_time(cells: list[Cell], claims: Claims, sigmas: list[float]) -> bytes:
         axis.set_xlabel("step t")
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=3, fontsize=8)
-    return png(figure)
+    return figure
 
 
 def _draw_over_time(axis: Axes, cell: Cell, exact: Exact, simulated: Simulated) -> None:
@@ -81,7 +81,7 @@ def _convex_epsilon(cell: Cell, step: int) -> float:
     return conversions.epsilon_from_mu(variance**-0.5, cell.delta)
 
 
-def _heat_maps(cells: list[Cell], exact: Exacts, claims: Claims, runs: int) -> bytes:
+def _heat_maps(cells: list[Cell], exact: Exacts, claims: Claims, runs: int) -> Figure:
     """Amplification rates epsilon(T) / epsilon(1): as claimed, and exact for three adversaries."""
     steps = cells[0].steps
     panels = [
@@ -106,7 +106,7 @@ def _heat_maps(cells: list[Cell], exact: Exacts, claims: Claims, runs: int) -> b
     )
     axes[0, 2].text(0.3, 0.5, note, va="center", fontsize=9, transform=axes[0, 2].transAxes)
     figure.colorbar(image, cax=axes[0, 2].inset_axes((0.05, 0.05, 0.07, 0.9)))
-    return png(figure)
+    return figure
 
 
 def _simulated_rates(claims: Claims) -> dict[Cell, float]:
@@ -146,7 +146,7 @@ def _draw_heat_map(axis: Axes, cells: list[Cell], rates: dict[Cell, float]):
     return image
 
 
-def _trade_offs(cells: list[Cell], sigma: float) -> bytes:
+def _trade_offs(cells: list[Cell], sigma: float) -> Figure:
     """Figure 6b: the exact trade-off curve beside the Gaussian one of the same mu at C / 2."""
     chosen = [cell for cell in cells if cell.noise_multiplier == sigma]
     figure, axes = plt.subplots(
@@ -168,10 +168,10 @@ def _trade_offs(cells: list[Cell], sigma: float) -> bytes:
         axis.set(xlim=(0, 1), ylim=(0, 1))
     axes[0, 0].set_ylabel(f"false-negative rate\nsigma = {sigma:g}, T = {chosen[0].steps}")
     axes[0, 0].legend(fontsize=8, loc="upper right")
-    return png(figure)
+    return figure
 
 
-def _landscape(norm: float) -> bytes:
+def _landscape(norm: float) -> Figure:
     """Figure 10: the loss whose gradient pushes the worlds apart."""
     theta = np.linspace(-2, 3, 501) * norm
     figure, axis = plt.subplots(figsize=(5, 3.2))
@@ -187,20 +187,19 @@ def _landscape(norm: float) -> bytes:
     axis.set(xlabel="theta", ylabel="mean loss of a batch", title="The crafted loss landscape")
     axis.set_ylim(top=0.3 * norm**2)
     figure.legend(loc="outside lower center", fontsize=8)
-    return png(figure)
+    return figure
 
 
 def _threshold_search(
     out: Path, delta: float, runs: int, seed: int, confidence: float, norm: float
-) -> bytes:
+) -> Figure:
     """Algorithm 6: every threshold at T = 2, by what the audit claims and by what is true."""
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.6))
-    for axis, cell in zip(axes, (Cell(4.0, 4, 2, delta), Cell(1.0, 1, 2, delta)), strict=True):
+    for axis, cell in zip(axes, landscape_cells.search_cells(delta), strict=True):
         sigma = cell.noise_multiplier
-        top = 1.15 * (0.5 + sigma**2 * conversions.epsilon_from_mu(1 / sigma, delta))
-        thresholds = np.linspace(1 - top, top, _SEARCH)
+        thresholds = np.array(landscape_cells.thresholds(cell))
         exact = [landscape_cells.exact_at(out, cell, float(h)) for h in thresholds]
-        claimed = landscape_cells.searched(out, cell, thresholds.tolist(), runs, seed, confidence).claimed
+        claimed = landscape_cells.searched(out, cell, runs, seed, confidence).claimed
         axis.axhline(exact[0].epsilon_upper, color=UPPER, ls=":", label="upper bound")
         axis.plot(
             thresholds * norm, claimed, ".", color=IN, label="simulated, Gaussian conversion"
@@ -210,5 +209,5 @@ def _threshold_search(
         axis.set(xlabel="threshold h", title=f"T = 2, sigma = {sigma:g}, B = {cell.batch_size}")
         axis.set_ylim(bottom=0, top=1.25 * exact[0].epsilon_upper)
     axes[0].set_ylabel(f"epsilon at delta {delta:g}")
-    axes[0].legend(fontsize=8, loc="lower center")
-    return png(figure)
+    axes[0].legend(fontsize=8, loc="lower center", frameon=True, framealpha=1, edgecolor="none")
+    return figure

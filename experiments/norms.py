@@ -4,7 +4,8 @@
     ./run.sh norms --models=resnet18          on a GPU
 
 Every run draws its own initialisation, canary and noise; the norm is taken before clipping, at the model
-that the step starts from. A canary below C does not use the sensitivity that the noise pays for.
+that the step starts from. A canary below C does not use the sensitivity that the noise pays for. What is
+trained once is kept under --out.
 """
 
 from pathlib import Path
@@ -17,7 +18,7 @@ from tqdm import tqdm
 
 from audit import files
 from audit.errors import require
-from experiments import cli, drawing
+from experiments import cli, drawing, norm_cells
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("models", ["fcnn", "convnet"], "Models, comma-separated: those of ./run.sh audit.")
@@ -38,7 +39,7 @@ def main() -> None:
     require(settings, "--models is empty: name models, comma-separated")
     for setting in settings:
         auditing.validate(setting, FLAGS.runs)
-    norms = {setting.model: _norms(auditing, setting, FLAGS.runs) for setting in settings}
+    norms = {setting.model: _norms(auditing, setting) for setting in settings}
     folder = Path(FLAGS.out) / "norms"
     names = ",".join(f"{model}_{part}" for model in norms for part in ("mean", "sd"))
     columns = [c for values in norms.values() for c in (values.mean(0), values.std(0, ddof=1))]
@@ -72,25 +73,12 @@ def _setting(auditing: Any, model: str) -> Any:
     )
 
 
-def _norms(auditing: Any, setting: Any, runs: int) -> NDArray[np.float64]:
-    """The canary's gradient norms (runs, steps)."""
-    import jax
-
-    from audit import game
-    from audit.mechanism import ensemble
-
+def _norms(auditing: Any, setting: Any) -> NDArray[np.float64]:
+    """The canary's gradient norms (runs, steps), trained where the store lacks them."""
     dataset = auditing.TASKS[setting.model].load(file=None, tfds_dir=None)
-    table = auditing.build(setting, dataset)
-    theta_0 = table.init(jax.random.key(0))
-    bytes_per_run = ensemble.bytes_per_run(table.mechanism, theta_0, table.data, setting.batch_size)
-    chunk = ensemble.chunk_size(runs, bytes_per_run)
-    parts = []
-    with tqdm(total=runs, desc=setting.model, unit="runs") as bar:
-        for first in range(0, runs, chunk):
-            size = min(chunk, runs - first)
-            parts.append(game.canary_norms(table, np.arange(first, first + chunk))[:size])
-            bar.update(size)
-    return np.concatenate(parts)
+    store = norm_cells.open_store(Path(FLAGS.out), setting, dataset)
+    with tqdm(total=FLAGS.runs, desc=setting.model, unit="runs") as bar:
+        return norm_cells.kept(store, setting, dataset, FLAGS.runs, bar.update)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@
              upper bound stays the paper's
     paper    5,000 runs a cell
 
-Five seeds for the FCNN, as the paper has for Figure 1c; at both of its learning rates (slip 2).
+Five seeds for the FCNN, as the paper has for Figure 1c (one at `smoke`), at both of its learning rates
+(slip 2).
 """
 
 import dataclasses
@@ -47,6 +48,9 @@ class Landscape:
     runs: int
 
 
+AnyCell = Cell | Norms | Landscape
+
+
 class Sweep(NamedTuple):
     """A figure's cells; kind says how it is drawn: by "epsilon" along x or side by side, "trade_off",
     "profile", "norms" or "landscape"."""
@@ -72,7 +76,7 @@ class Size(NamedTuple):
 _FULL = {1: 5000, 5: 5000, 25: 5000}
 SIZES: dict[str, dict[str, Size]] = {
     "smoke": {
-        "fcnn": Size({1: 40}, 2, 4, 20),
+        "fcnn": Size({1: 40}, 1, 4, 20),
         "convnet": Size({1: 4, 5: 4, 25: 4}, 1, 2, 4),
         "resnet18": Size({1: 2, 5: 2, 25: 2}, 1, 1, 2),
         "mobilenet_head": Size({1: 4}, 1, 2, 4),
@@ -80,7 +84,7 @@ SIZES: dict[str, dict[str, Size]] = {
     "laptop": {
         "fcnn": Size(_FULL, 5, 250, 400),
         "convnet": Size({1: 100, 5: 40, 25: 16}, 1, 250, 128),
-        "resnet18": Size({1: 20, 5: 20, 25: 10}, 1, 10, 8, 0.8),
+        "resnet18": Size({1: 20, 5: 20, 25: 6}, 1, 10, 8, 0.8),
         "mobilenet_head": Size({1: 2000}, 1, 250, 128),
     },
     "paper": {
@@ -90,6 +94,14 @@ SIZES: dict[str, dict[str, Size]] = {
         "mobilenet_head": Size(_FULL, 1, 250, 128),
     },
 }
+# Of a model-step on two cores of a Xeon: what it takes whatever the mini-batch, and for an example more.
+_STEP_SECONDS = {
+    "fcnn": (1e-6, 1.25e-8),
+    "convnet": (6e-4, 5e-5),
+    "resnet18": (0.12, 0.06),
+    "mobilenet_head": (2e-5, 8e-7),
+}
+_LAW_SECONDS = 0.015  # of the landscape's cells, a step
 _CLIPPING = {"fcnn": "book_keeping", "mobilenet_head": "book_keeping"}
 _NAMES = {
     "convnet": "ConvNet", "resnet18": "ResNet18", "fcnn": "FCNN", "mobilenet_head": "MobileNetV2's head"
@@ -100,6 +112,15 @@ _GC_S = {
     "GC-S, noiseless final model": (False, False),
     "GC-S, noisy final model": (True, False),
 }
+
+
+def seconds(cell: AnyCell) -> float:
+    """What a cell takes on two cores, as measured, compilation apart."""
+    if isinstance(cell, Landscape):
+        return _LAW_SECONDS * len(cell.noise_multipliers) * len(cell.batch_sizes) * cell.steps
+    setting = cell.setting
+    fixed, per_example = _STEP_SECONDS[setting.model]
+    return cell.runs * setting.steps * (fixed + per_example * setting.batch_size)
 
 
 def sweeps(scale: str) -> dict[str, Sweep]:

@@ -23,6 +23,10 @@ class Model(NamedTuple):
     criterion: Callable[[Array, Array], Array]
     loss: Callable[[Array, tuple[Array, Array]], Array]
 
+    def __hash__(self) -> int:
+        """The loss's, which is this model's own: a module's fields need not be hashable."""
+        return hash(self.loss)
+
 
 def flat_model(
     module: nn.Module, example: Array, criterion: Callable[[Array, Array], Array]

@@ -33,10 +33,10 @@ data = Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0" *
 setting = auditing.Setting(adversary="gc_r", batch_size=10, steps=5, noise_multiplier=1.0)
 play, played = game.play, []
 
-def troubled(table, ranges, chunk, advanced):
+def troubled(table, ranges, chunk, *others):
     if trouble == "memory" and index == "1" and chunk > 3:
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1 byte")
-    for part in play(table, ranges, chunk, advanced):
+    for part in play(table, ranges, chunk, *others):
         if trouble == "death" and index == "1" and played:
             os._exit(1)
         played.extend(range(part.first, part.first + len(part.scores)))

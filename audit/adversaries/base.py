@@ -20,6 +20,9 @@ class Adversary(NamedTuple):
     score(state, theta_T (p,), theta_0 (p,)) -> scalar: higher means in.
     reads_theta: whether craft looks at theta, as a real training example's gradient must. An adversary
         that crafts gradients in the hidden-state model may not (hidden-state paper, Section 4).
+
+    craft and score are compiled, once for all games that have the same two functions: what differs from
+    one audit to the next belongs in the state.
     """
 
     init: Callable[[Array, Array, Array], Any]

@@ -47,11 +47,11 @@ def simulated_biased_dimension(
     """
 
     def choose(key: Array, theta_0: Array) -> Array:
-        def moved(index: Array) -> Array:
+        def moved(index: int) -> Array:
             run = simulate(jax.random.fold_in(key, index), theta_0)
             return run.squared_updates if per_step else jnp.abs(run.theta - theta_0)
 
-        return jnp.argmin(jnp.sum(jax.lax.map(moved, jnp.arange(simulations)), axis=0))
+        return jnp.argmin(jnp.sum(jnp.stack([moved(index) for index in range(simulations)]), axis=0))
 
     return _biased(choose)
 
@@ -63,7 +63,14 @@ def _biased(choose: Callable[[Array, Array], Array]) -> Adversary:
         dimension = choose(key, theta_0)
         return BiasedDimension(dimension, jnp.zeros_like(theta_0).at[dimension].set(clipping_norm))
 
-    def score(state: BiasedDimension, theta_t: Array, theta_0: Array) -> Array:
-        return theta_0[state.dimension] - theta_t[state.dimension]
+    return Adversary(init, _craft, _score)
 
-    return Adversary(init, lambda state, step, theta: state.gradient, score)
+
+def _craft(state: BiasedDimension, step: Array, theta: Array) -> Array:
+    """The same gradient at every step."""
+    return state.gradient
+
+
+def _score(state: BiasedDimension, theta_t: Array, theta_0: Array) -> Array:
+    """How far the coordinate went down."""
+    return theta_0[state.dimension] - theta_t[state.dimension]

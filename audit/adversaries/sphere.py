@@ -17,9 +17,16 @@ def random_direction() -> Adversary:
         normal = jax.random.normal(key, theta_0.shape, theta_0.dtype)
         return clipping_norm * normal / jnp.linalg.norm(normal)
 
-    def score(state: Array, theta_t: Array, theta_0: Array) -> Array:
-        displacement = theta_0 - theta_t
-        lengths = jnp.linalg.norm(state) * jnp.linalg.norm(displacement)
-        return jnp.vdot(state, displacement) / jnp.maximum(lengths, _TINY)
+    return Adversary(init, _craft, _score)
 
-    return Adversary(init, lambda state, step, theta: state, score)
+
+def _craft(state: Array, step: Array, theta: Array) -> Array:
+    """The same direction at every step."""
+    return state
+
+
+def _score(state: Array, theta_t: Array, theta_0: Array) -> Array:
+    """The cosine of direction and displacement."""
+    displacement = theta_0 - theta_t
+    lengths = jnp.linalg.norm(state) * jnp.linalg.norm(displacement)
+    return jnp.vdot(state, displacement) / jnp.maximum(lengths, _TINY)

@@ -5,6 +5,7 @@ mini-batches, so that the first layer of all models is one matrix product. Runs 
 local devices and never talk to each other; what they share is copied to each device.
 """
 
+import functools
 import math
 import os
 import resource
@@ -25,6 +26,7 @@ _LARGEST_CHUNK = 8192
 _BY_RUN, _EVERYWHERE = PartitionSpec("runs"), PartitionSpec()
 _LEAST_CHUNK = 4  # where memory allows: models of a chunk share what depends on the data alone
 _SEGMENT_STEPS = 250
+_PROGRAMS = 64  # compiled programs that are kept
 
 
 class Placement(NamedTuple):
@@ -88,6 +90,36 @@ def compile_segment(
     return placement.over_runs(one, (None, 0, None, None, None, 0, 0), donated=(1,))
 
 
+def compiled_segment(
+    mechanism: dpsgd.Mechanism,
+    craft: Callable[[Any, Array, Array], Array],
+    placement: Placement,
+    arguments: tuple,
+) -> jax.stages.Compiled:
+    """compile_segment's program for arguments of these shapes and places, compiled once for all of them."""
+    leaves, structure = jax.tree.flatten(arguments)
+    return _compiled(mechanism, craft, placement, structure, tuple(map(_shape, leaves)))
+
+
+@functools.lru_cache(maxsize=_PROGRAMS)
+def _compiled(
+    mechanism: dpsgd.Mechanism,
+    craft: Callable[[Any, Array, Array], Array],
+    placement: Placement,
+    structure: Any,
+    leaves: tuple[jax.ShapeDtypeStruct, ...],
+) -> jax.stages.Compiled:
+    """The same for the arguments' shapes."""
+    arguments = jax.tree.unflatten(structure, leaves)
+    return compile_segment(mechanism, craft, placement).lower(*arguments).compile()
+
+
+def _shape(leaf: Array) -> jax.ShapeDtypeStruct:
+    """What a program is compiled for."""
+    weak = jax.typeof(leaf).weak_type
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding, weak_type=weak)
+
+
 def segments(schedule: dpsgd.Schedule) -> list[dpsgd.Schedule]:
     """The schedule cut into segments of one length, the last of which may be shorter."""
     steps = len(schedule.mask)
@@ -121,9 +153,15 @@ def bytes_per_run(
     mechanism: dpsgd.Mechanism, theta_0: Array, data: tuple[Array, Array], batch_size: int
 ) -> int:
     """What one run's clipped sum writes, as an estimate: the bytes of every intermediate result."""
-    batch = (data[0][:batch_size], data[1][:batch_size])
-    jaxpr = jax.make_jaxpr(mechanism.clipped_sum)(theta_0, batch, jnp.float32(1))
-    return _bytes(jaxpr.jaxpr) + 4 * theta_0.nbytes
+    shapes = (jax.ShapeDtypeStruct((batch_size, *part.shape[1:]), part.dtype) for part in data)
+    return _bytes_of_sum(mechanism.clipped_sum, jax.typeof(theta_0), *shapes) + 4 * theta_0.nbytes
+
+
+@functools.lru_cache(maxsize=_PROGRAMS)
+def _bytes_of_sum(clipped_sum: Any, theta: Any, *batch: jax.ShapeDtypeStruct) -> int:
+    """The bytes of every intermediate result of a clipped sum of such arguments."""
+    one = jax.ShapeDtypeStruct((), jnp.float32)
+    return _bytes(jax.make_jaxpr(clipped_sum)(theta, batch, one).jaxpr)
 
 
 def _bytes(jaxpr: Any) -> int:

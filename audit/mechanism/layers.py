@@ -58,7 +58,7 @@ class Measure(NamedTuple):
     contract: Callable[[Array], Sums]
 
 
-def call(layer: nn.Module, x: Array) -> Call | None:
+def call(layer: Any, x: Array) -> Call | None:
     """A layer's pass over one example x; None for a module that is no layer of this file."""
     own: Any = layer.variables.get("params", {})
     if not own:

@@ -33,7 +33,7 @@ class Setting(NamedTuple):
 
 
 class Calibration(NamedTuple):
-    """What one method did over all audits of a setting."""
+    """What one method did over all audits of a setting; low and high are the 5% and 95% quantiles."""
 
     method: str
     setting: Setting
@@ -41,6 +41,8 @@ class Calibration(NamedTuple):
     mean_mu: float | None
     mean_epsilon: float
     std_epsilon: float
+    low_epsilon: float
+    high_epsilon: float
     true_epsilon: float
 
 
@@ -108,5 +110,7 @@ def _summary(method: str, setting: Setting, values: Array, truth: float) -> Cali
         None if np.isnan(mu[0]) else float(mu.mean()),
         float(epsilon.mean()),
         float(epsilon.std()),
+        float(np.quantile(epsilon, 0.05)),
+        float(np.quantile(epsilon, 0.95)),
         truth,
     )

@@ -30,10 +30,10 @@ def test_memory_that_runs_out_halves_the_chunk_once_said(dataset, tmp_path, monk
     whole = train(SETTING, dataset, tmp_path / "whole", runs=16, chunk=4)
     play = game.play
 
-    def small_machine(table, ranges, chunk, advanced):
+    def small_machine(table, ranges, chunk, *others):
         if chunk > 4:
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1 byte")
-        return play(table, ranges, chunk, advanced)
+        return play(table, ranges, chunk, *others)
 
     monkeypatch.setattr(game, "play", small_machine)
     halved = train(SETTING, dataset, tmp_path / "halved", runs=16, chunk=16)

@@ -1,0 +1,168 @@
+"""Checkpoints: the states of a chunk of runs between two segments, so that a long chunk survives a kill.
+
+    <folder>/<chunk>_<segments done>/state/     the states' leaves, by orbax
+    <folder>/<chunk>_<segments done>/sha256     the checkpoint's name and the SHA-256 of each of its files
+
+A checkpoint is written beside and renamed into place, and the one before it removed after that; what a
+kill leaves half done is never looked at. A chunk's name says all that decides its states but for the
+setting, whose folder this is: another chunk size does not find it.
+"""
+
+import contextlib
+import functools
+import hashlib
+import logging
+import re
+import shutil
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from audit import files
+
+_DONE = re.compile(r"(.+)_(\d+)")
+_LEAST_TRAINING = 49  # training takes at least so many times as long as its checkpoints: 2%
+
+
+class Checkpoints:
+    """The checkpoints in a folder, of one chunk at a time; one process may use it (`Store.claim`)."""
+
+    def __init__(self, folder: Path, seconds: float = 30.0) -> None:
+        """At most one checkpoint every so many seconds, and less often where writing takes more than 2%
+        of the time; with 0 seconds one after every segment."""
+        self._folder = folder.absolute()
+        self._seconds = seconds
+        self._due = time.monotonic() + seconds
+        self._failed = False
+
+    def resume(self, chunk: str, states: Any) -> tuple[int, Any]:
+        """(segments done, states) of the chunk's newest checkpoint, leaves as NumPy arrays; (0, states)
+        where it has none. What is torn, altered or of other shapes is said on stderr and set aside."""
+        for done, path in self._kept(chunk):
+            leaves = _read(path, jax.tree.leaves(states))
+            if leaves is not None:
+                return done, jax.tree.unflatten(jax.tree.structure(states), leaves)
+            with files.writing(path):
+                path.rename(path.with_name(f"{path.name}.damaged-{uuid.uuid4().hex[:6]}"))
+            print(f"{path} is damaged: set aside, what it held is trained again", file=sys.stderr)
+        return 0, states
+
+    def offer(self, chunk: str, done: int, states: Any) -> None:
+        """Keeps the chunk's states after `done` segments where a checkpoint is due.
+
+        Where it can't be written, that is said once on stderr and training goes on: scores are safe.
+        """
+        begin = time.monotonic()
+        if begin < self._due:
+            return
+        beside = self._folder / f".{uuid.uuid4().hex[:8]}"
+        try:
+            _write(beside, f"{chunk}_{done:06d}", states)
+            older = [path for _, path in self._kept(chunk)]
+            beside.rename(self._folder / f"{chunk}_{done:06d}")
+            for path in older:
+                _remove(path)
+        except Exception as error:  # a full disk is an OSError here and a ValueError in orbax
+            _remove(beside)
+            self._complain(error)
+        end = time.monotonic()
+        self._due = end + (max(self._seconds, _LEAST_TRAINING * (end - begin)) if self._seconds else 0)
+
+    def clear(self) -> None:
+        """Removes all but what was set aside: the chunk's scores are stored."""
+        if self._folder.is_dir():
+            for path in self._folder.iterdir():
+                if ".damaged-" not in path.name:
+                    _remove(path)
+            with contextlib.suppress(OSError):
+                self._folder.rmdir()
+
+    def _kept(self, chunk: str) -> list[tuple[int, Path]]:
+        """(segments done, path) of the chunk's checkpoints, the newest first."""
+        paths = sorted(self._folder.iterdir(), reverse=True) if self._folder.is_dir() else []
+        found = ((_DONE.fullmatch(path.name), path) for path in paths)
+        return [(int(match[2]), path) for match, path in found if match and match[1] == chunk]
+
+    def _complain(self, error: Exception) -> None:
+        """One line, once."""
+        if not self._failed:
+            reason = getattr(error, "strerror", None) or " ".join(str(error).split(": ")[-1].split())
+            print(
+                f"no checkpoint in {self._folder} ({reason}): training goes on without; "
+                "make room, or name another folder with --out",
+                file=sys.stderr,
+            )
+        self._failed = True
+
+
+def _write(path: Path, name: str, states: Any) -> None:
+    """A checkpoint at `path` that will be called `name`."""
+    leaves = {str(i): np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(states))}
+    path.mkdir(parents=True)
+    files.require_room(path, sum(leaf.nbytes for leaf in leaves.values()))
+    with _silent():
+        _checkpointer().save(path / "state", leaves)
+    (path / "sha256").write_text(_manifest(path, name))
+
+
+def _read(path: Path, like: list[Any]) -> list[Any] | None:
+    """A checkpoint's leaves; None where it is damaged or its leaves are not of these shapes and types."""
+    try:
+        if (path / "sha256").read_text() != _manifest(path, path.name):
+            return None
+        with _silent():
+            held = _checkpointer().restore(path / "state")
+    except Exception:  # orbax documents no errors; a checkpoint is never worth more than its training
+        return None
+    leaves = [held.get(str(i)) for i in range(len(like))]
+    same = len(held) == len(like) and all(
+        leaf is not None and (leaf.shape, leaf.dtype) == (one.shape, one.dtype)
+        for leaf, one in zip(leaves, like, strict=True)
+    )
+    return leaves if same else None
+
+
+def _manifest(path: Path, name: str) -> str:
+    """The name, and the SHA-256 of every file but this one."""
+    found = sorted(file for file in path.rglob("*") if file.is_file() and file != path / "sha256")
+    lines = (f"{_sha256(file)}  {file.relative_to(path).as_posix()}" for file in found)
+    return "\n".join((name, *lines, ""))
+
+
+def _sha256(path: Path) -> str:
+    """A file's SHA-256."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _remove(path: Path) -> None:
+    """Removes a folder; a kill leaves it under a name that is never looked at."""
+    with contextlib.suppress(OSError):
+        path = path.rename(path.with_name(f".{uuid.uuid4().hex[:8]}"))
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Orbax logs, with a traceback, what it raises as well."""
+    logger = logging.getLogger("absl")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+@functools.cache
+def _checkpointer() -> Any:
+    """orbax's, imported when one is needed: most audits have one segment a chunk, and need none."""
+    import orbax.checkpoint
+
+    return orbax.checkpoint.Checkpointer(orbax.checkpoint.PyTreeCheckpointHandler())

@@ -1,0 +1,98 @@
+"""The kinds of sweeps and how each is drawn from what the store holds."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from matplotlib.figure import Figure
+
+from experiments import comparison, drawing, kept_landscape, norm_cells, points, sweep_figures
+from experiments.comparison import Row
+from experiments.points import Audits, Point
+from experiments.stored import Holdings
+from experiments.sweeps import Cell, Landscape, Norms, Sweep
+
+_MODELS = {"fcnn": "FCNN", "convnet": "ConvNet", "resnet18": "ResNet18"}
+
+
+class Levels(NamedTuple):
+    """At which delta and confidence bounds are drawn."""
+
+    delta: float
+    confidence: float
+
+
+class Drawn(NamedTuple):
+    """A sweep's figures by name, how many of its cells are missing, and the table's rows."""
+
+    figures: list[tuple[str, Figure]]
+    missing: int
+    rows: list[Row]
+
+
+def draw(sweep: Sweep, held: Holdings, audits: Audits, levels: Levels) -> Drawn:
+    """A sweep's figures of the cells that are there: none where none is."""
+    return DRAWERS[sweep.kind](sweep, held, audits, levels)
+
+
+def _draw_epsilon(sweep: Sweep, held: Holdings, audits: Audits, levels: Levels) -> Drawn:
+    """Lower bounds beside the upper bound and the prediction."""
+
+    def figure(every: list[Point]) -> Figure:
+        return sweep_figures.epsilon_figure(sweep.title, sweep.xlabel, every, levels.delta)
+
+    return _draw_points(sweep, audits, levels, figure)
+
+
+def _draw_trade_off(sweep: Sweep, held: Holdings, audits: Audits, levels: Levels) -> Drawn:
+    """Figure 6a."""
+
+    def figure(every: list[Point]) -> Figure:
+        return sweep_figures.trade_off_figure(sweep.title, every)
+
+    return _draw_points(sweep, audits, levels, figure)
+
+
+def _draw_profile(sweep: Sweep, held: Holdings, audits: Audits, levels: Levels) -> Drawn:
+    """Figure 11."""
+
+    def figure(every: list[Point]) -> Figure:
+        return sweep_figures.profile_figure(sweep.title, every, levels.delta)
+
+    return _draw_points(sweep, audits, levels, figure)
+
+
+def _draw_points(
+    sweep: Sweep, audits: Audits, levels: Levels, figure: Callable[[list[Point]], Figure]
+) -> Drawn:
+    """One figure, if any point has conclusions."""
+    every = points.points((cell for cell in sweep.cells if isinstance(cell, Cell)), audits)
+    found = [point for point in every if point.found]
+    missing = sum(len(point.cells) - len(point.found) for point in every)
+    rows = list(comparison.rows(sweep.name, found, levels.delta))
+    return Drawn([(sweep.name, figure(every))] if found else [], missing, rows)
+
+
+def _draw_norms(sweep: Sweep, held: Holdings, audits: Audits, levels: Levels) -> Drawn:
+    """Figure 8, of the models that are there."""
+    cells = [cell for cell in sweep.cells if isinstance(cell, Norms)]
+    read = {_MODELS[c.setting.model]: norm_cells.read(held, c.setting, c.runs) for c in cells}
+    norms = {model: values for model, values in read.items() if values is not None}
+    figures = [(sweep.name, drawing.draw_norms(norms, cells[0].setting.clipping_norm))] if norms else []
+    return Drawn(figures, len(cells) - len(norms), [])
+
+
+def _draw_landscape(sweep: Sweep, held: Holdings, audits: Audits, levels: Levels) -> Drawn:
+    """Figures 3a, 3b, 6b, 10 and 14 of the cells that are there, and Algorithm 6's."""
+    (grid,) = (cell for cell in sweep.cells if isinstance(cell, Landscape))
+    there = kept_landscape.kept(held, grid, *levels)
+    rows = kept_landscape.rows(there, sweep.name, grid.runs, levels.confidence)
+    return Drawn(kept_landscape.figures(there, grid, *levels), there.missing, rows)
+
+
+DRAWERS: dict[str, Callable[[Sweep, Holdings, Audits, Levels], Drawn]] = {
+    "epsilon": _draw_epsilon,
+    "trade_off": _draw_trade_off,
+    "profile": _draw_profile,
+    "norms": _draw_norms,
+    "landscape": _draw_landscape,
+}

@@ -1,0 +1,92 @@
+"""Draw the figures whose cells a sweep has stored, and a table.
+
+    ./run.sh figures                            the laptop sweeps under results/
+    ./run.sh figures --scale=paper --name=figure_1c,figure_4
+
+Reads the store alone: nothing is trained, no data are loaded. A figure of which some cells are missing is
+drawn with those that are there. PNG, SVG and figures.csv go into the folder figures under --out.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+from absl import flags
+from matplotlib.figure import Figure
+
+from audit import files
+from audit.errors import require
+from audit.statistics import conversions
+from experiments import cli, comparison, drawing, figure_kinds, points, stored, sweeps
+from experiments.figure_kinds import Drawn, Levels
+from experiments.sweeps import Cell, Sweep
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("scale", "laptop", "The sweeps' scale: smoke, laptop or paper.")
+flags.DEFINE_list("name", ["all"], "Sweeps, comma-separated, or all.")
+flags.DEFINE_float("delta", 1e-5, "delta of the bounds.")
+flags.DEFINE_float("confidence", 0.95, "Confidence of the lower bounds.")
+flags.DEFINE_string("out", "results", "Folder of the store; figures go into its folder figures.")
+
+
+def main() -> None:
+    """Parse, read, draw, write, print."""
+    levels = Levels(FLAGS.delta, FLAGS.confidence)
+    conversions.require_delta(levels.delta)
+    conversions.require_confidence(levels.confidence)
+    chosen = _chosen()
+    held = stored.holdings(Path(FLAGS.out))
+    cells = [cell for sweep in chosen for cell in sweep.cells if isinstance(cell, Cell)]
+    audits = points.audits(held, cells, *levels)
+    folder = held.root / "figures"
+    written: list[Path] = []
+    rows: list[comparison.Row] = []
+    missing: list[str] = []
+    for sweep in chosen:
+        drawn = figure_kinds.draw(sweep, held, audits, levels)
+        for name, figure in drawn.figures:
+            written += _write(folder / name, figure)
+        rows += drawn.rows
+        missing += _missing(sweep, drawn)
+    names = ",".join(FLAGS.name)
+    mend = f"./run.sh sweep --name={names} --scale={FLAGS.scale} --out={FLAGS.out}"
+    require(written, f"{held.root} holds no finished cell of {names} at scale {FLAGS.scale}: run {mend}")
+    print("\n".join(missing), end="\n" if missing else "", file=sys.stderr)
+    if rows:
+        written.append(files.write_whole(folder / "figures.csv", comparison.as_csv(rows)))
+        print(comparison.as_text(chosen, rows, *levels) + "\n")
+    print("\n".join(os.fspath(path) for path in written))
+
+
+def _chosen() -> list[Sweep]:
+    """The sweeps that the flags name."""
+    known = ", ".join(sweeps.SCALES)
+    require(FLAGS.scale in sweeps.SCALES, f"--scale={FLAGS.scale} is unknown: choose one of {known}")
+    every = sweeps.sweeps(FLAGS.scale)
+    if FLAGS.name == ["all"]:
+        return list(every.values())
+    known = ", ".join(every)
+    require(FLAGS.name, f"--name is empty: give all, or some of {known}")
+    for name in FLAGS.name:
+        require(name in every, f"--name={name} is unknown: give all, or some of {known}")
+    return [every[name] for name in dict.fromkeys(FLAGS.name)]
+
+
+def _write(path: Path, figure: Figure) -> Iterator[Path]:
+    """The figure as PNG and SVG."""
+    with plt.rc_context({**drawing.STYLE, "svg.hashsalt": "audit"}):
+        yield files.write_whole(path.with_suffix(".png"), drawing.png(figure))
+        figure.set_layout_engine("none")  # it is laid out
+        yield files.write_whole(path.with_suffix(".svg"), drawing.svg(figure))
+
+
+def _missing(sweep: Sweep, drawn: Drawn) -> list[str]:
+    """One line for a figure that lacks cells."""
+    state = "" if drawn.figures else ": not drawn"
+    return [f"{sweep.name}: {drawn.missing} cells are missing{state}"] if drawn.missing else []
+
+
+if __name__ == "__main__":
+    cli.run(main)

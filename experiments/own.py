@@ -1,0 +1,213 @@
+"""Audits of one's own model: any Flax module, criterion and data, with the same game, bounds and report.
+
+    result = own.audit_model(Net(), criterion, features, labels, runs=1000, adversary="gc_r", steps=100)
+    print(result)                      the table of bounds; result.report is the page's path
+
+`experiments/own_model.py` is a whole example.
+"""
+
+import dataclasses
+import hashlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax.errors import FlaxError
+from jax import Array
+from numpy.typing import ArrayLike, NDArray
+
+from audit.errors import InputError, require
+from audit.mechanism import clipping
+from audit.statistics import conversions
+from audit.store import Store
+from experiments import auditing, conclusions, reporting, subjects, tables
+from experiments.settings import Setting
+from models.base import Model, flat_model
+from models.datasets import Dataset
+from models.sources import checksum_of
+
+Criterion = Callable[[Array, Array], Array]
+_STRATEGIES = ("book_keeping", "unfolded", "per_example")  # the fastest first
+_PROBE = 4  # examples on which a strategy must agree with per-example gradients
+_TOLERANCE = 1e-3  # of C, a coordinate: a hundred times rounding
+
+
+class Audit(NamedTuple):
+    """What an audit of one's own model found, and where it is kept."""
+
+    conclusion: conclusions.Conclusion
+    setting: Setting
+    folder: Path
+    report: Path
+
+    def __str__(self) -> str:
+        table = tables.bounds_table(self.conclusion.bounds, self.conclusion.upper_bound)
+        return f"{table}\n\nreport: {self.report}"
+
+
+def audit_model(
+    module: nn.Module,
+    criterion: Criterion,
+    features: ArrayLike,
+    labels: ArrayLike,
+    *,
+    runs: int,
+    out: str | Path = "results",
+    delta: float = 1e-5,
+    confidence: float = 0.95,
+    **named: Any,
+) -> Audit:
+    """Trains `runs` models, half with the canary; bounds, draws and reports what their last iterates leak.
+
+    Args:
+      module: takes one example, features[i], without a batch axis; trained parameters only, no randomness.
+      criterion: (the module's output, labels[i]) -> scalar loss of one example.
+      features: (N, ...), kept as float32 or as whole numbers.
+      labels: (N, ...); the adversary "loss" needs classes, whole numbers from 0.
+      runs: how many models; those that `out` has already are not trained again.
+      named: fields of `Setting`, as adversary="gc_r", steps=100; `model` names the model in the report, and
+        `clipping` is by default the fastest strategy that takes it.
+
+    Raises InputError for what cannot be audited, in one line.
+    """
+    conversions.require_delta(delta)
+    conversions.require_confidence(confidence)
+    dataset = _dataset(features, labels)
+    model = _model(module, criterion, dataset)
+    asked = _setting(named, model)
+    auditing.validate_for(asked, runs, _STRATEGIES)
+    classes = _classes(dataset.labels) if asked.adversary == "loss" else 0
+    setting = _with_strategy(asked, "clipping" in named, model, dataset)
+    table = auditing.build_for(setting, dataset, model, classes)
+    store = _store(Path(out), setting, model, dataset)
+    trained = auditing.train(table, store, runs, chunk=0)
+    assert trained is not None  # who has a store gets the scores
+    noise = (setting.noise_multiplier, setting.insertions)
+    conclusion = conclusions.conclude(trained.scores.worlds(), noise, delta, confidence)
+    provenance = auditing.provenance(dataset)
+    conclusions.keep(store, conclusion, setting=dataclasses.asdict(setting), runs=runs, provenance=provenance)
+    about = subjects.of_setting(store.path, subjects.Levels())
+    page = store.write_bytes("report.html", reporting.report(f"Audit: {about.title}", [about]))
+    return Audit(conclusion, setting, store.path, page)
+
+
+def fingerprint(model: Model, example: tuple[Array, Array]) -> str:
+    """SHA-256, in hex, of what the model computes: its initialisation and its loss with gradient, lowered for
+    one platform, constants included."""
+    theta = jax.ShapeDtypeStruct((model.n_parameters,), jnp.float32)
+    traced = (
+        jax.jit(model.init).trace(jax.random.key(0, impl="threefry2x32")),
+        jax.jit(jax.value_and_grad(model.loss)).trace(theta, example),
+    )
+    texts = [one.lower(lowering_platforms=("cpu",)).as_text() for one in traced]
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()
+
+
+def _store(out: Path, setting: Setting, model: Model, dataset: Dataset) -> Store:
+    """The store of a setting on its data and its model."""
+    example = jnp.asarray(dataset.features[0]), jnp.asarray(dataset.labels[0])
+    config = {"data_sha256": dataset.checksum, "model_sha256": fingerprint(model, example)}
+    return Store(out, {**dataclasses.asdict(setting), **config})
+
+
+def _dataset(features: ArrayLike, labels: ArrayLike) -> Dataset:
+    """The data as an audit takes them, with their checksum."""
+    arrays = {"features": _canonical("features", features), "labels": _canonical("labels", labels)}
+    x, y = arrays.values()
+    require(x.size and y.size and x.ndim and y.ndim, "features and labels need an axis of examples each")
+    require(len(x) == len(y), f"there are {len(x)} features and {len(y)} labels: give one label an example")
+    return Dataset(x, y, "arrays of the caller's", checksum_of(arrays))
+
+
+def _canonical(name: str, values: ArrayLike) -> NDArray:
+    """Whole numbers stay bytes or become int32, others float32."""
+    array = np.asarray(values)
+    require(array.dtype.kind in "biuf", f"{name} are {array.dtype}: give numbers")
+    if array.dtype == np.uint8:
+        return array
+    whole = array.dtype.kind in "biu"
+    fits = np.abs(array.astype(np.float64)) < (2**31 if whole else float(np.finfo(np.float32).max))
+    require(fits.all(), f"{name} hold {np.sum(~fits)} values that are not finite or too large: mend them")
+    return array.astype(np.int32 if whole else np.float32)
+
+
+def _model(module: nn.Module, criterion: Criterion, dataset: Dataset) -> Model:
+    """The module as a flat model, tried on one example; raises InputError where it doesn't fit."""
+    example = jnp.asarray(dataset.features[0]), jnp.asarray(dataset.labels[0])
+    shape = example[0].shape
+    try:
+        variables = jax.eval_shape(module.init, jax.random.key(0), example[0])
+        others = sorted(set(variables) - {"params"})
+        require(
+            "params" in variables and not others,
+            f"the module keeps {', '.join(others) or 'nothing to train'}: DP-SGD trains parameters alone "
+            "(GroupNorm for BatchNorm)",
+        )
+        model = flat_model(module, example[0], criterion)
+        loss = jax.eval_shape(model.loss, jax.ShapeDtypeStruct((model.n_parameters,), jnp.float32), example)
+    except InputError:
+        raise
+    except Exception as error:  # whatever an outsider's module raises
+        reason = " ".join(str(error).split())[:200]
+        message = f"the module or criterion fails on one example of shape {shape}, which has no batch axis"
+        raise InputError(f"{message}: {reason}") from error
+    message = "flatten with x.reshape(-1): an example has no batch axis"
+    require(loss.shape == (), f"the loss of one example has shape {loss.shape}, not (): {message}")
+    return model
+
+
+def _setting(named: dict[str, Any], model: Model) -> Setting:
+    """The setting that the caller's fields describe."""
+    fields = {field.name for field in dataclasses.fields(Setting)}
+    unknown = sorted(set(named) - fields)
+    known = f"choose of {', '.join(sorted(fields))}"
+    require(not unknown, f"{', '.join(unknown)} is no field of a setting: {known}")
+    return Setting(**{"model": type(model.module).__name__, **named})
+
+
+def _with_strategy(setting: Setting, named: bool, model: Model, dataset: Dataset) -> Setting:
+    """The setting with the clipping strategy that was named, if it takes the model, else with the fastest."""
+    batch = jnp.asarray(dataset.features[:_PROBE]), jnp.asarray(dataset.labels[:_PROBE])
+    if named:
+        reason = _unfit(setting.clipping, model, batch)
+        require(not reason, f"clipping={setting.clipping} does not take this model: {reason}")
+        return setting
+    return dataclasses.replace(setting, clipping=_fastest(model, batch))
+
+
+def _fastest(model: Model, batch: clipping.Batch) -> str:
+    """The first strategy that takes the model."""
+    reason = ""
+    for name in _STRATEGIES[:-1]:
+        reason = _unfit(name, model, batch)
+        if not reason:
+            return name
+    print(f"clipping by per-example gradients, which is slower: {reason}", file=sys.stderr)
+    return _STRATEGIES[-1]
+
+
+def _unfit(name: str, model: Model, batch: clipping.Batch) -> str:
+    """Why a strategy's sum is not that of per-example gradients on a few examples; empty where it is."""
+    if name == "book_keeping" and batch[0].ndim != 2:
+        return "book_keeping takes flat features"
+    theta, norm = model.init(jax.random.key(0)), jnp.float32(1)
+    wanted = jax.jit(clipping.per_example(model.loss))(theta, batch, norm)
+    try:
+        found = jax.jit(auditing.CLIPPING[name](model))(theta, batch, norm)
+    except (TypeError, ValueError, FlaxError) as error:
+        return " ".join(str(error).split())
+    close = jnp.allclose(found, wanted, rtol=0, atol=_TOLERANCE)
+    return "" if close else f"{name} differs from per-example gradients"
+
+
+def _classes(labels: NDArray) -> int:
+    """How many classes there are."""
+    whole = labels.ndim == 1 and labels.dtype.kind in "iu" and labels.min() >= 0
+    message = "give labels of whole numbers from 0, at least two classes, or another adversary"
+    require(whole and labels.max() >= 1, f"adversary=loss flips labels: {message}")
+    return int(labels.max()) + 1

@@ -1,0 +1,52 @@
+"""Audit a model of one's own: an example of everything that an outsider writes.
+
+    ./run.sh own_model                    a small convolutional network on made-up images, 400 runs
+"""
+
+import flax.linen as nn
+import numpy as np
+import optax
+from absl import flags
+from jax import Array
+from numpy.typing import NDArray
+
+from experiments import cli
+
+FLAGS = flags.FLAGS
+flags.DEFINE_integer("runs", 400, "Models to train, half with the canary.")
+flags.DEFINE_string("out", "results", "Folder for scores, results and the report.")
+
+
+class Net(nn.Module):
+    """One image (12, 12, 1) -> four logits. No batch axis: the audit adds it."""
+
+    @nn.compact
+    def __call__(self, image: Array) -> Array:
+        x = nn.relu(nn.Conv(8, (3, 3), strides=2)(image))
+        x = nn.relu(nn.Dense(16)(x.reshape(-1)))
+        return nn.Dense(4)(x)
+
+
+def data() -> tuple[NDArray[np.float32], NDArray[np.int32]]:
+    """Put your features (N, ...) and labels (N,) here."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 4, 1000, np.int32)
+    patterns = rng.normal(size=(4, 12, 12, 1))
+    images = patterns[labels] + rng.normal(size=(1000, 12, 12, 1))
+    return images.astype(np.float32), labels
+
+
+def main() -> None:
+    """Audit, print the bounds."""
+    cli.prepare_jax()
+    from experiments import own
+
+    criterion = optax.softmax_cross_entropy_with_integer_labels
+    print(own.audit_model(
+        Net(), criterion, *data(), model="small CNN on made-up images", runs=FLAGS.runs, out=FLAGS.out,
+        adversary="gc_r", steps=50, batch_size=50, learning_rate=0.1, noise_multiplier=2.0,
+    ))  # fmt: skip
+
+
+if __name__ == "__main__":
+    cli.run(main)

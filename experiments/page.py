@@ -1,0 +1,133 @@
+"""One self-contained HTML page: elements that escape what they hold, a style for screens of any width and for
+paper, and a policy that forbids every request."""
+
+import base64
+import html
+from collections.abc import Iterable, Sequence
+
+_VOID = ("img", "meta", "link", "br")
+_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+_STYLE = """
+:root { color-scheme: light dark; --text: #1b1f24; --faint: #57606a; --line: #d0d7de; --ground: #fff;
+  --raised: #f6f8fa; --leaks: #a13d00; --nothing: #57606a; --violated: #b00020;
+  --link: #0550ae }
+@media (prefers-color-scheme: dark) {
+  :root { --text: #e6edf3; --faint: #a5aeb8; --line: #3d444d; --ground: #0d1117; --raised: #161b22;
+    --leaks: #ffa657; --nothing: #a5aeb8; --violated: #ff9492; --link: #79c0ff }
+}
+* { box-sizing: border-box }
+html { -webkit-text-size-adjust: 100% }
+body { margin: 0 auto; padding: 1rem; max-width: 64rem; color: var(--text); background: var(--ground);
+  font: 1rem/1.5 system-ui, sans-serif; overflow-wrap: anywhere }
+h1 { font-size: 1.6rem; line-height: 1.25 } h2 { font-size: 1.3rem } h3 { font-size: 1.05rem }
+h1, h2, h3 { margin: 1.6em 0 .5em } h1 { margin-top: .3em }
+article + article { border-top: 2px solid var(--line); margin-top: 3rem }
+a { color: var(--link) }
+p, ul, dl { margin: .5em 0; max-width: 46rem } ul { padding-left: 1.25rem }
+.note, figcaption { color: var(--faint); font-size: .9rem }
+.verdict { border-left: .4rem solid var(--kind); background: var(--raised); padding: .8rem 1rem;
+  margin: 1rem 0; font-size: 1.1rem; max-width: none }
+.leaks { --kind: var(--leaks) } .nothing { --kind: var(--nothing) } .violated { --kind: var(--violated) }
+.verdict strong, td strong { color: var(--kind) }
+dl { display: grid; grid-template-columns: minmax(8rem, max-content) minmax(0, 1fr); gap: .2rem 1rem }
+dt { color: var(--faint) } dd { margin: 0 }
+.table { overflow-x: auto; border: 1px solid var(--line); border-radius: .4rem; margin: .8rem 0 }
+.table:focus-visible { outline: 2px solid var(--link) }
+table { border-collapse: collapse; width: 100%; font-size: .92rem; overflow-wrap: normal }
+caption { text-align: left; padding: .5rem .7rem; color: var(--faint) }
+th, td { text-align: left; padding: .4rem .7rem; border-top: 1px solid var(--line); vertical-align: top }
+td { font-variant-numeric: tabular-nums } tbody th { overflow-wrap: anywhere; min-width: 7rem }
+.figures { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)) }
+figure { margin: 0 } figure.wide { margin: 1rem 0 }
+img { display: block; width: 100%; height: auto; background: #fff; border: 1px solid var(--line);
+  border-radius: .4rem }
+pre { background: var(--raised); border: 1px solid var(--line); border-radius: .4rem; padding: .8rem;
+  font-size: .85rem; white-space: pre-wrap }
+@media (max-width: 40rem) {
+  dl { grid-template-columns: minmax(0, 1fr) } dd { margin-bottom: .5rem }
+  table, caption, tbody, tr, tbody th { display: block } thead { display: none }
+  tr + tr { border-top: 2px solid var(--line) } th, td { border-top: 0; padding: .25rem .7rem }
+  td { display: grid; grid-template-columns: 8rem minmax(0, 1fr); overflow-wrap: anywhere }
+  td::before { content: attr(data-name); color: var(--faint) } td:empty { display: none }
+}
+@media print {
+  :root { color-scheme: light; --text: #000; --faint: #333; --line: #999; --ground: #fff; --raised: #fff;
+    --leaks: #000; --nothing: #000; --violated: #000; --link: #000 }
+  body { font-size: 10pt; max-width: none; padding: 0 }
+  .table { overflow: visible } .figures { grid-template-columns: 1fr 1fr }
+  figure, .verdict, tr, dl { break-inside: avoid } h2, h3 { break-after: avoid }
+  article + article { break-before: page; border: 0 }
+}
+"""
+
+
+class Html(str):
+    """Markup; any other text is escaped where it enters an element."""
+
+
+def element(tag: str, *content: str, **attributes: str) -> Html:
+    """An element; an attribute's trailing underscore is dropped and others become hyphens."""
+    named = "".join(
+        f' {name.rstrip("_").replace("_", "-")}="{html.escape(value)}"' for name, value in attributes.items()
+    )
+    if tag in _VOID:
+        return Html(f"<{tag}{named}>")
+    return Html(f"<{tag}{named}>{join(content)}</{tag}>")
+
+
+def join(content: Iterable[str]) -> Html:
+    """Pieces one after the other."""
+    return Html("".join(c if isinstance(c, Html) else html.escape(c, quote=False) for c in content))
+
+
+def document(title: str, *content: str) -> bytes:
+    """The whole page in UTF-8."""
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("title", title),
+        element("style", Html(_STYLE)),
+    )
+    whole = element("html", head, element("body", element("main", *content)), lang="en")
+    return f"<!DOCTYPE html>\n{whole}\n".encode()
+
+
+def table(caption: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> Html:
+    """A table whose rows become cards on narrow screens; a row's first cell is its header."""
+    head = element("tr", *(element("th", cell, scope="col") for cell in header))
+    body = [_row(header, cells) for cells in rows]
+    whole = element(
+        "table", element("caption", caption), element("thead", head), element("tbody", *body)
+    )
+    return element("div", whole, class_="table", role="region", aria_label=caption, tabindex="0")
+
+
+def _row(header: Sequence[str], cells: Sequence[str]) -> Html:
+    """A body row; every cell carries its column's name, and an empty one is not shown on a card."""
+    first = element("th", cells[0], scope="row")
+    rest = zip(header[1:], cells[1:], strict=True)
+    return element("tr", first, *(element("td", cell, data_name=name) for name, cell in rest))
+
+
+def terms(facts: dict[str, str]) -> Html:
+    """A list of terms and what they are."""
+    return element("dl", *(join((element("dt", name), element("dd", text))) for name, text in facts.items()))
+
+
+def points(sentences: Iterable[str]) -> Html:
+    """A list of sentences."""
+    return element("ul", *(element("li", sentence) for sentence in sentences))
+
+
+def figure(image: bytes, alternative: str, caption: str, kind: str = "") -> Html:
+    """An image inside the page: SVG, else PNG."""
+    mime = "image/png" if image.startswith(b"\x89PNG") else "image/svg+xml"
+    source = f"data:{mime};base64,{base64.b64encode(image).decode()}"
+    return element(
+        "figure",
+        element("img", src=source, alt=alternative),
+        element("figcaption", caption),
+        **({"class_": kind} if kind else {}),
+    )

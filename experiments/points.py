@@ -1,0 +1,113 @@
+"""The points of a figure: the audits of all seeds at one place, and what is known of them beforehand."""
+
+import dataclasses
+import math
+import sys
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from audit.errors import InputError
+from audit.statistics import conversions, normal_scores
+from audit.statistics.estimate import Bound
+from experiments.conclusions import Conclusion, conclude
+from experiments.settings import Setting
+from experiments.stored import Holdings
+from experiments.sweeps import Cell
+
+# Models whose genuine gradients do not interfere with a crafted coordinate (papers' README, slip 9).
+_OVER_PARAMETERISED = ("convnet", "resnet18", "mobilenet_head", "alexnet_head")
+_BIASED = ("gc_r", "gc_s", "gc_fixed")
+_PLAIN = {"optimizer": "sgd", "unknown_initialisation": False}
+
+Audits = dict[tuple[Setting, int], Conclusion]
+
+
+class Point(NamedTuple):
+    """One place of a figure: its cells, one a seed, and the conclusions of those that are in the store."""
+
+    panel: str
+    series: str
+    x: float
+    cells: tuple[Cell, ...]
+    found: tuple[Conclusion, ...]
+
+    def bounds(self, method: str) -> list[Bound]:
+        """A method's bound of every seed that is there."""
+        return [conclusion.bound(method) for conclusion in self.found]
+
+    def epsilons(self, method: str) -> list[float]:
+        """The same as epsilons."""
+        return [bound.epsilon for bound in self.bounds(method)]
+
+    def interval(self) -> tuple[float, float]:
+        """A two-sided interval for epsilon where scores are normal with one spread, at the bounds' delta
+        and confidence; its limits averaged over the seeds."""
+        limits = [_interval(conclusion) for conclusion in self.found]
+        low, high = np.mean(limits, axis=0)
+        return float(low), float(high)
+
+    def upper_bound(self) -> float:
+        """The accountant's epsilon; all seeds share it."""
+        upper = self.found[0].upper_bound
+        return math.nan if upper is None else upper
+
+    def predicted_mu(self) -> float | None:
+        """`predicted_mu` of the point's setting."""
+        return predicted_mu(self.cells[0].setting)
+
+    def predicted(self, delta: float) -> float | None:
+        """The same as epsilon at delta."""
+        mu = self.predicted_mu()
+        return None if mu is None else conversions.epsilon_from_mu(mu, delta)
+
+
+def predicted_mu(setting: Setting) -> float | None:
+    """mu of the biased dimension's score where genuine gradients do not interfere: insertions add up and
+    all steps' noise does, so mu = sqrt(insertions / k) / sigma (papers' README, "Numbers to hold
+    against"). None where that is not known: small models, other adversaries or optimizers, an unknown
+    initialisation."""
+    plain = all(getattr(setting, name) == value for name, value in _PLAIN.items())
+    crafted = setting.adversary in _BIASED and setting.model in _OVER_PARAMETERISED
+    if not (plain and crafted and setting.noise_multiplier > 0):
+        return None
+    return math.sqrt(setting.insertions / setting.periodicity) / setting.noise_multiplier
+
+
+def audits(held: Holdings, cells: Iterable[Cell], delta: float, confidence: float) -> Audits:
+    """What the stored scores of the cells prove, by (setting, runs); each is computed once however many
+    figures show it. Scores that nothing can be concluded from are said on stderr and left out."""
+    found: Audits = {}
+    for setting, runs in dict.fromkeys((cell.setting, cell.runs) for cell in cells):
+        scores = held.scores(dataclasses.asdict(setting), runs)
+        if scores is None:
+            continue
+        noise = (setting.noise_multiplier, setting.insertions)
+        try:
+            found[setting, runs] = conclude(scores.worlds(), noise, delta, confidence)
+        except InputError as error:
+            print(f"left out, {setting.model} {setting.adversary}: {error}", file=sys.stderr)
+    return found
+
+
+def points(cells: Iterable[Cell], found: Audits) -> list[Point]:
+    """The cells by place, in the order in which they come; a point may have no conclusions."""
+    places: dict[tuple[str, str, float], list[Cell]] = {}
+    for cell in cells:
+        places.setdefault((cell.panel, cell.series, cell.x), []).append(cell)
+    return [Point(*place, tuple(group), tuple(_found(group, found))) for place, group in places.items()]
+
+
+def _found(cells: list[Cell], found: Audits) -> Iterator[Conclusion]:
+    """The conclusions that are there."""
+    for cell in cells:
+        if (cell.setting, cell.runs) in found:
+            yield found[cell.setting, cell.runs]
+
+
+def _interval(conclusion: Conclusion) -> tuple[float, float]:
+    """`normal_scores.mu_interval` of one audit, as epsilon."""
+    delta, confidence = conclusion.bounds[0].delta, conclusion.bounds[0].confidence
+    low, high = normal_scores.mu_interval(conclusion.scores_in, conclusion.scores_out, confidence)
+    return conversions.epsilon_from_mu(float(low), delta), conversions.epsilon_from_mu(float(high), delta)

@@ -1,0 +1,106 @@
+"""Train what a figure of the paper needs and the store lacks, stopped and resumed at will.
+
+    ./run.sh sweep --list                                  names, cells, what is done
+    ./run.sh sweep --name=figure_1c,figure_4,figure_7      the FCNN's figures, 10 minutes on two cores
+    ./run.sh sweep --name=all --scale=paper --worker=3/16  the third of 16 jobs
+
+Figures share cells, and a cell is never trained twice. Any number of workers may run the same command
+on one --out: each takes cells that no other holds; --worker deals the cells out beforehand instead.
+"""
+
+import os
+import re
+import time
+from pathlib import Path
+
+from absl import flags
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # for the landscape's small products
+
+from audit.errors import require  # noqa: E402
+from experiments import cli, stored, sweeping, sweeps  # noqa: E402
+from experiments.sweeping import Work  # noqa: E402
+from experiments.sweeps import Sweep  # noqa: E402
+
+FLAGS = flags.FLAGS
+flags.DEFINE_list("name", [], "Sweeps, comma-separated, or all; --list has them.")
+flags.DEFINE_string("scale", "laptop", "smoke (seconds), laptop (an hour a figure) or paper.")
+flags.DEFINE_string("out", "results", "Folder of the store, shared by all workers.")
+flags.DEFINE_string("worker", None, "i/n: of the cells only every n-th, from the i-th on.")
+flags.DEFINE_bool("list", False, "Print names, cells and what is done; train nothing.")
+flags.DEFINE_string("california_housing", None, "That data set as a file, instead of fetching it.")
+flags.DEFINE_string("cifar10", None, "That data set as a file, instead of fetching it.")
+
+
+def main() -> None:
+    """Parse, find what is missing, train it."""
+    out = Path(FLAGS.out)
+    chosen = _chosen(list_all=FLAGS.list)
+    data = sweeping.Data({name: FLAGS[name].value for name in ("california_housing", "cifar10")})
+    if FLAGS.list:
+        print(_listed(chosen, out, data))
+        return
+    names = ", ".join(sweep.name for sweep in chosen)
+    works = _own(sweeping.works([cell for sweep in chosen for cell in sweep.cells], out, data))
+    held = stored.holdings(out)
+    missing = [work for work in works if not work.is_done(held)]
+    if not missing:
+        print(f"{names}: all {len(works)} cells are done\n./run.sh figures --out={out} draws them")
+        return
+    cli.prepare_jax()
+    begin = time.perf_counter()
+    outcome = sweeping.do_all(missing, out)
+    require(
+        not outcome.failed,
+        f"{len(outcome.failed)} of {len(works)} cells failed, the others are kept: mend what is said above, "
+        "and start again",
+    )
+    took = time.strftime("%H:%M:%S", time.gmtime(time.perf_counter() - begin))
+    there = len(works) - len(missing)
+    counts = f"{len(outcome.here)} cells in {took}, {len(outcome.elsewhere)} by other workers, {there} before"
+    print(f"{names}: {counts}")
+    print(f"./run.sh figures --out={out} draws them")
+
+
+def _chosen(list_all: bool) -> list[Sweep]:
+    """The sweeps that the flags name."""
+    require(
+        FLAGS.scale in sweeps.SCALES,
+        f"--scale={FLAGS.scale} is unknown: choose one of {', '.join(sweeps.SCALES)}",
+    )
+    every = sweeps.sweeps(FLAGS.scale)
+    if FLAGS.name == ["all"] or (list_all and not FLAGS.name):
+        return list(every.values())
+    known = ", ".join(every)
+    require(FLAGS.name, f"--name is missing: give all, or some of {known}")
+    for name in FLAGS.name:
+        require(name in every, f"--name={name} is unknown: give all, or some of {known}")
+    return [every[name] for name in dict.fromkeys(FLAGS.name)]
+
+
+def _own(works: list[Work]) -> list[Work]:
+    """Those of this worker."""
+    if FLAGS.worker is None:
+        return works
+    mend = f"--worker={FLAGS.worker}: give i/n with i from 1 to n, as 3/16"
+    require(re.fullmatch(r"[0-9]{1,9}/[0-9]{1,9}", FLAGS.worker), mend)
+    number, count = map(int, FLAGS.worker.split("/"))
+    require(1 <= number <= count, mend)
+    return works[number - 1 :: count]
+
+
+def _listed(chosen: list[Sweep], out: Path, data: sweeping.Data) -> str:
+    """A row a sweep, in 80 columns."""
+    held = stored.holdings(out)
+    lines = [f"{'name':<10} {'cells':>5} {'done':>5} {'minutes':>8}  title", "-" * 80]
+    for sweep in chosen:
+        works = sweeping.works(sweep.cells, out, data)
+        done = sum(work.is_done(held) for work in works)
+        minutes = sum(work.seconds for work in works) / 60
+        lines.append(f"{sweep.name:<10} {len(works):>5} {done:>5} {minutes:>8.1f}  {sweep.title[:47]}")
+    note = f"scale {FLAGS.scale}; minutes of training, about, on two cores; cells that figures share"
+    return "\n".join([*lines, note, "are trained once"])
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,283 @@
+"""The hidden-state paper's figures of trained models, from the points that the store holds.
+
+Points without conclusions are not drawn, but counted as missing; at least one must have some.
+"""
+
+import textwrap
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from audit.statistics import conversions, curves
+from experiments.conclusions import Conclusion
+from experiments.drawing import BOUND, IN, OUT, STYLE, UPPER
+from experiments.points import Point
+
+PREDICTED, FREE = "#CC79A7", "#E69F00"
+_INTERVAL = "0.75"
+_DASHES: tuple[Any, ...] = ("--", "-.", (0, (7, 1)), (0, (3, 1, 1, 1, 1, 1)), (0, (1, 3)), "-")
+_PREDICTION = "predicted: sqrt(insertions / k) / sigma"
+_NORMAL = "interval where scores are normal"
+_ACCOUNTING = "upper bound (accounting)"
+_NAMED_AT = 1e-7  # delta at which profiles carry their names
+_BOX = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
+_GAP = 0.5  # between the groups of two x
+_MOST_ACROSS = 8  # places side by side before panels stand below each other
+
+
+class Mark(NamedTuple):
+    """How an estimator's bounds look, and where beside its place's middle they stand."""
+
+    method: str
+    label: str
+    offset: float
+    look: dict[str, Any]
+
+
+MARKS = (
+    Mark("in_sample", "in-sample, as the paper (no bound)", -0.27, {
+        "color": IN, "marker": "o", "ms": 5, "mfc": "white", "elinewidth": 0.8}),
+    Mark("certified", "certified (assumes a Gaussian curve)", -0.09, {
+        "color": OUT, "marker": "o", "ms": 6.5, "elinewidth": 1.6}),
+    Mark("held_out", "held-out (assumes a Gaussian curve)", 0.09, {
+        "color": BOUND, "marker": "s", "ms": 4.5, "elinewidth": 0.8}),
+    Mark("assumption_free", "assumption-free", 0.27, {
+        "color": FREE, "marker": "^", "ms": 5.5, "mec": "0.3", "elinewidth": 0.8}),
+)  # fmt: skip
+
+
+class Place(NamedTuple):
+    """Where a point stands in its panel."""
+
+    at: float
+    point: Point
+
+
+class Spread(NamedTuple):
+    """A mark's height and the ends of its error bar, over the seeds."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def spread(point: Point, method: str) -> Spread:
+    """What is drawn of a method at a point."""
+    values = point.epsilons(method)
+    return Spread(float(np.mean(values)), min(values), max(values))
+
+
+def epsilon_figure(title: str, xlabel: str, points: Sequence[Point], delta: float) -> Figure:
+    """A panel for each `panel`: at each x the series side by side, every estimator's bounds with their
+    range over the seeds, the upper bound, and the prediction where there is one."""
+    drawn = [point for point in points if point.found]
+    panels = {name: _places([p for p in drawn if p.panel == name]) for name in _unique(drawn, "panel")}
+    across = max(len(places) for places in panels.values())
+    stacked = len(panels) * across > _MOST_ACROSS
+    shape = (len(panels), 1) if stacked else (1, len(panels))
+    width = max(5.8, 0.9 * across * shape[1] + 1.2)
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(
+            *shape, figsize=(width, 2.9 * shape[0] + 1.5), sharey=True, squeeze=False
+        )
+        for axis, (name, places) in zip(axes.flat, panels.items(), strict=True):
+            _draw_panel(axis, places, xlabel, delta)
+            axis.set_title(name, fontsize=10, pad=18 if xlabel else 6)
+            axis.set_xlabel(xlabel)
+        for axis in axes[:, 0]:
+            axis.set_ylabel(f"epsilon at delta {delta:g}")
+        high = _highest(drawn, delta)
+        axes[0, 0].set_ylim(-0.04 * high, 1.2 * high)
+        return _finish(figure, axes[0, 0], title, points)
+
+
+def trade_off_figure(title: str, points: Sequence[Point]) -> Figure:
+    """The empirical trade-off curve in its band beside Gaussian ones, straight and on logarithmic axes
+    (hidden-state paper, Figure 6a); a row a conclusion."""
+    rows = [(point, conclusion) for point in points for conclusion in point.found]
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(
+            len(rows), 2, figsize=(8, 3.4 * len(rows) + 1.2), squeeze=False
+        )
+        for (straight, logarithmic), (point, conclusion) in zip(axes, rows, strict=True):
+            least = 0.5 / max(len(conclusion.scores_in), len(conclusion.scores_out))
+            _draw_trade_off(straight, point, conclusion, np.linspace(0, 1, 401))
+            _draw_trade_off(logarithmic, point, conclusion, np.geomspace(least, 1, 401))
+            logarithmic.set(xscale="log", yscale="log", xlim=(least, 1.1), ylim=(least, 1.1))
+        return _finish(figure, axes[0, 0], title, points)
+
+
+def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
+    """delta(epsilon) at each point's certified mu, averaged over seeds, at its prediction and at the
+    upper bound (hidden-state paper, Figure 11)."""
+    drawn = [point for point in points if point.found]
+    largest = max(point.found[0].mu_upper_bound or 0.05 for point in drawn)
+    grid = np.linspace(0, conversions.epsilon_from_mu(largest, 1e-8), 400)
+    with plt.rc_context(STYLE):
+        figure, axis = plt.subplots(figsize=(6, 4.4))
+        axis.semilogy(grid, conversions.delta_from_mu(largest, grid), color=UPPER, ls=":", label=_ACCOUNTING)
+        looks = zip((OUT, IN, BOUND, PREDICTED), _DASHES, strict=False)
+        for point, (color, dash) in zip(drawn, looks, strict=False):
+            mu = float(np.mean([bound.mu or 0.0 for bound in point.bounds("certified")]))
+            label = f"{point.series}: certified, mu = {mu:.2f}"
+            axis.semilogy(grid, conversions.delta_from_mu(mu, grid), color=color, ls=dash, label=label)
+            predicted = point.predicted_mu()
+            if predicted is not None:
+                label = f"{point.series}: predicted, mu = {predicted:.2f}"
+                profile = conversions.delta_from_mu(predicted, grid)
+                axis.semilogy(grid, profile, color=color, lw=5, alpha=0.3, label=label)
+            where = conversions.epsilon_from_mu(predicted or mu, _NAMED_AT)
+            axis.text(where, _NAMED_AT, point.series, ha="center", va="center", fontsize=8, bbox=_BOX)
+        axis.axhline(delta, color="0.7", lw=0.8)
+        axis.annotate(
+            f"delta = {delta:g}", (1, delta), xycoords=("axes fraction", "data"), ha="right", va="bottom"
+        )
+        axis.set(xlabel="epsilon", ylabel="delta", ylim=(1e-8, 1.5), xlim=(0, grid[-1]))
+        return _finish(figure, axis, title, points)
+
+
+def _unique(points: Sequence[Point], name: str) -> list[Any]:
+    """The values of a field, in the order in which they come."""
+    return list(dict.fromkeys(getattr(point, name) for point in points))
+
+
+def _places(points: Sequence[Point]) -> list[Place]:
+    """The points side by side, those of one x in a group."""
+    places: list[Place] = []
+    for x in sorted(_unique(points, "x")):
+        start = places[-1].at + 1 + _GAP if places else 0.0
+        group = [point for point in points if point.x == x]
+        places += [Place(start + i, point) for i, point in enumerate(group)]
+    return places
+
+
+def _draw_panel(axis: Axes, places: Sequence[Place], xlabel: str, delta: float) -> None:
+    """One panel: the marks, lines along x through the certified bounds, and a label a place."""
+    for at, point in places:
+        if len(point.found) == 1:
+            low, high = point.interval()
+            axis.vlines(at, low, min(high, 1e3), color=_INTERVAL, lw=5)
+        predicted = point.predicted(delta)
+        if predicted is not None:
+            ends = (at - 0.42, at + 0.42)
+            axis.plot(ends, [predicted] * 2, color=PREDICTED, lw=6, alpha=0.55, solid_capstyle="butt")
+        axis.plot((at - 0.45, at + 0.45), [point.upper_bound()] * 2, color=UPPER, ls=(0, (1, 1)), lw=1.6)
+        for mark in MARKS:
+            _draw_mark(axis, at, point, mark)
+    _draw_lines(axis, places)
+    axis.set_xticks([p.at for p in places], [_wrapped(p.point.series, 11) for p in places], fontsize=8)
+    axis.tick_params(axis="x", length=0)
+    axis.set_xlim(-0.65, places[-1].at + 0.65)
+    if xlabel:
+        _label_groups(axis, places, xlabel.split()[-1])
+
+
+def _draw_mark(axis: Axes, at: float, point: Point, mark: Mark) -> None:
+    """The mean and range of one estimator."""
+    mean, low, high = spread(point, mark.method)
+    several = len(point.found) > 1
+    ends = [[max(mean - low, 0.0)], [max(high - mean, 0.0)]] if several else None
+    axis.errorbar([at + mark.offset], [mean], ends, ls="none", capsize=2.5, zorder=3, **mark.look)
+
+
+def _draw_lines(axis: Axes, places: Sequence[Place]) -> None:
+    """A thin line through a series' certified bounds, where it has several x."""
+    (offset,) = (mark.offset for mark in MARKS if mark.method == "certified")
+    for series, dash in zip(_unique([p.point for p in places], "series"), _DASHES * 3, strict=False):
+        own = [place for place in places if place.point.series == series]
+        if len(own) > 1:
+            heights = [spread(place.point, "certified").mean for place in own]
+            axis.plot([p.at + offset for p in own], heights, color=OUT, lw=0.9, ls=dash, alpha=0.7)
+
+
+def _label_groups(axis: Axes, places: Sequence[Place], symbol: str) -> None:
+    """Each x above its group, where there are several."""
+    for x in _unique([p.point for p in places], "x"):
+        own = [place.at for place in places if place.point.x == x]
+        if len(own) < len(places):
+            middle = (own[0] + own[-1]) / 2
+            label = f"{symbol} = {x:g}"
+            axis.annotate(label, (middle, 1.0), xycoords=("data", "axes fraction"), ha="center", va="bottom")
+            if own[0] > 0:
+                axis.axvline(own[0] - (1 + _GAP) / 2, color="0.85", lw=0.8)
+
+
+def _draw_trade_off(axis: Axes, point: Point, conclusion: Conclusion, grid: np.ndarray) -> None:
+    """One empirical curve and the Gaussian ones that it is held against."""
+    bound = conclusion.bound("certified")
+    curve = curves.trade_off_curve(conclusion.scores_in, conclusion.scores_out, bound.confidence)
+    (low_x, low_y), (high_x, high_y) = curve.lower(), curve.upper()
+    low = np.interp(grid, low_x[::-1], low_y[::-1])
+    high = np.interp(grid, high_x[::-1], high_y[::-1], left=1.0)
+    axis.fill_between(grid, low, high, color=OUT, alpha=0.2, lw=0, label=f"{curve.confidence:.0%} band")
+    axis.plot(curve.false_positive_rate, curve.false_negative_rate, color=OUT, label="empirical")
+    gaussians = [(bound.mu or 0.0, BOUND, "--", "Gaussian, certified", 1.5)]
+    if point.predicted_mu() is not None:
+        gaussians.append((point.predicted_mu() or 0.0, PREDICTED, "-", "Gaussian, predicted", 4.0))
+    if conclusion.mu_upper_bound is not None and np.isfinite(conclusion.mu_upper_bound):
+        gaussians.append((conclusion.mu_upper_bound, UPPER, ":", "Gaussian, upper bound", 1.5))
+    for mu, color, dash, name, width in gaussians:
+        rates = conversions.gaussian_trade_off(mu, grid)
+        alpha = 0.55 if width > 2 else 1.0
+        axis.plot(grid, rates, color=color, ls=dash, lw=width, alpha=alpha, label=f"{name} mu = {mu:.2f}")
+    axis.set(xlabel="false-positive rate", ylabel="false-negative rate", xlim=(0, 1), ylim=(0, 1))
+    axis.set_title(f"{point.panel}, {point.series}")
+
+
+def _highest(points: Sequence[Point], delta: float) -> float:
+    """The highest epsilon that is drawn."""
+    drawn = [value for point in points for mark in MARKS for value in point.epsilons(mark.method)]
+    drawn += [point.upper_bound() for point in points] + [point.predicted(delta) or 0.0 for point in points]
+    return max([value for value in drawn if np.isfinite(value)] + [0.1])
+
+
+def _finish(figure: Figure, axis: Axes, title: str, points: Sequence[Point]) -> Figure:
+    """Title, what the marks stand on, and one legend below: the axis' own, else the marks'."""
+    characters = int(figure.get_figwidth() * 12)
+    heading = f"{_wrapped(title, characters)}\n{_wrapped(_stands_on(points), characters)}"
+    figure.suptitle(heading, fontsize=11)
+    handles, labels = axis.get_legend_handles_labels()
+    if not labels:
+        handles, labels = _key(points)
+    columns = 3 if figure.get_figwidth() > 7.5 else 2
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=8)
+    return figure
+
+
+def _key(points: Sequence[Point]) -> tuple[list[Any], list[str]]:
+    """The legend of an epsilon figure."""
+    handles: list[Any] = [plt.Line2D([], [], ls="none", **_legend_look(mark.look)) for mark in MARKS]
+    labels = [mark.label for mark in MARKS]
+    handles.append(plt.Line2D([], [], color=UPPER, ls=(0, (1, 1)), lw=1.6))
+    labels.append(_ACCOUNTING)
+    if any(len(point.found) == 1 for point in points):
+        handles.append(plt.Line2D([], [], color=_INTERVAL, ls="none", marker="|", ms=12, mew=5))
+        labels.append(_NORMAL)
+    if any(point.predicted_mu() is not None for point in points):
+        handles.append(plt.Line2D([], [], color=PREDICTED, lw=6, alpha=0.55))
+        labels.append(_PREDICTION)
+    return handles, labels
+
+
+def _legend_look(look: dict[str, Any]) -> dict[str, Any]:
+    """A mark's look without what only error bars have."""
+    return {name: value for name, value in look.items() if name != "elinewidth"}
+
+
+def _stands_on(points: Sequence[Point]) -> str:
+    """Seeds and runs, and what is missing."""
+    runs = sorted({cell.runs for point in points for cell in point.cells})
+    seeds = max(len(point.cells) for point in points)
+    models = f"{runs[0]:,}" if len(runs) == 1 else f"{runs[0]:,} to {runs[-1]:,}"
+    over = f"mean and range of {seeds} seeds, " if seeds > 1 else "one seed, "
+    missing = sum(len(point.cells) - len(point.found) for point in points)
+    return f"{over}{models} runs each" + (f"; {missing} cells missing" if missing else "")
+
+
+def _wrapped(text: str, width: int) -> str:
+    """The text in lines."""
+    return "\n".join(textwrap.wrap(text, width, break_long_words=False))

@@ -1,0 +1,123 @@
+"""The verdict of an audit in a sentence or two that claim no more than is proven."""
+
+import math
+from typing import NamedTuple
+
+from audit.statistics.estimate import Bound
+from experiments.conclusions import Conclusion
+
+LEAKS, NOTHING, VIOLATED = "leaks", "nothing", "violated"
+_DECIMALS = 1000
+_WHATEVER = "whatever the trade-off curve"
+_IF_GAUSSIAN = "if the trade-off curve is Gaussian"
+
+
+class Verdict(NamedTuple):
+    """kind is LEAKS, NOTHING or VIOLATED; then the same in a word or two, a headline, and in full."""
+
+    kind: str
+    word: str
+    headline: str
+    sentence: str
+
+
+def at_least(value: float) -> str:
+    """A lower bound rounded down to three decimals."""
+    return f"{math.floor(value * _DECIMALS) / _DECIMALS:.10g}"
+
+
+def at_most(value: float) -> str:
+    """A finite upper bound rounded up to three decimals."""
+    return f"{math.ceil(value * _DECIMALS) / _DECIMALS:.10g}"
+
+
+def percent(confidence: float) -> str:
+    """0.95 -> 95%."""
+    return f"{100 * confidence:.10g}%"
+
+
+def verdict(conclusion: Conclusion) -> Verdict:
+    """From the certified and the assumption-free bound and the upper bound, where one is known."""
+    gaussian, free = conclusion.bound("certified"), conclusion.bound("assumption_free")
+    upper = conclusion.upper_bound
+    if upper is not None and free.epsilon > upper:
+        return Verdict(VIOLATED, "violated", "The guarantee is violated.", _violated(free, upper))
+    if upper is not None and gaussian.epsilon > upper:
+        headline = "The guarantee is violated, or the trade-off curve is not Gaussian."
+        full = _violated_if_gaussian(gaussian, free, upper)
+        return Verdict(VIOLATED, "violated, or not Gaussian", headline, full)
+    if _is_zero(gaussian) and _is_zero(free):
+        full = _nothing(conclusion) + _guaranteed(upper)
+        return Verdict(NOTHING, "nothing proven", "No leakage is proven.", full)
+    full = _leaks(gaussian, free) + _guaranteed(upper)
+    if _is_zero(free):
+        headline = "This training leaks, if its trade-off curve is Gaussian."
+        return Verdict(LEAKS, "leaks, if Gaussian", headline, full)
+    return Verdict(LEAKS, "leaks", "This training leaks.", full)
+
+
+def _is_zero(bound: Bound) -> bool:
+    """Whether nothing is left of it in three decimals."""
+    return at_least(bound.epsilon) == "0"
+
+
+def _claim(bound: Bound, proviso: str) -> str:
+    """The beginning of every verdict that claims something."""
+    return (
+        f"With {percent(bound.confidence)} confidence, and {proviso}, this training leaks at least "
+        f"epsilon = {at_least(bound.epsilon)} at delta = {bound.delta:g}"
+    )
+
+
+def _leaks(gaussian: Bound, free: Bound) -> str:
+    """What leaks at least, and under which assumption."""
+    if free.epsilon >= gaussian.epsilon:
+        return f"{_claim(free, _WHATEVER)}."
+    without = "these runs prove no leakage"
+    if not _is_zero(free):
+        without = f"and with the same confidence, at least {at_least(free.epsilon)}"
+    return f"{_claim(gaussian, _IF_GAUSSIAN)}; without any assumption on the curve, {without}."
+
+
+def _nothing(conclusion: Conclusion) -> str:
+    """What a bound of 0 says and what it does not."""
+    bound, runs = conclusion.bounds[0], len(conclusion.scores_in) + len(conclusion.scores_out)
+    return (
+        f"At {percent(bound.confidence)} confidence these {runs:,} runs prove no leakage at delta = "
+        f"{bound.delta:g}: the lower bounds are 0. That is no proof of privacy: a stronger adversary or "
+        "more runs may find some."
+    )
+
+
+def _guaranteed(upper: float | None) -> str:
+    """What accounting says."""
+    if upper is None:
+        return " No upper bound was given to hold against it."
+    if math.isinf(upper):
+        return " There is no noise, so that accounting guarantees nothing."
+    return f" Accounting guarantees at most {at_most(upper)}."
+
+
+def _violated(free: Bound, upper: float) -> str:
+    """A lower bound that needs no assumption exceeds the upper bound."""
+    return (
+        f"{_claim(free, _WHATEVER)}, more than the {at_most(upper)} that accounting guarantees. There is a "
+        "bug (in clipping, noise, randomness or how steps are counted), or the upper bound is for another "
+        f"training; {_by_chance(free)}"
+    )
+
+
+def _violated_if_gaussian(gaussian: Bound, free: Bound, upper: float) -> str:
+    """A lower bound that assumes a Gaussian curve exceeds the upper bound."""
+    kept = "nothing" if _is_zero(free) else f"at least {at_least(free.epsilon)}"
+    return (
+        f"{_claim(gaussian, _IF_GAUSSIAN)}, more than the {at_most(upper)} that accounting guarantees. "
+        "Either the curve is not Gaussian, or there is a bug, or the upper bound is for another training; "
+        f"{_by_chance(gaussian)} Without any assumption on the curve these runs prove {kept}, which "
+        "contradicts nothing."
+    )
+
+
+def _by_chance(bound: Bound) -> str:
+    """How often a sound training meets such a verdict."""
+    return f"chance alone brings a sound training here in at most {percent(1 - bound.confidence)} of audits."

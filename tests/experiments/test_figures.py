@@ -1,0 +1,292 @@
+"""Figures and table from small made-up stores: what is drawn is what the scores prove, and all of it."""
+
+import collections
+import csv
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from audit.scores import Scores
+from audit.statistics import estimate
+from audit.store import Store
+from experiments import (
+    comparison,
+    conclusions,
+    figure_kinds,
+    norm_cells,
+    points,
+    stored,
+    sweep_figures,
+    sweeps,
+)
+from experiments.figure_kinds import Levels
+from experiments.settings import Setting
+from experiments.sweeps import Cell, Sweep
+
+ROOT = Path(__file__).resolve().parents[2]
+LEVELS = Levels(1e-5, 0.95)
+NOWHERE = stored.Holdings(Path("nowhere"), {})
+
+
+def worlds(runs, mu, seed):
+    """(scores in, scores out) of a Gaussian mechanism."""
+    rng = np.random.default_rng(seed)
+    return rng.normal(mu, 1, runs // 2), rng.normal(0, 1, runs // 2)
+
+
+def fill(root, cells, mu=2.0):
+    """Made-up scores of every cell."""
+    for i, cell in enumerate(cells):
+        store = Store(root, {**dataclasses.asdict(cell.setting), "data_sha256": "0" * 64})
+        present = np.arange(cell.runs) % 2 == 1
+        scores = np.random.default_rng(i).normal(size=cell.runs) + mu * present
+        store.save(Scores(0, scores, present))
+
+
+def conclusion(runs=40, mu=2.0, seed=0):
+    return conclusions.conclude(worlds(runs, mu, seed), (4.0, 250), *LEVELS)
+
+
+@pytest.fixture(scope="module")
+def found():
+    """audits(cells): one and the same conclusion for every cell."""
+    one = conclusion()
+    return lambda cells: {(cell.setting, cell.runs): one for cell in cells}
+
+
+@pytest.fixture
+def run():
+    def call(*flags, command="figures"):
+        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+        argv = [sys.executable, "-m", f"experiments.{command}", *flags]
+        return subprocess.run(argv, cwd=ROOT, env=environment, capture_output=True, text=True)
+
+    return call
+
+
+def audit_cells(sweep):
+    return [cell for cell in sweep.cells if isinstance(cell, Cell)]
+
+
+def bars(axis, method):
+    """{where a mark stands: (mean, low, high)} of a method's marks, read off a panel."""
+    (mark,) = (mark for mark in sweep_figures.MARKS if mark.method == method)
+    drawn = {}
+    for container in axis.containers:
+        line, _, ends = container
+        if line.get_marker() == mark.look["marker"] and line.get_color() == mark.look["color"]:
+            (x,), (y,) = line.get_data()
+            low, high = ends[0].get_segments()[0][:, 1] if ends else (y, y)
+            drawn[round(float(x - mark.offset), 9)] = (y, low, high)
+    return drawn
+
+
+@pytest.mark.parametrize("scale", sweeps.SCALES)
+def test_every_cell_of_every_sweep_is_on_one_figure(scale, found):
+    for sweep in sweeps.sweeps(scale).values():
+        cells = audit_cells(sweep)
+        every = points.points(cells, found(cells))
+        drawn = [cell for point in every for cell in point.cells]
+        assert collections.Counter(drawn) == collections.Counter(cells)
+        assert all(len(point.found) == len(point.cells) for point in every)
+        for point in every:
+            seedless = {dataclasses.replace(cell.setting, seed=0) for cell in point.cells}
+            assert len(seedless) == 1 and len({cell.setting.seed for cell in point.cells}) == len(point.cells)
+        assert sweep.kind in figure_kinds.DRAWERS
+        others = len(sweep.cells) - len(cells)
+        if others:  # norms and the landscape, of which an empty store says what it lacks
+            missing = figure_kinds.draw(sweep, NOWHERE, {}, LEVELS)
+            assert missing.missing >= others and not missing.figures
+
+
+def test_norms_are_drawn_of_the_models_that_are_there(monkeypatch):
+    sweep = sweeps.sweeps("smoke")["figure_8"]
+    norms = {"fcnn": np.full((2, 4), 3.0), "resnet18": np.full((2, 2), 5.0)}
+    monkeypatch.setattr(norm_cells, "read", lambda held, setting, runs: norms.get(setting.model))
+    drawn = figure_kinds.draw(sweep, NOWHERE, {}, LEVELS)
+    ((name, figure),) = drawn.figures
+    assert name == "figure_8" and drawn.missing == 1
+    heights = {line.get_label(): set(line.get_ydata()) for line in figure.axes[0].lines}
+    assert heights["FCNN (2 runs)"] == {3.0} and heights["ResNet18 (2 runs)"] == {5.0}
+    sweep_figures.plt.close(figure)
+
+
+@pytest.mark.slow
+def test_the_landscape_is_drawn_from_the_store_alone(run, tmp_path):
+    (grid,) = sweeps.sweeps("smoke")["landscape"].cells
+    every = {"sigmas": grid.noise_multipliers, "batch_sizes": grid.batch_sizes}
+    lists = [f"--{name}={','.join(f'{value:g}' for value in values)}" for name, values in every.items()]
+    flags = (f"--out={tmp_path}", f"--steps={grid.steps}", f"--runs={grid.runs}", *lists)
+    assert run(*flags, command="landscape").returncode == 0
+    kept = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/*")}
+    process = run(f"--out={tmp_path}", "--scale=smoke", "--name=landscape")
+    assert process.returncode == 0 and process.stderr == ""
+    names = {path.stem for path in (tmp_path / "figures").glob("*.svg")}
+    assert names == {"figure_3a", "figure_3b", "figure_6b", "figure_10", "figure_14", "algorithm_6"}
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    with open(tmp_path / "figures" / "figures.csv", newline="") as file:
+        table = list(csv.DictReader(file))
+    assert len(table) == len(grid.noise_multipliers) * len(grid.batch_sizes)
+    assert all(0 < float(row["predicted"]) <= 1.001 * float(row["upper_bound"]) for row in table)
+    next(tmp_path.glob("*/result.json")).unlink()
+    assert "cells are missing" in run(f"--out={tmp_path}", "--scale=smoke", "--name=landscape").stderr
+
+
+@pytest.mark.parametrize("scale", sweeps.SCALES)
+def test_every_point_has_a_place_of_its_own(scale, found):
+    for sweep in sweeps.sweeps(scale).values():
+        if sweep.kind == "epsilon":
+            cells = audit_cells(sweep)
+            every = points.points(cells, found(cells))
+            figure = sweep_figures.epsilon_figure(sweep.title, sweep.xlabel, every, LEVELS.delta)
+            marks = [bars(axis, mark.method) for axis in figure.axes for mark in sweep_figures.MARKS]
+            assert sum(map(len, marks)) == len(every) * len(sweep_figures.MARKS)
+            predicted = sum(point.predicted_mu() is not None for point in every)
+            bands = [line for axis in figure.axes for line in axis.lines if line.get_linewidth() == 6]
+            assert len(bands) == predicted
+            sweep_figures.plt.close(figure)
+
+
+def test_what_is_drawn_is_what_the_scores_prove(tmp_path):
+    cells = [
+        Cell("panel", series, 1, Setting(adversary=series, seed=seed), 120)
+        for series in ("gc_r", "loss")
+        for seed in range(3)
+    ]
+    fill(tmp_path, cells)
+    audits = points.audits(stored.holdings(tmp_path), cells, *LEVELS)
+    sweep = Sweep("made_up", "Made up", "epsilon", "", tuple(cells))
+    drawn = figure_kinds.draw(sweep, NOWHERE, audits, LEVELS)
+    (axis,) = drawn.figures[0][1].axes
+    for method, bound in estimate.ESTIMATORS.items():
+        marks = bars(axis, method)
+        assert sorted(marks) == [0, 1]
+        for place in (0, 1):
+            epsilons = [
+                bound(scores[1::2], scores[::2], *LEVELS).epsilon
+                for scores in (
+                    np.random.default_rng(i).normal(size=120) + 2 * (np.arange(120) % 2)
+                    for i in range(3 * place, 3 * place + 3)
+                )
+            ]
+            assert marks[place] == pytest.approx((np.mean(epsilons), min(epsilons), max(epsilons)))
+    upper = [line.get_ydata()[0] for line in axis.lines if line.get_color() == sweep_figures.UPPER]
+    assert upper == pytest.approx([23.995] * 2, abs=1e-3)
+    sweep_figures.plt.close(drawn.figures[0][1])
+
+
+@pytest.mark.parametrize(
+    ("changed", "mu"),
+    [
+        ({}, 3.953),
+        ({"periodicity": 5, "steps": 1250}, 1.768),
+        ({"periodicity": 25, "steps": 6250}, 0.791),
+        ({"adversary": "gc_s", "model": "resnet18"}, 3.953),
+        ({"model": "mobilenet_head"}, 3.953),
+        ({"model": "fcnn"}, None),
+        ({"adversary": "loss"}, None),
+        ({"adversary": "cots"}, None),
+        ({"unknown_initialisation": True}, None),
+        ({"optimizer": "adam"}, None),
+    ],
+    ids=str,
+)
+def test_the_prediction_is_made_where_it_holds(changed, mu):
+    setting = dataclasses.replace(Setting(model="convnet", adversary="gc_r", steps=250), **changed)
+    assert points.predicted_mu(setting) == (None if mu is None else pytest.approx(mu, abs=1e-3))
+
+
+def test_a_torn_file_is_said_and_left_out(tmp_path, capsys):
+    cells = [Cell("", "gc_r", 1, Setting(seed=seed), 40) for seed in range(3)]
+    fill(tmp_path, cells)
+    torn = next(tmp_path.glob("*/scores_*.npz"))
+    torn.write_bytes(torn.read_bytes()[:-200])
+    audits = points.audits(stored.holdings(tmp_path), cells, *LEVELS)
+    assert len(audits) == 2
+    assert f"{torn} is damaged" in capsys.readouterr().err
+    (point,) = points.points(cells, audits)
+    assert len(point.cells) == 3 and len(point.found) == 2
+
+
+def test_scores_that_prove_nothing_are_said_and_left_out(tmp_path, capsys):
+    cell = Cell("", "gc_r", 1, Setting(), 40)
+    fill(tmp_path, [cell], mu=np.nan)
+    assert not points.audits(stored.holdings(tmp_path), [cell], *LEVELS)
+    assert "not finite" in capsys.readouterr().err
+
+
+def test_a_store_is_read_by_the_settings_alone(tmp_path):
+    fill(tmp_path, [Cell("", "", 1, Setting(seed=5), 40)])
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "config.json").write_text("torn")
+    held = stored.holdings(tmp_path)
+    assert held.scores(dataclasses.asdict(Setting(seed=5)), 40) is not None
+    assert held.scores(dataclasses.asdict(Setting(seed=5)), 41) is None
+    assert held.scores(dataclasses.asdict(Setting(seed=6)), 40) is None
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_one_setting_on_two_data_sets_is_refused(tmp_path):
+    for checksum in "01":
+        Store(tmp_path, {**dataclasses.asdict(Setting()), "data_sha256": checksum})
+    with pytest.raises(stored.InputError, match="different data"):
+        stored.holdings(tmp_path).open(dataclasses.asdict(Setting()))
+
+
+def test_the_table_holds_the_bounds_and_80_columns(found):
+    for scale in sweeps.SCALES:
+        every = list(sweeps.sweeps(scale).values())
+        rows = []
+        for sweep in every:
+            cells = audit_cells(sweep)
+            rows += comparison.rows(sweep.name, points.points(cells, found(cells)), LEVELS.delta)
+        text = comparison.as_text(every, rows, *LEVELS)
+        assert max(map(len, text.splitlines())) <= 80
+        table = list(csv.DictReader(comparison.as_csv(rows).decode().splitlines()))
+        assert len(table) == len(rows) and text.count("\n") > len(rows)
+        certified = conclusion().bound("certified").epsilon
+        assert {row["certified"] for row in table} == {f"{certified:.6g}"}
+
+
+def test_every_claim_is_of_a_series_that_is_drawn():
+    drawn = {
+        (name, cell.series, x)
+        for name, sweep in sweeps.sweeps("paper").items()
+        for cell in audit_cells(sweep)
+        for x in (cell.x, None)
+    }
+    (grid,) = sweeps.sweeps("paper")["landscape"].cells
+    drawn |= {("landscape", f"B = {size}", None) for size in grid.batch_sizes}
+    assert set(comparison.CLAIMS) <= drawn
+
+
+def test_figures_are_written_and_what_is_missing_is_said(run, tmp_path):
+    every = sweeps.sweeps("smoke")
+    fill(tmp_path, audit_cells(every["figure_1c"])[1:])
+    fill(tmp_path, audit_cells(every["figure_11"]))
+    process = run(f"--out={tmp_path}", "--scale=smoke", "--name=figure_1c,figure_11,figure_8")
+    assert process.returncode == 0, process.stderr
+    folder = tmp_path / "figures"
+    names = {f"figure_{n}.{suffix}" for n in ("1c", "11") for suffix in ("png", "svg")}
+    assert {path.name for path in folder.iterdir()} == {*names, "figures.csv"}
+    assert (folder / "figure_1c.png").read_bytes().startswith(b"\x89PNG")
+    assert b"</svg>" in (folder / "figure_1c.svg").read_bytes()
+    said = process.stderr.splitlines()
+    assert said == ["figure_1c: 1 cells are missing", "figure_8: 3 cells are missing: not drawn"]
+    table, listed = process.stdout.split("\n\n")
+    assert max(map(len, table.splitlines())) <= 80
+    assert {Path(line).name for line in listed.split()} == {*names, "figures.csv"}
+
+
+
+def test_an_empty_store_is_one_line_with_the_mend(run, tmp_path):
+    process = run(f"--out={tmp_path}", "--name=figure_1c")
+    assert process.returncode == 2 and process.stdout == ""
+    (line,) = process.stderr.splitlines()
+    assert line.startswith("error: ") and "./run.sh sweep --name=figure_1c --scale=laptop" in line
+    assert not list(tmp_path.iterdir())

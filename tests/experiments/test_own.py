@@ -1,0 +1,156 @@
+"""An outsider's model goes through the same game as the paper's, or is refused in one line."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import flax.linen as nn
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from audit.errors import InputError
+from experiments import auditing, drawing, own
+from experiments.settings import Setting
+from models.fcnn import FCNN, two_logit_cross_entropy
+
+SMALL = {"runs": 20, "steps": 4, "batch_size": 10, "noise_multiplier": 1.0, "adversary": "gc_r"}
+CROSS_ENTROPY = optax.softmax_cross_entropy_with_integer_labels
+
+
+class Net(nn.Module):
+    """Dense layers between whatever `kind` says."""
+
+    kind: str = ""
+    factor: float = 1.0
+
+    @nn.compact
+    def __call__(self, x):
+        x = self.factor * nn.relu(nn.Dense(3)(x))
+        if self.kind == "batch norm":
+            x = nn.BatchNorm(use_running_average=False)(x)
+        if self.kind == "dropout":
+            x = nn.Dropout(0.5, deterministic=False)(x)
+        if self.kind == "parameter":
+            x = x * self.param("scale", nn.initializers.ones, (3,))
+        return nn.Dense(2)(x)
+
+
+@pytest.fixture
+def plain(monkeypatch):
+    """Figures that take no time to draw."""
+    monkeypatch.setattr(drawing, "audit_panels", lambda *conclusion: {"scores": b"<svg/>"})
+    monkeypatch.setattr(drawing, "audit_figure", lambda *conclusion: b"")
+
+
+def rows(dataset, **changes):
+    """The first 60 examples."""
+    return {"features": dataset.features[:60], "labels": dataset.labels[:60], **changes}
+
+
+@pytest.mark.slow
+def test_a_model_of_ours_gets_our_scores_and_its_report(dataset, tmp_path, plain, play, capsys):
+    audit = own.audit_model(FCNN(), two_logit_cross_entropy, **rows(dataset), out=tmp_path, **SMALL)
+    setting = Setting(**{name: value for name, value in SMALL.items() if name != "runs"})
+    part = dataset._replace(features=dataset.features[:60], labels=dataset.labels[:60])
+    scores = play(auditing.build(setting, part), [(0, 20)], 20)
+    for ours, theirs in zip(scores.worlds(), audit.conclusion[:2], strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert audit.setting.clipping == "book_keeping" and audit.setting.model == "FCNN"
+    assert audit.report.read_text().startswith("<!DOCTYPE html>") and "certified" in str(audit)
+
+
+@pytest.mark.slow
+def test_what_is_kept_is_not_trained_again_and_another_model_is_another_folder(
+    dataset, tmp_path, plain, monkeypatch
+):
+    def audit(module):
+        return own.audit_model(module, CROSS_ENTROPY, **rows(dataset), out=tmp_path, **SMALL)
+
+    first = audit(Net())
+    with monkeypatch.context() as patched:
+        patched.setattr(auditing, "_train_chunks", lambda *_: pytest.fail("trained again"))
+        assert audit(Net()).folder == first.folder
+    assert audit(Net(factor=2.0)).folder != first.folder
+
+
+def test_a_fingerprint_tells_shapes_constants_and_initialisations_apart(dataset):
+    example = jnp.asarray(dataset.features[0]), jnp.asarray(dataset.labels[0])
+    table = np.arange(8, dtype=np.float32)
+
+    class Scaled(nn.Module):
+        table: tuple
+        start: nn.initializers.Initializer = nn.initializers.lecun_normal()
+
+        @nn.compact
+        def __call__(self, x):
+            return nn.Dense(2, kernel_init=self.start)(x * jnp.asarray(np.array(self.table)))
+
+    def of(module):
+        model = own._model(module, CROSS_ENTROPY, dataset)
+        return own.fingerprint(model, example)
+
+    modules = [
+        Net(), FCNN(), Scaled(tuple(table)), Scaled(tuple(table[::-1])),
+        Scaled(tuple(table), nn.initializers.zeros_init()),
+    ]  # fmt: skip
+    prints = [of(module) for module in modules]
+    assert len(set(prints)) == 5 and prints == [of(module) for module in modules]
+
+
+def test_a_model_of_unknown_layers_is_clipped_example_by_example_and_it_is_said(dataset, capsys):
+    model = own._model(Net("parameter"), CROSS_ENTROPY, dataset)
+    assert own._with_strategy(Setting(), False, model, dataset).clipping == "per_example"
+    assert "slower" in capsys.readouterr().err
+    with pytest.raises(InputError, match="clipping=unfolded does not take"):
+        own._with_strategy(Setting(clipping="unfolded"), True, model, dataset)
+
+
+def test_a_strategy_that_would_clip_wrongly_is_not_taken(dataset, monkeypatch):
+    wrong = lambda model: lambda theta, batch, norm: jnp.ones_like(theta)  # noqa: E731
+    monkeypatch.setitem(auditing.CLIPPING, "book_keeping", wrong)
+    model = own._model(Net(), CROSS_ENTROPY, dataset)
+    assert own._with_strategy(Setting(), False, model, dataset).clipping == "unfolded"
+
+
+def test_images_stay_bytes_and_other_numbers_become_32_bits():
+    found = own._dataset(np.zeros((3, 2), np.uint8), np.zeros(3))
+    assert found.features.dtype == np.uint8 and found.labels.dtype == np.float32
+    assert own._dataset(np.zeros((3, 2)), [1, 2, 3]).labels.dtype == np.int32
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"module": Net("batch norm")}, "keeps batch_stats"),
+        ({"module": Net("dropout")}, "fails on one example of shape"),
+        ({"criterion": lambda logits, label: logits}, "has shape"),
+        ({"labels": np.zeros(59, int)}, "60 features and 59 labels"),
+        ({"features": np.full((60, 8), np.nan)}, "not finite"),
+        ({"features": np.array([["a"]] * 60)}, "give numbers"),
+        ({"labels": np.zeros(60, int), "adversary": "loss"}, "flips labels"),
+        ({"stepz": 3}, "stepz is no field"),
+        ({"clipping": "fastest"}, "clipping=fastest"),
+        ({"runs": 1}, "at least 2"),
+        ({"batch_size": 61}, "60 examples"),
+        ({"adversary": "nobody"}, "nobody"),
+        ({"delta": 2.0}, "delta"),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_nothing(dataset, tmp_path, change, words):
+    given = {"module": Net(), "criterion": CROSS_ENTROPY, **rows(dataset), **SMALL, **change}
+    with pytest.raises(InputError, match=words) as raised:
+        own.audit_model(**given, out=tmp_path / "out")
+    assert "\n" not in str(raised.value) and not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_the_example_runs_and_is_as_short_as_it_says(tmp_path):
+    root = Path(__file__).resolve().parents[2]
+    argv = [sys.executable, "-m", "experiments.own_model", "--runs=40", f"--out={tmp_path}"]
+    process = subprocess.run(argv, cwd=root, capture_output=True, text=True)
+    assert process.returncode == 0 and "certified" in process.stdout, process.stderr
+    (folder,) = tmp_path.iterdir()
+    assert "small CNN on made-up images" in (folder / "report.html").read_text()
+    assert '"clipping": "unfolded"' in (folder / "config.json").read_text()

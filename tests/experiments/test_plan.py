@@ -1,0 +1,99 @@
+"""Plans: the number of runs that a tightness needs, and the command on made-up data."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments import plan
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def command(*flags):
+    return subprocess.run(
+        [sys.executable, "-m", "experiments.plan", *flags], cwd=ROOT, capture_output=True, text=True
+    )
+
+
+@pytest.mark.parametrize("lacking", [0.5, 2.0, 9.0, 60.0])
+@pytest.mark.parametrize("wanted", [0.5, 0.9])
+def test_the_runs_needed_are_found_where_the_law_is_known(lacking, wanted):
+    asked = []
+
+    def tightness(runs):
+        asked.append(runs)
+        return max(1 - lacking / np.sqrt(runs), 0.0)
+
+    found = plan.runs_needed(tightness, wanted)
+    truth = max((lacking / (1 - wanted)) ** 2, plan._LEAST_RUNS)
+    assert 0.999 <= found / truth < 1.2
+    assert len(asked) <= 12
+
+
+@pytest.mark.parametrize("law", [lambda runs: 1 - runs**-0.25, lambda runs: min(runs / 7000, 1.0)])
+def test_another_law_takes_longer_but_is_found(law):
+    found = plan.runs_needed(law, 0.8)
+    assert law(found) >= 0.8 and law(found / 1.2) < 0.8
+
+
+def test_a_tightness_out_of_reach_is_said():
+    assert plan.runs_needed(lambda runs: 0.5, 0.9) is None
+
+
+@pytest.fixture(scope="module")
+def housing(tmp_path_factory):
+    names = "MedInc,HouseAge,AveRooms,AveBedrms,Population,AveOccup,Latitude,Longitude,MedHouseVal"
+    path = tmp_path_factory.mktemp("data") / "housing.csv"
+    table = np.random.default_rng(0).normal(size=(60, 9))
+    np.savetxt(path, table, delimiter=",", header=names, comments="")
+    return path
+
+
+@pytest.mark.slow
+def test_plan_says_bounds_runs_and_time(housing, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    small = ("--insertions=8", "--batch_size=20", "--audits=8")
+    process = command(
+        f"--data_file={housing}", "--epsilon=4", "--runs=400", "--tightness=0.5", *small, "--json"
+    )
+    assert process.returncode == 0, process.stderr
+    result = json.loads(process.stdout)
+    assert result["epsilon"] == pytest.approx(4)
+    bounds = {row["method"]: row for row in result["bounds"]}
+    assert list(bounds) == ["in_sample", "held_out", "certified", "assumption_free"]
+    assert all(0 <= row["low"] <= row["mean"] <= row["high"] < 8 for row in bounds.values())
+    assert 2 < bounds["certified"]["mean"] < 4
+    assert 40 <= result["runs_needed"] <= 400
+    assert result["seconds"] == pytest.approx(400 * 8 * result["probe"]["model_step"])
+    assert result["seconds"] > 0 and result["probe"]["chunk"] <= 400
+
+
+@pytest.mark.slow
+def test_plan_prints_80_columns_at_the_accountants_epsilon(housing, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    process = command(f"--data_file={housing}", "--batch_size=20", "--audits=4", "--runs=200")
+    assert process.returncode == 0, process.stderr
+    assert "if epsilon is 23.99" in process.stdout or "if epsilon is 24.0" in process.stdout
+    assert max(map(len, process.stdout.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("flag", "word"),
+    [
+        ("--epsilon=0", "--epsilon"),
+        ("--tightness=1", "--tightness=1"),
+        ("--runs=2", "--runs=2"),
+        ("--noise_multiplier=0", "give --epsilon"),
+        ("--model=nobody", "nobody"),
+        ("--k=0", "--k=0"),
+    ],
+)
+def test_plan_refuses_values_out_of_range(flag, word):
+    process = command(flag)
+    assert process.returncode == 2 and process.stdout == ""
+    (line,) = process.stderr.strip().splitlines()
+    assert line.startswith("error: ") and word in line

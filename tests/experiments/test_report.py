@@ -1,0 +1,262 @@
+"""The report as a file: self-contained, escaped, whole, and right on a screen of any width."""
+
+import base64
+import dataclasses
+import html
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from audit.errors import InputError
+from audit.scores import Scores
+from audit.store import Store
+from experiments import drawing, page, reporting, subjects, sweeps
+from experiments.conclusions import conclude, keep
+from experiments.settings import Setting
+from experiments.subjects import Levels
+
+ROOT = Path(__file__).resolve().parents[2]
+VOID = {"meta", "img", "br", "link"}
+HOSTILE = "<script>alert('&\"')</script>"
+
+
+SETTING = Setting()
+
+
+def stored(root, setting=SETTING, runs=200, audited=True, **more):
+    """A setting's folder with made-up scores of mu = 1."""
+    store = Store(root, {**dataclasses.asdict(setting), "data_sha256": "0" * 64, **more})
+    presence = np.arange(runs) % 2 == 1
+    scores = Scores(0, np.random.default_rng(setting.seed).normal(size=runs) + presence, presence)
+    store.save(scores)
+    if audited:
+        found = conclude(scores.worlds(), (setting.noise_multiplier, setting.insertions), 1e-6, 0.9)
+        keep(store, found, runs=runs, provenance={"data": "made up", "jax": "0", "device": "abacus"})
+    return store.path
+
+
+@pytest.fixture
+def plain(monkeypatch):
+    """Panels that take no time to draw."""
+    panels = dict.fromkeys(("scores", "trade_off", "bounds", "profile"), b"<svg/>")
+    monkeypatch.setattr(drawing, "audit_panels", lambda *conclusion: panels)
+
+
+class Outline(HTMLParser):
+    """What a page is made of; fails on tags that don't nest."""
+
+    def __init__(self, content):
+        super().__init__()
+        self.open, self.tags, self.ids, self.text = [], [], [], ""
+        self.feed(content)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self.ids += [value for name, value in attrs if name == "id"]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def command(*flags):
+    argv = [sys.executable, "-m", *flags]
+    return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True)
+
+
+def test_a_page_says_what_was_audited_and_asks_for_nothing(tmp_path):
+    folder = stored(tmp_path)
+    content = reporting.report("Audit", [subjects.of_setting(folder, Levels())]).decode()
+    outline = Outline(content)
+    for words in ("Hidden state", "GC-S", "sigma = 4", "100 with the canary", "delta = 1e-06", "90%",
+                  "abacus", folder.name, "0" * 64, "made up", "Accounting guarantees"):  # fmt: skip
+        assert words in outline.text, words
+    images = [attributes for tag, attributes in outline.tags if tag == "img"]
+    assert len(images) == 4 and all(len(image["alt"]) > 30 for image in images)
+    for _, attributes in outline.tags:
+        for name in ("src", "href"):
+            assert attributes.get(name, "#").startswith(("data:image/", "#"))
+    assert not re.search(r"url\(|@import", page._STYLE)
+    assert not {"script", "iframe", "object"} & {tag for tag, _ in outline.tags}
+    metas = [attributes for tag, attributes in outline.tags if tag == "meta"]
+    assert any(meta.get("name") == "viewport" for meta in metas)
+
+
+def test_names_are_escaped_everywhere(tmp_path, plain):
+    folder = stored(tmp_path, Setting(model=HOSTILE, adversary=HOSTILE), audited=False)
+    about = subjects.of_setting(folder, Levels())
+    content = reporting.report(HOSTILE, [about, about._replace(anchor="other")]).decode()
+    assert "script" not in {tag for tag, _ in Outline(content).tags}
+    assert HOSTILE in Outline(content).text
+
+
+def test_an_attribute_cannot_be_left():
+    made = page.figure(b"<svg/>", '" onerror="x', "caption")
+    (image,) = (attributes for tag, attributes in Outline(made).tags if tag == "img")
+    assert image["alt"] == '" onerror="x' and set(image) == {"src", "alt"}
+
+
+def test_the_images_are_the_same_bits_each_time():
+    rng = np.random.default_rng(0)
+    found = conclude((rng.normal(size=60) + 1, rng.normal(size=60)), None, 1e-5, 0.95)
+    one, two = (drawing.audit_panels(*found) for _ in range(2))
+    assert one == two and len(set(one.values())) == 4
+
+
+def test_several_audits_have_an_index_whose_links_lead_somewhere(tmp_path, plain):
+    for seed in range(3):
+        stored(tmp_path, Setting(seed=seed), audited=False)
+    about = [subjects.of_setting(folder, Levels(delta=1e-3)) for folder in subjects.settings(tmp_path)]
+    outline = Outline(reporting.report("All", about).decode())
+    links = [attributes["href"] for tag, attributes in outline.tags if tag == "a"]
+    assert len(links) == 3 and set(links) == {f"#{name}" for name in outline.ids}
+    assert "delta = 0.001" in outline.text
+    assert "Of 3 audits up to 0.15 by a method may exceed the truth by chance" in outline.text
+
+
+def test_a_folder_without_an_audit_is_read_from_its_scores(tmp_path, plain):
+    folder = stored(tmp_path, runs=120, audited=False)
+    outline = Outline(reporting.report("A", [subjects.of_setting(folder, Levels())]).decode())
+    assert "60 with the canary" in outline.text and "not kept" in outline.text
+
+
+def test_an_altered_config_is_refused_and_makes_no_folder(tmp_path):
+    folder = stored(tmp_path, audited=False)
+    config = folder / "config.json"
+    config.write_text(config.read_text().replace('"seed": 0', '"seed": 1'))
+    with pytest.raises(InputError, match="not the setting"):
+        subjects.of_setting(folder, Levels())
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_the_command_writes_the_newest_and_names_what_it_lacks(tmp_path):
+    old, new = (stored(tmp_path, Setting(seed=seed), audited=False) for seed in (1, 2))
+    os.utime(next(old.glob("scores*")), (1, 1))
+    process = command("experiments.report", f"--out={tmp_path}")
+    assert process.returncode == 0, process.stderr
+    assert (new / "report.html").is_file() and not (old / "report.html").exists()
+
+
+def test_a_setting_that_is_not_there_is_one_line(tmp_path):
+    folder = stored(tmp_path, audited=False)
+    process = command("experiments.report", f"--out={tmp_path}", "--setting=nowhere")
+    assert process.returncode == 2 and process.stderr.count("\n") == 1 and folder.name in process.stderr
+
+
+@pytest.mark.slow
+def test_a_sweep_is_reported_as_far_as_it_is_done(tmp_path):
+    cells = sweeps.sweeps("smoke")["figure_7"].cells
+    for cell in cells[:2]:
+        stored(tmp_path, cell.setting, runs=40, audited=False)
+    stored(tmp_path, Setting(seed=99), audited=False)
+    process = command("experiments.report", f"--out={tmp_path}", "--sweep=figure_7", "--scale=smoke")
+    assert process.returncode == 0, process.stderr
+    outline = Outline((tmp_path / "figure_7_smoke.html").read_text())
+    assert f"2 of the sweep's {len(cells)} cells" in outline.text
+    assert sum(tag == "article" for tag, _ in outline.tags) == 2
+
+
+def test_scores_from_elsewhere_get_the_same_page(tmp_path):
+    rng = np.random.default_rng(0)
+    presence = np.arange(400) % 2
+    np.savez(tmp_path / "scores.npz", scores=rng.normal(size=400) + presence, presence=presence)
+    flags = ("--noise_multiplier=2", "--insertions=4", f"--name={HOSTILE}", "--json")
+    files = f"--scores={tmp_path / 'scores.npz'}", f"--report={tmp_path / 'page.html'}"
+    process = command("experiments.bound", *files, *flags)
+    assert process.returncode == 0, process.stderr
+    assert json.loads(process.stdout)["bounds"][2]["n_in"] > 150
+    outline = Outline((tmp_path / "page.html").read_text())
+    assert "knows neither the training nor the adversary" in outline.text and HOSTILE in outline.text
+
+
+@pytest.mark.parametrize("presence", [np.full(40, 2), np.arange(39) % 2, np.full(40, np.nan)])
+def test_presence_that_says_nothing_is_refused(tmp_path, presence):
+    np.savez(tmp_path / "scores.npz", scores=np.arange(40.0), presence=presence)
+    process = command("experiments.bound", f"--scores={tmp_path / 'scores.npz'}")
+    assert process.returncode == 2 and process.stderr.count("\n") == 1 and "presence" in process.stderr
+
+
+WRAPPER = """<!DOCTYPE html><body>{frames}<pre id="measured"></pre><script>
+const measure = async (frame) => {{
+  const page = frame.contentDocument, root = page.documentElement, broken = [];
+  for (const image of page.images) {{
+    await image.decode().catch(() => broken.push(image.alt));
+    if (!image.naturalWidth || image.alt === "") broken.push(image.alt);
+  }}
+  const beyond = [...page.body.querySelectorAll("*")].filter(
+    (e) => !e.closest("thead") && e.getBoundingClientRect().right > root.clientWidth + 1);
+  return {{width: root.clientWidth, content: root.scrollWidth, images: page.images.length, broken,
+    beyond: beyond.map((e) => e.tagName + " " + e.textContent.slice(0, 40)), ground: frame.contentWindow
+      .getComputedStyle(page.body).backgroundColor,
+    fetched: frame.contentWindow.performance.getEntriesByType("resource").map((entry) => entry.name)
+      .filter((name) => !name.startsWith("data:"))}};
+}};
+onload = async () => {{
+  const found = await Promise.all([...document.querySelectorAll("iframe")].map(measure));
+  document.querySelector("#measured").textContent = JSON.stringify(found);
+}};
+</script></body>"""
+
+
+def measured(folder, content, *options):
+    """What chromium, cut off from any network, measures of a page in frames of 360 and 1280 pixels."""
+    frame = '<iframe style="border:0;width:{}px;height:900px" srcdoc="{}"></iframe>'
+    frames = "".join(frame.format(width, html.escape(content)) for width in (360, 1280))
+    (folder / "wrapper.html").write_text(WRAPPER.format(frames=frames))
+    argv = [shutil.which("chromium"), "--headless", "--disable-gpu", "--virtual-time-budget=20000",
+            f"--user-data-dir={folder / 'profile'}", "--host-resolver-rules=MAP * ~NOTFOUND",
+            "--enable-logging=stderr", "--dump-dom", *options, str(folder / "wrapper.html")]  # fmt: skip
+    if os.geteuid() == 0:
+        argv.insert(1, "--no-sandbox")  # which chromium refuses to use as root
+    process = subprocess.run(argv, capture_output=True, text=True, timeout=120)
+    assert "CONSOLE" not in process.stderr, process.stderr
+    return json.loads(html.unescape(re.search(r'<pre id="measured">(.*?)</pre>', process.stdout, re.S)[1]))
+
+
+needs_chromium = pytest.mark.skipif(
+    not shutil.which("chromium"), reason="no chromium here: apt-get install chromium"
+)
+
+
+@pytest.mark.slow
+@needs_chromium
+@pytest.mark.parametrize(("scheme", "ground"), [(0, "rgb(13, 17, 23)"), (1, "rgb(255, 255, 255)")])
+def test_a_browser_shows_it_whole_at_any_width(tmp_path, scheme, ground):
+    for seed, name in enumerate(("fcnn", "a" * 200)):
+        stored(tmp_path / "out", Setting(seed=seed, model=name))
+    about = [subjects.of_setting(folder, Levels()) for folder in subjects.settings(tmp_path / "out")]
+    content = reporting.report("Audits", about).decode()
+    for found in measured(tmp_path, content, f"--blink-settings=preferredColorScheme={scheme}"):
+        assert found["content"] <= found["width"] and found["beyond"] == [], found
+        assert found["images"] == 8 and found["broken"] == [] and found["fetched"] == []
+        assert found["ground"] == ground
+
+
+@pytest.mark.slow
+@needs_chromium
+def test_the_browser_sees_what_is_wrong(tmp_path):
+    wide = page.element("div", "wide", style="width:2000px")
+    image = page.element("img", src="data:image/png;base64," + base64.b64encode(b"no").decode(), alt="none")
+    for found in measured(tmp_path, page.document("bad", wide, image).decode()):
+        assert found["content"] > found["width"] and found["beyond"] and found["broken"]
+
+
+@pytest.mark.slow
+@needs_chromium
+def test_the_browser_refuses_and_says_a_request(tmp_path):
+    image = page.element("img", src="http://audit.invalid/pixel.png", alt="a tracker")
+    with pytest.raises(AssertionError, match="Content Security Policy"):
+        measured(tmp_path, page.document("bad", image).decode())

@@ -1,0 +1,300 @@
+"""Sweeps: what they hold, that workers share a store, and the commands on small made-up data."""
+
+import collections
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from audit import files
+from audit.errors import InputError
+from audit.scores import Scores
+from audit.store import Store
+from experiments import norm_cells, stored, sweeping, sweeps
+from experiments.settings import Setting
+from models.datasets import HOUSING, Dataset
+
+ROOT = Path(__file__).resolve().parents[2]
+FIGURES = ("1a", "1b", "1c", "2a", "2b", "4", "5", "6a", "7", "8", "11", "12", "13")
+FCNN = ("figure_1c", "figure_4", "figure_7")
+IMAGES = "figure_1a,figure_1b,figure_2a,figure_2b,figure_5,figure_6a,figure_8,figure_11,figure_12"
+
+
+@pytest.fixture(scope="module")
+def housing(tmp_path_factory):
+    """A CSV of 60 rows with California Housing's columns."""
+    names = "MedInc,HouseAge,AveRooms,AveBedrms,Population,AveOccup,Latitude,Longitude,MedHouseVal"
+    path = tmp_path_factory.mktemp("data") / "housing.csv"
+    table = np.random.default_rng(0).normal(size=(60, 9))
+    np.savetxt(path, table, delimiter=",", header=names, comments="")
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """run(*flags) -> a sweep's finished process, in a terminal's width; caches are private."""
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache")), "COLUMNS": "80"}
+
+    def call(*flags, start=subprocess.run, options=()):
+        argv = [sys.executable, *options, "-m", "experiments.sweep", *flags]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        return start(argv, cwd=ROOT, env=environment, **pipes)
+
+    return call
+
+
+@pytest.mark.parametrize("scale", sweeps.SCALES)
+def test_every_figure_is_a_sweep_at_every_scale(scale):
+    every = sweeps.sweeps(scale)
+    assert set(every) == {f"figure_{name}" for name in FIGURES} | {"landscape"}
+    assert all(sweep.cells and sweep.name == name for name, sweep in every.items())
+
+
+@pytest.mark.parametrize(("scale", "most"), [("smoke", 60), ("laptop", 3600)])
+def test_no_figure_takes_longer_than_its_scale_says(scale, most):
+    for name, sweep in sweeps.sweeps(scale).items():
+        assert 0 < sum(sweeps.seconds(cell) for cell in sweep.cells) < most, name
+    one = sweeps.sweeps("paper")["figure_2b"]
+    assert sum(sweeps.seconds(cell) for cell in one.cells) > 1e6  # the estimate can say so
+
+
+def test_the_paper_trains_5000_models_a_cell_and_the_laptop_those_of_the_fcnn():
+    paper, laptop = sweeps.sweeps("paper"), sweeps.sweeps("laptop")
+    audits = [cell for sweep in paper.values() for cell in sweep.cells if isinstance(cell, sweeps.Cell)]
+    assert {cell.runs for cell in audits} == {5000}
+    assert {cell.setting.insertions for cell in audits} == {250}
+    for name in FCNN:
+        assert laptop[name].cells == paper[name].cells
+        assert {cell.setting.seed for cell in paper[name].cells} == set(range(5))
+
+
+def test_a_cell_of_several_figures_is_one_work_of_the_most_runs(tmp_path):
+    cells = [cell for name in FCNN for cell in sweeps.sweeps("laptop")[name].cells]
+    more = cells[0].__class__("", "", 0, cells[0].setting, 9000)
+    found = sweeping.works([*cells, more], tmp_path, sweeping.Data({}))
+    assert len(found) == 2 * 5 * 7 and len(cells) == 120  # two rates, five seeds, seven adversaries
+    assert found[0].runs == 9000 and {work.runs for work in found[1:]} == {5000}
+
+
+@pytest.fixture
+def counted(tmp_path):
+    """counted(n, do) -> works that leave a file behind, and a Counter of how often each was done."""
+    done = collections.Counter()
+
+    def build(count, do=lambda number: None):
+        def work(number):
+            setting = {"number": number}
+
+            def act(store, heard):
+                do(number)
+                heard(1)
+                done[number] += 1
+                store.write_text("done", "")
+
+            return sweeping.Work(
+                f"cell {number}",
+                1,
+                1.0,
+                lambda held: held.holds(setting, "done"),
+                lambda: Store(tmp_path, setting),
+                act,
+            )
+
+        return [work(number) for number in range(count)], done
+
+    return build
+
+
+def test_workers_share_the_cells_and_do_none_twice(counted, tmp_path):
+    works, done = counted(12, lambda number: time.sleep(0.02))
+    outcomes = []
+    workers = [
+        threading.Thread(target=lambda: outcomes.append(sweeping.do_all(works, tmp_path))) for _ in range(3)
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert done == collections.Counter(range(12))
+    assert sorted(name for one in outcomes for name in one.here) == sorted(work.name for work in works)
+    assert all(len(one.here) + len(one.elsewhere) == 12 for one in outcomes)
+
+
+def test_a_cell_that_another_worker_gives_back_undone_is_done(counted, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sweeping, "_POLL_SECONDS", 0.01)
+    works, done = counted(3)
+    ended = threading.Thread(target=sweeping.do_all, args=(works, tmp_path))
+    with works[1].open().claim() as mine:
+        assert mine
+        ended.start()
+        while done != {0: 1, 2: 1}:
+            time.sleep(0.01)
+        time.sleep(0.05)
+        assert ended.is_alive()
+    ended.join()
+    assert done == {0: 1, 1: 1, 2: 1}
+    assert capsys.readouterr().err.count("with other workers") == 1
+
+
+def test_a_cell_that_fails_is_said_and_the_others_go_on(counted, tmp_path, capsys):
+    def fail(number):
+        if number == 1:
+            raise InputError("run 7 diverged")
+
+    works, done = counted(3, fail)
+    outcome = sweeping.do_all(works, tmp_path)
+    assert outcome.failed == ["cell 1"] and outcome.here == ["cell 0", "cell 2"]
+    assert done == {0: 1, 2: 1}
+    assert "failed: cell 1: run 7 diverged" in capsys.readouterr().err
+
+
+def test_a_store_that_refuses_ends_the_sweep(counted, tmp_path):
+    def refuse(number):
+        raise files.cannot_write(tmp_path, OSError(28, "No space left on device"))
+
+    works, done = counted(3, refuse)
+    with pytest.raises(InputError, match="No space left"):
+        sweeping.do_all(works, tmp_path)
+    assert not done
+
+
+def test_the_fcnn_figures_are_trained_once_and_then_known_to_be_done(run, housing, tmp_path):
+    flags = ("--scale=smoke", f"--out={tmp_path}", f"--california_housing={housing}")
+    process = run("--name=" + ",".join(FCNN), *flags)
+    assert process.returncode == 0, process.stderr
+    assert "14 cells in" in process.stdout and "Traceback" not in process.stderr
+    assert max(len(line) for line in re.split(r"[\r\n]", process.stderr)) <= 80
+    folders = [path for path in tmp_path.iterdir() if (path / "config.json").exists()]
+    assert len(folders) == 14
+    for folder in folders:
+        result = json.loads((folder / "audit.json").read_text())
+        assert result["runs"] == 40 and len(result["bounds"]) == 4
+        assert Store(tmp_path, json.loads((folder / "config.json").read_text())).missing(40) == []
+    listed = run("--list", *flags).stdout
+    assert re.search(r"figure_1c +6 +6 ", listed) and re.search(r"figure_1a +6 +0 ", listed)
+    assert max(map(len, listed.splitlines())) <= 80
+    stamps = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/*")}
+    again = run("--name=figure_4,figure_1c", *flags)
+    assert again.returncode == 0 and "all 12 cells are done" in again.stdout and again.stderr == ""
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/*")} == stamps
+
+
+def test_that_all_is_done_is_known_without_jax_or_data(run, tmp_path):
+    for cell in sweeps.sweeps("smoke")["figure_1c"].cells:
+        store = Store(tmp_path, {**asdict(cell.setting), "data_sha256": HOUSING.checksum})
+        store.save(Scores(0, np.arange(40.0), np.arange(40) % 2 == 1))
+        store.write_text("audit.json", '{"runs": 40}')
+    process = run(
+        "--name=figure_1c", "--scale=smoke", f"--out={tmp_path}", options=("-X", "importtime")
+    )
+    assert process.returncode == 0 and "all 6 cells are done" in process.stdout
+    loaded = {line.rsplit("|")[-1].strip() for line in process.stderr.splitlines()}
+    assert "audit.store" in loaded and not loaded & {"jax", "matplotlib", "scipy"}
+
+
+def test_fewer_runs_other_data_or_no_conclusion_is_not_done(tmp_path):
+    (cell, *_) = sweeps.sweeps("smoke")["figure_1c"].cells
+    (work,) = sweeping.works([cell], tmp_path, sweeping.Data({}))
+
+    def done():
+        return work.is_done(stored.holdings(tmp_path))
+
+    assert not done()
+    store = Store(tmp_path, {**asdict(cell.setting), "data_sha256": HOUSING.checksum})
+    store.save(Scores(0, np.arange(20.0), np.arange(20) % 2 == 1))
+    store.write_text("audit.json", '{"runs": 40}')
+    assert not done()
+    store.save(Scores(20, np.arange(20.0), np.arange(20) % 2 == 1))
+    assert done()
+    store.write_text("audit.json", '{"runs": 20}')
+    assert not done()
+    store.write_text("audit.json", '{"runs"')
+    assert not done()
+    other = tmp_path / "other"
+    store = Store(other, {**asdict(cell.setting), "data_sha256": "0" * 64})
+    store.save(Scores(0, np.arange(40.0), np.arange(40) % 2 == 1))
+    store.write_text("audit.json", '{"runs": 40}')
+    (work,) = sweeping.works([cell], other, sweeping.Data({}))
+    assert not work.is_done(stored.holdings(other))
+
+
+def test_norms_are_kept_and_a_damaged_file_is_trained_again(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(40, 8)).astype(np.float32)
+    dataset = Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0" * 64)
+    setting = Setting(adversary="loss", batch_size=10, steps=3)
+    store = norm_cells.open_store(tmp_path, setting, dataset)
+    heard = []
+    first = norm_cells.kept(store, setting, dataset, 4, heard.append)
+    assert first.shape == (4, 3) and np.isfinite(first).all() and sum(heard) == 4
+    held = stored.holdings(tmp_path)
+    np.testing.assert_array_equal(norm_cells.read(held, setting, 3), first[:3])
+    assert norm_cells.read(held, setting, 5) is None
+    path = store.path / "norms.npz"
+    content = bytearray(path.read_bytes())
+    content[content.index(first.tobytes()[:16])] ^= 1
+    path.write_bytes(content)
+    assert norm_cells.read(held, setting, 4) is None and not path.exists()
+    assert "damaged" in capsys.readouterr().err
+    np.testing.assert_array_equal(norm_cells.kept(store, setting, dataset, 4), first)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ((), ("--name is missing", "figure_1c")),
+        (("--name=figure_9",), ("--name=figure_9", "figure_1c")),
+        (("--name=all", "--scale=huge"), ("--scale=huge", "laptop")),
+        (("--name=figure_1c", "--worker=0/2"), ("--worker=0/2", "3/16")),
+        (("--name=figure_1c", "--worker=3/2"), ("--worker=3/2",)),
+        (("--name=figure_1c", "--california_housing=/nowhere.csv"), ("/nowhere.csv",)),
+    ],
+)
+def test_a_mistake_is_one_line(run, tmp_path, flags, words):
+    process = run(f"--out={tmp_path}", *flags)
+    assert process.returncode == 2 and process.stdout == ""
+    (line,) = process.stderr.strip().splitlines()
+    assert all(word in line for word in words)
+
+
+@pytest.mark.slow
+def test_two_processes_and_a_dealt_out_half_train_every_cell_once(run, housing, tmp_path):
+    flags = ("--name=figure_1c", "--scale=smoke", f"--out={tmp_path}", f"--california_housing={housing}")
+    half = run(*flags, "--worker=2/2")
+    assert "3 cells in" in half.stdout, half.stderr
+    both = [run(*flags, start=subprocess.Popen) for _ in range(2)]
+    said = [process.communicate()[0] for process in both]
+    here = [re.search(r"(\d+) cells in", text) for text in said]
+    assert sum(int(match[1]) for match in here if match) == 3, said
+    assert all(process.returncode == 0 for process in both)
+
+
+@pytest.mark.slow
+def test_the_image_models_and_the_landscape_sweep(run, housing, tmp_path):
+    rng = np.random.default_rng(0)
+    arrays = {
+        f"{split}_{kind}": values
+        for split in ("train", "test")
+        for kind, values in (
+            ("images", rng.integers(0, 256, (12, 32, 32, 3), np.uint8)),
+            ("labels", np.arange(12) % 10),
+        )
+    }
+    np.savez(tmp_path / "pictures.npz", **arrays)
+    flags = (
+        "--scale=smoke",
+        f"--out={tmp_path / 'out'}",
+        f"--cifar10={tmp_path / 'pictures.npz'}",
+        f"--california_housing={housing}",
+    )
+    process = run(f"--name={IMAGES},landscape", *flags)
+    assert process.returncode == 0, process.stderr
+    assert "cells are done" in run(f"--name={IMAGES},landscape", *flags).stdout

@@ -1,0 +1,183 @@
+"""A chunk goes on from its last checkpoint to the bit, and never from one that is damaged."""
+
+import errno
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from audit import checkpoints, files, game
+from audit.checkpoints import Checkpoints
+from audit.mechanism import dpsgd
+
+STATES = dpsgd.State(jnp.arange(6.0).reshape(3, 2), (jnp.ones(3), {"a": jnp.arange(3)}), jnp.arange(3))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "checkpoints"
+
+
+@pytest.fixture
+def kept(folder):
+    """Checkpoints after every segment, of which a chunk has two."""
+    kept = Checkpoints(folder, 0)
+    kept.offer("chunk", 1, jax.tree.map(jnp.zeros_like, STATES))
+    kept.offer("chunk", 2, STATES)
+    return kept
+
+
+def _equal(left, right):
+    jax.tree.map(np.testing.assert_array_equal, left, right)
+    return jax.tree.structure(left) == jax.tree.structure(right)
+
+
+def _like():
+    return jax.tree.map(jnp.zeros_like, STATES)
+
+
+def test_the_newest_comes_back_and_the_older_is_gone(kept, folder):
+    done, states = Checkpoints(folder).resume("chunk", _like())
+    assert done == 2
+    assert _equal(states, STATES)
+    assert [path.name for path in folder.iterdir()] == ["chunk_000002"]
+
+
+def test_another_chunk_finds_nothing(kept, folder):
+    done, states = kept.resume("chun", _like())
+    assert done == 0 and _equal(states, _like())
+
+
+def test_clear_removes_all(kept, folder):
+    kept.clear()
+    assert not folder.exists()
+    kept.clear()
+    assert kept.resume("chunk", _like())[0] == 0
+
+
+def test_at_most_one_in_so_many_seconds(folder, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(checkpoints.time, "monotonic", lambda: now[0])
+    kept = Checkpoints(folder, 30)
+    written = []
+    for segment in range(1, 101):
+        now[0] = float(segment)
+        kept.offer("chunk", segment, STATES)
+        written += [segment] if (folder / f"chunk_{segment:06d}").exists() else []
+    assert written == [30, 60, 90]
+
+
+def test_slow_writing_makes_checkpoints_rare(folder, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(checkpoints.time, "monotonic", lambda: now[0])
+    write = checkpoints._write
+
+    def slow(*arguments):
+        now[0] += 10
+        write(*arguments)
+
+    monkeypatch.setattr(checkpoints, "_write", slow)
+    kept = Checkpoints(folder, 30)
+    spent = 0.0
+    for segment in range(1, 201):
+        now[0] += 10
+        before = now[0]
+        kept.offer("chunk", segment, STATES)
+        spent += now[0] - before
+    assert 10 < spent < 0.025 * now[0]
+
+
+def _damage(path, how):
+    file = max((file for file in path.rglob("*") if file.is_file()), key=lambda file: file.stat().st_size)
+    content = file.read_bytes()
+    if how == "torn":
+        file.write_bytes(content[: len(content) // 2])
+    elif how == "altered":
+        middle = len(content) // 2
+        file.write_bytes(content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :])
+    elif how == "gone":
+        file.unlink()
+    elif how == "more":
+        (path / "state" / "more").write_text("")
+    elif how == "renamed":
+        path.rename(path.with_name("chunk_000003"))
+    else:
+        (path / "sha256").unlink()
+
+
+@pytest.mark.parametrize("how", ["torn", "altered", "gone", "more", "renamed", "no sha256"])
+def test_a_damaged_one_is_said_and_set_aside(kept, folder, capsys, how):
+    _damage(folder / "chunk_000002", how)
+    done, states = Checkpoints(folder).resume("chunk", _like())
+    assert done == 0 and _equal(states, _like())
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "is damaged: set aside" in said
+    assert [re.sub(r"-\w+$", "", path.name)[-8:] for path in folder.iterdir()] == [".damaged"]
+    assert kept.resume("chunk", _like())[0] == 0
+    kept.offer("chunk", 1, STATES)
+    kept.clear()
+    assert len(list(folder.iterdir())) == 1
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    "other", [STATES._replace(theta=jnp.zeros((3, 3))), STATES._replace(step=jnp.zeros(3)), STATES[:2]]
+)
+def test_states_of_other_shapes_are_not_gone_on_from(kept, folder, capsys, other):
+    assert kept.resume("chunk", other)[0] == 0
+    assert "is damaged" in capsys.readouterr().err
+
+
+def test_a_full_disk_is_said_once_and_the_last_checkpoint_stays(kept, folder, monkeypatch, capsys):
+    monkeypatch.setattr(files.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 1 << 20}))
+    for segment in (3, 4):
+        kept.offer("chunk", segment, STATES)
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "No space left on device" in said
+    assert [path.name for path in folder.iterdir()] == ["chunk_000002"]
+    assert kept.resume("chunk", _like())[0] == 2
+
+
+def test_a_folder_that_refuses_is_said_once(folder, monkeypatch, capsys):
+    def refuse(*arguments, **options):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(checkpoints.Path, "mkdir", refuse)
+    kept = Checkpoints(folder, 0)
+    for segment in (1, 2):
+        kept.offer("chunk", segment, STATES)
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "Read-only file system" in said
+
+
+class Killed(Exception):
+    """What ends a game in the middle."""
+
+
+@pytest.mark.parametrize(("killed_in", "trained_again"), [(1, 6), (2, 5), (3, 4), (4, 4)])
+def test_a_game_goes_on_to_the_bit(empty_game, silent, folder, killed_in, trained_again):
+    """Two chunks of three segments; the checkpoint of a segment is missing where it was killed in it, and
+    the first chunk's scores are nowhere kept."""
+    mechanism = silent._replace(optimizer=optax.adam)
+    init = functools.partial(jax.random.normal, shape=(4,))
+    table = empty_game(600, 3, mechanism=mechanism, init=init, unknown_initialisation=True)
+    whole = list(game.play(table, [(0, 6)], 3))
+    heard = []
+
+    def die(runs, steps):
+        heard.append(steps)
+        if len(heard) == killed_in + 1:
+            raise Killed
+
+    with pytest.raises(Killed):
+        list(game.play(table, [(0, 6)], 3, die, Checkpoints(folder, 0)))
+    segments, again = [], Checkpoints(folder, 0)
+    resumed = game.play(table, [(0, 6)], 3, lambda runs, steps: segments.append(steps), again)
+    for part, one in zip(resumed, whole, strict=True):
+        np.testing.assert_array_equal(part.scores, one.scores)
+    assert len(segments) - 1 == trained_again
+    assert len(np.unique(np.concatenate([part.scores for part in whole]))) == 6

@@ -1,0 +1,229 @@
+"""An audit that is interrupted anywhere ends with the bits of one left alone, and trains nothing twice."""
+
+import dataclasses
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from audit import files, game
+from audit.errors import InputError
+from audit.mechanism import ensemble
+from experiments import auditing, kill_loop
+from models.datasets import Dataset
+
+SETTING = auditing.Setting(adversary="gc_r", batch_size=10, steps=3, noise_multiplier=1.0)
+LONG = dataclasses.replace(SETTING, steps=600)
+
+
+@pytest.fixture(scope="module")
+def dataset():
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(40, 8)).astype(np.float32)
+    return Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0" * 64)
+
+
+@pytest.fixture
+def train(dataset, tmp_path):
+    """train(setting, out="out", runs=8, chunk=4) -> Trained, with a checkpoint after every segment."""
+
+    def run(setting, out="out", runs=8, chunk=4):
+        store = auditing.open_store(tmp_path / out, setting, dataset)
+        return auditing.train(auditing.build(setting, dataset), store, runs, chunk, checkpoint_seconds=0)
+
+    return run
+
+
+@pytest.fixture
+def store(dataset, tmp_path):
+    return auditing.open_store(tmp_path / "out", LONG, dataset)
+
+
+def _dying(monkeypatch, segments):
+    """Makes game.play die when so many segments have ended."""
+    play = game.play
+
+    def until(table, ranges, chunk, advanced, *others):
+        left = [segments]
+
+        def counted(runs, steps):
+            advanced(runs, steps)
+            left[0] -= steps > 0
+            if not left[0]:
+                raise KeyboardInterrupt
+
+        return play(table, ranges, chunk, counted, *others)
+
+    monkeypatch.setattr(game, "play", until)
+
+
+def test_an_interrupted_chunk_goes_on(train, store, monkeypatch):
+    whole = train(LONG, "whole")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        _dying(patch, 5)
+        train(LONG)
+    assert store.missing(8) == [(4, 8)]
+    assert [path.name for path in (store.path / "checkpoints").iterdir()] == ["0000004_4_3_000001"]
+    resumed = train(LONG)
+    np.testing.assert_array_equal(resumed.scores.scores, whole.scores.scores)
+    assert (resumed.trained_runs, resumed.model_steps) == (4, 4 * 400)  # of 600
+    assert whole.model_steps == 8 * 600
+    assert not (store.path / "checkpoints").exists()
+
+
+@pytest.mark.slow
+def test_another_chunk_size_begins_anew(train, store, monkeypatch):
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        _dying(patch, 2)
+        train(LONG)
+    resumed = train(LONG, chunk=2)
+    assert resumed.model_steps == 8 * 600
+    assert not (store.path / "checkpoints").exists()
+
+
+def test_a_second_process_trains_nothing(train, store, dataset):
+    table = auditing.build(LONG, dataset)
+    other = auditing.open_store(store.path.parent, LONG, dataset)
+    with other.claim() as mine, pytest.raises(InputError, match="another process .* is training") as caught:
+        assert mine
+        auditing.train(table, store, 4, 4)
+    assert "--out" in str(caught.value) and "\n" not in str(caught.value)
+    assert store.missing(4) == [(0, 4)]
+    assert train(LONG, runs=4).trained_runs == 4
+    with other.claim():
+        assert auditing.train(table, store, 4, 4).trained_runs == 0  # what is there can be read
+
+
+def test_of_two_at_once_one_trains_and_the_other_says_so(train, store):
+    began, said = threading.Barrier(2), []
+
+    def attempt():
+        began.wait()
+        try:
+            said.append(train(LONG).trained_runs)
+        except InputError as error:
+            said.append(str(error))
+
+    threads = [threading.Thread(target=attempt) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert said.count(8) == 1
+    (other,) = (one for one in said if one != 8)
+    assert other == 0 or "is training this setting" in other
+
+
+def test_a_disk_that_is_full_when_scores_are_kept_loses_one_segment(train, store, monkeypatch):
+    whole = train(LONG, "whole", runs=4)
+
+    def full(self, chunk):
+        raise files.cannot_write(self.path, OSError(28, "No space left on device"))
+
+    with monkeypatch.context() as patch, pytest.raises(InputError, match="No space left on device"):
+        patch.setattr(auditing.Store, "save", full)
+        train(LONG, runs=4)
+    resumed = train(LONG, runs=4)
+    assert resumed.model_steps == 4 * 200
+    np.testing.assert_array_equal(resumed.scores.scores, whole.scores.scores)
+
+
+@pytest.fixture
+def compilations():
+    """A list that grows with every program that is traced or compiled."""
+    events = []
+
+    def listen(name, seconds, **named):
+        if "trace" in name or "compile" in name:
+            events.append((name, named.get("fun_name")))
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield events
+    jax.monitoring.unregister_event_duration_listener(listen)
+
+
+CHANGES = [
+    {"seed": 1},
+    {"learning_rate": 0.05, "clipping_norm": 2.0, "noise_multiplier": 3.0},
+    {"periodicity": 3},
+]
+OTHERS = ("gc_s", "loss", "cots")
+
+
+@pytest.mark.parametrize("adversary", ["gc_r", *(pytest.param(a, marks=pytest.mark.slow) for a in OTHERS)])
+def test_cells_of_the_same_shapes_are_compiled_once(train, compilations, adversary):
+    setting = dataclasses.replace(SETTING, adversary=adversary)
+    first = train(setting, runs=4)
+    train(dataclasses.replace(setting, seed=9), runs=4)
+    compilations.clear()
+    for change in CHANGES:
+        other = train(dataclasses.replace(setting, **change), runs=4)
+        assert not np.array_equal(other.scores.scores, first.scores.scores)
+    assert compilations == []
+    ensemble._compiled.cache_clear()
+    train(dataclasses.replace(setting, seed=10), runs=4)
+    assert compilations
+
+
+@pytest.mark.slow
+def test_a_cell_that_reuses_a_program_gets_its_own_scores(train):
+    """The same as with nothing compiled before."""
+    settings = [dataclasses.replace(SETTING, **change) for change in CHANGES]
+    warm = [train(setting, runs=4).scores.scores for setting in (SETTING, *settings)][1:]
+    for number, setting in enumerate(settings):
+        for kept in (auditing._mechanism, ensemble._compiled, game._begin, game._score):
+            kept.cache_clear()
+        cold = train(setting, f"cold{number}", runs=4).scores.scores
+        np.testing.assert_array_equal(cold, warm[number])
+
+
+@pytest.mark.slow
+def test_audits_killed_at_random_moments_end_with_the_same_bits(tmp_path):
+    done = kill_loop.survive(tmp_path / "kills", 20, 1)
+    assert done.kills == 20 and done.audits >= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", [1, 3])
+def test_checkpoints_on_several_devices(tmp_path, devices):
+    """A game that dies in the second segment, and one that goes on."""
+    argv = [sys.executable, "-c", PROGRAM, str(devices), str(tmp_path)]
+    done = subprocess.run(argv, capture_output=True, text=True, cwd=Path(__file__).resolve().parents[1])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-1] == "equal"
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+import jax
+jax.config.update("jax_num_cpu_devices", int(sys.argv[1]))
+import numpy as np
+from audit import game
+from audit.checkpoints import Checkpoints
+from experiments import auditing
+from models.datasets import Dataset
+
+features = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
+data = Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0" * 64)
+table = auditing.build(auditing.Setting(adversary="gc_r", batch_size=10, steps=600), data)
+kept = Checkpoints(Path(sys.argv[2]), 0)
+(whole,) = game.play(table, [(0, 5)], 5)
+def die(runs, steps, heard=[]):
+    heard.append(steps)
+    if len(heard) == 3:
+        raise KeyError
+try:
+    list(game.play(table, [(0, 5)], 5, die, kept))
+except KeyError:
+    pass
+heard = []
+(resumed,) = game.play(table, [(0, 5)], 5, lambda runs, steps: heard.append(steps), kept)
+assert len(jax.local_devices()) == int(sys.argv[1]) and heard == [0, 200, 200], heard
+np.testing.assert_array_equal(resumed.scores, whole.scores)
+print("equal")
+"""
