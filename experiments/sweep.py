@@ -48,6 +48,7 @@ def main() -> None:
         print(f"{names}: all {len(works)} cells are done\n./run.sh figures --out={out} draws them")
         return
     cli.prepare_jax()
+    data.require_named()
     begin = time.perf_counter()
     outcome = sweeping.do_all(missing, out)
     require(

@@ -83,6 +83,12 @@ class Data:
             raise found
         return found
 
+    def require_named(self) -> None:
+        """Loads what was named; raises InputError where it can't be used."""
+        for model, recipe in _RECIPES.items():
+            if self._named.get(recipe.name) is not None:
+                self.load(model)
+
     def _load(self, model: str, name: str) -> Dataset:
         """From the file that is named, or as `audit` finds it."""
         from experiments import auditing
