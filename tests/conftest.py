@@ -2,6 +2,19 @@
 
 import numpy as np
 import pytest
+from absl import flags
+
+
+def pytest_configure():
+    """Mains define flags of the same names; tests import several into one process: the last one counts."""
+    define = flags.FlagValues.__setitem__
+
+    def redefine(values, name, flag):
+        if name in values:
+            delattr(values, name)
+        define(values, name, flag)
+
+    flags.FlagValues.__setitem__ = redefine
 
 
 @pytest.fixture(scope="session")

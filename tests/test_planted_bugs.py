@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from audit import game
-from audit.mechanism import dpsgd
+from audit.mechanism import dpsgd, ensemble
 from audit.statistics import accounting, estimate
 
 RUNS, STEPS, SIGMA, NORM, BATCH = 4000, 20, 2.0, 4.0, 4
@@ -27,11 +27,13 @@ def ratio(empty_game, play):
     """ratio(**changes of the game) -> the certified mu over the claimed upper bound."""
 
     def run(periodicity=1, **changes):
+        ensemble._compiled.cache_clear()  # programs are kept by function, a bug changes only the insides
         table = empty_game(STEPS, periodicity, SIGMA, NORM, BATCH, **changes)
         bound = _certified(play(table, [(0, RUNS)], RUNS))
         return bound.mu / accounting.mu_upper_bound(SIGMA, STEPS // periodicity)
 
-    return run
+    yield run
+    ensemble._compiled.cache_clear()
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -143,6 +143,7 @@ def test_a_small_resnet_of_every_layer():
     check(flat_model(ResNet((4, 8)), batch[0][0], cross_entropy), batch, (1.0,))
 
 
+@pytest.mark.slow
 def test_the_convnet():
     rng = np.random.default_rng(1)
     batch = jnp.asarray(rng.integers(0, 256, (5, 32, 32, 3), np.uint8)), jnp.arange(5)

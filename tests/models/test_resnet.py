@@ -3,11 +3,19 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from models.resnet import ResNet, resnet18
 
 
 def test_it_has_11173962_parameters():
+    image = jnp.zeros((32, 32, 3), jnp.uint8)
+    shapes = jax.eval_shape(ResNet().init, jax.random.key(0), image)["params"]
+    assert sum(shape.size for shape in jax.tree.leaves(shapes)) == 11_173_962
+
+
+@pytest.mark.slow
+def test_the_model_has_as_many():
     assert resnet18().n_parameters == 11_173_962
 
 
