@@ -13,6 +13,7 @@ import pytest
 
 COLUMNS = "MedInc,HouseAge,AveRooms,AveBedrms,Population,AveOccup,Latitude,Longitude,MedHouseVal"
 ROOT = Path(__file__).resolve().parents[2]
+SLOW = pytest.mark.slow
 METHODS = ["in_sample", "held_out", "certified", "assumption_free"]
 
 
@@ -98,8 +99,8 @@ def test_audit_json_is_one_object_and_the_second_run_trains_nothing(audit, tmp_p
     "flags",
     [
         ("--adversary=gc_r", "--k=3", "--clipping=per_example"),
-        ("--adversary=gc_s", "--gc_s=noisy_final_model", "--simulations=2"),
-        ("--adversary=cots", "--unknown_initialisation", "--optimizer=momentum"),
+        pytest.param(("--adversary=gc_s", "--gc_s=noisy_final_model", "--simulations=2"), marks=SLOW),
+        pytest.param(("--adversary=cots", "--unknown_initialisation", "--optimizer=momentum"), marks=SLOW),
         ("--adversary=loss", "--steps=7", "--runs=2"),
     ],
 )
@@ -151,9 +152,6 @@ def all_scores(out):
     return np.concatenate([np.load(path)["scores"] for path in files])
 
 
-SLOW = pytest.mark.slow
-
-
 @pytest.mark.parametrize(
     "kill",
     [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=SLOW), pytest.param(signal.SIGINT, marks=SLOW)],
@@ -174,6 +172,7 @@ def test_a_killed_audit_goes_on_and_ends_with_the_same_bits(audit, tmp_path, kil
     assert np.array_equal(all_scores(tmp_path / "killed"), all_scores(tmp_path / "whole"))
 
 
+@pytest.mark.slow
 def test_a_damaged_chunk_is_said_and_trained_again(audit, tmp_path):
     audit(tmp_path, "--chunk_size=60")
     before = all_scores(tmp_path)

@@ -166,6 +166,7 @@ def test_a_store_that_refuses_ends_the_sweep(counted, tmp_path):
     assert not done
 
 
+@pytest.mark.slow
 def test_the_fcnn_figures_are_trained_once_and_then_known_to_be_done(run, housing, tmp_path):
     flags = ("--scale=smoke", f"--out={tmp_path}", f"--california_housing={housing}")
     process = run("--name=" + ",".join(FCNN), *flags)

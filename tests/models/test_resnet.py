@@ -29,6 +29,7 @@ def test_stages_halve_the_image_and_widen():
     assert "bias" not in shapes["Conv_0"]
 
 
+@pytest.mark.slow
 def test_pixels_are_normalised_and_examples_stay_apart():
     module = ResNet((4, 8))
     images = np.random.default_rng(0).integers(0, 256, (3, 32, 32, 3), np.uint8)
