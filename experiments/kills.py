@@ -1,4 +1,4 @@
-"""Kill an audit at random moments, on this machine's disk, and compare its scores.
+"""Kill an audit at random moments and compare its scores.
 
     ./run.sh kills                               100 kills, a few minutes
     ./run.sh kills --out=/shared/folder          on a disk that others share

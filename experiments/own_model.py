@@ -1,4 +1,4 @@
-"""Audit a model of one's own: an example of everything that an outsider writes.
+"""Audit a model of one's own: an example.
 
     ./run.sh own_model                    a small convolutional network on made-up images, 400 runs
 """

@@ -1,4 +1,4 @@
-"""Say what an audit will show and how long it will take, before anything trains.
+"""Say what an audit will show, and how long it will take.
 
     ./run.sh plan --epsilon=8 --runs=1000                if the truth is epsilon = 8
     ./run.sh plan --tightness=0.9                        at the accountant's epsilon; runs for 90% of it

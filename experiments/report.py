@@ -1,4 +1,4 @@
-"""One self-contained HTML page on audits that are done: verdict, bounds, figures, provenance.
+"""One self-contained HTML page on audits that are done.
 
     ./run.sh report                                    the newest audit in results/
     ./run.sh report --setting=1f3a,77c0                settings by hash, or all of them: --setting=all

@@ -1,4 +1,4 @@
-"""Train what a figure of the paper needs and the store lacks, stopped and resumed at will.
+"""Train what the paper's figures need and the store lacks.
 
     ./run.sh sweep --list                                  names, cells, what is done
     ./run.sh sweep --name=figure_1c,figure_4,figure_7      the FCNN's figures, 10 minutes on two cores
