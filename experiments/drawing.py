@@ -2,7 +2,7 @@
 
 import io
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import matplotlib
 
@@ -32,14 +32,6 @@ _LABELS = {
     "certified": "certified",
     "assumption_free": "assumption-\nfree",
 }
-
-
-class Series(NamedTuple):
-    """Points of one method: x (n,), and epsilon (n, seeds)."""
-
-    label: str
-    x: Sequence[float]
-    epsilon: Sequence[Sequence[float]]
 
 
 def audit_figure(
@@ -74,31 +66,6 @@ def audit_panels(
             draw(axis)
             drawn[name] = svg(figure)
     return drawn
-
-
-def panel_figure(
-    series: Sequence[Series],
-    xlabel: str,
-    title: str,
-    delta: float,
-    upper: tuple[Sequence[float], Sequence[float]],
-) -> bytes:
-    """Lower bounds along x, with the range over seeds, and the upper bound (x, epsilon), as PNG bytes."""
-    looks = zip((OUT, IN, BOUND, "#CC79A7"), "os^D", ("-", "--", "-.", (0, (5, 1))), strict=True)
-    with plt.rc_context(STYLE):
-        figure, axis = plt.subplots(figsize=(5.4, 3.6))
-        axis.plot(*upper, color=UPPER, ls=":", marker="_", ms=12, label="upper bound")
-        for i, (one, (color, marker, dash)) in enumerate(zip(series, looks, strict=False)):
-            values = np.asarray(one.epsilon, np.float64)
-            mean = values.mean(1)
-            ends = np.abs(np.stack([values.min(1), values.max(1)]) - mean)
-            x = np.asarray(one.x) * (1 + 0.03 * i)
-            axis.errorbar(x, mean, ends, color=color, ls=dash, marker=marker, capsize=3, label=one.label)
-        axis.set(xlabel=xlabel, ylabel=f"epsilon at delta {delta:g}", title=title, ylim=(0, None))
-        axis.set_xticks(list(upper[0]), [f"{value:g}" for value in upper[0]])
-        axis.set_ylim(top=axis.get_ylim()[1] * 1.1)
-        axis.legend(loc="best")
-        return png(figure)
 
 
 def norms_figure(norms: dict[str, NDArray[np.float64]], clipping_norm: float) -> bytes:

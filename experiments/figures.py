@@ -36,7 +36,7 @@ def main() -> None:
     levels = Levels(FLAGS.delta, FLAGS.confidence)
     conversions.require_delta(levels.delta)
     conversions.require_confidence(levels.confidence)
-    chosen = _chosen()
+    chosen = sweeps.chosen(FLAGS.scale, FLAGS.name)
     held = stored.holdings(Path(FLAGS.out))
     cells = [cell for sweep in chosen for cell in sweep.cells if isinstance(cell, Cell)]
     audits = points.audits(held, cells, *levels)
@@ -58,20 +58,6 @@ def main() -> None:
         written.append(files.write_whole(folder / "figures.csv", comparison.as_csv(rows)))
         print(comparison.as_text(chosen, rows, *levels) + "\n")
     print("\n".join(os.fspath(path) for path in written))
-
-
-def _chosen() -> list[Sweep]:
-    """The sweeps that the flags name."""
-    known = ", ".join(sweeps.SCALES)
-    require(FLAGS.scale in sweeps.SCALES, f"--scale={FLAGS.scale} is unknown: choose one of {known}")
-    every = sweeps.sweeps(FLAGS.scale)
-    if FLAGS.name == ["all"]:
-        return list(every.values())
-    known = ", ".join(every)
-    require(FLAGS.name, f"--name is empty: give all, or some of {known}")
-    for name in FLAGS.name:
-        require(name in every, f"--name={name} is unknown: give all, or some of {known}")
-    return [every[name] for name in dict.fromkeys(FLAGS.name)]
 
 
 def _write(path: Path, figure: Figure) -> Iterator[Path]:

@@ -35,7 +35,7 @@ flags.DEFINE_string("cifar10", None, "That data set as a file, instead of fetchi
 def main() -> None:
     """Parse, find what is missing, train it."""
     out = Path(FLAGS.out)
-    chosen = _chosen(list_all=FLAGS.list)
+    chosen = sweeps.chosen(FLAGS.scale, FLAGS.name or (["all"] if FLAGS.list else []))
     data = sweeping.Data({name: FLAGS[name].value for name in ("california_housing", "cifar10")})
     if FLAGS.list:
         print(_listed(chosen, out, data))
@@ -61,22 +61,6 @@ def main() -> None:
     counts = f"{len(outcome.here)} cells in {took}, {len(outcome.elsewhere)} by other workers, {there} before"
     print(f"{names}: {counts}")
     print(f"./run.sh figures --out={out} draws them")
-
-
-def _chosen(list_all: bool) -> list[Sweep]:
-    """The sweeps that the flags name."""
-    require(
-        FLAGS.scale in sweeps.SCALES,
-        f"--scale={FLAGS.scale} is unknown: choose one of {', '.join(sweeps.SCALES)}",
-    )
-    every = sweeps.sweeps(FLAGS.scale)
-    if FLAGS.name == ["all"] or (list_all and not FLAGS.name):
-        return list(every.values())
-    known = ", ".join(every)
-    require(FLAGS.name, f"--name is missing: give all, or some of {known}")
-    for name in FLAGS.name:
-        require(name in every, f"--name={name} is unknown: give all, or some of {known}")
-    return [every[name] for name in dict.fromkeys(FLAGS.name)]
 
 
 def _own(works: list[Work]) -> list[Work]:

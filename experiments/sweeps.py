@@ -14,6 +14,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from audit.errors import require
 from experiments.settings import Setting
 
 SCALES = ("smoke", "laptop", "paper")
@@ -192,6 +193,19 @@ def sweeps(scale: str) -> dict[str, Sweep]:
         Sweep("landscape", "The crafted loss landscape", "landscape", "", (_landscape(scale),)),
     ]
     return {sweep.name: sweep for sweep in found}
+
+
+def chosen(scale: str, names: list[str]) -> list[Sweep]:
+    """The sweeps of a scale by name, or all of them; raises InputError, by the flags' names, for others."""
+    require(scale in SCALES, f"--scale={scale} is unknown: choose one of {', '.join(SCALES)}")
+    every = sweeps(scale)
+    if names == ["all"]:
+        return list(every.values())
+    known = ", ".join(every)
+    require(names, f"--name is missing: give all, or some of {known}")
+    for name in names:
+        require(name in every, f"--name={name} is unknown: give all, or some of {known}")
+    return [every[name] for name in dict.fromkeys(names)]
 
 
 def _cells(panel: str, series: str, x: float, model: str, scale: str, **changed: Any) -> Iterator[Cell]:
