@@ -33,7 +33,7 @@ print_help() {
   done | cut -c 1-80
   cat <<'END'
   test         Runs the quick tests, with --slow all; the rest goes to pytest.
-  lint         Runs ruff and mypy; arguments go to ruff.
+  lint         Runs ruff and mypy; arguments go to ruff check.
   help         Prints this.
 
 No command means audit. For the flags of one: ./run.sh audit --help
@@ -128,6 +128,7 @@ run_tests() {
 run_linters() {
   local status=0
   (run_python ruff check . "$@") || status=1
+  (run_python ruff format --check .) || status=1
   (run_python mypy) || status=1
   exit "$status"
 }

@@ -162,9 +162,7 @@ def canary_norms(game: Game, runs: NDArray[np.int64]) -> NDArray[np.float64]:
 
         first = dpsgd.start(game.mechanism, theta_0)
         present = jnp.float32(1)
-        return dpsgd.traced_segment(
-            game.mechanism, hyper, first, data, schedule, craft, present, keys[2]
-        )[1]
+        return dpsgd.traced_segment(game.mechanism, hyper, first, data, schedule, craft, present, keys[2])[1]
 
     placement = ensemble.Placement.local()
     hyper, data, schedule = placement.everywhere(

@@ -79,9 +79,7 @@ class Store:
     def save(self, chunk: Scores) -> None:
         """Keeps a finished chunk."""
         buffer = io.BytesIO()
-        np.savez(
-            buffer, scores=chunk.scores, presence=chunk.presence, sha256=np.array(_checksum(chunk))
-        )
+        np.savez(buffer, scores=chunk.scores, presence=chunk.presence, sha256=np.array(_checksum(chunk)))
         stop = chunk.first + len(chunk.scores)
         self.write_bytes(f"scores_{chunk.first:07d}_{stop:07d}.npz", buffer.getvalue())
 

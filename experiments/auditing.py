@@ -172,9 +172,7 @@ ADVERSARIES: dict[str, Callable[[Parts], Adversary]] = {
     "gc_r": lambda parts: biased.random_biased_dimension(),
     "gc_fixed": lambda parts: biased.fixed_biased_dimension(parts.setting.dimension),
     "cots": lambda parts: sphere.random_direction(),
-    "loss": lambda parts: flipped.flipped_label(
-        parts.model.loss, *parts.data, classes=parts.classes
-    ),
+    "loss": lambda parts: flipped.flipped_label(parts.model.loss, *parts.data, classes=parts.classes),
 }
 
 
@@ -186,9 +184,11 @@ def validate(setting: Setting, runs: int) -> None:
 def validate_for(setting: Setting, runs: int, strategies: tuple[str, ...]) -> None:
     """The same for a model that can take the named clipping strategies."""
     for name, choices in (
-        ("adversary", tuple(ADVERSARIES)), ("optimizer", tuple(OPTIMIZERS)), ("clipping", strategies),
+        ("adversary", tuple(ADVERSARIES)),
+        ("optimizer", tuple(OPTIMIZERS)),
+        ("clipping", strategies),
         ("precision", tuple(PRECISIONS)),
-    ):  # fmt: skip
+    ):
         value = getattr(setting, name)
         known = f"choose one of {', '.join(choices)}"
         require(value in choices, f"--{name}={value} is none that {setting.model} can take: {known}")

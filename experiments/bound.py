@@ -1,9 +1,9 @@
 """Bound epsilon from the score file of any framework.
 
-    ./run.sh bound --scores=scores.npz                       arrays `in` and `out`
-    ./run.sh bound --scores=scores.npz                       or `scores` and `presence`
-    ./run.sh bound --scores=scores.csv --json                columns score,in (1 or 0)
-    ./run.sh bound --scores=scores.csv --report=page.html    the page that ./run.sh report writes
+./run.sh bound --scores=scores.npz                       arrays `in` and `out`
+./run.sh bound --scores=scores.npz                       or `scores` and `presence`
+./run.sh bound --scores=scores.csv --json                columns score,in (1 or 0)
+./run.sh bound --scores=scores.csv --report=page.html    the page that ./run.sh report writes
 """
 
 import csv

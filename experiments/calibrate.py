@@ -1,7 +1,7 @@
 """Measure every estimator on mechanisms whose mu is known.
 
-    ./run.sh calibrate                          mu in 0, 0.25, 1, 1.77, 3.95; 2,000 audits each
-    ./run.sh calibrate --mu=1 --audits=200      one mu, quickly
+./run.sh calibrate                          mu in 0, 0.25, 1, 1.77, 3.95; 2,000 audits each
+./run.sh calibrate --mu=1 --audits=200      one mu, quickly
 """
 
 import json

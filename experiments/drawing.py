@@ -170,9 +170,12 @@ def _draw_bounds(axis: Axes, bounds: Sequence[Bound], upper_bound: float | None)
     if upper_bound is not None and np.isfinite(upper_bound):
         axis.axhline(upper_bound, color=UPPER, ls=":")
         axis.annotate(
-            f"upper bound {upper_bound:.2f}", (1, upper_bound), xycoords=("axes fraction", "data"),
-            ha="right", va="bottom",
-        )  # fmt: skip
+            f"upper bound {upper_bound:.2f}",
+            (1, upper_bound),
+            xycoords=("axes fraction", "data"),
+            ha="right",
+            va="bottom",
+        )
     axis.set(ylabel=f"epsilon at delta {bounds[0].delta:g}", title="Lower bounds on epsilon")
     axis.set_ylim(top=axis.get_ylim()[1] * 1.08)
 

@@ -27,9 +27,7 @@ class Kept(NamedTuple):
 def kept(held: Holdings, grid: Landscape, delta: float, confidence: float) -> Kept:
     """What the store holds of a grid."""
     every = [
-        Cell(sigma, size, grid.steps, delta)
-        for sigma in grid.noise_multipliers
-        for size in grid.batch_sizes
+        Cell(sigma, size, grid.steps, delta) for sigma in grid.noise_multipliers for size in grid.batch_sizes
     ]
     cells = [cell for cell in every if _holds(held, grid_settings(cell, grid.runs, confidence))]
     search = landscape_cells.search_cells(delta)

@@ -1,7 +1,7 @@
 """The crafted loss landscape: heat maps, exact and simulated.
 
-    ./run.sh landscape                              sigma 1..8, B 1, 2, 4, 8, 16, 25 steps
-    ./run.sh landscape --sigmas=4 --steps=50        other cells; --runs=1000000 simulates more
+./run.sh landscape                              sigma 1..8, B 1, 2, 4, 8, 16, 25 steps
+./run.sh landscape --sigmas=4 --steps=50        other cells; --runs=1000000 simulates more
 """
 
 import itertools
@@ -44,9 +44,7 @@ def main() -> None:
     threshold = 0.5 if FLAGS.threshold is None else FLAGS.threshold / norm
     require(abs(threshold) < float("inf"), f"--threshold={FLAGS.threshold}: give a finite number")
     out = Path(FLAGS.out)
-    simulated = landscape_cells.simulated(
-        out, cells, threshold, FLAGS.runs, FLAGS.seed, FLAGS.confidence
-    )
+    simulated = landscape_cells.simulated(out, cells, threshold, FLAGS.runs, FLAGS.seed, FLAGS.confidence)
     with tqdm(total=len(cells) * len(landscape_cells.ADVERSARIES), desc="exact", unit="laws") as bar:
         exact = landscape_cells.exact_everywhere(out, cells, bar.update)
     folder = out / "landscape"

@@ -218,9 +218,7 @@ def _audit(scores: Array, present: NDArray[np.bool_], delta: float, confidence: 
         found = estimate.all_bounds(row[present], row[~present], delta, confidence)
         return [dataclasses.asdict(bound) for bound in found]
 
-    in_sample = [
-        estimate.in_sample(row[present], row[~present], delta, confidence).epsilon for row in scores
-    ]
+    in_sample = [estimate.in_sample(row[present], row[~present], delta, confidence).epsilon for row in scores]
     return Simulated(in_sample, bounds(scores[0]), bounds(scores[-1]))
 
 

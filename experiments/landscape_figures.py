@@ -45,9 +45,13 @@ def _over_time(cells: list[Cell], claims: Claims, sigmas: list[float]) -> Figure
     sigmas = list(dict.fromkeys(sigmas))
     sizes = sorted({cell.batch_size for cell in cells})
     figure, axes = plt.subplots(
-        len(sigmas), len(sizes), figsize=(2.1 * len(sizes) + 0.6, 1.7 * len(sigmas) + 0.9),
-        sharex=True, sharey="row", squeeze=False,
-    )  # fmt: skip
+        len(sigmas),
+        len(sizes),
+        figsize=(2.1 * len(sizes) + 0.6, 1.7 * len(sigmas) + 0.9),
+        sharex=True,
+        sharey="row",
+        squeeze=False,
+    )
     for cell in cells:
         if cell.noise_multiplier in sigmas:
             row, column = sigmas.index(cell.noise_multiplier), sizes.index(cell.batch_size)
@@ -182,7 +186,10 @@ def _landscape(norm: float) -> Figure:
     axis.plot(norm, -(norm**2) / 2, "s", color=IN, label="theta_1 with the canary, on average")
     for start, end in ((-0.4, -1.4), (1.4, 2.4)):
         arrow = {"arrowstyle": "->", "color": "0.4"}
-        heights = (-norm**2 * abs(start - 0.5) + 0.25 * norm**2, -norm**2 * abs(end - 0.5) + 0.25 * norm**2)
+        heights = (
+            -(norm**2) * abs(start - 0.5) + 0.25 * norm**2,
+            -(norm**2) * abs(end - 0.5) + 0.25 * norm**2,
+        )
         axis.annotate("", (end * norm, heights[1]), (start * norm, heights[0]), arrowprops=arrow)
     axis.set(xlabel="theta", ylabel="mean loss of a batch", title="The crafted loss landscape")
     axis.set_ylim(top=0.3 * norm**2)
@@ -201,9 +208,7 @@ def _threshold_search(
         exact = [landscape_cells.exact_at(out, cell, float(h)) for h in thresholds]
         claimed = landscape_cells.searched(out, cell, runs, seed, confidence).claimed
         axis.axhline(exact[0].epsilon_upper, color=UPPER, ls=":", label="upper bound")
-        axis.plot(
-            thresholds * norm, claimed, ".", color=IN, label="simulated, Gaussian conversion"
-        )
+        axis.plot(thresholds * norm, claimed, ".", color=IN, label="simulated, Gaussian conversion")
         axis.plot(thresholds * norm, [e.epsilon_exact[-1] for e in exact], color=OUT, label="exact epsilon")
         axis.axvline(norm / 2, color="0.6", lw=0.8)
         axis.set(xlabel="threshold h", title=f"T = 2, sigma = {sigma:g}, B = {cell.batch_size}")

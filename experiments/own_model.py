@@ -1,6 +1,6 @@
 """Audit a model of one's own: an example.
 
-    ./run.sh own_model                    a small convolutional network on made-up images, 400 runs
+./run.sh own_model                    a small convolutional network on made-up images, 400 runs
 """
 
 import flax.linen as nn
@@ -42,10 +42,21 @@ def main() -> None:
     from experiments import own
 
     criterion = optax.softmax_cross_entropy_with_integer_labels
-    print(own.audit_model(
-        Net(), criterion, *data(), model="small CNN on made-up images", runs=FLAGS.runs, out=FLAGS.out,
-        adversary="gc_r", steps=50, batch_size=50, learning_rate=0.1, noise_multiplier=2.0,
-    ))  # fmt: skip
+    print(
+        own.audit_model(
+            Net(),
+            criterion,
+            *data(),
+            model="small CNN on made-up images",
+            runs=FLAGS.runs,
+            out=FLAGS.out,
+            adversary="gc_r",
+            steps=50,
+            batch_size=50,
+            learning_rate=0.1,
+            noise_multiplier=2.0,
+        )
+    )
 
 
 if __name__ == "__main__":

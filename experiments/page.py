@@ -98,9 +98,7 @@ def table(caption: str, header: Sequence[str], rows: Iterable[Sequence[str]]) ->
     """A table whose rows become cards on narrow screens; a row's first cell is its header."""
     head = element("tr", *(element("th", cell, scope="col") for cell in header))
     body = [_row(header, cells) for cells in rows]
-    whole = element(
-        "table", element("caption", caption), element("thead", head), element("tbody", *body)
-    )
+    whole = element("table", element("caption", caption), element("thead", head), element("tbody", *body))
     return element("div", whole, class_="table", role="region", aria_label=caption, tabindex="0")
 
 

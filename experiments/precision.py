@@ -111,9 +111,7 @@ def _compile(clipped_sum: Callable[..., Any]) -> _Engine:
     return _Engine(jax.jit(jax.vmap(alone, (None, 0, 0, None))), jax.jit(clipped_sum))
 
 
-def _effects(
-    setting: Any, model: Any, engines: dict[str, _Engine], theta: Any, batch: Any
-) -> list[Effect]:
+def _effects(setting: Any, model: Any, engines: dict[str, _Engine], theta: Any, batch: Any) -> list[Effect]:
     """Every precision's effect at one theta."""
     norms, total = _exact(model, theta, batch, setting.clipping_norm)
     share = float(np.mean(norms > setting.clipping_norm))

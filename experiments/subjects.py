@@ -56,11 +56,7 @@ _UNKNOWN_THREAT = (
 )
 
 
-
-
-def of_scores(
-    name: str, source: Path, noise: tuple[float, int] | None, conclusion: Conclusion
-) -> Subject:
+def of_scores(name: str, source: Path, noise: tuple[float, int] | None, conclusion: Conclusion) -> Subject:
     """The audit of scores from a file, and of (noise multiplier, insertions) where they are known."""
     n_in, n_out = len(conclusion.scores_in), len(conclusion.scores_out)
     facts = {"Audited": name, "Runs": f"{n_in:,} with the canary, {n_out:,} without"}

@@ -39,15 +39,31 @@ class Mark(NamedTuple):
 
 
 MARKS = (
-    Mark("in_sample", "in-sample, as the paper (no bound)", -0.27, {
-        "color": IN, "marker": "o", "ms": 5, "mfc": "white", "elinewidth": 0.8}),
-    Mark("certified", "certified (assumes a Gaussian curve)", -0.09, {
-        "color": OUT, "marker": "o", "ms": 6.5, "elinewidth": 1.6}),
-    Mark("held_out", "held-out (assumes a Gaussian curve)", 0.09, {
-        "color": BOUND, "marker": "s", "ms": 4.5, "elinewidth": 0.8}),
-    Mark("assumption_free", "assumption-free", 0.27, {
-        "color": FREE, "marker": "^", "ms": 5.5, "mec": "0.3", "elinewidth": 0.8}),
-)  # fmt: skip
+    Mark(
+        "in_sample",
+        "in-sample, as the paper (no bound)",
+        -0.27,
+        {"color": IN, "marker": "o", "ms": 5, "mfc": "white", "elinewidth": 0.8},
+    ),
+    Mark(
+        "certified",
+        "certified (assumes a Gaussian curve)",
+        -0.09,
+        {"color": OUT, "marker": "o", "ms": 6.5, "elinewidth": 1.6},
+    ),
+    Mark(
+        "held_out",
+        "held-out (assumes a Gaussian curve)",
+        0.09,
+        {"color": BOUND, "marker": "s", "ms": 4.5, "elinewidth": 0.8},
+    ),
+    Mark(
+        "assumption_free",
+        "assumption-free",
+        0.27,
+        {"color": FREE, "marker": "^", "ms": 5.5, "mec": "0.3", "elinewidth": 0.8},
+    ),
+)
 
 
 class Place(NamedTuple):
@@ -81,9 +97,7 @@ def epsilon_figure(title: str, xlabel: str, points: Sequence[Point], delta: floa
     shape = (len(panels), 1) if stacked else (1, len(panels))
     width = max(5.8, 0.9 * across * shape[1] + 1.2)
     with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(
-            *shape, figsize=(width, 2.9 * shape[0] + 1.5), sharey=True, squeeze=False
-        )
+        figure, axes = plt.subplots(*shape, figsize=(width, 2.9 * shape[0] + 1.5), sharey=True, squeeze=False)
         for axis, (name, places) in zip(axes.flat, panels.items(), strict=True):
             _draw_panel(axis, places, xlabel, delta)
             axis.set_title(name, fontsize=10, pad=18 if xlabel else 6)
@@ -100,9 +114,7 @@ def trade_off_figure(title: str, points: Sequence[Point]) -> Figure:
     (hidden-state paper, Figure 6a); a row a conclusion."""
     rows = [(point, conclusion) for point in points for conclusion in point.found]
     with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(
-            len(rows), 2, figsize=(8, 3.4 * len(rows) + 1.2), squeeze=False
-        )
+        figure, axes = plt.subplots(len(rows), 2, figsize=(8, 3.4 * len(rows) + 1.2), squeeze=False)
         for (straight, logarithmic), (point, conclusion) in zip(axes, rows, strict=True):
             least = 0.5 / max(len(conclusion.scores_in), len(conclusion.scores_out))
             _draw_trade_off(straight, point, conclusion, np.linspace(0, 1, 401))

@@ -105,8 +105,11 @@ _STEP_SECONDS = {
 _LAW_SECONDS = 0.015  # of the landscape's cells, a step
 _CLIPPING = {"fcnn": "book_keeping", "mobilenet_head": "book_keeping"}
 _NAMES = {
-    "convnet": "ConvNet", "resnet18": "ResNet18", "fcnn": "FCNN", "mobilenet_head": "MobileNetV2's head"
-}  # fmt: skip
+    "convnet": "ConvNet",
+    "resnet18": "ResNet18",
+    "fcnn": "FCNN",
+    "mobilenet_head": "MobileNetV2's head",
+}
 _GC_S = {
     "GC-S, noiseless per step": (False, True),
     "GC-S, noisy per step": (True, True),

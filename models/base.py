@@ -28,9 +28,7 @@ class Model(NamedTuple):
         return hash(self.loss)
 
 
-def flat_model(
-    module: nn.Module, example: Array, criterion: Callable[[Array, Array], Array]
-) -> Model:
+def flat_model(module: nn.Module, example: Array, criterion: Callable[[Array, Array], Array]) -> Model:
     """Wraps a module that takes one example of the shape of `example`, without a batch axis."""
     template, unravel = ravel_pytree(module.init(jax.random.key(0), example)["params"])
 

@@ -23,9 +23,15 @@ from models.sources import (
 )
 
 FEATURES = (
-    "MedInc", "HouseAge", "AveRooms", "AveBedrms",
-    "Population", "AveOccup", "Latitude", "Longitude",
-)  # fmt: skip
+    "MedInc",
+    "HouseAge",
+    "AveRooms",
+    "AveBedrms",
+    "Population",
+    "AveOccup",
+    "Latitude",
+    "Longitude",
+)
 TARGET = "MedHouseVal"
 LARGEST = 1e15
 

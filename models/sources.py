@@ -179,9 +179,7 @@ def _fetched(recipe: Recipe) -> Loaded:
     if recipe.prepared is not None and not prepared:
         failures.insert(0, f"TFDS (none prepared in {default})")
     tried = ", ".join(failures)
-    raise InputError(
-        f"{recipe.name} could not be loaded: tried {tried}; check the network, or {recipe.mend}"
-    )
+    raise InputError(f"{recipe.name} could not be loaded: tried {tried}; check the network, or {recipe.mend}")
 
 
 def _verified(recipe: Recipe, raw: Arrays, source: str) -> Loaded:

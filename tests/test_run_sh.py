@@ -255,8 +255,7 @@ def test_the_environment_may_lie_elsewhere(house, tmp_path):
 @pytest.mark.skipif(shutil.which("flock") is None, reason="needs flock")
 def test_two_first_starts_install_once(house):
     starts = [
-        subprocess.Popen(["/bin/bash", str(house.root / "run.sh")], env=house.environment())
-        for _ in range(3)
+        subprocess.Popen(["/bin/bash", str(house.root / "run.sh")], env=house.environment()) for _ in range(3)
     ]
     assert [start.wait(60) for start in starts] == [0, 0, 0]
     assert installs(house.calls()) == ["."]
@@ -264,7 +263,7 @@ def test_two_first_starts_install_once(house):
 
 def test_a_signal_reaches_the_program(ready):
     (ready.venv / "bin" / "python").write_text(
-        '#!/bin/bash\nif [[ $1 == -ISc ]]; then echo 3.11; else echo on; exec sleep 60; fi\n'
+        "#!/bin/bash\nif [[ $1 == -ISc ]]; then echo 3.11; else echo on; exec sleep 60; fi\n"
     )
     start = subprocess.Popen(
         ["/bin/bash", str(ready.root / "run.sh")], env=ready.environment(), stdout=subprocess.PIPE

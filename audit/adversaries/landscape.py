@@ -11,9 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 
 
-def simulate(
-    key: Array, runs: Array, noise_multiplier: Array, batch_size: Array, thresholds: Array
-) -> Array:
+def simulate(key: Array, runs: Array, noise_multiplier: Array, batch_size: Array, thresholds: Array) -> Array:
     """theta_1 .. theta_T of runs (R,), shape (T, R), for thresholds (T - 1,); odd runs are in.
 
     Step t's noise of a run comes from fold_in(fold_in(key, run), t).

@@ -69,9 +69,7 @@ def separate(theta: Array, batch: Batch) -> Batch:
     return jnp.where(own, batch[0], batch[0]), batch[1]
 
 
-def book_keeping(
-    module: nn.Module, unravel: Callable[[Array], Any], criterion: Criterion
-) -> ClippedSum:
+def book_keeping(module: nn.Module, unravel: Callable[[Array], Any], criterion: Criterion) -> ClippedSum:
     """For Flax modules of dense layers and elementwise functions; no per-example gradient is formed.
 
     A dense layer's gradient for one example is the outer product of its input a (with a 1 for the

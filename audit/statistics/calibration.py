@@ -65,9 +65,7 @@ def calibrate(
         done(1)
     truth = conversions.epsilon_from_mu(setting.mu, setting.delta)
     values = np.array(rows)  # (audits, methods, 2)
-    return [
-        _summary(method, setting, values[:, i], truth) for i, method in enumerate(ESTIMATORS)
-    ]
+    return [_summary(method, setting, values[:, i], truth) for i, method in enumerate(ESTIMATORS)]
 
 
 def allowed_share(claimed: float, audits: int, error: float = 1e-3) -> float:
@@ -94,8 +92,7 @@ def _audit(task: tuple[Setting, int]) -> list[tuple[float, float]]:
     half = setting.n_scores // 2
     scores_in, scores_out = rng.normal(setting.mu, 1, half), rng.normal(0, 1, half)
     bounds = [
-        method(scores_in, scores_out, setting.delta, setting.confidence)
-        for method in ESTIMATORS.values()
+        method(scores_in, scores_out, setting.delta, setting.confidence) for method in ESTIMATORS.values()
     ]
     return [(b.epsilon, np.nan if b.mu is None else b.mu) for b in bounds]
 

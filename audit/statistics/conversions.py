@@ -90,9 +90,7 @@ def mu_from_rates(false_positive_rate: ArrayLike, false_negative_rate: ArrayLike
     )
 
 
-def epsilon_from_rates(
-    false_positive_rate: ArrayLike, false_negative_rate: ArrayLike, delta: float
-) -> Array:
+def epsilon_from_rates(false_positive_rate: ArrayLike, false_negative_rate: ArrayLike, delta: float) -> Array:
     """epsilon of the (epsilon, delta)-DP trade-off curve through a pair of error rates, negative
     where the pair needs none: the larger of log((1 - delta - fnr) / fpr) and its mirror image
     (papers' README, slip 6)."""

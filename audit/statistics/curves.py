@@ -37,9 +37,7 @@ class TradeOffCurve(NamedTuple):
         )
 
 
-def trade_off_curve(
-    scores_in: ArrayLike, scores_out: ArrayLike, confidence: float
-) -> TradeOffCurve:
+def trade_off_curve(scores_in: ArrayLike, scores_out: ArrayLike, confidence: float) -> TradeOffCurve:
     """The trade-off curve of threshold tests, by the Dvoretzky-Kiefer-Wolfowitz inequality with
     Massart's constant (1990), half of the error for each world. Raises InputError for a bad confidence
     and for scores that `estimate.check_scores` refuses."""

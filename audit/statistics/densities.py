@@ -46,9 +46,7 @@ def hockey_stick(p: Array, q: Array, spacing: float, epsilon: float) -> float:
 def delta_at(pair: DensityPair, epsilon: float) -> float:
     """delta(epsilon), the larger of both directions: the exact privacy profile of the observation."""
     spacing = pair.spacing
-    return max(
-        hockey_stick(pair.p, pair.q, spacing, epsilon), hockey_stick(pair.q, pair.p, spacing, epsilon)
-    )
+    return max(hockey_stick(pair.p, pair.q, spacing, epsilon), hockey_stick(pair.q, pair.p, spacing, epsilon))
 
 
 def epsilon_at(pair: DensityPair, delta: float) -> float:

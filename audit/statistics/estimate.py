@@ -61,29 +61,21 @@ class Bound:
         )
 
 
-def all_bounds(
-    scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float
-) -> list[Bound]:
+def all_bounds(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float) -> list[Bound]:
     """Every estimator's bound; raises InputError for scores or parameters that none can use."""
     return [method(scores_in, scores_out, delta, confidence) for method in ESTIMATORS.values()]
 
 
-def in_sample(
-    scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float
-) -> Bound:
+def in_sample(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float) -> Bound:
     """The paper's estimator (Algorithm 4): every midpoint as threshold, two-sided Clopper-Pearson."""
     _require_levels(delta, confidence)
     s_in, s_out = check_scores(scores_in, scores_out)
-    threshold, mu = thresholds.best_empirical(
-        s_in, s_out, conversions.mu_from_rates, (1 - confidence) / 2
-    )
+    threshold, mu = thresholds.best_empirical(s_in, s_out, conversions.mu_from_rates, (1 - confidence) / 2)
     counts = _count(s_in, s_out, threshold)
     return _gaussian("in_sample", IN_SAMPLE, mu, counts, threshold, delta, confidence)
 
 
-def held_out(
-    scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float
-) -> Bound:
+def held_out(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float) -> Bound:
     """The threshold from one half, bounded on the other with two Clopper-Pearson limits."""
     _require_levels(delta, confidence)
     s_in, s_out = check_scores(scores_in, scores_out)
@@ -100,9 +92,7 @@ def held_out(
     return _gaussian("held_out", GAUSSIAN_CURVE, float(mu), counts, threshold, delta, confidence)
 
 
-def certified(
-    scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float
-) -> Bound:
+def certified(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float) -> Bound:
     """A threshold from a pilot, mu from one exact test of both counts (see `exact_test`)."""
     _require_levels(delta, confidence)
     s_in, s_out = check_scores(scores_in, scores_out)
@@ -110,9 +100,7 @@ def certified(
     return _gaussian("certified", GAUSSIAN_CURVE, mu, counts, threshold, delta, confidence)
 
 
-def assumption_free(
-    scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float
-) -> Bound:
+def assumption_free(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float) -> Bound:
     """A threshold from a pilot, epsilon from one exact test against (epsilon, delta)-DP itself.
 
     It holds whatever the trade-off curve; n scores a world prove at most about
@@ -121,9 +109,7 @@ def assumption_free(
     _require_levels(delta, confidence)
     s_in, s_out = check_scores(scores_in, scores_out)
     epsilon, counts, threshold = _tested(s_in, s_out, exact_test.approximate_dp(delta), confidence)
-    return Bound(
-        "assumption_free", NOTHING, epsilon, None, delta, confidence, threshold, *counts
-    )
+    return Bound("assumption_free", NOTHING, epsilon, None, delta, confidence, threshold, *counts)
 
 
 ESTIMATORS = {

@@ -137,9 +137,7 @@ def _extreme_set(family: Family, counts: Counts, observed: float) -> NDArray[np.
     return np.clip(most, -1, counts.n_in).astype(np.int64)
 
 
-def _log_largest(
-    rates_out: Array, rates_in: Array, boundary: NDArray[np.int64], counts: Counts
-) -> float:
+def _log_largest(rates_out: Array, rates_in: Array, boundary: NDArray[np.int64], counts: Counts) -> float:
     """log of the largest, over pairs of rates, P(false negatives <= boundary[false positives]).
 
     False positives outside a window that Bernstein's inequality gives all but _NEGLIGIBLE of the

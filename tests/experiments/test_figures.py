@@ -283,7 +283,6 @@ def test_figures_are_written_and_what_is_missing_is_said(run, tmp_path):
     assert {Path(line).name for line in listed.split()} == {*names, "figures.csv"}
 
 
-
 def test_an_empty_store_is_one_line_with_the_mend(run, tmp_path):
     process = run(f"--out={tmp_path}", "--name=figure_1c")
     assert process.returncode == 2 and process.stdout == ""

@@ -92,9 +92,12 @@ def test_a_fingerprint_tells_shapes_constants_and_initialisations_apart(dataset)
         return own.fingerprint(model, example)
 
     modules = [
-        Net(), FCNN(), Scaled(tuple(table)), Scaled(tuple(table[::-1])),
+        Net(),
+        FCNN(),
+        Scaled(tuple(table)),
+        Scaled(tuple(table[::-1])),
         Scaled(tuple(table), nn.initializers.zeros_init()),
-    ]  # fmt: skip
+    ]
     prints = [of(module) for module in modules]
     assert len(set(prints)) == 5 and prints == [of(module) for module in modules]
 

@@ -81,8 +81,19 @@ def test_a_page_says_what_was_audited_and_asks_for_nothing(tmp_path):
     folder = stored(tmp_path)
     content = reporting.report("Audit", [subjects.of_setting(folder, Levels())]).decode()
     outline = Outline(content)
-    for words in ("Hidden state", "GC-S", "sigma = 4", "100 with the canary", "delta = 1e-06", "90%",
-                  "abacus", folder.name, "0" * 64, "made up", "Accounting guarantees"):  # fmt: skip
+    for words in (
+        "Hidden state",
+        "GC-S",
+        "sigma = 4",
+        "100 with the canary",
+        "delta = 1e-06",
+        "90%",
+        "abacus",
+        folder.name,
+        "0" * 64,
+        "made up",
+        "Accounting guarantees",
+    ):
         assert words in outline.text, words
     images = [attributes for tag, attributes in outline.tags if tag == "img"]
     assert len(images) == 4 and all(len(image["alt"]) > 30 for image in images)
@@ -216,9 +227,18 @@ def measured(folder, content, *options):
     frame = '<iframe style="border:0;width:{}px;height:900px" srcdoc="{}"></iframe>'
     frames = "".join(frame.format(width, html.escape(content)) for width in (360, 1280))
     (folder / "wrapper.html").write_text(WRAPPER.format(frames=frames))
-    argv = [shutil.which("chromium"), "--headless", "--disable-gpu", "--virtual-time-budget=20000",
-            f"--user-data-dir={folder / 'profile'}", "--host-resolver-rules=MAP * ~NOTFOUND",
-            "--enable-logging=stderr", "--dump-dom", *options, str(folder / "wrapper.html")]  # fmt: skip
+    argv = [
+        shutil.which("chromium"),
+        "--headless",
+        "--disable-gpu",
+        "--virtual-time-budget=20000",
+        f"--user-data-dir={folder / 'profile'}",
+        "--host-resolver-rules=MAP * ~NOTFOUND",
+        "--enable-logging=stderr",
+        "--dump-dom",
+        *options,
+        str(folder / "wrapper.html"),
+    ]
     if os.geteuid() == 0:
         argv.insert(1, "--no-sandbox")  # which chromium refuses to use as root
     process = subprocess.run(argv, capture_output=True, text=True, timeout=120)

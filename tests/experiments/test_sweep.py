@@ -193,9 +193,7 @@ def test_that_all_is_done_is_known_without_jax_or_data(run, tmp_path):
         store = Store(tmp_path, {**asdict(cell.setting), "data_sha256": HOUSING.checksum})
         store.save(Scores(0, np.arange(40.0), np.arange(40) % 2 == 1))
         store.write_text("audit.json", '{"runs": 40}')
-    process = run(
-        "--name=figure_1c", "--scale=smoke", f"--out={tmp_path}", options=("-X", "importtime")
-    )
+    process = run("--name=figure_1c", "--scale=smoke", f"--out={tmp_path}", options=("-X", "importtime"))
     assert process.returncode == 0 and "all 6 cells are done" in process.stdout
     loaded = {line.rsplit("|")[-1].strip() for line in process.stderr.splitlines()}
     assert "audit.store" in loaded and not loaded & {"jax", "matplotlib", "scipy"}

