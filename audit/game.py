@@ -24,10 +24,10 @@ from jax import Array
 from numpy.typing import NDArray
 
 from audit.adversaries.base import Adversary
-from audit.checkpoints import Checkpoints
 from audit.errors import require
 from audit.mechanism import dpsgd, ensemble
-from audit.scores import Scores
+from audit.storage.checkpoints import Checkpoints
+from audit.storage.scores import Scores
 
 _PROGRAMS = 64  # compiled programs that are kept
 

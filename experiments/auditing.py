@@ -25,10 +25,10 @@ from tqdm import tqdm
 from audit import game, processes
 from audit.adversaries import biased, flipped, sphere
 from audit.adversaries.base import Adversary
-from audit.checkpoints import Checkpoints
 from audit.errors import require
 from audit.mechanism import clipping, dpsgd, ensemble, precision, unfolding
-from audit.store import Store
+from audit.storage.checkpoints import Checkpoints
+from audit.storage.store import Store
 from experiments.settings import Setting
 from models.alexnet import ALEXNET
 from models.base import Model

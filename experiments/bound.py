@@ -14,8 +14,8 @@ import numpy as np
 from absl import flags
 from numpy.typing import NDArray
 
-from audit import files
 from audit.errors import InputError, require
+from audit.storage import files
 from experiments import cli, conclusions, tables
 
 FLAGS = flags.FLAGS

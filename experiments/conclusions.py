@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from audit.statistics import accounting, estimate
 from audit.statistics.estimate import Bound
-from audit.store import Store
+from audit.storage.store import Store
 from experiments import tables
 
 

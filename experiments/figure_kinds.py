@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
+from audit.storage.index import Holdings
 from experiments import comparison, drawing, kept_landscape, norm_cells, points, sweep_figures
 from experiments.comparison import Row
 from experiments.points import Audits, Point
-from experiments.stored import Holdings
 from experiments.sweeps import Cell, Landscape, Norms, Sweep
 
 _MODELS = {"fcnn": "FCNN", "convnet": "ConvNet", "resnet18": "ResNet18"}

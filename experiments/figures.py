@@ -16,10 +16,10 @@ import matplotlib.pyplot as plt
 from absl import flags
 from matplotlib.figure import Figure
 
-from audit import files
 from audit.errors import require
 from audit.statistics import conversions
-from experiments import cli, comparison, drawing, figure_kinds, points, stored, sweeps
+from audit.storage import files, index
+from experiments import cli, comparison, drawing, figure_kinds, points, sweeps
 from experiments.figure_kinds import Drawn, Levels
 from experiments.sweeps import Cell, Sweep
 
@@ -37,7 +37,7 @@ def main() -> None:
     conversions.require_delta(levels.delta)
     conversions.require_confidence(levels.confidence)
     chosen = sweeps.chosen(FLAGS.scale, FLAGS.name)
-    held = stored.holdings(Path(FLAGS.out))
+    held = index.holdings(Path(FLAGS.out))
     cells = [cell for sweep in chosen for cell in sweep.cells if isinstance(cell, Cell)]
     audits = points.audits(held, cells, *levels)
     folder = held.root / "figures"

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from audit.errors import InputError, require
-from audit.store import Store
+from audit.storage.store import Store
 from experiments.settings import Setting
 from models.datasets import Dataset
 

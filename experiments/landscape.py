@@ -13,9 +13,9 @@ from tqdm import tqdm
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # small products; cells are spread over cores instead
 
-from audit import files  # noqa: E402
 from audit.errors import InputError, require  # noqa: E402
 from audit.statistics import conversions  # noqa: E402
+from audit.storage import files  # noqa: E402
 from experiments import cli, drawing, landscape_cells, landscape_figures  # noqa: E402
 from experiments.landscape_cells import Cell  # noqa: E402
 

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.errors import InputError, require
-from audit.scores import Scores
 from audit.statistics import conversions, densities, estimate, iterates
-from audit.store import Store
+from audit.storage.scores import Scores
+from audit.storage.store import Store
 from experiments import cli
 
 Array = NDArray[np.float64]

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from audit import files
-from audit.store import Store
+from audit.storage import files
+from audit.storage.index import Holdings
+from audit.storage.store import Store
 from experiments.settings import Setting
-from experiments.stored import Holdings
 from models.datasets import Dataset
 
 Norms = NDArray[np.float64]

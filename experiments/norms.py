@@ -16,8 +16,8 @@ from absl import flags
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from audit import files
 from audit.errors import require
+from audit.storage import files
 from experiments import cli, drawing, norm_cells
 
 FLAGS = flags.FLAGS

@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 from audit.errors import InputError, require
 from audit.mechanism import clipping
 from audit.statistics import conversions
-from audit.store import Store
+from audit.storage.store import Store
 from experiments import auditing, conclusions, reporting, subjects, tables
 from experiments.settings import Setting
 from models.base import Model, flat_model

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from absl import flags
 
-from audit import files
 from audit.errors import require
 from audit.statistics import conversions
-from experiments import cli, drawing, figure_kinds, page, points, reporting, stored, subjects, sweeps
+from audit.storage import files, index
+from experiments import cli, drawing, figure_kinds, page, points, reporting, subjects, sweeps
 from experiments.page import Html
 
 FLAGS = flags.FLAGS
@@ -77,7 +77,7 @@ def _of_sweep(root: Path, levels: subjects.Levels) -> bytes:
     sweep = known[FLAGS.sweep]
     cells = [cell for cell in sweep.cells if isinstance(cell, sweeps.Cell)]
     require(cells, f"--sweep={FLAGS.sweep} holds no audits of trained models: see ./run.sh figures")
-    held = stored.holdings(root)
+    held = index.holdings(root)
     about = [subject for cell in cells for subject in _of_cell(held, sweep.xlabel, cell, levels)]
     message = f"--out={root} holds no finished cell of {sweep.name} at scale {FLAGS.scale}"
     require(about, f"{message}: run ./run.sh sweep --name={sweep.name} --scale={FLAGS.scale}")
@@ -88,7 +88,7 @@ def _of_sweep(root: Path, levels: subjects.Levels) -> bytes:
 
 
 def _of_cell(
-    held: stored.Holdings, xlabel: str, cell: sweeps.Cell, levels: subjects.Levels
+    held: index.Holdings, xlabel: str, cell: sweeps.Cell, levels: subjects.Levels
 ) -> list[subjects.Subject]:
     """A cell's audit, named after its place in the figure; nothing where it is not finished."""
     store = held.open(dataclasses.asdict(cell.setting))
@@ -100,7 +100,7 @@ def _of_cell(
 
 
 def _figures(
-    sweep: sweeps.Sweep, held: stored.Holdings, cells: list[sweeps.Cell], levels: subjects.Levels
+    sweep: sweeps.Sweep, held: index.Holdings, cells: list[sweeps.Cell], levels: subjects.Levels
 ) -> list[Html]:
     """The sweep's figures of the cells that are there."""
     at = figure_kinds.Levels(levels.delta or 1e-5, levels.confidence or 0.95)

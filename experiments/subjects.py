@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from audit.errors import InputError, require
-from audit.store import Store
+from audit.storage.store import Store
 from experiments.conclusions import Conclusion, conclude
 
 

@@ -18,7 +18,8 @@ from absl import flags
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # for the landscape's small products
 
 from audit.errors import require  # noqa: E402
-from experiments import cli, stored, sweeping, sweeps  # noqa: E402
+from audit.storage import index  # noqa: E402
+from experiments import cli, sweeping, sweeps  # noqa: E402
 from experiments.sweeping import Work  # noqa: E402
 from experiments.sweeps import Sweep  # noqa: E402
 
@@ -42,7 +43,7 @@ def main() -> None:
         return
     names = ", ".join(sweep.name for sweep in chosen)
     works = _own(sweeping.works([cell for sweep in chosen for cell in sweep.cells], out, data))
-    held = stored.holdings(out)
+    held = index.holdings(out)
     missing = [work for work in works if not work.is_done(held)]
     if not missing:
         print(f"{names}: all {len(works)} cells are done\n./run.sh figures --out={out} draws them")
@@ -76,7 +77,7 @@ def _own(works: list[Work]) -> list[Work]:
 
 def _listed(chosen: list[Sweep], out: Path, data: sweeping.Data) -> str:
     """A row a sweep, in 80 columns."""
-    held = stored.holdings(out)
+    held = index.holdings(out)
     lines = [f"{'name':<10} {'cells':>5} {'done':>5} {'minutes':>8}  title", "-" * 80]
     for sweep in chosen:
         works = sweeping.works(sweep.cells, out, data)

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
-from audit import files
 from audit.errors import InputError
-from audit.store import Store
-from experiments import norm_cells, stored, sweeps
+from audit.storage import files, index
+from audit.storage.index import Holdings
+from audit.storage.store import Store
+from experiments import norm_cells, sweeps
 from experiments.settings import Setting
-from experiments.stored import Holdings
 from experiments.sweeps import Cell, Landscape, Norms
 from models.datasets import CIFAR10, HOUSING, Dataset
 
@@ -168,7 +168,7 @@ def do_all(every: list[Work], out: Path) -> Outcome:
 
 def _attempt(work: Work, out: Path, progress: Progress, outcome: Outcome) -> bool:
     """Whether a cell ended, which the outcome then says; otherwise another worker holds it."""
-    if work.is_done(stored.holdings(out)):
+    if work.is_done(index.holdings(out)):
         outcome.elsewhere.append(work.name)
         progress.end(work)
         return True
@@ -177,7 +177,7 @@ def _attempt(work: Work, out: Path, progress: Progress, outcome: Outcome) -> boo
         with store.claim() as mine:
             if not mine:
                 return False
-            if work.is_done(stored.holdings(out)):
+            if work.is_done(index.holdings(out)):
                 outcome.elsewhere.append(work.name)
             else:
                 work.do(store, progress.begin(work))

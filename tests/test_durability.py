@@ -10,9 +10,10 @@ import jax
 import numpy as np
 import pytest
 
-from audit import files, game
+from audit import game
 from audit.errors import InputError
 from audit.mechanism import ensemble
+from audit.storage import files
 from experiments import auditing, kill_loop
 from models.datasets import Dataset
 
@@ -204,7 +205,7 @@ import jax
 jax.config.update("jax_num_cpu_devices", int(sys.argv[1]))
 import numpy as np
 from audit import game
-from audit.checkpoints import Checkpoints
+from audit.storage.checkpoints import Checkpoints
 from experiments import auditing
 from models.datasets import Dataset
 

@@ -11,8 +11,11 @@ ROOT = Path(__file__).resolve().parents[1]
 DEVICE_LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax", "tensorflow")
 ROOMS = [  # (files, what none of them imports)
     ("audit/statistics", (*DEVICE_LIBRARIES, "audit.mechanism", "audit.adversaries", "audit.game")),
-    ("audit/mechanism", ("audit.adversaries", "audit.statistics", "audit.game", "audit.store", "absl")),
-    ("audit/adversaries", ("audit.statistics", "audit.game", "audit.store")),
+    (
+        "audit/mechanism",
+        ("audit.adversaries", "audit.statistics", "audit.game", "audit.storage.store", "absl"),
+    ),
+    ("audit/adversaries", ("audit.statistics", "audit.game", "audit.storage.store")),
     ("audit", ("absl", "matplotlib", "experiments", "models")),
     ("models", ("absl", "matplotlib", "experiments", "audit.statistics", "audit.adversaries", "audit.game")),
 ]

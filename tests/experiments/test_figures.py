@@ -11,26 +11,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from audit.scores import Scores
 from audit.statistics import estimate
-from audit.store import Store
-from experiments import (
-    comparison,
-    conclusions,
-    figure_kinds,
-    norm_cells,
-    points,
-    stored,
-    sweep_figures,
-    sweeps,
-)
+from audit.storage import index
+from audit.storage.scores import Scores
+from audit.storage.store import Store
+from experiments import comparison, conclusions, figure_kinds, norm_cells, points, sweep_figures, sweeps
 from experiments.figure_kinds import Levels
 from experiments.settings import Setting
 from experiments.sweeps import Cell, Sweep
 
 ROOT = Path(__file__).resolve().parents[2]
 LEVELS = Levels(1e-5, 0.95)
-NOWHERE = stored.Holdings(Path("nowhere"), {})
+NOWHERE = index.Holdings(Path("nowhere"), {})
 
 
 def worlds(runs, mu, seed):
@@ -159,7 +151,7 @@ def test_what_is_drawn_is_what_the_scores_prove(tmp_path):
         for seed in range(3)
     ]
     fill(tmp_path, cells)
-    audits = points.audits(stored.holdings(tmp_path), cells, *LEVELS)
+    audits = points.audits(index.holdings(tmp_path), cells, *LEVELS)
     sweep = Sweep("made_up", "Made up", "epsilon", "", tuple(cells))
     drawn = figure_kinds.draw(sweep, NOWHERE, audits, LEVELS)
     (axis,) = drawn.figures[0][1].axes
@@ -206,7 +198,7 @@ def test_a_torn_file_is_said_and_left_out(tmp_path, capsys):
     fill(tmp_path, cells)
     torn = next(tmp_path.glob("*/scores_*.npz"))
     torn.write_bytes(torn.read_bytes()[:-200])
-    audits = points.audits(stored.holdings(tmp_path), cells, *LEVELS)
+    audits = points.audits(index.holdings(tmp_path), cells, *LEVELS)
     assert len(audits) == 2
     assert f"{torn} is damaged" in capsys.readouterr().err
     (point,) = points.points(cells, audits)
@@ -216,7 +208,7 @@ def test_a_torn_file_is_said_and_left_out(tmp_path, capsys):
 def test_scores_that_prove_nothing_are_said_and_left_out(tmp_path, capsys):
     cell = Cell("", "gc_r", 1, Setting(), 40)
     fill(tmp_path, [cell], mu=np.nan)
-    assert not points.audits(stored.holdings(tmp_path), [cell], *LEVELS)
+    assert not points.audits(index.holdings(tmp_path), [cell], *LEVELS)
     assert "not finite" in capsys.readouterr().err
 
 
@@ -224,7 +216,7 @@ def test_a_store_is_read_by_the_settings_alone(tmp_path):
     fill(tmp_path, [Cell("", "", 1, Setting(seed=5), 40)])
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "config.json").write_text("torn")
-    held = stored.holdings(tmp_path)
+    held = index.holdings(tmp_path)
     assert held.scores(dataclasses.asdict(Setting(seed=5)), 40) is not None
     assert held.scores(dataclasses.asdict(Setting(seed=5)), 41) is None
     assert held.scores(dataclasses.asdict(Setting(seed=6)), 40) is None
@@ -234,8 +226,8 @@ def test_a_store_is_read_by_the_settings_alone(tmp_path):
 def test_one_setting_on_two_data_sets_is_refused(tmp_path):
     for checksum in "01":
         Store(tmp_path, {**dataclasses.asdict(Setting()), "data_sha256": checksum})
-    with pytest.raises(stored.InputError, match="different data"):
-        stored.holdings(tmp_path).open(dataclasses.asdict(Setting()))
+    with pytest.raises(index.InputError, match="different data"):
+        index.holdings(tmp_path).open(dataclasses.asdict(Setting()))
 
 
 def test_the_table_holds_the_bounds_and_80_columns(found):

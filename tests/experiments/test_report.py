@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from audit.errors import InputError
-from audit.scores import Scores
-from audit.store import Store
+from audit.storage.scores import Scores
+from audit.storage.store import Store
 from experiments import drawing, page, reporting, subjects, sweeps
 from experiments.conclusions import conclude, keep
 from experiments.settings import Setting

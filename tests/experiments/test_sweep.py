@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from audit import files
 from audit.errors import InputError
-from audit.scores import Scores
-from audit.store import Store
-from experiments import norm_cells, stored, sweeping, sweeps
+from audit.storage import files, index
+from audit.storage.scores import Scores
+from audit.storage.store import Store
+from experiments import norm_cells, sweeping, sweeps
 from experiments.settings import Setting
 from models.datasets import HOUSING, Dataset
 
@@ -196,7 +196,7 @@ def test_that_all_is_done_is_known_without_jax_or_data(run, tmp_path):
     process = run("--name=figure_1c", "--scale=smoke", f"--out={tmp_path}", options=("-X", "importtime"))
     assert process.returncode == 0 and "all 6 cells are done" in process.stdout
     loaded = {line.rsplit("|")[-1].strip() for line in process.stderr.splitlines()}
-    assert "audit.store" in loaded and not loaded & {"jax", "matplotlib", "scipy"}
+    assert "audit.storage.store" in loaded and not loaded & {"jax", "matplotlib", "scipy"}
 
 
 def test_fewer_runs_other_data_or_no_conclusion_is_not_done(tmp_path):
@@ -204,7 +204,7 @@ def test_fewer_runs_other_data_or_no_conclusion_is_not_done(tmp_path):
     (work,) = sweeping.works([cell], tmp_path, sweeping.Data({}))
 
     def done():
-        return work.is_done(stored.holdings(tmp_path))
+        return work.is_done(index.holdings(tmp_path))
 
     assert not done()
     store = Store(tmp_path, {**asdict(cell.setting), "data_sha256": HOUSING.checksum})
@@ -222,7 +222,7 @@ def test_fewer_runs_other_data_or_no_conclusion_is_not_done(tmp_path):
     store.save(Scores(0, np.arange(40.0), np.arange(40) % 2 == 1))
     store.write_text("audit.json", '{"runs": 40}')
     (work,) = sweeping.works([cell], other, sweeping.Data({}))
-    assert not work.is_done(stored.holdings(other))
+    assert not work.is_done(index.holdings(other))
 
 
 def test_norms_are_kept_and_a_damaged_file_is_trained_again(tmp_path, capsys, monkeypatch):
@@ -239,7 +239,7 @@ def test_norms_are_kept_and_a_damaged_file_is_trained_again(tmp_path, capsys, mo
     for _ in range(2):
         np.testing.assert_array_equal(norm_cells.kept(store, setting, dataset, 4), norms)
     assert trained == [4]
-    held = stored.holdings(tmp_path)
+    held = index.holdings(tmp_path)
     np.testing.assert_array_equal(norm_cells.read(held, setting, 3), norms[:3])
     assert norm_cells.read(held, setting, 5) is None
     path = store.path / "norms.npz"

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from audit import claims
 from audit.errors import InputError
-from audit.store import Store
+from audit.storage import claims
+from audit.storage.store import Store
 
 ROOT = Path(__file__).resolve().parents[1]
 HOLD = """

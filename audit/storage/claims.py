@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from audit import files
+from audit.storage import files
 
 STALE_SECONDS = 60.0
 _BEATS = 6  # renewals in the time after which a claim is stale

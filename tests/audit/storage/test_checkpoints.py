@@ -10,9 +10,10 @@ import numpy as np
 import optax
 import pytest
 
-from audit import checkpoints, files, game
-from audit.checkpoints import Checkpoints
+from audit import game
 from audit.mechanism import dpsgd
+from audit.storage import checkpoints, files
+from audit.storage.checkpoints import Checkpoints
 
 STATES = dpsgd.State(jnp.arange(6.0).reshape(3, 2), (jnp.ones(3), {"a": jnp.arange(3)}), jnp.arange(3))
 

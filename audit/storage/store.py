@@ -8,8 +8,8 @@ scores are kept, so that new statistics need no new training.
     <root>/<hash>/config.json                  the setting, in plain text
     <root>/<hash>/scores_<first>_<stop>.npz    scores, presence, and their SHA-256
     <root>/<hash>/audit.json, audit.png        what the last audit concluded
-    <root>/<hash>/claim_<n>                    who trains it (`audit.claims`)
-    <root>/<hash>/checkpoints/                 states of a chunk in progress (`audit.checkpoints`)
+    <root>/<hash>/claim_<n>                    who trains it (`audit.storage.claims`)
+    <root>/<hash>/checkpoints/                 states of a chunk in progress (`audit.storage.checkpoints`)
 """
 
 import contextlib
@@ -27,9 +27,9 @@ from typing import Any
 
 import numpy as np
 
-from audit import claims, files
 from audit.errors import InputError
-from audit.scores import Scores
+from audit.storage import claims, files
+from audit.storage.scores import Scores
 
 _HASH_LENGTH = 16
 _CHUNK = re.compile(r"scores_(\d+)_(\d+)\.npz")

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from audit.errors import InputError, require
-from audit.scores import Scores
-from audit.store import Store
+from audit.storage.scores import Scores
+from audit.storage.store import Store
 
 _DATA = "data_sha256"  # what a config says beside its setting
 

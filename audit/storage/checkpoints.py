@@ -24,7 +24,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from audit import files
+from audit.storage import files
 
 _DONE = re.compile(r"(.+)_(\d+)")
 _LEAST_TRAINING = 49  # training takes at least so many times as long as its checkpoints: 2%

@@ -6,10 +6,10 @@ import os
 import numpy as np
 import pytest
 
-from audit import files
 from audit.errors import InputError
 from audit.game import Scores
-from audit.store import Store
+from audit.storage import files
+from audit.storage.store import Store
 
 SETTING = {"adversary": "gc_r", "steps": 250, "learning_rate": 0.1}
 
