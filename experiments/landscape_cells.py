@@ -14,16 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.errors import InputError, require
-from audit.statistics import conversions, densities, estimate, iterates
+from audit.landscape import law
+from audit.statistics import conversions, densities, estimate
 from audit.storage.scores import Scores
 from audit.storage.store import Store
 from experiments import cli
 
 Array = NDArray[np.float64]
 ADVERSARIES = {
-    "half": iterates.half,
-    "best_constant": iterates.best_constant,
-    "optimal": iterates.optimal,
+    "half": law.half,
+    "best_constant": law.best_constant,
+    "optimal": law.optimal,
 }
 RESULT = "result.json"
 _SEARCH = 49  # thresholds of Algorithm 6
@@ -107,23 +108,23 @@ def exact_everywhere(
 def exact_at(out: Path, cell: Cell, threshold: float) -> Exact:
     """The same for a constant threshold, in units of C."""
     setting = exact_at_setting(cell, threshold)
-    constant = iterates.constant(_process(cell), threshold)
-    return _kept(out, setting, Exact, lambda: _solve(cell, iterates.Adversary(constant, np.nan)))
+    constant = law.constant(_process(cell), threshold)
+    return _kept(out, setting, Exact, lambda: _solve(cell, law.Adversary(constant, np.nan)))
 
 
-def _process(cell: Cell) -> iterates.Process:
+def _process(cell: Cell) -> law.Process:
     """The cell's process."""
-    return iterates.Process(cell.noise_multiplier, cell.batch_size, cell.steps)
+    return law.Process(cell.noise_multiplier, cell.batch_size, cell.steps)
 
 
-def _solve(cell: Cell, adversary: iterates.Adversary) -> Exact:
+def _solve(cell: Cell, adversary: law.Adversary) -> Exact:
     """Exact epsilon and the Gaussian conversion's claim, step by step.
 
     The claim takes the mu of the threshold that the landscape itself splits at, the last one at T.
     """
     process = _process(cell)
-    upper = iterates.upper_bound(process, cell.delta)
-    pairs = iterates.laws(process, adversary.thresholds)
+    upper = law.upper_bound(process, cell.delta)
+    pairs = law.laws(process, adversary.thresholds)
     tests = [*adversary.thresholds, adversary.thresholds[-1] if process.steps > 1 else 0.5]
     mus = [float(densities.mu_at(pair, test)) for pair, test in zip(pairs, tests, strict=True)]
     return Exact(
@@ -200,14 +201,14 @@ def _simulate(cells: list[Cell], thresholds: list[float], runs: int, seed: int) 
     import jax.numpy as jnp
 
     from audit import game
-    from audit.adversaries import landscape
+    from audit.landscape import simulate
 
     names = [f"landscape {cell.noise_multiplier} {cell.batch_size}" for cell in cells]
     keys = jnp.stack([game.root(seed, f"{zlib.crc32(name.encode())}") for name in names])
     constant = jnp.tile(jnp.array(thresholds, jnp.float32)[:, None], (1, cells[0].steps - 1))
     sigmas = jnp.array([cell.noise_multiplier for cell in cells], jnp.float32)
     sizes = jnp.array([cell.batch_size for cell in cells], jnp.float32)
-    run = landscape.compile_cells(runs)
+    run = simulate.compile_cells(runs)
     return np.asarray(run(keys, sigmas, sizes, constant), np.float64)
 
 
@@ -250,6 +251,6 @@ def _read(store: Store, kind: type) -> Any:
 
 def validate(cell: Cell, runs: int) -> None:
     """Raises InputError for a cell out of range."""
-    iterates.validate(_process(cell))
+    law.validate(_process(cell))
     conversions.require_delta(cell.delta)
     require(runs >= 4, f"--runs={runs}: give at least 4")

@@ -9,7 +9,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from audit.statistics import conversions, densities, iterates
+from audit.landscape import law
+from audit.statistics import conversions, densities
 from experiments import landscape_cells
 from experiments.drawing import BOUND, IN, OUT, STYLE, UPPER
 from experiments.landscape_cells import Cell, Exact, Simulated
@@ -158,8 +159,8 @@ def _trade_offs(cells: list[Cell], sigma: float) -> Figure:
     )
     grid = np.linspace(0, 1, 401)
     for axis, cell in zip(axes[0], chosen, strict=True):
-        process = iterates.Process(cell.noise_multiplier, cell.batch_size, cell.steps)
-        pair = iterates.last_law(process, iterates.constant(process, 0.5))
+        process = law.Process(cell.noise_multiplier, cell.batch_size, cell.steps)
+        pair = law.last_law(process, law.constant(process, 0.5))
         rates = densities.trade_off_curve(pair)
         mu = float(densities.mu_at(pair, 0.5))
         axis.plot(rates.false_positive, rates.false_negative, color=OUT, label="exact")

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from audit.errors import require
-from audit.statistics import conversions, exact_test, intervals, thresholds
+from audit.statistics import conversions, exact, intervals, thresholds
 
 Array = NDArray[np.float64]
 Worlds = tuple[Array, Array]
@@ -96,7 +96,7 @@ def certified(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confide
     """A threshold from a pilot, mu from one exact test of both counts (see `exact_test`)."""
     _require_levels(delta, confidence)
     s_in, s_out = check_scores(scores_in, scores_out)
-    mu, counts, threshold = _tested(s_in, s_out, exact_test.GAUSSIAN, confidence)
+    mu, counts, threshold = _tested(s_in, s_out, exact.GAUSSIAN, confidence)
     return _gaussian("certified", GAUSSIAN_CURVE, mu, counts, threshold, delta, confidence)
 
 
@@ -108,7 +108,7 @@ def assumption_free(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, c
     """
     _require_levels(delta, confidence)
     s_in, s_out = check_scores(scores_in, scores_out)
-    epsilon, counts, threshold = _tested(s_in, s_out, exact_test.approximate_dp(delta), confidence)
+    epsilon, counts, threshold = _tested(s_in, s_out, exact.approximate_dp(delta), confidence)
     return Bound("assumption_free", NOTHING, epsilon, None, delta, confidence, threshold, *counts)
 
 
@@ -168,31 +168,31 @@ def _split(scores_in: Array, scores_out: Array, share: float) -> tuple[Worlds, W
     return (chosen[0], chosen[1]), (counted[0], counted[1])
 
 
-def _count(scores_in: Array, scores_out: Array, threshold: float) -> exact_test.Counts:
+def _count(scores_in: Array, scores_out: Array, threshold: float) -> exact.Counts:
     """The errors of one threshold."""
     errors = thresholds.count_errors(scores_in, scores_out, np.array([threshold]))
-    return exact_test.Counts(
+    return exact.Counts(
         int(errors.false_positives[0]), int(errors.false_negatives[0]), len(scores_in), len(scores_out)
     )
 
 
 def _tested(
-    scores_in: Array, scores_out: Array, family: exact_test.Family, confidence: float
-) -> tuple[float, exact_test.Counts, float]:
+    scores_in: Array, scores_out: Array, family: exact.Family, confidence: float
+) -> tuple[float, exact.Counts, float]:
     """The exact test's bound, its counts and its threshold."""
     (pilot_in, pilot_out), (rest_in, rest_out) = _split(scores_in, scores_out, _PILOT_SHARE)
     threshold = thresholds.choose_on_pilot(
         pilot_in, pilot_out, len(rest_in), len(rest_out), family.parameter, (1 - confidence) / 2
     )
     counts = _count(rest_in, rest_out, threshold)
-    return exact_test.lower_bound(family, counts, 1 - confidence), counts, threshold
+    return exact.lower_bound(family, counts, 1 - confidence), counts, threshold
 
 
 def _gaussian(
     method: str,
     assumes: str,
     mu: float,
-    counts: exact_test.Counts,
+    counts: exact.Counts,
     threshold: float,
     delta: float,
     confidence: float,

@@ -2,7 +2,7 @@
 
 Hidden-state paper, Section 6 and Appendix F, with the sign that pushes the two worlds apart (papers'
 README, slip 5). It controls the whole process, so it is no `Adversary` that is inserted into training:
-it is a process of its own, one parameter wide, whose exact law is in `audit.statistics.iterates`.
+it is a process of its own, one parameter wide, whose exact law is in `audit.landscape.law`.
 Lengths are in units of C; the score is theta_t.
 """
 

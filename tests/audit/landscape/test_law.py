@@ -6,8 +6,9 @@ import pytest
 from scipy import special
 
 from audit.errors import InputError
-from audit.statistics import conversions, densities, iterates
-from audit.statistics.iterates import Process
+from audit.landscape import law
+from audit.landscape.law import Process
+from audit.statistics import conversions, densities
 
 DELTA = 1e-5
 SIZES = (1, 2, 4, 8, 16)
@@ -33,20 +34,20 @@ def normal(x, deviation):
 )
 def test_rates_at_sigma_4_and_25_steps(size, gaussian, half, best, optimal):
     process = Process(4.0, size, 25)
-    upper = iterates.upper_bound(process, DELTA)
-    at_half = iterates.half(process, DELTA)
-    mu = float(densities.mu_at(iterates.last_law(process, at_half.thresholds), 0.5))
+    upper = law.upper_bound(process, DELTA)
+    at_half = law.half(process, DELTA)
+    mu = float(densities.mu_at(law.last_law(process, at_half.thresholds), 0.5))
     assert conversions.epsilon_from_mu(mu, DELTA) / upper == pytest.approx(gaussian, abs=0.02)
     assert at_half.epsilon / upper == pytest.approx(half, abs=0.02)
-    assert iterates.best_constant(process, DELTA).epsilon / upper == pytest.approx(best, abs=0.02)
-    assert iterates.optimal(process, DELTA).epsilon / upper == pytest.approx(optimal, abs=0.005)
+    assert law.best_constant(process, DELTA).epsilon / upper == pytest.approx(best, abs=0.02)
+    assert law.optimal(process, DELTA).epsilon / upper == pytest.approx(optimal, abs=0.005)
 
 
 @pytest.mark.parametrize(("sigma", "size"), CELLS)
 def test_a_grid_twice_as_fine_moves_epsilon_by_less_than_a_thousandth(sigma, size):
     process = Process(sigma, size, 25)
-    thresholds = iterates.constant(process, 0.5)
-    pairs = [iterates.last_law(process, thresholds, per_deviation) for per_deviation in (8, 16)]
+    thresholds = law.constant(process, 0.5)
+    pairs = [law.last_law(process, thresholds, per_deviation) for per_deviation in (8, 16)]
     assert len(pairs[1].points) > 1.9 * len(pairs[0].points)
     coarse, fine = (densities.epsilon_at(pair, DELTA) for pair in pairs)
     assert coarse == pytest.approx(fine, rel=1e-3)
@@ -56,11 +57,11 @@ def test_a_grid_twice_as_fine_moves_epsilon_by_less_than_a_thousandth(sigma, siz
 @pytest.mark.parametrize(("sigma", "size", "delta"), [(0.3, 1, 1e-9), (1.0, 4, 1e-7), (100.0, 7, 1e-5)])
 def test_searched_adversaries_on_a_grid_twice_as_fine(monkeypatch, sigma, size, delta):
     process = Process(sigma, size, 12)
-    coarse = [iterates.best_constant(process, delta), iterates.optimal(process, delta)]
+    coarse = [law.best_constant(process, delta), law.optimal(process, delta)]
     monkeypatch.setattr(iterates, "_PER_DEVIATION", 16)
     monkeypatch.setattr(iterates, "_PER_SIGMA", 64)
-    iterates._stepper.cache_clear()
-    fine = [iterates.best_constant(process, delta), iterates.optimal(process, delta)]
+    law._stepper.cache_clear()
+    fine = [law.best_constant(process, delta), law.optimal(process, delta)]
     for one, two in zip(coarse, fine, strict=True):
         assert one.epsilon == pytest.approx(two.epsilon, rel=1e-3)
 
@@ -69,7 +70,7 @@ def test_searched_adversaries_on_a_grid_twice_as_fine(monkeypatch, sigma, size, 
 @pytest.mark.parametrize(("sigma", "size"), [(1.0, 1), (4.0, 2), (0.5, 2)])
 def test_a_constant_gradient_decays_as_example_1_says(sigma, size, steps):
     process = Process(sigma, size, steps)
-    pair = iterates.last_law(process, np.full(steps - 1, -np.inf))
+    pair = law.last_law(process, np.full(steps - 1, -np.inf))
     mu = 1 / np.sqrt(sigma**2 * (1 + (steps - 1) / size**2))  # O(1 / sqrt(T))
     expected = conversions.epsilon_from_mu(mu, DELTA)
     assert densities.epsilon_at(pair, DELTA) == pytest.approx(expected, rel=1e-3)
@@ -79,10 +80,10 @@ def test_a_constant_gradient_decays_as_example_1_says(sigma, size, steps):
 @pytest.mark.parametrize("threshold", [0.5, 2.0])
 def test_the_closed_form_agrees_with_the_quadrature(monkeypatch, sigma, size, threshold):
     process = Process(sigma, size, 6)
-    thresholds = iterates.constant(process, threshold)
-    closed = iterates.last_law(process, thresholds)
+    thresholds = law.constant(process, threshold)
+    closed = law.last_law(process, thresholds)
     monkeypatch.setattr(iterates, "_SEPARATED", np.inf)
-    quadrature = iterates.last_law(process, thresholds)
+    quadrature = law.last_law(process, thresholds)
     assert len(closed.points) != len(quadrature.points)
     for delta in (1e-2, 1e-5, 1e-9):
         expected = densities.epsilon_at(quadrature, delta)
@@ -108,17 +109,17 @@ def grid_of(process, count=800):
 @pytest.mark.parametrize("process", [Process(1.0, 1, 4), Process(3.0, 2, 6), Process(0.6, 1, 3)])
 def test_an_independent_computation_agrees(process):
     points = grid_of(process, 3000)
-    found = iterates.optimal(process, 1e-4)
+    found = law.optimal(process, 1e-4)
     moves = [np.where(points > h, 1.0, -1.0) for h in found.thresholds]
     assert slow_delta(process, found.epsilon, moves, points) == pytest.approx(1e-4, rel=0.03)
-    half = iterates.half(process, 1e-4)
+    half = law.half(process, 1e-4)
     moves = [np.where(points > 0.5, 1.0, -1.0)] * (process.steps - 1)
     assert slow_delta(process, half.epsilon, moves, points) == pytest.approx(1e-4, rel=0.03)
 
 
 @pytest.mark.parametrize("process", [Process(1.0, 1, 4), Process(3.0, 2, 5)])
 def test_no_random_landscape_beats_the_optimal_one(process):
-    found, points = iterates.optimal(process, 1e-3), grid_of(process)
+    found, points = law.optimal(process, 1e-3), grid_of(process)
     best = [np.where(points > h, 1.0, -1.0) for h in found.thresholds]
     limit = slow_delta(process, found.epsilon, best, points)
     rng = np.random.default_rng(0)
@@ -138,7 +139,7 @@ def test_gradient_ascent_over_landscapes_ends_at_the_optimal_one(process):
     import jax
     import jax.numpy as jnp
 
-    found, points = iterates.optimal(process, 1e-3), grid_of(process, 300)
+    found, points = law.optimal(process, 1e-3), grid_of(process, 300)
     spacing = points[1] - points[0]
     starts = jnp.stack([normal(points - m, process.noise_multiplier) for m in (0, 1)], 1)
 
@@ -165,16 +166,16 @@ def test_gradient_ascent_over_landscapes_ends_at_the_optimal_one(process):
 @pytest.mark.parametrize("process", [Process(2.0, 1, 10), Process(4.0, 2, 25), Process(8.0, 16, 25)])
 def test_adversaries_are_ordered_and_below_the_upper_bound(process):
     half, best, optimal = (
-        find(process, DELTA).epsilon for find in (iterates.half, iterates.best_constant, iterates.optimal)
+        find(process, DELTA).epsilon for find in (law.half, law.best_constant, law.optimal)
     )
-    upper = iterates.upper_bound(process, DELTA)
+    upper = law.upper_bound(process, DELTA)
     assert half <= best * (1 + 1e-6) and best <= optimal * (1 + 1e-4) and optimal <= upper * (1 + 1e-6)
 
 
 def test_optimal_thresholds_are_where_the_likelihood_ratio_crosses():
     process = Process(2.0, 2, 8)
-    found = iterates.optimal(process, DELTA)
-    for pair, threshold in zip(iterates.laws(process, found.thresholds), found.thresholds, strict=False):
+    found = law.optimal(process, DELTA)
+    for pair, threshold in zip(law.laws(process, found.thresholds), found.thresholds, strict=False):
         ratio = np.log(pair.q[pair.p > 1e-290]) - np.log(pair.p[pair.p > 1e-290])
         assert np.all(np.diff(ratio) > -1e-6)
         at = np.interp(threshold, pair.points[pair.p > 1e-290], ratio)
@@ -183,7 +184,7 @@ def test_optimal_thresholds_are_where_the_likelihood_ratio_crosses():
 
 def test_the_gaussian_conversion_claims_more_than_is_lost():
     process = Process(4.0, 1, 25)
-    law = iterates.last_law(process, iterates.constant(process, 0.5))
+    law = law.last_law(process, law.constant(process, 0.5))
     claimed = conversions.epsilon_from_mu(float(densities.mu_at(law, 0.5)), DELTA)
     assert claimed > 1.9 * densities.epsilon_at(law, DELTA)
 
@@ -200,7 +201,7 @@ def test_the_gaussian_conversion_claims_more_than_is_lost():
 )
 def test_out_of_range_is_refused(process, word):
     with pytest.raises(InputError, match=word):
-        iterates.half(process, DELTA)
+        law.half(process, DELTA)
 
 
 @pytest.mark.parametrize(
@@ -209,16 +210,16 @@ def test_out_of_range_is_refused(process, word):
 )
 @pytest.mark.parametrize("delta", [1e-5, 1e-9])
 def test_extremes_work(process, delta):
-    upper = iterates.upper_bound(process, delta)
-    optimal = iterates.optimal(process, delta).epsilon
-    assert 0 < iterates.half(process, delta).epsilon <= upper * (1 + 1e-6)
+    upper = law.upper_bound(process, delta)
+    optimal = law.optimal(process, delta).epsilon
+    assert 0 < law.half(process, delta).epsilon <= upper * (1 + 1e-6)
     assert 0 < optimal <= upper * (1 + 1e-6)
 
 
 @pytest.mark.slow
 def test_a_thousand_steps_work():
-    half = iterates.half(Process(2.0, 8, 1000), DELTA).epsilon
-    assert 0 < half < iterates.half(Process(2.0, 8, 100), DELTA).epsilon
+    half = law.half(Process(2.0, 8, 1000), DELTA).epsilon
+    assert 0 < half < law.half(Process(2.0, 8, 100), DELTA).epsilon
 
 
 @pytest.fixture(scope="module")
@@ -227,18 +228,18 @@ def simulated():
     import jax
     import jax.numpy as jnp
 
-    from audit.adversaries import landscape
+    from audit.landscape import simulate
 
     keys = jax.random.split(jax.random.key(0), len(CELLS))
     sigmas, sizes = (jnp.array(column, jnp.float32) for column in zip(*CELLS, strict=True))
-    run = landscape.compile_cells(5000)
+    run = simulate.compile_cells(5000)
     return np.asarray(run(keys, sigmas, sizes, jnp.full((len(CELLS), 24), 0.5)))
 
 
 @pytest.mark.parametrize("index", range(len(CELLS)))
 def test_the_simulation_agrees_within_its_sampling_error(simulated, index):
     process = Process(*CELLS[index], 25)
-    laws = iterates.laws(process, iterates.constant(process, 0.5))
+    laws = law.laws(process, law.constant(process, 0.5))
     for step in (1, 2, 5, 25):
         theta = simulated[index, step - 1]
         thresholds = np.quantile(theta, [0.1, 0.5, 0.9])
@@ -252,7 +253,7 @@ def test_the_simulation_agrees_within_its_sampling_error(simulated, index):
 
 def test_a_wrong_sigma_is_seen_in_the_simulation(simulated):
     process = Process(4.4, 1, 25)  # cell (4, 1) with sigma a tenth too large
-    law = iterates.laws(process, iterates.constant(process, 0.5))[0]
+    law = law.laws(process, law.constant(process, 0.5))[0]
     theta = simulated[CELLS.index((4.0, 1)), 0][::2]
     rates = densities.error_rates(law, np.array([4.0])).false_positive
     seen = (theta > 4.0).mean()

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from scipy import optimize, special, stats
 
-from audit.statistics import exact_test
-from audit.statistics.exact_test import Counts, lower_bound
+from audit.statistics import exact
+from audit.statistics.exact import Counts, lower_bound
 
 ERROR = 0.05
 DELTA = 0.01
-FAMILIES = {"gaussian": exact_test.GAUSSIAN, "approximate_dp": exact_test.approximate_dp(DELTA)}
+FAMILIES = {"gaussian": exact.GAUSSIAN, "approximate_dp": exact.approximate_dp(DELTA)}
 SIZES = [(5, 5), (12, 5), (5, 30), (12, 12), (30, 12), (30, 30)]  # (n_in, n_out)
 TRUTHS = np.concatenate([[0.0, 1e-3], np.linspace(0.05, 4, 60)])
 RATES = np.concatenate(
@@ -59,14 +59,14 @@ def slow_bound(family, counts, error, points=1500):
     x, y = np.meshgrid(np.arange(n_out + 1), np.arange(n_in + 1), indexing="ij")
     order = family.parameter((x + 0.5) / (n_out + 1), (y + 0.5) / (n_in + 1))
     extreme = order >= order[fp, fn] - 1e-9
-    limits = stats.binomtest(fp, n_out).proportion_ci(1 - exact_test.GAMMA * error)
+    limits = stats.binomtest(fp, n_out).proportion_ci(1 - exact.GAMMA * error)
     a = np.linspace(limits.low, limits.high, points)
     of_x = stats.binom.pmf(np.arange(n_out + 1), n_out, a[:, None])
 
     def excess(t):
         of_y = stats.binom.pmf(np.arange(n_in + 1), n_in, family.trade_off(t, a)[:, None])
         p = np.einsum("ax,xy,ay->a", of_x, extreme, of_y).max()
-        return p + exact_test.GAMMA * error - error
+        return p + exact.GAMMA * error - error
 
     return optimize.brentq(excess, 0, 30) if excess(0) < 0 else 0.0
 
@@ -98,7 +98,7 @@ def test_the_level_is_used(name):
 
 def optimistic_corner(monkeypatch):
     """Each cell's far corner (a_(i+1), f(a_i)), and so few points that the proof must do the work."""
-    honest = exact_test._log_largest
+    honest = exact._log_largest
 
     def largest(rates_out, rates_in, boundary, counts):
         if len(rates_out) <= 5:  # the search
@@ -122,13 +122,13 @@ def no_nuisance(monkeypatch):
 
 def strictly_more_extreme(monkeypatch):
     """What was seen does not count as extreme."""
-    honest = exact_test._extreme_set
+    honest = exact._extreme_set
     monkeypatch.setattr(exact_test, "_extreme_set", lambda *args: np.maximum(honest(*args) - 1, 0))
 
 
 def lost_probability(monkeypatch):
     """Sums that leave out a third of the probability and do not add it back."""
-    honest = exact_test._log_largest
+    honest = exact._log_largest
     monkeypatch.setattr(exact_test, "_log_largest", lambda *args: honest(*args) + np.log(2 / 3))
 
 
@@ -171,7 +171,7 @@ def test_the_largest_probability_is_scipys_and_what_is_left_out_is_added(n_in, n
     of_x = stats.binom.pmf(np.arange(n_out + 1), n_out, a[:, None])
     exact = np.sum(of_x * stats.binom.cdf(boundary, n_in, b[:, None]), axis=1)
     for rows in (slice(0, 3), slice(2, 4), slice(1, 6)):
-        ours = np.exp(exact_test._log_largest(a[rows], b[rows], boundary, Counts(0, 0, n_in, n_out)))
+        ours = np.exp(exact._log_largest(a[rows], b[rows], boundary, Counts(0, 0, n_in, n_out)))
         assert -1e-11 <= ours - exact[rows].max() <= 2e-8
 
 
@@ -180,7 +180,7 @@ def test_the_largest_probability_is_scipys_and_what_is_left_out_is_added(n_in, n
 def test_close_to_normal_theory_at_expected_counts(mu, n_in, n_out):
     rate = special.ndtr(-mu / 2)
     counts = Counts(round(n_out * rate), round(n_in * rate), n_in, n_out)
-    bound = lower_bound(exact_test.GAUSSIAN, counts, ERROR)
+    bound = lower_bound(exact.GAUSSIAN, counts, ERROR)
     assert bound == pytest.approx(normal_theory(counts, ERROR), rel=0.03)
     assert 0.9 * mu - 0.06 < bound < mu
 
@@ -188,9 +188,9 @@ def test_close_to_normal_theory_at_expected_counts(mu, n_in, n_out):
 def test_perfect_separation_proves_log_of_two_thirds_n():
     """No error in n + n scores has probability exp(-2 n e^-epsilon) where both rates are e^-epsilon."""
     for n in (200, 2375):
-        bound = lower_bound(exact_test.approximate_dp(1e-5), Counts(0, 0, n, n), ERROR)
+        bound = lower_bound(exact.approximate_dp(1e-5), Counts(0, 0, n, n), ERROR)
         assert np.log(2 * n / 3) - 0.05 < bound <= np.log(2 * n / -np.log(ERROR))
-        mu = lower_bound(exact_test.GAUSSIAN, Counts(0, 0, n, n), ERROR)
+        mu = lower_bound(exact.GAUSSIAN, Counts(0, 0, n, n), ERROR)
         assert mu == pytest.approx(-2 * special.ndtri(1 - ERROR ** (1 / 2 / n)), rel=0.01)
 
 
@@ -213,7 +213,7 @@ def test_more_false_negatives_never_raise_it(name, n_in, n_out):
 def test_more_false_positives_hardly_ever_raise_it():
     """The nuisance's interval moves with them, so they may: little, at many scores and Gaussian curves."""
     counts = [Counts(x, 400, 2375, 2375) for x in range(0, 1200, 60)]
-    bounds = np.array([lower_bound(exact_test.GAUSSIAN, c, ERROR) for c in counts])
+    bounds = np.array([lower_bound(exact.GAUSSIAN, c, ERROR) for c in counts])
     assert np.all(np.diff(bounds) <= 1e-3) and bounds[0] > 2 > bounds[-1]
 
 
@@ -234,5 +234,5 @@ def test_corner_counts_give_a_finite_bound(name, n_in, n_out):
 
 
 def test_guessing_the_wrong_way_round_proves_nothing():
-    assert lower_bound(exact_test.GAUSSIAN, Counts(290, 290, 300, 300), ERROR) == 0.0
-    assert lower_bound(exact_test.approximate_dp(1e-5), Counts(300, 300, 300, 300), ERROR) == 0.0
+    assert lower_bound(exact.GAUSSIAN, Counts(290, 290, 300, 300), ERROR) == 0.0
+    assert lower_bound(exact.approximate_dp(1e-5), Counts(300, 300, 300, 300), ERROR) == 0.0
