@@ -26,7 +26,8 @@ from audit import game, processes
 from audit.adversaries import biased, flipped, sphere
 from audit.adversaries.base import Adversary
 from audit.errors import require
-from audit.mechanism import clipping, dpsgd, ensemble, precision, unfolding
+from audit.mechanism import dpsgd, ensemble, precision
+from audit.mechanism.clipping.base import base, layerwise
 from audit.storage.checkpoints import Checkpoints
 from audit.storage.store import Store
 from experiments.settings import Setting
@@ -80,12 +81,12 @@ OPTIMIZERS: dict[str, Callable[[Array], optax.GradientTransformation]] = {
     "momentum": lambda rate: optax.sgd(rate, momentum=0.9),
     "adam": optax.adam,
 }
-CLIPPING: dict[str, Callable[[Model], clipping.ClippedSum]] = {
-    "book_keeping": lambda m: clipping.book_keeping(m.module, m.unravel, m.criterion),
-    "unfolded": lambda m: unfolding.unfolded_book_keeping(
-        m.module, m.unravel, m.criterion, unfolding.block_bytes()
+CLIPPING: dict[str, Callable[[Model], base.ClippedSum]] = {
+    "book_keeping": lambda m: base.book_keeping(m.module, m.unravel, m.criterion),
+    "unfolded": lambda m: layerwise.unfolded_book_keeping(
+        m.module, m.unravel, m.criterion, layerwise.block_bytes()
     ),
-    "per_example": lambda m: clipping.per_example(m.loss),
+    "per_example": lambda m: base.per_example(m.loss),
 }
 
 

@@ -22,7 +22,7 @@ from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
 from audit.errors import InputError, require
-from audit.mechanism import clipping
+from audit.mechanism.clipping.base import base
 from audit.statistics import conversions
 from audit.storage.store import Store
 from experiments import auditing, conclusions, reporting, subjects, tables
@@ -180,7 +180,7 @@ def _with_strategy(setting: Setting, named: bool, model: Model, dataset: Dataset
     return dataclasses.replace(setting, clipping=_fastest(model, batch))
 
 
-def _fastest(model: Model, batch: clipping.Batch) -> str:
+def _fastest(model: Model, batch: base.Batch) -> str:
     """The first strategy that takes the model."""
     reason = ""
     for name in _STRATEGIES[:-1]:
@@ -191,12 +191,12 @@ def _fastest(model: Model, batch: clipping.Batch) -> str:
     return _STRATEGIES[-1]
 
 
-def _unfit(name: str, model: Model, batch: clipping.Batch) -> str:
+def _unfit(name: str, model: Model, batch: base.Batch) -> str:
     """Why a strategy's sum is not that of per-example gradients on a few examples; empty where it is."""
     if name == "book_keeping" and batch[0].ndim != 2:
         return "book_keeping takes flat features"
     theta, norm = model.init(jax.random.key(0)), jnp.float32(1)
-    wanted = jax.jit(clipping.per_example(model.loss))(theta, batch, norm)
+    wanted = jax.jit(base.per_example(model.loss))(theta, batch, norm)
     try:
         found = jax.jit(auditing.CLIPPING[name](model))(theta, batch, norm)
     except (TypeError, ValueError, FlaxError) as error:

@@ -11,12 +11,12 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from audit.mechanism.clipping.base.base import separate
 from jax import Array
 from numpy.typing import NDArray
 
 from audit import game
 from audit.mechanism import dpsgd, ensemble
-from audit.mechanism.clipping import separate
 from experiments import auditing
 from experiments.throughput_workers import GEMM_SIZE, About, Engine, Layout, Problem, fastest
 from models.base import Model

@@ -47,9 +47,10 @@ def model():
 @pytest.fixture(scope="session")
 def mechanism(model):
     """DP-SGD on it."""
-    from audit.mechanism import clipping, dpsgd
+    from audit.mechanism import dpsgd
+    from audit.mechanism.clipping.base import base
 
-    return dpsgd.Mechanism(clipping.book_keeping(model.module, model.unravel, model.criterion))
+    return dpsgd.Mechanism(base.book_keeping(model.module, model.unravel, model.criterion))
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,8 @@ import pytest
 
 from audit import game
 from audit.adversaries.biased import random_biased_dimension
-from audit.mechanism import clipping, dpsgd
+from audit.mechanism import dpsgd
+from audit.mechanism.clipping.base import base
 from models.convnet import ConvNet, convnet
 
 
@@ -30,7 +31,7 @@ def game_of(sigma, steps, seed):
     model = convnet()
     data = jnp.asarray(images(64)), jnp.asarray(np.random.default_rng(1).integers(0, 10, 64), jnp.int32)
     return game.Game(
-        dpsgd.Mechanism(clipping.per_example(model.loss)),
+        dpsgd.Mechanism(base.per_example(model.loss)),
         random_biased_dimension(),
         model.init,
         data,

@@ -7,10 +7,10 @@ import numpy as np
 import optax
 import pytest
 
-from audit.mechanism import clipping
+from audit.mechanism.clipping.base import base
 from models.base import flat_model
 
-CLIP = jax.jit(clipping.clip)
+CLIP = jax.jit(base.clip)
 NORMS = (1e-6, 0.05, 1.0, np.inf)
 cross_entropy = optax.softmax_cross_entropy_with_integer_labels
 
@@ -108,8 +108,8 @@ def _model(module):
 
 def _both(model):
     return {
-        "per_example": clipping.per_example(model.loss),
-        "book_keeping": clipping.book_keeping(model.module, model.unravel, model.criterion),
+        "per_example": base.per_example(model.loss),
+        "book_keeping": base.book_keeping(model.module, model.unravel, model.criterion),
     }
 
 
@@ -242,4 +242,4 @@ def test_clip(size, length, norm):
 @pytest.mark.parametrize("norm", [1e-18, 1e20])
 def test_clip_keeps_vectors_of_norm_c_at_the_ends_of_float32(norm):
     vector = jnp.zeros(3).at[1].set(norm)
-    np.testing.assert_allclose(clipping.clip(vector, jnp.float32(norm)), vector, rtol=1e-5)
+    np.testing.assert_allclose(base.clip(vector, jnp.float32(norm)), vector, rtol=1e-5)

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from audit.mechanism import clipping, precision, unfolding
+from audit.mechanism import precision
+from audit.mechanism.clipping.base import base, layerwise
 
 FORMATS = [precision.TF32, precision.BF16]
 
@@ -86,11 +87,11 @@ def test_products_inside_are_found(matrices, function):
 @pytest.mark.parametrize("strategy", ["book_keeping", "unfolded", "per_example"])
 def test_clipped_sums_of_many_models(model, data, strategy):
     make = {
-        "book_keeping": lambda: clipping.book_keeping(model.module, model.unravel, model.criterion),
-        "unfolded": lambda: unfolding.unfolded_book_keeping(
-            model.module, model.unravel, model.criterion, unfolding.block_bytes()
+        "book_keeping": lambda: base.book_keeping(model.module, model.unravel, model.criterion),
+        "unfolded": lambda: layerwise.unfolded_book_keeping(
+            model.module, model.unravel, model.criterion, layerwise.block_bytes()
         ),
-        "per_example": lambda: clipping.per_example(model.loss),
+        "per_example": lambda: base.per_example(model.loss),
     }[strategy]()
     thetas = jax.vmap(model.init)(jax.random.split(jax.random.key(0), 3))
     exact = jax.jit(jax.vmap(make, (0, None, None)))(thetas, data, 1.0)

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import strategies
 
-from audit.mechanism import clipping, dpsgd, ensemble
+from audit.mechanism import dpsgd, ensemble
+from audit.mechanism.clipping.base import base
 
 HYPER = dpsgd.Hyperparameters(*map(jnp.float32, (0.3, 0.5, 2.0)))
 KEY = jax.random.key(7, impl="threefry2x32")
@@ -100,7 +101,7 @@ def test_a_small_machine_keeps_memory_free(monkeypatch):
 
 def test_bytes_of_a_run_grow_with_the_batch(data, model, mechanism):
     theta = jnp.zeros(model.n_parameters)
-    slow = mechanism._replace(clipped_sum=clipping.per_example(model.loss))
+    slow = mechanism._replace(clipped_sum=base.per_example(model.loss))
     for one in (mechanism, slow):
         sizes = [ensemble.bytes_per_run(one, theta, data, batch) for batch in (1, 10, 100, 200)]
         assert sizes == sorted(set(sizes))

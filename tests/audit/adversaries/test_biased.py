@@ -7,7 +7,8 @@ import pytest
 from scipy import stats
 
 from audit.adversaries import biased
-from audit.mechanism import clipping, dpsgd
+from audit.mechanism import dpsgd
+from audit.mechanism.clipping.base import base
 
 HYPER = dpsgd.Hyperparameters(0.8, 0.4, 0.2)
 STEPS, BATCH, SIMULATIONS = 5, 10, 3
@@ -99,7 +100,7 @@ def test_a_dead_coordinate_is_chosen(per_step):
     slopes[:, 4] = 0
     slopes[:, 1] = np.tile([5, 5, -5, -5], 2)
     data = (jnp.asarray(slopes), jnp.zeros(8, int))
-    mechanism = dpsgd.Mechanism(clipping.per_example(loss))
+    mechanism = dpsgd.Mechanism(base.per_example(loss))
     batches = jnp.arange(8).reshape(4, 2)
 
     def simulate(key, theta_0):
