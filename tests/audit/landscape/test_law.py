@@ -58,8 +58,8 @@ def test_a_grid_twice_as_fine_moves_epsilon_by_less_than_a_thousandth(sigma, siz
 def test_searched_adversaries_on_a_grid_twice_as_fine(monkeypatch, sigma, size, delta):
     process = Process(sigma, size, 12)
     coarse = [law.best_constant(process, delta), law.optimal(process, delta)]
-    monkeypatch.setattr(iterates, "_PER_DEVIATION", 16)
-    monkeypatch.setattr(iterates, "_PER_SIGMA", 64)
+    monkeypatch.setattr(law, "_PER_DEVIATION", 16)
+    monkeypatch.setattr(law, "_PER_SIGMA", 64)
     law._stepper.cache_clear()
     fine = [law.best_constant(process, delta), law.optimal(process, delta)]
     for one, two in zip(coarse, fine, strict=True):
@@ -82,7 +82,7 @@ def test_the_closed_form_agrees_with_the_quadrature(monkeypatch, sigma, size, th
     process = Process(sigma, size, 6)
     thresholds = law.constant(process, threshold)
     closed = law.last_law(process, thresholds)
-    monkeypatch.setattr(iterates, "_SEPARATED", np.inf)
+    monkeypatch.setattr(law, "_SEPARATED", np.inf)
     quadrature = law.last_law(process, thresholds)
     assert len(closed.points) != len(quadrature.points)
     for delta in (1e-2, 1e-5, 1e-9):
@@ -184,9 +184,9 @@ def test_optimal_thresholds_are_where_the_likelihood_ratio_crosses():
 
 def test_the_gaussian_conversion_claims_more_than_is_lost():
     process = Process(4.0, 1, 25)
-    law = law.last_law(process, law.constant(process, 0.5))
-    claimed = conversions.epsilon_from_mu(float(densities.mu_at(law, 0.5)), DELTA)
-    assert claimed > 1.9 * densities.epsilon_at(law, DELTA)
+    pair = law.last_law(process, law.constant(process, 0.5))
+    claimed = conversions.epsilon_from_mu(float(densities.mu_at(pair, 0.5)), DELTA)
+    assert claimed > 1.9 * densities.epsilon_at(pair, DELTA)
 
 
 @pytest.mark.parametrize(
@@ -253,9 +253,9 @@ def test_the_simulation_agrees_within_its_sampling_error(simulated, index):
 
 def test_a_wrong_sigma_is_seen_in_the_simulation(simulated):
     process = Process(4.4, 1, 25)  # cell (4, 1) with sigma a tenth too large
-    law = law.laws(process, law.constant(process, 0.5))[0]
+    pair = law.laws(process, law.constant(process, 0.5))[0]
     theta = simulated[CELLS.index((4.0, 1)), 0][::2]
-    rates = densities.error_rates(law, np.array([4.0])).false_positive
+    rates = densities.error_rates(pair, np.array([4.0])).false_positive
     seen = (theta > 4.0).mean()
     assert abs(seen - rates[0]) > 3 * np.sqrt(rates[0] * (1 - rates[0]) / len(theta))
     assert seen == pytest.approx(special.ndtr(-1.0), abs=0.03)

@@ -105,9 +105,9 @@ def optimistic_corner(monkeypatch):
             return honest(rates_out, rates_in, boundary, counts)
         return honest(rates_out[2:], rates_in[:-2], boundary, counts)
 
-    monkeypatch.setattr(exact_test, "_log_largest", largest)
-    monkeypatch.setattr(exact_test, "_PROOF_CELLS", 12)
-    monkeypatch.setattr(exact_test, "_SEARCH_POINTS", 2)
+    monkeypatch.setattr(exact, "_log_largest", largest)
+    monkeypatch.setattr(exact, "_PROOF_CELLS", 12)
+    monkeypatch.setattr(exact, "_SEARCH_POINTS", 2)
 
 
 def no_nuisance(monkeypatch):
@@ -117,19 +117,19 @@ def no_nuisance(monkeypatch):
         rate = (counts.false_positives + 0.5) / (counts.n_out + 1)
         return np.full(cells + 1, rate)
 
-    monkeypatch.setattr(exact_test, "_nuisance_edges", edges)
+    monkeypatch.setattr(exact, "_nuisance_edges", edges)
 
 
 def strictly_more_extreme(monkeypatch):
     """What was seen does not count as extreme."""
     honest = exact._extreme_set
-    monkeypatch.setattr(exact_test, "_extreme_set", lambda *args: np.maximum(honest(*args) - 1, 0))
+    monkeypatch.setattr(exact, "_extreme_set", lambda *args: np.maximum(honest(*args) - 1, 0))
 
 
 def lost_probability(monkeypatch):
     """Sums that leave out a third of the probability and do not add it back."""
     honest = exact._log_largest
-    monkeypatch.setattr(exact_test, "_log_largest", lambda *args: honest(*args) + np.log(2 / 3))
+    monkeypatch.setattr(exact, "_log_largest", lambda *args: honest(*args) + np.log(2 / 3))
 
 
 BREAKAGES = [optimistic_corner, no_nuisance, strictly_more_extreme, lost_probability]
@@ -147,7 +147,7 @@ def test_the_enumeration_catches_a_broken_test(monkeypatch, name, breakage):
 def test_coarse_constants_cost_tightness_not_validity(monkeypatch, name, constants):
     fine = kept_bounds(name, 12, 12)
     for constant, value in constants.items():
-        monkeypatch.setattr(exact_test, constant, value)
+        monkeypatch.setattr(exact, constant, value)
     coarse = every_bound(FAMILIES[name], 12, 12)
     assert worst_excess(FAMILIES[name], coarse) <= ERROR
     assert np.mean(coarse) < np.mean(fine)
