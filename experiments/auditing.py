@@ -31,14 +31,14 @@ from audit.mechanism.clipping.base import base, layerwise
 from audit.storage.checkpoints import Checkpoints
 from audit.storage.store import Store
 from experiments.settings import Setting
-from models.alexnet import ALEXNET
 from models.base import Model
 from models.convnet import convnet
-from models.datasets import Dataset, load_cifar10, load_housing
+from models.data.housing import Dataset, load_cifar10, load_housing
 from models.fcnn import fcnn
-from models.features import Body, frozen_features
 from models.head import head
-from models.mobilenet import MOBILENET_V2
+from models.pretrained.alexnet import ALEXNET
+from models.pretrained.features import Body, frozen_features
+from models.pretrained.mobilenet import MOBILENET_V2
 from models.resnet import resnet18
 
 

@@ -28,8 +28,8 @@ from audit.storage.store import Store
 from experiments import auditing, conclusions, reporting, subjects, tables
 from experiments.settings import Setting
 from models.base import Model, flat_model
-from models.datasets import Dataset
-from models.sources import checksum_of
+from models.data.housing import Dataset
+from models.data.sources import checksum_of
 
 Criterion = Callable[[Array, Array], Array]
 _STRATEGIES = ("book_keeping", "unfolded", "per_example")  # the fastest first

@@ -21,7 +21,7 @@ from experiments import auditing
 from experiments.throughput_workers import GEMM_SIZE, About, Engine, Layout, Problem, fastest
 from models.base import Model
 from models.convnet import ConvNet
-from models.datasets import CIFAR10_MEAN, CIFAR10_STD, Dataset
+from models.data.housing import CIFAR10_MEAN, CIFAR10_STD, Dataset
 
 _RUNS = 5000  # of the audit whose chunk is taken
 _STEPS = {"fcnn": 250, "convnet": 10}  # a measurement's block; all engines cycle through its mini-batches

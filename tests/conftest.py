@@ -20,7 +20,7 @@ def pytest_configure():
 @pytest.fixture(scope="session")
 def dataset():
     """200 examples of 8 features whose labels follow a noisy linear rule."""
-    from models.datasets import Dataset
+    from models.data.housing import Dataset
 
     rng = np.random.default_rng(0)
     features = rng.normal(size=(200, 8)).astype(np.float32)

@@ -15,7 +15,7 @@ from audit.errors import InputError
 from audit.mechanism import ensemble
 from audit.storage import files
 from experiments import auditing, kill_loop
-from models.datasets import Dataset
+from models.data.housing import Dataset
 
 SETTING = auditing.Setting(adversary="gc_r", batch_size=10, steps=3, noise_multiplier=1.0)
 LONG = dataclasses.replace(SETTING, steps=600)
@@ -207,7 +207,7 @@ import numpy as np
 from audit import game
 from audit.storage.checkpoints import Checkpoints
 from experiments import auditing
-from models.datasets import Dataset
+from models.data.housing import Dataset
 
 features = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
 data = Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0" * 64)

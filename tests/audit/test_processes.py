@@ -23,7 +23,7 @@ import jax, numpy as np
 from pathlib import Path
 from audit import game, processes
 from experiments import auditing
-from models.datasets import Dataset
+from models.data.housing import Dataset
 
 port, count, index, out, runs, trouble = sys.argv[1:]
 processes.join(f"127.0.0.1:{port}", int(count), int(index), 20)

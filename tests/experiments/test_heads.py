@@ -6,8 +6,8 @@ import pytest
 
 from audit.errors import InputError
 from experiments import auditing
-from models.features import Body
-from models.sources import Loaded
+from models.data.sources import Loaded
+from models.pretrained.features import Body
 
 SETTING = auditing.Setting(model="mobilenet_head", adversary="gc_r", batch_size=4, steps=2)
 

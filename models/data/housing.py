@@ -1,4 +1,4 @@
-"""The data sets: what their sources hold, made the same to the bit (see `models.sources`)."""
+"""The data sets: what their sources hold, made the same to the bit (see `models.data.sources`)."""
 
 import io
 import json
@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from audit.errors import InputError, require
-from models.sources import (
+from models.data.sources import (
     Arrays,
     Package,
     Recipe,

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from models.features import Body
-from models.sources import Arrays, Loaded, Package, Recipe, load_arrays
-from models.weights import FILES, read_weights, select
+from models.data.sources import Arrays, Loaded, Package, Recipe, load_arrays
+from models.pretrained.features import Body
+from models.pretrained.weights import FILES, read_weights, select
 
 N_FEATURES = 1280
 STEM_CHANNELS = 32

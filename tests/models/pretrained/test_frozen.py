@@ -10,11 +10,11 @@ import pytest
 import safetensors.numpy
 
 from audit.errors import InputError
-from models import alexnet, features, mobilenet
-from models.datasets import ImageDataset, load_cifar10
-from models.features import Body, frozen_features
+from models.data.housing import ImageDataset, load_cifar10
+from models.data.sources import Loaded, checksum_of
 from models.head import head
-from models.sources import Loaded, checksum_of
+from models.pretrained import alexnet, features, mobilenet
+from models.pretrained.features import Body, frozen_features
 
 # What torch 2.13.0's torchvision gave on float32, by a script that is no part of this tree: resize
 # (antialias=True) and normalize of float tensors, then the network in eval mode.

@@ -15,7 +15,7 @@ import numpy as np
 import safetensors.numpy
 
 from audit.errors import InputError, require
-from models.sources import Arrays, Read
+from models.data.sources import Arrays, Read
 
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 LEGACY_PROTOCOL = 1001

@@ -9,9 +9,9 @@ import numpy as np
 from jax import Array, lax
 
 from audit.errors import InputError
-from models.features import Body
-from models.sources import Arrays, Loaded, Recipe, load_arrays
-from models.weights import FILES, select
+from models.data.sources import Arrays, Loaded, Recipe, load_arrays
+from models.pretrained.features import Body
+from models.pretrained.weights import FILES, select
 
 N_FEATURES = 4096
 CONVOLUTIONS = (  # torchvision's index; kernel (out, in, height, width); stride; padding; is it pooled?

@@ -16,7 +16,8 @@ import pytest
 import safetensors.numpy
 
 from audit.errors import InputError
-from models import sources, weights
+from models.data import sources
+from models.pretrained import weights
 
 STORAGES = {"<f4": "FloatStorage", "<f8": "DoubleStorage", "<i8": "LongStorage", "|b1": "BoolStorage"}
 
