@@ -27,13 +27,15 @@ from audit.adversaries import biased, flipped, sphere
 from audit.adversaries.base import Adversary
 from audit.errors import require
 from audit.mechanism import dpsgd, ensemble, precision
-from audit.mechanism.clipping.base import base, layerwise
+from audit.mechanism.clipping import base, dense, layerwise
 from audit.storage.checkpoints import Checkpoints
 from audit.storage.store import Store
 from experiments.settings import Setting
 from models.base import Model
 from models.convnet import convnet
-from models.data.housing import Dataset, load_cifar10, load_housing
+from models.data.base import Dataset
+from models.data.cifar10 import load_cifar10
+from models.data.housing import load_housing
 from models.fcnn import fcnn
 from models.head import head
 from models.pretrained.alexnet import ALEXNET
@@ -82,7 +84,7 @@ OPTIMIZERS: dict[str, Callable[[Array], optax.GradientTransformation]] = {
     "adam": optax.adam,
 }
 CLIPPING: dict[str, Callable[[Model], base.ClippedSum]] = {
-    "book_keeping": lambda m: base.book_keeping(m.module, m.unravel, m.criterion),
+    "book_keeping": lambda m: dense.book_keeping(m.module, m.unravel, m.criterion),
     "unfolded": lambda m: layerwise.unfolded_book_keeping(
         m.module, m.unravel, m.criterion, layerwise.block_bytes()
     ),

@@ -19,7 +19,7 @@ from tqdm import tqdm
 from audit.errors import InputError, require
 from audit.storage.store import Store
 from experiments.settings import Setting
-from models.data.housing import Dataset
+from models.data.base import Dataset
 
 # Six segments a chunk; every draw is used: the optimizer has a state, each run its own theta_0.
 _SETTING = Setting(

@@ -17,7 +17,7 @@ from audit.storage import files
 from audit.storage.index import Holdings
 from audit.storage.store import Store
 from experiments.settings import Setting
-from models.data.housing import Dataset
+from models.data.base import Dataset
 
 Norms = NDArray[np.float64]
 _FILE = "norms.npz"

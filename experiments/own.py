@@ -22,13 +22,13 @@ from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
 from audit.errors import InputError, require
-from audit.mechanism.clipping.base import base
+from audit.mechanism.clipping import base
 from audit.statistics import conversions
 from audit.storage.store import Store
 from experiments import auditing, conclusions, reporting, subjects, tables
 from experiments.settings import Setting
 from models.base import Model, flat_model
-from models.data.housing import Dataset
+from models.data.base import Dataset
 from models.data.sources import checksum_of
 
 Criterion = Callable[[Array, Array], Array]

@@ -20,7 +20,9 @@ from audit.storage.store import Store
 from experiments import norm_cells, sweeps
 from experiments.settings import Setting
 from experiments.sweeps import Cell, Landscape, Norms
-from models.data.housing import CIFAR10, HOUSING, Dataset
+from models.data.base import Dataset
+from models.data.cifar10 import CIFAR10
+from models.data.housing import HOUSING
 
 DELTA, CONFIDENCE = 1e-5, 0.95  # of what audit.json concludes; scores are kept, others need no training
 _POLL_SECONDS = 1.0

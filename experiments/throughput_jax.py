@@ -11,17 +11,18 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from audit.mechanism.clipping.base.base import separate
 from jax import Array
 from numpy.typing import NDArray
 
 from audit import game
 from audit.mechanism import dpsgd, ensemble
+from audit.mechanism.clipping.base import separate
 from experiments import auditing
 from experiments.throughput_workers import GEMM_SIZE, About, Engine, Layout, Problem, fastest
 from models.base import Model
 from models.convnet import ConvNet
-from models.data.housing import CIFAR10_MEAN, CIFAR10_STD, Dataset
+from models.data.base import Dataset
+from models.data.cifar10 import CIFAR10_MEAN, CIFAR10_STD
 
 _RUNS = 5000  # of the audit whose chunk is taken
 _STEPS = {"fcnn": 250, "convnet": 10}  # a measurement's block; all engines cycle through its mini-batches

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from experiments.throughput_workers import About, Engine, Problem, fastest
-from models.data.housing import CIFAR10_MEAN, CIFAR10_STD
+from models.data.cifar10 import CIFAR10_MEAN, CIFAR10_STD
 
 _DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 _PLATFORM = "gpu" if _DEVICE.type == "cuda" else "cpu"

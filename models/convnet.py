@@ -7,7 +7,7 @@ import optax
 from jax import Array
 
 from models.base import Model, flat_model
-from models.data.housing import CIFAR10_MEAN, CIFAR10_STD
+from models.data.cifar10 import CIFAR10_MEAN, CIFAR10_STD
 from models.layers import Convolution, max_pool
 
 

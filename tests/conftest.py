@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 from absl import flags
 
+from audit.mechanism.clipping import dense
+
 
 def pytest_configure():
     """Mains define flags of the same names; tests import several into one process: the last one counts."""
@@ -20,7 +22,7 @@ def pytest_configure():
 @pytest.fixture(scope="session")
 def dataset():
     """200 examples of 8 features whose labels follow a noisy linear rule."""
-    from models.data.housing import Dataset
+    from models.data.base import Dataset
 
     rng = np.random.default_rng(0)
     features = rng.normal(size=(200, 8)).astype(np.float32)
@@ -48,9 +50,8 @@ def model():
 def mechanism(model):
     """DP-SGD on it."""
     from audit.mechanism import dpsgd
-    from audit.mechanism.clipping.base import base
 
-    return dpsgd.Mechanism(base.book_keeping(model.module, model.unravel, model.criterion))
+    return dpsgd.Mechanism(dense.book_keeping(model.module, model.unravel, model.criterion))
 
 
 @pytest.fixture(scope="session")

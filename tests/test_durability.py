@@ -15,7 +15,7 @@ from audit.errors import InputError
 from audit.mechanism import ensemble
 from audit.storage import files
 from experiments import auditing, kill_loop
-from models.data.housing import Dataset
+from models.data.base import Dataset
 
 SETTING = auditing.Setting(adversary="gc_r", batch_size=10, steps=3, noise_multiplier=1.0)
 LONG = dataclasses.replace(SETTING, steps=600)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from audit.mechanism.clipping.base.base import Batch, ClippedSum, clip
+from audit.mechanism.clipping.base import Batch, ClippedSum, clip
 
 
 class Hyperparameters(NamedTuple):

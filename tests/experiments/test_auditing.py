@@ -9,7 +9,7 @@ import pytest
 from audit import game
 from audit.errors import InputError
 from experiments import auditing
-from models.data.housing import Dataset
+from models.data.base import Dataset
 
 SETTING = auditing.Setting(adversary="gc_r", batch_size=10, steps=3, noise_multiplier=1.0)
 

@@ -9,7 +9,7 @@ import pytest
 
 from audit.errors import InputError
 from experiments import auditing, precision
-from models.data.housing import Dataset
+from models.data.base import Dataset
 
 SETTING = auditing.Setting(adversary="gc_r", batch_size=20, steps=5, clipping_norm=0.1, noise_multiplier=2.0)
 UNITS = {"float32": 2.0**-24, "tf32": 2.0**-11, "bf16": 2.0**-8}

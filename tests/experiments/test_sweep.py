@@ -20,7 +20,8 @@ from audit.storage.scores import Scores
 from audit.storage.store import Store
 from experiments import norm_cells, sweeping, sweeps
 from experiments.settings import Setting
-from models.data.housing import HOUSING, Dataset
+from models.data.base import Dataset
+from models.data.housing import HOUSING
 
 ROOT = Path(__file__).resolve().parents[2]
 FIGURES = ("1a", "1b", "1c", "2a", "2b", "4", "5", "6a", "7", "8", "11", "12", "13")

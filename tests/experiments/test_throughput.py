@@ -14,7 +14,7 @@ import pytest
 from audit.errors import InputError
 from experiments import auditing, throughput, throughput_workers
 from experiments.throughput_workers import ENGINES, About, Kind, Memory, Problem, Worker
-from models.data.housing import Dataset
+from models.data.base import Dataset
 from models.fcnn import fcnn
 
 ROOT = Path(__file__).resolve().parents[2]

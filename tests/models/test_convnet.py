@@ -8,7 +8,7 @@ import pytest
 from audit import game
 from audit.adversaries.biased import random_biased_dimension
 from audit.mechanism import dpsgd
-from audit.mechanism.clipping.base import base
+from audit.mechanism.clipping import base
 from models.convnet import ConvNet, convnet
 
 

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from audit.mechanism.clipping.base import layers
-from audit.mechanism.clipping.base.base import Batch, ClippedSum, Criterion, Loss, per_example, scale_to_norm
+from audit.mechanism.clipping import layers
+from audit.mechanism.clipping.base import Batch, ClippedSum, Criterion, Loss, per_example, scale_to_norm
 
 _CPU_BLOCK = 5 << 20  # about two cores' second-level caches: the best of 1 to 40 MiB for the ConvNet
 _ACCELERATOR_BLOCK = 1 << 30

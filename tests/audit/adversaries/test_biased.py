@@ -8,7 +8,7 @@ from scipy import stats
 
 from audit.adversaries import biased
 from audit.mechanism import dpsgd
-from audit.mechanism.clipping.base import base
+from audit.mechanism.clipping import base
 
 HYPER = dpsgd.Hyperparameters(0.8, 0.4, 0.2)
 STEPS, BATCH, SIMULATIONS = 5, 10, 3

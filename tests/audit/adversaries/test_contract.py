@@ -10,7 +10,7 @@ import pytest
 
 from audit.adversaries import biased, flipped, sphere
 from audit.mechanism import dpsgd
-from audit.mechanism.clipping.base import base
+from audit.mechanism.clipping import base
 
 NORM = 2.0
 HYPER = dpsgd.Hyperparameters(0.3, NORM, 1.5)

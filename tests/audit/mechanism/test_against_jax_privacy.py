@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from audit.mechanism import dpsgd
-from audit.mechanism.clipping.base import base
+from audit.mechanism.clipping import base
 
 theirs = pytest.importorskip("jax_privacy.clipping")
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import strategies
 
 from audit.mechanism import dpsgd, ensemble
-from audit.mechanism.clipping.base import base
+from audit.mechanism.clipping import base
 
 HYPER = dpsgd.Hyperparameters(*map(jnp.float32, (0.3, 0.5, 2.0)))
 KEY = jax.random.key(7, impl="threefry2x32")

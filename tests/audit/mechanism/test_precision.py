@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from audit.mechanism import precision
-from audit.mechanism.clipping.base import base, layerwise
+from audit.mechanism.clipping import base, dense, layerwise
 
 FORMATS = [precision.TF32, precision.BF16]
 
@@ -87,7 +87,7 @@ def test_products_inside_are_found(matrices, function):
 @pytest.mark.parametrize("strategy", ["book_keeping", "unfolded", "per_example"])
 def test_clipped_sums_of_many_models(model, data, strategy):
     make = {
-        "book_keeping": lambda: base.book_keeping(model.module, model.unravel, model.criterion),
+        "book_keeping": lambda: dense.book_keeping(model.module, model.unravel, model.criterion),
         "unfolded": lambda: layerwise.unfolded_book_keeping(
             model.module, model.unravel, model.criterion, layerwise.block_bytes()
         ),

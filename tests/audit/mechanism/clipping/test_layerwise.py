@@ -5,14 +5,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from audit.mechanism.clipping.base.base import per_example
-from audit.mechanism.clipping.base.layerwise import (
+
+from audit.mechanism.clipping import layers
+from audit.mechanism.clipping.base import per_example
+from audit.mechanism.clipping.layerwise import (
     UnknownLayer,
     unfolded_book_keeping,
     unfolded_or_per_example,
 )
-
-from audit.mechanism.clipping.base import layers
 from models.base import flat_model
 from models.convnet import convnet
 from models.fcnn import fcnn

@@ -1,0 +1,166 @@
+"""Book-keeping (Bu et al., 2022) for narrow dense networks, with the examples on the last axis."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.flatten_util import ravel_pytree
+
+from audit.mechanism.clipping.base import Batch, ClippedSum, Criterion, scale_to_norm
+
+_UNROLLED = 32  # multiply-adds an output column up to which a product is written out as a sum
+
+
+def book_keeping(module: nn.Module, unravel: Callable[[Array], Any], criterion: Criterion) -> ClippedSum:
+    """For Flax modules of dense layers and elementwise functions; no per-example gradient is formed.
+
+    A dense layer's gradient for one example is the outer product of its input a (with a 1 for the
+    bias) and its output gradient g, so its squared norm is ||g||^2 (||a||^2 + 1), and the clipped sum
+    is one product of the inputs with the output gradients scaled by min(1, C / norm). Examples lie
+    on the last axis, where they fill vector registers whatever the layers' widths.
+
+    module.apply({"params": unravel(theta)}, x (features,)) gives logits (outputs,), and
+    criterion(logits, label) the loss of one example. Raises TypeError where a parameter does not
+    belong to exactly one call of a flax.linen.Dense, or where a function of more than one entry makes
+    examples mix (both are checked on a probe when the function is traced): use `per_example` there.
+    """
+
+    def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
+        features, labels = batch
+        _require_separate_examples(module, unravel, theta.shape, features.shape)
+        columns, params = features.T, unravel(theta)
+        taps = _taps(params, len(labels))
+        first: set[str] = set()  # layers that read the features, which all models share
+
+        def total(taps: dict[str, Array]) -> tuple[Array, dict[str, Array]]:
+            logits, inputs = _forward(module, params, columns, taps)
+            first.update(path for path, value in inputs.items() if value is columns)
+            return jnp.sum(jax.vmap(criterion, (-1, 0))(logits, labels)), inputs
+
+        gradients, inputs = jax.grad(total, has_aux=True)(taps)
+        squared_norm = sum(
+            (_row_sum(gradients[p] ** 2) * (1 + _row_sum(inputs[p] ** 2)) for p in taps),
+            start=jnp.zeros(len(labels), theta.dtype),
+        )
+        scales = scale_to_norm(squared_norm, clipping_norm)
+        layers = {p: _contract(inputs[p], gradients[p] * scales, p in first) for p in taps}
+        return ravel_pytree(_nest(layers))[0]
+
+    return clipped_sum
+
+
+def _require_separate_examples(
+    module: nn.Module, unravel: Callable[[Array], Any], size: tuple[int, ...], shape: tuple[int, ...]
+) -> None:
+    """Raises TypeError unless columns go through the module as one example after the other does."""
+    with jax.ensure_compile_time_eval():
+        params = unravel(jax.random.normal(jax.random.key(0), size) / 3)
+        features = jax.random.normal(jax.random.key(1), shape)
+        try:
+            together = _forward(module, params, features.T, _taps(params, shape[0]))[0].T
+        except (ValueError, IndexError) as error:
+            raise TypeError(f"{type(module).__name__} mixes examples ({error}): use per_example") from None
+        alone: Any = jax.vmap(lambda x: module.apply({"params": params}, x))(features)
+        same = together.shape == alone.shape and jnp.allclose(together, alone, rtol=1e-4, atol=1e-4)
+    if not same:
+        raise TypeError(f"{type(module).__name__} mixes examples or rounds them: use per_example")
+
+
+def _taps(params: Any, count: int) -> dict[str, Array]:
+    """Zeros (outputs, B) to add to every dense layer's output: their gradients are its gradients."""
+    kernels = {path: layer["kernel"] for path, layer in _dense_layers(params).items()}
+    return {path: jnp.zeros((kernel.shape[1], count), kernel.dtype) for path, kernel in kernels.items()}
+
+
+def _dense_layers(params: Any, prefix: str = "") -> dict[str, dict[str, Array]]:
+    """path -> {"kernel", "bias"} for a parameter tree of dense layers only."""
+    if set(params) == {"kernel", "bias"} and params["kernel"].ndim == 2:
+        return {prefix: params}
+    layers: dict[str, dict[str, Array]] = {}
+    for name, child in params.items():
+        if not isinstance(child, dict):
+            raise TypeError(f"parameter {prefix}/{name} is no dense layer's: use per_example")
+        layers |= _dense_layers(child, f"{prefix}/{name}")
+    return layers
+
+
+def _forward(
+    module: nn.Module, params: Any, features: Array, taps: dict[str, Array]
+) -> tuple[Array, dict[str, Array]]:
+    """(logits (outputs, B), every dense layer's input (inputs, B)) of features (inputs, B)."""
+    inputs: dict[str, Array] = {}
+
+    def intercept(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
+        if not isinstance(context.module, nn.Dense) or context.method_name != "__call__":
+            return call(*args, **kwargs)
+        path = "".join(f"/{name}" for name in context.module.path)
+        if path in inputs:
+            raise TypeError(f"dense layer {path} is called twice: use per_example")
+        inputs[path] = args[0]
+        layer = context.module.variables["params"]
+        return _product(layer["kernel"], args[0]) + layer["bias"][:, None] + taps[path]
+
+    with nn.intercept_methods(intercept):
+        logits: Any = module.apply({"params": params}, features)
+    if set(inputs) != set(taps):
+        missing = sorted(set(taps) - set(inputs))
+        raise TypeError(f"dense layers {missing} are not called: use per_example")
+    return logits, inputs
+
+
+def _product(kernel: Array, columns: Array) -> Array:
+    """kernel.T @ columns; small ones as sums that fuse with what follows, which no GEMM call does."""
+    return _small_product(kernel, columns) if kernel.size <= _UNROLLED else kernel.T @ columns
+
+
+@jax.custom_vjp
+def _small_product(kernel: Array, columns: Array) -> Array:
+    """kernel.T @ columns, each output row written out as a sum."""
+    return jnp.stack([_row_sum(weights[:, None] * columns) for weights in kernel.T])
+
+
+def _small_product_backward(saved: tuple[Array, Array], gradients: Array) -> tuple[Array, Array]:
+    """The same form backwards; differentiating the slices would pad each of them."""
+    kernel, columns = saved
+    return columns @ gradients.T, _small_product(kernel.T, gradients)
+
+
+_small_product.defvjp(
+    lambda kernel, columns: (_small_product(kernel, columns), (kernel, columns)),
+    _small_product_backward,
+)
+
+
+def _row_sum(rows: Array) -> Array:
+    """sum over the first axis, written out where it is short: XLA then keeps the examples in lanes."""
+    if len(rows) > _UNROLLED:
+        return jnp.sum(rows, axis=0)
+    return functools.reduce(jnp.add, list(rows))
+
+
+def _contract(inputs: Array, gradients: Array, shared: bool) -> dict[str, Array]:
+    """The layer's summed gradient from inputs (in, B) and scaled output gradients (out, B).
+
+    Inputs that all models share take a row of ones for the bias; others would be copied for it.
+    """
+    if shared:
+        ones = jnp.ones((1, inputs.shape[1]), inputs.dtype)
+        both = gradients @ jnp.concatenate([inputs, ones]).T
+        return {"kernel": both[:, :-1].T, "bias": both[:, -1]}
+    return {"kernel": (gradients @ inputs.T).T, "bias": jnp.sum(gradients, axis=1)}
+
+
+def _nest(layers: dict[str, Any]) -> dict[str, Any]:
+    """{"/a/b": layer} -> {"a": {"b": layer}}."""
+    tree: dict[str, Any] = {}
+    for path, layer in layers.items():
+        *parents, name = path.strip("/").split("/")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[name] = layer
+    return tree
