@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from audit.errors import InputError, require
 from audit.storage.store import Store
-from experiments.settings import Setting
+from experiments.settings.setting.setting import Setting
 from models.data.base import Dataset
 
 # Six segments a chunk; every draw is used: the optimizer has a state, each run its own theta_0.
@@ -28,7 +28,7 @@ _SETTING = Setting(
 _RUNS, _CHUNK = 24, 8
 _SECONDS = 120.0  # in which an audit that is left alone ends
 _CONTEXT = multiprocessing.get_context("forkserver")  # a process begins with all imported
-_CONTEXT.set_forkserver_preload(["experiments.auditing", "orbax.checkpoint"])
+_CONTEXT.set_forkserver_preload(["experiments.settings.build", "orbax.checkpoint"])
 
 
 class Survived(NamedTuple):
@@ -124,15 +124,16 @@ def _train(out: Path) -> None:
         os.dup2(log.fileno(), sys.stderr.fileno())
     import jax
 
-    from experiments import auditing, cli
+    from experiments import cli
+    from experiments.settings.setting import build
 
     cli.prepare_jax()
     jax.config.update("jax_compilation_cache_dir", str(out.parent / "cache"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     tqdm.set_lock(threading.RLock())  # its own would be left behind
     data = _data()
-    store = auditing.open_store(out, _SETTING, data)
-    auditing.train(auditing.build(_SETTING, data), store, _RUNS, _CHUNK, checkpoint_seconds=0)
+    store = build.open_store(out, _SETTING, data)
+    build.train(build.build(_SETTING, data), store, _RUNS, _CHUNK, checkpoint_seconds=0)
 
 
 def _data() -> Dataset:

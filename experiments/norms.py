@@ -33,12 +33,12 @@ flags.DEFINE_string("out", "results", "Folder for results; the figure goes into 
 def main() -> None:
     """Parse, train, draw, print."""
     cli.prepare_jax()
-    from experiments import auditing
+    from experiments.settings.setting import build
 
     settings = [_setting(auditing, model) for model in FLAGS.models]
     require(settings, "--models is empty: name models, comma-separated")
     for setting in settings:
-        auditing.validate(setting, FLAGS.runs)
+        build.validate(setting, FLAGS.runs)
     norms = {setting.model: _norms(auditing, setting) for setting in settings}
     folder = Path(FLAGS.out) / "norms"
     names = ",".join(f"{model}_{part}" for model in norms for part in ("mean", "sd"))
@@ -57,10 +57,10 @@ def main() -> None:
 
 def _setting(auditing: Any, model: str) -> Any:
     """L on a model, at the paper's hyperparameters."""
-    known = ", ".join(auditing.TASKS)
-    require(model in auditing.TASKS, f"--models: {model} is unknown: choose of {known}")
-    task = auditing.TASKS[model]
-    return auditing.Setting(
+    known = ", ".join(build.TASKS)
+    require(model in build.TASKS, f"--models: {model} is unknown: choose of {known}")
+    task = build.TASKS[model]
+    return build.Setting(
         model=model,
         adversary="loss",
         learning_rate=task.learning_rate,
@@ -75,7 +75,7 @@ def _setting(auditing: Any, model: str) -> Any:
 
 def _norms(auditing: Any, setting: Any) -> NDArray[np.float64]:
     """The canary's gradient norms (runs, steps), trained where the store lacks them."""
-    dataset = auditing.TASKS[setting.model].load(file=None, tfds_dir=None)
+    dataset = build.TASKS[setting.model].load(file=None, tfds_dir=None)
     store = norm_cells.open_store(Path(FLAGS.out), setting, dataset)
     with tqdm(total=FLAGS.runs, desc=setting.model, unit="runs") as bar:
         return norm_cells.kept(store, setting, dataset, FLAGS.runs, bar.update)

@@ -13,7 +13,7 @@ from audit.statistics import conversions, normal_scores
 from audit.statistics.estimate import Bound
 from audit.storage.index import Holdings
 from experiments.conclusions import Conclusion, conclude
-from experiments.settings import Setting
+from experiments.settings.setting.setting import Setting
 from experiments.sweeps import Cell
 
 # Models whose genuine gradients do not interfere with a crafted coordinate (papers' README, slip 9).

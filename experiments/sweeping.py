@@ -18,7 +18,7 @@ from audit.storage import files, index
 from audit.storage.index import Holdings
 from audit.storage.store import Store
 from experiments import norm_cells, sweeps
-from experiments.settings import Setting
+from experiments.settings.setting.setting import Setting
 from experiments.sweeps import Cell, Landscape, Norms
 from models.data.base import Dataset
 from models.data.cifar10 import CIFAR10
@@ -93,9 +93,9 @@ class Data:
 
     def _load(self, model: str, name: str) -> Dataset:
         """From the file that is named, or as `audit` finds it."""
-        from experiments import auditing
+        from experiments.settings.setting import build
 
-        return auditing.TASKS[model].load(file=self._named.get(name), tfds_dir=None)
+        return build.TASKS[model].load(file=self._named.get(name), tfds_dir=None)
 
 
 class Progress:
@@ -214,9 +214,9 @@ def _audit_work(cell: Cell, out: Path, data: Data, seconds: float) -> Work:
         return _concluded_runs(store) >= runs and not store.missing(runs)
 
     def open_store() -> Store:
-        from experiments import auditing
+        from experiments.settings.setting import build
 
-        return auditing.open_store(out, setting, data.load(setting.model))
+        return build.open_store(out, setting, data.load(setting.model))
 
     def do(store: Store, heard: Heard) -> None:
         _audit(setting, runs, data.load(setting.model), store, heard)
@@ -227,17 +227,18 @@ def _audit_work(cell: Cell, out: Path, data: Data, seconds: float) -> Work:
 
 def _audit(setting: Setting, runs: int, dataset: Dataset, store: Store, heard: Heard) -> None:
     """Trains what is missing and concludes."""
-    from experiments import auditing, conclusions
+    from experiments import conclusions
+    from experiments.settings.setting import build
 
-    auditing.validate(setting, runs)
-    trained: Any = auditing.train(auditing.build(setting, dataset), store, runs, 0, heard=heard)
+    build.validate(setting, runs)
+    trained: Any = build.train(build.build(setting, dataset), store, runs, 0, heard=heard)
     noise = (setting.noise_multiplier, setting.insertions)
     conclusions.keep_result(
         store,
         conclusions.conclude(trained.scores.worlds(), noise, DELTA, CONFIDENCE),
         setting=dataclasses.asdict(setting),
         runs=runs,
-        provenance=auditing.provenance(dataset),
+        provenance=build.provenance(dataset),
         out=str(store.path),
     )
 

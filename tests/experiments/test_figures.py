@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from experiments.settings.setting.setting import Setting
 
 from audit.statistics import estimate
 from audit.storage import index
@@ -17,7 +18,6 @@ from audit.storage.scores import Scores
 from audit.storage.store import Store
 from experiments import comparison, conclusions, figure_kinds, norm_cells, points, sweep_figures, sweeps
 from experiments.figure_kinds import Levels
-from experiments.settings import Setting
 from experiments.sweeps import Cell, Sweep
 
 ROOT = Path(__file__).resolve().parents[2]

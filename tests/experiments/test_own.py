@@ -9,10 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from experiments.settings.setting.setting import Setting
 
 from audit.errors import InputError
-from experiments import auditing, drawing, own
-from experiments.settings import Setting
+from experiments import drawing, own
+from experiments.settings.setting import build
 from models.fcnn import FCNN, two_logit_cross_entropy
 
 SMALL = {"runs": 20, "steps": 4, "batch_size": 10, "noise_multiplier": 1.0, "adversary": "gc_r"}
@@ -54,7 +55,7 @@ def test_a_model_of_ours_gets_our_scores_and_its_report(dataset, tmp_path, plain
     audit = own.audit_model(FCNN(), two_logit_cross_entropy, **rows(dataset), out=tmp_path, **SMALL)
     setting = Setting(**{name: value for name, value in SMALL.items() if name != "runs"})
     part = dataset._replace(features=dataset.features[:60], labels=dataset.labels[:60])
-    scores = play(auditing.build(setting, part), [(0, 20)], 20)
+    scores = play(build.build(setting, part), [(0, 20)], 20)
     for ours, theirs in zip(scores.worlds(), audit.conclusion[:2], strict=True):
         np.testing.assert_array_equal(ours, theirs)
     assert audit.setting.clipping == "book_keeping" and audit.setting.model == "FCNN"
@@ -112,7 +113,7 @@ def test_a_model_of_unknown_layers_is_clipped_example_by_example_and_it_is_said(
 
 def test_a_strategy_that_would_clip_wrongly_is_not_taken(dataset, monkeypatch):
     wrong = lambda model: lambda theta, batch, norm: jnp.ones_like(theta)  # noqa: E731
-    monkeypatch.setitem(auditing.CLIPPING, "book_keeping", wrong)
+    monkeypatch.setitem(build.CLIPPING, "book_keeping", wrong)
     model = own._model(Net(), CROSS_ENTROPY, dataset)
     assert own._with_strategy(Setting(), False, model, dataset).clipping == "unfolded"
 

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from experiments.settings.setting.setting import Setting
 
 from audit.errors import InputError
 from audit.storage.scores import Scores
 from audit.storage.store import Store
 from experiments import drawing, page, reporting, subjects, sweeps
 from experiments.conclusions import conclude, keep
-from experiments.settings import Setting
 from experiments.subjects import Levels
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from experiments.settings.setting.setting import Setting
 
 from audit.errors import InputError
 from audit.storage import files, index
 from audit.storage.scores import Scores
 from audit.storage.store import Store
 from experiments import norm_cells, sweeping, sweeps
-from experiments.settings import Setting
 from models.data.base import Dataset
 from models.data.housing import HOUSING
 

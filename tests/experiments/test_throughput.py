@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from audit.errors import InputError
-from experiments import auditing, throughput, throughput_workers
+from experiments import throughput, throughput_workers
+from experiments.settings.setting import build
 from experiments.throughput_workers import ENGINES, About, Kind, Memory, Problem, Worker
 from models.data.base import Dataset
 from models.fcnn import fcnn
@@ -29,12 +30,12 @@ def small_problem(model="fcnn"):
     labels = (features[:, 0] > 0).astype(np.int32)
     if model == "convnet":
         features = rng.integers(0, 256, (40, 32, 32, 3), np.uint8)
-    setting = auditing.Setting(
+    setting = build.Setting(
         model=model,
         adversary="gc_r",
         batch_size=10,
         steps=8,
-        clipping=auditing.TASKS[model].clipping[0],
+        clipping=build.TASKS[model].clipping[0],
         clipping_norm=0.5,
     )
     return throughput_jax.problem_of(setting, Dataset(features, labels, "made up", "0" * 64))
