@@ -16,7 +16,8 @@ from absl import flags
 
 from audit.errors import InputError
 from audit.statistics import conversions
-from experiments import cli, conclusions, tables
+from experiments import cli, conclusions
+from experiments.plots import bounds_table
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("runs", 5000, "Models to train, half with the canary.")
@@ -105,7 +106,7 @@ def main() -> None:
         print(result)
         return
     print(_summary(setting, trained, dataset.source), file=sys.stderr)
-    print(tables.bounds_table(conclusion.bounds, conclusion.upper_bound))
+    print(bounds_table.bounds_table(conclusion.bounds, conclusion.upper_bound))
     print(f"\nfigure: {figure}\nresult: {store.path / 'audit.json'}")
 
 

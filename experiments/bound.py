@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from audit.errors import InputError, require
 from audit.storage import files
-from experiments import cli, conclusions, tables
+from experiments import cli, conclusions
+from experiments.plots import bounds_table
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string(
@@ -46,11 +47,11 @@ def main() -> None:
     if FLAGS.figure is not None:
         files.write_whole(Path(FLAGS.figure), conclusion.figure())
     if FLAGS.report is not None:
-        from experiments import reporting, subjects
+        from experiments.pages import reporting, subjects
 
         about = subjects.of_scores(FLAGS.name or path.name, path, noise, conclusion)
         files.write_whole(Path(FLAGS.report), reporting.report(f"Audit: {about.title}", [about]))
-    table = tables.bounds_json if FLAGS.json else tables.bounds_table
+    table = bounds_table.bounds_json if FLAGS.json else bounds_table.bounds_table
     print(table(conclusion.bounds, conclusion.upper_bound))
 
 

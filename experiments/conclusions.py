@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from audit.statistics import accounting, estimate
 from audit.statistics.estimate import Bound
 from audit.storage.store import Store
-from experiments import tables
+from experiments.plots import bounds_table
 
 
 class Conclusion(NamedTuple):
@@ -30,9 +30,9 @@ class Conclusion(NamedTuple):
 
     def figure(self) -> bytes:
         """The audit's figure as PNG."""
-        from experiments import drawing
+        from experiments.plots import audit_panels
 
-        return drawing.audit_figure(*self)
+        return audit_panels.audit_figure(*self)
 
 
 def conclude(
@@ -61,6 +61,6 @@ def keep_result(store: Store, conclusion: Conclusion, **more: Any) -> str:
     """Writes audit.json alone; returns the JSON on one line."""
     mu = conclusion.mu_upper_bound
     known = mu if mu is not None and math.isfinite(mu) else None
-    result = tables.bounds_json(conclusion.bounds, conclusion.upper_bound, mu_upper_bound=known, **more)
+    result = bounds_table.bounds_json(conclusion.bounds, conclusion.upper_bound, mu_upper_bound=known, **more)
     store.write_text("audit.json", json.dumps(json.loads(result), indent=2) + "\n")
     return result

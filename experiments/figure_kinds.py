@@ -6,9 +6,10 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 
 from audit.storage.index import Holdings
-from experiments import comparison, drawing, kept_landscape, norm_cells, points, sweep_figures
-from experiments.comparison import Row
-from experiments.points import Audits, Point
+from experiments import kept_landscape, norm_cells
+from experiments.plots import audit_panels, estimates, points, table
+from experiments.plots.points import Audits, Point
+from experiments.plots.table import Row
 from experiments.sweeps import Cell, Landscape, Norms, Sweep
 
 _MODELS = {"fcnn": "FCNN", "convnet": "ConvNet", "resnet18": "ResNet18"}
@@ -38,7 +39,7 @@ def _draw_epsilon(sweep: Sweep, held: Holdings, audits: Audits, levels: Levels) 
     """Lower bounds beside the upper bound and the prediction."""
 
     def figure(every: list[Point]) -> Figure:
-        return sweep_figures.epsilon_figure(sweep.title, sweep.xlabel, every, levels.delta)
+        return estimates.epsilon_figure(sweep.title, sweep.xlabel, every, levels.delta)
 
     return _draw_points(sweep, audits, levels, figure)
 
@@ -47,7 +48,7 @@ def _draw_trade_off(sweep: Sweep, held: Holdings, audits: Audits, levels: Levels
     """Figure 6a."""
 
     def figure(every: list[Point]) -> Figure:
-        return sweep_figures.trade_off_figure(sweep.title, every)
+        return estimates.trade_off_figure(sweep.title, every)
 
     return _draw_points(sweep, audits, levels, figure)
 
@@ -56,7 +57,7 @@ def _draw_profile(sweep: Sweep, held: Holdings, audits: Audits, levels: Levels) 
     """Figure 11."""
 
     def figure(every: list[Point]) -> Figure:
-        return sweep_figures.profile_figure(sweep.title, every, levels.delta)
+        return estimates.profile_figure(sweep.title, every, levels.delta)
 
     return _draw_points(sweep, audits, levels, figure)
 
@@ -68,7 +69,7 @@ def _draw_points(
     every = points.points((cell for cell in sweep.cells if isinstance(cell, Cell)), audits)
     found = [point for point in every if point.found]
     missing = sum(len(point.cells) - len(point.found) for point in every)
-    rows = list(comparison.rows(sweep.name, found, levels.delta))
+    rows = list(table.rows(sweep.name, found, levels.delta))
     return Drawn([(sweep.name, figure(every))] if found else [], missing, rows)
 
 
@@ -77,7 +78,7 @@ def _draw_norms(sweep: Sweep, held: Holdings, audits: Audits, levels: Levels) ->
     cells = [cell for cell in sweep.cells if isinstance(cell, Norms)]
     read = {_MODELS[c.setting.model]: norm_cells.read(held, c.setting, c.runs) for c in cells}
     norms = {model: values for model, values in read.items() if values is not None}
-    figures = [(sweep.name, drawing.draw_norms(norms, cells[0].setting.clipping_norm))] if norms else []
+    figures = [(sweep.name, audit_panels.draw_norms(norms, cells[0].setting.clipping_norm))] if norms else []
     return Drawn(figures, len(cells) - len(norms), [])
 
 

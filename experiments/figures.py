@@ -19,8 +19,9 @@ from matplotlib.figure import Figure
 from audit.errors import require
 from audit.statistics import conversions
 from audit.storage import files, index
-from experiments import cli, comparison, drawing, figure_kinds, points, sweeps
+from experiments import cli, figure_kinds, sweeps
 from experiments.figure_kinds import Drawn, Levels
+from experiments.plots import audit_panels, points, table
 from experiments.sweeps import Cell, Sweep
 
 FLAGS = flags.FLAGS
@@ -42,7 +43,7 @@ def main() -> None:
     audits = points.audits(held, cells, *levels)
     folder = held.root / "figures"
     written: list[Path] = []
-    rows: list[comparison.Row] = []
+    rows: list[table.Row] = []
     missing: list[str] = []
     for sweep in chosen:
         drawn = figure_kinds.draw(sweep, held, audits, levels)
@@ -55,17 +56,17 @@ def main() -> None:
     require(written, f"{held.root} holds no finished cell of {names} at scale {FLAGS.scale}: run {mend}")
     print("\n".join(missing), end="\n" if missing else "", file=sys.stderr)
     if rows:
-        written.append(files.write_whole(folder / "figures.csv", comparison.as_csv(rows)))
-        print(comparison.as_text(chosen, rows, *levels) + "\n")
+        written.append(files.write_whole(folder / "figures.csv", table.as_csv(rows)))
+        print(table.as_text(chosen, rows, *levels) + "\n")
     print("\n".join(os.fspath(path) for path in written))
 
 
 def _write(path: Path, figure: Figure) -> Iterator[Path]:
     """The figure as PNG and SVG."""
-    with plt.rc_context({**drawing.STYLE, "svg.hashsalt": "audit"}):
-        yield files.write_whole(path.with_suffix(".png"), drawing.png(figure))
+    with plt.rc_context({**audit_panels.STYLE, "svg.hashsalt": "audit"}):
+        yield files.write_whole(path.with_suffix(".png"), audit_panels.png(figure))
         figure.set_layout_engine("none")  # it is laid out
-        yield files.write_whole(path.with_suffix(".svg"), drawing.svg(figure))
+        yield files.write_whole(path.with_suffix(".svg"), audit_panels.svg(figure))
 
 
 def _missing(sweep: Sweep, drawn: Drawn) -> list[str]:

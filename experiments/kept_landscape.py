@@ -6,9 +6,9 @@ from matplotlib.figure import Figure
 
 from audit.storage.index import Holdings
 from experiments import landscape_cells, landscape_figures
-from experiments.comparison import Row, claim
 from experiments.landscape_cells import Cell, Exact, Simulated
 from experiments.landscape_figures import Claims, Exacts
+from experiments.plots.table import Row, claim
 from experiments.sweeps import Landscape
 
 SEED, CLIPPING_NORM, THRESHOLD = 0, 1.0, 0.5  # of the sweep; the threshold is C / 2 in units of C

@@ -25,7 +25,9 @@ from audit.errors import InputError, require
 from audit.mechanism.clipping import base
 from audit.statistics import conversions
 from audit.storage.store import Store
-from experiments import conclusions, reporting, subjects, tables
+from experiments import conclusions
+from experiments.pages import reporting, subjects
+from experiments.plots import bounds_table
 from experiments.settings.setting import build
 from experiments.settings.setting.setting import Setting
 from models.base import Model, flat_model
@@ -47,7 +49,7 @@ class Audit(NamedTuple):
     report: Path
 
     def __str__(self) -> str:
-        table = tables.bounds_table(self.conclusion.bounds, self.conclusion.upper_bound)
+        table = bounds_table.bounds_table(self.conclusion.bounds, self.conclusion.upper_bound)
         return f"{table}\n\nreport: {self.report}"
 
 

@@ -15,8 +15,10 @@ from absl import flags
 from audit.errors import require
 from audit.statistics import conversions
 from audit.storage import files, index
-from experiments import cli, drawing, figure_kinds, page, points, reporting, subjects, sweeps
-from experiments.page import Html
+from experiments import cli, figure_kinds, sweeps
+from experiments.pages import page, reporting, subjects
+from experiments.pages.page import Html
+from experiments.plots import audit_panels, points
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("out", "results", "Folder that holds the audits.")
@@ -106,7 +108,7 @@ def _figures(
     at = figure_kinds.Levels(levels.delta or 1e-5, levels.confidence or 0.95)
     drawn = figure_kinds.draw(sweep, held, points.audits(held, cells, *at), at)
     alternative = f"{sweep.title}. The numbers are in the table of audits."
-    images = [drawing.svg(figure) for _, figure in drawn.figures]
+    images = [audit_panels.svg(figure) for _, figure in drawn.figures]
     return [page.figure(image, alternative, sweep.title, "wide") for image in images]
 
 

@@ -12,7 +12,8 @@ import pytest
 from experiments.settings.setting.setting import Setting
 
 from audit.errors import InputError
-from experiments import drawing, own
+from experiments import own
+from experiments.plots import audit_panels
 from experiments.settings.setting import build
 from models.fcnn import FCNN, two_logit_cross_entropy
 

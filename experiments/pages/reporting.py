@@ -5,10 +5,11 @@ import math
 from collections.abc import Sequence
 
 from audit.statistics.estimate import GAUSSIAN_CURVE, IN_SAMPLE, NOTHING, Bound
-from experiments import drawing, page, verdicts
 from experiments.conclusions import Conclusion
-from experiments.page import Html
-from experiments.subjects import Subject
+from experiments.pages import page, verdicts
+from experiments.pages.page import Html
+from experiments.pages.subjects import Subject
+from experiments.plots import audit_panels
 
 _ASSUMES = {
     IN_SAMPLE: "no confidence bound: the best of all thresholds on the scores that it then bounds",
@@ -132,7 +133,7 @@ def _upper(upper: float | None) -> str:
 
 def _figures(conclusion: Conclusion) -> list[Html]:
     """The panels, each with what a reader who can't see it needs to know."""
-    panels = drawing.audit_panels(*conclusion)
+    panels = audit_panels.audit_panels(*conclusion)
     certified = conclusion.bound("certified")
     mu = f"{certified.mu:.3f}"
     scores = zip(("in", "out"), (conclusion.scores_in, conclusion.scores_out), strict=True)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.points import Point
+from experiments.plots.points import Point
 from experiments.sweeps import Sweep
 
 

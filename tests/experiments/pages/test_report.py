@@ -19,9 +19,11 @@ from experiments.settings.setting.setting import Setting
 from audit.errors import InputError
 from audit.storage.scores import Scores
 from audit.storage.store import Store
-from experiments import drawing, page, reporting, subjects, sweeps
+from experiments import sweeps
 from experiments.conclusions import conclude, keep
-from experiments.subjects import Levels
+from experiments.pages import page, reporting, subjects
+from experiments.pages.subjects import Levels
+from experiments.plots import audit_panels
 
 ROOT = Path(__file__).resolve().parents[2]
 VOID = {"meta", "img", "br", "link"}
@@ -123,7 +125,7 @@ def test_an_attribute_cannot_be_left():
 def test_the_images_are_the_same_bits_each_time():
     rng = np.random.default_rng(0)
     found = conclude((rng.normal(size=60) + 1, rng.normal(size=60)), None, 1e-5, 0.95)
-    one, two = (drawing.audit_panels(*found) for _ in range(2))
+    one, two = (audit_panels.audit_panels(*found) for _ in range(2))
     assert one == two and len(set(one.values())) == 4
 
 

@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 
 from audit.statistics import conversions, curves
 from experiments.conclusions import Conclusion
-from experiments.drawing import BOUND, IN, OUT, STYLE, UPPER
-from experiments.points import Point
+from experiments.plots.audit_panels import BOUND, IN, OUT, STYLE, UPPER
+from experiments.plots.points import Point
 
 PREDICTED, FREE = "#CC79A7", "#E69F00"
 _INTERVAL = "0.75"

@@ -16,8 +16,9 @@ from audit.statistics import estimate
 from audit.storage import index
 from audit.storage.scores import Scores
 from audit.storage.store import Store
-from experiments import comparison, conclusions, figure_kinds, norm_cells, points, sweep_figures, sweeps
+from experiments import conclusions, figure_kinds, norm_cells, sweeps
 from experiments.figure_kinds import Levels
+from experiments.plots import estimates, points, table
 from experiments.sweeps import Cell, Sweep
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,7 +68,7 @@ def audit_cells(sweep):
 
 def bars(axis, method):
     """{where a mark stands: (mean, low, high)} of a method's marks, read off a panel."""
-    (mark,) = (mark for mark in sweep_figures.MARKS if mark.method == method)
+    (mark,) = (mark for mark in estimates.MARKS if mark.method == method)
     drawn = {}
     for container in axis.containers:
         line, _, ends = container
@@ -105,7 +106,7 @@ def test_norms_are_drawn_of_the_models_that_are_there(monkeypatch):
     assert name == "figure_8" and drawn.missing == 1
     heights = {line.get_label(): set(line.get_ydata()) for line in figure.axes[0].lines}
     assert heights["FCNN (2 runs)"] == {3.0} and heights["ResNet18 (2 runs)"] == {5.0}
-    sweep_figures.plt.close(figure)
+    estimates.plt.close(figure)
 
 
 @pytest.mark.slow
@@ -135,13 +136,13 @@ def test_every_point_has_a_place_of_its_own(scale, found):
         if sweep.kind == "epsilon":
             cells = audit_cells(sweep)
             every = points.points(cells, found(cells))
-            figure = sweep_figures.epsilon_figure(sweep.title, sweep.xlabel, every, LEVELS.delta)
-            marks = [bars(axis, mark.method) for axis in figure.axes for mark in sweep_figures.MARKS]
-            assert sum(map(len, marks)) == len(every) * len(sweep_figures.MARKS)
+            figure = estimates.epsilon_figure(sweep.title, sweep.xlabel, every, LEVELS.delta)
+            marks = [bars(axis, mark.method) for axis in figure.axes for mark in estimates.MARKS]
+            assert sum(map(len, marks)) == len(every) * len(estimates.MARKS)
             predicted = sum(point.predicted_mu() is not None for point in every)
             bands = [line for axis in figure.axes for line in axis.lines if line.get_linewidth() == 6]
             assert len(bands) == predicted
-            sweep_figures.plt.close(figure)
+            estimates.plt.close(figure)
 
 
 def test_what_is_drawn_is_what_the_scores_prove(tmp_path):
@@ -167,9 +168,9 @@ def test_what_is_drawn_is_what_the_scores_prove(tmp_path):
                 )
             ]
             assert marks[place] == pytest.approx((np.mean(epsilons), min(epsilons), max(epsilons)))
-    upper = [line.get_ydata()[0] for line in axis.lines if line.get_color() == sweep_figures.UPPER]
+    upper = [line.get_ydata()[0] for line in axis.lines if line.get_color() == estimates.UPPER]
     assert upper == pytest.approx([23.995] * 2, abs=1e-3)
-    sweep_figures.plt.close(drawn.figures[0][1])
+    estimates.plt.close(drawn.figures[0][1])
 
 
 @pytest.mark.parametrize(
@@ -236,10 +237,10 @@ def test_the_table_holds_the_bounds_and_80_columns(found):
         rows = []
         for sweep in every:
             cells = audit_cells(sweep)
-            rows += comparison.rows(sweep.name, points.points(cells, found(cells)), LEVELS.delta)
-        text = comparison.as_text(every, rows, *LEVELS)
+            rows += table.rows(sweep.name, points.points(cells, found(cells)), LEVELS.delta)
+        text = table.as_text(every, rows, *LEVELS)
         assert max(map(len, text.splitlines())) <= 80
-        table = list(csv.DictReader(comparison.as_csv(rows).decode().splitlines()))
+        table = list(csv.DictReader(table.as_csv(rows).decode().splitlines()))
         assert len(table) == len(rows) and text.count("\n") > len(rows)
         certified = conclusion().bound("certified").epsilon
         assert {row["certified"] for row in table} == {f"{certified:.6g}"}
@@ -254,7 +255,7 @@ def test_every_claim_is_of_a_series_that_is_drawn():
     }
     (grid,) = sweeps.sweeps("paper")["landscape"].cells
     drawn |= {("landscape", f"B = {size}", None) for size in grid.batch_sizes}
-    assert set(comparison.CLAIMS) <= drawn
+    assert set(table.CLAIMS) <= drawn
 
 
 def test_figures_are_written_and_what_is_missing_is_said(run, tmp_path):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from audit.statistics.estimate import GAUSSIAN_CURVE, IN_SAMPLE, NOTHING, Bound
-from experiments import verdicts
 from experiments.conclusions import Conclusion, conclude
+from experiments.pages import verdicts
 
 
 def conclusion(gaussian, free, upper):
