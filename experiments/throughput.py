@@ -29,7 +29,7 @@ from tqdm import tqdm
 
 from audit.errors import require
 from experiments import cli
-from experiments.throughput_workers import (
+from experiments.engine.workers import (
     ENGINES,
     GEMM,
     GEMM_SIZE,

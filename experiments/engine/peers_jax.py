@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from audit import game
 from audit.mechanism import dpsgd, ensemble
 from audit.mechanism.clipping.base import separate
+from experiments.engine.workers import GEMM_SIZE, About, Engine, Layout, Problem, fastest
 from experiments.settings.setting import build
-from experiments.throughput_workers import GEMM_SIZE, About, Engine, Layout, Problem, fastest
 from models.base import Model
 from models.convnet import ConvNet
 from models.data.base import Dataset

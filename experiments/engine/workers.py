@@ -117,35 +117,35 @@ class Kind(NamedTuple):
 
 
 def _ours() -> Build:
-    from experiments import throughput_jax
+    from experiments.engine import peers_jax
 
     cli.prepare_jax()
-    return throughput_jax.ours
+    return peers_jax.ours
 
 
 def _jax_privacy() -> Build:
-    from experiments import throughput_jax
+    from experiments.engine import peers_jax
 
     cli.prepare_jax()
-    return throughput_jax.jax_privacy
+    return peers_jax.jax_privacy
 
 
 def _opacus() -> Build:
-    from experiments import throughput_torch
+    from experiments.engine import peers_torch
 
-    return throughput_torch.opacus
+    return peers_torch.opacus
 
 
 def _torch_func() -> Build:
-    from experiments import throughput_torch
+    from experiments.engine import peers_torch
 
-    return throughput_torch.torch_func
+    return peers_torch.torch_func
 
 
 def _gemm() -> Build:
-    from experiments import throughput_jax  # prepare_jax would take a product's threads away
+    from experiments.engine import peers_jax
 
-    return throughput_jax.gemm
+    return peers_jax.gemm
 
 
 ENGINES = {
@@ -228,10 +228,10 @@ def write_problem(model: str, file: str | None, tfds_dir: str | None, path: Path
 
 
 def _write_problem(*arguments: Any) -> int:
-    from experiments import throughput_jax
+    from experiments.engine import peers_jax
 
     cli.prepare_jax()
-    return throughput_jax.write_problem(*arguments)
+    return peers_jax.write_problem(*arguments)
 
 
 def _serve(connection: Connection, load: Callable[[], Build], problem: Path, *models: int) -> None:

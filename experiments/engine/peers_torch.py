@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from experiments.throughput_workers import About, Engine, Problem, fastest
+from experiments.engine.workers import About, Engine, Problem, fastest
 from models.data.cifar10 import CIFAR10_MEAN, CIFAR10_STD
 
 _DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

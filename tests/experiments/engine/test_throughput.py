@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from audit.errors import InputError
-from experiments import throughput, throughput_workers
+from experiments import throughput
+from experiments.engine import workers
+from experiments.engine.workers import ENGINES, About, Kind, Memory, Problem, Worker
 from experiments.settings.setting import build
-from experiments.throughput_workers import ENGINES, About, Kind, Memory, Problem, Worker
 from models.data.base import Dataset
 from models.fcnn import fcnn
 
@@ -23,7 +24,7 @@ PEERS = [name for name in ENGINES if name != "ours"]
 
 
 def small_problem(model="fcnn"):
-    from experiments import throughput_jax
+    from experiments.engine import peers_jax
 
     rng = np.random.default_rng(0)
     features = rng.normal(size=(40, 8)).astype(np.float32)
@@ -38,7 +39,7 @@ def small_problem(model="fcnn"):
         clipping=build.TASKS[model].clipping[0],
         clipping_norm=0.5,
     )
-    return throughput_jax.problem_of(setting, Dataset(features, labels, "made up", "0" * 64))
+    return peers_jax.problem_of(setting, Dataset(features, labels, "made up", "0" * 64))
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +78,7 @@ def assert_takes_our_step(name, problem, folder):
     off[7] = 1e-4
     models = [2 * len(jax.local_devices())] if ENGINES[name].chooses else []
     engine = builder(name)(saved(problem._replace(stepped=problem.stepped + off), folder), *models)
-    assert abs(engine.about.check - 1e-4) < throughput_workers.TOLERANCE
+    assert abs(engine.about.check - 1e-4) < workers.TOLERANCE
     return engine
 
 
@@ -99,20 +100,20 @@ def test_ours_trains_the_chunk_that_an_audit_does(problem, tmp_path):
     engine = builder("ours")(saved(problem, tmp_path))
     assert 2 <= engine.about.models <= 5000
     assert engine.run() == engine.run() == engine.about.models * len(problem.batches)
-    assert throughput_workers.measure(engine.run, 0.01) > 0
+    assert workers.measure(engine.run, 0.01) > 0
 
 
 def test_the_fastest_count_is_chosen(monkeypatch):
     monkeypatch.setattr(throughput_workers, "measure", lambda run, seconds: {1: 5, 8: 7, 64: 6}[run()])
-    models, run = throughput_workers.fastest(lambda models: lambda: models, [1, 8, 64])
+    models, run = workers.fastest(lambda models: lambda: models, [1, 8, 64])
     assert models == run() == 8
 
 
 def test_an_engine_of_another_step_is_refused():
-    throughput_workers.require_agreement("peer", About(1, "cpu", "cpu", 9e-6))
+    workers.require_agreement("peer", About(1, "cpu", "cpu", 9e-6))
     for distance in (1.1e-5, float("nan")):
         with pytest.raises(InputError, match="peer.*away from ours.*--engines"):
-            throughput_workers.require_agreement("peer", About(1, "cpu", "cpu", distance))
+            workers.require_agreement("peer", About(1, "cpu", "cpu", distance))
 
 
 def test_an_engine_that_dies_is_one_line(tmp_path):
