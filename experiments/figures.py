@@ -19,10 +19,11 @@ from matplotlib.figure import Figure
 from audit.errors import require
 from audit.statistics import conversions
 from audit.storage import files, index
-from experiments import cli, figure_kinds, sweeps
-from experiments.figure_kinds import Drawn, Levels
+from experiments import cli
+from experiments.hidden_state import figures, sweep
+from experiments.hidden_state.figures import Drawn, Levels
+from experiments.hidden_state.sweep import Cell, Sweep
 from experiments.plots import audit_panels, points, table
-from experiments.sweeps import Cell, Sweep
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("scale", "laptop", "The sweeps' scale: smoke, laptop or paper.")
@@ -37,7 +38,7 @@ def main() -> None:
     levels = Levels(FLAGS.delta, FLAGS.confidence)
     conversions.require_delta(levels.delta)
     conversions.require_confidence(levels.confidence)
-    chosen = sweeps.chosen(FLAGS.scale, FLAGS.name)
+    chosen = sweep.chosen(FLAGS.scale, FLAGS.name)
     held = index.holdings(Path(FLAGS.out))
     cells = [cell for sweep in chosen for cell in sweep.cells if isinstance(cell, Cell)]
     audits = points.audits(held, cells, *levels)
@@ -46,7 +47,7 @@ def main() -> None:
     rows: list[table.Row] = []
     missing: list[str] = []
     for sweep in chosen:
-        drawn = figure_kinds.draw(sweep, held, audits, levels)
+        drawn = figures.draw(sweep, held, audits, levels)
         for name, figure in drawn.figures:
             written += _write(folder / name, figure)
         rows += drawn.rows

@@ -16,8 +16,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # small products; cells are 
 from audit.errors import InputError, require  # noqa: E402
 from audit.statistics import conversions  # noqa: E402
 from audit.storage import files  # noqa: E402
-from experiments import cli, landscape_cells, landscape_figures  # noqa: E402
-from experiments.landscape_cells import Cell  # noqa: E402
+from experiments import cli  # noqa: E402
+from experiments.hidden_state import landscape_cells, landscape_figures  # noqa: E402
+from experiments.hidden_state.landscape_cells import Cell  # noqa: E402
 from experiments.plots import audit_panels  # noqa: E402
 
 FLAGS = flags.FLAGS

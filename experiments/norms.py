@@ -18,7 +18,8 @@ from tqdm import tqdm
 
 from audit.errors import require
 from audit.storage import files
-from experiments import cli, norm_cells
+from experiments import cli
+from experiments.hidden_state import norms
 from experiments.plots import audit_panels
 
 FLAGS = flags.FLAGS
@@ -77,9 +78,9 @@ def _setting(auditing: Any, model: str) -> Any:
 def _norms(auditing: Any, setting: Any) -> NDArray[np.float64]:
     """The canary's gradient norms (runs, steps), trained where the store lacks them."""
     dataset = build.TASKS[setting.model].load(file=None, tfds_dir=None)
-    store = norm_cells.open_store(Path(FLAGS.out), setting, dataset)
+    store = norms.open_store(Path(FLAGS.out), setting, dataset)
     with tqdm(total=FLAGS.runs, desc=setting.model, unit="runs") as bar:
-        return norm_cells.kept(store, setting, dataset, FLAGS.runs, bar.update)
+        return norms.kept(store, setting, dataset, FLAGS.runs, bar.update)
 
 
 if __name__ == "__main__":

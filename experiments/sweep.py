@@ -19,9 +19,11 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # for the landscape's small 
 
 from audit.errors import require  # noqa: E402
 from audit.storage import index  # noqa: E402
-from experiments import cli, sweeping, sweeps  # noqa: E402
-from experiments.sweeping import Work  # noqa: E402
-from experiments.sweeps import Sweep  # noqa: E402
+from experiments import cli  # noqa: E402
+from experiments.cells import work  # noqa: E402
+from experiments.cells.work import Work  # noqa: E402
+from experiments.hidden_state import sweep  # noqa: E402
+from experiments.hidden_state.sweep import Sweep  # noqa: E402
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("name", [], "Sweeps, comma-separated, or all; --list has them.")
@@ -36,13 +38,13 @@ flags.DEFINE_string("cifar10", None, "That data set as a file, instead of fetchi
 def main() -> None:
     """Parse, find what is missing, train it."""
     out = Path(FLAGS.out)
-    chosen = sweeps.chosen(FLAGS.scale, FLAGS.name or (["all"] if FLAGS.list else []))
-    data = sweeping.Data({name: FLAGS[name].value for name in ("california_housing", "cifar10")})
+    chosen = sweep.chosen(FLAGS.scale, FLAGS.name or (["all"] if FLAGS.list else []))
+    data = work.Data({name: FLAGS[name].value for name in ("california_housing", "cifar10")})
     if FLAGS.list:
         print(_listed(chosen, out, data))
         return
     names = ", ".join(sweep.name for sweep in chosen)
-    works = _own(sweeping.works([cell for sweep in chosen for cell in sweep.cells], out, data))
+    works = _own(work.works([cell for sweep in chosen for cell in sweep.cells], out, data))
     held = index.holdings(out)
     missing = [work for work in works if not work.is_done(held)]
     if not missing:
@@ -51,7 +53,7 @@ def main() -> None:
     cli.prepare_jax()
     data.require_named()
     begin = time.perf_counter()
-    outcome = sweeping.do_all(missing, out)
+    outcome = work.do_all(missing, out)
     require(
         not outcome.failed,
         f"{len(outcome.failed)} of {len(works)} cells failed, the others are kept: mend what is said above, "
@@ -75,12 +77,12 @@ def _own(works: list[Work]) -> list[Work]:
     return works[number - 1 :: count]
 
 
-def _listed(chosen: list[Sweep], out: Path, data: sweeping.Data) -> str:
+def _listed(chosen: list[Sweep], out: Path, data: work.Data) -> str:
     """A row a sweep, in 80 columns."""
     held = index.holdings(out)
     lines = [f"{'name':<10} {'cells':>5} {'done':>5} {'minutes':>8}  title", "-" * 80]
     for sweep in chosen:
-        works = sweeping.works(sweep.cells, out, data)
+        works = work.works(sweep.cells, out, data)
         done = sum(work.is_done(held) for work in works)
         minutes = sum(work.seconds for work in works) / 60
         lines.append(f"{sweep.name:<10} {len(works):>5} {done:>5} {minutes:>8.1f}  {sweep.title[:47]}")

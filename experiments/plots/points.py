@@ -13,8 +13,8 @@ from audit.statistics import conversions, normal_scores
 from audit.statistics.estimate import Bound
 from audit.storage.index import Holdings
 from experiments.conclusions import Conclusion, conclude
+from experiments.hidden_state.sweep import Cell
 from experiments.settings.setting.setting import Setting
-from experiments.sweeps import Cell
 
 # Models whose genuine gradients do not interfere with a crafted coordinate (papers' README, slip 9).
 _OVER_PARAMETERISED = ("convnet", "resnet18", "mobilenet_head", "alexnet_head")

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from experiments.hidden_state.sweep import Sweep
 from experiments.plots.points import Point
-from experiments.sweeps import Sweep
 
 
 class Claim(NamedTuple):

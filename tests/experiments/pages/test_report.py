@@ -19,8 +19,8 @@ from experiments.settings.setting.setting import Setting
 from audit.errors import InputError
 from audit.storage.scores import Scores
 from audit.storage.store import Store
-from experiments import sweeps
 from experiments.conclusions import conclude, keep
+from experiments.hidden_state import sweep
 from experiments.pages import page, reporting, subjects
 from experiments.pages.subjects import Levels
 from experiments.plots import audit_panels
@@ -171,7 +171,7 @@ def test_a_setting_that_is_not_there_is_one_line(tmp_path):
 
 @pytest.mark.slow
 def test_a_sweep_is_reported_as_far_as_it_is_done(tmp_path):
-    cells = sweeps.sweeps("smoke")["figure_7"].cells
+    cells = sweep.sweeps("smoke")["figure_7"].cells
     for cell in cells[:2]:
         stored(tmp_path, cell.setting, runs=40, audited=False)
     stored(tmp_path, Setting(seed=99), audited=False)

@@ -16,10 +16,11 @@ from audit.statistics import estimate
 from audit.storage import index
 from audit.storage.scores import Scores
 from audit.storage.store import Store
-from experiments import conclusions, figure_kinds, norm_cells, sweeps
-from experiments.figure_kinds import Levels
+from experiments import conclusions
+from experiments.hidden_state import figures, norms, sweep
+from experiments.hidden_state.figures import Levels
+from experiments.hidden_state.sweep import Cell, Sweep
 from experiments.plots import estimates, points, table
-from experiments.sweeps import Cell, Sweep
 
 ROOT = Path(__file__).resolve().parents[2]
 LEVELS = Levels(1e-5, 0.95)
@@ -79,9 +80,9 @@ def bars(axis, method):
     return drawn
 
 
-@pytest.mark.parametrize("scale", sweeps.SCALES)
+@pytest.mark.parametrize("scale", sweep.SCALES)
 def test_every_cell_of_every_sweep_is_on_one_figure(scale, found):
-    for sweep in sweeps.sweeps(scale).values():
+    for sweep in sweep.sweeps(scale).values():
         cells = audit_cells(sweep)
         every = points.points(cells, found(cells))
         drawn = [cell for point in every for cell in point.cells]
@@ -90,18 +91,18 @@ def test_every_cell_of_every_sweep_is_on_one_figure(scale, found):
         for point in every:
             seedless = {dataclasses.replace(cell.setting, seed=0) for cell in point.cells}
             assert len(seedless) == 1 and len({cell.setting.seed for cell in point.cells}) == len(point.cells)
-        assert sweep.kind in figure_kinds.DRAWERS
+        assert sweep.kind in figures.DRAWERS
         others = len(sweep.cells) - len(cells)
         if others:  # norms and the landscape, of which an empty store says what it lacks
-            missing = figure_kinds.draw(sweep, NOWHERE, {}, LEVELS)
+            missing = figures.draw(sweep, NOWHERE, {}, LEVELS)
             assert missing.missing >= others and not missing.figures
 
 
 def test_norms_are_drawn_of_the_models_that_are_there(monkeypatch):
-    sweep = sweeps.sweeps("smoke")["figure_8"]
+    sweep = sweep.sweeps("smoke")["figure_8"]
     norms = {"fcnn": np.full((2, 4), 3.0), "resnet18": np.full((2, 2), 5.0)}
     monkeypatch.setattr(norm_cells, "read", lambda held, setting, runs: norms.get(setting.model))
-    drawn = figure_kinds.draw(sweep, NOWHERE, {}, LEVELS)
+    drawn = figures.draw(sweep, NOWHERE, {}, LEVELS)
     ((name, figure),) = drawn.figures
     assert name == "figure_8" and drawn.missing == 1
     heights = {line.get_label(): set(line.get_ydata()) for line in figure.axes[0].lines}
@@ -111,7 +112,7 @@ def test_norms_are_drawn_of_the_models_that_are_there(monkeypatch):
 
 @pytest.mark.slow
 def test_the_landscape_is_drawn_from_the_store_alone(run, tmp_path):
-    (grid,) = sweeps.sweeps("smoke")["landscape"].cells
+    (grid,) = sweep.sweeps("smoke")["landscape"].cells
     every = {"sigmas": grid.noise_multipliers, "batch_sizes": grid.batch_sizes}
     lists = [f"--{name}={','.join(f'{value:g}' for value in values)}" for name, values in every.items()]
     flags = (f"--out={tmp_path}", f"--steps={grid.steps}", f"--runs={grid.runs}", *lists)
@@ -130,9 +131,9 @@ def test_the_landscape_is_drawn_from_the_store_alone(run, tmp_path):
     assert "cells are missing" in run(f"--out={tmp_path}", "--scale=smoke", "--name=landscape").stderr
 
 
-@pytest.mark.parametrize("scale", sweeps.SCALES)
+@pytest.mark.parametrize("scale", sweep.SCALES)
 def test_every_point_has_a_place_of_its_own(scale, found):
-    for sweep in sweeps.sweeps(scale).values():
+    for sweep in sweep.sweeps(scale).values():
         if sweep.kind == "epsilon":
             cells = audit_cells(sweep)
             every = points.points(cells, found(cells))
@@ -154,7 +155,7 @@ def test_what_is_drawn_is_what_the_scores_prove(tmp_path):
     fill(tmp_path, cells)
     audits = points.audits(index.holdings(tmp_path), cells, *LEVELS)
     sweep = Sweep("made_up", "Made up", "epsilon", "", tuple(cells))
-    drawn = figure_kinds.draw(sweep, NOWHERE, audits, LEVELS)
+    drawn = figures.draw(sweep, NOWHERE, audits, LEVELS)
     (axis,) = drawn.figures[0][1].axes
     for method, bound in estimate.ESTIMATORS.items():
         marks = bars(axis, method)
@@ -232,8 +233,8 @@ def test_one_setting_on_two_data_sets_is_refused(tmp_path):
 
 
 def test_the_table_holds_the_bounds_and_80_columns(found):
-    for scale in sweeps.SCALES:
-        every = list(sweeps.sweeps(scale).values())
+    for scale in sweep.SCALES:
+        every = list(sweep.sweeps(scale).values())
         rows = []
         for sweep in every:
             cells = audit_cells(sweep)
@@ -249,17 +250,17 @@ def test_the_table_holds_the_bounds_and_80_columns(found):
 def test_every_claim_is_of_a_series_that_is_drawn():
     drawn = {
         (name, cell.series, x)
-        for name, sweep in sweeps.sweeps("paper").items()
+        for name, sweep in sweep.sweeps("paper").items()
         for cell in audit_cells(sweep)
         for x in (cell.x, None)
     }
-    (grid,) = sweeps.sweeps("paper")["landscape"].cells
+    (grid,) = sweep.sweeps("paper")["landscape"].cells
     drawn |= {("landscape", f"B = {size}", None) for size in grid.batch_sizes}
     assert set(table.CLAIMS) <= drawn
 
 
 def test_figures_are_written_and_what_is_missing_is_said(run, tmp_path):
-    every = sweeps.sweeps("smoke")
+    every = sweep.sweeps("smoke")
     fill(tmp_path, audit_cells(every["figure_1c"])[1:])
     fill(tmp_path, audit_cells(every["figure_11"]))
     process = run(f"--out={tmp_path}", "--scale=smoke", "--name=figure_1c,figure_11,figure_8")

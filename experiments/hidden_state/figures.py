@@ -6,11 +6,11 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 
 from audit.storage.index import Holdings
-from experiments import kept_landscape, norm_cells
+from experiments.hidden_state import landscape_stored, norms
+from experiments.hidden_state.sweep import Cell, Landscape, Norms, Sweep
 from experiments.plots import audit_panels, estimates, points, table
 from experiments.plots.points import Audits, Point
 from experiments.plots.table import Row
-from experiments.sweeps import Cell, Landscape, Norms, Sweep
 
 _MODELS = {"fcnn": "FCNN", "convnet": "ConvNet", "resnet18": "ResNet18"}
 
@@ -76,7 +76,7 @@ def _draw_points(
 def _draw_norms(sweep: Sweep, held: Holdings, audits: Audits, levels: Levels) -> Drawn:
     """Figure 8, of the models that are there."""
     cells = [cell for cell in sweep.cells if isinstance(cell, Norms)]
-    read = {_MODELS[c.setting.model]: norm_cells.read(held, c.setting, c.runs) for c in cells}
+    read = {_MODELS[c.setting.model]: norms.read(held, c.setting, c.runs) for c in cells}
     norms = {model: values for model, values in read.items() if values is not None}
     figures = [(sweep.name, audit_panels.draw_norms(norms, cells[0].setting.clipping_norm))] if norms else []
     return Drawn(figures, len(cells) - len(norms), [])
@@ -85,9 +85,9 @@ def _draw_norms(sweep: Sweep, held: Holdings, audits: Audits, levels: Levels) ->
 def _draw_landscape(sweep: Sweep, held: Holdings, audits: Audits, levels: Levels) -> Drawn:
     """Figures 3a, 3b, 6b, 10 and 14 of the cells that are there, and Algorithm 6's."""
     (grid,) = (cell for cell in sweep.cells if isinstance(cell, Landscape))
-    there = kept_landscape.kept(held, grid, *levels)
-    rows = kept_landscape.rows(there, sweep.name, grid.runs, levels.confidence)
-    return Drawn(kept_landscape.figures(there, grid, *levels), there.missing, rows)
+    there = landscape_stored.kept(held, grid, *levels)
+    rows = landscape_stored.rows(there, sweep.name, grid.runs, levels.confidence)
+    return Drawn(landscape_stored.figures(there, grid, *levels), there.missing, rows)
 
 
 DRAWERS: dict[str, Callable[[Sweep, Holdings, Audits, Levels], Drawn]] = {

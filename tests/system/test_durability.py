@@ -14,9 +14,9 @@ from audit import game
 from audit.errors import InputError
 from audit.mechanism import ensemble
 from audit.storage import files
-from experiments import kill_loop
 from experiments.settings.setting import build
 from models.data.base import Dataset
+from tests.system import kill_loop
 
 SETTING = build.Setting(adversary="gc_r", batch_size=10, steps=3, noise_multiplier=1.0)
 LONG = dataclasses.replace(SETTING, steps=600)

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 
 from audit.landscape import law
 from audit.statistics import conversions, densities
-from experiments import landscape_cells
-from experiments.landscape_cells import Cell, Exact, Simulated
+from experiments.hidden_state import landscape_cells
+from experiments.hidden_state.landscape_cells import Cell, Exact, Simulated
 from experiments.plots.audit_panels import BOUND, IN, OUT, STYLE, UPPER
 
 Exacts = dict[tuple[Cell, str], Exact]

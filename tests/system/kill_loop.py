@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from experiments.settings.setting.setting import Setting
 from numpy.typing import NDArray
 from tqdm import tqdm
 
 from audit.errors import InputError, require
 from audit.storage.store import Store
-from experiments.settings.setting.setting import Setting
 from models.data.base import Dataset
 
 # Six segments a chunk; every draw is used: the optimizer has a state, each run its own theta_0.

@@ -19,7 +19,8 @@ from audit.errors import InputError
 from audit.storage import files, index
 from audit.storage.scores import Scores
 from audit.storage.store import Store
-from experiments import norm_cells, sweeping, sweeps
+from experiments.cells import work
+from experiments.hidden_state import norms, sweep
 from models.data.base import Dataset
 from models.data.housing import HOUSING
 
@@ -52,24 +53,24 @@ def run(tmp_path_factory):
     return call
 
 
-@pytest.mark.parametrize("scale", sweeps.SCALES)
+@pytest.mark.parametrize("scale", sweep.SCALES)
 def test_every_figure_is_a_sweep_at_every_scale(scale):
-    every = sweeps.sweeps(scale)
+    every = sweep.sweeps(scale)
     assert set(every) == {f"figure_{name}" for name in FIGURES} | {"landscape"}
     assert all(sweep.cells and sweep.name == name for name, sweep in every.items())
 
 
 @pytest.mark.parametrize(("scale", "most"), [("smoke", 60), ("laptop", 3600)])
 def test_no_figure_takes_longer_than_its_scale_says(scale, most):
-    for name, sweep in sweeps.sweeps(scale).items():
-        assert 0 < sum(sweeps.seconds(cell) for cell in sweep.cells) < most, name
-    one = sweeps.sweeps("paper")["figure_2b"]
-    assert sum(sweeps.seconds(cell) for cell in one.cells) > 1e6  # the estimate can say so
+    for name, sweep in sweep.sweeps(scale).items():
+        assert 0 < sum(sweep.seconds(cell) for cell in sweep.cells) < most, name
+    one = sweep.sweeps("paper")["figure_2b"]
+    assert sum(sweep.seconds(cell) for cell in one.cells) > 1e6  # the estimate can say so
 
 
 def test_the_paper_trains_5000_models_a_cell_and_the_laptop_those_of_the_fcnn():
-    paper, laptop = sweeps.sweeps("paper"), sweeps.sweeps("laptop")
-    audits = [cell for sweep in paper.values() for cell in sweep.cells if isinstance(cell, sweeps.Cell)]
+    paper, laptop = sweep.sweeps("paper"), sweep.sweeps("laptop")
+    audits = [cell for sweep in paper.values() for cell in sweep.cells if isinstance(cell, sweep.Cell)]
     assert {cell.runs for cell in audits} == {5000}
     assert {cell.setting.insertions for cell in audits} == {250}
     for name in FCNN:
@@ -78,9 +79,9 @@ def test_the_paper_trains_5000_models_a_cell_and_the_laptop_those_of_the_fcnn():
 
 
 def test_a_cell_of_several_figures_is_one_work_of_the_most_runs(tmp_path):
-    cells = [cell for name in FCNN for cell in sweeps.sweeps("laptop")[name].cells]
+    cells = [cell for name in FCNN for cell in sweep.sweeps("laptop")[name].cells]
     more = cells[0].__class__("", "", 0, cells[0].setting, 9000)
-    found = sweeping.works([*cells, more], tmp_path, sweeping.Data({}))
+    found = work.works([*cells, more], tmp_path, work.Data({}))
     assert len(found) == 2 * 5 * 7 and len(cells) == 120  # two rates, five seeds, seven adversaries
     assert found[0].runs == 9000 and {work.runs for work in found[1:]} == {5000}
 
@@ -100,7 +101,7 @@ def counted(tmp_path):
                 done[number] += 1
                 store.write_text("done", "")
 
-            return sweeping.Work(
+            return work.Work(
                 f"cell {number}",
                 1,
                 1.0,
@@ -118,7 +119,7 @@ def test_workers_share_the_cells_and_do_none_twice(counted, tmp_path):
     works, done = counted(12, lambda number: time.sleep(0.02))
     outcomes = []
     workers = [
-        threading.Thread(target=lambda: outcomes.append(sweeping.do_all(works, tmp_path))) for _ in range(3)
+        threading.Thread(target=lambda: outcomes.append(work.do_all(works, tmp_path))) for _ in range(3)
     ]
     for worker in workers:
         worker.start()
@@ -132,7 +133,7 @@ def test_workers_share_the_cells_and_do_none_twice(counted, tmp_path):
 def test_a_cell_that_another_worker_gives_back_undone_is_done(counted, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(sweeping, "_POLL_SECONDS", 0.01)
     works, done = counted(3)
-    ended = threading.Thread(target=sweeping.do_all, args=(works, tmp_path))
+    ended = threading.Thread(target=work.do_all, args=(works, tmp_path))
     with works[1].open().claim() as mine:
         assert mine
         ended.start()
@@ -151,7 +152,7 @@ def test_a_cell_that_fails_is_said_and_the_others_go_on(counted, tmp_path, capsy
             raise InputError("run 7 diverged")
 
     works, done = counted(3, fail)
-    outcome = sweeping.do_all(works, tmp_path)
+    outcome = work.do_all(works, tmp_path)
     assert outcome.failed == ["cell 1"] and outcome.here == ["cell 0", "cell 2"]
     assert done == {0: 1, 2: 1}
     assert "failed: cell 1: run 7 diverged" in capsys.readouterr().err
@@ -163,7 +164,7 @@ def test_a_store_that_refuses_ends_the_sweep(counted, tmp_path):
 
     works, done = counted(3, refuse)
     with pytest.raises(InputError, match="No space left"):
-        sweeping.do_all(works, tmp_path)
+        work.do_all(works, tmp_path)
     assert not done
 
 
@@ -190,7 +191,7 @@ def test_the_fcnn_figures_are_trained_once_and_then_known_to_be_done(run, housin
 
 
 def test_that_all_is_done_is_known_without_jax_or_data(run, tmp_path):
-    for cell in sweeps.sweeps("smoke")["figure_1c"].cells:
+    for cell in sweep.sweeps("smoke")["figure_1c"].cells:
         store = Store(tmp_path, {**asdict(cell.setting), "data_sha256": HOUSING.checksum})
         store.save(Scores(0, np.arange(40.0), np.arange(40) % 2 == 1))
         store.write_text("audit.json", '{"runs": 40}')
@@ -201,8 +202,8 @@ def test_that_all_is_done_is_known_without_jax_or_data(run, tmp_path):
 
 
 def test_fewer_runs_other_data_or_no_conclusion_is_not_done(tmp_path):
-    (cell, *_) = sweeps.sweeps("smoke")["figure_1c"].cells
-    (work,) = sweeping.works([cell], tmp_path, sweeping.Data({}))
+    (cell, *_) = sweep.sweeps("smoke")["figure_1c"].cells
+    (work,) = work.works([cell], tmp_path, work.Data({}))
 
     def done():
         return work.is_done(index.holdings(tmp_path))
@@ -222,7 +223,7 @@ def test_fewer_runs_other_data_or_no_conclusion_is_not_done(tmp_path):
     store = Store(other, {**asdict(cell.setting), "data_sha256": "0" * 64})
     store.save(Scores(0, np.arange(40.0), np.arange(40) % 2 == 1))
     store.write_text("audit.json", '{"runs": 40}')
-    (work,) = sweeping.works([cell], other, sweeping.Data({}))
+    (work,) = work.works([cell], other, work.Data({}))
     assert not work.is_done(index.holdings(other))
 
 
@@ -236,20 +237,20 @@ def test_norms_are_kept_and_a_damaged_file_is_trained_again(tmp_path, capsys, mo
     monkeypatch.setattr(norm_cells, "_train", train)
     dataset = Dataset(np.zeros((4, 8), np.float32), np.zeros(4, np.int32), "made up", "0" * 64)
     setting = Setting(adversary="loss", batch_size=10, steps=3)
-    store = norm_cells.open_store(tmp_path, setting, dataset)
+    store = norms.open_store(tmp_path, setting, dataset)
     for _ in range(2):
-        np.testing.assert_array_equal(norm_cells.kept(store, setting, dataset, 4), norms)
+        np.testing.assert_array_equal(norms.kept(store, setting, dataset, 4), norms)
     assert trained == [4]
     held = index.holdings(tmp_path)
-    np.testing.assert_array_equal(norm_cells.read(held, setting, 3), norms[:3])
-    assert norm_cells.read(held, setting, 5) is None
+    np.testing.assert_array_equal(norms.read(held, setting, 3), norms[:3])
+    assert norms.read(held, setting, 5) is None
     path = store.path / "norms.npz"
     content = bytearray(path.read_bytes())
     content[content.index(norms.tobytes()[:16])] ^= 1
     path.write_bytes(content)
-    assert norm_cells.read(held, setting, 4) is None and not path.exists()
+    assert norms.read(held, setting, 4) is None and not path.exists()
     assert "damaged" in capsys.readouterr().err
-    np.testing.assert_array_equal(norm_cells.kept(store, setting, dataset, 4), norms)
+    np.testing.assert_array_equal(norms.kept(store, setting, dataset, 4), norms)
     assert trained == [4, 4]
 
 

@@ -15,7 +15,8 @@ from absl import flags
 from tqdm import tqdm
 
 from audit.errors import require
-from experiments import cli, kill_loop
+from experiments import cli
+from tests.system import kill_loop
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("kills", 100, "How many kills.")

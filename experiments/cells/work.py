@@ -17,9 +17,9 @@ from audit.errors import InputError
 from audit.storage import files, index
 from audit.storage.index import Holdings
 from audit.storage.store import Store
-from experiments import norm_cells, sweeps
+from experiments.hidden_state import norms, sweep
+from experiments.hidden_state.sweep import Cell, Landscape, Norms
 from experiments.settings.setting.setting import Setting
-from experiments.sweeps import Cell, Landscape, Norms
 from models.data.base import Dataset
 from models.data.cifar10 import CIFAR10
 from models.data.housing import HOUSING
@@ -138,9 +138,9 @@ class Progress:
         self._bar.close()
 
 
-def works(cells: Iterable[sweeps.AnyCell], out: Path, data: Data) -> list[Work]:
+def works(cells: Iterable[sweep.AnyCell], out: Path, data: Data) -> list[Work]:
     """The work of cells, one for all those of one setting."""
-    most: dict[Any, sweeps.AnyCell] = {}
+    most: dict[Any, sweep.AnyCell] = {}
     for cell in cells:
         key = cell if isinstance(cell, Landscape) else (type(cell), cell.setting)
         if key not in most or cell.runs > most[key].runs:
@@ -193,9 +193,9 @@ def _attempt(work: Work, out: Path, progress: Progress, outcome: Outcome) -> boo
     return True
 
 
-def _work(cell: sweeps.AnyCell, out: Path, data: Data) -> Work:
+def _work(cell: sweep.AnyCell, out: Path, data: Data) -> Work:
     """A cell's work."""
-    seconds = sweeps.seconds(cell)
+    seconds = sweep.seconds(cell)
     if isinstance(cell, Landscape):
         return _landscape_work(cell, out, seconds)
     if isinstance(cell, Norms):
@@ -248,35 +248,35 @@ def _norms_work(cell: Norms, out: Path, data: Data, seconds: float) -> Work:
     setting, runs = cell.setting, cell.runs
 
     def is_done(held: Holdings) -> bool:
-        store = held.open(norm_cells.setting_of(setting))
+        store = held.open(norms.setting_of(setting))
         known = store is not None and _is_on(store, data.checksum(setting.model))
-        return known and norm_cells.read(held, setting, runs) is not None
+        return known and norms.read(held, setting, runs) is not None
 
     def open_store() -> Store:
-        return norm_cells.open_store(out, setting, data.load(setting.model))
+        return norms.open_store(out, setting, data.load(setting.model))
 
     def do(store: Store, heard: Heard) -> None:
-        norm_cells.kept(store, setting, data.load(setting.model), runs, heard)
+        norms.kept(store, setting, data.load(setting.model), runs, heard)
 
     return Work(f"norms of L's canary, {setting.model}", runs, seconds, is_done, open_store, do)
 
 
 def _landscape_work(cell: Landscape, out: Path, seconds: float) -> Work:
     """The landscape's exact and simulated cells and Algorithm 6, under one claim."""
-    from experiments import kept_landscape, landscape_cells
+    from experiments.hidden_state import landscape_cells, landscape_stored
 
     grid = [
         landscape_cells.Cell(sigma, size, cell.steps, DELTA)
         for sigma in cell.noise_multipliers
         for size in cell.batch_sizes
     ]
-    levels = (cell.runs, kept_landscape.SEED, CONFIDENCE)
+    levels = (cell.runs, landscape_stored.SEED, CONFIDENCE)
 
     def is_done(held: Holdings) -> bool:
-        return not kept_landscape.kept(held, cell, DELTA, CONFIDENCE).missing
+        return not landscape_stored.kept(held, cell, DELTA, CONFIDENCE).missing
 
     def do(store: Store, heard: Heard) -> None:
-        landscape_cells.simulated(out, grid, kept_landscape.THRESHOLD, *levels)
+        landscape_cells.simulated(out, grid, landscape_stored.THRESHOLD, *levels)
         laws = len(grid) * len(landscape_cells.ADVERSARIES)
         landscape_cells.exact_everywhere(out, grid, lambda: heard(cell.runs / laws))
         for one in landscape_cells.search_cells(DELTA):

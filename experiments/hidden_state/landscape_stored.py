@@ -5,11 +5,11 @@ from typing import Any, NamedTuple
 from matplotlib.figure import Figure
 
 from audit.storage.index import Holdings
-from experiments import landscape_cells, landscape_figures
-from experiments.landscape_cells import Cell, Exact, Simulated
-from experiments.landscape_figures import Claims, Exacts
+from experiments.hidden_state import landscape_cells, landscape_figures
+from experiments.hidden_state.landscape_cells import Cell, Exact, Simulated
+from experiments.hidden_state.landscape_figures import Claims, Exacts
+from experiments.hidden_state.sweep import Landscape
 from experiments.plots.table import Row, claim
-from experiments.sweeps import Landscape
 
 SEED, CLIPPING_NORM, THRESHOLD = 0, 1.0, 0.5  # of the sweep; the threshold is C / 2 in units of C
 
