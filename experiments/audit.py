@@ -69,15 +69,15 @@ def main() -> None:
     conversions.require_confidence(FLAGS.confidence)
     cli.prepare_jax()
     from audit import processes
-    from experiments.settings.setting import build
+    from experiments.settings import build as auditing
 
     setting = _setting(auditing)
-    build.validate(setting, FLAGS.runs)
+    auditing.validate(setting, FLAGS.runs)
     if FLAGS.chunk_size < 0:
         raise InputError(f"--chunk_size={FLAGS.chunk_size}: give at least 1, or 0 to have it chosen")
     _join(processes)
     with processes.failing_together():
-        dataset = build.TASKS[setting.model].load(
+        dataset = auditing.TASKS[setting.model].load(
             file=FLAGS.data_file,
             tfds_dir=FLAGS.tfds_dir,
             weights=FLAGS.weights,
@@ -86,9 +86,9 @@ def main() -> None:
         processes.require_same(f"{setting} {dataset.checksum} {FLAGS.runs} {FLAGS.chunk_size}")
         if setting.clipping == "per_example" and processes.is_first():
             print("clipping by per-example gradients: any model, but slow", file=sys.stderr)
-        table = build.build(setting, dataset)
-        store = build.open_store(Path(FLAGS.out), setting, dataset) if processes.is_first() else None
-        trained = build.train(table, store, FLAGS.runs, FLAGS.chunk_size)
+        table = auditing.build(setting, dataset)
+        store = auditing.open_store(Path(FLAGS.out), setting, dataset) if processes.is_first() else None
+        trained = auditing.train(table, store, FLAGS.runs, FLAGS.chunk_size)
     if store is None or trained is None:
         return  # process 0 has the scores and goes on
 
@@ -99,7 +99,7 @@ def main() -> None:
         conclusion,
         setting=dataclasses.asdict(setting),
         runs=FLAGS.runs,
-        provenance=build.provenance(dataset),
+        provenance=auditing.provenance(dataset),
         out=str(store.path),
     )
     if FLAGS.json:
@@ -112,7 +112,7 @@ def main() -> None:
 
 def _setting(auditing: Any) -> Any:
     """The setting that the flags describe."""
-    tasks = build.TASKS
+    tasks = auditing.TASKS
     if FLAGS.model not in tasks:
         raise InputError(f"--model={FLAGS.model} is unknown: choose one of {', '.join(tasks)}")
     task = tasks[FLAGS.model]
@@ -121,7 +121,7 @@ def _setting(auditing: Any) -> Any:
     if FLAGS.insertions < 1:
         raise InputError(f"--insertions={FLAGS.insertions}: give at least 1")
     noisy, per_step = _VARIANTS[FLAGS.gc_s]
-    return build.Setting(
+    return auditing.Setting(
         model=FLAGS.model,
         adversary=FLAGS.adversary,
         gc_s_noisy=noisy,

@@ -20,7 +20,8 @@ from audit.errors import require
 from audit.statistics import conversions
 from audit.storage import files, index
 from experiments import cli
-from experiments.hidden_state import figures, sweep
+from experiments.hidden_state import figures
+from experiments.hidden_state import sweep as sweeps
 from experiments.hidden_state.figures import Drawn, Levels
 from experiments.hidden_state.sweep import Cell, Sweep
 from experiments.plots import audit_panels, points, table
@@ -38,7 +39,7 @@ def main() -> None:
     levels = Levels(FLAGS.delta, FLAGS.confidence)
     conversions.require_delta(levels.delta)
     conversions.require_confidence(levels.confidence)
-    chosen = sweep.chosen(FLAGS.scale, FLAGS.name)
+    chosen = sweeps.chosen(FLAGS.scale, FLAGS.name)
     held = index.holdings(Path(FLAGS.out))
     cells = [cell for sweep in chosen for cell in sweep.cells if isinstance(cell, Cell)]
     audits = points.audits(held, cells, *levels)

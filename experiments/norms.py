@@ -19,7 +19,7 @@ from tqdm import tqdm
 from audit.errors import require
 from audit.storage import files
 from experiments import cli
-from experiments.hidden_state import norms
+from experiments.hidden_state import norms as norm_cells
 from experiments.plots import audit_panels
 
 FLAGS = flags.FLAGS
@@ -35,12 +35,12 @@ flags.DEFINE_string("out", "results", "Folder for results; the figure goes into 
 def main() -> None:
     """Parse, train, draw, print."""
     cli.prepare_jax()
-    from experiments.settings.setting import build
+    from experiments.settings import build as auditing
 
     settings = [_setting(auditing, model) for model in FLAGS.models]
     require(settings, "--models is empty: name models, comma-separated")
     for setting in settings:
-        build.validate(setting, FLAGS.runs)
+        auditing.validate(setting, FLAGS.runs)
     norms = {setting.model: _norms(auditing, setting) for setting in settings}
     folder = Path(FLAGS.out) / "norms"
     names = ",".join(f"{model}_{part}" for model in norms for part in ("mean", "sd"))
@@ -59,10 +59,10 @@ def main() -> None:
 
 def _setting(auditing: Any, model: str) -> Any:
     """L on a model, at the paper's hyperparameters."""
-    known = ", ".join(build.TASKS)
-    require(model in build.TASKS, f"--models: {model} is unknown: choose of {known}")
-    task = build.TASKS[model]
-    return build.Setting(
+    known = ", ".join(auditing.TASKS)
+    require(model in auditing.TASKS, f"--models: {model} is unknown: choose of {known}")
+    task = auditing.TASKS[model]
+    return auditing.Setting(
         model=model,
         adversary="loss",
         learning_rate=task.learning_rate,
@@ -77,10 +77,10 @@ def _setting(auditing: Any, model: str) -> Any:
 
 def _norms(auditing: Any, setting: Any) -> NDArray[np.float64]:
     """The canary's gradient norms (runs, steps), trained where the store lacks them."""
-    dataset = build.TASKS[setting.model].load(file=None, tfds_dir=None)
-    store = norms.open_store(Path(FLAGS.out), setting, dataset)
+    dataset = auditing.TASKS[setting.model].load(file=None, tfds_dir=None)
+    store = norm_cells.open_store(Path(FLAGS.out), setting, dataset)
     with tqdm(total=FLAGS.runs, desc=setting.model, unit="runs") as bar:
-        return norms.kept(store, setting, dataset, FLAGS.runs, bar.update)
+        return norm_cells.kept(store, setting, dataset, FLAGS.runs, bar.update)
 
 
 if __name__ == "__main__":

@@ -28,8 +28,8 @@ from audit.storage.store import Store
 from experiments import conclusions
 from experiments.pages import reporting, subjects
 from experiments.plots import bounds_table
-from experiments.settings.setting import build
-from experiments.settings.setting.setting import Setting
+from experiments.settings import build as auditing
+from experiments.settings.setting import Setting
 from models.base import Model, flat_model
 from models.data.base import Dataset
 from models.data.sources import checksum_of
@@ -83,16 +83,16 @@ def audit_model(
     dataset = _dataset(features, labels)
     model = _model(module, criterion, dataset)
     asked = _setting(named, model)
-    build.validate_for(asked, runs, _STRATEGIES)
+    auditing.validate_for(asked, runs, _STRATEGIES)
     classes = _classes(dataset.labels) if asked.adversary == "loss" else 0
     setting = _with_strategy(asked, "clipping" in named, model, dataset)
-    table = build.build_for(setting, dataset, model, classes)
+    table = auditing.build_for(setting, dataset, model, classes)
     store = _store(Path(out), setting, model, dataset)
-    trained = build.train(table, store, runs, chunk=0)
+    trained = auditing.train(table, store, runs, chunk=0)
     assert trained is not None  # who has a store gets the scores
     noise = (setting.noise_multiplier, setting.insertions)
     conclusion = conclusions.conclude(trained.scores.worlds(), noise, delta, confidence)
-    provenance = build.provenance(dataset)
+    provenance = auditing.provenance(dataset)
     conclusions.keep(store, conclusion, setting=dataclasses.asdict(setting), runs=runs, provenance=provenance)
     about = subjects.of_setting(store.path, subjects.Levels())
     page = store.write_bytes("report.html", reporting.report(f"Audit: {about.title}", [about]))
@@ -201,7 +201,7 @@ def _unfit(name: str, model: Model, batch: base.Batch) -> str:
     theta, norm = model.init(jax.random.key(0)), jnp.float32(1)
     wanted = jax.jit(base.per_example(model.loss))(theta, batch, norm)
     try:
-        found = jax.jit(build.CLIPPING[name](model))(theta, batch, norm)
+        found = jax.jit(auditing.CLIPPING[name](model))(theta, batch, norm)
     except (TypeError, ValueError, FlaxError) as error:
         return " ".join(str(error).split())
     close = jnp.allclose(found, wanted, rtol=0, atol=_TOLERANCE)

@@ -72,11 +72,11 @@ def main() -> None:
     """Parse, simulate, probe, print."""
     upper, truth = _checked()
     cli.prepare_jax()
-    from experiments.settings.setting import build
+    from experiments.settings import build as auditing
 
     setting = _setting(auditing)
-    build.validate(setting, FLAGS.runs)
-    dataset = build.TASKS[setting.model].load(file=FLAGS.data_file, tfds_dir=FLAGS.tfds_dir)
+    auditing.validate(setting, FLAGS.runs)
+    dataset = auditing.TASKS[setting.model].load(file=FLAGS.data_file, tfds_dir=FLAGS.tfds_dir)
     measured = probe(setting, dataset, FLAGS.runs)
     mu = conversions.mu_from_epsilon(truth, FLAGS.delta)
     levels = (FLAGS.delta, FLAGS.confidence, FLAGS.seed)
@@ -111,10 +111,10 @@ def _checked() -> tuple[float, float]:
 
 def _setting(auditing: Any) -> Any:
     """The audit that is planned."""
-    known = ", ".join(build.TASKS)
-    require(FLAGS.model in build.TASKS, f"--model={FLAGS.model} is unknown: choose one of {known}")
-    task = build.TASKS[FLAGS.model]
-    return build.Setting(
+    known = ", ".join(auditing.TASKS)
+    require(FLAGS.model in auditing.TASKS, f"--model={FLAGS.model} is unknown: choose one of {known}")
+    task = auditing.TASKS[FLAGS.model]
+    return auditing.Setting(
         model=FLAGS.model,
         adversary="gc_r",
         learning_rate=task.learning_rate,
@@ -128,12 +128,12 @@ def _setting(auditing: Any) -> Any:
 
 def probe(setting: Any, dataset: Any, runs: int) -> Probe:
     """Trains chunks of the audit's own size: one step first, then as many as take about a second."""
-    from experiments.settings.setting import build
+    from experiments.settings import build as auditing
 
     def table_of(steps: int) -> Any:
-        return build.build(dataclasses.replace(setting, steps=steps, periodicity=1), dataset)
+        return auditing.build(dataclasses.replace(setting, steps=steps, periodicity=1), dataset)
 
-    chunk = build.agreed_chunk(table_of(1), runs, 0)
+    chunk = auditing.agreed_chunk(table_of(1), runs, 0)
     first = _timed(table_of(1), chunk, 0.0)
     steps = int(min(max(_PROBE_SECONDS / 2 / (first.model_step * chunk), 1), setting.steps, 250))
     measured = _timed(table_of(steps), chunk, _PROBE_SECONDS)

@@ -56,11 +56,11 @@ class Effect:
 def main() -> None:
     """Measure and print."""
     cli.prepare_jax()
-    from experiments.settings.setting import build
+    from experiments.settings import build as auditing
 
     setting = _setting(auditing)
-    build.validate(setting, runs=2)
-    dataset = build.TASKS[setting.model].load(file=FLAGS.data_file, tfds_dir=FLAGS.tfds_dir)
+    auditing.validate(setting, runs=2)
+    dataset = auditing.TASKS[setting.model].load(file=FLAGS.data_file, tfds_dir=FLAGS.tfds_dir)
     most = len(dataset.labels)
     require(1 <= FLAGS.examples <= most, f"--examples={FLAGS.examples}: give 1 to {most}")
     found = measure(auditing, setting, dataset, FLAGS.examples)
@@ -90,13 +90,13 @@ def measure(auditing: Any, setting: Any, dataset: Any, examples: int) -> dict[st
     from audit import game
     from audit.mechanism import dpsgd
 
-    table, model = build.build(setting, dataset), build.TASKS[setting.model].model(dataset)
+    table, model = auditing.build(setting, dataset), auditing.TASKS[setting.model].model(dataset)
     theta_0 = model.init(game.root(setting.seed, "theta"))
     arguments = (table.hyper, theta_0, table.data, table.schedule.batches, game.root(setting.seed, "noise"))
     theta_t = jax.jit(dpsgd.simulate, static_argnums=0)(table.mechanism, *arguments).theta
     batch = (dataset.features[:examples], dataset.labels[:examples])
-    strategy = build.CLIPPING[setting.clipping](model)
-    engines = {name: _compile(wrap(strategy)) for name, wrap in build.PRECISIONS.items()}
+    strategy = auditing.CLIPPING[setting.clipping](model)
+    engines = {name: _compile(wrap(strategy)) for name, wrap in auditing.PRECISIONS.items()}
     moments = {"at_initialisation": theta_0, f"after_{setting.steps}_steps": theta_t}
     return {moment: _effects(setting, model, engines, theta, batch) for moment, theta in moments.items()}
 
@@ -162,10 +162,10 @@ def _blocks(batch: Any) -> list[Any]:
 
 def _setting(auditing: Any) -> Any:
     """The training that the flags describe, with the task's learning rate and batch size."""
-    known = f"choose one of {', '.join(build.TASKS)}"
-    require(FLAGS.model in build.TASKS, f"--model={FLAGS.model} is unknown: {known}")
-    task = build.TASKS[FLAGS.model]
-    return build.Setting(
+    known = f"choose one of {', '.join(auditing.TASKS)}"
+    require(FLAGS.model in auditing.TASKS, f"--model={FLAGS.model} is unknown: {known}")
+    task = auditing.TASKS[FLAGS.model]
+    return auditing.Setting(
         model=FLAGS.model,
         adversary="gc_r",
         learning_rate=task.learning_rate,

@@ -16,7 +16,8 @@ from audit.errors import require
 from audit.statistics import conversions
 from audit.storage import files, index
 from experiments import cli
-from experiments.hidden_state import figures, sweep
+from experiments.hidden_state import figures
+from experiments.hidden_state import sweep as sweeps
 from experiments.pages import page, reporting, subjects
 from experiments.pages.page import Html
 from experiments.plots import audit_panels, points
@@ -25,7 +26,7 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string("out", "results", "Folder that holds the audits.")
 flags.DEFINE_string("setting", None, "Hashes, or their beginnings, or all; by default the newest.")
 flags.DEFINE_string("sweep", None, "A sweep's name, instead of settings.")
-flags.DEFINE_string("scale", "laptop", f"The sweep's scale: {', '.join(sweep.SCALES)}.")
+flags.DEFINE_string("scale", "laptop", f"The sweep's scale: {', '.join(sweeps.SCALES)}.")
 flags.DEFINE_float("delta", None, "delta of the bounds; by default as audited.")
 flags.DEFINE_float("confidence", None, "Confidence of the lower bounds; by default as audited.")
 flags.DEFINE_string("report", None, "The page's file; by default beside what it is about.")
@@ -74,11 +75,11 @@ def _of_settings(chosen: list[Path], levels: subjects.Levels) -> bytes:
 
 def _of_sweep(root: Path, levels: subjects.Levels) -> bytes:
     """The page of a sweep's finished cells, with its figure."""
-    require(FLAGS.scale in sweep.SCALES, f"--scale={FLAGS.scale}: choose one of {', '.join(sweep.SCALES)}")
-    known = sweep.sweeps(FLAGS.scale)
+    require(FLAGS.scale in sweeps.SCALES, f"--scale={FLAGS.scale}: choose one of {', '.join(sweeps.SCALES)}")
+    known = sweeps.sweeps(FLAGS.scale)
     require(FLAGS.sweep in known, f"--sweep={FLAGS.sweep} is unknown: choose one of {', '.join(known)}")
     sweep = known[FLAGS.sweep]
-    cells = [cell for cell in sweep.cells if isinstance(cell, sweep.Cell)]
+    cells = [cell for cell in sweep.cells if isinstance(cell, sweeps.Cell)]
     require(cells, f"--sweep={FLAGS.sweep} holds no audits of trained models: see ./run.sh figures")
     held = index.holdings(root)
     about = [subject for cell in cells for subject in _of_cell(held, sweep.xlabel, cell, levels)]
@@ -91,7 +92,7 @@ def _of_sweep(root: Path, levels: subjects.Levels) -> bytes:
 
 
 def _of_cell(
-    held: index.Holdings, xlabel: str, cell: sweep.Cell, levels: subjects.Levels
+    held: index.Holdings, xlabel: str, cell: sweeps.Cell, levels: subjects.Levels
 ) -> list[subjects.Subject]:
     """A cell's audit, named after its place in the figure; nothing where it is not finished."""
     store = held.open(dataclasses.asdict(cell.setting))
@@ -103,7 +104,7 @@ def _of_cell(
 
 
 def _figures(
-    sweep: sweep.Sweep, held: index.Holdings, cells: list[sweep.Cell], levels: subjects.Levels
+    sweep: sweeps.Sweep, held: index.Holdings, cells: list[sweeps.Cell], levels: subjects.Levels
 ) -> list[Html]:
     """The sweep's figures of the cells that are there."""
     at = figures.Levels(levels.delta or 1e-5, levels.confidence or 0.95)

@@ -22,7 +22,7 @@ from audit.storage import index  # noqa: E402
 from experiments import cli  # noqa: E402
 from experiments.cells import work  # noqa: E402
 from experiments.cells.work import Work  # noqa: E402
-from experiments.hidden_state import sweep  # noqa: E402
+from experiments.hidden_state import sweep as sweeps  # noqa: E402
 from experiments.hidden_state.sweep import Sweep  # noqa: E402
 
 FLAGS = flags.FLAGS
@@ -38,7 +38,7 @@ flags.DEFINE_string("cifar10", None, "That data set as a file, instead of fetchi
 def main() -> None:
     """Parse, find what is missing, train it."""
     out = Path(FLAGS.out)
-    chosen = sweep.chosen(FLAGS.scale, FLAGS.name or (["all"] if FLAGS.list else []))
+    chosen = sweeps.chosen(FLAGS.scale, FLAGS.name or (["all"] if FLAGS.list else []))
     data = work.Data({name: FLAGS[name].value for name in ("california_housing", "cifar10")})
     if FLAGS.list:
         print(_listed(chosen, out, data))

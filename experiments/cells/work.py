@@ -17,9 +17,10 @@ from audit.errors import InputError
 from audit.storage import files, index
 from audit.storage.index import Holdings
 from audit.storage.store import Store
-from experiments.hidden_state import norms, sweep
+from experiments.hidden_state import norms as norm_cells
+from experiments.hidden_state import sweep as sweeps
 from experiments.hidden_state.sweep import Cell, Landscape, Norms
-from experiments.settings.setting.setting import Setting
+from experiments.settings.setting import Setting
 from models.data.base import Dataset
 from models.data.cifar10 import CIFAR10
 from models.data.housing import HOUSING
@@ -93,9 +94,9 @@ class Data:
 
     def _load(self, model: str, name: str) -> Dataset:
         """From the file that is named, or as `audit` finds it."""
-        from experiments.settings.setting import build
+        from experiments.settings import build as auditing
 
-        return build.TASKS[model].load(file=self._named.get(name), tfds_dir=None)
+        return auditing.TASKS[model].load(file=self._named.get(name), tfds_dir=None)
 
 
 class Progress:
@@ -138,9 +139,9 @@ class Progress:
         self._bar.close()
 
 
-def works(cells: Iterable[sweep.AnyCell], out: Path, data: Data) -> list[Work]:
+def works(cells: Iterable[sweeps.AnyCell], out: Path, data: Data) -> list[Work]:
     """The work of cells, one for all those of one setting."""
-    most: dict[Any, sweep.AnyCell] = {}
+    most: dict[Any, sweeps.AnyCell] = {}
     for cell in cells:
         key = cell if isinstance(cell, Landscape) else (type(cell), cell.setting)
         if key not in most or cell.runs > most[key].runs:
@@ -193,9 +194,9 @@ def _attempt(work: Work, out: Path, progress: Progress, outcome: Outcome) -> boo
     return True
 
 
-def _work(cell: sweep.AnyCell, out: Path, data: Data) -> Work:
+def _work(cell: sweeps.AnyCell, out: Path, data: Data) -> Work:
     """A cell's work."""
-    seconds = sweep.seconds(cell)
+    seconds = sweeps.seconds(cell)
     if isinstance(cell, Landscape):
         return _landscape_work(cell, out, seconds)
     if isinstance(cell, Norms):
@@ -214,9 +215,9 @@ def _audit_work(cell: Cell, out: Path, data: Data, seconds: float) -> Work:
         return _concluded_runs(store) >= runs and not store.missing(runs)
 
     def open_store() -> Store:
-        from experiments.settings.setting import build
+        from experiments.settings import build as auditing
 
-        return build.open_store(out, setting, data.load(setting.model))
+        return auditing.open_store(out, setting, data.load(setting.model))
 
     def do(store: Store, heard: Heard) -> None:
         _audit(setting, runs, data.load(setting.model), store, heard)
@@ -228,17 +229,17 @@ def _audit_work(cell: Cell, out: Path, data: Data, seconds: float) -> Work:
 def _audit(setting: Setting, runs: int, dataset: Dataset, store: Store, heard: Heard) -> None:
     """Trains what is missing and concludes."""
     from experiments import conclusions
-    from experiments.settings.setting import build
+    from experiments.settings import build as auditing
 
-    build.validate(setting, runs)
-    trained: Any = build.train(build.build(setting, dataset), store, runs, 0, heard=heard)
+    auditing.validate(setting, runs)
+    trained: Any = auditing.train(auditing.build(setting, dataset), store, runs, 0, heard=heard)
     noise = (setting.noise_multiplier, setting.insertions)
     conclusions.keep_result(
         store,
         conclusions.conclude(trained.scores.worlds(), noise, DELTA, CONFIDENCE),
         setting=dataclasses.asdict(setting),
         runs=runs,
-        provenance=build.provenance(dataset),
+        provenance=auditing.provenance(dataset),
         out=str(store.path),
     )
 
@@ -248,15 +249,15 @@ def _norms_work(cell: Norms, out: Path, data: Data, seconds: float) -> Work:
     setting, runs = cell.setting, cell.runs
 
     def is_done(held: Holdings) -> bool:
-        store = held.open(norms.setting_of(setting))
+        store = held.open(norm_cells.setting_of(setting))
         known = store is not None and _is_on(store, data.checksum(setting.model))
-        return known and norms.read(held, setting, runs) is not None
+        return known and norm_cells.read(held, setting, runs) is not None
 
     def open_store() -> Store:
-        return norms.open_store(out, setting, data.load(setting.model))
+        return norm_cells.open_store(out, setting, data.load(setting.model))
 
     def do(store: Store, heard: Heard) -> None:
-        norms.kept(store, setting, data.load(setting.model), runs, heard)
+        norm_cells.kept(store, setting, data.load(setting.model), runs, heard)
 
     return Work(f"norms of L's canary, {setting.model}", runs, seconds, is_done, open_store, do)
 

@@ -18,7 +18,7 @@ from audit import game
 from audit.mechanism import dpsgd, ensemble
 from audit.mechanism.clipping.base import separate
 from experiments.engine.workers import GEMM_SIZE, About, Engine, Layout, Problem, fastest
-from experiments.settings.setting import build
+from experiments.settings import build as auditing
 from models.base import Model
 from models.convnet import ConvNet
 from models.data.base import Dataset
@@ -30,16 +30,16 @@ _STEPS = {"fcnn": 250, "convnet": 10}  # a measurement's block; all engines cycl
 
 def write_problem(model: str, file: str | None, tfds_dir: str | None, path: Path) -> int:
     """Loads the data, writes the Problem that `./run.sh audit --model=...` trains; returns its batch size."""
-    dataset = build.TASKS[model].load(file=file, tfds_dir=tfds_dir)
+    dataset = auditing.TASKS[model].load(file=file, tfds_dir=tfds_dir)
     problem = problem_of(_setting(model, _STEPS[model]), dataset)
     problem.save(path)
     return problem.batch_size
 
 
-def _setting(model: str, steps: int) -> build.Setting:
+def _setting(model: str, steps: int) -> auditing.Setting:
     """`audit`'s defaults, but for GC-R: a step costs the same, and it needs no simulation."""
-    task = build.TASKS[model]
-    return build.Setting(
+    task = auditing.TASKS[model]
+    return auditing.Setting(
         model=model,
         adversary="gc_r",
         learning_rate=task.learning_rate,
@@ -49,9 +49,9 @@ def _setting(model: str, steps: int) -> build.Setting:
     )
 
 
-def problem_of(setting: build.Setting, dataset: Dataset) -> Problem:
+def problem_of(setting: auditing.Setting, dataset: Dataset) -> Problem:
     """The Problem of a setting, with our noiseless step."""
-    table = build.build(setting, dataset)
+    table = auditing.build(setting, dataset)
     theta_0 = table.init(game.root(setting.seed, "theta"))
     first = table.schedule.batches[0]
     hyper = dpsgd.Hyperparameters(1.0, setting.clipping_norm, 0.0)
@@ -68,7 +68,7 @@ def problem_of(setting: build.Setting, dataset: Dataset) -> Problem:
         np.asarray(table.schedule.batches),
         np.asarray(theta_0),
         np.asarray(stepped(theta_0, (table.data[0][first], table.data[1][first]))),
-        _layout(build.TASKS[setting.model].model(dataset), dataset.features[0]),
+        _layout(auditing.TASKS[setting.model].model(dataset), dataset.features[0]),
         setting.learning_rate,
         setting.clipping_norm,
         setting.noise_multiplier,
@@ -105,7 +105,7 @@ def ours(path: Path) -> Engine:
         noise_multiplier=problem.noise_multiplier,
         batch_size=problem.batch_size,
     )
-    table = build.build(setting, Dataset(problem.features, problem.labels, "", ""))
+    table = auditing.build(setting, Dataset(problem.features, problem.labels, "", ""))
     theta_0 = jnp.asarray(problem.theta_0)
     bytes_per_run = ensemble.bytes_per_run(table.mechanism, theta_0, table.data, setting.batch_size)
     chunk = ensemble.chunk_size(_RUNS, bytes_per_run)
@@ -155,7 +155,7 @@ def jax_privacy(path: Path, models: int = 0) -> Engine:
     problem = Problem.load(path)
     placement, devices = ensemble.Placement.local(), len(jax.local_devices())
     data = placement.everywhere((problem.features, problem.labels))
-    model = _ordinary(build.TASKS[problem.model].model(Dataset(problem.features, problem.labels, "", "")))
+    model = _ordinary(auditing.TASKS[problem.model].model(Dataset(problem.features, problem.labels, "", "")))
     norm, size = problem.clipping_norm, problem.batch_size
     gradient = clipping.clipped_grad(
         model.loss, l2_clip_norm=norm, keep_batch_dim=False, normalize_by=float(size)

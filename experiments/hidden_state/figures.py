@@ -6,7 +6,8 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 
 from audit.storage.index import Holdings
-from experiments.hidden_state import landscape_stored, norms
+from experiments.hidden_state import landscape_stored
+from experiments.hidden_state import norms as norm_cells
 from experiments.hidden_state.sweep import Cell, Landscape, Norms, Sweep
 from experiments.plots import audit_panels, estimates, points, table
 from experiments.plots.points import Audits, Point
@@ -76,7 +77,7 @@ def _draw_points(
 def _draw_norms(sweep: Sweep, held: Holdings, audits: Audits, levels: Levels) -> Drawn:
     """Figure 8, of the models that are there."""
     cells = [cell for cell in sweep.cells if isinstance(cell, Norms)]
-    read = {_MODELS[c.setting.model]: norms.read(held, c.setting, c.runs) for c in cells}
+    read = {_MODELS[c.setting.model]: norm_cells.read(held, c.setting, c.runs) for c in cells}
     norms = {model: values for model, values in read.items() if values is not None}
     figures = [(sweep.name, audit_panels.draw_norms(norms, cells[0].setting.clipping_norm))] if norms else []
     return Drawn(figures, len(cells) - len(norms), [])

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from audit.storage import files
 from audit.storage.index import Holdings
 from audit.storage.store import Store
-from experiments.settings.setting.setting import Setting
+from experiments.settings.setting import Setting
 from models.data.base import Dataset
 
 Norms = NDArray[np.float64]
@@ -62,9 +62,9 @@ def _train(setting: Setting, dataset: Dataset, runs: int, done: Callable[[int], 
 
     from audit import game
     from audit.mechanism import ensemble
-    from experiments.settings.setting import build
+    from experiments.settings import build as auditing
 
-    table = build.build(setting, dataset)
+    table = auditing.build(setting, dataset)
     theta_0 = table.init(jax.random.key(0))
     bytes_per_run = ensemble.bytes_per_run(table.mechanism, theta_0, table.data, setting.batch_size)
     chunk = ensemble.chunk_size(runs, bytes_per_run)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from audit.errors import require
-from experiments.settings.setting.setting import Setting
+from experiments.settings.setting import Setting
 
 SCALES = ("smoke", "laptop", "paper")
 

@@ -14,7 +14,7 @@ from audit.statistics.estimate import Bound
 from audit.storage.index import Holdings
 from experiments.conclusions import Conclusion, conclude
 from experiments.hidden_state.sweep import Cell
-from experiments.settings.setting.setting import Setting
+from experiments.settings.setting import Setting
 
 # Models whose genuine gradients do not interfere with a crafted coordinate (papers' README, slip 9).
 _OVER_PARAMETERISED = ("convnet", "resnet18", "mobilenet_head", "alexnet_head")

@@ -30,7 +30,7 @@ from audit.mechanism import dpsgd, ensemble, precision
 from audit.mechanism.clipping import base, dense, layerwise
 from audit.storage.checkpoints import Checkpoints
 from audit.storage.store import Store
-from experiments.settings.setting.setting import Setting
+from experiments.settings.setting import Setting
 from models.base import Model
 from models.convnet import convnet
 from models.data.base import Dataset

@@ -16,7 +16,7 @@ import pytest
 from audit import processes
 from audit.errors import InputError
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
 import json, os, sys
 import jax, numpy as np

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from experiments.settings.setting.setting import Setting
 
 from audit.errors import InputError
 from experiments import own
 from experiments.plots import audit_panels
-from experiments.settings.setting import build
+from experiments.settings import build as auditing
+from experiments.settings.setting import Setting
 from models.fcnn import FCNN, two_logit_cross_entropy
 
 SMALL = {"runs": 20, "steps": 4, "batch_size": 10, "noise_multiplier": 1.0, "adversary": "gc_r"}
@@ -42,8 +42,8 @@ class Net(nn.Module):
 @pytest.fixture
 def plain(monkeypatch):
     """Figures that take no time to draw."""
-    monkeypatch.setattr(drawing, "audit_panels", lambda *conclusion: {"scores": b"<svg/>"})
-    monkeypatch.setattr(drawing, "audit_figure", lambda *conclusion: b"")
+    monkeypatch.setattr(audit_panels, "audit_panels", lambda *conclusion: {"scores": b"<svg/>"})
+    monkeypatch.setattr(audit_panels, "audit_figure", lambda *conclusion: b"")
 
 
 def rows(dataset, **changes):
@@ -56,7 +56,7 @@ def test_a_model_of_ours_gets_our_scores_and_its_report(dataset, tmp_path, plain
     audit = own.audit_model(FCNN(), two_logit_cross_entropy, **rows(dataset), out=tmp_path, **SMALL)
     setting = Setting(**{name: value for name, value in SMALL.items() if name != "runs"})
     part = dataset._replace(features=dataset.features[:60], labels=dataset.labels[:60])
-    scores = play(build.build(setting, part), [(0, 20)], 20)
+    scores = play(auditing.build(setting, part), [(0, 20)], 20)
     for ours, theirs in zip(scores.worlds(), audit.conclusion[:2], strict=True):
         np.testing.assert_array_equal(ours, theirs)
     assert audit.setting.clipping == "book_keeping" and audit.setting.model == "FCNN"
@@ -114,7 +114,7 @@ def test_a_model_of_unknown_layers_is_clipped_example_by_example_and_it_is_said(
 
 def test_a_strategy_that_would_clip_wrongly_is_not_taken(dataset, monkeypatch):
     wrong = lambda model: lambda theta, batch, norm: jnp.ones_like(theta)  # noqa: E731
-    monkeypatch.setitem(build.CLIPPING, "book_keeping", wrong)
+    monkeypatch.setitem(auditing.CLIPPING, "book_keeping", wrong)
     model = own._model(Net(), CROSS_ENTROPY, dataset)
     assert own._with_strategy(Setting(), False, model, dataset).clipping == "unfolded"
 

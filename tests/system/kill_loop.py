@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from experiments.settings.setting.setting import Setting
 from numpy.typing import NDArray
 from tqdm import tqdm
 
 from audit.errors import InputError, require
 from audit.storage.store import Store
+from experiments.settings.setting import Setting
 from models.data.base import Dataset
 
 # Six segments a chunk; every draw is used: the optimizer has a state, each run its own theta_0.
@@ -125,15 +125,15 @@ def _train(out: Path) -> None:
     import jax
 
     from experiments import cli
-    from experiments.settings.setting import build
+    from experiments.settings import build as auditing
 
     cli.prepare_jax()
     jax.config.update("jax_compilation_cache_dir", str(out.parent / "cache"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     tqdm.set_lock(threading.RLock())  # its own would be left behind
     data = _data()
-    store = build.open_store(out, _SETTING, data)
-    build.train(build.build(_SETTING, data), store, _RUNS, _CHUNK, checkpoint_seconds=0)
+    store = auditing.open_store(out, _SETTING, data)
+    auditing.train(auditing.build(_SETTING, data), store, _RUNS, _CHUNK, checkpoint_seconds=0)
 
 
 def _data() -> Dataset:

@@ -11,12 +11,12 @@ import shutil
 import time
 from pathlib import Path
 
+import kill_loop
 from absl import flags
 from tqdm import tqdm
 
 from audit.errors import require
 from experiments import cli
-from tests.system import kill_loop
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("kills", 100, "How many kills.")

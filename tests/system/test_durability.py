@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import jax
+import kill_loop
 import numpy as np
 import pytest
 
@@ -14,11 +15,10 @@ from audit import game
 from audit.errors import InputError
 from audit.mechanism import ensemble
 from audit.storage import files
-from experiments.settings.setting import build
+from experiments.settings import build as auditing
 from models.data.base import Dataset
-from tests.system import kill_loop
 
-SETTING = build.Setting(adversary="gc_r", batch_size=10, steps=3, noise_multiplier=1.0)
+SETTING = auditing.Setting(adversary="gc_r", batch_size=10, steps=3, noise_multiplier=1.0)
 LONG = dataclasses.replace(SETTING, steps=600)
 
 
@@ -34,15 +34,15 @@ def train(dataset, tmp_path):
     """train(setting, out="out", runs=8, chunk=4) -> Trained, with a checkpoint after every segment."""
 
     def run(setting, out="out", runs=8, chunk=4):
-        store = build.open_store(tmp_path / out, setting, dataset)
-        return build.train(build.build(setting, dataset), store, runs, chunk, checkpoint_seconds=0)
+        store = auditing.open_store(tmp_path / out, setting, dataset)
+        return auditing.train(auditing.build(setting, dataset), store, runs, chunk, checkpoint_seconds=0)
 
     return run
 
 
 @pytest.fixture
 def store(dataset, tmp_path):
-    return build.open_store(tmp_path / "out", LONG, dataset)
+    return auditing.open_store(tmp_path / "out", LONG, dataset)
 
 
 def _dying(monkeypatch, segments):
@@ -88,16 +88,16 @@ def test_another_chunk_size_begins_anew(train, store, monkeypatch):
 
 
 def test_a_second_process_trains_nothing(train, store, dataset):
-    table = build.build(LONG, dataset)
-    other = build.open_store(store.path.parent, LONG, dataset)
+    table = auditing.build(LONG, dataset)
+    other = auditing.open_store(store.path.parent, LONG, dataset)
     with other.claim() as mine, pytest.raises(InputError, match="another process .* is training") as caught:
         assert mine
-        build.train(table, store, 4, 4)
+        auditing.train(table, store, 4, 4)
     assert "--out" in str(caught.value) and "\n" not in str(caught.value)
     assert store.missing(4) == [(0, 4)]
     assert train(LONG, runs=4).trained_runs == 4
     with other.claim():
-        assert build.train(table, store, 4, 4).trained_runs == 0  # what is there can be read
+        assert auditing.train(table, store, 4, 4).trained_runs == 0  # what is there can be read
 
 
 def test_of_two_at_once_one_trains_and_the_other_says_so(train, store):
@@ -127,7 +127,7 @@ def test_a_disk_that_is_full_when_scores_are_kept_loses_one_segment(train, store
         raise files.cannot_write(self.path, OSError(28, "No space left on device"))
 
     with monkeypatch.context() as patch, pytest.raises(InputError, match="No space left on device"):
-        patch.setattr(build.Store, "save", full)
+        patch.setattr(auditing.Store, "save", full)
         train(LONG, runs=4)
     resumed = train(LONG, runs=4)
     assert resumed.model_steps == 4 * 200
@@ -177,7 +177,7 @@ def test_a_cell_that_reuses_a_program_gets_its_own_scores(train):
     settings = [dataclasses.replace(SETTING, **change) for change in CHANGES]
     warm = [train(setting, runs=4).scores.scores for setting in (SETTING, *settings)][1:]
     for number, setting in enumerate(settings):
-        for kept in (build._mechanism, ensemble._compiled, game._begin, game._score):
+        for kept in (auditing._mechanism, ensemble._compiled, game._begin, game._score):
             kept.cache_clear()
         cold = train(setting, f"cold{number}", runs=4).scores.scores
         np.testing.assert_array_equal(cold, warm[number])
@@ -194,7 +194,7 @@ def test_audits_killed_at_random_moments_end_with_the_same_bits(tmp_path):
 def test_checkpoints_on_several_devices(tmp_path, devices):
     """A game that dies in the second segment, and one that goes on."""
     argv = [sys.executable, "-c", PROGRAM, str(devices), str(tmp_path)]
-    done = subprocess.run(argv, capture_output=True, text=True, cwd=Path(__file__).resolve().parents[1])
+    done = subprocess.run(argv, capture_output=True, text=True, cwd=Path(__file__).resolve().parents[2])
     assert done.returncode == 0, done.stderr
     assert done.stdout.split()[-1] == "equal"
 
@@ -207,12 +207,12 @@ jax.config.update("jax_num_cpu_devices", int(sys.argv[1]))
 import numpy as np
 from audit import game
 from audit.storage.checkpoints import Checkpoints
-from experiments import auditing
+from experiments.settings import build as auditing
 from models.data.housing import Dataset
 
 features = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
 data = Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0" * 64)
-table = build.build(build.Setting(adversary="gc_r", batch_size=10, steps=600), data)
+table = auditing.build(auditing.Setting(adversary="gc_r", batch_size=10, steps=600), data)
 kept = Checkpoints(Path(sys.argv[2]), 0)
 (whole,) = game.play(table, [(0, 5)], 5)
 def die(runs, steps, heard=[]):

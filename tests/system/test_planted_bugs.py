@@ -149,13 +149,13 @@ def test_worlds_in_the_wrong_order_certify_nothing(ratio, empty_game):
 @pytest.mark.parametrize("adversary", ["gc_s", "gc_r", "cots", "loss"])
 def test_the_whole_audit_on_genuine_gradients(dataset, play, adversary):
     """Every adversary stays below; here the drawn ones need not come near."""
-    from experiments.settings.setting import build
+    from experiments.settings import build as auditing
 
-    setting = build.Setting(
+    setting = auditing.Setting(
         adversary=adversary, noise_multiplier=SIGMA, batch_size=50, steps=40, learning_rate=0.05
     )
-    build.validate(setting, RUNS)
-    scores = play(build.build(setting, dataset), [(0, RUNS)], 1000)
+    auditing.validate(setting, RUNS)
+    scores = play(auditing.build(setting, dataset), [(0, RUNS)], 1000)
     share = _certified(scores).mu / accounting.mu_upper_bound(SIGMA, setting.insertions)
     assert share < 1
     if adversary in ("gc_s", "loss"):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 DEVICE_LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax", "tensorflow")
 ROOMS = [  # (files, what none of them imports)
     ("audit/statistics", (*DEVICE_LIBRARIES, "audit.mechanism", "audit.adversaries", "audit.game")),

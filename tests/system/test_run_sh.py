@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-REPOSITORY = pathlib.Path(__file__).parents[1]
+REPOSITORY = pathlib.Path(__file__).parents[2]
 FILES = ("run.sh", "setup.cfg", "pyproject.toml", "requirements.lock")
 MAIN = '"""{}"""\n\nif __name__ == "__main__":\n    pass\n'
 

@@ -15,7 +15,7 @@ from audit.errors import InputError
 from audit.storage import claims
 from audit.storage.store import Store
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[3]
 HOLD = """
 import sys
 from pathlib import Path

@@ -13,18 +13,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from experiments.settings.setting.setting import Setting
 
 from audit.errors import InputError
 from audit.storage import files, index
 from audit.storage.scores import Scores
 from audit.storage.store import Store
 from experiments.cells import work
-from experiments.hidden_state import norms, sweep
+from experiments.hidden_state import norms as norm_cells
+from experiments.hidden_state import sweep as sweeps
+from experiments.settings.setting import Setting
 from models.data.base import Dataset
 from models.data.housing import HOUSING
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 FIGURES = ("1a", "1b", "1c", "2a", "2b", "4", "5", "6a", "7", "8", "11", "12", "13")
 FCNN = ("figure_1c", "figure_4", "figure_7")
 IMAGES = "figure_1a,figure_2a,figure_12"  # every kind of image cell; a ResNet takes half a minute to compile
@@ -53,24 +54,24 @@ def run(tmp_path_factory):
     return call
 
 
-@pytest.mark.parametrize("scale", sweep.SCALES)
+@pytest.mark.parametrize("scale", sweeps.SCALES)
 def test_every_figure_is_a_sweep_at_every_scale(scale):
-    every = sweep.sweeps(scale)
+    every = sweeps.sweeps(scale)
     assert set(every) == {f"figure_{name}" for name in FIGURES} | {"landscape"}
     assert all(sweep.cells and sweep.name == name for name, sweep in every.items())
 
 
 @pytest.mark.parametrize(("scale", "most"), [("smoke", 60), ("laptop", 3600)])
 def test_no_figure_takes_longer_than_its_scale_says(scale, most):
-    for name, sweep in sweep.sweeps(scale).items():
-        assert 0 < sum(sweep.seconds(cell) for cell in sweep.cells) < most, name
-    one = sweep.sweeps("paper")["figure_2b"]
-    assert sum(sweep.seconds(cell) for cell in one.cells) > 1e6  # the estimate can say so
+    for name, sweep in sweeps.sweeps(scale).items():
+        assert 0 < sum(sweeps.seconds(cell) for cell in sweep.cells) < most, name
+    one = sweeps.sweeps("paper")["figure_2b"]
+    assert sum(sweeps.seconds(cell) for cell in one.cells) > 1e6  # the estimate can say so
 
 
 def test_the_paper_trains_5000_models_a_cell_and_the_laptop_those_of_the_fcnn():
-    paper, laptop = sweep.sweeps("paper"), sweep.sweeps("laptop")
-    audits = [cell for sweep in paper.values() for cell in sweep.cells if isinstance(cell, sweep.Cell)]
+    paper, laptop = sweeps.sweeps("paper"), sweeps.sweeps("laptop")
+    audits = [cell for sweep in paper.values() for cell in sweep.cells if isinstance(cell, sweeps.Cell)]
     assert {cell.runs for cell in audits} == {5000}
     assert {cell.setting.insertions for cell in audits} == {250}
     for name in FCNN:
@@ -79,7 +80,7 @@ def test_the_paper_trains_5000_models_a_cell_and_the_laptop_those_of_the_fcnn():
 
 
 def test_a_cell_of_several_figures_is_one_work_of_the_most_runs(tmp_path):
-    cells = [cell for name in FCNN for cell in sweep.sweeps("laptop")[name].cells]
+    cells = [cell for name in FCNN for cell in sweeps.sweeps("laptop")[name].cells]
     more = cells[0].__class__("", "", 0, cells[0].setting, 9000)
     found = work.works([*cells, more], tmp_path, work.Data({}))
     assert len(found) == 2 * 5 * 7 and len(cells) == 120  # two rates, five seeds, seven adversaries
@@ -131,7 +132,7 @@ def test_workers_share_the_cells_and_do_none_twice(counted, tmp_path):
 
 
 def test_a_cell_that_another_worker_gives_back_undone_is_done(counted, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(sweeping, "_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(work, "_POLL_SECONDS", 0.01)
     works, done = counted(3)
     ended = threading.Thread(target=work.do_all, args=(works, tmp_path))
     with works[1].open().claim() as mine:
@@ -191,7 +192,7 @@ def test_the_fcnn_figures_are_trained_once_and_then_known_to_be_done(run, housin
 
 
 def test_that_all_is_done_is_known_without_jax_or_data(run, tmp_path):
-    for cell in sweep.sweeps("smoke")["figure_1c"].cells:
+    for cell in sweeps.sweeps("smoke")["figure_1c"].cells:
         store = Store(tmp_path, {**asdict(cell.setting), "data_sha256": HOUSING.checksum})
         store.save(Scores(0, np.arange(40.0), np.arange(40) % 2 == 1))
         store.write_text("audit.json", '{"runs": 40}')
@@ -202,7 +203,7 @@ def test_that_all_is_done_is_known_without_jax_or_data(run, tmp_path):
 
 
 def test_fewer_runs_other_data_or_no_conclusion_is_not_done(tmp_path):
-    (cell, *_) = sweep.sweeps("smoke")["figure_1c"].cells
+    (cell, *_) = sweeps.sweeps("smoke")["figure_1c"].cells
     (work,) = work.works([cell], tmp_path, work.Data({}))
 
     def done():
@@ -237,20 +238,20 @@ def test_norms_are_kept_and_a_damaged_file_is_trained_again(tmp_path, capsys, mo
     monkeypatch.setattr(norm_cells, "_train", train)
     dataset = Dataset(np.zeros((4, 8), np.float32), np.zeros(4, np.int32), "made up", "0" * 64)
     setting = Setting(adversary="loss", batch_size=10, steps=3)
-    store = norms.open_store(tmp_path, setting, dataset)
+    store = norm_cells.open_store(tmp_path, setting, dataset)
     for _ in range(2):
-        np.testing.assert_array_equal(norms.kept(store, setting, dataset, 4), norms)
+        np.testing.assert_array_equal(norm_cells.kept(store, setting, dataset, 4), norms)
     assert trained == [4]
     held = index.holdings(tmp_path)
-    np.testing.assert_array_equal(norms.read(held, setting, 3), norms[:3])
-    assert norms.read(held, setting, 5) is None
+    np.testing.assert_array_equal(norm_cells.read(held, setting, 3), norms[:3])
+    assert norm_cells.read(held, setting, 5) is None
     path = store.path / "norms.npz"
     content = bytearray(path.read_bytes())
     content[content.index(norms.tobytes()[:16])] ^= 1
     path.write_bytes(content)
-    assert norms.read(held, setting, 4) is None and not path.exists()
+    assert norm_cells.read(held, setting, 4) is None and not path.exists()
     assert "damaged" in capsys.readouterr().err
-    np.testing.assert_array_equal(norms.kept(store, setting, dataset, 4), norms)
+    np.testing.assert_array_equal(norm_cells.kept(store, setting, dataset, 4), norms)
     assert trained == [4, 4]
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from audit.errors import InputError
 from experiments import precision
-from experiments.settings.setting import build
+from experiments.settings import build as auditing
 from models.data.base import Dataset
 
-SETTING = build.Setting(adversary="gc_r", batch_size=20, steps=5, clipping_norm=0.1, noise_multiplier=2.0)
+SETTING = auditing.Setting(adversary="gc_r", batch_size=20, steps=5, clipping_norm=0.1, noise_multiplier=2.0)
 UNITS = {"float32": 2.0**-24, "tf32": 2.0**-11, "bf16": 2.0**-8}
 
 
@@ -40,8 +40,8 @@ def test_a_clipped_gradient_exceeds_c_by_rounding_and_no_more(dataset):
 @pytest.mark.parametrize(("name", "bits"), [("float32", None), ("tf32", 10), ("bf16", 7)])
 def test_the_setting_s_precision_is_the_training_s(dataset, name, bits):
     setting = dataclasses.replace(SETTING, precision=name, adversary="loss", clipping="per_example")
-    build.validate(setting, 2)
-    table = build.build(setting, dataset)
+    auditing.validate(setting, 2)
+    table = auditing.build(setting, dataset)
     theta = np.zeros(68, np.float32)
     clipped_sum = jax.make_jaxpr(table.mechanism.clipped_sum)(theta, table.data, 1.0)
     state = table.adversary.init(jax.random.key(0), theta, 1.0)
@@ -53,4 +53,4 @@ def test_the_setting_s_precision_is_the_training_s(dataset, name, bits):
 
 def test_an_unknown_precision_is_refused():
     with pytest.raises(InputError, match="--precision=fp8"):
-        build.validate(dataclasses.replace(SETTING, precision="fp8"), 2)
+        auditing.validate(dataclasses.replace(SETTING, precision="fp8"), 2)

@@ -15,11 +15,11 @@ from audit.errors import InputError
 from experiments import throughput
 from experiments.engine import workers
 from experiments.engine.workers import ENGINES, About, Kind, Memory, Problem, Worker
-from experiments.settings.setting import build
+from experiments.settings import build as auditing
 from models.data.base import Dataset
 from models.fcnn import fcnn
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PEERS = [name for name in ENGINES if name != "ours"]
 
 
@@ -31,12 +31,12 @@ def small_problem(model="fcnn"):
     labels = (features[:, 0] > 0).astype(np.int32)
     if model == "convnet":
         features = rng.integers(0, 256, (40, 32, 32, 3), np.uint8)
-    setting = build.Setting(
+    setting = auditing.Setting(
         model=model,
         adversary="gc_r",
         batch_size=10,
         steps=8,
-        clipping=build.TASKS[model].clipping[0],
+        clipping=auditing.TASKS[model].clipping[0],
         clipping_norm=0.5,
     )
     return peers_jax.problem_of(setting, Dataset(features, labels, "made up", "0" * 64))
@@ -62,7 +62,7 @@ def test_a_problem_is_read_as_it_was_written(problem, tmp_path):
 @pytest.fixture
 def quickly(monkeypatch):
     """What the engines time for themselves takes no time."""
-    monkeypatch.setattr(throughput_workers, "measure", lambda run, seconds: 1.0)
+    monkeypatch.setattr(workers, "measure", lambda run, seconds: 1.0)
 
 
 def builder(name):
@@ -104,7 +104,7 @@ def test_ours_trains_the_chunk_that_an_audit_does(problem, tmp_path):
 
 
 def test_the_fastest_count_is_chosen(monkeypatch):
-    monkeypatch.setattr(throughput_workers, "measure", lambda run, seconds: {1: 5, 8: 7, 64: 6}[run()])
+    monkeypatch.setattr(workers, "measure", lambda run, seconds: {1: 5, 8: 7, 64: 6}[run()])
     models, run = workers.fastest(lambda models: lambda: models, [1, 8, 64])
     assert models == run() == 8
 

@@ -14,18 +14,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from experiments.settings.setting.setting import Setting
 
 from audit.errors import InputError
 from audit.storage.scores import Scores
 from audit.storage.store import Store
 from experiments.conclusions import conclude, keep
-from experiments.hidden_state import sweep
+from experiments.hidden_state import sweep as sweeps
 from experiments.pages import page, reporting, subjects
 from experiments.pages.subjects import Levels
 from experiments.plots import audit_panels
+from experiments.settings.setting import Setting
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 VOID = {"meta", "img", "br", "link"}
 HOSTILE = "<script>alert('&\"')</script>"
 
@@ -49,7 +49,7 @@ def stored(root, setting=SETTING, runs=200, audited=True, **more):
 def plain(monkeypatch):
     """Panels that take no time to draw."""
     panels = dict.fromkeys(("scores", "trade_off", "bounds", "profile"), b"<svg/>")
-    monkeypatch.setattr(drawing, "audit_panels", lambda *conclusion: panels)
+    monkeypatch.setattr(audit_panels, "audit_panels", lambda *conclusion: panels)
 
 
 class Outline(HTMLParser):
@@ -171,7 +171,7 @@ def test_a_setting_that_is_not_there_is_one_line(tmp_path):
 
 @pytest.mark.slow
 def test_a_sweep_is_reported_as_far_as_it_is_done(tmp_path):
-    cells = sweep.sweeps("smoke")["figure_7"].cells
+    cells = sweeps.sweeps("smoke")["figure_7"].cells
     for cell in cells[:2]:
         stored(tmp_path, cell.setting, runs=40, audited=False)
     stored(tmp_path, Setting(seed=99), audited=False)

@@ -10,19 +10,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from experiments.settings.setting.setting import Setting
 
 from audit.statistics import estimate
 from audit.storage import index
 from audit.storage.scores import Scores
 from audit.storage.store import Store
 from experiments import conclusions
-from experiments.hidden_state import figures, norms, sweep
+from experiments.hidden_state import figures
+from experiments.hidden_state import norms as norm_cells
+from experiments.hidden_state import sweep as sweeps
 from experiments.hidden_state.figures import Levels
 from experiments.hidden_state.sweep import Cell, Sweep
 from experiments.plots import estimates, points, table
+from experiments.settings.setting import Setting
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 LEVELS = Levels(1e-5, 0.95)
 NOWHERE = index.Holdings(Path("nowhere"), {})
 
@@ -80,9 +82,9 @@ def bars(axis, method):
     return drawn
 
 
-@pytest.mark.parametrize("scale", sweep.SCALES)
+@pytest.mark.parametrize("scale", sweeps.SCALES)
 def test_every_cell_of_every_sweep_is_on_one_figure(scale, found):
-    for sweep in sweep.sweeps(scale).values():
+    for sweep in sweeps.sweeps(scale).values():
         cells = audit_cells(sweep)
         every = points.points(cells, found(cells))
         drawn = [cell for point in every for cell in point.cells]
@@ -99,7 +101,7 @@ def test_every_cell_of_every_sweep_is_on_one_figure(scale, found):
 
 
 def test_norms_are_drawn_of_the_models_that_are_there(monkeypatch):
-    sweep = sweep.sweeps("smoke")["figure_8"]
+    sweep = sweeps.sweeps("smoke")["figure_8"]
     norms = {"fcnn": np.full((2, 4), 3.0), "resnet18": np.full((2, 2), 5.0)}
     monkeypatch.setattr(norm_cells, "read", lambda held, setting, runs: norms.get(setting.model))
     drawn = figures.draw(sweep, NOWHERE, {}, LEVELS)
@@ -112,7 +114,7 @@ def test_norms_are_drawn_of_the_models_that_are_there(monkeypatch):
 
 @pytest.mark.slow
 def test_the_landscape_is_drawn_from_the_store_alone(run, tmp_path):
-    (grid,) = sweep.sweeps("smoke")["landscape"].cells
+    (grid,) = sweeps.sweeps("smoke")["landscape"].cells
     every = {"sigmas": grid.noise_multipliers, "batch_sizes": grid.batch_sizes}
     lists = [f"--{name}={','.join(f'{value:g}' for value in values)}" for name, values in every.items()]
     flags = (f"--out={tmp_path}", f"--steps={grid.steps}", f"--runs={grid.runs}", *lists)
@@ -131,9 +133,9 @@ def test_the_landscape_is_drawn_from_the_store_alone(run, tmp_path):
     assert "cells are missing" in run(f"--out={tmp_path}", "--scale=smoke", "--name=landscape").stderr
 
 
-@pytest.mark.parametrize("scale", sweep.SCALES)
+@pytest.mark.parametrize("scale", sweeps.SCALES)
 def test_every_point_has_a_place_of_its_own(scale, found):
-    for sweep in sweep.sweeps(scale).values():
+    for sweep in sweeps.sweeps(scale).values():
         if sweep.kind == "epsilon":
             cells = audit_cells(sweep)
             every = points.points(cells, found(cells))
@@ -233,34 +235,34 @@ def test_one_setting_on_two_data_sets_is_refused(tmp_path):
 
 
 def test_the_table_holds_the_bounds_and_80_columns(found):
-    for scale in sweep.SCALES:
-        every = list(sweep.sweeps(scale).values())
+    for scale in sweeps.SCALES:
+        every = list(sweeps.sweeps(scale).values())
         rows = []
         for sweep in every:
             cells = audit_cells(sweep)
             rows += table.rows(sweep.name, points.points(cells, found(cells)), LEVELS.delta)
         text = table.as_text(every, rows, *LEVELS)
         assert max(map(len, text.splitlines())) <= 80
-        table = list(csv.DictReader(table.as_csv(rows).decode().splitlines()))
-        assert len(table) == len(rows) and text.count("\n") > len(rows)
+        entries = list(csv.DictReader(table.as_csv(rows).decode().splitlines()))
+        assert len(entries) == len(rows) and text.count("\n") > len(rows)
         certified = conclusion().bound("certified").epsilon
-        assert {row["certified"] for row in table} == {f"{certified:.6g}"}
+        assert {row["certified"] for row in entries} == {f"{certified:.6g}"}
 
 
 def test_every_claim_is_of_a_series_that_is_drawn():
     drawn = {
         (name, cell.series, x)
-        for name, sweep in sweep.sweeps("paper").items()
+        for name, sweep in sweeps.sweeps("paper").items()
         for cell in audit_cells(sweep)
         for x in (cell.x, None)
     }
-    (grid,) = sweep.sweeps("paper")["landscape"].cells
+    (grid,) = sweeps.sweeps("paper")["landscape"].cells
     drawn |= {("landscape", f"B = {size}", None) for size in grid.batch_sizes}
     assert set(table.CLAIMS) <= drawn
 
 
 def test_figures_are_written_and_what_is_missing_is_said(run, tmp_path):
-    every = sweep.sweeps("smoke")
+    every = sweeps.sweeps("smoke")
     fill(tmp_path, audit_cells(every["figure_1c"])[1:])
     fill(tmp_path, audit_cells(every["figure_11"]))
     process = run(f"--out={tmp_path}", "--scale=smoke", "--name=figure_1c,figure_11,figure_8")

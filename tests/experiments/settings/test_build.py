@@ -8,10 +8,10 @@ import pytest
 
 from audit import game
 from audit.errors import InputError
-from experiments.settings.setting import build
+from experiments.settings import build as auditing
 from models.data.base import Dataset
 
-SETTING = build.Setting(adversary="gc_r", batch_size=10, steps=3, noise_multiplier=1.0)
+SETTING = auditing.Setting(adversary="gc_r", batch_size=10, steps=3, noise_multiplier=1.0)
 
 
 @pytest.fixture(scope="module")
@@ -22,8 +22,8 @@ def dataset():
 
 
 def train(setting, dataset, out, **arguments):
-    store = build.open_store(out, setting, dataset)
-    return build.train(build.build(setting, dataset), store, **arguments)
+    store = auditing.open_store(out, setting, dataset)
+    return auditing.train(auditing.build(setting, dataset), store, **arguments)
 
 
 def test_memory_that_runs_out_halves_the_chunk_once_said(dataset, tmp_path, monkeypatch, capsys):
@@ -63,10 +63,10 @@ def test_another_error_of_the_device_is_not_hidden(dataset, tmp_path, monkeypatc
 )
 def test_values_out_of_range_are_refused(change, word):
     with pytest.raises(InputError, match=word):
-        build.validate(dataclasses.replace(SETTING, **change), 10)
+        auditing.validate(dataclasses.replace(SETTING, **change), 10)
 
 
 def test_a_dimension_beyond_the_model_is_refused(dataset):
     setting = dataclasses.replace(SETTING, adversary="gc_fixed", dimension=68)
     with pytest.raises(InputError, match="--dimension=68"):
-        build.build(setting, dataset)
+        auditing.build(setting, dataset)

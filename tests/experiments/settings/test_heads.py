@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 from audit.errors import InputError
-from experiments.settings.setting import build
+from experiments.settings import build as auditing
 from models.data.sources import Loaded
 from models.pretrained.features import Body
 
-SETTING = build.Setting(model="mobilenet_head", adversary="gc_r", batch_size=4, steps=2)
+SETTING = auditing.Setting(model="mobilenet_head", adversary="gc_r", batch_size=4, steps=2)
 
 
 def _load(file):
@@ -40,12 +40,12 @@ def pictures(tmp_path, monkeypatch):
 
 
 def test_a_heads_game_plays_on_the_bodys_features(pictures, monkeypatch):
-    monkeypatch.setitem(build.TASKS, "mobilenet_head", build._head_task(BODY))
-    task = build.TASKS["mobilenet_head"]
+    monkeypatch.setitem(auditing.TASKS, "mobilenet_head", auditing._head_task(BODY))
+    task = auditing.TASKS["mobilenet_head"]
     dataset = task.load(file=pictures, weights="w.pth", input_size=40)
     assert dataset.features.shape == (12, 3)
     assert "mean features at 40 x 40 (weights: weights w.pth; images: file " in dataset.source
-    table = build.build(SETTING, dataset)
+    table = auditing.build(SETTING, dataset)
     assert jax.eval_shape(table.init, jax.random.key(0)).shape == (40,)
     np.testing.assert_array_equal(table.data[0], dataset.features)
 
@@ -54,10 +54,10 @@ def test_a_heads_game_plays_on_the_bodys_features(pictures, monkeypatch):
 @pytest.mark.parametrize("named", [{"weights": "w.pth"}, {"input_size": 64}])
 def test_a_model_without_a_frozen_body_takes_no_weights(model, named):
     with pytest.raises(InputError, match="--weights and --input_size are for a frozen body"):
-        build.TASKS[model].load(file=None, tfds_dir=None, **named)
+        auditing.TASKS[model].load(file=None, tfds_dir=None, **named)
 
 
 @pytest.mark.parametrize(("model", "body"), [("mobilenet_head", "mobilenet_v2"), ("alexnet_head", "alexnet")])
 def test_a_size_out_of_range_is_refused(pictures, tmp_path, model, body):
     with pytest.raises(InputError, match=f"--input_size=9: give .* pixels for {body}"):
-        build.TASKS[model].load(file=pictures, input_size=9)
+        auditing.TASKS[model].load(file=pictures, input_size=9)
