@@ -31,28 +31,71 @@ from audit.errors import InputError, require
 from audit.storage import claims, files
 from audit.storage.scores import Scores
 
+CONFIG, RESULT = "config.json", "audit.json"
 _HASH_LENGTH = 16
 _CHUNK = re.compile(r"scores_(\d+)_(\d+)\.npz")
 
 
 class Store:
-    """The directory of one setting."""
+    """The directory of one setting: its path, and its config as text."""
 
     def __init__(self, root: Path, setting: dict[str, Any]) -> None:
         """Makes the directory, or finds it; raises InputError where it can't be written."""
-        text = json.dumps(setting, indent=2, sort_keys=True) + "\n"
-        self.path = root / hashlib.sha256(text.encode()).hexdigest()[:_HASH_LENGTH]
+        self.text = json.dumps(setting, indent=2, sort_keys=True) + "\n"
+        self.path = root / _name(self.text.encode())
         self._claimed = False
-        config = self.path / "config.json"
+        config = self.path / CONFIG
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             if not config.exists():
-                self.write_text("config.json", text)
+                self.write_text(CONFIG, self.text)
             stored = config.read_bytes()
         except OSError as error:
             raise files.cannot_write(self.path, error) from None
-        if stored != text.encode():
-            raise InputError(f"{config} is not the setting that its folder is named after: move it away")
+        require(stored == self.text.encode(), _misnamed(config))
+
+    @classmethod
+    def at(cls, folder: Path) -> "Store":
+        """The store of a setting whose folder is there; creates nothing. Raises InputError where its config
+        can't be read, or is not the one that the folder is named after."""
+        config = folder / CONFIG
+        try:
+            content = config.read_bytes()
+        except OSError as error:
+            raise InputError(f"cannot read {config} ({error.strerror}): name another `setting`") from None
+        require(_name(content) == folder.resolve().name, _misnamed(config))
+        store = cls.__new__(cls)
+        store.text, store.path, store._claimed = content.decode(), folder, False
+        return store
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder for the states of a chunk in progress (`audit.storage.checkpoints`)."""
+        return self.path / "checkpoints"
+
+    def config(self) -> dict[str, Any]:
+        """The setting."""
+        return json.loads(self.text)
+
+    def result(self) -> dict[str, Any] | None:
+        """What the last audit concluded; None where none did. Raises InputError where it can't be read."""
+        path = self.path / RESULT
+        try:
+            result = json.loads(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError):
+            result = None
+        require(isinstance(result, dict), f"{path} cannot be read: move it away, or run the audit again")
+        return result
+
+    def write_result(self, text: str) -> Path:
+        """Keeps what an audit concluded, a JSON object."""
+        return self.write_text(RESULT, text)
+
+    def write_figure(self, png: bytes) -> Path:
+        """Keeps an audit's figure."""
+        return self.write_bytes("audit.png", png)
 
     @contextlib.contextmanager
     def claim(self, stale: float = claims.STALE_SECONDS) -> Iterator[bool]:
@@ -143,6 +186,21 @@ class Store:
         except OSError as error:
             raise files.cannot_write(path, error) from None
         print(f"{path} is damaged: set aside, its runs are trained again", file=sys.stderr)
+
+
+def newest_scores(folder: Path) -> int | None:
+    """When a folder's newest scores were written, in nanoseconds; None where it has none."""
+    times = (path.stat().st_mtime_ns for path in folder.iterdir() if _CHUNK.fullmatch(path.name))
+    return max(times, default=None)
+
+
+def _name(content: bytes) -> str:
+    """What the folder of a config's text is called."""
+    return hashlib.sha256(content).hexdigest()[:_HASH_LENGTH]
+
+
+def _misnamed(config: Path) -> str:
+    return f"{config} is not the setting that its folder is named after: move it away"
 
 
 def _gaps(chunks: list[Scores], runs: int) -> list[tuple[int, int]]:

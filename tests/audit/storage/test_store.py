@@ -264,6 +264,55 @@ def test_a_damaged_setting(store, tmp_path, content):
     assert _one_line(caught)
 
 
+@pytest.fixture
+def everything(store):
+    """All that lies under the store's root, by path."""
+    return lambda: sorted(path.relative_to(store.path.parent) for path in store.path.parent.rglob("*"))
+
+
+def test_a_store_is_opened_by_its_folder(store, path, everything, monkeypatch):
+    before = everything()
+    there = Store.at(store.path)
+    assert (there.path, there.text, there.config()) == (store.path, store.text, SETTING)
+    np.testing.assert_array_equal(there.load(6).scores, _chunk(0, 6).scores)
+    monkeypatch.chdir(store.path)
+    assert Store.at(Path()).runs_held() == 6
+    assert everything() == before
+
+
+@pytest.mark.parametrize("folder", ["nowhere", "empty", "config.json"])
+def test_a_folder_without_a_setting_is_said_and_nothing_is_made(store, everything, folder):
+    (store.path / "empty").mkdir()
+    before = everything()
+    with pytest.raises(InputError, match="cannot read .*: name another `setting`") as caught:
+        Store.at(store.path / folder)
+    assert _one_line(caught) and everything() == before
+
+
+def test_a_folder_of_another_name_is_no_setting(store, everything):
+    moved = store.path.rename(store.path.with_name("moved"))
+    before = everything()
+    with pytest.raises(InputError, match="is not the setting that its folder is named after") as caught:
+        Store.at(moved)
+    assert _one_line(caught) and everything() == before
+
+
+def test_the_last_result_is_kept(store):
+    assert store.result() is None
+    store.write_result('{"runs": 4}')
+    assert store.result() == {"runs": 4}
+    assert store.write_figure(b"png").read_bytes() == b"png"
+    assert _visible(store) == ["audit.json", "audit.png", "config.json"]
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b'{"runs": '])
+def test_a_result_that_can_not_be_read_is_said(store, content):
+    (store.path / "audit.json").write_bytes(content)
+    with pytest.raises(InputError, match="audit.json cannot be read: move it away") as caught:
+        store.result()
+    assert _one_line(caught)
+
+
 @pytest.mark.parametrize("below", [".", "deep/er"])
 def test_a_root_that_is_a_file(tmp_path, below):
     (tmp_path / "file").write_text("")
