@@ -3,7 +3,7 @@
 import contextlib
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from audit.errors import InputError, require
 from audit.storage.scores import Scores
@@ -12,24 +12,39 @@ from audit.storage.store import CONFIG, Store, newest_scores
 _DATA = "data_sha256"  # what a config says beside its setting
 
 
+class Current(Protocol):
+    """A stored config -> the config as it would be written today: itself, but for older ones."""
+
+    def __call__(self, config: dict[str, Any], /) -> dict[str, Any]: ...
+
+
+class Held(NamedTuple):
+    """A setting's folder, and the checksum of the data that it is on, where it says one."""
+
+    folder: Path
+    data: str | None
+
+
 class Holdings(NamedTuple):
     """The folders under a store's root, by their setting without the data's checksum."""
 
     root: Path
-    folders: dict[str, list[Path]]
+    folders: dict[str, list[Held]]
 
-    def holds(self, setting: dict[str, Any], name: str) -> bool:
+    def holds(self, setting: dict[str, Any], file: str) -> bool:
         """Whether the setting's folder has a file of that name."""
         store = self.open(setting)
-        return store is not None and (store.path / name).exists()
+        return store is not None and (store.path / file).exists()
 
     def open(self, setting: dict[str, Any]) -> Store | None:
-        """The store of a setting, on whatever data; None where there is none. Raises InputError where
-        there are two, on different data."""
-        found = self.folders.get(_name(setting), [])
-        names = " and ".join(str(folder) for folder in found)
-        require(len(found) < 2, f"{names} are one setting on different data: move one away")
-        return Store.at(found[0]) if found else None
+        """The store of a setting, on whatever data, the one of most runs where older configs name it twice;
+        None where there is none. Raises InputError where there are two on different data."""
+        found = self.folders.get(name(setting), [])
+        names = " and ".join(str(held.folder) for held in found)
+        message = f"{names} are one setting on different data: move one away"
+        require(len({held.data for held in found}) < 2, message)
+        stores = [Store.at(held.folder) for held in found]
+        return max(stores, key=Store.runs_held) if len(stores) > 1 else next(iter(stores), None)
 
     def scores(self, setting: dict[str, Any], runs: int) -> Scores | None:
         """The scores of runs 0 .. runs - 1; None where some are missing. A damaged file is said."""
@@ -37,14 +52,15 @@ class Holdings(NamedTuple):
         return None if store is None or store.missing(runs) else store.load(runs)
 
 
-def holdings(root: Path) -> Holdings:
+def holdings(root: Path, current: Current = lambda config: config) -> Holdings:
     """What lies under a store's root: nothing where there is no such folder. A folder whose config can't
     be read, or is not the one that it is named after, holds nothing."""
-    folders: dict[str, list[Path]] = {}
+    folders: dict[str, list[Held]] = {}
     try:
         for path in sorted(root.glob(f"*/{CONFIG}")):
             with contextlib.suppress(InputError):
-                folders.setdefault(_name(Store.at(path.parent).config()), []).append(path.parent)
+                config = current(Store.at(path.parent).config())
+                folders.setdefault(name(config), []).append(Held(path.parent, config.get(_DATA)))
     except OSError as error:
         raise InputError(f"cannot read {root} ({error.strerror}): name another folder with `out`") from None
     return Holdings(root, folders)
@@ -58,6 +74,6 @@ def settings(root: Path) -> list[Path]:
     return sorted(times, key=lambda folder: (-times[folder], folder.name))
 
 
-def _name(setting: dict[str, Any]) -> str:
+def name(setting: dict[str, Any]) -> str:
     """A setting's canonical text, without its data."""
-    return json.dumps({name: value for name, value in setting.items() if name != _DATA}, sort_keys=True)
+    return json.dumps({key: value for key, value in setting.items() if key != _DATA}, sort_keys=True)

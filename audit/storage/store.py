@@ -41,7 +41,7 @@ class Store:
 
     def __init__(self, root: Path, setting: dict[str, Any]) -> None:
         """Makes the directory, or finds it; raises InputError where it can't be written."""
-        self.text = json.dumps(setting, indent=2, sort_keys=True) + "\n"
+        self.text = _text(setting)
         self.path = root / _name(self.text.encode())
         self._claimed = False
         config = self.path / CONFIG
@@ -53,6 +53,11 @@ class Store:
         except OSError as error:
             raise files.cannot_write(self.path, error) from None
         require(stored == self.text.encode(), _misnamed(config))
+
+    @staticmethod
+    def exists(root: Path, setting: dict[str, Any]) -> bool:
+        """Whether a setting has a directory."""
+        return (root / _name(_text(setting).encode()) / CONFIG).exists()
 
     @classmethod
     def at(cls, folder: Path) -> "Store":
@@ -192,6 +197,11 @@ def newest_scores(folder: Path) -> int | None:
     """When a folder's newest scores were written, in nanoseconds; None where it has none."""
     times = (path.stat().st_mtime_ns for path in folder.iterdir() if _CHUNK.fullmatch(path.name))
     return max(times, default=None)
+
+
+def _text(setting: dict[str, Any]) -> str:
+    """A config as it is written."""
+    return json.dumps(setting, indent=2, sort_keys=True) + "\n"
 
 
 def _name(content: bytes) -> str:
