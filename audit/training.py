@@ -113,6 +113,11 @@ def train(
     return Trained(scores, count, clock.seconds(), size, clock.model_steps)
 
 
+def lacking(store: Store | Elsewhere, runs: int) -> int:
+    """How many runs this process's store lacks."""
+    return sum(stop - start for start, stop in store.missing(runs))
+
+
 def agreed_chunk(played: Game, runs: int, chunk: int) -> int:
     """Runs a chunk, where none is asked for as many as the smallest machine holds."""
     if chunk:
