@@ -7,7 +7,7 @@
     paper    5,000 runs a cell
 
 Five seeds for the FCNN, as the paper has for Figure 1c (one at `smoke`), at both of its learning rates
-(slip 2).
+(Errata H2). T is insertions times k (Errata H8).
 """
 
 import dataclasses
@@ -275,7 +275,7 @@ def _norms(scale: str) -> Iterator[Norms]:
 
 
 def _landscape(scale: str) -> Landscape:
-    """Figures 3a, 3b, 6b, 10 and 14, and Algorithm 6."""
+    """Figures 3a, 3b, 6b, 10 and 14, and Algorithm 6 (Errata H7, H13)."""
     if scale == "smoke":
         return Landscape((1.0, 4.0), (1, 4), 5, 200)
     return Landscape(tuple(map(float, range(1, 9))), (1, 2, 4, 8, 16), 25, 5000)
