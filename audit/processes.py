@@ -38,9 +38,9 @@ def join(coordinator: str, count: int, index: int, timeout: float) -> None:
     """
     host, _, port = coordinator.rpartition(":")
     valid = host and port.isdecimal() and 0 < int(port) < 2**16
-    require(valid, f"--coordinator={coordinator}: give host:port, of the host that runs process 0")
-    require(count >= 1, f"--processes={count}: give at least 1")
-    require(0 <= index < count, f"--process={index}: give 0 to {count - 1}, one number a process")
+    require(valid, f"`coordinator={coordinator}`: give host:port, of the host that runs process 0")
+    require(count >= 1, f"`processes={count}`: give at least 1")
+    require(0 <= index < count, f"`process={index}`: give 0 to {count - 1}, one number a process")
     if count > 1:
         _meet(host.strip("[]"), int(port), count, index, time.monotonic() + timeout)
         _initialize(
@@ -101,7 +101,7 @@ def require_same(text: str) -> None:
     differing = np.flatnonzero((rows != rows[0]).any(axis=1))
     require(
         not differing.size,
-        f"process {differing[0] if differing.size else 0} has other flags or data than process 0: "
+        f"process {differing[0] if differing.size else 0} has other settings or data than process 0: "
         "start all with the same",
     )
 
@@ -164,7 +164,7 @@ def _initialize(timeout: float, **arguments: Any) -> None:
     except (ValueError, RuntimeError, LookupError, ImportError, OSError) as error:
         raise InputError(
             f"the processes could not be joined ({' '.join(str(error).split())[:120]}): "
-            "give --coordinator=host:port, --processes and --process"
+            "give `coordinator` as host:port, `processes` and `process`"
         ) from None
 
 
@@ -195,8 +195,8 @@ def _receive(port: int, count: int, deadline: float) -> None:
             if len(hello) != 2:
                 continue  # a stranger
             index, said = hello
-            require(said == count, f"process {index} has --processes={said}, process 0 {count}: agree")
-            require(0 < index < count and index not in waiting, f"two processes are --process={index}")
+            require(said == count, f"process {index} has `processes={said}`, process 0 {count}: agree")
+            require(0 < index < count and index not in waiting, f"two processes are `process={index}`")
             waiting[index] = peer
         for peer in waiting.values():
             peer.sendall(b"go")
@@ -231,4 +231,4 @@ def _announce(host: str, port: int, hello: str, deadline: float) -> None:
         except OSError as error:
             reason = error.strerror or str(error)
         time.sleep(_RETRY_SECONDS)
-    raise InputError(f"no process 0 at {host}:{port} ({reason}): start it, or correct --coordinator")
+    raise InputError(f"no process 0 at {host}:{port} ({reason}): start it, or correct `coordinator`")

@@ -1,7 +1,7 @@
 """Gradients of norm C along one coordinate: random (GC-R) and simulated (GC-S) biased dimension.
 
 Hidden-state paper, Section 4 and Appendix C, Algorithms 2 to 4. The update subtracts the gradient, so
-the score is theta_0[d] - theta_T[d] (papers' README, slip 3).
+the score is theta_0[d] - theta_T[d] (Errata H3).
 """
 
 from collections.abc import Callable
@@ -43,7 +43,7 @@ def simulated_biased_dimension(
 
     simulate(key, theta_0) -> Trajectory trains once without the canary, noisy or noiseless. Movement
     is accumulated over the simulations: with `per_step` the root of the summed squared updates, else
-    the distance of the final model from theta_0 (papers' README, slip 4).
+    the distance of the final model from theta_0 (Errata H4).
     """
 
     def choose(key: Array, theta_0: Array) -> Array:

@@ -1,6 +1,6 @@
 """The crafted loss landscape as a process: one parameter, whose gradients the adversary decides.
 
-Hidden-state paper, Section 6 and Equation 3 (papers' README, slip 5), in units of C:
+Hidden-state paper, Section 6 and Equation 3 (Errata H5), in units of C:
 
     theta_1 ~ N(0, sigma^2) out, N(1, sigma^2) in
     theta_(t+1) = theta_t + s_t(theta_t) + N(0, (sigma / B)^2),   s_t = +1 above h_t and -1 below

@@ -1,7 +1,7 @@
 """The crafted loss landscape, simulated: the adversary crafts the first gradient and all later ones.
 
-Hidden-state paper, Section 6 and Appendix F, with the sign that pushes the two worlds apart (papers'
-README, slip 5). It controls the whole process, so it is no `Adversary` that is inserted into training:
+Hidden-state paper, Section 6 and Appendix F, with the sign that pushes the two worlds apart (Errata
+H5). It controls the whole process, so it is no `Adversary` that is inserted into training:
 it is a process of its own, one parameter wide, whose exact law is in `audit.landscape.law`.
 Lengths are in units of C; the score is theta_t.
 """

@@ -16,7 +16,7 @@ from experiments.conclusions import Conclusion, conclude
 from experiments.hidden_state.sweep import Cell
 from experiments.settings.setting import Setting
 
-# Models whose genuine gradients do not interfere with a crafted coordinate (papers' README, slip 9).
+# Models whose genuine gradients do not interfere with a crafted coordinate (Errata H16).
 _OVER_PARAMETERISED = ("convnet", "resnet18", "mobilenet_head", "alexnet_head")
 _BIASED = ("gc_r", "gc_s", "gc_fixed")
 _PLAIN = {"optimizer": "sgd", "unknown_initialisation": False}
@@ -65,9 +65,9 @@ class Point(NamedTuple):
 
 def predicted_mu(setting: Setting) -> float | None:
     """mu of the biased dimension's score where genuine gradients do not interfere: insertions add up and
-    all steps' noise does, so mu = sqrt(insertions / k) / sigma (papers' README, "Numbers to hold
-    against"). None where that is not known: small models, other adversaries or optimizers, an unknown
-    initialisation."""
+    all steps' noise does, so mu = sqrt(insertions / k) / sigma (derived in
+    experiments/hidden_state/README.md). None where that is not known: small models, other adversaries or
+    optimizers, an unknown initialisation (Errata H14)."""
     plain = all(getattr(setting, name) == value for name, value in _PLAIN.items())
     crafted = setting.adversary in _BIASED and setting.model in _OVER_PARAMETERISED
     if not (plain and crafted and setting.noise_multiplier > 0):
