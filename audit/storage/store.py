@@ -8,7 +8,7 @@ scores are kept, so that new statistics need no new training.
     <root>/<hash>/config.json                  the setting, in plain text
     <root>/<hash>/scores_<first>_<stop>.npz    scores, presence, and their SHA-256
     <root>/<hash>/audit.json, audit.png        what the last audit concluded
-    <root>/<hash>/claim_<n>                    who trains it (`audit.storage.claims`)
+    <root>/<hash>/claim.lease                  who trains it (`audit.storage.claims`)
     <root>/<hash>/checkpoints/                 states of a chunk in progress (`audit.storage.checkpoints`)
 """
 
@@ -98,17 +98,16 @@ class Store:
         return self.write_bytes("audit.png", png)
 
     @contextlib.contextmanager
-    def claim(self, stale: float = claims.STALE_SECONDS) -> Iterator[bool]:
+    def claim(self) -> Iterator[bool]:
         """Yields whether this process may train the setting: no other does, to the end of the block.
 
-        A claim of a process that died, or that has not renewed it for `stale` seconds, is taken over.
-        Within a claim of this store's own another is granted. Raises InputError where the folder can't
-        be written.
+        A claim of a process that died, or that has not renewed it for a minute, is taken over. Within a claim
+        of this store's own another is granted. Raises InputError where the folder can't be written.
         """
         if self._claimed:
             yield True
             return
-        with claims.claim(self.path, stale) as mine:
+        with claims.claim(self.path) as mine:
             self._claimed = mine
             try:
                 yield mine
@@ -116,7 +115,7 @@ class Store:
                 self._claimed = False
 
     def holder(self) -> str:
-        """Host and process number of who has, or last had, the claim."""
+        """Host and process number of who has the claim."""
         return claims.holder(self.path)
 
     def save(self, chunk: Scores) -> None:
