@@ -98,7 +98,14 @@ def test_a_process_killed_on_this_host_is_known_as_dead_where_names_can_not_be_e
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_process_killed_on_another_host_gives_it_back_when_stale(tmp_path):
+def _refuse(*arguments, **options):
+    raise OSError(errno.ENOSYS, "Function not implemented")
+
+
+@pytest.mark.parametrize("lock", [filelock.lock_descriptor, _refuse])
+def test_a_process_killed_on_another_host_gives_it_back_when_stale(tmp_path, monkeypatch, lock):
+    """With and without locks in the file system."""
+    monkeypatch.setattr(filelock, "lock_descriptor", lock)
     _left_by_another_host(tmp_path)
     _grow_old(tmp_path, 55)
     assert not _is_free(tmp_path)
@@ -174,17 +181,6 @@ def test_a_lease_of_another_duration_is_held(tmp_path):
         assert not _is_free(tmp_path)
 
 
-def test_a_file_system_without_locks(tmp_path, monkeypatch):
-    def refuse(*arguments, **options):
-        raise OSError(errno.ENOSYS, "Function not implemented")
-
-    monkeypatch.setattr(filelock, "lock_descriptor", refuse)
-    _left_by_another_host(tmp_path)
-    assert not _is_free(tmp_path)
-    _grow_old(tmp_path, 61)
-    assert _is_free(tmp_path)
-
-
 def test_numbered_claims_of_an_older_store_do_no_harm(tmp_path):
     (tmp_path / "claim_00000003").write_text('{"host": "elsewhere", "pid": 1, "sees": "elsewhere"}')
     assert _is_free(tmp_path)
@@ -204,13 +200,6 @@ def test_a_folder_that_refuses_is_said_in_one_line(tmp_path, monkeypatch, call, 
             pass
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_below_a_file_is_said_in_one_line(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(files.CannotWriteError) as caught, claims.claim(tmp_path / "file" / "below"):
-        pass
-    assert "\n" not in str(caught.value)
 
 
 def test_a_store_grants_its_own_process_a_claim_within_a_claim(tmp_path):
