@@ -17,8 +17,6 @@ import hashlib
 import io
 import json
 import re
-import sys
-import uuid
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -175,20 +173,13 @@ class Store:
             if chunk is not None:
                 chunks.append(chunk)
             elif match:
-                self._set_aside(path)
+                files.set_aside(path, "its runs are trained again")
         canaries = sorted({chunk.scores.shape[1] for chunk in chunks})
         if len(canaries) > 1:
             raise InputError(
                 f"{self.path} mixes scores of {canaries[0]} and {canaries[1]} canaries a run: move it away"
             )
         return chunks
-
-    def _set_aside(self, path: Path) -> None:
-        try:
-            path.rename(path.with_suffix(f".damaged-{uuid.uuid4().hex[:6]}"))
-        except OSError as error:
-            raise files.cannot_write(path, error) from None
-        print(f"{path} is damaged: set aside, its runs are trained again", file=sys.stderr)
 
 
 def newest_scores(folder: Path) -> int | None:
