@@ -30,6 +30,7 @@ from audit.mechanism import ensemble
 from audit.mechanism.base import Data, Hyperparameters, Mechanism, Schedule, State, Tree
 from audit.mechanism.ensemble import Insertion, Placement
 from audit.mechanism.programs import Programs
+from audit.progress import SegmentProgress
 from audit.storage.checkpoints import Checkpoints
 from audit.storage.scores import Scores
 
@@ -42,12 +43,6 @@ class DrawTheta(Protocol):
     """(key) -> theta_0 (p,)."""
 
     def __call__(self, key: Array, /) -> Array: ...
-
-
-class Progress(Protocol):
-    """Hears of (0, 0) when all is compiled and of (runs, steps) as segments end."""
-
-    def __call__(self, runs: int, steps: int, /) -> object: ...
 
 
 class Game(NamedTuple):
@@ -115,7 +110,7 @@ def play(
     game: Game,
     ranges: list[tuple[int, int]],
     chunk: int,
-    progress: Progress = lambda runs, steps: None,
+    progress: SegmentProgress = lambda runs, steps: None,
     checkpoints: Checkpoints | None = None,
 ) -> Iterator[Scores]:
     """Trains the runs of every range [start, stop) chunk by chunk and yields each chunk's scores.

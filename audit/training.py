@@ -5,7 +5,7 @@ import itertools
 import sys
 import time
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from audit import game, processes
 from audit.errors import InputError, require
 from audit.game import Game
+from audit.progress import Progress, SegmentProgress
 from audit.storage.checkpoints import Checkpoints
 from audit.storage.scores import Scores
 from audit.storage.store import Store
@@ -33,12 +34,6 @@ class Trained(NamedTuple):
     seconds: float = 0.0
     chunk: int = 0
     model_steps: int = 0
-
-
-class Progress(Protocol):
-    """Hears of runs as they are trained, parts of runs too."""
-
-    def __call__(self, runs: float, /) -> object: ...
 
 
 class Elsewhere:
@@ -67,7 +62,7 @@ class _Training(NamedTuple):
     game: Game
     store: Store | Elsewhere
     checkpoints: Checkpoints | None
-    progress: game.Progress
+    progress: SegmentProgress
 
 
 class _Chunk(NamedTuple):
@@ -142,7 +137,7 @@ def _checkpoints(store: Store | Elsewhere, seconds: float) -> Checkpoints | None
     """Where a process that is alone keeps its states."""
     if isinstance(store, Elsewhere) or jax.process_count() > 1:
         return None
-    return Checkpoints(store.path / "checkpoints", seconds)
+    return Checkpoints(store.checkpoints, seconds)
 
 
 def _train_missing(training: _Training, runs: int, chunk: int) -> int:

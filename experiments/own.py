@@ -16,6 +16,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from audit.statistics.conclusion import Conclusion, conclude
 from flax.errors import FlaxError
 from jax import Array
 from numpy.typing import ArrayLike, NDArray
@@ -25,7 +26,6 @@ from audit.errors import InputError, require
 from audit.mechanism.clipping.base import Batch, per_example
 from audit.statistics import conversions
 from audit.statistics.accounting import Composition
-from audit.statistics.conclusion import Conclusion, conclude
 from audit.storage import results
 from experiments.cells import progress
 from experiments.pages import report, subjects

@@ -17,10 +17,11 @@ from absl import flags
 from audit.errors import require
 from experiments import cli
 from experiments.cells import work
-from experiments.cells.cell import Cell, Sweep
+from experiments.cells.cell import Cell
 from experiments.cells.data import DataSets, file_names
 from experiments.cells.work import Place
 from experiments.hidden_state import sweep as hidden_state
+from experiments.plots.sweep import Sweep
 from experiments.settings import stored
 
 FLAGS = flags.FLAGS

@@ -41,13 +41,13 @@ class State(NamedTuple):
     seen: Tree = ()
 
 
-class Craft(Protocol):
+class BoundCraft(Protocol):
     """(step, counted from 0; theta (p,)) -> canaries (K, p), not yet clipped."""
 
     def __call__(self, step: Array, theta: Array, /) -> Array: ...
 
 
-class Observe(Protocol):
+class BoundObserve(Protocol):
     """(what was seen so far, step, the iterate theta (p,) that the step released) -> what is seen now."""
 
     def __call__(self, seen: Tree, step: Array, released: Array, /) -> Tree: ...
@@ -57,9 +57,9 @@ class Canaries(NamedTuple):
     """K things to insert into one run, each in or out by its own traced bit of presence (K,); `observe`,
     where there is one, is called after every step and its result is kept in State.seen."""
 
-    craft: Craft
+    craft: BoundCraft
     presence: Array
-    observe: Observe | None = None
+    observe: BoundObserve | None = None
 
 
 class Start(Protocol):

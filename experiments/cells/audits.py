@@ -4,9 +4,10 @@ import json
 from pathlib import Path
 
 from audit.errors import InputError
+from audit.progress import Progress
 from audit.storage.index import Holdings
 from audit.storage.store import Store
-from experiments.cells.cell import Audited, Cell, Levels, Progress
+from experiments.cells.cell import Audited, Cell, Levels
 from experiments.cells.data import DataSets
 from experiments.settings import stored
 from experiments.settings.setting import Setting, flat, identity
@@ -48,9 +49,10 @@ def is_on(store: Store, checksum: str | None) -> bool:
 
 def _audit(setting: Setting, runs: int, dataset: Dataset, store: Store, progress: Progress) -> None:
     """Trains what is missing and concludes."""
+    from audit.statistics.conclusion import conclude
+
     from audit import training
     from audit.statistics.accounting import Composition
-    from audit.statistics.conclusion import conclude
     from audit.storage import results
     from experiments.settings import build
 

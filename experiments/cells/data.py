@@ -18,7 +18,9 @@ class DataSets:
     def checksum(self, model: str) -> str | None:
         """Of a model's data; None for features that are computed, of which none is published."""
         data = TASKS[model].data
-        return data.checksum if self._file(data) is None or data.checksum is None else self.load(model).checksum
+        return (
+            data.checksum if self._file(data) is None or data.checksum is None else self.load(model).checksum
+        )
 
     def load(self, model: str) -> Dataset:
         """A model's data; raises InputError, the same each time, where they can't be loaded."""

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from tqdm import tqdm
 
-from experiments.cells.cell import Cell, Progress
+from audit.progress import Progress
+from experiments.cells.cell import Cell
 
 _NAME_WIDTH = 32
 

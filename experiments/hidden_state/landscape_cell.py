@@ -4,9 +4,10 @@ import dataclasses
 import json
 from pathlib import Path
 
+from audit.progress import Progress
 from audit.storage.index import Holdings
 from audit.storage.store import Store
-from experiments.cells.cell import Cell, Levels, Progress
+from experiments.cells.cell import Cell, Levels
 from experiments.cells.data import DataSets
 from experiments.hidden_state import landscape_cells, landscape_stored
 from experiments.hidden_state.landscape_cells import Grid

@@ -3,7 +3,6 @@
 import hashlib
 import io
 import json
-import sys
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,11 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from audit.progress import Progress
 from audit.storage import files
 from audit.storage.index import Holdings
 from audit.storage.store import Store
 from experiments.cells.audits import is_on, step_seconds
-from experiments.cells.cell import Cell, Progress
+from experiments.cells.cell import Cell
 from experiments.cells.data import DataSets
 from experiments.settings import stored
 from experiments.settings.setting import Setting, identity
@@ -98,7 +98,9 @@ def canary_norms(played: "Game", runs: NDArray[np.int64]) -> Norms:
     from audit.mechanism.ensemble import Placement
 
     def one(hyper: Hyperparameters, data: Data, schedule: Schedule, run: Array) -> Array:
-        keys = [jax.random.fold_in(game.root(played.seed, name), run) for name in ("theta", "canary", "noise")]
+        keys = [
+            jax.random.fold_in(game.root(played.seed, name), run) for name in ("theta", "canary", "noise")
+        ]
         theta_0 = played.init(keys[0])
         known = played.adversary.init(keys[1], theta_0, jnp.asarray(hyper.clipping_norm))
         canaries = played.insertion().bind(known, jnp.ones(1))
@@ -132,8 +134,7 @@ def _read(store: Store, runs: int) -> Norms | None:
             return norms[:runs] if len(norms) >= runs else None
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         pass
-    files.set_aside(path)
-    print(f"{path} is damaged: set aside, its norms are trained again", file=sys.stderr)
+    files.set_aside(path, "its norms are trained again")
     return None
 
 

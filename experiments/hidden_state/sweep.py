@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from audit.errors import require
 from experiments.cells.audits import audit_cell
-from experiments.cells.cell import Audited, Axis, Cell, Draw, Drawn, Sweep
+from experiments.cells.cell import Audited
 from experiments.hidden_state.landscape_cell import landscape_cell
 from experiments.hidden_state.landscape_cells import Grid
 from experiments.hidden_state.norms import norms_cell
+from experiments.plots.sweep import Axis, Draw, Drawn, Sweep
 from experiments.settings.adversaries import GC_S_VARIANTS, CotS, GcR, GcS, Loss
 from experiments.settings.make import setting_of
 from experiments.settings.setting import AdversaryFields
@@ -116,9 +117,7 @@ def chosen(scale: str, names: list[str]) -> list[Sweep]:
     return [every[name] for name in dict.fromkeys(names)]
 
 
-def audits(
-    panel: str, series: Series, x: float, model: str, scale: str, **changed: Any
-) -> Iterator[Audited]:
+def audits(panel: str, series: Series, x: float, model: str, scale: str, **changed: Any) -> Iterator[Audited]:
     """A point's audits, one a seed; `changed` are fields of the setting."""
     size, periodicity = SIZES[scale][model], changed.get("periodicity", 1)
     for seed in range(size.seeds):

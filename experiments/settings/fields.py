@@ -1,4 +1,4 @@
-"""A setting's fields as flags: name, type, default and help of each, taken from where the field is defined."""
+"""A setting's fields as flags: name, type, default and help of each, from where the field is defined."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -40,9 +40,7 @@ def _field(field: "dataclasses.Field[Any]") -> Field:
     default = DEFAULTS.get(field.name) if field.default is dataclasses.MISSING else field.default
     flag, kind = field.metadata["flag"] or field.name, field.type
     assert isinstance(kind, type)
-    return Field(
-        field.name, flag, kind, None if field.name == "steps" else default, field.metadata["help"]
-    )
+    return Field(field.name, flag, kind, None if field.name == "steps" else default, field.metadata["help"])
 
 
 def _models() -> str:

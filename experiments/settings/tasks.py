@@ -1,5 +1,5 @@
-"""The models that an audit can choose, with their data and the hidden-state paper's hyperparameters (Table 2):
-a row each. Importing it starts no JAX."""
+"""The models that an audit can choose: a row each, with its data and the hidden-state paper's hyperparameters
+(Table 2). Importing it starts no JAX."""
 
 from collections.abc import Callable
 from functools import cache

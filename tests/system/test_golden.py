@@ -1,7 +1,7 @@
 """Numbers that must not change: scores of seven settings, and the table of the default audit.
 
-They were recorded with the versions of JAX and on the processor that scores.json names; there they must be the
-same to the bit, elsewhere to 1e-5.
+They were recorded with the version of JAX and on the processor that scores.json names; there they must be
+the same to the bit, elsewhere to 1e-5.
 """
 
 import json
@@ -64,7 +64,7 @@ def test_scores(name):
 
 @pytest.mark.slow
 def test_the_table_of_the_default_audit(tmp_path):
-    """On another processor a score may fall on the other side of its threshold: only there counts may differ."""
+    """On another processor a score may fall on the other side of its threshold, so that counts differ."""
     argv = [sys.executable, "-m", "experiments.audit", f"--out={tmp_path}"]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True)
     if "could not be loaded" in done.stderr:
