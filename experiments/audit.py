@@ -16,7 +16,10 @@ from absl import flags
 
 from audit.errors import InputError
 from audit.statistics import conversions
-from experiments import cli, conclusions
+from audit.statistics.accounting import Composition
+from audit.statistics.conclusion import conclude
+from audit.storage import results
+from experiments import cli
 from experiments.plots import bounds_table
 
 FLAGS = flags.FLAGS
@@ -92,11 +95,14 @@ def main() -> None:
     if store is None or trained is None:
         return  # process 0 has the scores and goes on
 
-    noise = (setting.noise_multiplier, setting.insertions)
-    conclusion = conclusions.conclude(trained.scores.worlds(), noise, FLAGS.delta, FLAGS.confidence)
-    result, figure = conclusions.keep(
+    from experiments.plots import audit_panels
+
+    composition = Composition(setting.noise_multiplier, setting.insertions)
+    conclusion = conclude(trained.scores.worlds(), composition, FLAGS.delta, FLAGS.confidence)
+    result, figure = results.keep(
         store,
         conclusion,
+        audit_panels.audit_figure(conclusion),
         setting=dataclasses.asdict(setting),
         runs=FLAGS.runs,
         provenance=auditing.provenance(dataset),
@@ -106,8 +112,8 @@ def main() -> None:
         print(result)
         return
     print(_summary(setting, trained, dataset.source), file=sys.stderr)
-    print(bounds_table.bounds_table(conclusion.bounds, conclusion.upper_bound))
-    print(f"\nfigure: {figure}\nresult: {store.path / 'audit.json'}")
+    print(bounds_table.bounds_table(conclusion))
+    print(f"\nfigure: {figure}\nresult: {store.path / results.RESULT}")
 
 
 def _setting(auditing: Any) -> Any:

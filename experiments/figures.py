@@ -24,7 +24,7 @@ from experiments.hidden_state import figures
 from experiments.hidden_state import sweep as sweeps
 from experiments.hidden_state.figures import Drawn, Levels
 from experiments.hidden_state.sweep import Cell, Sweep
-from experiments.plots import audit_panels, points, table
+from experiments.plots import points, style, table
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("scale", "laptop", "The sweeps' scale: smoke, laptop or paper.")
@@ -65,10 +65,10 @@ def main() -> None:
 
 def _write(path: Path, figure: Figure) -> Iterator[Path]:
     """The figure as PNG and SVG."""
-    with plt.rc_context({**audit_panels.STYLE, "svg.hashsalt": "audit"}):
-        yield files.write_whole(path.with_suffix(".png"), audit_panels.png(figure))
+    with plt.rc_context(style.STYLE):
+        yield files.write_whole(path.with_suffix(".png"), style.png(figure))
         figure.set_layout_engine("none")  # it is laid out
-        yield files.write_whole(path.with_suffix(".svg"), audit_panels.svg(figure))
+        yield files.write_whole(path.with_suffix(".svg"), style.svg(figure))
 
 
 def _missing(sweep: Sweep, drawn: Drawn) -> list[str]:

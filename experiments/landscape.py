@@ -19,7 +19,7 @@ from audit.storage import files  # noqa: E402
 from experiments import cli  # noqa: E402
 from experiments.hidden_state import landscape_cells, landscape_figures  # noqa: E402
 from experiments.hidden_state.landscape_cells import Cell  # noqa: E402
-from experiments.plots import audit_panels  # noqa: E402
+from experiments.plots import style  # noqa: E402
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("sigmas", [str(s) for s in range(1, 9)], "Noise multipliers.")
@@ -65,7 +65,7 @@ def main() -> None:
     search = (FLAGS.delta, FLAGS.runs, FLAGS.seed, FLAGS.confidence, norm)
     drawn = landscape_figures.all_figures(cells, exact, claims, FLAGS.runs, norm)
     for name, figure in itertools.chain(drawn, [landscape_figures.search_figure(out, *search)]):
-        written.append(files.write_whole(folder / f"{name}.png", audit_panels.png(figure)))
+        written.append(files.write_whole(folder / f"{name}.png", style.png(figure)))
     print(_aligned(table))
     print("\n" + "\n".join(os.fspath(path) for path in written))
 

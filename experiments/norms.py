@@ -20,7 +20,7 @@ from audit.errors import require
 from audit.storage import files
 from experiments import cli
 from experiments.hidden_state import norms as norm_cells
-from experiments.plots import audit_panels
+from experiments.hidden_state.norms_figure import norms_figure
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("models", ["fcnn", "convnet"], "Models, comma-separated: those of ./run.sh audit.")
@@ -48,7 +48,7 @@ def main() -> None:
     rows = [f"step,{names}"]
     rows += [f"{i}," + ",".join(f"{c[i]:.6g}" for c in columns) for i in range(FLAGS.steps)]
     table = files.write_whole(folder / "norms.csv", ("\n".join(rows) + "\n").encode())
-    figure = files.write_whole(folder / "norms.png", audit_panels.norms_figure(norms, FLAGS.clipping_norm))
+    figure = files.write_whole(folder / "norms.png", norms_figure(norms, FLAGS.clipping_norm))
     print(f"{'model':<16}{'first step':>12}{'last step':>12}{'least':>10}{'below C':>10}")
     for model, values in norms.items():
         low = np.mean(values < FLAGS.clipping_norm)

@@ -24,10 +24,12 @@ from numpy.typing import ArrayLike, NDArray
 from audit.errors import InputError, require
 from audit.mechanism.clipping import base
 from audit.statistics import conversions
+from audit.statistics.accounting import Composition
+from audit.statistics.conclusion import Conclusion, conclude
+from audit.storage import results
 from audit.storage.store import Store
-from experiments import conclusions
-from experiments.pages import reporting, subjects
-from experiments.plots import bounds_table
+from experiments.pages import report, subjects
+from experiments.plots import audit_panels, bounds_table
 from experiments.settings import build as auditing
 from experiments.settings.setting import Setting
 from models.base import Model, flat_model
@@ -43,13 +45,13 @@ _TOLERANCE = 1e-3  # of C, a coordinate: a hundred times rounding
 class Audit(NamedTuple):
     """What an audit of one's own model found, and where it is kept."""
 
-    conclusion: conclusions.Conclusion
+    conclusion: Conclusion
     setting: Setting
     folder: Path
     report: Path
 
     def __str__(self) -> str:
-        table = bounds_table.bounds_table(self.conclusion.bounds, self.conclusion.upper_bound)
+        table = bounds_table.bounds_table(self.conclusion)
         return f"{table}\n\nreport: {self.report}"
 
 
@@ -90,12 +92,12 @@ def audit_model(
     store = _store(Path(out), setting, model, dataset)
     trained = auditing.train(table, store, runs, chunk=0)
     assert trained is not None  # who has a store gets the scores
-    noise = (setting.noise_multiplier, setting.insertions)
-    conclusion = conclusions.conclude(trained.scores.worlds(), noise, delta, confidence)
-    provenance = auditing.provenance(dataset)
-    conclusions.keep(store, conclusion, setting=dataclasses.asdict(setting), runs=runs, provenance=provenance)
+    composition = Composition(setting.noise_multiplier, setting.insertions)
+    conclusion = conclude(trained.scores.worlds(), composition, delta, confidence)
+    kept = {"setting": dataclasses.asdict(setting), "runs": runs, "provenance": auditing.provenance(dataset)}
+    results.keep(store, conclusion, audit_panels.audit_figure(conclusion), **kept)
     about = subjects.of_setting(store.path, subjects.Levels())
-    page = store.write_bytes("report.html", reporting.report(f"Audit: {about.title}", [about]))
+    page = store.write_bytes("report.html", report.report(f"Audit: {about.title}", [about]))
     return Audit(conclusion, setting, store.path, page)
 
 

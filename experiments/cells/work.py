@@ -228,15 +228,17 @@ def _audit_work(cell: Cell, out: Path, data: Data, seconds: float) -> Work:
 
 def _audit(setting: Setting, runs: int, dataset: Dataset, store: Store, heard: Heard) -> None:
     """Trains what is missing and concludes."""
-    from experiments import conclusions
+    from audit.statistics.accounting import Composition
+    from audit.statistics.conclusion import conclude
+    from audit.storage import results
     from experiments.settings import build as auditing
 
     auditing.validate(setting, runs)
     trained: Any = auditing.train(auditing.build(setting, dataset), store, runs, 0, heard=heard)
-    noise = (setting.noise_multiplier, setting.insertions)
-    conclusions.keep_result(
+    composition = Composition(setting.noise_multiplier, setting.insertions)
+    results.keep_result(
         store,
-        conclusions.conclude(trained.scores.worlds(), noise, DELTA, CONFIDENCE),
+        conclude(trained.scores.worlds(), composition, DELTA, CONFIDENCE),
         setting=dataclasses.asdict(setting),
         runs=runs,
         provenance=auditing.provenance(dataset),

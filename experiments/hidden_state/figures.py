@@ -6,10 +6,11 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 
 from audit.storage.index import Holdings
-from experiments.hidden_state import landscape_stored
+from experiments.hidden_state import landscape_stored, norms_figure
 from experiments.hidden_state import norms as norm_cells
+from experiments.hidden_state.claims import CLAIMS
 from experiments.hidden_state.sweep import Cell, Landscape, Norms, Sweep
-from experiments.plots import audit_panels, estimates, points, table
+from experiments.plots import estimates, points, table
 from experiments.plots.points import Audits, Point
 from experiments.plots.table import Row
 
@@ -70,7 +71,7 @@ def _draw_points(
     every = points.points((cell for cell in sweep.cells if isinstance(cell, Cell)), audits)
     found = [point for point in every if point.found]
     missing = sum(len(point.cells) - len(point.found) for point in every)
-    rows = list(table.rows(sweep.name, found, levels.delta))
+    rows = list(table.rows(sweep.name, found, CLAIMS, levels.delta))
     return Drawn([(sweep.name, figure(every))] if found else [], missing, rows)
 
 
@@ -79,7 +80,7 @@ def _draw_norms(sweep: Sweep, held: Holdings, audits: Audits, levels: Levels) ->
     cells = [cell for cell in sweep.cells if isinstance(cell, Norms)]
     read = {_MODELS[c.setting.model]: norm_cells.read(held, c.setting, c.runs) for c in cells}
     norms = {model: values for model, values in read.items() if values is not None}
-    figures = [(sweep.name, audit_panels.draw_norms(norms, cells[0].setting.clipping_norm))] if norms else []
+    figures = [(sweep.name, norms_figure.draw_norms(norms, cells[0].setting.clipping_norm))] if norms else []
     return Drawn(figures, len(cells) - len(norms), [])
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from audit.errors import InputError, require
 from audit.landscape import law
 from audit.statistics import conversions, densities, estimate
+from audit.storage.results import finding_fields
 from audit.storage.scores import Scores
 from audit.storage.store import Store
 from experiments import cli
@@ -216,8 +217,8 @@ def _audit(scores: Array, present: NDArray[np.bool_], delta: float, confidence: 
     """Bounds on the scores (T, runs)."""
 
     def bounds(row: Array) -> list[dict[str, Any]]:
-        found = estimate.all_bounds(row[present], row[~present], delta, confidence)
-        return [dataclasses.asdict(bound) for bound in found]
+        found = estimate.findings(row[present], row[~present], delta, confidence)
+        return [finding_fields(finding) for finding in found]
 
     in_sample = [estimate.in_sample(row[present], row[~present], delta, confidence).epsilon for row in scores]
     return Simulated(in_sample, bounds(scores[0]), bounds(scores[-1]))

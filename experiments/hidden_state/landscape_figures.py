@@ -13,11 +13,11 @@ from audit.landscape import law
 from audit.statistics import conversions, densities
 from experiments.hidden_state import landscape_cells
 from experiments.hidden_state.landscape_cells import Cell, Exact, Simulated
-from experiments.plots.audit_panels import BOUND, IN, OUT, STYLE, UPPER
+from experiments.plots.style import BOUND, IN, OUT, PURPLE, STYLE, UPPER
 
 Exacts = dict[tuple[Cell, str], Exact]
 Claims = dict[Cell, tuple[Exact, Simulated]]
-CONVEX = "#CC79A7"
+CONVEX = PURPLE
 
 
 def all_figures(

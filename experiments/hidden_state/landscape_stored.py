@@ -6,10 +6,12 @@ from matplotlib.figure import Figure
 
 from audit.storage.index import Holdings
 from experiments.hidden_state import landscape_cells, landscape_figures
+from experiments.hidden_state.claims import CLAIMS
 from experiments.hidden_state.landscape_cells import Cell, Exact, Simulated
 from experiments.hidden_state.landscape_figures import Claims, Exacts
 from experiments.hidden_state.sweep import Landscape
-from experiments.plots.table import Row, claim
+from experiments.plots.points import Spread
+from experiments.plots.table import Row, Seeds, claim
 
 SEED, CLIPPING_NORM, THRESHOLD = 0, 1.0, 0.5  # of the sweep; the threshold is C / 2 in units of C
 
@@ -70,28 +72,19 @@ def rows(there: Kept, name: str, runs: int, confidence: float) -> list[Row]:
 
 def _row(name: str, cell: Cell, runs: int, exact: Exact, simulated: Simulated) -> Row:
     """One cell's row."""
-    bounds = {bound["method"]: bound["epsilon"] for bound in simulated.last}
     series, x = f"B = {cell.batch_size}", cell.batch_size
+    epsilons = {bound["method"]: bound["epsilon"] for bound in simulated.last}
     return Row(
-        name,
-        f"sigma = {cell.noise_multiplier:g}",
-        series,
-        x,
-        runs,
-        seeds=1,
-        seeds_missing=0,
-        certified=bounds["certified"],
-        certified_min=bounds["certified"],
-        certified_max=bounds["certified"],
-        epsilon_low=None,
-        epsilon_high=None,
-        held_out=bounds["held_out"],
-        assumption_free=bounds["assumption_free"],
-        in_sample=bounds["in_sample"],
+        figure=name,
+        panel=f"sigma = {cell.noise_multiplier:g}",
+        series=series,
+        x=x,
+        seeds=Seeds(runs, found=1, missing=0),
+        epsilons={method: Spread(value, value, value) for method, value in epsilons.items()},
+        interval=None,
         predicted=exact.epsilon_exact[-1],
         upper_bound=exact.epsilon_upper,
-        paper_says=claim(name, series, x)[0],
-        paper_section=claim(name, series, x)[1],
+        claim=claim(CLAIMS, name, series, x),
     )
 
 

@@ -1,5 +1,5 @@
-"""What is known of an audit, from a setting's folder in a store or from a file of scores: what a report
-needs, without a library that trains."""
+"""An audit's facts for a report, read from a setting's folder in a store or from a file of scores, without a
+library that trains."""
 
 import hashlib
 import json
@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from audit.errors import InputError, require
+from audit.statistics.accounting import Composition
+from audit.statistics.conclusion import Conclusion, conclude
+from audit.storage import results
 from audit.storage.store import Store
-from experiments.conclusions import Conclusion, conclude
 
 
 class Subject(NamedTuple):
@@ -56,12 +58,13 @@ _UNKNOWN_THREAT = (
 )
 
 
-def of_scores(name: str, source: Path, noise: tuple[float, int] | None, conclusion: Conclusion) -> Subject:
-    """The audit of scores from a file, and of (noise multiplier, insertions) where they are known."""
+def of_scores(name: str, source: Path, composition: Composition | None, conclusion: Conclusion) -> Subject:
+    """The audit of scores from a file; the composition where the mechanism is known."""
     n_in, n_out = len(conclusion.scores_in), len(conclusion.scores_out)
     facts = {"Audited": name, "Runs": f"{n_in:,} with the canary, {n_out:,} without"}
-    if noise is not None:
-        facts["Mechanism, as given"] = f"{noise[1]:,} insertions, noise multiplier sigma = {noise[0]:g}"
+    if composition is not None:
+        sigma, insertions = composition
+        facts["Mechanism, as given"] = f"{insertions:,} insertions, noise multiplier sigma = {sigma:g}"
     checksum = hashlib.sha256(source.read_bytes()).hexdigest()
     kept = {"Scores": source.name, "SHA-256 of the scores' file": checksum}
     return Subject("scores", name, facts, [_UNKNOWN_THREAT], conclusion, kept, None)
@@ -71,15 +74,11 @@ def of_setting(folder: Path, levels: Levels, runs: int | None = None) -> Subject
     """The audit of so many runs, by default as many as were audited last, or else as are held, in a
     setting's folder in a store; raises InputError where it has no audit."""
     config, text = _config(folder)
-    kept = _kept(folder)
+    kept = results.kept(folder)
     store = Store(folder.parent, config)
     runs = runs or kept.get("runs") or _held(store)
     require(runs >= 2, f"{folder} has no finished runs: train some with ./run.sh audit")
-    bounds = kept.get("bounds") or [{"delta": 1e-5, "confidence": 0.95}]
-    delta = bounds[0]["delta"] if levels.delta is None else levels.delta
-    confidence = bounds[0]["confidence"] if levels.confidence is None else levels.confidence
-    noise = (config["noise_multiplier"], config["steps"] // config["periodicity"])
-    conclusion = conclude(store.load(runs).worlds(), noise, delta, confidence)
+    conclusion = conclude(store.load(runs).worlds(), _composition(config), *_levels(levels, kept))
     title = f"{config['model']}, {config['adversary']}, seed {config['seed']}"
     provenance = _provenance(folder.name, config, kept.get("provenance", {}))
     facts, threats = _facts(config, conclusion), _threats(config)
@@ -98,8 +97,20 @@ def settings(root: Path) -> list[Path]:
     return sorted((folder for folder, time in newest.items() if time), key=lambda f: (-newest[f], f.name))
 
 
+def _composition(config: dict[str, Any]) -> Composition:
+    """The steps with the canary of a stored setting."""
+    return Composition(config["noise_multiplier"], config["steps"] // config["periodicity"])
+
+
+def _levels(asked: Levels, kept: dict[str, Any]) -> tuple[float, float]:
+    """delta and confidence: as asked, else of the kept audit, else 1e-5 and 0.95."""
+    first = (kept.get("bounds") or [{"delta": 1e-5, "confidence": 0.95}])[0]
+    delta = first["delta"] if asked.delta is None else asked.delta
+    return delta, first["confidence"] if asked.confidence is None else asked.confidence
+
+
 def _facts(config: dict[str, Any], conclusion: Conclusion) -> dict[str, str]:
-    """What was trained."""
+    """The training, term by term."""
     steps, k = config["steps"], config["periodicity"]
     sigma, norm = config["noise_multiplier"], config["clipping_norm"]
     n_in, n_out = len(conclusion.scores_in), len(conclusion.scores_out)
@@ -115,7 +126,7 @@ def _facts(config: dict[str, Any], conclusion: Conclusion) -> dict[str, str]:
 
 
 def _threats(config: dict[str, Any]) -> list[str]:
-    """What the adversary sees, knows and does."""
+    """The threat model, sentence by sentence."""
     start = "It knows the initial model."
     if config.get("unknown_initialisation"):
         start = "It does not know the initial model: every run draws its own, and it takes one more draw."
@@ -132,7 +143,7 @@ def _threats(config: dict[str, Any]) -> list[str]:
 
 
 def _provenance(name: str, config: dict[str, Any], kept: dict[str, Any]) -> dict[str, str]:
-    """Where the scores come from; what was not kept is said to be missing."""
+    """The scores' origin, with a word where something was not kept."""
     versions = [f"{key} {kept[key]}" for key in ("python", "jax", "flax", "optax", "numpy") if key in kept]
     missing = "not kept"
     return {
@@ -157,17 +168,6 @@ def _config(folder: Path) -> tuple[dict[str, Any], str]:
     named = hashlib.sha256(content).hexdigest().startswith(folder.name)
     require(named, f"{path} is not the setting that its folder is named after: move it away")
     return json.loads(content), content.decode()
-
-
-def _kept(folder: Path) -> dict[str, Any]:
-    """What the last audit of a folder concluded; nothing where none did."""
-    path = folder / "audit.json"
-    if not path.exists():
-        return {}
-    try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError):
-        raise InputError(f"{path} cannot be read: move it away, or run the audit again") from None
 
 
 def _held(store: Store) -> int:

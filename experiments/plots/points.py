@@ -10,9 +10,10 @@ import numpy as np
 
 from audit.errors import InputError
 from audit.statistics import conversions, normal_scores
+from audit.statistics.accounting import Composition
+from audit.statistics.conclusion import Conclusion, conclude
 from audit.statistics.estimate import Bound
 from audit.storage.index import Holdings
-from experiments.conclusions import Conclusion, conclude
 from experiments.hidden_state.sweep import Cell
 from experiments.settings.setting import Setting
 
@@ -22,6 +23,14 @@ _BIASED = ("gc_r", "gc_s", "gc_fixed")
 _PLAIN = {"optimizer": "sgd", "unknown_initialisation": False}
 
 Audits = dict[tuple[Setting, int], Conclusion]
+
+
+class Spread(NamedTuple):
+    """The mean and the ends of a method's epsilons over the seeds."""
+
+    mean: float
+    low: float
+    high: float
 
 
 class Point(NamedTuple):
@@ -38,8 +47,13 @@ class Point(NamedTuple):
         return [conclusion.bound(method) for conclusion in self.found]
 
     def epsilons(self, method: str) -> list[float]:
-        """The same as epsilons."""
-        return [bound.epsilon for bound in self.bounds(method)]
+        """A method's epsilon, bound or estimate, of every seed that is there."""
+        return [conclusion.finding(method).epsilon for conclusion in self.found]
+
+    def spread(self, method: str) -> Spread:
+        """A method's epsilons over the seeds; at least one must be there."""
+        values = self.epsilons(method)
+        return Spread(float(np.mean(values)), min(values), max(values))
 
     def interval(self) -> tuple[float, float]:
         """A two-sided interval for epsilon where scores are normal with one spread, at the bounds' delta
@@ -58,7 +72,7 @@ class Point(NamedTuple):
         return predicted_mu(self.cells[0].setting)
 
     def predicted(self, delta: float) -> float | None:
-        """The same as epsilon at delta."""
+        """epsilon at delta of the predicted mu; None where there is no prediction."""
         mu = self.predicted_mu()
         return None if mu is None else conversions.epsilon_from_mu(mu, delta)
 
@@ -76,16 +90,19 @@ def predicted_mu(setting: Setting) -> float | None:
 
 
 def audits(held: Holdings, cells: Iterable[Cell], delta: float, confidence: float) -> Audits:
-    """What the stored scores of the cells prove, by (setting, runs); each is computed once however many
-    figures show it. Scores that nothing can be concluded from are said on stderr and left out."""
+    """The conclusions from the stored scores of the cells, by (setting, runs).
+
+    Each is computed once however many figures show it. Scores that nothing can be concluded from are said on
+    stderr and left out.
+    """
     found: Audits = {}
     for setting, runs in dict.fromkeys((cell.setting, cell.runs) for cell in cells):
         scores = held.scores(dataclasses.asdict(setting), runs)
         if scores is None:
             continue
-        noise = (setting.noise_multiplier, setting.insertions)
+        composition = Composition(setting.noise_multiplier, setting.insertions)
         try:
-            found[setting, runs] = conclude(scores.worlds(), noise, delta, confidence)
+            found[setting, runs] = conclude(scores.worlds(), composition, delta, confidence)
         except InputError as error:
             print(f"left out, {setting.model} {setting.adversary}: {error}", file=sys.stderr)
     return found
@@ -108,6 +125,6 @@ def _found(cells: list[Cell], found: Audits) -> Iterator[Conclusion]:
 
 def _interval(conclusion: Conclusion) -> tuple[float, float]:
     """`normal_scores.mu_interval` of one audit, as epsilon."""
-    delta, confidence = conclusion.bounds[0].delta, conclusion.bounds[0].confidence
-    low, high = normal_scores.mu_interval(conclusion.scores_in, conclusion.scores_out, confidence)
+    delta = conclusion.delta
+    low, high = normal_scores.mu_interval(conclusion.scores_in, conclusion.scores_out, conclusion.confidence)
     return conversions.epsilon_from_mu(float(low), delta), conversions.epsilon_from_mu(float(high), delta)

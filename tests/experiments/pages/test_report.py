@@ -16,11 +16,13 @@ import numpy as np
 import pytest
 
 from audit.errors import InputError
+from audit.statistics.accounting import Composition
+from audit.statistics.conclusion import conclude
+from audit.storage import results
 from audit.storage.scores import Scores
 from audit.storage.store import Store
-from experiments.conclusions import conclude, keep
 from experiments.hidden_state import sweep as sweeps
-from experiments.pages import page, reporting, subjects
+from experiments.pages import page, report, subjects
 from experiments.pages.subjects import Levels
 from experiments.plots import audit_panels
 from experiments.settings.setting import Setting
@@ -40,8 +42,11 @@ def stored(root, setting=SETTING, runs=200, audited=True, **more):
     scores = Scores(0, np.random.default_rng(setting.seed).normal(size=runs) + presence, presence)
     store.save(scores)
     if audited:
-        found = conclude(scores.worlds(), (setting.noise_multiplier, setting.insertions), 1e-6, 0.9)
-        keep(store, found, runs=runs, provenance={"data": "made up", "jax": "0", "device": "abacus"})
+        found = conclude(
+            scores.worlds(), Composition(setting.noise_multiplier, setting.insertions), 1e-6, 0.9
+        )
+        provenance = {"data": "made up", "jax": "0", "device": "abacus"}
+        results.keep(store, found, b"", runs=runs, provenance=provenance)
     return store.path
 
 
@@ -49,7 +54,7 @@ def stored(root, setting=SETTING, runs=200, audited=True, **more):
 def plain(monkeypatch):
     """Panels that take no time to draw."""
     panels = dict.fromkeys(("scores", "trade_off", "bounds", "profile"), b"<svg/>")
-    monkeypatch.setattr(audit_panels, "audit_panels", lambda *conclusion: panels)
+    monkeypatch.setattr(audit_panels, "audit_panels", lambda conclusion: panels)
 
 
 class Outline(HTMLParser):
@@ -81,7 +86,7 @@ def command(*flags):
 
 def test_a_page_says_what_was_audited_and_asks_for_nothing(tmp_path):
     folder = stored(tmp_path)
-    content = reporting.report("Audit", [subjects.of_setting(folder, Levels())]).decode()
+    content = report.report("Audit", [subjects.of_setting(folder, Levels())]).decode()
     outline = Outline(content)
     for words in (
         "Hidden state",
@@ -111,7 +116,7 @@ def test_a_page_says_what_was_audited_and_asks_for_nothing(tmp_path):
 def test_names_are_escaped_everywhere(tmp_path, plain):
     folder = stored(tmp_path, Setting(model=HOSTILE, adversary=HOSTILE), audited=False)
     about = subjects.of_setting(folder, Levels())
-    content = reporting.report(HOSTILE, [about, about._replace(anchor="other")]).decode()
+    content = report.report(HOSTILE, [about, about._replace(anchor="other")]).decode()
     assert "script" not in {tag for tag, _ in Outline(content).tags}
     assert HOSTILE in Outline(content).text
 
@@ -125,7 +130,7 @@ def test_an_attribute_cannot_be_left():
 def test_the_images_are_the_same_bits_each_time():
     rng = np.random.default_rng(0)
     found = conclude((rng.normal(size=60) + 1, rng.normal(size=60)), None, 1e-5, 0.95)
-    one, two = (audit_panels.audit_panels(*found) for _ in range(2))
+    one, two = (audit_panels.audit_panels(found) for _ in range(2))
     assert one == two and len(set(one.values())) == 4
 
 
@@ -133,7 +138,7 @@ def test_several_audits_have_an_index_whose_links_lead_somewhere(tmp_path, plain
     for seed in range(3):
         stored(tmp_path, Setting(seed=seed), audited=False)
     about = [subjects.of_setting(folder, Levels(delta=1e-3)) for folder in subjects.settings(tmp_path)]
-    outline = Outline(reporting.report("All", about).decode())
+    outline = Outline(report.report("All", about).decode())
     links = [attributes["href"] for tag, attributes in outline.tags if tag == "a"]
     assert len(links) == 3 and set(links) == {f"#{name}" for name in outline.ids}
     assert "delta = 0.001" in outline.text
@@ -142,7 +147,7 @@ def test_several_audits_have_an_index_whose_links_lead_somewhere(tmp_path, plain
 
 def test_a_folder_without_an_audit_is_read_from_its_scores(tmp_path, plain):
     folder = stored(tmp_path, runs=120, audited=False)
-    outline = Outline(reporting.report("A", [subjects.of_setting(folder, Levels())]).decode())
+    outline = Outline(report.report("A", [subjects.of_setting(folder, Levels())]).decode())
     assert "60 with the canary" in outline.text and "not kept" in outline.text
 
 
@@ -260,7 +265,7 @@ def test_a_browser_shows_it_whole_at_any_width(tmp_path, scheme, ground):
     for seed, name in enumerate(("fcnn", "a" * 200)):
         stored(tmp_path / "out", Setting(seed=seed, model=name))
     about = [subjects.of_setting(folder, Levels()) for folder in subjects.settings(tmp_path / "out")]
-    content = reporting.report("Audits", about).decode()
+    content = report.report("Audits", about).decode()
     for found in measured(tmp_path, content, f"--blink-settings=preferredColorScheme={scheme}"):
         assert found["content"] <= found["width"] and found["beyond"] == [], found
         assert found["images"] == 8 and found["broken"] == [] and found["fetched"] == []

@@ -11,14 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from audit.statistics import conclusion as conclusions
 from audit.statistics import estimate
+from audit.statistics.accounting import Composition
 from audit.storage import index
 from audit.storage.scores import Scores
 from audit.storage.store import Store
-from experiments import conclusions
 from experiments.hidden_state import figures
 from experiments.hidden_state import norms as norm_cells
 from experiments.hidden_state import sweep as sweeps
+from experiments.hidden_state.claims import CLAIMS
 from experiments.hidden_state.figures import Levels
 from experiments.hidden_state.sweep import Cell, Sweep
 from experiments.plots import estimates, points, table
@@ -45,7 +47,7 @@ def fill(root, cells, mu=2.0):
 
 
 def conclusion(runs=40, mu=2.0, seed=0):
-    return conclusions.conclude(worlds(runs, mu, seed), (4.0, 250), *LEVELS)
+    return conclusions.conclude(worlds(runs, mu, seed), Composition(4.0, 250), *LEVELS)
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +73,7 @@ def audit_cells(sweep):
 
 def bars(axis, method):
     """{where a mark stands: (mean, low, high)} of a method's marks, read off a panel."""
-    (mark,) = (mark for mark in estimates.MARKS if mark.method == method)
+    mark = estimates.MARKS[method]
     drawn = {}
     for container in axis.containers:
         line, _, ends = container
@@ -140,7 +142,7 @@ def test_every_point_has_a_place_of_its_own(scale, found):
             cells = audit_cells(sweep)
             every = points.points(cells, found(cells))
             figure = estimates.epsilon_figure(sweep.title, sweep.xlabel, every, LEVELS.delta)
-            marks = [bars(axis, mark.method) for axis in figure.axes for mark in estimates.MARKS]
+            marks = [bars(axis, method) for axis in figure.axes for method in estimates.MARKS]
             assert sum(map(len, marks)) == len(every) * len(estimates.MARKS)
             predicted = sum(point.predicted_mu() is not None for point in every)
             bands = [line for axis in figure.axes for line in axis.lines if line.get_linewidth() == 6]
@@ -240,7 +242,7 @@ def test_the_table_holds_the_bounds_and_80_columns(found):
         rows = []
         for sweep in every:
             cells = audit_cells(sweep)
-            rows += table.rows(sweep.name, points.points(cells, found(cells)), LEVELS.delta)
+            rows += table.rows(sweep.name, points.points(cells, found(cells)), CLAIMS, LEVELS.delta)
         text = table.as_text(every, rows, *LEVELS)
         assert max(map(len, text.splitlines())) <= 80
         entries = list(csv.DictReader(table.as_csv(rows).decode().splitlines()))
@@ -258,7 +260,7 @@ def test_every_claim_is_of_a_series_that_is_drawn():
     }
     (grid,) = sweeps.sweeps("paper")["landscape"].cells
     drawn |= {("landscape", f"B = {size}", None) for size in grid.batch_sizes}
-    assert set(table.CLAIMS) <= drawn
+    assert set(CLAIMS) <= drawn
 
 
 def test_figures_are_written_and_what_is_missing_is_said(run, tmp_path):
