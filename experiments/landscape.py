@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # small products; cells are spread over cores instead
 
-from audit.errors import InputError, require  # noqa: E402
+from audit.errors import require  # noqa: E402
 from audit.statistics import conversions  # noqa: E402
 from audit.storage import files  # noqa: E402
 from experiments import cli  # noqa: E402
@@ -73,29 +73,14 @@ def main() -> None:
 def _cells() -> list[Cell]:
     """The cells that the flags ask for."""
     cells = [
-        Cell(_number(sigma, "sigmas"), _whole(size), FLAGS.steps, FLAGS.delta)
-        for sigma in FLAGS.sigmas
-        for size in FLAGS.batch_sizes
+        Cell(sigma, size, FLAGS.steps, FLAGS.delta)
+        for sigma in cli.numbers("sigmas")
+        for size in cli.whole_numbers("batch_sizes")
     ]
     require(cells, "--sigmas or --batch_sizes is empty: give numbers, comma-separated")
     for cell in cells:
         landscape_cells.validate(cell, FLAGS.runs)
     return cells
-
-
-def _number(text: str, flag: str) -> float:
-    """A number of a list flag."""
-    try:
-        return float(text)
-    except ValueError:
-        raise InputError(f"--{flag}: {text!r} is no number") from None
-
-
-def _whole(text: str) -> int:
-    """A whole number of --batch_sizes."""
-    value = _number(text, "batch_sizes")
-    require(value == int(value), f"--batch_sizes: {text} is no whole number")
-    return int(value)
 
 
 def _table(cells: list[Cell], exact: dict) -> str:
