@@ -18,7 +18,7 @@ die() {
 }
 
 is_experiment() {
-  [[ $1 =~ ^[A-Za-z_][A-Za-z0-9_]*$ && -f $here/experiments/$1.py ]] &&
+  [[ $1 =~ ^[A-Za-z][A-Za-z0-9_]*$ && -f $here/experiments/$1.py ]] &&
     [[ $(<"$here/experiments/$1.py") == *$'\nif __name__ == "__main__":'* ]]
 }
 

@@ -10,7 +10,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from audit.errors import InputError, require
 
+S = TypeVar("S", bound=np.generic)
 _HELLO_BYTES = 64
 _HELLO_SECONDS = 5.0  # for a process that has connected to say who it is
 _RETRY_SECONDS = 0.2
@@ -37,9 +38,9 @@ def join(coordinator: str, count: int, index: int, timeout: float) -> None:
     """
     host, _, port = coordinator.rpartition(":")
     valid = host and port.isdecimal() and 0 < int(port) < 2**16
-    require(valid, f"--coordinator={coordinator}: give host:port, of the host that runs process 0")
-    require(count >= 1, f"--processes={count}: give at least 1")
-    require(0 <= index < count, f"--process={index}: give 0 to {count - 1}, one number a process")
+    require(valid, f"`coordinator={coordinator}`: give host:port, of the host that runs process 0")
+    require(count >= 1, f"`processes={count}`: give at least 1")
+    require(0 <= index < count, f"`process={index}`: give 0 to {count - 1}, one number a process")
     if count > 1:
         _meet(host.strip("[]"), int(port), count, index, time.monotonic() + timeout)
         _initialize(
@@ -70,10 +71,10 @@ def gather(row: NDArray[Any]) -> NDArray[Any]:
     return _gather(row)
 
 
-def from_first(row: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Process 0's row (n,), whatever the others give."""
+def from_first(row: NDArray[S]) -> NDArray[S]:
+    """Process 0's row (n,), whatever the others give, if it is of that type."""
     length = int(gather(np.array([len(row)]))[0, 0])
-    return gather(row if is_first() else np.zeros(length, np.int64))[0] if length else row[:0]
+    return gather(row if is_first() else np.zeros(length, row.dtype))[0] if length else row[:0]
 
 
 @contextlib.contextmanager
@@ -100,7 +101,7 @@ def require_same(text: str) -> None:
     differing = np.flatnonzero((rows != rows[0]).any(axis=1))
     require(
         not differing.size,
-        f"process {differing[0] if differing.size else 0} has other flags or data than process 0: "
+        f"process {differing[0] if differing.size else 0} has other settings or data than process 0: "
         "start all with the same",
     )
 
@@ -163,7 +164,7 @@ def _initialize(timeout: float, **arguments: Any) -> None:
     except (ValueError, RuntimeError, LookupError, ImportError, OSError) as error:
         raise InputError(
             f"the processes could not be joined ({' '.join(str(error).split())[:120]}): "
-            "give --coordinator=host:port, --processes and --process"
+            "give `coordinator` as host:port, `processes` and `process`"
         ) from None
 
 
@@ -194,8 +195,8 @@ def _receive(port: int, count: int, deadline: float) -> None:
             if len(hello) != 2:
                 continue  # a stranger
             index, said = hello
-            require(said == count, f"process {index} has --processes={said}, process 0 {count}: agree")
-            require(0 < index < count and index not in waiting, f"two processes are --process={index}")
+            require(said == count, f"process {index} has `processes={said}`, process 0 {count}: agree")
+            require(0 < index < count and index not in waiting, f"two processes are `process={index}`")
             waiting[index] = peer
         for peer in waiting.values():
             peer.sendall(b"go")
@@ -230,4 +231,4 @@ def _announce(host: str, port: int, hello: str, deadline: float) -> None:
         except OSError as error:
             reason = error.strerror or str(error)
         time.sleep(_RETRY_SECONDS)
-    raise InputError(f"no process 0 at {host}:{port} ({reason}): start it, or correct --coordinator")
+    raise InputError(f"no process 0 at {host}:{port} ({reason}): start it, or correct `coordinator`")

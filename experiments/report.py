@@ -15,8 +15,10 @@ from audit.errors import require
 from audit.statistics import conversions
 from audit.storage import files, index
 from experiments import cli
+from experiments.cells.cell import Sweep
 from experiments.hidden_state import sweep as sweeps
 from experiments.pages import report, subjects, sweep_report
+from experiments.settings import stored
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("out", "results", "Folder that holds the audits.")
@@ -38,10 +40,10 @@ def main() -> None:
     require(one, "--setting and --sweep do not go together: drop one")
     levels, root = subjects.Levels(FLAGS.delta, FLAGS.confidence), Path(FLAGS.out)
     if FLAGS.sweep is not None:
-        content = sweep_report.of_sweep(_sweep(), FLAGS.scale, index.holdings(root), levels)
+        content = sweep_report.of_sweep(_sweep(), FLAGS.scale, stored.holdings(root), levels)
         place = root / f"{FLAGS.sweep}_{FLAGS.scale}.html"
     else:
-        folders = subjects.settings(root)
+        folders = index.settings(root)
         require(folders, f"--out={root} holds no audits: run ./run.sh audit, or name another folder")
         chosen = _chosen(folders)
         content = report.of_settings(chosen, levels)
@@ -63,7 +65,7 @@ def _chosen(folders: list[Path]) -> list[Path]:
     return list(dict.fromkeys(chosen))
 
 
-def _sweep() -> sweeps.Sweep:
+def _sweep() -> Sweep:
     """The sweep that --sweep and --scale name."""
     require(FLAGS.scale in sweeps.SCALES, f"--scale={FLAGS.scale}: choose one of {', '.join(sweeps.SCALES)}")
     known = sweeps.sweeps(FLAGS.scale)

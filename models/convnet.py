@@ -1,5 +1,5 @@
 """The LeNet-style network for CIFAR-10: two 5x5 convolutions with max-pooling, three dense layers,
-62,006 parameters (hidden-state paper, Table 2; papers' README, slip 9)."""
+62,006 parameters (hidden-state paper, Table 2; Errata H9)."""
 
 import flax.linen as nn
 import jax.numpy as jnp

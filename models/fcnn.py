@@ -1,5 +1,5 @@
 """The fully connected network for California Housing: 8 -> 6 -> 2, ReLU, 68 parameters
-(hidden-state paper, Table 2; papers' README, slip 9)."""
+(hidden-state paper, Table 2; Errata H9)."""
 
 import flax.linen as nn
 import jax

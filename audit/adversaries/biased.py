@@ -1,7 +1,7 @@
 """Gradients of norm C along one coordinate: random (GC-R) and simulated (GC-S) biased dimension.
 
 Hidden-state paper, Section 4 and Appendix C, Algorithms 2 to 4. The update subtracts the gradient, so
-the score is theta_0[d] - theta_T[d] (papers' README, slip 3).
+the score is theta_0[d] - theta_T[d] (Errata H3).
 """
 
 from collections.abc import Callable
@@ -12,11 +12,11 @@ import jax.numpy as jnp
 from jax import Array
 
 from audit.adversaries.base import Adversary
-from audit.mechanism.dpsgd import Trajectory
+from audit.mechanism.base import Trajectory, Tree
 
 
 class BiasedDimension(NamedTuple):
-    """The chosen coordinate, and the gradient C * e_d (p,)."""
+    """The chosen coordinate, and the canary C * e_d (1, p)."""
 
     dimension: Array
     gradient: Array
@@ -43,7 +43,7 @@ def simulated_biased_dimension(
 
     simulate(key, theta_0) -> Trajectory trains once without the canary, noisy or noiseless. Movement
     is accumulated over the simulations: with `per_step` the root of the summed squared updates, else
-    the distance of the final model from theta_0 (papers' README, slip 4).
+    the distance of the final model from theta_0 (Errata H4).
     """
 
     def choose(key: Array, theta_0: Array) -> Array:
@@ -61,16 +61,17 @@ def _biased(choose: Callable[[Array, Array], Array]) -> Adversary:
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> BiasedDimension:
         dimension = choose(key, theta_0)
-        return BiasedDimension(dimension, jnp.zeros_like(theta_0).at[dimension].set(clipping_norm))
+        gradient = jnp.zeros_like(theta_0).at[dimension].set(clipping_norm)
+        return BiasedDimension(dimension, gradient[None])
 
     return Adversary(init, _craft, _score)
 
 
 def _craft(state: BiasedDimension, step: Array, theta: Array) -> Array:
-    """The same gradient at every step."""
+    """One gradient, whatever the step."""
     return state.gradient
 
 
-def _score(state: BiasedDimension, theta_t: Array, theta_0: Array) -> Array:
+def _score(state: BiasedDimension, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
     """How far the coordinate went down."""
-    return theta_0[state.dimension] - theta_t[state.dimension]
+    return (theta_0[state.dimension] - theta_t[state.dimension])[None]

@@ -4,7 +4,7 @@ All of it is float64, and in log space where tails matter: log delta is right to
 to 100 and delta down to 1e-200 (tested against 60-digit arithmetic). Arrays broadcast.
 
 mu -> epsilon is sound for an *upper* bound on mu. A lower bound on mu gives a lower bound on epsilon
-only where the mechanism's trade-off function is Gaussian.
+only where the mechanism's trade-off function is Gaussian (Errata H11).
 
 Sources: Dong, Roth and Su, "Gaussian differential privacy" (2022); the hidden-state paper
 (Cebere, Bellet and Papernot, 2025), Appendix A.1.
@@ -45,7 +45,8 @@ def delta_from_mu(mu: float, epsilon: ArrayLike) -> Array:
 
 
 def epsilon_from_mu(mu: float, delta: float) -> float:
-    """The smallest epsilon >= 0 at which a mu-GDP mechanism is (epsilon, delta)-DP.
+    """The smallest epsilon >= 0 at which a mu-GDP mechanism is (epsilon, delta)-DP: the root of
+    delta(epsilon), which decreases (Errata H15).
 
     Raises InputError unless mu >= 0 and 0 < delta < 1.
     """
@@ -93,7 +94,7 @@ def mu_from_rates(false_positive_rate: ArrayLike, false_negative_rate: ArrayLike
 def epsilon_from_rates(false_positive_rate: ArrayLike, false_negative_rate: ArrayLike, delta: float) -> Array:
     """epsilon of the (epsilon, delta)-DP trade-off curve through a pair of error rates, negative
     where the pair needs none: the larger of log((1 - delta - fnr) / fpr) and its mirror image
-    (papers' README, slip 6)."""
+    (Errata H6)."""
     fpr = np.asarray(false_positive_rate, np.float64)
     fnr = np.asarray(false_negative_rate, np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -109,7 +110,7 @@ def gaussian_trade_off(mu: float, false_positive_rate: ArrayLike) -> Array:
 
 def approximate_dp_trade_off(epsilon: float, delta: float, false_positive_rate: ArrayLike) -> Array:
     """The trade-off function of (epsilon, delta)-DP: max{0, 1 - delta - e^eps a, e^-eps (1 - delta - a)}
-    (papers' README, slip 6: the hidden-state paper's Equation 6 is misprinted)."""
+    (hidden-state paper, Equation 6 with Errata H6)."""
     fpr = np.asarray(false_positive_rate, np.float64)
     steep = 1 - delta - np.exp(min(epsilon, 700.0)) * fpr
     flat = np.exp(-epsilon) * (1 - delta - fpr)

@@ -5,13 +5,14 @@ independent runs with the canary (in) and without (out), higher meaning "in":
 
     in_sample        hidden-state paper, Algorithm 4: the best of all thresholds on the scores that it
                      then counts. An Estimate, not a confidence bound: with 5,000 scores it exceeds the
-                     truth in up to 15% of audits where 5% is said, and more with more (papers' README,
-                     slip 10); `noise_floor` says what it shows where nothing leaks.
+                     truth in up to 15% of audits where 5% is said, and more with more (Errata H10);
+                     `noise_floor` says what it shows where nothing leaks.
     held_out         the threshold from one half, two Clopper-Pearson limits on the other.
     certified        the threshold from a twentieth, one exact test of both counts on the rest.
     assumption_free  likewise, against the trade-off function of (epsilon, delta)-DP itself.
 
-The first three give mu; their epsilon follows if the mechanism's trade-off curve is Gaussian.
+The first three give mu; their epsilon follows if the mechanism's trade-off curve is Gaussian (Errata H11).
+Rates are bounded from above, for a bound on mu from below (Errata H12).
 """
 
 import dataclasses

@@ -6,13 +6,10 @@ import math
 from pathlib import Path
 from typing import Any
 
-from audit.errors import InputError
 from audit.statistics.conclusion import Conclusion
 from audit.statistics.estimate import Bound, Finding
 from audit.statistics.noise_floor import NOISE_FLOORS
 from audit.storage.store import Store
-
-RESULT, FIGURE = "audit.json", "audit.png"
 
 
 def keep(store: Store, conclusion: Conclusion, figure: bytes, **more: object) -> tuple[str, Path]:
@@ -21,27 +18,15 @@ def keep(store: Store, conclusion: Conclusion, figure: bytes, **more: object) ->
     Returns the JSON on one line and the figure's path; raises InputError where they can't be written.
     """
     result = keep_result(store, conclusion, **more)
-    return result, store.write_bytes(FIGURE, figure)
+    return result, store.write_figure(figure)
 
 
 def keep_result(store: Store, conclusion: Conclusion, **more: object) -> str:
     """Writes audit.json alone; returns the JSON on one line."""
     mu = _finite(conclusion.mu_upper_bound)
     result = bounds_json(conclusion, mu_upper_bound=mu, **more)
-    store.write_text(RESULT, json.dumps(json.loads(result), indent=2) + "\n")
+    store.write_result(json.dumps(json.loads(result), indent=2) + "\n")
     return result
-
-
-def kept(folder: Path) -> dict[str, Any]:
-    """The audit.json of a setting's folder; empty where there is none. Raises InputError where it can't be
-    read."""
-    path = folder / RESULT
-    if not path.exists():
-        return {}
-    try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError):
-        raise InputError(f"{path} cannot be read: move it away, or run the audit again") from None
 
 
 def bounds_json(conclusion: Conclusion, **more: object) -> str:

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from audit.statistics import conversions
 from audit.statistics.conclusion import Conclusion
 from audit.statistics.estimate import ASSUMPTION_FREE, CERTIFIED, HELD_OUT, IN_SAMPLE
+from experiments.cells.cell import Axis
 from experiments.plots import curves
 from experiments.plots.methods import METHODS
 from experiments.plots.points import Point
@@ -53,7 +54,7 @@ class Place(NamedTuple):
     point: Point
 
 
-def epsilon_figure(title: str, xlabel: str, points: Sequence[Point], delta: float) -> Figure:
+def epsilon_figure(title: str, x: Axis | None, points: Sequence[Point], delta: float) -> Figure:
     """A panel for each `panel`: at each x the series side by side, every estimator's bounds with their
     range over the seeds, the upper bound, and the prediction where there is one."""
     drawn = [point for point in points if point.found]
@@ -65,9 +66,9 @@ def epsilon_figure(title: str, xlabel: str, points: Sequence[Point], delta: floa
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(*shape, figsize=(width, 2.9 * shape[0] + 1.5), sharey=True, squeeze=False)
         for axis, (name, places) in zip(axes.flat, panels.items(), strict=True):
-            _draw_panel(axis, places, xlabel, delta)
-            axis.set_title(name, fontsize=10, pad=18 if xlabel else 6)
-            axis.set_xlabel(xlabel)
+            _draw_panel(axis, places, x, delta)
+            axis.set_title(name, fontsize=10, pad=18 if x else 6)
+            axis.set_xlabel(x.name if x else "")
         for axis in axes[:, 0]:
             axis.set_ylabel(f"epsilon at delta {delta:g}")
         high = _highest(drawn, delta)
@@ -133,7 +134,7 @@ def _places(points: Sequence[Point]) -> list[Place]:
     return places
 
 
-def _draw_panel(axis: Axes, places: Sequence[Place], xlabel: str, delta: float) -> None:
+def _draw_panel(axis: Axes, places: Sequence[Place], x: Axis | None, delta: float) -> None:
     """One panel: the marks, lines along x through the certified bounds, and a label a place."""
     for at, point in places:
         if len(point.found) == 1:
@@ -150,8 +151,8 @@ def _draw_panel(axis: Axes, places: Sequence[Place], xlabel: str, delta: float) 
     axis.set_xticks([p.at for p in places], [_wrapped(p.point.series, 11) for p in places], fontsize=8)
     axis.tick_params(axis="x", length=0)
     axis.set_xlim(-0.65, places[-1].at + 0.65)
-    if xlabel:
-        _label_groups(axis, places, xlabel.split()[-1])
+    if x:
+        _label_groups(axis, places, x.symbol)
 
 
 def _draw_mark(axis: Axes, at: float, point: Point, method: str, mark: Mark) -> None:

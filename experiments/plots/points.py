@@ -1,6 +1,5 @@
 """The points of a figure: the audits of all seeds at one place, and what is known of them beforehand."""
 
-import dataclasses
 import math
 import sys
 from collections.abc import Iterable, Iterator
@@ -14,15 +13,20 @@ from audit.statistics.accounting import Composition
 from audit.statistics.conclusion import Conclusion, conclude
 from audit.statistics.estimate import Bound
 from audit.storage.index import Holdings
-from experiments.hidden_state.sweep import Cell
-from experiments.settings.setting import Setting
-
-# Models whose genuine gradients do not interfere with a crafted coordinate (papers' README, slip 9).
-_OVER_PARAMETERISED = ("convnet", "resnet18", "mobilenet_head", "alexnet_head")
-_BIASED = ("gc_r", "gc_s", "gc_fixed")
-_PLAIN = {"optimizer": "sgd", "unknown_initialisation": False}
+from experiments.cells.cell import Audited, Levels
+from experiments.settings.adversaries import ADVERSARIES
+from experiments.settings.setting import Setting, identity
+from experiments.settings.tasks import TASKS
 
 Audits = dict[tuple[Setting, int], Conclusion]
+
+
+class Evidence(NamedTuple):
+    """A store's holdings, and the conclusions from its audits at some levels."""
+
+    held: Holdings
+    audits: Audits
+    levels: Levels
 
 
 class Spread(NamedTuple):
@@ -39,7 +43,7 @@ class Point(NamedTuple):
     panel: str
     series: str
     x: float
-    cells: tuple[Cell, ...]
+    cells: tuple[Audited, ...]
     found: tuple[Conclusion, ...]
 
     def bounds(self, method: str) -> list[Bound]:
@@ -79,17 +83,23 @@ class Point(NamedTuple):
 
 def predicted_mu(setting: Setting) -> float | None:
     """mu of the biased dimension's score where genuine gradients do not interfere: insertions add up and
-    all steps' noise does, so mu = sqrt(insertions / k) / sigma (papers' README, "Numbers to hold
-    against"). None where that is not known: small models, other adversaries or optimizers, an unknown
-    initialisation."""
-    plain = all(getattr(setting, name) == value for name, value in _PLAIN.items())
-    crafted = setting.adversary in _BIASED and setting.model in _OVER_PARAMETERISED
-    if not (plain and crafted and setting.noise_multiplier > 0):
+    all steps' noise does, so mu = sqrt(insertions / k) / sigma (derived in
+    experiments/hidden_state/README.md). None where that is not known: small models, other adversaries or
+    optimizers, an unknown initialisation (Errata H14)."""
+    mechanism, known = setting.mechanism, TASKS.get(setting.model)
+    plain = mechanism.optimizer == "sgd" and not setting.unknown_initialisation
+    crafted = ADVERSARIES[setting.adversary.name].biased and known is not None and known.over_parameterised
+    if not (plain and crafted and mechanism.noise_multiplier > 0):
         return None
-    return math.sqrt(setting.insertions / setting.periodicity) / setting.noise_multiplier
+    return math.sqrt(setting.insertions / setting.schedule.periodicity) / mechanism.noise_multiplier
 
 
-def audits(held: Holdings, cells: Iterable[Cell], delta: float, confidence: float) -> Audits:
+def evidence(held: Holdings, cells: Iterable[Audited], levels: Levels) -> Evidence:
+    """The evidence for figures of these cells; see `audits`."""
+    return Evidence(held, audits(held, cells, *levels), levels)
+
+
+def audits(held: Holdings, cells: Iterable[Audited], delta: float, confidence: float) -> Audits:
     """The conclusions from the stored scores of the cells, by (setting, runs).
 
     Each is computed once however many figures show it. Scores that nothing can be concluded from are said on
@@ -97,26 +107,26 @@ def audits(held: Holdings, cells: Iterable[Cell], delta: float, confidence: floa
     """
     found: Audits = {}
     for setting, runs in dict.fromkeys((cell.setting, cell.runs) for cell in cells):
-        scores = held.scores(dataclasses.asdict(setting), runs)
+        scores = held.scores(identity(setting), runs)
         if scores is None:
             continue
-        composition = Composition(setting.noise_multiplier, setting.insertions)
+        composition = Composition(setting.mechanism.noise_multiplier, setting.insertions)
         try:
             found[setting, runs] = conclude(scores.worlds(), composition, delta, confidence)
         except InputError as error:
-            print(f"left out, {setting.model} {setting.adversary}: {error}", file=sys.stderr)
+            print(f"left out, {setting.model} {setting.adversary.name}: {error}", file=sys.stderr)
     return found
 
 
-def points(cells: Iterable[Cell], found: Audits) -> list[Point]:
+def points(cells: Iterable[Audited], found: Audits) -> list[Point]:
     """The cells by place, in the order in which they come; a point may have no conclusions."""
-    places: dict[tuple[str, str, float], list[Cell]] = {}
+    places: dict[tuple[str, str, float], list[Audited]] = {}
     for cell in cells:
         places.setdefault((cell.panel, cell.series, cell.x), []).append(cell)
     return [Point(*place, tuple(group), tuple(_found(group, found))) for place, group in places.items()]
 
 
-def _found(cells: list[Cell], found: Audits) -> Iterator[Conclusion]:
+def _found(cells: list[Audited], found: Audits) -> Iterator[Conclusion]:
     """The conclusions that are there."""
     for cell in cells:
         if (cell.setting, cell.runs) in found:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from audit.statistics.estimate import ASSUMPTION_FREE, CERTIFIED, HELD_OUT, IN_SAMPLE
-from experiments.hidden_state.sweep import Sweep
+from experiments.cells.cell import Axis, Sweep
 from experiments.plots.points import Point, Spread
 
 
@@ -126,16 +126,16 @@ def as_text(sweeps: Iterable[Sweep], found: Sequence[Row], delta: float, confide
         if own:
             lines += ["-" * 80, f"{sweep.name}: {sweep.title}"[:80]]
         for panel in dict.fromkeys(row.panel for row in own):
-            lines += _panel([row for row in own if row.panel == panel], sweep.xlabel)
+            lines += _panel([row for row in own if row.panel == panel], sweep.axis)
     return "\n".join([*lines, "-" * 80, _NOTES])
 
 
-def _panel(own: list[Row], xlabel: str) -> list[str]:
-    """A panel's heading and its rows; where x has a name, it ends in x's symbol."""
+def _panel(own: list[Row], axis: Axis | None) -> list[str]:
+    """A panel's heading and its rows, which name x where it has a name."""
     uppers = sorted({f"{row.upper_bound:.2f}" for row in own})
     lines = [f"  {own[0].panel}; upper bound {' and '.join(uppers)}"]
     for row in own:
-        label = f"{row.series.split(',')[0]}, {xlabel.split()[-1]} = {row.x:g}" if xlabel else row.series
+        label = f"{row.series.split(',')[0]}, {axis.symbol} = {row.x:g}" if axis else row.series
         lines.append(_line((label, *_numbers(row), row.claim.says if row.claim else "")))
     return lines
 

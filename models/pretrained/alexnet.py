@@ -84,7 +84,7 @@ def load(file: str | None = None) -> Loaded:
     if file is None:
         raise InputError(
             "alexnet comes in no package: name torchvision's alexnet-owt-7be5be79.pth (its AlexNet_Weights."
-            "IMAGENET1K_V1), or the same as .safetensors, with --weights; or choose --model=mobilenet_head"
+            "IMAGENET1K_V1), or the same as .safetensors, as `weights`; or choose `model=mobilenet_head`"
         )
     return load_arrays(WEIGHTS, file=file)
 

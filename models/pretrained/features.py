@@ -75,7 +75,7 @@ def frozen_features(
     """
     size = body.default_size if input_size is None else input_size
     fits = body.smallest_size <= size <= LARGEST_SIZE
-    require(fits, f"--input_size={size}: give {body.smallest_size} to {LARGEST_SIZE} pixels for {body.name}")
+    require(fits, f"`input_size={size}`: give {body.smallest_size} to {LARGEST_SIZE} pixels for {body.name}")
     loaded, images = body.load(weights), load_images()
     key = _digest(body.name, loaded.checksum, images.checksum, str(size))
     path = cache_folder(cache_dir) / f"{body.name}-{size}-{key[:16]}.npz"

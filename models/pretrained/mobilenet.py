@@ -172,6 +172,6 @@ WEIGHTS = Recipe(
     FILES,
     None,
     (FDET,),
-    "name torchvision's mobilenet_v2-b0353104.pth with --weights",
+    "name torchvision's mobilenet_v2-b0353104.pth as `weights`",
 )
 MOBILENET_V2 = Body("mobilenet_v2", N_FEATURES, 128, 32, 8, load, parameters, apply)

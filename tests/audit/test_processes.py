@@ -129,20 +129,20 @@ def test_a_process_that_dies_ends_the_other_in_one_error_and_loses_no_finished_r
 @pytest.mark.slow
 def test_another_setting_ends_both(train, tmp_path):
     finished = train(2, trouble="setting")
-    assert all(code == 1 and "process 1 has other flags" in error for _, error, code in finished)
+    assert all(code == 1 and "process 1 has other settings" in error for _, error, code in finished)
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        (("localhost", 2, 0), "--coordinator=localhost"),
-        (("localhost:0", 2, 0), "--coordinator=localhost:0"),
-        (("localhost:99999", 2, 0), "--coordinator=localhost:99999"),
-        ((":1234", 2, 0), "--coordinator=:1234"),
-        (("localhost:1234", 0, 0), "--processes=0"),
-        (("localhost:1234", 2, 2), "--process=2: give 0 to 1"),
-        (("localhost:1234", 2, -1), "--process=-1"),
+        (("localhost", 2, 0), "`coordinator=localhost`"),
+        (("localhost:0", 2, 0), "`coordinator=localhost:0`"),
+        (("localhost:99999", 2, 0), "`coordinator=localhost:99999`"),
+        ((":1234", 2, 0), "`coordinator=:1234`"),
+        (("localhost:1234", 0, 0), "`processes=0`"),
+        (("localhost:1234", 2, 2), "`process=2`: give 0 to 1"),
+        (("localhost:1234", 2, -1), "`process=-1`"),
     ],
 )
 def test_numbers_out_of_range_are_refused(arguments, word):
@@ -192,9 +192,9 @@ def test_processes_meet_whatever_a_stranger_says(port):
 
 def test_processes_that_disagree_do_not_meet(port):
     first, other = meet(port, (2, 0), (3, 1))
-    assert "process 1 has --processes=3, process 0 2" in first and "no process 0" in other
+    assert "process 1 has `processes=3`, process 0 2" in first and "no process 0" in other
     first, *others = meet(port, (3, 0), (3, 1), (3, 1))
-    assert first == "two processes are --process=1" and all("no process 0" in other for other in others)
+    assert first == "two processes are `process=1`" and all("no process 0" in other for other in others)
 
 
 def test_a_process_alone_is_a_group_of_one():

@@ -1,4 +1,4 @@
-"""Which room may import which (DESIGN: one way, no back and forth)."""
+"""Which room may import which (WORKSPACE.md: one way, no back and forth)."""
 
 import ast
 import subprocess

@@ -48,6 +48,7 @@ class House:
         self.add_experiment("audit", MAIN.format("Audits one setting.\n\nAt length."))
         self.add_experiment("long", MAIN.format("\nSays " + "much " * 40 + "\n"))
         self.add_experiment("sweeps", '"""Settings, not a main."""\n')
+        self.add_experiment("__main__", MAIN.format("Calls mains, is none."))
         self.python = folder / "stand-in"
         self.python.write_text(
             STAND_IN.format(python=sys.executable, log=str(self.log), trouble=str(self.trouble))
@@ -111,7 +112,7 @@ def test_help_lists_the_mains_and_needs_no_environment(house, spelling):
     assert "  audit        Audits one setting.\n" in result.stdout
     assert "  long         Says much" in result.stdout
     assert "  test  " in result.stdout and "  lint  " in result.stdout
-    assert "sweeps" not in result.stdout
+    assert "sweeps" not in result.stdout and "__main__" not in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= 80
     assert not house.venv.exists() and house.calls() == []
 
@@ -120,12 +121,12 @@ def test_help_of_this_repository_says_what_each_main_is_for():
     result = subprocess.run([REPOSITORY / "run.sh", "help"], capture_output=True, text=True)
     lines = result.stdout.splitlines()
     assert result.returncode == 0 and max(map(len, lines)) <= 80
-    for path in (REPOSITORY / "experiments").glob("*.py"):
+    for path in (REPOSITORY / "experiments").glob("[!_]*.py"):
         if '\nif __name__ == "__main__":' in path.read_text():
             assert any(line.split()[:1] == [path.stem] and line.split()[1:] for line in lines)
 
 
-@pytest.mark.parametrize("name", ["adit", "sweeps", "../run", "two words", ""])
+@pytest.mark.parametrize("name", ["adit", "sweeps", "__main__", "../run", "two words", ""])
 def test_an_unknown_command_is_one_line_and_no_set_up(house, name):
     assert_one_line(house.run(name), repr(name), "./run.sh help")
     assert not house.venv.exists()
@@ -176,7 +177,7 @@ def test_tests_leave_out_the_slow_ones_unless_asked(ready, tmp_path):
 
 def test_lint_runs_both_linters(ready):
     assert ready.run("lint").returncode == 0
-    assert [call["arguments"][2] for call in ready.calls()] == ["ruff", "mypy"]
+    assert [call["arguments"][2] for call in ready.calls()] == ["ruff", "ruff", "mypy"]
 
 
 def test_the_first_start_installs_and_the_second_does_not(house):

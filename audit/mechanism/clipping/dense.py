@@ -1,4 +1,10 @@
-"""Book-keeping (Bu et al., 2022) for narrow dense networks, with the examples on the last axis."""
+"""Book-keeping for narrow dense networks, with the examples on the last axis.
+
+One backward pass keeps every layer's inputs and output gradients; from these come the per-example gradient
+norms (ghost norms: Li et al., 2022, "Large Language Models Can Be Strong Differentially Private Learners",
+Section 4) and then the clipped sum, with no second pass (Bu et al., 2022, "Differentially Private
+Optimization on Large Model at Small Cost", arXiv 2210.00038).
+"""
 
 import functools
 from collections.abc import Callable
@@ -19,7 +25,8 @@ def book_keeping(module: nn.Module, unravel: Callable[[Array], Any], criterion: 
     """For Flax modules of dense layers and elementwise functions; no per-example gradient is formed.
 
     A dense layer's gradient for one example is the outer product of its input a (with a 1 for the
-    bias) and its output gradient g, so its squared norm is ||g||^2 (||a||^2 + 1), and the clipped sum
+    bias) and its output gradient g, so its squared norm is ||g||^2 (||a||^2 + 1) (Goodfellow, 2015,
+    "Efficient Per-Example Gradient Computations", arXiv 1510.01799), and the clipped sum
     is one product of the inputs with the output gradients scaled by min(1, C / norm). Examples lie
     on the last axis, where they fill vector registers whatever the layers' widths.
 

@@ -8,6 +8,13 @@ is one column) with its kernel (K, O). From the columns a (B, K, L) and the outp
     K O below L (K + O)   the gradient per example, a g^T (B, K, O), is formed, measured and summed
     else                  the Gram form, sum over l, m of (a_l . a_m)(g_l . g_m), and one product
 
+The first and the last are ghost norms, which measure a gradient per example without forming it (Goodfellow,
+2015, arXiv 1510.01799; Li et al., 2022, "Large Language Models Can Be Strong Differentially Private
+Learners", Section 4). To choose by layer is mixed ghost clipping (Bu, Mao and Xu, 2022, "Scalable and
+Efficient Training of Large Convolutional Neural Networks with Differential Privacy", arXiv 2205.10683), whose
+rule compares the memory of both, 2 L^2 with K O; ours compares their multiply-adds. A convolution's columns
+are im2col's.
+
 A normalisation's scale has the gradient sum_l g_l x_l, for normalised inputs x; every bias, sum_l g_l.
 """
 

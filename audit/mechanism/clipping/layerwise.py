@@ -1,4 +1,8 @@
-"""Book-keeping layer by layer: per-example norms from one backward pass over a block of examples.
+"""Book-keeping layer by layer: per-example gradient norms from one backward pass over a block of examples.
+
+Book-keeping (Bu et al., 2022, arXiv 2210.00038) keeps what a backward pass knows and sums the clipped
+gradients from it; each layer's norm is measured in the cheaper of two forms (mixed ghost clipping: Bu, Mao
+and Xu, 2022, arXiv 2205.10683). To unfold a convolution's input is im2col: it becomes a matrix of patches.
 
 The layers are those of `layers`. What they keep of a block fits a processor's cache, and no more than a
 block is ever held: that bounds the memory of deep networks too. `clipping.book_keeping` is faster for

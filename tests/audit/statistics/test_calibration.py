@@ -40,7 +40,7 @@ def test_confidence_bounds_cover_and_in_sample_does_not():
         assert results["certified"].mean_mu >= LEAST_MEAN_MU.get(mu, 0.0)
         if mu in (1.0, 1.77):
             excess.append(results["in_sample"].exceeding)
-    assert np.mean(excess) > allowed_share(0.05, 800)  # README, slip 10: 13 to 15%
+    assert np.mean(excess) > allowed_share(0.05, 800)  # Errata H10
     assert np.mean(excess) < 0.2
 
 

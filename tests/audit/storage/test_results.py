@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 
-from audit.errors import InputError
 from audit.statistics.accounting import Composition
 from audit.statistics.conclusion import conclude
 from audit.storage import results
@@ -26,7 +25,7 @@ def test_what_is_kept_is_what_is_returned_and_read(tmp_path):
     store = Store(tmp_path, {"model": "made up"})
     line, figure = results.keep(store, conclusion(Composition(4.0, 250)), b"drawn", runs=120)
     assert "\n" not in line and figure.read_bytes() == b"drawn" and figure.name == "audit.png"
-    kept = results.kept(store.path)
+    kept = store.result()
     assert kept == json.loads(line) and kept["runs"] == 120
     assert kept["upper_bound"] == pytest.approx(24, abs=0.01)
     assert kept["mu_upper_bound"] == pytest.approx(250**0.5 / 4)
@@ -45,10 +44,3 @@ def test_an_upper_bound_that_is_unknown_or_infinite_is_null(tmp_path, compositio
     line = results.keep_result(Store(tmp_path, {}), conclusion(composition))
     kept = json.loads(line, parse_constant=pytest.fail)
     assert kept["upper_bound"] is None and kept["mu_upper_bound"] is None
-
-
-def test_a_folder_without_an_audit_has_none_and_a_torn_one_is_refused(tmp_path):
-    assert results.kept(tmp_path) == {}
-    (tmp_path / "audit.json").write_text("{")
-    with pytest.raises(InputError, match="cannot be read"):
-        results.kept(tmp_path)

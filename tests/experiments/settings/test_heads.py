@@ -59,5 +59,5 @@ def test_a_model_without_a_frozen_body_takes_no_weights(model, named):
 
 @pytest.mark.parametrize(("model", "body"), [("mobilenet_head", "mobilenet_v2"), ("alexnet_head", "alexnet")])
 def test_a_size_out_of_range_is_refused(pictures, tmp_path, model, body):
-    with pytest.raises(InputError, match=f"--input_size=9: give .* pixels for {body}"):
+    with pytest.raises(InputError, match=f"`input_size=9`: give .* pixels for {body}"):
         auditing.TASKS[model].load(file=pictures, input_size=9)

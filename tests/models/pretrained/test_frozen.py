@@ -188,11 +188,11 @@ def test_a_harmed_cache_is_set_aside_and_computed_anew(tmp_path, capfd, harm):
 def test_what_cannot_be_used_is_one_line(tmp_path):
     folder = str(tmp_path)
     for size in (0, 31, 513):
-        with pytest.raises(InputError, match=f"--input_size={size}: give 32 to 512"):
+        with pytest.raises(InputError, match=f"`input_size={size}`: give 32 to 512"):
             frozen_features(_body(_Calls()), _unasked, input_size=size, cache_dir=folder)
     with pytest.raises(InputError, match="not finite"):
         frozen_features(_body(_Calls(), np.nan), _images, cache_dir=folder)
-    with pytest.raises(InputError, match=r"alexnet-owt-7be5be79\.pth.*--weights"):
+    with pytest.raises(InputError, match=r"alexnet-owt-7be5be79\.pth.*as `weights`"):
         frozen_features(alexnet.ALEXNET, _unasked, cache_dir=folder)
     assert not list(tmp_path.iterdir())
 
