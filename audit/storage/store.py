@@ -8,7 +8,7 @@ scores are kept, so that new statistics need no new training.
     <root>/<hash>/config.json                  the setting, in plain text
     <root>/<hash>/scores_<first>_<stop>.npz    scores, presence, and their SHA-256
     <root>/<hash>/audit.json, audit.png        what the last audit concluded
-    <root>/<hash>/claim_<n>                    who trains it (`audit.storage.claims`)
+    <root>/<hash>/claim.lease                  who trains it (`audit.storage.claims`)
     <root>/<hash>/checkpoints/                 states of a chunk in progress (`audit.storage.checkpoints`)
 """
 
@@ -17,8 +17,6 @@ import hashlib
 import io
 import json
 import re
-import sys
-import uuid
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -28,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from audit.errors import InputError, require
-from audit.storage import claims, files
+from audit.storage import files
 from audit.storage.scores import Scores
 
 CONFIG, RESULT = "config.json", "audit.json"
@@ -103,17 +101,18 @@ class Store:
         return self.write_bytes("audit.png", png)
 
     @contextlib.contextmanager
-    def claim(self, stale: float = claims.STALE_SECONDS) -> Iterator[bool]:
+    def claim(self) -> Iterator[bool]:
         """Yields whether this process may train the setting: no other does, to the end of the block.
 
-        A claim of a process that died, or that has not renewed it for `stale` seconds, is taken over.
-        Within a claim of this store's own another is granted. Raises InputError where the folder can't
-        be written.
+        A claim of a process that died, or that has not renewed it for a minute, is taken over. Within a claim
+        of this store's own another is granted. Raises InputError where the folder can't be written.
         """
         if self._claimed:
             yield True
             return
-        with claims.claim(self.path, stale) as mine:
+        from audit.storage import claims  # filelock's import is a fifth of a finished sweep's time
+
+        with claims.claim(self.path) as mine:
             self._claimed = mine
             try:
                 yield mine
@@ -121,7 +120,9 @@ class Store:
                 self._claimed = False
 
     def holder(self) -> str:
-        """Host and process number of who has, or last had, the claim."""
+        """Host and process number of who has the claim."""
+        from audit.storage import claims
+
         return claims.holder(self.path)
 
     def save(self, chunk: Scores) -> None:
@@ -177,20 +178,13 @@ class Store:
             if chunk is not None:
                 chunks.append(chunk)
             elif match:
-                self._set_aside(path)
+                files.set_aside(path, "its runs are trained again")
         canaries = sorted({chunk.scores.shape[1] for chunk in chunks})
         if len(canaries) > 1:
             raise InputError(
                 f"{self.path} mixes scores of {canaries[0]} and {canaries[1]} canaries a run: move it away"
             )
         return chunks
-
-    def _set_aside(self, path: Path) -> None:
-        try:
-            path.rename(path.with_suffix(f".damaged-{uuid.uuid4().hex[:6]}"))
-        except OSError as error:
-            raise files.cannot_write(path, error) from None
-        print(f"{path} is damaged: set aside, its runs are trained again", file=sys.stderr)
 
 
 def newest_scores(folder: Path) -> int | None:

@@ -10,6 +10,7 @@ from scipy import stats
 
 from audit import game
 from audit.adversaries import biased
+from audit.adversaries.base import Adversary, Observer
 from audit.errors import InputError
 from audit.mechanism import base
 
@@ -179,3 +180,83 @@ def test_every_step_is_trained_and_heard_of(empty_game, play, steps):
     scores = play(table, [(0, 2)], 2, lambda runs, steps: heard.append(runs * steps)).scores
     assert sum(heard) == 2 * steps
     np.testing.assert_allclose(scores[:, 0], [0, 0.5 * 3.0 * steps / 4], rtol=1e-5)
+
+
+def _several(norm=9.0, observer=None):
+    """Canaries of that norm along coordinates 0, 1 and 3, each scored by its own displacement."""
+    dimensions = jnp.array([0, 1, 3])
+    return Adversary(
+        lambda key, theta_0, clipping_norm: norm * jnp.eye(4)[dimensions],
+        lambda state, step, theta: state,
+        lambda state, seen, theta_t, theta_0: (theta_0 - theta_t)[dimensions],
+        canaries=3,
+        observer=observer,
+    )
+
+
+def test_each_canary_is_clipped_by_itself_and_in_by_its_own_bit(empty_game, play):
+    steps, rate, norm, batch = 5, 0.5, 3.0, 4
+    table = empty_game(steps, sigma=0.0, adversary=_several())
+    scores = play(table, [(0, 40)], 16)
+    assert scores.scores.shape == scores.presence.shape == (40, 3)
+    moved = rate * norm * steps / batch
+    np.testing.assert_allclose(scores.scores, moved * scores.presence, rtol=1e-5)
+    patterns = {tuple(row) for row in scores.presence}
+    assert len(patterns) == 8
+
+
+def test_noise_of_several_canaries_is_that_of_one(empty_game, play):
+    """Each coordinate's two worlds are N(mean, s^2) and N(0, s^2), whoever else is in."""
+    scores = play(empty_game(16, adversary=_several()), [(0, 4000)], 4000)
+    deviation = 0.5 * 2.0 * 3.0 * 4 / 4
+    for k in range(3):
+        own, present = scores.scores[:, k], scores.presence[:, k]
+        residual = own - present * 0.5 * 3.0 * 16 / 4
+        assert _spread_is(residual, deviation) and not _spread_is(residual, 1.1 * deviation)
+        others = scores.presence[:, (k + 1) % 3]
+        assert abs(np.corrcoef(residual, others)[0, 1]) < 5 / np.sqrt(4000)
+
+
+def test_coins_depend_on_seed_and_run_alone():
+    whole = game.presence(np.arange(2000), 64, seed=3)
+    np.testing.assert_array_equal(game.presence(np.arange(700, 705), 64, seed=3), whole[700:705])
+    assert (game.presence(np.arange(2000), 64, seed=4) != whole).mean() > 0.4
+    assert abs(whole.mean() - 0.5) < 5 * 0.5 / np.sqrt(whole.size)
+    correlations = np.corrcoef(whole, rowvar=False)[np.triu_indices(64, 1)]
+    assert np.abs(correlations).max() < 6 / np.sqrt(2000)
+
+
+def test_an_observer_sees_every_released_iterate(empty_game, play):
+    """One that adds up what it sees: of a model that moves by m a step, m (1 + 2 + ... + T)."""
+    observer = Observer(
+        lambda state, theta_0: theta_0,
+        lambda state, seen, step, released: seen + released * (step + 1) / (step + 1),
+    )
+    watching = _several(observer=observer)._replace(
+        score=lambda state, seen, theta_t, theta_0: -seen[jnp.array([0, 1, 3])]
+    )
+    for steps in (5, 260):  # one segment, and two
+        scores = play(empty_game(steps, sigma=0.0, adversary=watching), [(0, 8)], 8)
+        expected = 0.5 * 3.0 / 4 * steps * (steps + 1) / 2 * scores.presence
+        np.testing.assert_allclose(scores.scores, expected, rtol=1e-4)
+
+
+def test_games_of_one_program_share_what_is_compiled(empty_game, play):
+    traced = []
+
+    def counting(state, step, theta):
+        traced.append(step)
+        return jnp.ones((1, 4))
+
+    def scores(program, seed):
+        adversary = empty_game().adversary._replace(craft=counting)
+        return play(empty_game(3, seed=seed, adversary=adversary, program=program), [(0, 4)], 4).scores
+
+    first = scores("a test's", 0)
+    once = len(traced)
+    assert once and np.abs(scores("a test's", 1) - first).max() > 1e-6
+    assert len(traced) == once
+    np.testing.assert_array_equal(scores("another", 0), first)
+    assert len(traced) == 2 * once
+    scores(None, 0), scores(None, 0)
+    assert len(traced) == 4 * once

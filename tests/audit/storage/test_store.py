@@ -316,7 +316,7 @@ def test_a_result_that_can_not_be_read_is_said(store, content):
 @pytest.mark.parametrize("below", [".", "deep/er"])
 def test_a_root_that_is_a_file(tmp_path, below):
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="name another folder with --out") as caught:
+    with pytest.raises(InputError, match="name another folder with `out`") as caught:
         Store(tmp_path / "file" / below, SETTING)
     assert _one_line(caught)
 
@@ -380,7 +380,6 @@ def test_a_damaged_file_in_a_folder_that_refuses(store, path, monkeypatch):
         raise PermissionError(errno.EACCES, "Permission denied")
 
     path.write_bytes(b"")
-    monkeypatch.setattr(files.Path, "rename", refuse)
-    monkeypatch.setattr(files.Path, "replace", refuse)
+    monkeypatch.setattr(files.os, "replace", refuse)
     with pytest.raises(InputError, match="Permission denied"):
         store.missing(6)
