@@ -18,7 +18,7 @@ from audit.errors import InputError, require
 from audit.statistics import conversions
 from audit.statistics.accounting import Composition
 from audit.storage import results
-from audit.storage.store import Store
+from audit.storage.store import RESULT, Store
 from experiments import cli
 from experiments.settings.setting import Setting, flat
 from experiments.settings.tasks import task
@@ -99,7 +99,7 @@ def _conclude(setting: Setting, dataset: Dataset, store: Store, trained: "Traine
         return
     print(_summary(setting, trained, dataset.source), file=sys.stderr)
     print(bounds_table.bounds_table(conclusion))
-    print(f"\nfigure: {figure}\nresult: {store.path / results.RESULT}")
+    print(f"\nfigure: {figure}\nresult: {store.path / RESULT}")
 
 
 def _join() -> None:

@@ -104,6 +104,28 @@ def sources(**more: Any) -> "Sources":
     return Sources(flags.FLAGS.data_file, flags.FLAGS.tfds_dir, **more)
 
 
+def numbers(flag: str) -> list[float]:
+    """A list flag's numbers; raises InputError for what is none."""
+    return [_number(flag, text) for text in flags.FLAGS[flag].value or []]
+
+
+def whole_numbers(flag: str) -> list[int]:
+    """A list flag's whole numbers; raises InputError for what is none."""
+    values = numbers(flag)
+    for value in values:
+        if not value.is_integer():
+            raise InputError(f"--{flag}={value:g} is no whole number: give whole numbers, comma-separated")
+    return [int(value) for value in values]
+
+
+def _number(flag: str, text: str) -> float:
+    """One number of a list flag."""
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(f"--{flag}={text!r} is no number: give numbers, comma-separated") from None
+
+
 def prepare_jax() -> None:
     """Full float32 products; on a CPU one device a core, each of which trains its own runs; and a
     persistent compilation cache in a folder that only the user can read."""

@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # small products; cells are spread over cores instead
 
-from audit.errors import InputError, require  # noqa: E402
+from audit.errors import require  # noqa: E402
 from audit.landscape import process  # noqa: E402
 from audit.statistics import conversions  # noqa: E402
 from audit.storage import files, index  # noqa: E402
@@ -25,7 +25,7 @@ from experiments.hidden_state import (  # noqa: E402
 )
 from experiments.hidden_state.landscape_cells import LandscapeCell, Simulation, Study  # noqa: E402
 from experiments.hidden_state.landscape_stored import CellResults  # noqa: E402
-from experiments.plots import audit_panels  # noqa: E402
+from experiments.plots import style  # noqa: E402
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("sigmas", [str(s) for s in range(1, 9)], "Noise multipliers.")
@@ -57,7 +57,7 @@ def main() -> None:
     tables = {"landscape.csv": table, "simulated.csv": _simulated_table(cells)}
     written = [files.write_whole(folder / name, (header + text).encode()) for name, text in tables.items()]
     for name, figure in landscape_figures.figures(cells, searches, FLAGS.runs, FLAGS.clipping_norm):
-        written.append(files.write_whole(folder / f"{name}.png", audit_panels.png(figure)))
+        written.append(files.write_whole(folder / f"{name}.png", style.png(figure)))
     print(_aligned(table))
     print("\n" + "\n".join(os.fspath(path) for path in written))
 
@@ -76,35 +76,16 @@ def _study() -> Study:
 
 def _cells() -> tuple[LandscapeCell, ...]:
     """The cells that the flags ask for."""
-    sigmas, sizes = [_sigma(text) for text in FLAGS.sigmas], [_whole(text) for text in FLAGS.batch_sizes]
+    sigmas, sizes = cli.numbers("sigmas"), cli.whole_numbers("batch_sizes")
+    for sigma in sigmas:
+        require(0 < sigma < float("inf"), f"--sigmas: {sigma:g} is no positive finite number")
+    for size in sizes:
+        require(size >= 1, f"--batch_sizes: {size}: give at least 1")
     cells = [LandscapeCell(sigma, size, FLAGS.steps, FLAGS.delta) for sigma in sigmas for size in sizes]
     require(cells, "--sigmas or --batch_sizes is empty: give numbers, comma-separated")
     process.validate(landscape_solve.process_of(cells[0]))
     conversions.require_delta(FLAGS.delta)
     return tuple(cells)
-
-
-def _sigma(text: str) -> float:
-    """A noise multiplier of --sigmas."""
-    value = _number(text, "sigmas")
-    require(0 < value < float("inf"), f"--sigmas: {text} is no positive finite number")
-    return value
-
-
-def _number(text: str, flag: str) -> float:
-    """A number of a list flag."""
-    try:
-        return float(text)
-    except ValueError:
-        raise InputError(f"--{flag}: {text!r} is no number") from None
-
-
-def _whole(text: str) -> int:
-    """A batch size of --batch_sizes."""
-    value = _number(text, "batch_sizes")
-    require(value % 1 == 0, f"--batch_sizes: {text} is no whole number")
-    require(value >= 1, f"--batch_sizes: {text}: give at least 1")
-    return int(value)
 
 
 def _table(cells: list[CellResults]) -> str:

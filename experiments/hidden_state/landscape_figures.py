@@ -16,12 +16,14 @@ from matplotlib.image import AxesImage
 from audit.landscape import law
 from audit.landscape.process import Process, constant
 from audit.statistics import conversions, densities
+from experiments.hidden_state.claims import CLAIMS
 from experiments.hidden_state.landscape_cells import LandscapeCell
 from experiments.hidden_state.landscape_stored import CellResults, SearchResults
-from experiments.plots.audit_panels import BOUND, IN, OUT, STYLE, UPPER
-from experiments.plots.table import Row, claim
+from experiments.plots.points import Spread
+from experiments.plots.style import BOUND, IN, OUT, PURPLE, STYLE, UPPER
+from experiments.plots.table import Row, Seeds, claim
 
-CONVEX = "#CC79A7"
+CONVEX = PURPLE
 _Rates = dict[LandscapeCell, float]
 
 
@@ -54,29 +56,19 @@ def rows(name: str, cells: Sequence[CellResults], runs: int) -> list[Row]:
 def _row(name: str, results: CellResults, runs: int) -> Row:
     """One cell's row."""
     cell, exact = results.cell, results.at_threshold
-    bounds = {bound["method"]: bound["epsilon"] for bound in results.simulated.last}
+    epsilons = {bound["method"]: bound["epsilon"] for bound in results.simulated.last}
     series, x = f"B = {cell.batch_size}", cell.batch_size
-    says, section = claim(name, series, x)
     return Row(
-        name,
-        f"sigma = {cell.noise_multiplier:g}",
-        series,
-        x,
-        runs,
-        seeds=1,
-        seeds_missing=0,
-        certified=bounds["certified"],
-        certified_min=bounds["certified"],
-        certified_max=bounds["certified"],
-        epsilon_low=None,
-        epsilon_high=None,
-        held_out=bounds["held_out"],
-        assumption_free=bounds["assumption_free"],
-        in_sample=bounds["in_sample"],
+        figure=name,
+        panel=f"sigma = {cell.noise_multiplier:g}",
+        series=series,
+        x=x,
+        seeds=Seeds(runs, found=1, missing=0),
+        epsilons={method: Spread(value, value, value) for method, value in epsilons.items()},
+        interval=None,
         predicted=exact.epsilon_exact[-1],
         upper_bound=exact.epsilon_upper,
-        paper_says=says,
-        paper_section=section,
+        claim=claim(CLAIMS, name, series, x),
     )
 
 

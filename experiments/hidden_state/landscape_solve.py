@@ -4,7 +4,6 @@ Nothing here reads or keeps anything. JAX is imported by what simulates, so that
 laws do without it; the command prepares it beforehand.
 """
 
-import dataclasses
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -16,6 +15,7 @@ from audit.landscape import law, optimal
 from audit.landscape.optimal import Thresholds
 from audit.landscape.process import Process, constant, upper_bound
 from audit.statistics import conversions, densities, estimate
+from audit.storage.results import finding_fields
 from audit.storage.scores import Scores
 from experiments.hidden_state.landscape_cells import (
     Exact,
@@ -128,8 +128,8 @@ def _audit(scores: Array, present: NDArray[np.bool_], delta: float, confidence: 
     """Bounds on the scores (T, runs)."""
 
     def bounds(row: Array) -> list[dict[str, Any]]:
-        found = estimate.all_bounds(row[present], row[~present], delta, confidence)
-        return [dataclasses.asdict(bound) for bound in found]
+        found = estimate.findings(row[present], row[~present], delta, confidence)
+        return [finding_fields(finding) for finding in found]
 
     in_sample = [_in_sample(row, present, delta, confidence) for row in scores]
     return Simulated(in_sample, bounds(scores[0]), bounds(scores[-1]))

@@ -11,6 +11,7 @@ Five seeds for the FCNN, as the paper has for Figure 1c (one at `smoke`), at bot
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,7 +24,7 @@ from experiments.hidden_state.norms import norms_cell
 from experiments.plots.sweep import Axis, Draw, Drawn, Sweep
 from experiments.settings.adversaries import GC_S_VARIANTS, CotS, GcR, GcS, Loss
 from experiments.settings.make import setting_of
-from experiments.settings.setting import AdversaryFields
+from experiments.settings.setting import AdversaryFields, Setting
 from experiments.settings.tasks import task
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
         _figure_11(scale),
         _figure_12(scale),
         _figure_13(scale),
-        Sweep("landscape", "The crafted loss landscape", (landscape_cell(_grid(scale)),), _landscape),
+        _crafted_landscape(_grid(scale)),
     ]
     return {sweep.name: sweep for sweep in found}
 
@@ -190,11 +191,13 @@ def _figure_6a(scale: str) -> Sweep:
 
 def _figure_8(scale: str) -> Sweep:
     """30 runs a model, fewer at scales that cannot train them."""
-    cells = []
+    asked = []
     for model in ("fcnn", "convnet", "resnet18"):
         (audited, *_) = audits("", L, 1, model, scale)
-        cells.append(norms_cell(audited.setting, min(NORM_RUNS[scale], audited.runs)))
-    return Sweep("figure_8", "L's canary before clipping", tuple(cells), _norms, Axis("step", "t"))
+        asked.append((audited.setting, min(NORM_RUNS[scale], audited.runs)))
+    cells = tuple(norms_cell(*one) for one in asked)
+    draw = functools.partial(_norms, asked=asked)
+    return Sweep("figure_8", "L's canary before clipping", cells, draw, Axis("step", "t"))
 
 
 def _figure_11(scale: str) -> Sweep:
@@ -228,6 +231,12 @@ def _figure_13(scale: str) -> Sweep:
     return _sweep("figure_13", title, found, _epsilon)
 
 
+def _crafted_landscape(grid: Grid) -> Sweep:
+    """Figures 3a, 3b, 6b, 10 and 14, and Algorithm 6."""
+    draw = functools.partial(_landscape, grid=grid)
+    return Sweep("landscape", "The crafted loss landscape", (landscape_cell(grid),), draw)
+
+
 def _grid(scale: str) -> Grid:
     """Of Figures 3a, 3b, 6b, 10 and 14."""
     if scale == "smoke":
@@ -253,13 +262,13 @@ def _profile(sweep: Sweep, evidence: "Evidence") -> Drawn:
     return figures.draw_profile(sweep, evidence)
 
 
-def _norms(sweep: Sweep, evidence: "Evidence") -> Drawn:
+def _norms(sweep: Sweep, evidence: "Evidence", asked: list[tuple[Setting, int]]) -> Drawn:
     from experiments.hidden_state import figures
 
-    return figures.draw_norms(sweep, evidence)
+    return figures.draw_norms(sweep, evidence, asked)
 
 
-def _landscape(sweep: Sweep, evidence: "Evidence") -> Drawn:
+def _landscape(sweep: Sweep, evidence: "Evidence", grid: Grid) -> Drawn:
     from experiments.hidden_state import figures
 
-    return figures.draw_landscape(sweep, evidence)
+    return figures.draw_landscape(sweep, evidence, grid)
