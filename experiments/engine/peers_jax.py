@@ -1,4 +1,4 @@
-"""What `throughput` times in JAX: our engine, jax_privacy's, and a matrix product."""
+"""The engines that `throughput` times in JAX: ours, jax_privacy, and a matrix product."""
 
 import dataclasses
 import itertools

@@ -1,4 +1,4 @@
-"""What `throughput` times in PyTorch: Opacus, and one vectorised step with torch.func."""
+"""The engines that `throughput` times in PyTorch: Opacus, and one vectorised step with torch.func."""
 
 import itertools
 import warnings
