@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from absl import flags
-from audit.statistics.conclusion import conclude
 
 from audit.errors import InputError, require
 from audit.statistics import conversions
 from audit.statistics.accounting import Composition
+from audit.statistics.conclusion import conclude
 from audit.storage import results
 from audit.storage.store import RESULT, Store
 from experiments import cli

@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from audit.errors import require
 from audit.statistics import calibration, conversions
-from audit.statistics.calibration import Calibration, Setting
+from audit.statistics.calibration import Calibration, KnownMechanism
 from experiments import cli
 
 FLAGS = flags.FLAGS
@@ -36,7 +36,8 @@ def main() -> None:
     conversions.require_delta(FLAGS.delta)
     conversions.require_confidence(FLAGS.confidence)
     settings = [
-        Setting(mu, FLAGS.runs, FLAGS.audits, FLAGS.delta, FLAGS.confidence, FLAGS.seed) for mu in _mus()
+        KnownMechanism(mu, FLAGS.runs, FLAGS.audits, FLAGS.delta, FLAGS.confidence, FLAGS.seed)
+        for mu in _mus()
     ]
     rows: list[Calibration] = []
     with tqdm(total=FLAGS.audits * len(settings), unit="audits", desc="calibrating") as bar:

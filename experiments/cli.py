@@ -1,17 +1,16 @@
 """What every main shares: flags that fail in one line, errors and interrupts that leave no traceback."""
 
-import logging
 import os
 import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from absl import app, flags
 
 from audit.errors import InputError
+from experiments.settings.devices import prepare_jax as prepare_jax
 
 if TYPE_CHECKING:
     from experiments.settings.setting import Setting
@@ -71,7 +70,7 @@ def define_setting(names: Sequence[str]) -> None:
     """Defines the flags of a setting's fields."""
     from experiments.settings.fields import fields
 
-    define = {
+    define: dict[type, Callable[[str, Any, str], object]] = {
         int: flags.DEFINE_integer,
         float: flags.DEFINE_float,
         bool: flags.DEFINE_bool,
@@ -124,27 +123,3 @@ def _number(flag: str, text: str) -> float:
         return float(text)
     except ValueError:
         raise InputError(f"--{flag}={text!r} is no number: give numbers, comma-separated") from None
-
-
-def prepare_jax() -> None:
-    """Full float32 products; on a CPU one device a core, each of which trains its own runs; and a
-    persistent compilation cache in a folder that only the user can read."""
-    import jax
-
-    logging.getLogger("jax").setLevel(logging.WARNING)
-    os.environ["XLA_FLAGS"] = f"--xla_cpu_multi_thread_eigen=false {os.environ.get('XLA_FLAGS', '')}"
-    if "xla_force_host_platform_device_count" not in os.environ["XLA_FLAGS"]:
-        jax.config.update("jax_num_cpu_devices", len(os.sched_getaffinity(0)))
-    jax.config.update("jax_default_matmul_precision", "float32")
-
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = base / "hidden-state-audit" / "jax"
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder.chmod(0o700)
-    except OSError as error:
-        print(f"no compilation cache: {folder}: {error.strerror}", file=sys.stderr)
-        return
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

@@ -20,9 +20,11 @@ from audit.errors import require
 from audit.statistics import conversions
 from audit.storage import files
 from experiments import cli
-from experiments.cells.cell import Drawn, Levels, Sweep
+from experiments.cells.cell import Levels
 from experiments.hidden_state import sweep as sweeps
 from experiments.plots import points, style, table
+from experiments.plots.rows import Row
+from experiments.plots.sweep import Drawn, Sweep
 from experiments.settings import stored
 
 FLAGS = flags.FLAGS
@@ -43,21 +45,21 @@ def main() -> None:
     evidence = points.evidence(held, [one for sweep in chosen for one in sweep.audits()], levels)
     folder = held.root / "figures"
     written: list[Path] = []
-    rows: list[table.Row] = []
+    found: list[Row] = []
     missing: list[str] = []
     for sweep in chosen:
         drawn = sweep.draw(sweep, evidence)
         for name, figure in drawn.figures:
             written += _write(folder / name, figure)
-        rows += drawn.rows
+        found += drawn.rows
         missing += _missing(sweep, drawn)
     names = ",".join(FLAGS.name)
     mend = f"./run.sh sweep --name={names} --scale={FLAGS.scale} --out={FLAGS.out}"
     require(written, f"{held.root} holds no finished cell of {names} at scale {FLAGS.scale}: run {mend}")
     print("\n".join(missing), end="\n" if missing else "", file=sys.stderr)
-    if rows:
-        written.append(files.write_whole(folder / "figures.csv", table.as_csv(rows)))
-        print(table.as_text(chosen, rows, *levels) + "\n")
+    if found:
+        written.append(files.write_whole(folder / "figures.csv", table.as_csv(found)))
+        print(table.as_text(chosen, found, *levels) + "\n")
     print("\n".join(os.fspath(path) for path in written))
 
 

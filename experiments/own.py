@@ -16,7 +16,6 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from audit.statistics.conclusion import Conclusion, conclude
 from flax.errors import FlaxError
 from jax import Array
 from numpy.typing import ArrayLike, NDArray
@@ -26,6 +25,7 @@ from audit.errors import InputError, require
 from audit.mechanism.clipping.base import Batch, per_example
 from audit.statistics import conversions
 from audit.statistics.accounting import Composition
+from audit.statistics.conclusion import Conclusion, conclude
 from audit.storage import results
 from experiments.cells import progress
 from experiments.pages import report, subjects
@@ -101,7 +101,7 @@ def audit_model(
     conclusion = conclude(trained.scores.worlds(), composition, delta, confidence)
     figure, kept = audit_panels.audit_figure(conclusion), build.provenance(dataset)
     results.keep(store, conclusion, figure, setting=flat(setting), runs=runs, provenance=kept)
-    about = subjects.of_setting(store.path, subjects.Levels())
+    about = subjects.of_setting(store.path, subjects.AskedLevels())
     page = store.write_bytes("report.html", report.report(f"Audit: {about.title}", [about]))
     return Audit(conclusion, setting, store.path, page)
 

@@ -15,23 +15,19 @@ from audit.errors import require
 from audit.machine import cores
 from audit.statistics import accounting, calibration, conversions, planning
 from experiments import cli
-from experiments.settings.setting import Setting
+from experiments.settings.tasks import task
 
+FIELDS = ("model", "periodicity", "insertions", "noise_multiplier", "batch_size")
 FLAGS = flags.FLAGS
 flags.DEFINE_float("epsilon", None, "The truth to be found; by default the accountant's upper bound.")
 flags.DEFINE_integer("runs", 5000, "Models to train, half with the canary.")
 flags.DEFINE_float("tightness", 0.9, "Also say how many runs prove this share of the truth on average.")
-flags.DEFINE_string("model", "fcnn", "A model of ./run.sh audit.")
-flags.DEFINE_integer("k", 1, "Periodicity: the canary is inserted every k steps.")
-flags.DEFINE_integer("insertions", 250, "Insertions; training takes insertions * k steps.")
-flags.DEFINE_float("noise_multiplier", 4.0, "Noise multiplier sigma.")
-flags.DEFINE_integer("batch_size", None, "Examples a mini-batch; by default the model's.")
+cli.define_setting(FIELDS)
 flags.DEFINE_integer("audits", 100, "Simulated audits.")
 flags.DEFINE_float("delta", 1e-5, "delta of the bounds.")
 flags.DEFINE_float("confidence", 0.95, "Confidence of the lower bounds.")
 flags.DEFINE_integer("seed", 0, "Seed of the simulated audits.")
-flags.DEFINE_string("data_file", None, "The data as a file, instead of fetching them.")
-flags.DEFINE_string("tfds_dir", None, "A prepared TFDS folder that holds the data.")
+cli.define_sources()
 flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of tables.")
 
 
@@ -43,17 +39,19 @@ def main() -> None:
     from experiments.engine.probe import probe
     from experiments.settings import build
 
-    setting = _setting()
+    setting = cli.setting(FIELDS, adversary="gc_r")
     build.validate(setting, FLAGS.runs)
-    dataset = build.TASKS[setting.model].load(file=FLAGS.data_file, tfds_dir=FLAGS.tfds_dir)
+    dataset = task(setting.model).data.load(cli.sources())
     probed = probe(setting, dataset, FLAGS.runs)
     mu = conversions.mu_from_epsilon(truth, FLAGS.delta)
     levels = (FLAGS.delta, FLAGS.confidence, FLAGS.seed)
-    known = calibration.Setting(mu, FLAGS.runs, FLAGS.audits, *levels)
+    known = calibration.KnownMechanism(mu, FLAGS.runs, FLAGS.audits, *levels)
     with tqdm(total=FLAGS.audits, desc="simulating audits", unit="audits", leave=False) as bar:
         bounds = calibration.calibrate(known, cores(), bar.update)
     needed = planning.runs_needed(known, FLAGS.tightness)
-    expected = forecast.Forecast(bounds, upper, FLAGS.tightness, needed, probed, setting.model, setting.steps)
+    expected = forecast.Forecast(
+        bounds, upper, FLAGS.tightness, needed, probed, setting.model, setting.schedule.steps
+    )
     print(forecast.as_json(expected) if FLAGS.json else forecast.as_text(expected))
 
 
@@ -71,25 +69,6 @@ def _checked() -> tuple[float, float]:
     message = f"epsilon is {truth:g}: give --epsilon, more than 0 and at most 500"
     require(0 < truth <= 500, message)
     return upper, truth
-
-
-def _setting() -> Setting:
-    """The audit that is planned."""
-    from experiments.settings.build import TASKS
-
-    known = ", ".join(TASKS)
-    require(FLAGS.model in TASKS, f"--model={FLAGS.model} is unknown: choose one of {known}")
-    task = TASKS[FLAGS.model]
-    return Setting(
-        model=FLAGS.model,
-        adversary="gc_r",
-        learning_rate=task.learning_rate,
-        noise_multiplier=FLAGS.noise_multiplier,
-        batch_size=task.batch_size if FLAGS.batch_size is None else FLAGS.batch_size,
-        steps=FLAGS.insertions * max(FLAGS.k, 1),
-        periodicity=FLAGS.k,
-        clipping=task.clipping[0],
-    )
 
 
 if __name__ == "__main__":

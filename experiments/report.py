@@ -15,9 +15,9 @@ from audit.errors import require
 from audit.statistics import conversions
 from audit.storage import files, index
 from experiments import cli
-from experiments.cells.cell import Sweep
 from experiments.hidden_state import sweep as sweeps
 from experiments.pages import report, subjects, sweep_report
+from experiments.plots.sweep import Sweep
 from experiments.settings import stored
 
 FLAGS = flags.FLAGS
@@ -38,7 +38,7 @@ def main() -> None:
         conversions.require_confidence(FLAGS.confidence)
     one = FLAGS.setting is None or FLAGS.sweep is None
     require(one, "--setting and --sweep do not go together: drop one")
-    levels, root = subjects.Levels(FLAGS.delta, FLAGS.confidence), Path(FLAGS.out)
+    levels, root = subjects.AskedLevels(FLAGS.delta, FLAGS.confidence), Path(FLAGS.out)
     if FLAGS.sweep is not None:
         content = sweep_report.of_sweep(_sweep(), FLAGS.scale, stored.holdings(root), levels)
         place = root / f"{FLAGS.sweep}_{FLAGS.scale}.html"

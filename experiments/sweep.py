@@ -19,7 +19,7 @@ from experiments import cli
 from experiments.cells import work
 from experiments.cells.cell import Cell
 from experiments.cells.data import DataSets, file_names
-from experiments.cells.work import Place
+from experiments.cells.work import Workplace
 from experiments.hidden_state import sweep as hidden_state
 from experiments.plots.sweep import Sweep
 from experiments.settings import stored
@@ -38,7 +38,7 @@ def main() -> None:
     """Parse, find what is missing, train it."""
     chosen = hidden_state.chosen(FLAGS.scale, FLAGS.name or (["all"] if FLAGS.list else []))
     data = DataSets({name: FLAGS[name].value for name in file_names()})
-    place = Place(Path(FLAGS.out), data)
+    place = Workplace(Path(FLAGS.out), data)
     if FLAGS.list:
         print(_listed(chosen, place))
         return
@@ -76,7 +76,7 @@ def _own(cells: list[Cell]) -> list[Cell]:
     return cells[number - 1 :: count]
 
 
-def _listed(chosen: list[Sweep], place: Place) -> str:
+def _listed(chosen: list[Sweep], place: Workplace) -> str:
     """A row a sweep, in 80 columns."""
     held = stored.holdings(place.out)
     lines = [f"{'name':<10} {'cells':>5} {'done':>5} {'minutes':>8}  title", "-" * 80]

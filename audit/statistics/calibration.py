@@ -21,7 +21,7 @@ Array = NDArray[np.float64]
 _SLACK = 1e-9  # epsilon above the truth by rounding alone is no excess
 
 
-class Setting(NamedTuple):
+class KnownMechanism(NamedTuple):
     """A known mechanism and how it is audited: n_scores / 2 scores a world, `audits` times."""
 
     mu: float
@@ -36,7 +36,7 @@ class Calibration(NamedTuple):
     """What one method did over all audits of a setting; low and high are the 5% and 95% quantiles."""
 
     method: str
-    setting: Setting
+    setting: KnownMechanism
     exceeding: float  # share of audits with epsilon above the truth
     mean_mu: float | None
     mean_epsilon: float
@@ -47,7 +47,7 @@ class Calibration(NamedTuple):
 
 
 def calibrate(
-    setting: Setting, processes: int = 1, done: Callable[[int], object] = lambda audits: None
+    setting: KnownMechanism, processes: int = 1, done: Callable[[int], object] = lambda audits: None
 ) -> list[Calibration]:
     """Audits a known Gaussian mechanism with every estimator; `done` hears of each audit that ends.
 
@@ -74,7 +74,7 @@ def allowed_share(claimed: float, audits: int, error: float = 1e-3) -> float:
     return float(np.ceil(special.bdtrik(1 - error, audits, claimed))) / audits
 
 
-def _audits(setting: Setting, processes: int) -> Iterator[list[tuple[float, float]]]:
+def _audits(setting: KnownMechanism, processes: int) -> Iterator[list[tuple[float, float]]]:
     """Every audit's (epsilon, mu) by method, in order."""
     tasks = [(setting, index) for index in range(setting.audits)]
     if processes == 1:
@@ -85,7 +85,7 @@ def _audits(setting: Setting, processes: int) -> Iterator[list[tuple[float, floa
         yield from pool.map(_audit, tasks, chunksize=max(1, min(50, len(tasks) // processes)))
 
 
-def _audit(task: tuple[Setting, int]) -> list[tuple[float, float]]:
+def _audit(task: tuple[KnownMechanism, int]) -> list[tuple[float, float]]:
     """One audit's (epsilon, mu) by method; mu is NaN where there is none."""
     setting, index = task
     rng = np.random.default_rng([setting.seed, index])
@@ -97,7 +97,7 @@ def _audit(task: tuple[Setting, int]) -> list[tuple[float, float]]:
     return [(b.epsilon, np.nan if b.mu is None else b.mu) for b in bounds]
 
 
-def _summary(method: str, setting: Setting, values: Array, truth: float) -> Calibration:
+def _summary(method: str, setting: KnownMechanism, values: Array, truth: float) -> Calibration:
     """The summary of (audits, 2) values."""
     epsilon, mu = values[:, 0], values[:, 1]
     return Calibration(

@@ -7,14 +7,14 @@ import numpy as np
 
 from audit.errors import require
 from audit.statistics import conversions, estimate
-from audit.statistics.calibration import Setting
+from audit.statistics.calibration import KnownMechanism
 
 LEAST_RUNS, MOST_RUNS = 40, 1_000_000
 _SCORES, _AUDITS = 200_000, (8, 40)  # of a number of runs that is tried: fewer audits of many runs
 _PRECISION = 1.05  # of the runs that are needed
 
 
-def mean_certified(setting: Setting) -> float:
+def mean_certified(setting: KnownMechanism) -> float:
     """The certified bound on epsilon, on average over the setting's simulated audits."""
     rng = np.random.default_rng(setting.seed)
     half = setting.n_scores // 2
@@ -23,7 +23,7 @@ def mean_certified(setting: Setting) -> float:
     return float(np.mean([estimate.certified(*both, *levels).epsilon for both in worlds]))
 
 
-def runs_needed(setting: Setting, tightness: float) -> int | None:
+def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
     """Runs at which the certified bound is on average this share of the truth, 0 < tightness < 1.
 
     Two digits, from simulated audits of so many runs that take seconds together; None where a million

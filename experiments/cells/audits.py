@@ -49,10 +49,9 @@ def is_on(store: Store, checksum: str | None) -> bool:
 
 def _audit(setting: Setting, runs: int, dataset: Dataset, store: Store, progress: Progress) -> None:
     """Trains what is missing and concludes."""
-    from audit.statistics.conclusion import conclude
-
     from audit import training
     from audit.statistics.accounting import Composition
+    from audit.statistics.conclusion import conclude
     from audit.storage import results
     from experiments.settings import build
 

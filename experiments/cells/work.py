@@ -18,7 +18,7 @@ from experiments.settings import stored
 _POLL_SECONDS = 1.0
 
 
-class Place(NamedTuple):
+class Workplace(NamedTuple):
     """Where cells are kept, and the data that they are on."""
 
     out: Path
@@ -42,7 +42,7 @@ def distinct(cells: Iterable[Cell]) -> list[Cell]:
     return list(most.values())
 
 
-def do_all(cells: list[Cell], place: Place) -> Outcome:
+def do_all(cells: list[Cell], place: Workplace) -> Outcome:
     """Does what the store lacks; a cell that fails is said in a line, and the others go on.
 
     Of workers that share the store each takes cells that no other holds, and waits for those of others
@@ -62,12 +62,12 @@ def do_all(cells: list[Cell], place: Place) -> Outcome:
     return outcome
 
 
-def is_done(cell: Cell, place: Place) -> bool:
+def is_done(cell: Cell, place: Workplace) -> bool:
     """Whether the store has all of a cell."""
     return cell.is_done(stored.holdings(place.out), place.data)
 
 
-def _attempt(cell: Cell, place: Place, progress: SweepProgress, outcome: Outcome) -> bool:
+def _attempt(cell: Cell, place: Workplace, progress: SweepProgress, outcome: Outcome) -> bool:
     """Whether a cell ended, which the outcome then says; otherwise another worker holds it."""
     try:
         if is_done(cell, place):
@@ -83,7 +83,7 @@ def _attempt(cell: Cell, place: Place, progress: SweepProgress, outcome: Outcome
     return True
 
 
-def _do(cell: Cell, place: Place, progress: SweepProgress, outcome: Outcome) -> bool:
+def _do(cell: Cell, place: Workplace, progress: SweepProgress, outcome: Outcome) -> bool:
     """Whether a cell ended; it is done under its claim."""
     store = cell.open(place.out, place.data)
     with store.claim() as mine:

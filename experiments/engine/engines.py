@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from experiments import cli
 from experiments.engine.problem import Engine
+from experiments.settings.devices import prepare_jax
 
 Build = Callable[..., Engine]  # (problem file), or (problem file, models at once) where the engine `chooses`
 
@@ -31,14 +31,14 @@ class Kind(NamedTuple):
 
 
 def _ours() -> Build:
-    cli.prepare_jax()
+    prepare_jax()
     from experiments.engine import peers_jax
 
     return peers_jax.ours
 
 
 def _jax_privacy() -> Build:
-    cli.prepare_jax()
+    prepare_jax()
     from experiments.engine import peers_jax
 
     return peers_jax.jax_privacy
@@ -75,7 +75,7 @@ ENGINES = {kind.name: kind for kind in _KINDS}
 
 def write_problem(model: str, file: str | None, tfds_dir: str | None, path: Path) -> int:
     """Writes a model's Problem and returns its batch size; loads the data, in JAX."""
-    cli.prepare_jax()
+    prepare_jax()
     from experiments.engine import peers_jax
 
     return peers_jax.write_problem(model, file, tfds_dir, path)

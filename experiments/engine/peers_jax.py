@@ -1,6 +1,5 @@
 """The engines that `throughput` times in JAX: ours, jax_privacy, and a matrix product."""
 
-import dataclasses
 import itertools
 from collections.abc import Callable
 from functools import partial
@@ -15,10 +14,14 @@ from jax import Array
 from numpy.typing import NDArray
 
 from audit import game
-from audit.mechanism import dpsgd, ensemble
+from audit.mechanism import ensemble
+from audit.mechanism.base import Data, Hyperparameters, Schedule, no_canaries
 from audit.mechanism.clipping.base import separate
 from experiments.engine.problem import GEMM_SIZE, About, Engine, Layout, Problem, Run, fastest
-from experiments.settings import build as auditing
+from experiments.settings import build
+from experiments.settings.make import changed, setting_of
+from experiments.settings.setting import Setting
+from experiments.settings.tasks import Sources, task
 from models.base import Model
 from models.convnet import ConvNet
 from models.data.base import Dataset
@@ -30,48 +33,40 @@ _STEPS = {"fcnn": 250, "convnet": 10}  # a measurement's block; all engines cycl
 
 def write_problem(model: str, file: str | None, tfds_dir: str | None, path: Path) -> int:
     """Loads the data, writes the Problem that `./run.sh audit --model=...` trains; returns its batch size."""
-    dataset = auditing.TASKS[model].load(file=file, tfds_dir=tfds_dir)
+    dataset = task(model).data.load(Sources(data_file=file, tfds_dir=tfds_dir))
     problem = problem_of(_setting(model, _STEPS[model]), dataset)
     problem.save(path)
     return problem.batch_size
 
 
-def _setting(model: str, steps: int) -> auditing.Setting:
+def _setting(model: str, steps: int) -> Setting:
     """`audit`'s defaults, but for GC-R: a step costs the same, and it needs no simulation."""
-    task = auditing.TASKS[model]
-    return auditing.Setting(
-        model=model,
-        adversary="gc_r",
-        learning_rate=task.learning_rate,
-        batch_size=task.batch_size,
-        steps=steps,
-        clipping=task.clipping[0],
-    )
+    return setting_of(model, adversary="gc_r", steps=steps)
 
 
-def problem_of(setting: auditing.Setting, dataset: Dataset) -> Problem:
+def problem_of(setting: Setting, dataset: Dataset) -> Problem:
     """The Problem of a setting, with our noiseless step."""
-    table = auditing.build(setting, dataset)
-    theta_0 = table.init(game.root(setting.seed, "theta"))
-    first = table.schedule.batches[0]
-    hyper = dpsgd.Hyperparameters(1.0, setting.clipping_norm, 0.0)
+    played, fields = build.build(setting, dataset), setting.mechanism
+    theta_0 = played.init(game.root(setting.seed, "theta"))
+    hyper = Hyperparameters(1.0, fields.clipping_norm, 0.0)
+    first = Schedule(played.schedule.batches[:1], jnp.zeros(1))
 
     @jax.jit
-    def stepped(theta: Array, batch: tuple[Array, Array]) -> Array:
-        state, nothing = dpsgd.start(table.mechanism, theta), jnp.zeros_like(theta)
-        return dpsgd.step(table.mechanism, hyper, state, batch, nothing, jax.random.key(0)).theta
+    def stepped(theta: Array, data: Data) -> Array:
+        state = played.mechanism.start(theta)
+        return played.mechanism.segment(hyper, state, data, first, no_canaries(), jax.random.key(0)).theta
 
     return Problem(
         setting.model,
         dataset.features,
         dataset.labels,
-        np.asarray(table.schedule.batches),
+        np.asarray(played.schedule.batches),
         np.asarray(theta_0),
-        np.asarray(stepped(theta_0, (table.data[0][first], table.data[1][first]))),
-        _layout(auditing.TASKS[setting.model].model(dataset), dataset.features[0]),
-        setting.learning_rate,
-        setting.clipping_norm,
-        setting.noise_multiplier,
+        np.asarray(stepped(theta_0, played.data)),
+        _layout(build.trainee(setting.model, dataset).model, dataset.features[0]),
+        fields.learning_rate,
+        fields.clipping_norm,
+        fields.noise_multiplier,
     )
 
 
@@ -98,21 +93,19 @@ def _positions(numbers: Array) -> NDArray[np.int64]:
 def ours(path: Path) -> Engine:
     """Audit's training of 5,000 runs in chunks of the size that it chooses, with noise and insertion."""
     problem = Problem.load(path)
-    setting = dataclasses.replace(
+    setting = changed(
         _setting(problem.model, len(problem.batches)),
         learning_rate=problem.learning_rate,
         clipping_norm=problem.clipping_norm,
         noise_multiplier=problem.noise_multiplier,
         batch_size=problem.batch_size,
     )
-    table = auditing.build(setting, Dataset(problem.features, problem.labels, "", ""))
-    theta_0 = jnp.asarray(problem.theta_0)
-    bytes_per_run = ensemble.bytes_per_run(table.mechanism, theta_0, table.data, setting.batch_size)
-    chunk = ensemble.chunk_size(_RUNS, bytes_per_run)
-    chunks = game.play(table, [(0, 2**31)], chunk)
+    played = build.build(setting, Dataset(problem.features, problem.labels, "", ""))
+    chunk = game.chunk_size(played, _RUNS)
+    chunks = game.play(played, [(0, 2**31)], chunk)
 
     def run() -> int:
-        return next(chunks).scores.size * setting.steps
+        return len(next(chunks).scores) * setting.schedule.steps
 
     return _engine(run, chunk, 0.0)
 
@@ -155,7 +148,7 @@ def jax_privacy(path: Path, models: int = 0) -> Engine:
     problem = Problem.load(path)
     placement, devices = ensemble.Placement.local(), len(jax.local_devices())
     data = placement.everywhere((problem.features, problem.labels))
-    model = _ordinary(auditing.TASKS[problem.model].model(Dataset(problem.features, problem.labels, "", "")))
+    model = _ordinary(task(problem.model).make(problem.features.shape[1:]))
     norm, size = problem.clipping_norm, problem.batch_size
     gradient = clipping.clipped_grad(
         model.loss, l2_clip_norm=norm, keep_batch_dim=False, normalize_by=float(size)
@@ -176,9 +169,9 @@ def jax_privacy(path: Path, models: int = 0) -> Engine:
     stepped = jax.jit(train)(theta_0, jax.random.key(0), batches[:1], data, 1.0, 0.0)
     many = placement.over_runs(train, (0, 0, None, None, None, None), donated=(0,))
 
-    def build(models: int) -> Run:
+    def train_many(models: int) -> Run:
         thetas = placement.by_run(jnp.tile(theta_0, (models, 1)))
-        blocks = _blocks(batches, models // devices * size * theta_0.size)
+        blocks = _blocks(jnp.asarray(batches), models // devices * size * theta_0.size)
         keys = (placement.by_run(jax.random.split(jax.random.key(i), models)) for i in itertools.count())
 
         def run() -> int:
@@ -191,7 +184,7 @@ def jax_privacy(path: Path, models: int = 0) -> Engine:
         return run
 
     counts = [models] if models else [devices * m for m in problem.models_to_try(_platform())]
-    models, run = fastest(build, counts)
+    models, run = fastest(train_many, counts)
     return _engine(run, models, float(np.linalg.norm(stepped - problem.stepped)))
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -12,10 +13,10 @@ from jax import Array
 from numpy.typing import NDArray
 
 from audit import game
-from audit.mechanism import dpsgd
+from audit.mechanism.base import simulate
 from audit.mechanism.clipping.base import ClippedSum
 from experiments.settings import build
-from experiments.settings.setting import Setting
+from experiments.settings.setting import PRECISIONS, Setting, flat
 from models.base import Model
 from models.data.base import Dataset
 
@@ -60,25 +61,25 @@ def measure(setting: Setting, dataset: Dataset, examples: int) -> dict[str, list
     The keys are "at_initialisation" and "after_<steps>_steps"; the setting's own precision is the
     training's. Raises InputError where setting and data do not fit.
     """
-    model = build.TASKS[setting.model].model(dataset)
-    strategy = build.CLIPPING[setting.clipping](model)
-    compiled = {name: _compiled(wrap(strategy)) for name, wrap in build.PRECISIONS.items()}
+    model, norm = build.trainee(setting.model, dataset).model, setting.mechanism.clipping_norm
+    strategy = build.CLIPPING[setting.mechanism.clipping](model)
+    compiled = {name: _compiled(build.in_precision(strategy, name)) for name in PRECISIONS}
     batch = (dataset.features[:examples], dataset.labels[:examples])
 
     def effects(theta: Array) -> list[Effect]:
-        exact = _exact(model, theta, batch, setting.clipping_norm)
+        exact = _exact(model, theta, batch, norm)
         return [_effect(name, each, setting, theta, batch, exact) for name, each in compiled.items()]
 
     theta_0, theta_t = _trained(setting, dataset)
-    return {"at_initialisation": effects(theta_0), f"after_{setting.steps}_steps": effects(theta_t)}
+    return {"at_initialisation": effects(theta_0), f"after_{setting.schedule.steps}_steps": effects(theta_t)}
 
 
 def _trained(setting: Setting, dataset: Dataset) -> tuple[Array, Array]:
     """theta_0, and theta after one run's training, without a canary."""
-    table = build.build(setting, dataset)
-    theta_0 = table.init(game.root(setting.seed, "theta"))
-    arguments = (table.hyper, theta_0, table.data, table.schedule.batches, game.root(setting.seed, "noise"))
-    return theta_0, jax.jit(dpsgd.simulate, static_argnums=0)(table.mechanism, *arguments).theta
+    played = build.build(setting, dataset)
+    theta_0, noise = played.init(game.root(setting.seed, "theta")), game.root(setting.seed, "noise")
+    run = jax.jit(partial(simulate, played.mechanism))
+    return theta_0, run(played.hyper, theta_0, played.data, played.schedule.batches, noise).theta
 
 
 def _compiled(clipped_sum: ClippedSum) -> _Compiled:
@@ -94,7 +95,7 @@ def _effect(
     name: str, compiled: _Compiled, setting: Setting, theta: Array, batch: _Batch, exact: _Exact
 ) -> Effect:
     """One precision's effect at one theta."""
-    norm = setting.clipping_norm
+    norm = setting.mechanism.clipping_norm
     unclipped = _norms(compiled, theta, batch, np.inf)
     error = np.abs(unclipped - exact.norms) / np.where(exact.norms > 0, exact.norms, 1.0)
     excess = float(_norms(compiled, theta, batch, norm).max() / norm - 1)
@@ -106,7 +107,7 @@ def _effect(
         sum_error=float(np.linalg.norm(total - exact.total) / np.linalg.norm(exact.total)),
         clipped_share=float(np.mean(exact.norms > norm)),
         excess=excess,
-        effective_sigma=setting.noise_multiplier / (1 + max(excess, 0.0)),
+        effective_sigma=setting.mechanism.noise_multiplier / (1 + max(excess, 0.0)),
     )
 
 
@@ -145,12 +146,12 @@ def _blocks(batch: _Batch) -> Iterator[_Batch]:
 def as_json(found: dict[str, list[Effect]], setting: Setting, examples: int) -> str:
     """One object: the setting, the number of examples, and a list of effects a moment."""
     content = {moment: [dataclasses.asdict(e) for e in effects] for moment, effects in found.items()}
-    return json.dumps({"setting": dataclasses.asdict(setting), "examples": examples, **content})
+    return json.dumps({"setting": flat(setting), "examples": examples, **content})
 
 
 def as_text(found: dict[str, list[Effect]], setting: Setting, examples: int) -> str:
     """A table a moment, in 80 columns, and how to read the last two columns."""
-    sigma = setting.noise_multiplier
+    sigma = setting.mechanism.noise_multiplier
     tables = [_table(moment.replace("_", " "), effects, sigma) + "\n" for moment, effects in found.items()]
     note = (
         f"excess: the largest ||clipped|| / C - 1 of {examples} examples; others may exceed it.\n"

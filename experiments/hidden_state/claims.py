@@ -1,6 +1,6 @@
 """What the hidden-state paper's text says of its figures' series."""
 
-from experiments.plots.table import Claim, PaperClaims
+from experiments.plots.rows import Claim, PaperClaims
 
 CLAIMS: PaperClaims = {
     ("figure_1a", "GC-R", None): Claim("tight", "5.2"),

@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 
 from matplotlib.figure import Figure
 
-from experiments.cells.cell import Drawn, Sweep
 from experiments.hidden_state import landscape_cells, landscape_figures, landscape_stored, norms_figure
 from experiments.hidden_state import norms as norm_cells
 from experiments.hidden_state.claims import CLAIMS
 from experiments.hidden_state.landscape_cells import Grid
 from experiments.plots import estimates, points, table
 from experiments.plots.points import Evidence, Point
+from experiments.plots.sweep import Drawn, Sweep
 from experiments.settings.setting import Setting
 from experiments.settings.tasks import task
 

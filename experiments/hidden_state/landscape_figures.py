@@ -20,8 +20,9 @@ from experiments.hidden_state.claims import CLAIMS
 from experiments.hidden_state.landscape_cells import LandscapeCell
 from experiments.hidden_state.landscape_stored import CellResults, SearchResults
 from experiments.plots.points import Spread
+from experiments.plots.rows import Row, Seeds
 from experiments.plots.style import BOUND, IN, OUT, PURPLE, STYLE, UPPER
-from experiments.plots.table import Row, Seeds, claim
+from experiments.plots.table import claim
 
 CONVEX = PURPLE
 _Rates = dict[LandscapeCell, float]

@@ -18,7 +18,7 @@ from audit.statistics.estimate import (
 from audit.statistics.noise_floor import NOISE_FLOORS
 from experiments.pages import page, subjects, verdicts
 from experiments.pages.page import Html
-from experiments.pages.subjects import Levels, Subject
+from experiments.pages.subjects import AskedLevels, Subject
 from experiments.plots import audit_panels
 from experiments.plots.methods import METHODS
 
@@ -56,7 +56,7 @@ def report(title: str, about: Sequence[Subject], *before: Html) -> bytes:
     return page.document(title, page.element("h1", title), *before, *index, *articles, _meanings())
 
 
-def of_settings(folders: Sequence[Path], levels: Levels) -> bytes:
+def of_settings(folders: Sequence[Path], levels: AskedLevels) -> bytes:
     """The page of settings' folders in a store; raises InputError where one has no audit."""
     about = [subjects.of_setting(folder, levels) for folder in folders]
     title = f"Audit: {about[0].title}" if len(about) == 1 else f"{len(about)} audits"

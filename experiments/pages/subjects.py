@@ -28,7 +28,7 @@ class Subject(NamedTuple):
     config: str | None
 
 
-class Levels(NamedTuple):
+class AskedLevels(NamedTuple):
     """delta and confidence of the bounds; None: those of the kept audit, else 1e-5 and 0.95."""
 
     delta: float | None = None
@@ -54,7 +54,7 @@ def of_scores(name: str, source: Path, composition: Composition | None, conclusi
     return Subject("scores", name, facts, [_UNKNOWN_THREAT], conclusion, kept, None)
 
 
-def of_setting(folder: Path, levels: Levels, runs: int | None = None) -> Subject:
+def of_setting(folder: Path, levels: AskedLevels, runs: int | None = None) -> Subject:
     """The audit of so many runs, by default as many as were audited last, or else as are held, in a setting's
     folder in a store; raises InputError where it has no audit."""
     store = Store.at(folder)
@@ -73,7 +73,7 @@ def of_setting(folder: Path, levels: Levels, runs: int | None = None) -> Subject
     return Subject(f"s{folder.name}", title, facts, threats, conclusion, provenance, store.text)
 
 
-def _levels(asked: Levels, kept: dict[str, Any]) -> tuple[float, float]:
+def _levels(asked: AskedLevels, kept: dict[str, Any]) -> tuple[float, float]:
     """delta and confidence: as asked, else of the kept audit, else 1e-5 and 0.95."""
     first = (kept.get("bounds") or [{"delta": 1e-5, "confidence": 0.95}])[0]
     delta = first["delta"] if asked.delta is None else asked.delta

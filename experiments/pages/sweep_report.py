@@ -3,15 +3,16 @@
 from audit.errors import require
 from audit.storage.index import Holdings
 from experiments.cells import cell
-from experiments.cells.cell import Audited, Axis, Sweep
+from experiments.cells.cell import Audited
 from experiments.pages import page, report, subjects
 from experiments.pages.page import Html
-from experiments.pages.subjects import Levels, Subject
+from experiments.pages.subjects import AskedLevels, Subject
 from experiments.plots import points, style
+from experiments.plots.sweep import Axis, Sweep
 from experiments.settings.setting import identity
 
 
-def of_sweep(sweep: Sweep, scale: str, held: Holdings, levels: Levels) -> bytes:
+def of_sweep(sweep: Sweep, scale: str, held: Holdings, levels: AskedLevels) -> bytes:
     """The page of a sweep's finished cells, with its figures.
 
     Raises InputError where the sweep has no audits of trained models, or none is finished.
@@ -26,7 +27,7 @@ def of_sweep(sweep: Sweep, scale: str, held: Holdings, levels: Levels) -> bytes:
     return report.report(f"{sweep.name}: {sweep.title}", about, page.element("p", share), *drawn)
 
 
-def _of_cell(held: Holdings, axis: Axis | None, cell: Audited, levels: Levels) -> list[Subject]:
+def _of_cell(held: Holdings, axis: Axis | None, cell: Audited, levels: AskedLevels) -> list[Subject]:
     """A cell's audit, named after its place in the figure; nothing where it is not finished."""
     store = held.open(identity(cell.setting))
     if store is None or store.missing(cell.runs):
@@ -37,7 +38,7 @@ def _of_cell(held: Holdings, axis: Axis | None, cell: Audited, levels: Levels) -
     return [about._replace(title=", ".join(part for part in place if part))]
 
 
-def _figures(sweep: Sweep, held: Holdings, levels: Levels) -> list[Html]:
+def _figures(sweep: Sweep, held: Holdings, levels: AskedLevels) -> list[Html]:
     """The sweep's figures of the cells that are there."""
     usual = cell.Levels()
     at = cell.Levels(levels.delta or usual.delta, levels.confidence or usual.confidence)

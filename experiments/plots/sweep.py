@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from experiments.plots.points import Evidence
-    from experiments.plots.table import Row
+    from experiments.plots.rows import Row
 
 
 class Axis(NamedTuple):

@@ -2,24 +2,12 @@
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
 
 from audit.statistics.estimate import ASSUMPTION_FREE, CERTIFIED, HELD_OUT, IN_SAMPLE
-from experiments.cells.cell import Axis, Sweep
-from experiments.plots.points import Point, Spread
-
-
-class Claim(NamedTuple):
-    """A paper's word for a series, and the section that has it: "tight" is a lower bound that matches the
-    accountant's. The heights in figures are not printed as numbers, so none is given."""
-
-    says: str
-    section: str
-
-
-PaperClaims = Mapping[tuple[str, str, float | None], Claim]
-"""By (figure, series, x), the last None where a claim holds for all."""
+from experiments.plots.points import Point
+from experiments.plots.rows import Claim, PaperClaims, Row, Seeds
+from experiments.plots.sweep import Axis, Sweep
 
 _WIDTHS = (27, 5, 9, 9, 5, 15)
 _HEADER = ("", "bound", "range", "interval", "pred.", "the paper says")
@@ -30,32 +18,6 @@ interval: two-sided; assumes normal scores of one spread in both worlds
 pred.:    mu = sqrt(insertions / k) / sigma, where gradients do not interfere;
           landscape: the exact epsilon; its curve is not Gaussian: no bound
 tight:    as high as the upper bound; the paper's text prints no epsilons"""
-
-
-class Seeds(NamedTuple):
-    """How much a row stands on: runs a seed, seeds that are there, seeds that are missing."""
-
-    runs: int
-    found: int
-    missing: int
-
-
-class Row(NamedTuple):
-    """One point of a figure; epsilons at one delta, by method, None where there is nothing to say.
-
-    interval: the ends of the two-sided interval where scores are normal.
-    """
-
-    figure: str
-    panel: str
-    series: str
-    x: float
-    seeds: Seeds
-    epsilons: dict[str, Spread]
-    interval: tuple[float, float] | None
-    predicted: float | None
-    upper_bound: float
-    claim: Claim | None
 
 
 def rows(figure: str, points: Iterable[Point], claims: PaperClaims, delta: float) -> Iterator[Row]:

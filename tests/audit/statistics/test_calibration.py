@@ -6,9 +6,9 @@ from scipy import stats
 
 from audit.errors import InputError
 from audit.statistics import calibration, conversions, estimate
-from audit.statistics.calibration import Setting, allowed_share, calibrate
+from audit.statistics.calibration import KnownMechanism, allowed_share, calibrate
 
-SETTING = Setting(mu=1.0, n_scores=5000, audits=40, delta=1e-5, confidence=0.95, seed=11)
+SETTING = KnownMechanism(mu=1.0, n_scores=5000, audits=40, delta=1e-5, confidence=0.95, seed=11)
 CONFIDENCE_BOUNDS = ["held_out", "certified", "assumption_free"]
 LEAST_MEAN_MU = {0.25: 0.17, 1.0: 0.92, 1.77: 1.68, 3.95: 3.78}  # of certified, 5,000 scores
 

@@ -7,9 +7,9 @@ import pytest
 
 from audit.errors import InputError
 from audit.statistics import conversions, planning
-from audit.statistics.calibration import Setting
+from audit.statistics.calibration import KnownMechanism
 
-KNOWN = Setting(conversions.mu_from_epsilon(4.0, 1e-5), 1000, 16, 1e-5, 0.95, 3)
+KNOWN = KnownMechanism(conversions.mu_from_epsilon(4.0, 1e-5), 1000, 16, 1e-5, 0.95, 3)
 
 
 @pytest.mark.parametrize("missing", [0.5, 2.0, 9.0, 60.0])

@@ -6,15 +6,15 @@ import math
 import numpy as np
 import pytest
 
-from audit.statistics.calibration import Calibration, Setting
+from audit.statistics.calibration import Calibration, KnownMechanism
 from experiments.engine import forecast, probe
 from experiments.engine.forecast import Forecast
 from experiments.engine.probe import Probe
 from experiments.settings import build
-from experiments.settings.setting import Setting as Audit
+from experiments.settings.setting import KnownMechanism as Audit
 from models.data.base import Dataset
 
-KNOWN = Setting(mu=1.0, n_scores=5000, audits=100, delta=1e-5, confidence=0.95, seed=0)
+KNOWN = KnownMechanism(mu=1.0, n_scores=5000, audits=100, delta=1e-5, confidence=0.95, seed=0)
 ROW = Calibration("assumption_free", KNOWN, 0.0, None, 3.0, 0.1, 2.5, 3.5, 4.0)
 EXPECTED = Forecast([ROW], 24.0, 0.9, 1200, Probe(2e-6, 640, 7.4), "fcnn", 250)
 

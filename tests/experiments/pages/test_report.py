@@ -24,7 +24,7 @@ from audit.storage.scores import Scores
 from audit.storage.store import Store
 from experiments.hidden_state import sweep as sweeps
 from experiments.pages import page, report, subjects
-from experiments.pages.subjects import Levels
+from experiments.pages.subjects import AskedLevels
 from experiments.plots import audit_panels
 from experiments.settings.make import setting_of
 from experiments.settings.setting import identity
@@ -92,7 +92,7 @@ def command(*flags):
 
 def test_a_page_says_what_was_audited_and_asks_for_nothing(tmp_path):
     folder = stored(tmp_path)
-    content = report.report("Audit", [subjects.of_setting(folder, Levels())]).decode()
+    content = report.report("Audit", [subjects.of_setting(folder, AskedLevels())]).decode()
     outline = Outline(content)
     for words in (
         "Hidden state",
@@ -121,7 +121,7 @@ def test_a_page_says_what_was_audited_and_asks_for_nothing(tmp_path):
 
 def test_names_are_escaped_everywhere(tmp_path, plain):
     folder = stored(tmp_path, seeded(0, HOSTILE), audited=False)
-    about = subjects.of_setting(folder, Levels())
+    about = subjects.of_setting(folder, AskedLevels())
     content = report.report(HOSTILE, [about, about._replace(anchor="other")]).decode()
     assert "script" not in {tag for tag, _ in Outline(content).tags}
     assert HOSTILE in Outline(content).text
@@ -143,7 +143,7 @@ def test_the_images_are_the_same_bits_each_time():
 def test_several_audits_have_an_index_whose_links_lead_somewhere(tmp_path, plain):
     for seed in range(3):
         stored(tmp_path, seeded(seed), audited=False)
-    about = [subjects.of_setting(folder, Levels(delta=1e-3)) for folder in index.settings(tmp_path)]
+    about = [subjects.of_setting(folder, AskedLevels(delta=1e-3)) for folder in index.settings(tmp_path)]
     outline = Outline(report.report("All", about).decode())
     links = [attributes["href"] for tag, attributes in outline.tags if tag == "a"]
     assert len(links) == 3 and set(links) == {f"#{name}" for name in outline.ids}
@@ -153,7 +153,7 @@ def test_several_audits_have_an_index_whose_links_lead_somewhere(tmp_path, plain
 
 def test_a_folder_without_an_audit_is_read_from_its_scores(tmp_path, plain):
     folder = stored(tmp_path, runs=120, audited=False)
-    outline = Outline(report.report("A", [subjects.of_setting(folder, Levels())]).decode())
+    outline = Outline(report.report("A", [subjects.of_setting(folder, AskedLevels())]).decode())
     assert "60 with the canary" in outline.text and "not kept" in outline.text
 
 
@@ -164,18 +164,18 @@ def test_an_altered_config_is_refused_and_makes_no_folder(tmp_path):
     assert altered != config.read_text()
     config.write_text(altered)
     with pytest.raises(InputError, match="not the setting"):
-        subjects.of_setting(folder, Levels())
+        subjects.of_setting(folder, AskedLevels())
     assert list(tmp_path.iterdir()) == [folder]
 
 
 def test_a_folder_that_is_no_audit_is_one_line(tmp_path):
     store = Store(tmp_path, {"kind": "something else"})
     with pytest.raises(InputError, match="is no audit of trained models"):
-        subjects.of_setting(store.path, Levels())
+        subjects.of_setting(store.path, AskedLevels())
 
 
 def test_the_page_says_what_an_estimate_shows_where_nothing_leaks(tmp_path, plain):
-    about = subjects.of_setting(stored(tmp_path, runs=2000), Levels())
+    about = subjects.of_setting(stored(tmp_path, runs=2000), AskedLevels())
     text = Outline(report.report("A", [about]).decode()).text
     floor = noise_floor(1000, 1000, 1e-6, 0.9)
     assert f"Where nothing leaks it exceeds 0 in {floor.exceeding:.1%} of audits" in text
@@ -286,7 +286,7 @@ needs_chromium = pytest.mark.skipif(
 def test_a_browser_shows_it_whole_at_any_width(tmp_path, scheme, ground):
     for seed, name in enumerate(("fcnn", "a" * 200)):
         stored(tmp_path / "out", seeded(seed, name))
-    about = [subjects.of_setting(folder, Levels()) for folder in index.settings(tmp_path / "out")]
+    about = [subjects.of_setting(folder, AskedLevels()) for folder in index.settings(tmp_path / "out")]
     content = report.report("Audits", about).decode()
     for found in measured(tmp_path, content, f"--blink-settings=preferredColorScheme={scheme}"):
         assert found["content"] <= found["width"] and found["beyond"] == [], found

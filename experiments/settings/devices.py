@@ -1,0 +1,32 @@
+"""JAX as every command sets it up, before it touches a device."""
+
+import logging
+import os
+import sys
+from pathlib import Path
+
+from audit.machine import cores
+
+
+def prepare_jax() -> None:
+    """Full float32 products; on a CPU one device a core, each of which trains its own runs; and a
+    persistent compilation cache in a folder that only the user can read."""
+    import jax
+
+    logging.getLogger("jax").setLevel(logging.WARNING)
+    os.environ["XLA_FLAGS"] = f"--xla_cpu_multi_thread_eigen=false {os.environ.get('XLA_FLAGS', '')}"
+    if "xla_force_host_platform_device_count" not in os.environ["XLA_FLAGS"]:
+        jax.config.update("jax_num_cpu_devices", cores())
+    jax.config.update("jax_default_matmul_precision", "float32")
+
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = base / "hidden-state-audit" / "jax"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.chmod(0o700)
+    except OSError as error:
+        print(f"no compilation cache: {folder}: {error.strerror}", file=sys.stderr)
+        return
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
