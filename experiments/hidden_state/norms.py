@@ -3,7 +3,6 @@
 import hashlib
 import io
 import json
-import sys
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -134,8 +133,7 @@ def _read(store: Store, runs: int) -> Norms | None:
             return norms[:runs] if len(norms) >= runs else None
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         pass
-    files.set_aside(path)
-    print(f"{path} is damaged: set aside, its norms are trained again", file=sys.stderr)
+    files.set_aside(path, "its norms are trained again")
     return None
 
 
