@@ -121,7 +121,6 @@ run_tests() {
     shift
     if [[ $argument == --slow ]]; then which=''; else set -- "$@" "$argument"; fi
   done
-  export OPENBLAS_NUM_THREADS=${OPENBLAS_NUM_THREADS:-1}  # a worker a core
   run_python pytest -n auto -m "$which" "$@"
 }
 
@@ -143,6 +142,9 @@ case $command in
 esac
 find_environment
 export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-3}
+case $command in # these spread small matrix products over processes, one a core
+  calibrate | landscape | plan | sweep | test) export OPENBLAS_NUM_THREADS=${OPENBLAS_NUM_THREADS:-1} ;;
+esac
 case $command in
   test) cd -- "$here" && run_tests "$@" ;;
   lint) cd -- "$here" && run_linters "$@" ;;

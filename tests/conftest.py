@@ -7,6 +7,12 @@ from absl import flags
 from audit.mechanism.clipping import dense
 
 
+def pytest_addoption(parser):
+    """Options of tests/system/test_kills.py."""
+    parser.addoption("--kills", type=int, default=20, help="how often test_kills kills audits")
+    parser.addoption("--kills_out", help="an empty folder for its audits; by default a temporary one")
+
+
 def pytest_configure():
     """Mains define flags of the same names; tests import several into one process: the last one counts."""
     define = flags.FlagValues.__setitem__

@@ -7,7 +7,6 @@ import threading
 from pathlib import Path
 
 import jax
-import kill_loop
 import numpy as np
 import pytest
 
@@ -181,12 +180,6 @@ def test_a_cell_that_reuses_a_program_gets_its_own_scores(train):
             kept.cache_clear()
         cold = train(setting, f"cold{number}", runs=4).scores.scores
         np.testing.assert_array_equal(cold, warm[number])
-
-
-@pytest.mark.slow
-def test_audits_killed_at_random_moments_end_with_the_same_bits(tmp_path):
-    done = kill_loop.survive(tmp_path / "kills", 20, 1)
-    assert done.kills == 20 and done.audits >= 1
 
 
 @pytest.mark.slow

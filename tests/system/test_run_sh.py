@@ -26,7 +26,9 @@ elif arguments[:2] == ["-m", "venv"]:
     folder.mkdir()
     shutil.copy(__file__, folder / "python")
 elif arguments[0] != "-Ic":
-    call = dict(arguments=arguments, folder=os.getcwd(), log=os.environ.get("TF_CPP_MIN_LOG_LEVEL"))
+    names = dict(log="TF_CPP_MIN_LOG_LEVEL", threads="OPENBLAS_NUM_THREADS")
+    settings = {{key: os.environ.get(name) for key, name in names.items()}}
+    call = dict(arguments=arguments, folder=os.getcwd(), **settings)
     with open({log!r}, "a") as log:
         log.write(json.dumps(call) + "\n")
     if "pip" in arguments and os.path.exists({trouble!r}):
@@ -59,7 +61,7 @@ class House:
         (self.root / "experiments" / f"{name}.py").write_text(text)
 
     def environment(self, **changes: str) -> dict[str, str]:
-        dropped = ("AUDIT_VENV", "CI", "TF_CPP_MIN_LOG_LEVEL")
+        dropped = ("AUDIT_VENV", "CI", "OPENBLAS_NUM_THREADS", "TF_CPP_MIN_LOG_LEVEL")
         kept = {name: value for name, value in os.environ.items() if name not in dropped}
         return kept | {"JAX_PLATFORMS": "cpu", "PYTHON": str(self.python)} | changes
 
@@ -160,6 +162,15 @@ def test_a_command_reaches_its_main_unchanged(ready, tmp_path, typed, module, pa
     assert call["arguments"] == ["-P", "-m", module, *passed]
     assert call["folder"] == str(tmp_path)
     assert call["log"] == "3"
+
+
+@pytest.mark.parametrize("command", ["plan", "sweep", "audit", "test"])
+def test_small_products_get_one_thread_unless_the_user_says_so(ready, command):
+    if command != "test":
+        ready.add_experiment(command, MAIN.format("Multiplies."))
+    for changes in ({}, {"OPENBLAS_NUM_THREADS": "3"}):
+        assert ready.run(command, **changes).returncode == 0
+    assert [call["threads"] for call in ready.calls()] == [None if command == "audit" else "1", "3"]
 
 
 def test_tests_leave_out_the_slow_ones_unless_asked(ready, tmp_path):

@@ -1,0 +1,163 @@
+"""Audits that are killed at random moments and started again, against one that is left alone.
+
+    ./run.sh test --slow tests/system/test_kills.py --kills=100 --kills_out=/shared/folder -rP
+
+kills 100 times, on a disk that others share, and says what the kills left behind.
+"""
+
+import contextlib
+import json
+import multiprocessing
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from audit.storage.store import Store
+
+RUNS, CHUNK = 24, 8
+SECONDS = 600.0  # in which an audit that is left alone ends, on a busy machine too
+CONTEXT = multiprocessing.get_context("forkserver")  # a process begins with all imported
+CONTEXT.set_forkserver_preload(["experiments.settings.build", "orbax.checkpoint"])
+
+# Six segments a chunk, with a checkpoint after each; every draw is used: the optimizer has a state, each
+# run its own theta_0. Text, since a module of tests has no name that another process could import.
+AUDIT = """
+import os, sys, threading
+import jax
+import numpy as np
+from tqdm import tqdm
+from experiments import cli
+from experiments.settings import build
+from experiments.settings.setting import Setting
+from models.data.base import Dataset
+
+out.parent.mkdir(parents=True, exist_ok=True)
+with open(log, "a") as file:
+    os.dup2(file.fileno(), sys.stderr.fileno())
+cli.prepare_jax()
+jax.config.update("jax_compilation_cache_dir", str(out.parent / "cache"))
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+tqdm.set_lock(threading.RLock())  # its own would be left behind
+features = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
+data = Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0" * 64)
+setting = Setting(
+    adversary="gc_r", batch_size=10, steps=1500, optimizer="adam", periodicity=25, unknown_initialisation=True
+)
+store = build.open_store(out, setting, data)
+build.train(build.build(setting, data), store, runs, chunk, checkpoint_seconds=0)
+"""
+
+
+class Survived(NamedTuple):
+    """Kills, the audits that they were spread over, and the kills that left a checkpoint to go on from,
+    and something half written."""
+
+    kills: int = 0
+    audits: int = 0
+    checkpoints: int = 0
+    half_written: int = 0
+
+
+@pytest.mark.slow
+def test_audits_killed_at_random_moments_end_with_the_same_bits(tmp_path, pytestconfig):
+    kills, out = pytestconfig.getoption("kills"), pytestconfig.getoption("kills_out")
+    folder = Path(out) if out else tmp_path / "kills"
+    assert not folder.exists() or not list(folder.iterdir()), f"{folder} holds something: name an empty one"
+    done = survive(folder, kills, seed=1)
+    shutil.rmtree(folder)
+    print(done)
+    assert done.kills == kills and done.audits >= 1
+    assert kills < 20 or (done.checkpoints and done.half_written)  # they struck where it matters
+
+
+def survive(folder: Path, kills: int, seed: int) -> Survived:
+    """Kills audits in `folder` with SIGKILL, uniformly over an audit's life, until as many have struck.
+
+    An audit that ends between two kills is compared with one left alone, and another is begun.
+    """
+    rng = np.random.default_rng(seed)
+    leave_alone(folder / "alone")  # with nothing compiled
+    life, expected = leave_alone(folder / "again"), scores(folder / "alone")
+    np.testing.assert_array_equal(scores(folder / "again"), expected)
+    out, counts = folder / "killed", Survived()
+    while counts.kills < kills:
+        if strike(out, rng.uniform(0, life)):
+            checkpoint, half = left_behind(out)
+            counts = Survived(
+                counts.kills + 1, counts.audits, counts.checkpoints + checkpoint, counts.half_written + half
+            )
+        else:
+            assert_unharmed(out, expected)
+            counts = counts._replace(audits=counts.audits + 1)
+    leave_alone(out)
+    assert_unharmed(out, expected)
+    return counts._replace(audits=counts.audits + 1)
+
+
+def leave_alone(out: Path) -> float:
+    """Trains to the end; returns the seconds that it took."""
+    begin = time.perf_counter()
+    with audit(out) as process:
+        process.join(SECONDS)
+        assert process.exitcode == 0, said(out)
+    return time.perf_counter() - begin
+
+
+def strike(out: Path, seconds: float) -> bool:
+    """Whether an audit was killed after so many seconds; else it had ended."""
+    with audit(out) as process:
+        process.join(seconds)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+            return process.exitcode != 0  # 0: it ended while it was about to be killed
+        assert process.exitcode == 0, said(out)
+    return False
+
+
+@contextlib.contextmanager
+def audit(out: Path) -> Iterator[multiprocessing.process.BaseProcess]:
+    """A process that trains what is missing; none is left."""
+    names = {"out": out, "log": log(out), "runs": RUNS, "chunk": CHUNK}
+    process = CONTEXT.Process(target=exec, args=(AUDIT, names))
+    process.start()
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.join()
+
+
+def assert_unharmed(out: Path, expected: np.ndarray) -> None:
+    """Nothing was damaged and every score is the one expected, to the bit; then all is removed."""
+    assert "damaged" not in said(out)
+    np.testing.assert_array_equal(scores(out), expected)
+    shutil.rmtree(out)
+    log(out).unlink()
+
+
+def left_behind(out: Path) -> tuple[bool, bool]:
+    """Whether a kill left a checkpoint, and whether it left something half written."""
+    found = list(out.rglob("*")) if out.is_dir() else []
+    return any(path.name == "sha256" for path in found), any(path.name[0] == "." for path in found)
+
+
+def scores(out: Path) -> np.ndarray:
+    """The scores of a finished audit."""
+    (folder,) = out.iterdir()
+    return Store(out, json.loads((folder / "config.json").read_text())).load(RUNS).scores
+
+
+def log(out: Path) -> Path:
+    """The file that the processes of an audit write their stderr to."""
+    return out.with_name(f"{out.name}.log")
+
+
+def said(out: Path) -> str:
+    """All that the processes of an audit wrote to stderr."""
+    return log(out).read_text() if log(out).exists() else ""
