@@ -55,7 +55,7 @@ def image_arrays(
 def canonical_images(
     raw: dict[str, np.ndarray], shape: tuple[int, ...], classes: int
 ) -> dict[str, np.ndarray]:
-    """The four arrays of an ImageDataset, contiguous, in their order, with labels as int32.
+    """The four arrays of an ImageDataset, contiguous and writeable, in their order, with labels as int32.
 
     Args:
       raw: arrays by name; those of other names are dropped.
@@ -78,7 +78,7 @@ def _canonical_images(name: str, images: np.ndarray, shape: tuple[int, ...]) -> 
     fits = images.dtype == np.uint8 and images.shape[1:] == shape and len(images) > 0
     expected = ", ".join(map(str, shape))
     require(fits, f"{name} is {images.dtype} {images.shape}, not uint8 (n, {expected})")
-    return np.ascontiguousarray(images)
+    return np.require(images, requirements=("C", "W"))
 
 
 def _canonical_labels(name: str, labels: np.ndarray, count: int, classes: int) -> np.ndarray:

@@ -10,14 +10,8 @@ import numpy as np
 
 from audit.errors import InputError, require
 from models.data.base import ImageDataset, canonical_images, image_arrays
-from models.data.sources import (
-    Arrays,
-    Package,
-    Recipe,
-    load_arrays,
-    read_npz,
-    tar_members,
-)
+from models.data.formats import Arrays, read_npz, tar_members
+from models.data.sources import Package, Recipe, load_arrays
 
 TRAIN_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
 TEST_BATCH = "test_batch"
