@@ -1,4 +1,4 @@
-"""The distinguishing game: R runs, each in or out, become scores.
+"""The distinguishing game: R runs of K canaries, each in or out, become scores.
 
 Randomness. Everything hangs on named roots under one seed:
 
@@ -7,49 +7,74 @@ Randomness. Everything hangs on named roots under one seed:
     guess    what an adversary that does not know theta_0 takes it to be
     canary   what the adversary draws before training
     noise    run i's noise at step t from fold_in(fold_in(., i), t)
+    presence run i's coins from fold_in(., i), where it has several canaries
 
 so a run's draws depend on the seed and its index alone: not on its chunk, the number of devices or
 where a resume began.
 """
 
-import functools
 import zlib
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Hashable, Iterator
+from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.stages import Compiled, Wrapped
 from numpy.typing import NDArray
 
 from audit.adversaries.base import Adversary
 from audit.errors import require
-from audit.mechanism import dpsgd, ensemble
+from audit.mechanism import ensemble
+from audit.mechanism.base import Data, Hyperparameters, Mechanism, Schedule, State, Tree
+from audit.mechanism.ensemble import Insertion, Placement
+from audit.mechanism.programs import Programs
+from audit.progress import SegmentProgress
 from audit.storage.checkpoints import Checkpoints
 from audit.storage.scores import Scores
 
-_PROGRAMS = 64  # compiled programs that are kept
+Arguments = Callable[[NDArray[np.int64], State, Schedule], tuple[Tree, ...]]
+_MAPPED: Programs[Wrapped] = Programs()
+_STEP_BYTES: Programs[int] = Programs()
+
+
+class DrawTheta(Protocol):
+    """(key) -> theta_0 (p,)."""
+
+    def __call__(self, key: Array, /) -> Array: ...
 
 
 class Game(NamedTuple):
-    """What is trained and who attacks it; arrays on the device, everything else static.
+    """A training and who attacks it; arrays on the device, everything else static.
 
-    Games that have the same mechanism and craft and score functions, and data of the same shapes, share
-    their compiled programs.
-
-    init(key) -> theta_0 (p,). With unknown_initialisation every run draws its own theta_0, and the
-    adversary works with one more draw of the same distribution.
+    With unknown_initialisation every run draws its own theta_0, and the adversary works with one more draw
+    of the same distribution. Games of an equal `program` must have the same functions (mechanism's, init,
+    adversary's craft, score and observer) and then share compiled programs; None: shared with no other.
     """
 
-    mechanism: dpsgd.Mechanism
+    mechanism: Mechanism
     adversary: Adversary
-    init: Callable[[Array], Array]
-    data: tuple[Array, Array]
-    hyper: dpsgd.Hyperparameters
-    schedule: dpsgd.Schedule
+    init: DrawTheta
+    data: Data
+    hyper: Hyperparameters
+    schedule: Schedule
     seed: int
     unknown_initialisation: bool = False
+    program: Hashable = None
+
+    def insertion(self) -> Insertion:
+        """The adversary's part in training."""
+        observer = self.adversary.observer
+        return Insertion(self.adversary.craft, None if observer is None else observer.observe)
+
+
+class _Attack(NamedTuple):
+    """What an adversary decided, what it knows of theta_0, and the runs' common theta_0."""
+
+    state: Tree
+    known: Array
+    theta_0: Array
 
 
 def root(seed: int, name: str) -> Array:
@@ -57,52 +82,61 @@ def root(seed: int, name: str) -> Array:
     return jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), zlib.crc32(name.encode()))
 
 
-def presence(runs: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Odd runs are in, even ones out: as many of each in every even chunk."""
-    return runs % 2 == 1
+def presence(runs: NDArray[np.int64], canaries: int = 1, seed: int = 0) -> NDArray[np.bool_]:
+    """Which canary is in in which run, (R, K).
+
+    Of one canary odd runs are in and even ones out, as many of each in every even chunk. Several are each
+    in with probability 1/2, independently.
+    """
+    if canaries == 1:
+        return runs[:, None] % 2 == 1
+    keys = _run_keys(root(seed, "presence"), runs)
+    return np.asarray(jax.vmap(lambda key: jax.random.bernoulli(key, shape=(canaries,)))(keys))
+
+
+def chunk_size(game: Game, runs: int) -> int:
+    """Runs a chunk: as many as cache or memory of this machine's devices hold, in chunks of equal size."""
+    batch_size = game.schedule.batches.shape[1]
+    key = None if game.program is None else (game.program, batch_size)
+
+    def step_bytes() -> int:
+        theta_0 = game.init(jax.random.key(0))
+        return game.mechanism.step_bytes(theta_0, game.data, batch_size)
+
+    return ensemble.chunk_size(runs, _STEP_BYTES.get(key, step_bytes))
 
 
 def play(
     game: Game,
     ranges: list[tuple[int, int]],
     chunk: int,
-    advanced: Callable[[int, int], object] = lambda runs, steps: None,
+    progress: SegmentProgress = lambda runs, steps: None,
     checkpoints: Checkpoints | None = None,
 ) -> Iterator[Scores]:
     """Trains the runs of every range [start, stop) chunk by chunk and yields each chunk's scores.
 
-    `advanced` hears of (0, 0) when all is compiled and of (runs, steps) as segments end. With
-    `checkpoints` a chunk goes on from its last one, to the bit. Raises InputError where a model diverged.
+    With `checkpoints` a chunk goes on from its last one, to the bit. Raises InputError where a model
+    diverged.
     """
-    theta_0 = game.init(root(game.seed, "theta"))
-    known = game.init(root(game.seed, "guess")) if game.unknown_initialisation else theta_0
-    state = game.adversary.init(root(game.seed, "canary"), known, jnp.float32(game.hyper.clipping_norm))
-    placement = ensemble.Placement.local()
-    own_init = game.init if game.unknown_initialisation else None
-    begin = _begin(game.mechanism, own_init, placement)
-    score = _score(game.adversary.score, placement)
+    placement = Placement.local()
     segments = ensemble.segments(game.schedule)
     width = placement.round_up(chunk)  # chunks are padded: one program serves all, on all devices
-    hyper, state, data, segments, theta_0, known = placement.everywhere(
-        (jax.tree.map(jnp.float32, game.hyper), state, game.data, segments, theta_0, known)
+    hyper, attack, data, segments = placement.everywhere(
+        (jax.tree.map(jnp.float32, game.hyper), _attack(game), game.data, segments)
     )
+    begin, score = _begin(game, placement), _score(game, placement)
 
-    def first_states(runs: NDArray[np.int64]) -> dpsgd.State:
-        return begin(placement.by_run(_run_keys(root(game.seed, "theta"), runs)), theta_0)
+    def first_states(runs: NDArray[np.int64]) -> State:
+        keys = placement.by_run(_run_keys(root(game.seed, "theta"), runs))
+        return begin(keys, attack.theta_0, attack.state, attack.known)
 
-    def arguments(runs: NDArray[np.int64], states: dpsgd.State, part: dpsgd.Schedule) -> tuple:
-        by_run = (jnp.float32(presence(runs)), _run_keys(root(game.seed, "noise"), runs))
-        return hyper, states, data, part, state, *placement.by_run(by_run)
+    def arguments(runs: NDArray[np.int64], states: State, part: Schedule) -> tuple[Tree, ...]:
+        present = jnp.float32(presence(runs, game.adversary.canaries, game.seed))
+        by_run = placement.by_run((present, _run_keys(root(game.seed, "noise"), runs)))
+        return hyper, states, data, part, attack.state, *by_run
 
-    runs = np.arange(width)
-    states = first_states(runs)
-    by_length = {len(part.mask): part for part in segments}
-    mechanism, craft = game.mechanism, game.adversary.craft
-    compiled = {
-        steps: ensemble.compiled_segment(mechanism, craft, placement, arguments(runs, states, part))
-        for steps, part in by_length.items()
-    }
-    advanced(0, 0)
+    compiled = _compiled(game, placement, arguments, first_states(np.arange(width)), segments)
+    progress(0, 0)
     for start, stop in ranges:
         for first in range(start, stop, chunk):
             size = min(chunk, stop - first)
@@ -112,17 +146,40 @@ def play(
             for number, part in enumerate(segments[done:], done + 1):
                 states = compiled[len(part.mask)](*arguments(runs, states, part))
                 jax.block_until_ready(states)
-                advanced(size, len(part.mask))
+                progress(size, len(part.mask))
                 if checkpoints is not None and number < len(segments):
                     checkpoints.offer(name, number, states)
-            scores = np.asarray(score(state, states.theta, known), np.float64)[:size]
-            _require_finite(scores, first)
-            yield Scores(first, scores, presence(runs)[:size])
+            scores = np.asarray(score(attack.state, states.seen, states.theta, attack.known), np.float64)
+            _require_finite(scores[:size], first)
+            present = presence(runs[:size], game.adversary.canaries, game.seed)
+            yield Scores(first, scores[:size], present)
+
+
+def _attack(game: Game) -> _Attack:
+    """The adversary's decision before training."""
+    theta_0 = game.init(root(game.seed, "theta"))
+    known = game.init(root(game.seed, "guess")) if game.unknown_initialisation else theta_0
+    norm = jnp.float32(game.hyper.clipping_norm)
+    return _Attack(game.adversary.init(root(game.seed, "canary"), known, norm), known, theta_0)
+
+
+def _compiled(
+    game: Game, placement: Placement, arguments: Arguments, states: State, segments: list[Schedule]
+) -> dict[int, Compiled]:
+    """A segment's program by its number of steps."""
+    runs = np.arange(len(states.step))
+    key = None if game.program is None else (game.program, placement)
+
+    def program() -> Wrapped:
+        return ensemble.compile_segment(game.mechanism, game.insertion(), placement)
+
+    by_length = {len(part.mask): arguments(runs, states, part) for part in segments}
+    return {steps: ensemble.compiled_for(given, program, key) for steps, given in by_length.items()}
 
 
 def _resumed(
-    checkpoints: Checkpoints | None, name: str, states: dpsgd.State, placement: ensemble.Placement
-) -> tuple[int, dpsgd.State]:
+    checkpoints: Checkpoints | None, name: str, states: State, placement: Placement
+) -> tuple[int, State]:
     """(segments done, states) of a chunk's checkpoint, or of its start."""
     if checkpoints is None:
         return 0, states
@@ -130,48 +187,23 @@ def _resumed(
     return done, placement.by_run(found)
 
 
-@functools.lru_cache(maxsize=_PROGRAMS)
-def _begin(
-    mechanism: dpsgd.Mechanism, own_init: Callable[[Array], Array] | None, placement: ensemble.Placement
-) -> jax.stages.Wrapped:
-    """(run keys (R,), theta_0 (p,)) -> the runs' first states, from theta_0 or their own draws."""
+def _begin(game: Game, placement: Placement) -> Wrapped:
+    """(run keys (R,), theta_0 (p,), the adversary's state, what it knows of theta_0) -> the runs' first
+    states, from theta_0 or their own draws."""
+    own, observer = game.unknown_initialisation, game.adversary.observer
 
-    def one(key: Array, theta_0: Array) -> dpsgd.State:
-        return dpsgd.start(mechanism, theta_0 if own_init is None else own_init(key))
+    def one(key: Array, theta_0: Array, state: Tree, known: Array) -> State:
+        first = game.mechanism.start(game.init(key) if own else theta_0)
+        return first if observer is None else first._replace(seen=observer.begin(state, known))
 
-    return placement.over_runs(one, (0, None))
-
-
-@functools.lru_cache(maxsize=_PROGRAMS)
-def _score(score: Callable[..., Array], placement: ensemble.Placement) -> jax.stages.Wrapped:
-    """(adversary's state, theta (R, p), theta_0 (p,)) -> scores (R,)."""
-    return placement.over_runs(score, (None, 0, None))
+    key = None if game.program is None else ("begin", game.program, own, placement)
+    return _MAPPED.get(key, lambda: placement.over_runs(one, (0, None, None, None)))
 
 
-def canary_norms(game: Game, runs: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The norms (runs, steps) of what the adversary crafts, before clipping, at the model that each step
-    starts from; every run is in, and draws its own theta_0, canary and noise (Figure 8)."""
-
-    def one(hyper: dpsgd.Hyperparameters, data: tuple, schedule: dpsgd.Schedule, run: Array) -> Array:
-        keys = [jax.random.fold_in(root(game.seed, name), run) for name in ("theta", "canary", "noise")]
-        theta_0 = game.init(keys[0])
-        state = game.adversary.init(keys[1], theta_0, jnp.asarray(hyper.clipping_norm))
-
-        def craft(step: Array, theta: Array) -> Array:
-            return game.adversary.craft(state, step, theta)
-
-        first = dpsgd.start(game.mechanism, theta_0)
-        present = jnp.float32(1)
-        return dpsgd.traced_segment(game.mechanism, hyper, first, data, schedule, craft, present, keys[2])[1]
-
-    placement = ensemble.Placement.local()
-    hyper, data, schedule = placement.everywhere(
-        (jax.tree.map(jnp.float32, game.hyper), game.data, game.schedule)
-    )
-    full = np.resize(runs, placement.round_up(len(runs)))
-    run = placement.over_runs(one, (None, None, None, 0))
-    norms = run(hyper, data, schedule, placement.by_run(jnp.asarray(full, jnp.uint32)))
-    return np.asarray(norms, np.float64)[: len(runs)]
+def _score(game: Game, placement: Placement) -> Wrapped:
+    """(adversary's state, seen, theta (R, p), theta_0 (p,)) -> scores (R, K)."""
+    key = None if game.program is None else ("score", game.program, placement)
+    return _MAPPED.get(key, lambda: placement.over_runs(game.adversary.score, (None, 0, 0, None)))
 
 
 def _run_keys(key: Array, runs: NDArray[np.int64]) -> Array:
@@ -181,9 +213,9 @@ def _run_keys(key: Array, runs: NDArray[np.int64]) -> Array:
 
 def _require_finite(scores: NDArray[np.float64], first: int) -> None:
     """Raises InputError where a run's score is NaN or infinite."""
-    bad = np.flatnonzero(~np.isfinite(scores))
+    bad = np.flatnonzero(~np.isfinite(scores).all(axis=1))
     require(
         not bad.size,
-        f"run {first + bad[0] if bad.size else 0} diverged ({bad.size} of {scores.size} in its chunk): "
-        "lower --learning_rate or --noise_multiplier",
+        f"run {first + bad[0] if bad.size else 0} diverged ({bad.size} of {len(scores)} in its chunk): "
+        "lower `learning_rate` or `noise_multiplier`",
     )

@@ -10,7 +10,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from audit.errors import InputError, require
 
+S = TypeVar("S", bound=np.generic)
 _HELLO_BYTES = 64
 _HELLO_SECONDS = 5.0  # for a process that has connected to say who it is
 _RETRY_SECONDS = 0.2
@@ -70,10 +71,10 @@ def gather(row: NDArray[Any]) -> NDArray[Any]:
     return _gather(row)
 
 
-def from_first(row: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Process 0's row (n,), whatever the others give."""
+def from_first(row: NDArray[S]) -> NDArray[S]:
+    """Process 0's row (n,), whatever the others give, if it is of that type."""
     length = int(gather(np.array([len(row)]))[0, 0])
-    return gather(row if is_first() else np.zeros(length, np.int64))[0] if length else row[:0]
+    return gather(row if is_first() else np.zeros(length, row.dtype))[0] if length else row[:0]
 
 
 @contextlib.contextmanager

@@ -7,44 +7,38 @@
 Trained runs are kept under --out and never trained twice; an interrupted audit goes on where it was.
 """
 
-import dataclasses
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from absl import flags
+from audit.statistics.conclusion import conclude
 
-from audit.errors import InputError
+from audit.errors import InputError, require
 from audit.statistics import conversions
-from experiments import cli, conclusions
-from experiments.plots import bounds_table
+from audit.statistics.accounting import Composition
+from audit.storage import results
+from audit.storage.store import RESULT, Store
+from experiments import cli
+from experiments.settings.setting import Setting, flat
+from experiments.settings.tasks import task
+from models.data.base import Dataset
 
+if TYPE_CHECKING:
+    from audit.training import Trained
+
+FIELDS = (
+    *("model", "adversary", "gc_s", "simulations", "dimension", "periodicity", "insertions", "steps"),
+    *("learning_rate", "clipping_norm", "noise_multiplier", "batch_size", "optimizer", "clipping"),
+    *("precision", "unknown_initialisation", "seed"),
+)
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("runs", 5000, "Models to train, half with the canary.")
-flags.DEFINE_string(
-    "model", "fcnn", "fcnn (Housing), convnet, resnet18, mobilenet_head or alexnet_head (CIFAR-10)."
-)
-flags.DEFINE_string("adversary", "gc_s", "gc_s, gc_r, gc_fixed, cots or loss.")
-flags.DEFINE_string("gc_s", "noiseless_per_step", "GC-S: {noiseless,noisy}_{per_step,final_model}.")
-flags.DEFINE_integer("simulations", 4, "GC-S: how many noisy simulations.")
-flags.DEFINE_integer("dimension", 0, "gc_fixed: the biased coordinate.")
-flags.DEFINE_integer("k", 1, "Periodicity: the canary is inserted every k steps.")
-flags.DEFINE_integer("insertions", 250, "Insertions; training takes insertions * k steps.")
-flags.DEFINE_integer("steps", None, "Training steps, instead of --insertions.")
-flags.DEFINE_float("learning_rate", None, "Learning rate; by default 0.1 (fcnn), 0.01 (the others).")
-flags.DEFINE_float("clipping_norm", 1.0, "Clipping norm C.")
-flags.DEFINE_float("noise_multiplier", 4.0, "Noise multiplier sigma: noise has deviation sigma * C.")
-flags.DEFINE_integer("batch_size", None, "Examples a mini-batch; by default 400 (fcnn), 128 (the others).")
-flags.DEFINE_string("optimizer", "sgd", "sgd, momentum or adam, on the privatised mean gradient.")
-flags.DEFINE_string("clipping", None, "book_keeping, unfolded or per_example; by default the fastest.")
-flags.DEFINE_string("precision", "float32", "Operands of the training's products: float32, tf32 or bf16.")
-flags.DEFINE_bool("unknown_initialisation", False, "Draw theta_0 afresh for each run.")
-flags.DEFINE_integer("seed", 0, "Seed of all randomness.")
+cli.define_setting(FIELDS)
 flags.DEFINE_float("delta", 1e-5, "delta of the bounds.")
 flags.DEFINE_float("confidence", 0.95, "Confidence of the lower bounds.")
 flags.DEFINE_integer("chunk_size", 0, "Models trained at once; 0: as many as fit.")
-flags.DEFINE_string("data_file", None, "The data as a file, instead of fetching them.")
-flags.DEFINE_string("tfds_dir", None, "A prepared TFDS folder that holds the data.")
+cli.define_sources()
 flags.DEFINE_string("weights", None, "Heads: the frozen body's .pth or .safetensors file.")
 flags.DEFINE_integer("input_size", None, "Heads: side in pixels to which images are resized.")
 flags.DEFINE_string("out", "results", "Folder for scores, results and figures.")
@@ -55,98 +49,65 @@ flags.DEFINE_bool("distributed", False, "Several processes, as SLURM, Open MPI o
 flags.DEFINE_float("join_timeout", 60, "Seconds in which all processes must have come.")
 flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of tables.")
 
-_VARIANTS = {
-    "noiseless_per_step": (False, True),
-    "noisy_per_step": (True, True),
-    "noiseless_final_model": (False, False),
-    "noisy_final_model": (True, False),
-}
-
 
 def main() -> None:
     """Parse, build, train, bound, store, print."""
     conversions.require_delta(FLAGS.delta)
     conversions.require_confidence(FLAGS.confidence)
+    setting = cli.setting(FIELDS)
     cli.prepare_jax()
-    from audit import processes
-    from experiments.settings import build as auditing
+    from audit import processes, training
+    from experiments.cells import progress
+    from experiments.settings import build, stored
 
-    setting = _setting(auditing)
-    auditing.validate(setting, FLAGS.runs)
-    if FLAGS.chunk_size < 0:
-        raise InputError(f"--chunk_size={FLAGS.chunk_size}: give at least 1, or 0 to have it chosen")
-    _join(processes)
+    build.validate(setting, FLAGS.runs)
+    require(FLAGS.chunk_size >= 0, f"`chunk_size={FLAGS.chunk_size}`: give at least 1, or 0: as many as fit")
+    _join()
     with processes.failing_together():
-        dataset = auditing.TASKS[setting.model].load(
-            file=FLAGS.data_file,
-            tfds_dir=FLAGS.tfds_dir,
-            weights=FLAGS.weights,
-            input_size=FLAGS.input_size,
-        )
+        named = cli.sources(weights=FLAGS.weights, input_size=FLAGS.input_size)
+        dataset = task(setting.model).data.load(named)
         processes.require_same(f"{setting} {dataset.checksum} {FLAGS.runs} {FLAGS.chunk_size}")
-        if setting.clipping == "per_example" and processes.is_first():
+        first = processes.is_first()
+        if setting.mechanism.clipping == "per_example" and first:
             print("clipping by per-example gradients: any model, but slow", file=sys.stderr)
-        table = auditing.build(setting, dataset)
-        store = auditing.open_store(Path(FLAGS.out), setting, dataset) if processes.is_first() else None
-        trained = auditing.train(table, store, FLAGS.runs, FLAGS.chunk_size)
-    if store is None or trained is None:
-        return  # process 0 has the scores and goes on
+        played, elsewhere = build.build(setting, dataset), training.Elsewhere()
+        store = stored.open_store(Path(FLAGS.out), setting, dataset) if first else elsewhere
+        with progress.bar(training.lacking(store, FLAGS.runs)) as heard:
+            trained = training.train(played, store, FLAGS.runs, FLAGS.chunk_size, progress=heard)
+    if isinstance(store, Store):  # process 0 goes on
+        _conclude(setting, dataset, store, trained)
 
-    noise = (setting.noise_multiplier, setting.insertions)
-    conclusion = conclusions.conclude(trained.scores.worlds(), noise, FLAGS.delta, FLAGS.confidence)
-    result, figure = conclusions.keep(
+
+def _conclude(setting: Setting, dataset: Dataset, store: Store, trained: "Trained") -> None:
+    """Bounds, stores, prints."""
+    from experiments.plots import audit_panels, bounds_table
+    from experiments.settings import build
+
+    composition = Composition(setting.mechanism.noise_multiplier, setting.insertions)
+    conclusion = conclude(trained.scores.worlds(), composition, FLAGS.delta, FLAGS.confidence)
+    result, figure = results.keep(
         store,
         conclusion,
-        setting=dataclasses.asdict(setting),
+        audit_panels.audit_figure(conclusion),
+        setting=flat(setting),
         runs=FLAGS.runs,
-        provenance=auditing.provenance(dataset),
+        provenance=build.provenance(dataset),
         out=str(store.path),
     )
     if FLAGS.json:
         print(result)
         return
     print(_summary(setting, trained, dataset.source), file=sys.stderr)
-    print(bounds_table.bounds_table(conclusion.bounds, conclusion.upper_bound))
-    print(f"\nfigure: {figure}\nresult: {store.path / 'audit.json'}")
+    print(bounds_table.bounds_table(conclusion))
+    print(f"\nfigure: {figure}\nresult: {store.path / RESULT}")
 
 
-def _setting(auditing: Any) -> Any:
-    """The setting that the flags describe."""
-    tasks = auditing.TASKS
-    if FLAGS.model not in tasks:
-        raise InputError(f"--model={FLAGS.model} is unknown: choose one of {', '.join(tasks)}")
-    task = tasks[FLAGS.model]
-    if FLAGS.gc_s not in _VARIANTS:
-        raise InputError(f"--gc_s={FLAGS.gc_s} is unknown: choose one of {', '.join(_VARIANTS)}")
-    if FLAGS.insertions < 1:
-        raise InputError(f"--insertions={FLAGS.insertions}: give at least 1")
-    noisy, per_step = _VARIANTS[FLAGS.gc_s]
-    return auditing.Setting(
-        model=FLAGS.model,
-        adversary=FLAGS.adversary,
-        gc_s_noisy=noisy,
-        gc_s_per_step=per_step,
-        gc_s_simulations=FLAGS.simulations,
-        dimension=FLAGS.dimension,
-        learning_rate=task.learning_rate if FLAGS.learning_rate is None else FLAGS.learning_rate,
-        clipping_norm=FLAGS.clipping_norm,
-        noise_multiplier=FLAGS.noise_multiplier,
-        batch_size=task.batch_size if FLAGS.batch_size is None else FLAGS.batch_size,
-        steps=FLAGS.insertions * max(FLAGS.k, 1) if FLAGS.steps is None else FLAGS.steps,
-        periodicity=FLAGS.k,
-        optimizer=FLAGS.optimizer,
-        clipping=task.clipping[0] if FLAGS.clipping is None else FLAGS.clipping,
-        precision=FLAGS.precision,
-        unknown_initialisation=FLAGS.unknown_initialisation,
-        seed=FLAGS.seed,
-    )
-
-
-def _join(processes: Any) -> None:
+def _join() -> None:
     """Joins the processes that the flags name; without them this one is alone."""
+    from audit import processes
+
     timeout = FLAGS.join_timeout
-    if not 0 < timeout <= 3600:
-        raise InputError(f"--join_timeout={timeout}: give more than 0, at most 3600 seconds")
+    require(0 < timeout <= 3600, f"`join_timeout={timeout}`: give more than 0, at most 3600 seconds")
     named = (FLAGS.coordinator, FLAGS.processes, FLAGS.process)
     if named == (None, None, None):
         if FLAGS.distributed:
@@ -159,11 +120,12 @@ def _join(processes: Any) -> None:
     processes.join(*named, timeout)
 
 
-def _summary(setting, trained, source: str) -> str:
+def _summary(setting: Setting, trained: "Trained", source: str) -> str:
     """What was trained, how fast and in how much memory."""
     from audit.mechanism import ensemble
 
-    line = f"{FLAGS.runs} models x {setting.steps} steps x batch {setting.batch_size}, data: {source}"
+    steps, batch_size = setting.schedule.steps, setting.mechanism.batch_size
+    line = f"{FLAGS.runs} models x {steps} steps x batch {batch_size}, data: {source}"
     if not trained.trained_runs:
         return f"{line}; all in the store already"
     per_step = trained.seconds / trained.model_steps

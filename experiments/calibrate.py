@@ -10,7 +10,7 @@ import os
 from absl import flags
 from tqdm import tqdm
 
-from audit.errors import InputError, require
+from audit.errors import require
 from audit.statistics import calibration, conversions
 from audit.statistics.calibration import Calibration, Setting
 from experiments import cli
@@ -36,8 +36,7 @@ def main() -> None:
     conversions.require_delta(FLAGS.delta)
     conversions.require_confidence(FLAGS.confidence)
     settings = [
-        Setting(mu, FLAGS.runs, FLAGS.audits, FLAGS.delta, FLAGS.confidence, FLAGS.seed)
-        for mu in map(_mu, FLAGS.mu)
+        Setting(mu, FLAGS.runs, FLAGS.audits, FLAGS.delta, FLAGS.confidence, FLAGS.seed) for mu in _mus()
     ]
     rows: list[Calibration] = []
     with tqdm(total=FLAGS.audits * len(settings), unit="audits", desc="calibrating") as bar:
@@ -46,14 +45,12 @@ def main() -> None:
     print(_as_json(rows) if FLAGS.json else _as_table(rows))
 
 
-def _mu(text: str) -> float:
-    """A flag's mu."""
-    try:
-        value = float(text)
-    except ValueError:
-        raise InputError(f"--mu={text!r} is no number: give numbers, comma-separated") from None
-    require(0 <= value < 100, f"--mu={text}: give 0 to 100")
-    return value
+def _mus() -> list[float]:
+    """--mu's numbers, in range."""
+    mus = cli.numbers("mu")
+    for mu in mus:
+        require(0 <= mu < 100, f"--mu={mu:g}: give 0 to 100")
+    return mus
 
 
 def _as_table(rows: list[Calibration]) -> str:

@@ -18,13 +18,12 @@ from matplotlib.figure import Figure
 
 from audit.errors import require
 from audit.statistics import conversions
-from audit.storage import files, index
+from audit.storage import files
 from experiments import cli
-from experiments.hidden_state import figures
+from experiments.cells.cell import Drawn, Levels, Sweep
 from experiments.hidden_state import sweep as sweeps
-from experiments.hidden_state.figures import Drawn, Levels
-from experiments.hidden_state.sweep import Cell, Sweep
-from experiments.plots import audit_panels, points, table
+from experiments.plots import points, style, table
+from experiments.settings import stored
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("scale", "laptop", "The sweeps' scale: smoke, laptop or paper.")
@@ -40,15 +39,14 @@ def main() -> None:
     conversions.require_delta(levels.delta)
     conversions.require_confidence(levels.confidence)
     chosen = sweeps.chosen(FLAGS.scale, FLAGS.name)
-    held = index.holdings(Path(FLAGS.out))
-    cells = [cell for sweep in chosen for cell in sweep.cells if isinstance(cell, Cell)]
-    audits = points.audits(held, cells, *levels)
+    held = stored.holdings(Path(FLAGS.out))
+    evidence = points.evidence(held, [one for sweep in chosen for one in sweep.audits()], levels)
     folder = held.root / "figures"
     written: list[Path] = []
     rows: list[table.Row] = []
     missing: list[str] = []
     for sweep in chosen:
-        drawn = figures.draw(sweep, held, audits, levels)
+        drawn = sweep.draw(sweep, evidence)
         for name, figure in drawn.figures:
             written += _write(folder / name, figure)
         rows += drawn.rows
@@ -65,10 +63,10 @@ def main() -> None:
 
 def _write(path: Path, figure: Figure) -> Iterator[Path]:
     """The figure as PNG and SVG."""
-    with plt.rc_context({**audit_panels.STYLE, "svg.hashsalt": "audit"}):
-        yield files.write_whole(path.with_suffix(".png"), audit_panels.png(figure))
+    with plt.rc_context(style.STYLE):
+        yield files.write_whole(path.with_suffix(".png"), style.png(figure))
         figure.set_layout_engine("none")  # it is laid out
-        yield files.write_whole(path.with_suffix(".svg"), audit_panels.svg(figure))
+        yield files.write_whole(path.with_suffix(".svg"), style.svg(figure))
 
 
 def _missing(sweep: Sweep, drawn: Drawn) -> list[str]:

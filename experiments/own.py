@@ -6,7 +6,6 @@
 `experiments/own_model.py` is a whole example.
 """
 
-import dataclasses
 import hashlib
 import sys
 from collections.abc import Callable
@@ -17,25 +16,32 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from audit.statistics.conclusion import Conclusion, conclude
 from flax.errors import FlaxError
 from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
+from audit import training
 from audit.errors import InputError, require
-from audit.mechanism.clipping import base
+from audit.mechanism.clipping.base import Batch, per_example
 from audit.statistics import conversions
-from audit.storage.store import Store
-from experiments import conclusions
-from experiments.pages import reporting, subjects
-from experiments.plots import bounds_table
-from experiments.settings import build as auditing
-from experiments.settings.setting import Setting
+from audit.statistics.accounting import Composition
+from audit.storage import results
+from experiments.cells import progress
+from experiments.pages import report, subjects
+from experiments.plots import audit_panels, bounds_table
+from experiments.settings import build, stored
+from experiments.settings.adversaries import Loss
+from experiments.settings.build import Trainee
+from experiments.settings.make import Usual, changed, make_setting
+from experiments.settings.setting import Setting, flat, validate
 from models.base import Model, flat_model
 from models.data.base import Dataset
 from models.data.sources import checksum_of
 
 Criterion = Callable[[Array, Array], Array]
-_STRATEGIES = ("book_keeping", "unfolded", "per_example")  # the fastest first
+STRATEGIES = ("book_keeping", "unfolded", "per_example")  # the fastest first
+_USUAL = Usual(0.1, 400, STRATEGIES[0])
 _PROBE = 4  # examples on which a strategy must agree with per-example gradients
 _TOLERANCE = 1e-3  # of C, a coordinate: a hundred times rounding
 
@@ -43,13 +49,13 @@ _TOLERANCE = 1e-3  # of C, a coordinate: a hundred times rounding
 class Audit(NamedTuple):
     """What an audit of one's own model found, and where it is kept."""
 
-    conclusion: conclusions.Conclusion
+    conclusion: Conclusion
     setting: Setting
     folder: Path
     report: Path
 
     def __str__(self) -> str:
-        table = bounds_table.bounds_table(self.conclusion.bounds, self.conclusion.upper_bound)
+        table = bounds_table.bounds_table(self.conclusion)
         return f"{table}\n\nreport: {self.report}"
 
 
@@ -83,19 +89,20 @@ def audit_model(
     dataset = _dataset(features, labels)
     model = _model(module, criterion, dataset)
     asked = _setting(named, model)
-    auditing.validate_for(asked, runs, _STRATEGIES)
-    classes = _classes(dataset.labels) if asked.adversary == "loss" else 0
-    setting = _with_strategy(asked, "clipping" in named, model, dataset)
-    table = auditing.build_for(setting, dataset, model, classes)
-    store = _store(Path(out), setting, model, dataset)
-    trained = auditing.train(table, store, runs, chunk=0)
-    assert trained is not None  # who has a store gets the scores
-    noise = (setting.noise_multiplier, setting.insertions)
-    conclusion = conclusions.conclude(trained.scores.worlds(), noise, delta, confidence)
-    provenance = auditing.provenance(dataset)
-    conclusions.keep(store, conclusion, setting=dataclasses.asdict(setting), runs=runs, provenance=provenance)
+    validate(asked, runs, STRATEGIES)
+    classes = _classes(dataset.labels) if asked.adversary.name == Loss.name else 0
+    setting = _with_strategy(asked, named.get("clipping") is not None, model, dataset)
+    computes = fingerprint(model, (jnp.asarray(dataset.features[0]), jnp.asarray(dataset.labels[0])))
+    played = build.build_for(setting, dataset, Trainee(model, computes, classes))
+    store = stored.open_store(Path(out), setting, dataset, model=computes)
+    with progress.bar(training.lacking(store, runs)) as heard:
+        trained = training.train(played, store, runs, progress=heard)
+    composition = Composition(setting.mechanism.noise_multiplier, setting.insertions)
+    conclusion = conclude(trained.scores.worlds(), composition, delta, confidence)
+    figure, kept = audit_panels.audit_figure(conclusion), build.provenance(dataset)
+    results.keep(store, conclusion, figure, setting=flat(setting), runs=runs, provenance=kept)
     about = subjects.of_setting(store.path, subjects.Levels())
-    page = store.write_bytes("report.html", reporting.report(f"Audit: {about.title}", [about]))
+    page = store.write_bytes("report.html", report.report(f"Audit: {about.title}", [about]))
     return Audit(conclusion, setting, store.path, page)
 
 
@@ -109,13 +116,6 @@ def fingerprint(model: Model, example: tuple[Array, Array]) -> str:
     )
     texts = [one.lower(lowering_platforms=("cpu",)).as_text() for one in traced]
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()
-
-
-def _store(out: Path, setting: Setting, model: Model, dataset: Dataset) -> Store:
-    """The store of a setting on its data and its model."""
-    example = jnp.asarray(dataset.features[0]), jnp.asarray(dataset.labels[0])
-    config = {"data_sha256": dataset.checksum, "model_sha256": fingerprint(model, example)}
-    return Store(out, {**dataclasses.asdict(setting), **config})
 
 
 def _dataset(features: ArrayLike, labels: ArrayLike) -> Dataset:
@@ -166,42 +166,40 @@ def _model(module: nn.Module, criterion: Criterion, dataset: Dataset) -> Model:
 
 def _setting(named: dict[str, Any], model: Model) -> Setting:
     """The setting that the caller's fields describe."""
-    fields = {field.name for field in dataclasses.fields(Setting)}
-    unknown = sorted(set(named) - fields)
-    known = f"choose of {', '.join(sorted(fields))}"
-    require(not unknown, f"{', '.join(unknown)} is no field of a setting: {known}")
-    return Setting(**{"model": type(model.module).__name__, **named})
+    fields = {name: value for name, value in named.items() if name != "model"}
+    return make_setting(named.get("model") or type(model.module).__name__, _USUAL, fields)
 
 
 def _with_strategy(setting: Setting, named: bool, model: Model, dataset: Dataset) -> Setting:
     """The setting with the clipping strategy that was named, if it takes the model, else with the fastest."""
     batch = jnp.asarray(dataset.features[:_PROBE]), jnp.asarray(dataset.labels[:_PROBE])
     if named:
-        reason = _unfit(setting.clipping, model, batch)
-        require(not reason, f"clipping={setting.clipping} does not take this model: {reason}")
+        strategy = setting.mechanism.clipping
+        reason = _unfit(strategy, model, batch)
+        require(not reason, f"`clipping={strategy}` does not take this model: {reason}")
         return setting
-    return dataclasses.replace(setting, clipping=_fastest(model, batch))
+    return changed(setting, clipping=_fastest(model, batch))
 
 
-def _fastest(model: Model, batch: base.Batch) -> str:
+def _fastest(model: Model, batch: Batch) -> str:
     """The first strategy that takes the model."""
     reason = ""
-    for name in _STRATEGIES[:-1]:
+    for name in STRATEGIES[:-1]:
         reason = _unfit(name, model, batch)
         if not reason:
             return name
     print(f"clipping by per-example gradients, which is slower: {reason}", file=sys.stderr)
-    return _STRATEGIES[-1]
+    return STRATEGIES[-1]
 
 
-def _unfit(name: str, model: Model, batch: base.Batch) -> str:
+def _unfit(name: str, model: Model, batch: Batch) -> str:
     """Why a strategy's sum is not that of per-example gradients on a few examples; empty where it is."""
     if name == "book_keeping" and batch[0].ndim != 2:
         return "book_keeping takes flat features"
     theta, norm = model.init(jax.random.key(0)), jnp.float32(1)
-    wanted = jax.jit(base.per_example(model.loss))(theta, batch, norm)
+    wanted = jax.jit(per_example(model.loss))(theta, batch, norm)
     try:
-        found = jax.jit(auditing.CLIPPING[name](model))(theta, batch, norm)
+        found = jax.jit(build.CLIPPING[name](model))(theta, batch, norm)
     except (TypeError, ValueError, FlaxError) as error:
         return " ".join(str(error).split())
     close = jnp.allclose(found, wanted, rtol=0, atol=_TOLERANCE)
@@ -212,5 +210,5 @@ def _classes(labels: NDArray) -> int:
     """How many classes there are."""
     whole = labels.ndim == 1 and labels.dtype.kind in "iu" and labels.min() >= 0
     message = "give labels of whole numbers from 0, at least two classes, or another adversary"
-    require(whole and labels.max() >= 1, f"adversary=loss flips labels: {message}")
+    require(whole and labels.max() >= 1, f"`adversary=loss` flips labels: {message}")
     return int(labels.max()) + 1

@@ -7,7 +7,6 @@
 It reads the store alone, trains nothing and opens offline.
 """
 
-import dataclasses
 from pathlib import Path
 
 from absl import flags
@@ -16,11 +15,10 @@ from audit.errors import require
 from audit.statistics import conversions
 from audit.storage import files, index
 from experiments import cli
-from experiments.hidden_state import figures
+from experiments.cells.cell import Sweep
 from experiments.hidden_state import sweep as sweeps
-from experiments.pages import page, reporting, subjects
-from experiments.pages.page import Html
-from experiments.plots import audit_panels, points
+from experiments.pages import report, subjects, sweep_report
+from experiments.settings import stored
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("out", "results", "Folder that holds the audits.")
@@ -42,12 +40,13 @@ def main() -> None:
     require(one, "--setting and --sweep do not go together: drop one")
     levels, root = subjects.Levels(FLAGS.delta, FLAGS.confidence), Path(FLAGS.out)
     if FLAGS.sweep is not None:
-        content, place = _of_sweep(root, levels), root / f"{FLAGS.sweep}_{FLAGS.scale}.html"
+        content = sweep_report.of_sweep(_sweep(), FLAGS.scale, stored.holdings(root), levels)
+        place = root / f"{FLAGS.sweep}_{FLAGS.scale}.html"
     else:
-        folders = subjects.settings(root)
+        folders = index.settings(root)
         require(folders, f"--out={root} holds no audits: run ./run.sh audit, or name another folder")
         chosen = _chosen(folders)
-        content = _of_settings(chosen, levels)
+        content = report.of_settings(chosen, levels)
         place = (chosen[0] if len(chosen) == 1 else root) / "report.html"
     print(f"report: {files.write_whole(Path(FLAGS.report) if FLAGS.report else place, content)}")
 
@@ -66,52 +65,12 @@ def _chosen(folders: list[Path]) -> list[Path]:
     return list(dict.fromkeys(chosen))
 
 
-def _of_settings(chosen: list[Path], levels: subjects.Levels) -> bytes:
-    """The page of settings."""
-    about = [subjects.of_setting(folder, levels) for folder in chosen]
-    title = f"Audit: {about[0].title}" if len(about) == 1 else f"{len(about)} audits"
-    return reporting.report(title, about)
-
-
-def _of_sweep(root: Path, levels: subjects.Levels) -> bytes:
-    """The page of a sweep's finished cells, with its figure."""
+def _sweep() -> Sweep:
+    """The sweep that --sweep and --scale name."""
     require(FLAGS.scale in sweeps.SCALES, f"--scale={FLAGS.scale}: choose one of {', '.join(sweeps.SCALES)}")
     known = sweeps.sweeps(FLAGS.scale)
     require(FLAGS.sweep in known, f"--sweep={FLAGS.sweep} is unknown: choose one of {', '.join(known)}")
-    sweep = known[FLAGS.sweep]
-    cells = [cell for cell in sweep.cells if isinstance(cell, sweeps.Cell)]
-    require(cells, f"--sweep={FLAGS.sweep} holds no audits of trained models: see ./run.sh figures")
-    held = index.holdings(root)
-    about = [subject for cell in cells for subject in _of_cell(held, sweep.xlabel, cell, levels)]
-    message = f"--out={root} holds no finished cell of {sweep.name} at scale {FLAGS.scale}"
-    require(about, f"{message}: run ./run.sh sweep --name={sweep.name} --scale={FLAGS.scale}")
-    share = f"{len(about)} of the sweep's {len(cells)} cells"
-    count = page.element("p", f"{share} at scale {FLAGS.scale} are done.")
-    figures = _figures(sweep, held, cells, levels)
-    return reporting.report(f"{sweep.name}: {sweep.title}", about, count, *figures)
-
-
-def _of_cell(
-    held: index.Holdings, xlabel: str, cell: sweeps.Cell, levels: subjects.Levels
-) -> list[subjects.Subject]:
-    """A cell's audit, named after its place in the figure; nothing where it is not finished."""
-    store = held.open(dataclasses.asdict(cell.setting))
-    if store is None or store.missing(cell.runs):
-        return []
-    place = [cell.panel, cell.series, f"{xlabel} {cell.x:g}" if xlabel else "", f"seed {cell.setting.seed}"]
-    about = subjects.of_setting(store.path, levels, cell.runs)
-    return [about._replace(title=", ".join(part for part in place if part))]
-
-
-def _figures(
-    sweep: sweeps.Sweep, held: index.Holdings, cells: list[sweeps.Cell], levels: subjects.Levels
-) -> list[Html]:
-    """The sweep's figures of the cells that are there."""
-    at = figures.Levels(levels.delta or 1e-5, levels.confidence or 0.95)
-    drawn = figures.draw(sweep, held, points.audits(held, cells, *at), at)
-    alternative = f"{sweep.title}. The numbers are in the table of audits."
-    images = [audit_panels.svg(figure) for _, figure in drawn.figures]
-    return [page.figure(image, alternative, sweep.title, "wide") for image in images]
+    return known[FLAGS.sweep]
 
 
 if __name__ == "__main__":

@@ -47,11 +47,19 @@ def model():
 
 
 @pytest.fixture(scope="session")
-def mechanism(model):
+def choices(model):
+    """DP-SGD's choices on it."""
+    from audit.mechanism import dpsgd
+
+    return dpsgd.DPSGD(dense.book_keeping(model.module, model.unravel, model.criterion))
+
+
+@pytest.fixture(scope="session")
+def mechanism(choices):
     """DP-SGD on it."""
     from audit.mechanism import dpsgd
 
-    return dpsgd.Mechanism(dense.book_keeping(model.module, model.unravel, model.criterion))
+    return dpsgd.mechanism(choices)
 
 
 @pytest.fixture(scope="session")
@@ -61,7 +69,7 @@ def silent():
 
     from audit.mechanism import dpsgd
 
-    return dpsgd.Mechanism(lambda theta, batch, clipping_norm: jnp.zeros_like(theta))
+    return dpsgd.mechanism(dpsgd.DPSGD(lambda theta, batch, clipping_norm: jnp.zeros_like(theta)))
 
 
 @pytest.fixture(scope="session")
@@ -84,8 +92,8 @@ def play():
     """play(game, ranges, chunk) -> all Scores as one."""
     from audit import game
 
-    def run(table, ranges, chunk, advanced=lambda runs, steps: None):
-        parts = list(game.play(table, ranges, chunk, advanced))
+    def run(table, ranges, chunk, progress=lambda runs, steps: None):
+        parts = list(game.play(table, ranges, chunk, progress))
         return game.Scores(
             parts[0].first,
             np.concatenate([part.scores for part in parts]),
@@ -102,7 +110,7 @@ def empty_game(silent):
 
     from audit import game
     from audit.adversaries import biased
-    from audit.mechanism import dpsgd
+    from audit.mechanism import base
 
     def build(steps=16, periodicity=1, sigma=2.0, clipping_norm=3.0, batch_size=4, **changes):
         table = game.Game(
@@ -110,9 +118,9 @@ def empty_game(silent):
             biased.fixed_biased_dimension(2),
             lambda key: jnp.zeros(4),
             (jnp.zeros((batch_size, 1)), jnp.zeros(batch_size, int)),
-            dpsgd.Hyperparameters(0.5, clipping_norm, sigma),
-            dpsgd.Schedule(
-                jnp.tile(jnp.arange(batch_size), (steps, 1)), dpsgd.insertion_mask(steps, periodicity)
+            base.Hyperparameters(0.5, clipping_norm, sigma),
+            base.Schedule(
+                jnp.tile(jnp.arange(batch_size), (steps, 1)), base.insertion_mask(steps, periodicity)
             ),
             seed=0,
         )

@@ -1,31 +1,71 @@
-"""The contract of an adversary: three pure functions, in the shape of an Optax transformation.
+"""The contract of an adversary: pure functions, in the shape of an Optax transformation.
 
-The convention everywhere: `in` is the world where the canary was inserted, and a higher score means
-"more likely in".
+The convention everywhere: `in` is the world where a canary was inserted, and a higher score means
+"more likely in". An adversary has K canaries a run, each in or out by its own bit; K = 1 is the hidden-state
+paper's.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 from jax import Array
 
+from audit.mechanism.base import Tree
+
+
+class Init(Protocol):
+    """(key, theta_0 (p,), clipping_norm) -> state: any pytree of arrays, the same for all runs of an audit.
+
+    theta_0 is what the adversary knows of the initialisation.
+    """
+
+    def __call__(self, key: Array, theta_0: Array, clipping_norm: Array, /) -> Tree: ...
+
+
+class Craft(Protocol):
+    """(state, step, theta (p,)) -> canaries (K, p): what is inserted at a step, counted from 0. The mechanism
+    clips each to C by itself."""
+
+    def __call__(self, state: Tree, step: Array, theta: Array, /) -> Array: ...
+
+
+class Score(Protocol):
+    """(state, seen, theta_T (p,), theta_0 (p,)) -> scores (K,): higher means in."""
+
+    def __call__(self, state: Tree, seen: Tree, theta_t: Array, theta_0: Array, /) -> Array: ...
+
+
+class BeginObserving(Protocol):
+    """(state, theta_0 (p,)) -> what an adversary who sees every iterate remembers before the first step."""
+
+    def __call__(self, state: Tree, theta_0: Array, /) -> Tree: ...
+
+
+class Observe(Protocol):
+    """(state, seen, step, the iterate (p,) that the step released) -> what it remembers then."""
+
+    def __call__(self, state: Tree, seen: Tree, step: Array, released: Array, /) -> Tree: ...
+
+
+class Observer(NamedTuple):
+    """The memory of an adversary who sees every iterate, a pytree of arrays of constant shapes."""
+
+    begin: BeginObserving
+    observe: Observe
+
 
 class Adversary(NamedTuple):
-    """What is decided before training, what is inserted, and how the final model is scored.
+    """An adversary's decision before training, its canaries, and its score of the final model.
 
-    init(key, theta_0 (p,), clipping_norm) -> state: any pytree of arrays, the same for all runs of an
-        audit. theta_0 is what the adversary knows of the initialisation.
-    craft(state, step, theta (p,)) -> (p,): what is inserted at a step, counted from 0. The mechanism
-        clips it to C.
-    score(state, theta_T (p,), theta_0 (p,)) -> scalar: higher means in.
+    canaries: K. observer: None where only the final model is seen; score then gets () for `seen`.
     reads_theta: whether craft looks at theta, as a real training example's gradient must. An adversary
         that crafts gradients in the hidden-state model may not (hidden-state paper, Section 4).
 
-    craft and score are compiled, once for all games that have the same two functions: what differs from
-    one audit to the next belongs in the state.
+    All functions but init are compiled: what differs from one audit to the next belongs in the state.
     """
 
-    init: Callable[[Array, Array, Array], Any]
-    craft: Callable[[Any, Array, Array], Array]
-    score: Callable[[Any, Array, Array], Array]
+    init: Init
+    craft: Craft
+    score: Score
+    canaries: int = 1
+    observer: Observer | None = None
     reads_theta: bool = False

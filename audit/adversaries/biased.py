@@ -12,11 +12,11 @@ import jax.numpy as jnp
 from jax import Array
 
 from audit.adversaries.base import Adversary
-from audit.mechanism.dpsgd import Trajectory
+from audit.mechanism.base import Trajectory, Tree
 
 
 class BiasedDimension(NamedTuple):
-    """The chosen coordinate, and the gradient C * e_d (p,)."""
+    """The chosen coordinate, and the canary C * e_d (1, p)."""
 
     dimension: Array
     gradient: Array
@@ -61,16 +61,17 @@ def _biased(choose: Callable[[Array, Array], Array]) -> Adversary:
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> BiasedDimension:
         dimension = choose(key, theta_0)
-        return BiasedDimension(dimension, jnp.zeros_like(theta_0).at[dimension].set(clipping_norm))
+        gradient = jnp.zeros_like(theta_0).at[dimension].set(clipping_norm)
+        return BiasedDimension(dimension, gradient[None])
 
     return Adversary(init, _craft, _score)
 
 
 def _craft(state: BiasedDimension, step: Array, theta: Array) -> Array:
-    """The same gradient at every step."""
+    """One gradient, whatever the step."""
     return state.gradient
 
 
-def _score(state: BiasedDimension, theta_t: Array, theta_0: Array) -> Array:
+def _score(state: BiasedDimension, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
     """How far the coordinate went down."""
-    return theta_0[state.dimension] - theta_t[state.dimension]
+    return (theta_0[state.dimension] - theta_t[state.dimension])[None]

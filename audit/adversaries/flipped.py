@@ -1,16 +1,15 @@
 """The loss baseline (L): a training point with its label flipped, its own gradient, its loss as score
 (hidden-state paper, Section 5.1, "Baseline adversary")."""
 
-import functools
 from collections.abc import Callable
 
 import jax
 from jax import Array
 
 from audit.adversaries.base import Adversary
+from audit.mechanism.base import Tree
 
 Example = tuple[Array, Array]
-_KEPT = 32
 
 
 def flipped_label(
@@ -27,17 +26,10 @@ def flipped_label(
         shift = jax.random.randint(jax.random.fold_in(key, 1), (), 1, classes)
         return features[index], (labels[index] + shift) % classes
 
-    return Adversary(init, *_functions(loss), reads_theta=True)
-
-
-@functools.lru_cache(maxsize=_KEPT)
-def _functions(loss: Callable[[Array, Example], Array]) -> tuple[Callable[..., Array], Callable[..., Array]]:
-    """craft and score of a loss; the same objects each time, so that programs made of them are reused."""
-
     def craft(state: Example, step: Array, theta: Array) -> Array:
-        return jax.grad(loss)(theta, state)
+        return jax.grad(loss)(theta, state)[None]
 
-    def score(state: Example, theta_t: Array, theta_0: Array) -> Array:
-        return -loss(theta_t, state)
+    def score(state: Example, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
+        return -loss(theta_t, state)[None]
 
-    return craft, score
+    return Adversary(init, craft, score, reads_theta=True)

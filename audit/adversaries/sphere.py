@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from audit.adversaries.base import Adversary
+from audit.mechanism.base import Tree
 
 _TINY = 1e-30
 
@@ -15,18 +16,18 @@ def random_direction() -> Adversary:
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Array:
         normal = jax.random.normal(key, theta_0.shape, theta_0.dtype)
-        return clipping_norm * normal / jnp.linalg.norm(normal)
+        return (clipping_norm * normal / jnp.linalg.norm(normal))[None]
 
     return Adversary(init, _craft, _score)
 
 
 def _craft(state: Array, step: Array, theta: Array) -> Array:
-    """The same direction at every step."""
+    """One direction (1, p), whatever the step."""
     return state
 
 
-def _score(state: Array, theta_t: Array, theta_0: Array) -> Array:
+def _score(state: Array, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
     """The cosine of direction and displacement."""
     displacement = theta_0 - theta_t
-    lengths = jnp.linalg.norm(state) * jnp.linalg.norm(displacement)
-    return jnp.vdot(state, displacement) / jnp.maximum(lengths, _TINY)
+    lengths = jnp.linalg.norm(state[0]) * jnp.linalg.norm(displacement)
+    return (jnp.vdot(state[0], displacement) / jnp.maximum(lengths, _TINY))[None]

@@ -11,17 +11,20 @@ import jax.numpy as jnp
 from jax import Array
 
 
-def simulate(key: Array, runs: Array, noise_multiplier: Array, batch_size: Array, thresholds: Array) -> Array:
-    """theta_1 .. theta_T of runs (R,), shape (T, R), for thresholds (T - 1,); odd runs are in.
+def simulate(
+    key: Array, runs: Array, presence: Array, noise_multiplier: Array, batch_size: Array, thresholds: Array
+) -> Array:
+    """theta_1 .. theta_T of runs (R,), shape (T, R), for thresholds (T - 1,).
 
-    Step t's noise of a run comes from fold_in(fold_in(key, run), t).
+    presence (R,) is 1 for runs that are in and 0 for those that are out. Step t's noise of a run comes
+    from fold_in(fold_in(key, run), t).
     """
     run_keys = jax.vmap(jax.random.fold_in, (None, 0))(key, runs)
 
     def noise(step: Array) -> Array:
         return jax.vmap(lambda k: jax.random.normal(jax.random.fold_in(k, step)))(run_keys)
 
-    first = jnp.float32(runs % 2) + noise_multiplier * noise(jnp.int32(0))
+    first = jnp.float32(presence) + noise_multiplier * noise(jnp.int32(0))
 
     def advance(theta: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
         step, threshold = now
@@ -34,14 +37,18 @@ def simulate(key: Array, runs: Array, noise_multiplier: Array, batch_size: Array
     return jnp.concatenate([first[None], later])
 
 
-def compile_cells(runs: int):
-    """simulate over cells: (keys (c,), sigma (c,), B (c,), thresholds (c, T - 1)) -> (c, T, runs), in one
-    compiled call."""
+@jax.jit
+def simulate_cells(
+    keys: Array,
+    runs: Array,
+    presence: Array,
+    noise_multipliers: Array,
+    batch_sizes: Array,
+    thresholds: Array,
+) -> Array:
+    """theta (c, T, R) of c cells, each simulated with runs (R,) and presence (R,), in one compiled call.
 
-    def cells(keys: Array, noise_multipliers: Array, batch_sizes: Array, thresholds: Array) -> Array:
-        indices = jnp.arange(runs, dtype=jnp.uint32)
-        return jax.vmap(simulate, (0, None, 0, 0, 0))(
-            keys, indices, noise_multipliers, batch_sizes, thresholds
-        )
-
-    return jax.jit(cells)
+    keys, noise_multipliers and batch_sizes are (c,), thresholds (c, T - 1).
+    """
+    over_cells = jax.vmap(simulate, (0, None, None, 0, 0, 0))
+    return over_cells(keys, runs, presence, noise_multipliers, batch_sizes, thresholds)

@@ -9,16 +9,19 @@ import functools
 import math
 import os
 import resource
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable
+from typing import NamedTuple, TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.stages import Compiled
 
-from audit.mechanism import dpsgd
+from audit.mechanism.base import Canaries, Data, Hyperparameters, Mechanism, Schedule, State, Tree
+from audit.mechanism.programs import Programs
+
+T = TypeVar("T")
 
 _CPU_BYTES = 128 << 20  # what a chunk's step may write on a core; larger chunks fall out of cache
 _MEMORY_SHARE = 0.25  # of the memory, at most, for a chunk's step
@@ -26,7 +29,7 @@ _LARGEST_CHUNK = 8192
 _BY_RUN, _EVERYWHERE = PartitionSpec("runs"), PartitionSpec()
 _LEAST_CHUNK = 4  # where memory allows: models of a chunk share what depends on the data alone
 _SEGMENT_STEPS = 250
-_PROGRAMS = 64  # compiled programs that are kept
+_COMPILED: Programs[Compiled] = Programs()
 
 
 class Placement(NamedTuple):
@@ -43,16 +46,18 @@ class Placement(NamedTuple):
         """The least multiple of the number of devices that is at least `runs`."""
         return -(-runs // self.mesh.size) * self.mesh.size
 
-    def by_run(self, tree: Any) -> Any:
+    def by_run(self, tree: T) -> T:
         """Arrays with a leading axis of runs, which the number of devices must divide, spread."""
-        return jax.device_put(tree, NamedSharding(self.mesh, _BY_RUN))
+        spread: T = jax.device_put(tree, NamedSharding(self.mesh, _BY_RUN))
+        return spread
 
-    def everywhere(self, tree: Any) -> Any:
+    def everywhere(self, tree: T) -> T:
         """Arrays copied to each device."""
-        return jax.device_put(tree, NamedSharding(self.mesh, _EVERYWHERE))
+        copied: T = jax.device_put(tree, NamedSharding(self.mesh, _EVERYWHERE))
+        return copied
 
     def over_runs(
-        self, one: Callable[..., Any], axes: tuple[int | None, ...], donated: tuple[int, ...] = ()
+        self, one: Callable[..., Tree], axes: tuple[int | None, ...], donated: tuple[int, ...] = ()
     ) -> jax.stages.Wrapped:
         """A function of one run, mapped over the leading axis of the arguments whose axis is 0 and
         compiled; every device maps its own runs, and nothing passes between devices."""
@@ -63,55 +68,53 @@ class Placement(NamedTuple):
         return jax.jit(mapped, donate_argnums=donated)
 
 
-def compile_segment(
-    mechanism: dpsgd.Mechanism, craft: Callable[[Any, Array, Array], Array], placement: Placement
-) -> jax.stages.Wrapped:
+class Insertion(NamedTuple):
+    """An adversary's part in a training: craft(state, step, theta (p,)) -> canaries (K, p), and
+    observe(state, seen, step, released (p,)) -> seen, or None where only the last iterate is seen."""
+
+    craft: Callable[[Tree, Array, Array], Array]
+    observe: Callable[[Tree, Tree, Array, Array], Tree] | None = None
+
+    def bind(self, state: Tree, presence: Array) -> Canaries:
+        """The canaries of one run."""
+        observe = None if self.observe is None else functools.partial(self.observe, state)
+        return Canaries(functools.partial(self.craft, state), presence, observe)
+
+
+def compile_segment(mechanism: Mechanism, insertion: Insertion, placement: Placement) -> jax.stages.Wrapped:
     """The compiled segment of a chunk of runs:
 
-    run(hyper, states, data, schedule, adversary_state, presence (R,), run_keys (R,)) -> states
+    run(hyper, states, data, schedule, adversary_state, presence (R, K), run_keys (R,)) -> states
 
     where states is a State with a leading axis of runs; the old states' buffers are reused.
     """
 
     def one(
-        hyper: dpsgd.Hyperparameters,
-        state: dpsgd.State,
-        data: tuple[Array, Array],
-        schedule: dpsgd.Schedule,
-        adversary_state: Any,
+        hyper: Hyperparameters,
+        state: State,
+        data: Data,
+        schedule: Schedule,
+        adversary_state: Tree,
         presence: Array,
         run_key: Array,
-    ) -> dpsgd.State:
-        def bound(step: Array, theta: Array) -> Array:
-            return craft(adversary_state, step, theta)
-
-        return dpsgd.segment(mechanism, hyper, state, data, schedule, bound, presence, run_key)
+    ) -> State:
+        canaries = insertion.bind(adversary_state, presence)
+        return mechanism.segment(hyper, state, data, schedule, canaries, run_key)
 
     return placement.over_runs(one, (None, 0, None, None, None, 0, 0), donated=(1,))
 
 
-def compiled_segment(
-    mechanism: dpsgd.Mechanism,
-    craft: Callable[[Any, Array, Array], Array],
-    placement: Placement,
-    arguments: tuple,
-) -> jax.stages.Compiled:
-    """compile_segment's program for arguments of these shapes and places, compiled once for all of them."""
+def compiled_for(
+    arguments: Tree, program: Callable[[], jax.stages.Wrapped], key: Hashable | None
+) -> Compiled:
+    """The program compiled for arguments of these shapes and places, once for all that have an equal key."""
     leaves, structure = jax.tree.flatten(arguments)
-    return _compiled(mechanism, craft, placement, structure, tuple(map(_shape, leaves)))
+    shapes = tuple(map(_shape, leaves))
 
+    def compile_() -> Compiled:
+        return program().lower(*jax.tree.unflatten(structure, shapes)).compile()
 
-@functools.lru_cache(maxsize=_PROGRAMS)
-def _compiled(
-    mechanism: dpsgd.Mechanism,
-    craft: Callable[[Any, Array, Array], Array],
-    placement: Placement,
-    structure: Any,
-    leaves: tuple[jax.ShapeDtypeStruct, ...],
-) -> jax.stages.Compiled:
-    """The same for the arguments' shapes."""
-    arguments = jax.tree.unflatten(structure, leaves)
-    return compile_segment(mechanism, craft, placement).lower(*arguments).compile()
+    return _COMPILED.get(None if key is None else (key, structure, shapes), compile_)
 
 
 def _shape(leaf: Array) -> jax.ShapeDtypeStruct:
@@ -120,14 +123,12 @@ def _shape(leaf: Array) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding, weak_type=weak)
 
 
-def segments(schedule: dpsgd.Schedule) -> list[dpsgd.Schedule]:
+def segments(schedule: Schedule) -> list[Schedule]:
     """The schedule cut into segments of one length, the last of which may be shorter."""
     steps = len(schedule.mask)
     length = math.ceil(steps / math.ceil(steps / _SEGMENT_STEPS))
-    return [
-        dpsgd.Schedule(schedule.batches[i : i + length], schedule.mask[i : i + length])
-        for i in range(0, steps, length)
-    ]
+    cut = (slice(start, start + length) for start in range(0, steps, length))
+    return [Schedule(schedule.batches[part], schedule.mask[part]) for part in cut]
 
 
 def chunk_size(runs: int, bytes_per_run: int) -> int:
@@ -147,30 +148,3 @@ def peak_memory() -> int:
     """Bytes held at most so far, of the first device, or of the process where that is a CPU."""
     stats = jax.local_devices()[0].memory_stats() or {}
     return stats.get("peak_bytes_in_use") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def bytes_per_run(
-    mechanism: dpsgd.Mechanism, theta_0: Array, data: tuple[Array, Array], batch_size: int
-) -> int:
-    """What one run's clipped sum writes, as an estimate: the bytes of every intermediate result."""
-    shapes = (jax.ShapeDtypeStruct((batch_size, *part.shape[1:]), part.dtype) for part in data)
-    return _bytes_of_sum(mechanism.clipped_sum, jax.typeof(theta_0), *shapes) + 4 * theta_0.nbytes
-
-
-@functools.lru_cache(maxsize=_PROGRAMS)
-def _bytes_of_sum(clipped_sum: Any, theta: Any, *batch: jax.ShapeDtypeStruct) -> int:
-    """The bytes of every intermediate result of a clipped sum of such arguments."""
-    one = jax.ShapeDtypeStruct((), jnp.float32)
-    return _bytes(jax.make_jaxpr(clipped_sum)(theta, batch, one).jaxpr)
-
-
-def _bytes(jaxpr: Any) -> int:
-    """The bytes of every result in a program, those of its inner programs instead of their calls'."""
-    total = 0
-    for equation in jaxpr.eqns:
-        inner = [p for p in equation.params.values() if hasattr(p, "eqns") or hasattr(p, "jaxpr")]
-        if inner:
-            total += sum(_bytes(getattr(p, "jaxpr", p)) for p in inner)
-        else:
-            total += sum(v.aval.size * v.aval.dtype.itemsize for v in equation.outvars)
-    return total

@@ -4,6 +4,8 @@ Only the steps at which the canary is inserted count: the others are post-proces
 are known to the adversary (hidden-state paper, Sections 5.1 and 5.3).
 """
 
+from typing import NamedTuple
+
 import dp_accounting
 import numpy as np
 from dp_accounting.rdp import RdpAccountant
@@ -12,6 +14,14 @@ from audit.errors import require
 from audit.statistics import conversions
 
 _ADD_OR_REMOVE_ONE = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+
+
+class Composition(NamedTuple):
+    """Gaussian steps of sensitivity C and noise of deviation noise_multiplier * C: as many as the canary is
+    inserted in."""
+
+    noise_multiplier: float
+    insertions: int
 
 
 def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) -> float:
@@ -29,7 +39,7 @@ def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) 
 
 
 def renyi_upper_bound(noise_multiplier: float, insertions: int, delta: float) -> float:
-    """The same by Renyi DP: looser, and independent of the other."""
+    """epsilon of such a composition by Renyi DP: looser, and computed independently; for tests."""
     _require_steps(noise_multiplier, insertions, delta)
     if insertions == 0 or noise_multiplier == 0:
         return np.inf if insertions else 0.0

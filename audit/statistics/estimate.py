@@ -1,21 +1,23 @@
-"""Scores in, scores out -> a Bound that says what it stands on.
+"""Scores in, scores out -> a Bound that says what it stands on, or an Estimate that says it is none.
 
 Four estimators, from what the paper prints to what needs no assumption. Each takes the scores of
-independent runs with the canary (in) and without (out), higher meaning "in", and returns a Bound:
+independent runs with the canary (in) and without (out), higher meaning "in":
 
     in_sample        hidden-state paper, Algorithm 4: the best of all thresholds on the scores that it
-                     then bounds. Not a confidence bound: with 5,000 scores it exceeds the truth in up
-                     to 15% of audits where 5% is said, and more with more (Errata H10).
+                     then counts. An Estimate, not a confidence bound: with 5,000 scores it exceeds the
+                     truth in up to 15% of audits where 5% is said, and more with more (Errata H10);
+                     `noise_floor` says what it shows where nothing leaks.
     held_out         the threshold from one half, two Clopper-Pearson limits on the other.
     certified        the threshold from a twentieth, one exact test of both counts on the rest.
     assumption_free  likewise, against the trade-off function of (epsilon, delta)-DP itself.
 
-The first three bound mu; their epsilon follows if the mechanism's trade-off curve is Gaussian (Errata H11).
+The first three give mu; their epsilon follows if the mechanism's trade-off curve is Gaussian (Errata H11).
 Rates are bounded from above, for a bound on mu from below (Errata H12).
 """
 
 import dataclasses
 import hashlib
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,9 +28,11 @@ from audit.statistics import conversions, exact, intervals, thresholds
 Array = NDArray[np.float64]
 Worlds = tuple[Array, Array]
 
+IN_SAMPLE, HELD_OUT, CERTIFIED, ASSUMPTION_FREE = "in_sample", "held_out", "certified", "assumption_free"
 GAUSSIAN_CURVE = "a Gaussian trade-off curve"
 NOTHING = "nothing"
-IN_SAMPLE = "in-sample: not a confidence bound"
+ASSUMPTIONS = (GAUSSIAN_CURVE, NOTHING)
+_CAVEAT = "in-sample: not a confidence bound"
 _HELD_OUT_SHARE = 0.5
 _PILOT_SHARE = 0.05
 _LEAST_PILOT = 20
@@ -55,25 +59,57 @@ class Bound:
 
     def __str__(self) -> str:
         mu = "" if self.mu is None else f", mu >= {self.mu:.3f}"
-        claim = self.assumes if self.assumes == IN_SAMPLE else f"assumes {self.assumes}"
         return (
             f"{self.method}: epsilon >= {self.epsilon:.3f}{mu} at delta {self.delta:g}, "
-            f"confidence {self.confidence:g}; {claim}"
+            f"confidence {self.confidence:g}; assumes {self.assumes}"
         )
 
 
-def all_bounds(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float) -> list[Bound]:
-    """Every estimator's bound; raises InputError for scores or parameters that none can use."""
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """A value that is no confidence bound, and in `caveat` why; no verdict rests on it.
+
+    `confidence` is the level that its formula uses, which it does not keep; `mu` is None where the method
+    gives epsilon directly; the counts are those of all scores at the threshold.
+    """
+
+    method: str
+    caveat: str
+    epsilon: float
+    mu: float | None
+    delta: float
+    confidence: float
+    threshold: float
+    false_positives: int
+    false_negatives: int
+    n_in: int
+    n_out: int
+
+    def __str__(self) -> str:
+        mu = "" if self.mu is None else f", mu = {self.mu:.3f}"
+        return (
+            f"{self.method}: epsilon = {self.epsilon:.3f}{mu} at delta {self.delta:g}, "
+            f"level {self.confidence:g}; {self.caveat}"
+        )
+
+
+Finding = Bound | Estimate
+Estimator = Callable[[ArrayLike, ArrayLike, float, float], Finding]
+
+
+def findings(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float) -> list[Finding]:
+    """Every estimator's finding; raises InputError for scores or parameters that none can use."""
     return [method(scores_in, scores_out, delta, confidence) for method in ESTIMATORS.values()]
 
 
-def in_sample(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float) -> Bound:
+def in_sample(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float) -> Estimate:
     """The paper's estimator (Algorithm 4): every midpoint as threshold, two-sided Clopper-Pearson."""
     _require_levels(delta, confidence)
     s_in, s_out = check_scores(scores_in, scores_out)
     threshold, mu = thresholds.best_empirical(s_in, s_out, conversions.mu_from_rates, (1 - confidence) / 2)
     counts = _count(s_in, s_out, threshold)
-    return _gaussian("in_sample", IN_SAMPLE, mu, counts, threshold, delta, confidence)
+    epsilon = conversions.epsilon_from_mu(max(mu, 0.0), delta)
+    return Estimate(IN_SAMPLE, _CAVEAT, epsilon, max(mu, 0.0), delta, confidence, threshold, *counts)
 
 
 def held_out(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float) -> Bound:
@@ -90,15 +126,15 @@ def held_out(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confiden
         intervals.upper_limits(counts.n_out, error)[counts.false_positives],
         intervals.upper_limits(counts.n_in, error)[counts.false_negatives],
     )
-    return _gaussian("held_out", GAUSSIAN_CURVE, float(mu), counts, threshold, delta, confidence)
+    return _gaussian(HELD_OUT, float(mu), counts, threshold, delta, confidence)
 
 
 def certified(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float) -> Bound:
-    """A threshold from a pilot, mu from one exact test of both counts (see `exact_test`)."""
+    """A threshold from a pilot, mu from one exact test of both counts (see `exact`)."""
     _require_levels(delta, confidence)
     s_in, s_out = check_scores(scores_in, scores_out)
     mu, counts, threshold = _tested(s_in, s_out, exact.GAUSSIAN, confidence)
-    return _gaussian("certified", GAUSSIAN_CURVE, mu, counts, threshold, delta, confidence)
+    return _gaussian(CERTIFIED, mu, counts, threshold, delta, confidence)
 
 
 def assumption_free(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float) -> Bound:
@@ -110,14 +146,14 @@ def assumption_free(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, c
     _require_levels(delta, confidence)
     s_in, s_out = check_scores(scores_in, scores_out)
     epsilon, counts, threshold = _tested(s_in, s_out, exact.approximate_dp(delta), confidence)
-    return Bound("assumption_free", NOTHING, epsilon, None, delta, confidence, threshold, *counts)
+    return Bound(ASSUMPTION_FREE, NOTHING, epsilon, None, delta, confidence, threshold, *counts)
 
 
-ESTIMATORS = {
-    "in_sample": in_sample,
-    "held_out": held_out,
-    "certified": certified,
-    "assumption_free": assumption_free,
+ESTIMATORS: dict[str, Estimator] = {
+    IN_SAMPLE: in_sample,
+    HELD_OUT: held_out,
+    CERTIFIED: certified,
+    ASSUMPTION_FREE: assumption_free,
 }
 
 
@@ -191,7 +227,6 @@ def _tested(
 
 def _gaussian(
     method: str,
-    assumes: str,
     mu: float,
     counts: exact.Counts,
     threshold: float,
@@ -201,4 +236,4 @@ def _gaussian(
     """A bound on mu, converted."""
     mu = max(mu, 0.0)
     epsilon = conversions.epsilon_from_mu(mu, delta)
-    return Bound(method, assumes, epsilon, mu, delta, confidence, threshold, *counts)
+    return Bound(method, GAUSSIAN_CURVE, epsilon, mu, delta, confidence, threshold, *counts)

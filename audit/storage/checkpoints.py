@@ -13,7 +13,6 @@ import functools
 import hashlib
 import logging
 import re
-import shutil
 import sys
 import time
 import uuid
@@ -48,9 +47,7 @@ class Checkpoints:
             leaves = _read(path, jax.tree.leaves(states))
             if leaves is not None:
                 return done, jax.tree.unflatten(jax.tree.structure(states), leaves)
-            with files.writing(path):
-                path.rename(path.with_name(f"{path.name}.damaged-{uuid.uuid4().hex[:6]}"))
-            print(f"{path} is damaged: set aside, what it held is trained again", file=sys.stderr)
+            files.set_aside(path, "what it held is trained again")
         return 0, states
 
     def offer(self, chunk: str, done: int, states: Any) -> None:
@@ -61,15 +58,14 @@ class Checkpoints:
         begin = time.monotonic()
         if begin < self._due:
             return
-        beside = self._folder / f".{uuid.uuid4().hex[:8]}"
+        name = f"{chunk}_{done:06d}"
         try:
-            _write(beside, f"{chunk}_{done:06d}", states)
             older = [path for _, path in self._kept(chunk)]
-            beside.rename(self._folder / f"{chunk}_{done:06d}")
+            with files.beside(self._folder / name) as place:
+                _write(place, name, states)
             for path in older:
                 _remove(path)
         except Exception as error:  # a full disk is an OSError here and a ValueError in orbax
-            _remove(beside)
             self._complain(error)
         end = time.monotonic()
         self._due = end + (max(self._seconds, _LEAST_TRAINING * (end - begin)) if self._seconds else 0)
@@ -95,7 +91,7 @@ class Checkpoints:
             reason = getattr(error, "strerror", None) or " ".join(str(error).split(": ")[-1].split())
             print(
                 f"no checkpoint in {self._folder} ({reason}): training goes on without; "
-                "make room, or name another folder with --out",
+                "make room, or keep results in another folder",
                 file=sys.stderr,
             )
         self._failed = True
@@ -145,7 +141,7 @@ def _remove(path: Path) -> None:
     """Removes a folder; a kill leaves it under a name that is never looked at."""
     with contextlib.suppress(OSError):
         path = path.rename(path.with_name(f".{uuid.uuid4().hex[:8]}"))
-    shutil.rmtree(path, ignore_errors=True)
+    files.remove(path)
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import shutil
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,19 +20,45 @@ class CannotWriteError(InputError):
 
 def write_whole(path: Path, content: bytes) -> Path:
     """Writes beside and renames into place; raises InputError where that can't be done."""
-    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(beside, "wb") as file:
+        with beside(path) as place, open(place, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(beside, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            beside.unlink()
-        raise cannot_write(path, error) from None
     return path
+
+
+@contextlib.contextmanager
+def beside(path: Path) -> Iterator[Path]:
+    """A hidden place beside the path for a file or folder, which the end of the block renames to it, or
+    removes where something failed."""
+    place = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
+    try:
+        yield place
+        os.replace(place, path)
+    except BaseException:
+        remove(place)
+        raise
+
+
+def remove(path: Path) -> None:
+    """Removes a file or folder, as far as the disk lets it."""
+    with contextlib.suppress(OSError):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def set_aside(path: Path, mend: str) -> Path:
+    """Moves a damaged file or folder to a name that nobody reads, which is returned, and says on stderr that
+    it is damaged and what mends it; raises InputError where it can't be moved."""
+    aside = path.with_name(f"{path.name}.damaged-{uuid.uuid4().hex[:6]}")
+    with writing(path):
+        os.replace(path, aside)
+    print(f"{path} is damaged: set aside, {mend}", file=sys.stderr)
+    return aside
 
 
 @contextlib.contextmanager
@@ -51,4 +78,4 @@ def require_room(folder: Path, size: int) -> None:
 
 def cannot_write(path: Path, error: OSError) -> CannotWriteError:
     """The one line for a folder or disk that refuses."""
-    return CannotWriteError(f"cannot write {path} ({error.strerror}): name another folder with --out")
+    return CannotWriteError(f"cannot write {path} ({error.strerror}): name another folder with `out`")

@@ -1,37 +1,50 @@
 """What a store holds, found by the settings in plain text: it takes neither the data nor JAX to know."""
 
+import contextlib
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from audit.errors import InputError, require
 from audit.storage.scores import Scores
-from audit.storage.store import Store
+from audit.storage.store import CONFIG, Store, newest_scores
 
 _DATA = "data_sha256"  # what a config says beside its setting
 
 
+class Current(Protocol):
+    """A stored config -> the config as it would be written today: itself, but for older ones."""
+
+    def __call__(self, config: dict[str, Any], /) -> dict[str, Any]: ...
+
+
+class Held(NamedTuple):
+    """A setting's folder, and the checksum of the data that it is on, where it says one."""
+
+    folder: Path
+    data: str | None
+
+
 class Holdings(NamedTuple):
-    """The configs under a store's root, by their setting without the data's checksum."""
+    """The folders under a store's root, by their setting without the data's checksum."""
 
     root: Path
-    configs: dict[str, list[dict[str, Any]]]
+    folders: dict[str, list[Held]]
 
-    def holds(self, setting: dict[str, Any], name: str) -> bool:
+    def holds(self, setting: dict[str, Any], file: str) -> bool:
         """Whether the setting's folder has a file of that name."""
         store = self.open(setting)
-        return store is not None and (store.path / name).exists()
+        return store is not None and (store.path / file).exists()
 
     def open(self, setting: dict[str, Any]) -> Store | None:
-        """The store of a setting, on whatever data; None where there is none. Raises InputError where
-        there are two, on different data."""
-        found = self.configs.get(_name(setting), [])
-        if not found:
-            return None
-        stores = [Store(self.root, config) for config in found]
-        names = " and ".join(str(store.path) for store in stores)
-        require(len(stores) == 1, f"{names} are one setting on different data: move one away")
-        return stores[0]
+        """The store of a setting, on whatever data, the one of most runs where older configs name it twice;
+        None where there is none. Raises InputError where there are two on different data."""
+        found = self.folders.get(name(setting), [])
+        names = " and ".join(str(held.folder) for held in found)
+        message = f"{names} are one setting on different data: move one away"
+        require(len({held.data for held in found}) < 2, message)
+        stores = [Store.at(held.folder) for held in found]
+        return max(stores, key=Store.runs_held) if len(stores) > 1 else next(iter(stores), None)
 
     def scores(self, setting: dict[str, Any], runs: int) -> Scores | None:
         """The scores of runs 0 .. runs - 1; None where some are missing. A damaged file is said."""
@@ -39,29 +52,28 @@ class Holdings(NamedTuple):
         return None if store is None or store.missing(runs) else store.load(runs)
 
 
-def holdings(root: Path) -> Holdings:
+def holdings(root: Path, current: Current = lambda config: config) -> Holdings:
     """What lies under a store's root: nothing where there is no such folder. A folder whose config can't
-    be read holds nothing."""
-    configs: dict[str, list[dict[str, Any]]] = {}
+    be read, or is not the one that it is named after, holds nothing."""
+    folders: dict[str, list[Held]] = {}
     try:
-        for path in sorted(root.glob("*/config.json")):
-            config = _config(path)
-            if config is not None:
-                configs.setdefault(_name(config), []).append(config)
+        for path in sorted(root.glob(f"*/{CONFIG}")):
+            with contextlib.suppress(InputError):
+                config = current(Store.at(path.parent).config())
+                folders.setdefault(name(config), []).append(Held(path.parent, config.get(_DATA)))
     except OSError as error:
-        raise InputError(f"cannot read {root} ({error.strerror}): name another folder with --out") from None
-    return Holdings(root, configs)
+        raise InputError(f"cannot read {root} ({error.strerror}): name another folder with `out`") from None
+    return Holdings(root, folders)
 
 
-def _config(path: Path) -> dict[str, Any] | None:
-    """A folder's config."""
-    try:
-        config = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-    return config if isinstance(config, dict) else None
+def settings(root: Path) -> list[Path]:
+    """The folders under a store's root that hold scores, the one with the newest first; none where there is
+    no such folder."""
+    folders = [path.parent for path in root.glob(f"*/{CONFIG}") if path.is_file()]
+    times = {folder: time for folder in folders if (time := newest_scores(folder)) is not None}
+    return sorted(times, key=lambda folder: (-times[folder], folder.name))
 
 
-def _name(setting: dict[str, Any]) -> str:
+def name(setting: dict[str, Any]) -> str:
     """A setting's canonical text, without its data."""
-    return json.dumps({name: value for name, value in setting.items() if name != _DATA}, sort_keys=True)
+    return json.dumps({key: value for key, value in setting.items() if key != _DATA}, sort_keys=True)

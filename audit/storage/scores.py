@@ -5,14 +5,25 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from audit.errors import require
+
 
 class Scores(NamedTuple):
-    """Scores of the runs first, first + 1, ...: scores (n,) float64, presence (n,) bool."""
+    """Scores of the runs first, first + 1, ... with K canaries each: scores (n, K) float64, presence (n, K)
+    bool."""
 
     first: int
     scores: NDArray[np.float64]
     presence: NDArray[np.bool_]
 
     def worlds(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """(scores in, scores out)."""
+        """(scores in, scores out), flat, of one canary a run.
+
+        Raises InputError for several canaries a run: their scores share a model and are not independent.
+        """
+        require(
+            self.scores.size == len(self.scores),
+            "scores of several canaries a run are not independent: give one a run, or use a method for "
+            "many canaries",
+        )
         return self.scores[self.presence], self.scores[~self.presence]

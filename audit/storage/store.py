@@ -8,7 +8,7 @@ scores are kept, so that new statistics need no new training.
     <root>/<hash>/config.json                  the setting, in plain text
     <root>/<hash>/scores_<first>_<stop>.npz    scores, presence, and their SHA-256
     <root>/<hash>/audit.json, audit.png        what the last audit concluded
-    <root>/<hash>/claim_<n>                    who trains it (`audit.storage.claims`)
+    <root>/<hash>/claim.lease                  who trains it (`audit.storage.claims`)
     <root>/<hash>/checkpoints/                 states of a chunk in progress (`audit.storage.checkpoints`)
 """
 
@@ -17,8 +17,6 @@ import hashlib
 import io
 import json
 import re
-import sys
-import uuid
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -27,45 +25,94 @@ from typing import Any
 
 import numpy as np
 
-from audit.errors import InputError
-from audit.storage import claims, files
+from audit.errors import InputError, require
+from audit.storage import files
 from audit.storage.scores import Scores
 
+CONFIG, RESULT = "config.json", "audit.json"
 _HASH_LENGTH = 16
 _CHUNK = re.compile(r"scores_(\d+)_(\d+)\.npz")
 
 
 class Store:
-    """The directory of one setting."""
+    """The directory of one setting: its path, and its config as text."""
 
     def __init__(self, root: Path, setting: dict[str, Any]) -> None:
         """Makes the directory, or finds it; raises InputError where it can't be written."""
-        text = json.dumps(setting, indent=2, sort_keys=True) + "\n"
-        self.path = root / hashlib.sha256(text.encode()).hexdigest()[:_HASH_LENGTH]
+        self.text = _text(setting)
+        self.path = root / _name(self.text.encode())
         self._claimed = False
-        config = self.path / "config.json"
+        config = self.path / CONFIG
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             if not config.exists():
-                self.write_text("config.json", text)
+                self.write_text(CONFIG, self.text)
             stored = config.read_bytes()
         except OSError as error:
             raise files.cannot_write(self.path, error) from None
-        if stored != text.encode():
-            raise InputError(f"{config} is not the setting that its folder is named after: move it away")
+        require(stored == self.text.encode(), _misnamed(config))
+
+    @staticmethod
+    def exists(root: Path, setting: dict[str, Any]) -> bool:
+        """Whether a setting has a directory."""
+        return (root / _name(_text(setting).encode()) / CONFIG).exists()
+
+    @classmethod
+    def at(cls, folder: Path) -> "Store":
+        """The store of a setting whose folder is there; creates nothing. Raises InputError where its config
+        can't be read, or is not the one that the folder is named after."""
+        config = folder / CONFIG
+        try:
+            content = config.read_bytes()
+        except OSError as error:
+            raise InputError(f"cannot read {config} ({error.strerror}): name another `setting`") from None
+        require(_name(content) == folder.resolve().name, _misnamed(config))
+        store = cls.__new__(cls)
+        store.text, store.path, store._claimed = content.decode(), folder, False
+        return store
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder for the states of a chunk in progress (`audit.storage.checkpoints`)."""
+        return self.path / "checkpoints"
+
+    def config(self) -> dict[str, Any]:
+        """The setting."""
+        return json.loads(self.text)
+
+    def result(self) -> dict[str, Any] | None:
+        """What the last audit concluded; None where none did. Raises InputError where it can't be read."""
+        path = self.path / RESULT
+        try:
+            result = json.loads(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError):
+            result = None
+        require(isinstance(result, dict), f"{path} cannot be read: move it away, or run the audit again")
+        return result
+
+    def write_result(self, text: str) -> Path:
+        """Keeps what an audit concluded, a JSON object."""
+        return self.write_text(RESULT, text)
+
+    def write_figure(self, png: bytes) -> Path:
+        """Keeps an audit's figure."""
+        return self.write_bytes("audit.png", png)
 
     @contextlib.contextmanager
-    def claim(self, stale: float = claims.STALE_SECONDS) -> Iterator[bool]:
+    def claim(self) -> Iterator[bool]:
         """Yields whether this process may train the setting: no other does, to the end of the block.
 
-        A claim of a process that died, or that has not renewed it for `stale` seconds, is taken over.
-        Within a claim of this store's own another is granted. Raises InputError where the folder can't
-        be written.
+        A claim of a process that died, or that has not renewed it for a minute, is taken over. Within a claim
+        of this store's own another is granted. Raises InputError where the folder can't be written.
         """
         if self._claimed:
             yield True
             return
-        with claims.claim(self.path, stale) as mine:
+        from audit.storage import claims  # filelock's import is a fifth of a finished sweep's time
+
+        with claims.claim(self.path) as mine:
             self._claimed = mine
             try:
                 yield mine
@@ -73,11 +120,14 @@ class Store:
                 self._claimed = False
 
     def holder(self) -> str:
-        """Host and process number of who has, or last had, the claim."""
+        """Host and process number of who has the claim."""
+        from audit.storage import claims
+
         return claims.holder(self.path)
 
     def save(self, chunk: Scores) -> None:
-        """Keeps a finished chunk."""
+        """Keeps a finished chunk, scores and presence of one shape."""
+        require(chunk.scores.shape == chunk.presence.shape, "`presence`: give a bit for every score")
         buffer = io.BytesIO()
         np.savez(buffer, scores=chunk.scores, presence=chunk.presence, sha256=np.array(_checksum(chunk)))
         stop = chunk.first + len(chunk.scores)
@@ -85,34 +135,31 @@ class Store:
 
     def load(self, runs: int) -> Scores:
         """The scores of runs 0 .. runs - 1; raises InputError where some are missing."""
-        missing = self.missing(runs)
+        chunks = self._intact()
+        missing = _gaps(chunks, runs)
         if missing:
             raise InputError(f"{self.path} lacks runs {missing[0][0]} to {missing[0][1] - 1}: train them")
-        scores, present = np.empty(runs), np.empty(runs, bool)
-        for first, path in self._chunks():
-            chunk = _read(path, first)
-            if chunk is not None and first < runs:
-                stop = min(first + len(chunk.scores), runs)
-                scores[first:stop] = chunk.scores[: stop - first]
-                present[first:stop] = chunk.presence[: stop - first]
+        shape = (runs, chunks[0].scores.shape[1] if chunks else 1)
+        scores, present = np.empty(shape), np.empty(shape, bool)
+        for first, values, presence in chunks:
+            stop = min(first + len(values), runs)
+            scores[first:stop] = values[: max(stop - first, 0)]
+            present[first:stop] = presence[: max(stop - first, 0)]
         return Scores(0, scores, present)
 
     def missing(self, runs: int) -> list[tuple[int, int]]:
-        """The ranges [start, stop) of runs that no intact file holds. A file that is torn or altered is
-        said on stderr and set aside."""
-        held = np.zeros(runs, bool)
-        for first, path in self._chunks():
-            chunk = _read(path, first)
-            if chunk is None:
-                try:
-                    path.rename(path.with_suffix(f".damaged-{uuid.uuid4().hex[:6]}"))
-                except OSError as error:
-                    raise files.cannot_write(path, error) from None
-                print(f"{path} is damaged: set aside, its runs are trained again", file=sys.stderr)
-                continue
-            held[first : first + len(chunk.scores)] = True
-        edges = np.flatnonzero(np.diff(np.concatenate([[True], held, [True]]).astype(int)))
-        return [(int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True)]
+        """The ranges [start, stop) of runs that no intact file holds.
+
+        A file that is torn or altered is said on stderr and set aside. Raises InputError where files are of
+        different numbers of canaries a run.
+        """
+        return _gaps(self._intact(), runs)
+
+    def runs_held(self) -> int:
+        """The number of runs, from run 0 to the first that is missing."""
+        chunks = self._intact()
+        stop = max((chunk.first + len(chunk.scores) for chunk in chunks), default=0)
+        return next((first for first, _ in _gaps(chunks, stop)), stop)
 
     def write_text(self, name: str, text: str) -> Path:
         """Writes a whole text file or nothing."""
@@ -122,25 +169,70 @@ class Store:
         """Writes a whole file or nothing; raises InputError where it can't."""
         return files.write_whole(self.path / name, content)
 
-    def _chunks(self) -> list[tuple[int, Path]]:
-        """(first run, path) of every chunk file."""
-        found = ((_CHUNK.fullmatch(path.name), path) for path in sorted(self.path.iterdir()))
-        return [(int(match[1]), path) for match, path in found if match]
+    def _intact(self) -> list[Scores]:
+        """Every chunk, by its first run; damaged files are said on stderr and set aside."""
+        chunks = []
+        for path in sorted(self.path.iterdir()):
+            match = _CHUNK.fullmatch(path.name)
+            chunk = _read(path, int(match[1])) if match else None
+            if chunk is not None:
+                chunks.append(chunk)
+            elif match:
+                files.set_aside(path, "its runs are trained again")
+        canaries = sorted({chunk.scores.shape[1] for chunk in chunks})
+        if len(canaries) > 1:
+            raise InputError(
+                f"{self.path} mixes scores of {canaries[0]} and {canaries[1]} canaries a run: move it away"
+            )
+        return chunks
+
+
+def newest_scores(folder: Path) -> int | None:
+    """When a folder's newest scores were written, in nanoseconds; None where it has none."""
+    times = (path.stat().st_mtime_ns for path in folder.iterdir() if _CHUNK.fullmatch(path.name))
+    return max(times, default=None)
+
+
+def _text(setting: dict[str, Any]) -> str:
+    """A config as it is written."""
+    return json.dumps(setting, indent=2, sort_keys=True) + "\n"
+
+
+def _name(content: bytes) -> str:
+    """What the folder of a config's text is called."""
+    return hashlib.sha256(content).hexdigest()[:_HASH_LENGTH]
+
+
+def _misnamed(config: Path) -> str:
+    return f"{config} is not the setting that its folder is named after: move it away"
+
+
+def _gaps(chunks: list[Scores], runs: int) -> list[tuple[int, int]]:
+    """The ranges [start, stop) of runs below `runs` that no chunk holds."""
+    held = np.zeros(runs, bool)
+    for chunk in chunks:
+        held[chunk.first : chunk.first + len(chunk.scores)] = True
+    edges = np.flatnonzero(np.diff(np.concatenate([[True], held, [True]]).astype(int)))
+    return [(int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True)]
 
 
 def _checksum(chunk: Scores) -> str:
-    """SHA-256 over first run, scores and presence."""
+    """SHA-256 over first run, scores and presence; over their shape too where a run has several canaries."""
     digest = hashlib.sha256(str(chunk.first).encode())
+    if chunk.scores.size > len(chunk.scores):
+        digest.update(f" {chunk.scores.shape}".encode())
     digest.update(chunk.scores.astype("<f8").tobytes())
     digest.update(chunk.presence.astype("u1").tobytes())
     return digest.hexdigest()
 
 
 def _read(path: Path, first: int) -> Scores | None:
-    """A chunk file's scores; None where it is torn or altered."""
+    """A chunk file's scores; None where it is torn or altered. Arrays (n,) are of one canary a run."""
     try:
         with np.load(path, allow_pickle=False) as file:
-            chunk = Scores(first, file["scores"], file["presence"])
-            return chunk if str(file["sha256"]) == _checksum(chunk) else None
+            arrays = [np.atleast_2d(file[name].T).T for name in ("scores", "presence")]
+            chunk = Scores(first, *arrays)
+            whole = arrays[0].ndim == 2 and arrays[0].shape == arrays[1].shape
+            return chunk if whole and str(file["sha256"]) == _checksum(chunk) else None
     except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error):
         return None

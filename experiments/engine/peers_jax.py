@@ -1,4 +1,4 @@
-"""What `throughput` times in JAX: our engine, jax_privacy's, and a matrix product."""
+"""The engines that `throughput` times in JAX: ours, jax_privacy, and a matrix product."""
 
 import dataclasses
 import itertools
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from audit import game
 from audit.mechanism import dpsgd, ensemble
 from audit.mechanism.clipping.base import separate
-from experiments.engine.workers import GEMM_SIZE, About, Engine, Layout, Problem, fastest
+from experiments.engine.problem import GEMM_SIZE, About, Engine, Layout, Problem, Run, fastest
 from experiments.settings import build as auditing
 from models.base import Model
 from models.convnet import ConvNet
@@ -176,7 +176,7 @@ def jax_privacy(path: Path, models: int = 0) -> Engine:
     stepped = jax.jit(train)(theta_0, jax.random.key(0), batches[:1], data, 1.0, 0.0)
     many = placement.over_runs(train, (0, 0, None, None, None, None), donated=(0,))
 
-    def build(models: int) -> Callable[[], int]:
+    def build(models: int) -> Run:
         thetas = placement.by_run(jnp.tile(theta_0, (models, 1)))
         blocks = _blocks(batches, models // devices * size * theta_0.size)
         keys = (placement.by_run(jax.random.split(jax.random.key(i), models)) for i in itertools.count())
@@ -213,14 +213,14 @@ def gemm(path: Path) -> Engine:
     return _engine(run, 1, 0.0)
 
 
-def _engine(run: Callable[[], int], models: int, check: float) -> Engine:
+def _engine(run: Run, models: int, distance: float) -> Engine:
     """On JAX's device."""
     device = jax.local_devices()[0]
 
     def peak() -> int:
         return (device.memory_stats() or {}).get("peak_bytes_in_use", 0)
 
-    about = About(models, _platform(), device.device_kind, check)
+    about = About(models, _platform(), device.device_kind, distance)
     return Engine(about, run, None if about.platform == "cpu" else peak)
 
 

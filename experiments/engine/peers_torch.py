@@ -1,4 +1,4 @@
-"""What `throughput` times in PyTorch: Opacus, and one vectorised step with torch.func."""
+"""The engines that `throughput` times in PyTorch: Opacus, and one vectorised step with torch.func."""
 
 import itertools
 import warnings
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from experiments.engine.workers import About, Engine, Problem, fastest
+from experiments.engine.problem import About, Engine, Problem, Run, fastest
 from models.data.cifar10 import CIFAR10_MEAN, CIFAR10_STD
 
 _DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -110,7 +110,7 @@ def opacus(path: Path) -> Engine:
 
     module, step = prepare(1.0, 0.0)
     step(next(_batches(problem)))
-    check = _distance(problem, list(module.parameters()))
+    distance = _distance(problem, list(module.parameters()))
     _, noisy = prepare(problem.learning_rate, problem.noise_multiplier)
     batches = _batches(problem)
 
@@ -119,7 +119,7 @@ def opacus(path: Path) -> Engine:
         _synchronize()
         return 1
 
-    return _engine(run, 1, check)
+    return _engine(run, 1, distance)
 
 
 def torch_func(path: Path, models: int = 0) -> Engine:
@@ -152,7 +152,7 @@ def torch_func(path: Path, models: int = 0) -> Engine:
     def start(models: int) -> list[Tensor]:
         return [theta.detach().expand(models, *theta.shape).clone() for theta in theta_0]
 
-    def build(models: int) -> Callable[[], int]:
+    def build(models: int) -> Run:
         thetas, batches = start(models), _batches(problem)
 
         def run() -> int:
@@ -168,11 +168,11 @@ def torch_func(path: Path, models: int = 0) -> Engine:
     return _engine(run, models, _distance(problem, [theta[0] for theta in stepped]))
 
 
-def _engine(run: Callable[[], int], models: int, check: float) -> Engine:
+def _engine(run: Run, models: int, distance: float) -> Engine:
     """On PyTorch's device."""
     if _PLATFORM == "cpu":
-        return Engine(About(models, "cpu", "cpu", check), run)
-    about = About(models, "gpu", torch.cuda.get_device_name(), check)
+        return Engine(About(models, "cpu", "cpu", distance), run)
+    about = About(models, "gpu", torch.cuda.get_device_name(), distance)
     return Engine(about, run, torch.cuda.max_memory_allocated)
 
 

@@ -1,100 +1,69 @@
-"""The kinds of sweeps and how each is drawn from what the store holds."""
+"""The hidden-state paper's sweeps, drawn from what the store holds; nothing here trains or solves."""
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
 
 from matplotlib.figure import Figure
 
-from audit.storage.index import Holdings
-from experiments.hidden_state import landscape_stored
+from experiments.cells.cell import Drawn, Sweep
+from experiments.hidden_state import landscape_cells, landscape_figures, landscape_stored, norms_figure
 from experiments.hidden_state import norms as norm_cells
-from experiments.hidden_state.sweep import Cell, Landscape, Norms, Sweep
-from experiments.plots import audit_panels, estimates, points, table
-from experiments.plots.points import Audits, Point
-from experiments.plots.table import Row
-
-_MODELS = {"fcnn": "FCNN", "convnet": "ConvNet", "resnet18": "ResNet18"}
-
-
-class Levels(NamedTuple):
-    """At which delta and confidence bounds are drawn."""
-
-    delta: float
-    confidence: float
+from experiments.hidden_state.claims import CLAIMS
+from experiments.hidden_state.landscape_cells import Grid
+from experiments.plots import estimates, points, table
+from experiments.plots.points import Evidence, Point
+from experiments.settings.setting import Setting
+from experiments.settings.tasks import task
 
 
-class Drawn(NamedTuple):
-    """A sweep's figures by name, how many of its cells are missing, and the table's rows."""
-
-    figures: list[tuple[str, Figure]]
-    missing: int
-    rows: list[Row]
-
-
-def draw(sweep: Sweep, held: Holdings, audits: Audits, levels: Levels) -> Drawn:
-    """A sweep's figures of the cells that are there: none where none is."""
-    return DRAWERS[sweep.kind](sweep, held, audits, levels)
-
-
-def _draw_epsilon(sweep: Sweep, held: Holdings, audits: Audits, levels: Levels) -> Drawn:
+def draw_epsilon(sweep: Sweep, evidence: Evidence) -> Drawn:
     """Lower bounds beside the upper bound and the prediction."""
 
     def figure(every: list[Point]) -> Figure:
-        return estimates.epsilon_figure(sweep.title, sweep.xlabel, every, levels.delta)
+        return estimates.epsilon_figure(sweep.title, sweep.axis, every, evidence.levels.delta)
 
-    return _draw_points(sweep, audits, levels, figure)
+    return _draw_points(sweep, evidence, figure)
 
 
-def _draw_trade_off(sweep: Sweep, held: Holdings, audits: Audits, levels: Levels) -> Drawn:
+def draw_trade_off(sweep: Sweep, evidence: Evidence) -> Drawn:
     """Figure 6a."""
 
     def figure(every: list[Point]) -> Figure:
         return estimates.trade_off_figure(sweep.title, every)
 
-    return _draw_points(sweep, audits, levels, figure)
+    return _draw_points(sweep, evidence, figure)
 
 
-def _draw_profile(sweep: Sweep, held: Holdings, audits: Audits, levels: Levels) -> Drawn:
+def draw_profile(sweep: Sweep, evidence: Evidence) -> Drawn:
     """Figure 11."""
 
     def figure(every: list[Point]) -> Figure:
-        return estimates.profile_figure(sweep.title, every, levels.delta)
+        return estimates.profile_figure(sweep.title, every, evidence.levels.delta)
 
-    return _draw_points(sweep, audits, levels, figure)
+    return _draw_points(sweep, evidence, figure)
 
 
-def _draw_points(
-    sweep: Sweep, audits: Audits, levels: Levels, figure: Callable[[list[Point]], Figure]
-) -> Drawn:
+def draw_norms(sweep: Sweep, evidence: Evidence, asked: Sequence[tuple[Setting, int]]) -> Drawn:
+    """Figure 8, of the models that are there of those that are asked for by setting and runs."""
+    read = {task(one.model).label: norm_cells.read(evidence.held, one, runs) for one, runs in asked}
+    norms = {model: values for model, values in read.items() if values is not None}
+    norm = asked[0][0].mechanism.clipping_norm
+    figures = [(sweep.name, norms_figure.draw_norms(norms, norm))] if norms else []
+    return Drawn(figures, len(asked) - len(norms), [])
+
+
+def draw_landscape(sweep: Sweep, evidence: Evidence, grid: Grid) -> Drawn:
+    """Figures 3a, 3b, 6b, 10 and 14 of the cells that are there, and Algorithm 6's."""
+    study, held = landscape_cells.study(grid, *evidence.levels), evidence.held
+    cells, searches = landscape_stored.cells(held, study), landscape_stored.searches(held, study)
+    drawn = landscape_figures.figures(cells, searches, grid.runs, landscape_cells.CLIPPING_NORM)
+    rows = landscape_figures.rows(sweep.name, cells, grid.runs)
+    return Drawn(list(drawn), landscape_stored.missing(held, study), rows)
+
+
+def _draw_points(sweep: Sweep, evidence: Evidence, figure: Callable[[list[Point]], Figure]) -> Drawn:
     """One figure, if any point has conclusions."""
-    every = points.points((cell for cell in sweep.cells if isinstance(cell, Cell)), audits)
+    every = points.points(sweep.audits(), evidence.audits)
     found = [point for point in every if point.found]
     missing = sum(len(point.cells) - len(point.found) for point in every)
-    rows = list(table.rows(sweep.name, found, levels.delta))
+    rows = list(table.rows(sweep.name, found, CLAIMS, evidence.levels.delta))
     return Drawn([(sweep.name, figure(every))] if found else [], missing, rows)
-
-
-def _draw_norms(sweep: Sweep, held: Holdings, audits: Audits, levels: Levels) -> Drawn:
-    """Figure 8, of the models that are there."""
-    cells = [cell for cell in sweep.cells if isinstance(cell, Norms)]
-    read = {_MODELS[c.setting.model]: norm_cells.read(held, c.setting, c.runs) for c in cells}
-    norms = {model: values for model, values in read.items() if values is not None}
-    figures = [(sweep.name, audit_panels.draw_norms(norms, cells[0].setting.clipping_norm))] if norms else []
-    return Drawn(figures, len(cells) - len(norms), [])
-
-
-def _draw_landscape(sweep: Sweep, held: Holdings, audits: Audits, levels: Levels) -> Drawn:
-    """Figures 3a, 3b, 6b, 10 and 14 of the cells that are there, and Algorithm 6's."""
-    (grid,) = (cell for cell in sweep.cells if isinstance(cell, Landscape))
-    there = landscape_stored.kept(held, grid, *levels)
-    rows = landscape_stored.rows(there, sweep.name, grid.runs, levels.confidence)
-    return Drawn(landscape_stored.figures(there, grid, *levels), there.missing, rows)
-
-
-DRAWERS: dict[str, Callable[[Sweep, Holdings, Audits, Levels], Drawn]] = {
-    "epsilon": _draw_epsilon,
-    "trade_off": _draw_trade_off,
-    "profile": _draw_profile,
-    "norms": _draw_norms,
-    "landscape": _draw_landscape,
-}

@@ -1,41 +1,56 @@
-"""Figure 8's cells: the gradient norms of L's canary, trained once and kept in the store."""
+"""Figure 8's cells: the gradient norms of L's canary before clipping, trained once and kept in the store."""
 
-import dataclasses
 import hashlib
 import io
-import sys
-import uuid
+import json
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from audit.progress import Progress
 from audit.storage import files
 from audit.storage.index import Holdings
 from audit.storage.store import Store
-from experiments.settings.setting import Setting
+from experiments.cells.audits import is_on, step_seconds
+from experiments.cells.cell import Cell
+from experiments.cells.data import DataSets
+from experiments.settings import stored
+from experiments.settings.setting import Setting, identity
 from models.data.base import Dataset
 
+if TYPE_CHECKING:
+    from audit.game import Game
+
 Norms = NDArray[np.float64]
+EXPERIMENT = "canary_norms"
 _FILE = "norms.npz"
 
 
-def setting_of(setting: Setting) -> dict[str, Any]:
-    """What the store knows the norms by, beside the data."""
-    return {"kind": "canary_norms", **dataclasses.asdict(setting)}
+def norms_cell(setting: Setting, runs: int) -> Cell:
+    """The norms of a setting over runs with canaries of their own."""
 
+    def is_done(held: Holdings, data: DataSets) -> bool:
+        store = held.open(identity(setting, EXPERIMENT))
+        known = store is not None and is_on(store, data.checksum(setting.model))
+        return known and read(held, setting, runs) is not None
 
-def open_store(out: Path, setting: Setting, dataset: Dataset) -> Store:
-    """The store of a setting's norms on its data."""
-    return Store(out, {**setting_of(setting), "data_sha256": dataset.checksum})
+    def open_store(out: Path, data: DataSets) -> Store:
+        return stored.open_store(out, setting, data.load(setting.model), EXPERIMENT)
+
+    def do(store: Store, data: DataSets, progress: Progress) -> None:
+        kept(store, setting, data.load(setting.model), runs, progress)
+
+    key = json.dumps(identity(setting, EXPERIMENT))
+    seconds = runs * setting.schedule.steps * step_seconds(setting)
+    return Cell(f"norms of L's canary, {setting.model}", key, runs, seconds, is_done, open_store, do)
 
 
 def read(held: Holdings, setting: Setting, runs: int) -> Norms | None:
     """The stored norms (runs, steps); None where there are none or fewer."""
-    store = held.open(setting_of(setting))
+    store = held.open(identity(setting, EXPERIMENT))
     return None if store is None else _read(store, runs)
 
 
@@ -44,36 +59,67 @@ def kept(
     setting: Setting,
     dataset: Dataset,
     runs: int,
-    done: Callable[[int], object] = lambda runs: None,
+    progress: Progress = lambda runs: None,
 ) -> Norms:
-    """The norms (runs, steps), from the store if it has them; `done` hears of runs as they end."""
+    """The norms (runs, steps), from the store if it has them; else trained, and kept there."""
     norms = _read(store, runs)
     if norms is None:
-        norms = _train(setting, dataset, runs, done)
+        norms = _train(setting, dataset, runs, progress)
         buffer = io.BytesIO()
         np.savez(buffer, norms=norms, sha256=np.array(_checksum(norms)))
         store.write_bytes(_FILE, buffer.getvalue())
     return norms
 
 
-def _train(setting: Setting, dataset: Dataset, runs: int, done: Callable[[int], object]) -> Norms:
+def _train(setting: Setting, dataset: Dataset, runs: int, progress: Progress) -> Norms:
     """The canary's gradient norms, every run with a theta_0, canary and noise of its own."""
-    import jax
-
     from audit import game
-    from audit.mechanism import ensemble
-    from experiments.settings import build as auditing
+    from experiments.settings import build
 
-    table = auditing.build(setting, dataset)
-    theta_0 = table.init(jax.random.key(0))
-    bytes_per_run = ensemble.bytes_per_run(table.mechanism, theta_0, table.data, setting.batch_size)
-    chunk = ensemble.chunk_size(runs, bytes_per_run)
+    played = build.build(setting, dataset)
+    chunk = game.chunk_size(played, runs)
     parts = []
     for first in range(0, runs, chunk):
         size = min(chunk, runs - first)
-        parts.append(game.canary_norms(table, np.arange(first, first + chunk))[:size])
-        done(size)
+        parts.append(canary_norms(played, np.arange(first, first + chunk))[:size])
+        progress(size)
     return np.concatenate(parts)
+
+
+def canary_norms(played: "Game", runs: NDArray[np.int64]) -> Norms:
+    """The norms (runs, steps) of the canary before clipping, at the model that each step starts from; every
+    run is in, and draws its own theta_0, canary and noise (hidden-state paper, Figure 8)."""
+    import jax
+    import jax.numpy as jnp
+    from jax import Array
+
+    from audit import game
+    from audit.mechanism.base import Data, Hyperparameters, Schedule, State
+    from audit.mechanism.ensemble import Placement
+
+    def one(hyper: Hyperparameters, data: Data, schedule: Schedule, run: Array) -> Array:
+        keys = [
+            jax.random.fold_in(game.root(played.seed, name), run) for name in ("theta", "canary", "noise")
+        ]
+        theta_0 = played.init(keys[0])
+        known = played.adversary.init(keys[1], theta_0, jnp.asarray(hyper.clipping_norm))
+        canaries = played.insertion().bind(known, jnp.ones(1))
+
+        def advance(state: State, now: Schedule) -> tuple[State, Array]:
+            norm = jnp.linalg.norm(canaries.craft(state.step, state.theta)[0])
+            part = Schedule(now.batches[None], now.mask[None])
+            return played.mechanism.segment(hyper, state, data, part, canaries, keys[2]), norm
+
+        return jax.lax.scan(advance, played.mechanism.start(theta_0), schedule)[1]
+
+    placement = Placement.local()
+    hyper, data, schedule = placement.everywhere(
+        (jax.tree.map(jnp.float32, played.hyper), played.data, played.schedule)
+    )
+    full = np.resize(runs, placement.round_up(len(runs)))
+    run = placement.over_runs(one, (None, None, None, 0))
+    norms = run(hyper, data, schedule, placement.by_run(jnp.asarray(full, jnp.uint32)))
+    return np.asarray(norms, np.float64)[: len(runs)]
 
 
 def _read(store: Store, runs: int) -> Norms | None:
@@ -88,9 +134,7 @@ def _read(store: Store, runs: int) -> Norms | None:
             return norms[:runs] if len(norms) >= runs else None
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         pass
-    with files.writing(path):
-        path.rename(path.with_suffix(f".damaged-{uuid.uuid4().hex[:6]}"))
-    print(f"{path} is damaged: set aside, its norms are trained again", file=sys.stderr)
+    files.set_aside(path, "its norms are trained again")
     return None
 
 

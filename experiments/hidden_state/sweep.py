@@ -7,60 +7,31 @@
     paper    5,000 runs a cell
 
 Five seeds for the FCNN, as the paper has for Figure 1c (one at `smoke`), at both of its learning rates
-(Errata H2). T is insertions times k (Errata H8).
+(Errata H2).
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from audit.errors import require
-from experiments.settings.setting import Setting
+from experiments.cells.audits import audit_cell
+from experiments.cells.cell import Audited
+from experiments.hidden_state.landscape_cell import landscape_cell
+from experiments.hidden_state.landscape_cells import Grid
+from experiments.hidden_state.norms import norms_cell
+from experiments.plots.sweep import Axis, Draw, Drawn, Sweep
+from experiments.settings.adversaries import GC_S_VARIANTS, CotS, GcR, GcS, Loss
+from experiments.settings.make import setting_of
+from experiments.settings.setting import AdversaryFields, Setting
+from experiments.settings.tasks import task
+
+if TYPE_CHECKING:
+    from experiments.plots.points import Evidence
 
 SCALES = ("smoke", "laptop", "paper")
-
-
-@dataclasses.dataclass(frozen=True)
-class Cell:
-    """One audit and its place in a figure: the panel, the series in it, where it stands on the x axis."""
-
-    panel: str
-    series: str
-    x: float
-    setting: Setting
-    runs: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Norms:
-    """The gradient norms of L's canary on a model over runs with canaries of their own (Figure 8)."""
-
-    setting: Setting
-    runs: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Landscape:
-    """The crafted loss landscape's cells (Section 6), exact and simulated with so many runs."""
-
-    noise_multipliers: tuple[float, ...]
-    batch_sizes: tuple[int, ...]
-    steps: int
-    runs: int
-
-
-AnyCell = Cell | Norms | Landscape
-
-
-class Sweep(NamedTuple):
-    """A figure's cells; kind says how it is drawn: by "epsilon" along x or side by side, "trade_off",
-    "profile", "norms" or "landscape"."""
-
-    name: str
-    title: str
-    kind: str
-    xlabel: str
-    cells: tuple[Cell, ...] | tuple[Norms, ...] | tuple[Landscape, ...]
+NORM, PERIODICITY = Axis("clipping norm C", "C"), Axis("periodicity k", "k")
 
 
 class Size(NamedTuple):
@@ -72,6 +43,17 @@ class Size(NamedTuple):
     insertions: int
     batch_size: int
     noise_multiplier: float = 4.0
+
+
+class Series(NamedTuple):
+    """A series of a figure: what it is called there, and who attacks."""
+
+    label: str
+    adversary: AdversaryFields
+
+    def called(self, label: str) -> "Series":
+        """The same adversary by another name."""
+        return self._replace(label=label)
 
 
 _FULL = {1: 5000, 5: 5000, 25: 5000}
@@ -95,187 +77,198 @@ SIZES: dict[str, dict[str, Size]] = {
         "mobilenet_head": Size(_FULL, 1, 250, 128),
     },
 }
-# Of a model-step on two cores of a Xeon: what it takes whatever the mini-batch, and for an example more.
-_STEP_SECONDS = {
-    "fcnn": (1e-6, 1.25e-8),
-    "convnet": (6e-4, 5e-5),
-    "resnet18": (0.12, 0.06),
-    "mobilenet_head": (2e-5, 8e-7),
-}
-_LAW_SECONDS = 0.015  # of the landscape's cells, a step
-_CLIPPING = {"fcnn": "book_keeping", "mobilenet_head": "book_keeping"}
-_NAMES = {
-    "convnet": "ConvNet",
-    "resnet18": "ResNet18",
-    "fcnn": "FCNN",
-    "mobilenet_head": "MobileNetV2's head",
-}
-_GC_S = {
-    "GC-S, noiseless per step": (False, True),
-    "GC-S, noisy per step": (True, True),
-    "GC-S, noiseless final model": (False, False),
-    "GC-S, noisy final model": (True, False),
-}
+NORM_RUNS = {"smoke": 2, "laptop": 30, "paper": 30}  # Figure 8's runs a model, at most
 
-
-def seconds(cell: AnyCell) -> float:
-    """What a cell takes on two cores, as measured, compilation apart."""
-    if isinstance(cell, Landscape):
-        return _LAW_SECONDS * len(cell.noise_multipliers) * len(cell.batch_sizes) * cell.steps
-    setting = cell.setting
-    fixed, per_example = _STEP_SECONDS[setting.model]
-    return cell.runs * setting.steps * (fixed + per_example * setting.batch_size)
+L, GC_R, COTS = Series("L", Loss()), Series("GC-R", GcR()), Series("CotS", CotS())
+GC_S = tuple(Series(f"GC-S, {variant.replace('_', ' ')}", GcS(variant)) for variant in GC_S_VARIANTS)
+NOISELESS_PER_STEP = GC_S[0]
 
 
 def sweeps(scale: str) -> dict[str, Sweep]:
     """Every sweep of a scale, by name."""
-    rates = (0.1, 0.01)
-    fcnn_names = ("L", "GC-R", "GC-S, noiseless per step")
     found = [
         _by_clipping_norm("figure_1a", "convnet", scale),
         _by_clipping_norm("figure_1b", "resnet18", scale),
-        _fcnn("figure_1c", "GC-R, GC-S and L on the FCNN", fcnn_names, rates, scale),
+        _fcnn("figure_1c", "GC-R, GC-S and L on the FCNN", (L, GC_R, NOISELESS_PER_STEP), scale),
         _periodic("figure_2a", 5, scale),
         _periodic("figure_2b", 25, scale),
-        _fcnn("figure_4", "Four ways to choose GC-S's dimension", ("L", "GC-R", *_GC_S), rates, scale),
-        Sweep(
-            "figure_5",
-            "GC-S and GC-R on over-parameterised models",
-            "epsilon",
-            "periodicity k",
-            tuple(
-                cell
-                for model in ("convnet", "resnet18")
-                for name in ("GC-R", "GC-S, noiseless per step")
-                for k in (1, 5)
-                for cell in _cells(_NAMES[model], name, k, model, scale, periodicity=k)
-            ),
-        ),
-        Sweep(
-            "figure_6a",
-            "GC-R's trade-off curve on the ConvNet, k = 5",
-            "trade_off",
-            "",
-            tuple(_cells("ConvNet", "GC-R", 5, "convnet", scale, periodicity=5)),
-        ),
-        _fcnn("figure_7", "GC-R, L and CotS on the FCNN", ("L", "GC-R", "CotS"), rates, scale),
-        Sweep("figure_8", "L's canary before clipping", "norms", "step", tuple(_norms(scale))),
-        Sweep(
-            "figure_11",
-            "Privacy profiles of GC-R on the ConvNet",
-            "profile",
-            "",
-            tuple(
-                cell
-                for k in (1, 5, 25)
-                for cell in _cells("ConvNet", f"k = {k}", k, "convnet", scale, periodicity=k)
-            ),
-        ),
-        Sweep(
-            "figure_12",
-            "GC-R on the ConvNet where the initialisation is unknown",
-            "epsilon",
-            "",
-            tuple(
-                cell
-                for name, unknown in (("known", False), ("unknown", True))
-                for cell in _cells("ConvNet", name, 1, "convnet", scale, unknown_initialisation=unknown)
-            ),
-        ),
-        Sweep(
-            "figure_13",
-            "GC-R on a pretrained network's head and on a network trained whole",
-            "epsilon",
-            "",
-            tuple(
-                cell
-                for model in ("mobilenet_head", "convnet")
-                for cell in _cells("CIFAR-10", _NAMES[model], 1, model, scale)
-            ),
-        ),
-        Sweep("landscape", "The crafted loss landscape", "landscape", "", (_landscape(scale),)),
+        _fcnn("figure_4", "Four ways to choose GC-S's dimension", (L, GC_R, *GC_S), scale),
+        _figure_5(scale),
+        _figure_6a(scale),
+        _fcnn("figure_7", "GC-R, L and CotS on the FCNN", (L, GC_R, COTS), scale),
+        _figure_8(scale),
+        _figure_11(scale),
+        _figure_12(scale),
+        _figure_13(scale),
+        _crafted_landscape(_grid(scale)),
     ]
     return {sweep.name: sweep for sweep in found}
 
 
 def chosen(scale: str, names: list[str]) -> list[Sweep]:
-    """The sweeps of a scale by name, or all of them; raises InputError, by the flags' names, for others."""
-    require(scale in SCALES, f"--scale={scale} is unknown: choose one of {', '.join(SCALES)}")
+    """The sweeps of a scale by name, or all of them; raises InputError for others."""
+    require(scale in SCALES, f"`scale={scale}` is unknown: choose one of {', '.join(SCALES)}")
     every = sweeps(scale)
     if names == ["all"]:
         return list(every.values())
     known = ", ".join(every)
-    require(names, f"--name is missing: give all, or some of {known}")
+    require(names, f"`name` is missing: give all, or some of {known}")
     for name in names:
-        require(name in every, f"--name={name} is unknown: give all, or some of {known}")
+        require(name in every, f"`name={name}` is unknown: give all, or some of {known}")
     return [every[name] for name in dict.fromkeys(names)]
 
 
-def _cells(panel: str, series: str, x: float, model: str, scale: str, **changed: Any) -> Iterator[Cell]:
-    """A point's cells, one a seed."""
-    size = SIZES[scale][model]
-    adversary = series if series in ("L", "CotS") or series in _GC_S else "GC-R"
-    noisy, per_step = _GC_S.get(adversary, (False, True))
-    code = {"L": "loss", "CotS": "cots", "GC-R": "gc_r"}.get(adversary, "gc_s")
-    base = Setting(
-        model=model,
-        adversary=code,
-        gc_s_noisy=noisy,
-        gc_s_per_step=per_step,
-        learning_rate=0.1 if model == "fcnn" else 0.01,
-        noise_multiplier=size.noise_multiplier,
-        batch_size=size.batch_size,
-        clipping=_CLIPPING.get(model, "unfolded"),
-    )
-    named = dataclasses.replace(base, **changed)
+def audits(panel: str, series: Series, x: float, model: str, scale: str, **changed: Any) -> Iterator[Audited]:
+    """A point's audits, one a seed; `changed` are fields of the setting."""
+    size, periodicity = SIZES[scale][model], changed.get("periodicity", 1)
     for seed in range(size.seeds):
-        setting = dataclasses.replace(named, steps=size.insertions * named.periodicity, seed=seed)
-        yield Cell(panel, series, x, setting, size.runs[named.periodicity])
+        setting = setting_of(
+            model,
+            adversary=series.adversary.name,
+            **dataclasses.asdict(series.adversary),
+            insertions=size.insertions,
+            seed=seed,
+            **{"noise_multiplier": size.noise_multiplier, "batch_size": size.batch_size, **changed},
+        )
+        yield Audited(panel, series.label, x, setting, size.runs[periodicity])
+
+
+def _sweep(name: str, title: str, found: Iterator[Audited], draw: Draw, axis: Axis | None = None) -> Sweep:
+    """The sweep of audits."""
+    return Sweep(name, title, tuple(audit_cell(one) for one in found), draw, axis)
 
 
 def _by_clipping_norm(name: str, model: str, scale: str) -> Sweep:
     """Figures 1a and 1b."""
-    cells = tuple(
-        cell
-        for series in ("GC-R", "L")
+    label = task(model).label
+    found = (
+        audited
+        for series in (GC_R, L)
         for norm in (1.0, 2.0, 4.0)
-        for cell in _cells(_NAMES[model], series, norm, model, scale, clipping_norm=norm)
+        for audited in audits(label, series, norm, model, scale, clipping_norm=norm)
     )
-    return Sweep(name, f"GC-R and L on the {_NAMES[model]}, k = 1", "epsilon", "clipping norm C", cells)
+    return _sweep(name, f"GC-R and L on the {label}, k = 1", found, _epsilon, NORM)
 
 
-def _fcnn(name: str, title: str, series: tuple[str, ...], rates: tuple[float, ...], scale: str) -> Sweep:
+def _fcnn(name: str, title: str, every: tuple[Series, ...], scale: str) -> Sweep:
     """Figures 1c, 4 and 7."""
-    cells = tuple(
-        cell
-        for rate in rates
-        for one in series
-        for cell in _cells(f"learning rate {rate:g}", one, 1, "fcnn", scale, learning_rate=rate)
+    found = (
+        audited
+        for rate in (0.1, 0.01)
+        for series in every
+        for audited in audits(f"learning rate {rate:g}", series, 1, "fcnn", scale, learning_rate=rate)
     )
-    return Sweep(name, title, "epsilon", "", cells)
+    return _sweep(name, title, found, _epsilon)
 
 
 def _periodic(name: str, k: int, scale: str) -> Sweep:
     """Figures 2a and 2b."""
-    cells = tuple(
-        cell
+    found = (
+        audited
         for model in ("convnet", "resnet18")
-        for series in ("GC-R", "L")
-        for cell in _cells(_NAMES[model], series, k, model, scale, periodicity=k)
+        for series in (GC_R, L)
+        for audited in audits(task(model).label, series, k, model, scale, periodicity=k)
     )
-    return Sweep(name, f"GC-R and L at k = {k}", "epsilon", "", cells)
+    return _sweep(name, f"GC-R and L at k = {k}", found, _epsilon)
 
 
-def _norms(scale: str) -> Iterator[Norms]:
-    """Figure 8: 30 runs a model, fewer at scales that cannot train them."""
-    runs = {"smoke": 2, "laptop": 30, "paper": 30}[scale]
+def _figure_5(scale: str) -> Sweep:
+    found = (
+        audited
+        for model in ("convnet", "resnet18")
+        for series in (GC_R, NOISELESS_PER_STEP)
+        for k in (1, 5)
+        for audited in audits(task(model).label, series, k, model, scale, periodicity=k)
+    )
+    title = "GC-S and GC-R on over-parameterised models"
+    return _sweep("figure_5", title, found, _epsilon, PERIODICITY)
+
+
+def _figure_6a(scale: str) -> Sweep:
+    found = audits("ConvNet", GC_R, 5, "convnet", scale, periodicity=5)
+    return _sweep("figure_6a", "GC-R's trade-off curve on the ConvNet, k = 5", found, _trade_off)
+
+
+def _figure_8(scale: str) -> Sweep:
+    """30 runs a model, fewer at scales that cannot train them."""
+    asked = []
     for model in ("fcnn", "convnet", "resnet18"):
-        (cell, *_) = _cells("", "L", 1, model, scale)
-        yield Norms(cell.setting, min(runs, cell.runs))
+        (audited, *_) = audits("", L, 1, model, scale)
+        asked.append((audited.setting, min(NORM_RUNS[scale], audited.runs)))
+    cells = tuple(norms_cell(*one) for one in asked)
+    draw = functools.partial(_norms, asked=asked)
+    return Sweep("figure_8", "L's canary before clipping", cells, draw, Axis("step", "t"))
 
 
-def _landscape(scale: str) -> Landscape:
-    """Figures 3a, 3b, 6b, 10 and 14, and Algorithm 6 (Errata H7, H13)."""
+def _figure_11(scale: str) -> Sweep:
+    found = (
+        audited
+        for k in (1, 5, 25)
+        for audited in audits("ConvNet", GC_R.called(f"k = {k}"), k, "convnet", scale, periodicity=k)
+    )
+    return _sweep("figure_11", "Privacy profiles of GC-R on the ConvNet", found, _profile)
+
+
+def _figure_12(scale: str) -> Sweep:
+    found = (
+        audited
+        for name, unknown in (("known", False), ("unknown", True))
+        for audited in audits(
+            "ConvNet", GC_R.called(name), 1, "convnet", scale, unknown_initialisation=unknown
+        )
+    )
+    title = "GC-R on the ConvNet where the initialisation is unknown"
+    return _sweep("figure_12", title, found, _epsilon)
+
+
+def _figure_13(scale: str) -> Sweep:
+    found = (
+        audited
+        for model in ("mobilenet_head", "convnet")
+        for audited in audits("CIFAR-10", GC_R.called(task(model).label), 1, model, scale)
+    )
+    title = "GC-R on a pretrained network's head and on a network trained whole"
+    return _sweep("figure_13", title, found, _epsilon)
+
+
+def _crafted_landscape(grid: Grid) -> Sweep:
+    """Figures 3a, 3b, 6b, 10 and 14, and Algorithm 6."""
+    draw = functools.partial(_landscape, grid=grid)
+    return Sweep("landscape", "The crafted loss landscape", (landscape_cell(grid),), draw)
+
+
+def _grid(scale: str) -> Grid:
+    """Of Figures 3a, 3b, 6b, 10 and 14."""
     if scale == "smoke":
-        return Landscape((1.0, 4.0), (1, 4), 5, 200)
-    return Landscape(tuple(map(float, range(1, 9))), (1, 2, 4, 8, 16), 25, 5000)
+        return Grid((1.0, 4.0), (1, 4), 5, 200)
+    return Grid(tuple(map(float, range(1, 9))), (1, 2, 4, 8, 16), 25, 5000)
+
+
+def _epsilon(sweep: Sweep, evidence: "Evidence") -> Drawn:
+    from experiments.hidden_state import figures  # matplotlib, which work on cells does not need
+
+    return figures.draw_epsilon(sweep, evidence)
+
+
+def _trade_off(sweep: Sweep, evidence: "Evidence") -> Drawn:
+    from experiments.hidden_state import figures
+
+    return figures.draw_trade_off(sweep, evidence)
+
+
+def _profile(sweep: Sweep, evidence: "Evidence") -> Drawn:
+    from experiments.hidden_state import figures
+
+    return figures.draw_profile(sweep, evidence)
+
+
+def _norms(sweep: Sweep, evidence: "Evidence", asked: list[tuple[Setting, int]]) -> Drawn:
+    from experiments.hidden_state import figures
+
+    return figures.draw_norms(sweep, evidence, asked)
+
+
+def _landscape(sweep: Sweep, evidence: "Evidence", grid: Grid) -> Drawn:
+    from experiments.hidden_state import figures
+
+    return figures.draw_landscape(sweep, evidence, grid)

@@ -3,8 +3,8 @@
 import math
 from typing import NamedTuple
 
-from audit.statistics.estimate import Bound
-from experiments.conclusions import Conclusion
+from audit.statistics.conclusion import Conclusion
+from audit.statistics.estimate import ASSUMPTION_FREE, CERTIFIED, Bound
 
 LEAKS, NOTHING, VIOLATED = "leaks", "nothing", "violated"
 _DECIMALS = 1000
@@ -13,7 +13,7 @@ _IF_GAUSSIAN = "if the trade-off curve is Gaussian"
 
 
 class Verdict(NamedTuple):
-    """kind is LEAKS, NOTHING or VIOLATED; then the same in a word or two, a headline, and in full."""
+    """A verdict: kind is LEAKS, NOTHING or VIOLATED; word, headline and sentence say it ever more fully."""
 
     kind: str
     word: str
@@ -37,8 +37,8 @@ def percent(confidence: float) -> str:
 
 
 def verdict(conclusion: Conclusion) -> Verdict:
-    """From the certified and the assumption-free bound and the upper bound, where one is known."""
-    gaussian, free = conclusion.bound("certified"), conclusion.bound("assumption_free")
+    """The verdict on the certified and the assumption-free bound and the upper bound, where one is known."""
+    gaussian, free = conclusion.bound(CERTIFIED), conclusion.bound(ASSUMPTION_FREE)
     upper = conclusion.upper_bound
     if upper is not None and free.epsilon > upper:
         return Verdict(VIOLATED, "violated", "The guarantee is violated.", _violated(free, upper))
@@ -70,7 +70,7 @@ def _claim(bound: Bound, proviso: str) -> str:
 
 
 def _leaks(gaussian: Bound, free: Bound) -> str:
-    """What leaks at least, and under which assumption."""
+    """The sentence on a leakage, and under which assumption it is proven."""
     if free.epsilon >= gaussian.epsilon:
         return f"{_claim(free, _WHATEVER)}."
     without = "these runs prove no leakage"
@@ -80,17 +80,17 @@ def _leaks(gaussian: Bound, free: Bound) -> str:
 
 
 def _nothing(conclusion: Conclusion) -> str:
-    """What a bound of 0 says and what it does not."""
-    bound, runs = conclusion.bounds[0], len(conclusion.scores_in) + len(conclusion.scores_out)
+    """The sentences on bounds of 0, which prove no privacy."""
+    runs = len(conclusion.scores_in) + len(conclusion.scores_out)
     return (
-        f"At {percent(bound.confidence)} confidence these {runs:,} runs prove no leakage at delta = "
-        f"{bound.delta:g}: the lower bounds are 0. That is no proof of privacy: a stronger adversary or "
+        f"At {percent(conclusion.confidence)} confidence these {runs:,} runs prove no leakage at delta = "
+        f"{conclusion.delta:g}: the lower bounds are 0. That is no proof of privacy: a stronger adversary or "
         "more runs may find some."
     )
 
 
 def _guaranteed(upper: float | None) -> str:
-    """What accounting says."""
+    """The sentence on the upper bound."""
     if upper is None:
         return " No upper bound was given to hold against it."
     if math.isinf(upper):
@@ -99,7 +99,7 @@ def _guaranteed(upper: float | None) -> str:
 
 
 def _violated(free: Bound, upper: float) -> str:
-    """A lower bound that needs no assumption exceeds the upper bound."""
+    """The sentences where a lower bound that needs no assumption exceeds the upper bound."""
     return (
         f"{_claim(free, _WHATEVER)}, more than the {at_most(upper)} that accounting guarantees. There is a "
         "bug (in clipping, noise, randomness or how steps are counted), or the upper bound is for another "
@@ -108,7 +108,7 @@ def _violated(free: Bound, upper: float) -> str:
 
 
 def _violated_if_gaussian(gaussian: Bound, free: Bound, upper: float) -> str:
-    """A lower bound that assumes a Gaussian curve exceeds the upper bound."""
+    """The sentences where a lower bound that assumes a Gaussian curve exceeds the upper bound."""
     kept = "nothing" if _is_zero(free) else f"at least {at_least(free.epsilon)}"
     return (
         f"{_claim(gaussian, _IF_GAUSSIAN)}, more than the {at_most(upper)} that accounting guarantees. "

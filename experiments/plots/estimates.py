@@ -12,12 +12,15 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from audit.statistics import conversions, curves
-from experiments.conclusions import Conclusion
-from experiments.plots.audit_panels import BOUND, IN, OUT, STYLE, UPPER
+from audit.statistics import conversions
+from audit.statistics.conclusion import Conclusion
+from audit.statistics.estimate import ASSUMPTION_FREE, CERTIFIED, HELD_OUT, IN_SAMPLE
+from experiments.cells.cell import Axis
+from experiments.plots import curves
+from experiments.plots.methods import METHODS
 from experiments.plots.points import Point
+from experiments.plots.style import BOUND, FREE, IN, OUT, PREDICTED, STYLE, UPPER
 
-PREDICTED, FREE = "#CC79A7", "#E69F00"
 _INTERVAL = "0.75"
 _DASHES: tuple[Any, ...] = ("--", "-.", (0, (7, 1)), (0, (3, 1, 1, 1, 1, 1)), (0, (1, 3)), "-")
 _PREDICTION = "predicted: sqrt(insertions / k) / sigma"
@@ -30,40 +33,18 @@ _MOST_ACROSS = 8  # places side by side before panels stand below each other
 
 
 class Mark(NamedTuple):
-    """How an estimator's bounds look, and where beside its place's middle they stand."""
+    """How a method's epsilons look, and where beside their place's middle they stand."""
 
-    method: str
-    label: str
     offset: float
     look: dict[str, Any]
 
 
-MARKS = (
-    Mark(
-        "in_sample",
-        "in-sample, as the paper (no bound)",
-        -0.27,
-        {"color": IN, "marker": "o", "ms": 5, "mfc": "white", "elinewidth": 0.8},
-    ),
-    Mark(
-        "certified",
-        "certified (assumes a Gaussian curve)",
-        -0.09,
-        {"color": OUT, "marker": "o", "ms": 6.5, "elinewidth": 1.6},
-    ),
-    Mark(
-        "held_out",
-        "held-out (assumes a Gaussian curve)",
-        0.09,
-        {"color": BOUND, "marker": "s", "ms": 4.5, "elinewidth": 0.8},
-    ),
-    Mark(
-        "assumption_free",
-        "assumption-free",
-        0.27,
-        {"color": FREE, "marker": "^", "ms": 5.5, "mec": "0.3", "elinewidth": 0.8},
-    ),
-)
+MARKS = {
+    IN_SAMPLE: Mark(-0.27, {"color": IN, "marker": "o", "ms": 5, "mfc": "white", "elinewidth": 0.8}),
+    CERTIFIED: Mark(-0.09, {"color": OUT, "marker": "o", "ms": 6.5, "elinewidth": 1.6}),
+    HELD_OUT: Mark(0.09, {"color": BOUND, "marker": "s", "ms": 4.5, "elinewidth": 0.8}),
+    ASSUMPTION_FREE: Mark(0.27, {"color": FREE, "marker": "^", "ms": 5.5, "mec": "0.3", "elinewidth": 0.8}),
+}
 
 
 class Place(NamedTuple):
@@ -73,21 +54,7 @@ class Place(NamedTuple):
     point: Point
 
 
-class Spread(NamedTuple):
-    """A mark's height and the ends of its error bar, over the seeds."""
-
-    mean: float
-    low: float
-    high: float
-
-
-def spread(point: Point, method: str) -> Spread:
-    """What is drawn of a method at a point."""
-    values = point.epsilons(method)
-    return Spread(float(np.mean(values)), min(values), max(values))
-
-
-def epsilon_figure(title: str, xlabel: str, points: Sequence[Point], delta: float) -> Figure:
+def epsilon_figure(title: str, x: Axis | None, points: Sequence[Point], delta: float) -> Figure:
     """A panel for each `panel`: at each x the series side by side, every estimator's bounds with their
     range over the seeds, the upper bound, and the prediction where there is one."""
     drawn = [point for point in points if point.found]
@@ -99,9 +66,9 @@ def epsilon_figure(title: str, xlabel: str, points: Sequence[Point], delta: floa
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(*shape, figsize=(width, 2.9 * shape[0] + 1.5), sharey=True, squeeze=False)
         for axis, (name, places) in zip(axes.flat, panels.items(), strict=True):
-            _draw_panel(axis, places, xlabel, delta)
-            axis.set_title(name, fontsize=10, pad=18 if xlabel else 6)
-            axis.set_xlabel(xlabel)
+            _draw_panel(axis, places, x, delta)
+            axis.set_title(name, fontsize=10, pad=18 if x else 6)
+            axis.set_xlabel(x.name if x else "")
         for axis in axes[:, 0]:
             axis.set_ylabel(f"epsilon at delta {delta:g}")
         high = _highest(drawn, delta)
@@ -134,7 +101,7 @@ def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
         axis.semilogy(grid, conversions.delta_from_mu(largest, grid), color=UPPER, ls=":", label=_ACCOUNTING)
         looks = zip((OUT, IN, BOUND, PREDICTED), _DASHES, strict=False)
         for point, (color, dash) in zip(drawn, looks, strict=False):
-            mu = float(np.mean([bound.mu or 0.0 for bound in point.bounds("certified")]))
+            mu = float(np.mean([bound.mu or 0.0 for bound in point.bounds(CERTIFIED)]))
             label = f"{point.series}: certified, mu = {mu:.2f}"
             axis.semilogy(grid, conversions.delta_from_mu(mu, grid), color=color, ls=dash, label=label)
             predicted = point.predicted_mu()
@@ -167,7 +134,7 @@ def _places(points: Sequence[Point]) -> list[Place]:
     return places
 
 
-def _draw_panel(axis: Axes, places: Sequence[Place], xlabel: str, delta: float) -> None:
+def _draw_panel(axis: Axes, places: Sequence[Place], x: Axis | None, delta: float) -> None:
     """One panel: the marks, lines along x through the certified bounds, and a label a place."""
     for at, point in places:
         if len(point.found) == 1:
@@ -178,19 +145,19 @@ def _draw_panel(axis: Axes, places: Sequence[Place], xlabel: str, delta: float) 
             ends = (at - 0.42, at + 0.42)
             axis.plot(ends, [predicted] * 2, color=PREDICTED, lw=6, alpha=0.55, solid_capstyle="butt")
         axis.plot((at - 0.45, at + 0.45), [point.upper_bound()] * 2, color=UPPER, ls=(0, (1, 1)), lw=1.6)
-        for mark in MARKS:
-            _draw_mark(axis, at, point, mark)
+        for method, mark in MARKS.items():
+            _draw_mark(axis, at, point, method, mark)
     _draw_lines(axis, places)
     axis.set_xticks([p.at for p in places], [_wrapped(p.point.series, 11) for p in places], fontsize=8)
     axis.tick_params(axis="x", length=0)
     axis.set_xlim(-0.65, places[-1].at + 0.65)
-    if xlabel:
-        _label_groups(axis, places, xlabel.split()[-1])
+    if x:
+        _label_groups(axis, places, x.symbol)
 
 
-def _draw_mark(axis: Axes, at: float, point: Point, mark: Mark) -> None:
-    """The mean and range of one estimator."""
-    mean, low, high = spread(point, mark.method)
+def _draw_mark(axis: Axes, at: float, point: Point, method: str, mark: Mark) -> None:
+    """The mean and range of one method."""
+    mean, low, high = point.spread(method)
     several = len(point.found) > 1
     ends = [[max(mean - low, 0.0)], [max(high - mean, 0.0)]] if several else None
     axis.errorbar([at + mark.offset], [mean], ends, ls="none", capsize=2.5, zorder=3, **mark.look)
@@ -198,11 +165,11 @@ def _draw_mark(axis: Axes, at: float, point: Point, mark: Mark) -> None:
 
 def _draw_lines(axis: Axes, places: Sequence[Place]) -> None:
     """A thin line through a series' certified bounds, where it has several x."""
-    (offset,) = (mark.offset for mark in MARKS if mark.method == "certified")
+    offset = MARKS[CERTIFIED].offset
     for series, dash in zip(_unique([p.point for p in places], "series"), _DASHES * 3, strict=False):
         own = [place for place in places if place.point.series == series]
         if len(own) > 1:
-            heights = [spread(place.point, "certified").mean for place in own]
+            heights = [place.point.spread(CERTIFIED).mean for place in own]
             axis.plot([p.at + offset for p in own], heights, color=OUT, lw=0.9, ls=dash, alpha=0.7)
 
 
@@ -220,29 +187,14 @@ def _label_groups(axis: Axes, places: Sequence[Place], symbol: str) -> None:
 
 def _draw_trade_off(axis: Axes, point: Point, conclusion: Conclusion, grid: np.ndarray) -> None:
     """One empirical curve and the Gaussian ones that it is held against."""
-    bound = conclusion.bound("certified")
-    curve = curves.trade_off_curve(conclusion.scores_in, conclusion.scores_out, bound.confidence)
-    (low_x, low_y), (high_x, high_y) = curve.lower(), curve.upper()
-    low = np.interp(grid, low_x[::-1], low_y[::-1])
-    high = np.interp(grid, high_x[::-1], high_y[::-1], left=1.0)
-    axis.fill_between(grid, low, high, color=OUT, alpha=0.2, lw=0, label=f"{curve.confidence:.0%} band")
-    axis.plot(curve.false_positive_rate, curve.false_negative_rate, color=OUT, label="empirical")
-    gaussians = [(bound.mu or 0.0, BOUND, "--", "Gaussian, certified", 1.5)]
-    if point.predicted_mu() is not None:
-        gaussians.append((point.predicted_mu() or 0.0, PREDICTED, "-", "Gaussian, predicted", 4.0))
-    if conclusion.mu_upper_bound is not None and np.isfinite(conclusion.mu_upper_bound):
-        gaussians.append((conclusion.mu_upper_bound, UPPER, ":", "Gaussian, upper bound", 1.5))
-    for mu, color, dash, name, width in gaussians:
-        rates = conversions.gaussian_trade_off(mu, grid)
-        alpha = 0.55 if width > 2 else 1.0
-        axis.plot(grid, rates, color=color, ls=dash, lw=width, alpha=alpha, label=f"{name} mu = {mu:.2f}")
-    axis.set(xlabel="false-positive rate", ylabel="false-negative rate", xlim=(0, 1), ylim=(0, 1))
+    curves.draw_trade_off(axis, conclusion, grid, opacity=0.2, predicted_mu=point.predicted_mu())
+    axis.set(xlim=(0, 1), ylim=(0, 1))
     axis.set_title(f"{point.panel}, {point.series}")
 
 
 def _highest(points: Sequence[Point], delta: float) -> float:
     """The highest epsilon that is drawn."""
-    drawn = [value for point in points for mark in MARKS for value in point.epsilons(mark.method)]
+    drawn = [value for point in points for method in MARKS for value in point.epsilons(method)]
     drawn += [point.upper_bound() for point in points] + [point.predicted(delta) or 0.0 for point in points]
     return max([value for value in drawn if np.isfinite(value)] + [0.1])
 
@@ -262,8 +214,8 @@ def _finish(figure: Figure, axis: Axes, title: str, points: Sequence[Point]) -> 
 
 def _key(points: Sequence[Point]) -> tuple[list[Any], list[str]]:
     """The legend of an epsilon figure."""
-    handles: list[Any] = [plt.Line2D([], [], ls="none", **_legend_look(mark.look)) for mark in MARKS]
-    labels = [mark.label for mark in MARKS]
+    handles: list[Any] = [plt.Line2D([], [], ls="none", **_legend_look(mark.look)) for mark in MARKS.values()]
+    labels = [METHODS[method].legend for method in MARKS]
     handles.append(plt.Line2D([], [], color=UPPER, ls=(0, (1, 1)), lw=1.6))
     labels.append(_ACCOUNTING)
     if any(len(point.found) == 1 for point in points):

@@ -1,6 +1,5 @@
 """The points of a figure: the audits of all seeds at one place, and what is known of them beforehand."""
 
-import dataclasses
 import math
 import sys
 from collections.abc import Iterable, Iterator
@@ -10,18 +9,32 @@ import numpy as np
 
 from audit.errors import InputError
 from audit.statistics import conversions, normal_scores
+from audit.statistics.accounting import Composition
+from audit.statistics.conclusion import Conclusion, conclude
 from audit.statistics.estimate import Bound
 from audit.storage.index import Holdings
-from experiments.conclusions import Conclusion, conclude
-from experiments.hidden_state.sweep import Cell
-from experiments.settings.setting import Setting
-
-# Models whose genuine gradients do not interfere with a crafted coordinate (Errata H16).
-_OVER_PARAMETERISED = ("convnet", "resnet18", "mobilenet_head", "alexnet_head")
-_BIASED = ("gc_r", "gc_s", "gc_fixed")
-_PLAIN = {"optimizer": "sgd", "unknown_initialisation": False}
+from experiments.cells.cell import Audited, Levels
+from experiments.settings.adversaries import ADVERSARIES
+from experiments.settings.setting import Setting, identity
+from experiments.settings.tasks import TASKS
 
 Audits = dict[tuple[Setting, int], Conclusion]
+
+
+class Evidence(NamedTuple):
+    """A store's holdings, and the conclusions from its audits at some levels."""
+
+    held: Holdings
+    audits: Audits
+    levels: Levels
+
+
+class Spread(NamedTuple):
+    """The mean and the ends of a method's epsilons over the seeds."""
+
+    mean: float
+    low: float
+    high: float
 
 
 class Point(NamedTuple):
@@ -30,7 +43,7 @@ class Point(NamedTuple):
     panel: str
     series: str
     x: float
-    cells: tuple[Cell, ...]
+    cells: tuple[Audited, ...]
     found: tuple[Conclusion, ...]
 
     def bounds(self, method: str) -> list[Bound]:
@@ -38,8 +51,13 @@ class Point(NamedTuple):
         return [conclusion.bound(method) for conclusion in self.found]
 
     def epsilons(self, method: str) -> list[float]:
-        """The same as epsilons."""
-        return [bound.epsilon for bound in self.bounds(method)]
+        """A method's epsilon, bound or estimate, of every seed that is there."""
+        return [conclusion.finding(method).epsilon for conclusion in self.found]
+
+    def spread(self, method: str) -> Spread:
+        """A method's epsilons over the seeds; at least one must be there."""
+        values = self.epsilons(method)
+        return Spread(float(np.mean(values)), min(values), max(values))
 
     def interval(self) -> tuple[float, float]:
         """A two-sided interval for epsilon where scores are normal with one spread, at the bounds' delta
@@ -58,7 +76,7 @@ class Point(NamedTuple):
         return predicted_mu(self.cells[0].setting)
 
     def predicted(self, delta: float) -> float | None:
-        """The same as epsilon at delta."""
+        """epsilon at delta of the predicted mu; None where there is no prediction."""
         mu = self.predicted_mu()
         return None if mu is None else conversions.epsilon_from_mu(mu, delta)
 
@@ -68,38 +86,47 @@ def predicted_mu(setting: Setting) -> float | None:
     all steps' noise does, so mu = sqrt(insertions / k) / sigma (derived in
     experiments/hidden_state/README.md). None where that is not known: small models, other adversaries or
     optimizers, an unknown initialisation (Errata H14)."""
-    plain = all(getattr(setting, name) == value for name, value in _PLAIN.items())
-    crafted = setting.adversary in _BIASED and setting.model in _OVER_PARAMETERISED
-    if not (plain and crafted and setting.noise_multiplier > 0):
+    mechanism, known = setting.mechanism, TASKS.get(setting.model)
+    plain = mechanism.optimizer == "sgd" and not setting.unknown_initialisation
+    crafted = ADVERSARIES[setting.adversary.name].biased and known is not None and known.over_parameterised
+    if not (plain and crafted and mechanism.noise_multiplier > 0):
         return None
-    return math.sqrt(setting.insertions / setting.periodicity) / setting.noise_multiplier
+    return math.sqrt(setting.insertions / setting.schedule.periodicity) / mechanism.noise_multiplier
 
 
-def audits(held: Holdings, cells: Iterable[Cell], delta: float, confidence: float) -> Audits:
-    """What the stored scores of the cells prove, by (setting, runs); each is computed once however many
-    figures show it. Scores that nothing can be concluded from are said on stderr and left out."""
+def evidence(held: Holdings, cells: Iterable[Audited], levels: Levels) -> Evidence:
+    """The evidence for figures of these cells; see `audits`."""
+    return Evidence(held, audits(held, cells, *levels), levels)
+
+
+def audits(held: Holdings, cells: Iterable[Audited], delta: float, confidence: float) -> Audits:
+    """The conclusions from the stored scores of the cells, by (setting, runs).
+
+    Each is computed once however many figures show it. Scores that nothing can be concluded from are said on
+    stderr and left out.
+    """
     found: Audits = {}
     for setting, runs in dict.fromkeys((cell.setting, cell.runs) for cell in cells):
-        scores = held.scores(dataclasses.asdict(setting), runs)
+        scores = held.scores(identity(setting), runs)
         if scores is None:
             continue
-        noise = (setting.noise_multiplier, setting.insertions)
+        composition = Composition(setting.mechanism.noise_multiplier, setting.insertions)
         try:
-            found[setting, runs] = conclude(scores.worlds(), noise, delta, confidence)
+            found[setting, runs] = conclude(scores.worlds(), composition, delta, confidence)
         except InputError as error:
-            print(f"left out, {setting.model} {setting.adversary}: {error}", file=sys.stderr)
+            print(f"left out, {setting.model} {setting.adversary.name}: {error}", file=sys.stderr)
     return found
 
 
-def points(cells: Iterable[Cell], found: Audits) -> list[Point]:
+def points(cells: Iterable[Audited], found: Audits) -> list[Point]:
     """The cells by place, in the order in which they come; a point may have no conclusions."""
-    places: dict[tuple[str, str, float], list[Cell]] = {}
+    places: dict[tuple[str, str, float], list[Audited]] = {}
     for cell in cells:
         places.setdefault((cell.panel, cell.series, cell.x), []).append(cell)
     return [Point(*place, tuple(group), tuple(_found(group, found))) for place, group in places.items()]
 
 
-def _found(cells: list[Cell], found: Audits) -> Iterator[Conclusion]:
+def _found(cells: list[Audited], found: Audits) -> Iterator[Conclusion]:
     """The conclusions that are there."""
     for cell in cells:
         if (cell.setting, cell.runs) in found:
@@ -108,6 +135,6 @@ def _found(cells: list[Cell], found: Audits) -> Iterator[Conclusion]:
 
 def _interval(conclusion: Conclusion) -> tuple[float, float]:
     """`normal_scores.mu_interval` of one audit, as epsilon."""
-    delta, confidence = conclusion.bounds[0].delta, conclusion.bounds[0].confidence
-    low, high = normal_scores.mu_interval(conclusion.scores_in, conclusion.scores_out, confidence)
+    delta = conclusion.delta
+    low, high = normal_scores.mu_interval(conclusion.scores_in, conclusion.scores_out, conclusion.confidence)
     return conversions.epsilon_from_mu(float(low), delta), conversions.epsilon_from_mu(float(high), delta)

@@ -1,51 +1,26 @@
-"""Our bounds beside what the hidden-state paper says, for people (80 columns) and for programs (CSV)."""
+"""Our bounds beside a paper's words, for people (80 columns) and for programs (CSV)."""
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
-from experiments.hidden_state.sweep import Sweep
-from experiments.plots.points import Point
+from audit.statistics.estimate import ASSUMPTION_FREE, CERTIFIED, HELD_OUT, IN_SAMPLE
+from experiments.cells.cell import Axis, Sweep
+from experiments.plots.points import Point, Spread
 
 
 class Claim(NamedTuple):
-    """What the paper's text says of a series, and where. Its figures' heights are not printed as numbers,
-    so none is given: "tight" is its word for a lower bound that matches the accountant's."""
+    """A paper's word for a series, and the section that has it: "tight" is a lower bound that matches the
+    accountant's. The heights in figures are not printed as numbers, so none is given."""
 
     says: str
     section: str
 
 
-# (figure, series, x), the last None where it holds for all
-CLAIMS: dict[tuple[str, str, float | None], Claim] = {
-    ("figure_1a", "GC-R", None): Claim("tight", "5.2"),
-    ("figure_1a", "L", None): Claim("not tight", "5.2"),
-    ("figure_1b", "GC-R", None): Claim("tight", "5.2"),
-    ("figure_1b", "L", None): Claim("not tight", "5.2"),
-    ("figure_1c", "L", None): Claim("below GC-R", "5.2"),
-    ("figure_1c", "GC-R", None): Claim("not tight", "5.2"),
-    ("figure_1c", "GC-S, noiseless per step", None): Claim("nearly tight", "5.2"),
-    ("figure_2a", "GC-R", None): Claim("not tight", "5.3"),
-    ("figure_2a", "L", None): Claim("far below GC-R", "5.3"),
-    ("figure_2b", "GC-R", None): Claim("below k = 5", "5.3"),
-    ("figure_2b", "L", None): Claim("far below GC-R", "5.3"),
-    ("figure_4", "GC-S, noiseless per step", None): Claim("best of the 4", "Appendix C"),
-    ("figure_5", "GC-R", 1): Claim("tight", "5.2"),
-    ("figure_5", "GC-R", 5): Claim("not tight", "5.3"),
-    ("figure_5", "GC-S, noiseless per step", None): Claim("as GC-R", "Appendix C"),
-    ("figure_6a", "GC-R", None): Claim("Gaussian curve", "Appendix E"),
-    ("figure_7", "GC-R", None): Claim("above CotS", "Appendix G"),
-    ("figure_7", "CotS", None): Claim("above L", "Appendix G"),
-    ("figure_11", "k = 1", None): Claim("tight", "Appendix G"),
-    ("figure_11", "k = 5", None): Claim("not tight", "Appendix G"),
-    ("figure_11", "k = 25", None): Claim("not tight", "Appendix G"),
-    ("figure_12", "unknown", None): Claim("as known", "Appendix G"),
-    ("figure_13", "MobileNetV2's head", None): Claim("tight (AlexNet)", "Appendix G"),
-    ("landscape", "B = 16", None): Claim("tight", "Appendix G"),
-}
+PaperClaims = Mapping[tuple[str, str, float | None], Claim]
+"""By (figure, series, x), the last None where a claim holds for all."""
+
 _WIDTHS = (27, 5, 9, 9, 5, 15)
 _HEADER = ("", "bound", "range", "interval", "pred.", "the paper says")
 _NOTES = """\
@@ -57,71 +32,90 @@ pred.:    mu = sqrt(insertions / k) / sigma, where gradients do not interfere;
 tight:    as high as the upper bound; the paper's text prints no epsilons"""
 
 
+class Seeds(NamedTuple):
+    """How much a row stands on: runs a seed, seeds that are there, seeds that are missing."""
+
+    runs: int
+    found: int
+    missing: int
+
+
 class Row(NamedTuple):
-    """One point, as the CSV has it; epsilons at one delta, None where there is nothing to say."""
+    """One point of a figure; epsilons at one delta, by method, None where there is nothing to say.
+
+    interval: the ends of the two-sided interval where scores are normal.
+    """
 
     figure: str
     panel: str
     series: str
     x: float
-    runs: int
-    seeds: int
-    seeds_missing: int
-    certified: float
-    certified_min: float
-    certified_max: float
-    epsilon_low: float | None
-    epsilon_high: float | None
-    held_out: float
-    assumption_free: float
-    in_sample: float
+    seeds: Seeds
+    epsilons: dict[str, Spread]
+    interval: tuple[float, float] | None
     predicted: float | None
     upper_bound: float
-    paper_says: str | None
-    paper_section: str | None
+    claim: Claim | None
 
 
-def rows(figure: str, points: Iterable[Point], delta: float) -> Iterator[Row]:
+def rows(figure: str, points: Iterable[Point], claims: PaperClaims, delta: float) -> Iterator[Row]:
     """A row a point that has conclusions."""
     for point in points:
-        says, section = claim(figure, point.series, point.x)
-        certified = point.epsilons("certified")
         yield Row(
-            figure,
-            point.panel,
-            point.series,
-            point.x,
-            point.cells[0].runs,
-            len(point.found),
-            len(point.cells) - len(point.found),
-            float(np.mean(certified)),
-            min(certified),
-            max(certified),
-            *point.interval(),
-            float(np.mean(point.epsilons("held_out"))),
-            float(np.mean(point.epsilons("assumption_free"))),
-            float(np.mean(point.epsilons("in_sample"))),
-            point.predicted(delta),
-            point.upper_bound(),
-            says,
-            section,
+            figure=figure,
+            panel=point.panel,
+            series=point.series,
+            x=point.x,
+            seeds=Seeds(point.cells[0].runs, len(point.found), len(point.cells) - len(point.found)),
+            epsilons={row.method: point.spread(row.method) for row in point.found[0].rows()},
+            interval=point.interval(),
+            predicted=point.predicted(delta),
+            upper_bound=point.upper_bound(),
+            claim=claim(claims, figure, point.series, point.x),
         )
 
 
-def claim(figure: str, series: str, x: float) -> tuple[str | None, str | None]:
-    """(what the paper says, its section) of a series at x; Nones where it says nothing."""
-    found = CLAIMS.get((figure, series, x)) or CLAIMS.get((figure, series, None))
-    return found or (None, None)
+def claim(claims: PaperClaims, figure: str, series: str, x: float) -> Claim | None:
+    """The claim on a series at x; None where there is none."""
+    return claims.get((figure, series, x)) or claims.get((figure, series, None))
 
 
 def as_csv(found: Sequence[Row]) -> bytes:
-    """The rows, six digits a number."""
+    """The rows, at least one, six digits a number."""
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(Row._fields)
+    writer = csv.DictWriter(text, list(_entry(found[0])), lineterminator="\n")
+    writer.writeheader()
     for row in found:
-        writer.writerow([f"{value:.6g}" if isinstance(value, float) else value for value in row])
+        entry = _entry(row)
+        writer.writerow({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in entry.items()})
     return text.getvalue().encode()
+
+
+def _entry(row: Row) -> dict[str, str | float | None]:
+    """A row's columns in the CSV."""
+    low, high = row.interval or (None, None)
+    says, section = row.claim or (None, None)
+    return {
+        "figure": row.figure,
+        "panel": row.panel,
+        "series": row.series,
+        "x": row.x,
+        "runs": row.seeds.runs,
+        "seeds": row.seeds.found,
+        "seeds_missing": row.seeds.missing,
+        "certified": row.epsilons[CERTIFIED].mean,
+        "certified_min": row.epsilons[CERTIFIED].low,
+        "certified_max": row.epsilons[CERTIFIED].high,
+        "epsilon_low": low,
+        "epsilon_high": high,
+        "held_out": row.epsilons[HELD_OUT].mean,
+        "assumption_free": row.epsilons[ASSUMPTION_FREE].mean,
+        "in_sample": row.epsilons[IN_SAMPLE].mean,
+        "predicted": row.predicted,
+        "upper_bound": row.upper_bound,
+        "paper_says": says,
+        "paper_section": section,
+    }
 
 
 def as_text(sweeps: Iterable[Sweep], found: Sequence[Row], delta: float, confidence: float) -> str:
@@ -132,31 +126,30 @@ def as_text(sweeps: Iterable[Sweep], found: Sequence[Row], delta: float, confide
         if own:
             lines += ["-" * 80, f"{sweep.name}: {sweep.title}"[:80]]
         for panel in dict.fromkeys(row.panel for row in own):
-            lines += _panel([row for row in own if row.panel == panel], sweep.xlabel)
+            lines += _panel([row for row in own if row.panel == panel], sweep.axis)
     return "\n".join([*lines, "-" * 80, _NOTES])
 
 
-def _panel(own: list[Row], xlabel: str) -> list[str]:
-    """A panel's heading and its rows; where x has a name, it ends in x's symbol."""
+def _panel(own: list[Row], axis: Axis | None) -> list[str]:
+    """A panel's heading and its rows, which name x where it has a name."""
     uppers = sorted({f"{row.upper_bound:.2f}" for row in own})
     lines = [f"  {own[0].panel}; upper bound {' and '.join(uppers)}"]
     for row in own:
-        label = f"{row.series.split(',')[0]}, {xlabel.split()[-1]} = {row.x:g}" if xlabel else row.series
-        lines.append(_line((label, *_numbers(row), row.paper_says or "")))
+        label = f"{row.series.split(',')[0]}, {axis.symbol} = {row.x:g}" if axis else row.series
+        lines.append(_line((label, *_numbers(row), row.claim.says if row.claim else "")))
     return lines
 
 
 def _numbers(row: Row) -> tuple[str, ...]:
     """A row's numbers in short."""
-    spread = _range(row.certified_min, row.certified_max) if row.seeds > 1 else "one seed"
-    predicted = "" if row.predicted is None else f"{row.predicted:.2f}"
-    return f"{row.certified:.2f}", spread, _range(row.epsilon_low, row.epsilon_high), predicted
+    mean, low, high = row.epsilons[CERTIFIED]
+    spread = _range(low, high) if row.seeds.found > 1 else "one seed"
+    interval = "" if row.interval is None else _range(*row.interval)
+    return f"{mean:.2f}", spread, interval, "" if row.predicted is None else f"{row.predicted:.2f}"
 
 
-def _range(low: float | None, high: float | None) -> str:
-    """Two ends, of four characters or less but for epsilons of ten thousand; empty where unknown."""
-    if low is None or high is None:
-        return ""
+def _range(low: float, high: float) -> str:
+    """Two ends, of four characters or less but for epsilons of ten thousand."""
     return "-".join(f"{value:.1f}" if value < 99.95 else f"{value:.0f}" for value in (low, high))
 
 

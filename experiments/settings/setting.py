@@ -1,31 +1,145 @@
-"""What decides an audit's scores, as data: importing it starts no JAX."""
+"""An audit's setting: all that decides a run's scores, but for the data. Importing it starts no JAX.
+
+A setting is made of small parts: the model's name, the mechanism's own fields, the adversary and *its* own
+fields, the schedule and the seed. `identity` is how the store knows it: a field that equals its default is
+left out, so that a further field changes no stored name.
+"""
 
 import dataclasses
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from audit.errors import require
+
+OPTIMIZERS = ("sgd", "momentum", "adam")
+PRECISIONS = ("float32", "tf32", "bf16")
+
+
+def described(help_text: str, flag: str | None = None, default: Any = dataclasses.MISSING) -> Any:
+    """A field with its help text, and the name of its flag where that is another than its own. `default` is
+    left out of identities, so that it can never change."""
+    return dataclasses.field(default=default, metadata={"help": help_text, "flag": flag})
+
+
+@dataclasses.dataclass(frozen=True)
+class DpSgdFields:
+    """The mechanism's own fields; the noise has standard deviation noise_multiplier * clipping_norm."""
+
+    name: ClassVar[str] = "dp_sgd"
+    learning_rate: float = described("Learning rate; by default the model's.")
+    clipping_norm: float = described("Clipping norm C.")
+    noise_multiplier: float = described("Noise multiplier sigma: noise has deviation sigma * C.")
+    batch_size: int = described("Examples a mini-batch; by default the model's.")
+    clipping: str = described("book_keeping, unfolded or per_example; by default the fastest.")
+    optimizer: str = described("sgd, momentum or adam, on the privatised mean gradient.", default="sgd")
+    precision: str = described(
+        "Operands of the training's products: float32, tf32 or bf16.", default="float32"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class ScheduleFields:
+    """The training's steps, and the periodicity k: the canary is inserted at steps k, 2k, ..."""
+
+    steps: int = described("Training steps, instead of --insertions.")
+    periodicity: int = described("Periodicity: the canary is inserted every k steps.", flag="k")
+
+
+@dataclasses.dataclass(frozen=True)
+class AdversaryFields:
+    """An adversary's own fields; `name` is a key of `experiments.settings.adversaries.ADVERSARIES`."""
+
+    name: ClassVar[str]
+
+    def deciding(self) -> dict[str, Any]:
+        """The fields that decide scores, but for those at their defaults."""
+        return dict(not_default(self))
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """All that decides a run's score, but for the data; frozen, and hashed by the store."""
+    """One audit: a model (a task's name, or any name of a caller's own), who trains it, who attacks it."""
 
-    model: str = "fcnn"
-    adversary: str = "gc_s"
-    gc_s_noisy: bool = False
-    gc_s_per_step: bool = True
-    gc_s_simulations: int = 4
-    dimension: int = 0
-    learning_rate: float = 0.1
-    clipping_norm: float = 1.0
-    noise_multiplier: float = 4.0
-    batch_size: int = 400
-    steps: int = 250
-    periodicity: int = 1
-    optimizer: str = "sgd"
-    clipping: str = "book_keeping"
-    precision: str = "float32"
-    unknown_initialisation: bool = False
-    seed: int = 0
+    model: str
+    adversary: AdversaryFields
+    mechanism: DpSgdFields
+    schedule: ScheduleFields
+    seed: int = described("Seed of all randomness.")
+    unknown_initialisation: bool = described("Draw theta_0 afresh for each run.", default=False)
 
     @property
     def insertions(self) -> int:
         """Steps at which the canary is inserted."""
-        return self.steps // self.periodicity
+        return self.schedule.steps // self.schedule.periodicity
+
+
+DEFAULTS: dict[str, Any] = {  # of fields that every identity holds
+    "clipping_norm": 1.0,
+    "noise_multiplier": 4.0,
+    "steps": 250,
+    "periodicity": 1,
+    "seed": 0,
+}
+
+
+def not_default(part: Any) -> Iterator[tuple[str, Any]]:
+    """A part's fields, but for those that equal their default."""
+    for field in dataclasses.fields(part):
+        value = getattr(part, field.name)
+        if value != field.default:
+            yield field.name, value
+
+
+def identity(setting: Setting, experiment: str = "audit") -> dict[str, Any]:
+    """What the store knows a setting by, beside the data: {experiment, model, the mechanism's own fields,
+    the adversary and its own fields, schedule, seed}, without fields at their defaults."""
+    whole = {"unknown_initialisation": True} if setting.unknown_initialisation else {}
+    return {
+        "experiment": experiment,
+        "model": setting.model,
+        "mechanism": {"name": setting.mechanism.name, **dict(not_default(setting.mechanism))},
+        "adversary": {"name": setting.adversary.name, **setting.adversary.deciding()},
+        "schedule": dict(not_default(setting.schedule)),
+        "seed": setting.seed,
+        **whole,
+    }
+
+
+def flat(setting: Setting) -> dict[str, Any]:
+    """All fields by name, as flags and callers name them."""
+    return {
+        "model": setting.model,
+        "adversary": setting.adversary.name,
+        **dataclasses.asdict(setting.adversary),
+        **dataclasses.asdict(setting.mechanism),
+        **dataclasses.asdict(setting.schedule),
+        "seed": setting.seed,
+        "unknown_initialisation": setting.unknown_initialisation,
+    }
+
+
+def validate(setting: Setting, runs: int, strategies: tuple[str, ...]) -> None:
+    """Raises InputError for a value out of range, or a clipping strategy that the model can't take; what
+    needs the data is checked when the game is built."""
+    mechanism, schedule = setting.mechanism, setting.schedule
+    for name, value, choices in (
+        ("optimizer", mechanism.optimizer, OPTIMIZERS),
+        ("clipping", mechanism.clipping, strategies),
+        ("precision", mechanism.precision, PRECISIONS),
+    ):
+        known = f"choose one of {', '.join(choices)}"
+        require(value in choices, f"`{name}={value}` is none that {setting.model} can take: {known}")
+    rate, norm, sigma = mechanism.learning_rate, mechanism.clipping_norm, mechanism.noise_multiplier
+    require(0 < rate < float("inf"), f"`learning_rate={rate}`: give a positive finite number")
+    require(1e-6 <= norm <= 1e6, f"`clipping_norm={norm}`: give 1e-6 to 1e6")
+    require(0 <= sigma < float("inf"), f"`noise_multiplier={sigma}`: give a finite number, at least 0")
+    require(mechanism.batch_size >= 1, f"`batch_size={mechanism.batch_size}`: give at least 1")
+    require(schedule.steps >= 1, f"`steps={schedule.steps}`: give at least 1 step")
+    k = schedule.periodicity
+    require(k >= 1, f"`periodicity={k}`: give a periodicity of at least 1")
+    require(
+        k <= schedule.steps,
+        f"`periodicity={k}` inserts nothing in {schedule.steps} steps: lower it or add steps",
+    )
+    require(0 <= setting.seed < 2**32, f"`seed={setting.seed}`: give 0 to 2^32 - 1")
+    require(runs >= 2, f"`runs={runs}`: give at least 2, one a world")

@@ -10,8 +10,9 @@ from scipy import stats
 
 from audit import game
 from audit.adversaries import biased
+from audit.adversaries.base import Adversary, Observer
 from audit.errors import InputError
-from audit.mechanism import dpsgd
+from audit.mechanism import base
 
 RUNS = 20_000
 P_VALUE = 1e-4
@@ -25,8 +26,8 @@ def housing(data, model, mechanism):
         biased.random_biased_dimension(),
         model.init,
         data,
-        dpsgd.Hyperparameters(0.3, 0.5, 2.0),
-        dpsgd.Schedule(dpsgd.fixed_shuffle(jax.random.key(0), 200, 20, 7), dpsgd.insertion_mask(7, 3)),
+        base.Hyperparameters(0.3, 0.5, 2.0),
+        base.Schedule(base.fixed_shuffle(jax.random.key(0), 200, 20, 7), base.insertion_mask(7, 3)),
         seed=3,
     )
 
@@ -59,7 +60,7 @@ def test_scores_are_the_two_gaussians_of_theory(empty_game, play, steps, k, unkn
 
 
 def test_a_wrong_sigma_is_noticed(empty_game, play):
-    table = empty_game(16, hyper=dpsgd.Hyperparameters(0.5, 3.0, 2.0 * 1.05))
+    table = empty_game(16, hyper=base.Hyperparameters(0.5, 3.0, 2.0 * 1.05))
     scores = np.concatenate(play(table, [(0, RUNS)], 10_000).worlds())
     shifted = scores - np.repeat([0.5 * 3.0 * 16 / 4, 0], RUNS // 2)
     assert _spread_is(shifted, 1.05 * 0.5 * 2.0 * 3.0 * 4 / 4)
@@ -67,10 +68,10 @@ def test_a_wrong_sigma_is_noticed(empty_game, play):
 
 
 def test_presence_alternates(empty_game, play):
-    np.testing.assert_array_equal(game.presence(np.arange(5)), [False, True, False, True, False])
+    np.testing.assert_array_equal(game.presence(np.arange(5))[:, 0], [False, True, False, True, False])
     scores = play(empty_game(3), [(4, 9)], 3)
     assert scores.first == 4
-    np.testing.assert_array_equal(scores.presence, [False, True, False, True, False])
+    np.testing.assert_array_equal(scores.presence[:, 0], [False, True, False, True, False])
     for runs in (2, 2500, 5000):
         assert game.presence(np.arange(runs)).sum() == runs // 2
 
@@ -85,7 +86,7 @@ def test_scores_depend_on_neither_chunk_nor_start(housing, play):
     pieces = play(housing, [(0, 2), (2, 9), (9, 11)], 4)
     np.testing.assert_allclose(pieces.scores, whole.scores, rtol=0, atol=1e-6)
     np.testing.assert_array_equal(pieces.presence, whole.presence)
-    assert np.diff(np.sort(whole.scores)).min() > 1e-5  # runs do differ
+    assert np.diff(np.sort(whole.scores[:, 0])).min() > 1e-5  # runs do differ
 
 
 def test_noise_keys_are_those_of_the_run(empty_game):
@@ -124,7 +125,7 @@ def _recording(seen):
         seen.append(np.asarray(theta_0))
         return inner.init(key, theta_0, clipping_norm)
 
-    return inner._replace(init=init, score=lambda state, theta_t, theta_0: theta_t[2])
+    return inner._replace(init=init, score=lambda state, seen, theta_t, theta_0: theta_t[2][None])
 
 
 @pytest.mark.parametrize("unknown", [False, True])
@@ -144,7 +145,7 @@ def test_initialisation(empty_game, play, unknown):
     expected = [
         jax.random.normal(jax.random.fold_in(root, run) if unknown else root, (4,))[2] for run in range(10)
     ]
-    np.testing.assert_allclose(scores, expected, rtol=1e-6)
+    np.testing.assert_allclose(scores[:, 0], expected, rtol=1e-6)
     assert len(np.unique(scores)) == (10 if unknown else 1)
     assert (seen[0][2] in np.float32(scores)) != unknown  # the adversary guesses, or knows
 
@@ -160,7 +161,7 @@ def test_a_diverged_run_is_named_in_one_line(empty_game, play):
     with pytest.raises(InputError) as caught:
         play(table, [(0, 8)], 4)
     assert str(caught.value).startswith("run 6 diverged (1 of 4 ")
-    assert "--learning_rate" in str(caught.value)
+    assert "`learning_rate`" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -178,4 +179,84 @@ def test_every_step_is_trained_and_heard_of(empty_game, play, steps):
     table = empty_game(steps, sigma=0.0)
     scores = play(table, [(0, 2)], 2, lambda runs, steps: heard.append(runs * steps)).scores
     assert sum(heard) == 2 * steps
-    np.testing.assert_allclose(scores, [0, 0.5 * 3.0 * steps / 4], rtol=1e-5)
+    np.testing.assert_allclose(scores[:, 0], [0, 0.5 * 3.0 * steps / 4], rtol=1e-5)
+
+
+def _several(norm=9.0, observer=None):
+    """Canaries of that norm along coordinates 0, 1 and 3, each scored by its own displacement."""
+    dimensions = jnp.array([0, 1, 3])
+    return Adversary(
+        lambda key, theta_0, clipping_norm: norm * jnp.eye(4)[dimensions],
+        lambda state, step, theta: state,
+        lambda state, seen, theta_t, theta_0: (theta_0 - theta_t)[dimensions],
+        canaries=3,
+        observer=observer,
+    )
+
+
+def test_each_canary_is_clipped_by_itself_and_in_by_its_own_bit(empty_game, play):
+    steps, rate, norm, batch = 5, 0.5, 3.0, 4
+    table = empty_game(steps, sigma=0.0, adversary=_several())
+    scores = play(table, [(0, 40)], 16)
+    assert scores.scores.shape == scores.presence.shape == (40, 3)
+    moved = rate * norm * steps / batch
+    np.testing.assert_allclose(scores.scores, moved * scores.presence, rtol=1e-5)
+    patterns = {tuple(row) for row in scores.presence}
+    assert len(patterns) == 8
+
+
+def test_noise_of_several_canaries_is_that_of_one(empty_game, play):
+    """Each coordinate's two worlds are N(mean, s^2) and N(0, s^2), whoever else is in."""
+    scores = play(empty_game(16, adversary=_several()), [(0, 4000)], 4000)
+    deviation = 0.5 * 2.0 * 3.0 * 4 / 4
+    for k in range(3):
+        own, present = scores.scores[:, k], scores.presence[:, k]
+        residual = own - present * 0.5 * 3.0 * 16 / 4
+        assert _spread_is(residual, deviation) and not _spread_is(residual, 1.1 * deviation)
+        others = scores.presence[:, (k + 1) % 3]
+        assert abs(np.corrcoef(residual, others)[0, 1]) < 5 / np.sqrt(4000)
+
+
+def test_coins_depend_on_seed_and_run_alone():
+    whole = game.presence(np.arange(2000), 64, seed=3)
+    np.testing.assert_array_equal(game.presence(np.arange(700, 705), 64, seed=3), whole[700:705])
+    assert (game.presence(np.arange(2000), 64, seed=4) != whole).mean() > 0.4
+    assert abs(whole.mean() - 0.5) < 5 * 0.5 / np.sqrt(whole.size)
+    correlations = np.corrcoef(whole, rowvar=False)[np.triu_indices(64, 1)]
+    assert np.abs(correlations).max() < 6 / np.sqrt(2000)
+
+
+def test_an_observer_sees_every_released_iterate(empty_game, play):
+    """One that adds up what it sees: of a model that moves by m a step, m (1 + 2 + ... + T)."""
+    observer = Observer(
+        lambda state, theta_0: theta_0,
+        lambda state, seen, step, released: seen + released * (step + 1) / (step + 1),
+    )
+    watching = _several(observer=observer)._replace(
+        score=lambda state, seen, theta_t, theta_0: -seen[jnp.array([0, 1, 3])]
+    )
+    for steps in (5, 260):  # one segment, and two
+        scores = play(empty_game(steps, sigma=0.0, adversary=watching), [(0, 8)], 8)
+        expected = 0.5 * 3.0 / 4 * steps * (steps + 1) / 2 * scores.presence
+        np.testing.assert_allclose(scores.scores, expected, rtol=1e-4)
+
+
+def test_games_of_one_program_share_what_is_compiled(empty_game, play):
+    traced = []
+
+    def counting(state, step, theta):
+        traced.append(step)
+        return jnp.ones((1, 4))
+
+    def scores(program, seed):
+        adversary = empty_game().adversary._replace(craft=counting)
+        return play(empty_game(3, seed=seed, adversary=adversary, program=program), [(0, 4)], 4).scores
+
+    first = scores("a test's", 0)
+    once = len(traced)
+    assert once and np.abs(scores("a test's", 1) - first).max() > 1e-6
+    assert len(traced) == once
+    np.testing.assert_array_equal(scores("another", 0), first)
+    assert len(traced) == 2 * once
+    scores(None, 0), scores(None, 0)
+    assert len(traced) == 4 * once

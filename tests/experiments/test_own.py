@@ -42,8 +42,8 @@ class Net(nn.Module):
 @pytest.fixture
 def plain(monkeypatch):
     """Figures that take no time to draw."""
-    monkeypatch.setattr(audit_panels, "audit_panels", lambda *conclusion: {"scores": b"<svg/>"})
-    monkeypatch.setattr(audit_panels, "audit_figure", lambda *conclusion: b"")
+    monkeypatch.setattr(audit_panels, "audit_panels", lambda conclusion: {"scores": b"<svg/>"})
+    monkeypatch.setattr(audit_panels, "audit_figure", lambda conclusion: b"")
 
 
 def rows(dataset, **changes):

@@ -1,4 +1,4 @@
-"""Plans: the number of runs that a tightness needs, and the command on made-up data."""
+"""`plan` as a user types it, on made-up data."""
 
 import json
 import subprocess
@@ -8,8 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import plan
-
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -17,31 +15,6 @@ def command(*flags):
     return subprocess.run(
         [sys.executable, "-m", "experiments.plan", *flags], cwd=ROOT, capture_output=True, text=True
     )
-
-
-@pytest.mark.parametrize("lacking", [0.5, 2.0, 9.0, 60.0])
-@pytest.mark.parametrize("wanted", [0.5, 0.9])
-def test_the_runs_needed_are_found_where_the_law_is_known(lacking, wanted):
-    asked = []
-
-    def tightness(runs):
-        asked.append(runs)
-        return max(1 - lacking / np.sqrt(runs), 0.0)
-
-    found = plan.runs_needed(tightness, wanted)
-    truth = max((lacking / (1 - wanted)) ** 2, plan._LEAST_RUNS)
-    assert 0.999 <= found / truth < 1.2
-    assert len(asked) <= 12
-
-
-@pytest.mark.parametrize("law", [lambda runs: 1 - runs**-0.25, lambda runs: min(runs / 7000, 1.0)])
-def test_another_law_takes_longer_but_is_found(law):
-    found = plan.runs_needed(law, 0.8)
-    assert law(found) >= 0.8 and law(found / 1.2) < 0.8
-
-
-def test_a_tightness_out_of_reach_is_said():
-    assert plan.runs_needed(lambda runs: 0.5, 0.9) is None
 
 
 @pytest.fixture(scope="module")

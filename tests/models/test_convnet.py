@@ -7,8 +7,8 @@ import pytest
 
 from audit import game
 from audit.adversaries.biased import random_biased_dimension
-from audit.mechanism import dpsgd
-from audit.mechanism.clipping import base
+from audit.mechanism import base, dpsgd
+from audit.mechanism.clipping.base import per_example
 from models.convnet import ConvNet, convnet
 
 
@@ -31,12 +31,12 @@ def game_of(sigma, steps, seed):
     model = convnet()
     data = jnp.asarray(images(64)), jnp.asarray(np.random.default_rng(1).integers(0, 10, 64), jnp.int32)
     return game.Game(
-        dpsgd.Mechanism(base.per_example(model.loss)),
+        dpsgd.mechanism(dpsgd.DPSGD(per_example(model.loss))),
         random_biased_dimension(),
         model.init,
         data,
-        dpsgd.Hyperparameters(0.01, 1.0, sigma),
-        dpsgd.Schedule(dpsgd.fixed_shuffle(jax.random.key(3), 64, 4, steps), dpsgd.insertion_mask(steps, 1)),
+        base.Hyperparameters(0.01, 1.0, sigma),
+        base.Schedule(base.fixed_shuffle(jax.random.key(3), 64, 4, steps), base.insertion_mask(steps, 1)),
         seed,
     )
 

@@ -15,15 +15,16 @@ import json, sys
 import jax, jax.numpy as jnp, numpy as np
 from audit import game
 from audit.adversaries.biased import random_biased_dimension
-from audit.mechanism import clipping, dpsgd
+from audit.mechanism import base, dpsgd
+from audit.mechanism.clipping import dense
 from models.fcnn import fcnn
 assert len(jax.devices()) == int(sys.argv[1])
 model, rng = fcnn(), np.random.default_rng(0)
 data = jnp.float32(rng.normal(size=(60, 8))), jnp.int32(rng.integers(0, 2, 60))
-schedule = dpsgd.Schedule(dpsgd.fixed_shuffle(jax.random.key(1), 60, 20, 7), dpsgd.insertion_mask(7, 2))
-mechanism = dpsgd.Mechanism(clipping.book_keeping(model.module, model.unravel, model.criterion))
+schedule = base.Schedule(base.fixed_shuffle(jax.random.key(1), 60, 20, 7), base.insertion_mask(7, 2))
+mechanism = dpsgd.mechanism(dpsgd.DPSGD(dense.book_keeping(model.module, model.unravel, model.criterion)))
 table = game.Game(mechanism, random_biased_dimension(), model.init, data,
-                  dpsgd.Hyperparameters(0.1, 1.0, 1.0), schedule, 0)
+                  base.Hyperparameters(0.1, 1.0, 1.0), schedule, 0)
 scores = list(game.play(table, [(0, 21)], 10))
 print(json.dumps(np.concatenate([part.scores for part in scores]).tolist()))
 """

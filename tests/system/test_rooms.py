@@ -21,6 +21,81 @@ ROOMS = [  # (files, what none of them imports)
 ]
 
 
+FLOORS = [  # from the ground up: nobody imports from a higher floor
+    ["audit.errors"],
+    ["audit.mechanism", "audit.statistics", "audit.processes", "models.data"],
+    ["audit.adversaries", "audit.landscape", "audit.storage", "models"],
+    ["audit.game"],
+    ["audit.training"],
+    ["experiments.settings"],
+    ["experiments.cells"],
+    ["experiments.plots"],
+    ["experiments.pages", "experiments.engine"],
+    ["experiments.hidden_state"],
+    ["experiments"],  # the commands, cli and own
+]
+PAPERS = ("hidden_state", "one_shot", "lidp", "canife")
+LIBRARIES = [
+    path for path in sorted((ROOT / "experiments").rglob("*.py")) if path.parent.name != "experiments"
+]
+
+
+def modules():
+    """{module: path} of the product."""
+    found = {}
+    for path in sorted(
+        path for room in ("audit", "models", "experiments") for path in (ROOT / room).rglob("*.py")
+    ):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def arrows(known):
+    """{module: the product's modules that it imports, wherever in it}."""
+    return {
+        module: {name for name in imported_names(path.read_text()) if name in known and name != module}
+        for module, path in known.items()
+    }
+
+
+def circles(graph):
+    """Groups of modules that import each other, directly or not."""
+
+    def reached(start):
+        found, waiting = set(), [start]
+        while waiting:
+            waiting += (new := graph[waiting.pop()] - found)
+            found |= new
+        return found
+
+    reach = {module: reached(module) for module in graph}
+    return {frozenset(other for other in reach[m] if m in reach[other]) for m in graph if m in reach[m]}
+
+
+def floor(module):
+    """The floor of the longest name that a module's begins with."""
+    named = ((name, i) for i, names in enumerate(FLOORS) for name in names)
+    own = [(len(name), i) for name, i in named if module == name or module.startswith(name + ".")]
+    return max(own)[1]
+
+
+def messages(source):
+    """The texts inside calls of InputError and require."""
+    for node in ast.walk(ast.parse(source)):
+        name = getattr(getattr(node, "func", None), "id", None) or getattr(
+            getattr(node, "func", None), "attr", ""
+        )
+        if isinstance(node, ast.Call) and name in (
+            "InputError",
+            "CannotWriteError",
+            "require",
+            "UnknownLayer",
+        ):
+            constants = (part for part in ast.walk(node) if isinstance(part, ast.Constant))
+            yield from (part.value for part in constants if isinstance(part.value, str))
+
+
 def imported_names(source):
     """Every module or name that a file imports, wherever in it; `from a import b` gives a and a.b."""
     for node in ast.walk(ast.parse(source)):
@@ -89,3 +164,84 @@ def test_a_trespass_is_seen(tmp_path, line):
     assert not trespasses(tmp_path, ("absl", "audit.statistics"))
     (tmp_path / "guilty.py").write_text(line + "\n")
     assert {file for file, _ in trespasses(tmp_path, ("absl", "audit.statistics"))} == {"guilty.py"}
+
+
+def test_there_is_no_import_circle_in_the_house():
+    assert not circles(arrows(modules()))
+
+
+def test_a_circle_is_seen():
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}
+    assert circles(graph) == {frozenset({"b", "c"})}
+
+
+def test_no_arrow_runs_back_up():
+    up = [
+        (module, name)
+        for module, names in arrows(modules()).items()
+        for name in names
+        if floor(name) > floor(module) and "." in name
+    ]
+    assert not up
+
+
+def test_experiments_are_commands_cli_and_own():
+    for path in sorted((ROOT / "experiments").glob("[!_]*.py")):
+        is_command = '\nif __name__ == "__main__":' in path.read_text()
+        assert is_command != (path.stem in ("cli", "own")), path
+
+
+def test_libraries_define_no_flag():
+    assert LIBRARIES
+    for path in [*LIBRARIES, *(ROOT / "audit").rglob("*.py"), *(ROOT / "models").rglob("*.py")]:
+        assert "absl" not in " ".join(imported_names(path.read_text())), path
+
+
+def test_no_papers_folder_imports_another_papers():
+    for paper in PAPERS:
+        others = tuple(f"experiments.{other}" for other in PAPERS if other != paper)
+        assert not trespasses(ROOT / "experiments" / paper, others)
+
+
+def test_messages_of_the_libraries_name_fields_not_flags():
+    for module, path in modules().items():
+        if module.startswith(("audit", "models")):
+            assert not [text for text in messages(path.read_text()) if "--" in text], module
+
+
+def test_a_flag_in_a_message_is_seen():
+    assert "--" in " ".join(messages('require(x, f"--k={k}: no")'))
+    assert not list(messages('COMMANDS = ["--quiet"]'))
+
+
+def functions(source):
+    """(name, lines) of every function."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef):
+            yield node.name, node.end_lineno - node.lineno + 1
+
+
+def test_functions_fit_a_screen():
+    lengths = {
+        (module, name): lines
+        for module, path in modules().items()
+        for name, lines in functions(path.read_text())
+    }
+    assert sorted(lengths.values())[len(lengths) // 2] < 12
+    assert not {name: lines for name, lines in lengths.items() if lines >= 60}
+
+
+def public_types():
+    """(name, module) of every public class."""
+    for module, path in modules().items():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                yield node.name, module
+
+
+def test_no_two_public_types_share_a_name():
+    homes = {}
+    for name, module in public_types():
+        homes.setdefault(name, []).append(module)
+    shared = {name: modules for name, modules in homes.items() if len(modules) > 1}
+    assert not shared

@@ -6,24 +6,24 @@ import numpy as np
 import optax
 import pytest
 
-from audit.mechanism import dpsgd
-from audit.mechanism.clipping import base
+from audit.mechanism import base, dpsgd
+from audit.mechanism.clipping.base import per_example
 
 theirs = pytest.importorskip("jax_privacy.clipping")
 
 
 @pytest.mark.filterwarnings("ignore:optax.global_norm is deprecated")  # their call
 @pytest.mark.parametrize("clipping_norm", [0.4, pytest.param(0.02, marks=pytest.mark.slow)])
-def test_noiseless_steps_agree(data, model, mechanism, clipping_norm):
+def test_noiseless_steps_agree(data, model, choices, clipping_norm):
     theta = jnp.asarray(0.4 * np.random.default_rng(0).normal(size=model.n_parameters), jnp.float32)
-    batches = dpsgd.fixed_shuffle(jax.random.key(1), 200, 20, 8)
-    hyper = dpsgd.Hyperparameters(0.5, clipping_norm, 0.0)
-    schedule = dpsgd.Schedule(batches, jnp.zeros(8))
+    batches = base.fixed_shuffle(jax.random.key(1), 200, 20, 8)
+    hyper = base.Hyperparameters(0.5, clipping_norm, 0.0)
+    schedule = base.Schedule(batches, jnp.zeros(8))
 
-    def ours(mechanism):
-        start = dpsgd.start(mechanism, theta)
-        key, craft = jax.random.key(2), lambda step, theta: theta
-        return dpsgd.segment(mechanism, hyper, start, data, schedule, craft, 0.0, key).theta
+    def ours(choices):
+        mechanism = dpsgd.mechanism(choices)
+        start, key = mechanism.start(theta), jax.random.key(2)
+        return mechanism.segment(hyper, start, data, schedule, base.no_canaries(), key).theta
 
     clipped = theirs.clipped_grad(
         model.loss, l2_clip_norm=clipping_norm, keep_batch_dim=False, normalize_by=20.0
@@ -38,6 +38,6 @@ def test_noiseless_steps_agree(data, model, mechanism, clipping_norm):
     for indices in batches:
         expected = one(expected, indices)
     assert np.abs(expected - theta).max() > 1e-3
-    np.testing.assert_allclose(jax.jit(ours, static_argnums=0)(mechanism), expected, rtol=0, atol=1e-5)
-    slow = mechanism._replace(clipped_sum=base.per_example(model.loss))
+    np.testing.assert_allclose(jax.jit(ours, static_argnums=0)(choices), expected, rtol=0, atol=1e-5)
+    slow = choices._replace(clipped_sum=per_example(model.loss))
     np.testing.assert_allclose(jax.jit(ours, static_argnums=0)(slow), expected, rtol=0, atol=1e-5)

@@ -9,11 +9,16 @@ import optax
 import pytest
 from scipy import stats
 
-from audit.mechanism import dpsgd, ensemble
+from audit.mechanism import base, dpsgd, ensemble
 
 KEY = jax.random.key(7, impl="threefry2x32")
-HYPER = dpsgd.Hyperparameters(0.3, 0.5, 2.0)
+HYPER = base.Hyperparameters(0.3, 0.5, 2.0)
 P_VALUE = 1e-4
+
+
+def one_canary(crafted, presence):
+    """The vector (p,) at every step, in or out."""
+    return base.Canaries(lambda step, theta: crafted[None], jnp.asarray(presence)[None])
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +33,8 @@ def theta(model):
 
 @pytest.fixture(scope="module")
 def schedule(data):
-    batches = dpsgd.fixed_shuffle(jax.random.key(5), len(data[1]), 16, 10)
-    return dpsgd.Schedule(batches, dpsgd.insertion_mask(10, 3))
+    batches = base.fixed_shuffle(jax.random.key(5), len(data[1]), 16, 10)
+    return base.Schedule(batches, base.insertion_mask(10, 3))
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +43,7 @@ def train(mechanism):
 
     @jax.jit
     def run(hyper, state, data, schedule, crafted, presence, key):
-        return dpsgd.segment(
-            mechanism, hyper, state, data, schedule, lambda step, theta: crafted, presence, key
-        )
+        return mechanism.segment(hyper, state, data, schedule, one_canary(crafted, presence), key)
 
     return run
 
@@ -48,17 +51,16 @@ def train(mechanism):
 def _silent_step(silent, hyper, inserted, presence, key, theta, batch_size=4):
     """theta_1 of a step without genuine gradients."""
     data = (jnp.zeros((batch_size, 1)), jnp.zeros(batch_size, int))
-    schedule = dpsgd.Schedule(jnp.arange(batch_size)[None], jnp.ones(1))
-    craft = functools.partial(lambda v, step, theta: v, inserted)
-    start = dpsgd.start(silent, theta)
-    return dpsgd.segment(silent, hyper, start, data, schedule, craft, presence, key).theta
+    schedule = base.Schedule(jnp.arange(batch_size)[None], jnp.ones(1))
+    canaries = one_canary(inserted, presence)
+    return silent.segment(hyper, silent.start(theta), data, schedule, canaries, key).theta
 
 
 @pytest.mark.parametrize("presence", [0.0, 1.0])
 def test_a_step_is_equation_2(data, mechanism, train, theta, schedule, gradient, slow_clipped_sum, presence):
     """Step 5, the second insertion of k = 3, with a canary of 3 C."""
-    state = dpsgd.start(mechanism, theta)._replace(step=jnp.int32(5))
-    now = dpsgd.Schedule(schedule.batches[5:6], schedule.mask[5:6])
+    state = mechanism.start(theta)._replace(step=jnp.int32(5))
+    now = base.Schedule(schedule.batches[5:6], schedule.mask[5:6])
     crafted = jnp.zeros_like(theta).at[4].set(1.5)
     after = train(HYPER, state, data, now, crafted, presence, KEY)
 
@@ -90,7 +92,7 @@ def silent_step(silent):
 
 @pytest.mark.parametrize("clipping_norm", [0.25, 1.0, 4.0])
 def test_noise_has_deviation_sigma_c(silent_step, clipping_norm):
-    hyper = dpsgd.Hyperparameters(1.0, clipping_norm, 3.0)
+    hyper = base.Hyperparameters(1.0, clipping_norm, 3.0)
     keys = jax.random.split(KEY, 80)
     noise = -4 * np.asarray(silent_step(hyper, jnp.zeros(500), 1.0, keys), np.float64)  # B / lr = 4
     assert _is_gaussian_with(noise, 3.0 * clipping_norm)
@@ -102,16 +104,14 @@ def test_noise_has_deviation_sigma_c(silent_step, clipping_norm):
 
 
 def test_noise_is_new_for_every_run_and_step(silent):
-    hyper = dpsgd.Hyperparameters(1.0, 1.0, 1.0)
+    hyper = base.Hyperparameters(1.0, 1.0, 1.0)
     data = (jnp.zeros((4, 1)), jnp.zeros(4, int))
 
     def path(key):
-        states = [dpsgd.start(silent, jnp.zeros(300))]
-        one = dpsgd.Schedule(jnp.arange(4)[None], jnp.ones(1))
+        states = [silent.start(jnp.zeros(300))]
+        one = base.Schedule(jnp.arange(4)[None], jnp.ones(1))
         for _ in range(4):
-            states.append(
-                dpsgd.segment(silent, hyper, states[-1], data, one, lambda step, theta: theta, 0.0, key)
-            )
+            states.append(silent.segment(hyper, states[-1], data, one, base.no_canaries(), key))
         return jnp.stack([state.theta for state in states])
 
     keys = jax.vmap(jax.random.fold_in, (None, 0))(KEY, jnp.arange(5))
@@ -123,7 +123,7 @@ def test_noise_is_new_for_every_run_and_step(silent):
 def test_without_privacy_is_sgd_on_the_mean_gradient(data, mechanism, model, train, theta, schedule):
     """Gradients longer than C = 1e-3 would show if they were clipped."""
     hyper = dpsgd.without_privacy(HYPER._replace(clipping_norm=1e-3))
-    state, crafted = dpsgd.start(mechanism, theta), jnp.zeros_like(theta)
+    state, crafted = mechanism.start(theta), jnp.zeros_like(theta)
     expected, optimizer = theta, optax.sgd(0.3)
     optimizer_state = optimizer.init(theta)
 
@@ -132,7 +132,7 @@ def test_without_privacy_is_sgd_on_the_mean_gradient(data, mechanism, model, tra
         return jax.grad(lambda t: jnp.mean(jax.vmap(model.loss, (None, 0))(t, batch)))(theta)
 
     for t in range(10):
-        one = dpsgd.Schedule(schedule.batches[t : t + 1], schedule.mask[t : t + 1])
+        one = base.Schedule(schedule.batches[t : t + 1], schedule.mask[t : t + 1])
         state = train(hyper, state, data, one, crafted, 0.0, KEY)
         batch = (data[0][one.batches[0]], data[1][one.batches[0]])
         updates, optimizer_state = optimizer.update(mean_gradient(expected, batch), optimizer_state)
@@ -140,22 +140,25 @@ def test_without_privacy_is_sgd_on_the_mean_gradient(data, mechanism, model, tra
         np.testing.assert_allclose(state.theta, expected, rtol=0, atol=2e-6)
 
 
-def test_one_program_serves_every_setting_of_the_same_shapes(data, mechanism, theta, schedule):
+def test_one_program_serves_every_setting_of_the_same_shapes(data, choices, theta, schedule):
     traced = []
 
     def counting(*arguments):
         traced.append(arguments)
-        return mechanism.clipped_sum(*arguments)
+        return choices.clipped_sum(*arguments)
 
-    counted = mechanism._replace(clipped_sum=counting)
-    train = ensemble.compile_segment(counted, lambda v, step, theta: v, ensemble.Placement.local())
+    counted = dpsgd.mechanism(choices._replace(clipped_sum=counting))
+    insertion = ensemble.Insertion(lambda v, step, theta: v[None])
+    train = ensemble.compile_segment(counted, insertion, ensemble.Placement.local())
     keys = jax.random.split(KEY, 2)
 
     def run(hyper=HYPER, mask=schedule.mask, crafted=1.0, presence=(0.0, 1.0)):
-        states = jax.vmap(lambda key: dpsgd.start(mechanism, theta))(keys)
+        states = jax.vmap(lambda key: counted.start(theta))(keys)
         hyper = jax.tree.map(jnp.float32, hyper)
-        now, crafted = dpsgd.Schedule(schedule.batches, mask), jnp.full_like(theta, crafted)
-        return np.asarray(train(hyper, states, data, now, crafted, jnp.float32(presence), keys).theta)
+        now, crafted = base.Schedule(schedule.batches, mask), jnp.full_like(theta, crafted)
+        return np.asarray(
+            train(hyper, states, data, now, crafted, jnp.float32(presence)[:, None], keys).theta
+        )
 
     first = run()
     once = len(traced)
@@ -163,7 +166,7 @@ def test_one_program_serves_every_setting_of_the_same_shapes(data, mechanism, th
         run(hyper=HYPER._replace(learning_rate=0.2)),
         run(hyper=HYPER._replace(clipping_norm=0.7)),
         run(hyper=HYPER._replace(noise_multiplier=1.0)),
-        run(mask=dpsgd.insertion_mask(10, 1)),
+        run(mask=base.insertion_mask(10, 1)),
         run(crafted=-1.0),
         run(presence=(1.0, 0.0)),
     ]
@@ -174,11 +177,11 @@ def test_one_program_serves_every_setting_of_the_same_shapes(data, mechanism, th
 
 def test_segments_compose(data, mechanism, train, theta, schedule):
     def go(state, start, stop):
-        part = dpsgd.Schedule(schedule.batches[start:stop], schedule.mask[start:stop])
+        part = base.Schedule(schedule.batches[start:stop], schedule.mask[start:stop])
         return train(HYPER, state, data, part, jnp.ones_like(theta), 1.0, KEY)
 
-    whole = go(dpsgd.start(mechanism, theta), 0, 10)
-    halves = go(go(dpsgd.start(mechanism, theta), 0, 5), 5, 10)
+    whole = go(mechanism.start(theta), 0, 10)
+    halves = go(go(mechanism.start(theta), 0, 5), 5, 10)
     jax.tree.map(np.testing.assert_array_equal, halves, whole)
     assert whole.step == 10
 
@@ -187,7 +190,7 @@ def test_segments_compose(data, mechanism, train, theta, schedule):
 def test_whatever_is_inserted_is_clipped(silent_step, length):
     direction = np.random.default_rng(0).normal(size=20)
     crafted = (length * direction / np.linalg.norm(direction)).astype(np.float32)
-    hyper = dpsgd.Hyperparameters(1.0, 2.0, 0.0)
+    hyper = base.Hyperparameters(1.0, 2.0, 0.0)
     moved = -4 * silent_step(hyper, jnp.asarray(crafted), 1.0, KEY[None])[0]
     np.testing.assert_allclose(moved, crafted * min(1, 2.0 / max(length, 1e-9)), rtol=1e-5)
     assert not np.any(silent_step(hyper, jnp.asarray(crafted), 0.0, KEY[None]))
@@ -195,14 +198,12 @@ def test_whatever_is_inserted_is_clipped(silent_step, length):
 
 @pytest.mark.parametrize("name", ["momentum", "adam"])
 def test_any_optimizer_sees_the_privatised_mean(
-    data, mechanism, theta, schedule, name, gradient, slow_clipped_sum
+    data, choices, theta, schedule, name, gradient, slow_clipped_sum
 ):
     make = {"momentum": lambda rate: optax.sgd(rate, momentum=0.9), "adam": optax.adam}[name]
-    other = mechanism._replace(optimizer=make)
-    run = jax.jit(
-        lambda s, now: dpsgd.segment(other, HYPER, s, data, now, lambda t, v: jnp.ones_like(v), 1.0, KEY)
-    )
-    state = run(dpsgd.start(other, theta), jax.tree.map(lambda a: a[:4], schedule))
+    other, canary = dpsgd.mechanism(choices._replace(optimizer=make)), one_canary(jnp.ones_like(theta), 1.0)
+    run = jax.jit(lambda state, now: other.segment(HYPER, state, data, now, canary, KEY))
+    state = run(other.start(theta), jax.tree.map(lambda a: a[:4], schedule))
 
     expected, optimizer_state = theta, make(0.3).init(theta)
     for t in range(4):
@@ -217,11 +218,11 @@ def test_any_optimizer_sees_the_privatised_mean(
 
 
 def test_simulate_is_training_without_insertion(data, mechanism, train, theta, schedule):
-    simulate = jax.jit(functools.partial(dpsgd.simulate, mechanism))
+    simulate = jax.jit(functools.partial(base.simulate, mechanism))
     trajectory = simulate(HYPER, theta, data, schedule.batches, KEY)
-    state, squares = dpsgd.start(mechanism, theta), np.zeros(theta.size)
+    state, squares = mechanism.start(theta), np.zeros(theta.size)
     for t in range(10):
-        one = dpsgd.Schedule(schedule.batches[t : t + 1], schedule.mask[t : t + 1])
+        one = base.Schedule(schedule.batches[t : t + 1], schedule.mask[t : t + 1])
         after = train(HYPER, state, data, one, jnp.ones_like(theta), 0.0, KEY)
         squares += (np.asarray(after.theta, np.float64) - np.asarray(state.theta)) ** 2
         state = after
@@ -230,9 +231,9 @@ def test_simulate_is_training_without_insertion(data, mechanism, train, theta, s
 
 
 def test_a_batch_of_one_example(data, mechanism, train, theta, gradient, slow_clipped_sum):
-    now = dpsgd.Schedule(jnp.array([[3]]), jnp.ones(1))
+    now = base.Schedule(jnp.array([[3]]), jnp.ones(1))
     hyper = HYPER._replace(noise_multiplier=0.0)
-    after = train(hyper, dpsgd.start(mechanism, theta), data, now, jnp.zeros_like(theta), 1.0, KEY)
+    after = train(hyper, mechanism.start(theta), data, now, jnp.zeros_like(theta), 1.0, KEY)
     total = slow_clipped_sum(gradient, theta, (data[0][3:4], data[1][3:4]), 0.5)
     np.testing.assert_allclose(after.theta, theta - 0.3 * total, rtol=0, atol=1e-6)
 
@@ -242,7 +243,7 @@ def test_a_batch_of_one_example(data, mechanism, train, theta, gradient, slow_cl
     [(4, 1, [0, 1, 2, 3]), (12, 5, [4, 9]), (10, 5, [4, 9]), (4, 5, []), (1, 1, [0])],
 )
 def test_insertion_mask(steps, k, inserted):
-    mask = dpsgd.insertion_mask(steps, k)
+    mask = base.insertion_mask(steps, k)
     assert mask.shape == (steps,)
     assert np.flatnonzero(mask).tolist() == inserted
     assert set(np.unique(mask)) <= {0.0, 1.0}
@@ -250,7 +251,7 @@ def test_insertion_mask(steps, k, inserted):
 
 @pytest.mark.parametrize(("n", "size", "steps"), [(23, 5, 9), (7, 7, 4), (5, 1, 11)])
 def test_fixed_shuffle(n, size, steps):
-    shuffle = functools.partial(dpsgd.fixed_shuffle, KEY, n, size)
+    shuffle = functools.partial(base.fixed_shuffle, KEY, n, size)
     batches, per_epoch = np.asarray(shuffle(steps)), n // size
     assert batches.shape == (steps, size)
     np.testing.assert_array_equal(shuffle(3 * per_epoch)[:steps], batches[: 3 * per_epoch])
@@ -259,5 +260,5 @@ def test_fixed_shuffle(n, size, steps):
         assert len(set(epoch)) == per_epoch * size
         assert set(epoch) <= set(range(n))
     assert not np.array_equal(epochs[0], epochs[1])
-    others = dpsgd.fixed_shuffle(jax.random.fold_in(KEY, 0), n, size, 3 * per_epoch)
+    others = base.fixed_shuffle(jax.random.fold_in(KEY, 0), n, size, 3 * per_epoch)
     assert not np.array_equal(others.ravel(), epochs.ravel())

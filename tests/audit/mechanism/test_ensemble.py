@@ -10,27 +10,28 @@ import numpy as np
 import pytest
 from hypothesis import strategies
 
-from audit.mechanism import dpsgd, ensemble
-from audit.mechanism.clipping import base
+from audit.mechanism import base, dpsgd, ensemble
+from audit.mechanism.clipping.base import per_example
 
-HYPER = dpsgd.Hyperparameters(*map(jnp.float32, (0.3, 0.5, 2.0)))
+HYPER = base.Hyperparameters(*map(jnp.float32, (0.3, 0.5, 2.0)))
 KEY = jax.random.key(7, impl="threefry2x32")
 
 
 def _train(mechanism, theta, data, schedule, runs):
     """theta_T (runs, p) and the runs' keys."""
     placement = ensemble.Placement.local()
-    train = ensemble.compile_segment(mechanism, lambda canary, step, theta: canary, placement)
+    insertion = ensemble.Insertion(lambda canary, step, theta: canary)
+    train = ensemble.compile_segment(mechanism, insertion, placement)
     keys = jax.vmap(jax.random.fold_in, (None, 0))(KEY, jnp.asarray(runs))
-    states = jax.vmap(lambda key: dpsgd.start(mechanism, theta))(keys)
-    presence = jnp.asarray([run % 2 for run in runs], jnp.float32)
-    canary = jnp.ones_like(theta)
+    states = jax.vmap(lambda key: mechanism.start(theta))(keys)
+    presence = jnp.asarray([[run % 2] for run in runs], jnp.float32)
+    canary = jnp.ones((1, theta.size))
     return np.asarray(train(HYPER, states, data, schedule, canary, presence, keys).theta), keys
 
 
 @pytest.fixture(scope="module")
 def schedule(data):
-    return dpsgd.Schedule(dpsgd.fixed_shuffle(KEY, len(data[1]), 20, 12), dpsgd.insertion_mask(12, 5))
+    return base.Schedule(base.fixed_shuffle(KEY, len(data[1]), 20, 12), base.insertion_mask(12, 5))
 
 
 def test_run_7_alone_and_in_a_chunk(data, model, mechanism, schedule):
@@ -53,7 +54,7 @@ def test_noise_of_run_7_is_bit_equal_alone_and_in_a_chunk(silent, data, schedule
 
 @pytest.mark.parametrize("steps", [1, 249, 250, 251, 600])
 def test_segments_are_the_schedule(steps):
-    schedule = dpsgd.Schedule(np.arange(2 * steps).reshape(steps, 2), np.arange(steps) % 3)
+    schedule = base.Schedule(np.arange(2 * steps).reshape(steps, 2), np.arange(steps) % 3)
     parts = ensemble.segments(schedule)
     np.testing.assert_array_equal(np.concatenate([part.batches for part in parts]), schedule.batches)
     np.testing.assert_array_equal(np.concatenate([part.mask for part in parts]), schedule.mask)
@@ -99,12 +100,12 @@ def test_a_small_machine_keeps_memory_free(monkeypatch):
     assert ensemble.chunk_size(1000, 1 << 10) * (1 << 10) <= 1 << 20
 
 
-def test_bytes_of_a_run_grow_with_the_batch(data, model, mechanism):
+def test_bytes_of_a_run_grow_with_the_batch(data, model, choices, mechanism):
     theta = jnp.zeros(model.n_parameters)
-    slow = mechanism._replace(clipped_sum=base.per_example(model.loss))
+    slow = dpsgd.mechanism(choices._replace(clipped_sum=per_example(model.loss)))
     for one in (mechanism, slow):
-        sizes = [ensemble.bytes_per_run(one, theta, data, batch) for batch in (1, 10, 100, 200)]
+        sizes = [one.step_bytes(theta, data, batch) for batch in (1, 10, 100, 200)]
         assert sizes == sorted(set(sizes))
         assert 1.8 < sizes[3] / sizes[2] < 2.05
     assert sizes[3] >= 200 * theta.nbytes  # per_example holds every gradient
-    assert ensemble.bytes_per_run(mechanism, theta, data, 200) < sizes[3]
+    assert mechanism.step_bytes(theta, data, 200) < sizes[3]

@@ -328,16 +328,27 @@ def test_more_confidence_costs():
 
 def test_a_bound_prints_as_one_honest_line():
     scores = gaussian_scores(1.0, 300)
-    in_line, held_line, _, free_line = map(str, estimate.all_bounds(*scores, DELTA, CONFIDENCE))
+    in_line, held_line, _, free_line = map(str, estimate.findings(*scores, DELTA, CONFIDENCE))
     assert "not a confidence bound" in in_line and "assumes" not in in_line
     assert "assumes a Gaussian trade-off curve" in held_line and "mu >=" in held_line
     assert "assumes nothing" in free_line and "mu" not in free_line
-    for line in (in_line, held_line, free_line):
-        assert "\n" not in line and "epsilon >= " in line and "delta 1e-05, confidence 0.95" in line
+    assert "epsilon = " in in_line and ">=" not in in_line and "delta 1e-05, level 0.95" in in_line
+    for line in (held_line, free_line):
+        assert "epsilon >= " in line and "delta 1e-05, confidence 0.95" in line
+    assert not any("\n" in line for line in (in_line, held_line, free_line))
 
 
-def test_all_bounds_are_every_estimators():
+def test_findings_are_every_estimators():
     scores = gaussian_scores(1.0, 300)
-    bounds = estimate.all_bounds(*scores, DELTA, CONFIDENCE)
-    assert bounds == [method(*scores, DELTA, CONFIDENCE) for method in ESTIMATORS.values()]
-    assert [bound.method for bound in bounds] == list(ESTIMATORS)
+    found = estimate.findings(*scores, DELTA, CONFIDENCE)
+    assert found == [method(*scores, DELTA, CONFIDENCE) for method in ESTIMATORS.values()]
+    assert [finding.method for finding in found] == list(ESTIMATORS)
+
+
+def test_only_what_covers_is_a_bound():
+    """The calibration's confidence bounds, and no other method."""
+    found = estimate.findings(*gaussian_scores(1.0, 300), DELTA, CONFIDENCE)
+    bounds = [finding.method for finding in found if isinstance(finding, estimate.Bound)]
+    assert bounds == ["held_out", "certified", "assumption_free"]
+    assert all(finding.assumes in estimate.ASSUMPTIONS for finding in found[1:])
+    assert isinstance(found[0], estimate.Estimate) and not hasattr(found[0], "assumes")

@@ -11,11 +11,11 @@ import optax
 import pytest
 
 from audit import game
-from audit.mechanism import dpsgd
+from audit.mechanism import base
 from audit.storage import checkpoints, files
 from audit.storage.checkpoints import Checkpoints
 
-STATES = dpsgd.State(jnp.arange(6.0).reshape(3, 2), (jnp.ones(3), {"a": jnp.arange(3)}), jnp.arange(3))
+STATES = base.State(jnp.arange(6.0).reshape(3, 2), (jnp.ones(3), {"a": jnp.arange(3)}), jnp.arange(3))
 
 
 @pytest.fixture

@@ -1,40 +1,48 @@
 """One process at a time, and a claim does not outlive its holder for long."""
 
 import errno
-import json
 import os
+import signal
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import filelock
 import pytest
 
-from audit.errors import InputError
-from audit.storage import claims
+from audit.storage import claims, files
 from audit.storage.store import Store
 
 ROOT = Path(__file__).resolve().parents[3]
 HOLD = """
 import sys
 from pathlib import Path
-from audit import claims
-with claims.claim(Path(sys.argv[1])) as mine:
+from audit.storage import claims
+with claims.claim(Path(sys.argv[1]), float(sys.argv[2])) as mine:
     print(mine, flush=True)
     sys.stdin.read()
 """
 
 
 @pytest.fixture
-def holding(tmp_path):
-    """A process that holds the folder until its stdin is closed."""
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    argv = [sys.executable, "-c", HOLD, str(tmp_path)]
-    with subprocess.Popen(argv, env={**os.environ, "PYTHONPATH": str(ROOT)}, **pipes) as process:
-        assert process.stdout.readline() == "True\n"
-        yield process
+def hold(tmp_path):
+    """hold(stale=60.0): a process that holds the folder until its stdin is closed."""
+    processes = []
+
+    def start(stale=claims.STALE_SECONDS):
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        argv = [sys.executable, "-c", HOLD, str(tmp_path), str(stale)]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        processes.append(subprocess.Popen(argv, env=environment, text=True, **pipes))
+        assert processes[-1].stdout.readline() == "True\n"
+        return processes[-1]
+
+    yield start
+    for process in processes:
         process.kill()
+        process.__exit__(None, None, None)
 
 
 def _is_free(folder, **options):
@@ -43,25 +51,24 @@ def _is_free(folder, **options):
 
 
 def _grow_old(folder, seconds):
-    (path,) = folder.glob("claim_*")
-    then = path.stat().st_mtime - seconds
-    os.utime(path, (then, then))
+    lease = folder / "claim.lease"
+    then = lease.stat().st_mtime - seconds
+    os.utime(lease, (then, then))
 
 
-def _on_another_host(folder):
-    """The folder's claim as a process of another host would have left it."""
-    (path,) = folder.glob("claim_*")
-    owner = json.loads(path.read_text()) | {"host": "elsewhere", "sees": "elsewhere"}
-    path.write_text(json.dumps(owner))
+def _left_by_another_host(folder):
+    """A lease as a process of another host that was killed leaves it."""
+    lines = ["filelock/2", "pid=1", "host=elsewhere", "mode=lease", "token=ab", "duration=60.0", ""]
+    (folder / "claim.lease").write_text("\n".join(lines))
 
 
 def test_a_claim_is_held_and_given_back(tmp_path):
     with claims.claim(tmp_path) as mine:
         assert mine
         assert not _is_free(tmp_path)
-        assert str(os.getpid()) in claims.holder(tmp_path)
+        assert claims.holder(tmp_path).endswith(f"process {os.getpid()}")
+    assert list(tmp_path.iterdir()) == []
     assert _is_free(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["claim_00000002"]
 
 
 def test_a_claim_is_given_back_after_an_error(tmp_path):
@@ -70,60 +77,80 @@ def test_a_claim_is_given_back_after_an_error(tmp_path):
     assert _is_free(tmp_path)
 
 
-def test_another_process_has_it_until_it_ends(tmp_path, holding):
+def test_a_process_has_it_until_it_ends_or_is_killed(tmp_path, hold):
+    for end in (lambda process: process.stdin.close(), subprocess.Popen.kill):
+        process = hold()
+        assert not _is_free(tmp_path)
+        assert claims.holder(tmp_path).endswith(f"process {process.pid}")
+        end(process)
+        process.wait()
+        assert _is_free(tmp_path)
+
+
+def test_a_process_killed_on_this_host_is_known_as_dead_where_names_can_not_be_exchanged(tmp_path, hold):
+    """As on a network file system, where filelock leaves its lease in place."""
+    process = hold()
+    lease = claims._lease(tmp_path / "claim.lease", claims.STALE_SECONDS)
+    assert not claims._removed(lease, claims.STALE_SECONDS)
+    process.kill()
+    process.wait()
+    assert claims._removed(lease, claims.STALE_SECONDS)
+    assert list(tmp_path.iterdir()) == []
+
+
+def _refuse(*arguments, **options):
+    raise OSError(errno.ENOSYS, "Function not implemented")
+
+
+@pytest.mark.parametrize("lock", [filelock.lock_descriptor, _refuse])
+def test_a_process_killed_on_another_host_gives_it_back_when_stale(tmp_path, monkeypatch, lock):
+    """With and without locks in the file system."""
+    monkeypatch.setattr(filelock, "lock_descriptor", lock)
+    _left_by_another_host(tmp_path)
+    _grow_old(tmp_path, 55)
     assert not _is_free(tmp_path)
-    assert claims.holder(tmp_path).endswith(f"process {holding.pid}")
-    holding.stdin.close()
-    holding.wait()
-    assert _is_free(tmp_path)
-
-
-def test_a_process_killed_on_this_host_gives_it_back_at_once(tmp_path, holding):
-    holding.kill()
-    holding.wait()
-    assert _is_free(tmp_path)
-
-
-def test_a_process_killed_on_another_host_gives_it_back_when_stale(tmp_path, holding):
-    holding.kill()
-    holding.wait()
-    _on_another_host(tmp_path)
-    assert not _is_free(tmp_path)
-    _grow_old(tmp_path, 30)
-    assert not _is_free(tmp_path)
-    assert claims.holder(tmp_path).startswith("elsewhere")
-    _grow_old(tmp_path, 31)
+    assert claims.holder(tmp_path) == "elsewhere, process 1"
+    _grow_old(tmp_path, 6)
     assert _is_free(tmp_path)
 
 
 def test_a_process_that_lives_renews_its_claim(tmp_path):
     with claims.claim(tmp_path, stale=0.06):
         _grow_old(tmp_path, 1000)
-        (path,) = tmp_path.glob("claim_*")
-        old, tries = path.stat().st_mtime, 0
-        while path.stat().st_mtime == old and tries < 1000:
+        lease = tmp_path / "claim.lease"
+        old, tries = lease.stat().st_mtime, 0
+        while lease.stat().st_mtime == old and tries < 1000:
             threading.Event().wait(0.01)
             tries += 1
-        assert path.stat().st_mtime > old + 900
+        assert lease.stat().st_mtime > old + 900
 
 
-def test_one_that_was_suspended_says_that_it_lost_the_claim(tmp_path, capsys):
-    theirs = tmp_path / "claim_00000002"
-    with claims.claim(tmp_path, stale=0.06):
-        theirs.write_text(json.dumps({"host": "elsewhere", "pid": 1}))
-        (tmp_path / "claim_00000001").unlink()
-        for _ in range(1000):
-            threading.Event().wait(0.01)
-            if not any(thread.name.endswith("(_renew)") for thread in threading.enumerate()):
-                break
-    assert "taken over by elsewhere, process 1" in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["claim_00000002"]
+def test_one_that_was_suspended_says_that_it_lost_the_claim(tmp_path, hold):
+    process = hold(stale=0.3)
+    process.send_signal(signal.SIGSTOP)
+    _grow_old(tmp_path, 1)
+    with claims.claim(tmp_path, stale=0.3) as mine:
+        assert mine
+        process.send_signal(signal.SIGCONT)
+        said = process.stderr.readline()
+    assert f"{tmp_path} was taken over" in said and f"process {os.getpid()})" in said
+    assert "both train it, to the same scores" in said
+    _, more = process.communicate("")
+    assert more == "" and process.returncode == 0
+
+
+def test_a_holder_that_wakes_leaves_its_successor_alone(tmp_path):
+    with claims.claim(tmp_path):
+        _grow_old(tmp_path, 61)
+        successor = claims.claim(tmp_path)
+        assert successor.__enter__()
+    assert not _is_free(tmp_path)
+    successor.__exit__(None, None, None)
+    assert _is_free(tmp_path)
 
 
 def test_a_stale_claim_goes_to_one_alone(tmp_path):
     """Of many that see it at once; each holds it until all have tried."""
-    with claims.claim(tmp_path):
-        pass
     tried = threading.Barrier(16)
 
     def attempt(_):
@@ -133,64 +160,46 @@ def test_a_stale_claim_goes_to_one_alone(tmp_path):
             return mine
 
     for _ in range(5):
+        _left_by_another_host(tmp_path)
+        _grow_old(tmp_path, 61)
         with ThreadPoolExecutor(16) as pool:
-            assert sum(pool.map(attempt, range(16))) <= 1
-    assert len(list(tmp_path.glob("claim_*"))) == 1
+            assert sum(pool.map(attempt, range(16))) == 1
+    assert _is_free(tmp_path)
 
 
-def test_a_late_look_at_an_old_claim_wins_nothing(tmp_path, monkeypatch):
-    """Between a process's look and its claim, others took the folder over twice."""
-    with claims.claim(tmp_path):
-        pass
-    claims_now, looks = claims._claims, []
-
-    def late(folder):
-        looks.append(1)
-        if len(looks) > 1:
-            return claims_now(folder)
-        found = claims_now(folder)
-        with monkeypatch.context() as patch:
-            patch.setattr(claims, "_claims", claims_now)
-            held.append(claims._acquire(folder, 60))
-            claims._release(held[0])
-            held.append(claims._acquire(folder, 60))
-        return found
-
-    held = []
-    monkeypatch.setattr(claims, "_claims", late)
-    assert claims._acquire(tmp_path, 60) is None
-    assert held[1] is not None
-    assert claims_now(tmp_path) == [held[1]]
-
-
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"pid": "x"}', '{"pid": 99999999999999999999}'])
-def test_a_claim_that_says_nothing_is_held_until_stale(tmp_path, content):
-    (tmp_path / "claim_00000007").write_text(content)
+@pytest.mark.parametrize("content", ["", "{", "filelock/2\npid=x\n", "filelock/2\nmode=other\n"])
+def test_a_lease_that_says_nothing_is_held_until_stale(tmp_path, content):
+    (tmp_path / "claim.lease").write_text(content)
     assert not _is_free(tmp_path)
     assert "process" in claims.holder(tmp_path)
     _grow_old(tmp_path, 61)
     assert _is_free(tmp_path)
 
 
-def test_a_file_system_without_links(tmp_path, monkeypatch):
-    def refuse(*arguments):
-        raise OSError(errno.EPERM, "Operation not permitted")
-
-    monkeypatch.setattr(claims.os, "link", refuse)
-    with claims.claim(tmp_path) as mine:
-        assert mine
+def test_a_lease_of_another_duration_is_held(tmp_path):
+    with claims.claim(tmp_path, stale=90):
         assert not _is_free(tmp_path)
+
+
+def test_numbered_claims_of_an_older_store_do_no_harm(tmp_path):
+    (tmp_path / "claim_00000003").write_text('{"host": "elsewhere", "pid": 1, "sees": "elsewhere"}')
     assert _is_free(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["claim_00000003"]
 
 
-def test_a_folder_that_refuses_is_said_in_one_line(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("call", "reason"), [("open", "Read-only file system"), ("write", "No space left on device")]
+)
+def test_a_folder_that_refuses_is_said_in_one_line(tmp_path, monkeypatch, call, reason):
     def refuse(*arguments):
-        raise OSError(errno.EROFS, "Read-only file system")
+        raise OSError(errno.EROFS, reason)
 
-    monkeypatch.setattr(claims.Path, "write_text", refuse)
-    with pytest.raises(InputError, match="Read-only file system.*--out") as caught, claims.claim(tmp_path):
-        pass
+    with monkeypatch.context() as patch, pytest.raises(files.CannotWriteError, match=reason) as caught:
+        patch.setattr(os, call, refuse)
+        with claims.claim(tmp_path):
+            pass
     assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_store_grants_its_own_process_a_claim_within_a_claim(tmp_path):
@@ -199,6 +208,7 @@ def test_a_store_grants_its_own_process_a_claim_within_a_claim(tmp_path):
         assert first and second
         with other.claim() as third:
             assert not third
+        assert other.holder() == store.holder()
     with other.claim() as third:
         assert third
     assert store.missing(2) == [(0, 2)]

@@ -2,6 +2,7 @@
 
 import errno
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,12 +12,15 @@ from audit.game import Scores
 from audit.storage import files
 from audit.storage.store import Store
 
+DATA = Path(__file__).parent / "data"
 SETTING = {"adversary": "gc_r", "steps": 250, "learning_rate": 0.1}
 
 
-def _chunk(first, size, seed=0):
-    values = np.random.default_rng(seed).normal(size=10_000)[first : first + size]
-    return Scores(first, values, np.arange(first, first + size) % 2 == 1)
+def _chunk(first, size, canaries=1):
+    """Runs of a table of scores, each canary of each run in or out by a coin."""
+    rng = np.random.default_rng(canaries)
+    scores, coins = rng.normal(size=(1000, canaries)), rng.integers(2, size=(1000, canaries))
+    return Scores(first, scores[first : first + size], coins[first : first + size] == 1)
 
 
 @pytest.fixture
@@ -50,14 +54,82 @@ def _is_retrained(store, runs, capsys):
     return np.array_equal(store.load(runs).scores, _chunk(0, runs).scores)
 
 
-def test_round_trip(store):
+@pytest.mark.parametrize("canaries", [1, 3])
+def test_round_trip(store, canaries):
     for first, size in ((4, 3), (0, 4), (7, 1)):  # in any order
-        store.save(_chunk(first, size))
+        store.save(_chunk(first, size, canaries))
     loaded = store.load(8)
     assert loaded.first == 0
-    assert loaded.scores.dtype == np.float64
-    np.testing.assert_array_equal(loaded.scores, _chunk(0, 8).scores)
-    np.testing.assert_array_equal(loaded.presence, _chunk(0, 8).presence)
+    assert (loaded.scores.dtype, loaded.presence.dtype) == (np.float64, bool)
+    np.testing.assert_array_equal(loaded.scores, _chunk(0, 8, canaries).scores)
+    np.testing.assert_array_equal(loaded.presence, _chunk(0, 8, canaries).presence)
+    assert store.load(5).scores.shape == (5, canaries)
+
+
+def test_a_flat_file_is_of_one_canary_and_its_checksum_stands(store):
+    """Runs 3 to 7, kept when a run's score had no axis of canaries."""
+    name = "scores_0000003_0000008.npz"
+    (store.path / name).write_bytes((DATA / "one_canary_flat.npz").read_bytes())
+    store.save(_chunk(0, 3))
+    scores = np.array([[0.5], [-1.25], [3.0], [1e-300], [-0.0]])
+    loaded = store.load(8)
+    np.testing.assert_array_equal(loaded.scores, np.concatenate([_chunk(0, 3).scores, scores]))
+    assert np.signbit(loaded.scores[7, 0])
+    np.testing.assert_array_equal(loaded.presence[3:], [[True], [False], [True], [False], [True]])
+    store.save(Scores(3, scores, loaded.presence[3:]))
+    with np.load(store.path / name) as new, np.load(DATA / "one_canary_flat.npz") as old:
+        assert str(new["sha256"]) == str(old["sha256"])
+
+
+def test_the_shape_of_several_canaries_is_part_of_the_checksum(store, capsys):
+    """2 runs of 3 canaries are no 3 runs of 2, nor 6 of one, though their bytes are the same."""
+    chunk = _chunk(0, 2, 3)
+    store.save(chunk)
+    (path,) = store.path.glob("scores_*")
+    with np.load(path) as file:
+        entries = dict(file)
+    for shape in ((3, 2), (6, 1), (6,), (1, 6), (2, 3, 1)):
+        reshaped = {name: entries[name].reshape(shape) for name in ("scores", "presence")}
+        np.savez(path, sha256=entries["sha256"], **reshaped)
+        assert store.missing(6) == [(0, 6)], shape
+        assert "is damaged" in capsys.readouterr().err
+    np.savez(path, **entries | {"presence": entries["presence"].reshape(3, 2)})
+    assert store.missing(2) == [(0, 2)]
+    np.savez(path, **entries)
+    assert store.missing(2) == []
+
+
+def test_chunks_of_different_numbers_of_canaries_are_refused(store):
+    store.save(_chunk(0, 2))
+    store.save(_chunk(2, 2, 3))
+    for read in (store.load, store.missing):
+        with pytest.raises(InputError, match="mixes scores of 1 and 3 canaries a run") as caught:
+            read(2)
+        assert _one_line(caught)
+
+
+def test_a_bit_for_every_score(store):
+    with pytest.raises(InputError, match="`presence`"):
+        store.save(_chunk(0, 4, 3)._replace(presence=np.zeros((4, 1), bool)))
+    assert _visible(store) == ["config.json"]
+
+
+def test_one_canary_has_two_worlds_and_several_have_none():
+    one = Scores(3, np.arange(5.0)[:, None], np.array([1, 0, 1, 0, 1], bool)[:, None])
+    assert [world.tolist() for world in one.worlds()] == [[0, 2, 4], [1, 3]]
+    with pytest.raises(InputError, match="not independent") as caught:
+        _chunk(0, 4, 2).worlds()
+    assert _one_line(caught)
+
+
+def test_the_runs_that_are_held_begin_at_the_first(store, path, capsys):
+    assert store.runs_held() == 6
+    store.save(_chunk(6, 2))
+    store.save(_chunk(9, 2))
+    assert store.runs_held() == 8
+    path.write_bytes(b"")
+    assert store.runs_held() == 0
+    assert "is damaged" in capsys.readouterr().err
 
 
 def test_a_second_process_finds_the_same_folder(store, tmp_path):
@@ -192,10 +264,59 @@ def test_a_damaged_setting(store, tmp_path, content):
     assert _one_line(caught)
 
 
+@pytest.fixture
+def everything(store):
+    """All that lies under the store's root, by path."""
+    return lambda: sorted(path.relative_to(store.path.parent) for path in store.path.parent.rglob("*"))
+
+
+def test_a_store_is_opened_by_its_folder(store, path, everything, monkeypatch):
+    before = everything()
+    there = Store.at(store.path)
+    assert (there.path, there.text, there.config()) == (store.path, store.text, SETTING)
+    np.testing.assert_array_equal(there.load(6).scores, _chunk(0, 6).scores)
+    monkeypatch.chdir(store.path)
+    assert Store.at(Path()).runs_held() == 6
+    assert everything() == before
+
+
+@pytest.mark.parametrize("folder", ["nowhere", "empty", "config.json"])
+def test_a_folder_without_a_setting_is_said_and_nothing_is_made(store, everything, folder):
+    (store.path / "empty").mkdir()
+    before = everything()
+    with pytest.raises(InputError, match="cannot read .*: name another `setting`") as caught:
+        Store.at(store.path / folder)
+    assert _one_line(caught) and everything() == before
+
+
+def test_a_folder_of_another_name_is_no_setting(store, everything):
+    moved = store.path.rename(store.path.with_name("moved"))
+    before = everything()
+    with pytest.raises(InputError, match="is not the setting that its folder is named after") as caught:
+        Store.at(moved)
+    assert _one_line(caught) and everything() == before
+
+
+def test_the_last_result_is_kept(store):
+    assert store.result() is None
+    store.write_result('{"runs": 4}')
+    assert store.result() == {"runs": 4}
+    assert store.write_figure(b"png").read_bytes() == b"png"
+    assert _visible(store) == ["audit.json", "audit.png", "config.json"]
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b'{"runs": '])
+def test_a_result_that_can_not_be_read_is_said(store, content):
+    (store.path / "audit.json").write_bytes(content)
+    with pytest.raises(InputError, match="audit.json cannot be read: move it away") as caught:
+        store.result()
+    assert _one_line(caught)
+
+
 @pytest.mark.parametrize("below", [".", "deep/er"])
 def test_a_root_that_is_a_file(tmp_path, below):
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="name another folder with --out") as caught:
+    with pytest.raises(InputError, match="name another folder with `out`") as caught:
         Store(tmp_path / "file" / below, SETTING)
     assert _one_line(caught)
 
@@ -259,7 +380,6 @@ def test_a_damaged_file_in_a_folder_that_refuses(store, path, monkeypatch):
         raise PermissionError(errno.EACCES, "Permission denied")
 
     path.write_bytes(b"")
-    monkeypatch.setattr(files.Path, "rename", refuse)
-    monkeypatch.setattr(files.Path, "replace", refuse)
+    monkeypatch.setattr(files.os, "replace", refuse)
     with pytest.raises(InputError, match="Permission denied"):
         store.missing(6)

@@ -1,6 +1,5 @@
-"""Every engine computes the same step, and what the table and the JSON say follows from the timings."""
+"""Every engine computes the same step, and the table and the JSON follow from the timings."""
 
-import importlib
 import json
 import os
 import subprocess
@@ -11,10 +10,13 @@ import jax
 import numpy as np
 import pytest
 
-from audit.errors import InputError
-from experiments import throughput
-from experiments.engine import workers
-from experiments.engine.workers import ENGINES, About, Kind, Memory, Problem, Worker
+from audit.errors import InputError, require
+from experiments import cli
+from experiments.engine import engines, measurement, problem, workers
+from experiments.engine.engines import ENGINES, Kind
+from experiments.engine.measurement import Measurement
+from experiments.engine.problem import About, Problem
+from experiments.engine.workers import Memory, Worker
 from experiments.settings import build as auditing
 from models.data.base import Dataset
 from models.fcnn import fcnn
@@ -43,69 +45,70 @@ def small_problem(model="fcnn"):
 
 
 @pytest.fixture(scope="module")
-def problem():
+def given():
     return small_problem()
 
 
-def saved(problem, folder):
-    problem.save(folder / "problem.npz")
+def saved(given, folder):
+    given.save(folder / "problem.npz")
     return folder / "problem.npz"
 
 
-def test_a_problem_is_read_as_it_was_written(problem, tmp_path):
-    again = Problem.load(saved(problem, tmp_path))
-    jax.tree.map(np.testing.assert_array_equal, again, problem)
+def test_a_problem_is_read_as_it_was_written(given, tmp_path):
+    again = Problem.load(saved(given, tmp_path))
+    jax.tree.map(np.testing.assert_array_equal, again, given)
     assert [kernel.shape for kernel, _ in again.layout] == [(8, 6), (6, 2)]
-    assert not np.array_equal(problem.stepped, problem.theta_0)
+    assert not np.array_equal(given.stepped, given.theta_0)
 
 
 @pytest.fixture
 def quickly(monkeypatch):
-    """What the engines time for themselves takes no time."""
-    monkeypatch.setattr(workers, "measure", lambda run, seconds: 1.0)
+    """Counts of models are chosen in no time."""
+    monkeypatch.setattr(problem, "rate", lambda run, seconds: 1.0)
 
 
-def builder(name):
-    """The function that a worker calls, in this process."""
-    home = "throughput_jax" if ENGINES[name].needs.startswith("jax") else "throughput_torch"
-    return getattr(importlib.import_module(f"experiments.{home}"), name)
+@pytest.fixture
+def load(monkeypatch):
+    """load(name) -> the function that a worker calls, in this process, whose JAX is set up."""
+    monkeypatch.setattr(cli, "prepare_jax", lambda: None)
+    return lambda name: ENGINES[name].load()
 
 
-def assert_takes_our_step(name, problem, folder):
+def assert_takes_our_step(load, name, given, folder):
     """A step that is 1e-4 off is seen as that, so that the rest is none; returns the engine."""
     pytest.importorskip(ENGINES[name].needs)
-    off = np.zeros_like(problem.stepped)
+    off = np.zeros_like(given.stepped)
     off[7] = 1e-4
     models = [2 * len(jax.local_devices())] if ENGINES[name].chooses else []
-    engine = builder(name)(saved(problem._replace(stepped=problem.stepped + off), folder), *models)
-    assert abs(engine.about.check - 1e-4) < workers.TOLERANCE
+    engine = load(name)(saved(given._replace(stepped=given.stepped + off), folder), *models)
+    assert abs(engine.about.distance - 1e-4) < workers.TOLERANCE
     return engine
 
 
 @pytest.mark.parametrize("name", PEERS)
-def test_a_peer_takes_our_step_and_counts_its_model_steps(name, problem, tmp_path, quickly):
-    engine = assert_takes_our_step(name, problem, tmp_path)
-    steps = len(problem.batches) if name == "jax_privacy" else 1
+def test_a_peer_takes_our_step_and_counts_its_model_steps(load, name, given, tmp_path, quickly):
+    engine = assert_takes_our_step(load, name, given, tmp_path)
+    steps = len(given.batches) if name == "jax_privacy" else 1
     assert engine.run() == engine.run() == engine.about.models * steps
     assert engine.about.models == (1 if name == "opacus" else 2 * len(jax.local_devices()))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["opacus", "torch_func"])  # which have a ConvNet of their own
-def test_a_peer_takes_our_step_of_the_convnet(name, tmp_path, quickly):
-    assert_takes_our_step(name, small_problem("convnet"), tmp_path)
+def test_a_peer_takes_our_step_of_the_convnet(load, name, tmp_path, quickly):
+    assert_takes_our_step(load, name, small_problem("convnet"), tmp_path)
 
 
-def test_ours_trains_the_chunk_that_an_audit_does(problem, tmp_path):
-    engine = builder("ours")(saved(problem, tmp_path))
+def test_ours_trains_the_chunk_that_an_audit_does(load, given, tmp_path):
+    engine = load("ours")(saved(given, tmp_path))
     assert 2 <= engine.about.models <= 5000
-    assert engine.run() == engine.run() == engine.about.models * len(problem.batches)
-    assert workers.measure(engine.run, 0.01) > 0
+    assert engine.run() == engine.run() == engine.about.models * len(given.batches)
+    assert problem.rate(engine.run, 0.01) > 0
 
 
 def test_the_fastest_count_is_chosen(monkeypatch):
-    monkeypatch.setattr(workers, "measure", lambda run, seconds: {1: 5, 8: 7, 64: 6}[run()])
-    models, run = workers.fastest(lambda models: lambda: models, [1, 8, 64])
+    monkeypatch.setattr(problem, "rate", lambda run, seconds: {1: 5, 8: 7, 64: 6}[run()])
+    models, run = problem.fastest(lambda models: lambda: models, [1, 8, 64])
     assert models == run() == 8
 
 
@@ -118,21 +121,21 @@ def test_an_engine_of_another_step_is_refused():
 
 def test_an_engine_that_dies_is_one_line(tmp_path):
     with pytest.raises(InputError, match="peer ended with status -6"):
-        Worker("peer", Kind(os.abort), tmp_path).about()
+        Worker(Kind("peer", os.abort), tmp_path).about()
 
 
 @pytest.mark.parametrize(("model", "parameters"), [("fcnn", 68), ("convnet", 62_006)])
 def test_the_layers_are_the_models(model, parameters):
-    layers = throughput.LAYERS[model]
+    layers = measurement.LAYERS[model]
     assert sum((layer.inputs + 1) * layer.outputs for layer in layers) == parameters
 
 
 def test_operations_are_those_of_the_gradients_products():
-    layers = throughput.LAYERS["fcnn"]
+    layers = measurement.LAYERS["fcnn"]
     gradient = jax.make_jaxpr(jax.grad(fcnn().loss))(np.zeros(68, np.float32), (np.zeros(8), 1)).jaxpr
-    assert throughput.flops(layers, 1) == products(gradient)
-    assert throughput.flops(layers, 400) == 400 * 2 * (3 * (8 * 6 + 6 * 2) - 8 * 6)
-    assert throughput.flops(throughput.LAYERS["convnet"], 128) == 410_204_160
+    assert measurement.flops(layers, 1) == products(gradient)
+    assert measurement.flops(layers, 400) == 400 * 2 * (3 * (8 * 6 + 6 * 2) - 8 * 6)
+    assert measurement.flops(measurement.LAYERS["convnet"], 128) == 410_204_160
 
 
 def products(jaxpr):
@@ -148,14 +151,14 @@ def products(jaxpr):
     return total
 
 
-def measurement(engine, rates, model="convnet"):
+def measured(engine, rates, model="convnet"):
     about = About(8, "cpu", "cpu", 1e-7)
     memory = Memory(2_500_000_000, 300_000_000)
-    return throughput.Measurement(model, engine, rates, [1e11, 2e11, 4e11], 10**9, memory, about, 2)
+    return Measurement(model, engine, rates, [1e11, 2e11, 4e11], 10**9, memory, about, 2)
 
 
 def test_json_has_medians_shares_and_every_round():
-    text = throughput.as_json([measurement("opacus", [10.0, 40.0, 20.0])], ["torch_func"])
+    text = measurement.as_json([measured("opacus", [10.0, 40.0, 20.0])], [ENGINES["torch_func"]])
     result = json.loads(text)
     (row,) = result["measurements"]
     assert "\n" not in text and result["missing"] == ["torch_func"]
@@ -167,8 +170,8 @@ def test_json_has_medians_shares_and_every_round():
 
 
 def test_ratios_are_taken_within_rounds_in_80_columns():
-    rows = [measurement("ours", [1e6, 4e6, 2e6]), measurement("jax_privacy", [1e3, 1e3, 4e4])]
-    lines = throughput.as_table([*rows, measurement("opacus", [5.0, 4.0, 3.0], "fcnn")]).splitlines()
+    rows = [measured("ours", [1e6, 4e6, 2e6]), measured("jax_privacy", [1e3, 1e3, 4e4])]
+    lines = measurement.as_table([*rows, measured("opacus", [5.0, 4.0, 3.0], "fcnn")]).splitlines()
     assert max(map(len, lines)) <= 80
     assert "1,000 (50 to 4,000)" in lines[3]
     assert "2,000,000" in lines[2] and "2,500" in lines[2] and " to " not in lines[2]
@@ -177,9 +180,20 @@ def test_ratios_are_taken_within_rounds_in_80_columns():
 
 
 def test_a_missing_library_is_said_with_its_mend():
-    assert not Kind(os.getcwd, "no_such_library").is_installed()
-    line = throughput.missing_line(["opacus", "torch_func"])
+    assert not Kind("peer", os.getcwd, "no_such_library").is_installed()
+    line = engines.missing_line([ENGINES["opacus"], ENGINES["torch_func"]])
     assert "opacus, torch not installed" in line and "[bench]" in line and "\n" not in line
+
+
+def test_each_engine_is_found_by_its_name():
+    assert all(kind.name == name for name, kind in ENGINES.items())
+    assert list(ENGINES) == ["ours", "jax_privacy", "opacus", "torch_func"]
+
+
+def test_an_error_comes_out_of_a_process_of_its_own():
+    assert workers.in_a_process(os.getpid) != os.getpid()
+    with pytest.raises(InputError, match="nothing at all"):
+        workers.in_a_process(require, False, "nothing at all")
 
 
 def test_the_parent_imports_no_engine():

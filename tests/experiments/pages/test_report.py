@@ -16,32 +16,43 @@ import numpy as np
 import pytest
 
 from audit.errors import InputError
+from audit.statistics.accounting import Composition
+from audit.statistics.conclusion import conclude
+from audit.statistics.noise_floor import noise_floor
+from audit.storage import index, results
 from audit.storage.scores import Scores
 from audit.storage.store import Store
-from experiments.conclusions import conclude, keep
 from experiments.hidden_state import sweep as sweeps
-from experiments.pages import page, reporting, subjects
+from experiments.pages import page, report, subjects
 from experiments.pages.subjects import Levels
 from experiments.plots import audit_panels
-from experiments.settings.setting import Setting
+from experiments.settings.make import setting_of
+from experiments.settings.setting import identity
 
 ROOT = Path(__file__).resolve().parents[3]
 VOID = {"meta", "img", "br", "link"}
 HOSTILE = "<script>alert('&\"')</script>"
 
 
-SETTING = Setting()
+SETTING = setting_of("fcnn")
+
+
+def seeded(seed, model="fcnn"):
+    return dataclasses.replace(SETTING, model=model, seed=seed)
 
 
 def stored(root, setting=SETTING, runs=200, audited=True, **more):
     """A setting's folder with made-up scores of mu = 1."""
-    store = Store(root, {**dataclasses.asdict(setting), "data_sha256": "0" * 64, **more})
+    store = Store(root, {**identity(setting), "data_sha256": "0" * 64, **more})
     presence = np.arange(runs) % 2 == 1
     scores = Scores(0, np.random.default_rng(setting.seed).normal(size=runs) + presence, presence)
     store.save(scores)
     if audited:
-        found = conclude(scores.worlds(), (setting.noise_multiplier, setting.insertions), 1e-6, 0.9)
-        keep(store, found, runs=runs, provenance={"data": "made up", "jax": "0", "device": "abacus"})
+        found = conclude(
+            scores.worlds(), Composition(setting.mechanism.noise_multiplier, setting.insertions), 1e-6, 0.9
+        )
+        provenance = {"data": "made up", "jax": "0", "device": "abacus"}
+        results.keep(store, found, b"", runs=runs, provenance=provenance)
     return store.path
 
 
@@ -49,7 +60,7 @@ def stored(root, setting=SETTING, runs=200, audited=True, **more):
 def plain(monkeypatch):
     """Panels that take no time to draw."""
     panels = dict.fromkeys(("scores", "trade_off", "bounds", "profile"), b"<svg/>")
-    monkeypatch.setattr(audit_panels, "audit_panels", lambda *conclusion: panels)
+    monkeypatch.setattr(audit_panels, "audit_panels", lambda conclusion: panels)
 
 
 class Outline(HTMLParser):
@@ -81,7 +92,7 @@ def command(*flags):
 
 def test_a_page_says_what_was_audited_and_asks_for_nothing(tmp_path):
     folder = stored(tmp_path)
-    content = reporting.report("Audit", [subjects.of_setting(folder, Levels())]).decode()
+    content = report.report("Audit", [subjects.of_setting(folder, Levels())]).decode()
     outline = Outline(content)
     for words in (
         "Hidden state",
@@ -109,9 +120,9 @@ def test_a_page_says_what_was_audited_and_asks_for_nothing(tmp_path):
 
 
 def test_names_are_escaped_everywhere(tmp_path, plain):
-    folder = stored(tmp_path, Setting(model=HOSTILE, adversary=HOSTILE), audited=False)
+    folder = stored(tmp_path, seeded(0, HOSTILE), audited=False)
     about = subjects.of_setting(folder, Levels())
-    content = reporting.report(HOSTILE, [about, about._replace(anchor="other")]).decode()
+    content = report.report(HOSTILE, [about, about._replace(anchor="other")]).decode()
     assert "script" not in {tag for tag, _ in Outline(content).tags}
     assert HOSTILE in Outline(content).text
 
@@ -125,15 +136,15 @@ def test_an_attribute_cannot_be_left():
 def test_the_images_are_the_same_bits_each_time():
     rng = np.random.default_rng(0)
     found = conclude((rng.normal(size=60) + 1, rng.normal(size=60)), None, 1e-5, 0.95)
-    one, two = (audit_panels.audit_panels(*found) for _ in range(2))
+    one, two = (audit_panels.audit_panels(found) for _ in range(2))
     assert one == two and len(set(one.values())) == 4
 
 
 def test_several_audits_have_an_index_whose_links_lead_somewhere(tmp_path, plain):
     for seed in range(3):
-        stored(tmp_path, Setting(seed=seed), audited=False)
-    about = [subjects.of_setting(folder, Levels(delta=1e-3)) for folder in subjects.settings(tmp_path)]
-    outline = Outline(reporting.report("All", about).decode())
+        stored(tmp_path, seeded(seed), audited=False)
+    about = [subjects.of_setting(folder, Levels(delta=1e-3)) for folder in index.settings(tmp_path)]
+    outline = Outline(report.report("All", about).decode())
     links = [attributes["href"] for tag, attributes in outline.tags if tag == "a"]
     assert len(links) == 3 and set(links) == {f"#{name}" for name in outline.ids}
     assert "delta = 0.001" in outline.text
@@ -142,21 +153,37 @@ def test_several_audits_have_an_index_whose_links_lead_somewhere(tmp_path, plain
 
 def test_a_folder_without_an_audit_is_read_from_its_scores(tmp_path, plain):
     folder = stored(tmp_path, runs=120, audited=False)
-    outline = Outline(reporting.report("A", [subjects.of_setting(folder, Levels())]).decode())
+    outline = Outline(report.report("A", [subjects.of_setting(folder, Levels())]).decode())
     assert "60 with the canary" in outline.text and "not kept" in outline.text
 
 
 def test_an_altered_config_is_refused_and_makes_no_folder(tmp_path):
     folder = stored(tmp_path, audited=False)
     config = folder / "config.json"
-    config.write_text(config.read_text().replace('"seed": 0', '"seed": 1'))
+    altered = config.read_text().replace('"seed": 0', '"seed": 1')
+    assert altered != config.read_text()
+    config.write_text(altered)
     with pytest.raises(InputError, match="not the setting"):
         subjects.of_setting(folder, Levels())
     assert list(tmp_path.iterdir()) == [folder]
 
 
+def test_a_folder_that_is_no_audit_is_one_line(tmp_path):
+    store = Store(tmp_path, {"kind": "something else"})
+    with pytest.raises(InputError, match="is no audit of trained models"):
+        subjects.of_setting(store.path, Levels())
+
+
+def test_the_page_says_what_an_estimate_shows_where_nothing_leaks(tmp_path, plain):
+    about = subjects.of_setting(stored(tmp_path, runs=2000), Levels())
+    text = Outline(report.report("A", [about]).decode()).text
+    floor = noise_floor(1000, 1000, 1e-6, 0.9)
+    assert f"Where nothing leaks it exceeds 0 in {floor.exceeding:.1%} of audits" in text
+    assert text.count("Where nothing leaks") == 1 and "no confidence bound" in text
+
+
 def test_the_command_writes_the_newest_and_names_what_it_lacks(tmp_path):
-    old, new = (stored(tmp_path, Setting(seed=seed), audited=False) for seed in (1, 2))
+    old, new = (stored(tmp_path, seeded(seed), audited=False) for seed in (1, 2))
     os.utime(next(old.glob("scores*")), (1, 1))
     process = command("experiments.report", f"--out={tmp_path}")
     assert process.returncode == 0, process.stderr
@@ -171,10 +198,10 @@ def test_a_setting_that_is_not_there_is_one_line(tmp_path):
 
 @pytest.mark.slow
 def test_a_sweep_is_reported_as_far_as_it_is_done(tmp_path):
-    cells = sweeps.sweeps("smoke")["figure_7"].cells
+    cells = sweeps.sweeps("smoke")["figure_7"].audits()
     for cell in cells[:2]:
         stored(tmp_path, cell.setting, runs=40, audited=False)
-    stored(tmp_path, Setting(seed=99), audited=False)
+    stored(tmp_path, seeded(99), audited=False)
     process = command("experiments.report", f"--out={tmp_path}", "--sweep=figure_7", "--scale=smoke")
     assert process.returncode == 0, process.stderr
     outline = Outline((tmp_path / "figure_7_smoke.html").read_text())
@@ -258,9 +285,9 @@ needs_chromium = pytest.mark.skipif(
 @pytest.mark.parametrize(("scheme", "ground"), [(0, "rgb(13, 17, 23)"), (1, "rgb(255, 255, 255)")])
 def test_a_browser_shows_it_whole_at_any_width(tmp_path, scheme, ground):
     for seed, name in enumerate(("fcnn", "a" * 200)):
-        stored(tmp_path / "out", Setting(seed=seed, model=name))
-    about = [subjects.of_setting(folder, Levels()) for folder in subjects.settings(tmp_path / "out")]
-    content = reporting.report("Audits", about).decode()
+        stored(tmp_path / "out", seeded(seed, name))
+    about = [subjects.of_setting(folder, Levels()) for folder in index.settings(tmp_path / "out")]
+    content = report.report("Audits", about).decode()
     for found in measured(tmp_path, content, f"--blink-settings=preferredColorScheme={scheme}"):
         assert found["content"] <= found["width"] and found["beyond"] == [], found
         assert found["images"] == 8 and found["broken"] == [] and found["fetched"] == []

@@ -1,19 +1,28 @@
 """A verdict claims what is proven, no more, and says what it assumes."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from audit.statistics.estimate import GAUSSIAN_CURVE, IN_SAMPLE, NOTHING, Bound
-from experiments.conclusions import Conclusion, conclude
+from audit.statistics.accounting import Composition
+from audit.statistics.conclusion import Conclusion, conclude
+from audit.statistics.estimate import GAUSSIAN_CURVE, NOTHING, Bound, Estimate
 from experiments.pages import verdicts
+
+GOLDEN = json.loads((Path(__file__).parents[2] / "system" / "golden" / "verdicts.json").read_text())
 
 
 def conclusion(gaussian, free, upper):
     """Bounds of given epsilons; the in-sample one is absurd and must not matter."""
-    methods = (("in_sample", IN_SAMPLE, 99.0), ("certified", GAUSSIAN_CURVE, gaussian))
-    bounds = [Bound(name, assumes, e, 1.0, 1e-5, 0.95, 0.0, 1, 1, 10, 10) for name, assumes, e in methods]
-    bounds.append(Bound("assumption_free", NOTHING, free, None, 1e-5, 0.95, 0.0, 1, 1, 10, 10))
-    return Conclusion(np.zeros(10), np.ones(10), bounds, upper, None)
+    rest = (1e-5, 0.95, 0.0, 1, 1, 10, 10)
+    absurd = Estimate("in_sample", "made up", 99.0, 9.0, *rest)
+    bounds = (
+        Bound("certified", GAUSSIAN_CURVE, gaussian, 1.0, *rest),
+        Bound("assumption_free", NOTHING, free, None, *rest),
+    )
+    return Conclusion(np.zeros(10), np.ones(10), (absurd,), bounds, upper, None)
 
 
 @pytest.mark.parametrize(
@@ -53,6 +62,17 @@ def test_rounding_claims_less(value):
 def test_a_mechanism_that_breaks_its_guarantee_is_caught_and_a_sound_one_is_not():
     rng = np.random.default_rng(0)
     worlds = rng.normal(2.0, 1.0, 4000), rng.normal(0.0, 1.0, 4000)  # mu = 2
-    sound = verdicts.verdict(conclude(worlds, (1.0, 4), 1e-5, 0.95))
-    broken = verdicts.verdict(conclude(worlds, (4.0, 4), 1e-5, 0.95))  # accounted as mu = 0.5
+    sound = verdicts.verdict(conclude(worlds, Composition(1.0, 4), 1e-5, 0.95))
+    broken = verdicts.verdict(conclude(worlds, Composition(4.0, 4), 1e-5, 0.95))  # accounted as mu = 0.5
     assert sound.kind == verdicts.LEAKS and broken.kind == verdicts.VIOLATED
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_the_verdicts_are_worded_as_before(name):
+    kept = GOLDEN[name]
+    rng = np.random.default_rng(kept["seed"])
+    worlds = rng.normal(kept["mu"], 1, 2500), rng.normal(0, 1, 2500)
+    composition = kept["composition"] and Composition(*kept["composition"])
+    found = verdicts.verdict(conclude(worlds, composition, 1e-5, 0.95))
+    words = {field: kept[field] for field in ("word", "headline", "sentence")}
+    assert words == {field: getattr(found, field) for field in words}

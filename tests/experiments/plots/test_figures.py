@@ -11,18 +11,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from audit.statistics import conclusion as conclusions
 from audit.statistics import estimate
+from audit.statistics.accounting import Composition
 from audit.storage import index
 from audit.storage.scores import Scores
 from audit.storage.store import Store
-from experiments import conclusions
+from experiments.cells.audits import audit_cell
+from experiments.cells.cell import Audited, Levels, Sweep
 from experiments.hidden_state import figures
 from experiments.hidden_state import norms as norm_cells
 from experiments.hidden_state import sweep as sweeps
-from experiments.hidden_state.figures import Levels
-from experiments.hidden_state.sweep import Cell, Sweep
+from experiments.hidden_state.claims import CLAIMS
 from experiments.plots import estimates, points, table
-from experiments.settings.setting import Setting
+from experiments.settings import stored
+from experiments.settings.make import setting_of
+from experiments.settings.setting import identity
 
 ROOT = Path(__file__).resolve().parents[3]
 LEVELS = Levels(1e-5, 0.95)
@@ -38,14 +42,14 @@ def worlds(runs, mu, seed):
 def fill(root, cells, mu=2.0):
     """Made-up scores of every cell."""
     for i, cell in enumerate(cells):
-        store = Store(root, {**dataclasses.asdict(cell.setting), "data_sha256": "0" * 64})
+        store = Store(root, {**identity(cell.setting), "data_sha256": "0" * 64})
         present = np.arange(cell.runs) % 2 == 1
         scores = np.random.default_rng(i).normal(size=cell.runs) + mu * present
         store.save(Scores(0, scores, present))
 
 
 def conclusion(runs=40, mu=2.0, seed=0):
-    return conclusions.conclude(worlds(runs, mu, seed), (4.0, 250), *LEVELS)
+    return conclusions.conclude(worlds(runs, mu, seed), Composition(4.0, 250), *LEVELS)
 
 
 @pytest.fixture(scope="module")
@@ -66,12 +70,21 @@ def run():
 
 
 def audit_cells(sweep):
-    return [cell for cell in sweep.cells if isinstance(cell, Cell)]
+    return sweep.audits()
+
+
+def nothing():
+    """What an empty store shows."""
+    return points.Evidence(NOWHERE, {}, LEVELS)
+
+
+def is_epsilon(sweep):
+    return sweep.draw is sweeps._epsilon
 
 
 def bars(axis, method):
     """{where a mark stands: (mean, low, high)} of a method's marks, read off a panel."""
-    (mark,) = (mark for mark in estimates.MARKS if mark.method == method)
+    mark = estimates.MARKS[method]
     drawn = {}
     for container in axis.containers:
         line, _, ends = container
@@ -93,10 +106,9 @@ def test_every_cell_of_every_sweep_is_on_one_figure(scale, found):
         for point in every:
             seedless = {dataclasses.replace(cell.setting, seed=0) for cell in point.cells}
             assert len(seedless) == 1 and len({cell.setting.seed for cell in point.cells}) == len(point.cells)
-        assert sweep.kind in figures.DRAWERS
         others = len(sweep.cells) - len(cells)
         if others:  # norms and the landscape, of which an empty store says what it lacks
-            missing = figures.draw(sweep, NOWHERE, {}, LEVELS)
+            missing = sweep.draw(sweep, nothing())
             assert missing.missing >= others and not missing.figures
 
 
@@ -104,7 +116,7 @@ def test_norms_are_drawn_of_the_models_that_are_there(monkeypatch):
     sweep = sweeps.sweeps("smoke")["figure_8"]
     norms = {"fcnn": np.full((2, 4), 3.0), "resnet18": np.full((2, 2), 5.0)}
     monkeypatch.setattr(norm_cells, "read", lambda held, setting, runs: norms.get(setting.model))
-    drawn = figures.draw(sweep, NOWHERE, {}, LEVELS)
+    drawn = sweep.draw(sweep, nothing())
     ((name, figure),) = drawn.figures
     assert name == "figure_8" and drawn.missing == 1
     heights = {line.get_label(): set(line.get_ydata()) for line in figure.axes[0].lines}
@@ -114,7 +126,7 @@ def test_norms_are_drawn_of_the_models_that_are_there(monkeypatch):
 
 @pytest.mark.slow
 def test_the_landscape_is_drawn_from_the_store_alone(run, tmp_path):
-    (grid,) = sweeps.sweeps("smoke")["landscape"].cells
+    grid = sweeps._grid("smoke")
     every = {"sigmas": grid.noise_multipliers, "batch_sizes": grid.batch_sizes}
     lists = [f"--{name}={','.join(f'{value:g}' for value in values)}" for name, values in every.items()]
     flags = (f"--out={tmp_path}", f"--steps={grid.steps}", f"--runs={grid.runs}", *lists)
@@ -136,11 +148,11 @@ def test_the_landscape_is_drawn_from_the_store_alone(run, tmp_path):
 @pytest.mark.parametrize("scale", sweeps.SCALES)
 def test_every_point_has_a_place_of_its_own(scale, found):
     for sweep in sweeps.sweeps(scale).values():
-        if sweep.kind == "epsilon":
+        if is_epsilon(sweep):
             cells = audit_cells(sweep)
             every = points.points(cells, found(cells))
-            figure = estimates.epsilon_figure(sweep.title, sweep.xlabel, every, LEVELS.delta)
-            marks = [bars(axis, mark.method) for axis in figure.axes for mark in estimates.MARKS]
+            figure = estimates.epsilon_figure(sweep.title, sweep.axis, every, LEVELS.delta)
+            marks = [bars(axis, method) for axis in figure.axes for method in estimates.MARKS]
             assert sum(map(len, marks)) == len(every) * len(estimates.MARKS)
             predicted = sum(point.predicted_mu() is not None for point in every)
             bands = [line for axis in figure.axes for line in axis.lines if line.get_linewidth() == 6]
@@ -150,14 +162,14 @@ def test_every_point_has_a_place_of_its_own(scale, found):
 
 def test_what_is_drawn_is_what_the_scores_prove(tmp_path):
     cells = [
-        Cell("panel", series, 1, Setting(adversary=series, seed=seed), 120)
+        Audited("panel", series, 1, setting_of("fcnn", adversary=series, seed=seed), 120)
         for series in ("gc_r", "loss")
         for seed in range(3)
     ]
     fill(tmp_path, cells)
-    audits = points.audits(index.holdings(tmp_path), cells, *LEVELS)
-    sweep = Sweep("made_up", "Made up", "epsilon", "", tuple(cells))
-    drawn = figures.draw(sweep, NOWHERE, audits, LEVELS)
+    audits = points.evidence(stored.holdings(tmp_path), cells, LEVELS)
+    sweep = Sweep("made_up", "Made up", tuple(map(audit_cell, cells)), figures.draw_epsilon)
+    drawn = sweep.draw(sweep, audits)
     (axis,) = drawn.figures[0][1].axes
     for method, bound in estimate.ESTIMATORS.items():
         marks = bars(axis, method)
@@ -193,16 +205,16 @@ def test_what_is_drawn_is_what_the_scores_prove(tmp_path):
     ids=str,
 )
 def test_the_prediction_is_made_where_it_holds(changed, mu):
-    setting = dataclasses.replace(Setting(model="convnet", adversary="gc_r", steps=250), **changed)
+    setting = setting_of(**{"model": "convnet", "adversary": "gc_r", "steps": 250, **changed})
     assert points.predicted_mu(setting) == (None if mu is None else pytest.approx(mu, abs=1e-3))
 
 
 def test_a_torn_file_is_said_and_left_out(tmp_path, capsys):
-    cells = [Cell("", "gc_r", 1, Setting(seed=seed), 40) for seed in range(3)]
+    cells = [Audited("", "gc_r", 1, setting_of("fcnn", seed=seed), 40) for seed in range(3)]
     fill(tmp_path, cells)
     torn = next(tmp_path.glob("*/scores_*.npz"))
     torn.write_bytes(torn.read_bytes()[:-200])
-    audits = points.audits(index.holdings(tmp_path), cells, *LEVELS)
+    audits = points.audits(stored.holdings(tmp_path), cells, *LEVELS)
     assert len(audits) == 2
     assert f"{torn} is damaged" in capsys.readouterr().err
     (point,) = points.points(cells, audits)
@@ -210,28 +222,28 @@ def test_a_torn_file_is_said_and_left_out(tmp_path, capsys):
 
 
 def test_scores_that_prove_nothing_are_said_and_left_out(tmp_path, capsys):
-    cell = Cell("", "gc_r", 1, Setting(), 40)
+    cell = Audited("", "gc_r", 1, setting_of("fcnn"), 40)
     fill(tmp_path, [cell], mu=np.nan)
-    assert not points.audits(index.holdings(tmp_path), [cell], *LEVELS)
+    assert not points.audits(stored.holdings(tmp_path), [cell], *LEVELS)
     assert "not finite" in capsys.readouterr().err
 
 
 def test_a_store_is_read_by_the_settings_alone(tmp_path):
-    fill(tmp_path, [Cell("", "", 1, Setting(seed=5), 40)])
+    fill(tmp_path, [Audited("", "", 1, setting_of("fcnn", seed=5), 40)])
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "config.json").write_text("torn")
     held = index.holdings(tmp_path)
-    assert held.scores(dataclasses.asdict(Setting(seed=5)), 40) is not None
-    assert held.scores(dataclasses.asdict(Setting(seed=5)), 41) is None
-    assert held.scores(dataclasses.asdict(Setting(seed=6)), 40) is None
+    assert held.scores(identity(setting_of("fcnn", seed=5)), 40) is not None
+    assert held.scores(identity(setting_of("fcnn", seed=5)), 41) is None
+    assert held.scores(identity(setting_of("fcnn", seed=6)), 40) is None
     assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_one_setting_on_two_data_sets_is_refused(tmp_path):
     for checksum in "01":
-        Store(tmp_path, {**dataclasses.asdict(Setting()), "data_sha256": checksum})
+        Store(tmp_path, {**identity(setting_of("fcnn")), "data_sha256": checksum})
     with pytest.raises(index.InputError, match="different data"):
-        index.holdings(tmp_path).open(dataclasses.asdict(Setting()))
+        index.holdings(tmp_path).open(identity(setting_of("fcnn")))
 
 
 def test_the_table_holds_the_bounds_and_80_columns(found):
@@ -240,7 +252,7 @@ def test_the_table_holds_the_bounds_and_80_columns(found):
         rows = []
         for sweep in every:
             cells = audit_cells(sweep)
-            rows += table.rows(sweep.name, points.points(cells, found(cells)), LEVELS.delta)
+            rows += table.rows(sweep.name, points.points(cells, found(cells)), CLAIMS, LEVELS.delta)
         text = table.as_text(every, rows, *LEVELS)
         assert max(map(len, text.splitlines())) <= 80
         entries = list(csv.DictReader(table.as_csv(rows).decode().splitlines()))
@@ -256,9 +268,9 @@ def test_every_claim_is_of_a_series_that_is_drawn():
         for cell in audit_cells(sweep)
         for x in (cell.x, None)
     }
-    (grid,) = sweeps.sweeps("paper")["landscape"].cells
+    grid = sweeps._grid("paper")
     drawn |= {("landscape", f"B = {size}", None) for size in grid.batch_sizes}
-    assert set(table.CLAIMS) <= drawn
+    assert set(CLAIMS) <= drawn
 
 
 def test_figures_are_written_and_what_is_missing_is_said(run, tmp_path):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from audit.errors import InputError
-from experiments import precision
+from experiments.engine import rounding
 from experiments.settings import build as auditing
 from models.data.base import Dataset
 
@@ -25,7 +25,7 @@ def dataset():
 
 @pytest.mark.slow
 def test_a_clipped_gradient_exceeds_c_by_rounding_and_no_more(dataset):
-    effects = precision.measure(auditing, SETTING, dataset, 60)
+    effects = rounding.measure(SETTING, dataset, 60)
     assert list(effects) == ["at_initialisation", "after_5_steps"]
     for effect in itertools.chain(*effects.values()):
         unit = UNITS[effect.precision]

@@ -1,22 +1,34 @@
-"""A report as a page: for every audit its verdict, what was audited, the threat model, bounds, figures and
-provenance."""
+"""A page on audits: of each the verdict, the training, the threat model, bounds, figures and provenance."""
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
-from audit.statistics.estimate import GAUSSIAN_CURVE, IN_SAMPLE, NOTHING, Bound
-from experiments.conclusions import Conclusion
-from experiments.pages import page, verdicts
+from audit.statistics.conclusion import Conclusion
+from audit.statistics.estimate import (
+    ASSUMPTION_FREE,
+    CERTIFIED,
+    GAUSSIAN_CURVE,
+    IN_SAMPLE,
+    NOTHING,
+    Bound,
+    Estimate,
+    Finding,
+)
+from audit.statistics.noise_floor import NOISE_FLOORS
+from experiments.pages import page, subjects, verdicts
 from experiments.pages.page import Html
-from experiments.pages.subjects import Subject
+from experiments.pages.subjects import Levels, Subject
 from experiments.plots import audit_panels
+from experiments.plots.methods import METHODS
 
-_ASSUMES = {
+CAVEATS = {
     IN_SAMPLE: "no confidence bound: the best of all thresholds on the scores that it then bounds",
+}
+ASSUMES = {
     GAUSSIAN_CURVE: "independent runs; for epsilon, a Gaussian trade-off curve",
     NOTHING: "independent runs",
 }
-_METHODS = {"in_sample": "in-sample", "held_out": "held-out", "assumption_free": "assumption-free"}
 _MOST_DRAWN = 12  # audits in a page that each have a quarter of a megabyte of panels
 _NOT_DRAWN = (
     f"A page of more than {_MOST_DRAWN} audits leaves panels out; ./run.sh report --setting=HASH has them."
@@ -37,28 +49,35 @@ _MEANINGS = (
 )
 
 
-def report(title: str, subjects: Sequence[Subject], *before: Html) -> bytes:
-    """The page: an index where there are several subjects, what else comes before, a section each."""
-    index = [_index(subjects)] if len(subjects) > 1 else []
-    articles = [_article(subject, len(subjects)) for subject in subjects]
+def report(title: str, about: Sequence[Subject], *before: Html) -> bytes:
+    """The page: what else comes before, an index where there are several subjects, a section each."""
+    index = [_index(about)] if len(about) > 1 else []
+    articles = [_article(subject, len(about)) for subject in about]
     return page.document(title, page.element("h1", title), *before, *index, *articles, _meanings())
 
 
-def _index(subjects: Sequence[Subject]) -> Html:
+def of_settings(folders: Sequence[Path], levels: Levels) -> bytes:
+    """The page of settings' folders in a store; raises InputError where one has no audit."""
+    about = [subjects.of_setting(folder, levels) for folder in folders]
+    title = f"Audit: {about[0].title}" if len(about) == 1 else f"{len(about)} audits"
+    return report(title, about)
+
+
+def _index(about: Sequence[Subject]) -> Html:
     """A row a subject, with a link to its section."""
     rows = []
-    for subject in subjects:
+    for subject in about:
         found = verdicts.verdict(subject.conclusion)
         link = page.element("a", subject.title, href=f"#{subject.anchor}")
-        gaussian, free = (subject.conclusion.bound(name) for name in ("certified", "assumption_free"))
+        gaussian, free = (subject.conclusion.bound(name) for name in (CERTIFIED, ASSUMPTION_FREE))
         word = page.join([page.element("strong", found.word, class_=found.kind)])
         epsilons = verdicts.at_least(gaussian.epsilon), verdicts.at_least(free.epsilon)
         rows.append((link, word, *epsilons, _upper(subject.conclusion.upper_bound)))
     header = ("audit", "verdict", "epsilon, Gaussian curve", "epsilon, any curve", "upper bound")
     table = page.table("Audits in this report", header, rows)
-    error = 1 - min(subject.conclusion.bounds[0].confidence for subject in subjects)
-    expected = f"{error * len(subjects):.2g}"
-    caution = page.element("p", _CAUTION.format(len(subjects), expected), class_="note")
+    error = 1 - min(subject.conclusion.confidence for subject in about)
+    expected = f"{error * len(about):.2g}"
+    caution = page.element("p", _CAUTION.format(len(about), expected), class_="note")
     return page.element("nav", table, caution, aria_label="Audits")
 
 
@@ -97,30 +116,43 @@ def _verdict(conclusion: Conclusion) -> Html:
 
 def _bounds(conclusion: Conclusion) -> Html:
     """A row a bound, the upper bound last."""
-    rows = [_row(bound) for bound in conclusion.bounds]
+    rows = [(*_cells(row), _assumes(row)) for row in conclusion.rows()]
     upper, mu = conclusion.upper_bound, conclusion.mu_upper_bound
     if upper is not None:
         limit = f"≤\N{NO-BREAK SPACE}{verdicts.at_most(mu)}" if mu is not None and math.isfinite(mu) else ""
         assumed = "sensitivity C, Gaussian noise of deviation sigma C"
         rows.append(("upper bound", f"≤\N{NO-BREAK SPACE}{_upper(upper)}", limit, "", "", "", assumed))
-    first = conclusion.bounds[0]
-    level = verdicts.percent(first.confidence)
-    caption = f"Epsilon at delta = {first.delta:g}; lower bounds at {level} confidence"
+    level = verdicts.percent(conclusion.confidence)
+    caption = f"Epsilon at delta = {conclusion.delta:g}; lower bounds at {level} confidence"
     header = ("method", "epsilon", "mu", "threshold", "false positives", "false negatives", "assumes")
     return page.table(caption, header, rows)
 
 
-def _row(bound: Bound) -> tuple[str, ...]:
-    """A bound's cells; what is no bound gets no inequality sign."""
-    sign = "" if bound.assumes == IN_SAMPLE else "≥\N{NO-BREAK SPACE}"
+def _cells(finding: Finding) -> tuple[str, ...]:
+    """A finding's cells but for what it assumes; an estimate gets no inequality sign."""
+    sign = "≥\N{NO-BREAK SPACE}" if isinstance(finding, Bound) else ""
     return (
-        _METHODS.get(bound.method, bound.method),
-        sign + verdicts.at_least(bound.epsilon),
-        "" if bound.mu is None else sign + verdicts.at_least(bound.mu),
-        f"{bound.threshold:.4g}",
-        f"{bound.false_positives:,} of {bound.n_out:,}",
-        f"{bound.false_negatives:,} of {bound.n_in:,}",
-        _ASSUMES[bound.assumes],
+        METHODS[finding.method].label,
+        sign + verdicts.at_least(finding.epsilon),
+        "" if finding.mu is None else sign + verdicts.at_least(finding.mu),
+        f"{finding.threshold:.4g}",
+        f"{finding.false_positives:,} of {finding.n_out:,}",
+        f"{finding.false_negatives:,} of {finding.n_in:,}",
+    )
+
+
+def _assumes(finding: Finding) -> str:
+    """A bound's assumption; an estimate's caveat, and what it shows where nothing leaks."""
+    return _caveat(finding) if isinstance(finding, Estimate) else ASSUMES[finding.assumes]
+
+
+def _caveat(estimate: Estimate) -> str:
+    """Why an estimate is no bound, and its noise floor."""
+    levels = (estimate.delta, estimate.confidence)
+    floor = NOISE_FLOORS[estimate.method](estimate.n_in, estimate.n_out, *levels)
+    return (
+        f"{CAVEATS[estimate.method]}. Where nothing leaks it exceeds 0 in {floor.exceeding:.1%} of "
+        f"audits; epsilon's mean is then {floor.mean:.2g}, its 95% quantile {floor.quantile_95:.2g}"
     )
 
 
@@ -133,12 +165,12 @@ def _upper(upper: float | None) -> str:
 
 def _figures(conclusion: Conclusion) -> list[Html]:
     """The panels, each with what a reader who can't see it needs to know."""
-    panels = audit_panels.audit_panels(*conclusion)
-    certified = conclusion.bound("certified")
+    panels = audit_panels.audit_panels(conclusion)
+    certified = conclusion.bound(CERTIFIED)
     mu = f"{certified.mu:.3f}"
     scores = zip(("in", "out"), (conclusion.scores_in, conclusion.scores_out), strict=True)
     means = "; ".join(f"{name}: mean {x.mean():.4g}, deviation {x.std():.3g}" for name, x in scores)
-    lower = ", ".join(f"{row[0]} {row[1]}" for row in map(_row, conclusion.bounds))
+    lower = ", ".join(f"{cells[0]} {cells[1]}" for cells in map(_cells, conclusion.rows()))
     above = f"; upper bound {_upper(conclusion.upper_bound)}"
     level = verdicts.percent(certified.confidence)
     texts = {
@@ -161,6 +193,6 @@ def _figures(conclusion: Conclusion) -> list[Html]:
 
 
 def _meanings() -> Html:
-    """What readers need to know to read the rest."""
+    """Explanations of the terms that the rest uses."""
     heading = page.element("h2", "How to read this")
     return page.element("footer", heading, page.points(_MEANINGS), class_="note")

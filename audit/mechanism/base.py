@@ -1,0 +1,162 @@
+"""The contract of a mechanism: pure functions, in the shape of an Optax transformation.
+
+Everything is written for one run; `ensemble` maps it over many. A mechanism knows a loss, a configuration
+and canaries to insert; it knows no adversary by name.
+"""
+
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from audit.mechanism.clipping.base import clip
+
+Tree = Any  # a pytree of arrays, whose structure only its maker knows
+Data = tuple[Array, Array]  # features (N, ...), labels (N, ...)
+
+
+class Hyperparameters(NamedTuple):
+    """Traced scalars. The noise's standard deviation is noise_multiplier * clipping_norm."""
+
+    learning_rate: Array | float
+    clipping_norm: Array | float
+    noise_multiplier: Array | float
+
+
+class Schedule(NamedTuple):
+    """A segment's mini-batches, indices (steps, B) into the data, and its insertion mask (steps,)."""
+
+    batches: Array
+    mask: Array
+
+
+class State(NamedTuple):
+    """A run between two steps: theta (p,), the optimizer's state, steps done, and what an adversary
+    who sees every iterate remembers (nothing where it sees the last one only)."""
+
+    theta: Array
+    optimizer: Tree
+    step: Array
+    seen: Tree = ()
+
+
+class BoundCraft(Protocol):
+    """(step, counted from 0; theta (p,)) -> canaries (K, p), not yet clipped."""
+
+    def __call__(self, step: Array, theta: Array, /) -> Array: ...
+
+
+class BoundObserve(Protocol):
+    """(what was seen so far, step, the iterate theta (p,) that the step released) -> what is seen now."""
+
+    def __call__(self, seen: Tree, step: Array, released: Array, /) -> Tree: ...
+
+
+class Canaries(NamedTuple):
+    """K things to insert into one run, each in or out by its own traced bit of presence (K,); `observe`,
+    where there is one, is called after every step and its result is kept in State.seen."""
+
+    craft: BoundCraft
+    presence: Array
+    observe: BoundObserve | None = None
+
+
+class Start(Protocol):
+    """theta_0 (p,) -> the state before the first step."""
+
+    def __call__(self, theta_0: Array, /) -> State: ...
+
+
+class Segment(Protocol):
+    """The steps of a schedule. The draws of step t come from fold_in(run_key, t), wherever segments begin.
+
+    Each canary is clipped by itself (see `inserted`), so that nothing leaves the sensitivity bound. All
+    arguments are traced but the functions in `canaries`: one compiled program serves both worlds and every
+    setting of the same shapes.
+    """
+
+    def __call__(
+        self,
+        hyper: Hyperparameters,
+        state: State,
+        data: Data,
+        schedule: Schedule,
+        canaries: Canaries,
+        run_key: Array,
+        /,
+    ) -> State: ...
+
+
+class StepBytes(Protocol):
+    """(theta_0 (p,), data, batch size) -> bytes that one run's step writes, an estimate."""
+
+    def __call__(self, theta_0: Array, data: Data, batch_size: int, /) -> int: ...
+
+
+class Mechanism(NamedTuple):
+    """A private training: how it starts, how it goes on, and the memory that a step of one run takes."""
+
+    start: Start
+    segment: Segment
+    step_bytes: StepBytes
+
+
+def inserted(canaries: Canaries, step: Array, theta: Array, clipping_norm: Array, mask: Array) -> Array:
+    """sum_k mask * presence_k * clip(v_k, C), (p,), of the canaries v_k that are crafted at a step."""
+    crafted = canaries.craft(step, theta)
+    clipped = jax.vmap(clip, (0, None))(crafted, clipping_norm)
+    return jnp.sum((canaries.presence * mask)[:, None] * clipped, axis=0)
+
+
+def observed(canaries: Canaries, state: State, step: Array) -> State:
+    """The state after `observe` saw the iterate that a step released."""
+    if canaries.observe is None:
+        return state
+    return state._replace(seen=canaries.observe(state.seen, step, state.theta))
+
+
+def no_canaries() -> Canaries:
+    """Nothing to insert, K = 0."""
+    return Canaries(lambda step, theta: jnp.zeros((0, theta.size), theta.dtype), jnp.zeros(0))
+
+
+def fixed_shuffle(key: Array, n_examples: int, batch_size: int, steps: int) -> Array:
+    """Mini-batches (steps, B) of a new permutation an epoch, each cut into whole batches; step t's is
+    the same whatever `steps`. The adversary knows them."""
+    per_epoch = n_examples // batch_size
+    epochs = -(-steps // per_epoch)
+    shuffles = jax.vmap(lambda e: jax.random.permutation(jax.random.fold_in(key, e), n_examples))(
+        jnp.arange(epochs)
+    )
+    whole = shuffles[:, : per_epoch * batch_size]
+    return whole.reshape(epochs * per_epoch, batch_size)[:steps].astype(jnp.int32)
+
+
+def insertion_mask(steps: int, periodicity: int) -> Array:
+    """1.0 at steps k, 2k, ... counted from 1 (hidden-state paper, Algorithm 4), else 0.0; (steps,)."""
+    return (jnp.arange(1, steps + 1) % periodicity == 0).astype(jnp.float32)
+
+
+class Trajectory(NamedTuple):
+    """A run as its simulator sees it: final theta (p,) and the summed squares of all updates (p,)."""
+
+    theta: Array
+    squared_updates: Array
+
+
+def simulate(
+    mechanism: Mechanism, hyper: Hyperparameters, theta_0: Array, data: Data, batches: Array, run_key: Array
+) -> Trajectory:
+    """Trains without canaries, a step a segment, and accumulates squared updates (hidden-state paper,
+    Algorithm 3)."""
+
+    def advance(carry: tuple[State, Array], batch: Array) -> tuple[tuple[State, Array], None]:
+        state, squares = carry
+        one = Schedule(batch[None], jnp.zeros(1))
+        after = mechanism.segment(hyper, state, data, one, no_canaries(), run_key)
+        return (after, squares + (after.theta - state.theta) ** 2), None
+
+    initial = (mechanism.start(theta_0), jnp.zeros_like(theta_0))
+    (final, squares), _ = jax.lax.scan(advance, initial, batches)
+    return Trajectory(final.theta, squares)

@@ -1,0 +1,65 @@
+"""What an audit's scores prove: every lower bound beside the accountant's upper bound."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from audit.statistics import accounting, estimate
+from audit.statistics.accounting import Composition
+from audit.statistics.estimate import Bound, Estimate, Finding
+
+
+class Conclusion(NamedTuple):
+    """Scores (n_in,) and (n_out,), the estimates and the lower bounds on them, at one delta and confidence.
+
+    The upper bounds on epsilon and mu are infinite without noise, None where the mechanism is not known.
+    """
+
+    scores_in: NDArray[np.float64]
+    scores_out: NDArray[np.float64]
+    estimates: tuple[Estimate, ...]
+    bounds: tuple[Bound, ...]
+    upper_bound: float | None = None
+    mu_upper_bound: float | None = None
+
+    @property
+    def delta(self) -> float:
+        """delta of every finding."""
+        return self.rows()[0].delta
+
+    @property
+    def confidence(self) -> float:
+        """Confidence of every bound, and the level that estimates use."""
+        return self.rows()[0].confidence
+
+    def rows(self) -> tuple[Finding, ...]:
+        """Estimates and bounds in the order of tables."""
+        return (*self.estimates, *self.bounds)
+
+    def bound(self, method: str) -> Bound:
+        """One method's bound; raises KeyError for an estimate's or an unknown name."""
+        return {bound.method: bound for bound in self.bounds}[method]
+
+    def finding(self, method: str) -> Finding:
+        """One method's bound or estimate; raises KeyError for an unknown name."""
+        return {row.method: row for row in self.rows()}[method]
+
+
+def conclude(
+    worlds: tuple[NDArray[np.float64], NDArray[np.float64]],
+    composition: Composition | None,
+    delta: float,
+    confidence: float,
+) -> Conclusion:
+    """The conclusion from (scores in, scores out) and the mechanism's composition, where it is known.
+
+    Raises InputError for scores or values that nothing can be concluded from.
+    """
+    found = estimate.findings(*worlds, delta, confidence)
+    estimates = tuple(one for one in found if isinstance(one, Estimate))
+    bounds = tuple(one for one in found if isinstance(one, Bound))
+    if composition is None:
+        return Conclusion(*worlds, estimates, bounds)
+    upper = accounting.epsilon_upper_bound(*composition, delta)
+    return Conclusion(*worlds, estimates, bounds, upper, accounting.mu_upper_bound(*composition))

@@ -1,0 +1,56 @@
+"""What an audit concluded, kept beside its scores: audit.json for programs, audit.png for people."""
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from audit.statistics.conclusion import Conclusion
+from audit.statistics.estimate import Bound, Finding
+from audit.statistics.noise_floor import NOISE_FLOORS
+from audit.storage.store import Store
+
+
+def keep(store: Store, conclusion: Conclusion, figure: bytes, **more: object) -> tuple[str, Path]:
+    """Writes audit.json, with what else is given, and audit.png, the figure's bytes.
+
+    Returns the JSON on one line and the figure's path; raises InputError where they can't be written.
+    """
+    result = keep_result(store, conclusion, **more)
+    return result, store.write_figure(figure)
+
+
+def keep_result(store: Store, conclusion: Conclusion, **more: object) -> str:
+    """Writes audit.json alone; returns the JSON on one line."""
+    mu = _finite(conclusion.mu_upper_bound)
+    result = bounds_json(conclusion, mu_upper_bound=mu, **more)
+    store.write_result(json.dumps(json.loads(result), indent=2) + "\n")
+    return result
+
+
+def bounds_json(conclusion: Conclusion, **more: object) -> str:
+    """One JSON object on one line: `bounds`, estimates with their noise floor among them, `upper_bound`,
+    null where it is infinite or unknown, and what else is given."""
+    rows = [finding_fields(row) | _noise_floor(row) for row in conclusion.rows()]
+    return json.dumps({"bounds": rows, "upper_bound": _finite(conclusion.upper_bound), **more})
+
+
+def finding_fields(finding: Finding) -> dict[str, Any]:
+    """A finding's fields under one set of keys: an estimate's caveat stands where a bound says what it
+    assumes."""
+    fields = dataclasses.asdict(finding)
+    return {("assumes" if name == "caveat" else name): value for name, value in fields.items()}
+
+
+def _noise_floor(finding: Finding) -> dict[str, Any]:
+    """What an estimate shows where nothing leaks; nothing for a bound."""
+    if isinstance(finding, Bound):
+        return {}
+    floor = NOISE_FLOORS[finding.method]
+    return {"noise_floor": floor(finding.n_in, finding.n_out, finding.delta, finding.confidence)._asdict()}
+
+
+def _finite(value: float | None) -> float | None:
+    """The value, None where it is infinite."""
+    return value if value is not None and math.isfinite(value) else None

@@ -1,0 +1,77 @@
+"""Audits of trained models as cells: scores, and audit.json."""
+
+import json
+from pathlib import Path
+
+from audit.errors import InputError
+from audit.progress import Progress
+from audit.storage.index import Holdings
+from audit.storage.store import Store
+from experiments.cells.cell import Audited, Cell, Levels
+from experiments.cells.data import DataSets
+from experiments.settings import stored
+from experiments.settings.setting import Setting, flat, identity
+from experiments.settings.tasks import task
+from models.data.base import Dataset
+
+
+def audit_cell(audited: Audited) -> Cell:
+    """The cell of an audit."""
+    setting, runs = audited.setting, audited.runs
+
+    def is_done(held: Holdings, data: DataSets) -> bool:
+        store = held.open(identity(setting))
+        if store is None or not is_on(store, data.checksum(setting.model)):
+            return False
+        return _concluded_runs(store) >= runs and not store.missing(runs)
+
+    def open_store(out: Path, data: DataSets) -> Store:
+        return stored.open_store(out, setting, data.load(setting.model))
+
+    def do(store: Store, data: DataSets, progress: Progress) -> None:
+        _audit(setting, runs, data.load(setting.model), store, progress)
+
+    seconds = runs * setting.schedule.steps * step_seconds(setting)
+    name = f"{audited.series}, seed {setting.seed}, {audited.panel}"
+    key = json.dumps(identity(setting))
+    return Cell(name, key, runs, seconds, is_done, open_store, do, audited)
+
+
+def step_seconds(setting: Setting) -> float:
+    """Of a model-step on two cores, as measured."""
+    return task(setting.model).step_seconds.of(setting.mechanism.batch_size)
+
+
+def is_on(store: Store, checksum: str | None) -> bool:
+    """Whether a store's cells stand on the data of that checksum, or on any where it is None."""
+    return checksum in (None, store.config().get("data_sha256"))
+
+
+def _audit(setting: Setting, runs: int, dataset: Dataset, store: Store, progress: Progress) -> None:
+    """Trains what is missing and concludes."""
+    from audit.statistics.conclusion import conclude
+
+    from audit import training
+    from audit.statistics.accounting import Composition
+    from audit.storage import results
+    from experiments.settings import build
+
+    build.validate(setting, runs)
+    trained = training.train(build.build(setting, dataset), store, runs, progress=progress)
+    composition = Composition(setting.mechanism.noise_multiplier, setting.insertions)
+    results.keep_result(
+        store,
+        conclude(trained.scores.worlds(), composition, *Levels()),
+        setting=flat(setting),
+        runs=runs,
+        provenance=build.provenance(dataset),
+        out=str(store.path),
+    )
+
+
+def _concluded_runs(store: Store) -> int:
+    """The runs that audit.json concludes from; 0 where there is none or it can't be read."""
+    try:
+        return int((store.result() or {}).get("runs", 0))
+    except (InputError, ValueError, TypeError):
+        return 0

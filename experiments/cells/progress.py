@@ -1,0 +1,63 @@
+"""Progress on stderr: of one audit, and of a sweep's cells."""
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator, Sequence
+
+from tqdm import tqdm
+
+from audit.progress import Progress
+from experiments.cells.cell import Cell
+
+_NAME_WIDTH = 32
+
+
+@contextlib.contextmanager
+def bar(count: int, silent: bool = False) -> Iterator[Progress]:
+    """A bar that hears of runs as they are trained; none where nothing is to be trained."""
+    layout = "{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total} runs [{elapsed}<{remaining}, {rate_fmt}]"
+    quiet = silent or count == 0
+    with tqdm(total=count, unit="runs", desc="training", bar_format=layout, disable=quiet) as line:
+        yield lambda runs: line.update(min(runs, count - line.n))
+        line.update(count - line.n)
+
+
+class SweepProgress:
+    """One line: cells done, the current one, runs a second, time left."""
+
+    def __init__(self, cells: Sequence[Cell]) -> None:
+        self._cells, self._done, self._seconds = len(cells), 0, 0.0
+        total = sum(cell.seconds for cell in cells)
+        layout = "{desc} {percentage:3.0f}% {elapsed}, {remaining} left{postfix}"
+        self._bar = tqdm(total=total, bar_format=layout, smoothing=0.1)
+        self._runs, self._begin = 0.0, time.perf_counter()
+
+    def begin(self, cell: Cell) -> Progress:
+        """Hears of the runs of a cell that now begins."""
+        self._bar.set_description_str(f"{self._done}/{self._cells} {cell.name[:_NAME_WIDTH]}:")
+        self._runs, self._begin = 0.0, time.perf_counter()
+        scale = cell.seconds / cell.runs
+
+        def progress(runs: float) -> None:
+            self._runs += runs
+            rate = self._runs / (time.perf_counter() - self._begin)
+            self._bar.set_postfix_str(f"{rate:.0f} runs/s" if rate >= 10 else f"{rate:.2g} runs/s", False)
+            self._bar.update(min(runs * scale, self._seconds + cell.seconds - self._bar.n))
+
+        return progress
+
+    def end(self, cell: Cell) -> None:
+        """The cell ended, here or in another process."""
+        self._done += 1
+        self._seconds += cell.seconds
+        self._bar.update(self._seconds - self._bar.n)
+
+    def say(self, line: str) -> None:
+        """A line above the progress."""
+        tqdm.write(line, file=sys.stderr)
+
+    def close(self) -> None:
+        """Leaves the line as it is."""
+        self._bar.set_description_str(f"{self._done}/{self._cells} cells:")
+        self._bar.close()

@@ -1,0 +1,105 @@
+"""An audit's bounds and its time, before it is run."""
+
+import json
+import math
+from typing import Any, NamedTuple
+
+from audit.statistics.calibration import Calibration
+from audit.statistics.planning import MOST_RUNS
+from experiments.engine.probe import Probe
+
+
+class Forecast(NamedTuple):
+    """An audit's expected bounds and time.
+
+    bounds, a row a method, are of simulated audits of the planned number of runs; upper_bound is the
+    accountant's epsilon; runs_needed, None where a million do not suffice, are the runs that prove the
+    share `tightness` of the truth on average; a run of `model` takes `steps` steps.
+    """
+
+    bounds: list[Calibration]
+    upper_bound: float
+    tightness: float
+    runs_needed: int | None
+    probe: Probe
+    model: str
+    steps: int
+
+    def seconds(self, runs: int) -> float:
+        """The time that so many runs take, without compilation."""
+        return runs * self.probe.model_step * self.steps
+
+
+def as_text(forecast: Forecast) -> str:
+    """In 80 columns."""
+    return "\n".join([*_bounds_lines(forecast), "", *_time_lines(forecast)])
+
+
+def _bounds_lines(forecast: Forecast) -> list[str]:
+    """The bounds that so many runs show, a row a method."""
+    known, truth = forecast.bounds[0].setting, forecast.bounds[0].true_epsilon
+    lines = [
+        f"if epsilon is {truth:.3f} at delta {known.delta:g} "
+        f"(the accountant's is {forecast.upper_bound:.3f}),",
+        f"{known.n_scores} runs show, over {known.audits} simulated audits "
+        f"at confidence {known.confidence:g}:",
+        "",
+        f"{'method':<16} {'mean':>8} {'5%':>8} {'95%':>8} {'of truth':>9}",
+        "-" * 53,
+    ]
+    for row in forecast.bounds:
+        values = f"{row.mean_epsilon:8.3f} {row.low_epsilon:8.3f} {row.high_epsilon:8.3f}"
+        lines.append(f"{row.method:<16} {values} {row.mean_epsilon / truth:>9.0%}")
+    return lines
+
+
+def _time_lines(forecast: Forecast) -> list[str]:
+    """The runs that are needed, and how long they and the planned ones take."""
+    runs, needed, probe = forecast.bounds[0].setting.n_scores, forecast.runs_needed, forecast.probe
+    need = f"over {MOST_RUNS:,}" if needed is None else f"about {needed:,}"
+    lines = [
+        f"certified, on average {forecast.tightness:.0%} of the truth: {need} runs",
+        f"here a model-step takes {_step(probe.model_step)} ({forecast.model}, chunks of {probe.chunk})",
+        f"{runs} runs of {forecast.steps} steps: {_clock(forecast.seconds(runs))} and "
+        f"{probe.compilation:.0f} s to compile",
+    ]
+    return lines if needed is None else [*lines, f"{needed} runs: {_clock(forecast.seconds(needed))}"]
+
+
+def as_json(forecast: Forecast) -> str:
+    """One object; the upper bound is null where it is infinite."""
+    first, needed = forecast.bounds[0], forecast.runs_needed
+    content = {
+        "epsilon": first.true_epsilon,
+        "upper_bound": forecast.upper_bound if math.isfinite(forecast.upper_bound) else None,
+        "runs": first.setting.n_scores,
+        "bounds": [_fields(row) for row in forecast.bounds],
+        "tightness": forecast.tightness,
+        "runs_needed": needed,
+        "probe": forecast.probe._asdict(),
+        "seconds": forecast.seconds(first.setting.n_scores),
+        "seconds_needed": None if needed is None else forecast.seconds(needed),
+    }
+    return json.dumps(content)
+
+
+def _fields(row: Calibration) -> dict[str, Any]:
+    """A method's row, for JSON."""
+    return {
+        "method": row.method,
+        "mean": row.mean_epsilon,
+        "low": row.low_epsilon,
+        "high": row.high_epsilon,
+    }
+
+
+def _step(seconds: float) -> str:
+    """A model-step's time."""
+    return f"{seconds * 1e6:.1f} us" if seconds < 1e-3 else f"{seconds * 1e3:.3g} ms"
+
+
+def _clock(seconds: float) -> str:
+    """A time for people."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"

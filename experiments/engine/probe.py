@@ -1,0 +1,51 @@
+"""A short look at how fast this machine trains a setting."""
+
+import dataclasses
+import time
+from typing import NamedTuple
+
+from audit import game
+from experiments.settings import build
+from experiments.settings.setting import Setting
+from models.data.base import Dataset
+
+_SECONDS = 2.0  # of training, after compilation
+_MOST_STEPS = 250  # a run's, of which a chunk is measured
+
+
+class Probe(NamedTuple):
+    """Seconds a model-step, runs a chunk, and seconds until all was compiled."""
+
+    model_step: float
+    chunk: int
+    compilation: float
+
+
+def probe(setting: Setting, dataset: Dataset, runs: int) -> Probe:
+    """Trains chunks of the audit's own size: one step first, then as many as take about a second.
+
+    Nothing is kept. Raises InputError where setting and data do not fit.
+    """
+    first = _game(setting, dataset, 1)
+    chunk = build.agreed_chunk(first, runs, 0)
+    begun = _timed(first, chunk, 0.0)
+    steps = int(min(max(_SECONDS / 2 / (begun.model_step * chunk), 1), setting.steps, _MOST_STEPS))
+    measured = _timed(_game(setting, dataset, steps), chunk, _SECONDS)
+    return measured._replace(compilation=begun.compilation)
+
+
+def _game(setting: Setting, dataset: Dataset, steps: int) -> game.Game:
+    """The setting's game, but for so many steps, each with the canary."""
+    return build.build(dataclasses.replace(setting, steps=steps, periodicity=1), dataset)
+
+
+def _timed(table: game.Game, chunk: int, seconds: float) -> Probe:
+    """Whole chunks for at least so long."""
+    marks: list[float] = []
+    begin = time.perf_counter()
+    chunks = game.play(table, [(0, 2**31)], chunk, lambda runs, steps: marks.append(time.perf_counter()))
+    runs = 0
+    while not runs or marks[-1] - marks[0] < seconds:
+        runs += len(next(chunks).scores)
+    model_steps = runs * len(table.schedule.mask)
+    return Probe((marks[-1] - marks[0]) / model_steps, chunk, marks[0] - begin)

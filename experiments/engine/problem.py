@@ -1,0 +1,102 @@
+"""The problem that every engine is given, and the engine made of it; imports no engine's library."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+GEMM_SIZE = 2048  # of the square matrices that `gemm` multiplies
+_FLOATS = {"cpu": 1 << 26, "gpu": 1 << 30}  # of per-example gradients, at most, in a step of many models
+
+Layout = list[tuple[NDArray[np.int64], NDArray[np.int64]]]
+Run = Callable[[], int]  # does some steps of some models; returns their product, the model-steps, when done
+
+
+class Problem(NamedTuple):
+    """DP-SGD with SGD on one model and fixed mini-batches.
+
+    features (n, ...), labels (n,), batches (steps, B) of indices, theta_0 (p,). stepped (p,) is theta_0
+    after our step on the first mini-batch without noise at learning rate 1. layout has, a layer from the
+    input to the output, where its kernel's and its bias's numbers stand in theta, in Flax's shapes.
+    """
+
+    model: str
+    features: NDArray[Any]
+    labels: NDArray[Any]
+    batches: NDArray[np.int32]
+    theta_0: NDArray[np.float32]
+    stepped: NDArray[np.float32]
+    layout: Layout
+    learning_rate: float
+    clipping_norm: float
+    noise_multiplier: float
+
+    @property
+    def batch_size(self) -> int:
+        """Examples a mini-batch."""
+        return self.batches.shape[1]
+
+    def save(self, path: Path) -> None:
+        """Writes an .npz file that needs no unpickling."""
+        arrays = {name: value for name, value in self._asdict().items() if name != "layout"}
+        for i, (kernel, bias) in enumerate(self.layout):
+            arrays |= {f"kernel_{i}": kernel, f"bias_{i}": bias}
+        np.savez(path, **arrays)
+
+    @classmethod
+    def load(cls, path: Path) -> "Problem":
+        """Reads a file that `save` wrote."""
+        with np.load(path) as file:
+            arrays = {name: file[name] for name in file.files}
+        layers = sum(name.startswith("kernel_") for name in arrays)
+        layout = [(arrays.pop(f"kernel_{i}"), arrays.pop(f"bias_{i}")) for i in range(layers)]
+        scalars = {name: value.item() for name, value in arrays.items() if value.ndim == 0}
+        return cls(layout=layout, **{**arrays, **scalars})
+
+    def models_to_try(self, platform: str) -> list[int]:
+        """1, 8, 64, ... models at once, as long as their per-example gradients fit."""
+        floats = self.batch_size * self.theta_0.size
+        return [1, *(m for m in (8, 64, 512, 4096) if m * floats <= _FLOATS[platform])]
+
+
+class About(NamedTuple):
+    """Models at once, platform ("cpu" or "gpu"), the device's name, and the Euclidean distance of the
+    engine's noiseless step from ours."""
+
+    models: int
+    platform: str
+    device: str
+    distance: float = 0.0
+
+
+class Engine(NamedTuple):
+    """An engine that is ready to be timed; device_peak() is the most bytes of a GPU's memory in use."""
+
+    about: About
+    run: Run
+    device_peak: Callable[[], int] | None = None
+
+
+def rate(run: Run, seconds: float) -> float:
+    """Model-steps a second, over at least so many seconds."""
+    begin, done = time.perf_counter(), 0
+    while True:
+        done += run()
+        elapsed = time.perf_counter() - begin
+        if elapsed >= seconds:
+            return done / elapsed
+
+
+def fastest(build: Callable[[int], Run], counts: list[int]) -> tuple[int, Run]:
+    """Of build(models) for each count of models, the one of the highest rate, and its count."""
+    best_rate, best = 0.0, (0, lambda: 0)
+    for models in counts:
+        run = build(models)
+        run()
+        found = rate(run, 0.5)
+        if found > best_rate:
+            best_rate, best = found, (models, run)
+    return best

@@ -1,0 +1,173 @@
+"""How far products in lower precisions move clipped gradients, against float64."""
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+
+from audit import game
+from audit.mechanism import dpsgd
+from audit.mechanism.clipping.base import ClippedSum
+from experiments.settings import build
+from experiments.settings.setting import Setting
+from models.base import Model
+from models.data.base import Dataset
+
+_Batch = tuple[NDArray[Any], NDArray[Any]]  # features (n, ...), labels (n,)
+_BLOCK = 50  # examples whose float64 gradients are held at once
+
+
+@dataclasses.dataclass(frozen=True)
+class Effect:
+    """A precision's effect on the gradients of some examples, against float64.
+
+    Relative errors of the norms before clipping and of the clipped sum; excess is the largest
+    ||clipped|| / C - 1; effective_sigma the noise multiplier that the guarantee then has.
+    """
+
+    precision: str
+    norm_error_median: float
+    norm_error_max: float
+    sum_error: float
+    clipped_share: float
+    excess: float
+    effective_sigma: float
+
+
+class _Compiled(NamedTuple):
+    """A clipping strategy in one precision: of each example alone (n, p), and of all (p,)."""
+
+    each: Callable[..., Array]
+    together: Callable[..., Array]
+
+
+class _Exact(NamedTuple):
+    """Gradient norms (n,) and the clipped sum (p,)."""
+
+    norms: NDArray[np.float64]
+    total: NDArray[np.float64]
+
+
+def measure(setting: Setting, dataset: Dataset, examples: int) -> dict[str, list[Effect]]:
+    """Every precision's effect on the first examples, at theta_0 and after the setting's training.
+
+    The keys are "at_initialisation" and "after_<steps>_steps"; the setting's own precision is the
+    training's. Raises InputError where setting and data do not fit.
+    """
+    model = build.TASKS[setting.model].model(dataset)
+    strategy = build.CLIPPING[setting.clipping](model)
+    compiled = {name: _compiled(wrap(strategy)) for name, wrap in build.PRECISIONS.items()}
+    batch = (dataset.features[:examples], dataset.labels[:examples])
+
+    def effects(theta: Array) -> list[Effect]:
+        exact = _exact(model, theta, batch, setting.clipping_norm)
+        return [_effect(name, each, setting, theta, batch, exact) for name, each in compiled.items()]
+
+    theta_0, theta_t = _trained(setting, dataset)
+    return {"at_initialisation": effects(theta_0), f"after_{setting.steps}_steps": effects(theta_t)}
+
+
+def _trained(setting: Setting, dataset: Dataset) -> tuple[Array, Array]:
+    """theta_0, and theta after one run's training, without a canary."""
+    table = build.build(setting, dataset)
+    theta_0 = table.init(game.root(setting.seed, "theta"))
+    arguments = (table.hyper, theta_0, table.data, table.schedule.batches, game.root(setting.seed, "noise"))
+    return theta_0, jax.jit(dpsgd.simulate, static_argnums=0)(table.mechanism, *arguments).theta
+
+
+def _compiled(clipped_sum: ClippedSum) -> _Compiled:
+    """The strategy, compiled when it is first called."""
+
+    def alone(theta: Array, features: Array, label: Array, clipping_norm: Array) -> Array:
+        return clipped_sum(theta, (features[None], label[None]), clipping_norm)
+
+    return _Compiled(jax.jit(jax.vmap(alone, (None, 0, 0, None))), jax.jit(clipped_sum))
+
+
+def _effect(
+    name: str, compiled: _Compiled, setting: Setting, theta: Array, batch: _Batch, exact: _Exact
+) -> Effect:
+    """One precision's effect at one theta."""
+    norm = setting.clipping_norm
+    unclipped = _norms(compiled, theta, batch, np.inf)
+    error = np.abs(unclipped - exact.norms) / np.where(exact.norms > 0, exact.norms, 1.0)
+    excess = float(_norms(compiled, theta, batch, norm).max() / norm - 1)
+    total = np.asarray(compiled.together(theta, batch, np.float32(norm)), np.float64)
+    return Effect(
+        precision=name,
+        norm_error_median=float(np.median(error)),
+        norm_error_max=float(error.max()),
+        sum_error=float(np.linalg.norm(total - exact.total) / np.linalg.norm(exact.total)),
+        clipped_share=float(np.mean(exact.norms > norm)),
+        excess=excess,
+        effective_sigma=setting.noise_multiplier / (1 + max(excess, 0.0)),
+    )
+
+
+def _exact(model: Model, theta: Array, batch: _Batch, clipping_norm: float) -> _Exact:
+    """By JAX in float64, some examples at once."""
+
+    def loss(params: Any, features: Array, label: Array) -> Array:
+        logits: Any = model.module.apply({"params": params}, features)
+        return model.criterion(logits, label)
+
+    norms, total = [], np.zeros(model.n_parameters)
+    with jax.enable_x64(True):
+        params = jax.tree.map(lambda leaf: jnp.asarray(np.float64(leaf)), model.unravel(theta))
+        gradients = jax.jit(jax.vmap(jax.grad(loss), (None, 0, 0)))
+        for features, labels in _blocks(batch):
+            leaves = jax.tree.leaves(gradients(params, features, labels))
+            rows = np.concatenate([np.asarray(leaf).reshape(len(labels), -1) for leaf in leaves], axis=1)
+            norms.append(np.linalg.norm(rows, axis=1))
+            total += np.minimum(1, clipping_norm / np.maximum(norms[-1], 1e-300)) @ rows
+    return _Exact(np.concatenate(norms), total)
+
+
+def _norms(compiled: _Compiled, theta: Array, batch: _Batch, clipping_norm: float) -> NDArray[np.float64]:
+    """Norms (n,), taken in float64, of what the strategy makes of each example alone."""
+    rows = (np.asarray(compiled.each(theta, *block, np.float32(clipping_norm))) for block in _blocks(batch))
+    return np.concatenate([np.linalg.norm(block.astype(np.float64), axis=1) for block in rows])
+
+
+def _blocks(batch: _Batch) -> Iterator[_Batch]:
+    """The batch in parts."""
+    features, labels = batch
+    for i in range(0, len(labels), _BLOCK):
+        yield features[i : i + _BLOCK], labels[i : i + _BLOCK]
+
+
+def as_json(found: dict[str, list[Effect]], setting: Setting, examples: int) -> str:
+    """One object: the setting, the number of examples, and a list of effects a moment."""
+    content = {moment: [dataclasses.asdict(e) for e in effects] for moment, effects in found.items()}
+    return json.dumps({"setting": dataclasses.asdict(setting), "examples": examples, **content})
+
+
+def as_text(found: dict[str, list[Effect]], setting: Setting, examples: int) -> str:
+    """A table a moment, in 80 columns, and how to read the last two columns."""
+    sigma = setting.noise_multiplier
+    tables = [_table(moment.replace("_", " "), effects, sigma) + "\n" for moment, effects in found.items()]
+    note = (
+        f"excess: the largest ||clipped|| / C - 1 of {examples} examples; others may exceed it.\n"
+        f"sigma {sigma:g} is: the noise multiplier sigma / (1 + excess) to account with."
+    )
+    return "\n".join([*tables, note])
+
+
+def _table(moment: str, effects: list[Effect], sigma: float) -> str:
+    """A row a precision."""
+    share = effects[0].clipped_share
+    title = f"{moment}: {share:.0%} of the gradients are clipped; errors relative to float64"
+    head = f"{'precision':<10}{'norm, median':>13}{'norm, worst':>13}{'clipped sum':>13}{'excess':>11}"
+    lines = [
+        f"{e.precision:<10}{e.norm_error_median:>13.1e}{e.norm_error_max:>13.1e}{e.sum_error:>13.1e}"
+        f"{e.excess:>11.1e}{e.effective_sigma:>13.6f}"
+        for e in effects
+    ]
+    head += f"{f'sigma {sigma:g} is':>13}"
+    return "\n".join([title, head, "-" * len(head), *lines])

@@ -1,0 +1,47 @@
+"""A page on a sweep: its figures, and a section for every cell that is done."""
+
+from audit.errors import require
+from audit.storage.index import Holdings
+from experiments.cells import cell
+from experiments.cells.cell import Audited, Axis, Sweep
+from experiments.pages import page, report, subjects
+from experiments.pages.page import Html
+from experiments.pages.subjects import Levels, Subject
+from experiments.plots import points, style
+from experiments.settings.setting import identity
+
+
+def of_sweep(sweep: Sweep, scale: str, held: Holdings, levels: Levels) -> bytes:
+    """The page of a sweep's finished cells, with its figures.
+
+    Raises InputError where the sweep has no audits of trained models, or none is finished.
+    """
+    cells = sweep.audits()
+    require(cells, f"--sweep={sweep.name} holds no audits of trained models: see ./run.sh figures")
+    about = [subject for one in cells for subject in _of_cell(held, sweep.axis, one, levels)]
+    message = f"--out={held.root} holds no finished cell of {sweep.name} at scale {scale}"
+    require(about, f"{message}: run ./run.sh sweep --name={sweep.name} --scale={scale}")
+    share = f"{len(about)} of the sweep's {len(cells)} cells at scale {scale} are done."
+    drawn = _figures(sweep, held, levels)
+    return report.report(f"{sweep.name}: {sweep.title}", about, page.element("p", share), *drawn)
+
+
+def _of_cell(held: Holdings, axis: Axis | None, cell: Audited, levels: Levels) -> list[Subject]:
+    """A cell's audit, named after its place in the figure; nothing where it is not finished."""
+    store = held.open(identity(cell.setting))
+    if store is None or store.missing(cell.runs):
+        return []
+    x = f"{axis.name} {cell.x:g}" if axis else ""
+    place = [cell.panel, cell.series, x, f"seed {cell.setting.seed}"]
+    about = subjects.of_setting(store.path, levels, cell.runs)
+    return [about._replace(title=", ".join(part for part in place if part))]
+
+
+def _figures(sweep: Sweep, held: Holdings, levels: Levels) -> list[Html]:
+    """The sweep's figures of the cells that are there."""
+    usual = cell.Levels()
+    at = cell.Levels(levels.delta or usual.delta, levels.confidence or usual.confidence)
+    drawn = sweep.draw(sweep, points.evidence(held, sweep.audits(), at))
+    alternative = f"{sweep.title}. The numbers are in the table of audits."
+    images = [style.svg(figure) for _, figure in drawn.figures]
+    return [page.figure(image, alternative, sweep.title, "wide") for image in images]

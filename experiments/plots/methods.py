@@ -1,0 +1,36 @@
+"""What people read of each method of `estimate.ESTIMATORS`, and of what it assumes."""
+
+from typing import NamedTuple
+
+from audit.statistics.estimate import (
+    ASSUMPTION_FREE,
+    CERTIFIED,
+    GAUSSIAN_CURVE,
+    HELD_OUT,
+    IN_SAMPLE,
+    NOTHING,
+    Estimate,
+    Finding,
+)
+
+
+class Method(NamedTuple):
+    """A method's name, and its name in legends with what it assumes."""
+
+    label: str
+    legend: str
+
+
+METHODS = {
+    IN_SAMPLE: Method("in-sample", "in-sample, as the paper (no bound)"),
+    HELD_OUT: Method("held-out", "held-out (assumes a Gaussian curve)"),
+    CERTIFIED: Method("certified", "certified (assumes a Gaussian curve)"),
+    ASSUMPTION_FREE: Method("assumption-free", "assumption-free"),
+}
+NO_BOUND = "(no bound)"
+ASSUMES = {GAUSSIAN_CURVE: "Gaussian", NOTHING: "nothing"}
+
+
+def assumes(finding: Finding) -> str:
+    """A word for what a bound assumes; for an estimate, that it is none."""
+    return NO_BOUND if isinstance(finding, Estimate) else ASSUMES[finding.assumes]

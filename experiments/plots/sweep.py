@@ -1,0 +1,49 @@
+"""A sweep: the cells of a figure, and how it is drawn from what the store holds of them.
+
+Importing this starts no JAX, no matplotlib and no statistics.
+"""
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from experiments.cells.cell import Audited, Cell
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from experiments.plots.points import Evidence
+    from experiments.plots.table import Row
+
+
+class Axis(NamedTuple):
+    """A figure's x axis: "clipping norm C" and "C"."""
+
+    name: str
+    symbol: str
+
+
+class Drawn(NamedTuple):
+    """A sweep's figures by name, how many of its cells are missing, and the table's rows."""
+
+    figures: "list[tuple[str, Figure]]"
+    missing: int
+    rows: "list[Row]"
+
+
+class Draw(Protocol):
+    """A sweep's figures of the cells that are there: none where none is. Trains and solves nothing."""
+
+    def __call__(self, sweep: "Sweep", evidence: "Evidence", /) -> Drawn: ...
+
+
+class Sweep(NamedTuple):
+    """A figure: its cells, and how it is drawn; `axis` is None where x tells nothing."""
+
+    name: str
+    title: str
+    cells: tuple[Cell, ...]
+    draw: Draw
+    axis: Axis | None = None
+
+    def audits(self) -> list[Audited]:
+        """Those of its cells that are audits of trained models."""
+        return [cell.audited for cell in self.cells if cell.audited is not None]

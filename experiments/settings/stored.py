@@ -1,0 +1,81 @@
+"""Settings in a store: how they are named there, and how those of older stores are found.
+
+A folder written when a config was one flat list of fields is found by the setting that it describes, and
+goes on to be used: nothing is moved, and nothing is trained again.
+"""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from audit.errors import InputError
+from audit.storage import index
+from audit.storage.index import Holdings
+from audit.storage.store import Store
+from experiments.settings.make import Usual, from_identity, make_setting
+from experiments.settings.setting import Setting, identity
+from models.data.base import Dataset
+
+_DATA, _MODEL = "data_sha256", "model_sha256"
+_FLAT = {"model", "adversary", *Usual._fields}  # fields that every flat config has
+
+
+class Known(NamedTuple):
+    """What a config says: the experiment, its setting, and the checksums of data and of a caller's model."""
+
+    experiment: str
+    setting: Setting
+    data: str | None
+    model: str | None
+
+
+def known(config: dict[str, Any]) -> Known | None:
+    """What a config says, older ones too; None where it is no setting of a trained model."""
+    try:
+        today = current(config)
+        if "mechanism" not in today:
+            return None
+        return Known(today["experiment"], from_identity(today), today.get(_DATA), today.get(_MODEL))
+    except (KeyError, TypeError, AttributeError, InputError):
+        return None
+
+
+def current(config: dict[str, Any]) -> dict[str, Any]:
+    """A config as it is written today; one that describes no setting is itself."""
+    if "experiment" in config or not set(config) >= _FLAT:
+        return config
+    checksums = {name: config[name] for name in (_DATA, _MODEL) if name in config}
+    fields = {name: value for name, value in config.items() if name not in (_DATA, _MODEL, "kind", "model")}
+    usual = Usual(*(config[name] for name in Usual._fields))
+    setting = make_setting(config["model"], usual, fields)
+    return {**identity(setting, config.get("kind", "audit")), **checksums}
+
+
+def holdings(root: Path) -> Holdings:
+    """What lies under a store's root, older configs among it."""
+    return index.holdings(root, _current_or_itself)
+
+
+def open_store(
+    out: Path, setting: Setting, dataset: Dataset, experiment: str = "audit", model: str | None = None
+) -> Store:
+    """The store of a setting on its data, and of a caller's model by its checksum."""
+    checksums = {_DATA: dataset.checksum, **({} if model is None else {_MODEL: model})}
+    config = {**identity(setting, experiment), **checksums}
+    older = None if Store.exists(out, config) else _older(out, config)
+    return Store(out, config) if older is None else older
+
+
+def _older(out: Path, config: dict[str, Any]) -> Store | None:
+    """The store of a setting under an older config, the one of most runs."""
+    names = {key: value for key, value in config.items() if key != _DATA}
+    found = index.holdings(out, _current_or_itself).folders.get(index.name(names), [])
+    stores = [Store.at(held.folder) for held in found if held.data == config[_DATA]]
+    return max(stores, key=Store.runs_held, default=None)
+
+
+def _current_or_itself(config: dict[str, Any]) -> dict[str, Any]:
+    """`current`, where the config can be made sense of."""
+    try:
+        return current(config)
+    except (KeyError, TypeError, AttributeError, InputError):
+        return config

@@ -1,0 +1,233 @@
+"""The models that an audit can choose: a row each, with its data and the hidden-state paper's hyperparameters
+(Table 2). Importing it starts no JAX."""
+
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from audit.errors import require
+from models.data.base import Dataset
+from models.data.cifar10 import CIFAR10, load_cifar10
+from models.data.housing import HOUSING, load_housing
+
+if TYPE_CHECKING:
+    from models.base import Model
+    from models.data.cifar10 import ImageDataset
+    from models.pretrained.features import Body
+
+
+class Sources(NamedTuple):
+    """What a user names instead of what would be fetched: a data file or a prepared TFDS folder; of a frozen
+    body a weights file and the side in pixels to which images are resized."""
+
+    data_file: str | None = None
+    tfds_dir: str | None = None
+    weights: str | None = None
+    input_size: int | None = None
+
+
+class Data(NamedTuple):
+    """A data set as people and programs know it.
+
+    name: of its flag and its cache file. checksum: of the arrays that every source gives; None where they are
+    computed, and so not the same to the bit everywhere. file: the data set that `data_file` stands in for.
+    """
+
+    name: str
+    label: str
+    checksum: str | None
+    load: Callable[[Sources], Dataset]
+    file: str
+
+
+class MakeModel(Protocol):
+    """(shape of an example's features) -> the model."""
+
+    def __call__(self, shape: tuple[int, ...], /) -> "Model": ...
+
+
+class StepSeconds(NamedTuple):
+    """The time of a model-step on two cores of a Xeon, by measurement: whatever the mini-batch, and more for
+    each of its examples."""
+
+    fixed: float
+    per_example: float
+
+    def of(self, batch_size: int) -> float:
+        """At a batch size."""
+        return self.fixed + batch_size * self.per_example
+
+
+class Task(NamedTuple):
+    """A model on its data.
+
+    label: on figures. description: for a report. clipping: the strategies that it can take, the fastest
+    first. over_parameterised: whether genuine gradients leave a crafted coordinate alone, so that its score's
+    law is known (Errata H9).
+    """
+
+    name: str
+    label: str
+    description: str
+    data: Data
+    make: MakeModel
+    classes: int
+    learning_rate: float
+    batch_size: int
+    clipping: tuple[str, ...]
+    over_parameterised: bool
+    step_seconds: StepSeconds
+
+
+def _whole(load: Callable[..., Dataset]) -> Callable[[Sources], Dataset]:
+    """The loader of a model that has no frozen body."""
+
+    def loaded(sources: Sources) -> Dataset:
+        message = "`weights` and `input_size` are for a frozen body: drop them, or name a model with a head"
+        require(sources.weights is None and sources.input_size is None, message)
+        return load(file=sources.data_file, tfds_dir=sources.tfds_dir)
+
+    return loaded
+
+
+def _cifar10_images(file: str | None, tfds_dir: str | None) -> Dataset:
+    """CIFAR-10's training images as bytes; the model normalises them."""
+    images = load_cifar10(file=file, tfds_dir=tfds_dir)
+    return Dataset(images.train_images, images.train_labels, images.source, images.checksum)
+
+
+def _features(body: "Callable[[], Body]") -> Callable[[Sources], Dataset]:
+    """The loader of a frozen body's features of CIFAR-10 (hidden-state paper, Remark 2)."""
+
+    def loaded(sources: Sources) -> Dataset:
+        from models.pretrained.features import frozen_features
+
+        def images() -> "ImageDataset":
+            return load_cifar10(file=sources.data_file, tfds_dir=sources.tfds_dir)
+
+        return frozen_features(body(), images, weights=sources.weights, input_size=sources.input_size)
+
+    return loaded
+
+
+def _mobilenet() -> "Body":
+    from models.pretrained.mobilenet import MOBILENET_V2
+
+    return MOBILENET_V2
+
+
+def _alexnet() -> "Body":
+    from models.pretrained.alexnet import ALEXNET
+
+    return ALEXNET
+
+
+@cache
+def _fcnn(shape: tuple[int, ...]) -> "Model":
+    from models.fcnn import fcnn
+
+    return fcnn(*shape)
+
+
+@cache
+def _convnet(shape: tuple[int, ...]) -> "Model":
+    from models.convnet import convnet
+
+    return convnet()
+
+
+@cache
+def _resnet18(shape: tuple[int, ...]) -> "Model":
+    from models.resnet import resnet18
+
+    return resnet18()
+
+
+@cache
+def _head(shape: tuple[int, ...]) -> "Model":
+    from models.head import head
+
+    return head(*shape)
+
+
+_HOUSING = Data(HOUSING.name, "California Housing", HOUSING.checksum, _whole(load_housing), HOUSING.name)
+_CIFAR10 = Data(CIFAR10.name, "CIFAR-10", CIFAR10.checksum, _whole(_cifar10_images), CIFAR10.name)
+_MOBILENET = Data("mobilenet_features", "CIFAR-10", None, _features(_mobilenet), CIFAR10.name)
+_ALEXNET = Data("alexnet_features", "CIFAR-10", None, _features(_alexnet), CIFAR10.name)
+
+_DENSE = ("book_keeping", "per_example")
+_LAYERS = ("unfolded", "per_example")
+_ROWS = (
+    Task(
+        "fcnn",
+        "FCNN",
+        "FCNN, 8-6-2 with ReLU, 68 parameters, on California Housing",
+        _HOUSING,
+        _fcnn,
+        classes=2,
+        learning_rate=0.1,
+        batch_size=400,
+        clipping=("book_keeping", "unfolded", "per_example"),
+        over_parameterised=False,
+        step_seconds=StepSeconds(1e-6, 1.25e-8),
+    ),
+    Task(
+        "convnet",
+        "ConvNet",
+        "ConvNet, two convolutions and three dense layers, 62,006 parameters, on CIFAR-10",
+        _CIFAR10,
+        _convnet,
+        classes=10,
+        learning_rate=0.01,
+        batch_size=128,
+        clipping=_LAYERS,
+        over_parameterised=True,
+        step_seconds=StepSeconds(6e-4, 5e-5),
+    ),
+    Task(
+        "resnet18",
+        "ResNet18",
+        "ResNet18 on CIFAR-10",
+        _CIFAR10,
+        _resnet18,
+        classes=10,
+        learning_rate=0.01,
+        batch_size=128,
+        clipping=_LAYERS,
+        over_parameterised=True,
+        step_seconds=StepSeconds(0.12, 0.06),
+    ),
+    Task(
+        "mobilenet_head",
+        "MobileNetV2's head",
+        "last layer on a frozen MobileNetV2's features of CIFAR-10",
+        _MOBILENET,
+        _head,
+        classes=10,
+        learning_rate=0.01,
+        batch_size=128,
+        clipping=_DENSE,
+        over_parameterised=True,
+        step_seconds=StepSeconds(2e-5, 8e-7),
+    ),
+    Task(
+        "alexnet_head",
+        "AlexNet's head",
+        "last layer on a frozen AlexNet's features of CIFAR-10",
+        _ALEXNET,
+        _head,
+        classes=10,
+        learning_rate=0.01,
+        batch_size=128,
+        clipping=_DENSE,
+        over_parameterised=True,
+        step_seconds=StepSeconds(6e-5, 2.4e-6),
+    ),
+)
+TASKS: dict[str, Task] = {row.name: row for row in _ROWS}
+
+
+def task(model: str) -> Task:
+    """A model's row; raises InputError for a model that has none."""
+    require(model in TASKS, f"`model={model}` is unknown: choose one of {', '.join(TASKS)}")
+    return TASKS[model]

@@ -1,0 +1,48 @@
+"""A conclusion sorts findings into estimates and bounds, beside the accountant's upper bounds."""
+
+import numpy as np
+import pytest
+
+from audit.errors import InputError
+from audit.statistics import accounting, estimate
+from audit.statistics.accounting import Composition
+from audit.statistics.conclusion import conclude
+from audit.statistics.estimate import ESTIMATORS, Bound, Estimate
+
+RNG = np.random.default_rng(0)
+WORLDS = RNG.normal(1, 1, 200), RNG.normal(0, 1, 150)
+
+
+def test_every_finding_is_an_estimate_or_a_bound_and_stands_in_the_tables_order():
+    found = conclude(WORLDS, None, 1e-4, 0.9)
+    assert list(found.rows()) == estimate.findings(*WORLDS, 1e-4, 0.9)
+    assert [row.method for row in found.rows()] == list(ESTIMATORS)
+    assert all(isinstance(one, Estimate) for one in found.estimates)
+    assert all(isinstance(one, Bound) for one in found.bounds)
+    assert (found.delta, found.confidence) == (1e-4, 0.9)
+
+
+def test_an_estimate_is_no_bound():
+    found = conclude(WORLDS, None, 1e-5, 0.95)
+    assert found.finding("in_sample") == found.estimates[0]
+    assert found.bound("certified") == found.finding("certified")
+    with pytest.raises(KeyError):
+        found.bound("in_sample")
+    with pytest.raises(KeyError):
+        found.finding("unheard_of")
+
+
+def test_the_upper_bounds_are_the_accountants():
+    found = conclude(WORLDS, Composition(4.0, 250), 1e-5, 0.95)
+    assert found.upper_bound == accounting.epsilon_upper_bound(4.0, 250, 1e-5)
+    assert found.mu_upper_bound == accounting.mu_upper_bound(4.0, 250)
+    unknown = conclude(WORLDS, None, 1e-5, 0.95)
+    assert unknown.upper_bound is None and unknown.mu_upper_bound is None
+    assert conclude(WORLDS, Composition(0.0, 1), 1e-5, 0.95).upper_bound == np.inf
+
+
+def test_what_nothing_can_be_concluded_from_is_refused():
+    with pytest.raises(InputError, match="no in scores"):
+        conclude((np.array([]), WORLDS[1]), None, 1e-5, 0.95)
+    with pytest.raises(InputError, match="noise multiplier"):
+        conclude(WORLDS, Composition(-1.0, 1), 1e-5, 0.95)

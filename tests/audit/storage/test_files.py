@@ -1,0 +1,51 @@
+"""A file or folder is there whole or not at all, and what is damaged is moved out of the way, never lost."""
+
+import errno
+import os
+
+import pytest
+
+from audit.storage import files
+
+
+@pytest.mark.parametrize("make", [lambda place: place.write_text("whole"), lambda place: place.mkdir()])
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
+def test_what_fails_beside_leaves_nothing_and_what_was_there(tmp_path, make, error):
+    (tmp_path / "path").write_text("before")
+    with pytest.raises(type(error)), files.beside(tmp_path / "path") as place:
+        make(place)
+        raise error
+    assert [path.name for path in tmp_path.iterdir()] == ["path"]
+    assert (tmp_path / "path").read_text() == "before"
+
+
+def test_a_folder_is_renamed_into_place(tmp_path):
+    with files.beside(tmp_path / "path") as place:
+        place.mkdir()
+        (place / "one").write_text("1")
+        assert [path.name for path in tmp_path.iterdir()] == [place.name]
+        assert place.name.startswith(".")
+    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == ["path", "path/one"]
+
+
+def test_what_is_set_aside_is_said_and_kept_each_time(tmp_path, capsys):
+    for content in ("first", "second"):
+        (tmp_path / "scores.npz").write_text(content)
+        aside = files.set_aside(tmp_path / "scores.npz", "its runs are trained again")
+        assert aside.read_text() == content and aside.name.startswith("scores.npz.damaged-")
+    said = f"{tmp_path / 'scores.npz'} is damaged: set aside, its runs are trained again\n"
+    assert capsys.readouterr().err == 2 * said
+    assert len(os.listdir(tmp_path)) == 2
+
+
+def test_what_can_not_be_set_aside_is_said_in_one_line(tmp_path, capsys):
+    with pytest.raises(files.CannotWriteError, match="name another folder with `out`") as caught:
+        files.set_aside(tmp_path / "gone", "it is made again")
+    assert "\n" not in str(caught.value) and capsys.readouterr().err == ""
+
+
+def test_removing_what_is_not_there_is_no_error(tmp_path):
+    files.remove(tmp_path / "gone")
+    (tmp_path / "folder" / "deeper").mkdir(parents=True)
+    files.remove(tmp_path / "folder")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,63 @@
+"""What lies under a root is found by its setting, on whatever data, and reading makes nothing."""
+
+import os
+
+import numpy as np
+import pytest
+
+from audit.errors import InputError
+from audit.storage import index
+from audit.storage.scores import Scores
+from audit.storage.store import Store
+
+SETTING = {"adversary": "gc_r", "steps": 250}
+
+
+@pytest.fixture
+def store(tmp_path):
+    """A store with the scores of four runs."""
+    store = Store(tmp_path, {**SETTING, "data_sha256": "0"})
+    store.save(Scores(0, np.arange(4.0)[:, None], np.arange(4)[:, None] % 2 == 1))
+    return store
+
+
+def test_scores_are_found_without_the_data(store, tmp_path):
+    held = index.holdings(tmp_path)
+    assert held.open(SETTING).path == store.path
+    assert held.scores(SETTING, 4).scores.tolist() == [[0], [1], [2], [3]]
+    assert held.scores(SETTING, 5) is None
+    assert held.holds(SETTING, "config.json") and not held.holds(SETTING, "audit.json")
+
+
+def test_what_is_not_there_is_none_and_stays_so(store, tmp_path):
+    other = SETTING | {"steps": 251}
+    held = index.holdings(tmp_path)
+    assert (held.open(other), held.scores(other, 4), held.holds(other, "config.json")) == (None, None, False)
+    assert index.holdings(tmp_path / "nowhere").open(SETTING) is None
+    assert list(tmp_path.iterdir()) == [store.path]
+
+
+@pytest.mark.parametrize("content", ["torn", "[]", '{"adversary": "gc_r", "steps": 250}'])
+def test_a_folder_that_is_not_named_after_its_config_holds_nothing(tmp_path, content):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "config.json").write_text(content)
+    assert index.holdings(tmp_path).folders == {}
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_one_setting_on_two_data_sets_is_refused(store, tmp_path):
+    Store(tmp_path, {**SETTING, "data_sha256": "1"})
+    with pytest.raises(InputError, match="one setting on different data"):
+        index.holdings(tmp_path).open(SETTING)
+
+
+def test_settings_that_hold_scores_come_the_newest_first(store, tmp_path):
+    later = Store(tmp_path, SETTING | {"steps": 251})
+    Store(tmp_path, SETTING | {"steps": 252})
+    assert index.settings(tmp_path) == [store.path]
+    later.save(store.load(2))
+    for one, second in ((store, 1), (later, 2)):
+        (path,) = one.path.glob("scores_*")
+        os.utime(path, (second, second))
+    assert index.settings(tmp_path) == [later.path, store.path]
+    assert index.settings(tmp_path / "nowhere") == []

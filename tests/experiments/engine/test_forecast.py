@@ -1,0 +1,74 @@
+"""A forecast's text and JSON follow from its numbers; a probe trains a little of the audit's own chunk."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from audit.statistics.calibration import Calibration, Setting
+from experiments.engine import forecast, probe
+from experiments.engine.forecast import Forecast
+from experiments.engine.probe import Probe
+from experiments.settings import build
+from experiments.settings.setting import Setting as Audit
+from models.data.base import Dataset
+
+KNOWN = Setting(mu=1.0, n_scores=5000, audits=100, delta=1e-5, confidence=0.95, seed=0)
+ROW = Calibration("assumption_free", KNOWN, 0.0, None, 3.0, 0.1, 2.5, 3.5, 4.0)
+EXPECTED = Forecast([ROW], 24.0, 0.9, 1200, Probe(2e-6, 640, 7.4), "fcnn", 250)
+
+
+def test_the_text_says_bounds_runs_and_time():
+    lines = forecast.as_text(EXPECTED).splitlines()
+    assert lines[0] == "if epsilon is 4.000 at delta 1e-05 (the accountant's is 24.000),"
+    assert lines[5].split() == ["assumption_free", "3.000", "2.500", "3.500", "75%"]
+    assert "certified, on average 90% of the truth: about 1,200 runs" in lines
+    assert "here a model-step takes 2.0 us (fcnn, chunks of 640)" in lines
+    assert lines[-2:] == ["5000 runs of 250 steps: 2 s and 7 s to compile", "1200 runs: 1 s"]
+
+
+@pytest.mark.parametrize(
+    ("step", "said", "time"), [(3e-3, "3 ms", "62 minutes"), (0.0456, "45.6 ms", "15.8 hours")]
+)
+def test_times_are_said_in_units_for_people(step, said, time):
+    text = forecast.as_text(EXPECTED._replace(probe=Probe(step, 2, 1.0)))
+    assert f"takes {said} (" in text and f"steps: {time} and" in text
+
+
+def test_runs_out_of_reach_have_no_time_and_the_text_keeps_80_columns():
+    large = EXPECTED._replace(
+        runs_needed=None,
+        upper_bound=math.inf,
+        probe=Probe(1e3, 10**6, 1e4),
+        model="mobilenet_head",
+        bounds=[ROW._replace(setting=KNOWN._replace(n_scores=10**8, audits=10**6, confidence=0.999999))],
+    )
+    lines = forecast.as_text(large).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "over 1,000,000 runs" in "\n".join(lines) and "of 250 steps" in lines[-1]
+    result = json.loads(forecast.as_json(large))
+    assert result["upper_bound"] is result["runs_needed"] is result["seconds_needed"] is None
+
+
+def test_json_has_every_number():
+    result = json.loads(forecast.as_json(EXPECTED))
+    assert (result["epsilon"], result["upper_bound"], result["tightness"]) == (4.0, 24.0, 0.9)
+    assert result["bounds"] == [{"method": "assumption_free", "mean": 3.0, "low": 2.5, "high": 3.5}]
+    assert result["probe"] == {"model_step": 2e-6, "chunk": 640, "compilation": 7.4}
+    assert (result["runs"], result["runs_needed"]) == (5000, 1200)
+    assert (result["seconds"], result["seconds_needed"]) == pytest.approx((2.5, 0.6))
+
+
+def test_a_probe_trains_the_audits_chunk_for_no_more_steps_than_the_audit(monkeypatch):
+    steps, built = [], build.build
+    monkeypatch.setattr(
+        build, "build", lambda setting, data: steps.append(setting.steps) or built(setting, data)
+    )
+    monkeypatch.setattr(probe, "_SECONDS", 0.01)
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(40, 8)).astype(np.float32)
+    data = Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0" * 64)
+    found = probe.probe(Audit(adversary="gc_r", batch_size=10, steps=6, periodicity=3), data, 12)
+    assert found.chunk == 12 and found.model_step > 0 and found.compilation > 0
+    assert steps[0] == 1 and 1 <= steps[1] <= 6 and len(steps) == 2
