@@ -82,12 +82,14 @@ def _product(primitive: Any, inputs: list[Any], params: dict[str, Any], operands
     params["preferred_element_type"] = jnp.dtype(jnp.float32)
 
     def multiply(*factors: Array) -> Array:
-        return primitive.bind(*factors, **params)
+        product: Array = primitive.bind(*factors, **params)
+        return product
 
     def multiply_narrow(*factors: Array) -> Array:
-        return primitive.bind(*(x.astype(operands.dtype) for x in factors), **params)
+        return multiply(*(x.astype(operands.dtype) for x in factors))
 
-    return jax.lax.platform_dependent(*rounded, cpu=multiply, default=multiply_narrow)
+    product: Array = jax.lax.platform_dependent(*rounded, cpu=multiply, default=multiply_narrow)
+    return product
 
 
 def _rewritten(value: Any, operands: Operands) -> Any:

@@ -56,7 +56,7 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
         return np.inf
 
     def excess(epsilon: float) -> float:
-        return float(log_delta_from_mu(mu, epsilon)) - np.log(delta)
+        return float(log_delta_from_mu(mu, epsilon) - np.log(delta))
 
     if mu == 0 or excess(0.0) <= 0:
         return 0.0
@@ -75,7 +75,7 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
         return np.inf
 
     def excess(mu: float) -> float:
-        return max(float(log_delta_from_mu(mu, epsilon)) - np.log(delta), -1e6)
+        return max(float(log_delta_from_mu(mu, epsilon) - np.log(delta)), -1e6)
 
     high = np.sqrt(2 * epsilon) + 1
     while excess(high) < 0:
@@ -86,9 +86,9 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
 def mu_from_rates(false_positive_rate: ArrayLike, false_negative_rate: ArrayLike) -> Array:
     """mu of the Gaussian trade-off curve through a pair of error rates, negative where they sum to
     more than 1 (hidden-state paper, Equation 8). Rates of 0 give +inf, rates of 1 give -inf."""
-    return -special.ndtri(np.asarray(false_positive_rate, np.float64)) - special.ndtri(
-        np.asarray(false_negative_rate, np.float64)
-    )
+    fpr, fnr = np.asarray(false_positive_rate, np.float64), np.asarray(false_negative_rate, np.float64)
+    mu: Array = -special.ndtri(fpr) - special.ndtri(fnr)
+    return mu
 
 
 def epsilon_from_rates(false_positive_rate: ArrayLike, false_negative_rate: ArrayLike, delta: float) -> Array:
@@ -100,12 +100,14 @@ def epsilon_from_rates(false_positive_rate: ArrayLike, false_negative_rate: Arra
     with np.errstate(divide="ignore", invalid="ignore"):
         one = np.log(np.maximum(1 - delta - fnr, 0)) - np.log(fpr)
         other = np.log(np.maximum(1 - delta - fpr, 0)) - np.log(fnr)
-    return np.fmax(np.fmax(one, other), -np.inf)
+    larger: Array = np.fmax(np.fmax(one, other), -np.inf)
+    return larger
 
 
 def gaussian_trade_off(mu: float, false_positive_rate: ArrayLike) -> Array:
     """G_mu: the least false-negative rate at a false-positive rate (hidden-state paper, Equation 7)."""
-    return special.ndtr(-special.ndtri(np.asarray(false_positive_rate, np.float64)) - mu)
+    rates: Array = special.ndtr(-special.ndtri(np.asarray(false_positive_rate, np.float64)) - mu)
+    return rates
 
 
 def approximate_dp_trade_off(epsilon: float, delta: float, false_positive_rate: ArrayLike) -> Array:
@@ -114,7 +116,8 @@ def approximate_dp_trade_off(epsilon: float, delta: float, false_positive_rate: 
     fpr = np.asarray(false_positive_rate, np.float64)
     steep = 1 - delta - np.exp(min(epsilon, 700.0)) * fpr
     flat = np.exp(-epsilon) * (1 - delta - fpr)
-    return np.maximum(0.0, np.maximum(steep, flat))
+    rates: Array = np.maximum(0.0, np.maximum(steep, flat))
+    return rates
 
 
 def require_delta(delta: float) -> None:

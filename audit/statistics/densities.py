@@ -98,4 +98,5 @@ def trade_off_curve(pair: DensityPair) -> ErrorRates:
 def mu_at(pair: DensityPair, thresholds: ArrayLike) -> Array:
     """mu of the Gaussian curve through the rates at thresholds: what an audit there converges to."""
     rates = error_rates(pair, thresholds)
-    return -special.ndtri(rates.false_positive) - special.ndtri(rates.false_negative)
+    mu: Array = -special.ndtri(rates.false_positive) - special.ndtri(rates.false_negative)
+    return mu

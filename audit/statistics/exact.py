@@ -82,11 +82,11 @@ def lower_bound(family: Family, counts: Counts, error: float) -> float:
 
     def on_curve(parameter: float) -> float:
         rates_in = family.trade_off(parameter, edges)
-        return _log_largest(edges, rates_in, boundary, counts) - np.log(budget)
+        return float(_log_largest(edges, rates_in, boundary, counts) - np.log(budget))
 
     def rejected(parameter: float) -> bool:
         rates_in = family.trade_off(parameter, fine_edges[1:])
-        return _log_largest(fine_edges[:-1], rates_in, boundary, counts) <= np.log(budget)
+        return bool(_log_largest(fine_edges[:-1], rates_in, boundary, counts) <= np.log(budget))
 
     root = _root(on_curve, observed)
     step = 1e-3 * max(observed, 0.1)
@@ -159,7 +159,8 @@ def _cumulative(most: NDArray[np.int64], n_in: int, rates_in: Array) -> Array:
     """P(Binomial(n_in, rate) <= most), shape (rates, most): by summing one range of probabilities, or
     one by one where the range is much longer than `most`."""
     if not most.size or np.ptp(most) > 8 * most.size:
-        return special.bdtr(most[None, :], n_in, rates_in[:, None])
+        one_by_one: Array = special.bdtr(most[None, :], n_in, rates_in[:, None])
+        return one_by_one
     least = int(most.min())
     steps = np.exp(_log_binomial(np.arange(least, int(most.max()) + 1), n_in, rates_in))
     if least > 0:
@@ -174,4 +175,5 @@ def _log_binomial(ks: NDArray[np.int64], trials: int, rates: Array) -> Array:
         log_rates, log_rest = np.log(rates)[:, None], np.log1p(-rates)[:, None]
     yes = np.where(ks > 0, ks * np.maximum(log_rates, -1e300), 0.0)
     no = np.where(ks < trials, (trials - ks) * np.maximum(log_rest, -1e300), 0.0)
-    return choose + yes + no
+    logs: Array = choose + yes + no
+    return logs

@@ -42,7 +42,7 @@ def _noncentrality(statistic: float, freedom: int, level: float) -> float:
         reached = special.nctdtr(freedom, noncentrality, statistic)
         if np.isnan(reached):  # SciPy's answer far out in a tail
             reached = float(noncentrality < statistic)
-        return reached - level
+        return float(reached - level)
 
     width = 10 + 10 * abs(statistic) / np.sqrt(2 * freedom)
     return float(optimize.brentq(excess, statistic - width, statistic + width))

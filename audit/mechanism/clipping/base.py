@@ -52,7 +52,8 @@ def per_example(loss: Loss) -> ClippedSum:
         own = separate(theta, batch)
         gradients = jax.vmap(jax.grad(loss), (None, 0))(theta, own)
         scales = scale_to_norm(jnp.sum(gradients**2, axis=1), clipping_norm)
-        return scales @ gradients
+        total: Array = scales @ gradients
+        return total
 
     return clipped_sum
 

@@ -146,7 +146,8 @@ def _row_sum(rows: Array) -> Array:
     """sum over the first axis, written out where it is short: XLA then keeps the examples in lanes."""
     if len(rows) > _UNROLLED:
         return jnp.sum(rows, axis=0)
-    return functools.reduce(jnp.add, list(rows))
+    total: Array = functools.reduce(jnp.add, list(rows))
+    return total
 
 
 def _contract(inputs: Array, gradients: Array, shared: bool) -> dict[str, Array]:

@@ -169,10 +169,10 @@ def test_the_largest_probability_is_scipys_and_what_is_left_out_is_added(n_in, n
     boundary = np.clip(np.linspace(high, low, n_out + 1) * n_in, -1, n_in).astype(int)
     a, b = np.array([0.0, 1e-7, 0.02, 0.3, 0.9, 1.0]), np.array([1.0, 0.97, 0.5, 0.45, 1e-6, 0.0])
     of_x = stats.binom.pmf(np.arange(n_out + 1), n_out, a[:, None])
-    exact = np.sum(of_x * stats.binom.cdf(boundary, n_in, b[:, None]), axis=1)
+    truth = np.sum(of_x * stats.binom.cdf(boundary, n_in, b[:, None]), axis=1)
     for rows in (slice(0, 3), slice(2, 4), slice(1, 6)):
         ours = np.exp(exact._log_largest(a[rows], b[rows], boundary, Counts(0, 0, n_in, n_out)))
-        assert -1e-11 <= ours - exact[rows].max() <= 2e-8
+        assert -1e-11 <= ours - truth[rows].max() <= 2e-8
 
 
 @pytest.mark.parametrize("mu", [0.5, 1.0, 1.768, 3.953])
