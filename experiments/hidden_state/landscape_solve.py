@@ -72,7 +72,7 @@ def simulate(asked: Sequence[SimulatedAudit]) -> Iterator[tuple[SimulatedAudit, 
         present = _presence(first)
         for one, thetas in zip(batch, _thetas(cells, thresholds, first), strict=True):
             found = _audit(thetas, present, one.cell.delta, first.confidence)
-            yield one, Scores(0, thetas[-1], present), found
+            yield one, Scores(0, thetas[-1][:, None], present[:, None]), found
 
 
 def search(asked: ThresholdSearch) -> Search:
@@ -101,10 +101,10 @@ def _batches(asked: Sequence[SimulatedAudit]) -> Iterator[Sequence[SimulatedAudi
 
 
 def _presence(simulation: Simulation) -> NDArray[np.bool_]:
-    """Which runs are in, as the game has it."""
+    """Which runs (runs,) are in, as the game has it of one canary."""
     from audit import game
 
-    return game.presence(np.arange(simulation.runs))
+    return game.presence(np.arange(simulation.runs))[:, 0]
 
 
 def _thetas(cells: Sequence[LandscapeCell], thresholds: Sequence[float], simulation: Simulation) -> Array:
