@@ -4,7 +4,6 @@
 ./run.sh landscape --sigmas=4 --steps=50        other cells; --runs=1000000 simulates more
 """
 
-import itertools
 import os
 from pathlib import Path
 
@@ -14,11 +13,18 @@ from tqdm import tqdm
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # small products; cells are spread over cores instead
 
 from audit.errors import InputError, require  # noqa: E402
+from audit.landscape import process  # noqa: E402
 from audit.statistics import conversions  # noqa: E402
-from audit.storage import files  # noqa: E402
+from audit.storage import files, index  # noqa: E402
 from experiments import cli  # noqa: E402
-from experiments.hidden_state import landscape_cells, landscape_figures  # noqa: E402
-from experiments.hidden_state.landscape_cells import Cell  # noqa: E402
+from experiments.hidden_state import (  # noqa: E402
+    landscape_figures,
+    landscape_solve,
+    landscape_stored,
+    landscape_work,
+)
+from experiments.hidden_state.landscape_cells import LandscapeCell, Simulation, Study  # noqa: E402
+from experiments.hidden_state.landscape_stored import CellResults  # noqa: E402
 from experiments.plots import audit_panels  # noqa: E402
 
 FLAGS = flags.FLAGS
@@ -38,49 +44,51 @@ COLUMNS = "sigma, batch_size, steps, adversary, epsilon_gaussian, epsilon_exact,
 
 def main() -> None:
     """Parse, solve, simulate, draw, print."""
-    cells = _cells()
-    norm = FLAGS.clipping_norm
-    require(0 < norm < float("inf"), f"--clipping_norm={norm}: give a positive finite number")
-    conversions.require_confidence(FLAGS.confidence)
-    require(0 <= FLAGS.seed < 2**32, f"--seed={FLAGS.seed}: give 0 to 2^32 - 1")
-    threshold = 0.5 if FLAGS.threshold is None else FLAGS.threshold / norm
-    require(abs(threshold) < float("inf"), f"--threshold={FLAGS.threshold}: give a finite number")
-    out = Path(FLAGS.out)
-    simulated = landscape_cells.simulated(out, cells, threshold, FLAGS.runs, FLAGS.seed, FLAGS.confidence)
-    with tqdm(total=len(cells) * len(landscape_cells.ADVERSARIES), desc="exact", unit="laws") as bar:
-        exact = landscape_cells.exact_everywhere(out, cells, bar.update)
-    folder = out / "landscape"
-    table = _table(cells, exact)
-    header = f"# delta={FLAGS.delta:g} clipping_norm={norm:g}\n"
-    written = [files.write_whole(folder / "landscape.csv", (header + table).encode())]
-    claims = {
-        cell: (
-            exact[cell, "half"] if threshold == 0.5 else landscape_cells.exact_at(out, cell, threshold),
-            result,
-        )
-        for cell, result in zip(cells, simulated, strict=True)
-    }
-    content = _simulated_table(claims)
-    written.append(files.write_whole(folder / "simulated.csv", (header + content).encode()))
-    search = (FLAGS.delta, FLAGS.runs, FLAGS.seed, FLAGS.confidence, norm)
-    drawn = landscape_figures.all_figures(cells, exact, claims, FLAGS.runs, norm)
-    for name, figure in itertools.chain(drawn, [landscape_figures.search_figure(out, *search)]):
+    study, out = _study(), Path(FLAGS.out)
+    if landscape_work.simulates(index.holdings(out), study):
+        cli.prepare_jax()
+    landscape_work.simulate(out, study)
+    with tqdm(total=len(study.all_laws()), desc="exact", unit="laws") as bar:
+        landscape_work.solve(out, study, bar.update)
+    held = index.holdings(out)
+    cells, searches = landscape_stored.cells(held, study), landscape_stored.searches(held, study)
+    folder, table = out / "landscape", _table(cells)
+    header = f"# delta={FLAGS.delta:g} clipping_norm={FLAGS.clipping_norm:g}\n"
+    tables = {"landscape.csv": table, "simulated.csv": _simulated_table(cells)}
+    written = [files.write_whole(folder / name, (header + text).encode()) for name, text in tables.items()]
+    for name, figure in landscape_figures.figures(cells, searches, FLAGS.runs, FLAGS.clipping_norm):
         written.append(files.write_whole(folder / f"{name}.png", audit_panels.png(figure)))
     print(_aligned(table))
     print("\n" + "\n".join(os.fspath(path) for path in written))
 
 
-def _cells() -> list[Cell]:
+def _study() -> Study:
+    """What the flags ask for."""
+    cells, norm = _cells(), FLAGS.clipping_norm
+    require(FLAGS.runs >= 4, f"--runs={FLAGS.runs}: give at least 4")
+    require(0 < norm < float("inf"), f"--clipping_norm={norm}: give a positive finite number")
+    conversions.require_confidence(FLAGS.confidence)
+    require(0 <= FLAGS.seed < 2**32, f"--seed={FLAGS.seed}: give 0 to 2^32 - 1")
+    threshold = 0.5 if FLAGS.threshold is None else FLAGS.threshold / norm
+    require(abs(threshold) < float("inf"), f"--threshold={FLAGS.threshold}: give a finite number")
+    return Study(cells, threshold, Simulation(FLAGS.runs, FLAGS.seed, FLAGS.confidence))
+
+
+def _cells() -> tuple[LandscapeCell, ...]:
     """The cells that the flags ask for."""
-    cells = [
-        Cell(_number(sigma, "sigmas"), _whole(size), FLAGS.steps, FLAGS.delta)
-        for sigma in FLAGS.sigmas
-        for size in FLAGS.batch_sizes
-    ]
+    sigmas, sizes = [_sigma(text) for text in FLAGS.sigmas], [_whole(text) for text in FLAGS.batch_sizes]
+    cells = [LandscapeCell(sigma, size, FLAGS.steps, FLAGS.delta) for sigma in sigmas for size in sizes]
     require(cells, "--sigmas or --batch_sizes is empty: give numbers, comma-separated")
-    for cell in cells:
-        landscape_cells.validate(cell, FLAGS.runs)
-    return cells
+    process.validate(landscape_solve.process_of(cells[0]))
+    conversions.require_delta(FLAGS.delta)
+    return tuple(cells)
+
+
+def _sigma(text: str) -> float:
+    """A noise multiplier of --sigmas."""
+    value = _number(text, "sigmas")
+    require(0 < value < float("inf"), f"--sigmas: {text} is no positive finite number")
+    return value
 
 
 def _number(text: str, flag: str) -> float:
@@ -92,28 +100,28 @@ def _number(text: str, flag: str) -> float:
 
 
 def _whole(text: str) -> int:
-    """A whole number of --batch_sizes."""
+    """A batch size of --batch_sizes."""
     value = _number(text, "batch_sizes")
-    require(value == int(value), f"--batch_sizes: {text} is no whole number")
+    require(value % 1 == 0, f"--batch_sizes: {text} is no whole number")
+    require(value >= 1, f"--batch_sizes: {text}: give at least 1")
     return int(value)
 
 
-def _table(cells: list[Cell], exact: dict) -> str:
+def _table(cells: list[CellResults]) -> str:
     """landscape.csv's rows."""
     lines = [COLUMNS.replace(" ", "")]
-    for cell in cells:
-        for name in landscape_cells.ADVERSARIES:
-            result = exact[cell, name]
+    for cell, exact, _, _ in cells:
+        for name, result in exact.items():
             values = (result.epsilon_gaussian[-1], result.epsilon_exact[-1], result.epsilon_upper)
             numbers = ",".join(f"{value:.6g}" for value in values)
             lines.append(f"{cell.noise_multiplier:g},{cell.batch_size},{cell.steps},{name},{numbers}")
     return "\n".join(lines) + "\n"
 
 
-def _simulated_table(claims: dict) -> str:
-    """simulated.csv's rows: every bound at the last step, and the exact epsilon of the same threshold."""
+def _simulated_table(cells: list[CellResults]) -> str:
+    """simulated.csv's rows: every bound at the last step, and that at the first."""
     lines = ["sigma,batch_size,steps,runs,method,assumes,epsilon,epsilon_at_step_1"]
-    for cell, (_, result) in claims.items():
+    for cell, _, _, result in cells:
         for first, last in zip(result.first, result.last, strict=True):
             lines.append(
                 f"{cell.noise_multiplier:g},{cell.batch_size},{cell.steps},{FLAGS.runs},{last['method']},"

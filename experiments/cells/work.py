@@ -266,24 +266,16 @@ def _landscape_work(cell: Landscape, out: Path, seconds: float) -> Work:
     """The landscape's exact and simulated cells and Algorithm 6, under one claim."""
     from experiments.hidden_state import landscape_cells, landscape_stored
 
-    grid = [
-        landscape_cells.Cell(sigma, size, cell.steps, DELTA)
-        for sigma in cell.noise_multipliers
-        for size in cell.batch_sizes
-    ]
-    levels = (cell.runs, landscape_stored.SEED, CONFIDENCE)
+    study = landscape_cells.study(cell, DELTA, CONFIDENCE)
 
     def is_done(held: Holdings) -> bool:
-        return not landscape_stored.kept(held, cell, DELTA, CONFIDENCE).missing
+        return not landscape_stored.missing(held, study)
 
     def do(store: Store, heard: Heard) -> None:
-        landscape_cells.simulated(out, grid, landscape_stored.THRESHOLD, *levels)
-        laws = len(grid) * len(landscape_cells.ADVERSARIES)
-        landscape_cells.exact_everywhere(out, grid, lambda: heard(cell.runs / laws))
-        for one in landscape_cells.search_cells(DELTA):
-            landscape_cells.searched(out, one, *levels)
-            for threshold in landscape_cells.thresholds(one):
-                landscape_cells.exact_at(out, one, threshold)
+        from experiments.hidden_state import landscape_work
+
+        laws = len(study.all_laws())
+        landscape_work.do(out, study, progress=lambda: heard(cell.runs / laws))
 
     marker = {"kind": "landscape_sweep", **dataclasses.asdict(cell)}
     return Work("crafted landscape", cell.runs, seconds, is_done, lambda: Store(out, marker), do)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 
 from audit.storage.index import Holdings
-from experiments.hidden_state import landscape_stored
+from experiments.hidden_state import landscape_cells, landscape_figures, landscape_stored
 from experiments.hidden_state import norms as norm_cells
 from experiments.hidden_state.sweep import Cell, Landscape, Norms, Sweep
 from experiments.plots import audit_panels, estimates, points, table
@@ -86,9 +86,11 @@ def _draw_norms(sweep: Sweep, held: Holdings, audits: Audits, levels: Levels) ->
 def _draw_landscape(sweep: Sweep, held: Holdings, audits: Audits, levels: Levels) -> Drawn:
     """Figures 3a, 3b, 6b, 10 and 14 of the cells that are there, and Algorithm 6's."""
     (grid,) = (cell for cell in sweep.cells if isinstance(cell, Landscape))
-    there = landscape_stored.kept(held, grid, *levels)
-    rows = landscape_stored.rows(there, sweep.name, grid.runs, levels.confidence)
-    return Drawn(landscape_stored.figures(there, grid, *levels), there.missing, rows)
+    study = landscape_cells.study(grid, *levels)
+    cells, searches = landscape_stored.cells(held, study), landscape_stored.searches(held, study)
+    drawn = landscape_figures.figures(cells, searches, grid.runs, landscape_cells.CLIPPING_NORM)
+    rows = landscape_figures.rows(sweep.name, cells, grid.runs)
+    return Drawn(list(drawn), landscape_stored.missing(held, study), rows)
 
 
 DRAWERS: dict[str, Callable[[Sweep, Holdings, Audits, Levels], Drawn]] = {

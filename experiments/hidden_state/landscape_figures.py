@@ -1,50 +1,89 @@
-"""The landscape's figures: 3a, 3b, 6b, 10, 14 and Algorithm 6 of the hidden-state paper, each with the
-exact epsilon beside what the Gaussian conversion claims."""
+"""The landscape's figures (3a, 3b, 6b, 10, 14 and Algorithm 6 of the hidden-state paper) and its rows of the
+table, each with the exact epsilon beside what the Gaussian conversion claims.
 
-from collections.abc import Iterator
-from pathlib import Path
+They take results. Only curves that follow from a cell in an instant are computed here: Example 1's and
+Figure 6b's.
+"""
+
+from collections.abc import Iterator, Sequence
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 
 from audit.landscape import law
+from audit.landscape.process import Process, constant
 from audit.statistics import conversions, densities
-from experiments.hidden_state import landscape_cells
-from experiments.hidden_state.landscape_cells import Cell, Exact, Simulated
+from experiments.hidden_state.landscape_cells import LandscapeCell
+from experiments.hidden_state.landscape_stored import CellResults, SearchResults
 from experiments.plots.audit_panels import BOUND, IN, OUT, STYLE, UPPER
+from experiments.plots.table import Row, claim
 
-Exacts = dict[tuple[Cell, str], Exact]
-Claims = dict[Cell, tuple[Exact, Simulated]]
 CONVEX = "#CC79A7"
+_Rates = dict[LandscapeCell, float]
 
 
-def all_figures(
-    cells: list[Cell], exact: Exacts, claims: Claims, runs: int, norm: float
+def figures(
+    cells: Sequence[CellResults], searches: Sequence[SearchResults], runs: int, norm: float
 ) -> Iterator[tuple[str, Figure]]:
-    """(name, figure) of every figure but Algorithm 6's."""
-    sigmas = sorted({cell.noise_multiplier for cell in cells})
-    with plt.rc_context(STYLE):
-        yield "figure_3a", _over_time(cells, claims, [sigmas[0], sigmas[-1]])
-        yield "figure_14", _over_time(cells, claims, sigmas)
-        yield "figure_3b", _heat_maps(cells, exact, claims, runs)
-        yield "figure_6b", _trade_offs(cells, sigmas[len(sigmas) // 2 - (len(sigmas) > 1)])
-        yield "figure_10", _landscape(norm)
+    """(name, figure) of every figure: of the cells if there are any, and of Algorithm 6 if it is there.
+
+    `runs` are those of the simulations, `norm` is C, the unit of Figure 10's and Algorithm 6's axes.
+    """
+    if cells:
+        sigmas = sorted({one.cell.noise_multiplier for one in cells})
+        with plt.rc_context(STYLE):
+            yield "figure_3a", _over_time(cells, [sigmas[0], sigmas[-1]])
+            yield "figure_14", _over_time(cells, sigmas)
+            yield "figure_3b", _heat_maps(cells, runs)
+            yield "figure_6b", _trade_offs(cells, sigmas[len(sigmas) // 2 - (len(sigmas) > 1)])
+            yield "figure_10", _landscape(norm)
+    if searches:
+        with plt.rc_context(STYLE):
+            figure = _threshold_search(searches, norm)
+        yield "algorithm_6", figure
 
 
-def search_figure(
-    out: Path, delta: float, runs: int, seed: int, confidence: float, norm: float
-) -> tuple[str, Figure]:
-    """(name, figure) of Algorithm 6: every threshold at T = 2, by what the audit claims and what is true."""
-    with plt.rc_context(STYLE):
-        return "algorithm_6", _threshold_search(out, delta, runs, seed, confidence, norm)
+def rows(name: str, cells: Sequence[CellResults], runs: int) -> list[Row]:
+    """The table's rows: what the simulated audit bounds at the last step, beside the exact epsilon."""
+    return [_row(name, one, runs) for one in cells]
 
 
-def _over_time(cells: list[Cell], claims: Claims, sigmas: list[float]) -> Figure:
+def _row(name: str, results: CellResults, runs: int) -> Row:
+    """One cell's row."""
+    cell, exact = results.cell, results.at_threshold
+    bounds = {bound["method"]: bound["epsilon"] for bound in results.simulated.last}
+    series, x = f"B = {cell.batch_size}", cell.batch_size
+    says, section = claim(name, series, x)
+    return Row(
+        name,
+        f"sigma = {cell.noise_multiplier:g}",
+        series,
+        x,
+        runs,
+        seeds=1,
+        seeds_missing=0,
+        certified=bounds["certified"],
+        certified_min=bounds["certified"],
+        certified_max=bounds["certified"],
+        epsilon_low=None,
+        epsilon_high=None,
+        held_out=bounds["held_out"],
+        assumption_free=bounds["assumption_free"],
+        in_sample=bounds["in_sample"],
+        predicted=exact.epsilon_exact[-1],
+        upper_bound=exact.epsilon_upper,
+        paper_says=says,
+        paper_section=section,
+    )
+
+
+def _over_time(cells: Sequence[CellResults], sigmas: list[float]) -> Figure:
     """epsilon by step: a row a noise multiplier, a column a batch size."""
     sigmas = list(dict.fromkeys(sigmas))
-    sizes = sorted({cell.batch_size for cell in cells})
+    sizes = sorted({one.cell.batch_size for one in cells})
     figure, axes = plt.subplots(
         len(sigmas),
         len(sizes),
@@ -53,10 +92,10 @@ def _over_time(cells: list[Cell], claims: Claims, sigmas: list[float]) -> Figure
         sharey="row",
         squeeze=False,
     )
-    for cell in cells:
-        if cell.noise_multiplier in sigmas:
-            row, column = sigmas.index(cell.noise_multiplier), sizes.index(cell.batch_size)
-            _draw_over_time(axes[row, column], cell, *claims[cell])
+    for one in cells:
+        if one.cell.noise_multiplier in sigmas:
+            row, column = sigmas.index(one.cell.noise_multiplier), sizes.index(one.cell.batch_size)
+            _draw_over_time(axes[row, column], one)
     for axis, size in zip(axes[0], sizes, strict=True):
         axis.set_title(f"B = {size}")
     for axis, sigma in zip(axes[:, 0], sigmas, strict=True):
@@ -68,8 +107,9 @@ def _over_time(cells: list[Cell], claims: Claims, sigmas: list[float]) -> Figure
     return figure
 
 
-def _draw_over_time(axis: Axes, cell: Cell, exact: Exact, simulated: Simulated) -> None:
+def _draw_over_time(axis: Axes, results: CellResults) -> None:
     """One cell: what is claimed, what is true, and what cannot be exceeded."""
+    cell, exact, simulated = results.cell, results.at_threshold, results.simulated
     steps = range(1, cell.steps + 1)
     convex = [_convex_epsilon(cell, t) for t in steps]
     axis.axhline(exact.epsilon_upper, color=UPPER, ls=":", label="upper bound")
@@ -80,32 +120,29 @@ def _draw_over_time(axis: Axes, cell: Cell, exact: Exact, simulated: Simulated) 
     axis.set_ylim(bottom=0)
 
 
-def _convex_epsilon(cell: Cell, step: int) -> float:
+def _convex_epsilon(cell: LandscapeCell, step: int) -> float:
     """Example 1: noise accumulates, mu = 1 / sqrt(sigma^2 + (t - 1) (sigma / B)^2)."""
     variance = cell.noise_multiplier**2 * (1 + (step - 1) / cell.batch_size**2)
     return conversions.epsilon_from_mu(variance**-0.5, cell.delta)
 
 
-def _heat_maps(cells: list[Cell], exact: Exacts, claims: Claims, runs: int) -> Figure:
+def _heat_maps(cells: Sequence[CellResults], runs: int) -> Figure:
     """Amplification rates epsilon(T) / epsilon(1): as claimed, and exact for three adversaries."""
-    steps = cells[0].steps
+    steps, delta = cells[0].cell.steps, cells[0].cell.delta
     panels = [
-        (f"Gaussian conversion, simulated\n(the paper's; {runs:,} runs)", _simulated_rates(claims)),
-        (
-            "Gaussian conversion of the exact mu\nh = C / 2",
-            {c: exact[c, "half"].epsilon_gaussian[-1] / exact[c, "half"].epsilon_upper for c in cells},
-        ),
-        ("exact epsilon, h = C / 2", _exact_rates(cells, exact, "half")),
-        ("exact epsilon, best constant threshold", _exact_rates(cells, exact, "best_constant")),
-        ("exact epsilon, optimal adversary", _exact_rates(cells, exact, "optimal")),
+        (f"Gaussian conversion, simulated\n(the paper's; {runs:,} runs)", _simulated_rates(cells)),
+        ("Gaussian conversion of the exact mu\nh = C / 2", _gaussian_rates(cells)),
+        ("exact epsilon, h = C / 2", _exact_rates(cells, "half")),
+        ("exact epsilon, best constant threshold", _exact_rates(cells, "best_constant")),
+        ("exact epsilon, optimal adversary", _exact_rates(cells, "optimal")),
     ]
     figure, axes = plt.subplots(2, 3, figsize=(10, 7.4))
     for axis, (title, rates) in zip(axes.flat[[0, 1, 3, 4, 5]], panels, strict=True):
-        image = _draw_heat_map(axis, cells, rates)
+        image = _draw_heat_map(axis, rates)
         axis.set_title(title, fontsize=9)
     axes[0, 2].axis("off")
     note = (
-        f"amplification rate\nepsilon(T = {steps}) / epsilon(1)\nat delta = {cells[0].delta:g}\n\n"
+        f"amplification rate\nepsilon(T = {steps}) / epsilon(1)\nat delta = {delta:g}\n\n"
         "1: hiding the earlier steps\nhides nothing\n\nThe upper row is what converting\n"
         "mu claims, the lower one what\nthe process really loses."
     )
@@ -114,31 +151,35 @@ def _heat_maps(cells: list[Cell], exact: Exacts, claims: Claims, runs: int) -> F
     return figure
 
 
-def _simulated_rates(claims: Claims) -> dict[Cell, float]:
-    """The paper's rate; NaN where nothing is claimed at step 1."""
-    rates = {}
-    for cell, (_, result) in claims.items():
-        first, last = result.in_sample[0], result.in_sample[-1]
-        rates[cell] = last / first if first > 0 else np.nan
-    return rates
+def _simulated_rates(cells: Sequence[CellResults]) -> _Rates:
+    """The paper's."""
+    return {one.cell: _rate(one.simulated.in_sample[-1], one.simulated.in_sample[0]) for one in cells}
 
 
-def _exact_rates(cells: list[Cell], exact: Exacts, name: str) -> dict[Cell, float]:
-    """The exact rate; NaN where step 1 loses nothing."""
-    results = {cell: exact[cell, name] for cell in cells}
-    return {
-        cell: r.epsilon_exact[-1] / r.epsilon_upper if r.epsilon_upper > 0 else np.nan
-        for cell, r in results.items()
-    }
+def _gaussian_rates(cells: Sequence[CellResults]) -> _Rates:
+    """What converting the exact mu at C / 2 claims."""
+    results = {one.cell: one.exact["half"] for one in cells}
+    return {cell: _rate(exact.epsilon_gaussian[-1], exact.epsilon_upper) for cell, exact in results.items()}
 
 
-def _draw_heat_map(axis: Axes, cells: list[Cell], rates: dict[Cell, float]):
+def _exact_rates(cells: Sequence[CellResults], name: str) -> _Rates:
+    """An adversary's exact rates."""
+    results = {one.cell: one.exact[name] for one in cells}
+    return {cell: _rate(exact.epsilon_exact[-1], exact.epsilon_upper) for cell, exact in results.items()}
+
+
+def _rate(last: float, first: float) -> float:
+    """last / first; NaN where nothing is lost at step 1."""
+    return last / first if first > 0 else np.nan
+
+
+def _draw_heat_map(axis: Axes, rates: _Rates) -> AxesImage:
     """sigma down, B across, the rate written into each cell."""
-    sigmas = sorted({cell.noise_multiplier for cell in cells})
-    sizes = sorted({cell.batch_size for cell in cells})
+    sigmas = sorted({cell.noise_multiplier for cell in rates})
+    sizes = sorted({cell.batch_size for cell in rates})
     values = np.full((len(sigmas), len(sizes)), np.nan)
-    for cell in cells:
-        values[sigmas.index(cell.noise_multiplier), sizes.index(cell.batch_size)] = rates[cell]
+    for cell, rate in rates.items():
+        values[sigmas.index(cell.noise_multiplier), sizes.index(cell.batch_size)] = rate
     image = axis.imshow(values, vmin=0, vmax=1, cmap="cividis", aspect="auto")
     for (row, column), value in np.ndenumerate(values):
         text = "-" if np.isnan(value) else f"{value:.2f}"
@@ -151,29 +192,34 @@ def _draw_heat_map(axis: Axes, cells: list[Cell], rates: dict[Cell, float]):
     return image
 
 
-def _trade_offs(cells: list[Cell], sigma: float) -> Figure:
-    """Figure 6b: the exact trade-off curve beside the Gaussian one of the same mu at C / 2."""
-    chosen = [cell for cell in cells if cell.noise_multiplier == sigma]
+def _trade_offs(cells: Sequence[CellResults], sigma: float) -> Figure:
+    """Figure 6b: the exact trade-off curve beside the Gaussian one of the same mu at C / 2.
+
+    The curve is computed here from the cell's law at T, which takes a fraction of a second.
+    """
+    chosen = [one.cell for one in cells if one.cell.noise_multiplier == sigma]
     figure, axes = plt.subplots(
         1, len(chosen), figsize=(2.4 * len(chosen) + 0.8, 3.1), sharey=True, squeeze=False
     )
-    grid = np.linspace(0, 1, 401)
     for axis, cell in zip(axes[0], chosen, strict=True):
-        process = law.Process(cell.noise_multiplier, cell.batch_size, cell.steps)
-        pair = law.last_law(process, law.constant(process, 0.5))
-        rates = densities.trade_off_curve(pair)
-        mu = float(densities.mu_at(pair, 0.5))
-        axis.plot(rates.false_positive, rates.false_negative, color=OUT, label="exact")
-        axis.plot(
-            grid, conversions.gaussian_trade_off(mu, grid), color=IN, ls="--", label="Gaussian, same mu"
-        )
-        limit = conversions.gaussian_trade_off(1 / sigma, grid)
-        axis.plot(grid, limit, color=UPPER, ls=":", label="upper bound")
-        axis.set(title=f"B = {cell.batch_size}, mu = {mu:.3f}", xlabel="false-positive rate")
-        axis.set(xlim=(0, 1), ylim=(0, 1))
+        _draw_trade_off(axis, cell)
     axes[0, 0].set_ylabel(f"false-negative rate\nsigma = {sigma:g}, T = {chosen[0].steps}")
     axes[0, 0].legend(fontsize=8, loc="upper right")
     return figure
+
+
+def _draw_trade_off(axis: Axes, cell: LandscapeCell) -> None:
+    """A cell's curves."""
+    process = Process(cell.noise_multiplier, cell.batch_size, cell.steps)
+    pair, grid = law.last_law(process, constant(process, 0.5)), np.linspace(0, 1, 401)
+    rates, mu = densities.trade_off_curve(pair), float(densities.mu_at(pair, 0.5))
+    gaussian = conversions.gaussian_trade_off(mu, grid)
+    limit = conversions.gaussian_trade_off(1 / cell.noise_multiplier, grid)
+    axis.plot(rates.false_positive, rates.false_negative, color=OUT, label="exact")
+    axis.plot(grid, gaussian, color=IN, ls="--", label="Gaussian, same mu")
+    axis.plot(grid, limit, color=UPPER, ls=":", label="upper bound")
+    axis.set(title=f"B = {cell.batch_size}, mu = {mu:.3f}", xlabel="false-positive rate")
+    axis.set(xlim=(0, 1), ylim=(0, 1))
 
 
 def _landscape(norm: float) -> Figure:
@@ -198,22 +244,24 @@ def _landscape(norm: float) -> Figure:
     return figure
 
 
-def _threshold_search(
-    out: Path, delta: float, runs: int, seed: int, confidence: float, norm: float
-) -> Figure:
+def _threshold_search(searches: Sequence[SearchResults], norm: float) -> Figure:
     """Algorithm 6: every threshold at T = 2, by what the audit claims and by what is true."""
-    figure, axes = plt.subplots(1, 2, figsize=(9, 3.6))
-    for axis, cell in zip(axes, landscape_cells.search_cells(delta), strict=True):
-        sigma = cell.noise_multiplier
-        thresholds = np.array(landscape_cells.thresholds(cell))
-        exact = [landscape_cells.exact_at(out, cell, float(h)) for h in thresholds]
-        claimed = landscape_cells.searched(out, cell, runs, seed, confidence).claimed
-        axis.axhline(exact[0].epsilon_upper, color=UPPER, ls=":", label="upper bound")
-        axis.plot(thresholds * norm, claimed, ".", color=IN, label="simulated, Gaussian conversion")
-        axis.plot(thresholds * norm, [e.epsilon_exact[-1] for e in exact], color=OUT, label="exact epsilon")
-        axis.axvline(norm / 2, color="0.6", lw=0.8)
-        axis.set(xlabel="threshold h", title=f"T = 2, sigma = {sigma:g}, B = {cell.batch_size}")
-        axis.set_ylim(bottom=0, top=1.25 * exact[0].epsilon_upper)
-    axes[0].set_ylabel(f"epsilon at delta {delta:g}")
-    axes[0].legend(fontsize=8, loc="lower center", frameon=True, framealpha=1, edgecolor="none")
+    figure, axes = plt.subplots(1, len(searches), figsize=(4.5 * len(searches), 3.6), squeeze=False)
+    for axis, results in zip(axes[0], searches, strict=True):
+        _draw_search(axis, results, norm)
+    axes[0, 0].set_ylabel(f"epsilon at delta {searches[0].cell.delta:g}")
+    axes[0, 0].legend(fontsize=8, loc="lower center", frameon=True, framealpha=1, edgecolor="none")
     return figure
+
+
+def _draw_search(axis: Axes, results: SearchResults, norm: float) -> None:
+    """One cell's thresholds."""
+    cell, upper = results.cell, results.exact[0].epsilon_upper
+    thresholds = np.array(results.thresholds) * norm
+    last = [exact.epsilon_exact[-1] for exact in results.exact]
+    axis.axhline(upper, color=UPPER, ls=":", label="upper bound")
+    axis.plot(thresholds, results.claimed, ".", color=IN, label="simulated, Gaussian conversion")
+    axis.plot(thresholds, last, color=OUT, label="exact epsilon")
+    axis.axvline(norm / 2, color="0.6", lw=0.8)
+    axis.set(xlabel="threshold h", title=f"T = 2, sigma = {cell.noise_multiplier:g}, B = {cell.batch_size}")
+    axis.set_ylim(bottom=0, top=1.25 * upper)

@@ -1,110 +1,126 @@
-"""The landscape's sweep as the store holds it: nothing here solves or simulates."""
+"""The crafted landscape's results as the store holds them: nothing here solves, simulates or draws."""
 
-from typing import Any, NamedTuple
+import json
+from typing import Any, NamedTuple, TypeVar
 
-from matplotlib.figure import Figure
-
+from audit.errors import InputError
 from audit.storage.index import Holdings
-from experiments.hidden_state import landscape_cells, landscape_figures
-from experiments.hidden_state.landscape_cells import Cell, Exact, Simulated
-from experiments.hidden_state.landscape_figures import Claims, Exacts
-from experiments.hidden_state.sweep import Landscape
-from experiments.plots.table import Row, claim
+from experiments.hidden_state.landscape_cells import (
+    ADVERSARIES,
+    Exact,
+    ExactLaw,
+    LandscapeCell,
+    Question,
+    Search,
+    Simulated,
+    SimulatedAudit,
+    Study,
+    ThresholdSearch,
+    search_laws,
+    search_thresholds,
+)
 
-SEED, CLIPPING_NORM, THRESHOLD = 0, 1.0, 0.5  # of the sweep; the threshold is C / 2 in units of C
-
-
-class Kept(NamedTuple):
-    """What is there: the cells with exact laws and simulation, whether Algorithm 6 is, and how many of
-    the grid's and of Algorithm 6's cells are not."""
-
-    held: Holdings
-    cells: list[Cell]
-    searched: bool
-    missing: int
-
-
-def kept(held: Holdings, grid: Landscape, delta: float, confidence: float) -> Kept:
-    """What the store holds of a grid."""
-    every = [
-        Cell(sigma, size, grid.steps, delta) for sigma in grid.noise_multipliers for size in grid.batch_sizes
-    ]
-    cells = [cell for cell in every if _holds(held, grid_settings(cell, grid.runs, confidence))]
-    search = landscape_cells.search_cells(delta)
-    searched = all(_holds(held, search_settings(cell, grid.runs, confidence)) for cell in search)
-    return Kept(held, cells, searched, len(every) - len(cells) + (0 if searched else len(search)))
+RESULT = "result.json"
+_Kind = TypeVar("_Kind", Exact, Simulated, Search)
 
 
-def grid_settings(cell: Cell, runs: int, confidence: float) -> list[dict[str, Any]]:
-    """What the store must hold for a cell of the grid."""
-    exact = [landscape_cells.exact_setting(cell, name) for name in landscape_cells.ADVERSARIES]
-    return [landscape_cells.simulated_setting(cell, THRESHOLD, runs, SEED, confidence), *exact]
+class CellResults(NamedTuple):
+    """All of one cell: the exact laws by adversary, that of the simulated threshold, and the simulation."""
+
+    cell: LandscapeCell
+    exact: dict[str, Exact]
+    at_threshold: Exact
+    simulated: Simulated
 
 
-def search_settings(cell: Cell, runs: int, confidence: float) -> list[dict[str, Any]]:
-    """What the store must hold for a cell of Algorithm 6."""
-    exact = [landscape_cells.exact_at_setting(cell, h) for h in landscape_cells.thresholds(cell)]
-    return [landscape_cells.search_setting(cell, runs, SEED, confidence), *exact]
+class SearchResults(NamedTuple):
+    """Algorithm 6 on one cell: its thresholds in units of C, the exact law of each, and what is claimed."""
+
+    cell: LandscapeCell
+    thresholds: list[float]
+    exact: list[Exact]
+    claimed: list[float]
 
 
-def figures(there: Kept, grid: Landscape, delta: float, confidence: float) -> list[tuple[str, Figure]]:
-    """(name, figure) of what is there."""
-    drawn: list[tuple[str, Figure]] = []
-    if there.cells:
-        drawn += landscape_figures.all_figures(
-            there.cells, *_results(there, grid.runs, confidence), grid.runs, CLIPPING_NORM
-        )
-    if there.searched:
-        search = (delta, grid.runs, SEED, confidence, CLIPPING_NORM)
-        drawn.append(landscape_figures.search_figure(there.held.root, *search))
-    return drawn
+def read_exact(held: Holdings, asked: ExactLaw) -> Exact | None:
+    """The stored law; None where there is none. Raises InputError for one that can't be read."""
+    return _read(held, asked, Exact)
 
 
-def rows(there: Kept, name: str, runs: int, confidence: float) -> list[Row]:
-    """The table's rows: what the simulated audit bounds at the last step, beside the exact epsilon."""
-    if not there.cells:
-        return []
-    _, claims = _results(there, runs, confidence)
-    return [_row(name, cell, runs, *claims[cell]) for cell in there.cells]
+def read_simulated(held: Holdings, asked: SimulatedAudit) -> Simulated | None:
+    """The stored audit; None where there is none. Raises InputError for one that can't be read."""
+    return _read(held, asked, Simulated)
 
 
-def _row(name: str, cell: Cell, runs: int, exact: Exact, simulated: Simulated) -> Row:
-    """One cell's row."""
-    bounds = {bound["method"]: bound["epsilon"] for bound in simulated.last}
-    series, x = f"B = {cell.batch_size}", cell.batch_size
-    return Row(
-        name,
-        f"sigma = {cell.noise_multiplier:g}",
-        series,
-        x,
-        runs,
-        seeds=1,
-        seeds_missing=0,
-        certified=bounds["certified"],
-        certified_min=bounds["certified"],
-        certified_max=bounds["certified"],
-        epsilon_low=None,
-        epsilon_high=None,
-        held_out=bounds["held_out"],
-        assumption_free=bounds["assumption_free"],
-        in_sample=bounds["in_sample"],
-        predicted=exact.epsilon_exact[-1],
-        upper_bound=exact.epsilon_upper,
-        paper_says=claim(name, series, x)[0],
-        paper_section=claim(name, series, x)[1],
-    )
+def read_search(held: Holdings, asked: ThresholdSearch) -> Search | None:
+    """The stored search; None where there is none. Raises InputError for one that can't be read."""
+    return _read(held, asked, Search)
 
 
-def _results(there: Kept, runs: int, confidence: float) -> tuple[Exacts, Claims]:
-    """The cells' results, all of them stored."""
-    root = there.held.root
-    names = landscape_cells.ADVERSARIES
-    exact = {(cell, name): landscape_cells.exact(root, cell, name) for cell in there.cells for name in names}
-    simulated = landscape_cells.simulated(root, there.cells, THRESHOLD, runs, SEED, confidence)
-    pairs = zip(there.cells, simulated, strict=True)
-    return exact, {cell: (exact[cell, "half"], one) for cell, one in pairs}
+def holds(held: Holdings, asked: Question) -> bool:
+    """Whether a result is there, readable or not."""
+    return held.holds(asked.setting(), RESULT)
 
 
-def _holds(held: Holdings, settings: list[dict[str, Any]]) -> bool:
-    """Whether the results of all settings are there."""
-    return all(held.holds(setting, landscape_cells.RESULT) for setting in settings)
+def missing(held: Holdings, study: Study) -> int:
+    """How many cells lack a result: the study's, and all of Algorithm 6's where any of those does."""
+    cells = [cell for cell in study.cells if not _holds_cell(held, study, cell)]
+    searches = study.searches()
+    return len(cells) + (0 if all(_holds_search(held, one) for one in searches) else len(searches))
+
+
+def cells(held: Holdings, study: Study) -> list[CellResults]:
+    """The results of the cells that lack none. Raises InputError for one that can't be read."""
+    found = (_cell(held, study, cell) for cell in study.cells)
+    return [one for one in found if one is not None]
+
+
+def searches(held: Holdings, study: Study) -> list[SearchResults]:
+    """Algorithm 6's results, [] where one is missing. Raises InputError for one that can't be read."""
+    found = [_search(held, one) for one in study.searches()]
+    there = [one for one in found if one is not None]
+    return there if len(there) == len(found) else []
+
+
+def _cell(held: Holdings, study: Study, cell: LandscapeCell) -> CellResults | None:
+    """A cell's results, None where one is missing."""
+    laws = {law.thresholds: read_exact(held, law) for law in study.laws(cell)}
+    found = {thresholds: exact for thresholds, exact in laws.items() if exact is not None}
+    simulated = read_simulated(held, study.audit(cell))
+    if simulated is None or len(found) < len(laws):
+        return None
+    by_name = {name: found[name] for name in ADVERSARIES}
+    return CellResults(cell, by_name, found[study.simulated_thresholds()], simulated)
+
+
+def _search(held: Holdings, asked: ThresholdSearch) -> SearchResults | None:
+    """Algorithm 6's results on a cell, None where one is missing."""
+    result = read_search(held, asked)
+    laws = [read_exact(held, law) for law in search_laws(asked)]
+    exact = [law for law in laws if law is not None]
+    if result is None or len(exact) < len(laws):
+        return None
+    return SearchResults(asked.cell, search_thresholds(asked.cell), exact, result.claimed)
+
+
+def _holds_cell(held: Holdings, study: Study, cell: LandscapeCell) -> bool:
+    """Whether all of a cell's results are there."""
+    return holds(held, study.audit(cell)) and all(holds(held, law) for law in study.laws(cell))
+
+
+def _holds_search(held: Holdings, asked: ThresholdSearch) -> bool:
+    """Whether all of Algorithm 6's results on a cell are there."""
+    return holds(held, asked) and all(holds(held, law) for law in search_laws(asked))
+
+
+def _read(held: Holdings, asked: Question, kind: type[_Kind]) -> _Kind | None:
+    """A stored result, None where there is none."""
+    store = held.open(asked.setting())
+    path = None if store is None else store.path / RESULT
+    if path is None or not path.exists():
+        return None
+    try:
+        values: dict[str, Any] = json.loads(path.read_bytes())
+        return kind(**values)
+    except (ValueError, TypeError):
+        raise InputError(f"{path} is damaged: remove it, it is computed again") from None

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from audit.errors import require
+from experiments.hidden_state.landscape_cells import Grid as Landscape
 from experiments.settings.setting import Setting
 
 SCALES = ("smoke", "laptop", "paper")
@@ -36,16 +37,6 @@ class Norms:
     """The gradient norms of L's canary on a model over runs with canaries of their own (Figure 8)."""
 
     setting: Setting
-    runs: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Landscape:
-    """The crafted loss landscape's cells (Section 6), exact and simulated with so many runs."""
-
-    noise_multipliers: tuple[float, ...]
-    batch_sizes: tuple[int, ...]
-    steps: int
     runs: int
 
 

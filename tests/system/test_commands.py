@@ -289,11 +289,13 @@ def test_landscape_makes_every_figure_and_its_table(run, tmp_path):
 @pytest.mark.parametrize(
     ("flag", "word"),
     [
-        ("--sigmas=0", "sigma is 0"),
+        ("--sigmas=0", "--sigmas: 0 is no positive"),
         ("--sigmas=x", "'x'"),
-        ("--batch_sizes=0", "batch size is 0"),
+        ("--sigmas=4,nan", "--sigmas: nan"),
+        ("--batch_sizes=0", "--batch_sizes: 0: give at least 1"),
         ("--batch_sizes=1.5", "1.5"),
-        ("--steps=0", "steps is 0"),
+        ("--batch_sizes=inf", "inf"),
+        ("--steps=0", "steps=0"),
         ("--delta=0", "delta is 0"),
         ("--clipping_norm=-1", "--clipping_norm=-1"),
         ("--runs=1", "--runs=1"),

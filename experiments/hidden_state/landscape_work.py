@@ -1,0 +1,85 @@
+"""What the store lacks of the crafted landscape, solved or simulated and kept; nothing else does both."""
+
+import concurrent.futures
+import dataclasses
+import json
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from audit.storage import index
+from audit.storage.index import Holdings
+from audit.storage.store import Store
+from experiments.hidden_state import landscape_solve, landscape_stored
+from experiments.hidden_state.landscape_cells import (
+    Exact,
+    ExactLaw,
+    Search,
+    Simulated,
+    SimulatedAudit,
+    Study,
+)
+
+
+def simulates(held: Holdings, study: Study) -> bool:
+    """Whether `simulate` has anything to do, for which the command prepares JAX."""
+    return any(not landscape_stored.holds(held, asked) for asked in study.simulations())
+
+
+def do(out: Path, study: Study, progress: Callable[[], object] = lambda: None) -> None:
+    """Simulates and solves all that the store lacks of a study."""
+    simulate(out, study)
+    solve(out, study, progress)
+
+
+def simulate(out: Path, study: Study) -> None:
+    """Simulates what the store lacks, keeping each result as soon as it is there.
+
+    Raises InputError where the store can't be written.
+    """
+    held = index.holdings(out)
+    _simulate(out, [one for one in map(study.audit, study.cells) if not landscape_stored.holds(held, one)])
+    for search in study.searches():
+        if not landscape_stored.holds(held, search):
+            _keep(Store(out, search.setting()), landscape_solve.search(search))
+
+
+def solve(out: Path, study: Study, progress: Callable[[], object] = lambda: None) -> None:
+    """Solves the laws that the store lacks, a process a core, keeping each as soon as it is there.
+
+    `progress` hears of each of `study.all_laws()`, stored or solved. Raises InputError for a cell out of
+    range, and where the store can't be written.
+    """
+    laws, held = study.all_laws(), index.holdings(out)
+    missing = [law for law in laws if not landscape_stored.holds(held, law)]
+    for _ in range(len(laws) - len(missing)):
+        progress()
+    stores = {law: Store(out, law.setting()) for law in missing}
+    for law, result in _solved(missing):
+        _keep(stores[law], result)
+        progress()
+
+
+def _simulate(out: Path, asked: Sequence[SimulatedAudit]) -> None:
+    """Simulates audits and keeps them, their scores beside."""
+    stores = {one: Store(out, one.setting()) for one in asked}
+    for one, scores, result in landscape_solve.simulate(asked):
+        stores[one].save(scores)
+        _keep(stores[one], result)
+
+
+def _solved(asked: Sequence[ExactLaw]) -> Iterator[tuple[ExactLaw, Exact]]:
+    """Laws as they are solved."""
+    if not asked:
+        return
+    spawn = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(min(os.cpu_count() or 1, len(asked)), spawn) as pool:
+        waiting = {pool.submit(landscape_solve.solve, law): law for law in asked}
+        for future in concurrent.futures.as_completed(waiting):
+            yield waiting[future], future.result()
+
+
+def _keep(store: Store, result: Exact | Simulated | Search) -> None:
+    """Writes a result."""
+    store.write_text(landscape_stored.RESULT, json.dumps(dataclasses.asdict(result)) + "\n")

@@ -1,0 +1,257 @@
+"""The crafted landscape's study: what the store knows it by, and reading, computing and drawing apart."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from audit.errors import InputError
+from audit.landscape import optimal
+from audit.landscape.process import Process
+from audit.storage import index
+from audit.storage.store import Store
+from experiments.hidden_state import landscape_cells, landscape_solve, landscape_stored, landscape_work
+from experiments.hidden_state.landscape_cells import (
+    Exact,
+    ExactLaw,
+    Grid,
+    LandscapeCell,
+    Search,
+    Simulated,
+    SimulatedAudit,
+    Simulation,
+    Study,
+    ThresholdSearch,
+)
+
+ROOT = Path(__file__).resolve().parents[3]
+CELL = LandscapeCell(4.0, 2, 3, 1e-5)
+GRID = Grid((2.0, 4.0), (1, 2), 3, 40)
+STUDY = landscape_cells.study(GRID, 1e-5, 0.95)
+METHODS = ("in_sample", "held_out", "certified", "assumption_free")
+
+
+def made_up(asked, epsilon=0.5):
+    """An answer of the right shape."""
+    if isinstance(asked, ExactLaw):
+        steps = asked.cell.steps
+        return Exact([0.5] * (steps - 1), [1.0] * (steps - 1) + [epsilon], [1.0] * steps, 1.0)
+    if isinstance(asked, ThresholdSearch):
+        return Search([epsilon] * len(landscape_cells.search_thresholds(asked.cell)))
+    bounds = [{"method": method, "assumes": "", "epsilon": epsilon} for method in METHODS]
+    return Simulated([epsilon] * asked.cell.steps, bounds, bounds)
+
+
+def fill(root, study, epsilon=0.5):
+    """A made-up answer to all that a study asks for; the stores by what is asked."""
+    asked = {one: Store(root, one.setting()) for one in [*study.all_laws(), *study.simulations()]}
+    for one, store in asked.items():
+        values = json.dumps(dataclasses.asdict(made_up(one, epsilon)))
+        store.write_text(landscape_stored.RESULT, values)
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("asked", "folder"),
+    [
+        (ExactLaw(LandscapeCell(4.0, 1, 25, 1e-5), "optimal"), "d90cc0161b0e146f"),
+        (ExactLaw(LandscapeCell(4.0, 1, 25, 1e-5), 0.25), "0b244d2ae8b2017b"),
+        (SimulatedAudit(LandscapeCell(4.0, 1, 25, 1e-5), 0.5, Simulation(5000, 0, 0.95)), "63bdb283ecae308b"),
+    ],
+)
+def test_the_store_knows_each_by_a_setting_that_does_not_change(tmp_path, asked, folder):
+    assert Store(tmp_path, asked.setting()).path.name == folder
+
+
+def test_a_search_is_known_by_its_thresholds_too():
+    cell = LandscapeCell(4.0, 4, 2, 1e-5)
+    values = ThresholdSearch(cell, Simulation(5000, 0, 0.95)).setting()
+    thresholds = values.pop("thresholds")
+    simulation = {"runs": 5000, "seed": 0, "confidence": 0.95}
+    assert values == {"kind": "landscape_search", **simulation, **cell._asdict()}
+    assert len(thresholds) == 49 and np.sum(thresholds) == pytest.approx(49 / 2)
+    assert thresholds[-1] == pytest.approx(1.15 * (0.5 + 16 * 0.9265), rel=1e-3)
+
+
+def test_a_grids_study_asks_for_every_cell_and_algorithm_6():
+    assert [(cell.noise_multiplier, cell.batch_size) for cell in STUDY.cells] == [
+        (2.0, 1),
+        (2.0, 2),
+        (4.0, 1),
+        (4.0, 2),
+    ]
+    assert {cell.steps for cell in STUDY.cells} == {3}
+    assert len(STUDY.all_laws()) == 4 * 3 + 2 * 49 and len(STUDY.simulations()) == 4 + 2
+
+
+def test_a_threshold_of_no_adversary_is_a_law_of_its_own():
+    study = STUDY._replace(threshold=0.7)
+    assert [law.thresholds for law in study.laws(CELL)] == ["half", "best_constant", "optimal", 0.7]
+    assert [law.thresholds for law in STUDY.laws(CELL)] == ["half", "best_constant", "optimal"]
+
+
+def test_adversaries_are_solved_by_the_names_that_the_study_has():
+    assert tuple(landscape_solve.ADVERSARIES) == landscape_cells.ADVERSARIES
+
+
+@pytest.mark.parametrize("name", landscape_cells.ADVERSARIES)
+def test_a_solved_law_is_its_adversarys(name):
+    found = landscape_solve.solve(ExactLaw(CELL, name))
+    adversary = landscape_solve.ADVERSARIES[name](Process(4.0, 2, 3), 1e-5)
+    assert found.thresholds == adversary.values.tolist()
+    assert found.epsilon_exact[-1] == pytest.approx(adversary.epsilon, rel=1e-4)
+    assert found.epsilon_exact[0] == found.epsilon_upper and len(found.epsilon_gaussian) == 3
+
+
+def test_a_constant_threshold_of_one_half_is_the_papers_adversary():
+    assert landscape_solve.solve(ExactLaw(CELL, 0.5)) == landscape_solve.solve(ExactLaw(CELL, "half"))
+
+
+def test_what_is_missing_is_counted_a_cell_at_a_time(tmp_path):
+    assert landscape_stored.missing(index.holdings(tmp_path), STUDY) == 4 + 2
+    stores = fill(tmp_path, STUDY)
+    assert landscape_stored.missing(index.holdings(tmp_path), STUDY) == 0
+    cell = STUDY.cells[1]
+    for asked in (ExactLaw(cell, "optimal"), STUDY.audit(cell)):
+        (stores[asked].path / landscape_stored.RESULT).unlink()
+        assert landscape_stored.missing(index.holdings(tmp_path), STUDY) == 1
+    (stores[STUDY.searches()[1]].path / landscape_stored.RESULT).unlink()
+    assert landscape_stored.missing(index.holdings(tmp_path), STUDY) == 1 + 2
+    more = STUDY._replace(simulation=Simulation(80, 0, 0.95))
+    assert landscape_stored.missing(index.holdings(tmp_path), more) == 4 + 2
+
+
+def test_reading_gives_the_cells_that_lack_nothing_and_makes_nothing(tmp_path):
+    assert landscape_stored.cells(index.holdings(tmp_path), STUDY) == []
+    assert landscape_stored.searches(index.holdings(tmp_path), STUDY) == []
+    assert not list(tmp_path.iterdir())
+    stores = fill(tmp_path, STUDY, epsilon=0.25)
+    held = index.holdings(tmp_path)
+    cells, searches = landscape_stored.cells(held, STUDY), landscape_stored.searches(held, STUDY)
+    assert [one.cell for one in cells] == list(STUDY.cells)
+    assert cells[0].at_threshold is cells[0].exact["half"] and cells[0].simulated.in_sample == [0.25] * 3
+    assert [one.cell for one in searches] == [one.cell for one in STUDY.searches()]
+    assert len(searches[0].thresholds) == len(searches[0].exact) == len(searches[0].claimed) == 49
+    before = sorted(tmp_path.rglob("*"))
+    (stores[STUDY.audit(STUDY.cells[0])].path / landscape_stored.RESULT).unlink()
+    (stores[STUDY.searches()[0]].path / landscape_stored.RESULT).unlink()
+    assert [one.cell for one in landscape_stored.cells(held, STUDY)] == list(STUDY.cells[1:])
+    assert landscape_stored.searches(held, STUDY) == []
+    assert len(list(tmp_path.rglob("*"))) == len(before) - 2
+
+
+@pytest.mark.parametrize("text", ["", "[1]", '{"claimed": []}', "null"])
+def test_a_damaged_result_is_one_line_with_the_mend(tmp_path, text):
+    asked = ExactLaw(CELL, "half")
+    path = Store(tmp_path, asked.setting()).write_text(landscape_stored.RESULT, text)
+    with pytest.raises(InputError, match=f"^{path} is damaged: remove it, it is computed again$"):
+        landscape_stored.read_exact(index.holdings(tmp_path), asked)
+
+
+def small(threshold=0.5):
+    """One small cell and Algorithm 6's."""
+    return Study((CELL,), threshold, Simulation(40, 0, 0.95))
+
+
+def test_what_is_missing_is_computed_and_kept_once(tmp_path, monkeypatch):
+    computed = []
+
+    def answer(asked):
+        computed.append(asked)
+        return made_up(asked)
+
+    study = small(threshold=0.7)
+    fill(tmp_path, STUDY)  # others' results are left alone, and what Algorithm 6 shares is not computed again
+    monkeypatch.setattr(landscape_work, "_solved", lambda laws: ((law, answer(law)) for law in laws))
+    heard = []
+    landscape_work.solve(tmp_path, study, lambda: heard.append(1))
+    assert computed == [ExactLaw(CELL._replace(steps=3), 0.7)] and len(heard) == len(study.all_laws())
+    assert landscape_work.simulates(index.holdings(tmp_path), study)
+    landscape_work.simulate(tmp_path, study)
+    assert not landscape_work.simulates(index.holdings(tmp_path), study)
+    held = index.holdings(tmp_path)
+    (one,) = landscape_stored.cells(held, study)
+    assert one.at_threshold == made_up(computed[0]) and len(one.simulated.in_sample) == 3
+    scores = held.scores(study.audit(CELL).setting(), 40)
+    assert scores.presence.sum() == 20 and scores.scores.shape == (40, 1)
+    kept = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    landscape_work.do(tmp_path, study)
+    assert len(computed) == 1 and {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == kept
+
+
+def test_laws_are_solved_by_processes_as_they_are_here(tmp_path):
+    asked = [ExactLaw(LandscapeCell(1.0, 16, 3, 1e-5), name) for name in ("half", "best_constant")]
+    assert dict(landscape_work._solved(asked)) == {law: landscape_solve.solve(law) for law in asked}
+
+
+def test_simulated_audits_do_not_depend_on_their_batches(monkeypatch):
+    asked = [
+        SimulatedAudit(LandscapeCell(s, 1, 3, 1e-5), 0.5, Simulation(40, 3, 0.95)) for s in (1.0, 2.0, 4.0)
+    ]
+    whole = list(landscape_solve.simulate(asked))
+    assert [one for one, _, _ in whole] == asked
+    monkeypatch.setattr(landscape_solve, "_LARGEST_BATCH", 2 * 3 * 40)
+    for (_, scores, found), (_, others, expected) in zip(landscape_solve.simulate(asked), whole, strict=True):
+        np.testing.assert_allclose(scores.scores, others.scores, rtol=1e-5)
+        np.testing.assert_array_equal(scores.presence[:, 0], np.arange(40) % 2 == 1)
+        assert found.in_sample == pytest.approx(expected.in_sample, rel=1e-3)
+
+
+def test_figures_and_rows_take_results_alone(tmp_path):
+    from experiments.hidden_state import landscape_figures
+    from experiments.plots.audit_panels import png
+
+    fill(tmp_path, STUDY, epsilon=0.25)
+    held = index.holdings(tmp_path)
+    cells, searches = landscape_stored.cells(held, STUDY), landscape_stored.searches(held, STUDY)
+    drawn = dict(landscape_figures.figures(cells, searches, 40, 1.0))
+    assert list(drawn) == ["figure_3a", "figure_14", "figure_3b", "figure_6b", "figure_10", "algorithm_6"]
+    texts = [text.get_text() for text in drawn["figure_3b"].axes[0].texts]
+    assert texts == ["1.00"] * 4  # 0.25 at every step is claimed
+    exact = drawn["figure_3b"].axes[3].texts
+    assert [text.get_text() for text in exact] == ["0.25"] * 4
+    alone = landscape_figures.figures([], searches, 40, 1.0)
+    assert [name for name, _ in alone] == ["algorithm_6"]
+    assert [name for name, _ in landscape_figures.figures(cells, [], 40, 1.0)] == list(drawn)[:5]
+    rows = landscape_figures.rows("landscape", cells, 40)
+    assert [(row.panel, row.series, row.certified, row.predicted) for row in rows][:2] == [
+        ("sigma = 2", "B = 1", 0.25, 0.25),
+        ("sigma = 2", "B = 2", 0.25, 0.25),
+    ]
+    assert png(drawn["algorithm_6"]).startswith(b"\x89PNG")
+
+
+def test_a_step_that_loses_nothing_has_no_rate(tmp_path):
+    from experiments.hidden_state import landscape_figures
+
+    fill(tmp_path, STUDY)
+    cells = landscape_stored.cells(index.holdings(tmp_path), STUDY)
+    nothing = Exact([0.5] * 2, [0.0] * 3, [0.0] * 3, 0.0)
+    cells[0] = cells[0]._replace(exact={name: nothing for name in cells[0].exact}, at_threshold=nothing)
+    drawn = dict(landscape_figures.figures(cells, [], 40, 1.0))
+    texts = [[text.get_text() for text in axis.texts] for axis in drawn["figure_3b"].axes]
+    assert [panel[0] for panel in (texts[1], texts[3], texts[4], texts[5])] == ["-"] * 4
+
+
+@pytest.mark.parametrize(
+    ("modules", "unknown"),
+    [
+        ("landscape_cells, landscape_stored", {"jax", "scipy", "matplotlib"}),
+        ("landscape_solve, landscape_work", {"jax", "matplotlib"}),
+        ("landscape_figures", {"jax"}),
+    ],
+)
+def test_what_is_done_is_known_without_heavy_libraries(modules, unknown):
+    code = f"import sys; from experiments.hidden_state import {modules}; print(*sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert unknown.isdisjoint(found.stdout.split())
+
+
+def test_the_laws_are_known_without_jax():
+    code = "import sys; from audit.landscape import law, optimal, process; print(*sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "jax" not in found.stdout.split() and optimal.__name__ in found.stdout.split()
