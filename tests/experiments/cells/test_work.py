@@ -8,20 +8,27 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from audit.errors import InputError
-from audit.storage import files, index
+from audit.storage import files
 from audit.storage.scores import Scores
 from audit.storage.store import Store
 from experiments.cells import work
+from experiments.cells.audits import audit_cell
+from experiments.cells.cell import Cell
+from experiments.cells.data import DataSets
+from experiments.cells.work import Workplace
 from experiments.hidden_state import norms as norm_cells
 from experiments.hidden_state import sweep as sweeps
-from experiments.settings.setting import Setting
+from experiments.settings import stored
+from experiments.settings.adversaries import CotS, GcR, GcS, Loss
+from experiments.settings.make import setting_of
+from experiments.settings.setting import identity
+from experiments.settings.tasks import TASKS
 from models.data.base import Dataset
 from models.data.housing import HOUSING
 
@@ -64,78 +71,99 @@ def test_every_figure_is_a_sweep_at_every_scale(scale):
 @pytest.mark.parametrize(("scale", "most"), [("smoke", 60), ("laptop", 3600)])
 def test_no_figure_takes_longer_than_its_scale_says(scale, most):
     for name, sweep in sweeps.sweeps(scale).items():
-        assert 0 < sum(sweeps.seconds(cell) for cell in sweep.cells) < most, name
+        assert 0 < sum(cell.seconds for cell in sweep.cells) < most, name
     one = sweeps.sweeps("paper")["figure_2b"]
-    assert sum(sweeps.seconds(cell) for cell in one.cells) > 1e6  # the estimate can say so
+    assert sum(cell.seconds for cell in one.cells) > 1e6  # the estimate can say so
 
 
 def test_the_paper_trains_5000_models_a_cell_and_the_laptop_those_of_the_fcnn():
     paper, laptop = sweeps.sweeps("paper"), sweeps.sweeps("laptop")
-    audits = [cell for sweep in paper.values() for cell in sweep.cells if isinstance(cell, sweeps.Cell)]
+    audits = [cell for sweep in paper.values() for cell in sweep.audits()]
     assert {cell.runs for cell in audits} == {5000}
     assert {cell.setting.insertions for cell in audits} == {250}
     for name in FCNN:
-        assert laptop[name].cells == paper[name].cells
-        assert {cell.setting.seed for cell in paper[name].cells} == set(range(5))
+        assert laptop[name].audits() == paper[name].audits()
+        assert {cell.setting.seed for cell in paper[name].audits()} == set(range(5))
 
 
-def test_a_cell_of_several_figures_is_one_work_of_the_most_runs(tmp_path):
+def test_a_cell_of_several_figures_is_done_once_with_the_most_runs():
     cells = [cell for name in FCNN for cell in sweeps.sweeps("laptop")[name].cells]
-    more = cells[0].__class__("", "", 0, cells[0].setting, 9000)
-    found = work.works([*cells, more], tmp_path, work.Data({}))
+    more = audit_cell(cells[0].audited._replace(panel="elsewhere", runs=9000))
+    found = work.distinct([*cells, more])
     assert len(found) == 2 * 5 * 7 and len(cells) == 120  # two rates, five seeds, seven adversaries
-    assert found[0].runs == 9000 and {work.runs for work in found[1:]} == {5000}
+    assert found[0].runs == 9000 and {cell.runs for cell in found[1:]} == {5000}
+
+
+LABELS = {"L": Loss, "CotS": CotS}
+
+
+@pytest.mark.parametrize("scale", sweeps.SCALES)
+def test_a_series_of_a_figure_is_the_adversary_that_it_names(scale):
+    """Labels are for people: the adversary is a field of its own."""
+    for sweep in sweeps.sweeps(scale).values():
+        for audited in sweep.audits():
+            expected = LABELS.get(audited.series, GcS if audited.series.startswith("GC-S") else GcR)
+            assert type(audited.setting.adversary) is expected, (sweep.name, audited.series)
+
+
+def test_the_tables_of_a_sweep_know_their_models():
+    assert all(set(sizes) <= set(TASKS) for sizes in sweeps.SIZES.values())
+    assert set(sweeps.SIZES) == set(sweeps.NORM_RUNS) == set(sweeps.SCALES)
 
 
 @pytest.fixture
 def counted(tmp_path):
-    """counted(n, do) -> works that leave a file behind, and a Counter of how often each was done."""
+    """counted(n, do) -> cells that leave a file behind, and a Counter of how often each was done."""
     done = collections.Counter()
 
     def build(count, do=lambda number: None):
-        def work(number):
+        def cell(number):
             setting = {"number": number}
 
-            def act(store, heard):
+            def act(store, data, progress):
                 do(number)
-                heard(1)
+                progress(1)
                 done[number] += 1
                 store.write_text("done", "")
 
-            return work.Work(
+            return Cell(
                 f"cell {number}",
+                str(number),
                 1,
                 1.0,
-                lambda held: held.holds(setting, "done"),
-                lambda: Store(tmp_path, setting),
+                lambda held, data: held.holds(setting, "done"),
+                lambda out, data: Store(out, setting),
                 act,
             )
 
-        return [work(number) for number in range(count)], done
+        return [cell(number) for number in range(count)], done
 
     return build
 
 
-def test_workers_share_the_cells_and_do_none_twice(counted, tmp_path):
-    works, done = counted(12, lambda number: time.sleep(0.02))
+@pytest.fixture
+def place(tmp_path):
+    return Workplace(tmp_path, DataSets({}))
+
+
+def test_workers_share_the_cells_and_do_none_twice(counted, place):
+    cells, done = counted(12, lambda number: time.sleep(0.02))
     outcomes = []
-    workers = [
-        threading.Thread(target=lambda: outcomes.append(work.do_all(works, tmp_path))) for _ in range(3)
-    ]
+    workers = [threading.Thread(target=lambda: outcomes.append(work.do_all(cells, place))) for _ in range(3)]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
     assert done == collections.Counter(range(12))
-    assert sorted(name for one in outcomes for name in one.here) == sorted(work.name for work in works)
+    assert sorted(name for one in outcomes for name in one.here) == sorted(cell.name for cell in cells)
     assert all(len(one.here) + len(one.elsewhere) == 12 for one in outcomes)
 
 
-def test_a_cell_that_another_worker_gives_back_undone_is_done(counted, tmp_path, capsys, monkeypatch):
+def test_a_cell_that_another_worker_gives_back_undone_is_done(counted, place, capsys, monkeypatch):
     monkeypatch.setattr(work, "_POLL_SECONDS", 0.01)
-    works, done = counted(3)
-    ended = threading.Thread(target=work.do_all, args=(works, tmp_path))
-    with works[1].open().claim() as mine:
+    cells, done = counted(3)
+    ended = threading.Thread(target=work.do_all, args=(cells, place))
+    with cells[1].open(*place).claim() as mine:
         assert mine
         ended.start()
         while done != {0: 1, 2: 1}:
@@ -147,25 +175,25 @@ def test_a_cell_that_another_worker_gives_back_undone_is_done(counted, tmp_path,
     assert capsys.readouterr().err.count("with other workers") == 1
 
 
-def test_a_cell_that_fails_is_said_and_the_others_go_on(counted, tmp_path, capsys):
+def test_a_cell_that_fails_is_said_and_the_others_go_on(counted, place, capsys):
     def fail(number):
         if number == 1:
             raise InputError("run 7 diverged")
 
-    works, done = counted(3, fail)
-    outcome = work.do_all(works, tmp_path)
+    cells, done = counted(3, fail)
+    outcome = work.do_all(cells, place)
     assert outcome.failed == ["cell 1"] and outcome.here == ["cell 0", "cell 2"]
     assert done == {0: 1, 2: 1}
     assert "failed: cell 1: run 7 diverged" in capsys.readouterr().err
 
 
-def test_a_store_that_refuses_ends_the_sweep(counted, tmp_path):
+def test_a_store_that_refuses_ends_the_sweep(counted, place):
     def refuse(number):
-        raise files.cannot_write(tmp_path, OSError(28, "No space left on device"))
+        raise files.cannot_write(place.out, OSError(28, "No space left on device"))
 
-    works, done = counted(3, refuse)
+    cells, done = counted(3, refuse)
     with pytest.raises(InputError, match="No space left"):
-        work.do_all(works, tmp_path)
+        work.do_all(cells, place)
     assert not done
 
 
@@ -193,8 +221,8 @@ def test_the_fcnn_figures_are_trained_once_and_then_known_to_be_done(run, housin
 
 def test_that_all_is_done_is_known_without_jax_or_data(run, tmp_path):
     for cell in sweeps.sweeps("smoke")["figure_1c"].cells:
-        store = Store(tmp_path, {**asdict(cell.setting), "data_sha256": HOUSING.checksum})
-        store.save(Scores(0, np.arange(40.0), np.arange(40) % 2 == 1))
+        store = Store(tmp_path, {**identity(cell.audited.setting), "data_sha256": HOUSING.checksum})
+        store.save(_chunk(0, 40))
         store.write_text("audit.json", '{"runs": 40}')
     process = run("--name=figure_1c", "--scale=smoke", f"--out={tmp_path}", options=("-X", "importtime"))
     assert process.returncode == 0 and "all 6 cells are done" in process.stdout
@@ -202,47 +230,45 @@ def test_that_all_is_done_is_known_without_jax_or_data(run, tmp_path):
     assert "audit.storage.store" in loaded and not loaded & {"jax", "matplotlib", "scipy"}
 
 
-def test_fewer_runs_other_data_or_no_conclusion_is_not_done(tmp_path):
+def test_fewer_runs_other_data_or_no_conclusion_is_not_done(place):
     (cell, *_) = sweeps.sweeps("smoke")["figure_1c"].cells
-    (work,) = work.works([cell], tmp_path, work.Data({}))
-
-    def done():
-        return work.is_done(index.holdings(tmp_path))
-
-    assert not done()
-    store = Store(tmp_path, {**asdict(cell.setting), "data_sha256": HOUSING.checksum})
-    store.save(Scores(0, np.arange(20.0), np.arange(20) % 2 == 1))
+    config = identity(cell.audited.setting)
+    assert not work.is_done(cell, place)
+    store = Store(place.out, {**config, "data_sha256": HOUSING.checksum})
+    store.save(_chunk(0, 20))
     store.write_text("audit.json", '{"runs": 40}')
-    assert not done()
-    store.save(Scores(20, np.arange(20.0), np.arange(20) % 2 == 1))
-    assert done()
-    store.write_text("audit.json", '{"runs": 20}')
-    assert not done()
-    store.write_text("audit.json", '{"runs"')
-    assert not done()
-    other = tmp_path / "other"
-    store = Store(other, {**asdict(cell.setting), "data_sha256": "0" * 64})
-    store.save(Scores(0, np.arange(40.0), np.arange(40) % 2 == 1))
+    assert not work.is_done(cell, place)
+    store.save(_chunk(20, 20))
+    assert work.is_done(cell, place)
+    for text in ('{"runs": 20}', '{"runs"', "[]", '{"runs": "many"}'):
+        store.write_text("audit.json", text)
+        assert not work.is_done(cell, place)
+    other = place._replace(out=place.out / "other")
+    store = Store(other.out, {**config, "data_sha256": "0" * 64})
+    store.save(_chunk(0, 40))
     store.write_text("audit.json", '{"runs": 40}')
-    (work,) = work.works([cell], other, work.Data({}))
-    assert not work.is_done(index.holdings(other))
+    assert not work.is_done(cell, other)
+
+
+def _chunk(first, runs):
+    return Scores(first, np.arange(float(runs))[:, None], np.arange(runs)[:, None] % 2 == 1)
 
 
 def test_norms_are_kept_and_a_damaged_file_is_trained_again(tmp_path, capsys, monkeypatch):
     norms, trained = np.random.default_rng(0).random((4, 3)), []
 
-    def train(setting, dataset, runs, done):
+    def train(setting, dataset, runs, progress):
         trained.append(runs)
         return norms[:runs]
 
     monkeypatch.setattr(norm_cells, "_train", train)
     dataset = Dataset(np.zeros((4, 8), np.float32), np.zeros(4, np.int32), "made up", "0" * 64)
-    setting = Setting(adversary="loss", batch_size=10, steps=3)
-    store = norm_cells.open_store(tmp_path, setting, dataset)
+    setting = setting_of("fcnn", adversary="loss", batch_size=10, steps=3)
+    store = stored.open_store(tmp_path, setting, dataset, norm_cells.EXPERIMENT)
     for _ in range(2):
         np.testing.assert_array_equal(norm_cells.kept(store, setting, dataset, 4), norms)
     assert trained == [4]
-    held = index.holdings(tmp_path)
+    held = stored.holdings(tmp_path)
     np.testing.assert_array_equal(norm_cells.read(held, setting, 3), norms[:3])
     assert norm_cells.read(held, setting, 5) is None
     path = store.path / "norms.npz"

@@ -18,12 +18,13 @@ from audit.storage import index
 from audit.storage.scores import Scores
 from audit.storage.store import Store
 from experiments.cells.audits import audit_cell
-from experiments.cells.cell import Audited, Levels, Sweep
+from experiments.cells.cell import Audited, Levels
 from experiments.hidden_state import figures
 from experiments.hidden_state import norms as norm_cells
 from experiments.hidden_state import sweep as sweeps
 from experiments.hidden_state.claims import CLAIMS
 from experiments.plots import estimates, points, table
+from experiments.plots.sweep import Sweep
 from experiments.settings import stored
 from experiments.settings.make import setting_of
 from experiments.settings.setting import identity
