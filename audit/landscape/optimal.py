@@ -42,7 +42,7 @@ class Thresholds(NamedTuple):
 
 
 def half(process: Process, delta: float, per_deviation: int = PER_DEVIATION) -> Thresholds:
-    """The paper's adversary: the threshold C / 2 at every step."""
+    """The paper's adversary: the threshold C / 2 at every step, which is not the best (Errata H13)."""
     return _at_constant(process, 0.5, delta, per_deviation)
 
 

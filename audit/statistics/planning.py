@@ -56,5 +56,5 @@ def first_to_reach(wanted: float, reached: Callable[[int], float]) -> int | None
         runs = round(min(between, MOST_RUNS))
     if high == math.inf:
         return None
-    unit = 10 ** max(len(str(high)) - 2, 0)
+    unit: int = 10 ** max(len(str(high)) - 2, 0)
     return -(-int(high) // unit) * unit

@@ -78,11 +78,13 @@ class Store:
 
     def config(self) -> dict[str, Any]:
         """The setting."""
-        return json.loads(self.text)
+        config: dict[str, Any] = json.loads(self.text)
+        return config
 
     def result(self) -> dict[str, Any] | None:
         """What the last audit concluded; None where none did. Raises InputError where it can't be read."""
         path = self.path / RESULT
+        result: dict[str, Any] | None
         try:
             result = json.loads(path.read_bytes())
         except FileNotFoundError:

@@ -154,7 +154,7 @@ def study(grid: Grid, delta: float, confidence: float) -> Study:
 
 
 def search_thresholds(cell: LandscapeCell) -> list[float]:
-    """Those that Algorithm 6 tries, in units of C: symmetric about C / 2, past any that helps."""
+    """Those that Algorithm 6 tries (Errata H7), in units of C: symmetric about C / 2, past any that helps."""
     from audit.statistics import conversions
 
     sigma = cell.noise_multiplier

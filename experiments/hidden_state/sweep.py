@@ -7,7 +7,7 @@
     paper    5,000 runs a cell
 
 Five seeds for the FCNN, as the paper has for Figure 1c (one at `smoke`), at both of its learning rates
-(Errata H2).
+(Errata H2). T is the number of insertions times k (Errata H8).
 """
 
 import dataclasses

@@ -63,7 +63,7 @@ class Task(NamedTuple):
 
     label: on figures. description: for a report. clipping: the strategies that it can take, the fastest
     first. over_parameterised: whether genuine gradients leave a crafted coordinate alone, so that its score's
-    law is known (Errata H9).
+    law is known (Errata H16).
     """
 
     name: str
