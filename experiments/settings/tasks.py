@@ -96,11 +96,10 @@ def _cifar10_images(file: str | None, tfds_dir: str | None) -> Dataset:
     return Dataset(images.train_images, images.train_labels, images.source, images.checksum)
 
 
-def _features(body: "Callable[[], Body]") -> Callable[[Sources], Dataset]:
+def features_of(body: "Callable[[], Body]") -> Callable[[Sources], Dataset]:
     """The loader of a frozen body's features of CIFAR-10 (hidden-state paper, Remark 2)."""
 
     def loaded(sources: Sources) -> Dataset:
-        from models.pretrained.features import frozen_features
 
         def images() -> "ImageDataset":
             return load_cifar10(file=sources.data_file, tfds_dir=sources.tfds_dir)
@@ -152,8 +151,8 @@ def _head(shape: tuple[int, ...]) -> "Model":
 
 _HOUSING = Data(HOUSING.name, "California Housing", HOUSING.checksum, _whole(load_housing), HOUSING.name)
 _CIFAR10 = Data(CIFAR10.name, "CIFAR-10", CIFAR10.checksum, _whole(_cifar10_images), CIFAR10.name)
-_MOBILENET = Data("mobilenet_features", "CIFAR-10", None, _features(_mobilenet), CIFAR10.name)
-_ALEXNET = Data("alexnet_features", "CIFAR-10", None, _features(_alexnet), CIFAR10.name)
+_MOBILENET = Data("mobilenet_features", "CIFAR-10", None, features_of(_mobilenet), CIFAR10.name)
+_ALEXNET = Data("alexnet_features", "CIFAR-10", None, features_of(_alexnet), CIFAR10.name)
 
 _DENSE = ("book_keeping", "per_example")
 _LAYERS = ("unfolded", "per_example")

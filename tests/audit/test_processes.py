@@ -21,16 +21,17 @@ PROGRAM = """
 import json, os, sys
 import jax, numpy as np
 from pathlib import Path
-from audit import game, processes
-from experiments import auditing
-from models.data.housing import Dataset
+from audit import game, processes, training
+from experiments.settings import build, stored
+from experiments.settings.make import setting_of
+from models.data.base import Dataset
 
 port, count, index, out, runs, trouble = sys.argv[1:]
 processes.join(f"127.0.0.1:{port}", int(count), int(index), 20)
 rng = np.random.default_rng(0)
 features = rng.normal(size=(40, 8)).astype(np.float32)
 data = Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0" * 64)
-setting = auditing.Setting(adversary="gc_r", batch_size=10, steps=5, noise_multiplier=1.0)
+setting = setting_of("fcnn", adversary="gc_r", batch_size=10, steps=5, noise_multiplier=1.0)
 play, played = game.play, []
 
 def troubled(table, ranges, chunk, *others):
@@ -45,9 +46,10 @@ def troubled(table, ranges, chunk, *others):
 game.play = troubled
 with processes.failing_together():
     processes.require_same(str(setting) + (index if trouble == "setting" else ""))
-    store = auditing.open_store(Path(out), setting, data) if processes.is_first() else None
-    trained = auditing.train(auditing.build(setting, data), store, int(runs), 7)
-scores = trained.scores.scores.tolist() if trained else None
+    first = processes.is_first()
+    store = stored.open_store(Path(out), setting, data) if first else training.Elsewhere()
+    trained = training.train(build.build(setting, data), store, int(runs), 7)
+scores = trained.scores.scores[:, 0].tolist()
 print(json.dumps({"scores": scores, "played": played, "devices": jax.local_device_count()}))
 """
 

@@ -10,14 +10,16 @@ import numpy as np
 import optax
 import pytest
 
+from audit import training
 from audit.errors import InputError
 from experiments import own
 from experiments.plots import audit_panels
-from experiments.settings import build as auditing
-from experiments.settings.setting import Setting
+from experiments.settings import build
+from experiments.settings.make import changed, setting_of
 from models.fcnn import FCNN, two_logit_cross_entropy
 
 SMALL = {"runs": 20, "steps": 4, "batch_size": 10, "noise_multiplier": 1.0, "adversary": "gc_r"}
+USUAL = setting_of("fcnn")
 CROSS_ENTROPY = optax.softmax_cross_entropy_with_integer_labels
 
 
@@ -54,12 +56,12 @@ def rows(dataset, **changes):
 @pytest.mark.slow
 def test_a_model_of_ours_gets_our_scores_and_its_report(dataset, tmp_path, plain, play, capsys):
     audit = own.audit_model(FCNN(), two_logit_cross_entropy, **rows(dataset), out=tmp_path, **SMALL)
-    setting = Setting(**{name: value for name, value in SMALL.items() if name != "runs"})
+    setting = setting_of("fcnn", **{name: value for name, value in SMALL.items() if name != "runs"})
     part = dataset._replace(features=dataset.features[:60], labels=dataset.labels[:60])
-    scores = play(auditing.build(setting, part), [(0, 20)], 20)
+    scores = play(build.build(setting, part), [(0, 20)], 20)
     for ours, theirs in zip(scores.worlds(), audit.conclusion[:2], strict=True):
         np.testing.assert_array_equal(ours, theirs)
-    assert audit.setting.clipping == "book_keeping" and audit.setting.model == "FCNN"
+    assert audit.setting.mechanism.clipping == "book_keeping" and audit.setting.model == "FCNN"
     assert audit.report.read_text().startswith("<!DOCTYPE html>") and "certified" in str(audit)
 
 
@@ -72,7 +74,7 @@ def test_what_is_kept_is_not_trained_again_and_another_model_is_another_folder(
 
     first = audit(Net())
     with monkeypatch.context() as patched:
-        patched.setattr(auditing, "_train_chunks", lambda *_: pytest.fail("trained again"))
+        patched.setattr(training, "_train_chunks", lambda *_: pytest.fail("trained again"))
         assert audit(Net()).folder == first.folder
     assert audit(Net(factor=2.0)).folder != first.folder
 
@@ -106,17 +108,17 @@ def test_a_fingerprint_tells_shapes_constants_and_initialisations_apart(dataset)
 
 def test_a_model_of_unknown_layers_is_clipped_example_by_example_and_it_is_said(dataset, capsys):
     model = own._model(Net("parameter"), CROSS_ENTROPY, dataset)
-    assert own._with_strategy(Setting(), False, model, dataset).clipping == "per_example"
+    assert own._with_strategy(USUAL, False, model, dataset).mechanism.clipping == "per_example"
     assert "slower" in capsys.readouterr().err
-    with pytest.raises(InputError, match="clipping=unfolded does not take"):
-        own._with_strategy(Setting(clipping="unfolded"), True, model, dataset)
+    with pytest.raises(InputError, match="`clipping=unfolded` does not take"):
+        own._with_strategy(changed(USUAL, clipping="unfolded"), True, model, dataset)
 
 
 def test_a_strategy_that_would_clip_wrongly_is_not_taken(dataset, monkeypatch):
     wrong = lambda model: lambda theta, batch, norm: jnp.ones_like(theta)  # noqa: E731
-    monkeypatch.setitem(auditing.CLIPPING, "book_keeping", wrong)
+    monkeypatch.setitem(build.CLIPPING, "book_keeping", wrong)
     model = own._model(Net(), CROSS_ENTROPY, dataset)
-    assert own._with_strategy(Setting(), False, model, dataset).clipping == "unfolded"
+    assert own._with_strategy(USUAL, False, model, dataset).mechanism.clipping == "unfolded"
 
 
 def test_images_stay_bytes_and_other_numbers_become_32_bits():

@@ -1,6 +1,5 @@
 """An audit that is interrupted anywhere ends with the bits of one left alone, and trains nothing twice."""
 
-import dataclasses
 import subprocess
 import sys
 import threading
@@ -10,15 +9,18 @@ import jax
 import numpy as np
 import pytest
 
-from audit import game
+from audit import game, training
 from audit.errors import InputError
 from audit.mechanism import ensemble
+from audit.mechanism.programs import Programs
 from audit.storage import files
-from experiments.settings import build as auditing
+from audit.storage.store import Store
+from experiments.settings import build, stored
+from experiments.settings.make import changed, setting_of
 from models.data.base import Dataset
 
-SETTING = auditing.Setting(adversary="gc_r", batch_size=10, steps=3, noise_multiplier=1.0)
-LONG = dataclasses.replace(SETTING, steps=600)
+SETTING = setting_of("fcnn", adversary="gc_r", batch_size=10, steps=3, noise_multiplier=1.0)
+LONG = changed(SETTING, steps=600)
 
 
 @pytest.fixture(scope="module")
@@ -33,26 +35,26 @@ def train(dataset, tmp_path):
     """train(setting, out="out", runs=8, chunk=4) -> Trained, with a checkpoint after every segment."""
 
     def run(setting, out="out", runs=8, chunk=4):
-        store = auditing.open_store(tmp_path / out, setting, dataset)
-        return auditing.train(auditing.build(setting, dataset), store, runs, chunk, checkpoint_seconds=0)
+        store = stored.open_store(tmp_path / out, setting, dataset)
+        return training.train(build.build(setting, dataset), store, runs, chunk, checkpoint_seconds=0)
 
     return run
 
 
 @pytest.fixture
 def store(dataset, tmp_path):
-    return auditing.open_store(tmp_path / "out", LONG, dataset)
+    return stored.open_store(tmp_path / "out", LONG, dataset)
 
 
 def _dying(monkeypatch, segments):
     """Makes game.play die when so many segments have ended."""
     play = game.play
 
-    def until(table, ranges, chunk, advanced, *others):
+    def until(table, ranges, chunk, progress, *others):
         left = [segments]
 
         def counted(runs, steps):
-            advanced(runs, steps)
+            progress(runs, steps)
             left[0] -= steps > 0
             if not left[0]:
                 raise KeyboardInterrupt
@@ -87,16 +89,16 @@ def test_another_chunk_size_begins_anew(train, store, monkeypatch):
 
 
 def test_a_second_process_trains_nothing(train, store, dataset):
-    table = auditing.build(LONG, dataset)
-    other = auditing.open_store(store.path.parent, LONG, dataset)
+    table = build.build(LONG, dataset)
+    other = stored.open_store(store.path.parent, LONG, dataset)
     with other.claim() as mine, pytest.raises(InputError, match="another process .* is training") as caught:
         assert mine
-        auditing.train(table, store, 4, 4)
-    assert "--out" in str(caught.value) and "\n" not in str(caught.value)
+        training.train(table, store, 4, 4)
+    assert "`out`" in str(caught.value) and "\n" not in str(caught.value)
     assert store.missing(4) == [(0, 4)]
     assert train(LONG, runs=4).trained_runs == 4
     with other.claim():
-        assert auditing.train(table, store, 4, 4).trained_runs == 0  # what is there can be read
+        assert training.train(table, store, 4, 4).trained_runs == 0  # what is there can be read
 
 
 def test_of_two_at_once_one_trains_and_the_other_says_so(train, store):
@@ -126,7 +128,7 @@ def test_a_disk_that_is_full_when_scores_are_kept_loses_one_segment(train, store
         raise files.cannot_write(self.path, OSError(28, "No space left on device"))
 
     with monkeypatch.context() as patch, pytest.raises(InputError, match="No space left on device"):
-        patch.setattr(auditing.Store, "save", full)
+        patch.setattr(Store, "save", full)
         train(LONG, runs=4)
     resumed = train(LONG, runs=4)
     assert resumed.model_steps == 4 * 200
@@ -156,28 +158,28 @@ OTHERS = ("gc_s", "loss", "cots")
 
 
 @pytest.mark.parametrize("adversary", ["gc_r", *(pytest.param(a, marks=pytest.mark.slow) for a in OTHERS)])
-def test_cells_of_the_same_shapes_are_compiled_once(train, compilations, adversary):
-    setting = dataclasses.replace(SETTING, adversary=adversary)
+def test_cells_of_the_same_shapes_are_compiled_once(train, compilations, adversary, monkeypatch):
+    setting = changed(SETTING, adversary=adversary)
     first = train(setting, runs=4)
-    train(dataclasses.replace(setting, seed=9), runs=4)
+    train(changed(setting, seed=9), runs=4)
     compilations.clear()
     for change in CHANGES:
-        other = train(dataclasses.replace(setting, **change), runs=4)
+        other = train(changed(setting, **change), runs=4)
         assert not np.array_equal(other.scores.scores, first.scores.scores)
     assert compilations == []
-    ensemble._compiled.cache_clear()
-    train(dataclasses.replace(setting, seed=10), runs=4)
+    monkeypatch.setattr(ensemble, "_COMPILED", Programs())
+    train(changed(setting, seed=10), runs=4)
     assert compilations
 
 
 @pytest.mark.slow
-def test_a_cell_that_reuses_a_program_gets_its_own_scores(train):
-    """The same as with nothing compiled before."""
-    settings = [dataclasses.replace(SETTING, **change) for change in CHANGES]
+def test_a_cell_that_reuses_a_program_gets_its_own_scores(train, monkeypatch):
+    """Those that it has with nothing compiled before."""
+    settings = [changed(SETTING, **change) for change in CHANGES]
     warm = [train(setting, runs=4).scores.scores for setting in (SETTING, *settings)][1:]
     for number, setting in enumerate(settings):
-        for kept in (auditing._mechanism, ensemble._compiled, game._begin, game._score):
-            kept.cache_clear()
+        for room, name in ((ensemble, "_COMPILED"), (game, "_MAPPED"), (game, "_STEP_BYTES")):
+            monkeypatch.setattr(room, name, Programs())
         cold = train(setting, f"cold{number}", runs=4).scores.scores
         np.testing.assert_array_equal(cold, warm[number])
 
@@ -200,12 +202,13 @@ jax.config.update("jax_num_cpu_devices", int(sys.argv[1]))
 import numpy as np
 from audit import game
 from audit.storage.checkpoints import Checkpoints
-from experiments.settings import build as auditing
-from models.data.housing import Dataset
+from experiments.settings import build
+from experiments.settings.make import setting_of
+from models.data.base import Dataset
 
 features = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
 data = Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0" * 64)
-table = auditing.build(auditing.Setting(adversary="gc_r", batch_size=10, steps=600), data)
+table = build.build(setting_of("fcnn", adversary="gc_r", batch_size=10, steps=600), data)
 kept = Checkpoints(Path(sys.argv[2]), 0)
 (whole,) = game.play(table, [(0, 5)], 5)
 def die(runs, steps, heard=[]):

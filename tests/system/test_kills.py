@@ -32,8 +32,9 @@ import jax
 import numpy as np
 from tqdm import tqdm
 from experiments import cli
-from experiments.settings import build
-from experiments.settings.setting import Setting
+from audit import training
+from experiments.settings import build, stored
+from experiments.settings.make import setting_of
 from models.data.base import Dataset
 
 out.parent.mkdir(parents=True, exist_ok=True)
@@ -45,11 +46,12 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 tqdm.set_lock(threading.RLock())  # its own would be left behind
 features = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
 data = Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0" * 64)
-setting = Setting(
+setting = setting_of(
+    "fcnn",
     adversary="gc_r", batch_size=10, steps=1500, optimizer="adam", periodicity=25, unknown_initialisation=True
 )
-store = build.open_store(out, setting, data)
-build.train(build.build(setting, data), store, runs, chunk, checkpoint_seconds=0)
+store = stored.open_store(out, setting, data)
+training.train(build.build(setting, data), store, runs, chunk, checkpoint_seconds=0)
 """
 
 

@@ -147,13 +147,14 @@ def test_worlds_in_the_wrong_order_certify_nothing(ratio, empty_game):
 @pytest.mark.parametrize("adversary", ["gc_s", "gc_r", "cots", "loss"])
 def test_the_whole_audit_on_genuine_gradients(dataset, play, adversary):
     """Every adversary stays below; here the drawn ones need not come near."""
-    from experiments.settings import build as auditing
+    from experiments.settings import build
+    from experiments.settings.make import setting_of
 
-    setting = auditing.Setting(
-        adversary=adversary, noise_multiplier=SIGMA, batch_size=50, steps=40, learning_rate=0.05
+    setting = setting_of(
+        "fcnn", adversary=adversary, noise_multiplier=SIGMA, batch_size=50, steps=40, learning_rate=0.05
     )
-    auditing.validate(setting, RUNS)
-    scores = play(auditing.build(setting, dataset), [(0, RUNS)], 1000)
+    build.validate(setting, RUNS)
+    scores = play(build.build(setting, dataset), [(0, RUNS)], 1000)
     share = _certified(scores).mu / accounting.mu_upper_bound(SIGMA, setting.insertions)
     assert share < 1
     if adversary in ("gc_s", "loss"):

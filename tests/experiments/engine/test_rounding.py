@@ -1,18 +1,22 @@
 """How far lower precisions move clipped gradients: bounded by their formats' rounding, and found."""
 
-import dataclasses
 import itertools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from audit.errors import InputError
+from audit.mechanism.base import no_canaries
 from experiments.engine import rounding
-from experiments.settings import build as auditing
+from experiments.settings import build
+from experiments.settings.make import changed, setting_of
 from models.data.base import Dataset
 
-SETTING = auditing.Setting(adversary="gc_r", batch_size=20, steps=5, clipping_norm=0.1, noise_multiplier=2.0)
+SETTING = setting_of(
+    "fcnn", adversary="gc_r", batch_size=20, steps=5, clipping_norm=0.1, noise_multiplier=2.0
+)
 UNITS = {"float32": 2.0**-24, "tf32": 2.0**-11, "bf16": 2.0**-8}
 
 
@@ -39,18 +43,20 @@ def test_a_clipped_gradient_exceeds_c_by_rounding_and_no_more(dataset):
 
 @pytest.mark.parametrize(("name", "bits"), [("float32", None), ("tf32", 10), ("bf16", 7)])
 def test_the_setting_s_precision_is_the_training_s(dataset, name, bits):
-    setting = dataclasses.replace(SETTING, precision=name, adversary="loss", clipping="per_example")
-    auditing.validate(setting, 2)
-    table = auditing.build(setting, dataset)
-    theta = np.zeros(68, np.float32)
-    clipped_sum = jax.make_jaxpr(table.mechanism.clipped_sum)(theta, table.data, 1.0)
-    state = table.adversary.init(jax.random.key(0), theta, 1.0)
-    craft = jax.make_jaxpr(table.adversary.craft)(state, 0, theta)
-    for program in (str(clipped_sum), str(craft)):
+    setting = changed(SETTING, precision=name, adversary="loss", clipping="per_example")
+    build.validate(setting, 2)
+    table = build.build(setting, dataset)
+    theta = jnp.zeros(68)
+    state, key = table.mechanism.start(theta), jax.random.key(0)
+    arguments = (table.hyper, state, table.data, table.schedule)
+    segment = jax.make_jaxpr(lambda *a: table.mechanism.segment(*a, no_canaries(), key))(*arguments)
+    known = table.adversary.init(key, theta, 1.0)
+    craft = jax.make_jaxpr(table.adversary.craft)(known, 0, theta)
+    for program in (str(segment), str(craft)):
         assert ("reduce_precision" in program) == (bits is not None)
         assert f"mantissa_bits={bits}" in program or bits is None
 
 
 def test_an_unknown_precision_is_refused():
-    with pytest.raises(InputError, match="--precision=fp8"):
-        auditing.validate(dataclasses.replace(SETTING, precision="fp8"), 2)
+    with pytest.raises(InputError, match="`precision=fp8`"):
+        build.validate(changed(SETTING, precision="fp8"), 2)

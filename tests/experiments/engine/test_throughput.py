@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 
 from audit.errors import InputError, require
-from experiments import cli
 from experiments.engine import engines, measurement, problem, workers
 from experiments.engine.engines import ENGINES, Kind
 from experiments.engine.measurement import Measurement
 from experiments.engine.problem import About, Problem
 from experiments.engine.workers import Memory, Worker
-from experiments.settings import build as auditing
+from experiments.settings.make import setting_of
 from models.data.base import Dataset
 from models.fcnn import fcnn
 
@@ -33,14 +32,7 @@ def small_problem(model="fcnn"):
     labels = (features[:, 0] > 0).astype(np.int32)
     if model == "convnet":
         features = rng.integers(0, 256, (40, 32, 32, 3), np.uint8)
-    setting = auditing.Setting(
-        model=model,
-        adversary="gc_r",
-        batch_size=10,
-        steps=8,
-        clipping=auditing.TASKS[model].clipping[0],
-        clipping_norm=0.5,
-    )
+    setting = setting_of(model, adversary="gc_r", batch_size=10, steps=8, clipping_norm=0.5)
     return peers_jax.problem_of(setting, Dataset(features, labels, "made up", "0" * 64))
 
 
@@ -70,7 +62,7 @@ def quickly(monkeypatch):
 @pytest.fixture
 def load(monkeypatch):
     """load(name) -> the function that a worker calls, in this process, whose JAX is set up."""
-    monkeypatch.setattr(cli, "prepare_jax", lambda: None)
+    monkeypatch.setattr(engines, "prepare_jax", lambda: None)
     return lambda name: ENGINES[name].load()
 
 

@@ -1,17 +1,16 @@
-"""What the mains share: memory that runs out, values out of range."""
-
-import dataclasses
+"""Values out of range, and memory that runs out in training."""
 
 import jax
 import numpy as np
 import pytest
 
-from audit import game
+from audit import game, training
 from audit.errors import InputError
-from experiments.settings import build as auditing
+from experiments.settings import build, stored
+from experiments.settings.make import changed, setting_of
 from models.data.base import Dataset
 
-SETTING = auditing.Setting(adversary="gc_r", batch_size=10, steps=3, noise_multiplier=1.0)
+SETTING = setting_of("fcnn", adversary="gc_r", batch_size=10, steps=3, noise_multiplier=1.0)
 
 
 @pytest.fixture(scope="module")
@@ -22,8 +21,8 @@ def dataset():
 
 
 def train(setting, dataset, out, **arguments):
-    store = auditing.open_store(out, setting, dataset)
-    return auditing.train(auditing.build(setting, dataset), store, **arguments)
+    store = stored.open_store(out, setting, dataset)
+    return training.train(build.build(setting, dataset), store, **arguments)
 
 
 def test_memory_that_runs_out_halves_the_chunk_once_said(dataset, tmp_path, monkeypatch, capsys):
@@ -54,19 +53,18 @@ def test_another_error_of_the_device_is_not_hidden(dataset, tmp_path, monkeypatc
 @pytest.mark.parametrize(
     ("change", "word"),
     [
-        ({"clipping_norm": 1e-9}, "--clipping_norm"),
-        ({"noise_multiplier": float("nan")}, "--noise_multiplier"),
-        ({"gc_s_simulations": 0}, "--simulations"),
-        ({"seed": 2**32}, "--seed"),
-        ({"optimizer": "sgdd"}, "--optimizer=sgdd"),
+        ({"clipping_norm": 1e-9}, "`clipping_norm="),
+        ({"noise_multiplier": float("nan")}, "`noise_multiplier="),
+        ({"seed": 2**32}, "`seed="),
+        ({"optimizer": "sgdd"}, "`optimizer=sgdd`"),
     ],
 )
 def test_values_out_of_range_are_refused(change, word):
     with pytest.raises(InputError, match=word):
-        auditing.validate(dataclasses.replace(SETTING, **change), 10)
+        build.validate(changed(SETTING, **change), 10)
 
 
 def test_a_dimension_beyond_the_model_is_refused(dataset):
-    setting = dataclasses.replace(SETTING, adversary="gc_fixed", dimension=68)
-    with pytest.raises(InputError, match="--dimension=68"):
-        auditing.build(setting, dataset)
+    setting = changed(SETTING, adversary="gc_fixed", dimension=68)
+    with pytest.raises(InputError, match="`dimension=68`"):
+        build.build(setting, dataset)

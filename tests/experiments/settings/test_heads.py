@@ -5,11 +5,13 @@ import numpy as np
 import pytest
 
 from audit.errors import InputError
-from experiments.settings import build as auditing
+from experiments.settings import build, tasks
+from experiments.settings.make import setting_of
+from experiments.settings.tasks import TASKS, Sources
 from models.data.sources import Loaded
 from models.pretrained.features import Body
 
-SETTING = auditing.Setting(model="mobilenet_head", adversary="gc_r", batch_size=4, steps=2)
+SETTING = setting_of("mobilenet_head", adversary="gc_r", batch_size=4, steps=2)
 
 
 def _load(file):
@@ -39,13 +41,12 @@ def pictures(tmp_path, monkeypatch):
     return str(tmp_path / "pictures.npz")
 
 
-def test_a_heads_game_plays_on_the_bodys_features(pictures, monkeypatch):
-    monkeypatch.setitem(auditing.TASKS, "mobilenet_head", auditing._head_task(BODY))
-    task = auditing.TASKS["mobilenet_head"]
-    dataset = task.load(file=pictures, weights="w.pth", input_size=40)
+def test_a_heads_game_plays_on_the_bodys_features(pictures):
+    data = TASKS["mobilenet_head"].data._replace(load=tasks.features_of(lambda: BODY))
+    dataset = data.load(Sources(data_file=pictures, weights="w.pth", input_size=40))
     assert dataset.features.shape == (12, 3)
     assert "mean features at 40 x 40 (weights: weights w.pth; images: file " in dataset.source
-    table = auditing.build(SETTING, dataset)
+    table = build.build(SETTING, dataset)
     assert jax.eval_shape(table.init, jax.random.key(0)).shape == (40,)
     np.testing.assert_array_equal(table.data[0], dataset.features)
 
@@ -53,11 +54,11 @@ def test_a_heads_game_plays_on_the_bodys_features(pictures, monkeypatch):
 @pytest.mark.parametrize("model", ["fcnn", "convnet"])
 @pytest.mark.parametrize("named", [{"weights": "w.pth"}, {"input_size": 64}])
 def test_a_model_without_a_frozen_body_takes_no_weights(model, named):
-    with pytest.raises(InputError, match="--weights and --input_size are for a frozen body"):
-        auditing.TASKS[model].load(file=None, tfds_dir=None, **named)
+    with pytest.raises(InputError, match="`weights` and `input_size` are for a frozen body"):
+        TASKS[model].data.load(Sources(**named))
 
 
 @pytest.mark.parametrize(("model", "body"), [("mobilenet_head", "mobilenet_v2"), ("alexnet_head", "alexnet")])
 def test_a_size_out_of_range_is_refused(pictures, tmp_path, model, body):
     with pytest.raises(InputError, match=f"`input_size=9`: give .* pixels for {body}"):
-        auditing.TASKS[model].load(file=pictures, input_size=9)
+        TASKS[model].data.load(Sources(data_file=pictures, input_size=9))
