@@ -72,6 +72,5 @@ def _largest_mus(n_in: int, n_out: int, groups: NDArray[np.int64], audits: int, 
     present = rng.multivariate_hypergeometric(groups, n_in, size=audits, method="marginals")
     false_negatives = np.cumsum(present[:, :-1], axis=1)
     false_positives = n_out - (np.cumsum(groups[:-1]) - false_negatives)
-    mus: Array = z_out[false_positives] + z_in[false_negatives]
-    largest: Array = mus.max(axis=1, initial=-np.inf)
+    largest: Array = (z_out[false_positives] + z_in[false_negatives]).max(axis=1, initial=-np.inf)
     return largest
