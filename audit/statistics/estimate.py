@@ -39,14 +39,11 @@ _LEAST_PILOT = 20
 
 
 @dataclasses.dataclass(frozen=True)
-class Bound:
-    """A lower bound and what it stands on; `mu` is None where the method bounds epsilon directly.
-
-    The counts are those of the scores that were counted, n_in + n_out of them, at the threshold.
-    """
+class _Counted:
+    """What a bound and an estimate share: epsilon at delta, mu or None where the method gives epsilon
+    directly, and the scores that were counted, n_in + n_out of them, at the threshold."""
 
     method: str
-    assumes: str
     epsilon: float
     mu: float | None
     delta: float
@@ -56,6 +53,13 @@ class Bound:
     false_negatives: int
     n_in: int
     n_out: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Bound(_Counted):
+    """A lower bound at a confidence, and what it assumes."""
+
+    assumes: str
 
     def __str__(self) -> str:
         mu = "" if self.mu is None else f", mu >= {self.mu:.3f}"
@@ -66,24 +70,13 @@ class Bound:
 
 
 @dataclasses.dataclass(frozen=True)
-class Estimate:
+class Estimate(_Counted):
     """A value that is no confidence bound, and in `caveat` why; no verdict rests on it.
 
-    `confidence` is the level that its formula uses, which it does not keep; `mu` is None where the method
-    gives epsilon directly; the counts are those of all scores at the threshold.
+    `confidence` is the level that its formula uses, which it does not keep.
     """
 
-    method: str
     caveat: str
-    epsilon: float
-    mu: float | None
-    delta: float
-    confidence: float
-    threshold: float
-    false_positives: int
-    false_negatives: int
-    n_in: int
-    n_out: int
 
     def __str__(self) -> str:
         mu = "" if self.mu is None else f", mu = {self.mu:.3f}"
@@ -109,7 +102,7 @@ def in_sample(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confide
     threshold, mu = thresholds.best_empirical(s_in, s_out, conversions.mu_from_rates, (1 - confidence) / 2)
     counts = _count(s_in, s_out, threshold)
     epsilon = conversions.epsilon_from_mu(max(mu, 0.0), delta)
-    return Estimate(IN_SAMPLE, _CAVEAT, epsilon, max(mu, 0.0), delta, confidence, threshold, *counts)
+    return Estimate(IN_SAMPLE, epsilon, max(mu, 0.0), delta, confidence, threshold, *counts, caveat=_CAVEAT)
 
 
 def held_out(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float) -> Bound:
@@ -146,7 +139,7 @@ def assumption_free(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, c
     _require_levels(delta, confidence)
     s_in, s_out = check_scores(scores_in, scores_out)
     epsilon, counts, threshold = _tested(s_in, s_out, exact.approximate_dp(delta), confidence)
-    return Bound(ASSUMPTION_FREE, NOTHING, epsilon, None, delta, confidence, threshold, *counts)
+    return Bound(ASSUMPTION_FREE, epsilon, None, delta, confidence, threshold, *counts, assumes=NOTHING)
 
 
 ESTIMATORS: dict[str, Estimator] = {
@@ -236,4 +229,4 @@ def _gaussian(
     """A bound on mu, converted."""
     mu = max(mu, 0.0)
     epsilon = conversions.epsilon_from_mu(mu, delta)
-    return Bound(method, GAUSSIAN_CURVE, epsilon, mu, delta, confidence, threshold, *counts)
+    return Bound(method, epsilon, mu, delta, confidence, threshold, *counts, assumes=GAUSSIAN_CURVE)

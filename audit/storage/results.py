@@ -40,7 +40,8 @@ def finding_fields(finding: Finding) -> dict[str, Any]:
     """A finding's fields under one set of keys: an estimate's caveat stands where a bound says what it
     assumes."""
     fields = dataclasses.asdict(finding)
-    return {("assumes" if name == "caveat" else name): value for name, value in fields.items()}
+    assumes = fields.pop("assumes" if isinstance(finding, Bound) else "caveat")
+    return {"method": fields.pop("method"), "assumes": assumes, **fields}
 
 
 def _noise_floor(finding: Finding) -> dict[str, Any]:

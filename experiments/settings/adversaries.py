@@ -53,13 +53,6 @@ class GcS(AdversaryFields):
 
 
 @dataclasses.dataclass(frozen=True)
-class GcR(AdversaryFields):
-    """GC-R has no fields."""
-
-    name: ClassVar[str] = "gc_r"
-
-
-@dataclasses.dataclass(frozen=True)
 class GcFixed(AdversaryFields):
     """The fixed coordinate's fields."""
 
@@ -67,18 +60,22 @@ class GcFixed(AdversaryFields):
     dimension: int = described("gc_fixed: the biased coordinate.", default=0)
 
 
-@dataclasses.dataclass(frozen=True)
+class GcR(AdversaryFields):
+    """GC-R has no fields."""
+
+    name = "gc_r"
+
+
 class CotS(AdversaryFields):
     """CotS has no fields."""
 
-    name: ClassVar[str] = "cots"
+    name = "cots"
 
 
-@dataclasses.dataclass(frozen=True)
 class Loss(AdversaryFields):
     """L has no fields."""
 
-    name: ClassVar[str] = "loss"
+    name = "loss"
 
 
 class Knowledge(NamedTuple):

@@ -90,16 +90,21 @@ def _whole(load: Callable[..., Dataset]) -> Callable[[Sources], Dataset]:
     return loaded
 
 
-def _cifar10_images(file: str | None, tfds_dir: str | None) -> Dataset:
-    """CIFAR-10's training images as bytes; the model normalises them."""
-    images = load_cifar10(file=file, tfds_dir=tfds_dir)
-    return Dataset(images.train_images, images.train_labels, images.source, images.checksum)
+def _images(load: "Callable[..., ImageDataset]") -> Callable[..., Dataset]:
+    """The loader of a data set's training images as bytes; the model normalises them."""
+
+    def loaded(file: str | None, tfds_dir: str | None) -> Dataset:
+        images = load(file=file, tfds_dir=tfds_dir)
+        return Dataset(images.train_images, images.train_labels, images.source, images.checksum)
+
+    return loaded
 
 
 def features_of(body: "Callable[[], Body]") -> Callable[[Sources], Dataset]:
     """The loader of a frozen body's features of CIFAR-10 (hidden-state paper, Remark 2)."""
 
     def loaded(sources: Sources) -> Dataset:
+        from models.pretrained.features import frozen_features
 
         def images() -> "ImageDataset":
             return load_cifar10(file=sources.data_file, tfds_dir=sources.tfds_dir)
@@ -150,12 +155,27 @@ def _head(shape: tuple[int, ...]) -> "Model":
 
 
 _HOUSING = Data(HOUSING.name, "California Housing", HOUSING.checksum, _whole(load_housing), HOUSING.name)
-_CIFAR10 = Data(CIFAR10.name, "CIFAR-10", CIFAR10.checksum, _whole(_cifar10_images), CIFAR10.name)
+_CIFAR10 = Data(CIFAR10.name, "CIFAR-10", CIFAR10.checksum, _whole(_images(load_cifar10)), CIFAR10.name)
 _MOBILENET = Data("mobilenet_features", "CIFAR-10", None, features_of(_mobilenet), CIFAR10.name)
 _ALEXNET = Data("alexnet_features", "CIFAR-10", None, features_of(_alexnet), CIFAR10.name)
 
 _DENSE = ("book_keeping", "per_example")
 _LAYERS = ("unfolded", "per_example")
+
+
+def _of_ten_classes(
+    name: str,
+    label: str,
+    description: str,
+    data: Data,
+    make: MakeModel,
+    clipping: tuple[str, ...],
+    step_seconds: StepSeconds,
+) -> Task:
+    """An over-parameterised model of images, with the paper's hyperparameters."""
+    return Task(name, label, description, data, make, 10, 0.01, 128, clipping, True, step_seconds)
+
+
 _ROWS = (
     Task(
         "fcnn",
@@ -170,57 +190,35 @@ _ROWS = (
         over_parameterised=False,
         step_seconds=StepSeconds(1e-6, 1.25e-8),
     ),
-    Task(
+    _of_ten_classes(
         "convnet",
         "ConvNet",
         "ConvNet, two convolutions and three dense layers, 62,006 parameters, on CIFAR-10",
         _CIFAR10,
         _convnet,
-        classes=10,
-        learning_rate=0.01,
-        batch_size=128,
-        clipping=_LAYERS,
-        over_parameterised=True,
-        step_seconds=StepSeconds(6e-4, 5e-5),
+        _LAYERS,
+        StepSeconds(6e-4, 5e-5),
     ),
-    Task(
-        "resnet18",
-        "ResNet18",
-        "ResNet18 on CIFAR-10",
-        _CIFAR10,
-        _resnet18,
-        classes=10,
-        learning_rate=0.01,
-        batch_size=128,
-        clipping=_LAYERS,
-        over_parameterised=True,
-        step_seconds=StepSeconds(0.12, 0.06),
+    _of_ten_classes(
+        "resnet18", "ResNet18", "ResNet18 on CIFAR-10", _CIFAR10, _resnet18, _LAYERS, StepSeconds(0.12, 0.06)
     ),
-    Task(
+    _of_ten_classes(
         "mobilenet_head",
         "MobileNetV2's head",
         "last layer on a frozen MobileNetV2's features of CIFAR-10",
         _MOBILENET,
         _head,
-        classes=10,
-        learning_rate=0.01,
-        batch_size=128,
-        clipping=_DENSE,
-        over_parameterised=True,
-        step_seconds=StepSeconds(2e-5, 8e-7),
+        _DENSE,
+        StepSeconds(2e-5, 8e-7),
     ),
-    Task(
+    _of_ten_classes(
         "alexnet_head",
         "AlexNet's head",
         "last layer on a frozen AlexNet's features of CIFAR-10",
         _ALEXNET,
         _head,
-        classes=10,
-        learning_rate=0.01,
-        batch_size=128,
-        clipping=_DENSE,
-        over_parameterised=True,
-        step_seconds=StepSeconds(6e-5, 2.4e-6),
+        _DENSE,
+        StepSeconds(6e-5, 2.4e-6),
     ),
 )
 TASKS: dict[str, Task] = {row.name: row for row in _ROWS}

@@ -17,10 +17,10 @@ GOLDEN = json.loads((Path(__file__).parents[2] / "system" / "golden" / "verdicts
 def conclusion(gaussian, free, upper):
     """Bounds of given epsilons; the in-sample one is absurd and must not matter."""
     rest = (1e-5, 0.95, 0.0, 1, 1, 10, 10)
-    absurd = Estimate("in_sample", "made up", 99.0, 9.0, *rest)
+    absurd = Estimate("in_sample", 99.0, 9.0, *rest, caveat="made up")
     bounds = (
-        Bound("certified", GAUSSIAN_CURVE, gaussian, 1.0, *rest),
-        Bound("assumption_free", NOTHING, free, None, *rest),
+        Bound("certified", gaussian, 1.0, *rest, assumes=GAUSSIAN_CURVE),
+        Bound("assumption_free", free, None, *rest, assumes=NOTHING),
     )
     return Conclusion(np.zeros(10), np.ones(10), (absurd,), bounds, upper, None)
 
