@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from audit.errors import require
 from models.data.base import Dataset
 from models.data.cifar10 import CIFAR10, load_cifar10
+from models.data.fashion_mnist import FASHION_MNIST, load_fashion_mnist
 from models.data.housing import HOUSING, load_housing
 
 if TYPE_CHECKING:
@@ -154,10 +155,25 @@ def _head(shape: tuple[int, ...]) -> "Model":
     return head(*shape)
 
 
+@cache
+def _linear(shape: tuple[int, ...]) -> "Model":
+    from models.linear import linear
+
+    return linear()
+
+
 _HOUSING = Data(HOUSING.name, "California Housing", HOUSING.checksum, _whole(load_housing), HOUSING.name)
 _CIFAR10 = Data(CIFAR10.name, "CIFAR-10", CIFAR10.checksum, _whole(_images(load_cifar10)), CIFAR10.name)
 _MOBILENET = Data("mobilenet_features", "CIFAR-10", None, features_of(_mobilenet), CIFAR10.name)
 _ALEXNET = Data("alexnet_features", "CIFAR-10", None, features_of(_alexnet), CIFAR10.name)
+
+_FASHION = Data(
+    FASHION_MNIST.name,
+    "Fashion-MNIST",
+    FASHION_MNIST.checksum,
+    _whole(_images(load_fashion_mnist)),
+    FASHION_MNIST.name,
+)
 
 _DENSE = ("book_keeping", "per_example")
 _LAYERS = ("unfolded", "per_example")
@@ -219,6 +235,15 @@ _ROWS = (
         _head,
         _DENSE,
         StepSeconds(6e-5, 2.4e-6),
+    ),
+    _of_ten_classes(
+        "linear",
+        "linear model",
+        "linear model, 784-10, 7,850 parameters, on Fashion-MNIST",
+        _FASHION,
+        _linear,
+        _LAYERS,
+        StepSeconds(2e-5, 1e-6),
     ),
 )
 TASKS: dict[str, Task] = {row.name: row for row in _ROWS}
