@@ -162,6 +162,13 @@ def _linear(shape: tuple[int, ...]) -> "Model":
     return linear()
 
 
+@cache
+def _mlp(shape: tuple[int, ...]) -> "Model":
+    from models.mlp import mlp
+
+    return mlp()
+
+
 _HOUSING = Data(HOUSING.name, "California Housing", HOUSING.checksum, _whole(load_housing), HOUSING.name)
 _CIFAR10 = Data(CIFAR10.name, "CIFAR-10", CIFAR10.checksum, _whole(_images(load_cifar10)), CIFAR10.name)
 _MOBILENET = Data("mobilenet_features", "CIFAR-10", None, features_of(_mobilenet), CIFAR10.name)
@@ -244,6 +251,15 @@ _ROWS = (
         _linear,
         _LAYERS,
         StepSeconds(2e-5, 1e-6),
+    ),
+    _of_ten_classes(
+        "mlp",
+        "MLP",
+        "MLP, 784-256-256-10 with ReLU, 269,322 parameters, on Fashion-MNIST",
+        _FASHION,
+        _mlp,
+        _LAYERS,
+        StepSeconds(5e-4, 3e-5),
     ),
 )
 TASKS: dict[str, Task] = {row.name: row for row in _ROWS}
