@@ -1,5 +1,5 @@
-"""Layers for images, channels first: what makes narrow convolutions fast where processors add and
-multiply whole rows of pixels, as patches times a matrix."""
+"""What networks for images share. Convolutions and pooling are channels first: processors that add and
+multiply whole rows of pixels are then fast on narrow ones, as patches times a matrix."""
 
 import flax.linen as nn
 import jax
@@ -64,3 +64,11 @@ def _choose(first: Array, value: Array, axis: int) -> Array:
 
 
 max_pool.defvjp(lambda x: (max_pool(x), x), _max_pool_backward)
+
+
+def flat_features(x: Array, mean: float, deviation: float) -> Array:
+    """Features of one example: pixels of uint8, on [0, 1], minus their mean, over their deviation,
+    flattened; floats as they are, so that what is no image (a canary, say) can be fed in too."""
+    if x.dtype != jnp.uint8:
+        return x
+    return ((x.astype(jnp.float32) / 255 - mean) / deviation).reshape(-1)
