@@ -5,12 +5,12 @@
 """
 
 import json
-import os
 
 from absl import flags
 from tqdm import tqdm
 
 from audit.errors import require
+from audit.machine import cores
 from audit.statistics import calibration, conversions
 from audit.statistics.calibration import Calibration, KnownMechanism
 from experiments import cli
@@ -28,7 +28,7 @@ flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of a t
 
 def main() -> None:
     """Parse, calibrate, print."""
-    processes = (os.cpu_count() or 1) if FLAGS.processes is None else FLAGS.processes
+    processes = cores() if FLAGS.processes is None else FLAGS.processes
     require(processes >= 1, f"--processes={processes}: give at least 1")
     require(FLAGS.audits >= 1, f"--audits={FLAGS.audits}: give at least 1")
     require(FLAGS.runs >= 2, f"--runs={FLAGS.runs}: give at least 2, one a world")

@@ -10,22 +10,20 @@ from pathlib import Path
 from absl import flags
 from tqdm import tqdm
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # small products; cells are spread over cores instead
-
-from audit.errors import require  # noqa: E402
-from audit.landscape import process  # noqa: E402
-from audit.statistics import conversions  # noqa: E402
-from audit.storage import files, index  # noqa: E402
-from experiments import cli  # noqa: E402
-from experiments.hidden_state import (  # noqa: E402
+from audit.errors import require
+from audit.landscape import process
+from audit.statistics import conversions
+from audit.storage import files, index
+from experiments import cli
+from experiments.hidden_state import (
     landscape_figures,
     landscape_solve,
     landscape_stored,
     landscape_work,
 )
-from experiments.hidden_state.landscape_cells import LandscapeCell, Simulation, Study  # noqa: E402
-from experiments.hidden_state.landscape_stored import CellResults  # noqa: E402
-from experiments.plots import style  # noqa: E402
+from experiments.hidden_state.landscape_cells import LandscapeCell, Simulation, Study
+from experiments.hidden_state.landscape_stored import CellResults
+from experiments.plots import style
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("sigmas", [str(s) for s in range(1, 9)], "Noise multipliers.")

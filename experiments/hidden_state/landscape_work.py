@@ -4,10 +4,10 @@ import concurrent.futures
 import dataclasses
 import json
 import multiprocessing
-import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from audit.machine import cores
 from audit.storage import index
 from audit.storage.index import Holdings
 from audit.storage.store import Store
@@ -74,7 +74,7 @@ def _solved(asked: Sequence[ExactLaw]) -> Iterator[tuple[ExactLaw, Exact]]:
     if not asked:
         return
     spawn = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(min(os.cpu_count() or 1, len(asked)), spawn) as pool:
+    with concurrent.futures.ProcessPoolExecutor(min(cores(), len(asked)), spawn) as pool:
         waiting = {pool.submit(landscape_solve.solve, law): law for law in asked}
         for future in concurrent.futures.as_completed(waiting):
             yield waiting[future], future.result()

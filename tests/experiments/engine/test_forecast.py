@@ -11,8 +11,10 @@ from experiments.engine import forecast, probe
 from experiments.engine.forecast import Forecast
 from experiments.engine.probe import Probe
 from experiments.settings import build
-from experiments.settings.setting import KnownMechanism as Audit
+from experiments.settings.make import setting_of
 from models.data.base import Dataset
+
+SETTING = setting_of("fcnn", adversary="gc_r", batch_size=10, steps=6, periodicity=3)
 
 KNOWN = KnownMechanism(mu=1.0, n_scores=5000, audits=100, delta=1e-5, confidence=0.95, seed=0)
 ROW = Calibration("assumption_free", KNOWN, 0.0, None, 3.0, 0.1, 2.5, 3.5, 4.0)
@@ -63,12 +65,12 @@ def test_json_has_every_number():
 def test_a_probe_trains_the_audits_chunk_for_no_more_steps_than_the_audit(monkeypatch):
     steps, built = [], build.build
     monkeypatch.setattr(
-        build, "build", lambda setting, data: steps.append(setting.steps) or built(setting, data)
+        build, "build", lambda setting, data: steps.append(setting.schedule.steps) or built(setting, data)
     )
     monkeypatch.setattr(probe, "_SECONDS", 0.01)
     rng = np.random.default_rng(0)
     features = rng.normal(size=(40, 8)).astype(np.float32)
     data = Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0" * 64)
-    found = probe.probe(Audit(adversary="gc_r", batch_size=10, steps=6, periodicity=3), data, 12)
+    found = probe.probe(SETTING, data, 12)
     assert found.chunk == 12 and found.model_step > 0 and found.compilation > 0
     assert steps[0] == 1 and 1 <= steps[1] <= 6 and len(steps) == 2
