@@ -89,7 +89,7 @@ def presence(runs: NDArray[np.int64], canaries: int = 1, seed: int = 0) -> NDArr
     in with probability 1/2, independently.
     """
     if canaries == 1:
-        return runs[:, None] % 2 == 1
+        return np.asarray(runs[:, None] % 2 == 1)
     keys = _run_keys(root(seed, "presence"), runs)
     return np.asarray(jax.vmap(lambda key: jax.random.bernoulli(key, shape=(canaries,)))(keys))
 
@@ -128,7 +128,8 @@ def play(
 
     def first_states(runs: NDArray[np.int64]) -> State:
         keys = placement.by_run(_run_keys(root(game.seed, "theta"), runs))
-        return begin(keys, attack.theta_0, attack.state, attack.known)
+        first: State = begin(keys, attack.theta_0, attack.state, attack.known)
+        return first
 
     def arguments(runs: NDArray[np.int64], states: State, part: Schedule) -> tuple[Tree, ...]:
         present = jnp.float32(presence(runs, game.adversary.canaries, game.seed))

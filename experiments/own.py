@@ -127,7 +127,7 @@ def _dataset(features: ArrayLike, labels: ArrayLike) -> Dataset:
     return Dataset(x, y, "arrays of the caller's", checksum_of(arrays))
 
 
-def _canonical(name: str, values: ArrayLike) -> NDArray:
+def _canonical(name: str, values: ArrayLike) -> NDArray[Any]:
     """Whole numbers stay bytes or become int32, others float32."""
     array = np.asarray(values)
     require(array.dtype.kind in "biuf", f"{name} are {array.dtype}: give numbers")
@@ -206,7 +206,7 @@ def _unfit(name: str, model: Model, batch: Batch) -> str:
     return "" if close else f"{name} differs from per-example gradients"
 
 
-def _classes(labels: NDArray) -> int:
+def _classes(labels: NDArray[Any]) -> int:
     """How many classes there are."""
     whole = labels.ndim == 1 and labels.dtype.kind in "iu" and labels.min() >= 0
     message = "give labels of whole numbers from 0, at least two classes, or another adversary"

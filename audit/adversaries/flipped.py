@@ -27,7 +27,8 @@ def flipped_label(
         return features[index], (labels[index] + shift) % classes
 
     def craft(state: Example, step: Array, theta: Array) -> Array:
-        return jax.grad(loss)(theta, state)[None]
+        gradient: Array = jax.grad(loss)(theta, state)
+        return gradient[None]
 
     def score(state: Example, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
         return -loss(theta_t, state)[None]

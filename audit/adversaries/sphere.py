@@ -16,7 +16,7 @@ def random_direction() -> Adversary:
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Array:
         normal = jax.random.normal(key, theta_0.shape, theta_0.dtype)
-        return (clipping_norm * normal / jnp.linalg.norm(normal))[None]
+        return jnp.asarray(clipping_norm * normal / jnp.linalg.norm(normal))[None]
 
     return Adversary(init, _craft, _score)
 

@@ -5,6 +5,8 @@ back across the threshold with probability at most Phi(-9) < 2e-19, and the law 
 constant threshold, which is used instead.
 """
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
@@ -81,10 +83,10 @@ def _first_law(sigma: float, count: int) -> DensityPair:
     return density_pair(points, np.stack([normal(points - mean, sigma) for mean in (0.0, 1.0)]))
 
 
-def _cut_normal(x: NDArray, mean: float, s: float, r: float, cut: float, side: float) -> Array:
+def _cut_normal(x: NDArray[Any], mean: float, s: float, r: float, cut: float, side: float) -> Array:
     """Density of X + R, X the part of N(mean, s^2) above (side 1) or below (-1) the cut, R ~ N(0, r^2):
     that of N(mean, s^2 + r^2) times the probability that X, given the sum, lies on that side."""
     variance = s * s + r * r
     centre = (mean * r * r + x * s * s) / variance
     kept = special.ndtr(side * (centre - cut) * np.sqrt(variance) / (s * r))
-    return normal(x - mean, np.sqrt(variance)) * kept
+    return np.asarray(normal(x - mean, np.sqrt(variance)) * kept)

@@ -18,7 +18,7 @@ The optimal adversary. For a fixed epsilon the adversary wants the largest D_T =
     (tests/audit/landscape/test_optimal.py).
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,7 +129,7 @@ def _follow_crossings(stepper: Stepper, epsilon: float) -> tuple[Array, Array]:
     return pair, np.array(found)
 
 
-def _crossing(points: NDArray, pair: NDArray, epsilon: float) -> float:
+def _crossing(points: NDArray[Any], pair: Array, epsilon: float) -> float:
     """Where log(q / p), which increases, crosses epsilon; the grid's end where it doesn't."""
     tiny = 1e-290
     seen = np.flatnonzero((pair[0] > tiny) & (pair[1] > tiny))

@@ -15,6 +15,7 @@ mass from 1, which every pair carries as its `error`. Halving the spacing moves 
 
 import functools
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,16 +93,16 @@ def evolve(stepper: Stepper, thresholds: Array) -> Iterator[Array]:
         yield pair
 
 
-def density_pair(points: NDArray, values: NDArray) -> DensityPair:
+def density_pair(points: NDArray[Any], values: Array) -> DensityPair:
     """Densities (2, n) at points (n,) as a pair whose error is the mass that is missing or too much."""
     pair = DensityPair(points, values[0], values[1], 0.0)
     mass = values.sum(axis=1) * pair.spacing
     return pair._replace(error=float(np.max(np.abs(mass - 1))))
 
 
-def normal(x: NDArray, deviation: float) -> Array:
+def normal(x: NDArray[Any], deviation: float) -> Array:
     """The density of N(0, deviation^2) at x."""
-    return np.exp(-0.5 * (x / deviation) ** 2) / (deviation * np.sqrt(2 * np.pi))
+    return np.asarray(np.exp(-0.5 * (x / deviation) ** 2) / (deviation * np.sqrt(2 * np.pi)))
 
 
 def require_grid(process: Process, half_width: int) -> None:
@@ -122,7 +123,7 @@ def _toeplitz(taps: Array) -> Array:
     return np.where(inside, taps[np.clip(distance, 0, len(taps) - 1)], 0.0)
 
 
-def _share_above(points: NDArray, spacing: float, threshold: float) -> Array:
+def _share_above(points: NDArray[Any], spacing: float, threshold: float) -> Array:
     """Weights whose sum with smooth samples is the integral above the threshold, to third order.
 
     Linear interpolation in the cut cell, and Gregory's first correction at the next point.

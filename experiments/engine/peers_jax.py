@@ -1,7 +1,7 @@
 """The engines that `throughput` times in JAX: ours, jax_privacy, and a matrix product."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -70,11 +70,11 @@ def problem_of(setting: Setting, dataset: Dataset) -> Problem:
     )
 
 
-def _layout(model: Model, example: NDArray) -> Layout:
+def _layout(model: Model, example: NDArray[Any]) -> Layout:
     """Where each layer's kernel and bias stand in theta, in the order in which the layers are called."""
     called: list[str] = []
 
-    def note(call: Callable, arguments: tuple, keywords: dict, context: Any) -> Any:
+    def note(call: Callable[..., Any], arguments: Any, keywords: Any, context: Any) -> Any:
         called.append(context.module.name)
         return call(*arguments, **keywords)
 
@@ -154,10 +154,10 @@ def jax_privacy(path: Path, models: int = 0) -> Engine:
         model.loss, l2_clip_norm=norm, keep_batch_dim=False, normalize_by=float(size)
     )
 
-    def train(theta: Array, key: Array, batches: Array, data: tuple, rate: Array, sigma: Array) -> Array:
+    def train(theta: Array, key: Array, batches: Array, data: Data, rate: Array, sigma: Array) -> Array:
         noise = noise_addition.gaussian_privatizer(stddev=sigma * norm / size, prng_key=key)
 
-        def step(carry: tuple, indices: Array) -> tuple[tuple, None]:
+        def step(carry: Any, indices: Array) -> tuple[Any, None]:
             theta, state = carry
             batch = separate(theta, (data[0][indices], data[1][indices]))
             update, state = noise.update(gradient(theta, batch), state)
@@ -188,7 +188,7 @@ def jax_privacy(path: Path, models: int = 0) -> Engine:
     return _engine(run, models, float(np.linalg.norm(stepped - problem.stepped)))
 
 
-def _blocks(batches: Array, floats: int) -> itertools.cycle:
+def _blocks(batches: Array, floats: int) -> Iterator[Array]:
     """Mini-batches cut into blocks of one length, shorter ones where a step takes longer."""
     length = min(len(batches), max(5, (1 << 24) // floats))
     return itertools.cycle([batches[i : i + length] for i in range(0, len(batches) - length + 1, length)])
@@ -211,7 +211,7 @@ def _engine(run: Run, models: int, distance: float) -> Engine:
     device = jax.local_devices()[0]
 
     def peak() -> int:
-        return (device.memory_stats() or {}).get("peak_bytes_in_use", 0)
+        return int((device.memory_stats() or {}).get("peak_bytes_in_use", 0))
 
     about = About(models, _platform(), device.device_kind, distance)
     return Engine(about, run, None if about.platform == "cpu" else peak)

@@ -37,7 +37,7 @@ class Problem(NamedTuple):
     @property
     def batch_size(self) -> int:
         """Examples a mini-batch."""
-        return self.batches.shape[1]
+        return int(self.batches.shape[1])
 
     def save(self, path: Path) -> None:
         """Writes an .npz file that needs no unpickling."""

@@ -45,7 +45,7 @@ class Worker:
 
     def about(self) -> About:
         """Waits until it is ready."""
-        about = self._receive()
+        about: About = self._receive()
         require_agreement(self.name, about)
         return about
 
@@ -55,12 +55,13 @@ class Worker:
 
     def rate(self) -> float:
         """Waits for the measurement that was begun: model-steps a second."""
-        return self._receive()
+        rate: float = self._receive()
+        return rate
 
     def stop(self) -> Memory:
         """Ends the process."""
         self._here.send(None)
-        memory = self._receive()
+        memory: Memory = self._receive()
         self._process.join()
         return memory
 

@@ -3,6 +3,7 @@
 import csv
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +40,7 @@ def _read_npz(path: Path) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 
 def _by_presence(
-    path: Path, scores: NDArray[np.float64], presence: NDArray
+    path: Path, scores: NDArray[np.float64], presence: NDArray[Any]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Scores (n,) by world."""
     fits = scores.ndim == 1 and scores.shape == presence.shape

@@ -13,7 +13,7 @@ from models.data.housing import HOUSING, load_housing
 
 if TYPE_CHECKING:
     from models.base import Model
-    from models.data.cifar10 import ImageDataset
+    from models.data.base import ImageDataset
     from models.pretrained.features import Body
 
 

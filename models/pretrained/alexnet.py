@@ -9,7 +9,8 @@ import numpy as np
 from jax import Array, lax
 
 from audit.errors import InputError
-from models.data.sources import Arrays, Loaded, Recipe, load_arrays
+from models.data.formats import Arrays
+from models.data.sources import Loaded, Recipe, load_arrays
 from models.pretrained.features import Body
 from models.pretrained.weights import FILES, select
 

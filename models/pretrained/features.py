@@ -17,7 +17,8 @@ from tqdm import tqdm
 
 from audit.errors import require
 from models.data.base import Dataset, ImageDataset
-from models.data.sources import Arrays, Loaded, cache_folder, cached, checksum_of
+from models.data.formats import Arrays
+from models.data.sources import Loaded, cache_folder, cached, checksum_of
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)  # of a pixel's R, G and B, on [0, 1]
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -96,7 +97,8 @@ def normalised(images: Array, size: int) -> Array:
     resizes a tensor of floats), minus ImageNet's mean, over its deviation."""
     x = images.astype(jnp.float32) / 255
     x = jax.image.resize(x, (len(images), size, size, 3), "bilinear", antialias=True)
-    return (x - jnp.array(IMAGENET_MEAN, jnp.float32)) / jnp.array(IMAGENET_STD, jnp.float32)
+    deviation = jnp.array(IMAGENET_STD, jnp.float32)
+    return jnp.asarray((x - jnp.array(IMAGENET_MEAN, jnp.float32)) / deviation)
 
 
 def _extract(body: Body, arrays: Arrays, images: np.ndarray, size: int) -> np.ndarray:

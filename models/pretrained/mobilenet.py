@@ -13,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from models.data.sources import Arrays, Loaded, Package, Recipe, load_arrays
+from models.data.formats import Arrays
+from models.data.sources import Loaded, Package, Recipe, load_arrays
 from models.pretrained.features import Body
 from models.pretrained.weights import FILES, read_weights, select
 
@@ -114,11 +115,12 @@ def _inverted_residual(block: tuple[_Folded, ...], x: Array, stride: int) -> Arr
 
 def _stem(layer: _Folded, x: Array) -> Array:
     sides, layout = ((1, 1), (1, 1)), ("NHWC", "HWIO", "NHWC")
-    return lax.conv_general_dilated(x, layer.kernel, (2, 2), sides, dimension_numbers=layout) + layer.bias
+    product = lax.conv_general_dilated(x, layer.kernel, (2, 2), sides, dimension_numbers=layout)
+    return product + jnp.asarray(layer.bias)
 
 
 def _pointwise(layer: _Folded, x: Array) -> Array:
-    return x @ layer.kernel + layer.bias
+    return x @ jnp.asarray(layer.kernel) + jnp.asarray(layer.bias)
 
 
 def _depthwise(layer: _Folded, x: Array, stride: int) -> Array:
@@ -130,7 +132,7 @@ def _depthwise(layer: _Folded, x: Array, stride: int) -> Array:
         for i in range(3)
         for j in range(3)
     )
-    return sum(shifted, layer.bias)
+    return sum(shifted, jnp.asarray(layer.bias))
 
 
 def _relu6(x: Array) -> Array:

@@ -15,7 +15,7 @@ import numpy as np
 import safetensors.numpy
 
 from audit.errors import InputError, require
-from models.data.sources import Arrays, Read
+from models.data.formats import Arrays, Read
 
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 LEGACY_PROTOCOL = 1001
@@ -49,7 +49,7 @@ class _Tensor(NamedTuple):
     strides: tuple[int, ...]
 
 
-class _StateDict(dict):
+class _StateDict(dict[str, Any]):
     """An OrderedDict; torch hangs version numbers on it, which nothing here needs."""
 
     def __setstate__(self, state: object) -> None:

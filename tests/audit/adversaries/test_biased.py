@@ -50,6 +50,7 @@ def test_gc_s_is_algorithm_3(data, model, mechanism, batches, noisy, per_step):
     hyper = HYPER if noisy else dpsgd.without_privacy(HYPER)
     simulations = SIMULATIONS if noisy else 1
 
+    @jax.jit
     def simulate(key, theta):
         return base.simulate(mechanism, hyper, theta, data, batches, key)
 

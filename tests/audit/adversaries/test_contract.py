@@ -26,6 +26,7 @@ def _gc_s(mechanism, data, noisy, per_step):
     batches = base.fixed_shuffle(jax.random.key(3), len(data[1]), 50, 6)
     hyper = HYPER if noisy else dpsgd.without_privacy(HYPER)
 
+    @jax.jit
     def simulate(key, theta_0):
         return base.simulate(mechanism, hyper, theta_0, data, batches, key)
 
