@@ -72,8 +72,8 @@ def main() -> None:
             print("clipping by per-example gradients: any model, but slow", file=sys.stderr)
         played, elsewhere = build.build(setting, dataset), training.Elsewhere()
         store = stored.open_store(Path(FLAGS.out), setting, dataset) if first else elsewhere
-        with progress.bar(training.lacking(store, FLAGS.runs)) as heard:
-            trained = training.train(played, store, FLAGS.runs, FLAGS.chunk_size, progress=heard)
+        with progress.bar(training.lacking(store, FLAGS.runs)) as line:
+            trained = training.train(played, store, FLAGS.runs, FLAGS.chunk_size, progress=line)
     if isinstance(store, Store):  # process 0 goes on
         _conclude(setting, dataset, store, trained)
 

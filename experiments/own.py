@@ -95,8 +95,8 @@ def audit_model(
     computes = fingerprint(model, (jnp.asarray(dataset.features[0]), jnp.asarray(dataset.labels[0])))
     played = build.build_for(setting, dataset, Trainee(model, computes, classes))
     store = stored.open_store(Path(out), setting, dataset, model=computes)
-    with progress.bar(training.lacking(store, runs)) as heard:
-        trained = training.train(played, store, runs, progress=heard)
+    with progress.bar(training.lacking(store, runs)) as line:
+        trained = training.train(played, store, runs, progress=line)
     composition = Composition(setting.mechanism.noise_multiplier, setting.insertions)
     conclusion = conclude(trained.scores.worlds(), composition, delta, confidence)
     figure, kept = audit_panels.audit_figure(conclusion), build.provenance(dataset)

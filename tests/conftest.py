@@ -69,13 +69,21 @@ def mechanism(choices):
 
 
 @pytest.fixture(scope="session")
-def silent():
-    """A mechanism whose genuine gradients are all zero: what is left is the canary and the noise."""
+def silent_choices():
+    """DP-SGD whose genuine gradients are all zero: what is left is the canary and the noise."""
     import jax.numpy as jnp
 
     from audit.mechanism import dpsgd
 
-    return dpsgd.mechanism(dpsgd.DPSGD(lambda theta, batch, clipping_norm: jnp.zeros_like(theta)))
+    return dpsgd.DPSGD(lambda theta, batch, clipping_norm: jnp.zeros_like(theta))
+
+
+@pytest.fixture(scope="session")
+def silent(silent_choices):
+    """The mechanism of `silent_choices`."""
+    from audit.mechanism import dpsgd
+
+    return dpsgd.mechanism(silent_choices)
 
 
 @pytest.fixture(scope="session")

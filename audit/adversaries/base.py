@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 from jax import Array
 
-from audit.mechanism.base import Tree
+from audit.mechanism.base import Craft, Observe, Tree
 
 
 class Init(Protocol):
@@ -19,13 +19,6 @@ class Init(Protocol):
     """
 
     def __call__(self, key: Array, theta_0: Array, clipping_norm: Array, /) -> Tree: ...
-
-
-class Craft(Protocol):
-    """(state, step, theta (p,)) -> canaries (K, p): what is inserted at a step, counted from 0. The mechanism
-    clips each to C by itself."""
-
-    def __call__(self, state: Tree, step: Array, theta: Array, /) -> Array: ...
 
 
 class Score(Protocol):
@@ -38,12 +31,6 @@ class BeginObserving(Protocol):
     """(state, theta_0 (p,)) -> what an adversary who sees every iterate remembers before the first step."""
 
     def __call__(self, state: Tree, theta_0: Array, /) -> Tree: ...
-
-
-class Observe(Protocol):
-    """(state, seen, step, the iterate (p,) that the step released) -> what it remembers then."""
-
-    def __call__(self, state: Tree, seen: Tree, step: Array, released: Array, /) -> Tree: ...
 
 
 class Observer(NamedTuple):

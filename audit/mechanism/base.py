@@ -41,6 +41,20 @@ class State(NamedTuple):
     seen: Tree = ()
 
 
+class Craft(Protocol):
+    """(an adversary's state, step, theta (p,)) -> canaries (K, p): what is inserted at a step, counted from
+    0. The mechanism clips each to C by itself."""
+
+    def __call__(self, state: Tree, step: Array, theta: Array, /) -> Array: ...
+
+
+class Observe(Protocol):
+    """(an adversary's state, what it saw so far, step, the iterate (p,) that the step released) -> what it
+    remembers then."""
+
+    def __call__(self, state: Tree, seen: Tree, step: Array, released: Array, /) -> Tree: ...
+
+
 class BoundCraft(Protocol):
     """(step, counted from 0; theta (p,)) -> canaries (K, p), not yet clipped."""
 

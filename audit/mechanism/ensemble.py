@@ -18,7 +18,17 @@ from jax import Array
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jax.stages import Compiled
 
-from audit.mechanism.base import Canaries, Data, Hyperparameters, Mechanism, Schedule, State, Tree
+from audit.mechanism.base import (
+    Canaries,
+    Craft,
+    Data,
+    Hyperparameters,
+    Mechanism,
+    Observe,
+    Schedule,
+    State,
+    Tree,
+)
 from audit.mechanism.programs import Programs
 
 T = TypeVar("T")
@@ -69,11 +79,10 @@ class Placement(NamedTuple):
 
 
 class Insertion(NamedTuple):
-    """An adversary's part in a training: craft(state, step, theta (p,)) -> canaries (K, p), and
-    observe(state, seen, step, released (p,)) -> seen, or None where only the last iterate is seen."""
+    """An adversary's part in a training; `observe` is None where it sees the last iterate only."""
 
-    craft: Callable[[Tree, Array, Array], Array]
-    observe: Callable[[Tree, Tree, Array, Array], Tree] | None = None
+    craft: Craft
+    observe: Observe | None = None
 
     def bind(self, state: Tree, presence: Array) -> Canaries:
         """The canaries of one run."""

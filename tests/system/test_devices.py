@@ -39,7 +39,8 @@ def scores_on(devices):
     return np.array(json.loads(done.stdout))
 
 
-@pytest.mark.parametrize("devices", [pytest.param(3, marks=pytest.mark.slow), 8])
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", [3, 8])
 def test_scores_do_not_depend_on_the_number_of_devices(devices):
     one, many = scores_on(1), scores_on(devices)
     assert len(one) == 21

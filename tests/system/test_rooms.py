@@ -245,3 +245,20 @@ def test_no_two_public_types_share_a_name():
         homes.setdefault(name, []).append(module)
     shared = {name: modules for name, modules in homes.items() if len(modules) > 1}
     assert not shared
+
+
+TRAINING = [
+    "audit.training",
+    "experiments.cells.work",
+    "experiments.cells.audits",
+    "experiments.settings.build",
+]
+TRAINING += ["experiments.hidden_state.sweep", "experiments.hidden_state.landscape_work"]
+
+
+def test_training_draws_nothing():
+    """Work on cells, the landscape's among them, loads no drawing library."""
+    code = "import importlib, sys; [*map(importlib.import_module, sys.argv[1:])]; print(*sys.modules)"
+    argv = [sys.executable, "-c", code, *TRAINING]
+    loaded = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    assert "audit.training" in loaded and "matplotlib" not in loaded

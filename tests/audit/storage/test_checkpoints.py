@@ -11,7 +11,7 @@ import optax
 import pytest
 
 from audit import game
-from audit.mechanism import base
+from audit.mechanism import base, dpsgd
 from audit.storage import checkpoints, files
 from audit.storage.checkpoints import Checkpoints
 
@@ -160,10 +160,10 @@ class Killed(Exception):
 
 
 @pytest.mark.parametrize(("killed_in", "trained_again"), [(1, 6), (2, 5), (3, 4), (4, 4)])
-def test_a_game_goes_on_to_the_bit(empty_game, silent, folder, killed_in, trained_again):
+def test_a_game_goes_on_to_the_bit(empty_game, silent_choices, folder, killed_in, trained_again):
     """Two chunks of three segments; the checkpoint of a segment is missing where it was killed in it, and
     the first chunk's scores are nowhere kept."""
-    mechanism = silent._replace(optimizer=optax.adam)
+    mechanism = dpsgd.mechanism(silent_choices._replace(optimizer=optax.adam))
     init = functools.partial(jax.random.normal, shape=(4,))
     table = empty_game(600, 3, mechanism=mechanism, init=init, unknown_initialisation=True)
     whole = list(game.play(table, [(0, 6)], 3))

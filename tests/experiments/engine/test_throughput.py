@@ -17,6 +17,7 @@ from experiments.engine.measurement import Measurement
 from experiments.engine.problem import About, Problem
 from experiments.engine.workers import Memory, Worker
 from experiments.settings.make import setting_of
+from experiments.settings.tasks import TASKS
 from models.data.base import Dataset
 from models.fcnn import fcnn
 
@@ -223,3 +224,9 @@ def test_ours_and_a_peer_are_timed_and_a_missing_one_is_left_out(tmp_path):
         assert len(row["rounds_model_steps_per_second"]) == 2
         assert 0 < row["gemm_share"] < 1 < row["model_steps_per_second"]
         assert row["peak_memory_bytes"] > row["import_memory_bytes"] > 1e7
+
+
+def test_the_tables_of_models_are_keyed_by_tasks():
+    from experiments.engine import peers_jax
+
+    assert set(measurement.LAYERS) == set(peers_jax._STEPS) <= set(TASKS)

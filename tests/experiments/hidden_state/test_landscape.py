@@ -203,7 +203,7 @@ def test_simulated_audits_do_not_depend_on_their_batches(monkeypatch):
 
 def test_figures_and_rows_take_results_alone(tmp_path):
     from experiments.hidden_state import landscape_figures
-    from experiments.plots.audit_panels import png
+    from experiments.plots.style import png
 
     fill(tmp_path, STUDY, epsilon=0.25)
     held = index.holdings(tmp_path)
@@ -218,7 +218,7 @@ def test_figures_and_rows_take_results_alone(tmp_path):
     assert [name for name, _ in alone] == ["algorithm_6"]
     assert [name for name, _ in landscape_figures.figures(cells, [], 40, 1.0)] == list(drawn)[:5]
     rows = landscape_figures.rows("landscape", cells, 40)
-    assert [(row.panel, row.series, row.certified, row.predicted) for row in rows][:2] == [
+    assert [(row.panel, row.series, row.epsilons["certified"].mean, row.predicted) for row in rows][:2] == [
         ("sigma = 2", "B = 1", 0.25, 0.25),
         ("sigma = 2", "B = 2", 0.25, 0.25),
     ]

@@ -92,7 +92,9 @@ def check(model, batch, norms, block_bytes=1 << 20, tolerance=2e-5):
         assert np.linalg.norm(expected) <= len(batch[1]) * norm * 1.0001
 
 
-@pytest.mark.parametrize(("features", "side"), [(2, 10), (64, 4)], ids=["each", "gram"])
+@pytest.mark.parametrize(
+    ("features", "side"), [(2, 10), pytest.param(64, 4, marks=pytest.mark.slow)], ids=["each", "gram"]
+)
 def test_both_forms_of_a_convolution(features, side):
     length, k = (side - 2) ** 2, 18
     assert (k * features < length * (k + features)) == (features == 2)
@@ -130,7 +132,9 @@ def test_normalisations(norm):
     check(of(Normed(norm)), pictures(), (0.3,))
 
 
-@pytest.mark.parametrize("module", [Residual(), Sequence()], ids=["residual", "sequence"])
+@pytest.mark.parametrize(
+    "module", [pytest.param(Residual(), marks=pytest.mark.slow), Sequence()], ids=["residual", "sequence"]
+)
 def test_sums_of_branches_and_layers_at_every_pixel(module):
     check(of(module), pictures(), (0.3,))
 
@@ -155,7 +159,9 @@ def test_the_convnet():
 
 
 @pytest.mark.parametrize(
-    "model", [fcnn(), of(Flaxes(nn.Conv(2, (3, 3), 2, 1)))], ids=["dense", "convolution"]
+    "model",
+    [fcnn(), pytest.param(of(Flaxes(nn.Conv(2, (3, 3), 2, 1))), marks=pytest.mark.slow)],
+    ids=["dense", "convolution"],
 )
 def test_models_at_once(model):
     rng = np.random.default_rng(2)
