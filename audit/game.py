@@ -70,7 +70,7 @@ class Game(NamedTuple):
 
 
 class _Attack(NamedTuple):
-    """What an adversary decided, what it knows of theta_0, and the runs' common theta_0."""
+    """An adversary's decision, its knowledge of theta_0, and the runs' common theta_0."""
 
     state: Tree
     known: Array

@@ -53,7 +53,7 @@ def join(coordinator: str, count: int, index: int, timeout: float) -> None:
 
 
 def join_cluster(timeout: float) -> None:
-    """The same by what SLURM, Open MPI, Kubernetes or a TPU pod says of this process, as JAX finds it."""
+    """Joins the processes that SLURM, Open MPI, Kubernetes or a TPU pod started, as JAX finds them."""
     _initialize(timeout)
 
 
@@ -139,7 +139,7 @@ def _gather(row: NDArray[Any]) -> NDArray[Any]:
 
 
 def _same(rows: jax.Array) -> jax.Array:
-    """What is gathered by being wanted everywhere; one function, so that it is compiled once."""
+    """The rows, gathered by being wanted everywhere; one function, so that it is compiled once."""
     return rows
 
 

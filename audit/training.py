@@ -57,7 +57,7 @@ class Elsewhere:
 
 
 class _Training(NamedTuple):
-    """What all that follows works on."""
+    """A training under way: its game, its store, its checkpoints, and who hears of it."""
 
     game: Game
     store: Store | Elsewhere
@@ -153,7 +153,7 @@ def _train_missing(training: _Training, runs: int, chunk: int) -> int:
 
 
 def _missing(store: Store | Elsewhere, runs: int) -> Ranges:
-    """What process 0's store lacks, known to all processes."""
+    """The runs that process 0's store lacks, known to all processes."""
     flat = processes.from_first(np.array(store.missing(runs), np.int64).reshape(-1))
     return [(int(start), int(stop)) for start, stop in flat.reshape(-1, 2)]
 

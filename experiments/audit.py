@@ -121,7 +121,7 @@ def _join() -> None:
 
 
 def _summary(setting: Setting, trained: "Trained", source: str) -> str:
-    """What was trained, how fast and in how much memory."""
+    """A line on the training: how many models, how fast, in how much memory."""
     from audit.mechanism import ensemble
 
     steps, batch_size = setting.schedule.steps, setting.mechanism.batch_size

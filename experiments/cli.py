@@ -1,4 +1,4 @@
-"""What every main shares: flags that fail in one line, errors and interrupts that leave no traceback."""
+"""The common part of all commands: flags, errors and interrupts that end in one line, without a traceback."""
 
 import os
 import re

@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def _study() -> Study:
-    """What the flags ask for."""
+    """The study that the flags ask for."""
     cells, norm = _cells(), FLAGS.clipping_norm
     require(FLAGS.runs >= 4, f"--runs={FLAGS.runs}: give at least 4")
     require(0 < norm < float("inf"), f"--clipping_norm={norm}: give a positive finite number")

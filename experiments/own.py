@@ -47,7 +47,7 @@ _TOLERANCE = 1e-3  # of C, a coordinate: a hundred times rounding
 
 
 class Audit(NamedTuple):
-    """What an audit of one's own model found, and where it is kept."""
+    """The result of an audit of one's own model, and where it is kept."""
 
     conclusion: Conclusion
     setting: Setting

@@ -1,4 +1,4 @@
-"""What networks for images share. Convolutions and pooling are channels first: processors that add and
+"""Layers of networks for images. Convolutions and pooling are channels first: processors that add and
 multiply whole rows of pixels are then fast on narrow ones, as patches times a matrix."""
 
 import flax.linen as nn

@@ -127,7 +127,7 @@ def compiled_for(
 
 
 def _shape(leaf: Array) -> jax.ShapeDtypeStruct:
-    """What a program is compiled for."""
+    """The shape, type and place that a program is compiled for."""
     weak = jax.typeof(leaf).weak_type
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding, weak_type=weak)
 

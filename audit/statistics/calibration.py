@@ -33,7 +33,7 @@ class KnownMechanism(NamedTuple):
 
 
 class Calibration(NamedTuple):
-    """What one method did over all audits of a setting; low and high are the 5% and 95% quantiles."""
+    """One method over all audits of a known mechanism; low and high are the 5% and 95% quantiles."""
 
     method: str
     setting: KnownMechanism

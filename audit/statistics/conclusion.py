@@ -1,4 +1,4 @@
-"""What an audit's scores prove: every lower bound beside the accountant's upper bound."""
+"""The conclusion from an audit's scores: every lower bound beside the accountant's upper bound."""
 
 from typing import NamedTuple
 

@@ -40,7 +40,7 @@ _LEAST_PILOT = 20
 
 @dataclasses.dataclass(frozen=True)
 class _Counted:
-    """What a bound and an estimate share: epsilon at delta, mu or None where the method gives epsilon
+    """The common part of a bound and an estimate: epsilon at delta, mu or None where the method gives epsilon
     directly, and the scores that were counted, n_in + n_out of them, at the threshold."""
 
     method: str
@@ -54,6 +54,12 @@ class _Counted:
     n_in: int
     n_out: int
 
+    def _line(self, sign: str, level: str, end: str) -> str:
+        """One line on it, its values after the sign."""
+        mu = "" if self.mu is None else f", mu {sign} {self.mu:.3f}"
+        where = f"at delta {self.delta:g}, {level} {self.confidence:g}; {end}"
+        return f"{self.method}: epsilon {sign} {self.epsilon:.3f}{mu} {where}"
+
 
 @dataclasses.dataclass(frozen=True)
 class Bound(_Counted):
@@ -62,11 +68,7 @@ class Bound(_Counted):
     assumes: str
 
     def __str__(self) -> str:
-        mu = "" if self.mu is None else f", mu >= {self.mu:.3f}"
-        return (
-            f"{self.method}: epsilon >= {self.epsilon:.3f}{mu} at delta {self.delta:g}, "
-            f"confidence {self.confidence:g}; assumes {self.assumes}"
-        )
+        return self._line(">=", "confidence", f"assumes {self.assumes}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,11 +81,7 @@ class Estimate(_Counted):
     caveat: str
 
     def __str__(self) -> str:
-        mu = "" if self.mu is None else f", mu = {self.mu:.3f}"
-        return (
-            f"{self.method}: epsilon = {self.epsilon:.3f}{mu} at delta {self.delta:g}, "
-            f"level {self.confidence:g}; {self.caveat}"
-        )
+        return self._line("=", "level", self.caveat)
 
 
 Finding = Bound | Estimate

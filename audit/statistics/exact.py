@@ -58,7 +58,7 @@ def approximate_dp(delta: float) -> Family:
 
 
 class Counts(NamedTuple):
-    """What a threshold did to scores that it was not chosen on."""
+    """The errors of a threshold on scores that it was not chosen on."""
 
     false_positives: int
     false_negatives: int

@@ -1,4 +1,4 @@
-"""What an estimate shows where nothing leaks.
+"""The noise floor of an estimate: its values where nothing leaks.
 
 Scores of a mechanism that leaks nothing are exchangeable: every order of the two worlds is as likely. An
 estimate that looks at ranks alone then has one law, whatever the scores' distribution, and random orders

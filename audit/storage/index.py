@@ -1,4 +1,4 @@
-"""What a store holds, found by the settings in plain text: it takes neither the data nor JAX to know."""
+"""The holdings of a store, found by the settings in plain text: it takes neither the data nor JAX to know."""
 
 import contextlib
 import json
@@ -53,7 +53,7 @@ class Holdings(NamedTuple):
 
 
 def holdings(root: Path, current: Current = lambda config: config) -> Holdings:
-    """What lies under a store's root: nothing where there is no such folder. A folder whose config can't
+    """The holdings under a store's root: none where there is no such folder. A folder whose config can't
     be read, or is not the one that it is named after, holds nothing."""
     folders: dict[str, list[Held]] = {}
     try:

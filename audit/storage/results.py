@@ -1,4 +1,4 @@
-"""What an audit concluded, kept beside its scores: audit.json for programs, audit.png for people."""
+"""An audit's conclusion, kept beside its scores: audit.json for programs, audit.png for people."""
 
 import dataclasses
 import json
@@ -45,7 +45,7 @@ def finding_fields(finding: Finding) -> dict[str, Any]:
 
 
 def _noise_floor(finding: Finding) -> dict[str, Any]:
-    """What an estimate shows where nothing leaks; nothing for a bound."""
+    """An estimate's noise floor; nothing for a bound."""
     if isinstance(finding, Bound):
         return {}
     floor = NOISE_FLOORS[finding.method]

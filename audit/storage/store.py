@@ -82,7 +82,7 @@ class Store:
         return config
 
     def result(self) -> dict[str, Any] | None:
-        """What the last audit concluded; None where none did. Raises InputError where it can't be read."""
+        """The last audit's conclusion; None where there is none. Raises InputError where it can't be read."""
         path = self.path / RESULT
         result: dict[str, Any] | None
         try:
@@ -201,7 +201,7 @@ def _text(setting: dict[str, Any]) -> str:
 
 
 def _name(content: bytes) -> str:
-    """What the folder of a config's text is called."""
+    """The folder's name for a config's text."""
     return hashlib.sha256(content).hexdigest()[:_HASH_LENGTH]
 
 

@@ -1,4 +1,4 @@
-"""What the hidden-state paper's text says of its figures' series."""
+"""The hidden-state paper's words for its figures' series."""
 
 from experiments.plots.rows import Claim, PaperClaims
 

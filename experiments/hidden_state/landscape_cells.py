@@ -82,7 +82,7 @@ Question = ExactLaw | SimulatedAudit | ThresholdSearch
 
 @dataclasses.dataclass(frozen=True)
 class Exact:
-    """What the quadrature says of an adversary, by step (T,) where it is a list."""
+    """The quadrature's result for an adversary, by step (T,) where it is a list."""
 
     thresholds: list[float]
     epsilon_exact: list[float]
@@ -92,7 +92,7 @@ class Exact:
 
 @dataclasses.dataclass(frozen=True)
 class Simulated:
-    """What a simulated audit claims: in-sample epsilon by step, and every bound at steps 1 and T."""
+    """The claims of a simulated audit: in-sample epsilon by step, and every bound at steps 1 and T."""
 
     in_sample: list[float]
     first: list[dict[str, Any]]

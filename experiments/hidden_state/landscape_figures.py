@@ -150,7 +150,7 @@ def _simulated_rates(cells: Sequence[CellResults]) -> _Rates:
 
 
 def _gaussian_rates(cells: Sequence[CellResults]) -> _Rates:
-    """What converting the exact mu at C / 2 claims."""
+    """The claim of converting the exact mu at C / 2."""
     results = {one.cell: one.exact["half"] for one in cells}
     return {cell: _rate(exact.epsilon_gaussian[-1], exact.epsilon_upper) for cell, exact in results.items()}
 

@@ -1,4 +1,4 @@
-"""What the store lacks of the crafted landscape, solved or simulated and kept; nothing else does both."""
+"""The missing part of the crafted landscape, solved or simulated and kept; nothing else does both."""
 
 import concurrent.futures
 import dataclasses

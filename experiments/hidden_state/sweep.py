@@ -52,7 +52,7 @@ class Series(NamedTuple):
     adversary: AdversaryFields
 
     def called(self, label: str) -> "Series":
-        """The same adversary by another name."""
+        """The series' adversary by another name."""
         return self._replace(label=label)
 
 

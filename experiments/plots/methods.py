@@ -1,4 +1,4 @@
-"""What people read of each method of `estimate.ESTIMATORS`, and of what it assumes."""
+"""The words for each method of `estimate.ESTIMATORS`, and for its assumption."""
 
 from typing import NamedTuple
 

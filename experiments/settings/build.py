@@ -55,7 +55,7 @@ class Trainee(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class _Program:
-    """What is compiled in; equal values mean the same functions."""
+    """The names of all that is compiled in; equal values mean the same functions."""
 
     model: Hashable
     clipping: str
@@ -140,7 +140,7 @@ def _simulator(mechanism: base.Mechanism) -> Callable[..., Trajectory]:
 
 
 def provenance(dataset: Dataset) -> dict[str, Any]:
-    """What does not decide the scores' law but explains their bits."""
+    """The circumstances that do not decide the scores' law but explain their bits."""
     return {
         "data": dataset.source,
         "audit": audit.__version__,

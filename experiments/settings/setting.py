@@ -91,7 +91,7 @@ def not_default(part: Any) -> Iterator[tuple[str, Any]]:
 
 
 def identity(setting: Setting, experiment: str = "audit") -> dict[str, Any]:
-    """What the store knows a setting by, beside the data: {experiment, model, the mechanism's own fields,
+    """A setting's name in the store, beside the data: {experiment, model, the mechanism's own fields,
     the adversary and its own fields, schedule, seed}, without fields at their defaults."""
     whole = {"unknown_initialisation": True} if setting.unknown_initialisation else {}
     return {

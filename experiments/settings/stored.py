@@ -20,7 +20,7 @@ _FLAT = {"model", "adversary", *Usual._fields}  # fields that every flat config 
 
 
 class Known(NamedTuple):
-    """What a config says: the experiment, its setting, and the checksums of data and of a caller's model."""
+    """The content of a config: experiment, setting, and the checksums of data and of a caller's model."""
 
     experiment: str
     setting: Setting
@@ -29,7 +29,7 @@ class Known(NamedTuple):
 
 
 def known(config: dict[str, Any]) -> Known | None:
-    """What a config says, older ones too; None where it is no setting of a trained model."""
+    """The content of a config, of older ones too; None where it is no setting of a trained model."""
     try:
         today = current(config)
         if "mechanism" not in today:
@@ -51,7 +51,7 @@ def current(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def holdings(root: Path) -> Holdings:
-    """What lies under a store's root, older configs among it."""
+    """The holdings under a store's root, those of older configs too."""
     return index.holdings(root, _current_or_itself)
 
 

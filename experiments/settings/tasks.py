@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Sources(NamedTuple):
-    """What a user names instead of what would be fetched: a data file or a prepared TFDS folder; of a frozen
+    """The sources that a user names: a data file or a prepared TFDS folder; of a frozen
     body a weights file and the side in pixels to which images are resized."""
 
     data_file: str | None = None

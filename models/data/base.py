@@ -1,4 +1,4 @@
-"""What a loader gives: features and labels, where they came from, and their checksum."""
+"""The result of a loader: features and labels, where they came from, and their checksum."""
 
 from typing import NamedTuple
 

@@ -106,7 +106,7 @@ def read_idx(content: bytes) -> np.ndarray:
 
 
 def gunzip(content: bytes) -> bytes:
-    """What a gzip file holds.
+    """The content of a gzip file.
 
     Raises:
       InputError: the file is no gzip file, is torn, or holds more than LARGEST_MEMBER bytes.

@@ -53,7 +53,7 @@ class Package(NamedTuple):
 
 
 class Recipe(NamedTuple):
-    """What `load_arrays` needs to know of a data set.
+    """A data set, as `load_arrays` needs to know it.
 
     Attributes:
       name: as TFDS would spell it; also the stem of the cache file.
@@ -123,7 +123,7 @@ def cache_folder(cache_dir: str | None = None) -> Path:
 
 
 def cached(path: Path, verified: Callable[[Arrays, str], Loaded], make: Callable[[], Loaded]) -> Loaded:
-    """What an .npz cache file holds; where it is missing or not whole, what `make` gives, then kept there.
+    """The content of an .npz cache file; where it is missing or not whole, what `make` gives, kept there.
 
     Args:
       path: of the cache file.
@@ -148,7 +148,7 @@ def checksum_of(arrays: Arrays) -> str:
 
 
 def _named(recipe: Recipe, source: str, read: Callable[[], Arrays]) -> Loaded:
-    """What the caller named: it may differ from the published data, but then says so."""
+    """The arrays that the caller named: they may differ from the published data, but then says so."""
     try:
         arrays = recipe.canonical(read())
     except InputError as error:

@@ -1,4 +1,4 @@
-"""What a frozen network sees in CIFAR-10's training images: computed once, kept beside the data.
+"""A frozen network's features of CIFAR-10's training images: computed once, kept beside the data.
 
 Only the last layer of a pretrained network is trained with DP-SGD (hidden-state paper, Remark 2 and Figure
 13); all below it is a constant function of an image, so its outputs are the data.

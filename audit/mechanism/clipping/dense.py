@@ -131,7 +131,7 @@ def _small_product(kernel: Array, columns: Array) -> Array:
 
 
 def _small_product_backward(saved: tuple[Array, Array], gradients: Array) -> tuple[Array, Array]:
-    """The same form backwards; differentiating the slices would pad each of them."""
+    """The written-out form backwards; differentiating the slices would pad each of them."""
     kernel, columns = saved
     return columns @ gradients.T, _small_product(kernel.T, gradients)
 

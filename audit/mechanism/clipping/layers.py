@@ -1,4 +1,4 @@
-"""What a layer knows of its own per-example gradients: their norms and their weighted sum, from one
+"""Layers and their own per-example gradients: their norms and their weighted sum, from one
 backward pass. Dense layers, convolutions, normalisation by group or layer, modules that unfold.
 
 A linear layer multiplies each of L columns of K numbers (a convolution's patches; a dense layer's input

@@ -78,7 +78,7 @@ def unfolded_or_per_example(
 
 
 def block_bytes() -> int:
-    """What a block of examples of one model should keep on this machine's devices."""
+    """The bytes that a block of examples of one model should keep on this machine's devices."""
     return _CPU_BLOCK if jax.local_devices()[0].platform == "cpu" else _ACCELERATOR_BLOCK
 
 
