@@ -116,7 +116,9 @@ def _threats(setting: Setting) -> list[str]:
 
 def _provenance(name: str, known: Known, kept: dict[str, str]) -> dict[str, str]:
     """The scores' origin, with a word where something was not kept."""
-    versions = [f"{key} {kept[key]}" for key in ("python", "jax", "flax", "optax", "numpy") if key in kept]
+    versions = [
+        f"{key} {kept[key]}" for key in ("audit", "python", "jax", "flax", "optax", "numpy") if key in kept
+    ]
     missing = "not kept"
     return {
         "Setting": name,
