@@ -60,7 +60,7 @@ def _audit(setting: Setting, runs: int, dataset: Dataset, store: Store, progress
     composition = Composition(setting.mechanism.noise_multiplier, setting.insertions)
     results.keep_result(
         store,
-        conclude(trained.scores.worlds(), composition, *Levels()),
+        conclude(trained.scores.worlds(), composition, *Levels()).with_curve_test(),
         setting=flat(setting),
         runs=runs,
         provenance=build.provenance(dataset),

@@ -9,6 +9,7 @@ from audit.errors import InputError, require
 from audit.statistics.accounting import Composition
 from audit.statistics.conclusion import Conclusion, conclude
 from audit.storage.store import Store
+from experiments.plots.points import predicted_mu
 from experiments.settings import stored
 from experiments.settings.adversaries import ADVERSARIES
 from experiments.settings.setting import Setting
@@ -42,6 +43,12 @@ _UNKNOWN_THREAT = (
 )
 
 
+_REASON = (
+    "has a reason here: the noise is Gaussian, the canary is one coordinate of an over-parameterised model, "
+    "and genuine gradients leave that coordinate alone"
+)
+
+
 def of_scores(name: str, source: Path, composition: Composition | None, conclusion: Conclusion) -> Subject:
     """The audit of scores from a file; the composition where the mechanism is known."""
     n_in, n_out = len(conclusion.scores_in), len(conclusion.scores_out)
@@ -66,7 +73,8 @@ def of_setting(folder: Path, levels: AskedLevels, runs: int | None = None) -> Su
     require(runs >= 2, f"{folder} has no finished runs: train some with ./run.sh audit")
     setting = known.setting
     composition = Composition(setting.mechanism.noise_multiplier, setting.insertions)
-    conclusion = conclude(store.load(runs).worlds(), composition, *_levels(levels, kept))
+    found = conclude(store.load(runs).worlds(), composition, *_levels(levels, kept))
+    conclusion = found.with_curve_test()
     provenance = _provenance(folder.name, known, kept.get("provenance", {}))
     title = f"{setting.model}, {setting.adversary.name}, seed {setting.seed}"
     facts, threats = _facts(setting, conclusion), _threats(setting)
@@ -94,6 +102,7 @@ def _facts(setting: Setting, conclusion: Conclusion) -> dict[str, str]:
         "Insertions": f"{steps // k:,}, every {k} steps" if k > 1 else f"{steps // k:,}, at every step",
         "Runs": f"{n_in:,} with the canary, {n_out:,} without",
         "Arithmetic": f"{mechanism.precision}, clipped sums by {mechanism.clipping}",
+        **({} if predicted_mu(setting) is None else {"Gaussian curve": _REASON}),
     }
 
 
