@@ -24,7 +24,8 @@ from typing import Any
 import numpy as np
 
 from audit.errors import InputError, require
-from audit.storage import files
+from audit.storage import files, kept
+from audit.storage.kept import Kept
 from audit.storage.scores import Scores
 
 CONFIG, RESULT = "config.json", "audit.json"
@@ -66,7 +67,7 @@ class Store:
             raise InputError(f"cannot read {config} ({error.strerror}): name another `setting`") from None
         require(_name(content) == folder.resolve().name, _misnamed(config))
         store = cls.__new__(cls)
-        store.text, store.path, store._claimed = content.decode(), folder, False
+        store.text, store.path, store._claimed = content.decode(errors="replace"), folder, False
         return store
 
     @property
@@ -75,22 +76,24 @@ class Store:
         return self.path / "checkpoints"
 
     def config(self) -> dict[str, Any]:
-        """The setting."""
-        config: dict[str, Any] = json.loads(self.text)
+        """The setting; raises InputError where it is none."""
+        try:
+            config = json.loads(self.text)
+        except (ValueError, RecursionError):
+            config = None
+        if not isinstance(config, dict):
+            raise InputError(f"{self.path / CONFIG} holds no setting: move it away")
         return config
 
-    def result(self) -> dict[str, Any] | None:
-        """The last audit's conclusion; None where there is none. Raises InputError where it can't be read."""
+    def result(self) -> Kept | None:
+        """The last audit's conclusion; None where there is none. Raises InputError where it can't be read, or
+        is none that an audit wrote."""
         path = self.path / RESULT
-        result: dict[str, Any] | None
+        content = files.read(path)
         try:
-            result = json.loads(path.read_bytes())
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError):
-            result = None
-        require(isinstance(result, dict), f"{path} cannot be read: move it away, or run the audit again")
-        return result
+            return None if content is None else kept.parse(content)
+        except (ValueError, OverflowError, RecursionError):
+            raise InputError(f"{path} cannot be read: move it away, or run the audit again") from None
 
     def write_result(self, text: str) -> Path:
         """Keeps what an audit concluded, a JSON object."""

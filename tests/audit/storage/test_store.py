@@ -1,6 +1,7 @@
 """What is kept comes back, what is missing is known, and what is damaged is never believed."""
 
 import errno
+import hashlib
 import io
 import os
 import zipfile
@@ -12,6 +13,7 @@ import pytest
 from audit.errors import InputError
 from audit.game import Scores
 from audit.storage import files
+from audit.storage.kept import Kept
 from audit.storage.store import Store
 
 DATA = Path(__file__).parent / "data"
@@ -313,17 +315,26 @@ def test_a_folder_of_another_name_is_no_setting(store, everything):
 def test_the_last_result_is_kept(store):
     assert store.result() is None
     store.write_result('{"runs": 4}')
-    assert store.result() == {"runs": 4}
+    assert store.result() == Kept(runs=4)
     assert store.write_figure(b"png").read_bytes() == b"png"
     assert _visible(store) == ["audit.json", "audit.png", "config.json"]
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b'{"runs": '])
+@pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b'{"runs": ', b"3", b"null", b"[" * 100_000])
 def test_a_result_that_can_not_be_read_is_said(store, content):
     (store.path / "audit.json").write_bytes(content)
     with pytest.raises(InputError, match="audit.json cannot be read: move it away") as caught:
         store.result()
     assert _one_line(caught)
+
+
+@pytest.mark.parametrize("text", ["[]", "3", "null", "", "{", "[" * 100_000, '{"a": ' + "9" * 5000 + "}"])
+def test_a_foreign_setting_under_its_own_name_is_said(tmp_path, text):
+    folder = tmp_path / hashlib.sha256(text.encode()).hexdigest()[:16]
+    folder.mkdir()
+    (folder / "config.json").write_text(text)
+    with pytest.raises(InputError, match=f"^{folder}/config.json holds no setting: move it away$"):
+        Store.at(folder).config()
 
 
 @pytest.mark.parametrize("below", [".", "deep/er"])
