@@ -2,15 +2,23 @@
 
 import contextlib
 import errno
+import functools
 import os
 import shutil
 import sys
+import tokenize
 import uuid
+import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 from audit.errors import InputError
 
+NOT_AN_ARCHIVE: tuple[type[Exception], ...] = (  # what np.load raises, at last, of bytes that are damaged
+    *(AttributeError, EOFError, KeyError, MemoryError, OSError, RuntimeError, SyntaxError, TypeError),
+    *(ValueError, zipfile.BadZipFile, zlib.error, tokenize.TokenError),
+)
 _SPARE_BYTES = 1 << 20
 
 
@@ -27,6 +35,17 @@ def write_whole(path: Path, content: bytes) -> Path:
             file.flush()
             os.fsync(file.fileno())
     return path
+
+
+def read(path: Path) -> bytes | None:
+    """A file's content; None where there is none. Raises InputError where it can't be read now: no reason to
+    call it damaged."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise cannot_read(path, error) from None
 
 
 @contextlib.contextmanager
@@ -61,6 +80,12 @@ def set_aside(path: Path, mend: str) -> Path:
     return aside
 
 
+@functools.cache
+def say_once(line: str) -> None:
+    """Prints a line on stderr, once a process."""
+    print(line, file=sys.stderr)
+
+
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Raises InputError where the folder or disk refuses what is done in here."""
@@ -79,3 +104,8 @@ def require_room(folder: Path, size: int) -> None:
 def cannot_write(path: Path, error: OSError) -> CannotWriteError:
     """The one line for a folder or disk that refuses."""
     return CannotWriteError(f"cannot write {path} ({error.strerror}): name another folder with `out`")
+
+
+def cannot_read(path: Path, error: OSError) -> InputError:
+    """The one line for a file or folder that can't be read now."""
+    return InputError(f"cannot read {path} ({error.strerror}): mend that, or name another folder with `out`")

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
 from audit.statistics.conclusion import Conclusion
 from audit.statistics.estimate import (
@@ -16,9 +15,9 @@ from audit.statistics.estimate import (
     Finding,
 )
 from audit.statistics.noise_floor import NOISE_FLOORS
-from experiments.pages import page, subjects, verdicts
+from experiments.pages import page, verdicts
 from experiments.pages.page import Html
-from experiments.pages.subjects import AskedLevels, Subject
+from experiments.pages.subjects import Subject
 from experiments.plots import audit_panels
 from experiments.plots.methods import METHODS
 
@@ -60,9 +59,8 @@ def report(title: str, about: Sequence[Subject], *before: Html) -> bytes:
     return page.document(title, page.element("h1", title), *before, *index, *articles, _meanings())
 
 
-def of_settings(folders: Sequence[Path], levels: AskedLevels) -> bytes:
-    """The page of settings' folders in a store; raises InputError where one has no audit."""
-    about = [subjects.of_setting(folder, levels) for folder in folders]
+def of_audits(about: Sequence[Subject]) -> bytes:
+    """The page of audits, under a title of theirs."""
     title = f"Audit: {about[0].title}" if len(about) == 1 else f"{len(about)} audits"
     return report(title, about)
 

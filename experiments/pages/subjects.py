@@ -3,11 +3,12 @@ library that trains."""
 
 import hashlib
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from audit.errors import InputError, require
 from audit.statistics.accounting import Composition
 from audit.statistics.conclusion import Conclusion, conclude
+from audit.storage.kept import Kept
 from audit.storage.store import Store
 from experiments.plots.points import predicted_mu
 from experiments.settings import stored
@@ -68,24 +69,24 @@ def of_setting(folder: Path, levels: AskedLevels, runs: int | None = None) -> Su
     known = stored.known(store.config())
     if known is None:
         raise InputError(f"{folder} is no audit of trained models: name another `setting`")
-    kept = store.result() or {}
-    runs = runs or kept.get("runs") or store.runs_held()
+    kept, held = store.result() or Kept(), store.runs_held()
+    runs = runs or kept.runs or held
     require(runs >= 2, f"{folder} has no finished runs: train some with ./run.sh audit")
+    require(runs <= held, f"{folder} lacks runs {held} to {runs - 1}: train them")
     setting = known.setting
     composition = Composition(setting.mechanism.noise_multiplier, setting.insertions)
     found = conclude(store.load(runs).worlds(), composition, *_levels(levels, kept))
     conclusion = found.with_curve_test()
-    provenance = _provenance(folder.name, known, kept.get("provenance", {}))
+    provenance = _provenance(folder.name, known, kept.provenance)
     title = f"{setting.model}, {setting.adversary.name}, seed {setting.seed}"
     facts, threats = _facts(setting, conclusion), _threats(setting)
     return Subject(f"s{folder.name}", title, facts, threats, conclusion, provenance, store.text)
 
 
-def _levels(asked: AskedLevels, kept: dict[str, Any]) -> tuple[float, float]:
+def _levels(asked: AskedLevels, kept: Kept) -> tuple[float, float]:
     """delta and confidence: as asked, else of the kept audit, else 1e-5 and 0.95."""
-    first = (kept.get("bounds") or [{"delta": 1e-5, "confidence": 0.95}])[0]
-    delta = first["delta"] if asked.delta is None else asked.delta
-    return delta, first["confidence"] if asked.confidence is None else asked.confidence
+    delta = kept.delta or 1e-5 if asked.delta is None else asked.delta
+    return delta, kept.confidence or 0.95 if asked.confidence is None else asked.confidence
 
 
 def _facts(setting: Setting, conclusion: Conclusion) -> dict[str, str]:
