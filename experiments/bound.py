@@ -20,6 +20,7 @@ from audit.statistics.conclusion import Conclusion, conclude
 from audit.storage import files, results
 from experiments import cli
 from experiments.plots import bounds_table
+from experiments.plots.remarks import remarks
 from experiments.settings import score_files
 
 FLAGS = flags.FLAGS
@@ -57,6 +58,8 @@ def main() -> None:
     for file in wanted:
         files.write_whole(file.path, file.content, f"name another file with --{file.flag}")
     print(results.bounds_json(conclusion) if FLAGS.json else bounds_table.bounds_table(conclusion))
+    for remark in remarks(conclusion) if FLAGS.json else []:  # the table has them
+        print(remark, file=sys.stderr)
     for file in wanted:
         print(f"{file.flag}: {file.path}", file=sys.stderr)
 

@@ -98,7 +98,8 @@ def _draw_profile(axis: Axes, conclusion: Conclusion) -> None:
             axis.semilogy(grid, delta, color=UPPER, ls=":", label="upper bound")
     axis.axhline(conclusion.delta, color="0.7", lw=0.8)
     axis.set(xlabel="epsilon", ylabel="delta", title="Privacy profile", ylim=(1e-10, 1.5))
-    axis.legend(loc="lower left", fontsize=8)
+    if mu or known is not None:
+        axis.legend(loc="lower left", fontsize=8)
 
 
 _PANELS: dict[str, Callable[[Axes, Conclusion], None]] = {

@@ -98,6 +98,15 @@ def test_without_files_stderr_is_silent(bound):
     assert ended.status == 0 and ended.stderr == "" and not ended.left
 
 
+def test_scores_of_the_wrong_sign_are_remarked_beside_the_bounds(bound, tmp_path):
+    np.savez(tmp_path / "scores.npz", **{"in": -2 * IN, "out": OUT})
+    table, only = bound(SCORES), bound(SCORES, "--json")
+    assert table.status == only.status == 0 and table.stderr == ""
+    assert "minus the score" in table.stdout.splitlines()[-1]
+    assert only.stderr.splitlines() == table.stdout.splitlines()[-1:] and json.loads(only.stdout)["bounds"]
+    assert bound(SCORES, "--figure=f.png").stderr == "figure: f.png\n"
+
+
 def test_two_npy_files_give_the_bounds_of_one_npz(bound, tmp_path):
     np.save(tmp_path / "in.npy", IN)
     np.save(tmp_path / "out.npy", OUT)
