@@ -79,10 +79,13 @@ def conclude(
 
     Raises InputError for scores or values that nothing can be concluded from.
     """
+    upper = () if composition is None else _upper_bounds(composition, delta)
     found = estimate.findings(*worlds, delta, confidence)
     estimates = tuple(one for one in found if isinstance(one, Estimate))
     bounds = tuple(one for one in found if isinstance(one, Bound))
-    if composition is None:
-        return Conclusion(*worlds, estimates, bounds)
-    upper = accounting.epsilon_upper_bound(*composition, delta)
-    return Conclusion(*worlds, estimates, bounds, upper, accounting.mu_upper_bound(*composition))
+    return Conclusion(*worlds, estimates, bounds, *upper)
+
+
+def _upper_bounds(composition: Composition, delta: float) -> tuple[float, float]:
+    """(epsilon at delta, mu) of the composition."""
+    return accounting.epsilon_upper_bound(*composition, delta), accounting.mu_upper_bound(*composition)

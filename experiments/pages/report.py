@@ -20,6 +20,7 @@ from experiments.pages.page import Html
 from experiments.pages.subjects import Subject
 from experiments.plots import audit_panels
 from experiments.plots.methods import METHODS
+from experiments.plots.remarks import remarks
 
 CAVEATS = {
     IN_SAMPLE: "no confidence bound: the best of all thresholds on the scores that it then bounds",
@@ -100,6 +101,10 @@ def _article(subject: Subject, count: int) -> Html:
         page.points(subject.threats),
         page.element("h3", "Bounds, and what each assumes"),
         _bounds(subject.conclusion),
+        *(
+            page.element("p", f"{text[0].upper()}{text[1:]}", class_="note")
+            for text in remarks(subject.conclusion)
+        ),
         page.element("h3", "Figures"),
         panels,
         page.element("h3", "Provenance"),

@@ -2,6 +2,7 @@
 library that trains."""
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,15 +51,18 @@ _REASON = (
 )
 
 
-def of_scores(name: str, source: Path, composition: Composition | None, conclusion: Conclusion) -> Subject:
-    """The audit of scores from a file; the composition where the mechanism is known."""
+def of_scores(
+    name: str, sources: Sequence[Path], composition: Composition | None, conclusion: Conclusion
+) -> Subject:
+    """The audit of scores from one file or several; the composition where the mechanism is known."""
     n_in, n_out = len(conclusion.scores_in), len(conclusion.scores_out)
     facts = {"Audited": name, "Runs": f"{n_in:,} with the canary, {n_out:,} without"}
     if composition is not None:
         sigma, insertions = composition
         facts["Mechanism, as given"] = f"{insertions:,} insertions, noise multiplier sigma = {sigma:g}"
-    checksum = hashlib.sha256(source.read_bytes()).hexdigest()
-    kept = {"Scores": source.name, "SHA-256 of the scores' file": checksum}
+    checksums = [hashlib.sha256(source.read_bytes()).hexdigest() for source in sources]
+    kept = {"Scores": ", ".join(source.name for source in sources)}
+    kept["SHA-256 of the scores' file"] = ", ".join(checksums)
     return Subject("scores", name, facts, [_UNKNOWN_THREAT], conclusion, kept, None)
 
 
