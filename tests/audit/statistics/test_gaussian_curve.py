@@ -52,8 +52,10 @@ def fired(sample, n_in, n_out, audits, change=lambda scores: scores):
     return np.mean(np.array(p_values) < LEVEL)
 
 
-@pytest.mark.parametrize("mu", [-1.0, 0.0, 1.0, 4.0, 6.0])
-@pytest.mark.parametrize("n_in, n_out", [(100, 100), (100, 400), (800, 200)])
+@pytest.mark.parametrize(
+    "mu, n_in, n_out",
+    [(0, 100, 100), (1, 100, 400), (-1, 800, 200), (4, 400, 400), (6, 200, 200), (5, 1600, 400)],
+)
 def test_a_gaussian_curve_passes(mu, n_in, n_out):
     assert fired(gaussian(mu), n_in, n_out, 20) <= allowed_share(LEVEL, 20)
 
@@ -108,6 +110,18 @@ def test_the_fit_finds_mu_of_either_sign(mu):
     found = gaussian_curve.examine(*gaussian(mu)(np.random.default_rng(2), 4000, 2000))
     assert found.mu == pytest.approx(mu, abs=0.12)
     assert found.cells == 16
+
+
+@pytest.mark.parametrize("sample", [gaussian(0.0), gaussian(4.0), laplace(3.0), wide(1.5)])
+def test_the_fit_is_the_most_likely(sample):
+    rng = np.random.default_rng(3)
+    table = gaussian_curve._table(*sample(rng, 400, 900))
+    fit = gaussian_curve._fit(table, gaussian_curve._start(table))
+    least = gaussian_curve._likelihood_ratio(table, fit)
+    for _ in range(50):
+        mu, *cuts = 0.01 * rng.normal(size=len(fit.cuts) + 1)
+        other = gaussian_curve._Fit(fit.mu + mu, fit.cuts + cuts)
+        assert gaussian_curve._likelihood_ratio(table, other) > least
 
 
 def test_swapped_worlds_are_refuted_as_well():
