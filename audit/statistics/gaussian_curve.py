@@ -240,18 +240,23 @@ def _centres(edges: Array) -> Array:
 
 
 def _above(statistic: Array, drawn: Array) -> float:
-    """The share of drawn statistics above one, and at least the tail of the gamma law of their moments, which
-    goes on where no drawn one lies."""
+    """The p-value of a statistic that is about chi-squared: the tail of the gamma law of the drawn ones'
+    moments, at least their own share above it."""
     mean, variance = float(drawn.mean()), float(drawn.var())
-    share = float(np.mean(drawn >= statistic))
     if variance <= 0:
-        return max(share, 1.0 if statistic <= mean else 1 / (len(drawn) + 1))
-    tail = special.gammaincc(mean**2 / variance, float(statistic) * mean / variance)
-    return float(max(tail, share))
+        return 1.0 if statistic <= mean else 1 / (len(drawn) + 1)
+    tail = float(special.gammaincc(mean**2 / variance, float(statistic) * mean / variance))
+    return max(tail, _share_above(statistic, drawn))
 
 
 def _above_normal(score: Array, drawn: Array) -> float:
-    """The share of drawn scores above one, and at least the tail of the normal law of their moments."""
+    """The one-sided p-value of a statistic that is about normal, found likewise."""
     spread = max(float(drawn.std()), 1e-12)
-    share = float(np.mean(drawn >= score))
-    return float(max(special.ndtr((drawn.mean() - score) / spread), share))
+    tail = float(special.ndtr((drawn.mean() - score) / spread))
+    return max(tail, _share_above(score, drawn))
+
+
+def _share_above(statistic: Array, drawn: Array) -> float:
+    """The Monte Carlo p-value, which counts the statistic itself; 0 beyond all drawn ones."""
+    above = int(np.count_nonzero(drawn >= statistic))
+    return (above + 1) / (len(drawn) + 1) if above else 0.0
