@@ -29,10 +29,8 @@ def main() -> None:
     """Find, read, print."""
     found = stored.audits(Path(FLAGS.out))
     rows, messages = _rows(found.folders)
-    for message in [*found.refused.values(), *messages]:
-        print(f"left out: {message}", file=sys.stderr)
-    if found.others:
-        print(f"skipped: {found.others} folders that hold no audits but other results", file=sys.stderr)
+    for line in [*found.left_out(), *(f"left out: {message}" for message in messages)]:
+        print(cli.as_flags(line), file=sys.stderr)
     if FLAGS.json:
         print(json.dumps(listing.as_json(rows)))
     elif rows:

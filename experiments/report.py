@@ -59,7 +59,7 @@ def _settings(root: Path, levels: AskedLevels) -> tuple[list[Subject], Path]:
     if named:
         chosen = _chosen(found)
     else:
-        _say_skipped(found)
+        print("".join(f"{cli.as_flags(line)}\n" for line in found.left_out()), end="", file=sys.stderr)
         chosen = found.folders if FLAGS.setting else found.folders[:1]
     place = (chosen[0] if len(chosen) == 1 else root) / "report.html"
     if FLAGS.setting == "all":
@@ -69,17 +69,9 @@ def _settings(root: Path, levels: AskedLevels) -> tuple[list[Subject], Path]:
 
 def _none(root: Path, found: Audits) -> str:
     """The line for a store without audits."""
-    others = f" ({found.others} folders hold other results)" if found.others else ""
+    others = f" ({found.others} with other results)" if found.others else ""
     mend = next(iter(found.refused.values()), "run ./run.sh audit, or name another folder")
     return f"--out={root} holds no audits{others}: {mend}"
-
-
-def _say_skipped(found: Audits) -> None:
-    """A line for the folders of other results, and one for each that can't be read."""
-    if found.others:
-        print(f"skipped: {found.others} folders that hold no audits but other results", file=sys.stderr)
-    for message in found.refused.values():
-        print(f"left out: {message}", file=sys.stderr)
 
 
 def _readable(folders: list[Path], levels: AskedLevels) -> list[Subject]:
@@ -93,7 +85,7 @@ def _readable(folders: list[Path], levels: AskedLevels) -> list[Subject]:
     more = f" (and {len(messages) - 1} others)" if len(messages) > 1 else ""
     require(about, f"--out={FLAGS.out} holds no audit that can be read{more}: {' '.join(messages[:1])}")
     for message in messages:
-        print(f"left out: {message}", file=sys.stderr)
+        print(f"left out: {cli.as_flags(message)}", file=sys.stderr)
     return about
 
 

@@ -35,6 +35,12 @@ class Audits(NamedTuple):
     others: int
     refused: dict[Path, str]
 
+    def left_out(self) -> list[str]:
+        """A line for the folders of other results, and one for each that can't be read."""
+        what = "1 folder holds" if self.others == 1 else f"{self.others} folders hold"
+        skipped = [f"skipped: {what} other results than audits"] if self.others else []
+        return [*skipped, *(f"left out: {message}" for message in self.refused.values())]
+
 
 def known(config: dict[str, Any]) -> Known | None:
     """The content of an audit's config, of older ones too; None for all that is no audit of a trained model,
