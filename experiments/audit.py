@@ -86,7 +86,8 @@ def _conclude(setting: Setting, dataset: Dataset, store: Store, trained: "Traine
     from experiments.settings import build
 
     composition = Composition(setting.mechanism.noise_multiplier, setting.insertions)
-    conclusion = conclude(trained.scores.worlds(), composition, FLAGS.delta, FLAGS.confidence)
+    found = conclude(trained.scores.worlds(), composition, FLAGS.delta, FLAGS.confidence)
+    conclusion = found.with_curve_test()
     about = {
         "setting": flat(setting),
         "runs": FLAGS.runs,

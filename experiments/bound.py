@@ -2,53 +2,67 @@
 
 ./run.sh bound --scores=scores.npz                       arrays `in` and `out`
 ./run.sh bound --scores=scores.npz                       or `scores` and `presence`
+./run.sh bound --scores=in.npy,out.npy                   or an array a file
 ./run.sh bound --scores=scores.csv --json                columns score,in (1 or 0)
 ./run.sh bound --scores=scores.csv --report=page.html    the page that ./run.sh report writes
 """
 
+import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from absl import flags
 
 from audit.errors import require
 from audit.statistics.accounting import Composition
-from audit.statistics.conclusion import conclude
+from audit.statistics.conclusion import Conclusion, conclude
 from audit.storage import files, results
 from experiments import cli
 from experiments.plots import bounds_table
+from experiments.plots.remarks import remarks
 from experiments.settings import score_files
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string(
-    "scores", None, "The scores: .npz with arrays in, out or scores, presence; .csv with score,in."
+    "scores",
+    None,
+    "The scores: .npz with arrays in, out or scores, presence; .csv with score,in; or in.npy,out.npy.",
 )
 flags.DEFINE_float("delta", 1e-5, "delta of the bounds.")
 flags.DEFINE_float("confidence", 0.95, "Confidence of the lower bounds.")
 flags.DEFINE_float("noise_multiplier", None, "Noise multiplier, where the upper bound is wanted.")
 flags.DEFINE_integer("insertions", None, "Steps with the canary, where the upper bound is wanted.")
-flags.DEFINE_string("figure", None, "Also draw the audit into this PNG file.")
+flags.DEFINE_string("figure", None, "Also draw the audit into this .png, .pdf or .svg file.")
 flags.DEFINE_string("report", None, "Also write a report into this HTML file.")
 flags.DEFINE_string("name", None, "What was audited, for the report; by default the scores' file.")
 flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of a table.")
 
 
+class _File(NamedTuple):
+    """What to write: the flag that asks for it, where, and the bytes."""
+
+    flag: str
+    path: Path
+    content: bytes
+
+
 def main() -> None:
     """Read, bound, draw, print."""
-    require(FLAGS.scores is not None, "--scores is missing: name a .npz or .csv file")
-    path = Path(FLAGS.scores)
-    worlds = score_files.read_scores(path)
-    composition = _composition()
-    conclusion = conclude(worlds, composition, FLAGS.delta, FLAGS.confidence)
-    if FLAGS.figure is not None:
-        from experiments.plots import audit_panels
-
-        files.write_whole(Path(FLAGS.figure), audit_panels.audit_figure(conclusion))
-    if FLAGS.report is not None:
-        from experiments.pages import report, subjects
-
-        about = subjects.of_scores(FLAGS.name or path.name, path, composition, conclusion)
-        files.write_whole(Path(FLAGS.report), report.report(f"Audit: {about.title}", [about]))
+    require(FLAGS.scores is not None, "--scores is missing: name a .npz or .csv file, or two .npy files")
+    require(FLAGS.report != "", "--report=: name an HTML file")
+    _require_format()
+    composition, paths = _composition(), score_files.paths(FLAGS.scores)
+    found = conclude(score_files.read_scores(*paths), composition, FLAGS.delta, FLAGS.confidence)
+    conclusion = found.with_curve_test()
+    wanted = [*_figure(conclusion), *_report(paths, composition, conclusion)]
+    for file in wanted:
+        files.write_whole(file.path, file.content, f"name another file with --{file.flag}")
     print(results.bounds_json(conclusion) if FLAGS.json else bounds_table.bounds_table(conclusion))
+    for remark in remarks(conclusion) if FLAGS.json else []:  # the table has them
+        print(remark, file=sys.stderr)
+    for file in wanted:
+        print(f"{file.flag}: {file.path}", file=sys.stderr)
 
 
 def _composition() -> Composition | None:
@@ -57,6 +71,36 @@ def _composition() -> Composition | None:
     together = (sigma is None) == (insertions is None)
     require(together, "--noise_multiplier and --insertions go together: give both or none")
     return None if sigma is None else Composition(sigma, insertions)
+
+
+def _require_format() -> None:
+    """Refuses a figure in a format that there is none of."""
+    if FLAGS.figure is not None:
+        from experiments.plots.style import FORMATS
+
+        known = Path(FLAGS.figure).suffix.lower() in FORMATS
+        require(known, f"--figure={FLAGS.figure}: end it in {', '.join(FORMATS)}")
+
+
+def _figure(conclusion: Conclusion) -> list[_File]:
+    """The figure, if it is asked for, in the format that its file's ending says."""
+    if FLAGS.figure is None:
+        return []
+    from experiments.plots import audit_panels, style
+
+    path = Path(FLAGS.figure)
+    return [_File("figure", path, audit_panels.audit_figure(conclusion, style.FORMATS[path.suffix.lower()]))]
+
+
+def _report(paths: Sequence[Path], composition: Composition | None, conclusion: Conclusion) -> list[_File]:
+    """The report, if it is asked for."""
+    if FLAGS.report is None:
+        return []
+    from experiments.pages import report, subjects
+
+    name = FLAGS.name or ", ".join(path.name for path in paths)
+    about = subjects.of_scores(name, paths, composition, conclusion)
+    return [_File("report", Path(FLAGS.report), report.report(f"Audit: {about.title}", [about]))]
 
 
 if __name__ == "__main__":

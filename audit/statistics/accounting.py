@@ -13,6 +13,7 @@ from dp_accounting.rdp import RdpAccountant
 from audit.errors import require
 from audit.statistics import conversions
 
+LEAST_NOISE, MOST_NOISE, MOST_INSERTIONS = 1e-6, 1e12, 10**12
 _ADD_OR_REMOVE_ONE = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
 
 
@@ -35,7 +36,9 @@ def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) 
     _require_steps(noise_multiplier, insertions, delta)
     if insertions == 0 or noise_multiplier == 0:
         return np.inf if insertions else 0.0
-    return float(dp_accounting.get_epsilon_gaussian(noise_multiplier / np.sqrt(insertions), delta, tol=1e-10))
+    with np.errstate(divide="ignore"):
+        sigma = noise_multiplier / np.sqrt(insertions)
+        return float(dp_accounting.get_epsilon_gaussian(sigma, delta, tol=1e-10))
 
 
 def renyi_upper_bound(noise_multiplier: float, insertions: int, delta: float) -> float:
@@ -58,8 +61,9 @@ def mu_upper_bound(noise_multiplier: float, insertions: int) -> float:
 
 def _require_steps(noise_multiplier: float, insertions: int, delta: float) -> None:
     """Values in range, or InputError."""
-    in_range = 0 <= noise_multiplier < np.inf
-    require(in_range, f"noise multiplier is {noise_multiplier}: give a finite number, at least 0")
-    whole = insertions >= 0 and insertions == int(insertions)
-    require(whole, f"insertions is {insertions}: give a whole number, at least 0")
+    in_range = noise_multiplier == 0 or LEAST_NOISE <= noise_multiplier <= MOST_NOISE
+    range_ = f"give 0, or a number from {LEAST_NOISE:g} to {MOST_NOISE:g}"
+    require(in_range, f"`noise_multiplier={noise_multiplier}`: {range_}")
+    whole = 0 <= insertions <= MOST_INSERTIONS and insertions == int(insertions)
+    require(whole, f"`insertions={insertions}`: give a whole number from 0 to {MOST_INSERTIONS:,}")
     conversions.require_delta(delta)

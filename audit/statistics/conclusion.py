@@ -8,12 +8,17 @@ from numpy.typing import NDArray
 from audit.statistics import accounting, estimate
 from audit.statistics.accounting import Composition
 from audit.statistics.estimate import Bound, Estimate, Finding
+from audit.statistics.gaussian_curve import CurveTest, examine
+
+CURVE_LEVEL = 0.05  # at which a Gaussian curve counts as refuted
+_LEAST_P_VALUE = 1e-6  # smaller ones rest on the tail of an approximation
 
 
 class Conclusion(NamedTuple):
     """Scores (n_in,) and (n_out,), the estimates and the lower bounds on them, at one delta and confidence.
 
     The upper bounds on epsilon and mu are infinite without noise, None where the mechanism is not known.
+    curve: the test of the Gaussian curve that bounds on mu assume, None where it was not made.
     """
 
     scores_in: NDArray[np.float64]
@@ -22,6 +27,7 @@ class Conclusion(NamedTuple):
     bounds: tuple[Bound, ...]
     upper_bound: float | None = None
     mu_upper_bound: float | None = None
+    curve: CurveTest | None = None
 
     @property
     def delta(self) -> float:
@@ -32,6 +38,23 @@ class Conclusion(NamedTuple):
     def confidence(self) -> float:
         """Confidence of every bound, and the level that estimates use."""
         return self.rows()[0].confidence
+
+    @property
+    def refutes_gaussian(self) -> bool:
+        """Whether the scores refute a Gaussian trade-off curve, at the test's level."""
+        return self.curve is not None and self.curve.p_value < CURVE_LEVEL
+
+    def p_value(self) -> str:
+        """The p-value of the Gaussian curve in words, "p = 0.41" or "p < 1e-06"; empty where it was not
+        tested."""
+        if self.curve is None:
+            return ""
+        p_value = self.curve.p_value
+        return f"p = {p_value:.2g}" if p_value >= _LEAST_P_VALUE else f"p < {_LEAST_P_VALUE:g}"
+
+    def with_curve_test(self) -> "Conclusion":
+        """The conclusion with the test of the Gaussian curve."""
+        return self._replace(curve=examine(self.scores_in, self.scores_out))
 
     def rows(self) -> tuple[Finding, ...]:
         """Estimates and bounds in the order of tables."""
@@ -56,10 +79,13 @@ def conclude(
 
     Raises InputError for scores or values that nothing can be concluded from.
     """
+    upper = () if composition is None else _upper_bounds(composition, delta)
     found = estimate.findings(*worlds, delta, confidence)
     estimates = tuple(one for one in found if isinstance(one, Estimate))
     bounds = tuple(one for one in found if isinstance(one, Bound))
-    if composition is None:
-        return Conclusion(*worlds, estimates, bounds)
-    upper = accounting.epsilon_upper_bound(*composition, delta)
-    return Conclusion(*worlds, estimates, bounds, upper, accounting.mu_upper_bound(*composition))
+    return Conclusion(*worlds, estimates, bounds, *upper)
+
+
+def _upper_bounds(composition: Composition, delta: float) -> tuple[float, float]:
+    """(epsilon at delta, mu) of the composition."""
+    return accounting.epsilon_upper_bound(*composition, delta), accounting.mu_upper_bound(*composition)

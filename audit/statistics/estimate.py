@@ -140,6 +140,11 @@ def assumption_free(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, c
     return Bound(ASSUMPTION_FREE, epsilon, None, delta, confidence, threshold, *counts, assumes=NOTHING)
 
 
+def most_provable(n_in: int, n_out: int, delta: float, confidence: float) -> float:
+    """epsilon that `assumption_free` proves with so many scores where no guess is wrong: the most it can."""
+    return assumption_free(np.ones(n_in), np.zeros(n_out), delta, confidence).epsilon
+
+
 ESTIMATORS: dict[str, Estimator] = {
     IN_SAMPLE: in_sample,
     HELD_OUT: held_out,

@@ -2,31 +2,70 @@
 
 import contextlib
 import errno
+import functools
 import os
 import shutil
+import stat
 import sys
+import tokenize
 import uuid
+import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 from audit.errors import InputError
 
+NOT_AN_ARCHIVE: tuple[type[Exception], ...] = (  # what np.load raises, at last, of bytes that are damaged
+    *(AttributeError, EOFError, KeyError, MemoryError, OSError, RuntimeError, SyntaxError, TypeError),
+    *(ValueError, zipfile.BadZipFile, zlib.error, tokenize.TokenError),
+)
 _SPARE_BYTES = 1 << 20
+_MEND = "name another folder with `out`"
 
 
 class CannotWriteError(InputError):
     """A folder or disk refuses, and will go on to."""
 
 
-def write_whole(path: Path, content: bytes) -> Path:
-    """Writes beside and renames into place; raises InputError where that can't be done."""
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with beside(path) as place, open(place, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+def write_whole(path: Path, content: bytes, mend: str = _MEND) -> Path:
+    """Writes beside and renames into place, there where links lead; a device or a pipe is written to as it
+    is. Raises InputError, which ends in the mend, where that can't be done."""
+    with writing(path, mend):
+        if _is_replaceable(path):
+            _replace(Path(os.path.realpath(path)), content)
+        else:
+            with open(path, "wb") as file:
+                file.write(content)
     return path
+
+
+def read(path: Path) -> bytes | None:
+    """A file's content; None where there is none. Raises InputError where it can't be read now: no reason to
+    call it damaged."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise cannot_read(path, error) from None
+
+
+def _is_replaceable(path: Path) -> bool:
+    """Whether a regular file is there, or nothing."""
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except FileNotFoundError:
+        return True
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Writes beside and renames into place."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with beside(path) as place, open(place, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 @contextlib.contextmanager
@@ -61,13 +100,19 @@ def set_aside(path: Path, mend: str) -> Path:
     return aside
 
 
+@functools.cache
+def say_once(line: str) -> None:
+    """Prints a line on stderr, once a process."""
+    print(line, file=sys.stderr)
+
+
 @contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
+def writing(path: Path, mend: str = _MEND) -> Iterator[None]:
     """Raises InputError where the folder or disk refuses what is done in here."""
     try:
         yield
     except OSError as error:
-        raise cannot_write(path, error) from None
+        raise cannot_write(path, error, mend) from None
 
 
 def require_room(folder: Path, size: int) -> None:
@@ -76,6 +121,11 @@ def require_room(folder: Path, size: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
 
-def cannot_write(path: Path, error: OSError) -> CannotWriteError:
-    """The one line for a folder or disk that refuses."""
-    return CannotWriteError(f"cannot write {path} ({error.strerror}): name another folder with `out`")
+def cannot_write(path: Path, error: OSError, mend: str = _MEND) -> CannotWriteError:
+    """The one line for a folder or disk that refuses, and what mends it."""
+    return CannotWriteError(f"cannot write {path} ({error.strerror}): {mend}")
+
+
+def cannot_read(path: Path, error: OSError) -> InputError:
+    """The one line for a file or folder that can't be read now."""
+    return InputError(f"cannot read {path} ({error.strerror}): mend that, or name another folder with `out`")

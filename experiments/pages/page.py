@@ -81,7 +81,7 @@ def join(content: Iterable[str]) -> Html:
 
 
 def document(title: str, *content: str) -> bytes:
-    """The whole page in UTF-8."""
+    """The whole page in UTF-8; what UTF-8 has no code for becomes a question mark."""
     head = element(
         "head",
         element("meta", charset="utf-8"),
@@ -91,7 +91,7 @@ def document(title: str, *content: str) -> bytes:
         element("style", Html(_STYLE)),
     )
     whole = element("html", head, element("body", element("main", *content)), lang="en")
-    return f"<!DOCTYPE html>\n{whole}\n".encode()
+    return f"<!DOCTYPE html>\n{whole}\n".encode(errors="replace")
 
 
 def table(caption: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> Html:

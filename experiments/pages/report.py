@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
 from audit.statistics.conclusion import Conclusion
 from audit.statistics.estimate import (
@@ -16,11 +15,12 @@ from audit.statistics.estimate import (
     Finding,
 )
 from audit.statistics.noise_floor import NOISE_FLOORS
-from experiments.pages import page, subjects, verdicts
+from experiments.pages import page, verdicts
 from experiments.pages.page import Html
-from experiments.pages.subjects import AskedLevels, Subject
+from experiments.pages.subjects import Subject
 from experiments.plots import audit_panels
 from experiments.plots.methods import METHODS
+from experiments.plots.remarks import remarks
 
 CAVEATS = {
     IN_SAMPLE: "no confidence bound: the best of all thresholds on the scores that it then bounds",
@@ -45,6 +45,10 @@ _MEANINGS = (
     "it is described.",
     "A confidence of 95% says: the method exceeds the truth in at most 5% of audits. Each bound has its own "
     "confidence; together they have less. The method is to be chosen before the audit, not after.",
+    "So is the number of runs: who adds runs and keeps the best of five looks exceeds the truth in 12% of "
+    "audits where 5% is said.",
+    "The test of the Gaussian curve is necessary, not sufficient: what is seen at rates above one in the "
+    "number of runs says nothing of the curve at delta. A curve that passes is not proven Gaussian.",
     "The in-sample row is what most audits print; it is no confidence bound and enters no verdict.",
     "Lower bounds are rounded down, upper bounds up.",
 )
@@ -57,9 +61,8 @@ def report(title: str, about: Sequence[Subject], *before: Html) -> bytes:
     return page.document(title, page.element("h1", title), *before, *index, *articles, _meanings())
 
 
-def of_settings(folders: Sequence[Path], levels: AskedLevels) -> bytes:
-    """The page of settings' folders in a store; raises InputError where one has no audit."""
-    about = [subjects.of_setting(folder, levels) for folder in folders]
+def of_audits(about: Sequence[Subject]) -> bytes:
+    """The page of audits, under a title of theirs."""
     title = f"Audit: {about[0].title}" if len(about) == 1 else f"{len(about)} audits"
     return report(title, about)
 
@@ -99,6 +102,10 @@ def _article(subject: Subject, count: int) -> Html:
         page.points(subject.threats),
         page.element("h3", "Bounds, and what each assumes"),
         _bounds(subject.conclusion),
+        *(
+            page.element("p", f"{text[0].upper()}{text[1:]}", class_="note")
+            for text in remarks(subject.conclusion)
+        ),
         page.element("h3", "Figures"),
         panels,
         page.element("h3", "Provenance"),
@@ -121,7 +128,7 @@ def _verdict(found: verdicts.Verdict) -> Html:
 
 def _bounds(conclusion: Conclusion) -> Html:
     """A row a bound, the upper bound last."""
-    rows = [(*_cells(row), _assumes(row)) for row in conclusion.rows()]
+    rows = [(*_cells(row), _assumes(row, conclusion)) for row in conclusion.rows()]
     upper, mu = conclusion.upper_bound, conclusion.mu_upper_bound
     if upper is not None:
         limit = f"≤\N{NO-BREAK SPACE}{verdicts.at_most(mu)}" if mu is not None and math.isfinite(mu) else ""
@@ -146,9 +153,16 @@ def _cells(finding: Finding) -> tuple[str, ...]:
     )
 
 
-def _assumes(finding: Finding) -> str:
-    """A bound's assumption; an estimate's caveat, and what it shows where nothing leaks."""
-    return _caveat(finding) if isinstance(finding, Estimate) else ASSUMES[finding.assumes]
+def _assumes(finding: Finding, conclusion: Conclusion) -> str:
+    """A bound's assumption, and whether the scores refute it; an estimate's caveat and noise floor."""
+    if isinstance(finding, Estimate):
+        return _caveat(finding)
+    words, p_value = ASSUMES[finding.assumes], conclusion.p_value()
+    if finding.assumes != GAUSSIAN_CURVE or conclusion.curve is None:
+        return words
+    if conclusion.refutes_gaussian:
+        return f"{words}, which these scores refute ({p_value}): it does not hold"
+    return f"{words} (no evidence against it in these scores: {p_value})"
 
 
 def _caveat(estimate: Estimate) -> str:

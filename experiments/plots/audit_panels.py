@@ -6,6 +6,7 @@ from collections.abc import Callable
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from audit.statistics import conversions
 from audit.statistics.conclusion import Conclusion
@@ -17,13 +18,13 @@ _BOX = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
 _BAR_CHARACTERS = 11  # of a line under a bar
 
 
-def audit_figure(conclusion: Conclusion) -> bytes:
-    """All panels of one audit, as PNG bytes."""
+def audit_figure(conclusion: Conclusion, encode: Callable[[Figure], bytes] = style.png) -> bytes:
+    """All panels of one audit in one of `style.FORMATS`."""
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(2, 2, figsize=(9, 6.6))
         for axis, draw in zip(axes.flat, _PANELS.values(), strict=True):
             draw(axis, conclusion)
-        return style.png(figure)
+        return encode(figure)
 
 
 def audit_panels(conclusion: Conclusion) -> dict[str, bytes]:
@@ -55,7 +56,9 @@ def _draw_trade_off(axis: Axes, conclusion: Conclusion) -> None:
     """The empirical and Gaussian curves on logarithmic axes, from half a run's rate on."""
     least = 0.5 / max(len(conclusion.scores_in), len(conclusion.scores_out))
     curves.draw_trade_off(axis, conclusion, np.geomspace(least, 1, 401), opacity=0.25)
-    axis.set(xscale="log", yscale="log", xlim=(least, 1.2), ylim=(least, 1.2), title="Trade-off curve")
+    axis.set(xscale="log", yscale="log", xlim=(least, 1.2), ylim=(least, 1.2))
+    refuted = " (not Gaussian)" if conclusion.refutes_gaussian else ""
+    axis.set_title(f"Trade-off curve{refuted}")
     axis.legend(loc="lower left", fontsize=8)
 
 
@@ -97,7 +100,8 @@ def _draw_profile(axis: Axes, conclusion: Conclusion) -> None:
             axis.semilogy(grid, delta, color=UPPER, ls=":", label="upper bound")
     axis.axhline(conclusion.delta, color="0.7", lw=0.8)
     axis.set(xlabel="epsilon", ylabel="delta", title="Privacy profile", ylim=(1e-10, 1.5))
-    axis.legend(loc="lower left", fontsize=8)
+    if mu or known is not None:
+        axis.legend(loc="lower left", fontsize=8)
 
 
 _PANELS: dict[str, Callable[[Axes, Conclusion], None]] = {

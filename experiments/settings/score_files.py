@@ -1,47 +1,154 @@
-"""Files of scores from any framework: .npz or .csv."""
+"""Files of scores from any framework: one .npz or .csv, or two .npy."""
 
+import contextlib
 import csv
+import io
+import lzma
+import math
+import os
+import stat
+import struct
+import tokenize
+import warnings
 import zipfile
+import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from audit.errors import InputError, require
 
-_YES, _NO = {"1", "1.0", "true", "in"}, {"0", "0.0", "false", "out"}
+Array = NDArray[np.float64]
+Worlds = tuple[Array, Array]
+
+MOST_SCORES = 5_000_000
+MOST_BYTES = 1 << 30
+_HEADER_BYTES = 1 << 16
+_NUMBERS = "biuf"  # dtype.kind of booleans, integers and floats
+_UNREADABLE = (
+    OSError,
+    EOFError,
+    ValueError,
+    TypeError,
+    KeyError,
+    ArithmeticError,
+    RuntimeError,
+    MemoryError,
+    SyntaxError,
+    csv.Error,
+    struct.error,
+    zlib.error,
+    lzma.LZMAError,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+)
+_LABELS = {"true": True, "in": True, "false": False, "out": False}
+_SEPARATORS = "\t;, "
+_FORMS = (("score", "in"), ("score", "presence"), ("scores", "presence"), ("in", "out"))
+_HEADER = "its first line must be score,in (1 or 0), or in,out (a column a world)"
 
 
-def read_scores(path: Path) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(scores in, scores out) of a file; raises InputError for what it cannot make sense of."""
-    readers = {".npz": _read_npz, ".csv": _read_csv}
-    require(path.suffix in readers, f"--scores={path}: give a .npz or .csv file")
+def paths(scores: str) -> tuple[Path, ...]:
+    """The files that `scores` names: one, or several with commas between them."""
+    parts = [scores] if os.path.exists(scores) else scores.split(",")
+    return tuple(map(Path, parts))
+
+
+def read_scores(*files: Path) -> Worlds:
+    """(scores in, scores out) of a .npz or .csv file, or of two .npy files.
+
+    A .npz holds arrays in, out or scores, presence; a .csv has columns score,in or score,presence or in,out;
+    of two .npy files the first is in. Arrays are (R,) or (R, 1). Raises InputError, in one line, for what it
+    cannot read, makes no sense, or is more than MOST_SCORES.
+    """
+    readers: dict[tuple[str, ...], Callable[..., Worlds]] = {
+        (".npz",): _read_npz,
+        (".csv",): _read_csv,
+        (".npy", ".npy"): _read_pair,
+    }
+    reader = readers.get(tuple(path.suffix.lower() for path in files))
+    if reader is None:
+        named = ",".join("" if path == Path() else str(path) for path in files)
+        raise InputError(f"`scores={named}`: give a .npz or .csv file, or two .npy files, in.npy,out.npy")
+    worlds = reader(*files)
+    size = sum(world.size for world in worlds)
+    require(size <= MOST_SCORES, _too_many(files[0], size))
+    return worlds
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turns all that a reader raises into one line; refuses what is no file, or too large a one."""
     try:
-        return readers[path.suffix](path)
-    except (OSError, zipfile.BadZipFile, EOFError) as error:
-        reason = getattr(error, "strerror", None) or "it is damaged"
-        raise InputError(f"cannot read {path}: {reason}; check --scores") from None
-
-
-def _read_npz(path: Path) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Arrays `in` and `out`, or `scores` and `presence`, which is true or 1 for in."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            if {"scores", "presence"} <= set(file.files):
-                return _by_presence(path, np.asarray(file["scores"], np.float64), file["presence"])
-            missing = {"in", "out"} - set(file.files)
-            require(not missing, f"{path} has no array {', '.join(sorted(missing))}: save in= and out=")
-            return np.asarray(file["in"], np.float64), np.asarray(file["out"], np.float64)
+        status = path.stat()
+        require(stat.S_ISREG(status.st_mode), f"cannot read {path}: it is no file; check `scores`")
+        too_large = f"{path} is larger than {MOST_BYTES >> 30} GiB: keep a random part of the scores"
+        require(status.st_size <= MOST_BYTES, too_large)
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            yield
     except InputError:
         raise
-    except ValueError:
-        raise InputError(f"{path} holds no plain numbers: save float arrays in= and out=") from None
+    except UnicodeDecodeError:
+        message = f"cannot read {path}: it is no text in UTF-8; save it as CSV UTF-8"
+        raise InputError(message) from None
+    except _UNREADABLE as error:
+        damaged = f"it is damaged, encrypted or no {path.suffix} file"
+        reason = getattr(error, "strerror", None) or damaged
+        raise InputError(f"cannot read {path}: {reason}; check `scores`") from None
 
 
-def _by_presence(
-    path: Path, scores: NDArray[np.float64], presence: NDArray[Any]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _too_many(path: Path, size: int) -> str:
+    """The one line on more scores than are taken."""
+    return f"{path} has {size:,} scores, more than {MOST_SCORES:,}: keep a random part of them"
+
+
+def _read_npz(path: Path) -> Worlds:
+    """Arrays `in` and `out`, or `scores` and `presence`, which is true or 1 for in."""
+    with _reading(path), zipfile.ZipFile(path) as archive:
+        members = {name.removesuffix(".npy"): name for name in archive.namelist()}
+
+        def array(name: str) -> Array:
+            with archive.open(members[name]) as file:
+                return _numbers(path, name, file)
+
+        if {"scores", "presence"} <= set(members):
+            return _by_presence(path, array("scores"), array("presence"))
+        missing = {"in", "out"} - set(members)
+        require(not missing, f"{path} has no array {', '.join(sorted(missing))}: save in= and out=")
+        return array("in"), array("out")
+
+
+def _read_pair(path_in: Path, path_out: Path) -> Worlds:
+    """One array a file, scores in first."""
+    return _read_npy(path_in), _read_npy(path_out)
+
+
+def _read_npy(path: Path) -> Array:
+    """The array of a .npy file."""
+    with _reading(path), open(path, "rb") as file:
+        return _numbers(path, path.stem, file)
+
+
+def _numbers(path: Path, name: str, file: IO[bytes]) -> Array:
+    """A .npy's array as float64, flat if it is one column; what its header claims is looked at first."""
+    head = io.BytesIO(file.read(_HEADER_BYTES))
+    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    version = np.lib.format.read_magic(head)
+    shape, _, dtype = readers[version](head)
+    plain = dtype.kind in _NUMBERS
+    require(plain, f"{path}: array {name} holds no plain numbers ({dtype}): save float arrays in= and out=")
+    size = math.prod(shape)
+    require(size <= MOST_SCORES, _too_many(path, size))
+    file.seek(0)
+    array = np.asarray(np.lib.format.read_array(file, allow_pickle=False), np.float64)
+    return array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
+
+
+def _by_presence(path: Path, scores: Array, presence: Array) -> Worlds:
     """Scores (n,) by world."""
     fits = scores.ndim == 1 and scores.shape == presence.shape
     require(fits, f"{path}: scores {scores.shape} and presence {presence.shape} must be flat and as long")
@@ -50,18 +157,84 @@ def _by_presence(
     return scores[present], scores[~present]
 
 
-def _read_csv(path: Path) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Columns `score` and `in`."""
-    worlds: dict[bool, list[float]] = {True: [], False: []}
-    with open(path, newline="", encoding="utf-8-sig") as file:
-        rows = csv.DictReader(file)
-        require({"score", "in"} <= set(rows.fieldnames or ()), f"{path}: its first line must be score,in")
-        for row in rows:
-            label = str(row["in"]).strip().lower()
-            require(label in _YES | _NO, f"{path} line {rows.line_num}: in is {label!r}, give 1 or 0")
-            try:
-                worlds[label in _YES].append(float(row["score"]))
-            except (TypeError, ValueError):
-                message = f"{path} line {rows.line_num}: score {row['score']!r} is no number"
-                raise InputError(f"{message}: mend or drop the line") from None
-    return np.array(worlds[True]), np.array(worlds[False])
+class _Cells(NamedTuple):
+    """A data row of a CSV: its place, its line, and the texts of the two columns that count."""
+
+    place: int
+    line: int
+    first: str
+    second: str
+
+
+def _read_csv(path: Path) -> Worlds:
+    """Columns score,in or score,presence, or a column a world; commas, semicolons, tabs or spaces between."""
+    with _reading(path), open(path, newline="", encoding="utf-8-sig") as file:
+        first = file.readline(_HEADER_BYTES).lstrip("# ")
+        form, at, separator = _header(path, first)
+        worlds: dict[bool, list[float]] = {True: [], False: []}
+        add = _add_pair if form == ("in", "out") else _add_labelled
+        for cells in _rows(file, at, separator):
+            add(path, cells, worlds)
+            size = len(worlds[True]) + len(worlds[False])
+            require(size <= MOST_SCORES, _too_many(path, size))
+    return np.array(worlds[True], np.float64), np.array(worlds[False], np.float64)
+
+
+def _header(path: Path, line: str) -> tuple[tuple[str, str], tuple[int, int], str]:
+    """(names, places, separator) of the two columns that a header line has."""
+    for separator in _SEPARATORS:
+        names = [name.strip().lower() for name in next(csv.reader([line], delimiter=separator), [])]
+        for form in _FORMS:
+            if set(form) <= set(names):
+                return form, (names.index(form[0]), names.index(form[1])), separator
+    raise InputError(f"{path}: {_HEADER}")
+
+
+def _rows(file: IO[str], at: tuple[int, int], separator: str) -> Iterator[_Cells]:
+    """The rows after the header; a cell that a row lacks is empty."""
+    rows = csv.reader(file, delimiter=separator)
+    for place, row in enumerate(row for row in rows if row):
+        first, second = (row[i].strip() if i < len(row) else "" for i in at)
+        yield _Cells(place, rows.line_num + 1, first, second)
+
+
+def _add_labelled(path: Path, cells: _Cells, worlds: dict[bool, list[float]]) -> None:
+    """A score to the world that its label names: a number equal to 1 or 0, true or false, in or out."""
+    label = cells.second.lower()
+    known = _LABELS[label] if label in _LABELS else {1.0: True, 0.0: False}.get(_number(label))
+    if known is None:
+        message = f"{path} line {cells.line}: {_shown(cells.second)} says neither in nor out"
+        raise InputError(f"{message}: give 1 or 0")
+    worlds[known].append(_score(path, cells.line, cells.first))
+
+
+def _add_pair(path: Path, cells: _Cells, worlds: dict[bool, list[float]]) -> None:
+    """A score to each world; the shorter column ends in empty cells."""
+    for present, text in ((True, cells.first), (False, cells.second)):
+        world = worlds[present]
+        if text:
+            gap = f"{path} line {cells.line}: a score below an empty cell: mend or drop the lines above"
+            require(len(world) == cells.place, gap)
+            world.append(_score(path, cells.line, text))
+
+
+def _number(text: str) -> float:
+    """The number, NaN where there is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _score(path: Path, line: int, text: str) -> float:
+    """The number; NaN only where it says so."""
+    try:
+        return float(text)
+    except ValueError:
+        message = f"{path} line {line}: score {_shown(text)} is no number"
+        raise InputError(f"{message}: mend or drop the line") from None
+
+
+def _shown(text: str) -> str:
+    """The text in quotes, cut short."""
+    return repr(text if len(text) <= 40 else f"{text[:40]}...")

@@ -40,9 +40,12 @@ def test_without_insertions_or_noise(bound):
 @pytest.mark.parametrize(
     "values, named",
     [
-        ((-1.0, 5, 1e-5), "noise multiplier is -1.0"),
-        ((np.nan, 5, 1e-5), "noise multiplier is nan"),
-        ((1.0, -5, 1e-5), "insertions is -5"),
+        ((-1.0, 5, 1e-5), "`noise_multiplier=-1.0`"),
+        ((np.nan, 5, 1e-5), "`noise_multiplier=nan`"),
+        ((1e-300, 5, 1e-5), "`noise_multiplier=1e-300`"),
+        ((np.inf, 5, 1e-5), "`noise_multiplier=inf`"),
+        ((1.0, -5, 1e-5), "`insertions=-5`"),
+        ((1.0, 2**70, 1e-5), f"`insertions={2**70}`"),
         ((1.0, 5, 0.0), "delta is 0.0"),
         ((1.0, 5, 1.0), "delta is 1.0"),
     ],
@@ -54,8 +57,16 @@ def test_values_out_of_range(bound, values, named):
     assert "\n" not in str(caught.value)
 
 
+def test_the_least_noise_and_the_most_insertions_have_a_finite_bound():
+    least, most = accounting.LEAST_NOISE, accounting.MOST_INSERTIONS
+    mu = accounting.mu_upper_bound(least, most)
+    bound = accounting.epsilon_upper_bound(least, most, 1e-5)
+    assert bound == pytest.approx(mu**2 / 2, rel=1e-6) and np.isfinite(bound)
+    assert accounting.epsilon_upper_bound(accounting.MOST_NOISE, 1, 1e-5) == 0.0
+
+
 def test_mu_of_values_out_of_range():
-    with pytest.raises(InputError, match="noise multiplier"):
+    with pytest.raises(InputError, match="`noise_multiplier=-1"):
         accounting.mu_upper_bound(-1.0, 5)
-    with pytest.raises(InputError, match="insertions"):
+    with pytest.raises(InputError, match="`insertions=-5"):
         accounting.mu_upper_bound(1.0, -5)

@@ -44,5 +44,5 @@ def test_the_upper_bounds_are_the_accountants():
 def test_what_nothing_can_be_concluded_from_is_refused():
     with pytest.raises(InputError, match="no in scores"):
         conclude((np.array([]), WORLDS[1]), None, 1e-5, 0.95)
-    with pytest.raises(InputError, match="noise multiplier"):
+    with pytest.raises(InputError, match="`noise_multiplier=-1"):
         conclude(WORLDS, Composition(-1.0, 1), 1e-5, 0.95)

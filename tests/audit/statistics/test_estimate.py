@@ -352,3 +352,13 @@ def test_only_what_covers_is_a_bound():
     assert bounds == ["held_out", "certified", "assumption_free"]
     assert all(finding.assumes in estimate.ASSUMPTIONS for finding in found[1:])
     assert isinstance(found[0], estimate.Estimate) and not hasattr(found[0], "assumes")
+
+
+@pytest.mark.parametrize("runs", [2, 6, 20, 99, 5000])
+def test_no_scores_prove_more_than_the_most(runs):
+    most = estimate.most_provable(runs, runs, 1e-5, 0.95)
+    assert most == estimate.assumption_free(np.arange(runs) + 1e9, np.arange(runs), 1e-5, 0.95).epsilon
+    mixed = estimate.assumption_free(np.arange(runs) + 0.8 * runs, np.arange(runs), 1e-5, 0.95).epsilon
+    assert mixed <= most
+    if runs >= 99:
+        assert most == pytest.approx(np.log(2 * runs / 3), abs=0.3)

@@ -2,6 +2,8 @@
 
 import errno
 import os
+import threading
+from pathlib import Path
 
 import pytest
 
@@ -49,3 +51,54 @@ def test_removing_what_is_not_there_is_no_error(tmp_path):
     (tmp_path / "folder" / "deeper").mkdir(parents=True)
     files.remove(tmp_path / "folder")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_is_written_where_links_lead(tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "page").write_text("before")
+    (tmp_path / "link").symlink_to("there/page")
+    (tmp_path / "second").symlink_to("link")
+    assert files.write_whole(tmp_path / "second", b"after") == tmp_path / "second"
+    assert (tmp_path / "there" / "page").read_text() == "after"
+    assert (tmp_path / "second").is_symlink() and (tmp_path / "link").is_symlink()
+    assert [path.name for path in (tmp_path / "there").iterdir()] == ["page"]
+
+
+def test_a_link_to_nothing_gets_its_target(tmp_path):
+    (tmp_path / "link").symlink_to("deep/page")
+    files.write_whole(tmp_path / "link", b"whole")
+    assert (tmp_path / "deep" / "page").read_text() == "whole" and (tmp_path / "link").is_symlink()
+
+
+def test_a_pipe_is_written_to_and_stays(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    received = []
+    reader = threading.Thread(target=lambda: received.append((tmp_path / "pipe").read_bytes()), daemon=True)
+    reader.start()
+    files.write_whole(tmp_path / "pipe", b"whole")
+    reader.join(10)
+    assert received == [b"whole"] and (tmp_path / "pipe").is_fifo()
+
+
+@pytest.mark.parametrize("device", ["null", "full"])
+def test_a_link_to_a_device_leads_there(tmp_path, device):
+    link = tmp_path / "link"
+    link.symlink_to(Path("/dev") / device)
+    if device == "null":
+        files.write_whole(link, b"whole")
+    else:
+        with pytest.raises(files.CannotWriteError, match=r"link \(No space left on device\): look elsewhere"):
+            files.write_whole(link, b"whole", "look elsewhere")
+    assert link.is_symlink() and link.is_char_device() and (Path("/dev") / device).is_char_device()
+
+
+@pytest.mark.parametrize("name", ["/", ".", "", "..", "folder", "loop", "file/below", "n" * 300])
+def test_what_can_not_be_written_is_one_line(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(files.CannotWriteError) as caught:
+        files.write_whole(Path(name), b"whole", "mend")
+    assert "\n" not in str(caught.value) and str(caught.value).endswith(": mend")
+    assert sorted(os.listdir(tmp_path)) == ["file", "folder", "loop"] and not os.listdir("folder")

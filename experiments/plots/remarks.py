@@ -1,0 +1,22 @@
+"""Remarks on scores whose bounds may be 0 for a reason that has nothing to do with privacy."""
+
+from audit.statistics import estimate, ranks
+from audit.statistics.conclusion import Conclusion
+from audit.statistics.estimate import ASSUMPTION_FREE, CERTIFIED
+
+_CLEARLY = 4  # standard errors of the AUC below 1/2: three such audits in 100,000 where nothing leaks
+_FEW = 100  # scores of a world
+_SHOWN = 0.0005  # three decimals show 0 below it
+
+
+def remarks(conclusion: Conclusion) -> list[str]:
+    """A line each for scores of the wrong sign and for too few to prove much; mostly there is none."""
+    area = ranks.auc(conclusion.scores_in, conclusion.scores_out)
+    if area.deviations < -_CLEARLY:
+        return [f"scores are lower with the canary (AUC {area.value:.2f}): did you mean minus the score?"]
+    n_in, n_out = len(conclusion.scores_in), len(conclusion.scores_out)
+    nothing = all(conclusion.bound(name).epsilon < _SHOWN for name in (CERTIFIED, ASSUMPTION_FREE))
+    if not nothing or min(n_in, n_out) >= _FEW:
+        return []
+    most = estimate.most_provable(n_in, n_out, conclusion.delta, conclusion.confidence)
+    return [f"{n_in} and {n_out} runs prove at most epsilon = {most:.3f} whatever the curve: run more"]

@@ -1,0 +1,188 @@
+"""./run.sh bound on strangers' flags: what it writes is what a file's name says, and a mistake is one line.
+
+The processes are forks of one that has imported everything, which makes each a matter of milliseconds.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FORKS = """
+import json, os, sys
+from experiments import bound, cli
+from experiments.pages import report
+for line in sys.stdin:
+    argv, folder, streams = json.loads(line)
+    child = os.fork()
+    if not child:
+        os.chdir(folder)
+        for number, path in enumerate(streams, 1):
+            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
+        sys.argv = ["bound", *argv]
+        cli.run(bound.main)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+IN, OUT = np.random.default_rng(0).normal(1, 1, 60), np.random.default_rng(1).normal(0, 1, 70)
+
+
+class Ended(NamedTuple):
+    """A process that has ended, and the files that it left."""
+
+    status: int
+    stdout: str
+    stderr: str
+    left: list[str]
+
+
+@pytest.fixture(scope="module")
+def forks(tmp_path_factory):
+    """A process that forks one for each line on its stdin."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "PYTHONIOENCODING": "utf-8:strict",
+        "MPLCONFIGDIR": str(tmp_path_factory.mktemp("matplotlib")),
+    }
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", FORKS], env=environment, **pipes) as process:
+        yield process
+        process.stdin.close()
+
+
+@pytest.fixture
+def bound(forks, tmp_path, tmp_path_factory):
+    """bound(*flags) -> Ended, in tmp_path, which holds scores.npz and a page that can hold nothing."""
+    np.savez(tmp_path / "scores.npz", **{"in": IN, "out": OUT})
+    (tmp_path / "full.html").symlink_to("/dev/full")
+    before = {*tmp_path.iterdir()}
+
+    def call(*argv):
+        streams = [tmp_path_factory.mktemp("streams") / name for name in ("stdout", "stderr")]
+        print(json.dumps([argv, str(tmp_path), [*map(str, streams)]]), file=forks.stdin, flush=True)
+        status = int(forks.stdout.readline())
+        left = sorted(path.name for path in {*tmp_path.iterdir()} - before)
+        return Ended(status, *(path.read_text() for path in streams), left)
+
+    return call
+
+
+SCORES = "--scores=scores.npz"
+
+
+def test_the_figure_is_what_its_ending_says(bound, tmp_path):
+    first_bytes = {"a.png": b"\x89PNG", "b.PDF": b"%PDF", "c.svg": b"<?xml"}
+    for name, start in first_bytes.items():
+        ended = bound(SCORES, f"--figure={name}")
+        assert ended.status == 0 and ended.stderr == f"figure: {name}\n"
+        content = (tmp_path / name).read_bytes()
+        assert content.startswith(start) and len(content) > 5000
+    assert b"Type3" not in (tmp_path / "b.PDF").read_bytes()
+
+
+def test_the_places_are_said_on_stderr_and_stdout_stays_one_object(bound):
+    ended = bound(SCORES, "--json", "--figure=f.svg", "--report=deep/page.html")
+    assert ended.status == 0 and json.loads(ended.stdout)["bounds"]
+    assert ended.stderr == "figure: f.svg\nreport: deep/page.html\n"
+    assert ended.left == ["deep", "f.svg"]
+
+
+def test_without_files_stderr_is_silent(bound):
+    ended = bound(SCORES)
+    assert ended.status == 0 and ended.stderr == "" and not ended.left
+
+
+def test_scores_of_the_wrong_sign_are_remarked_beside_the_bounds(bound, tmp_path):
+    np.savez(tmp_path / "scores.npz", **{"in": -2 * IN, "out": OUT})
+    table, only = bound(SCORES), bound(SCORES, "--json")
+    assert table.status == only.status == 0 and table.stderr == ""
+    assert "minus the score" in table.stdout.splitlines()[-1]
+    assert only.stderr.splitlines() == table.stdout.splitlines()[-1:] and json.loads(only.stdout)["bounds"]
+    assert bound(SCORES, "--figure=f.png").stderr == "figure: f.png\n"
+
+
+def test_two_npy_files_give_the_bounds_of_one_npz(bound, tmp_path):
+    np.save(tmp_path / "in.npy", IN)
+    np.save(tmp_path / "out.npy", OUT)
+    pair = bound("--scores=in.npy,out.npy", "--report=page.html")
+    assert pair.status == 0 and pair.stdout == bound(SCORES).stdout
+    assert "in.npy, out.npy" in (tmp_path / "page.html").read_text()
+
+
+def test_a_name_that_is_no_utf8_is_taken(bound, tmp_path):
+    (tmp_path / "scores.npz").rename(tmp_path / "sc\udcffres.npz")
+    ended = bound("--scores=sc\udcffres.npz", "--report=p\udcffge.html", "--name=a\udcffb")
+    assert ended.status == 0, ended.stderr
+    (page,) = tmp_path.glob("p*.html")
+    assert "Audit: a?b" in page.read_bytes().decode("utf-8")
+
+
+def test_a_link_stays_a_link(bound, tmp_path):
+    (tmp_path / "page.html").symlink_to("target.html")
+    assert bound(SCORES, "--report=page.html").left == ["page.html", "target.html"]
+    assert (tmp_path / "page.html").is_symlink()
+
+
+BAD_FLAGS = [
+    ((), "--scores is missing"),
+    (("--scores=",), "--scores=: give"),
+    (("--scores=none.npz",), "none.npz: No such file"),
+    (("--scores=.",), "give a .npz"),
+    (("--scores=scores.npz,scores.npz",), "two .npy"),
+    (("--scores=none.npy,none.npy",), "none.npy: No such file"),
+    ((f"--scores={'n' * 5000}.npz",), "too long"),
+    (("--scores=\udcff.csv",), "No such file"),
+    (("--scores=a\nb.csv",), "No such file"),
+    ((SCORES, "--figure="), "--figure=: end it in .png, .pdf, .svg"),
+    ((SCORES, "--figure=f"), "--figure=f: end it"),
+    ((SCORES, "--figure=f.jpg"), "--figure=f.jpg: end it"),
+    ((SCORES, "--figure=.png"), "--figure=.png: end it"),
+    ((SCORES, "--figure=/dev/null"), "--figure=/dev/null: end it"),
+    ((SCORES, "--figure=scores.npz/f.png"), "name another file with --figure"),
+    ((SCORES, "--report="), "--report=: name"),
+    ((SCORES, "--report=/"), "cannot write / (Is a directory): name another file with --report"),
+    ((SCORES, "--report=full.html"), "full.html (No space left on device): name another file with --report"),
+    ((SCORES, "--delta=0"), "delta is 0"),
+    ((SCORES, "--delta=1"), "delta is 1"),
+    ((SCORES, "--delta=nan"), "delta is nan"),
+    ((SCORES, "--delta=tiny"), "--delta"),
+    ((SCORES, "--confidence=0"), "confidence is 0"),
+    ((SCORES, "--confidence=1"), "confidence is 1"),
+    ((SCORES, "--confidence=nan"), "confidence is nan"),
+    ((SCORES, "--noise_multiplier=1"), "go together"),
+    ((SCORES, "--insertions=1"), "go together"),
+    ((SCORES, "--noise_multiplier=-1", "--insertions=1"), "--noise_multiplier=-1"),
+    ((SCORES, "--noise_multiplier=nan", "--insertions=1"), "--noise_multiplier=nan"),
+    ((SCORES, "--noise_multiplier=inf", "--insertions=1"), "--noise_multiplier=inf"),
+    ((SCORES, "--noise_multiplier=1e-300", "--insertions=1"), "--noise_multiplier=1e-300"),
+    ((SCORES, "--noise_multiplier=5e-324", "--insertions=1"), "--noise_multiplier=5e-324"),
+    ((SCORES, "--noise_multiplier=1e300", "--insertions=1"), "--noise_multiplier=1e+300"),
+    ((SCORES, "--noise_multiplier=1", "--insertions=-1"), "--insertions=-1"),
+    ((SCORES, "--noise_multiplier=1", f"--insertions={2**70}"), f"--insertions={2**70}"),
+    ((SCORES, "--noise_multiplier=1", "--insertions=1.5"), "1.5"),
+    ((SCORES, "--noise_multiplier=1", f"--insertions={'9' * 5000}"), "--insertions"),
+    ((SCORES, "--nothing"), "nothing"),
+    ((SCORES, "stray"), "stray"),
+]
+
+
+@pytest.mark.parametrize(("argv", "word"), BAD_FLAGS, ids=lambda value: repr(value)[:60])
+def test_a_mistake_is_one_line_and_nothing_is_written(bound, argv, word):
+    ended = bound(*argv)
+    lines = ended.stderr.splitlines()
+    assert ended.status == 2 and len(lines) == 1 and lines[0].startswith("error: "), ended
+    assert word in lines[0] and ended.stdout == "" and not ended.left
+
+
+@pytest.mark.parametrize("extremes", [("1e-6", "1000000000000"), ("1e12", "1"), ("0", "3")])
+def test_the_ends_of_the_ranges_are_drawn_and_reported_in_silence(bound, extremes):
+    sigma, insertions = extremes
+    ended = bound(SCORES, f"--noise_multiplier={sigma}", f"--insertions={insertions}", "--report=page.html")
+    assert ended.status == 0 and "Traceback" not in ended.stderr and "upper bound" in ended.stdout
+    assert ended.stderr == "report: page.html\n"
