@@ -11,6 +11,7 @@ venv=${AUDIT_VENV:-$here/.venv}
 if [[ $venv != /* ]]; then venv=$PWD/$venv; fi
 stamp=$venv/.run-sh # what the environment was made from; empty while it is being made
 python='' version='' extras=''
+unset PYTHONPATH PYTHONHOME # a cluster's modules shadow no library of ours
 
 die() {
   printf 'run.sh: %s\n' "$*" >&2
@@ -20,6 +21,24 @@ die() {
 is_experiment() {
   [[ $1 =~ ^[A-Za-z][A-Za-z0-9_]*$ && -f $here/experiments/$1.py ]] &&
     [[ $(<"$here/experiments/$1.py") == *$'\nif __name__ == "__main__":'* ]]
+}
+
+docstring() { # of an experiment, which begins with it
+  sed -e '1s/^[rR]*"""//' -e '/"""/{s/""".*//;q;}' "$here/experiments/$1.py"
+}
+
+wants_help() {
+  local argument
+  for argument in "$@"; do
+    if [[ $argument =~ ^(-h|-help|--help|--helpshort|--helpfull)$ ]]; then return 0; fi
+  done
+  return 1
+}
+
+help_on() { # installs nothing
+  if [[ -s $stamp && -x $venv/bin/python ]]; then run_python "experiments.$command" "$@"; fi
+  docstring "$command"
+  printf '\nIts flags are listed here once any command has set up %s.\n' "${venv##*/}"
 }
 
 print_help() {
@@ -32,6 +51,7 @@ print_help() {
     printf '  %-12s %s\n' "$name" "$(sed -n '/"""/{s/^[rR]*"""//;/^$/n;s/""".*//;p;q;}' "$file")"
   done | cut -c 1-80
   cat <<'END'
+  python       Runs a script of yours: ./run.sh python mine.py
   test         Runs the quick tests, with --slow all; the rest goes to pytest.
   lint         Runs ruff and mypy; arguments go to ruff check.
   help         Prints this.
@@ -114,6 +134,14 @@ find_environment() {
 
 run_python() { exec "$venv/bin/python" -P -m "$@"; } # -P: no module of the user's folder
 
+run_script() { # this repository comes first, so that no models.py beside the script shadows ours
+  exec "$venv/bin/python" -P -c 'import os, runpy, sys
+here, *sys.argv = sys.argv[1:]
+sys.path.insert(0, here)
+sys.path.append(os.path.dirname(os.path.abspath(sys.argv[0])))
+runpy.run_path(sys.argv[0], run_name="__main__")' "$here" "$@"
+}
+
 run_tests() {
   local argument which='not slow'
   if [[ ${CI:-} =~ ^(true|1)$ ]]; then which=''; fi
@@ -138,15 +166,21 @@ shift
 case $command in
   help | -h | --help) print_help && exit ;;
   test | lint) ;;
-  *) is_experiment "$command" || die "no command ${command@Q}; ./run.sh help lists them" ;;
+  python) [[ -f ${1:-} ]] || die "python runs a script: ./run.sh python mine.py" ;;
+  *) is_experiment "$command" || die "no command '$command'; ./run.sh help lists them" ;;
 esac
-find_environment
 export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-3}
+if [[ ! $command =~ ^(python|test|lint)$ ]] && wants_help "$@"; then
+  help_on "$@"
+  exit
+fi
+find_environment
 case $command in # these spread small matrix products over processes, one a core
   calibrate | landscape | plan | sweep | test) export OPENBLAS_NUM_THREADS=${OPENBLAS_NUM_THREADS:-1} ;;
 esac
 case $command in
   test) cd -- "$here" && run_tests "$@" ;;
   lint) cd -- "$here" && run_linters "$@" ;;
+  python) run_script "$@" ;;
   *) run_python "experiments.$command" "$@" ;;
 esac

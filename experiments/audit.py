@@ -18,6 +18,7 @@ from audit.statistics import conversions
 from audit.statistics.accounting import Composition
 from audit.statistics.conclusion import conclude
 from audit.storage import results
+from audit.storage.files import CannotWriteError
 from audit.storage.store import RESULT, Store
 from experiments import cli
 from experiments.settings.setting import Setting, flat
@@ -87,21 +88,24 @@ def _conclude(setting: Setting, dataset: Dataset, store: Store, trained: "Traine
     composition = Composition(setting.mechanism.noise_multiplier, setting.insertions)
     found = conclude(trained.scores.worlds(), composition, FLAGS.delta, FLAGS.confidence)
     conclusion = found.with_curve_test()
-    result, figure = results.keep(
-        store,
-        conclusion,
-        audit_panels.audit_figure(conclusion),
-        setting=flat(setting),
-        runs=FLAGS.runs,
-        provenance=build.provenance(dataset),
-        out=str(store.path),
-    )
+    about = {
+        "setting": flat(setting),
+        "runs": FLAGS.runs,
+        "provenance": build.provenance(dataset),
+        "out": str(store.path),
+    }
+    places, refused = "", ""
+    try:
+        result, figure = results.keep(store, conclusion, audit_panels.audit_figure(conclusion), **about)
+        places = f"\n\nfigure: {figure}\nresult: {store.path / RESULT}"
+    except CannotWriteError as error:  # scores are there, so that all can be told
+        result, refused = results.result_json(conclusion, **about), cli.one_line(str(error))
     if FLAGS.json:
         print(result)
-        return
-    print(_summary(setting, trained, dataset.source), file=sys.stderr)
-    print(bounds_table.bounds_table(conclusion))
-    print(f"\nfigure: {figure}\nresult: {store.path / RESULT}")
+    else:
+        print(_summary(setting, trained, dataset.source), file=sys.stderr)
+        print(bounds_table.bounds_table(conclusion) + places)
+    print(refused, end="\n" if refused else "", file=sys.stderr)
 
 
 def _join() -> None:

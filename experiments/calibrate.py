@@ -18,6 +18,7 @@ from audit.statistics import calibration, conversions
 from audit.statistics.calibration import Calibration, KnownMechanism
 from audit.statistics.known_laws import GAUSSIAN, LAWS, KnownLaw
 from experiments import cli
+from experiments.settings.setting import require_runs
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("mu", ["0", "0.25", "1", "1.77", "3.95"], "True mu of the Gaussian mechanisms.")
@@ -39,9 +40,9 @@ def main() -> None:
     """Parse, calibrate, print."""
     processes = cores() if FLAGS.processes is None else FLAGS.processes
     require(processes >= 1, f"--processes={processes}: give at least 1")
-    require(FLAGS.audits >= 1, f"--audits={FLAGS.audits}: give at least 1")
-    require(FLAGS.runs >= 2, f"--runs={FLAGS.runs}: give at least 2, one a world")
-    require(FLAGS.seed >= 0, f"--seed={FLAGS.seed}: give at least 0")
+    require(1 <= FLAGS.audits <= 10**7, f"--audits={FLAGS.audits}: give 1 to 10,000,000")
+    require_runs(FLAGS.runs)
+    require(0 <= FLAGS.seed < 2**32, f"--seed={FLAGS.seed}: give 0 to 2^32 - 1")
     conversions.require_delta(FLAGS.delta)
     conversions.require_confidence(FLAGS.confidence)
     settings = _settings()
@@ -73,6 +74,7 @@ def _settings() -> list[KnownMechanism]:
 def _mus() -> list[float]:
     """--mu's numbers, in range."""
     mus = cli.numbers("mu")
+    require(mus, "--mu is empty: give numbers, comma-separated")
     for mu in mus:
         require(0 <= mu < 100, f"--mu={mu:g}: give 0 to 100")
     return mus

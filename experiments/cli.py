@@ -1,9 +1,12 @@
 """The common part of all commands: flags, errors and interrupts that end in one line, without a traceback."""
 
+import errno
+import logging
 import os
 import re
 import signal
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +21,21 @@ if TYPE_CHECKING:
 
 USAGE_ERROR = 2
 _INTERRUPTED = 130
+_HELP, _HELP_INDENT = {"--help", "-help", "-h", "--helpshort", "--helpfull"}, 28
+_GROUPS = {
+    "what is audited": (
+        *("model", "models", "runs", "insertions", "steps", "k", "seed", "unknown_initialisation"),
+        *("data_file", "tfds_dir", "weights", "input_size", "california_housing", "cifar10", "fashion_mnist"),
+    ),
+    "adversary": ("adversary", "gc_s", "simulations", "dimension"),
+    "DP-SGD": (
+        *("learning_rate", "clipping_norm", "noise_multiplier", "batch_size", "optimizer", "clipping"),
+        "precision",
+    ),
+    "bounds and output": (*("delta", "confidence", "chunk_size", "out", "json", "report", "figure"),),
+    "several machines": (*("coordinator", "processes", "process", "distributed", "join_timeout", "worker"),),
+}
+_OUTPUT_ERRORS = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def run(main: Callable[[], None]) -> None:
@@ -28,31 +46,94 @@ def run(main: Callable[[], None]) -> None:
             if len(argv) > 1:
                 raise InputError(f"argument {argv[1]!r} is no flag: write --name=value, see --help")
             main()
+            sys.stdout.flush()
         except InputError as error:
             return _complain(str(error), USAGE_ERROR)
         except KeyboardInterrupt:
             return _complain("interrupted: finished chunks are kept, the same command goes on", _INTERRUPTED)
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 1
+        except MemoryError:
+            return _complain("out of memory: ask for less", USAGE_ERROR)
+        except OSError as error:
+            return _unprinted(error)
         return 0
 
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)  # it tells of its first look for fonts
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     app.run(guarded, flags_parser=_parse)
 
 
 def _parse(argv: Sequence[str]) -> list[str]:
-    """absl's parser, without its usage pages for a mistyped flag."""
+    """absl's parser, with our help and without its usage pages for a mistyped flag."""
+    if not _HELP.isdisjoint(argv[1:]):
+        print(_help())
+        sys.exit(0)
     try:
         return flags.FLAGS(argv)
     except flags.Error as error:
         sys.exit(_complain(f"{error}: see --help", USAGE_ERROR))
 
 
+def _help() -> str:
+    """The command's docstring and its flags by group, in 80 columns."""
+    own = [
+        flag
+        for module, defined in flags.FLAGS.flags_by_module_dict().items()
+        if module == sys.argv[0] or module.startswith("experiments.")
+        for flag in defined
+    ]
+    grouped = {name: title for title, names in _GROUPS.items() for name in names}
+    about = (getattr(sys.modules["__main__"], "__doc__", None) or "").strip()
+    parts = ["\n\n".join(map(_narrow, about.split("\n\n")))]
+    for title in ("this command", *_GROUPS):
+        lines = [_described(flag) for flag in own if grouped.get(flag.name, "this command") == title]
+        if lines:
+            parts.append("\n".join([f"{title}:", *lines]))
+    return "\n\n".join(parts)
+
+
+def _narrow(paragraph: str) -> str:
+    """A paragraph of a docstring in 80 columns; examples stay lines, their comments below where too long."""
+    if not paragraph.lstrip().startswith("./"):
+        return textwrap.fill(paragraph, 80)
+    return "\n".join(map(_narrow_example, paragraph.splitlines()))
+
+
+def _narrow_example(line: str) -> str:
+    """A command and its comment, below each other where they are too long for 80 columns."""
+    if len(line) <= 80:
+        return line
+    command, _, comment = line.strip().partition("  ")
+    return f"    {command}\n        {comment.strip()}"
+
+
+def _described(flag: flags.Flag[Any]) -> str:
+    """A flag's lines in the help."""
+    default = flag.default_as_str if flag.default not in (None, False, []) else None
+    said = f"{flag.help} [{default.strip(chr(39))}]" if default else str(flag.help)
+    name = f"  --{flag.name}".ljust(_HELP_INDENT - 2) + " "
+    return textwrap.fill(said, 80, initial_indent=f"{name} ", subsequent_indent=" " * _HELP_INDENT)
+
+
+def _unprinted(error: OSError) -> int:
+    """Exit status where stdout takes no more, said in a line unless its reader left; else the error."""
+    if error.filename is not None or error.errno not in _OUTPUT_ERRORS:
+        raise error
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to print goes nowhere
+    if isinstance(error, BrokenPipeError):
+        return 1
+    return _complain(f"cannot print ({error.strerror}): what was computed is kept", USAGE_ERROR)
+
+
 def _complain(message: str, status: int) -> int:
     """One line on stderr."""
-    print(f"error: {as_flags(' '.join(message.split()))}", file=sys.stderr)
+    print(f"error: {one_line(message)}", file=sys.stderr)
     return status
+
+
+def one_line(message: str) -> str:
+    """A message for a terminal: flags for fields, one line, control characters escaped."""
+    line = as_flags(" ".join(message.split()))
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
 
 
 def as_flags(message: str) -> str:

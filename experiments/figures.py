@@ -1,13 +1,15 @@
 """Draw the figures whose cells a sweep has stored, and a table.
 
-    ./run.sh figures                            the laptop sweeps under results/
+    ./run.sh figures                            the largest scale that is under results/
     ./run.sh figures --scale=paper --name=figure_1c,figure_4
 
 Reads the store alone: nothing is trained, no data are loaded. A figure of which some cells are missing is
-drawn with those that are there. PNG, SVG and figures.csv go into the folder figures under --out.
+drawn with those that are there. PNG, SVG and figures.csv go into the folder figures under --out, those of
+other scales than laptop into its folder of that name.
 """
 
 import os
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,16 +21,19 @@ from matplotlib.figure import Figure
 from audit.errors import require
 from audit.statistics import conversions
 from audit.storage import files
+from audit.storage.index import Holdings
 from experiments import cli
-from experiments.cells.cell import Levels
+from experiments.cells.cell import Cell, Levels
+from experiments.cells.data import DataSets
 from experiments.hidden_state import sweep as sweeps
 from experiments.plots import points, style, table
 from experiments.plots.rows import Row
 from experiments.plots.sweep import Drawn, Sweep
 from experiments.settings import stored
+from experiments.settings.setting import identity
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("scale", "laptop", "The sweeps' scale: smoke, laptop or paper.")
+flags.DEFINE_string("scale", None, "smoke, laptop or paper; by default the largest with finished cells.")
 flags.DEFINE_list("name", ["all"], "Sweeps, comma-separated, or all.")
 flags.DEFINE_float("delta", 1e-5, "delta of the bounds.")
 flags.DEFINE_float("confidence", 0.95, "Confidence of the lower bounds.")
@@ -40,10 +45,11 @@ def main() -> None:
     levels = Levels(FLAGS.delta, FLAGS.confidence)
     conversions.require_delta(levels.delta)
     conversions.require_confidence(levels.confidence)
-    chosen = sweeps.chosen(FLAGS.scale, FLAGS.name)
     held = stored.holdings(Path(FLAGS.out))
+    scale = FLAGS.scale or _largest(held)
+    chosen = sweeps.chosen(scale, FLAGS.name)
     evidence = points.evidence(held, [one for sweep in chosen for one in sweep.audits()], levels)
-    folder = held.root / "figures"
+    folder = held.root / "figures" / ("" if scale == "laptop" else scale)
     written: list[Path] = []
     found: list[Row] = []
     missing: list[str] = []
@@ -54,13 +60,27 @@ def main() -> None:
         found += drawn.rows
         missing += _missing(sweep, drawn)
     names = ",".join(FLAGS.name)
-    mend = f"./run.sh sweep --name={names} --scale={FLAGS.scale} --out={FLAGS.out}"
-    require(written, f"{held.root} holds no finished cell of {names} at scale {FLAGS.scale}: run {mend}")
+    mend = f"./run.sh sweep --name={names} --scale={scale} --out={shlex.quote(FLAGS.out)}"
+    require(written, f"{held.root} holds no finished cell of {names} at scale {scale}: run {mend}")
+    if FLAGS.scale is None:
+        print(f"scale: {scale}", file=sys.stderr)
     print("\n".join(missing), end="\n" if missing else "", file=sys.stderr)
     if found:
         written.append(files.write_whole(folder / "figures.csv", table.as_csv(found)))
-        print(table.as_text(chosen, found, *levels) + "\n")
+        print(table.as_text(chosen, found, *levels, proves=scale != sweeps.SMOKE) + "\n")
     print("\n".join(os.fspath(path) for path in written))
+
+
+def _largest(held: Holdings) -> str:
+    """The largest scale of which the store has finished cells of its own."""
+
+    def is_there(cell: Cell) -> bool:
+        if cell.audited is None:
+            return cell.is_done(held, DataSets({}))
+        store = held.open(identity(cell.audited.setting))
+        return store is not None and not store.missing(cell.runs)
+
+    return sweeps.largest(is_there, FLAGS.name)
 
 
 def _write(path: Path, figure: Figure) -> Iterator[Path]:

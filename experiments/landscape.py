@@ -24,6 +24,7 @@ from experiments.hidden_state import (
 from experiments.hidden_state.landscape_cells import LandscapeCell, Simulation, Study
 from experiments.hidden_state.landscape_stored import CellResults
 from experiments.plots import style
+from experiments.settings.setting import LEAST_NOISE, MOST_NOISE, require_runs
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("sigmas", [str(s) for s in range(1, 9)], "Noise multipliers.")
@@ -37,6 +38,7 @@ flags.DEFINE_integer("runs", 5000, "Simulated runs a cell, half of them in.")
 flags.DEFINE_integer("seed", 0, "Seed of the simulated runs.")
 flags.DEFINE_string("out", "results", "Folder for results; figures go into its folder landscape.")
 
+MOST_BATCH, MOST_STEPS = 10**9, 10**5
 COLUMNS = "sigma, batch_size, steps, adversary, epsilon_gaussian, epsilon_exact, epsilon_upper"
 
 
@@ -63,7 +65,7 @@ def main() -> None:
 def _study() -> Study:
     """The study that the flags ask for."""
     cells, norm = _cells(), FLAGS.clipping_norm
-    require(FLAGS.runs >= 4, f"--runs={FLAGS.runs}: give at least 4")
+    require_runs(FLAGS.runs, least=4)
     require(0 < norm < float("inf"), f"--clipping_norm={norm}: give a positive finite number")
     conversions.require_confidence(FLAGS.confidence)
     require(0 <= FLAGS.seed < 2**32, f"--seed={FLAGS.seed}: give 0 to 2^32 - 1")
@@ -77,8 +79,12 @@ def _cells() -> tuple[LandscapeCell, ...]:
     sigmas, sizes = cli.numbers("sigmas"), cli.whole_numbers("batch_sizes")
     for sigma in sigmas:
         require(0 < sigma < float("inf"), f"--sigmas: {sigma:g} is no positive finite number")
+        limits = f"give {LEAST_NOISE:g} to {MOST_NOISE:g}"
+        require(LEAST_NOISE <= sigma <= MOST_NOISE, f"--sigmas: {sigma:g}: {limits}")
     for size in sizes:
         require(size >= 1, f"--batch_sizes: {size}: give at least 1")
+        require(size <= MOST_BATCH, f"--batch_sizes: {size:.3g}: give at most {MOST_BATCH:,}")
+    require(FLAGS.steps <= MOST_STEPS, f"--steps={FLAGS.steps}: give at most {MOST_STEPS:,}")
     cells = [LandscapeCell(sigma, size, FLAGS.steps, FLAGS.delta) for sigma in sigmas for size in sizes]
     require(cells, "--sigmas or --batch_sizes is empty: give numbers, comma-separated")
     process.validate(landscape_solve.process_of(cells[0]))

@@ -15,6 +15,7 @@ from audit.errors import require
 from audit.machine import cores
 from audit.statistics import accounting, calibration, conversions, planning
 from experiments import cli
+from experiments.settings.setting import require_noise
 from experiments.settings.tasks import task
 
 FIELDS = ("model", "periodicity", "insertions", "noise_multiplier", "batch_size")
@@ -60,8 +61,9 @@ def _checked() -> tuple[float, float]:
     conversions.require_delta(FLAGS.delta)
     conversions.require_confidence(FLAGS.confidence)
     require(4 <= FLAGS.runs <= 10**8, f"--runs={FLAGS.runs}: give 4 to 100,000,000")
-    require(FLAGS.audits >= 2, f"--audits={FLAGS.audits}: give at least 2")
-    require(FLAGS.seed >= 0, f"--seed={FLAGS.seed}: give at least 0")
+    require(2 <= FLAGS.audits <= 10**7, f"--audits={FLAGS.audits}: give 2 to 10,000,000")
+    require(0 <= FLAGS.seed < 2**32, f"--seed={FLAGS.seed}: give 0 to 2^32 - 1")
+    require_noise(FLAGS.noise_multiplier)
     require(0 < FLAGS.tightness < 1, f"--tightness={FLAGS.tightness}: give more than 0, less than 1")
     require(FLAGS.insertions >= 1, f"--insertions={FLAGS.insertions}: give at least 1")
     upper = accounting.epsilon_upper_bound(FLAGS.noise_multiplier, FLAGS.insertions, FLAGS.delta)

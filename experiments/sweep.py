@@ -9,6 +9,7 @@ on one --out: each takes cells that no other holds; --worker deals the cells out
 """
 
 import re
+import shlex
 import time
 from pathlib import Path
 
@@ -46,7 +47,8 @@ def main() -> None:
     cells = _own(work.distinct(cell for sweep in chosen for cell in sweep.cells))
     held = stored.holdings(place.out)
     missing = [cell for cell in cells if not cell.is_done(held, data)]
-    draws = f"./run.sh figures --out={place.out} draws them"
+    asked = ",".join(FLAGS.name)
+    draws = f"./run.sh figures --name={asked} --scale={FLAGS.scale} --out={shlex.quote(FLAGS.out)} draws them"
     if not missing:
         print(f"{names}: all {len(cells)} cells are done\n{draws}")
         return

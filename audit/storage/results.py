@@ -23,10 +23,14 @@ def keep(store: Store, conclusion: Conclusion, figure: bytes, **more: object) ->
 
 def keep_result(store: Store, conclusion: Conclusion, **more: object) -> str:
     """Writes audit.json alone; returns the JSON on one line."""
-    mu = _finite(conclusion.mu_upper_bound)
-    result = bounds_json(conclusion, mu_upper_bound=mu, **more)
+    result = result_json(conclusion, **more)
     store.write_result(json.dumps(json.loads(result), indent=2) + "\n")
     return result
+
+
+def result_json(conclusion: Conclusion, **more: object) -> str:
+    """The content of audit.json on one line."""
+    return bounds_json(conclusion, mu_upper_bound=_finite(conclusion.mu_upper_bound), **more)
 
 
 def bounds_json(conclusion: Conclusion, **more: object) -> str:

@@ -18,8 +18,13 @@ def bar(count: int, silent: bool = False) -> Iterator[Progress]:
     """A bar that hears of runs as they are trained; none where nothing is to be trained."""
     layout = "{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total} runs [{elapsed}<{remaining}, {rate_fmt}]"
     quiet = silent or count == 0
-    with tqdm(total=count, unit="runs", desc="training", bar_format=layout, disable=quiet) as line:
-        yield lambda runs: line.update(min(runs, count - line.n))
+    with tqdm(total=count, unit="runs", desc="compiling", bar_format=layout, disable=quiet) as line:
+
+        def progress(runs: float) -> None:
+            line.set_description_str("training", refresh=False)  # the first call says that all is compiled
+            line.update(min(runs, count - line.n))
+
+        yield progress
         line.update(count - line.n)
 
 

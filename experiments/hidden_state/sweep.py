@@ -12,12 +12,12 @@ Five seeds for the FCNN, as the paper has for Figure 1c (one at `smoke`), at bot
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from audit.errors import require
 from experiments.cells.audits import audit_cell
-from experiments.cells.cell import Audited
+from experiments.cells.cell import Audited, Cell
 from experiments.hidden_state.landscape_cell import landscape_cell
 from experiments.hidden_state.landscape_cells import Grid
 from experiments.hidden_state.norms import norms_cell
@@ -30,7 +30,8 @@ from experiments.settings.tasks import task
 if TYPE_CHECKING:
     from experiments.plots.points import Evidence
 
-SCALES = ("smoke", "laptop", "paper")
+SMOKE = "smoke"
+SCALES = (SMOKE, "laptop", "paper")  # the smallest first
 NORM, PERIODICITY = Axis("clipping norm C", "C"), Axis("periodicity k", "k")
 
 
@@ -116,6 +117,18 @@ def chosen(scale: str, names: list[str]) -> list[Sweep]:
     for name in names:
         require(name in every, f"`name={name}` is unknown: give all, or some of {known}")
     return [every[name] for name in dict.fromkeys(names)]
+
+
+def largest(finished: Callable[[Cell], bool], names: list[str]) -> str:
+    """The largest scale that has a finished cell which no smaller scale has; laptop where none has."""
+    known: set[tuple[str, int]] = set()
+    found = "laptop"
+    for scale in SCALES:
+        cells = {(cell.identity, cell.runs): cell for sweep in chosen(scale, names) for cell in sweep.cells}
+        if any(finished(cells[key]) for key in cells.keys() - known):
+            found = scale
+        known |= cells.keys()
+    return found
 
 
 def audits(panel: str, series: Series, x: float, model: str, scale: str, **changed: Any) -> Iterator[Audited]:

@@ -35,7 +35,8 @@ _NOT_DRAWN = (
 )
 _CAUTION = (
     "Each verdict has its own confidence. Of {} audits up to {} by a method may exceed the truth by chance: "
-    "look at what stands alone among many again, with another seed."
+    "look at what stands alone among many again, with another seed. Audits of one seed share their noise and "
+    "err together, so that the number of those that exceed is not binomial."
 )
 _MEANINGS = (
     "A lower bound on epsilon at delta says: the training is not (epsilon', delta)-differentially private "
@@ -70,7 +71,7 @@ def _index(about: Sequence[Subject]) -> Html:
     """A row a subject, with a link to its section."""
     rows = []
     for subject in about:
-        found = verdicts.verdict(subject.conclusion)
+        found = _found(subject)
         link = page.element("a", subject.title, href=f"#{subject.anchor}")
         gaussian, free = (subject.conclusion.bound(name) for name in (CERTIFIED, ASSUMPTION_FREE))
         word = page.join([page.element("strong", found.word, class_=found.kind)])
@@ -94,7 +95,7 @@ def _article(subject: Subject, count: int) -> Html:
     return page.element(
         "article",
         *heading,
-        _verdict(subject.conclusion),
+        _verdict(_found(subject)),
         page.element("h3", "What was audited"),
         page.terms(subject.facts),
         page.element("h3", "Threat model"),
@@ -114,9 +115,13 @@ def _article(subject: Subject, count: int) -> Html:
     )
 
 
-def _verdict(conclusion: Conclusion) -> Html:
+def _found(subject: Subject) -> verdicts.Verdict:
+    """A subject's verdict."""
+    return verdicts.verdict(subject.conclusion) if subject.proves else verdicts.SMOKE
+
+
+def _verdict(found: verdicts.Verdict) -> Html:
     """The verdict's box."""
-    found = verdicts.verdict(conclusion)
     text = page.join([page.element("strong", found.headline), " ", found.sentence])
     return page.element("p", text, class_=f"verdict {found.kind}")
 

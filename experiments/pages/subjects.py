@@ -20,7 +20,8 @@ from experiments.settings.tasks import TASKS
 
 
 class Subject(NamedTuple):
-    """One audit: `anchor` names its section in a report, `config` is None where none is known."""
+    """One audit: `anchor` names its section in a report, `config` is None where none is known; one that
+    does not `prove` anything, being too small, gets no verdict."""
 
     anchor: str
     title: str
@@ -29,6 +30,7 @@ class Subject(NamedTuple):
     conclusion: Conclusion
     provenance: dict[str, str]
     config: str | None
+    proves: bool = True
 
 
 class AskedLevels(NamedTuple):

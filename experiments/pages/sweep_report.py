@@ -19,7 +19,12 @@ def of_sweep(sweep: Sweep, scale: str, held: Holdings, levels: AskedLevels) -> b
     """
     cells = sweep.audits()
     require(cells, f"--sweep={sweep.name} holds no audits of trained models: see ./run.sh figures")
-    about = [subject for one in cells for subject in _of_cell(held, sweep.axis, one, levels)]
+    proves = scale != "smoke"
+    about = [
+        subject._replace(proves=proves)
+        for one in cells
+        for subject in _of_cell(held, sweep.axis, one, levels)
+    ]
     message = f"--out={held.root} holds no finished cell of {sweep.name} at scale {scale}"
     require(about, f"{message}: run ./run.sh sweep --name={sweep.name} --scale={scale}")
     share = f"{len(about)} of the sweep's {len(cells)} cells at scale {scale} are done."

@@ -21,6 +21,14 @@ class Verdict(NamedTuple):
     sentence: str
 
 
+SMOKE = Verdict(
+    NOTHING,
+    "smoke",
+    "A smoke run proves nothing.",
+    "A few runs of a few steps show that all works; no verdict is drawn from their bounds.",
+)
+
+
 def at_least(value: float) -> str:
     """A lower bound rounded down to three decimals."""
     return f"{math.floor(value * _DECIMALS) / _DECIMALS:.10g}"

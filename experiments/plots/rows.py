@@ -28,7 +28,7 @@ class Seeds(NamedTuple):
 class Row(NamedTuple):
     """One point of a figure; epsilons at one delta, by method, None where there is nothing to say.
 
-    interval: the ends of the two-sided interval where scores are normal.
+    interval: the ends of the two-sided interval where scores are normal; None with several seeds.
     """
 
     figure: str

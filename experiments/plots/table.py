@@ -11,10 +11,12 @@ from experiments.plots.sweep import Axis, Sweep
 
 _WIDTHS = (27, 5, 9, 9, 5, 15)
 _HEADER = ("", "bound", "range", "interval", "pred.", "the paper says")
+PROVES_NOTHING = "smoke: a few runs of a few steps show that all works; they prove nothing"
 _NOTES = """\
 bound:    certified lower bound, mean over seeds; assumes a Gaussian curve
-range:    of that bound over the seeds
-interval: two-sided; assumes normal scores of one spread in both worlds
+range:    of that bound over the seeds; rows of one seed share their noise, so
+          the number of bounds above the upper one is not binomial
+interval: of one seed, two-sided; assumes normal scores of one spread
 pred.:    mu = sqrt(insertions / k) / sigma, where gradients do not interfere;
           landscape: the exact epsilon; its curve is not Gaussian: no bound
 tight:    as high as the upper bound; the paper's text prints no epsilons"""
@@ -30,7 +32,7 @@ def rows(figure: str, points: Iterable[Point], claims: PaperClaims, delta: float
             x=point.x,
             seeds=Seeds(point.cells[0].runs, len(point.found), len(point.cells) - len(point.found)),
             epsilons={row.method: point.spread(row.method) for row in point.found[0].rows()},
-            interval=point.interval(),
+            interval=point.interval() if len(point.cells) == 1 else None,
             predicted=point.predicted(delta),
             upper_bound=point.upper_bound(),
             claim=claim(claims, figure, point.series, point.x),
@@ -80,9 +82,12 @@ def _entry(row: Row) -> dict[str, str | float | None]:
     }
 
 
-def as_text(sweeps: Iterable[Sweep], found: Sequence[Row], delta: float, confidence: float) -> str:
-    """The rows by figure and panel, 80 columns wide."""
-    lines = [f"lower bounds on epsilon at delta {delta:g}, confidence {confidence:g}", _line(_HEADER)]
+def as_text(
+    sweeps: Iterable[Sweep], found: Sequence[Row], delta: float, confidence: float, proves: bool = True
+) -> str:
+    """The rows by figure and panel, 80 columns wide; not `proves`: a line that says so stands above them."""
+    title = f"lower bounds on epsilon at delta {delta:g}, confidence {confidence:g}"
+    lines = [*([] if proves else [PROVES_NOTHING]), title, _line(_HEADER)]
     for sweep in sweeps:
         own = [row for row in found if row.figure == sweep.name]
         if own:

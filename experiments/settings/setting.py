@@ -11,6 +11,8 @@ from typing import Any, ClassVar
 
 from audit.errors import require
 
+MOST_RUNS, MOST_STEPS, MOST_DRAWS = 10**8, 10**7, 10**9  # draws: indices of all mini-batches, 4 GB
+LEAST_NOISE, MOST_NOISE = 1e-6, 1e9
 OPTIMIZERS = ("sgd", "momentum", "adam")
 PRECISIONS = ("float32", "tf32", "bf16")
 
@@ -144,14 +146,36 @@ def validate(setting: Setting, runs: int, strategies: tuple[str, ...]) -> None:
     rate, norm, sigma = mechanism.learning_rate, mechanism.clipping_norm, mechanism.noise_multiplier
     require(0 < rate < float("inf"), f"`learning_rate={rate}`: give a positive finite number")
     require(1e-6 <= norm <= 1e6, f"`clipping_norm={norm}`: give 1e-6 to 1e6")
-    require(0 <= sigma < float("inf"), f"`noise_multiplier={sigma}`: give a finite number, at least 0")
-    require(mechanism.batch_size >= 1, f"`batch_size={mechanism.batch_size}`: give at least 1")
-    require(schedule.steps >= 1, f"`steps={schedule.steps}`: give at least 1 step")
-    k = schedule.periodicity
+    require_noise(sigma)
+    _require_schedule(schedule, mechanism.batch_size)
+    require(0 <= setting.seed < 2**32, f"`seed={setting.seed}`: give 0 to 2^32 - 1")
+    require_runs(runs)
+
+
+def require_noise(sigma: float) -> None:
+    """Raises InputError for a noise multiplier that float32 or a conversion to epsilon can't take."""
+    limits = f"0, or {LEAST_NOISE:g} to {MOST_NOISE:g}"
+    require(sigma == 0 or LEAST_NOISE <= sigma <= MOST_NOISE, f"`noise_multiplier={sigma}`: give {limits}")
+
+
+def require_runs(runs: int, least: int = 2) -> None:
+    """Raises InputError unless there are runs for both worlds, and not more than any audit can train."""
+    require(runs >= least, f"`runs={runs}`: give at least {least}, half of them in each world")
+    require(runs <= MOST_RUNS, f"`runs={runs}`: give at most {MOST_RUNS:,}")
+
+
+def _require_schedule(schedule: ScheduleFields, batch_size: int) -> None:
+    """Raises InputError for a schedule that inserts nothing, or whose mini-batches no memory holds."""
+    steps, k = schedule.steps, schedule.periodicity
+    require(batch_size >= 1, f"`batch_size={batch_size}`: give at least 1")
+    require(steps >= 1, f"`steps={steps}`: give at least 1 step")
     require(k >= 1, f"`periodicity={k}`: give a periodicity of at least 1")
     require(
-        k <= schedule.steps,
-        f"`periodicity={k}` inserts nothing in {schedule.steps} steps: lower it or add steps",
+        steps <= MOST_STEPS,
+        f"`steps={steps}` (insertions times periodicity, if not given): give at most {MOST_STEPS:,}",
     )
-    require(0 <= setting.seed < 2**32, f"`seed={setting.seed}`: give 0 to 2^32 - 1")
-    require(runs >= 2, f"`runs={runs}`: give at least 2, one a world")
+    require(k <= steps, f"`periodicity={k}` inserts nothing in {steps} steps: lower it or add steps")
+    require(
+        steps * batch_size <= MOST_DRAWS,
+        f"`steps={steps}` of `batch_size={batch_size}`: their product is to be at most {MOST_DRAWS:,}",
+    )

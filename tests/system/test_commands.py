@@ -126,6 +126,12 @@ BAD_FLAGS = [
     (("--adversary=nobody",), ("nobody", "gc_s")),
     (("--gc_s=noisy",), ("noisy", "noiseless_per_step")),
     (("--seed=-1",), ("--seed=-1",)),
+    ((f"--runs={10**12}",), ("at most 100,000,000",)),
+    ((f"--k={10**21}",), ("--steps=", "at most 10,000,000")),
+    ((f"--insertions={10**10}",), ("--steps=", "at most 10,000,000")),
+    ((f"--steps={10**7}", "--batch_size=300"), ("--steps", "--batch_size", "at most 1,000,000,000")),
+    (("--noise_multiplier=1e-50",), ("--noise_multiplier=1e-50", "1e-06 to 1e+09")),
+    (("--adversary=\x1b[2Jnobody",), (r"\x1b[2Jnobody",)),
     (("--nothing=1",), ("nothing",)),
     (("--runs=many",), ("many",)),
     (("stray",), ("stray",)),
@@ -141,6 +147,36 @@ def test_a_mistake_is_one_line_and_leaves_nothing(audit, tmp_path, flags, words)
         assert not list((tmp_path / "out").glob("*/scores*"))
     assert_one_line(process, *words)
     assert not list((tmp_path / "out").glob("*/audit*"))
+
+
+@pytest.mark.parametrize("command", ["audit", "sweep", "plan", "landscape"])
+def test_help_is_grouped_in_80_columns(run, command):
+    process = run(command, "--help")
+    assert process.returncode == 0 and process.stderr == ""
+    lines = process.stdout.splitlines()
+    assert max(map(len, lines)) <= 80 and str(ROOT) not in process.stdout
+    assert "bounds and output:" in lines and any(line.startswith("  --") for line in lines)
+    assert not any(line.split()[0] in ("--logtostderr", "--helpfull") for line in lines if line)
+
+
+def test_a_full_stdout_is_one_line(run):
+    with open("/dev/full", "w") as full:
+        process = run("calibrate", "--mu=1", "--audits=1", "--runs=20", "--processes=1", stdout=full)
+    assert process.returncode == 2 and "Traceback" not in process.stderr
+    assert process.stderr.splitlines()[-1].startswith("error: cannot print (No space left")
+
+
+def test_bounds_of_scores_that_are_there_are_shown_where_nothing_can_be_written(audit, tmp_path):
+    flags = ("--adversary=loss", "--steps=7", "--runs=40")
+    first = audit(tmp_path, *flags)
+    result = only_folder(tmp_path) / "audit.json"
+    result.unlink()
+    result.mkdir()  # which no file can take the place of
+    second = audit(tmp_path, *flags)
+    assert second.returncode == 0, second.stderr
+    assert second.stdout.strip() == first.stdout.split("\n\n")[0].strip()
+    assert second.stderr.splitlines()[-1].startswith(f"cannot write {result}")
+    assert json.loads(audit(tmp_path, *flags, "--json").stdout)["runs"] == 40
 
 
 @pytest.mark.parametrize("platform", ["cuda", "cudaa"])
@@ -256,7 +292,11 @@ def test_calibrate_prints_a_row_a_method(run):
 
 
 @pytest.mark.parametrize(
-    "flag", ["--mu=x", "--mu=-1", "--audits=0", "--runs=1", "--delta=2", "--confidence=1", "--processes=0"]
+    "flag",
+    [
+        *("--mu=x", "--mu=-1", "--mu=", "--audits=0", "--runs=1", "--delta=2", "--confidence=1"),
+        *("--processes=0", f"--runs={10**13}", f"--audits={10**15}", f"--seed={10**23}"),
+    ],
 )
 def test_calibrate_refuses_values_out_of_range(run, flag):
     assert_one_line(run("calibrate", flag), flag.split("=")[0].strip("-"))
@@ -309,6 +349,11 @@ def test_landscape_makes_every_figure_and_its_table(run, tmp_path):
         ("--delta=0", "delta is 0"),
         ("--clipping_norm=-1", "--clipping_norm=-1"),
         ("--runs=1", "--runs=1"),
+        ("--sigmas=1e-50", "--sigmas: 1e-50: give 1e-06"),
+        ("--batch_sizes=1e300", "--batch_sizes: 1e+300: give at most"),
+        ("--batch_sizes=nan", "nan"),
+        (f"--steps={10**10}", "at most 100,000"),
+        (f"--runs={10**18}", "at most 100,000,000"),
     ],
 )
 def test_landscape_refuses_values_out_of_range(run, tmp_path, flag, word):

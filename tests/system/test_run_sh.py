@@ -128,6 +128,48 @@ def test_help_of_this_repository_says_what_each_main_is_for():
             assert any(line.split()[:1] == [path.stem] and line.split()[1:] for line in lines)
 
 
+def test_help_of_a_command_installs_nothing(house):
+    result = house.run("audit", "--help")
+    assert result.returncode == 0 and result.stderr == ""
+    assert result.stdout.startswith("Audits one setting.\n\nAt length.\n") and "__name__" not in result.stdout
+    assert not house.venv.exists() and house.calls() == []
+
+
+def test_help_of_a_command_that_needs_more_installs_nothing(ready):
+    ready.add_experiment("throughput", MAIN.format("Times."))
+    assert ready.run("throughput", "--help").returncode == 0
+    assert installs(ready.calls()) == []
+
+
+def test_a_script_finds_our_modules_before_its_neighbours(ready, tmp_path):
+    (ready.root / "models").mkdir()
+    (ready.root / "models" / "__init__.py").write_text("WHOSE = 'ours'\n")
+    (tmp_path / "models.py").write_text("WHOSE = 'theirs'\n")
+    (tmp_path / "helper.py").write_text("HELP = 'helped'\n")
+    (tmp_path / "json.py").write_text("raise SystemExit('shadowed')\n")
+    text = "import json, sys, helper, models\nprint(__name__, models.WHOSE, helper.HELP, sys.argv[1:])\n"
+    (tmp_path / "mine.py").write_text(text)
+    python = ready.venv / "bin" / "python"
+    stand_in = ready.venv / "bin" / "stand-in"
+    python.rename(stand_in)
+    python.write_text(
+        f'#!/bin/sh\nif [ "$1" = -P ]; then exec {sys.executable} "$@"; fi\nexec "{stand_in}" "$@"\n'
+    )
+    python.chmod(0o755)
+    result = ready.run("python", str(tmp_path / "mine.py"), "--x", "a b", PYTHONPATH=str(tmp_path))
+    assert result.stdout == "__main__ ours helped ['--x', 'a b']\n", result.stderr
+
+
+def test_python_without_a_script_is_one_line(house):
+    assert_one_line(house.run("python"), "mine.py")
+
+
+def test_run_sh_needs_no_bash_newer_than_a_mac_has():
+    text = (REPOSITORY / "run.sh").read_text()
+    newer = ("@Q}", "declare -A", "mapfile", "readarray", "^^}", ",,}", "|&", "&>>", "local -n")
+    assert not [word for word in newer if word in text]
+
+
 @pytest.mark.parametrize("name", ["adit", "sweeps", "__main__", "../run", "two words", ""])
 def test_an_unknown_command_is_one_line_and_no_set_up(house, name):
     assert_one_line(house.run(name), repr(name), "./run.sh help")

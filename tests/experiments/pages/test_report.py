@@ -151,6 +151,17 @@ def test_several_audits_have_an_index_whose_links_lead_somewhere(tmp_path, plain
     assert "Of 3 audits up to 0.15 by a method may exceed the truth by chance" in outline.text
 
 
+def test_an_audit_that_proves_nothing_gets_no_verdict(tmp_path, plain):
+    about = [subjects.of_setting(stored(tmp_path, seeded(seed)), AskedLevels()) for seed in range(2)]
+    texts = [
+        Outline(report.report("A", [one._replace(proves=proves) for one in about]).decode()).text
+        for proves in (True, False)
+    ]
+    assert "proves nothing" not in texts[0] and texts[1].count("A smoke run proves nothing.") == 2
+    assert "This training leaks" in texts[0] and "This training leaks" not in texts[1]
+    assert all("is not binomial" in text for text in texts)
+
+
 def test_a_folder_without_an_audit_is_read_from_its_scores(tmp_path, plain):
     folder = stored(tmp_path, runs=120, audited=False)
     outline = Outline(report.report("A", [subjects.of_setting(folder, AskedLevels())]).decode())

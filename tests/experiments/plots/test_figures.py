@@ -135,10 +135,11 @@ def test_the_landscape_is_drawn_from_the_store_alone(run, tmp_path):
     kept = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/*")}
     process = run(f"--out={tmp_path}", "--scale=smoke", "--name=landscape")
     assert process.returncode == 0 and process.stderr == ""
-    names = {path.stem for path in (tmp_path / "figures").glob("*.svg")}
+    folder = tmp_path / "figures" / "smoke"
+    names = {path.stem for path in folder.glob("*.svg")}
     assert names == {"figure_3a", "figure_3b", "figure_6b", "figure_10", "figure_14", "algorithm_6"}
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
-    with open(tmp_path / "figures" / "figures.csv", newline="") as file:
+    with open(folder / "figures.csv", newline="") as file:
         table = list(csv.DictReader(file))
     assert len(table) == len(grid.noise_multipliers) * len(grid.batch_sizes)
     assert all(0 < float(row["predicted"]) <= 1.001 * float(row["upper_bound"]) for row in table)
@@ -280,7 +281,7 @@ def test_figures_are_written_and_what_is_missing_is_said(run, tmp_path):
     fill(tmp_path, audit_cells(every["figure_11"]))
     process = run(f"--out={tmp_path}", "--scale=smoke", "--name=figure_1c,figure_11,figure_8")
     assert process.returncode == 0, process.stderr
-    folder = tmp_path / "figures"
+    folder = tmp_path / "figures" / "smoke"
     names = {f"figure_{n}.{suffix}" for n in ("1c", "11") for suffix in ("png", "svg")}
     assert {path.name for path in folder.iterdir()} == {*names, "figures.csv"}
     assert (folder / "figure_1c.png").read_bytes().startswith(b"\x89PNG")
@@ -290,6 +291,24 @@ def test_figures_are_written_and_what_is_missing_is_said(run, tmp_path):
     table, listed = process.stdout.split("\n\n")
     assert max(map(len, table.splitlines())) <= 80
     assert {Path(line).name for line in listed.split()} == {*names, "figures.csv"}
+    assert table.startswith("smoke: ") and "prove nothing" in table
+
+
+def test_the_largest_scale_that_is_there_is_drawn_and_others_keep_their_pictures(run, tmp_path):
+    flags = (f"--out={tmp_path}", "--name=figure_1c")
+    fill(tmp_path, audit_cells(sweeps.sweeps("smoke")["figure_1c"]))
+    process = run(*flags)
+    assert process.returncode == 0 and process.stderr.splitlines() == ["scale: smoke"]
+    kept = (tmp_path / "figures" / "smoke" / "figures.csv").read_bytes()
+    fill(tmp_path, audit_cells(sweeps.sweeps("laptop")["figure_1c"])[:5])
+    process = run(*flags)
+    assert process.stderr.splitlines()[0] == "scale: laptop"  # the paper's scale has these cells too
+    assert "prove nothing" not in process.stdout
+    assert (tmp_path / "figures" / "figure_1c.png").exists()
+    assert (tmp_path / "figures" / "smoke" / "figures.csv").read_bytes() == kept
+    with open(tmp_path / "figures" / "figures.csv", newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert row["seeds"] == "5" and row["epsilon_low"] == row["epsilon_high"] == ""
 
 
 def test_an_empty_store_is_one_line_with_the_mend(run, tmp_path):
