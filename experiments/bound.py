@@ -4,6 +4,7 @@
 ./run.sh bound --scores=scores.npz                       or `scores` and `presence`
 ./run.sh bound --scores=in.npy,out.npy                   or an array a file
 ./run.sh bound --scores=scores.csv --json                columns score,in (1 or 0)
+./run.sh bound --scores=scores.csv --upper_bound=3       beside an accountant's epsilon
 ./run.sh bound --scores=scores.csv --report=page.html    the page that ./run.sh report writes
 """
 
@@ -33,6 +34,8 @@ flags.DEFINE_float("delta", 1e-5, "delta of the bounds.")
 flags.DEFINE_float("confidence", 0.95, "Confidence of the lower bounds.")
 flags.DEFINE_float("noise_multiplier", None, "Noise multiplier, where the upper bound is wanted.")
 flags.DEFINE_integer("insertions", None, "Steps with the canary, where the upper bound is wanted.")
+flags.DEFINE_float("sampling_rate", None, "Each step's probability to take the canary; by default 1.")
+flags.DEFINE_float("upper_bound", None, "Another accountant's epsilon at delta, in place of these.")
 flags.DEFINE_string("figure", None, "Also draw the audit into this .png, .pdf or .svg file.")
 flags.DEFINE_string("report", None, "Also write a report into this HTML file.")
 flags.DEFINE_string("name", None, "What was audited, for the report; by default the scores' file.")
@@ -53,7 +56,8 @@ def main() -> None:
     require(FLAGS.report != "", "--report=: name an HTML file")
     _require_format()
     composition, paths = _composition(), score_files.paths(FLAGS.scores)
-    found = conclude(score_files.read_scores(*paths), composition, FLAGS.delta, FLAGS.confidence)
+    worlds = score_files.read_scores(*paths)
+    found = conclude(worlds, composition, FLAGS.delta, FLAGS.confidence, FLAGS.upper_bound)
     conclusion = found.with_curve_test()
     wanted = [*_figure(conclusion), *_report(paths, composition, conclusion)]
     for file in wanted:
@@ -70,7 +74,14 @@ def _composition() -> Composition | None:
     sigma, insertions = FLAGS.noise_multiplier, FLAGS.insertions
     together = (sigma is None) == (insertions is None)
     require(together, "--noise_multiplier and --insertions go together: give both or none")
-    return None if sigma is None else Composition(sigma, insertions)
+    one = FLAGS.upper_bound is None or (sigma is None and FLAGS.sampling_rate is None)
+    require(
+        one, "--upper_bound goes with none of --noise_multiplier, --insertions, --sampling_rate: drop one"
+    )
+    alone = FLAGS.sampling_rate is not None and sigma is None
+    require(not alone, "--sampling_rate goes with --noise_multiplier and --insertions: give all three")
+    rate = 1.0 if FLAGS.sampling_rate is None else FLAGS.sampling_rate
+    return None if sigma is None else Composition(sigma, insertions, rate)
 
 
 def _require_format() -> None:

@@ -8,21 +8,25 @@ from typing import NamedTuple
 
 import dp_accounting
 import numpy as np
+from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 
 from audit.errors import require
 from audit.statistics import conversions
 
+SAMPLED_NOISE, MOST_SAMPLED, LEAST_SAMPLED_DELTA = (0.3, 1e4), 10**6, 1e-12
 LEAST_NOISE, MOST_NOISE, MOST_INSERTIONS = 1e-6, 1e12, 10**12
+_GRID = 1e-4  # of privacy losses; coarser where epsilon is large
 _ADD_OR_REMOVE_ONE = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
 
 
 class Composition(NamedTuple):
     """Gaussian steps of sensitivity C and noise of deviation noise_multiplier * C: as many as the canary is
-    inserted in."""
+    inserted in, each with probability sampling_rate (1: whenever it is told)."""
 
     noise_multiplier: float
     insertions: int
+    sampling_rate: float = 1.0
 
 
 def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) -> float:
@@ -41,6 +45,32 @@ def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) 
         return float(dp_accounting.get_epsilon_gaussian(sigma, delta, tol=1e-10))
 
 
+def sampled_upper_bound(
+    noise_multiplier: float, insertions: int, delta: float, sampling_rate: float
+) -> float:
+    """epsilon at delta of such a composition where each step takes an example with probability
+    sampling_rate (Poisson): the smaller of dp-accounting's PLD bound and the one without sampling.
+
+    It holds for an adversary who doesn't know the batches. Raises InputError for values out of range, or so
+    extreme that the privacy loss has no grid.
+    """
+    whole = epsilon_upper_bound(noise_multiplier, insertions, delta)
+    require(0 < sampling_rate <= 1, f"`sampling_rate={sampling_rate}`: give a number above 0, at most 1")
+    if sampling_rate == 1 or not np.isfinite(whole) or insertions == 0:
+        return whole
+    _require_grid(noise_multiplier, insertions, delta)
+    step = dp_accounting.PoissonSampledDpEvent(sampling_rate, dp_accounting.GaussianDpEvent(noise_multiplier))
+    event, coarse = dp_accounting.SelfComposedDpEvent(step, insertions), max(_GRID, 1e-7 * whole)
+    epsilon = _pld_epsilon(event, delta, coarse)
+    fine = max(_GRID, 1e-5 * epsilon)
+    return min(whole, epsilon, _pld_epsilon(event, delta, fine) if fine < coarse else epsilon)
+
+
+def _pld_epsilon(event: dp_accounting.DpEvent, delta: float, grid: float) -> float:
+    """epsilon at delta of an event, from privacy losses rounded up to a grid."""
+    return float(PLDAccountant(_ADD_OR_REMOVE_ONE, grid).compose(event).get_epsilon(delta))
+
+
 def renyi_upper_bound(noise_multiplier: float, insertions: int, delta: float) -> float:
     """epsilon of such a composition by Renyi DP: looser, and computed independently; for tests."""
     _require_steps(noise_multiplier, insertions, delta)
@@ -57,6 +87,16 @@ def mu_upper_bound(noise_multiplier: float, insertions: int) -> float:
     if insertions == 0 or noise_multiplier == 0:
         return np.inf if insertions else 0.0
     return float(np.sqrt(insertions) / noise_multiplier)
+
+
+def _require_grid(noise_multiplier: float, insertions: int, delta: float) -> None:
+    """Values at which a sampled privacy loss has a grid of moderate size, or InputError."""
+    (least, most), with_ = SAMPLED_NOISE, "with `sampling_rate`"
+    noise = f"`noise_multiplier={noise_multiplier}`: {with_}, give a number from {least:g} to {most:g}"
+    require(least <= noise_multiplier <= most, noise)
+    steps = f"`insertions={insertions}`: {with_}, give at most {MOST_SAMPLED:,}"
+    require(insertions <= MOST_SAMPLED, steps)
+    require(delta >= LEAST_SAMPLED_DELTA, f"`delta={delta}`: {with_}, give at least {LEAST_SAMPLED_DELTA:g}")
 
 
 def _require_steps(noise_multiplier: float, insertions: int, delta: float) -> None:

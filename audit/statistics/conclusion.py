@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from audit.errors import require
 from audit.statistics import accounting, estimate
 from audit.statistics.accounting import Composition
 from audit.statistics.estimate import Bound, Estimate, Finding
@@ -17,7 +18,8 @@ _LEAST_P_VALUE = 1e-6  # smaller ones rest on the tail of an approximation
 class Conclusion(NamedTuple):
     """Scores (n_in,) and (n_out,), the estimates and the lower bounds on them, at one delta and confidence.
 
-    The upper bounds on epsilon and mu are infinite without noise, None where the mechanism is not known.
+    The upper bounds on epsilon and mu are infinite without noise, None where the mechanism is not known; mu's
+    is None too where steps are sampled, or the bound on epsilon was given. composition: the mechanism's.
     curve: the test of the Gaussian curve that bounds on mu assume, None where it was not made.
     """
 
@@ -27,6 +29,7 @@ class Conclusion(NamedTuple):
     bounds: tuple[Bound, ...]
     upper_bound: float | None = None
     mu_upper_bound: float | None = None
+    composition: Composition | None = None
     curve: CurveTest | None = None
 
     @property
@@ -74,18 +77,24 @@ def conclude(
     composition: Composition | None,
     delta: float,
     confidence: float,
+    upper_bound: float | None = None,
 ) -> Conclusion:
-    """The conclusion from (scores in, scores out) and the mechanism's composition, where it is known.
+    """The conclusion from (scores in, scores out) and the mechanism's composition or, of another accountant,
+    the upper bound on epsilon, where one of them is known.
 
     Raises InputError for scores or values that nothing can be concluded from.
     """
-    upper = () if composition is None else _upper_bounds(composition, delta)
+    given = upper_bound is None or (upper_bound >= 0 and composition is None)
+    require(given, f"`upper_bound={upper_bound}`: give epsilon, at least 0, and no mechanism beside it")
+    epsilon, mu = (upper_bound, None) if composition is None else _upper_bounds(composition, delta)
     found = estimate.findings(*worlds, delta, confidence)
     estimates = tuple(one for one in found if isinstance(one, Estimate))
     bounds = tuple(one for one in found if isinstance(one, Bound))
-    return Conclusion(*worlds, estimates, bounds, *upper)
+    return Conclusion(*worlds, estimates, bounds, epsilon, mu, composition)
 
 
-def _upper_bounds(composition: Composition, delta: float) -> tuple[float, float]:
-    """(epsilon at delta, mu) of the composition."""
-    return accounting.epsilon_upper_bound(*composition, delta), accounting.mu_upper_bound(*composition)
+def _upper_bounds(composition: Composition, delta: float) -> tuple[float, float | None]:
+    """(epsilon at delta, mu) of the composition; no mu where steps are sampled: the curve isn't Gaussian."""
+    sigma, insertions, rate = composition
+    epsilon = accounting.sampled_upper_bound(sigma, insertions, delta, rate)
+    return epsilon, accounting.mu_upper_bound(sigma, insertions) if rate == 1 else None

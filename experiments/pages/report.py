@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 
+from audit.statistics.accounting import Composition
 from audit.statistics.conclusion import Conclusion
 from audit.statistics.estimate import (
     ASSUMPTION_FREE,
@@ -132,12 +133,20 @@ def _bounds(conclusion: Conclusion) -> Html:
     upper, mu = conclusion.upper_bound, conclusion.mu_upper_bound
     if upper is not None:
         limit = f"≤\N{NO-BREAK SPACE}{verdicts.at_most(mu)}" if mu is not None and math.isfinite(mu) else ""
-        assumed = "sensitivity C, Gaussian noise of deviation sigma C"
+        assumed = _accounted(conclusion.composition)
         rows.append(("upper bound", f"≤\N{NO-BREAK SPACE}{_upper(upper)}", limit, "", "", "", assumed))
     level = verdicts.percent(conclusion.confidence)
     caption = f"Epsilon at delta = {conclusion.delta:g}; lower bounds at {level} confidence"
     header = ("method", "epsilon", "mu", "threshold", "false positives", "false negatives", "assumes")
     return page.table(caption, header, rows)
+
+
+def _accounted(composition: Composition | None) -> str:
+    """What an upper bound assumes."""
+    if composition is None:
+        return "as given, from another accountant"
+    sampled = " and batches that the adversary does not know" if composition.sampling_rate < 1 else ""
+    return f"sensitivity C, Gaussian noise of deviation sigma C{sampled}"
 
 
 def _cells(finding: Finding) -> tuple[str, ...]:

@@ -60,8 +60,15 @@ def of_scores(
     n_in, n_out = len(conclusion.scores_in), len(conclusion.scores_out)
     facts = {"Audited": name, "Runs": f"{n_in:,} with the canary, {n_out:,} without"}
     if composition is not None:
-        sigma, insertions = composition
-        facts["Mechanism, as given"] = f"{insertions:,} insertions, noise multiplier sigma = {sigma:g}"
+        sigma, insertions, rate = composition
+        sampled = f", each with probability {rate:g} (Poisson sampling)" if rate < 1 else ""
+        facts["Mechanism, as given"] = (
+            f"{insertions:,} insertions{sampled}, noise multiplier sigma = {sigma:g}"
+        )
+    elif conclusion.upper_bound is not None:
+        facts["Upper bound, as given"] = (
+            f"epsilon = {conclusion.upper_bound:g} at delta = {conclusion.delta:g}"
+        )
     checksums = [hashlib.sha256(source.read_bytes()).hexdigest() for source in sources]
     kept = {"Scores": ", ".join(source.name for source in sources)}
     kept["SHA-256 of the scores' file"] = ", ".join(checksums)

@@ -13,6 +13,9 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from audit.statistics.accounting import sampled_upper_bound
+from experiments.pages.verdicts import at_most
+
 ROOT = Path(__file__).resolve().parents[2]
 FORKS = """
 import json, os, sys
@@ -129,6 +132,25 @@ def test_a_link_stays_a_link(bound, tmp_path):
     assert (tmp_path / "page.html").is_symlink()
 
 
+STEPS = ("--noise_multiplier=1", "--insertions=10")
+
+
+@pytest.mark.parametrize(
+    ("flags", "upper", "said"),
+    [
+        (("--upper_bound=3.25",), 3.25, "another accountant"),
+        ((*STEPS, "--sampling_rate=0.1"), None, "each with probability 0.1"),
+    ],
+)
+def test_an_upper_bound_that_is_no_plain_composition(bound, tmp_path, flags, upper, said):
+    ended = bound(SCORES, *flags, "--json", "--report=page.html")
+    assert ended.status == 0, ended.stderr
+    found = json.loads(ended.stdout)["upper_bound"]
+    page = (tmp_path / "page.html").read_text()
+    assert found == (upper or pytest.approx(sampled_upper_bound(1, 10, 1e-5, 0.1)))
+    assert said in page and f"Accounting guarantees at most {at_most(found)}" in page
+
+
 BAD_FLAGS = [
     ((), "--scores is missing"),
     (("--scores=",), "--scores=: give"),
@@ -167,6 +189,18 @@ BAD_FLAGS = [
     ((SCORES, "--noise_multiplier=1", f"--insertions={2**70}"), f"--insertions={2**70}"),
     ((SCORES, "--noise_multiplier=1", "--insertions=1.5"), "1.5"),
     ((SCORES, "--noise_multiplier=1", f"--insertions={'9' * 5000}"), "--insertions"),
+    ((SCORES, "--sampling_rate=0.1"), "--sampling_rate goes with"),
+    ((SCORES, *STEPS, "--sampling_rate=0"), "--sampling_rate=0"),
+    ((SCORES, *STEPS, "--sampling_rate=1.5"), "--sampling_rate=1.5"),
+    ((SCORES, *STEPS, "--sampling_rate=nan"), "--sampling_rate=nan"),
+    ((SCORES, *STEPS, "--sampling_rate=0.5", "--delta=1e-100"), "--delta=1e-100"),
+    ((SCORES, "--noise_multiplier=1e-5", "--insertions=1", "--sampling_rate=0.5"), "from 0.3"),
+    ((SCORES, "--noise_multiplier=1", "--insertions=1000001", "--sampling_rate=0.5"), "at most 1,000,000"),
+    ((SCORES, *STEPS, "--upper_bound=3"), "--upper_bound goes with none"),
+    ((SCORES, "--sampling_rate=0.1", "--upper_bound=3"), "--upper_bound goes with none"),
+    ((SCORES, "--upper_bound=-1"), "--upper_bound=-1"),
+    ((SCORES, "--upper_bound=nan"), "--upper_bound=nan"),
+    ((SCORES, "--upper_bound=three"), "three"),
     ((SCORES, "--nothing"), "nothing"),
     ((SCORES, "stray"), "stray"),
 ]

@@ -1,7 +1,9 @@
 """Upper bounds: two accountants and the closed form, each against the others."""
 
+import dp_accounting
 import numpy as np
 import pytest
+from dp_accounting.rdp import RdpAccountant
 
 from audit.errors import InputError
 from audit.statistics import accounting, conversions
@@ -70,3 +72,42 @@ def test_mu_of_values_out_of_range():
         accounting.mu_upper_bound(-1.0, 5)
     with pytest.raises(InputError, match="`insertions=-5"):
         accounting.mu_upper_bound(1.0, -5)
+
+
+def test_sampling_is_between_its_renyi_bound_and_what_must_leak():
+    sigma, steps, rate, delta = 1.0, 200, 0.05, 1e-5
+    sampled = accounting.sampled_upper_bound(sigma, steps, delta, rate)
+    accountant = RdpAccountant()
+    step = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(sigma))
+    accountant.compose(step, steps)
+    assert 0.7 * accountant.get_epsilon(delta) < sampled < accountant.get_epsilon(delta)
+    assert sampled < 0.2 * accounting.epsilon_upper_bound(sigma, steps, delta)
+
+
+def test_one_sampled_step_has_the_closed_form():
+    """delta(epsilon) of q N(1, s^2) + (1 - q) N(0, s^2) against N(0, s^2), in the worse direction."""
+    sigma, rate, delta = 0.8, 0.2, 1e-3
+    epsilon = accounting.sampled_upper_bound(sigma, 1, delta, rate)
+    inner = np.log1p(np.expm1(epsilon) / rate)  # likelihood ratio 1 - q + q e^l above e^epsilon
+    closed = rate * conversions.delta_from_mu(1 / sigma, inner)
+    assert closed <= delta and closed == pytest.approx(delta, rel=2e-3)
+
+
+def test_sampling_of_all_is_none_and_never_worse():
+    assert accounting.sampled_upper_bound(4.0, 250, 1e-5, 1.0) == accounting.epsilon_upper_bound(
+        4.0, 250, 1e-5
+    )
+    rates = [accounting.sampled_upper_bound(4.0, 50, 1e-5, rate) for rate in (0.01, 0.5, 1 - 1e-9, 1.0)]
+    assert rates == sorted(rates) and rates[0] < 0.1 * rates[-1]
+    assert accounting.sampled_upper_bound(0.0, 5, 1e-5, 0.5) == np.inf
+    assert accounting.sampled_upper_bound(1.0, 0, 1e-5, 0.5) == 0
+
+
+def test_many_sampled_steps_are_accounted_on_a_grid_that_is_fine_enough():
+    assert accounting.sampled_upper_bound(1.0, 10**5, 1e-5, 0.001) == pytest.approx(1.638, abs=0.01)
+
+
+@pytest.mark.parametrize("rate", [0.0, -0.1, 1.1, np.nan])
+def test_a_rate_out_of_range(rate):
+    with pytest.raises(InputError, match=f"`sampling_rate={rate}`"):
+        accounting.sampled_upper_bound(1.0, 5, 1e-5, rate)
