@@ -143,7 +143,7 @@ def play(
             size = min(chunk, stop - first)
             runs = np.arange(first, first + width)
             name = f"{first:07d}_{width}_{len(segments)}"
-            done, states = _resumed(checkpoints, name, first_states(runs), placement)
+            done, states = _resumed(checkpoints, name, first_states(runs), placement, segments)
             for number, part in enumerate(segments[done:], done + 1):
                 states = compiled[len(part.mask)](*arguments(runs, states, part))
                 jax.block_until_ready(states)
@@ -179,12 +179,21 @@ def _compiled(
 
 
 def _resumed(
-    checkpoints: Checkpoints | None, name: str, states: State, placement: Placement
+    checkpoints: Checkpoints | None,
+    name: str,
+    states: State,
+    placement: Placement,
+    segments: list[Schedule],
 ) -> tuple[int, State]:
     """(segments done, states) of a chunk's checkpoint, or of its start."""
     if checkpoints is None:
         return 0, states
-    done, found = checkpoints.resume(name, states)
+
+    def fits(done: int, found: State) -> bool:
+        steps = sum(len(part.mask) for part in segments[:done])
+        return done < len(segments) and bool(np.all(found.step == steps))
+
+    done, found = checkpoints.resume(name, states, fits)
     return done, placement.by_run(found)
 
 

@@ -55,14 +55,15 @@ def main() -> None:
     conversions.require_delta(FLAGS.delta)
     conversions.require_confidence(FLAGS.confidence)
     setting = cli.setting(FIELDS)
-    cli.prepare_jax()
+    cli.prepare_jax(joins=True)
     from audit import processes, training
     from experiments.cells import progress
-    from experiments.settings import build, stored
+    from experiments.settings import build, devices, stored
 
     build.validate(setting, FLAGS.runs)
     require(FLAGS.chunk_size >= 0, f"`chunk_size={FLAGS.chunk_size}`: give at least 1, or 0: as many as fit")
     _join()
+    devices.require_devices()
     with processes.failing_together():
         named = cli.sources(weights=FLAGS.weights, input_size=FLAGS.input_size)
         dataset = task(setting.model).data.load(named)
@@ -84,7 +85,8 @@ def _conclude(setting: Setting, dataset: Dataset, store: Store, trained: "Traine
     from experiments.settings import build
 
     composition = Composition(setting.mechanism.noise_multiplier, setting.insertions)
-    conclusion = conclude(trained.scores.worlds(), composition, FLAGS.delta, FLAGS.confidence)
+    found = conclude(trained.scores.worlds(), composition, FLAGS.delta, FLAGS.confidence)
+    conclusion = found.with_curve_test()
     result, figure = results.keep(
         store,
         conclusion,

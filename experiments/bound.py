@@ -57,7 +57,8 @@ def main() -> None:
     _require_format()
     composition, paths = _composition(), score_files.paths(FLAGS.scores)
     worlds = score_files.read_scores(*paths)
-    conclusion = conclude(worlds, composition, FLAGS.delta, FLAGS.confidence, FLAGS.upper_bound)
+    found = conclude(worlds, composition, FLAGS.delta, FLAGS.confidence, FLAGS.upper_bound)
+    conclusion = found.with_curve_test()
     wanted = [*_figure(conclusion), *_report(paths, composition, conclusion)]
     for file in wanted:
         files.write_whole(file.path, file.content, f"name another file with --{file.flag}")

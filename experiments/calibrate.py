@@ -2,9 +2,12 @@
 
 ./run.sh calibrate                          mu in 0, 0.25, 1, 1.77, 3.95; 2,000 audits each
 ./run.sh calibrate --mu=1 --audits=200      one mu, quickly
+./run.sh calibrate --mechanism=laplace      where the curve is not Gaussian; with the curve test
 """
 
 import json
+import math
+from typing import Any
 
 from absl import flags
 from tqdm import tqdm
@@ -13,10 +16,16 @@ from audit.errors import require
 from audit.machine import cores
 from audit.statistics import calibration, conversions
 from audit.statistics.calibration import Calibration, KnownMechanism
+from audit.statistics.known_laws import GAUSSIAN, LAWS, KnownLaw
 from experiments import cli
 
 FLAGS = flags.FLAGS
-flags.DEFINE_list("mu", ["0", "0.25", "1", "1.77", "3.95"], "True mu of the audited mechanisms.")
+flags.DEFINE_list("mu", ["0", "0.25", "1", "1.77", "3.95"], "True mu of the Gaussian mechanisms.")
+flags.DEFINE_list(
+    "mechanism",
+    None,
+    f"Test the curve, too, of known mechanisms: {', '.join(LAWS)}; by default gaussian, untested.",
+)
 flags.DEFINE_integer("runs", 5000, "Scores an audit, half of them in.")
 flags.DEFINE_integer("audits", 2000, "Audits a mechanism.")
 flags.DEFINE_float("delta", 1e-5, "delta of the bounds.")
@@ -35,15 +44,30 @@ def main() -> None:
     require(FLAGS.seed >= 0, f"--seed={FLAGS.seed}: give at least 0")
     conversions.require_delta(FLAGS.delta)
     conversions.require_confidence(FLAGS.confidence)
-    settings = [
-        KnownMechanism(mu, FLAGS.runs, FLAGS.audits, FLAGS.delta, FLAGS.confidence, FLAGS.seed)
-        for mu in _mus()
-    ]
+    settings = _settings()
     rows: list[Calibration] = []
     with tqdm(total=FLAGS.audits * len(settings), unit="audits", desc="calibrating") as bar:
         for setting in settings:
             rows += calibration.calibrate(setting, processes, bar.update)
-    print(_as_json(rows) if FLAGS.json else _as_table(rows))
+    table = _as_table if FLAGS.mechanism is None else _as_curve_table
+    print(_as_json(rows) if FLAGS.json else table(rows))
+
+
+def _settings() -> list[KnownMechanism]:
+    """The mechanisms that --mechanism and --mu name."""
+    levels = (FLAGS.runs, FLAGS.audits, FLAGS.delta, FLAGS.confidence, FLAGS.seed)
+    mus = _mus()
+    if FLAGS.mechanism is None:
+        return [KnownMechanism(mu, *levels) for mu in mus]
+    for name in FLAGS.mechanism:
+        require(name in LAWS, f"--mechanism={name!r}: give some of {', '.join(LAWS)}")
+    require(FLAGS.mechanism, f"--mechanism is empty: give some of {', '.join(LAWS)}")
+    laws = [
+        KnownLaw(LAWS[name], parameter)
+        for name in FLAGS.mechanism
+        for parameter in (mus if LAWS[name] is GAUSSIAN else LAWS[name].parameters)
+    ]
+    return [KnownMechanism(0.0, *levels, law) for law in laws]
 
 
 def _mus() -> list[float]:
@@ -74,10 +98,48 @@ def _as_table(rows: list[Calibration]) -> str:
     return "\n".join(lines)
 
 
+def _as_curve_table(rows: list[Calibration]) -> str:
+    """A row a mechanism and method, with the curve test."""
+    allowed = calibration.allowed_share(1 - FLAGS.confidence, FLAGS.audits)
+    lines = [
+        f"{FLAGS.audits} audits of {FLAGS.runs} scores each; exceeding: share of audits with",
+        f"epsilon above the truth (* above {allowed:.1%}, which sampling error reaches once in",
+        f"1,000 tables); fired: the curve test at {calibration.CURVE_LEVEL:g}; passed: exceeding among the",
+        "audits in which it did not fire; mean and true epsilon",
+        f"{'mechanism':<21} {'method':<15} {'exceeding':>10} {'fired':>6} {'passed':>7} "
+        f"{'mean':>7} {'true':>7}",
+    ]
+    lines.append("-" * len(lines[-1]))
+    for row in rows:
+        mark = "*" if row.exceeding > allowed else " "
+        lines.append(
+            f"{row.setting.law!s:<21} {row.method:<15} {row.exceeding:9.1%}{mark} {row.fired:6.0%} "
+            f"{_share(row.exceeding_where_passed)} {row.mean_epsilon:7.3f} {row.true_epsilon:7.3f}"
+        )
+    return "\n".join(lines)
+
+
+def _share(value: float | None) -> str:
+    """A share in 7 columns, or a dash where there is none."""
+    return f"{'-':>7}" if value is None or math.isnan(value) else f"{value:7.1%}"
+
+
 def _as_json(rows: list[Calibration]) -> str:
     """One object: a list `calibration`."""
-    fields = [row._asdict() | {"setting": row.setting._asdict()} for row in rows]
-    return json.dumps({"calibration": fields})
+    return json.dumps({"calibration": [_fields(row) for row in rows]})
+
+
+def _fields(row: Calibration) -> dict[str, Any]:
+    """A row's fields; those of a law where there is one, in place of mu."""
+    setting = row.setting._asdict()
+    law = setting.pop("law")
+    fields = row._asdict() | {"setting": setting}
+    curve = {name: fields.pop(name) for name in ("fired", "exceeding_where_passed")}
+    if law is None:
+        return fields
+    del setting["mu"]
+    fields["setting"] = {"mechanism": law.law.name, "parameter": law.parameter} | setting
+    return fields | {name: None if math.isnan(value) else value for name, value in curve.items()}
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ def audit_model(
     with progress.bar(training.lacking(store, runs)) as line:
         trained = training.train(played, store, runs, progress=line)
     composition = Composition(setting.mechanism.noise_multiplier, setting.insertions)
-    conclusion = conclude(trained.scores.worlds(), composition, delta, confidence)
+    conclusion = conclude(trained.scores.worlds(), composition, delta, confidence).with_curve_test()
     figure, kept = audit_panels.audit_figure(conclusion), build.provenance(dataset)
     results.keep(store, conclusion, figure, setting=flat(setting), runs=runs, provenance=kept)
     about = subjects.of_setting(store.path, subjects.AskedLevels())

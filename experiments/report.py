@@ -7,18 +7,21 @@
 It reads the store alone, trains nothing and opens offline.
 """
 
+import sys
 from pathlib import Path
 
 from absl import flags
 
-from audit.errors import require
+from audit.errors import InputError, require
 from audit.statistics import conversions
-from audit.storage import files, index
+from audit.storage import files
 from experiments import cli
 from experiments.hidden_state import sweep as sweeps
 from experiments.pages import report, subjects, sweep_report
+from experiments.pages.subjects import AskedLevels, Subject
 from experiments.plots.sweep import Sweep
 from experiments.settings import stored
+from experiments.settings.stored import Audits
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("out", "results", "Folder that holds the audits.")
@@ -38,30 +41,74 @@ def main() -> None:
         conversions.require_confidence(FLAGS.confidence)
     one = FLAGS.setting is None or FLAGS.sweep is None
     require(one, "--setting and --sweep do not go together: drop one")
-    levels, root = subjects.AskedLevels(FLAGS.delta, FLAGS.confidence), Path(FLAGS.out)
+    levels, root = AskedLevels(FLAGS.delta, FLAGS.confidence), Path(FLAGS.out)
     if FLAGS.sweep is not None:
         content = sweep_report.of_sweep(_sweep(), FLAGS.scale, stored.holdings(root), levels)
         place = root / f"{FLAGS.sweep}_{FLAGS.scale}.html"
     else:
-        folders = index.settings(root)
-        require(folders, f"--out={root} holds no audits: run ./run.sh audit, or name another folder")
-        chosen = _chosen(folders)
-        content = report.of_settings(chosen, levels)
-        place = (chosen[0] if len(chosen) == 1 else root) / "report.html"
+        about, place = _settings(root, levels)
+        content = report.of_audits(about)
     print(f"report: {files.write_whole(Path(FLAGS.report) if FLAGS.report else place, content)}")
 
 
-def _chosen(folders: list[Path]) -> list[Path]:
-    """The folders that --setting names."""
-    if FLAGS.setting in (None, "all"):
-        return folders if FLAGS.setting else folders[:1]
+def _settings(root: Path, levels: AskedLevels) -> tuple[list[Subject], Path]:
+    """The audits that --setting names, and the page's place; says on stderr what it leaves out."""
+    found = stored.audits(root)
+    named = FLAGS.setting not in (None, "all")
+    require(found.folders or (named and found.refused), _none(root, found))
+    if named:
+        chosen = _chosen(found)
+    else:
+        _say_skipped(found)
+        chosen = found.folders if FLAGS.setting else found.folders[:1]
+    place = (chosen[0] if len(chosen) == 1 else root) / "report.html"
+    if FLAGS.setting == "all":
+        return _readable(chosen, levels), place
+    return [subjects.of_setting(folder, levels) for folder in chosen], place
+
+
+def _none(root: Path, found: Audits) -> str:
+    """The line for a store without audits."""
+    others = f" ({found.others} folders hold other results)" if found.others else ""
+    mend = next(iter(found.refused.values()), "run ./run.sh audit, or name another folder")
+    return f"--out={root} holds no audits{others}: {mend}"
+
+
+def _say_skipped(found: Audits) -> None:
+    """A line for the folders of other results, and one for each that can't be read."""
+    if found.others:
+        print(f"skipped: {found.others} folders that hold no audits but other results", file=sys.stderr)
+    for message in found.refused.values():
+        print(f"left out: {message}", file=sys.stderr)
+
+
+def _readable(folders: list[Path], levels: AskedLevels) -> list[Subject]:
+    """The audits that can be read; says on stderr which can't. Raises InputError where none can."""
+    about, messages = [], []
+    for folder in folders:
+        try:
+            about.append(subjects.of_setting(folder, levels))
+        except InputError as error:
+            messages.append(str(error))
+    more = f" (and {len(messages) - 1} others)" if len(messages) > 1 else ""
+    require(about, f"--out={FLAGS.out} holds no audit that can be read{more}: {' '.join(messages[:1])}")
+    for message in messages:
+        print(f"left out: {message}", file=sys.stderr)
+    return about
+
+
+def _chosen(found: Audits) -> list[Path]:
+    """The folders that --setting names; raises InputError for one that is none, or can't be read."""
     chosen = []
     for name in FLAGS.setting.split(","):
-        found = [folder for folder in folders if name and folder.name.startswith(name)]
-        known = ", ".join(folder.name for folder in folders[:8])
-        require(found, f"--setting={name} is no audit in {FLAGS.out}: there are {known}")
-        require(len(found) == 1, f"--setting={name} begins {len(found)} hashes: write more of it")
-        chosen += found
+        there = [
+            folder for folder in [*found.folders, *found.refused] if name and folder.name.startswith(name)
+        ]
+        known = ", ".join(folder.name for folder in found.folders[:8]) or "none"
+        require(there, f"--setting={name} is no audit in {FLAGS.out}: there are {known}")
+        require(len(there) == 1, f"--setting={name} begins {len(there)} hashes: write more of it")
+        require(there[0] not in found.refused, found.refused.get(there[0], ""))
+        chosen += there
     return list(dict.fromkeys(chosen))
 
 

@@ -1,7 +1,8 @@
 """Audits of mechanisms whose truth is known: does a method cover, and how tight is it?
 
-The mechanism is Gaussian with a known mu: scores are N(mu, 1) in and N(0, 1) out. Its trade-off curve
-is Gaussian, so every estimator's assumption holds and epsilon(mu, delta) is the truth for all.
+By default the mechanism is Gaussian with a known mu: scores are N(mu, 1) in and N(0, 1) out. Its trade-off
+curve is Gaussian, so every estimator's assumption holds and epsilon(mu, delta) is the truth for all. With
+another law of the scores (`known_laws`) the assumption fails, and the curve test is to say so.
 """
 
 import concurrent.futures
@@ -14,15 +15,20 @@ from numpy.typing import NDArray
 from scipy import special
 
 from audit.errors import require
-from audit.statistics import conversions
+from audit.statistics import conversions, gaussian_curve
 from audit.statistics.estimate import ESTIMATORS
+from audit.statistics.known_laws import KnownLaw
 
 Array = NDArray[np.float64]
 _SLACK = 1e-9  # epsilon above the truth by rounding alone is no excess
+CURVE_LEVEL = 0.05  # the curve test fires where its p-value is below this
 
 
 class KnownMechanism(NamedTuple):
-    """A known mechanism and how it is audited: n_scores / 2 scores a world, `audits` times."""
+    """A known mechanism and how it is audited: n_scores / 2 scores a world, `audits` times.
+
+    With a `law`, scores are drawn from it, `mu` is not looked at, and the curve is tested in every audit.
+    """
 
     mu: float
     n_scores: int
@@ -30,10 +36,15 @@ class KnownMechanism(NamedTuple):
     delta: float
     confidence: float
     seed: int
+    law: KnownLaw | None = None
 
 
 class Calibration(NamedTuple):
-    """One method over all audits of a known mechanism; low and high are the 5% and 95% quantiles."""
+    """One method over all audits of a known mechanism; low and high are the 5% and 95% quantiles.
+
+    With a law also the share of audits in which the curve test fired, and among the others the share with
+    epsilon above the truth, NaN where there are none.
+    """
 
     method: str
     setting: KnownMechanism
@@ -44,12 +55,14 @@ class Calibration(NamedTuple):
     low_epsilon: float
     high_epsilon: float
     true_epsilon: float
+    fired: float | None = None
+    exceeding_where_passed: float | None = None
 
 
 def calibrate(
     setting: KnownMechanism, processes: int = 1, done: Callable[[int], object] = lambda audits: None
 ) -> list[Calibration]:
-    """Audits a known Gaussian mechanism with every estimator; `done` hears of each audit that ends.
+    """Audits a known mechanism with every estimator; `done` hears of each audit that ends.
 
     An audit's scores depend on the seed and its index alone, not on `processes`. Raises InputError
     for values out of range.
@@ -59,13 +72,17 @@ def calibrate(
     require(setting.audits >= 1, f"audits is {setting.audits}: give at least 1")
     conversions.require_delta(setting.delta)
     conversions.require_confidence(setting.confidence)
-    rows = []
-    for row in _audits(setting, processes):
-        rows.append(row)
+    audits = []
+    for audit in _audits(setting, processes):
+        audits.append(audit)
         done(1)
-    truth = conversions.epsilon_from_mu(setting.mu, setting.delta)
-    values = np.array(rows)  # (audits, methods, 2)
-    return [_summary(method, setting, values[:, i], truth) for i, method in enumerate(ESTIMATORS)]
+    values = np.array([audit.values for audit in audits])  # (audits, methods, 2)
+    truth = _true_epsilon(setting)
+    rows = [_summary(method, setting, values[:, i], truth) for i, method in enumerate(ESTIMATORS)]
+    if setting.law is None:
+        return rows
+    passed = np.array([audit.curve_p_value for audit in audits]) >= CURVE_LEVEL
+    return [_with_curve(row, values[:, i, 0], passed) for i, row in enumerate(rows)]
 
 
 def allowed_share(claimed: float, audits: int, error: float = 1e-3) -> float:
@@ -74,8 +91,22 @@ def allowed_share(claimed: float, audits: int, error: float = 1e-3) -> float:
     return float(np.ceil(special.bdtrik(1 - error, audits, claimed))) / audits
 
 
-def _audits(setting: KnownMechanism, processes: int) -> Iterator[list[tuple[float, float]]]:
-    """Every audit's (epsilon, mu) by method, in order."""
+class _Audit(NamedTuple):
+    """One audit's (epsilon, mu) by method, mu NaN where there is none, and the curve test's p-value."""
+
+    values: list[tuple[float, float]]
+    curve_p_value: float | None
+
+
+def _true_epsilon(setting: KnownMechanism) -> float:
+    """The truth at the setting's delta."""
+    if setting.law is None:
+        return conversions.epsilon_from_mu(setting.mu, setting.delta)
+    return setting.law.epsilon(setting.delta)
+
+
+def _audits(setting: KnownMechanism, processes: int) -> Iterator[_Audit]:
+    """Every audit, in order."""
     tasks = [(setting, index) for index in range(setting.audits)]
     if processes == 1:
         yield from map(_audit, tasks)
@@ -85,16 +116,24 @@ def _audits(setting: KnownMechanism, processes: int) -> Iterator[list[tuple[floa
         yield from pool.map(_audit, tasks, chunksize=max(1, min(50, len(tasks) // processes)))
 
 
-def _audit(task: tuple[KnownMechanism, int]) -> list[tuple[float, float]]:
-    """One audit's (epsilon, mu) by method; mu is NaN where there is none."""
+def _audit(task: tuple[KnownMechanism, int]) -> _Audit:
+    """One audit."""
     setting, index = task
-    rng = np.random.default_rng([setting.seed, index])
-    half = setting.n_scores // 2
-    scores_in, scores_out = rng.normal(setting.mu, 1, half), rng.normal(0, 1, half)
+    scores_in, scores_out = _scores(setting, np.random.default_rng([setting.seed, index]))
     bounds = [
         method(scores_in, scores_out, setting.delta, setting.confidence) for method in ESTIMATORS.values()
     ]
-    return [(b.epsilon, np.nan if b.mu is None else b.mu) for b in bounds]
+    values = [(b.epsilon, np.nan if b.mu is None else b.mu) for b in bounds]
+    tested = None if setting.law is None else gaussian_curve.examine(scores_in, scores_out).p_value
+    return _Audit(values, tested)
+
+
+def _scores(setting: KnownMechanism, rng: np.random.Generator) -> tuple[Array, Array]:
+    """One audit's scores (in, out)."""
+    half = setting.n_scores // 2
+    if setting.law is not None:
+        return setting.law.scores(rng, half)
+    return rng.normal(setting.mu, 1, half), rng.normal(0, 1, half)
 
 
 def _summary(method: str, setting: KnownMechanism, values: Array, truth: float) -> Calibration:
@@ -111,3 +150,10 @@ def _summary(method: str, setting: KnownMechanism, values: Array, truth: float) 
         float(np.quantile(epsilon, 0.95)),
         truth,
     )
+
+
+def _with_curve(row: Calibration, epsilon: Array, passed: NDArray[np.bool_]) -> Calibration:
+    """A row with the curve test's verdicts on its audits."""
+    exceeding = epsilon > row.true_epsilon + _SLACK
+    among = float(exceeding[passed].mean()) if passed.any() else np.nan
+    return row._replace(fired=float(np.mean(~passed)), exceeding_where_passed=among)

@@ -9,6 +9,10 @@ from audit.errors import require
 from audit.statistics import accounting, estimate
 from audit.statistics.accounting import Composition
 from audit.statistics.estimate import Bound, Estimate, Finding
+from audit.statistics.gaussian_curve import CurveTest, examine
+
+CURVE_LEVEL = 0.05  # at which a Gaussian curve counts as refuted
+_LEAST_P_VALUE = 1e-6  # smaller ones rest on the tail of an approximation
 
 
 class Conclusion(NamedTuple):
@@ -17,6 +21,7 @@ class Conclusion(NamedTuple):
     The upper bounds on epsilon and mu are infinite without noise, None where the mechanism is not known; mu's
     is None too where steps are sampled, or the bound on epsilon was given.
     composition: the mechanism's.
+    curve: the test of the Gaussian curve that bounds on mu assume, None where it was not made.
     """
 
     scores_in: NDArray[np.float64]
@@ -25,6 +30,7 @@ class Conclusion(NamedTuple):
     bounds: tuple[Bound, ...]
     upper_bound: float | None = None
     mu_upper_bound: float | None = None
+    curve: CurveTest | None = None
     composition: Composition | None = None
 
     @property
@@ -36,6 +42,23 @@ class Conclusion(NamedTuple):
     def confidence(self) -> float:
         """Confidence of every bound, and the level that estimates use."""
         return self.rows()[0].confidence
+
+    @property
+    def refutes_gaussian(self) -> bool:
+        """Whether the scores refute a Gaussian trade-off curve, at the test's level."""
+        return self.curve is not None and self.curve.p_value < CURVE_LEVEL
+
+    def p_value(self) -> str:
+        """The p-value of the Gaussian curve in words, "p = 0.41" or "p < 1e-06"; empty where it was not
+        tested."""
+        if self.curve is None:
+            return ""
+        p_value = self.curve.p_value
+        return f"p = {p_value:.2g}" if p_value >= _LEAST_P_VALUE else f"p < {_LEAST_P_VALUE:g}"
+
+    def with_curve_test(self) -> "Conclusion":
+        """The conclusion with the test of the Gaussian curve."""
+        return self._replace(curve=examine(self.scores_in, self.scores_out))
 
     def rows(self) -> tuple[Finding, ...]:
         """Estimates and bounds in the order of tables."""
@@ -68,7 +91,7 @@ def conclude(
     found = estimate.findings(*worlds, delta, confidence)
     estimates = tuple(one for one in found if isinstance(one, Estimate))
     bounds = tuple(one for one in found if isinstance(one, Bound))
-    return Conclusion(*worlds, estimates, bounds, epsilon, mu, composition)
+    return Conclusion(*worlds, estimates, bounds, epsilon, mu, composition=composition)
 
 
 def _upper_bounds(composition: Composition, delta: float) -> tuple[float, float | None]:

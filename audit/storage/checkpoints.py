@@ -18,7 +18,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -27,6 +27,12 @@ from audit.storage import files
 
 _DONE = re.compile(r"(.+)_(\d+)")
 _LEAST_TRAINING = 49  # training takes at least so many times as long as its checkpoints: 2%
+
+
+class Fits(Protocol):
+    """(segments done, states) -> whether states after so many segments can be these."""
+
+    def __call__(self, done: int, states: Any, /) -> bool: ...
 
 
 class Checkpoints:
@@ -40,13 +46,15 @@ class Checkpoints:
         self._due = time.monotonic() + seconds
         self._failed = False
 
-    def resume(self, chunk: str, states: Any) -> tuple[int, Any]:
+    def resume(self, chunk: str, states: Any, fits: Fits = lambda done, states: True) -> tuple[int, Any]:
         """(segments done, states) of the chunk's newest checkpoint, leaves as NumPy arrays; (0, states)
-        where it has none. What is torn, altered or of other shapes is said on stderr and set aside."""
+        where it has none. What is torn, altered, of other shapes or does not fit is said on stderr and set
+        aside."""
         for done, path in self._kept(chunk):
             leaves = _read(path, jax.tree.leaves(states))
-            if leaves is not None:
-                return done, jax.tree.unflatten(jax.tree.structure(states), leaves)
+            found = None if leaves is None else jax.tree.unflatten(jax.tree.structure(states), leaves)
+            if found is not None and fits(done, found):
+                return done, found
             files.set_aside(path, "what it held is trained again")
         return 0, states
 

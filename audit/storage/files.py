@@ -2,16 +2,24 @@
 
 import contextlib
 import errno
+import functools
 import os
 import shutil
 import stat
 import sys
+import tokenize
 import uuid
+import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 from audit.errors import InputError
 
+NOT_AN_ARCHIVE: tuple[type[Exception], ...] = (  # what np.load raises, at last, of bytes that are damaged
+    *(AttributeError, EOFError, KeyError, MemoryError, OSError, RuntimeError, SyntaxError, TypeError),
+    *(ValueError, zipfile.BadZipFile, zlib.error, tokenize.TokenError),
+)
 _SPARE_BYTES = 1 << 20
 _MEND = "name another folder with `out`"
 
@@ -30,6 +38,17 @@ def write_whole(path: Path, content: bytes, mend: str = _MEND) -> Path:
             with open(path, "wb") as file:
                 file.write(content)
     return path
+
+
+def read(path: Path) -> bytes | None:
+    """A file's content; None where there is none. Raises InputError where it can't be read now: no reason to
+    call it damaged."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise cannot_read(path, error) from None
 
 
 def _is_replaceable(path: Path) -> bool:
@@ -81,6 +100,12 @@ def set_aside(path: Path, mend: str) -> Path:
     return aside
 
 
+@functools.cache
+def say_once(line: str) -> None:
+    """Prints a line on stderr, once a process."""
+    print(line, file=sys.stderr)
+
+
 @contextlib.contextmanager
 def writing(path: Path, mend: str = _MEND) -> Iterator[None]:
     """Raises InputError where the folder or disk refuses what is done in here."""
@@ -99,3 +124,8 @@ def require_room(folder: Path, size: int) -> None:
 def cannot_write(path: Path, error: OSError, mend: str = _MEND) -> CannotWriteError:
     """The one line for a folder or disk that refuses, and what mends it."""
     return CannotWriteError(f"cannot write {path} ({error.strerror}): {mend}")
+
+
+def cannot_read(path: Path, error: OSError) -> InputError:
+    """The one line for a file or folder that can't be read now."""
+    return InputError(f"cannot read {path} ({error.strerror}): mend that, or name another folder with `out`")

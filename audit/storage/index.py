@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from audit.errors import InputError, require
+from audit.storage import files
 from audit.storage.scores import Scores
 from audit.storage.store import CONFIG, Store, newest_scores
 
@@ -54,24 +55,43 @@ class Holdings(NamedTuple):
 
 def holdings(root: Path, current: Current = lambda config: config) -> Holdings:
     """The holdings under a store's root: none where there is no such folder. A folder whose config can't
-    be read, or is not the one that it is named after, holds nothing."""
-    folders: dict[str, list[Held]] = {}
-    try:
-        for path in sorted(root.glob(f"*/{CONFIG}")):
-            with contextlib.suppress(InputError):
-                config = current(Store.at(path.parent).config())
-                folders.setdefault(name(config), []).append(Held(path.parent, config.get(_DATA)))
-    except OSError as error:
-        raise InputError(f"cannot read {root} ({error.strerror}): name another folder with `out`") from None
-    return Holdings(root, folders)
+    be read, or is not the one that it is named after, holds nothing. Raises InputError for a root that can't
+    be read."""
+    found: dict[str, list[Held]] = {}
+    for path in _folders(root):
+        with contextlib.suppress(InputError):
+            config = current(Store.at(path).config())
+            found.setdefault(name(config), []).append(Held(path, config.get(_DATA)))
+    return Holdings(root, found)
 
 
 def settings(root: Path) -> list[Path]:
-    """The folders under a store's root that hold scores, the one with the newest first; none where there is
-    no such folder."""
-    folders = [path.parent for path in root.glob(f"*/{CONFIG}") if path.is_file()]
-    times = {folder: time for folder in folders if (time := newest_scores(folder)) is not None}
+    """The folders under a store's root that hold scores, the one with the newest first and those that can't
+    be looked into last; none where there is no such folder. Raises InputError for a root that can't be
+    read."""
+    times = {folder: time for folder in _folders(root) if (time := _time(folder)) is not None}
     return sorted(times, key=lambda folder: (-times[folder], folder.name))
+
+
+def _folders(root: Path) -> list[Path]:
+    """What lies under a root, by name."""
+    try:
+        return sorted(root.iterdir())
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise files.cannot_read(root, error) from None
+
+
+def _time(folder: Path) -> int | None:
+    """When a folder's newest scores were written, in nanoseconds; None where it has none or no config."""
+    try:
+        (folder / CONFIG).lstat()
+        return newest_scores(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError:
+        return 0
 
 
 def name(setting: dict[str, Any]) -> str:

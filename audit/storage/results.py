@@ -31,9 +31,19 @@ def keep_result(store: Store, conclusion: Conclusion, **more: object) -> str:
 
 def bounds_json(conclusion: Conclusion, **more: object) -> str:
     """One JSON object on one line: `bounds`, estimates with their noise floor among them, `upper_bound`,
-    null where it is infinite or unknown, and what else is given."""
+    null where it is infinite or unknown, the test of the Gaussian curve where it was made, and what else is
+    given."""
     rows = [finding_fields(row) | _noise_floor(row) for row in conclusion.rows()]
-    return json.dumps({"bounds": rows, "upper_bound": _finite(conclusion.upper_bound), **more})
+    upper = _finite(conclusion.upper_bound)
+    return json.dumps({"bounds": rows, "upper_bound": upper, **_curve(conclusion), **more})
+
+
+def _curve(conclusion: Conclusion) -> dict[str, Any]:
+    """The test of the Gaussian curve; nothing where it was not made."""
+    if conclusion.curve is None:
+        return {}
+    refuted = conclusion.refutes_gaussian
+    return {"gaussian_curve": {"p_value": conclusion.curve.p_value, "refuted": refuted}}
 
 
 def finding_fields(finding: Finding) -> dict[str, Any]:

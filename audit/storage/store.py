@@ -17,8 +17,6 @@ import hashlib
 import io
 import json
 import re
-import zipfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,7 +24,8 @@ from typing import Any
 import numpy as np
 
 from audit.errors import InputError, require
-from audit.storage import files
+from audit.storage import files, kept
+from audit.storage.kept import Kept
 from audit.storage.scores import Scores
 
 CONFIG, RESULT = "config.json", "audit.json"
@@ -68,7 +67,7 @@ class Store:
             raise InputError(f"cannot read {config} ({error.strerror}): name another `setting`") from None
         require(_name(content) == folder.resolve().name, _misnamed(config))
         store = cls.__new__(cls)
-        store.text, store.path, store._claimed = content.decode(), folder, False
+        store.text, store.path, store._claimed = content.decode(errors="replace"), folder, False
         return store
 
     @property
@@ -77,22 +76,24 @@ class Store:
         return self.path / "checkpoints"
 
     def config(self) -> dict[str, Any]:
-        """The setting."""
-        config: dict[str, Any] = json.loads(self.text)
+        """The setting; raises InputError where it is none."""
+        try:
+            config = json.loads(self.text)
+        except (ValueError, RecursionError):
+            config = None
+        if not isinstance(config, dict):
+            raise InputError(f"{self.path / CONFIG} holds no setting: move it away")
         return config
 
-    def result(self) -> dict[str, Any] | None:
-        """The last audit's conclusion; None where there is none. Raises InputError where it can't be read."""
+    def result(self) -> Kept | None:
+        """The last audit's conclusion; None where there is none. Raises InputError where it can't be read, or
+        is none that an audit wrote."""
         path = self.path / RESULT
-        result: dict[str, Any] | None
+        content = files.read(path)
         try:
-            result = json.loads(path.read_bytes())
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError):
-            result = None
-        require(isinstance(result, dict), f"{path} cannot be read: move it away, or run the audit again")
-        return result
+            return None if content is None else kept.parse(content)
+        except (ValueError, OverflowError, RecursionError):
+            raise InputError(f"{path} cannot be read: move it away, or run the audit again") from None
 
     def write_result(self, text: str) -> Path:
         """Keeps what an audit concluded, a JSON object."""
@@ -136,7 +137,7 @@ class Store:
         self.write_bytes(f"scores_{chunk.first:07d}_{stop:07d}.npz", buffer.getvalue())
 
     def load(self, runs: int) -> Scores:
-        """The scores of runs 0 .. runs - 1; raises InputError where some are missing."""
+        """The scores of runs 0 .. runs - 1; raises InputError where some are missing or can't be read."""
         chunks = self._intact()
         missing = _gaps(chunks, runs)
         if missing:
@@ -150,10 +151,10 @@ class Store:
         return Scores(0, scores, present)
 
     def missing(self, runs: int) -> list[tuple[int, int]]:
-        """The ranges [start, stop) of runs that no intact file holds.
+        """The ranges [start, stop) of runs that no intact file holds; see `distrust` for the others.
 
-        A file that is torn or altered is said on stderr and set aside. Raises InputError where files are of
-        different numbers of canaries a run.
+        Raises InputError where a file can't be read, and where files are of different numbers of canaries a
+        run.
         """
         return _gaps(self._intact(), runs)
 
@@ -162,6 +163,14 @@ class Store:
         chunks = self._intact()
         stop = max((chunk.first + len(chunk.scores) for chunk in chunks), default=0)
         return next((first for first, _ in _gaps(chunks, stop)), stop)
+
+    def distrust(self, path: Path, mend: str) -> None:
+        """Says on stderr that a file is damaged, and what mends it. Within this store's claim it is set
+        aside; otherwise it stays, and is said once a process: who reads renames nothing."""
+        if self._claimed:
+            files.set_aside(path, mend)
+        else:
+            files.say_once(f"{path} is damaged: it counts as missing")
 
     def write_text(self, name: str, text: str) -> Path:
         """Writes a whole text file or nothing."""
@@ -172,21 +181,29 @@ class Store:
         return files.write_whole(self.path / name, content)
 
     def _intact(self) -> list[Scores]:
-        """Every chunk, by its first run; damaged files are said on stderr and set aside."""
+        """Every chunk that is whole, by its first run."""
         chunks = []
-        for path in sorted(self.path.iterdir()):
-            match = _CHUNK.fullmatch(path.name)
-            chunk = _read(path, int(match[1])) if match else None
+        for path, first in self._chunk_files():
+            content = files.read(path)
+            chunk = None if content is None else _parsed(content, first)
             if chunk is not None:
                 chunks.append(chunk)
-            elif match:
-                files.set_aside(path, "its runs are trained again")
+            elif content is not None:
+                self.distrust(path, "its runs are trained again")
         canaries = sorted({chunk.scores.shape[1] for chunk in chunks})
         if len(canaries) > 1:
             raise InputError(
                 f"{self.path} mixes scores of {canaries[0]} and {canaries[1]} canaries a run: move it away"
             )
         return chunks
+
+    def _chunk_files(self) -> list[tuple[Path, int]]:
+        """(path, first run) of every file of scores; raises InputError where the folder can't be read."""
+        try:
+            found = ((path, _CHUNK.fullmatch(path.name)) for path in sorted(self.path.iterdir()))
+            return [(path, int(match[1])) for path, match in found if match]
+        except OSError as error:
+            raise files.cannot_read(self.path, error) from None
 
 
 def newest_scores(folder: Path) -> int | None:
@@ -211,11 +228,11 @@ def _misnamed(config: Path) -> str:
 
 def _gaps(chunks: list[Scores], runs: int) -> list[tuple[int, int]]:
     """The ranges [start, stop) of runs below `runs` that no chunk holds."""
-    held = np.zeros(runs, bool)
-    for chunk in chunks:
-        held[chunk.first : chunk.first + len(chunk.scores)] = True
-    edges = np.flatnonzero(np.diff(np.concatenate([[True], held, [True]]).astype(int)))
-    return [(int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True)]
+    gaps, end = [], 0
+    for first, stop in sorted((chunk.first, chunk.first + len(chunk.scores)) for chunk in chunks):
+        gaps.append((end, min(first, runs)))
+        end = max(end, stop)
+    return [(start, stop) for start, stop in [*gaps, (end, runs)] if start < stop]
 
 
 def _checksum(chunk: Scores) -> str:
@@ -228,13 +245,13 @@ def _checksum(chunk: Scores) -> str:
     return digest.hexdigest()
 
 
-def _read(path: Path, first: int) -> Scores | None:
+def _parsed(content: bytes, first: int) -> Scores | None:
     """A chunk file's scores; None where it is torn or altered. Arrays (n,) are of one canary a run."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with np.load(io.BytesIO(content), allow_pickle=False) as file:
             arrays = [np.atleast_2d(file[name].T).T for name in ("scores", "presence")]
             chunk = Scores(first, *arrays)
             whole = arrays[0].ndim == 2 and arrays[0].shape == arrays[1].shape
             return chunk if whole and str(file["sha256"]) == _checksum(chunk) else None
-    except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error):
+    except files.NOT_AN_ARCHIVE:
         return None

@@ -60,7 +60,7 @@ def _audit(setting: Setting, runs: int, dataset: Dataset, store: Store, progress
     composition = Composition(setting.mechanism.noise_multiplier, setting.insertions)
     results.keep_result(
         store,
-        conclude(trained.scores.worlds(), composition, *Levels()),
+        conclude(trained.scores.worlds(), composition, *Levels()).with_curve_test(),
         setting=flat(setting),
         runs=runs,
         provenance=build.provenance(dataset),
@@ -71,6 +71,7 @@ def _audit(setting: Setting, runs: int, dataset: Dataset, store: Store, progress
 def _concluded_runs(store: Store) -> int:
     """The runs that audit.json concludes from; 0 where there is none or it can't be read."""
     try:
-        return int((store.result() or {}).get("runs", 0))
-    except (InputError, ValueError, TypeError):
+        kept = store.result()
+    except InputError:
         return 0
+    return 0 if kept is None or kept.runs is None else kept.runs

@@ -1,10 +1,14 @@
 """The crafted landscape's results as the store holds them: nothing here solves, simulates or draws."""
 
+import dataclasses
+import hashlib
 import json
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, get_origin
 
-from audit.errors import InputError
+from audit.errors import require
+from audit.storage import files
 from audit.storage.index import Holdings
+from audit.storage.store import Store
 from experiments.hidden_state.landscape_cells import (
     ADVERSARIES,
     Exact,
@@ -20,8 +24,9 @@ from experiments.hidden_state.landscape_cells import (
     search_thresholds,
 )
 
-RESULT = "result.json"
-_Kind = TypeVar("_Kind", Exact, Simulated, Search)
+RESULT, _CHECKSUM = "result.json", "sha256"
+Result = Exact | Simulated | Search
+_Kind = TypeVar("_Kind", bound=Result)
 
 
 class CellResults(NamedTuple):
@@ -43,23 +48,38 @@ class SearchResults(NamedTuple):
 
 
 def read_exact(held: Holdings, asked: ExactLaw) -> Exact | None:
-    """The stored law; None where there is none. Raises InputError for one that can't be read."""
-    return _read(held, asked, Exact)
+    """The stored law; None where there is none that is whole."""
+    return _read(held.open(asked.setting()), Exact)
 
 
 def read_simulated(held: Holdings, asked: SimulatedAudit) -> Simulated | None:
-    """The stored audit; None where there is none. Raises InputError for one that can't be read."""
-    return _read(held, asked, Simulated)
+    """The stored audit; None where there is none that is whole."""
+    return _read(held.open(asked.setting()), Simulated)
 
 
 def read_search(held: Holdings, asked: ThresholdSearch) -> Search | None:
-    """The stored search; None where there is none. Raises InputError for one that can't be read."""
-    return _read(held, asked, Search)
+    """The stored search; None where there is none that is whole."""
+    return _read(held.open(asked.setting()), Search)
 
 
 def holds(held: Holdings, asked: Question) -> bool:
-    """Whether a result is there, readable or not."""
-    return held.holds(asked.setting(), RESULT)
+    """Whether a whole result is there. Raises InputError for one that can't be read now."""
+    store = held.open(asked.setting())
+    return store is not None and _look(store, _kind(asked))[0] is not None
+
+
+def set_damaged_aside(held: Holdings, asked: Question) -> None:
+    """Moves a damaged result away, under its claim, and says so on stderr."""
+    store = held.open(asked.setting())
+    if store is not None and _look(store, _kind(asked))[1]:
+        with store.claim():
+            _read(store, _kind(asked))
+
+
+def text(result: Result) -> str:
+    """A result as it is written: its values, and their SHA-256 beside them."""
+    values = dataclasses.asdict(result)
+    return json.dumps({**values, _CHECKSUM: _checksum(values)}) + "\n"
 
 
 def missing(held: Holdings, study: Study) -> int:
@@ -70,13 +90,13 @@ def missing(held: Holdings, study: Study) -> int:
 
 
 def cells(held: Holdings, study: Study) -> list[CellResults]:
-    """The results of the cells that lack none. Raises InputError for one that can't be read."""
+    """The results of the cells that lack none. Raises InputError for one that can't be read now."""
     found = (_cell(held, study, cell) for cell in study.cells)
     return [one for one in found if one is not None]
 
 
 def searches(held: Holdings, study: Study) -> list[SearchResults]:
-    """Algorithm 6's results, [] where one is missing. Raises InputError for one that can't be read."""
+    """Algorithm 6's results, [] where one is missing. Raises InputError for one that can't be read now."""
     found = [_search(held, one) for one in study.searches()]
     there = [one for one in found if one is not None]
     return there if len(there) == len(found) else []
@@ -113,14 +133,46 @@ def _holds_search(held: Holdings, asked: ThresholdSearch) -> bool:
     return holds(held, asked) and all(holds(held, law) for law in search_laws(asked))
 
 
-def _read(held: Holdings, asked: Question, kind: type[_Kind]) -> _Kind | None:
-    """A stored result, None where there is none."""
-    store = held.open(asked.setting())
-    path = None if store is None else store.path / RESULT
-    if path is None or not path.exists():
+def _kind(asked: Question) -> type[Result]:
+    """The kind of the answer."""
+    if isinstance(asked, ExactLaw):
+        return Exact
+    return Simulated if isinstance(asked, SimulatedAudit) else Search
+
+
+def _read(store: Store | None, kind: type[_Kind]) -> _Kind | None:
+    """A stored result; None where there is none that is whole. See `Store.distrust` for a damaged one."""
+    if store is None:
         return None
+    result, damaged = _look(store, kind)
+    if damaged:
+        store.distrust(store.path / RESULT, "it is computed again")
+    return result
+
+
+def _look(store: Store, kind: type[_Kind]) -> tuple[_Kind | None, bool]:
+    """A stored result, None where there is none that is whole; and whether there is one that is damaged."""
+    content = files.read(store.path / RESULT)
     try:
-        values: dict[str, Any] = json.loads(path.read_bytes())
-        return kind(**values)
-    except (ValueError, TypeError):
-        raise InputError(f"{path} is damaged: remove it, it is computed again") from None
+        return (None if content is None else _parsed(content, kind)), False
+    except (ValueError, TypeError, RecursionError):
+        return None, True
+
+
+def _parsed(content: bytes, kind: type[_Kind]) -> _Kind:
+    """A result, with its checksum or, as older ones are, without; raises ValueError, TypeError or
+    RecursionError for what is torn or altered."""
+    values: dict[str, Any] = json.loads(content)
+    checksum = values.pop(_CHECKSUM, None) if isinstance(values, dict) else None
+    result = kind(**values)
+    require(checksum in (None, _checksum(values)), "altered")
+    for field in dataclasses.fields(kind):
+        expected = get_origin(field.type) or field.type
+        assert isinstance(expected, type)
+        require(isinstance(values[field.name], expected), field.name)
+    return result
+
+
+def _checksum(values: dict[str, Any]) -> str:
+    """SHA-256 of the values as canonical JSON."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

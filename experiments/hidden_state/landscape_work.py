@@ -1,8 +1,6 @@
 """The missing part of the crafted landscape, solved or simulated and kept; nothing else does both."""
 
 import concurrent.futures
-import dataclasses
-import json
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -15,6 +13,7 @@ from experiments.hidden_state import landscape_solve, landscape_stored
 from experiments.hidden_state.landscape_cells import (
     Exact,
     ExactLaw,
+    Question,
     Search,
     Simulated,
     SimulatedAudit,
@@ -39,9 +38,9 @@ def simulate(out: Path, study: Study) -> None:
     Raises InputError where the store can't be written.
     """
     held = index.holdings(out)
-    _simulate(out, [one for one in map(study.audit, study.cells) if not landscape_stored.holds(held, one)])
+    _simulate(out, [one for one in map(study.audit, study.cells) if _lacks(held, one)])
     for search in study.searches():
-        if not landscape_stored.holds(held, search):
+        if _lacks(held, search):
             _keep(Store(out, search.setting()), landscape_solve.search(search))
 
 
@@ -52,13 +51,19 @@ def solve(out: Path, study: Study, progress: Callable[[], object] = lambda: None
     range, and where the store can't be written.
     """
     laws, held = study.all_laws(), index.holdings(out)
-    missing = [law for law in laws if not landscape_stored.holds(held, law)]
+    missing = [law for law in laws if _lacks(held, law)]
     for _ in range(len(laws) - len(missing)):
         progress()
     stores = {law: Store(out, law.setting()) for law in missing}
     for law, result in _solved(missing):
         _keep(stores[law], result)
         progress()
+
+
+def _lacks(held: Holdings, asked: Question) -> bool:
+    """Whether a result is to be computed; one that is damaged is set aside."""
+    landscape_stored.set_damaged_aside(held, asked)
+    return not landscape_stored.holds(held, asked)
 
 
 def _simulate(out: Path, asked: Sequence[SimulatedAudit]) -> None:
@@ -82,4 +87,4 @@ def _solved(asked: Sequence[ExactLaw]) -> Iterator[tuple[ExactLaw, Exact]]:
 
 def _keep(store: Store, result: Exact | Simulated | Search) -> None:
     """Writes a result."""
-    store.write_text(landscape_stored.RESULT, json.dumps(dataclasses.asdict(result)) + "\n")
+    store.write_text(landscape_stored.RESULT, landscape_stored.text(result))

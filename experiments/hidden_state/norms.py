@@ -1,9 +1,9 @@
 """Figure 8's cells: the gradient norms of L's canary before clipping, trained once and kept in the store."""
 
+import contextlib
 import hashlib
 import io
 import json
-import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,10 +64,12 @@ def kept(
     """The norms (runs, steps), from the store if it has them; else trained, and kept there."""
     norms = _read(store, runs)
     if norms is None:
-        norms = _train(setting, dataset, runs, progress)
-        buffer = io.BytesIO()
-        np.savez(buffer, norms=norms, sha256=np.array(_checksum(norms)))
-        store.write_bytes(_FILE, buffer.getvalue())
+        with store.claim():
+            _read(store, runs)  # sets a damaged file aside
+            norms = _train(setting, dataset, runs, progress)
+            buffer = io.BytesIO()
+            np.savez(buffer, norms=norms, sha256=np.array(_checksum(norms)))
+            store.write_bytes(_FILE, buffer.getvalue())
     return norms
 
 
@@ -123,18 +125,17 @@ def canary_norms(played: "Game", runs: NDArray[np.int64]) -> Norms:
 
 
 def _read(store: Store, runs: int) -> Norms | None:
-    """The first rows of what is stored; a damaged file is said on stderr and set aside."""
+    """The first rows of what is stored; see `Store.distrust` for a damaged file."""
     path = store.path / _FILE
-    if not path.exists():
+    content = files.read(path)
+    if content is None:
         return None
-    try:
-        with np.load(path, allow_pickle=False) as file:
+    with contextlib.suppress(*files.NOT_AN_ARCHIVE):
+        with np.load(io.BytesIO(content), allow_pickle=False) as file:
             norms, checksum = file["norms"], str(file["sha256"])
         if checksum == _checksum(norms):
             return norms[:runs] if len(norms) >= runs else None
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-        pass
-    files.set_aside(path, "its norms are trained again")
+    store.distrust(path, "its norms are trained again")
     return None
 
 

@@ -42,18 +42,48 @@ def verdict(conclusion: Conclusion) -> Verdict:
     upper = conclusion.upper_bound
     if upper is not None and free.epsilon > upper:
         return Verdict(VIOLATED, "violated", "The guarantee is violated.", _violated(free, upper))
+    if conclusion.refutes_gaussian:
+        return _without_gaussian(conclusion, free)
     if upper is not None and gaussian.epsilon > upper:
         headline = "The guarantee is violated, or the trade-off curve is not Gaussian."
-        full = _violated_if_gaussian(gaussian, free, upper)
+        full = _violated_if_gaussian(gaussian, free, upper) + _not_refuted(conclusion)
         return Verdict(VIOLATED, "violated, or not Gaussian", headline, full)
     if _is_zero(gaussian) and _is_zero(free):
         full = _nothing(conclusion) + _guaranteed(upper)
         return Verdict(NOTHING, "nothing proven", "No leakage is proven.", full)
-    full = _leaks(gaussian, free) + _guaranteed(upper)
+    full = _leaks(gaussian, free) + _not_refuted(conclusion) + _guaranteed(upper)
     if _is_zero(free):
         headline = "This training leaks, if its trade-off curve is Gaussian."
         return Verdict(LEAKS, "leaks, if Gaussian", headline, full)
     return Verdict(LEAKS, "leaks", "This training leaks.", full)
+
+
+def _without_gaussian(conclusion: Conclusion, free: Bound) -> Verdict:
+    """The verdict where the scores refute a Gaussian curve: bounds that assume one do not enter it."""
+    p_value = conclusion.p_value()
+    refuted = f" These scores refute a Gaussian curve ({p_value}): bounds that assume one do not hold."
+    if _is_zero(free):
+        full = _nothing_without(free) + refuted + _guaranteed(conclusion.upper_bound)
+        return Verdict(NOTHING, "nothing proven", "No leakage is proven.", full)
+    full = f"{_claim(free, _WHATEVER)}.{refuted}{_guaranteed(conclusion.upper_bound)}"
+    return Verdict(LEAKS, "leaks", "This training leaks.", full)
+
+
+def _nothing_without(free: Bound) -> str:
+    """A bound of 0 from the method that assumes nothing."""
+    return (
+        f"With {percent(free.confidence)} confidence, and {_WHATEVER}, these runs prove no leakage at "
+        f"delta = {free.delta:g}. That is no proof of privacy: a stronger adversary or more runs may find "
+        "some."
+    )
+
+
+def _not_refuted(conclusion: Conclusion) -> str:
+    """The test of the Gaussian curve, where it was made and did not refute it."""
+    if conclusion.curve is None:
+        return ""
+    p_value = conclusion.p_value()
+    return f" The scores are no evidence against a Gaussian curve ({p_value}), which is no proof of one."
 
 
 def _is_zero(bound: Bound) -> bool:

@@ -56,7 +56,9 @@ def _draw_trade_off(axis: Axes, conclusion: Conclusion) -> None:
     """The empirical and Gaussian curves on logarithmic axes, from half a run's rate on."""
     least = 0.5 / max(len(conclusion.scores_in), len(conclusion.scores_out))
     curves.draw_trade_off(axis, conclusion, np.geomspace(least, 1, 401), opacity=0.25)
-    axis.set(xscale="log", yscale="log", xlim=(least, 1.2), ylim=(least, 1.2), title="Trade-off curve")
+    axis.set(xscale="log", yscale="log", xlim=(least, 1.2), ylim=(least, 1.2))
+    refuted = " (not Gaussian)" if conclusion.refutes_gaussian else ""
+    axis.set_title(f"Trade-off curve{refuted}")
     axis.legend(loc="lower left", fontsize=8)
 
 

@@ -19,7 +19,17 @@ def bounds_table(conclusion: Conclusion) -> str:
     widths = [max(len(row[i]) for row in rows) for i in range(len(_HEADER))]
     lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
     title = f"lower bounds on epsilon at delta {conclusion.delta:g}, confidence {conclusion.confidence:g}"
-    return "\n".join([title, lines[0], "-" * max(map(len, lines)), *lines[1:], _NOTES, *remarks(conclusion)])
+    notes = [_NOTES, *_curve(conclusion), *remarks(conclusion)]
+    return "\n".join([title, lines[0], "-" * max(map(len, lines)), *lines[1:], *notes])
+
+
+def _curve(conclusion: Conclusion) -> list[str]:
+    """The test of the Gaussian curve in lines of 80 columns; none where it was not made."""
+    if conclusion.curve is None:
+        return []
+    if conclusion.refutes_gaussian:
+        return [f"            REFUTED by these scores ({conclusion.p_value()}): such rows do not hold"]
+    return [f"            no evidence against a Gaussian curve ({conclusion.p_value()})"]
 
 
 def _row(finding: Finding) -> tuple[str, ...]:

@@ -5,12 +5,43 @@ import os
 import sys
 from pathlib import Path
 
+from audit.errors import InputError
 from audit.machine import cores
 
 
-def prepare_jax() -> None:
+def prepare_jax(joins: bool = False) -> None:
     """Full float32 products; on a CPU one device a core, each of which trains its own runs; and a
-    persistent compilation cache in a folder that only the user can read."""
+    persistent compilation cache in a folder that only the user can read.
+
+    Raises InputError where JAX finds no device. A process that `joins` others must touch none before, and
+    calls `require_devices` when it has joined.
+    """
+    _configure()
+    _keep_programs()
+    if not joins:
+        require_devices()
+
+
+def require_devices() -> None:
+    """Starts JAX's devices; raises InputError where there are none."""
+    import jax
+
+    try:
+        jax.local_devices()
+    except (
+        RuntimeError,
+        AssertionError,
+    ) as error:  # JAX asserts where CUDA was asked for and is not installed
+        asked = os.environ.get("JAX_PLATFORMS")
+        if not asked:
+            raise InputError(f"JAX finds no device: {error}") from None
+        raise InputError(
+            f"JAX_PLATFORMS={asked}: JAX finds no such device here; unset it, or set it to cpu"
+        ) from None
+
+
+def _configure() -> None:
+    """JAX's settings but for the cache."""
     import jax
 
     logging.getLogger("jax").setLevel(logging.WARNING)
@@ -18,6 +49,11 @@ def prepare_jax() -> None:
     if "xla_force_host_platform_device_count" not in os.environ["XLA_FLAGS"]:
         jax.config.update("jax_num_cpu_devices", cores())
     jax.config.update("jax_default_matmul_precision", "float32")
+
+
+def _keep_programs() -> None:
+    """Compiled programs on disk."""
+    import jax
 
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = base / "hidden-state-audit" / "jax"

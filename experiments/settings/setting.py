@@ -118,6 +118,18 @@ def flat(setting: Setting) -> dict[str, Any]:
     }
 
 
+def require_types(setting: Setting) -> None:
+    """Raises InputError for a field whose value is of another type than the field, as a foreign file can have
+    it."""
+    for part in (setting, setting.mechanism, setting.schedule, setting.adversary):
+        for field in dataclasses.fields(part):
+            value, kind = getattr(part, field.name), field.type
+            assert isinstance(kind, type)
+            whole = kind is float and type(value) is int
+            fits = isinstance(value, kind) and (kind is bool or type(value) is not bool)
+            require(whole or fits, f"`{field.name}={value}` is no {kind.__name__}")
+
+
 def validate(setting: Setting, runs: int, strategies: tuple[str, ...]) -> None:
     """Raises InputError for a value out of range, or a clipping strategy that the model can't take; what
     needs the data is checked when the game is built."""

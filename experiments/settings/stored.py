@@ -12,7 +12,7 @@ from audit.storage import index
 from audit.storage.index import Holdings
 from audit.storage.store import Store
 from experiments.settings.make import Usual, from_identity, make_setting
-from experiments.settings.setting import Setting, identity
+from experiments.settings.setting import Setting, identity, require_types, validate
 from models.data.base import Dataset
 
 _DATA, _MODEL = "data_sha256", "model_sha256"
@@ -20,23 +20,51 @@ _FLAT = {"model", "adversary", *Usual._fields}  # fields that every flat config 
 
 
 class Known(NamedTuple):
-    """The content of a config: experiment, setting, and the checksums of data and of a caller's model."""
+    """The content of an audit's config: its setting, and the checksums of data and of a caller's model."""
 
-    experiment: str
     setting: Setting
     data: str | None
     model: str | None
 
 
+class Audits(NamedTuple):
+    """The folders with scores under a store's root, the newest first: audits of trained models, how many are
+    of something else, and why others could not be read, by their path."""
+
+    folders: list[Path]
+    others: int
+    refused: dict[Path, str]
+
+
 def known(config: dict[str, Any]) -> Known | None:
-    """The content of a config, of older ones too; None where it is no setting of a trained model."""
+    """The content of an audit's config, of older ones too; None for all that is no audit of a trained model,
+    by its kind or by a field's type or range."""
     try:
         today = current(config)
-        if "mechanism" not in today:
+        if today["experiment"] != "audit":
             return None
-        return Known(today["experiment"], from_identity(today), today.get(_DATA), today.get(_MODEL))
-    except (KeyError, TypeError, AttributeError, InputError):
+        setting = from_identity(today)
+        require_types(setting)
+        validate(setting, 2, (setting.mechanism.clipping,))
+        return Known(setting, *(_text(today.get(name)) for name in (_DATA, _MODEL)))
+    except (KeyError, TypeError, AttributeError, ValueError):
         return None
+
+
+def audits(root: Path) -> Audits:
+    """The audits under a store's root; raises InputError where that can't be read."""
+    found = Audits([], 0, {})
+    for folder in index.settings(root):
+        try:
+            is_audit = known(Store.at(folder).config()) is not None
+        except InputError as error:
+            found.refused[folder] = str(error)
+            continue
+        if is_audit:
+            found.folders.append(folder)
+        else:
+            found = found._replace(others=found.others + 1)
+    return found
 
 
 def current(config: dict[str, Any]) -> dict[str, Any]:
@@ -65,6 +93,13 @@ def open_store(
     return Store(out, config) if older is None else older
 
 
+def _text(value: object) -> str | None:
+    """A checksum, or none."""
+    if value is not None and not isinstance(value, str):
+        raise TypeError(value)
+    return value
+
+
 def _older(out: Path, config: dict[str, Any]) -> Store | None:
     """The store of a setting under an older config, the one of most runs."""
     names = {key: value for key, value in config.items() if key != _DATA}
@@ -77,5 +112,5 @@ def _current_or_itself(config: dict[str, Any]) -> dict[str, Any]:
     """`current`, where the config can be made sense of."""
     try:
         return current(config)
-    except (KeyError, TypeError, AttributeError, InputError):
+    except (KeyError, TypeError, AttributeError, ValueError):
         return config

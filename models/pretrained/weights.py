@@ -11,8 +11,9 @@ import zipfile
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
-import safetensors.numpy
+import safetensors
 
 from audit.errors import InputError, require
 from models.data.formats import Arrays, Read
@@ -70,10 +71,14 @@ def read_weights(content: bytes) -> Arrays:
     if content.startswith(_ZIP_START):
         return _read(_read_zip, content, "a torch state dict in the zip format")
     if content[8:9] == b"{":
-        return _read(safetensors.numpy.load, content, "a safetensors file")
+        return _read(_read_safetensors, content, "a safetensors file")
     raise InputError("it is neither a state dict that torch.save wrote nor a safetensors file")
 
 
+_KINDS = {
+    **{"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16},
+    **{"I64": np.int64, "I32": np.int32, "I16": np.int16, "I8": np.int8, "U8": np.uint8, "BOOL": np.bool_},
+}
 FILES: Mapping[str, Read] = dict.fromkeys((".pth", ".pt", ".bin", ".safetensors"), read_weights)
 
 
@@ -100,6 +105,17 @@ def _read(reader: Read, content: bytes, format_name: str) -> Arrays:
         raise
     except Exception as error:  # a torn pickle raises whatever its bytes happen to ask for
         raise InputError(f"it begins as {format_name} but is torn ({type(error).__name__})") from None
+
+
+def _read_safetensors(content: bytes) -> Arrays:
+    """Every tensor in its own type; bfloat16, which NumPy does not have, as float32."""
+    arrays = {}
+    for name, tensor in safetensors.deserialize(content):
+        kind = tensor["dtype"]
+        require(kind in _KINDS, f"tensor {name} is {kind}: save it as float32")
+        array = np.frombuffer(tensor["data"], _KINDS[kind]).reshape(tensor["shape"])
+        arrays[name] = array.astype(np.float32) if kind == "BF16" else array
+    return arrays
 
 
 def _read_legacy(content: bytes) -> Arrays:

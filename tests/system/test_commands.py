@@ -33,10 +33,10 @@ def run(tmp_path_factory):
     """run(command, *flags) -> the finished process; caches are private to the session."""
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))}
 
-    def call(command, *flags, start=subprocess.run, **more):
+    def call(command, *flags, start=subprocess.run, changes=None, **more):
         argv = [sys.executable, "-m", f"experiments.{command}", *flags]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        return start(argv, cwd=ROOT, env=environment, **pipes, **more)
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **more}
+        return start(argv, cwd=ROOT, env=environment | (changes or {}), **options)
 
     return call
 
@@ -141,6 +141,13 @@ def test_a_mistake_is_one_line_and_leaves_nothing(audit, tmp_path, flags, words)
         assert not list((tmp_path / "out").glob("*/scores*"))
     assert_one_line(process, *words)
     assert not list((tmp_path / "out").glob("*/audit*"))
+
+
+@pytest.mark.parametrize("platform", ["cuda", "cudaa"])
+def test_a_device_that_is_not_there_is_one_line(audit, tmp_path, platform):
+    process = audit(tmp_path / "out", changes={"JAX_PLATFORMS": platform, "CUDA_VISIBLE_DEVICES": ""})
+    assert_one_line(process, f"JAX_PLATFORMS={platform}", "cpu")
+    assert not (tmp_path / "out").exists()
 
 
 def test_an_unwritable_folder_is_one_line(audit, tmp_path):

@@ -7,6 +7,7 @@ from scipy import stats
 from audit.errors import InputError
 from audit.statistics import calibration, conversions, estimate
 from audit.statistics.calibration import KnownMechanism, allowed_share, calibrate
+from audit.statistics.known_laws import GAUSSIAN, LAWS, KnownLaw
 
 SETTING = KnownMechanism(mu=1.0, n_scores=5000, audits=40, delta=1e-5, confidence=0.95, seed=11)
 CONFIDENCE_BOUNDS = ["held_out", "certified", "assumption_free"]
@@ -54,13 +55,13 @@ def test_the_seed_does_and_more_audits_begin_with_the_same():
     first, other = (by_method(setting._replace(seed=seed))["in_sample"] for seed in (11, 12))
     assert first.mean_epsilon != other.mean_epsilon
     longer = setting._replace(audits=4)
-    three, four = ([calibration._audit((s, i)) for i in range(3)] for s in (setting, longer))
+    three, four = ([calibration._audit((s, i)).values for i in range(3)] for s in (setting, longer))
     np.testing.assert_equal(three, four)
 
 
 def test_the_summary_is_that_of_the_audits():
     setting = SETTING._replace(n_scores=200, audits=6)
-    audits = np.array([calibration._audit((setting, i)) for i in range(6)])
+    audits = np.array([calibration._audit((setting, i)).values for i in range(6)])
     truth = conversions.epsilon_from_mu(1.0, 1e-5)
     heard = []
     for i, result in enumerate(calibrate(setting, done=heard.append)):
@@ -81,6 +82,50 @@ def test_a_method_that_claims_too_much_is_caught(monkeypatch):
     monkeypatch.setattr(calibration, "ESTIMATORS", {"boastful": boastful})
     [result] = calibrate(SETTING)
     assert result.exceeding > allowed_share(0.05, SETTING.audits)
+
+
+def test_a_law_that_is_gaussian_is_audited_as_mu_is():
+    setting = SETTING._replace(audits=6, n_scores=400)
+    plain = calibrate(setting)
+    tested = calibrate(setting._replace(mu=0.0, law=KnownLaw(GAUSSIAN, 1.0)), processes=2)
+    for one, other in zip(plain, tested, strict=True):
+        assert one.fired is one.exceeding_where_passed is None
+        assert (one.method, one.exceeding, one.mean_epsilon) == (
+            other.method,
+            other.exceeding,
+            other.mean_epsilon,
+        )
+        assert one.true_epsilon == other.true_epsilon and other.fired <= allowed_share(0.05, 6)
+
+
+def test_where_the_curve_is_not_gaussian_mu_exceeds_and_the_curve_test_fires():
+    results = by_method(SETTING._replace(audits=10, n_scores=1600, law=KnownLaw(LAWS["laplace"], 1.0)))
+    assert all(results[method].exceeding == 1 for method in ("in_sample", "held_out", "certified"))
+    assert results["assumption_free"].exceeding <= allowed_share(0.05, 10)
+    assert all(result.fired >= 0.9 for result in results.values())
+
+
+def test_the_share_where_the_test_passed_is_of_those_audits_alone(monkeypatch):
+    """The test is one that passes the audits whose first score is high."""
+    setting = SETTING._replace(audits=8, n_scores=400, law=KnownLaw(LAWS["logistic"], 2.0))
+    epsilons, passed = [], []
+
+    def examine(scores_in, scores_out):
+        passed.append(scores_in[0] > 2)
+        epsilons.append(estimate.held_out(scores_in, scores_out, 1e-5, 0.95).epsilon)
+        return calibration.gaussian_curve.CurveTest(float(passed[-1]), 1.0, 1.0, 1.0, 0.0, 16)
+
+    monkeypatch.setattr(calibration.gaussian_curve, "examine", examine)
+    result = by_method(setting)["held_out"]
+    exceeding = np.array(epsilons) > result.true_epsilon
+    assert result.fired == 1 - np.mean(passed) and 0 < result.fired < 1
+    assert result.exceeding_where_passed == exceeding[np.array(passed)].mean()
+
+
+def test_nothing_passed_leaves_no_share(monkeypatch):
+    monkeypatch.setattr(calibration, "CURVE_LEVEL", 2.0)
+    setting = SETTING._replace(audits=2, n_scores=60, law=KnownLaw(GAUSSIAN, 1.0))
+    assert all(r.fired == 1 and np.isnan(r.exceeding_where_passed) for r in calibrate(setting))
 
 
 @pytest.mark.parametrize("claimed", [0.01, 0.05, 0.3])

@@ -1,5 +1,6 @@
 """What lies under a root is found by its setting, on whatever data, and reading makes nothing."""
 
+import hashlib
 import os
 
 import numpy as np
@@ -61,3 +62,29 @@ def test_settings_that_hold_scores_come_the_newest_first(store, tmp_path):
         os.utime(path, (second, second))
     assert index.settings(tmp_path) == [later.path, store.path]
     assert index.settings(tmp_path / "nowhere") == []
+
+
+def test_what_is_no_folder_of_a_setting_is_passed_over(store, tmp_path):
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "a.html").write_text("")
+    (tmp_path / "loop").symlink_to("loop")
+    assert index.settings(tmp_path) == [store.path, tmp_path / "loop"]  # which can't be looked into
+    assert [held.folder for found in index.holdings(tmp_path).folders.values() for held in found] == [
+        store.path
+    ]
+
+
+def test_a_config_that_is_no_object_holds_nothing(tmp_path):
+    for text in ("[1]", "null", "[" * 100_000):
+        folder = tmp_path / hashlib.sha256(text.encode()).hexdigest()[:16]
+        folder.mkdir()
+        (folder / "config.json").write_text(text)
+    assert index.holdings(tmp_path).folders == {}
+
+
+@pytest.mark.parametrize("find", [index.settings, index.holdings])
+def test_a_root_that_can_not_be_read_is_one_line(tmp_path, find):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=f"^cannot read {tmp_path}/file .Not a directory.: ") as caught:
+        find(tmp_path / "file")
+    assert "\n" not in str(caught.value)

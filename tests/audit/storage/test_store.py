@@ -1,7 +1,10 @@
 """What is kept comes back, what is missing is known, and what is damaged is never believed."""
 
 import errno
+import hashlib
+import io
 import os
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +13,7 @@ import pytest
 from audit.errors import InputError
 from audit.game import Scores
 from audit.storage import files
+from audit.storage.kept import Kept
 from audit.storage.store import Store
 
 DATA = Path(__file__).parent / "data"
@@ -40,8 +44,15 @@ def _visible(store):
 
 
 def _is_retrained(store, runs, capsys):
-    """Whether the damage is said in one line, set aside, and mended by training those runs again."""
-    assert store.missing(runs) == [(0, runs)]
+    """Whether readers leave the damage where it is and training says it in one line, sets it aside, and mends
+    it."""
+    before = _visible(store)
+    assert store.missing(runs) == [(0, runs)] and store.runs_held() == 0
+    assert "is damaged: it counts as missing" in capsys.readouterr().err
+    assert store.missing(runs) == [(0, runs)] and _visible(store) == before
+    assert capsys.readouterr().err == ""
+    with store.claim():
+        assert store.missing(runs) == [(0, runs)]
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert "is damaged" in said
@@ -91,7 +102,8 @@ def test_the_shape_of_several_canaries_is_part_of_the_checksum(store, capsys):
     for shape in ((3, 2), (6, 1), (6,), (1, 6), (2, 3, 1)):
         reshaped = {name: entries[name].reshape(shape) for name in ("scores", "presence")}
         np.savez(path, sha256=entries["sha256"], **reshaped)
-        assert store.missing(6) == [(0, 6)], shape
+        with store.claim():
+            assert store.missing(6) == [(0, 6)], shape
         assert "is damaged" in capsys.readouterr().err
     np.savez(path, **entries | {"presence": entries["presence"].reshape(3, 2)})
     assert store.missing(2) == [(0, 2)]
@@ -182,7 +194,8 @@ def test_a_file_torn_anywhere(store, path, capsys):
     whole = path.read_bytes()
     for size in range(0, len(whole), 37):
         path.write_bytes(whole[:size])
-        assert store.missing(6) == [(0, 6)], size
+        with store.claim():
+            assert store.missing(6) == [(0, 6)], size
         assert "is damaged" in capsys.readouterr().err
     path.write_bytes(whole[: len(whole) // 2])
     for file in store.path.glob("*damaged*"):
@@ -214,18 +227,20 @@ def test_arrays_altered_with_care(store, path, capsys):
 
 def test_any_altered_byte(store, path, capsys):
     whole = path.read_bytes()
-    for i in range(len(whole)):
-        path.write_bytes(whole[:i] + bytes([whole[i] ^ 1 << i % 8]) + whole[i + 1 :])
-        if store.missing(6):
-            assert "is damaged" in capsys.readouterr().err
-        else:  # a byte that says nothing of the scores
-            np.testing.assert_array_equal(store.load(6).scores, _chunk(0, 6).scores)
+    with store.claim():
+        for i in range(len(whole)):
+            path.write_bytes(whole[:i] + bytes([whole[i] ^ 1 << i % 8]) + whole[i + 1 :])
+            if store.missing(6):
+                assert "is damaged" in capsys.readouterr().err
+            else:  # a byte that says nothing of the scores
+                np.testing.assert_array_equal(store.load(6).scores, _chunk(0, 6).scores)
 
 
 def test_an_altered_name(store, path, capsys):
     path.rename(path.with_name("scores_0000006_0000012.npz"))
-    assert store.missing(12) == [(0, 12)]
-    assert "is damaged" in capsys.readouterr().err
+    with store.claim():
+        assert store.missing(12) == [(0, 12)]
+    assert "is damaged: set aside" in capsys.readouterr().err
     assert store.missing(12) == [(0, 12)]
 
 
@@ -300,17 +315,26 @@ def test_a_folder_of_another_name_is_no_setting(store, everything):
 def test_the_last_result_is_kept(store):
     assert store.result() is None
     store.write_result('{"runs": 4}')
-    assert store.result() == {"runs": 4}
+    assert store.result() == Kept(runs=4)
     assert store.write_figure(b"png").read_bytes() == b"png"
     assert _visible(store) == ["audit.json", "audit.png", "config.json"]
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b'{"runs": '])
+@pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b'{"runs": ', b"3", b"null", b"[" * 100_000])
 def test_a_result_that_can_not_be_read_is_said(store, content):
     (store.path / "audit.json").write_bytes(content)
     with pytest.raises(InputError, match="audit.json cannot be read: move it away") as caught:
         store.result()
     assert _one_line(caught)
+
+
+@pytest.mark.parametrize("text", ["[]", "3", "null", "", "{", "[" * 100_000, '{"a": ' + "9" * 5000 + "}"])
+def test_a_foreign_setting_under_its_own_name_is_said(tmp_path, text):
+    folder = tmp_path / hashlib.sha256(text.encode()).hexdigest()[:16]
+    folder.mkdir()
+    (folder / "config.json").write_text(text)
+    with pytest.raises(InputError, match=f"^{folder}/config.json holds no setting: move it away$"):
+        Store.at(folder).config()
 
 
 @pytest.mark.parametrize("below", [".", "deep/er"])
@@ -381,5 +405,63 @@ def test_a_damaged_file_in_a_folder_that_refuses(store, path, monkeypatch):
 
     path.write_bytes(b"")
     monkeypatch.setattr(files.os, "replace", refuse)
-    with pytest.raises(InputError, match="Permission denied"):
+    with pytest.raises(InputError, match="Permission denied"), store.claim():
         store.missing(6)
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ESTALE, errno.EMFILE])
+def test_a_file_that_can_not_be_read_now_is_an_error_and_stays(store, path, monkeypatch, number):
+    def refuse(path):
+        raise OSError(number, os.strerror(number))
+
+    before = _visible(store)
+    with monkeypatch.context() as patch, store.claim():
+        patch.setattr(files.Path, "read_bytes", refuse)
+        for read in (store.missing, store.load, lambda runs: store.runs_held()):
+            with pytest.raises(InputError, match=f"cannot read {path} .{os.strerror(number)}") as caught:
+                read(6)
+            assert _one_line(caught)
+    assert _visible(store) == before and store.missing(6) == []
+
+
+def test_a_loop_of_links_is_no_damage(store, path):
+    path.unlink()
+    path.symlink_to(path.name)
+    with pytest.raises(InputError, match="cannot read"), store.claim():
+        store.missing(6)
+    assert path.is_symlink()
+
+
+def test_a_folder_that_can_not_be_listed_is_an_error(store, path, monkeypatch):
+    def refuse(path):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(files.Path, "iterdir", refuse)
+    with pytest.raises(InputError, match=f"cannot read {store.path} .Permission denied") as caught:
+        store.missing(6)
+    assert _one_line(caught)
+
+
+def _as_npy(path):
+    with open(path, "wb") as file:
+        np.save(file, np.arange(3.0))
+
+
+def _claims_400_gigabytes(path):
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": "<f8", "fortran_order": False, "shape": (5 * 10**10, 1)}
+    )
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("scores.npy", header.getvalue())
+
+
+@pytest.mark.parametrize("damage", [_as_npy, _claims_400_gigabytes])
+def test_what_numpy_trips_over_is_damaged(store, path, capsys, damage):
+    damage(path)
+    assert _is_retrained(store, 6, capsys)
+
+
+def test_a_first_run_beyond_all_memory(store):
+    store.save(_chunk(0, 2)._replace(first=10**15))
+    assert store.missing(4) == [(0, 4)] and store.runs_held() == 0

@@ -275,10 +275,19 @@ def test_norms_are_kept_and_a_damaged_file_is_trained_again(tmp_path, capsys, mo
     content = bytearray(path.read_bytes())
     content[content.index(norms.tobytes()[:16])] ^= 1
     path.write_bytes(content)
-    assert norm_cells.read(held, setting, 4) is None and not path.exists()
-    assert "damaged" in capsys.readouterr().err
+    assert norm_cells.read(held, setting, 4) is None and path.exists()
+    assert "damaged: it counts as missing" in capsys.readouterr().err
     np.testing.assert_array_equal(norm_cells.kept(store, setting, dataset, 4), norms)
-    assert trained == [4, 4]
+    assert trained == [4, 4] and "damaged: set aside" in capsys.readouterr().err
+    np.save(path.with_suffix(".npy"), norms)
+    path.with_suffix(".npy").replace(path)
+    np.testing.assert_array_equal(norm_cells.kept(store, setting, dataset, 4), norms)
+    assert trained == [4] * 3 and len(list(store.path.glob("*damaged*"))) == 2
+    path.unlink()
+    path.symlink_to(path.name)
+    with pytest.raises(InputError, match="cannot read"):
+        norm_cells.kept(store, setting, dataset, 4)
+    assert path.is_symlink()
 
 
 @pytest.mark.parametrize(

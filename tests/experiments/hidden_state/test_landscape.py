@@ -50,8 +50,7 @@ def fill(root, study, epsilon=0.5):
     """A made-up answer to all that a study asks for; the stores by what is asked."""
     asked = {one: Store(root, one.setting()) for one in [*study.all_laws(), *study.simulations()]}
     for one, store in asked.items():
-        values = json.dumps(dataclasses.asdict(made_up(one, epsilon)))
-        store.write_text(landscape_stored.RESULT, values)
+        store.write_text(landscape_stored.RESULT, landscape_stored.text(made_up(one, epsilon)))
     return asked
 
 
@@ -144,12 +143,73 @@ def test_reading_gives_the_cells_that_lack_nothing_and_makes_nothing(tmp_path):
     assert len(list(tmp_path.rglob("*"))) == len(before) - 2
 
 
-@pytest.mark.parametrize("text", ["", "[1]", '{"claimed": []}', "null"])
-def test_a_damaged_result_is_one_line_with_the_mend(tmp_path, text):
-    asked = ExactLaw(CELL, "half")
-    path = Store(tmp_path, asked.setting()).write_text(landscape_stored.RESULT, text)
-    with pytest.raises(InputError, match=f"^{path} is damaged: remove it, it is computed again$"):
-        landscape_stored.read_exact(index.holdings(tmp_path), asked)
+def altered(text):
+    """One value changed, in text that is well formed."""
+    changed = text.replace('"epsilon_upper": 1.0', '"epsilon_upper": 99.9')
+    assert changed != text
+    return changed
+
+
+TORN = ["", "[1]", '{"claimed": []}', "null", "[" * 100_000]
+WRONG = [{"thresholds": 3, "epsilon_exact": [], "epsilon_gaussian": [], "epsilon_upper": 1.0}]
+DAMAGES = [*(lambda text, torn=torn: torn for torn in [*TORN, *map(json.dumps, WRONG)])]
+DAMAGES += [altered, lambda text: text[:40], lambda text: text.replace("sha256", "sha265")]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_result_is_missing_for_readers_and_computed_again(tmp_path, capsys, monkeypatch, damage):
+    stores, study = fill(tmp_path, small()), small()
+    asked = ExactLaw(CELL, "optimal")
+    path = stores[asked].path / landscape_stored.RESULT
+    whole = path.read_text()
+    path.write_text(damage(whole))
+    files, held = sorted(tmp_path.rglob("*")), index.holdings(tmp_path)
+    assert landscape_stored.missing(held, study) == 1 and not landscape_work.simulates(held, study)
+    assert capsys.readouterr().err == ""
+    assert landscape_stored.cells(held, study) == [] and landscape_stored.read_exact(held, asked) is None
+    assert capsys.readouterr().err == f"{path} is damaged: it counts as missing\n"
+    assert sorted(tmp_path.rglob("*")) == files
+    monkeypatch.setattr(landscape_work, "_solved", lambda laws: [(law, made_up(law)) for law in laws])
+    landscape_work.do(tmp_path, study)
+    assert capsys.readouterr().err == f"{path} is damaged: set aside, it is computed again\n"
+    assert path.read_text() == whole and len(list(path.parent.glob("*.damaged-*"))) == 1
+    assert landscape_stored.missing(held, study) == 0
+    landscape_work.do(tmp_path, study)
+    assert capsys.readouterr().err == ""
+
+
+def test_results_without_a_checksum_are_read_as_they_were_written(tmp_path):
+    for one, store in fill(tmp_path, STUDY).items():
+        store.write_text(landscape_stored.RESULT, json.dumps(dataclasses.asdict(made_up(one))) + "\n")
+    held = index.holdings(tmp_path)
+    assert landscape_stored.missing(held, STUDY) == 0
+    assert len(landscape_stored.cells(held, STUDY)) == 4 and len(landscape_stored.searches(held, STUDY)) == 2
+
+
+@pytest.mark.parametrize("asked", [STUDY.all_laws()[0], *STUDY.simulations()[-2:], STUDY.audit(CELL)])
+def test_a_kept_result_comes_back_and_one_value_more_or_less_is_seen(tmp_path, asked):
+    store, found = Store(tmp_path, asked.setting()), made_up(asked)
+    store.write_text(landscape_stored.RESULT, landscape_stored.text(found))
+    held = index.holdings(tmp_path)
+    assert landscape_stored._read(store, type(found)) == found and landscape_stored.holds(held, asked)
+    values = json.loads(landscape_stored.text(found))
+    for name in set(values) - {"sha256"}:
+        other = values[name] + 1e-15 if isinstance(values[name], float) else values[name][:-1]
+        store.write_text(landscape_stored.RESULT, json.dumps(values | {name: other}))
+        assert not landscape_stored.holds(held, asked), name
+
+
+def test_a_result_that_can_not_be_read_now_is_an_error_and_stays(tmp_path):
+    path = fill(tmp_path, STUDY)[STUDY.audit(STUDY.cells[0])].path / landscape_stored.RESULT
+    path.unlink()
+    path.symlink_to(path.name)
+    held = index.holdings(tmp_path)
+    for read in (landscape_stored.missing, landscape_stored.cells):
+        with pytest.raises(InputError, match=f"cannot read {path}"):
+            read(held, STUDY)
+    with pytest.raises(InputError, match=f"cannot read {path}"):
+        landscape_work.do(tmp_path, STUDY)
+    assert path.is_symlink()
 
 
 def small(threshold=0.5):

@@ -196,6 +196,72 @@ def test_a_setting_that_is_not_there_is_one_line(tmp_path):
     assert process.returncode == 2 and process.stderr.count("\n") == 1 and folder.name in process.stderr
 
 
+def no_audit(root, name="landscape_simulated"):
+    """A folder with scores of something else."""
+    store = Store(root, {"kind": name, "steps": 3})
+    store.save(Scores(0, np.zeros((4, 1)), np.arange(4)[:, None] % 2 == 1))
+    return store.path
+
+
+@pytest.mark.parametrize("flags", [(), ("--setting=all",)])
+def test_what_is_no_audit_is_skipped_and_counted(tmp_path, flags):
+    stored(tmp_path, audited=False)
+    no_audit(tmp_path), no_audit(tmp_path, "landscape_search")
+    process = command("experiments.report", f"--out={tmp_path}", *flags)
+    assert process.returncode == 0 and process.stderr.splitlines() == [
+        "skipped: 2 folders that hold no audits but other results"
+    ]
+
+
+@pytest.mark.parametrize("flags", [(), ("--setting=all",), ("--setting=1f",)])
+def test_a_store_without_audits_is_one_line(tmp_path, flags):
+    no_audit(tmp_path)
+    process = command("experiments.report", f"--out={tmp_path}", *flags)
+    assert process.returncode == 2 and process.stderr.count("\n") == 1
+    assert "holds no audits (1 folders hold other results): run ./run.sh audit" in process.stderr
+
+
+@pytest.mark.parametrize("content", ["[]", '{"runs": 1000000000000000000000000000000}', "[" * 100_000])
+def test_a_damaged_conclusion_is_one_line(tmp_path, content):
+    folder = stored(tmp_path)
+    (folder / "audit.json").write_text(content)
+    with pytest.raises(InputError, match=str(folder)) as caught:
+        subjects.of_setting(folder, AskedLevels())
+    assert "\n" not in str(caught.value)
+
+
+def test_a_torn_file_of_scores_is_one_line_and_stays(tmp_path):
+    folder = stored(tmp_path)
+    (torn,) = folder.glob("scores_*")
+    torn.write_bytes(torn.read_bytes()[:200])
+    with pytest.raises(InputError, match=f"^{folder} lacks runs 0 to 199: train them$"):
+        subjects.of_setting(folder, AskedLevels())
+    assert torn.exists()
+
+
+def test_all_leaves_damaged_ones_out_and_names_them(tmp_path):
+    good, *bad = (stored(tmp_path, seeded(seed)) for seed in range(4))
+    (bad[0] / "audit.json").write_text("null")
+    (bad[1] / "config.json").write_text("null")
+    (torn,) = bad[2].glob("scores_*")
+    torn.unlink()
+    torn.symlink_to(torn.name)
+    process = command("experiments.report", f"--out={tmp_path}", "--setting=all")
+    assert process.returncode == 0, process.stderr
+    lines = process.stderr.splitlines()
+    assert len(lines) == 3 and all(line.startswith("left out: ") for line in lines)
+    assert all(sum(str(folder) in line for line in lines) == 1 for folder in bad)
+    outline = Outline((tmp_path / "report.html").read_text())
+    assert sum(tag == "article" for tag, _ in outline.tags) == 1 and good.name in outline.text
+    for file in good.glob("scores_*"):
+        file.write_bytes(b"")
+    process = command("experiments.report", f"--out={tmp_path}", "--setting=all")
+    lines = [line for line in process.stderr.splitlines() if line.startswith("error: ")]
+    assert process.returncode == 2 and len(lines) == 1 and "no audit that can be read" in lines[0]
+    process = command("experiments.report", f"--out={tmp_path}", f"--setting={bad[1].name}")
+    assert process.returncode == 2 and process.stderr.count("\n") == 1 and str(bad[1]) in process.stderr
+
+
 @pytest.mark.slow
 def test_a_sweep_is_reported_as_far_as_it_is_done(tmp_path):
     cells = sweeps.sweeps("smoke")["figure_7"].audits()

@@ -1,5 +1,6 @@
 """A verdict claims what is proven, no more, and says what it assumes."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -9,7 +10,9 @@ import pytest
 from audit.statistics.accounting import Composition
 from audit.statistics.conclusion import Conclusion, conclude
 from audit.statistics.estimate import GAUSSIAN_CURVE, NOTHING, Bound, Estimate
+from audit.storage import results
 from experiments.pages import verdicts
+from experiments.plots.bounds_table import bounds_table
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "system" / "golden" / "verdicts.json").read_text())
 
@@ -76,3 +79,56 @@ def test_the_verdicts_are_worded_as_before(name):
     found = verdicts.verdict(conclude(worlds, composition, 1e-5, 0.95))
     words = {field: kept[field] for field in ("word", "headline", "sentence")}
     assert words == {field: getattr(found, field) for field in words}
+
+
+def _tested(scores_in, scores_out, upper=(4.0, 250)):
+    composition = None if upper is None else Composition(*upper)
+    return conclude((scores_in, scores_out), composition, 1e-5, 0.95).with_curve_test()
+
+
+def test_a_refuted_curve_leads_to_what_needs_no_assumption():
+    """Laplace noise of epsilon 1: the certified bound says over 4."""
+    rng = np.random.default_rng(0)
+    found = _tested(rng.laplace(1, 1, 2500), rng.laplace(0, 1, 2500), None)
+    assert found.refutes_gaussian and found.bound("certified").epsilon > 3
+    said = verdicts.verdict(found)
+    free = verdicts.at_least(found.bound("assumption_free").epsilon)
+    assert said.kind == "leaks" and free in said.sentence and "refute a Gaussian" in said.sentence
+    assert verdicts.at_least(found.bound("certified").epsilon) not in said.sentence
+
+
+def test_a_sound_mechanism_is_not_called_violated_where_its_curve_is_refuted():
+    rng = np.random.default_rng(1)
+    found = _tested(rng.laplace(3, 1, 2500), rng.laplace(0, 1, 2500))
+    loose = found._replace(upper_bound=3.1)
+    assert loose.bound("certified").epsilon > 3.1 > loose.bound("assumption_free").epsilon
+    assert verdicts.verdict(loose).kind == "leaks"
+
+
+def test_a_curve_that_is_not_refuted_is_not_called_gaussian():
+    rng = np.random.default_rng(2)
+    found = _tested(rng.normal(1, 1, 2500), rng.normal(0, 1, 2500))
+    assert not found.refutes_gaussian
+    sentence = verdicts.verdict(found).sentence
+    assert "no evidence against a Gaussian curve (p = " in sentence and "no proof" in sentence
+    assert "curve is Gaussian (" not in sentence
+
+
+def test_nothing_is_proven_where_the_curve_is_refuted_and_the_other_bound_is_zero():
+    rng = np.random.default_rng(0)
+    found = _tested(rng.laplace(1, 1, 2500), rng.laplace(0, 1, 2500), None)
+    weak = dataclasses.replace(found.bound("assumption_free"), epsilon=0.0)
+    bounds = tuple(weak if bound.method == weak.method else bound for bound in found.bounds)
+    said = verdicts.verdict(found._replace(bounds=bounds))
+    assert said.kind == "nothing" and "no proof of privacy" in said.sentence
+
+
+def test_table_and_json_say_what_the_test_found():
+    rng = np.random.default_rng(0)
+    refuted = _tested(rng.laplace(1, 1, 2500), rng.laplace(0, 1, 2500))
+    passed = _tested(rng.normal(1, 1, 2500), rng.normal(0, 1, 2500))
+    assert "REFUTED by these scores (p < 1e-06)" in bounds_table(refuted)
+    assert "no evidence against a Gaussian curve (p = " in bounds_table(passed)
+    assert max(map(len, bounds_table(refuted).splitlines())) <= 80
+    assert json.loads(results.bounds_json(refuted))["gaussian_curve"]["refuted"] is True
+    assert json.loads(results.bounds_json(passed))["gaussian_curve"]["refuted"] is False

@@ -217,7 +217,7 @@ def test_a_torn_file_is_said_and_left_out(tmp_path, capsys):
     torn.write_bytes(torn.read_bytes()[:-200])
     audits = points.audits(stored.holdings(tmp_path), cells, *LEVELS)
     assert len(audits) == 2
-    assert f"{torn} is damaged" in capsys.readouterr().err
+    assert f"{torn} is damaged" in capsys.readouterr().err and torn.exists()
     (point,) = points.points(cells, audits)
     assert len(point.cells) == 3 and len(point.found) == 2
 

@@ -171,9 +171,45 @@ def test_what_is_no_setting_is_left_alone():
     assert stored.known({"experiment": "audit", "mechanism": 3}) is None
 
 
-def test_norms_of_an_older_store_are_known_as_norms():
-    known = stored.known({**_old("loss"), "kind": "canary_norms"})
-    assert known.experiment == "canary_norms" and known.setting.adversary.name == "loss"
+def test_norms_are_no_audit():
+    assert stored.known(_old("loss")) is not None
+    older = {**_old("loss"), "kind": "canary_norms"}
+    assert stored.current(older)["experiment"] == "canary_norms" and stored.known(older) is None
+    assert stored.known(identity(setting_of("fcnn"), "canary_norms")) is None
+
+
+AUDIT = identity(setting_of("fcnn"))
+SCHEDULE, MECHANISM = AUDIT["schedule"], AUDIT["mechanism"]
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        *({"schedule": SCHEDULE | {"periodicity": k}} for k in (0, -1, 1.5, "1", None, True, 251)),
+        *({"mechanism": MECHANISM | {"noise_multiplier": s}} for s in ("4", -1, float("nan"), None, [])),
+        *({"mechanism": MECHANISM | {"name": "dp_sgd", "optimizer": o}} for o in ("magic", 3)),
+        *({"schedule": schedule} for schedule in ({}, [], None, {"steps": 250}, SCHEDULE | {"more": 1})),
+        *({"adversary": adversary} for adversary in ({}, "gc_s", {"name": []}, {"name": "gc_s", "p": 1})),
+        *({"model": 3}, {"seed": -1}, {"seed": "0"}, {"unknown_initialisation": 1}, {"data_sha256": []}),
+        *({"experiment": []}, {"experiment": "norms"}),
+    ],
+)
+def test_a_foreign_config_is_no_audit(foreign):
+    assert stored.known(AUDIT) is not None
+    assert stored.known({**AUDIT, **foreign}) is None
+
+
+def test_audits_are_told_from_what_lies_beside_them(tmp_path):
+    stores = [Store(tmp_path, identity(setting_of("fcnn", seed=seed))) for seed in range(3)]
+    other = Store(tmp_path, {"kind": "landscape_simulated"})
+    for store in (*stores, other):
+        store.save(CHUNK)
+    (stores[2].path / "config.json").write_text("{}")
+    Store(tmp_path, identity(setting_of("fcnn", seed=9)))  # without scores
+    found = stored.audits(tmp_path)
+    assert set(found.folders) == {stores[0].path, stores[1].path} and found.others == 1
+    assert [folder for folder, message in found.refused.items() if str(folder) in message] == [stores[2].path]
+    assert stored.audits(tmp_path / "nowhere") == ([], 0, {})
 
 
 @pytest.mark.parametrize(

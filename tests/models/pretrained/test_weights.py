@@ -2,6 +2,7 @@
 
 import collections
 import io
+import json
 import os
 import pickle
 import struct
@@ -238,3 +239,22 @@ def test_a_file_that_a_user_names_is_named_in_the_error(tmp_path):
             sources.load_arrays(recipe, file=str(path))
         message = str(raised.value)
         assert str(path) in message and "mend it or name another" in message and "\n" not in message
+
+
+def _safetensors(kind, data, shape):
+    """A safetensors file of one tensor."""
+    header = json.dumps({"w": {"dtype": kind, "shape": shape, "data_offsets": [0, len(data)]}}).encode()
+    return struct.pack("<Q", len(header)) + header + data
+
+
+def test_bfloat16_is_read_as_float32():
+    values = np.array([[1.0, -2.5], [0.0, 3e38]], np.float32)
+    high = (values.view(np.uint32) >> 16).astype("<u2")  # bfloat16 is a float32's upper half
+    found = weights.read_weights(_safetensors("BF16", high.tobytes(), [2, 2]))["w"]
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found.view(np.uint32), high.astype(np.uint32) << 16)
+
+
+def test_a_type_that_is_not_read_is_named():
+    with pytest.raises(InputError, match="tensor w is F8_E4M3: save it as float32"):
+        weights.read_weights(_safetensors("F8_E4M3", b"\0", [1]))

@@ -1,0 +1,159 @@
+"""The curve test's level under Gaussian curves and its power against others, on pooled ranks alone."""
+
+import numpy as np
+import pytest
+from scipy import special
+
+from audit.errors import InputError
+from audit.statistics import gaussian_curve
+from audit.statistics.calibration import allowed_share
+
+LEVEL = 0.05
+
+
+def gaussian(mu):
+    return lambda rng, n_in, n_out: (rng.normal(mu, 1, n_in), rng.normal(0, 1, n_out))
+
+
+def laplace(epsilon):
+    return lambda rng, n_in, n_out: (rng.laplace(epsilon, 1, n_in), rng.laplace(0, 1, n_out))
+
+
+def student(shift):
+    return lambda rng, n_in, n_out: (rng.standard_t(3, n_in) + shift, rng.standard_t(3, n_out))
+
+
+def logistic(shift):
+    return lambda rng, n_in, n_out: (rng.logistic(shift, 1, n_in), rng.logistic(0, 1, n_out))
+
+
+def bit(epsilon):
+    """A noisy bit, as two bumps far apart."""
+    rate = special.expit(epsilon)
+
+    def sample(rng, n_in, n_out):
+        bits = rng.random(n_in) < rate, rng.random(n_out) < 1 - rate
+        return tuple(np.where(b, 5, -5) + rng.normal(0, 1, len(b)) for b in bits)
+
+    return sample
+
+
+def wide(spread):
+    return lambda rng, n_in, n_out: (rng.normal(1, spread, n_in), rng.normal(0, 1, n_out))
+
+
+def fired(sample, n_in, n_out, audits, change=lambda scores: scores):
+    """The share of audits below the level."""
+    p_values = []
+    for i in range(audits):
+        scores = sample(np.random.default_rng([5, i]), n_in, n_out)
+        p_values.append(gaussian_curve.examine(*map(change, scores)).p_value)
+    assert np.all((np.array(p_values) >= 0) & (np.array(p_values) <= 1))
+    return np.mean(np.array(p_values) < LEVEL)
+
+
+@pytest.mark.parametrize(
+    "mu, n_in, n_out",
+    [(0, 100, 100), (1, 100, 400), (-1, 800, 200), (4, 400, 400), (6, 200, 200), (5, 1600, 400)],
+)
+def test_a_gaussian_curve_passes(mu, n_in, n_out):
+    assert fired(gaussian(mu), n_in, n_out, 20) <= allowed_share(LEVEL, 20)
+
+
+@pytest.mark.parametrize("unit", [0.5, 2.0, 3.0])
+def test_ties_pass_where_the_curve_is_gaussian(unit):
+    rounded = fired(gaussian(1.0), 400, 400, 20, lambda scores: np.round(scores / unit))
+    assert rounded <= allowed_share(LEVEL, 20)
+
+
+@pytest.mark.parametrize("sample", [laplace(1.0), laplace(3.0), bit(1.0), bit(3.0), student(2.0), wide(1.5)])
+def test_another_curve_is_refuted(sample):
+    assert fired(sample, 600, 600, 10) >= 0.9
+    assert fired(sample, 500, 2000, 10) >= 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mu", [0.0, 1.0, 4.0, 6.0])
+@pytest.mark.parametrize("n", [100, 2500])
+def test_the_level_is_kept(mu, n):
+    assert fired(gaussian(mu), n, n, 300) <= allowed_share(LEVEL, 300)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "sample, at_500, at_2500",
+    [
+        (laplace(0.5), 0.7, 0.97),
+        (laplace(6.0), 0.45, 0.97),
+        (bit(6.0), 0.75, 0.97),
+        (student(2.0), 0.97, 0.97),
+        (logistic(2.0), 0.6, 0.97),
+    ],
+)
+def test_the_power(sample, at_500, at_2500):
+    assert fired(sample, 500, 500, 100) >= at_500
+    assert fired(sample, 2500, 2500, 60) >= at_2500
+
+
+@pytest.mark.parametrize("sample", [gaussian(1.0), laplace(2.0)])
+def test_any_increasing_map_leaves_the_test_as_it_is(sample):
+    s_in, s_out = sample(np.random.default_rng(1), 300, 500)
+    found = gaussian_curve.examine(s_in, s_out)
+    assert found.p_value < 1
+    assert gaussian_curve.examine(np.exp(s_in), np.exp(s_out)) == found
+    assert gaussian_curve.examine(s_in**3, s_out**3) == found
+    assert gaussian_curve.examine(s_in[::-1], np.sort(s_out)) == found
+
+
+@pytest.mark.parametrize("mu", [-2.0, 0.0, 0.5, 2.0])
+def test_the_fit_finds_mu_of_either_sign(mu):
+    found = gaussian_curve.examine(*gaussian(mu)(np.random.default_rng(2), 4000, 2000))
+    assert found.mu == pytest.approx(mu, abs=0.12)
+    assert found.cells == 16
+
+
+@pytest.mark.parametrize("sample", [gaussian(0.0), gaussian(4.0), laplace(3.0), wide(1.5)])
+def test_the_fit_is_the_most_likely(sample):
+    rng = np.random.default_rng(3)
+    table = gaussian_curve._table(*sample(rng, 400, 900))
+    fit = gaussian_curve._fit(table, gaussian_curve._start(table))
+    least = gaussian_curve._likelihood_ratio(table, fit)
+    for _ in range(50):
+        mu, *cuts = 0.01 * rng.normal(size=len(fit.cuts) + 1)
+        other = gaussian_curve._Fit(fit.mu + mu, fit.cuts + cuts)
+        assert gaussian_curve._likelihood_ratio(table, other) > least
+
+
+def test_swapped_worlds_are_refuted_as_well():
+    assert fired(laplace(-2.0), 600, 600, 5) == 1
+
+
+@pytest.mark.parametrize(
+    "scores_in, scores_out",
+    [
+        ([0, 1, 1, 1] * 50, [0, 0, 0, 1] * 50),  # two values
+        (np.arange(100) + 1000, np.arange(100)),  # worlds apart
+        (np.arange(100), np.arange(100) + 1000),
+        ([1.0, 2.0, 3.0], [0.0, 1.5]),  # too few
+        ([1.0], [0.0]),
+        ([0] * 99 + [1], [0] * 100),
+    ],
+)
+def test_nothing_to_test_is_a_pass(scores_in, scores_out):
+    found = gaussian_curve.examine(scores_in, scores_out)
+    assert found.p_value == found.p_cells == found.p_spread == found.p_tails == 1
+    assert np.isfinite(found.mu)
+
+
+def test_three_values_can_refute():
+    """As many scores in the middle of both worlds as a Gaussian curve never has."""
+    assert gaussian_curve.examine([0, 1, 2] * 100, [0, 0, 0, 0, 0, 2] * 50).p_value < 1e-3
+
+
+def test_equal_shares_are_a_perfect_fit():
+    assert gaussian_curve.examine(np.arange(0, 80, 2), np.arange(1, 81, 2)).p_value > 0.5
+
+
+def test_what_no_estimator_can_use_is_refused():
+    with pytest.raises(InputError, match="not finite"):
+        gaussian_curve.examine([np.nan, 1.0], [0.0])
