@@ -19,7 +19,8 @@ class Conclusion(NamedTuple):
     """Scores (n_in,) and (n_out,), the estimates and the lower bounds on them, at one delta and confidence.
 
     The upper bounds on epsilon and mu are infinite without noise, None where the mechanism is not known; mu's
-    is None too where steps are sampled, or the bound on epsilon was given. composition: the mechanism's.
+    is None too where steps are sampled, or the bound on epsilon was given.
+    composition: the mechanism's.
     curve: the test of the Gaussian curve that bounds on mu assume, None where it was not made.
     """
 
@@ -29,8 +30,8 @@ class Conclusion(NamedTuple):
     bounds: tuple[Bound, ...]
     upper_bound: float | None = None
     mu_upper_bound: float | None = None
-    composition: Composition | None = None
     curve: CurveTest | None = None
+    composition: Composition | None = None
 
     @property
     def delta(self) -> float:
@@ -90,7 +91,7 @@ def conclude(
     found = estimate.findings(*worlds, delta, confidence)
     estimates = tuple(one for one in found if isinstance(one, Estimate))
     bounds = tuple(one for one in found if isinstance(one, Bound))
-    return Conclusion(*worlds, estimates, bounds, epsilon, mu, composition)
+    return Conclusion(*worlds, estimates, bounds, epsilon, mu, composition=composition)
 
 
 def _upper_bounds(composition: Composition, delta: float) -> tuple[float, float | None]:
