@@ -108,6 +108,8 @@ def _text(value: object) -> str | None:
 
 def _older(out: Path, config: dict[str, Any]) -> Store | None:
     """The store of a setting under an older config, the one of most runs."""
+    if not out.is_dir():
+        return None
     names = {key: value for key, value in config.items() if key != _DATA}
     found = index.holdings(out, _current_or_itself).folders.get(index.name(names), [])
     stores = [Store.at(held.folder) for held in found if held.data == config[_DATA]]

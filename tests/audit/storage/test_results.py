@@ -25,8 +25,8 @@ def test_what_is_kept_is_what_is_returned_and_read(tmp_path):
     store = Store(tmp_path, {"model": "made up"})
     line, figure = results.keep(store, conclusion(Composition(4.0, 250)), b"drawn", runs=120)
     assert "\n" not in line and figure.read_bytes() == b"drawn" and figure.name == "audit.png"
-    kept = store.result()
-    assert kept == json.loads(line) and kept["runs"] == 120
+    kept = json.loads((store.path / "audit.json").read_bytes())
+    assert kept == json.loads(line) and kept["runs"] == store.result().runs == 120
     assert kept["upper_bound"] == pytest.approx(24, abs=0.01)
     assert kept["mu_upper_bound"] == pytest.approx(250**0.5 / 4)
 
