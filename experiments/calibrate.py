@@ -16,6 +16,7 @@ from audit.errors import require
 from audit.machine import cores
 from audit.statistics import calibration, conversions
 from audit.statistics.calibration import Calibration, KnownMechanism
+from audit.statistics.gaussian_curve import CURVE_LEVEL
 from audit.statistics.known_laws import GAUSSIAN, LAWS, KnownLaw
 from experiments import cli
 from experiments.settings.setting import require_runs
@@ -106,7 +107,7 @@ def _as_curve_table(rows: list[Calibration]) -> str:
     lines = [
         f"{FLAGS.audits} audits of {FLAGS.runs} scores each; exceeding: share of audits with",
         f"epsilon above the truth (* above {allowed:.1%}, which sampling error reaches once in",
-        f"1,000 tables); fired: the curve test at {calibration.CURVE_LEVEL:g}; passed: exceeding among the",
+        f"1,000 tables); fired: the curve test at {CURVE_LEVEL:g}; passed: exceeding among the",
         "audits in which it did not fire; mean and true epsilon",
         f"{'mechanism':<21} {'method':<15} {'exceeding':>10} {'fired':>6} {'passed':>7} "
         f"{'mean':>7} {'true':>7}",

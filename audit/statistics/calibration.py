@@ -17,11 +17,11 @@ from scipy import special
 from audit.errors import require
 from audit.statistics import conversions, gaussian_curve
 from audit.statistics.estimate import ESTIMATORS
+from audit.statistics.gaussian_curve import CURVE_LEVEL
 from audit.statistics.known_laws import KnownLaw
 
 Array = NDArray[np.float64]
 _SLACK = 1e-9  # epsilon above the truth by rounding alone is no excess
-CURVE_LEVEL = 0.05  # the curve test fires where its p-value is below this
 
 
 class KnownMechanism(NamedTuple):

@@ -9,9 +9,8 @@ from audit.errors import require
 from audit.statistics import accounting, estimate
 from audit.statistics.accounting import Composition
 from audit.statistics.estimate import Bound, Estimate, Finding
-from audit.statistics.gaussian_curve import CurveTest, examine
+from audit.statistics.gaussian_curve import CURVE_LEVEL, CurveTest, examine
 
-CURVE_LEVEL = 0.05  # at which a Gaussian curve counts as refuted
 _LEAST_P_VALUE = 1e-6  # smaller ones rest on the tail of an approximation
 
 

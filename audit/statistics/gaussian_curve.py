@@ -34,6 +34,7 @@ _TABLES = 199  # drawn from the fit
 _STEPS = 8  # of Fisher scoring, from parameters near by
 _MOST = 12.0  # |mu| of worlds without overlap, which fit any larger one as well
 _TINY = 1e-300
+CURVE_LEVEL = 0.05  # a p-value below it counts as refuting the Gaussian curve
 
 
 class _Levels(NamedTuple):

@@ -14,11 +14,10 @@ _NAME_WIDTH = 32
 
 
 @contextlib.contextmanager
-def bar(count: int, silent: bool = False) -> Iterator[Progress]:
+def bar(count: int) -> Iterator[Progress]:
     """A bar that hears of runs as they are trained; none where nothing is to be trained."""
     layout = "{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total} runs [{elapsed}<{remaining}, {rate_fmt}]"
-    quiet = silent or count == 0
-    with tqdm(total=count, unit="runs", desc="compiling", bar_format=layout, disable=quiet) as line:
+    with tqdm(total=count, unit="runs", desc="compiling", bar_format=layout, disable=not count) as line:
 
         def progress(runs: float) -> None:
             line.set_description_str("training", refresh=False)  # the first call says that all is compiled

@@ -111,7 +111,7 @@ def _older(out: Path, config: dict[str, Any]) -> Store | None:
     if not out.is_dir():
         return None
     names = {key: value for key, value in config.items() if key != _DATA}
-    found = index.holdings(out, _current_or_itself).folders.get(index.name(names), [])
+    found = holdings(out).folders.get(index.name(names), [])
     stores = [Store.at(held.folder) for held in found if held.data == config[_DATA]]
     return max(stores, key=Store.runs_held, default=None)
 
