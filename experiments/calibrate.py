@@ -18,6 +18,7 @@ from audit.statistics import calibration, conversions
 from audit.statistics.calibration import Calibration, KnownMechanism
 from audit.statistics.gaussian_curve import CURVE_LEVEL
 from audit.statistics.known_laws import GAUSSIAN, LAWS, KnownLaw
+from audit.storage.results import with_former_names
 from experiments import cli
 from experiments.settings.setting import require_runs
 
@@ -129,7 +130,7 @@ def _share(value: float | None) -> str:
 
 def _as_json(rows: list[Calibration]) -> str:
     """One object: a list `calibration`."""
-    return json.dumps({"calibration": [_fields(row) for row in rows]})
+    return json.dumps({"calibration": with_former_names([_fields(row) for row in rows])})
 
 
 def _fields(row: Calibration) -> dict[str, Any]:

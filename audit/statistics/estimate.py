@@ -8,7 +8,7 @@ independent runs with the canary (in) and without (out), higher meaning "in":
                      truth in up to 15% of audits where 5% is said, and more with more (Errata H10);
                      `noise_floor` says what it shows where nothing leaks.
     held_out         the threshold from one half, two Clopper-Pearson limits on the other.
-    certified        the threshold from a twentieth, one exact test of both counts on the rest.
+    if_gaussian      the threshold from a twentieth, one exact test of both counts on the rest.
     assumption_free  likewise, against the trade-off function of (epsilon, delta)-DP itself.
 
 The first three give mu; their epsilon follows if the mechanism's trade-off curve is Gaussian (Errata H11).
@@ -28,9 +28,10 @@ from audit.statistics import conversions, exact, intervals, thresholds
 Array = NDArray[np.float64]
 Worlds = tuple[Array, Array]
 
-IN_SAMPLE, HELD_OUT, CERTIFIED, ASSUMPTION_FREE = "in_sample", "held_out", "certified", "assumption_free"
+IN_SAMPLE, HELD_OUT, IF_GAUSSIAN, ASSUMPTION_FREE = "in_sample", "held_out", "if_gaussian", "assumption_free"
 GAUSSIAN_CURVE = "a Gaussian trade-off curve"
 NOTHING = "nothing"
+FORMER_NAMES = {"certified": IF_GAUSSIAN}  # in JSON and CSV, for this version
 ASSUMPTIONS = (GAUSSIAN_CURVE, NOTHING)
 _CAVEAT = "in-sample: not a confidence bound"
 _HELD_OUT_SHARE = 0.5
@@ -120,12 +121,12 @@ def held_out(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confiden
     return _gaussian(HELD_OUT, float(mu), counts, threshold, delta, confidence)
 
 
-def certified(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float) -> Bound:
+def if_gaussian(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float) -> Bound:
     """A threshold from a pilot, mu from one exact test of both counts (see `exact`)."""
     _require_levels(delta, confidence)
     s_in, s_out = check_scores(scores_in, scores_out)
     mu, counts, threshold = _tested(s_in, s_out, exact.GAUSSIAN, confidence)
-    return _gaussian(CERTIFIED, mu, counts, threshold, delta, confidence)
+    return _gaussian(IF_GAUSSIAN, mu, counts, threshold, delta, confidence)
 
 
 def assumption_free(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float) -> Bound:
@@ -148,7 +149,7 @@ def most_provable(n_in: int, n_out: int, delta: float, confidence: float) -> flo
 ESTIMATORS: dict[str, Estimator] = {
     IN_SAMPLE: in_sample,
     HELD_OUT: held_out,
-    CERTIFIED: certified,
+    IF_GAUSSIAN: if_gaussian,
     ASSUMPTION_FREE: assumption_free,
 }
 

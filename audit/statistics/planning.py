@@ -14,17 +14,17 @@ _SCORES, _AUDITS = 200_000, (8, 40)  # of a number of runs that is tried: fewer 
 _PRECISION = 1.05  # of the runs that are needed
 
 
-def mean_certified(setting: KnownMechanism) -> float:
-    """The certified bound on epsilon, on average over the setting's simulated audits."""
+def mean_if_gaussian(setting: KnownMechanism) -> float:
+    """The bound `if_gaussian` on epsilon, on average over the setting's simulated audits."""
     rng = np.random.default_rng(setting.seed)
     half = setting.n_scores // 2
     worlds = ((rng.normal(setting.mu, 1, half), rng.normal(0, 1, half)) for _ in range(setting.audits))
     levels = (setting.delta, setting.confidence)
-    return float(np.mean([estimate.certified(*both, *levels).epsilon for both in worlds]))
+    return float(np.mean([estimate.if_gaussian(*both, *levels).epsilon for both in worlds]))
 
 
 def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
-    """Runs at which the certified bound is on average this share of the truth, 0 < tightness < 1.
+    """Runs at which the bound `if_gaussian` is on average this share of the truth, 0 < tightness < 1.
 
     Two digits, from simulated audits of so many runs that take seconds together; None where a million
     runs do not suffice. The setting's own n_scores and audits do not matter. Raises InputError for a
@@ -36,7 +36,7 @@ def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
 
     def reached(runs: int) -> float:
         audits = int(np.clip(_SCORES // runs, *_AUDITS))
-        return mean_certified(setting._replace(n_scores=runs, audits=audits)) / truth
+        return mean_if_gaussian(setting._replace(n_scores=runs, audits=audits)) / truth
 
     return first_to_reach(tightness, reached)
 

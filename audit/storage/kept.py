@@ -5,21 +5,22 @@ import math
 from typing import Any, NamedTuple
 
 from audit.errors import require
+from audit.statistics.estimate import FORMER_NAMES, IF_GAUSSIAN
 
-_CERTIFIED = "certified"
+_NAMES = (IF_GAUSSIAN, *FORMER_NAMES)
 
 
 class Kept(NamedTuple):
     """The conclusion of an audit; None for what the file does not say.
 
-    runs: those that it concludes from. delta, confidence: of its bounds. certified: epsilon of the bound of
+    runs: those that it concludes from. delta, confidence: of its bounds. if_gaussian: epsilon of the bound of
     that name. upper_bound: the accountant's epsilon, infinite where the file has null.
     """
 
     runs: int | None = None
     delta: float | None = None
     confidence: float | None = None
-    certified: float | None = None
+    if_gaussian: float | None = None
     upper_bound: float | None = None
     provenance: dict[str, str] = {}  # noqa: RUF012, never written to
 
@@ -35,7 +36,7 @@ def parse(content: bytes) -> Kept:
     require(texts, "texts")
     require(runs is None or (type(runs) is int and runs >= 2), "a number of runs")
     delta, confidence = _levels(bounds[0]) if bounds else (None, None)
-    return Kept(runs, delta, confidence, _certified(bounds), _upper_bound(result), provenance)
+    return Kept(runs, delta, confidence, _if_gaussian(bounds), _upper_bound(result), provenance)
 
 
 def _levels(row: dict[str, Any]) -> tuple[float, float]:
@@ -45,9 +46,9 @@ def _levels(row: dict[str, Any]) -> tuple[float, float]:
     return levels
 
 
-def _certified(bounds: list[dict[str, Any]]) -> float | None:
-    """epsilon of the certified bound."""
-    found = [row for row in bounds if row.get("method") == _CERTIFIED]
+def _if_gaussian(bounds: list[dict[str, Any]]) -> float | None:
+    """epsilon of the bound that assumes a Gaussian curve, under either name."""
+    found = [row for row in bounds if row.get("method") in _NAMES]
     return _number(found[0].get("epsilon")) if found else None
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from audit.statistics.conclusion import Conclusion
-from audit.statistics.estimate import Bound, Finding
+from audit.statistics.estimate import FORMER_NAMES, Bound, Finding
 from audit.statistics.noise_floor import NOISE_FLOORS
 from audit.storage.store import Store
 
@@ -36,8 +36,8 @@ def result_json(conclusion: Conclusion, **more: object) -> str:
 def bounds_json(conclusion: Conclusion, **more: object) -> str:
     """One JSON object on one line: `bounds`, estimates with their noise floor among them, `upper_bound`,
     null where it is infinite or unknown, the test of the Gaussian curve where it was made, and what else is
-    given."""
-    rows = [finding_fields(row) | _noise_floor(row) for row in conclusion.rows()]
+    given. A row under a method's former name says in `alias_of` which it repeats."""
+    rows = with_former_names([finding_fields(row) | _noise_floor(row) for row in conclusion.rows()])
     upper = _finite(conclusion.upper_bound)
     return json.dumps({"bounds": rows, "upper_bound": upper, **_curve(conclusion), **more})
 
@@ -48,6 +48,17 @@ def _curve(conclusion: Conclusion) -> dict[str, Any]:
         return {}
     refuted = conclusion.refutes_gaussian
     return {"gaussian_curve": {"p_value": conclusion.curve.p_value, "refuted": refuted}}
+
+
+def with_former_names(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows by `method`, and those that had another name in the last version once more under it, last."""
+    former = [
+        row | {"method": old, "alias_of": new}
+        for old, new in FORMER_NAMES.items()
+        for row in rows
+        if row["method"] == new
+    ]
+    return [*rows, *former]
 
 
 def finding_fields(finding: Finding) -> dict[str, Any]:

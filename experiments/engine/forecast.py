@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from audit.statistics.calibration import Calibration
 from audit.statistics.planning import MOST_RUNS
+from audit.storage.results import with_former_names
 from experiments.engine.probe import Probe
 
 
@@ -58,7 +59,7 @@ def _time_lines(forecast: Forecast) -> list[str]:
     runs, needed, probe = forecast.bounds[0].setting.n_scores, forecast.runs_needed, forecast.probe
     need = f"over {MOST_RUNS:,}" if needed is None else f"about {needed:,}"
     lines = [
-        f"certified, on average {forecast.tightness:.0%} of the truth: {need} runs",
+        f"if_gaussian, on average {forecast.tightness:.0%} of the truth: {need} runs",
         f"here a model-step takes {_step(probe.model_step)} ({forecast.model}, chunks of {probe.chunk})",
         f"{runs} runs of {forecast.steps} steps: {_clock(forecast.seconds(runs))} and "
         f"{probe.compilation:.0f} s to compile",
@@ -73,7 +74,7 @@ def as_json(forecast: Forecast) -> str:
         "epsilon": first.true_epsilon,
         "upper_bound": forecast.upper_bound if math.isfinite(forecast.upper_bound) else None,
         "runs": first.setting.n_scores,
-        "bounds": [_fields(row) for row in forecast.bounds],
+        "bounds": with_former_names([_fields(row) for row in forecast.bounds]),
         "tightness": forecast.tightness,
         "runs_needed": needed,
         "probe": forecast.probe._asdict(),

@@ -69,13 +69,11 @@ def _usual(setting: Setting) -> dict[str, Any]:
 
 def as_table(rows: Sequence[Listed], now: float) -> str:
     """The rows in 80 columns, each with its differences on lines below it."""
-    header = (
-        f"{'setting':<10}{'model, adversary':<{_NAME}}{'runs':>9}{'certified':>10}{'upper':>10}{'age':>7}"
-    )
+    header = f"{'setting':<10}{'model, adversary':<{_NAME}}{'runs':>9}{'bound':>10}{'upper':>10}{'age':>7}"
     lines = [header, "-" * _COLUMNS]
     for one in rows:
         name = f"{one.setting.model}, {one.setting.adversary.name}"[: _NAME - 1]
-        numbers = f"{one.runs:>9}{_lower(one.kept.certified):>10}{_upper(one.kept.upper_bound):>10}"
+        numbers = f"{one.runs:>9}{_lower(one.kept.if_gaussian):>10}{_upper(one.kept.upper_bound):>10}"
         lines.append(f"{one.folder.name[:8]:<10}{name:<{_NAME}}{numbers}{_age(now - one.time):>7}")
         texts = ", ".join(f"{name}={_value(value)}" for name, value in one.differs.items())
         indent = " " * _INDENT
@@ -96,7 +94,8 @@ def as_json(rows: Sequence[Listed]) -> list[dict[str, Any]]:
             "audited_runs": one.kept.runs,
             "delta": one.kept.delta,
             "confidence": one.kept.confidence,
-            "certified": _finite(one.kept.certified),
+            "if_gaussian": _finite(one.kept.if_gaussian),
+            "certified": _finite(one.kept.if_gaussian),  # the former name, for this version
             "upper_bound": _finite(one.kept.upper_bound),
             "time": one.time,
         }

@@ -7,8 +7,8 @@ from audit.statistics.accounting import Composition
 from audit.statistics.conclusion import Conclusion
 from audit.statistics.estimate import (
     ASSUMPTION_FREE,
-    CERTIFIED,
     GAUSSIAN_CURVE,
+    IF_GAUSSIAN,
     IN_SAMPLE,
     NOTHING,
     Bound,
@@ -74,7 +74,7 @@ def _index(about: Sequence[Subject]) -> Html:
     for subject in about:
         found = _found(subject)
         link = page.element("a", subject.title, href=f"#{subject.anchor}")
-        gaussian, free = (subject.conclusion.bound(name) for name in (CERTIFIED, ASSUMPTION_FREE))
+        gaussian, free = (subject.conclusion.bound(name) for name in (IF_GAUSSIAN, ASSUMPTION_FREE))
         word = page.join([page.element("strong", found.word, class_=found.kind)])
         epsilons = verdicts.at_least(gaussian.epsilon), verdicts.at_least(free.epsilon)
         rows.append((link, word, *epsilons, _upper(subject.conclusion.upper_bound)))
@@ -194,13 +194,13 @@ def _upper(upper: float | None) -> str:
 def _figures(conclusion: Conclusion) -> list[Html]:
     """The panels, each with what a reader who can't see it needs to know."""
     panels = audit_panels.audit_panels(conclusion)
-    certified = conclusion.bound(CERTIFIED)
-    mu = f"{certified.mu:.3f}"
+    gaussian = conclusion.bound(IF_GAUSSIAN)
+    mu = f"{gaussian.mu:.3f}"
     scores = zip(("in", "out"), (conclusion.scores_in, conclusion.scores_out), strict=True)
     means = "; ".join(f"{name}: mean {x.mean():.4g}, deviation {x.std():.3g}" for name, x in scores)
     lower = ", ".join(f"{cells[0]} {cells[1]}" for cells in map(_cells, conclusion.rows()))
     above = f"; upper bound {_upper(conclusion.upper_bound)}"
-    level = verdicts.percent(certified.confidence)
+    level = verdicts.percent(gaussian.confidence)
     texts = {
         "scores": (
             f"Histograms of the scores in both worlds. {means}.",
@@ -214,7 +214,7 @@ def _figures(conclusion: Conclusion) -> list[Html]:
         "bounds": (f"Bars of epsilon: {lower}{above}.", "Lower bounds by method, and the upper bound."),
         "profile": (
             f"delta against epsilon of Gaussian mechanisms at mu = {mu} and at the upper bound.",
-            "Privacy profiles of Gaussian mechanisms at the certified mu and at the upper bound.",
+            "Privacy profiles of Gaussian mechanisms at the lower bound on mu and at the upper bound.",
         ),
     }
     return [page.figure(image, *texts[name]) for name, image in panels.items()]

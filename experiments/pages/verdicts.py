@@ -4,7 +4,7 @@ import math
 from typing import NamedTuple
 
 from audit.statistics.conclusion import Conclusion
-from audit.statistics.estimate import ASSUMPTION_FREE, CERTIFIED, Bound
+from audit.statistics.estimate import ASSUMPTION_FREE, IF_GAUSSIAN, Bound
 
 LEAKS, NOTHING, VIOLATED = "leaks", "nothing", "violated"
 _DECIMALS = 1000
@@ -45,8 +45,8 @@ def percent(confidence: float) -> str:
 
 
 def verdict(conclusion: Conclusion) -> Verdict:
-    """The verdict on the certified and the assumption-free bound and the upper bound, where one is known."""
-    gaussian, free = conclusion.bound(CERTIFIED), conclusion.bound(ASSUMPTION_FREE)
+    """The verdict on the bounds `if_gaussian` and `assumption_free` and the upper bound, if known."""
+    gaussian, free = conclusion.bound(IF_GAUSSIAN), conclusion.bound(ASSUMPTION_FREE)
     upper = conclusion.upper_bound
     if upper is not None and free.epsilon > upper:
         return Verdict(VIOLATED, "violated", "The guarantee is violated.", _violated(free, upper))

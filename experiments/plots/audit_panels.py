@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from audit.statistics import conversions
 from audit.statistics.conclusion import Conclusion
-from audit.statistics.estimate import CERTIFIED, Estimate, Finding
+from audit.statistics.estimate import IF_GAUSSIAN, Estimate, Finding
 from experiments.plots import curves, methods, style
 from experiments.plots.style import BOUND, IN, OUT, STYLE, UPPER
 
@@ -39,13 +39,13 @@ def audit_panels(conclusion: Conclusion) -> dict[str, bytes]:
 
 
 def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
-    """Both worlds' histograms and the certified bound's threshold."""
+    """Both worlds' histograms and the threshold of `if_gaussian`."""
     scores_in, scores_out = conclusion.scores_in, conclusion.scores_out
     bins = np.histogram_bin_edges(np.concatenate([scores_in, scores_out]), 60).tolist()
     axis.hist(scores_out, bins, color=OUT, alpha=0.6, label=f"out ({len(scores_out)} runs)")
     axis.hist(scores_in, bins, color=IN, alpha=0.6, hatch="///", label=f"in ({len(scores_in)} runs)")
-    threshold = conclusion.bound(CERTIFIED).threshold
-    axis.axvline(threshold, color=BOUND, ls="--", label="certified's threshold")
+    threshold = conclusion.bound(IF_GAUSSIAN).threshold
+    axis.axvline(threshold, color=BOUND, ls="--", label="threshold of if_gaussian")
     axis.set(xlabel="score of the final model", ylabel="runs", title="Scores")
     axis.locator_params(axis="x", nbins=6)
     axis.set_ylim(top=axis.get_ylim()[1] * 1.35)
@@ -87,14 +87,14 @@ def _bar_label(finding: Finding) -> str:
 
 
 def _draw_profile(axis: Axes, conclusion: Conclusion) -> None:
-    """delta(epsilon) of Gaussian mechanisms at the certified mu and at the upper bound."""
-    mu, upper = conclusion.bound(CERTIFIED).mu or 0.0, conclusion.mu_upper_bound
+    """delta(epsilon) of Gaussian mechanisms at the mu of `if_gaussian` and at the upper bound."""
+    mu, upper = conclusion.bound(IF_GAUSSIAN).mu or 0.0, conclusion.mu_upper_bound
     known = upper if upper is not None and np.isfinite(upper) else None
     grid = np.linspace(0, conversions.epsilon_from_mu(max(mu, known or 0.0, 0.05), 1e-10), 400)
     with np.errstate(over="ignore"):
         if mu:
             delta = conversions.delta_from_mu(mu, grid)
-            axis.semilogy(grid, delta, color=BOUND, ls="--", label="certified (Gaussian curve assumed)")
+            axis.semilogy(grid, delta, color=BOUND, ls="--", label="lower bound, if Gaussian")
         if known is not None:
             delta = conversions.delta_from_mu(known, grid)
             axis.semilogy(grid, delta, color=UPPER, ls=":", label="upper bound")

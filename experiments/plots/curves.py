@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from audit.statistics import conversions, curves
 from audit.statistics.conclusion import Conclusion
-from audit.statistics.estimate import CERTIFIED
+from audit.statistics.estimate import IF_GAUSSIAN
 from experiments.plots.style import BOUND, OUT, PREDICTED, UPPER
 
 
@@ -20,11 +20,11 @@ def draw_trade_off(
     opacity: float,
     predicted_mu: float | None = None,
 ) -> None:
-    """The empirical curve in its band, and Gaussian curves at the certified mu, at the predicted one and at
-    the upper bound, where they are known, over false-positive rates (n,)."""
+    """The empirical curve in its band, and Gaussian curves at the mu of `if_gaussian`, the predicted one and
+    the upper bound's, where they are known, over false-positive rates (n,)."""
     _draw_empirical(axis, conclusion, grid, opacity)
-    mu, upper = conclusion.bound(CERTIFIED).mu or 0.0, conclusion.mu_upper_bound
-    _draw_gaussian(axis, "certified", mu, grid, color=BOUND, ls="--")
+    mu, upper = conclusion.bound(IF_GAUSSIAN).mu or 0.0, conclusion.mu_upper_bound
+    _draw_gaussian(axis, "lower bound", mu, grid, color=BOUND, ls="--")
     if predicted_mu is not None:
         _draw_gaussian(axis, "predicted", predicted_mu, grid, color=PREDICTED, ls="-", lw=4, alpha=0.55)
     if upper is not None and np.isfinite(upper):

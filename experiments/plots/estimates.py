@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from audit.statistics import conversions
 from audit.statistics.conclusion import Conclusion
-from audit.statistics.estimate import ASSUMPTION_FREE, CERTIFIED, HELD_OUT, IN_SAMPLE
+from audit.statistics.estimate import ASSUMPTION_FREE, HELD_OUT, IF_GAUSSIAN, IN_SAMPLE
 from experiments.plots import curves
 from experiments.plots.methods import METHODS
 from experiments.plots.points import Point
@@ -41,7 +41,7 @@ class Mark(NamedTuple):
 
 MARKS = {
     IN_SAMPLE: Mark(-0.27, {"color": IN, "marker": "o", "ms": 5, "mfc": "white", "elinewidth": 0.8}),
-    CERTIFIED: Mark(-0.09, {"color": OUT, "marker": "o", "ms": 6.5, "elinewidth": 1.6}),
+    IF_GAUSSIAN: Mark(-0.09, {"color": OUT, "marker": "o", "ms": 6.5, "elinewidth": 1.6}),
     HELD_OUT: Mark(0.09, {"color": BOUND, "marker": "s", "ms": 4.5, "elinewidth": 0.8}),
     ASSUMPTION_FREE: Mark(0.27, {"color": FREE, "marker": "^", "ms": 5.5, "mec": "0.3", "elinewidth": 0.8}),
 }
@@ -91,7 +91,7 @@ def trade_off_figure(title: str, points: Sequence[Point]) -> Figure:
 
 
 def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
-    """delta(epsilon) at each point's certified mu, averaged over seeds, at its prediction and at the
+    """delta(epsilon) at each point's mu of `if_gaussian`, averaged over seeds, at its prediction and at the
     upper bound (hidden-state paper, Figure 11)."""
     drawn = [point for point in points if point.found]
     largest = max(point.found[0].mu_upper_bound or 0.05 for point in drawn)
@@ -101,8 +101,8 @@ def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
         axis.semilogy(grid, conversions.delta_from_mu(largest, grid), color=UPPER, ls=":", label=_ACCOUNTING)
         looks = zip((OUT, IN, BOUND, PREDICTED), _DASHES, strict=False)
         for point, (color, dash) in zip(drawn, looks, strict=False):
-            mu = float(np.mean([bound.mu or 0.0 for bound in point.bounds(CERTIFIED)]))
-            label = f"{point.series}: certified, mu = {mu:.2f}"
+            mu = float(np.mean([bound.mu or 0.0 for bound in point.bounds(IF_GAUSSIAN)]))
+            label = f"{point.series}: if Gaussian, mu = {mu:.2f}"
             axis.semilogy(grid, conversions.delta_from_mu(mu, grid), color=color, ls=dash, label=label)
             predicted = point.predicted_mu()
             if predicted is not None:
@@ -135,7 +135,7 @@ def _places(points: Sequence[Point]) -> list[Place]:
 
 
 def _draw_panel(axis: Axes, places: Sequence[Place], x: Axis | None, delta: float) -> None:
-    """One panel: the marks, lines along x through the certified bounds, and a label a place."""
+    """One panel: the marks, lines along x through the bounds if Gaussian, and a label a place."""
     for at, point in places:
         if len(point.found) == 1:
             low, high = point.interval()
@@ -164,12 +164,12 @@ def _draw_mark(axis: Axes, at: float, point: Point, method: str, mark: Mark) -> 
 
 
 def _draw_lines(axis: Axes, places: Sequence[Place]) -> None:
-    """A thin line through a series' certified bounds, where it has several x."""
-    offset = MARKS[CERTIFIED].offset
+    """A thin line through a series' bounds if Gaussian, where it has several x."""
+    offset = MARKS[IF_GAUSSIAN].offset
     for series, dash in zip(_unique([p.point for p in places], "series"), _DASHES * 3, strict=False):
         own = [place for place in places if place.point.series == series]
         if len(own) > 1:
-            heights = [place.point.spread(CERTIFIED).mean for place in own]
+            heights = [place.point.spread(IF_GAUSSIAN).mean for place in own]
             axis.plot([p.at + offset for p in own], heights, color=OUT, lw=0.9, ls=dash, alpha=0.7)
 
 

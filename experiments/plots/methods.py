@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 from audit.statistics.estimate import (
     ASSUMPTION_FREE,
-    CERTIFIED,
     GAUSSIAN_CURVE,
     HELD_OUT,
+    IF_GAUSSIAN,
     IN_SAMPLE,
     NOTHING,
     Estimate,
@@ -23,8 +23,8 @@ class Method(NamedTuple):
 
 METHODS = {
     IN_SAMPLE: Method("in-sample", "in-sample, as the paper (no bound)"),
-    HELD_OUT: Method("held-out", "held-out (assumes a Gaussian curve)"),
-    CERTIFIED: Method("certified", "certified (assumes a Gaussian curve)"),
+    HELD_OUT: Method("held-out", "if the curve is Gaussian: held-out threshold"),
+    IF_GAUSSIAN: Method("if Gaussian", "if the curve is Gaussian: one exact test"),
     ASSUMPTION_FREE: Method("assumption-free", "assumption-free"),
 }
 NO_BOUND = "(no bound)"

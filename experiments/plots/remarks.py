@@ -2,7 +2,7 @@
 
 from audit.statistics import estimate, ranks
 from audit.statistics.conclusion import Conclusion
-from audit.statistics.estimate import ASSUMPTION_FREE, CERTIFIED
+from audit.statistics.estimate import ASSUMPTION_FREE, IF_GAUSSIAN
 
 _CLEARLY = 4  # standard errors of the AUC below 1/2: three such audits in 100,000 where nothing leaks
 _FEW = 100  # scores of a world
@@ -15,7 +15,7 @@ def remarks(conclusion: Conclusion) -> list[str]:
     if area.deviations < -_CLEARLY:
         return [f"scores are lower with the canary (AUC {area.value:.2f}): did you mean minus the score?"]
     n_in, n_out = len(conclusion.scores_in), len(conclusion.scores_out)
-    nothing = all(conclusion.bound(name).epsilon < _SHOWN for name in (CERTIFIED, ASSUMPTION_FREE))
+    nothing = all(conclusion.bound(name).epsilon < _SHOWN for name in (IF_GAUSSIAN, ASSUMPTION_FREE))
     if not nothing or min(n_in, n_out) >= _FEW:
         return []
     most = estimate.most_provable(n_in, n_out, conclusion.delta, conclusion.confidence)

@@ -1,7 +1,7 @@
-"""An honest engine is certified below its upper bound and near it; every planted bug is found out.
+"""An honest engine is bounded below its upper bound and near it; every planted bug is found out.
 
 The game has no genuine gradients, so that mu = insertions / (sigma sqrt(steps)) is the truth. With 4,000
-runs and confidence 0.999, so that chance fails no test, `certified` gives 0.93 +- 0.02 of it. Bugs are
+runs and confidence 0.999, so that chance fails no test, `if_gaussian` gives 0.93 +- 0.02 of it. Bugs are
 planted in the engine's functions; the accounting knows nothing of them.
 """
 
@@ -18,17 +18,17 @@ RUNS, STEPS, SIGMA, NORM, BATCH = 4000, 20, 2.0, 4.0, 4
 HONEST = (0.85, 1.0)
 
 
-def _certified(scores):
-    return estimate.certified(*scores.worlds(), delta=1e-5, confidence=0.999)
+def _bound(scores):
+    return estimate.if_gaussian(*scores.worlds(), delta=1e-5, confidence=0.999)
 
 
 @pytest.fixture
 def ratio(empty_game, play):
-    """ratio(**changes of the game) -> the certified mu over the claimed upper bound."""
+    """ratio(**changes of the game) -> the bound on mu over the claimed upper bound."""
 
     def run(periodicity=1, **changes):
         table = empty_game(STEPS, periodicity, SIGMA, NORM, BATCH, **changes)
-        bound = _certified(play(table, [(0, RUNS)], RUNS))
+        bound = _bound(play(table, [(0, RUNS)], RUNS))
         return bound.mu / accounting.mu_upper_bound(SIGMA, STEPS // periodicity)
 
     return run
@@ -102,7 +102,7 @@ def test_the_same_noise_in_every_run(empty_game, play, monkeypatch):
     scores = play(empty_game(STEPS, 1, SIGMA, NORM, BATCH), [(0, RUNS)], RUNS)
     for world in scores.worlds():
         assert np.ptp(world) < 1e-5
-    assert _certified(scores).mu > 1.5 * accounting.mu_upper_bound(SIGMA, STEPS)
+    assert _bound(scores).mu > 1.5 * accounting.mu_upper_bound(SIGMA, STEPS)
 
 
 def test_noise_that_repeats_in_pairs_of_runs_is_not_independent(empty_game, play, monkeypatch):
@@ -155,7 +155,7 @@ def test_the_whole_audit_on_genuine_gradients(dataset, play, adversary):
     )
     build.validate(setting, RUNS)
     scores = play(build.build(setting, dataset), [(0, RUNS)], 1000)
-    share = _certified(scores).mu / accounting.mu_upper_bound(SIGMA, setting.insertions)
+    share = _bound(scores).mu / accounting.mu_upper_bound(SIGMA, setting.insertions)
     assert share < 1
     if adversary in ("gc_s", "loss"):
         assert share > HONEST[0]

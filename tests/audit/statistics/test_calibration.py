@@ -10,8 +10,8 @@ from audit.statistics.calibration import KnownMechanism, allowed_share, calibrat
 from audit.statistics.known_laws import GAUSSIAN, LAWS, KnownLaw
 
 SETTING = KnownMechanism(mu=1.0, n_scores=5000, audits=40, delta=1e-5, confidence=0.95, seed=11)
-CONFIDENCE_BOUNDS = ["held_out", "certified", "assumption_free"]
-LEAST_MEAN_MU = {0.25: 0.17, 1.0: 0.92, 1.77: 1.68, 3.95: 3.78}  # of certified, 5,000 scores
+CONFIDENCE_BOUNDS = ["held_out", "if_gaussian", "assumption_free"]
+LEAST_MEAN_MU = {0.25: 0.17, 1.0: 0.92, 1.77: 1.68, 3.95: 3.78}  # of if_gaussian, 5,000 scores
 
 
 def by_method(setting, **arguments):
@@ -26,9 +26,9 @@ def check_coverage(results, audits):
 def test_confidence_bounds_cover_and_come_near_in_40_audits():
     results = by_method(SETTING)
     check_coverage(results, SETTING.audits)
-    assert results["certified"].mean_mu > 0.9
+    assert results["if_gaussian"].mean_mu > 0.9
     assert results["held_out"].mean_mu > 0.79  # 0.842 over 2,000 audits, 0.015 a standard error here
-    assert results["certified"].mean_epsilon < results["certified"].true_epsilon
+    assert results["if_gaussian"].mean_epsilon < results["if_gaussian"].true_epsilon
     assert results["assumption_free"].mean_mu is None and results["assumption_free"].mean_epsilon > 1.2
 
 
@@ -38,7 +38,7 @@ def test_confidence_bounds_cover_and_in_sample_does_not():
     for mu in (0.0, 0.25, 1.0, 1.77, 3.95):
         results = by_method(SETTING._replace(mu=mu, audits=400), processes=2)
         check_coverage(results, 400)
-        assert results["certified"].mean_mu >= LEAST_MEAN_MU.get(mu, 0.0)
+        assert results["if_gaussian"].mean_mu >= LEAST_MEAN_MU.get(mu, 0.0)
         if mu in (1.0, 1.77):
             excess.append(results["in_sample"].exceeding)
     assert np.mean(excess) > allowed_share(0.05, 800)  # Errata H10
@@ -100,7 +100,7 @@ def test_a_law_that_is_gaussian_is_audited_as_mu_is():
 
 def test_where_the_curve_is_not_gaussian_mu_exceeds_and_the_curve_test_fires():
     results = by_method(SETTING._replace(audits=10, n_scores=1600, law=KnownLaw(LAWS["laplace"], 1.0)))
-    assert all(results[method].exceeding == 1 for method in ("in_sample", "held_out", "certified"))
+    assert all(results[method].exceeding == 1 for method in ("in_sample", "held_out", "if_gaussian"))
     assert results["assumption_free"].exceeding <= allowed_share(0.05, 10)
     assert all(result.fired >= 0.9 for result in results.values())
 
@@ -138,7 +138,7 @@ def test_allowed_share_is_the_binomial_quantile(claimed, audits):
 
 def test_no_leak_leaves_nothing_to_exceed_but_zero():
     results = by_method(SETTING._replace(mu=0.0, audits=20, n_scores=400))
-    assert results["certified"].true_epsilon == 0.0
+    assert results["if_gaussian"].true_epsilon == 0.0
     check_coverage(results, 20)
 
 

@@ -25,7 +25,7 @@ def test_every_finding_is_an_estimate_or_a_bound_and_stands_in_the_tables_order(
 def test_an_estimate_is_no_bound():
     found = conclude(WORLDS, None, 1e-5, 0.95)
     assert found.finding("in_sample") == found.estimates[0]
-    assert found.bound("certified") == found.finding("certified")
+    assert found.bound("if_gaussian") == found.finding("if_gaussian")
     with pytest.raises(KeyError):
         found.bound("in_sample")
     with pytest.raises(KeyError):

@@ -38,14 +38,14 @@ def test_a_tightness_out_of_reach_is_said():
 
 
 def test_the_mean_certified_bound_lies_below_the_truth_and_comes_near_it():
-    few, many = (planning.mean_certified(KNOWN._replace(n_scores=n)) for n in (200, 5000))
+    few, many = (planning.mean_if_gaussian(KNOWN._replace(n_scores=n)) for n in (200, 5000))
     assert 0.5 < few < many < 4
     assert many > 3.2
 
 
 def test_the_runs_needed_prove_the_share_of_the_truth():
     found = planning.runs_needed(KNOWN, 0.6)
-    enough, few = (planning.mean_certified(KNOWN._replace(n_scores=n)) / 4 for n in (2 * found, found // 2))
+    enough, few = (planning.mean_if_gaussian(KNOWN._replace(n_scores=n)) / 4 for n in (2 * found, found // 2))
     assert few < 0.6 < enough
     assert found == planning.runs_needed(KNOWN._replace(n_scores=9, audits=2), 0.6)
 

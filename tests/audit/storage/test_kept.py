@@ -12,7 +12,7 @@ from audit.storage import kept, results
 from audit.storage.kept import Kept
 from audit.storage.store import Store
 
-ROW = {"method": "certified", "epsilon": 2.5, "delta": 1e-6, "confidence": 0.9}
+ROW = {"method": "if_gaussian", "epsilon": 2.5, "delta": 1e-6, "confidence": 0.9}
 WHOLE = {"bounds": [ROW], "upper_bound": 3, "runs": 40, "provenance": {"jax": "0"}}
 
 
@@ -26,7 +26,9 @@ def test_what_an_audit_writes_is_read(tmp_path, sigma):
     found = conclude((rng.normal(size=60) + 3, rng.normal(size=60)), Composition(sigma, 250), 1e-6, 0.9)
     assert store.result() is None
     results.keep_result(store, found, runs=120, provenance={"device": "abacus"})
-    expected = Kept(120, 1e-6, 0.9, found.bound("certified").epsilon, found.upper_bound, {"device": "abacus"})
+    expected = Kept(
+        120, 1e-6, 0.9, found.bound("if_gaussian").epsilon, found.upper_bound, {"device": "abacus"}
+    )
     assert store.result() == expected and math.isinf(expected.upper_bound) == (sigma == 0)
 
 
@@ -35,14 +37,14 @@ def test_what_is_not_said_is_none():
     assert parse(WHOLE) == Kept(40, 1e-6, 0.9, 2.5, 3.0, {"jax": "0"})
     assert parse(WHOLE | {"bounds": []}).delta is None
     assert parse(WHOLE | {"upper_bound": None}).upper_bound == math.inf
-    assert parse({"bounds": [ROW | {"method": "held_out"}]}).certified is None
+    assert parse({"bounds": [ROW | {"method": "held_out"}]}).if_gaussian is None
 
 
 @pytest.mark.parametrize(
     "result",
     [
         *([], [WHOLE], 3, None, "x", True),
-        *(WHOLE | {"bounds": bounds} for bounds in ([{}], [3], [[]], 3, None, {"0": ROW}, "certified")),
+        *(WHOLE | {"bounds": bounds} for bounds in ([{}], [3], [[]], 3, None, {"0": ROW}, "if_gaussian")),
         *(WHOLE | {"bounds": [ROW | {"delta": delta}]} for delta in ("x", 0, 1, -1, math.nan, None, True)),
         *(WHOLE | {"bounds": [ROW | {"confidence": level}]} for level in ("x", 0, 1.0, math.nan, [0.9])),
         *(WHOLE | {"bounds": [ROW | {"epsilon": epsilon}]} for epsilon in ("x", None, math.nan, 10**400)),

@@ -25,7 +25,7 @@ def test_the_text_says_bounds_runs_and_time():
     lines = forecast.as_text(EXPECTED).splitlines()
     assert lines[0] == "if epsilon is 4.000 at delta 1e-05 (the accountant's is 24.000),"
     assert lines[5].split() == ["assumption_free", "3.000", "2.500", "3.500", "75%"]
-    assert "certified, on average 90% of the truth: about 1,200 runs" in lines
+    assert "if_gaussian, on average 90% of the truth: about 1,200 runs" in lines
     assert "here a model-step takes 2.0 us (fcnn, chunks of 640)" in lines
     assert lines[-2:] == ["5000 runs of 250 steps: 2 s and 7 s to compile", "1200 runs: 1 s"]
 

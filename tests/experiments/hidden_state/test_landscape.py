@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[3]
 CELL = LandscapeCell(4.0, 2, 3, 1e-5)
 GRID = Grid((2.0, 4.0), (1, 2), 3, 40)
 STUDY = landscape_cells.study(GRID, 1e-5, 0.95)
-METHODS = ("in_sample", "held_out", "certified", "assumption_free")
+METHODS = ("in_sample", "held_out", "if_gaussian", "assumption_free")
 
 
 def made_up(asked, epsilon=0.5):
@@ -278,7 +278,7 @@ def test_figures_and_rows_take_results_alone(tmp_path):
     assert [name for name, _ in alone] == ["algorithm_6"]
     assert [name for name, _ in landscape_figures.figures(cells, [], 40, 1.0)] == list(drawn)[:5]
     rows = landscape_figures.rows("landscape", cells, 40)
-    assert [(row.panel, row.series, row.epsilons["certified"].mean, row.predicted) for row in rows][:2] == [
+    assert [(row.panel, row.series, row.epsilons["if_gaussian"].mean, row.predicted) for row in rows][:2] == [
         ("sigma = 2", "B = 1", 0.25, 0.25),
         ("sigma = 2", "B = 2", 0.25, 0.25),
     ]

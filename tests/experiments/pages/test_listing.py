@@ -23,7 +23,7 @@ from experiments.settings.tasks import TASKS
 
 ROOT = Path(__file__).resolve().parents[3]
 CONCLUDED = {
-    "bounds": [{"method": "certified", "epsilon": 1.23456, "delta": 1e-5, "confidence": 0.95}],
+    "bounds": [{"method": "if_gaussian", "epsilon": 1.23456, "delta": 1e-5, "confidence": 0.95}],
     "upper_bound": 23.99536,
     "runs": 40,
 }
@@ -135,8 +135,8 @@ def test_the_command_lists_the_newest_first_and_starts_no_jax(tmp_path):
     assert {"jax", "flax", "matplotlib"}.isdisjoint(modules.split())
     rows = json.loads(command(f"--out={tmp_path}", "--json").stdout)
     assert [row["setting"] for row in rows] == [new.name, old.name]
-    assert (rows[0]["certified"], rows[0]["audited_runs"], rows[0]["runs"]) == (None, None, 6)
-    assert (rows[1]["certified"], rows[1]["upper_bound"], rows[1]["differs"]) == (
+    assert (rows[0]["if_gaussian"], rows[0]["audited_runs"], rows[0]["runs"]) == (None, None, 6)
+    assert (rows[1]["if_gaussian"], rows[1]["upper_bound"], rows[1]["differs"]) == (
         1.23456,
         23.99536,
         {"seed": 1},

@@ -22,7 +22,7 @@ def conclusion(gaussian, free, upper):
     rest = (1e-5, 0.95, 0.0, 1, 1, 10, 10)
     absurd = Estimate("in_sample", 99.0, 9.0, *rest, caveat="made up")
     bounds = (
-        Bound("certified", gaussian, 1.0, *rest, assumes=GAUSSIAN_CURVE),
+        Bound("if_gaussian", gaussian, 1.0, *rest, assumes=GAUSSIAN_CURVE),
         Bound("assumption_free", free, None, *rest, assumes=NOTHING),
     )
     return Conclusion(np.zeros(10), np.ones(10), (absurd,), bounds, upper, None)
@@ -87,21 +87,21 @@ def _tested(scores_in, scores_out, upper=(4.0, 250)):
 
 
 def test_a_refuted_curve_leads_to_what_needs_no_assumption():
-    """Laplace noise of epsilon 1: the certified bound says over 4."""
+    """Laplace noise of epsilon 1: if_gaussian says over 4."""
     rng = np.random.default_rng(0)
     found = _tested(rng.laplace(1, 1, 2500), rng.laplace(0, 1, 2500), None)
-    assert found.refutes_gaussian and found.bound("certified").epsilon > 3
+    assert found.refutes_gaussian and found.bound("if_gaussian").epsilon > 3
     said = verdicts.verdict(found)
     free = verdicts.at_least(found.bound("assumption_free").epsilon)
     assert said.kind == "leaks" and free in said.sentence and "refute a Gaussian" in said.sentence
-    assert verdicts.at_least(found.bound("certified").epsilon) not in said.sentence
+    assert verdicts.at_least(found.bound("if_gaussian").epsilon) not in said.sentence
 
 
 def test_a_sound_mechanism_is_not_called_violated_where_its_curve_is_refuted():
     rng = np.random.default_rng(1)
     found = _tested(rng.laplace(3, 1, 2500), rng.laplace(0, 1, 2500))
     loose = found._replace(upper_bound=3.1)
-    assert loose.bound("certified").epsilon > 3.1 > loose.bound("assumption_free").epsilon
+    assert loose.bound("if_gaussian").epsilon > 3.1 > loose.bound("assumption_free").epsilon
     assert verdicts.verdict(loose).kind == "leaks"
 
 
