@@ -83,11 +83,12 @@ def main() -> None:
 def _conclude(setting: Setting, dataset: Dataset, store: Store, trained: "Trained") -> None:
     """Bounds, stores, prints."""
     from experiments.plots import audit_panels, bounds_table
+    from experiments.plots.points import gaussian_reason
     from experiments.settings import build
 
     composition = Composition(setting.mechanism.noise_multiplier, setting.insertions)
     found = conclude(trained.scores.worlds(), composition, FLAGS.delta, FLAGS.confidence)
-    conclusion = found.with_curve_test()
+    conclusion = found.with_curve_test()._replace(reason=gaussian_reason(setting))
     about = {
         "setting": flat(setting),
         "runs": FLAGS.runs,

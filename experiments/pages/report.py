@@ -171,7 +171,10 @@ def _assumes(finding: Finding, conclusion: Conclusion) -> str:
         return words
     if conclusion.refutes_gaussian:
         return f"{words}, which these scores refute ({p_value}): it does not hold"
-    return f"{words} (no evidence against it in these scores: {p_value})"
+    tested = f"{p_value}, power {conclusion.curve_power:.0%}"
+    if conclusion.doubts_gaussian:
+        return f"{words} (too few runs to tell it from other curves: {tested})"
+    return f"{words} (no evidence against it in these scores: {tested})"
 
 
 def _caveat(estimate: Estimate) -> str:

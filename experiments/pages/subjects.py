@@ -11,7 +11,7 @@ from audit.statistics.accounting import Composition
 from audit.statistics.conclusion import Conclusion, conclude
 from audit.storage.kept import Kept
 from audit.storage.store import Store
-from experiments.plots.points import predicted_mu
+from experiments.plots.points import gaussian_reason, predicted_mu
 from experiments.settings import stored
 from experiments.settings.adversaries import ADVERSARIES
 from experiments.settings.setting import Setting
@@ -89,7 +89,7 @@ def of_setting(folder: Path, levels: AskedLevels, runs: int | None = None) -> Su
     setting = known.setting
     composition = Composition(setting.mechanism.noise_multiplier, setting.insertions)
     found = conclude(store.load(runs).worlds(), composition, *_levels(levels, kept))
-    conclusion = found.with_curve_test()
+    conclusion = found.with_curve_test()._replace(reason=gaussian_reason(known.setting))
     provenance = _provenance(folder.name, known, kept.provenance)
     title = f"{setting.model}, {setting.adversary.name}, seed {setting.seed}"
     facts, threats = _facts(setting, conclusion), _threats(setting)

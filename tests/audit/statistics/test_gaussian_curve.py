@@ -5,7 +5,7 @@ import pytest
 from scipy import special
 
 from audit.errors import InputError
-from audit.statistics import gaussian_curve
+from audit.statistics import gaussian_curve, gaussian_fit
 from audit.statistics.calibration import allowed_share
 
 LEVEL = 0.05
@@ -115,13 +115,13 @@ def test_the_fit_finds_mu_of_either_sign(mu):
 @pytest.mark.parametrize("sample", [gaussian(0.0), gaussian(4.0), laplace(3.0), wide(1.5)])
 def test_the_fit_is_the_most_likely(sample):
     rng = np.random.default_rng(3)
-    table = gaussian_curve._table(*sample(rng, 400, 900))
-    fit = gaussian_curve._fit(table, gaussian_curve._start(table))
-    least = gaussian_curve._likelihood_ratio(table, fit)
+    table = gaussian_fit.table_of(*sample(rng, 400, 900))
+    fit = gaussian_fit.fitted(table, gaussian_fit.start(table))
+    least = gaussian_fit.likelihood_ratio(table, fit)
     for _ in range(50):
         mu, *cuts = 0.01 * rng.normal(size=len(fit.cuts) + 1)
-        other = gaussian_curve._Fit(fit.mu + mu, fit.cuts + cuts)
-        assert gaussian_curve._likelihood_ratio(table, other) > least
+        other = gaussian_fit.Fit(fit.mu + mu, fit.cuts + cuts)
+        assert gaussian_fit.likelihood_ratio(table, other) > least
 
 
 def test_swapped_worlds_are_refuted_as_well():
