@@ -8,7 +8,7 @@ another law of the scores (`known_laws`) the assumption fails, and the curve tes
 import concurrent.futures
 import multiprocessing
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from audit.statistics.gaussian_curve import CURVE_LEVEL, CURVE_POWER
 from audit.statistics.known_laws import KnownLaw
 
 Array = NDArray[np.float64]
+Task, Found = TypeVar("Task"), TypeVar("Found")
 _SLACK = 1e-9  # epsilon above the truth by rounding alone is no excess
 
 
@@ -109,13 +110,17 @@ def _true_epsilon(setting: KnownMechanism) -> float:
 
 def _audits(setting: KnownMechanism, processes: int) -> Iterator[_Audit]:
     """Every audit, in order."""
-    tasks = [(setting, index) for index in range(setting.audits)]
+    return in_order(_audit, [(setting, index) for index in range(setting.audits)], processes)
+
+
+def in_order(audit: Callable[[Task], Found], tasks: list[Task], processes: int) -> Iterator[Found]:
+    """The results of many audits, spread over processes."""
     if processes == 1:
-        yield from map(_audit, tasks)
+        yield from map(audit, tasks)
         return
     spawn = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(processes, spawn) as pool:
-        yield from pool.map(_audit, tasks, chunksize=max(1, min(50, len(tasks) // processes)))
+        yield from pool.map(audit, tasks, chunksize=max(1, min(50, len(tasks) // processes)))
 
 
 def _audit(task: tuple[KnownMechanism, int]) -> _Audit:
