@@ -40,9 +40,12 @@ class TradeOffCurve(NamedTuple):
 
 
 def trade_off_curve(scores_in: ArrayLike, scores_out: ArrayLike, confidence: float) -> TradeOffCurve:
-    """The trade-off curve of threshold tests, at all scores or, of many, at a few hundred of each world; limits by
-    `equal_levels`, the error shared by the worlds, which are independent. Raises InputError for a bad
-    confidence and for scores that `estimate.check_scores` refuses."""
+    """The trade-off curve of tests of a threshold: at each score or, of many, at a few hundred a world.
+
+    The limits are `equal_levels.limits`. The worlds are independent and share the error, so that with
+    continuous scores all rates lie within their limits with probability `confidence`, and with ties at least
+    as often. Raises InputError for a bad confidence and for scores that `estimate.check_scores` refuses.
+    """
     conversions.require_confidence(confidence)
     s_in, s_out = estimate.check_scores(scores_in, scores_out)
     error = -float(np.expm1(np.log(confidence) / 2))
