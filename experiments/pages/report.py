@@ -205,7 +205,7 @@ def _figures(conclusion: Conclusion) -> list[Html]:
     bars = ", ".join(_bar(row, conclusion) for row in conclusion.rows())
     state = standing(conclusion)
     grey = f" Grey and marked {state.mark}: what assumes a Gaussian curve." if state.mark else ""
-    tested = f" The test of a Gaussian curve: {state.found}." if state.found else ""
+    tested = f" {state.found[0].upper()}{state.found[1:]}." if state.found else ""
     above = f"; upper bound {_upper(conclusion.upper_bound)}"
     level = verdicts.percent(gaussian.confidence)
     texts = {
