@@ -26,6 +26,7 @@ class TradeOffCurve(NamedTuple):
     def band(self, false_positive_rates: ArrayLike) -> Interval:
         """Limits of the least false-negative rate at false-positive rates (n,), among tests of a threshold.
 
+        They cover the whole curve at least as often as `confidence`, and mostly more often.
         Above: the best threshold whose false-positive rate is surely no higher. Below: the highest threshold
         whose false-positive rate is surely higher, since a test that keeps to the rate needs a higher one.
         """
