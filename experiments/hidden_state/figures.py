@@ -35,8 +35,9 @@ def draw_trade_off(sweep: Sweep, evidence: Evidence) -> Drawn:
 
 
 def _tested(point: Point) -> Point:
-    """The point with the test of the Gaussian curve in each conclusion."""
-    return point._replace(found=tuple(one.with_curve_test() for one in point.found))
+    """The point with the test of the Gaussian curve in each conclusion, and what speaks for one."""
+    reason = points.gaussian_reason(point.cells[0].setting)
+    return point._replace(found=tuple(one.with_curve_test()._replace(reason=reason) for one in point.found))
 
 
 def draw_profile(sweep: Sweep, evidence: Evidence) -> Drawn:

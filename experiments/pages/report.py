@@ -204,7 +204,7 @@ def _figures(conclusion: Conclusion) -> list[Html]:
     means = "; ".join(f"{name}: mean {x.mean():.4g}, deviation {x.std():.3g}" for name, x in scores)
     bars = ", ".join(_bar(row, conclusion) for row in conclusion.rows())
     state = standing(conclusion)
-    grey = f" Grey and marked {state.mark}: what assumes a Gaussian curve." if state.mark else ""
+    marked = f" Marked {state.mark}: what assumes a Gaussian curve." if state.mark else ""
     tested = f" {state.found[0].upper()}{state.found[1:]}." if state.found else ""
     above = f"; upper bound {_upper(conclusion.upper_bound)}"
     level = verdicts.percent(gaussian.confidence)
@@ -222,11 +222,12 @@ def _figures(conclusion: Conclusion) -> list[Html]:
         ),
         "bounds": (
             f"Bars of epsilon: {bars}{above}.",
-            f"Lower bounds by method, and the upper bound.{grey}",
+            f"Lower bounds by method, and the upper bound.{marked}",
         ),
         "profile": (
-            f"delta against epsilon of Gaussian mechanisms at mu = {mu}, and at the upper bound.{grey}",
-            f"Privacy profiles of Gaussian mechanisms at the lower bound on mu and at the upper bound.{grey}",
+            f"delta against epsilon of Gaussian mechanisms at mu = {mu}, and at the upper bound.{marked}",
+            "Privacy profiles of Gaussian mechanisms at the lower bound on mu and at the upper bound."
+            f"{marked}",
         ),
     }
     return [page.figure(image, *texts[name]) for name, image in panels.items()]

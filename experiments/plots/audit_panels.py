@@ -64,7 +64,7 @@ def _draw_trade_off(axis: Axes, conclusion: Conclusion) -> None:
 
 
 def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
-    """A bar a lower bound, hatched for an estimate, grey with a mark, and a line at the upper bound."""
+    """A bar a lower bound, hatched for an estimate, faded where refuted, and a line at the upper bound."""
     rows, upper = conclusion.rows(), conclusion.upper_bound
     marks = [mark(row, conclusion) for row in rows]
     labels = [_bar_label(row, word) for row, word in zip(rows, marks, strict=True)]
@@ -73,7 +73,7 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
     for bar, row, marked in zip(bars, rows, marks, strict=True):
         if isinstance(row, Estimate):
             bar.set(facecolor="white", edgecolor=BOUND, hatch="///")
-        elif marked:
+        elif marked and standing(conclusion).faded:
             bar.set(facecolor="white", edgecolor=FADED, hatch="xxx")
     axis.bar_label(bars, [f"{epsilon:.2f}" for epsilon in epsilons], label_type="center", bbox=_BOX)
     if upper is not None and np.isfinite(upper):
@@ -95,12 +95,12 @@ def _draw_profile(axis: Axes, conclusion: Conclusion) -> None:
     mu, upper = conclusion.bound(IF_GAUSSIAN).mu or 0.0, conclusion.mu_upper_bound
     known = upper if upper is not None and np.isfinite(upper) else None
     grid = np.linspace(0, conversions.epsilon_from_mu(max(mu, known or 0.0, 0.05), 1e-10), 400)
-    marked = standing(conclusion).mark
+    state = standing(conclusion)
     with np.errstate(over="ignore"):
         if mu:
             delta = conversions.delta_from_mu(mu, grid)
-            label = f"lower bound, if Gaussian {marked}".strip()
-            axis.plot(grid, delta, color=FADED if marked else BOUND, ls="--", label=label)
+            label = f"lower bound, if Gaussian {state.mark}".strip()
+            axis.plot(grid, delta, color=FADED if state.faded else BOUND, ls="--", label=label)
         if known is not None:
             delta = conversions.delta_from_mu(known, grid)
             axis.plot(grid, delta, color=UPPER, ls=":", label="upper bound")

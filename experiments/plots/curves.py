@@ -28,8 +28,9 @@ def draw_trade_off(
     the upper bound's, where they are known, over false-positive rates (n,)."""
     _draw_empirical(axis, conclusion, grid)
     mu, upper = conclusion.bound(IF_GAUSSIAN).mu or 0.0, conclusion.mu_upper_bound
-    mark = standing(conclusion).mark
-    _draw_gaussian(axis, f"mu ≥ {mu:.2f} {mark}".strip(), mu, grid, color=FADED if mark else BOUND, ls="--")
+    state = standing(conclusion)
+    color = FADED if state.faded else BOUND
+    _draw_gaussian(axis, f"mu ≥ {mu:.2f} {state.mark}".strip(), mu, grid, color=color, ls="--")
     if predicted_mu is not None:
         label = f"predicted mu = {predicted_mu:.2f}"
         _draw_gaussian(axis, label, predicted_mu, grid, color=PREDICTED, ls="-", lw=4, alpha=0.55)

@@ -31,7 +31,12 @@ def refuted():
 def passed():
     found = concluded(NORMAL[0] + 2, NORMAL[1], Composition(4.0, 250)).with_curve_test()
     assert not found.refutes_gaussian
-    return found
+    return found._replace(curve_power=0.99)
+
+
+@pytest.fixture(scope="module")
+def doubtful(passed):
+    return passed._replace(curve_power=0.3)
 
 
 @pytest.fixture
@@ -51,9 +56,10 @@ def labels(axis):
     return [text.get_text() for text in axis.get_legend().get_texts()]
 
 
-def words(axis):
-    """Titles, ticks, legend and whatever else is written in a panel."""
-    return " ".join(text.get_text() for text in axis.findobj(plt.Text))
+def words(artist):
+    """Titles, ticks, legend and whatever else is written in a panel or figure."""
+    artist.figure.canvas.draw()  # ticks get their labels
+    return " ".join(text.get_text() for text in artist.findobj(plt.Text))
 
 
 def deviates(axis, line):
@@ -115,8 +121,19 @@ def test_what_is_not_refuted_has_no_mark(panel, passed, name):
     axis = panel(name, passed)
     assert "refuted" not in words(axis)
     assert all(line.get_color() != style.FADED for line in axis.lines)
-    said = f"no evidence against Gaussian, {passed.p_value()}" in words(axis)
+    said = f"no evidence against Gaussian, {passed.p_value()}, power 99%" in words(axis)
     assert said == (name == "trade_off")
+
+
+@pytest.mark.parametrize("name", audit_panels._PANELS)
+@pytest.mark.parametrize("reason", ["", "its own law"])
+def test_what_too_few_runs_cannot_tell_is_marked_but_not_faded(panel, doubtful, name, reason):
+    axis = panel(name, doubtful._replace(reason=reason))
+    said = words(axis)
+    assert ("(doubtful)" in said) == (name != "scores" and not reason)
+    assert ("too few runs to tell, p = " in said) == (name == "trade_off")
+    assert all(line.get_color() != style.FADED for line in axis.lines)
+    assert all(bar.get_hatch() != "xxx" for bar in axis.patches)
 
 
 @pytest.mark.parametrize("name", audit_panels._PANELS)
@@ -166,7 +183,7 @@ def test_the_page_says_it_to_who_cannot_see_the_panels(refuted, passed, monkeypa
     scores, trade_off, bounds, profile = map(str, report._figures(refuted))
     assert trade_off.count("Gaussian curve refuted, p") == 2  # alternative text and caption
     assert bounds.count("(refuted)") == 3 and "assumption-free" in bounds
-    assert profile.count("marked (refuted)") == 2 and "refuted" not in scores
+    assert profile.count("Marked (refuted)") == 2 and "refuted" not in scores
     figures = list(map(str, report._figures(passed)))
     assert not any("refuted" in figure for figure in figures)
     assert figures[1].count("No evidence against Gaussian, p = ") == 2
