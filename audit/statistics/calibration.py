@@ -21,7 +21,8 @@ from audit.statistics.gaussian_curve import CURVE_LEVEL, CURVE_POWER
 from audit.statistics.known_laws import KnownLaw
 
 Array = NDArray[np.float64]
-Task, Found = TypeVar("Task"), TypeVar("Found")
+Task = TypeVar("Task")
+Found = TypeVar("Found")
 _SLACK = 1e-9  # epsilon above the truth by rounding alone is no excess
 
 

@@ -345,7 +345,8 @@ def _promise(rates_out: Array, rates_in: Array, rest: Errors, family: Family, er
 
     def raised(rates: Array, guesses: int, runs: int) -> Array:
         deviation = np.sqrt(2 * depth * rest.scale * rates * (1 - rates) / guesses)
-        return np.minimum(rates + deviation + rest.scale * depth / runs, 1.0)
+        above: Array = np.minimum(rates + deviation + rest.scale * depth / runs, 1.0)
+        return above
 
     rates = raised(rates_out, of_out, len(rest.alarms)), raised(rates_in, of_in, len(rest.misses))
     promised: Array = family.parameter(*rates)
