@@ -28,7 +28,7 @@ from audit.storage import files, kept
 from audit.storage.kept import Kept
 from audit.storage.scores import Scores
 
-CONFIG, RESULT = "config.json", "audit.json"
+CONFIG, RESULT, FIGURE = "config.json", "audit.json", "audit.png"
 _HASH_LENGTH = 16
 _CHUNK = re.compile(r"scores_(\d+)_(\d+)\.npz")
 
@@ -101,7 +101,7 @@ class Store:
 
     def write_figure(self, png: bytes) -> Path:
         """Keeps an audit's figure."""
-        return self.write_bytes("audit.png", png)
+        return self.write_bytes(FIGURE, png)
 
     @contextlib.contextmanager
     def claim(self) -> Iterator[bool]:

@@ -93,10 +93,22 @@ def open_store(
     out: Path, setting: Setting, dataset: Dataset, experiment: str = "audit", model: str | None = None
 ) -> Store:
     """The store of a setting on its data, and of a caller's model by its checksum."""
+    found = find_store(out, setting, dataset, experiment, model)
+    return Store(out, _config(setting, dataset, experiment, model)) if found is None else found
+
+
+def find_store(
+    out: Path, setting: Setting, dataset: Dataset, experiment: str = "audit", model: str | None = None
+) -> Store | None:
+    """`open_store` where there is one; creates nothing."""
+    config = _config(setting, dataset, experiment, model)
+    return Store(out, config) if Store.exists(out, config) else _older(out, config)
+
+
+def _config(setting: Setting, dataset: Dataset, experiment: str, model: str | None) -> dict[str, Any]:
+    """A setting's config, with the checksums of its data and of a caller's model."""
     checksums = {_DATA: dataset.checksum, **({} if model is None else {_MODEL: model})}
-    config = {**identity(setting, experiment), **checksums}
-    older = None if Store.exists(out, config) else _older(out, config)
-    return Store(out, config) if older is None else older
+    return {**identity(setting, experiment), **checksums}
 
 
 def _text(value: object) -> str | None:
