@@ -5,6 +5,7 @@
 ./run.sh bound --scores=in.npy,out.npy                   or an array a file
 ./run.sh bound --scores=scores.csv --json                columns score,in (1 or 0)
 ./run.sh bound --scores=scores.csv --upper_bound=3       beside an accountant's epsilon
+./run.sh bound --scores=scores.csv --looks=500,1000      one look of several that were declared
 ./run.sh bound --scores=scores.csv --report=page.html    the page that ./run.sh report writes
 """
 
@@ -17,7 +18,7 @@ from absl import flags
 
 from audit.errors import require
 from audit.statistics.accounting import Composition
-from audit.statistics.conclusion import Conclusion, conclude
+from audit.statistics.conclusion import Conclusion, conclude, conclude_looks
 from audit.storage import files, results
 from experiments import cli
 from experiments.plots import bounds_table
@@ -32,6 +33,7 @@ flags.DEFINE_string(
 )
 flags.DEFINE_float("delta", 1e-5, "delta of the bounds.")
 flags.DEFINE_float("confidence", 0.95, "Confidence of the lower bounds.")
+flags.DEFINE_list("looks", None, "Numbers of scores at which to look, declared before the first look.")
 flags.DEFINE_float("noise_multiplier", None, "Noise multiplier, where the upper bound is wanted.")
 flags.DEFINE_integer("insertions", None, "Steps with the canary, where the upper bound is wanted.")
 flags.DEFINE_float("sampling_rate", None, "Each step's probability to take the canary; by default 1.")
@@ -57,8 +59,12 @@ def main() -> None:
     _require_format()
     composition, paths = _composition(), score_files.paths(FLAGS.scores)
     worlds = score_files.read_scores(*paths)
-    found = conclude(worlds, composition, FLAGS.delta, FLAGS.confidence, FLAGS.upper_bound)
-    conclusion = found.with_curve_test()
+    known = (composition, FLAGS.delta, FLAGS.confidence, FLAGS.upper_bound)
+    if FLAGS.looks is None:
+        conclusion = conclude(worlds, *known).with_curve_test()
+    else:
+        seen = {sum(map(len, worlds)): worlds}
+        conclusion = conclude_looks(seen, cli.whole_numbers("looks"), *known).with_curve_test()
     wanted = [*_figure(conclusion), *_report(paths, composition, conclusion)]
     for file in wanted:
         files.write_whole(file.path, file.content, f"name another file with --{file.flag}")

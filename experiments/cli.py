@@ -24,7 +24,7 @@ _INTERRUPTED = 130
 _HELP, _HELP_INDENT = {"--help", "-help", "-h", "--helpshort", "--helpfull"}, 28
 _GROUPS = {
     "what is audited": (
-        *("model", "models", "runs", "insertions", "steps", "k", "seed", "unknown_initialisation"),
+        *("model", "models", "runs", "looks", "insertions", "steps", "k", "seed", "unknown_initialisation"),
         *("data_file", "tfds_dir", "weights", "input_size", "california_housing", "cifar10", "fashion_mnist"),
     ),
     "adversary": ("adversary", "gc_s", "simulations", "dimension"),

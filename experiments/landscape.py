@@ -13,7 +13,7 @@ from tqdm import tqdm
 from audit.errors import require
 from audit.landscape import process
 from audit.statistics import conversions
-from audit.storage import files, index
+from audit.storage import files
 from experiments import cli
 from experiments.hidden_state import (
     landscape_figures,
@@ -45,12 +45,12 @@ COLUMNS = "sigma, batch_size, steps, adversary, epsilon_gaussian, epsilon_exact,
 def main() -> None:
     """Parse, solve, simulate, draw, print."""
     study, out = _study(), Path(FLAGS.out)
-    if landscape_work.simulates(index.holdings(out), study):
+    if landscape_work.simulates(landscape_stored.holdings(out), study):
         cli.prepare_jax()
     landscape_work.simulate(out, study)
     with tqdm(total=len(study.all_laws()), desc="exact", unit="laws") as bar:
         landscape_work.solve(out, study, bar.update)
-    held = index.holdings(out)
+    held = landscape_stored.holdings(out)
     cells, searches = landscape_stored.cells(held, study), landscape_stored.searches(held, study)
     folder, table = out / "landscape", _table(cells)
     header = f"# delta={FLAGS.delta:g} clipping_norm={FLAGS.clipping_norm:g}\n"

@@ -15,6 +15,7 @@ from absl import flags
 from audit.errors import InputError, require
 from audit.statistics import conversions
 from audit.storage import files
+from audit.storage.store import hash_of
 from experiments import cli
 from experiments.hidden_state import sweep as sweeps
 from experiments.pages import report, subjects, sweep_report
@@ -93,15 +94,18 @@ def _chosen(found: Audits) -> list[Path]:
     """The folders that --setting names; raises InputError for one that is none, or can't be read."""
     chosen = []
     for name in FLAGS.setting.split(","):
-        there = [
-            folder for folder in [*found.folders, *found.refused] if name and folder.name.startswith(name)
-        ]
-        known = ", ".join(folder.name for folder in found.folders[:8]) or "none"
+        there = [folder for folder in [*found.folders, *found.refused] if _is_named(folder, name)]
+        known = ", ".join(map(hash_of, found.folders[:8])) or "none"
         require(there, f"--setting={name} is no audit in {FLAGS.out}: there are {known}")
         require(len(there) == 1, f"--setting={name} begins {len(there)} hashes: write more of it")
         require(there[0] not in found.refused, found.refused.get(there[0], ""))
         chosen += there
     return list(dict.fromkeys(chosen))
+
+
+def _is_named(folder: Path, name: str) -> bool:
+    """Whether a folder's hash begins so, or its whole name is that."""
+    return bool(name) and (hash_of(folder).startswith(name) or folder.name == name)
 
 
 def _sweep() -> Sweep:

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
+import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
@@ -30,7 +31,8 @@ class Model(NamedTuple):
 
 def flat_model(module: nn.Module, example: Array, criterion: Callable[[Array, Array], Array]) -> Model:
     """Wraps a module that takes one example of the shape of `example`, without a batch axis."""
-    template, unravel = ravel_pytree(module.init(jax.random.key(0), example)["params"])
+    shapes = jax.eval_shape(module.init, jax.random.key(0), example)["params"]
+    template, unravel = ravel_pytree(jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes))
 
     def init(key: Array) -> Array:
         return ravel_pytree(module.init(key, example)["params"])[0]

@@ -16,6 +16,10 @@ class Scores(NamedTuple):
     scores: NDArray[np.float64]
     presence: NDArray[np.bool_]
 
+    def of_first(self, runs: int) -> "Scores":
+        """The scores of the first so many runs."""
+        return Scores(self.first, self.scores[:runs], self.presence[:runs])
+
     def worlds(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """(scores in, scores out), flat, of one canary a run.
 

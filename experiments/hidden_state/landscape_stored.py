@@ -3,10 +3,11 @@
 import dataclasses
 import hashlib
 import json
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_origin
 
 from audit.errors import require
-from audit.storage import files
+from audit.storage import files, index
 from audit.storage.index import Holdings
 from audit.storage.store import Store
 from experiments.hidden_state.landscape_cells import (
@@ -24,6 +25,7 @@ from experiments.hidden_state.landscape_cells import (
     search_thresholds,
 )
 
+CELLS = Path("landscape", "cells")  # in a store's root
 RESULT, _CHECKSUM = "result.json", "sha256"
 Result = Exact | Simulated | Search
 _Kind = TypeVar("_Kind", bound=Result)
@@ -45,6 +47,18 @@ class SearchResults(NamedTuple):
     thresholds: list[float]
     exact: list[Exact]
     claimed: list[float]
+
+
+def holdings(out: Path) -> Holdings:
+    """The landscape's holdings under a store's root."""
+    return with_cells(index.holdings(out))
+
+
+def with_cells(held: Holdings) -> Holdings:
+    """The holdings, which have the landscape's that lie in the root, as they once did, and those in CELLS."""
+    found = index.holdings(held.root / CELLS).folders
+    both = {name: [*found.get(name, []), *held.folders.get(name, [])] for name in {**held.folders, **found}}
+    return Holdings(held.root, both)
 
 
 def read_exact(held: Holdings, asked: ExactLaw) -> Exact | None:

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from audit.errors import InputError, require
 from audit.statistics.accounting import Composition
-from audit.statistics.conclusion import Conclusion, conclude
+from audit.statistics.conclusion import Conclusion, conclude, conclude_looks
+from audit.storage import declared
 from audit.storage.kept import Kept
 from audit.storage.store import Store
 from experiments.plots.points import gaussian_reason, predicted_mu
@@ -58,7 +59,7 @@ def of_scores(
 ) -> Subject:
     """The audit of scores from one file or several; the composition where the mechanism is known."""
     n_in, n_out = len(conclusion.scores_in), len(conclusion.scores_out)
-    facts = {"Audited": name, "Runs": f"{n_in:,} with the canary, {n_out:,} without"}
+    facts = {"Audited": name, "Runs": f"{n_in:,} with the canary, {n_out:,} without", **_looks(conclusion)}
     if composition is not None:
         sigma, insertions, rate = composition
         sampled = f", each with probability {rate:g} (Poisson sampling)" if rate < 1 else ""
@@ -76,19 +77,25 @@ def of_scores(
 
 
 def of_setting(folder: Path, levels: AskedLevels, runs: int | None = None) -> Subject:
-    """The audit of so many runs, by default as many as were audited last, or else as are held, in a setting's
-    folder in a store; raises InputError where it has no audit."""
+    """The audit of so many runs, by default of the declared looks that were taken, or as many as were audited
+    last, or else as are held, in a setting's folder in a store; raises InputError where it has no audit."""
     store = Store.at(folder)
     known = stored.known(store.config())
     if known is None:
         raise InputError(f"{folder} is no audit of trained models: name another `setting`")
     kept, held = store.result() or Kept(), store.runs_held()
-    runs = runs or kept.runs or held
+    schedule = None if runs else declared.declared(store)
+    runs = runs or (schedule.looks()[-1] if schedule else kept.runs) or held
     require(runs >= 2, f"{folder} has no finished runs: train some with ./run.sh audit")
     require(runs <= held, f"{folder} lacks runs {held} to {runs - 1}: train them")
     setting = known.setting
     composition = Composition(setting.mechanism.noise_multiplier, setting.insertions)
-    found = conclude(store.load(runs).worlds(), composition, *_levels(levels, kept))
+    given, scores = (composition, *_levels(levels, kept)), store.load(runs)
+    if schedule is None:
+        found = conclude(scores.worlds(), *given)
+    else:
+        seen = {look: scores.of_first(look).worlds() for look in schedule.looks()}
+        found = conclude_looks(seen, schedule.schedule, *given)
     conclusion = found.with_curve_test()._replace(reason=gaussian_reason(known.setting))
     provenance = _provenance(folder.name, known, kept.provenance)
     title = f"{setting.model}, {setting.adversary.name}, seed {setting.seed}"
@@ -115,9 +122,26 @@ def _facts(setting: Setting, conclusion: Conclusion) -> dict[str, str]:
         "Training": f"{steps:,} steps of {mechanism.batch_size:,} examples, in a fixed order",
         "Insertions": f"{steps // k:,}, every {k} steps" if k > 1 else f"{steps // k:,}, at every step",
         "Runs": f"{n_in:,} with the canary, {n_out:,} without",
+        **_looks(conclusion),
         "Arithmetic": f"{mechanism.precision}, clipped sums by {mechanism.clipping}",
         **({} if predicted_mu(setting) is None else {"Gaussian curve": _REASON}),
     }
+
+
+def _looks(conclusion: Conclusion) -> dict[str, str]:
+    """The declared looks, and why the best of them is a bound; nothing where none was declared."""
+    looks = conclusion.looks
+    if looks is None:
+        return {}
+    schedule = ", ".join(f"{runs:,}" for runs in looks.schedule)
+    taken = ", ".join(f"{look.runs:,}" for look in looks.taken)
+    shown = f"the best of those at {taken}" if len(looks.taken) > 1 else f"that at {taken}"
+    each, together = (f"{100 * level:.6g}%" for level in (looks.confidence, conclusion.confidence))
+    words = (
+        f"declared beforehand at {schedule} runs; shown is {shown}. Each look's bounds "
+        f"hold at {each} confidence, so that all of them, and the best, hold at {together}"
+    )
+    return {"Looks": words}
 
 
 def _threats(setting: Setting) -> list[str]:

@@ -23,6 +23,20 @@ def bounds_table(conclusion: Conclusion) -> str:
     return "\n".join([title, lines[0], "-" * max(map(len, lines)), *lines[1:], *notes])
 
 
+def look_rows(conclusion: Conclusion) -> str:
+    """The last look's bounds in a row, below a header where it is the first; its looks must be known."""
+    looks = conclusion.looks
+    assert looks is not None
+    look = looks.taken[-1]
+    names = [bound.method for bound in look.bounds]
+    header = f"{'look':<8}{'runs':>10}" + "".join(f"{name:>17}" for name in names)
+    title = f"epsilon at delta {conclusion.delta:g}; each look's bounds hold at confidence "
+    above = [f"{title}{looks.confidence:.6g}", header, "-" * len(header)] if len(looks.taken) == 1 else []
+    values = "".join(f"{bound.epsilon:>17.3f}" for bound in look.bounds)
+    row = f"{f'{looks.number(look)} of {len(looks.schedule)}':<8}{look.runs:>10}{values}"
+    return "\n".join([*above, row])
+
+
 def _curve(conclusion: Conclusion) -> list[str]:
     """The test of the Gaussian curve in lines of 80 columns; none where it was not made."""
     if conclusion.curve is None:

@@ -110,6 +110,15 @@ def test_scores_of_the_wrong_sign_are_remarked_beside_the_bounds(bound, tmp_path
     assert bound(SCORES, "--figure=f.png").stderr == "figure: f.png\n"
 
 
+def test_one_of_several_declared_looks_holds_at_its_share_of_the_error(bound):
+    plain = bound("--scores=scores.npz", "--json", "--confidence=0.975")
+    look = bound("--scores=scores.npz", "--json", "--looks=130,260", "--report=page.html")
+    assert look.status == 0 and "look 1 of 2 declared; each holds at 0.975" in look.stderr
+    found, alone = (json.loads(process.stdout) for process in (look, plain))
+    assert [row["epsilon"] for row in found["bounds"][1:]] == [row["epsilon"] for row in alone["bounds"][1:]]
+    assert found["looks"]["schedule"] == [130, 260] and found["bounds"][1]["confidence"] == 0.95
+
+
 def test_two_npy_files_give_the_bounds_of_one_npz(bound, tmp_path):
     np.save(tmp_path / "in.npy", IN)
     np.save(tmp_path / "out.npy", OUT)
@@ -201,6 +210,11 @@ BAD_FLAGS = [
     ((SCORES, "--upper_bound=-1"), "--upper_bound=-1"),
     ((SCORES, "--upper_bound=nan"), "--upper_bound=nan"),
     ((SCORES, "--upper_bound=three"), "three"),
+    ((SCORES, "--looks=130", "--confidence=1.5"), "confidence is 1.5"),
+    ((SCORES, "--looks=100,200"), "--looks=100,200: none is at 130 runs"),
+    ((SCORES, "--looks="), "--looks=: give the numbers of runs"),
+    ((SCORES, "--looks=130.5"), "--looks=130.5"),
+    ((SCORES, "--looks=1,130"), "at least 2 runs"),
     ((SCORES, "--nothing"), "nothing"),
     ((SCORES, "stray"), "stray"),
 ]

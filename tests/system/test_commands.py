@@ -96,6 +96,28 @@ def test_audit_json_is_one_object_and_the_second_run_trains_nothing(audit, tmp_p
     assert two["bounds"][0]["epsilon"] >= one["bounds"][0]["epsilon"] > 0  # less confidence, more claimed
 
 
+def test_looks_are_printed_kept_resumed_and_reported(audit, run, tmp_path):
+    """Declared looks: the best of them at the confidence of all; no other schedule after the first look."""
+    looks = ("--looks=40,80,120",)
+    first = audit(tmp_path, *looks)
+    assert first.returncode == 0, first.stderr
+    rows = first.stdout.split("\n\n")[0].splitlines()
+    assert [row.split()[:4] for row in rows[3:]] == [[str(i), "of", "3", str(40 * i)] for i in (1, 2, 3)]
+    assert "the best of 3 of 3 declared looks; each holds at 0.983333, all at once at 0.95" in first.stdout
+    assert max(map(len, first.stdout.split("figure:")[0].splitlines())) <= 80
+    result = json.loads((only_folder(tmp_path) / "audit.json").read_text())
+    assert result["looks"]["schedule"] == [40, 80, 120] and result["runs"] == 120
+    taken = [look["bounds"] for look in result["looks"]["taken"]]
+    best = [max(look[i]["epsilon"] for look in taken) for i in range(3)]
+    assert [bound["epsilon"] for bound in result["bounds"][1:4]] == best
+    assert {bound["confidence"] for bound in result["bounds"]} == {0.95}
+    assert audit(tmp_path, *looks).stdout == first.stdout
+    assert_one_line(audit(tmp_path, "--looks=40,120"), "--looks=40,120", "3 of the looks 40,80,120")
+    assert run("report", f"--out={tmp_path}").returncode == 0
+    page = (only_folder(tmp_path) / "report.html").read_text()
+    assert "declared beforehand at 40, 80, 120 runs" in page and "98.3333%" in page
+
+
 @pytest.mark.parametrize(
     "flags",
     [
@@ -134,6 +156,9 @@ BAD_FLAGS = [
     (("--adversary=\x1b[2Jnobody",), (r"\x1b[2Jnobody",)),
     (("--nothing=1",), ("nothing",)),
     (("--runs=many",), ("many",)),
+    (("--looks=60,30,120",), ("--looks=60,30,120", "ascend")),
+    (("--looks=",), ("--looks=", "comma-separated")),
+    (("--looks=10,50",), ("--runs=120 is not the last of --looks=10,50",)),
     (("stray",), ("stray",)),
     (("--data_file=/nowhere/housing.csv",), ("/nowhere/housing.csv",)),
 ]

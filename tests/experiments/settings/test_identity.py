@@ -143,6 +143,31 @@ def test_scores_of_an_older_store_are_found_where_they_are(name, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == [older.path.name]
 
 
+@pytest.mark.parametrize(
+    ("fields", "experiment", "words"),
+    [
+        ({"model": "fcnn"}, "audit", "fcnn-gc_s"),
+        ({"model": "fcnn", "adversary": "gc_r", "periodicity": 5, "seed": 3}, "audit", "fcnn-gc_r-k5-seed3"),
+        ({"model": "fcnn"}, "norms", "norms-fcnn-gc_s"),
+        ({"model": "../My CNN, on its images!"}, "audit", "my_cnn_on_its_images-gc_s"),
+        ({"model": "m" * 300}, "audit", f"{'m' * 24}-gc_s"),
+        ({"model": "/"}, "audit", "model-gc_s"),
+    ],
+)
+def test_a_folder_says_in_words_what_it_is_and_ends_in_its_hash(tmp_path, fields, experiment, words):
+    given = {name: value for name, value in fields.items() if name != "model"}
+    setting = dataclasses.replace(setting_of("fcnn", **given), model=fields["model"])
+    store = stored.open_store(tmp_path, setting, DATA, experiment)
+    assert store.path == tmp_path / f"{words}-{Store(tmp_path / 'plain', store.config()).path.name}"
+    assert stored.open_store(tmp_path, setting, DATA, experiment).path == store.path
+    assert stored.find_store(tmp_path, setting, DATA, experiment).path == store.path
+
+
+def test_looking_for_a_store_makes_none(tmp_path):
+    assert stored.find_store(tmp_path / "out", setting_of("fcnn"), DATA) is None
+    assert not list(tmp_path.iterdir())
+
+
 def test_an_older_name_on_other_data_is_another(tmp_path):
     older = Store(tmp_path, {**_old("gc_r"), "data_sha256": "f" * 64})
     known = stored.known(older.config())
