@@ -1,7 +1,8 @@
 """Bound epsilon from the score file of any framework.
 
 ./run.sh bound --scores=scores.npz                       arrays `in` and `out`
-./run.sh bound --scores=scores.npz                       or `scores` and `presence`
+./run.sh bound --scores=scores.npz                       or `scores` and `presence`; a row a run, a column
+                                                         a canary, where runs have several
 ./run.sh bound --scores=in.npy,out.npy                   or an array a file
 ./run.sh bound --scores=scores.csv --json                columns score,in (1 or 0)
 ./run.sh bound --scores=scores.csv --upper_bound=3       beside an accountant's epsilon
@@ -17,7 +18,7 @@ from absl import flags
 
 from audit.errors import require
 from audit.statistics.accounting import Composition
-from audit.statistics.conclusion import Conclusion, conclude
+from audit.statistics.conclusion import Conclusion, conclude_design
 from audit.storage import files, results
 from experiments import cli
 from experiments.plots import bounds_table
@@ -56,8 +57,8 @@ def main() -> None:
     require(FLAGS.report != "", "--report=: name an HTML file")
     _require_format()
     composition, paths = _composition(), score_files.paths(FLAGS.scores)
-    worlds = score_files.read_scores(*paths)
-    found = conclude(worlds, composition, FLAGS.delta, FLAGS.confidence, FLAGS.upper_bound)
+    design = score_files.read_scores(*paths)
+    found = conclude_design(design, composition, FLAGS.delta, FLAGS.confidence, FLAGS.upper_bound)
     conclusion = found.with_curve_test()
     wanted = [*_figure(conclusion), *_report(paths, composition, conclusion)]
     for file in wanted:

@@ -6,9 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.errors import require
-from audit.statistics import accounting, estimate, gaussian_curve
+from audit.statistics import accounting, estimate, gaussian_curve, lifted
 from audit.statistics.accounting import Composition
-from audit.statistics.estimate import Bound, Estimate, Finding
+from audit.statistics.canaries import Design
+from audit.statistics.estimate import ASSUMPTION_FREE, IF_GAUSSIAN, Bound, Estimate, Finding
 from audit.statistics.gaussian_curve import CURVE_LEVEL, CURVE_POWER, CurveTest
 
 _LEAST_P_VALUE = 1e-6  # smaller ones rest on the tail of an approximation
@@ -23,6 +24,7 @@ class Conclusion(NamedTuple):
     curve: the test of the Gaussian curve that bounds on mu assume, None where it was not made; curve_power,
     its least power against the curves of other mechanisms.
     reason: why the curve should be Gaussian, where the mechanism's own law is a reason; else empty.
+    design: the scores by run and canary, where runs have several; the flat ones are then of all canaries.
     """
 
     scores_in: NDArray[np.float64]
@@ -35,6 +37,17 @@ class Conclusion(NamedTuple):
     curve_power: float = 0.0
     composition: Composition | None = None
     reason: str = ""
+    design: Design | None = None
+
+    @property
+    def gaussian(self) -> Bound:
+        """The bound that stands for those that assume a Gaussian curve."""
+        return self.bound(IF_GAUSSIAN if self.design is None else lifted.LIFTED_GAUSSIAN)
+
+    @property
+    def assumption_free(self) -> Bound:
+        """The bound that stands for those that assume nothing."""
+        return self.bound(ASSUMPTION_FREE if self.design is None else lifted.LIFTED)
 
     @property
     def delta(self) -> float:
@@ -66,7 +79,10 @@ class Conclusion(NamedTuple):
         return f"p = {p_value:.2g}" if p_value >= _LEAST_P_VALUE else f"p < {_LEAST_P_VALUE:g}"
 
     def with_curve_test(self) -> "Conclusion":
-        """The conclusion with the test of the Gaussian curve, and its power."""
+        """The conclusion with the test of the Gaussian curve, and its power; without them where runs have
+        several canaries, whose scores may depend on each other: the test counts independent ones."""
+        if self.design is not None:
+            return self
         worlds = self.scores_in, self.scores_out
         return self._replace(curve=gaussian_curve.examine(*worlds), curve_power=gaussian_curve.power(*worlds))
 
@@ -95,13 +111,39 @@ def conclude(
 
     Raises InputError for scores or values that nothing can be concluded from.
     """
-    given = upper_bound is None or (upper_bound >= 0 and composition is None)
-    require(given, f"`upper_bound={upper_bound}`: give epsilon, at least 0, and no mechanism beside it")
-    epsilon, mu = (upper_bound, None) if composition is None else _upper_bounds(composition, delta)
+    epsilon, mu = _upper(composition, delta, upper_bound)
     found = estimate.findings(*worlds, delta, confidence)
     estimates = tuple(one for one in found if isinstance(one, Estimate))
     bounds = tuple(one for one in found if isinstance(one, Bound))
     return Conclusion(*worlds, estimates, bounds, epsilon, mu, composition=composition)
+
+
+def conclude_design(
+    design: Design,
+    composition: Composition | None,
+    delta: float,
+    confidence: float,
+    upper_bound: float | None = None,
+) -> Conclusion:
+    """The conclusion from runs with several canaries each; `conclude`'s where each has one.
+
+    Raises InputError as `conclude` does, and for too few runs.
+    """
+    worlds = design.pooled()
+    if design.canaries == (1, 1):
+        return conclude(worlds, composition, delta, confidence, upper_bound)
+    epsilon, mu = _upper(composition, delta, upper_bound)
+    bounds = tuple(lifted.bounds(design, delta, confidence))
+    return Conclusion(*worlds, (), bounds, epsilon, mu, composition=composition, design=design)
+
+
+def _upper(
+    composition: Composition | None, delta: float, given: float | None
+) -> tuple[float | None, float | None]:
+    """(epsilon at delta, mu) that cannot be exceeded: of the mechanism, or epsilon as given."""
+    alone = given is None or (given >= 0 and composition is None)
+    require(alone, f"`upper_bound={given}`: give epsilon, at least 0, and no mechanism beside it")
+    return (given, None) if composition is None else _upper_bounds(composition, delta)
 
 
 def _upper_bounds(composition: Composition, delta: float) -> tuple[float, float | None]:

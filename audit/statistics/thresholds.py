@@ -87,7 +87,7 @@ def choose_on_pilot(
     return empirical if limit > points[best] else chosen[best]
 
 
-class Fit(NamedTuple):
+class NormalFit(NamedTuple):
     """Two normal distributions of one spread."""
 
     centre_in: float
@@ -95,18 +95,18 @@ class Fit(NamedTuple):
     spread: float
 
 
-def normal_fits(pilot_in: Array, pilot_out: Array) -> list[Fit]:
+def normal_fits(pilot_in: Array, pilot_out: Array) -> list[NormalFit]:
     """Two normal distributions of one spread by means, and by medians; none without a spread."""
     fits = [_fit(pilot_in, pilot_out, np.mean), _fit(pilot_in, pilot_out, np.median)]
     return [fit for fit in fits if fit.spread > 0]
 
 
-def _fit(pilot_in: Array, pilot_out: Array, average: Callable[[Array], np.floating]) -> Fit:
+def _fit(pilot_in: Array, pilot_out: Array, average: Callable[[Array], np.floating]) -> NormalFit:
     """Centres by an average, spread by the same average of distances from them."""
     centre_in, centre_out = float(average(pilot_in)), float(average(pilot_out))
     distances = np.concatenate([np.abs(pilot_in - centre_in), np.abs(pilot_out - centre_out)])
     unit = float(average(np.abs(special.ndtri((np.arange(999) + 0.5) / 999))))
-    return Fit(centre_in, centre_out, float(average(distances)) / unit)
+    return NormalFit(centre_in, centre_out, float(average(distances)) / unit)
 
 
 def _promise(
@@ -129,7 +129,7 @@ def _promise(
     return parameter(fpr, fnr), limits
 
 
-def _choose_on_fit(fit: Fit, n_in: int, n_out: int, parameter: Parameter, error: float) -> float:
+def _choose_on_fit(fit: NormalFit, n_in: int, n_out: int, parameter: Parameter, error: float) -> float:
     """The best of a grid of thresholds if the scores were drawn from the fit."""
     low, high = sorted([fit.centre_in, fit.centre_out])
     grid = np.linspace(low - 4 * fit.spread, high + 4 * fit.spread, 401)

@@ -57,8 +57,7 @@ def of_scores(
     name: str, sources: Sequence[Path], composition: Composition | None, conclusion: Conclusion
 ) -> Subject:
     """The audit of scores from one file or several; the composition where the mechanism is known."""
-    n_in, n_out = len(conclusion.scores_in), len(conclusion.scores_out)
-    facts = {"Audited": name, "Runs": f"{n_in:,} with the canary, {n_out:,} without"}
+    facts = {"Audited": name, "Runs": _runs(conclusion)}
     if composition is not None:
         sigma, insertions, rate = composition
         sampled = f", each with probability {rate:g} (Poisson sampling)" if rate < 1 else ""
@@ -106,7 +105,6 @@ def _facts(setting: Setting, conclusion: Conclusion) -> dict[str, str]:
     """The training, term by term."""
     mechanism, steps, k = setting.mechanism, setting.schedule.steps, setting.schedule.periodicity
     sigma, norm = mechanism.noise_multiplier, mechanism.clipping_norm
-    n_in, n_out = len(conclusion.scores_in), len(conclusion.scores_out)
     known = TASKS.get(setting.model)
     return {
         "Model": known.description if known else setting.model,
@@ -114,10 +112,17 @@ def _facts(setting: Setting, conclusion: Conclusion) -> dict[str, str]:
         "DP-SGD": f"clipping norm C = {norm:g}, noise multiplier sigma = {sigma:g} (deviation sigma C)",
         "Training": f"{steps:,} steps of {mechanism.batch_size:,} examples, in a fixed order",
         "Insertions": f"{steps // k:,}, every {k} steps" if k > 1 else f"{steps // k:,}, at every step",
-        "Runs": f"{n_in:,} with the canary, {n_out:,} without",
+        "Runs": _runs(conclusion),
         "Arithmetic": f"{mechanism.precision}, clipped sums by {mechanism.clipping}",
         **({} if predicted_mu(setting) is None else {"Gaussian curve": _REASON}),
     }
+
+
+def _runs(conclusion: Conclusion) -> str:
+    """How many runs, and of what."""
+    if conclusion.design is not None:
+        return str(conclusion.design)
+    return f"{len(conclusion.scores_in):,} with the canary, {len(conclusion.scores_out):,} without"
 
 
 def _threats(setting: Setting) -> list[str]:
