@@ -18,7 +18,7 @@ from absl import flags
 from audit.errors import InputError, require
 from audit.statistics import conversions
 from audit.statistics.accounting import Composition
-from audit.statistics.conclusion import Conclusion, conclude, conclude_looks
+from audit.statistics.conclusion import Conclusion, conclude_design, conclude_looks
 from audit.statistics.looks import require_schedule
 from audit.storage import declared, results
 from audit.storage.files import CannotWriteError
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 FIELDS = (
     *("model", "adversary", "gc_s", "simulations", "dimension", "periodicity", "insertions", "steps"),
     *("learning_rate", "clipping_norm", "noise_multiplier", "batch_size", "optimizer", "clipping"),
-    *("precision", "unknown_initialisation", "seed"),
+    *("precision", "unknown_initialisation", "seed", "canaries"),
 )
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("runs", 5000, "Models to train, half with the canary.")
@@ -76,6 +76,9 @@ def main() -> None:
 
     looks = _looks()
     runs = looks[-1] if looks else FLAGS.runs
+    require(
+        setting.canaries == 1 or not looks, "--looks goes with one canary a run: drop --looks or --canaries"
+    )
     build.validate(setting, runs)
     require(FLAGS.chunk_size >= 0, f"`chunk_size={FLAGS.chunk_size}`: give at least 1, or 0: as many as fit")
     _join()
@@ -152,7 +155,7 @@ def _concluded(audited: _Audited, trained: "Trained") -> Conclusion:
     composition = Composition(mechanism.noise_multiplier, audited.setting.insertions)
     levels, scores = (composition, FLAGS.delta, FLAGS.confidence), trained.scores
     if not audited.looks:
-        found = conclude(scores.worlds(), *levels)
+        found = conclude_design(scores.design(), *levels)
     else:
         seen = {runs: scores.of_first(runs).worlds() for runs in audited.looks if runs <= audited.runs}
         found = conclude_looks(seen, audited.looks, *levels)

@@ -1,7 +1,8 @@
 """Bound epsilon from the score file of any framework.
 
 ./run.sh bound --scores=scores.npz                       arrays `in` and `out`
-./run.sh bound --scores=scores.npz                       or `scores` and `presence`
+./run.sh bound --scores=scores.npz                       or `scores` and `presence`; a row a run, a column
+                                                         a canary, where runs have several
 ./run.sh bound --scores=in.npy,out.npy                   or an array a file
 ./run.sh bound --scores=scores.csv --json                columns score,in (1 or 0)
 ./run.sh bound --scores=scores.csv --upper_bound=3       beside an accountant's epsilon
@@ -18,7 +19,7 @@ from absl import flags
 
 from audit.errors import require
 from audit.statistics.accounting import Composition
-from audit.statistics.conclusion import Conclusion, conclude, conclude_looks
+from audit.statistics.conclusion import Conclusion, conclude_design, conclude_looks
 from audit.storage import files, results
 from experiments import cli
 from experiments.plots import bounds_table
@@ -58,13 +59,16 @@ def main() -> None:
     require(FLAGS.report != "", "--report=: name an HTML file")
     _require_format()
     composition, paths = _composition(), score_files.paths(FLAGS.scores)
-    worlds = score_files.read_scores(*paths)
+    design = score_files.read_scores(*paths)
     known = (composition, FLAGS.delta, FLAGS.confidence, FLAGS.upper_bound)
     if FLAGS.looks is None:
-        conclusion = conclude(worlds, *known).with_curve_test()
+        found = conclude_design(design, *known)
     else:
+        require(design.canaries == (1, 1), "--looks goes with one canary a run: drop it")
+        worlds = design.pooled()
         seen = {sum(map(len, worlds)): worlds}
-        conclusion = conclude_looks(seen, cli.whole_numbers("looks"), *known).with_curve_test()
+        found = conclude_looks(seen, cli.whole_numbers("looks"), *known)
+    conclusion = found.with_curve_test()
     wanted = [*_figure(conclusion), *_report(paths, composition, conclusion)]
     for file in wanted:
         files.write_whole(file.path, file.content, f"name another file with --{file.flag}")

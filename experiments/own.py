@@ -25,7 +25,7 @@ from audit.errors import InputError, require
 from audit.mechanism.clipping.base import Batch, per_example
 from audit.statistics import conversions
 from audit.statistics.accounting import Composition
-from audit.statistics.conclusion import Conclusion, conclude
+from audit.statistics.conclusion import Conclusion, conclude_design
 from audit.storage import made, results
 from audit.storage.store import FIGURE, RESULT, Store
 from experiments.cells import progress
@@ -111,7 +111,7 @@ def audit_model(
     chosen = named.get("clipping") is not None
     setting, store = _held(own, asked, chosen, runs) or _trained(own, asked, chosen, runs)
     composition = Composition(setting.mechanism.noise_multiplier, setting.insertions)
-    conclusion = conclude(store.load(runs).worlds(), composition, delta, confidence).with_curve_test()
+    conclusion = conclude_design(store.load(runs).design(), composition, delta, confidence).with_curve_test()
     made_from = made.source(store, conclusion)
     if not made.stands(store, made_from, _FILES):
         _make(setting, dataset, store, conclusion)

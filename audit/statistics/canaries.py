@@ -32,7 +32,7 @@ Array = NDArray[np.float64]
 _PILOT_SHARE, _LEAST_PILOT = 0.05, 4  # of the runs of a set
 
 
-class Errors(NamedTuple):
+class RunErrors(NamedTuple):
     """The errors of a threshold: misses (n,) and false alarms (m,), a run each, of so many canaries.
 
     scale: the mean of scale * misses / canaries_in is the average false-negative rate, likewise for alarms.
@@ -52,7 +52,16 @@ class Errors(NamedTuple):
 
 
 class Design(Protocol):
-    """The scores of an audit with many canaries a run, in either design."""
+    """The scores of an audit with many canaries a run, in either design.
+
+    canaries: how many a run scores that are in, at most, and that are out.
+    """
+
+    @property
+    def canaries(self) -> tuple[int, int]: ...
+
+    def __str__(self) -> str:
+        """Its runs and canaries in words, "400 runs with 64 canaries each"."""
 
     def split(self) -> tuple["Design", "Design"]:
         """(pilot, rest): disjoint runs, drawn by a fixed rule; raises InputError for too few runs."""
@@ -60,7 +69,7 @@ class Design(Protocol):
     def pooled(self) -> tuple[Array, Array]:
         """(scores in, scores out), flat."""
 
-    def errors(self, threshold: float) -> Errors:
+    def errors(self, threshold: float) -> RunErrors:
         """The errors of guessing "in" above a threshold."""
 
 
@@ -69,6 +78,14 @@ class Coins(NamedTuple):
 
     scores: Array
     presence: NDArray[np.bool_]
+
+    @property
+    def canaries(self) -> tuple[int, int]:
+        """See `Design`."""
+        return self.scores.shape[1], self.scores.shape[1]
+
+    def __str__(self) -> str:
+        return f"{_counted(self.scores)} each, in by a coin of its own"
 
     def split(self) -> tuple["Coins", "Coins"]:
         """See `Design`."""
@@ -79,12 +96,12 @@ class Coins(NamedTuple):
         """See `Design`."""
         return self.scores[self.presence], self.scores[~self.presence]
 
-    def errors(self, threshold: float) -> Errors:
+    def errors(self, threshold: float) -> RunErrors:
         """See `Design`."""
-        guessed, canaries = self.scores > threshold, self.scores.shape[1]
+        guessed = self.scores > threshold
         misses = (self.presence & ~guessed).sum(1).astype(np.float64)
         alarms = (~self.presence & guessed).sum(1).astype(np.float64)
-        return Errors(misses, alarms, canaries, canaries, 2.0, True)
+        return RunErrors(misses, alarms, *self.canaries, 2.0, True)
 
 
 class Sets(NamedTuple):
@@ -92,6 +109,14 @@ class Sets(NamedTuple):
 
     inserted: Array
     fresh: Array
+
+    @property
+    def canaries(self) -> tuple[int, int]:
+        """See `Design`."""
+        return self.inserted.shape[1], self.fresh.shape[1]
+
+    def __str__(self) -> str:
+        return f"{_counted(self.inserted)} inserted, {_counted(self.fresh)} left out"
 
     def split(self) -> tuple["Sets", "Sets"]:
         """See `Design`."""
@@ -103,45 +128,53 @@ class Sets(NamedTuple):
         """See `Design`."""
         return self.inserted.ravel(), self.fresh.ravel()
 
-    def errors(self, threshold: float) -> Errors:
+    def errors(self, threshold: float) -> RunErrors:
         """See `Design`."""
         misses = (self.inserted <= threshold).sum(1).astype(np.float64)
         alarms = (self.fresh > threshold).sum(1).astype(np.float64)
-        return Errors(misses, alarms, self.inserted.shape[1], self.fresh.shape[1], 1.0, False)
+        return RunErrors(misses, alarms, *self.canaries, 1.0, False)
 
 
 def coins(scores: ArrayLike, presence: ArrayLike) -> Coins:
     """The checked design of coins; raises InputError for shapes, values or bits that fit no audit."""
-    values, bits = _matrix("scores", scores), np.asarray(presence)
-    require(
-        bits.shape == values.shape,
-        f"presence has shape {bits.shape}, scores {values.shape}: give one bit each",
-    )
-    require(
-        bits.dtype.kind in "biuf" and np.isin(bits, (0, 1)).all(),
-        "presence holds values that are no bits: give 0 or 1",
-    )
+    values, bits = _matrix("", scores), np.asarray(presence)
+    fits = bits.shape == values.shape
+    require(fits, f"presence has shape {bits.shape}, scores {values.shape}: give one bit each")
+    are_bits = bits.dtype.kind in "biuf" and np.isin(bits, (0, 1)).all()
+    require(are_bits, "presence holds values that are no bits: give 0 or 1")
     present = bits.astype(bool)
-    require(present.any() and not present.all(), "all canaries are in one world: both are needed")
+    both = present.any() and not present.all()
+    require(both, "presence puts all canaries into one world: both are needed")
+    _require_apart(values)
     return Coins(values, present)
 
 
 def sets(inserted: ArrayLike, fresh: ArrayLike) -> Sets:
     """The checked design of two sets of runs; raises InputError for what fits no audit."""
-    found = Sets(_matrix("in", inserted), _matrix("out", fresh))
-    both = np.concatenate(found.pooled())
-    require(np.ptp(both) > 0, f"all {both.size} scores equal {both[0]:g}: they tell nothing apart")
+    found = Sets(_matrix("in ", inserted), _matrix("out ", fresh))
+    _require_apart(np.concatenate(found.pooled()))
     return found
 
 
+def _require_apart(scores: Array) -> None:
+    """Not all equal, or InputError."""
+    first = scores.flat[0]
+    require(np.ptp(scores) > 0, f"all {scores.size} scores equal {first:g}: they tell nothing apart")
+
+
+def _counted(scores: Array) -> str:
+    """Runs and canaries in words."""
+    runs, canaries = scores.shape
+    return f"{runs:,} runs with {canaries:,} {'canary' if canaries == 1 else 'canaries'}"
+
+
 def _matrix(name: str, values: ArrayLike) -> Array:
-    """Finite scores (runs, K)."""
+    """Finite scores (runs, K), of the world that is named."""
     array = np.asarray(values, np.float64)
-    require(
-        array.ndim == 2 and array.size, f"the {name} scores have shape {array.shape}: give (runs, canaries)"
-    )
+    fits = array.ndim == 2 and array.size > 0
+    require(fits, f"the {name}scores have shape {array.shape}: give (runs, canaries)")
     bad = int(np.count_nonzero(~np.isfinite(array)))
-    require(not bad, f"{bad} of {array.size} {name} scores are not finite: a model diverged, drop the run")
+    require(not bad, f"{bad} of {array.size} {name}scores are not finite: a model diverged, drop the run")
     return array
 
 

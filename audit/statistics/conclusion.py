@@ -7,10 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.errors import require
-from audit.statistics import accounting, estimate, gaussian_curve
+from audit.statistics import accounting, estimate, gaussian_curve, lifted
 from audit.statistics import looks as schedules
 from audit.statistics.accounting import Composition
-from audit.statistics.estimate import Bound, Estimate, Finding
+from audit.statistics.canaries import Design
+from audit.statistics.estimate import ASSUMPTION_FREE, IF_GAUSSIAN, Bound, Estimate, Finding
 from audit.statistics.gaussian_curve import CURVE_LEVEL, CURVE_POWER, CurveTest
 from audit.statistics.looks import Look, Looks
 
@@ -29,6 +30,7 @@ class Conclusion(NamedTuple):
     reason: why the curve should be Gaussian, where the mechanism's own law is a reason; else empty.
     looks: the declared looks where there were some: the bounds are then the best of those taken, and hold at
     the confidence together with all others.
+    design: the scores by run and canary, where runs have several; the flat ones are then of all canaries.
     """
 
     scores_in: NDArray[np.float64]
@@ -42,6 +44,17 @@ class Conclusion(NamedTuple):
     composition: Composition | None = None
     reason: str = ""
     looks: Looks | None = None
+    design: Design | None = None
+
+    @property
+    def gaussian(self) -> Bound:
+        """The bound that stands for those that assume a Gaussian curve."""
+        return self.bound(IF_GAUSSIAN if self.design is None else lifted.LIFTED_GAUSSIAN)
+
+    @property
+    def assumption_free(self) -> Bound:
+        """The bound that stands for those that assume nothing."""
+        return self.bound(ASSUMPTION_FREE if self.design is None else lifted.LIFTED)
 
     @property
     def delta(self) -> float:
@@ -73,7 +86,10 @@ class Conclusion(NamedTuple):
         return f"p = {p_value:.2g}" if p_value >= _LEAST_P_VALUE else f"p < {_LEAST_P_VALUE:g}"
 
     def with_curve_test(self) -> "Conclusion":
-        """The conclusion with the test of the Gaussian curve, and its power."""
+        """The conclusion with the test of the Gaussian curve, and its power; without them where runs have
+        several canaries, whose scores may depend on each other: the test counts independent ones."""
+        if self.design is not None:
+            return self
         worlds = self.scores_in, self.scores_out
         return self._replace(curve=gaussian_curve.examine(*worlds), curve_power=gaussian_curve.power(*worlds))
 
@@ -102,9 +118,7 @@ def conclude(
 
     Raises InputError for scores or values that nothing can be concluded from.
     """
-    given = upper_bound is None or (upper_bound >= 0 and composition is None)
-    require(given, f"`upper_bound={upper_bound}`: give epsilon, at least 0, and no mechanism beside it")
-    epsilon, mu = (upper_bound, None) if composition is None else _upper_bounds(composition, delta)
+    epsilon, mu = _upper(composition, delta, upper_bound)
     found = estimate.findings(*worlds, delta, confidence)
     estimates = tuple(one for one in found if isinstance(one, Estimate))
     bounds = tuple(one for one in found if isinstance(one, Bound))
@@ -142,6 +156,34 @@ def _bounds(worlds: Worlds, delta: float, confidence: float) -> tuple[Bound, ...
     """The findings that are bounds."""
     found = estimate.findings(*worlds, delta, confidence)
     return tuple(one for one in found if isinstance(one, Bound))
+
+
+def conclude_design(
+    design: Design,
+    composition: Composition | None,
+    delta: float,
+    confidence: float,
+    upper_bound: float | None = None,
+) -> Conclusion:
+    """The conclusion from runs with several canaries each; `conclude`'s where each has one.
+
+    Raises InputError as `conclude` does, and for too few runs.
+    """
+    worlds = design.pooled()
+    if design.canaries == (1, 1):
+        return conclude(worlds, composition, delta, confidence, upper_bound)
+    epsilon, mu = _upper(composition, delta, upper_bound)
+    bounds = tuple(lifted.bounds(design, delta, confidence))
+    return Conclusion(*worlds, (), bounds, epsilon, mu, composition=composition, design=design)
+
+
+def _upper(
+    composition: Composition | None, delta: float, given: float | None
+) -> tuple[float | None, float | None]:
+    """(epsilon at delta, mu) that cannot be exceeded: of the mechanism, or epsilon as given."""
+    alone = given is None or (given >= 0 and composition is None)
+    require(alone, f"`upper_bound={given}`: give epsilon, at least 0, and no mechanism beside it")
+    return (given, None) if composition is None else _upper_bounds(composition, delta)
 
 
 def _upper_bounds(composition: Composition, delta: float) -> tuple[float, float | None]:

@@ -28,12 +28,13 @@ from scipy import special
 
 from audit.errors import require
 from audit.statistics import betting, conversions, exact, exchangeable, thresholds
-from audit.statistics.canaries import Design, Errors
+from audit.statistics.canaries import Design, RunErrors
 from audit.statistics.estimate import GAUSSIAN_CURVE, NOTHING, Bound
 from audit.statistics.exact import Family
 
 Array = NDArray[np.float64]
 
+LIFTED, LIFTED_GAUSSIAN, CLUSTERED = "lifted", "lifted_gaussian", "clustered"
 MANY_RUNS = "many runs"
 GAUSSIAN_AND_MANY_RUNS = "a Gaussian trade-off curve, and many runs"
 _LEVELS = np.concatenate([[0.0], special.ndtr(np.linspace(-8.0, 8.0, 3201)), [1.0]])
@@ -53,11 +54,15 @@ class Counted(NamedTuple):
     """The errors of a threshold in the pilot that it was chosen on, and in the runs that are counted."""
 
     threshold: float
-    pilot: Errors
-    rest: Errors
+    pilot: RunErrors
+    rest: RunErrors
 
 
-Method = Callable[[Design, float, float], Bound]
+class CanaryMethod(NamedTuple):
+    """(design, delta, confidence) -> its bound, where runs have at least so many canaries."""
+
+    bound: Callable[[Design, float, float], Bound]
+    canaries: int = 1
 
 
 def count(design: Design, family: Family, error: float) -> Counted:
@@ -80,7 +85,7 @@ def lifted(design: Design, delta: float, confidence: float) -> Bound:
     family = exact.approximate_dp(delta)
     counted = count(design, family, 1 - confidence)
     epsilon = lower_bound(family, counted, 1 - confidence)
-    return _bound("lifted", (epsilon, None), counted, delta, confidence, NOTHING)
+    return _bound(LIFTED, (epsilon, None), counted, delta, confidence, NOTHING)
 
 
 def lifted_gaussian(design: Design, delta: float, confidence: float) -> Bound:
@@ -88,7 +93,7 @@ def lifted_gaussian(design: Design, delta: float, confidence: float) -> Bound:
     counted = count(design, exact.GAUSSIAN, 1 - confidence)
     mu = lower_bound(exact.GAUSSIAN, counted, 1 - confidence)
     found = conversions.epsilon_from_mu(mu, delta), mu
-    return _bound("lifted_gaussian", found, counted, delta, confidence, GAUSSIAN_CURVE)
+    return _bound(LIFTED_GAUSSIAN, found, counted, delta, confidence, GAUSSIAN_CURVE)
 
 
 def clustered(design: Design, delta: float, confidence: float) -> Bound:
@@ -96,46 +101,54 @@ def clustered(design: Design, delta: float, confidence: float) -> Bound:
     counted = count(design, exact.GAUSSIAN, 1 - confidence)
     mu = max(_normal_limit(counted.rest, 1 - confidence), 0.0)
     found = conversions.epsilon_from_mu(mu, delta), mu
-    return _bound("clustered", found, counted, delta, confidence, GAUSSIAN_AND_MANY_RUNS)
+    return _bound(CLUSTERED, found, counted, delta, confidence, GAUSSIAN_AND_MANY_RUNS)
 
 
-def lidp(order: int, interval: exchangeable.Interval, name: str, assumes: str) -> Method:
+def lidp(order: int, interval: exchangeable.Interval, assumes: str) -> CanaryMethod:
     """The method of one order and interval: upper limits of both rates, each at half the error."""
 
-    def method(design: Design, delta: float, confidence: float) -> Bound:
+    def bound(design: Design, delta: float, confidence: float) -> Bound:
         counted = count(design, exact.approximate_dp(delta), 1 - confidence)
         error, rest = (1 - confidence) / 2, counted.rest
 
         def upper(sums: Array, canaries: int) -> float:
-            usable = min(order, 1 << (canaries.bit_length() - 1))
-            limit = exchangeable.limits(sums, canaries, usable, error, interval)[1]
+            limit = exchangeable.limits(sums, canaries, order, error, interval)[1]
             return min(rest.scale * limit, 1.0)
 
         rates = upper(rest.alarms, rest.canaries_out), upper(rest.misses, rest.canaries_in)
         epsilon = max(float(conversions.epsilon_from_rates(*rates, delta)), 0.0)
-        return _bound(name, (epsilon, None), counted, delta, confidence, assumes)
+        return _bound(_lidp_name(interval, order), (epsilon, None), counted, delta, confidence, assumes)
 
-    return method
+    return CanaryMethod(bound, order)
+
+
+def _lidp_name(interval: exchangeable.Interval, order: int) -> str:
+    return f"lidp_{interval.__name__}_{order}"
 
 
 _LIDP = {
-    f"lidp_{interval.__name__}_{order}": lidp(order, interval, f"lidp_{interval.__name__}_{order}", assumes)
+    _lidp_name(interval, order): lidp(order, interval, assumes)
     for interval, assumes in ((exchangeable.wilson, MANY_RUNS), (exchangeable.bernstein, NOTHING))
     for order in (1, 2, 4)
 }
-METHODS: dict[str, Method] = {
+METHODS = {
     **_LIDP,
-    "lifted": lifted,
-    "lifted_gaussian": lifted_gaussian,
-    "clustered": clustered,
+    LIFTED: CanaryMethod(lifted),
+    LIFTED_GAUSSIAN: CanaryMethod(lifted_gaussian),
+    CLUSTERED: CanaryMethod(clustered),
 }
 
 
+def usable(canaries: int) -> dict[str, CanaryMethod]:
+    """The methods for at least so many canaries a run."""
+    return {name: method for name, method in METHODS.items() if method.canaries <= canaries}
+
+
 def bounds(design: Design, delta: float, confidence: float) -> list[Bound]:
-    """Every method's bound; raises InputError for parameters out of range or too few runs."""
+    """The bound of every usable method; raises InputError for parameters out of range or too few runs."""
     conversions.require_delta(delta)
     conversions.require_confidence(confidence)
-    return [method(design, delta, confidence) for method in METHODS.values()]
+    return [method.bound(design, delta, confidence) for method in usable(min(design.canaries)).values()]
 
 
 def _bound(
@@ -155,7 +168,7 @@ def _bound(
     )
 
 
-def _guesses(errors: Errors) -> tuple[int, int]:
+def _guesses(errors: RunErrors) -> tuple[int, int]:
     """How many guesses stand behind the misses and the false alarms, times the scale."""
     return len(errors.misses) * errors.canaries_in, len(errors.alarms) * errors.canaries_out
 
@@ -319,7 +332,7 @@ def _coin_bets(family: Family, counted: Counted, target: float) -> _CoinBets:
     )
 
 
-def _growth(errors: Errors, part: float, means: Array, stakes: Array) -> Array:
+def _growth(errors: RunErrors, part: float, means: Array, stakes: Array) -> Array:
     """log growth (stakes, means) of bets on z; each canary adds to one of the rates, so that z is at most
     scale * max(part, 1 - part)."""
     false_positive, false_negative = errors.rates()
@@ -327,7 +340,7 @@ def _growth(errors: Errors, part: float, means: Array, stakes: Array) -> Array:
     return betting.log_growth(part * false_negative + (1 - part) * false_positive, means, stakes, most)
 
 
-def _normal_limit(errors: Errors, error: float) -> float:
+def _normal_limit(errors: RunErrors, error: float) -> float:
     """mu's lower limit by the delta method."""
     rates = errors.rates()
     smoothed = [
@@ -345,7 +358,7 @@ def _normal_limit(errors: Errors, error: float) -> float:
     return float(-points.sum() - special.stdtrit(runs - 1, 1 - error) * np.sqrt(variance))
 
 
-def _choose(pilot: Design, rest: Errors, family: Family, error: float) -> float:
+def _choose(pilot: Design, rest: RunErrors, family: Family, error: float) -> float:
     """The threshold with the best promise on the pilot, among the best ones of two normal fits to it."""
     scores_in, scores_out = pilot.pooled()
     candidates = []
@@ -369,7 +382,7 @@ def _choose(pilot: Design, rest: Errors, family: Family, error: float) -> float:
     return candidates[int(np.argmax(promised))]
 
 
-def _promise(rates_out: Array, rates_in: Array, rest: Errors, family: Family, error: float) -> Array:
+def _promise(rates_out: Array, rates_in: Array, rest: RunErrors, family: Family, error: float) -> Array:
     """The parameter through both rates, each raised by about what a test can't see: a normal deviation of
     independent guesses, and a share of log(1 / error) / n of the runs in which all is different."""
     depth, (of_in, of_out) = -np.log(error), _guesses(rest)

@@ -108,7 +108,7 @@ TIES = {tie.name: tie for tie in _TIES}
 def calibrate(
     setting: ManyCanaries, processes: int = 1, done: Callable[[int], object] = lambda audits: None
 ) -> list[ManyCalibration]:
-    """Audits a known mechanism with every method of `lifted`; `done` hears of each audit that ends.
+    """Audits a known mechanism with every usable method of `lifted`; `done` hears of each audit that ends.
 
     An audit's scores depend on the seed and its index alone. Raises InputError for values out of range.
     """
@@ -122,7 +122,10 @@ def calibrate(
         values.append(found)
         done(1)
     table, truths = np.array(values), _truths(setting)  # (audits, methods, 2)
-    return [_summary(method, setting, table[:, i], truths) for i, method in enumerate(lifted.METHODS)]
+    return [
+        _summary(method, setting, table[:, i], truths)
+        for i, method in enumerate(lifted.usable(setting.canaries))
+    ]
 
 
 def draw(setting: ManyCanaries, index: int) -> Design:

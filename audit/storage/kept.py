@@ -6,15 +6,17 @@ from typing import Any, NamedTuple
 
 from audit.errors import require
 from audit.statistics.estimate import FORMER_NAMES, IF_GAUSSIAN
+from audit.statistics.lifted import LIFTED_GAUSSIAN
 
-_NAMES = (IF_GAUSSIAN, *FORMER_NAMES)
+_NAMES = (IF_GAUSSIAN, LIFTED_GAUSSIAN, *FORMER_NAMES)
 
 
 class Kept(NamedTuple):
     """The conclusion of an audit; None for what the file does not say.
 
-    runs: those that it concludes from. delta, confidence: of its bounds. if_gaussian: epsilon of the bound of
-    that name. upper_bound: the accountant's epsilon, infinite where the file has null.
+    runs: those that it concludes from. delta, confidence: of its bounds. if_gaussian: epsilon of the bound
+    that assumes a Gaussian curve, `lifted_gaussian` of many canaries a run. upper_bound: the accountant's
+    epsilon, infinite where the file has null.
     """
 
     runs: int | None = None
@@ -47,7 +49,7 @@ def _levels(row: dict[str, Any]) -> tuple[float, float]:
 
 
 def _if_gaussian(bounds: list[dict[str, Any]]) -> float | None:
-    """epsilon of the bound that assumes a Gaussian curve, under either name."""
+    """epsilon of the bound that stands for those that assume a Gaussian curve, under any of its names."""
     found = [row for row in bounds if row.get("method") in _NAMES]
     return _number(found[0].get("epsilon")) if found else None
 

@@ -51,7 +51,7 @@ def _audit(setting: Setting, runs: int, dataset: Dataset, store: Store, progress
     """Trains what is missing and concludes."""
     from audit import training
     from audit.statistics.accounting import Composition
-    from audit.statistics.conclusion import conclude
+    from audit.statistics.conclusion import conclude_design
     from audit.storage import results
     from experiments.settings import build
 
@@ -60,7 +60,7 @@ def _audit(setting: Setting, runs: int, dataset: Dataset, store: Store, progress
     composition = Composition(setting.mechanism.noise_multiplier, setting.insertions)
     results.keep_result(
         store,
-        conclude(trained.scores.worlds(), composition, *Levels()).with_curve_test(),
+        conclude_design(trained.scores.design(), composition, *Levels()).with_curve_test(),
         setting=flat(setting),
         runs=runs,
         provenance=build.provenance(dataset),

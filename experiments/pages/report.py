@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from audit.statistics.accounting import Composition
 from audit.statistics.conclusion import Conclusion
 from audit.statistics.estimate import (
-    ASSUMPTION_FREE,
     GAUSSIAN_CURVE,
-    IF_GAUSSIAN,
     IN_SAMPLE,
     NOTHING,
     Bound,
     Estimate,
     Finding,
 )
+from audit.statistics.lifted import GAUSSIAN_AND_MANY_RUNS, MANY_RUNS
 from audit.statistics.noise_floor import NOISE_FLOORS
 from experiments.pages import page, verdicts
 from experiments.pages.page import Html
@@ -30,7 +29,10 @@ CAVEATS = {
 ASSUMES = {
     GAUSSIAN_CURVE: "independent runs; for epsilon, a Gaussian trade-off curve",
     NOTHING: "independent runs",
+    MANY_RUNS: "independent runs, and many of them (asymptotic)",
+    GAUSSIAN_AND_MANY_RUNS: "independent runs, and many of them; for epsilon, a Gaussian trade-off curve",
 }
+_UNTESTED = " (not tested: scores of one run may depend on each other)"
 _MOST_DRAWN = 12  # audits in a page that each have a quarter of a megabyte of panels
 _NOT_DRAWN = (
     f"A page of more than {_MOST_DRAWN} audits leaves panels out; ./run.sh report --setting=HASH has them."
@@ -75,7 +77,7 @@ def _index(about: Sequence[Subject]) -> Html:
     for subject in about:
         found = _found(subject)
         link = page.element("a", subject.title, href=f"#{subject.anchor}")
-        gaussian, free = (subject.conclusion.bound(name) for name in (IF_GAUSSIAN, ASSUMPTION_FREE))
+        gaussian, free = subject.conclusion.gaussian, subject.conclusion.assumption_free
         word = page.join([page.element("strong", found.word, class_=found.kind)])
         epsilons = verdicts.at_least(gaussian.epsilon), verdicts.at_least(free.epsilon)
         rows.append((link, word, *epsilons, _upper(subject.conclusion.upper_bound)))
@@ -168,8 +170,10 @@ def _assumes(finding: Finding, conclusion: Conclusion) -> str:
     if isinstance(finding, Estimate):
         return _caveat(finding)
     words, p_value = ASSUMES[finding.assumes], conclusion.p_value()
-    if finding.assumes != GAUSSIAN_CURVE or conclusion.curve is None:
+    if finding.assumes not in (GAUSSIAN_CURVE, GAUSSIAN_AND_MANY_RUNS):
         return words
+    if conclusion.curve is None:
+        return words if conclusion.design is None else words + _UNTESTED
     if conclusion.refutes_gaussian:
         return f"{words}, which these scores refute ({p_value}): it does not hold"
     tested = f"{p_value}, power {conclusion.curve_power:.0%}"
@@ -198,7 +202,7 @@ def _upper(upper: float | None) -> str:
 def _figures(conclusion: Conclusion) -> list[Html]:
     """The panels, each with what a reader who can't see it needs to know."""
     panels = audit_panels.audit_panels(conclusion)
-    gaussian = conclusion.bound(IF_GAUSSIAN)
+    gaussian = conclusion.gaussian
     mu = f"{gaussian.mu:.3f}"
     scores = zip(("in", "out"), (conclusion.scores_in, conclusion.scores_out), strict=True)
     means = "; ".join(f"{name}: mean {x.mean():.4g}, deviation {x.std():.3g}" for name, x in scores)

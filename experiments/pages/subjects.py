@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from audit.errors import InputError, require
 from audit.statistics.accounting import Composition
-from audit.statistics.conclusion import Conclusion, conclude, conclude_looks
+from audit.statistics.conclusion import Conclusion, conclude_design, conclude_looks
 from audit.storage import declared
 from audit.storage.kept import Kept
 from audit.storage.store import Store
@@ -58,8 +58,7 @@ def of_scores(
     name: str, sources: Sequence[Path], composition: Composition | None, conclusion: Conclusion
 ) -> Subject:
     """The audit of scores from one file or several; the composition where the mechanism is known."""
-    n_in, n_out = len(conclusion.scores_in), len(conclusion.scores_out)
-    facts = {"Audited": name, "Runs": f"{n_in:,} with the canary, {n_out:,} without", **_looks(conclusion)}
+    facts = {"Audited": name, "Runs": _runs(conclusion), **_looks(conclusion)}
     if composition is not None:
         sigma, insertions, rate = composition
         sampled = f", each with probability {rate:g} (Poisson sampling)" if rate < 1 else ""
@@ -92,7 +91,7 @@ def of_setting(folder: Path, levels: AskedLevels, runs: int | None = None) -> Su
     composition = Composition(setting.mechanism.noise_multiplier, setting.insertions)
     given, scores = (composition, *_levels(levels, kept)), store.load(runs)
     if schedule is None:
-        found = conclude(scores.worlds(), *given)
+        found = conclude_design(scores.design(), *given)
     else:
         seen = {look: scores.of_first(look).worlds() for look in schedule.looks()}
         found = conclude_looks(seen, schedule.schedule, *given)
@@ -113,7 +112,6 @@ def _facts(setting: Setting, conclusion: Conclusion) -> dict[str, str]:
     """The training, term by term."""
     mechanism, steps, k = setting.mechanism, setting.schedule.steps, setting.schedule.periodicity
     sigma, norm = mechanism.noise_multiplier, mechanism.clipping_norm
-    n_in, n_out = len(conclusion.scores_in), len(conclusion.scores_out)
     known = TASKS.get(setting.model)
     return {
         "Model": known.description if known else setting.model,
@@ -121,7 +119,7 @@ def _facts(setting: Setting, conclusion: Conclusion) -> dict[str, str]:
         "DP-SGD": f"clipping norm C = {norm:g}, noise multiplier sigma = {sigma:g} (deviation sigma C)",
         "Training": f"{steps:,} steps of {mechanism.batch_size:,} examples, in a fixed order",
         "Insertions": f"{steps // k:,}, every {k} steps" if k > 1 else f"{steps // k:,}, at every step",
-        "Runs": f"{n_in:,} with the canary, {n_out:,} without",
+        "Runs": _runs(conclusion),
         **_looks(conclusion),
         "Arithmetic": f"{mechanism.precision}, clipped sums by {mechanism.clipping}",
         **({} if predicted_mu(setting) is None else {"Gaussian curve": _REASON}),
@@ -142,6 +140,13 @@ def _looks(conclusion: Conclusion) -> dict[str, str]:
         f"hold at {each} confidence, so that all of them, and the best, hold at {together}"
     )
     return {"Looks": words}
+
+
+def _runs(conclusion: Conclusion) -> str:
+    """How many runs, and of what."""
+    if conclusion.design is not None:
+        return str(conclusion.design)
+    return f"{len(conclusion.scores_in):,} with the canary, {len(conclusion.scores_out):,} without"
 
 
 def _threats(setting: Setting) -> list[str]:

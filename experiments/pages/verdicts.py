@@ -4,12 +4,13 @@ import math
 from typing import NamedTuple
 
 from audit.statistics.conclusion import Conclusion
-from audit.statistics.estimate import ASSUMPTION_FREE, IF_GAUSSIAN, Bound
+from audit.statistics.estimate import Bound
 
 LEAKS, NOTHING, VIOLATED = "leaks", "nothing", "violated"
 _DECIMALS = 1000
 _WHATEVER = "whatever the trade-off curve"
 _IF_GAUSSIAN = "if the trade-off curve is Gaussian"
+_UNTESTED = " Whether it is was not tested: scores of one run may depend on each other."
 
 
 class Verdict(NamedTuple):
@@ -46,7 +47,7 @@ def percent(confidence: float) -> str:
 
 def verdict(conclusion: Conclusion) -> Verdict:
     """The verdict on the bounds `if_gaussian` and `assumption_free` and the upper bound, if known."""
-    gaussian, free = conclusion.bound(IF_GAUSSIAN), conclusion.bound(ASSUMPTION_FREE)
+    gaussian, free = conclusion.gaussian, conclusion.assumption_free
     upper = conclusion.upper_bound
     if upper is not None and free.epsilon > upper:
         return Verdict(VIOLATED, "violated", "The guarantee is violated.", _violated(free, upper))
@@ -59,7 +60,8 @@ def verdict(conclusion: Conclusion) -> Verdict:
     if _is_zero(gaussian) and _is_zero(free):
         full = _nothing(conclusion) + _guaranteed(upper)
         return Verdict(NOTHING, "nothing proven", "No leakage is proven.", full)
-    leaks = _leaks_if_doubted if conclusion.doubts_gaussian and not conclusion.reason else _leaks
+    doubted = conclusion.doubts_gaussian or conclusion.design is not None
+    leaks = _leaks_if_doubted if doubted and not conclusion.reason else _leaks
     full = leaks(gaussian, free) + _not_refuted(conclusion) + _guaranteed(upper)
     if _is_zero(free):
         headline = "This training leaks, if its trade-off curve is Gaussian."
@@ -90,7 +92,7 @@ def _nothing_without(free: Bound) -> str:
 def _not_refuted(conclusion: Conclusion) -> str:
     """The test of the Gaussian curve, where it was made and did not refute it."""
     if conclusion.curve is None:
-        return ""
+        return "" if conclusion.design is None else _UNTESTED
     tested = f"({conclusion.p_value()}, power {conclusion.curve_power:.0%})"
     if conclusion.doubts_gaussian:
         return f" These runs are too few to tell a Gaussian curve from others {tested}."
@@ -129,9 +131,11 @@ def _leaks_if_doubted(gaussian: Bound, free: Bound) -> str:
 
 def _nothing(conclusion: Conclusion) -> str:
     """The sentences on bounds of 0, which prove no privacy."""
-    runs = len(conclusion.scores_in) + len(conclusion.scores_out)
+    runs = f"{len(conclusion.scores_in) + len(conclusion.scores_out):,} runs"
+    if conclusion.design is not None:
+        runs = str(conclusion.design)
     return (
-        f"At {percent(conclusion.confidence)} confidence these {runs:,} runs prove no leakage at delta = "
+        f"At {percent(conclusion.confidence)} confidence these {runs} prove no leakage at delta = "
         f"{conclusion.delta:g}: the lower bounds are 0. That is no proof of privacy: a stronger adversary or "
         "more runs may find some."
     )

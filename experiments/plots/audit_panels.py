@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from audit.statistics import conversions, ranks
 from audit.statistics.conclusion import Conclusion
-from audit.statistics.estimate import IF_GAUSSIAN, Estimate, Finding
+from audit.statistics.estimate import Estimate, Finding
 from experiments.plots import curves, methods, style
 from experiments.plots.gaussian import mark, standing
 from experiments.plots.style import BOUND, FADED, IN, OUT, STYLE, UPPER
@@ -43,13 +43,14 @@ def audit_panels(conclusion: Conclusion) -> dict[str, bytes]:
 def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
     """Both worlds' histograms and the threshold of `if_gaussian`."""
     scores_in, scores_out = conclusion.scores_in, conclusion.scores_out
+    gaussian, what = conclusion.gaussian, "runs" if conclusion.design is None else "scores"
     bins = np.histogram_bin_edges(np.concatenate([scores_in, scores_out]), 60).tolist()
-    axis.hist(scores_out, bins, color=OUT, alpha=0.6, label=f"out ({len(scores_out)} runs)")
-    axis.hist(scores_in, bins, color=IN, alpha=0.6, hatch="///", label=f"in ({len(scores_in)} runs)")
-    threshold = conclusion.bound(IF_GAUSSIAN).threshold
+    axis.hist(scores_out, bins, color=OUT, alpha=0.6, label=f"out ({len(scores_out)} {what})")
+    axis.hist(scores_in, bins, color=IN, alpha=0.6, hatch="///", label=f"in ({len(scores_in)} {what})")
     below_legend = 1 / _HEADROOM
-    axis.axvline(threshold, ymax=below_legend, color=BOUND, ls="--", label="threshold of if_gaussian")
-    axis.set(xlabel="score of the final model", ylabel="runs", title="Scores")
+    label = f"threshold of {gaussian.method}"
+    axis.axvline(gaussian.threshold, ymax=below_legend, color=BOUND, ls="--", label=label)
+    axis.set(xlabel="score of the final model", ylabel=what, title="Scores")
     axis.locator_params(axis="x", nbins=6)
     axis.set_ylim(top=axis.get_ylim()[1] * _HEADROOM)
     axis.legend(loc="upper left", ncols=2, fontsize=8)
@@ -92,7 +93,7 @@ def _bar_label(finding: Finding, marked: str) -> str:
 
 def _draw_profile(axis: Axes, conclusion: Conclusion) -> None:
     """delta(epsilon) of Gaussian mechanisms at the mu of `if_gaussian` and at the upper bound."""
-    mu, upper = conclusion.bound(IF_GAUSSIAN).mu or 0.0, conclusion.mu_upper_bound
+    mu, upper = conclusion.gaussian.mu or 0.0, conclusion.mu_upper_bound
     known = upper if upper is not None and np.isfinite(upper) else None
     grid = np.linspace(0, conversions.epsilon_from_mu(max(mu, known or 0.0, 0.05), 1e-10), 400)
     state = standing(conclusion)

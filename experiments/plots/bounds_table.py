@@ -1,26 +1,39 @@
 """Bounds for people: a table of 80 columns."""
 
+from collections.abc import Callable
+
 from audit.statistics.conclusion import Conclusion
 from audit.statistics.estimate import Finding
 from experiments.plots import methods
 from experiments.plots.remarks import remarks
 
-_HEADER = ("method", "epsilon", "mu", "threshold", "FP/out", "FN/in", "assumes")
-_NOTES = f"""\
-{methods.NO_BOUND}: in-sample, the best of all thresholds; not a confidence bound
-Gaussian:   epsilon follows from mu if the trade-off curve is Gaussian"""
+_COUNTS, _RATES = ("FP/out", "FN/in"), ("FPR", "FNR")
+_NO_BOUND = f"{methods.NO_BOUND}: in-sample, the best of all thresholds; not a confidence bound"
+_GAUSSIAN = "Gaussian:   epsilon follows from mu if the trade-off curve is Gaussian"
+_RUNS = "many runs:  asymptotic, exceeds its level with few runs"
+_UNTESTED = "            (not tested here: scores of one run may depend on each other)"
 
 
 def bounds_table(conclusion: Conclusion) -> str:
     """A row a bound, estimates first and the upper bound last; remarks below, where there are any."""
-    rows: list[tuple[str, ...]] = [_HEADER, *map(_row, conclusion.rows())]
+    many = conclusion.design is not None
+    header = ("method", "epsilon", "mu", "threshold", *(_RATES if many else _COUNTS), "assumes")
+    rows = [header, *(_row(row, _rate if many else "{}/{}".format) for row in conclusion.rows())]
     if conclusion.upper_bound is not None:
         rows.append(("upper bound", f"{conclusion.upper_bound:.3f}", "", "", "", "", "accounting"))
-    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEADER))]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
     lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
     title = f"lower bounds on epsilon at delta {conclusion.delta:g}, confidence {conclusion.confidence:g}"
-    notes = [_NOTES, *_curve(conclusion), *remarks(conclusion)]
-    return "\n".join([title, lines[0], "-" * max(map(len, lines)), *lines[1:], *notes])
+    design = [str(conclusion.design)] if many else []
+    notes = [*_notes(conclusion), *_curve(conclusion), *remarks(conclusion)]
+    return "\n".join([title, *design, lines[0], "-" * max(map(len, lines)), *lines[1:], *notes])
+
+
+def _notes(conclusion: Conclusion) -> list[str]:
+    """What the words of the last column mean."""
+    if conclusion.design is None:
+        return [_NO_BOUND, _GAUSSIAN]
+    return [_RUNS, _GAUSSIAN, _UNTESTED]
 
 
 def look_rows(conclusion: Conclusion) -> str:
@@ -50,14 +63,19 @@ def _curve(conclusion: Conclusion) -> list[str]:
     return [f"            {text}" for text in (line, conclusion.reason) if text]
 
 
-def _row(finding: Finding) -> tuple[str, ...]:
-    """A finding's cells."""
+def _row(finding: Finding, share: Callable[[int, int], str]) -> tuple[str, ...]:
+    """A finding's cells, errors as shares."""
     return (
         finding.method,
         f"{finding.epsilon:.3f}",
         "" if finding.mu is None else f"{finding.mu:.3f}",
         f"{finding.threshold:.4g}",
-        f"{finding.false_positives}/{finding.n_out}",
-        f"{finding.false_negatives}/{finding.n_in}",
+        share(finding.false_positives, finding.n_out),
+        share(finding.false_negatives, finding.n_in),
         methods.assumes(finding),
     )
+
+
+def _rate(count: int, guesses: int) -> str:
+    """A share in percent."""
+    return f"{count / guesses:.2%}"

@@ -9,7 +9,6 @@ from scipy import special
 
 from audit.statistics import conversions, curves
 from audit.statistics.conclusion import Conclusion
-from audit.statistics.estimate import IF_GAUSSIAN
 from experiments.plots.gaussian import standing
 from experiments.plots.style import BOUND, FADED, OUT, PREDICTED, UPPER
 
@@ -27,7 +26,7 @@ def draw_trade_off(
     """The empirical curve in its band, and Gaussian curves at the mu of `if_gaussian`, the predicted one and
     the upper bound's, where they are known, over false-positive rates (n,)."""
     _draw_empirical(axis, conclusion, grid)
-    mu, upper = conclusion.bound(IF_GAUSSIAN).mu or 0.0, conclusion.mu_upper_bound
+    mu, upper = conclusion.gaussian.mu or 0.0, conclusion.mu_upper_bound
     state = standing(conclusion)
     color = FADED if state.faded else BOUND
     _draw_gaussian(axis, f"mu ≥ {mu:.2f} {state.mark}".strip(), mu, grid, color=color, ls="--")
@@ -69,13 +68,15 @@ def _ticks(least: float) -> tuple[list[float], list[str]]:
 
 
 def _draw_empirical(axis: Axes, conclusion: Conclusion, grid: Array) -> None:
-    """The scores' curve, never nearer to 0 or 1 than half a run, in a band at the conclusion's confidence."""
+    """The scores' curve, never nearer to 0 or 1 than half a run, in a band at the conclusion's confidence;
+    without a band where runs have several canaries."""
     n_in, n_out = len(conclusion.scores_in), len(conclusion.scores_out)
     curve = curves.trade_off_curve(conclusion.scores_in, conclusion.scores_out, conclusion.confidence)
-    band = curve.band(grid)
-    low, high = np.clip(band.lower, grid[0] / 2, None), np.clip(band.upper, None, 1 - grid[0] / 2)
-    label = f"{100 * curve.confidence:.10g}% band"
-    axis.fill_between(grid, low, high, color=OUT, alpha=0.25, lw=0, label=label)
+    if conclusion.design is None:  # the band counts on independent scores
+        band = curve.band(grid)
+        low, high = np.clip(band.lower, grid[0] / 2, None), np.clip(band.upper, None, 1 - grid[0] / 2)
+        label = f"{100 * curve.confidence:.10g}% band"
+        axis.fill_between(grid, low, high, color=OUT, alpha=0.25, lw=0, label=label)
     rates = _inside(curve.false_positive_rate, n_out), _inside(curve.false_negative_rate, n_in)
     axis.step(*(one[::-1] for one in rates), where="post", color=OUT, label="empirical")
 

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from audit.statistics.conclusion import Conclusion
 from audit.statistics.estimate import GAUSSIAN_CURVE, Bound, Finding
+from audit.statistics.lifted import GAUSSIAN_AND_MANY_RUNS
 from experiments.plots.style import BLACK, VERMILION
 
 
@@ -31,5 +32,5 @@ def standing(conclusion: Conclusion) -> Standing:
 
 def mark(finding: Finding, conclusion: Conclusion) -> str:
     """The mark of a bound that assumes a Gaussian curve; empty for other findings."""
-    assumes = isinstance(finding, Bound) and finding.assumes == GAUSSIAN_CURVE
+    assumes = isinstance(finding, Bound) and finding.assumes in (GAUSSIAN_CURVE, GAUSSIAN_AND_MANY_RUNS)
     return standing(conclusion).mark if assumes else ""

@@ -1,4 +1,4 @@
-"""The words for each method of `estimate.ESTIMATORS`, and for its assumption."""
+"""The words for each method of `estimate.ESTIMATORS` and `lifted.METHODS`, and for its assumption."""
 
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ from audit.statistics.estimate import (
     Estimate,
     Finding,
 )
+from audit.statistics.lifted import CLUSTERED, GAUSSIAN_AND_MANY_RUNS, LIFTED, LIFTED_GAUSSIAN, MANY_RUNS
 
 
 class Method(NamedTuple):
@@ -26,9 +27,24 @@ METHODS = {
     HELD_OUT: Method("held-out", "if the curve is Gaussian: held-out threshold"),
     IF_GAUSSIAN: Method("if Gaussian", "if the curve is Gaussian: one exact test"),
     ASSUMPTION_FREE: Method("assumption-free", "assumption-free"),
+    LIFTED_GAUSSIAN: Method("lifted, if Gaussian", "if the curve is Gaussian: betting on runs' averages"),
+    CLUSTERED: Method("clustered", "if the curve is Gaussian and runs are many: standard error over runs"),
+    LIFTED: Method("lifted", "assumption-free: betting on runs' averages"),
+    **{
+        f"lidp_{name.lower()}_{order}": Method(
+            f"LiDP {name} {order}", f"LiDP, {name} of order {order}{proviso}"
+        )
+        for name, proviso in (("Wilson", ", if runs are many"), ("Bernstein", ""))
+        for order in (1, 2, 4)
+    },
 }
 NO_BOUND = "(no bound)"
-ASSUMES = {GAUSSIAN_CURVE: "Gaussian", NOTHING: "nothing"}
+ASSUMES = {
+    GAUSSIAN_CURVE: "Gaussian",
+    NOTHING: "nothing",
+    MANY_RUNS: "many runs",
+    GAUSSIAN_AND_MANY_RUNS: "Gaussian, runs",
+}
 
 
 def assumes(finding: Finding) -> str:

@@ -8,16 +8,17 @@ from typing import NamedTuple
 import numpy as np
 
 from audit.errors import InputError
-from audit.statistics import conversions, normal_scores
+from audit.statistics import conversions, lifted, normal_scores
 from audit.statistics.accounting import Composition
-from audit.statistics.conclusion import Conclusion, conclude
-from audit.statistics.estimate import Bound
+from audit.statistics.conclusion import Conclusion, conclude_design
+from audit.statistics.estimate import ASSUMPTION_FREE, IF_GAUSSIAN, Bound
 from audit.storage.index import Holdings
 from experiments.cells.cell import Audited, Levels
 from experiments.settings.adversaries import ADVERSARIES
 from experiments.settings.setting import Setting, identity
 from experiments.settings.tasks import TASKS
 
+_COUNTERPARTS = {IF_GAUSSIAN: lifted.LIFTED_GAUSSIAN, ASSUMPTION_FREE: lifted.LIFTED}
 Audits = dict[tuple[Setting, int], Conclusion]
 
 
@@ -47,12 +48,14 @@ class Point(NamedTuple):
     found: tuple[Conclusion, ...]
 
     def bounds(self, method: str) -> list[Bound]:
-        """A method's bound of every seed that is there."""
-        return [conclusion.bound(method) for conclusion in self.found]
+        """A method's bound of every seed that is there, of many canaries that of its counterpart."""
+        return [conclusion.bound(_of_design(conclusion, method)) for conclusion in self.found]
 
     def epsilons(self, method: str) -> list[float]:
-        """A method's epsilon, bound or estimate, of every seed that is there."""
-        return [conclusion.finding(method).epsilon for conclusion in self.found]
+        """A method's epsilon, bound or estimate, of every seed that is there; of many canaries that of its
+        counterpart, NaN where it has none."""
+        known = [(conclusion, _of_design(conclusion, method)) for conclusion in self.found]
+        return [found.finding(name).epsilon if name else math.nan for found, name in known]
 
     def spread(self, method: str) -> Spread:
         """A method's epsilons over the seeds; at least one must be there."""
@@ -79,6 +82,11 @@ class Point(NamedTuple):
         """epsilon at delta of the predicted mu; None where there is no prediction."""
         mu = self.predicted_mu()
         return None if mu is None else conversions.epsilon_from_mu(mu, delta)
+
+
+def _of_design(conclusion: Conclusion, method: str) -> str:
+    """A method of one canary a run, or its counterpart for many; empty where there is none."""
+    return method if conclusion.design is None else _COUNTERPARTS.get(method, "")
 
 
 def predicted_mu(setting: Setting) -> float | None:
@@ -120,7 +128,7 @@ def audits(held: Holdings, cells: Iterable[Audited], delta: float, confidence: f
             continue
         composition = Composition(setting.mechanism.noise_multiplier, setting.insertions)
         try:
-            found[setting, runs] = conclude(scores.worlds(), composition, delta, confidence)
+            found[setting, runs] = conclude_design(scores.design(), composition, delta, confidence)
         except InputError as error:
             print(f"left out, {setting.model} {setting.adversary.name}: {error}", file=sys.stderr)
     return found
@@ -142,7 +150,9 @@ def _found(cells: list[Audited], found: Audits) -> Iterator[Conclusion]:
 
 
 def _interval(conclusion: Conclusion) -> tuple[float, float]:
-    """`normal_scores.mu_interval` of one audit, as epsilon."""
+    """`normal_scores.mu_interval` of one audit, as epsilon; NaN for several canaries a run, which differ."""
+    if conclusion.design is not None:
+        return math.nan, math.nan
     delta = conclusion.delta
     low, high = normal_scores.mu_interval(conclusion.scores_in, conclusion.scores_out, conclusion.confidence)
     return conversions.epsilon_from_mu(float(low), delta), conversions.epsilon_from_mu(float(high), delta)

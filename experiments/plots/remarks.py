@@ -1,9 +1,10 @@
 """Remarks on bounds: the looks that they are the best of, and why they may be 0 for a reason that has nothing
 to do with privacy."""
 
-from audit.statistics import estimate, ranks
+import numpy as np
+
+from audit.statistics import estimate, lifted, ranks
 from audit.statistics.conclusion import Conclusion
-from audit.statistics.estimate import ASSUMPTION_FREE, IF_GAUSSIAN
 
 _CLEARLY = 4  # standard errors of the AUC below 1/2: three such audits in 100,000 where nothing leaks
 _FEW = 100  # scores of a world
@@ -11,8 +12,8 @@ _SHOWN = 0.0005  # three decimals show 0 below it
 
 
 def remarks(conclusion: Conclusion) -> list[str]:
-    """A line each for declared looks, for scores of the wrong sign and for too few to prove much; mostly
-    there is none."""
+    """A line each for declared looks, for scores of the wrong sign, for too few to prove much, and for
+    methods that need more canaries a run; mostly there is none."""
     return [*_looks(conclusion), *_on_zeros(conclusion)]
 
 
@@ -31,12 +32,21 @@ def _looks(conclusion: Conclusion) -> list[str]:
 
 def _on_zeros(conclusion: Conclusion) -> list[str]:
     """Why bounds are 0, where it is for no reason of privacy."""
+    canaries = (1, 1) if conclusion.design is None else conclusion.design.canaries  # all may be equal
     area = ranks.auc(conclusion.scores_in, conclusion.scores_out)
-    if area.deviations < -_CLEARLY:
+    if area.deviations < -_CLEARLY * np.sqrt(max(canaries)):
         return [f"scores are lower with the canary (AUC {area.value:.2f}): did you mean minus the score?"]
+    if conclusion.design is not None:
+        return _left_out(min(conclusion.design.canaries))
     n_in, n_out = len(conclusion.scores_in), len(conclusion.scores_out)
-    nothing = all(conclusion.bound(name).epsilon < _SHOWN for name in (IF_GAUSSIAN, ASSUMPTION_FREE))
+    nothing = max(conclusion.gaussian.epsilon, conclusion.assumption_free.epsilon) < _SHOWN
     if not nothing or min(n_in, n_out) >= _FEW:
         return []
     most = estimate.most_provable(n_in, n_out, conclusion.delta, conclusion.confidence)
     return [f"{n_in} and {n_out} runs prove at most epsilon = {most:.3f} whatever the curve: run more"]
+
+
+def _left_out(canaries: int) -> list[str]:
+    """A line on the methods that need more canaries a run than there are."""
+    names = [name for name in lifted.METHODS if name not in lifted.usable(canaries)]
+    return [f"{canaries} a run are too few canaries for {', '.join(names)}"] if names else []

@@ -4,7 +4,7 @@ import csv
 import io
 from collections.abc import Iterable, Iterator, Sequence
 
-from audit.statistics.estimate import ASSUMPTION_FREE, HELD_OUT, IF_GAUSSIAN, IN_SAMPLE
+from audit.statistics.estimate import ASSUMPTION_FREE, ESTIMATORS, HELD_OUT, IF_GAUSSIAN, IN_SAMPLE
 from experiments.plots.points import Point
 from experiments.plots.rows import Claim, PaperClaims, Row, Seeds
 from experiments.plots.sweep import Axis, Sweep
@@ -31,7 +31,7 @@ def rows(figure: str, points: Iterable[Point], claims: PaperClaims, delta: float
             series=point.series,
             x=point.x,
             seeds=Seeds(point.cells[0].runs, len(point.found), len(point.cells) - len(point.found)),
-            epsilons={row.method: point.spread(row.method) for row in point.found[0].rows()},
+            epsilons={method: point.spread(method) for method in ESTIMATORS},
             interval=point.interval() if len(point.cells) == 1 else None,
             predicted=point.predicted(delta),
             upper_bound=point.upper_bound(),

@@ -20,9 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.errors import InputError, require
+from audit.statistics import canaries
+from audit.statistics.canaries import Design, Sets
 
 Array = NDArray[np.float64]
-Worlds = tuple[Array, Array]
 
 MOST_SCORES = 5_000_000
 MOST_BYTES = 1 << 30
@@ -57,14 +58,14 @@ def paths(scores: str) -> tuple[Path, ...]:
     return tuple(map(Path, parts))
 
 
-def read_scores(*files: Path) -> Worlds:
-    """(scores in, scores out) of a .npz or .csv file, or of two .npy files.
+def read_scores(*files: Path) -> Design:
+    """The scores of a .npz or .csv file, or of two .npy files.
 
     A .npz holds arrays in, out or scores, presence; a .csv has columns score,in or score,presence or in,out;
-    of two .npy files the first is in. Arrays are (R,) or (R, 1). Raises InputError, in one line, for what it
-    cannot read, makes no sense, or is more than MOST_SCORES.
+    of two .npy files the first is in. Arrays are (runs,) or, with several canaries a run, (runs, canaries).
+    Raises InputError, in one line, for what it cannot read, makes no sense, or is more than MOST_SCORES.
     """
-    readers: dict[tuple[str, ...], Callable[..., Worlds]] = {
+    readers: dict[tuple[str, ...], Callable[..., Design]] = {
         (".npz",): _read_npz,
         (".csv",): _read_csv,
         (".npy", ".npy"): _read_pair,
@@ -73,10 +74,28 @@ def read_scores(*files: Path) -> Worlds:
     if reader is None:
         named = ",".join("" if path == Path() else str(path) for path in files)
         raise InputError(f"`scores={named}`: give a .npz or .csv file, or two .npy files, in.npy,out.npy")
-    worlds = reader(*files)
-    size = sum(world.size for world in worlds)
+    design = reader(*files)
+    size = sum(world.size for world in design.pooled())
     require(size <= MOST_SCORES, _too_many(files[0], size))
-    return worlds
+    return design
+
+
+def _sets(path: Path, scores_in: Array, scores_out: Array) -> Design:
+    """Scores of two sets of runs; flat ones are of one canary a run."""
+    columns = [scores[:, None] if scores.ndim == 1 else scores for scores in (scores_in, scores_out)]
+    if scores_in.ndim == scores_out.ndim == 1:
+        return Sets(*columns)
+    with _naming(path):
+        return canaries.sets(*columns)
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Puts the file before what is said of its scores."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
 
 
 @contextlib.contextmanager
@@ -106,7 +125,7 @@ def _too_many(path: Path, size: int) -> str:
     return f"{path} has {size:,} scores, more than {MOST_SCORES:,}: keep a random part of them"
 
 
-def _read_npz(path: Path) -> Worlds:
+def _read_npz(path: Path) -> Design:
     """Arrays `in` and `out`, or `scores` and `presence`, which is true or 1 for in."""
     with _reading(path), zipfile.ZipFile(path) as archive:
         members = {name.removesuffix(".npy"): name for name in archive.namelist()}
@@ -119,12 +138,12 @@ def _read_npz(path: Path) -> Worlds:
             return _by_presence(path, array("scores"), array("presence"))
         missing = {"in", "out"} - set(members)
         require(not missing, f"{path} has no array {', '.join(sorted(missing))}: save in= and out=")
-        return array("in"), array("out")
+        return _sets(path, array("in"), array("out"))
 
 
-def _read_pair(path_in: Path, path_out: Path) -> Worlds:
+def _read_pair(path_in: Path, path_out: Path) -> Design:
     """One array a file, scores in first."""
-    return _read_npy(path_in), _read_npy(path_out)
+    return _sets(path_in, _read_npy(path_in), _read_npy(path_out))
 
 
 def _read_npy(path: Path) -> Array:
@@ -148,13 +167,17 @@ def _numbers(path: Path, name: str, file: IO[bytes]) -> Array:
     return array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
 
 
-def _by_presence(path: Path, scores: Array, presence: Array) -> Worlds:
-    """Scores (n,) by world."""
-    fits = scores.ndim == 1 and scores.shape == presence.shape
-    require(fits, f"{path}: scores {scores.shape} and presence {presence.shape} must be flat and as long")
+def _by_presence(path: Path, scores: Array, presence: Array) -> Design:
+    """Scores (n,) by world, or (runs, canaries) as they are."""
+    fits = scores.ndim in (1, 2) and scores.shape == presence.shape
+    shapes = f"scores {scores.shape} and presence {presence.shape}"
+    require(fits, f"{path}: {shapes} must both be (runs,) or (runs, canaries)")
     require(np.isin(presence, (0, 1)).all(), f"{path}: presence must be 1 (in) or 0 (out) everywhere")
     present = presence.astype(bool)
-    return scores[present], scores[~present]
+    if scores.ndim == 1:
+        return _sets(path, scores[present], scores[~present])
+    with _naming(path):
+        return canaries.coins(scores, present)
 
 
 class _Cells(NamedTuple):
@@ -166,7 +189,7 @@ class _Cells(NamedTuple):
     second: str
 
 
-def _read_csv(path: Path) -> Worlds:
+def _read_csv(path: Path) -> Design:
     """Columns score,in or score,presence, or a column a world; commas, semicolons, tabs or spaces between."""
     with _reading(path), open(path, newline="", encoding="utf-8-sig") as file:
         first = file.readline(_HEADER_BYTES).lstrip("# ")
@@ -177,7 +200,7 @@ def _read_csv(path: Path) -> Worlds:
             add(path, cells, worlds)
             size = len(worlds[True]) + len(worlds[False])
             require(size <= MOST_SCORES, _too_many(path, size))
-    return np.array(worlds[True], np.float64), np.array(worlds[False], np.float64)
+    return _sets(path, np.array(worlds[True], np.float64), np.array(worlds[False], np.float64))
 
 
 def _header(path: Path, line: str) -> tuple[tuple[str, str], tuple[int, int], str]:

@@ -3,24 +3,27 @@
 import numpy as np
 import pytest
 
-from audit.statistics import estimate
-from audit.statistics.conclusion import conclude
+from audit.statistics import canaries, estimate, lifted
+from audit.statistics.conclusion import conclude, conclude_design
 from audit.statistics.estimate import ASSUMPTIONS, ESTIMATORS, Estimate
 from experiments.pages import report
 from experiments.plots import audit_panels, bounds_table, estimates, methods
 
 RNG = np.random.default_rng(0)
 CONCLUSION = conclude((RNG.normal(1, 1, 90), RNG.normal(0, 1, 90)), None, 1e-5, 0.95)
+MATRICES = canaries.sets(RNG.normal(1, 1, (9, 4)), RNG.normal(0, 1, (9, 4)))
+MANY = conclude_design(MATRICES, None, 1e-5, 0.95)
 
 
-@pytest.mark.parametrize("table", [methods.METHODS, estimates.MARKS], ids=["labels", "marks"])
-def test_every_method_has_a_row(table):
-    assert set(table) == set(ESTIMATORS)
+def test_every_method_has_a_row():
+    assert set(methods.METHODS) == {*ESTIMATORS, *lifted.METHODS}
+    assert set(estimates.MARKS) == set(ESTIMATORS)
+    assert [row.method for row in MANY.rows()] == list(lifted.METHODS)
 
 
 @pytest.mark.parametrize("table", [methods.ASSUMES, report.ASSUMES], ids=["words", "sentences"])
 def test_every_assumption_has_a_row(table):
-    assert set(table) == set(ASSUMPTIONS)
+    assert set(table) == {*ASSUMPTIONS, *(bound.assumes for bound in MANY.bounds)}
 
 
 def test_every_estimate_has_a_caveat_on_the_page():

@@ -54,7 +54,7 @@ TEXTS = {
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
 def test_every_csv_gives_the_scores(tmp_path, text):
     (tmp_path / "s.csv").write_text(text, encoding="utf-8", newline="")
-    scores_in, scores_out = score_files.read_scores(tmp_path / "s.csv")
+    scores_in, scores_out = score_files.read_scores(tmp_path / "s.csv").pooled()
     assert scores_in.tolist() == IN and scores_out.tolist() == OUT
     assert scores_in.dtype == scores_out.dtype == np.float64
 
@@ -78,7 +78,7 @@ ARRAYS = {
 @pytest.mark.parametrize("arrays", ARRAYS.values(), ids=ARRAYS)
 def test_every_npz_gives_the_scores(tmp_path, arrays, save):
     save(tmp_path / "s.npz", **arrays)
-    scores_in, scores_out = score_files.read_scores(tmp_path / "s.npz")
+    scores_in, scores_out = score_files.read_scores(tmp_path / "s.npz").pooled()
     assert scores_in.tolist() == IN and scores_out.tolist() == OUT
     assert scores_in.dtype == scores_out.dtype == np.float64
 
@@ -86,14 +86,15 @@ def test_every_npz_gives_the_scores(tmp_path, arrays, save):
 @pytest.mark.parametrize("kind", [np.int8, np.uint64, np.float16, np.float32, np.longdouble, bool])
 def test_every_kind_of_number_is_read(tmp_path, kind):
     np.savez(tmp_path / "s.npz", **{"in": np.array([1, 1], kind), "out": np.array([0, 1, 1], kind)})
-    scores_in, scores_out = score_files.read_scores(tmp_path / "s.npz")
+    scores_in, scores_out = score_files.read_scores(tmp_path / "s.npz").pooled()
     assert scores_in.tolist() == [1, 1] and scores_out.tolist() == [0, 1, 1]
 
 
 def test_two_npy_files_are_in_and_out(tmp_path):
     np.save(tmp_path / "with, a comma.npy", np.array(IN))
     np.save(tmp_path / "out.npy", column(OUT))
-    scores_in, scores_out = score_files.read_scores(tmp_path / "with, a comma.npy", tmp_path / "out.npy")
+    found = score_files.read_scores(tmp_path / "with, a comma.npy", tmp_path / "out.npy")
+    scores_in, scores_out = found.pooled()
     assert scores_in.tolist() == IN and scores_out.tolist() == OUT
 
 
@@ -106,7 +107,7 @@ def test_commas_part_files_unless_one_is_named_so(tmp_path):
 
 def test_a_score_that_says_nan_is_kept_for_the_check_of_scores(tmp_path):
     (tmp_path / "s.csv").write_text("score,in\nnan,1\n0,0\n")
-    assert math.isnan(score_files.read_scores(tmp_path / "s.csv")[0][0])
+    assert math.isnan(score_files.read_scores(tmp_path / "s.csv").pooled()[0][0])
 
 
 def npz(**arrays):
@@ -215,8 +216,17 @@ BAD_NPZ = {
     "raw bytes": (npz(**{"in": np.zeros(9, "V8"), "out": np.arange(9.0)}), "plain numbers"),
     "presence of 2": (npz(scores=np.arange(4.0), presence=np.arange(4)), "presence must be"),
     "presence of NaN": (npz(scores=np.arange(2.0), presence=[1, np.nan]), "presence must be"),
-    "presence of another length": (npz(scores=np.arange(4.0), presence=[0, 1]), "as long"),
-    "tables": (npz(scores=np.ones((4, 2)), presence=np.ones((4, 2))), "flat"),
+    "presence of another length": (npz(scores=np.arange(4.0), presence=[0, 1]), "must both be (runs,)"),
+    "presence turned": (npz(scores=np.ones((4, 2)), presence=np.ones((2, 4))), "must both be (runs,)"),
+    "a flat presence": (npz(scores=np.ones((4, 2)), presence=np.ones(4)), "must both be (runs,)"),
+    "a cube": (npz(scores=np.ones((4, 2, 2)), presence=np.ones((4, 2, 2))), "must both be (runs,)"),
+    "no canary": (npz(scores=np.ones((4, 0)), presence=np.ones((4, 0))), "shape (4, 0)"),
+    "canaries of one world": (npz(scores=np.ones((4, 2)), presence=np.ones((4, 2))), "both are needed"),
+    "a matrix of NaN": (npz(scores=np.full((4, 2), np.nan), presence=np.eye(4)[:, :2]), "8 of 8 scores"),
+    "a matrix of equals": (npz(scores=np.ones((4, 2)), presence=np.eye(4)[:, :2]), "tell nothing apart"),
+    "presence of halves": (npz(scores=np.eye(4), presence=np.full((4, 4), 0.5)), "presence must be"),
+    "a cube of in": (npz(**{"in": np.ones((4, 2, 2)), "out": np.ones(4)}), "the in scores have shape"),
+    "no out at all": (npz(**{"in": np.ones((4, 2)), "out": np.ones((0, 2))}), "the out scores have shape"),
 }
 BAD = [(f"s.csv: {what}", "s.csv", *case) for what, case in BAD_CSV.items()]
 BAD += [(f"s.npz: {what}", "s.npz", *case) for what, case in BAD_NPZ.items()]
@@ -275,7 +285,7 @@ def test_more_scores_than_are_taken_are_refused_before_they_are_unpacked(tmp_pat
         (tmp_path / "s.csv").write_text("score,in\n" + rows)
         for name in ("s.npz", "s.csv"):
             if taken:
-                assert sum(map(len, score_files.read_scores(tmp_path / name))) == 100
+                assert sum(map(len, score_files.read_scores(tmp_path / name).pooled())) == 100
             else:
                 with pytest.raises(InputError, match="more than 100: keep a random part"):
                     score_files.read_scores(tmp_path / name)
