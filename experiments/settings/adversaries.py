@@ -1,6 +1,7 @@
 """The adversaries that an audit can choose: a row each. Importing it starts no JAX."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
@@ -9,9 +10,11 @@ from audit.errors import require
 from experiments.settings.setting import AdversaryFields, described
 
 if TYPE_CHECKING:
+    import jax
     from jax import Array
 
     from audit.adversaries.base import Adversary, Expect
+    from audit.adversaries.poisoned import Principal
     from audit.mechanism.base import Data, Hyperparameters, Trajectory
     from models.base import Model
 
@@ -78,6 +81,32 @@ class Loss(AdversaryFields):
     name = "loss"
 
 
+@dataclasses.dataclass(frozen=True)
+class Poisoned(AdversaryFields):
+    """Data poisoning's fields."""
+
+    name: ClassVar[str] = "poisoned"
+    first_direction: int = described("poisoned: principal directions from this one on.", default=600)
+    end_direction: int = described("poisoned: principal directions before this one.", default=784)
+    poison_scale: float = described("poisoned: distance of a canary from the data's mean.", default=1.0)
+    poison_label: int = described("poisoned: every canary's label.", default=5)
+
+    def __post_init__(self) -> None:
+        known = f"`first_direction={self.first_direction}` and `end_direction={self.end_direction}`"
+        fits = 0 <= self.first_direction < self.end_direction
+        require(fits, f"{known}: give a range of directions, counted from 0")
+        require(
+            0 < self.poison_scale < float("inf"),
+            f"`poison_scale={self.poison_scale}`: give a positive number",
+        )
+
+
+class ClipBkd(AdversaryFields):
+    """ClipBKD has no fields."""
+
+    name = "clip_bkd"
+
+
 class Knowledge(NamedTuple):
     """The training as an adversary knows it: everything but the noise.
 
@@ -92,6 +121,29 @@ class Knowledge(NamedTuple):
     simulate: "Callable[[Hyperparameters, Array, Array], Trajectory]"
     canaries: int
     expect: "Expect"
+
+    def inputs(self) -> "jax.ShapeDtypeStruct":
+        """An example as the model's first layer sees it; raises InputError where that is no floats."""
+        import jax
+        import jax.numpy as jnp
+
+        example = jax.ShapeDtypeStruct(self.data[0].shape[1:], self.data[0].dtype)
+        found = jax.eval_shape(self.model.inputs, example)
+        floats = jnp.issubdtype(found.dtype, jnp.floating)
+        require(
+            floats,
+            "poisoned examples are floats, and this model takes whole numbers: choose another `adversary`",
+        )
+        return found
+
+    def principal(self) -> "Principal":
+        """The principal directions of the data as the model's first layer sees them."""
+        import jax
+        import numpy as np
+
+        from audit.adversaries import poisoned
+
+        return poisoned.principal(np.asarray(jax.vmap(self.model.inputs)(self.data[0])))
 
 
 F = TypeVar("F", bound=AdversaryFields)
@@ -171,6 +223,33 @@ def _loss(fields: Loss, known: Knowledge) -> "Adversary":
     return flipped.flipped_labels(*task, known.canaries)
 
 
+def _poisoned(fields: Poisoned, known: Knowledge) -> "Adversary":
+    from audit.adversaries import poisoned
+
+    most, label = math.prod(known.inputs().shape), fields.poison_label
+    require(
+        fields.end_direction <= most,
+        f"`end_direction={fields.end_direction}`: the data have {most} directions; give at most {most}",
+    )
+    require(0 <= label < known.classes, f"`poison_label={label}`: the labels are 0 to {known.classes - 1}")
+    tail = poisoned.Tail(fields.first_direction, fields.end_direction, fields.poison_scale, label)
+    return poisoned.poisoned_examples(known.model.loss, known.principal, tail, known.canaries)
+
+
+def _clip_bkd(fields: ClipBkd, known: Knowledge) -> "Adversary":
+    from audit.adversaries import poisoned
+
+    many = f"`canaries={known.canaries}`: ClipBKD has one canary; choose `adversary=poisoned`"
+    require(known.canaries == 1, many)
+    known.inputs()
+    noiseless = known.hyper._replace(noise_multiplier=0.0)
+
+    def train(key: "Array", theta_0: "Array") -> "Array":
+        return known.simulate(noiseless, key, theta_0).theta
+
+    return poisoned.least_direction(known.model.loss, known.principal, train, known.classes)
+
+
 _ROWS = (
     AdversaryRow(
         GcS,
@@ -214,6 +293,23 @@ _ROWS = (
         "model's loss on that example.",
         "flipped_label",
         _loss,
+    ),
+    AdversaryRow(
+        Poisoned,
+        "poisoned data",
+        "Poisoned data: inserts the gradients of examples that lie along directions in which the data hardly "
+        "vary, all of one label. A score is minus the final model's loss on such an example.",
+        "poisoned",
+        _poisoned,
+    ),
+    AdversaryRow(
+        ClipBkd,
+        "ClipBKD",
+        "ClipBKD: inserts the gradient of an example along the direction in which the data vary least, with "
+        "the label that a model trained without it finds least likely. Its score is minus the final model's "
+        "loss on that example.",
+        "poisoned",
+        _clip_bkd,
     ),
 )
 ADVERSARIES: dict[str, AdversaryRow] = {row.fields.name: row for row in _ROWS}

@@ -85,6 +85,10 @@ CHANGES = {
     "gc_s": "noisy_per_step",
     "simulations": 5,
     "dimension": 1,
+    "first_direction": 500,
+    "end_direction": 700,
+    "poison_scale": 2.0,
+    "poison_label": 1,
     "learning_rate": 0.2,
     "clipping_norm": 2.0,
     "noise_multiplier": 1.0,
@@ -102,7 +106,12 @@ CHANGES = {
 
 @pytest.mark.parametrize("field", CHANGES)
 def test_every_field_that_decides_is_part_of_it(field):
-    base = {"simulations": {"gc_s": "noisy_per_step"}, "dimension": {"adversary": "gc_fixed"}}.get(field, {})
+    poisoned = {"adversary": "poisoned"}
+    base = {
+        "simulations": {"gc_s": "noisy_per_step"},
+        "dimension": {"adversary": "gc_fixed"},
+        **dict.fromkeys(("first_direction", "end_direction", "poison_scale", "poison_label"), poisoned),
+    }.get(field, {})
     before = setting_of("fcnn", **base)
     after = setting_of(**{"model": "fcnn", **base, field: CHANGES[field]})
     assert identity(after) != identity(before)
