@@ -26,6 +26,9 @@ GC_S_VARIANTS = {  # (noisy simulations, movement accumulated per step)
 }
 
 
+COTS_SCORES = ("displacement", "weights")
+
+
 @dataclasses.dataclass(frozen=True)
 class GcS(AdversaryFields):
     """GC-S's fields."""
@@ -69,10 +72,18 @@ class GcR(AdversaryFields):
     name = "gc_r"
 
 
+@dataclasses.dataclass(frozen=True)
 class CotS(AdversaryFields):
-    """CotS has no fields."""
+    """CotS's fields."""
 
-    name = "cots"
+    name: ClassVar[str] = "cots"
+    cots_score: str = described(
+        "CotS: cosine with the model's displacement or its final weights.", default="displacement"
+    )
+
+    def __post_init__(self) -> None:
+        known = f"choose one of {', '.join(COTS_SCORES)}"
+        require(self.cots_score in COTS_SCORES, f"`cots_score={self.cots_score}` is unknown: {known}")
 
 
 class Loss(AdversaryFields):
@@ -128,7 +139,7 @@ class Knowledge(NamedTuple):
         import jax.numpy as jnp
 
         example = jax.ShapeDtypeStruct(self.data[0].shape[1:], self.data[0].dtype)
-        found = jax.eval_shape(self.model.inputs, example)
+        found: jax.ShapeDtypeStruct = jax.eval_shape(self.model.inputs, example)
         floats = jnp.issubdtype(found.dtype, jnp.floating)
         require(
             floats,
@@ -207,9 +218,10 @@ def _gc_fixed(fields: GcFixed, known: Knowledge) -> "Adversary":
 def _cots(fields: CotS, known: Knowledge) -> "Adversary":
     from audit.adversaries import sphere
 
+    displacement = fields.cots_score == "displacement"
     if known.canaries == 1:
-        return sphere.random_direction()
-    return sphere.random_directions(known.canaries, known.expect)
+        return sphere.random_direction(sphere.itself if displacement else sphere.nothing)
+    return sphere.random_directions(known.canaries, known.expect if displacement else sphere.weights)
 
 
 def _loss(fields: Loss, known: Knowledge) -> "Adversary":
@@ -282,7 +294,7 @@ _ROWS = (
         CotS,
         "CotS",
         "CotS: draws a direction at random and inserts a gradient of norm C along it. Its score is the "
-        "cosine of that direction and the model's displacement.",
+        "cosine of that direction and the model's displacement, or its weights where that is chosen.",
         "sphere",
         _cots,
     ),

@@ -85,6 +85,7 @@ CHANGES = {
     "gc_s": "noisy_per_step",
     "simulations": 5,
     "dimension": 1,
+    "cots_score": "weights",
     "first_direction": 500,
     "end_direction": 700,
     "poison_scale": 2.0,
@@ -110,6 +111,7 @@ def test_every_field_that_decides_is_part_of_it(field):
     base = {
         "simulations": {"gc_s": "noisy_per_step"},
         "dimension": {"adversary": "gc_fixed"},
+        "cots_score": {"adversary": "cots"},
         **dict.fromkeys(("first_direction", "end_direction", "poison_scale", "poison_label"), poisoned),
     }.get(field, {})
     before = setting_of("fcnn", **base)
@@ -253,6 +255,7 @@ def test_audits_are_told_from_what_lies_beside_them(tmp_path):
         ({"nonsense": 1}, "nonsense is no field of a setting"),
         ({"adversary": "nobody"}, "`adversary=nobody` is unknown: choose one of gc_s"),
         ({"gc_s": "loud"}, "`gc_s=loud` is unknown: choose one of noiseless_per_step"),
+        ({"adversary": "cots", "cots_score": "angle"}, "`cots_score=angle` is unknown: choose one of displ"),
         ({"simulations": 0}, "`simulations=0`: give at least 1"),
         ({"insertions": 0}, "`insertions=0`: give at least 1"),
     ],
