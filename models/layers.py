@@ -6,8 +6,6 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from models.data.fashion_mnist import FASHION_MNIST_MEAN, FASHION_MNIST_STD
-
 
 class Convolution(nn.Module):
     """flax.linen.Conv with a square window, stride 1 and no padding, channels first:
@@ -74,8 +72,3 @@ def flat_features(x: Array, mean: float, deviation: float) -> Array:
     if x.dtype != jnp.uint8:
         return x
     return ((x.astype(jnp.float32) / 255 - mean) / deviation).reshape(-1)
-
-
-def fashion_features(x: Array) -> Array:
-    """`flat_features` of Fashion-MNIST's pixels."""
-    return flat_features(x, FASHION_MNIST_MEAN, FASHION_MNIST_STD)

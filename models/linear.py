@@ -6,7 +6,13 @@ import optax
 from jax import Array
 
 from models.base import Model, flat_model
-from models.layers import fashion_features
+from models.data.fashion_mnist import FASHION_MNIST_MEAN, FASHION_MNIST_STD
+from models.layers import flat_features
+
+
+def fashion_features(x: Array) -> Array:
+    """`flat_features` of Fashion-MNIST's pixels."""
+    return flat_features(x, FASHION_MNIST_MEAN, FASHION_MNIST_STD)
 
 
 class Linear(nn.Module):

@@ -7,7 +7,7 @@ import optax
 from jax import Array
 
 from models.base import Model, flat_model
-from models.layers import fashion_features
+from models.linear import fashion_features
 
 
 class MLP(nn.Module):

@@ -102,6 +102,7 @@ CHANGES = {
     "seed": 1,
     "unknown_initialisation": True,
     "canaries": 8,
+    "sampling_rate": 0.5,
 }
 
 
