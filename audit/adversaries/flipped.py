@@ -6,16 +6,16 @@ from jax import Array
 
 from audit.adversaries.base import Adversary
 from audit.adversaries.examples import Example, Loss, inserted_examples
-from audit.mechanism.base import Tree
+from audit.mechanism.base import Examples, Tree
 
 
 def flipped_labels(loss: Loss, features: Array, labels: Array, classes: int, canaries: int) -> Adversary:
     """K canaries of the kind of `flipped_label`, of distinct examples."""
 
-    def init(key: Array, theta_0: Array, clipping_norm: Array) -> Example:
+    def init(key: Array, theta_0: Array, clipping_norm: Array) -> Examples:
         indices = jax.random.choice(jax.random.fold_in(key, 0), len(labels), (canaries,), replace=False)
         shifts = jax.random.randint(jax.random.fold_in(key, 1), (canaries,), 1, classes)
-        return features[indices], (labels[indices] + shifts) % classes
+        return Examples(features[indices], (labels[indices] + shifts) % classes)
 
     return inserted_examples(loss, init, canaries)
 

@@ -15,7 +15,8 @@ from jax import Array
 from numpy.typing import NDArray
 
 from audit.adversaries.base import Adversary
-from audit.adversaries.examples import Example, Loss, inserted_examples
+from audit.adversaries.examples import Loss, inserted_examples
+from audit.mechanism.base import Examples
 
 _BLOCK = 4096  # examples turned into float64 at once
 
@@ -55,11 +56,11 @@ def principal(examples: NDArray[np.float32]) -> Principal:
 def poisoned_examples(loss: Loss, data: Callable[[], Principal], tail: Tail, canaries: int) -> Adversary:
     """ClipBKD lifted: K examples drawn independently, with replacement, from the tail, all of one label."""
 
-    def init(key: Array, theta_0: Array, clipping_norm: Array) -> Example:
+    def init(key: Array, theta_0: Array, clipping_norm: Array) -> Examples:
         found = data()
         drawn = np.asarray(jax.random.randint(key, (canaries,), tail.first, tail.last))
         features = found.mean + tail.scale * found.directions[drawn]
-        return jnp.asarray(features, jnp.float32), jnp.full(canaries, tail.label, jnp.int32)
+        return Examples(jnp.asarray(features, jnp.float32), jnp.full(canaries, tail.label, jnp.int32))
 
     return inserted_examples(loss, init, canaries)
 
@@ -70,10 +71,10 @@ def least_direction(
     """ClipBKD: one example along the last direction, with the label of the highest loss on the model that
     train(key, theta_0) gives without the canary (the LiDP paper averages the losses of 100 models)."""
 
-    def init(key: Array, theta_0: Array, clipping_norm: Array) -> Example:
+    def init(key: Array, theta_0: Array, clipping_norm: Array) -> Examples:
         found, theta = data(), train(key, theta_0)
         features = jnp.asarray(found.mean + found.directions[-1], jnp.float32)
         losses = jax.vmap(lambda label: loss(theta, (features, label)))(jnp.arange(classes))
-        return features[None], jnp.argmax(losses)[None].astype(jnp.int32)
+        return Examples(features[None], jnp.argmax(losses)[None].astype(jnp.int32))
 
     return inserted_examples(loss, init, 1)

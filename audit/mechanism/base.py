@@ -5,14 +5,13 @@ and canaries to insert; it knows no adversary by name.
 """
 
 import zlib
-from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from audit.mechanism.clipping.base import clip
+from audit.mechanism.clipping.base import ClippedSum, clip
 
 Tree = Any  # a pytree of arrays, whose structure only its maker knows
 Data = tuple[Array, Array]  # features (N, ...), labels (N, ...)
@@ -61,7 +60,15 @@ class Directions(NamedTuple):
     norm: Array
 
 
-Crafted = Array | Coordinates | Directions  # an array is (K, p)
+class Examples(NamedTuple):
+    """K canaries that are examples, features (K, ...) and labels (K, ...): what is inserted of one is its
+    clipped gradient, as of an example in a mini-batch."""
+
+    features: Array
+    labels: Array
+
+
+Crafted = Array | Coordinates | Directions | Examples  # an array is (K, p)
 
 
 class Craft(Protocol):
@@ -151,13 +158,20 @@ class Mechanism(NamedTuple):
     step_bytes: StepBytes
 
 
-def inserted(canaries: Canaries, step: Array, theta: Array, clipping_norm: Array, mask: Array) -> Array:
+def inserted(
+    canaries: Canaries, step: Array, theta: Array, clipping_norm: Array, mask: Array, clipped_sum: ClippedSum
+) -> Array:
     """sum_k mask * presence_k * clip(v_k, C), (p,), of the canaries v_k that are crafted at a step."""
-    return _summed(canaries.craft(step, theta), canaries.presence * mask, theta, clipping_norm)
+    weights = canaries.presence * mask
+    return _summed(canaries.craft(step, theta), weights, theta, clipping_norm, clipped_sum)
 
 
-def _summed(crafted: Crafted, weights: Array, theta: Array, clipping_norm: Array) -> Array:
+def _summed(
+    crafted: Crafted, weights: Array, theta: Array, clipping_norm: Array, clipped_sum: ClippedSum
+) -> Array:
     """The weighted sum (p,) of the clipped canaries."""
+    if isinstance(crafted, Examples):
+        return _gradients(crafted, weights, theta, clipping_norm, clipped_sum)
     if isinstance(crafted, Coordinates):
         clipped = jnp.clip(crafted.values, -clipping_norm, clipping_norm)
         return jnp.zeros_like(theta).at[crafted.indices].add(weights * clipped)
@@ -165,6 +179,24 @@ def _summed(crafted: Crafted, weights: Array, theta: Array, clipping_norm: Array
         return _along(crafted, weights, theta, clipping_norm)
     clipped = jax.vmap(clip, (0, None))(crafted, clipping_norm)
     return jnp.sum(weights[:, None] * clipped, axis=0)
+
+
+def _gradients(
+    examples: Examples, weights: Array, theta: Array, clipping_norm: Array, clipped_sum: ClippedSum
+) -> Array:
+    """The weighted sum (p,) of clipped gradients, one after the other: as many as there are weights above 0,
+    which are few where canaries are sampled."""
+
+    def add(carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        left, total = carry
+        k = jnp.argmax(left)
+        one = examples.features[k][None], examples.labels[k][None]
+        return left.at[k].set(0), total + left[k] * clipped_sum(theta, one, clipping_norm)
+
+    found: tuple[Array, Array] = jax.lax.while_loop(
+        lambda carry: jnp.any(carry[0] > 0), add, (weights, jnp.zeros_like(theta))
+    )
+    return found[1]
 
 
 def _along(directions: Directions, weights: Array, theta: Array, clipping_norm: Array) -> Array:
@@ -184,13 +216,15 @@ def unit_direction(key: Array, like: Array) -> Array:
     return jnp.asarray(normal / jnp.linalg.norm(normal))
 
 
-def inserter(canaries: Canaries, state: State, clipping_norm: Array, run_key: Array) -> Inserter:
+def inserter(
+    canaries: Canaries, state: State, clipping_norm: Array, run_key: Array, clipped_sum: ClippedSum
+) -> Inserter:
     """`inserted` for a segment from this state, or a sample of it; constant canaries are summed up once."""
     if canaries.sampled:
-        return _sampler(canaries, state, clipping_norm, run_key)
+        return _sampler(canaries, state, clipping_norm, run_key, clipped_sum)
     if not canaries.constant:
-        return lambda step, theta, mask: inserted(canaries, step, theta, clipping_norm, mask)
-    total = inserted(canaries, state.step, state.theta, clipping_norm, jnp.float32(1))
+        return lambda step, theta, mask: inserted(canaries, step, theta, clipping_norm, mask, clipped_sum)
+    total = inserted(canaries, state.step, state.theta, clipping_norm, jnp.float32(1), clipped_sum)
     return lambda step, theta, mask: mask * total
 
 
@@ -201,28 +235,28 @@ def joins(presence: Array, run_key: Array, step: Array) -> Array:
     return jax.random.bernoulli(coins, presence, mode="high").astype(jnp.float32)
 
 
-def _sampler(canaries: Canaries, state: State, clipping_norm: Array, run_key: Array) -> Inserter:
+def _sampler(
+    canaries: Canaries, state: State, clipping_norm: Array, run_key: Array, clipped_sum: ClippedSum
+) -> Inserter:
     """Inserts at each step the canaries that join it."""
-    fixed = _weighing(canaries, state, clipping_norm) if canaries.constant else None
+    kept = _kept(canaries, state, clipping_norm)
 
     def insert(step: Array, theta: Array, mask: Array) -> Array:
         weights = mask * joins(canaries.presence, run_key, step)
-        if fixed is not None:
-            return fixed(weights)
-        return _summed(canaries.craft(step, theta), weights, theta, clipping_norm)
+        if kept is not None:
+            return weights @ kept
+        return _summed(canaries.craft(step, theta), weights, theta, clipping_norm, clipped_sum)
 
     return insert
 
 
-def _weighing(canaries: Canaries, state: State, clipping_norm: Array) -> Callable[[Array], Array]:
-    """weights (K,) -> the weighted sum (p,) of constant canaries; directions are drawn once, where all of
-    them are small enough to be kept."""
-    crafted, theta = canaries.craft(state.step, state.theta), state.theta
-    if not isinstance(crafted, Directions) or crafted.keys.size * theta.size > _MOST_KEPT:
-        return lambda weights: _summed(crafted, weights, theta, clipping_norm)
-    units = jax.vmap(unit_direction, (0, None))(crafted.keys, theta)
-    clipped = jnp.minimum(crafted.norm, clipping_norm) * units
-    return lambda weights: weights @ clipped
+def _kept(canaries: Canaries, state: State, clipping_norm: Array) -> Array | None:
+    """Constant directions, clipped (K, p), where they are small enough to be drawn once a segment."""
+    crafted = canaries.craft(state.step, state.theta) if canaries.constant else None
+    if not isinstance(crafted, Directions) or crafted.keys.size * state.theta.size > _MOST_KEPT:
+        return None
+    units = jax.vmap(unit_direction, (0, None))(crafted.keys, state.theta)
+    return jnp.minimum(crafted.norm, clipping_norm) * units
 
 
 def observed(canaries: Canaries, state: State, step: Array) -> State:

@@ -52,7 +52,8 @@ def mechanism(choices: DPSGD) -> Mechanism:
         canaries: Canaries,
         run_key: Array,
     ) -> State:
-        insert = inserter(canaries, state, jnp.asarray(hyper.clipping_norm), run_key)
+        norm = jnp.asarray(hyper.clipping_norm)
+        insert = inserter(canaries, state, norm, run_key, choices.clipped_sum)
 
         def advance(state: State, now: tuple[Array, Array]) -> tuple[State, None]:
             indices, mask = now

@@ -10,8 +10,11 @@ import pytest
 from audit import game
 from audit.adversaries import biased, flipped, sphere
 from audit.mechanism import base, dpsgd
+from audit.mechanism.clipping.base import per_example
+from models.fcnn import fcnn
 
 CANARIES, NORM = 6, 2.0
+CLIPPED_SUM = per_example(fcnn().loss)
 HYPER = base.Hyperparameters(0.3, NORM, 1.5)
 
 
@@ -61,7 +64,8 @@ def state(named, theta):
 
 def _inserted(adversary, state, theta, presence, norm=NORM, mask=1.0):
     canaries = base.Canaries(functools.partial(adversary.craft, state), jnp.asarray(presence, jnp.float32))
-    return np.asarray(base.inserted(canaries, jnp.int32(0), theta, jnp.float32(norm), jnp.float32(mask)))
+    norm_, mask_ = jnp.float32(norm), jnp.float32(mask)
+    return np.asarray(base.inserted(canaries, jnp.int32(0), theta, norm_, mask_, CLIPPED_SUM))
 
 
 def test_each_canary_is_clipped_by_itself_and_multiplied_by_its_own_bit(named, state, theta):

@@ -11,7 +11,8 @@ from scipy import stats
 from audit import game
 from audit.adversaries import biased, sphere
 from audit.mechanism import base, dpsgd
-from audit.mechanism.base import Coordinates, Directions
+from audit.mechanism.base import Coordinates, Directions, Examples
+from audit.mechanism.clipping.base import per_example
 from audit.statistics import accounting, exact, lifted
 from audit.statistics.canaries import coins
 
@@ -60,16 +61,27 @@ KINDS = {
     "coordinates": Coordinates(jnp.array([3, 5, 9]), jnp.array([NORM, -NORM, 9 * NORM])),
     "directions": Directions(jax.random.split(jax.random.key(1), 3), jnp.float32(9 * NORM)),
     "array": 3 * NORM * jnp.eye(3, 68),
+    "examples": Examples(jnp.eye(3, 8), jnp.array([0, 1, 1])),
 }
+
+
+def _canaries_alone(loss):
+    """Clipped sums of single examples, at one theta; those of mini-batches are nothing."""
+    whole = per_example(loss)
+
+    def clipped_sum(theta, batch, norm):
+        alone = len(batch[1]) == 1
+        return whole(jnp.ones_like(theta), batch, norm) if alone else jnp.zeros_like(theta)
+
+    return clipped_sum
 
 
 @pytest.mark.parametrize("constant", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_joins_is_what_moves_the_model(silent_choices, data, kind, constant):
+def test_what_joins_is_what_moves_the_model(silent_choices, model, data, kind, constant):
     theta, presence = jnp.zeros(68), jnp.array([0.5, 1.0, 0.0])
-    end = functools.partial(
-        _end, silent_choices, lambda step, theta: KINDS[kind], data, theta, constant=constant
-    )
+    trained = dpsgd.DPSGD(_canaries_alone(model.loss)) if kind == "examples" else silent_choices
+    end = functools.partial(_end, trained, lambda step, theta: KINDS[kind], data, theta, constant=constant)
     steps = [1, 3, 5]
     counts = sum(np.asarray(base.joins(presence, RUN_KEYS[7], step)) for step in steps)
     each = [np.asarray(end(sampled=False, presence=row)) / len(steps) for row in jnp.eye(3)]
