@@ -16,6 +16,8 @@ from audit.statistics import conversions
 
 SAMPLED_NOISE, MOST_SAMPLED, LEAST_SAMPLED_DELTA = (0.3, 1e4), 10**6, 1e-12
 LEAST_NOISE, MOST_NOISE, MOST_INSERTIONS = 1e-6, 1e12, 10**12
+_ORDERS = (1.25, 1.5, 1.75, 2, 2.25, 2.5, 3, 3.5, 4, 4.5, *range(5, 64), 128, 256, 512)  # LiDP's code
+_NOISE_SEARCH = (0.2, 1.0)
 _GRID = 1e-4  # of privacy losses; coarser where epsilon is large
 _ADD_OR_REMOVE_ONE = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
 
@@ -64,6 +66,27 @@ def sampled_upper_bound(
     epsilon = _pld_epsilon(event, delta, coarse)
     fine = max(_GRID, 1e-5 * epsilon)
     return min(whole, epsilon, _pld_epsilon(event, delta, fine) if fine < coarse else epsilon)
+
+
+def sampled_noise(epsilon: float, steps: int, delta: float, sampling_rate: float) -> float:
+    """The noise multiplier whose `steps` Poisson-sampled steps have this epsilon at delta by Renyi DP, which
+    is a little more than `sampled_upper_bound` then says."""
+
+    def event(noise_multiplier: float) -> dp_accounting.DpEvent:
+        step = dp_accounting.GaussianDpEvent(noise_multiplier)
+        return dp_accounting.SelfComposedDpEvent(
+            dp_accounting.PoissonSampledDpEvent(sampling_rate, step), steps
+        )
+
+    found = dp_accounting.calibrate_dp_mechanism(
+        lambda: RdpAccountant(_ORDERS, neighboring_relation=_ADD_OR_REMOVE_ONE),
+        event,
+        epsilon,
+        delta,
+        dp_accounting.LowerEndpointAndGuess(*_NOISE_SEARCH),
+        tol=1e-7,
+    )
+    return float(found)
 
 
 def _pld_epsilon(event: dp_accounting.DpEvent, delta: float, grid: float) -> float:

@@ -1,0 +1,114 @@
+"""The trained models of the LiDP paper: settings, gains, figures."""
+
+import numpy as np
+import pytest
+from matplotlib import pyplot as plt
+
+from audit.statistics import accounting
+from audit.storage.scores import Scores
+from audit.storage.store import Store
+from experiments.cells.cell import Levels
+from experiments.lidp import gains, real_data, real_figures
+from experiments.plots import points
+from experiments.settings import build, stored
+from experiments.settings.setting import identity
+
+LEVELS = Levels()
+
+
+@pytest.mark.parametrize(("rate", "steps"), real_data.NOISE)
+def test_noise_is_the_accountant_s(rate, steps):
+    table = real_data.NOISE[rate, steps]
+    for epsilon in (1, 8, 32):
+        expected = accounting.sampled_noise(epsilon, steps, LEVELS.delta, rate)
+        assert table[epsilon] == pytest.approx(expected, rel=1e-5)
+    assert accounting.sampled_upper_bound(table[8], steps, LEVELS.delta, rate) < 8
+
+
+@pytest.mark.parametrize("scale", real_data.SIZES)
+def test_cells_differ_are_valid_and_shared(scale):
+    found = real_data.sweeps(scale)
+    table, figure = (found[name] for name in ("lidp_table_1", "lidp_figure_5"))
+    places = {(one.series, one.panel, one.x) for one in table.audits()}
+    assert len(places) == len(table.cells)
+    assert {one.x for one in figure.audits()} == set(real_data.SIZES[scale].series)
+    assert {cell.identity for cell in table.cells} & {cell.identity for cell in figure.cells}
+    for one in (*table.audits(), *figure.audits()):
+        build.validate(one.setting, one.runs)
+        assert one.setting.sampling_rate < 1
+        assert one.setting.adversary.name != "clip_bkd" or one.x == 1
+
+
+def test_clipping_norms_and_steps_are_the_paper_s():
+    linear, mlp = real_data.SIZES["paper"].trainings[:2]
+    assert [linear.clipping_norms[e] for e in (1, 2, 4, 8, 16, 32)] == [4, 4, 4, 8, 8, 8]
+    assert [mlp.clipping_norms[e] for e in (1, 2, 4, 8, 16, 32)] == [2, 4, 4, 8, 8, 8]
+    assert linear.steps == 30 * 60_000 / 100 and linear.sampling_rate == 100 / 60_000
+
+
+def test_the_gain_is_the_ratio_of_runs_at_the_bound_that_both_reach():
+    runs = [100, 200, 400, 800]
+    assert gains.gain(runs, [0, 0, 0.5, 1], [0, 1, 2, 3]) == pytest.approx(4)
+    assert gains.gain(runs, [0, 1, 2, 3], [0, 0, 0.5, 1]) == pytest.approx(1 / 4)
+    assert gains.gain(runs, [0, 0, 0.5, 1], [0, 0, 0.5, 1]) == pytest.approx(1)
+    assert gains.gain(runs, [0, 0, 0, 0], [0, 1, 1, 1]) is None
+    assert gains.gain(runs, [0, 0, 0, 0.5], [0, 0, 0, 1]) == pytest.approx(2**0.5)
+    assert gains.harmonic_mean([1, 3]) == pytest.approx(1.5)
+
+
+def _scores(runs, canaries, mu):
+    rng = np.random.default_rng(0)
+    coins = rng.random((runs, canaries)) < 0.5
+    presence = coins if canaries > 1 else np.arange(runs)[:, None] % 2 == 1
+    return Scores(0, rng.normal(size=(runs, canaries)) + mu * presence, presence)
+
+
+def test_independent_canaries_need_fewer_runs():
+    runs = gains.places(1000)
+    assert runs[0] == gains.LEAST_RUNS and runs[-1] == 500 and not any(n % 2 for n in runs)
+    single = gains.curve("lidp_wilson_1", _scores(1000, 1, 1.0), runs, LEVELS)
+    many = _scores(1000, 32, 1.0)
+    first, second = (gains.curve(f"lidp_wilson_{order}", many, runs, LEVELS) for order in (1, 2))
+    assert 1.2 < gains.gain(runs, single, second) < 10
+    assert max(second) > max(first)
+
+
+@pytest.fixture
+def evidence(tmp_path):
+    """A store with made-up scores of every smoke cell but one."""
+    for sweep in real_data.sweeps("smoke").values():
+        for one in sweep.audits():
+            store = Store(tmp_path, {**identity(one.setting), "data_sha256": "0" * 64})
+            left_out = one.series == "final weights" and one.x == 4
+            if store.missing(one.runs) and not left_out:
+                store.save(_scores(one.runs, int(one.x), 3.0))
+    return points.Evidence(stored.holdings(tmp_path), {}, LEVELS)
+
+
+def test_what_is_there_is_drawn(evidence):
+    for name, sweep in real_data.sweeps("smoke").items():
+        drawn = sweep.draw(sweep, evidence)
+        [(drawn_name, figure)] = drawn.figures
+        assert drawn_name == name and drawn.missing == 1
+        figure.draw_without_rendering()
+        plt.close(figure)
+
+
+def test_nothing_is_drawn_of_nothing(tmp_path):
+    empty = points.Evidence(stored.holdings(tmp_path), {}, LEVELS)
+    for sweep in real_data.sweeps("smoke").values():
+        drawn = sweep.draw(sweep, empty)
+        assert not drawn.figures and drawn.missing == len(sweep.cells)
+
+
+def test_entries_that_prove_nothing_have_no_gain():
+    entries = [
+        real_figures.Gain("a", {"lidp_wilson_2": 2.0, "lidp_wilson_4": 4.0}),
+        real_figures.Gain("b", {"lidp_wilson_2": None, "lidp_wilson_4": None}),
+        real_figures.Gain("c", {"lidp_wilson_2": 6.0}),
+    ]
+    figure = real_figures.gains_figure("title", entries)
+    labels = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+    assert labels == ["order 2, mean 3.00", "order 4, mean 4.00"]
+    assert [text.get_text() for text in figure.axes[0].texts] == ["proves nothing"]
+    plt.close(figure)
