@@ -26,6 +26,7 @@ _GROUPS = {
     "what is audited": (
         *("model", "models", "runs", "looks", "insertions", "steps", "k", "seed", "unknown_initialisation"),
         *("data_file", "tfds_dir", "weights", "input_size", "california_housing", "cifar10", "fashion_mnist"),
+        "purchase100",
     ),
     "adversary": (
         *("adversary", "canaries", "sampling_rate", "gc_s", "simulations", "dimension", "cots_score"),

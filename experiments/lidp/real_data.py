@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from experiments.cells.audits import audit_cell
 from experiments.cells.cell import Audited
+from experiments.lidp.comparison import Comparison
 from experiments.plots.sweep import Axis, Draw, Drawn, Sweep
 from experiments.settings.adversaries import ClipBkd, CotS, Poisoned
 from experiments.settings.make import setting_of
@@ -48,7 +49,7 @@ class Attack(NamedTuple):
     several: AdversaryFields
 
 
-class Size(NamedTuple):
+class Workload(NamedTuple):
     """How much is trained: models at some epsilons, runs a cell, canaries in the table, the numbers of
     canaries in the figure and the epsilon there."""
 
@@ -60,14 +61,6 @@ class Size(NamedTuple):
     epsilon: float
 
 
-class Comparison(NamedTuple):
-    """An entry of the table: audits with one canary and with several, of one attack at one epsilon."""
-
-    single: Audited
-    several: Audited
-    epsilon: float
-
-
 NOISE: dict[tuple[float, int], dict[float, float]] = {  # `accounting.sampled_noise` at delta = 1e-5
     (1 / 600, 18000): {1: 1.14911, 2: 0.830892, 4: 0.656085, 8: 0.543645, 16: 0.457639, 32: 0.391546},
     (1 / 200, 20000): {1: 2.95908, 2: 1.68134, 4: 1.06176, 8: 0.768472, 16: 0.612068, 32: 0.508690},
@@ -75,16 +68,19 @@ NOISE: dict[tuple[float, int], dict[float, float]] = {  # `accounting.sampled_no
 }
 _LINEAR = {1.0: 4.0, 2.0: 4.0, 4.0: 4.0, 8.0: 8.0, 16.0: 8.0, 32.0: 8.0}
 _MLP = {1.0: 2.0, 2.0: 4.0, 4.0: 4.0, 8.0: 8.0, 16.0: 8.0, 32.0: 8.0}
+_PURCHASE = {1.0: 0.25, 2.0: 0.5, 4.0: 1.0, 8.0: 1.0, 16.0: 1.0, 32.0: 2.0}
+_TAILS = {"purchase_mlp": Poisoned(400, 600)}  # where a model's data have another number of directions
 _SHORT = Training("linear", 600, 1 / 60, 100, 0.02, _LINEAR)
 _WHOLE = (
     Training("linear", 18000, 1 / 600, 100, 0.02, _LINEAR),
     Training("mlp", 18000, 1 / 600, 100, 0.01, _MLP),
+    Training("purchase_mlp", 20000, 1 / 200, 100, 0.05, _PURCHASE),
 )
 _POWERS = tuple(2**i for i in range(10))
 SIZES = {
-    "smoke": Size((_SHORT,), (8,), 40, 4, (1, 2, 4), 8),
-    "laptop": Size((_SHORT,), (4, 8, 16, 32), 1000, 32, (1, 2, 8, 32, 128), 16),
-    "paper": Size(_WHOLE, (1, 2, 4, 8, 16, 32), 1000, 32, _POWERS, 4),
+    "smoke": Workload((_SHORT,), (8,), 40, 4, (1, 2, 4), 8),
+    "laptop": Workload((_SHORT,), (4, 8, 16, 32), 1000, 32, (1, 2, 8, 32, 128), 16),
+    "paper": Workload(_WHOLE, (1, 2, 4, 8, 16, 32), 1000, 32, _POWERS, 4),
 }
 ATTACKS = (
     Attack("poisoned data", ClipBkd(), Poisoned()),
@@ -105,7 +101,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     return {sweep.name: sweep for sweep in found}
 
 
-def comparisons(size: Size) -> Iterator[Comparison]:
+def comparisons(size: Workload) -> Iterator[Comparison]:
     """The entries of Table 1."""
     for training in size.trainings:
         for attack in ATTACKS:
@@ -115,7 +111,7 @@ def comparisons(size: Size) -> Iterator[Comparison]:
                 yield Comparison(single, several, epsilon)
 
 
-def over_canaries(size: Size) -> Iterator[Audited]:
+def over_canaries(size: Workload) -> Iterator[Audited]:
     """The audits of Figure 5: the first model at one epsilon, any number of canaries."""
     for attack in ATTACKS:
         for canaries in size.series:
@@ -125,6 +121,8 @@ def over_canaries(size: Size) -> Iterator[Audited]:
 def _audited(training: Training, attack: Attack, epsilon: float, canaries: int, runs: int) -> Audited:
     """One audit, K on the x axis."""
     fields = attack.single if canaries == 1 else attack.several
+    if fields == Poisoned():
+        fields = _TAILS.get(training.model, fields)
     setting = _setting(training, fields, epsilon, canaries)
     return Audited(
         f"{task(training.model).label}, epsilon {epsilon:g}", attack.label, canaries, setting, runs

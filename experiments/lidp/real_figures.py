@@ -1,7 +1,7 @@
 """Table 1 and Figure 5 of the LiDP paper, from kept scores; nothing here trains."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
@@ -12,13 +12,11 @@ from audit.storage.index import Holdings
 from audit.storage.scores import Scores
 from experiments.cells.cell import Audited, Levels
 from experiments.lidp import gains
+from experiments.lidp.comparison import Comparison
 from experiments.plots.points import Evidence
 from experiments.plots.style import BLACK, BLUE, FADED, GREEN, PURPLE, STYLE, VERMILION
 from experiments.plots.sweep import Drawn, Sweep
 from experiments.settings.setting import identity
-
-if TYPE_CHECKING:
-    from experiments.lidp.real_data import Comparison
 
 _SINGLE, _ORDER_2, _ORDER_4 = "lidp_wilson_1", "lidp_wilson_2", "lidp_wilson_4"
 _LEAST_CANARIES = {_ORDER_2: 2, _ORDER_4: 4}
@@ -37,7 +35,7 @@ class Gain(NamedTuple):
     by_order: dict[str, float | None]
 
 
-def draw_gains(sweep: Sweep, evidence: Evidence, asked: "Sequence[Comparison]") -> Drawn:
+def draw_gains(sweep: Sweep, evidence: Evidence, asked: Sequence[Comparison]) -> Drawn:
     """Table 1: the gain of every entry whose scores are there, and the harmonic means."""
     missing = sum(_read(evidence.held, one) is None for cell in asked for one in (cell.single, cell.several))
     read = [_gain(evidence, one) for one in asked]
@@ -85,14 +83,19 @@ def gains_figure(title: str, found: Sequence[Gain]) -> Figure:
             if not any(entry.by_order.values()):
                 axis.annotate("proves nothing", (1, place), color=FADED, va="center", ha="left", fontsize=8)
         axis.axvline(1, color=BLACK, lw=0.8, ls=":")
-        axis.set(xscale="log", yticks=range(len(found)), yticklabels=[entry.label for entry in found])
+        axis.set(
+            xscale="log",
+            xlim=(1 / 16, 16),
+            yticks=range(len(found)),
+            yticklabels=[entry.label for entry in found],
+        )
         axis.set(xlabel="times fewer runs than with one canary", title=title)
         axis.invert_yaxis()
         figure.legend(loc="outside lower center", ncols=2)
         return figure
 
 
-def _gain(evidence: Evidence, asked: "Comparison") -> Gain | None:
+def _gain(evidence: Evidence, asked: Comparison) -> Gain | None:
     """The entry, where both audits are there."""
     single, several = (_read(evidence.held, one) for one in (asked.single, asked.several))
     if single is None or several is None:

@@ -10,6 +10,7 @@ from models.data.base import Dataset
 from models.data.cifar10 import CIFAR10, load_cifar10
 from models.data.fashion_mnist import FASHION_MNIST, load_fashion_mnist
 from models.data.housing import HOUSING, load_housing
+from models.data.purchase import CLASSES, FEATURES, PURCHASE, load_purchase
 
 if TYPE_CHECKING:
     from models.base import Model
@@ -169,6 +170,14 @@ def _mlp(shape: tuple[int, ...]) -> "Model":
     return mlp()
 
 
+@cache
+def _purchase_mlp(shape: tuple[int, ...]) -> "Model":
+    from models.mlp import mlp
+
+    (n_features,) = shape
+    return mlp(n_features, classes=CLASSES)
+
+
 _HOUSING = Data(HOUSING.name, "California Housing", HOUSING.checksum, _whole(load_housing), HOUSING.name)
 _CIFAR10 = Data(CIFAR10.name, "CIFAR-10", CIFAR10.checksum, _whole(_images(load_cifar10)), CIFAR10.name)
 _MOBILENET = Data("mobilenet_features", "CIFAR-10", None, features_of(_mobilenet), CIFAR10.name)
@@ -181,6 +190,8 @@ _FASHION = Data(
     _whole(_images(load_fashion_mnist)),
     FASHION_MNIST.name,
 )
+
+_PURCHASE = Data(PURCHASE.name, "Purchase-100", PURCHASE.checksum, _whole(load_purchase), PURCHASE.name)
 
 _DENSE = ("book_keeping", "per_example")
 _LAYERS = ("unfolded", "per_example")
@@ -260,6 +271,19 @@ _ROWS = (
         _mlp,
         _LAYERS,
         StepSeconds(5e-4, 3e-5),
+    ),
+    Task(
+        "purchase_mlp",
+        "MLP on Purchase-100",
+        f"MLP, {FEATURES}-256-256-{CLASSES} with ReLU, 245,348 parameters, on Purchase-100",
+        _PURCHASE,
+        _purchase_mlp,
+        classes=CLASSES,
+        learning_rate=0.05,
+        batch_size=100,
+        clipping=_LAYERS,
+        over_parameterised=True,
+        step_seconds=StepSeconds(5e-4, 3e-5),
     ),
 )
 TASKS: dict[str, Task] = {row.name: row for row in _ROWS}

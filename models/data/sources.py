@@ -213,7 +213,7 @@ def _read_file(recipe: Recipe, path: str) -> Arrays:
         with _errors_in_one_line():
             return recipe.folder(Path(path))
     suffix = Path(path).suffix.lower()
-    known = " or ".join(recipe.files)
+    known = " or ".join(name or "nothing" for name in recipe.files)
     require(suffix in recipe.files, f"it ends in {suffix or 'nothing'}, not {known}")
     with _errors_in_one_line():
         return recipe.files[suffix](Path(path).read_bytes())

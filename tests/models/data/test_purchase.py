@@ -1,0 +1,109 @@
+"""Purchase-100 from a made-up file in the published form."""
+
+import io
+import tarfile
+
+import numpy as np
+import pytest
+
+from audit.errors import InputError
+from experiments.settings.tasks import Sources, task
+from models.data import purchase
+
+
+def _rows(count=12, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.integers(1, 101, count), rng.integers(0, 2, (count, 600))
+
+
+def _text(labels, bits):
+    return "".join(f"{label},{','.join(map(str, row))}\n" for label, row in zip(labels, bits, strict=True))
+
+
+@pytest.fixture
+def published(tmp_path):
+    path = tmp_path / "dataset_purchase"
+    path.write_text(_text(*_rows()))
+    return path
+
+
+def _archive(path, member="dataset_purchase"):
+    content = path.read_bytes()
+    with tarfile.open(path.with_suffix(".tgz"), "w:gz") as tar:
+        info = tarfile.TarInfo(member)
+        info.size = len(content)
+        tar.addfile(info, io.BytesIO(content))
+    return path.with_suffix(".tgz")
+
+
+def test_labels_count_from_0_and_bits_are_floats(published):
+    labels, bits = _rows()
+    found = purchase.load_purchase(file=str(published))
+    np.testing.assert_array_equal(found.labels, labels - 1)
+    np.testing.assert_array_equal(found.features, bits)
+    assert found.features.dtype == np.float32 and found.labels.dtype == np.int32
+    assert found.source == f"file {published}"
+
+
+def test_the_archive_and_a_csv_give_the_same(published):
+    whole = purchase.load_purchase(file=str(published))
+    csv = published.with_suffix(".csv")
+    csv.write_bytes(published.read_bytes())
+    for path in (_archive(published), csv):
+        found = purchase.load_purchase(file=str(path))
+        assert found.checksum == whole.checksum and np.array_equal(found.features, whole.features)
+
+
+def test_of_more_rows_the_paper_s_number_is_drawn(published, monkeypatch):
+    monkeypatch.setattr(purchase, "TRAINING_ROWS", 5)
+    labels, bits = _rows()
+    found = purchase.load_purchase(file=str(published))
+    drawn = np.random.RandomState(0).choice(12, 5, replace=False)
+    np.testing.assert_array_equal(found.features, bits[drawn])
+    np.testing.assert_array_equal(found.labels, labels[drawn] - 1)
+
+
+def test_without_a_file_it_says_what_and_where_from():
+    for sources in (Sources(), Sources(tfds_dir="somewhere")):
+        with pytest.raises(InputError) as error:
+            task("purchase_mlp").data.load(sources)
+        said = str(error.value)
+        assert "`data_file`" in said and "dataset_purchase" in said and "privacytrustlab/datasets" in said
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (_text(*_rows())[:-5], "it is no table of a label and 600 bits"),
+        ("", "cannot be used"),
+        (_text([0], np.zeros((1, 600), int)), "a label is [0], not 1 to 100"),
+        (_text([101], np.zeros((1, 600), int)), "a label is [101], not 1 to 100"),
+        (_text([1], np.full((1, 600), 2)), "a feature is neither 0 nor 1"),
+        (_text([1], np.full((1, 600), 0.5)), "it is no table"),
+        (_text(["label"], np.zeros((1, 600), int)), "it is no table"),
+        (_text([1, 2], np.zeros((2, 599), int)), "it is no table"),
+    ],
+)
+def test_another_form_is_one_line(tmp_path, content, said):
+    path = tmp_path / "dataset_purchase"
+    path.write_text(content)
+    with pytest.raises(InputError) as error:
+        purchase.load_purchase(file=str(path))
+    assert said in str(error.value) and "\n" not in str(error.value)
+
+
+def test_another_ending_and_another_archive_are_one_line(published):
+    zipped = published.with_suffix(".zip")
+    zipped.write_bytes(b"")
+    for path, said in (
+        (zipped, "ends in .zip, not .tgz"),
+        (_archive(published, "other"), "dataset_purchase"),
+    ):
+        with pytest.raises(InputError, match=said):
+            purchase.load_purchase(file=str(path))
+
+
+def test_the_model_takes_it(published):
+    dataset = purchase.load_purchase(file=str(published))
+    model = task("purchase_mlp").make(dataset.features.shape[1:])
+    assert f"{model.n_parameters:,}" in task("purchase_mlp").description
