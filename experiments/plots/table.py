@@ -32,11 +32,17 @@ def rows(figure: str, points: Iterable[Point], claims: PaperClaims, delta: float
             x=point.x,
             seeds=Seeds(point.cells[0].runs, len(point.found), len(point.cells) - len(point.found)),
             epsilons={method: point.spread(method) for method in ESTIMATORS},
-            interval=point.interval() if len(point.cells) == 1 else None,
+            interval=_interval(point),
             predicted=point.predicted(delta),
             upper_bound=point.upper_bound(),
             claim=claim(claims, figure, point.series, point.x),
         )
+
+
+def _interval(point: Point) -> tuple[float, float] | None:
+    """The interval of a point with one seed and one canary a run."""
+    alone = len(point.cells) == 1 and point.found[0].design is None
+    return point.interval() if alone else None
 
 
 def claim(claims: PaperClaims, figure: str, series: str, x: float) -> Claim | None:
