@@ -65,8 +65,9 @@ class Game(NamedTuple):
 
     def insertion(self) -> Insertion:
         """The adversary's part in training."""
-        observer = self.adversary.observer
-        return Insertion(self.adversary.craft, None if observer is None else observer.observe)
+        adversary = self.adversary
+        observe = None if adversary.observer is None else adversary.observer.observe
+        return Insertion(adversary.craft, observe, adversary.constant)
 
 
 class _Attack(NamedTuple):

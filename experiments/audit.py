@@ -146,13 +146,17 @@ def _look(audited: _Audited, store: Store, trained: "Trained", number: int) -> N
 
 def _concluded(audited: _Audited, trained: "Trained") -> Conclusion:
     """The conclusion from all runs, or from the looks so far."""
+    from experiments.plots.points import gaussian_reason
+
     mechanism = audited.setting.mechanism
     composition = Composition(mechanism.noise_multiplier, audited.setting.insertions)
     levels, scores = (composition, FLAGS.delta, FLAGS.confidence), trained.scores
     if not audited.looks:
-        return conclude(scores.worlds(), *levels).with_curve_test()
-    seen = {runs: scores.of_first(runs).worlds() for runs in audited.looks if runs <= audited.runs}
-    return conclude_looks(seen, audited.looks, *levels).with_curve_test()
+        found = conclude(scores.worlds(), *levels)
+    else:
+        seen = {runs: scores.of_first(runs).worlds() for runs in audited.looks if runs <= audited.runs}
+        found = conclude_looks(seen, audited.looks, *levels)
+    return found.with_curve_test()._replace(reason=gaussian_reason(audited.setting))
 
 
 def _about(audited: _Audited, store: Store) -> dict[str, Any]:

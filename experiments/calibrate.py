@@ -6,7 +6,6 @@
 """
 
 import json
-import math
 from typing import Any
 
 from absl import flags
@@ -16,7 +15,7 @@ from audit.errors import require
 from audit.machine import cores
 from audit.statistics import calibration, conversions
 from audit.statistics.calibration import Calibration, KnownMechanism
-from audit.statistics.gaussian_curve import CURVE_LEVEL
+from audit.statistics.gaussian_curve import CURVE_LEVEL, CURVE_POWER
 from audit.statistics.known_laws import GAUSSIAN, LAWS, KnownLaw
 from audit.storage.results import with_former_names
 from experiments import cli
@@ -108,24 +107,19 @@ def _as_curve_table(rows: list[Calibration]) -> str:
     lines = [
         f"{FLAGS.audits} audits of {FLAGS.runs} scores each; exceeding: share of audits with",
         f"epsilon above the truth (* above {allowed:.1%}, which sampling error reaches once in",
-        f"1,000 tables); fired: the curve test at {CURVE_LEVEL:g}; passed: exceeding among the",
-        "audits in which it did not fire; mean and true epsilon",
-        f"{'mechanism':<21} {'method':<15} {'exceeding':>10} {'fired':>6} {'passed':>7} "
-        f"{'mean':>7} {'true':>7}",
+        f"1,000 tables); fired: the curve test at {CURVE_LEVEL:g}; unsure: not fired, power below",
+        f"{CURVE_POWER:g}; missed: exceeding, neither fired nor unsure; mean and true epsilon",
+        f"{'mechanism':<21} {'method':<15} {'exceeding':>9} {'fired':>5} {'unsure':>6} {'missed':>6} "
+        f"{'mean':>5} {'true':>5}",
     ]
     lines.append("-" * len(lines[-1]))
     for row in rows:
         mark = "*" if row.exceeding > allowed else " "
         lines.append(
-            f"{row.setting.law!s:<21} {row.method:<15} {row.exceeding:9.1%}{mark} {row.fired:6.0%} "
-            f"{_share(row.exceeding_where_passed)} {row.mean_epsilon:7.3f} {row.true_epsilon:7.3f}"
+            f"{row.setting.law!s:<21} {row.method:<15} {row.exceeding:8.1%}{mark} {row.fired:5.0%} "
+            f"{row.unsure:6.0%} {row.missed:6.1%} {row.mean_epsilon:5.2f} {row.true_epsilon:5.2f}"
         )
     return "\n".join(lines)
-
-
-def _share(value: float | None) -> str:
-    """A share in 7 columns, or a dash where there is none."""
-    return f"{'-':>7}" if value is None or math.isnan(value) else f"{value:7.1%}"
 
 
 def _as_json(rows: list[Calibration]) -> str:
@@ -138,12 +132,12 @@ def _fields(row: Calibration) -> dict[str, Any]:
     setting = row.setting._asdict()
     law = setting.pop("law")
     fields = row._asdict() | {"setting": setting}
-    curve = {name: fields.pop(name) for name in ("fired", "exceeding_where_passed")}
+    curve = {name: fields.pop(name) for name in ("fired", "unsure", "missed")}
     if law is None:
         return fields
     del setting["mu"]
     fields["setting"] = {"mechanism": law.law.name, "parameter": law.parameter} | setting
-    return fields | {name: None if math.isnan(value) else value for name, value in curve.items()}
+    return fields | curve
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from audit.mechanism.base import (
     Mechanism,
     Schedule,
     State,
-    inserted,
+    inserter,
     observed,
 )
 from audit.mechanism.clipping.base import Batch, ClippedSum
@@ -51,10 +51,11 @@ def mechanism(choices: DPSGD) -> Mechanism:
         canaries: Canaries,
         run_key: Array,
     ) -> State:
+        insert = inserter(canaries, state, jnp.asarray(hyper.clipping_norm))
+
         def advance(state: State, now: tuple[Array, Array]) -> tuple[State, None]:
             indices, mask = now
-            norm = jnp.asarray(hyper.clipping_norm)
-            extra = inserted(canaries, state.step, state.theta, norm, mask)
+            extra = insert(state.step, state.theta, mask)
             batch = (data[0][indices], data[1][indices])
             noise_key = jax.random.fold_in(run_key, state.step)
             after = step(choices, hyper, state, batch, extra, noise_key)

@@ -83,11 +83,12 @@ class Insertion(NamedTuple):
 
     craft: Craft
     observe: Observe | None = None
+    constant: bool = False
 
     def bind(self, state: Tree, presence: Array) -> Canaries:
         """The canaries of one run."""
         observe = None if self.observe is None else functools.partial(self.observe, state)
-        return Canaries(functools.partial(self.craft, state), presence, observe)
+        return Canaries(functools.partial(self.craft, state), presence, observe, self.constant)
 
 
 def compile_segment(mechanism: Mechanism, insertion: Insertion, placement: Placement) -> jax.stages.Wrapped:

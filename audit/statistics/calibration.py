@@ -8,7 +8,7 @@ another law of the scores (`known_laws`) the assumption fails, and the curve tes
 import concurrent.futures
 import multiprocessing
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +17,12 @@ from scipy import special
 from audit.errors import require
 from audit.statistics import conversions, gaussian_curve
 from audit.statistics.estimate import ESTIMATORS
-from audit.statistics.gaussian_curve import CURVE_LEVEL
+from audit.statistics.gaussian_curve import CURVE_LEVEL, CURVE_POWER
 from audit.statistics.known_laws import KnownLaw
 
 Array = NDArray[np.float64]
+Task = TypeVar("Task")
+Found = TypeVar("Found")
 _SLACK = 1e-9  # epsilon above the truth by rounding alone is no excess
 
 
@@ -42,8 +44,8 @@ class KnownMechanism(NamedTuple):
 class Calibration(NamedTuple):
     """One method over all audits of a known mechanism; low and high are the 5% and 95% quantiles.
 
-    With a law also the share of audits in which the curve test fired, and among the others the share with
-    epsilon above the truth, NaN where there are none.
+    With a law also the shares of audits in which the curve test fired, in which it did not but lacked power
+    (CURVE_POWER), and in which neither was so and epsilon exceeded the truth: `missed`.
     """
 
     method: str
@@ -56,7 +58,8 @@ class Calibration(NamedTuple):
     high_epsilon: float
     true_epsilon: float
     fired: float | None = None
-    exceeding_where_passed: float | None = None
+    unsure: float | None = None
+    missed: float | None = None
 
 
 def calibrate(
@@ -81,8 +84,8 @@ def calibrate(
     rows = [_summary(method, setting, values[:, i], truth) for i, method in enumerate(ESTIMATORS)]
     if setting.law is None:
         return rows
-    passed = np.array([audit.curve_p_value for audit in audits]) >= CURVE_LEVEL
-    return [_with_curve(row, values[:, i, 0], passed) for i, row in enumerate(rows)]
+    curves = np.array([audit.curve for audit in audits], np.float64)
+    return [_with_curve(row, values[:, i, 0], curves) for i, row in enumerate(rows)]
 
 
 def allowed_share(claimed: float, audits: int, error: float = 1e-3) -> float:
@@ -92,10 +95,11 @@ def allowed_share(claimed: float, audits: int, error: float = 1e-3) -> float:
 
 
 class _Audit(NamedTuple):
-    """One audit's (epsilon, mu) by method, mu NaN where there is none, and the curve test's p-value."""
+    """One audit's (epsilon, mu) by method, mu NaN where there is none, and the curve test's (p-value, power),
+    its power 0 where it fired."""
 
     values: list[tuple[float, float]]
-    curve_p_value: float | None
+    curve: tuple[float, float] | None
 
 
 def _true_epsilon(setting: KnownMechanism) -> float:
@@ -107,13 +111,17 @@ def _true_epsilon(setting: KnownMechanism) -> float:
 
 def _audits(setting: KnownMechanism, processes: int) -> Iterator[_Audit]:
     """Every audit, in order."""
-    tasks = [(setting, index) for index in range(setting.audits)]
+    return in_order(_audit, [(setting, index) for index in range(setting.audits)], processes)
+
+
+def in_order(audit: Callable[[Task], Found], tasks: list[Task], processes: int) -> Iterator[Found]:
+    """The results of many audits, spread over processes."""
     if processes == 1:
-        yield from map(_audit, tasks)
+        yield from map(audit, tasks)
         return
     spawn = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(processes, spawn) as pool:
-        yield from pool.map(_audit, tasks, chunksize=max(1, min(50, len(tasks) // processes)))
+        yield from pool.map(audit, tasks, chunksize=max(1, min(50, len(tasks) // processes)))
 
 
 def _audit(task: tuple[KnownMechanism, int]) -> _Audit:
@@ -124,8 +132,13 @@ def _audit(task: tuple[KnownMechanism, int]) -> _Audit:
         method(scores_in, scores_out, setting.delta, setting.confidence) for method in ESTIMATORS.values()
     ]
     values = [(b.epsilon, np.nan if b.mu is None else b.mu) for b in bounds]
-    tested = None if setting.law is None else gaussian_curve.examine(scores_in, scores_out).p_value
-    return _Audit(values, tested)
+    return _Audit(values, None if setting.law is None else _curve(scores_in, scores_out))
+
+
+def _curve(scores_in: Array, scores_out: Array) -> tuple[float, float]:
+    """The curve test's p-value and power; the latter is not looked at where it fires."""
+    p_value = gaussian_curve.examine(scores_in, scores_out).p_value
+    return p_value, 0.0 if p_value < CURVE_LEVEL else gaussian_curve.power(scores_in, scores_out)
 
 
 def _scores(setting: KnownMechanism, rng: np.random.Generator) -> tuple[Array, Array]:
@@ -152,8 +165,10 @@ def _summary(method: str, setting: KnownMechanism, values: Array, truth: float) 
     )
 
 
-def _with_curve(row: Calibration, epsilon: Array, passed: NDArray[np.bool_]) -> Calibration:
-    """A row with the curve test's verdicts on its audits."""
-    exceeding = epsilon > row.true_epsilon + _SLACK
-    among = float(exceeding[passed].mean()) if passed.any() else np.nan
-    return row._replace(fired=float(np.mean(~passed)), exceeding_where_passed=among)
+def _with_curve(row: Calibration, epsilon: Array, curves: Array) -> Calibration:
+    """A row with the curve test's verdicts (audits, 2) on its audits."""
+    fired, strong = curves[:, 0] < CURVE_LEVEL, curves[:, 1] >= CURVE_POWER
+    missed = (epsilon > row.true_epsilon + _SLACK) & ~fired & strong
+    return row._replace(
+        fired=float(fired.mean()), unsure=float((~fired & ~strong).mean()), missed=float(missed.mean())
+    )

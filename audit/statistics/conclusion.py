@@ -7,11 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.errors import require
-from audit.statistics import accounting, estimate
+from audit.statistics import accounting, estimate, gaussian_curve
 from audit.statistics import looks as schedules
 from audit.statistics.accounting import Composition
 from audit.statistics.estimate import Bound, Estimate, Finding
-from audit.statistics.gaussian_curve import CURVE_LEVEL, CurveTest, examine
+from audit.statistics.gaussian_curve import CURVE_LEVEL, CURVE_POWER, CurveTest
 from audit.statistics.looks import Look, Looks
 
 Worlds = tuple[NDArray[np.float64], NDArray[np.float64]]
@@ -24,7 +24,9 @@ class Conclusion(NamedTuple):
     The upper bounds on epsilon and mu are infinite without noise, None where the mechanism is not known; mu's
     is None too where steps are sampled, or the bound on epsilon was given.
     composition: the mechanism's.
-    curve: the test of the Gaussian curve that bounds on mu assume, None where it was not made.
+    curve: the test of the Gaussian curve that bounds on mu assume, None where it was not made; curve_power,
+    its least power against the curves of other mechanisms.
+    reason: why the curve should be Gaussian, where the mechanism's own law is a reason; else empty.
     looks: the declared looks where there were some: the bounds are then the best of those taken, and hold at
     the confidence together with all others.
     """
@@ -36,7 +38,9 @@ class Conclusion(NamedTuple):
     upper_bound: float | None = None
     mu_upper_bound: float | None = None
     curve: CurveTest | None = None
+    curve_power: float = 0.0
     composition: Composition | None = None
+    reason: str = ""
     looks: Looks | None = None
 
     @property
@@ -54,6 +58,12 @@ class Conclusion(NamedTuple):
         """Whether the scores refute a Gaussian trade-off curve, at the test's level."""
         return self.curve is not None and self.curve.p_value < CURVE_LEVEL
 
+    @property
+    def doubts_gaussian(self) -> bool:
+        """Whether the curve was tested and not refuted, by too few scores to tell it from others."""
+        tested = self.curve is not None and not self.refutes_gaussian
+        return tested and self.curve_power < CURVE_POWER
+
     def p_value(self) -> str:
         """The p-value of the Gaussian curve in words, "p = 0.41" or "p < 1e-06"; empty where it was not
         tested."""
@@ -63,8 +73,9 @@ class Conclusion(NamedTuple):
         return f"p = {p_value:.2g}" if p_value >= _LEAST_P_VALUE else f"p < {_LEAST_P_VALUE:g}"
 
     def with_curve_test(self) -> "Conclusion":
-        """The conclusion with the test of the Gaussian curve."""
-        return self._replace(curve=examine(self.scores_in, self.scores_out))
+        """The conclusion with the test of the Gaussian curve, and its power."""
+        worlds = self.scores_in, self.scores_out
+        return self._replace(curve=gaussian_curve.examine(*worlds), curve_power=gaussian_curve.power(*worlds))
 
     def rows(self) -> tuple[Finding, ...]:
         """Estimates and bounds in the order of tables."""

@@ -16,6 +16,7 @@ from audit.statistics import conversions
 
 Array = NDArray[np.float64]
 _GRID = 400_001  # points of the quadrature
+_COARSE = 4_001  # points between which quantiles are interpolated
 _REACH = 60.0  # of the grid, in units of the scores
 _SUBSAMPLED_RATE = 0.1
 _BIT = 5.0  # a noisy bit's two values are -5 and 5, with normal noise
@@ -28,19 +29,21 @@ class Sampler(Protocol):
 
 
 class Density(Protocol):
-    """The density of a world's scores at x under a law's parameter."""
+    """The density of a world's scores at x under a law's parameter, or the probability below x."""
 
     def __call__(self, x: Array, parameter: float, inserted: bool, /) -> Array: ...
 
 
 class Law(NamedTuple):
-    """A family of pairs of distributions, the parameters that are looked at, and the function
-    (parameter, delta) -> epsilon where there is one that needs no quadrature."""
+    """A family of pairs of distributions: the parameters that are looked at, how to sample, the density and
+    the distribution function of a world's scores, and the function (parameter, delta) -> epsilon where there
+    is one that needs no quadrature."""
 
     name: str
     parameters: tuple[float, ...]
     sample: Sampler
     density: Density
+    distribution: Density
     epsilon: Callable[[float, float], float] | None = None
 
 
@@ -68,6 +71,13 @@ class KnownLaw(NamedTuple):
         if self.law.epsilon is not None:
             return self.law.epsilon(self.parameter, delta)
         return quadrature(self, delta)
+
+    def quantiles(self, levels: Array) -> Array:
+        """Scores below which the even mixture of both worlds has these probabilities (n,): linear between
+        scores 0.03 apart."""
+        x = np.linspace(-_REACH, _REACH, _COARSE)
+        below = [self.law.distribution(x, self.parameter, inserted) for inserted in (True, False)]
+        return np.interp(levels, (below[0] + below[1]) / 2, x)
 
 
 @functools.lru_cache(maxsize=64)
@@ -103,6 +113,11 @@ def _gaussian_density(x: Array, mu: float, inserted: bool) -> Array:
     return _normal_density(x, mu * inserted, 1.0)
 
 
+def _gaussian_distribution(x: Array, mu: float, inserted: bool) -> Array:
+    below: Array = special.ndtr(x - mu * inserted)
+    return below
+
+
 def _laplace(rng: np.random.Generator, epsilon: float, inserted: bool, n: int) -> Array:
     return rng.laplace(epsilon * inserted, 1, n)
 
@@ -110,6 +125,12 @@ def _laplace(rng: np.random.Generator, epsilon: float, inserted: bool, n: int) -
 def _laplace_density(x: Array, epsilon: float, inserted: bool) -> Array:
     density: Array = np.exp(-np.abs(x - epsilon * inserted)) / 2
     return density
+
+
+def _laplace_distribution(x: Array, epsilon: float, inserted: bool) -> Array:
+    z = x - epsilon * inserted
+    far = np.exp(-np.abs(z)) / 2
+    return np.where(z < 0, far, 1 - far)
 
 
 def _response(rng: np.random.Generator, epsilon: float, inserted: bool, n: int) -> Array:
@@ -122,6 +143,12 @@ def _response_density(x: Array, epsilon: float, inserted: bool) -> Array:
     return rate * _normal_density(x, _BIT, 1.0) + (1 - rate) * _normal_density(x, -_BIT, 1.0)
 
 
+def _response_distribution(x: Array, epsilon: float, inserted: bool) -> Array:
+    rate = float(special.expit(epsilon if inserted else -epsilon))
+    below: Array = rate * special.ndtr(x - _BIT) + (1 - rate) * special.ndtr(x + _BIT)
+    return below
+
+
 def _t3(rng: np.random.Generator, shift: float, inserted: bool, n: int) -> Array:
     return rng.standard_t(3, n) + shift * inserted
 
@@ -129,6 +156,11 @@ def _t3(rng: np.random.Generator, shift: float, inserted: bool, n: int) -> Array
 def _t3_density(x: Array, shift: float, inserted: bool) -> Array:
     density: Array = 2 / (np.pi * np.sqrt(3) * (1 + (x - shift * inserted) ** 2 / 3) ** 2)
     return density
+
+
+def _t3_distribution(x: Array, shift: float, inserted: bool) -> Array:
+    below: Array = special.stdtr(3, x - shift * inserted)
+    return below
 
 
 def _logistic(rng: np.random.Generator, shift: float, inserted: bool, n: int) -> Array:
@@ -141,6 +173,11 @@ def _logistic_density(x: Array, shift: float, inserted: bool) -> Array:
     return density
 
 
+def _logistic_distribution(x: Array, shift: float, inserted: bool) -> Array:
+    below: Array = special.expit(x - shift * inserted)
+    return below
+
+
 def _subsampled(rng: np.random.Generator, spread: float, inserted: bool, n: int) -> Array:
     present = (rng.random(n) < _SUBSAMPLED_RATE) & inserted
     return rng.normal(present.astype(float), spread)
@@ -151,6 +188,12 @@ def _subsampled_density(x: Array, spread: float, inserted: bool) -> Array:
     return rate * _normal_density(x, 1.0, spread) + (1 - rate) * _normal_density(x, 0.0, spread)
 
 
+def _subsampled_distribution(x: Array, spread: float, inserted: bool) -> Array:
+    rate = _SUBSAMPLED_RATE * inserted
+    below: Array = rate * special.ndtr((x - 1) / spread) + (1 - rate) * special.ndtr(x / spread)
+    return below
+
+
 def _unequal(rng: np.random.Generator, spread: float, inserted: bool, n: int) -> Array:
     return rng.normal(1.0, spread, n) if inserted else rng.normal(0.0, 1.0, n)
 
@@ -159,16 +202,32 @@ def _unequal_density(x: Array, spread: float, inserted: bool) -> Array:
     return _normal_density(x, 1.0, spread) if inserted else _normal_density(x, 0.0, 1.0)
 
 
+def _unequal_distribution(x: Array, spread: float, inserted: bool) -> Array:
+    below: Array = special.ndtr((x - 1) / spread) if inserted else special.ndtr(x)
+    return below
+
+
 GAUSSIAN = Law(
-    "gaussian", (0.0, 0.25, 1.0, 1.77, 3.95), _gaussian, _gaussian_density, conversions.epsilon_from_mu
+    "gaussian",
+    (0.0, 0.25, 1.0, 1.77, 3.95),
+    _gaussian,
+    _gaussian_density,
+    _gaussian_distribution,
+    conversions.epsilon_from_mu,
 )
-_LAWS = (
-    GAUSSIAN,
-    Law("laplace", (0.5, 1.0, 3.0, 6.0), _laplace, _laplace_density),  # epsilon: the shift over the scale
-    Law("randomized_response", (1.0, 3.0, 6.0), _response, _response_density),  # epsilon of the noisy bit
-    Law("t3", (2.0,), _t3, _t3_density),  # Student's t with 3 degrees of freedom, shifted
-    Law("logistic", (2.0,), _logistic, _logistic_density),  # the shift
-    Law("subsampled", (0.3, 0.5, 1.0), _subsampled, _subsampled_density),  # spread; rate 0.1, sensitivity 1
-    Law("unequal_spread", (0.7, 1.5), _unequal, _unequal_density),  # in N(1, spread^2), out N(0, 1)
+_LAPLACE = Law(  # epsilon: the shift over the scale
+    "laplace", (0.5, 1.0, 3.0, 6.0), _laplace, _laplace_density, _laplace_distribution
 )
+_RESPONSE = Law(  # epsilon of the noisy bit
+    "randomized_response", (1.0, 3.0, 6.0), _response, _response_density, _response_distribution
+)
+_T3 = Law("t3", (2.0,), _t3, _t3_density, _t3_distribution)  # Student's t with 3 degrees of freedom, shifted
+_LOGISTIC = Law("logistic", (2.0,), _logistic, _logistic_density, _logistic_distribution)  # the shift
+_SUBSAMPLED = Law(  # spread; rate 0.1, sensitivity 1
+    "subsampled", (0.3, 0.5, 1.0), _subsampled, _subsampled_density, _subsampled_distribution
+)
+_UNEQUAL = Law(  # in N(1, spread^2), out N(0, 1)
+    "unequal_spread", (0.7, 1.5), _unequal, _unequal_density, _unequal_distribution
+)
+_LAWS = (GAUSSIAN, _LAPLACE, _RESPONSE, _T3, _LOGISTIC, _SUBSAMPLED, _UNEQUAL)
 LAWS = {law.name: law for law in _LAWS}

@@ -24,7 +24,7 @@ class Parameter(Protocol):
     def __call__(self, false_positive_rate: Array, false_negative_rate: Array, /) -> Array: ...
 
 
-class Errors(NamedTuple):
+class ErrorCounts(NamedTuple):
     """Error counts, one entry a threshold."""
 
     false_positives: Counts  # out, guessed in
@@ -37,9 +37,9 @@ def midpoints(scores_in: Array, scores_out: Array) -> Array:
     return distinct[:-1] / 2 + distinct[1:] / 2
 
 
-def count_errors(scores_in: Array, scores_out: Array, thresholds: Array) -> Errors:
+def count_errors(scores_in: Array, scores_out: Array, thresholds: Array) -> ErrorCounts:
     """Counts the errors at every threshold of an array, in O((n + m) log n)."""
-    return Errors(
+    return ErrorCounts(
         len(scores_out) - np.searchsorted(np.sort(scores_out), thresholds, side="right"),
         np.searchsorted(np.sort(scores_in), thresholds, side="right"),
     )
@@ -75,12 +75,10 @@ def choose_on_pilot(
     if np.ptp(np.concatenate([pilot_in, pilot_out])) == 0:
         return float(pilot_in[0])
     empirical, limit = best_empirical(pilot_in, pilot_out, parameter, error)
-    fits = [_fit(pilot_in, pilot_out, np.mean), _fit(pilot_in, pilot_out, np.median)]
     low, high = midpoints(pilot_in, pilot_out)[[0, -1]]
     chosen = [
         float(np.clip(_choose_on_fit(fit, n_in, n_out, parameter, error), low, high))
-        for fit in fits
-        if fit.spread > 0
+        for fit in normal_fits(pilot_in, pilot_out)
     ]
     if not chosen:
         return empirical
@@ -89,7 +87,7 @@ def choose_on_pilot(
     return empirical if limit > points[best] else chosen[best]
 
 
-class _Fit(NamedTuple):
+class NormalFit(NamedTuple):
     """Two normal distributions of one spread."""
 
     centre_in: float
@@ -97,12 +95,18 @@ class _Fit(NamedTuple):
     spread: float
 
 
-def _fit(pilot_in: Array, pilot_out: Array, average: Callable[[Array], np.floating]) -> _Fit:
+def normal_fits(pilot_in: Array, pilot_out: Array) -> list[NormalFit]:
+    """Two normal distributions of one spread by means, and by medians; none without a spread."""
+    fits = [_fit(pilot_in, pilot_out, np.mean), _fit(pilot_in, pilot_out, np.median)]
+    return [fit for fit in fits if fit.spread > 0]
+
+
+def _fit(pilot_in: Array, pilot_out: Array, average: Callable[[Array], np.floating]) -> NormalFit:
     """Centres by an average, spread by the same average of distances from them."""
     centre_in, centre_out = float(average(pilot_in)), float(average(pilot_out))
     distances = np.concatenate([np.abs(pilot_in - centre_in), np.abs(pilot_out - centre_out)])
     unit = float(average(np.abs(special.ndtri((np.arange(999) + 0.5) / 999))))
-    return _Fit(centre_in, centre_out, float(average(distances)) / unit)
+    return NormalFit(centre_in, centre_out, float(average(distances)) / unit)
 
 
 def _promise(
@@ -125,7 +129,7 @@ def _promise(
     return parameter(fpr, fnr), limits
 
 
-def _choose_on_fit(fit: _Fit, n_in: int, n_out: int, parameter: Parameter, error: float) -> float:
+def _choose_on_fit(fit: NormalFit, n_in: int, n_out: int, parameter: Parameter, error: float) -> float:
     """The best of a grid of thresholds if the scores were drawn from the fit."""
     low, high = sorted([fit.centre_in, fit.centre_out])
     grid = np.linspace(low - 4 * fit.spread, high + 4 * fit.spread, 401)

@@ -48,8 +48,9 @@ def _curve(conclusion: Conclusion) -> dict[str, Any]:
     """The test of the Gaussian curve; nothing where it was not made."""
     if conclusion.curve is None:
         return {}
-    refuted = conclusion.refutes_gaussian
-    return {"gaussian_curve": {"p_value": conclusion.curve.p_value, "refuted": refuted}}
+    verdict = {"refuted": conclusion.refutes_gaussian, "doubtful": conclusion.doubts_gaussian}
+    power = conclusion.curve_power
+    return {"gaussian_curve": {"p_value": conclusion.curve.p_value, "power": power, **verdict}}
 
 
 def _looks(conclusion: Conclusion) -> dict[str, Any]:

@@ -28,9 +28,16 @@ def draw_trade_off(sweep: Sweep, evidence: Evidence) -> Drawn:
     """Figure 6a."""
 
     def figure(every: list[Point]) -> Figure:
-        return estimates.trade_off_figure(sweep.title, every)
+        tested = [_tested(point) for point in every]
+        return estimates.trade_off_figure(sweep.title, tested)
 
     return _draw_points(sweep, evidence, figure)
+
+
+def _tested(point: Point) -> Point:
+    """The point with the test of the Gaussian curve in each conclusion, and what speaks for one."""
+    reason = points.gaussian_reason(point.cells[0].setting)
+    return point._replace(found=tuple(one.with_curve_test()._replace(reason=reason) for one in point.found))
 
 
 def draw_profile(sweep: Sweep, evidence: Evidence) -> Drawn:

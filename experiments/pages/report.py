@@ -20,6 +20,7 @@ from experiments.pages import page, verdicts
 from experiments.pages.page import Html
 from experiments.pages.subjects import Subject
 from experiments.plots import audit_panels
+from experiments.plots.gaussian import mark, standing
 from experiments.plots.methods import METHODS
 from experiments.plots.remarks import remarks
 
@@ -171,7 +172,10 @@ def _assumes(finding: Finding, conclusion: Conclusion) -> str:
         return words
     if conclusion.refutes_gaussian:
         return f"{words}, which these scores refute ({p_value}): it does not hold"
-    return f"{words} (no evidence against it in these scores: {p_value})"
+    tested = f"{p_value}, power {conclusion.curve_power:.0%}"
+    if conclusion.doubts_gaussian:
+        return f"{words} (too few runs to tell it from other curves: {tested})"
+    return f"{words} (no evidence against it in these scores: {tested})"
 
 
 def _caveat(estimate: Estimate) -> str:
@@ -198,7 +202,10 @@ def _figures(conclusion: Conclusion) -> list[Html]:
     mu = f"{gaussian.mu:.3f}"
     scores = zip(("in", "out"), (conclusion.scores_in, conclusion.scores_out), strict=True)
     means = "; ".join(f"{name}: mean {x.mean():.4g}, deviation {x.std():.3g}" for name, x in scores)
-    lower = ", ".join(f"{cells[0]} {cells[1]}" for cells in map(_cells, conclusion.rows()))
+    bars = ", ".join(_bar(row, conclusion) for row in conclusion.rows())
+    state = standing(conclusion)
+    marked = f" Marked {state.mark}: what assumes a Gaussian curve." if state.mark else ""
+    tested = f" {state.found[0].upper()}{state.found[1:]}." if state.found else ""
     above = f"; upper bound {_upper(conclusion.upper_bound)}"
     level = verdicts.percent(gaussian.confidence)
     texts = {
@@ -207,17 +214,29 @@ def _figures(conclusion: Conclusion) -> list[Html]:
             "Scores of the final models with (in) and without (out) the canary.",
         ),
         "trade_off": (
-            f"Empirical trade-off curve in its {level} band, and the Gaussian curve of mu = {mu}.",
-            "False-negative rate against false-positive rate. Where the empirical curve has another shape "
-            "than the Gaussian ones, the bounds that assume a Gaussian curve do not apply.",
+            f"Empirical trade-off curve in its {level} band, and the Gaussian curve of mu = {mu}, on axes of "
+            f"normal deviates.{tested}",
+            "False-negative rate against false-positive rate, on axes where a Gaussian curve is a straight "
+            "line of slope -1. Where no such line fits into the band, the bounds that assume a Gaussian "
+            f"curve do not apply.{tested}",
         ),
-        "bounds": (f"Bars of epsilon: {lower}{above}.", "Lower bounds by method, and the upper bound."),
+        "bounds": (
+            f"Bars of epsilon: {bars}{above}.",
+            f"Lower bounds by method, and the upper bound.{marked}",
+        ),
         "profile": (
-            f"delta against epsilon of Gaussian mechanisms at mu = {mu} and at the upper bound.",
-            "Privacy profiles of Gaussian mechanisms at the lower bound on mu and at the upper bound.",
+            f"delta against epsilon of Gaussian mechanisms at mu = {mu}, and at the upper bound.{marked}",
+            "Privacy profiles of Gaussian mechanisms at the lower bound on mu and at the upper bound."
+            f"{marked}",
         ),
     }
     return [page.figure(image, *texts[name]) for name, image in panels.items()]
+
+
+def _bar(finding: Finding, conclusion: Conclusion) -> str:
+    """A finding's bar in words."""
+    name, epsilon, *_ = _cells(finding)
+    return f"{name} {epsilon} {mark(finding, conclusion)}".strip()
 
 
 def _meanings() -> Html:

@@ -12,7 +12,7 @@ from audit.statistics.conclusion import Conclusion, conclude, conclude_looks
 from audit.storage import declared
 from audit.storage.kept import Kept
 from audit.storage.store import Store
-from experiments.plots.points import predicted_mu
+from experiments.plots.points import gaussian_reason, predicted_mu
 from experiments.settings import stored
 from experiments.settings.adversaries import ADVERSARIES
 from experiments.settings.setting import Setting
@@ -96,7 +96,7 @@ def of_setting(folder: Path, levels: AskedLevels, runs: int | None = None) -> Su
     else:
         seen = {look: scores.of_first(look).worlds() for look in schedule.looks()}
         found = conclude_looks(seen, schedule.schedule, *given)
-    conclusion = found.with_curve_test()
+    conclusion = found.with_curve_test()._replace(reason=gaussian_reason(known.setting))
     provenance = _provenance(folder.name, known, kept.provenance)
     title = f"{setting.model}, {setting.adversary.name}, seed {setting.seed}"
     facts, threats = _facts(setting, conclusion), _threats(setting)

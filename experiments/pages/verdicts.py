@@ -59,7 +59,8 @@ def verdict(conclusion: Conclusion) -> Verdict:
     if _is_zero(gaussian) and _is_zero(free):
         full = _nothing(conclusion) + _guaranteed(upper)
         return Verdict(NOTHING, "nothing proven", "No leakage is proven.", full)
-    full = _leaks(gaussian, free) + _not_refuted(conclusion) + _guaranteed(upper)
+    leaks = _leaks_if_doubted if conclusion.doubts_gaussian and not conclusion.reason else _leaks
+    full = leaks(gaussian, free) + _not_refuted(conclusion) + _guaranteed(upper)
     if _is_zero(free):
         headline = "This training leaks, if its trade-off curve is Gaussian."
         return Verdict(LEAKS, "leaks, if Gaussian", headline, full)
@@ -90,8 +91,10 @@ def _not_refuted(conclusion: Conclusion) -> str:
     """The test of the Gaussian curve, where it was made and did not refute it."""
     if conclusion.curve is None:
         return ""
-    p_value = conclusion.p_value()
-    return f" The scores are no evidence against a Gaussian curve ({p_value}), which is no proof of one."
+    tested = f"({conclusion.p_value()}, power {conclusion.curve_power:.0%})"
+    if conclusion.doubts_gaussian:
+        return f" These runs are too few to tell a Gaussian curve from others {tested}."
+    return f" The scores are no evidence against a Gaussian curve {tested}, which is no proof of one."
 
 
 def _is_zero(bound: Bound) -> bool:
@@ -115,6 +118,13 @@ def _leaks(gaussian: Bound, free: Bound) -> str:
     if not _is_zero(free):
         without = f"and with the same confidence, at least {at_least(free.epsilon)}"
     return f"{_claim(gaussian, _IF_GAUSSIAN)}; without any assumption on the curve, {without}."
+
+
+def _leaks_if_doubted(gaussian: Bound, free: Bound) -> str:
+    """The sentence where nothing speaks for a Gaussian curve: what needs none comes first."""
+    if _is_zero(free) or free.epsilon >= gaussian.epsilon:
+        return _leaks(gaussian, free)
+    return f"{_claim(free, _WHATEVER)}; {_IF_GAUSSIAN}, at least {at_least(gaussian.epsilon)}."
 
 
 def _nothing(conclusion: Conclusion) -> str:

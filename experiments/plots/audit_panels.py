@@ -8,13 +8,15 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from audit.statistics import conversions
+from audit.statistics import conversions, ranks
 from audit.statistics.conclusion import Conclusion
 from audit.statistics.estimate import IF_GAUSSIAN, Estimate, Finding
 from experiments.plots import curves, methods, style
-from experiments.plots.style import BOUND, IN, OUT, STYLE, UPPER
+from experiments.plots.gaussian import mark, standing
+from experiments.plots.style import BOUND, FADED, IN, OUT, STYLE, UPPER
 
 _BOX = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
+_HEADROOM = 1.35  # of the scores' panel, for its legend
 _BAR_CHARACTERS = 11  # of a line under a bar
 
 
@@ -45,31 +47,34 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
     axis.hist(scores_out, bins, color=OUT, alpha=0.6, label=f"out ({len(scores_out)} runs)")
     axis.hist(scores_in, bins, color=IN, alpha=0.6, hatch="///", label=f"in ({len(scores_in)} runs)")
     threshold = conclusion.bound(IF_GAUSSIAN).threshold
-    axis.axvline(threshold, color=BOUND, ls="--", label="threshold of if_gaussian")
+    below_legend = 1 / _HEADROOM
+    axis.axvline(threshold, ymax=below_legend, color=BOUND, ls="--", label="threshold of if_gaussian")
     axis.set(xlabel="score of the final model", ylabel="runs", title="Scores")
     axis.locator_params(axis="x", nbins=6)
-    axis.set_ylim(top=axis.get_ylim()[1] * 1.35)
+    axis.set_ylim(top=axis.get_ylim()[1] * _HEADROOM)
     axis.legend(loc="upper left", ncols=2, fontsize=8)
 
 
 def _draw_trade_off(axis: Axes, conclusion: Conclusion) -> None:
-    """The empirical and Gaussian curves on logarithmic axes, from half a run's rate on."""
-    least = 0.5 / max(len(conclusion.scores_in), len(conclusion.scores_out))
-    curves.draw_trade_off(axis, conclusion, np.geomspace(least, 1, 401), opacity=0.25)
-    axis.set(xscale="log", yscale="log", xlim=(least, 1.2), ylim=(least, 1.2))
-    refuted = " (not Gaussian)" if conclusion.refutes_gaussian else ""
-    axis.set_title(f"Trade-off curve{refuted}")
-    axis.legend(loc="lower left", fontsize=8)
+    """The empirical and Gaussian curves, and whether the former can be one of the latter."""
+    curves.draw_on_deviates(axis, conclusion)
+    axis.set_title("Trade-off curve", pad=16)
+    turned = ranks.auc(conclusion.scores_in, conclusion.scores_out).value < 0.5
+    axis.legend(loc="lower left" if turned else "upper right", fontsize=8, frameon=True, edgecolor="none")
 
 
 def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
-    """A bar a lower bound, hatched for an estimate, and a line at the upper bound."""
+    """A bar a lower bound, hatched for an estimate, faded where refuted, and a line at the upper bound."""
     rows, upper = conclusion.rows(), conclusion.upper_bound
+    marks = [mark(row, conclusion) for row in rows]
+    labels = [_bar_label(row, word) for row, word in zip(rows, marks, strict=True)]
     epsilons = [row.epsilon for row in rows]
-    bars = axis.bar([_bar_label(row) for row in rows], epsilons, color=BOUND, alpha=0.8, width=0.6)
-    for bar, row in zip(bars, rows, strict=True):
+    bars = axis.bar(labels, epsilons, color=BOUND, alpha=0.8, width=0.6)
+    for bar, row, marked in zip(bars, rows, marks, strict=True):
         if isinstance(row, Estimate):
             bar.set(facecolor="white", edgecolor=BOUND, hatch="///")
+        elif marked and standing(conclusion).faded:
+            bar.set(facecolor="white", edgecolor=FADED, hatch="xxx")
     axis.bar_label(bars, [f"{epsilon:.2f}" for epsilon in epsilons], label_type="center", bbox=_BOX)
     if upper is not None and np.isfinite(upper):
         axis.axhline(upper, color=UPPER, ls=":")
@@ -79,11 +84,10 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
     axis.set_ylim(top=axis.get_ylim()[1] * 1.08)
 
 
-def _bar_label(finding: Finding) -> str:
-    """A method's name in narrow lines, with the word that an estimate is no bound."""
-    label = methods.METHODS[finding.method].label
-    note = f" {methods.NO_BOUND}" if isinstance(finding, Estimate) else ""
-    return textwrap.fill(label + note, _BAR_CHARACTERS)
+def _bar_label(finding: Finding, marked: str) -> str:
+    """A method's name in narrow lines, with the word that an estimate is no bound, or the mark of a bound."""
+    word = methods.NO_BOUND if isinstance(finding, Estimate) else marked
+    return textwrap.fill(f"{methods.METHODS[finding.method].label} {word}", _BAR_CHARACTERS)
 
 
 def _draw_profile(axis: Axes, conclusion: Conclusion) -> None:
@@ -91,15 +95,17 @@ def _draw_profile(axis: Axes, conclusion: Conclusion) -> None:
     mu, upper = conclusion.bound(IF_GAUSSIAN).mu or 0.0, conclusion.mu_upper_bound
     known = upper if upper is not None and np.isfinite(upper) else None
     grid = np.linspace(0, conversions.epsilon_from_mu(max(mu, known or 0.0, 0.05), 1e-10), 400)
+    state = standing(conclusion)
     with np.errstate(over="ignore"):
         if mu:
             delta = conversions.delta_from_mu(mu, grid)
-            axis.semilogy(grid, delta, color=BOUND, ls="--", label="lower bound, if Gaussian")
+            label = f"lower bound, if Gaussian {state.mark}".strip()
+            axis.plot(grid, delta, color=FADED if state.faded else BOUND, ls="--", label=label)
         if known is not None:
             delta = conversions.delta_from_mu(known, grid)
-            axis.semilogy(grid, delta, color=UPPER, ls=":", label="upper bound")
+            axis.plot(grid, delta, color=UPPER, ls=":", label="upper bound")
     axis.axhline(conclusion.delta, color="0.7", lw=0.8)
-    axis.set(xlabel="epsilon", ylabel="delta", title="Privacy profile", ylim=(1e-10, 1.5))
+    axis.set(xlabel="epsilon", ylabel="delta", title="Privacy profile", yscale="log", ylim=(1e-10, 1.5))
     if mu or known is not None:
         axis.legend(loc="lower left", fontsize=8)
 

@@ -43,7 +43,11 @@ def _curve(conclusion: Conclusion) -> list[str]:
         return []
     if conclusion.refutes_gaussian:
         return [f"            REFUTED by these scores ({conclusion.p_value()}): such rows do not hold"]
-    return [f"            no evidence against a Gaussian curve ({conclusion.p_value()})"]
+    tested = f"({conclusion.p_value()}, power {conclusion.curve_power:.0%})"
+    line = f"no evidence against a Gaussian curve {tested}"
+    if conclusion.doubts_gaussian:
+        line = f"too few runs to tell the curve's shape {tested}"
+    return [f"            {text}" for text in (line, conclusion.reason) if text]
 
 
 def _row(finding: Finding) -> tuple[str, ...]:

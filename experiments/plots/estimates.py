@@ -13,7 +13,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from audit.statistics import conversions
-from audit.statistics.conclusion import Conclusion
 from audit.statistics.estimate import ASSUMPTION_FREE, HELD_OUT, IF_GAUSSIAN, IN_SAMPLE
 from experiments.plots import curves
 from experiments.plots.methods import METHODS
@@ -77,16 +76,18 @@ def epsilon_figure(title: str, x: Axis | None, points: Sequence[Point], delta: f
 
 
 def trade_off_figure(title: str, points: Sequence[Point]) -> Figure:
-    """The empirical trade-off curve in its band beside Gaussian ones, straight and on logarithmic axes
+    """The empirical trade-off curve in its band beside Gaussian ones, on axes of rates and of normal deviates
     (hidden-state paper, Figure 6a); a row a conclusion."""
     rows = [(point, conclusion) for point in points for conclusion in point.found]
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(len(rows), 2, figsize=(8, 3.4 * len(rows) + 1.2), squeeze=False)
-        for (straight, logarithmic), (point, conclusion) in zip(axes, rows, strict=True):
-            least = 0.5 / max(len(conclusion.scores_in), len(conclusion.scores_out))
-            _draw_trade_off(straight, point, conclusion, np.linspace(0, 1, 401))
-            _draw_trade_off(logarithmic, point, conclusion, np.geomspace(least, 1, 401))
-            logarithmic.set(xscale="log", yscale="log", xlim=(least, 1.1), ylim=(least, 1.1))
+        for (rates, deviates), (point, conclusion) in zip(axes, rows, strict=True):
+            mu = point.predicted_mu()
+            curves.draw_trade_off(rates, conclusion, np.linspace(0, 1, 401), mu)
+            rates.set(xlim=(0, 1), ylim=(0, 1))
+            curves.draw_on_deviates(deviates, conclusion, mu)
+            rates.set_title(f"{point.panel}, {point.series}", pad=16)
+            deviates.set_title("on normal deviates", pad=16)
         return _finish(figure, axes[0, 0], title, points)
 
 
@@ -183,13 +184,6 @@ def _label_groups(axis: Axes, places: Sequence[Place], symbol: str) -> None:
             axis.annotate(label, (middle, 1.0), xycoords=("data", "axes fraction"), ha="center", va="bottom")
             if own[0] > 0:
                 axis.axvline(own[0] - (1 + _GAP) / 2, color="0.85", lw=0.8)
-
-
-def _draw_trade_off(axis: Axes, point: Point, conclusion: Conclusion, grid: np.ndarray) -> None:
-    """One empirical curve and the Gaussian ones that it is held against."""
-    curves.draw_trade_off(axis, conclusion, grid, opacity=0.2, predicted_mu=point.predicted_mu())
-    axis.set(xlim=(0, 1), ylim=(0, 1))
-    axis.set_title(f"{point.panel}, {point.series}")
 
 
 def _highest(points: Sequence[Point], delta: float) -> float:

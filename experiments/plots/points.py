@@ -94,6 +94,14 @@ def predicted_mu(setting: Setting) -> float | None:
     return math.sqrt(setting.insertions / setting.schedule.periodicity) / mechanism.noise_multiplier
 
 
+def gaussian_reason(setting: Setting) -> str:
+    """Why the setting's trade-off curve should be Gaussian, in a line of 68 columns; empty where nothing says
+    so."""
+    return (
+        "" if predicted_mu(setting) is None else "it has a reason: Gaussian noise on one crafted coordinate"
+    )
+
+
 def evidence(held: Holdings, cells: Iterable[Audited], levels: Levels) -> Evidence:
     """The evidence for figures of these cells; see `audits`."""
     return Evidence(held, audits(held, cells, *levels), levels)

@@ -17,6 +17,7 @@ from matplotlib.figure import Figure  # noqa: E402
 BLUE, VERMILION, GREEN, BLACK = "#0072B2", "#D55E00", "#009E73", "#000000"
 PURPLE, ORANGE = "#CC79A7", "#E69F00"
 OUT, IN, BOUND, UPPER, PREDICTED, FREE = BLUE, VERMILION, GREEN, BLACK, PURPLE, ORANGE
+FADED = "0.55"  # what does not hold
 STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.spines.top": False,

@@ -11,7 +11,7 @@ from experiments.settings.setting import AdversaryFields, described
 if TYPE_CHECKING:
     from jax import Array
 
-    from audit.adversaries.base import Adversary
+    from audit.adversaries.base import Adversary, Expect
     from audit.mechanism.base import Data, Hyperparameters, Trajectory
     from models.base import Model
 
@@ -81,7 +81,8 @@ class Loss(AdversaryFields):
 class Knowledge(NamedTuple):
     """The training as an adversary knows it: everything but the noise.
 
-    simulate(hyper, key, theta_0) trains once without canaries. classes: how many labels there are.
+    simulate(hyper, key, theta_0) trains once without canaries. classes: how many labels there are. canaries:
+    how many are to be made. expect: what an adversary with several canaries expects of the final model.
     """
 
     model: "Model"
@@ -89,6 +90,8 @@ class Knowledge(NamedTuple):
     hyper: "Hyperparameters"
     data: "Data"
     simulate: "Callable[[Hyperparameters, Array, Array], Trajectory]"
+    canaries: int
+    expect: "Expect"
 
 
 F = TypeVar("F", bound=AdversaryFields)
@@ -116,18 +119,34 @@ def _gc_s(fields: GcS, known: Knowledge) -> "Adversary":
 
     hyper = known.hyper if fields.noisy else dpsgd.without_privacy(known.hyper)
     simulations = fields.simulations if fields.noisy else 1
-    return biased.simulated_biased_dimension(partial(known.simulate, hyper), simulations, fields.per_step)
+    choice = partial(known.simulate, hyper), simulations, fields.per_step
+    if known.canaries == 1:
+        return biased.simulated_biased_dimension(*choice)
+    _require_coordinates(known)
+    return biased.simulated_biased_dimensions(*choice, known.canaries, known.expect)
 
 
 def _gc_r(fields: GcR, known: Knowledge) -> "Adversary":
     from audit.adversaries import biased
 
-    return biased.random_biased_dimension()
+    if known.canaries == 1:
+        return biased.random_biased_dimension()
+    _require_coordinates(known)
+    return biased.random_biased_dimensions(known.canaries, known.expect)
+
+
+def _require_coordinates(known: Knowledge) -> None:
+    """Refuses more canaries than the model has coordinates."""
+    most = known.model.n_parameters
+    require(
+        known.canaries <= most, f"`canaries={known.canaries}`: the model has {most} coordinates; give fewer"
+    )
 
 
 def _gc_fixed(fields: GcFixed, known: Knowledge) -> "Adversary":
     from audit.adversaries import biased
 
+    require(known.canaries == 1, f"`canaries={known.canaries}`: one coordinate has one canary; choose gc_r")
     most = known.model.n_parameters - 1
     require(0 <= fields.dimension <= most, f"`dimension={fields.dimension}`: give 0 to {most}")
     return biased.fixed_biased_dimension(fields.dimension)
@@ -136,13 +155,20 @@ def _gc_fixed(fields: GcFixed, known: Knowledge) -> "Adversary":
 def _cots(fields: CotS, known: Knowledge) -> "Adversary":
     from audit.adversaries import sphere
 
-    return sphere.random_direction()
+    if known.canaries == 1:
+        return sphere.random_direction()
+    return sphere.random_directions(known.canaries, known.expect)
 
 
 def _loss(fields: Loss, known: Knowledge) -> "Adversary":
     from audit.adversaries import flipped
 
-    return flipped.flipped_label(known.model.loss, *known.data, classes=known.classes)
+    task = known.model.loss, *known.data, known.classes
+    if known.canaries == 1:
+        return flipped.flipped_label(*task)
+    most = len(known.data[1])
+    require(known.canaries <= most, f"`canaries={known.canaries}`: there are {most} examples; give fewer")
+    return flipped.flipped_labels(*task, known.canaries)
 
 
 _ROWS = (

@@ -13,6 +13,7 @@ from audit.errors import require
 
 MOST_RUNS, MOST_STEPS, MOST_DRAWS = 10**8, 10**7, 10**9  # draws: indices of all mini-batches, 4 GB
 LEAST_NOISE, MOST_NOISE = 1e-6, 1e9
+MOST_CANARIES = 100_000
 OPTIMIZERS = ("sgd", "momentum", "adam")
 PRECISIONS = ("float32", "tf32", "bf16")
 
@@ -68,6 +69,7 @@ class Setting:
     schedule: ScheduleFields
     seed: int = described("Seed of all randomness.")
     unknown_initialisation: bool = described("Draw theta_0 afresh for each run.", default=False)
+    canaries: int = described("Canaries a run, each in or out by its own coin.", default=1)
 
     @property
     def insertions(self) -> int:
@@ -75,6 +77,7 @@ class Setting:
         return self.schedule.steps // self.schedule.periodicity
 
 
+WHOLE = ("unknown_initialisation", "canaries")  # fields of the setting itself that have a default
 DEFAULTS: dict[str, Any] = {  # of fields that every identity holds
     "clipping_norm": 1.0,
     "noise_multiplier": 4.0,
@@ -95,7 +98,7 @@ def not_default(part: Any) -> Iterator[tuple[str, Any]]:
 def identity(setting: Setting, experiment: str = "audit") -> dict[str, Any]:
     """A setting's name in the store, beside the data: {experiment, model, the mechanism's own fields,
     the adversary and its own fields, schedule, seed}, without fields at their defaults."""
-    whole = {"unknown_initialisation": True} if setting.unknown_initialisation else {}
+    whole = {name: value for name, value in not_default(setting) if name in WHOLE}
     return {
         "experiment": experiment,
         "model": setting.model,
@@ -117,6 +120,7 @@ def flat(setting: Setting) -> dict[str, Any]:
         **dataclasses.asdict(setting.schedule),
         "seed": setting.seed,
         "unknown_initialisation": setting.unknown_initialisation,
+        "canaries": setting.canaries,
     }
 
 
@@ -147,6 +151,8 @@ def validate(setting: Setting, runs: int, strategies: tuple[str, ...]) -> None:
     require(0 < rate < float("inf"), f"`learning_rate={rate}`: give a positive finite number")
     require(1e-6 <= norm <= 1e6, f"`clipping_norm={norm}`: give 1e-6 to 1e6")
     require_noise(sigma)
+    most = f"`canaries={setting.canaries}`: give 1 to {MOST_CANARIES:,}"
+    require(1 <= setting.canaries <= MOST_CANARIES, most)
     _require_schedule(schedule, mechanism.batch_size)
     require(0 <= setting.seed < 2**32, f"`seed={setting.seed}`: give 0 to 2^32 - 1")
     require_runs(runs)

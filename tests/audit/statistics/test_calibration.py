@@ -89,7 +89,7 @@ def test_a_law_that_is_gaussian_is_audited_as_mu_is():
     plain = calibrate(setting)
     tested = calibrate(setting._replace(mu=0.0, law=KnownLaw(GAUSSIAN, 1.0)), processes=2)
     for one, other in zip(plain, tested, strict=True):
-        assert one.fired is one.exceeding_where_passed is None
+        assert one.fired is one.unsure is one.missed is None
         assert (one.method, one.exceeding, one.mean_epsilon) == (
             other.method,
             other.exceeding,
@@ -105,27 +105,24 @@ def test_where_the_curve_is_not_gaussian_mu_exceeds_and_the_curve_test_fires():
     assert all(result.fired >= 0.9 for result in results.values())
 
 
-def test_the_share_where_the_test_passed_is_of_those_audits_alone(monkeypatch):
-    """The test is one that passes the audits whose first score is high."""
-    setting = SETTING._replace(audits=8, n_scores=400, law=KnownLaw(LAWS["logistic"], 2.0))
-    epsilons, passed = [], []
+def test_missed_audits_exceed_where_the_test_neither_fires_nor_lacks_power(monkeypatch):
+    """The test is one that passes the audits whose first score is high, with power where the second is."""
+    setting = SETTING._replace(audits=32, n_scores=400, law=KnownLaw(LAWS["logistic"], 2.0))
+    epsilons, passed, strong = [], [], []
 
     def examine(scores_in, scores_out):
         passed.append(scores_in[0] > 2)
+        strong.append(scores_in[1] > 1)
         epsilons.append(estimate.held_out(scores_in, scores_out, 1e-5, 0.95).epsilon)
         return calibration.gaussian_curve.CurveTest(float(passed[-1]), 1.0, 1.0, 1.0, 0.0, 16)
 
     monkeypatch.setattr(calibration.gaussian_curve, "examine", examine)
+    monkeypatch.setattr(calibration.gaussian_curve, "power", lambda s_in, s_out: 0.9 + 0.1 * (s_in[1] > 1))
     result = by_method(setting)["held_out"]
     exceeding = np.array(epsilons) > result.true_epsilon
     assert result.fired == 1 - np.mean(passed) and 0 < result.fired < 1
-    assert result.exceeding_where_passed == exceeding[np.array(passed)].mean()
-
-
-def test_nothing_passed_leaves_no_share(monkeypatch):
-    monkeypatch.setattr(calibration, "CURVE_LEVEL", 2.0)
-    setting = SETTING._replace(audits=2, n_scores=60, law=KnownLaw(GAUSSIAN, 1.0))
-    assert all(r.fired == 1 and np.isnan(r.exceeding_where_passed) for r in calibrate(setting))
+    assert result.unsure == np.mean(np.array(passed) & ~np.array(strong)) > 0
+    assert result.missed == np.mean(exceeding & passed & strong) > 0
 
 
 @pytest.mark.parametrize("claimed", [0.01, 0.05, 0.3])

@@ -5,10 +5,11 @@ import pytest
 from scipy import special
 
 from audit.errors import InputError
-from audit.statistics import gaussian_curve
+from audit.statistics import gaussian_curve, gaussian_fit
 from audit.statistics.calibration import allowed_share
 
 LEVEL = 0.05
+RNG = np.random.default_rng
 
 
 def gaussian(mu):
@@ -115,13 +116,13 @@ def test_the_fit_finds_mu_of_either_sign(mu):
 @pytest.mark.parametrize("sample", [gaussian(0.0), gaussian(4.0), laplace(3.0), wide(1.5)])
 def test_the_fit_is_the_most_likely(sample):
     rng = np.random.default_rng(3)
-    table = gaussian_curve._table(*sample(rng, 400, 900))
-    fit = gaussian_curve._fit(table, gaussian_curve._start(table))
-    least = gaussian_curve._likelihood_ratio(table, fit)
+    table = gaussian_fit.table_of(*sample(rng, 400, 900))
+    fit = gaussian_fit.fitted(table, gaussian_fit.start(table))
+    least = gaussian_fit.likelihood_ratio(table, fit)
     for _ in range(50):
         mu, *cuts = 0.01 * rng.normal(size=len(fit.cuts) + 1)
-        other = gaussian_curve._Fit(fit.mu + mu, fit.cuts + cuts)
-        assert gaussian_curve._likelihood_ratio(table, other) > least
+        other = gaussian_fit.Fit(fit.mu + mu, fit.cuts + cuts)
+        assert gaussian_fit.likelihood_ratio(table, other) > least
 
 
 def test_swapped_worlds_are_refuted_as_well():
@@ -157,3 +158,42 @@ def test_equal_shares_are_a_perfect_fit():
 def test_what_no_estimator_can_use_is_refused():
     with pytest.raises(InputError, match="not finite"):
         gaussian_curve.examine([np.nan, 1.0], [0.0])
+
+
+@pytest.mark.parametrize("sample", [laplace(6.0), logistic(6.0), student(2.0)])
+def test_the_power_is_how_often_the_test_fires(sample):
+    """The least of four, so at most that of the law itself; here logistic noise is the hardest."""
+    n_in, n_out = 800, 1200
+    said = np.mean(
+        [gaussian_curve.power(*sample(np.random.default_rng([6, i]), n_in, n_out)) for i in range(4)]
+    )
+    assert said <= fired(sample, n_in, n_out, 40) + 0.2
+    if sample.__qualname__.startswith("logistic"):
+        assert said >= fired(sample, n_in, n_out, 40) - 0.2
+
+
+def test_power_grows_with_the_scores_and_is_none_where_nothing_can_be_tested():
+    few, some, many = (gaussian_curve.power(*gaussian(1.0)(RNG(7), n, n)) for n in (50, 500, 2500))
+    assert few < some < many and many == 1
+    assert gaussian_curve.power(np.arange(100), np.arange(100) + 1000) == 0
+    assert gaussian_curve.power([0, 1, 1, 1] * 50, [0, 0, 0, 1] * 50) == 0
+
+
+def test_a_reference_has_the_mu_that_was_asked_for():
+    for law in gaussian_curve._REFERENCES:
+        shares = gaussian_curve._reference_shares(gaussian_curve._matched(law, 1.7, 16), 16)
+        table = 1e6 * shares
+        assert shares.sum(1) == pytest.approx([1, 1])
+        assert gaussian_fit.fitted(table, gaussian_fit.start(table)).mu == pytest.approx(1.7, abs=0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sample", [laplace(1.0), laplace(6.0), logistic(2.0), bit(3.0), student(2.0)])
+@pytest.mark.parametrize("n", [100, 500, 2500])
+def test_a_curve_that_is_not_gaussian_is_refuted_or_in_doubt(sample, n, audits=100):
+    passes = 0
+    for i in range(audits):
+        scores = sample(np.random.default_rng([8, i]), n, n)
+        if gaussian_curve.examine(*scores).p_value >= LEVEL:
+            passes += gaussian_curve.power(*scores) >= gaussian_curve.CURVE_POWER
+    assert passes / audits <= allowed_share(0.06, audits)

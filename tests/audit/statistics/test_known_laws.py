@@ -65,3 +65,20 @@ def test_scores_have_the_density(known):
 def test_a_delta_out_of_range_is_refused():
     with pytest.raises(InputError, match="delta is 0"):
         KNOWN[0].epsilon(0.0)
+
+
+@pytest.mark.parametrize("known", KNOWN, ids=str)
+@pytest.mark.parametrize("inserted", [False, True])
+def test_the_distribution_function_is_the_integral_of_the_density(known, inserted):
+    x = np.linspace(-60, 60, 400_001)
+    density = known.law.density(x, known.parameter, inserted)
+    below = integrate.cumulative_trapezoid(density, x, initial=0.0)
+    assert np.abs(below - known.law.distribution(x, known.parameter, inserted)).max() < 1e-5
+
+
+@pytest.mark.parametrize("known", KNOWN, ids=str)
+def test_quantiles_are_those_of_the_even_mixture(known):
+    levels = np.array([0.01, 0.3, 0.5, 0.9])
+    found = known.quantiles(levels)
+    below = [known.law.distribution(found, known.parameter, inserted) for inserted in (False, True)]
+    assert np.mean(below, 0) == pytest.approx(levels, abs=2e-3)

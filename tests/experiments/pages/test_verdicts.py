@@ -108,10 +108,24 @@ def test_a_sound_mechanism_is_not_called_violated_where_its_curve_is_refuted():
 def test_a_curve_that_is_not_refuted_is_not_called_gaussian():
     rng = np.random.default_rng(2)
     found = _tested(rng.normal(1, 1, 2500), rng.normal(0, 1, 2500))
-    assert not found.refutes_gaussian
+    assert not found.refutes_gaussian and not found.doubts_gaussian
     sentence = verdicts.verdict(found).sentence
     assert "no evidence against a Gaussian curve (p = " in sentence and "no proof" in sentence
     assert "curve is Gaussian (" not in sentence
+
+
+def test_too_few_runs_to_test_the_curve_lead_with_what_needs_no_assumption():
+    rng = np.random.default_rng(4)
+    found = _tested(rng.normal(2, 1, 100), rng.normal(0, 1, 100))
+    assert (
+        found.doubts_gaussian and found.bound("if_gaussian").epsilon > found.bound("assumption_free").epsilon
+    )
+    free, gaussian = (verdicts.at_least(found.bound(m).epsilon) for m in ("assumption_free", "if_gaussian"))
+    sentence = verdicts.verdict(found).sentence
+    assert sentence.index(f"epsilon = {free} ") < sentence.index(f"at least {gaussian}.")
+    assert "too few to tell a Gaussian curve from others (p = " in sentence
+    reasoned = verdicts.verdict(found._replace(reason="it has one")).sentence
+    assert reasoned.index(f"epsilon = {gaussian} ") < reasoned.index(f"at least {free}.")
 
 
 def test_nothing_is_proven_where_the_curve_is_refuted_and_the_other_bound_is_zero():
@@ -129,6 +143,9 @@ def test_table_and_json_say_what_the_test_found():
     passed = _tested(rng.normal(1, 1, 2500), rng.normal(0, 1, 2500))
     assert "REFUTED by these scores (p < 1e-06)" in bounds_table(refuted)
     assert "no evidence against a Gaussian curve (p = " in bounds_table(passed)
-    assert max(map(len, bounds_table(refuted).splitlines())) <= 80
+    few = _tested(rng.normal(2, 1, 100), rng.normal(0, 1, 100))
+    assert "too few runs to tell the curve's shape (p = " in bounds_table(few)
+    assert max(len(line) for one in (refuted, passed, few) for line in bounds_table(one).splitlines()) <= 80
+    assert json.loads(results.bounds_json(few))["gaussian_curve"]["doubtful"] is True
     assert json.loads(results.bounds_json(refuted))["gaussian_curve"]["refuted"] is True
     assert json.loads(results.bounds_json(passed))["gaussian_curve"]["refuted"] is False

@@ -317,3 +317,14 @@ def test_an_empty_store_is_one_line_with_the_mend(run, tmp_path):
     (line,) = process.stderr.splitlines()
     assert line.startswith("error: ") and "./run.sh sweep --name=figure_1c --scale=laptop" in line
     assert not list(tmp_path.iterdir())
+
+
+def test_a_sweeps_trade_off_curve_is_tested(found):
+    sweep = sweeps.sweeps("smoke")["figure_6a"]
+    cells = audit_cells(sweep)
+    drawn = sweep.draw(sweep, points.Evidence(NOWHERE, found(cells), LEVELS))
+    ((_, figure),) = drawn.figures
+    said = [text.get_text() for text in figure.axes[1].texts]
+    assert len(said) == 1 and said[0].startswith("too few runs to tell, p = ")
+    assert not any("doubtful" in label for label in figure.axes[0].get_legend_handles_labels()[1])
+    estimates.plt.close(figure)

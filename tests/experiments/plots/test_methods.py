@@ -37,7 +37,7 @@ def test_marks_stand_beside_each_other_and_look_apart():
 def test_an_estimate_is_called_no_bound_wherever_it_is_named():
     row = CONCLUSION.finding(estimate.IN_SAMPLE)
     assert methods.assumes(row) == methods.NO_BOUND
-    assert methods.NO_BOUND in audit_panels._bar_label(row)
+    assert methods.NO_BOUND in audit_panels._bar_label(row, "")
     assert methods.NO_BOUND in methods.METHODS[row.method].legend
     (line,) = (line for line in bounds_table.bounds_table(CONCLUSION).splitlines() if line.startswith("in_s"))
     assert line.endswith(methods.NO_BOUND)

@@ -96,6 +96,7 @@ CHANGES = {
     "periodicity": 2,
     "seed": 1,
     "unknown_initialisation": True,
+    "canaries": 8,
 }
 
 

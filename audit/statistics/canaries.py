@@ -1,0 +1,156 @@
+"""Scores of many canaries a run, and the errors of a threshold, run by run.
+
+Two designs. In both each run is an independent training with K canaries drawn from one distribution, and a
+threshold's guess on a canary looks at that canary alone.
+
+Sets (LiDP paper, Section 3): K canaries are inserted in the runs of one set; runs of another, with K - 1 of
+    them, score canaries that were never inserted. A run of the first gives misses, one of the second false
+    alarms. By exchangeability the left-out canary, given the others, is a fresh draw.
+
+Coins: every canary of every run is in with probability 1/2, independently, so that every run gives both. Fix
+    a canary k and condition on all other coins: the run with k in and the run with k out are neighbours, and
+    the others are random data. So FNR_k and FPR_k, its error rates given its coin, satisfy the trade-off
+    inequality FNR_k >= f(FPR_k), and 2 / K sum_k coin_k miss_k has the mean of FNR_k over k, whatever ties
+    the canaries of a run together. The share of misses among those that happened to be in has not: it divides
+    by a number that the run's other coins change.
+
+Averages. If a mechanism is f-DP, FNR >= f(FPR) for every pair of neighbours and every rejection region.
+Average both sides over random canaries, data and regions: f is convex, so E[FNR] >= E[f(FPR)] >= f(E[FPR]).
+Upper limits of the two average error rates therefore bound the privacy parameter from below, as for one
+canary.
+"""
+
+import hashlib
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from audit.errors import require
+
+Array = NDArray[np.float64]
+_PILOT_SHARE, _LEAST_PILOT = 0.05, 4  # of the runs of a set
+
+
+class Errors(NamedTuple):
+    """The errors of a threshold: misses (n,) and false alarms (m,), a run each, of so many canaries.
+
+    scale: the mean of scale * misses / canaries_in is the average false-negative rate, likewise for alarms.
+    paired: whether misses and alarms are of the same runs, which are independent of each other.
+    """
+
+    misses: Array
+    alarms: Array
+    canaries_in: int
+    canaries_out: int
+    scale: float
+    paired: bool
+
+    def rates(self) -> tuple[Array, Array]:
+        """Each run's unbiased (false-positive rate (m,), false-negative rate (n,)), at most `scale`."""
+        return self.scale * self.alarms / self.canaries_out, self.scale * self.misses / self.canaries_in
+
+
+class Design(Protocol):
+    """The scores of an audit with many canaries a run, in either design."""
+
+    def split(self) -> tuple["Design", "Design"]:
+        """(pilot, rest): disjoint runs, drawn by a fixed rule; raises InputError for too few runs."""
+
+    def pooled(self) -> tuple[Array, Array]:
+        """(scores in, scores out), flat."""
+
+    def errors(self, threshold: float) -> Errors:
+        """The errors of guessing "in" above a threshold."""
+
+
+class Coins(NamedTuple):
+    """Scores (R, K) float64 and presence (R, K) bool, each canary in with probability 1/2."""
+
+    scores: Array
+    presence: NDArray[np.bool_]
+
+    def split(self) -> tuple["Coins", "Coins"]:
+        """See `Design`."""
+        pilot, rest = _drawn(self.scores)
+        return Coins(self.scores[pilot], self.presence[pilot]), Coins(self.scores[rest], self.presence[rest])
+
+    def pooled(self) -> tuple[Array, Array]:
+        """See `Design`."""
+        return self.scores[self.presence], self.scores[~self.presence]
+
+    def errors(self, threshold: float) -> Errors:
+        """See `Design`."""
+        guessed, canaries = self.scores > threshold, self.scores.shape[1]
+        misses = (self.presence & ~guessed).sum(1).astype(np.float64)
+        alarms = (~self.presence & guessed).sum(1).astype(np.float64)
+        return Errors(misses, alarms, canaries, canaries, 2.0, True)
+
+
+class Sets(NamedTuple):
+    """Scores of inserted canaries (n, K) and, of other runs, of fresh ones (m, M)."""
+
+    inserted: Array
+    fresh: Array
+
+    def split(self) -> tuple["Sets", "Sets"]:
+        """See `Design`."""
+        (pilot_in, rest_in), (pilot_out, rest_out) = _drawn(self.inserted), _drawn(self.fresh)
+        pilot = Sets(self.inserted[pilot_in], self.fresh[pilot_out])
+        return pilot, Sets(self.inserted[rest_in], self.fresh[rest_out])
+
+    def pooled(self) -> tuple[Array, Array]:
+        """See `Design`."""
+        return self.inserted.ravel(), self.fresh.ravel()
+
+    def errors(self, threshold: float) -> Errors:
+        """See `Design`."""
+        misses = (self.inserted <= threshold).sum(1).astype(np.float64)
+        alarms = (self.fresh > threshold).sum(1).astype(np.float64)
+        return Errors(misses, alarms, self.inserted.shape[1], self.fresh.shape[1], 1.0, False)
+
+
+def coins(scores: ArrayLike, presence: ArrayLike) -> Coins:
+    """The checked design of coins; raises InputError for shapes, values or bits that fit no audit."""
+    values, bits = _matrix("scores", scores), np.asarray(presence)
+    require(
+        bits.shape == values.shape,
+        f"presence has shape {bits.shape}, scores {values.shape}: give one bit each",
+    )
+    require(
+        bits.dtype.kind in "biuf" and np.isin(bits, (0, 1)).all(),
+        "presence holds values that are no bits: give 0 or 1",
+    )
+    present = bits.astype(bool)
+    require(present.any() and not present.all(), "all canaries are in one world: both are needed")
+    return Coins(values, present)
+
+
+def sets(inserted: ArrayLike, fresh: ArrayLike) -> Sets:
+    """The checked design of two sets of runs; raises InputError for what fits no audit."""
+    found = Sets(_matrix("in", inserted), _matrix("out", fresh))
+    both = np.concatenate(found.pooled())
+    require(np.ptp(both) > 0, f"all {both.size} scores equal {both[0]:g}: they tell nothing apart")
+    return found
+
+
+def _matrix(name: str, values: ArrayLike) -> Array:
+    """Finite scores (runs, K)."""
+    array = np.asarray(values, np.float64)
+    require(
+        array.ndim == 2 and array.size, f"the {name} scores have shape {array.shape}: give (runs, canaries)"
+    )
+    bad = int(np.count_nonzero(~np.isfinite(array)))
+    require(not bad, f"{bad} of {array.size} {name} scores are not finite: a model diverged, drop the run")
+    return array
+
+
+def _drawn(scores: Array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(runs of the pilot, the other runs): drawn with a seed that is a hash of the scores' ranks, since files
+    may come sorted."""
+    runs = len(scores)
+    require(runs >= 2 * _LEAST_PILOT, f"there are {runs} runs of a kind: give at least {2 * _LEAST_PILOT}")
+    ranks = np.unique(scores, return_inverse=True)[1].astype("<i8")
+    rng = np.random.default_rng(int.from_bytes(hashlib.sha256(ranks.tobytes()).digest(), "big"))
+    order, size = rng.permutation(runs), max(round(_PILOT_SHARE * runs), _LEAST_PILOT)
+    return order[:size], order[size:]
