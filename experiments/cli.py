@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from experiments.settings.tasks import Sources
 
 USAGE_ERROR = 2
+AUTO = "auto"  # as many canaries as the model takes
+_AS_TEXT: flags.ArgumentSerializer[int | str] = flags.ArgumentSerializer()
 _INTERRUPTED = 130
 _HELP, _HELP_INDENT = {"--help", "-help", "-h", "--helpshort", "--helpfull"}, 28
 _GROUPS = {
@@ -27,7 +29,7 @@ _GROUPS = {
         *("model", "models", "runs", "looks", "insertions", "steps", "k", "seed", "unknown_initialisation"),
         *("data_file", "tfds_dir", "weights", "input_size", "california_housing", "cifar10", "fashion_mnist"),
     ),
-    "adversary": ("adversary", "gc_s", "simulations", "dimension"),
+    "adversary": ("adversary", "canaries", "gc_s", "simulations", "dimension"),
     "DP-SGD": (
         *("learning_rate", "clipping_norm", "noise_multiplier", "batch_size", "optimizer", "clipping"),
         "precision",
@@ -159,15 +161,32 @@ def define_setting(names: Sequence[str]) -> None:
     }
     for name in names:
         field = fields()[name]
-        define[field.kind](field.flag, field.default, field.help)
+        if name == "canaries":
+            flags.DEFINE(_CountParser(), field.flag, field.default, field.help, serializer=_AS_TEXT)
+        else:
+            define[field.kind](field.flag, field.default, field.help)
+
+
+class _CountParser(flags.ArgumentParser[int | str]):
+    """A whole number, or auto."""
+
+    def parse(self, argument: int | str) -> int | str:
+        """Raises ValueError for anything else."""
+        text = str(argument)
+        if text != AUTO and not text.lstrip("-").isdecimal():
+            raise ValueError(f"give a whole number, or {AUTO}")
+        return AUTO if text == AUTO else int(text)
 
 
 def setting(names: Sequence[str], **fixed: Any) -> "Setting":
     """The setting that the flags of these fields describe, beside fixed ones."""
     from experiments.settings.fields import fields
     from experiments.settings.make import setting_of
+    from experiments.settings.tasks import task
 
     given = {name: flags.FLAGS[fields()[name].flag].value for name in names}
+    if given.get("canaries") == AUTO:
+        given["canaries"] = task(str(given["model"])).canaries
     return setting_of(**{**given, **fixed})
 
 

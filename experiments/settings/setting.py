@@ -69,7 +69,7 @@ class Setting:
     schedule: ScheduleFields
     seed: int = described("Seed of all randomness.")
     unknown_initialisation: bool = described("Draw theta_0 afresh for each run.", default=False)
-    canaries: int = described("Canaries a run, each in or out by its own coin.", default=1)
+    canaries: int = described("Canaries a run, each with a coin of its own; auto: the model's.", default=1)
 
     @property
     def insertions(self) -> int:
