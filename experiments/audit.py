@@ -8,7 +8,6 @@ Trained runs are kept under --out and never trained twice; an interrupted audit 
 """
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from absl import flags
@@ -21,7 +20,7 @@ from audit.storage import results
 from audit.storage.files import CannotWriteError
 from audit.storage.store import RESULT, Store
 from experiments import cli
-from experiments.settings.setting import Setting, flat
+from experiments.settings.setting import MOST_RUNS, Setting, flat
 from experiments.settings.tasks import task
 from models.data.base import Dataset
 
@@ -55,14 +54,15 @@ def main() -> None:
     """Parse, build, train, bound, store, print."""
     conversions.require_delta(FLAGS.delta)
     conversions.require_confidence(FLAGS.confidence)
-    setting = cli.setting(FIELDS)
+    setting, out = cli.setting(FIELDS), cli.folder()
     cli.prepare_jax(joins=True)
     from audit import processes, training
     from experiments.cells import progress
     from experiments.settings import build, devices, stored
 
     build.validate(setting, FLAGS.runs)
-    require(FLAGS.chunk_size >= 0, f"`chunk_size={FLAGS.chunk_size}`: give at least 1, or 0: as many as fit")
+    chunk = f"--chunk_size={FLAGS.chunk_size}: give 1 to {MOST_RUNS:,}, or 0: as many as fit"
+    require(0 <= FLAGS.chunk_size <= MOST_RUNS, chunk)
     _join()
     devices.require_devices()
     with processes.failing_together():
@@ -73,7 +73,7 @@ def main() -> None:
         if setting.mechanism.clipping == "per_example" and first:
             print("clipping by per-example gradients: any model, but slow", file=sys.stderr)
         played, elsewhere = build.build(setting, dataset), training.Elsewhere()
-        store = stored.open_store(Path(FLAGS.out), setting, dataset) if first else elsewhere
+        store = stored.open_store(out, setting, dataset) if first else elsewhere
         with progress.bar(training.lacking(store, FLAGS.runs)) as line:
             trained = training.train(played, store, FLAGS.runs, FLAGS.chunk_size, progress=line)
     if isinstance(store, Store):  # process 0 goes on

@@ -86,10 +86,11 @@ def audit_model(
     """
     conversions.require_delta(delta)
     conversions.require_confidence(confidence)
+    require(str(out), "`out=`: name a folder")
     dataset = _dataset(features, labels)
-    model = _model(module, criterion, dataset)
-    asked = _setting(named, model)
+    asked = _setting(named, module)
     validate(asked, runs, STRATEGIES)
+    model = _model(module, criterion, dataset)
     classes = _classes(dataset.labels) if asked.adversary.name == Loss.name else 0
     setting = _with_strategy(asked, named.get("clipping") is not None, model, dataset)
     computes = fingerprint(model, (jnp.asarray(dataset.features[0]), jnp.asarray(dataset.labels[0])))
@@ -164,10 +165,10 @@ def _model(module: nn.Module, criterion: Criterion, dataset: Dataset) -> Model:
     return model
 
 
-def _setting(named: dict[str, Any], model: Model) -> Setting:
+def _setting(named: dict[str, Any], module: nn.Module) -> Setting:
     """The setting that the caller's fields describe."""
     fields = {name: value for name, value in named.items() if name != "model"}
-    return make_setting(named.get("model") or type(model.module).__name__, _USUAL, fields)
+    return make_setting(named.get("model") or type(module).__name__, _USUAL, fields)
 
 
 def _with_strategy(setting: Setting, named: bool, model: Model, dataset: Dataset) -> Setting:

@@ -53,8 +53,15 @@ class Store:
 
     @staticmethod
     def exists(root: Path, setting: dict[str, Any]) -> bool:
-        """Whether a setting has a directory."""
-        return (root / _name(_text(setting).encode()) / CONFIG).exists()
+        """Whether a setting has a directory; raises InputError for a root that can't be looked into."""
+        config = root / _name(_text(setting).encode()) / CONFIG
+        try:
+            config.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            raise files.cannot_read(config, error) from None
+        return True
 
     @classmethod
     def at(cls, folder: Path) -> "Store":

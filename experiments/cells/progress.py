@@ -9,6 +9,7 @@ from tqdm import tqdm
 
 from audit.progress import Progress
 from experiments.cells.cell import Cell
+from experiments.plots.words import shortened
 
 _NAME_WIDTH = 32
 
@@ -39,7 +40,7 @@ class SweepProgress:
 
     def begin(self, cell: Cell) -> Progress:
         """Hears of the runs of a cell that now begins."""
-        self._bar.set_description_str(f"{self._done}/{self._cells} {cell.name[:_NAME_WIDTH]}:")
+        self._bar.set_description_str(f"{self._done}/{self._cells} {shortened(cell.name, _NAME_WIDTH)}:")
         self._runs, self._begin = 0.0, time.perf_counter()
         scale = cell.seconds / cell.runs
 

@@ -15,7 +15,8 @@ def bounds_table(conclusion: Conclusion) -> str:
     """A row a bound, estimates first and the upper bound last; remarks below, where there are any."""
     rows: list[tuple[str, ...]] = [_HEADER, *map(_row, conclusion.rows())]
     if conclusion.upper_bound is not None:
-        rows.append(("upper bound", f"{conclusion.upper_bound:.3f}", "", "", "", "", "accounting"))
+        source = "given" if conclusion.composition is None else "accounting"
+        rows.append(("upper bound", f"{conclusion.upper_bound:.3f}", "", "", "", "", source))
     widths = [max(len(row[i]) for row in rows) for i in range(len(_HEADER))]
     lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
     title = f"lower bounds on epsilon at delta {conclusion.delta:g}, confidence {conclusion.confidence:g}"

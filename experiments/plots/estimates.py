@@ -20,6 +20,7 @@ from experiments.plots.methods import METHODS
 from experiments.plots.points import Point
 from experiments.plots.style import BOUND, FREE, IN, OUT, PREDICTED, STYLE, UPPER
 from experiments.plots.sweep import Axis
+from experiments.plots.words import counted
 
 _INTERVAL = "0.75"
 _DASHES: tuple[Any, ...] = ("--", "-.", (0, (7, 1)), (0, (3, 1, 1, 1, 1, 1)), (0, (1, 3)), "-")
@@ -239,7 +240,7 @@ def _stands_on(points: Sequence[Point]) -> str:
     models = f"{runs[0]:,}" if len(runs) == 1 else f"{runs[0]:,} to {runs[-1]:,}"
     over = f"mean and range of {seeds} seeds, " if seeds > 1 else "one seed, "
     missing = sum(len(point.cells) - len(point.found) for point in points)
-    return f"{over}{models} runs each" + (f"; {missing} cells missing" if missing else "")
+    return f"{over}{models} runs each" + (f"; {counted(missing, 'cell')} missing" if missing else "")
 
 
 def _wrapped(text: str, width: int) -> str:

@@ -8,6 +8,7 @@ from audit.statistics.estimate import ASSUMPTION_FREE, HELD_OUT, IF_GAUSSIAN, IN
 from experiments.plots.points import Point
 from experiments.plots.rows import Claim, PaperClaims, Row, Seeds
 from experiments.plots.sweep import Axis, Sweep
+from experiments.plots.words import shortened
 
 _WIDTHS = (27, 5, 9, 9, 5, 15)
 _HEADER = ("", "bound", "range", "interval", "pred.", "the paper says")
@@ -94,7 +95,7 @@ def as_text(
     for sweep in sweeps:
         own = [row for row in found if row.figure == sweep.name]
         if own:
-            lines += ["-" * 80, f"{sweep.name}: {sweep.title}"[:80]]
+            lines += ["-" * 80, shortened(f"{sweep.name}: {sweep.title}", 80)]
         for panel in dict.fromkeys(row.panel for row in own):
             lines += _panel([row for row in own if row.panel == panel], sweep.axis)
     return "\n".join([*lines, "-" * 80, _NOTES])

@@ -144,7 +144,7 @@ def validate(setting: Setting, runs: int, strategies: tuple[str, ...]) -> None:
         known = f"choose one of {', '.join(choices)}"
         require(value in choices, f"`{name}={value}` is none that {setting.model} can take: {known}")
     rate, norm, sigma = mechanism.learning_rate, mechanism.clipping_norm, mechanism.noise_multiplier
-    require(0 < rate < float("inf"), f"`learning_rate={rate}`: give a positive finite number")
+    require(1e-37 <= rate <= 1e38, f"`learning_rate={rate}`: give 1e-37 to 1e38")
     require(1e-6 <= norm <= 1e6, f"`clipping_norm={norm}`: give 1e-6 to 1e6")
     require_noise(sigma)
     _require_schedule(schedule, mechanism.batch_size)
