@@ -125,11 +125,15 @@ def require_types(setting: Setting) -> None:
     it."""
     for part in (setting, setting.mechanism, setting.schedule, setting.adversary):
         for field in dataclasses.fields(part):
-            value, kind = getattr(part, field.name), field.type
-            assert isinstance(kind, type)
-            whole = kind is float and type(value) is int
-            fits = isinstance(value, kind) and (kind is bool or type(value) is not bool)
-            require(whole or fits, f"`{field.name}={value}` is no {kind.__name__}")
+            assert isinstance(field.type, type)
+            require_type(field.name, getattr(part, field.name), field.type)
+
+
+def require_type(name: str, value: object, kind: type) -> None:
+    """Raises InputError for a value of another type; a float may be an int, an int is no bool."""
+    whole = kind is float and type(value) is int
+    fits = isinstance(value, kind) and (kind is bool or type(value) is not bool)
+    require(whole or fits, f"`{name}={value!r}` is no {kind.__name__}: give one")
 
 
 def validate(setting: Setting, runs: int, strategies: tuple[str, ...]) -> None:

@@ -80,7 +80,7 @@ def forks(homes):
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
-        "PYTHONIOENCODING": "utf-8:surrogateescape",
+        "PYTHONIOENCODING": "utf-8:strict",
         "OPENBLAS_NUM_THREADS": "1",
         "JAX_PLATFORMS": "cpu",
         "HOME": home,

@@ -1,13 +1,6 @@
-"""./run.sh bound on strangers' flags: what it writes is what a file's name says, and a mistake is one line.
-
-The processes are forks of one that has imported everything, which makes each a matter of milliseconds.
-"""
+"""./run.sh bound on strangers' flags: what it writes is what a file's name says, and where it is said."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -16,22 +9,6 @@ import pytest
 from audit.statistics.accounting import sampled_upper_bound
 from experiments.pages.verdicts import at_most
 
-ROOT = Path(__file__).resolve().parents[2]
-FORKS = """
-import json, os, sys
-from experiments import bound, cli
-from experiments.pages import report
-for line in sys.stdin:
-    argv, folder, streams = json.loads(line)
-    child = os.fork()
-    if not child:
-        os.chdir(folder)
-        for number, path in enumerate(streams, 1):
-            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
-        sys.argv = ["bound", *argv]
-        cli.run(bound.main)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
 IN, OUT = np.random.default_rng(0).normal(1, 1, 60), np.random.default_rng(1).normal(0, 1, 70)
 
 
@@ -44,34 +21,15 @@ class Ended(NamedTuple):
     left: list[str]
 
 
-@pytest.fixture(scope="module")
-def forks(tmp_path_factory):
-    """A process that forks one for each line on its stdin."""
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "PYTHONIOENCODING": "utf-8:strict",
-        "MPLCONFIGDIR": str(tmp_path_factory.mktemp("matplotlib")),
-    }
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, "-c", FORKS], env=environment, **pipes) as process:
-        yield process
-        process.stdin.close()
-
-
 @pytest.fixture
-def bound(forks, tmp_path, tmp_path_factory):
-    """bound(*flags) -> Ended, in tmp_path, which holds scores.npz and a page that can hold nothing."""
+def bound(forked, tmp_path):
+    """bound(*flags) -> Ended, in tmp_path, which holds scores.npz."""
     np.savez(tmp_path / "scores.npz", **{"in": IN, "out": OUT})
-    (tmp_path / "full.html").symlink_to("/dev/full")
     before = {*tmp_path.iterdir()}
 
     def call(*argv):
-        streams = [tmp_path_factory.mktemp("streams") / name for name in ("stdout", "stderr")]
-        print(json.dumps([argv, str(tmp_path), [*map(str, streams)]]), file=forks.stdin, flush=True)
-        status = int(forks.stdout.readline())
-        left = sorted(path.name for path in {*tmp_path.iterdir()} - before)
-        return Ended(status, *(path.read_text() for path in streams), left)
+        ended = forked("bound", *argv, folder=tmp_path)
+        return Ended(*ended, sorted(path.name for path in {*tmp_path.iterdir()} - before))
 
     return call
 

@@ -113,40 +113,18 @@ def test_every_kind_of_audit_runs(audit, tmp_path, flags):
     assert result["bounds"][2]["epsilon"] <= result["upper_bound"] * slack
 
 
-BAD_FLAGS = [
-    (("--k=0",), ("--k=0", "at least 1")),
-    (("--k=30", "--steps=20"), ("--k=30", "inserts nothing")),
-    (("--runs=1",), ("--runs=1",)),
-    (("--delta=0",), ("delta is 0",)),
-    (("--delta=1",), ("delta is 1",)),
-    (("--noise_multiplier=-1",), ("--noise_multiplier=-1",)),
-    (("--learning_rate=nan",), ("--learning_rate=nan",)),
-    (("--learning_rate=1e38",), ("diverged", "--learning_rate")),
-    (("--batch_size=301",), ("--batch_size=301", "300")),
-    (("--adversary=nobody",), ("nobody", "gc_s")),
-    (("--gc_s=noisy",), ("noisy", "noiseless_per_step")),
-    (("--seed=-1",), ("--seed=-1",)),
-    ((f"--runs={10**12}",), ("at most 100,000,000",)),
-    ((f"--k={10**21}",), ("--steps=", "at most 10,000,000")),
-    ((f"--insertions={10**10}",), ("--steps=", "at most 10,000,000")),
-    ((f"--steps={10**7}", "--batch_size=300"), ("--steps", "--batch_size", "at most 1,000,000,000")),
-    (("--noise_multiplier=1e-50",), ("--noise_multiplier=1e-50", "1e-06 to 1e+09")),
-    (("--adversary=\x1b[2Jnobody",), (r"\x1b[2Jnobody",)),
-    (("--nothing=1",), ("nothing",)),
-    (("--runs=many",), ("many",)),
-    (("stray",), ("stray",)),
-    (("--data_file=/nowhere/housing.csv",), ("/nowhere/housing.csv",)),
-]
-
-
-@pytest.mark.parametrize(("flags", "words"), BAD_FLAGS, ids=lambda value: value[0])
-def test_a_mistake_is_one_line_and_leaves_nothing(audit, tmp_path, flags, words):
-    process = audit(tmp_path / "out", *flags)
-    if "diverged" in words:
-        process.stderr = process.stderr.strip().splitlines()[-1]  # after the progress bar
-        assert not list((tmp_path / "out").glob("*/scores*"))
+@pytest.mark.parametrize(
+    ("flag", "words"),
+    [
+        ("--learning_rate=1e38", ("diverged", "--learning_rate")),
+        ("--batch_size=301", ("--batch_size=301", "300")),
+    ],
+)
+def test_what_the_data_or_the_training_show_is_one_line(audit, tmp_path, flag, words):
+    process = audit(tmp_path / "out", flag)
+    process.stderr = process.stderr.strip().splitlines()[-1]  # after the progress bar
     assert_one_line(process, *words)
-    assert not list((tmp_path / "out").glob("*/audit*"))
+    assert not list((tmp_path / "out").glob("*/audit*")) and not list((tmp_path / "out").glob("*/scores*"))
 
 
 @pytest.mark.parametrize("command", ["audit", "sweep", "plan", "landscape"])
