@@ -85,8 +85,9 @@ def audit_model(
 
     Raises InputError for what cannot be audited, in one line.
     """
-    for name, value, kind in (("runs", runs, int), ("delta", delta, float), ("confidence", confidence, float)):
-        require_type(name, value, kind)
+    require_type("runs", runs, int)
+    require_type("delta", delta, float)
+    require_type("confidence", confidence, float)
     conversions.require_delta(delta)
     conversions.require_confidence(confidence)
     require(str(out), "`out=`: name a folder")

@@ -50,7 +50,9 @@ def claim(folder: Path, stale: float = STALE_SECONDS) -> Iterator[bool]:
 def holder(folder: Path) -> str:
     """Host and process number of who holds the folder; a claim that will not grow old for long is named."""
     owner = _lease(folder / _NAME, STALE_SECONDS).owner
-    host, pid = ("unknown host", "unknown") if owner is None else (owner.hostname.partition("?")[0], owner.pid)
+    host, pid = (
+        ("unknown host", "unknown") if owner is None else (owner.hostname.partition("?")[0], owner.pid)
+    )
     return f"{host}, process {pid}{_dated_ahead(folder / _NAME)}"
 
 

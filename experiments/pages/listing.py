@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from audit.errors import InputError
 from audit.storage.kept import Kept
 from audit.storage.store import Store, newest_scores
+from experiments.cells.words import shortened
 from experiments.pages import verdicts
-from experiments.plots.words import shortened
 from experiments.settings import stored
 from experiments.settings.fields import fields
 from experiments.settings.make import setting_of

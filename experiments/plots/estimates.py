@@ -15,12 +15,12 @@ from matplotlib.figure import Figure
 from audit.statistics import conversions
 from audit.statistics.conclusion import Conclusion
 from audit.statistics.estimate import ASSUMPTION_FREE, HELD_OUT, IF_GAUSSIAN, IN_SAMPLE
+from experiments.cells.words import counted
 from experiments.plots import curves
 from experiments.plots.methods import METHODS
 from experiments.plots.points import Point
 from experiments.plots.style import BOUND, FREE, IN, OUT, PREDICTED, STYLE, UPPER
 from experiments.plots.sweep import Axis
-from experiments.plots.words import counted
 
 _INTERVAL = "0.75"
 _DASHES: tuple[Any, ...] = ("--", "-.", (0, (7, 1)), (0, (3, 1, 1, 1, 1, 1)), (0, (1, 3)), "-")

@@ -102,8 +102,8 @@ def evidence(held: Holdings, cells: Iterable[Audited], levels: Levels) -> Eviden
 def audits(held: Holdings, cells: Iterable[Audited], delta: float, confidence: float) -> Audits:
     """The conclusions from the stored scores of the cells, by (setting, runs).
 
-    Each is computed once however many figures show it. Scores that can't be read, or that nothing can be concluded
-    from, are said on stderr and left out.
+    Each is computed once however many figures show it. Scores that can't be read, or that nothing can be
+    concluded from, are said on stderr and left out.
     """
     found: Audits = {}
     for setting, runs in dict.fromkeys((cell.setting, cell.runs) for cell in cells):

@@ -5,10 +5,10 @@ import io
 from collections.abc import Iterable, Iterator, Sequence
 
 from audit.statistics.estimate import ASSUMPTION_FREE, HELD_OUT, IF_GAUSSIAN, IN_SAMPLE
+from experiments.cells.words import shortened
 from experiments.plots.points import Point
 from experiments.plots.rows import Claim, PaperClaims, Row, Seeds
 from experiments.plots.sweep import Axis, Sweep
-from experiments.plots.words import shortened
 
 _WIDTHS = (27, 5, 9, 9, 5, 15)
 _HEADER = ("", "bound", "range", "interval", "pred.", "the paper says")

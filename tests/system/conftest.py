@@ -1,4 +1,4 @@
-"""Commands as forks of one process that has imported all libraries: a case takes milliseconds, not seconds."""
+"""Commands as forks of one process that has imported all libraries: a case takes milliseconds."""
 
 import json
 import os

@@ -106,6 +106,8 @@ def test_an_upper_bound_that_is_no_plain_composition(bound, tmp_path, flags, upp
     found = json.loads(ended.stdout)["upper_bound"]
     page = (tmp_path / "page.html").read_text()
     assert found == (upper or pytest.approx(sampled_upper_bound(1, 10, 1e-5, 0.1)))
+    last = bound(SCORES, *flags).stdout.partition("upper bound")[2].splitlines()[0]
+    assert last.split()[-1] == ("given" if upper else "accounting")
     assert said in page and f"Accounting guarantees at most {at_most(found)}" in page
 
 

@@ -137,6 +137,14 @@ def test_help_is_grouped_in_80_columns(run, command):
     assert not any(line.split()[0] in ("--logtostderr", "--helpfull") for line in lines if line)
 
 
+def test_a_first_look_for_fonts_is_quiet(run, tmp_path):
+    scores = save_scores(tmp_path / "s.npz", [1.0, 2.0, 3.0], [0.0, 1.5, 2.5])
+    flags = (scores, f"--figure={tmp_path / 'f.svg'}")
+    process = run("bound", *flags, changes={"MPLCONFIGDIR": str(tmp_path / "fonts")})
+    assert process.returncode == 0 and process.stderr == f"figure: {tmp_path / 'f.svg'}\n"
+    assert list((tmp_path / "fonts").glob("fontlist*"))
+
+
 def test_a_full_stdout_is_one_line(run):
     with open("/dev/full", "w") as full:
         process = run("calibrate", "--mu=1", "--audits=1", "--runs=20", "--processes=1", stdout=full)

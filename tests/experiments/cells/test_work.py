@@ -202,7 +202,11 @@ def test_the_fcnn_figures_are_trained_once_and_then_known_to_be_done(run, housin
     flags = ("--scale=smoke", f"--out={tmp_path}", f"--california_housing={housing}")
     process = run("--name=" + ",".join(FCNN), *flags)
     assert process.returncode == 0, process.stderr
-    assert "14 cells in" in process.stdout and "Traceback" not in process.stderr
+    draws = f"./run.sh figures --name={','.join(FCNN)} --scale=smoke --out={tmp_path} draws them"
+    closing = (
+        rf"{', '.join(FCNN)}: 14 cells in 00:\d\d:\d\d, 0 by other workers, 0 before\n{re.escape(draws)}\n"
+    )
+    assert re.fullmatch(closing, process.stdout) and "Traceback" not in process.stderr
     assert max(len(line) for line in re.split(r"[\r\n]", process.stderr)) <= 80
     folders = [path for path in tmp_path.iterdir() if (path / "config.json").exists()]
     assert len(folders) == 14
