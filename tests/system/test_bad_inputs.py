@@ -326,6 +326,7 @@ BOUNDS = [
     *rows((*BOUND, "--insertions=1"), "noise_multiplier", "--noise_multiplier={}: give 0, or", "nan", "inf"),
     *rows((*BOUND, "--insertions=1"), "noise_multiplier", "--noise_multiplier={}: give", "-1.0", "1e-300"),
     *rows((*BOUND, "--insertions=1"), "noise_multiplier", "--noise_multiplier={}: give", "5e-324", "1e+300"),
+    *rows((*BOUND, "--insertions=1"), "noise_multiplier", "give 0, or 1e-06 to 1e+09", "1e12"),
     *rows((*BOUND, "--insertions=1"), "noise_multiplier", "flag --noise_multiplier={}", *WORDS),
     *rows((*BOUND, "--noise_multiplier=1"), "insertions", "--insertions={}: give", -1, 10**13, 2**70, HUGE),
     *rows((*BOUND, "--noise_multiplier=1"), "insertions", "--insertions", "9" * 5000),

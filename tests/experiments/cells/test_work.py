@@ -294,24 +294,6 @@ def test_norms_are_kept_and_a_damaged_file_is_trained_again(tmp_path, capsys, mo
     assert path.is_symlink()
 
 
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        ((), ("--name is missing", "figure_1c")),
-        (("--name=figure_9",), ("--name=figure_9", "figure_1c")),
-        (("--name=all", "--scale=huge"), ("--scale=huge", "laptop")),
-        (("--name=figure_1c", "--worker=0/2"), ("--worker=0/2", "3/16")),
-        (("--name=figure_1c", "--worker=3/2"), ("--worker=3/2",)),
-        (("--name=figure_1c", "--california_housing=/nowhere.csv"), ("/nowhere.csv",)),
-    ],
-)
-def test_a_mistake_is_one_line(run, tmp_path, flags, words):
-    process = run(f"--out={tmp_path}", *flags)
-    assert process.returncode == 2 and process.stdout == ""
-    (line,) = process.stderr.strip().splitlines()
-    assert all(word in line for word in words)
-
-
 @pytest.mark.slow
 def test_two_processes_and_a_dealt_out_half_train_every_cell_once(run, housing, tmp_path):
     flags = ("--name=figure_1c", "--scale=smoke", f"--out={tmp_path}", f"--california_housing={housing}")
