@@ -8,11 +8,12 @@ import signal
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from absl import app, flags
 
-from audit.errors import InputError
+from audit.errors import InputError, require
 from experiments.settings.devices import prepare_jax as prepare_jax
 
 if TYPE_CHECKING:
@@ -201,6 +202,12 @@ def sources(**more: Any) -> "Sources":
     from experiments.settings.tasks import Sources
 
     return Sources(flags.FLAGS.data_file, flags.FLAGS.tfds_dir, **more)
+
+
+def folder() -> Path:
+    """--out's folder, which need not be there; raises InputError where it names none."""
+    require(flags.FLAGS.out, "--out=: name a folder")
+    return Path(flags.FLAGS.out)
 
 
 def numbers(flag: str) -> list[float]:

@@ -89,8 +89,7 @@ def _checked() -> tuple[float, float]:
     require(FLAGS.insertions >= 1, f"--insertions={FLAGS.insertions}: give at least 1")
     upper = accounting.epsilon_upper_bound(FLAGS.noise_multiplier, FLAGS.insertions, FLAGS.delta)
     truth = upper if FLAGS.epsilon is None else FLAGS.epsilon
-    message = f"epsilon is {truth:g}: give --epsilon, more than 0 and at most 500"
-    require(0 < truth <= 500, message)
+    require(1e-6 <= truth <= 500, f"epsilon is {truth:g}: give --epsilon, 1e-06 to 500")
     return upper, truth
 
 

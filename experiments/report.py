@@ -8,6 +8,7 @@ It reads the store alone, trains nothing and opens offline.
 """
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from absl import flags
@@ -42,14 +43,20 @@ def main() -> None:
         conversions.require_confidence(FLAGS.confidence)
     one = FLAGS.setting is None or FLAGS.sweep is None
     require(one, "--setting and --sweep do not go together: drop one")
-    levels, root = AskedLevels(FLAGS.delta, FLAGS.confidence), Path(FLAGS.out)
+    require(FLAGS.report != "", "--report=: name an HTML file")
+    levels, root = AskedLevels(FLAGS.delta, FLAGS.confidence), cli.folder()
     if FLAGS.sweep is not None:
-        content = sweep_report.of_sweep(_sweep(), FLAGS.scale, stored.holdings(root), levels)
+        content, messages = sweep_report.of_sweep(_sweep(), FLAGS.scale, stored.holdings(root), levels)
+        _say_left_out(messages)
         place = root / f"{FLAGS.sweep}_{FLAGS.scale}.html"
     else:
         about, place = _settings(root, levels)
         content = report.of_audits(about)
-    print(f"report: {files.write_whole(Path(FLAGS.report) if FLAGS.report else place, content)}")
+    if FLAGS.report is None:
+        written = files.write_whole(place, content)
+    else:
+        written = files.write_whole(Path(FLAGS.report), content, "name another file with --report")
+    print(f"report: {written}")
 
 
 def _settings(root: Path, levels: AskedLevels) -> tuple[list[Subject], Path]:
@@ -60,7 +67,7 @@ def _settings(root: Path, levels: AskedLevels) -> tuple[list[Subject], Path]:
     if named:
         chosen = _chosen(found)
     else:
-        print("".join(f"{cli.as_flags(line)}\n" for line in found.left_out()), end="", file=sys.stderr)
+        print("".join(f"{cli.one_line(line)}\n" for line in found.left_out()), end="", file=sys.stderr)
         chosen = found.folders if FLAGS.setting else found.folders[:1]
     place = (chosen[0] if len(chosen) == 1 else root) / "report.html"
     if FLAGS.setting == "all":
@@ -85,9 +92,14 @@ def _readable(folders: list[Path], levels: AskedLevels) -> list[Subject]:
             messages.append(str(error))
     more = f" (and {len(messages) - 1} others)" if len(messages) > 1 else ""
     require(about, f"--out={FLAGS.out} holds no audit that can be read{more}: {' '.join(messages[:1])}")
-    for message in messages:
-        print(f"left out: {cli.as_flags(message)}", file=sys.stderr)
+    _say_left_out(messages)
     return about
+
+
+def _say_left_out(messages: Sequence[str]) -> None:
+    """A line on stderr for each audit that can't be read."""
+    for message in messages:
+        print(f"left out: {cli.one_line(message)}", file=sys.stderr)
 
 
 def _chosen(found: Audits) -> list[Path]:

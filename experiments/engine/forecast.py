@@ -38,8 +38,8 @@ class Forecast(NamedTuple):
     many: ManyForecast | None = None
 
     def seconds(self, runs: int) -> float:
-        """The time that so many runs take, without compilation."""
-        return runs * self.probe.model_step * self.steps
+        """The time that so many runs take, compilation included."""
+        return self.probe.compilation + runs * self.probe.model_step * self.steps
 
 
 def as_text(forecast: Forecast) -> str:
@@ -90,8 +90,8 @@ def _time_lines(forecast: Forecast) -> list[str]:
     lines = [
         f"if_gaussian, on average {forecast.tightness:.0%} of the truth: {need} runs",
         f"here a model-step takes {_step(probe.model_step)} ({forecast.model}, chunks of {probe.chunk})",
-        f"{runs} runs of {forecast.steps} steps: {_clock(forecast.seconds(runs))} and "
-        f"{probe.compilation:.0f} s to compile",
+        f"{runs} runs of {forecast.steps} steps: {_clock(forecast.seconds(runs))}, "
+        f"{probe.compilation:.0f} s of them to compile",
     ]
     return lines if needed is None else [*lines, f"{needed} runs: {_clock(forecast.seconds(needed))}"]
 

@@ -5,6 +5,7 @@ import io
 from collections.abc import Iterable, Iterator, Sequence
 
 from audit.statistics.estimate import ASSUMPTION_FREE, ESTIMATORS, HELD_OUT, IF_GAUSSIAN, IN_SAMPLE
+from experiments.cells.words import shortened
 from experiments.plots.points import Point
 from experiments.plots.rows import Claim, PaperClaims, Row, Seeds
 from experiments.plots.sweep import Axis, Sweep
@@ -100,7 +101,7 @@ def as_text(
     for sweep in sweeps:
         own = [row for row in found if row.figure == sweep.name]
         if own:
-            lines += ["-" * 80, f"{sweep.name}: {sweep.title}"[:80]]
+            lines += ["-" * 80, shortened(f"{sweep.name}: {sweep.title}", 80)]
         for panel in dict.fromkeys(row.panel for row in own):
             lines += _panel([row for row in own if row.panel == panel], sweep.axis)
     return "\n".join([*lines, "-" * 80, _NOTES])

@@ -244,7 +244,7 @@ def test_audits_are_told_from_what_lies_beside_them(tmp_path):
         ({"nonsense": 1}, "nonsense is no field of a setting"),
         ({"adversary": "nobody"}, "`adversary=nobody` is unknown: choose one of gc_s"),
         ({"gc_s": "loud"}, "`gc_s=loud` is unknown: choose one of noiseless_per_step"),
-        ({"simulations": 0}, "`simulations=0`: give at least 1"),
+        ({"simulations": 0}, "`simulations=0`: give 1 to 10,000"),
         ({"insertions": 0}, "`insertions=0`: give at least 1"),
     ],
 )
