@@ -31,10 +31,10 @@ from audit.statistics import betting, conversions, exact, exchangeable, threshol
 from audit.statistics.canaries import Design, RunErrors
 from audit.statistics.estimate import GAUSSIAN_CURVE, NOTHING, Bound
 from audit.statistics.exact import Family
+from audit.statistics.names import CLUSTERED, LIFTED, LIFTED_GAUSSIAN
 
 Array = NDArray[np.float64]
 
-LIFTED, LIFTED_GAUSSIAN, CLUSTERED = "lifted", "lifted_gaussian", "clustered"
 MANY_RUNS = "many runs"
 GAUSSIAN_AND_MANY_RUNS = "a Gaussian trade-off curve, and many runs"
 _LEVELS = np.concatenate([[0.0], special.ndtr(np.linspace(-8.0, 8.0, 3201)), [1.0]])

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from audit.errors import InputError
-from audit.statistics import conversions, lifted, normal_scores
+from audit.statistics import conversions, names, normal_scores
 from audit.statistics.accounting import Composition
 from audit.statistics.conclusion import Conclusion, conclude_design
 from audit.statistics.estimate import ASSUMPTION_FREE, IF_GAUSSIAN, Bound
@@ -18,7 +18,7 @@ from experiments.settings.adversaries import ADVERSARIES
 from experiments.settings.setting import Setting, identity
 from experiments.settings.tasks import TASKS
 
-_COUNTERPARTS = {IF_GAUSSIAN: lifted.LIFTED_GAUSSIAN, ASSUMPTION_FREE: lifted.LIFTED}
+_COUNTERPARTS = {IF_GAUSSIAN: names.LIFTED_GAUSSIAN, ASSUMPTION_FREE: names.LIFTED}
 Audits = dict[tuple[Setting, int], Conclusion]
 
 
