@@ -457,8 +457,10 @@ BAD_NPZ = {
     "raw bytes": (npz(**{"in": np.zeros(9, "V8"), "out": np.arange(9.0)}), "plain numbers"),
     "presence of 2": (npz(scores=np.arange(4.0), presence=np.arange(4)), "presence must be"),
     "presence of NaN": (npz(scores=np.arange(2.0), presence=[1, np.nan]), "presence must be"),
-    "presence of another length": (npz(scores=np.arange(4.0), presence=[0, 1]), "as long"),
-    "tables": (npz(scores=np.ones((4, 2)), presence=np.ones((4, 2))), "flat"),
+    "presence of another length": (npz(scores=np.arange(4.0), presence=[0, 1]), "must both be (runs,)"),
+    "one world": (npz(scores=np.ones((4, 2)), presence=np.ones((4, 2))), "both are needed"),
+    "few runs of canaries": (npz(scores=np.eye(4), presence=np.eye(4)), "give at least 8"),
+    "a cube": (npz(scores=np.ones((4, 2, 2)), presence=np.ones((4, 2, 2))), "must both be (runs,)"),
 }
 BAD_PAIRS = {
     "one file": (["a.npy"], "two .npy files"),
@@ -468,7 +470,7 @@ BAD_PAIRS = {
     "the second missing": (["out.npy", "missing.npy"], "missing.npy: No such file"),
     "text": (["text.npy", "out.npy"], "text.npy: it is damaged"),
     "an archive": (["archive.npy", "out.npy"], "archive.npy: it is damaged"),
-    "a table": (["table.npy", "out.npy"], "shape"),
+    "a table": (["table.npy", "out.npy"], "at least 8"),
     "objects": (["objects.npy", "out.npy"], "objects.npy: array objects holds no plain numbers"),
     "more than there is": (["claims.npy", "out.npy"], "claims.npy: it is damaged"),
     "terabytes": (["much.npy", "out.npy"], "more than 5,000,000"),
@@ -503,7 +505,7 @@ WORTHLESS = {
     "all equal": ([1.0, 1.0], [1.0, 1.0], "equal"),
     "none in": ([], [1.0, 2.0], "no in scores"),
     "none out": ([1.0, 2.0], [], "no out scores"),
-    "a table": ([[1.0, 2.0]], [1.0, 2.0], "shape"),
+    "a table": ([[1.0, 2.0]], [1.0, 2.0], "at least 8"),
     "a cube": ([[[1.0]]], [1.0, 2.0], "shape"),
     "no axis": (1.0, [1.0, 2.0], "shape"),
 }
@@ -755,7 +757,7 @@ BAD_SCORES = {
     "a folder": (replaced("scores", Path.mkdir), "(Is a directory)"),
     "a loop": (replaced("scores", looping), "(Too many levels of symbolic links)"),
     "not finite": (of_nan, "not finite"),
-    "one world": (of_one_world, "no out scores"),
+    "one world": (of_one_world, "both are needed"),
     "two canaries": (of_two_canaries, "mixes scores of 1 and 2 canaries a run"),
     "fewer than concluded": (concluding(runs=41), "lacks runs 40 to 40"),
 }
@@ -867,8 +869,9 @@ def answered():
     found = {}
     for asked, result in answers.items():
         config = store._text(asked.setting())
-        folder = store._name(config.encode())
-        found |= {f"{folder}/config.json": config, f"{folder}/result.json": landscape_stored.text(result)}
+        folder = store._hash(config.encode())
+        place = landscape_stored.CELLS / folder
+        found |= {f"{place}/config.json": config, f"{place}/result.json": landscape_stored.text(result)}
     return found
 
 
