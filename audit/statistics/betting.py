@@ -21,7 +21,6 @@ from scipy import special
 Array = NDArray[np.float64]
 
 STAKES = np.concatenate([[0.0], np.geomspace(0.02, 64.0, 36)])  # among which the best is sought
-BEST_SHARE = 0.7  # of the capital on it; the rest is spread
 
 
 def log_growth(values: Array, means: Array, stakes: Array) -> Array:
@@ -42,11 +41,3 @@ def mixed(growth: Array, shares: Array) -> Array:
     with np.errstate(divide="ignore"):
         capital: Array = special.logsumexp(growth, axis=0, b=shares[:, None])
     return capital
-
-
-def spread(best: int, others: NDArray[np.int64]) -> tuple[NDArray[np.int64], Array]:
-    """(bets, shares of the capital): the best one first, and the others with equal parts of what is left."""
-    return (
-        np.concatenate([[best], others]),
-        np.concatenate([[BEST_SHARE], np.full(len(others), (1 - BEST_SHARE) / len(others))]),
-    )

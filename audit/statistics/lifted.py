@@ -13,7 +13,7 @@ The betting tests reject it where the capital is large enough on all of the curv
 least t that is not rejected, which exceeds the truth with probability at most the error.
 
     sets     misses and false alarms are of different runs: C_in(b) C_out(a), the least over the curve
-    coins    both are of one run: a bet on z = weight FN + FP, whose mean is at least min_a weight f_t(a) + a
+    coins    both are of one run: bets on z = weight FN + FP, whose mean is at least min_a weight f_t(a) + a
 
 On the curve, capitals are taken at corners (a_j, f_t(a_(j + 1))) of cells, where they are least, so that the
 grid makes no bound too large. Threshold, stakes and weight come from a pilot of runs that are not counted.
@@ -42,6 +42,8 @@ _COARSE = np.concatenate([[0.0], special.ndtr(np.linspace(-6.0, 6.0, 241)), [1.0
 _MEANS = np.concatenate([special.ndtr(np.linspace(-6.0, 6.0, 1201)), [1.0]])
 _BEST_SHARE, _ALONE_SHARE = 0.7, 0.1  # of the capital on the pilot's pair, and on bets on one world alone
 _STEPS = np.array([-12, -8, -5, -3, -2, -1, 1, 2, 3, 5])  # along STAKES
+_BEST_OF_COINS = 0.6  # of the capital on the pilot's weight and stake
+_LESS = (0, 3, 6)  # along STAKES, below the best stake of another weight
 _MOST_PARAMETER = 16.0  # that a pilot promises
 _WEIGHTS = np.geomspace(1 / 64, 64.0, 25)
 _HALVINGS, _COARSE_HALVINGS = 24, 12
@@ -266,35 +268,55 @@ def _corners(family: Family, parameter: float, levels: Array) -> NDArray[np.int6
 
 
 def _least_of_coins(family: Family, counted: Counted, target: float) -> Callable[[float], float]:
-    """parameter -> the least log capital on its curve, where every run gives both rates."""
-    n = len(counted.rest.misses)
-    weight, best = _weight_and_stake(family, counted, n, target)
-    bets, shares = betting.spread(best, np.setdiff1d(np.arange(len(betting.STAKES)), [best]))
-    values = _weighted(counted.rest, weight)
+    """parameter -> the least log capital on its curve, where every run gives both rates: a mixture of stakes
+    on several weighted sums."""
+    shares = _coin_shares([_best_stake(family, counted, weight, target) for weight in _WEIGHTS])
+    used = np.flatnonzero(shares.any(1))
+    stakes = [np.flatnonzero(shares[i]) for i in used]
+    values = [_weighted(counted.rest, weight) for weight in _WEIGHTS[used]]
 
     def least(parameter: float) -> float:
-        mean = np.array([_least_mean(family, parameter, weight)])
-        return float(betting.mixed(betting.log_growth(values, mean, betting.STAKES[bets]), shares)[0])
+        means = _least_means(family, parameter, _WEIGHTS[used])
+        growth = [
+            betting.mixed(betting.log_growth(z, mean[None], betting.STAKES[own]), shares[i, own])[0]
+            for i, z, mean, own in zip(used, values, means, stakes, strict=True)
+        ]
+        return float(special.logsumexp(growth))
 
     return least
 
 
-def _weight_and_stake(family: Family, counted: Counted, n: int, target: float) -> tuple[float, int]:
-    """The weight and the stake with the largest parameter promised by the pilot for n runs."""
-    found = []
-    for weight in _WEIGHTS:
-        pilot = _weighted(counted.pilot, weight)
-        growth = betting.log_growth(pilot, _MEANS, betting.STAKES) * (n / len(pilot))
-        critical = np.where((growth >= target).any(1), _MEANS[(growth >= target).argmax(1)], 2.0)
-        best = int(critical.argmin())
-        found.append((_allowed(family, float(weight), critical[best]), float(weight), best))
-    _, weight, best = max(found)
-    return weight, best
+def _coin_shares(promised: list[tuple[float, int]]) -> Array:
+    """The capital's shares (weights, stakes) by each weight's (promised parameter, best stake).
+
+    Most is on the best pair. The rest is on other stakes beside it, and on other weights: the best one is hard
+    to tell from a pilot, and past it a bound collapses.
+    """
+    shares = np.zeros((len(_WEIGHTS), len(betting.STAKES)))
+    best = int(np.argmax([parameter for parameter, _ in promised]))
+    others = [(best, stake) for stake in range(1, shares.shape[1], 3)]
+    for i in range(0, len(_WEIGHTS), 2):
+        others += [(i, max(promised[i][1] - less, 1)) for less in _LESS]
+    for i, stake in others:
+        shares[i, stake] += (1 - _BEST_OF_COINS) / len(others)
+    shares[best, promised[best][1]] += _BEST_OF_COINS
+    return shares
+
+
+def _best_stake(family: Family, counted: Counted, weight: float, target: float) -> tuple[float, int]:
+    """(the parameter that the pilot promises for a weight, the place of its stake)."""
+    pilot = _weighted(counted.pilot, weight)
+    growth = betting.log_growth(pilot, _MEANS, betting.STAKES) * (len(counted.rest.misses) / len(pilot))
+    enough = growth >= target
+    critical = np.where(enough.any(1), _MEANS[enough.argmax(1)], 2.0)
+    best = int(critical.argmin())
+    return _allowed(family, weight, critical[best]), best
 
 
 def _allowed(family: Family, weight: float, critical: float) -> float:
     """The largest parameter whose curve keeps the weighted sum's mean at or above a critical one."""
-    return _last(lambda parameter: _least_mean(family, parameter, weight) >= critical, 1.0)
+    weights = np.array([weight])
+    return _last(lambda parameter: _least_means(family, parameter, weights)[0] >= critical, 1.0)
 
 
 def _weighted(errors: RunErrors, weight: float) -> Array:
@@ -303,10 +325,11 @@ def _weighted(errors: RunErrors, weight: float) -> Array:
     return (weight * false_negative + false_positive) / (errors.scale * max(weight, 1.0))
 
 
-def _least_mean(family: Family, parameter: float, weight: float) -> float:
-    """A lower bound of that quantity's mean on the curve."""
-    sums = weight * family.trade_off(parameter, _LEVELS[1:]) + _LEVELS[:-1]
-    return float(sums.min()) / (2.0 * max(weight, 1.0))
+def _least_means(family: Family, parameter: float, weights: Array) -> Array:
+    """Lower bounds (W,) of those sums' means on the curve."""
+    sums = weights[:, None] * family.trade_off(parameter, _LEVELS[1:]) + _LEVELS[:-1]
+    means: Array = sums.min(1) / (2.0 * np.maximum(weights, 1.0))
+    return means
 
 
 def _normal_limit(errors: RunErrors, error: float) -> float:
@@ -339,7 +362,9 @@ def _choose(pilot: Design, rest: RunErrors, family: Family, error: float) -> flo
             special.ndtr((grid - fit.centre_in) / fit.spread),
         )
         candidates.append(float(grid[int(np.argmax(_promise(*rates, rest, family, error)))]))
-    grid = np.unique(np.quantile(np.concatenate([scores_in, scores_out]), np.linspace(0.001, 0.999, _GRID)))
+    if not candidates:  # worlds without a spread, or one alone
+        both = np.concatenate([scores_in, scores_out])
+        return float(both.min() / 2 + both.max() / 2)
     counts = thresholds.count_errors(scores_in, scores_out, np.array(candidates))
     promised = _promise(
         (counts.false_positives + 0.5) / (len(scores_out) + 1),
