@@ -289,7 +289,7 @@ def _least_of_coins(family: Family, counted: Counted, target: float) -> Callable
 def _coin_shares(promised: list[tuple[float, int]]) -> Array:
     """The capital's shares (weights, stakes) by each weight's (promised parameter, best stake).
 
-    Most is on the best pair. The rest is on other stakes beside it, and on other weights: the best one is hard
+    Most is on the best pair. The rest is on other stakes beside it, and on other weights: the best is hard
     to tell from a pilot, and past it a bound collapses.
     """
     shares = np.zeros((len(_WEIGHTS), len(betting.STAKES)))

@@ -35,13 +35,17 @@ class Noise(NamedTuple):
     noise: Array
 
 
+def _none(runs: int) -> float:
+    return 0.0
+
+
 class Tie(NamedTuple):
     """How canaries of a run hang together: a sampler (rng, runs, canaries) -> Noise, and the share of failing
     runs among so many."""
 
     name: str
     sample: Callable[[np.random.Generator, int, int], Noise]
-    failing: Callable[[int], float] = lambda runs: 0.0
+    failing: Callable[[int], float] = _none
 
 
 class ManyCanaries(NamedTuple):
