@@ -172,8 +172,8 @@ def _canaries(canaries: int) -> list[str]:
     if canaries == 1:
         return []
     return [
-        f"Every run has {canaries} such canaries, each in or out by a coin of its own that the adversary does "
-        "not know. For each canary the others are random data: neighbours differ by one of them."
+        f"Every run has {canaries} such canaries, each in or out by a coin of its own that the adversary "
+        "does not know. For each canary the others are random data: neighbours differ by one of them."
     ]
 
 
