@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 FIELDS = (
     *("model", "adversary", "gc_s", "simulations", "dimension", "periodicity", "insertions", "steps"),
     *("learning_rate", "clipping_norm", "noise_multiplier", "batch_size", "optimizer", "clipping"),
-    *("precision", "unknown_initialisation", "seed", "canaries"),
+    *("precision", "unknown_initialisation", "seed", "canaries", "sampling_rate", "cots_score"),
+    *("first_direction", "end_direction", "poison_scale", "poison_label"),
 )
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("runs", 5000, "Models to train, half with the canary.")
@@ -151,8 +152,7 @@ def _concluded(audited: _Audited, trained: "Trained") -> Conclusion:
     """The conclusion from all runs, or from the looks so far."""
     from experiments.plots.points import gaussian_reason
 
-    mechanism = audited.setting.mechanism
-    composition = Composition(mechanism.noise_multiplier, audited.setting.insertions)
+    composition = Composition(*audited.setting.composition)
     levels, scores = (composition, FLAGS.delta, FLAGS.confidence), trained.scores
     if not audited.looks:
         found = conclude_design(scores.design(), *levels)

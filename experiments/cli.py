@@ -30,7 +30,10 @@ _GROUPS = {
         *("model", "models", "runs", "looks", "insertions", "steps", "k", "seed", "unknown_initialisation"),
         *("data_file", "tfds_dir", "weights", "input_size", "california_housing", "cifar10", "fashion_mnist"),
     ),
-    "adversary": ("adversary", "canaries", "gc_s", "simulations", "dimension"),
+    "adversary": (
+        *("adversary", "canaries", "sampling_rate", "gc_s", "simulations", "dimension", "cots_score"),
+        *("first_direction", "end_direction", "poison_scale", "poison_label"),
+    ),
     "DP-SGD": (
         *("learning_rate", "clipping_norm", "noise_multiplier", "batch_size", "optimizer", "clipping"),
         "precision",

@@ -115,7 +115,7 @@ def audit_model(
     own = _Own(Trainee(model, computes, classes), dataset, computes, Path(out))
     chosen = named.get("clipping") is not None
     setting, store = _held(own, asked, chosen, runs) or _trained(own, asked, chosen, runs)
-    composition = Composition(setting.mechanism.noise_multiplier, setting.insertions)
+    composition = Composition(*setting.composition)
     conclusion = conclude_design(store.load(runs).design(), composition, delta, confidence).with_curve_test()
     made_from = made.source(store, conclusion)
     if not made.stands(store, made_from, _FILES):

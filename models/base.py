@@ -10,11 +10,17 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 
+def identity(features: Array) -> Array:
+    """The features as they are."""
+    return features
+
+
 class Model(NamedTuple):
     """A network whose parameters are one vector.
 
     init(key) -> theta (p,); unravel(theta) -> the module's parameter tree;
     criterion(logits, label) -> scalar; loss(theta, (features, label)) -> scalar, of one example.
+    inputs(features) -> the floats of one example that the first layer sees, which can stand for the features.
     """
 
     module: nn.Module
@@ -23,13 +29,19 @@ class Model(NamedTuple):
     unravel: Callable[[Array], Any]
     criterion: Callable[[Array, Array], Array]
     loss: Callable[[Array, tuple[Array, Array]], Array]
+    inputs: Callable[[Array], Array] = identity
 
     def __hash__(self) -> int:
         """The loss's, which is this model's own: a module's fields need not be hashable."""
         return hash(self.loss)
 
 
-def flat_model(module: nn.Module, example: Array, criterion: Callable[[Array, Array], Array]) -> Model:
+def flat_model(
+    module: nn.Module,
+    example: Array,
+    criterion: Callable[[Array, Array], Array],
+    inputs: Callable[[Array], Array] = identity,
+) -> Model:
     """Wraps a module that takes one example of the shape of `example`, without a batch axis."""
     shapes = jax.eval_shape(module.init, jax.random.key(0), example)["params"]
     template, unravel = ravel_pytree(jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes))
@@ -42,4 +54,4 @@ def flat_model(module: nn.Module, example: Array, criterion: Callable[[Array, Ar
         logits: Any = module.apply({"params": unravel(theta)}, features)
         return criterion(logits, label)
 
-    return Model(module, template.size, init, unravel, criterion, loss)
+    return Model(module, template.size, init, unravel, criterion, loss, inputs)

@@ -3,7 +3,8 @@
     theta_{t+1} = optimizer(theta_t, (sum_i clip(g_i, C) + mask_t sum_k b_k clip(v_tk, C) + Z_t) / B)
 
 with Z_t ~ N(0, (sigma C)^2 I) (hidden-state paper, Equation 2 and Algorithm 4) and b_k the presence of
-canary k. Learning rate, C, sigma, mask, presence and canaries are traced.
+canary k, or whether it joins step t where canaries are sampled. Learning rate, C, sigma, mask, presence and
+canaries are traced.
 """
 
 from collections.abc import Callable
@@ -51,7 +52,7 @@ def mechanism(choices: DPSGD) -> Mechanism:
         canaries: Canaries,
         run_key: Array,
     ) -> State:
-        insert = inserter(canaries, state, jnp.asarray(hyper.clipping_norm))
+        insert = inserter(canaries, state, jnp.asarray(hyper.clipping_norm), run_key)
 
         def advance(state: State, now: tuple[Array, Array]) -> tuple[State, None]:
             indices, mask = now

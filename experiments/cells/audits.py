@@ -76,7 +76,7 @@ def _audit(setting: Setting, runs: int, dataset: Dataset, store: Store, progress
 
     build.validate(setting, runs)
     trained = training.train(build.build(setting, dataset), store, runs, progress=progress)
-    composition = Composition(setting.mechanism.noise_multiplier, setting.insertions)
+    composition = Composition(*setting.composition)
     results.keep_result(
         store,
         conclude_design(trained.scores.design(), composition, *Levels()).with_curve_test(),

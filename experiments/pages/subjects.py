@@ -88,7 +88,7 @@ def of_setting(folder: Path, levels: AskedLevels, runs: int | None = None) -> Su
     require(runs >= 2, f"{folder} has no finished runs: train some with ./run.sh audit")
     require(runs <= held, f"{folder} lacks runs {held} to {runs - 1}: train them")
     setting = known.setting
-    composition = Composition(setting.mechanism.noise_multiplier, setting.insertions)
+    composition = Composition(*setting.composition)
     given, scores = (composition, *_levels(levels, kept)), store.load(runs)
     if schedule is None:
         found = conclude_design(scores.design(), *given)
@@ -110,7 +110,7 @@ def _levels(asked: AskedLevels, kept: Kept) -> tuple[float, float]:
 
 def _facts(setting: Setting, conclusion: Conclusion) -> dict[str, str]:
     """The training, term by term."""
-    mechanism, steps, k = setting.mechanism, setting.schedule.steps, setting.schedule.periodicity
+    mechanism, steps = setting.mechanism, setting.schedule.steps
     sigma, norm = mechanism.noise_multiplier, mechanism.clipping_norm
     known = TASKS.get(setting.model)
     return {
@@ -118,7 +118,7 @@ def _facts(setting: Setting, conclusion: Conclusion) -> dict[str, str]:
         "Optimiser": f"{mechanism.optimizer} on the private mean, learning rate {mechanism.learning_rate:g}",
         "DP-SGD": f"clipping norm C = {norm:g}, noise multiplier sigma = {sigma:g} (deviation sigma C)",
         "Training": f"{steps:,} steps of {mechanism.batch_size:,} examples, in a fixed order",
-        "Insertions": f"{steps // k:,}, every {k} steps" if k > 1 else f"{steps // k:,}, at every step",
+        "Insertions": _insertions(setting),
         "Runs": _runs(conclusion),
         **_looks(conclusion),
         "Arithmetic": f"{mechanism.precision}, clipped sums by {mechanism.clipping}",
@@ -162,8 +162,7 @@ def _threats(setting: Setting) -> list[str]:
         *_canaries(setting.canaries),
         "What it inserts is clipped to norm C as an example's gradient is; the worlds differ by it alone "
         "(add or remove one).",
-        "The upper bound counts the steps with an insertion, and no amplification by sampling, as the "
-        "adversary knows the mini-batches.",
+        _counting(setting),
     ]
 
 
@@ -175,6 +174,26 @@ def _canaries(canaries: int) -> list[str]:
         f"Every run has {canaries} such canaries, each in or out by a coin of its own that the adversary "
         "does not know. For each canary the others are random data: neighbours differ by one of them."
     ]
+
+
+def _insertions(setting: Setting) -> str:
+    """How often a canary is inserted, in words."""
+    k, rate = setting.schedule.periodicity, setting.sampling_rate
+    often = f"{setting.insertions:,}, {f'every {k} steps' if k > 1 else 'at every step'}"
+    return often if rate == 1 else f"{often}, each with probability {rate:g} (Poisson sampling)"
+
+
+def _counting(setting: Setting) -> str:
+    """What the upper bound counts, in a sentence."""
+    if setting.sampling_rate == 1:
+        return (
+            "The upper bound counts the steps with an insertion, and no amplification by sampling, as the "
+            "adversary knows the mini-batches."
+        )
+    return (
+        "Each of these steps takes a canary that is in with a probability, by a coin that the adversary does "
+        "not see; the upper bound counts them as Poisson sampling."
+    )
 
 
 def _provenance(name: str, known: Known, kept: dict[str, str]) -> dict[str, str]:

@@ -93,9 +93,9 @@ def predicted_mu(setting: Setting) -> float | None:
     """mu of the biased dimension's score where genuine gradients do not interfere: insertions add up and
     all steps' noise does, so mu = sqrt(insertions / k) / sigma (derived in
     experiments/hidden_state/README.md). None where that is not known: small models, other adversaries or
-    optimizers, an unknown initialisation (Errata H14)."""
+    optimizers, sampled insertions, an unknown initialisation (Errata H14)."""
     mechanism, known = setting.mechanism, TASKS.get(setting.model)
-    plain = mechanism.optimizer == "sgd" and not setting.unknown_initialisation
+    plain = mechanism.optimizer == "sgd" and not setting.unknown_initialisation and setting.sampling_rate == 1
     crafted = ADVERSARIES[setting.adversary.name].biased and known is not None and known.over_parameterised
     if not (plain and crafted and mechanism.noise_multiplier > 0):
         return None
@@ -123,7 +123,7 @@ def audits(held: Holdings, cells: Iterable[Audited], delta: float, confidence: f
     """
     found: Audits = {}
     for setting, runs in dict.fromkeys((cell.setting, cell.runs) for cell in cells):
-        composition = Composition(setting.mechanism.noise_multiplier, setting.insertions)
+        composition = Composition(*setting.composition)
         try:
             scores = held.scores(identity(setting), runs)
             if scores is not None:

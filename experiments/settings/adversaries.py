@@ -1,6 +1,7 @@
 """The adversaries that an audit can choose: a row each. Importing it starts no JAX."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
@@ -9,9 +10,11 @@ from audit.errors import require
 from experiments.settings.setting import AdversaryFields, described
 
 if TYPE_CHECKING:
+    import jax
     from jax import Array
 
     from audit.adversaries.base import Adversary, Expect
+    from audit.adversaries.poisoned import Principal
     from audit.mechanism.base import Data, Hyperparameters, Trajectory
     from models.base import Model
 
@@ -22,6 +25,9 @@ GC_S_VARIANTS = {  # (noisy simulations, movement accumulated per step)
     "noiseless_final_model": (False, False),
     "noisy_final_model": (True, False),
 }
+
+
+COTS_SCORES = ("displacement", "weights")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,16 +74,50 @@ class GcR(AdversaryFields):
     name = "gc_r"
 
 
+@dataclasses.dataclass(frozen=True)
 class CotS(AdversaryFields):
-    """CotS has no fields."""
+    """CotS's fields."""
 
-    name = "cots"
+    name: ClassVar[str] = "cots"
+    cots_score: str = described(
+        "CotS: cosine with the model's displacement or its final weights.", default="displacement"
+    )
+
+    def __post_init__(self) -> None:
+        known = f"choose one of {', '.join(COTS_SCORES)}"
+        require(self.cots_score in COTS_SCORES, f"`cots_score={self.cots_score}` is unknown: {known}")
 
 
 class Loss(AdversaryFields):
     """L has no fields."""
 
     name = "loss"
+
+
+@dataclasses.dataclass(frozen=True)
+class Poisoned(AdversaryFields):
+    """Data poisoning's fields."""
+
+    name: ClassVar[str] = "poisoned"
+    first_direction: int = described("poisoned: principal directions from this one on.", default=600)
+    end_direction: int = described("poisoned: principal directions before this one.", default=784)
+    poison_scale: float = described("poisoned: distance of a canary from the data's mean.", default=1.0)
+    poison_label: int = described("poisoned: every canary's label.", default=5)
+
+    def __post_init__(self) -> None:
+        known = f"`first_direction={self.first_direction}` and `end_direction={self.end_direction}`"
+        fits = 0 <= self.first_direction < self.end_direction
+        require(fits, f"{known}: give a range of directions, counted from 0")
+        require(
+            0 < self.poison_scale < float("inf"),
+            f"`poison_scale={self.poison_scale}`: give a positive number",
+        )
+
+
+class ClipBkd(AdversaryFields):
+    """ClipBKD has no fields."""
+
+    name = "clip_bkd"
 
 
 class Knowledge(NamedTuple):
@@ -94,6 +134,29 @@ class Knowledge(NamedTuple):
     simulate: "Callable[[Hyperparameters, Array, Array], Trajectory]"
     canaries: int
     expect: "Expect"
+
+    def inputs(self) -> "jax.ShapeDtypeStruct":
+        """An example as the model's first layer sees it; raises InputError where that is no floats."""
+        import jax
+        import jax.numpy as jnp
+
+        example = jax.ShapeDtypeStruct(self.data[0].shape[1:], self.data[0].dtype)
+        found: jax.ShapeDtypeStruct = jax.eval_shape(self.model.inputs, example)
+        floats = jnp.issubdtype(found.dtype, jnp.floating)
+        require(
+            floats,
+            "poisoned examples are floats, and this model takes whole numbers: choose another `adversary`",
+        )
+        return found
+
+    def principal(self) -> "Principal":
+        """The principal directions of the data as the model's first layer sees them."""
+        import jax
+        import numpy as np
+
+        from audit.adversaries import poisoned
+
+        return poisoned.principal(np.asarray(jax.vmap(self.model.inputs)(self.data[0])))
 
 
 F = TypeVar("F", bound=AdversaryFields)
@@ -157,9 +220,10 @@ def _gc_fixed(fields: GcFixed, known: Knowledge) -> "Adversary":
 def _cots(fields: CotS, known: Knowledge) -> "Adversary":
     from audit.adversaries import sphere
 
+    displacement = fields.cots_score == "displacement"
     if known.canaries == 1:
-        return sphere.random_direction()
-    return sphere.random_directions(known.canaries, known.expect)
+        return sphere.random_direction(sphere.itself if displacement else sphere.nothing)
+    return sphere.random_directions(known.canaries, known.expect if displacement else sphere.weights)
 
 
 def _loss(fields: Loss, known: Knowledge) -> "Adversary":
@@ -171,6 +235,33 @@ def _loss(fields: Loss, known: Knowledge) -> "Adversary":
     most = len(known.data[1])
     require(known.canaries <= most, f"`canaries={known.canaries}`: there are {most} examples; give fewer")
     return flipped.flipped_labels(*task, known.canaries)
+
+
+def _poisoned(fields: Poisoned, known: Knowledge) -> "Adversary":
+    from audit.adversaries import poisoned
+
+    most, label = math.prod(known.inputs().shape), fields.poison_label
+    require(
+        fields.end_direction <= most,
+        f"`end_direction={fields.end_direction}`: the data have {most} directions; give at most {most}",
+    )
+    require(0 <= label < known.classes, f"`poison_label={label}`: the labels are 0 to {known.classes - 1}")
+    tail = poisoned.Tail(fields.first_direction, fields.end_direction, fields.poison_scale, label)
+    return poisoned.poisoned_examples(known.model.loss, known.principal, tail, known.canaries)
+
+
+def _clip_bkd(fields: ClipBkd, known: Knowledge) -> "Adversary":
+    from audit.adversaries import poisoned
+
+    many = f"`canaries={known.canaries}`: ClipBKD has one canary; choose `adversary=poisoned`"
+    require(known.canaries == 1, many)
+    known.inputs()
+    noiseless = known.hyper._replace(noise_multiplier=0.0)
+
+    def train(key: "Array", theta_0: "Array") -> "Array":
+        return known.simulate(noiseless, key, theta_0).theta
+
+    return poisoned.least_direction(known.model.loss, known.principal, train, known.classes)
 
 
 _ROWS = (
@@ -205,7 +296,7 @@ _ROWS = (
         CotS,
         "CotS",
         "CotS: draws a direction at random and inserts a gradient of norm C along it. Its score is the "
-        "cosine of that direction and the model's displacement.",
+        "cosine of that direction and the model's displacement, or its weights where that is chosen.",
         "sphere",
         _cots,
     ),
@@ -216,6 +307,23 @@ _ROWS = (
         "model's loss on that example.",
         "flipped_label",
         _loss,
+    ),
+    AdversaryRow(
+        Poisoned,
+        "poisoned data",
+        "Poisoned data: inserts the gradients of examples that lie along directions in which the data hardly "
+        "vary, all of one label. A score is minus the final model's loss on such an example.",
+        "poisoned",
+        _poisoned,
+    ),
+    AdversaryRow(
+        ClipBkd,
+        "ClipBKD",
+        "ClipBKD: inserts the gradient of an example along the direction in which the data vary least, with "
+        "the label that a model trained without it finds least likely. Its score is minus the final model's "
+        "loss on that example.",
+        "poisoned",
+        _clip_bkd,
     ),
 )
 ADVERSARIES: dict[str, AdversaryRow] = {row.fields.name: row for row in _ROWS}

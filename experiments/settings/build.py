@@ -65,6 +65,7 @@ class _Program:
     precision: str
     adversary: str
     several_canaries: bool
+    sampled: bool
 
 
 def in_precision(function: F, name: str) -> F:
@@ -103,7 +104,7 @@ def build_for(setting: Setting, dataset: Dataset, trained: Trainee) -> game.Game
     mechanism = dpsgd.mechanism(_choices(setting, trained.model))
     row = ADVERSARIES[setting.adversary.name]
     how = fields.clipping, fields.optimizer, fields.precision
-    program = _Program(trained.name, *how, row.functions, setting.canaries > 1)
+    program = _Program(trained.name, *how, row.functions, setting.canaries > 1, setting.sampling_rate < 1)
     schedule_ = Schedule(batches, base.insertion_mask(schedule.steps, schedule.periodicity))
 
     def simulate(hyper: Hyperparameters, key: Array, theta_0: Array) -> Trajectory:
@@ -114,8 +115,9 @@ def build_for(setting: Setting, dataset: Dataset, trained: Trainee) -> game.Game
 
     def expect(craft: base.Craft, state: base.Tree, theta_0: Array) -> Array:
         traced = jax.tree.map(jnp.float32, hyper)
-        run = _EXPECT.get(program, lambda: jax.jit(_rehearser(mechanism, craft, setting.canaries)))
-        found: Array = run(traced, state, theta_0, data, schedule_)
+        share = jnp.full(setting.canaries, 0.5 * setting.sampling_rate)
+        run = _EXPECT.get(program, lambda: jax.jit(_rehearser(mechanism, craft)))
+        found: Array = run(traced, state, theta_0, data, schedule_, share)
         return found
 
     known = Knowledge(trained.model, trained.classes, hyper, data, simulate, setting.canaries, expect)
@@ -130,6 +132,7 @@ def build_for(setting: Setting, dataset: Dataset, trained: Trainee) -> game.Game
         setting.seed,
         setting.unknown_initialisation,
         program,
+        setting.sampling_rate,
     )
 
 
@@ -150,14 +153,19 @@ def _simulator(mechanism: base.Mechanism) -> Callable[..., Trajectory]:
     return simulate
 
 
-def _rehearser(mechanism: base.Mechanism, craft: base.Craft, canaries: int) -> Callable[..., Array]:
-    """`base.rehearse` of a mechanism, with half of every canary of a craft."""
+def _rehearser(mechanism: base.Mechanism, craft: base.Craft) -> Callable[..., Array]:
+    """`base.rehearse` of a mechanism, with a share (K,) of every canary of a craft: the mean of its coins."""
 
     def rehearse(
-        hyper: Hyperparameters, state: base.Tree, theta_0: Array, data: base.Data, schedule: Schedule
+        hyper: Hyperparameters,
+        state: base.Tree,
+        theta_0: Array,
+        data: base.Data,
+        schedule: Schedule,
+        share: Array,
     ) -> Array:
-        half = base.Canaries(partial(craft, state), jnp.full(canaries, 0.5))
-        return base.rehearse(mechanism, hyper, theta_0, data, schedule, half)
+        canaries = base.Canaries(partial(craft, state), share)
+        return base.rehearse(mechanism, hyper, theta_0, data, schedule, canaries)
 
     return rehearse
 

@@ -70,14 +70,22 @@ class Setting:
     seed: int = described("Seed of all randomness.")
     unknown_initialisation: bool = described("Draw theta_0 afresh for each run.", default=False)
     canaries: int = described("Canaries a run, each with a coin of its own; auto: the model's.", default=1)
+    sampling_rate: float = described(
+        "Probability with which an insertion takes a canary that is in (Poisson).", default=1.0
+    )
 
     @property
     def insertions(self) -> int:
         """Steps at which the canary is inserted."""
         return self.schedule.steps // self.schedule.periodicity
 
+    @property
+    def composition(self) -> tuple[float, int, float]:
+        """The steps that count, as fields of `audit.statistics.accounting.Composition`."""
+        return self.mechanism.noise_multiplier, self.insertions, self.sampling_rate
 
-WHOLE = ("unknown_initialisation", "canaries")  # fields of the setting itself that have a default
+
+WHOLE = ("unknown_initialisation", "canaries", "sampling_rate")  # of the setting itself, with defaults
 DEFAULTS: dict[str, Any] = {  # of fields that every identity holds
     "clipping_norm": 1.0,
     "noise_multiplier": 4.0,
@@ -121,6 +129,7 @@ def flat(setting: Setting) -> dict[str, Any]:
         "seed": setting.seed,
         "unknown_initialisation": setting.unknown_initialisation,
         "canaries": setting.canaries,
+        "sampling_rate": setting.sampling_rate,
     }
 
 
@@ -157,6 +166,8 @@ def validate(setting: Setting, runs: int, strategies: tuple[str, ...]) -> None:
     require_noise(sigma)
     most = f"`canaries={setting.canaries}`: give 1 to {MOST_CANARIES:,}"
     require(1 <= setting.canaries <= MOST_CANARIES, most)
+    share = f"`sampling_rate={setting.sampling_rate}`: give a number above 0, at most 1"
+    require(0 < setting.sampling_rate <= 1, share)
     _require_schedule(schedule, mechanism.batch_size)
     require(0 <= setting.seed < 2**32, f"`seed={setting.seed}`: give 0 to 2^32 - 1")
     require_runs(runs)

@@ -42,12 +42,13 @@ def simulate(mechanism, data):
     return jax.jit(lambda key, theta_0: base.simulate(mechanism, HYPER, theta_0, data, batches, key))
 
 
-@pytest.fixture(scope="module", params=["gc_r", "gc_s", "cots", "loss"])
+@pytest.fixture(scope="module", params=["gc_r", "gc_s", "cots", "cots of weights", "loss"])
 def named(request, model, data, expect, simulate):
     make = {
         "gc_r": lambda: biased.random_biased_dimensions(CANARIES, expect),
         "gc_s": lambda: biased.simulated_biased_dimensions(simulate, 1, True, CANARIES, expect),
         "cots": lambda: sphere.random_directions(CANARIES, expect),
+        "cots of weights": lambda: sphere.random_directions(CANARIES, sphere.weights),
         "loss": lambda: flipped.flipped_labels(model.loss, *data, 2, CANARIES),
     }
     return request.param, make[request.param]()

@@ -402,3 +402,13 @@ def test_the_browser_refuses_and_says_a_request(tmp_path):
     image = page.element("img", src="http://audit.invalid/pixel.png", alt="a tracker")
     with pytest.raises(AssertionError, match="Content Security Policy"):
         measured(tmp_path, page.document("bad", image).decode())
+
+
+def test_sampled_insertions_are_said_and_counted():
+    from experiments.pages import subjects
+    from experiments.settings.make import setting_of
+
+    whole, sampled = (setting_of("fcnn", canaries=8, sampling_rate=rate) for rate in (1.0, 0.25))
+    assert "each with probability 0.25 (Poisson sampling)" in subjects._insertions(sampled)
+    assert "Poisson" not in subjects._insertions(whole) and "no amplification" in subjects._counting(whole)
+    assert "a coin that the adversary does not see" in subjects._counting(sampled)

@@ -85,6 +85,11 @@ CHANGES = {
     "gc_s": "noisy_per_step",
     "simulations": 5,
     "dimension": 1,
+    "cots_score": "weights",
+    "first_direction": 500,
+    "end_direction": 700,
+    "poison_scale": 2.0,
+    "poison_label": 1,
     "learning_rate": 0.2,
     "clipping_norm": 2.0,
     "noise_multiplier": 1.0,
@@ -97,12 +102,19 @@ CHANGES = {
     "seed": 1,
     "unknown_initialisation": True,
     "canaries": 8,
+    "sampling_rate": 0.5,
 }
 
 
 @pytest.mark.parametrize("field", CHANGES)
 def test_every_field_that_decides_is_part_of_it(field):
-    base = {"simulations": {"gc_s": "noisy_per_step"}, "dimension": {"adversary": "gc_fixed"}}.get(field, {})
+    poisoned = {"adversary": "poisoned"}
+    base = {
+        "simulations": {"gc_s": "noisy_per_step"},
+        "dimension": {"adversary": "gc_fixed"},
+        "cots_score": {"adversary": "cots"},
+        **dict.fromkeys(("first_direction", "end_direction", "poison_scale", "poison_label"), poisoned),
+    }.get(field, {})
     before = setting_of("fcnn", **base)
     after = setting_of(**{"model": "fcnn", **base, field: CHANGES[field]})
     assert identity(after) != identity(before)
@@ -244,6 +256,7 @@ def test_audits_are_told_from_what_lies_beside_them(tmp_path):
         ({"nonsense": 1}, "nonsense is no field of a setting"),
         ({"adversary": "nobody"}, "`adversary=nobody` is unknown: choose one of gc_s"),
         ({"gc_s": "loud"}, "`gc_s=loud` is unknown: choose one of noiseless_per_step"),
+        ({"adversary": "cots", "cots_score": "angle"}, "`cots_score=angle` is unknown: choose one of displ"),
         ({"simulations": 0}, "`simulations=0`: give 1 to 10,000"),
         ({"insertions": 0}, "`insertions=0`: give at least 1"),
     ],
