@@ -15,7 +15,8 @@ from experiments.lidp import audits, protocol, sweep, table
 from experiments.lidp.audits import MechanismAudit
 from experiments.lidp.claims import CLAIMS
 from experiments.lidp.gaussian_mechanism import GaussianMechanism, simulate
-from experiments.lidp.mechanism_cell import findings, mechanism_cell
+from experiments.lidp.mechanism_cell import mechanism_cell
+from experiments.lidp.mechanism_work import findings
 from experiments.papers import registry
 from experiments.plots import style
 from experiments.plots.points import Evidence
@@ -106,7 +107,7 @@ def test_the_papers_threshold_lies_in_its_window_and_epsilon_is_one_direction():
 
 
 def test_one_canary_has_order_1_alone():
-    found = findings(SMALL._replace(canaries=1), lambda runs: None)
+    found = findings(SMALL._replace(canaries=1), 1, lambda runs: None)
     assert set(found.epsilons) == {"wilson_1", "lifted"} and found.second is None and found.fourth is None
 
 
@@ -129,7 +130,7 @@ REFERENCE = {  # (n, K) -> means and deviations of an independent computation, 8
 @pytest.mark.slow
 def test_epsilons_are_those_of_an_independent_computation():
     for (runs, canaries), expected in REFERENCE.items():
-        found = findings(MechanismAudit(runs, canaries, 10_000, 1.0, 8, *LEVELS), lambda done: None)
+        found = findings(MechanismAudit(runs, canaries, 10_000, 1.0, 8, *LEVELS), 1, lambda done: None)
         for method, (mean, deviation) in expected.items():
             assert np.mean(found.epsilons[method]) == pytest.approx(mean, abs=2 * deviation)
 
