@@ -18,9 +18,9 @@ from audit.statistics import conversions
 from audit.storage import files
 from audit.storage.store import hash_of
 from experiments import cli
-from experiments.hidden_state import sweep as sweeps
 from experiments.pages import report, subjects, sweep_report
 from experiments.pages.subjects import AskedLevels, Subject
+from experiments.papers import registry
 from experiments.plots.sweep import Sweep
 from experiments.settings import stored
 from experiments.settings.stored import Audits
@@ -29,7 +29,7 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string("out", "results", "Folder that holds the audits.")
 flags.DEFINE_string("setting", None, "Hashes, or their beginnings, or all; by default the newest.")
 flags.DEFINE_string("sweep", None, "A sweep's name, instead of settings.")
-flags.DEFINE_string("scale", "laptop", f"The sweep's scale: {', '.join(sweeps.SCALES)}.")
+flags.DEFINE_string("scale", "laptop", f"The sweep's scale: {', '.join(registry.SCALES)}.")
 flags.DEFINE_float("delta", None, "delta of the bounds; by default as audited.")
 flags.DEFINE_float("confidence", None, "Confidence of the lower bounds; by default as audited.")
 flags.DEFINE_string("report", None, "The page's file; by default beside what it is about.")
@@ -122,8 +122,10 @@ def _is_named(folder: Path, name: str) -> bool:
 
 def _sweep() -> Sweep:
     """The sweep that --sweep and --scale name."""
-    require(FLAGS.scale in sweeps.SCALES, f"--scale={FLAGS.scale}: choose one of {', '.join(sweeps.SCALES)}")
-    known = sweeps.sweeps(FLAGS.scale)
+    require(
+        FLAGS.scale in registry.SCALES, f"--scale={FLAGS.scale}: choose one of {', '.join(registry.SCALES)}"
+    )
+    known = registry.sweeps(FLAGS.scale)
     require(FLAGS.sweep in known, f"--sweep={FLAGS.sweep} is unknown: choose one of {', '.join(known)}")
     return known[FLAGS.sweep]
 

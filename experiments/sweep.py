@@ -21,7 +21,7 @@ from experiments.cells.cell import Cell
 from experiments.cells.data import DataSets, file_names
 from experiments.cells.words import counted, shortened
 from experiments.cells.work import Workplace
-from experiments.hidden_state import sweep as hidden_state
+from experiments.papers import registry
 from experiments.plots.sweep import Sweep
 from experiments.settings import stored
 
@@ -37,7 +37,7 @@ for name in file_names():
 
 def main() -> None:
     """Parse, find what is missing, train it."""
-    chosen = hidden_state.chosen(FLAGS.scale, FLAGS.name or (["all"] if FLAGS.list else []))
+    chosen = registry.chosen(FLAGS.scale, FLAGS.name or (["all"] if FLAGS.list else []))
     data = DataSets({name: FLAGS[name].value for name in file_names()})
     place = Workplace(cli.folder(), data)
     if FLAGS.list:
@@ -86,13 +86,13 @@ def _own(cells: list[Cell]) -> list[Cell]:
 def _listed(chosen: list[Sweep], place: Workplace) -> str:
     """A row a sweep, in 80 columns."""
     held = stored.holdings(place.out)
-    lines = [f"{'name':<10} {'cells':>5} {'done':>5} {'minutes':>8}  title", "-" * 80]
+    lines = [f"{'name':<13} {'cells':>5} {'done':>5} {'minutes':>8}  title", "-" * 80]
     for sweep in chosen:
         cells = work.distinct(sweep.cells)
         done = sum(cell.is_done(held, place.data) for cell in cells)
         minutes = (sum(cell.seconds for cell in cells) + audits.compiling_seconds(cells)) / 60
         lines.append(
-            f"{sweep.name:<10} {len(cells):>5} {done:>5} {minutes:>8.1f}  {shortened(sweep.title, 47)}"
+            f"{sweep.name:<13} {len(cells):>5} {done:>5} {minutes:>8.1f}  {shortened(sweep.title, 44)}"
         )
     note = f"scale {FLAGS.scale}; minutes about, on two cores, of compiling and training; cells"
     return "\n".join([*lines, note, "that figures share are trained once"])

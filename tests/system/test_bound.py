@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from audit.statistics import lifted
 from audit.statistics.accounting import sampled_upper_bound
 from experiments.pages.verdicts import at_most
 
@@ -97,6 +98,62 @@ def test_a_link_stays_a_link(bound, tmp_path):
     (tmp_path / "page.html").symlink_to("target.html")
     assert bound(SCORES, "--report=page.html").left == ["page.html", "target.html"]
     assert (tmp_path / "page.html").is_symlink()
+
+
+PRESENT = np.random.default_rng(2).random((60, 8)) < 0.5
+MATRIX = np.random.default_rng(3).normal(size=(60, 8)) + 2 * PRESENT
+MATRICES = {
+    "coins": ({"scores": MATRIX, "presence": PRESENT}, "60 runs with 8 canaries each, in by a coin"),
+    "sets": ({"in": MATRIX + 2, "out": MATRIX[:50, :5]}, "60 runs with 8 canaries inserted, 50 runs with 5"),
+}
+
+
+@pytest.mark.parametrize(("arrays", "size"), MATRICES.values(), ids=MATRICES)
+def test_matrices_have_every_method_of_many_canaries(bound, tmp_path, arrays, size):
+    np.savez(tmp_path / "scores.npz", **arrays)
+    table = bound(SCORES, "--upper_bound=9", "--figure=f.png", "--report=page.html")
+    assert table.status == 0 and table.stderr == "figure: f.png\nreport: page.html\n"
+    lines = table.stdout.splitlines()
+    assert max(map(len, lines)) <= 80 and size in lines[1]
+    assert {*lifted.METHODS} <= {line.split()[0] for line in lines}
+    rows = json.loads(bound(SCORES, "--json").stdout)["bounds"]
+    assert [row["method"] for row in rows] == [*lifted.METHODS]
+    page = (tmp_path / "page.html").read_text()
+    assert size in page and "not tested: scores of one run" in page and "band" not in page
+
+
+def test_a_matrix_of_one_column_gives_what_a_flat_file_gives(bound, tmp_path):
+    flat = bound(SCORES, "--json").stdout, bound(SCORES).stdout
+    np.savez(tmp_path / "scores.npz", **{"in": IN[:, None], "out": OUT[:, None]})
+    assert (bound(SCORES, "--json").stdout, bound(SCORES).stdout) == flat
+    np.savez(
+        tmp_path / "scores.npz", scores=np.r_[IN, OUT][:, None], presence=np.repeat([1, 0], [60, 70])[:, None]
+    )
+    assert (bound(SCORES, "--json").stdout, bound(SCORES).stdout) == flat
+
+
+def test_methods_that_need_more_canaries_are_left_out_and_said(bound, tmp_path):
+    np.savez(tmp_path / "scores.npz", **{"in": MATRIX + 2, "out": OUT})
+    ended = bound(SCORES, "--json")
+    assert "lidp_wilson_2" not in ended.stdout and "lidp_wilson_1" in ended.stdout
+    assert "1 a run are too few canaries for lidp_wilson_2, lidp_wilson_4," in ended.stderr
+    assert max(map(len, bound(SCORES).stdout.splitlines())) <= 80
+
+
+BAD_MATRICES = [
+    ({"scores": MATRIX, "presence": PRESENT[:5]}, "scores (60, 8) and presence (5, 8)"),
+    ({"scores": MATRIX, "presence": PRESENT * 2}, "presence must be 1 (in) or 0 (out)"),
+    ({"scores": MATRIX[:7], "presence": PRESENT[:7]}, "7 runs of a kind: give at least 8"),
+    ({"in": MATRIX, "out": MATRIX[:7]}, "7 runs of a kind: give at least 8"),
+    ({"in": MATRIX, "out": MATRIX[None]}, "the out scores have shape (1, 60, 8)"),
+]
+
+
+@pytest.mark.parametrize(("arrays", "word"), BAD_MATRICES)
+def test_a_matrix_that_fits_no_audit_is_one_line(bound, tmp_path, arrays, word):
+    np.savez(tmp_path / "scores.npz", **arrays)
+    ended = bound(SCORES)
+    assert ended.status == 2 and ended.stderr.count("\n") == 1 and word in ended.stderr and not ended.left
 
 
 STEPS = ("--noise_multiplier=1", "--insertions=10")
