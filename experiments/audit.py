@@ -10,7 +10,6 @@ Trained runs are kept under --out and never trained twice; an interrupted audit 
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from absl import flags
@@ -24,7 +23,7 @@ from audit.storage import declared, results
 from audit.storage.files import CannotWriteError
 from audit.storage.store import RESULT, Store
 from experiments import cli
-from experiments.settings.setting import Setting, flat
+from experiments.settings.setting import MOST_RUNS, Setting, flat
 from experiments.settings.tasks import task
 from models.data.base import Dataset
 
@@ -70,7 +69,7 @@ def main() -> None:
     """Parse, build, train, bound, store, print."""
     conversions.require_delta(FLAGS.delta)
     conversions.require_confidence(FLAGS.confidence)
-    setting = cli.setting(FIELDS)
+    setting, out = cli.setting(FIELDS), cli.folder()
     cli.prepare_jax(joins=True)
     from audit import processes, training
     from experiments.settings import build, devices, stored
@@ -81,7 +80,8 @@ def main() -> None:
         setting.canaries == 1 or not looks, "--looks goes with one canary a run: drop --looks or --canaries"
     )
     build.validate(setting, runs)
-    require(FLAGS.chunk_size >= 0, f"`chunk_size={FLAGS.chunk_size}`: give at least 1, or 0: as many as fit")
+    chunk = f"--chunk_size={FLAGS.chunk_size}: give 1 to {MOST_RUNS:,}, or 0: as many as fit"
+    require(0 <= FLAGS.chunk_size <= MOST_RUNS, chunk)
     _join()
     devices.require_devices()
     with processes.failing_together():
@@ -92,7 +92,7 @@ def main() -> None:
         if setting.mechanism.clipping == "per_example" and first:
             print("clipping by per-example gradients: any model, but slow", file=sys.stderr)
         played, elsewhere = build.build(setting, dataset), training.Elsewhere()
-        store = stored.open_store(Path(FLAGS.out), setting, dataset) if first else elsewhere
+        store = stored.open_store(out, setting, dataset) if first else elsewhere
         audited = _Audited(setting, dataset, runs, looks)
         if isinstance(store, Store):
             declared.require_declared(store, looks)

@@ -25,6 +25,7 @@ from experiments import cli
 from experiments.plots import bounds_table
 from experiments.plots.remarks import remarks
 from experiments.settings import score_files
+from experiments.settings.setting import require_noise
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string(
@@ -55,7 +56,7 @@ class _File(NamedTuple):
 
 def main() -> None:
     """Read, bound, draw, print."""
-    require(FLAGS.scores is not None, "--scores is missing: name a .npz or .csv file, or two .npy files")
+    require(FLAGS.scores, "--scores is missing: name a .npz or .csv file, or two .npy files")
     require(FLAGS.report != "", "--report=: name an HTML file")
     _require_format()
     composition, paths = _composition(), score_files.paths(FLAGS.scores)
@@ -90,6 +91,8 @@ def _composition() -> Composition | None:
     )
     alone = FLAGS.sampling_rate is not None and sigma is None
     require(not alone, "--sampling_rate goes with --noise_multiplier and --insertions: give all three")
+    if sigma is not None:
+        require_noise(sigma)
     rate = 1.0 if FLAGS.sampling_rate is None else FLAGS.sampling_rate
     return None if sigma is None else Composition(sigma, insertions, rate)
 

@@ -3,6 +3,8 @@
 ./run.sh calibrate                          mu in 0, 0.25, 1, 1.77, 3.95; 2,000 audits each
 ./run.sh calibrate --mu=1 --audits=200      one mu, quickly
 ./run.sh calibrate --mechanism=laplace      where the curve is not Gaussian; with the curve test
+./run.sh calibrate --canaries=32 --runs=50,200 --mu=1 --tie=equal --design=sets --audits=200
+                                            many canaries a run, however they are tied together
 """
 
 import json
@@ -13,10 +15,11 @@ from tqdm import tqdm
 
 from audit.errors import require
 from audit.machine import cores
-from audit.statistics import calibration, conversions
+from audit.statistics import calibration, conversions, many_calibration
 from audit.statistics.calibration import Calibration, KnownMechanism
 from audit.statistics.gaussian_curve import CURVE_LEVEL, CURVE_POWER
 from audit.statistics.known_laws import GAUSSIAN, LAWS, KnownLaw
+from audit.statistics.many_calibration import TIES, ManyCalibration, ManyCanaries
 from audit.storage.results import with_former_names
 from experiments import cli
 from experiments.settings.setting import require_runs
@@ -28,7 +31,10 @@ flags.DEFINE_list(
     None,
     f"Test the curve, too, of known mechanisms: {', '.join(LAWS)}; by default gaussian, untested.",
 )
-flags.DEFINE_integer("runs", 5000, "Scores an audit, half of them in.")
+flags.DEFINE_list("runs", ["5000"], "Scores an audit, half of them in; with --canaries runs, some numbers.")
+flags.DEFINE_integer("canaries", None, "Canaries a run; by default one, and other estimators.")
+flags.DEFINE_list("tie", None, f"Of the canaries of a run: some of {', '.join(TIES)}; by default all.")
+flags.DEFINE_list("design", None, "coins (by default), sets, or both.")
 flags.DEFINE_integer("audits", 2000, "Audits a mechanism.")
 flags.DEFINE_float("delta", 1e-5, "delta of the bounds.")
 flags.DEFINE_float("confidence", 0.95, "Confidence of the lower bounds.")
@@ -37,16 +43,24 @@ flags.DEFINE_integer("processes", None, "Processes; by default one a core.")
 flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of a table.")
 
 
+MOST_PROCESSES = 1024
+
+
 def main() -> None:
     """Parse, calibrate, print."""
     processes = cores() if FLAGS.processes is None else FLAGS.processes
-    require(processes >= 1, f"--processes={processes}: give at least 1")
+    require(1 <= processes <= MOST_PROCESSES, f"--processes={processes}: give 1 to {MOST_PROCESSES:,}")
     require(1 <= FLAGS.audits <= 10**7, f"--audits={FLAGS.audits}: give 1 to 10,000,000")
-    require_runs(FLAGS.runs)
+    runs = _runs()
     require(0 <= FLAGS.seed < 2**32, f"--seed={FLAGS.seed}: give 0 to 2^32 - 1")
     conversions.require_delta(FLAGS.delta)
     conversions.require_confidence(FLAGS.confidence)
-    settings = _settings()
+    if FLAGS.canaries is not None:
+        _calibrate_many(_many_settings(runs), processes)
+        return
+    require(FLAGS.tie is None and FLAGS.design is None, "--tie and --design go with --canaries: give it too")
+    require(len(runs) == 1, f"--runs={','.join(FLAGS.runs)}: give one number, or --canaries too")
+    settings = _settings(runs[0])
     rows: list[Calibration] = []
     with tqdm(total=FLAGS.audits * len(settings), unit="audits", desc="calibrating") as bar:
         for setting in settings:
@@ -55,9 +69,78 @@ def main() -> None:
     print(_as_json(rows) if FLAGS.json else table(rows))
 
 
-def _settings() -> list[KnownMechanism]:
+def _runs() -> list[int]:
+    """--runs' numbers, in range."""
+    runs = cli.whole_numbers("runs")
+    require(runs, "--runs is empty: give whole numbers, comma-separated")
+    for number in runs:
+        require_runs(number)
+    return runs
+
+
+def _many_settings(runs: list[int]) -> list[ManyCanaries]:
+    """The audits with many canaries a run that flags name."""
+    require(FLAGS.mechanism is None, "--canaries and --mechanism do not go together: drop one")
+    require(1 <= FLAGS.canaries <= 10_000, f"--canaries={FLAGS.canaries}: give 1 to 10,000")
+    ties, designs = FLAGS.tie or list(TIES), FLAGS.design or ["coins"]
+    for flag, names, known in (("tie", ties, TIES), ("design", designs, ("coins", "sets"))):
+        for name in names:
+            require(name in known, f"--{flag}={name!r}: give some of {', '.join(known)}")
+    levels = (FLAGS.audits, FLAGS.delta, FLAGS.confidence, FLAGS.seed)
+    return [
+        ManyCanaries(mu, n, FLAGS.canaries, TIES[tie], design == "coins", *levels)
+        for design in designs
+        for n in runs
+        for tie in ties
+        for mu in _mus()
+    ]
+
+
+def _calibrate_many(settings: list[ManyCanaries], processes: int) -> None:
+    """Calibrates and prints."""
+    rows: list[ManyCalibration] = []
+    with tqdm(total=FLAGS.audits * len(settings), unit="audits", desc="calibrating") as bar:
+        for setting in settings:
+            rows += many_calibration.calibrate(setting, processes, bar.update)
+    if FLAGS.json:
+        print(json.dumps({"calibration": [_many_fields(row) for row in rows]}))
+    else:
+        print(_as_many_table(rows))
+
+
+def _as_many_table(rows: list[ManyCalibration]) -> str:
+    """A row a setting and method."""
+    error = 1 - FLAGS.confidence
+    allowed = calibration.allowed_share(error, FLAGS.audits)
+    lines = [
+        f"{FLAGS.audits} audits of runs with {FLAGS.canaries} canaries; exceeding: share of audits above the",
+        f"truth (* above {allowed:.1%}, reached once in 1,000 tables at error {error:.3g});",
+        "mean and true: of mu where the method bounds mu, else of epsilon",
+        f"{'design':<6} {'runs':>5}  {'tie':<11} {'mu':>5}  {'method':<16} {'exceeding':>9}  {'mean':>7} "
+        f"{'true':>7}",
+    ]
+    lines.append("-" * len(lines[-1]))
+    for row in rows:
+        setting, of_mu = row.setting, row.mean_mu is not None
+        values = (row.mean_mu, row.true_mu) if of_mu else (row.mean_epsilon, row.true_epsilon)
+        exceeding = f"{row.exceeding:.1%}{'*' if row.exceeding > allowed else ' '}"
+        lines.append(
+            f"{'coins' if setting.coins else 'sets':<6} {setting.runs:>5}  {setting.tie.name:<11} "
+            f"{setting.mu:5.3g}  {row.method:<16} {exceeding:>9}  {values[0]:7.3f} {values[1]:7.3f}"
+        )
+    return "\n".join(lines)
+
+
+def _many_fields(row: ManyCalibration) -> dict[str, Any]:
+    """A row's fields."""
+    setting = row.setting._asdict()
+    design = "coins" if setting.pop("coins") else "sets"
+    return row._asdict() | {"setting": setting | {"tie": row.setting.tie.name, "design": design}}
+
+
+def _settings(runs: int) -> list[KnownMechanism]:
     """The mechanisms that --mechanism and --mu name."""
-    levels = (FLAGS.runs, FLAGS.audits, FLAGS.delta, FLAGS.confidence, FLAGS.seed)
+    levels = (runs, FLAGS.audits, FLAGS.delta, FLAGS.confidence, FLAGS.seed)
     mus = _mus()
     if FLAGS.mechanism is None:
         return [KnownMechanism(mu, *levels) for mu in mus]
@@ -86,7 +169,7 @@ def _as_table(rows: list[Calibration]) -> str:
     error = 1 - FLAGS.confidence
     allowed = calibration.allowed_share(error, FLAGS.audits)
     lines = [
-        f"{FLAGS.audits} audits of {FLAGS.runs} scores each; a method that exceeds the truth with",
+        f"{FLAGS.audits} audits of {FLAGS.runs[0]} scores each; a method that exceeds the truth with",
         f"probability {error:.3g} does so in at most {allowed:.1%} of them (but once in 1,000 tables)",
         f"{'true mu':>7}  {'method':<16} {'exceeding':>9} {'mean mu':>8} {'epsilon: mean':>13} {'true':>8}",
     ]
@@ -105,7 +188,7 @@ def _as_curve_table(rows: list[Calibration]) -> str:
     """A row a mechanism and method, with the curve test."""
     allowed = calibration.allowed_share(1 - FLAGS.confidence, FLAGS.audits)
     lines = [
-        f"{FLAGS.audits} audits of {FLAGS.runs} scores each; exceeding: share of audits with",
+        f"{FLAGS.audits} audits of {FLAGS.runs[0]} scores each; exceeding: share of audits with",
         f"epsilon above the truth (* above {allowed:.1%}, which sampling error reaches once in",
         f"1,000 tables); fired: the curve test at {CURVE_LEVEL:g}; unsure: not fired, power below",
         f"{CURVE_POWER:g}; missed: exceeding, neither fired nor unsure; mean and true epsilon",

@@ -25,7 +25,7 @@ from audit.storage.index import Holdings
 from experiments import cli
 from experiments.cells.cell import Cell, Levels
 from experiments.cells.data import DataSets
-from experiments.hidden_state import sweep as sweeps
+from experiments.papers import registry
 from experiments.plots import points, style, table
 from experiments.plots.rows import Row
 from experiments.plots.sweep import Drawn, Sweep
@@ -45,9 +45,9 @@ def main() -> None:
     levels = Levels(FLAGS.delta, FLAGS.confidence)
     conversions.require_delta(levels.delta)
     conversions.require_confidence(levels.confidence)
-    held = stored.holdings(Path(FLAGS.out))
-    scale = FLAGS.scale or _largest(held)
-    chosen = sweeps.chosen(scale, FLAGS.name)
+    held = stored.holdings(cli.folder())
+    scale = _largest(held) if FLAGS.scale is None else FLAGS.scale
+    chosen = registry.chosen(scale, FLAGS.name)
     evidence = points.evidence(held, [one for sweep in chosen for one in sweep.audits()], levels)
     folder = held.root / "figures" / ("" if scale == "laptop" else scale)
     written: list[Path] = []
@@ -58,6 +58,10 @@ def main() -> None:
         for name, figure in drawn.figures:
             written += _write(folder / name, figure)
         found += drawn.rows
+        if drawn.table is not None:
+            written.append(files.write_whole(folder / f"{sweep.name}.csv", drawn.table.csv))
+            smoke = [table.PROVES_NOTHING] if scale == registry.SMOKE else []
+            print("\n".join([*smoke, drawn.table.text]) + "\n")
         missing += _missing(sweep, drawn)
     names = ",".join(FLAGS.name)
     mend = f"./run.sh sweep --name={names} --scale={scale} --out={shlex.quote(FLAGS.out)}"
@@ -67,7 +71,7 @@ def main() -> None:
     print("\n".join(missing), end="\n" if missing else "", file=sys.stderr)
     if found:
         written.append(files.write_whole(folder / "figures.csv", table.as_csv(found)))
-        print(table.as_text(chosen, found, *levels, proves=scale != sweeps.SMOKE) + "\n")
+        print(table.as_text(chosen, found, *levels, proves=scale != registry.SMOKE) + "\n")
     print("\n".join(os.fspath(path) for path in written))
 
 
@@ -80,7 +84,7 @@ def _largest(held: Holdings) -> str:
         store = held.open(identity(cell.audited.setting))
         return store is not None and not store.missing(cell.runs)
 
-    return sweeps.largest(is_there, FLAGS.name)
+    return registry.largest(is_there, FLAGS.name)
 
 
 def _write(path: Path, figure: Figure) -> Iterator[Path]:
@@ -94,7 +98,8 @@ def _write(path: Path, figure: Figure) -> Iterator[Path]:
 def _missing(sweep: Sweep, drawn: Drawn) -> list[str]:
     """One line for a figure that lacks cells."""
     state = "" if drawn.figures else ": not drawn"
-    return [f"{sweep.name}: {drawn.missing} cells are missing{state}"] if drawn.missing else []
+    lacks = "1 cell is missing" if drawn.missing == 1 else f"{drawn.missing} cells are missing"
+    return [f"{sweep.name}: {lacks}{state}"] if drawn.missing else []
 
 
 if __name__ == "__main__":

@@ -34,8 +34,9 @@ from experiments.plots import audit_panels, bounds_table
 from experiments.settings import build, stored
 from experiments.settings.adversaries import Loss
 from experiments.settings.build import Trainee
+from experiments.settings.fields import fields as known_fields
 from experiments.settings.make import Usual, changed, make_setting
-from experiments.settings.setting import Setting, flat, validate
+from experiments.settings.setting import Setting, flat, require_type, validate
 from models.base import Model, flat_model
 from models.data.base import Dataset
 from models.data.sources import checksum_of
@@ -99,12 +100,16 @@ def audit_model(
 
     Raises InputError for what cannot be audited, in one line.
     """
+    require_type("runs", runs, int)
+    require_type("delta", delta, float)
+    require_type("confidence", confidence, float)
     conversions.require_delta(delta)
     conversions.require_confidence(confidence)
+    require(str(out), "`out=`: name a folder")
     dataset = _dataset(features, labels)
-    model = _model(module, criterion, dataset)
-    asked = _setting(named, model)
+    asked = _setting(named, module)
     validate(asked, runs, STRATEGIES)
+    model = _model(module, criterion, dataset)
     classes = _classes(dataset.labels) if asked.adversary.name == Loss.name else 0
     computes = fingerprint(model, (jnp.asarray(dataset.features[0]), jnp.asarray(dataset.labels[0])))
     own = _Own(Trainee(model, computes, classes), dataset, computes, Path(out))
@@ -171,7 +176,10 @@ def _dataset(features: ArrayLike, labels: ArrayLike) -> Dataset:
 
 def _canonical(name: str, values: ArrayLike) -> NDArray[Any]:
     """Whole numbers stay bytes or become int32, others float32."""
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise InputError(f"{name} are no array: give rows of one length") from None
     require(array.dtype.kind in "biuf", f"{name} are {array.dtype}: give numbers")
     if array.dtype == np.uint8:
         return array
@@ -206,10 +214,14 @@ def _model(module: nn.Module, criterion: Criterion, dataset: Dataset) -> Model:
     return model
 
 
-def _setting(named: dict[str, Any], model: Model) -> Setting:
-    """The setting that the caller's fields describe."""
-    fields = {name: value for name, value in named.items() if name != "model"}
-    return make_setting(named.get("model") or type(model.module).__name__, _USUAL, fields)
+def _setting(named: dict[str, Any], module: nn.Module) -> Setting:
+    """The setting that the caller's fields describe; NumPy's numbers are plain ones."""
+    given = {name: value.item() if isinstance(value, np.generic) else value for name, value in named.items()}
+    fields = {name: value for name, value in given.items() if name != "model" and value is not None}
+    for name, value in given.items():
+        if name in known_fields() and value is not None:
+            require_type(name, value, known_fields()[name].kind)
+    return make_setting(named.get("model") or type(module).__name__, _USUAL, fields)
 
 
 def _with_strategy(setting: Setting, named: bool, model: Model, dataset: Dataset) -> Setting:

@@ -8,6 +8,7 @@ It reads the store alone, trains nothing and opens offline.
 """
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from absl import flags
@@ -17,9 +18,9 @@ from audit.statistics import conversions
 from audit.storage import files
 from audit.storage.store import hash_of
 from experiments import cli
-from experiments.hidden_state import sweep as sweeps
 from experiments.pages import report, subjects, sweep_report
 from experiments.pages.subjects import AskedLevels, Subject
+from experiments.papers import registry
 from experiments.plots.sweep import Sweep
 from experiments.settings import stored
 from experiments.settings.stored import Audits
@@ -28,7 +29,7 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string("out", "results", "Folder that holds the audits.")
 flags.DEFINE_string("setting", None, "Hashes, or their beginnings, or all; by default the newest.")
 flags.DEFINE_string("sweep", None, "A sweep's name, instead of settings.")
-flags.DEFINE_string("scale", "laptop", f"The sweep's scale: {', '.join(sweeps.SCALES)}.")
+flags.DEFINE_string("scale", "laptop", f"The sweep's scale: {', '.join(registry.SCALES)}.")
 flags.DEFINE_float("delta", None, "delta of the bounds; by default as audited.")
 flags.DEFINE_float("confidence", None, "Confidence of the lower bounds; by default as audited.")
 flags.DEFINE_string("report", None, "The page's file; by default beside what it is about.")
@@ -42,14 +43,20 @@ def main() -> None:
         conversions.require_confidence(FLAGS.confidence)
     one = FLAGS.setting is None or FLAGS.sweep is None
     require(one, "--setting and --sweep do not go together: drop one")
-    levels, root = AskedLevels(FLAGS.delta, FLAGS.confidence), Path(FLAGS.out)
+    require(FLAGS.report != "", "--report=: name an HTML file")
+    levels, root = AskedLevels(FLAGS.delta, FLAGS.confidence), cli.folder()
     if FLAGS.sweep is not None:
-        content = sweep_report.of_sweep(_sweep(), FLAGS.scale, stored.holdings(root), levels)
+        content, messages = sweep_report.of_sweep(_sweep(), FLAGS.scale, stored.holdings(root), levels)
+        _say_left_out(messages)
         place = root / f"{FLAGS.sweep}_{FLAGS.scale}.html"
     else:
         about, place = _settings(root, levels)
         content = report.of_audits(about)
-    print(f"report: {files.write_whole(Path(FLAGS.report) if FLAGS.report else place, content)}")
+    if FLAGS.report is None:
+        written = files.write_whole(place, content)
+    else:
+        written = files.write_whole(Path(FLAGS.report), content, "name another file with --report")
+    print(f"report: {written}")
 
 
 def _settings(root: Path, levels: AskedLevels) -> tuple[list[Subject], Path]:
@@ -60,7 +67,7 @@ def _settings(root: Path, levels: AskedLevels) -> tuple[list[Subject], Path]:
     if named:
         chosen = _chosen(found)
     else:
-        print("".join(f"{cli.as_flags(line)}\n" for line in found.left_out()), end="", file=sys.stderr)
+        print("".join(f"{cli.one_line(line)}\n" for line in found.left_out()), end="", file=sys.stderr)
         chosen = found.folders if FLAGS.setting else found.folders[:1]
     place = (chosen[0] if len(chosen) == 1 else root) / "report.html"
     if FLAGS.setting == "all":
@@ -85,9 +92,14 @@ def _readable(folders: list[Path], levels: AskedLevels) -> list[Subject]:
             messages.append(str(error))
     more = f" (and {len(messages) - 1} others)" if len(messages) > 1 else ""
     require(about, f"--out={FLAGS.out} holds no audit that can be read{more}: {' '.join(messages[:1])}")
-    for message in messages:
-        print(f"left out: {cli.as_flags(message)}", file=sys.stderr)
+    _say_left_out(messages)
     return about
+
+
+def _say_left_out(messages: Sequence[str]) -> None:
+    """A line on stderr for each audit that can't be read."""
+    for message in messages:
+        print(f"left out: {cli.one_line(message)}", file=sys.stderr)
 
 
 def _chosen(found: Audits) -> list[Path]:
@@ -110,8 +122,10 @@ def _is_named(folder: Path, name: str) -> bool:
 
 def _sweep() -> Sweep:
     """The sweep that --sweep and --scale name."""
-    require(FLAGS.scale in sweeps.SCALES, f"--scale={FLAGS.scale}: choose one of {', '.join(sweeps.SCALES)}")
-    known = sweeps.sweeps(FLAGS.scale)
+    require(
+        FLAGS.scale in registry.SCALES, f"--scale={FLAGS.scale}: choose one of {', '.join(registry.SCALES)}"
+    )
+    known = registry.sweeps(FLAGS.scale)
     require(FLAGS.sweep in known, f"--sweep={FLAGS.sweep} is unknown: choose one of {', '.join(known)}")
     return known[FLAGS.sweep]
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.errors import require
-from audit.statistics import accounting, estimate, gaussian_curve, lifted
+from audit.statistics import accounting, estimate, gaussian_curve, lifted, names
 from audit.statistics import looks as schedules
 from audit.statistics.accounting import Composition
 from audit.statistics.canaries import Design
@@ -49,12 +49,12 @@ class Conclusion(NamedTuple):
     @property
     def gaussian(self) -> Bound:
         """The bound that stands for those that assume a Gaussian curve."""
-        return self.bound(IF_GAUSSIAN if self.design is None else lifted.LIFTED_GAUSSIAN)
+        return self.bound(IF_GAUSSIAN if self.design is None else names.LIFTED_GAUSSIAN)
 
     @property
     def assumption_free(self) -> Bound:
         """The bound that stands for those that assume nothing."""
-        return self.bound(ASSUMPTION_FREE if self.design is None else lifted.LIFTED)
+        return self.bound(ASSUMPTION_FREE if self.design is None else names.LIFTED)
 
     @property
     def delta(self) -> float:

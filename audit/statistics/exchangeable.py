@@ -72,7 +72,8 @@ def _bernstein_upper(mean: float, depth: float, slack: float, variance: _Varianc
     a, b = 1 + 2 * depth, 2 * (shifted + depth * variance.a)
     c = shifted**2 - 2 * depth * variance.b
     root = (b + np.sqrt(max(b * b - 4 * a * c, 0.0))) / (2 * a)
-    return float(np.clip(min(root, shifted + np.sqrt(depth / 2)), 0, 1))
+    capped = min(root, shifted + np.sqrt(depth / 2))  # the variance is at most 1/4
+    return float(np.clip(max(capped, shifted), 0, 1))  # and at least 0
 
 
 def limits(sums: Array, canaries: int, order: int, error: float, interval: Interval) -> Limits:

@@ -31,16 +31,16 @@ from audit.statistics import betting, conversions, exact, exchangeable, threshol
 from audit.statistics.canaries import Design, RunErrors
 from audit.statistics.estimate import GAUSSIAN_CURVE, NOTHING, Bound
 from audit.statistics.exact import Family
+from audit.statistics.names import CLUSTERED, LIFTED, LIFTED_GAUSSIAN
 
 Array = NDArray[np.float64]
 
-LIFTED, LIFTED_GAUSSIAN, CLUSTERED = "lifted", "lifted_gaussian", "clustered"
 MANY_RUNS = "many runs"
 GAUSSIAN_AND_MANY_RUNS = "a Gaussian trade-off curve, and many runs"
 _LEVELS = np.concatenate([[0.0], special.ndtr(np.linspace(-8.0, 8.0, 3201)), [1.0]])
 _COARSE = np.concatenate([[0.0], special.ndtr(np.linspace(-6.0, 6.0, 241)), [1.0]])
 _MEANS = np.concatenate([[0.0], special.ndtr(np.linspace(-6.0, 6.0, 1601)), [1.0]])
-_COARSE_MEANS = _MEANS[::8]
+_COARSE_MEANS = _MEANS[::2]
 _PARTS = 1 / (1 + np.geomspace(1 / 64, 64.0, 25))
 _BEST_SHARE, _ALONE_SHARE = 0.7, 0.1  # of the capital on the pilot's pair, and on bets on one world alone
 _STEPS = np.array([-12, -8, -5, -3, -2, -1, 1, 2, 3, 5])  # along STAKES
@@ -197,7 +197,8 @@ def _last(holds: Callable[[float], bool], start: float) -> float:
 
 
 def _least_of_sets(family: Family, counted: Counted, target: float) -> Callable[[float], float]:
-    """parameter -> the least log capital on its curve, of two sets of runs: pairs of stakes, one a world."""
+    """parameter -> the least log capital on its curve, cut at the target, of two sets of runs: pairs of
+    stakes, one a world."""
     rates, stakes = counted.rest.rates(), betting.STAKES
     promised = [
         betting.log_growth(pilot, _COARSE, stakes) * (len(values) / len(pilot))
@@ -211,7 +212,7 @@ def _least_of_sets(family: Family, counted: Counted, target: float) -> Callable[
         growth = out[pairs.out, :-1] + into[pairs.into[:, None], corners]
         alone = (growth + np.log(pairs.shares)[:, None]).max(0)  # at most the mixture's
         short = alone < target
-        return float(betting.mixed(growth[:, short], pairs.shares).min() if short.any() else alone.min())
+        return min(float(betting.mixed(growth[:, short], pairs.shares).min(initial=target)), target)
 
     return least
 
@@ -276,7 +277,7 @@ class _CoinBets(NamedTuple):
 
 
 def _least_of_coins(family: Family, counted: Counted, target: float) -> Callable[[float], float]:
-    """parameter -> the least log capital on its curve, where every run gives both rates."""
+    """parameter -> the least log capital on its curve, cut at the target, where a run gives both rates."""
     bets = _coin_bets(family, counted, target)
     growth = np.concatenate(
         [
@@ -292,7 +293,7 @@ def _least_of_coins(family: Family, counted: Counted, target: float) -> Callable
         grown = np.where(below >= 0, growth[rows, below], -np.inf)
         alone = (grown + np.log(bets.shares)[:, None]).max(0)  # at most the mixture's
         short = alone < target
-        return float(betting.mixed(grown[:, short], bets.shares).min() if short.any() else alone.min())
+        return min(float(betting.mixed(grown[:, short], bets.shares).min(initial=target)), target)
 
     return least
 
@@ -370,7 +371,9 @@ def _choose(pilot: Design, rest: RunErrors, family: Family, error: float) -> flo
             special.ndtr((grid - fit.centre_in) / fit.spread),
         )
         candidates.append(float(grid[int(np.argmax(_promise(*rates, rest, family, error)))]))
-    grid = np.unique(np.quantile(np.concatenate([scores_in, scores_out]), np.linspace(0.001, 0.999, _GRID)))
+    if not candidates:  # worlds without a spread, or one alone
+        both = np.concatenate([scores_in, scores_out])
+        return float(both.min() / 2 + both.max() / 2)
     counts = thresholds.count_errors(scores_in, scores_out, np.array(candidates))
     promised = _promise(
         (counts.false_positives + 0.5) / (len(scores_out) + 1),

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from audit.statistics.conclusion import Conclusion
-from audit.statistics.estimate import FORMER_NAMES, Bound, Finding
+from audit.statistics.estimate import Bound, Finding
+from audit.statistics.names import FORMER_NAMES
 from audit.statistics.noise_floor import NOISE_FLOORS
 from audit.storage.store import Store
 

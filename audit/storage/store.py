@@ -57,8 +57,11 @@ class Store:
 
     @staticmethod
     def exists(root: Path, setting: dict[str, Any]) -> bool:
-        """Whether a setting has a directory."""
-        return _place(root, _hash(_text(setting).encode())) is not None
+        """Whether a setting has a directory; raises InputError for a root that can't be looked into."""
+        try:
+            return _place(root, _hash(_text(setting).encode())) is not None
+        except OSError as error:
+            raise files.cannot_read(root, error) from None
 
     @classmethod
     def at(cls, folder: Path) -> "Store":
@@ -229,7 +232,16 @@ def _text(setting: dict[str, Any]) -> str:
 def _place(root: Path, name: str) -> Path | None:
     """The folder of a hash that holds a config: the one without words, as they once were, or the first."""
     found = [root / name, *sorted(root.glob(f"*-{name}"))]
-    return next((folder for folder in found if (folder / CONFIG).exists()), None)
+    return next((folder for folder in found if _is_there(folder / CONFIG)), None)
+
+
+def _is_there(path: Path) -> bool:
+    """Whether there is a file; raises OSError where that can't be found out."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def _hash(content: bytes) -> str:

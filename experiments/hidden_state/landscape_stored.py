@@ -77,9 +77,9 @@ def read_search(held: Holdings, asked: ThresholdSearch) -> Search | None:
 
 
 def holds(held: Holdings, asked: Question) -> bool:
-    """Whether a whole result is there. Raises InputError for one that can't be read now."""
-    store = held.open(asked.setting())
-    return store is not None and _look(store, _kind(asked))[0] is not None
+    """Whether a whole result is there; a damaged one is said. Raises InputError for one that can't be read
+    now."""
+    return _read(held.open(asked.setting()), _kind(asked)) is not None
 
 
 def set_damaged_aside(held: Holdings, asked: Question) -> None:

@@ -12,12 +12,11 @@ Five seeds for the FCNN, as the paper has for Figure 1c (one at `smoke`), at bot
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from audit.errors import require
 from experiments.cells.audits import audit_cell
-from experiments.cells.cell import Audited, Cell
+from experiments.cells.cell import Audited
 from experiments.hidden_state.landscape_cell import landscape_cell
 from experiments.hidden_state.landscape_cells import Grid
 from experiments.hidden_state.norms import norms_cell
@@ -104,31 +103,6 @@ def sweeps(scale: str) -> dict[str, Sweep]:
         _crafted_landscape(_grid(scale)),
     ]
     return {sweep.name: sweep for sweep in found}
-
-
-def chosen(scale: str, names: list[str]) -> list[Sweep]:
-    """The sweeps of a scale by name, or all of them; raises InputError for others."""
-    require(scale in SCALES, f"`scale={scale}` is unknown: choose one of {', '.join(SCALES)}")
-    every = sweeps(scale)
-    if names == ["all"]:
-        return list(every.values())
-    known = ", ".join(every)
-    require(names, f"`name` is missing: give all, or some of {known}")
-    for name in names:
-        require(name in every, f"`name={name}` is unknown: give all, or some of {known}")
-    return [every[name] for name in dict.fromkeys(names)]
-
-
-def largest(finished: Callable[[Cell], bool], names: list[str]) -> str:
-    """The largest scale that has a finished cell which no smaller scale has; laptop where none has."""
-    known: set[tuple[str, int]] = set()
-    found = "laptop"
-    for scale in SCALES:
-        cells = {(cell.identity, cell.runs): cell for sweep in chosen(scale, names) for cell in sweep.cells}
-        if any(finished(cells[key]) for key in cells.keys() - known):
-            found = scale
-        known |= cells.keys()
-    return found
 
 
 def audits(panel: str, series: Series, x: float, model: str, scale: str, **changed: Any) -> Iterator[Audited]:

@@ -33,6 +33,7 @@ ASSUMES = {
     GAUSSIAN_AND_MANY_RUNS: "independent runs, and many of them; for epsilon, a Gaussian trade-off curve",
 }
 _UNTESTED = " (not tested: scores of one run may depend on each other)"
+_NO_LINE = " Where no such line fits into the band, the bounds that assume a Gaussian curve do not apply."
 _MOST_DRAWN = 12  # audits in a page that each have a quarter of a megabyte of panels
 _NOT_DRAWN = (
     f"A page of more than {_MOST_DRAWN} audits leaves panels out; ./run.sh report --setting=HASH has them."
@@ -211,18 +212,19 @@ def _figures(conclusion: Conclusion) -> list[Html]:
     marked = f" Marked {state.mark}: what assumes a Gaussian curve." if state.mark else ""
     tested = f" {state.found[0].upper()}{state.found[1:]}." if state.found else ""
     above = f"; upper bound {_upper(conclusion.upper_bound)}"
-    level = verdicts.percent(gaussian.confidence)
+    band, without = "", ""
+    if conclusion.design is None:
+        band, without = f" in its {verdicts.percent(gaussian.confidence)} band", _NO_LINE
     texts = {
         "scores": (
             f"Histograms of the scores in both worlds. {means}.",
             "Scores of the final models with (in) and without (out) the canary.",
         ),
         "trade_off": (
-            f"Empirical trade-off curve in its {level} band, and the Gaussian curve of mu = {mu}, on axes of "
-            f"normal deviates.{tested}",
+            f"Empirical trade-off curve{band}, and the Gaussian curve of mu = {mu}, on axes of normal "
+            f"deviates.{tested}",
             "False-negative rate against false-positive rate, on axes where a Gaussian curve is a straight "
-            "line of slope -1. Where no such line fits into the band, the bounds that assume a Gaussian "
-            f"curve do not apply.{tested}",
+            f"line of slope -1.{without}{tested}",
         ),
         "bounds": (
             f"Bars of epsilon: {bars}{above}.",

@@ -159,9 +159,20 @@ def _threats(setting: Setting) -> list[str]:
         f"{start} It knows the data, the mini-batches and their order, and all hyperparameters; it does not "
         "know the noise.",
         ADVERSARIES[setting.adversary.name].description,
+        *_canaries(setting.canaries),
         "What it inserts is clipped to norm C as an example's gradient is; the worlds differ by it alone "
         "(add or remove one).",
         _counting(setting),
+    ]
+
+
+def _canaries(canaries: int) -> list[str]:
+    """A sentence on several canaries a run."""
+    if canaries == 1:
+        return []
+    return [
+        f"Every run has {canaries} such canaries, each in or out by a coin of its own that the adversary "
+        "does not know. For each canary the others are random data: neighbours differ by one of them."
     ]
 
 

@@ -18,6 +18,7 @@ from experiments.plots.style import BOUND, FADED, IN, OUT, STYLE, UPPER
 _BOX = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
 _HEADROOM = 1.35  # of the scores' panel, for its legend
 _BAR_CHARACTERS = 11  # of a line under a bar
+_MOST_UPRIGHT = 5  # bars beside each other; more lie, one above the other
 
 
 def audit_figure(conclusion: Conclusion, encode: Callable[[Figure], bytes] = style.png) -> bytes:
@@ -66,6 +67,31 @@ def _draw_trade_off(axis: Axes, conclusion: Conclusion) -> None:
 
 def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
     """A bar a lower bound, hatched for an estimate, faded where refuted, and a line at the upper bound."""
+    draw = _draw_lying if len(conclusion.rows()) > _MOST_UPRIGHT else _draw_upright
+    draw(axis, conclusion)
+    axis.set_title("Lower bounds on epsilon")
+
+
+def _draw_lying(axis: Axes, conclusion: Conclusion) -> None:
+    """Bounds as lying bars, from the first above to the last."""
+    rows, upper = conclusion.rows(), conclusion.upper_bound
+    labels = [f"{methods.METHODS[row.method].label} {mark(row, conclusion)}".strip() for row in rows]
+    epsilons = [row.epsilon for row in rows]
+    bars = axis.barh(labels, epsilons, color=BOUND, alpha=0.8, height=0.7)
+    axis.bar_label(bars, [f"{epsilon:.2f}" for epsilon in epsilons], padding=3, fontsize=8, bbox=_BOX)
+    axis.invert_yaxis()
+    axis.tick_params(axis="y", labelsize=8)
+    axis.set_xlim(right=1.15 * max(*epsilons, 0.1))
+    axis.set_xlabel(f"epsilon at delta {conclusion.delta:g}")
+    if upper is not None and np.isfinite(upper):
+        axis.set_xlim(right=1.15 * max(*epsilons, upper))
+        axis.axvline(upper, color=UPPER, ls=":")
+        place, name = ("data", "axes fraction"), f"upper bound {upper:.2f} "
+        axis.annotate(name, (upper, 0.98), xycoords=place, ha="right", va="top", fontsize=8, bbox=_BOX)
+
+
+def _draw_upright(axis: Axes, conclusion: Conclusion) -> None:
+    """Bounds and estimates as upright bars side by side."""
     rows, upper = conclusion.rows(), conclusion.upper_bound
     marks = [mark(row, conclusion) for row in rows]
     labels = [_bar_label(row, word) for row, word in zip(rows, marks, strict=True)]
@@ -81,7 +107,7 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
         axis.axhline(upper, color=UPPER, ls=":")
         place = ("axes fraction", "data")
         axis.annotate(f"upper bound {upper:.2f}", (1, upper), xycoords=place, ha="right", va="bottom")
-    axis.set(ylabel=f"epsilon at delta {conclusion.delta:g}", title="Lower bounds on epsilon")
+    axis.set(ylabel=f"epsilon at delta {conclusion.delta:g}")
     axis.set_ylim(top=axis.get_ylim()[1] * 1.08)
 
 

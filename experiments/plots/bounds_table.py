@@ -20,7 +20,8 @@ def bounds_table(conclusion: Conclusion) -> str:
     header = ("method", "epsilon", "mu", "threshold", *(_RATES if many else _COUNTS), "assumes")
     rows = [header, *(_row(row, _rate if many else "{}/{}".format) for row in conclusion.rows())]
     if conclusion.upper_bound is not None:
-        rows.append(("upper bound", f"{conclusion.upper_bound:.3f}", "", "", "", "", "accounting"))
+        source = "given" if conclusion.composition is None else "accounting"
+        rows.append(("upper bound", f"{conclusion.upper_bound:.3f}", "", "", "", "", source))
     widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
     lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
     title = f"lower bounds on epsilon at delta {conclusion.delta:g}, confidence {conclusion.confidence:g}"

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from audit.errors import InputError
-from audit.statistics import conversions, lifted, normal_scores
+from audit.statistics import conversions, names, normal_scores
 from audit.statistics.accounting import Composition
 from audit.statistics.conclusion import Conclusion, conclude_design
 from audit.statistics.estimate import ASSUMPTION_FREE, IF_GAUSSIAN, Bound
@@ -18,7 +18,7 @@ from experiments.settings.adversaries import ADVERSARIES
 from experiments.settings.setting import Setting, identity
 from experiments.settings.tasks import TASKS
 
-_COUNTERPARTS = {IF_GAUSSIAN: lifted.LIFTED_GAUSSIAN, ASSUMPTION_FREE: lifted.LIFTED}
+_COUNTERPARTS = {IF_GAUSSIAN: names.LIFTED_GAUSSIAN, ASSUMPTION_FREE: names.LIFTED}
 Audits = dict[tuple[Setting, int], Conclusion]
 
 
@@ -118,17 +118,16 @@ def evidence(held: Holdings, cells: Iterable[Audited], levels: Levels) -> Eviden
 def audits(held: Holdings, cells: Iterable[Audited], delta: float, confidence: float) -> Audits:
     """The conclusions from the stored scores of the cells, by (setting, runs).
 
-    Each is computed once however many figures show it. Scores that nothing can be concluded from are said on
-    stderr and left out.
+    Each is computed once however many figures show it. Scores that can't be read, or that nothing can be
+    concluded from, are said on stderr and left out.
     """
     found: Audits = {}
     for setting, runs in dict.fromkeys((cell.setting, cell.runs) for cell in cells):
-        scores = held.scores(identity(setting), runs)
-        if scores is None:
-            continue
         composition = Composition(*setting.composition)
         try:
-            found[setting, runs] = conclude_design(scores.design(), composition, delta, confidence)
+            scores = held.scores(identity(setting), runs)
+            if scores is not None:
+                found[setting, runs] = conclude_design(scores.design(), composition, delta, confidence)
         except InputError as error:
             print(f"left out, {setting.model} {setting.adversary.name}: {error}", file=sys.stderr)
     return found

@@ -47,6 +47,7 @@ def _on_zeros(conclusion: Conclusion) -> list[str]:
 
 
 def _left_out(canaries: int) -> list[str]:
-    """A line on the methods that need more canaries a run than there are."""
-    names = [name for name in lifted.METHODS if name not in lifted.usable(canaries)]
-    return [f"{canaries} a run are too few canaries for {', '.join(names)}"] if names else []
+    """A line on the orders that need more canaries a run than there are."""
+    orders = sorted({method.canaries for method in lifted.METHODS.values() if method.canaries > canaries})
+    needed = " and ".join(map(str, orders))
+    return [f"methods of order {needed} need so many canaries a run, here: {canaries}"] if orders else []

@@ -21,12 +21,21 @@ class Axis(NamedTuple):
     symbol: str
 
 
+class OwnTable(NamedTuple):
+    """A table of a sweep's own form: for people (80 columns) and for programs."""
+
+    text: str
+    csv: bytes
+
+
 class Drawn(NamedTuple):
-    """A sweep's figures by name, how many of its cells are missing, and the table's rows."""
+    """A sweep's figures by name, how many of its cells are missing, and the rows of the audits' table, or a
+    table of its own."""
 
     figures: "list[tuple[str, Figure]]"
     missing: int
     rows: "list[Row]"
+    table: OwnTable | None = None
 
 
 class Draw(Protocol):

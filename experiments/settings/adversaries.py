@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from audit.mechanism.base import Data, Hyperparameters, Trajectory
     from models.base import Model
 
+MOST_SIMULATIONS = 10_000  # each is a whole training
 GC_S_VARIANTS = {  # (noisy simulations, movement accumulated per step)
     "noiseless_per_step": (False, True),
     "noisy_per_step": (True, True),
@@ -40,7 +41,8 @@ class GcS(AdversaryFields):
     def __post_init__(self) -> None:
         known = f"choose one of {', '.join(GC_S_VARIANTS)}"
         require(self.gc_s in GC_S_VARIANTS, f"`gc_s={self.gc_s}` is unknown: {known}")
-        require(self.simulations >= 1, f"`simulations={self.simulations}`: give at least 1")
+        message = f"`simulations={self.simulations}`: give 1 to {MOST_SIMULATIONS:,}"
+        require(1 <= self.simulations <= MOST_SIMULATIONS, message)
 
     @property
     def noisy(self) -> bool:

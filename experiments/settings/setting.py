@@ -69,7 +69,7 @@ class Setting:
     schedule: ScheduleFields
     seed: int = described("Seed of all randomness.")
     unknown_initialisation: bool = described("Draw theta_0 afresh for each run.", default=False)
-    canaries: int = described("Canaries a run, each in or out by its own coin.", default=1)
+    canaries: int = described("Canaries a run, each with a coin of its own; auto: the model's.", default=1)
     sampling_rate: float = described(
         "Probability with which an insertion takes a canary that is in (Poisson).", default=1.0
     )
@@ -138,11 +138,15 @@ def require_types(setting: Setting) -> None:
     it."""
     for part in (setting, setting.mechanism, setting.schedule, setting.adversary):
         for field in dataclasses.fields(part):
-            value, kind = getattr(part, field.name), field.type
-            assert isinstance(kind, type)
-            whole = kind is float and type(value) is int
-            fits = isinstance(value, kind) and (kind is bool or type(value) is not bool)
-            require(whole or fits, f"`{field.name}={value}` is no {kind.__name__}")
+            assert isinstance(field.type, type)
+            require_type(field.name, getattr(part, field.name), field.type)
+
+
+def require_type(name: str, value: object, kind: type) -> None:
+    """Raises InputError for a value of another type; a float may be an int, an int is no bool."""
+    whole = kind is float and type(value) is int
+    fits = isinstance(value, kind) and (kind is bool or type(value) is not bool)
+    require(whole or fits, f"`{name}={value!r}` is no {kind.__name__}: give one")
 
 
 def validate(setting: Setting, runs: int, strategies: tuple[str, ...]) -> None:
@@ -157,7 +161,7 @@ def validate(setting: Setting, runs: int, strategies: tuple[str, ...]) -> None:
         known = f"choose one of {', '.join(choices)}"
         require(value in choices, f"`{name}={value}` is none that {setting.model} can take: {known}")
     rate, norm, sigma = mechanism.learning_rate, mechanism.clipping_norm, mechanism.noise_multiplier
-    require(0 < rate < float("inf"), f"`learning_rate={rate}`: give a positive finite number")
+    require(1e-37 <= rate <= 1e38, f"`learning_rate={rate}`: give 1e-37 to 1e38")
     require(1e-6 <= norm <= 1e6, f"`clipping_norm={norm}`: give 1e-6 to 1e6")
     require_noise(sigma)
     most = f"`canaries={setting.canaries}`: give 1 to {MOST_CANARIES:,}"

@@ -40,8 +40,42 @@ def test_without_a_mechanism_nothing_is_said_of_the_curve():
     assert "fired" not in calibrate("--mu=1", "--runs=40").stdout
 
 
-@pytest.mark.parametrize("flag", ["--mechanism=cauchy", "--mechanism=", "--mechanism=laplace,"])
-def test_an_unknown_mechanism_is_refused_in_a_line(flag):
-    process = calibrate(flag)
+MANY = ("--canaries=4", "--runs=12,20", "--mu=1")
+
+
+def test_many_canaries_have_a_row_a_setting_and_method_in_80_columns():
+    process = calibrate(*MANY, "--tie=equal,failing", "--design=coins,sets")
+    assert process.returncode == 0, process.stderr
+    lines = process.stdout.splitlines()
+    assert max(map(len, lines)) <= 80 and len(lines) == 5 + 2 * 2 * 2 * 9
+    for start in ("coins     12  equal           1  lifted ", "sets      20  failing         1  clustered "):
+        assert sum(line.startswith(start) for line in lines) == 1
+
+
+def test_json_of_many_canaries_names_tie_and_design():
+    process = calibrate(*MANY, "--tie=shifted", "--json")
+    rows = json.loads(process.stdout)["calibration"]
+    assert len(rows) == 2 * 9 and {row["setting"]["runs"] for row in rows} == {12, 20}
+    assert {(row["setting"]["tie"], row["setting"]["design"]) for row in rows} == {("shifted", "coins")}
+    assert {row["method"] for row in rows if row["mean_mu"] is not None} == {"lifted_gaussian", "clustered"}
+
+
+BAD_MANY = [
+    ("--canaries=0", "--canaries=0"),
+    ("--canaries=4 --tie=loose", "--tie='loose'"),
+    ("--canaries=4 --design=dice", "--design='dice'"),
+    ("--canaries=4 --mechanism=t3", "--mechanism"),
+    ("--canaries=4 --runs=6 --mu=1", "6 runs of a kind"),
+    ("--tie=equal", "--canaries"),
+    ("--runs=20,30", "--runs=20,30"),
+    ("--runs=", "--runs is empty"),
+    ("--runs=1.5", "--runs=1.5"),
+]
+
+
+@pytest.mark.parametrize(("argv", "word"), BAD_MANY)
+def test_a_mistake_about_many_canaries_is_one_line(argv, word):
+    process = calibrate(*argv.split())
     assert process.returncode == 2 and process.stdout == ""
-    assert process.stderr.count("\n") == 1 and "--mechanism" in process.stderr
+    (line,) = (one for one in process.stderr.splitlines() if one.startswith("error: "))
+    assert word in line

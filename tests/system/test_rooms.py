@@ -31,7 +31,8 @@ FLOORS = [  # from the ground up: nobody imports from a higher floor
     ["experiments.cells"],
     ["experiments.plots"],
     ["experiments.pages", "experiments.engine"],
-    ["experiments.hidden_state"],
+    ["experiments.hidden_state", "experiments.lidp"],
+    ["experiments.papers"],
     ["experiments"],  # the commands, cli and own
 ]
 PAPERS = ("hidden_state", "one_shot", "lidp", "canife")
@@ -253,7 +254,11 @@ TRAINING = [
     "experiments.cells.audits",
     "experiments.settings.build",
 ]
-TRAINING += ["experiments.hidden_state.sweep", "experiments.hidden_state.landscape_work"]
+TRAINING += [
+    "experiments.hidden_state.sweep",
+    "experiments.hidden_state.landscape_work",
+    "experiments.lidp.sweep",
+]
 
 
 def test_training_draws_nothing():

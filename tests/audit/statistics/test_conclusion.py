@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from audit.errors import InputError
-from audit.statistics import accounting, estimate
+from audit.statistics import accounting, canaries, estimate, lifted
 from audit.statistics.accounting import Composition
-from audit.statistics.conclusion import conclude
+from audit.statistics.conclusion import conclude, conclude_design
 from audit.statistics.estimate import ESTIMATORS, Bound, Estimate
 
 RNG = np.random.default_rng(0)
@@ -46,3 +46,25 @@ def test_what_nothing_can_be_concluded_from_is_refused():
         conclude((np.array([]), WORLDS[1]), None, 1e-5, 0.95)
     with pytest.raises(InputError, match="`noise_multiplier=-1"):
         conclude(WORLDS, Composition(-1.0, 1), 1e-5, 0.95)
+
+
+MATRICES = RNG.normal(1, 1, (30, 6)), RNG.normal(0, 1, (20, 6))
+
+
+def test_runs_with_several_canaries_have_the_bounds_of_lifted_and_no_estimate():
+    design = canaries.sets(*MATRICES)
+    found = conclude_design(design, Composition(4.0, 250), 1e-4, 0.9)
+    assert found.rows() == tuple(lifted.bounds(design, 1e-4, 0.9)) and not found.estimates
+    assert found.gaussian.method == "lifted_gaussian" and found.assumption_free.method == "lifted"
+    assert np.array_equal(found.scores_in, MATRICES[0].ravel()) and found.design is design
+    assert found.upper_bound == accounting.epsilon_upper_bound(4.0, 250, 1e-4)
+    assert found.with_curve_test().curve is None and not found.with_curve_test().refutes_gaussian
+
+
+def test_runs_with_one_canary_each_are_concluded_from_as_ever():
+    design = canaries.Sets(WORLDS[0][:, None], WORLDS[1][:, None])
+    one, other = conclude_design(design, None, 1e-5, 0.95), conclude(WORLDS, None, 1e-5, 0.95)
+    assert one.rows() == other.rows() and one.design is None
+    assert (one.gaussian.method, one.assumption_free.method) == ("if_gaussian", "assumption_free")
+    with pytest.raises(InputError, match="upper_bound=-1"):
+        conclude_design(design, None, 1e-5, 0.95, -1.0)

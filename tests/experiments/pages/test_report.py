@@ -23,11 +23,12 @@ from audit.storage import index, results
 from audit.storage.scores import Scores
 from audit.storage.store import Store
 from experiments.hidden_state import sweep as sweeps
-from experiments.pages import page, report, subjects
+from experiments.pages import page, report, subjects, sweep_report
 from experiments.pages.subjects import AskedLevels
 from experiments.plots import audit_panels
 from experiments.settings.make import setting_of
 from experiments.settings.setting import identity
+from experiments.settings.stored import holdings
 
 ROOT = Path(__file__).resolve().parents[3]
 VOID = {"meta", "img", "br", "link"}
@@ -284,6 +285,21 @@ def test_a_sweep_is_reported_as_far_as_it_is_done(tmp_path):
     outline = Outline((tmp_path / "figure_7_smoke.html").read_text())
     assert f"2 of the sweep's {len(cells)} cells" in outline.text
     assert sum(tag == "article" for tag, _ in outline.tags) == 2
+
+
+def test_a_damaged_cell_of_a_sweep_is_left_out_and_named(tmp_path, plain, monkeypatch):
+    monkeypatch.setattr(sweep_report, "_figures", lambda *facts: [])
+    sweep = sweeps.sweeps("smoke")["figure_7"]
+    good, torn, unreadable = (stored(tmp_path, cell.setting, runs=40) for cell in sweep.audits()[:3])
+    (torn / "audit.json").write_text("{")
+    (scores,) = unreadable.glob("scores_*")
+    scores.unlink()
+    scores.symlink_to(scores.name)
+    content, messages = sweep_report.of_sweep(sweep, "smoke", holdings(tmp_path), AskedLevels())
+    outline = Outline(content.decode())
+    assert sum(tag == "article" for tag, _ in outline.tags) == 1 and good.name in outline.text
+    assert f"1 of the sweep's {len(sweep.audits())} cells" in outline.text
+    assert len(messages) == 2 and str(torn) in messages[0] and str(unreadable) in messages[1]
 
 
 def test_scores_from_elsewhere_get_the_same_page(tmp_path):

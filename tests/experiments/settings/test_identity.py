@@ -257,7 +257,7 @@ def test_audits_are_told_from_what_lies_beside_them(tmp_path):
         ({"adversary": "nobody"}, "`adversary=nobody` is unknown: choose one of gc_s"),
         ({"gc_s": "loud"}, "`gc_s=loud` is unknown: choose one of noiseless_per_step"),
         ({"adversary": "cots", "cots_score": "angle"}, "`cots_score=angle` is unknown: choose one of displ"),
-        ({"simulations": 0}, "`simulations=0`: give at least 1"),
+        ({"simulations": 0}, "`simulations=0`: give 1 to 10,000"),
         ({"insertions": 0}, "`insertions=0`: give at least 1"),
     ],
 )

@@ -1,0 +1,231 @@
+"""Bounds from many canaries a run: at the level that they claim, and near the truth."""
+
+import numpy as np
+import pytest
+from scipy import special, stats
+
+from audit.errors import InputError
+from audit.statistics import betting, conversions, exact, lifted
+from audit.statistics.canaries import Coins, RunErrors, Sets
+from audit.statistics.lifted import CLUSTERED, LIFTED, LIFTED_GAUSSIAN, METHODS
+
+DELTA, CONFIDENCE = 1e-5, 0.95
+FINITE = [name for name, method in METHODS.items() if "wilson" not in name and name != CLUSTERED]
+
+
+def normal_coins(mu, runs, canaries, seed=0, common=0.0):
+    """Coins of a Gaussian mechanism; a share of the noise's variance is common to a run."""
+    rng = np.random.default_rng(seed)
+    present, noise = rng.random((runs, canaries)) < 0.5, rng.normal(size=(runs, canaries))
+    shift = np.sqrt(common) * rng.normal(size=(runs, 1))
+    return Coins(mu * present + np.sqrt(1 - common) * noise + shift, present)
+
+
+def normal_sets(mu, runs, canaries, seed=0):
+    """Two sets of runs of a Gaussian mechanism."""
+    rng = np.random.default_rng(seed)
+    return Sets(rng.normal(mu, 1, (runs, canaries)), rng.normal(0, 1, (runs, canaries)))
+
+
+DESIGNS = {"coins": normal_coins, "sets": normal_sets}
+design_of = pytest.mark.parametrize("draw", DESIGNS.values(), ids=DESIGNS)
+
+
+def found(name, design):
+    """A method's bound."""
+    return METHODS[name].bound(design, DELTA, CONFIDENCE)
+
+
+@design_of
+@pytest.mark.parametrize(("mu", "least"), [(1.0, 0.8), (1.768, 1.5), (3.953, 3.2)])
+def test_the_bound_on_mu_is_below_the_truth_and_near_it(draw, mu, least):
+    bounds = [found(LIFTED_GAUSSIAN, draw(mu, 250, 32, seed)) for seed in range(4)]
+    assert all(least <= bound.mu <= mu for bound in bounds)
+    assert all(bound.epsilon == conversions.epsilon_from_mu(bound.mu, DELTA) for bound in bounds)
+
+
+@design_of
+def test_the_clustered_bound_is_nearer(draw):
+    bounds = [found(CLUSTERED, draw(1.768, 250, 32, seed)).mu for seed in range(4)]
+    assert np.mean(bounds) == pytest.approx(1.73, abs=0.05)
+
+
+@design_of
+def test_nothing_is_proven_where_nothing_leaks(draw):
+    design = draw(0.0, 100, 16)
+    assert max(found(name, design).epsilon for name in METHODS) < 0.2
+    assert found(LIFTED, draw(-2.0, 100, 16)).epsilon == 0
+
+
+@design_of
+def test_more_canaries_and_more_runs_prove_more(draw):
+    few, canaries, runs = ((50, 4), (50, 64), (400, 64))
+    proven = [np.mean([found(LIFTED_GAUSSIAN, draw(1.768, *size, seed)).mu for seed in range(3)])
+              for size in (few, canaries, runs)]  # fmt: skip
+    assert proven[0] < proven[1] < proven[2]
+
+
+def test_bets_beat_the_papers_interval_on_sets_and_need_no_limit_theorem():
+    epsilons = {name: [] for name in ("lidp_wilson_2", "lidp_bernstein_2", LIFTED)}
+    for seed in range(5):
+        design = normal_sets(0.83, 250, 32, seed)
+        for name, values in epsilons.items():
+            values.append(found(name, design).epsilon)
+    wilson, bernstein, bets = (np.mean(values) for values in epsilons.values())
+    assert bets > wilson > bernstein
+
+
+@pytest.mark.parametrize(("mu", "canaries"), [(1.768, 2), (1.768, 8), (3.953, 32)])
+def test_bets_on_coins_do_not_hang_on_the_pilots_weight(mu, canaries):
+    bets, bernstein = ([found(name, normal_coins(mu, 250, canaries, seed)).epsilon for seed in range(5)]
+                       for name in (LIFTED, "lidp_bernstein_2"))  # fmt: skip
+    assert min(bets) > 0.7 and np.mean(bets) > np.mean(bernstein)
+
+
+def randomised_response(epsilon, delta, shape, rng):
+    """Scores whose rates at any threshold lie on the curve of (epsilon, delta)-DP, inserted and not."""
+    truthful = np.exp(epsilon) / (1 + np.exp(epsilon))
+    flags, told = rng.random(shape) < delta, rng.random(shape) < truthful
+    return np.where(flags, 2.0, told), np.where(flags, -1.0, ~told)
+
+
+def tied(matrix, equal):
+    """The first canary of a run in place of all."""
+    return np.repeat(matrix[:, :1], matrix.shape[1], 1) if equal else matrix
+
+
+@pytest.mark.parametrize("coins", [True, False], ids=["coins", "sets"])
+@pytest.mark.parametrize("equal", [True, False], ids=["equal", "independent"])
+@pytest.mark.parametrize("audits", [30, pytest.param(150, marks=pytest.mark.slow)])
+def test_a_mechanism_at_the_claimed_level_is_not_rejected_too_often(coins, equal, audits):
+    delta, epsilon, exceeding = 0.02, 1.0, {name: 0 for name in FINITE if name not in (LIFTED_GAUSSIAN,)}
+    for seed in range(audits):
+        rng = np.random.default_rng(seed)
+        into, out = (tied(one, equal) for one in randomised_response(epsilon, delta, (60, 8), rng))
+        present = rng.random((60, 8)) < 0.5
+        other = tied(randomised_response(epsilon, delta, (60, 8), rng)[1], equal)
+        design = Coins(np.where(present, into, out), present) if coins else Sets(into, other)
+        for name in exceeding:
+            exceeding[name] += METHODS[name].bound(design, delta, 0.9).epsilon > epsilon
+    allowed = stats.binom.ppf(0.9999, audits, 0.1)
+    assert max(exceeding.values()) <= allowed, exceeding
+
+
+def lower(counted, family=exact.GAUSSIAN):
+    return lifted.lower_bound(family, counted, 0.05)
+
+
+@design_of
+def test_the_order_of_counted_runs_does_not_matter(draw):
+    counted = lifted.count(draw(1.768, 80, 8), exact.GAUSSIAN, 0.05)
+    order = np.random.default_rng(1).permutation(len(counted.rest.misses))
+    turned = counted.rest._replace(misses=counted.rest.misses[order], alarms=counted.rest.alarms[order])
+    assert lower(counted._replace(rest=turned)) == pytest.approx(lower(counted), rel=1e-9)
+
+
+@design_of
+def test_pilot_runs_are_never_counted(draw):
+    design = draw(1.768, 80, 8)
+    pilot, rest = design.split()
+    counted = lifted.count(design, exact.GAUSSIAN, 0.05)
+    assert np.array_equal(counted.rest.misses, rest.errors(counted.threshold).misses)
+    assert np.array_equal(counted.pilot.misses, pilot.errors(counted.threshold).misses)
+    bound = found(LIFTED_GAUSSIAN, design)
+    assert bound.n_in == rest.scores.size / 2 if isinstance(rest, Coins) else bound.n_in == rest.inserted.size
+
+
+@design_of
+@pytest.mark.parametrize("worst", [0.0, 1.0])
+def test_an_adverse_pilot_makes_no_bound_exceed_the_truth(draw, worst):
+    """Bets are chosen on the pilot, whatever it says; only what they win is at stake."""
+    for seed in range(10):
+        counted = lifted.count(draw(1.0, 60, 8, seed), exact.GAUSSIAN, 0.05)
+        lies = counted.pilot._replace(
+            misses=counted.pilot.misses * 0 + 4 * worst, alarms=counted.pilot.alarms * 0 + 4 * (1 - worst)
+        )
+        assert lower(counted._replace(pilot=lies)) <= 1.0
+
+
+FAMILIES = {"Gaussian": exact.GAUSSIAN, "any": exact.approximate_dp(DELTA)}
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+@design_of
+def test_the_least_capital_at_corners_is_not_above_that_on_the_curve(draw, family):
+    counted = lifted.count(draw(1.0, 60, 8), family, 0.05)
+    least = lifted._least_of_coins if counted.rest.paired else lifted._least_of_sets
+    on_corners = least(family, counted, float(np.log(20)))
+    rates = special.ndtr(np.linspace(-6, 6, 4001))
+    for parameter in (0.0, 0.3, 0.8, 1.5):
+        assert on_corners(parameter) <= on_curve(family, counted, parameter, rates) + 1e-9
+
+
+def on_curve(family, counted, parameter, rates):
+    """The least log capital over points of the curve, bet by bet."""
+    false_negative = family.trade_off(parameter, rates)
+    if not counted.rest.paired:
+        out, into = counted.rest.rates()
+        promised = [betting.log_growth(one, lifted._COARSE, betting.STAKES) * len(values) / len(one)
+                    for values, one in zip((out, into), counted.pilot.rates(), strict=True)]  # fmt: skip
+        pairs = lifted._pairs(family, *promised, float(np.log(20)))
+        growth = betting.log_growth(out, rates, betting.STAKES)[pairs.out]
+        growth = growth + betting.log_growth(into, false_negative, betting.STAKES)[pairs.into]
+        return betting.mixed(growth, pairs.shares).min()
+    bets = lifted._coin_bets(family, counted, float(np.log(20)))
+    growth = np.concatenate(
+        [
+            lifted._growth(counted.rest, part, part * false_negative + (1 - part) * rates, np.array([stake]))
+            for part, stake in zip(bets.parts, bets.stakes, strict=True)
+        ]
+    )
+    return betting.mixed(growth, bets.shares).min()
+
+
+def test_the_capital_is_split_and_no_more():
+    counted = lifted.count(normal_coins(1.0, 60, 8), exact.GAUSSIAN, 0.05)
+    assert lifted._coin_bets(exact.GAUSSIAN, counted, 3.0).shares.sum() == pytest.approx(1)
+    growth = [betting.log_growth(one, lifted._COARSE, betting.STAKES) for one in counted.pilot.rates()]
+    assert lifted._pairs(exact.GAUSSIAN, *growth, 3.0).shares.sum() == pytest.approx(1)
+
+
+def test_runs_that_all_agree_prove_what_so_many_runs_can():
+    """20 runs without an error: no test rules out that a share of log(20) / 20 of runs is all errors."""
+    errors = RunErrors(np.zeros(20), np.zeros(20), 1000, 1000, 1.0, False)
+    bound = lower(lifted.Counted(0.0, errors, errors), exact.approximate_dp(0.0))
+    best = float(conversions.epsilon_from_rates(np.log(20) / 40, np.log(20) / 40, 0.0))
+    assert 0.5 * best < bound < np.log(20 / np.log(20)) + 0.5
+
+
+@pytest.mark.parametrize("mu", [0.0, 1.768])
+@design_of
+def test_one_canary_a_run_is_enough(draw, mu):
+    design = draw(mu, 300, 1)
+    names = [bound.method for bound in lifted.bounds(design, DELTA, CONFIDENCE)]
+    assert names == ["lidp_wilson_1", "lidp_bernstein_1", LIFTED, LIFTED_GAUSSIAN, CLUSTERED]
+    assert found(LIFTED_GAUSSIAN, design).mu <= mu
+
+
+def test_a_method_that_needs_more_canaries_says_so():
+    with pytest.raises(InputError, match="order 4 needs 4 canaries a run, here are 2"):
+        found("lidp_wilson_4", normal_coins(1.0, 40, 2))
+
+
+SEPARATED = Coins(np.tile([[0.0, 1.0]], (20, 1)), np.tile([[False, True]], (20, 1)))
+
+
+@pytest.mark.parametrize(
+    "design", [SEPARATED, Coins(SEPARATED.scores * 0 + 1, SEPARATED.presence), normal_coins(1.0, 8, 1)]
+)
+def test_pilots_without_a_spread_or_a_world_are_no_trouble(design):
+    for name in lifted.usable(min(design.canaries)):
+        assert found(name, design).epsilon >= 0
+
+
+def test_perfect_separation_is_seen():
+    assert found(LIFTED, SEPARATED).epsilon > 0.3 and found(LIFTED, SEPARATED).false_negatives == 0
+
+
+@pytest.mark.parametrize(("delta", "confidence"), [(0.0, 0.95), (1e-5, 1.0)])
+def test_levels_out_of_range_are_refused(delta, confidence):
+    with pytest.raises(InputError):
+        lifted.bounds(normal_coins(1.0, 40, 2), delta, confidence)
