@@ -96,14 +96,25 @@ can_keep_venv() { # it lacks packages, no more
     "$venv/bin/python" -Ic 'import pip' 2>/dev/null
 }
 
+locked() { # prints the lock's sections of these names, comma-separated
+  awk -v names=",$1," '/^# section: / { wanted = index(names, "," $3 ",") } wanted' "$here/requirements.lock"
+}
+
+run_pip() { "$venv/bin/python" -I -m pip install -q --disable-pip-version-check --no-input "$@"; }
+
+install_locked() { # files of the lock's hashes alone; what builds a package comes before it
+  locked "$1" >"$venv/locked.txt" &&
+    run_pip --require-hashes --no-build-isolation -r "$venv/locked.txt"
+}
+
 install() { # with a python, a new environment first; removes nothing that run.sh did not make
   : >"$stamp"
   if [[ -n $python ]]; then
     rm -rf -- "$venv"/{bin,include,lib,lib64,share,pyvenv.cfg}
     "$python" -m venv "$venv" || return
   fi
-  cd -- "$here" && "$venv/bin/python" -I -m pip install -q --disable-pip-version-check --no-input \
-    -c requirements.lock -e ".${extras:+[$extras]}"
+  install_locked build && install_locked "core${extras:+,$extras}" && cd -- "$here" &&
+    run_pip --no-index --no-build-isolation -e ".${extras:+[$extras]}" # fails where the lock lacks a package
 }
 
 set_up() ( # one start at a time: the lock on the folder goes with this subshell

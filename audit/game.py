@@ -6,7 +6,8 @@ Randomness. Everything hangs on named roots under one seed:
     batches  the fixed shuffle
     guess    what an adversary that does not know theta_0 takes it to be
     canary   what the adversary draws before training
-    noise    run i's noise at step t from fold_in(fold_in(., i), t)
+    noise    run i's noise at step t from fold_in(fold_in(., i), t), which also gives the coins by which its
+             canaries join step t, where they are sampled
     presence run i's coins from fold_in(., i), where it has several canaries
 
 so a run's draws depend on the seed and its index alone: not on its chunk, the number of devices or
@@ -48,6 +49,7 @@ class DrawTheta(Protocol):
 class Game(NamedTuple):
     """A training and who attacks it; arrays on the device, everything else static.
 
+    Each step with an insertion takes a present canary with probability sampling_rate, which nobody sees.
     With unknown_initialisation every run draws its own theta_0, and the adversary works with one more draw
     of the same distribution. Games of an equal `program` must have the same functions (mechanism's, init,
     adversary's craft, score and observer) and then share compiled programs; None: shared with no other.
@@ -62,11 +64,13 @@ class Game(NamedTuple):
     seed: int
     unknown_initialisation: bool = False
     program: Hashable = None
+    sampling_rate: float = 1.0
 
     def insertion(self) -> Insertion:
         """The adversary's part in training."""
-        observer = self.adversary.observer
-        return Insertion(self.adversary.craft, None if observer is None else observer.observe)
+        adversary = self.adversary
+        observe = None if adversary.observer is None else adversary.observer.observe
+        return Insertion(adversary.craft, observe, adversary.constant, self.sampling_rate < 1)
 
 
 class _Attack(NamedTuple):
@@ -132,7 +136,7 @@ def play(
         return first
 
     def arguments(runs: NDArray[np.int64], states: State, part: Schedule) -> tuple[Tree, ...]:
-        present = jnp.float32(presence(runs, game.adversary.canaries, game.seed))
+        present = jnp.float32(presence(runs, game.adversary.canaries, game.seed) * game.sampling_rate)
         by_run = placement.by_run((present, _run_keys(root(game.seed, "noise"), runs)))
         return hyper, states, data, part, attack.state, *by_run
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from audit.errors import InputError, require
 
 S = TypeVar("S", bound=np.generic)
+_MOST_PROCESSES = 100_000
 _HELLO_BYTES = 64
 _HELLO_SECONDS = 5.0  # for a process that has connected to say who it is
 _RETRY_SECONDS = 0.2
@@ -37,9 +38,9 @@ def join(coordinator: str, count: int, index: int, timeout: float) -> None:
     the address is none, and where not all processes come within `timeout` seconds.
     """
     host, _, port = coordinator.rpartition(":")
-    valid = host and port.isdecimal() and 0 < int(port) < 2**16
+    valid = host and port.isascii() and port.isdecimal() and 0 < int(port) < 2**16
     require(valid, f"`coordinator={coordinator}`: give host:port, of the host that runs process 0")
-    require(count >= 1, f"`processes={count}`: give at least 1")
+    require(1 <= count <= _MOST_PROCESSES, f"`processes={count}`: give 1 to {_MOST_PROCESSES:,}")
     require(0 <= index < count, f"`process={index}`: give 0 to {count - 1}, one number a process")
     if count > 1:
         _meet(host.strip("[]"), int(port), count, index, time.monotonic() + timeout)

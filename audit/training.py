@@ -4,7 +4,7 @@ import contextlib
 import itertools
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import jax
@@ -106,6 +106,17 @@ def train(
         size = _train_missing(training, runs, chunk)
     scores = _all_scores(played, store, runs)
     return Trained(scores, count, clock.seconds(), size, clock.model_steps)
+
+
+def together(parts: Sequence[Trained]) -> Trained:
+    """Trainings of one store, one after the other, as one: the last one's scores."""
+    return Trained(
+        parts[-1].scores,
+        sum(part.trained_runs for part in parts),
+        sum(part.seconds for part in parts),
+        max(part.chunk for part in parts),
+        sum(part.model_steps for part in parts),
+    )
 
 
 def lacking(store: Store | Elsewhere, runs: int) -> int:

@@ -3,38 +3,43 @@
     ./run.sh audit                               5,000 models on California Housing
     ./run.sh audit --adversary=gc_r --k=5        another adversary, inserted every 5 steps
     ./run.sh audit --model=convnet               the ConvNet on CIFAR-10
+    ./run.sh audit --looks=500,1000,5000         bounds while runs are added
 
 Trained runs are kept under --out and never trained twice; an interrupted audit goes on where it was.
 """
 
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from absl import flags
 
 from audit.errors import InputError, require
 from audit.statistics import conversions
 from audit.statistics.accounting import Composition
-from audit.statistics.conclusion import conclude
-from audit.storage import results
+from audit.statistics.conclusion import Conclusion, conclude_design, conclude_looks
+from audit.statistics.looks import require_schedule
+from audit.storage import declared, results
 from audit.storage.files import CannotWriteError
 from audit.storage.store import RESULT, Store
 from experiments import cli
-from experiments.settings.setting import Setting, flat
+from experiments.settings.setting import MOST_RUNS, Setting, flat
 from experiments.settings.tasks import task
 from models.data.base import Dataset
 
 if TYPE_CHECKING:
-    from audit.training import Trained
+    from audit.game import Game
+    from audit.training import Elsewhere, Trained
 
 FIELDS = (
     *("model", "adversary", "gc_s", "simulations", "dimension", "periodicity", "insertions", "steps"),
     *("learning_rate", "clipping_norm", "noise_multiplier", "batch_size", "optimizer", "clipping"),
-    *("precision", "unknown_initialisation", "seed"),
+    *("precision", "unknown_initialisation", "seed", "canaries", "sampling_rate", "cots_score"),
+    *("first_direction", "end_direction", "poison_scale", "poison_label"),
 )
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("runs", 5000, "Models to train, half with the canary.")
+flags.DEFINE_list("looks", None, "Runs at which to look, e.g. 500,1000,5000, in place of --runs.")
 cli.define_setting(FIELDS)
 flags.DEFINE_float("delta", 1e-5, "delta of the bounds.")
 flags.DEFINE_float("confidence", 0.95, "Confidence of the lower bounds.")
@@ -51,50 +56,129 @@ flags.DEFINE_float("join_timeout", 60, "Seconds in which all processes must have
 flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of tables.")
 
 
+class _Audited(NamedTuple):
+    """What is audited, with so many runs; `looks` is empty where none are declared."""
+
+    setting: Setting
+    dataset: Dataset
+    runs: int
+    looks: Sequence[int]
+
+
 def main() -> None:
     """Parse, build, train, bound, store, print."""
     conversions.require_delta(FLAGS.delta)
     conversions.require_confidence(FLAGS.confidence)
-    setting = cli.setting(FIELDS)
+    setting, out = cli.setting(FIELDS), cli.folder()
     cli.prepare_jax(joins=True)
     from audit import processes, training
-    from experiments.cells import progress
     from experiments.settings import build, devices, stored
 
-    build.validate(setting, FLAGS.runs)
-    require(FLAGS.chunk_size >= 0, f"`chunk_size={FLAGS.chunk_size}`: give at least 1, or 0: as many as fit")
+    looks = _looks()
+    runs = looks[-1] if looks else FLAGS.runs
+    require(
+        setting.canaries == 1 or not looks, "--looks goes with one canary a run: drop --looks or --canaries"
+    )
+    build.validate(setting, runs)
+    chunk = f"--chunk_size={FLAGS.chunk_size}: give 1 to {MOST_RUNS:,}, or 0: as many as fit"
+    require(0 <= FLAGS.chunk_size <= MOST_RUNS, chunk)
     _join()
     devices.require_devices()
     with processes.failing_together():
         named = cli.sources(weights=FLAGS.weights, input_size=FLAGS.input_size)
         dataset = task(setting.model).data.load(named)
-        processes.require_same(f"{setting} {dataset.checksum} {FLAGS.runs} {FLAGS.chunk_size}")
+        processes.require_same(f"{setting} {dataset.checksum} {looks or runs} {FLAGS.chunk_size}")
         first = processes.is_first()
         if setting.mechanism.clipping == "per_example" and first:
             print("clipping by per-example gradients: any model, but slow", file=sys.stderr)
         played, elsewhere = build.build(setting, dataset), training.Elsewhere()
-        store = stored.open_store(Path(FLAGS.out), setting, dataset) if first else elsewhere
-        with progress.bar(training.lacking(store, FLAGS.runs)) as line:
-            trained = training.train(played, store, FLAGS.runs, FLAGS.chunk_size, progress=line)
+        store = stored.open_store(out, setting, dataset) if first else elsewhere
+        audited = _Audited(setting, dataset, runs, looks)
+        if isinstance(store, Store):
+            declared.require_declared(store, looks)
+        trained = _train_to_looks(audited, played, store) if looks else _train(played, store, runs)
     if isinstance(store, Store):  # process 0 goes on
-        _conclude(setting, dataset, store, trained)
+        _conclude(audited, store, trained)
 
 
-def _conclude(setting: Setting, dataset: Dataset, store: Store, trained: "Trained") -> None:
-    """Bounds, stores, prints."""
-    from experiments.plots import audit_panels, bounds_table
+def _looks() -> list[int]:
+    """The runs at which the flags say to look, [] where they say none."""
+    if FLAGS.looks is None:
+        return []
+    looks, runs = cli.whole_numbers("looks"), FLAGS["runs"]
+    require_schedule(looks)
+    last = not runs.present or runs.value == looks[-1]
+    require(last, f"--runs={runs.value} is not the last of --looks={','.join(FLAGS.looks)}: drop --runs")
+    return looks
+
+
+def _train(played: "Game", store: "Store | Elsewhere", runs: int, chunk: int | None = None) -> "Trained":
+    """Trains what the store lacks of so many runs."""
+    from audit import training
+    from experiments.cells import progress
+
+    chunk = FLAGS.chunk_size if chunk is None else chunk
+    with progress.bar(training.lacking(store, runs)) as line:
+        return training.train(played, store, runs, chunk, progress=line)
+
+
+def _train_to_looks(audited: _Audited, played: "Game", store: "Store | Elsewhere") -> "Trained":
+    """Trains to each look, and keeps and prints its bounds before it goes on."""
+    from audit import training
+
+    parts, before = [], 0
+    for number, runs in enumerate(audited.looks, 1):
+        chunk = training.agreed_chunk(played, runs - before, FLAGS.chunk_size)  # not wider than what is added
+        parts.append(_train(played, store, runs, chunk))
+        if isinstance(store, Store):
+            _look(audited._replace(runs=runs), store, parts[-1], number)
+        before = runs
+    return training.together(parts)
+
+
+def _look(audited: _Audited, store: Store, trained: "Trained", number: int) -> None:
+    """Keeps that a look is taken, and its bounds; prints them in a row."""
+    from experiments.plots import bounds_table
+
+    conclusion = _concluded(audited, trained)
+    if declared.take(store, audited.looks, number):
+        results.keep_result(store, conclusion, **_about(audited, store))
+    if not FLAGS.json:
+        end = "\n\n" if number == len(audited.looks) else "\n"
+        print(bounds_table.look_rows(conclusion), end=end, flush=True)
+
+
+def _concluded(audited: _Audited, trained: "Trained") -> Conclusion:
+    """The conclusion from all runs, or from the looks so far."""
     from experiments.plots.points import gaussian_reason
+
+    composition = Composition(*audited.setting.composition)
+    levels, scores = (composition, FLAGS.delta, FLAGS.confidence), trained.scores
+    if not audited.looks:
+        found = conclude_design(scores.design(), *levels)
+    else:
+        seen = {runs: scores.of_first(runs).worlds() for runs in audited.looks if runs <= audited.runs}
+        found = conclude_looks(seen, audited.looks, *levels)
+    return found.with_curve_test()._replace(reason=gaussian_reason(audited.setting))
+
+
+def _about(audited: _Audited, store: Store) -> dict[str, Any]:
+    """What audit.json says beside the bounds."""
     from experiments.settings import build
 
-    composition = Composition(setting.mechanism.noise_multiplier, setting.insertions)
-    found = conclude(trained.scores.worlds(), composition, FLAGS.delta, FLAGS.confidence)
-    conclusion = found.with_curve_test()._replace(reason=gaussian_reason(setting))
-    about = {
-        "setting": flat(setting),
-        "runs": FLAGS.runs,
-        "provenance": build.provenance(dataset),
+    return {
+        "setting": flat(audited.setting),
+        "runs": audited.runs,
+        "provenance": build.provenance(audited.dataset),
         "out": str(store.path),
     }
+
+
+def _conclude(audited: _Audited, store: Store, trained: "Trained") -> None:
+    """Bounds, stores, prints."""
+    from experiments.plots import audit_panels, bounds_table
+
+    conclusion, about = _concluded(audited, trained), _about(audited, store)
     places, refused = "", ""
     try:
         result, figure = results.keep(store, conclusion, audit_panels.audit_figure(conclusion), **about)
@@ -104,7 +188,7 @@ def _conclude(setting: Setting, dataset: Dataset, store: Store, trained: "Traine
     if FLAGS.json:
         print(result)
     else:
-        print(_summary(setting, trained, dataset.source), file=sys.stderr)
+        print(_summary(audited, trained), file=sys.stderr)
         print(bounds_table.bounds_table(conclusion) + places)
     print(refused, end="\n" if refused else "", file=sys.stderr)
 
@@ -127,12 +211,12 @@ def _join() -> None:
     processes.join(*named, timeout)
 
 
-def _summary(setting: Setting, trained: "Trained", source: str) -> str:
+def _summary(audited: _Audited, trained: "Trained") -> str:
     """A line on the training: how many models, how fast, in how much memory."""
     from audit.mechanism import ensemble
 
-    steps, batch_size = setting.schedule.steps, setting.mechanism.batch_size
-    line = f"{FLAGS.runs} models x {steps} steps x batch {batch_size}, data: {source}"
+    steps, batch_size = audited.setting.schedule.steps, audited.setting.mechanism.batch_size
+    line = f"{audited.runs} models x {steps} steps x batch {batch_size}, data: {audited.dataset.source}"
     if not trained.trained_runs:
         return f"{line}; all in the store already"
     per_step = trained.seconds / trained.model_steps

@@ -6,6 +6,7 @@
 ./run.sh bound --scores=in.npy,out.npy                   or an array a file
 ./run.sh bound --scores=scores.csv --json                columns score,in (1 or 0)
 ./run.sh bound --scores=scores.csv --upper_bound=3       beside an accountant's epsilon
+./run.sh bound --scores=scores.csv --looks=500,1000      one look of several that were declared
 ./run.sh bound --scores=scores.csv --report=page.html    the page that ./run.sh report writes
 """
 
@@ -18,12 +19,13 @@ from absl import flags
 
 from audit.errors import require
 from audit.statistics.accounting import Composition
-from audit.statistics.conclusion import Conclusion, conclude_design
+from audit.statistics.conclusion import Conclusion, conclude_design, conclude_looks
 from audit.storage import files, results
 from experiments import cli
 from experiments.plots import bounds_table
 from experiments.plots.remarks import remarks
 from experiments.settings import score_files
+from experiments.settings.setting import require_noise
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string(
@@ -33,6 +35,7 @@ flags.DEFINE_string(
 )
 flags.DEFINE_float("delta", 1e-5, "delta of the bounds.")
 flags.DEFINE_float("confidence", 0.95, "Confidence of the lower bounds.")
+flags.DEFINE_list("looks", None, "Numbers of scores at which to look, declared before the first look.")
 flags.DEFINE_float("noise_multiplier", None, "Noise multiplier, where the upper bound is wanted.")
 flags.DEFINE_integer("insertions", None, "Steps with the canary, where the upper bound is wanted.")
 flags.DEFINE_float("sampling_rate", None, "Each step's probability to take the canary; by default 1.")
@@ -53,12 +56,19 @@ class _File(NamedTuple):
 
 def main() -> None:
     """Read, bound, draw, print."""
-    require(FLAGS.scores is not None, "--scores is missing: name a .npz or .csv file, or two .npy files")
+    require(FLAGS.scores, "--scores is missing: name a .npz or .csv file, or two .npy files")
     require(FLAGS.report != "", "--report=: name an HTML file")
     _require_format()
     composition, paths = _composition(), score_files.paths(FLAGS.scores)
     design = score_files.read_scores(*paths)
-    found = conclude_design(design, composition, FLAGS.delta, FLAGS.confidence, FLAGS.upper_bound)
+    known = (composition, FLAGS.delta, FLAGS.confidence, FLAGS.upper_bound)
+    if FLAGS.looks is None:
+        found = conclude_design(design, *known)
+    else:
+        require(design.canaries == (1, 1), "--looks goes with one canary a run: drop it")
+        worlds = design.pooled()
+        seen = {sum(map(len, worlds)): worlds}
+        found = conclude_looks(seen, cli.whole_numbers("looks"), *known)
     conclusion = found.with_curve_test()
     wanted = [*_figure(conclusion), *_report(paths, composition, conclusion)]
     for file in wanted:
@@ -81,6 +91,8 @@ def _composition() -> Composition | None:
     )
     alone = FLAGS.sampling_rate is not None and sigma is None
     require(not alone, "--sampling_rate goes with --noise_multiplier and --insertions: give all three")
+    if sigma is not None:
+        require_noise(sigma)
     rate = 1.0 if FLAGS.sampling_rate is None else FLAGS.sampling_rate
     return None if sigma is None else Composition(sigma, insertions, rate)
 

@@ -43,10 +43,13 @@ flags.DEFINE_integer("processes", None, "Processes; by default one a core.")
 flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of a table.")
 
 
+MOST_PROCESSES = 1024
+
+
 def main() -> None:
     """Parse, calibrate, print."""
     processes = cores() if FLAGS.processes is None else FLAGS.processes
-    require(processes >= 1, f"--processes={processes}: give at least 1")
+    require(1 <= processes <= MOST_PROCESSES, f"--processes={processes}: give 1 to {MOST_PROCESSES:,}")
     require(1 <= FLAGS.audits <= 10**7, f"--audits={FLAGS.audits}: give 1 to 10,000,000")
     runs = _runs()
     require(0 <= FLAGS.seed < 2**32, f"--seed={FLAGS.seed}: give 0 to 2^32 - 1")

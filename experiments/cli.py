@@ -8,11 +8,12 @@ import signal
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from absl import app, flags
 
-from audit.errors import InputError
+from audit.errors import InputError, require
 from experiments.settings.devices import prepare_jax as prepare_jax
 
 if TYPE_CHECKING:
@@ -20,14 +21,19 @@ if TYPE_CHECKING:
     from experiments.settings.tasks import Sources
 
 USAGE_ERROR = 2
+AUTO = "auto"  # as many canaries as the model takes
+_AS_TEXT: flags.ArgumentSerializer[int | str] = flags.ArgumentSerializer()
 _INTERRUPTED = 130
 _HELP, _HELP_INDENT = {"--help", "-help", "-h", "--helpshort", "--helpfull"}, 28
 _GROUPS = {
     "what is audited": (
-        *("model", "models", "runs", "insertions", "steps", "k", "seed", "unknown_initialisation"),
+        *("model", "models", "runs", "looks", "insertions", "steps", "k", "seed", "unknown_initialisation"),
         *("data_file", "tfds_dir", "weights", "input_size", "california_housing", "cifar10", "fashion_mnist"),
     ),
-    "adversary": ("adversary", "gc_s", "simulations", "dimension"),
+    "adversary": (
+        *("adversary", "canaries", "sampling_rate", "gc_s", "simulations", "dimension", "cots_score"),
+        *("first_direction", "end_direction", "poison_scale", "poison_label"),
+    ),
     "DP-SGD": (
         *("learning_rate", "clipping_norm", "noise_multiplier", "batch_size", "optimizer", "clipping"),
         "precision",
@@ -159,15 +165,32 @@ def define_setting(names: Sequence[str]) -> None:
     }
     for name in names:
         field = fields()[name]
-        define[field.kind](field.flag, field.default, field.help)
+        if name == "canaries":
+            flags.DEFINE(_CountParser(), field.flag, field.default, field.help, serializer=_AS_TEXT)
+        else:
+            define[field.kind](field.flag, field.default, field.help)
+
+
+class _CountParser(flags.ArgumentParser[int | str]):
+    """A whole number, or auto."""
+
+    def parse(self, argument: int | str) -> int | str:
+        """Raises ValueError for anything else."""
+        text = str(argument)
+        if text != AUTO and not text.lstrip("-").isdecimal():
+            raise ValueError(f"give a whole number, or {AUTO}")
+        return AUTO if text == AUTO else int(text)
 
 
 def setting(names: Sequence[str], **fixed: Any) -> "Setting":
     """The setting that the flags of these fields describe, beside fixed ones."""
     from experiments.settings.fields import fields
     from experiments.settings.make import setting_of
+    from experiments.settings.tasks import task
 
     given = {name: flags.FLAGS[fields()[name].flag].value for name in names}
+    if given.get("canaries") == AUTO:
+        given["canaries"] = task(str(given["model"])).canaries
     return setting_of(**{**given, **fixed})
 
 
@@ -182,6 +205,12 @@ def sources(**more: Any) -> "Sources":
     from experiments.settings.tasks import Sources
 
     return Sources(flags.FLAGS.data_file, flags.FLAGS.tfds_dir, **more)
+
+
+def folder() -> Path:
+    """--out's folder, which need not be there; raises InputError where it names none."""
+    require(flags.FLAGS.out, "--out=: name a folder")
+    return Path(flags.FLAGS.out)
 
 
 def numbers(flag: str) -> list[float]:

@@ -45,8 +45,8 @@ def main() -> None:
     levels = Levels(FLAGS.delta, FLAGS.confidence)
     conversions.require_delta(levels.delta)
     conversions.require_confidence(levels.confidence)
-    held = stored.holdings(Path(FLAGS.out))
-    scale = FLAGS.scale or _largest(held)
+    held = stored.holdings(cli.folder())
+    scale = _largest(held) if FLAGS.scale is None else FLAGS.scale
     chosen = registry.chosen(scale, FLAGS.name)
     evidence = points.evidence(held, [one for sweep in chosen for one in sweep.audits()], levels)
     folder = held.root / "figures" / ("" if scale == "laptop" else scale)
@@ -98,7 +98,8 @@ def _write(path: Path, figure: Figure) -> Iterator[Path]:
 def _missing(sweep: Sweep, drawn: Drawn) -> list[str]:
     """One line for a figure that lacks cells."""
     state = "" if drawn.figures else ": not drawn"
-    return [f"{sweep.name}: {drawn.missing} cells are missing{state}"] if drawn.missing else []
+    lacks = "1 cell is missing" if drawn.missing == 1 else f"{drawn.missing} cells are missing"
+    return [f"{sweep.name}: {lacks}{state}"] if drawn.missing else []
 
 
 if __name__ == "__main__":

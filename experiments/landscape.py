@@ -5,7 +5,6 @@
 """
 
 import os
-from pathlib import Path
 
 from absl import flags
 from tqdm import tqdm
@@ -13,7 +12,7 @@ from tqdm import tqdm
 from audit.errors import require
 from audit.landscape import process
 from audit.statistics import conversions
-from audit.storage import files, index
+from audit.storage import files
 from experiments import cli
 from experiments.hidden_state import (
     landscape_figures,
@@ -38,19 +37,19 @@ flags.DEFINE_integer("runs", 5000, "Simulated runs a cell, half of them in.")
 flags.DEFINE_integer("seed", 0, "Seed of the simulated runs.")
 flags.DEFINE_string("out", "results", "Folder for results; figures go into its folder landscape.")
 
-MOST_BATCH, MOST_STEPS = 10**9, 10**5
+MOST_BATCH, MOST_STEPS, MOST_THRESHOLD, LEAST_DELTA = 10**9, 10**5, 1e6, 1e-100
 COLUMNS = "sigma, batch_size, steps, adversary, epsilon_gaussian, epsilon_exact, epsilon_upper"
 
 
 def main() -> None:
     """Parse, solve, simulate, draw, print."""
-    study, out = _study(), Path(FLAGS.out)
-    if landscape_work.simulates(index.holdings(out), study):
+    study, out = _study(), cli.folder()
+    if landscape_work.simulates(landscape_stored.holdings(out), study):
         cli.prepare_jax()
     landscape_work.simulate(out, study)
     with tqdm(total=len(study.all_laws()), desc="exact", unit="laws") as bar:
         landscape_work.solve(out, study, bar.update)
-    held = index.holdings(out)
+    held = landscape_stored.holdings(out)
     cells, searches = landscape_stored.cells(held, study), landscape_stored.searches(held, study)
     folder, table = out / "landscape", _table(cells)
     header = f"# delta={FLAGS.delta:g} clipping_norm={FLAGS.clipping_norm:g}\n"
@@ -66,11 +65,12 @@ def _study() -> Study:
     """The study that the flags ask for."""
     cells, norm = _cells(), FLAGS.clipping_norm
     require_runs(FLAGS.runs, least=4)
-    require(0 < norm < float("inf"), f"--clipping_norm={norm}: give a positive finite number")
+    require(1e-6 <= norm <= 1e6, f"--clipping_norm={norm}: give 1e-6 to 1e6")
     conversions.require_confidence(FLAGS.confidence)
     require(0 <= FLAGS.seed < 2**32, f"--seed={FLAGS.seed}: give 0 to 2^32 - 1")
     threshold = 0.5 if FLAGS.threshold is None else FLAGS.threshold / norm
-    require(abs(threshold) < float("inf"), f"--threshold={FLAGS.threshold}: give a finite number")
+    most = MOST_THRESHOLD * norm
+    require(abs(threshold) <= MOST_THRESHOLD, f"--threshold={FLAGS.threshold}: give {-most:g} to {most:g}")
     return Study(cells, threshold, Simulation(FLAGS.runs, FLAGS.seed, FLAGS.confidence))
 
 
@@ -89,6 +89,7 @@ def _cells() -> tuple[LandscapeCell, ...]:
     require(cells, "--sigmas or --batch_sizes is empty: give numbers, comma-separated")
     process.validate(landscape_solve.process_of(cells[0]))
     conversions.require_delta(FLAGS.delta)
+    require(FLAGS.delta >= LEAST_DELTA, f"--delta={FLAGS.delta}: give at least {LEAST_DELTA:g}")
     return tuple(cells)
 
 

@@ -27,10 +27,10 @@ flags.DEFINE_bool("json", False, "Print one JSON list on stdout instead of a tab
 
 def main() -> None:
     """Find, read, print."""
-    found = stored.audits(Path(FLAGS.out))
+    found = stored.audits(cli.folder())
     rows, messages = _rows(found.folders)
     for line in [*found.left_out(), *(f"left out: {message}" for message in messages)]:
-        print(cli.as_flags(line), file=sys.stderr)
+        print(cli.one_line(line), file=sys.stderr)
     if FLAGS.json:
         print(json.dumps(listing.as_json(rows)))
     elif rows:

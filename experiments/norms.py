@@ -22,7 +22,7 @@ from experiments.hidden_state import norms as norm_cells
 from experiments.hidden_state import norms_figure
 from experiments.settings import stored
 from experiments.settings.setting import Setting
-from experiments.settings.tasks import Sources, task
+from experiments.settings.tasks import TASKS, Sources, task
 
 FIELDS = ("steps", "clipping_norm", "noise_multiplier", "seed")
 FLAGS = flags.FLAGS
@@ -34,15 +34,16 @@ flags.DEFINE_string("out", "results", "Folder for results; the figure goes into 
 
 def main() -> None:
     """Parse, train, draw, print."""
+    _require_models()
     settings = [cli.setting(FIELDS, model=model, adversary="loss") for model in FLAGS.models]
-    require(settings, "`models` is empty: name models, comma-separated")
+    out = cli.folder()
     cli.prepare_jax()
     from experiments.settings import build
 
     for setting in settings:
         build.validate(setting, FLAGS.runs)
-    norms = {setting.model: _norms(setting) for setting in settings}
-    folder = Path(FLAGS.out) / "norms"
+    norms = {setting.model: _norms(setting, out) for setting in settings}
+    folder = out / "norms"
     table = files.write_whole(folder / "norms.csv", _csv(norms).encode())
     picture = norms_figure.norms_figure(norms, FLAGS.clipping_norm)
     figure = files.write_whole(folder / "norms.png", picture)
@@ -54,10 +55,17 @@ def main() -> None:
     print(f"\n{figure}\n{table}")
 
 
-def _norms(setting: Setting) -> NDArray[np.float64]:
+def _require_models() -> None:
+    """Raises InputError unless --models names some."""
+    require(FLAGS.models, "--models is empty: name models, comma-separated")
+    for model in FLAGS.models:
+        require(model in TASKS, f"--models: {model!r} is unknown: choose of {', '.join(TASKS)}")
+
+
+def _norms(setting: Setting, out: Path) -> NDArray[np.float64]:
     """The canary's gradient norms (runs, steps), trained where the store lacks them."""
     dataset = task(setting.model).data.load(Sources())
-    store = stored.open_store(Path(FLAGS.out), setting, dataset, norm_cells.EXPERIMENT)
+    store = stored.open_store(out, setting, dataset, norm_cells.EXPERIMENT)
     with tqdm(total=FLAGS.runs, desc=setting.model, unit="runs") as bar:
         return norm_cells.kept(store, setting, dataset, FLAGS.runs, bar.update)
 

@@ -25,16 +25,18 @@ from audit.errors import InputError, require
 from audit.mechanism.clipping.base import Batch, per_example
 from audit.statistics import conversions
 from audit.statistics.accounting import Composition
-from audit.statistics.conclusion import Conclusion, conclude
-from audit.storage import results
+from audit.statistics.conclusion import Conclusion, conclude_design
+from audit.storage import made, results
+from audit.storage.store import FIGURE, RESULT, Store
 from experiments.cells import progress
 from experiments.pages import report, subjects
 from experiments.plots import audit_panels, bounds_table
 from experiments.settings import build, stored
 from experiments.settings.adversaries import Loss
 from experiments.settings.build import Trainee
+from experiments.settings.fields import fields as known_fields
 from experiments.settings.make import Usual, changed, make_setting
-from experiments.settings.setting import Setting, flat, validate
+from experiments.settings.setting import Setting, flat, require_type, validate
 from models.base import Model, flat_model
 from models.data.base import Dataset
 from models.data.sources import checksum_of
@@ -42,6 +44,8 @@ from models.data.sources import checksum_of
 Criterion = Callable[[Array, Array], Array]
 STRATEGIES = ("book_keeping", "unfolded", "per_example")  # the fastest first
 _USUAL = Usual(0.1, 400, STRATEGIES[0])
+_PAGE = "report.html"
+_FILES = (RESULT, FIGURE, _PAGE)
 _PROBE = 4  # examples on which a strategy must agree with per-example gradients
 _TOLERANCE = 1e-3  # of C, a coordinate: a hundred times rounding
 
@@ -57,6 +61,15 @@ class Audit(NamedTuple):
     def __str__(self) -> str:
         table = bounds_table.bounds_table(self.conclusion)
         return f"{table}\n\nreport: {self.report}"
+
+
+class _Own(NamedTuple):
+    """A caller's model, its data, what it `computes`, and where its audits are kept."""
+
+    trainee: Trainee
+    dataset: Dataset
+    computes: str
+    out: Path
 
 
 def audit_model(
@@ -80,30 +93,64 @@ def audit_model(
       labels: (N, ...); the adversary "loss" needs classes, whole numbers from 0.
       runs: how many models; those that `out` has already are not trained again.
       named: fields of `Setting`, as adversary="gc_r", steps=100; `model` names the model in the report, and
-        `clipping` is by default the fastest strategy that takes it.
+        `clipping` is by default the fastest strategy that takes it, or one by which `out` has all runs.
+
+    Where `out` has all runs nothing is trained, and where scores, levels and version are those of the last
+    call nothing is drawn.
 
     Raises InputError for what cannot be audited, in one line.
     """
+    require_type("runs", runs, int)
+    require_type("delta", delta, float)
+    require_type("confidence", confidence, float)
     conversions.require_delta(delta)
     conversions.require_confidence(confidence)
+    require(str(out), "`out=`: name a folder")
     dataset = _dataset(features, labels)
-    model = _model(module, criterion, dataset)
-    asked = _setting(named, model)
+    asked = _setting(named, module)
     validate(asked, runs, STRATEGIES)
+    model = _model(module, criterion, dataset)
     classes = _classes(dataset.labels) if asked.adversary.name == Loss.name else 0
-    setting = _with_strategy(asked, named.get("clipping") is not None, model, dataset)
     computes = fingerprint(model, (jnp.asarray(dataset.features[0]), jnp.asarray(dataset.labels[0])))
-    played = build.build_for(setting, dataset, Trainee(model, computes, classes))
-    store = stored.open_store(Path(out), setting, dataset, model=computes)
+    own = _Own(Trainee(model, computes, classes), dataset, computes, Path(out))
+    chosen = named.get("clipping") is not None
+    setting, store = _held(own, asked, chosen, runs) or _trained(own, asked, chosen, runs)
+    composition = Composition(*setting.composition)
+    conclusion = conclude_design(store.load(runs).design(), composition, delta, confidence).with_curve_test()
+    made_from = made.source(store, conclusion)
+    if not made.stands(store, made_from, _FILES):
+        _make(setting, dataset, store, conclusion)
+        made.mark(store, made_from, _FILES)
+    return Audit(conclusion, setting, store.path, store.path / _PAGE)
+
+
+def _held(own: _Own, asked: Setting, chosen: bool, runs: int) -> tuple[Setting, Store] | None:
+    """The setting and its store where all runs are there by the strategy that was chosen, or by any."""
+    for name in (asked.mechanism.clipping,) if chosen else STRATEGIES:
+        setting = changed(asked, clipping=name)
+        store = stored.find_store(own.out, setting, own.dataset, model=own.computes)
+        if store is not None and not store.missing(runs):
+            return setting, store
+    return None
+
+
+def _trained(own: _Own, asked: Setting, chosen: bool, runs: int) -> tuple[Setting, Store]:
+    """The setting, with its strategy, and its store, in which the missing runs are trained."""
+    setting = _with_strategy(asked, chosen, own.trainee.model, own.dataset)
+    played = build.build_for(setting, own.dataset, own.trainee)
+    store = stored.open_store(own.out, setting, own.dataset, model=own.computes)
     with progress.bar(training.lacking(store, runs)) as line:
-        trained = training.train(played, store, runs, progress=line)
-    composition = Composition(setting.mechanism.noise_multiplier, setting.insertions)
-    conclusion = conclude(trained.scores.worlds(), composition, delta, confidence).with_curve_test()
+        training.train(played, store, runs, progress=line)
+    return setting, store
+
+
+def _make(setting: Setting, dataset: Dataset, store: Store, conclusion: Conclusion) -> None:
+    """Writes the conclusion, its figure and its page."""
+    runs = len(conclusion.scores_in) + len(conclusion.scores_out)
     figure, kept = audit_panels.audit_figure(conclusion), build.provenance(dataset)
     results.keep(store, conclusion, figure, setting=flat(setting), runs=runs, provenance=kept)
     about = subjects.of_setting(store.path, subjects.AskedLevels())
-    page = store.write_bytes("report.html", report.report(f"Audit: {about.title}", [about]))
-    return Audit(conclusion, setting, store.path, page)
+    store.write_bytes(_PAGE, report.report(f"Audit: {about.title}", [about]))
 
 
 def fingerprint(model: Model, example: tuple[Array, Array]) -> str:
@@ -129,7 +176,10 @@ def _dataset(features: ArrayLike, labels: ArrayLike) -> Dataset:
 
 def _canonical(name: str, values: ArrayLike) -> NDArray[Any]:
     """Whole numbers stay bytes or become int32, others float32."""
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise InputError(f"{name} are no array: give rows of one length") from None
     require(array.dtype.kind in "biuf", f"{name} are {array.dtype}: give numbers")
     if array.dtype == np.uint8:
         return array
@@ -164,10 +214,14 @@ def _model(module: nn.Module, criterion: Criterion, dataset: Dataset) -> Model:
     return model
 
 
-def _setting(named: dict[str, Any], model: Model) -> Setting:
-    """The setting that the caller's fields describe."""
-    fields = {name: value for name, value in named.items() if name != "model"}
-    return make_setting(named.get("model") or type(model.module).__name__, _USUAL, fields)
+def _setting(named: dict[str, Any], module: nn.Module) -> Setting:
+    """The setting that the caller's fields describe; NumPy's numbers are plain ones."""
+    given = {name: value.item() if isinstance(value, np.generic) else value for name, value in named.items()}
+    fields = {name: value for name, value in given.items() if name != "model" and value is not None}
+    for name, value in given.items():
+        if name in known_fields() and value is not None:
+            require_type(name, value, known_fields()[name].kind)
+    return make_setting(named.get("model") or type(module).__name__, _USUAL, fields)
 
 
 def _with_strategy(setting: Setting, named: bool, model: Model, dataset: Dataset) -> Setting:

@@ -49,7 +49,7 @@ def main() -> None:
             *data(),
             model="small CNN on made-up images",
             runs=FLAGS.runs,
-            out=FLAGS.out,
+            out=cli.folder(),
             adversary="gc_r",
             steps=50,
             batch_size=50,

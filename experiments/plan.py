@@ -8,18 +8,24 @@ Bounds come from simulated audits whose scores are Gaussian, the time from a pro
 audit itself, for about two seconds after compilation. Nothing is kept.
 """
 
+from typing import TYPE_CHECKING
+
 from absl import flags
 from tqdm import tqdm
 
 from audit.errors import require
 from audit.machine import cores
-from audit.statistics import accounting, calibration, conversions, planning
+from audit.statistics import accounting, calibration, conversions, many_calibration, names, planning
 from experiments import cli
 from experiments.settings.setting import require_noise
 from experiments.settings.tasks import task
 
-FIELDS = ("model", "periodicity", "insertions", "noise_multiplier", "batch_size")
+if TYPE_CHECKING:
+    from experiments.engine.forecast import ManyForecast
+
+FIELDS = ("model", "periodicity", "insertions", "noise_multiplier", "batch_size", "canaries")
 FLAGS = flags.FLAGS
+_MOST_AUDITS = 20  # simulated with several canaries a run
 flags.DEFINE_float("epsilon", None, "The truth to be found; by default the accountant's upper bound.")
 flags.DEFINE_integer("runs", 5000, "Models to train, half with the canary.")
 flags.DEFINE_float("tightness", 0.9, "Also say how many runs prove this share of the truth on average.")
@@ -53,7 +59,22 @@ def main() -> None:
     expected = forecast.Forecast(
         bounds, upper, FLAGS.tightness, needed, probed, setting.model, setting.schedule.steps
     )
+    expected = expected._replace(many=_many(known, setting.canaries))
     print(forecast.as_json(expected) if FLAGS.json else forecast.as_text(expected))
+
+
+def _many(known: calibration.KnownMechanism, canaries: int) -> "ManyForecast | None":
+    """The forecast for several canaries a run; None for one."""
+    if canaries == 1:
+        return None
+    from experiments.engine.forecast import ManyForecast
+
+    audits, independent = min(known.audits, _MOST_AUDITS), many_calibration.TIES["independent"]
+    levels = (audits, known.delta, known.confidence, known.seed)
+    setting = many_calibration.ManyCanaries(known.mu, known.n_scores, canaries, independent, True, *levels)
+    shown = (names.LIFTED, names.LIFTED_GAUSSIAN, names.CLUSTERED)
+    bounds = [row for row in many_calibration.calibrate(setting, cores()) if row.method in shown]
+    return ManyForecast(bounds, planning.runs_needed_of_many(setting, FLAGS.tightness))
 
 
 def _checked() -> tuple[float, float]:
@@ -68,8 +89,7 @@ def _checked() -> tuple[float, float]:
     require(FLAGS.insertions >= 1, f"--insertions={FLAGS.insertions}: give at least 1")
     upper = accounting.epsilon_upper_bound(FLAGS.noise_multiplier, FLAGS.insertions, FLAGS.delta)
     truth = upper if FLAGS.epsilon is None else FLAGS.epsilon
-    message = f"epsilon is {truth:g}: give --epsilon, more than 0 and at most 500"
-    require(0 < truth <= 500, message)
+    require(1e-6 <= truth <= 500, f"epsilon is {truth:g}: give --epsilon, 1e-06 to 500")
     return upper, truth
 
 

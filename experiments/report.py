@@ -8,6 +8,7 @@ It reads the store alone, trains nothing and opens offline.
 """
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from absl import flags
@@ -15,6 +16,7 @@ from absl import flags
 from audit.errors import InputError, require
 from audit.statistics import conversions
 from audit.storage import files
+from audit.storage.store import hash_of
 from experiments import cli
 from experiments.pages import report, subjects, sweep_report
 from experiments.pages.subjects import AskedLevels, Subject
@@ -41,14 +43,20 @@ def main() -> None:
         conversions.require_confidence(FLAGS.confidence)
     one = FLAGS.setting is None or FLAGS.sweep is None
     require(one, "--setting and --sweep do not go together: drop one")
-    levels, root = AskedLevels(FLAGS.delta, FLAGS.confidence), Path(FLAGS.out)
+    require(FLAGS.report != "", "--report=: name an HTML file")
+    levels, root = AskedLevels(FLAGS.delta, FLAGS.confidence), cli.folder()
     if FLAGS.sweep is not None:
-        content = sweep_report.of_sweep(_sweep(), FLAGS.scale, stored.holdings(root), levels)
+        content, messages = sweep_report.of_sweep(_sweep(), FLAGS.scale, stored.holdings(root), levels)
+        _say_left_out(messages)
         place = root / f"{FLAGS.sweep}_{FLAGS.scale}.html"
     else:
         about, place = _settings(root, levels)
         content = report.of_audits(about)
-    print(f"report: {files.write_whole(Path(FLAGS.report) if FLAGS.report else place, content)}")
+    if FLAGS.report is None:
+        written = files.write_whole(place, content)
+    else:
+        written = files.write_whole(Path(FLAGS.report), content, "name another file with --report")
+    print(f"report: {written}")
 
 
 def _settings(root: Path, levels: AskedLevels) -> tuple[list[Subject], Path]:
@@ -59,7 +67,7 @@ def _settings(root: Path, levels: AskedLevels) -> tuple[list[Subject], Path]:
     if named:
         chosen = _chosen(found)
     else:
-        print("".join(f"{cli.as_flags(line)}\n" for line in found.left_out()), end="", file=sys.stderr)
+        print("".join(f"{cli.one_line(line)}\n" for line in found.left_out()), end="", file=sys.stderr)
         chosen = found.folders if FLAGS.setting else found.folders[:1]
     place = (chosen[0] if len(chosen) == 1 else root) / "report.html"
     if FLAGS.setting == "all":
@@ -84,24 +92,32 @@ def _readable(folders: list[Path], levels: AskedLevels) -> list[Subject]:
             messages.append(str(error))
     more = f" (and {len(messages) - 1} others)" if len(messages) > 1 else ""
     require(about, f"--out={FLAGS.out} holds no audit that can be read{more}: {' '.join(messages[:1])}")
-    for message in messages:
-        print(f"left out: {cli.as_flags(message)}", file=sys.stderr)
+    _say_left_out(messages)
     return about
+
+
+def _say_left_out(messages: Sequence[str]) -> None:
+    """A line on stderr for each audit that can't be read."""
+    for message in messages:
+        print(f"left out: {cli.one_line(message)}", file=sys.stderr)
 
 
 def _chosen(found: Audits) -> list[Path]:
     """The folders that --setting names; raises InputError for one that is none, or can't be read."""
     chosen = []
     for name in FLAGS.setting.split(","):
-        there = [
-            folder for folder in [*found.folders, *found.refused] if name and folder.name.startswith(name)
-        ]
-        known = ", ".join(folder.name for folder in found.folders[:8]) or "none"
+        there = [folder for folder in [*found.folders, *found.refused] if _is_named(folder, name)]
+        known = ", ".join(map(hash_of, found.folders[:8])) or "none"
         require(there, f"--setting={name} is no audit in {FLAGS.out}: there are {known}")
         require(len(there) == 1, f"--setting={name} begins {len(there)} hashes: write more of it")
         require(there[0] not in found.refused, found.refused.get(there[0], ""))
         chosen += there
     return list(dict.fromkeys(chosen))
+
+
+def _is_named(folder: Path, name: str) -> bool:
+    """Whether a folder's hash begins so, or its whole name is that."""
+    return bool(name) and (hash_of(folder).startswith(name) or folder.name == name)
 
 
 def _sweep() -> Sweep:

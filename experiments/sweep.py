@@ -11,15 +11,15 @@ on one --out: each takes cells that no other holds; --worker deals the cells out
 import re
 import shlex
 import time
-from pathlib import Path
 
 from absl import flags
 
 from audit.errors import require
 from experiments import cli
-from experiments.cells import work
+from experiments.cells import audits, work
 from experiments.cells.cell import Cell
 from experiments.cells.data import DataSets, file_names
+from experiments.cells.words import counted, shortened
 from experiments.cells.work import Workplace
 from experiments.papers import registry
 from experiments.plots.sweep import Sweep
@@ -39,7 +39,7 @@ def main() -> None:
     """Parse, find what is missing, train it."""
     chosen = registry.chosen(FLAGS.scale, FLAGS.name or (["all"] if FLAGS.list else []))
     data = DataSets({name: FLAGS[name].value for name in file_names()})
-    place = Workplace(Path(FLAGS.out), data)
+    place = Workplace(cli.folder(), data)
     if FLAGS.list:
         print(_listed(chosen, place))
         return
@@ -50,7 +50,7 @@ def main() -> None:
     asked = ",".join(FLAGS.name)
     draws = f"./run.sh figures --name={asked} --scale={FLAGS.scale} --out={shlex.quote(FLAGS.out)} draws them"
     if not missing:
-        print(f"{names}: all {len(cells)} cells are done\n{draws}")
+        print(f"{names}: {_all(len(cells))} done\n{draws}")
         return
     cli.prepare_jax()
     data.require_named()
@@ -58,13 +58,18 @@ def main() -> None:
     outcome = work.do_all(missing, place)
     require(
         not outcome.failed,
-        f"{len(outcome.failed)} of {len(cells)} cells failed, the others are kept: mend what is said above, "
-        "and start again",
+        f"{len(outcome.failed)} of {counted(len(cells), 'cell')} failed, the others are kept: "
+        "mend what is said above, and start again",
     )
     took = time.strftime("%H:%M:%S", time.gmtime(time.perf_counter() - begin))
     there = len(cells) - len(missing)
-    counts = f"{len(outcome.here)} cells in {took}, {len(outcome.elsewhere)} by other workers, {there} before"
-    print(f"{names}: {counts}\n{draws}")
+    here, elsewhere = counted(len(outcome.here), "cell"), len(outcome.elsewhere)
+    print(f"{names}: {here} in {took}, {elsewhere} by other workers, {there} before\n{draws}")
+
+
+def _all(count: int) -> str:
+    """All cells, and the verb."""
+    return "its only cell is" if count == 1 else f"all {count} cells are"
 
 
 def _own(cells: list[Cell]) -> list[Cell]:
@@ -85,10 +90,12 @@ def _listed(chosen: list[Sweep], place: Workplace) -> str:
     for sweep in chosen:
         cells = work.distinct(sweep.cells)
         done = sum(cell.is_done(held, place.data) for cell in cells)
-        minutes = sum(cell.seconds for cell in cells) / 60
-        lines.append(f"{sweep.name:<13} {len(cells):>5} {done:>5} {minutes:>8.1f}  {sweep.title[:44]}")
-    note = f"scale {FLAGS.scale}; minutes of training, about, on two cores; cells that figures share"
-    return "\n".join([*lines, note, "are trained once"])
+        minutes = (sum(cell.seconds for cell in cells) + audits.compiling_seconds(cells)) / 60
+        lines.append(
+            f"{sweep.name:<13} {len(cells):>5} {done:>5} {minutes:>8.1f}  {shortened(sweep.title, 44)}"
+        )
+    note = f"scale {FLAGS.scale}; minutes about, on two cores, of compiling and training; cells"
+    return "\n".join([*lines, note, "that figures share are trained once"])
 
 
 if __name__ == "__main__":

@@ -37,19 +37,22 @@ flags.DEFINE_string("tfds_dir", None, "A prepared TFDS folder that holds the dat
 flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of a table.")
 
 
+MOST_ROUNDS = 1000
+
+
 def main() -> None:
     """Parse, measure, print."""
     models, engines = _chosen("models", measurement.LAYERS), _chosen("engines", ENGINES)
-    require(FLAGS.rounds >= 1, f"--rounds={FLAGS.rounds}: give at least 1")
+    require(1 <= FLAGS.rounds <= MOST_ROUNDS, f"--rounds={FLAGS.rounds}: give 1 to {MOST_ROUNDS:,}")
     require(0 < FLAGS.seconds < 3600, f"--seconds={FLAGS.seconds}: give more than 0, up to an hour")
     one = FLAGS.data_file is None or len(models) == 1
     require(one, "--data_file is one model's: name that one in --models")
     kinds = [ENGINES[name] for name in engines]
     missing = [kind for kind in kinds if not kind.is_installed()]
     kinds = [kind for kind in kinds if kind not in missing]
+    require(kinds, f"none of --engines is installed: name others; {missing_line(missing)}")
     if missing:
         print(missing_line(missing), file=sys.stderr)
-    require(kinds, "none of --engines is installed: name others")
     rounds = measurement.Rounds(FLAGS.rounds, FLAGS.seconds)
     data = (FLAGS.data_file, FLAGS.tfds_dir)
     found = [one for model in models for one in measurement.measure(model, kinds, rounds, *data)]

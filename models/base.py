@@ -5,8 +5,14 @@ from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
+import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
+
+
+def identity(features: Array) -> Array:
+    """The features as they are."""
+    return features
 
 
 class Model(NamedTuple):
@@ -14,6 +20,7 @@ class Model(NamedTuple):
 
     init(key) -> theta (p,); unravel(theta) -> the module's parameter tree;
     criterion(logits, label) -> scalar; loss(theta, (features, label)) -> scalar, of one example.
+    inputs(features) -> the floats of one example that the first layer sees, which can stand for the features.
     """
 
     module: nn.Module
@@ -22,15 +29,22 @@ class Model(NamedTuple):
     unravel: Callable[[Array], Any]
     criterion: Callable[[Array, Array], Array]
     loss: Callable[[Array, tuple[Array, Array]], Array]
+    inputs: Callable[[Array], Array] = identity
 
     def __hash__(self) -> int:
         """The loss's, which is this model's own: a module's fields need not be hashable."""
         return hash(self.loss)
 
 
-def flat_model(module: nn.Module, example: Array, criterion: Callable[[Array, Array], Array]) -> Model:
+def flat_model(
+    module: nn.Module,
+    example: Array,
+    criterion: Callable[[Array, Array], Array],
+    inputs: Callable[[Array], Array] = identity,
+) -> Model:
     """Wraps a module that takes one example of the shape of `example`, without a batch axis."""
-    template, unravel = ravel_pytree(module.init(jax.random.key(0), example)["params"])
+    shapes = jax.eval_shape(module.init, jax.random.key(0), example)["params"]
+    template, unravel = ravel_pytree(jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes))
 
     def init(key: Array) -> Array:
         return ravel_pytree(module.init(key, example)["params"])[0]
@@ -40,4 +54,4 @@ def flat_model(module: nn.Module, example: Array, criterion: Callable[[Array, Ar
         logits: Any = module.apply({"params": unravel(theta)}, features)
         return criterion(logits, label)
 
-    return Model(module, template.size, init, unravel, criterion, loss)
+    return Model(module, template.size, init, unravel, criterion, loss, inputs)

@@ -7,8 +7,7 @@ import optax
 from jax import Array
 
 from models.base import Model, flat_model
-from models.data.fashion_mnist import FASHION_MNIST_MEAN, FASHION_MNIST_STD
-from models.layers import flat_features
+from models.linear import fashion_features
 
 
 class MLP(nn.Module):
@@ -19,7 +18,7 @@ class MLP(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        x = flat_features(x, FASHION_MNIST_MEAN, FASHION_MNIST_STD)
+        x = fashion_features(x)
         for width in self.widths:
             x = nn.relu(nn.Dense(width)(x))
         return nn.Dense(self.classes)(x)
@@ -28,4 +27,6 @@ class MLP(nn.Module):
 def mlp(n_features: int = 784, widths: tuple[int, ...] = (256, 256), classes: int = 10) -> Model:
     """The model. LeCun normal kernels, zero biases, softmax cross entropy."""
     features = jnp.zeros(n_features, jnp.float32)
-    return flat_model(MLP(widths, classes), features, optax.softmax_cross_entropy_with_integer_labels)
+    return flat_model(
+        MLP(widths, classes), features, optax.softmax_cross_entropy_with_integer_labels, fashion_features
+    )

@@ -27,6 +27,13 @@ class Score(Protocol):
     def __call__(self, state: Tree, seen: Tree, theta_t: Array, theta_0: Array, /) -> Array: ...
 
 
+class Expect(Protocol):
+    """(craft, state, theta_0 (p,)) -> the final theta (p,) that an adversary expects who knows all of a
+    training but the noise and the coins: trained without noise, with half of every canary."""
+
+    def __call__(self, craft: Craft, state: Tree, theta_0: Array, /) -> Array: ...
+
+
 class BeginObserving(Protocol):
     """(state, theta_0 (p,)) -> what an adversary who sees every iterate remembers before the first step."""
 
@@ -46,6 +53,7 @@ class Adversary(NamedTuple):
     canaries: K. observer: None where only the final model is seen; score then gets () for `seen`.
     reads_theta: whether craft looks at theta, as a real training example's gradient must. An adversary
         that crafts gradients in the hidden-state model may not (hidden-state paper, Section 4).
+    constant: whether craft gives the same at every step.
 
     All functions but init are compiled: what differs from one audit to the next belongs in the state.
     """
@@ -56,3 +64,4 @@ class Adversary(NamedTuple):
     canaries: int = 1
     observer: Observer | None = None
     reads_theta: bool = False
+    constant: bool = False

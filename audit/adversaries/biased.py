@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from audit.adversaries.base import Adversary
-from audit.mechanism.base import Trajectory, Tree
+from audit.adversaries.base import Adversary, Expect
+from audit.mechanism.base import Coordinates, Trajectory, Tree
 
 
 class BiasedDimension(NamedTuple):
@@ -47,13 +47,25 @@ def simulated_biased_dimension(
     """
 
     def choose(key: Array, theta_0: Array) -> Array:
-        def moved(index: int) -> Array:
-            run = simulate(jax.random.fold_in(key, index), theta_0)
-            return run.squared_updates if per_step else jnp.abs(run.theta - theta_0)
-
-        return jnp.argmin(jnp.sum(jnp.stack([moved(index) for index in range(simulations)]), axis=0))
+        return jnp.argmin(_movement(simulate, simulations, per_step, key, theta_0))
 
     return _biased(choose)
+
+
+def _movement(
+    simulate: Callable[[Array, Array], Trajectory],
+    simulations: int,
+    per_step: bool,
+    key: Array,
+    theta_0: Array,
+) -> Array:
+    """How much simulated training moves each coordinate (p,)."""
+
+    def moved(index: int) -> Array:
+        run = simulate(jax.random.fold_in(key, index), theta_0)
+        return run.squared_updates if per_step else jnp.abs(run.theta - theta_0)
+
+    return jnp.sum(jnp.stack([moved(index) for index in range(simulations)]), axis=0)
 
 
 def _biased(choose: Callable[[Array, Array], Array]) -> Adversary:
@@ -75,3 +87,60 @@ def _craft(state: BiasedDimension, step: Array, theta: Array) -> Array:
 def _score(state: BiasedDimension, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
     """How far the coordinate went down."""
     return (theta_0[state.dimension] - theta_t[state.dimension])[None]
+
+
+class BiasedDimensions(NamedTuple):
+    """K distinct coordinates (K,), the canaries' entries C (K,) there, and where the adversary expects these
+    coordinates to end (K,)."""
+
+    dimensions: Array
+    values: Array
+    expected: Array
+
+
+def random_biased_dimensions(canaries: int, expect: Expect) -> Adversary:
+    """GC-R with K canaries: distinct coordinates drawn uniformly, one each."""
+
+    def choose(key: Array, theta_0: Array) -> Array:
+        return jax.random.choice(key, theta_0.size, (canaries,), replace=False)
+
+    return _many(choose, canaries, expect)
+
+
+def simulated_biased_dimensions(
+    simulate: Callable[[Array, Array], Trajectory],
+    simulations: int,
+    per_step: bool,
+    canaries: int,
+    expect: Expect,
+) -> Adversary:
+    """GC-S with K canaries: the K coordinates that simulated training moves least (see
+    `simulated_biased_dimension`)."""
+
+    def choose(key: Array, theta_0: Array) -> Array:
+        return jnp.argsort(_movement(simulate, simulations, per_step, key, theta_0))[:canaries]
+
+    return _many(choose, canaries, expect)
+
+
+def _many(choose: Callable[[Array, Array], Array], canaries: int, expect: Expect) -> Adversary:
+    """The adversary of a way to choose K coordinates. A coordinate's score is its displacement less the
+    expected one: on a small model training moves coordinates by many times the noise."""
+
+    def init(key: Array, theta_0: Array, clipping_norm: Array) -> BiasedDimensions:
+        dimensions = choose(key, theta_0)
+        values = jnp.full(canaries, clipping_norm, theta_0.dtype)
+        blank = BiasedDimensions(dimensions, values, jnp.zeros(canaries, theta_0.dtype))
+        return blank._replace(expected=expect(_craft_coordinates, blank, theta_0)[dimensions])
+
+    return Adversary(init, _craft_coordinates, _score_coordinates, canaries=canaries)
+
+
+def _craft_coordinates(state: BiasedDimensions, step: Array, theta: Array) -> Coordinates:
+    """The canaries, whatever the step."""
+    return Coordinates(state.dimensions, state.values)
+
+
+def _score_coordinates(state: BiasedDimensions, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
+    """How far below its expected place each coordinate ended."""
+    return state.expected - theta_t[state.dimensions]

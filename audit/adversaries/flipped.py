@@ -1,20 +1,26 @@
 """The loss baseline (L): a training point with its label flipped, its own gradient, its loss as score
 (hidden-state paper, Section 5.1, "Baseline adversary")."""
 
-from collections.abc import Callable
-
 import jax
 from jax import Array
 
 from audit.adversaries.base import Adversary
+from audit.adversaries.examples import Example, Loss, inserted_examples
 from audit.mechanism.base import Tree
 
-Example = tuple[Array, Array]
+
+def flipped_labels(loss: Loss, features: Array, labels: Array, classes: int, canaries: int) -> Adversary:
+    """K canaries of the kind of `flipped_label`, of distinct examples."""
+
+    def init(key: Array, theta_0: Array, clipping_norm: Array) -> Example:
+        indices = jax.random.choice(jax.random.fold_in(key, 0), len(labels), (canaries,), replace=False)
+        shifts = jax.random.randint(jax.random.fold_in(key, 1), (canaries,), 1, classes)
+        return features[indices], (labels[indices] + shifts) % classes
+
+    return inserted_examples(loss, init, canaries)
 
 
-def flipped_label(
-    loss: Callable[[Array, Example], Array], features: Array, labels: Array, classes: int
-) -> Adversary:
+def flipped_label(loss: Loss, features: Array, labels: Array, classes: int) -> Adversary:
     """The canary is a random example (x, y) of the data with a wrong label, drawn uniformly.
 
     Its gradient at the current model is inserted, as training on it would; the mechanism clips it.

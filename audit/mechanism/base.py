@@ -4,6 +4,8 @@ Everything is written for one run; `ensemble` maps it over many. A mechanism kno
 and canaries to insert; it knows no adversary by name.
 """
 
+import zlib
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -14,6 +16,9 @@ from audit.mechanism.clipping.base import clip
 
 Tree = Any  # a pytree of arrays, whose structure only its maker knows
 Data = tuple[Array, Array]  # features (N, ...), labels (N, ...)
+
+_JOINS = zlib.crc32(b"joins")  # beyond any p: a step's key also gives its noise, entry by entry
+_MOST_KEPT = 1 << 25  # entries (K, p) of directions that a segment keeps
 
 
 class Hyperparameters(NamedTuple):
@@ -41,11 +46,29 @@ class State(NamedTuple):
     seen: Tree = ()
 
 
-class Craft(Protocol):
-    """(an adversary's state, step, theta (p,)) -> canaries (K, p): what is inserted at a step, counted from
-    0. The mechanism clips each to C by itself."""
+class Coordinates(NamedTuple):
+    """K canaries along coordinates: canary k is values[k] (K,) at indices[k] (K,), and 0 elsewhere."""
 
-    def __call__(self, state: Tree, step: Array, theta: Array, /) -> Array: ...
+    indices: Array
+    values: Array
+
+
+class Directions(NamedTuple):
+    """K canaries in random directions: canary k has a norm (), along the uniform direction of keys[k] (K,).
+    A direction is drawn when it is needed, so that (K, p) is never in memory."""
+
+    keys: Array
+    norm: Array
+
+
+Crafted = Array | Coordinates | Directions  # an array is (K, p)
+
+
+class Craft(Protocol):
+    """(an adversary's state, step, theta (p,)) -> canaries: what is inserted at a step, counted from 0. The
+    mechanism clips each to C by itself."""
+
+    def __call__(self, state: Tree, step: Array, theta: Array, /) -> Crafted: ...
 
 
 class Observe(Protocol):
@@ -56,9 +79,9 @@ class Observe(Protocol):
 
 
 class BoundCraft(Protocol):
-    """(step, counted from 0; theta (p,)) -> canaries (K, p), not yet clipped."""
+    """(step, counted from 0; theta (p,)) -> canaries, not yet clipped."""
 
-    def __call__(self, step: Array, theta: Array, /) -> Array: ...
+    def __call__(self, step: Array, theta: Array, /) -> Crafted: ...
 
 
 class BoundObserve(Protocol):
@@ -69,11 +92,23 @@ class BoundObserve(Protocol):
 
 class Canaries(NamedTuple):
     """K things to insert into one run, each in or out by its own traced bit of presence (K,); `observe`,
-    where there is one, is called after every step and its result is kept in State.seen."""
+    where there is one, is called after every step and its result is kept in State.seen.
+
+    constant: whether craft gives the same at every step and for every theta, so that a segment sums up once.
+    sampled: whether presence is the probability with which a canary joins a step, by a coin of that step.
+    """
 
     craft: BoundCraft
     presence: Array
     observe: BoundObserve | None = None
+    constant: bool = False
+    sampled: bool = False
+
+
+class Inserter(Protocol):
+    """(step, theta (p,), mask) -> the clipped sum (p,) of what is inserted at a step."""
+
+    def __call__(self, step: Array, theta: Array, mask: Array, /) -> Array: ...
 
 
 class Start(Protocol):
@@ -118,9 +153,76 @@ class Mechanism(NamedTuple):
 
 def inserted(canaries: Canaries, step: Array, theta: Array, clipping_norm: Array, mask: Array) -> Array:
     """sum_k mask * presence_k * clip(v_k, C), (p,), of the canaries v_k that are crafted at a step."""
-    crafted = canaries.craft(step, theta)
+    return _summed(canaries.craft(step, theta), canaries.presence * mask, theta, clipping_norm)
+
+
+def _summed(crafted: Crafted, weights: Array, theta: Array, clipping_norm: Array) -> Array:
+    """The weighted sum (p,) of the clipped canaries."""
+    if isinstance(crafted, Coordinates):
+        clipped = jnp.clip(crafted.values, -clipping_norm, clipping_norm)
+        return jnp.zeros_like(theta).at[crafted.indices].add(weights * clipped)
+    if isinstance(crafted, Directions):
+        return _along(crafted, weights, theta, clipping_norm)
     clipped = jax.vmap(clip, (0, None))(crafted, clipping_norm)
-    return jnp.sum((canaries.presence * mask)[:, None] * clipped, axis=0)
+    return jnp.sum(weights[:, None] * clipped, axis=0)
+
+
+def _along(directions: Directions, weights: Array, theta: Array, clipping_norm: Array) -> Array:
+    """The weighted sum (p,) of directions, drawn one after the other."""
+
+    def add(total: Array, one: tuple[Array, Array]) -> tuple[Array, None]:
+        key, weight = one
+        return total + weight * unit_direction(key, theta), None
+
+    total, _ = jax.lax.scan(add, jnp.zeros_like(theta), (directions.keys, weights))
+    return jnp.minimum(directions.norm, clipping_norm) * total
+
+
+def unit_direction(key: Array, like: Array) -> Array:
+    """A uniform direction (p,) of a key, of the type and shape of an array."""
+    normal = jax.random.normal(key, like.shape, like.dtype)
+    return jnp.asarray(normal / jnp.linalg.norm(normal))
+
+
+def inserter(canaries: Canaries, state: State, clipping_norm: Array, run_key: Array) -> Inserter:
+    """`inserted` for a segment from this state, or a sample of it; constant canaries are summed up once."""
+    if canaries.sampled:
+        return _sampler(canaries, state, clipping_norm, run_key)
+    if not canaries.constant:
+        return lambda step, theta, mask: inserted(canaries, step, theta, clipping_norm, mask)
+    total = inserted(canaries, state.step, state.theta, clipping_norm, jnp.float32(1))
+    return lambda step, theta, mask: mask * total
+
+
+def joins(presence: Array, run_key: Array, step: Array) -> Array:
+    """Which canaries (K,) join a step, 1.0 or 0.0, each with the probability of its presence (K,), by coins
+    of the run's own."""
+    coins = jax.random.fold_in(jax.random.fold_in(run_key, step), _JOINS)
+    return jax.random.bernoulli(coins, presence, mode="high").astype(jnp.float32)
+
+
+def _sampler(canaries: Canaries, state: State, clipping_norm: Array, run_key: Array) -> Inserter:
+    """Inserts at each step the canaries that join it."""
+    fixed = _weighing(canaries, state, clipping_norm) if canaries.constant else None
+
+    def insert(step: Array, theta: Array, mask: Array) -> Array:
+        weights = mask * joins(canaries.presence, run_key, step)
+        if fixed is not None:
+            return fixed(weights)
+        return _summed(canaries.craft(step, theta), weights, theta, clipping_norm)
+
+    return insert
+
+
+def _weighing(canaries: Canaries, state: State, clipping_norm: Array) -> Callable[[Array], Array]:
+    """weights (K,) -> the weighted sum (p,) of constant canaries; directions are drawn once, where all of
+    them are small enough to be kept."""
+    crafted, theta = canaries.craft(state.step, state.theta), state.theta
+    if not isinstance(crafted, Directions) or crafted.keys.size * theta.size > _MOST_KEPT:
+        return lambda weights: _summed(crafted, weights, theta, clipping_norm)
+    units = jax.vmap(unit_direction, (0, None))(crafted.keys, theta)
+    clipped = jnp.minimum(crafted.norm, clipping_norm) * units
+    return lambda weights: weights @ clipped
 
 
 def observed(canaries: Canaries, state: State, step: Array) -> State:
@@ -157,6 +259,21 @@ class Trajectory(NamedTuple):
 
     theta: Array
     squared_updates: Array
+
+
+def rehearse(
+    mechanism: Mechanism,
+    hyper: Hyperparameters,
+    theta_0: Array,
+    data: Data,
+    schedule: Schedule,
+    canaries: Canaries,
+) -> Array:
+    """theta (p,) after training without noise, with canaries whose presence may be a probability: what an
+    adversary who knows all but the noise and the coins expects of the final model."""
+    silent = hyper._replace(noise_multiplier=jnp.float32(0))
+    key = jax.random.key(0, impl="threefry2x32")
+    return mechanism.segment(silent, mechanism.start(theta_0), data, schedule, canaries, key).theta
 
 
 def simulate(

@@ -3,7 +3,8 @@
     theta_{t+1} = optimizer(theta_t, (sum_i clip(g_i, C) + mask_t sum_k b_k clip(v_tk, C) + Z_t) / B)
 
 with Z_t ~ N(0, (sigma C)^2 I) (hidden-state paper, Equation 2 and Algorithm 4) and b_k the presence of
-canary k. Learning rate, C, sigma, mask, presence and canaries are traced.
+canary k, or whether it joins step t where canaries are sampled. Learning rate, C, sigma, mask, presence and
+canaries are traced.
 """
 
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from audit.mechanism.base import (
     Mechanism,
     Schedule,
     State,
-    inserted,
+    inserter,
     observed,
 )
 from audit.mechanism.clipping.base import Batch, ClippedSum
@@ -51,10 +52,11 @@ def mechanism(choices: DPSGD) -> Mechanism:
         canaries: Canaries,
         run_key: Array,
     ) -> State:
+        insert = inserter(canaries, state, jnp.asarray(hyper.clipping_norm), run_key)
+
         def advance(state: State, now: tuple[Array, Array]) -> tuple[State, None]:
             indices, mask = now
-            norm = jnp.asarray(hyper.clipping_norm)
-            extra = inserted(canaries, state.step, state.theta, norm, mask)
+            extra = insert(state.step, state.theta, mask)
             batch = (data[0][indices], data[1][indices])
             noise_key = jax.random.fold_in(run_key, state.step)
             after = step(choices, hyper, state, batch, extra, noise_key)

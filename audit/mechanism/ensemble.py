@@ -79,15 +79,18 @@ class Placement(NamedTuple):
 
 
 class Insertion(NamedTuple):
-    """An adversary's part in a training; `observe` is None where it sees the last iterate only."""
+    """An adversary's part in a training; `observe` is None where it sees the last iterate only. sampled: see
+    `Canaries`."""
 
     craft: Craft
     observe: Observe | None = None
+    constant: bool = False
+    sampled: bool = False
 
     def bind(self, state: Tree, presence: Array) -> Canaries:
         """The canaries of one run."""
         observe = None if self.observe is None else functools.partial(self.observe, state)
-        return Canaries(functools.partial(self.craft, state), presence, observe)
+        return Canaries(functools.partial(self.craft, state), presence, observe, self.constant, self.sampled)
 
 
 def compile_segment(mechanism: Mechanism, insertion: Insertion, placement: Placement) -> jax.stages.Wrapped:

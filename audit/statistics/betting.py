@@ -23,14 +23,14 @@ Array = NDArray[np.float64]
 STAKES = np.concatenate([[0.0], np.geomspace(0.02, 64.0, 36)])  # among which the best is sought
 
 
-def log_growth(values: Array, means: Array, stakes: Array) -> Array:
-    """log C(m) (L, G) after independent values (n,) in [0, 1], for stakes (L,) and means (G,). It grows with
-    the mean; -inf below the mean that a stake needs."""
+def log_growth(values: Array, means: Array, stakes: Array, most: float = 1.0) -> Array:
+    """log C(m) (L, G) after independent values (n,) in [0, most], for stakes (L,) and means (G,). It grows
+    with the mean; -inf below the mean that a stake needs."""
     distinct, counts = np.unique(values, return_counts=True)
     gains = means[:, None] - distinct
     growth = np.full((len(stakes), len(means)), -np.inf)
     for row, stake in zip(growth, stakes, strict=True):
-        allowed = stake * (1 - means) <= 1
+        allowed = stake * (most - means) <= 1
         with np.errstate(divide="ignore"):
             row[allowed] = np.log1p(np.maximum(stake * gains[allowed], -1.0)) @ counts
     return growth

@@ -1,17 +1,21 @@
 """The conclusion from an audit's scores: every lower bound beside the accountant's upper bound."""
 
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from audit.errors import require
-from audit.statistics import accounting, estimate, gaussian_curve, lifted
+from audit.statistics import accounting, estimate, gaussian_curve, lifted, names
+from audit.statistics import looks as schedules
 from audit.statistics.accounting import Composition
 from audit.statistics.canaries import Design
 from audit.statistics.estimate import ASSUMPTION_FREE, IF_GAUSSIAN, Bound, Estimate, Finding
 from audit.statistics.gaussian_curve import CURVE_LEVEL, CURVE_POWER, CurveTest
+from audit.statistics.looks import Look, Looks
 
+Worlds = tuple[NDArray[np.float64], NDArray[np.float64]]
 _LEAST_P_VALUE = 1e-6  # smaller ones rest on the tail of an approximation
 
 
@@ -24,6 +28,8 @@ class Conclusion(NamedTuple):
     curve: the test of the Gaussian curve that bounds on mu assume, None where it was not made; curve_power,
     its least power against the curves of other mechanisms.
     reason: why the curve should be Gaussian, where the mechanism's own law is a reason; else empty.
+    looks: the declared looks where there were some: the bounds are then the best of those taken, and hold at
+    the confidence together with all others.
     design: the scores by run and canary, where runs have several; the flat ones are then of all canaries.
     """
 
@@ -37,17 +43,18 @@ class Conclusion(NamedTuple):
     curve_power: float = 0.0
     composition: Composition | None = None
     reason: str = ""
+    looks: Looks | None = None
     design: Design | None = None
 
     @property
     def gaussian(self) -> Bound:
         """The bound that stands for those that assume a Gaussian curve."""
-        return self.bound(IF_GAUSSIAN if self.design is None else lifted.LIFTED_GAUSSIAN)
+        return self.bound(IF_GAUSSIAN if self.design is None else names.LIFTED_GAUSSIAN)
 
     @property
     def assumption_free(self) -> Bound:
         """The bound that stands for those that assume nothing."""
-        return self.bound(ASSUMPTION_FREE if self.design is None else lifted.LIFTED)
+        return self.bound(ASSUMPTION_FREE if self.design is None else names.LIFTED)
 
     @property
     def delta(self) -> float:
@@ -100,7 +107,7 @@ class Conclusion(NamedTuple):
 
 
 def conclude(
-    worlds: tuple[NDArray[np.float64], NDArray[np.float64]],
+    worlds: Worlds,
     composition: Composition | None,
     delta: float,
     confidence: float,
@@ -116,6 +123,39 @@ def conclude(
     estimates = tuple(one for one in found if isinstance(one, Estimate))
     bounds = tuple(one for one in found if isinstance(one, Bound))
     return Conclusion(*worlds, estimates, bounds, epsilon, mu, composition=composition)
+
+
+def conclude_looks(
+    seen: Mapping[int, Worlds],
+    schedule: Sequence[int],
+    composition: Composition | None,
+    delta: float,
+    confidence: float,
+    upper_bound: float | None = None,
+) -> Conclusion:
+    """The conclusion from the looks that were taken of a declared schedule: (scores in, scores out) by the
+    number of runs, of which the last is what estimates and the curve's test are made on.
+
+    The best bound of all looks, whenever one stops, holds at the confidence. Raises InputError as `conclude`,
+    and for a look that was not declared.
+    """
+    schedules.require_schedule(schedule)
+    for runs in seen:
+        said = f"`looks={','.join(map(str, schedule))}`"
+        require(
+            runs in schedule, f"{said}: none is at {runs} runs, as these scores are: give those of a look"
+        )
+    last = conclude(seen[max(seen)], composition, delta, confidence, upper_bound)
+    each = schedules.confidence_of_each(confidence, len(schedule))
+    taken = tuple(Look(runs, _bounds(worlds, delta, each)) for runs, worlds in sorted(seen.items()))
+    looks = Looks(tuple(schedule), each, taken)
+    return last._replace(bounds=schedules.best(taken, confidence), looks=looks)
+
+
+def _bounds(worlds: Worlds, delta: float, confidence: float) -> tuple[Bound, ...]:
+    """The findings that are bounds."""
+    found = estimate.findings(*worlds, delta, confidence)
+    return tuple(one for one in found if isinstance(one, Bound))
 
 
 def conclude_design(

@@ -24,14 +24,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from audit.errors import require
 from audit.statistics import conversions, exact, intervals, thresholds
+from audit.statistics.names import ASSUMPTION_FREE as ASSUMPTION_FREE
+from audit.statistics.names import HELD_OUT as HELD_OUT
+from audit.statistics.names import IF_GAUSSIAN as IF_GAUSSIAN
+from audit.statistics.names import IN_SAMPLE as IN_SAMPLE
 
 Array = NDArray[np.float64]
 Worlds = tuple[Array, Array]
 
-IN_SAMPLE, HELD_OUT, IF_GAUSSIAN, ASSUMPTION_FREE = "in_sample", "held_out", "if_gaussian", "assumption_free"
 GAUSSIAN_CURVE = "a Gaussian trade-off curve"
 NOTHING = "nothing"
-FORMER_NAMES = {"certified": IF_GAUSSIAN}  # in JSON and CSV, for this version
 ASSUMPTIONS = (GAUSSIAN_CURVE, NOTHING)
 _CAVEAT = "in-sample: not a confidence bound"
 _HELD_OUT_SHARE = 0.5

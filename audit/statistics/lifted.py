@@ -13,10 +13,10 @@ The betting tests reject it where the capital is large enough on all of the curv
 least t that is not rejected, which exceeds the truth with probability at most the error.
 
     sets     misses and false alarms are of different runs: C_in(b) C_out(a), the least over the curve
-    coins    both are of one run: bets on z = weight FN + FP, whose mean is at least min_a weight f_t(a) + a
+    coins    both are of one run: bets on z = part FN + (1 - part) FP, whose mean is part b + (1 - part) a
 
 On the curve, capitals are taken at corners (a_j, f_t(a_(j + 1))) of cells, where they are least, so that the
-grid makes no bound too large. Threshold, stakes and weight come from a pilot of runs that are not counted.
+grid makes no bound too large. Threshold, stakes and parts come from a pilot of runs that are not counted.
 """
 
 from collections.abc import Callable
@@ -31,21 +31,20 @@ from audit.statistics import betting, conversions, exact, exchangeable, threshol
 from audit.statistics.canaries import Design, RunErrors
 from audit.statistics.estimate import GAUSSIAN_CURVE, NOTHING, Bound
 from audit.statistics.exact import Family
+from audit.statistics.names import CLUSTERED, LIFTED, LIFTED_GAUSSIAN
 
 Array = NDArray[np.float64]
 
-LIFTED, LIFTED_GAUSSIAN, CLUSTERED = "lifted", "lifted_gaussian", "clustered"
 MANY_RUNS = "many runs"
 GAUSSIAN_AND_MANY_RUNS = "a Gaussian trade-off curve, and many runs"
 _LEVELS = np.concatenate([[0.0], special.ndtr(np.linspace(-8.0, 8.0, 3201)), [1.0]])
 _COARSE = np.concatenate([[0.0], special.ndtr(np.linspace(-6.0, 6.0, 241)), [1.0]])
-_MEANS = np.concatenate([special.ndtr(np.linspace(-6.0, 6.0, 1201)), [1.0]])
+_MEANS = np.concatenate([[0.0], special.ndtr(np.linspace(-6.0, 6.0, 1601)), [1.0]])
+_COARSE_MEANS = _MEANS[::2]
+_PARTS = 1 / (1 + np.geomspace(1 / 64, 64.0, 25))
 _BEST_SHARE, _ALONE_SHARE = 0.7, 0.1  # of the capital on the pilot's pair, and on bets on one world alone
 _STEPS = np.array([-12, -8, -5, -3, -2, -1, 1, 2, 3, 5])  # along STAKES
-_BEST_OF_COINS = 0.6  # of the capital on the pilot's weight and stake
-_LESS = (0, 3, 6)  # along STAKES, below the best stake of another weight
 _MOST_PARAMETER = 16.0  # that a pilot promises
-_WEIGHTS = np.geomspace(1 / 64, 64.0, 25)
 _HALVINGS, _COARSE_HALVINGS = 24, 12
 _GRID = 401  # thresholds on a normal fit
 _REACH = 4.0  # deviations beyond its centres
@@ -198,7 +197,8 @@ def _last(holds: Callable[[float], bool], start: float) -> float:
 
 
 def _least_of_sets(family: Family, counted: Counted, target: float) -> Callable[[float], float]:
-    """parameter -> the least log capital on its curve, of two sets of runs: pairs of stakes, one a world."""
+    """parameter -> the least log capital on its curve, cut at the target, of two sets of runs: pairs of
+    stakes, one a world."""
     rates, stakes = counted.rest.rates(), betting.STAKES
     promised = [
         betting.log_growth(pilot, _COARSE, stakes) * (len(values) / len(pilot))
@@ -212,7 +212,7 @@ def _least_of_sets(family: Family, counted: Counted, target: float) -> Callable[
         growth = out[pairs.out, :-1] + into[pairs.into[:, None], corners]
         alone = (growth + np.log(pairs.shares)[:, None]).max(0)  # at most the mixture's
         short = alone < target
-        return float(betting.mixed(growth[:, short], pairs.shares).min() if short.any() else alone.min())
+        return min(float(betting.mixed(growth[:, short], pairs.shares).min(initial=target)), target)
 
     return least
 
@@ -267,69 +267,78 @@ def _corners(family: Family, parameter: float, levels: Array) -> NDArray[np.int6
     return np.clip(np.searchsorted(levels, rates_in, side="right") - 1, 0, None)
 
 
+class _CoinBets(NamedTuple):
+    """A mixture of bets on z = part * FN + (1 - part) * FP: the parts (L,), the stakes (L,) on z, and the
+    shares (L,) of the capital."""
+
+    parts: Array
+    stakes: Array
+    shares: Array
+
+
 def _least_of_coins(family: Family, counted: Counted, target: float) -> Callable[[float], float]:
-    """parameter -> the least log capital on its curve, where every run gives both rates: a mixture of stakes
-    on several weighted sums."""
-    shares = _coin_shares([_best_stake(family, counted, weight, target) for weight in _WEIGHTS])
-    used = np.flatnonzero(shares.any(1))
-    stakes = [np.flatnonzero(shares[i]) for i in used]
-    values = [_weighted(counted.rest, weight) for weight in _WEIGHTS[used]]
+    """parameter -> the least log capital on its curve, cut at the target, where a run gives both rates."""
+    bets = _coin_bets(family, counted, target)
+    growth = np.concatenate(
+        [
+            _growth(counted.rest, part, _MEANS, np.array([stake]))
+            for part, stake in zip(bets.parts, bets.stakes, strict=True)
+        ]
+    )
+    parts, rows = bets.parts[:, None], np.arange(len(bets.parts))[:, None]
 
     def least(parameter: float) -> float:
-        means = _least_means(family, parameter, _WEIGHTS[used])
-        growth = [
-            betting.mixed(betting.log_growth(z, mean[None], betting.STAKES[own]), shares[i, own])[0]
-            for i, z, mean, own in zip(used, values, means, stakes, strict=True)
-        ]
-        return float(special.logsumexp(growth))
+        means = parts * family.trade_off(parameter, _LEVELS[1:]) + (1 - parts) * _LEVELS[:-1]
+        below = np.searchsorted(_MEANS, means, side="right") - 1
+        grown = np.where(below >= 0, growth[rows, below], -np.inf)
+        alone = (grown + np.log(bets.shares)[:, None]).max(0)  # at most the mixture's
+        short = alone < target
+        return min(float(betting.mixed(grown[:, short], bets.shares).min(initial=target)), target)
 
     return least
 
 
-def _coin_shares(promised: list[tuple[float, int]]) -> Array:
-    """The capital's shares (weights, stakes) by each weight's (promised parameter, best stake).
+def _coin_bets(family: Family, counted: Counted, target: float) -> _CoinBets:
+    """The bet that promises the largest parameter by the pilot, with larger and smaller stakes, and all bets
+    on one rate alone."""
+    stakes, alone = betting.STAKES[1:], betting.STAKES[1::3]
+    scale = len(counted.rest.misses) / len(counted.pilot.misses)
 
-    Most is on the best pair. The rest is on other stakes beside it, and on other weights: the best is hard
-    to tell from a pilot, and past it a bound collapses.
-    """
-    shares = np.zeros((len(_WEIGHTS), len(betting.STAKES)))
-    best = int(np.argmax([parameter for parameter, _ in promised]))
-    others = [(best, stake) for stake in range(1, shares.shape[1], 3)]
-    for i in range(0, len(_WEIGHTS), 2):
-        others += [(i, max(promised[i][1] - less, 1)) for less in _LESS]
-    for i, stake in others:
-        shares[i, stake] += (1 - _BEST_OF_COINS) / len(others)
-    shares[best, promised[best][1]] += _BEST_OF_COINS
-    return shares
+    def critical(part: float, of: Array, share: float) -> Array:
+        enough = scale * _growth(counted.pilot, part, _COARSE_MEANS, of) >= target - np.log(share)
+        return np.where(enough.any(1), _COARSE_MEANS[enough.argmax(1)], 2.0)
+
+    rate_out, rate_in = (critical(part, alone, _ALONE_SHARE / (2 * len(alone))).min() for part in (0.0, 1.0))
+    least_means = np.array([critical(part, stakes, _BEST_SHARE) for part in _PARTS])  # (parts, stakes)
+
+    def margins(parameter: float) -> Array:
+        out, into = _COARSE[:-1], family.trade_off(parameter, _COARSE[1:])
+        short = (out < rate_out) & (into < rate_in)
+        means = _PARTS[:, None] * into[short] + (1 - _PARTS[:, None]) * out[short]
+        beyond: Array = means.min(1, initial=1.0)[:, None] - least_means
+        return beyond
+
+    low, high = 0.0, _MOST_PARAMETER
+    for _ in range(_COARSE_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if margins(middle).max() >= 0 else (low, middle)
+    part, best = np.unravel_index(int(margins(low).argmax()), least_means.shape)
+    scaled = stakes[np.clip(best + np.concatenate([[0], _STEPS]), 0, len(stakes) - 1)]
+    rest = (1 - _BEST_SHARE - _ALONE_SHARE) / len(_STEPS)
+    single = np.full(2 * len(alone), _ALONE_SHARE / (2 * len(alone)))
+    return _CoinBets(
+        np.repeat([_PARTS[part], 0.0, 1.0], [len(scaled), len(alone), len(alone)]),
+        np.concatenate([scaled, alone, alone]),
+        np.concatenate([[_BEST_SHARE], np.full(len(_STEPS), rest), single]),
+    )
 
 
-def _best_stake(family: Family, counted: Counted, weight: float, target: float) -> tuple[float, int]:
-    """(the parameter that the pilot promises for a weight, the place of its stake)."""
-    pilot = _weighted(counted.pilot, weight)
-    growth = betting.log_growth(pilot, _MEANS, betting.STAKES) * (len(counted.rest.misses) / len(pilot))
-    enough = growth >= target
-    critical = np.where(enough.any(1), _MEANS[enough.argmax(1)], 2.0)
-    best = int(critical.argmin())
-    return _allowed(family, weight, critical[best]), best
-
-
-def _allowed(family: Family, weight: float, critical: float) -> float:
-    """The largest parameter whose curve keeps the weighted sum's mean at or above a critical one."""
-    weights = np.array([weight])
-    return _last(lambda parameter: _least_means(family, parameter, weights)[0] >= critical, 1.0)
-
-
-def _weighted(errors: RunErrors, weight: float) -> Array:
-    """weight * FN + FP of each run, over its largest value: each canary adds to one of them."""
+def _growth(errors: RunErrors, part: float, means: Array, stakes: Array) -> Array:
+    """log growth (stakes, means) of bets on z; each canary adds to one of the rates, so that z is at most
+    scale * max(part, 1 - part)."""
     false_positive, false_negative = errors.rates()
-    return (weight * false_negative + false_positive) / (errors.scale * max(weight, 1.0))
-
-
-def _least_means(family: Family, parameter: float, weights: Array) -> Array:
-    """Lower bounds (W,) of those sums' means on the curve."""
-    sums = weights[:, None] * family.trade_off(parameter, _LEVELS[1:]) + _LEVELS[:-1]
-    means: Array = sums.min(1) / (2.0 * np.maximum(weights, 1.0))
-    return means
+    most = errors.scale * max(part, 1 - part)
+    return betting.log_growth(part * false_negative + (1 - part) * false_positive, means, stakes, most)
 
 
 def _normal_limit(errors: RunErrors, error: float) -> float:

@@ -35,7 +35,7 @@ class Noise(NamedTuple):
     noise: Array
 
 
-def _none(runs: int) -> float:
+def _never(runs: int) -> float:
     return 0.0
 
 
@@ -45,7 +45,7 @@ class Tie(NamedTuple):
 
     name: str
     sample: Callable[[np.random.Generator, int, int], Noise]
-    failing: Callable[[int], float] = _none
+    failing: Callable[[int], float] = _never
 
 
 class ManyCanaries(NamedTuple):
@@ -67,12 +67,14 @@ class ManyCanaries(NamedTuple):
 
 class ManyCalibration(NamedTuple):
     """One method over all audits of a setting: the share of them with its parameter above the truth, and
-    the mean epsilon."""
+    the mean epsilon; low and high are the 5% and 95% quantiles."""
 
     method: str
     setting: ManyCanaries
     exceeding: float
     mean_epsilon: float
+    low_epsilon: float
+    high_epsilon: float
     true_epsilon: float
     mean_mu: float | None
     true_mu: float
@@ -179,6 +181,8 @@ def _summary(
         setting,
         float(exceeding.mean()),
         float(epsilon.mean()),
+        float(np.quantile(epsilon, 0.05)),
+        float(np.quantile(epsilon, 0.95)),
         conversions.epsilon_from_mu(truths[1], setting.delta) if of_mu else truths[0],
         float(mu.mean()) if of_mu else None,
         truths[1],

@@ -6,11 +6,13 @@ from collections.abc import Callable
 import numpy as np
 
 from audit.errors import require
-from audit.statistics import conversions, estimate
+from audit.statistics import conversions, estimate, lifted, many_calibration
 from audit.statistics.calibration import KnownMechanism
+from audit.statistics.many_calibration import ManyCanaries
 
 LEAST_RUNS, MOST_RUNS = 40, 1_000_000
 _SCORES, _AUDITS = 200_000, (8, 40)  # of a number of runs that is tried: fewer audits of many runs
+_RUNS, _MANY_AUDITS = 4_000, (2, 12)
 _PRECISION = 1.05  # of the runs that are needed
 
 
@@ -37,6 +39,21 @@ def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
     def reached(runs: int) -> float:
         audits = int(np.clip(_SCORES // runs, *_AUDITS))
         return mean_if_gaussian(setting._replace(n_scores=runs, audits=audits)) / truth
+
+    return first_to_reach(tightness, reached)
+
+
+def runs_needed_of_many(setting: ManyCanaries, tightness: float) -> int | None:
+    """Runs with several canaries each at which `lifted_gaussian` is on average this share of the truth, found
+    as in `runs_needed`."""
+    require(0 < tightness < 1, f"`tightness={tightness}`: give more than 0, less than 1")
+    truth = conversions.epsilon_from_mu(setting.mu, setting.delta)
+
+    def reached(runs: int) -> float:
+        tried = setting._replace(runs=runs, audits=int(np.clip(_RUNS // runs, *_MANY_AUDITS)))
+        audits = (many_calibration.draw(tried, index) for index in range(tried.audits))
+        levels = (setting.delta, setting.confidence)
+        return float(np.mean([lifted.lifted_gaussian(one, *levels).epsilon for one in audits])) / truth
 
     return first_to_reach(tightness, reached)
 

@@ -24,7 +24,7 @@ class Parameter(Protocol):
     def __call__(self, false_positive_rate: Array, false_negative_rate: Array, /) -> Array: ...
 
 
-class Errors(NamedTuple):
+class ErrorCounts(NamedTuple):
     """Error counts, one entry a threshold."""
 
     false_positives: Counts  # out, guessed in
@@ -37,9 +37,9 @@ def midpoints(scores_in: Array, scores_out: Array) -> Array:
     return distinct[:-1] / 2 + distinct[1:] / 2
 
 
-def count_errors(scores_in: Array, scores_out: Array, thresholds: Array) -> Errors:
+def count_errors(scores_in: Array, scores_out: Array, thresholds: Array) -> ErrorCounts:
     """Counts the errors at every threshold of an array, in O((n + m) log n)."""
-    return Errors(
+    return ErrorCounts(
         len(scores_out) - np.searchsorted(np.sort(scores_out), thresholds, side="right"),
         np.searchsorted(np.sort(scores_in), thresholds, side="right"),
     )

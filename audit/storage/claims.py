@@ -13,6 +13,7 @@ same scores, and says so.
 import contextlib
 import os
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,11 +48,22 @@ def claim(folder: Path, stale: float = STALE_SECONDS) -> Iterator[bool]:
 
 
 def holder(folder: Path) -> str:
-    """Host and process number of who holds the folder."""
+    """Host and process number of who holds the folder; a claim that will not grow old for long is named."""
     owner = _lease(folder / _NAME, STALE_SECONDS).owner
-    if owner is None:
-        return "unknown host, process unknown"
-    return f"{owner.hostname.partition('?')[0]}, process {owner.pid}"
+    host, pid = (
+        ("unknown host", "unknown") if owner is None else (owner.hostname.partition("?")[0], owner.pid)
+    )
+    return f"{host}, process {pid}{_dated_ahead(folder / _NAME)}"
+
+
+def _dated_ahead(path: Path) -> str:
+    """A remark on a claim of the future, as a clock that was set back leaves one; empty for others."""
+    try:
+        ahead = path.stat().st_mtime - time.time()
+    except OSError:
+        return ""
+    remove = f"; {path} is dated in the future: remove it if that process has ended"
+    return remove if ahead > STALE_SECONDS else ""
 
 
 def _lease(path: Path, stale: float) -> filelock.SoftFileLease:

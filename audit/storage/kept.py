@@ -5,8 +5,7 @@ import math
 from typing import Any, NamedTuple
 
 from audit.errors import require
-from audit.statistics.estimate import FORMER_NAMES, IF_GAUSSIAN
-from audit.statistics.lifted import LIFTED_GAUSSIAN
+from audit.statistics.names import FORMER_NAMES, IF_GAUSSIAN, LIFTED_GAUSSIAN
 
 _NAMES = (IF_GAUSSIAN, LIFTED_GAUSSIAN, *FORMER_NAMES)
 

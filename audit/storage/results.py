@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from audit.statistics.conclusion import Conclusion
-from audit.statistics.estimate import FORMER_NAMES, Bound, Finding
+from audit.statistics.estimate import Bound, Finding
+from audit.statistics.names import FORMER_NAMES
 from audit.statistics.noise_floor import NOISE_FLOORS
 from audit.storage.store import Store
 
@@ -35,11 +36,13 @@ def result_json(conclusion: Conclusion, **more: object) -> str:
 
 def bounds_json(conclusion: Conclusion, **more: object) -> str:
     """One JSON object on one line: `bounds`, estimates with their noise floor among them, `upper_bound`,
-    null where it is infinite or unknown, the test of the Gaussian curve where it was made, and what else is
-    given. A row under a method's former name says in `alias_of` which it repeats."""
+    null where it is infinite or unknown, the test of the Gaussian curve where it was made, the looks where
+    some were declared, and what else is given. A row under a method's former name says in `alias_of` which
+    it repeats."""
     rows = with_former_names([finding_fields(row) | _noise_floor(row) for row in conclusion.rows()])
     upper = _finite(conclusion.upper_bound)
-    return json.dumps({"bounds": rows, "upper_bound": upper, **_curve(conclusion), **more})
+    found = {"bounds": rows, "upper_bound": upper, **_curve(conclusion), **_looks(conclusion)}
+    return json.dumps({**found, **more})
 
 
 def _curve(conclusion: Conclusion) -> dict[str, Any]:
@@ -49,6 +52,15 @@ def _curve(conclusion: Conclusion) -> dict[str, Any]:
     verdict = {"refuted": conclusion.refutes_gaussian, "doubtful": conclusion.doubts_gaussian}
     power = conclusion.curve_power
     return {"gaussian_curve": {"p_value": conclusion.curve.p_value, "power": power, **verdict}}
+
+
+def _looks(conclusion: Conclusion) -> dict[str, Any]:
+    """The declared looks, and the bounds of those taken; nothing where none was declared."""
+    looks = conclusion.looks
+    if looks is None:
+        return {}
+    taken = [{"runs": look.runs, "bounds": list(map(finding_fields, look.bounds))} for look in looks.taken]
+    return {"looks": {"schedule": looks.schedule, "confidence_of_each": looks.confidence, "taken": taken}}
 
 
 def with_former_names(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.errors import require
+from audit.statistics.canaries import Coins, coins
 
 
 class Scores(NamedTuple):
@@ -15,6 +16,14 @@ class Scores(NamedTuple):
     first: int
     scores: NDArray[np.float64]
     presence: NDArray[np.bool_]
+
+    def of_first(self, runs: int) -> "Scores":
+        """The scores of the first so many runs."""
+        return Scores(self.first, self.scores[:runs], self.presence[:runs])
+
+    def design(self) -> Coins:
+        """The scores as statistics take them, however many canaries a run has."""
+        return coins(self.scores, self.presence)
 
     def worlds(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """(scores in, scores out), flat, of one canary a run.

@@ -1,15 +1,16 @@
 """Scores on disk: one directory a setting, one file a finished chunk.
 
-A setting is a dict of what decides a run's score, named by the SHA-256 of its canonical JSON. The
+A setting is a dict of what decides a run's score, known by the SHA-256 of its canonical JSON. Its folder's
+name ends in the beginning of that hash; the words before it, if any, are for people and find nothing. The
 number of runs is no part of it: asking for more runs later trains only those. Files are written
 beside and renamed into place, so that a kill at any instant loses at most the chunk in progress;
 scores are kept, so that new statistics need no new training.
 
-    <root>/<hash>/config.json                  the setting, in plain text
-    <root>/<hash>/scores_<first>_<stop>.npz    scores, presence, and their SHA-256
-    <root>/<hash>/audit.json, audit.png        what the last audit concluded
-    <root>/<hash>/claim.lease                  who trains it (`audit.storage.claims`)
-    <root>/<hash>/checkpoints/                 states of a chunk in progress (`audit.storage.checkpoints`)
+    <root>/<words>-<hash>/config.json          the setting, in plain text
+      scores_<first>_<stop>.npz                scores, presence, and their SHA-256
+      audit.json, audit.png                    what the last audit concluded
+      claim.lease                              who trains it (`audit.storage.claims`)
+      checkpoints/                             states of a chunk in progress (`audit.storage.checkpoints`)
 """
 
 import contextlib
@@ -28,7 +29,7 @@ from audit.storage import files, kept
 from audit.storage.kept import Kept
 from audit.storage.scores import Scores
 
-CONFIG, RESULT = "config.json", "audit.json"
+CONFIG, RESULT, FIGURE = "config.json", "audit.json", "audit.png"
 _HASH_LENGTH = 16
 _CHUNK = re.compile(r"scores_(\d+)_(\d+)\.npz")
 
@@ -36,13 +37,16 @@ _CHUNK = re.compile(r"scores_(\d+)_(\d+)\.npz")
 class Store:
     """The directory of one setting: its path, and its config as text."""
 
-    def __init__(self, root: Path, setting: dict[str, Any]) -> None:
-        """Makes the directory, or finds it; raises InputError where it can't be written."""
+    def __init__(self, root: Path, setting: dict[str, Any], words: str = "") -> None:
+        """Makes the directory, with such words before the hash, or finds it, whatever its words are; raises
+        InputError where it can't be written."""
         self.text = _text(setting)
-        self.path = root / _name(self.text.encode())
+        name = _hash(self.text.encode())
+        self.path = root / (f"{words}-{name}" if words else name)
         self._claimed = False
-        config = self.path / CONFIG
         try:
+            self.path = _place(root, name) or self.path
+            config = self.path / CONFIG
             self.path.mkdir(parents=True, exist_ok=True)
             if not config.exists():
                 self.write_text(CONFIG, self.text)
@@ -53,8 +57,11 @@ class Store:
 
     @staticmethod
     def exists(root: Path, setting: dict[str, Any]) -> bool:
-        """Whether a setting has a directory."""
-        return (root / _name(_text(setting).encode()) / CONFIG).exists()
+        """Whether a setting has a directory; raises InputError for a root that can't be looked into."""
+        try:
+            return _place(root, _hash(_text(setting).encode())) is not None
+        except OSError as error:
+            raise files.cannot_read(root, error) from None
 
     @classmethod
     def at(cls, folder: Path) -> "Store":
@@ -65,7 +72,7 @@ class Store:
             content = config.read_bytes()
         except OSError as error:
             raise InputError(f"cannot read {config} ({error.strerror}): name another `setting`") from None
-        require(_name(content) == folder.resolve().name, _misnamed(config))
+        require(_hash(content) == hash_of(folder.resolve()), _misnamed(config))
         store = cls.__new__(cls)
         store.text, store.path, store._claimed = content.decode(errors="replace"), folder, False
         return store
@@ -101,7 +108,7 @@ class Store:
 
     def write_figure(self, png: bytes) -> Path:
         """Keeps an audit's figure."""
-        return self.write_bytes("audit.png", png)
+        return self.write_bytes(FIGURE, png)
 
     @contextlib.contextmanager
     def claim(self) -> Iterator[bool]:
@@ -206,6 +213,11 @@ class Store:
             raise files.cannot_read(self.path, error) from None
 
 
+def hash_of(folder: Path) -> str:
+    """The hash at the end of a setting's folder's name."""
+    return folder.name.rpartition("-")[2]
+
+
 def newest_scores(folder: Path) -> int | None:
     """When a folder's newest scores were written, in nanoseconds; None where it has none."""
     times = (path.stat().st_mtime_ns for path in folder.iterdir() if _CHUNK.fullmatch(path.name))
@@ -217,8 +229,23 @@ def _text(setting: dict[str, Any]) -> str:
     return json.dumps(setting, indent=2, sort_keys=True) + "\n"
 
 
-def _name(content: bytes) -> str:
-    """The folder's name for a config's text."""
+def _place(root: Path, name: str) -> Path | None:
+    """The folder of a hash that holds a config: the one without words, as they once were, or the first."""
+    found = [root / name, *sorted(root.glob(f"*-{name}"))]
+    return next((folder for folder in found if _is_there(folder / CONFIG)), None)
+
+
+def _is_there(path: Path) -> bool:
+    """Whether there is a file; raises OSError where that can't be found out."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def _hash(content: bytes) -> str:
+    """The hash of a config's text."""
     return hashlib.sha256(content).hexdigest()[:_HASH_LENGTH]
 
 

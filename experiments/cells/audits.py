@@ -1,6 +1,7 @@
 """Audits of trained models as cells: scores, and audit.json."""
 
 import json
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 
 from audit.errors import InputError
@@ -10,9 +11,12 @@ from audit.storage.store import Store
 from experiments.cells.cell import Audited, Cell, Levels
 from experiments.cells.data import DataSets
 from experiments.settings import stored
+from experiments.settings.adversaries import ADVERSARIES
 from experiments.settings.setting import Setting, flat, identity
 from experiments.settings.tasks import task
 from models.data.base import Dataset
+
+_COMPILING = 8.0  # seconds of a program on two cores, as measured: 4 for the ConvNet, 8 for the FCNN
 
 
 def audit_cell(audited: Audited) -> Cell:
@@ -42,6 +46,21 @@ def step_seconds(setting: Setting) -> float:
     return task(setting.model).step_seconds.of(setting.mechanism.batch_size)
 
 
+def compiling_seconds(cells: Sequence[Cell]) -> float:
+    """Of all that cells compile, about: cells whose programs are of one shape share them."""
+    return _COMPILING * len({_program(cell) for cell in cells})
+
+
+def _program(cell: Cell) -> Hashable:
+    """Equal for cells that share compiled programs."""
+    if cell.audited is None:
+        return cell.identity
+    setting = cell.audited.setting
+    functions = ADVERSARIES[setting.adversary.name].functions
+    unknown = setting.unknown_initialisation
+    return setting.model, functions, setting.mechanism.batch_size, setting.schedule.steps, cell.runs, unknown
+
+
 def is_on(store: Store, checksum: str | None) -> bool:
     """Whether a store's cells stand on the data of that checksum, or on any where it is None."""
     return checksum in (None, store.config().get("data_sha256"))
@@ -51,16 +70,16 @@ def _audit(setting: Setting, runs: int, dataset: Dataset, store: Store, progress
     """Trains what is missing and concludes."""
     from audit import training
     from audit.statistics.accounting import Composition
-    from audit.statistics.conclusion import conclude
+    from audit.statistics.conclusion import conclude_design
     from audit.storage import results
     from experiments.settings import build
 
     build.validate(setting, runs)
     trained = training.train(build.build(setting, dataset), store, runs, progress=progress)
-    composition = Composition(setting.mechanism.noise_multiplier, setting.insertions)
+    composition = Composition(*setting.composition)
     results.keep_result(
         store,
-        conclude(trained.scores.worlds(), composition, *Levels()).with_curve_test(),
+        conclude_design(trained.scores.design(), composition, *Levels()).with_curve_test(),
         setting=flat(setting),
         runs=runs,
         provenance=build.provenance(dataset),

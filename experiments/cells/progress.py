@@ -9,6 +9,7 @@ from tqdm import tqdm
 
 from audit.progress import Progress
 from experiments.cells.cell import Cell
+from experiments.cells.words import shortened
 
 _NAME_WIDTH = 32
 
@@ -39,11 +40,15 @@ class SweepProgress:
 
     def begin(self, cell: Cell) -> Progress:
         """Hears of the runs of a cell that now begins."""
-        self._bar.set_description_str(f"{self._done}/{self._cells} {cell.name[:_NAME_WIDTH]}:")
+        self._bar.set_description_str(f"{self._done}/{self._cells} {shortened(cell.name, _NAME_WIDTH)}:")
+        self._bar.set_postfix_str("compiling")
         self._runs, self._begin = 0.0, time.perf_counter()
         scale = cell.seconds / cell.runs
 
         def progress(runs: float) -> None:
+            if not runs:  # the first call says that all is compiled
+                self._begin = time.perf_counter()
+                return
             self._runs += runs
             rate = self._runs / (time.perf_counter() - self._begin)
             self._bar.set_postfix_str(f"{rate:.0f} runs/s" if rate >= 10 else f"{rate:.2g} runs/s", False)

@@ -53,7 +53,8 @@ def do_all(cells: list[Cell], place: Workplace) -> Outcome:
         while waiting:
             left = [cell for cell in waiting if not _attempt(cell, place, progress, outcome)]
             if left and len(waiting) == len(cells):
-                progress.say(f"{len(left)} cells are with other workers: waiting for them")
+                which = "1 cell is" if len(left) == 1 else f"{len(left)} cells are"
+                progress.say(f"{which} with other workers: waiting")
             if len(left) == len(waiting):
                 time.sleep(_POLL_SECONDS)
             waiting = left

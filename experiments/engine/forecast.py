@@ -5,9 +5,18 @@ import math
 from typing import Any, NamedTuple
 
 from audit.statistics.calibration import Calibration
+from audit.statistics.many_calibration import ManyCalibration
 from audit.statistics.planning import MOST_RUNS
 from audit.storage.results import with_former_names
 from experiments.engine.probe import Probe
+
+
+class ManyForecast(NamedTuple):
+    """Bounds that as many runs with several canaries each show, if canaries leave each other alone, and the
+    runs that prove the share `tightness`."""
+
+    bounds: list[ManyCalibration]
+    runs_needed: int | None
 
 
 class Forecast(NamedTuple):
@@ -15,7 +24,8 @@ class Forecast(NamedTuple):
 
     bounds, a row a method, are of simulated audits of the planned number of runs; upper_bound is the
     accountant's epsilon; runs_needed, None where a million do not suffice, are the runs that prove the
-    share `tightness` of the truth on average; a run of `model` takes `steps` steps.
+    share `tightness` of the truth on average; a run of `model` takes `steps` steps. many: with several
+    canaries a run, where they are asked for.
     """
 
     bounds: list[Calibration]
@@ -25,15 +35,18 @@ class Forecast(NamedTuple):
     probe: Probe
     model: str
     steps: int
+    many: ManyForecast | None = None
 
     def seconds(self, runs: int) -> float:
-        """The time that so many runs take, without compilation."""
-        return runs * self.probe.model_step * self.steps
+        """The time that so many runs take, compilation included."""
+        return self.probe.compilation + runs * self.probe.model_step * self.steps
 
 
 def as_text(forecast: Forecast) -> str:
     """In 80 columns."""
-    return "\n".join([*_bounds_lines(forecast), "", *_time_lines(forecast)])
+    lines = [*_bounds_lines(forecast), "", *_time_lines(forecast)]
+    many = [] if forecast.many is None else ["", *_many_lines(forecast, forecast.many)]
+    return "\n".join([*lines, *many])
 
 
 def _bounds_lines(forecast: Forecast) -> list[str]:
@@ -48,10 +61,26 @@ def _bounds_lines(forecast: Forecast) -> list[str]:
         f"{'method':<16} {'mean':>8} {'5%':>8} {'95%':>8} {'of truth':>9}",
         "-" * 53,
     ]
-    for row in forecast.bounds:
-        values = f"{row.mean_epsilon:8.3f} {row.low_epsilon:8.3f} {row.high_epsilon:8.3f}"
-        lines.append(f"{row.method:<16} {values} {row.mean_epsilon / truth:>9.0%}")
-    return lines
+    return [*lines, *(_row(row, truth) for row in forecast.bounds)]
+
+
+def _row(row: Calibration | ManyCalibration, truth: float) -> str:
+    """A method's line."""
+    values = f"{row.mean_epsilon:8.3f} {row.low_epsilon:8.3f} {row.high_epsilon:8.3f}"
+    return f"{row.method:<16} {values} {row.mean_epsilon / truth:>9.0%}"
+
+
+def _many_lines(forecast: Forecast, many: ManyForecast) -> list[str]:
+    """What several canaries a run change, if they leave each other alone."""
+    setting, needed = many.bounds[0].setting, many.runs_needed
+    truth = forecast.bounds[0].true_epsilon
+    need = f"over {MOST_RUNS:,} runs" if needed is None else f"about {needed:,} runs"
+    took = "" if needed is None else f", {_clock(forecast.seconds(needed))}"
+    return [
+        f"{setting.runs} runs with {setting.canaries} canaries each, if these leave each other alone:",
+        *(_row(row, truth) for row in many.bounds),
+        f"lifted_gaussian, on average {forecast.tightness:.0%} of the truth: {need}{took}",
+    ]
 
 
 def _time_lines(forecast: Forecast) -> list[str]:
@@ -61,8 +90,8 @@ def _time_lines(forecast: Forecast) -> list[str]:
     lines = [
         f"if_gaussian, on average {forecast.tightness:.0%} of the truth: {need} runs",
         f"here a model-step takes {_step(probe.model_step)} ({forecast.model}, chunks of {probe.chunk})",
-        f"{runs} runs of {forecast.steps} steps: {_clock(forecast.seconds(runs))} and "
-        f"{probe.compilation:.0f} s to compile",
+        f"{runs} runs of {forecast.steps} steps: {_clock(forecast.seconds(runs))}, "
+        f"{probe.compilation:.0f} s of them to compile",
     ]
     return lines if needed is None else [*lines, f"{needed} runs: {_clock(forecast.seconds(needed))}"]
 
@@ -80,11 +109,18 @@ def as_json(forecast: Forecast) -> str:
         "probe": forecast.probe._asdict(),
         "seconds": forecast.seconds(first.setting.n_scores),
         "seconds_needed": None if needed is None else forecast.seconds(needed),
+        **({} if forecast.many is None else {"many_canaries": _many_fields(forecast.many)}),
     }
     return json.dumps(content)
 
 
-def _fields(row: Calibration) -> dict[str, Any]:
+def _many_fields(many: ManyForecast) -> dict[str, Any]:
+    """The rows with several canaries a run, for JSON."""
+    rows = [_fields(row) for row in many.bounds]
+    return {"canaries": many.bounds[0].setting.canaries, "bounds": rows, "runs_needed": many.runs_needed}
+
+
+def _fields(row: Calibration | ManyCalibration) -> dict[str, Any]:
     """A method's row, for JSON."""
     return {
         "method": row.method,

@@ -60,7 +60,7 @@ def draw_norms(sweep: Sweep, evidence: Evidence, asked: Sequence[tuple[Setting, 
 
 def draw_landscape(sweep: Sweep, evidence: Evidence, grid: Grid) -> Drawn:
     """Figures 3a, 3b, 6b, 10 and 14 of the cells that are there, and Algorithm 6's."""
-    study, held = landscape_cells.study(grid, *evidence.levels), evidence.held
+    study, held = landscape_cells.study(grid, *evidence.levels), landscape_stored.with_cells(evidence.held)
     cells, searches = landscape_stored.cells(held, study), landscape_stored.searches(held, study)
     drawn = landscape_figures.figures(cells, searches, grid.runs, landscape_cells.CLIPPING_NORM)
     rows = landscape_figures.rows(sweep.name, cells, grid.runs)

@@ -21,16 +21,17 @@ def landscape_cell(grid: Grid) -> Cell:
     marker = {"kind": "landscape_sweep", **dataclasses.asdict(grid)}
 
     def is_done(held: Holdings, data: DataSets) -> bool:
-        return not landscape_stored.missing(held, study)
+        return not landscape_stored.missing(landscape_stored.with_cells(held), study)
 
     def open_store(out: Path, data: DataSets) -> Store:
-        return Store(out, marker)
+        return Store(out / landscape_stored.CELLS, marker)
 
     def do(store: Store, data: DataSets, progress: Progress) -> None:
         from experiments.hidden_state import landscape_work
 
         laws = len(study.all_laws())
-        landscape_work.do(store.path.parent, study, progress=lambda: progress(grid.runs / laws))
+        out = store.path.parents[len(landscape_stored.CELLS.parts)]
+        landscape_work.do(out, study, progress=lambda: progress(grid.runs / laws))
 
     seconds = _LAW_SECONDS * len(study.cells) * grid.steps
     return Cell("crafted landscape", json.dumps(marker), grid.runs, seconds, is_done, open_store, do)

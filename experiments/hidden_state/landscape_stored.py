@@ -3,10 +3,11 @@
 import dataclasses
 import hashlib
 import json
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_origin
 
 from audit.errors import require
-from audit.storage import files
+from audit.storage import files, index
 from audit.storage.index import Holdings
 from audit.storage.store import Store
 from experiments.hidden_state.landscape_cells import (
@@ -24,6 +25,7 @@ from experiments.hidden_state.landscape_cells import (
     search_thresholds,
 )
 
+CELLS = Path("landscape", "cells")  # in a store's root
 RESULT, _CHECKSUM = "result.json", "sha256"
 Result = Exact | Simulated | Search
 _Kind = TypeVar("_Kind", bound=Result)
@@ -47,6 +49,18 @@ class SearchResults(NamedTuple):
     claimed: list[float]
 
 
+def holdings(out: Path) -> Holdings:
+    """The landscape's holdings under a store's root."""
+    return with_cells(index.holdings(out))
+
+
+def with_cells(held: Holdings) -> Holdings:
+    """The holdings, which have the landscape's that lie in the root, as they once did, and those in CELLS."""
+    found = index.holdings(held.root / CELLS).folders
+    both = {name: [*found.get(name, []), *held.folders.get(name, [])] for name in {**held.folders, **found}}
+    return Holdings(held.root, both)
+
+
 def read_exact(held: Holdings, asked: ExactLaw) -> Exact | None:
     """The stored law; None where there is none that is whole."""
     return _read(held.open(asked.setting()), Exact)
@@ -63,9 +77,9 @@ def read_search(held: Holdings, asked: ThresholdSearch) -> Search | None:
 
 
 def holds(held: Holdings, asked: Question) -> bool:
-    """Whether a whole result is there. Raises InputError for one that can't be read now."""
-    store = held.open(asked.setting())
-    return store is not None and _look(store, _kind(asked))[0] is not None
+    """Whether a whole result is there; a damaged one is said. Raises InputError for one that can't be read
+    now."""
+    return _read(held.open(asked.setting()), _kind(asked)) is not None
 
 
 def set_damaged_aside(held: Holdings, asked: Question) -> None:

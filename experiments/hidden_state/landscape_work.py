@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from audit.machine import cores
-from audit.storage import index
 from audit.storage.index import Holdings
 from audit.storage.store import Store
 from experiments.hidden_state import landscape_solve, landscape_stored
@@ -37,11 +36,11 @@ def simulate(out: Path, study: Study) -> None:
 
     Raises InputError where the store can't be written.
     """
-    held = index.holdings(out)
-    _simulate(out, [one for one in map(study.audit, study.cells) if _lacks(held, one)])
+    held = landscape_stored.holdings(out)
+    _simulate(held, [one for one in map(study.audit, study.cells) if _lacks(held, one)])
     for search in study.searches():
         if _lacks(held, search):
-            _keep(Store(out, search.setting()), landscape_solve.search(search))
+            _keep(_open(held, search), landscape_solve.search(search))
 
 
 def solve(out: Path, study: Study, progress: Callable[[], object] = lambda: None) -> None:
@@ -50,11 +49,11 @@ def solve(out: Path, study: Study, progress: Callable[[], object] = lambda: None
     `progress` hears of each of `study.all_laws()`, stored or solved. Raises InputError for a cell out of
     range, and where the store can't be written.
     """
-    laws, held = study.all_laws(), index.holdings(out)
+    laws, held = study.all_laws(), landscape_stored.holdings(out)
     missing = [law for law in laws if _lacks(held, law)]
     for _ in range(len(laws) - len(missing)):
         progress()
-    stores = {law: Store(out, law.setting()) for law in missing}
+    stores = {law: _open(held, law) for law in missing}
     for law, result in _solved(missing):
         _keep(stores[law], result)
         progress()
@@ -66,9 +65,15 @@ def _lacks(held: Holdings, asked: Question) -> bool:
     return not landscape_stored.holds(held, asked)
 
 
-def _simulate(out: Path, asked: Sequence[SimulatedAudit]) -> None:
+def _open(held: Holdings, asked: Question) -> Store:
+    """The store of what is asked, where it is or among the landscape's cells."""
+    found = held.open(asked.setting())
+    return Store(held.root / landscape_stored.CELLS, asked.setting()) if found is None else found
+
+
+def _simulate(held: Holdings, asked: Sequence[SimulatedAudit]) -> None:
     """Simulates audits and keeps them, their scores beside."""
-    stores = {one: Store(out, one.setting()) for one in asked}
+    stores = {one: _open(held, one) for one in asked}
     for one, scores, result in landscape_solve.simulate(asked):
         stores[one].save(scores)
         _keep(stores[one], result)

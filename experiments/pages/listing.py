@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from audit.errors import InputError
 from audit.storage.kept import Kept
-from audit.storage.store import Store, newest_scores
+from audit.storage.store import Store, hash_of, newest_scores
+from experiments.cells.words import shortened
 from experiments.pages import verdicts
 from experiments.settings import stored
 from experiments.settings.fields import fields
@@ -72,20 +73,26 @@ def as_table(rows: Sequence[Listed], now: float) -> str:
     header = f"{'setting':<10}{'model, adversary':<{_NAME}}{'runs':>9}{'bound':>10}{'upper':>10}{'age':>7}"
     lines = [header, "-" * _COLUMNS]
     for one in rows:
-        name = f"{one.setting.model}, {one.setting.adversary.name}"[: _NAME - 1]
+        name = _name(one.setting)
         numbers = f"{one.runs:>9}{_lower(one.kept.if_gaussian):>10}{_upper(one.kept.upper_bound):>10}"
-        lines.append(f"{one.folder.name[:8]:<10}{name:<{_NAME}}{numbers}{_age(now - one.time):>7}")
+        lines.append(f"{hash_of(one.folder)[:8]:<10}{name:<{_NAME}}{numbers}{_age(now - one.time):>7}")
         texts = ", ".join(f"{name}={_value(value)}" for name, value in one.differs.items())
         indent = " " * _INDENT
         lines += textwrap.wrap(texts, _COLUMNS, initial_indent=indent, subsequent_indent=indent)
     return "\n".join(lines)
 
 
+def _name(setting: Setting) -> str:
+    """Model and adversary; of a long model's name the beginning."""
+    adversary = f", {setting.adversary.name}"
+    return shortened(setting.model, _NAME - 1 - len(adversary)) + adversary
+
+
 def as_json(rows: Sequence[Listed]) -> list[dict[str, Any]]:
     """The rows for json.dumps; what is infinite or unknown is None."""
     return [
         {
-            "setting": one.folder.name,
+            "setting": hash_of(one.folder),
             "folder": str(one.folder),
             "model": one.setting.model,
             "adversary": one.setting.adversary.name,

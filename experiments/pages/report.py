@@ -51,7 +51,7 @@ _MEANINGS = (
     "A confidence of 95% says: the method exceeds the truth in at most 5% of audits. Each bound has its own "
     "confidence; together they have less. The method is to be chosen before the audit, not after.",
     "So is the number of runs: who adds runs and keeps the best of five looks exceeds the truth in 12% of "
-    "audits where 5% is said.",
+    "audits where 5% is said. Looks that are declared before the first one share the error out (--looks).",
     "The test of the Gaussian curve is necessary, not sufficient: what is seen at rates above one in the "
     "number of runs says nothing of the curve at delta. A curve that passes is not proven Gaussian.",
     "The in-sample row is what most audits print; it is no confidence bound and enters no verdict.",

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from audit.errors import InputError, require
 from audit.statistics.accounting import Composition
-from audit.statistics.conclusion import Conclusion, conclude
+from audit.statistics.conclusion import Conclusion, conclude_design, conclude_looks
+from audit.storage import declared
 from audit.storage.kept import Kept
 from audit.storage.store import Store
 from experiments.plots.points import gaussian_reason, predicted_mu
@@ -57,7 +58,7 @@ def of_scores(
     name: str, sources: Sequence[Path], composition: Composition | None, conclusion: Conclusion
 ) -> Subject:
     """The audit of scores from one file or several; the composition where the mechanism is known."""
-    facts = {"Audited": name, "Runs": _runs(conclusion)}
+    facts = {"Audited": name, "Runs": _runs(conclusion), **_looks(conclusion)}
     if composition is not None:
         sigma, insertions, rate = composition
         sampled = f", each with probability {rate:g} (Poisson sampling)" if rate < 1 else ""
@@ -75,19 +76,25 @@ def of_scores(
 
 
 def of_setting(folder: Path, levels: AskedLevels, runs: int | None = None) -> Subject:
-    """The audit of so many runs, by default as many as were audited last, or else as are held, in a setting's
-    folder in a store; raises InputError where it has no audit."""
+    """The audit of so many runs, by default of the declared looks that were taken, or as many as were audited
+    last, or else as are held, in a setting's folder in a store; raises InputError where it has no audit."""
     store = Store.at(folder)
     known = stored.known(store.config())
     if known is None:
         raise InputError(f"{folder} is no audit of trained models: name another `setting`")
     kept, held = store.result() or Kept(), store.runs_held()
-    runs = runs or kept.runs or held
+    schedule = None if runs else declared.declared(store)
+    runs = runs or (schedule.looks()[-1] if schedule else kept.runs) or held
     require(runs >= 2, f"{folder} has no finished runs: train some with ./run.sh audit")
     require(runs <= held, f"{folder} lacks runs {held} to {runs - 1}: train them")
     setting = known.setting
-    composition = Composition(setting.mechanism.noise_multiplier, setting.insertions)
-    found = conclude(store.load(runs).worlds(), composition, *_levels(levels, kept))
+    composition = Composition(*setting.composition)
+    given, scores = (composition, *_levels(levels, kept)), store.load(runs)
+    if schedule is None:
+        found = conclude_design(scores.design(), *given)
+    else:
+        seen = {look: scores.of_first(look).worlds() for look in schedule.looks()}
+        found = conclude_looks(seen, schedule.schedule, *given)
     conclusion = found.with_curve_test()._replace(reason=gaussian_reason(known.setting))
     provenance = _provenance(folder.name, known, kept.provenance)
     title = f"{setting.model}, {setting.adversary.name}, seed {setting.seed}"
@@ -103,7 +110,7 @@ def _levels(asked: AskedLevels, kept: Kept) -> tuple[float, float]:
 
 def _facts(setting: Setting, conclusion: Conclusion) -> dict[str, str]:
     """The training, term by term."""
-    mechanism, steps, k = setting.mechanism, setting.schedule.steps, setting.schedule.periodicity
+    mechanism, steps = setting.mechanism, setting.schedule.steps
     sigma, norm = mechanism.noise_multiplier, mechanism.clipping_norm
     known = TASKS.get(setting.model)
     return {
@@ -111,11 +118,28 @@ def _facts(setting: Setting, conclusion: Conclusion) -> dict[str, str]:
         "Optimiser": f"{mechanism.optimizer} on the private mean, learning rate {mechanism.learning_rate:g}",
         "DP-SGD": f"clipping norm C = {norm:g}, noise multiplier sigma = {sigma:g} (deviation sigma C)",
         "Training": f"{steps:,} steps of {mechanism.batch_size:,} examples, in a fixed order",
-        "Insertions": f"{steps // k:,}, every {k} steps" if k > 1 else f"{steps // k:,}, at every step",
+        "Insertions": _insertions(setting),
         "Runs": _runs(conclusion),
+        **_looks(conclusion),
         "Arithmetic": f"{mechanism.precision}, clipped sums by {mechanism.clipping}",
         **({} if predicted_mu(setting) is None else {"Gaussian curve": _REASON}),
     }
+
+
+def _looks(conclusion: Conclusion) -> dict[str, str]:
+    """The declared looks, and why the best of them is a bound; nothing where none was declared."""
+    looks = conclusion.looks
+    if looks is None:
+        return {}
+    schedule = ", ".join(f"{runs:,}" for runs in looks.schedule)
+    taken = ", ".join(f"{look.runs:,}" for look in looks.taken)
+    shown = f"the best of those at {taken}" if len(looks.taken) > 1 else f"that at {taken}"
+    each, together = (f"{100 * level:.6g}%" for level in (looks.confidence, conclusion.confidence))
+    words = (
+        f"declared beforehand at {schedule} runs; shown is {shown}. Each look's bounds "
+        f"hold at {each} confidence, so that all of them, and the best, hold at {together}"
+    )
+    return {"Looks": words}
 
 
 def _runs(conclusion: Conclusion) -> str:
@@ -135,11 +159,41 @@ def _threats(setting: Setting) -> list[str]:
         f"{start} It knows the data, the mini-batches and their order, and all hyperparameters; it does not "
         "know the noise.",
         ADVERSARIES[setting.adversary.name].description,
+        *_canaries(setting.canaries),
         "What it inserts is clipped to norm C as an example's gradient is; the worlds differ by it alone "
         "(add or remove one).",
-        "The upper bound counts the steps with an insertion, and no amplification by sampling, as the "
-        "adversary knows the mini-batches.",
+        _counting(setting),
     ]
+
+
+def _canaries(canaries: int) -> list[str]:
+    """A sentence on several canaries a run."""
+    if canaries == 1:
+        return []
+    return [
+        f"Every run has {canaries} such canaries, each in or out by a coin of its own that the adversary "
+        "does not know. For each canary the others are random data: neighbours differ by one of them."
+    ]
+
+
+def _insertions(setting: Setting) -> str:
+    """How often a canary is inserted, in words."""
+    k, rate = setting.schedule.periodicity, setting.sampling_rate
+    often = f"{setting.insertions:,}, {f'every {k} steps' if k > 1 else 'at every step'}"
+    return often if rate == 1 else f"{often}, each with probability {rate:g} (Poisson sampling)"
+
+
+def _counting(setting: Setting) -> str:
+    """What the upper bound counts, in a sentence."""
+    if setting.sampling_rate == 1:
+        return (
+            "The upper bound counts the steps with an insertion, and no amplification by sampling, as the "
+            "adversary knows the mini-batches."
+        )
+    return (
+        "Each of these steps takes a canary that is in with a probability, by a coin that the adversary does "
+        "not see; the upper bound counts them as Poisson sampling."
+    )
 
 
 def _provenance(name: str, known: Known, kept: dict[str, str]) -> dict[str, str]:

@@ -86,8 +86,8 @@ def _draw_lying(axis: Axes, conclusion: Conclusion) -> None:
     if upper is not None and np.isfinite(upper):
         axis.set_xlim(right=1.15 * max(*epsilons, upper))
         axis.axvline(upper, color=UPPER, ls=":")
-        label, place = f"upper bound {upper:.2f} ", ("data", "axes fraction")
-        axis.annotate(label, (upper, 0.98), xycoords=place, fontsize=8, bbox=_BOX, ha="right", va="top")
+        place, name = ("data", "axes fraction"), f"upper bound {upper:.2f} "
+        axis.annotate(name, (upper, 0.98), xycoords=place, ha="right", va="top", fontsize=8, bbox=_BOX)
 
 
 def _draw_upright(axis: Axes, conclusion: Conclusion) -> None:

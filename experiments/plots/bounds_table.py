@@ -20,7 +20,8 @@ def bounds_table(conclusion: Conclusion) -> str:
     header = ("method", "epsilon", "mu", "threshold", *(_RATES if many else _COUNTS), "assumes")
     rows = [header, *(_row(row, _rate if many else "{}/{}".format) for row in conclusion.rows())]
     if conclusion.upper_bound is not None:
-        rows.append(("upper bound", f"{conclusion.upper_bound:.3f}", "", "", "", "", "accounting"))
+        source = "given" if conclusion.composition is None else "accounting"
+        rows.append(("upper bound", f"{conclusion.upper_bound:.3f}", "", "", "", "", source))
     widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
     lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
     title = f"lower bounds on epsilon at delta {conclusion.delta:g}, confidence {conclusion.confidence:g}"
@@ -34,6 +35,20 @@ def _notes(conclusion: Conclusion) -> list[str]:
     if conclusion.design is None:
         return [_NO_BOUND, _GAUSSIAN]
     return [_RUNS, _GAUSSIAN, _UNTESTED]
+
+
+def look_rows(conclusion: Conclusion) -> str:
+    """The last look's bounds in a row, below a header where it is the first; its looks must be known."""
+    looks = conclusion.looks
+    assert looks is not None
+    look = looks.taken[-1]
+    names = [bound.method for bound in look.bounds]
+    header = f"{'look':<8}{'runs':>10}" + "".join(f"{name:>17}" for name in names)
+    title = f"epsilon at delta {conclusion.delta:g}; each look's bounds hold at confidence "
+    above = [f"{title}{looks.confidence:.6g}", header, "-" * len(header)] if len(looks.taken) == 1 else []
+    values = "".join(f"{bound.epsilon:>17.3f}" for bound in look.bounds)
+    row = f"{f'{looks.number(look)} of {len(looks.schedule)}':<8}{look.runs:>10}{values}"
+    return "\n".join([*above, row])
 
 
 def _curve(conclusion: Conclusion) -> list[str]:

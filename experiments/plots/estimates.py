@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 from audit.statistics import conversions
 from audit.statistics.estimate import ASSUMPTION_FREE, HELD_OUT, IF_GAUSSIAN, IN_SAMPLE
+from experiments.cells.words import counted
 from experiments.plots import curves
 from experiments.plots.methods import METHODS
 from experiments.plots.points import Point
@@ -233,7 +234,7 @@ def _stands_on(points: Sequence[Point]) -> str:
     models = f"{runs[0]:,}" if len(runs) == 1 else f"{runs[0]:,} to {runs[-1]:,}"
     over = f"mean and range of {seeds} seeds, " if seeds > 1 else "one seed, "
     missing = sum(len(point.cells) - len(point.found) for point in points)
-    return f"{over}{models} runs each" + (f"; {missing} cells missing" if missing else "")
+    return f"{over}{models} runs each" + (f"; {counted(missing, 'cell')} missing" if missing else "")
 
 
 def _wrapped(text: str, width: int) -> str:

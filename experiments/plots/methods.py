@@ -12,7 +12,8 @@ from audit.statistics.estimate import (
     Estimate,
     Finding,
 )
-from audit.statistics.lifted import CLUSTERED, GAUSSIAN_AND_MANY_RUNS, LIFTED, LIFTED_GAUSSIAN, MANY_RUNS
+from audit.statistics.lifted import GAUSSIAN_AND_MANY_RUNS, MANY_RUNS
+from audit.statistics.names import CLUSTERED, LIFTED, LIFTED_GAUSSIAN
 
 
 class Method(NamedTuple):

@@ -8,16 +8,17 @@ from typing import NamedTuple
 import numpy as np
 
 from audit.errors import InputError
-from audit.statistics import conversions, normal_scores
+from audit.statistics import conversions, names, normal_scores
 from audit.statistics.accounting import Composition
-from audit.statistics.conclusion import Conclusion, conclude
-from audit.statistics.estimate import Bound
+from audit.statistics.conclusion import Conclusion, conclude_design
+from audit.statistics.estimate import ASSUMPTION_FREE, IF_GAUSSIAN, Bound
 from audit.storage.index import Holdings
 from experiments.cells.cell import Audited, Levels
 from experiments.settings.adversaries import ADVERSARIES
 from experiments.settings.setting import Setting, identity
 from experiments.settings.tasks import TASKS
 
+_COUNTERPARTS = {IF_GAUSSIAN: names.LIFTED_GAUSSIAN, ASSUMPTION_FREE: names.LIFTED}
 Audits = dict[tuple[Setting, int], Conclusion]
 
 
@@ -47,12 +48,14 @@ class Point(NamedTuple):
     found: tuple[Conclusion, ...]
 
     def bounds(self, method: str) -> list[Bound]:
-        """A method's bound of every seed that is there."""
-        return [conclusion.bound(method) for conclusion in self.found]
+        """A method's bound of every seed that is there, of many canaries that of its counterpart."""
+        return [conclusion.bound(_of_design(conclusion, method)) for conclusion in self.found]
 
     def epsilons(self, method: str) -> list[float]:
-        """A method's epsilon, bound or estimate, of every seed that is there."""
-        return [conclusion.finding(method).epsilon for conclusion in self.found]
+        """A method's epsilon, bound or estimate, of every seed that is there; of many canaries that of its
+        counterpart, NaN where it has none."""
+        known = [(conclusion, _of_design(conclusion, method)) for conclusion in self.found]
+        return [found.finding(name).epsilon if name else math.nan for found, name in known]
 
     def spread(self, method: str) -> Spread:
         """A method's epsilons over the seeds; at least one must be there."""
@@ -81,13 +84,18 @@ class Point(NamedTuple):
         return None if mu is None else conversions.epsilon_from_mu(mu, delta)
 
 
+def _of_design(conclusion: Conclusion, method: str) -> str:
+    """A method of one canary a run, or its counterpart for many; empty where there is none."""
+    return method if conclusion.design is None else _COUNTERPARTS.get(method, "")
+
+
 def predicted_mu(setting: Setting) -> float | None:
     """mu of the biased dimension's score where genuine gradients do not interfere: insertions add up and
     all steps' noise does, so mu = sqrt(insertions / k) / sigma (derived in
     experiments/hidden_state/README.md). None where that is not known: small models, other adversaries or
-    optimizers, an unknown initialisation (Errata H14)."""
+    optimizers, sampled insertions, an unknown initialisation (Errata H14)."""
     mechanism, known = setting.mechanism, TASKS.get(setting.model)
-    plain = mechanism.optimizer == "sgd" and not setting.unknown_initialisation
+    plain = mechanism.optimizer == "sgd" and not setting.unknown_initialisation and setting.sampling_rate == 1
     crafted = ADVERSARIES[setting.adversary.name].biased and known is not None and known.over_parameterised
     if not (plain and crafted and mechanism.noise_multiplier > 0):
         return None
@@ -110,17 +118,16 @@ def evidence(held: Holdings, cells: Iterable[Audited], levels: Levels) -> Eviden
 def audits(held: Holdings, cells: Iterable[Audited], delta: float, confidence: float) -> Audits:
     """The conclusions from the stored scores of the cells, by (setting, runs).
 
-    Each is computed once however many figures show it. Scores that nothing can be concluded from are said on
-    stderr and left out.
+    Each is computed once however many figures show it. Scores that can't be read, or that nothing can be
+    concluded from, are said on stderr and left out.
     """
     found: Audits = {}
     for setting, runs in dict.fromkeys((cell.setting, cell.runs) for cell in cells):
-        scores = held.scores(identity(setting), runs)
-        if scores is None:
-            continue
-        composition = Composition(setting.mechanism.noise_multiplier, setting.insertions)
+        composition = Composition(*setting.composition)
         try:
-            found[setting, runs] = conclude(scores.worlds(), composition, delta, confidence)
+            scores = held.scores(identity(setting), runs)
+            if scores is not None:
+                found[setting, runs] = conclude_design(scores.design(), composition, delta, confidence)
         except InputError as error:
             print(f"left out, {setting.model} {setting.adversary.name}: {error}", file=sys.stderr)
     return found
@@ -142,7 +149,9 @@ def _found(cells: list[Audited], found: Audits) -> Iterator[Conclusion]:
 
 
 def _interval(conclusion: Conclusion) -> tuple[float, float]:
-    """`normal_scores.mu_interval` of one audit, as epsilon."""
+    """`normal_scores.mu_interval` of one audit, as epsilon; NaN for several canaries a run, which differ."""
+    if conclusion.design is not None:
+        return math.nan, math.nan
     delta = conclusion.delta
     low, high = normal_scores.mu_interval(conclusion.scores_in, conclusion.scores_out, conclusion.confidence)
     return conversions.epsilon_from_mu(float(low), delta), conversions.epsilon_from_mu(float(high), delta)

@@ -1,4 +1,5 @@
-"""Remarks on scores whose bounds may be 0 for a reason that has nothing to do with privacy."""
+"""Remarks on bounds: the looks that they are the best of, and why they may be 0 for a reason that has nothing
+to do with privacy."""
 
 import numpy as np
 
@@ -11,8 +12,26 @@ _SHOWN = 0.0005  # three decimals show 0 below it
 
 
 def remarks(conclusion: Conclusion) -> list[str]:
-    """A line each for scores of the wrong sign, for too few to prove much, and for methods that need more
-    canaries a run; mostly there is none."""
+    """A line each for declared looks, for scores of the wrong sign, for too few to prove much, and for
+    methods that need more canaries a run; mostly there is none."""
+    return [*_looks(conclusion), *_on_zeros(conclusion)]
+
+
+def _looks(conclusion: Conclusion) -> list[str]:
+    """What the bounds of declared looks hold at."""
+    looks = conclusion.looks
+    if looks is None:
+        return []
+    count = len(looks.schedule)
+    if len(looks.taken) > 1:
+        words = f"the best of {len(looks.taken)} of {count} declared looks"
+    else:
+        words = f"look {looks.number(looks.taken[0])} of {count} declared"
+    return [f"{words}; each holds at {looks.confidence:.6g}, all at once at {conclusion.confidence:g}"]
+
+
+def _on_zeros(conclusion: Conclusion) -> list[str]:
+    """Why bounds are 0, where it is for no reason of privacy."""
     canaries = (1, 1) if conclusion.design is None else conclusion.design.canaries  # all may be equal
     area = ranks.auc(conclusion.scores_in, conclusion.scores_out)
     if area.deviations < -_CLEARLY * np.sqrt(max(canaries)):

@@ -4,7 +4,8 @@ import csv
 import io
 from collections.abc import Iterable, Iterator, Sequence
 
-from audit.statistics.estimate import ASSUMPTION_FREE, HELD_OUT, IF_GAUSSIAN, IN_SAMPLE
+from audit.statistics.estimate import ASSUMPTION_FREE, ESTIMATORS, HELD_OUT, IF_GAUSSIAN, IN_SAMPLE
+from experiments.cells.words import shortened
 from experiments.plots.points import Point
 from experiments.plots.rows import Claim, PaperClaims, Row, Seeds
 from experiments.plots.sweep import Axis, Sweep
@@ -31,12 +32,18 @@ def rows(figure: str, points: Iterable[Point], claims: PaperClaims, delta: float
             series=point.series,
             x=point.x,
             seeds=Seeds(point.cells[0].runs, len(point.found), len(point.cells) - len(point.found)),
-            epsilons={row.method: point.spread(row.method) for row in point.found[0].rows()},
-            interval=point.interval() if len(point.cells) == 1 else None,
+            epsilons={method: point.spread(method) for method in ESTIMATORS},
+            interval=_interval(point),
             predicted=point.predicted(delta),
             upper_bound=point.upper_bound(),
             claim=claim(claims, figure, point.series, point.x),
         )
+
+
+def _interval(point: Point) -> tuple[float, float] | None:
+    """The interval of a point with one seed and one canary a run."""
+    alone = len(point.cells) == 1 and point.found[0].design is None
+    return point.interval() if alone else None
 
 
 def claim(claims: PaperClaims, figure: str, series: str, x: float) -> Claim | None:
@@ -94,7 +101,7 @@ def as_text(
     for sweep in sweeps:
         own = [row for row in found if row.figure == sweep.name]
         if own:
-            lines += ["-" * 80, f"{sweep.name}: {sweep.title}"[:80]]
+            lines += ["-" * 80, shortened(f"{sweep.name}: {sweep.title}", 80)]
         for panel in dict.fromkeys(row.panel for row in own):
             lines += _panel([row for row in own if row.panel == panel], sweep.axis)
     return "\n".join([*lines, "-" * 80, _NOTES])

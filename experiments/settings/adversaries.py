@@ -1,6 +1,7 @@
 """The adversaries that an audit can choose: a row each. Importing it starts no JAX."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
@@ -9,18 +10,24 @@ from audit.errors import require
 from experiments.settings.setting import AdversaryFields, described
 
 if TYPE_CHECKING:
+    import jax
     from jax import Array
 
-    from audit.adversaries.base import Adversary
+    from audit.adversaries.base import Adversary, Expect
+    from audit.adversaries.poisoned import Principal
     from audit.mechanism.base import Data, Hyperparameters, Trajectory
     from models.base import Model
 
+MOST_SIMULATIONS = 10_000  # each is a whole training
 GC_S_VARIANTS = {  # (noisy simulations, movement accumulated per step)
     "noiseless_per_step": (False, True),
     "noisy_per_step": (True, True),
     "noiseless_final_model": (False, False),
     "noisy_final_model": (True, False),
 }
+
+
+COTS_SCORES = ("displacement", "weights")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +41,8 @@ class GcS(AdversaryFields):
     def __post_init__(self) -> None:
         known = f"choose one of {', '.join(GC_S_VARIANTS)}"
         require(self.gc_s in GC_S_VARIANTS, f"`gc_s={self.gc_s}` is unknown: {known}")
-        require(self.simulations >= 1, f"`simulations={self.simulations}`: give at least 1")
+        message = f"`simulations={self.simulations}`: give 1 to {MOST_SIMULATIONS:,}"
+        require(1 <= self.simulations <= MOST_SIMULATIONS, message)
 
     @property
     def noisy(self) -> bool:
@@ -66,10 +74,18 @@ class GcR(AdversaryFields):
     name = "gc_r"
 
 
+@dataclasses.dataclass(frozen=True)
 class CotS(AdversaryFields):
-    """CotS has no fields."""
+    """CotS's fields."""
 
-    name = "cots"
+    name: ClassVar[str] = "cots"
+    cots_score: str = described(
+        "CotS: cosine with the model's displacement or its final weights.", default="displacement"
+    )
+
+    def __post_init__(self) -> None:
+        known = f"choose one of {', '.join(COTS_SCORES)}"
+        require(self.cots_score in COTS_SCORES, f"`cots_score={self.cots_score}` is unknown: {known}")
 
 
 class Loss(AdversaryFields):
@@ -78,10 +94,37 @@ class Loss(AdversaryFields):
     name = "loss"
 
 
+@dataclasses.dataclass(frozen=True)
+class Poisoned(AdversaryFields):
+    """Data poisoning's fields."""
+
+    name: ClassVar[str] = "poisoned"
+    first_direction: int = described("poisoned: principal directions from this one on.", default=600)
+    end_direction: int = described("poisoned: principal directions before this one.", default=784)
+    poison_scale: float = described("poisoned: distance of a canary from the data's mean.", default=1.0)
+    poison_label: int = described("poisoned: every canary's label.", default=5)
+
+    def __post_init__(self) -> None:
+        known = f"`first_direction={self.first_direction}` and `end_direction={self.end_direction}`"
+        fits = 0 <= self.first_direction < self.end_direction
+        require(fits, f"{known}: give a range of directions, counted from 0")
+        require(
+            0 < self.poison_scale < float("inf"),
+            f"`poison_scale={self.poison_scale}`: give a positive number",
+        )
+
+
+class ClipBkd(AdversaryFields):
+    """ClipBKD has no fields."""
+
+    name = "clip_bkd"
+
+
 class Knowledge(NamedTuple):
     """The training as an adversary knows it: everything but the noise.
 
-    simulate(hyper, key, theta_0) trains once without canaries. classes: how many labels there are.
+    simulate(hyper, key, theta_0) trains once without canaries. classes: how many labels there are. canaries:
+    how many are to be made. expect: what an adversary with several canaries expects of the final model.
     """
 
     model: "Model"
@@ -89,6 +132,31 @@ class Knowledge(NamedTuple):
     hyper: "Hyperparameters"
     data: "Data"
     simulate: "Callable[[Hyperparameters, Array, Array], Trajectory]"
+    canaries: int
+    expect: "Expect"
+
+    def inputs(self) -> "jax.ShapeDtypeStruct":
+        """An example as the model's first layer sees it; raises InputError where that is no floats."""
+        import jax
+        import jax.numpy as jnp
+
+        example = jax.ShapeDtypeStruct(self.data[0].shape[1:], self.data[0].dtype)
+        found: jax.ShapeDtypeStruct = jax.eval_shape(self.model.inputs, example)
+        floats = jnp.issubdtype(found.dtype, jnp.floating)
+        require(
+            floats,
+            "poisoned examples are floats, and this model takes whole numbers: choose another `adversary`",
+        )
+        return found
+
+    def principal(self) -> "Principal":
+        """The principal directions of the data as the model's first layer sees them."""
+        import jax
+        import numpy as np
+
+        from audit.adversaries import poisoned
+
+        return poisoned.principal(np.asarray(jax.vmap(self.model.inputs)(self.data[0])))
 
 
 F = TypeVar("F", bound=AdversaryFields)
@@ -116,18 +184,34 @@ def _gc_s(fields: GcS, known: Knowledge) -> "Adversary":
 
     hyper = known.hyper if fields.noisy else dpsgd.without_privacy(known.hyper)
     simulations = fields.simulations if fields.noisy else 1
-    return biased.simulated_biased_dimension(partial(known.simulate, hyper), simulations, fields.per_step)
+    choice = partial(known.simulate, hyper), simulations, fields.per_step
+    if known.canaries == 1:
+        return biased.simulated_biased_dimension(*choice)
+    _require_coordinates(known)
+    return biased.simulated_biased_dimensions(*choice, known.canaries, known.expect)
 
 
 def _gc_r(fields: GcR, known: Knowledge) -> "Adversary":
     from audit.adversaries import biased
 
-    return biased.random_biased_dimension()
+    if known.canaries == 1:
+        return biased.random_biased_dimension()
+    _require_coordinates(known)
+    return biased.random_biased_dimensions(known.canaries, known.expect)
+
+
+def _require_coordinates(known: Knowledge) -> None:
+    """Refuses more canaries than the model has coordinates."""
+    most = known.model.n_parameters
+    require(
+        known.canaries <= most, f"`canaries={known.canaries}`: the model has {most} coordinates; give fewer"
+    )
 
 
 def _gc_fixed(fields: GcFixed, known: Knowledge) -> "Adversary":
     from audit.adversaries import biased
 
+    require(known.canaries == 1, f"`canaries={known.canaries}`: one coordinate has one canary; choose gc_r")
     most = known.model.n_parameters - 1
     require(0 <= fields.dimension <= most, f"`dimension={fields.dimension}`: give 0 to {most}")
     return biased.fixed_biased_dimension(fields.dimension)
@@ -136,13 +220,48 @@ def _gc_fixed(fields: GcFixed, known: Knowledge) -> "Adversary":
 def _cots(fields: CotS, known: Knowledge) -> "Adversary":
     from audit.adversaries import sphere
 
-    return sphere.random_direction()
+    displacement = fields.cots_score == "displacement"
+    if known.canaries == 1:
+        return sphere.random_direction(sphere.itself if displacement else sphere.nothing)
+    return sphere.random_directions(known.canaries, known.expect if displacement else sphere.weights)
 
 
 def _loss(fields: Loss, known: Knowledge) -> "Adversary":
     from audit.adversaries import flipped
 
-    return flipped.flipped_label(known.model.loss, *known.data, classes=known.classes)
+    task = known.model.loss, *known.data, known.classes
+    if known.canaries == 1:
+        return flipped.flipped_label(*task)
+    most = len(known.data[1])
+    require(known.canaries <= most, f"`canaries={known.canaries}`: there are {most} examples; give fewer")
+    return flipped.flipped_labels(*task, known.canaries)
+
+
+def _poisoned(fields: Poisoned, known: Knowledge) -> "Adversary":
+    from audit.adversaries import poisoned
+
+    most, label = math.prod(known.inputs().shape), fields.poison_label
+    require(
+        fields.end_direction <= most,
+        f"`end_direction={fields.end_direction}`: the data have {most} directions; give at most {most}",
+    )
+    require(0 <= label < known.classes, f"`poison_label={label}`: the labels are 0 to {known.classes - 1}")
+    tail = poisoned.Tail(fields.first_direction, fields.end_direction, fields.poison_scale, label)
+    return poisoned.poisoned_examples(known.model.loss, known.principal, tail, known.canaries)
+
+
+def _clip_bkd(fields: ClipBkd, known: Knowledge) -> "Adversary":
+    from audit.adversaries import poisoned
+
+    many = f"`canaries={known.canaries}`: ClipBKD has one canary; choose `adversary=poisoned`"
+    require(known.canaries == 1, many)
+    known.inputs()
+    noiseless = known.hyper._replace(noise_multiplier=0.0)
+
+    def train(key: "Array", theta_0: "Array") -> "Array":
+        return known.simulate(noiseless, key, theta_0).theta
+
+    return poisoned.least_direction(known.model.loss, known.principal, train, known.classes)
 
 
 _ROWS = (
@@ -177,7 +296,7 @@ _ROWS = (
         CotS,
         "CotS",
         "CotS: draws a direction at random and inserts a gradient of norm C along it. Its score is the "
-        "cosine of that direction and the model's displacement.",
+        "cosine of that direction and the model's displacement, or its weights where that is chosen.",
         "sphere",
         _cots,
     ),
@@ -188,6 +307,23 @@ _ROWS = (
         "model's loss on that example.",
         "flipped_label",
         _loss,
+    ),
+    AdversaryRow(
+        Poisoned,
+        "poisoned data",
+        "Poisoned data: inserts the gradients of examples that lie along directions in which the data hardly "
+        "vary, all of one label. A score is minus the final model's loss on such an example.",
+        "poisoned",
+        _poisoned,
+    ),
+    AdversaryRow(
+        ClipBkd,
+        "ClipBKD",
+        "ClipBKD: inserts the gradient of an example along the direction in which the data vary least, with "
+        "the label that a model trained without it finds least likely. Its score is minus the final model's "
+        "loss on that example.",
+        "poisoned",
+        _clip_bkd,
     ),
 )
 ADVERSARIES: dict[str, AdversaryRow] = {row.fields.name: row for row in _ROWS}

@@ -4,6 +4,7 @@ import dataclasses
 import platform
 from collections.abc import Callable, Hashable
 from datetime import UTC, datetime
+from functools import partial
 from importlib import metadata
 from typing import Any, NamedTuple, TypeVar
 
@@ -30,6 +31,7 @@ from models.data.base import Dataset
 
 F = TypeVar("F", bound=Callable[..., Any])
 _SIMULATE: Programs[Wrapped] = Programs()
+_EXPECT: Programs[Wrapped] = Programs()
 
 OPTIMIZERS: dict[str, Callable[[Array], optax.GradientTransformation]] = {
     "sgd": optax.sgd,
@@ -62,6 +64,8 @@ class _Program:
     optimizer: str
     precision: str
     adversary: str
+    several_canaries: bool
+    sampled: bool
 
 
 def in_precision(function: F, name: str) -> F:
@@ -99,7 +103,9 @@ def build_for(setting: Setting, dataset: Dataset, trained: Trainee) -> game.Game
     hyper = Hyperparameters(fields.learning_rate, fields.clipping_norm, fields.noise_multiplier)
     mechanism = dpsgd.mechanism(_choices(setting, trained.model))
     row = ADVERSARIES[setting.adversary.name]
-    program = _Program(trained.name, fields.clipping, fields.optimizer, fields.precision, row.functions)
+    how = fields.clipping, fields.optimizer, fields.precision
+    program = _Program(trained.name, *how, row.functions, setting.canaries > 1, setting.sampling_rate < 1)
+    schedule_ = Schedule(batches, base.insertion_mask(schedule.steps, schedule.periodicity))
 
     def simulate(hyper: Hyperparameters, key: Array, theta_0: Array) -> Trajectory:
         traced = jax.tree.map(jnp.float32, hyper)
@@ -107,7 +113,14 @@ def build_for(setting: Setting, dataset: Dataset, trained: Trainee) -> game.Game
         found: Trajectory = run(traced, theta_0, data, batches, key)
         return found
 
-    known = Knowledge(trained.model, trained.classes, hyper, data, simulate)
+    def expect(craft: base.Craft, state: base.Tree, theta_0: Array) -> Array:
+        traced = jax.tree.map(jnp.float32, hyper)
+        share = jnp.full(setting.canaries, 0.5 * setting.sampling_rate)
+        run = _EXPECT.get(program, lambda: jax.jit(_rehearser(mechanism, craft)))
+        found: Array = run(traced, state, theta_0, data, schedule_, share)
+        return found
+
+    known = Knowledge(trained.model, trained.classes, hyper, data, simulate, setting.canaries, expect)
     adversary = row.make(setting.adversary, known)
     return game.Game(
         mechanism,
@@ -115,10 +128,11 @@ def build_for(setting: Setting, dataset: Dataset, trained: Trainee) -> game.Game
         trained.model.init,
         data,
         hyper,
-        Schedule(batches, base.insertion_mask(schedule.steps, schedule.periodicity)),
+        schedule_,
         setting.seed,
         setting.unknown_initialisation,
         program,
+        setting.sampling_rate,
     )
 
 
@@ -137,6 +151,23 @@ def _simulator(mechanism: base.Mechanism) -> Callable[..., Trajectory]:
         return base.simulate(mechanism, hyper, theta_0, data, batches, key)
 
     return simulate
+
+
+def _rehearser(mechanism: base.Mechanism, craft: base.Craft) -> Callable[..., Array]:
+    """`base.rehearse` of a mechanism, with a share (K,) of every canary of a craft: the mean of its coins."""
+
+    def rehearse(
+        hyper: Hyperparameters,
+        state: base.Tree,
+        theta_0: Array,
+        data: base.Data,
+        schedule: Schedule,
+        share: Array,
+    ) -> Array:
+        canaries = base.Canaries(partial(craft, state), share)
+        return base.rehearse(mechanism, hyper, theta_0, data, schedule, canaries)
+
+    return rehearse
 
 
 def provenance(dataset: Dataset) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from audit.errors import require
 from experiments.settings.adversaries import ADVERSARIES, GC_S_VARIANTS
 from experiments.settings.setting import (
     DEFAULTS,
+    WHOLE,
     DpSgdFields,
     ScheduleFields,
     Setting,
@@ -54,7 +55,7 @@ def make_setting(model: str, usual: Usual, fields: Mapping[str, Any]) -> Setting
         _part(ADVERSARIES[adversary].fields, values),
         _part(DpSgdFields, values),
         _part(ScheduleFields, values),
-        **{name: values[name] for name in ("seed", "unknown_initialisation") if name in values},
+        **{name: values[name] for name in ("seed", *WHOLE) if name in values},
     )
 
 
@@ -69,7 +70,7 @@ def from_identity(config: Mapping[str, Any]) -> Setting:
     mechanism, adversary = dict(config["mechanism"]), dict(config["adversary"])
     mechanism.pop("name")
     fields = ADVERSARIES[adversary.pop("name")].fields
-    whole = {name: config[name] for name in ("seed", "unknown_initialisation") if name in config}
+    whole = {name: config[name] for name in ("seed", *WHOLE) if name in config}
     schedule = ScheduleFields(**config["schedule"])
     return Setting(config["model"], fields(**adversary), DpSgdFields(**mechanism), schedule, **whole)
 
@@ -79,7 +80,7 @@ def field_names() -> Iterator[str]:
     yield "adversary"
     for part in parts():
         yield from (field.name for field in dataclasses.fields(part))
-    yield from ("seed", "unknown_initialisation")
+    yield from ("seed", *WHOLE)
 
 
 def parts() -> list[type]:

@@ -72,7 +72,7 @@ def read_scores(*files: Path) -> Design:
     }
     reader = readers.get(tuple(path.suffix.lower() for path in files))
     if reader is None:
-        named = ",".join("" if path == Path() else str(path) for path in files)
+        named = ",".join(map(str, files))
         raise InputError(f"`scores={named}`: give a .npz or .csv file, or two .npy files, in.npy,out.npy")
     design = reader(*files)
     size = sum(world.size for world in design.pooled())

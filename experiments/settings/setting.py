@@ -13,6 +13,7 @@ from audit.errors import require
 
 MOST_RUNS, MOST_STEPS, MOST_DRAWS = 10**8, 10**7, 10**9  # draws: indices of all mini-batches, 4 GB
 LEAST_NOISE, MOST_NOISE = 1e-6, 1e9
+MOST_CANARIES = 100_000
 OPTIMIZERS = ("sgd", "momentum", "adam")
 PRECISIONS = ("float32", "tf32", "bf16")
 
@@ -68,13 +69,23 @@ class Setting:
     schedule: ScheduleFields
     seed: int = described("Seed of all randomness.")
     unknown_initialisation: bool = described("Draw theta_0 afresh for each run.", default=False)
+    canaries: int = described("Canaries a run, each with a coin of its own; auto: the model's.", default=1)
+    sampling_rate: float = described(
+        "Probability with which an insertion takes a canary that is in (Poisson).", default=1.0
+    )
 
     @property
     def insertions(self) -> int:
         """Steps at which the canary is inserted."""
         return self.schedule.steps // self.schedule.periodicity
 
+    @property
+    def composition(self) -> tuple[float, int, float]:
+        """The steps that count, as fields of `audit.statistics.accounting.Composition`."""
+        return self.mechanism.noise_multiplier, self.insertions, self.sampling_rate
 
+
+WHOLE = ("unknown_initialisation", "canaries", "sampling_rate")  # of the setting itself, with defaults
 DEFAULTS: dict[str, Any] = {  # of fields that every identity holds
     "clipping_norm": 1.0,
     "noise_multiplier": 4.0,
@@ -95,7 +106,7 @@ def not_default(part: Any) -> Iterator[tuple[str, Any]]:
 def identity(setting: Setting, experiment: str = "audit") -> dict[str, Any]:
     """A setting's name in the store, beside the data: {experiment, model, the mechanism's own fields,
     the adversary and its own fields, schedule, seed}, without fields at their defaults."""
-    whole = {"unknown_initialisation": True} if setting.unknown_initialisation else {}
+    whole = {name: value for name, value in not_default(setting) if name in WHOLE}
     return {
         "experiment": experiment,
         "model": setting.model,
@@ -117,6 +128,8 @@ def flat(setting: Setting) -> dict[str, Any]:
         **dataclasses.asdict(setting.schedule),
         "seed": setting.seed,
         "unknown_initialisation": setting.unknown_initialisation,
+        "canaries": setting.canaries,
+        "sampling_rate": setting.sampling_rate,
     }
 
 
@@ -125,11 +138,15 @@ def require_types(setting: Setting) -> None:
     it."""
     for part in (setting, setting.mechanism, setting.schedule, setting.adversary):
         for field in dataclasses.fields(part):
-            value, kind = getattr(part, field.name), field.type
-            assert isinstance(kind, type)
-            whole = kind is float and type(value) is int
-            fits = isinstance(value, kind) and (kind is bool or type(value) is not bool)
-            require(whole or fits, f"`{field.name}={value}` is no {kind.__name__}")
+            assert isinstance(field.type, type)
+            require_type(field.name, getattr(part, field.name), field.type)
+
+
+def require_type(name: str, value: object, kind: type) -> None:
+    """Raises InputError for a value of another type; a float may be an int, an int is no bool."""
+    whole = kind is float and type(value) is int
+    fits = isinstance(value, kind) and (kind is bool or type(value) is not bool)
+    require(whole or fits, f"`{name}={value!r}` is no {kind.__name__}: give one")
 
 
 def validate(setting: Setting, runs: int, strategies: tuple[str, ...]) -> None:
@@ -144,9 +161,13 @@ def validate(setting: Setting, runs: int, strategies: tuple[str, ...]) -> None:
         known = f"choose one of {', '.join(choices)}"
         require(value in choices, f"`{name}={value}` is none that {setting.model} can take: {known}")
     rate, norm, sigma = mechanism.learning_rate, mechanism.clipping_norm, mechanism.noise_multiplier
-    require(0 < rate < float("inf"), f"`learning_rate={rate}`: give a positive finite number")
+    require(1e-37 <= rate <= 1e38, f"`learning_rate={rate}`: give 1e-37 to 1e38")
     require(1e-6 <= norm <= 1e6, f"`clipping_norm={norm}`: give 1e-6 to 1e6")
     require_noise(sigma)
+    most = f"`canaries={setting.canaries}`: give 1 to {MOST_CANARIES:,}"
+    require(1 <= setting.canaries <= MOST_CANARIES, most)
+    share = f"`sampling_rate={setting.sampling_rate}`: give a number above 0, at most 1"
+    require(0 < setting.sampling_rate <= 1, share)
     _require_schedule(schedule, mechanism.batch_size)
     require(0 <= setting.seed < 2**32, f"`seed={setting.seed}`: give 0 to 2^32 - 1")
     require_runs(runs)

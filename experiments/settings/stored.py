@@ -4,6 +4,7 @@ A folder written when a config was one flat list of fields is found by the setti
 goes on to be used: nothing is moved, and nothing is trained again.
 """
 
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from experiments.settings.setting import Setting, identity, require_types, valid
 from models.data.base import Dataset
 
 _DATA, _MODEL = "data_sha256", "model_sha256"
+_WIDTH = 24  # of a model's name in a folder's
 _FLAT = {"model", "adversary", *Usual._fields}  # fields that every flat config has
 
 
@@ -93,10 +95,34 @@ def open_store(
     out: Path, setting: Setting, dataset: Dataset, experiment: str = "audit", model: str | None = None
 ) -> Store:
     """The store of a setting on its data, and of a caller's model by its checksum."""
+    found = find_store(out, setting, dataset, experiment, model)
+    if found is not None:
+        return found
+    return Store(out, _config(setting, dataset, experiment, model), _words(setting, experiment))
+
+
+def find_store(
+    out: Path, setting: Setting, dataset: Dataset, experiment: str = "audit", model: str | None = None
+) -> Store | None:
+    """`open_store` where there is one; creates nothing."""
+    config = _config(setting, dataset, experiment, model)
+    return Store(out, config) if Store.exists(out, config) else _older(out, config)
+
+
+def _config(setting: Setting, dataset: Dataset, experiment: str, model: str | None) -> dict[str, Any]:
+    """A setting's config, with the checksums of its data and of a caller's model."""
     checksums = {_DATA: dataset.checksum, **({} if model is None else {_MODEL: model})}
-    config = {**identity(setting, experiment), **checksums}
-    older = None if Store.exists(out, config) else _older(out, config)
-    return Store(out, config) if older is None else older
+    return {**identity(setting, experiment), **checksums}
+
+
+def _words(setting: Setting, experiment: str) -> str:
+    """Words for a setting's folder: fcnn-gc_r-k5-seed1."""
+    model = re.sub(r"[^a-z0-9_]+", "_", setting.model.lower()).strip("_")[:_WIDTH] or "model"
+    k, seed = setting.schedule.periodicity, setting.seed
+    unusual = [*([f"k{k}"] if k != 1 else []), *([f"seed{seed}"] if seed else [])]
+    return "-".join(
+        [*([] if experiment == "audit" else [experiment]), model, setting.adversary.name, *unusual]
+    )
 
 
 def _text(value: object) -> str | None:

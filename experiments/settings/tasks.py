@@ -63,8 +63,9 @@ class Task(NamedTuple):
     """A model on its data.
 
     label: on figures. description: for a report. clipping: the strategies that it can take, the fastest
-    first. over_parameterised: whether genuine gradients leave a crafted coordinate alone, so that its score's
-    law is known (Errata H16).
+    first. canaries: how many a run `auto` takes, so that they hardly disturb each other (README, "Many
+    canaries a run"). over_parameterised: whether genuine gradients leave a crafted coordinate alone, so that
+    its score's law is known (Errata H16).
     """
 
     name: str
@@ -78,6 +79,7 @@ class Task(NamedTuple):
     clipping: tuple[str, ...]
     over_parameterised: bool
     step_seconds: StepSeconds
+    canaries: int = 256
 
 
 def _whole(load: Callable[..., Dataset]) -> Callable[[Sources], Dataset]:
@@ -212,6 +214,7 @@ _ROWS = (
         clipping=("book_keeping", "unfolded", "per_example"),
         over_parameterised=False,
         step_seconds=StepSeconds(1e-6, 1.25e-8),
+        canaries=8,
     ),
     _of_ten_classes(
         "convnet",

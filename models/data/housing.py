@@ -23,6 +23,7 @@ FEATURES = (
 )
 TARGET = "MedHouseVal"
 LARGEST = 1e15
+_NO_NUMBERS = "cmMV"  # dtype.kind of what NumPy would cast: complex numbers, times, records
 
 
 def load_housing(
@@ -67,10 +68,12 @@ def _canonical_housing(raw: Arrays) -> Arrays:
 
 def _canonical_column(name: str, raw: Arrays) -> np.ndarray:
     require(name in raw, f"column {name} is missing; it has {list(raw)}"[:300])
+    column, message = np.asarray(raw[name]), f"column {name} holds something that is not a number"
+    require(column.dtype.kind not in _NO_NUMBERS, message)
     try:
-        values = np.asarray(raw[name]).astype("<f8")
+        values = column.astype("<f8")
     except (TypeError, ValueError):
-        raise InputError(f"column {name} holds something that is not a number") from None
+        raise InputError(message) from None
     require(values.ndim == 1 and len(values) > 1, f"column {name} has fewer than 2 rows")
     require((abs(values) <= LARGEST).all(), f"column {name} has a NaN, infinite or huge value")
     single = values.astype("<f4")

@@ -12,6 +12,7 @@ import pytest
 
 from audit import training
 from audit.errors import InputError
+from audit.mechanism import ensemble
 from experiments import own
 from experiments.plots import audit_panels
 from experiments.settings import build
@@ -20,6 +21,10 @@ from models.fcnn import FCNN, two_logit_cross_entropy
 
 SMALL = {"runs": 20, "steps": 4, "batch_size": 10, "noise_multiplier": 1.0, "adversary": "gc_r"}
 USUAL = setting_of("fcnn")
+WORK = [  # what a second call has no reason for
+    *[(training, "train"), (build, "build_for"), (own, "_unfit"), (ensemble, "compiled_for")],
+    *[(audit_panels, "audit_figure"), (audit_panels, "audit_panels")],
+]
 CROSS_ENTROPY = optax.softmax_cross_entropy_with_integer_labels
 
 
@@ -74,9 +79,30 @@ def test_what_is_kept_is_not_trained_again_and_another_model_is_another_folder(
 
     first = audit(Net())
     with monkeypatch.context() as patched:
-        patched.setattr(training, "_train_chunks", lambda *_: pytest.fail("trained again"))
-        assert audit(Net()).folder == first.folder
+        for place, name in WORK:
+            patched.setattr(place, name, lambda *_, name=name: pytest.fail(f"{name} once more"))
+        second = audit(Net())
+    assert second.folder == first.folder and second.report == first.report
+    assert str(second) == str(first) and second.setting == first.setting
     assert audit(Net(factor=2.0)).folder != first.folder
+
+
+@pytest.mark.slow
+def test_what_is_kept_is_drawn_again_where_it_would_look_otherwise(dataset, tmp_path, plain, monkeypatch):
+    def audit(**changes):
+        return own.audit_model(Net(), CROSS_ENTROPY, **rows(dataset), out=tmp_path, **(SMALL | changes))
+
+    drawn, page = [], audit().report
+    monkeypatch.setattr(
+        audit_panels, "audit_figure", lambda conclusion: drawn.append(conclusion.delta) or b""
+    )
+    whole = page.read_text()
+    assert audit().report.read_text() == whole and drawn == []
+    assert "delta = 0.001" in audit(delta=1e-3).report.read_text() and drawn == [1e-3]
+    page.write_text("another page")
+    assert "another page" not in audit(delta=1e-3).report.read_text() and drawn == [1e-3] * 2
+    audit(delta=1e-3, runs=10)  # some of the runs that are there
+    assert len(drawn) == 3
 
 
 def test_a_fingerprint_tells_shapes_constants_and_initialisations_apart(dataset):

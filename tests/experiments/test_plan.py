@@ -41,7 +41,8 @@ def test_plan_says_bounds_runs_and_time(housing, monkeypatch, tmp_path):
     assert all(0 <= row["low"] <= row["mean"] <= row["high"] < 8 for row in bounds.values())
     assert 2 < bounds["if_gaussian"]["mean"] < 4
     assert 40 <= result["runs_needed"] <= 400
-    assert result["seconds"] == pytest.approx(400 * 8 * result["probe"]["model_step"])
+    trained = 400 * 8 * result["probe"]["model_step"]
+    assert result["seconds"] == pytest.approx(trained + result["probe"]["compilation"])
     assert result["seconds"] > 0 and result["probe"]["chunk"] <= 400
 
 
@@ -52,21 +53,3 @@ def test_plan_prints_80_columns_at_the_accountants_epsilon(housing, monkeypatch,
     assert process.returncode == 0, process.stderr
     assert "if epsilon is 23.99" in process.stdout or "if epsilon is 24.0" in process.stdout
     assert max(map(len, process.stdout.splitlines())) <= 80
-
-
-@pytest.mark.parametrize(
-    ("flag", "word"),
-    [
-        ("--epsilon=0", "--epsilon"),
-        ("--tightness=1", "--tightness=1"),
-        ("--runs=2", "--runs=2"),
-        ("--noise_multiplier=0", "give --epsilon"),
-        ("--model=nobody", "nobody"),
-        ("--k=0", "--k=0"),
-    ],
-)
-def test_plan_refuses_values_out_of_range(flag, word):
-    process = command(flag)
-    assert process.returncode == 2 and process.stdout == ""
-    (line,) = process.stderr.strip().splitlines()
-    assert line.startswith("error: ") and word in line

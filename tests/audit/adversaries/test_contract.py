@@ -18,8 +18,8 @@ GC_S = {
     f"gc_s {'noisy' if noisy else 'noiseless'} {'per step' if per_step else 'final model'}": (noisy, per_step)
     for noisy, per_step in itertools.product((True, False), repeat=2)
 }
-CRAFTERS = ("gc_r", "gc_fixed", "cots", *GC_S)
-DRAWN = ("gc_r", "cots", "loss", *(name for name, (noisy, _) in GC_S.items() if noisy))
+CRAFTERS = ("gc_r", "gc_fixed", "cots", "cots of weights", *GC_S)
+DRAWN = ("gc_r", "cots", "cots of weights", "loss", *(name for name, (noisy, _) in GC_S.items() if noisy))
 
 
 def _gc_s(mechanism, data, noisy, per_step):
@@ -44,6 +44,7 @@ def named(request, model, mechanism, data):
         "gc_r": biased.random_biased_dimension,
         "gc_fixed": lambda: biased.fixed_biased_dimension(11),
         "cots": sphere.random_direction,
+        "cots of weights": lambda: sphere.random_direction(sphere.nothing),
         "loss": lambda: flipped.flipped_label(model.loss, *data, classes=2),
     }
     for name, variant in GC_S.items():
@@ -136,13 +137,26 @@ def test_the_cosine_is_one_along_the_canary_and_independent_of_length(theta):
     adversary = sphere.random_direction()
     state = adversary.init(jax.random.key(1), theta, jnp.float32(NORM))
     for t, cosine in ((1e-2, 1), (10.0, 1), (-3.0, -1)):
-        np.testing.assert_allclose(adversary.score(state, (), theta - t * state[0], theta), cosine, rtol=1e-5)
+        np.testing.assert_allclose(
+            adversary.score(state, (), theta - t * state.gradient[0], theta), cosine, rtol=1e-5
+        )
 
 
 def test_directions_are_uniform_on_the_sphere(theta):
     adversary = sphere.random_direction()
     init = jax.jit(jax.vmap(adversary.init, (0, None, None)))
-    directions = np.asarray(init(jax.random.split(jax.random.key(0), 4000), theta, NORM))[:, 0] / NORM
+    directions = (
+        np.asarray(init(jax.random.split(jax.random.key(0), 4000), theta, NORM).gradient)[:, 0] / NORM
+    )
     covariance = directions.T @ directions / 4000 * theta.size
     np.testing.assert_allclose(covariance, np.eye(theta.size), atol=6 / np.sqrt(4000) * 1.5)
     assert np.abs(directions.mean(axis=0)).max() < 6 / np.sqrt(4000 * theta.size)
+
+
+def test_weights_are_scored_without_knowing_where_training_began(theta):
+    adversary = sphere.random_direction(sphere.nothing)
+    state = adversary.init(jax.random.key(1), theta, jnp.float32(NORM))
+    unit, end = np.asarray(state.gradient[0]) / NORM, theta + 0.3
+    expected = -unit @ end / np.linalg.norm(end)
+    np.testing.assert_allclose(adversary.score(state, (), end, theta), expected, rtol=1e-5)
+    np.testing.assert_allclose(adversary.score(state, (), end, theta - 1), expected, rtol=1e-5)

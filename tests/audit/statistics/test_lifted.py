@@ -171,19 +171,19 @@ def on_curve(family, counted, parameter, rates):
         growth = betting.log_growth(out, rates, betting.STAKES)[pairs.out]
         growth = growth + betting.log_growth(into, false_negative, betting.STAKES)[pairs.into]
         return betting.mixed(growth, pairs.shares).min()
-    found = [lifted._best_stake(family, counted, w, float(np.log(20))) for w in lifted._WEIGHTS]
-    shares, capital = lifted._coin_shares(found), 0.0
-    for weight, own in zip(lifted._WEIGHTS, shares, strict=True):
-        mean = (weight * false_negative + rates).min() / (2 * max(weight, 1))
-        growth = betting.log_growth(lifted._weighted(counted.rest, weight), np.array([mean]), betting.STAKES)
-        capital += own @ np.exp(growth[:, 0])
-    return np.log(capital)
+    bets = lifted._coin_bets(family, counted, float(np.log(20)))
+    growth = np.concatenate(
+        [
+            lifted._growth(counted.rest, part, part * false_negative + (1 - part) * rates, np.array([stake]))
+            for part, stake in zip(bets.parts, bets.stakes, strict=True)
+        ]
+    )
+    return betting.mixed(growth, bets.shares).min()
 
 
 def test_the_capital_is_split_and_no_more():
     counted = lifted.count(normal_coins(1.0, 60, 8), exact.GAUSSIAN, 0.05)
-    found = [lifted._best_stake(exact.GAUSSIAN, counted, w, 3.0) for w in lifted._WEIGHTS]
-    assert lifted._coin_shares(found).sum() == pytest.approx(1)
+    assert lifted._coin_bets(exact.GAUSSIAN, counted, 3.0).shares.sum() == pytest.approx(1)
     growth = [betting.log_growth(one, lifted._COARSE, betting.STAKES) for one in counted.pilot.rates()]
     assert lifted._pairs(exact.GAUSSIAN, *growth, 3.0).shares.sum() == pytest.approx(1)
 

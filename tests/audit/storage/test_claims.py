@@ -176,6 +176,14 @@ def test_a_lease_that_says_nothing_is_held_until_stale(tmp_path, content):
     assert _is_free(tmp_path)
 
 
+def test_a_claim_of_the_future_is_named(tmp_path):
+    with claims.claim(tmp_path):
+        assert "dated" not in claims.holder(tmp_path)
+        _grow_old(tmp_path, -86_400)
+        assert f"{tmp_path / 'claim.lease'} is dated in the future: remove it if" in claims.holder(tmp_path)
+        assert not _is_free(tmp_path)
+
+
 def test_a_lease_of_another_duration_is_held(tmp_path):
     with claims.claim(tmp_path, stale=90):
         assert not _is_free(tmp_path)

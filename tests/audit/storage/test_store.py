@@ -14,7 +14,7 @@ from audit.errors import InputError
 from audit.game import Scores
 from audit.storage import files
 from audit.storage.kept import Kept
-from audit.storage.store import Store
+from audit.storage.store import Store, hash_of
 
 DATA = Path(__file__).parent / "data"
 SETTING = {"adversary": "gc_r", "steps": 250, "learning_rate": 0.1}
@@ -149,6 +149,28 @@ def test_a_second_process_finds_the_same_folder(store, tmp_path):
     other = Store(tmp_path / "results", dict(reversed(SETTING.items())))
     assert other.path == store.path
     assert other.missing(2) == []
+
+
+def test_a_folder_has_words_for_people_and_is_found_by_its_hash(tmp_path):
+    plain = Store(tmp_path / "plain", SETTING)
+    store = Store(tmp_path, SETTING, "fcnn-gc_r")
+    assert store.path.name == f"fcnn-gc_r-{plain.path.name}" == f"fcnn-gc_r-{hash_of(store.path)}"
+    for again in (Store(tmp_path, SETTING), Store(tmp_path, SETTING, "other-words"), Store.at(store.path)):
+        assert again.path == store.path and again.text == store.text
+    assert Store.exists(tmp_path, SETTING) and len(list(tmp_path.iterdir())) == 2
+    moved = store.path.rename(tmp_path / f"mine-{hash_of(store.path)}")
+    assert Store(tmp_path, SETTING, "fcnn-gc_r").path == moved
+
+
+def test_a_folder_without_words_is_used_where_it_is(tmp_path):
+    older = Store(tmp_path, SETTING)
+    assert Store(tmp_path, SETTING, "fcnn-gc_r").path == older.path == tmp_path / hash_of(older.path)
+
+
+def test_a_folder_that_a_kill_left_without_a_config_is_filled(tmp_path):
+    store = Store(tmp_path, SETTING, "fcnn")
+    (store.path / "config.json").unlink()
+    assert not Store.exists(tmp_path, SETTING) and Store(tmp_path, SETTING, "fcnn").path == store.path
 
 
 @pytest.mark.parametrize("changed", [{"steps": 251}, {"learning_rate": 0.1000001}, {"new": None}])

@@ -15,6 +15,7 @@ from audit.landscape.process import Process
 from audit.storage import index
 from audit.storage.store import Store
 from experiments.hidden_state import landscape_cells, landscape_solve, landscape_stored, landscape_work
+from experiments.hidden_state.landscape_cell import landscape_cell
 from experiments.hidden_state.landscape_cells import (
     Exact,
     ExactLaw,
@@ -232,8 +233,8 @@ def test_what_is_missing_is_computed_and_kept_once(tmp_path, monkeypatch):
     assert computed == [ExactLaw(CELL._replace(steps=3), 0.7)] and len(heard) == len(study.all_laws())
     assert landscape_work.simulates(index.holdings(tmp_path), study)
     landscape_work.simulate(tmp_path, study)
-    assert not landscape_work.simulates(index.holdings(tmp_path), study)
-    held = index.holdings(tmp_path)
+    held = landscape_stored.holdings(tmp_path)
+    assert not landscape_work.simulates(held, study)
     (one,) = landscape_stored.cells(held, study)
     assert one.at_threshold == made_up(computed[0]) and len(one.simulated.in_sample) == 3
     scores = held.scores(study.audit(CELL).setting(), 40)
@@ -241,6 +242,25 @@ def test_what_is_missing_is_computed_and_kept_once(tmp_path, monkeypatch):
     kept = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     landscape_work.do(tmp_path, study)
     assert len(computed) == 1 and {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == kept
+
+
+def test_cells_have_a_folder_of_their_own_and_older_ones_are_used_where_they_are(tmp_path, monkeypatch):
+    monkeypatch.setattr(landscape_work, "_solved", lambda laws: [(law, made_up(law)) for law in laws])
+    older, newer = ExactLaw(CELL, "optimal"), ExactLaw(CELL, "half")
+    kept = Store(tmp_path, older.setting())
+    kept.write_text(landscape_stored.RESULT, landscape_stored.text(made_up(older, 0.125)))
+    landscape_work.solve(tmp_path, small())
+    assert {path.name for path in tmp_path.iterdir()} == {kept.path.name, "landscape"}
+    held = landscape_stored.holdings(tmp_path)
+    assert landscape_stored.read_exact(held, older) == made_up(older, 0.125)
+    assert held.open(newer.setting()).path.parent == tmp_path / "landscape" / "cells"
+    assert landscape_stored.missing(held, small()) == 1 + 2  # the simulations
+    marker = landscape_cell(GRID).open(tmp_path, None)
+    assert marker.path.parent == tmp_path / "landscape" / "cells"
+    asked = []
+    monkeypatch.setattr(landscape_work, "do", lambda out, *_, **__: asked.append(out))
+    landscape_cell(GRID).do(marker, None, print)
+    assert asked == [tmp_path]
 
 
 def test_laws_are_solved_by_processes_as_they_are_here(tmp_path):

@@ -23,11 +23,12 @@ from audit.storage import index, results
 from audit.storage.scores import Scores
 from audit.storage.store import Store
 from experiments.hidden_state import sweep as sweeps
-from experiments.pages import page, report, subjects
+from experiments.pages import page, report, subjects, sweep_report
 from experiments.pages.subjects import AskedLevels
 from experiments.plots import audit_panels
 from experiments.settings.make import setting_of
 from experiments.settings.setting import identity
+from experiments.settings.stored import holdings
 
 ROOT = Path(__file__).resolve().parents[3]
 VOID = {"meta", "img", "br", "link"}
@@ -286,6 +287,21 @@ def test_a_sweep_is_reported_as_far_as_it_is_done(tmp_path):
     assert sum(tag == "article" for tag, _ in outline.tags) == 2
 
 
+def test_a_damaged_cell_of_a_sweep_is_left_out_and_named(tmp_path, plain, monkeypatch):
+    monkeypatch.setattr(sweep_report, "_figures", lambda *facts: [])
+    sweep = sweeps.sweeps("smoke")["figure_7"]
+    good, torn, unreadable = (stored(tmp_path, cell.setting, runs=40) for cell in sweep.audits()[:3])
+    (torn / "audit.json").write_text("{")
+    (scores,) = unreadable.glob("scores_*")
+    scores.unlink()
+    scores.symlink_to(scores.name)
+    content, messages = sweep_report.of_sweep(sweep, "smoke", holdings(tmp_path), AskedLevels())
+    outline = Outline(content.decode())
+    assert sum(tag == "article" for tag, _ in outline.tags) == 1 and good.name in outline.text
+    assert f"1 of the sweep's {len(sweep.audits())} cells" in outline.text
+    assert len(messages) == 2 and str(torn) in messages[0] and str(unreadable) in messages[1]
+
+
 def test_scores_from_elsewhere_get_the_same_page(tmp_path):
     rng = np.random.default_rng(0)
     presence = np.arange(400) % 2
@@ -386,3 +402,13 @@ def test_the_browser_refuses_and_says_a_request(tmp_path):
     image = page.element("img", src="http://audit.invalid/pixel.png", alt="a tracker")
     with pytest.raises(AssertionError, match="Content Security Policy"):
         measured(tmp_path, page.document("bad", image).decode())
+
+
+def test_sampled_insertions_are_said_and_counted():
+    from experiments.pages import subjects
+    from experiments.settings.make import setting_of
+
+    whole, sampled = (setting_of("fcnn", canaries=8, sampling_rate=rate) for rate in (1.0, 0.25))
+    assert "each with probability 0.25 (Poisson sampling)" in subjects._insertions(sampled)
+    assert "Poisson" not in subjects._insertions(whole) and "no amplification" in subjects._counting(whole)
+    assert "a coin that the adversary does not see" in subjects._counting(sampled)

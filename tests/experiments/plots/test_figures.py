@@ -223,6 +223,16 @@ def test_a_torn_file_is_said_and_left_out(tmp_path, capsys):
     assert len(point.cells) == 3 and len(point.found) == 2
 
 
+def test_scores_that_can_not_be_read_are_said_and_the_others_drawn(tmp_path, capsys):
+    cells = [Audited("", "gc_r", 1, setting_of("fcnn", seed=seed), 40) for seed in range(2)]
+    fill(tmp_path, cells)
+    bad = next(tmp_path.glob("*/scores_*.npz"))
+    bad.unlink()
+    bad.mkdir()
+    assert len(points.audits(stored.holdings(tmp_path), cells, *LEVELS)) == 1
+    assert f"cannot read {bad} (Is a directory)" in capsys.readouterr().err
+
+
 def test_scores_that_prove_nothing_are_said_and_left_out(tmp_path, capsys):
     cell = Audited("", "gc_r", 1, setting_of("fcnn"), 40)
     fill(tmp_path, [cell], mu=np.nan)
@@ -287,7 +297,7 @@ def test_figures_are_written_and_what_is_missing_is_said(run, tmp_path):
     assert (folder / "figure_1c.png").read_bytes().startswith(b"\x89PNG")
     assert b"</svg>" in (folder / "figure_1c.svg").read_bytes()
     said = process.stderr.splitlines()
-    assert said == ["figure_1c: 1 cells are missing", "figure_8: 3 cells are missing: not drawn"]
+    assert said == ["figure_1c: 1 cell is missing", "figure_8: 3 cells are missing: not drawn"]
     table, listed = process.stdout.split("\n\n")
     assert max(map(len, table.splitlines())) <= 80
     assert {Path(line).name for line in listed.split()} == {*names, "figures.csv"}

@@ -85,6 +85,11 @@ CHANGES = {
     "gc_s": "noisy_per_step",
     "simulations": 5,
     "dimension": 1,
+    "cots_score": "weights",
+    "first_direction": 500,
+    "end_direction": 700,
+    "poison_scale": 2.0,
+    "poison_label": 1,
     "learning_rate": 0.2,
     "clipping_norm": 2.0,
     "noise_multiplier": 1.0,
@@ -96,12 +101,20 @@ CHANGES = {
     "periodicity": 2,
     "seed": 1,
     "unknown_initialisation": True,
+    "canaries": 8,
+    "sampling_rate": 0.5,
 }
 
 
 @pytest.mark.parametrize("field", CHANGES)
 def test_every_field_that_decides_is_part_of_it(field):
-    base = {"simulations": {"gc_s": "noisy_per_step"}, "dimension": {"adversary": "gc_fixed"}}.get(field, {})
+    poisoned = {"adversary": "poisoned"}
+    base = {
+        "simulations": {"gc_s": "noisy_per_step"},
+        "dimension": {"adversary": "gc_fixed"},
+        "cots_score": {"adversary": "cots"},
+        **dict.fromkeys(("first_direction", "end_direction", "poison_scale", "poison_label"), poisoned),
+    }.get(field, {})
     before = setting_of("fcnn", **base)
     after = setting_of(**{"model": "fcnn", **base, field: CHANGES[field]})
     assert identity(after) != identity(before)
@@ -140,6 +153,31 @@ def test_scores_of_an_older_store_are_found_where_they_are(name, tmp_path):
     held = stored.holdings(tmp_path)
     np.testing.assert_array_equal(held.scores(identity(known.setting), 4).scores, CHUNK.scores)
     assert [path.name for path in tmp_path.iterdir()] == [older.path.name]
+
+
+@pytest.mark.parametrize(
+    ("fields", "experiment", "words"),
+    [
+        ({"model": "fcnn"}, "audit", "fcnn-gc_s"),
+        ({"model": "fcnn", "adversary": "gc_r", "periodicity": 5, "seed": 3}, "audit", "fcnn-gc_r-k5-seed3"),
+        ({"model": "fcnn"}, "norms", "norms-fcnn-gc_s"),
+        ({"model": "../My CNN, on its images!"}, "audit", "my_cnn_on_its_images-gc_s"),
+        ({"model": "m" * 300}, "audit", f"{'m' * 24}-gc_s"),
+        ({"model": "/"}, "audit", "model-gc_s"),
+    ],
+)
+def test_a_folder_says_in_words_what_it_is_and_ends_in_its_hash(tmp_path, fields, experiment, words):
+    given = {name: value for name, value in fields.items() if name != "model"}
+    setting = dataclasses.replace(setting_of("fcnn", **given), model=fields["model"])
+    store = stored.open_store(tmp_path, setting, DATA, experiment)
+    assert store.path == tmp_path / f"{words}-{Store(tmp_path / 'plain', store.config()).path.name}"
+    assert stored.open_store(tmp_path, setting, DATA, experiment).path == store.path
+    assert stored.find_store(tmp_path, setting, DATA, experiment).path == store.path
+
+
+def test_looking_for_a_store_makes_none(tmp_path):
+    assert stored.find_store(tmp_path / "out", setting_of("fcnn"), DATA) is None
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_older_name_on_other_data_is_another(tmp_path):
@@ -218,7 +256,8 @@ def test_audits_are_told_from_what_lies_beside_them(tmp_path):
         ({"nonsense": 1}, "nonsense is no field of a setting"),
         ({"adversary": "nobody"}, "`adversary=nobody` is unknown: choose one of gc_s"),
         ({"gc_s": "loud"}, "`gc_s=loud` is unknown: choose one of noiseless_per_step"),
-        ({"simulations": 0}, "`simulations=0`: give at least 1"),
+        ({"adversary": "cots", "cots_score": "angle"}, "`cots_score=angle` is unknown: choose one of displ"),
+        ({"simulations": 0}, "`simulations=0`: give 1 to 10,000"),
         ({"insertions": 0}, "`insertions=0`: give at least 1"),
     ],
 )

@@ -1,0 +1,79 @@
+"""Data poisoning (LiDP paper, Section 6 and Appendix F): examples along directions in which the data hardly
+vary, so that nothing else in training moves the model there.
+
+The directions are right singular vectors of the centred data with the smallest singular values; an example is
+scale * direction + mean. ClipBKD (Jagielski et al., 2020) has one; lifted to many canaries they are drawn.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+
+from audit.adversaries.base import Adversary
+from audit.adversaries.examples import Example, Loss, inserted_examples
+
+_BLOCK = 4096  # examples turned into float64 at once
+
+
+class Principal(NamedTuple):
+    """The data's mean (...) and the right singular vectors of the centred data (d, ...), float64: the largest
+    singular value first, each vector's entry of largest size positive."""
+
+    mean: NDArray[np.float64]
+    directions: NDArray[np.float64]
+
+
+class Tail(NamedTuple):
+    """The directions that canaries are drawn from, [first, last) by falling singular value, how far from the
+    mean a canary lies, and its label."""
+
+    first: int
+    last: int
+    scale: float
+    label: int
+
+
+def principal(examples: NDArray[np.float32]) -> Principal:
+    """The principal directions of examples (N, ...); what has no variance comes last, in any basis."""
+    rows, shape = examples.reshape(len(examples), -1), examples.shape[1:]
+    blocks = [rows[start : start + _BLOCK] for start in range(0, len(rows), _BLOCK)]
+    mean = np.sum([block.sum(0, np.float64) for block in blocks], axis=0) / len(rows)
+    scatter = np.zeros((len(mean), len(mean)))
+    for block in blocks:
+        centred = block - mean
+        scatter += centred.T @ centred
+    directions = np.linalg.eigh(scatter)[1].T[::-1]
+    largest = np.take_along_axis(directions, np.abs(directions).argmax(1)[:, None], 1)
+    return Principal(mean.reshape(shape), (directions * np.sign(largest)).reshape(-1, *shape))
+
+
+def poisoned_examples(loss: Loss, data: Callable[[], Principal], tail: Tail, canaries: int) -> Adversary:
+    """ClipBKD lifted: K examples drawn independently, with replacement, from the tail, all of one label."""
+
+    def init(key: Array, theta_0: Array, clipping_norm: Array) -> Example:
+        found = data()
+        drawn = np.asarray(jax.random.randint(key, (canaries,), tail.first, tail.last))
+        features = found.mean + tail.scale * found.directions[drawn]
+        return jnp.asarray(features, jnp.float32), jnp.full(canaries, tail.label, jnp.int32)
+
+    return inserted_examples(loss, init, canaries)
+
+
+def least_direction(
+    loss: Loss, data: Callable[[], Principal], train: Callable[[Array, Array], Array], classes: int
+) -> Adversary:
+    """ClipBKD: one example along the last direction, with the label of the highest loss on the model that
+    train(key, theta_0) gives without the canary (the LiDP paper averages the losses of 100 models)."""
+
+    def init(key: Array, theta_0: Array, clipping_norm: Array) -> Example:
+        found, theta = data(), train(key, theta_0)
+        features = jnp.asarray(found.mean + found.directions[-1], jnp.float32)
+        losses = jax.vmap(lambda label: loss(theta, (features, label)))(jnp.arange(classes))
+        return features[None], jnp.argmax(losses)[None].astype(jnp.int32)
+
+    return inserted_examples(loss, init, 1)

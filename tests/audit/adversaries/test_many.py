@@ -1,0 +1,169 @@
+"""Adversaries with many canaries a run: what they insert, and how they score."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from audit import game
+from audit.adversaries import biased, flipped, sphere
+from audit.mechanism import base, dpsgd
+
+CANARIES, NORM = 6, 2.0
+HYPER = base.Hyperparameters(0.3, NORM, 1.5)
+
+
+def _schedule(data, steps=6):
+    batches = base.fixed_shuffle(jax.random.key(3), len(data[1]), 50, steps)
+    return base.Schedule(batches, base.insertion_mask(steps, 2))
+
+
+@pytest.fixture(scope="module")
+def theta(model):
+    return model.init(jax.random.key(0))
+
+
+@pytest.fixture(scope="module")
+def expect(mechanism, data):
+    schedule = _schedule(data)
+
+    def expected(craft, state, theta_0):
+        half = base.Canaries(functools.partial(craft, state), jnp.full(CANARIES, 0.5))
+        return base.rehearse(mechanism, HYPER, theta_0, data, schedule, half)
+
+    return expected
+
+
+@pytest.fixture(scope="module")
+def simulate(mechanism, data):
+    batches = _schedule(data).batches
+    return jax.jit(lambda key, theta_0: base.simulate(mechanism, HYPER, theta_0, data, batches, key))
+
+
+@pytest.fixture(scope="module", params=["gc_r", "gc_s", "cots", "cots of weights", "loss"])
+def named(request, model, data, expect, simulate):
+    make = {
+        "gc_r": lambda: biased.random_biased_dimensions(CANARIES, expect),
+        "gc_s": lambda: biased.simulated_biased_dimensions(simulate, 1, True, CANARIES, expect),
+        "cots": lambda: sphere.random_directions(CANARIES, expect),
+        "cots of weights": lambda: sphere.random_directions(CANARIES, sphere.weights),
+        "loss": lambda: flipped.flipped_labels(model.loss, *data, 2, CANARIES),
+    }
+    return request.param, make[request.param]()
+
+
+@pytest.fixture(scope="module")
+def state(named, theta):
+    return named[1].init(jax.random.key(1), theta, jnp.float32(NORM))
+
+
+def _inserted(adversary, state, theta, presence, norm=NORM, mask=1.0):
+    canaries = base.Canaries(functools.partial(adversary.craft, state), jnp.asarray(presence, jnp.float32))
+    return np.asarray(base.inserted(canaries, jnp.int32(0), theta, jnp.float32(norm), jnp.float32(mask)))
+
+
+def test_each_canary_is_clipped_by_itself_and_multiplied_by_its_own_bit(named, state, theta):
+    _, adversary = named
+    alone = [_inserted(adversary, state, theta, row) for row in np.eye(CANARIES)]
+    for vector in alone:
+        assert 0 < np.linalg.norm(vector) <= NORM * (1 + 1e-6)
+    for presence in (np.ones(CANARIES), np.arange(CANARIES) % 2, np.zeros(CANARIES)):
+        together = _inserted(adversary, state, theta, presence)
+        np.testing.assert_allclose(together, presence @ np.array(alone), atol=1e-5)
+    assert not _inserted(adversary, state, theta, np.ones(CANARIES), mask=0.0).any()
+    small = _inserted(adversary, state, theta, np.eye(CANARIES)[2], norm=0.1)
+    assert np.linalg.norm(small) <= 0.1 * (1 + 1e-6)
+
+
+def test_neighbours_differ_by_one_canary_of_norm_c(named, state, theta):
+    """Whatever the other coins, which is why the upper bound is that of one canary."""
+    _, adversary = named
+    rng = np.random.default_rng(0)
+    for k in range(CANARIES):
+        without = (rng.random(CANARIES) < 0.5) * (np.arange(CANARIES) != k)
+        with_it = without + np.eye(CANARIES)[k]
+        both = [_inserted(adversary, state, theta, presence) for presence in (without, with_it)]
+        assert np.linalg.norm(both[1] - both[0]) <= NORM * (1 + 1e-5)
+
+
+def test_each_score_rises_with_its_own_canary(named, state, theta):
+    """A shift of theta along minus a canary moves that canary's score most."""
+    _, adversary = named
+    otherwise = theta + 0.02 * jax.random.normal(jax.random.key(9), theta.shape)
+    before = np.asarray(adversary.score(state, (), otherwise, theta))
+    assert before.shape == (CANARIES,)
+    for k in range(CANARIES):
+        shift = 0.1 * _inserted(adversary, state, otherwise, np.eye(CANARIES)[k])
+        gained = np.asarray(adversary.score(state, (), otherwise - shift, theta)) - before
+        assert gained[k] > 0 and (gained[k] >= gained.max() - 1e-6 or named[0] == "loss")
+
+
+def test_coordinates_and_examples_are_distinct(named, state):
+    name, _ = named
+    if name in ("gc_r", "gc_s"):
+        assert len(set(np.asarray(state.dimensions).tolist())) == CANARIES
+    if name == "cots":
+        assert len({key.tobytes() for key in np.asarray(jax.random.key_data(state.keys))}) == CANARIES
+
+
+def test_gc_s_takes_the_coordinates_that_move_least(simulate, expect, theta):
+    adversary = biased.simulated_biased_dimensions(simulate, 1, True, CANARIES, expect)
+    state = adversary.init(jax.random.key(1), theta, jnp.float32(NORM))
+    moved = simulate(jax.random.fold_in(jax.random.key(1), 0), theta).squared_updates
+    assert set(np.asarray(state.dimensions).tolist()) == set(
+        np.argsort(np.asarray(moved))[:CANARIES].tolist()
+    )
+
+
+def test_a_constant_canary_is_summed_once_a_segment_to_the_same_training(mechanism, data, theta, expect):
+    adversary = sphere.random_directions(CANARIES, expect)
+    state = adversary.init(jax.random.key(1), theta, jnp.float32(NORM))
+    presence, schedule, key = jnp.asarray([1.0, 0, 1, 1, 0, 0]), _schedule(data), jax.random.key(4)
+    ends = [
+        mechanism.segment(
+            HYPER,
+            mechanism.start(theta),
+            data,
+            schedule,
+            base.Canaries(functools.partial(adversary.craft, state), presence, constant=constant),
+            key,
+        ).theta
+        for constant in (True, False)
+    ]
+    np.testing.assert_allclose(ends[0], ends[1], atol=1e-6)
+
+
+def test_scores_are_centred_where_training_moves_coordinates(model, mechanism, data, expect):
+    """Both worlds lie on either side of 0, at half the canary's own displacement."""
+    adversary = biased.random_biased_dimensions(CANARIES, expect)
+    schedule = _schedule(data)
+    table = game.Game(mechanism, adversary, model.init, data, HYPER, schedule, seed=3)
+    [scores] = game.play(table, [(0, 200)], 200)
+    worlds = scores.scores[scores.presence], scores.scores[~scores.presence]
+    own = HYPER.learning_rate * NORM * float(schedule.mask.sum()) / schedule.batches.shape[1]
+    deviation = HYPER.learning_rate * HYPER.noise_multiplier * NORM / schedule.batches.shape[1] * np.sqrt(6)
+    for world, side in zip(worlds, (0.5, -0.5), strict=True):
+        assert world.mean() == pytest.approx(side * own, abs=5 * deviation / np.sqrt(len(world)) + 0.1 * own)
+
+
+def test_coins_are_fair_independent_and_the_runs_own():
+    bits = game.presence(np.arange(4000), 8, seed=1)
+    assert np.abs(bits.mean(0) - 0.5).max() < 5 / np.sqrt(4 * 4000)
+    assert np.abs(np.corrcoef(bits.T) - np.eye(8)).max() < 5 / np.sqrt(4000)
+    assert np.array_equal(game.presence(np.array([17]), 8, seed=1)[0], bits[17])
+    assert not np.array_equal(game.presence(np.arange(4000), 8, seed=2), bits)
+
+
+def test_the_noiseless_rehearsal_has_no_noise_and_half_of_every_canary(mechanism, data, theta):
+    """With the loss's gradient clipped to nothing, only canaries move the model."""
+    steps, schedule = 6, _schedule(data)
+    canaries = base.Canaries(
+        lambda step, theta: base.Coordinates(jnp.array([3, 5]), jnp.array([NORM, -9.0])), jnp.full(2, 0.5)
+    )
+    silent = dpsgd.mechanism(dpsgd.DPSGD(lambda theta, batch, norm: jnp.zeros_like(theta)))
+    end = np.asarray(base.rehearse(silent, HYPER, theta, data, schedule, canaries)) - np.asarray(theta)
+    moved = 0.5 * HYPER.learning_rate * NORM * (steps // 2) / schedule.batches.shape[1]
+    assert np.flatnonzero(np.abs(end) > 1e-7).tolist() == [3, 5]
+    np.testing.assert_allclose(end[[3, 5]], [-moved, moved], rtol=1e-4)

@@ -1,0 +1,113 @@
+"""Data poisoning: where the examples lie, their labels, and what a first layer sees."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from audit.adversaries import poisoned
+from audit.errors import InputError
+from experiments.settings import build
+from experiments.settings.make import setting_of
+from models.data.base import Dataset
+from models.fcnn import fcnn
+from models.linear import linear
+
+NORM = jnp.float32(1.0)
+
+
+def rows(seed=0):
+    """Data of falling deviations along known directions, off the origin."""
+    rng = np.random.default_rng(seed)
+    basis = np.linalg.qr(rng.normal(size=(8, 8)))[0]
+    deviations = 2.0 ** -np.arange(8)
+    return (rng.normal(size=(9000, 8)) * deviations @ basis.T + 3.0).astype(np.float32), basis.T
+
+
+def test_principal_directions_are_the_singular_vectors_of_the_centred_data():
+    data, basis = rows()
+    found = poisoned.principal(data)
+    centred = data.astype(np.float64) - data.astype(np.float64).mean(0)
+    expected = np.linalg.svd(centred, full_matrices=False)[2]
+    np.testing.assert_allclose(found.mean, data.astype(np.float64).mean(0), rtol=1e-12)
+    np.testing.assert_allclose(np.abs(np.sum(found.directions * expected, 1)), 1, atol=1e-9)
+    np.testing.assert_allclose(np.abs(np.sum(found.directions * basis, 1)), 1, atol=1e-2)
+    assert all(row[np.abs(row).argmax()] > 0 for row in found.directions)
+
+
+def test_images_keep_their_shape():
+    data, _ = rows()
+    flat, square = poisoned.principal(data), poisoned.principal(data.reshape(-1, 4, 2))
+    assert square.mean.shape == (4, 2) and square.directions.shape == (8, 4, 2)
+    np.testing.assert_array_equal(square.directions.reshape(8, 8), flat.directions)
+
+
+def test_canaries_are_drawn_with_replacement_from_the_tail():
+    data, _ = rows()
+    found = poisoned.principal(data)
+    tail = poisoned.Tail(first=4, last=7, scale=2.5, label=1)
+    adversary = poisoned.poisoned_examples(fcnn().loss, lambda: found, tail, 600)
+    features, labels = adversary.init(jax.random.key(0), jnp.zeros(68), NORM)
+    assert features.shape == (600, 8) and set(np.asarray(labels)) == {1}
+    along = (np.asarray(features, np.float64) - found.mean) @ found.directions.T
+    chosen = along.argmax(1)
+    np.testing.assert_allclose(along, 2.5 * np.eye(8)[chosen], atol=1e-5)
+    assert np.bincount(chosen, minlength=8).tolist()[:4] == [0] * 4
+    assert np.bincount(chosen, minlength=8)[4:7] == pytest.approx([200, 200, 200], abs=60)
+    assert not (chosen == 7).any()
+
+
+def test_clip_bkd_takes_the_last_direction_and_the_least_likely_label():
+    data, _ = rows()
+    found, model = poisoned.principal(data), linear(8, 5)
+    theta = jax.random.normal(jax.random.key(4), (model.n_parameters,))
+    adversary = poisoned.least_direction(model.loss, lambda: found, lambda key, theta_0: theta, 5)
+    features, labels = adversary.init(jax.random.key(0), jnp.zeros_like(theta), NORM)
+    np.testing.assert_allclose(features[0], found.mean + found.directions[-1], rtol=1e-5)
+    (layer,) = model.unravel(theta).values()
+    logits = np.asarray(features[0]) @ np.asarray(layer["kernel"]) + np.asarray(layer["bias"])
+    assert labels.tolist() == [int(logits.argmin())]
+    assert adversary.canaries == 1 and adversary.reads_theta
+
+
+def images(seed=0):
+    rng = np.random.default_rng(seed)
+    return Dataset(
+        rng.integers(0, 256, (60, 28, 28), np.uint8), rng.integers(0, 10, 60, np.int32), "made up", "0" * 64
+    )
+
+
+def test_bytes_are_scaled_as_the_model_scales_them_and_directions_counted():
+    dataset = images()
+    setting = setting_of("linear", adversary="poisoned", canaries=3, batch_size=10, steps=2)
+    played = build.build(setting, dataset)
+    theta = played.init(jax.random.key(0))
+    features, labels = played.adversary.init(jax.random.key(1), theta, NORM)
+    assert features.shape == (3, 784) and labels.tolist() == [5] * 3
+    scaled = (dataset.features.reshape(60, -1) / 255 - 0.2860406) / 0.35302424
+    distance = np.linalg.norm(np.asarray(features) - scaled.mean(0), axis=1)
+    np.testing.assert_allclose(distance, 1.0, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("model", "fields", "message"),
+    [
+        ("linear", {"end_direction": 785}, "`end_direction=785`: the data have 784 directions"),
+        ("linear", {"first_direction": 700, "end_direction": 700}, "`first_direction=700` and"),
+        ("linear", {"first_direction": -1}, "`first_direction=-1` and"),
+        ("linear", {"poison_scale": 0.0}, "`poison_scale=0.0`: give a positive"),
+        ("linear", {"poison_label": 10}, "`poison_label=10`: the labels are 0 to 9"),
+        ("linear", {"adversary": "clip_bkd", "canaries": 2}, "`canaries=2`: ClipBKD has one canary"),
+    ],
+)
+def test_what_does_not_fit_is_one_line(model, fields, message):
+    with pytest.raises(InputError) as error:
+        build.build(setting_of(model, **{"adversary": "poisoned", "batch_size": 10, **fields}), images())
+    assert str(error.value).startswith(message) and "\n" not in str(error.value)
+
+
+def test_a_model_that_takes_whole_numbers_is_told():
+    rng = np.random.default_rng(0)
+    pixels = Dataset(rng.integers(0, 256, (40, 32, 32, 3), np.uint8), np.zeros(40, np.int32), "x", "0" * 64)
+    with pytest.raises(InputError, match="takes whole numbers: choose another `adversary`"):
+        build.build(setting_of("convnet", adversary="poisoned", batch_size=10, end_direction=700), pixels)

@@ -1,0 +1,105 @@
+"""Canaries that join a step by a coin of that step: the law of the coins, and what accounting says of it."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from audit import game
+from audit.adversaries import biased, sphere
+from audit.mechanism import base, dpsgd
+from audit.mechanism.base import Coordinates, Directions
+from audit.statistics import accounting, exact, lifted
+from audit.statistics.canaries import coins
+
+NORM, RATE = 2.0, 0.2
+HYPER = base.Hyperparameters(0.3, NORM, 0.0)
+RUN_KEYS = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(5, impl="threefry2x32"), jnp.arange(300))
+
+
+def _joins(presence, steps):
+    """(runs, steps, K)"""
+    by_step = jax.vmap(base.joins, (None, None, 0))
+    return np.asarray(jax.vmap(by_step, (None, 0, None))(jnp.float32(presence), RUN_KEYS, jnp.arange(steps)))
+
+
+def test_joins_are_independent_coins_of_each_run_step_and_canary():
+    found = _joins([RATE, RATE, 0.0, 1.0, RATE], 40)
+    assert set(np.unique(found)) == {0.0, 1.0}
+    assert not found[..., 2].any() and found[..., 3].all()
+    sampled = found[..., [0, 1, 4]]
+    counts = sampled.sum(1).astype(int).ravel()
+    observed = np.bincount(np.clip(counts, 3, 13), minlength=14)[3:]
+    law = stats.binom(40, RATE)
+    expected = np.concatenate([[law.cdf(3)], law.pmf(np.arange(4, 13)), [law.sf(12)]]) * counts.size
+    assert stats.chisquare(observed, expected).pvalue > 1e-3
+    flat = sampled.reshape(-1, 3)
+    assert np.abs(np.corrcoef(flat.T) - np.eye(3)).max() < 5 / np.sqrt(len(flat))
+    steps = np.corrcoef(sampled[..., 0].T)
+    assert np.abs(steps - np.eye(40)).max() < 6 / np.sqrt(300)
+
+
+def test_coins_are_not_the_noise_and_are_the_step_s_own():
+    key = RUN_KEYS[0]
+    assert not np.array_equal(base.joins(jnp.full(64, 0.5), key, 3), base.joins(jnp.full(64, 0.5), key, 4))
+    noise = np.asarray(jax.random.bernoulli(jax.random.fold_in(key, 3), 0.5, (64,)))
+    assert not np.array_equal(base.joins(jnp.full(64, 0.5), key, 3), noise)
+
+
+def _end(choices, craft, data, theta, *, sampled, constant, presence):
+    schedule = base.Schedule(base.fixed_shuffle(jax.random.key(3), 200, 50, 6), base.insertion_mask(6, 2))
+    canaries = base.Canaries(craft, presence, constant=constant, sampled=sampled)
+    trained = dpsgd.mechanism(choices)
+    return trained.segment(HYPER, trained.start(theta), data, schedule, canaries, RUN_KEYS[7]).theta
+
+
+KINDS = {
+    "coordinates": Coordinates(jnp.array([3, 5, 9]), jnp.array([NORM, -NORM, 9 * NORM])),
+    "directions": Directions(jax.random.split(jax.random.key(1), 3), jnp.float32(9 * NORM)),
+    "array": 3 * NORM * jnp.eye(3, 68),
+}
+
+
+@pytest.mark.parametrize("constant", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_joins_is_what_moves_the_model(silent_choices, data, kind, constant):
+    theta, presence = jnp.zeros(68), jnp.array([0.5, 1.0, 0.0])
+    end = functools.partial(
+        _end, silent_choices, lambda step, theta: KINDS[kind], data, theta, constant=constant
+    )
+    steps = [1, 3, 5]
+    counts = sum(np.asarray(base.joins(presence, RUN_KEYS[7], step)) for step in steps)
+    each = [np.asarray(end(sampled=False, presence=row)) / len(steps) for row in jnp.eye(3)]
+    np.testing.assert_allclose(end(sampled=True, presence=presence), counts @ np.array(each), atol=1e-6)
+
+
+def _game(model, mechanism, data, adversary, rate, steps=10):
+    schedule = base.Schedule(
+        base.fixed_shuffle(jax.random.key(3), len(data[1]), 50, steps), base.insertion_mask(steps, 1)
+    )
+    hyper = base.Hyperparameters(0.3, NORM, 1.0)
+    return game.Game(mechanism, adversary, model.init, data, hyper, schedule, seed=2, sampling_rate=rate)
+
+
+def test_at_rate_one_nothing_changes(model, mechanism, data):
+    played = _game(model, mechanism, data, sphere.random_direction(), 1.0)
+    assert not played.insertion().sampled
+    assert played._replace(sampling_rate=0.999).insertion().sampled
+
+
+def test_bounds_stay_below_the_exact_accountant_and_come_near(model, silent_choices, data):
+    """Nothing but canaries and noise moves the model: the bound is that of the mechanism alone."""
+    adversary = biased.random_biased_dimensions(32, lambda craft, state, theta_0: theta_0)
+    silent = dpsgd.mechanism(silent_choices)
+    found = {}
+    for rate in (0.5, 1.0):
+        [scores] = game.play(_game(model, silent, data, adversary, rate), [(0, 1500)], 1500)
+        design = coins(scores.scores, scores.presence)
+        family = exact.approximate_dp(1e-2)
+        found[rate] = lifted.lower_bound(family, lifted.count(design, family, 0.05), 0.05)
+        truth = accounting.sampled_upper_bound(1.0, 10, 1e-2, rate)
+        assert 0.2 * truth < found[rate] <= truth
+    assert found[0.5] < 0.8 * found[1.0]

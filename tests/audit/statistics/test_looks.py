@@ -1,0 +1,80 @@
+"""The best of several declared looks is a bound; the best of looks that nobody declared is none."""
+
+import numpy as np
+import pytest
+
+from audit.errors import InputError
+from audit.statistics import looks
+from audit.statistics.calibration import allowed_share
+from audit.statistics.conclusion import conclude, conclude_looks
+from audit.statistics.estimate import if_gaussian
+from audit.statistics.looks import Look
+
+SCHEDULE = (200, 400, 1000)
+
+
+def worlds(seed, runs, mu=2.0):
+    """Scores of the first so many runs of one audit."""
+    rng = np.random.default_rng(seed)
+    draws = rng.normal(size=(2, 5000)) + [[mu], [0]]
+    return draws[0, : runs // 2], draws[1, : runs // 2]
+
+
+def look(runs, confidence, seed=0):
+    return Look(runs, tuple(conclude(worlds(seed, runs), None, 1e-5, confidence).bounds))
+
+
+def test_the_error_is_shared_out_equally():
+    assert looks.confidence_of_each(0.95, 1) == 0.95
+    assert looks.confidence_of_each(0.95, 5) == pytest.approx(0.99)
+
+
+def test_the_best_of_each_method_is_taken_at_the_confidence_of_all():
+    taken = [look(runs, 0.99) for runs in SCHEDULE]
+    found = looks.best(taken, 0.97)
+    for i, bound in enumerate(found):
+        assert bound.epsilon == max(one.bounds[i].epsilon for one in taken)
+        assert bound.confidence == 0.97 and bound.method == taken[0].bounds[i].method
+
+
+def test_bounds_of_looks_are_those_of_each_look_at_its_share_of_the_error():
+    seen = {runs: worlds(1, runs) for runs in SCHEDULE[:2]}
+    found = conclude_looks(seen, SCHEDULE, None, 1e-5, 0.94)
+    assert found.looks.confidence == pytest.approx(0.98) and found.confidence == 0.94
+    assert [one.runs for one in found.looks.taken] == [200, 400]
+    for one in found.looks.taken:
+        alone = if_gaussian(*seen[one.runs], 1e-5, looks.confidence_of_each(0.94, 3))
+        assert one.bounds[1].epsilon == alone.epsilon
+    assert found.bound("if_gaussian").epsilon == max(one.bounds[1].epsilon for one in found.looks.taken)
+    assert len(found.scores_in) == 200 and found.estimates[0].n_in == 200  # the last look's
+
+
+def test_a_single_declared_look_is_an_audit():
+    found = conclude_looks({400: worlds(2, 400)}, (400,), None, 1e-5, 0.95)
+    plain = conclude(worlds(2, 400), None, 1e-5, 0.95)
+    assert found.bounds == plain.bounds and found.estimates == plain.estimates
+
+
+@pytest.mark.parametrize("schedule", [(), (400, 200), (200, 200), (1, 200), (-4, 2)])
+def test_a_schedule_that_is_none_is_refused(schedule):
+    with pytest.raises(InputError, match="`looks="):
+        looks.require_schedule(schedule)
+
+
+def test_a_look_that_was_not_declared_is_refused():
+    with pytest.raises(InputError, match="none is at 500 runs"):
+        conclude_looks({500: worlds(0, 500)}, SCHEDULE, None, 1e-5, 0.95)
+
+
+@pytest.mark.slow
+def test_the_best_of_five_declared_looks_holds_and_the_best_of_five_others_does_not():
+    """300 audits of a Gaussian mechanism whose mu is 1."""
+    schedule, audits = (1000, 2000, 3000, 4000, 5000), 300
+    best = {0.95: [], looks.confidence_of_each(0.95, 5): []}
+    for seed in range(audits):
+        seen = [worlds([7, seed], runs, 1.0) for runs in schedule]
+        for confidence, found in best.items():
+            found.append(max(if_gaussian(*one, 1e-5, confidence).mu for one in seen))
+    undeclared, declared = (np.mean(np.array(found) > 1) for found in best.values())
+    assert declared <= 0.05 < allowed_share(0.05, audits) < undeclared
+    assert np.mean(best[0.95]) < 1.05 * np.mean(best[looks.confidence_of_each(0.95, 5)])  # and costs little

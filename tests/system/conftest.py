@@ -1,0 +1,106 @@
+"""Commands as forks of one process that has imported all libraries: a case takes milliseconds."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FORKS = """
+import atexit, gc, importlib, json, os, pkgutil, runpy, signal, sys, traceback
+import audit, experiments, models
+from experiments import __main__ as main
+commands = {f"experiments.{name}" for name, _ in main.commands()}
+for package in (audit, models, experiments):
+    for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        if found.name not in commands and ".peers_" not in found.name:
+            importlib.import_module(found.name)
+gc.freeze()
+
+def run(argv):
+    if argv[0] == "python":  # as ./run.sh python does
+        sys.argv = argv[1:]
+        runpy.run_path(argv[1], run_name="__main__")
+    elif f"experiments.{argv[0]}" in commands:
+        sys.argv = argv
+        runpy.run_module(f"experiments.{argv[0]}", run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = ["hidden-state-audit", *argv]
+        main.main()
+
+def status_of(argv):  # as the interpreter itself ends
+    try:
+        run(argv)
+        return 0
+    except SystemExit as end:
+        return end.code or 0
+    except BaseException:
+        traceback.print_exc()
+        return 1
+
+for line in sys.stdin:
+    argv, folder, streams, seconds = json.loads(line)
+    child = os.fork()
+    if not child:
+        signal.alarm(seconds)
+        os.chdir(folder)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        for number, path in enumerate(streams, 1):
+            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
+        status = status_of(argv)
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        os._exit(status)  # without the tenth of a second in which all modules are taken down
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+class Ended(NamedTuple):
+    """A process that has ended."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture(scope="session")
+def homes(tmp_path_factory):
+    """The home of those who run forked commands, and where these may keep caches."""
+    return tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="session")
+def forks(homes):
+    """A process that forks one for each line on its stdin, and starts no thread before."""
+    home, cache = map(str, homes)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "PYTHONIOENCODING": "utf-8:strict",
+        "OPENBLAS_NUM_THREADS": "1",
+        "JAX_PLATFORMS": "cpu",
+        "HOME": home,
+        "XDG_CACHE_HOME": cache,
+        "MPLCONFIGDIR": os.path.join(cache, "matplotlib"),
+    }
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-P", "-c", FORKS], env=environment, **pipes) as process:
+        yield process
+        process.stdin.close()
+
+
+@pytest.fixture
+def forked(forks, tmp_path_factory):
+    """forked(command, *flags, folder) -> Ended, in the folder; killed after a minute."""
+
+    def call(*argv, folder, seconds=15):
+        streams = [tmp_path_factory.mktemp("streams") / name for name in ("stdout", "stderr")]
+        print(json.dumps([argv, str(folder), [*map(str, streams)], seconds]), file=forks.stdin, flush=True)
+        status = int(forks.stdout.readline())
+        return Ended(status, *(path.read_text(errors="surrogateescape") for path in streams))
+
+    return call
