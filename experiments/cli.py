@@ -221,11 +221,18 @@ def numbers(flag: str) -> list[float]:
 
 def whole_numbers(flag: str) -> list[int]:
     """A list flag's whole numbers; raises InputError for what is none."""
-    values = numbers(flag)
-    for value in values:
-        if not value.is_integer():
-            raise InputError(f"--{flag}={value:g} is no whole number: give whole numbers, comma-separated")
-    return [int(value) for value in values]
+    return [_whole_number(flag, text) for text in flags.FLAGS[flag].value or []]
+
+
+def _whole_number(flag: str, text: str) -> int:
+    """One whole number of a list flag, of any size."""
+    try:
+        return int(text)
+    except ValueError:
+        value = _number(flag, text)
+    if not value.is_integer():
+        raise InputError(f"--{flag}={value:g} is no whole number: give whole numbers, comma-separated")
+    return int(value)
 
 
 def _number(flag: str, text: str) -> float:

@@ -139,7 +139,7 @@ FLAGS = [
             *itertools.product(["audit"], ["runs", "k", "insertions", "steps", "batch_size", "seed"]),
             *itertools.product(["audit"], ["simulations", "dimension", "chunk_size", "processes", "process"]),
             *itertools.product(["plan"], ["runs", "audits", "insertions", "seed"]),
-            *itertools.product(["calibrate"], ["runs", "audits", "seed", "processes"]),
+            *itertools.product(["calibrate"], ["canaries", "audits", "seed", "processes"]),
             *itertools.product(["landscape"], ["steps", "runs", "seed"]),
             *itertools.product(["norms"], ["runs", "steps", "seed"]),
             *itertools.product(["precision"], ["examples", "steps", "seed"]),
@@ -203,6 +203,9 @@ SIZES = [
     *rows(["calibrate"], "mu", "is no number: give numbers, comma-separated", "one", "1,,2", "1,", "\udcff"),
     *rows(["calibrate"], "mu", "--mu is empty: give numbers", ""),
     *rows(["calibrate"], "runs", "--runs={}: give at", 1, 0, -1, 10**18, HUGE),
+    *rows(["calibrate"], "runs", "--runs={} is no whole number", "1.5", "nan"),
+    *rows(["calibrate"], "runs", "--runs='{}' is no number", "many"),
+    *rows(["calibrate"], "runs", "--runs is empty", ""),
     *rows(["calibrate"], "audits", "--audits={}: give 1 to 10,000,000", 0, -1, 10**18, HUGE),
     *rows(["calibrate"], "seed", "--seed={}: give 0 to 2^32 - 1", -1, 2**32, HUGE),
     *rows(["calibrate"], "processes", "--processes={}: give 1 to 1,024", 0, -1, 1025, 10**18, HUGE),
@@ -506,7 +509,7 @@ WORTHLESS = {
     "none in": ([], [1.0, 2.0], "no in scores"),
     "none out": ([1.0, 2.0], [], "no out scores"),
     "a table": ([[1.0, 2.0]], [1.0, 2.0], "at least 8"),
-    "a cube": ([[[1.0]]], [1.0, 2.0], "shape"),
+    "a cube in": ([[[1.0]]], [1.0, 2.0], "shape"),
     "no axis": (1.0, [1.0, 2.0], "shape"),
 }
 
