@@ -5,6 +5,7 @@ from collections.abc import Callable
 from audit.errors import require
 from experiments.cells.cell import Cell
 from experiments.hidden_state import sweep as hidden_state
+from experiments.lidp import real_data as lidp_real_data
 from experiments.lidp import sweep as lidp
 from experiments.plots.sweep import Sweep
 
@@ -14,7 +15,7 @@ SCALES = hidden_state.SCALES  # the smallest first
 
 def sweeps(scale: str) -> dict[str, Sweep]:
     """Every paper's sweeps of a scale, by name."""
-    return {**hidden_state.sweeps(scale), **lidp.sweeps(scale)}
+    return {**hidden_state.sweeps(scale), **lidp.sweeps(scale), **lidp_real_data.sweeps(scale)}
 
 
 def chosen(scale: str, names: list[str]) -> list[Sweep]:
