@@ -101,7 +101,7 @@ def _gain(evidence: Evidence, asked: Comparison) -> Gain | None:
     orders = [order for order, least in _LEAST_CANARIES.items() if asked.several.x >= least]
     curves = {order: gains.curve(order, several, runs, levels) for order in orders}
     return Gain(
-        f"{asked.single.panel}, {asked.single.series}",
+        f"{asked.single.series}, {asked.single.panel}",
         max(alone),
         {order: max(curve) for order, curve in curves.items()},
         {order: gains.gain(runs, alone, curve) for order, curve in curves.items()},

@@ -11,6 +11,7 @@ from experiments.plots.sweep import OwnTable
 SINGLE, ORDER_2, ORDER_4, LIFTED = "lidp_wilson_1", "lidp_wilson_2", "lidp_wilson_4", "lifted"
 METHODS = {SINGLE: "order 1", ORDER_2: "order 2", ORDER_4: "order 4", LIFTED: "lifted"}
 _NOTE = """\
+K = 1: one canary with order 1; 2 and 4: orders, with several canaries
 gain: how many times fewer runs with canaries reach the larger bound that both
       reach, one canary with order 1; of means over random parts of the runs
 mean: harmonic, of entries in which both sides prove something"""
@@ -40,7 +41,7 @@ class Lifted(NamedTuple):
 
 def of_gains(name: str, title: str, found: Sequence[Gain]) -> OwnTable:
     """Table 1."""
-    lines = [f"{name}: {title}", _line("", "one", "order 2", "order 4", "gain, 2", "gain, 4"), "-" * 80]
+    lines = [f"{name}: {title}", _line("epsilon of", "K = 1", "2", "4", "gain 2", "gain 4"), "-" * 80]
     rows: list[list[object]] = [["entry", "epsilon_1", "epsilon_2", "epsilon_4", "gain_2", "gain_4"]]
     for one in found:
         several = [one.several.get(order) for order in (ORDER_2, ORDER_4)]
@@ -54,12 +55,12 @@ def of_gains(name: str, title: str, found: Sequence[Gain]) -> OwnTable:
 
 def of_epsilons(name: str, title: str, found: Sequence[Lifted]) -> OwnTable:
     """Figure 5's panels over K."""
-    lines = [f"{name}: {title}", _line("", *METHODS.values(), ""), "-" * 80]
+    lines = [f"{name}: {title}", _line("", *METHODS.values()), "-" * 80]
     rows: list[list[object]] = [["attack", "canaries", *METHODS]]
     for one in found:
         for canaries, epsilons in one.over_canaries.items():
             values = [epsilons.get(method) for method in METHODS]
-            lines.append(_line(f"{one.attack}, K = {canaries}", *map(_number, values), ""))
+            lines.append(_line(f"{one.attack}, K = {canaries}", *map(_number, values)))
             rows.append([one.attack, canaries, *values])
     return OwnTable("\n".join([*lines, "-" * 80]), _as_csv(rows))
 
@@ -76,7 +77,7 @@ def _number(value: float | None) -> str:
 
 def _line(label: str, *cells: str) -> str:
     """A line of 80 columns."""
-    return f"{label[:38]:<38}" + "".join(f"{cell:>8}" for cell in cells)
+    return f"{label[:44]:<44}" + "".join(f"{cell:>7}" for cell in cells)
 
 
 def _as_csv(rows: Sequence[Sequence[object]]) -> bytes:
