@@ -10,7 +10,7 @@ from audit.statistics.canaries import Design, sets
 from audit.storage.scores import Scores
 from experiments.cells.cell import Levels
 
-LEAST_RUNS, _PLACES, _PARTS = 40, 9, 16
+LEAST_RUNS, _PLACES, _PARTS = 40, 7, 8
 
 
 def places(runs: int) -> list[int]:

@@ -277,7 +277,7 @@ _ROWS = (
     ),
     Task(
         "purchase_mlp",
-        "MLP on Purchase-100",
+        "Purchase MLP",
         f"MLP, {FEATURES}-256-256-{CLASSES} with ReLU, 245,348 parameters, on Purchase-100",
         _PURCHASE,
         _purchase_mlp,

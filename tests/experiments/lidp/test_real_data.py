@@ -8,7 +8,8 @@ from audit.statistics import accounting
 from audit.storage.scores import Scores
 from audit.storage.store import Store
 from experiments.cells.cell import Levels
-from experiments.lidp import gains, real_data, real_figures
+from experiments.lidp import gains, real_data, real_figures, real_table
+from experiments.lidp.real_table import ORDER_2, ORDER_4, Gain
 from experiments.plots import points
 from experiments.settings import build, stored
 from experiments.settings.setting import identity
@@ -90,6 +91,7 @@ def test_what_is_there_is_drawn(evidence):
         drawn = sweep.draw(sweep, evidence)
         [(drawn_name, figure)] = drawn.figures
         assert drawn_name == name and drawn.missing == 1
+        assert all(len(line) <= 80 for line in drawn.table.text.splitlines())
         figure.draw_without_rendering()
         plt.close(figure)
 
@@ -101,12 +103,23 @@ def test_nothing_is_drawn_of_nothing(tmp_path):
         assert not drawn.figures and drawn.missing == len(sweep.cells)
 
 
+def _row(lines, label):
+    [line] = [line for line in lines if line.startswith(f"{label} ")]
+    return line.split()[1:]
+
+
 def test_entries_that_prove_nothing_have_no_gain():
     entries = [
-        real_figures.Gain("a", {"lidp_wilson_2": 2.0, "lidp_wilson_4": 4.0}),
-        real_figures.Gain("b", {"lidp_wilson_2": None, "lidp_wilson_4": None}),
-        real_figures.Gain("c", {"lidp_wilson_2": 6.0}),
+        Gain("a", 0.5, {ORDER_2: 0.7, ORDER_4: 0.8}, {ORDER_2: 2.0, ORDER_4: 4.0}),
+        Gain("b", 0.0, {ORDER_2: 0.0, ORDER_4: 0.3}, {ORDER_2: None, ORDER_4: None}),
+        Gain("c", 0.5, {ORDER_2: 0.9}, {ORDER_2: 6.0}),
     ]
+    table = real_table.of_gains("lidp_table_1", "title", entries)
+    lines = table.text.splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    assert _row(lines, "b") == ["0.00", "0.00", "0.30", "-", "-"]
+    assert _row(lines, "mean") == ["3.00", "4.00"]
+    assert table.csv.decode().splitlines()[3] == "c,0.5,0.9,,6,"
     figure = real_figures.gains_figure("title", entries)
     labels = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
     assert labels == ["order 2, mean 3.00", "order 4, mean 4.00"]
