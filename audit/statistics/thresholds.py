@@ -96,7 +96,9 @@ class NormalFit(NamedTuple):
 
 
 def normal_fits(pilot_in: Array, pilot_out: Array) -> list[NormalFit]:
-    """Two normal distributions of one spread by means, and by medians; none without a spread."""
+    """Two normal distributions of one spread by means, and by medians; none without a spread or a world."""
+    if not len(pilot_in) or not len(pilot_out):
+        return []
     fits = [_fit(pilot_in, pilot_out, np.mean), _fit(pilot_in, pilot_out, np.median)]
     return [fit for fit in fits if fit.spread > 0]
 

@@ -229,3 +229,11 @@ def test_perfect_separation_is_seen():
 def test_levels_out_of_range_are_refused(delta, confidence):
     with pytest.raises(InputError):
         lifted.bounds(normal_coins(1.0, 40, 2), delta, confidence)
+
+
+def test_a_pilot_without_a_world_has_a_threshold_and_says_nothing(recwarn):
+    scores = np.arange(24.0).reshape(12, 2)
+    presence = np.zeros((12, 2), bool)
+    presence[5, 1] = True
+    assert all(found(name, Coins(scores, presence)).epsilon >= 0 for name in (LIFTED, LIFTED_GAUSSIAN))
+    assert not recwarn.list
