@@ -166,9 +166,8 @@ def test_a_damaged_result_is_missing_for_readers_and_computed_again(tmp_path, ca
     path.write_text(damage(whole))
     files, held = sorted(tmp_path.rglob("*")), index.holdings(tmp_path)
     assert landscape_stored.missing(held, study) == 1 and not landscape_work.simulates(held, study)
-    assert capsys.readouterr().err == ""
     assert landscape_stored.cells(held, study) == [] and landscape_stored.read_exact(held, asked) is None
-    assert capsys.readouterr().err == f"{path} is damaged: it counts as missing\n"
+    assert set(capsys.readouterr().err.splitlines()) == {f"{path} is damaged: it counts as missing"}
     assert sorted(tmp_path.rglob("*")) == files
     monkeypatch.setattr(landscape_work, "_solved", lambda laws: [(law, made_up(law)) for law in laws])
     landscape_work.do(tmp_path, study)
