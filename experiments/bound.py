@@ -1,13 +1,13 @@
 """Bound epsilon from the score file of any framework.
 
-./run.sh bound --scores=scores.npz                       arrays `in` and `out`
-./run.sh bound --scores=scores.npz                       or `scores` and `presence`; a row a run, a column
-                                                         a canary, where runs have several
-./run.sh bound --scores=in.npy,out.npy                   or an array a file
-./run.sh bound --scores=scores.csv --json                columns score,in (1 or 0)
-./run.sh bound --scores=scores.csv --upper_bound=3       beside an accountant's epsilon
-./run.sh bound --scores=scores.csv --looks=500,1000      one look of several that were declared
-./run.sh bound --scores=scores.csv --report=page.html    the page that ./run.sh report writes
+    ./run.sh bound --scores=scores.npz                   in, out or scores, presence
+    ./run.sh bound --scores=in.npy,out.npy               or an array a file
+    ./run.sh bound --scores=scores.csv --json            columns score,in (1 or 0)
+    ./run.sh bound --scores=scores.csv --upper_bound=3   an accountant's epsilon
+    ./run.sh bound --scores=scores.csv --looks=500,1000  one of the declared looks
+    ./run.sh bound --scores=scores.csv --report=p.html   the page of ./run.sh report
+
+Arrays are flat, or matrices where runs have several canaries: a row a run, a column a canary.
 """
 
 import sys

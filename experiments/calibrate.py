@@ -3,8 +3,7 @@
 ./run.sh calibrate                          mu in 0, 0.25, 1, 1.77, 3.95; 2,000 audits each
 ./run.sh calibrate --mu=1 --audits=200      one mu, quickly
 ./run.sh calibrate --mechanism=laplace      where the curve is not Gaussian; with the curve test
-./run.sh calibrate --canaries=32 --runs=50,200 --mu=1 --tie=equal --design=sets --audits=200
-                                            many canaries a run, however they are tied together
+./run.sh calibrate --canaries=32 --mu=1 --tie=equal --design=sets    many canaries a run
 """
 
 import json

@@ -99,18 +99,17 @@ def _help() -> str:
 
 
 def _narrow(paragraph: str) -> str:
-    """A paragraph of a docstring in 80 columns; examples stay lines, their comments below where too long."""
+    """A paragraph of a docstring in 80 columns; examples stay lines, their comments in a column or, where
+    that is too wide, below each."""
     if not paragraph.lstrip().startswith("./"):
         return textwrap.fill(paragraph, 80)
-    return "\n".join(map(_narrow_example, paragraph.splitlines()))
-
-
-def _narrow_example(line: str) -> str:
-    """A command and its comment, below each other where they are too long for 80 columns."""
-    if len(line) <= 80:
-        return line
-    command, _, comment = line.strip().partition("  ")
-    return f"    {command}\n        {comment.strip()}"
+    examples = [line.strip().partition("  ") for line in paragraph.splitlines()]
+    width = max(len(command) for command, _, _ in examples)
+    aligned = [f"    {command:<{width}}  {comment.strip()}".rstrip() for command, _, comment in examples]
+    if max(map(len, aligned)) <= 80:
+        return "\n".join(aligned)
+    below = [f"    {command}\n        {comment.strip()}".rstrip() for command, _, comment in examples]
+    return "\n".join(below)
 
 
 def _described(flag: flags.Flag[Any]) -> str:
