@@ -119,7 +119,7 @@ def audit_model(
     conclusion = conclude_design(store.load(runs).design(), composition, delta, confidence).with_curve_test()
     made_from = made.source(store, conclusion)
     if not made.stands(store, made_from, _FILES):
-        _make(setting, dataset, store, conclusion)
+        _make(setting, dataset, store, conclusion, runs)
         made.mark(store, made_from, _FILES)
     return Audit(conclusion, setting, store.path, store.path / _PAGE)
 
@@ -144,9 +144,8 @@ def _trained(own: _Own, asked: Setting, chosen: bool, runs: int) -> tuple[Settin
     return setting, store
 
 
-def _make(setting: Setting, dataset: Dataset, store: Store, conclusion: Conclusion) -> None:
+def _make(setting: Setting, dataset: Dataset, store: Store, conclusion: Conclusion, runs: int) -> None:
     """Writes the conclusion, its figure and its page."""
-    runs = len(conclusion.scores_in) + len(conclusion.scores_out)
     figure, kept = audit_panels.audit_figure(conclusion), build.provenance(dataset)
     results.keep(store, conclusion, figure, setting=flat(setting), runs=runs, provenance=kept)
     about = subjects.of_setting(store.path, subjects.AskedLevels())

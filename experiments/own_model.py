@@ -1,6 +1,7 @@
 """Audit a model of one's own: an example.
 
-./run.sh own_model                    a small convolutional network on made-up images, 400 runs
+./run.sh own_model                              a small network on made-up images
+./run.sh own_model --runs=60 --canaries=32      fewer runs, many canaries each
 """
 
 import flax.linen as nn
@@ -14,6 +15,7 @@ from experiments import cli
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("runs", 400, "Models to train, half with the canary.")
+flags.DEFINE_integer("canaries", 1, "Canaries a run, each with a coin of its own.")
 flags.DEFINE_string("out", "results", "Folder for scores, results and the report.")
 
 
@@ -49,6 +51,7 @@ def main() -> None:
             *data(),
             model="small CNN on made-up images",
             runs=FLAGS.runs,
+            canaries=FLAGS.canaries,
             out=cli.folder(),
             adversary="gc_r",
             steps=50,

@@ -187,3 +187,12 @@ def test_the_example_runs_and_is_as_short_as_it_says(tmp_path):
     (folder,) = tmp_path.iterdir()
     assert "small CNN on made-up images" in (folder / "report.html").read_text()
     assert '"clipping": "unfolded"' in (folder / "config.json").read_text()
+
+
+@pytest.mark.slow
+def test_many_canaries_a_run_have_their_own_methods(tmp_path):
+    argv = [sys.executable, "-m", "experiments.own_model", "--runs=16", "--canaries=8", f"--out={tmp_path}"]
+    process = subprocess.run(argv, cwd=Path(__file__).parents[2], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    assert "16 runs with 8 canaries each" in process.stdout and "lifted_gaussian" in process.stdout
+    assert "8 such canaries" in next(tmp_path.glob("*/report.html")).read_text()
