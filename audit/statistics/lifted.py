@@ -59,10 +59,17 @@ class Counted(NamedTuple):
 
 
 class CanaryMethod(NamedTuple):
-    """(design, delta, confidence) -> its bound, where runs have at least so many canaries."""
+    """A method: the family (of a delta) that its threshold is chosen for, (errors, delta, confidence) -> its
+    bound, and the least canaries a run that it needs."""
 
-    bound: Callable[[Design, float, float], Bound]
+    family: Callable[[float], Family]
+    conclude: Callable[[Counted, float, float], Bound]
     canaries: int = 1
+
+    def bound(self, design: Design, delta: float, confidence: float) -> Bound:
+        """The method's bound from scores."""
+        counted = count(design, self.family(delta), 1 - confidence)
+        return self.conclude(counted, delta, confidence)
 
 
 def count(design: Design, family: Family, error: float) -> Counted:
@@ -80,25 +87,21 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
     return _last(lambda parameter: log_least(parameter) >= -np.log(error), _observed(family, counted))
 
 
-def lifted(design: Design, delta: float, confidence: float) -> Bound:
+def lifted(counted: Counted, delta: float, confidence: float) -> Bound:
     """epsilon at delta, for any trade-off curve and any number of runs."""
-    family = exact.approximate_dp(delta)
-    counted = count(design, family, 1 - confidence)
-    epsilon = lower_bound(family, counted, 1 - confidence)
+    epsilon = lower_bound(exact.approximate_dp(delta), counted, 1 - confidence)
     return _bound(LIFTED, (epsilon, None), counted, delta, confidence, NOTHING)
 
 
-def lifted_gaussian(design: Design, delta: float, confidence: float) -> Bound:
+def lifted_gaussian(counted: Counted, delta: float, confidence: float) -> Bound:
     """mu for any number of runs; epsilon follows if the average trade-off curve is Gaussian."""
-    counted = count(design, exact.GAUSSIAN, 1 - confidence)
     mu = lower_bound(exact.GAUSSIAN, counted, 1 - confidence)
     found = conversions.epsilon_from_mu(mu, delta), mu
     return _bound(LIFTED_GAUSSIAN, found, counted, delta, confidence, GAUSSIAN_CURVE)
 
 
-def clustered(design: Design, delta: float, confidence: float) -> Bound:
+def clustered(counted: Counted, delta: float, confidence: float) -> Bound:
     """mu from the average rates, less its standard error over runs times Student's quantile."""
-    counted = count(design, exact.GAUSSIAN, 1 - confidence)
     mu = max(_normal_limit(counted.rest, 1 - confidence), 0.0)
     found = conversions.epsilon_from_mu(mu, delta), mu
     return _bound(CLUSTERED, found, counted, delta, confidence, GAUSSIAN_AND_MANY_RUNS)
@@ -107,8 +110,7 @@ def clustered(design: Design, delta: float, confidence: float) -> Bound:
 def lidp(order: int, interval: exchangeable.Interval, assumes: str) -> CanaryMethod:
     """The method of one order and interval: upper limits of both rates, each at half the error."""
 
-    def bound(design: Design, delta: float, confidence: float) -> Bound:
-        counted = count(design, exact.approximate_dp(delta), 1 - confidence)
+    def conclude(counted: Counted, delta: float, confidence: float) -> Bound:
         error, rest = (1 - confidence) / 2, counted.rest
 
         def upper(sums: Array, canaries: int) -> float:
@@ -119,7 +121,12 @@ def lidp(order: int, interval: exchangeable.Interval, assumes: str) -> CanaryMet
         epsilon = max(float(conversions.epsilon_from_rates(*rates, delta)), 0.0)
         return _bound(_lidp_name(interval, order), (epsilon, None), counted, delta, confidence, assumes)
 
-    return CanaryMethod(bound, order)
+    return CanaryMethod(exact.approximate_dp, conclude, order)
+
+
+def _gaussian(delta: float) -> Family:
+    """Gaussian curves, whatever delta."""
+    return exact.GAUSSIAN
 
 
 def _lidp_name(interval: exchangeable.Interval, order: int) -> str:
@@ -133,9 +140,9 @@ _LIDP = {
 }
 METHODS = {
     **_LIDP,
-    LIFTED: CanaryMethod(lifted),
-    LIFTED_GAUSSIAN: CanaryMethod(lifted_gaussian),
-    CLUSTERED: CanaryMethod(clustered),
+    LIFTED: CanaryMethod(exact.approximate_dp, lifted),
+    LIFTED_GAUSSIAN: CanaryMethod(_gaussian, lifted_gaussian),
+    CLUSTERED: CanaryMethod(_gaussian, clustered),
 }
 
 
@@ -148,7 +155,10 @@ def bounds(design: Design, delta: float, confidence: float) -> list[Bound]:
     """The bound of every usable method; raises InputError for parameters out of range or too few runs."""
     conversions.require_delta(delta)
     conversions.require_confidence(confidence)
-    return [method.bound(design, delta, confidence) for method in usable(min(design.canaries)).values()]
+    methods = usable(min(design.canaries)).values()
+    families = dict.fromkeys(method.family for method in methods)
+    counted = {family: count(design, family(delta), 1 - confidence) for family in families}
+    return [method.conclude(counted[method.family], delta, confidence) for method in methods]
 
 
 def _bound(
@@ -190,10 +200,29 @@ def _last(holds: Callable[[float], bool], start: float) -> float:
     low, high = 0.0, start
     while holds(high):
         low, high = high, 2 * high
-    for _ in range(_HALVINGS):
+    return _halved(holds, low, high, _HALVINGS)
+
+
+def _halved(holds: Callable[[float], bool], low: float, high: float, times: int) -> float:
+    """The lower end of an interval, halved so often, up to which a monotone condition holds."""
+    for _ in range(times):
         middle = (low + high) / 2
         low, high = (middle, high) if holds(middle) else (low, middle)
     return low
+
+
+def _cut(growth: Array, shares: Array, target: float) -> float:
+    """The least log capital over points of the curve (L, G) of a mixture, cut at the target."""
+    alone = (growth + np.log(shares)[:, None]).max(0)  # at most the mixture's
+    short = alone < target
+    return min(float(betting.mixed(growth[:, short], shares).min(initial=target)), target)
+
+
+def _shares(alone: int) -> Array:
+    """The capital's shares: the pilot's best bet, those beside it, and so many on each world alone."""
+    beside = (1 - _BEST_SHARE - _ALONE_SHARE) / len(_STEPS)
+    parts = [_BEST_SHARE, beside, _ALONE_SHARE / (2 * alone)]
+    return np.repeat(parts, [1, len(_STEPS), 2 * alone])
 
 
 def _least_of_sets(family: Family, counted: Counted, target: float) -> Callable[[float], float]:
@@ -209,10 +238,7 @@ def _least_of_sets(family: Family, counted: Counted, target: float) -> Callable[
 
     def least(parameter: float) -> float:
         corners = _corners(family, parameter, _LEVELS)
-        growth = out[pairs.out, :-1] + into[pairs.into[:, None], corners]
-        alone = (growth + np.log(pairs.shares)[:, None]).max(0)  # at most the mixture's
-        short = alone < target
-        return min(float(betting.mixed(growth[:, short], pairs.shares).min(initial=target)), target)
+        return _cut(out[pairs.out, :-1] + into[pairs.into[:, None], corners], pairs.shares, target)
 
     return least
 
@@ -239,24 +265,16 @@ def _pairs(family: Family, out: Array, into: Array, target: float) -> _Pairs:
         sums = first[:, None, ~covered] + second[None][:, :, ~covered]
         return np.asarray((sums + np.log(_BEST_SHARE) >= target).all(-1))
 
-    low, high = 0.0, _MOST_PARAMETER
-    for _ in range(_COARSE_HALVINGS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if enough(middle).any() else (low, middle)
-    i, j = np.unravel_index(int(enough(low).argmax()), (size, size))
+    promised = _halved(
+        lambda parameter: bool(enough(parameter).any()), 0.0, _MOST_PARAMETER, _COARSE_HALVINGS
+    )
+    i, j = np.unravel_index(int(enough(promised).argmax()), (size, size))
     scaled = np.clip(np.array([[i], [j]]) + _STEPS, 1, size - 1)
     zeros = np.zeros_like(alone)
-    rest = 1 - _BEST_SHARE - _ALONE_SHARE
     return _Pairs(
         np.concatenate([[i], scaled[0], alone, zeros]),
         np.concatenate([[j], scaled[1], zeros, alone]),
-        np.concatenate(
-            [
-                [_BEST_SHARE],
-                np.full(len(_STEPS), rest / len(_STEPS)),
-                np.full(2 * len(alone), _ALONE_SHARE / (2 * len(alone))),
-            ]
-        ),
+        _shares(len(alone)),
     )
 
 
@@ -290,10 +308,7 @@ def _least_of_coins(family: Family, counted: Counted, target: float) -> Callable
     def least(parameter: float) -> float:
         means = parts * family.trade_off(parameter, _LEVELS[1:]) + (1 - parts) * _LEVELS[:-1]
         below = np.searchsorted(_MEANS, means, side="right") - 1
-        grown = np.where(below >= 0, growth[rows, below], -np.inf)
-        alone = (grown + np.log(bets.shares)[:, None]).max(0)  # at most the mixture's
-        short = alone < target
-        return min(float(betting.mixed(grown[:, short], bets.shares).min(initial=target)), target)
+        return _cut(np.where(below >= 0, growth[rows, below], -np.inf), bets.shares, target)
 
     return least
 
@@ -318,18 +333,13 @@ def _coin_bets(family: Family, counted: Counted, target: float) -> _CoinBets:
         beyond: Array = means.min(1, initial=1.0)[:, None] - least_means
         return beyond
 
-    low, high = 0.0, _MOST_PARAMETER
-    for _ in range(_COARSE_HALVINGS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if margins(middle).max() >= 0 else (low, middle)
-    part, best = np.unravel_index(int(margins(low).argmax()), least_means.shape)
+    promised = _halved(lambda p: bool(margins(p).max() >= 0), 0.0, _MOST_PARAMETER, _COARSE_HALVINGS)
+    part, best = np.unravel_index(int(margins(promised).argmax()), least_means.shape)
     scaled = stakes[np.clip(best + np.concatenate([[0], _STEPS]), 0, len(stakes) - 1)]
-    rest = (1 - _BEST_SHARE - _ALONE_SHARE) / len(_STEPS)
-    single = np.full(2 * len(alone), _ALONE_SHARE / (2 * len(alone)))
     return _CoinBets(
         np.repeat([_PARTS[part], 0.0, 1.0], [len(scaled), len(alone), len(alone)]),
         np.concatenate([scaled, alone, alone]),
-        np.concatenate([[_BEST_SHARE], np.full(len(_STEPS), rest), single]),
+        _shares(len(alone)),
     )
 
 

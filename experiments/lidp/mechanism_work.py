@@ -6,6 +6,7 @@ import numpy as np
 
 from audit.progress import Progress
 from audit.statistics import calibration, lifted
+from audit.statistics.names import LIFTED
 from experiments.lidp import audits, protocol
 from experiments.lidp.audits import MechanismAudit, MechanismFindings
 from experiments.lidp.gaussian_mechanism import simulate
@@ -46,7 +47,7 @@ def _audit(task: _Seed) -> tuple[dict[int, protocol.Found], float]:
         order: protocol.examine(design, threshold, order, *levels)
         for order, threshold in task.thresholds.items()
     }
-    return found, lifted.lifted(design, *levels).epsilon
+    return found, lifted.METHODS[LIFTED].bound(design, *levels).epsilon
 
 
 def _mean(values: list[float | None]) -> float | None:
