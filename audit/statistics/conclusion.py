@@ -90,8 +90,8 @@ class Conclusion(NamedTuple):
         several canaries, whose scores may depend on each other: the test counts independent ones."""
         if self.design is not None:
             return self
-        worlds = self.scores_in, self.scores_out
-        return self._replace(curve=gaussian_curve.examine(*worlds), curve_power=gaussian_curve.power(*worlds))
+        curve, power = gaussian_curve.examine_with_power(self.scores_in, self.scores_out)
+        return self._replace(curve=curve, curve_power=power)
 
     def rows(self) -> tuple[Finding, ...]:
         """Estimates and bounds in the order of tables."""

@@ -75,7 +75,11 @@ def examine(scores_in: ArrayLike, scores_out: ArrayLike) -> CurveTest:
     scores share a cell. The drawn tables have a fixed seed. Raises InputError for scores that
     `estimate.check_scores` refuses.
     """
-    prepared = _prepared(*estimate.check_scores(scores_in, scores_out))
+    return _examined(_prepared(*estimate.check_scores(scores_in, scores_out)))
+
+
+def _examined(prepared: _Prepared) -> CurveTest:
+    """The test of what was prepared."""
     table, fit, drawn = prepared
     mu, cells = float(fit.mu), table.shape[1]
     if not len(drawn):
@@ -90,7 +94,18 @@ def power(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
     as these if the curve were the reference's of the same fitted mu (but for its sign): by simulation, with a
     standard error of at most 0.036, and 0.015 near CURVE_POWER. 0 where nothing can be tested.
     """
-    table, fit, drawn = _prepared(*estimate.check_scores(scores_in, scores_out))
+    return _power(_prepared(*estimate.check_scores(scores_in, scores_out)))
+
+
+def examine_with_power(scores_in: ArrayLike, scores_out: ArrayLike) -> tuple[CurveTest, float]:
+    """(`examine`, `power`) of the scores, from one fit."""
+    prepared = _prepared(*estimate.check_scores(scores_in, scores_out))
+    return _examined(prepared), _power(prepared)
+
+
+def _power(prepared: _Prepared) -> float:
+    """The power on scores like those that were prepared."""
+    table, fit, drawn = prepared
     if not len(drawn):
         return 0.0
     mu, cells = abs(float(fit.mu)), table.shape[1]

@@ -31,6 +31,7 @@ from experiments.hidden_state.landscape_cells import Exact, Search, Simulated
 from experiments.settings import score_files
 from experiments.settings.make import setting_of
 from experiments.settings.setting import identity
+from models.data.housing import FEATURES, TARGET
 
 Lay = Callable[[Path], object]  # lays something into a case's folder
 
@@ -85,17 +86,7 @@ COMMANDS = (
 )
 HUGE, WORDS, WHOLE_WORDS = 10**30, ("many", ""), ("", "1.5")
 FORTY = np.random.default_rng(0).normal(size=40)
-COLUMNS = [
-    "MedInc",
-    "HouseAge",
-    "AveRooms",
-    "AveBedrms",
-    "Population",
-    "AveOccup",
-    "Latitude",
-    "Longitude",
-    "MedHouseVal",
-]
+COLUMNS = [*FEATURES, TARGET]
 
 
 def two_worlds(folder):
