@@ -14,8 +14,8 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from audit.adversaries.base import Adversary
-from audit.adversaries.examples import Loss, inserted_examples
+from audit.adversaries.base import Adversary, Expect
+from audit.adversaries.examples import Loss, inserted_examples, plain
 from audit.mechanism.base import Examples
 
 _BLOCK = 4096  # examples turned into float64 at once
@@ -53,7 +53,9 @@ def principal(examples: NDArray[np.float32]) -> Principal:
     return Principal(mean.reshape(shape), (directions * np.sign(largest)).reshape(-1, *shape))
 
 
-def poisoned_examples(loss: Loss, data: Callable[[], Principal], tail: Tail, canaries: int) -> Adversary:
+def poisoned_examples(
+    loss: Loss, data: Callable[[], Principal], tail: Tail, canaries: int, expect: Expect
+) -> Adversary:
     """ClipBKD lifted: K examples drawn independently, with replacement, from the tail, all of one label."""
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Examples:
@@ -62,7 +64,7 @@ def poisoned_examples(loss: Loss, data: Callable[[], Principal], tail: Tail, can
         features = found.mean + tail.scale * found.directions[drawn]
         return Examples(jnp.asarray(features, jnp.float32), jnp.full(canaries, tail.label, jnp.int32))
 
-    return inserted_examples(loss, init, canaries)
+    return inserted_examples(loss, init, canaries, expect)
 
 
 def least_direction(
@@ -77,4 +79,4 @@ def least_direction(
         losses = jax.vmap(lambda label: loss(theta, (features, label)))(jnp.arange(classes))
         return Examples(features[None], jnp.argmax(losses)[None].astype(jnp.int32))
 
-    return inserted_examples(loss, init, 1)
+    return inserted_examples(loss, init, 1, plain)

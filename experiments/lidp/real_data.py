@@ -69,7 +69,9 @@ NOISE: dict[tuple[float, int], dict[float, float]] = {  # `accounting.sampled_no
 _LINEAR = {1.0: 4.0, 2.0: 4.0, 4.0: 4.0, 8.0: 8.0, 16.0: 8.0, 32.0: 8.0}
 _MLP = {1.0: 2.0, 2.0: 4.0, 4.0: 4.0, 8.0: 8.0, 16.0: 8.0, 32.0: 8.0}
 _PURCHASE = {1.0: 0.25, 2.0: 0.5, 4.0: 1.0, 8.0: 1.0, 16.0: 1.0, 32.0: 2.0}
-_TAILS = {"purchase_mlp": Poisoned(400, 600)}  # where a model's data have another number of directions
+_TAILS = {  # where a model's data have another number of directions
+    "purchase_mlp": Poisoned(first_direction=400, end_direction=600)
+}
 _SHORT = Training("linear", 600, 1 / 60, 100, 0.02, _LINEAR)
 _WHOLE = (
     Training("linear", 18000, 1 / 600, 100, 0.02, _LINEAR),
