@@ -35,7 +35,7 @@ FIELDS = (
     *("model", "adversary", "gc_s", "simulations", "dimension", "periodicity", "insertions", "steps"),
     *("learning_rate", "clipping_norm", "noise_multiplier", "batch_size", "optimizer", "clipping"),
     *("precision", "unknown_initialisation", "seed", "canaries", "sampling_rate", "cots_score"),
-    *("first_direction", "end_direction", "poison_scale", "poison_label", "loss_score"),
+    *("first_direction", "end_direction", "poison_scale", "poison_label", "poison_mean", "loss_score"),
 )
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("runs", 5000, "Models to train, half with the canary.")

@@ -33,7 +33,7 @@ _GROUPS = {
     ),
     "adversary": (
         *("adversary", "canaries", "sampling_rate", "gc_s", "simulations", "dimension", "cots_score"),
-        *("first_direction", "end_direction", "poison_scale", "poison_label", "loss_score"),
+        *("first_direction", "end_direction", "poison_scale", "poison_label", "poison_mean", "loss_score"),
     ),
     "DP-SGD": (
         *("learning_rate", "clipping_norm", "noise_multiplier", "batch_size", "optimizer", "clipping"),

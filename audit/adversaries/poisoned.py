@@ -2,7 +2,8 @@
 vary, so that nothing else in training moves the model there.
 
 The directions are right singular vectors of the centred data with the smallest singular values; an example is
-scale * direction + mean. ClipBKD (Jagielski et al., 2020) has one; lifted to many canaries they are drawn.
+scale * direction + mean, or scale * direction alone, as the LiDP paper's text has it (Errata L10). ClipBKD
+(Jagielski et al., 2020) has one; lifted to many canaries they are drawn.
 """
 
 from collections.abc import Callable
@@ -31,12 +32,13 @@ class Principal(NamedTuple):
 
 class Tail(NamedTuple):
     """The directions that canaries are drawn from, [first, last) by falling singular value, how far from the
-    mean a canary lies, and its label."""
+    mean a canary lies, or from 0 where the mean is left out, and its label."""
 
     first: int
     last: int
     scale: float
     label: int
+    mean: bool = True
 
 
 def principal(examples: NDArray[np.float32]) -> Principal:
@@ -61,7 +63,7 @@ def poisoned_examples(
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Examples:
         found = data()
         drawn = np.asarray(jax.random.randint(key, (canaries,), tail.first, tail.last))
-        features = found.mean + tail.scale * found.directions[drawn]
+        features = tail.mean * found.mean + tail.scale * found.directions[drawn]
         return Examples(jnp.asarray(features, jnp.float32), jnp.full(canaries, tail.label, jnp.int32))
 
     return inserted_examples(loss, init, canaries, expect)

@@ -125,6 +125,7 @@ class Poisoned(_ByLoss):
     end_direction: int = described("poisoned: principal directions before this one.", default=784)
     poison_scale: float = described("poisoned: distance of a canary from the data's mean.", default=1.0)
     poison_label: int = described("poisoned: every canary's label.", default=5)
+    poison_mean: bool = described("poisoned: add the data's mean to a canary.", default=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -269,7 +270,9 @@ def _poisoned(fields: Poisoned, known: Knowledge) -> "Adversary":
         f"`end_direction={fields.end_direction}`: the data have {most} directions; give at most {most}",
     )
     require(0 <= label < known.classes, f"`poison_label={label}`: the labels are 0 to {known.classes - 1}")
-    tail = poisoned.Tail(fields.first_direction, fields.end_direction, fields.poison_scale, label)
+    tail = poisoned.Tail(
+        fields.first_direction, fields.end_direction, fields.poison_scale, label, fields.poison_mean
+    )
     return poisoned.poisoned_examples(
         known.model.loss, known.principal, tail, known.canaries, fields.expect(known)
     )

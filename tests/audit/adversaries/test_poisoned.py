@@ -56,6 +56,9 @@ def test_canaries_are_drawn_with_replacement_from_the_tail():
     assert np.bincount(chosen, minlength=8).tolist()[:4] == [0] * 4
     assert np.bincount(chosen, minlength=8)[4:7] == pytest.approx([200, 200, 200], abs=60)
     assert not (chosen == 7).any()
+    alone = poisoned.poisoned_examples(fcnn().loss, lambda: found, tail._replace(mean=False), 600, plain)
+    bare, _ = alone.init(jax.random.key(0), jnp.zeros(68), NORM).examples
+    np.testing.assert_allclose(features - bare, np.broadcast_to(found.mean, (600, 8)), atol=1e-5)
 
 
 def test_clip_bkd_takes_the_last_direction_and_the_least_likely_label():

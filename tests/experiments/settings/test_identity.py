@@ -90,6 +90,7 @@ CHANGES = {
     "end_direction": 700,
     "poison_scale": 2.0,
     "poison_label": 1,
+    "poison_mean": False,
     "loss_score": "excess",
     "learning_rate": 0.2,
     "clipping_norm": 2.0,
@@ -115,7 +116,9 @@ def test_every_field_that_decides_is_part_of_it(field):
         "dimension": {"adversary": "gc_fixed"},
         "cots_score": {"adversary": "cots"},
         "loss_score": {"adversary": "loss"},
-        **dict.fromkeys(("first_direction", "end_direction", "poison_scale", "poison_label"), poisoned),
+        **dict.fromkeys(
+            ("first_direction", "end_direction", "poison_scale", "poison_label", "poison_mean"), poisoned
+        ),
     }.get(field, {})
     before = setting_of("fcnn", **base)
     after = setting_of(**{"model": "fcnn", **base, field: CHANGES[field]})
