@@ -13,8 +13,8 @@ _NAMES = ("equal variance", "fitted", "threshold")
 _ERRORS, _DEVIATIONS = 3.0, 0.3  # standard errors of a mean, and the share of a deviation
 _ESTIMATES = """\
 mean (deviation) over simulations; neither is a bound. fitted: the estimate as
-the paper prints it. *: the equal variance's mean is beyond three standard errors
-and the rounding of the paper's, or its deviation is 30% off"""
+the paper prints it. *: the equal variance's mean is beyond three standard
+errors and the rounding of the paper's, or its deviation is 30% off"""
 _FLOORS = "mean (95% quantile) where nothing leaks, the null known"
 
 
