@@ -18,7 +18,9 @@ CLIENTS, CANARIES, ROUNDS, COHORT = 200, 400, 30, 20
 CLIPPING_NORM, NOISE_MULTIPLIER, LEARNING_RATE, SEED = 1.0, 0.05, 0.5, 2024
 
 
-def local_update(model, start, features, labels):
+def local_update(
+    model: nn.Module, start: torch.Tensor, features: torch.Tensor, labels: torch.Tensor
+) -> torch.Tensor:
     """A client's clipped update, (dimension,): where two steps on its own examples lead from the start."""
     nn.utils.vector_to_parameters(start.clone(), model.parameters())
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
@@ -30,7 +32,7 @@ def local_update(model, start, features, labels):
     return update * min(1.0, CLIPPING_NORM / (update.norm().item() + 1e-12))
 
 
-def main(path):
+def main(path: str) -> None:
     """Trains, scores, and writes scores (1, canaries) and presence (1, canaries)."""
     torch.manual_seed(0)
     model = nn.Linear(100, 10)
@@ -46,7 +48,9 @@ def main(path):
             if i < CLIENTS:
                 total += local_update(model, weights, features[i], labels[i])
             elif takes_part[i - CLIENTS]:  # ONE RUN: its update is a direction as long as the clipping norm
-                total += CLIPPING_NORM * torch.from_numpy(one_run.canary(SEED, i - CLIENTS, dimension)).float()
+                total += (
+                    CLIPPING_NORM * torch.from_numpy(one_run.canary(SEED, i - CLIENTS, dimension)).float()
+                )
         weights = weights + total / COHORT
 
     scores = one_run.cosines((weights - start).numpy(), SEED, CANARIES)  # ONE RUN: final minus start

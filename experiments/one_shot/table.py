@@ -60,7 +60,8 @@ def floors_table(floors: Sequence[Floors], delta: float) -> str:
     for row in floors:
         found = [row.by_method[name] for name in _METHODS]
         lines.append(
-            f"{row.canaries:>8,}" + "".join(f" {f'{one.mean:.3f} ({one.quantile_95:.3f})':>17}" for one in found)
+            f"{row.canaries:>8,}"
+            + "".join(f" {f'{one.mean:.3f} ({one.quantile_95:.3f})':>17}" for one in found)
         )
     return "\n".join([*lines, _FLOORS])
 

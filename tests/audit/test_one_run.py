@@ -1,4 +1,4 @@
-"""Canaries, coins and cosines in NumPy: laws, blocks, a model that was trained with them, bad displacements."""
+"""Canaries, coins and cosines in NumPy: laws, blocks, a model trained with them, bad displacements."""
 
 import subprocess
 import sys
@@ -49,7 +49,9 @@ def test_cosines_are_those_of_the_canaries_block_by_block(monkeypatch, dtype):
 
 def test_a_canary_that_took_part_is_seen():
     d = 400
-    moved = sum(one_run.canary(9, i, d) for i in range(5)) + 0.01 * np.random.default_rng(0).standard_normal(d)
+    moved = sum(one_run.canary(9, i, d) for i in range(5)) + 0.01 * np.random.default_rng(0).standard_normal(
+        d
+    )
     found = one_run.cosines(moved, 9, 10)
     assert found[:5].min() > 0.3 > 0.2 > np.abs(found[5:]).max()
     assert one_run.cosines(1e100 * moved, 9, 10) == pytest.approx(found)
@@ -79,5 +81,7 @@ def test_bad_numbers_are_refused(call):
 
 def test_it_needs_numpy_alone():
     code = "import sys, audit.one_run; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
     assert "numpy" in loaded and not {"jax", "scipy", "absl", "matplotlib"} & set(loaded)

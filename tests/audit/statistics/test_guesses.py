@@ -32,7 +32,9 @@ def test_it_is_jax_privacys(coins, number, right, delta):
     auditing = pytest.importorskip("jax_privacy.auditing")
     for eps in (0.1, 1.0, 4.0):
         expected = auditing._one_run_p_value(coins, number, right, eps, delta)
-        assert np.exp(log_p_approximate(coins, number, right, eps, delta)) == pytest.approx(expected, abs=1e-12)
+        assert np.exp(log_p_approximate(coins, number, right, eps, delta)) == pytest.approx(
+            expected, abs=1e-12
+        )
 
 
 @pytest.mark.parametrize(("coins", "number", "right"), CASES[:5])
@@ -53,7 +55,7 @@ def test_the_recursion_broadcasts():
 
 @pytest.mark.parametrize("mu", [0.0, 0.7, 1.5])
 def test_independent_guesses_of_a_gaussian_mechanism_are_within_what_it_allows(mu):
-    """v right of r guesses that all coins get has a binomial law, whose tails the recursion must not refute."""
+    """v right of r guesses that all coins get has a binomial law, whose tails must not be refuted."""
     coins, error = 60, 0.05
     share = special.ndtr(mu / 2)
     tails = stats.binom.sf(np.arange(coins + 1) - 1, coins, share)

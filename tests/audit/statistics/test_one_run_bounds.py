@@ -35,7 +35,7 @@ def test_one_run_is_below_the_truth_and_near_it_where_much_leaks(sigma, least):
 
 
 def test_one_run_holds_where_all_canaries_stand_or_fall_together():
-    """In one of 25 runs every canary has the same huge cosine: any count of independent canaries would prove a
+    """In one of 25 runs every canary has the same huge cosine: counting canaries as independent would prove a
     large epsilon in these, while (0.04 in 1) the level allows for them; in the others nothing is proved."""
     rng, dimension = np.random.default_rng(0), 10**4
     proved = []
@@ -49,14 +49,18 @@ def test_one_run_holds_where_all_canaries_stand_or_fall_together():
 
 
 def test_delta_costs_one_run_all_where_hits_are_rarer_than_it():
-    found = [one_run_bounds.of_uniform_canaries(uniform(0.2), delta, 0.95).epsilon for delta in (1e-9, 1e-5, 0.2)]
+    found = [
+        one_run_bounds.of_uniform_canaries(uniform(0.2), delta, 0.95).epsilon for delta in (1e-9, 1e-5, 0.2)
+    ]
     assert found[0] == found[1] > 10 and found[2] == 0
 
 
 @pytest.mark.parametrize(("mu", "least"), [(1.0, (0.9, 1.6)), (2.0, (2.3, 4.0)), (6.0, (4.5, 9.5))])
 def test_guesses_are_below_the_truth_and_near_what_is_possible(mu, least):
     truth = conversions.epsilon_from_mu(mu, DELTA)
-    found = np.array([[b.epsilon for b in guessed(of_coins(coined(mu, 1000, s)), DELTA, 0.95)] for s in range(6)])
+    found = np.array(
+        [[b.epsilon for b in guessed(of_coins(coined(mu, 1000, s)), DELTA, 0.95)] for s in range(6)]
+    )
     assert (found <= truth).all()
     assert (np.median(found, 0) > least).all()
 
@@ -91,7 +95,7 @@ def test_pairs_pay_twice():
 
 
 def test_a_sorted_file_proves_no_more():
-    """Coins in order and all scores but one tied: a pilot or an order that followed the file would see them."""
+    """Coins in order and all scores but one tied: a pilot or order that followed the file would see."""
     proved = 0
     for seed in range(30):
         rng = np.random.default_rng(seed)

@@ -44,4 +44,3 @@ def test_bounds_cover_however_canaries_are_tied(name, mu):
 def test_bad_settings_are_refused(change):
     with pytest.raises(InputError):
         calibrate(SETTING._replace(**change))
-

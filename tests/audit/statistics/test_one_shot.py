@@ -81,7 +81,9 @@ def test_standard_errors_are_the_spread_over_audits():
 
 def test_equal_variance_is_near_the_truth_and_fitted_above_it():
     truth = conversions.epsilon_from_mu(2.0, 1e-5)
-    rows = np.array([[r.epsilon for r in one_shot.estimates(audited(0.5, seed=s), 1e-5, 0.95)[:2]] for s in range(30)])
+    rows = np.array(
+        [[r.epsilon for r in one_shot.estimates(audited(0.5, seed=s), 1e-5, 0.95)[:2]] for s in range(30)]
+    )
     fitted, equal = rows.mean(0)
     assert equal == pytest.approx(truth, abs=0.3) and fitted > truth + 0.4
 
@@ -96,7 +98,10 @@ def test_no_estimate_is_a_bound_and_each_says_so():
 def test_with_unobserved_canaries_units_do_not_matter():
     rng = np.random.default_rng(0)
     seen, unseen = rng.normal(0.3, 0.1, 200), rng.normal(0.1, 0.05, 100)
-    found = [one_shot.estimates(one_shot.cosines(seen / s, unseen / s, d), 1e-5, 0.95) for s, d in ((1, 9), (5, 400))]
+    found = [
+        one_shot.estimates(one_shot.cosines(seen / s, unseen / s, d), 1e-5, 0.95)
+        for s, d in ((1, 9), (5, 400))
+    ]
     for one, other in zip(*found, strict=True):
         assert one.epsilon == pytest.approx(other.epsilon, rel=1e-6)
     exact = gaussians.epsilon(Gaussian(unseen.mean(), unseen.std()), Gaussian(seen.mean(), seen.std()), 1e-5)

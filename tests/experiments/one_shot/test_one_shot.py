@@ -1,4 +1,4 @@
-"""The one-shot paper's Table 1, its analytical columns and its slips, from what it prints and what we compute."""
+"""The one-shot paper's Table 1, its analytical columns and its slips, computed."""
 
 import numpy as np
 import pytest
@@ -46,7 +46,9 @@ def test_the_table_fits_and_marks_what_does_not_agree(small):
     assert max(map(len, text.splitlines())) <= 80
     assert text.splitlines()[3].split()[:4] == ["0.541", "1e+04", "100", "10.002"]
     assert "*" not in "".join(text.splitlines()[:9])
-    wrong = [cell._replace(epsilons=dict.fromkeys(cell.epsilons, cell.epsilons[ONE_SHOT_FITTED])) for cell in small]
+    wrong = [
+        cell._replace(epsilons=dict.fromkeys(cell.epsilons, cell.epsilons[ONE_SHOT_FITTED])) for cell in small
+    ]
     assert "".join(table.cells_table(wrong, 1e-6, 50).splitlines()[:9]).count("*") == 6
     assert "9.89" not in table.cells_table(small, 1e-5, 50)
     assert len(table.as_csv(small).splitlines()) == 1 + 3 * 6
@@ -68,7 +70,9 @@ def test_floors_fit():
 
 def test_the_figure_shows_the_null_where_nothing_leaks():
     drawn = np.random.default_rng(0).normal(0, 0.01, 500)
-    figure = figures.densities([figures.Panel("none", drawn, 10_000), figures.Panel("some", drawn + 0.02, 10_000)])
+    figure = figures.densities(
+        [figures.Panel("none", drawn, 10_000), figures.Panel("some", drawn + 0.02, 10_000)]
+    )
     for axis, apart in zip(figure.axes, (False, True), strict=True):
         null, fit = (line.get_ydata() for line in axis.lines)
         assert (np.abs(null - fit).max() > 0.2) == apart
