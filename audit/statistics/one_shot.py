@@ -1,4 +1,4 @@
-"""Estimates of epsilon from the cosines of one run's canaries (Andrew et al., ICLR 2024, and a first version).
+"""Estimates of epsilon from the cosines of one run's canaries (Andrew et al., ICLR 2024, and before).
 
 Each canary is a uniform direction of R^d; what it adds to training shifts its cosine with the released
 vector. Where nothing leaks the cosine has the law of `cosine_law`, nearly N(0, 1/d).
@@ -59,7 +59,7 @@ class Cosines(NamedTuple):
     dimension: int
 
 
-class Simulated(NamedTuple):
+class EstimateFloor(NamedTuple):
     """Values of simulated audits in which nothing leaks: their mean and 95% quantile, and how many."""
 
     mean: float
@@ -79,7 +79,7 @@ class OneShotEstimate:
     epsilon: float
     delta: float
     standard_error: float
-    noise_floor: Simulated
+    noise_floor: EstimateFloor
     canaries: int
     caveat: str
 
@@ -144,10 +144,10 @@ FITTED: dict[str, Fitted] = {
 
 
 @functools.lru_cache(maxsize=256)
-def noise_floor(method: str, observed: int, unobserved: int, delta: float) -> Simulated:
+def noise_floor(method: str, observed: int, unobserved: int, delta: float) -> EstimateFloor:
     """A fit's values where nothing leaks, by 2,000 simulated fits to so many canaries, the same each time.
 
-    With no unobserved canaries the null is known. Cosines are taken for normal, as they are but for few
+    With no unobserved canaries the null is known (Errata O2). Cosines are taken for normal, as they are but for few
     dimensions.
     """
     rng = np.random.default_rng(0)
@@ -221,7 +221,8 @@ def _scanned(
         with np.errstate(divide="ignore", invalid="ignore"):
             one = np.log(np.maximum(np.exp(log_below) - delta, 0)) - special.log_ndtr(z)
             other = np.log(np.maximum(special.ndtr(-z) - delta, 0)) - log_above
-        return np.fmax(np.fmax(one, other), 0.0)
+        larger: Array = np.fmax(np.fmax(one, other), 0.0)
+        return larger
 
     points = np.linspace(low, high, _GRID, axis=-1)
     best = np.take_along_axis(points, values(points).argmax(-1)[..., None], -1)[..., 0]
@@ -246,7 +247,7 @@ def _limits(found: Cosines, delta: float, confidence: float) -> list[OneShotEsti
 
 
 @functools.lru_cache(maxsize=256)
-def _limit_floor(observed: int, unobserved: int, delta: float, error: float, prior: float) -> Simulated:
+def _limit_floor(observed: int, unobserved: int, delta: float, error: float, prior: float) -> EstimateFloor:
     """An in-sample value's floor; ranks alone decide it, so that the dimension does not matter."""
     dimension = 10**8
     null = Gaussian(0.0, 1e-4)
@@ -273,9 +274,9 @@ def _simulated(
     return _limits_of_one(values, dimension, delta, error, prior)
 
 
-def _summary(values: Array) -> Simulated:
+def _summary(values: Array) -> EstimateFloor:
     """Mean and quantile."""
-    return Simulated(float(values.mean()), float(np.quantile(values, 0.95)), values.size)
+    return EstimateFloor(float(values.mean()), float(np.quantile(values, 0.95)), values.size)
 
 
 def _limits_of_one(observed: Array, dimension: int, delta: float, error: float, prior: float) -> Array:
