@@ -148,15 +148,15 @@ def _as_one_run_table(rows: list[OneRunCalibration]) -> str:
         f"{FLAGS.audits} audits of one run with {FLAGS.one_run} canaries; exceeding: share of audits with",
         f"epsilon above the truth at delta {FLAGS.delta:g} (* above {allowed:.1%}, reached once in",
         f"1,000 tables at error {error:.3g}); one_shot_jeffreys is the paper's, no bound",
-        f"{'law':<12} {'mu':>5}  {'method':<18} {'exceeding':>9} "
-        f"{'mean':>8} {'5%':>8} {'95%':>8} {'true':>8}",
+        f"{'law':<11} {'mu':>5}  {'method':<17} {'exceeding':>9} "
+        f"{'mean':>7} {'5%':>7} {'95%':>7} {'true':>7}",
     ]
     lines.append("-" * len(lines[-1]))
     for row in rows:
         exceeding = f"{row.exceeding:.1%}{'*' if row.exceeding > allowed else ' '}"
         lines.append(
-            f"{row.setting.law.name:<12} {row.setting.mu:5.3g}  {row.method:<18} {exceeding:>9} "
-            f"{row.mean_epsilon:8.3f} {row.low_epsilon:8.3f} {row.high_epsilon:8.3f} {row.true_epsilon:8.3f}"
+            f"{row.setting.law.name:<11} {row.setting.mu:5.3g}  {row.method:<17} {exceeding:>9} "
+            f"{row.mean_epsilon:7.3f} {row.low_epsilon:7.3f} {row.high_epsilon:7.3f} {row.true_epsilon:7.3f}"
         )
     return "\n".join(lines)
 

@@ -19,8 +19,8 @@ Guesses. Scores less their median say by their sign what is guessed, and by thei
 surest are guessed. The pilot's coins choose r: given them, the other coins are as fair as before.
 
 Pairs. Of two canaries drawn alike, one is observed (inserted) and one is not: which of them is a fair coin,
-whose flip replaces a canary. A mechanism that is (epsilon, delta)-DP or mu-GDP for adding one is (2
-epsilon, (1 + e^epsilon) delta)-DP or 2 mu-GDP for replacing it.
+whose flip replaces a canary. A mechanism that is (epsilon, delta)-DP or mu-GDP for adding one is, for
+replacing it, (2 epsilon, (1 + e^epsilon) delta)-DP or 2 mu-GDP.
 """
 
 import dataclasses

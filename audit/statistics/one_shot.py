@@ -3,16 +3,14 @@
 Each canary is a uniform direction of R^d; what it adds to training shifts its cosine with the released
 vector. Where nothing leaks the cosine has the law of `cosine_law`, nearly N(0, 1/d).
 
-    one_shot_fitted            exact epsilon of N(0, 1/d) against N(mean, deviation^2) of the cosines, as
-    printed
-    one_shot_equal_variance    against N(mean, 1/d): what the paper's Table 1 shows (Errata O1)
+    one_shot_fitted            exact epsilon of N(0, 1/d) against the cosines' N(mean, deviation^2)
+    one_shot_equal_variance    against N(mean, 1/d): what Table 1 shows, not the former (Errata O1)
     one_shot_threshold         the first version's best threshold between the two laws, both directions
-    one_shot_jeffreys          the papers' eps_lo: the best of all thresholds, each at a pointwise Jeffreys
-    limit
+    one_shot_jeffreys          eps_lo: the best of all thresholds, each with its Jeffreys limit
     one_shot_clopper_pearson   likewise with Clopper-Pearson limits
 
 None is a confidence bound. The first three measure what N(mean, ...) would leak if it were the truth, with
-the fit's own error in it; the last two choose the threshold on the canaries that they count (Errata O7).
+the fit's own error in it; the last two choose the threshold on the canaries that they count (Errata O7, O8).
 Where cosines of unobserved canaries are given, as for maxima over rounds, the null's law is fitted to them.
 
 Cosines are handled in units of 1/sqrt(d).
@@ -147,8 +145,8 @@ FITTED: dict[str, Fitted] = {
 def noise_floor(method: str, observed: int, unobserved: int, delta: float) -> EstimateFloor:
     """A fit's values where nothing leaks, by 2,000 simulated fits to so many canaries, the same each time.
 
-    With no unobserved canaries the null is known (Errata O2). Cosines are taken for normal, as they are but for few
-    dimensions.
+    With no unobserved canaries the null is known (Errata O2). Cosines are taken for
+    normal, as they are but for few dimensions.
     """
     rng = np.random.default_rng(0)
     null = _STANDARD if unobserved == 0 else _drawn(rng, _STANDARD, unobserved, _DRAWS)
