@@ -15,7 +15,13 @@ from tqdm import tqdm
 
 from audit.errors import require
 from audit.machine import cores
-from audit.statistics import calibration, conversions, many_calibration, one_run_calibration
+from audit.statistics import (
+    calibration,
+    conversions,
+    many_calibration,
+    one_run_bounds,
+    one_run_calibration,
+)
 from audit.statistics.calibration import Calibration, KnownMechanism
 from audit.statistics.gaussian_curve import CURVE_LEVEL, CURVE_POWER
 from audit.statistics.known_laws import GAUSSIAN, LAWS, KnownLaw
@@ -118,6 +124,9 @@ def _one_run_settings() -> list[OneRunSetting]:
     """The one-run audits that flags name."""
     for name in ("canaries", "mechanism", "tie", "design"):
         require(FLAGS[name].value is None, f"--one_run and --{name} do not go together: drop one")
+    least, most = one_run_bounds.LEAST_COINS, one_run_bounds.MOST_COINS
+    fits = least <= FLAGS.one_run <= most
+    require(fits, f"--one_run={FLAGS.one_run}: give {least} to {most:,} canaries")
     levels = (FLAGS.audits, FLAGS.delta, FLAGS.confidence, FLAGS.seed)
     return [OneRunSetting(law, mu, FLAGS.one_run, *levels) for law in ONE_RUN_LAWS.values() for mu in _mus()]
 

@@ -79,7 +79,7 @@ def calibrate(
     require(setting.mu >= 0, f"mu is {setting.mu}: it must be at least 0")
     least, most = one_run_bounds.LEAST_COINS, one_run_bounds.MOST_COINS
     fits = least <= setting.canaries <= most
-    require(fits, f"`one_run={setting.canaries}`: give {least} to {most:,} canaries")
+    require(fits, f"`canaries={setting.canaries}`: give {least} to {most:,}")
     require(setting.audits >= 1, f"audits is {setting.audits}: give at least 1")
     conversions.require_delta(setting.delta)
     conversions.require_confidence(setting.confidence)
