@@ -41,7 +41,7 @@ Fitted = Callable[[Gaussian, Gaussian, float], Array]
 
 LEAST_CANARIES = 10
 _STANDARD = Gaussian(0.0, 1.0)
-_GRID, _FINE = 1001, 201  # thresholds, and around the best of them
+_GRID, _FINE = 301, 61  # thresholds, and around the best of them
 _DRAWS, _SAMPLES, _ENTRIES = 2000, 400, 400_000  # simulated fits; simulated audits, and their canaries
 _EXACT_BELOW = 1000  # dimensions, as the paper's code has it
 _SLACK = 1e-9
