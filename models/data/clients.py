@@ -1,4 +1,4 @@
-"""A data set whose examples belong to clients: rows in the order of their owners, and where each owner's begin."""
+"""A data set whose examples belong to clients, each client's one after the other."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.errors import require
+from audit.errors import InputError, require
 from models.data.base import Dataset
 
 _DEALS = 100  # how often a Dirichlet's proportions are drawn before a client without examples is an error
@@ -105,11 +105,7 @@ def dirichlet(dataset: Dataset, clients: int, alpha: float, seed: int) -> Client
         owners = _owners(generator, dataset.labels, clients, alpha)
         if len(np.unique(owners)) == clients:
             return dealt(dataset, owners)
-    message = (
-        f"`alpha={alpha}` leaves one of {clients:,} clients without examples: raise it or lower `clients`"
-    )
-    require(False, message)
-    raise AssertionError
+    raise InputError(f"`alpha={alpha}` leaves one of {clients:,} clients without examples: raise it")
 
 
 def _owners(
