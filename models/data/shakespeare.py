@@ -71,7 +71,9 @@ def load_shakespeare(
 
 def encoded(text: str) -> NDArray[np.uint8]:
     """The numbers of a text's characters."""
-    return _NUMBERS[np.minimum(np.frombuffer(text.encode("utf-32-le"), "<u4"), len(_NUMBERS) - 1)]
+    codes = np.frombuffer(text.encode("utf-32-le"), "<u4")
+    numbers: NDArray[np.uint8] = _NUMBERS[np.minimum(codes, len(_NUMBERS) - 1)]
+    return numbers
 
 
 def sequences(text: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
