@@ -51,8 +51,9 @@ class Game(NamedTuple):
 
     Each step with an insertion takes a present canary with probability sampling_rate, which nobody sees.
     With unknown_initialisation every run draws its own theta_0, and the adversary works with one more draw
-    of the same distribution. Games of an equal `program` must have the same functions (mechanism's, init,
-    adversary's craft, score and observer) and then share compiled programs; None: shared with no other.
+    of the same distribution. Progress and checkpoints come every segment_steps, or a little more often. Games
+    of an equal `program` must have the same functions (mechanism's, init, adversary's craft, score and
+    observer) and then share compiled programs; None: shared with no other.
     """
 
     mechanism: Mechanism
@@ -65,6 +66,7 @@ class Game(NamedTuple):
     unknown_initialisation: bool = False
     program: Hashable = None
     sampling_rate: float = 1.0
+    segment_steps: int = ensemble.SEGMENT_STEPS
 
     def insertion(self) -> Insertion:
         """The adversary's part in training."""
@@ -122,8 +124,8 @@ def play(
     With `checkpoints` a chunk goes on from its last one, to the bit. Raises InputError where a model
     diverged.
     """
-    placement = Placement.local()
-    segments = ensemble.segments(game.schedule)
+    placement = Placement.spread(chunk) if game.mechanism.spreads else Placement.local()
+    segments = ensemble.segments(game.schedule, game.segment_steps)
     width = placement.round_up(chunk)  # chunks are padded: one program serves all, on all devices
     hyper, attack, data, segments = placement.everywhere(
         (jax.tree.map(jnp.float32, game.hyper), _attack(game), game.data, segments)
