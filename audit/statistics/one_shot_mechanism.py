@@ -17,21 +17,35 @@ _BLOCK = 64  # canaries of `directly` that are in memory at once
 
 def simulate(rng: np.random.Generator, canaries: int, dimension: int, sigma: float) -> Array:
     """The cosines (k,) of one audit without data; raises InputError unless 1 <= k < d and sigma >= 0."""
-    _require(canaries, dimension, sigma)
-    rows = np.tril(rng.standard_normal((canaries, canaries)), -1)
-    np.fill_diagonal(rows, np.sqrt(rng.chisquare(dimension - np.arange(canaries))))
-    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    inside = rows.sum(0) + sigma * rng.standard_normal(canaries)
-    outside = sigma**2 * rng.chisquare(dimension - canaries)
-    cosines: Array = rows @ inside / np.sqrt(inside @ inside + outside)
+    return released(rng, rotated(rng, canaries, dimension), dimension, sigma)
+
+
+def rotated(rng: np.random.Generator, canaries: int, dimension: int) -> Array:
+    """k uniform canaries (k, k) in coordinates of their span; raises InputError unless 1 <= k < d."""
+    fits = 1 <= canaries < dimension
+    require(fits, f"`canaries={canaries}`: give at least 1, and fewer than the dimension, {dimension}")
+    rows = np.zeros((canaries, canaries))
+    for i in range(canaries):
+        rows[i, :i] = rng.standard_normal(i)
+        rows[i, i] = np.sqrt(rng.chisquare(dimension - i))
+        rows[i, : i + 1] /= np.linalg.norm(rows[i, : i + 1])
+    return rows
+
+
+def released(rng: np.random.Generator, canaries: Array, dimension: int, sigma: float) -> Array:
+    """The cosines (k,) of `rotated` canaries with one release; raises InputError for a negative sigma."""
+    _require_noise(sigma)
+    inside = canaries.sum(0) + sigma * rng.standard_normal(len(canaries))
+    outside = sigma**2 * rng.chisquare(dimension - len(canaries))
+    cosines: Array = canaries @ inside / np.sqrt(inside @ inside + outside)
     return cosines
 
 
 def directly(rng: np.random.Generator, canaries: int, dimension: int, sigma: float) -> Array:
     """The same law by drawing canaries and noise in R^d, the former twice, block by block."""
-    _require(canaries, dimension, sigma)
+    _require_noise(sigma)
     seeds = rng.integers(2**63, size=-(-canaries // _BLOCK))
-    released = sigma * rng.standard_normal(dimension)
+    total = sigma * rng.standard_normal(dimension)
 
     def blocks() -> list[tuple[int, int]]:
         return [
@@ -39,9 +53,9 @@ def directly(rng: np.random.Generator, canaries: int, dimension: int, sigma: flo
         ]
 
     for seed, size in blocks():
-        released += _directions(seed, size, dimension).sum(0)
-    length = np.linalg.norm(released)
-    return np.concatenate([_directions(seed, size, dimension) @ released for seed, size in blocks()]) / length
+        total += _directions(seed, size, dimension).sum(0)
+    length = np.linalg.norm(total)
+    return np.concatenate([_directions(seed, size, dimension) @ total for seed, size in blocks()]) / length
 
 
 def _directions(seed: int, size: int, dimension: int) -> Array:
@@ -51,8 +65,6 @@ def _directions(seed: int, size: int, dimension: int) -> Array:
     return unit
 
 
-def _require(canaries: int, dimension: int, sigma: float) -> None:
-    """Numbers in range, or InputError."""
-    fits = 1 <= canaries < dimension
-    require(fits, f"`canaries={canaries}`: give at least 1, and fewer than the dimension, {dimension}")
+def _require_noise(sigma: float) -> None:
+    """In range, or InputError."""
     require(0 <= sigma < np.inf, f"sigma is {sigma}: give a finite number, at least 0")
