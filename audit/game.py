@@ -16,6 +16,7 @@ where a resume began.
 
 import zlib
 from collections.abc import Callable, Hashable, Iterator
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import jax
@@ -75,6 +76,22 @@ class Game(NamedTuple):
         return Insertion(adversary.craft, observe, adversary.constant, self.sampling_rate < 1)
 
 
+class Look(NamedTuple):
+    """A chunk of runs between two segments: the first run, steps done, models (R, p), and what their scores
+    would be now, () -> (R, K)."""
+
+    first: int
+    steps: int
+    thetas: Array
+    scores: Callable[[], Array]
+
+
+class Watch(Protocol):
+    """Looks at a chunk after each segment."""
+
+    def __call__(self, look: Look, /) -> object: ...
+
+
 class _Attack(NamedTuple):
     """An adversary's decision, its knowledge of theta_0, and the runs' common theta_0."""
 
@@ -118,6 +135,7 @@ def play(
     chunk: int,
     progress: SegmentProgress = lambda runs, steps: None,
     checkpoints: Checkpoints | None = None,
+    watch: Watch = lambda look: None,
 ) -> Iterator[Scores]:
     """Trains the runs of every range [start, stop) chunk by chunk and yields each chunk's scores.
 
@@ -154,12 +172,23 @@ def play(
                 states = compiled[len(part.mask)](*arguments(runs, states, part))
                 jax.block_until_ready(states)
                 progress(size, len(part.mask))
+                watch(_look(first, size, states, partial(score, attack.state), attack.known))
                 if checkpoints is not None and number < len(segments):
                     checkpoints.offer(name, number, states)
             scores = np.asarray(score(attack.state, states.seen, states.theta, attack.known), np.float64)
             _require_finite(scores[:size], first)
             present = presence(runs[:size], game.adversary.canaries, game.seed)
             yield Scores(first, scores[:size], present)
+
+
+def _look(first: int, size: int, states: State, score: Callable[..., Array], known: Array) -> Look:
+    """A chunk as it is, without the runs that pad it."""
+    return Look(
+        first,
+        int(states.step[0]),
+        states.theta[:size],
+        lambda: score(states.seen, states.theta, known)[:size],
+    )
 
 
 def _attack(game: Game) -> _Attack:
