@@ -18,13 +18,16 @@ die() {
   exit 2
 }
 
-is_experiment() {
-  [[ $1 =~ ^[A-Za-z][A-Za-z0-9_]*$ && -f $here/experiments/$1.py ]] &&
-    [[ $(<"$here/experiments/$1.py") == *$'\nif __name__ == "__main__":'* ]]
+is_experiment() { # sets file: the command's, or the __main__ of a paper's folder
+  [[ $1 =~ ^[A-Za-z][A-Za-z0-9_]*$ ]] || return 1
+  for file in "$here/experiments/$1.py" "$here/experiments/$1/__main__.py"; do
+    if [[ -f $file && $(<"$file") == *$'\nif __name__ == "__main__":'* ]]; then return 0; fi
+  done
+  return 1
 }
 
-docstring() { # of an experiment, which begins with it
-  sed -e '1s/^[rR]*"""//' -e '/"""/{s/""".*//;q;}' "$here/experiments/$1.py"
+docstring() { # of the experiment that is_experiment found, which begins with it
+  sed -e '1s/^[rR]*"""//' -e '/"""/{s/""".*//;q;}' "$file"
 }
 
 wants_help() {
@@ -37,17 +40,17 @@ wants_help() {
 
 help_on() { # installs nothing
   if [[ -s $stamp && -x $venv/bin/python ]]; then run_python "experiments.$command" "$@"; fi
-  docstring "$command"
+  docstring
   printf '\nIts flags are listed here once any command has set up %s.\n' "${venv##*/}"
 }
 
 print_help() {
-  local file name
+  local name
   printf 'Usage: ./run.sh [command] [flags]\n\n'
-  for file in "$here"/experiments/*.py; do # the first line of each main's docstring
-    name=${file##*/}
+  for name in "$here"/experiments/*; do # the first line of each main's docstring
+    name=${name##*/}
+    is_experiment "${name%.py}" || continue
     name=${name%.py}
-    is_experiment "$name" || continue
     printf '  %-12s %s\n' "$name" "$(sed -n '/"""/{s/^[rR]*"""//;/^$/n;s/""".*//;p;q;}' "$file")"
   done | cut -c 1-80
   cat <<'END'

@@ -43,12 +43,15 @@ def usage() -> str:
 
 
 def commands() -> Iterator[tuple[str, str]]:
-    """(name, the docstring's first line) of every main in this folder, in the order of their names."""
-    for path in sorted(FOLDER.glob("[!_]*.py")):
+    """(name, the docstring's first line) of every main in this folder, and of the folders in it that have
+    one, in the order of their names."""
+    named = [(path.stem, path) for path in FOLDER.glob("[!_]*.py")]
+    named += [(path.parent.name, path) for path in FOLDER.glob("*/__main__.py")]
+    for name, path in sorted(named):
         text = path.read_text(encoding="utf-8")
         if _MARK in text:
             summary = ast.get_docstring(ast.parse(text)) or ""
-            yield path.stem, summary.split("\n", 1)[0]
+            yield name, summary.split("\n", 1)[0]
 
 
 def _parsed(arguments: list[str]) -> tuple[str, list[str]]:

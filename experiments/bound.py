@@ -6,10 +6,12 @@
     ./run.sh bound --scores=scores.csv --upper_bound=3   an accountant's epsilon
     ./run.sh bound --scores=scores.csv --looks=500,1000  one of the declared looks
     ./run.sh bound --scores=scores.csv --report=p.html   the page of ./run.sh report
+    ./run.sh bound --scores=run.npz --dimension=68       one run's cosines: observed
 
 Arrays are flat, or matrices where runs have several canaries: a row a run, a column a canary.
 """
 
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +24,7 @@ from audit.statistics.accounting import Composition
 from audit.statistics.conclusion import Conclusion, conclude_design, conclude_looks
 from audit.storage import files, results
 from experiments import cli
-from experiments.plots import bounds_table
+from experiments.plots import bounds_table, one_run_table
 from experiments.plots.remarks import remarks
 from experiments.settings import score_files
 from experiments.settings.setting import require_noise
@@ -43,7 +45,12 @@ flags.DEFINE_float("upper_bound", None, "Another accountant's epsilon at delta, 
 flags.DEFINE_string("figure", None, "Also draw the audit into this .png, .pdf or .svg file.")
 flags.DEFINE_string("report", None, "Also write a report into this HTML file.")
 flags.DEFINE_string("name", None, "What was audited, for the report; by default the scores' file.")
+flags.DEFINE_integer("dimension", None, "Trained parameters, where scores are the cosines of one run.")
 flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of a table.")
+
+
+MOST_DIMENSION = 10**13
+_MANY_RUNS = ("looks", "noise_multiplier", "insertions", "sampling_rate", "figure", "report", "name")
 
 
 class _File(NamedTuple):
@@ -58,6 +65,9 @@ def main() -> None:
     """Read, bound, draw, print."""
     require(FLAGS.scores, "--scores is missing: name a .npz or .csv file, or two .npy files")
     require(FLAGS.report != "", "--report=: name an HTML file")
+    if FLAGS.dimension is not None:
+        _one_run()
+        return
     _require_format()
     composition, paths = _composition(), score_files.paths(FLAGS.scores)
     design = score_files.read_scores(*paths)
@@ -78,6 +88,21 @@ def main() -> None:
         print(remark, file=sys.stderr)
     for file in wanted:
         print(f"{file.flag}: {file.path}", file=sys.stderr)
+
+
+def _one_run() -> None:
+    """Bounds and estimates from the cosines of one run."""
+    for name in _MANY_RUNS:
+        require(FLAGS[name].value is None, f"--{name} does not go with --dimension: drop one")
+    upper, paths = FLAGS.upper_bound, score_files.paths(FLAGS.scores)
+    require(upper is None or 0 <= upper < math.inf, f"--upper_bound={upper}: give a finite one, at least 0")
+    require(len(paths) == 1, f"--scores={FLAGS.scores}: with --dimension give one .npz file")
+    require(
+        2 <= FLAGS.dimension <= MOST_DIMENSION, f"--dimension={FLAGS.dimension}: give 2 to {MOST_DIMENSION:,}"
+    )
+    found = score_files.conclude_one_run(paths[0], FLAGS.dimension, FLAGS.delta, FLAGS.confidence)
+    shown = one_run_table.one_run_json if FLAGS.json else one_run_table.one_run_table
+    print(shown(found, upper))
 
 
 def _composition() -> Composition | None:

@@ -4,6 +4,7 @@
 ./run.sh calibrate --mu=1 --audits=200      one mu, quickly
 ./run.sh calibrate --mechanism=laplace      where the curve is not Gaussian; with the curve test
 ./run.sh calibrate --canaries=32 --mu=1 --tie=equal --design=sets    many canaries a run
+./run.sh calibrate --one_run=1000 --mu=0,1,4 --audits=200            one run alone
 """
 
 import json
@@ -14,11 +15,13 @@ from tqdm import tqdm
 
 from audit.errors import require
 from audit.machine import cores
-from audit.statistics import calibration, conversions, many_calibration
+from audit.statistics import calibration, conversions, many_calibration, one_run_calibration
 from audit.statistics.calibration import Calibration, KnownMechanism
 from audit.statistics.gaussian_curve import CURVE_LEVEL, CURVE_POWER
 from audit.statistics.known_laws import GAUSSIAN, LAWS, KnownLaw
 from audit.statistics.many_calibration import TIES, ManyCalibration, ManyCanaries
+from audit.statistics.one_run_calibration import LAWS as ONE_RUN_LAWS
+from audit.statistics.one_run_calibration import OneRunCalibration, OneRunSetting
 from audit.storage.results import with_former_names
 from experiments import cli
 from experiments.settings.setting import require_runs
@@ -34,6 +37,7 @@ flags.DEFINE_list("runs", ["5000"], "Scores an audit, half of them in; with --ca
 flags.DEFINE_integer("canaries", None, "Canaries a run; by default one, and other estimators.")
 flags.DEFINE_list("tie", None, f"Of the canaries of a run: some of {', '.join(TIES)}; by default all.")
 flags.DEFINE_list("design", None, "coins (by default), sets, or both.")
+flags.DEFINE_integer("one_run", None, "Canaries of one run, for the bounds that need no other.")
 flags.DEFINE_integer("audits", 2000, "Audits a mechanism.")
 flags.DEFINE_float("delta", 1e-5, "delta of the bounds.")
 flags.DEFINE_float("confidence", 0.95, "Confidence of the lower bounds.")
@@ -54,6 +58,9 @@ def main() -> None:
     require(0 <= FLAGS.seed < 2**32, f"--seed={FLAGS.seed}: give 0 to 2^32 - 1")
     conversions.require_delta(FLAGS.delta)
     conversions.require_confidence(FLAGS.confidence)
+    if FLAGS.one_run is not None:
+        _calibrate_one_run(_one_run_settings(), processes)
+        return
     if FLAGS.canaries is not None:
         _calibrate_many(_many_settings(runs), processes)
         return
@@ -105,6 +112,52 @@ def _calibrate_many(settings: list[ManyCanaries], processes: int) -> None:
         print(json.dumps({"calibration": [_many_fields(row) for row in rows]}))
     else:
         print(_as_many_table(rows))
+
+
+def _one_run_settings() -> list[OneRunSetting]:
+    """The one-run audits that flags name."""
+    for name in ("canaries", "mechanism", "tie", "design"):
+        require(FLAGS[name].value is None, f"--one_run and --{name} do not go together: drop one")
+    levels = (FLAGS.audits, FLAGS.delta, FLAGS.confidence, FLAGS.seed)
+    return [OneRunSetting(law, mu, FLAGS.one_run, *levels) for law in ONE_RUN_LAWS.values() for mu in _mus()]
+
+
+def _calibrate_one_run(settings: list[OneRunSetting], processes: int) -> None:
+    """Calibrates and prints."""
+    rows: list[OneRunCalibration] = []
+    with tqdm(total=FLAGS.audits * len(settings), unit="audits", desc="calibrating") as bar:
+        for setting in settings:
+            rows += one_run_calibration.calibrate(setting, processes, bar.update)
+    if FLAGS.json:
+        fields = [row._asdict() | {"setting": _one_run_fields(row.setting)} for row in rows]
+        print(json.dumps({"calibration": fields}))
+    else:
+        print(_as_one_run_table(rows))
+
+
+def _one_run_fields(setting: OneRunSetting) -> dict[str, Any]:
+    """A setting's fields, its law by name."""
+    return setting._asdict() | {"law": setting.law.name}
+
+
+def _as_one_run_table(rows: list[OneRunCalibration]) -> str:
+    """A row a setting and method."""
+    error = 1 - FLAGS.confidence
+    allowed = calibration.allowed_share(error, FLAGS.audits)
+    lines = [
+        f"{FLAGS.audits} audits of one run with {FLAGS.one_run} canaries; exceeding: share of audits with",
+        f"epsilon above the truth at delta {FLAGS.delta:g} (* above {allowed:.1%}, reached once in",
+        f"1,000 tables at error {error:.3g}); one_shot_jeffreys is the paper's, no bound",
+        f"{'law':<12} {'mu':>5}  {'method':<18} {'exceeding':>9} {'mean':>8} {'5%':>8} {'95%':>8} {'true':>8}",
+    ]
+    lines.append("-" * len(lines[-1]))
+    for row in rows:
+        exceeding = f"{row.exceeding:.1%}{'*' if row.exceeding > allowed else ' '}"
+        lines.append(
+            f"{row.setting.law.name:<12} {row.setting.mu:5.3g}  {row.method:<18} {exceeding:>9} "
+            f"{row.mean_epsilon:8.3f} {row.low_epsilon:8.3f} {row.high_epsilon:8.3f} {row.true_epsilon:8.3f}"
+        )
+    return "\n".join(lines)
 
 
 def _as_many_table(rows: list[ManyCalibration]) -> str:

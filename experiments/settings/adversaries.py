@@ -229,7 +229,7 @@ def _cots(fields: CotS, known: Knowledge) -> "Adversary":
 def _loss(fields: Loss, known: Knowledge) -> "Adversary":
     from audit.adversaries import flipped
 
-    task = known.model.loss, *known.data, known.classes
+    task = known.model.loss, known.data[0], known.data[1], known.classes
     if known.canaries == 1:
         return flipped.flipped_label(*task)
     most = len(known.data[1])

@@ -20,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.errors import InputError, require
-from audit.statistics import canaries
-from audit.statistics.canaries import Design, Sets
+from audit.statistics import canaries, one_run_conclusion, one_shot
+from audit.statistics.canaries import Coins, Design, Sets
+from audit.statistics.one_run_conclusion import OneRunConclusion
 
 Array = NDArray[np.float64]
 
@@ -78,6 +79,42 @@ def read_scores(*files: Path) -> Design:
     size = sum(world.size for world in design.pooled())
     require(size <= MOST_SCORES, _too_many(files[0], size))
     return design
+
+
+class OneRun(NamedTuple):
+    """What a file holds of one run: arrays observed and unobserved, None where it has none, or coins."""
+
+    observed: Array | None
+    unobserved: Array | None
+    coins: Coins | None
+
+
+def conclude_one_run(path: Path, dimension: int, delta: float, confidence: float) -> OneRunConclusion:
+    """All that a file of one run's cosines says (see `read_one_run`); raises InputError in one line."""
+    found = read_one_run(path)
+    with _naming(path):
+        if found.coins is not None:
+            return one_run_conclusion.of_coins(found.coins, dimension, delta, confidence)
+        assert found.observed is not None
+        cosines = one_shot.cosines(found.observed, found.unobserved, dimension)
+        return one_run_conclusion.of_cosines(cosines, delta, confidence)
+
+
+def read_one_run(path: Path) -> OneRun:
+    """The cosines of one run: a .npz with arrays `observed`, (K,), and `unobserved` where there are any; or
+    `scores` and `presence`, (1, K) or (K,). Raises InputError, in one line, for what is something else."""
+    require(path.suffix.lower() == ".npz", f"`scores={path}`: give a .npz file with observed cosines")
+    with _reading(path), zipfile.ZipFile(path) as archive:
+        arrays = {}
+        members = {name.removesuffix(".npy"): name for name in archive.namelist()}
+        for name in {"observed", "unobserved", "scores", "presence"} & set(members):
+            with archive.open(members[name]) as file:
+                arrays[name] = _numbers(path, name, file)
+    if {"scores", "presence"} <= set(arrays):
+        with _naming(path):
+            return OneRun(None, None, one_run_conclusion.of_one_run(arrays["scores"], arrays["presence"]))
+    require("observed" in arrays, f"{path} has no array observed: save observed=, or scores= and presence=")
+    return OneRun(arrays["observed"], arrays.get("unobserved"), None)
 
 
 def _sets(path: Path, scores_in: Array, scores_out: Array) -> Design:

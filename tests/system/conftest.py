@@ -17,7 +17,7 @@ from experiments import __main__ as main
 commands = {f"experiments.{name}" for name, _ in main.commands()}
 for package in (audit, models, experiments):
     for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-        if found.name not in commands and ".peers_" not in found.name:
+        if not {found.name, found.name.removesuffix(".__main__")} & commands and ".peers_" not in found.name:
             importlib.import_module(found.name)
 gc.freeze()
 

@@ -1,0 +1,260 @@
+"""Lower bounds on epsilon from one run with many canaries, which may hang together in any way.
+
+    one_run            from cosines of uniformly random canaries that are all in, and the dimension
+    one_run_guesses    from fair coins: right guesses against (epsilon, delta)-DP (Steinke et al., 2023)
+    one_run_gaussian   from fair coins: right guesses against mu-GDP (Mahloujifar et al., 2024)
+
+Given the released model the scores of one run's canaries are not independent, so that no method here counts
+them as if they were.
+
+one_run. Let canary i be uniform, a(t) the exact probability that the cosine of a canary exceeds t with a model
+that was trained without it, and t a threshold that the pilot's canaries choose from a fixed grid. By
+(epsilon, delta)-DP, P_in(t chosen, hit) <= e^epsilon P_out(t chosen) a(t) + d(t), where the d(t) sum to delta at
+most. With D(t) = max(e^epsilon a(t) / (1 - eta), delta / eta) the mean of 1{hit} / D(t) is therefore at most
+(1 - eta) + eta = 1, on average over canaries too, whatever ties them together; and Markov's inequality refutes
+epsilon where hits / K >= D(t) / error. That costs log(1 / error) against what a known hit rate would prove, and
+nothing else: a(t) has a closed form, however small it is.
+
+Guesses. Scores less their median say by their sign what is guessed, and by their size how surely; the r surest
+are guessed. The pilot's coins choose r: given them, the other coins are as fair as before.
+
+Pairs. Of two canaries drawn alike, one is observed (inserted) and one is not: which of them is a fair coin, whose
+flip replaces a canary. A mechanism that is (epsilon, delta)-DP or mu-GDP for adding one is (2 epsilon,
+(1 + e^epsilon) delta)-DP or 2 mu-GDP for replacing it.
+"""
+
+import dataclasses
+import hashlib
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from audit.errors import require
+from audit.statistics import conversions, cosine_law, guesses, intervals
+from audit.statistics.canaries import Coins
+from audit.statistics.estimate import GAUSSIAN_CURVE
+from audit.statistics.names import ONE_RUN, ONE_RUN_GAUSSIAN, ONE_RUN_GUESSES
+from audit.statistics.one_shot import Cosines
+
+Array = NDArray[np.float64]
+
+UNIFORM = "uniform canaries"
+FAIR_COINS = "fair coins"
+DRAWN_ALIKE = "both drawn alike"
+LEAST_COINS, MOST_COINS = 40, 20_000
+_PILOT_SHARE, _LEAST_PILOT = 0.2, 20
+_ETA = 0.1  # of one_run's level, for delta
+_SHARES = np.concatenate([np.geomspace(0.02, 0.5, 8), np.linspace(0.6, 1.0, 5)])  # of coins that are guessed
+_SECTIONS, _PASSES, _FIRST_MU = 32, 5, 8.0
+_HALVINGS = 40
+
+
+@dataclasses.dataclass(frozen=True)
+class OneRunBound:
+    """A lower bound at a confidence: epsilon at delta, mu where the method bounds it, what it assumes of the
+    canaries and the curve, and in words the counts that it stands on."""
+
+    method: str
+    epsilon: float
+    mu: float | None
+    delta: float
+    confidence: float
+    assumes: str
+    counted: str
+
+
+class Evidence(NamedTuple):
+    """What scores say of coins, (m,): positive where the guess is right, larger where it is surer.
+
+    steps: how many canaries the flip of a coin adds or removes, 1, or 2 for pairs.
+    """
+
+    signed: Array
+    steps: int
+    assumes: str
+
+
+def bounds(found: Cosines, delta: float, confidence: float) -> list[OneRunBound]:
+    """The bounds from cosines: `one_run` where all canaries are observed; from pairs where as many are not."""
+    if not len(found.unobserved):
+        return [of_uniform_canaries(found, delta, confidence)]
+    if len(found.observed) != len(found.unobserved) or len(found.observed) < LEAST_COINS:
+        return []
+    return guessed(of_pairs(found), delta, confidence)
+
+
+def of_uniform_canaries(found: Cosines, delta: float, confidence: float) -> OneRunBound:
+    """`one_run`, from observed cosines alone."""
+    _require_levels(delta, confidence)
+    observed, _, dimension = found
+    pilot, rest = _parted(observed, len(observed) // 2)
+    grid = _thresholds(dimension)
+    log_rates = cosine_law.log_sf(grid, dimension)
+    error, scored = 1 - confidence, observed[rest]
+    best = _best_threshold(observed[pilot], len(scored), grid, log_rates)
+    hits = int(np.count_nonzero(scored > grid[best]))
+    share, epsilon = error * hits / len(scored), 0.0
+    if hits and share >= delta / _ETA:
+        epsilon = max(float(np.log((1 - _ETA) * share) - log_rates[best]), 0.0)
+    counted = f"{hits:,} of {len(scored):,} above {grid[best]:.3g}"
+    return OneRunBound(ONE_RUN, epsilon, None, delta, confidence, UNIFORM, counted)
+
+
+def of_coins(design: Coins) -> Evidence:
+    """What one run's scores (1, K) say of its coins; raises InputError for another number of runs."""
+    runs, canaries = design.scores.shape
+    require(runs == 1, f"scores have {runs} runs: give one, (1, canaries)")
+    require(canaries >= LEAST_COINS, f"there are {canaries} canaries with coins: give at least {LEAST_COINS}")
+    scores, presence = design.scores[0], design.presence[0]
+    return Evidence((scores - np.median(scores)) * np.where(presence, 1.0, -1.0), 1, FAIR_COINS)
+
+
+def of_pairs(found: Cosines) -> Evidence:
+    """What equally many observed and unobserved cosines say of which of each two was inserted."""
+    return Evidence(found.observed - found.unobserved, 2, DRAWN_ALIKE)
+
+
+def guessed(evidence: Evidence, delta: float, confidence: float) -> list[OneRunBound]:
+    """Both bounds from guesses, of at most 20,000 coins drawn at random."""
+    _require_levels(delta, confidence)
+    certainty = np.abs(evidence.signed)  # what is seen without the coins
+    pilot, rest = _parted(certainty, max(round(_PILOT_SHARE * len(certainty)), _LEAST_PILOT))
+    rest = rest[:MOST_COINS]
+    order = rest[np.argsort(-certainty[rest], kind="stable")]
+    right = np.cumsum(evidence.signed[order] > 0)  # among the surest 1, 2, ...
+    numbers, promised = _promises(evidence.signed[pilot], len(rest))
+    error = 1 - confidence
+    first = numbers[_best_for_epsilon(numbers, promised, error)]
+    second = numbers[_best_for_mu(len(rest), numbers, promised, error)]
+    hits = [int(right[first - 1]), int(right[second - 1])]
+    epsilon = epsilon_from_guesses(len(rest), int(first), hits[0], delta, error, evidence.steps)
+    mu = mu_from_guesses(len(rest), int(second), hits[1], error) / evidence.steps
+    counted = [f"{v:,} of {r:,} right, {len(rest):,} coins" for v, r in zip(hits, (first, second), strict=True)]
+    both = f"{evidence.assumes}, {GAUSSIAN_CURVE}"
+    return [
+        OneRunBound(ONE_RUN_GUESSES, epsilon, None, delta, confidence, evidence.assumes, counted[0]),
+        OneRunBound(
+            ONE_RUN_GAUSSIAN,
+            conversions.epsilon_from_mu(mu, delta),
+            mu,
+            delta,
+            confidence,
+            both,
+            counted[1],
+        ),
+    ]
+
+
+def epsilon_from_guesses(
+    coins: int, number: int, right: int, delta: float, error: float, steps: int = 1
+) -> float:
+    """The largest epsilon that so many right guesses refute, of a number that was fixed before (see
+    `guesses`); 0 where none is."""
+
+    def refuted(epsilon: float) -> bool:
+        grown = delta if steps == 1 else delta * (1 + np.exp(min(epsilon, 700.0)))
+        tail = guesses.log_p_approximate(coins, number, right, steps * epsilon, grown)
+        return bool(tail <= np.log(error))
+
+    if right == 0 or not refuted(0.0):
+        return 0.0
+    low, high = 0.0, 1.0
+    while refuted(high):
+        low, high = high, 2 * high
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if refuted(middle) else (low, middle)
+    return low
+
+
+def mu_from_guesses(coins: int, number: int, right: int, error: float) -> float:
+    """The largest mu that so many right guesses refute, likewise."""
+
+    def refuted(mus: Array) -> NDArray[np.bool_]:
+        return guesses.gaussian_refutes(coins, number, right, mus, error)
+
+    low, high = 0.0, _FIRST_MU
+    if not refuted(np.zeros(1))[0]:
+        return 0.0
+    while refuted(np.array([high]))[0]:
+        low, high = high, 2 * high
+    for _ in range(_PASSES):
+        points = np.linspace(low, high, _SECTIONS + 1)
+        last = int(np.flatnonzero(refuted(points))[-1])
+        low, high = points[last], points[min(last + 1, _SECTIONS)]
+    return float(low)
+
+
+def _require_levels(delta: float, confidence: float) -> None:
+    """Both in range, or InputError."""
+    conversions.require_delta(delta)
+    conversions.require_confidence(confidence)
+
+
+def _parted(values: Array, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(places of the pilot, of the rest) by a shuffle seeded by the values' ranks: files may come sorted."""
+    ranks = np.unique(values, return_inverse=True)[1].astype("<i8")
+    rng = np.random.default_rng(int.from_bytes(hashlib.sha256(ranks.tobytes()).digest(), "big"))
+    order = rng.permutation(len(values))
+    return order[:size], order[size:]
+
+
+def _thresholds(dimension: int) -> Array:
+    """Cosines from 0 to below 1: every tenth of 1/sqrt(d) at first, then 1% apart."""
+    root = np.sqrt(dimension)
+    near, far = np.arange(0, 100) / 10, np.geomspace(10, max(root, 11), 400)
+    units = np.concatenate([near, far])
+    grid: Array = units[units < root] / root
+    return grid
+
+
+def _best_threshold(pilot: Array, canaries: int, grid: Array, log_rates: Array) -> int:
+    """The threshold that promises most on so many canaries, if cosines are normal as in the pilot."""
+    spread = max(float(pilot.std()), 1e-12)
+    share = special.ndtr((pilot.mean() - grid) / spread)
+    sure = np.maximum(share - 2 * np.sqrt(share / canaries), 0.0)
+    with np.errstate(divide="ignore"):
+        return int(np.argmax(np.where(sure > 0, np.log(sure) - log_rates, -np.inf)))
+
+
+def _promises(pilot: Array, coins: int) -> tuple[NDArray[np.int64], Array]:
+    """(numbers of guesses, the share of them that is right) by a normal fit to the pilot's evidence."""
+    numbers = np.maximum(np.round(_SHARES * coins).astype(np.int64), 1)
+    centre, spread = float(pilot.mean()), float(pilot.std())
+    if not spread > 0:
+        return numbers, np.full(len(numbers), float(centre > 0))
+    levels = np.linspace(0.0, abs(centre) + 6 * spread, 2001)
+    right, wrong = special.ndtr((centre - levels) / spread), special.ndtr((-centre - levels) / spread)
+    at = np.argmin(np.abs((right + wrong)[:, None] - _SHARES), 0)
+    return numbers, (right / (right + wrong))[at]
+
+
+def _best_for_epsilon(numbers: NDArray[np.int64], promised: Array, error: float) -> int:
+    """The place of the number whose promised share has the largest lower limit."""
+    wrong = np.ceil(numbers * (1 - promised))
+    limits = [
+        float(intervals.clopper_pearson_upper(w, int(n), error)) for n, w in zip(numbers, wrong, strict=True)
+    ]
+    return int(np.argmin(limits))
+
+
+def _best_for_mu(coins: int, numbers: NDArray[np.int64], promised: Array, error: float) -> int:
+    """The place of the number that refutes the largest mu with what it promises."""
+    right = np.floor(numbers * promised)
+    mus = np.linspace(0.0, _FIRST_MU, _SECTIONS + 1)
+
+    def reached(of: Callable[[int], Array]) -> Array:
+        refuted = guesses.gaussian_refutes(
+            coins, numbers[:, None], right[:, None], np.stack([of(i) for i in range(len(numbers))]), error
+        )
+        last = refuted.shape[1] - 1 - refuted[:, ::-1].argmax(1)
+        return np.where(refuted.any(1), last, 0)
+
+    coarse = mus[reached(lambda i: mus)]
+    width = mus[1]
+    fine = coarse[:, None] + np.linspace(0.0, width, _SECTIONS + 1)
+    places = reached(lambda i: fine[i])
+    return int(np.argmax(fine[np.arange(len(numbers)), places]))

@@ -1,0 +1,195 @@
+"""One-run audits of mechanisms whose truth is known: do the bounds cover, however canaries hang together?
+
+Every law audits one run of K canaries. All but `leaking` are Gaussian mechanisms of the same mu, so that their
+truth is mu whatever ties the canaries together:
+
+    independent    orthogonal canaries with coins
+    overlapping    canaries whose inner products are 1/2, with coins: scores share noise and each other's signal
+    failing        in half of the runs nothing is inserted
+    leaking        each coin is told the truth of with the odds e^mu, and with probability delta it is laid open,
+                   many at once: (mu, delta)-DP and no better, against which delta is accounted
+    pairs          of two orthogonal canaries each, one is inserted
+    cosines        uniform canaries that are all inserted (`one_shot_mechanism`)
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from audit.errors import require
+from audit.statistics import calibration, conversions, one_run_bounds, one_shot, one_shot_mechanism
+from audit.statistics.canaries import Coins
+from audit.statistics.names import ONE_SHOT_JEFFREYS
+from audit.statistics.one_shot import Cosines
+
+Array = NDArray[np.float64]
+Bits = NDArray[np.bool_]
+_SLACK = 1e-9
+_DIMENSIONS = 100  # of `cosines`, a canary
+_OPEN = 3.0  # root canaries that `leaking` lays open at once
+
+
+class OneRunSetting(NamedTuple):
+    """K canaries in one run of a mechanism of one mu, audited many times; parameters are checked by
+    `calibrate`."""
+
+    law: "OneRunLaw"
+    mu: float
+    canaries: int
+    audits: int
+    delta: float
+    confidence: float
+    seed: int
+
+
+Values = list[tuple[str, float]]
+
+
+class OneRunLaw(NamedTuple):
+    """A law's name, one audit's (method, epsilon) by a generator, and the true epsilon."""
+
+    name: str
+    audit: Callable[[np.random.Generator, OneRunSetting], Values]
+    truth: Callable[[OneRunSetting], float]
+
+
+class OneRunCalibration(NamedTuple):
+    """One method over all audits of a setting: the share of them with epsilon above the truth, and epsilon's
+    mean, 5% and 95% quantile."""
+
+    method: str
+    setting: OneRunSetting
+    exceeding: float
+    mean_epsilon: float
+    low_epsilon: float
+    high_epsilon: float
+    true_epsilon: float
+
+
+def calibrate(
+    setting: OneRunSetting, processes: int = 1, done: Callable[[int], object] = lambda audits: None
+) -> list[OneRunCalibration]:
+    """Audits a known mechanism with every method that its law allows; `done` hears of each audit that ends.
+
+    An audit depends on the seed and its index alone. Raises InputError for values out of range.
+    """
+    require(setting.mu >= 0, f"mu is {setting.mu}: it must be at least 0")
+    least, most = one_run_bounds.LEAST_COINS, one_run_bounds.MOST_COINS
+    fits = least <= setting.canaries <= most
+    require(fits, f"`one_run={setting.canaries}`: give {least} to {most:,} canaries")
+    require(setting.audits >= 1, f"audits is {setting.audits}: give at least 1")
+    conversions.require_delta(setting.delta)
+    conversions.require_confidence(setting.confidence)
+    found = []
+    for values in _audits(setting, processes):
+        found.append([epsilon for _, epsilon in values])
+        names = [name for name, _ in values]
+        done(1)
+    table, truth = np.array(found), setting.law.truth(setting)  # (audits, methods)
+    return [_summary(name, setting, table[:, i], truth) for i, name in enumerate(names)]
+
+
+def _audits(setting: OneRunSetting, processes: int) -> Iterator[Values]:
+    """Every audit, in order."""
+    tasks = [(setting, index) for index in range(setting.audits)]
+    return calibration.in_order(_audit, tasks, processes)
+
+
+def _audit(task: tuple[OneRunSetting, int]) -> Values:
+    """One audit."""
+    setting, index = task
+    return setting.law.audit(np.random.default_rng([setting.seed, index]), setting)
+
+
+def _summary(method: str, setting: OneRunSetting, epsilon: Array, truth: float) -> OneRunCalibration:
+    """The summary of (audits,) values."""
+    return OneRunCalibration(
+        method,
+        setting,
+        float((epsilon > truth + _SLACK).mean()),
+        float(epsilon.mean()),
+        float(np.quantile(epsilon, 0.05)),
+        float(np.quantile(epsilon, 0.95)),
+        truth,
+    )
+
+
+def _gaussian_truth(setting: OneRunSetting) -> float:
+    """epsilon of mu."""
+    return conversions.epsilon_from_mu(setting.mu, setting.delta)
+
+
+def _leaking_truth(setting: OneRunSetting) -> float:
+    """mu, which is its epsilon."""
+    return setting.mu
+
+
+def _of_coins(scores: Array, presence: Bits, setting: OneRunSetting) -> Values:
+    """Both bounds from guesses."""
+    evidence = one_run_bounds.of_coins(Coins(scores[None], presence[None]))
+    found = one_run_bounds.guessed(evidence, setting.delta, setting.confidence)
+    return [(bound.method, bound.epsilon) for bound in found]
+
+
+def _independent(rng: np.random.Generator, setting: OneRunSetting) -> Values:
+    bits = rng.random(setting.canaries) < 0.5
+    return _of_coins(setting.mu * bits + rng.standard_normal(setting.canaries), bits, setting)
+
+
+def _overlapping(rng: np.random.Generator, setting: OneRunSetting) -> Values:
+    bits = rng.random(setting.canaries) < 0.5
+    common = np.sqrt(0.5) * setting.mu * bits.sum() + rng.standard_normal()
+    own = np.sqrt(0.5) * setting.mu * bits + rng.standard_normal(setting.canaries)
+    return _of_coins(np.sqrt(0.5) * (common + own), bits, setting)
+
+
+def _failing(rng: np.random.Generator, setting: OneRunSetting) -> Values:
+    bits = rng.random(setting.canaries) < 0.5
+    works = rng.random() < 0.5
+    scores = setting.mu * bits * works + rng.standard_normal(setting.canaries)
+    return _of_coins(scores, bits, setting)
+
+
+def _leaking(rng: np.random.Generator, setting: OneRunSetting) -> Values:
+    canaries = setting.canaries
+    bits = rng.random(canaries) < 0.5
+    honest = rng.random(canaries) < special.expit(setting.mu)
+    scores = np.where(bits == honest, 1.0, -1.0) + 0.1 * rng.random(canaries)
+    opened = min(round(_OPEN * np.sqrt(canaries)), canaries)
+    if rng.random() < setting.delta * canaries / opened:
+        places = rng.permutation(canaries)[:opened]
+        scores[places] = np.where(bits[places], 2.0, -2.0)
+    return _of_coins(scores, bits, setting)[:1]  # it is no Gaussian mechanism
+
+
+def _pairs(rng: np.random.Generator, setting: OneRunSetting) -> Values:
+    observed = setting.mu + rng.standard_normal(setting.canaries)
+    evidence = one_run_bounds.of_pairs(Cosines(observed, rng.standard_normal(setting.canaries), 2))
+    found = one_run_bounds.guessed(evidence, setting.delta, setting.confidence)
+    return [(bound.method, bound.epsilon) for bound in found]
+
+
+def _cosines(rng: np.random.Generator, setting: OneRunSetting) -> Values:
+    canaries, dimension = setting.canaries, _DIMENSIONS * setting.canaries
+    sigma = 1 / max(setting.mu, 1e-6)
+    drawn = one_shot_mechanism.simulate(rng, canaries, dimension, sigma)
+    found = Cosines(drawn, np.empty(0), dimension)
+    bound = one_run_bounds.of_uniform_canaries(found, setting.delta, setting.confidence)
+    jeffreys = one_shot.in_sample(found, setting.delta, 1 - setting.confidence, 0.5)
+    return [(bound.method, bound.epsilon), (ONE_SHOT_JEFFREYS, jeffreys)]
+
+
+LAWS = {
+    law.name: law
+    for law in (
+        OneRunLaw("independent", _independent, _gaussian_truth),
+        OneRunLaw("overlapping", _overlapping, _gaussian_truth),
+        OneRunLaw("failing", _failing, _gaussian_truth),
+        OneRunLaw("leaking", _leaking, _leaking_truth),
+        OneRunLaw("pairs", _pairs, _gaussian_truth),
+        OneRunLaw("cosines", _cosines, _gaussian_truth),
+    )
+}

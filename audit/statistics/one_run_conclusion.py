@@ -1,0 +1,66 @@
+"""All that one run's canaries say: estimates, bounds, and whether the cosines are normal."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from audit.errors import require
+from audit.statistics import normality, one_run_bounds, one_shot
+from audit.statistics.canaries import Coins
+from audit.statistics.normality import AndersonDarling
+from audit.statistics.one_run_bounds import OneRunBound
+from audit.statistics.one_shot import Cosines, OneShotEstimate
+
+
+class OneRunConclusion(NamedTuple):
+    """Estimates, which are no bounds, bounds, which may be none, and the test of observed cosines; `coins` says
+    whether each canary was in by a coin of its own."""
+
+    cosines: Cosines
+    coins: bool
+    delta: float
+    confidence: float
+    estimates: list[OneShotEstimate]
+    bounds: list[OneRunBound]
+    normality: AndersonDarling
+
+    @property
+    def deviations(self) -> float:
+        """The observed mean above the null's, in standard errors."""
+        observed, unobserved, dimension = self.cosines
+        error = 1 / np.sqrt(dimension * len(observed))
+        if not len(unobserved):
+            return float(observed.mean() / error)
+        error = np.hypot(unobserved.std() / np.sqrt(len(unobserved)), observed.std() / np.sqrt(len(observed)))
+        return float((observed.mean() - unobserved.mean()) / error)
+
+
+def of_cosines(found: Cosines, delta: float, confidence: float) -> OneRunConclusion:
+    """The conclusion from observed cosines, and unobserved ones where there are any."""
+    return _concluded(found, False, one_run_bounds.bounds(found, delta, confidence), delta, confidence)
+
+
+def of_coins(design: Coins, dimension: int, delta: float, confidence: float) -> OneRunConclusion:
+    """The conclusion from cosines of one run (1, K), each canary in by a coin; raises InputError for others."""
+    evidence = one_run_bounds.of_coins(design)
+    found = one_shot.cosines(*design.pooled(), dimension)
+    return _concluded(found, True, one_run_bounds.guessed(evidence, delta, confidence), delta, confidence)
+
+
+def of_one_run(scores: ArrayLike, presence: ArrayLike) -> Coins:
+    """The checked design of one run's scores and bits, (K,) or (1, K) each, before the cosines are checked."""
+    values, bits = np.asarray(scores, np.float64), np.asarray(presence)
+    fits = values.shape == bits.shape and (values.ndim == 1 or (values.ndim == 2 and len(values) == 1))
+    require(fits, f"scores {values.shape} and presence {bits.shape} must both be (canaries,) or (1, canaries)")
+    require(np.isin(bits, (0, 1)).all(), "presence must be 1 (in) or 0 (out) everywhere")
+    return Coins(values.reshape(1, -1), bits.reshape(1, -1).astype(bool))
+
+
+def _concluded(
+    found: Cosines, coins: bool, bounds: list[OneRunBound], delta: float, confidence: float
+) -> OneRunConclusion:
+    """With estimates and the test."""
+    estimates = one_shot.estimates(found, delta, confidence)
+    tested = normality.anderson_darling(found.observed)
+    return OneRunConclusion(found, coins, delta, confidence, estimates, bounds, tested)

@@ -1,0 +1,70 @@
+"""Algorithm 1 of the one-shot paper, simulated exactly: cosines of k uniform canaries and a noisy sum of them.
+
+rho = sum of k unit vectors + sigma N(0, I_d) + data; the cosines are those of the canaries and rho. Only the span
+of the canaries matters: a rotation makes them a lower-triangular k x k matrix with chi-distributed diagonal, rows
+normalised (Bartlett's decomposition), and what lies outside of the span has a chi-squared length. That is O(k^2)
+for any d; `directly` draws everything, O(k d).
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from audit.errors import require
+
+Array = NDArray[np.float64]
+_BLOCK = 64  # canaries of `directly` that are in memory at once
+
+
+def simulate(rng: np.random.Generator, canaries: int, dimension: int, sigma: float) -> Array:
+    """The cosines (k,) of one audit without data; raises InputError unless 1 <= k < d and sigma >= 0."""
+    return released(rng, rotated(rng, canaries, dimension), dimension, sigma)
+
+
+def rotated(rng: np.random.Generator, canaries: int, dimension: int) -> Array:
+    """k uniform canaries (k, k) in coordinates of their span; raises InputError unless 1 <= k < d."""
+    fits = 1 <= canaries < dimension
+    require(fits, f"`canaries={canaries}`: give at least 1, and fewer than the dimension, {dimension}")
+    rows = np.zeros((canaries, canaries))
+    for i in range(canaries):
+        rows[i, :i] = rng.standard_normal(i)
+        rows[i, i] = np.sqrt(rng.chisquare(dimension - i))
+        rows[i, : i + 1] /= np.linalg.norm(rows[i, : i + 1])
+    return rows
+
+
+def released(rng: np.random.Generator, canaries: Array, dimension: int, sigma: float) -> Array:
+    """The cosines (k,) of `rotated` canaries with one release; raises InputError for a negative sigma."""
+    _require_noise(sigma)
+    inside = canaries.sum(0) + sigma * rng.standard_normal(len(canaries))
+    outside = sigma**2 * rng.chisquare(dimension - len(canaries))
+    cosines: Array = canaries @ inside / np.sqrt(inside @ inside + outside)
+    return cosines
+
+
+def directly(rng: np.random.Generator, canaries: int, dimension: int, sigma: float) -> Array:
+    """The same law by drawing canaries and noise in R^d, the former twice, block by block."""
+    _require_noise(sigma)
+    seeds = rng.integers(2**63, size=-(-canaries // _BLOCK))
+    total = sigma * rng.standard_normal(dimension)
+
+    def blocks() -> list[tuple[int, int]]:
+        return [
+            (int(seed), min(_BLOCK, canaries - i * _BLOCK)) for i, seed in enumerate(seeds)
+        ]
+
+    for seed, size in blocks():
+        total += _directions(seed, size, dimension).sum(0)
+    length = np.linalg.norm(total)
+    return np.concatenate([_directions(seed, size, dimension) @ total for seed, size in blocks()]) / length
+
+
+def _directions(seed: int, size: int, dimension: int) -> Array:
+    """Uniform unit vectors (size, d)."""
+    rows = np.random.default_rng(seed).standard_normal((size, dimension))
+    unit: Array = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    return unit
+
+
+def _require_noise(sigma: float) -> None:
+    """In range, or InputError."""
+    require(0 <= sigma < np.inf, f"sigma is {sigma}: give a finite number, at least 0")

@@ -1,0 +1,1 @@
+"""The one-shot paper: the Gaussian mechanism, simulated."""

@@ -1,0 +1,102 @@
+"""The one-shot paper's Gaussian mechanism: Table 1, noise floors.
+
+./run.sh one_shot                                    Table 1, half a minute
+./run.sh one_shot --sigmas=1 --dimensions=1e4,1e5    other cells
+./run.sh one_shot --canaries=1000 --delta=1e-5       other floors
+"""
+
+import os
+
+import numpy as np
+from absl import flags
+from tqdm import tqdm
+
+from audit.errors import require
+from audit.statistics import conversions, one_shot_mechanism
+from audit.storage import files
+from experiments import cli
+from experiments.one_shot import claims, figures, simulation, table
+from experiments.plots import style
+
+FLAGS = flags.FLAGS
+flags.DEFINE_list("sigmas", ["0.541", "1.54", "4.22"], "Noise of the mechanisms, whose sensitivity is 1.")
+flags.DEFINE_list("dimensions", ["1e4", "1e5", "1e6", "1e7"], "Dimensions d; each has sqrt(d) canaries.")
+flags.DEFINE_list("canaries", ["100", "316", "1000", "3162", "10000"], "Canaries, for the noise floors.")
+flags.DEFINE_integer("simulations", claims.SIMULATIONS, "Simulations a cell.")
+flags.DEFINE_float("delta", claims.DELTA, "delta of every epsilon.")
+flags.DEFINE_integer("seed", 0, "Seed of the simulations.")
+flags.DEFINE_string("out", "results", "Folder for results; these go into its folder one_shot.")
+
+LEAST_DIMENSION, MOST_DIMENSION, MOST_CANARIES = 100, 10**8, 10**7
+LEAST_SIGMA, MOST_SIGMA = 1e-3, 1e6
+_DRAWN = 10**6  # the figure's dimension
+
+
+def main() -> None:
+    """Parse, simulate, draw, print."""
+    sigmas, dimensions, canaries = _sigmas(), _dimensions(), _canaries()
+    require(2 <= FLAGS.simulations <= 10**6, f"--simulations={FLAGS.simulations}: give 2 to 1,000,000")
+    require(0 <= FLAGS.seed < 2**32, f"--seed={FLAGS.seed}: give 0 to 2^32 - 1")
+    conversions.require_delta(FLAGS.delta)
+    folder = cli.folder() / "one_shot"
+    cells = []
+    with tqdm(total=len(dimensions) * FLAGS.simulations, desc="simulating", unit="audits") as bar:
+        for d in dimensions:
+            cells += simulation.cells(sigmas, d, FLAGS.simulations, FLAGS.delta, FLAGS.seed, bar.update)
+    cells.sort(key=lambda cell: (cell.sigma, cell.dimension))
+    floors = simulation.floors(canaries, FLAGS.delta)
+    written = [
+        files.write_whole(folder / "table_1.csv", table.as_csv(cells).encode()),
+        files.write_whole(folder / "cosines.png", style.png(figures.densities(_panels(sigmas)))),
+    ]
+    print(table.cells_table(cells, FLAGS.delta, FLAGS.simulations))
+    print("\n" + table.floors_table(floors, FLAGS.delta))
+    print("\n" + "\n".join(map(os.fspath, written)))
+
+
+def _panels(sigmas: list[float]) -> list[figures.Panel]:
+    """Cosines of one audit a sigma."""
+    rng = np.random.default_rng([FLAGS.seed, 1])
+    size = simulation.canaries_of(_DRAWN)
+    rows = one_shot_mechanism.rotated(rng, size, _DRAWN)
+    return [
+        figures.Panel(
+            rf"$\sigma$ = {sigma:g}, k = {size:,}, d = $10^6$",
+            one_shot_mechanism.released(rng, rows, _DRAWN, sigma),
+            _DRAWN,
+        )
+        for sigma in sigmas[:4]
+    ]
+
+
+def _sigmas() -> list[float]:
+    """--sigmas' numbers, in range."""
+    sigmas = cli.numbers("sigmas")
+    require(sigmas, "--sigmas is empty: give numbers, comma-separated")
+    for sigma in sigmas:
+        fits = LEAST_SIGMA <= sigma <= MOST_SIGMA
+        require(fits, f"--sigmas: {sigma:g}: give {LEAST_SIGMA:g} to {MOST_SIGMA:g}")
+    return sigmas
+
+
+def _dimensions() -> list[int]:
+    """--dimensions' whole numbers, in range."""
+    return _whole("dimensions", LEAST_DIMENSION, MOST_DIMENSION)
+
+
+def _canaries() -> list[int]:
+    """--canaries' whole numbers, in range."""
+    return _whole("canaries", 10, MOST_CANARIES)
+
+
+def _whole(flag: str, least: int, most: int) -> list[int]:
+    """A list flag's whole numbers, in range."""
+    numbers = cli.whole_numbers(flag)
+    require(numbers, f"--{flag} is empty: give whole numbers, comma-separated")
+    for number in numbers:
+        require(least <= number <= most, f"--{flag}: {number}: give {least:,} to {most:,}")
+    return numbers
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,95 @@
+"""One run's estimates and bounds for people, in 80 columns, and for programs."""
+
+import dataclasses
+import json
+from typing import Any
+
+from audit.statistics.names import ONE_RUN_GAUSSIAN
+from audit.statistics.one_run_bounds import DRAWN_ALIKE, FAIR_COINS, UNIFORM, OneRunBound
+from audit.statistics.one_run_conclusion import OneRunConclusion
+from audit.statistics.one_shot import OneShotEstimate
+
+_CLEARLY = 4  # standard errors below the null
+_ESTIMATES = """\
+estimates are no bounds; error: standard error if canaries are independent;
+floor: mean (95% quantile) where nothing leaks"""
+_MEANINGS = {
+    UNIFORM: "uniform canaries: random directions, of which training knows nothing",
+    FAIR_COINS: "fair coins: each canary in or out by a coin of its own, tied in any way",
+    DRAWN_ALIKE: "drawn alike: a coin for each two canaries says which one was inserted",
+}
+_SHORT = {UNIFORM: UNIFORM, FAIR_COINS: FAIR_COINS, DRAWN_ALIKE: "drawn alike"}
+_GAUSSIAN = "Gaussian: and a Gaussian trade-off curve"
+
+
+def one_run_table(conclusion: OneRunConclusion, upper_bound: float | None) -> str:
+    """Estimates, bounds, and what both mean."""
+    observed, unobserved, dimension = conclusion.cosines
+    out = f", {len(unobserved):,} unobserved" if len(unobserved) else ""
+    null = "fitted to the unobserved" if len(unobserved) else f"the cosine's exact law in R^{dimension:,}"
+    lines = [
+        f"one run: epsilon at delta {conclusion.delta:g}, confidence {conclusion.confidence:g}",
+        f"{len(observed):,} observed canaries{out}; null: {null}",
+        f"{'estimate':<24} {'epsilon':>9} {'error':>9}   floor",
+    ]
+    lines.append("-" * 80)
+    lines += map(_estimate, conclusion.estimates)
+    lines += ["", f"{'bound':<17} {'epsilon':>8} {'mu':>6}   {'counts':<28} assumes", "-" * 80]
+    lines += map(_bound, conclusion.bounds)
+    if upper_bound is not None:
+        lines.append(f"{'upper bound':<17} {upper_bound:>8.3f} {'':>6}   {'':<28} given")
+    return "\n".join([*lines, "", *_ESTIMATES.splitlines(), *_notes(conclusion), *remarks(conclusion)])
+
+
+def one_run_json(conclusion: OneRunConclusion, upper_bound: float | None) -> str:
+    """One JSON object on one line: `estimates`, `bounds`, `normality`, `upper_bound` and what was given."""
+    observed, unobserved, dimension = conclusion.cosines
+    found: dict[str, Any] = {
+        "estimates": [
+            dataclasses.asdict(row) | {"noise_floor": row.noise_floor._asdict()}
+            for row in conclusion.estimates
+        ],
+        "bounds": [dataclasses.asdict(row) for row in conclusion.bounds],
+        "upper_bound": upper_bound,
+        "normality": conclusion.normality._asdict(),
+        "observed": len(observed),
+        "unobserved": len(unobserved),
+        "dimension": dimension,
+        "coins": conclusion.coins,
+    }
+    return json.dumps(found)
+
+
+def remarks(conclusion: OneRunConclusion) -> list[str]:
+    """A line each for cosines of the wrong sign, for no bound, and on normality."""
+    found = []
+    if conclusion.deviations < -_CLEARLY:
+        found.append("cosines are lower than the null's: did you mean minus the displacement?")
+    if not conclusion.bounds:
+        found.append("no bound: save coins (scores, presence), or 40 and more pairs of both kinds")
+    tested = conclusion.normality
+    level = "not rejected" if tested.rejected_at is None else f"rejected at {tested.rejected_at:.3g}"
+    found.append(
+        f"normal cosines: {level} (Anderson-Darling {tested.statistic:.3f}, 5%: {tested.critical[2]:.3f})"
+    )
+    return found
+
+
+def _estimate(row: OneShotEstimate) -> str:
+    """An estimate's line."""
+    floor = f"{row.noise_floor.mean:.3f} ({row.noise_floor.quantile_95:.3f})"
+    return f"{row.method:<24} {row.epsilon:>9.3f} {row.standard_error:>9.3f}   {floor}"
+
+
+def _bound(row: OneRunBound) -> str:
+    """A bound's line."""
+    mu = "" if row.mu is None else f"{row.mu:.3f}"
+    assumes = "Gaussian" if row.method == ONE_RUN_GAUSSIAN else _SHORT[row.assumes]
+    return f"{row.method:<17} {row.epsilon:>8.3f} {mu:>6}   {row.counted:<28} {assumes}"
+
+
+def _notes(conclusion: OneRunConclusion) -> list[str]:
+    """What the bounds' assumptions mean."""
+    there = [row.assumes for row in conclusion.bounds]
+    notes = [text for name, text in _MEANINGS.items() if name in there]
+    return [*notes, _GAUSSIAN] if len(there) > 1 else notes
