@@ -12,6 +12,7 @@ from audit import game
 from audit.adversaries import one_shot
 from audit.errors import InputError
 from audit.mechanism import base, cohorts, dpsgd, ensemble, fedavg
+from models.base import losses_by_example
 
 KEY = jax.random.key(7, impl="threefry2x32")
 COUNTS = np.array([5, 1, 12, 3, 8, 2, 7], np.int32)
@@ -35,7 +36,9 @@ def momentum(rate):
 
 
 def choices(**changes):
-    usual = fedavg.FedAvg(loss, unravel, 3, 2, int(COUNTS.max()), block=2, optimizer=momentum)
+    usual = fedavg.FedAvg(
+        jax.vmap(loss, (None, 0)), unravel, 3, 2, int(COUNTS.max()), block=2, optimizer=momentum
+    )
     return usual._replace(**changes)
 
 
@@ -143,7 +146,7 @@ def test_clients_of_one_example_and_a_full_cohort_are_dp_sgd(model, data, choice
     gradient = jnp.arange(model.n_parameters) / 10.0
     canaries = base.Canaries(lambda step, theta: gradient[None], jnp.ones(1))
     chosen = fedavg.FedAvg(
-        lambda tree, one: model.criterion(model.module.apply({"params": tree}, one[0]), one[1]),
+        losses_by_example(model),
         model.unravel,
         batch_size=4,
         epochs=1,
