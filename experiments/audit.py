@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 FIELDS = (
     *("model", "adversary", "gc_s", "simulations", "dimension", "periodicity", "insertions", "steps"),
     *("learning_rate", "clipping_norm", "noise_multiplier", "batch_size", "optimizer", "clipping"),
-    *("precision", "unknown_initialisation", "seed", "canaries", "sampling_rate", "cots_score"),
+    *("precision", "unknown_initialisation", "seed", "canaries", "sampling_rate", "repetitions"),
+    *("cots_score", "observe"),
     *("first_direction", "end_direction", "poison_scale", "poison_label"),
 )
 FLAGS = flags.FLAGS
