@@ -148,7 +148,8 @@ def _as_one_run_table(rows: list[OneRunCalibration]) -> str:
         f"{FLAGS.audits} audits of one run with {FLAGS.one_run} canaries; exceeding: share of audits with",
         f"epsilon above the truth at delta {FLAGS.delta:g} (* above {allowed:.1%}, reached once in",
         f"1,000 tables at error {error:.3g}); one_shot_jeffreys is the paper's, no bound",
-        f"{'law':<12} {'mu':>5}  {'method':<18} {'exceeding':>9} {'mean':>8} {'5%':>8} {'95%':>8} {'true':>8}",
+        f"{'law':<12} {'mu':>5}  {'method':<18} {'exceeding':>9} "
+        f"{'mean':>8} {'5%':>8} {'95%':>8} {'true':>8}",
     ]
     lines.append("-" * len(lines[-1]))
     for row in rows:

@@ -39,7 +39,8 @@ _GROUPS = {
         "purchase100",
     ),
     "adversary": (
-        *("adversary", "canaries", "sampling_rate", "gc_s", "simulations", "dimension", "cots_score"),
+        *("adversary", "canaries", "sampling_rate", "repetitions", "gc_s", "simulations", "dimension"),
+        *("cots_score", "observe"),
         *("first_direction", "end_direction", "poison_scale", "poison_label"),
     ),
     "DP-SGD": (

@@ -71,7 +71,7 @@ class FedAvg(NamedTuple):
     batch_size: int
     epochs: int
     most_examples: int
-    block: int = 8
+    block: int = 4
     optimizer: Callable[[Array], optax.GradientTransformation] = optax.sgd
     spreads: bool = False
 

@@ -1,12 +1,14 @@
 """One-run audits of mechanisms whose truth is known: do the bounds cover, however canaries hang together?
 
-Every law audits one run of K canaries. All but `leaking` are Gaussian mechanisms of the same mu, so that their
-truth is mu whatever ties the canaries together:
+Every law audits one run of K canaries. All but `leaking` are Gaussian mechanisms of the same mu, so that
+their truth is mu whatever ties the canaries together:
 
     independent    orthogonal canaries with coins
-    overlapping    canaries whose inner products are 1/2, with coins: scores share noise and each other's signal
+    overlapping    canaries whose inner products are 1/2, with coins: scores share noise and each other's
+    signal
     failing        in half of the runs nothing is inserted
-    leaking        each coin is told the truth of with the odds e^mu, and with probability delta it is laid open,
+    leaking        each coin is told the truth of with the odds e^mu, and with probability delta it is laid
+    open,
                    many at once: (mu, delta)-DP and no better, against which delta is accounted
     pairs          of two orthogonal canaries each, one is inserted
     cosines        uniform canaries that are all inserted (`one_shot_mechanism`)

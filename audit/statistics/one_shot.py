@@ -1,17 +1,19 @@
-"""Estimates of epsilon from the cosines of one run's canaries (Andrew et al., ICLR 2024, and its first version).
+"""Estimates of epsilon from the cosines of one run's canaries (Andrew et al., ICLR 2024, and a first version).
 
-Each canary is a uniform direction of R^d; what it adds to training shifts its cosine with the released vector.
-Where nothing leaks the cosine has the law of `cosine_law`, nearly N(0, 1/d).
+Each canary is a uniform direction of R^d; what it adds to training shifts its cosine with the released
+vector. Where nothing leaks the cosine has the law of `cosine_law`, nearly N(0, 1/d).
 
-    one_shot_fitted            exact epsilon of N(0, 1/d) against N(mean, deviation^2) of the cosines, as printed
+    one_shot_fitted            exact epsilon of N(0, 1/d) against N(mean, deviation^2) of the cosines, as
+    printed
     one_shot_equal_variance    against N(mean, 1/d): what the paper's Table 1 shows (Errata O1)
     one_shot_threshold         the first version's best threshold between the two laws, both directions
-    one_shot_jeffreys          the papers' eps_lo: the best of all thresholds, each at a pointwise Jeffreys limit
+    one_shot_jeffreys          the papers' eps_lo: the best of all thresholds, each at a pointwise Jeffreys
+    limit
     one_shot_clopper_pearson   likewise with Clopper-Pearson limits
 
-None is a confidence bound. The first three measure what N(mean, ...) would leak if it were the truth, with the
-fit's own error in it; the last two choose the threshold on the canaries that they count (Errata O7). Where
-cosines of unobserved canaries are given, as for maxima over rounds, the null's law is fitted to them.
+None is a confidence bound. The first three measure what N(mean, ...) would leak if it were the truth, with
+the fit's own error in it; the last two choose the threshold on the canaries that they count (Errata O7).
+Where cosines of unobserved canaries are given, as for maxima over rounds, the null's law is fitted to them.
 
 Cosines are handled in units of 1/sqrt(d).
 """
@@ -50,7 +52,7 @@ _LIMIT_CAVEAT = "in-sample: the best of all thresholds"
 
 
 class Cosines(NamedTuple):
-    """The checked cosines of one run, in R^dimension: observed (K,), and unobserved (M,), which may be none."""
+    """The checked cosines of one run, in R^dimension: observed (K,) and unobserved (M,), maybe none."""
 
     observed: Array
     unobserved: Array
@@ -69,7 +71,8 @@ class Simulated(NamedTuple):
 class OneShotEstimate:
     """A value that is no bound, beside its values where nothing leaks and its standard error.
 
-    The latter comes from simulated audits of independent normal canaries with the fitted means and deviations.
+    The latter comes from simulated audits of independent normal canaries with the fitted means and
+    deviations.
     """
 
     method: str
@@ -153,7 +156,7 @@ def noise_floor(method: str, observed: int, unobserved: int, delta: float) -> Si
 
 
 def in_sample(found: Cosines, delta: float, error: float, prior: float) -> float:
-    """The papers' eps_lo at one-sided `error` a rate: `prior` 1/2 gives Jeffreys' limits, 1 Clopper-Pearson's.
+    """The papers' eps_lo at one-sided `error` a rate: `prior` 1/2 gives Jeffreys' limits, 1 the exact.
 
     With the null known its rate is exact; else it has a limit of its own, so that even at one threshold
     chosen beforehand both hold at 1 - 2 error only (Errata O8).
@@ -206,8 +209,8 @@ def _drawn(rng: np.random.Generator, law: Gaussian, canaries: int, audits: int) 
 def _scanned(
     log_rates: Callable[[Array], tuple[Array, Array]], ends: ArrayLike, seen: Gaussian, delta: float
 ) -> Array:
-    """max of log((F0 - delta) / F1) and log((1 - delta - F1) / (1 - F0)) over thresholds from the null's delta
-    quantile, `ends`, to the alternative's 1 - delta quantile; at least 0."""
+    """max of log((F0 - delta) / F1) and log((1 - delta - F1) / (1 - F0)) over thresholds, from the null's
+    delta quantile, `ends`, to the alternative's 1 - delta quantile; at least 0."""
     mean, deviation = (np.asarray(part, np.float64) for part in seen)
     start, stop = np.broadcast_arrays(np.asarray(ends), mean - deviation * special.ndtri(delta))
     low, high = np.minimum(start, stop), np.maximum(start, stop)

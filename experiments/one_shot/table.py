@@ -13,8 +13,8 @@ _NAMES = ("equal variance", "fitted", "threshold")
 _ERRORS, _DEVIATIONS = 3.0, 0.3  # standard errors of a mean, and the share of a deviation
 _ESTIMATES = """\
 mean (deviation) over simulations; neither is a bound. fitted: the estimate as
-the paper prints it. *: the equal variance's mean is beyond three standard errors
-and the rounding of the paper's, or its deviation is 30% off"""
+the paper prints it. *: the equal variance's mean is beyond three standard
+errors and the rounding of the paper's, or its deviation is 30% off"""
 _FLOORS = "mean (95% quantile) where nothing leaks, the null known"
 
 
@@ -60,7 +60,8 @@ def floors_table(floors: Sequence[Floors], delta: float) -> str:
     for row in floors:
         found = [row.by_method[name] for name in _METHODS]
         lines.append(
-            f"{row.canaries:>8,}" + "".join(f" {f'{one.mean:.3f} ({one.quantile_95:.3f})':>17}" for one in found)
+            f"{row.canaries:>8,}"
+            + "".join(f" {f'{one.mean:.3f} ({one.quantile_95:.3f})':>17}" for one in found)
         )
     return "\n".join([*lines, _FLOORS])
 
