@@ -146,7 +146,7 @@ def _choices(setting: FederatedSetting, model: Model, clients: Clients) -> fedav
         min(setting.batch_size, int(clients.counts.max())),
         setting.client_epochs,
         int(clients.counts.max()),
-        block=1 if by_batch else 8,
+        block=1 if by_batch else 4,
         optimizer=optimizer,
         spreads=True,
     )
