@@ -210,3 +210,15 @@ def test_a_steps_memory_grows_with_the_block(clients, schedule, theta):
     one, many = (fedavg.mechanism(choices(block=block)).step_bytes(theta, clients, 7) for block in (1, 4))
     assert theta.nbytes < one < many < 5 * one
     assert ensemble.chunk_size(3, one) <= 3
+
+
+def test_clients_one_by_one_give_the_sums_of_clients_in_blocks(clients):
+    own, theta, cohort = fedavg.Federated(0.3, 7), jnp.zeros(SIZE), jnp.arange(7)
+    one, two = (
+        jax.jit(functools.partial(fedavg.cohort_sums, choices(block=block)))(
+            own, theta, 0.5, clients, cohort, KEY
+        )
+        for block in (1, 2)
+    )
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), one, two)
+    assert np.any(one.updates)
