@@ -16,6 +16,7 @@ where a resume began.
 
 import zlib
 from collections.abc import Callable, Hashable, Iterator
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import jax
@@ -51,8 +52,9 @@ class Game(NamedTuple):
 
     Each step with an insertion takes a present canary with probability sampling_rate, which nobody sees.
     With unknown_initialisation every run draws its own theta_0, and the adversary works with one more draw
-    of the same distribution. Games of an equal `program` must have the same functions (mechanism's, init,
-    adversary's craft, score and observer) and then share compiled programs; None: shared with no other.
+    of the same distribution. Progress and checkpoints come every segment_steps, or a little more often. Games
+    of an equal `program` must have the same functions (mechanism's, init, adversary's craft, score and
+    observer) and then share compiled programs; None: shared with no other.
     """
 
     mechanism: Mechanism
@@ -65,12 +67,29 @@ class Game(NamedTuple):
     unknown_initialisation: bool = False
     program: Hashable = None
     sampling_rate: float = 1.0
+    segment_steps: int = ensemble.SEGMENT_STEPS
 
     def insertion(self) -> Insertion:
         """The adversary's part in training."""
         adversary = self.adversary
         observe = None if adversary.observer is None else adversary.observer.observe
         return Insertion(adversary.craft, observe, adversary.constant, self.sampling_rate < 1)
+
+
+class Look(NamedTuple):
+    """A chunk of runs between two segments: the first run, steps done, models (R, p), and what their scores
+    would be now, () -> (R, K)."""
+
+    first: int
+    steps: int
+    thetas: Array
+    scores: Callable[[], Array]
+
+
+class Watch(Protocol):
+    """Looks at a chunk after each segment."""
+
+    def __call__(self, look: Look, /) -> object: ...
 
 
 class _Attack(NamedTuple):
@@ -116,14 +135,15 @@ def play(
     chunk: int,
     progress: SegmentProgress = lambda runs, steps: None,
     checkpoints: Checkpoints | None = None,
+    watch: Watch = lambda look: None,
 ) -> Iterator[Scores]:
     """Trains the runs of every range [start, stop) chunk by chunk and yields each chunk's scores.
 
     With `checkpoints` a chunk goes on from its last one, to the bit. Raises InputError where a model
     diverged.
     """
-    placement = Placement.local()
-    segments = ensemble.segments(game.schedule)
+    placement = Placement.spread(chunk) if game.mechanism.spreads else Placement.local()
+    segments = ensemble.segments(game.schedule, game.segment_steps)
     width = placement.round_up(chunk)  # chunks are padded: one program serves all, on all devices
     hyper, attack, data, segments = placement.everywhere(
         (jax.tree.map(jnp.float32, game.hyper), _attack(game), game.data, segments)
@@ -152,12 +172,23 @@ def play(
                 states = compiled[len(part.mask)](*arguments(runs, states, part))
                 jax.block_until_ready(states)
                 progress(size, len(part.mask))
+                watch(_look(first, size, states, partial(score, attack.state), attack.known))
                 if checkpoints is not None and number < len(segments):
                     checkpoints.offer(name, number, states)
             scores = np.asarray(score(attack.state, states.seen, states.theta, attack.known), np.float64)
             _require_finite(scores[:size], first)
             present = presence(runs[:size], game.adversary.canaries, game.seed)
             yield Scores(first, scores[:size], present)
+
+
+def _look(first: int, size: int, states: State, score: Callable[..., Array], known: Array) -> Look:
+    """A chunk as it is, without the runs that pad it."""
+    return Look(
+        first,
+        int(states.step[0]),
+        states.theta[:size],
+        lambda: score(states.seen, states.theta, known)[:size],
+    )
 
 
 def _attack(game: Game) -> _Attack:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from audit import game, processes
 from audit.errors import InputError, require
-from audit.game import Game
+from audit.game import Game, Watch
 from audit.progress import Progress, SegmentProgress
 from audit.storage.checkpoints import Checkpoints
 from audit.storage.scores import Scores
@@ -63,6 +63,7 @@ class _Training(NamedTuple):
     store: Store | Elsewhere
     checkpoints: Checkpoints | None
     progress: SegmentProgress
+    watch: Watch
 
 
 class _Chunk(NamedTuple):
@@ -80,6 +81,7 @@ def train(
     chunk: int = 0,
     checkpoint_seconds: float = 30.0,
     progress: Progress = lambda runs: None,
+    watch: Watch = lambda look: None,
 ) -> Trained:
     """Trains the runs that the store lacks, chunk by chunk (0: chosen by size), and reads all back.
 
@@ -102,7 +104,7 @@ def train(
             clock.advance(finished * steps)
             progress(jax.process_count() * finished * steps / len(played.schedule.mask))
 
-        training = _Training(played, store, _checkpoints(store, checkpoint_seconds), advance)
+        training = _Training(played, store, _checkpoints(store, checkpoint_seconds), advance, watch)
         size = _train_missing(training, runs, chunk)
     scores = _all_scores(played, store, runs)
     return Trained(scores, count, clock.seconds(), size, clock.model_steps)
@@ -210,7 +212,9 @@ def _gather(chunk: _Chunk) -> list[_Chunk]:
 def _play(training: _Training, own: Ranges, size: int) -> Iterator[Scores]:
     """`game.play`, from the first chunk on; nothing where this process has none."""
     if own:
-        yield from game.play(training.game, own, size, training.progress, training.checkpoints)
+        yield from game.play(
+            training.game, own, size, training.progress, training.checkpoints, training.watch
+        )
 
 
 def _next_chunk(played: Iterator[Scores], size: int, canaries: int) -> _Chunk:

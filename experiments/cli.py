@@ -1,5 +1,6 @@
 """The common part of all commands: flags, errors and interrupts that end in one line, without a traceback."""
 
+import dataclasses
 import errno
 import logging
 import os
@@ -24,6 +25,12 @@ USAGE_ERROR = 2
 AUTO = "auto"  # as many canaries as the model takes
 _AS_TEXT: flags.ArgumentSerializer[int | str] = flags.ArgumentSerializer()
 _INTERRUPTED = 130
+_DEFINE: dict[type, Callable[[str, Any, str], object]] = {
+    int: flags.DEFINE_integer,
+    float: flags.DEFINE_float,
+    bool: flags.DEFINE_bool,
+    str: flags.DEFINE_string,
+}
 _HELP, _HELP_INDENT = {"--help", "-help", "-h", "--helpshort", "--helpfull"}, 28
 _GROUPS = {
     "what is audited": (
@@ -32,8 +39,9 @@ _GROUPS = {
         "purchase100",
     ),
     "adversary": (
-        *("adversary", "canaries", "sampling_rate", "gc_s", "simulations", "dimension", "cots_score"),
-        *("first_direction", "end_direction", "poison_scale", "poison_label", "poison_mean", "loss_score"),
+        *("adversary", "canaries", "sampling_rate", "repetitions", "gc_s", "simulations", "dimension"),
+        *("cots_score", "observe", "loss_score", "first_direction", "end_direction", "poison_scale"),
+        *("poison_label", "poison_mean"),
     ),
     "DP-SGD": (
         *("learning_rate", "clipping_norm", "noise_multiplier", "batch_size", "optimizer", "clipping"),
@@ -157,18 +165,19 @@ def define_setting(names: Sequence[str]) -> None:
     """Defines the flags of a setting's fields."""
     from experiments.settings.fields import fields
 
-    define: dict[type, Callable[[str, Any, str], object]] = {
-        int: flags.DEFINE_integer,
-        float: flags.DEFINE_float,
-        bool: flags.DEFINE_bool,
-        str: flags.DEFINE_string,
-    }
     for name in names:
         field = fields()[name]
         if name == "canaries":
             flags.DEFINE(_CountParser(), field.flag, field.default, field.help, serializer=_AS_TEXT)
         else:
-            define[field.kind](field.flag, field.default, field.help)
+            _DEFINE[field.kind](field.flag, field.default, field.help)
+
+
+def define_fields(kind: type) -> None:
+    """Defines a flag for each field of a dataclass, with its help and default."""
+    for field in dataclasses.fields(kind):
+        assert isinstance(field.type, type)
+        _DEFINE[field.type](field.name, field.default, field.metadata["help"])
 
 
 class _CountParser(flags.ArgumentParser[int | str]):

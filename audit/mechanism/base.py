@@ -14,22 +14,26 @@ from jax import Array
 from audit.mechanism.clipping.base import ClippedSum, clip
 
 Tree = Any  # a pytree of arrays, whose structure only its maker knows
-Data = tuple[Array, Array]  # features (N, ...), labels (N, ...)
+Data = tuple[Array, ...]  # features (N, ...), labels (N, ...), and what else a mechanism's data have
 
 _JOINS = zlib.crc32(b"joins")  # beyond any p: a step's key also gives its noise, entry by entry
 _MOST_KEPT = 1 << 25  # entries (K, p) of directions that a segment keeps
+PARTS = "parts"  # the axis of devices over which a mechanism that `spreads` divides a run's step
 
 
 class Hyperparameters(NamedTuple):
-    """Traced scalars. The noise's standard deviation is noise_multiplier * clipping_norm."""
+    """Traced scalars. The noise's standard deviation is noise_multiplier * clipping_norm. own: a mechanism's
+    further ones, a pytree of scalars."""
 
     learning_rate: Array | float
     clipping_norm: Array | float
     noise_multiplier: Array | float
+    own: Tree = ()
 
 
 class Schedule(NamedTuple):
-    """A segment's mini-batches, indices (steps, B) into the data, and its insertion mask (steps,)."""
+    """A segment's mini-batches, indices (steps, B) into the data, and its insertion mask: (steps,), or
+    (steps, K) where each canary has its own steps."""
 
     batches: Array
     mask: Array
@@ -151,19 +155,26 @@ class StepBytes(Protocol):
 
 
 class Mechanism(NamedTuple):
-    """A private training: how it starts, how it goes on, and the memory that a step of one run takes."""
+    """A private training: how it starts, how it goes on, and the memory that a step of one run takes.
+
+    spreads: whether a step is divided over the devices of the axis PARTS, along which the segment is mapped.
+    """
 
     start: Start
     segment: Segment
     step_bytes: StepBytes
+    spreads: bool = False
 
 
 def inserted(
     canaries: Canaries, step: Array, theta: Array, clipping_norm: Array, mask: Array, clipped_sum: ClippedSum
 ) -> Array:
-    """sum_k mask * presence_k * clip(v_k, C), (p,), of the canaries v_k that are crafted at a step."""
-    weights = canaries.presence * mask
-    return _summed(canaries.craft(step, theta), weights, theta, clipping_norm, clipped_sum)
+    """sum_k mask_k * presence_k * clip(v_k, C), (p,), of the canaries v_k that are crafted at a step; the
+    mask is () or (K,)."""
+    crafted = canaries.craft(step, theta)
+    if isinstance(crafted, Directions) and jnp.ndim(mask):
+        return _joining(crafted, mask, canaries.presence, theta, clipping_norm)
+    return _summed(crafted, canaries.presence * mask, theta, clipping_norm, clipped_sum)
 
 
 def _summed(
@@ -210,6 +221,24 @@ def _along(directions: Directions, weights: Array, theta: Array, clipping_norm: 
     return jnp.minimum(directions.norm, clipping_norm) * total
 
 
+def _joining(
+    directions: Directions, mask: Array, presence: Array, theta: Array, clipping_norm: Array
+) -> Array:
+    """The weighted sum (p,) of the directions in the mask (K,), drawn one after the other: runs that share
+    the mask share the draws, whoever is present."""
+
+    def add(carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        left, total = carry
+        k = jnp.argmax(left)
+        weight = left[k] * presence[k]
+        return left.at[k].set(0), total + weight * unit_direction(directions.keys[k], theta)
+
+    found: tuple[Array, Array] = jax.lax.while_loop(
+        lambda carry: jnp.any(carry[0] > 0), add, (mask, jnp.zeros_like(theta))
+    )
+    return jnp.minimum(directions.norm, clipping_norm) * found[1]
+
+
 def unit_direction(key: Array, like: Array) -> Array:
     """A uniform direction (p,) of a key, of the type and shape of an array."""
     normal = jax.random.normal(key, like.shape, like.dtype)
@@ -225,7 +254,13 @@ def inserter(
     if not canaries.constant:
         return lambda step, theta, mask: inserted(canaries, step, theta, clipping_norm, mask, clipped_sum)
     total = inserted(canaries, state.step, state.theta, clipping_norm, jnp.float32(1), clipped_sum)
-    return lambda step, theta, mask: mask * total
+
+    def insert(step: Array, theta: Array, mask: Array) -> Array:
+        if jnp.ndim(mask):
+            return inserted(canaries, step, theta, clipping_norm, mask, clipped_sum)
+        return mask * total
+
+    return insert
 
 
 def joins(presence: Array, run_key: Array, step: Array) -> Array:

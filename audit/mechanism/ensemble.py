@@ -19,6 +19,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jax.stages import Compiled
 
 from audit.mechanism.base import (
+    PARTS,
     Canaries,
     Craft,
     Data,
@@ -38,12 +39,13 @@ _MEMORY_SHARE = 0.25  # of the memory, at most, for a chunk's step
 _LARGEST_CHUNK = 8192
 _BY_RUN, _EVERYWHERE = PartitionSpec("runs"), PartitionSpec()
 _LEAST_CHUNK = 4  # where memory allows: models of a chunk share what depends on the data alone
-_SEGMENT_STEPS = 250
+SEGMENT_STEPS = 250
 _COMPILED: Programs[Compiled] = Programs()
 
 
 class Placement(NamedTuple):
-    """Where arrays live: by run over a mesh of devices, or copied to each."""
+    """Where arrays live: by run over a mesh of devices, or copied to each. The mesh's second axis, if it has
+    one, divides a run's step."""
 
     mesh: Mesh
 
@@ -52,9 +54,18 @@ class Placement(NamedTuple):
         """All devices of this process."""
         return cls(Mesh(np.array(jax.local_devices()), ("runs",), axis_types=(AxisType.Auto,)))
 
+    @classmethod
+    def spread(cls, runs: int) -> "Placement":
+        """All devices of this process, of which several share a run where there are fewer runs."""
+        devices = np.array(jax.local_devices())
+        rows = max(n for n in range(1, len(devices) + 1) if len(devices) % n == 0 and n <= max(runs, 1))
+        axes = ("runs", PARTS)
+        return cls(Mesh(devices.reshape(rows, -1), axes, axis_types=(AxisType.Auto,) * 2))
+
     def round_up(self, runs: int) -> int:
-        """The least multiple of the number of devices that is at least `runs`."""
-        return -(-runs // self.mesh.size) * self.mesh.size
+        """The least number of runs that is at least `runs` and goes evenly over the devices."""
+        rows: int = self.mesh.shape["runs"]
+        return -(-runs // rows) * rows
 
     def by_run(self, tree: T) -> T:
         """Arrays with a leading axis of runs, which the number of devices must divide, spread."""
@@ -135,10 +146,10 @@ def _shape(leaf: Array) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding, weak_type=weak)
 
 
-def segments(schedule: Schedule) -> list[Schedule]:
+def segments(schedule: Schedule, longest: int = SEGMENT_STEPS) -> list[Schedule]:
     """The schedule cut into segments of one length, the last of which may be shorter."""
     steps = len(schedule.mask)
-    length = math.ceil(steps / math.ceil(steps / _SEGMENT_STEPS))
+    length = math.ceil(steps / math.ceil(steps / longest))
     cut = (slice(start, start + length) for start in range(0, steps, length))
     return [Schedule(schedule.batches[part], schedule.mask[part]) for part in cut]
 

@@ -68,6 +68,30 @@ def sampled_upper_bound(
     return min(whole, epsilon, _pld_epsilon(event, delta, fine) if fine < coarse else epsilon)
 
 
+def participant_upper_bound(composition: Composition, delta: float) -> float:
+    """epsilon at delta of one who takes part in `insertions` steps, or in each of them with probability
+    sampling_rate; without amplification where the noise is too small for a privacy loss on a grid."""
+    sigma, insertions, rate = composition
+    if sigma < SAMPLED_NOISE[0]:
+        return epsilon_upper_bound(sigma, insertions, delta)
+    return sampled_upper_bound(sigma, insertions, delta, rate)
+
+
+def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
+    """The noise multiplier z' of a round's sum where the round also releases a count of clipped updates, so
+    that both cost as much as a sum with `noise_multiplier` z alone (Andrew et al., 2021, Theorem 1).
+
+    A client moves the count, of bits -1/2 and 1/2, by 1/2: z'^-2 = z^-2 - (2 count_noise)^-2. Raises
+    InputError where the count alone costs more.
+    """
+    if noise_multiplier == 0:
+        return 0.0
+    least = noise_multiplier / 2
+    few = f"`noise_multiplier={noise_multiplier}`: noise of {count_noise:g} clients on the count costs more"
+    require(count_noise > least, f"{few}: lower it, or raise `cohort`")
+    return float((noise_multiplier**-2 - (2 * count_noise) ** -2) ** -0.5)
+
+
 def sampled_noise(epsilon: float, steps: int, delta: float, sampling_rate: float) -> float:
     """The noise multiplier whose `steps` Poisson-sampled steps have this epsilon at delta by Renyi DP, which
     is a little more than `sampled_upper_bound` then says."""

@@ -29,6 +29,7 @@ GC_S_VARIANTS = {  # (noisy simulations, movement accumulated per step)
 
 COTS_SCORES = ("displacement", "weights")
 LOSS_SCORES = ("loss", "excess")
+OBSERVED = ("final", "weights", "all")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,6 +88,21 @@ class CotS(AdversaryFields):
     def __post_init__(self) -> None:
         known = f"choose one of {', '.join(COTS_SCORES)}"
         require(self.cots_score in COTS_SCORES, f"`cots_score={self.cots_score}` is unknown: {known}")
+
+
+@dataclasses.dataclass(frozen=True)
+class OneShotCanaries(AdversaryFields):
+    """The one-shot canaries' fields."""
+
+    name: ClassVar[str] = "one_shot"
+    observe: str = described(
+        "one_shot: cosines with the final displacement (final) or weights, or the largest over steps (all).",
+        default="final",
+    )
+
+    def __post_init__(self) -> None:
+        known = f"choose one of {', '.join(OBSERVED)}"
+        require(self.observe in OBSERVED, f"`observe={self.observe}` is unknown: {known}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -250,10 +266,21 @@ def _cots(fields: CotS, known: Knowledge) -> "Adversary":
     return sphere.random_directions(known.canaries, known.expect if displacement else sphere.weights)
 
 
+def _one_shot(fields: OneShotCanaries, known: Knowledge) -> "Adversary":
+    from audit.adversaries import one_shot, sphere
+
+    message = f"`canaries={known.canaries}`: one_shot compares canaries of a run; give several"
+    require(known.canaries > 1, message)
+    if fields.observe == "all":
+        return one_shot.largest_cosines(known.canaries)
+    origin = sphere.itself if fields.observe == "final" else sphere.nothing
+    return one_shot.final_cosines(known.canaries, origin)
+
+
 def _loss(fields: Loss, known: Knowledge) -> "Adversary":
     from audit.adversaries import flipped
 
-    task = known.model.loss, *known.data, known.classes
+    task = known.model.loss, known.data[0], known.data[1], known.classes
     if known.canaries == 1:
         return flipped.flipped_label(*task)
     most = len(known.data[1])
@@ -327,6 +354,14 @@ _ROWS = (
         "cosine of that direction and the model's displacement, or its weights where that is chosen.",
         "sphere",
         _cots,
+    ),
+    AdversaryRow(
+        OneShotCanaries,
+        "one-shot",
+        "One-shot: inserts gradients of norm C along random directions. A score is the cosine of a direction "
+        "and the model's displacement, its weights, or the largest with any step's move, as chosen.",
+        "one_shot",
+        _one_shot,
     ),
     AdversaryRow(
         Loss,

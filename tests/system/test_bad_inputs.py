@@ -81,8 +81,8 @@ def shown(stderr):
 
 
 COMMANDS = (
-    *("audit", "bound", "calibrate", "figures", "landscape", "list", "norms", "one_shot", "own_model"),
-    *("plan", "precision", "report", "sweep", "throughput"),
+    *("audit", "bound", "calibrate", "federated", "figures", "landscape", "list", "norms", "one_shot"),
+    *("own_model", "plan", "precision", "report", "sweep", "throughput"),
 )
 HUGE, WORDS, WHOLE_WORDS = 10**30, ("many", ""), ("", "1.5")
 FORTY = np.random.default_rng(0).normal(size=40)
@@ -1303,7 +1303,87 @@ OWN = [
 
 # -------------------------------------------------------------------------------------------- the checks
 
-CORPUS = [*FLAGS, *SIZES, *CHOICES, *TOGETHER, *BOUNDS, *SCORES, *RUNS, *STORES, *SWEEPS, *DATA, *OWN]
+# ------------------------------------------------------------------------------------------ federated runs
+
+
+def images(folder):
+    """images.npz, 40 random ones and 10 to test on; rounds.csv, one round of two clients."""
+    rng, arrays = np.random.default_rng(0), {}
+    for name, count in (("train", 40), ("test", 10)):
+        arrays[f"{name}_images"] = rng.integers(0, 256, (count, 28, 28)).astype(np.uint8)
+        arrays[f"{name}_labels"] = rng.integers(0, 10, count).astype(np.int32)
+    np.savez(folder / "images.npz", **arrays)
+
+
+FEDERATED_AUDIT = ("federated", "--model=linear")
+WITH_IMAGES = (*FEDERATED_AUDIT, "--data_file=images.npz", "--clients=4", "--cohort=2", "--rounds=3")
+LISTED = (*WITH_IMAGES, "--participation=listed", "--cohorts=rounds.csv", "--alpha=100")
+
+
+def with_rounds(text):
+    """Lays images and rounds.csv."""
+
+    def lay(folder):
+        images(folder)
+        (folder / "rounds.csv").write_text(text)
+
+    return lay
+
+
+FEDERATED = [
+    *rows(["federated"], "model", "--model={} is unknown: choose one of two_layer", "nobody", "fcnn"),
+    *rows(FEDERATED_AUDIT, "observe", "--observe={} is unknown: choose one of final", "some", ""),
+    *rows(FEDERATED_AUDIT, "participation", "--participation={} is unknown: choose", "some"),
+    *rows(FEDERATED_AUDIT, "participation", "--cohorts and --participation=listed go together", "listed"),
+    *rows(FEDERATED_AUDIT, "cohorts", "--cohorts and --participation=listed go together", "x.csv"),
+    *rows(FEDERATED_AUDIT, "runs", "--runs={}: give 1 to 1,000,000", 0, -1, HUGE),
+    *rows(FEDERATED_AUDIT, "rounds", "--rounds={}: give 1 to 1,000,000", 0, -1, HUGE),
+    *rows(FEDERATED_AUDIT, "rounds", "their product is to be at most 100,000,000", 10**6),
+    *rows(FEDERATED_AUDIT, "cohort", "--cohort={}: give 1 to", 0, -1, HUGE),
+    *rows(FEDERATED_AUDIT, "clients", "--clients={}: give 0 to", -1, HUGE),
+    *rows(FEDERATED_AUDIT, "client_epochs", "--client_epochs={}: give 1 to", 0, HUGE),
+    *rows(FEDERATED_AUDIT, "batch_size", "--batch_size={}: give 1 to", 0, HUGE),
+    *rows(FEDERATED_AUDIT, "canaries", "--canaries={}: give 100 to", 0, 99, HUGE),
+    *rows((*FEDERATED_AUDIT, "--rounds=3"), "repetitions", "--repetitions={}: give 1 to 3", 0, 4, HUGE),
+    *rows(FEDERATED_AUDIT, "seed", "--seed={}: give 0 to", -1, 2**32),
+    *rows(FEDERATED_AUDIT, "learning_rate", "--learning_rate={}: give 1e-6 to", "nan", "inf", "0.0"),
+    *rows(FEDERATED_AUDIT, "client_learning_rate", "_rate={}: give 1e-6 to", "nan", "inf", "-1.0"),
+    *rows(FEDERATED_AUDIT, "clipping_norm", "--clipping_norm={}: give 1e-6 to", "nan", "inf", "0.0"),
+    *rows(FEDERATED_AUDIT, "noise_multiplier", "--noise_multiplier={}: give 0, or", "nan", "-1.0"),
+    *rows(FEDERATED_AUDIT, "momentum", "--momentum={}: give 0 to below 1", "nan", "1.0", "-0.1"),
+    *rows(FEDERATED_AUDIT, "quantile", "--quantile={}: give 0 to below 1", "nan", "1.0", "-0.1"),
+    *rows(FEDERATED_AUDIT, "alpha", "--alpha={}: give a finite number", "nan", "inf", "0.0"),
+    *rows(FEDERATED_AUDIT, "delta", "delta is {}", "nan", "-1.0"),
+    *rows(FEDERATED_AUDIT, "confidence", "confidence is {}", "nan", "-1.0"),
+    *rows(FEDERATED_AUDIT, "out", "--out=: name a folder", ""),
+    *(
+        named(Bad(argv, says, lay), says)
+        for argv, says, lay in (
+            ((*WITH_IMAGES, "--clients=0"), "--clients=0: give 1 to 40", images),
+            ((*WITH_IMAGES, "--clients=41"), "--clients=41: give 1 to 40", images),
+            ((*WITH_IMAGES, "--clients=30", "--alpha=1e-9"), "without examples: raise it", images),
+            ((*WITH_IMAGES, "--cohort=5", "--alpha=100"), "--cohort=5 is more than the 4 clients", images),
+            (
+                (*WITH_IMAGES, "--alpha=100", "--quantile=0.5", "--noise_multiplier=1"),
+                "on the count costs more: lower it, or raise --cohort",
+                images,
+            ),
+            ((*WITH_IMAGES, "--data_file=nowhere.npz"), "nowhere.npz", images),
+            (("federated", "--model=emnist_cnn"), "emnist_all.sqlite", nothing),
+            (("federated", "--model=word_lstm"), "stackoverflow", nothing),
+            (LISTED, "--cohorts=rounds.csv: there is no such file", images),
+            (LISTED, "rounds.csv holds no rounds", with_rounds("")),
+            (LISTED, "rounds.csv, line 2: '1;2' is not round,client", with_rounds("1,1\n1;2\n")),
+            (LISTED, "round 1 names client [4]: there are 4", with_rounds("1,1\n1,4\n")),
+            (LISTED, "round 1 names a client twice", with_rounds("1,1\n1,1\n")),
+        )
+    ),
+]
+
+CORPUS = [
+    *(*FLAGS, *SIZES, *CHOICES, *TOGETHER, *BOUNDS, *SCORES, *RUNS, *STORES, *SWEEPS, *DATA, *OWN),
+    *FEDERATED,
+]
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from audit import game
-from audit.adversaries import biased, flipped, sphere
+from audit.adversaries import biased, flipped, one_shot, sphere
 from audit.adversaries.examples import plain
 from audit.mechanism import base, dpsgd
 from audit.mechanism.clipping.base import per_example
@@ -46,13 +46,17 @@ def simulate(mechanism, data):
     return jax.jit(lambda key, theta_0: base.simulate(mechanism, HYPER, theta_0, data, batches, key))
 
 
-@pytest.fixture(scope="module", params=["gc_r", "gc_s", "cots", "cots of weights", "loss", "excess loss"])
+@pytest.fixture(
+    scope="module",
+    params=["gc_r", "gc_s", "cots", "cots of weights", "one shot", "loss", "excess loss"],
+)
 def named(request, model, data, expect, simulate):
     make = {
         "gc_r": lambda: biased.random_biased_dimensions(CANARIES, expect),
         "gc_s": lambda: biased.simulated_biased_dimensions(simulate, 1, True, CANARIES, expect),
         "cots": lambda: sphere.random_directions(CANARIES, expect),
         "cots of weights": lambda: sphere.random_directions(CANARIES, sphere.weights),
+        "one shot": lambda: one_shot.final_cosines(CANARIES),
         "loss": lambda: flipped.flipped_labels(model.loss, *data, 2, CANARIES, plain),
         "excess loss": lambda: flipped.flipped_labels(model.loss, *data, 2, CANARIES, expect),
     }

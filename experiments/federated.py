@@ -1,0 +1,178 @@
+"""Audit DP-FedAvg from one run with many canary clients.
+
+    ./run.sh federated                            Fashion-MNIST dealt to 600 clients
+    ./run.sh federated --observe=all              canaries seen in every round's move
+    ./run.sh federated --repetitions=5            each canary takes part in five rounds
+    ./run.sh federated --quantile=0.5             clipping adapts to the updates' norms
+    ./run.sh federated --model=character_lstm     Shakespeare's roles
+
+Models: linear, two_layer, mlp and lenet (Fashion-MNIST), convnet (CIFAR-10), character_lstm (Shakespeare),
+emnist_cnn and word_lstm (files that --data_file names). A run that is kept under --out is never trained
+again; an interrupted one goes on where it was.
+"""
+
+import dataclasses
+import hashlib
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from absl import flags
+
+from audit.errors import InputError, require
+from audit.statistics import conversions, one_shot
+from audit.storage import files
+from audit.storage.scores import Scores
+from audit.storage.store import Store
+from experiments import cli
+from experiments.plots import federated_table, over_runs
+from experiments.plots.federated_table import FederatedAudit
+from experiments.settings import federated
+from experiments.settings.federated import FederatedSetting, Federation
+
+if TYPE_CHECKING:
+    from audit.game import Game, Look
+    from experiments.settings.build_federated import Rounds
+
+FLAGS = flags.FLAGS
+cli.define_fields(FederatedSetting)
+flags.DEFINE_string("cohorts", None, "Whose rounds: a CSV file of lines round,client, in place of --cohort.")
+flags.DEFINE_integer("runs", 1, "Trainings, each with coins and noise of its own.")
+flags.DEFINE_float("delta", 1e-5, "delta of estimates and bounds.")
+flags.DEFINE_float("confidence", 0.95, "Confidence of the lower bounds.")
+cli.define_sources()
+flags.DEFINE_string("out", "results", "Folder for scores and results.")
+flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of a table.")
+
+RESULT, MOST_RUNS = "federated.json", 1_000_000
+_LOOK_SECONDS = 5.0
+
+
+class _Audited(NamedTuple):
+    """What is audited: a setting, its clients and their rounds, and how many parameters are trained."""
+
+    setting: FederatedSetting
+    federation: Federation
+    rounds: "Rounds"
+    dimension: int
+
+
+def main() -> None:
+    """Parse, build, train, estimate, print."""
+    conversions.require_delta(FLAGS.delta)
+    conversions.require_confidence(FLAGS.confidence)
+    require(1 <= FLAGS.runs <= MOST_RUNS, f"`runs={FLAGS.runs}`: give 1 to {MOST_RUNS:,}")
+    setting, out = _setting(), cli.folder()
+    cli.prepare_jax()
+    from experiments.settings import build_federated
+
+    listed = None
+    if FLAGS.cohorts is not None:
+        listed = build_federated.read_rounds(Path(FLAGS.cohorts))
+        setting = build_federated.with_rounds(setting, listed)
+    task = federated.federated_task(setting.model)
+    federation = task.load(setting, cli.sources())
+    build_federated.require_clients(federation.clients)
+    who = build_federated.rounds(setting, federation.clients, listed)
+    played = build_federated.build(setting, federation.clients, who)
+    digest = None if listed is None else hashlib.sha256(who.clients.tobytes()).hexdigest()
+    config = federated.federated_identity(setting, build_federated.checksum(federation.clients), digest)
+    audited = _Audited(setting, federation, who, task.make().n_parameters)
+    _audit(audited, played, Store(out, config, f"federated-{setting.model}"))
+
+
+def _setting() -> FederatedSetting:
+    """The setting that the flags describe."""
+    given: dict[str, Any] = {f.name: FLAGS[f.name].value for f in dataclasses.fields(FederatedSetting)}
+    setting = FederatedSetting(**given)
+    federated.validate_federated(setting)
+    goes = (setting.participation == "listed") == (FLAGS.cohorts is not None)
+    require(goes, "--cohorts and --participation=listed go together: give both, or none")
+    return setting
+
+
+def _audit(audited: _Audited, played: "Game", store: Store) -> None:
+    """Trains what the store lacks, concludes, keeps, prints."""
+    from audit import training
+
+    watch = _Watch(audited)
+    scores = training.train(played, store, FLAGS.runs, watch=watch).scores
+    accuracies = {**_kept_accuracies(store), **watch.accuracies}
+    found = _concluded(audited, scores, accuracies)
+    about = {
+        "setting": dataclasses.asdict(audited.setting),
+        "data": audited.federation.clients.source,
+        "accuracy": accuracies,
+        "out": str(store.path),
+    }
+    text = federated_table.federated_json(found, about)
+    result = store.write_text(RESULT, text + "\n")
+    print(text if FLAGS.json else f"{federated_table.federated_table(found)}\n\nresult: {result}")
+
+
+def _concluded(audited: _Audited, scores: Scores, accuracies: dict[str, float]) -> FederatedAudit:
+    """Each run's conclusion, and the mechanism's epsilon."""
+    leaks = federated.leaks(audited.setting, audited.federation.clients.number, audited.rounds.most)
+    known = audited.setting.observe in federated.FINAL
+    found = over_runs.conclusions(scores, audited.dimension, known, FLAGS.delta, FLAGS.confidence)
+    shown = [accuracies[str(run)] for run in range(len(found)) if str(run) in accuracies]
+    return FederatedAudit(found, leaks.canary, leaks.client, shown)
+
+
+def _kept_accuracies(store: Store) -> dict[str, float]:
+    """The accuracies by run that an earlier call measured."""
+    content = files.read(store.path / RESULT)
+    try:
+        kept: dict[str, float] = {} if content is None else json.loads(content)["accuracy"]
+        return {run: float(value) for run, value in kept.items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+class _Watch:
+    """Says on stderr how far training is, the accuracy and the running estimate, every few seconds; keeps the
+    accuracy at the end. Raises InputError where a model is no longer finite."""
+
+    def __init__(self, audited: _Audited) -> None:
+        from experiments.settings import build_federated
+
+        federation = audited.federation
+        self._audited = audited
+        self._measure = build_federated.accuracy(audited.setting, federation.clients, federation.test)
+        self._due, self._begin = 0.0, time.monotonic()
+        self.accuracies: dict[str, float] = {}
+
+    def __call__(self, look: "Look") -> None:
+        """Looks at a chunk."""
+        rounds = len(self._audited.rounds.clients)
+        if not np.isfinite(np.asarray(look.thetas)).all():
+            raise InputError(
+                f"the model diverged by round {look.steps}: lower `client_learning_rate` or `learning_rate`"
+            )
+        if time.monotonic() < self._due and look.steps < rounds:
+            return
+        measured = np.asarray(self._measure(look.thetas), np.float64)
+        if look.steps == rounds:
+            self.accuracies |= {str(look.first + i): float(value) for i, value in enumerate(measured)}
+        elapsed = time.monotonic() - self._begin
+        line = f"round {look.steps} of {rounds}, {elapsed:.0f} s: accuracy {measured.mean():.3f}"
+        print(f"{line}, {self._estimate(look)}", file=sys.stderr)
+        self._due = time.monotonic() + _LOOK_SECONDS
+
+    def _estimate(self, look: "Look") -> str:
+        """The first run's estimate so far."""
+        from audit import game
+
+        scores = np.asarray(look.scores(), np.float64)[0]
+        setting, dimension = self._audited.setting, self._audited.dimension
+        present = game.presence(np.array([look.first]), setting.canaries, setting.seed)[0]
+        null, seen = (one_shot.fit(scores[bits], dimension) for bits in (~present, present))
+        value = float(one_shot.equal_variance(null, seen, FLAGS.delta))
+        return f"estimate {value:.2f} (no bound)"
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,125 @@
+"""A data set whose examples belong to clients, each client's one after the other."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from audit.errors import InputError, require
+from models.data.base import Dataset
+
+_DEALS = 100  # how often a Dirichlet's proportions are drawn before a client without examples is an error
+
+
+class Clients(NamedTuple):
+    """Examples by client; rows starts[i] : starts[i] + counts[i] are client i's.
+
+    Attributes:
+      features: (N, ...), as in a Dataset.
+      labels: (N, ...), int32; of text a label a position, 0 where a position is padding.
+      starts: (M,) int32, the first row of each client; clients are sorted by name.
+      counts: (M,) int32, at least 1 each; they add up to N.
+      source: one line that says where the arrays came from.
+      checksum: SHA-256, in hex, of the canonical arrays that the examples came from.
+    """
+
+    features: NDArray[np.generic]
+    labels: NDArray[np.integer]
+    starts: NDArray[np.int32]
+    counts: NDArray[np.int32]
+    source: str
+    checksum: str
+
+    @property
+    def number(self) -> int:
+        """How many clients there are."""
+        return len(self.counts)
+
+    def of(self, client: int) -> tuple[NDArray[np.generic], NDArray[np.integer]]:
+        """A client's features (n, ...) and labels (n, ...)."""
+        rows = slice(self.starts[client], self.starts[client] + self.counts[client])
+        return self.features[rows], self.labels[rows]
+
+
+def by_name(
+    parts: Mapping[str, tuple[NDArray[np.generic], NDArray[np.integer]]], source: str, checksum: str
+) -> Clients:
+    """Clients from each one's (features (n, ...), labels (n, ...)) by its name.
+
+    Raises:
+      InputError: there are no clients, or one has no examples.
+    """
+    require(parts, f"{source} holds no clients: name a file that has some")
+    names = sorted(parts)
+    counts = np.array([len(parts[name][1]) for name in names], np.int32)
+    require(counts.all(), f"client {names[counts.argmin()]!r} of {source} has no examples: leave it out")
+    features, labels = (np.concatenate([parts[name][i] for name in names]) for i in range(2))
+    return Clients(features, labels, _starts(counts), counts, source, checksum)
+
+
+def dealt(dataset: Dataset, owners: NDArray[np.integer]) -> Clients:
+    """A data set whose row i belongs to client owners[i], 0 to M - 1; a client's rows stay in their order.
+
+    Raises:
+      InputError: a client has no examples.
+    """
+    require(len(owners), "the data set has no examples: name another")
+    counts = np.bincount(owners).astype(np.int32)
+    message = f"client {counts.argmin()} of {len(counts)} has no examples: take fewer clients"
+    require(counts.all(), message)
+    order = np.argsort(owners, kind="stable")
+    features, labels = dataset.features[order], dataset.labels[order]
+    return Clients(features, labels, _starts(counts), counts, dataset.source, dataset.checksum)
+
+
+def _starts(counts: NDArray[np.int32]) -> NDArray[np.int32]:
+    """(M,) the first row of each client."""
+    return (np.cumsum(counts) - counts).astype(np.int32)
+
+
+def one_each(dataset: Dataset) -> Clients:
+    """One example a client, in the data set's order: examples' privacy as clients'."""
+    return dealt(dataset, np.arange(len(dataset.labels)))
+
+
+def dirichlet(dataset: Dataset, clients: int, alpha: float, seed: int) -> Clients:
+    """Deals a classification data set to clients that prefer classes (Hsu, Qi and Brown, 2019).
+
+    Every class's examples, shuffled, are cut among the clients in proportions from a symmetric
+    Dirichlet(alpha), so that how many examples a client gets differs too: on average N / M, with a standard
+    deviation of about N / M sqrt((M - 1) / (1 + M alpha) / classes) where the classes are of one size. As
+    alpha grows, all clients get nearly equally many of each class; as it falls, a class goes to few clients.
+    Where a client is left without examples, the proportions are drawn again.
+
+    Args:
+      dataset: labels (N,), whole numbers.
+      clients: M, at most N.
+      alpha: above 0.
+      seed: of a NumPy generator; one seed always deals alike.
+
+    Raises:
+      InputError: `clients` or `alpha` is out of range, or 100 deals leave a client without examples.
+    """
+    size = len(dataset.labels)
+    require(1 <= clients <= size, f"`clients={clients}`: give 1 to {size:,}, the number of examples")
+    require(0 < alpha < np.inf, f"`alpha={alpha}`: give a finite number above 0")
+    generator = np.random.default_rng(seed)
+    for _ in range(_DEALS):
+        owners = _owners(generator, dataset.labels, clients, alpha)
+        if len(np.unique(owners)) == clients:
+            return dealt(dataset, owners)
+    raise InputError(f"`alpha={alpha}` leaves one of {clients:,} clients without examples: raise it")
+
+
+def _owners(
+    generator: np.random.Generator, labels: NDArray[np.integer], clients: int, alpha: float
+) -> NDArray[np.int64]:
+    """(N,) the client of each example."""
+    owners = np.empty(len(labels), np.int64)
+    for label in np.unique(labels):
+        rows = generator.permutation(np.flatnonzero(labels == label))
+        shares = np.cumsum(generator.dirichlet(np.full(clients, alpha)))
+        cuts = np.floor(shares * len(rows) + 0.5)
+        owners[rows] = np.searchsorted(cuts[:-1], np.arange(len(rows)), side="right")
+    return owners

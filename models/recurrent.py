@@ -1,0 +1,94 @@
+"""Recurrent language models: Stack Overflow's words and Shakespeare's characters (Reddi et al., 2020)."""
+
+from collections.abc import Callable
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from models.base import Model, flat_model
+from models.data import shakespeare, stackoverflow
+
+
+class LSTM(nn.Module):
+    """Inputs (T, d) -> outputs (T, units), from a zero state (Hochreiter and Schmidhuber, 1997).
+
+    4 (d + units + 1) units parameters: one bias a gate, that of the forget gate 1 at first. The inputs'
+    products are formed for all positions at once, so that a step multiplies by the recurrent kernel alone.
+    """
+
+    units: int
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        gates = 4 * self.units
+        kernel = self.param("kernel", nn.initializers.lecun_normal(), (x.shape[-1], gates))
+        recurrent = self.param("recurrent_kernel", nn.initializers.orthogonal(), (self.units, gates))
+        bias = self.param("bias", _forgetting, (gates,))
+
+        def step(state: tuple[Array, Array], product: Array) -> tuple[tuple[Array, Array], Array]:
+            hidden, cell = state
+            entry, forget, candidate, exit_ = jnp.split(product + hidden @ recurrent, 4)
+            cell = nn.sigmoid(forget) * cell + nn.sigmoid(entry) * jnp.tanh(candidate)
+            hidden = nn.sigmoid(exit_) * jnp.tanh(cell)
+            return (hidden, cell), hidden
+
+        zero = jnp.zeros(self.units, x.dtype)
+        return jax.lax.scan(step, (zero, zero), x @ kernel + bias)[1]
+
+
+def _forgetting(key: Array, shape: tuple[int, ...], dtype: jnp.dtype = jnp.float32) -> Array:
+    """Ones for the forget gate, the second of four, and zeros."""
+    return jnp.zeros(shape, dtype).reshape(4, -1).at[1].set(1).reshape(shape)
+
+
+class LanguageModel(nn.Module):
+    """Numbers (T,) below `vocabulary` -> logits (T, vocabulary) for the number that follows each.
+
+    projection: the width of a dense layer between the last LSTM and the logits; None for none.
+    """
+
+    vocabulary: int
+    embedding: int
+    units: int
+    layers: int
+    projection: int | None = None
+
+    @nn.compact
+    def __call__(self, numbers: Array) -> Array:
+        x = nn.Embed(self.vocabulary, self.embedding)(numbers.astype(jnp.int32))
+        for _ in range(self.layers):
+            x = LSTM(self.units)(x)
+        if self.projection is not None:
+            x = nn.Dense(self.projection)(x)
+        return nn.Dense(self.vocabulary)(x)
+
+
+def next_token_loss(padding: int) -> Callable[[Array, Array], Array]:
+    """(logits (T, V), labels (T,)) -> the mean cross entropy of one sequence's positions that are no padding.
+
+    Each sequence so has the same weight, however long it is; one of padding alone has loss 0.
+    """
+
+    def criterion(logits: Array, labels: Array) -> Array:
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+        counts = labels != padding
+        return jnp.sum(jnp.where(counts, losses, 0)) / jnp.maximum(counts.sum(), 1)
+
+    return criterion
+
+
+def word_lstm() -> Model:
+    """Stack Overflow's next word: embedding 96, LSTM 670, dense 96 and 10,004; 4,050,748 parameters."""
+    module = LanguageModel(stackoverflow.VOCABULARY, 96, 670, 1, 96)
+    sentence = jnp.zeros(stackoverflow.LENGTH, jnp.uint16)
+    return flat_model(module, sentence, next_token_loss(stackoverflow.PADDING))
+
+
+def character_lstm() -> Model:
+    """Shakespeare's next character: embedding 8, two LSTMs of 256, dense 90; 820,522 parameters."""
+    module = LanguageModel(shakespeare.VOCABULARY, 8, 256, 2)
+    text = jnp.zeros(shakespeare.LENGTH, jnp.uint8)
+    return flat_model(module, text, next_token_loss(shakespeare.PADDING))

@@ -1,0 +1,224 @@
+"""DP-FedAvg against DP-SGD, and against a slow reference in NumPy's float64."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from audit import game
+from audit.adversaries import one_shot
+from audit.errors import InputError
+from audit.mechanism import base, cohorts, dpsgd, ensemble, fedavg
+from models.base import losses_by_example
+
+KEY = jax.random.key(7, impl="threefry2x32")
+COUNTS = np.array([5, 1, 12, 3, 8, 2, 7], np.int32)
+STARTS = np.concatenate([[0], np.cumsum(COUNTS)[:-1]]).astype(np.int32)
+FEATURES, CLASSES, CANARIES = 4, 3, 5
+SIZE = (FEATURES + 1) * CLASSES
+
+
+def unravel(theta):
+    return theta.reshape(FEATURES + 1, CLASSES)
+
+
+def loss(weights, example):
+    """Softmax regression."""
+    features, label = example
+    return optax.softmax_cross_entropy_with_integer_labels(features @ weights[:-1] + weights[-1], label)
+
+
+def momentum(rate):
+    return optax.sgd(rate, momentum=0.9)
+
+
+def choices(**changes):
+    usual = fedavg.FedAvg(
+        jax.vmap(loss, (None, 0)), unravel, 3, 2, int(COUNTS.max()), block=2, optimizer=momentum
+    )
+    return usual._replace(**changes)
+
+
+@pytest.fixture(scope="module")
+def clients():
+    """Ragged clients of 1 to 12 examples."""
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(COUNTS.sum(), FEATURES)).astype(np.float32)
+    labels = rng.integers(0, CLASSES, COUNTS.sum()).astype(np.int32)
+    return tuple(map(jnp.asarray, (features, labels, STARTS, COUNTS)))
+
+
+@pytest.fixture(scope="module")
+def schedule():
+    """Six rounds, one of them without any client; canaries in rounds of their own."""
+    rounds = [[2, 0, 4], [1], [], [6, 5, 3, 2, 1], [0, 1, 2, 3, 4, 5, 6], [4]]
+    listed = cohorts.listed([np.array(members, np.int32) for members in rounds], 7)
+    mask = cohorts.repeated(KEY, CANARIES, 6, 2)
+    return base.Schedule(jnp.asarray(cohorts.by_size(listed, COUNTS)), jnp.asarray(mask))
+
+
+@pytest.fixture(scope="module")
+def theta():
+    return 0.3 * jax.random.normal(jax.random.key(2), (SIZE,))
+
+
+def _directions():
+    keys = jax.random.split(jax.random.key(5), CANARIES)
+    return keys, np.array([base.unit_direction(key, jnp.zeros(SIZE)) for key in keys], np.float64)
+
+
+def _softmax_gradient(weights, features, labels):
+    """The gradient of the mean loss, in float64."""
+    logits = features @ weights[:-1] + weights[-1]
+    shares = np.exp(logits - logits.max(axis=1, keepdims=True))
+    shares /= shares.sum(axis=1, keepdims=True)
+    shares[np.arange(len(labels)), labels] -= 1
+    inputs = np.hstack([features, np.ones((len(labels), 1))])
+    return inputs.T @ shares / len(labels)
+
+
+def _slow_update(choices, rate, theta, data, client, key):
+    """A client's update by Python loops, in the order that the mechanism shuffles its examples to."""
+    features, labels = np.asarray(data[0], np.float64), np.asarray(data[1])
+    count, weights = COUNTS[client], unravel(theta.copy())
+    orders = np.asarray(fedavg._orders(choices, jax.random.fold_in(key, client), jnp.int32(count)))
+    for order in orders[:, :count]:
+        assert sorted(order) == list(range(count))
+        for first in range(0, count, choices.batch_size):
+            rows = STARTS[client] + order[first : first + choices.batch_size]
+            weights = weights - rate * _softmax_gradient(weights, features[rows], labels[rows])
+    return theta - weights.ravel()
+
+
+def _slow(choices, hyper, theta, data, schedule, units, presence):
+    """All rounds in float64: ragged clients, adaptive clipping, canaries, noise and momentum."""
+    own, trace, scale, path = hyper.own, 0.0, 1.0, []
+    theta = np.asarray(theta, np.float64)
+    for t, (members, mask) in enumerate(zip(*map(np.asarray, schedule), strict=True)):
+        norm, key = hyper.clipping_norm * scale, jax.random.fold_in(KEY, t)
+        shuffles, total, unclipped = jax.random.fold_in(key, fedavg._SHUFFLE), np.zeros(SIZE), 0.0
+        for client in members[members >= 0]:
+            update = _slow_update(choices, own.client_learning_rate, theta, data, client, shuffles)
+            length = np.linalg.norm(update)
+            total += update * min(1, norm / length)
+            unclipped += 0.5 if length <= norm else -0.5
+        total += norm * (mask * presence) @ units
+        unclipped -= 0.5 * np.sum(mask * presence)
+        total += hyper.noise_multiplier * norm * np.asarray(jax.random.normal(key, (SIZE,)), np.float64)
+        unclipped += own.count_noise * float(jax.random.normal(jax.random.fold_in(key, fedavg._COUNT)))
+        trace = total / own.denominator + 0.9 * trace
+        theta = theta - hyper.learning_rate * trace
+        scale *= np.exp(-own.quantile_rate * (0.5 + unclipped / own.denominator - own.target_quantile))
+        path.append(theta)
+    return np.array(path), scale
+
+
+@pytest.mark.parametrize("block, batch_size, adaptive", [(2, 3, True), (16, 16, False)])
+def test_rounds_are_those_of_a_slow_reference(clients, schedule, theta, block, batch_size, adaptive):
+    own = fedavg.Federated(0.4, 3.7, 0.6, 0.5 if adaptive else 0.0, 0.3 if adaptive else 0.0)
+    hyper = base.Hyperparameters(0.8, 0.5, 0.3, own)
+    chosen, presence = choices(block=block, batch_size=batch_size), np.array([1.0, 0, 1, 1, 0])
+    keys, units = _directions()
+    canaries = base.Canaries(lambda step, theta: base.Directions(keys, jnp.inf), jnp.asarray(presence))
+    federated = fedavg.mechanism(chosen)
+
+    @jax.jit
+    def train(hyper, data, schedule):
+        return federated.segment(hyper, federated.start(theta), data, schedule, canaries, KEY)
+
+    path, scale = _slow(chosen, hyper, theta, clients, schedule, units, presence)
+    found = train(hyper, clients, schedule)
+    np.testing.assert_allclose(found.theta, path[-1], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(found.optimizer.scale, scale, rtol=1e-5)
+    assert found.step == 6 and (adaptive == (abs(scale - 1) > 0.1))
+    third = train(hyper, clients, base.Schedule(schedule.batches[:3], schedule.mask[:3]))
+    np.testing.assert_allclose(third.theta, path[2], rtol=0, atol=1e-5)
+
+
+def test_clients_of_one_example_and_a_full_cohort_are_dp_sgd(model, data, choices):
+    """Noise, momentum and a canary at every step included."""
+    count, steps = len(data[1]), 5
+    sgd = dpsgd.mechanism(choices._replace(optimizer=momentum))
+    batches = jnp.tile(jnp.arange(count), (steps, 1))
+    gradient = jnp.arange(model.n_parameters) / 10.0
+    canaries = base.Canaries(lambda step, theta: gradient[None], jnp.ones(1))
+    chosen = fedavg.FedAvg(
+        losses_by_example(model),
+        model.unravel,
+        batch_size=4,
+        epochs=1,
+        most_examples=1,
+        optimizer=momentum,
+    )
+    federated, own = fedavg.mechanism(chosen), fedavg.Federated(1.0, count)
+    hyper = base.Hyperparameters(0.5, 0.4, 1.3, own)
+    theta_0 = model.init(jax.random.key(1))
+    schedule = base.Schedule(batches, jnp.ones(steps))
+    clients = (*data, jnp.arange(count), jnp.ones(count, int))
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def train(mechanism, hyper, data):
+        return mechanism.segment(hyper, mechanism.start(theta_0), data, schedule, canaries, KEY).theta
+
+    ends = train(sgd, hyper._replace(own=()), data), train(federated, hyper, clients)
+    assert np.abs(ends[0] - theta_0).max() > 0.05
+    np.testing.assert_allclose(ends[1], ends[0], rtol=0, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def whole(clients, schedule):
+    """The scores of nine runs at once."""
+    (scores,) = game.play(_game(clients, schedule), [(0, 9)], 9)
+    return scores
+
+
+def _game(clients, schedule, **changes):
+    own = fedavg.Federated(0.4, 3.7, 0.5, 0.2, 0.3)
+    table = game.Game(
+        fedavg.mechanism(choices()),
+        one_shot.largest_cosines(CANARIES),
+        lambda key: 0.3 * jax.random.normal(key, (SIZE,)),
+        clients,
+        base.Hyperparameters(0.8, 0.5, 0.7, own),
+        schedule,
+        seed=3,
+    )
+    return table._replace(**changes)
+
+
+@pytest.mark.parametrize("how", ["usual", "in segments", "spread"])
+def test_a_run_is_the_same_alone_and_in_a_chunk(clients, schedule, play, whole, how):
+    """Its rounds cut into segments, or a round's clients spread over the devices that are there, too."""
+    spread = fedavg.mechanism(choices(spreads=True))
+    changes = {"usual": {}, "in segments": {"segment_steps": 2}, "spread": {"mechanism": spread}}[how]
+    alone = play(_game(clients, schedule, **changes), [(7, 8)], 1)
+    np.testing.assert_allclose(whole.scores[7:8], alone.scores, rtol=0, atol=2e-6)
+    np.testing.assert_array_equal(whole.presence[7:8], alone.presence)
+    assert np.abs(whole.scores[6] - whole.scores[7]).max() > 1e-2  # runs differ
+
+
+def test_a_client_that_diverges_is_seen(clients, schedule, play):
+    hot = base.Hyperparameters(0.8, 0.5, 0.7, fedavg.Federated(1e30, 3.7))
+    with pytest.raises(InputError, match="diverged"):
+        play(_game(clients, schedule, hyper=hot), [(0, 2)], 2)
+
+
+def test_a_steps_memory_grows_with_the_block(clients, schedule, theta):
+    one, many = (fedavg.mechanism(choices(block=block)).step_bytes(theta, clients, 7) for block in (1, 4))
+    assert theta.nbytes < one < many < 5 * one
+    assert ensemble.chunk_size(3, one) <= 3
+
+
+def test_clients_one_by_one_give_the_sums_of_clients_in_blocks(clients):
+    own, theta, cohort = fedavg.Federated(0.3, 7), jnp.zeros(SIZE), jnp.arange(7)
+    one, two = (
+        jax.jit(functools.partial(fedavg.cohort_sums, choices(block=block)))(
+            own, theta, 0.5, clients, cohort, KEY
+        )
+        for block in (1, 2)
+    )
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), one, two)
+    assert np.any(one.updates)

@@ -1,0 +1,216 @@
+"""Roles of plays from a made-up text in the package's form, and the package itself."""
+
+import gzip
+import hashlib
+import io
+import os
+import subprocess
+import zipfile
+
+import numpy as np
+import pytest
+
+from audit.errors import InputError
+from models.data import shakespeare, sources
+
+TEXT = """\
+A notice that is no play.
+  Bob. Not said in a play.
+
+1601
+
+THE SONNETS
+
+  Love. is not love.
+
+1602
+
+A PLAY OF TWO
+
+Dramatis Personae
+
+  ANNE, a lady
+  LORD BOB.
+
+<<THIS VERSION IS
+  COPYRIGHT. Of somebody.>>
+
+ACT I. SCENE 1.
+A room
+
+Enter ANNE and LORD BOB
+
+  ANNE. Good day, good lord,
+    and welcome.                                            Exit
+  LORD BOB. Yes. I say, yes!
+                    Exeunt all.
+    Enter a ghost
+    O no{
+
+  Anne. I come again.
+
+THE END
+
+1603
+
+ANOTHER
+
+ACT I. SCENE I
+
+ANNE. I speak in capitals,
+  Even so. But this. goes on.
+[Enter nobody]
+  And this is lost.
+BOB. Aye.
+ANNE. Aye.
+"""
+SAID = {
+    "A PLAY OF TWO / ANNE": "Good day, good lord,\nand welcome.\nI come again.",
+    "A PLAY OF TWO / LORD BOB": "Yes. I say, yes!\nO no{",
+    "ANOTHER / ANNE": "I speak in capitals,\nEven so. But this. goes on.\nAye.",
+    "ANOTHER / BOB": "Aye.",
+}
+
+
+@pytest.fixture(autouse=True)
+def _away_from_home(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    """The text as a file, as if its roles had been published."""
+    raw = shakespeare._read(TEXT.encode())
+    recipe = shakespeare.SHAKESPEARE._replace(checksum=sources.checksum_of(shakespeare._canonical(raw)))
+    monkeypatch.setattr(shakespeare, "SHAKESPEARE", recipe)
+    path = tmp_path / "works.txt"
+    path.write_bytes(b"\xef\xbb\xbf" + TEXT.replace("\n", "\r\n").encode())
+    return path
+
+
+def test_roles_are_a_play_s_speakers_with_what_they_say():
+    assert shakespeare.roles(TEXT) == SAID
+
+
+def test_the_vocabulary_numbers_86_characters_and_four_others():
+    characters = shakespeare.CHARACTERS
+    assert len(characters) == len(set(characters)) == 86 and list(characters) == sorted(characters)
+    assert shakespeare.encoded("\nz").tolist() == [1, 86]
+    assert shakespeare.encoded("a{é€b").tolist() == [
+        characters.index("a") + 1,
+        shakespeare.UNKNOWN,
+        shakespeare.UNKNOWN,
+        shakespeare.UNKNOWN,
+        characters.index("b") + 1,
+    ]
+    assert (shakespeare.BEGIN, shakespeare.END, shakespeare.UNKNOWN, shakespeare.VOCABULARY) == (
+        87,
+        88,
+        89,
+        90,
+    )
+
+
+@pytest.mark.parametrize(("length", "count"), [(0, 1), (78, 1), (79, 1), (80, 2), (159, 2), (160, 3)])
+def test_each_character_is_a_label_once_and_follows_its_features(length, count):
+    text = shakespeare.encoded("ab" * length)[:length]
+    features, labels = shakespeare.sequences(text)
+    assert features.shape == labels.shape == (count, 80) and labels.dtype == np.int32
+    said = labels[labels > 0]
+    assert said.tolist() == [*text, shakespeare.END]
+    assert features[labels > 0].tolist() == [shakespeare.BEGIN, *text]
+    assert not features[labels == 0].any() and not labels.ravel()[length + 1 :].any()
+
+
+def test_a_text_a_gzip_file_and_the_cache_give_the_same(file, tmp_path):
+    (tmp_path / "works.txt.gz").write_bytes(gzip.compress(file.read_bytes()))
+    found = [
+        shakespeare.load_shakespeare(file=str(path), least_characters=0)
+        for path in (file, tmp_path / "works.txt.gz")
+    ]
+    assert found[0].number == 4 and found[0].counts.tolist() == [1, 1, 1, 1]
+    assert found[0].features.dtype == np.uint8
+    np.testing.assert_array_equal(found[0].features, found[1].features)
+    assert found[0].checksum == found[1].checksum == shakespeare.SHAKESPEARE.checksum
+    text = "".join(shakespeare.CHARACTERS[i - 1] for i in found[0].of(3)[1][0] if 0 < i < 87)
+    assert text == SAID["ANOTHER / BOB"]
+
+
+def test_roles_that_say_little_are_left_out(file):
+    assert shakespeare.load_shakespeare(file=str(file), least_characters=40).number == 2
+
+
+def test_the_package_says_its_licence_once_and_is_then_cached(file, monkeypatch, capfd):
+    wheel = io.BytesIO()
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("pug/data/cache/shakespeare-complete-works.txt.gz", gzip.compress(file.read_bytes()))
+    package = shakespeare.PUG_DATA._replace(sha256=hashlib.sha256(wheel.getvalue()).hexdigest())
+    monkeypatch.setattr(shakespeare, "SHAKESPEARE", shakespeare.SHAKESPEARE._replace(packages=(package,)))
+
+    def client(command, *, cwd, **_):
+        with open(os.path.join(cwd, "archive.whl"), "wb") as handle:
+            handle.write(wheel.getvalue())
+        return subprocess.CompletedProcess(command, 0, b"", b"")
+
+    monkeypatch.setattr(subprocess, "run", client)
+    fetched = shakespeare.load_shakespeare(least_characters=0)
+    assert "not for commercial use" in capfd.readouterr().err
+    monkeypatch.setattr(subprocess, "run", None)
+    cached = shakespeare.load_shakespeare(least_characters=0)
+    assert capfd.readouterr() == ("", "")
+    assert fetched.source == cached.source == "pip pug-data==0.0.4"
+    np.testing.assert_array_equal(fetched.labels, cached.labels)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(b"", "no play with speakers"), (b"Some text.\n  Bob. No play.", "no play with speakers")],
+)
+def test_another_text_is_one_line(tmp_path, content, said):
+    path = tmp_path / "f.txt"
+    path.write_bytes(content)
+    with pytest.raises(InputError) as error:
+        shakespeare.load_shakespeare(file=str(path))
+    assert said in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"text": np.zeros(3, np.uint8)}, "do not add up"),
+        ({"counts": np.array([1, 2, 3])}, "do not add up"),
+        ({"text": np.full(3, 90, np.uint8), "counts": np.array([1, 2])}, "a character is not of 1 to 89"),
+        ({"names": np.array([], dtype=str)}, "no play"),
+    ],
+)
+def test_unfit_arrays_are_one_line(tmp_path, change, said):
+    arrays = {"names": np.array(["a", "b"]), "counts": np.array([1, 1]), "text": np.ones(2, np.uint8)}
+    np.savez(tmp_path / "f.npz", **(arrays | change))
+    with pytest.raises(InputError) as error:
+        shakespeare.load_shakespeare(file=str(tmp_path / "f.npz"))
+    assert said in str(error.value) and "\n" not in str(error.value)
+
+
+def test_what_is_asked_for_in_vain_is_one_line(file):
+    for sources_, said in (
+        ({"tfds_dir": "somewhere"}, "`tfds_dir` has no roles"),
+        ({"file": str(file), "least_characters": 1000}, "`least_characters=1000` leaves no role"),
+    ):
+        with pytest.raises(InputError) as error:
+            shakespeare.load_shakespeare(**sources_)
+        assert said in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.slow
+def test_the_package_holds_36_plays(tmp_path):
+    found = shakespeare.load_shakespeare(cache_dir=str(tmp_path))
+    assert found.checksum == shakespeare.SHAKESPEARE.checksum
+    with np.load(tmp_path / "shakespeare.npz") as arrays:
+        plays = {name.split(" / ")[0] for name in arrays["names"]}
+        assert (len(plays), len(arrays["names"]), len(arrays["text"])) == (36, 1301, 4_165_775)
+        assert (arrays["text"] == shakespeare.UNKNOWN).sum() < 20
+        hamlet = arrays["counts"][
+            arrays["names"].tolist().index("THE TRAGEDY OF HAMLET, PRINCE OF DENMARK / HAM")
+        ]
+    assert hamlet > 50_000  # the longest of all parts
+    assert found.number == 1007
