@@ -103,6 +103,8 @@ CHANGES = {
     "unknown_initialisation": True,
     "canaries": 8,
     "sampling_rate": 0.5,
+    "repetitions": 2,
+    "observe": "all",
 }
 
 
@@ -113,6 +115,7 @@ def test_every_field_that_decides_is_part_of_it(field):
         "simulations": {"gc_s": "noisy_per_step"},
         "dimension": {"adversary": "gc_fixed"},
         "cots_score": {"adversary": "cots"},
+        "observe": {"adversary": "one_shot"},
         **dict.fromkeys(("first_direction", "end_direction", "poison_scale", "poison_label"), poisoned),
     }.get(field, {})
     before = setting_of("fcnn", **base)
