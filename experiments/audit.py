@@ -36,7 +36,7 @@ FIELDS = (
     *("model", "adversary", "gc_s", "simulations", "dimension", "periodicity", "insertions", "steps"),
     *("learning_rate", "clipping_norm", "noise_multiplier", "batch_size", "optimizer", "clipping"),
     *("precision", "unknown_initialisation", "seed", "canaries", "sampling_rate", "repetitions"),
-    *("cots_score", "observe"),
+    *("cots_score", "observe", "loss_score", "poison_mean"),
     *("first_direction", "end_direction", "poison_scale", "poison_label"),
 )
 FLAGS = flags.FLAGS

@@ -40,8 +40,8 @@ _GROUPS = {
     ),
     "adversary": (
         *("adversary", "canaries", "sampling_rate", "repetitions", "gc_s", "simulations", "dimension"),
-        *("cots_score", "observe"),
-        *("first_direction", "end_direction", "poison_scale", "poison_label"),
+        *("cots_score", "observe", "loss_score", "first_direction", "end_direction", "poison_scale"),
+        *("poison_label", "poison_mean"),
     ),
     "DP-SGD": (
         *("learning_rate", "clipping_norm", "noise_multiplier", "batch_size", "optimizer", "clipping"),

@@ -4,10 +4,9 @@ m canaries of one run are each in or out by a fair coin of its own, independent 
 released somebody guesses exactly r of the coins, and v guesses are right. The canaries may be anything, and
 their scores depend on each other in any way: only the coins are independent. That r is fixed before the
 scores are seen matters where delta > 0: given a number of guesses that the scores decide, neither bound
-holds.
+holds (Errata O11).
 
-    log_p_approximate   Steinke, Nasr and Jagielski, "Privacy auditing with one (1) training run" (NeurIPS
-    2023),
+    log_p_approximate   Steinke, Nasr and Jagielski, "Privacy auditing with one (1) training run" (2023),
                         Theorem 5.2: with W ~ Binomial(r, e^eps / (1 + e^eps)),
                         P(v right) <= P(W >= v) + 2 m delta max_i P(v > W >= v - i) / i
     gaussian_refutes    Mahloujifar, Melis and Chaudhuri, "Auditing f-differential privacy in one run" (2024)

@@ -14,8 +14,8 @@ from audit.statistics.one_shot import Cosines, OneShotEstimate
 
 
 class OneRunConclusion(NamedTuple):
-    """Estimates, bounds, which may be none, and the test of observed cosines; `coins` says whether each canary
-    was in by a coin of its own."""
+    """Estimates, bounds, which may be none, and the test of observed cosines; `coins` says whether each
+    canary was in by a coin of its own."""
 
     cosines: Cosines
     coins: bool

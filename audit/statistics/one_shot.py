@@ -1,18 +1,16 @@
-"""Estimates of epsilon from the cosines of one run's canaries (Andrew et al., ICLR 2024, and a first version).
+"""Estimates of epsilon from the cosines of one run's canaries (Andrew et al., ICLR 2024, and before).
 
 Each canary is a uniform direction of R^d; what it adds to training shifts its cosine with the released
 vector. Where nothing leaks the cosine has the law of `cosine_law`, nearly N(0, 1/d).
 
-    one_shot_fitted            exact epsilon of N(0, 1/d) against N(mean, deviation^2) of the cosines, as
-    printed
-    one_shot_equal_variance    against N(mean, 1/d): what the paper's Table 1 shows (Errata O1)
+    one_shot_fitted            exact epsilon of N(0, 1/d) against the cosines' N(mean, deviation^2)
+    one_shot_equal_variance    against N(mean, 1/d): what Table 1 shows, not the former (Errata O1)
     one_shot_threshold         the first version's best threshold between the two laws, both directions
-    one_shot_jeffreys          the papers' eps_lo: the best of all thresholds, each at a pointwise Jeffreys
-    limit
+    one_shot_jeffreys          eps_lo: the best of all thresholds, each with its Jeffreys limit
     one_shot_clopper_pearson   likewise with Clopper-Pearson limits
 
 None is a confidence bound. The first three measure what N(mean, ...) would leak if it were the truth, with
-the fit's own error in it; the last two choose the threshold on the canaries that they count (Errata O7).
+the fit's own error in it; the last two choose the threshold on the canaries that they count (Errata O7, O8).
 Where cosines of unobserved canaries are given, as for maxima over rounds, the null's law is fitted to them.
 
 Cosines are handled in units of 1/sqrt(d).
@@ -43,7 +41,7 @@ Fitted = Callable[[Gaussian, Gaussian, float], Array]
 
 LEAST_CANARIES = 10
 _STANDARD = Gaussian(0.0, 1.0)
-_GRID, _FINE = 1001, 201  # thresholds, and around the best of them
+_GRID, _FINE = 301, 61  # thresholds, and around the best of them
 _DRAWS, _SAMPLES, _ENTRIES = 2000, 400, 400_000  # simulated fits; simulated audits, and their canaries
 _EXACT_BELOW = 1000  # dimensions, as the paper's code has it
 _SLACK = 1e-9
@@ -59,7 +57,7 @@ class Cosines(NamedTuple):
     dimension: int
 
 
-class Simulated(NamedTuple):
+class EstimateFloor(NamedTuple):
     """Values of simulated audits in which nothing leaks: their mean and 95% quantile, and how many."""
 
     mean: float
@@ -79,7 +77,7 @@ class OneShotEstimate:
     epsilon: float
     delta: float
     standard_error: float
-    noise_floor: Simulated
+    noise_floor: EstimateFloor
     canaries: int
     caveat: str
 
@@ -144,11 +142,11 @@ FITTED: dict[str, Fitted] = {
 
 
 @functools.lru_cache(maxsize=256)
-def noise_floor(method: str, observed: int, unobserved: int, delta: float) -> Simulated:
+def noise_floor(method: str, observed: int, unobserved: int, delta: float) -> EstimateFloor:
     """A fit's values where nothing leaks, by 2,000 simulated fits to so many canaries, the same each time.
 
-    With no unobserved canaries the null is known. Cosines are taken for normal, as they are but for few
-    dimensions.
+    With no unobserved canaries the null is known (Errata O2). Cosines are taken for
+    normal, as they are but for few dimensions.
     """
     rng = np.random.default_rng(0)
     null = _STANDARD if unobserved == 0 else _drawn(rng, _STANDARD, unobserved, _DRAWS)
@@ -221,7 +219,8 @@ def _scanned(
         with np.errstate(divide="ignore", invalid="ignore"):
             one = np.log(np.maximum(np.exp(log_below) - delta, 0)) - special.log_ndtr(z)
             other = np.log(np.maximum(special.ndtr(-z) - delta, 0)) - log_above
-        return np.fmax(np.fmax(one, other), 0.0)
+        larger: Array = np.fmax(np.fmax(one, other), 0.0)
+        return larger
 
     points = np.linspace(low, high, _GRID, axis=-1)
     best = np.take_along_axis(points, values(points).argmax(-1)[..., None], -1)[..., 0]
@@ -246,7 +245,7 @@ def _limits(found: Cosines, delta: float, confidence: float) -> list[OneShotEsti
 
 
 @functools.lru_cache(maxsize=256)
-def _limit_floor(observed: int, unobserved: int, delta: float, error: float, prior: float) -> Simulated:
+def _limit_floor(observed: int, unobserved: int, delta: float, error: float, prior: float) -> EstimateFloor:
     """An in-sample value's floor; ranks alone decide it, so that the dimension does not matter."""
     dimension = 10**8
     null = Gaussian(0.0, 1e-4)
@@ -273,9 +272,9 @@ def _simulated(
     return _limits_of_one(values, dimension, delta, error, prior)
 
 
-def _summary(values: Array) -> Simulated:
+def _summary(values: Array) -> EstimateFloor:
     """Mean and quantile."""
-    return Simulated(float(values.mean()), float(np.quantile(values, 0.95)), values.size)
+    return EstimateFloor(float(values.mean()), float(np.quantile(values, 0.95)), values.size)
 
 
 def _limits_of_one(observed: Array, dimension: int, delta: float, error: float, prior: float) -> Array:

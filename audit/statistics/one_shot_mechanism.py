@@ -42,7 +42,7 @@ def released(rng: np.random.Generator, canaries: Array, dimension: int, sigma: f
 
 
 def directly(rng: np.random.Generator, canaries: int, dimension: int, sigma: float) -> Array:
-    """The same law by drawing canaries and noise in R^d, the former twice, block by block."""
+    """Cosines of that law, by drawing canaries and noise in R^d, the former twice, block by block."""
     _require_noise(sigma)
     seeds = rng.integers(2**63, size=-(-canaries // _BLOCK))
     total = sigma * rng.standard_normal(dimension)
@@ -52,10 +52,9 @@ def directly(rng: np.random.Generator, canaries: int, dimension: int, sigma: flo
 
     for seed, size in blocks():
         total += _directions(seed, size, dimension).sum(0)
-    length = np.linalg.norm(total)
-    cosines: Array = (
-        np.concatenate([_directions(seed, size, dimension) @ total for seed, size in blocks()]) / length
-    )
+    parts = [_directions(seed, size, dimension) @ total for seed, size in blocks()]
+    cosines: Array = np.concatenate(parts) / np.linalg.norm(total)
+    return cosines
 
 
 def _directions(seed: int, size: int, dimension: int) -> Array:

@@ -28,6 +28,7 @@ GC_S_VARIANTS = {  # (noisy simulations, movement accumulated per step)
 
 
 COTS_SCORES = ("displacement", "weights")
+LOSS_SCORES = ("loss", "excess")
 OBSERVED = ("final", "weights", "all")
 
 
@@ -104,14 +105,35 @@ class OneShotCanaries(AdversaryFields):
         require(self.observe in OBSERVED, f"`observe={self.observe}` is unknown: {known}")
 
 
-class Loss(AdversaryFields):
-    """L has no fields."""
+@dataclasses.dataclass(frozen=True)
+class _ByLoss(AdversaryFields):
+    """The fields of canaries that are examples."""
 
-    name = "loss"
+    loss_score: str = described(
+        "loss, poisoned, of several canaries: minus the loss, or its excess over what is expected.",
+        default="loss",
+    )
+
+    def __post_init__(self) -> None:
+        known = f"choose one of {', '.join(LOSS_SCORES)}"
+        require(self.loss_score in LOSS_SCORES, f"`loss_score={self.loss_score}` is unknown: {known}")
+
+    def expect(self, known: "Knowledge") -> "Expect":
+        """What the losses are compared with."""
+        from audit.adversaries import examples
+
+        return known.expect if self.loss_score == "excess" else examples.plain
 
 
 @dataclasses.dataclass(frozen=True)
-class Poisoned(AdversaryFields):
+class Loss(_ByLoss):
+    """L's fields."""
+
+    name: ClassVar[str] = "loss"
+
+
+@dataclasses.dataclass(frozen=True)
+class Poisoned(_ByLoss):
     """Data poisoning's fields."""
 
     name: ClassVar[str] = "poisoned"
@@ -119,8 +141,10 @@ class Poisoned(AdversaryFields):
     end_direction: int = described("poisoned: principal directions before this one.", default=784)
     poison_scale: float = described("poisoned: distance of a canary from the data's mean.", default=1.0)
     poison_label: int = described("poisoned: every canary's label.", default=5)
+    poison_mean: bool = described("poisoned: add the data's mean to a canary.", default=True)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         known = f"`first_direction={self.first_direction}` and `end_direction={self.end_direction}`"
         fits = 0 <= self.first_direction < self.end_direction
         require(fits, f"{known}: give a range of directions, counted from 0")
@@ -261,7 +285,7 @@ def _loss(fields: Loss, known: Knowledge) -> "Adversary":
         return flipped.flipped_label(*task)
     most = len(known.data[1])
     require(known.canaries <= most, f"`canaries={known.canaries}`: there are {most} examples; give fewer")
-    return flipped.flipped_labels(*task, known.canaries)
+    return flipped.flipped_labels(*task, known.canaries, fields.expect(known))
 
 
 def _poisoned(fields: Poisoned, known: Knowledge) -> "Adversary":
@@ -273,8 +297,12 @@ def _poisoned(fields: Poisoned, known: Knowledge) -> "Adversary":
         f"`end_direction={fields.end_direction}`: the data have {most} directions; give at most {most}",
     )
     require(0 <= label < known.classes, f"`poison_label={label}`: the labels are 0 to {known.classes - 1}")
-    tail = poisoned.Tail(fields.first_direction, fields.end_direction, fields.poison_scale, label)
-    return poisoned.poisoned_examples(known.model.loss, known.principal, tail, known.canaries)
+    tail = poisoned.Tail(
+        fields.first_direction, fields.end_direction, fields.poison_scale, label, fields.poison_mean
+    )
+    return poisoned.poisoned_examples(
+        known.model.loss, known.principal, tail, known.canaries, fields.expect(known)
+    )
 
 
 def _clip_bkd(fields: ClipBkd, known: Knowledge) -> "Adversary":

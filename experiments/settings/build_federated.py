@@ -19,7 +19,7 @@ from audit.adversaries.base import Adversary
 from audit.errors import InputError, require
 from audit.game import Game
 from audit.mechanism import cohorts, fedavg
-from audit.mechanism.base import Hyperparameters, Schedule, Tree
+from audit.mechanism.base import Hyperparameters, Schedule
 from audit.storage import files
 from experiments.settings.federated import (
     FederatedSetting,
@@ -28,7 +28,7 @@ from experiments.settings.federated import (
     noise,
     validate_federated,
 )
-from models.base import Model
+from models.base import Model, losses_by_example, losses_of_batch
 from models.data.clients import Clients
 
 _SEGMENT_CLIENTS = 250  # updates between two checkpoints, or a little more
@@ -42,7 +42,7 @@ _ADVERSARIES: dict[str, Callable[[FederatedSetting], Adversary]] = {
 }
 
 
-class Rounds(NamedTuple):
+class Participation(NamedTuple):
     """Who takes part: clients (T, W), padded, and canaries (T, K); the mean number of both a round, of the
     canaries those that are in; and the most rounds of a client."""
 
@@ -87,7 +87,7 @@ def with_rounds(setting: FederatedSetting, listed: list[NDArray[np.int64]]) -> F
     return found
 
 
-def rounds(setting: FederatedSetting, clients: Clients, listed: list[NDArray[np.int64]] | None) -> Rounds:
+def rounds(setting: FederatedSetting, clients: Clients, listed: list[NDArray[np.int64]] | None) -> Participation:
     """Who takes part in which round, decided by the seed; raises InputError where the clients are too few."""
     key, number = game.root(setting.seed, "batches"), clients.number
     own = jax.random.fold_in(key, 1)
@@ -108,10 +108,10 @@ def rounds(setting: FederatedSetting, clients: Clients, listed: list[NDArray[np.
     else:
         inserted = mask.sum() / len(members)
     mean = float(joined + 0.5 * inserted)
-    return Rounds(members, mask, mean, cohorts.most_rounds(members, number))
+    return Participation(members, mask, mean, cohorts.most_rounds(members, number))
 
 
-def build(setting: FederatedSetting, clients: Clients, who: Rounds) -> Game:
+def build(setting: FederatedSetting, clients: Clients, who: Participation) -> Game:
     """The game of a setting on its clients."""
     model = federated_task(setting.model).make()
     choices = _choices(setting, model, clients)
@@ -136,20 +136,17 @@ def build(setting: FederatedSetting, clients: Clients, who: Rounds) -> Game:
 def _choices(setting: FederatedSetting, model: Model, clients: Clients) -> fedavg.FedAvg:
     """DP-FedAvg's choices for a model."""
 
-    def loss(parameters: Tree, example: tuple[Array, Array]) -> Array:
-        features, label = example
-        logits: Any = model.module.apply({"params": parameters}, features)
-        return model.criterion(logits, label)
-
     def optimizer(rate: Array) -> optax.GradientTransformation:
         return optax.sgd(rate, momentum=setting.momentum)
 
+    by_batch = federated_task(setting.model).by_batch
     return fedavg.FedAvg(
-        loss,
+        (losses_of_batch if by_batch else losses_by_example)(model),
         model.unravel,
         min(setting.batch_size, int(clients.counts.max())),
         setting.client_epochs,
         int(clients.counts.max()),
+        block=1 if by_batch else 4,
         optimizer=optimizer,
         spreads=True,
     )

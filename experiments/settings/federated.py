@@ -72,12 +72,14 @@ class Federation(NamedTuple):
 
 
 class FederatedTask(NamedTuple):
-    """A model and its clients' data. padding: the label that stands for none, of text."""
+    """A model and its clients' data. padding: the label that stands for none, of text. by_batch: its module
+    takes a mini-batch at once (`models.base.losses_of_batch`), and clients train fastest one by one."""
 
     description: str
     load: Callable[[FederatedSetting, Sources], Federation]
     make: "Callable[[], Model]"
     padding: int | None = None
+    by_batch: bool = False
 
 
 def _dealt(load: Callable[..., ImageDataset]) -> Callable[[FederatedSetting, Sources], Federation]:
@@ -173,7 +175,7 @@ FEDERATED_TASKS: dict[str, FederatedTask] = {
     "two_layer": FederatedTask("784-128-10 on Fashion-MNIST", _dealt(load_fashion_mnist), _two_layer),
     "mlp": FederatedTask("784-256-256-10 on Fashion-MNIST", _dealt(load_fashion_mnist), _mlp),
     "linear": FederatedTask("784-10 on Fashion-MNIST", _dealt(load_fashion_mnist), _linear),
-    "lenet": FederatedTask("LeNet on Fashion-MNIST", _dealt(load_fashion_mnist), _lenet),
+    "lenet": FederatedTask("LeNet on Fashion-MNIST", _dealt(load_fashion_mnist), _lenet, by_batch=True),
     "convnet": FederatedTask("ConvNet on CIFAR-10", _dealt(load_cifar10), _convnet),
     "character_lstm": FederatedTask("two LSTMs on Shakespeare's roles", _shakespeare, _character_lstm, 0),
     "emnist_cnn": FederatedTask("CNN on EMNIST's writers (--data_file)", _emnist, _emnist_cnn),
@@ -236,7 +238,7 @@ def _require_numbers(setting: FederatedSetting) -> None:
     require_noise(setting.noise_multiplier)
 
 
-class Noise(NamedTuple):
+class RoundNoise(NamedTuple):
     """A round's noise: on the sum as a multiple of C, on the number of clipped updates, and the rate at which
     C follows that number."""
 
@@ -245,12 +247,12 @@ class Noise(NamedTuple):
     quantile_rate: float
 
 
-def noise(setting: FederatedSetting) -> Noise:
+def noise(setting: FederatedSetting) -> RoundNoise:
     """The noise multiplier, split between sum and count where C adapts."""
     if not setting.quantile:
-        return Noise(setting.noise_multiplier, 0.0, 0.0)
+        return RoundNoise(setting.noise_multiplier, 0.0, 0.0)
     count = _COUNT_SHARE * setting.cohort if setting.noise_multiplier else 0.0
-    return Noise(noise_beside_count(setting.noise_multiplier, count), count, _QUANTILE_RATE)
+    return RoundNoise(noise_beside_count(setting.noise_multiplier, count), count, _QUANTILE_RATE)
 
 
 class Leaks(NamedTuple):

@@ -81,19 +81,8 @@ def shown(stderr):
 
 
 COMMANDS = (
-    *(
-        "audit",
-        "bound",
-        "calibrate",
-        "federated",
-        "figures",
-        "landscape",
-        "list",
-        "norms",
-        "own_model",
-        "plan",
-    ),
-    *("precision", "report", "sweep", "throughput"),
+    *("audit", "bound", "calibrate", "federated", "figures", "landscape", "list", "norms", "one_shot"),
+    *("own_model", "plan", "precision", "report", "sweep", "throughput"),
 )
 HUGE, WORDS, WHOLE_WORDS = 10**30, ("many", ""), ("", "1.5")
 FORTY = np.random.default_rng(0).normal(size=40)
@@ -147,7 +136,9 @@ FLAGS = [
             *itertools.product(["precision"], ["examples", "steps", "seed"]),
             *itertools.product(["throughput"], ["rounds"]),
             *itertools.product(["own_model"], ["runs"]),
-            *itertools.product(["bound"], ["insertions"]),
+            *itertools.product(["bound"], ["insertions", "dimension"]),
+            *itertools.product(["calibrate"], ["one_run"]),
+            *itertools.product(["one_shot"], ["simulations", "seed"]),
         )
         for case in rows([command], flag, f"flag --{flag}={{}}", *WHOLE_WORDS)
     ),
@@ -215,6 +206,22 @@ SIZES = [
     *rows(["landscape"], "sigmas", "--sigmas: {}: give 1e-06", "1e-300", "1e+300"),
     *rows(["landscape"], "sigmas", "is no number: give numbers", "x", "1,", "4;5", "\udcff"),
     *rows(["landscape"], "sigmas", "is empty: give numbers", ""),
+    *rows(["one_shot"], "sigmas", "--sigmas: {}: give 0.001 to 1e+06", "0", "-1", "nan", "inf", "1e+300"),
+    *rows(["one_shot"], "sigmas", "is no number: give numbers", "x", "1,"),
+    *rows(["one_shot"], "sigmas", "is empty: give numbers", ""),
+    *rows(["one_shot"], "dimensions", "--dimensions: {}: give 100 to 100,000,000", 99, -1, 10**9, HUGE),
+    *rows(["one_shot"], "dimensions", "is no whole number", "1000.5", "nan", "inf"),
+    *rows(["one_shot"], "dimensions", "is empty: give whole numbers", ""),
+    *rows(["one_shot"], "canaries", "--canaries: {}: give 10 to 10,000,000", 9, 0, HUGE),
+    *rows(["one_shot"], "simulations", "--simulations={}: give 2 to 1,000,000", 1, 0, -1, 10**7, HUGE),
+    *rows(["one_shot"], "seed", "--seed={}: give 0 to 2^32 - 1", -1, 2**32, HUGE),
+    *rows(["one_shot"], "delta", "delta is {}", "nan", "0.0", "1.0"),
+    *rows(["one_shot"], "out", "--out=: name a folder", ""),
+    *rows(["calibrate"], "one_run", "--one_run={}: give 40 to 20,000 canaries", 39, 0, -1, 10**6, HUGE),
+    *(
+        named(Bad(("calibrate", "--one_run=50", flag), "do not go together: drop one"))
+        for flag in ("--canaries=2", "--mechanism=laplace", "--tie=equal", "--design=sets")
+    ),
     *rows(["landscape"], "batch_sizes", "--batch_sizes: {}: give at least 1", "0", "-1"),
     *rows(["landscape"], "batch_sizes", "--batch_sizes={} is no whole number", "1.5", "nan", "inf"),
     *rows(["landscape"], "batch_sizes", "--batch_sizes: {}: give at most 1,000,000,000", "1e+18", "1e+300"),
@@ -566,6 +573,63 @@ SCORES = [
         ),
         ": a small file of many zeros",
     ),
+]
+
+
+# ------------------------------------------------------------------------------------------ one run
+
+COSINES = np.linspace(-0.1, 0.2, 50)
+BITS = np.arange(50) % 2
+BAD_RUNS = {  # what scores.npz holds, and what is said of it
+    "no cosines": ({"in": COSINES, "out": COSINES}, "has no array observed: save observed="),
+    "few": ({"observed": COSINES[:9]}, "there are 9 observed cosines: give at least 10"),
+    "none": ({"observed": COSINES[:0]}, "there are 0 observed cosines"),
+    "few unobserved": ({"observed": COSINES, "unobserved": COSINES[:3]}, "there are 3 unobserved cosines"),
+    "a matrix": ({"observed": COSINES.reshape(5, 10)}, "have shape (5, 10): give one of a canary"),
+    "a number": ({"observed": np.float64(0.1)}, "have shape (): give one of a canary"),
+    "beyond 1": ({"observed": COSINES + 1}, "is no cosine: divide by both lengths"),
+    "unobserved beyond 1": ({"observed": COSINES, "unobserved": 9 * COSINES}, "unobserved: 1.8 is no cosine"),
+    "NaN": ({"observed": np.where(COSINES > 0, np.nan, COSINES)}, "observed cosines are not finite"),
+    "infinite": ({"observed": np.where(COSINES > 0, np.inf, COSINES)}, "observed cosines are not finite"),
+    "equal": ({"observed": np.zeros(50)}, "all 50 observed cosines equal 0"),
+    "words": ({"observed": np.array(["a"] * 50)}, "plain numbers"),
+    "two runs": ({"scores": np.ones((2, 25)), "presence": np.ones((2, 25))}, "(canaries,) or (1, canaries)"),
+    "other shapes": ({"scores": COSINES, "presence": BITS[:9]}, "(canaries,) or (1, canaries)"),
+    "no bits": ({"scores": COSINES, "presence": BITS * 2}, "presence must be 1 (in) or 0 (out)"),
+    "one world": ({"scores": COSINES, "presence": np.ones(50)}, "there are 0 unobserved cosines"),
+    "few coins": ({"scores": COSINES[:39], "presence": BITS[:39]}, "there are 39 canaries with coins"),
+    "coins beyond 1": ({"scores": 9 * COSINES, "presence": BITS}, "is no cosine"),
+    "coins of NaN": ({"scores": np.nan * COSINES, "presence": BITS}, "not finite"),
+}
+ONE_RUN = ("bound", "--scores=scores.npz", "--dimension=100")
+
+
+def cosines(folder):
+    """scores.npz of one run, in which nothing is wrong."""
+    np.savez(folder / "scores.npz", observed=COSINES)
+
+
+RUNS = [
+    *(
+        named(Bad(ONE_RUN, says, holding(npz(**arrays), "scores.npz")), f": {what}")
+        for what, (arrays, says) in BAD_RUNS.items()
+    ),
+    *rows(BOUND, "dimension", "--dimension={}: give 2 to 10,000,000,000,000", 1, 0, -5, HUGE, lay=cosines),
+    *(
+        named(Bad((*ONE_RUN, flag), f"{flag.partition('=')[0]} does not go with --dimension", cosines))
+        for flag in (
+            *("--looks=10", "--noise_multiplier=1", "--insertions=3", "--sampling_rate=0.1"),
+            *("--figure=f.png", "--report=p.html", "--name=mine"),
+        )
+    ),
+    *rows(ONE_RUN, "upper_bound", "--upper_bound={}: give a finite one", "nan", "-1.0", "inf", lay=cosines),
+    named(Bad((*ONE_RUN, "--delta=0"), "delta is 0", cosines)),
+    named(Bad((*ONE_RUN, "--confidence=1"), "confidence is 1", cosines)),
+    named(Bad(("bound", "--scores=missing.npz", "--dimension=9"), "missing.npz: No such file")),
+    named(Bad(("bound", "--scores=s.csv", "--dimension=9"), "give a .npz file with observed cosines")),
+    named(Bad(("bound", "--scores=a.npy,b.npy", "--dimension=9"), "give one .npz file")),
+    named(Bad(("bound", "--scores=scores.npz", "--dimension=9"), "damaged", holding(b"no", "scores.npz"))),
+    named(Bad(("bound", "--scores=scores.npz"), "has no array in, out", cosines)),
 ]
 
 
@@ -1316,7 +1380,10 @@ FEDERATED = [
     ),
 ]
 
-CORPUS = [*FLAGS, *SIZES, *CHOICES, *TOGETHER, *BOUNDS, *SCORES, *STORES, *SWEEPS, *DATA, *OWN, *FEDERATED]
+CORPUS = [
+    *(*FLAGS, *SIZES, *CHOICES, *TOGETHER, *BOUNDS, *SCORES, *RUNS, *STORES, *SWEEPS, *DATA, *OWN),
+    *FEDERATED,
+]
 
 
 @pytest.fixture

@@ -70,7 +70,7 @@ def test_what_they_say():
     assert (first.method, second.method) == (ONE_RUN_GUESSES, ONE_RUN_GAUSSIAN)
     assert first.mu is None and second.epsilon == conversions.epsilon_from_mu(second.mu, DELTA)
     assert first.assumes == one_run_bounds.FAIR_COINS and "Gaussian" in second.assumes
-    assert first.counted.endswith("right, 320 coins")
+    assert first.counted.endswith("right of 320")
 
 
 def test_a_limit_of_guesses_is_where_its_test_stops():
