@@ -149,9 +149,8 @@ class _Watch:
         """Looks at a chunk."""
         rounds = len(self._audited.rounds.clients)
         if not np.isfinite(np.asarray(standing.thetas)).all():
-            raise InputError(
-                f"the model diverged by round {standing.steps}: lower `client_learning_rate` or `learning_rate`"
-            )
+            mend = "lower `client_learning_rate` or `learning_rate`"
+            raise InputError(f"the model diverged by round {standing.steps}: {mend}")
         if time.monotonic() < self._due and standing.steps < rounds:
             return
         measured = np.asarray(self._measure(standing.thetas), np.float64)

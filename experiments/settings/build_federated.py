@@ -87,7 +87,9 @@ def with_rounds(setting: FederatedSetting, listed: list[NDArray[np.int64]]) -> F
     return found
 
 
-def rounds(setting: FederatedSetting, clients: Clients, listed: list[NDArray[np.int64]] | None) -> Participation:
+def rounds(
+    setting: FederatedSetting, clients: Clients, listed: list[NDArray[np.int64]] | None
+) -> Participation:
     """Who takes part in which round, decided by the seed; raises InputError where the clients are too few."""
     key, number = game.root(setting.seed, "batches"), clients.number
     own = jax.random.fold_in(key, 1)
