@@ -17,7 +17,7 @@ from audit.statistics.estimate import ASSUMPTION_FREE, HELD_OUT, IF_GAUSSIAN, IN
 from experiments.cells.words import counted
 from experiments.plots import curves
 from experiments.plots.methods import METHODS
-from experiments.plots.points import COUNTERPARTS, Point
+from experiments.plots.points import Point
 from experiments.plots.style import BOUND, FREE, IN, OUT, PREDICTED, STYLE, UPPER
 from experiments.plots.sweep import Axis
 
@@ -26,6 +26,11 @@ _DASHES: tuple[Any, ...] = ("--", "-.", (0, (7, 1)), (0, (3, 1, 1, 1, 1, 1)), (0
 _PREDICTION = "predicted: sqrt(insertions / k) / sigma"
 _NORMAL = "interval where scores are normal"
 _ACCOUNTING = "upper bound (accounting)"
+_OF_MANY = {  # what `points.COUNTERPARTS` are called
+    IF_GAUSSIAN: "lifted, if the curve is Gaussian",
+    HELD_OUT: "clustered, if also runs are many",
+    ASSUMPTION_FREE: "lifted, assumption-free",
+}
 _NAMED_AT = 1e-7  # delta at which profiles carry their names
 _BOX = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
 _GAP = 0.5  # between the groups of two x
@@ -225,10 +230,10 @@ def _key(points: Sequence[Point]) -> tuple[list[Any], list[str]]:
 def _legend(method: str, points: Sequence[Point]) -> str:
     """The method's words, or those of the one that stands for it where runs have many canaries, or both."""
     canaries = [point.cells[0].setting.canaries for point in points if point.found]
-    many = METHODS[COUNTERPARTS[method]].legend if method in COUNTERPARTS and max(canaries) > 1 else ""
+    single, many = METHODS[method].legend, _OF_MANY.get(method, "") if max(canaries) > 1 else ""
     if many and min(canaries) > 1:
         return many
-    return METHODS[method].legend + (f";\nmany canaries: {many}" if many else "")
+    return f"{single};\nmany canaries: {many}" if many else single
 
 
 def _legend_look(look: dict[str, Any]) -> dict[str, Any]:
@@ -242,8 +247,10 @@ def _stands_on(points: Sequence[Point]) -> str:
     seeds = max(len(point.cells) for point in points)
     models = f"{runs[0]:,}" if len(runs) == 1 else f"{runs[0]:,} to {runs[-1]:,}"
     over = f"mean and range of {seeds} seeds, " if seeds > 1 else "one seed, "
+    canaries = max(cell.setting.canaries for point in points for cell in point.cells)
+    of_many = f", {canaries} canaries each where gradients are crafted" if canaries > 1 else ""
     missing = sum(len(point.cells) - len(point.found) for point in points)
-    return f"{over}{models} runs each" + (f"; {counted(missing, 'cell')} missing" if missing else "")
+    return f"{over}{models} runs each{of_many}" + (f"; {counted(missing, 'cell')} missing" if missing else "")
 
 
 def _wrapped(text: str, width: int) -> str:
