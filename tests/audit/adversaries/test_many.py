@@ -9,6 +9,7 @@ import pytest
 
 from audit import game
 from audit.adversaries import biased, flipped, one_shot, sphere
+from audit.adversaries.examples import plain
 from audit.mechanism import base, dpsgd
 from audit.mechanism.clipping.base import per_example
 from models.fcnn import fcnn
@@ -45,7 +46,9 @@ def simulate(mechanism, data):
     return jax.jit(lambda key, theta_0: base.simulate(mechanism, HYPER, theta_0, data, batches, key))
 
 
-@pytest.fixture(scope="module", params=["gc_r", "gc_s", "cots", "cots of weights", "one shot", "loss"])
+@pytest.fixture(
+    scope="module", params=["gc_r", "gc_s", "cots", "cots of weights", "one shot", "loss", "excess loss"]
+)
 def named(request, model, data, expect, simulate):
     make = {
         "gc_r": lambda: biased.random_biased_dimensions(CANARIES, expect),
@@ -53,7 +56,8 @@ def named(request, model, data, expect, simulate):
         "cots": lambda: sphere.random_directions(CANARIES, expect),
         "cots of weights": lambda: sphere.random_directions(CANARIES, sphere.weights),
         "one shot": lambda: one_shot.final_cosines(CANARIES),
-        "loss": lambda: flipped.flipped_labels(model.loss, *data, 2, CANARIES),
+        "loss": lambda: flipped.flipped_labels(model.loss, *data, 2, CANARIES, plain),
+        "excess loss": lambda: flipped.flipped_labels(model.loss, *data, 2, CANARIES, expect),
     }
     return request.param, make[request.param]()
 
@@ -102,7 +106,7 @@ def test_each_score_rises_with_its_own_canary(named, state, theta):
     for k in range(CANARIES):
         shift = 0.1 * _inserted(adversary, state, otherwise, np.eye(CANARIES)[k])
         gained = np.asarray(adversary.score(state, (), otherwise - shift, theta)) - before
-        assert gained[k] > 0 and (gained[k] >= gained.max() - 1e-6 or named[0] == "loss")
+        assert gained[k] > 0 and (gained[k] >= gained.max() - 1e-6 or "loss" in named[0])
 
 
 def test_coordinates_and_examples_are_distinct(named, state):
@@ -172,3 +176,15 @@ def test_the_noiseless_rehearsal_has_no_noise_and_half_of_every_canary(mechanism
     moved = 0.5 * HYPER.learning_rate * NORM * (steps // 2) / schedule.batches.shape[1]
     assert np.flatnonzero(np.abs(end) > 1e-7).tolist() == [3, 5]
     np.testing.assert_allclose(end[[3, 5]], [-moved, moved], rtol=1e-4)
+
+
+def test_excess_losses_are_centred_where_plain_ones_differ_from_example_to_example(
+    model, data, theta, expect
+):
+    spreads = []
+    for expected in (plain, expect):
+        adversary = flipped.flipped_labels(model.loss, *data, 2, CANARIES, expected)
+        state = adversary.init(jax.random.key(1), theta, jnp.float32(NORM))
+        final = expect(adversary.craft, state, theta)
+        spreads.append(np.ptp(np.asarray(adversary.score(state, (), final, theta))))
+    assert spreads[0] > 0.05 and spreads[1] < 1e-6
