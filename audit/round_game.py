@@ -1,8 +1,9 @@
 """A frozen round of a federated training, played again and again: mock rounds -> scores.
 
-A round's score is the noisy sum's dot product with the canary's unit gradient, over the clipping norm. The sum is
-linear, so that with every client's dot product known, mock rounds are sums of known numbers and one normal
-draw: `mock_sums`. `played` is a mock round as the paper's code runs it, client by client, for comparison.
+A round's score is the noisy sum's dot product with the canary's unit gradient, over the clipping norm. The
+sum is linear, so that with every client's dot product known, mock rounds are sums of known numbers and one
+normal draw: `mock_sums`. `played` is a mock round as the paper's code runs it, client by client, for
+comparison.
 """
 
 from collections.abc import Callable
@@ -32,8 +33,8 @@ class Inserted(NamedTuple):
 
 
 def inserted(gradient: Array, learning_rate: float | None, clipping_norm: float) -> Inserted:
-    """The canary of a gradient (p,): a client of one example sends learning_rate times that, clipped. None: it
-    sends the gradient itself, as a round of DP-SGD does and the paper's code everywhere (Errata C2).
+    """The canary of a gradient (p,): a client of one example sends learning_rate times that, clipped. None:
+    it sends the gradient itself, as a round of DP-SGD does and the paper's code everywhere (Errata C2).
 
     Raises InputError for a gradient that is 0 or not finite, which has no direction.
     """
@@ -65,8 +66,8 @@ def played(
     noise: Array,
     clipping_norm: float,
 ) -> float:
-    """One mock round as the paper's code plays it: the score of the sum of a cohort's updates, a canary's, and a
-    noise vector (p,)."""
+    """One mock round as the paper's code plays it: the score of the sum of a cohort's updates, a canary's,
+    and a noise vector (p,)."""
     total = jnp.sum(updates(cohort), axis=0) + noise
     if canary is not None:
         total = total + canary.update
@@ -95,8 +96,8 @@ def mock_scores(
 def published_scores(
     rng: np.random.Generator, known: Floats, cohort: Cohort, canary: float, sigma: float, rounds: int
 ) -> tuple[Floats, Floats]:
-    """(in, out): so many mock rounds in all, half with the canary in the place of one of the cohort's clients, as
-    the public code has them (Errata C1)."""
+    """(in, out): so many mock rounds in all, half with the canary in the place of one of the cohort's
+    clients, as the public code has them (Errata C1)."""
     require(cohort.size > 1, f"`cohort={cohort.size}`: a canary that replaces a client needs at least 2")
     half = rounds // 2
     with_canary = mock_sums(rng, known, cohort._replace(size=cohort.size - 1), rounds - half) + canary

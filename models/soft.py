@@ -14,8 +14,8 @@ SoftLoss = Callable[[Array, tuple[Array, Array]], Array]
 
 
 def soft_label(model: Model, classes: int) -> SoftLoss:
-    """loss(theta (p,), (features, probabilities (classes,))): the mean of the model's criterion over a label of
-    these probabilities, and so its loss where one of them is 1."""
+    """loss(theta (p,), (features, probabilities (classes,))): the mean of the model's criterion over a label
+    of these probabilities, and so its loss where one of them is 1."""
 
     def loss(theta: Array, example: tuple[Array, Array]) -> Array:
         features, probabilities = example
@@ -27,8 +27,9 @@ def soft_label(model: Model, classes: int) -> SoftLoss:
 
 
 def soft_tokens(model: Model) -> Callable[[Array, Array], Array]:
-    """loss(theta (p,), mixtures (T + 1, V)) of a module that begins with one nn.Embed of V rows and gives logits
-    (T, V): the first T mixtures times the embedding's matrix are what it reads, the last T what follows.
+    """loss(theta (p,), mixtures (T + 1, V)) of a module that begins with one nn.Embed of V rows and gives
+    logits (T, V): the first T mixtures times the embedding's matrix are what it reads, the last T what
+    follows.
 
     Where every mixture is one token, the mean cross entropy of the tokens that follow.
     """
@@ -56,7 +57,7 @@ def soft_tokens(model: Model) -> Callable[[Array, Array], Array]:
 
 
 def gumbel_softmax(key: Array, log_weights: Array, temperature: float = 1.0) -> Array:
-    """Mixtures (..., V) of log weights with Gumbel noise (Jang, Gu and Poole, 2017); their largest entries are
-    draws from the weights."""
+    """Mixtures (..., V) of log weights with Gumbel noise (Jang, Gu and Poole, 2017); their largest entries
+    are draws from the weights."""
     noisy = log_weights + jax.random.gumbel(key, log_weights.shape, log_weights.dtype)
     return jax.nn.softmax(noisy / temperature)

@@ -1,19 +1,19 @@
 r"""The exact law of a round's score: the cohort's dot products with a direction, plus Gaussian noise.
 
 A client's update has a known dot product a_i with the canary's direction, so that the score without the
-canary is sum_{i in cohort} a_i + sigma Z, in units of the clipping norm: a mixture of Gaussians over all cohorts.
-Its moment generating function is a product over clients, exact for Poisson sampling; a cohort of fixed size is
-Poisson sampling given its size, which one more Fourier integral picks out.
+canary is sum_{i in cohort} a_i + sigma Z, in units of the clipping norm: a mixture of Gaussians over all
+cohorts. Its moment generating function is a product over clients, exact for Poisson sampling; a cohort of
+fixed size is Poisson sampling given its size, which one more Fourier integral picks out.
 
 The density at x is the inverse transform along the line through a real tilt s,
 
     p(x) = e^{-s x} M(s) / (2 pi) \int M(s + i t) / M(s) e^{-i t x} dt,
 
 whatever s. With s near the saddle point of x nothing cancels, so that tails are right relative to
-themselves; each x takes the nearest of a row of tilts. Trapezoids converge faster than any power there: what is
-left is where neighbouring tilts disagree, and that is reported. Between modes far apart, where a density is less
-than 1e-15 of that around it, rounding is all that is left: it is put there, which makes an epsilon too small, not
-too large.
+themselves; each x takes the nearest of a row of tilts. Trapezoids converge faster than any power there: what
+is left is where neighbouring tilts disagree, and that is reported. Between modes far apart, where a density
+is less than 1e-15 of that around it, rounding is all that is left: it is put there, which makes an epsilon
+too small, not too large.
 """
 
 from typing import NamedTuple
@@ -201,10 +201,10 @@ def _tilted_mean(summed: _Sum, tilt: float) -> float:
 def _along(summed: _Sum, tilt: float, points: Array) -> Array:
     """log density at points by the line through one tilt."""
     odds = _log_odds(summed, tilt)
-    joins = special.expit(odds + tilt * summed.dots)
+    joins: Array = special.expit(odds + tilt * summed.dots)
     variance = float(np.sum(joins * (1 - joins) * summed.dots**2)) + summed.sigma**2
     step = 2 * np.pi / (_WIDTH * float(np.sqrt(variance)))
-    times = step * np.arange(int(np.ceil(np.sqrt(2 * _CUT) / summed.sigma / step)) + 1)
+    times: Array = step * np.arange(int(np.ceil(np.sqrt(2 * _CUT) / summed.sigma / step)) + 1)
     ratio = _ratios(summed, odds, tilt, times, joins) * np.exp(-((summed.sigma * times) ** 2) / 2)
     ratio *= np.exp(1j * times * summed.sigma**2 * tilt)
     weights = np.where(times == 0, 0.5, 1.0) * ratio
@@ -236,7 +236,8 @@ def _ratios(summed: _Sum, odds: float, tilt: float, times: Array, joins: Array) 
     angles = 2 * np.pi / period * turns[near]
     whole = _products(summed.dots - centre, joins, times, angles)
     picked: Complex = whole @ np.exp(-1j * summed.cohort.size * angles) / period
-    return picked * np.exp(1j * times * summed.cohort.size * centre)
+    back: Complex = np.exp(1j * times * summed.cohort.size * centre)
+    return picked * back
 
 
 def _products(dots: Array, joins: Array, times: Array, angles: Array) -> Complex:

@@ -29,9 +29,7 @@ from scipy import special, stats
 Array = NDArray[np.float64]
 
 
-def log_p_approximate(
-    canaries: int, guesses: int, right: int, epsilon: ArrayLike, delta: ArrayLike
-) -> Array:
+def log_p_approximate(canaries: int, guesses: int, right: int, epsilon: ArrayLike, delta: ArrayLike) -> Array:
     """log of the largest probability of so many right guesses under (epsilon, delta)-DP, at most 0.
 
     epsilon and delta are of one shape (E,), which the result has.

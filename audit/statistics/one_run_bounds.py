@@ -132,7 +132,9 @@ def guessed(evidence: Evidence, delta: float, confidence: float) -> list[OneRunB
     hits = [int(right[first - 1]), int(right[second - 1])]
     epsilon = epsilon_from_guesses(len(rest), int(first), hits[0], delta, error, evidence.steps)
     mu = mu_from_guesses(len(rest), int(second), hits[1], error) / evidence.steps
-    counted = [f"{v:,} of {r:,} right, {len(rest):,} coins" for v, r in zip(hits, (first, second), strict=True)]
+    counted = [
+        f"{v:,} of {r:,} right, {len(rest):,} coins" for v, r in zip(hits, (first, second), strict=True)
+    ]
     both = f"{evidence.assumes}, {GAUSSIAN_CURVE}"
     return [
         OneRunBound(ONE_RUN_GUESSES, epsilon, None, delta, confidence, evidence.assumes, counted[0]),

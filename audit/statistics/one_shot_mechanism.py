@@ -48,9 +48,7 @@ def directly(rng: np.random.Generator, canaries: int, dimension: int, sigma: flo
     total = sigma * rng.standard_normal(dimension)
 
     def blocks() -> list[tuple[int, int]]:
-        return [
-            (int(seed), min(_BLOCK, canaries - i * _BLOCK)) for i, seed in enumerate(seeds)
-        ]
+        return [(int(seed), min(_BLOCK, canaries - i * _BLOCK)) for i, seed in enumerate(seeds)]
 
     for seed, size in blocks():
         total += _directions(seed, size, dimension).sum(0)

@@ -14,14 +14,12 @@ federated learning" (ICLR 2023), Algorithms 1 and 2, and its public code.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import dp_accounting
 import numpy as np
-from dp_accounting.rdp import RdpAccountant
 from numpy.typing import ArrayLike, NDArray
 from scipy import optimize
 
 from audit.errors import require
-from audit.statistics import conversions, intervals
+from audit.statistics import conversions, intervals, sampled_renyi
 from audit.statistics.estimate import Estimate, check_scores
 
 Array = NDArray[np.float64]
@@ -30,7 +28,6 @@ Counts = NDArray[np.int64]
 OLD_DELTA = 1e-5
 LEAST_EPSILON = 0.15  # below it the public code's search for a noise multiplier gives up
 LEAST_LOWER = 0.2
-_ORDERS = (*np.arange(11, 110) / 10, *np.arange(12.0, 64.0))  # Opacus'
 _SIGMAS = 1e-3, 1e4
 _CAVEAT = "threshold chosen on these scores: not a confidence bound"
 
@@ -103,13 +100,9 @@ def largest_estimate(n_in: int, n_out: int, delta: float) -> float:
 
 
 def renyi_epsilon(noise_multiplier: float, delta: float) -> float:
-    """epsilon at delta of one Gaussian release by Renyi DP, with Opacus' orders and the conversion of Balle et
-    al. (2020); infinite without noise."""
-    orders = np.array(_ORDERS)
-    with np.errstate(divide="ignore"):
-        divergence = orders / (2 * np.float64(noise_multiplier) ** 2)
-    rest = np.log1p(-1 / orders) - (np.log(delta) + np.log(orders)) / (orders - 1)
-    return max(float(np.min(divergence + rest)), 0.0)
+    """epsilon at delta of one Gaussian release by Renyi DP, with Opacus' orders and the conversion of Balle
+    et al. (2020); infinite without noise."""
+    return sampled_renyi.epsilon(sampled_renyi.divergences(noise_multiplier, 1.0), delta)
 
 
 def renyi_noise(epsilon: float, delta: float) -> float:
@@ -121,7 +114,7 @@ def renyi_noise(epsilon: float, delta: float) -> float:
     conversions.require_delta(delta)
     if np.isinf(epsilon) or renyi_epsilon(_SIGMAS[0], delta) <= epsilon:
         return 0.0
-    return float(optimize.brentq(lambda s: renyi_epsilon(s, delta) - epsilon, *_SIGMAS, rtol=1e-13))
+    return float(optimize.brentq(lambda s: renyi_epsilon(float(s), delta) - epsilon, *_SIGMAS, rtol=1e-13))
 
 
 def gaussian_noise(epsilon: float, delta: float) -> float:
@@ -159,22 +152,22 @@ def backward(measured: Sequence[int], total: int) -> list[int]:
     return [int(n) for n in np.diff([0, *measured])]
 
 
-def composed(charges: Sequence[Charge], delta: float) -> float:
-    """epsilon at delta of Poisson-sampled Gaussian rounds, by dp-accounting's Renyi accountant with Opacus'
-    orders; infinite where a round that counts has no noise."""
+def cumulative(charges: Sequence[Charge], delta: float) -> list[float]:
+    """epsilon at delta after each of these Poisson-sampled Gaussian rounds, by Renyi DP with Opacus' orders;
+    infinite from a round on that counts and has no noise."""
     conversions.require_delta(delta)
-    accountant = RdpAccountant(
-        _ORDERS, neighboring_relation=dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
-    )
+    total, found = np.zeros(len(sampled_renyi.ORDERS)), []
     for charge in charges:
-        if charge.rounds and charge.noise_multiplier == 0:
-            return np.inf
         if charge.rounds:
-            release = dp_accounting.GaussianDpEvent(charge.noise_multiplier)
-            accountant.compose(
-                dp_accounting.PoissonSampledDpEvent(charge.sampling_rate, release), charge.rounds
-            )
-    return float(accountant.get_epsilon(delta)) if charges else 0.0
+            one = sampled_renyi.divergences(charge.noise_multiplier, charge.sampling_rate)
+            total = total + charge.rounds * one
+        found.append(sampled_renyi.epsilon(total, delta) if total.any() else 0.0)
+    return found
+
+
+def composed(charges: Sequence[Charge], delta: float) -> float:
+    """epsilon at delta after the last of these rounds (see `cumulative`); 0 for none."""
+    return cumulative(charges, delta)[-1] if charges else 0.0
 
 
 class Ideal(NamedTuple):
@@ -191,8 +184,8 @@ class Ideal(NamedTuple):
 def ideal(
     rng: np.random.Generator, charge: Charge, delta: float, scores: int = 100, repetitions: int = 150
 ) -> Ideal:
-    """What the published procedure shows of a canary whose score is N(1, sigma^2) in and N(0, sigma^2) out, so
-    that the release of the round leaks all that its noise allows (Errata C9)."""
+    """What the published procedure shows of a canary whose score is N(1, sigma^2) in and N(0, sigma^2) out,
+    so that the release of the round leaks all that its noise allows (Errata C9)."""
     half, sigma = scores // 2, charge.noise_multiplier
     draws = sigma * rng.standard_normal((repetitions, 2, half))
     found = [best_epsilon(1 + s_in, s_out).estimate.epsilon for s_in, s_out in draws]

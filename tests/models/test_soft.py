@@ -23,10 +23,10 @@ def test_a_pure_label_gives_the_models_loss():
 
 
 def test_pure_tokens_give_the_language_models_loss_and_gradient():
-    module = LanguageModel(WORDS, 4, 5, 2)
-    model = flat_model(module, jnp.zeros(7, jnp.uint8), next_token_loss(WORDS))
+    module = LanguageModel(WORDS, 3, 2, 1)
+    model = flat_model(module, jnp.zeros(4, jnp.uint8), next_token_loss(WORDS))
     theta = model.init(jax.random.key(0))
-    tokens = jax.random.randint(jax.random.key(1), (8,), 0, WORDS)
+    tokens = jax.random.randint(jax.random.key(1), (5,), 0, WORDS)
     loss, pure = soft.soft_tokens(model), jax.nn.one_hot(tokens, WORDS)
     hard = theta, (tokens[:-1], tokens[1:])
     assert float(loss(theta, pure)) == pytest.approx(float(model.loss(*hard)), rel=1e-5)

@@ -31,7 +31,7 @@ FLOORS = [  # from the ground up: nobody imports from a higher floor
     ["experiments.cells"],
     ["experiments.plots"],
     ["experiments.pages", "experiments.engine"],
-    ["experiments.hidden_state", "experiments.lidp", "experiments.one_shot"],
+    ["experiments.hidden_state", "experiments.lidp", "experiments.one_shot", "experiments.canife"],
     ["experiments.papers"],
     ["experiments"],  # the commands, a paper's __main__ among them, cli and own
 ]
