@@ -1,19 +1,19 @@
 """Canaries for one training run of any framework, in NumPy alone.
 
-A canary is a client (or an example) whose update is a known random direction, as long as the clipping norm. Train
-once with many of them, score the final model, and hand the cosines to `./run.sh bound --dimension`:
+A canary is a client (or an example) whose update is a known random direction, as long as the clipping norm.
+Train once with many of them, score the final model, and hand the cosines to `./run.sh bound --dimension`:
 
     bits = one_run.coins(seed, count)                         # True: this canary takes part
     update = clipping_norm * one_run.canary(seed, i, d)       # what canary i sends, for bits[i]
     scores = one_run.cosines(theta_T - theta_0, seed, count)  # turn the sign if updates are subtracted
     numpy.savez("run.npz", scores=scores[None], presence=bits[None])
 
-Without coins, where all canaries take part, save observed=scores instead. Coins give bounds that hold however the
-canaries are tied together; without them one bound holds, which is looser where little leaks.
+Without coins, where all canaries take part, save observed=scores instead. Coins give bounds that hold
+however the canaries are tied together; without them one bound holds, which is looser where little leaks.
 
-The displacement theta_T - theta_0 keeps the initial weights, which say nothing, out of the length (Errata O9).
-Parameters that are not trained do not count in d. Numbers depend on (seed, index, d) alone, in one version of
-NumPy. The seed is a secret of the auditor's: training must not know it.
+The displacement theta_T - theta_0 keeps the initial weights, which say nothing, out of the length (Errata
+O9). Parameters that are not trained do not count in d. Numbers depend on (seed, index, d) alone, in one
+version of NumPy. The seed is a secret of the auditor's: training must not know it.
 """
 
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ def coins(seed: int, count: int) -> NDArray[np.bool_]:
 
 
 def cosines(displacement: ArrayLike, seed: int, count: int, first: int = 0) -> Array:
-    """Cosines (count,) of canaries first, first + 1, ... with a displacement (d,), larger where they took part.
+    """Cosines (count,) of canaries first, first + 1, ... with a displacement (d,): larger, if they took part.
 
     Memory is two megabytes beside the displacement, time about a second for 10^8 coordinates of all canaries.
     Raises InputError for a displacement that is no finite vector, or is 0.

@@ -23,6 +23,7 @@ from audit.storage import declared, results
 from audit.storage.files import CannotWriteError
 from audit.storage.store import RESULT, Store
 from experiments import cli
+from experiments.settings.adversaries import OneShotCanaries
 from experiments.settings.setting import MOST_RUNS, Setting, flat
 from experiments.settings.tasks import task
 from models.data.base import Dataset
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
 FIELDS = (
     *("model", "adversary", "gc_s", "simulations", "dimension", "periodicity", "insertions", "steps"),
     *("learning_rate", "clipping_norm", "noise_multiplier", "batch_size", "optimizer", "clipping"),
-    *("precision", "unknown_initialisation", "seed", "canaries", "sampling_rate", "cots_score"),
+    *("precision", "unknown_initialisation", "seed", "canaries", "sampling_rate", "repetitions"),
+    *("cots_score", "observe", "loss_score", "poison_mean"),
     *("first_direction", "end_direction", "poison_scale", "poison_label"),
 )
 FLAGS = flags.FLAGS
@@ -189,8 +191,22 @@ def _conclude(audited: _Audited, store: Store, trained: "Trained") -> None:
         print(result)
     else:
         print(_summary(audited, trained), file=sys.stderr)
-        print(bounds_table.bounds_table(conclusion) + places)
+        print(bounds_table.bounds_table(conclusion) + _one_run_each(audited, trained) + places)
     print(refused, end="\n" if refused else "", file=sys.stderr)
+
+
+def _one_run_each(audited: _Audited, trained: "Trained") -> str:
+    """The one-shot estimates and bounds of each run, where canaries are one-shot's."""
+    from experiments.plots import over_runs
+    from experiments.settings import build
+
+    adversary = audited.setting.adversary
+    if not isinstance(adversary, OneShotCanaries):
+        return ""
+    dimension = build.trainee(audited.setting.model, audited.dataset).model.n_parameters
+    known = adversary.observe != "all"
+    found = over_runs.conclusions(trained.scores, dimension, known, FLAGS.delta, FLAGS.confidence)
+    return f"\n\n{over_runs.over_runs(found)}"
 
 
 def _join() -> None:

@@ -15,7 +15,13 @@ from tqdm import tqdm
 
 from audit.errors import require
 from audit.machine import cores
-from audit.statistics import calibration, conversions, many_calibration, one_run_calibration
+from audit.statistics import (
+    calibration,
+    conversions,
+    many_calibration,
+    one_run_bounds,
+    one_run_calibration,
+)
 from audit.statistics.calibration import Calibration, KnownMechanism
 from audit.statistics.gaussian_curve import CURVE_LEVEL, CURVE_POWER
 from audit.statistics.known_laws import GAUSSIAN, LAWS, KnownLaw
@@ -118,6 +124,9 @@ def _one_run_settings() -> list[OneRunSetting]:
     """The one-run audits that flags name."""
     for name in ("canaries", "mechanism", "tie", "design"):
         require(FLAGS[name].value is None, f"--one_run and --{name} do not go together: drop one")
+    least, most = one_run_bounds.LEAST_COINS, one_run_bounds.MOST_COINS
+    fits = least <= FLAGS.one_run <= most
+    require(fits, f"--one_run={FLAGS.one_run}: give {least} to {most:,} canaries")
     levels = (FLAGS.audits, FLAGS.delta, FLAGS.confidence, FLAGS.seed)
     return [OneRunSetting(law, mu, FLAGS.one_run, *levels) for law in ONE_RUN_LAWS.values() for mu in _mus()]
 
@@ -148,14 +157,15 @@ def _as_one_run_table(rows: list[OneRunCalibration]) -> str:
         f"{FLAGS.audits} audits of one run with {FLAGS.one_run} canaries; exceeding: share of audits with",
         f"epsilon above the truth at delta {FLAGS.delta:g} (* above {allowed:.1%}, reached once in",
         f"1,000 tables at error {error:.3g}); one_shot_jeffreys is the paper's, no bound",
-        f"{'law':<12} {'mu':>5}  {'method':<18} {'exceeding':>9} {'mean':>8} {'5%':>8} {'95%':>8} {'true':>8}",
+        f"{'law':<11} {'mu':>5}  {'method':<17} {'exceeding':>9} "
+        f"{'mean':>7} {'5%':>7} {'95%':>7} {'true':>7}",
     ]
     lines.append("-" * len(lines[-1]))
     for row in rows:
         exceeding = f"{row.exceeding:.1%}{'*' if row.exceeding > allowed else ' '}"
         lines.append(
-            f"{row.setting.law.name:<12} {row.setting.mu:5.3g}  {row.method:<18} {exceeding:>9} "
-            f"{row.mean_epsilon:8.3f} {row.low_epsilon:8.3f} {row.high_epsilon:8.3f} {row.true_epsilon:8.3f}"
+            f"{row.setting.law.name:<11} {row.setting.mu:5.3g}  {row.method:<17} {exceeding:>9} "
+            f"{row.mean_epsilon:7.3f} {row.low_epsilon:7.3f} {row.high_epsilon:7.3f} {row.true_epsilon:7.3f}"
         )
     return "\n".join(lines)
 

@@ -39,8 +39,9 @@ _GROUPS = {
         "purchase100",
     ),
     "adversary": (
-        *("adversary", "canaries", "sampling_rate", "gc_s", "simulations", "dimension", "cots_score"),
-        *("first_direction", "end_direction", "poison_scale", "poison_label"),
+        *("adversary", "canaries", "sampling_rate", "repetitions", "gc_s", "simulations", "dimension"),
+        *("cots_score", "observe", "loss_score", "first_direction", "end_direction", "poison_scale"),
+        *("poison_label", "poison_mean"),
     ),
     "DP-SGD": (
         *("learning_rate", "clipping_norm", "noise_multiplier", "batch_size", "optimizer", "clipping"),

@@ -21,16 +21,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from absl import flags
-from numpy.typing import NDArray
 
 from audit.errors import InputError, require
-from audit.statistics import conversions, one_run_conclusion, one_shot
-from audit.statistics.one_run_conclusion import OneRunConclusion
+from audit.statistics import conversions, one_shot
 from audit.storage import files
 from audit.storage.scores import Scores
 from audit.storage.store import Store
 from experiments import cli
-from experiments.plots import federated_table
+from experiments.plots import federated_table, over_runs
 from experiments.plots.federated_table import FederatedAudit
 from experiments.settings import federated
 from experiments.settings.federated import FederatedSetting, Federation
@@ -118,23 +116,10 @@ def _audit(audited: _Audited, played: "Game", store: Store) -> None:
 def _concluded(audited: _Audited, scores: Scores, accuracies: dict[str, float]) -> FederatedAudit:
     """Each run's conclusion, and the mechanism's epsilon."""
     leaks = federated.leaks(audited.setting, audited.federation.clients.number, audited.rounds.most)
-    runs = range(len(scores.scores))
-    found = [_of_run(audited, scores.scores[run], scores.presence[run]) for run in runs]
-    shown = [accuracies[str(run)] for run in runs if str(run) in accuracies]
+    known = audited.setting.observe in federated.FINAL
+    found = over_runs.conclusions(scores, audited.dimension, known, FLAGS.delta, FLAGS.confidence)
+    shown = [accuracies[str(run)] for run in range(len(found)) if str(run) in accuracies]
     return FederatedAudit(found, leaks.canary, leaks.client, shown)
-
-
-def _of_run(audited: _Audited, scores: NDArray[np.float64], presence: NDArray[np.bool_]) -> OneRunConclusion:
-    """One run's conclusion; the null of final cosines is known, and that of the largest over rounds is fitted
-    to the canaries that are out."""
-    design = one_run_conclusion.of_one_run(scores, presence)
-    levels = FLAGS.delta, FLAGS.confidence
-    by_coins = one_run_conclusion.of_coins(design, audited.dimension, *levels)
-    if audited.setting.observe not in federated.FINAL:
-        return by_coins
-    observed = one_shot.cosines(scores[presence], None, audited.dimension)
-    alone = one_run_conclusion.of_cosines(observed, *levels)
-    return alone._replace(coins=True, bounds=[*by_coins.bounds, *alone.bounds])
 
 
 def _kept_accuracies(store: Store) -> dict[str, float]:

@@ -39,6 +39,37 @@ class Convolution(nn.Module):
         return self.features, x.shape[-2] - self.window + 1, x.shape[-1] - self.window + 1
 
 
+class BatchLastConvolution(nn.Module):
+    """flax.linen.Conv with a square window, stride 1 and no padding, of a batch on the last axis:
+    (C, H, W, B) -> (features, H - w + 1, W - w + 1, B), with Conv's parameters (w, w, C, features).
+
+    Patches are whole pieces of memory and meet the kernel in one product, as they do for its gradient; what
+    is one example's alone is never formed. For a batch's mean gradient, of one client say.
+    """
+
+    features: int
+    window: int
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        channels, rows, columns, batch = x.shape
+        height, width = rows - self.window + 1, columns - self.window + 1
+        shape = (self.window, self.window, channels, self.features)
+        kernel = self.param("kernel", nn.initializers.lecun_normal(), shape)
+        bias = self.param("bias", nn.initializers.zeros_init(), (self.features,))
+        shifted = jnp.concatenate([x[:, :, j : j + width] for j in range(self.window)])
+        lines = shifted.reshape(self.window * channels, rows, -1)
+        patches = jnp.concatenate([lines[:, i : i + height] for i in range(self.window)])
+        product = kernel.reshape(-1, self.features).T @ patches.reshape(len(patches), -1)
+        return (product + bias[:, None]).reshape(self.features, height, width, batch)
+
+
+def batch_last_max_pool(x: Array) -> Array:
+    """Maxima of 2 x 2 pixels, (C, H, W, B) -> (C, H / 2, W / 2, B); equals share the gradient."""
+    rows = jnp.maximum(x[:, 0::2], x[:, 1::2])
+    return jnp.maximum(rows[:, :, 0::2], rows[:, :, 1::2])
+
+
 @jax.custom_vjp
 def max_pool(x: Array) -> Array:
     """Maxima of 2 x 2 pixels, (..., C, H, W) -> (..., C, H / 2, W / 2). The gradient goes to the upper

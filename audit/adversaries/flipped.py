@@ -4,20 +4,22 @@
 import jax
 from jax import Array
 
-from audit.adversaries.base import Adversary
+from audit.adversaries.base import Adversary, Expect
 from audit.adversaries.examples import Example, Loss, inserted_examples
 from audit.mechanism.base import Examples, Tree
 
 
-def flipped_labels(loss: Loss, features: Array, labels: Array, classes: int, canaries: int) -> Adversary:
-    """K canaries of the kind of `flipped_label`, of distinct examples."""
+def flipped_labels(
+    loss: Loss, features: Array, labels: Array, classes: int, canaries: int, expect: Expect
+) -> Adversary:
+    """K canaries of the kind of `flipped_label`, of distinct examples; see `examples.inserted_examples`."""
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Examples:
         indices = jax.random.choice(jax.random.fold_in(key, 0), len(labels), (canaries,), replace=False)
         shifts = jax.random.randint(jax.random.fold_in(key, 1), (canaries,), 1, classes)
         return Examples(features[indices], (labels[indices] + shifts) % classes)
 
-    return inserted_examples(loss, init, canaries)
+    return inserted_examples(loss, init, canaries, expect)
 
 
 def flipped_label(loss: Loss, features: Array, labels: Array, classes: int) -> Adversary:

@@ -2,7 +2,8 @@
 vary, so that nothing else in training moves the model there.
 
 The directions are right singular vectors of the centred data with the smallest singular values; an example is
-scale * direction + mean. ClipBKD (Jagielski et al., 2020) has one; lifted to many canaries they are drawn.
+scale * direction + mean, or scale * direction alone, as the LiDP paper's text has it (Errata L10). ClipBKD
+(Jagielski et al., 2020) has one; lifted to many canaries they are drawn.
 """
 
 from collections.abc import Callable
@@ -14,8 +15,8 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from audit.adversaries.base import Adversary
-from audit.adversaries.examples import Loss, inserted_examples
+from audit.adversaries.base import Adversary, Expect
+from audit.adversaries.examples import Loss, inserted_examples, plain
 from audit.mechanism.base import Examples
 
 _BLOCK = 4096  # examples turned into float64 at once
@@ -31,12 +32,13 @@ class Principal(NamedTuple):
 
 class Tail(NamedTuple):
     """The directions that canaries are drawn from, [first, last) by falling singular value, how far from the
-    mean a canary lies, and its label."""
+    mean a canary lies, or from 0 where the mean is left out, and its label."""
 
     first: int
     last: int
     scale: float
     label: int
+    mean: bool = True
 
 
 def principal(examples: NDArray[np.float32]) -> Principal:
@@ -53,16 +55,18 @@ def principal(examples: NDArray[np.float32]) -> Principal:
     return Principal(mean.reshape(shape), (directions * np.sign(largest)).reshape(-1, *shape))
 
 
-def poisoned_examples(loss: Loss, data: Callable[[], Principal], tail: Tail, canaries: int) -> Adversary:
+def poisoned_examples(
+    loss: Loss, data: Callable[[], Principal], tail: Tail, canaries: int, expect: Expect
+) -> Adversary:
     """ClipBKD lifted: K examples drawn independently, with replacement, from the tail, all of one label."""
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Examples:
         found = data()
         drawn = np.asarray(jax.random.randint(key, (canaries,), tail.first, tail.last))
-        features = found.mean + tail.scale * found.directions[drawn]
+        features = tail.mean * found.mean + tail.scale * found.directions[drawn]
         return Examples(jnp.asarray(features, jnp.float32), jnp.full(canaries, tail.label, jnp.int32))
 
-    return inserted_examples(loss, init, canaries)
+    return inserted_examples(loss, init, canaries, expect)
 
 
 def least_direction(
@@ -77,4 +81,4 @@ def least_direction(
         losses = jax.vmap(lambda label: loss(theta, (features, label)))(jnp.arange(classes))
         return Examples(features[None], jnp.argmax(losses)[None].astype(jnp.int32))
 
-    return inserted_examples(loss, init, 1)
+    return inserted_examples(loss, init, 1, plain)

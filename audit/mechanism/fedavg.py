@@ -60,17 +60,18 @@ class Federated(NamedTuple):
 class FedAvg(NamedTuple):
     """DP-FedAvg's choices that are compiled in.
 
-    loss(parameters, (features, label)) -> scalar, of one example; parameters is unravel(theta).
+    losses(parameters, (features (B, ...), labels (B, ...))) -> (B,), each example's own; parameters is
+    unravel(theta).
     most_examples: of any client. block: clients that are trained at once, mapped; blocks follow each other.
     optimizer: the server's, learning rate -> Optax optimizer. spreads: see `Mechanism`.
     """
 
-    loss: Callable[[Tree, tuple[Array, Array]], Array]
+    losses: Callable[[Tree, tuple[Array, Array]], Array]
     unravel: Callable[[Array], Tree]
     batch_size: int
     epochs: int
     most_examples: int
-    block: int = 8
+    block: int = 4
     optimizer: Callable[[Array], optax.GradientTransformation] = optax.sgd
     spreads: bool = False
 
@@ -192,6 +193,8 @@ def _block_updates(
     steps = choices.epochs * -(-jnp.max(counts) // choices.batch_size)
     train = partial(_local_update, choices, theta, data)
     rate = jnp.asarray(own.client_learning_rate)
+    if len(members) == 1:  # an axis of one client would still make its products batched ones
+        return train(members[0], steps, rate, shuffles)[None]
     return jax.vmap(train, (0, None, None, None))(members, steps, rate, shuffles)
 
 
@@ -209,18 +212,22 @@ def _local_update(
         places = batch * choices.batch_size + jnp.arange(choices.batch_size)
         live = (places < count) & (i < choices.epochs * per_epoch)
         rows = starts[client] + jnp.where(live, order[epoch, jnp.minimum(places, order.shape[1] - 1)], 0)
-        gradient = jax.grad(partial(_mean_loss, choices.loss))(parameters, features[rows], labels[rows], live)
+        gradient = jax.grad(partial(_mean_loss, choices.losses))(
+            parameters, features[rows], labels[rows], live
+        )
         return jax.tree.map(lambda value, slope: value - rate * slope, parameters, gradient)
 
     end = jax.lax.fori_loop(0, steps, advance, choices.unravel(theta))
     return theta - ravel_pytree(end)[0]
 
 
-def _mean_loss(loss: Callable[[Tree, tuple[Array, Array]], Array], parameters: Tree, *batch: Array) -> Array:
+def _mean_loss(
+    losses: Callable[[Tree, tuple[Array, Array]], Array], parameters: Tree, *batch: Array
+) -> Array:
     """The mean loss of a mini-batch's live examples; 0 where there are none."""
     features, labels, live = batch
-    losses = jax.vmap(loss, (None, 0))(parameters, (features, labels))
-    return jnp.sum(jnp.where(live, losses, 0.0)) / jnp.maximum(jnp.sum(live), 1)
+    found = losses(parameters, (features, labels))
+    return jnp.sum(jnp.where(live, found, 0.0)) / jnp.maximum(jnp.sum(live), 1)
 
 
 def _orders(choices: FedAvg, key: Array, count: Array) -> Array:
@@ -246,6 +253,9 @@ def _with_canaries(
     now = canaries
     if canaries.sampled:
         now = canaries._replace(presence=joins(canaries.presence, run_key, state.step))
-    example = per_example(lambda theta, one: choices.loss(choices.unravel(theta), one))
-    extra = inserted(now, state.step, state.theta, norm, mask, example)
+
+    def loss(theta: Array, one: tuple[Array, Array]) -> Array:
+        return choices.losses(choices.unravel(theta), (one[0][None], one[1][None]))[0]
+
+    extra = inserted(now, state.step, state.theta, norm, mask, per_example(loss))
     return Sums(sums.updates + extra, sums.unclipped - 0.5 * jnp.sum(now.presence * mask))

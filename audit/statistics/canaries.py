@@ -69,6 +69,9 @@ class Design(Protocol):
     def pooled(self) -> tuple[Array, Array]:
         """(scores in, scores out), flat."""
 
+    def by_run(self) -> "list[Coins]":
+        """Scores and presence (runs, canaries) of each set of runs."""
+
     def errors(self, threshold: float) -> RunErrors:
         """The errors of guessing "in" above a threshold."""
 
@@ -95,6 +98,10 @@ class Coins(NamedTuple):
     def pooled(self) -> tuple[Array, Array]:
         """See `Design`."""
         return self.scores[self.presence], self.scores[~self.presence]
+
+    def by_run(self) -> "list[Coins]":
+        """See `Design`."""
+        return [self]
 
     def errors(self, threshold: float) -> RunErrors:
         """See `Design`."""
@@ -127,6 +134,11 @@ class Sets(NamedTuple):
     def pooled(self) -> tuple[Array, Array]:
         """See `Design`."""
         return self.inserted.ravel(), self.fresh.ravel()
+
+    def by_run(self) -> list[Coins]:
+        """See `Design`."""
+        inserted = Coins(self.inserted, np.ones(self.inserted.shape, bool))
+        return [inserted, Coins(self.fresh, np.zeros(self.fresh.shape, bool))]
 
     def errors(self, threshold: float) -> RunErrors:
         """See `Design`."""

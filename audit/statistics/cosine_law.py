@@ -1,8 +1,8 @@
 """The law of the cosine between a fixed direction and a uniformly random one in R^d.
 
 Its density is proportional to (1 - t^2)^((d - 3) / 2) on [-1, 1]: its square is Beta(1/2, (d - 1) / 2), its
-variance 1 / d, and sqrt(d) t tends to N(0, 1). A canary that a model was trained without is independent of it,
-so that its cosine with whatever the model is has this law exactly, whatever the model.
+variance 1 / d, and sqrt(d) t tends to N(0, 1). A canary that a model was trained without is independent of
+it, so that its cosine with whatever the model is has this law exactly, whatever the model.
 """
 
 import numpy as np
@@ -45,7 +45,8 @@ def quantile(probability: ArrayLike, dimension: int) -> Array:
     p = np.asarray(probability, np.float64)
     require_dimension(dimension)
     squares = special.betainccinv(0.5, (dimension - 1) / 2, 2 * np.minimum(p, 1 - p))
-    return np.copysign(np.sqrt(squares), p - 0.5)
+    cosines: Array = np.copysign(np.sqrt(squares), p - 0.5)
+    return cosines
 
 
 def draw(rng: np.random.Generator, shape: tuple[int, ...], dimension: int) -> Array:

@@ -1,13 +1,13 @@
 """The exact (epsilon, delta) between two Gaussians of any means and variances, in log space.
 
-The privacy loss log p / q of P = N(m1, s1^2) against Q = N(m2, s2^2) is a quadratic a x^2 + b x + c, so that the
-event on which it exceeds epsilon is a half line, an interval, or all but one; delta is P(event) - e^epsilon
-Q(event), the larger of both orders. In units of P (m = (m2 - m1) / s1, s = s2 / s1)
+The privacy loss log p / q of P = N(m1, s1^2) against Q = N(m2, s2^2) is a quadratic a x^2 + b x + c, so
+that the event on which it exceeds epsilon is a half line, an interval, or all but one; delta is P(event) -
+e^epsilon Q(event), the larger of both orders. In units of P (m = (m2 - m1) / s1, s = s2 / s1)
 
     a = (1 / s^2 - 1) / 2,    b = -m / s^2,    c = m^2 / (2 s^2) + log s.
 
-Roots come from the form of the quadratic formula that does not cancel, in which equal variances are the limit:
-one root goes to infinity, on the side that the sign of b says (Errata O3).
+Roots come from the form of the quadratic formula that does not cancel, in which equal variances are the
+limit: one root goes to infinity, on the side that the sign of b says (Errata O3).
 
 Source: Andrew et al., "One-shot empirical privacy estimation for federated learning" (ICLR 2024), Appendix A.
 """
@@ -29,8 +29,8 @@ _MOST_DOUBLINGS = 1100
 class Gaussian(NamedTuple):
     """N(mean, deviation^2); both may be arrays, which broadcast."""
 
-    mean: ArrayLike
-    deviation: ArrayLike
+    mean: Array | float
+    deviation: Array | float
 
 
 def log_delta(first: Gaussian, second: Gaussian, epsilon: ArrayLike) -> Array:
@@ -103,4 +103,5 @@ def _log_event(a: Array, low: Array, high: Array) -> Array:
     larger = np.where(upper, special.log_ndtr(-low), special.log_ndtr(high))
     smaller = np.where(upper, special.log_ndtr(-high), special.log_ndtr(low))
     between = larger + np.log(-np.expm1(np.minimum(smaller - larger, 0.0)))
-    return np.where(a >= 0, outside, between)
+    found: Array = np.where(a >= 0, outside, between)
+    return found

@@ -2,19 +2,20 @@
 
 m canaries of one run are each in or out by a fair coin of its own, independent of all else. From all that is
 released somebody guesses exactly r of the coins, and v guesses are right. The canaries may be anything, and
-their scores depend on each other in any way: only the coins are independent. That r is fixed before the scores
-are seen matters where delta > 0: given a number of guesses that the scores decide, neither bound holds.
+their scores depend on each other in any way: only the coins are independent. That r is fixed before the
+scores are seen matters where delta > 0: given a number of guesses that the scores decide, neither bound
+holds (Errata O11).
 
-    log_p_approximate   Steinke, Nasr and Jagielski, "Privacy auditing with one (1) training run" (NeurIPS 2023),
+    log_p_approximate   Steinke, Nasr and Jagielski, "Privacy auditing with one (1) training run" (2023),
                         Theorem 5.2: with W ~ Binomial(r, e^eps / (1 + e^eps)),
                         P(v right) <= P(W >= v) + 2 m delta max_i P(v > W >= v - i) / i
     gaussian_refutes    Mahloujifar, Melis and Chaudhuri, "Auditing f-differential privacy in one run" (2024)
 
 The second, for q_j = P(at least j right) and S_j = q_j + q_(j+1) + ...: flip the coin of a random canary. On
 the event that at least j of the others are guessed right, it is guessed right with probability
-(j q_(j+1) + S_(j+1)) / m, and wrong with probability ((r - j) q_j - S_(j+1)) / m. Under a mu-GDP mechanism the
-latter is at least g(the former), g(x) = Phi(Phi^-1(x) - mu), by convexity of g on average over canaries and
-coins. So
+(j q_(j+1) + S_(j+1)) / m, and wrong with probability ((r - j) q_j - S_(j+1)) / m. Under a mu-GDP mechanism
+the latter is at least g(the former), g(x) = Phi(Phi^-1(x) - mu), by convexity of g on average over canaries
+and coins. So
 
     q_j >= (m g((j q_(j+1) + S_(j+1)) / m) + S_(j+1)) / (r - j),
 

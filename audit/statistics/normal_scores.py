@@ -7,11 +7,14 @@ in thousands. It is no bound for scores of another shape.
 """
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy import optimize, special
 
 from audit.statistics import conversions, estimate
+from audit.statistics.canaries import Design
 from audit.statistics.intervals import Interval
+
+Array = NDArray[np.float64]
 
 
 def mu_interval(scores_in: ArrayLike, scores_out: ArrayLike, confidence: float) -> Interval:
@@ -33,6 +36,47 @@ def mu_interval(scores_in: ArrayLike, scores_out: ArrayLike, confidence: float) 
     ends = np.array([_noncentrality(statistic, freedom, level) for level in (1 - error, error)])
     low, high = np.maximum(ends * scale, 0.0)
     return Interval(low, high)
+
+
+def mu_interval_of_runs(design: Design, confidence: float) -> Interval:
+    """The interval of the standardised distance of means for several canaries a run, cut at 0; [0, inf) for
+    fewer than two runs of a kind.
+
+    Canaries of a run need not be independent: each set of runs is jackknifed, a run left out at a time, and
+    Student's quantile has one degree of freedom less than there are runs in the smaller set. It holds for
+    many runs, of any shape of scores; that the distance is mu is true of normal ones of one spread.
+    """
+    conversions.require_confidence(confidence)
+    groups, middle = design.by_run(), np.concatenate(design.pooled()).mean()
+    fewest = min(len(group.scores) for group in groups)
+    sums = [_sums(group.scores - middle, group.presence) for group in groups]
+    total = np.sum([group.sum(0) for group in sums], axis=0)
+    if fewest < 2 or not np.isfinite(distance := float(_distance(total))):
+        return Interval(np.array(0.0), np.array(np.inf))
+    variance = sum(_jackknifed(total - group) for group in sums)
+    reach = special.stdtrit(fewest - 1, (1 + confidence) / 2) * np.sqrt(variance)
+    return Interval(np.maximum(distance - reach, 0.0), np.maximum(distance + reach, 0.0))
+
+
+def _sums(scores: Array, presence: NDArray[np.bool_]) -> Array:
+    """Each run's counts, sums and sums of squares of its scores in and out (R, 6)."""
+    worlds = [(presence, np.where(presence, scores, 0.0)), (~presence, np.where(presence, 0.0, scores))]
+    return np.stack([f for bits, s in worlds for f in (bits.sum(1), s.sum(1), (s**2).sum(1))], axis=1)
+
+
+def _distance(sums: Array) -> Array:
+    """The distance of means in pooled standard deviations, of sums (..., 6)."""
+    n_in, in_, in_squares, n_out, out, out_squares = np.moveaxis(sums, -1, 0)
+    with np.errstate(all="ignore"):
+        squares = in_squares - in_**2 / n_in + out_squares - out**2 / n_out
+        found: Array = (in_ / n_in - out / n_out) / np.sqrt(squares / (n_in + n_out - 2))
+    return found
+
+
+def _jackknifed(left: Array) -> float:
+    """The jackknife variance of the distance, from the sums (R, 6) with a run left out each."""
+    distances, runs = _distance(left), len(left)
+    return float(np.var(distances) * (runs - 1))
 
 
 def _noncentrality(statistic: float, freedom: int, level: float) -> float:

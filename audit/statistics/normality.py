@@ -1,7 +1,8 @@
 """The Anderson-Darling test that cosines are normal, with fitted mean and variance.
 
-Critical values are Stephens' (1974) with his factor for the number of values. Libraries have changed theirs: at
-1,000 values his for 15% is 0.574, a later table's 0.561, and the paper's texts quote the former (Errata O10).
+Critical values are Stephens' (1974) with his factor for the number of values. Libraries have changed
+theirs: at 1,000 values his for 15% is 0.574, a later table's 0.561, and the paper's texts quote the former
+(Errata O10).
 """
 
 from typing import NamedTuple
@@ -18,7 +19,7 @@ _STEPHENS = np.array([0.576, 0.656, 0.787, 0.918, 1.092])
 
 
 class AndersonDarling(NamedTuple):
-    """The statistic A^2, its critical values at LEVELS, and the least level that rejects, None where none does."""
+    """The statistic A^2, its critical values at LEVELS, and the least level that rejects, or None."""
 
     statistic: float
     critical: tuple[float, ...]

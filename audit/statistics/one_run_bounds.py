@@ -7,20 +7,20 @@
 Given the released model the scores of one run's canaries are not independent, so that no method here counts
 them as if they were.
 
-one_run. Let canary i be uniform, a(t) the exact probability that the cosine of a canary exceeds t with a model
-that was trained without it, and t a threshold that the pilot's canaries choose from a fixed grid. By
-(epsilon, delta)-DP, P_in(t chosen, hit) <= e^epsilon P_out(t chosen) a(t) + d(t), where the d(t) sum to delta at
-most. With D(t) = max(e^epsilon a(t) / (1 - eta), delta / eta) the mean of 1{hit} / D(t) is therefore at most
-(1 - eta) + eta = 1, on average over canaries too, whatever ties them together; and Markov's inequality refutes
-epsilon where hits / K >= D(t) / error. That costs log(1 / error) against what a known hit rate would prove, and
-nothing else: a(t) has a closed form, however small it is.
+one_run. Let canary i be uniform, a(t) the exact probability that the cosine of a canary exceeds t with a
+model that was trained without it, and t a threshold that the pilot's canaries choose from a fixed grid. By
+(epsilon, delta)-DP, P_in(t chosen, hit) <= e^epsilon P_out(t chosen) a(t) + d(t), where the d(t) sum to
+delta at most. With D(t) = max(e^epsilon a(t) / (1 - eta), delta / eta) the mean of 1{hit} / D(t) is
+therefore at most (1 - eta) + eta = 1, on average over canaries too, whatever ties them together; and
+Markov's inequality refutes epsilon where hits / K >= D(t) / error. That costs log(1 / error) against what a
+known hit rate would prove, and nothing else: a(t) has a closed form, however small it is.
 
-Guesses. Scores less their median say by their sign what is guessed, and by their size how surely; the r surest
-are guessed. The pilot's coins choose r: given them, the other coins are as fair as before.
+Guesses. Scores less their median say by their sign what is guessed, and by their size how surely; the r
+surest are guessed. The pilot's coins choose r: given them, the other coins are as fair as before.
 
-Pairs. Of two canaries drawn alike, one is observed (inserted) and one is not: which of them is a fair coin, whose
-flip replaces a canary. A mechanism that is (epsilon, delta)-DP or mu-GDP for adding one is (2 epsilon,
-(1 + e^epsilon) delta)-DP or 2 mu-GDP for replacing it.
+Pairs. Of two canaries drawn alike, one is observed (inserted) and one is not: which of them is a fair coin,
+whose flip replaces a canary. A mechanism that is (epsilon, delta)-DP or mu-GDP for adding one is, for
+replacing it, (2 epsilon, (1 + e^epsilon) delta)-DP or 2 mu-GDP.
 """
 
 import dataclasses
@@ -66,7 +66,7 @@ class OneRunBound:
     counted: str
 
 
-class Evidence(NamedTuple):
+class CoinEvidence(NamedTuple):
     """What scores say of coins, (m,): positive where the guess is right, larger where it is surer.
 
     steps: how many canaries the flip of a coin adds or removes, 1, or 2 for pairs.
@@ -78,7 +78,7 @@ class Evidence(NamedTuple):
 
 
 def bounds(found: Cosines, delta: float, confidence: float) -> list[OneRunBound]:
-    """The bounds from cosines: `one_run` where all canaries are observed; from pairs where as many are not."""
+    """The bounds from cosines: `one_run` if all canaries are observed, from pairs if as many are not."""
     if not len(found.unobserved):
         return [of_uniform_canaries(found, delta, confidence)]
     if len(found.observed) != len(found.unobserved) or len(found.observed) < LEAST_COINS:
@@ -99,25 +99,25 @@ def of_uniform_canaries(found: Cosines, delta: float, confidence: float) -> OneR
     share, epsilon = error * hits / len(scored), 0.0
     if hits and share >= delta / _ETA:
         epsilon = max(float(np.log((1 - _ETA) * share) - log_rates[best]), 0.0)
-    counted = f"{hits:,} of {len(scored):,} above {grid[best]:.3g}"
+    counted = f"{hits}/{len(scored)} above {grid[best]:.3g}"
     return OneRunBound(ONE_RUN, epsilon, None, delta, confidence, UNIFORM, counted)
 
 
-def of_coins(design: Coins) -> Evidence:
+def of_coins(design: Coins) -> CoinEvidence:
     """What one run's scores (1, K) say of its coins; raises InputError for another number of runs."""
     runs, canaries = design.scores.shape
     require(runs == 1, f"scores have {runs} runs: give one, (1, canaries)")
     require(canaries >= LEAST_COINS, f"there are {canaries} canaries with coins: give at least {LEAST_COINS}")
     scores, presence = design.scores[0], design.presence[0]
-    return Evidence((scores - np.median(scores)) * np.where(presence, 1.0, -1.0), 1, FAIR_COINS)
+    return CoinEvidence((scores - np.median(scores)) * np.where(presence, 1.0, -1.0), 1, FAIR_COINS)
 
 
-def of_pairs(found: Cosines) -> Evidence:
+def of_pairs(found: Cosines) -> CoinEvidence:
     """What equally many observed and unobserved cosines say of which of each two was inserted."""
-    return Evidence(found.observed - found.unobserved, 2, DRAWN_ALIKE)
+    return CoinEvidence(found.observed - found.unobserved, 2, DRAWN_ALIKE)
 
 
-def guessed(evidence: Evidence, delta: float, confidence: float) -> list[OneRunBound]:
+def guessed(evidence: CoinEvidence, delta: float, confidence: float) -> list[OneRunBound]:
     """Both bounds from guesses, of at most 20,000 coins drawn at random."""
     _require_levels(delta, confidence)
     certainty = np.abs(evidence.signed)  # what is seen without the coins
@@ -132,9 +132,7 @@ def guessed(evidence: Evidence, delta: float, confidence: float) -> list[OneRunB
     hits = [int(right[first - 1]), int(right[second - 1])]
     epsilon = epsilon_from_guesses(len(rest), int(first), hits[0], delta, error, evidence.steps)
     mu = mu_from_guesses(len(rest), int(second), hits[1], error) / evidence.steps
-    counted = [
-        f"{v:,} of {r:,} right, {len(rest):,} coins" for v, r in zip(hits, (first, second), strict=True)
-    ]
+    counted = [f"{v}/{r} right of {len(rest)}" for v, r in zip(hits, (first, second), strict=True)]
     both = f"{evidence.assumes}, {GAUSSIAN_CURVE}"
     return [
         OneRunBound(ONE_RUN_GUESSES, epsilon, None, delta, confidence, evidence.assumes, counted[0]),

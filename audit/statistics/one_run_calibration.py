@@ -1,13 +1,13 @@
 """One-run audits of mechanisms whose truth is known: do the bounds cover, however canaries hang together?
 
-Every law audits one run of K canaries. All but `leaking` are Gaussian mechanisms of the same mu, so that their
-truth is mu whatever ties the canaries together:
+Every law audits one run of K canaries. All but `leaking` are Gaussian mechanisms of the same mu, so that
+their truth is mu whatever ties the canaries together:
 
     independent    orthogonal canaries with coins
-    overlapping    canaries whose inner products are 1/2, with coins: scores share noise and each other's signal
+    overlapping    canaries with coins and inner products of 1/2: scores share noise and signals
     failing        in half of the runs nothing is inserted
-    leaking        each coin is told the truth of with the odds e^mu, and with probability delta it is laid open,
-                   many at once: (mu, delta)-DP and no better, against which delta is accounted
+    leaking        each coin's truth is told with the odds e^mu, and with probability delta it is laid open,
+                   many at once: (mu, delta)-DP and no better
     pairs          of two orthogonal canaries each, one is inserted
     cosines        uniform canaries that are all inserted (`one_shot_mechanism`)
 """
@@ -79,7 +79,7 @@ def calibrate(
     require(setting.mu >= 0, f"mu is {setting.mu}: it must be at least 0")
     least, most = one_run_bounds.LEAST_COINS, one_run_bounds.MOST_COINS
     fits = least <= setting.canaries <= most
-    require(fits, f"`one_run={setting.canaries}`: give {least} to {most:,} canaries")
+    require(fits, f"`canaries={setting.canaries}`: give {least} to {most:,}")
     require(setting.audits >= 1, f"audits is {setting.audits}: give at least 1")
     conversions.require_delta(setting.delta)
     conversions.require_confidence(setting.confidence)

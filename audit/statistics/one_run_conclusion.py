@@ -14,8 +14,8 @@ from audit.statistics.one_shot import Cosines, OneShotEstimate
 
 
 class OneRunConclusion(NamedTuple):
-    """Estimates, which are no bounds, bounds, which may be none, and the test of observed cosines; `coins` says
-    whether each canary was in by a coin of its own."""
+    """Estimates, bounds, which may be none, and the test of observed cosines; `coins` says whether each
+    canary was in by a coin of its own."""
 
     cosines: Cosines
     coins: bool
@@ -42,14 +42,14 @@ def of_cosines(found: Cosines, delta: float, confidence: float) -> OneRunConclus
 
 
 def of_coins(design: Coins, dimension: int, delta: float, confidence: float) -> OneRunConclusion:
-    """The conclusion from cosines of one run (1, K), each canary in by a coin; raises InputError for others."""
+    """The conclusion from cosines of one run (1, K), each in by a coin; raises InputError for others."""
     evidence = one_run_bounds.of_coins(design)
     found = one_shot.cosines(*design.pooled(), dimension)
     return _concluded(found, True, one_run_bounds.guessed(evidence, delta, confidence), delta, confidence)
 
 
 def of_one_run(scores: ArrayLike, presence: ArrayLike) -> Coins:
-    """The checked design of one run's scores and bits, (K,) or (1, K) each, before the cosines are checked."""
+    """The checked design of one run's scores and bits, (K,) or (1, K) each; values are not checked yet."""
     values, bits = np.asarray(scores, np.float64), np.asarray(presence)
     fits = values.shape == bits.shape and (values.ndim == 1 or (values.ndim == 2 and len(values) == 1))
     require(

@@ -1,17 +1,17 @@
-"""Estimates of epsilon from the cosines of one run's canaries (Andrew et al., ICLR 2024, and its first version).
+"""Estimates of epsilon from the cosines of one run's canaries (Andrew et al., ICLR 2024, and before).
 
-Each canary is a uniform direction of R^d; what it adds to training shifts its cosine with the released vector.
-Where nothing leaks the cosine has the law of `cosine_law`, nearly N(0, 1/d).
+Each canary is a uniform direction of R^d; what it adds to training shifts its cosine with the released
+vector. Where nothing leaks the cosine has the law of `cosine_law`, nearly N(0, 1/d).
 
-    one_shot_fitted            exact epsilon of N(0, 1/d) against N(mean, deviation^2) of the cosines, as printed
-    one_shot_equal_variance    against N(mean, 1/d): what the paper's Table 1 shows (Errata O1)
+    one_shot_fitted            exact epsilon of N(0, 1/d) against the cosines' N(mean, deviation^2)
+    one_shot_equal_variance    against N(mean, 1/d): what Table 1 shows, not the former (Errata O1)
     one_shot_threshold         the first version's best threshold between the two laws, both directions
-    one_shot_jeffreys          the papers' eps_lo: the best of all thresholds, each at a pointwise Jeffreys limit
+    one_shot_jeffreys          eps_lo: the best of all thresholds, each with its Jeffreys limit
     one_shot_clopper_pearson   likewise with Clopper-Pearson limits
 
-None is a confidence bound. The first three measure what N(mean, ...) would leak if it were the truth, with the
-fit's own error in it; the last two choose the threshold on the canaries that they count (Errata O7). Where
-cosines of unobserved canaries are given, as for maxima over rounds, the null's law is fitted to them.
+None is a confidence bound. The first three measure what N(mean, ...) would leak if it were the truth, with
+the fit's own error in it; the last two choose the threshold on the canaries that they count (Errata O7, O8).
+Where cosines of unobserved canaries are given, as for maxima over rounds, the null's law is fitted to them.
 
 Cosines are handled in units of 1/sqrt(d).
 """
@@ -41,7 +41,7 @@ Fitted = Callable[[Gaussian, Gaussian, float], Array]
 
 LEAST_CANARIES = 10
 _STANDARD = Gaussian(0.0, 1.0)
-_GRID, _FINE = 1001, 201  # thresholds, and around the best of them
+_GRID, _FINE = 301, 61  # thresholds, and around the best of them
 _DRAWS, _SAMPLES, _ENTRIES = 2000, 400, 400_000  # simulated fits; simulated audits, and their canaries
 _EXACT_BELOW = 1000  # dimensions, as the paper's code has it
 _SLACK = 1e-9
@@ -50,14 +50,14 @@ _LIMIT_CAVEAT = "in-sample: the best of all thresholds"
 
 
 class Cosines(NamedTuple):
-    """The checked cosines of one run, in R^dimension: observed (K,), and unobserved (M,), which may be none."""
+    """The checked cosines of one run, in R^dimension: observed (K,) and unobserved (M,), maybe none."""
 
     observed: Array
     unobserved: Array
     dimension: int
 
 
-class Simulated(NamedTuple):
+class EstimateFloor(NamedTuple):
     """Values of simulated audits in which nothing leaks: their mean and 95% quantile, and how many."""
 
     mean: float
@@ -69,14 +69,15 @@ class Simulated(NamedTuple):
 class OneShotEstimate:
     """A value that is no bound, beside its values where nothing leaks and its standard error.
 
-    The latter comes from simulated audits of independent normal canaries with the fitted means and deviations.
+    The latter comes from simulated audits of independent normal canaries with the fitted means and
+    deviations.
     """
 
     method: str
     epsilon: float
     delta: float
     standard_error: float
-    noise_floor: Simulated
+    noise_floor: EstimateFloor
     canaries: int
     caveat: str
 
@@ -141,11 +142,11 @@ FITTED: dict[str, Fitted] = {
 
 
 @functools.lru_cache(maxsize=256)
-def noise_floor(method: str, observed: int, unobserved: int, delta: float) -> Simulated:
+def noise_floor(method: str, observed: int, unobserved: int, delta: float) -> EstimateFloor:
     """A fit's values where nothing leaks, by 2,000 simulated fits to so many canaries, the same each time.
 
-    With no unobserved canaries the null is known. Cosines are taken for normal, as they are but for few
-    dimensions.
+    With no unobserved canaries the null is known (Errata O2). Cosines are taken for
+    normal, as they are but for few dimensions.
     """
     rng = np.random.default_rng(0)
     null = _STANDARD if unobserved == 0 else _drawn(rng, _STANDARD, unobserved, _DRAWS)
@@ -153,7 +154,7 @@ def noise_floor(method: str, observed: int, unobserved: int, delta: float) -> Si
 
 
 def in_sample(found: Cosines, delta: float, error: float, prior: float) -> float:
-    """The papers' eps_lo at one-sided `error` a rate: `prior` 1/2 gives Jeffreys' limits, 1 Clopper-Pearson's.
+    """The papers' eps_lo at one-sided `error` a rate: `prior` 1/2 gives Jeffreys' limits, 1 the exact.
 
     With the null known its rate is exact; else it has a limit of its own, so that even at one threshold
     chosen beforehand both hold at 1 - 2 error only (Errata O8).
@@ -206,8 +207,8 @@ def _drawn(rng: np.random.Generator, law: Gaussian, canaries: int, audits: int) 
 def _scanned(
     log_rates: Callable[[Array], tuple[Array, Array]], ends: ArrayLike, seen: Gaussian, delta: float
 ) -> Array:
-    """max of log((F0 - delta) / F1) and log((1 - delta - F1) / (1 - F0)) over thresholds from the null's delta
-    quantile, `ends`, to the alternative's 1 - delta quantile; at least 0."""
+    """max of log((F0 - delta) / F1) and log((1 - delta - F1) / (1 - F0)) over thresholds, from the null's
+    delta quantile, `ends`, to the alternative's 1 - delta quantile; at least 0."""
     mean, deviation = (np.asarray(part, np.float64) for part in seen)
     start, stop = np.broadcast_arrays(np.asarray(ends), mean - deviation * special.ndtri(delta))
     low, high = np.minimum(start, stop), np.maximum(start, stop)
@@ -218,7 +219,8 @@ def _scanned(
         with np.errstate(divide="ignore", invalid="ignore"):
             one = np.log(np.maximum(np.exp(log_below) - delta, 0)) - special.log_ndtr(z)
             other = np.log(np.maximum(special.ndtr(-z) - delta, 0)) - log_above
-        return np.fmax(np.fmax(one, other), 0.0)
+        larger: Array = np.fmax(np.fmax(one, other), 0.0)
+        return larger
 
     points = np.linspace(low, high, _GRID, axis=-1)
     best = np.take_along_axis(points, values(points).argmax(-1)[..., None], -1)[..., 0]
@@ -243,7 +245,7 @@ def _limits(found: Cosines, delta: float, confidence: float) -> list[OneShotEsti
 
 
 @functools.lru_cache(maxsize=256)
-def _limit_floor(observed: int, unobserved: int, delta: float, error: float, prior: float) -> Simulated:
+def _limit_floor(observed: int, unobserved: int, delta: float, error: float, prior: float) -> EstimateFloor:
     """An in-sample value's floor; ranks alone decide it, so that the dimension does not matter."""
     dimension = 10**8
     null = Gaussian(0.0, 1e-4)
@@ -270,9 +272,9 @@ def _simulated(
     return _limits_of_one(values, dimension, delta, error, prior)
 
 
-def _summary(values: Array) -> Simulated:
+def _summary(values: Array) -> EstimateFloor:
     """Mean and quantile."""
-    return Simulated(float(values.mean()), float(np.quantile(values, 0.95)), values.size)
+    return EstimateFloor(float(values.mean()), float(np.quantile(values, 0.95)), values.size)
 
 
 def _limits_of_one(observed: Array, dimension: int, delta: float, error: float, prior: float) -> Array:

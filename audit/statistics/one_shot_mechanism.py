@@ -1,9 +1,9 @@
-"""Algorithm 1 of the one-shot paper, simulated exactly: cosines of k uniform canaries and a noisy sum of them.
+"""Algorithm 1 of the one-shot paper, simulated exactly: cosines of k uniform canaries with a noisy sum.
 
-rho = sum of k unit vectors + sigma N(0, I_d) + data; the cosines are those of the canaries and rho. Only the span
-of the canaries matters: a rotation makes them a lower-triangular k x k matrix with chi-distributed diagonal, rows
-normalised (Bartlett's decomposition), and what lies outside of the span has a chi-squared length. That is O(k^2)
-for any d; `directly` draws everything, O(k d).
+rho = sum of k unit vectors + sigma N(0, I_d) + data; the cosines are those of the canaries and rho. Only
+the span of the canaries matters: a rotation makes them a lower-triangular k x k matrix with chi-distributed
+diagonal, rows normalised (Bartlett's decomposition), and what lies outside of the span has a chi-squared
+length. That is O(k^2) for any d; `directly` draws everything, O(k d).
 """
 
 import numpy as np
@@ -42,7 +42,7 @@ def released(rng: np.random.Generator, canaries: Array, dimension: int, sigma: f
 
 
 def directly(rng: np.random.Generator, canaries: int, dimension: int, sigma: float) -> Array:
-    """The same law by drawing canaries and noise in R^d, the former twice, block by block."""
+    """Cosines of that law, by drawing canaries and noise in R^d, the former twice, block by block."""
     _require_noise(sigma)
     seeds = rng.integers(2**63, size=-(-canaries // _BLOCK))
     total = sigma * rng.standard_normal(dimension)
@@ -52,8 +52,9 @@ def directly(rng: np.random.Generator, canaries: int, dimension: int, sigma: flo
 
     for seed, size in blocks():
         total += _directions(seed, size, dimension).sum(0)
-    length = np.linalg.norm(total)
-    return np.concatenate([_directions(seed, size, dimension) @ total for seed, size in blocks()]) / length
+    parts = [_directions(seed, size, dimension) @ total for seed, size in blocks()]
+    cosines: Array = np.concatenate(parts) / np.linalg.norm(total)
+    return cosines
 
 
 def _directions(seed: int, size: int, dimension: int) -> Array:

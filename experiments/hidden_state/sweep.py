@@ -1,9 +1,9 @@
 """The hidden-state paper's experiments as data: every figure that trains something, at three scales.
 
     smoke    seconds a figure: a few runs of a few steps, to see that all is in its place
-    laptop   at most an hour a figure on two cores: the FCNN in full, fewer runs of the image models; the
-             ResNet is cut down to 10 insertions, small mini-batches and a noise multiplier at which the
-             upper bound stays the paper's
+    laptop   at most an hour a figure on two cores: the FCNN in full, fewer runs of the image models, with
+             256 canaries each where gradients are crafted; the ResNet is cut down to 4 insertions, small
+             mini-batches and a noise multiplier at which the upper bound stays the paper's
     paper    5,000 runs a cell
 
 Five seeds for the FCNN, as the paper has for Figure 1c (one at `smoke`), at both of its learning rates
@@ -21,7 +21,7 @@ from experiments.hidden_state.landscape_cell import landscape_cell
 from experiments.hidden_state.landscape_cells import Grid
 from experiments.hidden_state.norms import norms_cell
 from experiments.plots.sweep import Axis, Draw, Drawn, Sweep
-from experiments.settings.adversaries import GC_S_VARIANTS, CotS, GcR, GcS, Loss
+from experiments.settings.adversaries import ADVERSARIES, GC_S_VARIANTS, CotS, GcR, GcS, Loss
 from experiments.settings.make import setting_of
 from experiments.settings.setting import AdversaryFields, Setting
 from experiments.settings.tasks import task
@@ -34,15 +34,29 @@ SCALES = (SMOKE, "laptop", "paper")  # the smallest first
 NORM, PERIODICITY = Axis("clipping norm C", "C"), Axis("periodicity k", "k")
 
 
+class Many(NamedTuple):
+    """Several canaries a run, and runs a cell at each periodicity."""
+
+    canaries: int
+    runs: dict[int, int]
+
+
 class Size(NamedTuple):
-    """How much is trained of a model: runs a cell at each periodicity, seeds, insertions, batch size,
-    noise multiplier."""
+    """How much is trained of a model: runs a cell at each periodicity, seeds, insertions, batch size, noise
+    multiplier; whether gradients along coordinates have several canaries a run."""
 
     runs: dict[int, int]
     seeds: int
     insertions: int
     batch_size: int
     noise_multiplier: float = 4.0
+    many: Many | None = None
+
+    def of(self, adversary: AdversaryFields, periodicity: int) -> tuple[int, int]:
+        """(runs, canaries a run)."""
+        if self.many is not None and ADVERSARIES[adversary.name].biased:
+            return self.many.runs[periodicity], self.many.canaries
+        return self.runs[periodicity], 1
 
 
 class Series(NamedTuple):
@@ -66,9 +80,9 @@ SIZES: dict[str, dict[str, Size]] = {
     },
     "laptop": {
         "fcnn": Size(_FULL, 5, 250, 400),
-        "convnet": Size({1: 100, 5: 40, 25: 16}, 1, 250, 128),
-        "resnet18": Size({1: 20, 5: 20, 25: 6}, 1, 10, 8, 0.8),
-        "mobilenet_head": Size({1: 2000}, 1, 250, 128),
+        "convnet": Size({1: 40, 5: 16, 25: 8}, 1, 250, 128, 4.0, Many(256, {1: 60, 5: 24, 25: 12})),
+        "resnet18": Size({1: 12, 5: 8, 25: 6}, 1, 4, 8, 0.506, Many(256, {1: 24, 5: 12, 25: 8})),
+        "mobilenet_head": Size({}, 1, 250, 128, 4.0, Many(256, {1: 100})),
     },
     "paper": {
         "fcnn": Size(_FULL, 5, 250, 400),
@@ -107,7 +121,8 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 
 def audits(panel: str, series: Series, x: float, model: str, scale: str, **changed: Any) -> Iterator[Audited]:
     """A point's audits, one a seed; `changed` are fields of the setting."""
-    size, periodicity = SIZES[scale][model], changed.get("periodicity", 1)
+    size = SIZES[scale][model]
+    runs, canaries = size.of(series.adversary, changed.get("periodicity", 1))
     for seed in range(size.seeds):
         setting = setting_of(
             model,
@@ -115,9 +130,10 @@ def audits(panel: str, series: Series, x: float, model: str, scale: str, **chang
             **dataclasses.asdict(series.adversary),
             insertions=size.insertions,
             seed=seed,
+            canaries=canaries,
             **{"noise_multiplier": size.noise_multiplier, "batch_size": size.batch_size, **changed},
         )
-        yield Audited(panel, series.label, x, setting, size.runs[periodicity])
+        yield Audited(panel, series.label, x, setting, runs)
 
 
 def _sweep(name: str, title: str, found: Iterator[Audited], draw: Draw, axis: Axis | None = None) -> Sweep:

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class Printed(NamedTuple):
-    """A cell of Table 1: the exact epsilon that its row is named by, sigma, dimension, mean and deviation over
+    """A cell of Table 1: the exact epsilon of its row, sigma, dimension, mean and deviation over
     50 simulations with sqrt(d) canaries."""
 
     epsilon: float

@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 from audit.errors import require
 from audit.statistics import conversions, one_shot, one_shot_mechanism
 from audit.statistics.gaussians import Gaussian
-from audit.statistics.one_shot import FITTED, Simulated
+from audit.statistics.one_shot import FITTED, EstimateFloor
 
 Array = NDArray[np.float64]
 _KNOWN = Gaussian(0.0, 1.0)  # the null, in units of 1/sqrt(d)
 
 
-class Cell(NamedTuple):
+class TableCell(NamedTuple):
     """sqrt(d) canaries in R^d, noise sigma: by estimate epsilon (simulations,), and the exact epsilon."""
 
     sigma: float
@@ -29,7 +29,7 @@ class Floors(NamedTuple):
     """Every estimate's values without any leak, for so many canaries."""
 
     canaries: int
-    by_method: dict[str, Simulated]
+    by_method: dict[str, EstimateFloor]
 
 
 def canaries_of(dimension: int) -> int:
@@ -44,7 +44,7 @@ def cells(
     delta: float,
     seed: int,
     done: Callable[[int], object] = lambda simulations: None,
-) -> list[Cell]:
+) -> list[TableCell]:
     """A cell a sigma at one dimension; `done` hears of each simulation. Simulations of the same number share
     their canaries between sigmas, and depend on seed, dimension and number alone."""
     require(simulations >= 2, f"`simulations={simulations}`: give at least 2")
@@ -57,7 +57,7 @@ def cells(
         done(1)
     cosines = np.array(drawn)  # (simulations, sigmas, canaries)
     return [
-        Cell(
+        TableCell(
             sigma,
             dimension,
             canaries,

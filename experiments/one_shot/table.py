@@ -6,25 +6,25 @@ import numpy as np
 
 from audit.statistics.names import ONE_SHOT_EQUAL_VARIANCE, ONE_SHOT_FITTED, ONE_SHOT_THRESHOLD
 from experiments.one_shot.claims import DELTA, TABLE_1, Printed
-from experiments.one_shot.simulation import Cell, Floors
+from experiments.one_shot.simulation import Floors, TableCell
 
 _METHODS = (ONE_SHOT_EQUAL_VARIANCE, ONE_SHOT_FITTED, ONE_SHOT_THRESHOLD)
 _NAMES = ("equal variance", "fitted", "threshold")
 _ERRORS, _DEVIATIONS = 3.0, 0.3  # standard errors of a mean, and the share of a deviation
 _ESTIMATES = """\
 mean (deviation) over simulations; neither is a bound. fitted: the estimate as
-the paper prints it. *: the equal variance's mean is beyond three standard errors
-and the rounding of the paper's, or its deviation is 30% off"""
+the paper prints it. *: the equal variance's mean is beyond three standard
+errors and the rounding of the paper's, or its deviation is 30% off"""
 _FLOORS = "mean (95% quantile) where nothing leaks, the null known"
 
 
-def printed(cell: Cell, delta: float) -> Printed | None:
+def printed(cell: TableCell, delta: float) -> Printed | None:
     """The paper's cell of the same sigma and dimension, where its delta is ours."""
     of = {(row.sigma, row.dimension): row for row in TABLE_1}
     return of.get((cell.sigma, cell.dimension)) if delta == DELTA else None
 
 
-def agrees(cell: Cell, paper: Printed, simulations: int) -> bool:
+def agrees(cell: TableCell, paper: Printed, simulations: int) -> bool:
     """Whether the equal-variance estimate is the paper's within what simulations of both tell."""
     values = cell.epsilons[ONE_SHOT_EQUAL_VARIANCE]
     allowed = _ERRORS * paper.deviation / np.sqrt(simulations) + (0.05 if paper.mean >= 10 else 0.005)
@@ -32,7 +32,7 @@ def agrees(cell: Cell, paper: Printed, simulations: int) -> bool:
     return bool(near and abs(values.std() / paper.deviation - 1) <= _DEVIATIONS)
 
 
-def cells_table(cells: Sequence[Cell], delta: float, simulations: int) -> str:
+def cells_table(cells: Sequence[TableCell], delta: float, simulations: int) -> str:
     """A row a cell."""
     header = f"{'sigma':>5} {'d':>8} {'k':>5} {'exact':>6}  {'paper':>13}"
     lines = [
@@ -60,12 +60,13 @@ def floors_table(floors: Sequence[Floors], delta: float) -> str:
     for row in floors:
         found = [row.by_method[name] for name in _METHODS]
         lines.append(
-            f"{row.canaries:>8,}" + "".join(f" {f'{one.mean:.3f} ({one.quantile_95:.3f})':>17}" for one in found)
+            f"{row.canaries:>8,}"
+            + "".join(f" {f'{one.mean:.3f} ({one.quantile_95:.3f})':>17}" for one in found)
         )
     return "\n".join([*lines, _FLOORS])
 
 
-def as_csv(cells: Sequence[Cell]) -> str:
+def as_csv(cells: Sequence[TableCell]) -> str:
     """A line a cell and estimate."""
     lines = ["sigma,dimension,canaries,exact,method,mean,deviation,simulations"]
     for cell in cells:

@@ -17,7 +17,7 @@ from audit.statistics.estimate import ASSUMPTION_FREE, HELD_OUT, IF_GAUSSIAN, IN
 from experiments.cells.words import counted
 from experiments.plots import curves
 from experiments.plots.methods import METHODS
-from experiments.plots.points import Point
+from experiments.plots.points import COUNTERPARTS, Point
 from experiments.plots.style import BOUND, FREE, IN, OUT, PREDICTED, STYLE, UPPER
 from experiments.plots.sweep import Axis
 
@@ -210,7 +210,7 @@ def _finish(figure: Figure, axis: Axes, title: str, points: Sequence[Point]) -> 
 def _key(points: Sequence[Point]) -> tuple[list[Any], list[str]]:
     """The legend of an epsilon figure."""
     handles: list[Any] = [plt.Line2D([], [], ls="none", **_legend_look(mark.look)) for mark in MARKS.values()]
-    labels = [METHODS[method].legend for method in MARKS]
+    labels = [_legend(method, points) for method in MARKS]
     handles.append(plt.Line2D([], [], color=UPPER, ls=(0, (1, 1)), lw=1.6))
     labels.append(_ACCOUNTING)
     if any(len(point.found) == 1 for point in points):
@@ -220,6 +220,15 @@ def _key(points: Sequence[Point]) -> tuple[list[Any], list[str]]:
         handles.append(plt.Line2D([], [], color=PREDICTED, lw=6, alpha=0.55))
         labels.append(_PREDICTION)
     return handles, labels
+
+
+def _legend(method: str, points: Sequence[Point]) -> str:
+    """The method's words, or those of the one that stands for it where runs have many canaries, or both."""
+    canaries = [point.cells[0].setting.canaries for point in points if point.found]
+    many = METHODS[COUNTERPARTS[method]].legend if method in COUNTERPARTS and max(canaries) > 1 else ""
+    if many and min(canaries) > 1:
+        return many
+    return METHODS[method].legend + (f";\nmany canaries: {many}" if many else "")
 
 
 def _legend_look(look: dict[str, Any]) -> dict[str, Any]:

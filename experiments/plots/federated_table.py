@@ -9,6 +9,7 @@ from audit.statistics.accounting import Composition, epsilon_upper_bound, partic
 from audit.statistics.one_run_conclusion import OneRunConclusion
 from experiments.cells.words import counted
 from experiments.plots.one_run_table import one_run_json, one_run_table
+from experiments.plots.over_runs import over_runs
 
 
 class FederatedAudit(NamedTuple):
@@ -37,13 +38,13 @@ def upper_bounds(found: FederatedAudit) -> list[Upper]:
         for name, who in (("canary", found.canary), ("client", found.client))
     ]
     once = epsilon_upper_bound(found.canary.noise_multiplier, 1, delta)
-    return [*rows, Upper("analytical", once, "the paper's: one round, whoever takes part in more")]
+    return [*rows, Upper("analytical", once, "the paper's: of one round, however many there are")]
 
 
 def federated_table(found: FederatedAudit) -> str:
     """Estimates and bounds of a run, or their means over runs, and the mechanism's epsilon."""
     first, upper = found.runs[0], upper_bounds(found)
-    lines = [one_run_table(first, None)] if len(found.runs) == 1 else _over_runs(found.runs)
+    lines = [one_run_table(first, None) if len(found.runs) == 1 else over_runs(found.runs)]
     lines += ["", f"{'mechanism':<24} {'epsilon':>9}   at delta {first.delta:g}", "-" * 80]
     lines += [f"{row.name:<24} {row.epsilon:>9.3f}   {row.reason}" for row in upper]
     if found.accuracies:
@@ -59,21 +60,6 @@ def federated_json(found: FederatedAudit, about: dict[str, Any]) -> str:
     runs = [json.loads(one_run_json(run, None)) for run in found.runs]
     values = {**about, "delta": found.runs[0].delta, "epsilon": upper, "accuracies": found.accuracies}
     return json.dumps({**values, "runs": runs})
-
-
-def _over_runs(runs: list[OneRunConclusion]) -> list[str]:
-    """The mean and deviation over runs of each estimate and bound."""
-    head = f"{len(runs):,} runs: epsilon at delta {runs[0].delta:g}, confidence {runs[0].confidence:g} a run"
-    lines = [head, f"{'estimate or bound':<24} {'mean':>9} {'deviation':>9}   floor", "-" * 80]
-    for rows in zip(*(run.estimates for run in runs), strict=True):
-        floor = rows[0].noise_floor
-        values = np.array([row.epsilon for row in rows])
-        shown = f"{floor.mean:.3f} ({floor.quantile_95:.3f})"
-        lines.append(f"{rows[0].method:<24} {values.mean():>9.3f} {values.std():>9.3f}   {shown}")
-    for bounds in zip(*(run.bounds for run in runs), strict=True):
-        values = np.array([row.epsilon for row in bounds])
-        lines.append(f"{bounds[0].method:<24} {values.mean():>9.3f} {values.std():>9.3f}   a bound a run")
-    return [*lines, "", "estimates are no bounds; floor: mean (95% quantile) where nothing leaks"]
 
 
 def _participation(who: Composition) -> str:

@@ -34,10 +34,10 @@ def one_run_table(conclusion: OneRunConclusion, upper_bound: float | None) -> st
     ]
     lines.append("-" * 80)
     lines += map(_estimate, conclusion.estimates)
-    lines += ["", f"{'bound':<17} {'epsilon':>8} {'mu':>6}   {'counts':<28} assumes", "-" * 80]
+    lines += ["", f"{'bound':<16} {'epsilon':>8} {'mu':>6}  {'counts':<29} assumes", "-" * 80]
     lines += map(_bound, conclusion.bounds)
     if upper_bound is not None:
-        lines.append(f"{'upper bound':<17} {upper_bound:>8.3f} {'':>6}   {'':<28} given")
+        lines.append(f"{'upper bound':<16} {upper_bound:>8.3f} {'':>6}  {'':<29} given")
     return "\n".join([*lines, "", *_ESTIMATES.splitlines(), *_notes(conclusion), *remarks(conclusion)])
 
 
@@ -85,7 +85,7 @@ def _bound(row: OneRunBound) -> str:
     """A bound's line."""
     mu = "" if row.mu is None else f"{row.mu:.3f}"
     assumes = "Gaussian" if row.method == ONE_RUN_GAUSSIAN else _SHORT[row.assumes]
-    return f"{row.method:<17} {row.epsilon:>8.3f} {mu:>6}   {row.counted:<28} {assumes}"
+    return f"{row.method:<16} {row.epsilon:>8.3f} {mu:>6}  {row.counted:<29} {assumes}"
 
 
 def _notes(conclusion: OneRunConclusion) -> list[str]:

@@ -11,14 +11,18 @@ from audit.errors import InputError
 from audit.statistics import conversions, names, normal_scores
 from audit.statistics.accounting import Composition
 from audit.statistics.conclusion import Conclusion, conclude_design
-from audit.statistics.estimate import ASSUMPTION_FREE, IF_GAUSSIAN, Bound
+from audit.statistics.estimate import ASSUMPTION_FREE, HELD_OUT, IF_GAUSSIAN, Bound
 from audit.storage.index import Holdings
 from experiments.cells.cell import Audited, Levels
 from experiments.settings.adversaries import ADVERSARIES
 from experiments.settings.setting import Setting, identity
 from experiments.settings.tasks import TASKS
 
-_COUNTERPARTS = {IF_GAUSSIAN: names.LIFTED_GAUSSIAN, ASSUMPTION_FREE: names.LIFTED}
+COUNTERPARTS = {  # the method for many canaries that stands where one of single canaries does
+    HELD_OUT: names.CLUSTERED,
+    IF_GAUSSIAN: names.LIFTED_GAUSSIAN,
+    ASSUMPTION_FREE: names.LIFTED,
+}
 Audits = dict[tuple[Setting, int], Conclusion]
 
 
@@ -86,7 +90,7 @@ class Point(NamedTuple):
 
 def _of_design(conclusion: Conclusion, method: str) -> str:
     """A method of one canary a run, or its counterpart for many; empty where there is none."""
-    return method if conclusion.design is None else _COUNTERPARTS.get(method, "")
+    return method if conclusion.design is None else COUNTERPARTS.get(method, "")
 
 
 def predicted_mu(setting: Setting) -> float | None:
@@ -149,9 +153,10 @@ def _found(cells: list[Audited], found: Audits) -> Iterator[Conclusion]:
 
 
 def _interval(conclusion: Conclusion) -> tuple[float, float]:
-    """`normal_scores.mu_interval` of one audit, as epsilon; NaN for several canaries a run, which differ."""
-    if conclusion.design is not None:
-        return math.nan, math.nan
-    delta = conclusion.delta
-    low, high = normal_scores.mu_interval(conclusion.scores_in, conclusion.scores_out, conclusion.confidence)
+    """`normal_scores.mu_interval` of one audit, or its counterpart for several canaries a run, as epsilon."""
+    delta, confidence = conclusion.delta, conclusion.confidence
+    if conclusion.design is None:
+        low, high = normal_scores.mu_interval(conclusion.scores_in, conclusion.scores_out, confidence)
+    else:
+        low, high = normal_scores.mu_interval_of_runs(conclusion.design, confidence)
     return conversions.epsilon_from_mu(float(low), delta), conversions.epsilon_from_mu(float(high), delta)

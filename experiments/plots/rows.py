@@ -18,11 +18,12 @@ PaperClaims = Mapping[tuple[str, str, float | None], Claim]
 
 
 class Seeds(NamedTuple):
-    """How much a row stands on: runs a seed, seeds that are there, seeds that are missing."""
+    """How much a row stands on: runs a seed, seeds that are there, seeds that are missing, canaries a run."""
 
     runs: int
     found: int
     missing: int
+    canaries: int = 1
 
 
 class Row(NamedTuple):

@@ -14,10 +14,12 @@ _WIDTHS = (27, 5, 9, 9, 5, 15)
 _HEADER = ("", "bound", "range", "interval", "pred.", "the paper says")
 PROVES_NOTHING = "smoke: a few runs of a few steps show that all works; they prove nothing"
 _NOTES = """\
-bound:    lower bound if the curve is Gaussian (if_gaussian), mean over seeds
+bound:    lower bound if the curve is Gaussian, mean over seeds (if_gaussian; of
+          K canaries a run lifted_gaussian)
 range:    of that bound over the seeds; rows of one seed share their noise, so
           the number of bounds above the upper one is not binomial
-interval: of one seed, two-sided; assumes normal scores of one spread
+interval: of one seed, two-sided; assumes normal scores of one spread, of K
+          canaries a run many runs too
 pred.:    mu = sqrt(insertions / k) / sigma, where gradients do not interfere;
           landscape: the exact epsilon; its curve is not Gaussian: no bound
 tight:    as high as the upper bound; the paper's text prints no epsilons"""
@@ -31,19 +33,19 @@ def rows(figure: str, points: Iterable[Point], claims: PaperClaims, delta: float
             panel=point.panel,
             series=point.series,
             x=point.x,
-            seeds=Seeds(point.cells[0].runs, len(point.found), len(point.cells) - len(point.found)),
+            seeds=_seeds(point),
             epsilons={method: point.spread(method) for method in ESTIMATORS},
-            interval=_interval(point),
+            interval=point.interval() if len(point.cells) == 1 else None,
             predicted=point.predicted(delta),
             upper_bound=point.upper_bound(),
             claim=claim(claims, figure, point.series, point.x),
         )
 
 
-def _interval(point: Point) -> tuple[float, float] | None:
-    """The interval of a point with one seed and one canary a run."""
-    alone = len(point.cells) == 1 and point.found[0].design is None
-    return point.interval() if alone else None
+def _seeds(point: Point) -> Seeds:
+    """What the point stands on."""
+    cells, found = point.cells, len(point.found)
+    return Seeds(cells[0].runs, found, len(cells) - found, cells[0].setting.canaries)
 
 
 def claim(claims: PaperClaims, figure: str, series: str, x: float) -> Claim | None:
@@ -72,6 +74,7 @@ def _entry(row: Row) -> dict[str, str | float | None]:
         "series": row.series,
         "x": row.x,
         "runs": row.seeds.runs,
+        "canaries": row.seeds.canaries,
         "seeds": row.seeds.found,
         "seeds_missing": row.seeds.missing,
         "certified": row.epsilons[IF_GAUSSIAN].mean,  # the former names, for this version
@@ -82,7 +85,8 @@ def _entry(row: Row) -> dict[str, str | float | None]:
         "if_gaussian_max": row.epsilons[IF_GAUSSIAN].high,
         "epsilon_low": low,
         "epsilon_high": high,
-        "held_out": row.epsilons[HELD_OUT].mean,
+        "held_out": None if row.seeds.canaries > 1 else row.epsilons[HELD_OUT].mean,
+        "clustered": row.epsilons[HELD_OUT].mean if row.seeds.canaries > 1 else None,
         "assumption_free": row.epsilons[ASSUMPTION_FREE].mean,
         "in_sample": row.epsilons[IN_SAMPLE].mean,
         "predicted": row.predicted,
@@ -120,7 +124,8 @@ def _panel(own: list[Row], axis: Axis | None) -> list[str]:
 def _numbers(row: Row) -> tuple[str, ...]:
     """A row's numbers in short."""
     mean, low, high = row.epsilons[IF_GAUSSIAN]
-    spread = _range(low, high) if row.seeds.found > 1 else "one seed"
+    alone = "one seed" if row.seeds.canaries == 1 else f"K = {row.seeds.canaries}"
+    spread = _range(low, high) if row.seeds.found > 1 else alone
     interval = "" if row.interval is None else _range(*row.interval)
     return f"{mean:.2f}", spread, interval, "" if row.predicted is None else f"{row.predicted:.2f}"
 

@@ -28,6 +28,8 @@ GC_S_VARIANTS = {  # (noisy simulations, movement accumulated per step)
 
 
 COTS_SCORES = ("displacement", "weights")
+LOSS_SCORES = ("loss", "excess")
+OBSERVED = ("final", "weights", "all")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,14 +90,50 @@ class CotS(AdversaryFields):
         require(self.cots_score in COTS_SCORES, f"`cots_score={self.cots_score}` is unknown: {known}")
 
 
-class Loss(AdversaryFields):
-    """L has no fields."""
+@dataclasses.dataclass(frozen=True)
+class OneShotCanaries(AdversaryFields):
+    """The one-shot canaries' fields."""
 
-    name = "loss"
+    name: ClassVar[str] = "one_shot"
+    observe: str = described(
+        "one_shot: cosines with the final displacement (final) or weights, or the largest over steps (all).",
+        default="final",
+    )
+
+    def __post_init__(self) -> None:
+        known = f"choose one of {', '.join(OBSERVED)}"
+        require(self.observe in OBSERVED, f"`observe={self.observe}` is unknown: {known}")
 
 
 @dataclasses.dataclass(frozen=True)
-class Poisoned(AdversaryFields):
+class _ByLoss(AdversaryFields):
+    """The fields of canaries that are examples."""
+
+    loss_score: str = described(
+        "loss, poisoned, of several canaries: minus the loss, or its excess over what is expected.",
+        default="loss",
+    )
+
+    def __post_init__(self) -> None:
+        known = f"choose one of {', '.join(LOSS_SCORES)}"
+        require(self.loss_score in LOSS_SCORES, f"`loss_score={self.loss_score}` is unknown: {known}")
+
+    def expect(self, known: "Knowledge") -> "Expect":
+        """What the losses are compared with."""
+        from audit.adversaries import examples
+
+        return known.expect if self.loss_score == "excess" else examples.plain
+
+
+@dataclasses.dataclass(frozen=True)
+class Loss(_ByLoss):
+    """L's fields."""
+
+    name: ClassVar[str] = "loss"
+
+
+@dataclasses.dataclass(frozen=True)
+class Poisoned(_ByLoss):
     """Data poisoning's fields."""
 
     name: ClassVar[str] = "poisoned"
@@ -103,8 +141,10 @@ class Poisoned(AdversaryFields):
     end_direction: int = described("poisoned: principal directions before this one.", default=784)
     poison_scale: float = described("poisoned: distance of a canary from the data's mean.", default=1.0)
     poison_label: int = described("poisoned: every canary's label.", default=5)
+    poison_mean: bool = described("poisoned: add the data's mean to a canary.", default=True)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         known = f"`first_direction={self.first_direction}` and `end_direction={self.end_direction}`"
         fits = 0 <= self.first_direction < self.end_direction
         require(fits, f"{known}: give a range of directions, counted from 0")
@@ -226,6 +266,17 @@ def _cots(fields: CotS, known: Knowledge) -> "Adversary":
     return sphere.random_directions(known.canaries, known.expect if displacement else sphere.weights)
 
 
+def _one_shot(fields: OneShotCanaries, known: Knowledge) -> "Adversary":
+    from audit.adversaries import one_shot, sphere
+
+    message = f"`canaries={known.canaries}`: one_shot compares canaries of a run; give several"
+    require(known.canaries > 1, message)
+    if fields.observe == "all":
+        return one_shot.largest_cosines(known.canaries)
+    origin = sphere.itself if fields.observe == "final" else sphere.nothing
+    return one_shot.final_cosines(known.canaries, origin)
+
+
 def _loss(fields: Loss, known: Knowledge) -> "Adversary":
     from audit.adversaries import flipped
 
@@ -234,7 +285,7 @@ def _loss(fields: Loss, known: Knowledge) -> "Adversary":
         return flipped.flipped_label(*task)
     most = len(known.data[1])
     require(known.canaries <= most, f"`canaries={known.canaries}`: there are {most} examples; give fewer")
-    return flipped.flipped_labels(*task, known.canaries)
+    return flipped.flipped_labels(*task, known.canaries, fields.expect(known))
 
 
 def _poisoned(fields: Poisoned, known: Knowledge) -> "Adversary":
@@ -246,8 +297,12 @@ def _poisoned(fields: Poisoned, known: Knowledge) -> "Adversary":
         f"`end_direction={fields.end_direction}`: the data have {most} directions; give at most {most}",
     )
     require(0 <= label < known.classes, f"`poison_label={label}`: the labels are 0 to {known.classes - 1}")
-    tail = poisoned.Tail(fields.first_direction, fields.end_direction, fields.poison_scale, label)
-    return poisoned.poisoned_examples(known.model.loss, known.principal, tail, known.canaries)
+    tail = poisoned.Tail(
+        fields.first_direction, fields.end_direction, fields.poison_scale, label, fields.poison_mean
+    )
+    return poisoned.poisoned_examples(
+        known.model.loss, known.principal, tail, known.canaries, fields.expect(known)
+    )
 
 
 def _clip_bkd(fields: ClipBkd, known: Knowledge) -> "Adversary":
@@ -299,6 +354,14 @@ _ROWS = (
         "cosine of that direction and the model's displacement, or its weights where that is chosen.",
         "sphere",
         _cots,
+    ),
+    AdversaryRow(
+        OneShotCanaries,
+        "one-shot",
+        "One-shot: inserts gradients of norm C along random directions. A score is the cosine of a direction "
+        "and the model's displacement, its weights, or the largest with any step's move, as chosen.",
+        "one_shot",
+        _one_shot,
     ),
     AdversaryRow(
         Loss,

@@ -2,6 +2,7 @@
 
 import dataclasses
 import platform
+import zlib
 from collections.abc import Callable, Hashable
 from datetime import UTC, datetime
 from functools import partial
@@ -17,7 +18,7 @@ from jax.stages import Wrapped
 import audit
 from audit import game
 from audit.errors import require
-from audit.mechanism import base, dpsgd, precision
+from audit.mechanism import base, cohorts, dpsgd, precision
 from audit.mechanism.base import Hyperparameters, Schedule, Trajectory
 from audit.mechanism.clipping import dense, layerwise
 from audit.mechanism.clipping.base import ClippedSum, per_example
@@ -66,6 +67,7 @@ class _Program:
     adversary: str
     several_canaries: bool
     sampled: bool
+    observes: bool = False
 
 
 def in_precision(function: F, name: str) -> F:
@@ -105,7 +107,7 @@ def build_for(setting: Setting, dataset: Dataset, trained: Trainee) -> game.Game
     row = ADVERSARIES[setting.adversary.name]
     how = fields.clipping, fields.optimizer, fields.precision
     program = _Program(trained.name, *how, row.functions, setting.canaries > 1, setting.sampling_rate < 1)
-    schedule_ = Schedule(batches, base.insertion_mask(schedule.steps, schedule.periodicity))
+    schedule_ = Schedule(batches, _mask(setting, shuffle))
 
     def simulate(hyper: Hyperparameters, key: Array, theta_0: Array) -> Trajectory:
         traced = jax.tree.map(jnp.float32, hyper)
@@ -131,9 +133,18 @@ def build_for(setting: Setting, dataset: Dataset, trained: Trainee) -> game.Game
         schedule_,
         setting.seed,
         setting.unknown_initialisation,
-        program,
+        dataclasses.replace(program, observes=adversary.observer is not None),
         setting.sampling_rate,
     )
+
+
+def _mask(setting: Setting, shuffle: Array) -> Array:
+    """The steps that insert, (T,), or each canary's own, (T, K)."""
+    steps, periodicity = setting.schedule.steps, setting.schedule.periodicity
+    if not setting.repetitions:
+        return base.insertion_mask(steps, periodicity)
+    own = jax.random.fold_in(shuffle, zlib.crc32(b"canaries"))  # beyond any epoch
+    return jnp.asarray(cohorts.repeated(own, setting.canaries, steps, setting.repetitions))
 
 
 def _choices(setting: Setting, model: Model) -> dpsgd.DPSGD:

@@ -19,7 +19,7 @@ from audit.adversaries.base import Adversary
 from audit.errors import InputError, require
 from audit.game import Game
 from audit.mechanism import cohorts, fedavg
-from audit.mechanism.base import Hyperparameters, Schedule, Tree
+from audit.mechanism.base import Hyperparameters, Schedule
 from audit.storage import files
 from experiments.settings.federated import (
     FederatedSetting,
@@ -28,7 +28,7 @@ from experiments.settings.federated import (
     noise,
     validate_federated,
 )
-from models.base import Model
+from models.base import Model, losses_by_example, losses_of_batch
 from models.data.clients import Clients
 
 _SEGMENT_CLIENTS = 250  # updates between two checkpoints, or a little more
@@ -136,20 +136,17 @@ def build(setting: FederatedSetting, clients: Clients, who: Rounds) -> Game:
 def _choices(setting: FederatedSetting, model: Model, clients: Clients) -> fedavg.FedAvg:
     """DP-FedAvg's choices for a model."""
 
-    def loss(parameters: Tree, example: tuple[Array, Array]) -> Array:
-        features, label = example
-        logits: Any = model.module.apply({"params": parameters}, features)
-        return model.criterion(logits, label)
-
     def optimizer(rate: Array) -> optax.GradientTransformation:
         return optax.sgd(rate, momentum=setting.momentum)
 
+    by_batch = federated_task(setting.model).by_batch
     return fedavg.FedAvg(
-        loss,
+        (losses_of_batch if by_batch else losses_by_example)(model),
         model.unravel,
         min(setting.batch_size, int(clients.counts.max())),
         setting.client_epochs,
         int(clients.counts.max()),
+        block=1 if by_batch else 4,
         optimizer=optimizer,
         spreads=True,
     )

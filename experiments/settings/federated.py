@@ -72,12 +72,14 @@ class Federation(NamedTuple):
 
 
 class FederatedTask(NamedTuple):
-    """A model and its clients' data. padding: the label that stands for none, of text."""
+    """A model and its clients' data. padding: the label that stands for none, of text. by_batch: its module
+    takes a mini-batch at once (`models.base.losses_of_batch`), and clients train fastest one by one."""
 
     description: str
     load: Callable[[FederatedSetting, Sources], Federation]
     make: "Callable[[], Model]"
     padding: int | None = None
+    by_batch: bool = False
 
 
 def _dealt(load: Callable[..., ImageDataset]) -> Callable[[FederatedSetting, Sources], Federation]:
@@ -173,7 +175,7 @@ FEDERATED_TASKS: dict[str, FederatedTask] = {
     "two_layer": FederatedTask("784-128-10 on Fashion-MNIST", _dealt(load_fashion_mnist), _two_layer),
     "mlp": FederatedTask("784-256-256-10 on Fashion-MNIST", _dealt(load_fashion_mnist), _mlp),
     "linear": FederatedTask("784-10 on Fashion-MNIST", _dealt(load_fashion_mnist), _linear),
-    "lenet": FederatedTask("LeNet on Fashion-MNIST", _dealt(load_fashion_mnist), _lenet),
+    "lenet": FederatedTask("LeNet on Fashion-MNIST", _dealt(load_fashion_mnist), _lenet, by_batch=True),
     "convnet": FederatedTask("ConvNet on CIFAR-10", _dealt(load_cifar10), _convnet),
     "character_lstm": FederatedTask("two LSTMs on Shakespeare's roles", _shakespeare, _character_lstm, 0),
     "emnist_cnn": FederatedTask("CNN on EMNIST's writers (--data_file)", _emnist, _emnist_cnn),

@@ -73,11 +73,14 @@ class Setting:
     sampling_rate: float = described(
         "Probability with which an insertion takes a canary that is in (Poisson).", default=1.0
     )
+    repetitions: int = described(
+        "Steps in which each canary takes part, at random; 0: all steps that insert.", default=0
+    )
 
     @property
     def insertions(self) -> int:
-        """Steps at which the canary is inserted."""
-        return self.schedule.steps // self.schedule.periodicity
+        """Steps at which a canary is inserted."""
+        return self.repetitions or self.schedule.steps // self.schedule.periodicity
 
     @property
     def composition(self) -> tuple[float, int, float]:
@@ -85,7 +88,12 @@ class Setting:
         return self.mechanism.noise_multiplier, self.insertions, self.sampling_rate
 
 
-WHOLE = ("unknown_initialisation", "canaries", "sampling_rate")  # of the setting itself, with defaults
+WHOLE = (
+    "unknown_initialisation",
+    "canaries",
+    "sampling_rate",
+    "repetitions",
+)  # of the setting itself, with defaults
 DEFAULTS: dict[str, Any] = {  # of fields that every identity holds
     "clipping_norm": 1.0,
     "noise_multiplier": 4.0,
@@ -130,6 +138,7 @@ def flat(setting: Setting) -> dict[str, Any]:
         "unknown_initialisation": setting.unknown_initialisation,
         "canaries": setting.canaries,
         "sampling_rate": setting.sampling_rate,
+        "repetitions": setting.repetitions,
     }
 
 
@@ -169,8 +178,22 @@ def validate(setting: Setting, runs: int, strategies: tuple[str, ...]) -> None:
     share = f"`sampling_rate={setting.sampling_rate}`: give a number above 0, at most 1"
     require(0 < setting.sampling_rate <= 1, share)
     _require_schedule(schedule, mechanism.batch_size)
+    _require_repetitions(setting)
     require(0 <= setting.seed < 2**32, f"`seed={setting.seed}`: give 0 to 2^32 - 1")
     require_runs(runs)
+
+
+def _require_repetitions(setting: Setting) -> None:
+    """Raises InputError for repetitions beyond the steps, or beside another choice of steps."""
+    repetitions, steps = setting.repetitions, setting.schedule.steps
+    require(0 <= repetitions <= steps, f"`repetitions={repetitions}`: give 0 to {steps}, the steps")
+    alone = not repetitions or (setting.schedule.periodicity == 1 and setting.sampling_rate == 1)
+    others = "`periodicity` and `sampling_rate` choose steps too: drop them"
+    require(alone, f"`repetitions={repetitions}`: {others}")
+    several = not repetitions or setting.canaries > 1
+    require(several, f"`repetitions={repetitions}` is for many canaries: raise `canaries`")
+    insertions = f"`canaries={setting.canaries}` times `steps={steps}`: with `repetitions`, at most {10**9:,}"
+    require(not repetitions or setting.canaries * steps <= 10**9, insertions)
 
 
 def require_noise(sigma: float) -> None:

@@ -173,6 +173,13 @@ def _mlp(shape: tuple[int, ...]) -> "Model":
 
 
 @cache
+def _two_layer(shape: tuple[int, ...]) -> "Model":
+    from models.mlp import mlp
+
+    return mlp(widths=(128,))
+
+
+@cache
 def _purchase_mlp(shape: tuple[int, ...]) -> "Model":
     from models.mlp import mlp
 
@@ -274,6 +281,15 @@ _ROWS = (
         _mlp,
         _LAYERS,
         StepSeconds(5e-4, 3e-5),
+    ),
+    _of_ten_classes(
+        "two_layer",
+        "two-layer network",
+        "two dense layers, 784-128-10 with ReLU, 101,770 parameters, on Fashion-MNIST",
+        _FASHION,
+        _two_layer,
+        _LAYERS,
+        StepSeconds(2e-4, 1e-5),
     ),
     Task(
         "purchase_mlp",

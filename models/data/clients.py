@@ -18,16 +18,16 @@ class Clients(NamedTuple):
     Attributes:
       features: (N, ...), as in a Dataset.
       labels: (N, ...), int32; of text a label a position, 0 where a position is padding.
-      starts: (M,) int64, the first row of each client; clients are sorted by name.
-      counts: (M,) int64, at least 1 each; they add up to N.
+      starts: (M,) int32, the first row of each client; clients are sorted by name.
+      counts: (M,) int32, at least 1 each; they add up to N.
       source: one line that says where the arrays came from.
       checksum: SHA-256, in hex, of the canonical arrays that the examples came from.
     """
 
     features: NDArray[np.generic]
     labels: NDArray[np.integer]
-    starts: NDArray[np.int64]
-    counts: NDArray[np.int64]
+    starts: NDArray[np.int32]
+    counts: NDArray[np.int32]
     source: str
     checksum: str
 
@@ -52,10 +52,10 @@ def by_name(
     """
     require(parts, f"{source} holds no clients: name a file that has some")
     names = sorted(parts)
-    counts = np.array([len(parts[name][1]) for name in names], np.int64)
+    counts = np.array([len(parts[name][1]) for name in names], np.int32)
     require(counts.all(), f"client {names[counts.argmin()]!r} of {source} has no examples: leave it out")
     features, labels = (np.concatenate([parts[name][i] for name in names]) for i in range(2))
-    return Clients(features, labels, np.cumsum(counts) - counts, counts, source, checksum)
+    return Clients(features, labels, _starts(counts), counts, source, checksum)
 
 
 def dealt(dataset: Dataset, owners: NDArray[np.integer]) -> Clients:
@@ -65,13 +65,17 @@ def dealt(dataset: Dataset, owners: NDArray[np.integer]) -> Clients:
       InputError: a client has no examples.
     """
     require(len(owners), "the data set has no examples: name another")
-    counts = np.bincount(owners).astype(np.int64)
+    counts = np.bincount(owners).astype(np.int32)
     message = f"client {counts.argmin()} of {len(counts)} has no examples: take fewer clients"
     require(counts.all(), message)
     order = np.argsort(owners, kind="stable")
-    starts = np.cumsum(counts) - counts
     features, labels = dataset.features[order], dataset.labels[order]
-    return Clients(features, labels, starts, counts, dataset.source, dataset.checksum)
+    return Clients(features, labels, _starts(counts), counts, dataset.source, dataset.checksum)
+
+
+def _starts(counts: NDArray[np.int32]) -> NDArray[np.int32]:
+    """(M,) the first row of each client."""
+    return (np.cumsum(counts) - counts).astype(np.int32)
 
 
 def one_each(dataset: Dataset) -> Clients:

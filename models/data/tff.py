@@ -44,7 +44,7 @@ def read_clients(
     path = Path(str(file)).expanduser().absolute()
     require(path.is_file(), f"`data_file={file}` is no file; {what}")
     packed = path.suffix in (".lzma", ".xz")
-    require(not packed, f"`data_file={file}` is packed: unpack it with xz -dk --format=auto {path.name}")
+    require(not packed, f"`data_file={file}` is packed: unpack it with xz and name the file")
     try:
         with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as database:
             return _read(database, split, parse, -1 if clients is None else clients, examples)

@@ -79,3 +79,14 @@ def test_a_mistake_about_many_canaries_is_one_line(argv, word):
     assert process.returncode == 2 and process.stdout == ""
     (line,) = (one for one in process.stderr.splitlines() if one.startswith("error: "))
     assert word in line
+
+
+def test_one_run_has_a_row_a_law_and_method_in_80_columns():
+    process = calibrate("--one_run=60", "--mu=0,2")
+    assert process.returncode == 0, process.stderr
+    lines = process.stdout.splitlines()
+    assert max(map(len, lines)) <= 80 and len(lines) == 5 + 2 * (4 * 2 + 1 + 2)
+    assert sum(line.startswith("overlapping ") for line in lines) == 4
+    rows = json.loads(calibrate("--one_run=60", "--mu=2", "--json").stdout)["calibration"]
+    assert {row["setting"]["law"] for row in rows} >= {"leaking", "cosines"}
+    assert all(row["exceeding"] == 0 for row in rows if row["method"].startswith("one_run"))

@@ -81,8 +81,8 @@ def shown(stderr):
 
 
 COMMANDS = (
-    *("audit", "bound", "calibrate", "figures", "landscape", "list", "norms", "own_model", "plan"),
-    *("precision", "report", "sweep", "throughput"),
+    *("audit", "bound", "calibrate", "federated", "figures", "landscape", "list", "norms", "one_shot"),
+    *("own_model", "plan", "precision", "report", "sweep", "throughput"),
 )
 HUGE, WORDS, WHOLE_WORDS = 10**30, ("many", ""), ("", "1.5")
 FORTY = np.random.default_rng(0).normal(size=40)
@@ -136,7 +136,9 @@ FLAGS = [
             *itertools.product(["precision"], ["examples", "steps", "seed"]),
             *itertools.product(["throughput"], ["rounds"]),
             *itertools.product(["own_model"], ["runs"]),
-            *itertools.product(["bound"], ["insertions"]),
+            *itertools.product(["bound"], ["insertions", "dimension"]),
+            *itertools.product(["calibrate"], ["one_run"]),
+            *itertools.product(["one_shot"], ["simulations", "seed"]),
         )
         for case in rows([command], flag, f"flag --{flag}={{}}", *WHOLE_WORDS)
     ),
@@ -204,6 +206,22 @@ SIZES = [
     *rows(["landscape"], "sigmas", "--sigmas: {}: give 1e-06", "1e-300", "1e+300"),
     *rows(["landscape"], "sigmas", "is no number: give numbers", "x", "1,", "4;5", "\udcff"),
     *rows(["landscape"], "sigmas", "is empty: give numbers", ""),
+    *rows(["one_shot"], "sigmas", "--sigmas: {}: give 0.001 to 1e+06", "0", "-1", "nan", "inf", "1e+300"),
+    *rows(["one_shot"], "sigmas", "is no number: give numbers", "x", "1,"),
+    *rows(["one_shot"], "sigmas", "is empty: give numbers", ""),
+    *rows(["one_shot"], "dimensions", "--dimensions: {}: give 100 to 100,000,000", 99, -1, 10**9, HUGE),
+    *rows(["one_shot"], "dimensions", "is no whole number", "1000.5", "nan", "inf"),
+    *rows(["one_shot"], "dimensions", "is empty: give whole numbers", ""),
+    *rows(["one_shot"], "canaries", "--canaries: {}: give 10 to 10,000,000", 9, 0, HUGE),
+    *rows(["one_shot"], "simulations", "--simulations={}: give 2 to 1,000,000", 1, 0, -1, 10**7, HUGE),
+    *rows(["one_shot"], "seed", "--seed={}: give 0 to 2^32 - 1", -1, 2**32, HUGE),
+    *rows(["one_shot"], "delta", "delta is {}", "nan", "0.0", "1.0"),
+    *rows(["one_shot"], "out", "--out=: name a folder", ""),
+    *rows(["calibrate"], "one_run", "--one_run={}: give 40 to 20,000 canaries", 39, 0, -1, 10**6, HUGE),
+    *(
+        named(Bad(("calibrate", "--one_run=50", flag), "do not go together: drop one"))
+        for flag in ("--canaries=2", "--mechanism=laplace", "--tie=equal", "--design=sets")
+    ),
     *rows(["landscape"], "batch_sizes", "--batch_sizes: {}: give at least 1", "0", "-1"),
     *rows(["landscape"], "batch_sizes", "--batch_sizes={} is no whole number", "1.5", "nan", "inf"),
     *rows(["landscape"], "batch_sizes", "--batch_sizes: {}: give at most 1,000,000,000", "1e+18", "1e+300"),
@@ -555,6 +573,63 @@ SCORES = [
         ),
         ": a small file of many zeros",
     ),
+]
+
+
+# ------------------------------------------------------------------------------------------ one run
+
+COSINES = np.linspace(-0.1, 0.2, 50)
+BITS = np.arange(50) % 2
+BAD_RUNS = {  # what scores.npz holds, and what is said of it
+    "no cosines": ({"in": COSINES, "out": COSINES}, "has no array observed: save observed="),
+    "few": ({"observed": COSINES[:9]}, "there are 9 observed cosines: give at least 10"),
+    "none": ({"observed": COSINES[:0]}, "there are 0 observed cosines"),
+    "few unobserved": ({"observed": COSINES, "unobserved": COSINES[:3]}, "there are 3 unobserved cosines"),
+    "a matrix": ({"observed": COSINES.reshape(5, 10)}, "have shape (5, 10): give one of a canary"),
+    "a number": ({"observed": np.float64(0.1)}, "have shape (): give one of a canary"),
+    "beyond 1": ({"observed": COSINES + 1}, "is no cosine: divide by both lengths"),
+    "unobserved beyond 1": ({"observed": COSINES, "unobserved": 9 * COSINES}, "unobserved: 1.8 is no cosine"),
+    "NaN": ({"observed": np.where(COSINES > 0, np.nan, COSINES)}, "observed cosines are not finite"),
+    "infinite": ({"observed": np.where(COSINES > 0, np.inf, COSINES)}, "observed cosines are not finite"),
+    "equal": ({"observed": np.zeros(50)}, "all 50 observed cosines equal 0"),
+    "words": ({"observed": np.array(["a"] * 50)}, "plain numbers"),
+    "two runs": ({"scores": np.ones((2, 25)), "presence": np.ones((2, 25))}, "(canaries,) or (1, canaries)"),
+    "other shapes": ({"scores": COSINES, "presence": BITS[:9]}, "(canaries,) or (1, canaries)"),
+    "no bits": ({"scores": COSINES, "presence": BITS * 2}, "presence must be 1 (in) or 0 (out)"),
+    "one world": ({"scores": COSINES, "presence": np.ones(50)}, "there are 0 unobserved cosines"),
+    "few coins": ({"scores": COSINES[:39], "presence": BITS[:39]}, "there are 39 canaries with coins"),
+    "coins beyond 1": ({"scores": 9 * COSINES, "presence": BITS}, "is no cosine"),
+    "coins of NaN": ({"scores": np.nan * COSINES, "presence": BITS}, "not finite"),
+}
+ONE_RUN = ("bound", "--scores=scores.npz", "--dimension=100")
+
+
+def cosines(folder):
+    """scores.npz of one run, in which nothing is wrong."""
+    np.savez(folder / "scores.npz", observed=COSINES)
+
+
+RUNS = [
+    *(
+        named(Bad(ONE_RUN, says, holding(npz(**arrays), "scores.npz")), f": {what}")
+        for what, (arrays, says) in BAD_RUNS.items()
+    ),
+    *rows(BOUND, "dimension", "--dimension={}: give 2 to 10,000,000,000,000", 1, 0, -5, HUGE, lay=cosines),
+    *(
+        named(Bad((*ONE_RUN, flag), f"{flag.partition('=')[0]} does not go with --dimension", cosines))
+        for flag in (
+            *("--looks=10", "--noise_multiplier=1", "--insertions=3", "--sampling_rate=0.1"),
+            *("--figure=f.png", "--report=p.html", "--name=mine"),
+        )
+    ),
+    *rows(ONE_RUN, "upper_bound", "--upper_bound={}: give a finite one", "nan", "-1.0", "inf", lay=cosines),
+    named(Bad((*ONE_RUN, "--delta=0"), "delta is 0", cosines)),
+    named(Bad((*ONE_RUN, "--confidence=1"), "confidence is 1", cosines)),
+    named(Bad(("bound", "--scores=missing.npz", "--dimension=9"), "missing.npz: No such file")),
+    named(Bad(("bound", "--scores=s.csv", "--dimension=9"), "give a .npz file with observed cosines")),
+    named(Bad(("bound", "--scores=a.npy,b.npy", "--dimension=9"), "give one .npz file")),
+    named(Bad(("bound", "--scores=scores.npz", "--dimension=9"), "damaged", holding(b"no", "scores.npz"))),
+    named(Bad(("bound", "--scores=scores.npz"), "has no array in, out", cosines)),
 ]
 
 
@@ -1228,7 +1303,87 @@ OWN = [
 
 # -------------------------------------------------------------------------------------------- the checks
 
-CORPUS = [*FLAGS, *SIZES, *CHOICES, *TOGETHER, *BOUNDS, *SCORES, *STORES, *SWEEPS, *DATA, *OWN]
+# ------------------------------------------------------------------------------------------ federated runs
+
+
+def images(folder):
+    """images.npz, 40 random ones and 10 to test on; rounds.csv, one round of two clients."""
+    rng, arrays = np.random.default_rng(0), {}
+    for name, count in (("train", 40), ("test", 10)):
+        arrays[f"{name}_images"] = rng.integers(0, 256, (count, 28, 28)).astype(np.uint8)
+        arrays[f"{name}_labels"] = rng.integers(0, 10, count).astype(np.int32)
+    np.savez(folder / "images.npz", **arrays)
+
+
+FEDERATED_AUDIT = ("federated", "--model=linear")
+WITH_IMAGES = (*FEDERATED_AUDIT, "--data_file=images.npz", "--clients=4", "--cohort=2", "--rounds=3")
+LISTED = (*WITH_IMAGES, "--participation=listed", "--cohorts=rounds.csv", "--alpha=100")
+
+
+def with_rounds(text):
+    """Lays images and rounds.csv."""
+
+    def lay(folder):
+        images(folder)
+        (folder / "rounds.csv").write_text(text)
+
+    return lay
+
+
+FEDERATED = [
+    *rows(["federated"], "model", "--model={} is unknown: choose one of two_layer", "nobody", "fcnn"),
+    *rows(FEDERATED_AUDIT, "observe", "--observe={} is unknown: choose one of final", "some", ""),
+    *rows(FEDERATED_AUDIT, "participation", "--participation={} is unknown: choose", "some"),
+    *rows(FEDERATED_AUDIT, "participation", "--cohorts and --participation=listed go together", "listed"),
+    *rows(FEDERATED_AUDIT, "cohorts", "--cohorts and --participation=listed go together", "x.csv"),
+    *rows(FEDERATED_AUDIT, "runs", "--runs={}: give 1 to 1,000,000", 0, -1, HUGE),
+    *rows(FEDERATED_AUDIT, "rounds", "--rounds={}: give 1 to 1,000,000", 0, -1, HUGE),
+    *rows(FEDERATED_AUDIT, "rounds", "their product is to be at most 100,000,000", 10**6),
+    *rows(FEDERATED_AUDIT, "cohort", "--cohort={}: give 1 to", 0, -1, HUGE),
+    *rows(FEDERATED_AUDIT, "clients", "--clients={}: give 0 to", -1, HUGE),
+    *rows(FEDERATED_AUDIT, "client_epochs", "--client_epochs={}: give 1 to", 0, HUGE),
+    *rows(FEDERATED_AUDIT, "batch_size", "--batch_size={}: give 1 to", 0, HUGE),
+    *rows(FEDERATED_AUDIT, "canaries", "--canaries={}: give 100 to", 0, 99, HUGE),
+    *rows((*FEDERATED_AUDIT, "--rounds=3"), "repetitions", "--repetitions={}: give 1 to 3", 0, 4, HUGE),
+    *rows(FEDERATED_AUDIT, "seed", "--seed={}: give 0 to", -1, 2**32),
+    *rows(FEDERATED_AUDIT, "learning_rate", "--learning_rate={}: give 1e-6 to", "nan", "inf", "0.0"),
+    *rows(FEDERATED_AUDIT, "client_learning_rate", "_rate={}: give 1e-6 to", "nan", "inf", "-1.0"),
+    *rows(FEDERATED_AUDIT, "clipping_norm", "--clipping_norm={}: give 1e-6 to", "nan", "inf", "0.0"),
+    *rows(FEDERATED_AUDIT, "noise_multiplier", "--noise_multiplier={}: give 0, or", "nan", "-1.0"),
+    *rows(FEDERATED_AUDIT, "momentum", "--momentum={}: give 0 to below 1", "nan", "1.0", "-0.1"),
+    *rows(FEDERATED_AUDIT, "quantile", "--quantile={}: give 0 to below 1", "nan", "1.0", "-0.1"),
+    *rows(FEDERATED_AUDIT, "alpha", "--alpha={}: give a finite number", "nan", "inf", "0.0"),
+    *rows(FEDERATED_AUDIT, "delta", "delta is {}", "nan", "-1.0"),
+    *rows(FEDERATED_AUDIT, "confidence", "confidence is {}", "nan", "-1.0"),
+    *rows(FEDERATED_AUDIT, "out", "--out=: name a folder", ""),
+    *(
+        named(Bad(argv, says, lay), says)
+        for argv, says, lay in (
+            ((*WITH_IMAGES, "--clients=0"), "--clients=0: give 1 to 40", images),
+            ((*WITH_IMAGES, "--clients=41"), "--clients=41: give 1 to 40", images),
+            ((*WITH_IMAGES, "--clients=30", "--alpha=1e-9"), "without examples: raise it", images),
+            ((*WITH_IMAGES, "--cohort=5", "--alpha=100"), "--cohort=5 is more than the 4 clients", images),
+            (
+                (*WITH_IMAGES, "--alpha=100", "--quantile=0.5", "--noise_multiplier=1"),
+                "on the count costs more: lower it, or raise --cohort",
+                images,
+            ),
+            ((*WITH_IMAGES, "--data_file=nowhere.npz"), "nowhere.npz", images),
+            (("federated", "--model=emnist_cnn"), "emnist_all.sqlite", nothing),
+            (("federated", "--model=word_lstm"), "stackoverflow", nothing),
+            (LISTED, "--cohorts=rounds.csv: there is no such file", images),
+            (LISTED, "rounds.csv holds no rounds", with_rounds("")),
+            (LISTED, "rounds.csv, line 2: '1;2' is not round,client", with_rounds("1,1\n1;2\n")),
+            (LISTED, "round 1 names client [4]: there are 4", with_rounds("1,1\n1,4\n")),
+            (LISTED, "round 1 names a client twice", with_rounds("1,1\n1,1\n")),
+        )
+    ),
+]
+
+CORPUS = [
+    *(*FLAGS, *SIZES, *CHOICES, *TOGETHER, *BOUNDS, *SCORES, *RUNS, *STORES, *SWEEPS, *DATA, *OWN),
+    *FEDERATED,
+]
 
 
 @pytest.fixture

@@ -53,6 +53,9 @@ class House:
         self.add_experiment("long", MAIN.format("\nSays " + "much " * 40 + "\n"))
         self.add_experiment("sweeps", '"""Settings, not a main."""\n')
         self.add_experiment("__main__", MAIN.format("Calls mains, is none."))
+        (self.root / "experiments" / "paper").mkdir()
+        self.add_experiment("paper/__main__", MAIN.format("Shows a paper.\n\nWhole."))
+        self.add_experiment("paper/sweep", '"""Settings, not a main."""\n')
         self.python = folder / "stand-in"
         self.python.write_text(
             STAND_IN.format(python=sys.executable, log=str(self.log), trouble=str(self.trouble))
@@ -127,6 +130,7 @@ def test_help_lists_the_mains_and_needs_no_environment(house, spelling):
     assert result.returncode == 0
     assert "  audit        Audits one setting.\n" in result.stdout
     assert "  long         Says much" in result.stdout
+    assert "  paper        Shows a paper.\n" in result.stdout
     assert "  test  " in result.stdout and "  lint  " in result.stdout
     assert "sweeps" not in result.stdout and "__main__" not in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= 80
@@ -137,9 +141,11 @@ def test_help_of_this_repository_says_what_each_main_is_for():
     result = subprocess.run([REPOSITORY / "run.sh", "help"], capture_output=True, text=True)
     lines = result.stdout.splitlines()
     assert result.returncode == 0 and max(map(len, lines)) <= 80
-    for path in (REPOSITORY / "experiments").glob("[!_]*.py"):
+    mains = {path.stem: path for path in (REPOSITORY / "experiments").glob("[!_]*.py")}
+    mains |= {path.parent.name: path for path in (REPOSITORY / "experiments").glob("*/__main__.py")}
+    for name, path in mains.items():
         if '\nif __name__ == "__main__":' in path.read_text():
-            assert any(line.split()[:1] == [path.stem] and line.split()[1:] for line in lines)
+            assert any(line.split()[:1] == [name] and line.split()[1:] for line in lines)
 
 
 def test_help_of_a_command_installs_nothing(house):
@@ -147,6 +153,7 @@ def test_help_of_a_command_installs_nothing(house):
     assert result.returncode == 0 and result.stderr == ""
     assert result.stdout.startswith("Audits one setting.\n\nAt length.\n") and "__name__" not in result.stdout
     assert not house.venv.exists() and house.calls() == []
+    assert house.run("paper", "--help").stdout.startswith("Shows a paper.\n\nWhole.\n")
 
 
 def test_help_of_a_command_that_needs_more_installs_nothing(ready):
@@ -208,6 +215,7 @@ def test_a_wrong_python_is_one_line(house, python):
         (["audit"], "experiments.audit", []),
         (["--seed=3", "--x"], "experiments.audit", ["--seed=3", "--x"]),
         (["-v"], "experiments.audit", ["-v"]),
+        (["paper", "--x"], "experiments.paper", ["--x"]),
         (["audit", "--help"], "experiments.audit", ["--help"]),
         (["long", "--name=a  b", "", "*"], "experiments.long", ["--name=a  b", "", "*"]),
     ],

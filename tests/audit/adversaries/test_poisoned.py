@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from audit.adversaries import poisoned
+from audit.adversaries.examples import plain
 from audit.errors import InputError
 from experiments.settings import build
 from experiments.settings.make import setting_of
@@ -46,8 +47,8 @@ def test_canaries_are_drawn_with_replacement_from_the_tail():
     data, _ = rows()
     found = poisoned.principal(data)
     tail = poisoned.Tail(first=4, last=7, scale=2.5, label=1)
-    adversary = poisoned.poisoned_examples(fcnn().loss, lambda: found, tail, 600)
-    features, labels = adversary.init(jax.random.key(0), jnp.zeros(68), NORM)
+    adversary = poisoned.poisoned_examples(fcnn().loss, lambda: found, tail, 600, plain)
+    features, labels = adversary.init(jax.random.key(0), jnp.zeros(68), NORM).examples
     assert features.shape == (600, 8) and set(np.asarray(labels)) == {1}
     along = (np.asarray(features, np.float64) - found.mean) @ found.directions.T
     chosen = along.argmax(1)
@@ -55,6 +56,9 @@ def test_canaries_are_drawn_with_replacement_from_the_tail():
     assert np.bincount(chosen, minlength=8).tolist()[:4] == [0] * 4
     assert np.bincount(chosen, minlength=8)[4:7] == pytest.approx([200, 200, 200], abs=60)
     assert not (chosen == 7).any()
+    alone = poisoned.poisoned_examples(fcnn().loss, lambda: found, tail._replace(mean=False), 600, plain)
+    bare, _ = alone.init(jax.random.key(0), jnp.zeros(68), NORM).examples
+    np.testing.assert_allclose(features - bare, np.broadcast_to(found.mean, (600, 8)), atol=1e-5)
 
 
 def test_clip_bkd_takes_the_last_direction_and_the_least_likely_label():
@@ -62,7 +66,7 @@ def test_clip_bkd_takes_the_last_direction_and_the_least_likely_label():
     found, model = poisoned.principal(data), linear(8, 5)
     theta = jax.random.normal(jax.random.key(4), (model.n_parameters,))
     adversary = poisoned.least_direction(model.loss, lambda: found, lambda key, theta_0: theta, 5)
-    features, labels = adversary.init(jax.random.key(0), jnp.zeros_like(theta), NORM)
+    features, labels = adversary.init(jax.random.key(0), jnp.zeros_like(theta), NORM).examples
     np.testing.assert_allclose(features[0], found.mean + found.directions[-1], rtol=1e-5)
     (layer,) = model.unravel(theta).values()
     logits = np.asarray(features[0]) @ np.asarray(layer["kernel"]) + np.asarray(layer["bias"])
@@ -82,7 +86,7 @@ def test_bytes_are_scaled_as_the_model_scales_them_and_directions_counted():
     setting = setting_of("linear", adversary="poisoned", canaries=3, batch_size=10, steps=2)
     played = build.build(setting, dataset)
     theta = played.init(jax.random.key(0))
-    features, labels = played.adversary.init(jax.random.key(1), theta, NORM)
+    features, labels = played.adversary.init(jax.random.key(1), theta, NORM).examples
     assert features.shape == (3, 784) and labels.tolist() == [5] * 3
     scaled = (dataset.features.reshape(60, -1) / 255 - 0.2860406) / 0.35302424
     distance = np.linalg.norm(np.asarray(features) - scaled.mean(0), axis=1)

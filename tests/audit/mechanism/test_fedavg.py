@@ -12,6 +12,7 @@ from audit import game
 from audit.adversaries import one_shot
 from audit.errors import InputError
 from audit.mechanism import base, cohorts, dpsgd, ensemble, fedavg
+from models.base import losses_by_example
 
 KEY = jax.random.key(7, impl="threefry2x32")
 COUNTS = np.array([5, 1, 12, 3, 8, 2, 7], np.int32)
@@ -35,7 +36,9 @@ def momentum(rate):
 
 
 def choices(**changes):
-    usual = fedavg.FedAvg(loss, unravel, 3, 2, int(COUNTS.max()), block=2, optimizer=momentum)
+    usual = fedavg.FedAvg(
+        jax.vmap(loss, (None, 0)), unravel, 3, 2, int(COUNTS.max()), block=2, optimizer=momentum
+    )
     return usual._replace(**changes)
 
 
@@ -143,7 +146,7 @@ def test_clients_of_one_example_and_a_full_cohort_are_dp_sgd(model, data, choice
     gradient = jnp.arange(model.n_parameters) / 10.0
     canaries = base.Canaries(lambda step, theta: gradient[None], jnp.ones(1))
     chosen = fedavg.FedAvg(
-        lambda tree, one: model.criterion(model.module.apply({"params": tree}, one[0]), one[1]),
+        losses_by_example(model),
         model.unravel,
         batch_size=4,
         epochs=1,
@@ -207,3 +210,15 @@ def test_a_steps_memory_grows_with_the_block(clients, schedule, theta):
     one, many = (fedavg.mechanism(choices(block=block)).step_bytes(theta, clients, 7) for block in (1, 4))
     assert theta.nbytes < one < many < 5 * one
     assert ensemble.chunk_size(3, one) <= 3
+
+
+def test_clients_one_by_one_give_the_sums_of_clients_in_blocks(clients):
+    own, theta, cohort = fedavg.Federated(0.3, 7), jnp.zeros(SIZE), jnp.arange(7)
+    one, two = (
+        jax.jit(functools.partial(fedavg.cohort_sums, choices(block=block)))(
+            own, theta, 0.5, clients, cohort, KEY
+        )
+        for block in (1, 2)
+    )
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), one, two)
+    assert np.any(one.updates)

@@ -3,7 +3,8 @@ import pytest
 from scipy import stats
 
 from audit.errors import InputError
-from audit.statistics import normal_scores
+from audit.statistics import canaries, normal_scores
+from audit.statistics.many_calibration import TIES, ManyCanaries, draw
 
 
 def interval(mu, runs, confidence=0.95, seed=0):
@@ -47,3 +48,32 @@ def test_a_run_a_world_says_nothing():
 def test_what_can_not_be_used_is_refused(scores_in, confidence, word):
     with pytest.raises(InputError, match=word):
         normal_scores.mu_interval(scores_in, [0.0, 1.0], confidence)
+
+
+@pytest.mark.parametrize("tie", ["independent", "shifted", "equal"])
+@pytest.mark.parametrize("coins", [True, False])
+@pytest.mark.parametrize("runs", [12, 60])
+def test_the_limits_over_runs_miss_as_often_as_they_say_however_canaries_are_tied(tie, coins, runs):
+    audits, mu = 400, 2.0
+    setting = ManyCanaries(mu, runs, 8, TIES[tie], coins, audits, 1e-5, 0.9, 3)
+    found = [normal_scores.mu_interval_of_runs(draw(setting, i), 0.9) for i in range(audits)]
+    outside = sum(not low <= mu <= high for low, high in found)
+    assert stats.binom.ppf(1e-4, audits, 0.06) <= outside <= stats.binom.ppf(1 - 1e-4, audits, 0.13)
+
+
+def test_the_limits_over_runs_are_narrower_by_the_root_of_the_canaries_and_keep_the_unit():
+    rng = np.random.default_rng(0)
+    widths = []
+    for count in (1, 64):
+        presence = rng.random((200, count)) < 0.5
+        design = canaries.coins(3.0 * presence + rng.standard_normal((200, count)), presence)
+        low, high = normal_scores.mu_interval_of_runs(design, 0.95)
+        moved = canaries.coins(1e3 + 0.01 * design.scores, presence)
+        assert normal_scores.mu_interval_of_runs(moved, 0.95) == pytest.approx((low, high), rel=1e-6)
+        widths.append(high - low)
+    assert widths[0] / widths[1] == pytest.approx(8, rel=0.5)
+
+
+def test_one_run_a_kind_says_nothing():
+    design = canaries.sets([[3.0, 2.0]], [[1.0, 0.0]])
+    assert normal_scores.mu_interval_of_runs(design, 0.95) == (0, np.inf)

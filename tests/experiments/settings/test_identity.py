@@ -90,6 +90,8 @@ CHANGES = {
     "end_direction": 700,
     "poison_scale": 2.0,
     "poison_label": 1,
+    "poison_mean": False,
+    "loss_score": "excess",
     "learning_rate": 0.2,
     "clipping_norm": 2.0,
     "noise_multiplier": 1.0,
@@ -113,7 +115,10 @@ def test_every_field_that_decides_is_part_of_it(field):
         "simulations": {"gc_s": "noisy_per_step"},
         "dimension": {"adversary": "gc_fixed"},
         "cots_score": {"adversary": "cots"},
-        **dict.fromkeys(("first_direction", "end_direction", "poison_scale", "poison_label"), poisoned),
+        "loss_score": {"adversary": "loss"},
+        **dict.fromkeys(
+            ("first_direction", "end_direction", "poison_scale", "poison_label", "poison_mean"), poisoned
+        ),
     }.get(field, {})
     before = setting_of("fcnn", **base)
     after = setting_of(**{"model": "fcnn", **base, field: CHANGES[field]})
@@ -256,6 +261,7 @@ def test_audits_are_told_from_what_lies_beside_them(tmp_path):
         ({"nonsense": 1}, "nonsense is no field of a setting"),
         ({"adversary": "nobody"}, "`adversary=nobody` is unknown: choose one of gc_s"),
         ({"gc_s": "loud"}, "`gc_s=loud` is unknown: choose one of noiseless_per_step"),
+        ({"adversary": "loss", "loss_score": "log"}, "`loss_score=log` is unknown: choose one of loss, exc"),
         ({"adversary": "cots", "cots_score": "angle"}, "`cots_score=angle` is unknown: choose one of displ"),
         ({"simulations": 0}, "`simulations=0`: give 1 to 10,000"),
         ({"insertions": 0}, "`insertions=0`: give at least 1"),

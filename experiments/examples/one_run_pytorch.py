@@ -1,0 +1,63 @@
+"""A federated training in PyTorch with canary clients, scored for ./run.sh bound --dimension.
+
+./run.sh python experiments/examples/one_run_pytorch.py run.npz
+./run.sh bound --scores=run.npz --dimension=1010
+
+Replace the model, the data and the loop by your own; the lines that matter are marked with ONE RUN.
+"""
+
+import sys
+
+import numpy as np
+import torch
+from torch import nn
+
+from audit import one_run
+
+CLIENTS, CANARIES, ROUNDS, COHORT = 200, 400, 30, 20
+CLIPPING_NORM, NOISE_MULTIPLIER, LEARNING_RATE, SEED = 1.0, 0.05, 0.5, 2024
+
+
+def local_update(
+    model: nn.Module, start: torch.Tensor, features: torch.Tensor, labels: torch.Tensor
+) -> torch.Tensor:
+    """A client's clipped update, (dimension,): where two steps on its own examples lead from the start."""
+    nn.utils.vector_to_parameters(start.clone(), model.parameters())
+    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
+    for _ in range(2):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(features), labels).backward()
+        optimizer.step()
+    update = nn.utils.parameters_to_vector(model.parameters()).detach() - start
+    return update * min(1.0, CLIPPING_NORM / (update.norm().item() + 1e-12))
+
+
+def main(path: str) -> None:
+    """Trains, scores, and writes scores (1, canaries) and presence (1, canaries)."""
+    torch.manual_seed(0)
+    torch.set_num_threads(1)  # its products are small
+    model = nn.Linear(100, 10)
+    weights = nn.utils.parameters_to_vector(model.parameters()).detach()
+    start, dimension = weights.clone(), len(weights)
+    features, labels = torch.randn(CLIENTS, 8, 100), torch.randint(10, (CLIENTS, 8))
+
+    takes_part = one_run.coins(SEED, CANARIES)  # ONE RUN: a fair coin for each canary
+    order = np.random.default_rng(1).permutation(CLIENTS + CANARIES)  # whatever the coins are
+    for cohort in np.array_split(order, ROUNDS):
+        total = CLIPPING_NORM * NOISE_MULTIPLIER * torch.randn(dimension)
+        for i in map(int, cohort):
+            if i < CLIENTS:
+                total += local_update(model, weights, features[i], labels[i])
+            elif takes_part[i - CLIENTS]:  # ONE RUN: its update is a direction as long as the clipping norm
+                total += (
+                    CLIPPING_NORM * torch.from_numpy(one_run.canary(SEED, i - CLIENTS, dimension)).float()
+                )
+        weights = weights + total / COHORT
+
+    scores = one_run.cosines((weights - start).numpy(), SEED, CANARIES)  # ONE RUN: final minus start
+    np.savez(path, scores=scores[None], presence=takes_part[None])
+    print(f"{path}: ./run.sh bound --scores={path} --dimension={dimension}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1] if len(sys.argv) > 1 else "run.npz")

@@ -1,0 +1,46 @@
+"""One-run calibration: truths, reproducibility, and that every bound covers under every law."""
+
+import pytest
+from scipy import stats
+
+from audit.errors import InputError
+from audit.statistics.names import ONE_RUN, ONE_RUN_GAUSSIAN, ONE_RUN_GUESSES, ONE_SHOT_JEFFREYS
+from audit.statistics.one_run_calibration import LAWS, OneRunSetting, calibrate
+
+SETTING = OneRunSetting(LAWS["independent"], 1.0, 100, 4, 1e-3, 0.95, 0)
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_each_law_has_its_methods_and_truth(name):
+    heard = []
+    rows = calibrate(SETTING._replace(law=LAWS[name], audits=2), done=heard.append)
+    methods = {"leaking": [ONE_RUN_GUESSES], "cosines": [ONE_RUN, ONE_SHOT_JEFFREYS]}
+    assert [row.method for row in rows] == methods.get(name, [ONE_RUN_GUESSES, ONE_RUN_GAUSSIAN])
+    assert rows[0].true_epsilon == pytest.approx(1.0 if name == "leaking" else 3.139, abs=1e-3)
+    assert heard == [1, 1]
+
+
+def test_processes_change_nothing():
+    assert calibrate(SETTING, processes=2) == calibrate(SETTING)
+    assert calibrate(SETTING._replace(seed=1)) != calibrate(SETTING)
+
+
+def test_jeffreys_value_exceeds_where_nothing_leaks_and_ours_does_not():
+    rows = calibrate(SETTING._replace(law=LAWS["cosines"], mu=0.0, audits=60))
+    assert rows[0].exceeding <= 0.05 and rows[1].exceeding > 0.3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("mu", [0.0, 0.3, 2.0])
+def test_bounds_cover_however_canaries_are_tied(name, mu):
+    rows = calibrate(SETTING._replace(law=LAWS[name], mu=mu, audits=300), processes=2)
+    allowed = stats.binom.ppf(0.9999, 300, 0.05) / 300
+    found = {row.method: row.exceeding for row in rows if row.method != ONE_SHOT_JEFFREYS}
+    assert {method: share for method, share in found.items() if share > allowed} == {}
+
+
+@pytest.mark.parametrize("change", [{"mu": -1.0}, {"canaries": 39}, {"audits": 0}, {"delta": 0.0}])
+def test_bad_settings_are_refused(change):
+    with pytest.raises(InputError):
+        calibrate(SETTING._replace(**change))

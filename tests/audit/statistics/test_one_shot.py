@@ -1,0 +1,128 @@
+"""Estimates of one run: the public code's numbers, floors against plain simulation, errors, invariances."""
+
+import numpy as np
+import pytest
+
+from audit.errors import InputError
+from audit.statistics import conversions, cosine_law, gaussians, one_shot, one_shot_mechanism
+from audit.statistics.estimate import Bound
+from audit.statistics.gaussians import Gaussian
+from audit.statistics.names import ONE_SHOT_EQUAL_VARIANCE, ONE_SHOT_FITTED
+from audit.statistics.one_shot import FITTED, Cosines, in_sample, threshold, threshold_exact
+
+STANDARD = Gaussian(0.0, 1.0)
+
+
+def drawn(dimension, seed=0xBAD5EED, canaries=100):
+    """Cosines one deviation above the null's mean."""
+    return np.random.default_rng(seed).normal(dimension**-0.5, dimension**-0.5, canaries)
+
+
+def audited(sigma, canaries=400, dimension=10**6, seed=0):
+    """The checked cosines of one Gaussian mechanism."""
+    found = one_shot_mechanism.simulate(np.random.default_rng(seed), canaries, dimension, sigma)
+    return one_shot.cosines(found, None, dimension)
+
+
+def test_the_codes_lower_values():
+    rng = np.random.default_rng(0xBAD5EED)
+    seen, unseen = rng.normal(1, 1, 100), rng.normal(0, 1, 100)
+    both = in_sample(Cosines(seen / 100, unseen / 100, 10_000), 0.01, 0.01, 0.5)
+    assert both == pytest.approx(0.6839449, abs=1e-7)
+    for dimension, expected in ((200, 1.394838), (2000, 1.3880321)):
+        found = in_sample(Cosines(drawn(dimension), np.empty(0), dimension), 0.01, 0.01, 0.5)
+        assert found == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_first_versions_thresholds():
+    seen = Gaussian(1.0, np.array([1.0, 1.05, 0.95]))
+    assert threshold(STANDARD, seen, 1e-6) == pytest.approx([4.887, 6.149, 6.527], abs=6e-4)
+    assert float(threshold_exact(200, Gaussian(1.0, 1.0), 0.01)) == pytest.approx(2.375326, abs=1e-5)
+
+
+def test_the_cap_of_perfect_separation():
+    """Errata O6."""
+    apart = Cosines(np.linspace(0.5, 0.6, 1000), np.linspace(-0.6, -0.5, 1000), 10**6)
+    assert in_sample(apart, 8.2e-7, 0.05, 0.5) == pytest.approx(6.254, abs=5e-4)
+    assert in_sample(apart, 8.2e-7, 0.05, 1.0) == pytest.approx(5.809, abs=5e-4)
+
+
+@pytest.mark.parametrize("unobserved", [0, 60])
+def test_floors_are_those_of_cosines_without_a_leak(unobserved):
+    rng, root, audits = np.random.default_rng(7), np.sqrt(10**6), 600
+    seen = one_shot.fit(cosine_law.draw(rng, (audits, 40), 10**6), 10**6)
+    null = STANDARD
+    if unobserved:
+        null = one_shot.fit(cosine_law.draw(rng, (audits, unobserved), 10**6), 10**6)
+    assert np.mean(seen.deviation) == pytest.approx(1, abs=0.05) and root == 1000
+    for name, method in FITTED.items():
+        values = method(null, seen, 1e-5)
+        floor = one_shot.noise_floor(name, 40, unobserved, 1e-5)
+        assert floor.mean == pytest.approx(values.mean(), abs=5 * values.std() / np.sqrt(audits))
+        assert np.mean(values > floor.quantile_95) == pytest.approx(0.05, abs=0.04)
+        assert floor == one_shot.noise_floor(name, 40, unobserved, 1e-5)
+
+
+def test_floors_fall_with_canaries_and_equal_variance_has_the_least():
+    floors = {k: one_shot.noise_floor(ONE_SHOT_FITTED, k, 0, 8.2e-7).mean for k in (100, 1000, 10_000)}
+    assert floors[100] == pytest.approx(1.6, abs=0.1) and floors[1000] == pytest.approx(0.4, abs=0.05)
+    assert floors[10_000] == pytest.approx(0.11, abs=0.02)
+    assert one_shot.noise_floor(ONE_SHOT_EQUAL_VARIANCE, 1000, 0, 8.2e-7).mean < floors[1000] / 3
+
+
+def test_standard_errors_are_the_spread_over_audits():
+    rows = [one_shot.estimates(audited(0.5, seed=seed), 1e-5, 0.95) for seed in range(40)]
+    for place, name in enumerate(FITTED):
+        values = np.array([row[place].epsilon for row in rows])
+        said = np.mean([row[place].standard_error for row in rows])
+        assert rows[0][place].method == name
+        assert said == pytest.approx(values.std(), rel=0.4)
+
+
+def test_equal_variance_is_near_the_truth_and_fitted_above_it():
+    truth = conversions.epsilon_from_mu(2.0, 1e-5)
+    rows = np.array(
+        [[r.epsilon for r in one_shot.estimates(audited(0.5, seed=s), 1e-5, 0.95)[:2]] for s in range(30)]
+    )
+    fitted, equal = rows.mean(0)
+    assert equal == pytest.approx(truth, abs=0.3) and fitted > truth + 0.4
+
+
+def test_no_estimate_is_a_bound_and_each_says_so():
+    rows = one_shot.estimates(audited(1.0, canaries=50), 1e-5, 0.95)
+    assert len(rows) == 5 and not any(isinstance(row, Bound) for row in rows)
+    assert all(row.caveat and row.standard_error > 0 and row.noise_floor.mean >= 0 for row in rows)
+    assert all(np.isfinite([row.epsilon, row.noise_floor.quantile_95]).all() for row in rows)
+
+
+def test_with_unobserved_canaries_units_do_not_matter():
+    rng = np.random.default_rng(0)
+    seen, unseen = rng.normal(0.3, 0.1, 200), rng.normal(0.1, 0.05, 100)
+    found = [
+        one_shot.estimates(one_shot.cosines(seen / s, unseen / s, d), 1e-5, 0.95)
+        for s, d in ((1, 9), (5, 400))
+    ]
+    for one, other in zip(*found, strict=True):
+        assert one.epsilon == pytest.approx(other.epsilon, rel=1e-6)
+    exact = gaussians.epsilon(Gaussian(unseen.mean(), unseen.std()), Gaussian(seen.mean(), seen.std()), 1e-5)
+    assert found[0][0].epsilon == pytest.approx(float(exact))
+
+
+GOOD = np.linspace(-0.1, 0.2, 30)
+
+
+@pytest.mark.parametrize(
+    ("observed", "unobserved", "dimension", "says"),
+    [
+        (GOOD, None, 1, "`dimension=1`"),
+        (GOOD[:9], None, 10, "there are 9 observed cosines"),
+        (GOOD[None], None, 10, "shape"),
+        (GOOD + 1, None, 10, "is no cosine"),
+        (np.where(GOOD > 0.1, np.nan, GOOD), None, 10, "not finite"),
+        (np.zeros(30), None, 10, "no spread"),
+        (GOOD, GOOD[:3], 10, "there are 3 unobserved cosines"),
+    ],
+)
+def test_bad_cosines_are_refused(observed, unobserved, dimension, says):
+    with pytest.raises(InputError, match=says):
+        one_shot.cosines(observed, unobserved, dimension)

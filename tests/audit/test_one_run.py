@@ -1,0 +1,87 @@
+"""Canaries, coins and cosines in NumPy: laws, blocks, a model trained with them, bad displacements."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from audit import one_run
+from audit.errors import InputError
+from audit.statistics import cosine_law
+
+CANARY = [-0.434509513025839, 0.684083223363011, -0.294662939327961, -0.506364867254756]
+COINS = [1, 0, 0, 1, 0, 1, 1, 0]
+
+
+def test_numbers_are_these_for_ever():
+    assert one_run.canary(5, 2, 4) == pytest.approx(CANARY, abs=1e-12)
+    assert one_run.coins(5, 8).astype(int).tolist() == COINS
+
+
+def test_canaries_are_uniform_directions_that_have_nothing_in_common():
+    drawn = np.array([one_run.canary(0, i, 6) for i in range(2000)])
+    assert np.linalg.norm(drawn, axis=1) == pytest.approx(np.ones(2000))
+    for column in drawn.T:
+        assert stats.kstest(column, lambda t: np.exp(cosine_law.log_cdf(t, 6))).pvalue > 1e-4
+    assert np.abs(drawn.T @ drawn / 2000 - np.eye(6) / 6).max() < 0.02
+    assert np.abs(one_run.canary(0, 1, 6) - one_run.canary(1, 0, 6)).max() > 0.01
+
+
+def test_coins_are_fair_and_independent_of_canaries():
+    coins = one_run.coins(3, 10_000)
+    assert coins.dtype == bool and abs(coins.mean() - 0.5) < 0.02
+    assert np.array_equal(coins[:50], one_run.coins(3, 50))
+    first = np.array([one_run.canary(3, i, 3)[0] for i in range(3000)])
+    assert abs(np.corrcoef(coins[:3000], first)[0, 1]) < 0.08
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_cosines_are_those_of_the_canaries_block_by_block(monkeypatch, dtype):
+    monkeypatch.setattr(one_run, "_BLOCK", 7)
+    moved = np.random.default_rng(0).standard_normal(25).astype(dtype)
+    expected = [one_run.canary(1, i, 25) @ moved / np.linalg.norm(moved) for i in range(3, 8)]
+    assert one_run.cosines(moved, 1, 5, first=3) == pytest.approx(np.array(expected), abs=1e-7)
+    monkeypatch.setattr(one_run, "_BLOCK", 1000)
+    assert one_run.cosines(moved, 1, 5, first=3) == pytest.approx(np.array(expected), abs=1e-7)
+
+
+def test_a_canary_that_took_part_is_seen():
+    d = 400
+    moved = sum(one_run.canary(9, i, d) for i in range(5)) + 0.01 * np.random.default_rng(0).standard_normal(
+        d
+    )
+    found = one_run.cosines(moved, 9, 10)
+    assert found[:5].min() > 0.3 > 0.2 > np.abs(found[5:]).max()
+    assert one_run.cosines(1e100 * moved, 9, 10) == pytest.approx(found)
+
+
+@pytest.mark.parametrize(
+    ("moved", "says"),
+    [
+        (np.zeros(5), "displacement is 0"),
+        (np.array([1.0, np.nan]), "not finite"),
+        (np.array([1.0, np.inf]), "not finite"),
+        (np.ones((2, 2)), "shape"),
+        (np.array(["a", "b"]), "dtype"),
+        (np.ones(1), "`dimension=1`"),
+    ],
+)
+def test_bad_displacements_are_refused(moved, says):
+    with pytest.raises(InputError, match=says):
+        one_run.cosines(moved, 0, 3)
+
+
+@pytest.mark.parametrize("call", [(-1, 0, 5), (2**63, 0, 5), (0, -1, 5), (0, 0, 1)])
+def test_bad_numbers_are_refused(call):
+    with pytest.raises(InputError, match="give"):
+        one_run.canary(*call)
+
+
+def test_it_needs_numpy_alone():
+    code = "import sys, audit.one_run; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert "numpy" in loaded and not {"jax", "scipy", "absl", "matplotlib"} & set(loaded)
