@@ -204,13 +204,14 @@ def _along(summed: _Sum, tilt: float, points: Array) -> Array:
     joins: Array = special.expit(odds + tilt * summed.dots)
     variance = float(np.sum(joins * (1 - joins) * summed.dots**2)) + summed.sigma**2
     step = 2 * np.pi / (_WIDTH * float(np.sqrt(variance)))
-    times: Array = step * np.arange(int(np.ceil(np.sqrt(2 * _CUT) / summed.sigma / step)) + 1)
+    count = int(np.ceil(np.sqrt(2 * _CUT) / summed.sigma / step)) + 1
+    times: Array = np.linspace(0.0, step * (count - 1), count)
     ratio = _ratios(summed, odds, tilt, times, joins) * np.exp(-((summed.sigma * times) ** 2) / 2)
     ratio *= np.exp(1j * times * summed.sigma**2 * tilt)
     weights = np.where(times == 0, 0.5, 1.0) * ratio
     value = 2 * np.real(np.exp(-1j * np.outer(points, times)) @ weights) * step / (2 * np.pi)
     shape = np.log(np.maximum(value, _VALLEY * step / np.pi * float(np.sum(np.abs(weights)))))
-    return shape - tilt * points + _log_mass(summed, odds, tilt) + (summed.sigma * tilt) ** 2 / 2
+    return np.asarray(shape - tilt * points) + _log_mass(summed, odds, tilt) + (summed.sigma * tilt) ** 2 / 2
 
 
 def _log_mass(summed: _Sum, odds: float, tilt: float) -> float:

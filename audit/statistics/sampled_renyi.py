@@ -37,7 +37,7 @@ def divergences(noise_multiplier: float, sampling_rate: float) -> Array:
     if sampling_rate == 1:
         return np.asarray(orders / (2 * noise_multiplier**2))
     found = [_log_moment(noise_multiplier, sampling_rate, order) / (order - 1) for order in ORDERS]
-    return np.maximum(np.array(found), 0.0)
+    return np.asarray(np.maximum(found, 0.0))
 
 
 def epsilon(total: Array, delta: float) -> float:

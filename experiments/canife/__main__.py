@@ -1,14 +1,14 @@
 """CANIFE: a designed canary in a frozen round, every so many rounds of a training.
 
-./run.sh canife                                  MLP on Fashion-MNIST, one epoch
+./run.sh canife                                  two layers, Fashion-MNIST, an epoch
 ./run.sh canife --model=convnet --cohort=64      CIFAR-10, one example a client
+./run.sh canife --clients=600 --cohort=30 --pool=100 --population=600 --rounds=100 --every=20
 ./run.sh canife --as_published --charge=backward as the paper's public code
 """
 
 import dataclasses
 import os
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from absl import flags
@@ -20,14 +20,7 @@ from experiments import cli
 from experiments.canife.attacked import Attacked
 
 FLAGS = flags.FLAGS
-_DEFINE: dict[type, Callable[[str, Any, str], object]] = {
-    int: flags.DEFINE_integer,
-    float: flags.DEFINE_float,
-    bool: flags.DEFINE_bool,
-    str: flags.DEFINE_string,
-}
-for _field in dataclasses.fields(Attacked):
-    _DEFINE[type(_field.default)](_field.name, _field.default, _field.metadata["help"])
+cli.define_fields(Attacked)
 flags.DEFINE_string("charge", "forward", "Rounds that a measured one stands for: forward, or backward.")
 flags.DEFINE_string("out", "results", "Folder for results; these go into its folder canife.")
 
@@ -51,7 +44,7 @@ def main() -> None:
             kept[one.number] = one
             bar.update()
     rows = [curves.row(attacked, kept[number]) for number in attacked.measured()]
-    clients, backward = len(known.images.train_labels), FLAGS.charge == "backward"
+    clients, backward = known.train_clients, FLAGS.charge == "backward"
     found = curves.composed(attacked, rows, clients, backward)
     written = [
         files.write_whole(folder / "rounds.csv", table.as_csv(rows, found).encode()),

@@ -10,7 +10,7 @@ from audit.errors import require
 from audit.statistics import conversions
 from experiments.settings.setting import described
 
-MODELS = ("linear", "mlp", "convnet")
+MODELS = ("two_layer", "linear", "mlp", "convnet")
 STARTS = ("random", "sample")
 PENALTIES = ("as_run", "as_printed", "of_the_mean")
 
@@ -20,11 +20,18 @@ class Attacked:
     """All that decides a measured round. A field at its default is left out of the stored name, so that a
     further field orphans nothing."""
 
-    model: str = described("linear, mlp (Fashion-MNIST) or convnet (CIFAR-10).", default="mlp")
+    model: str = described(
+        "two_layer, linear, mlp (Fashion-MNIST) or convnet (CIFAR-10).", default="two_layer"
+    )
     rounds: int = described("Rounds of the training.", default=469)
     every: int = described("Rounds 1, 1 + every, ... are measured.", default=100)
     cohort: int = described("Clients a round.", default=128)
     learning_rate: float = described("Server's learning rate on the mean clipped update.", default=0.5)
+    clients: int = described("Clients that the images are dealt to; 0: one example a client.", default=0)
+    alpha: float = described("Dirichlet's alpha, by which images are dealt: small is uneven.", default=1.0)
+    client_learning_rate: float = described("Learning rate of dealt clients' SGD.", default=0.1)
+    client_epochs: int = described("Epochs that a dealt client trains.", default=1)
+    batch_size: int = described("Examples in a dealt client's mini-batch.", default=16)
     clipping_norm: float = described("Clipping norm C.", default=1.0)
     noise_multiplier: float = described("Noise multiplier sigma: noise has deviation sigma * C.", default=0.2)
     pool: int = described("Mock clients, of the test set, that canaries are designed on.", default=512)
@@ -76,6 +83,8 @@ def validate(attacked: Attacked, train_clients: int, test_clients: int) -> None:
     _require_whole(attacked, "rounds", 1, 10**6)
     _require_whole(attacked, "every", 1, 10**6)
     _require_whole(attacked, "cohort", 2, min(attacked.population, train_clients))
+    _require_whole(attacked, "client_epochs", 1, 1000)
+    _require_whole(attacked, "batch_size", 1, 10**6)
     _require_whole(attacked, "population", 2, train_clients)
     _require_whole(attacked, "pool", 1, test_clients)
     _require_whole(attacked, "scores", 4, 10**6)
@@ -83,7 +92,14 @@ def validate(attacked: Attacked, train_clients: int, test_clients: int) -> None:
     _require_whole(attacked, "design_steps", 1, 10**6)
     _require_whole(attacked, "design_batch", 0, attacked.pool)
     _require_whole(attacked, "seed", 0, 2**32 - 1)
-    for name in ("learning_rate", "clipping_norm", "design_rate", "norm_constant"):
+    for name in (
+        "learning_rate",
+        "client_learning_rate",
+        "clipping_norm",
+        "design_rate",
+        "norm_constant",
+        "alpha",
+    ):
         value = getattr(attacked, name)
         require(1e-6 <= value <= 1e6, f"`{name}={value:g}`: give a number from 1e-06 to 1e+06")
     noise = attacked.noise_multiplier

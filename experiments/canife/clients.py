@@ -1,8 +1,8 @@
-"""The clients of a measured training, each with one example, so that a round is a step of DP-SGD with the
-cohort as its mini-batch; and the samples that are designed against them."""
+"""The contract of a measured training's clients, what is drawn of them, and the samples that are designed
+against them."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -10,20 +10,13 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from audit.game import root
-from audit.mechanism import base, dpsgd
-from audit.mechanism.clipping.base import per_example, scale_to_norm
+from audit.mechanism.base import State
 from experiments.canife.attacked import Attacked
-from experiments.settings.build import CLIPPING
-from experiments.settings.tasks import task
 from models import soft
 from models.base import Model
-from models.data.base import ImageDataset
-from models.data.cifar10 import CIFAR10_MEAN, CIFAR10_STD, load_cifar10
-from models.data.fashion_mnist import FASHION_MNIST_MEAN, FASHION_MNIST_STD, load_fashion_mnist
 
 Indices = NDArray[np.int64]
-_TEST_BLOCK = 1000
+_LABEL_WEIGHT = 4.0  # a mixture's log weight at its first label: 86% of ten
 
 
 class Sample(NamedTuple):
@@ -33,86 +26,42 @@ class Sample(NamedTuple):
     label: Array
 
 
-class Clients(NamedTuple):
-    """A training and its clients.
+class Shape(NamedTuple):
+    """What samples look like: of an image, how many classes, and the pixels' mean and deviation on [0, 1]."""
 
-    dress(sample) -> the features that the model takes of it. gradients(theta, features (n, ...), labels
-    (n,), C) -> clipped updates (n, p). train(state, first round, rounds) -> the state after them.
+    image: tuple[int, ...]
+    classes: int
+    mean: Array
+    deviation: Array
+
+
+class UpdatesOf(Protocol):
+    """(theta (p,), clients (n,)) -> the clipped updates (n, p) that they send."""
+
+    def __call__(self, theta: Array, members: Indices, /) -> Array: ...
+
+
+class Clients(NamedTuple):
+    """A training and its clients: those that it trains on, and the mock clients that canaries are designed
+    on.
+
+    dress(sample) -> the features that the model takes of it. mock_sample(client) -> (pixels, label) of one of
+    its examples. rate: what a client of one example multiplies its gradient by; None where it sends the
+    gradient. train(state, first round, rounds) -> the state after them. accuracy(theta) -> on test examples.
     """
 
     model: Model
-    images: ImageDataset
-    classes: int
-    normal: tuple[Array, Array]
+    shape: Shape
+    train_clients: int
+    mock_clients: int
+    train_updates: UpdatesOf
+    mock_updates: UpdatesOf
     dress: Callable[[Sample], Array]
-    gradients: Callable[[Array, Array, Array], Array]
-    train: Callable[[base.State, int, int], base.State]
-    correct: Callable[[Array, Array, Array], Array]
-
-
-def images_of(model: str) -> ImageDataset:
-    """The images that a model is trained on."""
-    return load_cifar10() if model == "convnet" else load_fashion_mnist()
-
-
-def clients(attacked: Attacked, images: ImageDataset) -> Clients:
-    """The training of a setting on its images."""
-    model = task(attacked.model).make(images.train_images.shape[1:])
-    colour = attacked.model == "convnet"
-    mean, deviation = (CIFAR10_MEAN, CIFAR10_STD) if colour else (FASHION_MNIST_MEAN, FASHION_MNIST_STD)
-    normal = jnp.asarray(mean, jnp.float32), jnp.asarray(deviation, jnp.float32)
-
-    def dress(sample: Sample) -> Array:
-        if colour:
-            return (sample.pixels * normal[1] + normal[0]) * 255  # the model divides and normalises
-        return sample.pixels.reshape(-1)
-
-    norm = jnp.float32(attacked.clipping_norm)
-
-    def gradients(theta: Array, features: Array, labels: Array) -> Array:
-        found: Array = jax.vmap(jax.grad(model.loss), (None, 0))(theta, (features, labels))
-        return found * scale_to_norm(jnp.sum(found**2, axis=1), norm)[:, None]
-
-    def correct(theta: Array, features: Array, labels: Array) -> Array:
-        logits: Any = model.module.apply({"params": model.unravel(theta)}, features)
-        return jnp.sum(jnp.argmax(logits, -1) == labels)
-
-    def one(theta: Array, features: Array, labels: Array) -> Array:
-        return jnp.sum(jax.vmap(correct, (None, 0, 0))(theta, features, labels))
-
-    train = _trainer(attacked, model, images)
-    return Clients(model, images, 10, normal, dress, jax.jit(gradients), train, jax.jit(one))
-
-
-def _trainer(
-    attacked: Attacked, model: Model, images: ImageDataset
-) -> Callable[[base.State, int, int], base.State]:
-    """Rounds of DP-SGD."""
-    make = CLIPPING[task(attacked.model).clipping[0]]
-    mechanism = dpsgd.mechanism(dpsgd.DPSGD(make(model)))
-    hyper = base.Hyperparameters(
-        *map(jnp.float32, (attacked.learning_rate, attacked.clipping_norm, attacked.noise_multiplier))
-    )
-    data = jnp.asarray(images.train_images), jnp.asarray(images.train_labels)
-    key = root(attacked.seed, "noise")
-
-    @jax.jit
-    def segment(state: base.State, data: base.Data, schedule: base.Schedule) -> base.State:
-        return mechanism.segment(hyper, state, data, schedule, base.no_canaries(), key)
-
-    def train(state: base.State, first: int, rounds: int) -> base.State:
-        cohorts = [cohort(attacked, len(images.train_labels), r) for r in range(first, first + rounds)]
-        schedule = base.Schedule(jnp.asarray(np.stack(cohorts), jnp.int32), jnp.zeros(rounds))
-        after: base.State = segment(state, data, schedule)
-        return after
-
-    return train
-
-
-def start(attacked: Attacked, model: Model) -> base.State:
-    """The state before the first round."""
-    theta = jax.jit(model.init)(root(attacked.seed, "theta"))
-    return dpsgd.mechanism(dpsgd.DPSGD(per_example(model.loss))).start(theta)
+    mock_sample: Callable[[int], tuple[NDArray[np.uint8], int]]
+    rate: float | None
+    start: Callable[[], State]
+    train: Callable[[State, int, int], State]
+    accuracy: Callable[[Array], float]
 
 
 def cohort(attacked: Attacked, train_clients: int, number: int) -> Indices:
@@ -130,36 +79,22 @@ def generator(attacked: Attacked, purpose: str) -> np.random.Generator:
     return np.random.default_rng([attacked.seed, *purpose.encode()])
 
 
-def accuracy(known: Clients, theta: Array) -> float:
-    """The share of test examples that a model gets right."""
-    images, labels = known.images.test_images, known.images.test_labels
-    right = 0
-    for begin in range(0, len(labels), _TEST_BLOCK):
-        part = slice(begin, begin + _TEST_BLOCK)
-        right += int(known.correct(theta, jnp.asarray(images[part]), jnp.asarray(labels[part])))
-    return right / len(labels)
-
-
 def first_sample(attacked: Attacked, known: Clients, number: int, pool: Indices) -> tuple[Sample, Indices]:
     """The sample that a round's design begins with, and the mock clients that it is designed on: all but its
     own, where it is one of theirs."""
-    rng = generator(attacked, f"sample {number}")
-    shape = known.images.test_images.shape[1:]
-    chosen = rng.integers(len(pool))
-    label = int(rng.integers(known.classes))
-    pixels = rng.random(shape, np.float32)
+    rng, shape = generator(attacked, f"sample {number}"), known.shape
+    chosen, label = int(rng.integers(len(pool))), int(rng.integers(shape.classes))
+    pixels: NDArray[np.floating[Any]] = rng.random(shape.image, np.float32)
     if attacked.start == "sample":
-        pixels = known.images.test_images[pool[chosen]].astype(np.float32) / 255
-        label = int(known.images.test_labels[pool[chosen]])
-        pool = np.delete(pool, chosen)
-    mean, deviation = known.normal
-    log_weights = 4.0 * jax.nn.one_hot(label, known.classes)
-    return Sample((jnp.asarray(pixels) - mean) / deviation, log_weights), pool
+        found, label = known.mock_sample(int(pool[chosen]))
+        pixels, pool = found.astype(np.float32) / 255, np.delete(pool, chosen)
+    log_weights = _LABEL_WEIGHT * jax.nn.one_hot(label, shape.classes)
+    return Sample((jnp.asarray(pixels) - shape.mean) / shape.deviation, log_weights), pool
 
 
 def sample_loss(attacked: Attacked, known: Clients) -> Callable[[Array, Sample, Array], Array]:
     """The model's loss of a sample, with a fixed label or a mixture."""
-    mixed = soft.soft_label(known.model, known.classes)
+    mixed = soft.soft_label(known.model, known.shape.classes)
 
     def loss(theta: Array, sample: Sample, key: Array) -> Array:
         if attacked.soft_label:
@@ -172,7 +107,7 @@ def sample_loss(attacked: Attacked, known: Clients) -> Callable[[Array, Sample, 
 
 def within(attacked: Attacked, known: Clients) -> Callable[[Sample], Sample]:
     """The projection of a sample onto images, where pixels are clamped."""
-    mean, deviation = known.normal
+    mean, deviation = known.shape.mean, known.shape.deviation
 
     def project(sample: Sample) -> Sample:
         pixels = jnp.clip(sample.pixels, (0 - mean) / deviation, (1 - mean) / deviation)

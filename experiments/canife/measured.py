@@ -90,19 +90,18 @@ def measure(task: Measuring, theta: Array, number: int) -> Measured:
     attacked, known = task.attacked, task.known
     canary, health = _canary(task, theta, number)
     gradient = task.gradient(theta, canary)
-    inserted = round_game.inserted(gradient, None, attacked.clipping_norm)
-    population = clients.drawn(attacked, "population", len(known.images.train_labels), attacked.population)
+    sent = None if attacked.as_published else known.rate
+    inserted = round_game.inserted(gradient, sent, attacked.clipping_norm)
+    chosen = clients.drawn(attacked, "population", known.train_clients, attacked.population)
 
     def updates(members: Indices) -> Array:
-        return _updates(
-            known, theta, known.images.train_images, known.images.train_labels, population[members]
-        )
+        return known.train_updates(theta, chosen[members])
 
     dots = round_game.dots(updates, attacked.population, inserted, attacked.clipping_norm, _BLOCK)
     own = round_game.own_dot(inserted, attacked.clipping_norm)
     return Measured(
         number,
-        clients.accuracy(known, theta),
+        known.accuracy(theta),
         health,
         float(jnp.linalg.norm(gradient)),
         own,
@@ -131,18 +130,14 @@ def from_bytes(content: bytes) -> Measured:
 def _canary(task: Measuring, theta: Array, number: int) -> tuple[Sample, float]:
     """A designed sample and its health."""
     attacked, known = task.attacked, task.known
-    mock = clients.drawn(attacked, "pool", len(known.images.test_labels), attacked.pool)
+    mock = clients.drawn(attacked, "pool", known.mock_clients, attacked.pool)
     first, mock = clients.first_sample(attacked, known, number, mock)
     parts = designed.in_blocks(len(mock), theta.size, attacked.memory)
 
     def block(part: range) -> Array:
         members = mock[part.start : part.stop]
-        pieces = [
-            _updates(
-                known, theta, known.images.test_images, known.images.test_labels, members[i : i + _BLOCK]
-            )
-            for i in range(0, len(members), _BLOCK)
-        ]
+        starts = range(0, len(members), _BLOCK)
+        pieces = [known.mock_updates(theta, members[start : start + _BLOCK]) for start in starts]
         return jnp.concatenate(pieces)
 
     blocks = [partial(block, part) for part in parts]
@@ -167,11 +162,6 @@ def _over_pool(task: Measuring, theta: Array, sample: Sample, blocks: Sequence[C
     """The design's penalty over the whole pool."""
     gradient = task.gradient(theta, sample)
     return float(np.mean([float(task.penalty(gradient, block())) for block in blocks]))
-
-
-def _updates(known: Clients, theta: Array, images: np.ndarray, labels: np.ndarray, members: Indices) -> Array:
-    """Clipped updates (n, p) of clients, in their images' own type as the training takes them."""
-    return known.gradients(theta, jnp.asarray(images[members]), jnp.asarray(labels[members]))
 
 
 def _scored(

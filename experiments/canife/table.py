@@ -17,14 +17,14 @@ allows. proven: a bound at 95% from {mock:,} mock rounds a world, at delta {delt
 
 def rounds_table(attacked: Attacked, rows: Sequence[Row]) -> str:
     """A row a measured round."""
-    groups = f"{'':>27} {'at delta 1/n':^32}{'at delta ' + format(attacked.delta, 'g'):^18}"
-    names = f"{'round':>6} {'test':>5} {'health':>6} {'|g|':>6} {'published':>17} {'law':>6} {'perfect':>7}"
+    groups = f"{'':>26} {'at delta 1/n':^32}{'at delta ' + format(attacked.delta, 'g'):^18}"
+    names = f"{'round':>5} {'test':>5} {'health':>6} {'|g|':>6} {'published':>17} {'law':>6} {'perfect':>7}"
     lines = [groups.rstrip(), f"{names} {'law':>6} {'perfect':>7} {'proven':>6}"]
     lines.append("-" * 80)
     for one in rows:
         found, kept = one.published, one.measured
         value = f"{found.estimate.epsilon:.2f} [{found.lower:.2f}, {found.upper:.2f}]"
-        start = f"{kept.number:>6} {kept.accuracy:>5.0%} {kept.health:>6.3f} {kept.norm:>6.3g}"
+        start = f"{kept.number:>5} {kept.accuracy:>5.0%} {kept.health:>6.3f} {kept.norm:>6.3g}"
         exact = f"{value:>17} {kept.exact_then:>6.2f} {one.truth_then:>7.2f}"
         lines.append(f"{start} {exact} {kept.exact:>6.2f} {one.truth:>7.2f} {kept.proven:>6.2f}")
     half = attacked.scores // 2

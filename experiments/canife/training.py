@@ -5,6 +5,7 @@ import io
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ from audit.errors import require
 from audit.mechanism.base import State
 from audit.storage import files
 from experiments.canife import attacked as settings
-from experiments.canife import clients, measured
+from experiments.canife import measured, populations
 from experiments.canife.attacked import Attacked
 from experiments.canife.clients import Clients
 from experiments.canife.measured import Measured
@@ -27,14 +28,17 @@ def prepared(attacked: Attacked, out: Path) -> tuple[Clients, Path]:
     where they do not fit."""
     require(
         attacked.model in settings.MODELS,
-        f"`model={attacked.model}`: choose one of {', '.join(settings.MODELS)}",
+        f"`model={attacked.model}` is unknown: choose one of {', '.join(settings.MODELS)}",
     )
-    images = clients.images_of(attacked.model)
-    settings.validate(attacked, len(images.train_labels), len(images.test_labels))
+    images = populations.images_of(attacked.model)
+    limit = len(images.train_labels)
+    require(0 <= attacked.clients <= limit, f"`clients={attacked.clients}`: give 0 to {limit:,}")
+    known = populations.population(attacked, images)
+    settings.validate(attacked, known.train_clients, known.mock_clients)
     folder = out / "canife" / settings.folder_name(attacked, images.checksum)
     text = json.dumps(settings.identity(attacked, images.checksum), indent=1, sort_keys=True) + "\n"
     files.write_whole(folder / "setting.json", text.encode())
-    return clients.clients(attacked, images), folder
+    return known, folder
 
 
 def kept(attacked: Attacked, folder: Path) -> dict[int, Measured]:
@@ -54,7 +58,7 @@ def measure_missing(
     if not missing:
         return
     task = measured.measuring(attacked, known)
-    number, state = _state_before(attacked, known, folder, missing[0])
+    number, state = _state_before(known, folder, missing[0])
     for wanted in [n for n in attacked.measured() if n >= missing[0]]:
         for first in [n for n in attacked.measured() if number <= n < wanted]:  # one compiled length
             state = known.train(state, first, attacked.every)
@@ -68,27 +72,32 @@ def measure_missing(
             yield one
 
 
-def _state_before(attacked: Attacked, known: Clients, folder: Path, wanted: int) -> tuple[int, State]:
+def _state_before(known: Clients, folder: Path, wanted: int) -> tuple[int, State]:
     """(next round, state): the kept one where it is not beyond the wanted round, or else the start."""
-    first = clients.start(attacked, known.model)
+    first = known.start()
     content = files.read(folder / _STATE)
     if content is not None:
         try:
             with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-                number, theta = int(archive["number"]), archive["theta"]
+                number, leaves = int(archive["number"]), [archive[f"leaf_{i}"] for i in range(_leaves(first))]
         except files.NOT_AN_ARCHIVE:
             files.set_aside(folder / _STATE, "trained again")
         else:
-            if number <= wanted and theta.shape == first.theta.shape:
-                return number, first._replace(theta=jnp.asarray(theta), step=jnp.int32(number - 1))
+            if number <= wanted:
+                return number, jax.tree.unflatten(jax.tree.structure(first), map(jnp.asarray, leaves))
     return 1, first
 
 
+def _leaves(state: State) -> int:
+    """How many arrays a state has."""
+    return len(jax.tree.leaves(state))
+
+
 def _state_bytes(number: int, state: State) -> bytes:
-    """The state before a round; plain SGD keeps nothing else."""
-    require(not jax.tree.leaves(state.optimizer), "the server's optimizer has a state, which is not kept")
+    """The state before a round."""
     buffer = io.BytesIO()
-    np.savez(buffer, number=number, theta=np.asarray(state.theta))
+    leaves: dict[str, Any] = {f"leaf_{i}": np.asarray(v) for i, v in enumerate(jax.tree.leaves(state))}
+    np.savez(buffer, number=number, **leaves)
     return buffer.getvalue()
 
 

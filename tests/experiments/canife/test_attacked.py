@@ -12,12 +12,12 @@ from experiments.canife.attacked import Attacked
 def test_the_store_is_named_by_what_differs_from_the_defaults_and_by_the_data():
     assert attacked.identity(Attacked(seed=3), "abc") == {
         "experiment": "canife",
-        "model": "mlp",
+        "model": "two_layer",
         "seed": 3,
         "data": "abc",
     }
     names = {attacked.folder_name(one, data) for one in (Attacked(), Attacked(seed=1)) for data in "ab"}
-    assert len(names) == 4 and all(name.startswith("mlp-") for name in names)
+    assert len(names) == 4 and all(name.startswith("two_layer-") for name in names)
 
 
 def test_rounds_are_measured_from_the_first():
