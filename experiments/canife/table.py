@@ -23,8 +23,9 @@ def rounds_table(attacked: Attacked, rows: Sequence[Row]) -> str:
     lines.append("-" * 80)
     for one in rows:
         found, kept = one.published, one.measured
-        value = f"{found.estimate.epsilon:.2f} [{found.lower:.2f}, {found.upper:.2f}]"
-        start = f"{kept.number:>5} {kept.accuracy:>5.0%} {kept.health:>6.3f} {kept.norm:>6.3g}"
+        value = f"{found.estimate.epsilon:.2f} [{found.lower:.1f}, {found.upper:.1f}]"
+        norm = f"{kept.norm:.0f}" if kept.norm >= 100 else f"{kept.norm:.3g}"
+        start = f"{kept.number:>5} {kept.accuracy:>5.0%} {kept.health:>6.3f} {norm:>6}"
         exact = f"{value:>17} {kept.exact_then:>6.2f} {one.truth_then:>7.2f}"
         lines.append(f"{start} {exact} {kept.exact:>6.2f} {one.truth:>7.2f} {kept.proven:>6.2f}")
     half = attacked.scores // 2
