@@ -50,7 +50,7 @@ class Project(Protocol):
     def __call__(self, sample: Tree, /) -> Tree: ...
 
 
-class Design(NamedTuple):
+class SampleDesign(NamedTuple):
     """A design's choices, all compiled in.
 
     minibatch: updates a step, drawn without replacement from a block where it has more.
@@ -128,7 +128,9 @@ def of_the_mean(clipping_norm: float) -> Penalty:
     return penalty
 
 
-def designer(design: Design) -> Callable[[Array, Tree, Sequence[Callable[[], Array]], int, Array], Designed]:
+def designer(
+    design: SampleDesign,
+) -> Callable[[Array, Tree, Sequence[Callable[[], Array]], int, Array], Designed]:
     """(theta (p,), first sample, blocks, steps, key) -> Designed, compiled once for all models of one shape.
 
     blocks: functions that return a block of clipped updates (b, p) each, all of one shape; steps are divided
@@ -182,7 +184,7 @@ def in_blocks(pool: int, parameters: int, budget: int) -> list[range]:
     return [range(i * size, (i + 1) * size) for i in range(count)]
 
 
-def _objective(design: Design) -> Callable[[Tree, Array, Array, Array], Array]:
+def _objective(design: SampleDesign) -> Callable[[Tree, Array, Array, Array], Array]:
     """(sample, theta, updates, key) -> the penalty on a minibatch."""
 
     def objective(sample: Tree, theta: Array, updates: Array, key: Array) -> Array:

@@ -41,7 +41,7 @@ class UpdatesOf(Protocol):
     def __call__(self, theta: Array, members: Indices, /) -> Array: ...
 
 
-class Clients(NamedTuple):
+class Population(NamedTuple):
     """A training and its clients: those that it trains on, and the mock clients that canaries are designed
     on.
 
@@ -79,7 +79,7 @@ def generator(attacked: Attacked, purpose: str) -> np.random.Generator:
     return np.random.default_rng([attacked.seed, *purpose.encode()])
 
 
-def first_sample(attacked: Attacked, known: Clients, number: int, pool: Indices) -> tuple[Sample, Indices]:
+def first_sample(attacked: Attacked, known: Population, number: int, pool: Indices) -> tuple[Sample, Indices]:
     """The sample that a round's design begins with, and the mock clients that it is designed on: all but its
     own, where it is one of theirs."""
     rng, shape = generator(attacked, f"sample {number}"), known.shape
@@ -92,7 +92,7 @@ def first_sample(attacked: Attacked, known: Clients, number: int, pool: Indices)
     return Sample((jnp.asarray(pixels) - shape.mean) / shape.deviation, log_weights), pool
 
 
-def sample_loss(attacked: Attacked, known: Clients) -> Callable[[Array, Sample, Array], Array]:
+def sample_loss(attacked: Attacked, known: Population) -> Callable[[Array, Sample, Array], Array]:
     """The model's loss of a sample, with a fixed label or a mixture."""
     mixed = soft.soft_label(known.model, known.shape.classes)
 
@@ -105,7 +105,7 @@ def sample_loss(attacked: Attacked, known: Clients) -> Callable[[Array, Sample, 
     return loss
 
 
-def within(attacked: Attacked, known: Clients) -> Callable[[Sample], Sample]:
+def within(attacked: Attacked, known: Population) -> Callable[[Sample], Sample]:
     """The projection of a sample onto images, where pixels are clamped."""
     mean, deviation = known.shape.mean, known.shape.deviation
 

@@ -11,7 +11,7 @@ from experiments.canife.attacked import Attacked
 from experiments.canife.measured import CONFIDENCE, Measured
 
 
-class Row(NamedTuple):
+class RoundValues(NamedTuple):
     """One measured round: as published, and exact at both deltas. truth: of a perfect canary."""
 
     measured: Measured
@@ -35,11 +35,11 @@ class Global(NamedTuple):
     accountant: list[float]
 
 
-def row(attacked: Attacked, one: Measured) -> Row:
+def row(attacked: Attacked, one: Measured) -> RoundValues:
     """A measured round's values."""
     scores = one.scores_in, one.scores_out
     mu = 1 / attacked.noise_multiplier if attacked.noise_multiplier else np.inf
-    return Row(
+    return RoundValues(
         one,
         rounds.best_epsilon(*scores, CONFIDENCE, 1 / attacked.scores),
         rounds.best_accuracy(*scores, CONFIDENCE),
@@ -49,7 +49,7 @@ def row(attacked: Attacked, one: Measured) -> Row:
     )
 
 
-def composed(attacked: Attacked, rows: Sequence[Row], clients: int, backward: bool) -> Global:
+def composed(attacked: Attacked, rows: Sequence[RoundValues], clients: int, backward: bool) -> Global:
     """The curves over a training of so many clients, charged backward or forward."""
     numbers = [one.measured.number for one in rows]
     last = numbers[-1] + attacked.every - 1
@@ -73,7 +73,7 @@ def composed(attacked: Attacked, rows: Sequence[Row], clients: int, backward: bo
     )
 
 
-def if_released(attacked: Attacked, rows: Sequence[Row], clients: int) -> float:
+def if_released(attacked: Attacked, rows: Sequence[RoundValues], clients: int) -> float:
     """epsilon of the training and of every mock round of a published estimate, had they been released: a
     mock round is a round on the clients' data (Errata C4)."""
     rate, played = attacked.cohort / clients, attacked.rounds + len(rows) * attacked.scores

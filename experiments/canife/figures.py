@@ -8,11 +8,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.canife.attacked import Attacked
-from experiments.canife.curves import Global, Row
+from experiments.canife.curves import Global, RoundValues
 from experiments.plots import style
 
 
-def training_figure(attacked: Attacked, rows: Sequence[Row], found: Global) -> Figure:
+def training_figure(attacked: Attacked, rows: Sequence[RoundValues], found: Global) -> Figure:
     """Epsilon a round, epsilon of the training, health and accuracy, the last round's scores and canary."""
     with plt.rc_context(style.STYLE):
         figure, axes = plt.subplots(2, 3, figsize=(11, 6))
@@ -25,7 +25,7 @@ def training_figure(attacked: Attacked, rows: Sequence[Row], found: Global) -> F
     return figure
 
 
-def _per_round(axes: Axes, attacked: Attacked, rows: Sequence[Row]) -> None:
+def _per_round(axes: Axes, attacked: Attacked, rows: Sequence[RoundValues]) -> None:
     numbers = [one.measured.number for one in rows]
     values = np.array([one.published.estimate.epsilon for one in rows])
     ends = np.array([[one.published.lower, one.published.upper] for one in rows])
@@ -69,7 +69,7 @@ def _global(axes: Axes, attacked: Attacked, found: Global) -> None:
     axes.legend(fontsize=7)
 
 
-def _scores(axes: Axes, one: Row) -> None:
+def _scores(axes: Axes, one: RoundValues) -> None:
     kept = one.measured
     both = np.concatenate([kept.scores_in, kept.scores_out])
     bins = np.linspace(both.min(), both.max(), 24).tolist()
@@ -80,7 +80,7 @@ def _scores(axes: Axes, one: Row) -> None:
     axes.legend(fontsize=7)
 
 
-def _health(axes: Axes, rows: Sequence[Row]) -> None:
+def _health(axes: Axes, rows: Sequence[RoundValues]) -> None:
     numbers = [one.measured.number for one in rows]
     axes.plot(
         numbers, [one.measured.health for one in rows], "o-", ms=4, color=style.BLUE, label="canary health"
@@ -93,14 +93,14 @@ def _health(axes: Axes, rows: Sequence[Row]) -> None:
     axes.legend(fontsize=7)
 
 
-def _dots(axes: Axes, one: Row) -> None:
+def _dots(axes: Axes, one: RoundValues) -> None:
     axes.hist(one.measured.known, 60, color=style.OUT)
     axes.axvline(one.measured.own, color=style.IN, lw=1.5, label="the canary's own")
     axes.set(title="clients' dot products", xlabel="dot product / C", ylabel="clients", yscale="log")
     axes.legend(fontsize=7)
 
 
-def _canary(axes: Axes, one: Row) -> None:
+def _canary(axes: Axes, one: RoundValues) -> None:
     pixels = one.measured.pixels
     low, high = pixels.min(), pixels.max()
     axes.imshow((pixels - low) / max(high - low, 1e-12), cmap="gray")

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from audit import round_game
 from audit.adversaries import designed
-from audit.adversaries.designed import Design, Designed
+from audit.adversaries.designed import Designed, SampleDesign
 from audit.game import root
 from audit.statistics import cohort_law, estimate
 from audit.statistics.cohort_law import Cohort
 from experiments.canife import clients
 from experiments.canife.attacked import Attacked
-from experiments.canife.clients import Clients, Indices, Sample
+from experiments.canife.clients import Indices, Population, Sample
 
 Floats = NDArray[np.float64]
 Designer = Callable[..., Designed]
@@ -60,17 +60,17 @@ class Measuring(NamedTuple):
     of a sample."""
 
     attacked: Attacked
-    known: Clients
+    known: Population
     design: Designer
     penalty: Callable[[Array, Array], Array]
     gradient: Callable[[Array, Sample], Array]
 
 
-def measuring(attacked: Attacked, known: Clients) -> Measuring:
+def measuring(attacked: Attacked, known: Population) -> Measuring:
     """A training under measurement."""
     loss = clients.sample_loss(attacked, known)
     penalty = _penalty(attacked)
-    choices = Design(
+    choices = SampleDesign(
         loss,
         penalty,
         optax.adam(attacked.design_rate),

@@ -15,7 +15,7 @@ from audit.mechanism import base, dpsgd, fedavg
 from audit.mechanism.clipping.base import scale_to_norm
 from experiments.canife import clients
 from experiments.canife.attacked import Attacked
-from experiments.canife.clients import Clients, Indices, Sample, Shape, UpdatesOf
+from experiments.canife.clients import Indices, Population, Sample, Shape, UpdatesOf
 from experiments.settings.build import CLIPPING
 from experiments.settings.tasks import task
 from models.base import Model, losses_by_example
@@ -27,7 +27,7 @@ from models.data.fashion_mnist import FASHION_MNIST_MEAN, FASHION_MNIST_STD, loa
 _TEST_BLOCK = 1000
 
 
-class Training(NamedTuple):
+class _Training(NamedTuple):
     """A mechanism that trains on clients, with its data and hyperparameters, and what its clients send."""
 
     mechanism: base.Mechanism
@@ -45,7 +45,7 @@ def images_of(model: str) -> ImageDataset:
     return load_cifar10() if model == "convnet" else load_fashion_mnist()
 
 
-def population(attacked: Attacked, images: ImageDataset) -> Clients:
+def population(attacked: Attacked, images: ImageDataset) -> Population:
     """The clients of a setting: of one example each, or as many as it says."""
     model = task(attacked.model).make(images.train_images.shape[1:])
     made = _dealt(attacked, model, images) if attacked.clients else _single(attacked, model, images)
@@ -61,7 +61,7 @@ def population(attacked: Attacked, images: ImageDataset) -> Clients:
         row = made.mock_rows[client]
         return images.test_images[row], int(images.test_labels[row])
 
-    return Clients(
+    return Population(
         model,
         shape,
         made.train_clients,
@@ -91,7 +91,7 @@ def _hyper(attacked: Attacked, own: base.Tree = ()) -> base.Hyperparameters:
     return base.Hyperparameters(rate, norm, jnp.float32(attacked.noise_multiplier), own)
 
 
-def _single(attacked: Attacked, model: Model, images: ImageDataset) -> Training:
+def _single(attacked: Attacked, model: Model, images: ImageDataset) -> _Training:
     """Clients of one example each, by DP-SGD."""
     norm = jnp.float32(attacked.clipping_norm)
 
@@ -108,7 +108,7 @@ def _single(attacked: Attacked, model: Model, images: ImageDataset) -> Training:
         return of
 
     make = CLIPPING[task(attacked.model).clipping[0]]
-    return Training(
+    return _Training(
         dpsgd.mechanism(dpsgd.DPSGD(make(model))),
         _hyper(attacked),
         (jnp.asarray(images.train_images), jnp.asarray(images.train_labels)),
@@ -120,7 +120,7 @@ def _single(attacked: Attacked, model: Model, images: ImageDataset) -> Training:
     )
 
 
-def _dealt(attacked: Attacked, model: Model, images: ImageDataset) -> Training:
+def _dealt(attacked: Attacked, model: Model, images: ImageDataset) -> _Training:
     """Clients of many examples, by DP-FedAvg; mock clients have as many each, of the test set."""
     share = len(images.test_labels) / len(images.train_labels)
     mock_number = max(int(attacked.clients * share), 1)
@@ -144,7 +144,7 @@ def _dealt(attacked: Attacked, model: Model, images: ImageDataset) -> Training:
     own = fedavg.Federated(jnp.float32(attacked.client_learning_rate), jnp.float32(attacked.cohort))
     data = _arrays(train)
     order = _mock_rows(mock, images)
-    return Training(
+    return _Training(
         fedavg.mechanism(choices),
         _hyper(attacked, own),
         data,
@@ -187,7 +187,7 @@ def _sent(attacked: Attacked, choices: fedavg.FedAvg, own: fedavg.Federated, dat
     return updates
 
 
-def _trainer(attacked: Attacked, made: Training) -> Callable[[base.State, int, int], base.State]:
+def _trainer(attacked: Attacked, made: _Training) -> Callable[[base.State, int, int], base.State]:
     """Rounds of a training, each with a cohort of its own."""
     key = root(attacked.seed, "noise")
 

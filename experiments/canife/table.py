@@ -6,7 +6,7 @@ import numpy as np
 
 from audit.statistics import rounds
 from experiments.canife.attacked import Attacked
-from experiments.canife.curves import Global, Row
+from experiments.canife.curves import Global, RoundValues
 
 _NOTES = """\
 published: best threshold of {n} scores at delta 1/n [95% Clopper-Pearson], an
@@ -15,7 +15,7 @@ perfect: of a canary that nothing disturbs, which is all that the round's noise
 allows. proven: a bound at 95% from {mock:,} mock rounds a world, at delta {delta:g}"""
 
 
-def rounds_table(attacked: Attacked, rows: Sequence[Row]) -> str:
+def rounds_table(attacked: Attacked, rows: Sequence[RoundValues]) -> str:
     """A row a measured round."""
     groups = f"{'':>26} {'at delta 1/n':^32}{'at delta ' + format(attacked.delta, 'g'):^18}"
     names = f"{'round':>5} {'test':>5} {'health':>6} {'|g|':>6} {'published':>17} {'law':>6} {'perfect':>7}"
@@ -49,7 +49,7 @@ def global_table(attacked: Attacked, found: Global, released: float, backward: b
     return "\n".join(lines)
 
 
-def as_csv(rows: Sequence[Row], found: Global) -> str:
+def as_csv(rows: Sequence[RoundValues], found: Global) -> str:
     """A row a measured round, with all digits that matter."""
     names = (
         "round,test_accuracy,health,gradient_norm,own_dot,dots_deviation,attack_accuracy,deviation_in,"

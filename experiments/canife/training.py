@@ -17,13 +17,13 @@ from audit.storage import files
 from experiments.canife import attacked as settings
 from experiments.canife import measured, populations
 from experiments.canife.attacked import Attacked
-from experiments.canife.clients import Clients
+from experiments.canife.clients import Population
 from experiments.canife.measured import Measured
 
 _STATE = "state.npz"
 
 
-def prepared(attacked: Attacked, out: Path) -> tuple[Clients, Path]:
+def prepared(attacked: Attacked, out: Path) -> tuple[Population, Path]:
     """The clients of a setting, and its folder under `out` with the setting in plain text; raises InputError
     where they do not fit."""
     require(
@@ -48,7 +48,7 @@ def kept(attacked: Attacked, folder: Path) -> dict[int, Measured]:
 
 
 def measure_missing(
-    attacked: Attacked, known: Clients, folder: Path, progress: Callable[[int], None] = lambda number: None
+    attacked: Attacked, known: Population, folder: Path, progress: Callable[[int], None] = lambda number: None
 ) -> Iterator[Measured]:
     """Trains up to each round that is not kept, measures and keeps it; yields it when it is on disk.
 
@@ -72,7 +72,7 @@ def measure_missing(
             yield one
 
 
-def _state_before(known: Clients, folder: Path, wanted: int) -> tuple[int, State]:
+def _state_before(known: Population, folder: Path, wanted: int) -> tuple[int, State]:
     """(next round, state): the kept one where it is not beyond the wanted round, or else the start."""
     first = known.start()
     content = files.read(folder / _STATE)

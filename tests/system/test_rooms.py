@@ -25,7 +25,7 @@ FLOORS = [  # from the ground up: nobody imports from a higher floor
     ["audit", "models.layers"],  # errors, machine, progress, and what is named nowhere below
     ["audit.mechanism", "audit.statistics", "audit.processes", "models.data"],
     ["audit.adversaries", "audit.landscape", "audit.storage", "models"],
-    ["audit.game"],
+    ["audit.game", "audit.round_game"],
     ["audit.training"],
     ["experiments.settings"],
     ["experiments.cells"],

@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from audit.adversaries import designed
-from audit.adversaries.designed import Design
+from audit.adversaries.designed import SampleDesign
 from audit.errors import InputError
 from audit.mechanism.clipping.base import clip
 from models import soft
@@ -45,7 +45,7 @@ def loss_of(model):
 
 
 def design(model, penalty, optimizer, minibatch=POOL, **more):
-    return designed.designer(Design(loss_of(model), penalty, optimizer, minibatch, **more))
+    return designed.designer(SampleDesign(loss_of(model), penalty, optimizer, minibatch, **more))
 
 
 def run(made, theta, first, updates, steps):
@@ -124,7 +124,7 @@ def test_a_label_and_pixels_are_designed_together(model, theta, first, updates):
     def sample_loss(theta, sample, key):
         return loss(theta, (sample["pixels"], jax.nn.softmax(sample["label"])))
 
-    made = designed.designer(Design(sample_loss, designed.as_run(5.0, NORM), optax.adam(0.3), POOL))
+    made = designed.designer(SampleDesign(sample_loss, designed.as_run(5.0, NORM), optax.adam(0.3), POOL))
     found = run(made, theta, {"pixels": first, "label": jnp.zeros(CLASSES)}, updates, 300)
     assert found.health > 0.9 and jnp.ptp(found.last["label"]) > 0
 
