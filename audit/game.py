@@ -76,7 +76,7 @@ class Game(NamedTuple):
         return Insertion(adversary.craft, observe, adversary.constant, self.sampling_rate < 1)
 
 
-class Look(NamedTuple):
+class Midway(NamedTuple):
     """A chunk of runs between two segments: the first run, steps done, models (R, p), and what their scores
     would be now, () -> (R, K)."""
 
@@ -89,7 +89,7 @@ class Look(NamedTuple):
 class Watch(Protocol):
     """Looks at a chunk after each segment."""
 
-    def __call__(self, look: Look, /) -> object: ...
+    def __call__(self, midway: Midway, /) -> object: ...
 
 
 class _Attack(NamedTuple):
@@ -135,7 +135,7 @@ def play(
     chunk: int,
     progress: SegmentProgress = lambda runs, steps: None,
     checkpoints: Checkpoints | None = None,
-    watch: Watch = lambda look: None,
+    watch: Watch = lambda midway: None,
 ) -> Iterator[Scores]:
     """Trains the runs of every range [start, stop) chunk by chunk and yields each chunk's scores.
 
@@ -172,7 +172,7 @@ def play(
                 states = compiled[len(part.mask)](*arguments(runs, states, part))
                 jax.block_until_ready(states)
                 progress(size, len(part.mask))
-                watch(_look(first, size, states, partial(score, attack.state), attack.known))
+                watch(_midway(first, size, states, partial(score, attack.state), attack.known))
                 if checkpoints is not None and number < len(segments):
                     checkpoints.offer(name, number, states)
             scores = np.asarray(score(attack.state, states.seen, states.theta, attack.known), np.float64)
@@ -181,9 +181,9 @@ def play(
             yield Scores(first, scores[:size], present)
 
 
-def _look(first: int, size: int, states: State, score: Callable[..., Array], known: Array) -> Look:
+def _midway(first: int, size: int, states: State, score: Callable[..., Array], known: Array) -> Midway:
     """A chunk as it is, without the runs that pad it."""
-    return Look(
+    return Midway(
         first,
         int(states.step[0]),
         states.theta[:size],

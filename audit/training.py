@@ -81,7 +81,7 @@ def train(
     chunk: int = 0,
     checkpoint_seconds: float = 30.0,
     progress: Progress = lambda runs: None,
-    watch: Watch = lambda look: None,
+    watch: Watch = lambda midway: None,
 ) -> Trained:
     """Trains the runs that the store lacks, chunk by chunk (0: chosen by size), and reads all back.
 

@@ -34,8 +34,8 @@ from experiments.settings import federated
 from experiments.settings.federated import FederatedSetting, Federation
 
 if TYPE_CHECKING:
-    from audit.game import Game, Look
-    from experiments.settings.build_federated import Rounds
+    from audit.game import Game, Midway
+    from experiments.settings.build_federated import Participation
 
 FLAGS = flags.FLAGS
 cli.define_fields(FederatedSetting)
@@ -56,7 +56,7 @@ class _Audited(NamedTuple):
 
     setting: FederatedSetting
     federation: Federation
-    rounds: "Rounds"
+    rounds: "Participation"
     dimension: int
 
 
@@ -145,30 +145,29 @@ class _Watch:
         self._due, self._begin = 0.0, time.monotonic()
         self.accuracies: dict[str, float] = {}
 
-    def __call__(self, look: "Look") -> None:
+    def __call__(self, midway: "Midway") -> None:
         """Looks at a chunk."""
         rounds = len(self._audited.rounds.clients)
-        if not np.isfinite(np.asarray(look.thetas)).all():
-            raise InputError(
-                f"the model diverged by round {look.steps}: lower `client_learning_rate` or `learning_rate`"
-            )
-        if time.monotonic() < self._due and look.steps < rounds:
+        if not np.isfinite(np.asarray(midway.thetas)).all():
+            mend = "lower `client_learning_rate` or `learning_rate`"
+            raise InputError(f"the model diverged by round {midway.steps}: {mend}")
+        if time.monotonic() < self._due and midway.steps < rounds:
             return
-        measured = np.asarray(self._measure(look.thetas), np.float64)
-        if look.steps == rounds:
-            self.accuracies |= {str(look.first + i): float(value) for i, value in enumerate(measured)}
+        measured = np.asarray(self._measure(midway.thetas), np.float64)
+        if midway.steps == rounds:
+            self.accuracies |= {str(midway.first + i): float(value) for i, value in enumerate(measured)}
         elapsed = time.monotonic() - self._begin
-        line = f"round {look.steps} of {rounds}, {elapsed:.0f} s: accuracy {measured.mean():.3f}"
-        print(f"{line}, {self._estimate(look)}", file=sys.stderr)
+        line = f"round {midway.steps} of {rounds}, {elapsed:.0f} s: accuracy {measured.mean():.3f}"
+        print(f"{line}, {self._estimate(midway)}", file=sys.stderr)
         self._due = time.monotonic() + _LOOK_SECONDS
 
-    def _estimate(self, look: "Look") -> str:
+    def _estimate(self, midway: "Midway") -> str:
         """The first run's estimate so far."""
         from audit import game
 
-        scores = np.asarray(look.scores(), np.float64)[0]
+        scores = np.asarray(midway.scores(), np.float64)[0]
         setting, dimension = self._audited.setting, self._audited.dimension
-        present = game.presence(np.array([look.first]), setting.canaries, setting.seed)[0]
+        present = game.presence(np.array([midway.first]), setting.canaries, setting.seed)[0]
         null, seen = (one_shot.fit(scores[bits], dimension) for bits in (~present, present))
         value = float(one_shot.equal_variance(null, seen, FLAGS.delta))
         return f"estimate {value:.2f} (no bound)"

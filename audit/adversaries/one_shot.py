@@ -26,7 +26,7 @@ class OneShot(NamedTuple):
     momentum: Array
 
 
-class Looks(NamedTuple):
+class Seen(NamedTuple):
     """What was seen of the iterates: the last one (p,), the move to it (p,), and each canary's largest cosine
     so far (K,)."""
 
@@ -73,19 +73,19 @@ def _craft(state: OneShot, step: Array, theta: Array) -> Directions:
     return Directions(state.keys, jnp.float32(jnp.inf))
 
 
-def _begin(state: OneShot, theta_0: Array) -> Looks:
+def _begin(state: OneShot, theta_0: Array) -> Seen:
     """Nothing was seen."""
-    return Looks(theta_0, jnp.zeros_like(theta_0), jnp.full(len(state.keys), -1.0))
+    return Seen(theta_0, jnp.zeros_like(theta_0), jnp.full(len(state.keys), -1.0))
 
 
-def _observe(state: OneShot, seen: Looks, step: Array, released: Array) -> Looks:
+def _observe(state: OneShot, seen: Seen, step: Array, released: Array) -> Seen:
     """What is seen with one more iterate."""
     moved = seen.theta - released
     cosines = _cosines(state, moved - state.momentum * seen.moved)
-    return Looks(released, moved, jnp.maximum(seen.largest, cosines))
+    return Seen(released, moved, jnp.maximum(seen.largest, cosines))
 
 
-def _largest(state: OneShot, seen: Looks, theta_t: Array, theta_0: Array) -> Array:
+def _largest(state: OneShot, seen: Seen, theta_t: Array, theta_0: Array) -> Array:
     """The largest cosines (K,)."""
     return seen.largest
 

@@ -42,7 +42,7 @@ _ADVERSARIES: dict[str, Callable[[FederatedSetting], Adversary]] = {
 }
 
 
-class Rounds(NamedTuple):
+class Participation(NamedTuple):
     """Who takes part: clients (T, W), padded, and canaries (T, K); the mean number of both a round, of the
     canaries those that are in; and the most rounds of a client."""
 
@@ -87,7 +87,9 @@ def with_rounds(setting: FederatedSetting, listed: list[NDArray[np.int64]]) -> F
     return found
 
 
-def rounds(setting: FederatedSetting, clients: Clients, listed: list[NDArray[np.int64]] | None) -> Rounds:
+def rounds(
+    setting: FederatedSetting, clients: Clients, listed: list[NDArray[np.int64]] | None
+) -> Participation:
     """Who takes part in which round, decided by the seed; raises InputError where the clients are too few."""
     key, number = game.root(setting.seed, "batches"), clients.number
     own = jax.random.fold_in(key, 1)
@@ -108,10 +110,10 @@ def rounds(setting: FederatedSetting, clients: Clients, listed: list[NDArray[np.
     else:
         inserted = mask.sum() / len(members)
     mean = float(joined + 0.5 * inserted)
-    return Rounds(members, mask, mean, cohorts.most_rounds(members, number))
+    return Participation(members, mask, mean, cohorts.most_rounds(members, number))
 
 
-def build(setting: FederatedSetting, clients: Clients, who: Rounds) -> Game:
+def build(setting: FederatedSetting, clients: Clients, who: Participation) -> Game:
     """The game of a setting on its clients."""
     model = federated_task(setting.model).make()
     choices = _choices(setting, model, clients)

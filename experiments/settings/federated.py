@@ -238,7 +238,7 @@ def _require_numbers(setting: FederatedSetting) -> None:
     require_noise(setting.noise_multiplier)
 
 
-class Noise(NamedTuple):
+class RoundNoise(NamedTuple):
     """A round's noise: on the sum as a multiple of C, on the number of clipped updates, and the rate at which
     C follows that number."""
 
@@ -247,12 +247,12 @@ class Noise(NamedTuple):
     quantile_rate: float
 
 
-def noise(setting: FederatedSetting) -> Noise:
+def noise(setting: FederatedSetting) -> RoundNoise:
     """The noise multiplier, split between sum and count where C adapts."""
     if not setting.quantile:
-        return Noise(setting.noise_multiplier, 0.0, 0.0)
+        return RoundNoise(setting.noise_multiplier, 0.0, 0.0)
     count = _COUNT_SHARE * setting.cohort if setting.noise_multiplier else 0.0
-    return Noise(noise_beside_count(setting.noise_multiplier, count), count, _QUANTILE_RATE)
+    return RoundNoise(noise_beside_count(setting.noise_multiplier, count), count, _QUANTILE_RATE)
 
 
 class Leaks(NamedTuple):

@@ -131,7 +131,8 @@ def _many_small_runs(runs, sigma, observe):
     def loss(weights, example):
         return optax.softmax_cross_entropy_with_integer_labels(example[0] @ weights, example[1])
 
-    choices = fedavg.FedAvg(loss, lambda theta: theta.reshape(FEATURES, CLASSES), 4, 1, 9)
+    losses = jax.vmap(loss, (None, 0))
+    choices = fedavg.FedAvg(losses, lambda theta: theta.reshape(FEATURES, CLASSES), 4, 1, 9)
     key = jax.random.key(0, impl="threefry2x32")
     members = cohorts.shuffled(key, 4, ROUNDS, 2)
     mask = cohorts.repeated(key, CANARIES, ROUNDS, 1)

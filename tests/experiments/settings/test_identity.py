@@ -105,6 +105,8 @@ CHANGES = {
     "unknown_initialisation": True,
     "canaries": 8,
     "sampling_rate": 0.5,
+    "repetitions": 2,
+    "observe": "all",
 }
 
 
@@ -115,6 +117,7 @@ def test_every_field_that_decides_is_part_of_it(field):
         "simulations": {"gc_s": "noisy_per_step"},
         "dimension": {"adversary": "gc_fixed"},
         "cots_score": {"adversary": "cots"},
+        "observe": {"adversary": "one_shot"},
         "loss_score": {"adversary": "loss"},
         **dict.fromkeys(
             ("first_direction", "end_direction", "poison_scale", "poison_label", "poison_mean"), poisoned
