@@ -2,8 +2,8 @@
 
 ./run.sh canife                                  two layers, Fashion-MNIST, an epoch
 ./run.sh canife --model=convnet --cohort=64      CIFAR-10, one example a client
-./run.sh canife --clients=600 --cohort=30 --pool=100 --population=600 --rounds=100 --every=20
-./run.sh canife --as_published --charge=backward as the paper's public code
+./run.sh canife --clients=600 --cohort=30 --rounds=100 --every=20
+./run.sh canife --as_published --charge=backward    as the paper's public code
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ def main() -> None:
     from experiments.canife import curves, figures, table, training
     from experiments.plots import style
 
-    known, folder = training.prepared(attacked, out)
+    attacked, known, folder = training.prepared(attacked, out)
     kept = training.kept(attacked, folder)
     total = len(attacked.measured())
     with tqdm(total=total, initial=len(kept), desc="measuring", unit="rounds", file=sys.stderr) as bar:

@@ -12,6 +12,7 @@ from experiments.settings.setting import described
 
 MODELS = ("two_layer", "linear", "mlp", "convnet")
 STARTS = ("random", "sample")
+_POOL, _POPULATION = 512, 2048
 PENALTIES = ("as_run", "as_printed", "of_the_mean")
 
 
@@ -34,8 +35,8 @@ class Attacked:
     batch_size: int = described("Examples in a dealt client's mini-batch.", default=16)
     clipping_norm: float = described("Clipping norm C.", default=1.0)
     noise_multiplier: float = described("Noise multiplier sigma: noise has deviation sigma * C.", default=0.2)
-    pool: int = described("Mock clients, of the test set, that canaries are designed on.", default=512)
-    population: int = described("Training clients, drawn once, that mock rounds draw on.", default=2048)
+    pool: int = described("Mock clients that canaries are designed on; 0: up to 512.", default=0)
+    population: int = described("Training clients that mock rounds draw on; 0: up to 2,048.", default=0)
     scores: int = described("Mock rounds of a published estimate, n.", default=100)
     mock_rounds: int = described("Mock rounds a world of the certified bound.", default=100_000)
     design_steps: int = described("Steps of a canary's design.", default=2500)
@@ -57,6 +58,13 @@ class Attacked:
     def measured(self) -> list[int]:
         """The rounds that are measured, from 1."""
         return list(range(1, self.rounds + 1, self.every))
+
+
+def fitted(attacked: Attacked, train_clients: int, mock_clients: int) -> Attacked:
+    """The setting with as many clients as it says or, where it leaves them open, as there are."""
+    pool = attacked.pool or min(_POOL, mock_clients)
+    population = attacked.population or min(_POPULATION, train_clients)
+    return dataclasses.replace(attacked, pool=pool, population=population)
 
 
 def identity(attacked: Attacked, checksum: str) -> dict[str, Any]:

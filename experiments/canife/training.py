@@ -23,9 +23,9 @@ from experiments.canife.measured import Measured
 _STATE = "state.npz"
 
 
-def prepared(attacked: Attacked, out: Path) -> tuple[Population, Path]:
-    """The clients of a setting, and its folder under `out` with the setting in plain text; raises InputError
-    where they do not fit."""
+def prepared(attacked: Attacked, out: Path) -> tuple[Attacked, Population, Path]:
+    """A setting with its numbers of clients, the clients, and its folder under `out` with the setting in
+    plain text; raises InputError where they do not fit."""
     require(
         attacked.model in settings.MODELS,
         f"`model={attacked.model}` is unknown: choose one of {', '.join(settings.MODELS)}",
@@ -34,11 +34,12 @@ def prepared(attacked: Attacked, out: Path) -> tuple[Population, Path]:
     limit = len(images.train_labels)
     require(0 <= attacked.clients <= limit, f"`clients={attacked.clients}`: give 0 to {limit:,}")
     known = populations.population(attacked, images)
+    attacked = settings.fitted(attacked, known.train_clients, known.mock_clients)
     settings.validate(attacked, known.train_clients, known.mock_clients)
     folder = out / "canife" / settings.folder_name(attacked, images.checksum)
     text = json.dumps(settings.identity(attacked, images.checksum), indent=1, sort_keys=True) + "\n"
     files.write_whole(folder / "setting.json", text.encode())
-    return known, folder
+    return attacked, known, folder
 
 
 def kept(attacked: Attacked, folder: Path) -> dict[int, Measured]:

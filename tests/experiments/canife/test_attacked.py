@@ -42,3 +42,10 @@ def test_fields_out_of_range_are_named(field, value):
     attacked.validate(fitting, 1000, 90)
     with pytest.raises(InputError, match=field):
         attacked.validate(dataclasses.replace(fitting, **{field: value}), 1000, 90)
+
+
+def test_numbers_of_clients_that_are_left_open_are_what_there_is():
+    found = attacked.fitted(Attacked(), 600, 100)
+    assert (found.pool, found.population) == (100, 600)
+    found = attacked.fitted(Attacked(pool=7), 10**5, 10**4)
+    assert (found.pool, found.population) == (7, 2048)
