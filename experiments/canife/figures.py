@@ -53,8 +53,8 @@ def _per_round(axes: Axes, attacked: Attacked, rows: Sequence[RoundValues]) -> N
     axes.plot(numbers, [one.measured.exact for one in rows], "^-", ms=4, color=style.BLUE, label="law")
     axes.plot(numbers, [one.measured.proven for one in rows], "v:", ms=4, color=style.BOUND, label="proven")
     axes.axhline(min(rows[0].truth, 2 * top), color=style.UPPER, ls="--", lw=1, label="perfect canary")
-    axes.set(title="one round", xlabel="round", ylabel=r"$\epsilon$", ylim=(0, top))
-    axes.legend(fontsize=7)
+    axes.set(title="one round", xlabel="round", ylabel=r"$\epsilon$", ylim=(0, 1.3 * top))
+    axes.legend(fontsize=7, ncols=2, loc="upper center")
 
 
 def _global(axes: Axes, attacked: Attacked, found: Global) -> None:
@@ -95,9 +95,8 @@ def _health(axes: Axes, rows: Sequence[RoundValues]) -> None:
 
 def _dots(axes: Axes, one: RoundValues) -> None:
     axes.hist(one.measured.known, 60, color=style.OUT)
-    axes.axvline(one.measured.own, color=style.IN, lw=1.5, label="the canary's own")
-    axes.set(title="clients' dot products", xlabel="dot product / C", ylabel="clients", yscale="log")
-    axes.legend(fontsize=7)
+    title = f"clients' dot products (the canary's: {one.measured.own:.3f})"
+    axes.set(title=title, xlabel="dot product / C", ylabel="clients", yscale="log")
 
 
 def _canary(axes: Axes, one: RoundValues) -> None:
