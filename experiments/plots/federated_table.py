@@ -38,7 +38,7 @@ def upper_bounds(found: FederatedAudit) -> list[Upper]:
         for name, who in (("canary", found.canary), ("client", found.client))
     ]
     once = epsilon_upper_bound(found.canary.noise_multiplier, 1, delta)
-    return [*rows, Upper("analytical", once, "the paper's: of one round, however many there are")]
+    return [*rows, Upper("analytical", once, "the paper's: of one round")]
 
 
 def federated_table(found: FederatedAudit) -> str:
