@@ -97,6 +97,7 @@ def _dots(axes: Axes, one: RoundValues) -> None:
     axes.hist(one.measured.known, 60, color=style.OUT)
     title = f"clients' dot products (the canary's: {one.measured.own:.3f})"
     axes.set(title=title, xlabel="dot product / C", ylabel="clients", yscale="log")
+    axes.locator_params(axis="x", nbins=5)
 
 
 def _canary(axes: Axes, one: RoundValues) -> None:
