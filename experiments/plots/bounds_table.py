@@ -78,5 +78,5 @@ def _row(finding: Finding, share: Callable[[int, int], str]) -> tuple[str, ...]:
 
 
 def _rate(count: int, guesses: int) -> str:
-    """A share in percent."""
-    return f"{count / guesses:.2%}"
+    """A share in percent, at most 100: an average over coins can lie above."""
+    return f"{min(count / guesses, 1):.2%}"
