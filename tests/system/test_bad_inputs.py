@@ -81,7 +81,18 @@ def shown(stderr):
 
 
 COMMANDS = (
-    *("audit", "bound", "calibrate", "federated", "figures", "landscape", "list", "norms", "one_shot"),
+    *(
+        "audit",
+        "bound",
+        "calibrate",
+        "canife",
+        "federated",
+        "figures",
+        "landscape",
+        "list",
+        "norms",
+        "one_shot",
+    ),
     *("own_model", "plan", "precision", "report", "sweep", "throughput"),
 )
 HUGE, WORDS, WHOLE_WORDS = 10**30, ("many", ""), ("", "1.5")
@@ -139,6 +150,7 @@ FLAGS = [
             *itertools.product(["bound"], ["insertions", "dimension"]),
             *itertools.product(["calibrate"], ["one_run"]),
             *itertools.product(["one_shot"], ["simulations", "seed"]),
+            *itertools.product(["canife"], ["rounds", "every", "cohort", "clients", "seed"]),
         )
         for case in rows([command], flag, f"flag --{flag}={{}}", *WHOLE_WORDS)
     ),
@@ -206,6 +218,9 @@ SIZES = [
     *rows(["landscape"], "sigmas", "--sigmas: {}: give 1e-06", "1e-300", "1e+300"),
     *rows(["landscape"], "sigmas", "is no number: give numbers", "x", "1,", "4;5", "\udcff"),
     *rows(["landscape"], "sigmas", "is empty: give numbers", ""),
+    *rows(["canife"], "model", "--model={} is unknown", "", "resnet18"),
+    *rows(["canife"], "charge", "--charge={}: choose one of forward, backward", "", "sideways"),
+    *rows(["canife"], "out", "--out=: name a folder", ""),
     *rows(["one_shot"], "sigmas", "--sigmas: {}: give 0.001 to 1e+06", "0", "-1", "nan", "inf", "1e+300"),
     *rows(["one_shot"], "sigmas", "is no number: give numbers", "x", "1,"),
     *rows(["one_shot"], "sigmas", "is empty: give numbers", ""),

@@ -25,13 +25,13 @@ FLOORS = [  # from the ground up: nobody imports from a higher floor
     ["audit", "models.layers"],  # errors, machine, progress, and what is named nowhere below
     ["audit.mechanism", "audit.statistics", "audit.processes", "models.data"],
     ["audit.adversaries", "audit.landscape", "audit.storage", "models"],
-    ["audit.game"],
+    ["audit.game", "audit.round_game"],
     ["audit.training"],
     ["experiments.settings"],
     ["experiments.cells"],
     ["experiments.plots"],
     ["experiments.pages", "experiments.engine"],
-    ["experiments.hidden_state", "experiments.lidp", "experiments.one_shot"],
+    ["experiments.hidden_state", "experiments.lidp", "experiments.one_shot", "experiments.canife"],
     ["experiments.papers"],
     ["experiments"],  # the commands, a paper's __main__ among them, cli and own
 ]

@@ -1,0 +1,1 @@
+"""The CANIFE paper: a frozen round measured again and again over a training."""

@@ -1,0 +1,60 @@
+"""CANIFE: a designed canary in a frozen round, every so many rounds of a training.
+
+./run.sh canife                                  two layers, Fashion-MNIST, an epoch
+./run.sh canife --model=convnet --cohort=64      CIFAR-10, one example a client
+./run.sh canife --clients=600 --cohort=30 --rounds=100 --every=20
+./run.sh canife --as_published --charge=backward    as the paper's public code
+"""
+
+import dataclasses
+import os
+import sys
+from typing import Any
+
+from absl import flags
+from tqdm import tqdm
+
+from audit.errors import require
+from audit.storage import files
+from experiments import cli
+from experiments.canife.attacked import Attacked
+
+FLAGS = flags.FLAGS
+cli.define_fields(Attacked)
+flags.DEFINE_string("charge", "forward", "Rounds that a measured one stands for: forward, or backward.")
+flags.DEFINE_string("out", "results", "Folder for results; these go into its folder canife.")
+
+
+def main() -> None:
+    """Parse, train and measure what is missing, compose, draw, print."""
+    given: dict[str, Any] = {field.name: FLAGS[field.name].value for field in dataclasses.fields(Attacked)}
+    attacked = Attacked(**given)
+    charges = ("forward", "backward")
+    require(FLAGS.charge in charges, f"--charge={FLAGS.charge}: choose one of {', '.join(charges)}")
+    out = cli.folder()
+    cli.prepare_jax()
+    from experiments.canife import curves, figures, table, training
+    from experiments.plots import style
+
+    attacked, known, folder = training.prepared(attacked, out)
+    kept = training.kept(attacked, folder)
+    total = len(attacked.measured())
+    with tqdm(total=total, initial=len(kept), desc="measuring", unit="rounds", file=sys.stderr) as bar:
+        for one in training.measure_missing(attacked, known, folder):
+            kept[one.number] = one
+            bar.update()
+    rows = [curves.row(attacked, kept[number]) for number in attacked.measured()]
+    clients, backward = known.train_clients, FLAGS.charge == "backward"
+    found = curves.composed(attacked, rows, clients, backward)
+    written = [
+        files.write_whole(folder / "rounds.csv", table.as_csv(rows, found).encode()),
+        files.write_whole(folder / "rounds.png", style.png(figures.training_figure(attacked, rows, found))),
+    ]
+    print(table.rounds_table(attacked, rows))
+    released = curves.if_released(attacked, rows, clients)
+    print("\n" + table.global_table(attacked, found, released, backward))
+    print("\n" + "\n".join(map(os.fspath, written)))
+
+
+if __name__ == "__main__":
+    cli.run(main)

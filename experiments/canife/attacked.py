@@ -1,0 +1,127 @@
+"""What is measured: a federated training of clients with one example each, and how its rounds are attacked.
+Importing it starts no JAX."""
+
+import dataclasses
+import hashlib
+import json
+from typing import Any
+
+from audit.errors import require
+from audit.statistics import conversions
+from experiments.settings.setting import described
+
+MODELS = ("two_layer", "linear", "mlp", "convnet")
+STARTS = ("random", "sample")
+_POOL, _POPULATION = 512, 2048
+PENALTIES = ("as_run", "as_printed", "of_the_mean")
+
+
+@dataclasses.dataclass(frozen=True)
+class Attacked:
+    """All that decides a measured round. A field at its default is left out of the stored name, so that a
+    further field orphans nothing."""
+
+    model: str = described(
+        "two_layer, linear, mlp (Fashion-MNIST) or convnet (CIFAR-10).", default="two_layer"
+    )
+    rounds: int = described("Rounds of the training.", default=469)
+    every: int = described("Rounds 1, 1 + every, ... are measured.", default=100)
+    cohort: int = described("Clients a round.", default=128)
+    learning_rate: float = described("Server's learning rate on the mean clipped update.", default=0.5)
+    clients: int = described("Clients that the images are dealt to; 0: one example a client.", default=0)
+    alpha: float = described("Dirichlet's alpha, by which images are dealt: small is uneven.", default=1.0)
+    client_learning_rate: float = described("Learning rate of dealt clients' SGD.", default=0.1)
+    client_epochs: int = described("Epochs that a dealt client trains.", default=1)
+    batch_size: int = described("Examples in a dealt client's mini-batch.", default=16)
+    clipping_norm: float = described("Clipping norm C.", default=1.0)
+    noise_multiplier: float = described("Noise multiplier sigma: noise has deviation sigma * C.", default=0.2)
+    pool: int = described("Mock clients that canaries are designed on; 0: up to 512.", default=0)
+    population: int = described("Training clients that mock rounds draw on; 0: up to 2,048.", default=0)
+    scores: int = described("Mock rounds of a published estimate, n.", default=100)
+    mock_rounds: int = described("Mock rounds a world of the certified bound.", default=100_000)
+    design_steps: int = described("Steps of a canary's design.", default=2500)
+    design_rate: float = described("Adam's learning rate on the sample.", default=1.0)
+    design_batch: int = described("Mock updates a step of the design; 0: as many as the cohort.", default=0)
+    norm_constant: float = described("k: gradients shorter than this are lengthened.", default=5.0)
+    penalty: str = described("What a design minimises: as_run, as_printed or of_the_mean.", default="as_run")
+    start: str = described("First sample: random pixels, or a sample of the pool.", default="random")
+    clamp: bool = described("Keep pixels within [0, 1].", default=False)
+    soft_label: bool = described("Design the label too, as a mixture.", default=False)
+    keep_best: bool = described("Take the best sample of a design, not the last.", default=False)
+    as_published: bool = described(
+        "The canary replaces a client and sends its raw gradient, as in the paper's code.", default=False
+    )
+    memory: int = described("Bytes for the pool's updates.", default=1 << 30)
+    delta: float = described("delta of the training.", default=1e-5)
+    seed: int = described("Seed of all randomness.", default=0)
+
+    def measured(self) -> list[int]:
+        """The rounds that are measured, from 1."""
+        return list(range(1, self.rounds + 1, self.every))
+
+
+def fitted(attacked: Attacked, train_clients: int, mock_clients: int) -> Attacked:
+    """The setting with as many clients as it says or, where it leaves them open, as there are."""
+    pool = attacked.pool or min(_POOL, mock_clients)
+    population = attacked.population or min(_POPULATION, train_clients)
+    return dataclasses.replace(attacked, pool=pool, population=population)
+
+
+def identity(attacked: Attacked, checksum: str) -> dict[str, Any]:
+    """What a store is named by: the fields that are not at their defaults, and the data."""
+    fields = {
+        field.name: getattr(attacked, field.name)
+        for field in dataclasses.fields(attacked)
+        if field.name == "model" or getattr(attacked, field.name) != field.default
+    }
+    return {"experiment": "canife", **fields, "data": checksum}
+
+
+def folder_name(attacked: Attacked, checksum: str) -> str:
+    """The store's folder."""
+    text = json.dumps(identity(attacked, checksum), sort_keys=True)
+    return f"{attacked.model}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+def validate(attacked: Attacked, train_clients: int, test_clients: int) -> None:
+    """Raises InputError for the first field out of range."""
+    _require_choice("model", attacked.model, MODELS)
+    _require_choice("start", attacked.start, STARTS)
+    _require_choice("penalty", attacked.penalty, PENALTIES)
+    _require_whole(attacked, "rounds", 1, 10**6)
+    _require_whole(attacked, "every", 1, 10**6)
+    _require_whole(attacked, "cohort", 2, min(attacked.population, train_clients))
+    _require_whole(attacked, "client_epochs", 1, 1000)
+    _require_whole(attacked, "batch_size", 1, 10**6)
+    _require_whole(attacked, "population", 2, train_clients)
+    _require_whole(attacked, "pool", 1, test_clients)
+    _require_whole(attacked, "scores", 4, 10**6)
+    _require_whole(attacked, "mock_rounds", 100, 10**7)
+    _require_whole(attacked, "design_steps", 1, 10**6)
+    _require_whole(attacked, "design_batch", 0, attacked.pool)
+    _require_whole(attacked, "seed", 0, 2**32 - 1)
+    for name in (
+        "learning_rate",
+        "client_learning_rate",
+        "clipping_norm",
+        "design_rate",
+        "norm_constant",
+        "alpha",
+    ):
+        value = getattr(attacked, name)
+        require(1e-6 <= value <= 1e6, f"`{name}={value:g}`: give a number from 1e-06 to 1e+06")
+    noise = attacked.noise_multiplier
+    fits = noise == 0 or 1e-2 <= noise <= 1e4
+    require(fits, f"`noise_multiplier={noise:g}`: give 0, or a number from 0.01 to 10,000")
+    conversions.require_delta(attacked.delta)
+
+
+def _require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    """One of the choices, or InputError."""
+    require(value in choices, f"`{name}={value}` is unknown: choose one of {', '.join(choices)}")
+
+
+def _require_whole(attacked: Attacked, name: str, least: int, most: int) -> None:
+    """A field within its limits, or InputError."""
+    value = getattr(attacked, name)
+    require(least <= value <= most, f"`{name}={value}`: give a whole number from {least:,} to {most:,}")

@@ -1,0 +1,108 @@
+"""A training under measurement, as the paper's Figures 1, 3, 4, 5 and 8."""
+
+from collections.abc import Sequence
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from experiments.canife.attacked import Attacked
+from experiments.canife.curves import Global, RoundValues
+from experiments.plots import style
+
+
+def training_figure(attacked: Attacked, rows: Sequence[RoundValues], found: Global) -> Figure:
+    """Epsilon a round, epsilon of the training, health and accuracy, the last round's scores and canary."""
+    with plt.rc_context(style.STYLE):
+        figure, axes = plt.subplots(2, 3, figsize=(11, 6))
+        _per_round(axes[0, 0], attacked, rows)
+        _global(axes[0, 1], attacked, found)
+        _scores(axes[0, 2], rows[-1])
+        _health(axes[1, 0], rows)
+        _dots(axes[1, 1], rows[-1])
+        _canary(axes[1, 2], rows[-1])
+    return figure
+
+
+def _per_round(axes: Axes, attacked: Attacked, rows: Sequence[RoundValues]) -> None:
+    numbers = [one.measured.number for one in rows]
+    values = np.array([one.published.estimate.epsilon for one in rows])
+    ends = np.array([[one.published.lower, one.published.upper] for one in rows])
+    shown = np.where(np.isfinite(values), values, np.nan)
+    top = 1.15 * max([v for one in rows for v in (one.truth, one.published.lower) if np.isfinite(v)])
+    low, high = shown - ends[:, 0], np.minimum(ends[:, 1], top) - shown
+    axes.errorbar(
+        numbers,
+        shown,
+        np.nan_to_num(np.clip(np.array([low, high]), 0, None)),
+        fmt="o",
+        color=style.IN,
+        ms=4,
+        lw=1,
+        label="published, at 1/n",
+    )
+    axes.plot(
+        numbers,
+        [one.measured.exact_then for one in rows],
+        "s-",
+        ms=3,
+        color=style.ORANGE,
+        label="law, at 1/n",
+    )
+    axes.plot(numbers, [one.measured.exact for one in rows], "^-", ms=4, color=style.BLUE, label="law")
+    axes.plot(numbers, [one.measured.proven for one in rows], "v:", ms=4, color=style.BOUND, label="proven")
+    axes.axhline(min(rows[0].truth, 2 * top), color=style.UPPER, ls="--", lw=1, label="perfect canary")
+    axes.set(title="one round", xlabel="round", ylabel=r"$\epsilon$", ylim=(0, 1.3 * top))
+    axes.legend(fontsize=7, ncols=2, loc="upper center")
+
+
+def _global(axes: Axes, attacked: Attacked, found: Global) -> None:
+    axes.plot(found.rounds, found.accountant, "--", color=style.UPPER, lw=1, label="accountant")
+    axes.plot(found.rounds, found.canaries, "^-", ms=4, color=style.BLUE, label="canaries' laws")
+    axes.plot(found.rounds, found.published, "o-", ms=4, color=style.IN, label="as published")
+    upper = np.minimum(found.upper, 1.5 * max(found.published[-1], found.accountant[-1]))
+    if np.isfinite(upper).all():
+        axes.fill_between(found.rounds, found.lower, upper, color=style.IN, alpha=0.15, lw=0)
+    title = rf"the training, $\delta$ = {attacked.delta:g}"
+    axes.set(title=title, xlabel="round", ylabel=r"$\epsilon$", ylim=(0, None))
+    axes.legend(fontsize=7)
+
+
+def _scores(axes: Axes, one: RoundValues) -> None:
+    kept = one.measured
+    both = np.concatenate([kept.scores_in, kept.scores_out])
+    bins = np.linspace(both.min(), both.max(), 24).tolist()
+    for scores, colour, name in ((kept.scores_out, style.OUT, "without"), (kept.scores_in, style.IN, "with")):
+        axes.hist(scores, bins, color=colour, alpha=0.6, label=f"{name}, deviation {np.std(scores):.3g}")
+    axes.margins(y=0.25)
+    axes.set(title=f"scores of round {kept.number}", xlabel="score / C", ylabel="mock rounds")
+    axes.legend(fontsize=7)
+
+
+def _health(axes: Axes, rows: Sequence[RoundValues]) -> None:
+    numbers = [one.measured.number for one in rows]
+    axes.plot(
+        numbers, [one.measured.health for one in rows], "o-", ms=4, color=style.BLUE, label="canary health"
+    )
+    axes.plot(numbers, [one.accuracy for one in rows], "s-", ms=4, color=style.IN, label="attack accuracy")
+    axes.plot(
+        numbers, [one.measured.accuracy for one in rows], "^-", ms=4, color=style.BOUND, label="test accuracy"
+    )
+    axes.set(title="health and accuracy", xlabel="round", ylim=(0, 1.05))
+    axes.legend(fontsize=7)
+
+
+def _dots(axes: Axes, one: RoundValues) -> None:
+    axes.hist(one.measured.known, 60, color=style.OUT)
+    title = f"clients' dot products (the canary's: {one.measured.own:.3f})"
+    axes.set(title=title, xlabel="dot product / C", ylabel="clients", yscale="log")
+    axes.locator_params(axis="x", nbins=5)
+
+
+def _canary(axes: Axes, one: RoundValues) -> None:
+    pixels = one.measured.pixels
+    low, high = pixels.min(), pixels.max()
+    axes.imshow((pixels - low) / max(high - low, 1e-12), cmap="gray")
+    axes.set(title=f"canary of round {one.measured.number}, label {int(one.measured.label.argmax())}")
+    axes.axis("off")

@@ -1,0 +1,125 @@
+"""A training that is frozen every so many rounds and measured, a file a measured round: killed at any
+moment, it goes on from the last one with the same bits."""
+
+import io
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from audit.errors import require
+from audit.mechanism.base import State
+from audit.storage import files
+from experiments.canife import attacked as settings
+from experiments.canife import measured, populations
+from experiments.canife.attacked import Attacked
+from experiments.canife.clients import Population
+from experiments.canife.measured import Measured
+
+_STATE = "state.npz"
+
+
+def prepared(attacked: Attacked, out: Path) -> tuple[Attacked, Population, Path]:
+    """A setting with its numbers of clients, the clients, and its folder under `out` with the setting in
+    plain text; raises InputError where they do not fit."""
+    require(
+        attacked.model in settings.MODELS,
+        f"`model={attacked.model}` is unknown: choose one of {', '.join(settings.MODELS)}",
+    )
+    images = populations.images_of(attacked.model)
+    limit = len(images.train_labels)
+    require(0 <= attacked.clients <= limit, f"`clients={attacked.clients}`: give 0 to {limit:,}")
+    known = populations.population(attacked, images)
+    attacked = settings.fitted(attacked, known.train_clients, known.mock_clients)
+    settings.validate(attacked, known.train_clients, known.mock_clients)
+    folder = out / "canife" / settings.folder_name(attacked, images.checksum)
+    text = json.dumps(settings.identity(attacked, images.checksum), indent=1, sort_keys=True) + "\n"
+    files.write_whole(folder / "setting.json", text.encode())
+    return attacked, known, folder
+
+
+def kept(attacked: Attacked, folder: Path) -> dict[int, Measured]:
+    """The measured rounds that a folder holds, by number; what is damaged is set aside and missing."""
+    found = {number: _read(_file(folder, number)) for number in attacked.measured()}
+    return {number: one for number, one in found.items() if one is not None}
+
+
+def measure_missing(
+    attacked: Attacked, known: Population, folder: Path, progress: Callable[[int], None] = lambda number: None
+) -> Iterator[Measured]:
+    """Trains up to each round that is not kept, measures and keeps it; yields it when it is on disk.
+
+    The state is kept before a round's file, so that training goes on from the last measured round.
+    """
+    missing = [n for n in attacked.measured() if n not in kept(attacked, folder)]
+    if not missing:
+        return
+    task = measured.measuring(attacked, known)
+    number, state = _state_before(known, folder, missing[0])
+    for wanted in [n for n in attacked.measured() if n >= missing[0]]:
+        for first in [n for n in attacked.measured() if number <= n < wanted]:  # one compiled length
+            state = known.train(state, first, attacked.every)
+        number = wanted
+        _require_finite(state, number)
+        files.write_whole(folder / _STATE, _state_bytes(number, state))
+        if wanted in missing:
+            one = measured.measure(task, state.theta, number)
+            files.write_whole(_file(folder, number), measured.as_bytes(one))
+            progress(number)
+            yield one
+
+
+def _state_before(known: Population, folder: Path, wanted: int) -> tuple[int, State]:
+    """(next round, state): the kept one where it is not beyond the wanted round, or else the start."""
+    first = known.start()
+    content = files.read(folder / _STATE)
+    if content is not None:
+        try:
+            with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+                number, leaves = int(archive["number"]), [archive[f"leaf_{i}"] for i in range(_leaves(first))]
+        except files.NOT_AN_ARCHIVE:
+            files.set_aside(folder / _STATE, "trained again")
+        else:
+            if number <= wanted:
+                return number, jax.tree.unflatten(jax.tree.structure(first), map(jnp.asarray, leaves))
+    return 1, first
+
+
+def _leaves(state: State) -> int:
+    """How many arrays a state has."""
+    return len(jax.tree.leaves(state))
+
+
+def _state_bytes(number: int, state: State) -> bytes:
+    """The state before a round."""
+    buffer = io.BytesIO()
+    leaves: dict[str, Any] = {f"leaf_{i}": np.asarray(v) for i, v in enumerate(jax.tree.leaves(state))}
+    np.savez(buffer, number=number, **leaves)
+    return buffer.getvalue()
+
+
+def _require_finite(state: State, number: int) -> None:
+    """Raises InputError where the model diverged."""
+    message = f"the model diverged before round {number}: lower `learning_rate` or `noise_multiplier`"
+    require(bool(jnp.isfinite(state.theta).all()), message)
+
+
+def _file(folder: Path, number: int) -> Path:
+    """Where a measured round is kept."""
+    return folder / f"round_{number:07d}.npz"
+
+
+def _read(path: Path) -> Measured | None:
+    """A measured round; None where there is none that can be read."""
+    content = files.read(path)
+    if content is None:
+        return None
+    try:
+        return measured.from_bytes(content)
+    except files.NOT_AN_ARCHIVE:
+        files.set_aside(path, "measured again")
+        return None

@@ -1,0 +1,63 @@
+"""Losses of relaxed examples, in which a label or tokens are mixtures: what a gradient can descend."""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from models.base import Model
+
+SoftLoss = Callable[[Array, tuple[Array, Array]], Array]
+
+
+def soft_label(model: Model, classes: int) -> SoftLoss:
+    """loss(theta (p,), (features, probabilities (classes,))): the mean of the model's criterion over a label
+    of these probabilities, and so its loss where one of them is 1."""
+
+    def loss(theta: Array, example: tuple[Array, Array]) -> Array:
+        features, probabilities = example
+        logits: Any = model.module.apply({"params": model.unravel(theta)}, features)
+        each = jax.vmap(lambda label: model.criterion(logits, label))(jnp.arange(classes))
+        return probabilities @ each
+
+    return loss
+
+
+def soft_tokens(model: Model) -> Callable[[Array, Array], Array]:
+    """loss(theta (p,), mixtures (T + 1, V)) of a module that begins with one nn.Embed of V rows and gives
+    logits (T, V): the first T mixtures times the embedding's matrix are what it reads, the last T what
+    follows.
+
+    Where every mixture is one token, the mean cross entropy of the tokens that follow.
+    """
+
+    def loss(theta: Array, mixtures: Array) -> Array:
+        read, follow = mixtures[:-1], mixtures[1:]
+
+        def embedded(
+            call: Callable[..., Any],
+            args: tuple[Any, ...],
+            kwargs: dict[str, Any],
+            context: nn.module.InterceptorContext,
+        ) -> Any:
+            module = context.module
+            if isinstance(module, nn.Embed) and context.method_name == "__call__":
+                return read @ module.embedding
+            return call(*args, **kwargs)
+
+        with nn.intercept_methods(embedded):
+            tokens = jnp.zeros(len(read), jnp.int32)
+            logits: Any = model.module.apply({"params": model.unravel(theta)}, tokens)
+        return -jnp.mean(jnp.sum(follow * jax.nn.log_softmax(logits), axis=-1))
+
+    return loss
+
+
+def gumbel_softmax(key: Array, log_weights: Array, temperature: float = 1.0) -> Array:
+    """Mixtures (..., V) of log weights with Gumbel noise (Jang, Gu and Poole, 2017); their largest entries
+    are draws from the weights."""
+    noisy = log_weights + jax.random.gumbel(key, log_weights.shape, log_weights.dtype)
+    return jax.nn.softmax(noisy / temperature)

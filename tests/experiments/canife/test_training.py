@@ -1,0 +1,144 @@
+"""A small measured training on made-up images: what it keeps, resuming with the same bits, its tables."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from audit.statistics import cohort_law, conversions
+from experiments.canife import clients, curves, figures, measured, populations, table, training
+from experiments.canife.attacked import Attacked
+from experiments.plots import style
+from models.data.base import ImageDataset
+
+SMALL = Attacked(
+    model="linear",
+    rounds=5,
+    every=2,
+    cohort=8,
+    noise_multiplier=0.5,
+    pool=24,
+    population=40,
+    scores=40,
+    mock_rounds=2000,
+    design_steps=60,
+)
+
+
+@pytest.fixture(scope="module")
+def images():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(10, size=(2, 60)).astype(np.int32)
+    pixels = rng.integers(256, size=(2, 60, 28, 28)).astype(np.uint8)
+    return ImageDataset(pixels[0], labels[0], pixels[1], labels[1], "made up", "none")
+
+
+@pytest.fixture(scope="module")
+def known(images):
+    return populations.population(SMALL, images)
+
+
+@pytest.fixture(scope="module")
+def whole(known, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    return folder, list(training.measure_missing(SMALL, known, folder))
+
+
+def test_a_training_measures_its_rounds(whole):
+    _, found = whole
+    assert [one.number for one in found] == [1, 3, 5]
+    for one in found:
+        assert one.health > 0.9 and one.norm > 1 and one.own == pytest.approx(1, abs=1e-5)
+        assert len(one.scores_in) == len(one.scores_out) == 20 and len(one.known) == 40
+        pair = cohort_law.added(one.known, cohort_law.Cohort(8), 0.5, one.own)
+        assert one.exact == pytest.approx(cohort_law.epsilon_at(pair, 1e-5))
+        assert one.proven < one.exact < conversions.epsilon_from_mu(2.0, 1e-5)
+
+
+def test_a_killed_training_goes_on_with_the_same_bits(whole, known, tmp_path):
+    folder, _ = whole
+    going = training.measure_missing(SMALL, known, tmp_path)
+    next(going)
+    going.close()  # after one round
+    list(training.measure_missing(SMALL, known, tmp_path))
+    for name in ("round_0000001.npz", "round_0000003.npz", "round_0000005.npz", "state.npz"):
+        assert (tmp_path / name).read_bytes() == (folder / name).read_bytes(), name
+    assert not list(training.measure_missing(SMALL, known, tmp_path))
+
+
+def test_a_damaged_round_is_measured_again_with_the_same_bits(whole, known, tmp_path, capsys):
+    folder, found = whole
+    for one in found:
+        (tmp_path / f"round_{one.number:07d}.npz").write_bytes(measured.as_bytes(one))
+    (tmp_path / "round_0000003.npz").write_bytes(b"nothing")
+    assert [one.number for one in training.measure_missing(SMALL, known, tmp_path)] == [3]
+    assert "damaged" in capsys.readouterr().err
+    assert (tmp_path / "round_0000003.npz").read_bytes() == (folder / "round_0000003.npz").read_bytes()
+
+
+def test_what_is_read_is_what_was_kept(whole):
+    folder, found = whole
+    again = training.kept(SMALL, folder)
+    for one in found:
+        assert measured.as_bytes(again[one.number]) == measured.as_bytes(one)
+        assert isinstance(again[one.number].health, float)
+
+
+def test_the_tables_fit_and_the_figure_is_drawn(whole):
+    _, found = whole
+    rows = [curves.row(SMALL, one) for one in found]
+    for backward, last in ((False, 5), (True, 5)):
+        together = curves.composed(SMALL, rows, 60, backward)
+        assert together.rounds[-1] == last and together.canaries[-1] < together.accountant[-1]
+        assert together.lower[-1] <= together.published[-1] <= together.upper[-1]
+        texts = table.rounds_table(SMALL, rows), table.global_table(SMALL, together, 9.0, backward)
+        assert max(map(len, "\n".join(texts).splitlines())) <= 80
+        lines = table.as_csv(rows, together).splitlines()
+        assert len(lines) == 4 and len({line.count(",") for line in lines}) == 1
+    assert style.png(figures.training_figure(SMALL, rows, together)).startswith(b"\x89PNG")
+    assert curves.if_released(SMALL, rows, 60) > together.accountant[-1]
+
+
+def test_the_published_worlds_replace_a_client(images, tmp_path):
+    setting = dataclasses.replace(
+        SMALL, rounds=1, as_published=True, soft_label=True, clamp=True, start="sample"
+    )
+    known = populations.population(setting, images)
+    (one,) = training.measure_missing(setting, known, tmp_path)
+    pair = cohort_law.replacing(one.known, cohort_law.Cohort(8), 0.5, one.own)
+    assert one.exact == pytest.approx(cohort_law.epsilon_at(pair, 1e-5))
+    pixels = one.pixels * known.shape.deviation + known.shape.mean
+    assert pixels.min() > -1e-6 and pixels.max() < 1 + 1e-6
+    assert one.label.sum() == pytest.approx(1, abs=1e-5) and 0.01 < one.label.max() < 1
+
+
+@pytest.mark.slow
+def test_without_noise_all_is_infinite(images, tmp_path):
+    setting = dataclasses.replace(SMALL, rounds=1, noise_multiplier=0.0)
+    (one,) = training.measure_missing(setting, populations.population(setting, images), tmp_path)
+    row = curves.row(setting, one)
+    assert one.exact == row.truth == np.inf
+    assert curves.composed(setting, [row], 60, False).accountant == [np.inf]
+    assert style.png(figures.training_figure(setting, [row], curves.composed(setting, [row], 60, False)))
+
+
+def test_a_canary_is_the_sample_that_the_model_sees(known):
+    sample = clients.Sample(jax.numpy.zeros((28, 28)), jax.nn.one_hot(3, 10))
+    assert known.dress(sample).shape == (784,)
+
+
+def test_dealt_clients_train_by_federated_averaging_and_the_canary_sends_what_they_would(images, tmp_path):
+    setting = dataclasses.replace(
+        SMALL, clients=12, alpha=10.0, cohort=4, population=12, pool=12, rounds=3, client_learning_rate=0.001
+    )
+    known = populations.population(setting, images)
+    assert known.train_clients == known.mock_clients == 12
+    first, last = training.measure_missing(setting, known, tmp_path)
+    assert first.number == 1 and last.number == 3 and np.abs(first.known).max() <= 1 + 1e-5
+    assert first.own == pytest.approx(min(0.001 * first.norm, 1), rel=1e-4) and first.own < 0.9
+    whole = populations.population(dataclasses.replace(setting, as_published=True), images)
+    (raw,) = training.measure_missing(
+        dataclasses.replace(setting, as_published=True, rounds=1), whole, tmp_path / "published"
+    )
+    assert raw.own == pytest.approx(1, abs=1e-5)
