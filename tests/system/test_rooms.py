@@ -32,7 +32,7 @@ FLOORS = [  # from the ground up: nobody imports from a higher floor
     ["experiments.plots"],
     ["experiments.pages", "experiments.engine"],
     ["experiments.hidden_state", "experiments.lidp", "experiments.one_shot", "experiments.canife"],
-    ["experiments.papers"],
+    ["experiments.papers", "experiments.compare"],
     ["experiments"],  # the commands, a paper's __main__ among them, cli and own
 ]
 PAPERS = ("hidden_state", "one_shot", "lidp", "canife")

@@ -1,0 +1,1 @@
+"""One mechanism audited by the methods of all four papers."""
