@@ -23,8 +23,8 @@ def comparison_figure(rows: Sequence[ComparedRow], upper: float, delta: float) -
             filled = color if row.is_bound else "white"
             axis.plot(min(row.epsilon, shown), place, marker, color=color, mfc=filled, clip_on=False)
         for color, filled, label in (
-            (FREE, FREE, "bound, of the curve it assumes nothing"),
-            (OUT, OUT, "bound, if its assumption holds"),
+            (FREE, FREE, "bound, whatever the curve"),
+            (OUT, OUT, "bound, if what it assumes holds"),
             (IN, "white", "estimate, no bound"),
         ):
             axis.plot([], [], "o", color=color, mfc=filled, label=label)
