@@ -135,7 +135,7 @@ def play(
     chunk: int,
     progress: SegmentProgress = lambda runs, steps: None,
     checkpoints: Checkpoints | None = None,
-    watch: Watch = lambda midway: None,
+    watch: Watch | None = None,
 ) -> Iterator[Scores]:
     """Trains the runs of every range [start, stop) chunk by chunk and yields each chunk's scores.
 
@@ -172,7 +172,8 @@ def play(
                 states = compiled[len(part.mask)](*arguments(runs, states, part))
                 jax.block_until_ready(states)
                 progress(size, len(part.mask))
-                watch(_midway(first, size, states, partial(score, attack.state), attack.known))
+                if watch is not None:
+                    watch(_midway(first, size, states, partial(score, attack.state), attack.known))
                 if checkpoints is not None and number < len(segments):
                     checkpoints.offer(name, number, states)
             scores = np.asarray(score(attack.state, states.seen, states.theta, attack.known), np.float64)

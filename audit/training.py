@@ -63,7 +63,7 @@ class _Training(NamedTuple):
     store: Store | Elsewhere
     checkpoints: Checkpoints | None
     progress: SegmentProgress
-    watch: Watch
+    watch: Watch | None
 
 
 class _Chunk(NamedTuple):
@@ -81,7 +81,7 @@ def train(
     chunk: int = 0,
     checkpoint_seconds: float = 30.0,
     progress: Progress = lambda runs: None,
-    watch: Watch = lambda midway: None,
+    watch: Watch | None = None,
 ) -> Trained:
     """Trains the runs that the store lacks, chunk by chunk (0: chosen by size), and reads all back.
 

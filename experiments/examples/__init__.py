@@ -1,0 +1,1 @@
+"""Programs to copy: audits of other frameworks' trainings."""
