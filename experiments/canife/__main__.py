@@ -1,4 +1,4 @@
-"""CANIFE: a designed canary in a frozen round, every so many rounds of a training.
+"""CANIFE: a designed canary in frozen rounds of a training.
 
 ./run.sh canife                                  two layers, Fashion-MNIST, an epoch
 ./run.sh canife --model=convnet --cohort=64      CIFAR-10, one example a client

@@ -1,8 +1,8 @@
-"""Audit one mechanism by the methods of all four papers, side by side.
+"""Audit one mechanism by the methods of all four papers.
 
-./run.sh compare                            a two-layer network on Fashion-MNIST
-./run.sh compare --model=linear --steps=100
-./run.sh compare --noise_multiplier=1
+    ./run.sh compare                            a two-layer network on Fashion-MNIST
+    ./run.sh compare --model=linear --steps=100     half a minute
+    ./run.sh compare --noise_multiplier=1           less noise
 
 The mechanism is DP-SGD whose every step takes the canary, so that all methods attack one composition of
 Gaussian releases, with the same neighbours and delta. Each method's results are kept under --out and never
