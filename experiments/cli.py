@@ -80,12 +80,20 @@ def run(main: Callable[[], None]) -> None:
 def _parse(argv: Sequence[str]) -> list[str]:
     """absl's parser, with our help and without its usage pages for a mistyped flag."""
     if not _HELP.isdisjoint(argv[1:]):
-        print(_help())
-        sys.exit(0)
+        sys.exit(_show_help())
     try:
         return flags.FLAGS(argv)
     except flags.Error as error:
         sys.exit(_complain(f"{error}: see --help", USAGE_ERROR))
+
+
+def _show_help() -> int:
+    """Prints the help; the exit status."""
+    try:
+        print(_help(), flush=True)
+    except OSError as error:
+        return _unprinted(error)
+    return 0
 
 
 def _help() -> str:

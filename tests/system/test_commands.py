@@ -160,6 +160,14 @@ def test_help_is_grouped_in_80_columns(run, command):
     assert not any(line.split()[0] in ("--logtostderr", "--helpfull") for line in lines if line)
 
 
+def test_help_whose_reader_has_left_ends_quietly(run):
+    reading, writing = os.pipe()
+    os.close(reading)
+    process = run("plan", "--help", stdout=writing)
+    os.close(writing)
+    assert process.stderr == "" and process.returncode == 1
+
+
 def test_a_first_look_for_fonts_is_quiet(run, tmp_path):
     scores = save_scores(tmp_path / "s.npz", [1.0, 2.0, 3.0], [0.0, 1.5, 2.5])
     flags = (scores, f"--figure={tmp_path / 'f.svg'}")
