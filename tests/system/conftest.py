@@ -15,9 +15,11 @@ import atexit, gc, importlib, json, os, pkgutil, runpy, signal, sys, traceback
 import audit, experiments, models
 from experiments import __main__ as main
 commands = {f"experiments.{name}" for name, _ in main.commands()}
+torch = "experiments.engine.peers_", "experiments.examples."  # not everyone has it
 for package in (audit, models, experiments):
     for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-        if not {found.name, found.name.removesuffix(".__main__")} & commands and ".peers_" not in found.name:
+        own = {found.name, found.name.removesuffix(".__main__")} & commands
+        if not own and not found.name.startswith(torch):
             importlib.import_module(found.name)
 gc.freeze()
 
