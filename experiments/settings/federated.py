@@ -14,7 +14,7 @@ from experiments.settings.setting import MOST_CANARIES, described, require_noise
 from experiments.settings.tasks import Sources
 from models.data.base import Dataset, ImageDataset
 from models.data.cifar10 import load_cifar10
-from models.data.clients import Clients, dirichlet
+from models.data.clients import Clients, dirichlet, one_each
 from models.data.emnist import load_emnist
 from models.data.fashion_mnist import load_fashion_mnist
 from models.data.shakespeare import load_shakespeare
@@ -39,7 +39,9 @@ class FederatedSetting:
     """One federated audit; a field that equals its default is left out of its name in the store."""
 
     model: str = described("A model and its clients; see below.", default="two_layer")
-    clients: int = described("Clients to deal a data set to, or to read at most; 0: all.", default=600)
+    clients: int = described(
+        "Clients to deal images to, 0: one for each; or to read at most, 0: all.", default=600
+    )
     alpha: float = described("Dirichlet's alpha, by which images are dealt: small is uneven.", default=1.0)
     participation: str = described("shuffled, poisson, or listed (see --cohorts).", default="shuffled")
     cohort: int = described("Clients a round; of Poisson sampling on average.", default=30)
@@ -88,7 +90,8 @@ def _dealt(load: Callable[..., ImageDataset]) -> Callable[[FederatedSetting, Sou
     def loaded(setting: FederatedSetting, sources: Sources) -> Federation:
         images = load(file=sources.data_file, tfds_dir=sources.tfds_dir)
         whole = Dataset(images.train_images, images.train_labels, images.source, images.checksum)
-        dealt = dirichlet(whole, setting.clients, setting.alpha, setting.seed)
+        some = setting.clients
+        dealt = dirichlet(whole, some, setting.alpha, setting.seed) if some else one_each(whole)
         return Federation(dealt, (images.test_images, images.test_labels))
 
     return loaded

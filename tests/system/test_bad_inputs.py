@@ -1381,7 +1381,6 @@ FEDERATED = [
     *(
         named(Bad(argv, says, lay), says)
         for argv, says, lay in (
-            ((*WITH_IMAGES, "--clients=0"), "--clients=0: give 1 to 40", images),
             ((*WITH_IMAGES, "--clients=41"), "--clients=41: give 1 to 40", images),
             ((*WITH_IMAGES, "--clients=30", "--alpha=1e-9"), "without examples: raise it", images),
             ((*WITH_IMAGES, "--cohort=5", "--alpha=100"), "--cohort=5 is more than the 4 clients", images),

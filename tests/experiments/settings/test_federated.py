@@ -12,6 +12,7 @@ from audit.statistics.accounting import epsilon_upper_bound, participant_upper_b
 from audit.storage.store import Store
 from experiments.settings import build_federated, federated
 from experiments.settings.federated import FederatedSetting
+from experiments.settings.tasks import Sources
 from models.data.base import Dataset
 from models.data.clients import dirichlet
 
@@ -122,3 +123,20 @@ def test_canaries_that_are_in_have_larger_cosines(clients, tmp_path, observe):
 
 def test_most_rounds_ignores_who_is_absent():
     assert cohorts.most_rounds(np.array([[0, -1], [0, 2]], np.int32), 4) == 2
+
+
+def test_zero_clients_of_images_is_one_for_each(tmp_path):
+    rng = np.random.default_rng(0)
+    arrays = {
+        f"{part}_{name}": values
+        for part in ("train", "test")
+        for name, values in (
+            ("images", rng.integers(0, 256, (40, 28, 28)).astype(np.uint8)),
+            ("labels", np.arange(40) % 10),
+        )
+    }
+    np.savez(tmp_path / "images.npz", **arrays)
+    task = federated.federated_task("linear")
+    found = task.load(changed(clients=0), Sources(data_file=str(tmp_path / "images.npz"))).clients
+    assert found.number == 40 and (found.counts == 1).all()
+    np.testing.assert_array_equal(found.labels, np.arange(40) % 10)
