@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from audit.statistics import conversions, ranks
 from audit.statistics.conclusion import Conclusion
 from audit.statistics.estimate import Estimate, Finding
-from experiments.plots import curves, methods, style
+from experiments.plots import curves, methods, rounding, style
 from experiments.plots.gaussian import mark, standing
 from experiments.plots.style import BOUND, FADED, IN, OUT, STYLE, UPPER
 
@@ -72,13 +72,18 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
     axis.set_title("Lower bounds on epsilon")
 
 
+def _numbers(epsilons: list[float]) -> list[str]:
+    """Lower bounds as a bar's labels."""
+    return [rounding.at_least(epsilon, 2) for epsilon in epsilons]
+
+
 def _draw_lying(axis: Axes, conclusion: Conclusion) -> None:
     """Bounds as lying bars, from the first above to the last."""
     rows, upper = conclusion.rows(), conclusion.upper_bound
     labels = [f"{methods.METHODS[row.method].label} {mark(row, conclusion)}".strip() for row in rows]
     epsilons = [row.epsilon for row in rows]
     bars = axis.barh(labels, epsilons, color=BOUND, alpha=0.8, height=0.7)
-    axis.bar_label(bars, [f"{epsilon:.2f}" for epsilon in epsilons], padding=3, fontsize=8, bbox=_BOX)
+    axis.bar_label(bars, _numbers(epsilons), padding=3, fontsize=8, bbox=_BOX)
     axis.invert_yaxis()
     axis.tick_params(axis="y", labelsize=8)
     axis.set_xlim(right=1.15 * max(*epsilons, 0.1))
@@ -86,7 +91,7 @@ def _draw_lying(axis: Axes, conclusion: Conclusion) -> None:
     if upper is not None and np.isfinite(upper):
         axis.set_xlim(right=1.15 * max(*epsilons, upper))
         axis.axvline(upper, color=UPPER, ls=":")
-        place, name = ("data", "axes fraction"), f"upper bound {upper:.2f} "
+        place, name = ("data", "axes fraction"), f"upper bound {rounding.at_most(upper, 2)} "
         axis.annotate(name, (upper, 0.98), xycoords=place, ha="right", va="top", fontsize=8, bbox=_BOX)
 
 
@@ -102,11 +107,12 @@ def _draw_upright(axis: Axes, conclusion: Conclusion) -> None:
             bar.set(facecolor="white", edgecolor=BOUND, hatch="///")
         elif marked and standing(conclusion).faded:
             bar.set(facecolor="white", edgecolor=FADED, hatch="xxx")
-    axis.bar_label(bars, [f"{epsilon:.2f}" for epsilon in epsilons], label_type="center", bbox=_BOX)
+    axis.bar_label(bars, _numbers(epsilons), label_type="center", bbox=_BOX)
     if upper is not None and np.isfinite(upper):
         axis.axhline(upper, color=UPPER, ls=":")
         place = ("axes fraction", "data")
-        axis.annotate(f"upper bound {upper:.2f}", (1, upper), xycoords=place, ha="right", va="bottom")
+        name = f"upper bound {rounding.at_most(upper, 2)}"
+        axis.annotate(name, (1, upper), xycoords=place, ha="right", va="bottom")
     axis.set(ylabel=f"epsilon at delta {conclusion.delta:g}")
     axis.set_ylim(top=axis.get_ylim()[1] * 1.08)
 
