@@ -18,15 +18,21 @@ from experiments.plots.style import BOUND, FADED, IN, OUT, STYLE, UPPER
 _BOX = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
 _HEADROOM = 1.35  # of the scores' panel, for its legend
 _BAR_CHARACTERS = 11  # of a line under a bar
+_TITLE_CHARACTERS = 120
+_APART = 0.4  # between the bounds and what is none, in bars
 _MOST_UPRIGHT = 5  # bars beside each other; more lie, one above the other
 
 
-def audit_figure(conclusion: Conclusion, encode: Callable[[Figure], bytes] = style.png) -> bytes:
-    """All panels of one audit in one of `style.FORMATS`."""
+def audit_figure(
+    conclusion: Conclusion, audited: str = "", encode: Callable[[Figure], bytes] = style.png
+) -> bytes:
+    """All panels of one audit in one of `style.FORMATS`, below a line that says what was audited."""
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(2, 2, figsize=(9, 6.6))
         for axis, draw in zip(axes.flat, _PANELS.values(), strict=True):
             draw(axis, conclusion)
+        if audited:
+            figure.suptitle(textwrap.fill(audited, _TITLE_CHARACTERS), fontsize=9)
         return encode(figure)
 
 
@@ -72,6 +78,11 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
     axis.set_title("Lower bounds on epsilon")
 
 
+def _rows(conclusion: Conclusion) -> tuple[Finding, ...]:
+    """What has a bar, in the order of the printed table."""
+    return (*conclusion.ranked(), *conclusion.estimates)
+
+
 def _numbers(epsilons: list[float]) -> list[str]:
     """Lower bounds as a bar's labels."""
     return [rounding.at_least(epsilon, 2) for epsilon in epsilons]
@@ -79,7 +90,7 @@ def _numbers(epsilons: list[float]) -> list[str]:
 
 def _draw_lying(axis: Axes, conclusion: Conclusion) -> None:
     """Bounds as lying bars, from the first above to the last."""
-    rows, upper = conclusion.rows(), conclusion.upper_bound
+    rows, upper = _rows(conclusion), conclusion.upper_bound
     labels = [f"{methods.METHODS[row.method].label} {mark(row, conclusion)}".strip() for row in rows]
     epsilons = [row.epsilon for row in rows]
     bars = axis.barh(labels, epsilons, color=BOUND, alpha=0.8, height=0.7)
@@ -96,12 +107,14 @@ def _draw_lying(axis: Axes, conclusion: Conclusion) -> None:
 
 
 def _draw_upright(axis: Axes, conclusion: Conclusion) -> None:
-    """Bounds and estimates as upright bars side by side."""
-    rows, upper = conclusion.rows(), conclusion.upper_bound
+    """Bounds as upright bars side by side, and what is none apart from them."""
+    rows, upper = _rows(conclusion), conclusion.upper_bound
     marks = [mark(row, conclusion) for row in rows]
     labels = [_bar_label(row, word) for row, word in zip(rows, marks, strict=True)]
     epsilons = [row.epsilon for row in rows]
-    bars = axis.bar(labels, epsilons, color=BOUND, alpha=0.8, width=0.6)
+    places = [i + _APART * (i >= len(conclusion.bounds)) for i in range(len(rows))]
+    bars = axis.bar(places, epsilons, color=BOUND, alpha=0.8, width=0.6)
+    axis.set_xticks(places, labels)
     for bar, row, marked in zip(bars, rows, marks, strict=True):
         if isinstance(row, Estimate):
             bar.set(facecolor="white", edgecolor=BOUND, hatch="///")

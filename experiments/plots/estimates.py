@@ -23,7 +23,7 @@ from experiments.plots.sweep import Axis
 
 _INTERVAL = "0.75"
 _DASHES: tuple[Any, ...] = ("--", "-.", (0, (7, 1)), (0, (3, 1, 1, 1, 1, 1)), (0, (1, 3)), "-")
-_PREDICTION = "predicted: sqrt(insertions / k) / sigma"
+_PREDICTION = r"predicted: at $\mu = \sqrt{n / k} / \sigma$, n insertions"
 _NORMAL = "interval where scores are normal"
 _ACCOUNTING = "upper bound (accounting)"
 _OF_MANY = {  # what `points.COUNTERPARTS` are called

@@ -187,3 +187,17 @@ def test_the_page_says_it_to_who_cannot_see_the_panels(refuted, passed, monkeypa
     figures = list(map(str, report._figures(passed)))
     assert not any("refuted" in figure for figure in figures)
     assert figures[1].count("No evidence against Gaussian, p = ") == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("epsilon at delta 1e-05", r"$\varepsilon$ at $\delta$ = $10^{-5}$"),
+        ("Gaussian, mu ≥ 3.79", r"Gaussian, $\mu$ ≥ 3.79"),
+        ("multiplier sigma = 4", r"multiplier $\sigma$ = 4"),
+        (r"$\mu = \sqrt{n / k} / \sigma$", r"$\mu = \sqrt{n / k} / \sigma$"),
+        ("if_gaussian, deltas, 0.01", "if_gaussian, deltas, 0.01"),
+    ],
+)
+def test_a_figure_has_symbols_where_a_table_has_words(text, shown):
+    assert style.in_symbols(text) == shown == style.in_symbols(shown)
