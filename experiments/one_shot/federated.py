@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from audit.statistics import normality, one_shot
 from audit.statistics.accounting import epsilon_upper_bound
 from audit.statistics.gaussians import Gaussian
-from audit.statistics.names import ONE_SHOT_EQUAL_VARIANCE, ONE_SHOT_FITTED, ONE_SHOT_JEFFREYS
+from audit.statistics.names import ONE_SHOT_EQUAL_VARIANCE, ONE_SHOT_FITTED
 from audit.statistics.normality import AndersonDarling
 from audit.statistics.one_shot import Cosines, OneShotEstimate
 from audit.storage.index import Holdings
@@ -19,6 +19,7 @@ from experiments.cells.cell import Levels
 from experiments.one_shot.trainings import Splits, Trainings
 
 QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)
+_JEFFREYS = 0.5
 _KNOWN = Gaussian(0.0, 1.0)  # the null of the final model, in units of 1/sqrt(d)
 
 
@@ -29,16 +30,17 @@ class Observation(NamedTuple):
     cosines: Cosines
     fitted: OneShotEstimate
     equal_variance: OneShotEstimate
-    in_sample: OneShotEstimate
+    in_sample: float
     normality: AndersonDarling
 
 
 class Audit(NamedTuple):
-    """A training: noise multiplier, repetitions, the accounted epsilon of a canary (of one repetition the
-    paper's analytical value), what is observed, and the accuracy where it was measured."""
+    """A training: noise multiplier, repetitions, the paper's analytical epsilon, which is that of one
+    repetition, the accounted one of all, what is observed, and the accuracy where it was measured."""
 
     noise: float
     repetitions: int
+    analytical: float
     accounted: float
     every: Observation
     final: Observation
@@ -69,6 +71,7 @@ def audits(held: Holdings, asked: Trainings, repetitions: Sequence[int], levels:
                 yield Audit(
                     noise,
                     times,
+                    epsilon_upper_bound(noise, 1, levels.delta),
                     epsilon_upper_bound(noise, times, levels.delta),
                     _observation(every.scores, asked.dimension, False, levels),
                     _observation(final.scores, asked.dimension, True, levels),
@@ -104,9 +107,11 @@ def _observation(scores: Scores, dimension: int, known: bool, levels: Levels) ->
     """Run 0's canaries; known: whether the law of a cosine without a leak is."""
     values, bits = scores.scores[0], scores.presence[0]
     found = one_shot.cosines(values[bits], None if known else values[~bits], dimension)
-    rows = {row.method: row for row in one_shot.estimates(found, *levels)}
-    fits = rows[ONE_SHOT_FITTED], rows[ONE_SHOT_EQUAL_VARIANCE]
-    return Observation(found, *fits, rows[ONE_SHOT_JEFFREYS], normality.anderson_darling(found.observed))
+    fits = one_shot.fits(found, levels.delta, (ONE_SHOT_FITTED, ONE_SHOT_EQUAL_VARIANCE))
+    rows = {row.method: row for row in fits}
+    in_sample = one_shot.in_sample(found, levels.delta, 1 - levels.confidence, _JEFFREYS)
+    tested = normality.anderson_darling(found.observed)
+    return Observation(found, rows[ONE_SHOT_FITTED], rows[ONE_SHOT_EQUAL_VARIANCE], in_sample, tested)
 
 
 def _quantiles(scores: Scores, runs: int, dimension: int, known: bool, delta: float) -> NDArray[np.float64]:

@@ -140,7 +140,8 @@ def quantiles(title: str, found: Sequence[SplitQuantiles], delta: float) -> Figu
             upper = epsilon_upper_bound(one.noise, 1, delta)
             observed = "final model" if one.observe == "final" else "all iterates"
             axis.set_title(f"{observed}\nanalytical {upper:.3g}")
-            axis.set(xticks=QUANTILES, xlabel="quantile", ylim=(0, None))
+            axis.set(xticks=QUANTILES, xlabel="quantile")
+            axis.set_ylim(0, 1.1 * max(*one.one, *one.several))
         axes[0][0].set_ylabel("estimate of epsilon")
         figure.suptitle(title)
         _legend(figure, axes.ravel())
@@ -166,7 +167,8 @@ def _draw_densities(axis: Axes, panel: Sequence[Audit]) -> None:
     """Kernel densities of the observed canaries' final cosines."""
     root = np.sqrt(panel[0].final.cosines.dimension)
     every = [one.final.cosines.observed * root for one in panel]
-    ends = min(-4.0, *(values.min() for values in every)), max(4.0, *(values.max() for values in every))
+    low, high = (pick([pick(values) for values in every]) for pick in (min, max))
+    ends = min(-4.0, low - 1), max(4.0, high + 1)
     x = np.linspace(*ends, _POINTS)
     _null(axis, ends, panel[0].final.cosines.dimension)
     for one, values, color in zip(panel, every, _COLORS, strict=False):
@@ -186,8 +188,10 @@ def _draw_bars(axis: Axes, panel: Sequence[Audit], views: Sequence[Observation])
     places = range(len(panel))
     values = [view.fitted.epsilon for view in views]
     errors = [view.fitted.standard_error for view in views]
-    axis.bar(places, values, 0.6, yerr=errors, color=BLUE, ecolor=FADED, capsize=3, label="estimate")
-    lower = [view.in_sample.epsilon for view in views]
+    axis.bar(
+        places, values, 0.6, yerr=errors, color=BLUE, alpha=0.5, ecolor=BLACK, capsize=3, label="estimate"
+    )
+    lower = [view.in_sample for view in views]
     axis.plot(places, lower, "_", color=VERMILION, ms=14, mew=2, label="in-sample lower value")
     floor = views[0].fitted.noise_floor.quantile_95
     axis.axhline(floor, color=FADED, ls=":", label="95% of estimates without a leak")
@@ -202,7 +206,8 @@ def _by_noise(found: Sequence[Audit]) -> list[list[Audit]]:
 
 def _noise(one: Audit) -> str:
     """A panel's title: the noise, and the analytical epsilon that the paper names it by."""
-    return rf"$\sigma$ = {one.noise:.3g}"
+    epsilon = f"{one.analytical:.3g}" if np.isfinite(one.analytical) else r"$\infty$"
+    return rf"$\sigma$ = {one.noise:.3g}, analytical {epsilon}"
 
 
 def _times(repetitions: int) -> str:
