@@ -22,6 +22,7 @@ from experiments.canife.attacked import Attacked
 FLAGS = flags.FLAGS
 cli.define_fields(Attacked)
 flags.DEFINE_string("charge", "forward", "Rounds that a measured one stands for: forward, or backward.")
+flags.DEFINE_string("leaf", None, "LEAF's folder of CelebA, Sent140 or Shakespeare, with train/ and test/.")
 flags.DEFINE_string("out", "results", "Folder for results; these go into its folder canife.")
 
 
@@ -36,7 +37,7 @@ def main() -> None:
     from experiments.canife import curves, figures, table, training
     from experiments.plots import style
 
-    attacked, known, folder = training.prepared(attacked, out)
+    attacked, known, folder = training.prepared(attacked, out, FLAGS.leaf)
     kept = training.kept(attacked, folder)
     total = len(attacked.measured())
     with tqdm(total=total, initial=len(kept), desc="measuring", unit="rounds", file=sys.stderr) as bar:
@@ -52,6 +53,8 @@ def main() -> None:
     ]
     print(table.rounds_table(attacked, rows))
     released = curves.if_released(attacked, rows, clients)
+    canaries = table.canaries_table(rows)
+    print("\n" + canaries if canaries else "", end="\n" if canaries else "")
     print("\n" + table.global_table(attacked, found, released, backward))
     print("\n" + "\n".join(map(os.fspath, written)))
 

@@ -1,5 +1,4 @@
-"""What is measured: a federated training of clients with one example each, and how its rounds are attacked.
-Importing it starts no JAX."""
+"""What is measured: a federated training, and how its rounds are attacked. Importing it starts no JAX."""
 
 import dataclasses
 import hashlib
@@ -10,7 +9,9 @@ from audit.errors import require
 from audit.statistics import conversions
 from experiments.settings.setting import described
 
-MODELS = ("two_layer", "linear", "mlp", "convnet")
+IMAGES = ("two_layer", "linear", "mlp", "convnet", "resnet18")
+LEAF = ("celeba_cnn", "celeba_resnet18", "sent140_lstm", "shakespeare_lstm")
+MODELS = (*IMAGES, "character_lstm", *LEAF)
 STARTS = ("random", "sample")
 _POOL, _POPULATION = 512, 2048
 PENALTIES = ("as_run", "as_printed", "of_the_mean")
@@ -22,17 +23,22 @@ class Attacked:
     further field orphans nothing."""
 
     model: str = described(
-        "two_layer, linear, mlp (Fashion-MNIST) or convnet (CIFAR-10).", default="two_layer"
+        "two_layer, linear, mlp (Fashion-MNIST), convnet, resnet18 (CIFAR-10), character_lstm (Shakespeare);"
+        " with --leaf celeba_cnn, celeba_resnet18, sent140_lstm, shakespeare_lstm.",
+        default="two_layer",
     )
     rounds: int = described("Rounds of the training.", default=469)
     every: int = described("Rounds 1, 1 + every, ... are measured.", default=100)
     cohort: int = described("Clients a round.", default=128)
     learning_rate: float = described("Server's learning rate on the mean clipped update.", default=0.5)
-    clients: int = described("Clients that the images are dealt to; 0: one example a client.", default=0)
+    clients: int = described(
+        "Clients that images are dealt to, 0: one example a client; or roles or users, 0: all.", default=0
+    )
+    examples: int = described("Examples of a client at most; 0: all.", default=0)
     alpha: float = described("Dirichlet's alpha, by which images are dealt: small is uneven.", default=1.0)
-    client_learning_rate: float = described("Learning rate of dealt clients' SGD.", default=0.1)
-    client_epochs: int = described("Epochs that a dealt client trains.", default=1)
-    batch_size: int = described("Examples in a dealt client's mini-batch.", default=16)
+    client_learning_rate: float = described("Learning rate of SGD at such a client.", default=0.1)
+    client_epochs: int = described("Epochs that a client of many examples trains.", default=1)
+    batch_size: int = described("Examples in such a client's mini-batch.", default=16)
     clipping_norm: float = described("Clipping norm C.", default=1.0)
     noise_multiplier: float = described("Noise multiplier sigma: noise has deviation sigma * C.", default=0.2)
     pool: int = described("Mock clients that canaries are designed on; 0: up to 512.", default=0)
@@ -40,11 +46,11 @@ class Attacked:
     scores: int = described("Mock rounds of a published estimate, n.", default=100)
     mock_rounds: int = described("Mock rounds a world of the certified bound.", default=100_000)
     design_steps: int = described("Steps of a canary's design.", default=2500)
-    design_rate: float = described("Adam's learning rate on the sample.", default=1.0)
+    design_rate: float = described("Adam's learning rate on the sample; text wants 0.1.", default=1.0)
     design_batch: int = described("Mock updates a step of the design; 0: as many as the cohort.", default=0)
     norm_constant: float = described("k: gradients shorter than this are lengthened.", default=5.0)
     penalty: str = described("What a design minimises: as_run, as_printed or of_the_mean.", default="as_run")
-    start: str = described("First sample: random pixels, or a sample of the pool.", default="random")
+    start: str = described("First sample: random, or a sample of the pool.", default="random")
     clamp: bool = described("Keep pixels within [0, 1].", default=False)
     soft_label: bool = described("Design the label too, as a mixture.", default=False)
     keep_best: bool = described("Take the best sample of a design, not the last.", default=False)
@@ -90,6 +96,7 @@ def validate(attacked: Attacked, train_clients: int, test_clients: int) -> None:
     _require_choice("penalty", attacked.penalty, PENALTIES)
     _require_whole(attacked, "rounds", 1, 10**6)
     _require_whole(attacked, "every", 1, 10**6)
+    _require_whole(attacked, "examples", 0, 10**6)
     _require_whole(attacked, "cohort", 2, min(attacked.population, train_clients))
     _require_whole(attacked, "client_epochs", 1, 1000)
     _require_whole(attacked, "batch_size", 1, 10**6)

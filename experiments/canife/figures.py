@@ -7,6 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from experiments.canife import table
 from experiments.canife.attacked import Attacked
 from experiments.canife.curves import Global, RoundValues
 from experiments.plots import style
@@ -101,8 +102,13 @@ def _dots(axes: Axes, one: RoundValues) -> None:
 
 
 def _canary(axes: Axes, one: RoundValues) -> None:
-    pixels = one.measured.pixels
-    low, high = pixels.min(), pixels.max()
-    axes.imshow((pixels - low) / max(high - low, 1e-12), cmap="gray")
-    axes.set(title=f"canary of round {one.measured.number}, label {int(one.measured.label.argmax())}")
+    kept = one.measured
+    title = f"canary of round {kept.number}"
+    if isinstance(kept.canary, str):
+        text = "\n".join(table.broken(kept.canary, 27)).replace("$", r"\$")
+        axes.text(0.5, 0.5, text, family="monospace", fontsize=9, ha="center", va="center")
+    else:
+        low, high = kept.canary.min(), kept.canary.max()
+        axes.imshow((kept.canary - low) / max(high - low, 1e-12), cmap="gray")
+    axes.set(title=f"{title}, label {int(kept.label.argmax())}" if kept.label.size else title)
     axes.axis("off")
