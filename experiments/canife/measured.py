@@ -29,6 +29,7 @@ Floats = NDArray[np.float64]
 Designer = Callable[..., Designed]
 CONFIDENCE = 0.95
 _BLOCK = 256
+_DESCENT = 200
 _SETTLE = zlib.crc32(b"settle")
 
 
@@ -56,6 +57,7 @@ class Measured(NamedTuple):
     proven_if_gaussian: float
     canary: Canary
     label: NDArray[np.float32]
+    descent: NDArray[np.float32]
 
 
 class Measuring(NamedTuple):
@@ -90,7 +92,7 @@ def measuring(attacked: Attacked, known: Population) -> Measuring:
 def measure(task: Measuring, theta: Array, number: int) -> Measured:
     """Measures the round that a frozen model theta (p,) is about to play."""
     attacked, known = task.attacked, task.known
-    canary, health = _canary(task, theta, number)
+    canary, health, losses = _canary(task, theta, number)
     gradient = task.gradient(theta, canary)
     sent = None if attacked.as_published else known.rate
     inserted = round_game.inserted(gradient, sent, attacked.clipping_norm)
@@ -111,6 +113,7 @@ def measure(task: Measuring, theta: Array, number: int) -> Measured:
         *_scored(attacked, dots, own, number),
         known.samples.shown(canary),
         np.asarray(jax.nn.softmax(canary.label)),
+        losses[:: -(-len(losses) // _DESCENT)],
     )
 
 
@@ -129,8 +132,9 @@ def from_bytes(content: bytes) -> Measured:
     return Measured(**{name: v.item() if v.ndim == 0 else v for name, v in fields.items()})
 
 
-def _canary(task: Measuring, theta: Array, number: int) -> tuple[Sample, float]:
-    """A designed sample, as its client has it, and its health: of two settled samples."""
+def _canary(task: Measuring, theta: Array, number: int) -> tuple[Sample, float, NDArray[np.float32]]:
+    """A designed sample, as its client has it, its health, of two settled samples, and the design's
+    penalties."""
     attacked, known = task.attacked, task.known
     mock = clients.drawn(attacked, "pool", known.mock_clients, attacked.pool)
     first, mock = clients.first_sample(attacked, known, number, mock)
@@ -149,7 +153,7 @@ def _canary(task: Measuring, theta: Array, number: int) -> tuple[Sample, float]:
     draws = jax.random.split(jax.random.fold_in(key, _SETTLE))
     first, canary = (known.samples.settled(*pair) for pair in zip((first, chosen), draws, strict=True))
     before, after = (_over_pool(task, theta, sample, blocks) for sample in (first, canary))
-    return canary, designed.health(before, after)
+    return canary, designed.health(before, after), np.asarray(found.losses)
 
 
 def _penalty(attacked: Attacked) -> designed.Penalty:
