@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+from collections.abc import Collection
 from typing import Any
 
 from audit.errors import require
@@ -14,6 +15,31 @@ LEAF = ("celeba_cnn", "celeba_resnet18", "sent140_lstm", "shakespeare_lstm")
 MODELS = (*IMAGES, "character_lstm", *LEAF)
 STARTS = ("random", "sample")
 _POOL, _POPULATION = 512, 2048
+_PAPERS = {"batch_size": 32, "cohort": 100}
+OWN: dict[str, dict[str, int | float]] = {  # a model's own values: minutes on two cores, or the paper's
+    "character_lstm": {
+        **{"clients": 60, "examples": 8, "cohort": 10, "batch_size": 8, "pool": 40, "rounds": 21},
+        **{"every": 20, "client_learning_rate": 3.0, "noise_multiplier": 0.4},
+        **{"design_steps": 300, "design_rate": 0.1},
+    },
+    **{
+        name: {
+            **_PAPERS,
+            **{"rounds": 2550, "every": 40, "client_learning_rate": 0.8991111469},
+            **{"learning_rate": 0.0797379897, "noise_multiplier": 0.4166},
+        }
+        for name in ("celeba_cnn", "celeba_resnet18")
+    },
+    "sent140_lstm": {
+        **_PAPERS,
+        **{"rounds": 8895, "every": 100, "client_learning_rate": 5.7535489395},
+        **{"learning_rate": 0.2442128478, "design_rate": 0.1},
+    },
+    "shakespeare_lstm": {
+        **{"batch_size": 128, "cohort": 60, "rounds": 510, "every": 8},
+        **{"client_learning_rate": 3.0, "learning_rate": 0.524288, "design_rate": 0.1},
+    },
+}
 PENALTIES = ("as_run", "as_printed", "of_the_mean")
 
 
@@ -24,7 +50,8 @@ class Attacked:
 
     model: str = described(
         "two_layer, linear, mlp (Fashion-MNIST), convnet, resnet18 (CIFAR-10), character_lstm (Shakespeare);"
-        " with --leaf celeba_cnn, celeba_resnet18, sent140_lstm, shakespeare_lstm.",
+        " with --leaf celeba_cnn, celeba_resnet18, sent140_lstm, shakespeare_lstm. All from character_lstm on"
+        " have rounds, cohorts and rates of their own by default.",
         default="two_layer",
     )
     rounds: int = described("Rounds of the training.", default=469)
@@ -64,6 +91,12 @@ class Attacked:
     def measured(self) -> list[int]:
         """The rounds that are measured, from 1."""
         return list(range(1, self.rounds + 1, self.every))
+
+
+def asked(given: dict[str, Any], said: Collection[str]) -> Attacked:
+    """The setting of all fields' values, where those that nobody said are the model's own."""
+    own = OWN.get(given["model"], {})
+    return Attacked(**{**given, **{name: value for name, value in own.items() if name not in said}})
 
 
 def fitted(attacked: Attacked, train_clients: int, mock_clients: int) -> Attacked:

@@ -57,14 +57,15 @@ def broken(text: str, width: int) -> list[str]:
     return lines
 
 
-def global_table(attacked: Attacked, found: Global, released: float, backward: bool) -> str:
-    """The training's epsilon by each reading."""
+def global_table(attacked: Attacked, found: Global, perfect: float, released: float, backward: bool) -> str:
+    """The training's epsilon by each reading. perfect: as published, of a canary that nothing disturbs."""
     way = "backward" if backward else "forward"
     interval = f"{found.published[-1]:.2f} [{found.lower[-1]:.2f}, {found.upper[-1]:.2f}]"
     lines = [
         f"epsilon over {found.rounds[-1]:,} rounds at delta {attacked.delta:g}, charged {way}:",
         f"  as published, through Renyi DP             {interval:>20}",
         f"  as published, through the Gaussian curve   {found.gaussian[-1]:>20.2f}",
+        f"  as published, of a perfect canary          {perfect:>20.2f}",
         f"  of the canaries' exact laws                {found.canaries[-1]:>20.2f}",
         f"  the accountant's                           {found.accountant[-1]:>20.2f}",
         f"  and its value if mock rounds were released {released:>20.2f}",

@@ -54,6 +54,7 @@ def test_a_training_measures_its_rounds(whole):
     assert [one.number for one in found] == [1, 3, 5]
     for one in found:
         assert one.health > 0.9 and one.norm > 1 and one.own == pytest.approx(1, abs=1e-5)
+        assert len(one.descent) == 61 and one.descent[-1] < one.descent[0]
         assert len(one.scores_in) == len(one.scores_out) == 20 and len(one.known) == 40
         pair = cohort_law.added(one.known, cohort_law.Cohort(8), 0.5, one.own)
         assert one.exact == pytest.approx(cohort_law.epsilon_at(pair, 1e-5))
@@ -96,11 +97,15 @@ def test_the_tables_fit_and_the_figure_is_drawn(whole):
         together = curves.composed(SMALL, rows, 60, backward)
         assert together.rounds[-1] == last and together.canaries[-1] < together.accountant[-1]
         assert together.lower[-1] <= together.published[-1] <= together.upper[-1]
-        texts = table.rounds_table(SMALL, rows), table.global_table(SMALL, together, 9.0, backward)
+        texts = table.rounds_table(SMALL, rows), table.global_table(SMALL, together, 5.0, 9.0, backward)
         assert max(map(len, "\n".join(texts).splitlines())) <= 80
         lines = table.as_csv(rows, together).splitlines()
         assert len(lines) == 4 and len({line.count(",") for line in lines}) == 1
     assert style.png(figures.training_figure(SMALL, rows, together)).startswith(b"\x89PNG")
+    assert 0 < curves.perfect_as_published(SMALL, 5, 60) < together.accountant[-1]
+    others = curves.by_cohort(SMALL, found[0])
+    assert others.sizes[0] == 2 and others.sizes[-1] == 20 and min(others.deviations) >= 0.5
+    assert min(others.accuracies) > 0.5 and max(others.accuracies) <= 0.842
     assert curves.if_released(SMALL, rows, 60) > together.accountant[-1]
 
 
