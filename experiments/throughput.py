@@ -11,9 +11,9 @@ each is timed once, so that what slows a round slows all, and ratios are taken w
 what `audit` trains, insertion included. jax_privacy and torch_func use all cores, with as many models
 at once as they are fastest with; Opacus runs a process of one thread on each core, and their rates add.
 
-lenet is trained by DP-FedAvg: cohorts of 30 of 600 clients, one epoch of mini-batches of 16. Ours is what
-`federated` trains, canaries included; torch_loop trains a copy of the model for one client after the
-other, in a process of one thread on each core. Their check is a round of three steps a client.
+lenet is trained by DP-FedAvg, without canaries: cohorts of 30 of 600 clients, one epoch of mini-batches of
+16. torch_loop trains a copy of the model for one client after the other, in a process of one thread on
+each core. The two are compared by a round in which every client takes three steps.
 
 "of GEMM" is the model's arithmetic a second as a share of a float32 product of 2048 x 2048 matrices,
 timed in the same rounds by JAX on all cores. The arithmetic is a multiplication and an addition for

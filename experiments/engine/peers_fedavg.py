@@ -8,7 +8,9 @@ import numpy as np
 from jax import Array
 
 from audit import game
-from audit.mechanism import fedavg
+from audit.game import Game
+from audit.mechanism import ensemble, fedavg
+from audit.mechanism.base import Data, Hyperparameters, Schedule, State, no_canaries
 from experiments.engine.peers_jax import engine_of, layout_of
 from experiments.engine.problem import CHECKED_STEPS, Engine, FederatedProblem
 from experiments.settings import build_federated
@@ -17,12 +19,12 @@ from experiments.settings.tasks import Sources
 from models.base import losses_by_example
 from models.data.clients import Clients
 
-_ROUNDS, _CANARIES = 10, 200  # a tenth of `federated`'s defaults of both, which is as many canaries a round
+_ROUNDS = 10
 
 
 def write_problem(model: str, file: str | None, tfds_dir: str | None, path: Path) -> float:
     """Writes the FederatedProblem of `federated`'s defaults on real clients; returns an update's examples."""
-    setting = FederatedSetting(model, rounds=_ROUNDS, canaries=_CANARIES)
+    setting = FederatedSetting(model, rounds=_ROUNDS)
     clients = federated_task(model).load(setting, Sources(data_file=file, tfds_dir=tfds_dir)).clients
     problem = problem_of(setting, clients)
     problem.save(path)
@@ -61,13 +63,35 @@ def problem_of(setting: FederatedSetting, clients: Clients) -> FederatedProblem:
         setting.momentum,
         setting.clipping_norm,
         setting.noise_multiplier,
-        setting.canaries,
     )
 
 
 def ours(path: Path) -> Engine:
-    """Trainings as `federated` does them, one after the other, with noise and canaries, on all devices."""
+    """Trainings as `federated` does them, one after the other, with noise, on all devices, but without
+    canaries, whose number is the audit's choice and which its peer has none of."""
     problem = FederatedProblem.load(path)
+    rounds, cohort = map(int, problem.cohorts.shape)
+    played = _game(problem)
+    placement = ensemble.Placement.spread(1)
+
+    def train(state: State, key: Array, hyper: Hyperparameters, data: Data, schedule: Schedule) -> State:
+        return played.mechanism.segment(hyper, state, data, schedule, no_canaries(), key)
+
+    trained = placement.over_runs(train, (0, 0, None, None, None))
+    first = jax.tree.map(lambda leaf: leaf[None], played.mechanism.start(jnp.asarray(problem.theta_0)))
+    start, keys = placement.by_run((first, jax.random.split(jax.random.key(0), 1)))
+    schedule = Schedule(played.schedule.batches, jnp.zeros(rounds))
+    shared = placement.everywhere((jax.tree.map(jnp.float32, played.hyper), played.data, schedule))
+
+    def run() -> int:
+        jax.block_until_ready(trained(start, keys, *shared))
+        return rounds * cohort
+
+    return engine_of(run, 1, 0.0)
+
+
+def _game(problem: FederatedProblem) -> Game:
+    """The problem's game, as `federated` builds it."""
     rounds, cohort = map(int, problem.cohorts.shape)
     setting = FederatedSetting(
         problem.model,
@@ -80,14 +104,6 @@ def ours(path: Path) -> Engine:
         momentum=problem.momentum,
         clipping_norm=problem.clipping_norm,
         noise_multiplier=problem.noise_multiplier,
-        canaries=problem.canaries,
     )
     clients = Clients(problem.features, problem.labels, problem.starts, problem.counts, "", "")
-    played = build_federated.build(setting, clients, build_federated.rounds(setting, clients, None))
-    chunks = game.play(played, [(0, 2**31)], 1)
-
-    def run() -> int:
-        next(chunks)
-        return rounds * cohort
-
-    return engine_of(run, 1, 0.0)
+    return build_federated.build(setting, clients, build_federated.rounds(setting, clients, None))

@@ -61,7 +61,7 @@ class FederatedProblem(NamedTuple):
     features (N, ...), labels (N,), starts (M,), counts (M,): as in `models.data.clients.Clients`. cohorts
     (T, W): the clients of each round. theta_0 and layout as in `Problem`. stepped (p,) is theta_0 after a
     round of the first cohort without noise at server learning rate 1, each of whose clients takes
-    CHECKED_STEPS steps on all of its examples. canaries: that ours inserts in T rounds.
+    CHECKED_STEPS steps on all of its examples.
     """
 
     model: str
@@ -79,7 +79,6 @@ class FederatedProblem(NamedTuple):
     momentum: float
     clipping_norm: float
     noise_multiplier: float
-    canaries: int
 
     def examples(self) -> float:
         """Examples of an update, on average over the cohorts."""
