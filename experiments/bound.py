@@ -83,7 +83,10 @@ def main() -> None:
     wanted = [*_figure(conclusion), *_report(paths, composition, conclusion)]
     for file in wanted:
         files.write_whole(file.path, file.content, f"name another file with --{file.flag}")
-    print(results.bounds_json(conclusion) if FLAGS.json else bounds_table.bounds_table(conclusion))
+    if FLAGS.json:
+        print(results.bounds_json(conclusion, **results.attack_fields(conclusion)))
+    else:
+        print(bounds_table.bounds_table(conclusion))
     for remark in remarks(conclusion) if FLAGS.json else []:  # the table has them
         print(remark, file=sys.stderr)
     for file in wanted:

@@ -10,13 +10,13 @@ from experiments.pages import page
 _TITLE = "One-shot estimates of a Gaussian mechanism whose epsilon is known"
 _METHODS = (ONE_SHOT_EQUAL_VARIANCE, ONE_SHOT_FITTED, ONE_SHOT_THRESHOLD)
 _POINTS = (
-    "No value on this page is a confidence bound: an estimate takes a fitted normal law for the truth, and may "
-    "lie above epsilon.",
+    "No value on this page is a confidence bound: an estimate takes a fitted normal law for the truth, and "
+    "may lie above epsilon.",
     "exact is the mechanism's own epsilon: a good estimate's mean is near it, with a small deviation.",
-    "A floor is what an estimate shows where nothing leaks, with so many canaries: less than its 95% quantile "
-    "is no evidence of a leak.",
-    "The figure is one audit a panel: its cosines, the law that they have where nothing leaks, and the normal "
-    "fit that the estimates rest on.",
+    "A floor is what an estimate shows where nothing leaks, with so many canaries: less than its 95% "
+    "quantile is no evidence of a leak.",
+    "The figure is one audit a panel: its cosines, the law that they have where nothing leaks, and the "
+    "normal fit that the estimates rest on.",
 )
 
 

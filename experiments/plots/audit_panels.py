@@ -24,10 +24,17 @@ _MOST_UPRIGHT = 5  # bars beside each other; more lie, one above the other
 def audit_figure(conclusion: Conclusion, encode: Callable[[Figure], bytes] = style.png) -> bytes:
     """All panels of one audit in one of `style.FORMATS`."""
     with plt.rc_context(STYLE):
+        return encode(audit_drawing(conclusion))
+
+
+def audit_drawing(conclusion: Conclusion) -> Figure:
+    """All panels of one audit as a figure that pyplot has let go of."""
+    with plt.rc_context(STYLE):
         figure, axes = plt.subplots(2, 2, figsize=(9, 6.6))
         for axis, draw in zip(axes.flat, _PANELS.values(), strict=True):
             draw(axis, conclusion)
-        return encode(figure)
+        plt.close(figure)
+        return figure
 
 
 def audit_panels(conclusion: Conclusion) -> dict[str, bytes]:

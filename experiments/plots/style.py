@@ -2,6 +2,7 @@
 
 import io
 import logging
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,8 @@ import matplotlib
 
 for chatty in ("matplotlib", "fontTools"):
     logging.getLogger(chatty).setLevel(logging.WARNING)
-matplotlib.use("Agg")
+if not {"IPython", "matplotlib.pyplot"} & set(sys.modules):  # a notebook's or a script's own backend stays
+    matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 
