@@ -50,7 +50,7 @@ flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of a t
 
 
 MOST_DIMENSION = 10**13
-_MANY_RUNS = ("looks", "noise_multiplier", "insertions", "sampling_rate", "figure", "report", "name")
+_MANY_RUNS = ("looks", "noise_multiplier", "insertions", "sampling_rate", "figure")
 
 
 class _File(NamedTuple):
@@ -83,7 +83,10 @@ def main() -> None:
     wanted = [*_figure(conclusion), *_report(paths, composition, conclusion)]
     for file in wanted:
         files.write_whole(file.path, file.content, f"name another file with --{file.flag}")
-    print(results.bounds_json(conclusion) if FLAGS.json else bounds_table.bounds_table(conclusion))
+    if FLAGS.json:
+        print(results.bounds_json(conclusion, **results.attack_fields(conclusion)))
+    else:
+        print(bounds_table.bounds_table(conclusion))
     for remark in remarks(conclusion) if FLAGS.json else []:  # the table has them
         print(remark, file=sys.stderr)
     for file in wanted:
@@ -101,6 +104,13 @@ def _one_run() -> None:
         2 <= FLAGS.dimension <= MOST_DIMENSION, f"--dimension={FLAGS.dimension}: give 2 to {MOST_DIMENSION:,}"
     )
     found = score_files.conclude_one_run(paths[0], FLAGS.dimension, FLAGS.delta, FLAGS.confidence)
+    if FLAGS.report is not None:
+        from experiments.pages import one_run_report, one_run_subjects
+
+        about = one_run_subjects.of_cosines(FLAGS.name or paths[0].name, paths[0], found, upper)
+        content = one_run_report.one_run_report(f"Audit: {about.title}", [about])
+        written = files.write_whole(Path(FLAGS.report), content, "name another file with --report")
+        print(f"report: {written}", file=sys.stderr)
     shown = one_run_table.one_run_json if FLAGS.json else one_run_table.one_run_table
     print(shown(found, upper))
 

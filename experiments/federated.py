@@ -5,6 +5,7 @@
     ./run.sh federated --repetitions=5            each canary takes part in five rounds
     ./run.sh federated --quantile=0.5             clipping adapts to the updates' norms
     ./run.sh federated --model=character_lstm     Shakespeare's roles
+    ./run.sh federated --report=page.html         a page; later ./run.sh report makes one too
 
 Models: linear, two_layer, mlp and lenet (Fashion-MNIST), convnet (CIFAR-10), character_lstm (Shakespeare),
 emnist_cnn and word_lstm (files that --data_file names). A run that is kept under --out is never trained
@@ -28,7 +29,7 @@ from audit.storage.store import Store
 from experiments import cli
 from experiments.cells import federated as cells
 from experiments.plots import federated_table, over_runs
-from experiments.plots.federated_table import FederatedAudit
+from experiments.plots.federated_table import RESULT, FederatedAudit
 from experiments.settings import federated
 from experiments.settings.federated import FederatedSetting, Federation
 
@@ -44,9 +45,10 @@ flags.DEFINE_float("delta", 1e-5, "delta of estimates and bounds.")
 flags.DEFINE_float("confidence", 0.95, "Confidence of the lower bounds.")
 cli.define_sources()
 flags.DEFINE_string("out", "results", "Folder for scores and results.")
+flags.DEFINE_string("report", None, "Also write a report into this HTML file.")
 flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of a table.")
 
-RESULT, MOST_RUNS = "federated.json", 1_000_000
+MOST_RUNS = 1_000_000
 _LOOK_SECONDS = 5.0
 
 
@@ -63,6 +65,7 @@ def main() -> None:
     """Parse, build, train, estimate, print."""
     conversions.require_delta(FLAGS.delta)
     conversions.require_confidence(FLAGS.confidence)
+    require(FLAGS.report != "", "--report=: name an HTML file")
     require(1 <= FLAGS.runs <= MOST_RUNS, f"`runs={FLAGS.runs}`: give 1 to {MOST_RUNS:,}")
     setting, out = _setting(), cli.folder()
     cli.prepare_jax()
@@ -110,6 +113,19 @@ def _audit(audited: _Audited, played: "Game", store: Store) -> None:
     text = federated_table.federated_json(found, about)
     result = store.write_text(RESULT, text + "\n")
     print(text if FLAGS.json else f"{federated_table.federated_table(found)}\n\nresult: {result}")
+    if FLAGS.report is not None:
+        _report(audited, found, store)
+
+
+def _report(audited: _Audited, found: FederatedAudit, store: Store) -> None:
+    """Writes the page."""
+    from experiments.pages import one_run_report, one_run_subjects
+
+    data = audited.federation.clients.source
+    about = one_run_subjects.of_federated(audited.setting, found, data, store.path.name, store.text)
+    content = one_run_report.one_run_report(f"Audit: {about.title}", [about])
+    written = files.write_whole(Path(FLAGS.report), content, "name another file with --report")
+    print(f"report: {written}", file=sys.stderr)
 
 
 def _concluded(audited: _Audited, scores: Scores, accuracies: dict[str, float]) -> FederatedAudit:

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax.errors import FlaxError
 from jax import Array
+from jax.flatten_util import ravel_pytree
 from numpy.typing import ArrayLike, NDArray
 
 from audit import training
@@ -42,6 +43,7 @@ from models.data.base import Dataset
 from models.data.sources import checksum_of
 
 Criterion = Callable[[Array, Array], Array]
+TreeLoss = Callable[[Any, tuple[Array, Array]], Array]
 STRATEGIES = ("book_keeping", "unfolded", "per_example")  # the fastest first
 _USUAL = Usual(0.1, 400, STRATEGIES[0])
 _PAGE = "report.html"
@@ -61,6 +63,15 @@ class Audit(NamedTuple):
     def __str__(self) -> str:
         table = bounds_table.bounds_table(self.conclusion)
         return f"{table}\n\nreport: {self.report}"
+
+
+class _Asked(NamedTuple):
+    """How many runs, the levels of the bounds, and the folder of what is kept."""
+
+    runs: int
+    delta: float
+    confidence: float
+    out: Path
 
 
 class _Own(NamedTuple):
@@ -100,20 +111,63 @@ def audit_model(
 
     Raises InputError for what cannot be audited, in one line.
     """
+    asked = _asked(runs, delta, confidence, out)
+    dataset = _dataset(features, labels)
+    setting = _setting(named, type(module).__name__)
+    validate(setting, runs, STRATEGIES)
+    model = _model(module, criterion, dataset)
+    return _audited(asked, setting, named.get("clipping") is not None, model, dataset)
+
+
+def audit_loss(
+    loss: TreeLoss,
+    params: Any,
+    features: ArrayLike,
+    labels: ArrayLike,
+    *,
+    runs: int,
+    out: str | Path = "results",
+    delta: float = 1e-5,
+    confidence: float = 0.95,
+    **named: Any,
+) -> Audit:
+    """`audit_model` for any JAX model: Flax NNX, Equinox and Haiku all have such a loss.
+
+    Args:
+      loss: (params, (features[i], labels[i])) -> scalar loss of one example, without a batch axis; no
+        randomness.
+      params: a tree of float arrays, at which every run begins.
+      runs, out, named: see `audit_model`. Gradients are taken example by example, which is slower than what a
+        Linen module allows.
+
+    Raises InputError for what cannot be audited, in one line.
+    """
+    asked = _asked(runs, delta, confidence, out)
+    dataset = _dataset(features, labels)
+    setting = _setting({"clipping": STRATEGIES[-1], **named}, getattr(loss, "__name__", "loss"))
+    validate(setting, runs, STRATEGIES[-1:])
+    own_start = "`unknown_initialisation` needs a module that draws one: every run begins at params"
+    require(not setting.unknown_initialisation, own_start)
+    return _audited(asked, setting, True, _model_of_loss(loss, params, dataset), dataset)
+
+
+def _asked(runs: int, delta: float, confidence: float, out: str | Path) -> _Asked:
+    """What is asked for, checked."""
     require_type("runs", runs, int)
     require_type("delta", delta, float)
     require_type("confidence", confidence, float)
     conversions.require_delta(delta)
     conversions.require_confidence(confidence)
     require(str(out), "`out=`: name a folder")
-    dataset = _dataset(features, labels)
-    asked = _setting(named, module)
-    validate(asked, runs, STRATEGIES)
-    model = _model(module, criterion, dataset)
+    return _Asked(runs, delta, confidence, Path(out))
+
+
+def _audited(wanted: _Asked, asked: Setting, chosen: bool, model: Model, dataset: Dataset) -> Audit:
+    """Trains what is missing, concludes, and draws where that is not drawn."""
+    runs, delta, confidence, out = wanted
     classes = _classes(dataset.labels) if asked.adversary.name == Loss.name else 0
     computes = fingerprint(model, (jnp.asarray(dataset.features[0]), jnp.asarray(dataset.labels[0])))
-    own = _Own(Trainee(model, computes, classes), dataset, computes, Path(out))
-    chosen = named.get("clipping") is not None
+    own = _Own(Trainee(model, computes, classes), dataset, computes, out)
     setting, store = _held(own, asked, chosen, runs) or _trained(own, asked, chosen, runs)
     composition = Composition(*setting.composition)
     conclusion = conclude_design(store.load(runs).design(), composition, delta, confidence).with_curve_test()
@@ -213,14 +267,45 @@ def _model(module: nn.Module, criterion: Criterion, dataset: Dataset) -> Model:
     return model
 
 
-def _setting(named: dict[str, Any], module: nn.Module) -> Setting:
+def _setting(named: dict[str, Any], usual_name: str) -> Setting:
     """The setting that the caller's fields describe; NumPy's numbers are plain ones."""
     given = {name: value.item() if isinstance(value, np.generic) else value for name, value in named.items()}
     fields = {name: value for name, value in given.items() if name != "model" and value is not None}
     for name, value in given.items():
         if name in known_fields() and value is not None:
             require_type(name, value, known_fields()[name].kind)
-    return make_setting(named.get("model") or type(module).__name__, _USUAL, fields)
+    return make_setting(named.get("model") or usual_name, _USUAL, fields)
+
+
+class _NoModule(nn.Module):
+    """The module of a model that is a loss alone."""
+
+
+def _model_of_loss(loss: TreeLoss, params: Any, dataset: Dataset) -> Model:
+    """A loss over a tree as a flat model, tried on one example; raises InputError where it doesn't fit."""
+    example = jnp.asarray(dataset.features[0]), jnp.asarray(dataset.labels[0])
+    floats = [jnp.issubdtype(jnp.asarray(leaf).dtype, jnp.floating) for leaf in jax.tree.leaves(params)]
+    require(floats and all(floats), "params must be a tree of float arrays: keep all else out of it")
+    start, unravel = ravel_pytree(jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), params))
+
+    def flat_loss(theta: Array, labelled: tuple[Array, Array]) -> Array:
+        return loss(unravel(theta), labelled)
+
+    try:
+        found = jax.eval_shape(flat_loss, start, example)
+    except Exception as error:  # whatever an outsider's loss raises
+        reason = " ".join(str(error).split())[:200]
+        shape = f"of shape {example[0].shape}, which has no batch axis"
+        message = f"loss(params, example) fails on one example {shape}"
+        raise InputError(f"{message}: {reason}") from error
+    require(found.shape == (), f"the loss of one example has shape {found.shape}, not (): give one number")
+    theta_0 = np.asarray(start)
+    return Model(_NoModule(), start.size, lambda key: jnp.asarray(theta_0), unravel, _no_criterion, flat_loss)
+
+
+def _no_criterion(logits: Array, label: Array) -> Array:
+    """A model that is a loss alone has no logits."""
+    raise TypeError("this model is a loss: it has no criterion")
 
 
 def _with_strategy(setting: Setting, named: bool, model: Model, dataset: Dataset) -> Setting:

@@ -1,6 +1,6 @@
 """One self-contained HTML page on audits that are done.
 
-    ./run.sh report                                    the newest audit in results/
+    ./run.sh report                                    the newest audit in results/, or federated run
     ./run.sh report --setting=1f3a,77c0                settings by hash, or all of them: --setting=all
     ./run.sh report --sweep=figure_1c --scale=laptop   every finished cell of a sweep
 
@@ -16,9 +16,9 @@ from absl import flags
 from audit.errors import InputError, require
 from audit.statistics import conversions
 from audit.storage import files
-from audit.storage.store import hash_of
+from audit.storage.store import hash_of, newest_scores
 from experiments import cli
-from experiments.pages import report, subjects, sweep_report
+from experiments.pages import one_run_report, one_run_subjects, report, subjects, sweep_report
 from experiments.pages.subjects import AskedLevels, Subject
 from experiments.papers import registry
 from experiments.plots.sweep import Sweep
@@ -49,6 +49,11 @@ def main() -> None:
         content, messages = sweep_report.of_sweep(_sweep(), FLAGS.scale, stored.holdings(root), levels)
         _say_left_out(messages)
         place = root / f"{FLAGS.sweep}_{FLAGS.scale}.html"
+    elif federated := _federated(root):
+        one_run = [one_run_subjects.of_folder(folder, levels) for folder in federated]
+        title = f"Audit: {one_run[0].title}" if len(one_run) == 1 else f"{len(one_run)} federated audits"
+        content = one_run_report.one_run_report(title, one_run)
+        place = (federated[0] if len(federated) == 1 else root) / "report.html"
     else:
         about, place = _settings(root, levels)
         content = report.of_audits(about)
@@ -57,6 +62,24 @@ def main() -> None:
     else:
         written = files.write_whole(Path(FLAGS.report), content, "name another file with --report")
     print(f"report: {written}")
+
+
+def _federated(root: Path) -> list[Path]:
+    """The federated runs that --setting names, or the newest where no audit is newer; [] for audits."""
+    if FLAGS.setting == "all":
+        return []
+    known = stored.federated(root)
+    if FLAGS.setting is None:
+        times = [newest_scores(folder) or 0 for folder in stored.audits(root).folders[:1]] if known else []
+        return [folder for folder in known[:1] if (newest_scores(folder) or 0) > max(times, default=0)]
+    names = FLAGS.setting.split(",")
+    chosen = [[folder for folder in known if _is_named(folder, name)] for name in names]
+    if not any(chosen):
+        return []
+    require(all(chosen), f"--setting={FLAGS.setting} names audits of both kinds: give federated runs a page")
+    for name, there in zip(names, chosen, strict=True):
+        require(len(there) == 1, f"--setting={name} begins {len(there)} hashes: write more of it")
+    return list(dict.fromkeys(there[0] for there in chosen))
 
 
 def _settings(root: Path, levels: AskedLevels) -> tuple[list[Subject], Path]:

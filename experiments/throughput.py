@@ -1,6 +1,7 @@
-"""Time our engine beside jax_privacy, Opacus and torch.func.
+"""Time our engine beside jax_privacy, Opacus, torch.func and a loop over clients.
 
-    ./run.sh throughput                                 both models, all engines
+    ./run.sh throughput                                 all models, all engines
+    ./run.sh throughput --models=lenet                  DP-FedAvg alone
     ./run.sh throughput --models=fcnn --rounds=3        one model, quickly
     ./run.sh throughput --engines=ours,opacus --json    two engines, as JSON
 
@@ -10,6 +11,10 @@ each is timed once, so that what slows a round slows all, and ratios are taken w
 what `audit` trains, insertion included. jax_privacy and torch_func use all cores, with as many models
 at once as they are fastest with; Opacus runs a process of one thread on each core, and their rates add.
 
+lenet is trained by DP-FedAvg, without canaries: cohorts of 30 of 600 clients, one epoch of mini-batches of
+16. torch_loop trains a copy of the model for one client after the other, in a process of one thread on
+each core. The two are compared by a round in which every client takes three steps.
+
 "of GEMM" is the model's arithmetic a second as a share of a float32 product of 2048 x 2048 matrices,
 timed in the same rounds by JAX on all cores. The arithmetic is a multiplication and an addition for
 each use of a weight in the forward pass, the weights' gradients and the inputs' gradients (the first
@@ -18,17 +23,18 @@ processes with their libraries and data, on a GPU of its memory.
 """
 
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from absl import flags
 
 from audit.errors import require
 from experiments import cli
 from experiments.engine import measurement
-from experiments.engine.engines import ENGINES, missing_line
+from experiments.engine.engines import ENGINES, WORK, Kind, missing_line
 
 FLAGS = flags.FLAGS
-flags.DEFINE_list("models", ["fcnn", "convnet"], "fcnn (California Housing), convnet (CIFAR-10).")
+_MODELS = "fcnn (California Housing), convnet (CIFAR-10), lenet (Fashion-MNIST's clients); by default all."
+flags.DEFINE_list("models", None, _MODELS)
 flags.DEFINE_list("engines", list(ENGINES), f"Of {', '.join(ENGINES)}.")
 flags.DEFINE_integer("rounds", 5, "Rounds; each times every engine once.")
 flags.DEFINE_float("seconds", 3.0, "Seconds a measurement, at least.")
@@ -42,21 +48,30 @@ MOST_ROUNDS = 1000
 
 def main() -> None:
     """Parse, measure, print."""
-    models, engines = _chosen("models", measurement.LAYERS), _chosen("engines", ENGINES)
+    engines = _chosen("engines", ENGINES)
+    models = list(WORK) if FLAGS.models is None else _chosen("models", WORK)
     require(1 <= FLAGS.rounds <= MOST_ROUNDS, f"--rounds={FLAGS.rounds}: give 1 to {MOST_ROUNDS:,}")
     require(0 < FLAGS.seconds < 3600, f"--seconds={FLAGS.seconds}: give more than 0, up to an hour")
     one = FLAGS.data_file is None or len(models) == 1
     require(one, "--data_file is one model's: name that one in --models")
-    kinds = [ENGINES[name] for name in engines]
-    missing = [kind for kind in kinds if not kind.is_installed()]
-    kinds = [kind for kind in kinds if kind not in missing]
-    require(kinds, f"none of --engines is installed: name others; {missing_line(missing)}")
+    able = {model: [kind for kind in WORK[model].kinds if kind.name in engines] for model in models}
+    for model in FLAGS.models or ():
+        require(able[model], f"none of --engines trains {model}: name others, or leave it out of --models")
+    missing = _missing(able)
+    kinds = {model: [kind for kind in able[model] if kind not in missing] for model in models if able[model]}
+    require(all(kinds.values()), f"none of --engines is installed: name others; {missing_line(missing)}")
     if missing:
         print(missing_line(missing), file=sys.stderr)
     rounds = measurement.Rounds(FLAGS.rounds, FLAGS.seconds)
     data = (FLAGS.data_file, FLAGS.tfds_dir)
-    found = [one for model in models for one in measurement.measure(model, kinds, rounds, *data)]
+    found = [one for model in kinds for one in measurement.measure(model, kinds[model], rounds, *data)]
     print(measurement.as_json(found, missing) if FLAGS.json else measurement.as_table(found))
+
+
+def _missing(able: Mapping[str, Collection[Kind]]) -> list[Kind]:
+    """The models' engines whose libraries are not installed, each once."""
+    kinds = dict.fromkeys(kind for of_model in able.values() for kind in of_model)
+    return [kind for kind in kinds if not kind.is_installed()]
 
 
 def _chosen(flag: str, known: Collection[str]) -> list[str]:

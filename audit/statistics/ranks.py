@@ -1,10 +1,11 @@
-"""Which world's scores are higher, by ranks: the area under the ROC curve."""
+"""Which world's scores are higher, by ranks: the area under the ROC curve, and single points of it."""
 
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from audit.errors import require
 from audit.statistics import estimate
 
 
@@ -32,3 +33,17 @@ def auc(scores_in: ArrayLike, scores_out: ArrayLike) -> Auc:
     below = np.searchsorted(ordered, s_in, "left") + np.searchsorted(ordered, s_in, "right")
     n_in, n_out = len(s_in), len(s_out)
     return Auc(float(below.mean() / (2 * n_out)), float(np.sqrt((n_in + n_out + 1) / (12 * n_in * n_out))))
+
+
+def true_positive_rate(scores_in: ArrayLike, scores_out: ArrayLike, false_positive_rate: float) -> float:
+    """The share of scores in (n_in,) above the least threshold that at most such a share of scores out
+    (n_out,) exceeds; raises InputError for scores that no estimator can use.
+
+    No bound, but a point of the ROC curve (Carlini et al., 2022): the threshold is chosen on these scores. A
+    rate below 1 / n_out allows no false positive.
+    """
+    rate = false_positive_rate
+    require(0 <= rate < 1, f"`false_positive_rate={rate}`: give 0 to below 1")
+    s_in, s_out = estimate.check_scores(scores_in, scores_out)
+    allowed = int(rate * len(s_out) * (1 + 1e-12))
+    return float((s_in > np.sort(s_out)[len(s_out) - 1 - allowed]).mean())

@@ -6,11 +6,14 @@ import math
 from pathlib import Path
 from typing import Any
 
+from audit.statistics import ranks
 from audit.statistics.conclusion import Conclusion
 from audit.statistics.estimate import Bound, Finding
 from audit.statistics.names import FORMER_NAMES
 from audit.statistics.noise_floor import NOISE_FLOORS
 from audit.storage.store import Store
+
+_LOW_RATES = (0.1, 0.01, 0.001)  # of false positives
 
 
 def keep(store: Store, conclusion: Conclusion, figure: bytes, **more: object) -> tuple[str, Path]:
@@ -43,6 +46,13 @@ def bounds_json(conclusion: Conclusion, **more: object) -> str:
     upper = _finite(conclusion.upper_bound)
     found = {"bounds": rows, "upper_bound": upper, **_curve(conclusion), **_looks(conclusion)}
     return json.dumps({**found, **more})
+
+
+def attack_fields(conclusion: Conclusion) -> dict[str, Any]:
+    """The attack's `auc` and its true-positive rates by false-positive rate, none of them a bound."""
+    scores = conclusion.scores_in, conclusion.scores_out
+    rates = {f"{rate:g}": ranks.true_positive_rate(*scores, rate) for rate in _LOW_RATES}
+    return {"auc": ranks.auc(*scores).value, "true_positive_rates": rates}
 
 
 def _curve(conclusion: Conclusion) -> dict[str, Any]:

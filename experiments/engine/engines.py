@@ -62,23 +62,64 @@ def _gemm() -> Build:  # JAX as it comes: XLA's threads on all cores
     return peers_jax.gemm
 
 
+def _ours_fedavg() -> Build:
+    prepare_jax()
+    from experiments.engine import peers_fedavg
+
+    return peers_fedavg.ours
+
+
+def _torch_loop() -> Build:
+    from experiments.engine import peers_torch
+
+    return peers_torch.torch_loop
+
+
 OURS = Kind("ours", _ours)
 GEMM = Kind("gemm", _gemm)
-_KINDS = (
+_OF_STEPS = (
     OURS,
     Kind("jax_privacy", _jax_privacy, "jax_privacy", chooses=True),
     Kind("opacus", _opacus, "opacus", one_thread=True),
     Kind("torch_func", _torch_func, "torch", chooses=True),
 )
-ENGINES = {kind.name: kind for kind in _KINDS}
+_OF_ROUNDS = (Kind("ours", _ours_fedavg), Kind("torch_loop", _torch_loop, "torch", one_thread=True))
+ENGINES = tuple(dict.fromkeys(kind.name for kind in (*_OF_STEPS, *_OF_ROUNDS)))
 
 
-def write_problem(model: str, file: str | None, tfds_dir: str | None, path: Path) -> int:
-    """Writes a model's Problem and returns its batch size; loads the data, in JAX."""
+def _write_steps(model: str, file: str | None, tfds_dir: str | None, path: Path) -> float:
     prepare_jax()
     from experiments.engine import peers_jax
 
     return peers_jax.write_problem(model, file, tfds_dir, path)
+
+
+def _write_rounds(model: str, file: str | None, tfds_dir: str | None, path: Path) -> float:
+    prepare_jax()
+    from experiments.engine import peers_fedavg
+
+    return peers_fedavg.write_problem(model, file, tfds_dir, path)
+
+
+class Work(NamedTuple):
+    """A mechanism that engines are timed on.
+
+    unit: what is counted. kinds: the engines that can do it. write(model, data file, TFDS folder, path)
+    writes a model's problem and returns the examples of a unit, on average; it loads the data, in JAX.
+    """
+
+    unit: str
+    kinds: tuple[Kind, ...]
+    write: Callable[[str, str | None, str | None, Path], float]
+
+    def kind(self, name: str) -> Kind:
+        """The engine of that name."""
+        return next(kind for kind in self.kinds if kind.name == name)
+
+
+DPSGD = Work("model-steps", _OF_STEPS, _write_steps)
+FEDAVG = Work("client-updates", _OF_ROUNDS, _write_rounds)
+WORK = {"fcnn": DPSGD, "convnet": DPSGD, "lenet": FEDAVG}
 
 
 def missing_line(missing: Iterable[Kind]) -> str:

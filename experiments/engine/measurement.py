@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from tqdm import tqdm
 
 from audit.machine import cores
-from experiments.engine.engines import GEMM, OURS, Kind, write_problem
+from experiments.engine.engines import GEMM, OURS, WORK, Kind
 from experiments.engine.problem import GEMM_SIZE, About
 from experiments.engine.workers import Memory, Worker, in_a_process
 
@@ -32,17 +32,24 @@ LAYERS = {
         Layer(1, 120, 84),
         Layer(1, 84, 10),
     ),
+    "lenet": (
+        Layer(24 * 24, 5 * 5, 6),
+        Layer(8 * 8, 5 * 5 * 6, 16),
+        Layer(1, 256, 120),
+        Layer(1, 120, 84),
+        Layer(1, 84, 10),
+    ),
 }
 
 
-def flops(layers: tuple[Layer, ...], batch_size: int) -> int:
-    """Floating-point operations of a step: a multiplication and an addition for each use of a weight.
+def flops(layers: tuple[Layer, ...], examples: float) -> int:
+    """Floating-point operations on so many examples: a multiplication and an addition a use of a weight.
 
     Weights are used in the forward pass, for the weights' gradients and for the inputs' gradients, which
     the first layer does not form. Biases, activations, clipping and noise are not counted.
     """
     uses = [layer.positions * layer.inputs * layer.outputs for layer in layers]
-    return 2 * batch_size * (3 * sum(uses) - uses[0])
+    return round(2 * examples * (3 * sum(uses) - uses[0]))
 
 
 class Rounds(NamedTuple):
@@ -53,19 +60,23 @@ class Rounds(NamedTuple):
 
 
 class Measurement(NamedTuple):
-    """An engine on a model. rates, gemm: model-steps and GEMM's operations a second, a value a round.
-
-    memory sums over the engine's processes.
+    """An engine on a model. rates, gemm: its units (see `Work`) and GEMM's operations a second, a value a
+    round; flops: of a unit. memory sums over the engine's processes.
     """
 
     model: str
     engine: str
     rates: list[float]
     gemm: list[float]
-    flops_per_step: int
+    flops: int
     memory: Memory
     about: About
     processes: int
+
+    @property
+    def unit(self) -> str:
+        """What the rates count."""
+        return WORK[self.model].unit
 
     def rate(self) -> float:
         """The rounds' median."""
@@ -73,22 +84,23 @@ class Measurement(NamedTuple):
 
     def gemm_share(self) -> float:
         """The model's arithmetic a second over the GEMM's: the median of the rounds' ratios."""
-        shares = [r * self.flops_per_step / g for r, g in zip(self.rates, self.gemm, strict=True)]
+        shares = [r * self.flops / g for r, g in zip(self.rates, self.gemm, strict=True)]
         return statistics.median(shares)
 
     def fields(self) -> dict[str, Any]:
         """For JSON."""
+        counted = self.unit.replace("-", "_")
         return {
             "model": self.model,
             "engine": self.engine,
-            "model_steps_per_second": self.rate(),
+            f"{counted}_per_second": self.rate(),
             "gemm_share": self.gemm_share(),
             "peak_memory_bytes": self.memory.peak,
             "import_memory_bytes": self.memory.imports,
-            "rounds_model_steps_per_second": self.rates,
+            f"rounds_{counted}_per_second": self.rates,
             "rounds_gemm_flops_per_second": self.gemm,
             "gemm_flops_per_second": statistics.median(self.gemm),
-            "flops_per_step": self.flops_per_step,
+            f"flops_per_{counted.removesuffix('s')}": self.flops,
             "device": self.about.device,
             "processes": self.processes,
             "models_at_once": self.about.models,
@@ -113,7 +125,7 @@ class Team:
             worker.about()
 
     def rate(self, seconds: float) -> float:
-        """Model-steps a second of all."""
+        """Model-steps or client-updates a second of all."""
         for worker in self.workers:
             worker.begin(seconds)
         return sum(worker.rate() for worker in self.workers)
@@ -136,7 +148,7 @@ def measure(
     bar = tqdm(total=steps, desc=f"{model}: data", leave=False)
     with tempfile.TemporaryDirectory() as folder, bar:
         path = Path(folder, "problem.npz")
-        batch_size = in_a_process(write_problem, model, file, tfds_dir, path)
+        examples = in_a_process(WORK[model].write, model, file, tfds_dir, path)
         product = Team(GEMM, path)
         teams = list(_started(model, kinds, path, bar))
         rates: list[list[float]] = [[] for _ in teams]
@@ -148,7 +160,7 @@ def measure(
                 own.append(team.rate(rounds.seconds))
                 bar.update()
         product.stop()
-        operations = flops(LAYERS[model], batch_size)
+        operations = flops(LAYERS[model], examples)
         return [
             Measurement(model, t.name, own, gemm, operations, t.stop(), t.about, len(t.workers))
             for t, own in zip(teams, rates, strict=True)
@@ -170,20 +182,26 @@ def as_json(measurements: list[Measurement], missing: Sequence[Kind]) -> str:
 
 
 def as_table(measurements: list[Measurement]) -> str:
-    """A row a model and engine, of at most 80 columns; ratios are of one round."""
+    """A row a model and engine, of at most 80 columns, in a block a unit; ratios are of one round."""
+    units = dict.fromkeys(m.unit for m in measurements)
+    lines = [line for unit in units for line in _block([m for m in measurements if m.unit == unit])]
     gemm = statistics.median(g for m in measurements for g in m.gemm)
-    head = f"{'model':<8} {'engine':<11} {'model-steps/s':>13}  {'ours is faster by':<22} {'of GEMM':>8}"
-    head += f" {'peak MB':>8}"
-    lines = [head, "-" * len(head)]
+    lines.append(f"GEMM: {gemm / 1e9:,.0f} GFLOP/s; on {measurements[0].about.device}, {cores()} cores")
+    return "\n".join(lines)
+
+
+def _block(measurements: list[Measurement]) -> Iterator[str]:
+    """The lines of measurements of one unit."""
+    rate = f"{measurements[0].unit}/s"
+    head = f"{'model':<8} {'engine':<11} {rate:>16}  {'ours is faster by':<19} {'of GEMM':>8} {'peak MB':>8}"
+    yield from (head, "-" * len(head))
     ours = {m.model: m.rates for m in measurements if m.engine == OURS.name}
     for m in measurements:
         ratio = "" if m.engine == OURS.name or m.model not in ours else _ratio(ours[m.model], m.rates)
-        lines.append(
-            f"{m.model:<8} {m.engine:<11} {_rounded(m.rate()):>13}  {ratio:<22} {m.gemm_share():8.2%}"
+        yield (
+            f"{m.model:<8} {m.engine:<11} {_rounded(m.rate()):>16}  {ratio:<19} {m.gemm_share():8.2%}"
             f" {m.memory.peak / 1e6:8,.0f}"
         )
-    lines.append(f"GEMM: {gemm / 1e9:,.0f} GFLOP/s; on {measurements[0].about.device}, {cores()} cores")
-    return "\n".join(lines)
 
 
 def _rounded(rate: float) -> str:

@@ -63,14 +63,14 @@ def problem_of(setting: Setting, dataset: Dataset) -> Problem:
         np.asarray(played.schedule.batches),
         np.asarray(theta_0),
         np.asarray(stepped(theta_0, played.data)),
-        _layout(build.trainee(setting.model, dataset).model, dataset.features[0]),
+        layout_of(build.trainee(setting.model, dataset).model, dataset.features[0]),
         fields.learning_rate,
         fields.clipping_norm,
         fields.noise_multiplier,
     )
 
 
-def _layout(model: Model, example: NDArray[Any]) -> Layout:
+def layout_of(model: Model, example: NDArray[Any]) -> Layout:
     """Where each layer's kernel and bias stand in theta, in the order in which the layers are called."""
     called: list[str] = []
 
@@ -107,7 +107,7 @@ def ours(path: Path) -> Engine:
     def run() -> int:
         return len(next(chunks).scores) * setting.schedule.steps
 
-    return _engine(run, chunk, 0.0)
+    return engine_of(run, chunk, 0.0)
 
 
 class OrdinaryConvNet(nn.Module):
@@ -185,7 +185,7 @@ def jax_privacy(path: Path, models: int = 0) -> Engine:
 
     counts = [models] if models else [devices * m for m in problem.models_to_try(_platform())]
     models, run = fastest(train_many, counts)
-    return _engine(run, models, float(np.linalg.norm(stepped - problem.stepped)))
+    return engine_of(run, models, float(np.linalg.norm(stepped - problem.stepped)))
 
 
 def _blocks(batches: Array, floats: int) -> Iterator[Array]:
@@ -203,10 +203,10 @@ def gemm(path: Path) -> Engine:
         jax.block_until_ready(product(left, right))
         return 1
 
-    return _engine(run, 1, 0.0)
+    return engine_of(run, 1, 0.0)
 
 
-def _engine(run: Run, models: int, distance: float) -> Engine:
+def engine_of(run: Run, models: int, distance: float) -> Engine:
     """On JAX's device."""
     device = jax.local_devices()[0]
 

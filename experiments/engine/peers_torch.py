@@ -1,5 +1,7 @@
-"""The engines that `throughput` times in PyTorch: Opacus, and one vectorised step with torch.func."""
+"""The engines that `throughput` times in PyTorch: Opacus, one vectorised step with torch.func, and a loop
+over clients."""
 
+import copy
 import itertools
 import warnings
 from collections.abc import Callable, Iterator
@@ -11,8 +13,17 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from experiments.engine.problem import About, Engine, Problem, Run, fastest
+from experiments.engine.problem import (
+    CHECKED_STEPS,
+    About,
+    Engine,
+    FederatedProblem,
+    Problem,
+    Run,
+    fastest,
+)
 from models.data.cifar10 import CIFAR10_MEAN, CIFAR10_STD
+from models.data.fashion_mnist import FASHION_MNIST_MEAN, FASHION_MNIST_STD
 
 _DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 _PLATFORM = "gpu" if _DEVICE.type == "cuda" else "cpu"
@@ -23,17 +34,17 @@ def _fcnn() -> nn.Module:
     return nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 2))
 
 
-def _convnet() -> nn.Module:
-    """models.convnet's network, its pixels normalised by `_batches`."""
+def _convolutional(channels: int, flat: int) -> nn.Module:
+    """Two convolutions and three dense layers, of normalised pixels."""
     return nn.Sequential(
-        nn.Conv2d(3, 6, 5),
+        nn.Conv2d(channels, 6, 5),
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.Conv2d(6, 16, 5),
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.Flatten(),
-        nn.Linear(400, 120),
+        nn.Linear(flat, 120),
         nn.ReLU(),
         nn.Linear(120, 84),
         nn.ReLU(),
@@ -41,19 +52,29 @@ def _convnet() -> nn.Module:
     )
 
 
-_NETWORKS: dict[str, Callable[[], nn.Module]] = {"fcnn": _fcnn, "convnet": _convnet}
+def _convnet() -> nn.Module:
+    """models.convnet's network, its pixels normalised by `_batches`."""
+    return _convolutional(3, 400)
 
 
-def _positions(problem: Problem) -> list[NDArray[np.int64]]:
-    """Where the numbers of each of the network's parameters stand in theta, in PyTorch's shapes. Both
-    ConvNets flatten images channels first."""
+def _lenet() -> nn.Module:
+    """models.lenet's network, its pixels normalised by `_ClientLoop`."""
+    return _convolutional(1, 256)
+
+
+_NETWORKS: dict[str, Callable[[], nn.Module]] = {"fcnn": _fcnn, "convnet": _convnet, "lenet": _lenet}
+
+
+def _positions(problem: Problem | FederatedProblem) -> list[NDArray[np.int64]]:
+    """Where the numbers of each of the network's parameters stand in theta, in PyTorch's shapes. The
+    ConvNets flatten images channels first, as ours do."""
     positions = []
     for kernel, bias in problem.layout:  # (height, width, in, out) or (in, out)
         positions += [kernel.transpose(3, 2, 0, 1) if kernel.ndim == 4 else kernel.T, bias]
     return positions
 
 
-def _network(problem: Problem) -> nn.Module:
+def _network(problem: Problem | FederatedProblem) -> nn.Module:
     """The network at theta_0."""
     network = _NETWORKS[problem.model]().to(_DEVICE)
     with torch.no_grad():
@@ -62,7 +83,7 @@ def _network(problem: Problem) -> nn.Module:
     return network
 
 
-def _distance(problem: Problem, parameters: list[Tensor]) -> float:
+def _distance(problem: Problem | FederatedProblem, parameters: list[Tensor]) -> float:
     """How far parameters are from our noiseless step's."""
     theta = np.empty_like(problem.stepped)
     for parameter, where in zip(parameters, _positions(problem), strict=True):
@@ -166,6 +187,65 @@ def torch_func(path: Path, models: int = 0) -> Engine:
     step(stepped, next(_batches(problem)), 1.0, 0.0)
     models, run = fastest(build, [models] if models else problem.models_to_try(_PLATFORM))
     return _engine(run, models, _distance(problem, [theta[0] for theta in stepped]))
+
+
+class _ClientLoop:
+    """DP-FedAvg as a loop over a cohort's clients, each of which trains a copy of the server's model."""
+
+    def __init__(self, problem: FederatedProblem) -> None:
+        self._problem = problem
+        self.network = _network(problem)
+        pixels = torch.tensor(problem.features, device=_DEVICE).float() / 255
+        self._images = ((pixels - FASHION_MNIST_MEAN) / FASHION_MNIST_STD)[:, None]
+        self._labels = torch.tensor(problem.labels, device=_DEVICE).long()
+
+    def mean(self, cohort: NDArray[np.int32], batch_size: int, epochs: int, noise: float) -> list[Tensor]:
+        """The mean of the clients' clipped updates and of noise of such a deviation on their sum."""
+        sums = [noise * torch.randn_like(parameter) for parameter in self.network.parameters()]
+        for client in cohort:
+            self._add_update(sums, int(client), batch_size, epochs)
+        return [total / len(cohort) for total in sums]
+
+    def _add_update(self, sums: list[Tensor], client: int, batch_size: int, epochs: int) -> None:
+        """Adds a client's clipped update."""
+        local = copy.deepcopy(self.network)
+        optimizer = torch.optim.SGD(local.parameters(), self._problem.client_learning_rate)
+        start, count = int(self._problem.starts[client]), int(self._problem.counts[client])
+        for _ in range(epochs):
+            for rows in (start + torch.randperm(count, device=_DEVICE)).split(batch_size):
+                optimizer.zero_grad()
+                cross_entropy(local(self._images[rows]), self._labels[rows]).backward()
+                optimizer.step()
+        with torch.no_grad():
+            pairs = zip(self.network.parameters(), local.parameters(), strict=True)
+            update = [before - after for before, after in pairs]
+            norm = torch.sqrt(sum(part.square().sum() for part in update))
+            factor = (self._problem.clipping_norm / norm).clamp(max=1.0)
+            for total, part in zip(sums, update, strict=True):
+                total.addcmul_(part, factor)
+
+
+def torch_loop(path: Path) -> Engine:
+    """A loop over clients, one model and one thread."""
+    torch.set_num_threads(1)
+    problem = FederatedProblem.load(path)
+    loop = _ClientLoop(problem)
+    parameters = list(loop.network.parameters())
+    whole = loop.mean(problem.cohorts[0], int(problem.counts.max()), CHECKED_STEPS, 0.0)
+    stepped = [parameter.detach() - part for parameter, part in zip(parameters, whole, strict=True)]
+    server = torch.optim.SGD(parameters, problem.learning_rate, momentum=problem.momentum)
+    cohorts = itertools.cycle(problem.cohorts)
+    noise = problem.noise_multiplier * problem.clipping_norm
+
+    def run() -> int:
+        cohort = next(cohorts)
+        for parameter, part in zip(parameters, loop.mean(cohort, problem.batch_size, 1, noise), strict=True):
+            parameter.grad = part
+        server.step()
+        _synchronize()
+        return len(cohort)
+
+    return _engine(run, 1, _distance(problem, stepped))
 
 
 def _engine(run: Run, models: int, distance: float) -> Engine:

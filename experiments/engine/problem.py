@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 GEMM_SIZE = 2048  # of the square matrices that `gemm` multiplies
+CHECKED_STEPS = 3  # of a client in the round by which engines of DP-FedAvg are compared
 _FLOATS = {"cpu": 1 << 26, "gpu": 1 << 30}  # of per-example gradients, at most, in a step of many models
 
 Layout = list[tuple[NDArray[np.int64], NDArray[np.int64]]]
-Run = Callable[[], int]  # does some steps of some models; returns their product, the model-steps, when done
+Run = Callable[[], int]  # does some model-steps or client-updates; returns their number when done
 
 
 class Problem(NamedTuple):
@@ -41,25 +42,74 @@ class Problem(NamedTuple):
 
     def save(self, path: Path) -> None:
         """Writes an .npz file that needs no unpickling."""
-        arrays = {name: value for name, value in self._asdict().items() if name != "layout"}
-        for i, (kernel, bias) in enumerate(self.layout):
-            arrays |= {f"kernel_{i}": kernel, f"bias_{i}": bias}
-        np.savez(path, **arrays)
+        _write(self._asdict(), path)
 
     @classmethod
     def load(cls, path: Path) -> "Problem":
         """Reads a file that `save` wrote."""
-        with np.load(path) as file:
-            arrays = {name: file[name] for name in file.files}
-        layers = sum(name.startswith("kernel_") for name in arrays)
-        layout = [(arrays.pop(f"kernel_{i}"), arrays.pop(f"bias_{i}")) for i in range(layers)]
-        scalars = {name: value.item() for name, value in arrays.items() if value.ndim == 0}
-        return cls(layout=layout, **{**arrays, **scalars})
+        return cls(**_read(path))
 
     def models_to_try(self, platform: str) -> list[int]:
         """1, 8, 64, ... models at once, as long as their per-example gradients fit."""
         floats = self.batch_size * self.theta_0.size
         return [1, *(m for m in (8, 64, 512, 4096) if m * floats <= _FLOATS[platform])]
+
+
+class FederatedProblem(NamedTuple):
+    """DP-FedAvg on one model with fixed cohorts of clients.
+
+    features (N, ...), labels (N,), starts (M,), counts (M,): as in `models.data.clients.Clients`. cohorts
+    (T, W): the clients of each round. theta_0 and layout as in `Problem`. stepped (p,) is theta_0 after a
+    round of the first cohort without noise at server learning rate 1, each of whose clients takes
+    CHECKED_STEPS steps on all of its examples.
+    """
+
+    model: str
+    features: NDArray[Any]
+    labels: NDArray[Any]
+    starts: NDArray[np.int32]
+    counts: NDArray[np.int32]
+    cohorts: NDArray[np.int32]
+    theta_0: NDArray[np.float32]
+    stepped: NDArray[np.float32]
+    layout: Layout
+    batch_size: int
+    client_learning_rate: float
+    learning_rate: float
+    momentum: float
+    clipping_norm: float
+    noise_multiplier: float
+
+    def examples(self) -> float:
+        """Examples of an update, on average over the cohorts."""
+        return float(self.counts[self.cohorts].mean())
+
+    def save(self, path: Path) -> None:
+        """Writes an .npz file that needs no unpickling."""
+        _write(self._asdict(), path)
+
+    @classmethod
+    def load(cls, path: Path) -> "FederatedProblem":
+        """Reads a file that `save` wrote."""
+        return cls(**_read(path))
+
+
+def _write(fields: dict[str, Any], path: Path) -> None:
+    """A problem's fields as an .npz file."""
+    arrays = {name: value for name, value in fields.items() if name != "layout"}
+    for i, (kernel, bias) in enumerate(fields["layout"]):
+        arrays |= {f"kernel_{i}": kernel, f"bias_{i}": bias}
+    np.savez(path, **arrays)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The fields that `_write` wrote."""
+    with np.load(path) as file:
+        arrays = {name: file[name] for name in file.files}
+    layers = sum(name.startswith("kernel_") for name in arrays)
+    layout = [(arrays.pop(f"kernel_{i}"), arrays.pop(f"bias_{i}")) for i in range(layers)]
+    scalars = {name: value.item() for name, value in arrays.items() if value.ndim == 0}
+    return {"layout": layout, **arrays, **scalars}
 
 
 class About(NamedTuple):
@@ -81,7 +131,7 @@ class Engine(NamedTuple):
 
 
 def rate(run: Run, seconds: float) -> float:
-    """Model-steps a second, over at least so many seconds."""
+    """Model-steps or client-updates a second, over at least so many seconds."""
     begin, done = time.perf_counter(), 0
     while True:
         done += run()

@@ -2,10 +2,12 @@
 
 ./run.sh one_shot                                    Table 1, half a minute
 ./run.sh one_shot --sigmas=1 --dimensions=1e4,1e5    other cells
+./run.sh one_shot --report=page.html                 a page as well
 ./run.sh one_shot --canaries=1000 --delta=1e-5       other floors
 """
 
 import os
+from pathlib import Path
 
 import numpy as np
 from absl import flags
@@ -15,7 +17,7 @@ from audit.errors import require
 from audit.statistics import conversions, one_shot_mechanism
 from audit.storage import files
 from experiments import cli
-from experiments.one_shot import claims, figures, simulation, table
+from experiments.one_shot import claims, figures, page, simulation, table
 from experiments.plots import style
 
 FLAGS = flags.FLAGS
@@ -25,6 +27,7 @@ flags.DEFINE_list("canaries", ["100", "316", "1000", "3162", "10000"], "Canaries
 flags.DEFINE_integer("simulations", claims.SIMULATIONS, "Simulations a cell.")
 flags.DEFINE_float("delta", claims.DELTA, "delta of every epsilon.")
 flags.DEFINE_integer("seed", 0, "Seed of the simulations.")
+flags.DEFINE_string("report", None, "Also write a page into this HTML file.")
 flags.DEFINE_string("out", "results", "Folder for results; these go into its folder one_shot.")
 
 LEAST_DIMENSION, MOST_DIMENSION, MOST_CANARIES = 100, 10**8, 10**7
@@ -34,6 +37,7 @@ _DRAWN = 10**6  # the figure's dimension
 
 def main() -> None:
     """Parse, simulate, draw, print."""
+    require(FLAGS.report != "", "--report=: name an HTML file")
     sigmas, dimensions, canaries = _sigmas(), _dimensions(), _canaries()
     require(2 <= FLAGS.simulations <= 10**6, f"--simulations={FLAGS.simulations}: give 2 to 1,000,000")
     require(0 <= FLAGS.seed < 2**32, f"--seed={FLAGS.seed}: give 0 to 2^32 - 1")
@@ -45,10 +49,14 @@ def main() -> None:
             cells += simulation.cells(sigmas, d, FLAGS.simulations, FLAGS.delta, FLAGS.seed, bar.update)
     cells.sort(key=lambda cell: (cell.sigma, cell.dimension))
     floors = simulation.floors(canaries, FLAGS.delta)
+    image = style.png(figures.densities(_panels(sigmas)))
     written = [
         files.write_whole(folder / "table_1.csv", table.as_csv(cells).encode()),
-        files.write_whole(folder / "cosines.png", style.png(figures.densities(_panels(sigmas)))),
+        files.write_whole(folder / "cosines.png", image),
     ]
+    if FLAGS.report is not None:
+        content = page.simulated_page(cells, floors, image, FLAGS.delta, FLAGS.simulations)
+        written.append(files.write_whole(Path(FLAGS.report), content, "name another file with --report"))
     print(table.cells_table(cells, FLAGS.delta, FLAGS.simulations))
     print("\n" + table.floors_table(floors, FLAGS.delta))
     print("\n" + "\n".join(map(os.fspath, written)))

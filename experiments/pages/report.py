@@ -72,6 +72,11 @@ def of_audits(about: Sequence[Subject]) -> bytes:
     return report(title, about)
 
 
+def summary(subject: Subject) -> Html:
+    """An audit's verdict and bounds, for a notebook."""
+    return page.element("div", _verdict(_found(subject)), _bounds(subject.conclusion))
+
+
 def _index(about: Sequence[Subject]) -> Html:
     """A row a subject, with a link to its section."""
     rows = []

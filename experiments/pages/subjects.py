@@ -58,6 +58,14 @@ def of_scores(
     name: str, sources: Sequence[Path], composition: Composition | None, conclusion: Conclusion
 ) -> Subject:
     """The audit of scores from one file or several; the composition where the mechanism is known."""
+    checksums = [hashlib.sha256(source.read_bytes()).hexdigest() for source in sources]
+    kept = {"Scores": ", ".join(source.name for source in sources)}
+    kept["SHA-256 of the scores' file"] = ", ".join(checksums)
+    return of_arrays(name, composition, conclusion)._replace(provenance=kept)
+
+
+def of_arrays(name: str, composition: Composition | None, conclusion: Conclusion) -> Subject:
+    """The audit of a caller's scores; the composition where the mechanism is known."""
     facts = {"Audited": name, "Runs": _runs(conclusion), **_looks(conclusion)}
     if composition is not None:
         sigma, insertions, rate = composition
@@ -69,9 +77,8 @@ def of_scores(
         facts["Upper bound, as given"] = (
             f"epsilon = {conclusion.upper_bound:g} at delta = {conclusion.delta:g}"
         )
-    checksums = [hashlib.sha256(source.read_bytes()).hexdigest() for source in sources]
-    kept = {"Scores": ", ".join(source.name for source in sources)}
-    kept["SHA-256 of the scores' file"] = ", ".join(checksums)
+    scores = conclusion.scores_in.tobytes() + conclusion.scores_out.tobytes()
+    kept = {"SHA-256 of the scores, in before out": hashlib.sha256(scores).hexdigest()}
     return Subject("scores", name, facts, [_UNKNOWN_THREAT], conclusion, kept, None)
 
 

@@ -28,12 +28,20 @@ def audit_figure(
 ) -> bytes:
     """All panels of one audit in one of `style.FORMATS`, below a line that says what was audited."""
     with plt.rc_context(STYLE):
+        return encode(audit_drawing(conclusion, audited))
+
+
+def audit_drawing(conclusion: Conclusion, audited: str = "") -> Figure:
+    """All panels of one audit as a figure that pyplot has let go of."""
+    with plt.rc_context(STYLE):
         figure, axes = plt.subplots(2, 2, figsize=(9, 6.6))
         for axis, draw in zip(axes.flat, _PANELS.values(), strict=True):
             draw(axis, conclusion)
         if audited:
             figure.suptitle(textwrap.fill(audited, _TITLE_CHARACTERS), fontsize=9)
-        return encode(figure)
+        style.set_symbols(figure)
+        plt.close(figure)
+        return figure
 
 
 def audit_panels(conclusion: Conclusion) -> dict[str, bytes]:

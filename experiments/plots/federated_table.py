@@ -12,6 +12,8 @@ from experiments.plots import rounding
 from experiments.plots.one_run_table import one_run_json, one_run_table
 from experiments.plots.over_runs import over_runs
 
+RESULT = "federated.json"  # in a setting's folder
+
 
 class FederatedAudit(NamedTuple):
     """What each run's canaries say, the steps that count for a canary and for a client, and the runs'
@@ -24,11 +26,12 @@ class FederatedAudit(NamedTuple):
 
 
 class Upper(NamedTuple):
-    """A name, an epsilon, and what it stands on."""
+    """A name, an epsilon, what it stands on, and whether it is an upper bound."""
 
     name: str
     epsilon: float
     reason: str
+    is_bound: bool = True
 
 
 def upper_bounds(found: FederatedAudit) -> list[Upper]:
@@ -39,7 +42,7 @@ def upper_bounds(found: FederatedAudit) -> list[Upper]:
         for name, who in (("canary", found.canary), ("client", found.client))
     ]
     once = epsilon_upper_bound(found.canary.noise_multiplier, 1, delta)
-    return [*rows, Upper("analytical", once, "the paper's: of one round")]
+    return [*rows, Upper("analytical", once, "the paper's: of one round", is_bound=False)]
 
 
 def federated_table(found: FederatedAudit) -> str:
@@ -59,7 +62,9 @@ def federated_json(found: FederatedAudit, about: dict[str, Any]) -> str:
     """One JSON object on one line."""
     upper = {row.name: row.epsilon for row in upper_bounds(found)}
     runs = [json.loads(one_run_json(run, None)) for run in found.runs]
-    values = {**about, "delta": found.runs[0].delta, "epsilon": upper, "accuracies": found.accuracies}
+    levels = {"delta": found.runs[0].delta, "confidence": found.runs[0].confidence}
+    counted_steps = {"compositions": [found.canary, found.client]}
+    values = {**about, **levels, "epsilon": upper, **counted_steps, "accuracies": found.accuracies}
     return json.dumps({**values, "runs": runs})
 
 

@@ -3,6 +3,7 @@
 import io
 import logging
 import re
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,8 @@ import matplotlib
 
 for chatty in ("matplotlib", "fontTools"):
     logging.getLogger(chatty).setLevel(logging.WARNING)
-matplotlib.use("Agg")
+if not {"IPython", "matplotlib.pyplot"} & set(sys.modules):  # a notebook's or a script's own backend stays
+    matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 from matplotlib.text import Text  # noqa: E402
@@ -41,7 +43,7 @@ def in_symbols(text: str) -> str:
     return _POWER.sub(r"$10^{-\1}$", text)
 
 
-def _set_symbols(figure: Figure) -> None:
+def set_symbols(figure: Figure) -> None:
     """Names of quantities, spelt out in tables, are symbols in figures."""
     for text in figure.findobj(Text):
         assert isinstance(text, Text)
@@ -52,7 +54,7 @@ def _set_symbols(figure: Figure) -> None:
 
 def png(figure: Figure) -> bytes:
     """The figure's PNG; closes it."""
-    _set_symbols(figure)
+    set_symbols(figure)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=150, metadata={"Software": None})
     plt.close(figure)
@@ -61,7 +63,7 @@ def png(figure: Figure) -> bytes:
 
 def svg(figure: Figure) -> bytes:
     """The figure's SVG, the same bits for the same figure; closes it."""
-    _set_symbols(figure)
+    set_symbols(figure)
     buffer = io.BytesIO()
     with plt.rc_context({"svg.hashsalt": "audit"}):
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
@@ -71,7 +73,7 @@ def svg(figure: Figure) -> bytes:
 
 def pdf(figure: Figure) -> bytes:
     """The figure's PDF with its fonts inside, the same bits for the same figure; closes it."""
-    _set_symbols(figure)
+    set_symbols(figure)
     buffer = io.BytesIO()
     with plt.rc_context({"pdf.fonttype": 42}):
         figure.savefig(buffer, format="pdf", metadata={"CreationDate": None, "Creator": None})

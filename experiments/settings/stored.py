@@ -4,6 +4,7 @@ A folder written when a config was one flat list of fields is found by the setti
 goes on to be used: nothing is moved, and nothing is trained again.
 """
 
+import contextlib
 import re
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -72,6 +73,17 @@ def audits(root: Path) -> Audits:
             found.folders.append(folder)
         else:
             found = found._replace(others=found.others + 1)
+    return found
+
+
+def federated(root: Path) -> list[Path]:
+    """The folders of federated runs under a store's root, the newest first; those whose config can't be read
+    are left to `audits`."""
+    found = []
+    for folder in index.settings(root):
+        with contextlib.suppress(InputError):
+            if Store.at(folder).config().get("experiment") == "federated":
+                found.append(folder)
     return found
 
 

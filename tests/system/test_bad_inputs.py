@@ -645,9 +645,10 @@ RUNS = [
         named(Bad((*ONE_RUN, flag), f"{flag.partition('=')[0]} does not go with --dimension", cosines))
         for flag in (
             *("--looks=10", "--noise_multiplier=1", "--insertions=3", "--sampling_rate=0.1"),
-            *("--figure=f.png", "--report=p.html", "--name=mine"),
+            "--figure=f.png",
         )
     ),
+    named(Bad((*ONE_RUN, "--report=nowhere/p.html"), "nowhere", cosines)),
     *rows(ONE_RUN, "upper_bound", "--upper_bound={}: give a finite one", "nan", "-1.0", "inf", lay=cosines),
     named(Bad((*ONE_RUN, "--delta=0"), "delta is 0", cosines)),
     named(Bad((*ONE_RUN, "--confidence=1"), "confidence is 1", cosines)),

@@ -51,6 +51,13 @@ def test_observed_cosines_have_estimates_with_floors_and_a_bound(bound):
     assert bounds["one_run"] < conversions.epsilon_from_mu(10, 1e-5) and len(estimates) == 5
 
 
+def test_a_page_is_written_beside_the_table(bound, tmp_path):
+    ended = bound("--report=page.html", "--name=mine", observed=drawn(0.1, 90))
+    assert ended.status == 0 and ended.stderr == "report: page.html\n" and "one_shot_fitted" in ended.stdout
+    page = (tmp_path / "page.html").read_text()
+    assert "<h1>Audit: mine</h1>" in page and "This training leaks." in page
+
+
 def test_coins_have_bounds_below_the_truth_in_either_shape(bound):
     rng = np.random.default_rng(0)
     bits = rng.random(300) < 0.5
@@ -85,6 +92,7 @@ def test_cosines_of_the_wrong_sign_are_remarked(bound):
 def test_one_shot_prints_and_draws(forked, tmp_path):
     ended = forked(
         *("one_shot", "--dimensions=1e3,1e4", "--sigmas=1.54", "--simulations=5", "--canaries=50"),
+        "--report=page.html",
         folder=tmp_path,
         seconds=60,
     )
@@ -93,6 +101,8 @@ def test_one_shot_prints_and_draws(forked, tmp_path):
     assert [line.split()[:3] for line in lines[3:5]] == [["1.54", "1e+03", "31"], ["1.54", "1e+04", "100"]]
     assert "3.00 (0.46)" in lines[4] and "paper" in lines[1]
     assert (tmp_path / "results/one_shot/cosines.png").read_bytes().startswith(b"\x89PNG")
+    page = (tmp_path / "page.html").read_text()
+    assert "3.00 (0.46)" in page and "<td" in page and "data:image/png" in page
     assert len((tmp_path / "results/one_shot/table_1.csv").read_text().splitlines()) == 7
 
 

@@ -12,17 +12,19 @@ import pytest
 
 from audit.errors import InputError, require
 from experiments.engine import engines, measurement, problem, workers
-from experiments.engine.engines import ENGINES, Kind
+from experiments.engine.engines import DPSGD, ENGINES, FEDAVG, WORK, Kind
 from experiments.engine.measurement import Measurement
-from experiments.engine.problem import About, Problem
+from experiments.engine.problem import About, FederatedProblem, Problem
 from experiments.engine.workers import Memory, Worker
+from experiments.settings.federated import FEDERATED_TASKS, FederatedSetting
 from experiments.settings.make import setting_of
 from experiments.settings.tasks import TASKS
 from models.data.base import Dataset
+from models.data.clients import dealt
 from models.fcnn import fcnn
 
 ROOT = Path(__file__).resolve().parents[3]
-PEERS = [name for name in ENGINES if name != "ours"]
+PEERS = [kind.name for kind in DPSGD.kinds if kind.name != "ours"]
 
 
 def small_problem(model="fcnn"):
@@ -64,15 +66,15 @@ def quickly(monkeypatch):
 def load(monkeypatch):
     """load(name) -> the function that a worker calls, in this process, whose JAX is set up."""
     monkeypatch.setattr(engines, "prepare_jax", lambda: None)
-    return lambda name: ENGINES[name].load()
+    return lambda name, work=DPSGD: work.kind(name).load()
 
 
 def assert_takes_our_step(load, name, given, folder):
     """A step that is 1e-4 off is seen as that, so that the rest is none; returns the engine."""
-    pytest.importorskip(ENGINES[name].needs)
+    pytest.importorskip(DPSGD.kind(name).needs)
     off = np.zeros_like(given.stepped)
     off[7] = 1e-4
-    models = [2 * len(jax.local_devices())] if ENGINES[name].chooses else []
+    models = [2 * len(jax.local_devices())] if DPSGD.kind(name).chooses else []
     engine = load(name)(saved(given._replace(stepped=given.stepped + off), folder), *models)
     assert abs(engine.about.distance - 1e-4) < workers.TOLERANCE
     return engine
@@ -99,6 +101,41 @@ def test_ours_trains_the_chunk_that_an_audit_does(load, given, tmp_path):
     assert problem.rate(engine.run, 0.01) > 0
 
 
+@pytest.fixture(scope="module")
+def federated():
+    """Six clients of 2 to 12 images, in cohorts of three."""
+    from experiments.engine import peers_fedavg
+
+    rng = np.random.default_rng(0)
+    images = Dataset(rng.integers(0, 256, (42, 28, 28), np.uint8), rng.integers(0, 10, 42), "", "")
+    clients = dealt(images, np.repeat(np.arange(6), [2, 4, 6, 8, 10, 12]))
+    setting = FederatedSetting("lenet", cohort=3, rounds=4, batch_size=4, canaries=100, clipping_norm=0.05)
+    return peers_fedavg.problem_of(setting, clients)
+
+
+def test_a_federated_problem_is_read_as_it_was_written(federated, tmp_path):
+    federated.save(tmp_path / "problem.npz")
+    again = FederatedProblem.load(tmp_path / "problem.npz")
+    jax.tree.map(np.testing.assert_array_equal, again, federated)
+    assert federated.examples() == 7  # two cohorts hold all six clients once
+
+
+def test_the_loop_over_clients_takes_our_round(load, federated, tmp_path):
+    pytest.importorskip("torch")
+    off = np.zeros_like(federated.stepped)
+    off[7] = 1e-4
+    federated._replace(stepped=federated.stepped + off).save(tmp_path / "problem.npz")
+    engine = load("torch_loop", FEDAVG)(tmp_path / "problem.npz")
+    assert abs(engine.about.distance - 1e-4) < workers.TOLERANCE
+    assert engine.run() == engine.run() == 3
+
+
+def test_ours_trains_the_rounds_that_federated_does(load, federated, tmp_path):
+    federated.save(tmp_path / "problem.npz")
+    engine = load("ours", FEDAVG)(tmp_path / "problem.npz")
+    assert engine.run() == engine.run() == 4 * 3
+
+
 def test_the_fastest_count_is_chosen(monkeypatch):
     monkeypatch.setattr(problem, "rate", lambda run, seconds: {1: 5, 8: 7, 64: 6}[run()])
     models, run = problem.fastest(lambda models: lambda: models, [1, 8, 64])
@@ -117,7 +154,7 @@ def test_an_engine_that_dies_is_one_line(tmp_path):
         Worker(Kind("peer", os.abort), tmp_path).about()
 
 
-@pytest.mark.parametrize(("model", "parameters"), [("fcnn", 68), ("convnet", 62_006)])
+@pytest.mark.parametrize(("model", "parameters"), [("fcnn", 68), ("convnet", 62_006), ("lenet", 44_426)])
 def test_the_layers_are_the_models(model, parameters):
     layers = measurement.LAYERS[model]
     assert sum((layer.inputs + 1) * layer.outputs for layer in layers) == parameters
@@ -151,7 +188,7 @@ def measured(engine, rates, model="convnet"):
 
 
 def test_json_has_medians_shares_and_every_round():
-    text = measurement.as_json([measured("opacus", [10.0, 40.0, 20.0])], [ENGINES["torch_func"]])
+    text = measurement.as_json([measured("opacus", [10.0, 40.0, 20.0])], [DPSGD.kind("torch_func")])
     result = json.loads(text)
     (row,) = result["measurements"]
     assert "\n" not in text and result["missing"] == ["torch_func"]
@@ -172,15 +209,25 @@ def test_ratios_are_taken_within_rounds_in_80_columns():
     assert "200 GFLOP/s" in lines[-1]
 
 
+def test_units_have_blocks_of_their_own():
+    rows = [measured("ours", [4.0, 4.0, 4.0]), measured("ours", [8.0, 8.0, 8.0], "lenet")]
+    text = measurement.as_table([*rows, measured("torch_loop", [2.0, 1.0, 2.0], "lenet")])
+    assert max(map(len, text.splitlines())) <= 80
+    assert [line for line in text.splitlines() if "/s " in line][0].split()[2] == "model-steps/s"
+    assert "client-updates/s" in text and "4 (4 to 8)" in text
+    (row,) = json.loads(measurement.as_json(rows[1:], []))["measurements"]
+    assert row["client_updates_per_second"] == 8.0 and row["flops_per_client_update"] == 10**9
+
+
 def test_a_missing_library_is_said_with_its_mend():
     assert not Kind("peer", os.getcwd, "no_such_library").is_installed()
-    line = engines.missing_line([ENGINES["opacus"], ENGINES["torch_func"]])
+    line = engines.missing_line([DPSGD.kind("opacus"), DPSGD.kind("torch_func")])
     assert "opacus, torch not installed" in line and "[bench]" in line and "\n" not in line
 
 
 def test_each_engine_is_found_by_its_name():
-    assert all(kind.name == name for name, kind in ENGINES.items())
-    assert list(ENGINES) == ["ours", "jax_privacy", "opacus", "torch_func"]
+    assert all(work.kind(kind.name) is kind for work in (DPSGD, FEDAVG) for kind in work.kinds)
+    assert ENGINES == ("ours", "jax_privacy", "opacus", "torch_func", "torch_loop")
 
 
 def test_an_error_comes_out_of_a_process_of_its_own():
@@ -222,4 +269,6 @@ def test_ours_and_a_peer_are_timed_and_a_missing_one_is_left_out(tmp_path):
 def test_the_tables_of_models_are_keyed_by_tasks():
     from experiments.engine import peers_jax
 
-    assert set(measurement.LAYERS) == set(peers_jax._STEPS) <= set(TASKS)
+    assert set(measurement.LAYERS) == set(WORK)
+    assert {name for name in WORK if WORK[name] is DPSGD} == set(peers_jax._STEPS) <= set(TASKS)
+    assert {name for name in WORK if WORK[name] is FEDAVG} <= set(FEDERATED_TASKS)
