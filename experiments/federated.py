@@ -24,6 +24,7 @@ from absl import flags
 
 from audit.errors import InputError, require
 from audit.statistics import conversions, one_shot
+from audit.storage import files
 from audit.storage.scores import Scores
 from audit.storage.store import Store
 from experiments import cli

@@ -1,4 +1,4 @@
-"""The one-shot paper's federated sweeps: settings, what is drawn of made-up cosines, and what the words say."""
+"""The one-shot paper's federated sweeps: settings, what is drawn of made-up cosines, what the words say."""
 
 import csv
 import dataclasses
