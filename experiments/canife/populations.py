@@ -40,7 +40,7 @@ class Split(NamedTuple):
     checksum: str
 
 
-class Row(NamedTuple):
+class ModelRow(NamedTuple):
     """A model: load(attacked, LEAF's folder or None) -> its clients; its samples; the label that stands for
     none."""
 
@@ -163,12 +163,12 @@ def _accuracy(
     return accuracy
 
 
-def _image_row(name: str, images: Callable[[], ImageDataset]) -> Row:
+def _image_row(name: str, images: Callable[[], ImageDataset]) -> ModelRow:
     """A model of an audit, on images that are dealt."""
     colour = images is load_cifar10
     shape = (32, 32, 3) if colour else (28, 28)
     mean, deviation = (CIFAR10_MEAN, CIFAR10_STD) if colour else (FASHION_MNIST_MEAN, FASHION_MNIST_STD)
-    return Row(
+    return ModelRow(
         lambda attacked, folder: dealt(attacked, images()),
         lambda: task(name).make(shape),
         _images(shape, 10, mean, deviation, not colour),
@@ -199,16 +199,18 @@ IMAGE_TASKS = {
     **{name: load_fashion_mnist for name in ("two_layer", "linear", "mlp")},
     **{name: load_cifar10 for name in ("convnet", "resnet18")},
 }
-ROWS: dict[str, Row] = {
+ROWS: dict[str, ModelRow] = {
     **{name: _image_row(name, images) for name, images in IMAGE_TASKS.items()},
-    "character_lstm": Row(
+    "character_lstm": ModelRow(
         lambda attacked, folder: roles(attacked, shakespeare.load_shakespeare()),
         recurrent.character_lstm,
         _texts(_ROLES),
         shakespeare.PADDING,
     ),
-    "celeba_cnn": Row(partial(users, leaf.load_celeba), celeba.face_cnn, _FACES),
-    "celeba_resnet18": Row(partial(users, leaf.load_celeba), celeba.face_resnet18, _FACES),
-    "sent140_lstm": Row(partial(users, leaf.load_sent140), recurrent.tweet_lstm, _texts(_TWEETS)),
-    "shakespeare_lstm": Row(partial(users, leaf.load_shakespeare_json), recurrent.play_lstm, _texts(_PLAYS)),
+    "celeba_cnn": ModelRow(partial(users, leaf.load_celeba), celeba.face_cnn, _FACES),
+    "celeba_resnet18": ModelRow(partial(users, leaf.load_celeba), celeba.face_resnet18, _FACES),
+    "sent140_lstm": ModelRow(partial(users, leaf.load_sent140), recurrent.tweet_lstm, _texts(_TWEETS)),
+    "shakespeare_lstm": ModelRow(
+        partial(users, leaf.load_shakespeare_json), recurrent.play_lstm, _texts(_PLAYS)
+    ),
 }

@@ -19,7 +19,7 @@ from models.base import Model, losses_by_example
 from models.data.clients import Clients
 
 
-class Training(NamedTuple):
+class ClientTraining(NamedTuple):
     """A mechanism that trains on clients, with its data and hyperparameters, and what its clients and mock
     clients send."""
 
@@ -33,7 +33,7 @@ class Training(NamedTuple):
 
 def of_examples(
     attacked: Attacked, model: Model, clipped_sum: ClippedSum, train: Clients, mock: Clients
-) -> Training:
+) -> ClientTraining:
     """Clients of one example each, by DP-SGD."""
     norm = jnp.float32(attacked.clipping_norm)
 
@@ -50,7 +50,7 @@ def of_examples(
 
         return of
 
-    return Training(
+    return ClientTraining(
         dpsgd.mechanism(dpsgd.DPSGD(clipped_sum)),
         _hyper(attacked),
         (jnp.asarray(train.features), jnp.asarray(train.labels)),
@@ -60,7 +60,7 @@ def of_examples(
     )
 
 
-def of_clients(attacked: Attacked, model: Model, train: Clients, mock: Clients) -> Training:
+def of_clients(attacked: Attacked, model: Model, train: Clients, mock: Clients) -> ClientTraining:
     """Clients of many examples, by DP-FedAvg."""
     most = int(max(train.counts.max(), mock.counts.max()))
     choices = fedavg.FedAvg(
@@ -72,7 +72,7 @@ def of_clients(attacked: Attacked, model: Model, train: Clients, mock: Clients) 
     )
     own = fedavg.Federated(jnp.float32(attacked.client_learning_rate), jnp.float32(attacked.cohort))
     data = _arrays(train)
-    return Training(
+    return ClientTraining(
         fedavg.mechanism(choices),
         _hyper(attacked, own),
         data,
@@ -82,7 +82,7 @@ def of_clients(attacked: Attacked, model: Model, train: Clients, mock: Clients) 
     )
 
 
-def trainer(attacked: Attacked, made: Training) -> Callable[[base.State, int, int], base.State]:
+def trainer(attacked: Attacked, made: ClientTraining) -> Callable[[base.State, int, int], base.State]:
     """(state, first round, rounds) -> the state after rounds with a cohort each."""
     key = root(attacked.seed, "noise")
 

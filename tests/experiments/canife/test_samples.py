@@ -81,7 +81,7 @@ def plays(monkeypatch):
     found = by_name(
         {name: (t[:, :-1].astype(np.uint8), t[:, 1:].astype(np.int32)) for name, t in texts.items()}, "", "x"
     )
-    row = populations.Row(
+    row = populations.ModelRow(
         lambda attacked, folder: populations.roles(attacked, found),
         language_model,
         lambda attacked, model: samples.texts(model, OWN, attacked.soft_label),
