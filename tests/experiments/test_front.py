@@ -11,7 +11,6 @@ import pytest
 
 import audit
 from audit.errors import InputError
-from audit.statistics import ranks
 from audit.statistics.accounting import epsilon_upper_bound
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,17 +58,6 @@ def test_a_result_becomes_a_dict_a_figure_and_a_page(tmp_path):
     path = found.report(tmp_path / "page.html")
     assert "&lt;mine&gt;" in path.read_text() and "<mine>" not in path.read_text()
     assert len(found.figure().axes) == 4
-
-
-def test_true_positive_rates_count_scores_above_the_allowed_share():
-    outs, ins = np.arange(1000.0), np.array([*range(985, 1005), 2000.0])
-    assert ranks.true_positive_rate(ins, outs, 0.0) == 6 / 21  # above 999
-    assert ranks.true_positive_rate(ins, outs, 0.0009) == 6 / 21
-    assert ranks.true_positive_rate(ins, outs, 0.001) == 7 / 21
-    assert ranks.true_positive_rate(ins, outs, 0.01) == 16 / 21
-    for rate in (-0.1, 1.0, float("nan")):
-        with pytest.raises(InputError, match="false_positive_rate"):
-            ranks.true_positive_rate(ins, outs, rate)
 
 
 def test_several_canaries_a_run_are_matrices():
