@@ -12,7 +12,7 @@ _METHODS = (ONE_SHOT_EQUAL_VARIANCE, ONE_SHOT_FITTED, ONE_SHOT_THRESHOLD)
 _POINTS = (
     "No value on this page is a confidence bound: an estimate takes a fitted normal law for the truth, and "
     "may lie above epsilon.",
-    "The exact value is the mechanism's own epsilon: a good estimate's mean is near it, with a small deviation.",
+    "The exact value is the mechanism's own epsilon: a good estimate is near it and varies little.",
     "A floor is what an estimate shows where nothing leaks, with so many canaries: less than its 95% "
     "quantile is no evidence of a leak.",
     "The figure is one audit a panel: its cosines, the law that they have where nothing leaks, and the "
