@@ -182,6 +182,17 @@ def play(
             yield Scores(first, scores[:size], present)
 
 
+def final_scores(game: Game, thetas: Array, first: int) -> Scores:
+    """What a game's adversary says of the final models (R, p) of runs first, first + 1, ..., of which it sees
+    nothing else. Raises InputError where a model diverged."""
+    attack = _attack(game)
+    score = jax.jit(jax.vmap(game.adversary.score, (None, None, 0, None)))
+    scores = np.asarray(score(attack.state, (), thetas, attack.known), np.float64)
+    _require_finite(scores, first)
+    runs = np.arange(first, first + len(scores))
+    return Scores(first, scores, presence(runs, game.adversary.canaries, game.seed))
+
+
 def _midway(first: int, size: int, states: State, score: Callable[..., Array], known: Array) -> Midway:
     """A chunk as it is, without the runs that pad it."""
     return Midway(

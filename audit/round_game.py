@@ -2,14 +2,12 @@
 
 A round's score is the noisy sum's dot product with the canary's unit gradient, over the clipping norm. The
 sum is linear, so that with every client's dot product known, mock rounds are sums of known numbers and one
-normal draw: `mock_sums`. `played` is a mock round as the paper's code runs it, client by client, for
-comparison.
+normal draw.
 """
 
 from collections.abc import Callable
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -56,27 +54,6 @@ def dots(updates: Updates, clients: int, canary: Inserted, clipping_norm: float,
 def own_dot(canary: Inserted, clipping_norm: float) -> float:
     """The canary's own dot product: 1 where its gradient reaches the clipping norm."""
     return float(canary.update @ canary.direction) / clipping_norm
-
-
-def played(
-    updates: Updates,
-    cohort: NDArray[np.int64],
-    canary: Inserted | None,
-    direction: Array,
-    noise: Array,
-    clipping_norm: float,
-) -> float:
-    """One mock round as the paper's code plays it: the score of the sum of a cohort's updates, a canary's,
-    and a noise vector (p,)."""
-    total = jnp.sum(updates(cohort), axis=0) + noise
-    if canary is not None:
-        total = total + canary.update
-    return float(total @ direction) / clipping_norm
-
-
-def noise_vector(key: Array, like: Array, noise_multiplier: float, clipping_norm: float) -> Array:
-    """Gaussian noise (p,) of one release."""
-    return noise_multiplier * clipping_norm * jax.random.normal(key, like.shape, like.dtype)
 
 
 def mock_sums(rng: np.random.Generator, known: Floats, cohort: Cohort, rounds: int) -> Floats:

@@ -24,7 +24,7 @@ from audit.storage.files import CannotWriteError
 from audit.storage.store import RESULT, Store
 from experiments import cli
 from experiments.settings.adversaries import OneShotCanaries
-from experiments.settings.setting import MOST_RUNS, Setting, flat
+from experiments.settings.setting import MOST_RUNS, Setting, flat, summary
 from experiments.settings.tasks import task
 from models.data.base import Dataset
 
@@ -183,7 +183,8 @@ def _conclude(audited: _Audited, store: Store, trained: "Trained") -> None:
     conclusion, about = _concluded(audited, trained), _about(audited, store)
     places, refused = "", ""
     try:
-        result, figure = results.keep(store, conclusion, audit_panels.audit_figure(conclusion), **about)
+        drawn = audit_panels.audit_figure(conclusion, summary(audited.setting, audited.runs))
+        result, figure = results.keep(store, conclusion, drawn, **about)
         places = f"\n\nfigure: {figure}\nresult: {store.path / RESULT}"
     except CannotWriteError as error:  # scores are there, so that all can be told
         result, refused = results.result_json(conclusion, **about), cli.one_line(str(error))

@@ -148,7 +148,8 @@ def _figure(conclusion: Conclusion) -> list[_File]:
     from experiments.plots import audit_panels, style
 
     path = Path(FLAGS.figure)
-    return [_File("figure", path, audit_panels.audit_figure(conclusion, style.FORMATS[path.suffix.lower()]))]
+    encode = style.FORMATS[path.suffix.lower()]
+    return [_File("figure", path, audit_panels.audit_figure(conclusion, FLAGS.name or "", encode))]
 
 
 def _report(paths: Sequence[Path], composition: Composition | None, conclusion: Conclusion) -> list[_File]:

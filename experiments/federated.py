@@ -14,7 +14,6 @@ again; an interrupted one goes on where it was.
 
 import dataclasses
 import hashlib
-import json
 import sys
 import time
 from pathlib import Path
@@ -29,6 +28,7 @@ from audit.storage import files
 from audit.storage.scores import Scores
 from audit.storage.store import Store
 from experiments import cli
+from experiments.cells import federated as cells
 from experiments.plots import federated_table, over_runs
 from experiments.plots.federated_table import RESULT, FederatedAudit
 from experiments.settings import federated
@@ -101,9 +101,9 @@ def _audit(audited: _Audited, played: "Game", store: Store) -> None:
     """Trains what the store lacks, concludes, keeps, prints."""
     from audit import training
 
-    watch = _Watch(audited)
+    watch = _Watch(audited, store)
     scores = training.train(played, store, FLAGS.runs, watch=watch).scores
-    accuracies = {**_kept_accuracies(store), **watch.accuracies}
+    accuracies = cells.accuracies(store)
     found = _concluded(audited, scores, accuracies)
     about = {
         "setting": dataclasses.asdict(audited.setting),
@@ -138,28 +138,17 @@ def _concluded(audited: _Audited, scores: Scores, accuracies: dict[str, float]) 
     return FederatedAudit(found, leaks.canary, leaks.client, shown)
 
 
-def _kept_accuracies(store: Store) -> dict[str, float]:
-    """The accuracies by run that an earlier call measured."""
-    content = files.read(store.path / RESULT)
-    try:
-        kept: dict[str, float] = {} if content is None else json.loads(content)["accuracy"]
-        return {run: float(value) for run, value in kept.items()}
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return {}
-
-
 class _Watch:
     """Says on stderr how far training is, the accuracy and the running estimate, every few seconds; keeps the
     accuracy at the end. Raises InputError where a model is no longer finite."""
 
-    def __init__(self, audited: _Audited) -> None:
+    def __init__(self, audited: _Audited, store: Store) -> None:
         from experiments.settings import build_federated
 
         federation = audited.federation
-        self._audited = audited
+        self._audited, self._store = audited, store
         self._measure = build_federated.accuracy(audited.setting, federation.clients, federation.test)
         self._due, self._begin = 0.0, time.monotonic()
-        self.accuracies: dict[str, float] = {}
 
     def __call__(self, midway: "Midway") -> None:
         """Looks at a chunk."""
@@ -171,7 +160,7 @@ class _Watch:
             return
         measured = np.asarray(self._measure(midway.thetas), np.float64)
         if midway.steps == rounds:
-            self.accuracies |= {str(midway.first + i): float(value) for i, value in enumerate(measured)}
+            cells.keep_accuracies(self._store, midway.first, measured)
         elapsed = time.monotonic() - self._begin
         line = f"round {midway.steps} of {rounds}, {elapsed:.0f} s: accuracy {measured.mean():.3f}"
         print(f"{line}, {self._estimate(midway)}", file=sys.stderr)

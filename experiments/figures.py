@@ -88,11 +88,11 @@ def _largest(held: Holdings) -> str:
 
 
 def _write(path: Path, figure: Figure) -> Iterator[Path]:
-    """The figure as PNG and SVG."""
+    """The figure as PNG, SVG and PDF."""
     with plt.rc_context(style.STYLE):
-        yield files.write_whole(path.with_suffix(".png"), style.png(figure))
-        figure.set_layout_engine("none")  # it is laid out
-        yield files.write_whole(path.with_suffix(".svg"), style.svg(figure))
+        for suffix, encode in style.FORMATS.items():
+            yield files.write_whole(path.with_suffix(suffix), encode(figure))
+            figure.set_layout_engine("none")  # it is laid out
 
 
 def _missing(sweep: Sweep, drawn: Drawn) -> list[str]:

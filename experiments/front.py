@@ -83,7 +83,7 @@ class Result:
         """Scores, trade-off curve, bounds and privacy profile."""
         from experiments.plots import audit_panels
 
-        return audit_panels.audit_drawing(self.conclusion)
+        return audit_panels.audit_drawing(self.conclusion, self.subject().title)
 
     def report(self, path: str | Path) -> Path:
         """Writes the page of ./run.sh report; returns its path."""

@@ -37,7 +37,7 @@ from experiments.settings.adversaries import Loss
 from experiments.settings.build import Trainee
 from experiments.settings.fields import fields as known_fields
 from experiments.settings.make import Usual, changed, make_setting
-from experiments.settings.setting import Setting, flat, require_type, validate
+from experiments.settings.setting import Setting, flat, require_type, summary, validate
 from models.base import Model, flat_model
 from models.data.base import Dataset
 from models.data.sources import checksum_of
@@ -200,7 +200,7 @@ def _trained(own: _Own, asked: Setting, chosen: bool, runs: int) -> tuple[Settin
 
 def _make(setting: Setting, dataset: Dataset, store: Store, conclusion: Conclusion, runs: int) -> None:
     """Writes the conclusion, its figure and its page."""
-    figure, kept = audit_panels.audit_figure(conclusion), build.provenance(dataset)
+    figure, kept = audit_panels.audit_figure(conclusion, summary(setting, runs)), build.provenance(dataset)
     results.keep(store, conclusion, figure, setting=flat(setting), runs=runs, provenance=kept)
     about = subjects.of_setting(store.path, subjects.AskedLevels())
     store.write_bytes(_PAGE, report.report(f"Audit: {about.title}", [about]))

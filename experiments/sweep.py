@@ -86,13 +86,13 @@ def _own(cells: list[Cell]) -> list[Cell]:
 def _listed(chosen: list[Sweep], place: Workplace) -> str:
     """A row a sweep, in 80 columns."""
     held = stored.holdings(place.out)
-    lines = [f"{'name':<13} {'cells':>5} {'done':>5} {'minutes':>8}  title", "-" * 80]
+    lines = [f"{'name':<17} {'cells':>5} {'done':>5} {'minutes':>8}  title", "-" * 80]
     for sweep in chosen:
         cells = work.distinct(sweep.cells)
         done = sum(cell.is_done(held, place.data) for cell in cells)
         minutes = (sum(cell.seconds for cell in cells) + audits.compiling_seconds(cells)) / 60
         lines.append(
-            f"{sweep.name:<13} {len(cells):>5} {done:>5} {minutes:>8.1f}  {shortened(sweep.title, 44)}"
+            f"{sweep.name:<17} {len(cells):>5} {done:>5} {minutes:>8.1f}  {shortened(sweep.title, 40)}"
         )
     note = f"scale {FLAGS.scale}; minutes about, on two cores, of compiling and training; cells"
     return "\n".join([*lines, note, "that figures share are trained once"])

@@ -1,4 +1,5 @@
-"""Recurrent language models: Stack Overflow's words and Shakespeare's characters (Reddi et al., 2020)."""
+"""Recurrent models: of Stack Overflow's words and Shakespeare's characters (Reddi et al., 2020), and of
+LEAF's tweets and plays (Caldas et al., 2018)."""
 
 from collections.abc import Callable
 
@@ -9,7 +10,7 @@ import optax
 from jax import Array
 
 from models.base import Model, flat_model
-from models.data import shakespeare, stackoverflow
+from models.data import leaf, shakespeare, stackoverflow
 
 
 class LSTM(nn.Module):
@@ -17,9 +18,12 @@ class LSTM(nn.Module):
 
     4 (d + units + 1) units parameters: one bias a gate, that of the forget gate 1 at first. The inputs'
     products are formed for all positions at once, so that a step multiplies by the recurrent kernel alone.
+
+    two_biases: a second bias a gate, as in PyTorch: 4 units parameters more, and twice the bias's step.
     """
 
     units: int
+    two_biases: bool = False
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
@@ -27,6 +31,8 @@ class LSTM(nn.Module):
         kernel = self.param("kernel", nn.initializers.lecun_normal(), (x.shape[-1], gates))
         recurrent = self.param("recurrent_kernel", nn.initializers.orthogonal(), (self.units, gates))
         bias = self.param("bias", _forgetting, (gates,))
+        if self.two_biases:
+            bias = bias + self.param("recurrent_bias", nn.initializers.zeros_init(), (gates,))
 
         def step(state: tuple[Array, Array], product: Array) -> tuple[tuple[Array, Array], Array]:
             hidden, cell = state
@@ -66,6 +72,22 @@ class LanguageModel(nn.Module):
         return nn.Dense(self.vocabulary)(x)
 
 
+class TextClassifier(nn.Module):
+    """Numbers (T,) below `vocabulary` -> logits (classes,), from the last output of two LSTMs."""
+
+    vocabulary: int
+    embedding: int
+    units: int
+    classes: int
+
+    @nn.compact
+    def __call__(self, numbers: Array) -> Array:
+        x = nn.Embed(self.vocabulary, self.embedding)(numbers.astype(jnp.int32))
+        for _ in range(2):
+            x = LSTM(self.units, two_biases=True)(x)
+        return nn.Dense(self.classes)(x[-1])
+
+
 def next_token_loss(padding: int) -> Callable[[Array, Array], Array]:
     """(logits (T, V), labels (T,)) -> the mean cross entropy of one sequence's positions that are no padding.
 
@@ -92,3 +114,20 @@ def character_lstm() -> Model:
     module = LanguageModel(shakespeare.VOCABULARY, 8, 256, 2)
     text = jnp.zeros(shakespeare.LENGTH, jnp.uint8)
     return flat_model(module, text, next_token_loss(shakespeare.PADDING))
+
+
+def tweet_lstm() -> Model:
+    """Sent140's sentiment from 25 characters: embedding 300, two LSTMs of 100, dense 2; 272,102 parameters
+    (Maddock et al., 2023)."""
+    module = TextClassifier(leaf.SENT140_VOCABULARY, 300, 100, 2)
+    tweet = jnp.zeros(leaf.SENT140_LENGTH, jnp.uint8)
+    return flat_model(module, tweet, optax.softmax_cross_entropy_with_integer_labels)
+
+
+def play_lstm() -> Model:
+    """The character after 80 of Shakespeare's, as LEAF has it: embedding 8, two LSTMs of 256, dense 80;
+    819,920 parameters (Maddock et al., 2023)."""
+    characters = len(leaf.SHAKESPEARE_CHARACTERS)
+    module = TextClassifier(characters, 8, 256, characters)
+    text = jnp.zeros(leaf.SHAKESPEARE_LENGTH, jnp.uint8)
+    return flat_model(module, text, optax.softmax_cross_entropy_with_integer_labels)

@@ -32,20 +32,27 @@ class Block(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Images (32, 32, 3) of uint8 -> logits (10,), pixels normalised on the device.
+    """Images (32, 32, 3) of uint8 -> logits (classes,), pixels normalised on the device.
 
     widths: the features of the stages of two blocks each; from the second on, a stage halves the image.
+    mean, deviation: of the pixels on [0, 1]. large_stem: begins with a 7x7 convolution of stride 2 and
+    max-pooling, the form for large images.
     """
 
     widths: tuple[int, ...] = (64, 128, 256, 512)
     classes: int = 10
+    mean: tuple[float, ...] = CIFAR10_MEAN
+    deviation: tuple[float, ...] = CIFAR10_STD
+    large_stem: bool = False
 
     @nn.compact
     def __call__(self, image: Array) -> Array:
-        mean, deviation = jnp.array(CIFAR10_MEAN, jnp.float32), jnp.array(CIFAR10_STD, jnp.float32)
+        mean, deviation = jnp.array(self.mean, jnp.float32), jnp.array(self.deviation, jnp.float32)
         x = (image.astype(jnp.float32) / 255 - mean) / deviation
-        x = _convolution(self.widths[0], 3, (1, 1))(x)
+        x = _convolution(self.widths[0], 7 if self.large_stem else 3, (1 + self.large_stem,) * 2)(x)
         x = nn.relu(_norm(self.widths[0])(x))
+        if self.large_stem:
+            x = nn.max_pool(x, (3, 3), (2, 2), ((1, 1), (1, 1)))
         for stage, features in enumerate(self.widths):
             x = Block(features, 1 if stage == 0 else 2)(x)
             x = Block(features, 1)(x)

@@ -20,8 +20,18 @@ def soft_label(model: Model, classes: int) -> SoftLoss:
     def loss(theta: Array, example: tuple[Array, Array]) -> Array:
         features, probabilities = example
         logits: Any = model.module.apply({"params": model.unravel(theta)}, features)
-        each = jax.vmap(lambda label: model.criterion(logits, label))(jnp.arange(classes))
-        return probabilities @ each
+        return _mean_criterion(model, classes, logits, probabilities)
+
+    return loss
+
+
+def soft_text(model: Model, classes: int) -> SoftLoss:
+    """loss(theta (p,), (mixtures (T, V), probabilities (classes,))) of a module that begins with one nn.Embed
+    of V rows: `soft_label`'s, where the mixtures times the embedding's matrix are what the module reads."""
+
+    def loss(theta: Array, example: tuple[Array, Array]) -> Array:
+        mixtures, probabilities = example
+        return _mean_criterion(model, classes, _read(model, theta, mixtures), probabilities)
 
     return loss
 
@@ -35,23 +45,8 @@ def soft_tokens(model: Model) -> Callable[[Array, Array], Array]:
     """
 
     def loss(theta: Array, mixtures: Array) -> Array:
-        read, follow = mixtures[:-1], mixtures[1:]
-
-        def embedded(
-            call: Callable[..., Any],
-            args: tuple[Any, ...],
-            kwargs: dict[str, Any],
-            context: nn.module.InterceptorContext,
-        ) -> Any:
-            module = context.module
-            if isinstance(module, nn.Embed) and context.method_name == "__call__":
-                return read @ module.embedding
-            return call(*args, **kwargs)
-
-        with nn.intercept_methods(embedded):
-            tokens = jnp.zeros(len(read), jnp.int32)
-            logits: Any = model.module.apply({"params": model.unravel(theta)}, tokens)
-        return -jnp.mean(jnp.sum(follow * jax.nn.log_softmax(logits), axis=-1))
+        logits = _read(model, theta, mixtures[:-1])
+        return -jnp.mean(jnp.sum(mixtures[1:] * jax.nn.log_softmax(logits), axis=-1))
 
     return loss
 
@@ -61,3 +56,28 @@ def gumbel_softmax(key: Array, log_weights: Array, temperature: float = 1.0) -> 
     are draws from the weights."""
     noisy = log_weights + jax.random.gumbel(key, log_weights.shape, log_weights.dtype)
     return jax.nn.softmax(noisy / temperature)
+
+
+def _mean_criterion(model: Model, classes: int, logits: Any, probabilities: Array) -> Array:
+    """The mean of the criterion over a label of these probabilities."""
+    each = jax.vmap(lambda label: model.criterion(logits, label))(jnp.arange(classes))
+    return probabilities @ each
+
+
+def _read(model: Model, theta: Array, mixtures: Array) -> Any:
+    """The logits of a module whose embedding is given mixtures (T, V) in the place of tokens."""
+
+    def embedded(
+        call: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        context: nn.module.InterceptorContext,
+    ) -> Any:
+        module = context.module
+        if isinstance(module, nn.Embed) and context.method_name == "__call__":
+            return mixtures @ module.embedding
+        return call(*args, **kwargs)
+
+    with nn.intercept_methods(embedded):
+        tokens = jnp.zeros(len(mixtures), jnp.int32)
+        return model.module.apply({"params": model.unravel(theta)}, tokens)

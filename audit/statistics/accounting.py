@@ -118,16 +118,6 @@ def _pld_epsilon(event: dp_accounting.DpEvent, delta: float, grid: float) -> flo
     return float(PLDAccountant(_ADD_OR_REMOVE_ONE, grid).compose(event).get_epsilon(delta))
 
 
-def renyi_upper_bound(noise_multiplier: float, insertions: int, delta: float) -> float:
-    """epsilon of such a composition by Renyi DP: looser, and computed independently; for tests."""
-    _require_steps(noise_multiplier, insertions, delta)
-    if insertions == 0 or noise_multiplier == 0:
-        return np.inf if insertions else 0.0
-    accountant = RdpAccountant(neighboring_relation=_ADD_OR_REMOVE_ONE)
-    accountant.compose(dp_accounting.GaussianDpEvent(noise_multiplier), insertions)
-    return float(accountant.get_epsilon(delta))
-
-
 def mu_upper_bound(noise_multiplier: float, insertions: int) -> float:
     """mu of the composition: sqrt(insertions) / noise_multiplier (Dong et al. 2022, Corollary 3.3)."""
     _require_steps(noise_multiplier, insertions, 0.5)

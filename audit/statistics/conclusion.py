@@ -56,6 +56,16 @@ class Conclusion(NamedTuple):
         """The bound that stands for those that assume nothing."""
         return self.bound(ASSUMPTION_FREE if self.design is None else names.LIFTED)
 
+    def ranked(self) -> tuple[Bound, ...]:
+        """The bounds, those first that a verdict rests on: `assumption_free` where the curve is refuted or
+        doubted or not tested and the mechanism is no reason for it, else `gaussian`."""
+        shaky = self.design is not None or self.doubts_gaussian
+        pair = (self.gaussian, self.assumption_free)
+        if self.refutes_gaussian or (shaky and not self.reason):
+            pair = pair[::-1]
+        named = {bound.method for bound in pair}
+        return (*pair, *(bound for bound in self.bounds if bound.method not in named))
+
     @property
     def delta(self) -> float:
         """delta of every finding."""

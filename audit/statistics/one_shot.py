@@ -18,7 +18,7 @@ Cosines are handled in units of 1/sqrt(d).
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 import numpy as np
@@ -93,7 +93,7 @@ def estimates(found: Cosines, delta: float, confidence: float) -> list[OneShotEs
     """All estimates at delta; `confidence` is the level of the last two's limits, which they do not keep."""
     conversions.require_delta(delta)
     conversions.require_confidence(confidence)
-    return [*_fits(found, delta), *_limits(found, delta, confidence)]
+    return [*fits(found, delta), *_limits(found, delta, confidence)]
 
 
 def fit(values: Array, dimension: int) -> Gaussian:
@@ -141,6 +141,25 @@ FITTED: dict[str, Fitted] = {
 }
 
 
+def fits(found: Cosines, delta: float, methods: Collection[str] = tuple(FITTED)) -> list[OneShotEstimate]:
+    """The estimates that look at means and deviations alone, or some of them."""
+    seen, counts = fit(found.observed, found.dimension), (len(found.observed), len(found.unobserved))
+    null = fit(found.unobserved, found.dimension) if counts[1] else _STANDARD
+    rng = np.random.default_rng(1)
+    again = _drawn(rng, seen, counts[0], _DRAWS)
+    null_again = _drawn(rng, null, counts[1], _DRAWS) if counts[1] else null
+    rows = []
+    for name, method in ((name, FITTED[name]) for name in FITTED if name in methods):
+        if name == ONE_SHOT_THRESHOLD and not counts[1] and found.dimension < _EXACT_BELOW:
+            value = threshold_exact(found.dimension, seen, delta)
+        else:
+            value = method(null, seen, delta)
+        error = float(method(null_again, again, delta).std())
+        floor = noise_floor(name, *counts, delta)
+        rows.append(OneShotEstimate(name, float(value), delta, error, floor, counts[0], _FIT_CAVEAT))
+    return rows
+
+
 @functools.lru_cache(maxsize=256)
 def noise_floor(method: str, observed: int, unobserved: int, delta: float) -> EstimateFloor:
     """A fit's values where nothing leaks, by 2,000 simulated fits to so many canaries, the same each time.
@@ -177,25 +196,6 @@ def _checked(name: str, values: ArrayLike) -> Array:
     require(largest <= 1 + _SLACK, f"{name}: {largest:g} is no cosine: divide by both lengths")
     require(np.ptp(array) > 0, f"all {len(array)} {name} cosines equal {array[0]:g}: they have no spread")
     return np.clip(array, -1.0, 1.0)
-
-
-def _fits(found: Cosines, delta: float) -> list[OneShotEstimate]:
-    """The estimates that look at means and deviations alone."""
-    seen, counts = fit(found.observed, found.dimension), (len(found.observed), len(found.unobserved))
-    null = fit(found.unobserved, found.dimension) if counts[1] else _STANDARD
-    rng = np.random.default_rng(1)
-    again = _drawn(rng, seen, counts[0], _DRAWS)
-    null_again = _drawn(rng, null, counts[1], _DRAWS) if counts[1] else null
-    rows = []
-    for name, method in FITTED.items():
-        if name == ONE_SHOT_THRESHOLD and not counts[1] and found.dimension < _EXACT_BELOW:
-            value = threshold_exact(found.dimension, seen, delta)
-        else:
-            value = method(null, seen, delta)
-        error = float(method(null_again, again, delta).std())
-        floor = noise_floor(name, *counts, delta)
-        rows.append(OneShotEstimate(name, float(value), delta, error, floor, counts[0], _FIT_CAVEAT))
-    return rows
 
 
 def _drawn(rng: np.random.Generator, law: Gaussian, canaries: int, audits: int) -> Gaussian:

@@ -3,6 +3,8 @@
 ./run.sh canife                                  two layers, Fashion-MNIST, an epoch
 ./run.sh canife --model=convnet --cohort=64      CIFAR-10, one example a client
 ./run.sh canife --clients=600 --cohort=30 --rounds=100 --every=20
+./run.sh canife --model=character_lstm           Shakespeare's roles: canaries are texts
+./run.sh canife --model=celeba_cnn --leaf=leaf/data/celeba/data    a folder of LEAF's
 ./run.sh canife --as_published --charge=backward    as the paper's public code
 """
 
@@ -17,18 +19,21 @@ from tqdm import tqdm
 from audit.errors import require
 from audit.storage import files
 from experiments import cli
+from experiments.canife import attacked as settings
 from experiments.canife.attacked import Attacked
 
 FLAGS = flags.FLAGS
 cli.define_fields(Attacked)
 flags.DEFINE_string("charge", "forward", "Rounds that a measured one stands for: forward, or backward.")
+flags.DEFINE_string("leaf", None, "LEAF's folder of CelebA, Sent140 or Shakespeare, with train/ and test/.")
 flags.DEFINE_string("out", "results", "Folder for results; these go into its folder canife.")
 
 
 def main() -> None:
     """Parse, train and measure what is missing, compose, draw, print."""
-    given: dict[str, Any] = {field.name: FLAGS[field.name].value for field in dataclasses.fields(Attacked)}
-    attacked = Attacked(**given)
+    names = [field.name for field in dataclasses.fields(Attacked)]
+    given: dict[str, Any] = {name: FLAGS[name].value for name in names}
+    attacked = settings.asked(given, [name for name in names if FLAGS[name].present])
     charges = ("forward", "backward")
     require(FLAGS.charge in charges, f"--charge={FLAGS.charge}: choose one of {', '.join(charges)}")
     out = cli.folder()
@@ -36,7 +41,7 @@ def main() -> None:
     from experiments.canife import curves, figures, table, training
     from experiments.plots import style
 
-    attacked, known, folder = training.prepared(attacked, out)
+    attacked, known, folder = training.prepared(attacked, out, FLAGS.leaf)
     kept = training.kept(attacked, folder)
     total = len(attacked.measured())
     with tqdm(total=total, initial=len(kept), desc="measuring", unit="rounds", file=sys.stderr) as bar:
@@ -52,7 +57,10 @@ def main() -> None:
     ]
     print(table.rounds_table(attacked, rows))
     released = curves.if_released(attacked, rows, clients)
-    print("\n" + table.global_table(attacked, found, released, backward))
+    canaries = table.canaries_table(rows)
+    print("\n" + canaries if canaries else "", end="\n" if canaries else "")
+    perfect = curves.perfect_as_published(attacked, found.rounds[-1], clients)
+    print("\n" + table.global_table(attacked, found, perfect, released, backward))
     print("\n" + "\n".join(map(os.fspath, written)))
 
 

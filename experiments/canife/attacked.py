@@ -1,18 +1,45 @@
-"""What is measured: a federated training of clients with one example each, and how its rounds are attacked.
-Importing it starts no JAX."""
+"""What is measured: a federated training, and how its rounds are attacked. Importing it starts no JAX."""
 
 import dataclasses
 import hashlib
 import json
+from collections.abc import Collection
 from typing import Any
 
 from audit.errors import require
 from audit.statistics import conversions
 from experiments.settings.setting import described
 
-MODELS = ("two_layer", "linear", "mlp", "convnet")
+IMAGES = ("two_layer", "linear", "mlp", "convnet", "resnet18")
+LEAF = ("celeba_cnn", "celeba_resnet18", "sent140_lstm", "shakespeare_lstm")
+MODELS = (*IMAGES, "character_lstm", *LEAF)
 STARTS = ("random", "sample")
 _POOL, _POPULATION = 512, 2048
+_PAPERS = {"batch_size": 32, "cohort": 100}
+OWN: dict[str, dict[str, int | float]] = {  # a model's own values: minutes on two cores, or the paper's
+    "character_lstm": {
+        **{"clients": 60, "examples": 8, "cohort": 10, "batch_size": 8, "pool": 40, "rounds": 21},
+        **{"every": 20, "client_learning_rate": 3.0, "noise_multiplier": 0.4},
+        **{"design_steps": 300, "design_rate": 0.1},
+    },
+    **{
+        name: {
+            **_PAPERS,
+            **{"rounds": 2550, "every": 40, "client_learning_rate": 0.8991111469},
+            **{"learning_rate": 0.0797379897, "noise_multiplier": 0.4166},
+        }
+        for name in ("celeba_cnn", "celeba_resnet18")
+    },
+    "sent140_lstm": {
+        **_PAPERS,
+        **{"rounds": 8895, "every": 100, "client_learning_rate": 5.7535489395},
+        **{"learning_rate": 0.2442128478, "design_rate": 0.1},
+    },
+    "shakespeare_lstm": {
+        **{"batch_size": 128, "cohort": 60, "rounds": 510, "every": 8},
+        **{"client_learning_rate": 3.0, "learning_rate": 0.524288, "design_rate": 0.1},
+    },
+}
 PENALTIES = ("as_run", "as_printed", "of_the_mean")
 
 
@@ -22,17 +49,23 @@ class Attacked:
     further field orphans nothing."""
 
     model: str = described(
-        "two_layer, linear, mlp (Fashion-MNIST) or convnet (CIFAR-10).", default="two_layer"
+        "two_layer, linear, mlp (Fashion-MNIST), convnet, resnet18 (CIFAR-10), character_lstm (Shakespeare);"
+        " with --leaf celeba_cnn, celeba_resnet18, sent140_lstm, shakespeare_lstm. All from character_lstm on"
+        " have rounds, cohorts and rates of their own by default.",
+        default="two_layer",
     )
     rounds: int = described("Rounds of the training.", default=469)
     every: int = described("Rounds 1, 1 + every, ... are measured.", default=100)
     cohort: int = described("Clients a round.", default=128)
     learning_rate: float = described("Server's learning rate on the mean clipped update.", default=0.5)
-    clients: int = described("Clients that the images are dealt to; 0: one example a client.", default=0)
+    clients: int = described(
+        "Clients that images are dealt to, 0: one example a client; or roles or users, 0: all.", default=0
+    )
+    examples: int = described("Examples of a client at most; 0: all.", default=0)
     alpha: float = described("Dirichlet's alpha, by which images are dealt: small is uneven.", default=1.0)
-    client_learning_rate: float = described("Learning rate of dealt clients' SGD.", default=0.1)
-    client_epochs: int = described("Epochs that a dealt client trains.", default=1)
-    batch_size: int = described("Examples in a dealt client's mini-batch.", default=16)
+    client_learning_rate: float = described("Learning rate of SGD at such a client.", default=0.1)
+    client_epochs: int = described("Epochs that a client of many examples trains.", default=1)
+    batch_size: int = described("Examples in such a client's mini-batch.", default=16)
     clipping_norm: float = described("Clipping norm C.", default=1.0)
     noise_multiplier: float = described("Noise multiplier sigma: noise has deviation sigma * C.", default=0.2)
     pool: int = described("Mock clients that canaries are designed on; 0: up to 512.", default=0)
@@ -40,11 +73,11 @@ class Attacked:
     scores: int = described("Mock rounds of a published estimate, n.", default=100)
     mock_rounds: int = described("Mock rounds a world of the certified bound.", default=100_000)
     design_steps: int = described("Steps of a canary's design.", default=2500)
-    design_rate: float = described("Adam's learning rate on the sample.", default=1.0)
+    design_rate: float = described("Adam's learning rate on the sample; text wants 0.1.", default=1.0)
     design_batch: int = described("Mock updates a step of the design; 0: as many as the cohort.", default=0)
     norm_constant: float = described("k: gradients shorter than this are lengthened.", default=5.0)
     penalty: str = described("What a design minimises: as_run, as_printed or of_the_mean.", default="as_run")
-    start: str = described("First sample: random pixels, or a sample of the pool.", default="random")
+    start: str = described("First sample: random, or a sample of the pool.", default="random")
     clamp: bool = described("Keep pixels within [0, 1].", default=False)
     soft_label: bool = described("Design the label too, as a mixture.", default=False)
     keep_best: bool = described("Take the best sample of a design, not the last.", default=False)
@@ -58,6 +91,12 @@ class Attacked:
     def measured(self) -> list[int]:
         """The rounds that are measured, from 1."""
         return list(range(1, self.rounds + 1, self.every))
+
+
+def asked(given: dict[str, Any], said: Collection[str]) -> Attacked:
+    """The setting of all fields' values, where those that nobody said are the model's own."""
+    own = OWN.get(given["model"], {})
+    return Attacked(**{**given, **{name: value for name, value in own.items() if name not in said}})
 
 
 def fitted(attacked: Attacked, train_clients: int, mock_clients: int) -> Attacked:
@@ -90,6 +129,7 @@ def validate(attacked: Attacked, train_clients: int, test_clients: int) -> None:
     _require_choice("penalty", attacked.penalty, PENALTIES)
     _require_whole(attacked, "rounds", 1, 10**6)
     _require_whole(attacked, "every", 1, 10**6)
+    _require_whole(attacked, "examples", 0, 10**6)
     _require_whole(attacked, "cohort", 2, min(attacked.population, train_clients))
     _require_whole(attacked, "client_epochs", 1, 1000)
     _require_whole(attacked, "batch_size", 1, 10**6)

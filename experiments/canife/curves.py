@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from scipy import stats
 
 from audit.statistics import conversions, rounds
 from audit.statistics.rounds import Charge, RoundEstimate
@@ -71,6 +72,33 @@ def composed(attacked: Attacked, rows: Sequence[RoundValues], clients: int, back
         curve([rounds.gaussian_charge(one.measured.exact, attacked.delta, sigma) for one in rows]),
         curve([sigma] * len(rows)),
     )
+
+
+def perfect_as_published(attacked: Attacked, charged: int, clients: int) -> float:
+    """epsilon over the charged rounds that the published procedure shows of a canary that nothing disturbs,
+    from the median of 150 estimates (Errata C9)."""
+    charge = Charge(attacked.noise_multiplier, attacked.cohort / clients, charged)
+    rng = np.random.default_rng(attacked.seed)
+    return rounds.ideal(rng, charge, attacked.delta, attacked.scores).composed
+
+
+class ByCohort(NamedTuple):
+    """The score's deviation and the share of right guesses, were its law normal, by the cohort's size."""
+
+    sizes: list[int]
+    deviations: list[float]
+    accuracies: list[float]
+
+
+def by_cohort(attacked: Attacked, one: Measured) -> ByCohort:
+    """What a measured round's canary would show among fewer clients a round, or more: a cohort's sum of known
+    dot products, drawn without replacement, has a known variance, so that no further rounds are played."""
+    clients = len(one.known)
+    sizes = np.unique(np.geomspace(2, max(clients // 2, 2), 24).astype(int))
+    spread = sizes * np.var(one.known, ddof=1) * (1 - sizes / clients)
+    deviations = np.sqrt(spread + attacked.noise_multiplier**2)
+    accuracies = stats.norm.cdf(one.own / 2 / np.maximum(deviations, 1e-12))
+    return ByCohort(sizes.tolist(), deviations.tolist(), accuracies.tolist())
 
 
 def if_released(attacked: Attacked, rows: Sequence[RoundValues], clients: int) -> float:

@@ -1,4 +1,6 @@
-"""A training under measurement, as the paper's Figures 1, 3, 4, 5 and 8."""
+"""A training under measurement, in the shape of the paper's figures: the training's epsilon (1), histograms
+of scores and their deviation by cohort (3), a round's epsilon (4), the design's steps and the attack's
+accuracy against the model's (5), and by cohort (8)."""
 
 from collections.abc import Sequence
 
@@ -6,22 +8,28 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
+from experiments.canife import curves, table
 from experiments.canife.attacked import Attacked
 from experiments.canife.curves import Global, RoundValues
 from experiments.plots import style
 
 
 def training_figure(attacked: Attacked, rows: Sequence[RoundValues], found: Global) -> Figure:
-    """Epsilon a round, epsilon of the training, health and accuracy, the last round's scores and canary."""
+    """Epsilon a round and of the training, health and accuracies, and of the last round scores, canary, its
+    design and what other cohorts would make of it."""
     with plt.rc_context(style.STYLE):
-        figure, axes = plt.subplots(2, 3, figsize=(11, 6))
+        figure, axes = plt.subplots(3, 3, figsize=(11, 9))
         _per_round(axes[0, 0], attacked, rows)
         _global(axes[0, 1], attacked, found)
         _scores(axes[0, 2], rows[-1])
         _health(axes[1, 0], rows)
         _dots(axes[1, 1], rows[-1])
         _canary(axes[1, 2], rows[-1])
+        _descent(axes[2, 0], rows)
+        _accuracies(axes[2, 1], rows)
+        _cohorts(axes[2, 2], attacked, rows[-1])
     return figure
 
 
@@ -54,6 +62,7 @@ def _per_round(axes: Axes, attacked: Attacked, rows: Sequence[RoundValues]) -> N
     axes.plot(numbers, [one.measured.proven for one in rows], "v:", ms=4, color=style.BOUND, label="proven")
     axes.axhline(min(rows[0].truth, 2 * top), color=style.UPPER, ls="--", lw=1, label="perfect canary")
     axes.set(title="one round", xlabel="round", ylabel=r"$\epsilon$", ylim=(0, 1.3 * top))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(fontsize=7, ncols=2, loc="upper center")
 
 
@@ -66,6 +75,7 @@ def _global(axes: Axes, attacked: Attacked, found: Global) -> None:
         axes.fill_between(found.rounds, found.lower, upper, color=style.IN, alpha=0.15, lw=0)
     title = rf"the training, $\delta$ = {attacked.delta:g}"
     axes.set(title=title, xlabel="round", ylabel=r"$\epsilon$", ylim=(0, None))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(fontsize=7)
 
 
@@ -90,6 +100,7 @@ def _health(axes: Axes, rows: Sequence[RoundValues]) -> None:
         numbers, [one.measured.accuracy for one in rows], "^-", ms=4, color=style.BOUND, label="test accuracy"
     )
     axes.set(title="health and accuracy", xlabel="round", ylim=(0, 1.05))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(fontsize=7)
 
 
@@ -98,11 +109,50 @@ def _dots(axes: Axes, one: RoundValues) -> None:
     title = f"clients' dot products (the canary's: {one.measured.own:.3f})"
     axes.set(title=title, xlabel="dot product / C", ylabel="clients", yscale="log")
     axes.locator_params(axis="x", nbins=5)
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("")
+
+
+def _descent(axes: Axes, rows: Sequence[RoundValues]) -> None:
+    for i, one in enumerate(rows):
+        losses = one.measured.descent
+        share = i / max(len(rows) - 1, 1)
+        steps = np.linspace(0, 1, len(losses))
+        shown = f"round {one.measured.number}" if i in (0, len(rows) - 1) else None
+        axes.plot(steps, losses / losses[0], color=plt.get_cmap("viridis")(0.9 * share), lw=1, label=shown)
+    axes.set(title="penalty on minibatches", xlabel="share of the design's steps", yscale="log")
+    axes.set(ylabel="of the first")
+    axes.legend(fontsize=7)
+
+
+def _accuracies(axes: Axes, rows: Sequence[RoundValues]) -> None:
+    models, attacks = [one.measured.accuracy for one in rows], [one.accuracy for one in rows]
+    numbers = [one.measured.number for one in rows]
+    points = axes.scatter(models, attacks, c=numbers, cmap="viridis", s=24)
+    plt.colorbar(points, ax=axes, label="round")
+    axes.set(title="the attack's accuracy and the model's", xlabel="test accuracy", ylabel="attack accuracy")
+    axes.set(ylim=(0.45, 1.05))
+
+
+def _cohorts(axes: Axes, attacked: Attacked, one: RoundValues) -> None:
+    found = curves.by_cohort(attacked, one.measured)
+    axes.plot(found.sizes, found.deviations, "-", color=style.BLUE, label="scores' deviation")
+    axes.plot(found.sizes, found.accuracies, "--", color=style.IN, label="attack accuracy, if normal")
+    axes.axhline(attacked.noise_multiplier, color=style.UPPER, lw=1, ls=":", label=r"noise alone, $\sigma$")
+    axes.axvline(attacked.cohort, color=style.FADED, lw=1)
+    axes.set(title=f"other cohorts, round {one.measured.number}", xlabel="clients a round", xscale="log")
+    axes.set_ylim(0, 1.1 * max(1.0, *found.deviations))
+    axes.legend(fontsize=7)
 
 
 def _canary(axes: Axes, one: RoundValues) -> None:
-    pixels = one.measured.pixels
-    low, high = pixels.min(), pixels.max()
-    axes.imshow((pixels - low) / max(high - low, 1e-12), cmap="gray")
-    axes.set(title=f"canary of round {one.measured.number}, label {int(one.measured.label.argmax())}")
+    kept = one.measured
+    title = f"canary of round {kept.number}"
+    if isinstance(kept.canary, str):
+        text = "\n".join(table.broken(kept.canary, 27)).replace("$", r"\$")
+        axes.text(0.5, 0.5, text, family="monospace", fontsize=9, ha="center", va="center")
+    else:
+        low, high = kept.canary.min(), kept.canary.max()
+        axes.imshow((kept.canary - low) / max(high - low, 1e-12), cmap="gray")
+    axes.set(title=f"{title}, label {int(kept.label.argmax())}" if kept.label.size else title)
     axes.axis("off")

@@ -2,6 +2,7 @@
 scores say stands beside what is exact."""
 
 import io
+import zlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,12 +22,15 @@ from audit.statistics import cohort_law, estimate
 from audit.statistics.cohort_law import Cohort
 from experiments.canife import clients
 from experiments.canife.attacked import Attacked
-from experiments.canife.clients import Indices, Population, Sample
+from experiments.canife.clients import Indices, Population
+from experiments.canife.samples import Canary, Sample
 
 Floats = NDArray[np.float64]
 Designer = Callable[..., Designed]
 CONFIDENCE = 0.95
 _BLOCK = 256
+_DESCENT = 200
+_SETTLE = zlib.crc32(b"settle")
 
 
 class Measured(NamedTuple):
@@ -35,8 +39,8 @@ class Measured(NamedTuple):
     number: of the round, from 1. accuracy: of the frozen model on the test set. health: of the canary, over
     the whole pool. norm: of its gradient. own: its dot product with its own direction, over C. known (M,):
     the clients'. scores_in, scores_out: mock rounds as published. exact, exact_then: epsilon of the score's
-    law at the training's delta and at 1/n. proven: a bound from mock rounds that assumes nothing. pixels,
-    label: the canary.
+    law at the training's delta and at 1/n. proven: a bound from mock rounds that assumes nothing. canary: its
+    pixels, normalised, or its text; label: its probabilities.
     """
 
     number: int
@@ -51,8 +55,9 @@ class Measured(NamedTuple):
     exact_then: float
     proven: float
     proven_if_gaussian: float
-    pixels: NDArray[np.float32]
+    canary: Canary
     label: NDArray[np.float32]
+    descent: NDArray[np.float32]
 
 
 class Measuring(NamedTuple):
@@ -68,14 +73,13 @@ class Measuring(NamedTuple):
 
 def measuring(attacked: Attacked, known: Population) -> Measuring:
     """A training under measurement."""
-    loss = clients.sample_loss(attacked, known)
-    penalty = _penalty(attacked)
+    penalty, loss = _penalty(attacked), known.samples.loss
     choices = SampleDesign(
         loss,
         penalty,
         optax.adam(attacked.design_rate),
         attacked.design_batch or attacked.cohort,
-        clients.within(attacked, known),
+        known.samples.project,
     )
 
     def gradient(theta: Array, sample: Sample) -> Array:
@@ -88,7 +92,7 @@ def measuring(attacked: Attacked, known: Population) -> Measuring:
 def measure(task: Measuring, theta: Array, number: int) -> Measured:
     """Measures the round that a frozen model theta (p,) is about to play."""
     attacked, known = task.attacked, task.known
-    canary, health = _canary(task, theta, number)
+    canary, health, losses = _canary(task, theta, number)
     gradient = task.gradient(theta, canary)
     sent = None if attacked.as_published else known.rate
     inserted = round_game.inserted(gradient, sent, attacked.clipping_norm)
@@ -107,8 +111,9 @@ def measure(task: Measuring, theta: Array, number: int) -> Measured:
         own,
         dots,
         *_scored(attacked, dots, own, number),
-        np.asarray(canary.pixels),
+        known.samples.shown(canary),
         np.asarray(jax.nn.softmax(canary.label)),
+        losses[:: -(-len(losses) // _DESCENT)],
     )
 
 
@@ -127,8 +132,9 @@ def from_bytes(content: bytes) -> Measured:
     return Measured(**{name: v.item() if v.ndim == 0 else v for name, v in fields.items()})
 
 
-def _canary(task: Measuring, theta: Array, number: int) -> tuple[Sample, float]:
-    """A designed sample and its health."""
+def _canary(task: Measuring, theta: Array, number: int) -> tuple[Sample, float, NDArray[np.float32]]:
+    """A designed sample, as its client has it, its health, of two settled samples, and the design's
+    penalties."""
     attacked, known = task.attacked, task.known
     mock = clients.drawn(attacked, "pool", known.mock_clients, attacked.pool)
     first, mock = clients.first_sample(attacked, known, number, mock)
@@ -143,9 +149,11 @@ def _canary(task: Measuring, theta: Array, number: int) -> tuple[Sample, float]:
     blocks = [partial(block, part) for part in parts]
     key = jax.random.fold_in(root(attacked.seed, "design"), number)
     found = task.design(theta, first, blocks, attacked.design_steps, key)
-    canary: Sample = found.best if attacked.keep_best else found.last
+    chosen: Sample = found.best if attacked.keep_best else found.last
+    draws = jax.random.split(jax.random.fold_in(key, _SETTLE))
+    first, canary = (known.samples.settled(*pair) for pair in zip((first, chosen), draws, strict=True))
     before, after = (_over_pool(task, theta, sample, blocks) for sample in (first, canary))
-    return canary, designed.health(before, after)
+    return canary, designed.health(before, after), np.asarray(found.losses)
 
 
 def _penalty(attacked: Attacked) -> designed.Penalty:

@@ -1,7 +1,7 @@
-"""Clients of images: with one example each, whose round is a step of DP-SGD with the cohort as its
-mini-batch, or with examples dealt by Dirichlet's proportions, who train by DP-FedAvg."""
+"""The models and their clients: a row each, with what a canary of theirs is."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -10,216 +10,205 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
+from audit.errors import require
 from audit.game import root
-from audit.mechanism import base, dpsgd, fedavg
-from audit.mechanism.clipping.base import scale_to_norm
-from experiments.canife import clients
+from experiments.canife import samples, trainings
 from experiments.canife.attacked import Attacked
-from experiments.canife.clients import Indices, Population, Sample, Shape, UpdatesOf
+from experiments.canife.clients import Population
+from experiments.canife.samples import ImageForm, Samples, TextForm
 from experiments.settings.build import CLIPPING
 from experiments.settings.tasks import task
-from models.base import Model, losses_by_example
-from models.data import clients as federated_data
+from models import celeba, recurrent
+from models.base import Model
+from models.data import leaf, shakespeare
 from models.data.base import Dataset, ImageDataset
 from models.data.cifar10 import CIFAR10_MEAN, CIFAR10_STD, load_cifar10
+from models.data.clients import Clients, dirichlet, one_each
 from models.data.fashion_mnist import FASHION_MNIST_MEAN, FASHION_MNIST_STD, load_fashion_mnist
 
 _TEST_BLOCK = 1000
+_TESTED = 10_000  # labels
+_MOCK_SHARE = 0.1  # of the roles, as in the paper
 
 
-class _Training(NamedTuple):
-    """A mechanism that trains on clients, with its data and hyperparameters, and what its clients send."""
+class Split(NamedTuple):
+    """Clients to train on, mock clients, and examples to test on; a name for all of them."""
 
-    mechanism: base.Mechanism
-    hyper: base.Hyperparameters
-    data: base.Data
-    train_clients: int
-    mock_clients: int
-    train_updates: UpdatesOf
-    mock_updates: UpdatesOf
-    mock_rows: NDArray[np.int64]  # a test image of each mock client
+    train: Clients
+    mock: Clients
+    test: tuple[NDArray[Any], NDArray[Any]]
+    checksum: str
 
 
-def images_of(model: str) -> ImageDataset:
-    """The images that a model is trained on."""
-    return load_cifar10() if model == "convnet" else load_fashion_mnist()
+class Row(NamedTuple):
+    """A model: load(attacked, LEAF's folder or None) -> its clients; its samples; the label that stands for
+    none."""
+
+    load: Callable[[Attacked, str | None], Split]
+    make: Callable[[], Model]
+    samples: Callable[[Attacked, Model], Samples]
+    padding: int = -1
 
 
-def population(attacked: Attacked, images: ImageDataset) -> Population:
-    """The clients of a setting: of one example each, or as many as it says."""
-    model = task(attacked.model).make(images.train_images.shape[1:])
-    made = _dealt(attacked, model, images) if attacked.clients else _single(attacked, model, images)
-    shape = _shape(attacked, images)
-    colour = len(shape.image) == 3
+def dealt(attacked: Attacked, images: ImageDataset) -> Split:
+    """Images of one example each, or dealt by Dirichlet's proportions: training images to clients, test
+    images to as many mock clients as gives each as much."""
+    limit = len(images.train_labels)
+    require(0 <= attacked.clients <= limit, f"`clients={attacked.clients}`: give 0 to {limit:,}")
+    test = images.test_images, images.test_labels
+    train_set = Dataset(images.train_images, images.train_labels, images.source, images.checksum)
+    test_set = Dataset(*test, images.source, images.checksum)
+    if not attacked.clients:
+        return Split(one_each(train_set), one_each(test_set), test, images.checksum)
+    mock = max(int(attacked.clients * (len(test[1]) / limit)), 1)
+    train_clients = dirichlet(train_set, attacked.clients, attacked.alpha, attacked.seed)
+    mock_clients = dirichlet(test_set, mock, attacked.alpha, attacked.seed + 1)
+    return Split(train_clients, mock_clients, test, images.checksum)
 
-    def dress(sample: Sample) -> Array:
-        if colour:
-            return (sample.pixels * shape.deviation + shape.mean) * 255  # the model divides and normalises
-        return sample.pixels.reshape(-1)
 
-    def mock_sample(client: int) -> tuple[NDArray[np.uint8], int]:
-        row = made.mock_rows[client]
-        return images.test_images[row], int(images.test_labels[row])
+def roles(attacked: Attacked, found: Clients) -> Split:
+    """A tenth of the roles, drawn by the seed, are mock clients, the test examples theirs."""
+    order = np.random.default_rng(attacked.seed).permutation(found.number)
+    mock = max(round(_MOCK_SHARE * found.number), 1)
+    limit = found.number - mock
+    require(0 <= attacked.clients <= limit, f"`clients={attacked.clients}`: give 0 to {limit:,}")
+    held_out = _some(found, order[:mock])
+    train = _some(found, order[mock : mock + (attacked.clients or limit)])
+    return Split(train, held_out, (held_out.features, held_out.labels), found.checksum)
+
+
+def users(load: Callable[..., Clients], attacked: Attacked, folder: str | None) -> Split:
+    """The users of LEAF's training split, and of its test split as mock clients."""
+    require(0 <= attacked.clients <= 10**7, f"`clients={attacked.clients}`: give 0 to 10,000,000")
+    train, mock = load(folder, "train", attacked.clients), load(folder, "test")
+    return Split(train, mock, (mock.features, mock.labels), f"{train.checksum} {mock.checksum}")
+
+
+def load(attacked: Attacked, folder: str | None) -> Split:
+    """The clients of a setting, each with so many examples at most; `folder` is LEAF's."""
+    require(attacked.examples >= 0, f"`examples={attacked.examples}`: give 0, or a number above")
+    split = ROWS[attacked.model].load(attacked, folder)
+    if not attacked.examples:
+        return split
+    return split._replace(
+        train=_cut(split.train, attacked.examples), mock=_cut(split.mock, attacked.examples)
+    )
+
+
+def population(attacked: Attacked, split: Split) -> Population:
+    """The clients of a setting, who train."""
+    row = ROWS[attacked.model]
+    model = row.make()
+    single = attacked.model in IMAGE_TASKS and not attacked.clients
+    if single:
+        clipped_sum = CLIPPING[task(attacked.model).clipping[0]](model)
+        made = trainings.of_examples(attacked, model, clipped_sum, split.train, split.mock)
+    else:
+        made = trainings.of_clients(attacked, model, split.train, split.mock)
+
+    def mock_example(client: int) -> tuple[NDArray[Any], Any]:
+        features, labels = split.mock.of(client)
+        return features[0], labels[0]
 
     return Population(
         model,
-        shape,
-        made.train_clients,
-        made.mock_clients,
+        row.samples(attacked, model),
+        split.train.number,
+        split.mock.number,
         made.train_updates,
         made.mock_updates,
-        dress,
-        mock_sample,
-        attacked.client_learning_rate if attacked.clients else None,
+        mock_example,
+        None if single else attacked.client_learning_rate,
         lambda: made.mechanism.start(jax.jit(model.init)(root(attacked.seed, "theta"))),
-        _trainer(attacked, made),
-        _accuracy(model, images),
+        trainings.trainer(attacked, made),
+        _accuracy(model, split.test, row.padding),
     )
 
 
-def _shape(attacked: Attacked, images: ImageDataset) -> Shape:
-    """What the samples look like."""
-    colour = attacked.model == "convnet"
-    mean, deviation = (CIFAR10_MEAN, CIFAR10_STD) if colour else (FASHION_MNIST_MEAN, FASHION_MNIST_STD)
-    normal = jnp.asarray(mean, jnp.float32), jnp.asarray(deviation, jnp.float32)
-    return Shape(images.train_images.shape[1:], 10, *normal)
+def _some(clients: Clients, members: NDArray[np.integer]) -> Clients:
+    """These clients, in the order of their numbers."""
+    rows = [clients.of(int(member)) for member in np.sort(members)]
+    features, labels = (np.concatenate([row[i] for row in rows]) for i in range(2))
+    counts = np.array([len(row[1]) for row in rows], np.int32)
+    starts = (np.cumsum(counts) - counts).astype(np.int32)
+    return clients._replace(features=features, labels=labels, starts=starts, counts=counts)
 
 
-def _hyper(attacked: Attacked, own: base.Tree = ()) -> base.Hyperparameters:
-    """The setting's hyperparameters in float32."""
-    rate, norm = jnp.float32(attacked.learning_rate), jnp.float32(attacked.clipping_norm)
-    return base.Hyperparameters(rate, norm, jnp.float32(attacked.noise_multiplier), own)
+def _cut(clients: Clients, most: int) -> Clients:
+    """Every client's first examples."""
+    return clients._replace(counts=np.minimum(clients.counts, most).astype(np.int32))
 
 
-def _single(attacked: Attacked, model: Model, images: ImageDataset) -> _Training:
-    """Clients of one example each, by DP-SGD."""
-    norm = jnp.float32(attacked.clipping_norm)
+def _accuracy(
+    model: Model, test: tuple[NDArray[Any], NDArray[Any]], padding: int
+) -> Callable[[Array], float]:
+    """The share of labels that a model gets right, of at most 10,000 and what is no padding."""
+    step = -(-test[1].size // _TESTED)
+    features, labels = test[0][::step], test[1][::step]
+
+    def right(theta: Array, one: Array, label: Array) -> Array:
+        logits: Any = model.module.apply({"params": model.unravel(theta)}, one)
+        return (jnp.argmax(logits, -1) == label) & (label != padding)
 
     @jax.jit
-    def gradients(theta: Array, features: Array, labels: Array) -> Array:
-        found: Array = jax.vmap(jax.grad(model.loss), (None, 0))(theta, (features, labels))
-        return found * scale_to_norm(jnp.sum(found**2, axis=1), norm)[:, None]
-
-    def updates(images: NDArray[Any], labels: NDArray[Any]) -> UpdatesOf:
-        def of(theta: Array, members: Indices) -> Array:
-            found: Array = gradients(theta, jnp.asarray(images[members]), jnp.asarray(labels[members]))
-            return found
-
-        return of
-
-    make = CLIPPING[task(attacked.model).clipping[0]]
-    return _Training(
-        dpsgd.mechanism(dpsgd.DPSGD(make(model))),
-        _hyper(attacked),
-        (jnp.asarray(images.train_images), jnp.asarray(images.train_labels)),
-        len(images.train_labels),
-        len(images.test_labels),
-        updates(images.train_images, images.train_labels),
-        updates(images.test_images, images.test_labels),
-        np.arange(len(images.test_labels)),
-    )
-
-
-def _dealt(attacked: Attacked, model: Model, images: ImageDataset) -> _Training:
-    """Clients of many examples, by DP-FedAvg; mock clients have as many each, of the test set."""
-    share = len(images.test_labels) / len(images.train_labels)
-    mock_number = max(int(attacked.clients * share), 1)
-    train, mock = (
-        federated_data.dirichlet(
-            Dataset(*arrays, images.source, images.checksum), number, attacked.alpha, seed
-        )
-        for arrays, number, seed in (
-            ((images.train_images, images.train_labels), attacked.clients, attacked.seed),
-            ((images.test_images, images.test_labels), mock_number, attacked.seed + 1),
-        )
-    )
-    most = int(max(train.counts.max(), mock.counts.max()))
-    choices = fedavg.FedAvg(
-        losses_by_example(model),
-        model.unravel,
-        min(attacked.batch_size, most),
-        attacked.client_epochs,
-        most,
-    )
-    own = fedavg.Federated(jnp.float32(attacked.client_learning_rate), jnp.float32(attacked.cohort))
-    data = _arrays(train)
-    order = _mock_rows(mock, images)
-    return _Training(
-        fedavg.mechanism(choices),
-        _hyper(attacked, own),
-        data,
-        train.number,
-        mock.number,
-        _sent(attacked, choices, own, data),
-        _sent(attacked, choices, own, _arrays(mock)),
-        order,
-    )
-
-
-def _mock_rows(mock: federated_data.Clients, images: ImageDataset) -> NDArray[np.int64]:
-    """The row among the test images of each mock client's first example."""
-    known = {image.tobytes(): row for row, image in enumerate(images.test_images)}
-    return np.array([known[mock.features[start].tobytes()] for start in mock.starts])
-
-
-def _arrays(dealt: federated_data.Clients) -> base.Data:
-    """DP-FedAvg's data."""
-    parts = dealt.features, dealt.labels, dealt.starts.astype("<i4"), dealt.counts.astype("<i4")
-    return tuple(map(jnp.asarray, parts))
-
-
-def _sent(attacked: Attacked, choices: fedavg.FedAvg, own: fedavg.Federated, data: base.Data) -> UpdatesOf:
-    """What clients of DP-FedAvg send: each is a cohort of its own."""
-    norm, key = jnp.float32(attacked.clipping_norm), root(attacked.seed, "guess")
-
-    @jax.jit
-    def several(theta: Array, members: Array, data: base.Data) -> Array:
-        def one(member: Array) -> Array:
-            return fedavg.cohort_sums(choices, own, theta, norm, data, member[None], key).updates
-
-        found: Array = jax.lax.map(one, members, batch_size=choices.block)
-        return found
-
-    def updates(theta: Array, members: Indices) -> Array:
-        found: Array = several(theta, jnp.asarray(members, jnp.int32), data)
-        return found
-
-    return updates
-
-
-def _trainer(attacked: Attacked, made: _Training) -> Callable[[base.State, int, int], base.State]:
-    """Rounds of a training, each with a cohort of its own."""
-    key = root(attacked.seed, "noise")
-
-    @jax.jit
-    def segment(state: base.State, data: base.Data, schedule: base.Schedule) -> base.State:
-        return made.mechanism.segment(made.hyper, state, data, schedule, base.no_canaries(), key)
-
-    def train(state: base.State, first: int, rounds: int) -> base.State:
-        numbers = range(first, first + rounds)
-        cohorts = np.stack([clients.cohort(attacked, made.train_clients, number) for number in numbers])
-        schedule = base.Schedule(jnp.asarray(cohorts, jnp.int32), jnp.zeros(rounds))
-        after: base.State = segment(state, made.data, schedule)
-        return after
-
-    return train
-
-
-def _accuracy(model: Model, images: ImageDataset) -> Callable[[Array], float]:
-    """The share of test images that a model gets right."""
-
-    def right(theta: Array, image: Array, label: Array) -> Array:
-        logits: Any = model.module.apply({"params": model.unravel(theta)}, image)
-        return jnp.argmax(logits, -1) == label
-
-    @jax.jit
-    def several(theta: Array, images: Array, labels: Array) -> Array:
-        return jnp.sum(jax.vmap(right, (None, 0, 0))(theta, images, labels))
+    def several(theta: Array, features: Array, labels: Array) -> Array:
+        return jnp.sum(jax.vmap(right, (None, 0, 0))(theta, features, labels))
 
     def accuracy(theta: Array) -> float:
-        starts = range(0, len(images.test_labels), _TEST_BLOCK)
+        starts = range(0, len(labels), _TEST_BLOCK)
         parts = [slice(start, start + _TEST_BLOCK) for start in starts]
-        found = [several(theta, images.test_images[part], images.test_labels[part]) for part in parts]
-        return sum(map(int, found)) / len(images.test_labels)
+        found = [several(theta, features[part], labels[part]) for part in parts]
+        return sum(map(int, found)) / int(np.sum(labels != padding))
 
     return accuracy
+
+
+def _image_row(name: str, images: Callable[[], ImageDataset]) -> Row:
+    """A model of an audit, on images that are dealt."""
+    colour = images is load_cifar10
+    shape = (32, 32, 3) if colour else (28, 28)
+    mean, deviation = (CIFAR10_MEAN, CIFAR10_STD) if colour else (FASHION_MNIST_MEAN, FASHION_MNIST_STD)
+    return Row(
+        lambda attacked, folder: dealt(attacked, images()),
+        lambda: task(name).make(shape),
+        _images(shape, 10, mean, deviation, not colour),
+    )
+
+
+def _images(shape: tuple[int, ...], classes: int, mean: Any, deviation: Any, flat: bool) -> Any:
+    """Images as samples."""
+
+    def made(attacked: Attacked, model: Model) -> Samples:
+        normal = jnp.asarray(mean, jnp.float32), jnp.asarray(deviation, jnp.float32)
+        form = ImageForm(shape, classes, *normal, flat)
+        return samples.images(model, form, attacked.soft_label, attacked.clamp)
+
+    return made
+
+
+def _texts(form: TextForm) -> Callable[[Attacked, Model], Samples]:
+    """Texts as samples."""
+    return lambda attacked, model: samples.texts(model, form, attacked.soft_label)
+
+
+_FACES = _images((leaf.PIXELS, leaf.PIXELS, 3), celeba.CLASSES, celeba.MEAN, celeba.DEVIATION, False)
+_TWEETS = TextForm(leaf.SENT140_LENGTH, leaf.SENT140_CHARACTERS, 0, leaf.SENT140_VOCABULARY, 2)
+_PLAYS = TextForm(leaf.SHAKESPEARE_LENGTH, leaf.SHAKESPEARE_CHARACTERS, 0, 80, 80)
+_ROLES = TextForm(shakespeare.LENGTH + 1, shakespeare.CHARACTERS, 1, shakespeare.VOCABULARY, 0)
+IMAGE_TASKS = {
+    **{name: load_fashion_mnist for name in ("two_layer", "linear", "mlp")},
+    **{name: load_cifar10 for name in ("convnet", "resnet18")},
+}
+ROWS: dict[str, Row] = {
+    **{name: _image_row(name, images) for name, images in IMAGE_TASKS.items()},
+    "character_lstm": Row(
+        lambda attacked, folder: roles(attacked, shakespeare.load_shakespeare()),
+        recurrent.character_lstm,
+        _texts(_ROLES),
+        shakespeare.PADDING,
+    ),
+    "celeba_cnn": Row(partial(users, leaf.load_celeba), celeba.face_cnn, _FACES),
+    "celeba_resnet18": Row(partial(users, leaf.load_celeba), celeba.face_resnet18, _FACES),
+    "sent140_lstm": Row(partial(users, leaf.load_sent140), recurrent.tweet_lstm, _texts(_TWEETS)),
+    "shakespeare_lstm": Row(partial(users, leaf.load_shakespeare_json), recurrent.play_lstm, _texts(_PLAYS)),
+}

@@ -8,6 +8,7 @@ from audit.statistics import rounds
 from experiments.canife.attacked import Attacked
 from experiments.canife.curves import Global, RoundValues
 
+_TEXT_WIDTH = 72
 _NOTES = """\
 published: best threshold of {n} scores at delta 1/n [95% Clopper-Pearson], an
 estimate, at most {cap:.2f} whatever leaks. law: the exact epsilon of the score;
@@ -34,14 +35,37 @@ def rounds_table(attacked: Attacked, rows: Sequence[RoundValues]) -> str:
     return "\n".join([*lines, notes])
 
 
-def global_table(attacked: Attacked, found: Global, released: float, backward: bool) -> str:
-    """The training's epsilon by each reading."""
+def canaries_table(rows: Sequence[RoundValues]) -> str:
+    """The designed texts, as in the paper's Table 1; nothing where canaries are images."""
+    texts = [(one.measured.number, one.measured.canary) for one in rows]
+    lines = ["round canary, a designed text; a line break is shown as \\n"]
+    for number, text in texts:
+        if isinstance(text, str):
+            first, *rest = broken(text, _TEXT_WIDTH)
+            lines += [f"{number:>5} {first}", *(f"{'':>5} {part}" for part in rest)]
+    return "\n".join(lines) if len(lines) > 1 else ""
+
+
+def broken(text: str, width: int) -> list[str]:
+    """A text in lines of so many characters, with line breaks and the like escaped."""
+    shown = [character if character.isprintable() else repr(character)[1:-1] for character in text]
+    lines = [""]
+    for one in shown:
+        if len(lines[-1]) + len(one) > width:
+            lines.append("")
+        lines[-1] += one
+    return lines
+
+
+def global_table(attacked: Attacked, found: Global, perfect: float, released: float, backward: bool) -> str:
+    """The training's epsilon by each reading. perfect: as published, of a canary that nothing disturbs."""
     way = "backward" if backward else "forward"
     interval = f"{found.published[-1]:.2f} [{found.lower[-1]:.2f}, {found.upper[-1]:.2f}]"
     lines = [
         f"epsilon over {found.rounds[-1]:,} rounds at delta {attacked.delta:g}, charged {way}:",
         f"  as published, through Renyi DP             {interval:>20}",
         f"  as published, through the Gaussian curve   {found.gaussian[-1]:>20.2f}",
+        f"  as published, of a perfect canary          {perfect:>20.2f}",
         f"  of the canaries' exact laws                {found.canaries[-1]:>20.2f}",
         f"  the accountant's                           {found.accountant[-1]:>20.2f}",
         f"  and its value if mock rounds were released {released:>20.2f}",

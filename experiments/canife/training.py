@@ -23,21 +23,21 @@ from experiments.canife.measured import Measured
 _STATE = "state.npz"
 
 
-def prepared(attacked: Attacked, out: Path) -> tuple[Attacked, Population, Path]:
+def prepared(attacked: Attacked, out: Path, leaf: str | None = None) -> tuple[Attacked, Population, Path]:
     """A setting with its numbers of clients, the clients, and its folder under `out` with the setting in
-    plain text; raises InputError where they do not fit."""
+    plain text; raises InputError where they do not fit. leaf: LEAF's folder, for the models that need it."""
     require(
         attacked.model in settings.MODELS,
         f"`model={attacked.model}` is unknown: choose one of {', '.join(settings.MODELS)}",
     )
-    images = populations.images_of(attacked.model)
-    limit = len(images.train_labels)
-    require(0 <= attacked.clients <= limit, f"`clients={attacked.clients}`: give 0 to {limit:,}")
-    known = populations.population(attacked, images)
-    attacked = settings.fitted(attacked, known.train_clients, known.mock_clients)
-    settings.validate(attacked, known.train_clients, known.mock_clients)
-    folder = out / "canife" / settings.folder_name(attacked, images.checksum)
-    text = json.dumps(settings.identity(attacked, images.checksum), indent=1, sort_keys=True) + "\n"
+    needed = attacked.model in settings.LEAF
+    require(needed or leaf is None, f"`leaf={leaf}` is for {', '.join(settings.LEAF)}: drop it")
+    split = populations.load(attacked, leaf)
+    attacked = settings.fitted(attacked, split.train.number, split.mock.number)
+    settings.validate(attacked, split.train.number, split.mock.number)
+    known = populations.population(attacked, split)
+    folder = out / "canife" / settings.folder_name(attacked, split.checksum)
+    text = json.dumps(settings.identity(attacked, split.checksum), indent=1, sort_keys=True) + "\n"
     files.write_whole(folder / "setting.json", text.encode())
     return attacked, known, folder
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from audit.errors import InputError
+from experiments.settings.federated import FEDERATED_TASKS, FederatedSetting, Federation, federated_task
 from experiments.settings.tasks import TASKS, Data, Sources
 from models.data.base import Dataset
 
@@ -14,6 +15,7 @@ class DataSets:
         """`named` has the files that stand in for published data sets, by the data sets' names."""
         self._named = named
         self._loaded: dict[str, Dataset | InputError] = {}
+        self._clients: dict[tuple[object, ...], Federation] = {}
 
     def checksum(self, model: str) -> str | None:
         """Of a model's data; None for features that are computed, of which none is published."""
@@ -35,6 +37,14 @@ class DataSets:
             raise found
         return found
 
+    def clients(self, setting: FederatedSetting) -> Federation:
+        """A federated setting's clients; raises InputError where they can't be loaded."""
+        task = federated_task(setting.model)
+        key = task.file, setting.clients, setting.alpha, setting.seed
+        if key not in self._clients:
+            self._clients = {key: task.load(setting, Sources(data_file=self._named.get(task.file)))}
+        return self._clients[key]
+
     def require_named(self) -> None:
         """Loads published data sets that were named; raises InputError where one can't be used."""
         for model, task in TASKS.items():
@@ -48,4 +58,5 @@ class DataSets:
 
 def file_names() -> list[str]:
     """The data sets that a file may stand in for."""
-    return list(dict.fromkeys(task.data.file for task in TASKS.values()))
+    examples = (task.data.file for task in TASKS.values())
+    return list(dict.fromkeys([*examples, *(task.file for task in FEDERATED_TASKS.values())]))

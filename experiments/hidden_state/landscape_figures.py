@@ -135,7 +135,7 @@ def _heat_maps(cells: Sequence[CellResults], runs: int) -> Figure:
         axis.set_title(title, fontsize=9)
     axes[0, 2].axis("off")
     note = (
-        f"amplification rate\nepsilon(T = {steps}) / epsilon(1)\nat delta = {delta:g}\n\n"
+        f"amplification rate\nepsilon (T = {steps}) / epsilon (1)\nat delta = {delta:g}\n\n"
         "1: hiding the earlier steps\nhides nothing\n\nThe upper row is what converting\n"
         "mu claims, the lower one what\nthe process really loses."
     )

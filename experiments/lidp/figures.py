@@ -76,7 +76,7 @@ def _draw_over_n(axis: Axes, points: list[MechanismPoint]) -> None:
     values = [point.found.epsilons[LIFTED] for point in single]
     axis.errorbar(xs, *_mean_and_error(values), color=ORANGE, marker="v", ls="--", label="lifted, K = 1")
     _draw_limits(axis, points)
-    axis.set(xlabel="runs n a world; K = sqrt(n)", ylabel="lower bound on epsilon")
+    axis.set(xlabel=r"runs n a world; $K = \sqrt{n}$", ylabel="lower bound on epsilon")
 
 
 def _draw_epsilons(

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 from audit.statistics.conclusion import Conclusion
 from audit.statistics.estimate import Bound
+from experiments.plots import rounding
 
 LEAKS, NOTHING, VIOLATED = "leaks", "nothing", "violated"
-_DECIMALS = 1000
 _WHATEVER = "whatever the trade-off curve"
 _IF_GAUSSIAN = "if the trade-off curve is Gaussian"
 _UNTESTED = " Whether it is was not tested: scores of one run may depend on each other."
@@ -31,13 +31,17 @@ SMOKE = Verdict(
 
 
 def at_least(value: float) -> str:
-    """A lower bound rounded down to three decimals."""
-    return f"{math.floor(value * _DECIMALS) / _DECIMALS:.10g}"
+    """A lower bound rounded down to three decimals, without the last zeros."""
+    return _short(rounding.at_least(value))
 
 
 def at_most(value: float) -> str:
-    """A finite upper bound rounded up to three decimals."""
-    return f"{math.ceil(value * _DECIMALS) / _DECIMALS:.10g}"
+    """An upper bound rounded up to three decimals, without the last zeros."""
+    return _short(rounding.at_most(value))
+
+
+def _short(number: str) -> str:
+    return number.rstrip("0").rstrip(".")
 
 
 def percent(confidence: float) -> str:

@@ -7,6 +7,7 @@ from experiments.cells.cell import Cell
 from experiments.hidden_state import sweep as hidden_state
 from experiments.lidp import real_data as lidp_real_data
 from experiments.lidp import sweep as lidp
+from experiments.one_shot import sweep as one_shot
 from experiments.plots.sweep import Sweep
 
 SMOKE = hidden_state.SMOKE
@@ -15,7 +16,8 @@ SCALES = hidden_state.SCALES  # the smallest first
 
 def sweeps(scale: str) -> dict[str, Sweep]:
     """Every paper's sweeps of a scale, by name."""
-    return {**hidden_state.sweeps(scale), **lidp.sweeps(scale), **lidp_real_data.sweeps(scale)}
+    papers = (hidden_state, lidp, lidp_real_data, one_shot)
+    return {name: sweep for paper in papers for name, sweep in paper.sweeps(scale).items()}
 
 
 def chosen(scale: str, names: list[str]) -> list[Sweep]:

@@ -11,28 +11,35 @@ from matplotlib.figure import Figure
 from audit.statistics import conversions, ranks
 from audit.statistics.conclusion import Conclusion
 from audit.statistics.estimate import Estimate, Finding
-from experiments.plots import curves, methods, style
+from experiments.plots import curves, methods, rounding, style
 from experiments.plots.gaussian import mark, standing
 from experiments.plots.style import BOUND, FADED, IN, OUT, STYLE, UPPER
 
 _BOX = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
 _HEADROOM = 1.35  # of the scores' panel, for its legend
 _BAR_CHARACTERS = 11  # of a line under a bar
+_TITLE_CHARACTERS = 120
+_APART = 0.4  # between the bounds and what is none, in bars
 _MOST_UPRIGHT = 5  # bars beside each other; more lie, one above the other
 
 
-def audit_figure(conclusion: Conclusion, encode: Callable[[Figure], bytes] = style.png) -> bytes:
-    """All panels of one audit in one of `style.FORMATS`."""
+def audit_figure(
+    conclusion: Conclusion, audited: str = "", encode: Callable[[Figure], bytes] = style.png
+) -> bytes:
+    """All panels of one audit in one of `style.FORMATS`, below a line that says what was audited."""
     with plt.rc_context(STYLE):
-        return encode(audit_drawing(conclusion))
+        return encode(audit_drawing(conclusion, audited))
 
 
-def audit_drawing(conclusion: Conclusion) -> Figure:
+def audit_drawing(conclusion: Conclusion, audited: str = "") -> Figure:
     """All panels of one audit as a figure that pyplot has let go of."""
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(2, 2, figsize=(9, 6.6))
         for axis, draw in zip(axes.flat, _PANELS.values(), strict=True):
             draw(axis, conclusion)
+        if audited:
+            figure.suptitle(textwrap.fill(audited, _TITLE_CHARACTERS), fontsize=9)
+        style.set_symbols(figure)
         plt.close(figure)
         return figure
 
@@ -79,13 +86,23 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
     axis.set_title("Lower bounds on epsilon")
 
 
+def _rows(conclusion: Conclusion) -> tuple[Finding, ...]:
+    """What has a bar, in the order of the printed table."""
+    return (*conclusion.ranked(), *conclusion.estimates)
+
+
+def _numbers(epsilons: list[float]) -> list[str]:
+    """Lower bounds as a bar's labels."""
+    return [rounding.at_least(epsilon, 2) for epsilon in epsilons]
+
+
 def _draw_lying(axis: Axes, conclusion: Conclusion) -> None:
     """Bounds as lying bars, from the first above to the last."""
-    rows, upper = conclusion.rows(), conclusion.upper_bound
+    rows, upper = _rows(conclusion), conclusion.upper_bound
     labels = [f"{methods.METHODS[row.method].label} {mark(row, conclusion)}".strip() for row in rows]
     epsilons = [row.epsilon for row in rows]
     bars = axis.barh(labels, epsilons, color=BOUND, alpha=0.8, height=0.7)
-    axis.bar_label(bars, [f"{epsilon:.2f}" for epsilon in epsilons], padding=3, fontsize=8, bbox=_BOX)
+    axis.bar_label(bars, _numbers(epsilons), padding=3, fontsize=8, bbox=_BOX)
     axis.invert_yaxis()
     axis.tick_params(axis="y", labelsize=8)
     axis.set_xlim(right=1.15 * max(*epsilons, 0.1))
@@ -93,27 +110,30 @@ def _draw_lying(axis: Axes, conclusion: Conclusion) -> None:
     if upper is not None and np.isfinite(upper):
         axis.set_xlim(right=1.15 * max(*epsilons, upper))
         axis.axvline(upper, color=UPPER, ls=":")
-        place, name = ("data", "axes fraction"), f"upper bound {upper:.2f} "
+        place, name = ("data", "axes fraction"), f"upper bound {rounding.at_most(upper, 2)} "
         axis.annotate(name, (upper, 0.98), xycoords=place, ha="right", va="top", fontsize=8, bbox=_BOX)
 
 
 def _draw_upright(axis: Axes, conclusion: Conclusion) -> None:
-    """Bounds and estimates as upright bars side by side."""
-    rows, upper = conclusion.rows(), conclusion.upper_bound
+    """Bounds as upright bars side by side, and what is none apart from them."""
+    rows, upper = _rows(conclusion), conclusion.upper_bound
     marks = [mark(row, conclusion) for row in rows]
     labels = [_bar_label(row, word) for row, word in zip(rows, marks, strict=True)]
     epsilons = [row.epsilon for row in rows]
-    bars = axis.bar(labels, epsilons, color=BOUND, alpha=0.8, width=0.6)
+    places = [i + _APART * (i >= len(conclusion.bounds)) for i in range(len(rows))]
+    bars = axis.bar(places, epsilons, color=BOUND, alpha=0.8, width=0.6)
+    axis.set_xticks(places, labels)
     for bar, row, marked in zip(bars, rows, marks, strict=True):
         if isinstance(row, Estimate):
             bar.set(facecolor="white", edgecolor=BOUND, hatch="///")
         elif marked and standing(conclusion).faded:
             bar.set(facecolor="white", edgecolor=FADED, hatch="xxx")
-    axis.bar_label(bars, [f"{epsilon:.2f}" for epsilon in epsilons], label_type="center", bbox=_BOX)
+    axis.bar_label(bars, _numbers(epsilons), label_type="center", bbox=_BOX)
     if upper is not None and np.isfinite(upper):
         axis.axhline(upper, color=UPPER, ls=":")
         place = ("axes fraction", "data")
-        axis.annotate(f"upper bound {upper:.2f}", (1, upper), xycoords=place, ha="right", va="bottom")
+        name = f"upper bound {rounding.at_most(upper, 2)}"
+        axis.annotate(name, (1, upper), xycoords=place, ha="right", va="bottom")
     axis.set(ylabel=f"epsilon at delta {conclusion.delta:g}")
     axis.set_ylim(top=axis.get_ylim()[1] * 1.08)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from audit.statistics.conclusion import Conclusion
 from audit.statistics.estimate import Finding
-from experiments.plots import methods
+from experiments.plots import methods, rounding
 from experiments.plots.remarks import remarks
 
 _COUNTS, _RATES = ("FP/out", "FN/in"), ("FPR", "FNR")
@@ -15,13 +15,16 @@ _UNTESTED = "            (not tested here: scores of one run may depend on each 
 
 
 def bounds_table(conclusion: Conclusion) -> str:
-    """A row a bound, estimates first and the upper bound last; remarks below, where there are any."""
+    """A row a bound: first the one that a verdict rests on, then the others, the upper bound, and what is no
+    bound; remarks below, where there are any. Lower bounds are rounded down, the upper bound up."""
     many = conclusion.design is not None
+    share = _rate if many else "{}/{}".format
     header = ("method", "epsilon", "mu", "threshold", *(_RATES if many else _COUNTS), "assumes")
-    rows = [header, *(_row(row, _rate if many else "{}/{}".format) for row in conclusion.rows())]
+    rows = [header, *(_row(row, share) for row in conclusion.ranked())]
     if conclusion.upper_bound is not None:
         source = "given" if conclusion.composition is None else "accounting"
-        rows.append(("upper bound", f"{conclusion.upper_bound:.3f}", "", "", "", "", source))
+        rows.append(("upper bound", rounding.at_most(conclusion.upper_bound), "", "", "", "", source))
+    rows += [_row(row, share) for row in conclusion.estimates]
     widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
     lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
     title = f"lower bounds on epsilon at delta {conclusion.delta:g}, confidence {conclusion.confidence:g}"
@@ -68,8 +71,8 @@ def _row(finding: Finding, share: Callable[[int, int], str]) -> tuple[str, ...]:
     """A finding's cells, errors as shares."""
     return (
         finding.method,
-        f"{finding.epsilon:.3f}",
-        "" if finding.mu is None else f"{finding.mu:.3f}",
+        rounding.at_least(finding.epsilon),
+        "" if finding.mu is None else rounding.at_least(finding.mu),
         f"{finding.threshold:.4g}",
         share(finding.false_positives, finding.n_out),
         share(finding.false_negatives, finding.n_in),

@@ -9,6 +9,7 @@ from scipy import special
 
 from audit.statistics import conversions, curves
 from audit.statistics.conclusion import Conclusion
+from experiments.plots import rounding
 from experiments.plots.gaussian import standing
 from experiments.plots.style import BOUND, FADED, OUT, PREDICTED, UPPER
 
@@ -29,12 +30,13 @@ def draw_trade_off(
     mu, upper = conclusion.gaussian.mu or 0.0, conclusion.mu_upper_bound
     state = standing(conclusion)
     color = FADED if state.faded else BOUND
-    _draw_gaussian(axis, f"mu ≥ {mu:.2f} {state.mark}".strip(), mu, grid, color=color, ls="--")
+    proven = f"mu ≥ {rounding.at_least(mu, 2)} {state.mark}".strip()
+    _draw_gaussian(axis, proven, mu, grid, color=color, ls="--")
     if predicted_mu is not None:
         label = f"predicted mu = {predicted_mu:.2f}"
         _draw_gaussian(axis, label, predicted_mu, grid, color=PREDICTED, ls="-", lw=4, alpha=0.55)
     if upper is not None and np.isfinite(upper):
-        _draw_gaussian(axis, f"mu ≤ {upper:.2f}", upper, grid, color=UPPER, ls=":")
+        _draw_gaussian(axis, f"mu ≤ {rounding.at_most(upper, 2)}", upper, grid, color=UPPER, ls=":")
     axis.set(xlabel="false-positive rate", ylabel="false-negative rate")
 
 

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from audit.statistics import conversions
 from audit.statistics.estimate import ASSUMPTION_FREE, HELD_OUT, IF_GAUSSIAN, IN_SAMPLE
 from experiments.cells.words import counted
-from experiments.plots import curves
+from experiments.plots import curves, rounding
 from experiments.plots.methods import METHODS
 from experiments.plots.points import Point
 from experiments.plots.style import BOUND, FREE, IN, OUT, PREDICTED, STYLE, UPPER
@@ -23,7 +23,7 @@ from experiments.plots.sweep import Axis
 
 _INTERVAL = "0.75"
 _DASHES: tuple[Any, ...] = ("--", "-.", (0, (7, 1)), (0, (3, 1, 1, 1, 1, 1)), (0, (1, 3)), "-")
-_PREDICTION = "predicted: sqrt(insertions / k) / sigma"
+_PREDICTION = r"predicted: at $\mu = \sqrt{n / k} / \sigma$, n insertions"
 _NORMAL = "interval where scores are normal"
 _ACCOUNTING = "upper bound (accounting)"
 _OF_MANY = {  # what `points.COUNTERPARTS` are called
@@ -109,7 +109,8 @@ def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
         looks = zip((OUT, IN, BOUND, PREDICTED), _DASHES, strict=False)
         for point, (color, dash) in zip(drawn, looks, strict=False):
             mu = float(np.mean([bound.mu or 0.0 for bound in point.bounds(IF_GAUSSIAN)]))
-            label = f"{point.series}: if Gaussian, mu = {mu:.2f}"
+            proven = f"mu = {rounding.at_least(mu, 2)}" if mu else "nothing proven"
+            label = f"{point.series}: if Gaussian, {proven}"
             axis.semilogy(grid, conversions.delta_from_mu(mu, grid), color=color, ls=dash, label=label)
             predicted = point.predicted_mu()
             if predicted is not None:
@@ -214,8 +215,9 @@ def _finish(figure: Figure, axis: Axes, title: str, points: Sequence[Point]) -> 
 
 def _key(points: Sequence[Point]) -> tuple[list[Any], list[str]]:
     """The legend of an epsilon figure."""
-    handles: list[Any] = [plt.Line2D([], [], ls="none", **_legend_look(mark.look)) for mark in MARKS.values()]
-    labels = [_legend(method, points) for method in MARKS]
+    drawn = [m for m in MARKS if any(np.isfinite(p.epsilons(m)).any() for p in points if p.found)]
+    handles: list[Any] = [plt.Line2D([], [], ls="none", **_legend_look(MARKS[m].look)) for m in drawn]
+    labels = [_legend(method, points) for method in drawn]
     handles.append(plt.Line2D([], [], color=UPPER, ls=(0, (1, 1)), lw=1.6))
     labels.append(_ACCOUNTING)
     if any(len(point.found) == 1 for point in points):

@@ -8,6 +8,7 @@ import numpy as np
 from audit.statistics.accounting import Composition, epsilon_upper_bound, participant_upper_bound
 from audit.statistics.one_run_conclusion import OneRunConclusion
 from experiments.cells.words import counted
+from experiments.plots import rounding
 from experiments.plots.one_run_table import one_run_json, one_run_table
 from experiments.plots.over_runs import over_runs
 
@@ -49,7 +50,7 @@ def federated_table(found: FederatedAudit) -> str:
     first, upper = found.runs[0], upper_bounds(found)
     lines = [one_run_table(first, None) if len(found.runs) == 1 else over_runs(found.runs)]
     lines += ["", f"{'mechanism':<24} {'epsilon':>9}   at delta {first.delta:g}", "-" * 80]
-    lines += [f"{row.name:<24} {row.epsilon:>9.3f}   {row.reason}" for row in upper]
+    lines += [f"{row.name:<24} {rounding.at_most(row.epsilon):>9}   {row.reason}" for row in upper]
     if found.accuracies:
         measured = np.array(found.accuracies)
         spread = f" +- {measured.std():.4f}" if len(measured) > 1 else ""

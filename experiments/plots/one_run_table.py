@@ -8,6 +8,7 @@ from audit.statistics.names import ONE_RUN_GAUSSIAN
 from audit.statistics.one_run_bounds import DRAWN_ALIKE, FAIR_COINS, UNIFORM, OneRunBound
 from audit.statistics.one_run_conclusion import OneRunConclusion
 from audit.statistics.one_shot import OneShotEstimate
+from experiments.plots import rounding
 
 _CLEARLY = 4  # standard errors below the null
 _ESTIMATES = """\
@@ -83,9 +84,9 @@ def _estimate(row: OneShotEstimate) -> str:
 
 def _bound(row: OneRunBound) -> str:
     """A bound's line."""
-    mu = "" if row.mu is None else f"{row.mu:.3f}"
+    mu = "" if row.mu is None else rounding.at_least(row.mu)
     assumes = "Gaussian" if row.method == ONE_RUN_GAUSSIAN else _SHORT[row.assumes]
-    return f"{row.method:<16} {row.epsilon:>8.3f} {mu:>6}  {row.counted:<29} {assumes}"
+    return f"{row.method:<16} {rounding.at_least(row.epsilon):>8} {mu:>6}  {row.counted:<29} {assumes}"
 
 
 def _notes(conclusion: OneRunConclusion) -> list[str]:

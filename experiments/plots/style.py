@@ -2,6 +2,7 @@
 
 import io
 import logging
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,7 @@ if not {"IPython", "matplotlib.pyplot"} & set(sys.modules):  # a notebook's or a
     matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
+from matplotlib.text import Text  # noqa: E402
 
 # Okabe and Ito's colours: told apart by colour-blind readers; hatches and dashes tell them in grey.
 BLUE, VERMILION, GREEN, BLACK = "#0072B2", "#D55E00", "#009E73", "#000000"
@@ -29,8 +31,30 @@ STYLE: dict[Any, Any] = {
 }
 
 
+_GREEK = re.compile(r"(?<![\w\\$])(epsilon|delta|mu|sigma)(?!\w)")
+_OF_DELTA = re.compile(r"\bdelta (?=\d)")
+_POWER = re.compile(r"(?<![\w.])1e-0?(\d+)\b")
+
+
+def in_symbols(text: str) -> str:
+    """A figure's text with the papers' symbols: "epsilon at delta 1e-05" has Greek letters."""
+    text = _OF_DELTA.sub("delta = ", text)
+    text = _GREEK.sub(lambda found: rf"$\{'var' if found[1] == 'epsilon' else ''}{found[1]}$", text)
+    return _POWER.sub(r"$10^{-\1}$", text)
+
+
+def set_symbols(figure: Figure) -> None:
+    """Names of quantities, spelt out in tables, are symbols in figures."""
+    for text in figure.findobj(Text):
+        assert isinstance(text, Text)
+        shown = in_symbols(text.get_text())
+        if shown != text.get_text():
+            text.set_text(shown)
+
+
 def png(figure: Figure) -> bytes:
     """The figure's PNG; closes it."""
+    set_symbols(figure)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=150, metadata={"Software": None})
     plt.close(figure)
@@ -39,6 +63,7 @@ def png(figure: Figure) -> bytes:
 
 def svg(figure: Figure) -> bytes:
     """The figure's SVG, the same bits for the same figure; closes it."""
+    set_symbols(figure)
     buffer = io.BytesIO()
     with plt.rc_context({"svg.hashsalt": "audit"}):
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
@@ -48,6 +73,7 @@ def svg(figure: Figure) -> bytes:
 
 def pdf(figure: Figure) -> bytes:
     """The figure's PDF with its fonts inside, the same bits for the same figure; closes it."""
+    set_symbols(figure)
     buffer = io.BytesIO()
     with plt.rc_context({"pdf.fonttype": 42}):
         figure.savefig(buffer, format="pdf", metadata={"CreationDate": None, "Creator": None})

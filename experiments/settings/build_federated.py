@@ -32,7 +32,7 @@ from models.base import Model, losses_by_example, losses_of_batch
 from models.data.clients import Clients
 
 _SEGMENT_CLIENTS = 250  # updates between two checkpoints, or a little more
-_TESTED = 10_000  # examples
+_TESTED, _TESTED_LABELS = 10_000, 100_000  # examples, and labels, of which text has one a position
 
 _ADVERSARIES: dict[str, Callable[[FederatedSetting], Adversary]] = {
     "final": lambda setting: one_shot.final_cosines(setting.canaries, sphere.itself),
@@ -156,11 +156,11 @@ def _choices(setting: FederatedSetting, model: Model, clients: Clients) -> fedav
 
 def accuracy(setting: FederatedSetting, clients: Clients, test: Test | None) -> Callable[[Array], Array]:
     """A compiled function (R, p) -> (R,): the share of labels that are the models' first choice, of at most
-    10,000 test examples, or of the clients' own where there are no others."""
+    10,000 test examples and 100,000 labels, or of the clients' own where there are no others."""
     row = federated_task(setting.model)
     model = row.make()
     features, labels = test or (clients.features, clients.labels)
-    step = -(-len(labels) // _TESTED)
+    step = max(-(-len(labels) // _TESTED), -(-labels.size // _TESTED_LABELS))
     some = jnp.asarray(features[::step]), jnp.asarray(labels[::step])
 
     def right(theta: Array, features: Array, labels: Array) -> Array:

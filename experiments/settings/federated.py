@@ -74,12 +74,14 @@ class Federation(NamedTuple):
 
 
 class FederatedTask(NamedTuple):
-    """A model and its clients' data. padding: the label that stands for none, of text. by_batch: its module
-    takes a mini-batch at once (`models.base.losses_of_batch`), and clients train fastest one by one."""
+    """A model and its clients' data. file: the data set that `data_file` stands in for. padding: the label
+    that stands for none, of text. by_batch: its module takes a mini-batch at once
+    (`models.base.losses_of_batch`), and clients train fastest one by one."""
 
     description: str
     load: Callable[[FederatedSetting, Sources], Federation]
     make: "Callable[[], Model]"
+    file: str = "fashion_mnist"
     padding: int | None = None
     by_batch: bool = False
 
@@ -179,10 +181,14 @@ FEDERATED_TASKS: dict[str, FederatedTask] = {
     "mlp": FederatedTask("784-256-256-10 on Fashion-MNIST", _dealt(load_fashion_mnist), _mlp),
     "linear": FederatedTask("784-10 on Fashion-MNIST", _dealt(load_fashion_mnist), _linear),
     "lenet": FederatedTask("LeNet on Fashion-MNIST", _dealt(load_fashion_mnist), _lenet, by_batch=True),
-    "convnet": FederatedTask("ConvNet on CIFAR-10", _dealt(load_cifar10), _convnet),
-    "character_lstm": FederatedTask("two LSTMs on Shakespeare's roles", _shakespeare, _character_lstm, 0),
-    "emnist_cnn": FederatedTask("CNN on EMNIST's writers (--data_file)", _emnist, _emnist_cnn),
-    "word_lstm": FederatedTask("LSTM on Stack Overflow's users (--data_file)", _stackoverflow, _word_lstm, 0),
+    "convnet": FederatedTask("ConvNet on CIFAR-10", _dealt(load_cifar10), _convnet, "cifar10"),
+    "character_lstm": FederatedTask(
+        "two LSTMs on Shakespeare's roles", _shakespeare, _character_lstm, "shakespeare", 0
+    ),
+    "emnist_cnn": FederatedTask("CNN on EMNIST's writers (--data_file)", _emnist, _emnist_cnn, "emnist"),
+    "word_lstm": FederatedTask(
+        "LSTM on Stack Overflow's users (--data_file)", _stackoverflow, _word_lstm, "stackoverflow", 0
+    ),
 }
 
 

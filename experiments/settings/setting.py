@@ -142,6 +142,16 @@ def flat(setting: Setting) -> dict[str, Any]:
     }
 
 
+def summary(setting: Setting, runs: int) -> str:
+    """What is audited, in a line: the model, the adversary, and what decides the upper bound."""
+    steps, (sigma, insertions, _) = setting.schedule.steps, setting.composition
+    canaries = f" of {setting.canaries} canaries" if setting.canaries > 1 else ""
+    return (
+        f"{setting.model}, {setting.adversary.name}, {runs:,} runs{canaries}: {insertions:,} insertions in "
+        f"{steps:,} steps, sigma = {sigma:g}, C = {setting.mechanism.clipping_norm:g}, seed {setting.seed}"
+    )
+
+
 def require_types(setting: Setting) -> None:
     """Raises InputError for a field whose value is of another type than the field, as a foreign file can have
     it."""

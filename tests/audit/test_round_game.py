@@ -25,13 +25,20 @@ def canary():
     return round_game.inserted(5 * jax.random.normal(jax.random.key(1), (60,)), None, NORM)
 
 
+def played(matrix, cohort, canary, direction, noise):
+    """A mock round as the paper's code plays it: the score of the sum of a cohort's updates, a canary's and
+    noise."""
+    total = jnp.sum(matrix[cohort], axis=0) + noise + (0 if canary is None else canary.update)
+    return float(total @ direction) / NORM
+
+
 def test_rounds_played_by_the_paper_are_sums_of_dot_products(matrix, canary):
     rng, sigma = np.random.default_rng(0), 0.4
     known = round_game.dots(lambda members: matrix[members], 40, canary, NORM, block=7)
     for i, members in enumerate(round_game.cohorts(rng, 40, 8, 100)):
-        noise = round_game.noise_vector(jax.random.key(i), canary.direction, sigma, NORM)
+        noise = sigma * NORM * jax.random.normal(jax.random.key(i), canary.direction.shape)
         present = canary if i % 2 == 0 else None
-        score = round_game.played(lambda m: matrix[m], members, present, canary.direction, noise, NORM)
+        score = played(matrix, members, present, canary.direction, noise)
         own = round_game.own_dot(canary, NORM) if i % 2 == 0 else 0.0
         fast = known[members].sum() + own + float(noise @ canary.direction) / NORM
         assert score == pytest.approx(fast, abs=2e-6)

@@ -50,7 +50,7 @@ class Net(nn.Module):
 def plain(monkeypatch):
     """Figures that take no time to draw."""
     monkeypatch.setattr(audit_panels, "audit_panels", lambda conclusion: {"scores": b"<svg/>"})
-    monkeypatch.setattr(audit_panels, "audit_figure", lambda conclusion: b"")
+    monkeypatch.setattr(audit_panels, "audit_figure", lambda conclusion, audited: b"")
 
 
 def rows(dataset, **changes):
@@ -94,7 +94,7 @@ def test_what_is_kept_is_drawn_again_where_it_would_look_otherwise(dataset, tmp_
 
     drawn, page = [], audit().report
     monkeypatch.setattr(
-        audit_panels, "audit_figure", lambda conclusion: drawn.append(conclusion.delta) or b""
+        audit_panels, "audit_figure", lambda conclusion, audited: drawn.append(conclusion.delta) or b""
     )
     whole = page.read_text()
     assert audit().report.read_text() == whole and drawn == []

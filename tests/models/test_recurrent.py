@@ -5,12 +5,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from models.recurrent import LSTM, LanguageModel, character_lstm, next_token_loss, word_lstm
+from models.recurrent import (
+    LSTM,
+    LanguageModel,
+    TextClassifier,
+    character_lstm,
+    next_token_loss,
+    play_lstm,
+    tweet_lstm,
+    word_lstm,
+)
 
 
 def test_parameters_are_the_papers():
     assert word_lstm().n_parameters == 4_050_748
     assert character_lstm().n_parameters == 820_522
+    assert tweet_lstm().n_parameters == 272_102
+    assert play_lstm().n_parameters == 819_920
 
 
 def _sigmoid(x):
@@ -62,6 +73,22 @@ def test_a_position_sees_nothing_behind_it():
     one, two = (module.apply(variables, jnp.array([*range(5), last, last, 1])) for last in (5, 9))
     np.testing.assert_array_equal(one[:5], two[:5])
     assert not np.allclose(one[5:], two[5:])
+
+
+def test_two_biases_add_and_a_classifier_reads_to_the_end():
+    x = np.random.default_rng(0).normal(size=(7, 3)).astype(np.float32)
+    one, two = LSTM(5), LSTM(5, two_biases=True)
+    parameters = two.init(jax.random.key(0), x)["params"]
+    parameters = jax.tree.map(lambda leaf: leaf + 0.1, parameters)
+    together = {**parameters, "bias": parameters["bias"] + parameters["recurrent_bias"]}
+    del together["recurrent_bias"]
+    np.testing.assert_allclose(
+        two.apply({"params": parameters}, x), one.apply({"params": together}, x), atol=1e-6
+    )
+    module = TextClassifier(11, 4, 6, 3)
+    variables = module.init(jax.random.key(2), jnp.zeros(8, jnp.uint8))
+    first, last = (module.apply(variables, jnp.array([*range(7), end])) for end in (5, 9))
+    assert first.shape == (3,) and not np.allclose(first, last)
 
 
 def test_a_small_one_learns_to_count():

@@ -8,7 +8,12 @@ from dp_accounting.rdp import RdpAccountant
 from audit.errors import InputError
 from audit.statistics import accounting, conversions
 
-BOUNDS = [accounting.epsilon_upper_bound, accounting.renyi_upper_bound]
+
+def renyi_upper_bound(noise_multiplier, insertions, delta):
+    """epsilon of such a composition by Renyi DP: looser, and computed independently."""
+    accountant = RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
+    accountant.compose(dp_accounting.GaussianDpEvent(noise_multiplier), insertions)
+    return float(accountant.get_epsilon(delta))
 
 
 @pytest.mark.parametrize(
@@ -19,7 +24,7 @@ def test_composition_agrees_with_the_closed_form_and_is_no_smaller(noise_multipl
     exact = conversions.epsilon_from_mu(accounting.mu_upper_bound(noise_multiplier, insertions), delta)
     composed = accounting.epsilon_upper_bound(noise_multiplier, insertions, delta)
     assert exact - 1e-9 <= composed <= exact + 1e-3
-    assert composed < accounting.renyi_upper_bound(noise_multiplier, insertions, delta) < composed * 1.5
+    assert composed < renyi_upper_bound(noise_multiplier, insertions, delta) < composed * 1.5
 
 
 def test_the_papers_setting():
@@ -27,12 +32,14 @@ def test_the_papers_setting():
     assert accounting.mu_upper_bound(4, 250) == pytest.approx(3.953, abs=5e-4)
 
 
-@pytest.mark.parametrize("bound", BOUNDS)
-def test_more_noise_or_fewer_insertions_leak_less(bound):
+def test_more_noise_or_fewer_insertions_leak_less():
+    bound = accounting.epsilon_upper_bound
     assert bound(4.0, 20, 1e-5) > bound(5.0, 20, 1e-5) > bound(5.0, 10, 1e-5) > bound(5.0, 10, 1e-3) > 0
 
 
-@pytest.mark.parametrize("bound", [*BOUNDS, lambda s, k, _: accounting.mu_upper_bound(s, k)])
+@pytest.mark.parametrize(
+    "bound", [accounting.epsilon_upper_bound, lambda s, k, _: accounting.mu_upper_bound(s, k)]
+)
 def test_without_insertions_or_noise(bound):
     assert bound(4.0, 0, 1e-5) == 0.0
     assert bound(0.0, 0, 1e-5) == 0.0
@@ -52,10 +59,9 @@ def test_without_insertions_or_noise(bound):
         ((1.0, 5, 1.0), "delta is 1.0"),
     ],
 )
-@pytest.mark.parametrize("bound", BOUNDS)
-def test_values_out_of_range(bound, values, named):
+def test_values_out_of_range(values, named):
     with pytest.raises(InputError, match=named) as caught:
-        bound(*values)
+        accounting.epsilon_upper_bound(*values)
     assert "\n" not in str(caught.value)
 
 

@@ -8,6 +8,7 @@ from audit.statistics import accounting, canaries, estimate, lifted
 from audit.statistics.accounting import Composition
 from audit.statistics.conclusion import conclude, conclude_design
 from audit.statistics.estimate import ESTIMATORS, Bound, Estimate
+from audit.statistics.gaussian_curve import CurveTest
 
 RNG = np.random.default_rng(0)
 WORLDS = RNG.normal(1, 1, 200), RNG.normal(0, 1, 150)
@@ -20,6 +21,20 @@ def test_every_finding_is_an_estimate_or_a_bound_and_stands_in_the_tables_order(
     assert all(isinstance(one, Estimate) for one in found.estimates)
     assert all(isinstance(one, Bound) for one in found.bounds)
     assert (found.delta, found.confidence) == (1e-4, 0.9)
+
+
+def test_the_bound_that_a_verdict_rests_on_comes_first():
+    curve = CurveTest(0.3, 0.3, 0.3, 0.3, 1.0, 9)
+    found = conclude(WORLDS, None, 1e-4, 0.9)._replace(curve=curve, curve_power=0.5)
+    names = ["assumption_free", "if_gaussian", "held_out"]
+    assert [row.method for row in found.ranked()] == names
+    assert found._replace(reason="a law").ranked()[0].method == "if_gaussian"
+    assert found._replace(curve_power=1.0).ranked()[0].method == "if_gaussian"
+    refuted = found._replace(curve=curve._replace(p_value=1e-9), curve_power=1.0, reason="a law")
+    assert [row.method for row in refuted.ranked()] == names
+    many = conclude_design(canaries.sets(*MATRICES), None, 1e-4, 0.9)
+    assert [row.method for row in many.ranked()][:2] == ["lifted", "lifted_gaussian"]
+    assert sorted(row.method for row in many.ranked()) == sorted(row.method for row in many.bounds)
 
 
 def test_an_estimate_is_no_bound():

@@ -20,6 +20,17 @@ def test_the_store_is_named_by_what_differs_from_the_defaults_and_by_the_data():
     assert len(names) == 4 and all(name.startswith("two_layer-") for name in names)
 
 
+def test_what_nobody_said_is_the_models_own():
+    given = dataclasses.asdict(Attacked(model="character_lstm", cohort=128, rounds=3))
+    found = attacked.asked(given, ["model", "cohort", "rounds"])
+    assert (found.cohort, found.rounds, found.design_rate, found.clients) == (128, 3, 0.1, 60)
+    assert attacked.asked(dataclasses.asdict(Attacked()), []) == Attacked()
+    for model in attacked.OWN:
+        attacked.asked({**given, "model": model}, [])
+    paper = attacked.asked({**given, "model": "sent140_lstm"}, [])
+    assert len(paper.measured()) == 89 and paper.cohort == 100
+
+
 def test_rounds_are_measured_from_the_first():
     assert Attacked(rounds=2550, every=40).measured()[:2] == [1, 41]
     assert len(Attacked(rounds=2550, every=40).measured()) == 64

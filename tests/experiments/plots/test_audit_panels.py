@@ -103,11 +103,11 @@ def test_a_refuted_curve_is_refuted_in_every_panel(panel, refuted):
 def test_bars_of_refuted_bounds_are_grey_and_say_so(panel, refuted):
     axis = panel("bounds", refuted)
     ticks = [label.get_text().replace("-\n", "-").replace("\n", " ") for label in axis.get_xticklabels()]
-    assert ticks == ["in-sample (no bound)", "held-out (refuted)", "if Gaussian (refuted)", "assumption-free"]
+    assert ticks == ["assumption-free", "if Gaussian (refuted)", "held-out (refuted)", "in-sample (no bound)"]
     edges = [bar.get_edgecolor()[:3] for bar in axis.patches]
     grey = plt.matplotlib.colors.to_rgb(style.FADED)
     assert [edge == grey for edge in edges] == [False, True, True, False]
-    assert [bool(bar.get_hatch()) for bar in axis.patches] == [True, True, True, False]
+    assert [bool(bar.get_hatch()) for bar in axis.patches] == [False, True, True, True]
 
 
 def test_the_profile_of_a_refuted_bound_is_grey_and_says_so(panel, refuted):
@@ -187,3 +187,17 @@ def test_the_page_says_it_to_who_cannot_see_the_panels(refuted, passed, monkeypa
     figures = list(map(str, report._figures(passed)))
     assert not any("refuted" in figure for figure in figures)
     assert figures[1].count("No evidence against Gaussian, p = ") == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("epsilon at delta 1e-05", r"$\varepsilon$ at $\delta$ = $10^{-5}$"),
+        ("Gaussian, mu ≥ 3.79", r"Gaussian, $\mu$ ≥ 3.79"),
+        ("multiplier sigma = 4", r"multiplier $\sigma$ = 4"),
+        (r"$\mu = \sqrt{n / k} / \sigma$", r"$\mu = \sqrt{n / k} / \sigma$"),
+        ("if_gaussian, deltas, 0.01", "if_gaussian, deltas, 0.01"),
+    ],
+)
+def test_a_figure_has_symbols_where_a_table_has_words(text, shown):
+    assert style.in_symbols(text) == shown == style.in_symbols(shown)

@@ -292,7 +292,7 @@ def test_figures_are_written_and_what_is_missing_is_said(run, tmp_path):
     process = run(f"--out={tmp_path}", "--scale=smoke", "--name=figure_1c,figure_11,figure_8")
     assert process.returncode == 0, process.stderr
     folder = tmp_path / "figures" / "smoke"
-    names = {f"figure_{n}.{suffix}" for n in ("1c", "11") for suffix in ("png", "svg")}
+    names = {f"figure_{n}.{suffix}" for n in ("1c", "11") for suffix in ("png", "svg", "pdf")}
     assert {path.name for path in folder.iterdir()} == {*names, "figures.csv"}
     assert (folder / "figure_1c.png").read_bytes().startswith(b"\x89PNG")
     assert b"</svg>" in (folder / "figure_1c.svg").read_bytes()

@@ -1,0 +1,131 @@
+"""How clients train: with one example each, whose round is a step of DP-SGD with the cohort as its
+mini-batch, or with examples of their own, by DP-FedAvg."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from audit.game import root
+from audit.mechanism import base, dpsgd, fedavg
+from audit.mechanism.clipping.base import ClippedSum, scale_to_norm
+from experiments.canife import clients
+from experiments.canife.attacked import Attacked
+from experiments.canife.clients import Indices, UpdatesOf
+from models.base import Model, losses_by_example
+from models.data.clients import Clients
+
+
+class Training(NamedTuple):
+    """A mechanism that trains on clients, with its data and hyperparameters, and what its clients and mock
+    clients send."""
+
+    mechanism: base.Mechanism
+    hyper: base.Hyperparameters
+    data: base.Data
+    train_clients: int
+    train_updates: UpdatesOf
+    mock_updates: UpdatesOf
+
+
+def of_examples(
+    attacked: Attacked, model: Model, clipped_sum: ClippedSum, train: Clients, mock: Clients
+) -> Training:
+    """Clients of one example each, by DP-SGD."""
+    norm = jnp.float32(attacked.clipping_norm)
+
+    @jax.jit
+    def gradients(theta: Array, features: Array, labels: Array) -> Array:
+        found: Array = jax.vmap(jax.grad(model.loss), (None, 0))(theta, (features, labels))
+        return found * scale_to_norm(jnp.sum(found**2, axis=1), norm)[:, None]
+
+    def updates(known: Clients) -> UpdatesOf:
+        def of(theta: Array, members: Indices) -> Array:
+            features, labels = known.features[members], known.labels[members]
+            found: Array = gradients(theta, jnp.asarray(features), jnp.asarray(labels))
+            return found
+
+        return of
+
+    return Training(
+        dpsgd.mechanism(dpsgd.DPSGD(clipped_sum)),
+        _hyper(attacked),
+        (jnp.asarray(train.features), jnp.asarray(train.labels)),
+        train.number,
+        updates(train),
+        updates(mock),
+    )
+
+
+def of_clients(attacked: Attacked, model: Model, train: Clients, mock: Clients) -> Training:
+    """Clients of many examples, by DP-FedAvg."""
+    most = int(max(train.counts.max(), mock.counts.max()))
+    choices = fedavg.FedAvg(
+        losses_by_example(model),
+        model.unravel,
+        min(attacked.batch_size, most),
+        attacked.client_epochs,
+        most,
+    )
+    own = fedavg.Federated(jnp.float32(attacked.client_learning_rate), jnp.float32(attacked.cohort))
+    data = _arrays(train)
+    return Training(
+        fedavg.mechanism(choices),
+        _hyper(attacked, own),
+        data,
+        train.number,
+        _sent(attacked, choices, own, data),
+        _sent(attacked, choices, own, _arrays(mock)),
+    )
+
+
+def trainer(attacked: Attacked, made: Training) -> Callable[[base.State, int, int], base.State]:
+    """(state, first round, rounds) -> the state after rounds with a cohort each."""
+    key = root(attacked.seed, "noise")
+
+    @jax.jit
+    def segment(state: base.State, data: base.Data, schedule: base.Schedule) -> base.State:
+        return made.mechanism.segment(made.hyper, state, data, schedule, base.no_canaries(), key)
+
+    def train(state: base.State, first: int, rounds: int) -> base.State:
+        numbers = range(first, first + rounds)
+        cohorts = np.stack([clients.cohort(attacked, made.train_clients, number) for number in numbers])
+        schedule = base.Schedule(jnp.asarray(cohorts, jnp.int32), jnp.zeros(rounds))
+        after: base.State = segment(state, made.data, schedule)
+        return after
+
+    return train
+
+
+def _hyper(attacked: Attacked, own: base.Tree = ()) -> base.Hyperparameters:
+    """The setting's hyperparameters in float32."""
+    rate, norm = jnp.float32(attacked.learning_rate), jnp.float32(attacked.clipping_norm)
+    return base.Hyperparameters(rate, norm, jnp.float32(attacked.noise_multiplier), own)
+
+
+def _arrays(dealt: Clients) -> base.Data:
+    """DP-FedAvg's data."""
+    parts = dealt.features, dealt.labels, dealt.starts.astype("<i4"), dealt.counts.astype("<i4")
+    return tuple(map(jnp.asarray, parts))
+
+
+def _sent(attacked: Attacked, choices: fedavg.FedAvg, own: fedavg.Federated, data: base.Data) -> UpdatesOf:
+    """What clients of DP-FedAvg send: each is a cohort of its own."""
+    norm, key = jnp.float32(attacked.clipping_norm), root(attacked.seed, "guess")
+
+    @jax.jit
+    def several(theta: Array, members: Array, data: base.Data) -> Array:
+        def one(member: Array) -> Array:
+            return fedavg.cohort_sums(choices, own, theta, norm, data, member[None], key).updates
+
+        found: Array = jax.lax.map(one, members, batch_size=choices.block)
+        return found
+
+    def updates(theta: Array, members: Indices) -> Array:
+        found: Array = several(theta, jnp.asarray(members, jnp.int32), data)
+        return found
+
+    return updates

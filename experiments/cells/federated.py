@@ -1,0 +1,143 @@
+"""Federated audits as cells: scores, and beside them each run's accuracy."""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from audit.progress import Progress
+from audit.storage.index import Holdings
+from audit.storage.scores import Scores
+from audit.storage.store import Store
+from experiments.cells import answers
+from experiments.cells.cell import Cell
+from experiments.cells.data import DataSets
+from experiments.settings.federated import FINAL, FederatedSetting, Federation, federated_identity
+
+if TYPE_CHECKING:
+    from jax import Array
+
+    from audit.game import Game, Midway, Watch
+
+_ACCURACIES = "accuracies"
+
+
+class FederatedScores(NamedTuple):
+    """The cosines of some runs, and the accuracies of those of them that were measured."""
+
+    scores: Scores
+    accuracies: list[float]
+
+
+class _Observed(NamedTuple):
+    """A game and where its scores are kept."""
+
+    played: "Game"
+    store: Store
+
+
+def federated_cell(setting: FederatedSetting, runs: int, name: str, seconds: float) -> Cell:
+    """The cell of so many trainings. Where every iterate is observed, the cosines with the final model are
+    kept too, as those of the setting that observes it alone: one training gives both."""
+
+    def is_done(held: Holdings, data: DataSets) -> bool:
+        return all(read(held, one, runs) is not None for one in _observations(setting))
+
+    def open_store(out: Path, data: DataSets) -> Store:
+        from experiments.settings import build_federated
+
+        return _store(out, setting, build_federated.checksum(data.clients(setting).clients))
+
+    def do(store: Store, data: DataSets, progress: Progress) -> None:
+        _train(setting, runs, store, data.clients(setting), progress)
+
+    key = json.dumps(named(setting))
+    return Cell(name, key, runs, seconds, is_done, open_store, do)
+
+
+def final(setting: FederatedSetting) -> FederatedSetting:
+    """The setting that observes the final model alone."""
+    return dataclasses.replace(setting, observe="final")
+
+
+def named(setting: FederatedSetting) -> dict[str, Any]:
+    """A setting's name in the store, but for its clients' checksum."""
+    return federated_identity(setting, "", None)
+
+
+def read(held: Holdings, setting: FederatedSetting, runs: int) -> FederatedScores | None:
+    """What is stored of the first runs, on whatever clients; None where some of their cosines are missing."""
+    store = held.open(named(setting))
+    if store is None or store.missing(runs):
+        return None
+    known = accuracies(store)
+    return FederatedScores(store.load(runs), [known[str(i)] for i in range(runs) if str(i) in known])
+
+
+def accuracies(store: Store) -> dict[str, float]:
+    """The kept accuracies by run."""
+    found = answers.read(store) or {}
+    return {run: float(value) for run, value in found.get(_ACCURACIES, {}).items()}
+
+
+def keep_accuracies(store: Store, first: int, values: NDArray[np.float64]) -> None:
+    """Keeps the accuracies of runs first, first + 1, ... beside those that are there."""
+    measured = {str(first + i): float(value) for i, value in enumerate(values)}
+    answers.write(store, {_ACCURACIES: accuracies(store) | measured})
+
+
+def _observations(setting: FederatedSetting) -> list[FederatedSetting]:
+    """The settings whose cosines a training gives."""
+    return [setting] if setting.observe in FINAL else [setting, final(setting)]
+
+
+def _store(out: Path, setting: FederatedSetting, data: str) -> Store:
+    """The store of a setting on clients of that checksum."""
+    return Store(out, federated_identity(setting, data, None), f"federated-{setting.model}")
+
+
+def _train(
+    setting: FederatedSetting, runs: int, store: Store, federation: Federation, progress: Progress
+) -> None:
+    """Trains what is missing: of all observations together, or of those alone that an earlier training of
+    the first left out."""
+    from audit import training
+    from experiments.settings import build_federated
+
+    clients, data = federation.clients, store.config()["data_sha256"]
+    build_federated.require_clients(clients)
+    who = build_federated.rounds(setting, clients, None)
+    measure = build_federated.accuracy(setting, clients, federation.test)
+    observed = [
+        _Observed(
+            build_federated.build(one, clients, who),
+            store if one == setting else _store(store.path.parent, one, data),
+        )
+        for one in _observations(setting)
+    ]
+    for i, (played, place) in enumerate(observed):
+        watch = _keep(place, observed[i + 1 :], len(who.clients), measure)
+        training.train(played, place, runs, progress=progress, watch=watch)
+
+
+def _keep(store: Store, others: list[_Observed], rounds: int, measure: "Callable[[Array], Array]") -> "Watch":
+    """Keeps what final models give, before the scores are kept: accuracies, and what other observations
+    than the one that is trained say."""
+
+    def watch(midway: "Midway") -> None:
+        from audit import game
+
+        if midway.steps < rounds:
+            return
+        measured = np.asarray(measure(midway.thetas), np.float64)
+        keep_accuracies(store, midway.first, measured)
+        for other in others:
+            found = game.final_scores(other.played, midway.thetas, midway.first)
+            keep_accuracies(other.store, midway.first, measured)
+            other.store.save(found)
+
+    return watch

@@ -1,0 +1,230 @@
+"""Figures 1 to 4 and what Tables 2 and 5 rest on, from kept cosines; nothing here trains."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from scipy import stats
+
+from audit.statistics import cosine_law
+from audit.statistics.accounting import epsilon_upper_bound
+from experiments.one_shot import federated, federated_table
+from experiments.one_shot.federated import QUANTILES, Audit, Observation, SplitQuantiles
+from experiments.one_shot.trainings import Splits, Trainings
+from experiments.plots import style
+from experiments.plots.points import Evidence
+from experiments.plots.style import BLACK, BLUE, FADED, GREEN, ORANGE, PURPLE, VERMILION
+from experiments.plots.sweep import Drawn, Sweep
+
+_BINS, _POINTS = 40, 600
+_COLORS = (BLUE, GREEN, ORANGE, VERMILION, PURPLE)
+
+
+def draw_table(sweep: Sweep, evidence: Evidence, asked: Trainings) -> Drawn:
+    """The table, and histograms of what it rests on."""
+    missing = _missing(sweep, evidence)
+    found = list(federated.audits(evidence.held, asked, (1,), evidence.levels))
+    if not found:
+        return Drawn([], missing, [])
+    plain = {noise: federated.plain_accuracy(evidence.held, asked, noise) for noise in asked.noises}
+    own = federated_table.of_observations(sweep.name, asked, found, plain, evidence.levels.delta)
+    return Drawn([(sweep.name, histograms(asked, found))], missing, [], own)
+
+
+def draw_densities(sweep: Sweep, evidence: Evidence, asked: Sequence[Trainings]) -> Drawn:
+    """Figure 1, a row of panels for each kind of clients."""
+    read = [
+        (one, list(federated.audits(evidence.held, one, one.repetitions, evidence.levels))) for one in asked
+    ]
+    found = [(one, audits) for one, audits in read if audits]
+    missing = _missing(sweep, evidence)
+    if not found:
+        return Drawn([], missing, [])
+    own = federated_table.of_densities(sweep.name, found)
+    return Drawn([(sweep.name, densities(found))], missing, [], own)
+
+
+def draw_repeated(sweep: Sweep, evidence: Evidence, asked: Trainings) -> Drawn:
+    """Figures 2 and 3."""
+    found = list(federated.audits(evidence.held, asked, asked.repetitions, evidence.levels))
+    missing = _missing(sweep, evidence)
+    if not found:
+        return Drawn([], missing, [])
+    own = federated_table.of_repetitions(sweep.name, asked, found, evidence.levels.delta)
+    return Drawn([(sweep.name, repeated(asked, found))], missing, [], own)
+
+
+def draw_split(sweep: Sweep, evidence: Evidence, asked: Splits) -> Drawn:
+    """Figure 4."""
+    delta = evidence.levels.delta
+    found = list(federated.splits(evidence.held, asked, delta))
+    missing = _missing(sweep, evidence)
+    if not found:
+        return Drawn([], missing, [])
+    canaries = asked.trainings.setting.canaries
+    words = f"{asked.experiments} experiments, {canaries:,} canaries in 1 or {asked.runs} runs"
+    own = federated_table.of_splits(sweep.name, found, words, delta)
+    return Drawn([(sweep.name, quantiles(words, found, delta))], missing, [], own)
+
+
+def histograms(asked: Trainings, found: Sequence[Audit]) -> Figure:
+    """A column a noise multiplier: cosines with all iterates above, with the final model below."""
+    with plt.rc_context(style.STYLE):
+        size = (2.6 * len(found) + 0.6, 4.8)
+        figure, axes = plt.subplots(2, len(found), figsize=size, squeeze=False)
+        for (above, below), one in zip(axes.T, found, strict=True):
+            _histogram(above, one.every)
+            _histogram(below, one.final)
+            above.set_title(_noise(one))
+            below.set_xlabel(r"cosine, in units of $1/\sqrt{d}$")
+        axes[0][0].set_ylabel("largest over all rounds\ndensity")
+        axes[1][0].set_ylabel("with the final model\ndensity")
+        figure.suptitle(f"{asked.label}: cosines of canaries")
+        _legend(figure, axes.ravel())
+    return figure
+
+
+def densities(found: Sequence[tuple[Trainings, Sequence[Audit]]]) -> Figure:
+    """A row a kind of clients, a panel a noise multiplier, a line a number of repetitions."""
+    with plt.rc_context(style.STYLE):
+        columns = max(len(_by_noise(audits)) for _, audits in found)
+        size = (2.6 * columns + 0.6, 2.4 * len(found) + 0.6)
+        figure, axes = plt.subplots(len(found), columns, figsize=size, squeeze=False)
+        for row, (asked, audits) in zip(axes, found, strict=True):
+            panels = _by_noise(audits)
+            for axis, panel in zip(row, panels, strict=False):
+                _draw_densities(axis, panel)
+                axis.set_title(_noise(panel[0]))
+            for axis in row[len(panels) :]:
+                axis.set_axis_off()
+            row[0].set_ylabel(f"{asked.label}\ndensity")
+        for axis in axes[-1]:
+            axis.set_xlabel(r"cosine, in units of $1/\sqrt{d}$")
+        _legend(figure, axes.ravel())
+    return figure
+
+
+def repeated(asked: Trainings, found: Sequence[Audit]) -> Figure:
+    """A column a noise multiplier: estimates over repetitions, from the final model and from all iterates."""
+    with plt.rc_context(style.STYLE):
+        panels = _by_noise(found)
+        size = (2.3 * len(panels) + 0.6, 4.8)
+        figure, axes = plt.subplots(2, len(panels), figsize=size, squeeze=False)
+        for (above, below), panel in zip(axes.T, panels, strict=True):
+            _draw_bars(above, panel, [one.final for one in panel])
+            _draw_bars(below, panel, [one.every for one in panel])
+            upper = [one.accounted for one in panel]
+            if np.isfinite(upper).all():
+                below.plot(range(len(panel)), upper, "_", color=BLACK, ms=14, label="accounted")
+            above.set_title(_noise(panel[0]))
+            below.set_xlabel("repetitions")
+        axes[0][0].set_ylabel("final model\nepsilon")
+        axes[1][0].set_ylabel("all iterates\nepsilon")
+        figure.suptitle(f"{asked.label}: estimates of epsilon, which are no bounds")
+        _legend(figure, axes.ravel())
+    return figure
+
+
+def quantiles(title: str, found: Sequence[SplitQuantiles], delta: float) -> Figure:
+    """A panel a noise multiplier and observation: quantiles over experiments, one run beside several."""
+    with plt.rc_context(style.STYLE):
+        figure, axes = plt.subplots(1, len(found), figsize=(2.4 * len(found) + 0.6, 3.0), squeeze=False)
+        for axis, one in zip(axes[0], found, strict=True):
+            looks = (("one run", one.one, BLUE, "o-"), ("several runs", one.several, VERMILION, "s--"))
+            for name, values, color, look in looks:
+                axis.plot(QUANTILES, values, look, color=color, ms=4, label=name)
+            upper = epsilon_upper_bound(one.noise, 1, delta)
+            observed = "final model" if one.observe == "final" else "all iterates"
+            axis.set_title(f"{observed}\nanalytical {upper:.3g}")
+            axis.set(xticks=QUANTILES, xlabel="quantile")
+            axis.set_ylim(0, 1.1 * max(*one.one, *one.several))
+        axes[0][0].set_ylabel("estimate of epsilon")
+        figure.suptitle(title)
+        _legend(figure, axes.ravel())
+    return figure
+
+
+def _histogram(axis: Axes, found: Observation) -> None:
+    """Both worlds' cosines; of the final model the exact law where nothing leaks."""
+    observed, unobserved, dimension = found.cosines
+    root = np.sqrt(dimension)
+    both = np.concatenate([observed, unobserved]) * root
+    if not len(unobserved):
+        both = np.concatenate([both, [-4.0, 4.0]])
+    bins = np.linspace(both.min(), both.max(), _BINS).tolist()
+    if len(unobserved):
+        axis.hist(unobserved * root, bins, density=True, color=style.OUT, alpha=0.45, label="out")
+    else:
+        _null(axis, (bins[0], bins[-1]), dimension)
+    axis.hist(observed * root, bins, density=True, color=style.IN, alpha=0.45, label="in")
+
+
+def _draw_densities(axis: Axes, panel: Sequence[Audit]) -> None:
+    """Kernel densities of the observed canaries' final cosines."""
+    root = np.sqrt(panel[0].final.cosines.dimension)
+    every = [one.final.cosines.observed * root for one in panel]
+    low, high = (pick([pick(values) for values in every]) for pick in (min, max))
+    ends = min(-4.0, low - 1), max(4.0, high + 1)
+    x = np.linspace(*ends, _POINTS)
+    _null(axis, ends, panel[0].final.cosines.dimension)
+    for one, values, color in zip(panel, every, _COLORS, strict=False):
+        axis.plot(x, stats.gaussian_kde(values)(x), color=color, label=_times(one.repetitions))
+
+
+def _null(axis: Axes, ends: tuple[float, float], dimension: int) -> None:
+    """The exact law of a cosine where nothing leaks."""
+    root, x = np.sqrt(dimension), np.linspace(*ends, _POINTS)
+    inside = np.clip(x / root, -1 + 1e-12, 1 - 1e-12)
+    density = np.exp(cosine_law.log_density(inside, dimension)) / root
+    axis.plot(x, density, color=BLACK, lw=1, label="nothing leaks")
+
+
+def _draw_bars(axis: Axes, panel: Sequence[Audit], views: Sequence[Observation]) -> None:
+    """Estimates with their errors, the paper's lower values, and the floor."""
+    places = range(len(panel))
+    values = [view.fitted.epsilon for view in views]
+    errors = [view.fitted.standard_error for view in views]
+    axis.bar(
+        places, values, 0.6, yerr=errors, color=BLUE, alpha=0.5, ecolor=BLACK, capsize=3, label="estimate"
+    )
+    lower = [view.in_sample for view in views]
+    axis.plot(places, lower, "_", color=VERMILION, ms=14, mew=2, label="in-sample lower value")
+    floor = views[0].fitted.noise_floor.quantile_95
+    axis.axhline(floor, color=FADED, ls=":", label="95% of estimates without a leak")
+    axis.set_xticks(list(places), [f"{one.repetitions}" for one in panel])
+
+
+def _by_noise(found: Sequence[Audit]) -> list[list[Audit]]:
+    """The audits of each noise multiplier."""
+    noises = dict.fromkeys(one.noise for one in found)
+    return [[one for one in found if one.noise == noise] for noise in noises]
+
+
+def _noise(one: Audit) -> str:
+    """A panel's title: the noise, and the analytical epsilon that the paper names it by."""
+    epsilon = f"{one.analytical:.3g}" if np.isfinite(one.analytical) else r"$\infty$"
+    return rf"$\sigma$ = {one.noise:.3g}, analytical {epsilon}"
+
+
+def _times(repetitions: int) -> str:
+    return "1 repetition" if repetitions == 1 else f"{repetitions} repetitions"
+
+
+def _missing(sweep: Sweep, evidence: Evidence) -> int:
+    """How many of the sweep's cells are not stored."""
+    from experiments.cells.data import DataSets
+
+    return sum(not cell.is_done(evidence.held, DataSets({})) for cell in sweep.cells)
+
+
+def _legend(figure: Figure, axes: Sequence[Axes] | NDArray[np.object_]) -> None:
+    """One legend below, of all that any panel has."""
+    labels: dict[str, Any] = {}
+    for axis in axes:
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+            labels.setdefault(label, handle)
+    figure.legend(list(labels.values()), list(labels), loc="outside lower center", ncols=5, fontsize=8)

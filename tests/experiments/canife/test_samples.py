@@ -1,0 +1,125 @@
+"""What canaries can be: texts that are drawn, shown and as their client has them; the models' rows."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from audit.errors import InputError
+from audit.storage import files
+from experiments.canife import attacked as settings
+from experiments.canife import measured, populations, samples, training
+from experiments.canife.attacked import Attacked
+from experiments.canife.samples import TextForm
+from models.base import flat_model
+from models.data.clients import by_name
+from models.recurrent import LanguageModel, TextClassifier, next_token_loss
+
+ALPHABET, LENGTH = "ab\ncd", 6
+OWN = TextForm(LENGTH + 1, ALPHABET, 1, 7, 0)
+LABELLED = TextForm(LENGTH, ALPHABET, 0, 6, 3)
+
+
+def language_model():
+    return flat_model(LanguageModel(7, 4, 6, 1), jnp.zeros(LENGTH, jnp.uint8), next_token_loss(0))
+
+
+def classifier():
+    cross_entropy = optax.softmax_cross_entropy_with_integer_labels
+    return flat_model(TextClassifier(6, 4, 6, 3), jnp.zeros(LENGTH, jnp.uint8), cross_entropy)
+
+
+def numbers(text, form):
+    return np.array([form.alphabet.index(c) + form.first for c in text])
+
+
+def test_a_settled_text_has_its_own_loss():
+    model = language_model()
+    made, theta = samples.texts(model, OWN, False), jax.jit(model.init)(jax.random.key(0))
+    canary = made.settled(made.random(np.random.default_rng(0)), jax.random.key(1))
+    text = made.shown(canary)
+    assert len(text) == LENGTH + 1 and set(text) <= set(ALPHABET) and canary.label.shape == (0,)
+    tokens = numbers(text, OWN)
+    loss = jax.jit(made.loss)
+    losses = [float(loss(theta, canary, jax.random.key(i))) for i in range(2)]
+    expected = float(jax.jit(model.loss)(theta, (tokens[:-1], tokens[1:])))
+    assert losses == pytest.approx([expected] * 2, rel=1e-5)
+    assert made.shown(made.settled(canary, jax.random.key(7))) == text
+
+
+def test_a_labelled_text_keeps_its_label_or_mixes_it():
+    model = classifier()
+    theta = jax.jit(model.init)(jax.random.key(0))
+    fixed, mixed = (samples.texts(model, LABELLED, soft) for soft in (False, True))
+    canary = fixed.settled(fixed.taken(numbers("abcdab", LABELLED), np.int32(2)), jax.random.key(0))
+    loss = jax.jit(model.loss)
+    expected = [float(loss(theta, (numbers("abcdab", LABELLED), jnp.int32(label)))) for label in range(3)]
+    assert float(jax.jit(fixed.loss)(theta, canary, jax.random.key(0))) == pytest.approx(
+        expected[2], rel=1e-5
+    )
+    weights = jax.nn.softmax(canary.label)
+    assert float(jax.jit(mixed.loss)(theta, canary, jax.random.key(0))) == pytest.approx(
+        float(np.dot(weights, expected)), rel=1e-5
+    )
+
+
+def test_a_text_begins_as_an_example():
+    made = samples.texts(language_model(), OWN, False)
+    text = numbers("ab\ncdab", OWN)
+    begun = made.taken(text[:-1], text[1:])
+    assert made.shown(begun) == "ab\ncdab" and float(begun.content.max()) == 12
+
+
+@pytest.fixture
+def plays(monkeypatch):
+    """Made-up roles, and a small model of them as the row of character_lstm."""
+    rng = np.random.default_rng(0)
+    texts = {f"role {i}": rng.integers(1, 6, (3, LENGTH + 1)) for i in range(20)}
+    found = by_name(
+        {name: (t[:, :-1].astype(np.uint8), t[:, 1:].astype(np.int32)) for name, t in texts.items()}, "", "x"
+    )
+    row = populations.Row(
+        lambda attacked, folder: populations.roles(attacked, found),
+        language_model,
+        lambda attacked, model: samples.texts(model, OWN, attacked.soft_label),
+        0,
+    )
+    monkeypatch.setitem(populations.ROWS, "character_lstm", row)
+    return found
+
+
+def test_a_training_on_texts_is_measured_and_kept(plays, tmp_path):
+    setting = Attacked(
+        model="character_lstm", examples=2, rounds=2, every=1, cohort=4, client_learning_rate=1.0,
+        design_steps=100, design_rate=0.1, scores=20, mock_rounds=500, noise_multiplier=0.5,
+    )  # fmt: skip
+    fitted, known, folder = training.prepared(setting, tmp_path)
+    assert (known.train_clients, known.mock_clients, fitted.pool) == (18, 2, 2)
+    first, last = training.measure_missing(fitted, known, folder)
+    again = measured.from_bytes(files.read(folder / "round_0000001.npz"))
+    assert again.canary == first.canary and len(first.canary) == LENGTH + 1
+    assert first.health > 0.5 and first.own == pytest.approx(min(first.norm, 1), rel=1e-4)
+    assert last.number == 2 and 0 <= last.accuracy <= 1
+
+
+def test_mock_roles_are_others(plays):
+    split = populations.roles(Attacked(clients=5), plays)
+    assert split.train.number == 5 and split.mock.number == 2
+    assert not {x.tobytes() for x in split.train.features} & {x.tobytes() for x in split.mock.features}
+    with pytest.raises(InputError, match="`clients=19`: give 0 to 18"):
+        populations.roles(Attacked(clients=19), plays)
+
+
+def test_every_model_has_a_row_and_leafs_need_a_folder(tmp_path):
+    assert set(populations.ROWS) == set(settings.MODELS)
+    assert set(populations.IMAGE_TASKS) == set(settings.IMAGES)
+    for model in settings.LEAF:
+        with pytest.raises(InputError, match="`leaf`: name the folder"):
+            training.prepared(Attacked(model=model), tmp_path)
+    with pytest.raises(InputError, match="`leaf=x` is for celeba_cnn"):
+        training.prepared(Attacked(), tmp_path, "x")
+    with pytest.raises(InputError, match="`examples=-1`"):
+        training.prepared(dataclasses.replace(Attacked(), examples=-1), tmp_path)

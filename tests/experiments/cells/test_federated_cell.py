@@ -1,0 +1,82 @@
+"""Federated audits as cells: one training gives both observations, and accuracies are kept beside them."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments.cells import answers, federated
+from experiments.cells.data import DataSets
+from experiments.cells.work import Workplace, do_all, is_done
+from experiments.settings import stored
+from experiments.settings.federated import FederatedSetting
+
+SETTING = FederatedSetting("linear", 10, cohort=4, rounds=12, canaries=100, observe="all")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Random images in place of Fashion-MNIST."""
+    path, rng = tmp_path_factory.mktemp("images") / "images.npz", np.random.default_rng(0)
+    arrays = {}
+    for name, count in (("train", 200), ("test", 20)):
+        arrays[f"{name}_images"] = rng.integers(0, 256, (count, 28, 28)).astype(np.uint8)
+        arrays[f"{name}_labels"] = rng.integers(0, 10, count).astype(np.int32)
+    np.savez(path, **arrays)
+    return DataSets({"fashion_mnist": str(path)})
+
+
+def cell(setting=SETTING, runs=2):
+    return federated.federated_cell(setting, runs, "a cell", 1.0)
+
+
+def kept(root, setting, runs=2):
+    return federated.read(stored.holdings(Path(root)), setting, runs)
+
+
+def test_one_training_gives_both_observations_as_each_alone_does(data, tmp_path):
+    both, alone = Workplace(tmp_path / "both", data), Workplace(tmp_path / "alone", data)
+    final = federated.final(SETTING)
+    assert do_all([cell()], both).here and do_all([cell(final)], alone).here
+    assert is_done(cell(), both) and is_done(cell(final), both) and not is_done(cell(), alone)
+    together, apart = kept(both.out, final), kept(alone.out, final)
+    np.testing.assert_allclose(together.scores.scores, apart.scores.scores, atol=1e-6)
+    np.testing.assert_array_equal(together.scores.presence, apart.scores.presence)
+    assert together.accuracies == pytest.approx(apart.accuracies, abs=0.05) and len(apart.accuracies) == 2
+    largest = kept(both.out, SETTING)
+    assert largest.accuracies == together.accuracies
+    assert (largest.scores.scores > together.scores.scores).mean() > 0.9
+
+
+def test_what_a_kill_left_out_is_trained_and_nothing_else(data, tmp_path, monkeypatch):
+    place, final = Workplace(tmp_path, data), federated.final(SETTING)
+    do_all([cell()], place)
+    before = kept(tmp_path, SETTING).scores.scores
+    for path in stored.holdings(tmp_path).open(federated.named(final)).path.glob("scores_*"):
+        path.unlink()
+    assert kept(tmp_path, final) is None and not is_done(cell(), place)
+    assert do_all([cell()], place).here == ["a cell"]
+    assert kept(tmp_path, final) is not None and is_done(cell(), place)
+    np.testing.assert_array_equal(kept(tmp_path, SETTING).scores.scores, before)
+
+
+def test_accuracies_are_added_to_those_that_are_there_and_doubted_when_damaged(data, tmp_path):
+    place = Workplace(tmp_path, data)
+    do_all([cell(runs=1)], place)
+    first = kept(tmp_path, SETTING, 1).accuracies
+    do_all([cell(runs=3)], place)
+    assert (
+        kept(tmp_path, SETTING, 3).accuracies[:1] == first and len(kept(tmp_path, SETTING, 3).accuracies) == 3
+    )
+    store = stored.holdings(tmp_path).open(federated.named(SETTING))
+    (path,) = store.path.glob("answer.json")
+    path.write_text(path.read_text().replace("0.", "1.", 1))
+    assert answers.read(store) is None and kept(tmp_path, SETTING, 3).accuracies == []
+
+
+def test_a_single_canary_of_the_first_run_is_out(data, tmp_path):
+    place, setting = Workplace(tmp_path, data), dataclasses.replace(SETTING, canaries=1, observe="final")
+    do_all([cell(setting, 1)], place)
+    found = kept(tmp_path, setting, 1)
+    assert not found.scores.presence.any() and len(found.accuracies) == 1

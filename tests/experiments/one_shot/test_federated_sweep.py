@@ -1,0 +1,155 @@
+"""The one-shot paper's federated sweeps: settings, what is drawn of made-up cosines, what the words say."""
+
+import csv
+import dataclasses
+import io
+
+import numpy as np
+import pytest
+from matplotlib import pyplot as plt
+
+from audit.statistics.accounting import epsilon_upper_bound
+from audit.storage.scores import Scores
+from audit.storage.store import Store
+from experiments.cells import federated as cells
+from experiments.cells.cell import Levels
+from experiments.cells.data import DataSets
+from experiments.cells.work import Workplace, do_all
+from experiments.one_shot import federated, sweep
+from experiments.plots import points
+from experiments.settings import stored
+from experiments.settings.federated import federated_identity, federated_task, validate_federated
+
+LEVELS = Levels()
+IMAGES, TEXT, SPLITS = sweep.SIZES["smoke"]
+
+
+def settings(trainings):
+    """Every audited setting of trainings."""
+    return [trainings.at(noise, times) for noise in trainings.noises for times in trainings.repetitions]
+
+
+def _cosines(setting, runs, dimension, shift):
+    """Normal cosines of canaries, some of which are in."""
+    rng = np.random.default_rng(0)
+    presence = rng.random((runs, setting.canaries)) < 0.5
+    scores = (rng.normal(size=presence.shape) + shift * presence) / np.sqrt(dimension)
+    return Scores(0, scores, presence)
+
+
+def _keep(root, setting, runs, dimension, shift):
+    store = Store(root, federated_identity(setting, "0" * 64, None))
+    store.save(_cosines(setting, runs, dimension, shift))
+    cells.keep_accuracies(store, 0, np.full(runs, 0.75))
+
+
+@pytest.fixture(scope="module")
+def made_up(tmp_path_factory):
+    """Evidence of made-up cosines of every smoke cell but the last one of images and all of the text."""
+    root = tmp_path_factory.mktemp("out")
+    for setting in settings(IMAGES)[:-1]:
+        shift = 3 * setting.repetitions / (1 + 10 * setting.noise_multiplier)
+        _keep(root, setting, 1, IMAGES.dimension, shift + 3)
+        _keep(root, cells.final(setting), 1, IMAGES.dimension, shift)
+    for noise in IMAGES.noises:
+        store = Store(root, federated_identity(IMAGES.plain(noise), "0" * 64, None))
+        store.save(Scores(0, np.zeros((1, 1)), np.zeros((1, 1), bool)))
+        cells.keep_accuracies(store, 0, np.array([0.8]))
+    for noise in SPLITS.trainings.noises:
+        for one, runs in ((SPLITS.one(noise), 4), (SPLITS.several(noise), 8)):
+            if one not in settings(IMAGES):
+                _keep(root, one, runs, 7850, 5.0)
+                _keep(root, cells.final(one), runs, 7850, 2.0)
+    return points.Evidence(stored.holdings(root), {}, LEVELS)
+
+
+@pytest.mark.parametrize("scale", sweep.SIZES)
+def test_settings_can_be_trained_and_dimensions_are_the_models(scale):
+    images, text, splits = sweep.SIZES[scale]
+    for trainings in (images, text, splits.trainings):
+        for setting in settings(trainings):
+            validate_federated(setting)
+        assert federated_task(trainings.setting.model).make().n_parameters == trainings.dimension
+    for noise in splits.trainings.noises:
+        validate_federated(splits.several(noise))
+        assert splits.several(noise).canaries * splits.runs == splits.one(noise).canaries
+
+
+def test_noise_multipliers_have_the_papers_analytical_epsilons():
+    for noise, epsilon in zip(sweep.SIZES["laptop"].images.noises[1:], (300, 100, 30), strict=True):
+        assert epsilon_upper_bound(noise, 1, LEVELS.delta) == pytest.approx(epsilon, abs=0.01)
+
+
+def test_no_sweep_takes_longer_than_its_scale_says():
+    for one in sweep.sweeps("laptop").values():
+        assert sum(cell.seconds for cell in one.cells) < 3600, one.name
+    names = {"one_shot_table_2", "one_shot_table_5", *(f"one_shot_figure_{i}" for i in range(1, 5))}
+    assert all(set(sweep.sweeps(scale)) == names for scale in sweep.SIZES)
+
+
+def test_a_text_fits_the_directions_that_are_kept():
+    from audit.adversaries import one_shot
+
+    text = sweep.SIZES["laptop"].text
+    assert text.setting.canaries * text.dimension <= one_shot._MOST_KEPT
+
+
+@pytest.mark.parametrize("name", ["one_shot_table_5", "one_shot_figure_1", "one_shot_figure_3"])
+def test_what_is_there_is_drawn_in_80_columns(made_up, name):
+    one = sweep.sweeps("smoke")[name]
+    drawn = one.draw(one, made_up)
+    assert [figure for figure, _ in drawn.figures] == [name]
+    assert drawn.missing == {"one_shot_table_5": 0, "one_shot_figure_1": 2, "one_shot_figure_3": 1}[name]
+    lines = drawn.table.text.splitlines()
+    assert max(map(len, lines)) <= 80 and not any(line != line.rstrip() for line in lines)
+    drawn.figures[0][1].draw_without_rendering()
+    plt.close(drawn.figures[0][1])
+    assert list(csv.reader(io.StringIO(drawn.table.csv.decode())))
+
+
+def test_a_table_says_estimates_accuracies_and_the_papers(made_up):
+    one = sweep.sweeps("smoke")["one_shot_table_5"]
+    drawn = one.draw(one, made_up)
+    plt.close(drawn.figures[0][1])
+    text = drawn.table.text
+    assert "0.750" in text and "0.800" in text and "48,300" in text
+    rows = list(csv.DictReader(io.StringIO(drawn.table.csv.decode())))
+    assert [row["observed"] for row in rows] == ["all", "final"] * 4
+    every, final = (float(row["fitted"]) for row in rows[2:4])
+    assert every > final > float(rows[3]["floor_95"])
+    assert float(rows[2]["in_sample"]) < every
+
+
+def test_an_estimate_above_the_accounted_epsilon_is_marked(made_up):
+    (first, *_) = federated.audits(made_up.held, IMAGES, (1,), LEVELS)
+    assert not first.exceeds and first.accounted == np.inf
+    row = first.every.fitted
+    assert first._replace(accounted=row.epsilon - 2 * row.standard_error).exceeds
+    assert not first._replace(accounted=row.epsilon - row.standard_error / 2).exceeds
+
+
+def test_figure_4_compares_one_run_with_several(tmp_path):
+    trainings = dataclasses.replace(SPLITS.trainings.setting, canaries=400)
+    asked = SPLITS._replace(trainings=SPLITS.trainings._replace(setting=trainings, noises=(0.1,)))
+    for one, runs in ((asked.one(0.1), 4), (asked.several(0.1), 8)):
+        _keep(tmp_path, one, runs, 7850, 5.0)
+    (found,) = federated.splits(stored.holdings(tmp_path), asked, 1e-5)
+    assert found.observe == "all" and (np.diff(found.one) >= 0).all()
+    assert np.median(found.several) == pytest.approx(np.median(found.one), rel=0.4)
+
+
+def test_nothing_is_drawn_of_nothing(tmp_path):
+    empty = points.Evidence(stored.holdings(tmp_path), {}, LEVELS)
+    for one in sweep.sweeps("smoke").values():
+        drawn = one.draw(one, empty)
+        assert not drawn.figures and drawn.table is None and drawn.missing == len(one.cells)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sweep.sweeps("smoke"))
+def test_a_smoke_sweep_is_trained_and_drawn(name, tmp_path):
+    one = sweep.sweeps("smoke")[name]
+    assert len(do_all(list(one.cells), Workplace(tmp_path, DataSets({}))).here) == len(one.cells)
+    drawn = one.draw(one, points.Evidence(stored.holdings(tmp_path), {}, LEVELS))
+    assert drawn.missing == 0 and len(drawn.figures) == 1
+    plt.close(drawn.figures[0][1])

@@ -1,0 +1,85 @@
+"""`./run.sh canife`, killed wherever it leaves a file and started again, against one that is left alone."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+ROOT = Path(__file__).resolve().parents[2]
+SECONDS = 900.0  # in which a command ends, on a busy machine too
+FLAGS = (
+    *("--model=celeba_cnn", "--rounds=3", "--every=1", "--cohort=2", "--design_steps=12", "--scores=20"),
+    *("--mock_rounds=200", "--noise_multiplier=0.5", "--batch_size=2", "--learning_rate=0.1"),
+)
+KILLED_AT = ("setting.json", "state.npz", "round_0000001.npz", "round_0000002.npz", "rounds.csv")
+
+
+@pytest.fixture(scope="module")
+def leaf(tmp_path_factory):
+    """LEAF's folder of made-up faces: six users to train on, four to test."""
+    folder, rng = tmp_path_factory.mktemp("leaf"), np.random.default_rng(0)
+    for split, users in (("train", 6), ("test", 4)):
+        data = {}
+        for user in range(users):
+            names = [f"{split}{user}{i}.png" for i in range(2)]
+            for name in names:
+                Image.fromarray(rng.integers(0, 256, (32, 32, 3), np.uint8)).save(folder / name)
+            data[f"{split} {user}"] = {"x": names, "y": [user % 2, 1]}
+        content = {"users": [*data], "num_samples": [2] * users, "user_data": data}
+        (folder / split).mkdir()
+        (folder / split / "all.json").write_text(json.dumps(content))
+    return folder
+
+
+@pytest.mark.slow
+def test_a_command_killed_at_any_point_ends_with_the_same_bits(leaf, tmp_path):
+    alone, printed = tmp_path / "alone", left_alone(leaf, tmp_path / "alone", tmp_path)
+    out = tmp_path / "killed"
+    for name in KILLED_AT:
+        killed_at(leaf, out, tmp_path, name)
+    assert left_alone(leaf, out, tmp_path).replace(str(out), str(alone)) == printed
+    assert contents(out) == contents(alone)
+    assert sum(name.startswith("round_") for name in contents(out)) == 3
+
+
+def command(leaf, out, home):
+    """The command as a process, with a cache of its own."""
+    argv = [sys.executable, "-P", "-m", "experiments.canife", *FLAGS, f"--leaf={leaf}", f"--out={out}"]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "JAX_PLATFORMS": "cpu",
+        "XDG_CACHE_HOME": str(home / "cache"),
+    }
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(argv, cwd=home, env=environment, **pipes)
+
+
+def left_alone(leaf, out, home):
+    """What a command prints that runs to its end."""
+    with command(leaf, out, home) as process:
+        printed, said = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0 and "damaged" not in said, said
+    return printed
+
+
+def killed_at(leaf, out, home, name):
+    """Kills a command as soon as it has left a file of this name."""
+    with command(leaf, out, home) as process:
+        end = time.monotonic() + SECONDS
+        while process.poll() is None and not list(out.rglob(name)):
+            assert time.monotonic() < end
+            time.sleep(0.002)
+        process.kill()
+
+
+def contents(out):
+    """The bytes of what a command leaves, by name, but for half-written files of one that was killed."""
+    files = [path for path in out.rglob("*") if path.is_file() and not path.name.startswith(".")]
+    return {path.name: path.read_bytes() for path in files}
