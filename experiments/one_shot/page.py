@@ -12,7 +12,7 @@ _METHODS = (ONE_SHOT_EQUAL_VARIANCE, ONE_SHOT_FITTED, ONE_SHOT_THRESHOLD)
 _POINTS = (
     "No value on this page is a confidence bound: an estimate takes a fitted normal law for the truth, and "
     "may lie above epsilon.",
-    "exact is the mechanism's own epsilon: a good estimate's mean is near it, with a small deviation.",
+    "The exact value is the mechanism's own epsilon: a good estimate is near it and varies little.",
     "A floor is what an estimate shows where nothing leaks, with so many canaries: less than its 95% "
     "quantile is no evidence of a leak.",
     "The figure is one audit a panel: its cosines, the law that they have where nothing leaks, and the "
@@ -25,7 +25,8 @@ def simulated_page(
 ) -> bytes:
     """The page of a table's cells, floors, and the figure as an image."""
     caption = f"Table 1: mean (deviation) of epsilon at delta = {delta:g} over {simulations:,} simulations"
-    header = ("sigma", "dimension", "canaries", "exact", "paper", *_METHODS)
+    names = [name.removeprefix("one_shot_").replace("_", " ") for name in _METHODS]
+    header = ("sigma", "dimension", "canaries", "exact", "paper", *names)
     known = page.table(caption, header, [_cell(cell, delta) for cell in cells])
     caption = f"Floors of epsilon at delta = {delta:g}: mean (95% quantile) where nothing leaks"
     rows = [(f"{row.canaries:,}", *(_floor(row, name) for name in _METHODS)) for row in floors]
@@ -35,7 +36,7 @@ def simulated_page(
         page.element("h1", _TITLE),
         page.points(_POINTS),
         known,
-        page.table(caption, ("canaries", *_METHODS), rows),
+        page.table(caption, ("canaries", *names), rows),
         page.figure(figure, words, "Density of the canaries' cosines, in units of 1/sqrt(d).", "wide"),
     )
 

@@ -11,9 +11,7 @@ import pytest
 
 import audit
 from audit.errors import InputError
-from audit.statistics import ranks
 from audit.statistics.accounting import epsilon_upper_bound
-from models.data import housing
 
 ROOT = Path(__file__).resolve().parents[2]
 RNG = np.random.default_rng(0)
@@ -38,7 +36,7 @@ print(*sys.modules, sep="\\n")"""
     loaded = fresh(code)
     before, after = loaded[: loaded.index("then")], loaded[loaded.index("then") :]
     assert "numpy" not in before and "scipy" in after
-    assert {"jax", "flax", "matplotlib", "absl.flags"}.isdisjoint(after)
+    assert {"jax", "flax", "matplotlib", "experiments.cli"}.isdisjoint(after)
 
 
 def test_bounds_are_those_of_the_command():
@@ -46,8 +44,8 @@ def test_bounds_are_those_of_the_command():
     assert found.upper_bound == epsilon_upper_bound(1.0, 4, 1e-5)
     assert 0 < found.bounds["assumption_free"].epsilon < found.bounds["if_gaussian"].epsilon
     assert set(found.estimates) == {"in_sample"} and "in_sample" not in found.bounds
-    assert "if_gaussian" in str(found) and "&lt;mine&gt;" not in found._repr_html_()
-    assert "assumption_free" not in found._repr_html_() or "<table" in found._repr_html_()
+    assert "if_gaussian" in str(found)
+    assert "This training leaks" in found._repr_html_() and "<table" in found._repr_html_()
     assert audit.bounds(IN, OUT, 1e-3, 0.9).conclusion.confidence == 0.9
 
 
@@ -60,17 +58,6 @@ def test_a_result_becomes_a_dict_a_figure_and_a_page(tmp_path):
     path = found.report(tmp_path / "page.html")
     assert "&lt;mine&gt;" in path.read_text() and "<mine>" not in path.read_text()
     assert len(found.figure().axes) == 4
-
-
-def test_true_positive_rates_count_scores_above_the_allowed_share():
-    outs, ins = np.arange(1000.0), np.array([*range(985, 1005), 2000.0])
-    assert ranks.true_positive_rate(ins, outs, 0.0) == 6 / 21  # above 999
-    assert ranks.true_positive_rate(ins, outs, 0.0009) == 6 / 21
-    assert ranks.true_positive_rate(ins, outs, 0.001) == 7 / 21
-    assert ranks.true_positive_rate(ins, outs, 0.01) == 16 / 21
-    for rate in (-0.1, 1.0, float("nan")):
-        with pytest.raises(InputError, match="false_positive_rate"):
-            ranks.true_positive_rate(ins, outs, rate)
 
 
 def test_several_canaries_a_run_are_matrices():
@@ -178,6 +165,6 @@ def test_a_built_in_model_is_audited_as_by_the_command(tmp_path):
     found = audit.audit("fcnn", runs=40, out=tmp_path / "out", data_file=str(file), **flags)
     assert found.upper_bound == epsilon_upper_bound(4.0, 3, 1e-5)
     assert (found.folder / "audit.json").exists() and len(found.conclusion.scores_in) == 20
-    assert "FCNN" in found.report(tmp_path / "page.html").read_text() or housing
+    assert "California Housing" in found.report(tmp_path / "page.html").read_text()
     with pytest.raises(InputError, match="`k=0`|periodicity"):
         audit.audit(runs=40, out=tmp_path / "out", data_file=str(file), k=0)

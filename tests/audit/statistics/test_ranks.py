@@ -40,3 +40,14 @@ def test_ties_make_it_no_larger():
 def test_what_no_estimator_can_use_is_refused():
     with pytest.raises(InputError, match="no out scores"):
         ranks.auc([1.0], [])
+
+
+def test_true_positive_rates_count_scores_above_the_allowed_share():
+    outs, ins = np.arange(1000.0), np.array([*range(985, 1005), 2000.0])
+    assert ranks.true_positive_rate(ins, outs, 0.0) == 6 / 21  # above 999
+    assert ranks.true_positive_rate(ins, outs, 0.0009) == 6 / 21
+    assert ranks.true_positive_rate(ins, outs, 0.001) == 7 / 21
+    assert ranks.true_positive_rate(ins, outs, 0.01) == 16 / 21
+    for rate in (-0.1, 1.0, float("nan")):
+        with pytest.raises(InputError, match="false_positive_rate"):
+            ranks.true_positive_rate(ins, outs, rate)

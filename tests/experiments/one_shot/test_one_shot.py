@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import signal, stats
 
 from audit.errors import InputError
-from audit.statistics import conversions, intervals, normality
+from audit.statistics import conversions, intervals, normality, one_shot, rounds
 from audit.statistics.names import ONE_SHOT_EQUAL_VARIANCE, ONE_SHOT_FITTED, ONE_SHOT_THRESHOLD
 from experiments.one_shot import claims, figures, simulation, table
 
@@ -112,3 +112,30 @@ def test_the_cap():
     assert limit == pytest.approx(0.00191841, abs=1e-8)
     cap = float(np.log((1 - claims.STACKOVERFLOW_DELTA - limit) / limit))
     assert cap == pytest.approx(6.254, abs=5e-4) and all(abs(cap - said) < 0.02 for said in claims.CAPS)
+
+
+def test_the_analytical_value_of_table_6_is_renyi_dps():
+    delta, sigma = claims.TABLE_6_DELTA, claims.TABLE_6_NOISE
+    assert round(rounds.renyi_epsilon(sigma, delta), 1) == claims.TABLE_6_ANALYTICAL
+    assert analytical(sigma, delta) == pytest.approx(32.522, abs=0.001)
+    usual = 60_000**-1.1
+    assert analytical(sigma, usual) == pytest.approx(33.758, abs=0.001)
+    assert rounds.renyi_epsilon(sigma, usual) == pytest.approx(35.716, abs=0.001)
+
+
+def test_momentum_alone_takes_the_estimate_down_to_that_of_table_6():
+    """Errata O13: canaries 5 deviations away in one of 468 rounds, seen in moves with momentum."""
+    rng, runs, steps, count = np.random.default_rng(0), 5, 468, 1000
+    found = []
+    for _ in range(runs):
+        noise = rng.standard_normal((2, count, steps))
+        rows, at = np.arange(count), rng.integers(0, steps, count)
+        noise[1, rows, at] += 1 / claims.TABLE_6_NOISE
+        moves = signal.lfilter([1.0], [1.0, -0.9], noise, axis=-1) * np.sqrt(1 - 0.81)
+        out, seen = moves.max(axis=-1) / np.sqrt(1e5)
+        kept = one_shot.cosines(seen, out, 100_000)
+        null, fit = one_shot.fit(out, 100_000), one_shot.fit(seen, 100_000)
+        lower = one_shot.in_sample(kept, claims.TABLE_6_DELTA, 0.05, 0.5)
+        found.append((float(one_shot.fitted(null, fit, claims.TABLE_6_DELTA)), lower))
+    for (mean, deviation), values in zip(claims.TABLE_6, np.transpose(found), strict=True):
+        assert abs(np.mean(values) - mean) < 2.5 * deviation

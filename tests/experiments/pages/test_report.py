@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from audit.errors import InputError
+from audit.statistics import one_run_conclusion, one_shot, one_shot_mechanism
 from audit.statistics.accounting import Composition
 from audit.statistics.conclusion import conclude
 from audit.statistics.noise_floor import noise_floor
@@ -23,7 +24,7 @@ from audit.storage import index, results
 from audit.storage.scores import Scores
 from audit.storage.store import Store
 from experiments.hidden_state import sweep as sweeps
-from experiments.pages import page, report, subjects, sweep_report
+from experiments.pages import one_run_report, one_run_subjects, page, report, subjects, sweep_report
 from experiments.pages.subjects import AskedLevels
 from experiments.plots import audit_panels
 from experiments.settings.make import setting_of
@@ -310,7 +311,9 @@ def test_scores_from_elsewhere_get_the_same_page(tmp_path):
     files = f"--scores={tmp_path / 'scores.npz'}", f"--report={tmp_path / 'page.html'}"
     process = command("experiments.bound", *files, *flags)
     assert process.returncode == 0, process.stderr
-    assert json.loads(process.stdout)["bounds"][2]["n_in"] > 150
+    told = json.loads(process.stdout)
+    assert told["bounds"][2]["n_in"] > 150 and 0.5 < told["auc"] < 1
+    assert list(told["true_positive_rates"]) == ["0.1", "0.01", "0.001"]
     outline = Outline((tmp_path / "page.html").read_text())
     assert "knows neither the training nor the adversary" in outline.text and HOSTILE in outline.text
 
@@ -385,6 +388,19 @@ def test_a_browser_shows_it_whole_at_any_width(tmp_path, scheme, ground):
         assert found["content"] <= found["width"] and found["beyond"] == [], found
         assert found["images"] == 8 and found["broken"] == [] and found["fetched"] == []
         assert found["ground"] == ground
+
+
+@pytest.mark.slow
+@needs_chromium
+def test_a_browser_shows_the_page_of_one_run_whole(tmp_path):
+    drawn = one_shot_mechanism.simulate(np.random.default_rng(0), 90, 10_000, 0.2)
+    np.savez(tmp_path / "run.npz", observed=drawn)
+    found = one_run_conclusion.of_cosines(one_shot.cosines(drawn, None, 10_000), 1e-5, 0.95)
+    about = one_run_subjects.of_cosines("a" * 200, tmp_path / "run.npz", found, 30.0)
+    content = one_run_report.one_run_report("One run", [about, about._replace(anchor="other")]).decode()
+    for frame in measured(tmp_path, content):
+        assert frame["content"] <= frame["width"] and frame["beyond"] == [], frame
+        assert frame["images"] == 4 and frame["broken"] == [] and frame["fetched"] == []
 
 
 @pytest.mark.slow

@@ -1,0 +1,48 @@
+"""The examples run as they are, and show what they say."""
+
+import json
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "experiments" / "examples"
+
+
+def shown(capsys, name, page):
+    """{method: epsilon} of what an example prints."""
+    runpy.run_path(str(EXAMPLES / name))["main"](str(page))
+    rows = re.findall(r"^(\w[\w ]*?) +([\d.]+) ", capsys.readouterr().out, re.M)
+    return {name: float(epsilon) for name, epsilon in rows}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "needs", "least"), [("opacus_audit.py", "opacus", 3.0), ("torch_func_audit.py", "torch", 8.0)]
+)
+def test_an_audit_in_pytorch_shows_most_of_what_accounting_allows(capsys, tmp_path, name, needs, least):
+    pytest.importorskip("torch")
+    pytest.importorskip(needs)
+    found = shown(capsys, name, tmp_path / "page.html")
+    assert least < found["if_gaussian"] < found["upper bound"]
+    assert "Mechanism, as given" in (tmp_path / "page.html").read_text()
+
+
+def notebook():
+    """The code of the notebook's cells."""
+    cells = json.loads((EXAMPLES / "from_python.ipynb").read_text())["cells"]
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+
+
+def test_the_notebook_runs_from_top_to_bottom_and_holds_no_output(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    names = {"__name__": "__main__"}
+    for code in notebook():
+        exec(compile(code, "from_python.ipynb", "exec"), names)
+    said = capsys.readouterr().out
+    assert "if_gaussian" in said and "accounting guarantees epsilon <= 4.3" in said
+    assert "This training leaks" in names["result"]._repr_html_()
+    assert len(names["figure"].axes) == 4 and (tmp_path / "own.html").exists()
+    cells = json.loads((EXAMPLES / "from_python.ipynb").read_text())["cells"]
+    assert not any(cell.get("outputs") for cell in cells)
