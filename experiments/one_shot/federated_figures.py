@@ -227,4 +227,5 @@ def _legend(figure: Figure, axes: Sequence[Axes] | NDArray[np.object_]) -> None:
     for axis in axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             labels.setdefault(label, handle)
-    figure.legend(list(labels.values()), list(labels), loc="outside lower center", ncols=5, fontsize=8)
+    columns = max(2, int(figure.get_size_inches()[0] // 2))
+    figure.legend(list(labels.values()), list(labels), loc="outside lower center", ncols=columns, fontsize=8)
