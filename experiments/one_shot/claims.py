@@ -73,6 +73,6 @@ ANDERSON_DARLING = (
 )
 ANDERSON_DARLING_LEVEL, ANDERSON_DARLING_CHANCE = 0.15, 0.68
 
-# the largest cosine over steps: mean and deviation of eps_est and eps_lo over 50 runs; Errata O13 and O14
+# the largest cosine over steps: mean and deviation of eps_est and eps_lo over 50 runs; Errata O14 and O15
 TABLE_6 = ((6.8, 1.1), (1.82, 0.46))
 TABLE_6_NOISE, TABLE_6_DELTA, TABLE_6_ANALYTICAL = 0.2, 1 / 60_000, 34.5

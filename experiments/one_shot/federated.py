@@ -1,4 +1,7 @@
-"""What kept federated trainings say: one run's cosines as estimates, and as accuracies."""
+"""What kept federated trainings say: one run's cosines as estimates, and its accuracy.
+
+From all iterates the estimate fits normal laws to maxima over rounds, which they are not (Errata O13).
+"""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -34,7 +37,7 @@ class Observation(NamedTuple):
     normality: AndersonDarling
 
 
-class Audit(NamedTuple):
+class FederatedRun(NamedTuple):
     """A training: noise multiplier, repetitions, the paper's analytical epsilon, which is that of one
     repetition, the accounted one of all, what is observed, and the accuracy where it was measured."""
 
@@ -61,14 +64,16 @@ class SplitQuantiles(NamedTuple):
     several: NDArray[np.float64]
 
 
-def audits(held: Holdings, asked: Trainings, repetitions: Sequence[int], levels: Levels) -> Iterator[Audit]:
+def audits(
+    held: Holdings, asked: Trainings, repetitions: Sequence[int], levels: Levels
+) -> Iterator[FederatedRun]:
     """The audits that are stored."""
     for noise in asked.noises:
         for times in repetitions:
             setting = asked.at(noise, times)
             every, final = (cells.read(held, one, 1) for one in (setting, cells.final(setting)))
             if every is not None and final is not None:
-                yield Audit(
+                yield FederatedRun(
                     noise,
                     times,
                     epsilon_upper_bound(noise, 1, levels.delta),

@@ -13,7 +13,7 @@ from scipy import stats
 from audit.statistics import cosine_law
 from audit.statistics.accounting import epsilon_upper_bound
 from experiments.one_shot import federated, federated_table
-from experiments.one_shot.federated import QUANTILES, Audit, Observation, SplitQuantiles
+from experiments.one_shot.federated import QUANTILES, FederatedRun, Observation, SplitQuantiles
 from experiments.one_shot.trainings import Splits, Trainings
 from experiments.plots import style
 from experiments.plots.points import Evidence
@@ -71,7 +71,7 @@ def draw_split(sweep: Sweep, evidence: Evidence, asked: Splits) -> Drawn:
     return Drawn([(sweep.name, quantiles(words, found, delta))], missing, [], own)
 
 
-def histograms(asked: Trainings, found: Sequence[Audit]) -> Figure:
+def histograms(asked: Trainings, found: Sequence[FederatedRun]) -> Figure:
     """A column a noise multiplier: cosines with all iterates above, with the final model below."""
     with plt.rc_context(style.STYLE):
         size = (2.6 * len(found) + 0.6, 4.8)
@@ -88,7 +88,7 @@ def histograms(asked: Trainings, found: Sequence[Audit]) -> Figure:
     return figure
 
 
-def densities(found: Sequence[tuple[Trainings, Sequence[Audit]]]) -> Figure:
+def densities(found: Sequence[tuple[Trainings, Sequence[FederatedRun]]]) -> Figure:
     """A row a kind of clients, a panel a noise multiplier, a line a number of repetitions."""
     with plt.rc_context(style.STYLE):
         columns = max(len(_by_noise(audits)) for _, audits in found)
@@ -108,7 +108,7 @@ def densities(found: Sequence[tuple[Trainings, Sequence[Audit]]]) -> Figure:
     return figure
 
 
-def repeated(asked: Trainings, found: Sequence[Audit]) -> Figure:
+def repeated(asked: Trainings, found: Sequence[FederatedRun]) -> Figure:
     """A column a noise multiplier: estimates over repetitions, from the final model and from all iterates."""
     with plt.rc_context(style.STYLE):
         panels = _by_noise(found)
@@ -163,7 +163,7 @@ def _histogram(axis: Axes, found: Observation) -> None:
     axis.hist(observed * root, bins, density=True, color=style.IN, alpha=0.45, label="in")
 
 
-def _draw_densities(axis: Axes, panel: Sequence[Audit]) -> None:
+def _draw_densities(axis: Axes, panel: Sequence[FederatedRun]) -> None:
     """Kernel densities of the observed canaries' final cosines."""
     root = np.sqrt(panel[0].final.cosines.dimension)
     every = [one.final.cosines.observed * root for one in panel]
@@ -183,7 +183,7 @@ def _null(axis: Axes, ends: tuple[float, float], dimension: int) -> None:
     axis.plot(x, density, color=BLACK, lw=1, label="nothing leaks")
 
 
-def _draw_bars(axis: Axes, panel: Sequence[Audit], views: Sequence[Observation]) -> None:
+def _draw_bars(axis: Axes, panel: Sequence[FederatedRun], views: Sequence[Observation]) -> None:
     """Estimates with their errors, the paper's lower values, and the floor."""
     places = range(len(panel))
     values = [view.fitted.epsilon for view in views]
@@ -198,13 +198,13 @@ def _draw_bars(axis: Axes, panel: Sequence[Audit], views: Sequence[Observation])
     axis.set_xticks(list(places), [f"{one.repetitions}" for one in panel])
 
 
-def _by_noise(found: Sequence[Audit]) -> list[list[Audit]]:
+def _by_noise(found: Sequence[FederatedRun]) -> list[list[FederatedRun]]:
     """The audits of each noise multiplier."""
     noises = dict.fromkeys(one.noise for one in found)
     return [[one for one in found if one.noise == noise] for noise in noises]
 
 
-def _noise(one: Audit) -> str:
+def _noise(one: FederatedRun) -> str:
     """A panel's title: the noise, and the analytical epsilon that the paper names it by."""
     epsilon = f"{one.analytical:.3g}" if np.isfinite(one.analytical) else r"$\infty$"
     return rf"$\sigma$ = {one.noise:.3g}, analytical {epsilon}"
@@ -227,4 +227,5 @@ def _legend(figure: Figure, axes: Sequence[Axes] | NDArray[np.object_]) -> None:
     for axis in axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             labels.setdefault(label, handle)
-    figure.legend(list(labels.values()), list(labels), loc="outside lower center", ncols=5, fontsize=8)
+    columns = max(2, int(figure.get_size_inches()[0] // 2))
+    figure.legend(list(labels.values()), list(labels), loc="outside lower center", ncols=columns, fontsize=8)

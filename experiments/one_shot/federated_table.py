@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from audit.statistics.accounting import epsilon_upper_bound
 from audit.statistics.one_shot import OneShotEstimate
 from experiments.one_shot.claims import PRINTED
-from experiments.one_shot.federated import QUANTILES, Audit, Observation, SplitQuantiles
+from experiments.one_shot.federated import QUANTILES, FederatedRun, Observation, SplitQuantiles
 from experiments.one_shot.trainings import Trainings
 from experiments.plots.sweep import OwnTable
 
@@ -19,7 +19,11 @@ _HEADS = ("estimate", "in-sample") * 2
 
 
 def of_observations(
-    name: str, asked: Trainings, found: Sequence[Audit], plain: Mapping[float, float | None], delta: float
+    name: str,
+    asked: Trainings,
+    found: Sequence[FederatedRun],
+    plain: Mapping[float, float | None],
+    delta: float,
 ) -> OwnTable:
     """A row a noise multiplier, in the shape of Tables 2, 3 and 5, and the paper's rows."""
     lines = [f"{name}: {asked.label}", _about(asked, found, delta)]
@@ -36,7 +40,7 @@ def of_observations(
     return OwnTable("\n".join([*lines, "-" * 80, _ESTIMATES]), _as_csv(asked, found, plain))
 
 
-def of_repetitions(name: str, asked: Trainings, found: Sequence[Audit], delta: float) -> OwnTable:
+def of_repetitions(name: str, asked: Trainings, found: Sequence[FederatedRun], delta: float) -> OwnTable:
     """A row a noise multiplier and number of repetitions, as Figures 2 and 3 show them."""
     lines = [f"{name}: {asked.label}", _about(asked, found, delta)]
     lines.append(f"{'':<16}{'all iterates':>24}{'final model':>24}")
@@ -47,7 +51,7 @@ def of_repetitions(name: str, asked: Trainings, found: Sequence[Audit], delta: f
     return OwnTable("\n".join(lines), _as_csv(asked, found, {}))
 
 
-def of_densities(name: str, found: Sequence[tuple[Trainings, Sequence[Audit]]]) -> OwnTable:
+def of_densities(name: str, found: Sequence[tuple[Trainings, Sequence[FederatedRun]]]) -> OwnTable:
     """The final model's cosines and whether they are normal, in the shape of Table 4."""
     lines = [f"{name}: cosines with the final model, in units of 1/sqrt(d)"]
     lines.append(f"{'':<16}{'noise':>9}{'times':>7}{'mean':>9}{'deviation':>11}{'A^2':>8}  normal")
@@ -82,7 +86,7 @@ def of_splits(name: str, found: Sequence[SplitQuantiles], words: str, delta: flo
     return OwnTable("\n".join([*lines, "-" * 80, note]), _written(rows))
 
 
-def _about(asked: Trainings, found: Sequence[Audit], delta: float) -> str:
+def _about(asked: Trainings, found: Sequence[FederatedRun], delta: float) -> str:
     """How many canaries, rounds and clients."""
     observed, unobserved, _ = found[0].every.cosines
     setting = asked.setting
@@ -90,7 +94,7 @@ def _about(asked: Trainings, found: Sequence[Audit], delta: float) -> str:
     return f"{who}, {setting.rounds:,} x {setting.cohort} clients, delta {delta:.3g}"
 
 
-def _audit_line(one: Audit, upper: str, *rest: str) -> str:
+def _audit_line(one: FederatedRun, upper: str, *rest: str) -> str:
     """An audit's row."""
     mark = "*" if one.exceeds else ""
     every = f"{mark}{_estimate(one.every.fitted)}", f"{one.every.in_sample:.3f}"
@@ -98,7 +102,7 @@ def _audit_line(one: Audit, upper: str, *rest: str) -> str:
     return _line(f"{one.noise:.3g}", upper, *every, *final, *rest)
 
 
-def _floors(one: Audit) -> str:
+def _floors(one: FederatedRun) -> str:
     """What the estimates show where nothing leaks."""
     floors = (view.fitted.noise_floor for view in (one.every, one.final))
     every, final = (f"{floor.mean:.2f} ({floor.quantile_95:.2f})" for floor in floors)
@@ -122,7 +126,7 @@ def _line(noise: str, upper: str, *cells: str) -> str:
     return f"{noise:<6}{upper:>10}{numbers}".rstrip()
 
 
-def _as_csv(asked: Trainings, found: Sequence[Audit], plain: Mapping[float, float | None]) -> bytes:
+def _as_csv(asked: Trainings, found: Sequence[FederatedRun], plain: Mapping[float, float | None]) -> bytes:
     """A row a training and observation."""
     head = [
         "clients",

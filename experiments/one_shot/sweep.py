@@ -76,9 +76,9 @@ _LINEAR = dataclasses.replace(_IMAGES, model="linear")
 _FASHION, _SHAKESPEARE = "Fashion-MNIST", "Shakespeare"
 SIZES = {
     "smoke": FederatedSizes(
-        Trainings(_FASHION, "EMNIST", _TINY, _NOISES, (1, 2), 7850, 3),
+        Trainings(_FASHION, "EMNIST", _TINY, _NOISES[::2], (1, 2), 7850, 3),
         Trainings(_SHAKESPEARE, "StackOverflow", _TINY_TEXT, _NOISES[:1], (1,), 820_522, 30),
-        Splits(Trainings(_FASHION, "StackOverflow", _TINY, _NOISES[1:3], (1,), 7850, 3), 4, 2),
+        Splits(Trainings(_FASHION, "StackOverflow", _TINY, _NOISES[2:3], (1,), 7850, 3), 4, 2),
     ),
     "laptop": FederatedSizes(
         Trainings(_FASHION, "EMNIST", _IMAGES, _NOISES, _REPETITIONS, 101_770, 30),

@@ -275,6 +275,7 @@ TRAINING += [
     "experiments.hidden_state.sweep",
     "experiments.hidden_state.landscape_work",
     "experiments.lidp.sweep",
+    "experiments.one_shot.sweep",
 ]
 
 

@@ -124,7 +124,7 @@ def test_the_analytical_value_of_table_6_is_renyi_dps():
 
 
 def test_momentum_alone_takes_the_estimate_down_to_that_of_table_6():
-    """Errata O13: canaries 5 deviations away in one of 468 rounds, seen in moves with momentum."""
+    """Errata O14: canaries 5 deviations away in one of 468 rounds, seen in moves with momentum."""
     rng, runs, steps, count = np.random.default_rng(0), 5, 468, 1000
     found = []
     for _ in range(runs):
