@@ -12,6 +12,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
+from numpy.typing import NDArray
 
 from audit.landscape import law
 from audit.landscape.process import Process, constant
@@ -25,6 +26,7 @@ from experiments.plots.style import BOUND, IN, OUT, PURPLE, STYLE, UPPER
 from experiments.plots.table import claim
 
 CONVEX = PURPLE
+Array = NDArray[np.float64]
 _Rates = dict[LandscapeCell, float]
 
 
@@ -38,14 +40,14 @@ def figures(
     if cells:
         sigmas = sorted({one.cell.noise_multiplier for one in cells})
         with plt.rc_context(STYLE):
-            yield "figure_3a", _over_time(cells, [sigmas[0], sigmas[-1]])
-            yield "figure_14", _over_time(cells, sigmas)
+            yield "figure_3a", _over_time(cells, [sigmas[0], sigmas[-1]], runs)
+            yield "figure_14", _over_time(cells, sigmas, runs)
             yield "figure_3b", _heat_maps(cells, runs)
             yield "figure_6b", _trade_offs(cells, sigmas[len(sigmas) // 2 - (len(sigmas) > 1)])
             yield "figure_10", _landscape(norm)
     if searches:
         with plt.rc_context(STYLE):
-            figure = _threshold_search(searches, norm)
+            figure = _threshold_search(searches, norm, runs)
         yield "algorithm_6", figure
 
 
@@ -73,14 +75,14 @@ def _row(name: str, results: CellResults, runs: int) -> Row:
     )
 
 
-def _over_time(cells: Sequence[CellResults], sigmas: list[float]) -> Figure:
+def _over_time(cells: Sequence[CellResults], sigmas: list[float], runs: int) -> Figure:
     """epsilon by step: a row a noise multiplier, a column a batch size."""
     sigmas = list(dict.fromkeys(sigmas))
     sizes = sorted({one.cell.batch_size for one in cells})
     figure, axes = plt.subplots(
         len(sigmas),
         len(sizes),
-        figsize=(2.1 * len(sizes) + 0.6, 1.7 * len(sigmas) + 0.9),
+        figsize=(1.35 * len(sizes) + 0.4, 1.05 * len(sigmas) + 1.1),
         sharex=True,
         sharey="row",
         squeeze=False,
@@ -88,29 +90,36 @@ def _over_time(cells: Sequence[CellResults], sigmas: list[float]) -> Figure:
     for one in cells:
         if one.cell.noise_multiplier in sigmas:
             row, column = sigmas.index(one.cell.noise_multiplier), sizes.index(one.cell.batch_size)
-            _draw_over_time(axes[row, column], one)
+            _draw_over_time(axes[row, column], one, runs)
     for axis, size in zip(axes[0], sizes, strict=True):
         axis.set_title(f"B = {size}")
     for axis, sigma in zip(axes[:, 0], sigmas, strict=True):
-        axis.set_ylabel(f"sigma = {sigma:g}\nepsilon")
+        axis.set_ylabel(f"epsilon (sigma = {sigma:g})", fontsize=8)
     for axis in axes[-1]:
         axis.set_xlabel("step t")
+    for axis in axes.flat:
+        axis.tick_params(labelsize=7)
     handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=3, fontsize=8)
+    figure.legend(handles, labels, loc="outside upper center", ncols=2, fontsize=8)
     return figure
 
 
-def _draw_over_time(axis: Axes, results: CellResults) -> None:
+def _simulated(runs: int) -> str:
+    """The dots' words."""
+    return f"Algorithm 4's lower value, {runs:,} simulated runs (no bound)"
+
+
+def _draw_over_time(axis: Axes, results: CellResults, runs: int) -> None:
     """One cell: what is claimed, what is true, and what cannot be exceeded."""
     cell, exact, simulated = results.cell, results.at_threshold, results.simulated
     steps = range(1, cell.steps + 1)
     convex = [_convex_epsilon(cell, t) for t in steps]
     axis.axhline(exact.epsilon_upper, color=UPPER, ls=":", label="upper bound")
-    axis.plot(steps, simulated.in_sample, ".", color=IN, ms=3, label="simulated, Gaussian conversion")
+    axis.plot(steps, simulated.in_sample, ".", color=IN, ms=2, label=_simulated(runs))
     axis.plot(steps, exact.epsilon_gaussian, color=IN, ls="--", lw=1, label="exact mu, Gaussian conversion")
-    axis.plot(steps, exact.epsilon_exact, color=OUT, label="exact epsilon")
+    axis.plot(steps, exact.epsilon_exact, color=OUT, lw=1.2, label="exact epsilon")
     axis.plot(steps, convex, color=CONVEX, ls="-.", lw=1, label="constant gradient (Example 1)")
-    axis.set_ylim(bottom=0)
+    axis.set_ylim(bottom=0, top=max(axis.get_ylim()[1], 1.06 * max(simulated.in_sample)))
 
 
 def _convex_epsilon(cell: LandscapeCell, step: int) -> float:
@@ -186,18 +195,21 @@ def _draw_heat_map(axis: Axes, rates: _Rates) -> AxesImage:
 
 
 def _trade_offs(cells: Sequence[CellResults], sigma: float) -> Figure:
-    """Figure 6b: the exact trade-off curve beside the Gaussian one of the same mu at C / 2.
+    """Figure 6b, as differences: how far the exact trade-off curve, and the Gaussian one of the same mu at
+    C / 2, lie above the upper bound's, which no test can go below.
 
     The curve is computed here from the cell's law at T, which takes a fraction of a second.
     """
     chosen = [one.cell for one in cells if one.cell.noise_multiplier == sigma]
     figure, axes = plt.subplots(
-        1, len(chosen), figsize=(2.4 * len(chosen) + 0.8, 3.1), sharey=True, squeeze=False
+        1, len(chosen), figsize=(1.5 * len(chosen) + 0.8, 2.9), sharey=True, squeeze=False
     )
     for axis, cell in zip(axes[0], chosen, strict=True):
         _draw_trade_off(axis, cell)
-    axes[0, 0].set_ylabel(f"false-negative rate\nsigma = {sigma:g}, T = {chosen[0].steps}")
-    axes[0, 0].legend(fontsize=8, loc="upper right")
+    axes[0, 0].set_ylabel("false-negative rate\nabove the upper bound's")
+    figure.suptitle(f"Trade-off curves, sigma = {sigma:g}, T = {chosen[0].steps}", fontsize=10)
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8)
     return figure
 
 
@@ -206,13 +218,19 @@ def _draw_trade_off(axis: Axes, cell: LandscapeCell) -> None:
     process = Process(cell.noise_multiplier, cell.batch_size, cell.steps)
     pair, grid = law.last_law(process, constant(process, 0.5)), np.linspace(0, 1, 401)
     rates, mu = densities.trade_off_curve(pair), float(densities.mu_at(pair, 0.5))
+
+    def above(false_positive: Array, false_negative: Array) -> Array:
+        return false_negative - conversions.gaussian_trade_off(1 / cell.noise_multiplier, false_positive)
+
     gaussian = conversions.gaussian_trade_off(mu, grid)
-    limit = conversions.gaussian_trade_off(1 / cell.noise_multiplier, grid)
-    axis.plot(rates.false_positive, rates.false_negative, color=OUT, label="exact")
-    axis.plot(grid, gaussian, color=IN, ls="--", label="Gaussian, same mu")
-    axis.plot(grid, limit, color=UPPER, ls=":", label="upper bound")
-    axis.set(title=f"B = {cell.batch_size}, mu = {mu:.3f}", xlabel="false-positive rate")
-    axis.set(xlim=(0, 1), ylim=(0, 1))
+    axis.plot(
+        rates.false_positive, above(rates.false_positive, rates.false_negative), color=OUT, label="exact"
+    )
+    axis.plot(grid, above(grid, gaussian), color=IN, ls="--", label="Gaussian, same mu")
+    axis.axhline(0, color=UPPER, ls=":", label="upper bound")
+    axis.set_title(f"B = {cell.batch_size}, mu = {mu:.3f}", fontsize=9)
+    axis.set(xlabel="false-positive rate", xlim=(0, 1))
+    axis.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
 
 
 def _landscape(norm: float) -> Figure:
@@ -237,24 +255,28 @@ def _landscape(norm: float) -> Figure:
     return figure
 
 
-def _threshold_search(searches: Sequence[SearchResults], norm: float) -> Figure:
+def _threshold_search(searches: Sequence[SearchResults], norm: float, runs: int) -> Figure:
     """Algorithm 6: every threshold at T = 2, by what the audit claims and by what is true."""
-    figure, axes = plt.subplots(1, len(searches), figsize=(4.5 * len(searches), 3.6), squeeze=False)
+    figure, axes = plt.subplots(1, len(searches), figsize=(3.5 * len(searches), 3.6), squeeze=False)
     for axis, results in zip(axes[0], searches, strict=True):
-        _draw_search(axis, results, norm)
+        _draw_search(axis, results, norm, runs)
     axes[0, 0].set_ylabel(f"epsilon at delta {searches[0].cell.delta:g}")
-    axes[0, 0].legend(fontsize=8, loc="lower center", frameon=True, framealpha=1, edgecolor="none")
+    figure.suptitle(
+        "Algorithm 6: which threshold of the crafted landscape leaks most after two steps", fontsize=10
+    )
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=8)
     return figure
 
 
-def _draw_search(axis: Axes, results: SearchResults, norm: float) -> None:
+def _draw_search(axis: Axes, results: SearchResults, norm: float, runs: int) -> None:
     """One cell's thresholds."""
     cell, upper = results.cell, results.exact[0].epsilon_upper
     thresholds = np.array(results.thresholds) * norm
     last = [exact.epsilon_exact[-1] for exact in results.exact]
     axis.axhline(upper, color=UPPER, ls=":", label="upper bound")
-    axis.plot(thresholds, results.claimed, ".", color=IN, label="simulated, Gaussian conversion")
+    axis.plot(thresholds, results.claimed, ".", color=IN, ms=4, label=_simulated(runs))
     axis.plot(thresholds, last, color=OUT, label="exact epsilon")
-    axis.axvline(norm / 2, color="0.6", lw=0.8)
-    axis.set(xlabel="threshold h", title=f"T = 2, sigma = {cell.noise_multiplier:g}, B = {cell.batch_size}")
+    axis.axvline(norm / 2, color="0.6", lw=0.8, label="h = C / 2, the paper's")
+    axis.set(xlabel="threshold h", title=f"sigma = {cell.noise_multiplier:g}, B = {cell.batch_size}")
     axis.set_ylim(bottom=0, top=1.25 * upper)
