@@ -1,10 +1,14 @@
 """The comparison as a figure: a line a value, bounds filled, estimates hollow, beside the upper bound."""
 
 from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
 
 import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from experiments.cells.words import counted
 from experiments.compare.methods import ComparedRow
 from experiments.plots.style import BLACK, FREE, IN, OUT, STYLE
 
@@ -22,6 +26,8 @@ def comparison_figure(rows: Sequence[ComparedRow], upper: float, delta: float) -
             marker = "o" if inside else ">"
             filled = color if row.is_bound else "white"
             axis.plot(min(row.epsilon, shown), place, marker, color=color, mfc=filled, clip_on=False)
+            if not inside:
+                axis.text(0.98 * shown, place, f"{row.epsilon:.1f}", ha="right", va="center", fontsize=8)
         for color, filled, label in (
             (FREE, FREE, "bound, whatever the curve"),
             (OUT, OUT, "bound, if what it assumes holds"),
@@ -29,9 +35,26 @@ def comparison_figure(rows: Sequence[ComparedRow], upper: float, delta: float) -
         ):
             axis.plot([], [], "o", color=color, mfc=filled, label=label)
         axis.axvline(upper, color=BLACK, ls=(0, (1, 1)), lw=1.6, label="upper bound (accounting)")
-        names = [f"{row.method}: {row.value.replace('_', ' ')}" for row in rows]
+        names = [f"{row.method}: {row.value.replace('_', ' ')}, {counted(row.runs, 'model')}" for row in rows]
         axis.set(yticks=range(len(rows)), xlim=(0, shown), xlabel=f"epsilon at delta {delta:g}")
         axis.set_yticklabels(names, fontsize=8)
         axis.invert_yaxis()
+        _part(axis, rows)
+        figure.suptitle("One mechanism, audited by the methods of four papers", fontsize=10)
         figure.legend(loc="outside lower center", ncols=2, fontsize=8)
         return figure
+
+
+def _part(axis: Axes, rows: Sequence[ComparedRow]) -> None:
+    """A line between those who see the final model and those who see more."""
+    look: dict[str, Any] = {
+        "transform": axis.get_yaxis_transform(),
+        "ha": "right",
+        "fontsize": 8,
+        "color": "0.35",
+    }
+    for place, (above, below) in enumerate(pairwise(rows), 1):
+        if above.sees != below.sees:
+            axis.axhline(place - 0.5, color="0.7", lw=0.8)
+            axis.text(0.99, place - 0.6, f"sees the {above.sees}", va="bottom", **look)
+            axis.text(0.99, place - 0.4, f"sees {below.sees}", va="top", **look)

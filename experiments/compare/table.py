@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from experiments.compare.compared import Compared
 from experiments.compare.methods import ComparedRow
+from experiments.plots import rounding
 
 _NOTES = """\
 value: the estimator; bounds hold at confidence {confidence:g} for what they assume.
@@ -27,9 +28,10 @@ def as_text(compared: Compared, rows: Sequence[ComparedRow], upper: float) -> st
             ]
             last = row.sees
         spent = "kept" if row.seconds is None else f"{row.seconds:.0f}"
-        numbers = f"{row.runs:>5,} {spent:>4} {row.epsilon:>7.3f}"
+        shown = rounding.at_least(row.epsilon) if row.is_bound else f"{row.epsilon:.3f}"
+        numbers = f"{row.runs:>5,} {spent:>4} {shown:>7}"
         lines.append(f"{row.method:<20} {row.value:<23} {numbers} {row.assumes}")
-    lines += ["-" * 80, f"{'upper bound':<20} {'accounting':<23} {'':>10} {upper:>7.3f}"]
+    lines += ["-" * 80, f"{'upper bound':<20} {'accounting':<23} {'':>10} {rounding.at_most(upper):>7}"]
     notes = _NOTES.format(
         confidence=compared.confidence, steps=compared.steps, sigma=compared.noise_multiplier
     )

@@ -28,7 +28,7 @@ SMALLER = {  # what keeps a command to some seconds, on made-up data; a later fl
     "bound": (),
     "canife": (*_IMAGES, "--rounds=2", "--every=1", "--cohort=4", "--pool=8", "--design_steps=4"),
     "compare": (
-        *("--data_file=images.npz", "--model=linear", "--steps=6", "--batch_size=8", "--single_runs=20"),
+        *("--data_file=images.npz", "--model=linear", "--steps=6", "--batch_size=8", "--single_runs=80"),
         *(
             "--many_runs=8",
             "--lidp_runs=8",
