@@ -29,7 +29,7 @@ def entries(root):
         text = readme.read_text()
         starts = [*ENTRY.finditer(text)]
         ends = [match.start() for match in starts[1:]] + [len(text)]
-        for match, end in zip(starts, ends, strict=True):
+        for match, end in zip(starts, ends, strict=False):  # a page may have no entries
             assert match[1] not in found, f"{match[1]} is there twice"
             found[match[1]] = text[match.start() : end]
     return found
