@@ -23,8 +23,12 @@ class Trainings(NamedTuple):
         return dataclasses.replace(self.setting, noise_multiplier=noise, repetitions=repetitions)
 
     def plain(self, noise: float) -> FederatedSetting:
-        """Training without canaries: of a single one that of run 0 is out."""
-        return dataclasses.replace(self.at(noise), canaries=1, observe="final")
+        """Training without canaries: of a single one that of run 0 is out. The server's learning rate makes
+        up for its mean over fewer clients, so that clients and noise move the model equally far."""
+        one = self.at(noise)
+        mean, bare = (one.cohort + 0.5 * canaries / one.rounds for canaries in (one.canaries, 1))
+        rate = round(one.learning_rate * bare / mean, 6)
+        return dataclasses.replace(one, canaries=1, observe="final", learning_rate=rate)
 
 
 class Splits(NamedTuple):

@@ -35,6 +35,7 @@ def kept(root, setting, runs=2):
     return federated.read(stored.holdings(Path(root)), setting, runs)
 
 
+@pytest.mark.slow
 def test_one_training_gives_both_observations_as_each_alone_does(data, tmp_path):
     both, alone = Workplace(tmp_path / "both", data), Workplace(tmp_path / "alone", data)
     final = federated.final(SETTING)
@@ -61,6 +62,7 @@ def test_what_a_kill_left_out_is_trained_and_nothing_else(data, tmp_path, monkey
     np.testing.assert_array_equal(kept(tmp_path, SETTING).scores.scores, before)
 
 
+@pytest.mark.slow
 def test_accuracies_are_added_to_those_that_are_there_and_doubted_when_damaged(data, tmp_path):
     place = Workplace(tmp_path, data)
     do_all([cell(runs=1)], place)

@@ -83,6 +83,15 @@ def test_noise_multipliers_have_the_papers_analytical_epsilons():
         assert epsilon_upper_bound(noise, 1, LEVELS.delta) == pytest.approx(epsilon, abs=0.01)
 
 
+def test_clients_move_the_model_as_far_without_canaries():
+    """1,000 of 2,000 canaries are in, in 100 rounds: 10 a round beside 10 clients."""
+    images = sweep.SIZES["laptop"].images
+    plain = images.plain(0.0)
+    assert plain.canaries == 1 and plain.learning_rate == pytest.approx(
+        images.at(0.0).learning_rate / 2, rel=1e-3
+    )
+
+
 def test_no_sweep_takes_longer_than_its_scale_says():
     for one in sweep.sweeps("laptop").values():
         assert sum(cell.seconds for cell in one.cells) < 3600, one.name
