@@ -24,6 +24,7 @@ from experiments.canife.attacked import Attacked
 
 FLAGS = flags.FLAGS
 cli.define_fields(Attacked)
+cli.define_sources()
 flags.DEFINE_string("charge", "forward", "Rounds that a measured one stands for: forward, or backward.")
 flags.DEFINE_string("leaf", None, "LEAF's folder of CelebA, Sent140 or Shakespeare, with train/ and test/.")
 flags.DEFINE_string("out", "results", "Folder for results; these go into its folder canife.")
@@ -38,10 +39,11 @@ def main() -> None:
     require(FLAGS.charge in charges, f"--charge={FLAGS.charge}: choose one of {', '.join(charges)}")
     out = cli.folder()
     cli.prepare_jax()
-    from experiments.canife import curves, figures, table, training
+    from experiments.canife import curves, figures, populations, table, training
     from experiments.plots import style
 
-    attacked, known, folder = training.prepared(attacked, out, FLAGS.leaf)
+    named = populations.Named(FLAGS.leaf, FLAGS.data_file, FLAGS.tfds_dir)
+    attacked, known, folder = training.prepared(attacked, out, named)
     kept = training.kept(attacked, folder)
     total = len(attacked.measured())
     with tqdm(total=total, initial=len(kept), desc="measuring", unit="rounds", file=sys.stderr) as bar:

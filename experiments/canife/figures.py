@@ -141,6 +141,9 @@ def _cohorts(axes: Axes, attacked: Attacked, one: RoundValues) -> None:
     axes.axhline(attacked.noise_multiplier, color=style.UPPER, lw=1, ls=":", label=r"noise alone, $\sigma$")
     axes.axvline(attacked.cohort, color=style.FADED, lw=1)
     axes.set(title=f"other cohorts, round {one.measured.number}", xlabel="clients a round", xscale="log")
+    axes.set_xticks([size for size in (2, 5, 10, 20, 50, 100, 200, 500, 1000) if size <= found.sizes[-1]])
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter("")
     axes.set_ylim(0, 1.1 * max(1.0, *found.deviations))
     axes.legend(fontsize=7)
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from audit.errors import require
 from audit.game import root
+from experiments.canife import attacked as settings
 from experiments.canife import samples, trainings
 from experiments.canife.attacked import Attacked
 from experiments.canife.clients import Population
@@ -40,11 +41,20 @@ class Split(NamedTuple):
     checksum: str
 
 
+class Named(NamedTuple):
+    """What a user names instead of having data fetched: LEAF's folder, or a data file or prepared TFDS
+    folder."""
+
+    leaf: str | None = None
+    data_file: str | None = None
+    tfds_dir: str | None = None
+
+
 class ModelRow(NamedTuple):
-    """A model: load(attacked, LEAF's folder or None) -> its clients; its samples; the label that stands for
+    """A model: load(attacked, what a user names) -> its clients; its samples; the label that stands for
     none."""
 
-    load: Callable[[Attacked, str | None], Split]
+    load: Callable[[Attacked, Named], Split]
     make: Callable[[], Model]
     samples: Callable[[Attacked, Model], Samples]
     padding: int = -1
@@ -77,17 +87,22 @@ def roles(attacked: Attacked, found: Clients) -> Split:
     return Split(train, held_out, (held_out.features, held_out.labels), found.checksum)
 
 
-def users(load: Callable[..., Clients], attacked: Attacked, folder: str | None) -> Split:
+def users(load: Callable[..., Clients], attacked: Attacked, named: Named) -> Split:
     """The users of LEAF's training split, and of its test split as mock clients."""
+    given = named.data_file or named.tfds_dir
+    require(given is None, f"`model={attacked.model}` reads LEAF's folder: name it with `leaf`, not {given}")
     require(0 <= attacked.clients <= 10**7, f"`clients={attacked.clients}`: give 0 to 10,000,000")
-    train, mock = load(folder, "train", attacked.clients), load(folder, "test")
+    train, mock = load(named.leaf, "train", attacked.clients), load(named.leaf, "test")
     return Split(train, mock, (mock.features, mock.labels), f"{train.checksum} {mock.checksum}")
 
 
-def load(attacked: Attacked, folder: str | None) -> Split:
-    """The clients of a setting, each with so many examples at most; `folder` is LEAF's."""
+def load(attacked: Attacked, named: Named) -> Split:
+    """The clients of a setting, each with so many examples at most; raises InputError where what is named
+    does not fit."""
+    needed = attacked.model in settings.LEAF
+    require(needed or named.leaf is None, f"`leaf={named.leaf}` is for {', '.join(settings.LEAF)}: drop it")
     require(attacked.examples >= 0, f"`examples={attacked.examples}`: give 0, or a number above")
-    split = ROWS[attacked.model].load(attacked, folder)
+    split = ROWS[attacked.model].load(attacked, named)
     if not attacked.examples:
         return split
     return split._replace(
@@ -163,13 +178,13 @@ def _accuracy(
     return accuracy
 
 
-def _image_row(name: str, images: Callable[[], ImageDataset]) -> ModelRow:
+def _image_row(name: str, images: Callable[..., ImageDataset]) -> ModelRow:
     """A model of an audit, on images that are dealt."""
     colour = images is load_cifar10
     shape = (32, 32, 3) if colour else (28, 28)
     mean, deviation = (CIFAR10_MEAN, CIFAR10_STD) if colour else (FASHION_MNIST_MEAN, FASHION_MNIST_STD)
     return ModelRow(
-        lambda attacked, folder: dealt(attacked, images()),
+        lambda attacked, named: dealt(attacked, images(file=named.data_file, tfds_dir=named.tfds_dir)),
         lambda: task(name).make(shape),
         _images(shape, 10, mean, deviation, not colour),
     )
@@ -202,7 +217,9 @@ IMAGE_TASKS = {
 ROWS: dict[str, ModelRow] = {
     **{name: _image_row(name, images) for name, images in IMAGE_TASKS.items()},
     "character_lstm": ModelRow(
-        lambda attacked, folder: roles(attacked, shakespeare.load_shakespeare()),
+        lambda attacked, named: roles(
+            attacked, shakespeare.load_shakespeare(file=named.data_file, tfds_dir=named.tfds_dir)
+        ),
         recurrent.character_lstm,
         _texts(_ROLES),
         shakespeare.PADDING,

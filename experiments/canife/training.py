@@ -21,18 +21,19 @@ from experiments.canife.clients import Population
 from experiments.canife.measured import Measured
 
 _STATE = "state.npz"
+_FETCHED = populations.Named()
 
 
-def prepared(attacked: Attacked, out: Path, leaf: str | None = None) -> tuple[Attacked, Population, Path]:
+def prepared(
+    attacked: Attacked, out: Path, named: populations.Named = _FETCHED
+) -> tuple[Attacked, Population, Path]:
     """A setting with its numbers of clients, the clients, and its folder under `out` with the setting in
-    plain text; raises InputError where they do not fit. leaf: LEAF's folder, for the models that need it."""
+    plain text; raises InputError where they do not fit."""
     require(
         attacked.model in settings.MODELS,
         f"`model={attacked.model}` is unknown: choose one of {', '.join(settings.MODELS)}",
     )
-    needed = attacked.model in settings.LEAF
-    require(needed or leaf is None, f"`leaf={leaf}` is for {', '.join(settings.LEAF)}: drop it")
-    split = populations.load(attacked, leaf)
+    split = populations.load(attacked, named)
     attacked = settings.fitted(attacked, split.train.number, split.mock.number)
     settings.validate(attacked, split.train.number, split.mock.number)
     known = populations.population(attacked, split)

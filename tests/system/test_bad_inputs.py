@@ -222,6 +222,7 @@ SIZES = [
     *rows(["canife"], "model", "--model={} is unknown", "", "lenet"),
     *rows(["canife"], "examples", "--examples={}: give 0, or a number above", -1),
     named(Bad(("canife", "--leaf=here"), "--leaf=here is for celeba_cnn")),
+    named(Bad(("canife", "--data_file=nowhere.npz"), "nowhere.npz")),
     named(Bad(("canife", "--model=celeba_cnn"), "--leaf: name the folder data/celeba/data")),
     named(Bad(("canife", "--model=sent140_lstm", "--leaf=nowhere"), "--leaf=nowhere holds no train/*.json")),
     *rows(["compare"], "model", "--model={} is unknown: choose one of two_layer", "", "fcnn"),

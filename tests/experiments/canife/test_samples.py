@@ -82,7 +82,7 @@ def plays(monkeypatch):
         {name: (t[:, :-1].astype(np.uint8), t[:, 1:].astype(np.int32)) for name, t in texts.items()}, "", "x"
     )
     row = populations.ModelRow(
-        lambda attacked, folder: populations.roles(attacked, found),
+        lambda attacked, named: populations.roles(attacked, found),
         language_model,
         lambda attacked, model: samples.texts(model, OWN, attacked.soft_label),
         0,
@@ -120,6 +120,8 @@ def test_every_model_has_a_row_and_leafs_need_a_folder(tmp_path):
         with pytest.raises(InputError, match="`leaf`: name the folder"):
             training.prepared(Attacked(model=model), tmp_path)
     with pytest.raises(InputError, match="`leaf=x` is for celeba_cnn"):
-        training.prepared(Attacked(), tmp_path, "x")
+        training.prepared(Attacked(), tmp_path, populations.Named("x"))
+    with pytest.raises(InputError, match="`model=celeba_cnn` reads LEAF's folder"):
+        training.prepared(Attacked(model="celeba_cnn"), tmp_path, populations.Named("x", "y.npz"))
     with pytest.raises(InputError, match="`examples=-1`"):
         training.prepared(dataclasses.replace(Attacked(), examples=-1), tmp_path)
