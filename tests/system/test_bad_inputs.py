@@ -649,7 +649,8 @@ RUNS = [
             "--figure=f.png",
         )
     ),
-    named(Bad((*ONE_RUN, "--report=nowhere/p.html"), "nowhere", cosines)),
+    named(Bad((*ONE_RUN, "--report=scores.npz/p.html"), "name another file with --report", cosines)),
+    *(named(Bad((name, "--report="), "--report=: name an HTML file")) for name in ("federated", "one_shot")),
     *rows(ONE_RUN, "upper_bound", "--upper_bound={}: give a finite one", "nan", "-1.0", "inf", lay=cosines),
     named(Bad((*ONE_RUN, "--delta=0"), "delta is 0", cosines)),
     named(Bad((*ONE_RUN, "--confidence=1"), "confidence is 1", cosines)),
