@@ -2,7 +2,9 @@
 paper, and a policy that forbids every request."""
 
 import base64
+import hashlib
 import html
+import re
 from collections.abc import Iterable, Sequence
 
 _VOID = ("img", "meta", "link", "br")
@@ -39,8 +41,9 @@ th, td { text-align: left; padding: .4rem .7rem; border-top: 1px solid var(--lin
 td { font-variant-numeric: tabular-nums } tbody th { overflow-wrap: anywhere; min-width: 7rem }
 .figures { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)) }
 figure { margin: 0 } figure.wide { margin: 1rem 0 }
-img { display: block; width: 100%; height: auto; background: #fff; border: 1px solid var(--line);
+img, figure svg { display: block; width: 100%; height: auto; border: 1px solid var(--line);
   border-radius: .4rem }
+img { background: #fff } figure svg { fill: currentColor } figure svg * { stroke-linejoin: round }
 pre { background: var(--raised); border: 1px solid var(--line); border-radius: .4rem; padding: .8rem;
   font-size: .85rem; white-space: pre-wrap }
 @media (max-width: 40rem) {
@@ -59,6 +62,12 @@ pre { background: var(--raised); border: 1px solid var(--line); border-radius: .
   article + article { break-before: page; border: 0 }
 }
 """
+
+
+_NOT_INLINE = re.compile(  # of an SVG file: its size, what another page's style would say, and who made it
+    r'\s(?:width|height)="[\d.]+pt"|<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->', re.DOTALL
+)
+_IDS = re.compile(r"""(\bid="|href="#|url\(#)""")
 
 
 class Html(str):
@@ -120,12 +129,21 @@ def points(sentences: Iterable[str]) -> Html:
 
 
 def figure(image: bytes, alternative: str, caption: str, kind: str = "") -> Html:
-    """An image inside the page: SVG, else PNG."""
-    mime = "image/png" if image.startswith(b"\x89PNG") else "image/svg+xml"
-    source = f"data:{mime};base64,{base64.b64encode(image).decode()}"
-    return element(
-        "figure",
-        element("img", src=source, alt=alternative),
-        element("figcaption", caption),
-        **({"class_": kind} if kind else {}),
-    )
+    """An image inside the page: SVG, in the page's own colours, else PNG."""
+    drawn = _drawing(image, alternative)
+    if image.startswith(b"\x89PNG"):
+        source = f"data:image/png;base64,{base64.b64encode(image).decode()}"
+        drawn = element("img", src=source, alt=alternative)
+    return element("figure", drawn, element("figcaption", caption), **({"class_": kind} if kind else {}))
+
+
+def _drawing(image: bytes, alternative: str) -> Html:
+    """matplotlib's SVG as an element: no colour of its own for ground and ink, and ids that no other has."""
+    own = f"f{hashlib.sha256(image + alternative.encode()).hexdigest()[:8]}-"
+    text = image.decode(errors="replace")
+    text = _NOT_INLINE.sub("", text[max(text.find("<svg"), 0) :])
+    text = _IDS.sub(lambda found: found[1] + own, text)
+    for plain, themed in (("#000000", "currentColor"), ("#ffffff", "var(--ground)")):
+        text = text.replace(plain, themed)
+    label = html.escape(alternative)
+    return Html(text.replace("<svg", f'<svg role="img" aria-label="{label}"', 1))

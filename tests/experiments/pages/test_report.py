@@ -110,8 +110,8 @@ def test_a_page_says_what_was_audited_and_asks_for_nothing(tmp_path):
         "Accounting guarantees",
     ):
         assert words in outline.text, words
-    images = [attributes for tag, attributes in outline.tags if tag == "img"]
-    assert len(images) == 4 and all(len(image["alt"]) > 30 for image in images)
+    images = [attributes for tag, attributes in outline.tags if tag == "svg"]
+    assert len(images) == 4 and all(len(image["aria-label"]) > 30 for image in images)
     for _, attributes in outline.tags:
         for name in ("src", "href"):
             assert attributes.get(name, "#").startswith(("data:image/", "#"))
@@ -131,8 +131,23 @@ def test_names_are_escaped_everywhere(tmp_path, plain):
 
 def test_an_attribute_cannot_be_left():
     made = page.figure(b"<svg/>", '" onerror="x', "caption")
+    (image,) = (attributes for tag, attributes in Outline(made).tags if tag == "svg")
+    assert image == {"role": "img", "aria-label": '" onerror="x'}
+    made = page.figure(b"\x89PNG", '" onerror="x', "caption")
     (image,) = (attributes for tag, attributes in Outline(made).tags if tag == "img")
     assert image["alt"] == '" onerror="x' and set(image) == {"src", "alt"}
+
+
+def test_drawings_take_the_pages_colours_and_share_no_id():
+    rng = np.random.default_rng(0)
+    found = conclude((rng.normal(size=60) + 1, rng.normal(size=60)), None, 1e-5, 0.95)
+    panels = audit_panels.audit_panels(found)
+    made = page.join(page.figure(panel, name, "caption") for name, panel in panels.items())
+    ids = re.findall(r' id="([^"]*)"', made)
+    assert len(ids) == len(set(ids)) > 40
+    assert {name for name in re.findall(r'(?:href="#|url\(#)([^")]*)', made)} <= set(ids)
+    assert "currentColor" in made and "#000000" not in made and "#ffffff" not in made
+    assert not re.search(r"<style|<metadata|<!--|pt\"", made)
 
 
 def test_the_images_are_the_same_bits_each_time():
@@ -334,7 +349,8 @@ const measure = async (frame) => {{
   }}
   const beyond = [...page.body.querySelectorAll("*")].filter(
     (e) => !e.closest("thead") && e.getBoundingClientRect().right > root.clientWidth + 1);
-  return {{width: root.clientWidth, content: root.scrollWidth, images: page.images.length, broken,
+  return {{width: root.clientWidth, content: root.scrollWidth, broken,
+    images: page.images.length + page.querySelectorAll("figure svg").length,
     beyond: beyond.map((e) => e.tagName + " " + e.textContent.slice(0, 40)), ground: frame.contentWindow
       .getComputedStyle(page.body).backgroundColor,
     fetched: frame.contentWindow.performance.getEntriesByType("resource").map((entry) => entry.name)
