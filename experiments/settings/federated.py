@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.errors import require
-from audit.statistics.accounting import Composition, noise_beside_count
 from experiments.settings.setting import MOST_CANARIES, described, require_noise
 from experiments.settings.tasks import Sources
 from models.data.base import Dataset, ImageDataset
@@ -21,6 +20,7 @@ from models.data.shakespeare import load_shakespeare
 from models.data.stackoverflow import load_stackoverflow
 
 if TYPE_CHECKING:
+    from audit.statistics.accounting import Composition
     from models.base import Model
 
 FINAL = ("final", "weights")
@@ -260,6 +260,8 @@ def noise(setting: FederatedSetting) -> RoundNoise:
     """The noise multiplier, split between sum and count where C adapts."""
     if not setting.quantile:
         return RoundNoise(setting.noise_multiplier, 0.0, 0.0)
+    from audit.statistics.accounting import noise_beside_count  # loads SciPy, which sweeps do without
+
     count = _COUNT_SHARE * setting.cohort if setting.noise_multiplier else 0.0
     return RoundNoise(noise_beside_count(setting.noise_multiplier, count), count, _QUANTILE_RATE)
 
@@ -267,13 +269,15 @@ def noise(setting: FederatedSetting) -> RoundNoise:
 class Leaks(NamedTuple):
     """The steps that count for a client, and for a canary."""
 
-    client: Composition
-    canary: Composition
+    client: "Composition"
+    canary: "Composition"
 
 
 def leaks(setting: FederatedSetting, clients: int, most_rounds: int) -> Leaks:
     """Who takes part how often: a client in at most so many rounds, a canary in its repetitions; of Poisson
     sampling both by coins. Sum and count together cost as much as the whole noise multiplier."""
+    from audit.statistics.accounting import Composition
+
     sigma = setting.noise_multiplier
     if setting.participation == "poisson":
         both = Composition(sigma, setting.rounds, setting.cohort / clients)
