@@ -16,6 +16,7 @@ if not {"IPython", "matplotlib.pyplot"} & set(sys.modules):  # a notebook's or a
 import matplotlib.pyplot as plt  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 from matplotlib.text import Text  # noqa: E402
+from matplotlib.ticker import FixedFormatter  # noqa: E402
 
 # Okabe and Ito's colours: told apart by colour-blind readers; hatches and dashes tell them in grey.
 BLUE, VERMILION, GREEN, BLACK = "#0072B2", "#D55E00", "#009E73", "#000000"
@@ -50,6 +51,11 @@ def set_symbols(figure: Figure) -> None:
         shown = in_symbols(text.get_text())
         if shown != text.get_text():
             text.set_text(shown)
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            named = axis.get_major_formatter()
+            if isinstance(named, FixedFormatter):
+                named.seq = [in_symbols(label) for label in named.seq]
 
 
 def png(figure: Figure) -> bytes:
