@@ -137,13 +137,14 @@ def _verdict(found: verdicts.Verdict) -> Html:
 
 
 def _bounds(conclusion: Conclusion) -> Html:
-    """A row a bound, the upper bound last."""
-    rows = [(*_cells(row), _assumes(row, conclusion)) for row in conclusion.rows()]
+    """A row a bound, then the upper bound, then what is no bound, as in the printed table."""
+    rows = [(*_cells(row), _assumes(row, conclusion)) for row in conclusion.ranked()]
     upper, mu = conclusion.upper_bound, conclusion.mu_upper_bound
     if upper is not None:
         limit = f"≤\N{NO-BREAK SPACE}{verdicts.at_most(mu)}" if mu is not None and math.isfinite(mu) else ""
         assumed = _accounted(conclusion.composition)
         rows.append(("upper bound", f"≤\N{NO-BREAK SPACE}{_upper(upper)}", limit, "", "", "", assumed))
+    rows += [(*_cells(row), _assumes(row, conclusion)) for row in conclusion.estimates]
     level = verdicts.percent(conclusion.confidence)
     caption = f"Epsilon at delta = {conclusion.delta:g}; lower bounds at {level} confidence"
     header = ("method", "epsilon", "mu", "threshold", "false positives", "false negatives", "assumes")
