@@ -121,7 +121,7 @@ def _share(value: float | None) -> str:
 
 def _line(noise: str, upper: str, *cells: str) -> str:
     """Cells at their columns."""
-    widths = (14, 10, 14, 10, 8, 8)
+    widths = (15, 10, 14, 10, 7, 8)
     numbers = "".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=False))
     return f"{noise:<6}{upper:>10}{numbers}".rstrip()
 
