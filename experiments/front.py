@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from jax import Array
     from matplotlib.figure import Figure
 
+    from experiments.own import Audit
+
 _AUTO = "auto"  # as many canaries as the model takes
 
 
@@ -180,7 +182,7 @@ def audit(
     found = concluded._replace(reason=gaussian_reason(setting))
     about = {"setting": flat(setting), "runs": runs, "provenance": build.provenance(dataset)}
     results.keep_result(store, found, **about, out=str(store.path))
-    return Result(found, _subject(store.path, delta, confidence, runs), store.path)
+    return Result(found, _subject(store.path, AskedLevels(delta, confidence), runs), store.path)
 
 
 def audit_model(
@@ -196,14 +198,10 @@ def audit_model(
     **named: Any,
 ) -> Result:
     """The audit of a Flax Linen module: see `experiments.own.audit_model`; `named` takes the flags' names."""
-    import jax
-
     from experiments import own
 
-    levels = {"delta": delta, "confidence": confidence, **_by_field(named)}
-    with jax.default_matmul_precision("float32"):
-        found = own.audit_model(module, criterion, features, labels, runs=runs, out=out, **levels)
-    return Result(found.conclusion, _subject(found.folder, delta, confidence, runs), found.folder)
+    audited = partial(own.audit_model, module, criterion, features, labels)
+    return _of_own(audited, runs, out, AskedLevels(delta, confidence), named)
 
 
 def audit_loss(
@@ -220,14 +218,22 @@ def audit_loss(
 ) -> Result:
     """The audit of any JAX model, as a loss over a tree of parameters: see `experiments.own.audit_loss`;
     `named` takes the flags' names."""
-    import jax
-
     from experiments import own
 
-    levels = {"delta": delta, "confidence": confidence, **_by_field(named)}
+    audited = partial(own.audit_loss, loss, params, features, labels)
+    return _of_own(audited, runs, out, AskedLevels(delta, confidence), named)
+
+
+def _of_own(
+    audited: "Callable[..., Audit]", runs: int, out: str | Path, levels: AskedLevels, named: dict[str, Any]
+) -> Result:
+    """The result of an audit of `experiments.own`, products in float32 whatever JAX is set to."""
+    import jax
+
+    given = {"runs": runs, "out": out, **levels._asdict(), **_by_field(named)}
     with jax.default_matmul_precision("float32"):
-        found = own.audit_loss(loss, params, features, labels, runs=runs, out=out, **levels)
-    return Result(found.conclusion, _subject(found.folder, delta, confidence, runs), found.folder)
+        found = audited(**given)
+    return Result(found.conclusion, _subject(found.folder, levels, runs), found.folder)
 
 
 def _array(name: str, values: ArrayLike) -> NDArray[np.float64]:
@@ -258,6 +264,6 @@ def _by_field(named: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _subject(folder: Path, delta: float, confidence: float, runs: int) -> Callable[[], Subject]:
+def _subject(folder: Path, levels: AskedLevels, runs: int) -> Callable[[], Subject]:
     """The kept audit's facts, when they are asked for."""
-    return partial(subjects.of_setting, folder, AskedLevels(delta, confidence), runs)
+    return partial(subjects.of_setting, folder, levels, runs)

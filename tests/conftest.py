@@ -26,6 +26,18 @@ def pytest_configure():
 
 
 @pytest.fixture(scope="session")
+def image_file(tmp_path_factory):
+    """An .npz file of random images in the form of Fashion-MNIST, 200 and 20 to test on."""
+    path, rng = tmp_path_factory.mktemp("images") / "images.npz", np.random.default_rng(0)
+    arrays = {}
+    for name, count in (("train", 200), ("test", 20)):
+        arrays[f"{name}_images"] = rng.integers(0, 256, (count, 28, 28)).astype(np.uint8)
+        arrays[f"{name}_labels"] = rng.integers(0, 10, count).astype(np.int32)
+    np.savez(path, **arrays)
+    return path
+
+
+@pytest.fixture(scope="session")
 def dataset():
     """200 examples of 8 features whose labels follow a noisy linear rule."""
     from models.data.base import Dataset

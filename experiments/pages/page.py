@@ -130,11 +130,14 @@ def points(sentences: Iterable[str]) -> Html:
 
 def figure(image: bytes, alternative: str, caption: str, kind: str = "") -> Html:
     """An image inside the page: SVG, in the page's own colours, else PNG."""
-    drawn = _drawing(image, alternative)
-    if image.startswith(b"\x89PNG"):
-        source = f"data:image/png;base64,{base64.b64encode(image).decode()}"
-        drawn = element("img", src=source, alt=alternative)
+    drawn = (_picture if image.startswith(b"\x89PNG") else _drawing)(image, alternative)
     return element("figure", drawn, element("figcaption", caption), **({"class_": kind} if kind else {}))
+
+
+def _picture(image: bytes, alternative: str) -> Html:
+    """A PNG as an element."""
+    source = f"data:image/png;base64,{base64.b64encode(image).decode()}"
+    return element("img", src=source, alt=alternative)
 
 
 def _drawing(image: bytes, alternative: str) -> Html:

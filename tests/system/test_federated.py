@@ -43,18 +43,6 @@ training.train(played._replace(segment_steps=2), Store(Path(sys.argv[2]), {"expe
 """
 
 
-@pytest.fixture(scope="module")
-def images(tmp_path_factory):
-    """A file of random images."""
-    path, rng = tmp_path_factory.mktemp("images") / "images.npz", np.random.default_rng(0)
-    arrays = {}
-    for name, count in (("train", 200), ("test", 20)):
-        arrays[f"{name}_images"] = rng.integers(0, 256, (count, 28, 28)).astype(np.uint8)
-        arrays[f"{name}_labels"] = rng.integers(0, 10, count).astype(np.int32)
-    np.savez(path, **arrays)
-    return path
-
-
 def run(*arguments, folder):
     """The command's (stdout, stderr)."""
     command = [sys.executable, "-P", "-m", "experiments", "federated", *arguments]
@@ -68,26 +56,26 @@ def _environment():
 
 
 @pytest.mark.slow
-def test_a_run_is_told_kept_and_not_trained_again(images, tmp_path):
-    first, told = run(*FLAGS, f"--data_file={images}", folder=tmp_path)
+def test_a_run_is_told_kept_and_not_trained_again(image_file, tmp_path):
+    first, told = run(*FLAGS, f"--data_file={image_file}", folder=tmp_path)
     assert "round 60 of 60" in told and "no bound" in told
     for line in ("one_shot_fitted", "one_run_guesses", "accounted, canary", "analytical", "accuracy: 0."):
         assert line in first
     assert max(map(len, first.split("\n\nresult")[0].splitlines())) <= 80
-    second, silent = run(*FLAGS, f"--data_file={images}", folder=tmp_path)
+    second, silent = run(*FLAGS, f"--data_file={image_file}", folder=tmp_path)
     assert second == first and "round" not in silent
-    told = json.loads(run(*FLAGS, f"--data_file={images}", "--json", folder=tmp_path)[0])
+    told = json.loads(run(*FLAGS, f"--data_file={image_file}", "--json", folder=tmp_path)[0])
     assert set(told) >= {"setting", "runs", "epsilon", "accuracies"} and len(told["runs"]) == 1
-    several, _ = run(*FLAGS, f"--data_file={images}", "--runs=3", folder=tmp_path)
+    several, _ = run(*FLAGS, f"--data_file={image_file}", "--runs=3", folder=tmp_path)
     assert "3 runs" in several and len(list((tmp_path / "results").glob("*/scores_*"))) == 2
 
 
 @pytest.mark.slow
-def test_a_training_that_is_killed_goes_on_to_the_same_bits(images, tmp_path):
+def test_a_training_that_is_killed_goes_on_to_the_same_bits(image_file, tmp_path):
     """SIGKILL as soon as there is a checkpoint beyond the last one seen, again and again."""
 
     def begin(out):
-        argv = [sys.executable, "-P", "-c", TRAIN, str(images), str(out)]
+        argv = [sys.executable, "-P", "-c", TRAIN, str(image_file), str(out)]
         return subprocess.Popen(argv, env=_environment(), stderr=subprocess.PIPE, text=True)
 
     def scores(out):

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -91,21 +92,13 @@ def test_a_page_has_no_block_that_looks_like_a_sentence(path):
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path, image_file):
     """Made-up housing.csv, images.npz and scores.csv."""
     rng = np.random.default_rng(0)
     table = rng.normal(size=(300, 9))
     table[:, 8] = table[:, 0] + 0.1 * rng.normal(size=300)
     np.savetxt(tmp_path / "housing.csv", table, delimiter=",", header=COLUMNS, comments="")
-    images = {
-        f"{part}_{name}": values
-        for part, count in (("train", 200), ("test", 20))
-        for name, values in (
-            ("images", rng.integers(0, 256, (count, 28, 28)).astype(np.uint8)),
-            ("labels", rng.integers(0, 10, count).astype(np.int32)),
-        )
-    }
-    np.savez(tmp_path / "images.npz", **images)
+    shutil.copy(image_file, tmp_path / "images.npz")
     scores = np.column_stack([rng.normal(size=400) + (np.arange(400) % 2), np.arange(400) % 2])
     np.savetxt(tmp_path / "scores.csv", scores, delimiter=",", header="score,in", comments="")
     return tmp_path

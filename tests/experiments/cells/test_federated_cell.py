@@ -15,16 +15,10 @@ from experiments.settings.federated import FederatedSetting
 SETTING = FederatedSetting("linear", 10, cohort=4, rounds=12, canaries=100, observe="all")
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
+@pytest.fixture
+def data(image_file):
     """Random images in place of Fashion-MNIST."""
-    path, rng = tmp_path_factory.mktemp("images") / "images.npz", np.random.default_rng(0)
-    arrays = {}
-    for name, count in (("train", 200), ("test", 20)):
-        arrays[f"{name}_images"] = rng.integers(0, 256, (count, 28, 28)).astype(np.uint8)
-        arrays[f"{name}_labels"] = rng.integers(0, 10, count).astype(np.int32)
-    np.savez(path, **arrays)
-    return DataSets({"fashion_mnist": str(path)})
+    return DataSets({"fashion_mnist": str(image_file)})
 
 
 def cell(setting=SETTING, runs=2):
