@@ -181,6 +181,9 @@ def _blocks(choices: FedAvg, cohort: Array) -> Array:
     blocks = -(-width // block)
     padded = jnp.pad(cohort, (0, blocks * block * devices - cohort.size), constant_values=-1)
     shares = padded.reshape(blocks * block, devices)
+    shares = shares.at[1::2].set(
+        shares[1::2, ::-1]
+    )  # the largest come first: no device has all the larger ones
     mine = shares[:, jax.lax.axis_index(PARTS)] if choices.spreads else shares[:, 0]
     return mine.reshape(blocks, block)
 
@@ -191,11 +194,11 @@ def _block_updates(
     """The updates (b, p) of a block of clients, 0 of those that are absent."""
     counts = jnp.where(members >= 0, data[3][members], 0)
     steps = choices.epochs * -(-jnp.max(counts) // choices.batch_size)
-    train = partial(_local_update, choices, theta, data)
-    rate = jnp.asarray(own.client_learning_rate)
-    if len(members) == 1:  # an axis of one client would still make its products batched ones
-        return train(members[0], steps, rate, shuffles)[None]
-    return jax.vmap(train, (0, None, None, None))(members, steps, rate, shuffles)
+    train = partial(_local_update, choices)
+    if choices.block == 1:  # one by one, over runs too: mapped, a client's products would be batched ones
+        train = jax.custom_batching.sequential_vmap(train)
+    mapped = jax.vmap(train, (None, None, 0, None, None, None))
+    return mapped(theta, data, members, steps, jnp.asarray(own.client_learning_rate), shuffles)
 
 
 def _local_update(
