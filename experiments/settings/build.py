@@ -21,7 +21,7 @@ from audit.errors import require
 from audit.mechanism import base, cohorts, dpsgd, precision
 from audit.mechanism.base import Hyperparameters, Schedule, Trajectory
 from audit.mechanism.clipping import dense, layerwise
-from audit.mechanism.clipping.base import ClippedSum, per_example
+from audit.mechanism.clipping.base import ClippedDots, ClippedSum, per_example, per_example_dots
 from audit.mechanism.programs import Programs
 from experiments.settings import setting as settings
 from experiments.settings.adversaries import ADVERSARIES, Knowledge
@@ -45,6 +45,10 @@ CLIPPING: dict[str, Callable[[Model], ClippedSum]] = {
         m.module, m.unravel, m.criterion, layerwise.block_bytes()
     ),
     "per_example": lambda m: per_example(m.loss),
+}
+DOTS: dict[str, Callable[[Model], ClippedDots]] = {
+    **dict.fromkeys(CLIPPING, lambda m: per_example_dots(m.loss)),
+    "unfolded": lambda m: layerwise.unfolded_dots(m.module, m.unravel, m.criterion, layerwise.block_bytes()),
 }
 
 
