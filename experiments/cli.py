@@ -48,7 +48,7 @@ _GROUPS = {
         "precision",
     ),
     "bounds and output": (*("delta", "confidence", "chunk_size", "out", "json", "report", "figure"),),
-    "several machines": (*("coordinator", "processes", "process", "distributed", "join_timeout", "worker"),),
+    "several machines": ("worker",),
 }
 _OUTPUT_ERRORS = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 

@@ -38,7 +38,7 @@ def audit_cell(audited: Audited) -> Cell:
     seconds = runs * setting.schedule.steps * step_seconds(setting)
     name = f"{audited.series}, seed {setting.seed}, {audited.panel}"
     key = json.dumps(identity(setting))
-    return Cell(name, key, runs, seconds, is_done, open_store, do, audited)
+    return Cell(name, key, runs, seconds, is_done, open_store, do, audited, shared=True)
 
 
 def step_seconds(setting: Setting) -> float:

@@ -39,7 +39,8 @@ class Cell(NamedTuple):
 
     name: for people. identity: equal for cells that are one piece of work; of those the one of most runs is
     done. seconds: on two cores, as an estimate. is_done: off the store alone, without JAX or data that nobody
-    named. open: its store. do: all that is missing. audited: where it is an audit.
+    named. open: its store. do: all that is missing. audited: where it is an audit. shared: whether several
+    workers can do it at once, each a part.
     """
 
     name: str
@@ -50,3 +51,4 @@ class Cell(NamedTuple):
     open: Callable[[Path, DataSets], Store]
     do: Callable[[Store, DataSets, Progress], object]
     audited: Audited | None = None
+    shared: bool = False

@@ -9,20 +9,17 @@ from audit.errors import InputError
 from audit.machine import cores
 
 
-def prepare_jax(joins: bool = False) -> None:
+def prepare_jax() -> None:
     """Full float32 products; on a CPU one device a core, each of which trains its own runs; and a
-    persistent compilation cache in a folder that only the user can read.
-
-    Raises InputError where JAX finds no device. A process that `joins` others must touch none before, and
-    calls `require_devices` when it has joined.
+    persistent compilation cache in a folder that only the user can read. Raises InputError where JAX finds
+    no device.
     """
     _configure()
     _keep_programs()
-    if not joins:
-        require_devices()
+    _require_devices()
 
 
-def require_devices() -> None:
+def _require_devices() -> None:
     """Starts JAX's devices; raises InputError where there are none."""
     import jax
 
