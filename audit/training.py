@@ -3,7 +3,7 @@
 import contextlib
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import jax
@@ -113,10 +113,39 @@ def _train_missing(training: _Training, size: int, clock: "_Clock") -> int:
                 store.save(scores)
                 clock.runs += len(scores.scores)
         except jax.errors.JaxRuntimeError as error:
-            if "RESOURCE_EXHAUSTED" not in str(error):
+            if not _is_out_of_memory(error):
                 raise
             return size // 2
     return size
+
+
+class Trainer:
+    """Trains chunks of one game as they are asked for, whose program and data stay on the devices."""
+
+    def __init__(self, played: Game, size: int) -> None:
+        """`size`: runs of the largest chunk, for which the program is compiled."""
+        self._game, self._size = played, size
+        self._wanted: list[shares.Range] = []
+        self._trained: Iterator[Scores] | None = None
+
+    def train(self, chunk: shares.Range) -> Scores | None:
+        """The scores of runs [start, stop); None where memory ran out. Raises InputError where a model
+        diverged."""
+        self._wanted.append(chunk)
+        try:
+            self._trained = self._trained or game.play(self._game, iter(self._wanted.pop, None), self._size)
+            return next(self._trained)
+        except Exception as error:
+            self._trained = None
+            self._wanted.clear()
+            if _is_out_of_memory(error):
+                return None
+            raise
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether memory ran out on a device."""
+    return isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
 
 
 class _Clock:

@@ -11,6 +11,7 @@ command, started again beside it or on another host that has the folder, takes a
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from absl import flags
@@ -30,8 +31,8 @@ from experiments.settings.tasks import task
 from models.data.base import Dataset
 
 if TYPE_CHECKING:
-    from audit.game import Game
     from audit.training import Trained
+    from experiments.cells.engine import Engine, Trainer
 
 FIELDS = (
     *("model", "adversary", "gc_s", "simulations", "dimension", "periodicity", "insertions", "steps"),
@@ -51,16 +52,18 @@ cli.define_sources()
 flags.DEFINE_string("weights", None, "Heads: the frozen body's .pth or .safetensors file.")
 flags.DEFINE_integer("input_size", None, "Heads: side in pixels to which images are resized.")
 flags.DEFINE_string("out", "results", "Folder for scores, results and figures.")
+cli.define_engine()
 flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of tables.")
 
 
 class _Audited(NamedTuple):
-    """What is audited, with so many runs; `looks` is empty where none are declared."""
+    """What is audited, with so many runs, and who trains; `looks` is empty where none are declared."""
 
     setting: Setting
     dataset: Dataset
     runs: int
     looks: Sequence[int]
+    trainer: "Trainer"
 
 
 def main() -> None:
@@ -68,7 +71,13 @@ def main() -> None:
     conversions.require_delta(FLAGS.delta)
     conversions.require_confidence(FLAGS.confidence)
     setting, out = cli.setting(FIELDS), cli.folder()
-    cli.prepare_jax()
+    with cli.engine() as engine:
+        _audit(setting, out, engine)
+
+
+def _audit(setting: Setting, out: Path, engine: "Engine") -> None:
+    """Trains, bounds, stores, prints."""
+    from experiments.cells.audits import recipe
     from experiments.settings import build, stored
 
     looks = _looks()
@@ -83,11 +92,11 @@ def main() -> None:
     dataset = task(setting.model).data.load(named)
     if setting.mechanism.clipping == "per_example":
         print("clipping by per-example gradients: any model, but slow", file=sys.stderr)
-    played = build.build(setting, dataset)
+    trainer = engine.trainer(recipe(setting, runs, dataset), dataset)
     store = stored.open_store(out, setting, dataset)
     declared.require_declared(store, looks)
-    audited = _Audited(setting, dataset, runs, looks)
-    trained = _train_to_looks(audited, played, store) if looks else _train(played, store, runs)
+    audited = _Audited(setting, dataset, runs, looks, trainer)
+    trained = _train_to_looks(audited, store) if looks else _train(audited, store, runs)
     _conclude(audited, store, trained)
 
 
@@ -102,25 +111,25 @@ def _looks() -> list[int]:
     return looks
 
 
-def _train(played: "Game", store: Store, runs: int, chunk: int | None = None) -> "Trained":
-    """Trains what the store lacks of so many runs."""
+def _train(audited: _Audited, store: Store, added: int) -> "Trained":
+    """Trains what the store lacks, in chunks as of so many runs."""
     from audit import training
     from experiments.cells import progress
+    from experiments.cells.engine import Wanted
 
-    chunk = FLAGS.chunk_size if chunk is None else chunk
-    with progress.bar(training.lacking(store, runs)) as line:
-        return training.train(played, store, runs, chunk, progress=line)
+    with progress.bar(training.lacking(store, audited.runs)) as line:
+        return audited.trainer.train(Wanted(store, audited.runs, added, FLAGS.chunk_size, line))
 
 
-def _train_to_looks(audited: _Audited, played: "Game", store: Store) -> "Trained":
+def _train_to_looks(audited: _Audited, store: Store) -> "Trained":
     """Trains to each look, and keeps and prints its bounds before it goes on."""
     from audit import training
 
     parts, before = [], 0
     for number, runs in enumerate(audited.looks, 1):
-        chunk = training.chunk_size(played, runs - before, FLAGS.chunk_size)  # not wider than what is added
-        parts.append(_train(played, store, runs, chunk))
-        _look(audited._replace(runs=runs), store, parts[-1], number)
+        until = audited._replace(runs=runs)
+        parts.append(_train(until, store, runs - before))  # chunks are not wider than what is added
+        _look(until, store, parts[-1], number)
         before = runs
     return training.together(parts)
 
@@ -153,12 +162,10 @@ def _concluded(audited: _Audited, trained: "Trained") -> Conclusion:
 
 def _about(audited: _Audited, store: Store) -> dict[str, Any]:
     """What audit.json says beside the bounds."""
-    from experiments.settings import build
-
     return {
         "setting": flat(audited.setting),
         "runs": audited.runs,
-        "provenance": build.provenance(audited.dataset),
+        "provenance": audited.trainer.about(),
         "out": str(store.path),
     }
 

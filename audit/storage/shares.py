@@ -60,6 +60,16 @@ def _count(ranges: list[Range]) -> int:
     return sum(stop - start for start, stop in ranges)
 
 
+@contextlib.contextmanager
+def all_below(store: Store, runs: int) -> Iterator[bool]:
+    """Yields whether this process has all runs below `runs` to itself, to the end of the block: for one that
+    trains many chunks at once, by others' hands."""
+    from audit.storage import claims
+
+    with claims.claim(store.path, part=_part((0, runs))) as mine:
+        yield mine and not _overlaps(store, (0, runs))
+
+
 def is_idle(store: Store) -> bool:
     """Whether nobody holds a chunk; leases of the dead are removed."""
     return all([_is_free(store, chunk) for chunk in _leases(store)])
