@@ -15,7 +15,7 @@ where a resume began.
 """
 
 import zlib
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -131,7 +131,7 @@ def chunk_size(game: Game, runs: int) -> int:
 
 def play(
     game: Game,
-    ranges: list[tuple[int, int]],
+    ranges: Iterable[tuple[int, int]],
     chunk: int,
     progress: SegmentProgress = lambda runs, steps: None,
     checkpoints: Checkpoints | None = None,
@@ -139,7 +139,8 @@ def play(
 ) -> Iterator[Scores]:
     """Trains the runs of every range [start, stop) chunk by chunk and yields each chunk's scores.
 
-    With `checkpoints` a chunk goes on from its last one, to the bit. Raises InputError where a model
+    A range is asked for when the scores before it were taken. With `checkpoints` a chunk goes on from its
+    last one, to the bit; they are removed when its scores were taken. Raises InputError where a model
     diverged.
     """
     placement = Placement.spread(chunk) if game.mechanism.spreads else Placement.local()
@@ -180,6 +181,8 @@ def play(
             _require_finite(scores[:size], first)
             present = presence(runs[:size], game.adversary.canaries, game.seed)
             yield Scores(first, scores[:size], present)
+            if checkpoints is not None:
+                checkpoints.drop(name)
 
 
 def final_scores(game: Game, thetas: Array, first: int) -> Scores:

@@ -4,7 +4,7 @@ import time
 from typing import NamedTuple
 
 from audit import game
-from audit.training import agreed_chunk
+from audit.training import chunk_size
 from experiments.settings import build
 from experiments.settings.make import changed
 from experiments.settings.setting import Setting
@@ -28,7 +28,7 @@ def probe(setting: Setting, dataset: Dataset, runs: int) -> Probe:
     Nothing is kept. Raises InputError where setting and data do not fit.
     """
     first = _game(setting, dataset, 1)
-    chunk = agreed_chunk(first, runs, 0)
+    chunk = chunk_size(first, runs, 0)
     begun = _timed(first, chunk, 0.0)
     steps = int(min(max(_SECONDS / 2 / (begun.model_step * chunk), 1), setting.schedule.steps, _MOST_STEPS))
     measured = _timed(_game(setting, dataset, steps), chunk, _SECONDS)
