@@ -1,6 +1,7 @@
 """Every command under one name: python -m experiments audit --k=5, or hidden-state-audit audit --k=5."""
 
 import ast
+import contextlib
 import os
 import runpy
 import sys
@@ -26,7 +27,10 @@ def main() -> None:
     """
     command, flags = _parsed(sys.argv[1:])
     if command in _HELP:
-        print(usage())
+        with contextlib.suppress(BrokenPipeError):
+            print(usage(), flush=True)
+            return
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # its reader left
     elif command in dict(commands()):
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
         sys.argv = [sys.argv[0], *flags]

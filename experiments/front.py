@@ -50,8 +50,9 @@ class Result:
 
     @property
     def bounds(self) -> dict[str, Bound]:
-        """The lower bounds by method; each holds at its confidence and under what it `assumes`."""
-        return {bound.method: bound for bound in self.conclusion.bounds}
+        """The lower bounds by method, in the table's order; each holds at its confidence and under what it
+        `assumes`."""
+        return {bound.method: bound for bound in self.conclusion.ranked()}
 
     @property
     def estimates(self) -> dict[str, Estimate]:
@@ -256,6 +257,9 @@ def _design(scores_in: NDArray[np.float64], scores_out: NDArray[np.float64]) -> 
 def _by_field(named: dict[str, Any]) -> dict[str, Any]:
     """Values by a setting's fields from values by flags or fields; insertions become steps."""
     by_flag = {field.flag: field.name for field in known_fields().values()}
+    unknown = sorted(set(named) - set(by_flag) - set(known_fields()))
+    known = f"choose of {', '.join(sorted(by_flag))}"
+    require(not unknown, f"{', '.join(unknown)} is no field of a setting: {known}")
     found = {by_flag.get(name, name): value for name, value in named.items()}
     if found.get("insertions") is not None and found.get("steps") is None:
         insertions = found.pop("insertions")

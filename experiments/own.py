@@ -16,7 +16,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax.errors import FlaxError
+from flax.errors import FlaxError, InvalidRngError
 from jax import Array
 from jax.flatten_util import ravel_pytree
 from numpy.typing import ArrayLike, NDArray
@@ -244,6 +244,7 @@ def _canonical(name: str, values: ArrayLike) -> NDArray[Any]:
 
 def _model(module: nn.Module, criterion: Criterion, dataset: Dataset) -> Model:
     """The module as a flat model, tried on one example; raises InputError where it doesn't fit."""
+    _require_linen(module)
     example = jnp.asarray(dataset.features[0]), jnp.asarray(dataset.labels[0])
     shape = example[0].shape
     try:
@@ -258,6 +259,8 @@ def _model(module: nn.Module, criterion: Criterion, dataset: Dataset) -> Model:
         loss = jax.eval_shape(model.loss, jax.ShapeDtypeStruct((model.n_parameters,), jnp.float32), example)
     except InputError:
         raise
+    except InvalidRngError:
+        raise InputError("the module draws randomness: switch dropout off (deterministic=True)") from None
     except Exception as error:  # whatever an outsider's module raises
         reason = " ".join(str(error).split())[:200]
         message = f"the module or criterion fails on one example of shape {shape}, which has no batch axis"
@@ -265,6 +268,20 @@ def _model(module: nn.Module, criterion: Criterion, dataset: Dataset) -> Model:
     message = "flatten with x.reshape(-1): an example has no batch axis"
     require(loss.shape == (), f"the loss of one example has shape {loss.shape}, not (): {message}")
     return model
+
+
+def _require_linen(module: object) -> None:
+    """Raises InputError for what `audit_model` cannot take, with the way that there is for it."""
+    mend = "give any other model as loss(params, (feature, label)) to audit_loss"
+    if isinstance(module, type):
+        mend = f"give an instance, {module.__name__}()"
+    given = f"audit_model takes a Flax Linen module, not {_kind(module)}"
+    require(isinstance(module, nn.Module), f"{given}: {mend}")
+
+
+def _kind(value: object) -> str:
+    """What a value is, for a message."""
+    return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
 
 
 def _setting(named: dict[str, Any], usual_name: str) -> Setting:
@@ -284,8 +301,7 @@ class _NoModule(nn.Module):
 def _model_of_loss(loss: TreeLoss, params: Any, dataset: Dataset) -> Model:
     """A loss over a tree as a flat model, tried on one example; raises InputError where it doesn't fit."""
     example = jnp.asarray(dataset.features[0]), jnp.asarray(dataset.labels[0])
-    floats = [jnp.issubdtype(jnp.asarray(leaf).dtype, jnp.floating) for leaf in jax.tree.leaves(params)]
-    require(floats and all(floats), "params must be a tree of float arrays: keep all else out of it")
+    _require_floats(params)
     start, unravel = ravel_pytree(jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), params))
 
     def flat_loss(theta: Array, labelled: tuple[Array, Array]) -> Array:
@@ -296,11 +312,22 @@ def _model_of_loss(loss: TreeLoss, params: Any, dataset: Dataset) -> Model:
     except Exception as error:  # whatever an outsider's loss raises
         reason = " ".join(str(error).split())[:200]
         shape = f"of shape {example[0].shape}, which has no batch axis"
-        message = f"loss(params, example) fails on one example {shape}"
+        message = f"loss(params, (feature, label)) fails on one example {shape}"
         raise InputError(f"{message}: {reason}") from error
     require(found.shape == (), f"the loss of one example has shape {found.shape}, not (): give one number")
     theta_0 = np.asarray(start)
     return Model(_NoModule(), start.size, lambda key: jnp.asarray(theta_0), unravel, _no_criterion, flat_loss)
+
+
+def _require_floats(params: Any) -> None:
+    """Raises InputError where the tree's leaves are not all numbers that can be trained."""
+    leaves = jax.tree.leaves(params)
+    mend = "give float arrays alone (of a whole model: nnx.split, eqx.partition)"
+    require(leaves, f"params hold nothing to train: {mend}")
+    for leaf in leaves:
+        kind = getattr(leaf, "dtype", "") if isinstance(leaf, Array | np.ndarray | np.generic) else ""
+        fits = isinstance(leaf, float) or (kind and jnp.issubdtype(kind, jnp.floating))
+        require(fits, f"params hold {kind or _kind(leaf)}: {mend}")
 
 
 def _no_criterion(logits: Array, label: Array) -> Array:
@@ -326,7 +353,7 @@ def _fastest(model: Model, batch: Batch) -> str:
         reason = _unfit(name, model, batch)
         if not reason:
             return name
-    print(f"clipping by per-example gradients, which is slower: {reason}", file=sys.stderr)
+    print(f"a gradient per example, ten to a hundred times slower: {reason}", file=sys.stderr)
     return STRATEGIES[-1]
 
 

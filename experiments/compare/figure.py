@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from experiments.cells.words import counted
 from experiments.compare.methods import ComparedRow
+from experiments.plots import rounding
 from experiments.plots.style import BLACK, FREE, IN, OUT, STYLE
 
 _LOOKS = {"nothing": FREE, "fair coins": FREE, "uniform canaries": FREE}  # other bounds assume more
@@ -27,7 +28,8 @@ def comparison_figure(rows: Sequence[ComparedRow], upper: float, delta: float) -
             filled = color if row.is_bound else "white"
             axis.plot(min(row.epsilon, shown), place, marker, color=color, mfc=filled, clip_on=False)
             if not inside:
-                axis.text(0.98 * shown, place, f"{row.epsilon:.1f}", ha="right", va="center", fontsize=8)
+                beyond = rounding.at_least(row.epsilon, 1) if row.is_bound else f"{row.epsilon:.1f}"
+                axis.text(0.98 * shown, place, beyond, ha="right", va="center", fontsize=8)
         for color, filled, label in (
             (FREE, FREE, "bound, whatever the curve"),
             (OUT, OUT, "bound, if what it assumes holds"),

@@ -3,6 +3,7 @@
 ./run.sh python experiments/examples/one_run_pytorch.py run.npz
 ./run.sh bound --scores=run.npz --dimension=1010
 
+Needs PyTorch: `.venv/bin/pip install torch`, or, where you have it, `pip install` of this repository.
 Replace the model, the data and the loop by your own; the lines that matter are marked with ONE RUN.
 """
 

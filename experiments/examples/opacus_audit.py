@@ -2,7 +2,18 @@
 
 ./run.sh python experiments/examples/opacus_audit.py page.html
 
-Replace the model, the data and the loop by your own; CanaryOptimizer stays.
+Needs PyTorch and Opacus: `.venv/bin/pip install torch opacus`, or, where you have them, `pip install` of this
+repository and `python opacus_audit.py page.html`.
+
+Replace the model, the data and the loop by your own; CanaryOptimizer stays. After
+`PrivacyEngine.make_private` it takes the place of the optimizer that Opacus made:
+
+    optimizer = CanaryOptimizer(
+        optimizer.original_optimizer,
+        noise_multiplier=optimizer.noise_multiplier,
+        max_grad_norm=optimizer.max_grad_norm,
+        expected_batch_size=optimizer.expected_batch_size,
+    )
 """
 
 import sys

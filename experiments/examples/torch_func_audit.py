@@ -2,6 +2,7 @@
 
 ./run.sh python experiments/examples/torch_func_audit.py page.html
 
+Needs PyTorch: `.venv/bin/pip install torch`, or, where you have it, `pip install` of this repository.
 Replace `logits` and the data by your own; the lines that matter are marked with CANARY.
 """
 

@@ -210,7 +210,7 @@ def _figures(conclusion: Conclusion) -> list[Html]:
     """The panels, each with what a reader who can't see it needs to know."""
     panels = audit_panels.audit_panels(conclusion)
     gaussian = conclusion.gaussian
-    mu = f"{gaussian.mu:.3f}"
+    mu = verdicts.at_least(gaussian.mu or 0.0)
     scores = zip(("in", "out"), (conclusion.scores_in, conclusion.scores_out), strict=True)
     means = "; ".join(f"{name}: mean {x.mean():.4g}, deviation {x.std():.3g}" for name, x in scores)
     bars = ", ".join(_bar(row, conclusion) for row in conclusion.rows())

@@ -15,7 +15,7 @@ from audit.storage.store import Store
 from experiments.plots.points import gaussian_reason, predicted_mu
 from experiments.settings import stored
 from experiments.settings.adversaries import ADVERSARIES
-from experiments.settings.setting import Setting
+from experiments.settings.setting import Setting, summary
 from experiments.settings.stored import Known
 from experiments.settings.tasks import TASKS
 
@@ -104,8 +104,8 @@ def of_setting(folder: Path, levels: AskedLevels, runs: int | None = None) -> Su
         found = conclude_looks(seen, schedule.schedule, *given)
     conclusion = found.with_curve_test()._replace(reason=gaussian_reason(known.setting))
     provenance = _provenance(folder.name, known, kept.provenance)
-    title = f"{setting.model}, {setting.adversary.name}, seed {setting.seed}"
     facts, threats = _facts(setting, conclusion), _threats(setting)
+    title = summary(setting, runs)
     return Subject(f"s{folder.name}", title, facts, threats, conclusion, provenance, store.text)
 
 

@@ -1,5 +1,6 @@
 """One audit's figure: its scores, trade-off curve, bounds and privacy profile."""
 
+import math
 import textwrap
 from collections.abc import Callable
 
@@ -19,6 +20,7 @@ _BOX = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
 _HEADROOM = 1.35  # of the scores' panel, for its legend
 _BAR_CHARACTERS = 11  # of a line under a bar
 _TITLE_CHARACTERS = 120
+_MOST_BINS = 60
 _APART = 0.4  # between the bounds and what is none, in bars
 _MOST_UPRIGHT = 5  # bars beside each other; more lie, one above the other
 
@@ -59,7 +61,8 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
     """Both worlds' histograms and the threshold of `if_gaussian`."""
     scores_in, scores_out = conclusion.scores_in, conclusion.scores_out
     gaussian, what = conclusion.gaussian, "runs" if conclusion.design is None else "scores"
-    bins = np.histogram_bin_edges(np.concatenate([scores_in, scores_out]), 60).tolist()
+    both = np.concatenate([scores_in, scores_out])
+    bins = np.histogram_bin_edges(both, min(math.isqrt(len(both)) + 1, _MOST_BINS)).tolist()
     axis.hist(scores_out, bins, color=OUT, alpha=0.6, label=f"out ({len(scores_out)} {what})")
     axis.hist(scores_in, bins, color=IN, alpha=0.6, hatch="///", label=f"in ({len(scores_in)} {what})")
     below_legend = 1 / _HEADROOM
@@ -133,7 +136,9 @@ def _draw_upright(axis: Axes, conclusion: Conclusion) -> None:
         axis.axhline(upper, color=UPPER, ls=":")
         place = ("axes fraction", "data")
         name = f"upper bound {rounding.at_most(upper, 2)}"
-        axis.annotate(name, (1, upper), xycoords=place, ha="right", va="bottom")
+        axis.annotate(
+            name, (1, upper), (0, 2), xycoords=place, textcoords="offset points", ha="right", va="bottom"
+        )
     axis.set(ylabel=f"epsilon at delta {conclusion.delta:g}")
     axis.set_ylim(top=axis.get_ylim()[1] * 1.08)
 
@@ -161,7 +166,7 @@ def _draw_profile(axis: Axes, conclusion: Conclusion) -> None:
     axis.axhline(conclusion.delta, color="0.7", lw=0.8)
     axis.set(xlabel="epsilon", ylabel="delta", title="Privacy profile", yscale="log", ylim=(1e-10, 1.5))
     if mu or known is not None:
-        axis.legend(loc="lower left", fontsize=8)
+        axis.legend(loc="upper right", fontsize=8)
 
 
 _PANELS: dict[str, Callable[[Axes, Conclusion], None]] = {

@@ -29,7 +29,7 @@ def bounds_table(conclusion: Conclusion) -> str:
     lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
     title = f"lower bounds on epsilon at delta {conclusion.delta:g}, confidence {conclusion.confidence:g}"
     design = [str(conclusion.design)] if many else []
-    notes = [*_notes(conclusion), *_curve(conclusion), *remarks(conclusion)]
+    notes = [*_notes(conclusion), *_curve(conclusion), *_exceeding(conclusion), *remarks(conclusion)]
     return "\n".join([title, *design, lines[0], "-" * max(map(len, lines)), *lines[1:], *notes])
 
 
@@ -65,6 +65,16 @@ def _curve(conclusion: Conclusion) -> list[str]:
     if conclusion.doubts_gaussian:
         line = f"too few runs to tell the curve's shape {tested}"
     return [f"            {text}" for text in (line, conclusion.reason) if text]
+
+
+def _exceeding(conclusion: Conclusion) -> list[str]:
+    """A line where a bound of a verdict lies above the upper one."""
+    free, gaussian, upper = conclusion.assumption_free, conclusion.gaussian, conclusion.upper_bound
+    if upper is not None and free.epsilon > upper:
+        return [f"{free.method} exceeds the upper bound: the guarantee is violated"]
+    if upper is not None and gaussian.epsilon > upper and not conclusion.refutes_gaussian:
+        return [f"{gaussian.method} exceeds the upper bound: violated, or the curve is not Gaussian"]
+    return []
 
 
 def _row(finding: Finding, share: Callable[[int, int], str]) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ import numpy as np
 
 from audit.statistics import estimate, lifted, ranks
 from audit.statistics.conclusion import Conclusion
+from experiments.plots import rounding
 
 _CLEARLY = 4  # standard errors of the AUC below 1/2: three such audits in 100,000 where nothing leaks
 _FEW = 100  # scores of a world
@@ -12,9 +13,9 @@ _SHOWN = 0.0005  # three decimals show 0 below it
 
 
 def remarks(conclusion: Conclusion) -> list[str]:
-    """A line each for declared looks, for scores of the wrong sign, for too few to prove much, and for
-    methods that need more canaries a run; mostly there is none."""
-    return [*_looks(conclusion), *_on_zeros(conclusion)]
+    """A line each for declared looks, for scores that are all equal, for scores of the wrong sign, for too
+    few to prove much, and for methods that need more canaries a run; mostly there is none."""
+    return [*_looks(conclusion), *_on_equal(conclusion), *_on_zeros(conclusion)]
 
 
 def _looks(conclusion: Conclusion) -> list[str]:
@@ -30,6 +31,14 @@ def _looks(conclusion: Conclusion) -> list[str]:
     return [f"{words}; each holds at {looks.confidence:.6g}, all at once at {conclusion.confidence:g}"]
 
 
+def _on_equal(conclusion: Conclusion) -> list[str]:
+    """A question where a world's runs do not differ, as where all have one seed."""
+    worlds = ("in", conclusion.scores_in), ("out", conclusion.scores_out)
+    equal = [name for name, scores in worlds if np.ptp(scores) == 0]
+    said = f"all scores {' and '.join(equal)} are equal"
+    return [f"{said}: does each run have noise of its own?"] if equal else []
+
+
 def _on_zeros(conclusion: Conclusion) -> list[str]:
     """Why bounds are 0, where it is for no reason of privacy."""
     canaries = (1, 1) if conclusion.design is None else conclusion.design.canaries  # all may be equal
@@ -43,7 +52,8 @@ def _on_zeros(conclusion: Conclusion) -> list[str]:
     if not nothing or min(n_in, n_out) >= _FEW:
         return []
     most = estimate.most_provable(n_in, n_out, conclusion.delta, conclusion.confidence)
-    return [f"{n_in} and {n_out} runs prove at most epsilon = {most:.3f} whatever the curve: run more"]
+    provable = rounding.at_most(most)
+    return [f"{n_in} and {n_out} runs prove at most epsilon = {provable} whatever the curve: run more"]
 
 
 def _left_out(canaries: int) -> list[str]:

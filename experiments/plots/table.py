@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from audit.statistics.estimate import ASSUMPTION_FREE, ESTIMATORS, HELD_OUT, IF_GAUSSIAN, IN_SAMPLE
 from experiments.cells.words import shortened
+from experiments.plots import rounding
 from experiments.plots.points import Point
 from experiments.plots.rows import Claim, PaperClaims, Row, Seeds
 from experiments.plots.sweep import Axis, Sweep
@@ -113,7 +114,7 @@ def as_text(
 
 def _panel(own: list[Row], axis: Axis | None) -> list[str]:
     """A panel's heading and its rows, which name x where it has a name."""
-    uppers = sorted({f"{row.upper_bound:.2f}" for row in own})
+    uppers = sorted({rounding.at_most(row.upper_bound, 2) for row in own})
     lines = [f"  {own[0].panel}; upper bound {' and '.join(uppers)}"]
     for row in own:
         label = f"{row.series.split(',')[0]}, {axis.symbol} = {row.x:g}" if axis else row.series
@@ -127,7 +128,8 @@ def _numbers(row: Row) -> tuple[str, ...]:
     alone = "one seed" if row.seeds.canaries == 1 else f"K = {row.seeds.canaries}"
     spread = _range(low, high) if row.seeds.found > 1 else alone
     interval = "" if row.interval is None else _range(*row.interval)
-    return f"{mean:.2f}", spread, interval, "" if row.predicted is None else f"{row.predicted:.2f}"
+    predicted = "" if row.predicted is None else f"{row.predicted:.2f}"
+    return rounding.at_least(mean, 2), spread, interval, predicted
 
 
 def _range(low: float, high: float) -> str:

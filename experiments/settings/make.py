@@ -44,7 +44,7 @@ def make_setting(model: str, usual: Usual, fields: Mapping[str, Any]) -> Setting
     """The setting of any model; fields of adversaries other than the chosen one are not looked at."""
     said = {name: value for name, value in translated(fields).items() if value is not None}
     unknown = sorted(set(said) - set(field_names()))
-    known = f"choose of {', '.join(sorted(field_names()))}"
+    known = f"choose of {', '.join(sorted(set(field_names())))}"
     require(not unknown, f"{', '.join(unknown)} is no field of a setting: {known}")
     values = {**usual._asdict(), **DEFAULTS, "adversary": "gc_s", **said}
     adversary = values["adversary"]

@@ -147,7 +147,7 @@ def summary(setting: Setting, runs: int) -> str:
     steps, (sigma, insertions, _) = setting.schedule.steps, setting.composition
     canaries = f" of {setting.canaries} canaries" if setting.canaries > 1 else ""
     return (
-        f"{setting.model}, {setting.adversary.name}, {runs:,} runs{canaries}: {insertions:,} insertions in "
+        f"{setting.model}, {setting.adversary.name}, {runs:,} runs{canaries}, {insertions:,} insertions in "
         f"{steps:,} steps, sigma = {sigma:g}, C = {setting.mechanism.clipping_norm:g}, seed {setting.seed}"
     )
 

@@ -122,13 +122,27 @@ def test_a_loss_over_a_tree_is_audited_with_flags_names_and_not_twice(tmp_path, 
         (lambda params, example: params["b"], PARAMS, {}, r"shape \(2,\)"),
         (cross_entropy, PARAMS, {"unknown_initialisation": True}, "unknown_initialisation"),
         (cross_entropy, PARAMS, {"clipping": "unfolded"}, "clipping"),
-        (cross_entropy, PARAMS, {"kk": 3}, "kk is no field"),
+        (cross_entropy, PARAMS, {"kk": 3}, "kk is no field of a setting: choose of .*insertions, k,"),
+        (cross_entropy, PARAMS | {"activation": jax.nn.relu}, {}, "params hold a .*float arrays alone"),
+        (cross_entropy, PARAMS | {"name": "net"}, {}, "params hold a str: give float arrays alone"),
     ],
 )
 def test_a_loss_that_does_not_fit_is_one_line(tmp_path, loss, params, more, says):
     with pytest.raises(InputError, match=says) as caught:
         audit.audit_loss(loss, params, X, Y, out=tmp_path, **{**SMALL, **more})
     assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())
+
+
+def test_an_nnx_module_is_audited(tmp_path):
+    from flax import nnx
+
+    graph, params, rest = nnx.split(nnx.Sequential(nnx.Linear(3, 2, rngs=nnx.Rngs(0))), nnx.Param, ...)
+
+    def loss(params, example):
+        return -jax.nn.log_softmax(nnx.merge(graph, params, rest)(example[0]))[example[1]]
+
+    found = audit.audit_loss(loss, params, X, Y, out=tmp_path, **SMALL)
+    assert list(found.bounds)[-1] == "held_out" and len(found.bounds) == 3
 
 
 def test_a_linen_module_is_audited(tmp_path):

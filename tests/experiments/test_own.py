@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 
 from audit import training
 from audit.errors import InputError
@@ -157,7 +158,9 @@ def test_images_stay_bytes_and_other_numbers_become_32_bits():
     ("change", "words"),
     [
         ({"module": Net("batch norm")}, "keeps batch_stats"),
-        ({"module": Net("dropout")}, "fails on one example of shape"),
+        ({"module": Net("dropout")}, "switch dropout off"),
+        ({"module": Net}, r"not the class Net: give an instance, Net\(\)"),
+        ({"module": nnx.Linear(8, 2, rngs=nnx.Rngs(0))}, "Linen module, not a Linear: .* to audit_loss"),
         ({"criterion": lambda logits, label: logits}, "has shape"),
         ({"labels": np.zeros(59, int)}, "60 features and 59 labels"),
         ({"features": np.full((60, 8), np.nan)}, "not finite"),

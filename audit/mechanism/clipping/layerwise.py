@@ -189,7 +189,8 @@ def _apply(module: nn.Module, params: Any, x: Array, taps: dict[str, Array]) -> 
         logits: Any = module.apply({"params": params}, x)
     unknown = set(_by_module(params)) - set(saved)
     if unknown:
-        raise UnknownLayer(f"parameters of {sorted(unknown)} are no known layer's: use per_example")
+        named = ", ".join(name or "the module itself" for name in sorted(unknown))
+        raise UnknownLayer(f"{named}: no Dense, Conv, GroupNorm or LayerNorm, whose sums are known")
     return logits, saved, outputs
 
 
