@@ -1,10 +1,32 @@
-"""The memory that a program writes, estimated from its trace."""
+"""The memory that devices have, and that a program writes, estimated from its trace."""
 
+import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from jax.extend.core import Jaxpr
+
+_UNSAID = 4 << 30  # bytes of a device that does not say
+
+
+class Hardware(NamedTuple):
+    """Devices of one kind that programs are made for, `number` of them with `memory` bytes each. is_cpu: they
+    are cores, whose caches decide what is fast."""
+
+    is_cpu: bool
+    number: int
+    memory: int
+
+
+def local_hardware() -> Hardware:
+    """The devices of this process."""
+    devices = jax.local_devices()
+    if devices[0].platform == "cpu":
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return Hardware(True, len(devices), memory // len(devices))
+    limit = (devices[0].memory_stats() or {}).get("bytes_limit", _UNSAID)
+    return Hardware(False, len(devices), limit)
 
 
 def bytes_written(function: Callable[..., object], *arguments: Any) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies
 
-from audit.mechanism import base, dpsgd, ensemble
+from audit.mechanism import base, dpsgd, ensemble, memory
 from audit.mechanism.clipping.base import per_example
 
 HYPER = base.Hyperparameters(*map(jnp.float32, (0.3, 0.5, 2.0)))
@@ -78,7 +78,7 @@ def _check_chunks(runs, bytes_per_run, budget, devices):
 def test_chunks_on_a_cpu_fit_and_are_even(runs, exponent, cores):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jax, "local_devices", lambda: [types.SimpleNamespace(platform="cpu")] * cores)
-        patch.setattr(ensemble.os, "sysconf", lambda name: 4096 if "SIZE" in name else 1 << 20)
+        patch.setattr(memory.os, "sysconf", lambda name: 4096 if "SIZE" in name else 1 << 20)
         wanted = max(128 << 20, 4 << exponent)  # cache, but four runs where a quarter of 4 GiB holds them
         _check_chunks(runs, 1 << exponent, min(wanted, (1 << 30) // cores), cores)
 
@@ -96,7 +96,7 @@ def test_chunks_on_gpus_take_a_quarter_of_their_memory(runs, exponent, count):
 
 def test_a_small_machine_keeps_memory_free(monkeypatch):
     monkeypatch.setattr(jax, "local_devices", lambda: [types.SimpleNamespace(platform="cpu")])
-    monkeypatch.setattr(ensemble.os, "sysconf", lambda name: 4096 if "SIZE" in name else 1024)
+    monkeypatch.setattr(memory.os, "sysconf", lambda name: 4096 if "SIZE" in name else 1024)
     assert ensemble.chunk_size(1000, 1 << 10) * (1 << 10) <= 1 << 20
 
 
