@@ -31,7 +31,7 @@ from audit.errors import require
 from audit.mechanism import ensemble
 from audit.mechanism.base import Data, Hyperparameters, Mechanism, Schedule, State, Tree
 from audit.mechanism.ensemble import Insertion, Placement
-from audit.mechanism.memory import Hardware
+from audit.mechanism.memory import Hardware, StepMemory
 from audit.mechanism.programs import Programs
 from audit.progress import SegmentProgress
 from audit.storage.checkpoints import Checkpoints
@@ -39,7 +39,7 @@ from audit.storage.scores import Scores
 
 Arguments = Callable[[NDArray[np.int64], State, Schedule], tuple[Tree, ...]]
 _MAPPED: Programs[Wrapped] = Programs()
-_STEP_BYTES: Programs[int] = Programs()
+_MEMORY: Programs[StepMemory] = Programs()
 
 
 class DrawTheta(Protocol):
@@ -124,11 +124,11 @@ def chunk_size(game: Game, runs: int, hardware: Hardware | None = None) -> int:
     batch_size = game.schedule.batches.shape[1]
     key = None if game.program is None else (game.program, batch_size)
 
-    def step_bytes() -> int:
+    def memory() -> StepMemory:
         theta_0 = game.init(jax.random.key(0))
-        return game.mechanism.step_bytes(theta_0, game.data, batch_size)
+        return game.mechanism.memory(theta_0, game.data, batch_size)
 
-    return ensemble.chunk_size(runs, _STEP_BYTES.get(key, step_bytes), hardware)
+    return ensemble.chunk_size(runs, _MEMORY.get(key, memory), hardware)
 
 
 def traced_for(game: Game, placement: Placement, chunk: int) -> Traced:

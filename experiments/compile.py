@@ -6,7 +6,7 @@
 
 Before an accelerator is booked: does each program compile for it, how long does that take, how many models
 does a device hold (the chunk that a real audit would choose there, halved until the compiled program fits),
-and how fast can it be at best? Data are zeros of the real data's shapes; no accelerator is used, or looked for.
+and how fast can it be at best? Data are zeros of the real data's shapes; no accelerator is used.
 
 FLOP: operations of a model-step's (a client's update's) matrix products. bytes: what it moves between memory
 and arithmetic, read in the compiled program. From the two and the device's published peak and bandwidth comes

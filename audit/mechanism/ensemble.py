@@ -29,7 +29,7 @@ from audit.mechanism.base import (
     State,
     Tree,
 )
-from audit.mechanism.memory import Hardware, local_hardware
+from audit.mechanism.memory import Hardware, StepMemory, local_hardware
 from audit.mechanism.programs import Programs
 
 T = TypeVar("T")
@@ -164,14 +164,15 @@ def segments(schedule: Schedule, longest: int = SEGMENT_STEPS) -> list[Schedule]
     return [Schedule(schedule.batches[part], schedule.mask[part]) for part in cut]
 
 
-def chunk_size(runs: int, bytes_per_run: int, hardware: Hardware | None = None) -> int:
-    """Runs a chunk: as many as cache (CPU, but at least 4) or memory (accelerator) hold on every device, of
-    this process where no others are named, in chunks of equal size."""
+def chunk_size(runs: int, step: StepMemory, hardware: Hardware | None = None) -> int:
+    """Runs a chunk: as many as write into a cache (CPU, but at least 4) or are held by a memory (accelerator)
+    on every device, of this process where no others are named, in chunks of equal size."""
     on = hardware or local_hardware()
-    budget = _MEMORY_SHARE * on.memory
+    own, budget = step.held, _MEMORY_SHARE * on.memory
     if on.is_cpu:
-        budget = min(max(_CPU_BYTES, _LEAST_CHUNK * bytes_per_run), budget)
-    each = int(min(max(budget // max(bytes_per_run, 1), 1), _LARGEST_CHUNK))
+        own = step.written
+        budget = min(max(_CPU_BYTES, _LEAST_CHUNK * own), budget)
+    each = int(min(max(budget // max(own, 1), 1), _LARGEST_CHUNK))
     return math.ceil(runs / math.ceil(runs / (each * on.number)))
 
 

@@ -168,6 +168,7 @@ def _of_steps(program: TrainingProgram, hardware: "Hardware") -> _Work:
 
 def _of_rounds(program: TrainingProgram, hardware: "Hardware") -> _Work:
     """DP-FedAvg as `federated` trains it, on clients with as many examples each."""
+    from audit.mechanism import fedavg
     from audit.mechanism.ensemble import segments
     from experiments.settings import build_federated
 
@@ -179,7 +180,8 @@ def _of_rounds(program: TrainingProgram, hardware: "Hardware") -> _Work:
     clients = Clients(np.zeros((number, *shape), kind), labels, starts, counts, "", "")
     setting = dataclasses.replace(FederatedSetting(program.model), clients=_CLIENTS)
     who = build_federated.rounds(setting, clients, None)
-    played = build_federated.build(setting, clients, who)
+    choices = build_federated.choices(setting, clients, hardware)
+    played = build_federated.build(setting, clients, who)._replace(mechanism=fedavg.mechanism(choices))
     rounds = len(segments(played.schedule, played.segment_steps)[0].mask)
     loops = setting.client_epochs * -(-int(counts.max()) // setting.batch_size)
     units = setting.rounds * setting.cohort

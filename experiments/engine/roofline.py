@@ -1,8 +1,9 @@
 """The upper limit that an accelerator's published numbers set to a compiled program, as a table or JSON.
 
 A device does at most `peak` operations and moves at most `bandwidth` bytes a second; a unit of work that
-takes f operations and moves b bytes is done at most min(peak / f, bandwidth / b) times a second on each (Williams,
-Waterman and Patterson, 2009, "Roofline: An Insightful Visual Performance Model"). Starting kernels is free.
+takes f operations and moves b bytes is done at most min(peak / f, bandwidth / b) times a second on each
+(Williams, Waterman and Patterson, 2009, "Roofline: An Insightful Visual Performance Model"). Starting kernels
+is free.
 """
 
 import json

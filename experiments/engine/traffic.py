@@ -110,6 +110,8 @@ def _bytes(program: HloProgram, one: Instruction, types: dict[str, str], loops: 
         return 2 * size(types[one.operands[1]])
     if kind == "fusion":
         return _fusion(program, one, types)
+    if kind == "slice-start":
+        return _laid_out(*_SHAPE.findall(re.sub(r"S\(\d+\)", "", one.type))[-2])
     result = _first(one.type) if kind.endswith("-start") or "__cu" in one.rest else size(one.type)
     return result + sum(size(types[name]) for name in set(one.operands))
 
