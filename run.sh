@@ -81,6 +81,7 @@ find_extras() { # sets extras: what the command needs, and what is installed alr
   if [[ -s $stamp ]]; then IFS= read -r extras <"$stamp"; fi
   if [[ $command =~ ^(test|lint)$ && $extras != *test* ]]; then extras+=,test; fi
   if [[ $command == throughput && $extras != *bench* ]]; then extras+=,bench; fi
+  if [[ $command == compile && $extras != *tpu* ]]; then extras+=,tpu; fi
   if [[ $extras != *cuda* && ${JAX_PLATFORMS:-} != cpu ]]; then
     if [[ $(nvidia-smi -L 2>/dev/null) == GPU* ]]; then extras+=,cuda; fi
   fi

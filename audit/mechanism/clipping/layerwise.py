@@ -30,6 +30,7 @@ from audit.mechanism.clipping.base import (
     per_example,
     scale_to_norm,
 )
+from audit.mechanism.memory import Hardware, local_hardware
 
 _CPU_BLOCK = 5 << 20  # about two cores' second-level caches: the best of 1 to 40 MiB for the ConvNet
 _ACCELERATOR_BLOCK = 1 << 30
@@ -112,9 +113,9 @@ def unfolded_or_per_example(
     return clipped_sum
 
 
-def block_bytes() -> int:
-    """The bytes that a block of examples of one model should keep on this machine's devices."""
-    return _CPU_BLOCK if jax.local_devices()[0].platform == "cpu" else _ACCELERATOR_BLOCK
+def block_bytes(hardware: Hardware | None = None) -> int:
+    """The bytes that a block of examples of one model should keep on such devices, or on this process's."""
+    return _CPU_BLOCK if (hardware or local_hardware()).is_cpu else _ACCELERATOR_BLOCK
 
 
 def _kept(module: nn.Module, params: Any, batch: Batch) -> tuple[dict[str, tuple[int, ...]], int]:
