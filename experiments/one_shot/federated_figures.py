@@ -207,7 +207,7 @@ def _by_noise(found: Sequence[FederatedRun]) -> list[list[FederatedRun]]:
 def _noise(one: FederatedRun) -> str:
     """A panel's title: the noise, and the analytical epsilon that the paper names it by."""
     epsilon = f"{one.analytical:.3g}" if np.isfinite(one.analytical) else r"$\infty$"
-    return rf"$\sigma$ = {one.noise:.3g}, analytical {epsilon}"
+    return rf"$\sigma$ = {one.noise:.3g}" + f"\nanalytical {epsilon}"
 
 
 def _times(repetitions: int) -> str:
