@@ -20,7 +20,7 @@ from experiments.settings.devices import prepare_jax as prepare_jax
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from experiments.cells.engine import Engine
+    from experiments.cells.engine import TrainingEngine
     from experiments.settings.setting import Setting
     from experiments.settings.tasks import Sources
 
@@ -233,7 +233,7 @@ def define_engine() -> None:
     flags.DEFINE_string("ray_address", None, "Ray: host:port, or auto; without it one of this machine alone.")
 
 
-def engine() -> "AbstractContextManager[Engine]":
+def engine() -> "AbstractContextManager[TrainingEngine]":
     """The engine that the flags name, for a block; raises InputError where it can't be had."""
     from experiments.cells import engines
 
