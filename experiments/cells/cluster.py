@@ -83,7 +83,7 @@ def joined(address: str) -> Iterator[Cluster]:
     try:
         import ray
     except ImportError:
-        raise InputError("Ray is not installed: install the extra `ray`, pip install -e '.[ray]'") from None
+        raise InputError("Ray is not installed: install the extra ray, pip install -e '.[ray]'") from None
     alone = {"num_cpus": cores(), "include_dashboard": False} if address == LOCAL else {}
     try:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR", **alone)
