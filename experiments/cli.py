@@ -230,7 +230,12 @@ def sources(**more: Any) -> "Sources":
 def define_engine() -> None:
     """Defines the flags of who trains."""
     flags.DEFINE_string("engine", "local", "local, or ray: a Ray cluster trains.")
-    flags.DEFINE_string("ray_address", None, "Ray: host:port, or auto; without it one of this machine alone.")
+    define_ray_address("one of this machine alone")
+
+
+def define_ray_address(otherwise: str) -> None:
+    """Defines the flag of a Ray cluster, and says what goes without it."""
+    flags.DEFINE_string("ray_address", None, f"A Ray cluster: host:port, or auto; without it {otherwise}.")
 
 
 def engine() -> "AbstractContextManager[TrainingEngine]":
