@@ -204,6 +204,16 @@ def scores(out, runs):
     return Store(out, json.loads((folder / "config.json").read_text())).load(runs).scores
 
 
+@needs_ray
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense"])
+def test_where_nobody_answers_a_line_says_so(address):
+    with (
+        pytest.raises(ValueError, match=f"`ray_address={address}`: no Ray cluster there"),
+        cluster.joined(address),
+    ):
+        pass
+
+
 def nodes_of(*resources):
     return [dict(zip(("CPU", "GPU"), one, strict=False)) for one in resources]
 
