@@ -119,7 +119,7 @@ def _train_missing(training: _Training, size: int, clock: "_Clock") -> int:
     return size
 
 
-class Trainer:
+class ChunkTrainer:
     """Trains chunks of one game as they are asked for, whose program and data stay on the devices."""
 
     def __init__(self, played: Game, size: int) -> None:

@@ -32,7 +32,7 @@ from models.data.base import Dataset
 
 if TYPE_CHECKING:
     from audit.training import Trained
-    from experiments.cells.engine import Engine, Trainer
+    from experiments.cells.engine import Trainer, TrainingEngine
 
 FIELDS = (
     *("model", "adversary", "gc_s", "simulations", "dimension", "periodicity", "insertions", "steps"),
@@ -75,7 +75,7 @@ def main() -> None:
         _audit(setting, out, engine)
 
 
-def _audit(setting: Setting, out: Path, engine: "Engine") -> None:
+def _audit(setting: Setting, out: Path, engine: "TrainingEngine") -> None:
     """Trains, bounds, stores, prints."""
     from experiments.cells.audits import recipe
     from experiments.settings import build, stored

@@ -20,7 +20,7 @@ from experiments.settings.devices import prepare_jax as prepare_jax
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from experiments.cells.engine import Engine
+    from experiments.cells.engine import TrainingEngine
     from experiments.settings.setting import Setting
     from experiments.settings.tasks import Sources
 
@@ -230,10 +230,15 @@ def sources(**more: Any) -> "Sources":
 def define_engine() -> None:
     """Defines the flags of who trains."""
     flags.DEFINE_string("engine", "local", "local, or ray: a Ray cluster trains.")
-    flags.DEFINE_string("ray_address", None, "Ray: host:port, or auto; without it one of this machine alone.")
+    define_ray_address("one of this machine alone")
 
 
-def engine() -> "AbstractContextManager[Engine]":
+def define_ray_address(otherwise: str) -> None:
+    """Defines the flag of a Ray cluster, and says what goes without it."""
+    flags.DEFINE_string("ray_address", None, f"A Ray cluster: host:port, or auto; without it {otherwise}.")
+
+
+def engine() -> "AbstractContextManager[TrainingEngine]":
     """The engine that the flags name, for a block; raises InputError where it can't be had."""
     from experiments.cells import engines
 

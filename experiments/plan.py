@@ -3,6 +3,7 @@
     ./run.sh plan --epsilon=8 --runs=1000                if the truth is epsilon = 8
     ./run.sh plan --tightness=0.9                        at the accountant's epsilon; runs for 90% of it
     ./run.sh plan --model=convnet --k=5 --runs=5000      another audit's time
+    ./run.sh plan --model=convnet --ray_address=auto     on a Ray cluster
 
 Bounds come from simulated audits whose scores are Gaussian, the time from a probe: steps of a chunk of the
 audit itself, for about two seconds after compilation. Nothing is kept.
@@ -22,6 +23,8 @@ from experiments.settings.tasks import task
 
 if TYPE_CHECKING:
     from experiments.engine.forecast import ManyForecast
+    from experiments.engine.probe import Probe
+    from experiments.settings.setting import Setting
 
 FIELDS = ("model", "periodicity", "insertions", "noise_multiplier", "batch_size", "canaries")
 FLAGS = flags.FLAGS
@@ -35,21 +38,16 @@ flags.DEFINE_float("delta", 1e-5, "delta of the bounds.")
 flags.DEFINE_float("confidence", 0.95, "Confidence of the lower bounds.")
 flags.DEFINE_integer("seed", 0, "Seed of the simulated audits.")
 cli.define_sources()
+cli.define_ray_address("the time of this machine")
 flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of tables.")
 
 
 def main() -> None:
     """Parse, probe, simulate, print."""
     upper, truth = _checked()
-    cli.prepare_jax()
+    probed, workers, setting = _probed()
     from experiments.engine import forecast
-    from experiments.engine.probe import probe
-    from experiments.settings import build
 
-    setting = cli.setting(FIELDS, adversary="gc_r")
-    build.validate(setting, FLAGS.runs)
-    dataset = task(setting.model).data.load(cli.sources())
-    probed = probe(setting, dataset, FLAGS.runs)
     mu = conversions.mu_from_epsilon(truth, FLAGS.delta)
     levels = (FLAGS.delta, FLAGS.confidence, FLAGS.seed)
     known = calibration.KnownMechanism(mu, FLAGS.runs, FLAGS.audits, *levels)
@@ -59,8 +57,26 @@ def main() -> None:
     expected = forecast.Forecast(
         bounds, upper, FLAGS.tightness, needed, probed, setting.model, setting.schedule.steps
     )
-    expected = expected._replace(many=_many(known, setting.canaries))
+    expected = expected._replace(many=_many(known, setting.canaries), workers=workers)
     print(forecast.as_json(expected) if FLAGS.json else forecast.as_text(expected))
+
+
+def _probed() -> "tuple[Probe, int | None, Setting]":
+    """A probe on this machine or on a worker of a cluster, how many workers that has, and what was probed."""
+    if FLAGS.ray_address is None:
+        cli.prepare_jax()
+    from experiments.cells import cluster
+    from experiments.engine.probe import probe, probe_elsewhere
+    from experiments.settings import build
+
+    setting = cli.setting(FIELDS, adversary="gc_r")
+    build.validate(setting, FLAGS.runs)
+    dataset = task(setting.model).data.load(cli.sources())
+    if FLAGS.ray_address is None:
+        return probe(setting, dataset, FLAGS.runs), None, setting
+    with cluster.joined(FLAGS.ray_address) as joined:
+        probed = joined.call(probe_elsewhere, setting, dataset, FLAGS.runs)
+        return probed, joined.workers(), setting
 
 
 def _many(known: calibration.KnownMechanism, canaries: int) -> "ManyForecast | None":

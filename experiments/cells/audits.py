@@ -10,7 +10,7 @@ from audit.errors import InputError
 from audit.progress import Progress
 from audit.storage.index import Holdings
 from audit.storage.store import Store
-from experiments.cells.cell import Audited, Cell, Levels, Recipe, Split
+from experiments.cells.cell import Audited, Cell, GameRecipe, Levels, Parts
 from experiments.cells.data import DataSets
 from experiments.settings import stored
 from experiments.settings.adversaries import ADVERSARIES
@@ -40,11 +40,11 @@ def audit_cell(audited: Audited) -> Cell:
     def conclude(store: Store, about: dict[str, Any]) -> None:
         _conclude(setting, runs, store, about)
 
-    split = Split(lambda data: data.load(setting.model), partial(recipe, setting, runs), conclude)
+    parts = Parts(lambda data: data.load(setting.model), partial(recipe, setting, runs), conclude)
     seconds = runs * setting.schedule.steps * step_seconds(setting)
     name = f"{audited.series}, seed {setting.seed}, {audited.panel}"
     key = json.dumps(identity(setting))
-    return Cell(name, key, runs, seconds, is_done, open_store, do, audited, True, split)
+    return Cell(name, key, runs, seconds, is_done, open_store, do, audited, True, parts)
 
 
 def step_seconds(setting: Setting) -> float:
@@ -72,13 +72,13 @@ def is_on(store: Store, checksum: str | None) -> bool:
     return checksum in (None, store.config().get("data_sha256"))
 
 
-def recipe(setting: Setting, runs: int, dataset: Dataset) -> Recipe:
+def recipe(setting: Setting, runs: int, dataset: Dataset) -> GameRecipe:
     """The training of a setting; raises InputError where it can't be audited with so many runs."""
     from experiments.settings import build
 
     build.validate(setting, runs)
     key = json.dumps([identity(setting), dataset.checksum])
-    return Recipe(key, partial(build.build, setting), build.provenance)
+    return GameRecipe(key, partial(build.build, setting), build.provenance)
 
 
 def _audit(setting: Setting, runs: int, dataset: Dataset, store: Store, progress: Progress) -> None:

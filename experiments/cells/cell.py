@@ -38,7 +38,7 @@ class Audited(NamedTuple):
     runs: int
 
 
-class Recipe(NamedTuple):
+class GameRecipe(NamedTuple):
     """A training that processes without a store can do, who get it pickled.
 
     key: equal for equal games on equal data. make: data -> the game; raises InputError where that can't be.
@@ -50,7 +50,7 @@ class Recipe(NamedTuple):
     about: Callable[[Dataset], dict[str, Any]]
 
 
-class Split(NamedTuple):
+class Parts(NamedTuple):
     """A cell as a training of runs, and what is concluded from these.
 
     data: what it is trained on. recipe: of the training; raises InputError where it can't be done. conclude:
@@ -58,7 +58,7 @@ class Split(NamedTuple):
     """
 
     data: Callable[[DataSets], Dataset]
-    recipe: Callable[[Dataset], Recipe]
+    recipe: Callable[[Dataset], GameRecipe]
     conclude: Callable[[Store, dict[str, Any]], object]
 
 
@@ -68,7 +68,7 @@ class Cell(NamedTuple):
     name: for people. identity: equal for cells that are one piece of work; of those the one of most runs is
     done. seconds: on two cores, as an estimate. is_done: off the store alone, without JAX or data that nobody
     named. open: its store. do: all that is missing. audited: where it is an audit. shared: whether several
-    workers can do it at once, each a part. split: where its runs can be trained by who has no store.
+    workers can do it at once, each a part. parts: where its runs can be trained by who has no store.
     """
 
     name: str
@@ -80,4 +80,4 @@ class Cell(NamedTuple):
     do: Callable[[Store, DataSets, Progress], object]
     audited: Audited | None = None
     shared: bool = False
-    split: Split | None = None
+    parts: Parts | None = None

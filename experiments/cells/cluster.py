@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import socket
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ from audit.machine import cores
 LOCAL = "local"
 _RETRIES = 20  # of a task whose worker or node died
 _LOOK_SECONDS = 5.0
+_ANSWER_SECONDS = 5.0
 
 
 class Need(NamedTuple):
@@ -80,12 +82,14 @@ def joined(address: str) -> Iterator[Cluster]:
     """The cluster at an address (host:port, or auto: the one that this machine belongs to; local: one of this
     machine alone, which ends with the block). Raises InputError where there is none, or no Ray."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "error")  # it warns on stderr, in the middle of progress
     try:
         import ray
     except ImportError:
-        raise InputError("Ray is not installed: install the extra `ray`, pip install -e '.[ray]'") from None
+        raise InputError("Ray is not installed: install the extra ray, pip install -e '.[ray]'") from None
     alone = {"num_cpus": cores(), "include_dashboard": False} if address == LOCAL else {}
     try:
+        _require_answer(address)
         ray.init(address=address, log_to_driver=False, logging_level="ERROR", **alone)
     except (ConnectionError, RuntimeError, ValueError, OSError, AssertionError) as error:
         why = " ".join(str(error).split())[:120]
@@ -94,6 +98,13 @@ def joined(address: str) -> Iterator[Cluster]:
         yield Cluster(ray)
     finally:
         ray.shutdown()
+
+
+def _require_answer(address: str) -> None:
+    """Raises OSError where nobody answers at host:port: Ray would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdecimal() and int(port) < 2**16:
+        socket.create_connection((host.strip("[]"), int(port)), _ANSWER_SECONDS).close()
 
 
 def _need(nodes: list[dict[str, float]]) -> Need:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 from audit.progress import Progress
 from audit.storage.store import Store
 from audit.training import Trained
-from experiments.cells.cell import Cell, Recipe
+from experiments.cells.cell import Cell, GameRecipe
 from experiments.cells.work import Outcome, Workplace
 from models.data.base import Dataset
 
@@ -34,9 +34,9 @@ class Trainer(Protocol):
         """The circumstances, to be kept beside the scores."""
 
 
-class Engine(NamedTuple):
+class TrainingEngine(NamedTuple):
     """trainer: of a recipe on data, chunks as of so many runs; raises InputError where the two don't fit.
     do_all: see `experiments.cells.work`."""
 
-    trainer: Callable[[Recipe, Dataset], Trainer]
+    trainer: Callable[[GameRecipe, Dataset], Trainer]
     do_all: Callable[[list[Cell], Workplace], Outcome]

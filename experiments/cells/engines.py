@@ -10,24 +10,24 @@ from experiments.settings.devices import prepare_jax
 
 if TYPE_CHECKING:
     from audit.training import Trained
-    from experiments.cells.cell import Recipe
-    from experiments.cells.engine import Engine, Wanted
+    from experiments.cells.cell import GameRecipe
+    from experiments.cells.engine import TrainingEngine, Wanted
     from models.data.base import Dataset
 
 
 @contextlib.contextmanager
-def _here(address: str | None) -> Iterator["Engine"]:
+def _here(address: str | None) -> Iterator["TrainingEngine"]:
     """This process, on the devices of this machine."""
     require(address is None, f"`ray_address={address}` goes with `engine=ray`: give both")
     prepare_jax()
     from experiments.cells import work
-    from experiments.cells.engine import Engine
+    from experiments.cells.engine import TrainingEngine
 
-    yield Engine(_Here, work.do_all)
+    yield TrainingEngine(_Here, work.do_all)
 
 
 @contextlib.contextmanager
-def _ray(address: str | None) -> Iterator["Engine"]:
+def _ray(address: str | None) -> Iterator["TrainingEngine"]:
     """A Ray cluster, one of this machine alone where no address is given."""
     from experiments.cells import cluster, on_ray
 
@@ -35,10 +35,13 @@ def _ray(address: str | None) -> Iterator["Engine"]:
         yield on_ray.engine(joined)
 
 
-ENGINES: dict[str, Callable[[str | None], AbstractContextManager["Engine"]]] = {"local": _here, "ray": _ray}
+ENGINES: dict[str, Callable[[str | None], AbstractContextManager["TrainingEngine"]]] = {
+    "local": _here,
+    "ray": _ray,
+}
 
 
-def engine(name: str, address: str | None) -> AbstractContextManager["Engine"]:
+def engine(name: str, address: str | None) -> AbstractContextManager["TrainingEngine"]:
     """The engine of a name; raises InputError for another, and where it can't be had."""
     require(name in ENGINES, f"`engine={name}` is unknown: choose one of {', '.join(ENGINES)}")
     return ENGINES[name](address)
@@ -47,7 +50,7 @@ def engine(name: str, address: str | None) -> AbstractContextManager["Engine"]:
 class _Here:
     """A trainer in this process."""
 
-    def __init__(self, recipe: "Recipe", data: "Dataset") -> None:
+    def __init__(self, recipe: "GameRecipe", data: "Dataset") -> None:
         self._recipe, self._data = recipe, data
         self._played = recipe.make(data)
 

@@ -9,7 +9,7 @@ from audit.errors import InputError, require
 from audit.storage import files, shares
 from audit.storage.scores import Scores
 from experiments.cells import pieces
-from experiments.cells.cell import Cell, Recipe
+from experiments.cells.cell import Cell, GameRecipe
 from experiments.cells.cluster import Cluster
 from experiments.cells.engine import Wanted
 from experiments.cells.pieces import Piece, Prepared
@@ -18,7 +18,7 @@ from experiments.cells.work import Workplace
 _AHEAD = 2  # tasks a worker, so that none waits for the driver
 
 
-class Task(NamedTuple):
+class Begun(NamedTuple):
     """A task that has begun, and what keeps its result."""
 
     task: Any
@@ -28,21 +28,21 @@ class Task(NamedTuple):
 class Sent(NamedTuple):
     """A training as workers get it: `data` is a shared Dataset."""
 
-    recipe: Recipe
+    recipe: GameRecipe
     data: Any
 
 
 class Job(Protocol):
     """Tasks that belong together."""
 
-    def begin(self) -> Task | None:
+    def begin(self) -> Begun | None:
         """The next task; None where none can begin now."""
 
     def is_done(self) -> bool:
         """Whether all is kept."""
 
 
-class Training:
+class RunsJob:
     """A job: the runs that a store lacks."""
 
     def __init__(self, cluster: Cluster, sent: Sent, wanted: Wanted) -> None:
@@ -51,16 +51,16 @@ class Training:
         self._begun, self._left = False, 1
         self.trained, self.prepared = 0, Prepared(0, 0, {})
 
-    def begin(self) -> Task | None:
+    def begin(self) -> Begun | None:
         """First the task that prepares, then a piece at a time."""
         if not self._begun:
             self._begun = True
             sizes = self._wanted.added, self._wanted.chunk
-            return Task(self._cluster.begin(pieces.prepare, *self._sent, *sizes), self._cut)
+            return Begun(self._cluster.begin(pieces.prepare, *self._sent, *sizes), self._cut)
         if not self._waiting:
             return None
         piece = self._waiting.popleft()
-        return Task(self._cluster.begin(pieces.train, *self._sent, piece), partial(self._keep, piece))
+        return Begun(self._cluster.begin(pieces.train, *self._sent, piece), partial(self._keep, piece))
 
     def is_done(self) -> bool:
         """Whether the store has all runs."""
@@ -89,19 +89,19 @@ class Training:
         self._waiting.extend(Piece(start, stop, size) for start, stop in shares.cut(missing, size))
 
 
-class Whole:
+class CellJob:
     """A job: a cell that is not cut."""
 
     def __init__(self, cluster: Cluster, cell: Cell, place: Workplace) -> None:
         self._cluster, self._cell, self._place = cluster, cell, place
         self._begun = self._done = False
 
-    def begin(self) -> Task | None:
+    def begin(self) -> Begun | None:
         """Its one task."""
         if self._begun:
             return None
         self._begun = True
-        return Task(self._cluster.begin(pieces.do, self._cell, self._place.data), self._keep)
+        return Begun(self._cluster.begin(pieces.do, self._cell, self._place.data), self._keep)
 
     def is_done(self) -> bool:
         """Whether its files are kept."""
@@ -119,7 +119,7 @@ J = TypeVar("J", bound=Job)
 def done(cluster: Cluster, jobs: Iterable[J]) -> Iterator[tuple[J, InputError | None]]:
     """Does jobs in their order, the next one where those before leave workers idle; yields each at its end,
     with the error that ended it."""
-    more, opened, flying = iter(jobs), list[J](), dict[Any, tuple[J, Task]]()
+    more, opened, flying = iter(jobs), list[J](), dict[Any, tuple[J, Begun]]()
     while True:
         while len(flying) < _AHEAD * max(cluster.workers(), 1):
             begun = _next(opened)
@@ -141,7 +141,7 @@ def done(cluster: Cluster, jobs: Iterable[J]) -> Iterator[tuple[J, InputError | 
                 yield job, error
 
 
-def _next(opened: list[J]) -> tuple[J, Task] | None:
+def _next(opened: list[J]) -> tuple[J, Begun] | None:
     """The next task of the first job that has one."""
     for job in opened:
         if (task := job.begin()) is not None:
@@ -149,7 +149,7 @@ def _next(opened: list[J]) -> tuple[J, Task] | None:
     return None
 
 
-def _kept(cluster: Cluster, task: Task) -> InputError | None:
+def _kept(cluster: Cluster, task: Begun) -> InputError | None:
     """Keeps a task's result; the error where there is none. Raises InputError where the store refuses."""
     try:
         task.keep(cluster.result(task.task))

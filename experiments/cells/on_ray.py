@@ -19,10 +19,10 @@ from audit.progress import Progress
 from audit.storage import files, shares
 from audit.training import Trained
 from experiments.cells import jobs, pieces, work
-from experiments.cells.cell import Cell, Recipe
+from experiments.cells.cell import Cell, GameRecipe
 from experiments.cells.cluster import Cluster
-from experiments.cells.engine import Engine, Wanted
-from experiments.cells.jobs import Job, Sent, Training, Whole
+from experiments.cells.engine import TrainingEngine, Wanted
+from experiments.cells.jobs import CellJob, Job, RunsJob, Sent
 from experiments.cells.progress import SweepProgress
 from experiments.cells.work import Outcome, Workplace
 from models.data.base import Dataset
@@ -30,23 +30,23 @@ from models.data.base import Dataset
 _POLL_SECONDS = 1.0
 
 
-def engine(cluster: Cluster) -> Engine:
+def engine(cluster: Cluster) -> TrainingEngine:
     """The engine of a cluster; this process leaves its own accelerators to the cluster's workers."""
     jax.config.update("jax_platforms", "cpu")
-    return Engine(partial(_Trainer, cluster), partial(do_all, cluster))
+    return TrainingEngine(partial(_Trainer, cluster), partial(do_all, cluster))
 
 
 class _Trainer:
     """A trainer on a cluster."""
 
-    def __init__(self, cluster: Cluster, recipe: Recipe, data: Dataset) -> None:
+    def __init__(self, cluster: Cluster, recipe: GameRecipe, data: Dataset) -> None:
         """Asks a worker whether recipe and data fit."""
         self._cluster, self._sent = cluster, Sent(recipe, cluster.share(data))
         self._about: dict[str, Any] = cluster.call(pieces.about, *self._sent)
 
     def train(self, wanted: Wanted) -> Trained:
         """See `Trainer`."""
-        begin, job = time.perf_counter(), Training(self._cluster, self._sent, wanted)
+        begin, job = time.perf_counter(), RunsJob(self._cluster, self._sent, wanted)
         while wanted.store.missing(wanted.runs):
             with wanted.store.claim(), shares.all_below(wanted.store, wanted.runs) as mine:
                 if mine:
@@ -132,14 +132,14 @@ class _Sweep:
         if not mine:
             held.close()
             return None
-        if cell.split is None:
-            whole = Whole(self._cluster, cell, self._place)
+        if cell.parts is None:
+            whole = CellJob(self._cluster, cell, self._place)
             self._under_way[whole] = _Cell(cell, lambda: None, held)
             return whole
-        data = cell.split.data(self._place.data)
-        sent = Sent(cell.split.recipe(data), self._cluster.share(data))
+        data = cell.parts.data(self._place.data)
+        sent = Sent(cell.parts.recipe(data), self._cluster.share(data))
         wanted = Wanted(store, cell.runs, cell.runs, 0, self._heard(cell))
-        job, conclude = Training(self._cluster, sent, wanted), cell.split.conclude
+        job, conclude = RunsJob(self._cluster, sent, wanted), cell.parts.conclude
         self._under_way[job] = _Cell(cell, lambda: conclude(store, job.prepared.about), held)
         return job
 

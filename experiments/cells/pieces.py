@@ -9,13 +9,13 @@ from audit import training
 from audit.mechanism.programs import Programs
 from audit.storage import files
 from audit.storage.scores import Scores
-from audit.training import Trainer
-from experiments.cells.cell import Cell, Recipe
+from audit.training import ChunkTrainer
+from experiments.cells.cell import Cell, GameRecipe
 from experiments.cells.data import DataSets
 from experiments.settings.devices import prepare_jax
 from models.data.base import Dataset
 
-_TRAINERS: Programs[Trainer] = Programs(kept=1)  # whose data are on the devices
+_TRAINERS: Programs[ChunkTrainer] = Programs(kept=1)  # whose data are on the devices
 
 
 class Prepared(NamedTuple):
@@ -35,7 +35,7 @@ class Piece(NamedTuple):
     size: int
 
 
-def prepare(devices: int, recipe: Recipe, data: Dataset, runs: int, chunk: int) -> Prepared:
+def prepare(devices: int, recipe: GameRecipe, data: Dataset, runs: int, chunk: int) -> Prepared:
     """The chunks of so many runs (chunk 0: as many as fit); on CPUs over so many devices."""
     _prepare_jax(devices)
     played = recipe.make(data)
@@ -43,17 +43,17 @@ def prepare(devices: int, recipe: Recipe, data: Dataset, runs: int, chunk: int) 
     return Prepared(size, len(played.schedule.mask), recipe.about(data))
 
 
-def about(devices: int, recipe: Recipe, data: Dataset) -> dict[str, Any]:
+def about(devices: int, recipe: GameRecipe, data: Dataset) -> dict[str, Any]:
     """The circumstances of a worker; raises InputError where recipe and data do not fit."""
     _prepare_jax(devices)
     recipe.make(data)
     return recipe.about(data)
 
 
-def train(devices: int, recipe: Recipe, data: Dataset, piece: Piece) -> Scores | None:
+def train(devices: int, recipe: GameRecipe, data: Dataset, piece: Piece) -> Scores | None:
     """A piece's scores; None where memory ran out. Raises InputError where a model diverged."""
     _prepare_jax(devices)
-    trainer = _TRAINERS.get((recipe.key, piece.size), lambda: Trainer(recipe.make(data), piece.size))
+    trainer = _TRAINERS.get((recipe.key, piece.size), lambda: ChunkTrainer(recipe.make(data), piece.size))
     return trainer.train((piece.start, piece.stop))
 
 

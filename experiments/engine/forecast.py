@@ -25,7 +25,7 @@ class Forecast(NamedTuple):
     bounds, a row a method, are of simulated audits of the planned number of runs; upper_bound is the
     accountant's epsilon; runs_needed, None where a million do not suffice, are the runs that prove the
     share `tightness` of the truth on average; a run of `model` takes `steps` steps. many: with several
-    canaries a run, where they are asked for.
+    canaries a run, where they are asked for. workers: of the cluster that is to train; None: this machine.
     """
 
     bounds: list[Calibration]
@@ -36,10 +36,13 @@ class Forecast(NamedTuple):
     model: str
     steps: int
     many: ManyForecast | None = None
+    workers: int | None = None
 
     def seconds(self, runs: int) -> float:
         """The time that so many runs take, compilation included."""
-        return self.probe.compilation + runs * self.probe.model_step * self.steps
+        chunk = self.probe.chunk
+        rounds = math.ceil(math.ceil(runs / chunk) / max(self.workers or 1, 1))
+        return self.probe.compilation + min(runs, rounds * chunk) * self.probe.model_step * self.steps
 
 
 def as_text(forecast: Forecast) -> str:
@@ -87,9 +90,10 @@ def _time_lines(forecast: Forecast) -> list[str]:
     """The runs that are needed, and how long they and the planned ones take."""
     runs, needed, probe = forecast.bounds[0].setting.n_scores, forecast.runs_needed, forecast.probe
     need = f"over {MOST_RUNS:,}" if needed is None else f"about {needed:,}"
+    where = "here" if forecast.workers is None else f"on each of {forecast.workers} workers"
     lines = [
         f"if_gaussian, on average {forecast.tightness:.0%} of the truth: {need} runs",
-        f"here a model-step takes {_step(probe.model_step)} ({forecast.model}, chunks of {probe.chunk})",
+        f"{where} a model-step takes {_step(probe.model_step)} ({forecast.model}, chunks of {probe.chunk})",
         f"{runs} runs of {forecast.steps} steps: {_clock(forecast.seconds(runs))}, "
         f"{probe.compilation:.0f} s of them to compile",
     ]
@@ -109,6 +113,7 @@ def as_json(forecast: Forecast) -> str:
         "probe": forecast.probe._asdict(),
         "seconds": forecast.seconds(first.setting.n_scores),
         "seconds_needed": None if needed is None else forecast.seconds(needed),
+        **({} if forecast.workers is None else {"workers": forecast.workers}),
         **({} if forecast.many is None else {"many_canaries": _many_fields(forecast.many)}),
     }
     return json.dumps(content)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from audit import game
 from audit.training import chunk_size
 from experiments.settings import build
+from experiments.settings.devices import prepare_jax
 from experiments.settings.make import changed
 from experiments.settings.setting import Setting
 from models.data.base import Dataset
@@ -33,6 +34,12 @@ def probe(setting: Setting, dataset: Dataset, runs: int) -> Probe:
     steps = int(min(max(_SECONDS / 2 / (begun.model_step * chunk), 1), setting.schedule.steps, _MOST_STEPS))
     measured = _timed(_game(setting, dataset, steps), chunk, _SECONDS)
     return measured._replace(compilation=begun.compilation)
+
+
+def probe_elsewhere(devices: int, setting: Setting, dataset: Dataset, runs: int) -> Probe:
+    """`probe` by a process that has not touched JAX, on a CPU over so many devices."""
+    prepare_jax(devices)
+    return probe(setting, dataset, runs)
 
 
 def _game(setting: Setting, dataset: Dataset, steps: int) -> game.Game:

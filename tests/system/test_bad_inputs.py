@@ -308,6 +308,10 @@ CHOICES = [
     ),
     *rows(["sweep", "--list"], "scale", "--scale={} is unknown", "nobody"),
     *rows(
+        ["sweep", "--name=figure_1c"], "engine", "--engine={} is unknown: choose one of local, ray", "", "Ray"
+    ),
+    *rows(AUDIT, "engine", "--engine={} is unknown: choose one of local, ray", "", "nobody"),
+    *rows(
         ["sweep", "--name=all"], "worker", "--worker={}: give i/n", "0/3", "4/3", "3", "a/b", "1/0", "-1/3"
     ),
     *rows(["sweep", "--name=all"], "worker", "--worker={}: give i/n", "", "1/2/3", "٣/٤", f"1/{HUGE}"),
@@ -322,6 +326,10 @@ CHOICES = [
 TOGETHER = [
     named(Bad(argv, says, lay))
     for argv, says, lay in (
+        *(
+            ((*command, "--ray_address=host:1"), "--ray_address=host:1 goes with --engine=ray", nothing)
+            for command in (("audit",), ("sweep", "--name=figure_1c"))
+        ),
         (("audit", "--data_file=a.csv", "--tfds_dir=b"), "are both set; name one", nothing),
         (("audit", "--weights=w.pth"), "drop them, or name a model with a head", nothing),
         (("audit", "--input_size=64"), "drop them, or name a model with a head", nothing),

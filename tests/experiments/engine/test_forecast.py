@@ -30,6 +30,14 @@ def test_the_text_says_bounds_runs_and_time():
     assert lines[-2:] == ["5000 runs of 250 steps: 10 s, 7 s of them to compile", "1200 runs: 8 s"]
 
 
+def test_workers_of_a_cluster_train_chunks_at_once():
+    many = EXPECTED._replace(workers=4)
+    assert many.seconds(5000) == 7.4 + 2 * 640 * 2e-6 * 250  # 8 chunks in 2 rounds
+    assert many.seconds(600) == EXPECTED.seconds(600)
+    assert "on each of 4 workers a model-step takes 2.0 us (fcnn, chunks of 640)" in forecast.as_text(many)
+    assert json.loads(forecast.as_json(many))["workers"] == 4
+
+
 @pytest.mark.parametrize(
     ("step", "said", "time"), [(3e-3, "3 ms", "63 minutes"), (0.0456, "45.6 ms", "15.8 hours")]
 )
