@@ -209,7 +209,8 @@ def _summary(audited: _Audited, trained: "Trained") -> str:
     from audit.mechanism import ensemble
 
     steps, batch_size = audited.setting.schedule.steps, audited.setting.mechanism.batch_size
-    line = f"{audited.runs} models x {steps} steps x batch {batch_size}, data: {audited.dataset.source}"
+    data = f"{task(audited.setting.model).data.label} ({audited.dataset.source})"
+    line = f"{audited.runs} models x {steps} steps x batch {batch_size}, data: {data}"
     if not trained.trained_runs:
         return f"{line}; all in the store already"
     per_step = trained.seconds / trained.model_steps

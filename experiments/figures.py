@@ -11,7 +11,8 @@ other scales than laptop into its folder of that name.
 import os
 import shlex
 import sys
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -53,6 +54,7 @@ def main() -> None:
     written: list[Path] = []
     found: list[Row] = []
     missing: list[str] = []
+    waiting: list[str] = []
     for sweep in chosen:
         drawn = sweep.draw(sweep, evidence)
         for name, figure in drawn.figures:
@@ -63,11 +65,13 @@ def main() -> None:
             smoke = [table.PROVES_NOTHING] if scale == registry.SMOKE else []
             print("\n".join([*smoke, drawn.table.text]) + "\n")
         missing += _missing(sweep, drawn)
+        waiting += [sweep.name] if drawn.missing and not drawn.figures else []
     names = ",".join(FLAGS.name)
     mend = f"./run.sh sweep --name={names} --scale={scale} --out={shlex.quote(FLAGS.out)}"
     require(written, f"{held.root} holds no finished cell of {names} at scale {scale}: run {mend}")
     if FLAGS.scale is None:
         print(f"scale: {scale}", file=sys.stderr)
+    missing += _waiting(waiting)
     print("\n".join(missing), end="\n" if missing else "", file=sys.stderr)
     if found:
         written.append(files.write_whole(folder / "figures.csv", table.as_csv(found)))
@@ -96,10 +100,14 @@ def _write(path: Path, figure: Figure) -> Iterator[Path]:
 
 
 def _missing(sweep: Sweep, drawn: Drawn) -> list[str]:
-    """One line for a figure that lacks cells."""
-    state = "" if drawn.figures else ": not drawn"
+    """One line for a figure that was drawn and lacks cells."""
     lacks = "1 cell is missing" if drawn.missing == 1 else f"{drawn.missing} cells are missing"
-    return [f"{sweep.name}: {lacks}{state}"] if drawn.missing else []
+    return [f"{sweep.name}: {lacks}"] if drawn.missing and drawn.figures else []
+
+
+def _waiting(names: Sequence[str]) -> list[str]:
+    """Lines of 80 columns on the figures that lack too much to be drawn."""
+    return textwrap.wrap(f"not drawn, for want of cells: {', '.join(names)}", 80) if names else []
 
 
 if __name__ == "__main__":

@@ -272,16 +272,11 @@ def _model(module: nn.Module, criterion: Criterion, dataset: Dataset) -> Model:
 
 def _require_linen(module: object) -> None:
     """Raises InputError for what `audit_model` cannot take, with the way that there is for it."""
+    given = f"one of type {type(module).__name__}"
     mend = "give any other model as loss(params, (feature, label)) to audit_loss"
     if isinstance(module, type):
-        mend = f"give an instance, {module.__name__}()"
-    given = f"audit_model takes a Flax Linen module, not {_kind(module)}"
-    require(isinstance(module, nn.Module), f"{given}: {mend}")
-
-
-def _kind(value: object) -> str:
-    """What a value is, for a message."""
-    return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
+        given, mend = f"the class {module.__name__}", f"give an instance, {module.__name__}()"
+    require(isinstance(module, nn.Module), f"audit_model takes a Flax Linen module, not {given}: {mend}")
 
 
 def _setting(named: dict[str, Any], usual_name: str) -> Setting:
@@ -327,7 +322,7 @@ def _require_floats(params: Any) -> None:
     for leaf in leaves:
         kind = getattr(leaf, "dtype", "") if isinstance(leaf, Array | np.ndarray | np.generic) else ""
         fits = isinstance(leaf, float) or (kind and jnp.issubdtype(kind, jnp.floating))
-        require(fits, f"params hold {kind or _kind(leaf)}: {mend}")
+        require(fits, f"params hold a leaf of type {kind or type(leaf).__name__}: {mend}")
 
 
 def _no_criterion(logits: Array, label: Array) -> Array:

@@ -20,7 +20,7 @@ bound:    lower bound if the curve is Gaussian, mean over seeds (if_gaussian; of
 range:    of that bound over the seeds; rows of one seed share their noise, so
           the number of bounds above the upper one is not binomial
 interval: of one seed, two-sided; assumes normal scores of one spread, of K
-          canaries a run many runs too
+          canaries a run many runs too; of several, how many are there so far
 pred.:    mu = sqrt(insertions / k) / sigma, where gradients do not interfere;
           landscape: the exact epsilon; its curve is not Gaussian: no bound
 tight:    as high as the upper bound; the paper's text prints no epsilons"""
@@ -125,9 +125,11 @@ def _panel(own: list[Row], axis: Axis | None) -> list[str]:
 def _numbers(row: Row) -> tuple[str, ...]:
     """A row's numbers in short."""
     mean, low, high = row.epsilons[IF_GAUSSIAN]
-    alone = "one seed" if row.seeds.canaries == 1 else f"K = {row.seeds.canaries}"
-    spread = _range(low, high) if row.seeds.found > 1 else alone
-    interval = "" if row.interval is None else _range(*row.interval)
+    _, seeds, missing, canaries = row.seeds
+    alone = "one seed" if canaries == 1 else f"K = {canaries}"
+    spread = _range(low, high) if seeds > 1 else alone
+    found = f"{seeds}/{seeds + missing} seeds" if missing else ""
+    interval = found if row.interval is None else _range(*row.interval)
     predicted = "" if row.predicted is None else f"{row.predicted:.2f}"
     return rounding.at_least(mean, 2), spread, interval, predicted
 

@@ -57,6 +57,16 @@ def test_help_lists_what_run_sh_lists(tmp_path):
     assert own.findall(python.stdout) == own.findall(shell.stdout)
 
 
+def test_help_whose_reader_leaves_ends_without_a_word(tmp_path):
+    reader, writer = os.pipe()
+    os.close(reader)
+    argv = [sys.executable, "-m", "experiments", "help"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.run(argv, env=environment, cwd=tmp_path, stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    assert process.returncode == 0 and process.stderr == b""
+
+
 def test_an_unknown_command_is_one_line(tmp_path):
     for name in ("adit", "cli", "__main__", "../audit"):
         result = run("-m", "experiments", name, cwd=tmp_path)

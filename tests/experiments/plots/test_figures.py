@@ -297,7 +297,7 @@ def test_figures_are_written_and_what_is_missing_is_said(run, tmp_path):
     assert (folder / "figure_1c.png").read_bytes().startswith(b"\x89PNG")
     assert b"</svg>" in (folder / "figure_1c.svg").read_bytes()
     said = process.stderr.splitlines()
-    assert said == ["figure_1c: 1 cell is missing", "figure_8: 3 cells are missing: not drawn"]
+    assert said == ["figure_1c: 1 cell is missing", "not drawn, for want of cells: figure_8"]
     table, listed = process.stdout.split("\n\n")
     assert max(map(len, table.splitlines())) <= 80
     assert {Path(line).name for line in listed.split()} == {*names, "figures.csv"}
