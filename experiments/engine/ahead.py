@@ -4,16 +4,17 @@ Data are zeros of the real data's shapes: nothing is fetched, and nothing runs b
 Importing this starts no JAX.
 """
 
+import multiprocessing
+import signal
 import time
 from collections.abc import Callable
-from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from experiments.engine import accelerators
 from experiments.engine.accelerators import Described
-from experiments.engine.workers import in_a_process
 from experiments.settings.federated import FEDERATED_TASKS, FederatedSetting
 from experiments.settings.make import setting_of
 from experiments.settings.setting import Setting
@@ -38,6 +39,8 @@ _SHAPES: dict[str, tuple[int, tuple[int, ...], str]] = {  # examples; an example
     "shakespeare": (18_000, (80,), "u1"),
     "stackoverflow": (76_800, (20,), "u2"),
 }
+_CONTEXT = multiprocessing.get_context("spawn")
+_SAID = 200  # letters of an error
 _CLIENTS = 600  # among whom the examples of a federated program are dealt evenly
 
 
@@ -94,11 +97,38 @@ def compiled_setting(described: Described, setting: Setting, runs: int) -> Compi
 def _in_a_process(
     described: Described, program: TrainingProgram, setting: Setting | FederatedSetting, runs: int
 ) -> CompiledTraining:
-    """The program of a setting; failed where its process died."""
+    """The program of a setting, from a process that ends with it, and with whoever waits for it."""
+    here, there = _CONTEXT.Pipe(duplex=False)
+    arguments = (there, described.name, program, setting, runs)
+    process = _CONTEXT.Process(target=_answer, args=arguments, daemon=True)
+    process.start()
+    there.close()
     try:
-        return in_a_process(_compile, described.name, program, setting, runs)
-    except BrokenProcessPool:
+        found: CompiledTraining = here.recv()
+        return found
+    except EOFError:
         return CompiledTraining(program, failure="the compiler ended its process")
+    finally:
+        process.kill()  # a compiler hears no Ctrl-C
+        process.join()
+
+
+def _answer(
+    there: Connection, name: str, program: TrainingProgram, setting: Setting | FederatedSetting, runs: int
+) -> None:
+    """A process's life: it compiles, or says why it does not; Ctrl-C is its parent's affair."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        found = _compile(name, program, setting, runs)
+    except Exception as error:  # whatever a compiler raises is a row of the table
+        found = _failed(program, error)
+    there.send(found)
+
+
+def _failed(program: TrainingProgram, error: Exception) -> CompiledTraining:
+    """With an error's first line."""
+    line = (str(error).splitlines() or [""])[0]
+    return CompiledTraining(program, failure=f"{type(error).__name__}: {line}"[:_SAID])
 
 
 class _Work(NamedTuple):
@@ -131,9 +161,9 @@ def _compile(
         try:
             found = _measured(program, work, devices)
         except jax.errors.JaxRuntimeError as error:
-            found = CompiledTraining(program, failure=str(error).splitlines()[0][:200])
             if "RESOURCE_EXHAUSTED" not in str(error):
-                return found
+                raise
+            found = _failed(program, error)
         if not found.failure and found.memory <= described.chip.memory:
             return found
         if work.chunk <= described.number:

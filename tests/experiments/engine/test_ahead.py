@@ -1,5 +1,6 @@
 """Trainings compiled for accelerators, where their compilers are installed (for TPUs by ./run.sh compile)."""
 
+import os
 import re
 
 import jax
@@ -100,19 +101,19 @@ def test_a_training_compiles_and_fits(name, mechanism, model):
 
 
 def test_a_compiler_that_dies_is_said():
-    found = ahead.compiled_for(accelerators.described("h200")._replace(name="h200"), DYING)
+    program = TrainingProgram(DP_SGD, "fcnn")
+    found = ahead._in_a_process(accelerators.described("h200"), program, Deadly(), 1)
     assert found.failure == "the compiler ended its process"
 
 
-class Dying(str):
-    """A mechanism's name that ends the process that reads it."""
-
-    def __eq__(self, other):
-        import os
-
-        os._exit(3)
-
-    __hash__ = str.__hash__
+def test_what_a_compiler_raises_is_said_in_a_line():
+    program = TrainingProgram(DP_SGD, "fcnn")
+    found = ahead._in_a_process(accelerators.described("h200"), program, None, 1)
+    assert re.match(r"\w*Error: ", found.failure) and "\n" not in found.failure
 
 
-DYING = TrainingProgram(Dying("dp_sgd"), "fcnn")
+class Deadly:
+    """Ends the process that it is sent to."""
+
+    def __reduce__(self):
+        return os._exit, (3,)
