@@ -42,12 +42,12 @@ def main() -> None:
     found = []
     with tqdm(total=len(devices) * len(programs), leave=False) as bar:
         for one in devices:
-            outcomes = []
+            trainings = []
             for program in programs:
                 bar.set_description(f"{one.name}: {program.model}")
-                outcomes.append(ahead.compiled_for(one, program))
+                trainings.append(ahead.compiled_for(one, program))
                 bar.update()
-            found.append((one, outcomes))
+            found.append((one, trainings))
     print(roofline.as_json(found) if FLAGS.json else roofline.as_text(found))
 
 

@@ -149,7 +149,7 @@ class Segment(Protocol):
     ) -> State: ...
 
 
-class Memory(Protocol):
+class MeasureStep(Protocol):
     """(theta_0 (p,), data, batch size) -> the memory of one run's step, an estimate."""
 
     def __call__(self, theta_0: Array, data: Data, batch_size: int, /) -> StepMemory: ...
@@ -163,7 +163,7 @@ class Mechanism(NamedTuple):
 
     start: Start
     segment: Segment
-    memory: Memory
+    memory: MeasureStep
     spreads: bool = False
 
 

@@ -13,9 +13,9 @@ this starts no JAX.
 
 import importlib.util
 import os
-import re
 import sys
 from collections.abc import Mapping
+from importlib import metadata
 from typing import TYPE_CHECKING, NamedTuple
 
 from audit.errors import require
@@ -68,31 +68,29 @@ CHIPS = {
     "v6e": Chip("TPU v6e", _TPU["v6e"], 32e9, 1638e9),
     "h200": Chip("NVIDIA H200", {"float32": 67e12, "tf32": 494.5e12, "bf16": 989.5e12}, 141e9, 4.8e12),
 }
-_MOST_CHIPS = 256
+_GRIDS = {"1x1": 1, "2x2": 4, "2x4": 8, "4x4": 16, "4x8": 32, "8x8": 64, "8x16": 128, "16x16": 256}
 
 
 def described(name: str) -> Described:
     """The devices of a name; raises InputError for one that is unknown."""
     kind, _, shape = name.partition(":")
-    known = "choose of v5e:2x2, v6e:2x2 (any grid of chips) and h200"
+    known = "choose of v5e:2x2, v6e:2x2 (or another grid) and h200"
     require(kind in CHIPS, f"`device={name}` is unknown: {known}")
     if kind == "h200":
         require(not shape, f"`device={name}`: an H200 is compiled for alone; write h200")
         return Described(name, CHIPS[kind], 1)
-    grid = re.fullmatch(r"([1-9]\d?)x([1-9]\d?)", shape)
-    sides = [int(side) for side in grid.groups()] if grid else [0, 0]
-    fits = 1 <= sides[0] * sides[1] <= _MOST_CHIPS
-    require(fits, f"`device={name}`: give a grid of 1 to {_MOST_CHIPS} chips, {kind}:2x2 say")
-    return Described(name, CHIPS[kind], sides[0] * sides[1])
+    require(shape in _GRIDS, f"`device={name}`: give {kind} with a grid of chips, of {', '.join(_GRIDS)}")
+    return Described(name, CHIPS[kind], _GRIDS[shape])
 
 
 def require_compiler(name: str) -> None:
     """Raises InputError where the compiler of a device's kind is not installed."""
-    needs, extra = ("jax_plugins.xla_cuda12", "cuda") if name == "h200" else ("libtpu", "tpu")
+    needs, extra = ("jax_plugins.xla_cuda12", "cuda12") if name == "h200" else ("libtpu", "tpu")
+    wanted = f"jax[{extra}]=={metadata.version('jax')}"
     require(
         _is_installed(needs),
-        f"`device={name}` wants the {extra} extra, which is not installed: "
-        f"{sys.executable} -m pip install -c requirements.lock -e '.[{extra}]' brings it",
+        f"`device={name}` wants {needs.partition('.')[2] or needs}, which is not installed: "
+        f"{sys.executable} -m pip install '{wanted}' brings it",
     )
 
 
@@ -113,6 +111,7 @@ def prepare_for(name: str) -> None:
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_WITHOUT_ONE}"
         return
     os.environ |= {"TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost"}
+    os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"  # nobody holds a chip
     os.environ["TPU_ACCELERATOR_TYPE"] = {"v5e": "v5litepod-4", "v6e": "v6e-4"}[name.partition(":")[0]]
 
 
@@ -121,5 +120,6 @@ def devices(name: str) -> "list[jax.Device]":
     from jax.experimental.topologies import get_topology_desc
 
     if name != "h200":
-        return list(get_topology_desc(name, "tpu").devices)
+        bounds = (1, 1, 1) if name.endswith(":1x1") else (2, 2, 1)
+        return list(get_topology_desc(name, "tpu", chips_per_host_bounds=bounds).devices)
     return list(get_topology_desc(name, "cuda", topology="1x1x1", target_config=_H200).devices)

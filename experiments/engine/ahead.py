@@ -4,19 +4,20 @@ Data are zeros of the real data's shapes: nothing is fetched, and nothing runs b
 Importing this starts no JAX.
 """
 
-import dataclasses
+import multiprocessing
+import signal
 import time
 from collections.abc import Callable
-from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from experiments.engine import accelerators
 from experiments.engine.accelerators import Described
-from experiments.engine.workers import in_a_process
 from experiments.settings.federated import FEDERATED_TASKS, FederatedSetting
 from experiments.settings.make import setting_of
+from experiments.settings.setting import Setting
 from experiments.settings.tasks import TASKS, task
 from models.data.base import Dataset
 from models.data.clients import Clients
@@ -38,6 +39,8 @@ _SHAPES: dict[str, tuple[int, tuple[int, ...], str]] = {  # examples; an example
     "shakespeare": (18_000, (80,), "u1"),
     "stackoverflow": (76_800, (20,), "u2"),
 }
+_CONTEXT = multiprocessing.get_context("spawn")
+_SAID = 200  # letters of an error
 _CLIENTS = 600  # among whom the examples of a federated program are dealt evenly
 
 
@@ -78,11 +81,54 @@ def programs(precision: str) -> list[TrainingProgram]:
 
 
 def compiled_for(described: Described, program: TrainingProgram) -> CompiledTraining:
-    """The program compiled in a process that ends with it, whatever befalls it."""
+    """The program with its defaults, compiled in a process that ends with it, whatever befalls it."""
+    if program.mechanism == DP_FEDAVG:
+        return _in_a_process(described, program, FederatedSetting(program.model, clients=_CLIENTS), 1)
+    setting = setting_of(program.model, adversary="gc_r", precision=program.precision)
+    return _in_a_process(described, program, setting, RUNS)
+
+
+def compiled_setting(described: Described, setting: Setting, runs: int) -> CompiledTraining:
+    """Likewise the training of an audit of so many runs."""
+    program = TrainingProgram(DP_SGD, setting.model, setting.mechanism.precision)
+    return _in_a_process(described, program, setting, runs)
+
+
+def _in_a_process(
+    described: Described, program: TrainingProgram, setting: Setting | FederatedSetting, runs: int
+) -> CompiledTraining:
+    """The program of a setting, from a process that ends with it, and with whoever waits for it."""
+    here, there = _CONTEXT.Pipe(duplex=False)
+    arguments = (there, described.name, program, setting, runs)
+    process = _CONTEXT.Process(target=_answer, args=arguments, daemon=True)
+    process.start()
+    there.close()
     try:
-        return in_a_process(_compile, described.name, program)
-    except BrokenProcessPool:
+        found: CompiledTraining = here.recv()
+        return found
+    except EOFError:
         return CompiledTraining(program, failure="the compiler ended its process")
+    finally:
+        process.kill()  # a compiler hears no Ctrl-C
+        process.join()
+
+
+def _answer(
+    there: Connection, name: str, program: TrainingProgram, setting: Setting | FederatedSetting, runs: int
+) -> None:
+    """A process's life: it compiles, or says why it does not; Ctrl-C is its parent's affair."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        found = _compile(name, program, setting, runs)
+    except Exception as error:  # whatever a compiler raises is a row of the table
+        found = _failed(program, error)
+    there.send(found)
+
+
+def _failed(program: TrainingProgram, error: Exception) -> CompiledTraining:
+    """With an error's first line."""
+    line = (str(error).splitlines() or [""])[0]
+    return CompiledTraining(program, failure=f"{type(error).__name__}: {line}"[:_SAID])
 
 
 class _Work(NamedTuple):
@@ -95,7 +141,9 @@ class _Work(NamedTuple):
     loops: int
 
 
-def _compile(name: str, program: TrainingProgram) -> CompiledTraining:
+def _compile(
+    name: str, program: TrainingProgram, setting: Setting | FederatedSetting, runs: int
+) -> CompiledTraining:
     """In a process that has not imported JAX."""
     accelerators.prepare_for(name)
     import jax
@@ -105,14 +153,17 @@ def _compile(name: str, program: TrainingProgram) -> CompiledTraining:
     from audit.mechanism.memory import Hardware
 
     hardware = Hardware(False, described.number, int(described.chip.memory))
-    work = (_of_steps if program.mechanism == DP_SGD else _of_rounds)(program, hardware)
+    if isinstance(setting, FederatedSetting):
+        work = _of_rounds(setting, hardware)
+    else:
+        work = _of_steps(setting, runs, hardware)
     while True:
         try:
-            found = _outcome(program, work, devices)
+            found = _measured(program, work, devices)
         except jax.errors.JaxRuntimeError as error:
-            found = CompiledTraining(program, failure=str(error).splitlines()[0][:200])
             if "RESOURCE_EXHAUSTED" not in str(error):
-                return found
+                raise
+            found = _failed(program, error)
         if not found.failure and found.memory <= described.chip.memory:
             return found
         if work.chunk <= described.number:
@@ -120,7 +171,7 @@ def _compile(name: str, program: TrainingProgram) -> CompiledTraining:
         work = work._replace(chunk=work.chunk // 2)
 
 
-def _outcome(program: TrainingProgram, work: _Work, devices: list[Any]) -> CompiledTraining:
+def _measured(program: TrainingProgram, work: _Work, devices: list[Any]) -> CompiledTraining:
     """The chunk, compiled and measured."""
     from audit import game
     from audit.mechanism.ensemble import Placement
@@ -148,37 +199,35 @@ def _outcome(program: TrainingProgram, work: _Work, devices: list[Any]) -> Compi
     )
 
 
-def _of_steps(program: TrainingProgram, hardware: "Hardware") -> _Work:
-    """DP-SGD as `audit` trains it, but for GC-R, whose steps cost the same and need no simulation."""
+def _of_steps(setting: Setting, runs: int, hardware: "Hardware") -> _Work:
+    """DP-SGD as `audit` trains it; with GC-R, whose steps cost the same as others', nothing is simulated."""
     from audit import game
     from audit.mechanism import dpsgd
     from audit.mechanism.ensemble import segments
     from experiments.settings import build
 
-    setting = setting_of(program.model, adversary="gc_r", precision=program.precision)
-    number, shape, kind = _SHAPES[task(program.model).data.name]
+    number, shape, kind = _SHAPES[task(setting.model).data.name]
     dataset = Dataset(np.zeros((number, *shape), kind), np.zeros(number, "<i4"), "", "")
     played = build.build(setting, dataset)
-    model = build.trainee(program.model, dataset).model
+    model = build.trainee(setting.model, dataset).model
     played = played._replace(mechanism=dpsgd.mechanism(build.choices(setting, model, hardware)))
     steps = len(segments(played.schedule)[0].mask)
-    chunk = game.chunk_size(played, RUNS, hardware)
-    return _Work(played, chunk, lambda models: models * steps, RUNS * setting.schedule.steps, 1)
+    chunk = game.chunk_size(played, runs, hardware)
+    return _Work(played, chunk, lambda models: models * steps, runs * setting.schedule.steps, 1)
 
 
-def _of_rounds(program: TrainingProgram, hardware: "Hardware") -> _Work:
+def _of_rounds(setting: FederatedSetting, hardware: "Hardware") -> _Work:
     """DP-FedAvg as `federated` trains it, on clients with as many examples each."""
     from audit.mechanism import fedavg
     from audit.mechanism.ensemble import segments
     from experiments.settings import build_federated
 
-    row = FEDERATED_TASKS[program.model]
+    row = FEDERATED_TASKS[setting.model]
     number, shape, kind = _SHAPES[row.file]
     counts = np.full(_CLIENTS, number // _CLIENTS, np.int32)
     labels = np.zeros((number,) if row.padding is None else (number, *shape), "<i4")
     starts = np.cumsum(counts) - counts
     clients = Clients(np.zeros((number, *shape), kind), labels, starts, counts, "", "")
-    setting = dataclasses.replace(FederatedSetting(program.model), clients=_CLIENTS)
     who = build_federated.rounds(setting, clients, None)
     choices = build_federated.choices(setting, clients, hardware)
     played = build_federated.build(setting, clients, who)._replace(mechanism=fedavg.mechanism(choices))

@@ -8,7 +8,6 @@ from audit.statistics.calibration import Calibration
 from audit.statistics.many_calibration import ManyCalibration
 from audit.statistics.planning import MOST_RUNS
 from audit.storage.results import with_former_names
-from experiments.engine.probe import Probe
 
 
 class ManyForecast(NamedTuple):
@@ -19,6 +18,24 @@ class ManyForecast(NamedTuple):
     runs_needed: int | None
 
 
+class Probe(NamedTuple):
+    """Seconds a model-step, runs a chunk, and seconds until all was compiled."""
+
+    model_step: float
+    chunk: int
+    compilation: float
+
+
+class NotTimed(NamedTuple):
+    """A device that the time is not measured on but assumed, as a share of its upper limit: its name, seconds
+    that a model-step takes at least, and what sets this limit."""
+
+    device: str
+    model_step: float
+    by: str
+    share: float
+
+
 class Forecast(NamedTuple):
     """An audit's expected bounds and time.
 
@@ -26,6 +43,7 @@ class Forecast(NamedTuple):
     accountant's epsilon; runs_needed, None where a million do not suffice, are the runs that prove the
     share `tightness` of the truth on average; a run of `model` takes `steps` steps. many: with several
     canaries a run, where they are asked for. workers: of the cluster that is to train; None: this machine.
+    not_timed: where the probe is none.
     """
 
     bounds: list[Calibration]
@@ -37,6 +55,7 @@ class Forecast(NamedTuple):
     steps: int
     many: ManyForecast | None = None
     workers: int | None = None
+    not_timed: NotTimed | None = None
 
     def seconds(self, runs: int) -> float:
         """The time that so many runs take, compilation included."""
@@ -90,14 +109,23 @@ def _time_lines(forecast: Forecast) -> list[str]:
     """The runs that are needed, and how long they and the planned ones take."""
     runs, needed, probe = forecast.bounds[0].setting.n_scores, forecast.runs_needed, forecast.probe
     need = f"over {MOST_RUNS:,}" if needed is None else f"about {needed:,}"
-    where = "here" if forecast.workers is None else f"on each of {forecast.workers} workers"
     lines = [
         f"if_gaussian, on average {forecast.tightness:.0%} of the truth: {need} runs",
-        f"{where} a model-step takes {_step(probe.model_step)} ({forecast.model}, chunks of {probe.chunk})",
+        f"{_where(forecast)} ({forecast.model}, chunks of {probe.chunk})",
         f"{runs} runs of {forecast.steps} steps: {_clock(forecast.seconds(runs))}, "
         f"{probe.compilation:.0f} s of them to compile",
     ]
     return lines if needed is None else [*lines, f"{needed} runs: {_clock(forecast.seconds(needed))}"]
+
+
+def _where(forecast: Forecast) -> str:
+    """A model-step's time, measured here or assumed elsewhere."""
+    step, other = _step(forecast.probe.model_step), forecast.not_timed
+    if other is None:
+        where = "here" if forecast.workers is None else f"on each of {forecast.workers} workers"
+        return f"{where} a model-step takes {step}"
+    best = f"at least {_step(other.model_step)} ({other.by} limit it)"
+    return f"{other.device}, not timed: a model-step takes {best};\nat {other.share:.0%} of that, {step}"
 
 
 def as_json(forecast: Forecast) -> str:
@@ -115,6 +143,7 @@ def as_json(forecast: Forecast) -> str:
         "seconds_needed": None if needed is None else forecast.seconds(needed),
         **({} if forecast.workers is None else {"workers": forecast.workers}),
         **({} if forecast.many is None else {"many_canaries": _many_fields(forecast.many)}),
+        **({} if forecast.not_timed is None else {"not_timed": forecast.not_timed._asdict()}),
     }
     return json.dumps(content)
 
@@ -137,6 +166,8 @@ def _fields(row: Calibration | ManyCalibration) -> dict[str, Any]:
 
 def _step(seconds: float) -> str:
     """A model-step's time."""
+    if seconds < 1e-6:
+        return f"{seconds * 1e9:.3g} ns"
     return f"{seconds * 1e6:.1f} us" if seconds < 1e-3 else f"{seconds * 1e3:.3g} ms"
 
 

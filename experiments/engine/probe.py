@@ -1,10 +1,10 @@
 """A short look at how fast this machine trains a setting."""
 
 import time
-from typing import NamedTuple
 
 from audit import game
 from audit.training import chunk_size
+from experiments.engine.forecast import Probe
 from experiments.settings import build
 from experiments.settings.devices import prepare_jax
 from experiments.settings.make import changed
@@ -13,14 +13,6 @@ from models.data.base import Dataset
 
 _SECONDS = 2.0  # of training, after compilation
 _MOST_STEPS = 250  # a run's, of which a chunk is measured
-
-
-class Probe(NamedTuple):
-    """Seconds a model-step, runs a chunk, and seconds until all was compiled."""
-
-    model_step: float
-    chunk: int
-    compilation: float
 
 
 def probe(setting: Setting, dataset: Dataset, runs: int) -> Probe:

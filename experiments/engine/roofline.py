@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from experiments.engine.accelerators import Described
 from experiments.engine.ahead import DP_SGD, CompiledTraining
+from experiments.engine.forecast import NotTimed, Probe
 
 ASSUMED = 0.4  # of the limit, as a share that well-fed programs reach
 _UNITS = {True: "model-steps", False: "client-updates"}
@@ -24,55 +25,67 @@ class Limit(NamedTuple):
     by: str
 
 
-def limit(outcome: CompiledTraining, devices: Described) -> Limit:
+def limit(compiled: CompiledTraining, devices: Described) -> Limit:
     """The lower of a compiled program's two limits."""
-    peak = devices.chip.peaks[outcome.program.precision]
-    by_arithmetic = peak / max(outcome.flops, 1.0)
-    by_memory = devices.chip.bandwidth / max(outcome.moved, 1.0)
+    peak = devices.chip.peaks[compiled.program.precision]
+    by_arithmetic = peak / max(compiled.flops, 1.0)
+    by_memory = devices.chip.bandwidth / max(compiled.moved, 1.0)
     name = "FLOPs" if by_arithmetic <= by_memory else "bytes"
     return Limit(devices.number * min(by_arithmetic, by_memory), name)
 
 
-def seconds(outcome: CompiledTraining, devices: Described, share: float = 1.0) -> float:
+def seconds(compiled: CompiledTraining, devices: Described, share: float = 1.0) -> float:
     """What an audit takes at a share of the limit."""
-    return outcome.units / (share * limit(outcome, devices).rate)
+    return compiled.units / (share * limit(compiled, devices).rate)
+
+
+def probe(compiled: CompiledTraining, devices: Described) -> Probe:
+    """What a measurement would be, at the assumed share of the limit."""
+    step = 1 / (ASSUMED * limit(compiled, devices).rate)
+    return Probe(step, compiled.models, compiled.seconds)
+
+
+def not_timed(compiled: CompiledTraining, devices: Described) -> NotTimed:
+    """What to say beside such a probe."""
+    found = limit(compiled, devices)
+    return NotTimed(devices.name, 1 / found.rate, found.by, ASSUMED)
 
 
 def as_json(found: Sequence[tuple[Described, Sequence[CompiledTraining]]]) -> str:
     """One object: `programs`, an object a program and device."""
-    rows = [_fields(outcome, devices) for devices, outcomes in found for outcome in outcomes]
+    rows = [_fields(compiled, devices) for devices, trainings in found for compiled in trainings]
     return json.dumps({"programs": rows})
 
 
-def _fields(outcome: CompiledTraining, devices: Described) -> dict[str, Any]:
+def _fields(compiled: CompiledTraining, devices: Described) -> dict[str, Any]:
     """A program's fields; where it does not compile, why."""
-    program = outcome.program
-    named = {"device": devices.name, **program._asdict(), "compiles": not outcome.failure}
-    if outcome.failure:
-        return {**named, "failure": outcome.failure}
-    bound = limit(outcome, devices)
+    program = compiled.program
+    named = {"device": devices.name, **program._asdict(), "compiles": not compiled.failure}
+    if compiled.failure:
+        return {**named, "failure": compiled.failure}
+    bound = limit(compiled, devices)
     return {
         **named,
-        "seconds_to_compile": outcome.seconds,
-        "models_at_once": outcome.models,
-        "bytes_a_device": outcome.memory,
-        "bytes_a_model": outcome.own,
+        "seconds_to_compile": compiled.seconds,
+        "models_at_once": compiled.models,
+        "bytes_a_device": compiled.memory,
+        "bytes_a_model": compiled.own,
         "unit": _UNITS[program.mechanism == DP_SGD],
-        "flops_a_unit": outcome.flops,
-        "bytes_moved_a_unit": outcome.moved,
+        "flops_a_unit": compiled.flops,
+        "bytes_moved_a_unit": compiled.moved,
         "units_per_second_at_most": bound.rate,
         "limited_by": bound.by,
-        "seconds_at_best": seconds(outcome, devices),
-        "seconds_at_40_percent": seconds(outcome, devices, ASSUMED),
+        "seconds_at_best": seconds(compiled, devices),
+        "seconds_at_40_percent": seconds(compiled, devices, ASSUMED),
     }
 
 
 def as_text(found: Sequence[tuple[Described, Sequence[CompiledTraining]]]) -> str:
     """A table a device and mechanism, in 80 columns."""
-    return "\n\n".join("\n".join(_tables(devices, outcomes)) for devices, outcomes in found)
+    return "\n\n".join("\n".join(_tables(devices, trainings)) for devices, trainings in found)
 
 
-def _tables(devices: Described, outcomes: Sequence[CompiledTraining]) -> Iterator[str]:
+def _tables(devices: Described, trainings: Sequence[CompiledTraining]) -> Iterator[str]:
     """A device's lines."""
     chip = devices.chip
     count = f"{devices.number} chips, each " if devices.number > 1 else ""
@@ -80,7 +93,7 @@ def _tables(devices: Described, outcomes: Sequence[CompiledTraining]) -> Iterato
     yield f"{devices.name}: {chip.label}, {count}{chip.memory / 1e9:g} GB, {_short(chip.bandwidth)}B/s,"
     yield f"  {peaks}"
     for of_steps, unit in _UNITS.items():
-        rows = [one for one in outcomes if (one.program.mechanism == DP_SGD) == of_steps]
+        rows = [one for one in trainings if (one.program.mechanism == DP_SGD) == of_steps]
         if rows:
             yield from ("", *_table(devices, unit, rows))
 

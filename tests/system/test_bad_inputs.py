@@ -87,6 +87,7 @@ COMMANDS = (
         "calibrate",
         "canife",
         "compare",
+        "compile",
         "federated",
         "figures",
         "landscape",
@@ -159,7 +160,8 @@ FLAGS = [
         named(Bad((command, f"--{flag}=maybe"), f"flag --{flag}=maybe"))
         for command, flag in (
             *(("audit", name) for name in ("json", "unknown_initialisation")),
-            *((name, "json") for name in ("bound", "calibrate", "list", "plan", "precision", "throughput")),
+            *((name, "json") for name in ("bound", "calibrate", "compile", "list", "plan", "precision")),
+            ("throughput", "json"),
             ("sweep", "list"),
         )
     ),
@@ -297,6 +299,15 @@ CHOICES = [
     *rows(["throughput"], "engines", "--engines: '{}' is unknown: choose of", "nobody", "OURS"),
     *rows(["throughput"], "engines", "--engines: '' is unknown", "ours,"),
     *rows(["throughput"], "engines", "--engines is empty", ""),
+    *rows(["compile"], "device", "--device={} is unknown: choose of v5e:2x2", "nobody", "v4:2x2", "H200"),
+    *rows(["compile"], "device", "--device={}: give v5e with a grid", "v5e", "v5e:", "v5e:3x5", "v5e:-1x2"),
+    *rows(["compile"], "device", "--device={}: an H200 is compiled for alone", "h200:8"),
+    *rows(["compile"], "device", "--device is empty", ""),
+    *rows(["compile"], "device", "--device= is unknown", "h200,,"),
+    *rows(["compile"], "models", "--models: '{}' is unknown: choose of fcnn", "nobody", "FCNN"),
+    *rows(["compile"], "models", "--models is empty", ""),
+    *rows(["compile"], "precision", "--precision={} is unknown: choose one of", "", "fp8"),
+    *rows(["plan"], "device", "--device={} is unknown: choose of v5e:2x2", "nobody", "h100"),
     *rows(
         ["sweep"], "name", "--name={} is unknown: give all, or some of figure_1a", "nobody", "figure", "../x"
     ),
