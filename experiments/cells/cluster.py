@@ -82,7 +82,6 @@ def joined(address: str) -> Iterator[Cluster]:
     """The cluster at an address (host:port, or auto: the one that this machine belongs to; local: one of this
     machine alone, which ends with the block). Raises InputError where there is none, or no Ray."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "error")  # it warns on stderr, in the middle of progress
     try:
         import ray
     except ImportError:
