@@ -1,5 +1,7 @@
 """Figure 8 of the hidden-state paper: the gradient norms of L's canary during training."""
 
+from typing import Any
+
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
@@ -28,7 +30,7 @@ def draw_norms(norms: dict[str, NDArray[np.float64]], clipping_norm: float) -> F
             low, high = np.maximum(mean - spread, 0), mean + spread
             axis.fill_between(steps, low, high, color=color, alpha=0.2, lw=0)
         axis.axhline(clipping_norm, color=style.UPPER, ls=":", lw=1)
-        beside = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
+        beside: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
         axis.annotate("$C$", (1, clipping_norm), (3, 0), ha="left", va="center", **beside)
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axis.set(xlabel="step", ylabel="norm of the canary's gradient", ylim=(0, None))

@@ -188,7 +188,7 @@ def _draw_bars(axis: Axes, panel: Sequence[FederatedRun], views: Sequence[Observ
     places = range(len(panel))
     values = [view.fitted.epsilon for view in views]
     errors = [view.fitted.standard_error for view in views]
-    look = {"color": BLUE, "alpha": 0.5, "ecolor": BLACK, "capsize": 3}
+    look: dict[str, Any] = {"color": BLUE, "alpha": 0.5, "ecolor": BLACK, "capsize": 3}
     axis.bar(places, values, 0.6, yerr=errors, label="estimate, standard error", **look)
     lower = [view.in_sample for view in views]
     axis.plot(places, lower, "_", color=VERMILION, ms=14, mew=2, label="in-sample lower value")
