@@ -10,7 +10,7 @@ here=$(CDPATH='' cd -- "${self%/*}" && pwd -P)
 venv=${AUDIT_VENV:-$here/.venv}
 if [[ $venv != /* ]]; then venv=$PWD/$venv; fi
 stamp=$venv/.run-sh # what the environment was made from; empty while it is being made
-python='' version='' extras=''
+python='' version='' extras='' with_ray=''
 unset PYTHONPATH PYTHONHOME # a cluster's modules shadow no library of ours
 
 die() {
@@ -57,6 +57,7 @@ print_help() {
   python       Runs a script of yours: ./run.sh python mine.py
   test         Runs the quick tests, with --slow all; the rest goes to pytest.
   lint         Runs ruff and mypy; arguments go to ruff check.
+  ray          Ray's own commands: ./run.sh ray start --head
   help         Prints this.
 
 No command means audit. For the flags of one: ./run.sh audit --help
@@ -81,6 +82,8 @@ find_extras() { # sets extras: what the command needs, and what is installed alr
   if [[ -s $stamp ]]; then IFS= read -r extras <"$stamp"; fi
   if [[ $command =~ ^(test|lint)$ && $extras != *test* ]]; then extras+=,test; fi
   if [[ $command == throughput && $extras != *bench* ]]; then extras+=,bench; fi
+  if [[ $command == compile && $extras != *tpu* ]]; then extras+=,tpu; fi
+  if [[ $with_ray && $extras != *ray* ]]; then extras+=,ray; fi
   if [[ $extras != *cuda* && ${JAX_PLATFORMS:-} != cpu ]]; then
     if [[ $(nvidia-smi -L 2>/dev/null) == GPU* ]]; then extras+=,cuda; fi
   fi
@@ -177,14 +180,15 @@ run_linters() {
 if (($# == 0)) || [[ $1 == -* && ! $1 =~ ^(-h|--help)$ ]]; then set -- audit "$@"; fi
 command=$1
 shift
+if [[ $command == ray || " $*" =~ \ --?(engine[= ]ray|ray_address) ]]; then with_ray=yes; fi
 case $command in
   help | -h | --help) print_help && exit ;;
-  test | lint) ;;
+  test | lint | ray) ;;
   python) [[ -f ${1:-} ]] || die "python runs a script: ./run.sh python mine.py" ;;
   *) is_experiment "$command" || die "no command '$command'; ./run.sh help lists them" ;;
 esac
 export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-3}
-if [[ ! $command =~ ^(python|test|lint)$ ]] && wants_help "$@"; then
+if [[ ! $command =~ ^(python|test|lint|ray)$ ]] && wants_help "$@"; then
   help_on "$@"
   exit
 fi
@@ -196,5 +200,6 @@ case $command in
   test) cd -- "$here" && run_tests "$@" ;;
   lint) cd -- "$here" && run_linters "$@" ;;
   python) run_script "$@" ;;
+  ray) RAY_USAGE_STATS_ENABLED=${RAY_USAGE_STATS_ENABLED:-0} run_python ray.scripts.scripts "$@" ;;
   *) run_python "experiments.$command" "$@" ;;
 esac

@@ -15,7 +15,7 @@ where a resume began.
 """
 
 import zlib
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.stages import Compiled, Wrapped
+from jax.stages import Compiled, Traced, Wrapped
 from numpy.typing import NDArray
 
 from audit.adversaries.base import Adversary
@@ -31,6 +31,7 @@ from audit.errors import require
 from audit.mechanism import ensemble
 from audit.mechanism.base import Data, Hyperparameters, Mechanism, Schedule, State, Tree
 from audit.mechanism.ensemble import Insertion, Placement
+from audit.mechanism.memory import Hardware, StepMemory
 from audit.mechanism.programs import Programs
 from audit.progress import SegmentProgress
 from audit.storage.checkpoints import Checkpoints
@@ -38,7 +39,7 @@ from audit.storage.scores import Scores
 
 Arguments = Callable[[NDArray[np.int64], State, Schedule], tuple[Tree, ...]]
 _MAPPED: Programs[Wrapped] = Programs()
-_STEP_BYTES: Programs[int] = Programs()
+_MEMORY: Programs[StepMemory] = Programs()
 
 
 class DrawTheta(Protocol):
@@ -117,21 +118,40 @@ def presence(runs: NDArray[np.int64], canaries: int = 1, seed: int = 0) -> NDArr
     return np.asarray(jax.vmap(lambda key: jax.random.bernoulli(key, shape=(canaries,)))(keys))
 
 
-def chunk_size(game: Game, runs: int) -> int:
-    """Runs a chunk: as many as cache or memory of this machine's devices hold, in chunks of equal size."""
+def chunk_size(game: Game, runs: int, hardware: Hardware | None = None) -> int:
+    """Runs a chunk: as many as cache or memory of such devices, or of this process's, hold, in chunks of
+    equal size."""
     batch_size = game.schedule.batches.shape[1]
     key = None if game.program is None else (game.program, batch_size)
 
-    def step_bytes() -> int:
+    def memory() -> StepMemory:
         theta_0 = game.init(jax.random.key(0))
-        return game.mechanism.step_bytes(theta_0, game.data, batch_size)
+        return game.mechanism.memory(theta_0, game.data, batch_size)
 
-    return ensemble.chunk_size(runs, _STEP_BYTES.get(key, step_bytes))
+    return ensemble.chunk_size(runs, _MEMORY.get(key, memory), hardware)
+
+
+def traced_for(game: Game, placement: Placement, chunk: int) -> Traced:
+    """The first segment of a chunk as `play` would compile it, for devices that need not be there: shapes
+    stand for what is computed on them."""
+    runs = np.arange(placement.round_up(chunk))
+    attack = jax.eval_shape(lambda: _attack(game))
+    keys = jax.eval_shape(lambda: _run_keys(root(game.seed, "noise"), runs))
+    begin = jax.vmap(_first_state(game), (0, None, None, None))
+    states = jax.eval_shape(begin, keys, attack.theta_0, attack.state, attack.known)
+    present = jax.ShapeDtypeStruct((len(runs), game.adversary.canaries), jnp.float32)
+    part = ensemble.segments(game.schedule, game.segment_steps)[0]
+    hyper = jax.tree.map(jnp.float32, game.hyper)
+    shared = placement.described((hyper, game.data, part, attack.state), by_run=False)
+    own = placement.described((states, present, keys), by_run=True)
+    (hyper, data, part, state), (states, present, keys) = shared, own
+    program = ensemble.compile_segment(game.mechanism, game.insertion(), placement)
+    return program.trace(hyper, states, data, part, state, present, keys)
 
 
 def play(
     game: Game,
-    ranges: list[tuple[int, int]],
+    ranges: Iterable[tuple[int, int]],
     chunk: int,
     progress: SegmentProgress = lambda runs, steps: None,
     checkpoints: Checkpoints | None = None,
@@ -139,7 +159,8 @@ def play(
 ) -> Iterator[Scores]:
     """Trains the runs of every range [start, stop) chunk by chunk and yields each chunk's scores.
 
-    With `checkpoints` a chunk goes on from its last one, to the bit. Raises InputError where a model
+    A range is asked for when the scores before it were taken. With `checkpoints` a chunk goes on from its
+    last one, to the bit; they are removed when its scores were taken. Raises InputError where a model
     diverged.
     """
     placement = Placement.spread(chunk) if game.mechanism.spreads else Placement.local()
@@ -180,6 +201,8 @@ def play(
             _require_finite(scores[:size], first)
             present = presence(runs[:size], game.adversary.canaries, game.seed)
             yield Scores(first, scores[:size], present)
+            if checkpoints is not None:
+                checkpoints.drop(name)
 
 
 def final_scores(game: Game, thetas: Array, first: int) -> Scores:
@@ -247,14 +270,19 @@ def _resumed(
 def _begin(game: Game, placement: Placement) -> Wrapped:
     """(run keys (R,), theta_0 (p,), the adversary's state, what it knows of theta_0) -> the runs' first
     states, from theta_0 or their own draws."""
+    key = None if game.program is None else ("begin", game.program, game.unknown_initialisation, placement)
+    return _MAPPED.get(key, lambda: placement.over_runs(_first_state(game), (0, None, None, None)))
+
+
+def _first_state(game: Game) -> Callable[[Array, Array, Tree, Array], State]:
+    """(run key, theta_0 (p,), the adversary's state, what it knows of theta_0) -> a run's first state."""
     own, observer = game.unknown_initialisation, game.adversary.observer
 
     def one(key: Array, theta_0: Array, state: Tree, known: Array) -> State:
         first = game.mechanism.start(game.init(key) if own else theta_0)
         return first if observer is None else first._replace(seen=observer.begin(state, known))
 
-    key = None if game.program is None else ("begin", game.program, own, placement)
-    return _MAPPED.get(key, lambda: placement.over_runs(one, (0, None, None, None)))
+    return one
 
 
 def _score(game: Game, placement: Placement) -> Wrapped:

@@ -18,7 +18,7 @@ from audit.mechanism.clipping.base import clip
 from audit.statistics.cohort_law import Cohort
 
 Floats = NDArray[np.float64]
-Updates = Callable[[NDArray[np.int64]], Array]  # clients (n,) -> clipped updates (n, p)
+Dots = Callable[[NDArray[np.int64], Array], Array]  # (clients (n,), v (p,)) -> clipped updates' (n,) with v
 _ROUNDS = 8192  # whose cohorts are in memory at once
 
 
@@ -42,12 +42,12 @@ def inserted(gradient: Array, learning_rate: float | None, clipping_norm: float)
     return Inserted(gradient / norm, clip(sent, jnp.asarray(clipping_norm)))
 
 
-def dots(updates: Updates, clients: int, canary: Inserted, clipping_norm: float, block: int = 256) -> Floats:
+def dots(projected: Dots, clients: int, canary: Inserted, clipping_norm: float, block: int = 256) -> Floats:
     """(clients,) every client's dot product with the canary's direction, over the clipping norm."""
     found = []
     for start in range(0, clients, block):
         members = np.arange(start, min(start + block, clients))
-        found.append(np.asarray(updates(members) @ canary.direction, np.float64))
+        found.append(np.asarray(projected(members, canary.direction), np.float64))
     return np.concatenate(found) / clipping_norm
 
 

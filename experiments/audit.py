@@ -5,16 +5,18 @@
     ./run.sh audit --model=convnet               the ConvNet on CIFAR-10
     ./run.sh audit --looks=500,1000,5000         bounds while runs are added
 
-Trained runs are kept under --out and never trained twice; an interrupted audit goes on where it was.
+Trained runs are kept under --out and never trained twice; an interrupted audit goes on where it was. The same
+command, started again beside it or on another host that has the folder, takes a part of the work.
 """
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from absl import flags
 
-from audit.errors import InputError, require
+from audit.errors import require
 from audit.statistics import conversions
 from audit.statistics.accounting import Composition
 from audit.statistics.conclusion import Conclusion, conclude_design, conclude_looks
@@ -29,8 +31,8 @@ from experiments.settings.tasks import task
 from models.data.base import Dataset
 
 if TYPE_CHECKING:
-    from audit.game import Game
-    from audit.training import Elsewhere, Trained
+    from audit.training import Trained
+    from experiments.cells.engine import Trainer, TrainingEngine
 
 FIELDS = (
     *("model", "adversary", "gc_s", "simulations", "dimension", "periodicity", "insertions", "steps"),
@@ -50,21 +52,18 @@ cli.define_sources()
 flags.DEFINE_string("weights", None, "Heads: the frozen body's .pth or .safetensors file.")
 flags.DEFINE_integer("input_size", None, "Heads: side in pixels to which images are resized.")
 flags.DEFINE_string("out", "results", "Folder for scores, results and figures.")
-flags.DEFINE_string("coordinator", None, "Several processes: host:port where process 0 listens.")
-flags.DEFINE_integer("processes", None, "Several processes: how many.")
-flags.DEFINE_integer("process", None, "Several processes: this one's number, from 0.")
-flags.DEFINE_bool("distributed", False, "Several processes, as SLURM, Open MPI or Kubernetes say.")
-flags.DEFINE_float("join_timeout", 60, "Seconds in which all processes must have come.")
+cli.define_engine()
 flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of tables.")
 
 
 class _Audited(NamedTuple):
-    """What is audited, with so many runs; `looks` is empty where none are declared."""
+    """What is audited, with so many runs, and who trains; `looks` is empty where none are declared."""
 
     setting: Setting
     dataset: Dataset
     runs: int
     looks: Sequence[int]
+    trainer: "Trainer"
 
 
 def main() -> None:
@@ -72,9 +71,14 @@ def main() -> None:
     conversions.require_delta(FLAGS.delta)
     conversions.require_confidence(FLAGS.confidence)
     setting, out = cli.setting(FIELDS), cli.folder()
-    cli.prepare_jax(joins=True)
-    from audit import processes, training
-    from experiments.settings import build, devices, stored
+    with cli.engine() as engine:
+        _audit(setting, out, engine)
+
+
+def _audit(setting: Setting, out: Path, engine: "TrainingEngine") -> None:
+    """Trains, bounds, stores, prints."""
+    from experiments.cells.audits import recipe
+    from experiments.settings import build, stored
 
     looks = _looks()
     runs = looks[-1] if looks else FLAGS.runs
@@ -84,23 +88,16 @@ def main() -> None:
     build.validate(setting, runs)
     chunk = f"--chunk_size={FLAGS.chunk_size}: give 1 to {MOST_RUNS:,}, or 0: as many as fit"
     require(0 <= FLAGS.chunk_size <= MOST_RUNS, chunk)
-    _join()
-    devices.require_devices()
-    with processes.failing_together():
-        named = cli.sources(weights=FLAGS.weights, input_size=FLAGS.input_size)
-        dataset = task(setting.model).data.load(named)
-        processes.require_same(f"{setting} {dataset.checksum} {looks or runs} {FLAGS.chunk_size}")
-        first = processes.is_first()
-        if setting.mechanism.clipping == "per_example" and first:
-            print("clipping by per-example gradients: any model, but slow", file=sys.stderr)
-        played, elsewhere = build.build(setting, dataset), training.Elsewhere()
-        store = stored.open_store(out, setting, dataset) if first else elsewhere
-        audited = _Audited(setting, dataset, runs, looks)
-        if isinstance(store, Store):
-            declared.require_declared(store, looks)
-        trained = _train_to_looks(audited, played, store) if looks else _train(played, store, runs)
-    if isinstance(store, Store):  # process 0 goes on
-        _conclude(audited, store, trained)
+    named = cli.sources(weights=FLAGS.weights, input_size=FLAGS.input_size)
+    dataset = task(setting.model).data.load(named)
+    if setting.mechanism.clipping == "per_example":
+        print("clipping by per-example gradients: any model, but slow", file=sys.stderr)
+    trainer = engine.trainer(recipe(setting, runs, dataset), dataset)
+    store = stored.open_store(out, setting, dataset)
+    declared.require_declared(store, looks)
+    audited = _Audited(setting, dataset, runs, looks, trainer)
+    trained = _train_to_looks(audited, store) if looks else _train(audited, store, runs)
+    _conclude(audited, store, trained)
 
 
 def _looks() -> list[int]:
@@ -114,26 +111,25 @@ def _looks() -> list[int]:
     return looks
 
 
-def _train(played: "Game", store: "Store | Elsewhere", runs: int, chunk: int | None = None) -> "Trained":
-    """Trains what the store lacks of so many runs."""
+def _train(audited: _Audited, store: Store, added: int) -> "Trained":
+    """Trains what the store lacks, in chunks as of so many runs."""
     from audit import training
     from experiments.cells import progress
+    from experiments.cells.engine import Wanted
 
-    chunk = FLAGS.chunk_size if chunk is None else chunk
-    with progress.bar(training.lacking(store, runs)) as line:
-        return training.train(played, store, runs, chunk, progress=line)
+    with progress.bar(training.lacking(store, audited.runs)) as line:
+        return audited.trainer.train(Wanted(store, audited.runs, added, FLAGS.chunk_size, line))
 
 
-def _train_to_looks(audited: _Audited, played: "Game", store: "Store | Elsewhere") -> "Trained":
+def _train_to_looks(audited: _Audited, store: Store) -> "Trained":
     """Trains to each look, and keeps and prints its bounds before it goes on."""
     from audit import training
 
     parts, before = [], 0
     for number, runs in enumerate(audited.looks, 1):
-        chunk = training.agreed_chunk(played, runs - before, FLAGS.chunk_size)  # not wider than what is added
-        parts.append(_train(played, store, runs, chunk))
-        if isinstance(store, Store):
-            _look(audited._replace(runs=runs), store, parts[-1], number)
+        until = audited._replace(runs=runs)
+        parts.append(_train(until, store, runs - before))  # chunks are not wider than what is added
+        _look(until, store, parts[-1], number)
         before = runs
     return training.together(parts)
 
@@ -166,12 +162,10 @@ def _concluded(audited: _Audited, trained: "Trained") -> Conclusion:
 
 def _about(audited: _Audited, store: Store) -> dict[str, Any]:
     """What audit.json says beside the bounds."""
-    from experiments.settings import build
-
     return {
         "setting": flat(audited.setting),
         "runs": audited.runs,
-        "provenance": build.provenance(audited.dataset),
+        "provenance": audited.trainer.about(),
         "out": str(store.path),
     }
 
@@ -208,24 +202,6 @@ def _one_run_each(audited: _Audited, trained: "Trained") -> str:
     known = adversary.observe != "all"
     found = over_runs.conclusions(trained.scores, dimension, known, FLAGS.delta, FLAGS.confidence)
     return f"\n\n{over_runs.over_runs(found)}"
-
-
-def _join() -> None:
-    """Joins the processes that the flags name; without them this one is alone."""
-    from audit import processes
-
-    timeout = FLAGS.join_timeout
-    require(0 < timeout <= 3600, f"`join_timeout={timeout}`: give more than 0, at most 3600 seconds")
-    named = (FLAGS.coordinator, FLAGS.processes, FLAGS.process)
-    if named == (None, None, None):
-        if FLAGS.distributed:
-            processes.join_cluster(timeout)
-        return
-    if FLAGS.distributed:
-        raise InputError("--distributed finds out what --coordinator, --processes and --process say: drop it")
-    if None in named:
-        raise InputError("--coordinator, --processes and --process go together: give all three")
-    processes.join(*named, timeout)
 
 
 def _summary(audited: _Audited, trained: "Trained") -> str:

@@ -18,6 +18,9 @@ from audit.errors import InputError, require
 from experiments.settings.devices import prepare_jax as prepare_jax
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from experiments.cells.engine import TrainingEngine
     from experiments.settings.setting import Setting
     from experiments.settings.tasks import Sources
 
@@ -48,7 +51,7 @@ _GROUPS = {
         "precision",
     ),
     "bounds and output": (*("delta", "confidence", "chunk_size", "out", "json", "report", "figure"),),
-    "several machines": (*("coordinator", "processes", "process", "distributed", "join_timeout", "worker"),),
+    "several machines": ("engine", "ray_address", "worker"),
 }
 _OUTPUT_ERRORS = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
@@ -222,6 +225,24 @@ def sources(**more: Any) -> "Sources":
     from experiments.settings.tasks import Sources
 
     return Sources(flags.FLAGS.data_file, flags.FLAGS.tfds_dir, **more)
+
+
+def define_engine() -> None:
+    """Defines the flags of who trains."""
+    flags.DEFINE_string("engine", "local", "local, or ray: a Ray cluster trains.")
+    define_ray_address("one of this machine alone")
+
+
+def define_ray_address(otherwise: str) -> None:
+    """Defines the flag of a Ray cluster, and says what goes without it."""
+    flags.DEFINE_string("ray_address", None, f"A Ray cluster: host:port, or auto; without it {otherwise}.")
+
+
+def engine() -> "AbstractContextManager[TrainingEngine]":
+    """The engine that the flags name, for a block; raises InputError where it can't be had."""
+    from experiments.cells import engines
+
+    return engines.engine(flags.FLAGS.engine, flags.FLAGS.ray_address)
 
 
 def folder() -> Path:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# An example job array: 16 machines share one store, each takes cells as they come.
+# An example job array: 16 machines share one store, each takes cells as they come, and helps with the last ones.
 #
 #     sbatch --export=ALL,OUT=/shared/results experiments/slurm.sh --name=all --scale=paper
 #

@@ -3,6 +3,7 @@
     ./run.sh sweep --list                                  names, cells, what is done
     ./run.sh sweep --name=figure_1c,figure_4,figure_7      the FCNN's figures, 10 minutes on two cores
     ./run.sh sweep --name=all --scale=paper --worker=3/16  the third of 16 jobs
+    ./run.sh sweep --name=all --scale=paper --engine=ray --ray_address=auto   on a Ray cluster
 
 Figures share cells, and a cell is never trained twice. Any number of workers may run the same command
 on one --out: each takes cells that no other holds; --worker deals the cells out beforehand instead.
@@ -30,6 +31,7 @@ flags.DEFINE_list("name", [], "Sweeps, comma-separated, or all; --list has them.
 flags.DEFINE_string("scale", "laptop", "smoke (seconds), laptop (an hour a figure) or paper.")
 flags.DEFINE_string("out", "results", "Folder of the store, shared by all workers.")
 flags.DEFINE_string("worker", None, "i/n: of the cells only every n-th, from the i-th on.")
+cli.define_engine()
 flags.DEFINE_bool("list", False, "Print names, cells and what is done; train nothing.")
 for name in file_names():
     flags.DEFINE_string(name, None, "That data set as a file, instead of fetching it.")
@@ -52,10 +54,10 @@ def main() -> None:
     if not missing:
         print(f"{names}: {_all(len(cells))} done\n{draws}")
         return
-    cli.prepare_jax()
-    data.require_named()
-    begin = time.perf_counter()
-    outcome = work.do_all(missing, place)
+    with cli.engine() as engine:
+        data.require_named()
+        begin = time.perf_counter()
+        outcome = engine.do_all(missing, place)
     require(
         not outcome.failed,
         f"{len(outcome.failed)} of {counted(len(cells), 'cell')} failed, the others are kept: "

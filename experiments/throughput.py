@@ -6,10 +6,11 @@
     ./run.sh throughput --engines=ours,opacus --json    two engines, as JSON
 
 All engines do DP-SGD steps on one model, batch size, data and machine: per-example gradients, clipping,
-noise, SGD. Before it is timed, each must take the step that ours takes without noise. In every round
-each is timed once, so that what slows a round slows all, and ratios are taken within rounds. Ours is
-what `audit` trains, insertion included. jax_privacy and torch_func use all cores, with as many models
-at once as they are fastest with; Opacus runs a process of one thread on each core, and their rates add.
+noise, SGD, in audit's mini-batches, and of 8 for resnet18. Before it is timed, each must take the step
+that ours takes without noise. In every round each is timed once, so that what slows a round slows all,
+and ratios are taken within rounds. Ours is what `audit` trains, insertion included. jax_privacy and
+torch_func use all cores, with as many models at once as they are fastest with; Opacus runs a process of
+one thread on each core, and their rates add.
 
 lenet is trained by DP-FedAvg, without canaries: cohorts of 30 of 600 clients, one epoch of mini-batches of
 16. torch_loop trains a copy of the model for one client after the other, in a process of one thread on
@@ -33,7 +34,7 @@ from experiments.engine import measurement
 from experiments.engine.engines import ENGINES, WORK, Kind, missing_line
 
 FLAGS = flags.FLAGS
-_MODELS = "fcnn (California Housing), convnet (CIFAR-10), lenet (Fashion-MNIST's clients); by default all."
+_MODELS = "fcnn (Housing), convnet, resnet18 (CIFAR-10), lenet (Fashion-MNIST's clients); by default all."
 flags.DEFINE_list("models", None, _MODELS)
 flags.DEFINE_list("engines", list(ENGINES), f"Of {', '.join(ENGINES)}.")
 flags.DEFINE_integer("rounds", 5, "Rounds; each times every engine once.")

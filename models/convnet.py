@@ -22,7 +22,7 @@ class ConvNet(nn.Module):
         x = (image.astype(jnp.float32) / 255 - mean) / deviation
         x = jnp.moveaxis(x, -1, -3)
         for features in (6, 16):
-            x = max_pool(nn.relu(Convolution(features, 5)(x)))
+            x = nn.relu(max_pool(Convolution(features, 5)(x)))
         x = x.reshape(*x.shape[:-3], -1)
         for features in (120, 84):
             x = nn.relu(nn.Dense(features)(x))

@@ -1,6 +1,8 @@
 """Layers of networks for images. Convolutions and pooling are channels first: processors that add and
 multiply whole rows of pixels are then fast on narrow ones, as patches times a matrix."""
 
+from functools import partial
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -39,12 +41,15 @@ class Convolution(nn.Module):
         return self.features, x.shape[-2] - self.window + 1, x.shape[-1] - self.window + 1
 
 
-class BatchLastConvolution(nn.Module):
-    """flax.linen.Conv with a square window, stride 1 and no padding, of a batch on the last axis:
-    (C, H, W, B) -> (features, H - w + 1, W - w + 1, B), with Conv's parameters (w, w, C, features).
+class PooledConvolution(nn.Module):
+    """flax.linen.Conv with a square window, stride 1 and no padding, the maxima of 2 x 2 of its pixels and
+    ReLU, of a batch on the last axis: (C, H, W, B) -> (features, (H - w + 1) / 2, (W - w + 1) / 2, B), with
+    Conv's parameters (w, w, C, features). Equals share the gradient.
 
-    Patches are whole pieces of memory and meet the kernel in one product, as they do for its gradient; what
-    is one example's alone is never formed. For a batch's mean gradient, of one client say.
+    The four outputs of which the largest stays are four kernels' on one window of w + 1 pixels: for w = 5 a
+    third of the patches' memory and 1.4 times the arithmetic, in products that are wider and whose gradients'
+    sums are a quarter as long. What is one example's alone is never formed: for a batch's mean gradient, of
+    one client say.
     """
 
     features: int
@@ -52,22 +57,93 @@ class BatchLastConvolution(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        channels, rows, columns, batch = x.shape
-        height, width = rows - self.window + 1, columns - self.window + 1
-        shape = (self.window, self.window, channels, self.features)
+        shape = (self.window, self.window, len(x), self.features)
         kernel = self.param("kernel", nn.initializers.lecun_normal(), shape)
         bias = self.param("bias", nn.initializers.zeros_init(), (self.features,))
-        shifted = jnp.concatenate([x[:, :, j : j + width] for j in range(self.window)])
-        lines = shifted.reshape(self.window * channels, rows, -1)
-        patches = jnp.concatenate([lines[:, i : i + height] for i in range(self.window)])
-        product = kernel.reshape(-1, self.features).T @ patches.reshape(len(patches), -1)
-        return (product + bias[:, None]).reshape(self.features, height, width, batch)
+        windows = _windows(self.window + 1, x)
+        product = _competing(kernel).T @ windows.reshape(len(windows), -1)
+        largest: Array = _rectified_maxima(product.reshape(4, self.features, -1), bias)
+        return largest.reshape(self.features, *windows.shape[1:])
 
 
-def batch_last_max_pool(x: Array) -> Array:
-    """Maxima of 2 x 2 pixels, (C, H, W, B) -> (C, H / 2, W / 2, B); equals share the gradient."""
-    rows = jnp.maximum(x[:, 0::2], x[:, 1::2])
-    return jnp.maximum(rows[:, :, 0::2], rows[:, :, 1::2])
+def _competing(kernel: Array) -> Array:
+    """The kernels of a window's four outputs (window pixels and channels, 4 features)."""
+    moved = [jnp.pad(kernel, ((i, 1 - i), (j, 1 - j), (0, 0), (0, 0))) for i in (0, 1) for j in (0, 1)]
+    return jnp.concatenate([one.reshape(-1, kernel.shape[-1]) for one in moved], axis=1)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _windows(width: int, x: Array) -> Array:
+    """Square windows, two pixels apart, (C, H, W, B) -> (width * width * C, windows, windows, B)."""
+    pixels, height = _kept(x), x.shape[1] - width + 1
+    lines = jnp.concatenate([pixels[:, :, j : x.shape[2] - width + 1 + j : 2] for j in range(width)])
+    return jnp.concatenate([lines[:, i : height + i : 2] for i in range(width)])
+
+
+def _windows_backward(width: int, _: None, gradient: Array) -> tuple[Array]:
+    """The gradient at the pixels, in sums of whole lines: on a CPU a third of the time of XLA's own."""
+    lines = _overlapped(gradient.reshape(width, width, -1, *gradient.shape[1:]), 2)
+    return (_kept(_overlapped(lines, 2)),)
+
+
+def _overlapped(pieces: Array, axis: int) -> Array:
+    """Pieces (width, ...), of each of which every second place along an axis is given, one place after the
+    other, summed."""
+    width, length = len(pieces), pieces.shape[axis + 1]
+    moved = jnp.moveaxis(pieces, axis + 1, 1)
+    places = [
+        sum(moved[i, (place - i) // 2] for i in range(place % 2, width, 2) if 0 <= place - i < 2 * length)
+        for place in range(2 * length + width - 2)
+    ]
+    return jnp.stack(places, axis=axis)
+
+
+_windows.defvjp(lambda width, x: (_windows(width, x), None), _windows_backward)
+
+
+def _kept(x: Array) -> Array:
+    """x, all of it NaN where its first element is.
+
+    A branch's result is kept; on a CPU, XLA would compute x anew for each element of each of its uses.
+    """
+
+    def by_branch() -> Array:
+        undefined = jnp.isnan(x.reshape(-1)[0])
+        branch: Array = jax.lax.cond(undefined, lambda: jnp.full_like(x, jnp.nan), lambda: x)
+        return branch
+
+    kept: Array = jax.lax.platform_dependent(cpu=by_branch, default=lambda: x)
+    return kept
+
+
+@jax.custom_vjp
+def _rectified_maxima(products: Array, bias: Array) -> Array:
+    """ReLU of the maxima of (4, features, n) over the first axis plus the bias (features,)."""
+    return jnp.maximum(_largest(products) + bias[:, None], 0)
+
+
+def _largest(products: Array) -> Array:
+    """The maxima over the first axis, of four."""
+    first, second, third, fourth = products
+    return jnp.maximum(jnp.maximum(first, second), jnp.maximum(third, fourth))
+
+
+def _rectified_forward(products: Array, bias: Array) -> tuple[Array, tuple[Array, Array]]:
+    """The value, and what its gradient needs."""
+    value: Array = _rectified_maxima(products, bias)
+    return value, (products, value)
+
+
+def _rectified_backward(kept: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
+    """The gradients at the products and at the bias."""
+    products, value = kept
+    passed = jnp.where(value > 0, gradient, 0)
+    chosen = products == _largest(products)
+    shared = jnp.where(chosen, passed / jnp.sum(chosen, axis=0), 0)
+    return shared, jnp.sum(passed, axis=1)
+
+
+_rectified_maxima.defvjp(_rectified_forward, _rectified_backward)
 
 
 @jax.custom_vjp

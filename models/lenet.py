@@ -8,7 +8,7 @@ from jax import Array
 
 from models.base import Model, flat_model
 from models.data.fashion_mnist import FASHION_MNIST_MEAN, FASHION_MNIST_STD
-from models.layers import BatchLastConvolution, batch_last_max_pool
+from models.layers import PooledConvolution
 
 
 class LeNet(nn.Module):
@@ -23,8 +23,8 @@ class LeNet(nn.Module):
     def __call__(self, image: Array) -> Array:
         pixels = (image.astype(jnp.float32) / 255 - FASHION_MNIST_MEAN) / FASHION_MNIST_STD
         x = jnp.moveaxis(pixels.reshape(1, -1, *image.shape[-2:]), 1, -1)
-        for features in (6, 16):
-            x = nn.relu(batch_last_max_pool(BatchLastConvolution(features, 5)(x)))
+        for i, features in enumerate((6, 16)):
+            x = PooledConvolution(features, 5, name=f"BatchLastConvolution_{i}")(x)
         x = x.reshape(-1, x.shape[-1]).T
         for width in (120, 84):
             x = nn.relu(nn.Dense(width)(x))

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from audit.mechanism.clipping.base import ClippedSum, clip
+from audit.mechanism.memory import StepMemory
 
 Tree = Any  # a pytree of arrays, whose structure only its maker knows
 Data = tuple[Array, ...]  # features (N, ...), labels (N, ...), and what else a mechanism's data have
@@ -148,10 +149,10 @@ class Segment(Protocol):
     ) -> State: ...
 
 
-class StepBytes(Protocol):
-    """(theta_0 (p,), data, batch size) -> bytes that one run's step writes, an estimate."""
+class MeasureStep(Protocol):
+    """(theta_0 (p,), data, batch size) -> the memory of one run's step, an estimate."""
 
-    def __call__(self, theta_0: Array, data: Data, batch_size: int, /) -> int: ...
+    def __call__(self, theta_0: Array, data: Data, batch_size: int, /) -> StepMemory: ...
 
 
 class Mechanism(NamedTuple):
@@ -162,7 +163,7 @@ class Mechanism(NamedTuple):
 
     start: Start
     segment: Segment
-    step_bytes: StepBytes
+    memory: MeasureStep
     spreads: bool = False
 
 

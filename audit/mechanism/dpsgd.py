@@ -26,7 +26,7 @@ from audit.mechanism.base import (
     observed,
 )
 from audit.mechanism.clipping.base import Batch, ClippedSum
-from audit.mechanism.memory import bytes_written
+from audit.mechanism.memory import StepMemory, step_memory
 
 _KEPT_THETAS = 4  # of a run's state and updates
 
@@ -65,13 +65,13 @@ def mechanism(choices: DPSGD) -> Mechanism:
 
         return jax.lax.scan(advance, state, schedule)[0]
 
-    def step_bytes(theta_0: Array, data: Data, batch_size: int) -> int:
+    def memory(theta_0: Array, data: Data, batch_size: int) -> StepMemory:
         batch = tuple(jax.ShapeDtypeStruct((batch_size, *part.shape[1:]), part.dtype) for part in data)
         one = jax.ShapeDtypeStruct((), jnp.float32)
-        written = bytes_written(choices.clipped_sum, jax.typeof(theta_0), batch, one)
-        return written + _KEPT_THETAS * theta_0.nbytes
+        found = step_memory(choices.clipped_sum, jax.typeof(theta_0), batch, one)
+        return found.times(1, _KEPT_THETAS * theta_0.nbytes)
 
-    return Mechanism(start, segment, step_bytes)
+    return Mechanism(start, segment, memory)
 
 
 def step(

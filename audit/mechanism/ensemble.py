@@ -7,9 +7,8 @@ local devices and never talk to each other; what they share is copied to each de
 
 import functools
 import math
-import os
 import resource
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple, TypeVar
 
 import jax
@@ -30,6 +29,7 @@ from audit.mechanism.base import (
     State,
     Tree,
 )
+from audit.mechanism.memory import Hardware, StepMemory, local_hardware
 from audit.mechanism.programs import Programs
 
 T = TypeVar("T")
@@ -52,12 +52,17 @@ class Placement(NamedTuple):
     @classmethod
     def local(cls) -> "Placement":
         """All devices of this process."""
-        return cls(Mesh(np.array(jax.local_devices()), ("runs",), axis_types=(AxisType.Auto,)))
+        return cls.over(jax.local_devices())
 
     @classmethod
-    def spread(cls, runs: int) -> "Placement":
-        """All devices of this process, of which several share a run where there are fewer runs."""
-        devices = np.array(jax.local_devices())
+    def over(cls, devices: Sequence[jax.Device]) -> "Placement":
+        """These devices."""
+        return cls(Mesh(np.array(devices), ("runs",), axis_types=(AxisType.Auto,)))
+
+    @classmethod
+    def spread(cls, runs: int, over: Sequence[jax.Device] | None = None) -> "Placement":
+        """These devices, or all of this process, of which several share a run where there are fewer runs."""
+        devices = np.array(over or jax.local_devices())
         rows = max(n for n in range(1, len(devices) + 1) if len(devices) % n == 0 and n <= max(runs, 1))
         axes = ("runs", PARTS)
         return cls(Mesh(devices.reshape(rows, -1), axes, axis_types=(AxisType.Auto,) * 2))
@@ -76,6 +81,11 @@ class Placement(NamedTuple):
         """Arrays copied to each device."""
         copied: T = jax.device_put(tree, NamedSharding(self.mesh, _EVERYWHERE))
         return copied
+
+    def described(self, tree: Tree, by_run: bool) -> Tree:
+        """Shapes and types that lie as `by_run` or `everywhere` would lay arrays, to compile for."""
+        place = NamedSharding(self.mesh, _BY_RUN if by_run else _EVERYWHERE)
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), tree)
 
     def over_runs(
         self, one: Callable[..., Tree], axes: tuple[int | None, ...], donated: tuple[int, ...] = ()
@@ -154,17 +164,16 @@ def segments(schedule: Schedule, longest: int = SEGMENT_STEPS) -> list[Schedule]
     return [Schedule(schedule.batches[part], schedule.mask[part]) for part in cut]
 
 
-def chunk_size(runs: int, bytes_per_run: int) -> int:
-    """Runs a chunk: as many as cache (CPU, but at least 4) or memory (GPU) hold on every local device, in
-    chunks of equal size."""
-    devices = jax.local_devices()
-    if devices[0].platform == "cpu":
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / len(devices)
-        budget = min(max(_CPU_BYTES, _LEAST_CHUNK * bytes_per_run), _MEMORY_SHARE * memory)
-    else:
-        budget = _MEMORY_SHARE * (devices[0].memory_stats() or {}).get("bytes_limit", 4 << 30)
-    each = int(min(max(budget // max(bytes_per_run, 1), 1), _LARGEST_CHUNK))
-    return math.ceil(runs / math.ceil(runs / (each * len(devices))))
+def chunk_size(runs: int, step: StepMemory, hardware: Hardware | None = None) -> int:
+    """Runs a chunk: as many as write into a cache (CPU, but at least 4) or are held by a memory (accelerator)
+    on every device, of this process where no others are named, in chunks of equal size."""
+    on = hardware or local_hardware()
+    own, budget = step.held, _MEMORY_SHARE * on.memory
+    if on.is_cpu:
+        own = step.written
+        budget = min(max(_CPU_BYTES, _LEAST_CHUNK * own), budget)
+    each = int(min(max(budget // max(own, 1), 1), _LARGEST_CHUNK))
+    return math.ceil(runs / math.ceil(runs / (each * on.number)))
 
 
 def peak_memory() -> int:

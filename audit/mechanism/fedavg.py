@@ -14,7 +14,7 @@ the noise of the count and each client's shuffles.
 import zlib
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -36,7 +36,7 @@ from audit.mechanism.base import (
     observed,
 )
 from audit.mechanism.clipping.base import per_example, scale_to_norm
-from audit.mechanism.memory import bytes_written
+from audit.mechanism.memory import StepMemory, step_memory
 
 _SHUFFLE, _COUNT = zlib.crc32(b"shuffle"), zlib.crc32(b"count")
 _KEPT_THETAS = 6  # of a run's state and a round's sums
@@ -120,14 +120,18 @@ def mechanism(choices: FedAvg) -> Mechanism:
 
         return jax.lax.scan(advance, state, schedule)[0]
 
-    def step_bytes(theta_0: Array, data: Data, batch_size: int) -> int:
-        rate, client = jax.ShapeDtypeStruct((), jnp.float32), jax.ShapeDtypeStruct((), jnp.int32)
-        key = jax.eval_shape(lambda: jax.random.key(0))
-        train = partial(_local_update, choices)
-        written = bytes_written(train, jax.typeof(theta_0), data, client, client, rate, key)
-        return min(choices.block, batch_size) * written + _KEPT_THETAS * theta_0.nbytes
+    def memory(theta_0: Array, data: Data, batch_size: int) -> StepMemory:
+        client = client_memory(choices, jax.typeof(theta_0), data)
+        return client.times(min(choices.block, batch_size), _KEPT_THETAS * theta_0.nbytes)
 
-    return Mechanism(start, segment, step_bytes, choices.spreads)
+    return Mechanism(start, segment, memory, choices.spreads)
+
+
+def client_memory(choices: FedAvg, theta: Any, data: tuple[Any, ...]) -> StepMemory:
+    """The memory of a client's training from a theta (p,), on data; arrays or their types."""
+    rate, client = jax.ShapeDtypeStruct((), jnp.float32), jax.ShapeDtypeStruct((), jnp.int32)
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    return step_memory(partial(_local_update, choices), theta, data, client, client, rate, key)
 
 
 def step(choices: FedAvg, hyper: Hyperparameters, state: State, sums: Sums, key: Array) -> State:
@@ -181,6 +185,9 @@ def _blocks(choices: FedAvg, cohort: Array) -> Array:
     blocks = -(-width // block)
     padded = jnp.pad(cohort, (0, blocks * block * devices - cohort.size), constant_values=-1)
     shares = padded.reshape(blocks * block, devices)
+    shares = shares.at[1::2].set(
+        shares[1::2, ::-1]
+    )  # the largest come first: no device has all the larger ones
     mine = shares[:, jax.lax.axis_index(PARTS)] if choices.spreads else shares[:, 0]
     return mine.reshape(blocks, block)
 
@@ -191,11 +198,11 @@ def _block_updates(
     """The updates (b, p) of a block of clients, 0 of those that are absent."""
     counts = jnp.where(members >= 0, data[3][members], 0)
     steps = choices.epochs * -(-jnp.max(counts) // choices.batch_size)
-    train = partial(_local_update, choices, theta, data)
-    rate = jnp.asarray(own.client_learning_rate)
-    if len(members) == 1:  # an axis of one client would still make its products batched ones
-        return train(members[0], steps, rate, shuffles)[None]
-    return jax.vmap(train, (0, None, None, None))(members, steps, rate, shuffles)
+    train = partial(_local_update, choices)
+    if choices.block == 1:  # one by one, over runs too: mapped, a client's products would be batched ones
+        train = jax.custom_batching.sequential_vmap(train)
+    mapped = jax.vmap(train, (None, None, 0, None, None, None))
+    return mapped(theta, data, members, steps, jnp.asarray(own.client_learning_rate), shuffles)
 
 
 def _local_update(

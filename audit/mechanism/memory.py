@@ -1,25 +1,88 @@
-"""The memory that a program writes, estimated from its trace."""
+"""The memory that devices have, and that a program takes, estimated from its trace."""
 
+import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from jax.extend.core import Jaxpr
 
-
-def bytes_written(function: Callable[..., object], *arguments: Any) -> int:
-    """The bytes of every intermediate result of a function of arrays, or pytrees, of these shapes."""
-    return _bytes(jax.make_jaxpr(function)(*arguments).jaxpr)
+_UNSAID = 4 << 30  # bytes of a device that does not say
 
 
-def _bytes(jaxpr: Jaxpr) -> int:
+class Hardware(NamedTuple):
+    """Devices of one kind that programs are made for, `number` of them with `memory` bytes each. is_cpu: they
+    are cores, whose caches decide what is fast."""
+
+    is_cpu: bool
+    number: int
+    memory: int
+
+
+def local_hardware() -> Hardware:
+    """The devices of this process."""
+    devices = jax.local_devices()
+    if devices[0].platform == "cpu":
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return Hardware(True, len(devices), memory // len(devices))
+    limit = (devices[0].memory_stats() or {}).get("bytes_limit", _UNSAID)
+    return Hardware(False, len(devices), limit)
+
+
+class StepMemory(NamedTuple):
+    """Bytes of one run's step: all that it writes, which decides what stays in a cache, and the most that it
+    holds at once. Both before anything is fused, so that a compiled program takes less."""
+
+    written: int
+    held: int
+
+    def times(self, count: int, kept: int = 0) -> "StepMemory":
+        """As many at once, and some bytes that are kept beside them."""
+        return StepMemory(count * self.written + kept, count * self.held + kept)
+
+
+def step_memory(function: Callable[..., object], *arguments: Any) -> StepMemory:
+    """Of a function of arrays, or pytrees, of these shapes, without the arguments."""
+    jaxpr = jax.make_jaxpr(function)(*arguments).jaxpr
+    return StepMemory(_written(jaxpr), _held(jaxpr))
+
+
+def _written(jaxpr: Jaxpr) -> int:
     """The bytes of every result in a program, those of its inner programs instead of their calls'."""
     total = 0
     for equation in jaxpr.eqns:
-        inner = [p for p in equation.params.values() if hasattr(p, "eqns") or hasattr(p, "jaxpr")]
-        if inner:
-            total += sum(_bytes(getattr(p, "jaxpr", p)) for p in inner)
-        else:
-            avals: list[Any] = [variable.aval for variable in equation.outvars]
-            total += sum(aval.size * aval.dtype.itemsize for aval in avals)
+        inner = _inner(equation)
+        total += sum(map(_written, inner)) if inner else sum(_size(one) for one in equation.outvars)
     return total
+
+
+def _held(jaxpr: Jaxpr) -> int:
+    """The most bytes of results that are still needed, at any of a program's equations."""
+    last = {id(one): i for i, equation in enumerate(jaxpr.eqns) for one in equation.invars}
+    last |= {id(one): len(jaxpr.eqns) for one in jaxpr.outvars}
+    live: dict[int, int] = {}
+    most = 0
+    for i, equation in enumerate(jaxpr.eqns):
+        within = max(map(_held, [*_inner(equation), *_branches(equation)]), default=0)
+        live |= {id(one): _size(one) for one in equation.outvars}
+        most = max(most, sum(live.values()) + within)
+        live = {one: size for one, size in live.items() if last.get(one, -1) > i}
+    return most
+
+
+def _inner(equation: Any) -> list[Jaxpr]:
+    """The programs of an equation that are all run."""
+    values = [
+        value for value in equation.params.values() if hasattr(value, "eqns") or hasattr(value, "jaxpr")
+    ]
+    return [getattr(value, "jaxpr", value) for value in values]
+
+
+def _branches(equation: Any) -> list[Jaxpr]:
+    """The programs of an equation of which one is run."""
+    return [branch.jaxpr for branch in equation.params.get("branches", ())]
+
+
+def _size(variable: Any) -> int:
+    """The bytes of a variable."""
+    return int(variable.aval.size * variable.aval.dtype.itemsize)

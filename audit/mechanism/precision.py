@@ -21,15 +21,15 @@ _CONTROL = ("scan", "while", "cond")
 
 
 class Operands(NamedTuple):
-    """The format of a product's operands: explicit significand bits, of eight exponent bits; the type in
-    which they are handed over; and how far the device may round."""
+    """The format of a product's operands: explicit significand bits, of eight exponent bits; the type of that
+    format, where there is one, in which accelerators take them; and how far a device may round."""
 
     significand_bits: int
     dtype: Any
     allowed: jax.lax.Precision
 
 
-TF32 = Operands(10, jnp.float32, jax.lax.Precision.HIGH)
+TF32 = Operands(10, None, jax.lax.Precision.HIGH)
 BF16 = Operands(7, jnp.bfloat16, jax.lax.Precision.DEFAULT)
 
 
@@ -76,19 +76,23 @@ def _apply(equation: Any, inputs: list[Any], operands: Operands) -> Sequence[Any
 
 
 def _product(primitive: Any, inputs: list[Any], params: dict[str, Any], operands: Operands) -> Array:
-    """The product of rounded operands, in their own type but on CPUs, which have no such product."""
-    rounded = [jax.lax.reduce_precision(x, 8, operands.significand_bits) for x in inputs]
+    """The product of rounded operands; but on CPUs, which have no such product, those of a type of their own
+    are cast to it, which rounds likewise."""
     params["precision"] = (operands.allowed, operands.allowed)
     params["preferred_element_type"] = jnp.dtype(jnp.float32)
 
-    def multiply(*factors: Array) -> Array:
-        product: Array = primitive.bind(*factors, **params)
+    def rounded(*factors: Array) -> Array:
+        narrow = (jax.lax.reduce_precision(x, 8, operands.significand_bits) for x in factors)
+        product: Array = primitive.bind(*narrow, **params)
         return product
 
-    def multiply_narrow(*factors: Array) -> Array:
-        return multiply(*(x.astype(operands.dtype) for x in factors))
+    def cast(*factors: Array) -> Array:
+        product: Array = primitive.bind(*(x.astype(operands.dtype) for x in factors), **params)
+        return product
 
-    product: Array = jax.lax.platform_dependent(*rounded, cpu=multiply, default=multiply_narrow)
+    if operands.dtype is None:
+        return rounded(*inputs)
+    product: Array = jax.lax.platform_dependent(*inputs, cpu=rounded, default=cast)
     return product
 
 

@@ -171,8 +171,8 @@ def composed(charges: Sequence[Charge], delta: float) -> float:
 
 
 class Ideal(NamedTuple):
-    """The estimates of a perfect canary: their mean, deviation and median over repetitions, at 1/n, and what
-    the median one becomes as a noise multiplier and over a training."""
+    """The estimates of a perfect canary: mean and deviation of those that are finite, infinite and NaN where
+    none is, and the median of all, at 1/n, with what it becomes as a noise multiplier and over a training."""
 
     mean: float
     deviation: float
@@ -189,11 +189,12 @@ def ideal(
     half, sigma = scores // 2, charge.noise_multiplier
     draws = sigma * rng.standard_normal((repetitions, 2, half))
     found = [best_epsilon(1 + s_in, s_out).estimate.epsilon for s_in, s_out in draws]
-    finite = np.array([value for value in found if np.isfinite(value)] or [np.inf])
+    finite = np.array([value for value in found if np.isfinite(value)])
+    mean, deviation = (finite.mean(), finite.std()) if len(finite) else (np.inf, np.nan)
     median = float(np.median(found))
     noise = renyi_charge(median, 1 / scores, sigma)
     total = composed([charge._replace(noise_multiplier=noise)], delta)
-    return Ideal(float(finite.mean()), float(finite.std()), median, noise, total)
+    return Ideal(float(mean), float(deviation), median, noise, total)
 
 
 def _errors(s_in: Array, s_out: Array) -> _Errors:

@@ -36,7 +36,8 @@ class Fits(Protocol):
 
 
 class Checkpoints:
-    """The checkpoints in a folder, of one chunk at a time; one process may use it (`Store.claim`)."""
+    """The checkpoints in a folder, of one chunk at a time; who uses it holds the chunk
+    (`audit.storage.shares`)."""
 
     def __init__(self, folder: Path, seconds: float = 30.0) -> None:
         """At most one checkpoint every so many seconds, and less often where writing takes more than 2%
@@ -78,8 +79,13 @@ class Checkpoints:
         end = time.monotonic()
         self._due = end + (max(self._seconds, _LEAST_TRAINING * (end - begin)) if self._seconds else 0)
 
+    def drop(self, chunk: str) -> None:
+        """Removes the chunk's checkpoints: its scores are stored."""
+        for _, path in self._kept(chunk):
+            _remove(path)
+
     def clear(self) -> None:
-        """Removes all but what was set aside: the chunk's scores are stored."""
+        """Removes all but what was set aside: no chunk is in progress."""
         if self._folder.is_dir():
             for path in self._folder.iterdir():
                 if ".damaged-" not in path.name:

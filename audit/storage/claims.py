@@ -1,4 +1,4 @@
-"""One process at a time on a folder, over hosts that share it: claims that die with their holders.
+"""One process at a time on a part of a folder, over hosts that share it: claims that die with their holders.
 
 A claim is a lease of filelock's: a file that one process alone can make, that says who holds it and that the
 holder's heartbeat touches. filelock takes over the lease of a process that died on this host where the file
@@ -24,17 +24,17 @@ from audit.storage import files
 
 STALE_SECONDS = 60.0
 _BEATS = 6  # renewals in the time after which a claim is stale
-_NAME = "claim.lease"
+_TURN_SECONDS = 0.05
 
 
 @contextlib.contextmanager
-def claim(folder: Path, stale: float = STALE_SECONDS) -> Iterator[bool]:
-    """Yields whether this process holds the folder, which it then does to the end of the block.
+def claim(folder: Path, stale: float = STALE_SECONDS, part: str = "claim") -> Iterator[bool]:
+    """Yields whether this process holds a part of the folder, which it then does to the end of the block.
 
     A claim not renewed for `stale` seconds is taken over; a holder that was suspended for as long and
     wakes says so on stderr. Raises InputError where the folder can't be written.
     """
-    lease = _lease(folder / _NAME, stale)
+    lease = _lease(_path(folder, part), stale)
     with files.writing(folder):
         mine = _acquired(lease)
         if not mine and _removed(lease, stale):
@@ -47,13 +47,31 @@ def claim(folder: Path, stale: float = STALE_SECONDS) -> Iterator[bool]:
                 lease.release()
 
 
-def holder(folder: Path) -> str:
-    """Host and process number of who holds the folder; a claim that will not grow old for long is named."""
-    owner = _lease(folder / _NAME, STALE_SECONDS).owner
+@contextlib.contextmanager
+def turn(folder: Path, part: str) -> Iterator[None]:
+    """Waits for the claim of a part, which is then held to the end of the block: for what takes moments."""
+    while True:
+        with claim(folder, part=part) as mine:
+            if mine:
+                yield
+                return
+        time.sleep(_TURN_SECONDS)
+
+
+def holder(folder: Path, part: str = "claim") -> str:
+    """Host and process number of who holds a part of the folder; a claim that will not grow old for long is
+    named."""
+    path = _path(folder, part)
+    owner = _lease(path, STALE_SECONDS).owner
     host, pid = (
         ("unknown host", "unknown") if owner is None else (owner.hostname.partition("?")[0], owner.pid)
     )
-    return f"{host}, process {pid}{_dated_ahead(folder / _NAME)}"
+    return f"{host}, process {pid}{_dated_ahead(path)}"
+
+
+def _path(folder: Path, part: str) -> Path:
+    """The lease of a part of the folder."""
+    return folder / f"{part}.lease"
 
 
 def _dated_ahead(path: Path) -> str:
@@ -71,16 +89,17 @@ def _lease(path: Path, stale: float) -> filelock.SoftFileLease:
         path,
         lease_duration=stale,
         heartbeat_interval=stale / _BEATS,
-        on_compromise=lambda lost: _complain(path.parent),
+        on_compromise=lambda lost: _complain(path),
         timeout=0,
         thread_local=False,
     )
 
 
-def _complain(folder: Path) -> None:
+def _complain(path: Path) -> None:
     """Says that the claim was lost, from the heartbeat's thread."""
+    who = holder(path.parent, path.stem)
     print(
-        f"{folder} was taken over ({holder(folder)}) while this process was suspended or could not write: "
+        f"{path.parent} was taken over ({who}) while this process was suspended or could not write: "
         "both train it, to the same scores; end one",
         file=sys.stderr,
     )

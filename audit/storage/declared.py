@@ -54,10 +54,11 @@ def require_declared(store: Store, schedule: Sequence[int]) -> None:
 def take(store: Store, schedule: Sequence[int], taken: int) -> bool:
     """Keeps that so many looks of a schedule were taken, before anyone sees them; returns whether they were
     not yet. Raises InputError where it can't be written."""
-    found = declared(store)
-    if found is not None and found.taken >= taken:
-        return False
-    store.write_text(_LOOKS, json.dumps({"schedule": list(schedule), "taken": taken}) + "\n")
+    with store.turn("looks"):
+        found = declared(store)
+        if found is not None and found.taken >= taken:
+            return False
+        store.write_text(_LOOKS, json.dumps({"schedule": list(schedule), "taken": taken}) + "\n")
     return True
 
 

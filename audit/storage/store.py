@@ -9,7 +9,7 @@ scores are kept, so that new statistics need no new training.
     <root>/<words>-<hash>/config.json          the setting, in plain text
       scores_<first>_<stop>.npz                scores, presence, and their SHA-256
       audit.json, audit.png                    what the last audit concluded
-      claim.lease                              who trains it (`audit.storage.claims`)
+      claim.lease, runs_<first>_<stop>.lease   who has all of it, or a chunk (`audit.storage.shares`)
       checkpoints/                             states of a chunk in progress (`audit.storage.checkpoints`)
 """
 
@@ -18,7 +18,7 @@ import hashlib
 import io
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +112,8 @@ class Store:
 
     @contextlib.contextmanager
     def claim(self) -> Iterator[bool]:
-        """Yields whether this process may train the setting: no other does, to the end of the block.
+        """Yields whether this process has the setting to itself, to the end of the block, but for chunks of
+        runs, which are shared (`audit.storage.shares`).
 
         A claim of a process that died, or that has not renewed it for a minute, is taken over. Within a claim
         of this store's own another is granted. Raises InputError where the folder can't be written.
@@ -129,24 +130,26 @@ class Store:
             finally:
                 self._claimed = False
 
-    def holder(self) -> str:
-        """Host and process number of who has the claim."""
+    @contextlib.contextmanager
+    def turn(self, part: str) -> Iterator[None]:
+        """Waits until no other process is in a block of that name: for files that are read, then written."""
         from audit.storage import claims
 
-        return claims.holder(self.path)
+        with claims.turn(self.path, part):
+            yield
 
     def save(self, chunk: Scores) -> None:
         """Keeps a finished chunk, scores and presence of one shape."""
         require(chunk.scores.shape == chunk.presence.shape, "`presence`: give a bit for every score")
         buffer = io.BytesIO()
         np.savez(buffer, scores=chunk.scores, presence=chunk.presence, sha256=np.array(_checksum(chunk)))
-        stop = chunk.first + len(chunk.scores)
-        self.write_bytes(f"scores_{chunk.first:07d}_{stop:07d}.npz", buffer.getvalue())
+        first, stop = _runs(chunk)
+        self.write_bytes(f"scores_{first:07d}_{stop:07d}.npz", buffer.getvalue())
 
     def load(self, runs: int) -> Scores:
         """The scores of runs 0 .. runs - 1; raises InputError where some are missing or can't be read."""
         chunks = self._intact()
-        missing = _gaps(chunks, runs)
+        missing = gaps(map(_runs, chunks), runs)
         if missing:
             raise InputError(f"{self.path} lacks runs {missing[0][0]} to {missing[0][1] - 1}: train them")
         shape = (runs, chunks[0].scores.shape[1] if chunks else 1)
@@ -163,13 +166,23 @@ class Store:
         Raises InputError where a file can't be read, and where files are of different numbers of canaries a
         run.
         """
-        return _gaps(self._intact(), runs)
+        return gaps(map(_runs, self._intact()), runs)
+
+    def held(self, known: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+        """The runs [first, stop) of every intact file, by its name; those known are not read again."""
+        found = {}
+        for path, first in self._chunk_files():
+            if path.name in known:
+                found[path.name] = known[path.name]
+            elif (chunk := self._read(path, first)) is not None:
+                found[path.name] = _runs(chunk)
+        return found
 
     def runs_held(self) -> int:
         """The number of runs, from run 0 to the first that is missing."""
-        chunks = self._intact()
-        stop = max((chunk.first + len(chunk.scores) for chunk in chunks), default=0)
-        return next((first for first, _ in _gaps(chunks, stop)), stop)
+        held = [_runs(chunk) for chunk in self._intact()]
+        end = max((stop for _, stop in held), default=0)
+        return next((first for first, _ in gaps(held, end)), end)
 
     def distrust(self, path: Path, mend: str) -> None:
         """Says on stderr that a file is damaged, and what mends it. Within this store's claim it is set
@@ -189,20 +202,22 @@ class Store:
 
     def _intact(self) -> list[Scores]:
         """Every chunk that is whole, by its first run."""
-        chunks = []
-        for path, first in self._chunk_files():
-            content = files.read(path)
-            chunk = None if content is None else _parsed(content, first)
-            if chunk is not None:
-                chunks.append(chunk)
-            elif content is not None:
-                self.distrust(path, "its runs are trained again")
+        read = [self._read(path, first) for path, first in self._chunk_files()]
+        chunks = [chunk for chunk in read if chunk is not None]
         canaries = sorted({chunk.scores.shape[1] for chunk in chunks})
         if len(canaries) > 1:
             raise InputError(
                 f"{self.path} mixes scores of {canaries[0]} and {canaries[1]} canaries a run: move it away"
             )
         return chunks
+
+    def _read(self, path: Path, first: int) -> Scores | None:
+        """A chunk; None where there is none that is whole."""
+        content = files.read(path)
+        chunk = None if content is None else _parsed(content, first)
+        if content is not None and chunk is None:
+            self.distrust(path, "its runs are trained again")
+        return chunk
 
     def _chunk_files(self) -> list[tuple[Path, int]]:
         """(path, first run) of every file of scores; raises InputError where the folder can't be read."""
@@ -211,6 +226,15 @@ class Store:
             return [(path, int(match[1])) for path, match in found if match]
         except OSError as error:
             raise files.cannot_read(self.path, error) from None
+
+
+def gaps(held: Iterable[tuple[int, int]], runs: int) -> list[tuple[int, int]]:
+    """The ranges [start, stop) of runs below `runs` that none of those that are held covers."""
+    found, end = [], 0
+    for first, stop in sorted(held):
+        found.append((end, min(first, runs)))
+        end = max(end, stop)
+    return [(start, stop) for start, stop in [*found, (end, runs)] if start < stop]
 
 
 def hash_of(folder: Path) -> str:
@@ -253,13 +277,9 @@ def _misnamed(config: Path) -> str:
     return f"{config} is not the setting that its folder is named after: move it away"
 
 
-def _gaps(chunks: list[Scores], runs: int) -> list[tuple[int, int]]:
-    """The ranges [start, stop) of runs below `runs` that no chunk holds."""
-    gaps, end = [], 0
-    for first, stop in sorted((chunk.first, chunk.first + len(chunk.scores)) for chunk in chunks):
-        gaps.append((end, min(first, runs)))
-        end = max(end, stop)
-    return [(start, stop) for start, stop in [*gaps, (end, runs)] if start < stop]
+def _runs(chunk: Scores) -> tuple[int, int]:
+    """The runs [first, stop) of a chunk."""
+    return chunk.first, chunk.first + len(chunk.scores)
 
 
 def _checksum(chunk: Scores) -> str:

@@ -21,6 +21,12 @@ class UpdatesOf(Protocol):
     def __call__(self, theta: Array, members: Indices, /) -> Array: ...
 
 
+class DotsOf(Protocol):
+    """(theta (p,), clients (n,), direction (p,)) -> (n,), their clipped updates' dot products with it."""
+
+    def __call__(self, theta: Array, members: Indices, direction: Array, /) -> Array: ...
+
+
 class Population(NamedTuple):
     """A training and its clients: those that it trains on, and the mock clients that canaries are designed
     on.
@@ -34,7 +40,7 @@ class Population(NamedTuple):
     samples: Samples
     train_clients: int
     mock_clients: int
-    train_updates: UpdatesOf
+    train_dots: DotsOf
     mock_updates: UpdatesOf
     mock_example: Callable[[int], tuple[NDArray[Any], Any]]
     rate: float | None

@@ -98,10 +98,10 @@ def measure(task: Measuring, theta: Array, number: int) -> Measured:
     inserted = round_game.inserted(gradient, sent, attacked.clipping_norm)
     chosen = clients.drawn(attacked, "population", known.train_clients, attacked.population)
 
-    def updates(members: Indices) -> Array:
-        return known.train_updates(theta, chosen[members])
+    def projected(members: Indices, direction: Array) -> Array:
+        return known.train_dots(theta, chosen[members], direction)
 
-    dots = round_game.dots(updates, attacked.population, inserted, attacked.clipping_norm, _BLOCK)
+    dots = round_game.dots(projected, attacked.population, inserted, attacked.clipping_norm, _BLOCK)
     own = round_game.own_dot(inserted, attacked.clipping_norm)
     return Measured(
         number,

@@ -17,7 +17,7 @@ from experiments.canife import samples, trainings
 from experiments.canife.attacked import Attacked
 from experiments.canife.clients import Population
 from experiments.canife.samples import ImageForm, Samples, TextForm
-from experiments.settings.build import CLIPPING
+from experiments.settings.build import CLIPPING, DOTS
 from experiments.settings.tasks import task
 from models import celeba, recurrent
 from models.base import Model
@@ -116,8 +116,9 @@ def population(attacked: Attacked, split: Split) -> Population:
     model = row.make()
     single = attacked.model in IMAGE_TASKS and not attacked.clients
     if single:
-        clipped_sum = CLIPPING[task(attacked.model).clipping[0]](model)
-        made = trainings.of_examples(attacked, model, clipped_sum, split.train, split.mock)
+        strategy = task(attacked.model).clipping[0]
+        clipping = CLIPPING[strategy](model), DOTS[strategy](model)
+        made = trainings.of_examples(attacked, model, *clipping, split.train, split.mock)
     else:
         made = trainings.of_clients(attacked, model, split.train, split.mock)
 
@@ -130,7 +131,7 @@ def population(attacked: Attacked, split: Split) -> Population:
         row.samples(attacked, model),
         split.train.number,
         split.mock.number,
-        made.train_updates,
+        made.train_dots,
         made.mock_updates,
         mock_example,
         None if single else attacked.client_learning_rate,

@@ -11,10 +11,10 @@ from jax import Array
 
 from audit.game import root
 from audit.mechanism import base, dpsgd, fedavg
-from audit.mechanism.clipping.base import ClippedSum, scale_to_norm
+from audit.mechanism.clipping.base import ClippedDots, ClippedSum, scale_to_norm
 from experiments.canife import clients
 from experiments.canife.attacked import Attacked
-from experiments.canife.clients import Indices, UpdatesOf
+from experiments.canife.clients import DotsOf, Indices, UpdatesOf
 from models.base import Model, losses_by_example
 from models.data.clients import Clients
 
@@ -27,12 +27,17 @@ class ClientTraining(NamedTuple):
     hyper: base.Hyperparameters
     data: base.Data
     train_clients: int
-    train_updates: UpdatesOf
+    train_dots: DotsOf
     mock_updates: UpdatesOf
 
 
 def of_examples(
-    attacked: Attacked, model: Model, clipped_sum: ClippedSum, train: Clients, mock: Clients
+    attacked: Attacked,
+    model: Model,
+    clipped_sum: ClippedSum,
+    dots: ClippedDots,
+    train: Clients,
+    mock: Clients,
 ) -> ClientTraining:
     """Clients of one example each, by DP-SGD."""
     norm = jnp.float32(attacked.clipping_norm)
@@ -42,21 +47,24 @@ def of_examples(
         found: Array = jax.vmap(jax.grad(model.loss), (None, 0))(theta, (features, labels))
         return found * scale_to_norm(jnp.sum(found**2, axis=1), norm)[:, None]
 
-    def updates(known: Clients) -> UpdatesOf:
-        def of(theta: Array, members: Indices) -> Array:
-            features, labels = known.features[members], known.labels[members]
-            found: Array = gradients(theta, jnp.asarray(features), jnp.asarray(labels))
-            return found
+    compiled = jax.jit(dots)
 
-        return of
+    def mock_updates(theta: Array, members: Indices) -> Array:
+        found: Array = gradients(theta, *map(jnp.asarray, (mock.features[members], mock.labels[members])))
+        return found
+
+    def train_dots(theta: Array, members: Indices, direction: Array) -> Array:
+        batch = jnp.asarray(train.features[members]), jnp.asarray(train.labels[members])
+        found: Array = compiled(theta, batch, norm, direction)
+        return found
 
     return ClientTraining(
         dpsgd.mechanism(dpsgd.DPSGD(clipped_sum)),
         _hyper(attacked),
         (jnp.asarray(train.features), jnp.asarray(train.labels)),
         train.number,
-        updates(train),
-        updates(mock),
+        train_dots,
+        mock_updates,
     )
 
 
@@ -72,12 +80,17 @@ def of_clients(attacked: Attacked, model: Model, train: Clients, mock: Clients) 
     )
     own = fedavg.Federated(jnp.float32(attacked.client_learning_rate), jnp.float32(attacked.cohort))
     data = _arrays(train)
+    sent = _sent(attacked, choices, own, data)
+
+    def dots(theta: Array, members: Indices, direction: Array) -> Array:
+        return sent(theta, members) @ direction
+
     return ClientTraining(
         fedavg.mechanism(choices),
         _hyper(attacked, own),
         data,
         train.number,
-        _sent(attacked, choices, own, data),
+        dots,
         _sent(attacked, choices, own, _arrays(mock)),
     )
 

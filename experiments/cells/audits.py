@@ -2,13 +2,15 @@
 
 import json
 from collections.abc import Hashable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from audit.errors import InputError
 from audit.progress import Progress
 from audit.storage.index import Holdings
 from audit.storage.store import Store
-from experiments.cells.cell import Audited, Cell, Levels
+from experiments.cells.cell import Audited, Cell, GameRecipe, Levels, Parts
 from experiments.cells.data import DataSets
 from experiments.settings import stored
 from experiments.settings.adversaries import ADVERSARIES
@@ -35,10 +37,14 @@ def audit_cell(audited: Audited) -> Cell:
     def do(store: Store, data: DataSets, progress: Progress) -> None:
         _audit(setting, runs, data.load(setting.model), store, progress)
 
+    def conclude(store: Store, about: dict[str, Any]) -> None:
+        _conclude(setting, runs, store, about)
+
+    parts = Parts(lambda data: data.load(setting.model), partial(recipe, setting, runs), conclude)
     seconds = runs * setting.schedule.steps * step_seconds(setting)
     name = f"{audited.series}, seed {setting.seed}, {audited.panel}"
     key = json.dumps(identity(setting))
-    return Cell(name, key, runs, seconds, is_done, open_store, do, audited)
+    return Cell(name, key, runs, seconds, is_done, open_store, do, audited, True, parts)
 
 
 def step_seconds(setting: Setting) -> float:
@@ -66,23 +72,37 @@ def is_on(store: Store, checksum: str | None) -> bool:
     return checksum in (None, store.config().get("data_sha256"))
 
 
-def _audit(setting: Setting, runs: int, dataset: Dataset, store: Store, progress: Progress) -> None:
-    """Trains what is missing and concludes."""
-    from audit import training
-    from audit.statistics.accounting import Composition
-    from audit.statistics.conclusion import conclude_design
-    from audit.storage import results
+def recipe(setting: Setting, runs: int, dataset: Dataset) -> GameRecipe:
+    """The training of a setting; raises InputError where it can't be audited with so many runs."""
     from experiments.settings import build
 
     build.validate(setting, runs)
-    trained = training.train(build.build(setting, dataset), store, runs, progress=progress)
+    key = json.dumps([identity(setting), dataset.checksum])
+    return GameRecipe(key, partial(build.build, setting), build.provenance)
+
+
+def _audit(setting: Setting, runs: int, dataset: Dataset, store: Store, progress: Progress) -> None:
+    """Trains what is missing and concludes."""
+    from audit import training
+
+    wanted = recipe(setting, runs, dataset)
+    training.train(wanted.make(dataset), store, runs, progress=progress)
+    _conclude(setting, runs, store, wanted.about(dataset))
+
+
+def _conclude(setting: Setting, runs: int, store: Store, about: dict[str, Any]) -> None:
+    """Writes audit.json."""
+    from audit.statistics.accounting import Composition
+    from audit.statistics.conclusion import conclude_design
+    from audit.storage import results
+
     composition = Composition(*setting.composition)
     results.keep_result(
         store,
-        conclude_design(trained.scores.design(), composition, *Levels()).with_curve_test(),
+        conclude_design(store.load(runs).design(), composition, *Levels()).with_curve_test(),
         setting=flat(setting),
         runs=runs,
-        provenance=build.provenance(dataset),
+        provenance=about,
         out=str(store.path),
     )
 

@@ -56,7 +56,7 @@ def federated_cell(setting: FederatedSetting, runs: int, name: str, seconds: flo
         _train(setting, runs, store, data.clients(setting), progress)
 
     key = json.dumps(named(setting))
-    return Cell(name, key, runs, seconds, is_done, open_store, do)
+    return Cell(name, key, runs, seconds, is_done, open_store, do, shared=True)
 
 
 def final(setting: FederatedSetting) -> FederatedSetting:
@@ -87,7 +87,8 @@ def accuracies(store: Store) -> dict[str, float]:
 def keep_accuracies(store: Store, first: int, values: NDArray[np.float64]) -> None:
     """Keeps the accuracies of runs first, first + 1, ... beside those that are there."""
     measured = {str(first + i): float(value) for i, value in enumerate(values)}
-    answers.write(store, {_ACCURACIES: accuracies(store) | measured})
+    with store.turn("accuracies"):
+        answers.write(store, {_ACCURACIES: accuracies(store) | measured})
 
 
 def _observations(setting: FederatedSetting) -> list[FederatedSetting]:

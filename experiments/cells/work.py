@@ -3,6 +3,7 @@
 What is done is read off the store alone, so that a finished sweep is known as such without data or JAX.
 """
 
+import random
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -45,8 +46,9 @@ def distinct(cells: Iterable[Cell]) -> list[Cell]:
 def do_all(cells: list[Cell], place: Workplace) -> Outcome:
     """Does what the store lacks; a cell that fails is said in a line, and the others go on.
 
-    Of workers that share the store each takes cells that no other holds, and waits for those of others
-    at the end: one that dies gives its cell back. Raises InputError where the store can't be written.
+    Of workers that share the store each takes cells that no other holds. At the end it helps with those of
+    others that can be shared, and waits for the rest: one that dies gives its cell back. Raises InputError
+    where the store can't be written.
     """
     progress, outcome, waiting = SweepProgress(cells), Outcome([], [], []), cells
     try:
@@ -54,10 +56,8 @@ def do_all(cells: list[Cell], place: Workplace) -> Outcome:
             left = [cell for cell in waiting if not _attempt(cell, place, progress, outcome)]
             if left and len(waiting) == len(cells):
                 which = "1 cell is" if len(left) == 1 else f"{len(left)} cells are"
-                progress.say(f"{which} with other workers: waiting")
-            if len(left) == len(waiting):
-                time.sleep(_POLL_SECONDS)
-            waiting = left
+                progress.say(f"{which} with other workers: helping, or waiting")
+            waiting = _help(left, place, progress, outcome) if len(left) == len(waiting) else left
     finally:
         progress.close()
     return outcome
@@ -68,12 +68,15 @@ def is_done(cell: Cell, place: Workplace) -> bool:
     return cell.is_done(stored.holdings(place.out), place.data)
 
 
-def _attempt(cell: Cell, place: Workplace, progress: SweepProgress, outcome: Outcome) -> bool:
-    """Whether a cell ended, which the outcome then says; otherwise another worker holds it."""
+def _attempt(
+    cell: Cell, place: Workplace, progress: SweepProgress, outcome: Outcome, helps: bool = False
+) -> bool:
+    """Whether a cell ended, which the outcome then says; otherwise another worker holds it. Who helps does a
+    part of it then."""
     try:
         if is_done(cell, place):
             outcome.elsewhere.append(cell.name)
-        elif not _do(cell, place, progress, outcome):
+        elif not _do(cell, place, progress, outcome, helps):
             return False
     except files.CannotWriteError:
         raise
@@ -84,15 +87,27 @@ def _attempt(cell: Cell, place: Workplace, progress: SweepProgress, outcome: Out
     return True
 
 
-def _do(cell: Cell, place: Workplace, progress: SweepProgress, outcome: Outcome) -> bool:
-    """Whether a cell ended; it is done under its claim."""
+def _do(cell: Cell, place: Workplace, progress: SweepProgress, outcome: Outcome, helps: bool) -> bool:
+    """Whether a cell ended; it is done under its claim, or beside who has that."""
     store = cell.open(place.out, place.data)
     with store.claim() as mine:
-        if not mine:
+        if not (mine or helps):
             return False
         if is_done(cell, place):
             outcome.elsewhere.append(cell.name)
         else:
             cell.do(store, place.data, progress.begin(cell))
-            outcome.here.append(cell.name)
+            (outcome.here if mine else outcome.elsewhere).append(cell.name)
     return True
+
+
+def _help(cells: list[Cell], place: Workplace, progress: SweepProgress, outcome: Outcome) -> list[Cell]:
+    """Helps with one of the cells that others hold, of those that can be shared any, so that helpers spread;
+    waits where there is none. Returns the cells that are left."""
+    shared = [cell for cell in cells if cell.shared]
+    if not shared:
+        time.sleep(_POLL_SECONDS)
+        return cells
+    cell = random.choice(shared)
+    _attempt(cell, place, progress, outcome, helps=True)
+    return [other for other in cells if other is not cell]

@@ -119,7 +119,7 @@ class Work(NamedTuple):
 
 DPSGD = Work("model-steps", _OF_STEPS, _write_steps)
 FEDAVG = Work("client-updates", _OF_ROUNDS, _write_rounds)
-WORK = {"fcnn": DPSGD, "convnet": DPSGD, "lenet": FEDAVG}
+WORK = {"fcnn": DPSGD, "convnet": DPSGD, "resnet18": DPSGD, "lenet": FEDAVG}
 
 
 def missing_line(missing: Iterable[Kind]) -> str:

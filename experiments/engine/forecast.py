@@ -8,7 +8,6 @@ from audit.statistics.calibration import Calibration
 from audit.statistics.many_calibration import ManyCalibration
 from audit.statistics.planning import MOST_RUNS
 from audit.storage.results import with_former_names
-from experiments.engine.probe import Probe
 
 
 class ManyForecast(NamedTuple):
@@ -19,13 +18,32 @@ class ManyForecast(NamedTuple):
     runs_needed: int | None
 
 
+class Probe(NamedTuple):
+    """Seconds a model-step, runs a chunk, and seconds until all was compiled."""
+
+    model_step: float
+    chunk: int
+    compilation: float
+
+
+class NotTimed(NamedTuple):
+    """A device that the time is not measured on but assumed, as a share of its upper limit: its name, seconds
+    that a model-step takes at least, and what sets this limit."""
+
+    device: str
+    model_step: float
+    by: str
+    share: float
+
+
 class Forecast(NamedTuple):
     """An audit's expected bounds and time.
 
     bounds, a row a method, are of simulated audits of the planned number of runs; upper_bound is the
     accountant's epsilon; runs_needed, None where a million do not suffice, are the runs that prove the
     share `tightness` of the truth on average; a run of `model` takes `steps` steps. many: with several
-    canaries a run, where they are asked for.
+    canaries a run, where they are asked for. workers: of the cluster that is to train; None: this machine.
+    not_timed: where the probe is none.
     """
 
     bounds: list[Calibration]
@@ -36,10 +54,14 @@ class Forecast(NamedTuple):
     model: str
     steps: int
     many: ManyForecast | None = None
+    workers: int | None = None
+    not_timed: NotTimed | None = None
 
     def seconds(self, runs: int) -> float:
         """The time that so many runs take, compilation included."""
-        return self.probe.compilation + runs * self.probe.model_step * self.steps
+        chunk = self.probe.chunk
+        rounds = math.ceil(math.ceil(runs / chunk) / max(self.workers or 1, 1))
+        return self.probe.compilation + min(runs, rounds * chunk) * self.probe.model_step * self.steps
 
 
 def as_text(forecast: Forecast) -> str:
@@ -89,11 +111,21 @@ def _time_lines(forecast: Forecast) -> list[str]:
     need = f"over {MOST_RUNS:,}" if needed is None else f"about {needed:,}"
     lines = [
         f"if_gaussian, on average {forecast.tightness:.0%} of the truth: {need} runs",
-        f"here a model-step takes {_step(probe.model_step)} ({forecast.model}, chunks of {probe.chunk})",
+        f"{_where(forecast)} ({forecast.model}, chunks of {probe.chunk})",
         f"{runs} runs of {forecast.steps} steps: {_clock(forecast.seconds(runs))}, "
         f"{probe.compilation:.0f} s of them to compile",
     ]
     return lines if needed is None else [*lines, f"{needed} runs: {_clock(forecast.seconds(needed))}"]
+
+
+def _where(forecast: Forecast) -> str:
+    """A model-step's time, measured here or assumed elsewhere."""
+    step, other = _step(forecast.probe.model_step), forecast.not_timed
+    if other is None:
+        where = "here" if forecast.workers is None else f"on each of {forecast.workers} workers"
+        return f"{where} a model-step takes {step}"
+    best = f"at least {_step(other.model_step)} ({other.by} limit it)"
+    return f"{other.device}, not timed: a model-step takes {best};\nat {other.share:.0%} of that, {step}"
 
 
 def as_json(forecast: Forecast) -> str:
@@ -109,7 +141,9 @@ def as_json(forecast: Forecast) -> str:
         "probe": forecast.probe._asdict(),
         "seconds": forecast.seconds(first.setting.n_scores),
         "seconds_needed": None if needed is None else forecast.seconds(needed),
+        **({} if forecast.workers is None else {"workers": forecast.workers}),
         **({} if forecast.many is None else {"many_canaries": _many_fields(forecast.many)}),
+        **({} if forecast.not_timed is None else {"not_timed": forecast.not_timed._asdict()}),
     }
     return json.dumps(content)
 
@@ -132,6 +166,8 @@ def _fields(row: Calibration | ManyCalibration) -> dict[str, Any]:
 
 def _step(seconds: float) -> str:
     """A model-step's time."""
+    if seconds < 1e-6:
+        return f"{seconds * 1e9:.3g} ns"
     return f"{seconds * 1e6:.1f} us" if seconds < 1e-3 else f"{seconds * 1e3:.3g} ms"
 
 

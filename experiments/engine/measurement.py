@@ -12,7 +12,7 @@ from tqdm import tqdm
 from audit.machine import cores
 from experiments.engine.engines import GEMM, OURS, WORK, Kind
 from experiments.engine.problem import GEMM_SIZE, About
-from experiments.engine.workers import Memory, Worker, in_a_process
+from experiments.engine.workers import TOLERANCE, Memory, Worker, in_a_process
 
 
 class Layer(NamedTuple):
@@ -21,6 +21,17 @@ class Layer(NamedTuple):
     positions: int
     inputs: int
     outputs: int
+
+
+def _resnet18() -> Iterator[Layer]:
+    """The ResNet18's for images of 32 x 32, from the first layer on."""
+    yield Layer(32 * 32, 3 * 3 * 3, 64)
+    for channels, features, side in ((64, 64, 32), (64, 128, 16), (128, 256, 8), (256, 512, 4)):
+        yield Layer(side**2, 9 * channels, features)
+        yield from (Layer(side**2, 9 * features, features) for _ in range(3))
+        if channels != features:
+            yield Layer(side**2, channels, features)
+    yield Layer(1, 512, 10)
 
 
 LAYERS = {
@@ -32,6 +43,7 @@ LAYERS = {
         Layer(1, 120, 84),
         Layer(1, 84, 10),
     ),
+    "resnet18": tuple(_resnet18()),
     "lenet": (
         Layer(24 * 24, 5 * 5, 6),
         Layer(8 * 8, 5 * 5 * 6, 16),
@@ -40,6 +52,8 @@ LAYERS = {
         Layer(1, 84, 10),
     ),
 }
+
+TOLERANCES = {"resnet18": 1e-3}  # through 18 layers of normalised sums in float32; else TOLERANCE
 
 
 def flops(layers: tuple[Layer, ...], examples: float) -> int:
@@ -111,18 +125,18 @@ class Measurement(NamedTuple):
 class Team:
     """An engine's processes: one, or one a core, which then measure at the same time."""
 
-    def __init__(self, kind: Kind, problem: Path) -> None:
+    def __init__(self, kind: Kind, problem: Path, tolerance: float = TOLERANCE) -> None:
         self.name = kind.name
         self.workers = [Worker(kind, problem)]
-        self.about = self.workers[0].about()
+        self.about = self.workers[0].about(tolerance)
         if kind.chooses:  # afresh, since what it tried counts in its peak memory
             self.workers[0].stop()
             self.workers = [Worker(kind, problem, self.about.models)]
-            self.workers[0].about()
+            self.workers[0].about(tolerance)
         if kind.one_thread and self.about.platform == "cpu":
             self.workers += [Worker(kind, problem) for _ in range(cores() - 1)]
         for worker in self.workers[1:]:
-            worker.about()
+            worker.about(tolerance)
 
     def rate(self, seconds: float) -> float:
         """Model-steps or client-updates a second of all."""
@@ -171,7 +185,7 @@ def _started(model: str, kinds: Sequence[Kind], path: Path, bar: tqdm) -> Iterat
     """The engines' teams, one after the other."""
     for kind in kinds:
         bar.set_description(f"{model}: {kind.name} starts")
-        yield Team(kind, path)
+        yield Team(kind, path, TOLERANCES.get(model, TOLERANCE))
         bar.update()
 
 

@@ -1,8 +1,8 @@
 """The engines that `throughput` times in JAX: ours, jax_privacy, and a matrix product."""
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,20 +28,24 @@ from models.data.base import Dataset
 from models.data.cifar10 import CIFAR10_MEAN, CIFAR10_STD
 
 _RUNS = 5000  # of the audit whose chunk is taken
-_STEPS = {"fcnn": 250, "convnet": 10}  # a measurement's block; all engines cycle through its mini-batches
+_BLOCKS: dict[str, dict[str, int]] = {  # a measurement's; all engines cycle through its mini-batches
+    "fcnn": {"steps": 250},
+    "convnet": {"steps": 10},
+    "resnet18": {"steps": 2, "batch_size": 8},
+}
 
 
 def write_problem(model: str, file: str | None, tfds_dir: str | None, path: Path) -> int:
     """Loads the data, writes the Problem that `./run.sh audit --model=...` trains; returns its batch size."""
     dataset = task(model).data.load(Sources(data_file=file, tfds_dir=tfds_dir))
-    problem = problem_of(_setting(model, _STEPS[model]), dataset)
+    problem = problem_of(_setting(model, **_BLOCKS[model]), dataset)
     problem.save(path)
     return problem.batch_size
 
 
-def _setting(model: str, steps: int) -> Setting:
+def _setting(model: str, **fields: int) -> Setting:
     """`audit`'s defaults, but for GC-R: a step costs the same, and it needs no simulation."""
-    return setting_of(model, adversary="gc_r", steps=steps)
+    return setting_of(model, adversary="gc_r", **fields)
 
 
 def problem_of(setting: Setting, dataset: Dataset) -> Problem:
@@ -71,30 +75,29 @@ def problem_of(setting: Setting, dataset: Dataset) -> Problem:
 
 
 def layout_of(model: Model, example: NDArray[Any]) -> Layout:
-    """Where each layer's kernel and bias stand in theta, in the order in which the layers are called."""
-    called: list[str] = []
+    """Where each layer's kernel or scale and its bias stand in theta, in the order in which the layers are
+    called."""
+    called: list[tuple[str, ...]] = []
 
     def note(call: Callable[..., Any], arguments: Any, keywords: Any, context: Any) -> Any:
-        called.append(context.module.name)
+        called.append(context.module.path)
         return call(*arguments, **keywords)
 
     tree = model.unravel(jnp.arange(model.n_parameters, dtype=jnp.float32))
     with nn.intercept_methods(note):
         jax.eval_shape(model.module.init, jax.random.key(0), example)
-    names = [name for name in dict.fromkeys(called) if name in tree]
-    return [(_positions(tree[name]["kernel"]), _positions(tree[name]["bias"])) for name in names]
-
-
-def _positions(numbers: Array) -> NDArray[np.int64]:
-    """As integers."""
-    return np.asarray(numbers).astype(np.int64)
+    own = [
+        functools.reduce(lambda part, name: part.get(name, {}), path, tree) for path in dict.fromkeys(called)
+    ]
+    layers = [[one[name] for name in ("kernel", "scale", "bias") if name in one] for one in own]
+    return [tuple(np.asarray(one).astype(np.int64) for one in layer) for layer in layers if layer]
 
 
 def ours(path: Path) -> Engine:
     """Audit's training of 5,000 runs in chunks of the size that it chooses, with noise and insertion."""
     problem = Problem.load(path)
     setting = changed(
-        _setting(problem.model, len(problem.batches)),
+        _setting(problem.model, steps=len(problem.batches)),
         learning_rate=problem.learning_rate,
         clipping_norm=problem.clipping_norm,
         noise_multiplier=problem.noise_multiplier,
@@ -197,7 +200,7 @@ def _blocks(batches: Array, floats: int) -> Iterator[Array]:
 def gemm(path: Path) -> Engine:
     """float32 products of two square matrices, on all cores or the GPU; a "model-step" is one product."""
     left, right = jax.random.normal(jax.random.key(0), (2, GEMM_SIZE, GEMM_SIZE))
-    product = jax.jit(partial(jnp.matmul, precision="float32"))
+    product = jax.jit(functools.partial(jnp.matmul, precision="float32"))
 
     def run() -> int:
         jax.block_until_ready(product(left, right))

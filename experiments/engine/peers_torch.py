@@ -62,15 +62,54 @@ def _lenet() -> nn.Module:
     return _convolutional(1, 256)
 
 
-_NETWORKS: dict[str, Callable[[], nn.Module]] = {"fcnn": _fcnn, "convnet": _convnet, "lenet": _lenet}
+class _Block(nn.Module):
+    """models.resnet's block."""
+
+    def __init__(self, channels: int, features: int, stride: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            *_normed(channels, features, 3, stride), nn.ReLU(), *_normed(features, features, 3, 1)
+        )
+        same = channels == features and stride == 1
+        self.shortcut = nn.Identity() if same else nn.Sequential(*_normed(channels, features, 1, stride))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, channels, H, W) -> (B, features, H / stride, W / stride)."""
+        return torch.relu(self.shortcut(x) + self.body(x))
+
+
+def _normed(channels: int, features: int, window: int, stride: int) -> tuple[nn.Module, nn.Module]:
+    """A convolution without bias, and GroupNorm with Flax's epsilon."""
+    convolution = nn.Conv2d(channels, features, window, stride, (window - 1) // 2, bias=False)
+    return convolution, nn.GroupNorm(32, features, eps=1e-6)
+
+
+def _resnet18() -> nn.Module:
+    """models.resnet's ResNet18, its pixels normalised by `_batches`."""
+    widths = (64, 64, 128, 256, 512)
+    blocks = [
+        _Block(*pair, 1 if stage == 0 else 2) if first else _Block(pair[1], pair[1], 1)
+        for stage, pair in enumerate(itertools.pairwise(widths))
+        for first in (True, False)
+    ]
+    pooled = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10)
+    return nn.Sequential(*_normed(3, 64, 3, 1), nn.ReLU(), *blocks, *pooled)
+
+
+_NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    "fcnn": _fcnn,
+    "convnet": _convnet,
+    "resnet18": _resnet18,
+    "lenet": _lenet,
+}
 
 
 def _positions(problem: Problem | FederatedProblem) -> list[NDArray[np.int64]]:
     """Where the numbers of each of the network's parameters stand in theta, in PyTorch's shapes. The
     ConvNets flatten images channels first, as ours do."""
     positions = []
-    for kernel, bias in problem.layout:  # (height, width, in, out) or (in, out)
-        positions += [kernel.transpose(3, 2, 0, 1) if kernel.ndim == 4 else kernel.T, bias]
+    for kernel, *bias in problem.layout:  # (height, width, in, out), (in, out) or (out,)
+        positions += [kernel.transpose(3, 2, 0, 1) if kernel.ndim == 4 else kernel.T, *bias]
     return positions
 
 

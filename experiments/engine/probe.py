@@ -1,11 +1,12 @@
 """A short look at how fast this machine trains a setting."""
 
 import time
-from typing import NamedTuple
 
 from audit import game
-from audit.training import agreed_chunk
+from audit.training import chunk_size
+from experiments.engine.forecast import Probe
 from experiments.settings import build
+from experiments.settings.devices import prepare_jax
 from experiments.settings.make import changed
 from experiments.settings.setting import Setting
 from models.data.base import Dataset
@@ -14,25 +15,23 @@ _SECONDS = 2.0  # of training, after compilation
 _MOST_STEPS = 250  # a run's, of which a chunk is measured
 
 
-class Probe(NamedTuple):
-    """Seconds a model-step, runs a chunk, and seconds until all was compiled."""
-
-    model_step: float
-    chunk: int
-    compilation: float
-
-
 def probe(setting: Setting, dataset: Dataset, runs: int) -> Probe:
     """Trains chunks of the audit's own size: one step first, then as many as take about a second.
 
     Nothing is kept. Raises InputError where setting and data do not fit.
     """
     first = _game(setting, dataset, 1)
-    chunk = agreed_chunk(first, runs, 0)
+    chunk = chunk_size(first, runs, 0)
     begun = _timed(first, chunk, 0.0)
     steps = int(min(max(_SECONDS / 2 / (begun.model_step * chunk), 1), setting.schedule.steps, _MOST_STEPS))
     measured = _timed(_game(setting, dataset, steps), chunk, _SECONDS)
     return measured._replace(compilation=begun.compilation)
+
+
+def probe_elsewhere(devices: int, setting: Setting, dataset: Dataset, runs: int) -> Probe:
+    """`probe` by a process that has not touched JAX, on a CPU over so many devices."""
+    prepare_jax(devices)
+    return probe(setting, dataset, runs)
 
 
 def _game(setting: Setting, dataset: Dataset, steps: int) -> game.Game:

@@ -12,7 +12,7 @@ GEMM_SIZE = 2048  # of the square matrices that `gemm` multiplies
 CHECKED_STEPS = 3  # of a client in the round by which engines of DP-FedAvg are compared
 _FLOATS = {"cpu": 1 << 26, "gpu": 1 << 30}  # of per-example gradients, at most, in a step of many models
 
-Layout = list[tuple[NDArray[np.int64], NDArray[np.int64]]]
+Layout = list[tuple[NDArray[np.int64], ...]]
 Run = Callable[[], int]  # does some model-steps or client-updates; returns their number when done
 
 
@@ -20,8 +20,9 @@ class Problem(NamedTuple):
     """DP-SGD with SGD on one model and fixed mini-batches.
 
     features (n, ...), labels (n,), batches (steps, B) of indices, theta_0 (p,). stepped (p,) is theta_0
-    after our step on the first mini-batch without noise at learning rate 1. layout has, a layer from the
-    input to the output, where its kernel's and its bias's numbers stand in theta, in Flax's shapes.
+    after our step on the first mini-batch without noise at learning rate 1. layout has, for each
+    layer in the order of calls, where the numbers of its kernel or scale and those of its bias, if any, stand
+    in theta, in Flax's shapes.
     """
 
     model: str
@@ -97,8 +98,8 @@ class FederatedProblem(NamedTuple):
 def _write(fields: dict[str, Any], path: Path) -> None:
     """A problem's fields as an .npz file."""
     arrays = {name: value for name, value in fields.items() if name != "layout"}
-    for i, (kernel, bias) in enumerate(fields["layout"]):
-        arrays |= {f"kernel_{i}": kernel, f"bias_{i}": bias}
+    for i, layer in enumerate(fields["layout"]):
+        arrays |= {f"layer_{i}_{j}": numbers for j, numbers in enumerate(layer)}
     np.savez(path, **arrays)
 
 
@@ -106,8 +107,9 @@ def _read(path: Path) -> dict[str, Any]:
     """The fields that `_write` wrote."""
     with np.load(path) as file:
         arrays = {name: file[name] for name in file.files}
-    layers = sum(name.startswith("kernel_") for name in arrays)
-    layout = [(arrays.pop(f"kernel_{i}"), arrays.pop(f"bias_{i}")) for i in range(layers)]
+    layers = sum(name.startswith("layer_") and name.endswith("_0") for name in arrays)
+    names = [[f"layer_{i}_{j}" for j in (0, 1) if f"layer_{i}_{j}" in arrays] for i in range(layers)]
+    layout = [tuple(arrays.pop(name) for name in layer) for layer in names]
     scalars = {name: value.item() for name, value in arrays.items() if value.ndim == 0}
     return {"layout": layout, **arrays, **scalars}
 

@@ -43,10 +43,10 @@ class Worker:
         self._process.start()
         there.close()
 
-    def about(self) -> About:
-        """Waits until it is ready."""
+    def about(self, tolerance: float = TOLERANCE) -> About:
+        """Waits until it is ready; its step may be so far from ours."""
         about: About = self._receive()
-        require_agreement(self.name, about)
+        require_agreement(self.name, about, tolerance)
         return about
 
     def begin(self, seconds: float) -> None:
@@ -78,11 +78,11 @@ class Worker:
         return answer
 
 
-def require_agreement(name: str, about: About) -> None:
+def require_agreement(name: str, about: About, tolerance: float = TOLERANCE) -> None:
     """Raises InputError where an engine's step is not ours."""
     require(
-        about.distance <= TOLERANCE,
-        f"{name}'s step is {about.distance:.1e} away from ours (at most {TOLERANCE:g}): "
+        about.distance <= tolerance,
+        f"{name}'s step is {about.distance:.1e} away from ours (at most {tolerance:g}): "
         "a comparison would mean nothing; leave it out of --engines",
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 from datetime import UTC, datetime
 from functools import partial
 from importlib import metadata
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,8 @@ from audit.errors import require
 from audit.mechanism import base, cohorts, dpsgd, precision
 from audit.mechanism.base import Hyperparameters, Schedule, Trajectory
 from audit.mechanism.clipping import dense, layerwise
-from audit.mechanism.clipping.base import ClippedSum, per_example
+from audit.mechanism.clipping.base import ClippedDots, ClippedSum, per_example, per_example_dots
+from audit.mechanism.memory import Hardware
 from audit.mechanism.programs import Programs
 from experiments.settings import setting as settings
 from experiments.settings.adversaries import ADVERSARIES, Knowledge
@@ -39,12 +40,24 @@ OPTIMIZERS: dict[str, Callable[[Array], optax.GradientTransformation]] = {
     "momentum": lambda rate: optax.sgd(rate, momentum=0.9),
     "adam": optax.adam,
 }
-CLIPPING: dict[str, Callable[[Model], ClippedSum]] = {
-    "book_keeping": lambda m: dense.book_keeping(m.module, m.unravel, m.criterion),
-    "unfolded": lambda m: layerwise.unfolded_book_keeping(
-        m.module, m.unravel, m.criterion, layerwise.block_bytes()
+
+
+class Strategy(Protocol):
+    """(model, the devices that it is trained on, by default this process's) -> a clipping strategy."""
+
+    def __call__(self, model: Model, hardware: Hardware | None = None, /) -> ClippedSum: ...
+
+
+CLIPPING: dict[str, Strategy] = {
+    "book_keeping": lambda m, on=None: dense.book_keeping(m.module, m.unravel, m.criterion),
+    "unfolded": lambda m, on=None: layerwise.unfolded_book_keeping(
+        m.module, m.unravel, m.criterion, layerwise.block_bytes(on)
     ),
-    "per_example": lambda m: per_example(m.loss),
+    "per_example": lambda m, on=None: per_example(m.loss),
+}
+DOTS: dict[str, Callable[[Model], ClippedDots]] = {
+    **dict.fromkeys(CLIPPING, lambda m: per_example_dots(m.loss)),
+    "unfolded": lambda m: layerwise.unfolded_dots(m.module, m.unravel, m.criterion, layerwise.block_bytes()),
 }
 
 
@@ -103,7 +116,7 @@ def build_for(setting: Setting, dataset: Dataset, trained: Trainee) -> game.Game
     batches = base.fixed_shuffle(shuffle, n_examples, fields.batch_size, schedule.steps)
     data = (jnp.asarray(dataset.features), jnp.asarray(dataset.labels))
     hyper = Hyperparameters(fields.learning_rate, fields.clipping_norm, fields.noise_multiplier)
-    mechanism = dpsgd.mechanism(_choices(setting, trained.model))
+    mechanism = dpsgd.mechanism(choices(setting, trained.model))
     row = ADVERSARIES[setting.adversary.name]
     how = fields.clipping, fields.optimizer, fields.precision
     program = _Program(trained.name, *how, row.functions, setting.canaries > 1, setting.sampling_rate < 1)
@@ -147,9 +160,10 @@ def _mask(setting: Setting, shuffle: Array) -> Array:
     return jnp.asarray(cohorts.repeated(own, setting.canaries, steps, setting.repetitions))
 
 
-def _choices(setting: Setting, model: Model) -> dpsgd.DPSGD:
-    """DP-SGD's choices by their names."""
-    clipped_sum = in_precision(CLIPPING[setting.mechanism.clipping](model), setting.mechanism.precision)
+def choices(setting: Setting, model: Model, hardware: Hardware | None = None) -> dpsgd.DPSGD:
+    """DP-SGD's choices by their names, for such devices, or for this process's."""
+    strategy = CLIPPING[setting.mechanism.clipping](model, hardware)
+    clipped_sum = in_precision(strategy, setting.mechanism.precision)
     return dpsgd.DPSGD(clipped_sum, OPTIMIZERS[setting.mechanism.optimizer])
 
 

@@ -18,8 +18,9 @@ from audit.adversaries import one_shot, sphere
 from audit.adversaries.base import Adversary
 from audit.errors import InputError, require
 from audit.game import Game
-from audit.mechanism import cohorts, fedavg
+from audit.mechanism import cohorts, ensemble, fedavg
 from audit.mechanism.base import Hyperparameters, Schedule
+from audit.mechanism.memory import Hardware, local_hardware
 from audit.storage import files
 from experiments.settings.federated import (
     FederatedSetting,
@@ -28,7 +29,7 @@ from experiments.settings.federated import (
     noise,
     validate_federated,
 )
-from models.base import Model, losses_by_example, losses_of_batch
+from models.base import losses_by_example, losses_of_batch
 from models.data.clients import Clients
 
 _SEGMENT_CLIENTS = 250  # updates between two checkpoints, or a little more
@@ -115,19 +116,16 @@ def rounds(
 
 def build(setting: FederatedSetting, clients: Clients, who: Participation) -> Game:
     """The game of a setting on its clients."""
-    model = federated_task(setting.model).make()
-    choices = _choices(setting, model, clients)
     split = noise(setting)
     own = fedavg.Federated(
         setting.client_learning_rate, who.mean, setting.quantile, split.quantile_rate, split.on_count
     )
     ordered = cohorts.by_size(who.clients, clients.counts)
-    data = (clients.features, clients.labels, clients.starts.astype("<i4"), clients.counts.astype("<i4"))
     return Game(
-        fedavg.mechanism(choices),
+        fedavg.mechanism(choices(setting, clients)),
         _ADVERSARIES[setting.observe](setting),
-        model.init,
-        tuple(map(jnp.asarray, data)),
+        federated_task(setting.model).make().init,
+        tuple(map(jnp.asarray, _data(clients))),
         Hyperparameters(setting.learning_rate, setting.clipping_norm, split.multiplier, own),
         Schedule(jnp.asarray(ordered), jnp.asarray(who.canaries)),
         setting.seed,
@@ -135,23 +133,34 @@ def build(setting: FederatedSetting, clients: Clients, who: Participation) -> Ga
     )
 
 
-def _choices(setting: FederatedSetting, model: Model, clients: Clients) -> fedavg.FedAvg:
-    """DP-FedAvg's choices for a model."""
+def _data(clients: Clients) -> tuple[NDArray[Any], ...]:
+    """The clients' arrays, as DP-FedAvg takes them."""
+    return clients.features, clients.labels, clients.starts.astype("<i4"), clients.counts.astype("<i4")
+
+
+def choices(setting: FederatedSetting, clients: Clients, hardware: Hardware | None = None) -> fedavg.FedAvg:
+    """DP-FedAvg's choices for a setting, on such devices, or on this process's."""
+    row, most, on = federated_task(setting.model), int(clients.counts.max()), hardware or local_hardware()
+    model = row.make()
 
     def optimizer(rate: Array) -> optax.GradientTransformation:
         return optax.sgd(rate, momentum=setting.momentum)
 
-    by_batch = federated_task(setting.model).by_batch
-    return fedavg.FedAvg(
-        (losses_of_batch if by_batch else losses_by_example)(model),
+    found = fedavg.FedAvg(
+        (losses_of_batch if row.by_batch else losses_by_example)(model),
         model.unravel,
-        min(setting.batch_size, int(clients.counts.max())),
+        min(setting.batch_size, most),
         setting.client_epochs,
-        int(clients.counts.max()),
-        block=1 if by_batch else 4,
+        most,
+        block=1 if row.by_batch else 4,
         optimizer=optimizer,
         spreads=True,
     )
+    if on.is_cpu:
+        return found
+    theta = jax.ShapeDtypeStruct((model.n_parameters,), jnp.float32)
+    client = fedavg.client_memory(found, theta, tuple(map(jax.typeof, _data(clients))))
+    return found._replace(block=ensemble.chunk_size(setting.cohort, client, on._replace(number=1)))
 
 
 def accuracy(setting: FederatedSetting, clients: Clients, test: Test | None) -> Callable[[Array], Array]:

@@ -9,20 +9,17 @@ from audit.errors import InputError
 from audit.machine import cores
 
 
-def prepare_jax(joins: bool = False) -> None:
-    """Full float32 products; on a CPU one device a core, each of which trains its own runs; and a
-    persistent compilation cache in a folder that only the user can read.
-
-    Raises InputError where JAX finds no device. A process that `joins` others must touch none before, and
-    calls `require_devices` when it has joined.
+def prepare_jax(cpu_devices: int = 0) -> None:
+    """Full float32 products; on a CPU so many devices (0: one a core), each of which trains its own runs; and
+    a persistent compilation cache in a folder that only the user can read. Raises InputError where JAX finds
+    no device.
     """
-    _configure()
+    _configure(cpu_devices or cores())
     _keep_programs()
-    if not joins:
-        require_devices()
+    _require_devices()
 
 
-def require_devices() -> None:
+def _require_devices() -> None:
     """Starts JAX's devices; raises InputError where there are none."""
     import jax
 
@@ -40,14 +37,14 @@ def require_devices() -> None:
         ) from None
 
 
-def _configure() -> None:
+def _configure(cpu_devices: int) -> None:
     """JAX's settings but for the cache."""
     import jax
 
     logging.getLogger("jax").setLevel(logging.WARNING)
     os.environ["XLA_FLAGS"] = f"--xla_cpu_multi_thread_eigen=false {os.environ.get('XLA_FLAGS', '')}"
     if "xla_force_host_platform_device_count" not in os.environ["XLA_FLAGS"]:
-        jax.config.update("jax_num_cpu_devices", cores())
+        jax.config.update("jax_num_cpu_devices", cpu_devices)
     jax.config.update("jax_default_matmul_precision", "float32")
 
 

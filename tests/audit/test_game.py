@@ -12,7 +12,7 @@ from audit import game
 from audit.adversaries import biased
 from audit.adversaries.base import Adversary, Observer
 from audit.errors import InputError
-from audit.mechanism import base
+from audit.mechanism import base, ensemble
 
 RUNS = 20_000
 P_VALUE = 1e-4
@@ -260,3 +260,16 @@ def test_games_of_one_program_share_what_is_compiled(empty_game, play):
     assert len(traced) == 2 * once
     scores(None, 0), scores(None, 0)
     assert len(traced) == 4 * once
+
+
+def test_what_is_traced_from_shapes_is_what_is_played(housing, monkeypatch):
+    compiled_for, texts = ensemble.compiled_for, []
+
+    def note(arguments, program, key):
+        texts.append(str(program().trace(*arguments).jaxpr))
+        return compiled_for(arguments, program, key)
+
+    monkeypatch.setattr(ensemble, "compiled_for", note)
+    list(game.play(housing, [(0, 4)], 4))
+    traced = game.traced_for(housing, ensemble.Placement.local(), 4)
+    assert [str(traced.jaxpr)] == texts

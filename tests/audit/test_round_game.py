@@ -34,7 +34,7 @@ def played(matrix, cohort, canary, direction, noise):
 
 def test_rounds_played_by_the_paper_are_sums_of_dot_products(matrix, canary):
     rng, sigma = np.random.default_rng(0), 0.4
-    known = round_game.dots(lambda members: matrix[members], 40, canary, NORM, block=7)
+    known = round_game.dots(lambda members, v: matrix[members] @ v, 40, canary, NORM, block=7)
     for i, members in enumerate(round_game.cohorts(rng, 40, 8, 100)):
         noise = sigma * NORM * jax.random.normal(jax.random.key(i), canary.direction.shape)
         present = canary if i % 2 == 0 else None
@@ -48,7 +48,7 @@ def test_rounds_played_by_the_paper_are_sums_of_dot_products(matrix, canary):
 @pytest.mark.parametrize("sigma", [0.2, 0.423, 1.0])
 def test_the_quadrature_agrees_with_a_million_mock_rounds(matrix, canary, cohort, sigma):
     rng, rounds = np.random.default_rng(3), 500_000
-    known = round_game.dots(lambda members: matrix[members], 40, canary, NORM)
+    known = round_game.dots(lambda members, v: matrix[members] @ v, 40, canary, NORM)
     own = round_game.own_dot(canary, NORM)
     s_in, s_out = round_game.mock_scores(rng, known, cohort, own, sigma, rounds)
     thresholds = np.quantile(s_out, [0.001, 0.03, 0.2, 0.5, 0.8, 0.97, 0.999])

@@ -87,6 +87,7 @@ COMMANDS = (
         "calibrate",
         "canife",
         "compare",
+        "compile",
         "federated",
         "figures",
         "landscape",
@@ -140,7 +141,7 @@ FLAGS = [
         case
         for command, flag in (
             *itertools.product(["audit"], ["runs", "k", "insertions", "steps", "batch_size", "seed"]),
-            *itertools.product(["audit"], ["simulations", "dimension", "chunk_size", "processes", "process"]),
+            *itertools.product(["audit"], ["simulations", "dimension", "chunk_size"]),
             *itertools.product(["plan"], ["runs", "audits", "insertions", "seed"]),
             *itertools.product(["calibrate"], ["canaries", "audits", "seed", "processes"]),
             *itertools.product(["landscape"], ["steps", "runs", "seed"]),
@@ -158,8 +159,9 @@ FLAGS = [
     *(
         named(Bad((command, f"--{flag}=maybe"), f"flag --{flag}=maybe"))
         for command, flag in (
-            *(("audit", name) for name in ("json", "distributed", "unknown_initialisation")),
-            *((name, "json") for name in ("bound", "calibrate", "list", "plan", "precision", "throughput")),
+            *(("audit", name) for name in ("json", "unknown_initialisation")),
+            *((name, "json") for name in ("bound", "calibrate", "compile", "list", "plan", "precision")),
+            ("throughput", "json"),
             ("sweep", "list"),
         )
     ),
@@ -184,7 +186,6 @@ SIZES = [
     *rows((*AUDIT, "--gc_s=noisy_per_step"), "simulations", "--simulations={}: give 1 to 10,000", 0, -1),
     *rows((*AUDIT, "--gc_s=noisy_per_step"), "simulations", "{}: give 1 to 10,000", 10**5, 10**18, HUGE),
     *rows(AUDIT, "chunk_size", "--chunk_size={}: give 1 to 100,000,000, or 0", -1, 10**9, 10**18, HUGE),
-    *rows(AUDIT, "join_timeout", "--join_timeout={}: give more than 0, at most 3600", "nan", "-1.0", "inf"),
     *rows(AUDIT, "learning_rate", "--learning_rate={}: give 1e-37 to 1e38", "nan", "inf", "-1.0", "1e-300"),
     *rows(AUDIT, "learning_rate", "give 1e-37 to 1e38", "0", "1e39", "1e300"),
     *rows(AUDIT, "learning_rate", "flag --learning_rate={}", *WORDS),
@@ -298,6 +299,15 @@ CHOICES = [
     *rows(["throughput"], "engines", "--engines: '{}' is unknown: choose of", "nobody", "OURS"),
     *rows(["throughput"], "engines", "--engines: '' is unknown", "ours,"),
     *rows(["throughput"], "engines", "--engines is empty", ""),
+    *rows(["compile"], "device", "--device={} is unknown: choose of v5e:2x2", "nobody", "v4:2x2", "H200"),
+    *rows(["compile"], "device", "--device={}: give v5e with a grid", "v5e", "v5e:", "v5e:3x5", "v5e:-1x2"),
+    *rows(["compile"], "device", "--device={}: an H200 is compiled for alone", "h200:8"),
+    *rows(["compile"], "device", "--device is empty", ""),
+    *rows(["compile"], "device", "--device= is unknown", "h200,,"),
+    *rows(["compile"], "models", "--models: '{}' is unknown: choose of fcnn", "nobody", "FCNN"),
+    *rows(["compile"], "models", "--models is empty", ""),
+    *rows(["compile"], "precision", "--precision={} is unknown: choose one of", "", "fp8"),
+    *rows(["plan"], "device", "--device={} is unknown: choose of v5e:2x2", "nobody", "h100"),
     *rows(
         ["sweep"], "name", "--name={} is unknown: give all, or some of figure_1a", "nobody", "figure", "../x"
     ),
@@ -308,6 +318,10 @@ CHOICES = [
         ["sweep", "--name=all"], "scale", "--scale={} is unknown: choose one of smoke", "", "huge", "Paper"
     ),
     *rows(["sweep", "--list"], "scale", "--scale={} is unknown", "nobody"),
+    *rows(
+        ["sweep", "--name=figure_1c"], "engine", "--engine={} is unknown: choose one of local, ray", "", "Ray"
+    ),
+    *rows(AUDIT, "engine", "--engine={} is unknown: choose one of local, ray", "", "nobody"),
     *rows(
         ["sweep", "--name=all"], "worker", "--worker={}: give i/n", "0/3", "4/3", "3", "a/b", "1/0", "-1/3"
     ),
@@ -323,11 +337,10 @@ CHOICES = [
 TOGETHER = [
     named(Bad(argv, says, lay))
     for argv, says, lay in (
-        (("audit", "--coordinator=host:1"), "go together: give all three", nothing),
-        (("audit", "--processes=2"), "go together: give all three", nothing),
-        (("audit", "--process=0", "--processes=2"), "go together: give all three", nothing),
-        (("audit", "--distributed", "--process=0"), "drop it", nothing),
-        (("audit", "--distributed"), "could not be joined", nothing),
+        *(
+            ((*command, "--ray_address=host:1"), "--ray_address=host:1 goes with --engine=ray", nothing)
+            for command in (("audit",), ("sweep", "--name=figure_1c"))
+        ),
         (("audit", "--data_file=a.csv", "--tfds_dir=b"), "are both set; name one", nothing),
         (("audit", "--weights=w.pth"), "drop them, or name a model with a head", nothing),
         (("audit", "--input_size=64"), "drop them, or name a model with a head", nothing),
@@ -344,21 +357,6 @@ TOGETHER = [
         ),
         ((*BOUND, "--insertions=1", "--upper_bound=3"), "go together", two_worlds),
     )
-] + [
-    case
-    for flag, says, values in (
-        (
-            "coordinator",
-            "--coordinator={}: give host:port",
-            ("", "x", ":1", "localhost:99999", "localhost:0"),
-        ),
-        ("coordinator", "--coordinator={}: give host:port", ("localhost:http", "localhost:", "localhost:١")),
-        ("processes", "--processes={}: give 1 to 100,000", (0, -1, 10**18, HUGE)),
-        ("process", "--process={}: give 0 to 1, one number a process", (2, -1, HUGE)),
-    )
-    for others in [{"coordinator": "localhost:1", "processes": 2, "process": 0} | {flag: None}]
-    for argv in [[f"--{name}={value}" for name, value in others.items() if value is not None]]
-    for case in rows(["audit", *argv], flag, says, *values)
 ]
 STEPS = ("--noise_multiplier=1", "--insertions=10")
 BOUNDS = [

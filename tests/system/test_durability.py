@@ -1,5 +1,6 @@
 """An audit that is interrupted anywhere ends with the bits of one left alone, and trains nothing twice."""
 
+import contextlib
 import subprocess
 import sys
 import threading
@@ -13,7 +14,7 @@ from audit import game, training
 from audit.errors import InputError
 from audit.mechanism import ensemble
 from audit.mechanism.programs import Programs
-from audit.storage import files
+from audit.storage import files, shares
 from audit.storage.store import Store
 from experiments.settings import build, stored
 from experiments.settings.make import changed, setting_of
@@ -88,37 +89,53 @@ def test_another_chunk_size_begins_anew(train, store, monkeypatch):
     assert not (store.path / "checkpoints").exists()
 
 
-def test_a_second_process_trains_nothing(train, store, dataset):
-    table = build.build(LONG, dataset)
-    other = stored.open_store(store.path.parent, LONG, dataset)
-    with other.claim() as mine, pytest.raises(InputError, match="another process .* is training") as caught:
-        assert mine
-        training.train(table, store, 4, 4)
-    assert "`out`" in str(caught.value) and "\n" not in str(caught.value)
-    assert store.missing(4) == [(0, 4)]
-    assert train(LONG, runs=4).trained_runs == 4
-    with other.claim():
-        assert training.train(table, store, 4, 4).trained_runs == 0  # what is there can be read
+def test_who_finds_all_chunks_with_others_waits_for_them(train, store):
+    """And takes over one whose holder gave it back undone."""
+    other, ended = Store.at(store.path), []
+    with shares_of(other, 8, 4) as first, shares_of(other, 8, 4) as second:
+        assert {next(first), next(second)} == {(0, 4), (4, 8)}
+        thread = threading.Thread(target=lambda: ended.append(train(SETTING).trained_runs))
+        thread.start()
+        thread.join(0.5)
+        assert thread.is_alive()
+        first.close()
+    thread.join()
+    assert ended == [8]
 
 
-def test_of_two_at_once_one_trains_and_the_other_says_so(train, store):
-    began, said = threading.Barrier(2), []
+def shares_of(store, runs, size):
+    return contextlib.closing(shares.chunks(store, runs, size))
+
+
+def test_two_at_once_share_the_chunks_and_both_have_all_scores(train):
+    alone, began, found = train(SETTING, "alone", runs=24), threading.Barrier(2), []
 
     def attempt():
         began.wait()
-        try:
-            said.append(train(LONG).trained_runs)
-        except InputError as error:
-            said.append(str(error))
+        found.append(train(SETTING, runs=24))
 
     threads = [threading.Thread(target=attempt) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert said.count(8) == 1
-    (other,) = (one for one in said if one != 8)
-    assert other == 0 or "is training this setting" in other
+    assert sum(one.trained_runs for one in found) == 24
+    for one in found:
+        np.testing.assert_array_equal(one.scores.scores, alone.scores.scores)
+
+
+def test_memory_that_runs_out_halves_the_chunk(train, monkeypatch, capsys):
+    play = game.play
+
+    def scarce(table, ranges, chunk, *others):
+        for part in play(table, ranges, chunk, *others):
+            if chunk > 2 and part.first:
+                raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1 byte")
+            yield part
+
+    monkeypatch.setattr(game, "play", scarce)
+    assert train(SETTING, runs=10).trained_runs == 10
+    assert "out of memory: going on with chunks of 2 runs" in capsys.readouterr().err
 
 
 def test_a_disk_that_is_full_when_scores_are_kept_loses_one_segment(train, store, monkeypatch):

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 READMES = [path for path in sorted(ROOT.rglob("README.md")) if ".venv" not in path.parts]
 FENCED = re.compile(r"^```bash\n(.*?)^```", re.DOTALL | re.MULTILINE)
 INLINE = re.compile(r"`(\./run\.sh[^`]*)`")
-OF_RUN_SH = ("help", "lint", "python", "test")  # tests/system/test_run_sh.py
+OF_RUN_SH = ("help", "lint", "python", "ray", "test")  # tests/system/test_run_sh.py
 PARSE = """
 import importlib, sys
 from absl import flags

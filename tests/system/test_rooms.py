@@ -23,7 +23,7 @@ ROOMS = [  # (files, what none of them imports)
 
 FLOORS = [  # from the ground up: nobody imports from a higher floor
     ["audit", "models.layers"],  # errors, machine, progress, and what is named nowhere below
-    ["audit.mechanism", "audit.statistics", "audit.processes", "models.data"],
+    ["audit.mechanism", "audit.statistics", "models.data"],
     ["audit.adversaries", "audit.landscape", "audit.storage", "models"],
     ["audit.game", "audit.round_game"],
     ["audit.training"],

@@ -275,6 +275,13 @@ def test_the_peers_come_with_the_first_throughput_and_stay(house):
     assert installs(house.calls()) == [".", ".[bench]", ".[bench,test]"]
 
 
+def test_the_compiler_for_tpus_comes_with_the_first_compile_and_stays(house):
+    house.add_experiment("compile", MAIN.format("Compiles."))
+    for command in ("compile", "audit", "test", "compile"):
+        assert house.run(command).returncode == 0
+    assert installs(house.calls()) == [".[tpu]", ".[tpu,test]"]
+
+
 def test_a_gpu_brings_the_cuda_packages(house, tmp_path):
     tool = tmp_path / "bin" / "nvidia-smi"
     tool.parent.mkdir()

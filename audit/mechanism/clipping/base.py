@@ -25,6 +25,7 @@ from jax import Array
 
 Batch = tuple[Array, Array]
 ClippedSum = Callable[[Array, Batch, Array], Array]
+ClippedDots = Callable[[Array, Batch, Array, Array], Array]  # (theta, batch, C, v (p,)) -> (B,)
 Loss = Callable[[Array, tuple[Array, Array]], Array]
 Criterion = Callable[[Array, Array], Array]
 _TINY = 1e-30  # added below a squared norm of 0; its root times any C is far below float32's sums
@@ -56,6 +57,17 @@ def per_example(loss: Loss) -> ClippedSum:
         return total
 
     return clipped_sum
+
+
+def per_example_dots(loss: Loss) -> ClippedDots:
+    """(theta, batch, C, direction v (p,)) -> (B,), every clipped gradient's dot product with v."""
+
+    def dots(theta: Array, batch: Batch, clipping_norm: Array, direction: Array) -> Array:
+        gradients = jax.vmap(jax.grad(loss), (None, 0))(theta, batch)
+        along: Array = gradients @ direction
+        return along * scale_to_norm(jnp.sum(gradients**2, axis=1), clipping_norm)
+
+    return dots
 
 
 def separate(theta: Array, batch: Batch) -> Batch:

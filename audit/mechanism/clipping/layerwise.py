@@ -21,7 +21,16 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from audit.mechanism.clipping import layers
-from audit.mechanism.clipping.base import Batch, ClippedSum, Criterion, Loss, per_example, scale_to_norm
+from audit.mechanism.clipping.base import (
+    Batch,
+    ClippedDots,
+    ClippedSum,
+    Criterion,
+    Loss,
+    per_example,
+    scale_to_norm,
+)
+from audit.mechanism.memory import Hardware, local_hardware
 
 _CPU_BLOCK = 5 << 20  # about two cores' second-level caches: the best of 1 to 40 MiB for the ConvNet
 _ACCELERATOR_BLOCK = 1 << 30
@@ -47,18 +56,45 @@ def unfolded_book_keeping(
 
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
         params = unravel(theta)
-        _, saved, outputs = jax.eval_shape(lambda x: _apply(module, params, x, {}), batch[0][0])
-        bytes_per_example = sum(s.size * s.dtype.itemsize for s in jax.tree.leaves((saved, outputs)))
-        shapes = {path: s.shape for path, s in outputs.items()}
+        shapes, size = _kept(module, params, batch)
 
         def add(total: Any, block: tuple[Array, Array, Array]) -> tuple[Any, None]:
             one = _block_sum(module, params, criterion, shapes, block, clipping_norm)
             return jax.tree.map(jnp.add, total, one), None
 
-        blocks = _cut(batch, max(1, block_bytes // bytes_per_example))
+        blocks = _cut(batch, max(1, block_bytes // size))
         return ravel_pytree(jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params), blocks)[0])[0]
 
     return clipped_sum
+
+
+def unfolded_dots(
+    module: nn.Module, unravel: Callable[[Array], Any], criterion: Criterion, block_bytes: int
+) -> ClippedDots:
+    """Every clipped gradient's dot product with a direction, of modules that `unfolded_book_keeping` knows.
+
+    No gradient an example is formed: the clipped sum is linear in the examples' weights, and the slopes
+    of its own dot product with the direction are theirs.
+    """
+
+    def dots(theta: Array, batch: Batch, clipping_norm: Array, direction: Array) -> Array:
+        params, along = unravel(theta), unravel(direction)
+        shapes, size = _kept(module, params, batch)
+
+        def of(block: tuple[Array, Array, Array]) -> Array:
+            def dot(weights: Array) -> Array:
+                weighted = block[0], block[1], weights
+                total = _block_sum(module, params, criterion, shapes, weighted, clipping_norm)
+                return sum(jax.tree.leaves(jax.tree.map(jnp.vdot, total, along)), jnp.zeros(()))
+
+            slopes: Array = jax.grad(dot)(block[2])
+            return slopes
+
+        blocks = _cut(batch, max(1, block_bytes // size))
+        found: Array = jax.lax.map(of, blocks)
+        return found.reshape(-1)[: len(batch[1])]
+
+    return dots
 
 
 def unfolded_or_per_example(
@@ -77,9 +113,16 @@ def unfolded_or_per_example(
     return clipped_sum
 
 
-def block_bytes() -> int:
-    """The bytes that a block of examples of one model should keep on this machine's devices."""
-    return _CPU_BLOCK if jax.local_devices()[0].platform == "cpu" else _ACCELERATOR_BLOCK
+def block_bytes(hardware: Hardware | None = None) -> int:
+    """The bytes that a block of examples of one model should keep on such devices, or on this process's."""
+    return _CPU_BLOCK if (hardware or local_hardware()).is_cpu else _ACCELERATOR_BLOCK
+
+
+def _kept(module: nn.Module, params: Any, batch: Batch) -> tuple[dict[str, tuple[int, ...]], int]:
+    """The layers' shapes of columns (O, L), and the bytes that they keep of an example."""
+    _, saved, outputs = jax.eval_shape(lambda x: _apply(module, params, x, {}), batch[0][0])
+    size = sum(s.size * s.dtype.itemsize for s in jax.tree.leaves((saved, outputs)))
+    return {path: s.shape for path, s in outputs.items()}, size
 
 
 def _cut(batch: Batch, most: int) -> tuple[Array, Array, Array]:

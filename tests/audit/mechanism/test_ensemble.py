@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import strategies
 
-from audit.mechanism import base, dpsgd, ensemble
+from audit.mechanism import base, dpsgd, ensemble, memory
 from audit.mechanism.clipping.base import per_example
+from audit.mechanism.memory import StepMemory
 
 HYPER = base.Hyperparameters(*map(jnp.float32, (0.3, 0.5, 2.0)))
 KEY = jax.random.key(7, impl="threefry2x32")
@@ -61,8 +62,8 @@ def test_segments_are_the_schedule(steps):
     assert all(0 < len(part.mask) <= 250 for part in parts)
 
 
-def _check_chunks(runs, bytes_per_run, budget, devices):
-    size = ensemble.chunk_size(runs, bytes_per_run)
+def _check_chunks(runs, step, bytes_per_run, budget, devices):
+    size = ensemble.chunk_size(runs, step)
     assert 1 <= size <= min(runs, 8192 * devices)
     assert size <= devices or size * bytes_per_run <= budget * devices
     chunks = math.ceil(runs / size)
@@ -78,9 +79,10 @@ def _check_chunks(runs, bytes_per_run, budget, devices):
 def test_chunks_on_a_cpu_fit_and_are_even(runs, exponent, cores):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jax, "local_devices", lambda: [types.SimpleNamespace(platform="cpu")] * cores)
-        patch.setattr(ensemble.os, "sysconf", lambda name: 4096 if "SIZE" in name else 1 << 20)
+        patch.setattr(memory.os, "sysconf", lambda name: 4096 if "SIZE" in name else 1 << 20)
         wanted = max(128 << 20, 4 << exponent)  # cache, but four runs where a quarter of 4 GiB holds them
-        _check_chunks(runs, 1 << exponent, min(wanted, (1 << 30) // cores), cores)
+        step = StepMemory(1 << exponent, 1)
+        _check_chunks(runs, step, 1 << exponent, min(wanted, (1 << 30) // cores), cores)
 
 
 @hypothesis.given(
@@ -91,21 +93,21 @@ def test_chunks_on_gpus_take_a_quarter_of_their_memory(runs, exponent, count):
     device = types.SimpleNamespace(platform="gpu", memory_stats=lambda: {"bytes_limit": 80 << 30})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jax, "local_devices", lambda: [device] * count)
-        _check_chunks(runs, 1 << exponent, 20 << 30, count)
+        _check_chunks(runs, StepMemory(1 << 60, 1 << exponent), 1 << exponent, 20 << 30, count)
 
 
 def test_a_small_machine_keeps_memory_free(monkeypatch):
     monkeypatch.setattr(jax, "local_devices", lambda: [types.SimpleNamespace(platform="cpu")])
-    monkeypatch.setattr(ensemble.os, "sysconf", lambda name: 4096 if "SIZE" in name else 1024)
-    assert ensemble.chunk_size(1000, 1 << 10) * (1 << 10) <= 1 << 20
+    monkeypatch.setattr(memory.os, "sysconf", lambda name: 4096 if "SIZE" in name else 1024)
+    assert ensemble.chunk_size(1000, StepMemory(1 << 10, 1)) * (1 << 10) <= 1 << 20
 
 
 def test_bytes_of_a_run_grow_with_the_batch(data, model, choices, mechanism):
     theta = jnp.zeros(model.n_parameters)
     slow = dpsgd.mechanism(choices._replace(clipped_sum=per_example(model.loss)))
     for one in (mechanism, slow):
-        sizes = [one.step_bytes(theta, data, batch) for batch in (1, 10, 100, 200)]
+        sizes = [one.memory(theta, data, batch).written for batch in (1, 10, 100, 200)]
         assert sizes == sorted(set(sizes))
         assert 1.8 < sizes[3] / sizes[2] < 2.05
     assert sizes[3] >= 200 * theta.nbytes  # per_example holds every gradient
-    assert mechanism.step_bytes(theta, data, 200) < sizes[3]
+    assert mechanism.memory(theta, data, 200).written < sizes[3]

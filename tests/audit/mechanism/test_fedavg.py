@@ -207,8 +207,9 @@ def test_a_client_that_diverges_is_seen(clients, schedule, play):
 
 
 def test_a_steps_memory_grows_with_the_block(clients, schedule, theta):
-    one, many = (fedavg.mechanism(choices(block=block)).step_bytes(theta, clients, 7) for block in (1, 4))
-    assert theta.nbytes < one < many < 5 * one
+    one, many = (fedavg.mechanism(choices(block=block)).memory(theta, clients, 7) for block in (1, 4))
+    assert theta.nbytes < one.held < one.written < many.written < 5 * one.written
+    assert one.held < many.held < 5 * one.held
     assert ensemble.chunk_size(3, one) <= 3
 
 

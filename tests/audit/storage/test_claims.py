@@ -71,6 +71,28 @@ def test_a_claim_is_held_and_given_back(tmp_path):
     assert _is_free(tmp_path)
 
 
+def test_parts_of_a_folder_have_claims_of_their_own(tmp_path):
+    with claims.claim(tmp_path) as all_of_it, claims.claim(tmp_path, part="runs_1_2") as mine:
+        assert all_of_it and mine
+        assert not _is_free(tmp_path, part="runs_1_2") and _is_free(tmp_path, part="runs_2_3")
+        assert claims.holder(tmp_path, "runs_1_2").endswith(f"process {os.getpid()}")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_turns_are_taken_one_after_the_other(tmp_path):
+    heard = []
+
+    def take(number):
+        with claims.turn(tmp_path, "answer"):
+            heard.append(number)
+            threading.Event().wait(0.01)
+            heard.append(number)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(take, range(4)))
+    assert heard[::2] == heard[1::2] and sorted(heard[::2]) == [0, 1, 2, 3]
+
+
 def test_a_claim_is_given_back_after_an_error(tmp_path):
     with pytest.raises(KeyError), claims.claim(tmp_path):
         raise KeyError
@@ -216,7 +238,7 @@ def test_a_store_grants_its_own_process_a_claim_within_a_claim(tmp_path):
         assert first and second
         with other.claim() as third:
             assert not third
-        assert other.holder() == store.holder()
+        assert claims.holder(other.path).endswith(f"process {os.getpid()}")
     with other.claim() as third:
         assert third
     assert store.missing(2) == [(0, 2)]

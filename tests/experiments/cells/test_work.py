@@ -176,6 +176,14 @@ def test_a_cell_that_another_worker_gives_back_undone_is_done(counted, place, ca
     assert capsys.readouterr().err.count("with other workers") == 1
 
 
+def test_a_worker_helps_with_a_cell_that_can_be_shared(counted, place):
+    """Here the whole of it: who holds it waits for what the helper does."""
+    (cell,), done = counted(1)
+    with cell.open(*place).claim():
+        outcome = work.do_all([cell._replace(shared=True)], place)
+    assert outcome.elsewhere == [cell.name] and outcome.here == [] and done == {0: 1}
+
+
 def test_a_cell_that_fails_is_said_and_the_others_go_on(counted, place, capsys):
     def fail(number):
         if number == 1:

@@ -8,8 +8,7 @@ import pytest
 
 from audit.statistics.calibration import Calibration, KnownMechanism
 from experiments.engine import forecast, probe
-from experiments.engine.forecast import Forecast
-from experiments.engine.probe import Probe
+from experiments.engine.forecast import Forecast, NotTimed, Probe
 from experiments.settings import build
 from experiments.settings.make import setting_of
 from models.data.base import Dataset
@@ -28,6 +27,14 @@ def test_the_text_says_bounds_runs_and_time():
     assert "if_gaussian, on average 90% of the truth: about 1,200 runs" in lines
     assert "here a model-step takes 2.0 us (fcnn, chunks of 640)" in lines
     assert lines[-2:] == ["5000 runs of 250 steps: 10 s, 7 s of them to compile", "1200 runs: 8 s"]
+
+
+def test_workers_of_a_cluster_train_chunks_at_once():
+    many = EXPECTED._replace(workers=4)
+    assert many.seconds(5000) == 7.4 + 2 * 640 * 2e-6 * 250  # 8 chunks in 2 rounds
+    assert many.seconds(600) == EXPECTED.seconds(600)
+    assert "on each of 4 workers a model-step takes 2.0 us (fcnn, chunks of 640)" in forecast.as_text(many)
+    assert json.loads(forecast.as_json(many))["workers"] == 4
 
 
 @pytest.mark.parametrize(
@@ -51,6 +58,14 @@ def test_runs_out_of_reach_have_no_time_and_the_text_keeps_80_columns():
     assert "over 1,000,000 runs" in "\n".join(lines) and "of 250 steps" in lines[-1]
     result = json.loads(forecast.as_json(large))
     assert result["upper_bound"] is result["runs_needed"] is result["seconds_needed"] is None
+
+
+def test_a_time_that_nothing_measured_is_said_to_be_none():
+    other = NotTimed("v5e:2x2", 8e-7, "bytes", 0.4)
+    text = forecast.as_text(EXPECTED._replace(not_timed=other))
+    assert "v5e:2x2, not timed: a model-step takes at least 800 ns (bytes limit it);" in text.splitlines()
+    assert "at 40% of that, 2.0 us (fcnn, chunks of 640)" in text.splitlines()
+    assert json.loads(forecast.as_json(EXPECTED._replace(not_timed=other)))["not_timed"] == other._asdict()
 
 
 def test_json_has_every_number():

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from audit.mechanism.clipping import layers
-from audit.mechanism.clipping.base import per_example
+from audit.mechanism.clipping.base import per_example, per_example_dots
 from audit.mechanism.clipping.layerwise import (
     UnknownLayer,
     unfolded_book_keeping,
+    unfolded_dots,
     unfolded_or_per_example,
 )
 from models.base import flat_model
@@ -145,6 +146,21 @@ def test_blocks_of_any_size(block_bytes):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("block_bytes", [1, 50_000, 1 << 30])
+def test_dot_products_are_those_of_the_examples_clipped_gradients(block_bytes):
+    model, batch = of(ChannelsFirst(2)), pictures()
+    theta = model.init(jax.random.key(0))
+    direction = jax.random.normal(jax.random.key(1), theta.shape)
+    fast = jax.jit(unfolded_dots(model.module, model.unravel, model.criterion, block_bytes))
+    slow = per_example_dots(model.loss)
+    for norm in (1e-3, 0.5, np.inf):
+        np.testing.assert_allclose(
+            fast(theta, batch, norm, direction), slow(theta, batch, norm, direction), rtol=1e-4, atol=1e-6
+        )
+    one = per_example(model.loss)(theta, (batch[0][:1], batch[1][:1]), 0.5) @ direction
+    np.testing.assert_allclose(slow(theta, batch, 0.5, direction)[0], one, rtol=1e-5)
+
+
 def test_a_small_resnet_of_every_layer():
     rng = np.random.default_rng(1)
     batch = jnp.asarray(rng.integers(0, 256, (3, 32, 32, 3), np.uint8)), jnp.arange(3)

@@ -1,0 +1,116 @@
+"""A Ray cluster, as what trains sees it: tasks that begin, end and are done again where a worker died."""
+
+import contextlib
+import os
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from audit.errors import InputError, require
+from audit.machine import cores
+
+LOCAL = "local"
+_RETRIES = 20  # of a task whose worker or node died
+_LOOK_SECONDS = 5.0
+_ANSWER_SECONDS = 5.0
+
+
+class Need(NamedTuple):
+    """What a task asks for, and the devices that a worker then trains on: 0, all that it sees."""
+
+    resources: dict[str, int]
+    devices: int
+
+
+class Cluster:
+    """A Ray cluster that this process has joined."""
+
+    def __init__(self, ray: Any) -> None:
+        """`ray`: the module, connected."""
+        self._ray = ray
+        self.need = _need(self._nodes())
+        self._functions: dict[Callable[..., Any], Any] = {}
+
+    def workers(self) -> int:
+        """How many tasks run at once by now."""
+        return sum(
+            min(int(node.get(name.upper(), 0)) // count for name, count in self.need.resources.items())
+            for node in self._nodes()
+        )
+
+    def share(self, value: Any) -> Any:
+        """A value that is sent to each node once, as an argument of tasks."""
+        return self._ray.put(value)
+
+    def begin(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """A task that calls a function with the devices of a worker and the arguments."""
+        if function not in self._functions:
+            needed = {f"num_{name}s": count for name, count in self.need.resources.items()}
+            options = {"max_retries": _RETRIES, "max_calls": 0, **needed}
+            self._functions[function] = self._ray.remote(**options)(function)
+        return self._functions[function].remote(self.need.devices, *arguments)
+
+    def ended(self, tasks: list[Any]) -> list[Any]:
+        """Those of some tasks that have ended, at least one unless that takes a while."""
+        return list(self._ray.wait(tasks, num_returns=1, timeout=_LOOK_SECONDS)[0])
+
+    def result(self, task: Any) -> Any:
+        """An ended task's result; raises InputError where it raised that, or where it can't be done."""
+        try:
+            return self._ray.get(task)
+        except self._ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, InputError):
+                raise InputError(str(error.cause)) from None
+            raise
+        except self._ray.exceptions.RayError as error:
+            why = " ".join(str(error).split())[:120]
+            raise InputError(
+                f"workers died {_RETRIES} times over one task ({why}): look into Ray's logs"
+            ) from None
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """A task's result."""
+        return self.result(self.begin(function, *arguments))
+
+    def _nodes(self) -> list[dict[str, float]]:
+        """The resources of each node that is alive."""
+        return [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+
+
+@contextlib.contextmanager
+def joined(address: str) -> Iterator[Cluster]:
+    """The cluster at an address (host:port, or auto: the one that this machine belongs to; local: one of this
+    machine alone, which ends with the block). Raises InputError where there is none, or no Ray."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "error")  # it warns on stderr, in the middle of progress
+    try:
+        import ray
+    except ImportError:
+        raise InputError("Ray is not installed: install the extra ray, pip install -e '.[ray]'") from None
+    alone = {"num_cpus": cores(), "include_dashboard": False} if address == LOCAL else {}
+    try:
+        _require_answer(address)
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR", **alone)
+    except (ConnectionError, RuntimeError, ValueError, OSError, AssertionError) as error:
+        why = " ".join(str(error).split())[:120]
+        raise InputError(f"`ray_address={address}`: no Ray cluster there ({why}): see ray start") from None
+    try:
+        yield Cluster(ray)
+    finally:
+        ray.shutdown()
+
+
+def _require_answer(address: str) -> None:
+    """Raises OSError where nobody answers at host:port: Ray would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdecimal() and int(port) < 2**16:
+        socket.create_connection((host.strip("[]"), int(port)), _ANSWER_SECONDS).close()
+
+
+def _need(nodes: list[dict[str, float]]) -> Need:
+    """A GPU where there are any, else the cores of the smallest node."""
+    if any(node.get("GPU", 0) >= 1 for node in nodes):
+        return Need({"gpu": 1, "cpu": 1}, 0)
+    counts = [int(node["CPU"]) for node in nodes if node.get("CPU", 0) >= 1]
+    require(counts, "the Ray cluster has neither GPUs nor cores: start nodes with some")
+    return Need({"cpu": min(counts)}, min(counts))

@@ -1,0 +1,160 @@
+"""Jobs on a cluster: the tasks of a training or of a cell, and what becomes of their results."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from audit.errors import InputError, require
+from audit.storage import files, shares
+from audit.storage.scores import Scores
+from experiments.cells import pieces
+from experiments.cells.cell import Cell, GameRecipe
+from experiments.cells.cluster import Cluster
+from experiments.cells.engine import Wanted
+from experiments.cells.pieces import Piece, Prepared
+from experiments.cells.work import Workplace
+
+_AHEAD = 2  # tasks a worker, so that none waits for the driver
+
+
+class Begun(NamedTuple):
+    """A task that has begun, and what keeps its result."""
+
+    task: Any
+    keep: Callable[[Any], object]
+
+
+class Sent(NamedTuple):
+    """A training as workers get it: `data` is a shared Dataset."""
+
+    recipe: GameRecipe
+    data: Any
+
+
+class Job(Protocol):
+    """Tasks that belong together."""
+
+    def begin(self) -> Begun | None:
+        """The next task; None where none can begin now."""
+
+    def is_done(self) -> bool:
+        """Whether all is kept."""
+
+
+class RunsJob:
+    """A job: the runs that a store lacks."""
+
+    def __init__(self, cluster: Cluster, sent: Sent, wanted: Wanted) -> None:
+        self._cluster, self._sent, self._wanted = cluster, sent, wanted
+        self._waiting: deque[Piece] = deque()
+        self._begun, self._left = False, 1
+        self.trained, self.prepared = 0, Prepared(0, 0, {})
+
+    def begin(self) -> Begun | None:
+        """First the task that prepares, then a piece at a time."""
+        if not self._begun:
+            self._begun = True
+            sizes = self._wanted.added, self._wanted.chunk
+            return Begun(self._cluster.begin(pieces.prepare, *self._sent, *sizes), self._cut)
+        if not self._waiting:
+            return None
+        piece = self._waiting.popleft()
+        return Begun(self._cluster.begin(pieces.train, *self._sent, piece), partial(self._keep, piece))
+
+    def is_done(self) -> bool:
+        """Whether the store has all runs."""
+        return not self._left
+
+    def _cut(self, prepared: Prepared) -> None:
+        """Cuts what is missing."""
+        missing = self._wanted.store.missing(self._wanted.runs)
+        self.prepared, self._left = prepared, sum(stop - start for start, stop in missing)
+        self._add(missing, prepared.size)
+        self._wanted.progress(0)
+
+    def _keep(self, piece: Piece, scores: Scores | None) -> None:
+        """Keeps a piece's scores, or halves it where memory ran out."""
+        if scores is None:
+            require(piece.size > 1, "out of memory with one run at a time: lower `batch_size`")
+            self._add([(piece.start, piece.stop)], piece.size // 2)
+            return
+        self._wanted.store.save(scores)
+        self._left -= len(scores.scores)
+        self.trained += len(scores.scores)
+        self._wanted.progress(len(scores.scores))
+
+    def _add(self, missing: list[shares.Range], size: int) -> None:
+        """Pieces of so many runs each."""
+        self._waiting.extend(Piece(start, stop, size) for start, stop in shares.cut(missing, size))
+
+
+class CellJob:
+    """A job: a cell that is not cut."""
+
+    def __init__(self, cluster: Cluster, cell: Cell, place: Workplace) -> None:
+        self._cluster, self._cell, self._place = cluster, cell, place
+        self._begun = self._done = False
+
+    def begin(self) -> Begun | None:
+        """Its one task."""
+        if self._begun:
+            return None
+        self._begun = True
+        return Begun(self._cluster.begin(pieces.do, self._cell, self._place.data), self._keep)
+
+    def is_done(self) -> bool:
+        """Whether its files are kept."""
+        return self._done
+
+    def _keep(self, content: dict[str, bytes]) -> None:
+        """Writes the files."""
+        pieces.keep(self._place.out, content)
+        self._done = True
+
+
+J = TypeVar("J", bound=Job)
+
+
+def done(cluster: Cluster, jobs: Iterable[J]) -> Iterator[tuple[J, InputError | None]]:
+    """Does jobs in their order, the next one where those before leave workers idle; yields each at its end,
+    with the error that ended it."""
+    more, opened, flying = iter(jobs), list[J](), dict[Any, tuple[J, Begun]]()
+    while True:
+        while len(flying) < _AHEAD * max(cluster.workers(), 1):
+            begun = _next(opened)
+            if begun is not None:
+                flying[begun[1].task] = begun
+            elif (job := next(more, None)) is not None:
+                opened.append(job)
+            else:
+                break
+        if not flying:
+            return
+        for task in cluster.ended(list(flying)):
+            job, begun_task = flying.pop(task)
+            if job not in opened:
+                continue  # it failed in another task
+            error = _kept(cluster, begun_task)
+            if error is not None or job.is_done():
+                opened.remove(job)
+                yield job, error
+
+
+def _next(opened: list[J]) -> tuple[J, Begun] | None:
+    """The next task of the first job that has one."""
+    for job in opened:
+        if (task := job.begin()) is not None:
+            return job, task
+    return None
+
+
+def _kept(cluster: Cluster, task: Begun) -> InputError | None:
+    """Keeps a task's result; the error where there is none. Raises InputError where the store refuses."""
+    try:
+        task.keep(cluster.result(task.task))
+    except files.CannotWriteError:
+        raise
+    except InputError as error:
+        return error
+    return None

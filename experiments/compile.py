@@ -1,0 +1,69 @@
+"""Compile all trainings for accelerators that need not be there.
+
+    ./run.sh compile --device=v5e:2x2 --models=fcnn            one model for four TPU chips
+    ./run.sh compile --device=v5e:2x2,v6e:2x2,h200             all models for three devices
+    ./run.sh compile --device=h200 --precision=bf16 --json     another precision, as JSON
+
+Before an accelerator is booked: does each program compile for it, how long does that take, how many models
+does a device hold (the chunk that a real audit would choose there, halved until the compiled program fits),
+and how fast can it be at best? Data are zeros of the real data's shapes; no accelerator is used.
+
+FLOP: operations of a model-step's (a client's update's) matrix products. bytes: what it moves between memory
+and arithmetic, read in the compiled program. From the two and the device's published peak and bandwidth comes
+the upper limit of model-steps a second, and what sets it; from that what an audit takes, 5,000 runs with
+`audit`'s defaults or one training with `federated`'s, at best, and at 40% of the limit. Nothing was timed.
+
+TPUs want the tpu extra, v5e or v6e with a grid of chips; h200 wants the cuda extra.
+"""
+
+from absl import flags
+from tqdm import tqdm
+
+from audit.errors import require
+from experiments import cli
+from experiments.engine import accelerators, ahead, roofline
+from experiments.settings.setting import PRECISIONS
+
+FLAGS = flags.FLAGS
+flags.DEFINE_list("device", ["v5e:2x2"], "Devices, comma-separated: v5e:2x2, v6e:2x2 (any grid), h200.")
+flags.DEFINE_list("models", None, "Models, of audit and of federated; by default all.")
+flags.DEFINE_string("precision", "float32", "Operands of DP-SGD's products: float32, tf32 or bf16.")
+flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of tables.")
+
+
+def main() -> None:
+    """Parse, compile, print."""
+    names = list(dict.fromkeys(FLAGS.device or ()))
+    require(names, "--device is empty: give v5e:2x2, v6e:2x2 or h200")
+    devices = [accelerators.described(name) for name in names]
+    programs = _programs()
+    for name in names:
+        accelerators.require_compiler(name)
+    found = []
+    with tqdm(total=len(devices) * len(programs), leave=False) as bar:
+        for one in devices:
+            trainings = []
+            for program in programs:
+                bar.set_description(f"{one.name}: {program.model}")
+                trainings.append(ahead.compiled_for(one, program))
+                bar.update()
+            found.append((one, trainings))
+    print(roofline.as_json(found) if FLAGS.json else roofline.as_text(found))
+
+
+def _programs() -> list[ahead.TrainingProgram]:
+    """The programs of the models that are asked for."""
+    known = f"choose one of {', '.join(PRECISIONS)}"
+    require(FLAGS.precision in PRECISIONS, f"--precision={FLAGS.precision} is unknown: {known}")
+    programs = ahead.programs(FLAGS.precision)
+    if FLAGS.models is None:
+        return programs
+    models = list(dict.fromkeys(program.model for program in programs))
+    require(FLAGS.models, f"--models is empty: choose of {', '.join(models)}")
+    for name in FLAGS.models:
+        require(name in models, f"--models: {name!r} is unknown: choose of {', '.join(models)}")
+    return [program for program in programs if program.model in FLAGS.models]
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,234 @@
+"""Ray trains what one machine does, to the bit: two raylets on this machine, killed in the middle too."""
+
+import contextlib
+import importlib.util
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from audit.storage.store import Store
+from experiments.cells import cluster
+
+ROOT = Path(__file__).resolve().parents[3]
+NAMES = "MedInc,HouseAge,AveRooms,AveBedrms,Population,AveOccup,Latitude,Longitude,MedHouseVal"
+KILLS, RUNS, CHUNK, WORKERS = 10, 240, 8, 2
+needs_ray = pytest.mark.skipif(not importlib.util.find_spec("ray"), reason="the extra `ray` is not installed")
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    """Of nodes, workers and drivers: caches of their own, and one device a process that trains here."""
+    folder = tmp_path_factory.mktemp("ray")
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    return {**os.environ, "XDG_CACHE_HOME": str(folder), "PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0"}
+
+
+@pytest.fixture
+def nodes(environment, monkeypatch):
+    """A cluster of two nodes with a core each, which a worker takes."""
+    from ray.cluster_utils import Cluster
+
+    for name in ("XDG_CACHE_HOME", "PYTHONPATH", "RAY_USAGE_STATS_ENABLED"):
+        monkeypatch.setenv(name, environment[name])
+    started = Cluster(True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    started.add_node(num_cpus=1)
+    try:
+        yield started
+    finally:
+        started.shutdown()
+
+
+@pytest.fixture(scope="module")
+def run(environment, tmp_path_factory):
+    """run(command, *flags) -> a command's finished process, on made-up data; one device where it trains."""
+    path = tmp_path_factory.mktemp("data") / "housing.csv"
+    table = np.random.default_rng(0).normal(size=(60, 9))
+    np.savetxt(path, table, delimiter=",", header=NAMES, comments="")
+    alone = {**environment, "XLA_FLAGS": "--xla_force_host_platform_device_count=1"}
+
+    def call(command, *flags):
+        data = "--california_housing" if command == "sweep" else "--data_file"
+        argv = [sys.executable, "-P", "-m", f"experiments.{command}", f"{data}={path}", *flags]
+        on_ray = "--engine=ray" in flags
+        return subprocess.run(
+            argv, cwd=ROOT, env=environment if on_ray else alone, capture_output=True, text=True, timeout=550
+        )
+
+    return call
+
+
+@needs_ray
+@pytest.mark.slow
+def test_an_audit_on_two_nodes_has_the_bits_of_one_machine(nodes, run, tmp_path):
+    flags = ("--runs=40", "--insertions=4", "--batch_size=8", "--chunk_size=8", "--json")
+    alone = run("audit", *flags, f"--out={tmp_path / 'alone'}")
+    on_ray = ("--engine=ray", f"--ray_address={nodes.address}", f"--out={tmp_path / 'ray'}")
+    found = run("audit", *flags, *on_ray)
+    assert found.returncode == alone.returncode == 0, found.stderr
+    same = [{**json.loads(one.stdout), "provenance": 0, "out": 0} for one in (alone, found)]
+    assert same[0] == same[1]
+    np.testing.assert_array_equal(scores(tmp_path / "ray", 40), scores(tmp_path / "alone", 40))
+    assert len(list(tmp_path.glob("ray/*/scores*"))) == 5 and not list(tmp_path.glob("ray/*/*.lease"))
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_sweep_on_two_nodes_has_the_bits_of_one_machine(nodes, run, tmp_path):
+    """Cells of chunks, and one that is not cut."""
+    flags = ("--name=figure_1c,landscape", "--scale=smoke")
+    alone = run("sweep", *flags, f"--out={tmp_path / 'alone'}")
+    on_ray = ("--engine=ray", f"--ray_address={nodes.address}", f"--out={tmp_path / 'ray'}")
+    found = run("sweep", *flags, *on_ray)
+    assert found.returncode == alone.returncode == 0, found.stderr
+    assert max(len(line) for line in re.split(r"[\r\n]", found.stderr)) <= 80
+    kept = [path.relative_to(tmp_path / "alone") for path in sorted((tmp_path / "alone").rglob("*"))]
+    assert kept == [path.relative_to(tmp_path / "ray") for path in sorted((tmp_path / "ray").rglob("*"))]
+    for path in (path for path in kept if path.suffix == ".npz"):
+        assert (tmp_path / "ray" / path).read_bytes() == (tmp_path / "alone" / path).read_bytes(), path
+    again = run("sweep", *flags, *on_ray)
+    assert "cells are done" in again.stdout
+
+
+DRIVER = """
+import functools, os, sys
+from pathlib import Path
+import numpy as np
+from experiments.cells import audits, cluster, on_ray, pieces
+from experiments.cells.engine import Wanted
+from experiments.settings import stored
+from experiments.settings.make import setting_of
+from models.data.base import Dataset
+
+address, out, log, runs, chunk = sys.argv[1:]
+
+def heard(devices, recipe, data, piece, log=log):
+    from experiments.cells import pieces
+    with open(log, "a", buffering=1) as file:
+        file.write(f"begin {piece.start} {os.getpid()}\\n")
+        found = pieces.train(devices, recipe, data, piece)
+        file.write(f"end {piece.start} {os.getpid()}\\n")
+    return found
+
+pieces.train = heard
+features = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
+data = Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0" * 64)
+setting = setting_of("fcnn", adversary="gc_r", batch_size=10, steps=3000, periodicity=25)
+with cluster.joined(address) as joined:
+    trainer = on_ray.engine(joined).trainer(audits.recipe(setting, int(runs), data), data)
+    store = stored.open_store(Path(out), setting, data)
+    trainer.train(Wanted(store, int(runs), int(runs), int(chunk), lambda runs: None))
+"""
+
+
+class Struck:
+    """A training on a cluster, and those who are killed in it."""
+
+    def __init__(self, nodes, environment, out):
+        self._nodes, self._environment, self.out = nodes, environment, out
+        self.log = out.with_name(f"{out.name}.log")
+        self._node = nodes.worker_nodes.copy().pop()
+        self.driver = self._start()
+
+    def kill_a_worker(self):
+        running = {pid for run, pid in self.heard("begin") if (run, pid) not in self.heard("end")}
+        for pid in list(running)[:1]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+                return True
+        return False
+
+    def kill_a_node(self):
+        self._nodes.remove_node(self._node, allow_graceful=False)
+        self._node = self._nodes.add_node(num_cpus=1)
+        return True
+
+    def kill_the_driver(self):
+        self.driver.kill()
+        self.driver.wait()
+        self.driver = self._start()
+        return True
+
+    def heard(self, word):
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        found = [line.split() for line in lines if line.startswith(word)]
+        return [(int(run), int(pid)) for _, run, pid in found]
+
+    def _start(self):
+        argv = [sys.executable, "-P", "-c", DRIVER, self._nodes.address, str(self.out), str(self.log)]
+        argv += [str(RUNS), str(CHUNK)]
+        return subprocess.Popen(argv, env=self._environment, stderr=subprocess.PIPE, text=True)
+
+
+@needs_ray
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["kill_a_worker", "kill_a_node", "kill_the_driver"])
+def test_what_is_killed_loses_no_more_than_what_was_in_flight(victim, nodes, environment, tmp_path):
+    """Ten times, at random moments in which someone trains."""
+    alone = Struck(nodes, environment, tmp_path / "alone")
+    assert alone.driver.wait(300) == 0, alone.driver.stderr.read()
+    rng, struck, audits, more = np.random.default_rng(1), 0, 0, 0
+    while struck < KILLS:
+        one = Struck(nodes, environment, tmp_path / f"struck{audits}")
+        kills = 0
+        while one.driver.poll() is None and struck < KILLS:
+            stored = len(one.heard("end"))
+            time.sleep(rng.uniform(0, 0.5))
+            if stored and len(one.heard("end")) < RUNS // CHUNK - WORKERS and getattr(one, victim)():
+                kills, struck = kills + 1, struck + 1
+                wait_for(one, len(one.heard("end")) + 1)
+        assert one.driver.wait(300) == 0, one.driver.stderr.read()
+        np.testing.assert_array_equal(scores(one.out, RUNS), scores(alone.out, RUNS))
+        again = len(one.heard("begin")) - RUNS // CHUNK
+        assert again <= kills * WORKERS, one.log.read_text()
+        audits, more = audits + 1, more + again
+    print(f"{victim}: {struck} kills in {audits} audits of {RUNS // CHUNK} chunks; {more} were begun again")
+
+
+def wait_for(one, ends):
+    """Until so many chunks have ended, or all."""
+    while one.driver.poll() is None and len(one.heard("end")) < ends:
+        time.sleep(0.1)
+
+
+def scores(out, runs):
+    """The scores of a finished audit."""
+    (folder,) = (path for path in out.iterdir() if path.is_dir())
+    return Store(out, json.loads((folder / "config.json").read_text())).load(runs).scores
+
+
+@needs_ray
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense"])
+def test_where_nobody_answers_a_line_says_so(address):
+    with (
+        pytest.raises(ValueError, match=f"`ray_address={address}`: no Ray cluster there"),
+        cluster.joined(address),
+    ):
+        pass
+
+
+def nodes_of(*resources):
+    return [dict(zip(("CPU", "GPU"), one, strict=False)) for one in resources]
+
+
+def test_a_task_asks_for_a_gpu_or_the_cores_of_the_smallest_node():
+    assert cluster._need(nodes_of((8, 0), (4, 0), (0,))) == cluster.Need({"cpu": 4}, 4)
+    assert cluster._need(nodes_of((8, 0), (4, 2))) == cluster.Need({"gpu": 1, "cpu": 1}, 0)
+    with pytest.raises(ValueError, match="neither GPUs nor cores"):
+        cluster._need(nodes_of((0,)))
+
+
+def test_without_ray_or_a_cluster_a_line_says_so(run, tmp_path, environment):
+    code = "import sys; sys.modules['ray'] = None; from experiments import cli, audit; cli.run(audit.main)"
+    argv = [sys.executable, "-P", "-c", code, "--engine=ray", f"--out={tmp_path / 'out'}"]
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("error: Ray is not installed: install the extra ray, ")
+    assert not (tmp_path / "out").exists()
