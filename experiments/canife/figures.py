@@ -15,12 +15,15 @@ from experiments.canife.attacked import Attacked
 from experiments.canife.curves import Global, RoundValues
 from experiments.plots import style
 
+_HEADROOM = 1.35  # of a panel, for its legend
+_MANY = 30  # clients in a bar, from which on its axis is logarithmic
+
 
 def training_figure(attacked: Attacked, rows: Sequence[RoundValues], found: Global) -> Figure:
     """Epsilon a round and of the training, health and accuracies, and of the last round scores, canary, its
     design and what other cohorts would make of it."""
     with plt.rc_context(style.STYLE):
-        figure, axes = plt.subplots(3, 3, figsize=(11, 9))
+        figure, axes = plt.subplots(3, 3, figsize=(9.5, 8.6))
         _per_round(axes[0, 0], attacked, rows)
         _global(axes[0, 1], attacked, found)
         _scores(axes[0, 2], rows[-1])
@@ -30,7 +33,23 @@ def training_figure(attacked: Attacked, rows: Sequence[RoundValues], found: Glob
         _descent(axes[2, 0], rows)
         _accuracies(axes[2, 1], rows)
         _cohorts(axes[2, 2], attacked, rows[-1])
+        figure.suptitle(_summary(attacked), fontsize=9)
     return figure
+
+
+def _summary(attacked: Attacked) -> str:
+    """What is measured, in a line."""
+    return (
+        f"{attacked.model}: cohorts of {attacked.cohort:,}, noise multiplier {attacked.noise_multiplier:g}, "
+        f"clipping norm {attacked.clipping_norm:g}, seed {attacked.seed}"
+    )
+
+
+def _legend_above(axes: Axes, columns: int = 2) -> None:
+    """A legend over nothing that is drawn."""
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, low + _HEADROOM * (high - low))
+    axes.legend(fontsize=7, ncols=columns, loc="upper center")
 
 
 def _per_round(axes: Axes, attacked: Attacked, rows: Sequence[RoundValues]) -> None:
@@ -61,9 +80,9 @@ def _per_round(axes: Axes, attacked: Attacked, rows: Sequence[RoundValues]) -> N
     axes.plot(numbers, [one.measured.exact for one in rows], "^-", ms=4, color=style.BLUE, label="law")
     axes.plot(numbers, [one.measured.proven for one in rows], "v:", ms=4, color=style.BOUND, label="proven")
     axes.axhline(min(rows[0].truth, 2 * top), color=style.UPPER, ls="--", lw=1, label="perfect canary")
-    axes.set(title="one round", xlabel="round", ylabel=r"$\epsilon$", ylim=(0, 1.3 * top))
+    axes.set(title="one round", xlabel="round", ylabel="epsilon", ylim=(0, top))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.legend(fontsize=7, ncols=2, loc="upper center")
+    _legend_above(axes)
 
 
 def _global(axes: Axes, attacked: Attacked, found: Global) -> None:
@@ -74,9 +93,9 @@ def _global(axes: Axes, attacked: Attacked, found: Global) -> None:
     if np.isfinite(upper).all():
         axes.fill_between(found.rounds, found.lower, upper, color=style.IN, alpha=0.15, lw=0)
     title = rf"the training, $\delta$ = {attacked.delta:g}"
-    axes.set(title=title, xlabel="round", ylabel=r"$\epsilon$", ylim=(0, None))
+    axes.set(title=title, xlabel="round", ylabel="epsilon", ylim=(0, None))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.legend(fontsize=7)
+    _legend_above(axes)
 
 
 def _scores(axes: Axes, one: RoundValues) -> None:
@@ -85,9 +104,8 @@ def _scores(axes: Axes, one: RoundValues) -> None:
     bins = np.linspace(both.min(), both.max(), 24).tolist()
     for scores, colour, name in ((kept.scores_out, style.OUT, "without"), (kept.scores_in, style.IN, "with")):
         axes.hist(scores, bins, color=colour, alpha=0.6, label=f"{name}, deviation {np.std(scores):.3g}")
-    axes.margins(y=0.25)
     axes.set(title=f"scores of round {kept.number}", xlabel="score / C", ylabel="mock rounds")
-    axes.legend(fontsize=7)
+    _legend_above(axes, 1)
 
 
 def _health(axes: Axes, rows: Sequence[RoundValues]) -> None:
@@ -101,16 +119,19 @@ def _health(axes: Axes, rows: Sequence[RoundValues]) -> None:
     )
     axes.set(title="health and accuracy", xlabel="round", ylim=(0, 1.05))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.legend(fontsize=7)
+    _legend_above(axes)
+    axes.set_yticks([0, 0.25, 0.5, 0.75, 1])
 
 
 def _dots(axes: Axes, one: RoundValues) -> None:
-    axes.hist(one.measured.known, 60, color=style.OUT)
-    title = f"clients' dot products (the canary's: {one.measured.own:.3f})"
-    axes.set(title=title, xlabel="dot product / C", ylabel="clients", yscale="log")
+    counts, _, _ = axes.hist(one.measured.known, 60, color=style.OUT)
+    title = f"clients' dot products\n(the canary's: {one.measured.own:.3f})"
+    axes.set(title=title, xlabel="dot product / C", ylabel="clients")
     axes.locator_params(axis="x", nbins=5)
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_minor_formatter("")
+    if np.max(counts) >= _MANY:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter("")
 
 
 def _descent(axes: Axes, rows: Sequence[RoundValues]) -> None:
@@ -121,16 +142,16 @@ def _descent(axes: Axes, rows: Sequence[RoundValues]) -> None:
         shown = f"round {one.measured.number}" if i in (0, len(rows) - 1) else None
         axes.plot(steps, losses / losses[0], color=plt.get_cmap("viridis")(0.9 * share), lw=1, label=shown)
     axes.set(title="penalty on minibatches", xlabel="share of the design's steps", yscale="log")
-    axes.set(ylabel="of the first")
-    axes.legend(fontsize=7)
+    axes.set(ylabel="penalty / the first")
+    axes.legend(fontsize=7, loc="upper right", frameon=True, edgecolor="none")
 
 
 def _accuracies(axes: Axes, rows: Sequence[RoundValues]) -> None:
     models, attacks = [one.measured.accuracy for one in rows], [one.accuracy for one in rows]
     numbers = [one.measured.number for one in rows]
     points = axes.scatter(models, attacks, c=numbers, cmap="viridis", s=24)
-    plt.colorbar(points, ax=axes, label="round")
-    axes.set(title="the attack's accuracy and the model's", xlabel="test accuracy", ylabel="attack accuracy")
+    plt.colorbar(points, ax=axes, label="round", ticks=MaxNLocator(5, integer=True))
+    axes.set(title="accuracies of attack and model", xlabel="test accuracy", ylabel="attack accuracy")
     axes.set(ylim=(0.45, 1.05))
 
 
@@ -139,13 +160,13 @@ def _cohorts(axes: Axes, attacked: Attacked, one: RoundValues) -> None:
     axes.plot(found.sizes, found.deviations, "-", color=style.BLUE, label="scores' deviation")
     axes.plot(found.sizes, found.accuracies, "--", color=style.IN, label="attack accuracy, if normal")
     axes.axhline(attacked.noise_multiplier, color=style.UPPER, lw=1, ls=":", label=r"noise alone, $\sigma$")
-    axes.axvline(attacked.cohort, color=style.FADED, lw=1)
+    axes.axvline(attacked.cohort, ymax=1 / _HEADROOM, color=style.FADED, lw=1, label="this training")
     axes.set(title=f"other cohorts, round {one.measured.number}", xlabel="clients a round", xscale="log")
     axes.set_xticks([size for size in (2, 5, 10, 20, 50, 100, 200, 500, 1000) if size <= found.sizes[-1]])
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter("")
     axes.set_ylim(0, 1.1 * max(1.0, *found.deviations))
-    axes.legend(fontsize=7)
+    _legend_above(axes, 1)
 
 
 def _canary(axes: Axes, one: RoundValues) -> None:

@@ -239,9 +239,9 @@ def _landscape(norm: float) -> Figure:
     figure, axis = plt.subplots(figsize=(5, 3.2))
     axis.plot(theta, -norm * np.abs(theta - norm / 2), color=BOUND)
     axis.axvline(norm / 2, color=UPPER, ls=":", lw=1)
-    axis.annotate("h = C / 2", (norm / 2, -2.2 * norm**2), xytext=(4, 0), textcoords="offset points")
-    axis.plot(0, -(norm**2) / 2, "o", color=OUT, label="theta_1 without the canary, on average")
-    axis.plot(norm, -(norm**2) / 2, "s", color=IN, label="theta_1 with the canary, on average")
+    axis.annotate("$h = C / 2$", (norm / 2, -2.2 * norm**2), xytext=(4, 0), textcoords="offset points")
+    axis.plot(0, -(norm**2) / 2, "o", color=OUT, label=r"$\theta_1$ without the canary, on average")
+    axis.plot(norm, -(norm**2) / 2, "s", color=IN, label=r"$\theta_1$ with the canary, on average")
     for start, end in ((-0.4, -1.4), (1.4, 2.4)):
         arrow = {"arrowstyle": "->", "color": "0.4"}
         heights = (
@@ -249,7 +249,7 @@ def _landscape(norm: float) -> Figure:
             -(norm**2) * abs(end - 0.5) + 0.25 * norm**2,
         )
         axis.annotate("", (end * norm, heights[1]), (start * norm, heights[0]), arrowprops=arrow)
-    axis.set(xlabel="theta", ylabel="mean loss of a batch", title="The crafted loss landscape")
+    axis.set(xlabel=r"$\theta$", ylabel="mean loss of a batch", title="The crafted loss landscape")
     axis.set_ylim(top=0.3 * norm**2)
     figure.legend(loc="outside lower center", fontsize=8)
     return figure

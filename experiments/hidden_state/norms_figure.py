@@ -1,8 +1,11 @@
 """Figure 8 of the hidden-state paper: the gradient norms of L's canary during training."""
 
+from typing import Any
+
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from experiments.plots import style
@@ -27,8 +30,10 @@ def draw_norms(norms: dict[str, NDArray[np.float64]], clipping_norm: float) -> F
             low, high = np.maximum(mean - spread, 0), mean + spread
             axis.fill_between(steps, low, high, color=color, alpha=0.2, lw=0)
         axis.axhline(clipping_norm, color=style.UPPER, ls=":", lw=1)
-        axis.annotate("C", (0, clipping_norm), xycoords=("axes fraction", "data"), ha="left", va="bottom")
+        beside: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
+        axis.annotate("$C$", (1, clipping_norm), (3, 0), ha="left", va="center", **beside)
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axis.set(xlabel="step", ylabel="norm of the canary's gradient", ylim=(0, None))
         axis.set_title("L's canary before clipping: mean and 2 standard deviations")
-        axis.legend()
+        figure.legend(loc="outside lower center", ncols=3, fontsize=8)
         return figure

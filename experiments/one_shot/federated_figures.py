@@ -139,7 +139,7 @@ def quantiles(title: str, found: Sequence[SplitQuantiles], delta: float) -> Figu
                 axis.plot(QUANTILES, values, look, color=color, ms=4, label=name)
             upper = epsilon_upper_bound(one.noise, 1, delta)
             observed = "final model" if one.observe == "final" else "all iterates"
-            axis.set_title(f"{observed}\nanalytical {upper:.3g}")
+            axis.set_title(f"{observed}\nanalytical $\\varepsilon$ = {upper:.3g}")
             axis.set(xticks=QUANTILES, xlabel="quantile")
             axis.set_ylim(0, 1.1 * max(*one.one, *one.several))
         axes[0][0].set_ylabel("estimate of epsilon")
@@ -188,9 +188,8 @@ def _draw_bars(axis: Axes, panel: Sequence[FederatedRun], views: Sequence[Observ
     places = range(len(panel))
     values = [view.fitted.epsilon for view in views]
     errors = [view.fitted.standard_error for view in views]
-    axis.bar(
-        places, values, 0.6, yerr=errors, color=BLUE, alpha=0.5, ecolor=BLACK, capsize=3, label="estimate"
-    )
+    look: dict[str, Any] = {"color": BLUE, "alpha": 0.5, "ecolor": BLACK, "capsize": 3}
+    axis.bar(places, values, 0.6, yerr=errors, label="estimate, standard error", **look)
     lower = [view.in_sample for view in views]
     axis.plot(places, lower, "_", color=VERMILION, ms=14, mew=2, label="in-sample lower value")
     floor = views[0].fitted.noise_floor.quantile_95
@@ -207,7 +206,7 @@ def _by_noise(found: Sequence[FederatedRun]) -> list[list[FederatedRun]]:
 def _noise(one: FederatedRun) -> str:
     """A panel's title: the noise, and the analytical epsilon that the paper names it by."""
     epsilon = f"{one.analytical:.3g}" if np.isfinite(one.analytical) else r"$\infty$"
-    return rf"$\sigma$ = {one.noise:.3g}" + f"\nanalytical {epsilon}"
+    return f"$\\sigma$ = {one.noise:.3g}\nanalytical $\\varepsilon$ = {epsilon}"
 
 
 def _times(repetitions: int) -> str:

@@ -66,7 +66,7 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
     axis.hist(scores_out, bins, color=OUT, alpha=0.6, label=f"out ({len(scores_out)} {what})")
     axis.hist(scores_in, bins, color=IN, alpha=0.6, hatch="///", label=f"in ({len(scores_in)} {what})")
     below_legend = 1 / _HEADROOM
-    label = f"threshold of {gaussian.method}"
+    label = f"threshold, {methods.METHODS[gaussian.method].label}"
     axis.axvline(gaussian.threshold, ymax=below_legend, color=BOUND, ls="--", label=label)
     axis.set(xlabel="score of the final model", ylabel=what, title="Scores")
     axis.locator_params(axis="x", nbins=6)
@@ -164,7 +164,8 @@ def _draw_profile(axis: Axes, conclusion: Conclusion) -> None:
             delta = conversions.delta_from_mu(known, grid)
             axis.plot(grid, delta, color=UPPER, ls=":", label="upper bound")
     axis.axhline(conclusion.delta, color="0.7", lw=0.8)
-    axis.set(xlabel="epsilon", ylabel="delta", title="Privacy profile", yscale="log", ylim=(1e-10, 1.5))
+    axis.set(xlabel="epsilon", ylabel="delta", title="Privacy profile", yscale="log", ylim=(1e-10, 1e3))
+    axis.set_yticks([1e-10, 1e-8, 1e-6, 1e-4, 1e-2, 1])
     if mu or known is not None:
         axis.legend(loc="upper right", fontsize=8)
 
