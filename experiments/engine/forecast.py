@@ -10,6 +10,8 @@ from audit.statistics.planning import MOST_RUNS
 from audit.storage.results import with_former_names
 from experiments.engine.probe import Probe
 
+_WHERE = {None: "here", 1: "on the cluster's one worker"}
+
 
 class ManyForecast(NamedTuple):
     """Bounds that as many runs with several canaries each show, if canaries leave each other alone, and the
@@ -90,7 +92,7 @@ def _time_lines(forecast: Forecast) -> list[str]:
     """The runs that are needed, and how long they and the planned ones take."""
     runs, needed, probe = forecast.bounds[0].setting.n_scores, forecast.runs_needed, forecast.probe
     need = f"over {MOST_RUNS:,}" if needed is None else f"about {needed:,}"
-    where = "here" if forecast.workers is None else f"on each of {forecast.workers} workers"
+    where = _WHERE.get(forecast.workers, f"on each of {forecast.workers} workers")
     lines = [
         f"if_gaussian, on average {forecast.tightness:.0%} of the truth: {need} runs",
         f"{where} a model-step takes {_step(probe.model_step)} ({forecast.model}, chunks of {probe.chunk})",
