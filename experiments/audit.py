@@ -72,11 +72,12 @@ def main() -> None:
     conversions.require_confidence(FLAGS.confidence)
     setting, out = cli.setting(FIELDS), cli.folder()
     with cli.engine() as engine:
-        _audit(setting, out, engine)
+        audited, store, trained = _trained(setting, out, engine)
+    _conclude(audited, store, trained)
 
 
-def _audit(setting: Setting, out: Path, engine: "TrainingEngine") -> None:
-    """Trains, bounds, stores, prints."""
+def _trained(setting: Setting, out: Path, engine: "TrainingEngine") -> "tuple[_Audited, Store, Trained]":
+    """What is audited, its store, and the training of what that lacked."""
     from experiments.cells.audits import recipe
     from experiments.settings import build, stored
 
@@ -97,7 +98,7 @@ def _audit(setting: Setting, out: Path, engine: "TrainingEngine") -> None:
     declared.require_declared(store, looks)
     audited = _Audited(setting, dataset, runs, looks, trainer)
     trained = _train_to_looks(audited, store) if looks else _train(audited, store, runs)
-    _conclude(audited, store, trained)
+    return audited, store, trained
 
 
 def _looks() -> list[int]:

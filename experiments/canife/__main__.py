@@ -6,12 +6,14 @@
 ./run.sh canife --model=character_lstm           Shakespeare's roles: canaries are texts
 ./run.sh canife --model=celeba_cnn --leaf=leaf/data/celeba/data    a folder of LEAF's
 ./run.sh canife --as_published --charge=backward    as the paper's public code
+./run.sh canife --vary="start=random,sample;pool=64,512;seed=0,1,2"    curves; x axis
 """
 
 import dataclasses
 import os
 import sys
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from absl import flags
 from tqdm import tqdm
@@ -20,33 +22,52 @@ from audit.errors import require
 from audit.storage import files
 from experiments import cli
 from experiments.canife import attacked as settings
+from experiments.canife import varied
 from experiments.canife.attacked import Attacked
+from experiments.canife.varied import Grid, Point
+
+if TYPE_CHECKING:
+    from experiments.canife.populations import Named
 
 FLAGS = flags.FLAGS
 cli.define_fields(Attacked)
 cli.define_sources()
 flags.DEFINE_string("charge", "forward", "Rounds that a measured one stands for: forward, or backward.")
 flags.DEFINE_string("leaf", None, "LEAF's folder of CelebA, Sent140 or Shakespeare, with train/ and test/.")
+flags.DEFINE_string(
+    "vary",
+    None,
+    "Fields and values, as in start=random,sample;pool=64,512;seed=0,1: every combination is trained, and one"
+    " figure has the first field's values as curves, over the second or, without it, over rounds; seeds are"
+    " averaged.",
+)
 flags.DEFINE_string("out", "results", "Folder for results; these go into its folder canife.")
 
 
 def main() -> None:
-    """Parse, train and measure what is missing, compose, draw, print."""
+    """Parse, and measure one setting or several."""
     names = [field.name for field in dataclasses.fields(Attacked)]
     given: dict[str, Any] = {name: FLAGS[name].value for name in names}
-    attacked = settings.asked(given, [name for name in names if FLAGS[name].present])
+    said = [name for name in names if FLAGS[name].present]
     charges = ("forward", "backward")
     require(FLAGS.charge in charges, f"--charge={FLAGS.charge}: choose one of {', '.join(charges)}")
-    out = cli.folder()
+    if FLAGS.vary is None:
+        _measure(settings.asked(given, said), cli.folder())
+        return
+    require(not FLAGS["charge"].present, f"--charge={FLAGS.charge} is for one training: drop it, or --vary")
+    grid = varied.grid(FLAGS.vary)
+    _vary(grid, varied.points(grid, given, said), cli.folder())
+
+
+def _measure(attacked: Attacked, out: Path) -> None:
+    """Train and measure what is missing, compose, draw, print."""
     cli.prepare_jax()
-    from experiments.canife import curves, figures, populations, table, training
+    from experiments.canife import curves, figures, table, training
     from experiments.plots import style
 
-    named = populations.Named(FLAGS.leaf, FLAGS.data_file, FLAGS.tfds_dir)
-    attacked, known, folder = training.prepared(attacked, out, named)
+    attacked, known, folder = training.prepared(attacked, out, _named())
     kept = training.kept(attacked, folder)
-    total = len(attacked.measured())
-    with tqdm(total=total, initial=len(kept), desc="measuring", unit="rounds", file=sys.stderr) as bar:
+    with _bar(len(attacked.measured()), len(kept)) as bar:
         for one in training.measure_missing(attacked, known, folder):
             kept[one.number] = one
             bar.update()
@@ -64,6 +85,45 @@ def main() -> None:
     perfect = curves.perfect_as_published(attacked, found.rounds[-1], clients)
     print("\n" + table.global_table(attacked, found, perfect, released, backward))
     print("\n" + "\n".join(map(os.fspath, written)))
+
+
+def _vary(grid: Grid, points: list[Point], out: Path) -> None:
+    """Train and measure what is missing of every setting, draw, print."""
+    cli.prepare_jax()
+    from experiments.canife import varied_figures, varied_points, varied_table, varied_training
+    from experiments.plots import style
+
+    split = varied_training.splits(_named())
+    over_rounds = varied.over_rounds(grid, points)
+    planned = varied_training.planned(points, over_rounds, out, split)
+    missing = sum(map(varied_training.missing, planned))
+    total = sum(len(one.rounds) for one in planned)
+    with _bar(total, total - missing) as bar:
+
+        def step(number: int) -> None:
+            bar.update()
+
+        found = [varied_training.found(one, split, step) for one in planned]
+    drawn = varied_points.averaged([field.name for field in grid.fields], over_rounds, found)
+    folder = varied_training.folder(grid, planned, out)
+    written = [
+        files.write_whole(folder / "varied.csv", varied_table.as_csv(drawn).encode()),
+        files.write_whole(folder / "varied.png", style.png(varied_figures.varied_figure(drawn))),
+    ]
+    print(varied_table.varied_table(drawn))
+    print("\n" + "\n".join(map(os.fspath, written)))
+
+
+def _named() -> "Named":
+    """What the flags name instead of having data fetched."""
+    from experiments.canife.populations import Named
+
+    return Named(FLAGS.leaf, FLAGS.data_file, FLAGS.tfds_dir)
+
+
+def _bar(total: int, done: int) -> "tqdm[Any]":
+    """A progress bar over measured rounds."""
+    return tqdm(total=total, initial=done, desc="measuring", unit="rounds", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from scipy import stats
 from audit.statistics import conversions, rounds
 from audit.statistics.rounds import Charge, RoundEstimate
 from experiments.canife.attacked import Attacked
-from experiments.canife.measured import CONFIDENCE, Measured
+from experiments.canife.measured import CONFIDENCE, Floats, Measured
 
 
 class RoundValues(NamedTuple):
@@ -95,10 +95,14 @@ def by_cohort(attacked: Attacked, one: Measured) -> ByCohort:
     dot products, drawn without replacement, has a known variance, so that no further rounds are played."""
     clients = len(one.known)
     sizes = np.unique(np.geomspace(2, max(clients // 2, 2), 24).astype(int))
-    spread = sizes * np.var(one.known, ddof=1) * (1 - sizes / clients)
-    deviations = np.sqrt(spread + attacked.noise_multiplier**2)
+    deviations = np.hypot(cohort_deviation(one.known, sizes), attacked.noise_multiplier)
     accuracies = stats.norm.cdf(one.own / 2 / np.maximum(deviations, 1e-12))
     return ByCohort(sizes.tolist(), deviations.tolist(), accuracies.tolist())
+
+
+def cohort_deviation(known: Floats, size: Floats | int) -> Floats:
+    """The deviation of the sum of so many of the known dot products (M,), drawn without replacement."""
+    return np.sqrt(size * np.var(known, ddof=1) * (1 - size / len(known)))
 
 
 def if_released(attacked: Attacked, rows: Sequence[RoundValues], clients: int) -> float:

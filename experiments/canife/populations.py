@@ -1,5 +1,6 @@
 """The models and their clients: a row each, with what a canary of theirs is."""
 
+import dataclasses
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -108,6 +109,14 @@ def load(attacked: Attacked, named: Named) -> Split:
     return split._replace(
         train=_cut(split.train, attacked.examples), mock=_cut(split.mock, attacked.examples)
     )
+
+
+def dealing(attacked: Attacked) -> Attacked:
+    """A setting's fields that decide its clients, with the others at their defaults."""
+    kept = Attacked(attacked.model, clients=attacked.clients, examples=attacked.examples)
+    if attacked.model in IMAGE_TASKS and not attacked.clients:
+        return kept
+    return dataclasses.replace(kept, alpha=attacked.alpha, seed=attacked.seed)
 
 
 def population(attacked: Attacked, split: Split) -> Population:

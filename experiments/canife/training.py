@@ -3,7 +3,7 @@ moment, it goes on from the last one with the same bits."""
 
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from experiments.canife import measured, populations
 from experiments.canife.attacked import Attacked
 from experiments.canife.clients import Population
 from experiments.canife.measured import Measured
+from experiments.canife.populations import Split
 
 _STATE = "state.npz"
 _FETCHED = populations.Named()
@@ -29,18 +30,34 @@ def prepared(
 ) -> tuple[Attacked, Population, Path]:
     """A setting with its numbers of clients, the clients, and its folder under `out` with the setting in
     plain text; raises InputError where they do not fit."""
+    require_model(attacked)
+    split = populations.load(attacked, named)
+    attacked, folder = placed(attacked, split, out)
+    known = populations.population(attacked, split)
+    describe(attacked, split, folder)
+    return attacked, known, folder
+
+
+def require_model(attacked: Attacked) -> None:
+    """Raises InputError for a model that there is not."""
     require(
         attacked.model in settings.MODELS,
         f"`model={attacked.model}` is unknown: choose one of {', '.join(settings.MODELS)}",
     )
-    split = populations.load(attacked, named)
+
+
+def placed(attacked: Attacked, split: Split, out: Path) -> tuple[Attacked, Path]:
+    """A setting with its numbers of clients, and its folder under `out`; raises InputError for the first
+    field out of range."""
     attacked = settings.fitted(attacked, split.train.number, split.mock.number)
     settings.validate(attacked, split.train.number, split.mock.number)
-    known = populations.population(attacked, split)
-    folder = out / "canife" / settings.folder_name(attacked, split.checksum)
+    return attacked, out / "canife" / settings.folder_name(attacked, split.checksum)
+
+
+def describe(attacked: Attacked, split: Split, folder: Path) -> None:
+    """Writes the setting in plain text into its folder."""
     text = json.dumps(settings.identity(attacked, split.checksum), indent=1, sort_keys=True) + "\n"
     files.write_whole(folder / "setting.json", text.encode())
-    return attacked, known, folder
 
 
 def kept(attacked: Attacked, folder: Path) -> dict[int, Measured]:
@@ -50,18 +67,24 @@ def kept(attacked: Attacked, folder: Path) -> dict[int, Measured]:
 
 
 def measure_missing(
-    attacked: Attacked, known: Population, folder: Path, progress: Callable[[int], None] = lambda number: None
+    attacked: Attacked,
+    known: Population,
+    folder: Path,
+    progress: Callable[[int], None] = lambda number: None,
+    numbers: Collection[int] | None = None,
 ) -> Iterator[Measured]:
-    """Trains up to each round that is not kept, measures and keeps it; yields it when it is on disk.
+    """Trains up to each round that is not kept, measures and keeps it; yields it when it is on disk. numbers:
+    which of the setting's measured rounds are asked for, by default all.
 
     The state is kept before a round's file, so that training goes on from the last measured round.
     """
-    missing = [n for n in attacked.measured() if n not in kept(attacked, folder)]
+    asked = attacked.measured() if numbers is None else numbers
+    missing = sorted(set(asked) - set(kept(attacked, folder)))
     if not missing:
         return
     task = measured.measuring(attacked, known)
     number, state = _state_before(known, folder, missing[0])
-    for wanted in [n for n in attacked.measured() if n >= missing[0]]:
+    for wanted in [n for n in attacked.measured() if missing[0] <= n <= missing[-1]]:
         for first in [n for n in attacked.measured() if number <= n < wanted]:  # one compiled length
             state = known.train(state, first, attacked.every)
         number = wanted

@@ -1,10 +1,16 @@
 """A Ray cluster, as what trains sees it: tasks that begin, end and are done again where a worker died."""
 
 import contextlib
+import io
 import os
+import re
 import socket
+import sys
+import threading
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
+
+from tqdm import tqdm
 
 from audit.errors import InputError, require
 from audit.machine import cores
@@ -13,6 +19,8 @@ LOCAL = "local"
 _RETRIES = 20  # of a task whose worker or node died
 _LOOK_SECONDS = 5.0
 _ANSWER_SECONDS = 5.0
+_COLOURS = re.compile("\x1b\\[[0-9;]*m")
+_LINE = 110
 
 
 class Need(NamedTuple):
@@ -82,7 +90,6 @@ def joined(address: str) -> Iterator[Cluster]:
     """The cluster at an address (host:port, or auto: the one that this machine belongs to; local: one of this
     machine alone, which ends with the block). Raises InputError where there is none, or no Ray."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "error")  # it warns on stderr, in the middle of progress
     try:
         import ray
     except ImportError:
@@ -95,9 +102,30 @@ def joined(address: str) -> Iterator[Cluster]:
         why = " ".join(str(error).split())[:120]
         raise InputError(f"`ray_address={address}`: no Ray cluster there ({why}): see ray start") from None
     try:
-        yield Cluster(ray)
+        with contextlib.redirect_stdout(_Aside(sys.stdout)):
+            yield Cluster(ray)
     finally:
         ray.shutdown()
+
+
+class _Aside(io.TextIOBase):
+    """Standard output in which Ray's threads tell of deaths, pages each: a line of it goes to stderr."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out, self._own = out, threading.get_ident()
+
+    def write(self, text: str) -> int:
+        """What the thread that made this writes is printed."""
+        if threading.get_ident() == self._own:
+            return self._out.write(text)
+        line = _COLOURS.sub("", text).strip().partition("\n")[0]
+        if line:
+            tqdm.write(line[:_LINE], file=sys.stderr)
+        return len(text)
+
+    def flush(self) -> None:
+        """See `io.TextIOBase`."""
+        self._out.flush()
 
 
 def _require_answer(address: str) -> None:

@@ -48,7 +48,7 @@ class RunsJob:
     def __init__(self, cluster: Cluster, sent: Sent, wanted: Wanted) -> None:
         self._cluster, self._sent, self._wanted = cluster, sent, wanted
         self._waiting: deque[Piece] = deque()
-        self._begun, self._left = False, 1
+        self._begun, self._trains, self._left = False, False, 1
         self.trained, self.prepared = 0, Prepared(0, 0, {})
 
     def begin(self) -> Begun | None:
@@ -59,7 +59,9 @@ class RunsJob:
             return Begun(self._cluster.begin(pieces.prepare, *self._sent, *sizes), self._cut)
         if not self._waiting:
             return None
-        piece = self._waiting.popleft()
+        if not self._trains:
+            self._wanted.progress(0)
+        self._trains, piece = True, self._waiting.popleft()
         return Begun(self._cluster.begin(pieces.train, *self._sent, piece), partial(self._keep, piece))
 
     def is_done(self) -> bool:
@@ -71,7 +73,6 @@ class RunsJob:
         missing = self._wanted.store.missing(self._wanted.runs)
         self.prepared, self._left = prepared, sum(stop - start for start, stop in missing)
         self._add(missing, prepared.size)
-        self._wanted.progress(0)
 
     def _keep(self, piece: Piece, scores: Scores | None) -> None:
         """Keeps a piece's scores, or halves it where memory ran out."""

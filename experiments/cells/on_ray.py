@@ -144,7 +144,7 @@ class _Sweep:
         return job
 
     def _heard(self, cell: Cell) -> Progress:
-        """Progress of a cell, which begins when the first task of its job has ended."""
+        """Progress of a cell, which begins when someone hears of it."""
         begun: list[Progress] = []
 
         def heard(runs: float) -> None:

@@ -282,6 +282,16 @@ def test_the_compiler_for_tpus_comes_with_the_first_compile_and_stays(house):
     assert installs(house.calls()) == [".[tpu]", ".[tpu,test]"]
 
 
+def test_ray_comes_with_the_first_command_that_wants_it_and_stays(house):
+    asked = (("audit",), ("audit", "--engine=ray"), ("audit",), ("ray", "start", "--head"))
+    for command in (*asked, ("audit", "--engine", "ray"), ("audit", "--ray_address=auto")):
+        assert house.run(*command).returncode == 0
+    calls = house.calls()
+    assert installs(calls) == [".", ".[ray]"]
+    started = [call["arguments"] for call in calls if "ray.scripts.scripts" in call["arguments"]]
+    assert [arguments[-2:] for arguments in started] == [["start", "--head"]]
+
+
 def test_a_gpu_brings_the_cuda_packages(house, tmp_path):
     tool = tmp_path / "bin" / "nvidia-smi"
     tool.parent.mkdir()

@@ -2,12 +2,14 @@
 
 import contextlib
 import importlib.util
+import io
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -146,6 +148,9 @@ class Struck:
         return False
 
     def kill_a_node(self):
+        """While someone trains on each."""
+        if len(set(self.heard("begin")) - set(self.heard("end"))) < WORKERS:
+            return False
         self._nodes.remove_node(self._node, allow_graceful=False)
         self._node = self._nodes.add_node(num_cpus=1)
         return True
@@ -164,7 +169,8 @@ class Struck:
     def _start(self):
         argv = [sys.executable, "-P", "-c", DRIVER, self._nodes.address, str(self.out), str(self.log)]
         argv += [str(RUNS), str(CHUNK)]
-        return subprocess.Popen(argv, env=self._environment, stderr=subprocess.PIPE, text=True)
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen(argv, env=self._environment, text=True, **pipes)
 
 
 @needs_ray
@@ -185,6 +191,7 @@ def test_what_is_killed_loses_no_more_than_what_was_in_flight(victim, nodes, env
                 kills, struck = kills + 1, struck + 1
                 wait_for(one, len(one.heard("end")) + 1)
         assert one.driver.wait(300) == 0, one.driver.stderr.read()
+        assert one.driver.stdout.read() == ""
         np.testing.assert_array_equal(scores(one.out, RUNS), scores(alone.out, RUNS))
         again = len(one.heard("begin")) - RUNS // CHUNK
         assert again <= kills * WORKERS, one.log.read_text()
@@ -202,6 +209,17 @@ def scores(out, runs):
     """The scores of a finished audit."""
     (folder,) = (path for path in out.iterdir() if path.is_dir())
     return Store(out, json.loads((folder / "config.json").read_text())).load(runs).scores
+
+
+def test_what_rays_threads_print_goes_aside_in_a_line(capsys):
+    out = io.StringIO()
+    aside = cluster._Aside(out)
+    print("ours", file=aside)
+    text = "\x1b[33m(raylet)\x1b[0m A worker died.\nPages of logs"
+    thread = threading.Thread(target=lambda: print(text, file=aside))
+    thread.start()
+    thread.join()
+    assert out.getvalue() == "ours\n" and capsys.readouterr().err == "(raylet) A worker died.\n"
 
 
 @needs_ray

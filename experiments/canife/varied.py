@@ -1,0 +1,104 @@
+"""Several settings at once: fields with several values each, every combination a setting of its own.
+Importing it starts no JAX."""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
+
+from audit.errors import require
+from experiments.canife import attacked as settings
+from experiments.canife.attacked import Attacked
+
+Value = str | int | float | bool
+MOST_FIELDS, MOST_SETTINGS = 2, 200
+SEED = "seed"
+_EXAMPLE = "start=random,sample;pool=64,128;seed=0,1"
+_TRUTHS = {"true": True, "false": False}
+_KINDS = {int: "whole number", float: "number", bool: "true or false"}
+
+
+class Varied(NamedTuple):
+    """A field and the values that it takes."""
+
+    name: str
+    values: tuple[Value, ...]
+
+
+class Grid(NamedTuple):
+    """What is varied: up to two fields, and the seeds that are averaged (none: the setting's own alone)."""
+
+    fields: tuple[Varied, ...]
+    seeds: tuple[Value, ...]
+
+
+class Point(NamedTuple):
+    """A setting of a grid, and the values of the grid's fields there, in the grid's order."""
+
+    values: tuple[Value, ...]
+    attacked: Attacked
+
+
+def grid(text: str) -> Grid:
+    """The grid of "field=value,value;field=value"; raises InputError for the first thing that is wrong."""
+    require(text.strip(), f"`vary=`: name fields and values, as in {_EXAMPLE}")
+    found = [_varied(part) for part in text.split(";")]
+    names = [one.name for one in found]
+    for name in names:
+        require(names.count(name) == 1, f"`vary`: {name} is there twice: list its values together")
+    fields = tuple(one for one in found if one.name != SEED)
+    given = ", ".join(one.name for one in fields)
+    require(
+        len(fields) <= MOST_FIELDS,
+        f"`vary`: {given}: vary one or two fields beside {SEED}, curves and x axis; set the others by flags",
+    )
+    count = math.prod(len(one.values) for one in found)
+    require(count <= MOST_SETTINGS, f"`vary`: {count:,} settings: give fewer values, {MOST_SETTINGS} at most")
+    return Grid(fields, tuple(value for one in found if one.name == SEED for value in one.values))
+
+
+def points(varied: Grid, given: dict[str, Any], said: Collection[str]) -> list[Point]:
+    """Every setting of a grid, beside all fields as given, of which somebody said some; the seeds of a
+    combination follow each other. Raises InputError where a varied field is also said."""
+    names = [one.name for one in varied.fields] + [SEED] * bool(varied.seeds)
+    for name in names:
+        require(name not in said, f"`{name}={given[name]}` is also in `vary`: drop one of the two")
+    seeds = varied.seeds or (given[SEED],)
+    combinations = itertools.product(*(one.values for one in varied.fields))
+    found = []
+    for values, seed in itertools.product(combinations, seeds):
+        own = {**dict(zip(names, values, strict=False)), SEED: seed}
+        found.append(Point(values, settings.asked({**given, **own}, [*said, *own])))
+    return found
+
+
+def over_rounds(varied: Grid, found: Sequence[Point]) -> bool:
+    """Whether curves go over a training's measured rounds: no field is the x axis."""
+    several = any(len(point.attacked.measured()) > 1 for point in found)
+    return not varied.fields or len(varied.fields) == 1 and several
+
+
+def _varied(part: str) -> Varied:
+    """One "field=value,value"."""
+    name, _, listed = (piece.strip() for piece in part.partition("="))
+    kinds = {field.name: field.type for field in dataclasses.fields(Attacked)}
+    require(name in kinds, f"`vary`: {name!r} is no field: choose among {', '.join(kinds)}")
+    require(listed, f"`vary`: {name} has no values: write them as in {_EXAMPLE}")
+    values = tuple(_value(name, kinds[name], text.strip()) for text in listed.split(","))
+    for value in values:
+        require(values.count(value) == 1, f"`vary`: {name}={value} is there twice: drop one")
+    return Varied(name, values)
+
+
+def _value(name: str, kind: Any, text: str) -> Value:
+    """A value of a field of that kind."""
+    if kind is str:
+        require(text, f"`vary`: {name} has an empty value: write values as in {_EXAMPLE}")
+        return text
+    try:
+        value: Value = _TRUTHS[text] if kind is bool else kind(text)
+    except (ValueError, KeyError):
+        require(False, f"`vary`: {name}={text!r}: give a {_KINDS[kind]}".replace("a true", "true"))
+        raise
+    return value
