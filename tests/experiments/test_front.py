@@ -110,7 +110,8 @@ def test_a_loss_over_a_tree_is_audited_with_flags_names_and_not_twice(tmp_path, 
     np.testing.assert_array_equal(again.conclusion.scores_in, found.conclusion.scores_in)
     assert (found.folder / "report.html").exists() and capsys.readouterr().out == ""
     page = found.report(tmp_path / "page.html").read_text()
-    assert "Hidden state" in page and "cross_entropy" in page
+    title = "cross_entropy, gc_r, 20 runs, 2 insertions in 4 steps"
+    assert "Hidden state" in page and title in page and found.figure().get_suptitle().startswith(title)
 
 
 @pytest.mark.parametrize(
