@@ -36,7 +36,8 @@ def varied_figure(curves: Curves) -> Figure:
         for one in axes[-1]:
             one.set_xlabel(_words(curves.x))
         if curves.curve:
-            axes[0, 1].legend(title=_words(curves.curve), fontsize=7, title_fontsize=7)
+            handles, labels = axes[0, 0].get_legend_handles_labels()
+            figure.legend(handles, labels, title=_words(curves.curve), loc="outside upper center", ncols=6)
     return figure
 
 
@@ -79,16 +80,17 @@ def _epsilons(axes: Axes, curves: Curves, estimate: str, exact: str) -> None:
     _panel(axes, curves, exact, dashed=True)
     found = [getattr(one.averages, name).mean for one in curves.points for name in (estimate, exact)]
     if not np.isfinite(found).any():
-        axes.text(0.5, 0.5, "infinite everywhere", ha="center", transform=axes.transAxes)
+        said = "infinite at every point,\nin one training at least"
+        axes.text(0.5, 0.5, said, ha="center", transform=axes.transAxes)
         axes.set_yticks([])
         return
     axes.set_ylim(0, None)
     places = _places(curves)
     for _, colour, _, points in _by_curve(curves):
         x = [places[one.x] for one in points if np.isinf(getattr(one.averages, estimate).mean)]
-        axes.plot(
-            x, [1] * len(x), "^", color=colour, ms=5, clip_on=False, transform=axes.get_xaxis_transform()
-        )
+        if x:  # an empty line there upsets the layout
+            edge = axes.get_xaxis_transform()
+            axes.plot(x, [1] * len(x), "^", color=colour, ms=5, clip_on=False, transform=edge)
 
 
 def _by_curve(curves: Curves) -> Iterator[tuple[Value, str, str, list[Averaged]]]:

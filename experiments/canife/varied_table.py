@@ -12,7 +12,7 @@ _ALONE = ("health", "law_then")  # the CSV has their deviations
 _SHOWN = ("deviation", "attack", "health", "published", "law_then")
 _OVER_ROUNDS = ("attack", "health", "published", "law_then", "training")
 _HEADS = {"law_then": "law"}
-_DEVIATION = "deviation: of the scores / C, both worlds' mean, with noise. "
+_DEVIATION = "deviation: of the scores / C, both worlds' mean, with noise"
 _NOTES = """\
 attack: the attack's accuracy. published: the estimate a round; law: exact; both
 at delta 1/n. inf: infinite in at least one training"""

@@ -51,8 +51,9 @@ def planned(points: Sequence[Point], over_rounds: bool, out: Path, split: SplitO
     """The settings of a grid, to be stored under `out`: all their measured rounds, or the last. Raises
     InputError for the first setting out of range."""
     found = []
+    for point in points:
+        training.require_model(point.attacked)
     for values, attacked in points:
-        training.require_model(attacked)
         clients = split(attacked)
         fitted, place = training.placed(attacked, clients, out)
         rounds = fitted.measured() if over_rounds else fitted.measured()[-1:]
