@@ -24,7 +24,7 @@ from experiments import cli
 from experiments.canife import attacked as settings
 from experiments.canife import varied
 from experiments.canife.attacked import Attacked
-from experiments.canife.varied import Grid, Point
+from experiments.canife.varied import Grid, Layout, Point
 
 if TYPE_CHECKING:
     from experiments.canife.populations import Named
@@ -54,9 +54,12 @@ def main() -> None:
     if FLAGS.vary is None:
         _measure(settings.asked(given, said), cli.folder())
         return
-    require(not FLAGS["charge"].present, f"--charge={FLAGS.charge} is for one training: drop it, or --vary")
     grid = varied.grid(FLAGS.vary)
-    _vary(grid, varied.points(grid, given, said), cli.folder())
+    points = varied.points(grid, given, said)
+    drawn = varied.layout(grid, points)
+    charged = drawn.over_rounds or not FLAGS["charge"].present
+    require(charged, f"--charge={FLAGS.charge} is for curves over rounds: drop it, or vary a single field")
+    _vary(grid, points, drawn, cli.folder())
 
 
 def _measure(attacked: Attacked, out: Path) -> None:
@@ -87,15 +90,14 @@ def _measure(attacked: Attacked, out: Path) -> None:
     print("\n" + "\n".join(map(os.fspath, written)))
 
 
-def _vary(grid: Grid, points: list[Point], out: Path) -> None:
+def _vary(grid: Grid, points: list[Point], drawn: Layout, out: Path) -> None:
     """Train and measure what is missing of every setting, draw, print."""
     cli.prepare_jax()
     from experiments.canife import varied_figures, varied_points, varied_table, varied_training
     from experiments.plots import style
 
     split = varied_training.splits(_named())
-    over_rounds = varied.over_rounds(grid, points)
-    planned = varied_training.planned(points, over_rounds, out, split)
+    planned = varied_training.planned(points, drawn.over_rounds, out, split)
     missing = sum(map(varied_training.missing, planned))
     total = sum(len(one.rounds) for one in planned)
     with _bar(total, total - missing) as bar:
@@ -104,13 +106,13 @@ def _vary(grid: Grid, points: list[Point], out: Path) -> None:
             bar.update()
 
         found = [varied_training.found(one, split, step) for one in planned]
-    drawn = varied_points.averaged([field.name for field in grid.fields], over_rounds, found)
+    curves = varied_points.averaged(drawn, found, FLAGS.charge == "backward")
     folder = varied_training.folder(grid, planned, out)
     written = [
-        files.write_whole(folder / "varied.csv", varied_table.as_csv(drawn).encode()),
-        files.write_whole(folder / "varied.png", style.png(varied_figures.varied_figure(drawn))),
+        files.write_whole(folder / "varied.csv", varied_table.as_csv(curves).encode()),
+        files.write_whole(folder / "varied.png", style.png(varied_figures.varied_figure(curves))),
     ]
-    print(varied_table.varied_table(drawn))
+    print(varied_table.varied_table(curves))
     print("\n" + "\n".join(map(os.fspath, written)))
 
 

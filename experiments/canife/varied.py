@@ -13,7 +13,7 @@ from experiments.canife.attacked import Attacked
 
 Value = str | int | float | bool
 MOST_FIELDS, MOST_SETTINGS = 2, 200
-SEED = "seed"
+SEED, ROUND = "seed", "round"
 _EXAMPLE = "start=random,sample;pool=64,128;seed=0,1"
 _TRUTHS = {"true": True, "false": False}
 _KINDS = {int: "whole number", float: "number", bool: "true or false"}
@@ -38,6 +38,18 @@ class Point(NamedTuple):
 
     values: tuple[Value, ...]
     attacked: Attacked
+
+
+class Layout(NamedTuple):
+    """curve: the field that tells curves apart, or empty. x: the field on the x axis, or `round`."""
+
+    curve: str
+    x: str
+
+    @property
+    def over_rounds(self) -> bool:
+        """Whether a training's measured rounds are the x axis."""
+        return self.x == ROUND
 
 
 def grid(text: str) -> Grid:
@@ -73,10 +85,15 @@ def points(varied: Grid, given: dict[str, Any], said: Collection[str]) -> list[P
     return found
 
 
-def over_rounds(varied: Grid, found: Sequence[Point]) -> bool:
-    """Whether curves go over a training's measured rounds: no field is the x axis."""
+def layout(varied: Grid, found: Sequence[Point]) -> Layout:
+    """How a grid's settings are drawn: of two fields the first tells curves apart and the second is the x
+    axis. Otherwise the measured rounds are, or the one field where a training has one measured round."""
+    names = [field.name for field in varied.fields]
     several = any(len(point.attacked.measured()) > 1 for point in found)
-    return not varied.fields or len(varied.fields) == 1 and several
+    if not names or len(names) == 1 and several:
+        names.append(ROUND)
+    *curve, x = names
+    return Layout("".join(curve), x)
 
 
 def _varied(part: str) -> Varied:

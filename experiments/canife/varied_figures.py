@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
-from experiments.canife.varied import Value
-from experiments.canife.varied_points import ROUND, Averaged, Curves
+from experiments.canife.varied import ROUND, Value
+from experiments.canife.varied_points import Averaged, Curves
 from experiments.canife.varied_table import text
 from experiments.plots import style
 
@@ -21,29 +21,76 @@ Floats = NDArray[np.float64]
 
 
 def varied_figure(curves: Curves) -> Figure:
-    """The scores' deviation, the attack's accuracy, canary health and a round's epsilon by the x axis, a
-    colour a curve; bars are deviations over trainings, marks at the upper edge are infinite."""
+    """The scores' deviation, the attack's accuracy, canary health and a round's epsilon by the x axis, and
+    over rounds the model's accuracy and the training's epsilon, a colour a curve; bars are deviations over
+    trainings."""
+    panels = [_deviation, _attack, _health, _epsilon]
+    if curves.x == ROUND:
+        panels = [_deviation, _attack, _epsilon, _health, _test, _training]
     with plt.rc_context(style.STYLE):
-        figure, axes = plt.subplots(2, 2, figsize=(7.6, 5.6), sharex=True)
-        deviation, attack, health, epsilon = axes.flat
-        _panel(deviation, curves, "deviation")
-        _panel(deviation, curves, "clients", dashed=True)
-        deviation.set(title="scores' deviation, with noise (dashed: clients alone)", ylabel="deviation / C")
-        _panel(attack, curves, "attack")
-        attack.set(title="attack accuracy")
-        _panel(health, curves, "health")
-        health.set(title="canary health", xlabel=_words(curves.x))
-        _panel(epsilon, curves, "published")
-        _panel(epsilon, curves, "law_then", dashed=True)
-        epsilon.set(title="one round, published (dashed: exact law)", xlabel=_words(curves.x))
-        epsilon.set(ylabel="epsilon at delta 1/n")
-        _bottoms(deviation, epsilon)
-        _mark_infinite(epsilon, curves)
-        for one in axes.flat:
+        columns = len(panels) // 2
+        figure, axes = plt.subplots(2, columns, figsize=(3.8 * columns, 5.6), sharex=True)
+        for draw, one in zip(panels, axes.flat, strict=True):
+            draw(one, curves)
             _x_axis(one, curves)
+        for one in axes[-1]:
+            one.set_xlabel(_words(curves.x))
         if curves.curve:
-            attack.legend(title=_words(curves.curve), fontsize=7, title_fontsize=7)
+            handles, labels = axes[0, 0].get_legend_handles_labels()
+            figure.legend(handles, labels, title=_words(curves.curve), loc="outside upper center", ncols=6)
     return figure
+
+
+def _deviation(axes: Axes, curves: Curves) -> None:
+    _panel(axes, curves, "deviation")
+    _panel(axes, curves, "clients", dashed=True)
+    axes.set(
+        title="scores' deviation with noise\n(dashed: clients alone)", ylabel="deviation / C", ylim=(0, None)
+    )
+
+
+def _attack(axes: Axes, curves: Curves) -> None:
+    _panel(axes, curves, "attack")
+    axes.set(title="attack accuracy")
+
+
+def _health(axes: Axes, curves: Curves) -> None:
+    _panel(axes, curves, "health")
+    axes.set(title="canary health")
+
+
+def _test(axes: Axes, curves: Curves) -> None:
+    _panel(axes, curves, "test")
+    axes.set(title="test accuracy")
+
+
+def _epsilon(axes: Axes, curves: Curves) -> None:
+    axes.set(title="one round, as published\n(dashed: exact law)", ylabel=r"$\varepsilon$ at $\delta$ = 1/n")
+    _epsilons(axes, curves, "published", "law_then")
+
+
+def _training(axes: Axes, curves: Curves) -> None:
+    axes.set(title="the training, as published\n(dashed: accountant)", ylabel=r"$\varepsilon$")
+    _epsilons(axes, curves, "training", "accountant")
+
+
+def _epsilons(axes: Axes, curves: Curves, estimate: str, exact: str) -> None:
+    """Estimates and, dashed, exact values; what is infinite is marked at the upper edge, or said."""
+    _panel(axes, curves, estimate)
+    _panel(axes, curves, exact, dashed=True)
+    found = [getattr(one.averages, name).mean for one in curves.points for name in (estimate, exact)]
+    if not np.isfinite(found).any():
+        said = "infinite at every point,\nin one training at least"
+        axes.text(0.5, 0.5, said, ha="center", transform=axes.transAxes)
+        axes.set_yticks([])
+        return
+    axes.set_ylim(0, None)
+    places = _places(curves)
+    for _, colour, _, points in _by_curve(curves):
+        x = [places[one.x] for one in points if np.isinf(getattr(one.averages, estimate).mean)]
+        if x:  # an empty line there upsets the layout
+            edge = axes.get_xaxis_transform()
+            axes.plot(x, [1] * len(x), "^", color=colour, ms=5, clip_on=False, transform=edge)
 
 
 def _by_curve(curves: Curves) -> Iterator[tuple[Value, str, str, list[Averaged]]]:
@@ -82,23 +129,6 @@ def _finite(values: Sequence[float]) -> Floats:
     """Values with nan for what is infinite, which is not drawn."""
     found = np.asarray(values, float)
     return np.where(np.isfinite(found), found, np.nan)
-
-
-def _bottoms(*panels: Axes) -> None:
-    """Panels from 0; where nothing is finite, up to 1."""
-    for axes in panels:
-        drawn = any(np.isfinite(np.asarray(line.get_ydata(), float)).any() for line in axes.lines)
-        axes.set_ylim(0, None if drawn else 1)
-
-
-def _mark_infinite(axes: Axes, curves: Curves) -> None:
-    """Marks at the upper edge where an estimate is infinite."""
-    places = _places(curves)
-    for _, colour, _, points in _by_curve(curves):
-        x = [places[one.x] for one in points if np.isinf(one.averages.published.mean)]
-        axes.plot(
-            x, [1] * len(x), "^", color=colour, ms=5, clip_on=False, transform=axes.get_xaxis_transform()
-        )
 
 
 def _x_axis(axes: Axes, curves: Curves) -> None:

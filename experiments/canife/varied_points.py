@@ -8,10 +8,8 @@ import numpy as np
 from experiments.canife import curves
 from experiments.canife.attacked import Attacked
 from experiments.canife.curves import RoundValues
-from experiments.canife.varied import Value
+from experiments.canife.varied import Layout, Value
 from experiments.canife.varied_training import Found
-
-ROUND = "round"
 
 
 class Average(NamedTuple):
@@ -27,7 +25,8 @@ class Averages(NamedTuple):
     deviation: of the scores, the mean of both worlds', noise included. clients: of the cohort's sum of dot
     products alone, exactly. attack: the largest share of scores on the right side of a threshold. published:
     the estimate; law, law_then: the exact epsilon at the training's delta and at 1/n. test: the model's
-    accuracy.
+    accuracy. training: epsilon up to here, composed of the estimates, and the accountant's; nan where rounds
+    are no axis.
     """
 
     deviation: Average
@@ -38,6 +37,8 @@ class Averages(NamedTuple):
     law_then: Average
     law: Average
     test: Average
+    training: Average
+    accountant: Average
 
 
 class Averaged(NamedTuple):
@@ -59,22 +60,28 @@ class Curves(NamedTuple):
     points: list[Averaged]
 
 
-def averaged(names: Sequence[str], over_rounds: bool, found: Sequence[Found]) -> Curves:
-    """The curves of a grid's settings over its fields, by name: of two the first tells curves apart.
-    over_rounds: the measured rounds are the x axis."""
+def averaged(drawn: Layout, found: Sequence[Found], backward: bool) -> Curves:
+    """The curves of a grid's settings; over rounds, trainings are charged backward or forward."""
     together: dict[tuple[Value, Value, int], list[Averages]] = {}
     for one in found:
-        for row in one.rows:
+        composed = _composed(one, backward) if drawn.over_rounds else [(np.nan, np.nan)] * len(one.rows)
+        for row, training in zip(one.rows, composed, strict=True):
             number = row.measured.number
-            place = (*one.values, number) if over_rounds else one.values
+            place = (*one.values, number) if drawn.over_rounds else one.values
             curve, x = place if len(place) == 2 else ("", place[0])
-            together.setdefault((curve, x, number), []).append(_single(one.attacked, row))
+            values = _single(one.attacked, row, *training)
+            together.setdefault((curve, x, number), []).append(values)
     points = [Averaged(*key, len(several), _average(several)) for key, several in together.items()]
-    *curve_field, x_field = [*names, ROUND] if over_rounds else names
-    return Curves("".join(curve_field), x_field, points)
+    return Curves(*drawn, points)
 
 
-def _single(attacked: Attacked, row: RoundValues) -> Averages:
+def _composed(one: Found, backward: bool) -> list[tuple[float, float]]:
+    """A training's epsilon up to each measured round: as published, and the accountant's."""
+    found = curves.composed(one.attacked, one.rows, one.clients, backward)
+    return list(zip(found.published, found.accountant, strict=True))
+
+
+def _single(attacked: Attacked, row: RoundValues, training: float, accountant: float) -> Averages:
     """One training's values."""
     kept = row.measured
     values = (
@@ -86,6 +93,8 @@ def _single(attacked: Attacked, row: RoundValues) -> Averages:
         kept.exact_then,
         kept.exact,
         kept.accuracy,
+        training,
+        accountant,
     )
     return Averages(*(Average(value, np.nan) for value in values))
 

@@ -15,19 +15,22 @@ from experiments.canife.varied import SEED, Grid, Point, Value
 
 
 class Planned(NamedTuple):
-    """A setting of a grid with its numbers of clients, its folder, and which rounds are to be measured."""
+    """A setting of a grid with its numbers of clients, how many train, its folder, and which rounds are to
+    be measured."""
 
     values: tuple[Value, ...]
     attacked: Attacked
+    clients: int
     folder: Path
     rounds: list[int]
 
 
 class Found(NamedTuple):
-    """A setting of a grid with its measured rounds."""
+    """A setting of a grid with its measured rounds; clients: how many train."""
 
     values: tuple[Value, ...]
     attacked: Attacked
+    clients: int
     rows: list[RoundValues]
 
 
@@ -48,11 +51,13 @@ def planned(points: Sequence[Point], over_rounds: bool, out: Path, split: SplitO
     """The settings of a grid, to be stored under `out`: all their measured rounds, or the last. Raises
     InputError for the first setting out of range."""
     found = []
+    for point in points:
+        training.require_model(point.attacked)
     for values, attacked in points:
-        training.require_model(attacked)
-        fitted, place = training.placed(attacked, split(attacked), out)
+        clients = split(attacked)
+        fitted, place = training.placed(attacked, clients, out)
         rounds = fitted.measured() if over_rounds else fitted.measured()[-1:]
-        found.append(Planned(values, fitted, place, rounds))
+        found.append(Planned(values, fitted, clients.train.number, place, rounds))
     return found
 
 
@@ -70,7 +75,7 @@ def found(one: Planned, split: SplitOf, progress: Callable[[int], None]) -> Foun
         training.describe(attacked, clients, place)
         deque(training.measure_missing(attacked, known, place, progress, one.rounds), maxlen=0)
     kept = training.kept(attacked, place)
-    return Found(one.values, attacked, [curves.row(attacked, kept[n]) for n in one.rounds])
+    return Found(one.values, attacked, one.clients, [curves.row(attacked, kept[n]) for n in one.rounds])
 
 
 def folder(grid: Grid, planned: Sequence[Planned], out: Path) -> Path:

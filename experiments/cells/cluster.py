@@ -105,7 +105,8 @@ def joined(address: str) -> Iterator[Cluster]:
         with contextlib.redirect_stdout(_Aside(sys.stdout)):
             yield Cluster(ray)
     finally:
-        ray.shutdown()
+        with contextlib.redirect_stdout(io.StringIO()):  # what it has said already, and how often
+            ray.shutdown()
 
 
 class _Aside(io.TextIOBase):

@@ -9,6 +9,8 @@ from audit.statistics.many_calibration import ManyCalibration
 from audit.statistics.planning import MOST_RUNS
 from audit.storage.results import with_former_names
 
+_WHERE = {None: "here", 1: "on the cluster's one worker"}
+
 
 class ManyForecast(NamedTuple):
     """Bounds that as many runs with several canaries each show, if canaries leave each other alone, and the
@@ -122,7 +124,7 @@ def _where(forecast: Forecast) -> str:
     """A model-step's time, measured here or assumed elsewhere."""
     step, other = _step(forecast.probe.model_step), forecast.not_timed
     if other is None:
-        where = "here" if forecast.workers is None else f"on each of {forecast.workers} workers"
+        where = _WHERE.get(forecast.workers, f"on each of {forecast.workers} workers")
         return f"{where} a model-step takes {step}"
     best = f"at least {_step(other.model_step)} ({other.by} limit it)"
     return f"{other.device}, not timed: a model-step takes {best};\nat {other.share:.0%} of that, {step}"

@@ -8,6 +8,13 @@ from pathlib import Path
 from audit.errors import InputError
 from audit.machine import cores
 
+_WITHOUT_TPU = {  # what libtpu, which is installed to compile for TPUs, would look for and complain of
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+}
+
 
 def prepare_jax(cpu_devices: int = 0) -> None:
     """Full float32 products; on a CPU so many devices (0: one a core), each of which trains its own runs; and
@@ -42,10 +49,18 @@ def _configure(cpu_devices: int) -> None:
     import jax
 
     logging.getLogger("jax").setLevel(logging.WARNING)
+    if not any(map(_is_googles, Path("/sys/bus/pci/devices").glob("*/vendor"))):
+        for name, value in _WITHOUT_TPU.items():
+            os.environ.setdefault(name, value)
     os.environ["XLA_FLAGS"] = f"--xla_cpu_multi_thread_eigen=false {os.environ.get('XLA_FLAGS', '')}"
     if "xla_force_host_platform_device_count" not in os.environ["XLA_FLAGS"]:
         jax.config.update("jax_num_cpu_devices", cpu_devices)
     jax.config.update("jax_default_matmul_precision", "float32")
+
+
+def _is_googles(vendor: Path) -> bool:
+    """Whether a PCI device is Google's, as TPUs are."""
+    return vendor.read_text().strip() == "0x1ae0"
 
 
 def _keep_programs() -> None:

@@ -245,7 +245,7 @@ SIZES = [
     *rows(["canife"], "vary", "--model=lenet is unknown", "model=two_layer,lenet"),
     *rows(["canife"], "vary", "--examples=-1: give 0", "examples=-1"),
     named(Bad(("canife", "--vary=pool=1", "--pool=3"), "--pool=3 is also in --vary: drop one")),
-    named(Bad(("canife", "--vary=pool=1", "--charge=forward"), "--charge=forward is for one training")),
+    named(Bad(("canife", "--vary=pool=1;cohort=2", "--charge=forward"), "--charge=forward is for curves")),
     *rows(["canife"], "charge", "--charge={}: choose one of forward, backward", "", "sideways"),
     *rows(["canife"], "out", "--out=: name a folder", ""),
     *rows(["one_shot"], "sigmas", "--sigmas: {}: give 0.001 to 1e+06", "0", "-1", "nan", "inf", "1e+300"),

@@ -20,6 +20,7 @@ from experiments.canife.varied_points import Average, Averaged, Averages, Curves
 from experiments.plots import style
 
 SMALL = Attacked(
+    model="linear",
     rounds=3,
     every=2,
     cohort=4,
@@ -33,20 +34,24 @@ SMALL = Attacked(
 
 
 def planned_of(text, setting, out, image_file):
-    """(grid's field names, whether over rounds, its settings, how clients are had), on made-up images."""
+    """(layout, settings, how clients are had) of a grid on made-up images."""
     grid = varied.grid(text)
-    given = dataclasses.asdict(setting)
-    names = [field.name for field in grid.fields]
-    points = varied.points(grid, given, [name for name in given if name not in [*names, "seed"]])
-    over_rounds = varied.over_rounds(grid, points)
+    points = varied.points(grid, dataclasses.asdict(setting), [])
+    drawn = varied.layout(grid, points)
     split = varied_training.splits(populations.Named(data_file=str(image_file)))
-    return names, over_rounds, varied_training.planned(points, over_rounds, out, split), split
+    return drawn, varied_training.planned(points, drawn.over_rounds, out, split), split
 
 
-def curves_of(text, setting, out, image_file):
-    names, over_rounds, planned, split = planned_of(text, setting, out, image_file)
-    found = [varied_training.found(one, split, lambda number: None) for one in planned]
-    return varied_points.averaged(names, over_rounds, found)
+def found_of(planned, split):
+    return [varied_training.found(one, split, lambda number: None) for one in planned]
+
+
+@pytest.fixture(scope="module")
+def trained(image_file, tmp_path_factory):
+    """(folder, layout, settings, rounds) of two seeds."""
+    folder = tmp_path_factory.mktemp("grid")
+    drawn, planned, split = planned_of("start=random;pool=8;seed=0,1", SMALL, folder, image_file)
+    return folder, drawn, planned, found_of(planned, split)
 
 
 def test_every_combination_is_a_setting_and_seeds_follow_each_other():
@@ -76,60 +81,90 @@ def test_values_out_of_range_are_named_by_their_field_before_anything_is_trained
     assert not list(tmp_path.iterdir())
 
 
-def test_two_fields_are_curves_over_an_axis_and_kept_settings_are_not_trained_again(tmp_path, image_file):
-    text = "start=random,sample;pool=4,8;seed=0,1"
-    found = curves_of(text, SMALL, tmp_path, image_file)
-    assert (found.curve, found.x) == ("start", "pool")
-    assert [(one.curve, one.x, one.round, one.trainings) for one in found.points] == [
-        (start, pool, 3, 2) for start in ("random", "sample") for pool in (4, 8)
-    ]
-    assert len(list(tmp_path.glob("canife/*/round_0000003.npz"))) == 8
-    assert not list(tmp_path.glob("canife/*/round_0000001.npz"))  # the last measured round alone is drawn
-    _, _, planned, _ = planned_of(text, SMALL, tmp_path, image_file)
-    assert not any(map(varied_training.missing, planned))
-    assert curves_of(text, SMALL, tmp_path, image_file) == found
-
-    kept = [training.kept(one.attacked, one.folder)[3] for one in planned[:2]]
+def test_of_two_fields_the_last_measured_round_is_drawn_averaged_over_seeds(trained):
+    folder, drawn, planned, found = trained
+    curves = varied_points.averaged(drawn, found, backward=False)
+    assert (curves.curve, curves.x) == ("start", "pool")
+    shown = [(one.curve, one.x, one.round, one.trainings) for one in curves.points]
+    assert shown == [("random", 8, 3, 2)]
+    assert len(list(folder.glob("canife/*/round_*.npz"))) == 2
+    kept = [training.kept(one.attacked, one.folder)[3] for one in planned]
     healths = [one.health for one in kept]
-    assert found.points[0].averages.health == pytest.approx((np.mean(healths), np.std(healths, ddof=1)))
+    averages = curves.points[0].averages
+    assert averages.health == pytest.approx((np.mean(healths), np.std(healths, ddof=1)))
     deviations = [(one.scores_in.std() + one.scores_out.std()) / 2 for one in kept]
-    assert found.points[0].averages.deviation.mean == pytest.approx(np.mean(deviations))
+    assert averages.deviation.mean == pytest.approx(np.mean(deviations))
+    clients = [np.sqrt(4 * np.var(one.known, ddof=1) * (1 - 4 / 20)) for one in kept]
+    assert averages.clients.mean == pytest.approx(np.mean(clients)) and np.isnan(averages.training.mean)
+
+
+def test_what_is_kept_is_not_trained_again(trained, image_file):
+    folder, _, planned, found = trained
+    _, again, _ = planned_of("start=random;pool=8;seed=0,1", SMALL, folder, image_file)
+    assert again == planned and not any(map(varied_training.missing, again))
+
+    def split(attacked):
+        raise AssertionError("trains")
+
+    assert [one.rows[0].measured.health for one in found_of(again, split)] == [
+        one.rows[0].measured.health for one in found
+    ]
 
 
 def test_a_single_training_finds_a_grids_rounds_and_measures_the_others_with_the_same_bits(
-    tmp_path, image_file
+    trained, tmp_path, image_file
 ):
-    _, _, (one,), split = planned_of("pool=8;start=random", SMALL, tmp_path / "grid", image_file)
-    varied_training.found(one, split, lambda number: None)
+    one = trained[2][0]
     named = populations.Named(data_file=str(image_file))
-    setting, known, folder = training.prepared(one.attacked, tmp_path / "grid", named)
-    assert folder == one.folder
-    assert [measured.number for measured in training.measure_missing(setting, known, folder)] == [1]
-    setting, known, alone = training.prepared(one.attacked, tmp_path / "alone", named)
-    assert len(list(training.measure_missing(setting, known, alone))) == 2
-    for name in ("round_0000001.npz", "round_0000003.npz"):
-        assert (folder / name).read_bytes() == (alone / name).read_bytes()
+    setting, known, alone = training.prepared(one.attacked, tmp_path, named)
+    assert one.folder.name == alone.name and setting == one.attacked
+    list(training.measure_missing(setting, known, alone))
+    assert (one.folder / "round_0000003.npz").read_bytes() == (alone / "round_0000003.npz").read_bytes()
+    (first,) = training.measure_missing(setting, known, one.folder)
+    assert first.number == 1
+    assert (one.folder / "round_0000001.npz").read_bytes() == (alone / "round_0000001.npz").read_bytes()
 
 
-def test_one_field_gives_curves_over_rounds_or_where_one_is_measured_an_axis(tmp_path, image_file):
-    found = curves_of("cohort=4,8", SMALL, tmp_path, image_file)
-    assert (found.curve, found.x) == ("cohort", "round")
-    assert [(one.curve, one.x) for one in found.points] == [(4, 1), (4, 3), (8, 1), (8, 3)]
+def test_one_field_gives_curves_over_rounds(tmp_path, image_file):
+    drawn, planned, split = planned_of("cohort=4", SMALL, tmp_path, image_file)
+    curves = varied_points.averaged(drawn, found_of(planned, split), backward=False)
+    assert (curves.curve, curves.x) == ("cohort", "round")
+    assert [(one.curve, one.x) for one in curves.points] == [(4, 1), (4, 3)]
+    averages = curves.points[1].averages
+    assert 0 < averages.training.mean < averages.accountant.mean < np.inf
+
+
+def test_one_field_is_the_axis_where_one_round_is_measured(tmp_path, image_file):
     single = dataclasses.replace(SMALL, rounds=1)
-    found = curves_of("cohort=4,8", single, tmp_path, image_file)
-    assert (found.curve, found.x) == ("", "cohort") and [one.x for one in found.points] == [4, 8]
+    drawn, _, _ = planned_of("cohort=4,8;seed=0,1", single, tmp_path, image_file)
+    assert drawn == ("", "cohort")
+    drawn, planned, _ = planned_of("seed=0,1", single, tmp_path, image_file)
+    assert drawn == ("", "round") and [one.values for one in planned] == [(), ()]
+
+
+def test_a_mean_is_infinite_where_one_of_its_values_is(trained):
+    _, drawn, _, found = trained
+    row = found[0].rows[0]
+    infinite = row.published._replace(estimate=dataclasses.replace(row.published.estimate, epsilon=np.inf))
+    separated = found[0]._replace(rows=[row._replace(published=infinite)])
+    curves = varied_points.averaged(drawn, [separated, found[1]], backward=False)
+    averages = curves.points[0].averages
+    assert averages.published.mean == np.inf and np.isnan(averages.published.deviation)
+    assert np.isfinite(averages.health).all()
 
 
 def made_up(curve, x, xs, infinite=False):
     """Curves without a training."""
     published = Average(np.inf if infinite else 3.62, np.nan)
     law = Average(np.inf if infinite else 8.24, np.nan)
-    one = Averages(*[Average(0.167, 0.012)] * 4, published, law, law, Average(0.7, 0.1))
+    several = Average(0.167, 0.012)
+    one = Averages(*[several] * 4, published, law, law, *[several] * 3)
     return Curves(
         curve, x, [Averaged(value, at, 41, 3, one) for value in ("as_run", "of_the_mean") for at in xs]
     )
 
 
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
     "curves",
     [

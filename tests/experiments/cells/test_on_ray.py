@@ -140,8 +140,7 @@ class Struck:
         self.driver = self._start()
 
     def kill_a_worker(self):
-        running = {pid for run, pid in self.heard("begin") if (run, pid) not in self.heard("end")}
-        for pid in list(running)[:1]:
+        for pid in self._training()[:1]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
                 return True
@@ -149,7 +148,7 @@ class Struck:
 
     def kill_a_node(self):
         """While someone trains on each."""
-        if len(set(self.heard("begin")) - set(self.heard("end"))) < WORKERS:
+        if len(self._training()) < WORKERS:
             return False
         self._nodes.remove_node(self._node, allow_graceful=False)
         self._node = self._nodes.add_node(num_cpus=1)
@@ -160,6 +159,11 @@ class Struck:
         self.driver.wait()
         self.driver = self._start()
         return True
+
+    def _training(self):
+        """The processes that live and train."""
+        ended = self.heard("end")
+        return [pid for run, pid in self.heard("begin") if (run, pid) not in ended and lives(pid)]
 
     def heard(self, word):
         lines = self.log.read_text().splitlines() if self.log.exists() else []
@@ -197,6 +201,10 @@ def test_what_is_killed_loses_no_more_than_what_was_in_flight(victim, nodes, env
         assert again <= kills * WORKERS, one.log.read_text()
         audits, more = audits + 1, more + again
     print(f"{victim}: {struck} kills in {audits} audits of {RUNS // CHUNK} chunks; {more} were begun again")
+
+
+def lives(pid):
+    return Path(f"/proc/{pid}").exists() and ") Z " not in Path(f"/proc/{pid}/stat").read_text()
 
 
 def wait_for(one, ends):

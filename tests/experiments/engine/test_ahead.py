@@ -2,6 +2,8 @@
 
 import os
 import re
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -40,6 +42,12 @@ def test_all_trainings_are_compiled_and_federated_ones_in_float32_alone():
     assert [p.model for p in found if p.mechanism == DP_SGD] == list(TASKS)
     assert [p.model for p in found if p.mechanism == DP_FEDAVG] == list(FEDERATED_TASKS)
     assert {p.mechanism for p in ahead.programs("bf16")} == {DP_SGD}
+
+
+@pytest.mark.parametrize("module", ["experiments.compile", "experiments.plan", "experiments.engine.ahead"])
+def test_what_a_compilers_process_imports_first_loads_no_jax(module):
+    code = f"import sys, {module}; sys.exit('jax' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 def products(name):
