@@ -60,7 +60,7 @@ class Node(NamedTuple):
 
     def call(self, folder, *argv):
         environment = {**os.environ, "PATH": PATH, "SLURM_CONF": str(self.config)}
-        given = {"env": environment, "cwd": folder, "capture_output": True, "text": True, "timeout": 60}
+        given = {"env": environment, "cwd": folder, "capture_output": True, "text": True, "timeout": PATIENCE}
         return subprocess.run(argv, check=True, **given).stdout.strip()
 
     def is_idle(self, folder):
@@ -161,6 +161,15 @@ def scores(out):
     return {name: store.load(store.runs_held()).scores for name, store in stores.items()}
 
 
+def assert_same_bits(repository):
+    """Holds the folder `shared` against `alone`; returns the settings' names."""
+    expected, found = scores(repository / "alone"), scores(repository / "shared")
+    assert found.keys() == expected.keys()
+    for name in expected:
+        np.testing.assert_array_equal(found[name], expected[name])
+    return list(expected)
+
+
 @pytest.mark.slow
 def test_an_array_that_is_requeued_and_interrupted_ends_with_the_same_bits(node, repository, submit):
     alone = [sys.executable, "-P", "-m", "experiments", "sweep", "--out=alone", *SMOKE]
@@ -172,10 +181,18 @@ def test_an_array_that_is_requeued_and_interrupted_ends_with_the_same_bits(node,
     wait_until(lambda: node.is_idle(repository), "the array")
     submit("--array=1")
     wait_until(lambda: node.is_idle(repository), "the array, submitted again")
-    expected, found = scores(repository / "alone"), scores(repository / "shared")
-    assert found.keys() == expected.keys() and len(expected) >= 5
-    for name in expected:
-        np.testing.assert_array_equal(found[name], expected[name])
+    assert len(assert_same_bits(repository)) >= 5
+
+
+@pytest.mark.slow
+def test_tasks_of_one_step_share_the_chunks_of_an_audit(node, repository, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    audit = ("./run.sh", "audit", "--data_file=housing.csv", "--runs=240", "--insertions=4")
+    audit += ("--chunk_size=20",)
+    subprocess.run([*audit, "--out=alone"], cwd=repository, check=True, capture_output=True)
+    said = node.call(repository, "srun", "--ntasks=3", *audit, "--out=shared")
+    assert said.count("if_gaussian") == 3
+    assert len(assert_same_bits(repository)) == 1
 
 
 @pytest.mark.slow
