@@ -24,7 +24,7 @@ from experiments import cli
 from experiments.canife import attacked as settings
 from experiments.canife import varied
 from experiments.canife.attacked import Attacked
-from experiments.canife.varied import Grid, Layout, Point
+from experiments.canife.varied import Combination, Layout, VariedGrid
 
 if TYPE_CHECKING:
     from experiments.canife.populations import Named
@@ -90,7 +90,7 @@ def _measure(attacked: Attacked, out: Path) -> None:
     print("\n" + "\n".join(map(os.fspath, written)))
 
 
-def _vary(grid: Grid, points: list[Point], drawn: Layout, out: Path) -> None:
+def _vary(grid: VariedGrid, points: list[Combination], drawn: Layout, out: Path) -> None:
     """Train and measure what is missing of every setting, draw, print."""
     cli.prepare_jax()
     from experiments.canife import varied_figures, varied_points, varied_table, varied_training

@@ -26,14 +26,14 @@ class Varied(NamedTuple):
     values: tuple[Value, ...]
 
 
-class Grid(NamedTuple):
+class VariedGrid(NamedTuple):
     """What is varied: up to two fields, and the seeds that are averaged (none: the setting's own alone)."""
 
     fields: tuple[Varied, ...]
     seeds: tuple[Value, ...]
 
 
-class Point(NamedTuple):
+class Combination(NamedTuple):
     """A setting of a grid, and the values of the grid's fields there, in the grid's order."""
 
     values: tuple[Value, ...]
@@ -52,7 +52,7 @@ class Layout(NamedTuple):
         return self.x == ROUND
 
 
-def grid(text: str) -> Grid:
+def grid(text: str) -> VariedGrid:
     """The grid of "field=value,value;field=value"; raises InputError for the first thing that is wrong."""
     require(text.strip(), f"`vary=`: name fields and values, as in {_EXAMPLE}")
     found = [_varied(part) for part in text.split(";")]
@@ -67,10 +67,10 @@ def grid(text: str) -> Grid:
     )
     count = math.prod(len(one.values) for one in found)
     require(count <= MOST_SETTINGS, f"`vary`: {count:,} settings: give fewer values, {MOST_SETTINGS} at most")
-    return Grid(fields, tuple(value for one in found if one.name == SEED for value in one.values))
+    return VariedGrid(fields, tuple(value for one in found if one.name == SEED for value in one.values))
 
 
-def points(varied: Grid, given: dict[str, Any], said: Collection[str]) -> list[Point]:
+def points(varied: VariedGrid, given: dict[str, Any], said: Collection[str]) -> list[Combination]:
     """Every setting of a grid, beside all fields as given, of which somebody said some; the seeds of a
     combination follow each other. Raises InputError where a varied field is also said."""
     names = [one.name for one in varied.fields] + [SEED] * bool(varied.seeds)
@@ -81,11 +81,11 @@ def points(varied: Grid, given: dict[str, Any], said: Collection[str]) -> list[P
     found = []
     for values, seed in itertools.product(combinations, seeds):
         own = {**dict(zip(names, values, strict=False)), SEED: seed}
-        found.append(Point(values, settings.asked({**given, **own}, [*said, *own])))
+        found.append(Combination(values, settings.asked({**given, **own}, [*said, *own])))
     return found
 
 
-def layout(varied: Grid, found: Sequence[Point]) -> Layout:
+def layout(varied: VariedGrid, found: Sequence[Combination]) -> Layout:
     """How a grid's settings are drawn: of two fields the first tells curves apart and the second is the x
     axis. Otherwise the measured rounds are, or the one field where a training has one measured round."""
     names = [field.name for field in varied.fields]

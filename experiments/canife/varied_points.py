@@ -9,7 +9,7 @@ from experiments.canife import curves
 from experiments.canife.attacked import Attacked
 from experiments.canife.curves import RoundValues
 from experiments.canife.varied import Layout, Value
-from experiments.canife.varied_training import Found
+from experiments.canife.varied_training import MeasuredSetting
 
 
 class Average(NamedTuple):
@@ -60,7 +60,7 @@ class Curves(NamedTuple):
     points: list[Averaged]
 
 
-def averaged(drawn: Layout, found: Sequence[Found], backward: bool) -> Curves:
+def averaged(drawn: Layout, found: Sequence[MeasuredSetting], backward: bool) -> Curves:
     """The curves of a grid's settings; over rounds, trainings are charged backward or forward."""
     together: dict[tuple[Value, Value, int], list[Averages]] = {}
     for one in found:
@@ -75,7 +75,7 @@ def averaged(drawn: Layout, found: Sequence[Found], backward: bool) -> Curves:
     return Curves(*drawn, points)
 
 
-def _composed(one: Found, backward: bool) -> list[tuple[float, float]]:
+def _composed(one: MeasuredSetting, backward: bool) -> list[tuple[float, float]]:
     """A training's epsilon up to each measured round: as published, and the accountant's."""
     found = curves.composed(one.attacked, one.rows, one.clients, backward)
     return list(zip(found.published, found.accountant, strict=True))

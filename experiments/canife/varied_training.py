@@ -11,7 +11,7 @@ from experiments.canife import curves, populations, training
 from experiments.canife.attacked import Attacked
 from experiments.canife.curves import RoundValues
 from experiments.canife.populations import Named, Split
-from experiments.canife.varied import SEED, Grid, Point, Value
+from experiments.canife.varied import SEED, Combination, Value, VariedGrid
 
 
 class Planned(NamedTuple):
@@ -25,7 +25,7 @@ class Planned(NamedTuple):
     rounds: list[int]
 
 
-class Found(NamedTuple):
+class MeasuredSetting(NamedTuple):
     """A setting of a grid with its measured rounds; clients: how many train."""
 
     values: tuple[Value, ...]
@@ -47,7 +47,7 @@ def splits(named: Named) -> SplitOf:
     return lambda attacked: load(populations.dealing(attacked))
 
 
-def planned(points: Sequence[Point], over_rounds: bool, out: Path, split: SplitOf) -> list[Planned]:
+def planned(points: Sequence[Combination], over_rounds: bool, out: Path, split: SplitOf) -> list[Planned]:
     """The settings of a grid, to be stored under `out`: all their measured rounds, or the last. Raises
     InputError for the first setting out of range."""
     found = []
@@ -66,7 +66,7 @@ def missing(one: Planned) -> int:
     return len(set(one.rounds) - set(training.kept(one.attacked, one.folder)))
 
 
-def found(one: Planned, split: SplitOf, progress: Callable[[int], None]) -> Found:
+def found(one: Planned, split: SplitOf, progress: Callable[[int], None]) -> MeasuredSetting:
     """A setting with its rounds, of which those that are not kept are measured first."""
     attacked, place = one.attacked, one.folder
     if missing(one):
@@ -75,10 +75,12 @@ def found(one: Planned, split: SplitOf, progress: Callable[[int], None]) -> Foun
         training.describe(attacked, clients, place)
         deque(training.measure_missing(attacked, known, place, progress, one.rounds), maxlen=0)
     kept = training.kept(attacked, place)
-    return Found(one.values, attacked, one.clients, [curves.row(attacked, kept[n]) for n in one.rounds])
+    return MeasuredSetting(
+        one.values, attacked, one.clients, [curves.row(attacked, kept[n]) for n in one.rounds]
+    )
 
 
-def folder(grid: Grid, planned: Sequence[Planned], out: Path) -> Path:
+def folder(grid: VariedGrid, planned: Sequence[Planned], out: Path) -> Path:
     """Where a grid's figure goes: named by its fields, and by the stored settings."""
     names = "-".join(field.name for field in grid.fields) or SEED
     settings = " ".join(one.folder.name for one in planned)
