@@ -94,7 +94,7 @@ def test_who_finds_all_chunks_with_others_waits_for_them(train, store):
     other, ended = Store.at(store.path), []
     with shares_of(other, 8, 4) as first, shares_of(other, 8, 4) as second:
         assert {next(first), next(second)} == {(0, 4), (4, 8)}
-        thread = threading.Thread(target=lambda: ended.append(train(SETTING).trained_runs))
+        thread = threading.Thread(target=lambda: ended.append(train(LONG).trained_runs))
         thread.start()
         thread.join(0.5)
         assert thread.is_alive()
@@ -195,7 +195,7 @@ def test_a_cell_that_reuses_a_program_gets_its_own_scores(train, monkeypatch):
     settings = [changed(SETTING, **change) for change in CHANGES]
     warm = [train(setting, runs=4).scores.scores for setting in (SETTING, *settings)][1:]
     for number, setting in enumerate(settings):
-        for room, name in ((ensemble, "_COMPILED"), (game, "_MAPPED"), (game, "_STEP_BYTES")):
+        for room, name in ((ensemble, "_COMPILED"), (game, "_MAPPED"), (game, "_MEMORY")):
             monkeypatch.setattr(room, name, Programs())
         cold = train(setting, f"cold{number}", runs=4).scores.scores
         np.testing.assert_array_equal(cold, warm[number])

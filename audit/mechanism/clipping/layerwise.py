@@ -107,7 +107,8 @@ def unfolded_or_per_example(
         try:
             return fast(theta, batch, clipping_norm)
         except UnknownLayer as error:
-            warnings.warn(f"{error}, which is slower and takes a gradient an example in memory", stacklevel=2)
+            slower = "per_example is used, which is slower and takes a gradient an example in memory"
+            warnings.warn(f"{error}: {slower}", stacklevel=2)
             return per_example(loss)(theta, batch, clipping_norm)
 
     return clipped_sum
@@ -182,7 +183,7 @@ def _apply(module: nn.Module, params: Any, x: Array, taps: dict[str, Array]) -> 
             return method(*args, **kwargs)
         path = "/".join(layer.path)
         if path in saved:
-            raise UnknownLayer(f"layer {path} is called twice: use per_example")
+            raise UnknownLayer(f"layer {path} is called twice")
         saved[path], outputs[path] = call.saved, call.columns()
         return call.add(taps[path]) if taps else call.output
 
