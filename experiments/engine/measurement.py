@@ -53,7 +53,10 @@ LAYERS = {
     ),
 }
 
-TOLERANCES = {"resnet18": 1e-3}  # through 18 layers of normalised sums in float32; else TOLERANCE
+TOLERANCES = {  # where rounding grows, else TOLERANCE
+    "resnet18": 1e-3,  # through 18 layers of normalised sums
+    "lenet": 1e-3,  # over three steps, through maxima that it can flip: 7e-5 in some orders of examples
+}
 
 
 def flops(layers: tuple[Layer, ...], examples: float) -> int:
