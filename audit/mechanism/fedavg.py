@@ -185,9 +185,7 @@ def _blocks(choices: FedAvg, cohort: Array) -> Array:
     blocks = -(-width // block)
     padded = jnp.pad(cohort, (0, blocks * block * devices - cohort.size), constant_values=-1)
     shares = padded.reshape(blocks * block, devices)
-    shares = shares.at[1::2].set(
-        shares[1::2, ::-1]
-    )  # the largest come first: no device has all the larger ones
+    shares = shares.at[1::2].set(shares[1::2, ::-1])  # by turns, since the largest come first
     mine = shares[:, jax.lax.axis_index(PARTS)] if choices.spreads else shares[:, 0]
     return mine.reshape(blocks, block)
 

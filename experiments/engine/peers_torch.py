@@ -251,7 +251,8 @@ class _ClientLoop:
         optimizer = torch.optim.SGD(local.parameters(), self._problem.client_learning_rate)
         start, count = int(self._problem.starts[client]), int(self._problem.counts[client])
         for _ in range(epochs):
-            for rows in (start + torch.randperm(count, device=_DEVICE)).split(batch_size):
+            shuffle = torch.randperm if batch_size < count else torch.arange
+            for rows in (start + shuffle(count, device=_DEVICE)).split(batch_size):
                 optimizer.zero_grad()
                 cross_entropy(local(self._images[rows]), self._labels[rows]).backward()
                 optimizer.step()
