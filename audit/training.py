@@ -89,7 +89,7 @@ def together(parts: Sequence[Trained]) -> Trained:
 
 def lacking(store: Store, runs: int) -> int:
     """How many runs the store lacks."""
-    return sum(stop - start for start, stop in store.missing(runs))
+    return shares.count_runs(store.missing(runs))
 
 
 def chunk_size(played: Game, runs: int, chunk: int) -> int:

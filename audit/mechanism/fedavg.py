@@ -62,7 +62,8 @@ class FedAvg(NamedTuple):
 
     losses(parameters, (features (B, ...), labels (B, ...))) -> (B,), each example's own; parameters is
     unravel(theta).
-    most_examples: of any client. block: clients that are trained at once, mapped; blocks follow each other.
+    most_examples: of any client. block: clients that are trained at once, mapped; blocks follow each other,
+    and with blocks of one so do runs.
     optimizer: the server's, learning rate -> Optax optimizer. spreads: see `Mechanism`.
     """
 

@@ -35,16 +35,16 @@ def chunks(
     while True:
         known = store.held(known)
         missing = gaps(known.values(), runs)
-        if (others := count - _count(missing)) > 0:
+        if (others := count - count_runs(missing)) > 0:
             elsewhere(others)
         if not missing:
             return
-        count, leased = _count(missing), set(_leases(store))
+        count, leased = count_runs(missing), set(_leases(store))
         for chunk in sorted(cut(missing, size), key=leased.__contains__):
             with _held(store, chunk, known) as mine:
                 if mine:
                     yield chunk
-                    count, patience = count - _count([chunk]), _Patience()
+                    count, patience = count - count_runs([chunk]), _Patience()
                     break
         else:
             patience.wait(store)
@@ -55,7 +55,7 @@ def cut(missing: list[Range], size: int) -> list[Range]:
     return [(i, min(i + size, stop)) for start, stop in missing for i in range(start, stop, size)]
 
 
-def _count(ranges: list[Range]) -> int:
+def count_runs(ranges: list[Range]) -> int:
     """How many runs there are in ranges."""
     return sum(stop - start for start, stop in ranges)
 

@@ -79,7 +79,7 @@ def of_clients(attacked: Attacked, model: Model, train: Clients, mock: Clients) 
         most,
     )
     own = fedavg.Federated(jnp.float32(attacked.client_learning_rate), jnp.float32(attacked.cohort))
-    data = _arrays(train)
+    data = tuple(map(jnp.asarray, train.arrays))
     sent = _sent(attacked, choices, own, data)
 
     def dots(theta: Array, members: Indices, direction: Array) -> Array:
@@ -91,7 +91,7 @@ def of_clients(attacked: Attacked, model: Model, train: Clients, mock: Clients) 
         data,
         train.number,
         dots,
-        _sent(attacked, choices, own, _arrays(mock)),
+        _sent(attacked, choices, own, tuple(map(jnp.asarray, mock.arrays))),
     )
 
 
@@ -117,12 +117,6 @@ def _hyper(attacked: Attacked, own: base.Tree = ()) -> base.Hyperparameters:
     """The setting's hyperparameters in float32."""
     rate, norm = jnp.float32(attacked.learning_rate), jnp.float32(attacked.clipping_norm)
     return base.Hyperparameters(rate, norm, jnp.float32(attacked.noise_multiplier), own)
-
-
-def _arrays(dealt: Clients) -> base.Data:
-    """DP-FedAvg's data."""
-    parts = dealt.features, dealt.labels, dealt.starts.astype("<i4"), dealt.counts.astype("<i4")
-    return tuple(map(jnp.asarray, parts))
 
 
 def _sent(attacked: Attacked, choices: fedavg.FedAvg, own: fedavg.Federated, data: base.Data) -> UpdatesOf:

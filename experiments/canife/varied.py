@@ -7,7 +7,7 @@ import math
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
-from audit.errors import require
+from audit.errors import InputError, require
 from experiments.canife import attacked as settings
 from experiments.canife.attacked import Attacked
 
@@ -16,7 +16,7 @@ MOST_FIELDS, MOST_SETTINGS = 2, 200
 SEED, ROUND = "seed", "round"
 _EXAMPLE = "start=random,sample;pool=64,128;seed=0,1"
 _TRUTHS = {"true": True, "false": False}
-_KINDS = {int: "whole number", float: "number", bool: "true or false"}
+_KINDS = {int: "a whole number", float: "a number", bool: "true or false"}
 
 
 class Varied(NamedTuple):
@@ -116,6 +116,5 @@ def _value(name: str, kind: Any, text: str) -> Value:
     try:
         value: Value = _TRUTHS[text] if kind is bool else kind(text)
     except (ValueError, KeyError):
-        require(False, f"`vary`: {name}={text!r}: give a {_KINDS[kind]}".replace("a true", "true"))
-        raise
+        raise InputError(f"`vary`: {name}={text!r}: give {_KINDS[kind]}") from None
     return value

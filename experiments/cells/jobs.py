@@ -71,7 +71,7 @@ class RunsJob:
     def _cut(self, prepared: Prepared) -> None:
         """Cuts what is missing."""
         missing = self._wanted.store.missing(self._wanted.runs)
-        self.prepared, self._left = prepared, sum(stop - start for start, stop in missing)
+        self.prepared, self._left = prepared, shares.count_runs(missing)
         self._add(missing, prepared.size)
 
     def _keep(self, piece: Piece, scores: Scores | None) -> None:

@@ -39,7 +39,7 @@ def problem_of(setting: FederatedSetting, clients: Clients) -> FederatedProblem:
     most = int(clients.counts.max())
     choices = fedavg.FedAvg(losses_by_example(model), model.unravel, most, CHECKED_STEPS, most, block=1)
     own = fedavg.Federated(setting.client_learning_rate, setting.cohort)
-    data = tuple(map(jnp.asarray, (clients.features, clients.labels, clients.starts, clients.counts)))
+    data = tuple(map(jnp.asarray, clients.arrays))
 
     @jax.jit
     def stepped(theta: Array) -> Array:

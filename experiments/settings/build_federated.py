@@ -125,17 +125,12 @@ def build(setting: FederatedSetting, clients: Clients, who: Participation) -> Ga
         fedavg.mechanism(choices(setting, clients)),
         _ADVERSARIES[setting.observe](setting),
         federated_task(setting.model).make().init,
-        tuple(map(jnp.asarray, _data(clients))),
+        tuple(map(jnp.asarray, clients.arrays)),
         Hyperparameters(setting.learning_rate, setting.clipping_norm, split.multiplier, own),
         Schedule(jnp.asarray(ordered), jnp.asarray(who.canaries)),
         setting.seed,
         segment_steps=max(1, _SEGMENT_CLIENTS // ordered.shape[1]),
     )
-
-
-def _data(clients: Clients) -> tuple[NDArray[Any], ...]:
-    """The clients' arrays, as DP-FedAvg takes them."""
-    return clients.features, clients.labels, clients.starts.astype("<i4"), clients.counts.astype("<i4")
 
 
 def choices(setting: FederatedSetting, clients: Clients, hardware: Hardware | None = None) -> fedavg.FedAvg:
@@ -159,7 +154,7 @@ def choices(setting: FederatedSetting, clients: Clients, hardware: Hardware | No
     if on.is_cpu:
         return found
     theta = jax.ShapeDtypeStruct((model.n_parameters,), jnp.float32)
-    client = fedavg.client_memory(found, theta, tuple(map(jax.typeof, _data(clients))))
+    client = fedavg.client_memory(found, theta, tuple(map(jax.typeof, clients.arrays)))
     return found._replace(block=ensemble.chunk_size(setting.cohort, client, on._replace(number=1)))
 
 

@@ -36,6 +36,11 @@ class Clients(NamedTuple):
         """How many clients there are."""
         return len(self.counts)
 
+    @property
+    def arrays(self) -> tuple[NDArray[np.generic], ...]:
+        """(features, labels, starts, counts), as DP-FedAvg takes them."""
+        return self.features, self.labels, self.starts.astype("<i4"), self.counts.astype("<i4")
+
     def of(self, client: int) -> tuple[NDArray[np.generic], NDArray[np.integer]]:
         """A client's features (n, ...) and labels (n, ...)."""
         rows = slice(self.starts[client], self.starts[client] + self.counts[client])
