@@ -82,12 +82,29 @@ def step(
     deviation = jnp.where(
         jnp.asarray(hyper.noise_multiplier) > 0, hyper.noise_multiplier * hyper.clipping_norm, 0.0
     )
-    noise = deviation * jax.random.normal(noise_key, state.theta.shape, state.theta.dtype)
-    mean = (genuine + extra + noise) / len(batch[1])
+    mean = (genuine + extra + _noise(noise_key, deviation, state.theta)) / len(batch[1])
     optimizer = choices.optimizer(jnp.asarray(hyper.learning_rate))
     updates, optimizer_state = optimizer.update(mean, state.optimizer, state.theta)
     theta = jnp.asarray(optax.apply_updates(state.theta, updates))
     return State(theta, optimizer_state, state.step + 1, state.seen)
+
+
+def _noise(key: Array, deviation: Array, theta: Array) -> Array:
+    """N(0, deviation^2 I), of theta's size.
+
+    A branch's result is kept; on a CPU, XLA would draw it in the loop that puts the layers' sums together,
+    which is not vectorised.
+    """
+
+    def drawn() -> Array:
+        return deviation * jax.random.normal(key, theta.shape, theta.dtype)
+
+    def by_branch() -> Array:
+        branch: Array = jax.lax.cond(deviation > 0, drawn, lambda: jnp.zeros_like(theta))
+        return branch
+
+    noise: Array = jax.lax.platform_dependent(cpu=by_branch, default=drawn)
+    return noise
 
 
 def without_privacy(hyper: Hyperparameters) -> Hyperparameters:

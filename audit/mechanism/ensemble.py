@@ -34,7 +34,7 @@ from audit.mechanism.programs import Programs
 
 T = TypeVar("T")
 
-_CPU_BYTES = 128 << 20  # what a chunk's step may write on a core; larger chunks fall out of cache
+_CPU_BYTES = 32 << 20  # what a chunk's step may write on a core; larger chunks fall out of cache
 _MEMORY_SHARE = 0.25  # of the memory, at most, for a chunk's step
 _LARGEST_CHUNK = 8192
 _BY_RUN, _EVERYWHERE = PartitionSpec("runs"), PartitionSpec()

@@ -30,8 +30,9 @@ def local_hardware() -> Hardware:
 
 
 class StepMemory(NamedTuple):
-    """Bytes of one run's step: all that it writes, which decides what stays in a cache, and the most that it
-    holds at once. Both before anything is fused, so that a compiled program takes less."""
+    """Bytes of one run's step: all that it writes beside other runs, with which it shares what depends on no
+    parameter, which decides what stays in a cache; and the most that it holds at once, alone. Both before
+    anything is fused, so that a compiled program takes less."""
 
     written: int
     held: int
@@ -41,10 +42,18 @@ class StepMemory(NamedTuple):
         return StepMemory(count * self.written + kept, count * self.held + kept)
 
 
-def step_memory(function: Callable[..., object], *arguments: Any) -> StepMemory:
-    """Of a function of arrays, or pytrees, of these shapes, without the arguments."""
-    jaxpr = jax.make_jaxpr(function)(*arguments).jaxpr
-    return StepMemory(_written(jaxpr), _held(jaxpr))
+def step_memory(function: Callable[..., object], theta: jax.ShapeDtypeStruct, *shared: Any) -> StepMemory:
+    """Of a function of theta (p,) and of arrays, or pytrees, that all runs share, of these shapes, without
+    the arguments."""
+    mapped = jax.vmap(function, (0, *(None for _ in shared)))
+
+    def traced(runs: int) -> Jaxpr:
+        thetas = jax.ShapeDtypeStruct((runs, *theta.shape), theta.dtype)
+        jaxpr: Jaxpr = jax.make_jaxpr(mapped)(thetas, *shared).jaxpr
+        return jaxpr
+
+    alone = traced(1)
+    return StepMemory(_written(traced(2)) - _written(alone), _held(alone))
 
 
 def _written(jaxpr: Jaxpr) -> int:

@@ -80,7 +80,7 @@ def test_chunks_on_a_cpu_fit_and_are_even(runs, exponent, cores):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jax, "local_devices", lambda: [types.SimpleNamespace(platform="cpu")] * cores)
         patch.setattr(memory.os, "sysconf", lambda name: 4096 if "SIZE" in name else 1 << 20)
-        wanted = max(128 << 20, 4 << exponent)  # cache, but four runs where a quarter of 4 GiB holds them
+        wanted = max(32 << 20, 4 << exponent)  # cache, but four runs where a quarter of 4 GiB holds them
         step = StepMemory(1 << exponent, 1)
         _check_chunks(runs, step, 1 << exponent, min(wanted, (1 << 30) // cores), cores)
 

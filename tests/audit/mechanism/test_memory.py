@@ -37,6 +37,11 @@ def test_a_programs_memory_is_that_of_its_results(case):
     assert step_memory(function, X) == StepMemory(written, held)
 
 
+def test_what_runs_share_is_written_once():
+    found = step_memory(lambda x, data: x + jnp.sin(jnp.cos(data)), X, X)
+    assert found == StepMemory(ONE, 2 * ONE)
+
+
 def test_a_loop_holds_one_round_of_its_body():
     def repeated(x):
         return jax.lax.scan(lambda total, _: (jnp.sin(jnp.cos(total)), None), x, None, length=50)[0]
