@@ -31,7 +31,7 @@ _RUNS = 5000  # of the audit whose chunk is taken
 _BLOCKS: dict[str, dict[str, int]] = {  # a measurement's; all engines cycle through its mini-batches
     "fcnn": {"steps": 250},
     "convnet": {"steps": 10},
-    "resnet18": {"steps": 2, "batch_size": 8},
+    "resnet18": {"steps": 8, "batch_size": 8},
 }
 
 

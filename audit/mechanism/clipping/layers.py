@@ -1,8 +1,10 @@
 """Layers and their own per-example gradients: their norms and their weighted sum, from one
 backward pass. Dense layers, convolutions, normalisation by group or layer, modules that unfold.
 
-A linear layer multiplies each of L columns of K numbers (a convolution's patches; a dense layer's input
-is one column) with its kernel (K, O). From the columns a (B, K, L) and the output gradients g (B, O, L),
+A linear layer multiplies each of L vectors of K numbers (a convolution's patches; a dense layer's input
+is one) with its kernel (K, O). They lie as the layer's channels do, in rows (L, K) where the channels are
+last, in columns (K, L) where they are first: nothing is transposed. From the columns a (B, K, L) and the
+output gradients g (B, O, L), or rows likewise,
 
     L = 1                 ||gradient||^2 = ||g||^2 ||a||^2, the sum one product of a and scaled g
     K O below L (K + O)   the gradient per example, a g^T (B, K, O), is formed, measured and summed
@@ -12,13 +14,15 @@ The first and the last are ghost norms, which measure a gradient per example wit
 2015, arXiv 1510.01799; Li et al., 2022, "Large Language Models Can Be Strong Differentially Private
 Learners", Section 4). To choose by layer is mixed ghost clipping (Bu, Mao and Xu, 2022, "Scalable and
 Efficient Training of Large Convolutional Neural Networks with Differential Privacy", arXiv 2205.10683), whose
-rule compares the memory of both, 2 L^2 with K O; ours compares their multiply-adds. A convolution's columns
+rule compares the memory of both, 2 L^2 with K O; ours compares their multiply-adds. A convolution's patches
 are im2col's.
 
 A normalisation's scale has the gradient sum_l g_l x_l, for normalised inputs x; every bias, sum_l g_l.
 """
 
+import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import flax.linen as nn
@@ -40,22 +44,28 @@ class Unfolds(Protocol):
     def output_shape(self, x: Array) -> tuple[int, ...]: ...
 
 
-class Call(NamedTuple):
-    """One example's pass through a layer: its output, channels last or first, and what `measure` needs,
-    the columns (K, L) of a linear layer or the normalised inputs (C, L) of a normalisation."""
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=["output", "saved"], meta_fields=["channels_last"]
+)
+@dataclass(frozen=True)
+class Call:
+    """One example's pass through a layer: its output, channels last or first, and what `measure` needs, a
+    linear layer's patches or a normalisation's normalised inputs: (L, K) or, channels first, (K, L)."""
 
     output: Array
     saved: Array
     channels_last: bool
 
-    def columns(self) -> Array:
-        """The output as columns (O, L)."""
-        length = self.saved.shape[1]
-        return self.output.reshape(length, -1).T if self.channels_last else self.output.reshape(-1, length)
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of the output as a matrix: (L, O) or, channels first, (O, L)."""
+        length = self.saved.shape[0 if self.channels_last else 1]
+        features = self.output.size // length
+        return (length, features) if self.channels_last else (features, length)
 
     def add(self, tap: Array) -> Array:
-        """The output plus a tap (O, L)."""
-        return self.output + (tap.T if self.channels_last else tap).reshape(self.output.shape)
+        """The output plus a tap of that shape."""
+        return self.output + tap.reshape(self.output.shape)
 
 
 class Measure(NamedTuple):
@@ -71,13 +81,13 @@ def call(layer: Any, x: Array) -> Call | None:
     if not own:
         return None
     if _is(layer, nn.Dense):
-        columns = x.reshape(-1, x.shape[-1]).T
-        rows = columns.T @ own["kernel"]
-        return Call(_add_bias(rows.reshape(*x.shape[:-1], -1), own), columns, True)
+        rows = x.reshape(-1, x.shape[-1])
+        output = rows @ own["kernel"]
+        return Call(_add_bias(output.reshape(*x.shape[:-1], -1), own), rows, True)
     if _is(layer, nn.Conv) and _plain(layer, x):
         rows = _patch_rows(layer, x)
         output = rows @ own["kernel"].reshape(-1, layer.features)
-        return Call(_add_bias(output, own), rows.reshape(-1, rows.shape[-1]).T, True)
+        return Call(_add_bias(output, own), rows.reshape(-1, rows.shape[-1]), True)
     if isinstance(layer, Unfolds):
         columns = layer.unfold(x)
         kernel = own["kernel"].reshape(columns.shape[0], -1)
@@ -86,21 +96,23 @@ def call(layer: Any, x: Array) -> Call | None:
     if (_is(layer, nn.GroupNorm) or _is(layer, nn.LayerNorm)) and _by_channel(layer):
         normalised: Any = layer.clone(use_scale=False, use_bias=False, parent=None).apply({}, x)
         output = normalised * own.get("scale", 1.0) + own.get("bias", 0.0)
-        return Call(output, normalised.reshape(-1, x.shape[-1]).T, True)
+        return Call(output, normalised.reshape(-1, x.shape[-1]), True)
     return None
 
 
-def measure(names: set[str], saved: Array, gradients: Array) -> Measure:
+def measure(names: set[str], made: Call, gradients: Array) -> Measure:
     """Norms and sums of the gradients of a layer's parameters (those of "bias", "scale", "kernel" that it
-    has), from what it saved (B, K, L) and the gradients at its output (B, O, L)."""
+    has), from what it saved of each example and the gradients at its output, (B, ...) in the order of
+    `Call`."""
+    places = 1 if made.channels_last else 2
     parts = {}
     if "bias" in names:
-        parts["bias"] = _vectors(jnp.sum(gradients, axis=2))
+        parts["bias"] = _vectors(jnp.sum(gradients, axis=places))
     if "scale" in names:
-        parts["scale"] = _vectors(jnp.sum(gradients * saved, axis=2))
+        parts["scale"] = _vectors(jnp.sum(gradients * made.saved, axis=places))
     if "kernel" in names:
-        parts["kernel"] = _kernel(saved, gradients)
-    squares = sum((squares for squares, _ in parts.values()), jnp.zeros(len(saved)))
+        parts["kernel"] = _kernel(made.saved, gradients, made.channels_last)
+    squares = sum((squares for squares, _ in parts.values()), jnp.zeros(len(gradients)))
     return Measure(squares, lambda scales: {name: one(scales) for name, (_, one) in parts.items()})
 
 
@@ -119,20 +131,32 @@ def _batched_product(size: int, batched: Any, kernel: Array, columns: Array) -> 
     return jnp.einsum("bko,bkl->bol" if batched[1] else "bko,kl->bol", kernel, columns), True
 
 
-def _kernel(columns: Array, gradients: Array) -> tuple[Array, Callable[[Array], Array]]:
-    """(squares, contract) of the kernel."""
-    (_, k, length), o = columns.shape, gradients.shape[1]
+def _kernel(saved: Array, gradients: Array, rows: bool) -> tuple[Array, Callable[[Array], Array]]:
+    """(squares, contract) of the kernel, from rows or columns."""
+    length, k = saved.shape[1:] if rows else saved.shape[:0:-1]
+    o = gradients.shape[2 if rows else 1]
 
     def contract(scales: Array) -> Array:
-        return jnp.einsum("bkl,bol->ko", columns, gradients * scales[:, None, None])
+        product = "blk,blo->ko" if rows else "bkl,bol->ko"
+        return jnp.einsum(product, saved, gradients * scales[:, None, None])
 
     if length == 1:
-        return jnp.sum(columns**2, axis=(1, 2)) * jnp.sum(gradients**2, axis=(1, 2)), contract
+        return jnp.sum(saved**2, axis=(1, 2)) * jnp.sum(gradients**2, axis=(1, 2)), contract
     if k * o < length * (k + o):
-        each = jnp.einsum("bkl,bol->bko", columns, gradients)
-        return jnp.sum(each**2, axis=(1, 2)), lambda scales: jnp.tensordot(scales, each, 1)
-    gram = jnp.einsum("bkl,bkm->blm", columns, columns) * jnp.einsum("bol,bom->blm", gradients, gradients)
+        return _formed(saved, gradients, rows)
+    squared = "blk,bmk->blm" if rows else "bkl,bkm->blm"
+    gram = jnp.einsum(squared, saved, saved) * jnp.einsum(squared, gradients, gradients)
     return jnp.sum(gram, axis=(1, 2)), contract
+
+
+def _formed(saved: Array, gradients: Array, rows: bool) -> tuple[Array, Callable[[Array], Array]]:
+    """(squares, contract) by the gradients of each example; from rows transposed, since a product of rows
+    copies its first factor, of which the gradients at the output are the smaller."""
+    if not rows:
+        each = jnp.einsum("bkl,bol->bko", saved, gradients)
+        return jnp.sum(each**2, axis=(1, 2)), lambda scales: jnp.tensordot(scales, each, 1)
+    each = jnp.einsum("blo,blk->bok", gradients, saved)
+    return jnp.sum(each**2, axis=(1, 2)), lambda scales: jnp.tensordot(scales, each, 1).T
 
 
 def _vectors(each: Array) -> tuple[Array, Callable[[Array], Array]]:

@@ -34,13 +34,15 @@ from audit.mechanism.memory import Hardware, local_hardware
 
 _CPU_BLOCK = 5 << 20  # about two cores' second-level caches: the best of 1 to 40 MiB for the ConvNet
 _ACCELERATOR_BLOCK = 1 << 30
+_BLOCK_BY_PARAMETERS = 4  # bytes that a block keeps at least, by those of the parameters
 
 
 class UnknownLayer(TypeError):
     """A parameter that belongs to no layer of `layers`, or to one that is called twice."""
 
 
-_Pass = tuple[Array, dict[str, Array], dict[str, Array]]  # logits; by layer: what it kept, its output
+_Shapes = dict[str, tuple[int, int]]
+_Pass = tuple[Array, dict[str, layers.Call]]  # logits or losses; every layer's call
 
 
 def unfolded_book_keeping(
@@ -50,19 +52,20 @@ def unfolded_book_keeping(
 
     module.apply({"params": unravel(theta)}, x) gives one example's logits, and criterion(logits, label)
     its loss. block_bytes bounds what the layers of one model keep of a block of examples: their inputs,
-    unfolded, and their output gradients. Raises UnknownLayer where a parameter does not belong to exactly
-    one call of such a layer.
+    unfolded, and their output gradients; but a block keeps four times what the parameters take, which it
+    reads and writes several times. Raises UnknownLayer where a parameter does not belong to exactly one
+    call of such a layer.
     """
 
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
         params = unravel(theta)
-        shapes, size = _kept(module, params, batch)
+        shapes, most = _kept(module, params, batch, block_bytes)
 
         def add(total: Any, block: tuple[Array, Array, Array]) -> tuple[Any, None]:
             one = _block_sum(module, params, criterion, shapes, block, clipping_norm)
             return jax.tree.map(jnp.add, total, one), None
 
-        blocks = _cut(batch, max(1, block_bytes // size))
+        blocks = _cut(batch, most)
         return ravel_pytree(jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params), blocks)[0])[0]
 
     return clipped_sum
@@ -79,7 +82,7 @@ def unfolded_dots(
 
     def dots(theta: Array, batch: Batch, clipping_norm: Array, direction: Array) -> Array:
         params, along = unravel(theta), unravel(direction)
-        shapes, size = _kept(module, params, batch)
+        shapes, most = _kept(module, params, batch, block_bytes)
 
         def of(block: tuple[Array, Array, Array]) -> Array:
             def dot(weights: Array) -> Array:
@@ -90,7 +93,7 @@ def unfolded_dots(
             slopes: Array = jax.grad(dot)(block[2])
             return slopes
 
-        blocks = _cut(batch, max(1, block_bytes // size))
+        blocks = _cut(batch, most)
         found: Array = jax.lax.map(of, blocks)
         return found.reshape(-1)[: len(batch[1])]
 
@@ -119,11 +122,16 @@ def block_bytes(hardware: Hardware | None = None) -> int:
     return _CPU_BLOCK if (hardware or local_hardware()).is_cpu else _ACCELERATOR_BLOCK
 
 
-def _kept(module: nn.Module, params: Any, batch: Batch) -> tuple[dict[str, tuple[int, ...]], int]:
-    """The layers' shapes of columns (O, L), and the bytes that they keep of an example."""
-    _, saved, outputs = jax.eval_shape(lambda x: _apply(module, params, x, {}), batch[0][0])
-    size = sum(s.size * s.dtype.itemsize for s in jax.tree.leaves((saved, outputs)))
-    return {path: s.shape for path, s in outputs.items()}, size
+def _kept(module: nn.Module, params: Any, batch: Batch, block_bytes: int) -> tuple[_Shapes, int]:
+    """The shapes of the layers' outputs as matrices, and the examples of a block."""
+    _, calls = jax.eval_shape(lambda x: _apply(module, params, x, {}), batch[0][0])
+    shapes = {path: call.shape for path, call in calls.items()}
+    return shapes, max(1, max(block_bytes, _BLOCK_BY_PARAMETERS * _bytes(params)) // _bytes(calls))
+
+
+def _bytes(tree: Any) -> int:
+    """Of all arrays in a tree."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 def _cut(batch: Batch, most: int) -> tuple[Array, Array, Array]:
@@ -144,25 +152,25 @@ def _block_sum(
     module: nn.Module,
     params: Any,
     criterion: Criterion,
-    shapes: dict[str, tuple[int, ...]],
+    shapes: _Shapes,
     block: tuple[Array, Array, Array],
     clipping_norm: Array,
 ) -> Any:
     """The clipped sum of a block of features, labels and weights, in the shape of the parameter tree."""
     features, labels, weights = block
 
-    def one(x: Array, label: Array, taps: dict[str, Array]) -> tuple[Array, dict[str, Array]]:
-        logits, saved, _ = _apply(module, params, x, taps)
-        return criterion(logits, label), saved
+    def one(x: Array, label: Array, taps: dict[str, Array]) -> _Pass:
+        logits, calls = _apply(module, params, x, taps)
+        return criterion(logits, label), calls
 
-    def total(taps: dict[str, Array]) -> tuple[Array, dict[str, Array]]:
-        losses, saved = jax.vmap(one)(features, labels, taps)
-        return jnp.sum(losses), saved
+    def total(taps: dict[str, Array]) -> _Pass:
+        losses, calls = jax.vmap(one)(features, labels, taps)
+        return jnp.sum(losses), calls
 
     taps = {path: jnp.zeros((len(labels), *shape)) for path, shape in shapes.items()}
-    gradients, saved = jax.grad(total, has_aux=True)(taps)
+    gradients, calls = jax.grad(total, has_aux=True)(taps)
     own = _by_module(params)
-    measures = {path: layers.measure(set(own[path]), saved[path], gradients[path]) for path in shapes}
+    measures = {path: layers.measure(set(own[path]), calls[path], gradients[path]) for path in shapes}
     squares = sum((m.squares for m in measures.values()), jnp.zeros(len(labels)))
     scales = weights * scale_to_norm(squares, clipping_norm)
     sums = {path: m.contract(scales) for path, m in measures.items()}
@@ -172,9 +180,8 @@ def _block_sum(
 
 
 def _apply(module: nn.Module, params: Any, x: Array, taps: dict[str, Array]) -> _Pass:
-    """One example's pass, with the taps (O, L) added to the layers' outputs."""
-    saved: dict[str, Array] = {}
-    outputs: dict[str, Array] = {}
+    """One example's pass, with the taps added to the layers' outputs."""
+    calls: dict[str, layers.Call] = {}
 
     def intercept(method: Any, args: Any, kwargs: Any, context: Any) -> Any:
         layer = context.module
@@ -182,18 +189,18 @@ def _apply(module: nn.Module, params: Any, x: Array, taps: dict[str, Array]) -> 
         if call is None:
             return method(*args, **kwargs)
         path = "/".join(layer.path)
-        if path in saved:
+        if path in calls:
             raise UnknownLayer(f"layer {path} is called twice")
-        saved[path], outputs[path] = call.saved, call.columns()
+        calls[path] = call
         return call.add(taps[path]) if taps else call.output
 
     with nn.intercept_methods(intercept):
         logits: Any = module.apply({"params": params}, x)
-    unknown = set(_by_module(params)) - set(saved)
+    unknown = set(_by_module(params)) - set(calls)
     if unknown:
         named = ", ".join(name or "the module itself" for name in sorted(unknown))
         raise UnknownLayer(f"{named}: no Dense, Conv, GroupNorm or LayerNorm, whose sums are known")
-    return logits, saved, outputs
+    return logits, calls
 
 
 def _by_module(params: Any) -> dict[str, list[str]]:

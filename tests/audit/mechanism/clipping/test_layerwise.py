@@ -194,9 +194,9 @@ def test_models_at_once(model):
 def test_a_wrong_norm_is_seen(monkeypatch, name):
     measure = layers.measure
 
-    def without(names, saved, gradients):
-        right = measure(names, saved, gradients)
-        return right._replace(squares=measure(names - {name}, saved, gradients).squares)
+    def without(names, call, gradients):
+        right = measure(names, call, gradients)
+        return right._replace(squares=measure(names - {name}, call, gradients).squares)
 
     monkeypatch.setattr(layers, "measure", without)
     with pytest.raises(AssertionError):
