@@ -1,5 +1,6 @@
 """Jobs on a cluster: the tasks of a training or of a cell, and what becomes of their results."""
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -7,15 +8,15 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from audit.errors import InputError, require
 from audit.storage import files, shares
-from audit.storage.scores import Scores
 from experiments.cells import pieces
 from experiments.cells.cell import Cell, GameRecipe
 from experiments.cells.cluster import Cluster
 from experiments.cells.engine import Wanted
-from experiments.cells.pieces import Piece, Prepared
+from experiments.cells.pieces import Piece, Prepared, TrainedPiece
 from experiments.cells.work import Workplace
 
 _AHEAD = 2  # tasks a worker, so that none waits for the driver
+_TASK_SECONDS = 2.0  # of chunks: many times what it takes to send a task and its result
 
 
 class Begun(NamedTuple):
@@ -49,10 +50,11 @@ class RunsJob:
         self._cluster, self._sent, self._wanted = cluster, sent, wanted
         self._waiting: deque[Piece] = deque()
         self._begun, self._trains, self._left = False, False, 1
+        self._chunk_seconds = math.inf
         self.trained, self.prepared = 0, Prepared(0, 0, {})
 
     def begin(self) -> Begun | None:
-        """First the task that prepares, then a piece at a time."""
+        """First the task that prepares, then a piece at a time, of several chunks where they are short."""
         if not self._begun:
             self._begun = True
             sizes = self._wanted.added, self._wanted.chunk
@@ -61,7 +63,7 @@ class RunsJob:
             return None
         if not self._trains:
             self._wanted.progress(0)
-        self._trains, piece = True, self._waiting.popleft()
+        self._trains, piece = True, self._next()
         return Begun(self._cluster.begin(pieces.train, *self._sent, piece), partial(self._keep, piece))
 
     def is_done(self) -> bool:
@@ -72,22 +74,30 @@ class RunsJob:
         """Cuts what is missing."""
         missing = self._wanted.store.missing(self._wanted.runs)
         self.prepared, self._left = prepared, shares.count_runs(missing)
-        self._add(missing, prepared.size)
+        self._waiting.extend(Piece(start, stop, prepared.size) for start, stop in missing)
 
-    def _keep(self, piece: Piece, scores: Scores | None) -> None:
-        """Keeps a piece's scores, or halves it where memory ran out."""
-        if scores is None:
+    def _next(self) -> Piece:
+        """As many chunks of what waits as take a task's time."""
+        rest = self._waiting.popleft()
+        chunks = max(1, int(_TASK_SECONDS / self._chunk_seconds))
+        stop = min(rest.start + chunks * rest.size, rest.stop)
+        if stop < rest.stop:
+            self._waiting.appendleft(rest._replace(start=stop))
+        return rest._replace(stop=stop)
+
+    def _keep(self, piece: Piece, trained: TrainedPiece | None) -> None:
+        """Keeps a piece's scores, or halves its chunks where memory ran out."""
+        if trained is None:
             require(piece.size > 1, "out of memory with one run at a time: lower `batch_size`")
-            self._add([(piece.start, piece.stop)], piece.size // 2)
+            self._waiting.append(piece._replace(size=piece.size // 2))
+            self._chunk_seconds = math.inf
             return
-        self._wanted.store.save(scores)
-        self._left -= len(scores.scores)
-        self.trained += len(scores.scores)
-        self._wanted.progress(len(scores.scores))
-
-    def _add(self, missing: list[shares.Range], size: int) -> None:
-        """Pieces of so many runs each."""
-        self._waiting.extend(Piece(start, stop, size) for start, stop in shares.cut(missing, size))
+        self._chunk_seconds = min(self._chunk_seconds, trained.chunk_seconds)
+        for scores in trained.chunks:
+            self._wanted.store.save(scores)
+            self._left -= len(scores.scores)
+            self.trained += len(scores.scores)
+            self._wanted.progress(len(scores.scores))
 
 
 class CellJob:

@@ -1,4 +1,5 @@
-"""Trainings on a Ray cluster: chunks of runs, and cells that are not cut, as tasks; the driver has the store.
+"""Trainings on a Ray cluster: some chunks of runs, and cells that are not cut, as tasks; the driver has the
+store.
 
 A task asks for one GPU where the cluster has any, or else for as many cores as its smallest node has, and a
 worker trains with as many devices: on nodes that are alike, scores are those of one alone, to the bit.

@@ -1,13 +1,15 @@
-"""Pieces of trainings, as processes that have no store do them: a chunk of runs, or a whole cell."""
+"""Pieces of trainings, as processes that have no store do them: chunks of runs, or a whole cell."""
 
 import functools
+import math
 import tempfile
+import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from audit import training
 from audit.mechanism.programs import Programs
-from audit.storage import files
+from audit.storage import files, shares
 from audit.storage.scores import Scores
 from audit.training import ChunkTrainer
 from experiments.cells.cell import Cell, GameRecipe
@@ -28,7 +30,7 @@ class Prepared(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """The runs [start, stop), by a program that is compiled for `size` of them."""
+    """The runs [start, stop), in chunks of `size` for which the program is compiled."""
 
     start: int
     stop: int
@@ -50,11 +52,25 @@ def about(devices: int, recipe: GameRecipe, data: Dataset) -> dict[str, Any]:
     return recipe.about(data)
 
 
-def train(devices: int, recipe: GameRecipe, data: Dataset, piece: Piece) -> Scores | None:
-    """A piece's scores; None where memory ran out. Raises InputError where a model diverged."""
+class TrainedPiece(NamedTuple):
+    """A piece's scores, chunk by chunk, and the seconds that the fastest of its chunks took."""
+
+    chunks: list[Scores]
+    chunk_seconds: float
+
+
+def train(devices: int, recipe: GameRecipe, data: Dataset, piece: Piece) -> TrainedPiece | None:
+    """A piece, trained; None where memory ran out. Raises InputError where a model diverged."""
     _prepare_jax(devices)
     trainer = _TRAINERS.get((recipe.key, piece.size), lambda: ChunkTrainer(recipe.make(data), piece.size))
-    return trainer.train((piece.start, piece.stop))
+    chunks, seconds = list[Scores](), math.inf
+    for chunk in shares.cut([(piece.start, piece.stop)], piece.size):
+        begin = time.perf_counter()
+        if (scores := trainer.train(chunk)) is None:
+            return None
+        chunks.append(scores)
+        seconds = min(seconds, time.perf_counter() - begin)
+    return TrainedPiece(chunks, seconds)
 
 
 def do(devices: int, cell: Cell, data: DataSets) -> dict[str, bytes]:

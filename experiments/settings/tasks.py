@@ -231,7 +231,7 @@ _ROWS = (
         batch_size=400,
         clipping=("book_keeping", "unfolded", "per_example"),
         over_parameterised=False,
-        step_seconds=StepSeconds(1e-6, 1.25e-8),
+        step_seconds=StepSeconds(8e-7, 7.5e-9),
         canaries=8,
     ),
     _of_ten_classes(
@@ -244,7 +244,7 @@ _ROWS = (
         StepSeconds(6e-4, 5e-5),
     ),
     _of_ten_classes(
-        "resnet18", "ResNet18", "ResNet18 on CIFAR-10", _CIFAR10, _resnet18, _LAYERS, StepSeconds(0.12, 0.06)
+        "resnet18", "ResNet18", "ResNet18 on CIFAR-10", _CIFAR10, _resnet18, _LAYERS, StepSeconds(0.08, 0.028)
     ),
     _of_ten_classes(
         "mobilenet_head",

@@ -3,8 +3,8 @@ backward pass. Dense layers, convolutions, normalisation by group or layer, modu
 
 A linear layer multiplies each of L vectors of K numbers (a convolution's patches; a dense layer's input
 is one) with its kernel (K, O). They lie as the layer's channels do, in rows (L, K) where the channels are
-last, in columns (K, L) where they are first: nothing is transposed. From the columns a (B, K, L) and the
-output gradients g (B, O, L), or rows likewise,
+last, in columns (K, L) where they are first: no patches are transposed. From the columns a (B, K, L) and
+the output gradients g (B, O, L), or rows likewise,
 
     L = 1                 ||gradient||^2 = ||g||^2 ||a||^2, the sum one product of a and scaled g
     K O below L (K + O)   the gradient per example, a g^T (B, K, O), is formed, measured and summed

@@ -92,7 +92,7 @@ def test_an_h200_multiplies_in_its_tensor_cores():
 @pytest.mark.parametrize(
     ("name", "mechanism", "model"),
     [
-        *(("v5e:2x2", DP_SGD, model) for model in ("fcnn", "convnet")),  # its ResNet18 takes minutes
+        *(("v5e:2x2", DP_SGD, model) for model in ("fcnn", "convnet", "resnet18")),
         *(("v5e:2x2", DP_FEDAVG, model) for model in ("lenet", "emnist_cnn")),
         *(("h200", DP_SGD, model) for model in ("fcnn", "convnet", "resnet18")),
         *(("h200", DP_FEDAVG, model) for model in ("lenet", "emnist_cnn")),
