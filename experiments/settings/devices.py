@@ -55,6 +55,7 @@ def _configure(cpu_devices: int) -> None:
     os.environ["XLA_FLAGS"] = f"--xla_cpu_multi_thread_eigen=false {os.environ.get('XLA_FLAGS', '')}"
     if "xla_force_host_platform_device_count" not in os.environ["XLA_FLAGS"]:
         jax.config.update("jax_num_cpu_devices", cpu_devices)
+        os.environ.setdefault("NPROC", str(cpu_devices))  # XLA's threads: else one a core, in every process
     jax.config.update("jax_default_matmul_precision", "float32")
 
 
