@@ -30,9 +30,11 @@ def local_hardware() -> Hardware:
 
 
 class StepMemory(NamedTuple):
-    """Bytes of one run's step: all that it writes beside other runs, with which it shares what depends on no
-    parameter, which decides what stays in a cache; and the most that it holds at once, alone. Both before
-    anything is fused, so that a compiled program takes less."""
+    """Bytes of one run's step, before anything is fused, so that a compiled program takes less.
+
+    written: all that it writes, but for what depends on no parameter, which runs at once share; this decides
+    what stays in a cache. held: the most at once, of a run alone.
+    """
 
     written: int
     held: int
