@@ -1,7 +1,7 @@
 """Train what the paper's figures need and the store lacks.
 
     ./run.sh sweep --list                                  names, cells, what is done
-    ./run.sh sweep --name=figure_1c,figure_4,figure_7      the FCNN's figures, 10 minutes on two cores
+    ./run.sh sweep --name=figure_1c,figure_4,figure_7      the FCNN's figures, 5 minutes on two cores
     ./run.sh sweep --name=all --scale=paper --worker=3/16  the third of 16 jobs
     ./run.sh sweep --name=all --scale=paper --engine=ray --ray_address=auto   on a Ray cluster
 
