@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-from jax.extend.core import Jaxpr
+from jax.extend.core import Jaxpr, jaxpr_as_fun
 
 _UNSAID = 4 << 30  # bytes of a device that does not say
 
@@ -47,15 +47,15 @@ class StepMemory(NamedTuple):
 def step_memory(function: Callable[..., object], theta: jax.ShapeDtypeStruct, *shared: Any) -> StepMemory:
     """Of a function of theta (p,) and of arrays, or pytrees, that all runs share, of these shapes, without
     the arguments."""
-    mapped = jax.vmap(function, (0, *(None for _ in shared)))
+    program = jax.make_jaxpr(function)(theta, *shared)
+    _, *others = program.in_avals
+    mapped = jax.vmap(jaxpr_as_fun(program), (0, *(None for _ in others)))
 
-    def traced(runs: int) -> Jaxpr:
+    def written(runs: int) -> int:
         thetas = jax.ShapeDtypeStruct((runs, *theta.shape), theta.dtype)
-        jaxpr: Jaxpr = jax.make_jaxpr(mapped)(thetas, *shared).jaxpr
-        return jaxpr
+        return _written(jax.make_jaxpr(mapped)(thetas, *others).jaxpr)
 
-    alone = traced(1)
-    return StepMemory(_written(traced(2)) - _written(alone), _held(alone))
+    return StepMemory(written(2) - written(1), _held(program.jaxpr))
 
 
 def _written(jaxpr: Jaxpr) -> int:
