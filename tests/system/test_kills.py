@@ -1,4 +1,5 @@
-"""Audits that are killed at random moments and started again, against one that is left alone.
+"""Audits that are killed and started again, against one that is left alone. Every other kill strikes at a
+random moment; the rest, with something written and not yet in its place.
 
     ./run.sh test --slow tests/system/test_kills.py --kills=100 --kills_out=/shared/folder -rP
 
@@ -9,6 +10,7 @@ import contextlib
 import json
 import multiprocessing
 import shutil
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,14 +22,16 @@ import pytest
 from audit.storage.store import Store
 
 RUNS, CHUNK = 24, 8
+RENAMES = 19  # that an audit makes
 SECONDS = 600.0  # in which an audit that is left alone ends, on a busy machine too
 CONTEXT = multiprocessing.get_context("forkserver")  # a process begins with all imported
 CONTEXT.set_forkserver_preload(["experiments.settings.build", "orbax.checkpoint"])
 
 # Six segments a chunk, with a checkpoint after each; every draw is used: the optimizer has a state, each
-# run its own theta_0. Text, since a module of tests has no name that another process could import.
+# run its own theta_0. The process kills itself at its rename of that number, if one is named. Text, since a
+# module of tests has no name that another process could import.
 AUDIT = """
-import os, sys, threading
+import itertools, os, signal, sys, threading
 import jax
 import numpy as np
 from tqdm import tqdm
@@ -44,6 +48,14 @@ cli.prepare_jax()
 jax.config.update("jax_compilation_cache_dir", str(out.parent / "cache"))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 tqdm.set_lock(threading.RLock())  # its own would be left behind
+count, replace = itertools.count(1), os.replace
+
+def replaced(place, path):
+    if next(count) == rename:
+        os.kill(os.getpid(), signal.SIGKILL)
+    replace(place, path)
+
+os.replace = replaced
 features = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
 data = Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0" * 64)
 setting = setting_of(
@@ -78,7 +90,8 @@ def test_audits_killed_at_random_moments_end_with_the_same_bits(tmp_path, pytest
 
 
 def survive(folder: Path, kills: int, seed: int) -> Survived:
-    """Kills audits in `folder` with SIGKILL, uniformly over an audit's life, until as many have struck.
+    """Kills audits in `folder` with SIGKILL until as many have struck, in turn uniformly over an audit's life
+    and uniformly over its renames.
 
     An audit that ends between two kills is compared with one left alone, and another is begun.
     """
@@ -88,7 +101,7 @@ def survive(folder: Path, kills: int, seed: int) -> Survived:
     np.testing.assert_array_equal(scores(folder / "again"), expected)
     out, counts = folder / "killed", Survived()
     while counts.kills < kills:
-        if strike(out, rng.uniform(0, life)):
+        if strike_at(out, rng.uniform(0, life)) if counts.kills % 2 else strike_renaming(out, rng):
             checkpoint, half = left_behind(out)
             counts = Survived(
                 counts.kills + 1, counts.audits, counts.checkpoints + checkpoint, counts.half_written + half
@@ -110,7 +123,15 @@ def leave_alone(out: Path) -> float:
     return time.perf_counter() - begin
 
 
-def strike(out: Path, seconds: float) -> bool:
+def strike_renaming(out: Path, rng: np.random.Generator) -> bool:
+    """Whether an audit was killed at one of its renames; else it had ended before."""
+    with audit(out, int(rng.integers(1, RENAMES + 1))) as process:
+        process.join(SECONDS)
+        assert process.exitcode in (0, -signal.SIGKILL), said(out)
+        return process.exitcode != 0
+
+
+def strike_at(out: Path, seconds: float) -> bool:
     """Whether an audit was killed after so many seconds; else it had ended."""
     with audit(out) as process:
         process.join(seconds)
@@ -123,9 +144,9 @@ def strike(out: Path, seconds: float) -> bool:
 
 
 @contextlib.contextmanager
-def audit(out: Path) -> Iterator[multiprocessing.process.BaseProcess]:
-    """A process that trains what is missing; none is left."""
-    names = {"out": out, "log": log(out), "runs": RUNS, "chunk": CHUNK}
+def audit(out: Path, rename: int = 0) -> Iterator[multiprocessing.process.BaseProcess]:
+    """A process that trains what is missing, or up to its rename of that number; none is left."""
+    names = {"out": out, "log": log(out), "runs": RUNS, "chunk": CHUNK, "rename": rename}
     process = CONTEXT.Process(target=exec, args=(AUDIT, names))
     process.start()
     try:
