@@ -49,7 +49,7 @@ _TEXT = FederatedSetting(
     observe="all",
 )
 _TINY = FederatedSetting("linear", clients=20, cohort=4, rounds=12, canaries=200, observe="all")
-_TINY_TEXT = dataclasses.replace(_TEXT, clients=4, rounds=4, canaries=100)
+_TINY_TEXT = dataclasses.replace(_TEXT, clients=4, rounds=2, canaries=100)
 _EMNIST = FederatedSetting(
     "emnist_cnn",
     clients=0,
