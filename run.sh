@@ -159,6 +159,11 @@ sys.path.append(os.path.dirname(os.path.abspath(sys.argv[0])))
 runpy.run_path(sys.argv[0], run_name="__main__")' "$here" "$@"
 }
 
+run_ray() { # without the monitor of logs, which sends them where nobody reads them and takes a twentieth of a core
+  if [[ ${1:-} == start ]]; then set -- start --include-log-monitor=False "${@:2}"; fi
+  run_python ray.scripts.scripts "$@"
+}
+
 run_tests() {
   local argument which='not slow'
   if [[ ${CI:-} =~ ^(true|1)$ ]]; then which=''; fi
@@ -200,6 +205,6 @@ case $command in
   test) cd -- "$here" && run_tests "$@" ;;
   lint) cd -- "$here" && run_linters "$@" ;;
   python) run_script "$@" ;;
-  ray) RAY_USAGE_STATS_ENABLED=${RAY_USAGE_STATS_ENABLED:-0} run_python ray.scripts.scripts "$@" ;;
+  ray) RAY_USAGE_STATS_ENABLED=${RAY_USAGE_STATS_ENABLED:-0} run_ray "$@" ;;
   *) run_python "experiments.$command" "$@" ;;
 esac

@@ -30,33 +30,55 @@ class Need(NamedTuple):
     devices: int
 
 
+class Node(NamedTuple):
+    """A node by the name that Ray gives it, and how many tasks run there at once."""
+
+    name: str
+    workers: int
+
+
 class Cluster:
     """A Ray cluster that this process has joined."""
 
     def __init__(self, ray: Any) -> None:
         """`ray`: the module, connected."""
         self._ray = ray
-        self.need = _need(self._nodes())
+        self.need = _need(list(self._alive().values()))
         self._functions: dict[Callable[..., Any], Any] = {}
+        self._shared: dict[int, tuple[Any, Any]] = {}
+
+    def nodes(self) -> list[Node]:
+        """The nodes that are alive and can do tasks, by now."""
+        wanted = self.need.resources.items()
+        found = (
+            Node(name, min(int(has.get(kind.upper(), 0)) // count for kind, count in wanted))
+            for name, has in self._alive().items()
+        )
+        return [node for node in found if node.workers]
 
     def workers(self) -> int:
         """How many tasks run at once by now."""
-        return sum(
-            min(int(node.get(name.upper(), 0)) // count for name, count in self.need.resources.items())
-            for node in self._nodes()
-        )
+        return sum(node.workers for node in self.nodes())
 
     def share(self, value: Any) -> Any:
         """A value that is sent to each node once, as an argument of tasks."""
-        return self._ray.put(value)
+        if id(value) not in self._shared:
+            self._shared[id(value)] = value, self._ray.put(value)  # kept: another might get its id
+        return self._shared[id(value)][1]
 
-    def begin(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """A task that calls a function with the devices of a worker and the arguments."""
+    def begin(self, node: Node | None, function: Callable[..., Any], *arguments: Any) -> Any:
+        """A task that calls a function with the devices of a worker and the arguments; on that node while it
+        is there, or on any."""
         if function not in self._functions:
             needed = {f"num_{name}s": count for name, count in self.need.resources.items()}
             options = {"max_retries": _RETRIES, "max_calls": 0, **needed}
             self._functions[function] = self._ray.remote(**options)(function)
-        return self._functions[function].remote(self.need.devices, *arguments)
+        task = self._functions[function]
+        if node is not None:
+            strategies = self._ray.util.scheduling_strategies
+            place = strategies.NodeAffinitySchedulingStrategy(node.name, soft=True)
+            task = task.options(scheduling_strategy=place)
+        return task.remote(self.need.devices, *arguments)
 
     def ended(self, tasks: list[Any]) -> list[Any]:
         """Those of some tasks that have ended, at least one unless that takes a while."""
@@ -78,11 +100,11 @@ class Cluster:
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """A task's result."""
-        return self.result(self.begin(function, *arguments))
+        return self.result(self.begin(None, function, *arguments))
 
-    def _nodes(self) -> list[dict[str, float]]:
+    def _alive(self) -> dict[str, dict[str, float]]:
         """The resources of each node that is alive."""
-        return [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        return {node["NodeID"]: node["Resources"] for node in self._ray.nodes() if node["Alive"]}
 
 
 @contextlib.contextmanager

@@ -4,13 +4,13 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from audit.errors import InputError, require
 from audit.storage import files, shares
 from experiments.cells import pieces
 from experiments.cells.cell import Cell, GameRecipe
-from experiments.cells.cluster import Cluster
+from experiments.cells.cluster import Cluster, Node
 from experiments.cells.engine import Wanted
 from experiments.cells.pieces import Piece, Prepared, TrainedPiece
 from experiments.cells.work import Workplace
@@ -36,8 +36,8 @@ class Sent(NamedTuple):
 class Job(Protocol):
     """Tasks that belong together."""
 
-    def begin(self) -> Begun | None:
-        """The next task; None where none can begin now."""
+    def begin(self, node: Node | None) -> Begun | None:
+        """The next task, for a node or for any; None where none can begin now."""
 
     def is_done(self) -> bool:
         """Whether all is kept."""
@@ -53,18 +53,18 @@ class RunsJob:
         self._chunk_seconds = math.inf
         self.trained, self.prepared = 0, Prepared(0, 0, {})
 
-    def begin(self) -> Begun | None:
+    def begin(self, node: Node | None) -> Begun | None:
         """First the task that prepares, then a piece at a time, of several chunks where they are short."""
         if not self._begun:
             self._begun = True
             sizes = self._wanted.added, self._wanted.chunk
-            return Begun(self._cluster.begin(pieces.prepare, *self._sent, *sizes), self._cut)
+            return Begun(self._cluster.begin(node, pieces.prepare, *self._sent, *sizes), self._cut)
         if not self._waiting:
             return None
         if not self._trains:
             self._wanted.progress(0)
         self._trains, piece = True, self._next()
-        return Begun(self._cluster.begin(pieces.train, *self._sent, piece), partial(self._keep, piece))
+        return Begun(self._cluster.begin(node, pieces.train, *self._sent, piece), partial(self._keep, piece))
 
     def is_done(self) -> bool:
         """Whether the store has all runs."""
@@ -107,12 +107,12 @@ class CellJob:
         self._cluster, self._cell, self._place = cluster, cell, place
         self._begun = self._done = False
 
-    def begin(self) -> Begun | None:
+    def begin(self, node: Node | None) -> Begun | None:
         """Its one task."""
         if self._begun:
             return None
         self._begun = True
-        return Begun(self._cluster.begin(pieces.do, self._cell, self._place.data), self._keep)
+        return Begun(self._cluster.begin(node, pieces.do, self._cell, self._place.data), self._keep)
 
     def is_done(self) -> bool:
         """Whether its files are kept."""
@@ -128,36 +128,68 @@ J = TypeVar("J", bound=Job)
 
 
 def done(cluster: Cluster, jobs: Iterable[J]) -> Iterator[tuple[J, InputError | None]]:
-    """Does jobs in their order, the next one where those before leave workers idle; yields each at its end,
-    with the error that ended it."""
-    more, opened, flying = iter(jobs), list[J](), dict[Any, tuple[J, Begun]]()
-    while True:
-        while len(flying) < _AHEAD * max(cluster.workers(), 1):
-            begun = _next(opened)
-            if begun is not None:
-                flying[begun[1].task] = begun
-            elif (job := next(more, None)) is not None:
-                opened.append(job)
-            else:
-                break
-        if not flying:
-            return
-        for task in cluster.ended(list(flying)):
-            job, begun_task = flying.pop(task)
-            if job not in opened:
+    """Does jobs in their order, each on a node of its own, which alone has to compile its program; when no
+    more are to be opened, idle nodes help. Yields each at its end, with the error that ended it."""
+    desk = _Desk[J](cluster, iter(jobs))
+    while desk.fill():
+        for task in cluster.ended(list(desk.flying)):
+            job, begun, _ = desk.flying.pop(task)
+            if job not in desk.homes:
                 continue  # it failed in another task
-            error = _kept(cluster, begun_task)
+            error = _kept(cluster, begun)
             if error is not None or job.is_done():
-                opened.remove(job)
+                del desk.homes[job]
                 yield job, error
 
 
-def _next(opened: list[J]) -> tuple[J, Begun] | None:
-    """The next task of the first job that has one."""
-    for job in opened:
-        if (task := job.begin()) is not None:
-            return job, task
-    return None
+class _Flying(NamedTuple, Generic[J]):
+    """A task of a job that a node was asked to do."""
+
+    job: J
+    begun: Begun
+    node: Node | None
+
+
+class _Desk(Generic[J]):
+    """Jobs that are opened, by their homes, and their tasks that have begun."""
+
+    def __init__(self, cluster: Cluster, more: Iterator[J]) -> None:
+        self._cluster, self._more = cluster, more
+        self.homes: dict[J, Node | None] = {}
+        self.flying: dict[Any, _Flying[J]] = {}
+
+    def fill(self) -> bool:
+        """Gives every node as many tasks as it should have; whether any are under way."""
+        nodes: list[Node | None] = [*self._cluster.nodes()] or [None]  # Ray waits for one
+        for job, home in self.homes.items():
+            self.homes[job] = home if home in nodes else None
+        for node in nodes:
+            workers = node.workers if node else 1
+            given = sum(one.node == node for one in self.flying.values())
+            while given < _AHEAD * workers and self._give(node):
+                given += 1
+        return bool(self.flying)
+
+    def _give(self, node: Node | None) -> bool:
+        """Whether there was a task for a node: of a job at home there, or of one that has none; else of the
+        next job; else of another node's job, the last opened first."""
+        for home in (node, None):
+            if any(self._begin(job, node) for job in self.homes if self.homes[job] == home):
+                return True
+        for job in self._more:
+            self.homes[job] = node
+            if self._begin(job, node):
+                return True
+        return any(self._begin(job, node) for job in reversed(self.homes))
+
+    def _begin(self, job: J, node: Node | None) -> bool:
+        """Whether a job had a task for a node."""
+        begun = job.begin(node)
+        if begun is None:
+            return False
+        self.homes[job] = self.homes[job] or node
+        self.flying[begun.task] = _Flying(job, begun, node)
+        return True
 
 
 def _kept(cluster: Cluster, task: Begun) -> InputError | None:

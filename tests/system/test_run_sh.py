@@ -289,7 +289,7 @@ def test_ray_comes_with_the_first_command_that_wants_it_and_stays(house):
     calls = house.calls()
     assert installs(calls) == [".", ".[ray]"]
     started = [call["arguments"] for call in calls if "ray.scripts.scripts" in call["arguments"]]
-    assert [arguments[-2:] for arguments in started] == [["start", "--head"]]
+    assert [arguments[-3:] for arguments in started] == [["start", "--include-log-monitor=False", "--head"]]
 
 
 def test_a_gpu_brings_the_cuda_packages(house, tmp_path):
