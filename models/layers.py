@@ -155,11 +155,30 @@ def max_pool(x: Array) -> Array:
 
 
 def _max_pool_backward(x: Array, gradient: Array) -> tuple[Array]:
-    """The gradient at the pixels."""
+    """The gradient at the pixels: on a CPU, where it takes two thirds of the time, in two passes, on an
+    accelerator in one kernel."""
+    found: Array = jax.lax.platform_dependent(x, gradient, cpu=_in_two_passes, default=_at_once)
+    return (found,)
+
+
+def _in_two_passes(x: Array, gradient: Array) -> Array:
+    """See `_max_pool_backward`."""
     upper, lower = x[..., 0::2, :], x[..., 1::2, :]
     rows = jnp.maximum(upper, lower)
     by_row = _choose(rows[..., 0::2] >= rows[..., 1::2], gradient, -1)
-    return (_choose(upper >= lower, by_row, -2),)
+    return _choose(upper >= lower, by_row, -2)
+
+
+def _at_once(x: Array, gradient: Array) -> Array:
+    """See `_max_pool_backward`."""
+    *lead, height, width = x.shape
+    squares = x.reshape(*lead, height // 2, 2, width // 2, 2)
+    rows = squares.max(-3, keepdims=True)
+    from_left = rows[..., :1] >= rows[..., 1:]
+    from_upper = squares[..., :1, :, :] >= squares[..., 1:, :, :]
+    is_first = jnp.arange(2) == 0
+    chosen = (is_first == from_left) & (is_first[:, None, None] == from_upper)
+    return jnp.where(chosen, gradient[..., :, None, :, None], 0).reshape(x.shape)
 
 
 def _choose(first: Array, value: Array, axis: int) -> Array:

@@ -39,6 +39,7 @@ _MEMORY_SHARE = 0.25  # of the memory, at most, for a chunk's step
 _LARGEST_CHUNK = 8192
 _BY_RUN, _EVERYWHERE = PartitionSpec("runs"), PartitionSpec()
 _LEAST_CHUNK = 4  # where memory allows: models of a chunk share what depends on the data alone
+_BY_FUSION = 2  # bytes held before anything is fused, by those of the compiled program, about
 SEGMENT_STEPS = 250
 _COMPILED: Programs[Compiled] = Programs()
 
@@ -165,13 +166,15 @@ def segments(schedule: Schedule, longest: int = SEGMENT_STEPS) -> list[Schedule]
 
 
 def chunk_size(runs: int, step: StepMemory, hardware: Hardware | None = None) -> int:
-    """Runs a chunk: as many as write into a cache (CPU, but at least 4) or are held by a memory (accelerator)
-    on every device, of this process where no others are named, in chunks of equal size."""
+    """Runs a chunk: as many as write into a cache (CPU, but at least 4) or are held by a memory (GPU) or by
+    VMEM (TPU) on every device, of this process where no others are named, in chunks of equal size."""
     on = hardware or local_hardware()
     own, budget = step.held, _MEMORY_SHARE * on.memory
     if on.is_cpu:
         own = step.written
         budget = min(max(_CPU_BYTES, _LEAST_CHUNK * own), budget)
+    elif on.scratch:
+        budget = min(_BY_FUSION * on.scratch, budget)
     each = int(min(max(budget // max(own, 1), 1), _LARGEST_CHUNK))
     return math.ceil(runs / math.ceil(runs / (each * on.number)))
 

@@ -12,11 +12,13 @@ _UNSAID = 4 << 30  # bytes of a device that does not say
 
 class Hardware(NamedTuple):
     """Devices of one kind that programs are made for, `number` of them with `memory` bytes each. is_cpu: they
-    are cores, whose caches decide what is fast."""
+    are cores, whose caches decide what is fast. scratch: bytes beside the arithmetic of each in which a
+    compiler keeps what fits (a TPU's VMEM), or 0."""
 
     is_cpu: bool
     number: int
     memory: int
+    scratch: int = 0
 
 
 def local_hardware() -> Hardware:
@@ -26,7 +28,18 @@ def local_hardware() -> Hardware:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         return Hardware(True, len(devices), memory // len(devices))
     limit = (devices[0].memory_stats() or {}).get("bytes_limit", _UNSAID)
-    return Hardware(False, len(devices), limit)
+    scratch = _vmem() if devices[0].platform == "tpu" else 0
+    return Hardware(False, len(devices), limit, scratch)
+
+
+def _vmem() -> int:
+    """The bytes of VMEM of this process's TPUs; 0 of a kind that JAX does not know."""
+    from jax.experimental.pallas import tpu  # slow to import
+
+    try:
+        return int(tpu.get_tpu_info().vmem_capacity_bytes)
+    except ValueError:
+        return 0
 
 
 class StepMemory(NamedTuple):

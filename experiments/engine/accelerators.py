@@ -3,7 +3,7 @@
 Sources, read in November 2026:
 
     v5e, v6e   Google Cloud TPU documentation, "TPU v5e" and "TPU v6e": peak compute (bf16), HBM capacity and
-               bandwidth of a chip
+               bandwidth of a chip; JAX's jax.experimental.pallas.tpu.get_tpu_info: VMEM
     H200       NVIDIA H200 datasheet, SXM: without sparsity half of the 1,979 TFLOP/s that it prints for BF16
                and of the 989 for TF32; 67 for FP32
 
@@ -42,13 +42,14 @@ _WITHOUT_ONE = "--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false"  
 
 
 class Chip(NamedTuple):
-    """An accelerator's published numbers: products' operations a second by precision, bytes of memory and
-    bytes a second between it and the arithmetic."""
+    """An accelerator's published numbers: products' operations a second by precision, bytes of memory, bytes
+    a second between it and the arithmetic, and bytes of scratch memory in which XLA keeps what fits."""
 
     label: str
     peaks: Mapping[str, float]
     memory: float
     bandwidth: float
+    scratch: int = 0
 
 
 class Described(NamedTuple):
@@ -59,13 +60,14 @@ class Described(NamedTuple):
     number: int
 
 
+_VMEM = 128 << 20
 _BF16 = {"v5e": 197e12, "v6e": 918e12}
 _TPU = {  # passes of bfloat16 that a product takes
     kind: {"float32": peak / 6, "tf32": peak / 3, "bf16": peak} for kind, peak in _BF16.items()
 }
 CHIPS = {
-    "v5e": Chip("TPU v5e", _TPU["v5e"], 16e9, 819e9),
-    "v6e": Chip("TPU v6e", _TPU["v6e"], 32e9, 1638e9),
+    "v5e": Chip("TPU v5e", _TPU["v5e"], 16e9, 819e9, _VMEM),
+    "v6e": Chip("TPU v6e", _TPU["v6e"], 32e9, 1638e9, _VMEM),
     "h200": Chip("NVIDIA H200", {"float32": 67e12, "tf32": 494.5e12, "bf16": 989.5e12}, 141e9, 4.8e12),
 }
 _GRIDS = {"1x1": 1, "2x2": 4, "2x4": 8, "4x4": 16, "4x8": 32, "8x8": 64, "8x16": 128, "16x16": 256}

@@ -152,7 +152,8 @@ def _compile(
     described, devices = accelerators.described(name), accelerators.devices(name)
     from audit.mechanism.memory import Hardware
 
-    hardware = Hardware(False, described.number, int(described.chip.memory))
+    chip = described.chip
+    hardware = Hardware(False, described.number, int(chip.memory), chip.scratch)
     if isinstance(setting, FederatedSetting):
         work = _of_rounds(setting, hardware)
     else:

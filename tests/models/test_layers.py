@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from models import layers
 from models.layers import Convolution, max_pool
 
 
@@ -41,3 +42,9 @@ def test_pooling_takes_maxima_of_four_pixels_and_sends_gradients_there():
 def test_a_tie_sends_the_whole_gradient_to_one_pixel():
     gradient = jax.grad(lambda x: jnp.sum(max_pool(x)))(jnp.zeros((1, 4, 4)))
     np.testing.assert_array_equal(gradient[0], np.kron(np.ones((2, 2)), [[1, 0], [0, 0]]))
+
+
+def test_accelerators_pool_backwards_as_cpus_do():
+    x = jax.random.randint(jax.random.key(0), (5, 6, 8, 12), 0, 3).astype(jnp.float32)  # with ties
+    gradient = jax.random.normal(jax.random.key(1), (5, 6, 4, 6))
+    np.testing.assert_array_equal(layers._at_once(x, gradient), layers._in_two_passes(x, gradient))

@@ -91,7 +91,8 @@ def call(layer: Any, x: Array) -> Call | None:
     if isinstance(layer, Unfolds):
         columns = layer.unfold(x)
         kernel = own["kernel"].reshape(columns.shape[0], -1)
-        output = _product(kernel, columns) + own["bias"][:, None]
+        product = jax.lax.optimization_barrier(_product(kernel, columns))  # a GPU would write biases out
+        output = product + own["bias"][:, None]
         return Call(output.reshape(layer.output_shape(x)), columns, False)
     if (_is(layer, nn.GroupNorm) or _is(layer, nn.LayerNorm)) and _by_channel(layer):
         normalised: Any = layer.clone(use_scale=False, use_bias=False, parent=None).apply({}, x)
