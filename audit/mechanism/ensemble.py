@@ -39,7 +39,7 @@ _MEMORY_SHARE = 0.25  # of the memory, at most, for a chunk's step
 _LARGEST_CHUNK = 8192
 _BY_RUN, _EVERYWHERE = PartitionSpec("runs"), PartitionSpec()
 _LEAST_CHUNK = 4  # where memory allows: models of a chunk share what depends on the data alone
-_BY_FUSION = 2  # bytes held before anything is fused, by those of the compiled program, about
+_VMEM_SHARE = 2  # in bytes held before anything is fused; above it, XLA moves up to ten times the bytes
 SEGMENT_STEPS = 250
 _COMPILED: Programs[Compiled] = Programs()
 
@@ -174,7 +174,7 @@ def chunk_size(runs: int, step: StepMemory, hardware: Hardware | None = None) ->
         own = step.written
         budget = min(max(_CPU_BYTES, _LEAST_CHUNK * own), budget)
     elif on.scratch:
-        budget = min(_BY_FUSION * on.scratch, budget)
+        budget = min(_VMEM_SHARE * on.scratch, budget)
     each = int(min(max(budget // max(own, 1), 1), _LARGEST_CHUNK))
     return math.ceil(runs / math.ceil(runs / (each * on.number)))
 
