@@ -39,7 +39,7 @@ _MEMORY_SHARE = 0.25  # of the memory, at most, for a chunk's step
 _LARGEST_CHUNK = 8192
 _BY_RUN, _EVERYWHERE = PartitionSpec("runs"), PartitionSpec()
 _LEAST_CHUNK = 4  # where memory allows: models of a chunk share what depends on the data alone
-_VMEM_SHARE = 2  # in bytes held before anything is fused; above it, XLA moves up to ten times the bytes
+_VMEM_SHARE = 2  # of VMEM, for a chunk before it is fused: larger ones move up to ten times the bytes
 SEGMENT_STEPS = 250
 _COMPILED: Programs[Compiled] = Programs()
 

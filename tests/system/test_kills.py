@@ -101,7 +101,8 @@ def survive(folder: Path, kills: int, seed: int) -> Survived:
     np.testing.assert_array_equal(scores(folder / "again"), expected)
     out, counts = folder / "killed", Survived()
     while counts.kills < kills:
-        if strike_at(out, rng.uniform(0, life)) if counts.kills % 2 else strike_renaming(out, rng):
+        by_chance = counts.kills % 2 == 1
+        if strike_at(out, rng.uniform(0, life)) if by_chance else strike_renaming(out, rng):
             checkpoint, half = left_behind(out)
             counts = Survived(
                 counts.kills + 1, counts.audits, counts.checkpoints + checkpoint, counts.half_written + half
