@@ -161,6 +161,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")' "$here" "$@"
 
 run_ray() { # without the monitor of logs, which sends them where nobody reads them and takes a twentieth of a core
   if [[ ${1:-} == start ]]; then set -- start --include-log-monitor=False "${@:2}"; fi
+  export RAY_worker_niceness=${RAY_worker_niceness:-0} # Ray's own 15 slows training down where cores are shared
   run_python ray.scripts.scripts "$@"
 }
 
@@ -198,6 +199,9 @@ if [[ ! $command =~ ^(python|test|lint|ray)$ ]] && wants_help "$@"; then
   exit
 fi
 find_environment
+if [[ $with_ray && -s ${RAY_AUTH_TOKEN_PATH:-${HOME:-}/.ray/auth_token} ]]; then
+  export RAY_AUTH_MODE=${RAY_AUTH_MODE:-token} # Ray itself decides so at a cluster's head alone
+fi
 case $command in # these spread small matrix products over processes, one a core
   calibrate | landscape | plan | sweep | test) export OPENBLAS_NUM_THREADS=${OPENBLAS_NUM_THREADS:-1} ;;
 esac

@@ -4,6 +4,7 @@ import contextlib
 import io
 import os
 import re
+import secrets
 import socket
 import sys
 import threading
@@ -111,7 +112,7 @@ class Cluster:
 def joined(address: str) -> Iterator[Cluster]:
     """The cluster at an address (host:port, or auto: the one that this machine belongs to; local: one of this
     machine alone, which ends with the block). Raises InputError where there is none, or no Ray."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    _set_up_ray(address)
     try:
         import ray
     except ImportError:
@@ -122,7 +123,10 @@ def joined(address: str) -> Iterator[Cluster]:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR", **alone)
     except (ConnectionError, RuntimeError, ValueError, OSError, AssertionError) as error:
         why = " ".join(str(error).split())[:120]
-        raise InputError(f"`ray_address={address}`: no Ray cluster there ({why}): see ray start") from None
+        raise InputError(
+            f"`ray_address={address}`: no Ray cluster there ({why}): see ray start; if it asks for a token, "
+            "set RAY_AUTH_MODE=token"
+        ) from None
     try:
         with contextlib.redirect_stdout(_Aside(sys.stdout)):
             yield Cluster(ray)
@@ -149,6 +153,15 @@ class _Aside(io.TextIOBase):
     def flush(self) -> None:
         """See `io.TextIOBase`."""
         self._out.flush()
+
+
+def _set_up_ray(address: str) -> None:
+    """Ray's settings, which it reads as it is imported; the user's own stay."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_worker_niceness", "0")  # 15 slows training down where cores are shared
+    if address == LOCAL:  # Ray would write a token to ~/.ray, and later clusters' heads would ask for it
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
 
 def _require_answer(address: str) -> None:

@@ -52,7 +52,8 @@ def _configure(cpu_devices: int) -> None:
     if not any(map(_is_googles, Path("/sys/bus/pci/devices").glob("*/vendor"))):
         for name, value in _WITHOUT_TPU.items():
             os.environ.setdefault(name, value)
-    os.environ["XLA_FLAGS"] = f"--xla_cpu_multi_thread_eigen=false {os.environ.get('XLA_FLAGS', '')}"
+    own = os.environ.get("XLA_FLAGS", "")  # comes last, and so wins
+    os.environ["XLA_FLAGS"] = f"--xla_cpu_multi_thread_eigen=false --xla_cpu_prefer_vector_width=512 {own}"
     if "xla_force_host_platform_device_count" not in os.environ["XLA_FLAGS"]:
         jax.config.update("jax_num_cpu_devices", cpu_devices)
         os.environ.setdefault("NPROC", str(cpu_devices))  # XLA's threads: else one a core, in every process

@@ -29,6 +29,7 @@ elif arguments[:2] == ["-m", "venv"]:
     shutil.copy(__file__, folder / "python")
 elif arguments[0] != "-Ic":
     names = dict(log="TF_CPP_MIN_LOG_LEVEL", threads="OPENBLAS_NUM_THREADS")
+    names |= dict(mode="RAY_AUTH_MODE", niceness="RAY_worker_niceness")
     settings = {{key: os.environ.get(name) for key, name in names.items()}}
     call = dict(arguments=arguments, folder=os.getcwd(), **settings)
     with open({log!r}, "a") as log:
@@ -67,7 +68,11 @@ class House:
 
     def environment(self, **changes: str) -> dict[str, str]:
         dropped = ("AUDIT_VENV", "CI", "OPENBLAS_NUM_THREADS", "TF_CPP_MIN_LOG_LEVEL")
-        kept = {name: value for name, value in os.environ.items() if name not in dropped}
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in dropped and not name.startswith("RAY_")
+        }
         return kept | {"JAX_PLATFORMS": "cpu", "PYTHON": str(self.python)} | changes
 
     def run(self, *arguments: str, cwd=None, **changes: str) -> subprocess.CompletedProcess:
@@ -290,6 +295,26 @@ def test_ray_comes_with_the_first_command_that_wants_it_and_stays(house):
     assert installs(calls) == [".", ".[ray]"]
     started = [call["arguments"] for call in calls if "ray.scripts.scripts" in call["arguments"]]
     assert [arguments[-3:] for arguments in started] == [["start", "--include-log-monitor=False", "--head"]]
+
+
+@pytest.mark.parametrize("command", [("ray", "start"), ("audit", "--engine=ray", "--ray_address=host0:6379")])
+def test_all_of_a_ray_cluster_asks_for_the_token_that_there_is(house, tmp_path, command):
+    def mode(**changes):
+        assert house.run(*command, HOME=str(tmp_path), **changes).returncode == 0
+        return house.calls()[-1]["mode"]
+
+    assert mode() is None
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray" / "auth_token").write_text("secret")
+    assert mode() == "token"
+    assert mode(RAY_AUTH_MODE="disabled") == "disabled"
+    assert mode(RAY_AUTH_TOKEN_PATH=str(tmp_path / "absent")) is None
+
+
+def test_workers_of_ray_are_not_nice(house):
+    assert house.run("ray", "start").returncode == 0
+    assert house.run("ray", "start", RAY_worker_niceness="5").returncode == 0
+    assert [call["niceness"] for call in house.calls()[-2:]] == ["0", "5"]
 
 
 def test_a_gpu_brings_the_cuda_packages(house, tmp_path):
