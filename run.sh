@@ -161,7 +161,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")' "$here" "$@"
 
 run_ray() { # without the monitor of logs, which sends them where nobody reads them and takes a twentieth of a core
   if [[ ${1:-} == start ]]; then set -- start --include-log-monitor=False "${@:2}"; fi
-  export RAY_worker_niceness=${RAY_worker_niceness:-0} # Ray's own 15 slows training down where cores are shared
+  export RAY_worker_niceness=${RAY_worker_niceness:-0} # what training without Ray has; Ray's own is 15
   run_python ray.scripts.scripts "$@"
 }
 

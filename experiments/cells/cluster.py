@@ -158,7 +158,7 @@ class _Aside(io.TextIOBase):
 def _set_up_ray(address: str) -> None:
     """Ray's settings, which it reads as it is imported; the user's own stay."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_worker_niceness", "0")  # 15 slows training down where cores are shared
+    os.environ.setdefault("RAY_worker_niceness", "0")  # what training without Ray has; Ray's own is 15
     if address == LOCAL:  # Ray would write a token to ~/.ray, and later clusters' heads would ask for it
         os.environ.setdefault("RAY_AUTH_MODE", "token")
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
