@@ -8,7 +8,7 @@ from jax import Array
 
 from models.base import Model, flat_model
 from models.data.cifar10 import CIFAR10_MEAN, CIFAR10_STD
-from models.layers import Convolution, max_pool
+from models.layers import Convolution, channels_first, max_pool
 
 
 class ConvNet(nn.Module):
@@ -20,7 +20,7 @@ class ConvNet(nn.Module):
     def __call__(self, image: Array) -> Array:
         mean, deviation = jnp.array(CIFAR10_MEAN, jnp.float32), jnp.array(CIFAR10_STD, jnp.float32)
         x = (image.astype(jnp.float32) / 255 - mean) / deviation
-        x = jnp.moveaxis(x, -1, -3)
+        x = channels_first(x)
         for features in (6, 16):
             x = nn.relu(max_pool(Convolution(features, 5)(x)))
         x = x.reshape(*x.shape[:-3], -1)

@@ -13,7 +13,7 @@ class Convolution(nn.Module):
     """flax.linen.Conv with a square window, stride 1 and no padding, channels first:
     (..., C, H, W) -> (..., features, H - w + 1, W - w + 1), with Conv's parameters (w, w, C, features).
 
-    Book-keeping reads `unfold` and `output_shape`.
+    Book-keeping reads `unfold`, `fold` and `output_shape`.
     """
 
     features: int
@@ -35,6 +35,26 @@ class Convolution(nn.Module):
         columns = jnp.concatenate([x[..., j : j + width] for j in window], axis=-3)
         flat = jax.lax.optimization_barrier(columns.reshape(*lead, -1, x.shape[-2] * width))
         return jnp.concatenate([flat[..., i * width : (i + height) * width] for i in window], axis=-2)
+
+    def fold(self, kernel: Array, gradient: Array, x: Array) -> Array:
+        """The gradient at x (..., C, H, W), from the kernel (K, O) and the gradient (..., O, L) at the product.
+
+        One product sums over features and the window's rows at once, so that only columns are left to be
+        added: the patches' gradient, which is three and a half times as large, is never written.
+        """
+        lead, window, (channels, height, width) = x.shape[:-3], self.window, x.shape[-3:]
+        across = width - window + 1
+        edge = (window - 1) * across
+        zeros = jnp.zeros((*gradient.shape[:-1], edge), gradient.dtype)
+        padded = jnp.concatenate([zeros, gradient, zeros], axis=-1)
+        starts = range(edge, -1, -across)
+        moved = jnp.concatenate([padded[..., start : start + height * across] for start in starts], axis=-2)
+        by_column = jnp.concatenate(list(kernel.reshape(window, window * channels, -1)), axis=-1)
+        lines = jnp.broadcast_to(by_column, (*lead, *by_column.shape)) @ moved
+        lines = lines.reshape(*lead, window, channels, height, across)
+        sides = ((0, 0),) * (len(lead) + 2)
+        columns = (jnp.pad(lines[..., j, :, :, :], (*sides, (j, window - 1 - j))) for j in range(window))
+        return sum(columns, jnp.zeros(()))
 
     def output_shape(self, x: Array) -> tuple[int, int, int]:
         """(features, H - w + 1, W - w + 1)."""
@@ -150,6 +170,19 @@ _rectified_maxima.defvjp(_rectified_forward, _rectified_backward)
 def max_pool(x: Array) -> Array:
     """Maxima of 2 x 2 pixels, (..., C, H, W) -> (..., C, H / 2, W / 2). The gradient goes to the upper
     and left one of equals, and is written where it belongs instead of scattered."""
+    maxima: Array = jax.lax.platform_dependent(x, cpu=_kept_maxima, default=_maxima)
+    return maxima
+
+
+def _kept_maxima(x: Array) -> Array:
+    """The maxima in two halves. XLA keeps what is joined, and would on a CPU compute anything else anew for
+    each of its uses."""
+    half = x.shape[-3] // 2
+    return jnp.concatenate([_maxima(x[..., :half, :, :]), _maxima(x[..., half:, :, :])], axis=-3)
+
+
+def _maxima(x: Array) -> Array:
+    """See `max_pool`."""
     rows = jnp.maximum(x[..., 0::2, :], x[..., 1::2, :])
     return jnp.maximum(rows[..., 0::2], rows[..., 1::2])
 
@@ -190,6 +223,16 @@ def _choose(first: Array, value: Array, axis: int) -> Array:
 
 
 max_pool.defvjp(lambda x: (max_pool(x), x), _max_pool_backward)
+
+
+def channels_first(x: Array) -> Array:
+    """(..., H, W, C) -> (..., C, H, W). On a CPU channels are joined, and so kept (see `_kept_maxima`)."""
+
+    def joined(x: Array) -> Array:
+        return jnp.stack([x[..., channel] for channel in range(x.shape[-1])], axis=-3)
+
+    moved: Array = jax.lax.platform_dependent(x, cpu=joined, default=lambda x: jnp.moveaxis(x, -1, -3))
+    return moved
 
 
 def flat_features(x: Array, mean: float, deviation: float) -> Array:

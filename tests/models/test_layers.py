@@ -7,11 +7,7 @@ import numpy as np
 import pytest
 
 from models import layers
-from models.layers import Convolution, max_pool
-
-
-def channels_first(x):
-    return jnp.moveaxis(x, -1, -3)
+from models.layers import Convolution, channels_first, max_pool
 
 
 @pytest.mark.parametrize("lead", [(), (3,)])
@@ -23,6 +19,21 @@ def test_patches_times_a_matrix_are_a_convolution(lead):
     variables["params"]["bias"] = jax.random.normal(jax.random.key(2), (16,))
     same = channels_first(theirs.apply(variables, x))
     np.testing.assert_allclose(ours.apply(variables, channels_first(x)), same, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("lead", [(), (3,)])
+def test_folding_is_the_gradient_of_a_product_with_patches(lead):
+    x = jax.random.normal(jax.random.key(0), (*lead, 6, 14, 11))
+    kernel = jax.random.normal(jax.random.key(1), (5 * 5 * 6, 16))
+    layer = Convolution(16, 5)
+    product, back = jax.vjp(lambda x: kernel.T @ layer.unfold(x), x)
+    gradient = jax.random.normal(jax.random.key(2), product.shape)
+    np.testing.assert_allclose(layer.fold(kernel, gradient, x), *back(gradient), rtol=1e-4, atol=1e-4)
+
+
+def test_channels_come_first():
+    x = jnp.arange(2 * 3 * 4 * 5).reshape(2, 3, 4, 5)
+    np.testing.assert_array_equal(channels_first(x), jnp.moveaxis(x, -1, -3))
 
 
 def test_pooling_takes_maxima_of_four_pixels_and_sends_gradients_there():

@@ -37,9 +37,12 @@ Sums = dict[str, Array]  # a layer's parameters' names -> clipped sums, of the p
 @runtime_checkable
 class Unfolds(Protocol):
     """A Flax module whose output output_shape(x), channels first, is its kernel (..., O), reshaped to
-    (K, O), transposed, times unfold(x) (K, L), plus its bias (O,) for each of the L places."""
+    (K, O), transposed, times unfold(x) (K, L), plus its bias (O,) for each of the L places; fold is the
+    gradient at x (..., C, H, W) of that product, from the gradient (..., O, L) at it."""
 
     def unfold(self, x: Array) -> Array: ...
+
+    def fold(self, kernel: Array, gradient: Array, x: Array) -> Array: ...
 
     def output_shape(self, x: Array) -> tuple[int, ...]: ...
 
@@ -89,9 +92,10 @@ def call(layer: Any, x: Array) -> Call | None:
         output = rows @ own["kernel"].reshape(-1, layer.features)
         return Call(_add_bias(output, own), rows.reshape(-1, rows.shape[-1]), True)
     if isinstance(layer, Unfolds):
-        columns = layer.unfold(x)
+        columns = jax.lax.stop_gradient(layer.unfold(x))
         kernel = own["kernel"].reshape(columns.shape[0], -1)
-        product = jax.lax.optimization_barrier(_product(kernel, columns))  # a GPU would write biases out
+        product = _product(layer, kernel, x, columns)
+        product = jax.lax.optimization_barrier(product)  # a GPU would write biases out
         output = product + own["bias"][:, None]
         return Call(output.reshape(layer.output_shape(x)), columns, False)
     if (_is(layer, nn.GroupNorm) or _is(layer, nn.LayerNorm)) and _by_channel(layer):
@@ -117,19 +121,37 @@ def measure(names: set[str], made: Call, gradients: Array) -> Measure:
     return Measure(squares, lambda scales: {name: one(scales) for name, (_, one) in parts.items()})
 
 
-@jax.custom_batching.custom_vmap
-def _product(kernel: Array, columns: Array) -> Array:
-    """kernel.T (O, K) @ columns (K, L). Mapped over examples it is a batched product: one large product
-    would have the columns of few channels copied into another order."""
-    return kernel.T @ columns
+def _product(layer: Unfolds, kernel: Array, x: Array, columns: Array) -> Array:
+    """kernel.T (O, K) @ columns (K, L), with the gradient at x, of which the columns are unfolded.
 
+    Mapped over examples it is a batched product: one large product would have the columns of few channels
+    copied into another order. Each of its factors' rows are whole pieces of memory.
+    """
 
-@_product.def_vmap
-def _batched_product(size: int, batched: Any, kernel: Array, columns: Array) -> tuple[Array, bool]:
-    """The batch on both sides."""
-    if not batched[0]:
-        kernel = jnp.broadcast_to(kernel, (size, *kernel.shape))
-    return jnp.einsum("bko,bkl->bol" if batched[1] else "bko,kl->bol", kernel, columns), True
+    @jax.custom_vjp
+    def batched(kernel: Array, x: Array, columns: Array) -> Array:
+        rows = jnp.broadcast_to(kernel.T, (*columns.shape[:-2], *kernel.T.shape))
+        product: Array = rows @ columns
+        return product
+
+    def backward(saved: tuple[Array, Array, Array], gradient: Array) -> tuple[Array, Array, Array]:
+        kernel, x, columns = saved
+        k, o = kernel.shape
+        pairs = columns.reshape(-1, k, columns.shape[-1]), gradient.reshape(-1, o, columns.shape[-1])
+        at_kernel = jnp.einsum("bkl,bol->ko", *pairs)
+        return at_kernel, layer.fold(kernel, gradient, x), jnp.zeros_like(columns)
+
+    batched.defvjp(lambda *factors: (batched(*factors), factors), backward)
+    product = jax.custom_batching.custom_vmap(batched)
+
+    @product.def_vmap
+    def _(size: int, are_batched: Any, kernel: Array, x: Array, columns: Array) -> tuple[Array, bool]:
+        if are_batched[0]:
+            return jax.vmap(batched, [0 if one else None for one in are_batched])(kernel, x, columns), True
+        return batched(kernel, x, columns), True
+
+    found: Array = product(kernel, x, columns)
+    return found
 
 
 def _kernel(saved: Array, gradients: Array, rows: bool) -> tuple[Array, Callable[[Array], Array]]:
