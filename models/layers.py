@@ -37,11 +37,22 @@ class Convolution(nn.Module):
         return jnp.concatenate([flat[..., i * width : (i + height) * width] for i in window], axis=-2)
 
     def fold(self, kernel: Array, gradient: Array, x: Array) -> Array:
-        """The gradient at x (..., C, H, W), from the kernel (K, O) and the gradient (..., O, L) at the product.
+        """The gradient at x (..., C, H, W) of kernel.T @ unfold(x), for a kernel (K, O), from the gradient
+        (..., O, L) at the product."""
+        found: Array = jax.lax.platform_dependent(
+            kernel, gradient, x, cpu=self._fold_lines, default=self._fold_patches
+        )
+        return found
 
-        One product sums over features and the window's rows at once, so that only columns are left to be
-        added: the patches' gradient, which is three and a half times as large, is never written.
-        """
+    def _fold_patches(self, kernel: Array, gradient: Array, x: Array) -> Array:
+        """As written. Accelerators add up the patches' gradient, which is never written, in one kernel."""
+        patches = jnp.broadcast_to(kernel, (*x.shape[:-3], *kernel.shape)) @ gradient
+        found: Array = jax.vjp(self.unfold, x)[1](patches)[0]
+        return found
+
+    def _fold_lines(self, kernel: Array, gradient: Array, x: Array) -> Array:
+        """One product sums over features and the window's rows at once, so that only columns are left to be
+        added: the patches' gradient, which a CPU would write, is three and a half times as large."""
         lead, window, (channels, height, width) = x.shape[:-3], self.window, x.shape[-3:]
         across = width - window + 1
         edge = (window - 1) * across

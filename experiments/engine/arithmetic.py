@@ -22,9 +22,13 @@ def product_flops(jaxpr: Jaxpr, loops: int) -> int:
 
 
 def _inner(equation: Any, loops: int) -> int:
-    """The operations of an equation's programs; of a branch's, the most."""
+    """The operations of an equation's programs; of a branch's, the most; of platforms', those of the default,
+    which accelerators run."""
     params = equation.params
     if equation.primitive.name == "cond":
+        platforms = params.get("branches_platforms")
+        if platforms:
+            return product_flops(params["branches"][platforms.index(None)].jaxpr, loops)
         return max(product_flops(branch.jaxpr, loops) for branch in params["branches"])
     times: int = {"scan": params.get("length", 1), "while": loops}.get(equation.primitive.name, 1)
     bodies: list[Any] = [value for value in params.values() if isinstance(value, ClosedJaxpr | Jaxpr)]

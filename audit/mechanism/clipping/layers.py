@@ -92,7 +92,7 @@ def call(layer: Any, x: Array) -> Call | None:
         output = rows @ own["kernel"].reshape(-1, layer.features)
         return Call(_add_bias(output, own), rows.reshape(-1, rows.shape[-1]), True)
     if isinstance(layer, Unfolds):
-        columns = jax.lax.stop_gradient(layer.unfold(x))
+        columns = layer.unfold(x)
         kernel = own["kernel"].reshape(columns.shape[0], -1)
         product = _product(layer, kernel, x, columns)
         product = jax.lax.optimization_barrier(product)  # a GPU would write biases out
@@ -122,7 +122,8 @@ def measure(names: set[str], made: Call, gradients: Array) -> Measure:
 
 
 def _product(layer: Unfolds, kernel: Array, x: Array, columns: Array) -> Array:
-    """kernel.T (O, K) @ columns (K, L), with the gradient at x, of which the columns are unfolded.
+    """kernel.T (O, K) @ columns (K, L), with a gradient at x alone, of which the columns are unfolded; the
+    kernel's is what book-keeping measures.
 
     Mapped over examples it is a batched product: one large product would have the columns of few channels
     copied into another order. Each of its factors' rows are whole pieces of memory.
@@ -134,21 +135,20 @@ def _product(layer: Unfolds, kernel: Array, x: Array, columns: Array) -> Array:
         product: Array = rows @ columns
         return product
 
-    def backward(saved: tuple[Array, Array, Array], gradient: Array) -> tuple[Array, Array, Array]:
-        kernel, x, columns = saved
-        k, o = kernel.shape
-        pairs = columns.reshape(-1, k, columns.shape[-1]), gradient.reshape(-1, o, columns.shape[-1])
-        at_kernel = jnp.einsum("bkl,bol->ko", *pairs)
-        return at_kernel, layer.fold(kernel, gradient, x), jnp.zeros_like(columns)
+    def forward(kernel: Array, x: Array, columns: Array) -> tuple[Array, tuple[Array, Array]]:
+        return batched(kernel, x, columns), (kernel, x)
 
-    batched.defvjp(lambda *factors: (batched(*factors), factors), backward)
+    def backward(saved: tuple[Array, Array], gradient: Array) -> tuple[None, Array, None]:
+        return None, layer.fold(saved[0], gradient, saved[1]), None
+
+    batched.defvjp(forward, backward)
     product = jax.custom_batching.custom_vmap(batched)
 
     @product.def_vmap
-    def _(size: int, are_batched: Any, kernel: Array, x: Array, columns: Array) -> tuple[Array, bool]:
+    def _(size: int, are_batched: Any, *factors: Array) -> tuple[Array, bool]:
         if are_batched[0]:
-            return jax.vmap(batched, [0 if one else None for one in are_batched])(kernel, x, columns), True
-        return batched(kernel, x, columns), True
+            return jax.vmap(batched, [0 if one else None for one in are_batched])(*factors), True
+        return batched(*factors), True
 
     found: Array = product(kernel, x, columns)
     return found

@@ -22,6 +22,10 @@ def branching(a, b):
     return jax.lax.cond(a[0, 0] > 0, lambda: a @ b, lambda: 2 * (a @ b) + a @ b)
 
 
+def by_platform(a, b):
+    return jax.lax.platform_dependent(a, b, cpu=lambda a, b: a @ b + a @ b, default=jnp.matmul)
+
+
 def convolved(a, b):
     return jax.lax.conv(a[None, None], jnp.zeros((6, 1, 2, 2)), (1, 1), "VALID")
 
@@ -33,6 +37,7 @@ CASES = {
     "in a scan": (repeated, 4 * ONE),
     "in a loop that data end": (until, 10 * ONE),
     "in a branch": (branching, 2 * ONE),
+    "on an accelerator": (by_platform, ONE),
     "convolution": (convolved, 2 * (6 * 4 * 6) * 4),
     "none": (lambda a, b: jnp.sum(a) * jnp.linalg.norm(b), 0),
 }
