@@ -46,8 +46,10 @@ def flat_model(
     shapes = jax.eval_shape(module.init, jax.random.key(0), example)["params"]
     template, unravel = ravel_pytree(jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes))
 
+    @jax.jit  # one program, which is kept on disk; op by op the ConvNet's 78 take 2 s in every process
     def init(key: Array) -> Array:
-        return ravel_pytree(module.init(key, example)["params"])[0]
+        flat: Array = ravel_pytree(module.init(key, example)["params"])[0]
+        return flat
 
     def loss(theta: Array, labelled: tuple[Array, Array]) -> Array:
         features, label = labelled
