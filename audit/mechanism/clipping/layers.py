@@ -125,8 +125,9 @@ def _product(layer: Unfolds, kernel: Array, x: Array, columns: Array) -> Array:
     """kernel.T (O, K) @ columns (K, L), with a gradient at x alone, of which the columns are unfolded; the
     kernel's is what book-keeping measures.
 
-    Mapped over examples it is a batched product: one large product would have the columns of few channels
-    copied into another order. Each of its factors' rows are whole pieces of memory.
+    Mapped over examples, without which it has no gradient, it is a batched product: one large product would
+    have the columns of few channels copied into another order. Each of its factors' rows are whole pieces of
+    memory.
     """
 
     @jax.custom_vjp
