@@ -167,7 +167,6 @@ def test_a_small_resnet_of_every_layer():
     check(flat_model(ResNet((4, 8)), batch[0][0], cross_entropy), batch, (1.0,))
 
 
-@pytest.mark.slow
 def test_a_product_with_patches_and_its_gradient():
     layer, x = Convolution(4, 3), jax.random.normal(jax.random.key(0), (3, 2, 7, 6))
     kernel = jax.random.normal(jax.random.key(1), (3 * 3 * 2, 4))
@@ -183,6 +182,7 @@ def test_a_product_with_patches_and_its_gradient():
     np.testing.assert_allclose(*back(gradient), *same_back(gradient), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_convnet():
     rng = np.random.default_rng(1)
     batch = jnp.asarray(rng.integers(0, 256, (5, 32, 32, 3), np.uint8)), jnp.arange(5)
