@@ -72,11 +72,12 @@ def step_memory(function: Callable[..., object], theta: jax.ShapeDtypeStruct, *s
 
 
 def _written(jaxpr: Jaxpr) -> int:
-    """The bytes of every result in a program, those of its inner programs instead of their calls'."""
+    """The bytes of every result in a program, those of its inner programs, as often as a scan repeats them,
+    instead of their calls'."""
     total = 0
     for equation in jaxpr.eqns:
-        inner = _inner(equation)
-        total += sum(map(_written, inner)) if inner else sum(_size(one) for one in equation.outvars)
+        inner, times = _inner(equation), equation.params.get("length", 1)
+        total += times * sum(map(_written, inner)) if inner else sum(_size(one) for one in equation.outvars)
     return total
 
 

@@ -6,7 +6,7 @@ is one) with its kernel (K, O). They lie as the layer's channels do, in rows (L,
 last, in columns (K, L) where they are first: no patches are transposed. From the columns a (B, K, L) and
 the output gradients g (B, O, L), or rows likewise,
 
-    L = 1                 ||gradient||^2 = ||g||^2 ||a||^2, the sum one product of a and scaled g
+    L = 1                 ||gradient||^2 = ||g||^2 ||a||^2, the sum one product of a and scaled g (`Factors`)
     K O below L (K + O)   the gradient per example, a g^T (B, K, O), is formed, measured and summed
     else                  the Gram form, sum over l, m of (a_l . a_m)(g_l . g_m), and one product
 
@@ -31,7 +31,23 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-Sums = dict[str, Array]  # a layer's parameters' names -> clipped sums, of the parameters' sizes
+
+class Factors(NamedTuple):
+    """A sum of a kernel's gradients (K, O), each the outer product of an input and an output's gradient, as
+    its factors: inputs (..., K) and scaled gradients (..., O). A batch's blocks keep them for one product."""
+
+    inputs: Array
+    gradients: Array
+
+    def sum(self) -> Array:
+        """The sum (K, O), over all other axes."""
+        return jnp.einsum("...k,...o->ko", self.inputs, self.gradients)
+
+
+Sums = dict[str, Array | Factors]  # a layer's parameters' names -> clipped sums, of the parameters' sizes
+_Form = tuple[
+    Array, Callable[[Array], Array | Factors]
+]  # squares and contract of one parameter, as in Measure
 
 
 @runtime_checkable
@@ -110,7 +126,7 @@ def measure(names: set[str], made: Call, gradients: Array) -> Measure:
     has), from what it saved of each example and the gradients at its output, (B, ...) in the order of
     `Call`."""
     places = 1 if made.channels_last else 2
-    parts = {}
+    parts: dict[str, _Form] = {}
     if "bias" in names:
         parts["bias"] = _vectors(jnp.sum(gradients, axis=places))
     if "scale" in names:
@@ -155,7 +171,7 @@ def _product(layer: Unfolds, kernel: Array, x: Array, columns: Array) -> Array:
     return found
 
 
-def _kernel(saved: Array, gradients: Array, rows: bool) -> tuple[Array, Callable[[Array], Array]]:
+def _kernel(saved: Array, gradients: Array, rows: bool) -> _Form:
     """(squares, contract) of the kernel, from rows or columns."""
     length, k = saved.shape[1:] if rows else saved.shape[:0:-1]
     o = gradients.shape[2 if rows else 1]
@@ -165,7 +181,9 @@ def _kernel(saved: Array, gradients: Array, rows: bool) -> tuple[Array, Callable
         return jnp.einsum(product, saved, gradients * scales[:, None, None])
 
     if length == 1:
-        return jnp.sum(saved**2, axis=(1, 2)) * jnp.sum(gradients**2, axis=(1, 2)), contract
+        inputs, outer = saved.reshape(-1, k), gradients.reshape(-1, o)
+        squares = jnp.sum(inputs**2, axis=1) * jnp.sum(outer**2, axis=1)
+        return squares, lambda scales: Factors(inputs, outer * scales[:, None])
     if k * o < length * (k + o):
         return _formed(saved, gradients, rows)
     squared = "blk,bmk->blm" if rows else "bkl,bkm->blm"
@@ -173,7 +191,7 @@ def _kernel(saved: Array, gradients: Array, rows: bool) -> tuple[Array, Callable
     return jnp.sum(gram, axis=(1, 2)), contract
 
 
-def _formed(saved: Array, gradients: Array, rows: bool) -> tuple[Array, Callable[[Array], Array]]:
+def _formed(saved: Array, gradients: Array, rows: bool) -> _Form:
     """(squares, contract) by the gradients of each example; from rows transposed, since a product of rows
     copies its first factor, of which the gradients at the output are the smaller."""
     if not rows:
@@ -183,7 +201,7 @@ def _formed(saved: Array, gradients: Array, rows: bool) -> tuple[Array, Callable
     return jnp.sum(each**2, axis=(1, 2)), lambda scales: jnp.tensordot(scales, each, 1).T
 
 
-def _vectors(each: Array) -> tuple[Array, Callable[[Array], Array]]:
+def _vectors(each: Array) -> _Form:
     """(squares, contract) of gradients (B, n) that are small enough to keep."""
     return jnp.sum(each**2, axis=1), lambda scales: scales @ each
 

@@ -32,7 +32,7 @@ from audit.mechanism.clipping.base import (
 )
 from audit.mechanism.memory import Hardware, local_hardware
 
-_CPU_BLOCK = 5 << 20  # about two cores' second-level caches: the best of 1 to 40 MiB for the ConvNet
+_CPU_BLOCK = 5 << 18  # about a core's second-level cache: the best of 0.6 to 7 MiB for the ConvNet
 _ACCELERATOR_BLOCK = 1 << 30
 _BLOCK_BY_PARAMETERS = 4  # bytes that a block keeps at least, by those of the parameters
 
@@ -63,10 +63,13 @@ def unfolded_book_keeping(
 
         def add(total: Any, block: tuple[Array, Array, Array]) -> tuple[Any, None]:
             one = _block_sum(module, params, criterion, shapes, block, clipping_norm)
-            return jax.tree.map(jnp.add, total, one), None
+            added = jax.tree.map(lambda t, s: t if _is_late(s) else t + s.reshape(t.shape), total, one)
+            return added, jax.tree.map(lambda s: s if _is_late(s) else None, one, is_leaf=_is_late)
 
         blocks = _cut(batch, most)
-        return ravel_pytree(jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params), blocks)[0])[0]
+        total, late = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params), blocks)
+        whole = jax.tree.map(lambda t, s: t if s is None else s.sum().reshape(t.shape), total, late)
+        return ravel_pytree(whole)[0]
 
     return clipped_sum
 
@@ -88,7 +91,8 @@ def unfolded_dots(
             def dot(weights: Array) -> Array:
                 weighted = block[0], block[1], weights
                 total = _block_sum(module, params, criterion, shapes, weighted, clipping_norm)
-                return sum(jax.tree.leaves(jax.tree.map(jnp.vdot, total, along)), jnp.zeros(()))
+                each = jax.tree.map(lambda d, s: jnp.vdot(s.sum() if _is_late(s) else s, d), along, total)
+                return sum(jax.tree.leaves(each), jnp.zeros(()))
 
             slopes: Array = jax.grad(dot)(block[2])
             return slopes
@@ -156,7 +160,8 @@ def _block_sum(
     block: tuple[Array, Array, Array],
     clipping_norm: Array,
 ) -> Any:
-    """The clipped sum of a block of features, labels and weights, in the shape of the parameter tree."""
+    """The clipped sum of a block of features, labels and weights: at the parameters' places in their tree,
+    arrays of their sizes or `layers.Factors`."""
     features, labels, weights = block
 
     def one(x: Array, label: Array, taps: dict[str, Array]) -> _Pass:
@@ -174,9 +179,12 @@ def _block_sum(
     squares = sum((m.squares for m in measures.values()), jnp.zeros(len(labels)))
     scales = weights * scale_to_norm(squares, clipping_norm)
     sums = {path: m.contract(scales) for path, m in measures.items()}
-    return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: sums[_module(path)][path[-1].key].reshape(leaf.shape), params
-    )
+    return jax.tree_util.tree_map_with_path(lambda path, _: sums[_module(path)][path[-1].key], params)
+
+
+def _is_late(summed: Any) -> bool:
+    """Whether a sum is multiplied for the whole batch at once: by blocks, each would read and write it."""
+    return isinstance(summed, layers.Factors)
 
 
 def _apply(module: nn.Module, params: Any, x: Array, taps: dict[str, Array]) -> _Pass:

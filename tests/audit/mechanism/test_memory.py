@@ -42,11 +42,12 @@ def test_what_runs_share_is_written_once():
     assert found == StepMemory(ONE, 2 * ONE)
 
 
-def test_a_loop_holds_one_round_of_its_body():
+def test_a_loop_writes_what_its_body_does_each_time_and_holds_it_once():
     def repeated(x):
         return jax.lax.scan(lambda total, _: (jnp.sin(jnp.cos(total)), None), x, None, length=50)[0]
 
-    assert step_memory(repeated, X).held == 3 * ONE  # the result, beside the body's two
+    found = step_memory(repeated, X)
+    assert found == StepMemory(50 * 2 * ONE, 3 * ONE)  # the result, beside the body's two
 
 
 def test_a_branch_that_takes_more_counts():
