@@ -32,7 +32,7 @@ from audit.mechanism.clipping.base import (
 )
 from audit.mechanism.memory import Hardware, local_hardware
 
-_CPU_BLOCK = 5 << 18  # about a core's second-level cache: the best of 0.6 to 7 MiB for the ConvNet
+_CPU_BLOCK = 5 << 18  # about a core's second-level cache: the best of 0.6 to 2.5 MiB for the ConvNet
 _ACCELERATOR_BLOCK = 1 << 30
 _BLOCK_BY_PARAMETERS = 4  # bytes that a block keeps at least, by those of the parameters
 
