@@ -45,9 +45,7 @@ class Factors(NamedTuple):
 
 
 Sums = dict[str, Array | Factors]  # a layer's parameters' names -> clipped sums, of the parameters' sizes
-_Form = tuple[
-    Array, Callable[[Array], Array | Factors]
-]  # squares and contract of one parameter, as in Measure
+_Form = tuple[Array, Callable[[Array], Array | Factors]]  # one parameter's squares and contract: see Measure
 
 
 @runtime_checkable
