@@ -5,8 +5,8 @@ gradients from it; each layer's norm is measured in the cheaper of two forms (mi
 and Xu, 2022, arXiv 2205.10683). To unfold a convolution's input is im2col: it becomes a matrix of patches.
 
 The layers are those of `layers`. What they keep of a block fits a processor's cache, and no more than a
-block is ever held: that bounds the memory of deep networks too. `clipping.book_keeping` is faster for
-narrow dense networks.
+block is ever held, but for the factors of dense kernels' sums (`layers.Factors`): that bounds the memory of
+deep networks too. `clipping.book_keeping` is faster for narrow dense networks.
 """
 
 import math
@@ -32,7 +32,7 @@ from audit.mechanism.clipping.base import (
 )
 from audit.mechanism.memory import Hardware, local_hardware
 
-_CPU_BLOCK = 5 << 18  # about a core's second-level cache: the best of 0.6 to 2.5 MiB for the ConvNet
+_CPU_BLOCK = 5 << 18  # the best of 0.6 to 2.5 MiB for the ConvNet, with four models at once
 _ACCELERATOR_BLOCK = 1 << 30
 _BLOCK_BY_PARAMETERS = 4  # bytes that a block keeps at least, by those of the parameters
 
