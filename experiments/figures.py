@@ -56,7 +56,7 @@ def main() -> None:
     missing: list[str] = []
     waiting: list[str] = []
     for sweep in chosen:
-        drawn = sweep.draw(sweep, evidence)
+        drawn = registry.draw(sweep, evidence)
         for name, figure in drawn.figures:
             written += _write(folder / name, figure)
         found += drawn.rows

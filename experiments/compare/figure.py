@@ -8,9 +8,9 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from audit.report import rounding
 from experiments.cells.words import counted
 from experiments.compare.methods import ComparedRow
-from experiments.plots import rounding
 from experiments.plots.style import BLACK, FREE, IN, OUT, STYLE
 
 _LOOKS = {"nothing": FREE, "fair coins": FREE, "uniform canaries": FREE}  # other bounds assume more

@@ -4,9 +4,9 @@ import csv
 import io
 from collections.abc import Sequence
 
+from audit.report import rounding
 from experiments.compare.compared import Compared
 from experiments.compare.methods import ComparedRow
-from experiments.plots import rounding
 
 _NOTES = """\
 value: the estimator; bounds hold at confidence {confidence:g} for what they assume.

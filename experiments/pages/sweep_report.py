@@ -7,6 +7,7 @@ from experiments.cells.cell import Audited
 from experiments.pages import page, report, subjects
 from experiments.pages.page import Html
 from experiments.pages.subjects import AskedLevels, Subject
+from experiments.papers import registry
 from experiments.plots import points, style
 from experiments.plots.sweep import Axis, Sweep
 from experiments.settings.setting import identity
@@ -54,7 +55,7 @@ def _figures(sweep: Sweep, held: Holdings, there: list[Audited], levels: AskedLe
     """The sweep's figures of those of its cells that are there."""
     usual = cell.Levels()
     at = cell.Levels(levels.delta or usual.delta, levels.confidence or usual.confidence)
-    drawn = sweep.draw(sweep, points.evidence(held, there, at))
+    drawn = registry.draw(sweep, points.evidence(held, there, at))
     alternative = f"{sweep.title}. The numbers are in the table of audits."
     images = [style.svg(figure) for _, figure in drawn.figures]
     return [page.figure(image, alternative, sweep.title, "wide") for image in images]

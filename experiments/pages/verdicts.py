@@ -3,9 +3,9 @@
 import math
 from typing import NamedTuple
 
+from audit.report import rounding
 from audit.statistics.conclusion import Conclusion
 from audit.statistics.estimate import Bound
-from experiments.plots import rounding
 
 LEAKS, NOTHING, VIOLATED = "leaks", "nothing", "violated"
 _WHATEVER = "whatever the trade-off curve"

@@ -1,6 +1,8 @@
 """All papers' sweeps under one roof: which there are, and which the store has finished cells of."""
 
+import importlib
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from audit.errors import require
 from experiments.cells.cell import Cell
@@ -8,16 +10,33 @@ from experiments.hidden_state import sweep as hidden_state
 from experiments.lidp import real_data as lidp_real_data
 from experiments.lidp import sweep as lidp
 from experiments.one_shot import sweep as one_shot
-from experiments.plots.sweep import Sweep
+from experiments.plots.sweep import Drawn, Sweep
+
+if TYPE_CHECKING:
+    from experiments.plots.points import Evidence
 
 SMOKE = hidden_state.SMOKE
 SCALES = hidden_state.SCALES  # the smallest first
+FIGURES = {  # modules with a function draw(sweep, evidence) -> Drawn, which import matplotlib
+    "experiments.hidden_state.figures": hidden_state,
+    "experiments.lidp.figures": lidp,
+    "experiments.lidp.real_figures": lidp_real_data,
+    "experiments.one_shot.federated_figures": one_shot,
+}
 
 
 def sweeps(scale: str) -> dict[str, Sweep]:
     """Every paper's sweeps of a scale, by name."""
-    papers = (hidden_state, lidp, lidp_real_data, one_shot)
-    return {name: sweep for paper in papers for name, sweep in paper.sweeps(scale).items()}
+    return {name: sweep for paper in FIGURES.values() for name, sweep in paper.sweeps(scale).items()}
+
+
+def draw(sweep: Sweep, evidence: "Evidence") -> Drawn:
+    """A sweep's figures of the cells that are there, by its paper's `figures.draw`."""
+    if sweep.draw is not None:
+        return sweep.draw(sweep, evidence)
+    (figures,) = (name for name, paper in FIGURES.items() if sweep.name in paper.sweeps(SMOKE))
+    drawn: Drawn = importlib.import_module(figures).draw(sweep, evidence)
+    return drawn
 
 
 def chosen(scale: str, names: list[str]) -> list[Sweep]:

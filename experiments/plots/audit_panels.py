@@ -9,10 +9,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from audit.report import rounding
 from audit.statistics import conversions, ranks
 from audit.statistics.conclusion import Conclusion
 from audit.statistics.estimate import Estimate, Finding
-from experiments.plots import curves, methods, rounding, style
+from experiments.plots import curves, methods, style
 from experiments.plots.gaussian import mark, standing
 from experiments.plots.style import BOUND, FADED, IN, OUT, STYLE, UPPER
 

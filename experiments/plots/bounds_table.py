@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 
+from audit.report import rounding
 from audit.statistics.conclusion import Conclusion
 from audit.statistics.estimate import Finding
-from experiments.plots import methods, rounding
+from experiments.plots import methods
 from experiments.plots.remarks import remarks
 
 _COUNTS, _RATES = ("FP/out", "FN/in"), ("FPR", "FNR")

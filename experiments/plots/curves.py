@@ -7,9 +7,9 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 from scipy import special
 
+from audit.report import rounding
 from audit.statistics import conversions, curves
 from audit.statistics.conclusion import Conclusion
-from experiments.plots import rounding
 from experiments.plots.gaussian import standing
 from experiments.plots.style import BOUND, FADED, OUT, PREDICTED, UPPER
 

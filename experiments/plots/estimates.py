@@ -12,10 +12,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from audit.report import rounding
 from audit.statistics import conversions
 from audit.statistics.estimate import ASSUMPTION_FREE, HELD_OUT, IF_GAUSSIAN, IN_SAMPLE
 from experiments.cells.words import counted
-from experiments.plots import curves, rounding
+from experiments.plots import curves
 from experiments.plots.methods import METHODS
 from experiments.plots.points import Point
 from experiments.plots.style import BOUND, FREE, IN, OUT, PREDICTED, STYLE, UPPER

@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from audit.report import rounding
 from audit.statistics.accounting import Composition, epsilon_upper_bound, participant_upper_bound
 from audit.statistics.one_run_conclusion import OneRunConclusion
 from experiments.cells.words import counted
-from experiments.plots import rounding
 from experiments.plots.one_run_table import one_run_json, one_run_table
 from experiments.plots.over_runs import over_runs
 

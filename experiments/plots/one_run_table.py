@@ -4,11 +4,11 @@ import dataclasses
 import json
 from typing import Any
 
+from audit.report import rounding
 from audit.statistics.names import ONE_RUN_GAUSSIAN
 from audit.statistics.one_run_bounds import DRAWN_ALIKE, FAIR_COINS, UNIFORM, OneRunBound
 from audit.statistics.one_run_conclusion import OneRunConclusion
 from audit.statistics.one_shot import OneShotEstimate
-from experiments.plots import rounding
 
 _CLEARLY = 4  # standard errors below the null
 _ESTIMATES = """\

@@ -3,9 +3,9 @@ to do with privacy."""
 
 import numpy as np
 
+from audit.report import rounding
 from audit.statistics import estimate, lifted, ranks
 from audit.statistics.conclusion import Conclusion
-from experiments.plots import rounding
 
 _CLEARLY = 4  # standard errors of the AUC below 1/2: three such audits in 100,000 where nothing leaks
 _FEW = 100  # scores of a world

@@ -45,12 +45,12 @@ class Draw(Protocol):
 
 
 class Sweep(NamedTuple):
-    """A figure: its cells, and how it is drawn; `axis` is None where x tells nothing."""
+    """A figure: its cells; `axis` is None where x tells nothing. `draw`: in place of its paper's figures."""
 
     name: str
     title: str
     cells: tuple[Cell, ...]
-    draw: Draw
+    draw: Draw | None = None
     axis: Axis | None = None
 
     def audits(self) -> list[Audited]:

@@ -4,9 +4,9 @@ import csv
 import io
 from collections.abc import Iterable, Iterator, Sequence
 
+from audit.report import rounding
 from audit.statistics.estimate import ASSUMPTION_FREE, ESTIMATORS, HELD_OUT, IF_GAUSSIAN, IN_SAMPLE
 from experiments.cells.words import shortened
-from experiments.plots import rounding
 from experiments.plots.points import Point
 from experiments.plots.rows import Claim, PaperClaims, Row, Seeds
 from experiments.plots.sweep import Axis, Sweep

@@ -1,0 +1,131 @@
+"""A table is its columns: from one object the lines for a terminal, CSV, rows for HTML, and JSON.
+
+A column says what a row has in it and how people see that; `lower` and `upper` round against the claim.
+"""
+
+import csv
+import io
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from audit.report import rounding
+
+R = TypeVar("R")
+Show = Callable[[Any], str]
+
+
+def lower(decimals: int = 3) -> Show:
+    """How a lower bound is shown: rounded down."""
+    return lambda value: rounding.at_least(value, decimals)
+
+
+def upper(decimals: int = 3) -> Show:
+    """How an upper bound is shown: rounded up, inf where it is infinite."""
+    return lambda value: rounding.at_most(value, decimals)
+
+
+def number(spec: str) -> Show:
+    """How a number that claims nothing is shown, by a format specification: number(".2f")."""
+    return lambda value: format(value, spec)
+
+
+class Column(NamedTuple):
+    """A column of a table.
+
+    key: its name in CSV and JSON; None: it is in neither.
+    value: what a row has there; None for nothing, which is an empty cell.
+    head: its name for people; None: they do not see it.
+    show: a value, unless it is None, as people see it.
+    width: in characters, 0 as wide as its widest cell. left: whether its cells stand at its left.
+    """
+
+    key: str | None
+    value: Callable[[Any], Any]
+    head: str | None = None
+    show: Show = str
+    width: int = 0
+    left: bool = False
+
+
+@dataclass(frozen=True)
+class Table(Generic[R]):
+    """Rows under columns.
+
+    section: the heading above a row where it differs from that of the row before; None: no headings.
+    before, after: lines above the header and below the rows.
+    gap: what stands between two columns. rule: the width of a line of dashes, 0 as wide as the rows.
+    digits: significant ones of a float in CSV.
+    """
+
+    columns: Sequence[Column]
+    rows: Sequence[R]
+    section: Callable[[R], str] | None = None
+    before: Sequence[str] = ()
+    after: Sequence[str] = ()
+    gap: str = "  "
+    rule: int = 0
+    digits: int = 6
+
+    def text(self) -> str:
+        """The table for a terminal."""
+        shown = [column for column in self.columns if column.head is not None]
+        cells = [[column.head or "" for column in shown], *self.cells()]
+        widths = [column.width or max(len(row[place]) for row in cells) for place, column in enumerate(shown)]
+        lines = [self._line(row, widths) for row in cells]
+        rule = "-" * (self.rule or max(map(len, lines)))
+        body = list(self._sections(lines[1:], rule)) if self.section else [rule, *lines[1:]]
+        return "\n".join([*self.before, lines[0], *body, *self.after])
+
+    def cells(self) -> list[list[str]]:
+        """The rows as people see them, for HTML too; `header` names their columns."""
+        shown = [column for column in self.columns if column.head is not None]
+        return [[_shown(column, row) for column in shown] for row in self.rows]
+
+    def header(self) -> list[str]:
+        """The columns that people see."""
+        return [column.head for column in self.columns if column.head is not None]
+
+    def csv(self) -> bytes:
+        """All rows under the columns' keys, in UTF-8."""
+        rows = self.json()
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow([column.key for column in self.columns if column.key is not None])
+        writer.writerows([[self._plain(value) for value in row.values()] for row in rows])
+        return text.getvalue().encode()
+
+    def json(self) -> list[dict[str, Any]]:
+        """A dictionary a row, for json.dumps."""
+        kept = [column for column in self.columns if column.key is not None]
+        return [{str(column.key): column.value(row) for column in kept} for row in self.rows]
+
+    def _plain(self, value: object) -> object:
+        """A float with as many digits as the CSV has."""
+        return f"{value:.{self.digits}g}" if isinstance(value, float) else value
+
+    def _line(self, cells: Sequence[str], widths: Sequence[int]) -> str:
+        """Cells at their columns."""
+        shown = [column for column in self.columns if column.head is not None]
+        placed = [
+            cell.ljust(width) if column.left else cell.rjust(width)
+            for column, cell, width in zip(shown, cells, widths, strict=True)
+        ]
+        return self.gap.join(placed).rstrip()
+
+    def _sections(self, lines: Sequence[str], rule: str) -> Iterator[str]:
+        """The rows' lines, each group below a rule and its heading."""
+        assert self.section is not None
+        last = None
+        for row, line in zip(self.rows, lines, strict=True):
+            heading = self.section(row)
+            if heading != last:
+                yield from (rule, heading)
+                last = heading
+            yield line
+
+
+def _shown(column: Column, row: Any) -> str:
+    """A cell for people."""
+    value = column.value(row)
+    return "" if value is None else column.show(value)

@@ -1,0 +1,51 @@
+"""One table object: text, CSV and JSON of the same rows, rounded against the claim."""
+
+from typing import NamedTuple
+
+from audit.report.table import Column, Table, lower, number, upper
+
+
+class Audit(NamedTuple):
+    name: str
+    group: str
+    bound: float | None
+    limit: float
+
+
+ROWS = (Audit("one", "first", 1.23456, 2.00001), Audit("two", "first", None, float("inf")))
+COLUMNS = (
+    Column("name", lambda row: row.name, "audit", left=True),
+    Column("bound", lambda row: row.bound, "bound", lower(2)),
+    Column("limit", lambda row: row.limit, "upper", upper(2), width=7),
+    Column("double", lambda row: 2 * row.limit),
+    Column(None, lambda row: 1 / 3, "third", number(".1f")),
+)
+TABLE = Table(COLUMNS, ROWS)
+
+
+def test_bounds_are_rounded_against_the_claim_and_nothing_is_an_empty_cell():
+    assert TABLE.text().splitlines() == [
+        "audit  bound    upper  third",
+        "----------------------------",
+        "one     1.23     2.01    0.3",
+        "two               inf    0.3",
+    ]
+
+
+def test_headings_stand_where_they_change_and_lines_above_and_below():
+    other = ROWS[0]._replace(group="second")
+    shown = Table(COLUMNS[:1], (*ROWS, other), lambda row: row.group, ["title"], ["note"], rule=10).text()
+    rule = "-" * 10
+    assert shown.splitlines() == [
+        *("title", "audit", rule, "first", "one", "two", rule, "second", "one", "note")
+    ]
+
+
+def test_csv_and_json_have_the_values():
+    assert TABLE.csv().decode() == "name,bound,limit,double\none,1.23456,2.00001,4.00002\ntwo,,inf,inf\n"
+    assert TABLE.json()[0] == {"name": "one", "bound": 1.23456, "limit": 2.00001, "double": 4.00002}
+
+
+def test_html_has_the_cells_that_people_see():
+    assert TABLE.header() == ["audit", "bound", "upper", "third"]
+    assert TABLE.cells()[1] == ["two", "", "inf", "0.3"]
