@@ -1,68 +1,80 @@
-"""Every command under one name: python -m experiments audit --k=5, or hidden-state-audit audit --k=5."""
+"""Every command: python -m experiments audit --k=5, which is what ./run.sh audit --k=5 starts."""
 
-import ast
-import contextlib
 import os
 import runpy
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-FOLDER = Path(__file__).parent
-_MARK = '\nif __name__ == "__main__":'
-_HELP = ("help", "-h", "--help")
+from audit.commands import dispatch
+
+PACKAGES = ("experiments", "audit.commands")
+_ROOT = Path(__file__).resolve().parents[1]
+_SPREADING = ("calibrate", "landscape", "plan", "sweep", "test")  # small products over processes, one a core
 _USAGE_ERROR = 2
-_COLUMNS = 80
-_CLOSING = (
-    "  help         Print this.",
-    "",
-    "No command means audit. For the flags of one: hidden-state-audit audit --help",
-)
 
 
 def main() -> None:
-    """Runs the command that the first argument names with the flags after it; without one, audit.
-
-    `help` lists the commands. Exits with status 2 and a line on stderr for a command that is none.
-    """
-    command, flags = _parsed(sys.argv[1:])
-    if command in _HELP:
-        with contextlib.suppress(BrokenPipeError):
-            print(usage(), flush=True)
-            return
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # its reader left
-    elif command in dict(commands()):
+    """Runs the command that the first argument names; without one, audit."""
+    command, *arguments = sys.argv[1:] or ["audit"]
+    if command in _SPREADING:
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    if command in OTHERS:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-        sys.argv = [sys.argv[0], *flags]
-        runpy.run_module(f"experiments.{command}", run_name="__main__", alter_sys=True)
-    else:
-        print(f"error: no command {command!r}; help lists them", file=sys.stderr)
-        sys.exit(_USAGE_ERROR)
+        sys.exit(OTHERS[command][1](arguments))
+    if command == "help" and arguments and arguments[0] in OTHERS:
+        print(OTHERS[arguments[0]][0])
+        return
+    help_lines = [f"  {name:<12} {summary}" for name, (summary, _) in OTHERS.items()]
+    dispatch.run("./run.sh", PACKAGES, "audit", help_lines)
 
 
-def usage() -> str:
-    """The commands, each with the first line of its docstring."""
-    lines = (f"  {name:<12} {summary}"[:_COLUMNS] for name, summary in commands())
-    return "\n".join(["Usage: hidden-state-audit [command] [flags]", "", *lines, *_CLOSING])
+def _script(arguments: Sequence[str]) -> int:
+    """A script of the user's; this repository comes first, so that no models.py beside it shadows ours."""
+    if not arguments or not Path(arguments[0]).is_file():
+        print("error: python runs a script: ./run.sh python mine.py", file=sys.stderr)
+        return _USAGE_ERROR
+    sys.argv = list(arguments)
+    sys.path.append(os.path.dirname(os.path.abspath(arguments[0])))
+    runpy.run_path(arguments[0], run_name="__main__")
+    return 0
 
 
-def commands() -> Iterator[tuple[str, str]]:
-    """(name, the docstring's first line) of every main in this folder, and of the folders in it that have
-    one, in the order of their names."""
-    named = [(path.stem, path) for path in FOLDER.glob("[!_]*.py")]
-    named += [(path.parent.name, path) for path in FOLDER.glob("*/__main__.py")]
-    for name, path in sorted(named):
-        text = path.read_text(encoding="utf-8")
-        if _MARK in text:
-            summary = ast.get_docstring(ast.parse(text)) or ""
-            yield name, summary.split("\n", 1)[0]
+def _tests(arguments: Sequence[str]) -> int:
+    slow = os.environ.get("CI") in ("true", "1") or "--slow" in arguments
+    rest = [argument for argument in arguments if argument != "--slow"]
+    return _module("pytest", "-n", "auto", "-m", "" if slow else "not slow", *rest)
 
 
-def _parsed(arguments: list[str]) -> tuple[str, list[str]]:
-    """(command, flags); flags alone are audit's."""
-    if not arguments or (arguments[0].startswith("-") and arguments[0] not in _HELP):
-        return "audit", arguments
-    return arguments[0], arguments[1:]
+def _linters(arguments: Sequence[str]) -> int:
+    return max(
+        _module("ruff", "check", ".", *arguments), _module("ruff", "format", "--check", "."), _module("mypy")
+    )
+
+
+def _ray(arguments: Sequence[str]) -> int:
+    """Without the monitor of logs, which sends them where nobody reads them and takes a twentieth of a
+    core."""
+    rest = list(arguments)
+    if rest[:1] == ["start"]:
+        rest.insert(1, "--include-log-monitor=False")
+    os.environ.setdefault("RAY_worker_niceness", "0")  # what training without Ray has; Ray's own is 15
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "ray.scripts.scripts", *rest])
+
+
+def _module(name: str, *arguments: str) -> int:
+    """Runs a tool on the repository; its exit status."""
+    return subprocess.run([sys.executable, "-P", "-m", name, *arguments], cwd=_ROOT).returncode
+
+
+OTHERS: dict[str, tuple[str, Callable[[Sequence[str]], int]]] = {  # that are no module of flags
+    "python": ("Runs a script of yours: ./run.sh python mine.py", _script),
+    "test": ("Runs the quick tests, with --slow all; the rest goes to pytest.", _tests),
+    "lint": ("Runs ruff and mypy; arguments go to ruff check.", _linters),
+    "ray": ("Ray's own commands: ./run.sh ray start --head", _ray),
+}
 
 
 if __name__ == "__main__":

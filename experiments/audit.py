@@ -16,7 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from absl import flags
 
+from audit.commands import cli
 from audit.errors import require
+from audit.settings.adversaries import OneShotCanaries
+from audit.settings.setting import MOST_RUNS, Setting, flat, summary
 from audit.statistics import conversions
 from audit.statistics.accounting import Composition
 from audit.statistics.conclusion import Conclusion, conclude_design, conclude_looks
@@ -24,11 +27,9 @@ from audit.statistics.looks import require_schedule
 from audit.storage import declared, results
 from audit.storage.files import CannotWriteError
 from audit.storage.store import RESULT, Store
-from experiments import cli
-from experiments.settings.adversaries import OneShotCanaries
-from experiments.settings.setting import MOST_RUNS, Setting, flat, summary
-from experiments.settings.tasks import task
-from models.data.base import Dataset
+from audit.task import Dataset
+from experiments import engine_flags
+from models.catalogue import task
 
 if TYPE_CHECKING:
     from audit.training import Trained
@@ -52,7 +53,7 @@ cli.define_sources()
 flags.DEFINE_string("weights", None, "Heads: the frozen body's .pth or .safetensors file.")
 flags.DEFINE_integer("input_size", None, "Heads: side in pixels to which images are resized.")
 flags.DEFINE_string("out", "results", "Folder for scores, results and figures.")
-cli.define_engine()
+engine_flags.define_engine()
 flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of tables.")
 
 
@@ -71,15 +72,15 @@ def main() -> None:
     conversions.require_delta(FLAGS.delta)
     conversions.require_confidence(FLAGS.confidence)
     setting, out = cli.setting(FIELDS), cli.folder()
-    with cli.engine() as engine:
+    with engine_flags.engine() as engine:
         audited, store, trained = _trained(setting, out, engine)
     _conclude(audited, store, trained)
 
 
 def _trained(setting: Setting, out: Path, engine: "TrainingEngine") -> "tuple[_Audited, Store, Trained]":
     """What is audited, its store, and the training of what that lacked."""
+    from audit.settings import build, stored
     from experiments.cells.audits import recipe
-    from experiments.settings import build, stored
 
     looks = _looks()
     runs = looks[-1] if looks else FLAGS.runs
@@ -114,8 +115,7 @@ def _looks() -> list[int]:
 
 def _train(audited: _Audited, store: Store, added: int) -> "Trained":
     """Trains what the store lacks, in chunks as of so many runs."""
-    from audit import training
-    from experiments.cells import progress
+    from audit import progress, training
     from experiments.cells.engine import Wanted
 
     with progress.bar(training.lacking(store, audited.runs)) as line:
@@ -137,7 +137,7 @@ def _train_to_looks(audited: _Audited, store: Store) -> "Trained":
 
 def _look(audited: _Audited, store: Store, trained: "Trained", number: int) -> None:
     """Keeps that a look is taken, and its bounds; prints them in a row."""
-    from experiments.plots import bounds_table
+    from audit.report import bounds_table
 
     conclusion = _concluded(audited, trained)
     if declared.take(store, audited.looks, number):
@@ -149,7 +149,7 @@ def _look(audited: _Audited, store: Store, trained: "Trained", number: int) -> N
 
 def _concluded(audited: _Audited, trained: "Trained") -> Conclusion:
     """The conclusion from all runs, or from the looks so far."""
-    from experiments.plots.points import gaussian_reason
+    from audit.concluded import gaussian_reason
 
     composition = Composition(*audited.setting.composition)
     levels, scores = (composition, FLAGS.delta, FLAGS.confidence), trained.scores
@@ -173,7 +173,7 @@ def _about(audited: _Audited, store: Store) -> dict[str, Any]:
 
 def _conclude(audited: _Audited, store: Store, trained: "Trained") -> None:
     """Bounds, stores, prints."""
-    from experiments.plots import audit_panels, bounds_table
+    from audit.report import audit_panels, bounds_table
 
     conclusion, about = _concluded(audited, trained), _about(audited, store)
     places, refused = "", ""
@@ -193,8 +193,8 @@ def _conclude(audited: _Audited, store: Store, trained: "Trained") -> None:
 
 def _one_run_each(audited: _Audited, trained: "Trained") -> str:
     """The one-shot estimates and bounds of each run, where canaries are one-shot's."""
-    from experiments.plots import over_runs
-    from experiments.settings import build
+    from audit.report import over_runs
+    from audit.settings import build
 
     adversary = audited.setting.adversary
     if not isinstance(adversary, OneShotCanaries):

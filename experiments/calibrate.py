@@ -13,8 +13,10 @@ from typing import Any
 from absl import flags
 from tqdm import tqdm
 
+from audit.commands import cli
 from audit.errors import require
 from audit.machine import cores
+from audit.settings.setting import require_runs
 from audit.statistics import (
     calibration,
     conversions,
@@ -29,8 +31,6 @@ from audit.statistics.many_calibration import TIES, ManyCalibration, ManyCanarie
 from audit.statistics.one_run_calibration import LAWS as ONE_RUN_LAWS
 from audit.statistics.one_run_calibration import OneRunCalibration, OneRunSetting
 from audit.storage.results import with_former_names
-from experiments import cli
-from experiments.settings.setting import require_runs
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("mu", ["0", "0.25", "1", "1.77", "3.95"], "True mu of the Gaussian mechanisms.")

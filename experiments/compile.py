@@ -19,10 +19,10 @@ TPUs want the tpu extra, v5e or v6e with a grid of chips; h200 wants the cuda ex
 from absl import flags
 from tqdm import tqdm
 
+from audit.commands import cli
 from audit.errors import require
-from experiments import cli
+from audit.settings.setting import PRECISIONS
 from experiments.engine import accelerators, ahead, roofline
-from experiments.settings.setting import PRECISIONS
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("device", ["v5e:2x2"], "Devices, comma-separated: v5e:2x2, v6e:2x2 (any grid), h200.")

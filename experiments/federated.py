@@ -22,21 +22,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from absl import flags
 
+from audit.commands import cli
 from audit.errors import InputError, require
+from audit.report import federated_table, over_runs
+from audit.report.federated_table import RESULT, FederatedAudit
+from audit.settings import federated
+from audit.settings.federated import FederatedSetting
 from audit.statistics import conversions, one_shot
 from audit.storage import files
 from audit.storage.scores import Scores
 from audit.storage.store import Store
-from experiments import cli
+from audit.task import Federation
 from experiments.cells import federated as cells
-from experiments.plots import federated_table, over_runs
-from experiments.plots.federated_table import RESULT, FederatedAudit
-from experiments.settings import federated
-from experiments.settings.federated import FederatedSetting, Federation
+from models.catalogue import federated_task
 
 if TYPE_CHECKING:
     from audit.game import Game, Midway
-    from experiments.settings.build_federated import Participation
+    from audit.settings.build_federated import Participation
 
 FLAGS = flags.FLAGS
 cli.define_fields(FederatedSetting)
@@ -70,13 +72,13 @@ def main() -> None:
     require(1 <= FLAGS.runs <= MOST_RUNS, f"`runs={FLAGS.runs}`: give 1 to {MOST_RUNS:,}")
     setting, out = _setting(), cli.folder()
     cli.prepare_jax()
-    from experiments.settings import build_federated
+    from audit.settings import build_federated
 
     listed = None
     if FLAGS.cohorts is not None:
         listed = build_federated.read_rounds(Path(FLAGS.cohorts))
         setting = build_federated.with_rounds(setting, listed)
-    task = federated.federated_task(setting.model)
+    task = federated_task(setting.model)
     federation = task.load(setting, cli.sources())
     build_federated.require_clients(federation.clients)
     who = build_federated.rounds(setting, federation.clients, listed)
@@ -120,7 +122,8 @@ def _audit(audited: _Audited, played: "Game", store: Store) -> None:
 
 def _report(audited: _Audited, found: FederatedAudit, store: Store) -> None:
     """Writes the page."""
-    from experiments.pages import one_run_report, one_run_subjects
+    from audit.report import one_run_page as one_run_report
+    from audit.report import one_run_subjects
 
     data = audited.federation.clients.source
     about = one_run_subjects.of_federated(audited.setting, found, data, store.path.name, store.text)
@@ -143,7 +146,7 @@ class _Watch:
     accuracy at the end. Raises InputError where a model is no longer finite."""
 
     def __init__(self, audited: _Audited, store: Store) -> None:
-        from experiments.settings import build_federated
+        from audit.settings import build_federated
 
         federation = audited.federation
         self._audited, self._store = audited, store

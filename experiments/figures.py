@@ -19,19 +19,19 @@ import matplotlib.pyplot as plt
 from absl import flags
 from matplotlib.figure import Figure
 
+from audit.commands import cli
 from audit.errors import require
+from audit.report import style
+from audit.settings import stored
+from audit.settings.setting import identity
 from audit.statistics import conversions
 from audit.storage import files
 from audit.storage.index import Holdings
-from experiments import cli
 from experiments.cells.cell import Cell, Levels
 from experiments.cells.data import DataSets
-from experiments.papers import registry
-from experiments.plots import points, style, table
-from experiments.plots.rows import Row
-from experiments.plots.sweep import Drawn, Sweep
-from experiments.settings import stored
-from experiments.settings.setting import identity
+from experiments.sweeps import points, registry, table
+from experiments.sweeps.rows import Row
+from experiments.sweeps.sweep import Drawn, Sweep
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("scale", None, "smoke, laptop or paper; by default the largest with finished cells.")

@@ -9,11 +9,13 @@ import os
 from absl import flags
 from tqdm import tqdm
 
+from audit.commands import cli
 from audit.errors import require
 from audit.landscape import process
+from audit.report import style
+from audit.settings.setting import LEAST_NOISE, MOST_NOISE, require_runs
 from audit.statistics import conversions
 from audit.storage import files
-from experiments import cli
 from experiments.hidden_state import (
     landscape_figures,
     landscape_solve,
@@ -22,8 +24,6 @@ from experiments.hidden_state import (
 )
 from experiments.hidden_state.landscape_cells import LandscapeCell, Simulation, Study
 from experiments.hidden_state.landscape_stored import CellResults
-from experiments.plots import style
-from experiments.settings.setting import LEAST_NOISE, MOST_NOISE, require_runs
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("sigmas", [str(s) for s in range(1, 9)], "Noise multipliers.")

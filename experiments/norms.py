@@ -15,14 +15,15 @@ from absl import flags
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from audit.commands import cli
 from audit.errors import require
+from audit.settings import stored
+from audit.settings.setting import Setting
 from audit.storage import files
-from experiments import cli
+from audit.task import Sources
 from experiments.hidden_state import norms as norm_cells
 from experiments.hidden_state import norms_figure
-from experiments.settings import stored
-from experiments.settings.setting import Setting
-from experiments.settings.tasks import TASKS, Sources, task
+from models.catalogue import TASKS, task
 
 FIELDS = ("steps", "clipping_norm", "noise_multiplier", "seed")
 FLAGS = flags.FLAGS
@@ -38,7 +39,7 @@ def main() -> None:
     settings = [cli.setting(FIELDS, model=model, adversary="loss") for model in FLAGS.models]
     out = cli.folder()
     cli.prepare_jax()
-    from experiments.settings import build
+    from audit.settings import build
 
     for setting in settings:
         build.validate(setting, FLAGS.runs)

@@ -11,7 +11,8 @@ from absl import flags
 from jax import Array
 from numpy.typing import NDArray
 
-from experiments import cli
+import audit
+from audit.commands import cli
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("runs", 400, "Models to train, half with the canary.")
@@ -41,25 +42,21 @@ def data() -> tuple[NDArray[np.float32], NDArray[np.int32]]:
 def main() -> None:
     """Audit, print the bounds."""
     cli.prepare_jax()
-    from experiments import own
-
-    criterion = optax.softmax_cross_entropy_with_integer_labels
-    print(
-        own.audit_model(
-            Net(),
-            criterion,
-            *data(),
-            model="small CNN on made-up images",
-            runs=FLAGS.runs,
-            canaries=FLAGS.canaries,
-            out=cli.folder(),
-            adversary="gc_r",
-            steps=50,
-            batch_size=50,
-            learning_rate=0.1,
-            noise_multiplier=2.0,
-        )
+    result = audit.audit_model(
+        Net(),
+        optax.softmax_cross_entropy_with_integer_labels,
+        *data(),
+        model="small CNN on made-up images",
+        runs=FLAGS.runs,
+        canaries=FLAGS.canaries,
+        out=cli.folder(),
+        adversary="gc_r",
+        steps=50,
+        batch_size=50,
+        learning_rate=0.1,
+        noise_multiplier=2.0,
     )
+    print(f"{result}\n\nreport: {result.folder}/report.html")
 
 
 if __name__ == "__main__":

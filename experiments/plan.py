@@ -16,17 +16,18 @@ from typing import TYPE_CHECKING, NamedTuple
 from absl import flags
 from tqdm import tqdm
 
+from audit.commands import cli
 from audit.errors import require
 from audit.machine import cores
+from audit.settings.setting import require_noise
 from audit.statistics import accounting, calibration, conversions, many_calibration, names, planning
-from experiments import cli
+from experiments import engine_flags
 from experiments.engine import accelerators
-from experiments.settings.setting import require_noise
-from experiments.settings.tasks import task
+from models.catalogue import task
 
 if TYPE_CHECKING:
+    from audit.settings.setting import Setting
     from experiments.engine.forecast import ManyForecast, NotTimed, Probe
-    from experiments.settings.setting import Setting
 
 FIELDS = ("model", "periodicity", "insertions", "noise_multiplier", "batch_size", "canaries")
 FLAGS = flags.FLAGS
@@ -40,7 +41,7 @@ flags.DEFINE_float("delta", 1e-5, "delta of the bounds.")
 flags.DEFINE_float("confidence", 0.95, "Confidence of the lower bounds.")
 flags.DEFINE_integer("seed", 0, "Seed of the simulated audits.")
 cli.define_sources()
-cli.define_ray_address("the time of this machine")
+engine_flags.define_ray_address("the time of this machine")
 flags.DEFINE_string("device", None, "An accelerator that need not be there: v5e:2x2, v6e:2x2 or h200.")
 flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of tables.")
 
@@ -54,8 +55,8 @@ def main() -> None:
         accelerators.require_compiler(other.name)
     if FLAGS.ray_address is None:
         cli.prepare_jax()
+    from audit.settings import build
     from experiments.engine import forecast
-    from experiments.settings import build
 
     setting = cli.setting(FIELDS, adversary="gc_r")
     build.validate(setting, FLAGS.runs)

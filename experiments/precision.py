@@ -11,9 +11,9 @@ multiplier sigma / (1 + excess), not of sigma.
 
 from absl import flags
 
+from audit.commands import cli
 from audit.errors import require
-from experiments import cli
-from experiments.settings.tasks import task
+from models.catalogue import task
 
 FIELDS = ("model", "clipping_norm", "noise_multiplier", "clipping", "seed")
 FLAGS = flags.FLAGS
@@ -27,8 +27,8 @@ flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of tab
 def main() -> None:
     """Parse, measure, print."""
     cli.prepare_jax()
+    from audit.settings import build
     from experiments.engine import rounding
-    from experiments.settings import build
 
     setting = cli.setting(FIELDS, steps=FLAGS.steps, adversary="gc_r")
     build.validate(setting, runs=2)

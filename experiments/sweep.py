@@ -15,23 +15,24 @@ import time
 
 from absl import flags
 
+from audit.commands import cli
 from audit.errors import require
-from experiments import cli
+from audit.settings import stored
+from audit.words import counted, shortened
+from experiments import engine_flags
 from experiments.cells import audits, work
 from experiments.cells.cell import Cell
 from experiments.cells.data import DataSets, file_names
-from experiments.cells.words import counted, shortened
 from experiments.cells.work import Workplace
-from experiments.papers import registry
-from experiments.plots.sweep import Sweep
-from experiments.settings import stored
+from experiments.sweeps import registry
+from experiments.sweeps.sweep import Sweep
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("name", [], "Sweeps, comma-separated, or all; --list has them.")
 flags.DEFINE_string("scale", "laptop", "smoke (seconds), laptop (an hour a figure) or paper.")
 flags.DEFINE_string("out", "results", "Folder of the store, shared by all workers.")
 flags.DEFINE_string("worker", None, "i/n: of the cells only every n-th, from the i-th on.")
-cli.define_engine()
+engine_flags.define_engine()
 flags.DEFINE_bool("list", False, "Print names, cells and what is done; train nothing.")
 for name in file_names():
     flags.DEFINE_string(name, None, "That data set as a file, instead of fetching it.")
@@ -54,7 +55,7 @@ def main() -> None:
     if not missing:
         print(f"{names}: {_all(len(cells))} done\n{draws}")
         return
-    with cli.engine() as engine:
+    with engine_flags.engine() as engine:
         data.require_named()
         begin = time.perf_counter()
         outcome = engine.do_all(missing, place)

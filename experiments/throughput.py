@@ -28,8 +28,8 @@ from collections.abc import Collection, Mapping
 
 from absl import flags
 
+from audit.commands import cli
 from audit.errors import require
-from experiments import cli
 from experiments.engine import measurement
 from experiments.engine.engines import ENGINES, WORK, Kind, missing_line
 

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from models.base import Model, flat_model
+from audit.model import Model, flat_model
 from models.data.leaf import PIXELS
 from models.resnet import ResNet
 

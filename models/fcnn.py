@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from models.base import Model, flat_model
+from audit.model import Model, flat_model
 
 
 class FCNN(nn.Module):

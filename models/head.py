@@ -5,7 +5,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 import optax
 
-from models.base import Model, flat_model
+from audit.model import Model, flat_model
 
 
 def head(n_features: int, classes: int = 10) -> Model:

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from models.base import Model, flat_model
+from audit.model import Model, flat_model
 from models.data.fashion_mnist import FASHION_MNIST_MEAN, FASHION_MNIST_STD
 from models.layers import PooledConvolution
 
@@ -14,7 +14,7 @@ from models.layers import PooledConvolution
 class LeNet(nn.Module):
     """Images (..., 28, 28) of uint8 -> logits (..., classes). Pixels are normalised here, on the device.
 
-    Fast where all images of a client's mini-batch are given at once (`models.base.losses_of_batch`).
+    Fast where all images of a client's mini-batch are given at once (`audit.model.losses_of_batch`).
     """
 
     classes: int = 10

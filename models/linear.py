@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from models.base import Model, flat_model
+from audit.model import Model, flat_model
 from models.data.fashion_mnist import FASHION_MNIST_MEAN, FASHION_MNIST_STD
 from models.layers import flat_features
 

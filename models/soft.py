@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from models.base import Model
+from audit.model import Model
 
 SoftLoss = Callable[[Array, tuple[Array, Array]], Array]
 

@@ -40,7 +40,7 @@ def image_file(tmp_path_factory):
 @pytest.fixture(scope="session")
 def dataset():
     """200 examples of 8 features whose labels follow a noisy linear rule."""
-    from models.data.base import Dataset
+    from audit.task import Dataset
 
     rng = np.random.default_rng(0)
     features = rng.normal(size=(200, 8)).astype(np.float32)

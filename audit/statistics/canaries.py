@@ -26,7 +26,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from audit.errors import require
+from audit.errors import InputError, require
 
 Array = NDArray[np.float64]
 _PILOT_SHARE, _LEAST_PILOT = 0.05, 4  # of the runs of a set
@@ -166,6 +166,28 @@ def sets(inserted: ArrayLike, fresh: ArrayLike) -> Sets:
     found = Sets(_matrix("in ", inserted), _matrix("out ", fresh))
     _require_apart(np.concatenate(found.pooled()))
     return found
+
+
+def of_arrays(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
+    """The design of a caller's scores by world, (runs,) or (runs, canaries), which are checked where several
+    canaries a run make them a design of two sets. Raises InputError for what is no array of scores."""
+    columns = [
+        array if array.ndim == 2 else array[:, None]
+        for array in map(_array, ("in", "out"), (scores_in, scores_out))
+    ]
+    one = all(column.shape[1] == 1 for column in columns)
+    return Sets(*columns) if one else sets(*columns)
+
+
+def _array(world: str, values: ArrayLike) -> Array:
+    """Scores as float64, (n,) or (n, K)."""
+    try:
+        array = np.asarray(values, np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"`scores_{world}` are no numbers in rows of one length: give an array") from None
+    fits = array.ndim in (1, 2)
+    require(fits, f"`scores_{world}` have shape {array.shape}: give (runs,) or (runs, canaries)")
+    return array
 
 
 def _require_apart(scores: Array) -> None:

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 from absl import flags
 from tqdm import tqdm
 
+from audit.commands import cli
 from audit.errors import require
 from audit.storage import files
-from experiments import cli
 from experiments.canife import attacked as settings
 from experiments.canife import varied
 from experiments.canife.attacked import Attacked
@@ -65,8 +65,8 @@ def main() -> None:
 def _measure(attacked: Attacked, out: Path) -> None:
     """Train and measure what is missing, compose, draw, print."""
     cli.prepare_jax()
+    from audit.report import style
     from experiments.canife import curves, figures, table, training
-    from experiments.plots import style
 
     attacked, known, folder = training.prepared(attacked, out, _named())
     kept = training.kept(attacked, folder)
@@ -93,8 +93,8 @@ def _measure(attacked: Attacked, out: Path) -> None:
 def _vary(grid: VariedGrid, points: list[Combination], drawn: Layout, out: Path) -> None:
     """Train and measure what is missing of every setting, draw, print."""
     cli.prepare_jax()
+    from audit.report import style
     from experiments.canife import varied_figures, varied_points, varied_table, varied_training
-    from experiments.plots import style
 
     split = varied_training.splits(_named())
     planned = varied_training.planned(points, drawn.over_rounds, out, split)

@@ -7,8 +7,8 @@ from collections.abc import Collection
 from typing import Any
 
 from audit.errors import require
+from audit.settings.setting import described
 from audit.statistics import conversions
-from experiments.settings.setting import described
 
 IMAGES = ("two_layer", "linear", "mlp", "convnet", "resnet18")
 LEAF = ("celeba_cnn", "celeba_resnet18", "sent140_lstm", "shakespeare_lstm")

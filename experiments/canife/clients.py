@@ -8,9 +8,9 @@ from jax import Array
 from numpy.typing import NDArray
 
 from audit.mechanism.base import State
+from audit.model import Model
 from experiments.canife.attacked import Attacked
 from experiments.canife.samples import Sample, Samples
-from models.base import Model
 
 Indices = NDArray[np.int64]
 

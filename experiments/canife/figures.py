@@ -10,10 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from audit.report import style
 from experiments.canife import curves, table
 from experiments.canife.attacked import Attacked
 from experiments.canife.curves import Global, RoundValues
-from experiments.plots import style
 
 _HEADROOM = 1.35  # of a panel, for its legend
 _MANY = 30  # clients in a bar, from which on its axis is logarithmic

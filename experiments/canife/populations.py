@@ -13,19 +13,20 @@ from numpy.typing import NDArray
 
 from audit.errors import require
 from audit.game import root
+from audit.model import Model
+from audit.settings.build import CLIPPING, DOTS
+from audit.task import Clients, Dataset
 from experiments.canife import attacked as settings
 from experiments.canife import samples, trainings
 from experiments.canife.attacked import Attacked
 from experiments.canife.clients import Population
 from experiments.canife.samples import ImageForm, Samples, TextForm
-from experiments.settings.build import CLIPPING, DOTS
-from experiments.settings.tasks import task
 from models import celeba, recurrent
-from models.base import Model
+from models.catalogue import task
 from models.data import leaf, shakespeare
-from models.data.base import Dataset, ImageDataset
+from models.data.base import ImageDataset
 from models.data.cifar10 import CIFAR10_MEAN, CIFAR10_STD, load_cifar10
-from models.data.clients import Clients, dirichlet, one_each
+from models.data.clients import dirichlet, one_each
 from models.data.fashion_mnist import FASHION_MNIST_MEAN, FASHION_MNIST_STD, load_fashion_mnist
 
 _TEST_BLOCK = 1000

@@ -10,8 +10,8 @@ from jax import Array
 from numpy.typing import NDArray
 
 from audit.adversaries.designed import SampleLoss
+from audit.model import Model
 from models import soft
-from models.base import Model
 
 Canary = NDArray[np.float32] | str  # as it is kept: normalised pixels, or a text
 _LABEL_WEIGHT = 4.0  # a mixture's log weight at its first label: 86% of ten

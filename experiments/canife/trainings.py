@@ -12,11 +12,11 @@ from jax import Array
 from audit.game import root
 from audit.mechanism import base, dpsgd, fedavg
 from audit.mechanism.clipping.base import ClippedDots, ClippedSum, scale_to_norm
+from audit.model import Model, losses_by_example
+from audit.task import Clients
 from experiments.canife import clients
 from experiments.canife.attacked import Attacked
 from experiments.canife.clients import DotsOf, Indices, UpdatesOf
-from models.base import Model, losses_by_example
-from models.data.clients import Clients
 
 
 class ClientTraining(NamedTuple):

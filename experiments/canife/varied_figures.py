@@ -9,10 +9,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
+from audit.report import style
 from experiments.canife.varied import ROUND, Value
 from experiments.canife.varied_points import Averaged, Curves
 from experiments.canife.varied_table import text
-from experiments.plots import style
 
 _COLOURS = (style.BLUE, style.VERMILION, style.GREEN, style.ORANGE, style.PURPLE, style.BLACK)
 _MARKS = "os^vDP"

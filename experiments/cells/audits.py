@@ -8,15 +8,15 @@ from typing import Any
 
 from audit.errors import InputError
 from audit.progress import Progress
+from audit.settings import stored
+from audit.settings.adversaries import adversary_row
+from audit.settings.setting import Setting, flat, identity
 from audit.storage.index import Holdings
 from audit.storage.store import Store
+from audit.task import Dataset
 from experiments.cells.cell import Audited, Cell, GameRecipe, Levels, Parts
 from experiments.cells.data import DataSets
-from experiments.settings import stored
-from experiments.settings.adversaries import ADVERSARIES
-from experiments.settings.setting import Setting, flat, identity
-from experiments.settings.tasks import task
-from models.data.base import Dataset
+from models.catalogue import task
 
 _COMPILING = 8.0  # seconds of a program on two cores, as measured: 4 for the ConvNet, 8 for the FCNN
 
@@ -62,7 +62,7 @@ def _program(cell: Cell) -> Hashable:
     if cell.audited is None:
         return cell.identity
     setting = cell.audited.setting
-    functions = ADVERSARIES[setting.adversary.name].functions
+    functions = adversary_row(setting.adversary.name).functions
     unknown = setting.unknown_initialisation
     return setting.model, functions, setting.mechanism.batch_size, setting.schedule.steps, cell.runs, unknown
 
@@ -74,7 +74,7 @@ def is_on(store: Store, checksum: str | None) -> bool:
 
 def recipe(setting: Setting, runs: int, dataset: Dataset) -> GameRecipe:
     """The training of a setting; raises InputError where it can't be audited with so many runs."""
-    from experiments.settings import build
+    from audit.settings import build
 
     build.validate(setting, runs)
     key = json.dumps([identity(setting), dataset.checksum])

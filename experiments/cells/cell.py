@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from audit.progress import Progress
+from audit.settings.setting import Setting
 from audit.storage.index import Holdings
 from audit.storage.store import Store
+from audit.task import Dataset
 from experiments.cells.data import DataSets
-from experiments.settings.setting import Setting
-from models.data.base import Dataset
 
 if TYPE_CHECKING:
     from audit.game import Game

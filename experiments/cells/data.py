@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 
 from audit.errors import InputError
-from experiments.settings.federated import FEDERATED_TASKS, FederatedSetting, Federation, federated_task
-from experiments.settings.tasks import TASKS, Data, Sources
-from models.data.base import Dataset
+from audit.settings.federated import FederatedSetting
+from audit.task import Data, Dataset, Federation, Sources
+from models.catalogue import FEDERATED_TASKS, TASKS, federated_task
 
 
 class DataSets:

@@ -5,10 +5,10 @@ from typing import Any, NamedTuple, Protocol
 
 from audit.progress import Progress
 from audit.storage.store import Store
+from audit.task import Dataset
 from audit.training import Trained
 from experiments.cells.cell import Cell, GameRecipe
 from experiments.cells.work import Outcome, Workplace
-from models.data.base import Dataset
 
 
 class Wanted(NamedTuple):

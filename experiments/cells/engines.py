@@ -6,13 +6,13 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from audit.errors import require
-from experiments.settings.devices import prepare_jax
+from audit.settings.devices import prepare_jax
 
 if TYPE_CHECKING:
+    from audit.task import Dataset
     from audit.training import Trained
     from experiments.cells.cell import GameRecipe
     from experiments.cells.engine import TrainingEngine, Wanted
-    from models.data.base import Dataset
 
 
 @contextlib.contextmanager

@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.progress import Progress
+from audit.settings.federated import FINAL, FederatedSetting, federated_identity
 from audit.storage.index import Holdings
 from audit.storage.scores import Scores
 from audit.storage.store import Store
+from audit.task import Federation
 from experiments.cells import answers
 from experiments.cells.cell import Cell
 from experiments.cells.data import DataSets
-from experiments.settings.federated import FINAL, FederatedSetting, Federation, federated_identity
 
 if TYPE_CHECKING:
     from jax import Array
@@ -48,7 +49,7 @@ def federated_cell(setting: FederatedSetting, runs: int, name: str, seconds: flo
         return all(read(held, one, runs) is not None for one in _observations(setting))
 
     def open_store(out: Path, data: DataSets) -> Store:
-        from experiments.settings import build_federated
+        from audit.settings import build_federated
 
         return _store(out, setting, build_federated.checksum(data.clients(setting).clients))
 
@@ -107,7 +108,7 @@ def _train(
     """Trains what is missing: of all observations together, or of those alone that an earlier training of
     the first left out."""
     from audit import training
-    from experiments.settings import build_federated
+    from audit.settings import build_federated
 
     clients, data = federation.clients, store.config()["data_sha256"]
     build_federated.require_clients(clients)

@@ -18,6 +18,7 @@ import jax
 from audit.errors import InputError
 from audit.progress import Progress
 from audit.storage import files, shares
+from audit.task import Dataset
 from audit.training import Trained
 from experiments.cells import jobs, pieces, work
 from experiments.cells.cell import Cell, GameRecipe
@@ -26,7 +27,6 @@ from experiments.cells.engine import TrainingEngine, Wanted
 from experiments.cells.jobs import CellJob, Job, RunsJob, Sent
 from experiments.cells.progress import SweepProgress
 from experiments.cells.work import Outcome, Workplace
-from models.data.base import Dataset
 
 _POLL_SECONDS = 1.0
 

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 from audit import training
 from audit.mechanism.programs import Programs
+from audit.settings.devices import prepare_jax
 from audit.storage import files, shares
 from audit.storage.scores import Scores
+from audit.task import Dataset
 from audit.training import ChunkTrainer
 from experiments.cells.cell import Cell, GameRecipe
 from experiments.cells.data import DataSets
-from experiments.settings.devices import prepare_jax
-from models.data.base import Dataset
 
 _TRAINERS: Programs[ChunkTrainer] = Programs(kept=1)  # whose data are on the devices
 

@@ -1,31 +1,16 @@
-"""Progress on stderr: of one audit, and of a sweep's cells."""
+"""A sweep's progress on stderr."""
 
-import contextlib
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from tqdm import tqdm
 
 from audit.progress import Progress
+from audit.words import shortened
 from experiments.cells.cell import Cell
-from experiments.cells.words import shortened
 
 _NAME_WIDTH = 32
-
-
-@contextlib.contextmanager
-def bar(count: int) -> Iterator[Progress]:
-    """A bar that hears of runs as they are trained; none where nothing is to be trained."""
-    layout = "{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total} runs [{elapsed}<{remaining}, {rate_fmt}]"
-    with tqdm(total=count, unit="runs", desc="compiling", bar_format=layout, disable=not count) as line:
-
-        def progress(runs: float) -> None:
-            line.set_description_str("training", refresh=False)  # the first call says that all is compiled
-            line.update(min(runs, count - line.n))
-
-        yield progress
-        line.update(count - line.n)
 
 
 class SweepProgress:

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from audit.errors import InputError
+from audit.settings import stored
 from audit.storage import files
 from experiments.cells.cell import Cell
 from experiments.cells.data import DataSets
 from experiments.cells.progress import SweepProgress
-from experiments.settings import stored
 
 _POLL_SECONDS = 1.0
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from absl import flags
 
+from audit.commands import cli
 from audit.storage import files
-from experiments import cli
 from experiments.compare.compared import Compared, validate
 
 FLAGS = flags.FLAGS
@@ -33,9 +33,9 @@ def main() -> None:
     validate(compared)
     out = cli.folder()
     cli.prepare_jax()
+    from audit.report import style
     from experiments.compare import figure, methods, table
-    from experiments.plots import style
-    from experiments.settings.tasks import task
+    from models.catalogue import task
 
     dataset = task(compared.model).data.load(cli.sources())
     asked, rows = methods.Compare(compared, dataset, out), []

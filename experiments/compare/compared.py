@@ -3,8 +3,8 @@
 import dataclasses
 
 from audit.errors import require
+from audit.settings.setting import described
 from audit.statistics import conversions
-from experiments.settings.setting import described
 
 MODELS = ("two_layer", "linear", "mlp")
 

@@ -9,9 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from audit.report import rounding
-from experiments.cells.words import counted
+from audit.report.style import BLACK, FREE, IN, OUT, STYLE
+from audit.words import counted
 from experiments.compare.methods import ComparedRow
-from experiments.plots.style import BLACK, FREE, IN, OUT, STYLE
 
 _LOOKS = {"nothing": FREE, "fair coins": FREE, "uniform canaries": FREE}  # other bounds assume more
 

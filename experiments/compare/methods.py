@@ -12,23 +12,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from audit import training
+from audit import progress, training
+from audit.report import methods, over_runs
+from audit.settings import build, stored
+from audit.settings.make import setting_of
+from audit.settings.setting import Setting
 from audit.statistics import conversions, names, rounds
 from audit.statistics.accounting import Composition, epsilon_upper_bound
 from audit.statistics.conclusion import conclude_design
 from audit.statistics.estimate import ASSUMPTION_FREE, IF_GAUSSIAN
 from audit.statistics.rounds import Charge
 from audit.storage.scores import Scores
+from audit.task import Dataset
 from experiments.canife import curves as canife_curves
 from experiments.canife import training as canife_training
 from experiments.canife.attacked import Attacked
-from experiments.cells import progress
 from experiments.compare.compared import Compared
-from experiments.plots import methods, over_runs
-from experiments.settings import build, stored
-from experiments.settings.make import setting_of
-from experiments.settings.setting import Setting
-from models.data.base import Dataset
 
 COORDINATES, DIRECTIONS = 64, 32  # canaries a run
 FINAL, ALL = "final model", "every iterate"

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from audit.settings.federated import FederatedSetting
+from audit.settings.make import setting_of
+from audit.settings.setting import Setting
+from audit.task import Clients, Dataset
 from experiments.engine import accelerators
 from experiments.engine.accelerators import Described
-from experiments.settings.federated import FEDERATED_TASKS, FederatedSetting
-from experiments.settings.make import setting_of
-from experiments.settings.setting import Setting
-from experiments.settings.tasks import TASKS, task
-from models.data.base import Dataset
-from models.data.clients import Clients
+from models.catalogue import FEDERATED_TASKS, TASKS, task
 
 if TYPE_CHECKING:
     from audit.game import Game
@@ -205,7 +204,7 @@ def _of_steps(setting: Setting, runs: int, hardware: "Hardware") -> _Work:
     from audit import game
     from audit.mechanism import dpsgd
     from audit.mechanism.ensemble import segments
-    from experiments.settings import build
+    from audit.settings import build
 
     number, shape, kind = _SHAPES[task(setting.model).data.name]
     dataset = Dataset(np.zeros((number, *shape), kind), np.zeros(number, "<i4"), "", "")
@@ -221,7 +220,7 @@ def _of_rounds(setting: FederatedSetting, hardware: "Hardware") -> _Work:
     """DP-FedAvg as `federated` trains it, on clients with as many examples each."""
     from audit.mechanism import fedavg
     from audit.mechanism.ensemble import segments
-    from experiments.settings import build_federated
+    from audit.settings import build_federated
 
     row = FEDERATED_TASKS[setting.model]
     number, shape, kind = _SHAPES[row.file]

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from audit.settings.devices import prepare_jax
 from experiments.engine.problem import Engine
-from experiments.settings.devices import prepare_jax
 
 Build = Callable[..., Engine]  # (problem file), or (problem file, models at once) where the engine `chooses`
 

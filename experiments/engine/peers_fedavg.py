@@ -11,13 +11,13 @@ from audit import game
 from audit.game import Game
 from audit.mechanism import ensemble, fedavg
 from audit.mechanism.base import Data, Hyperparameters, Schedule, State, no_canaries
+from audit.model import losses_by_example
+from audit.settings import build_federated
+from audit.settings.federated import FederatedSetting
+from audit.task import Clients, Sources
 from experiments.engine.peers_jax import engine_of, layout_of
 from experiments.engine.problem import CHECKED_STEPS, Engine, FederatedProblem
-from experiments.settings import build_federated
-from experiments.settings.federated import FederatedSetting, federated_task
-from experiments.settings.tasks import Sources
-from models.base import losses_by_example
-from models.data.clients import Clients
+from models.catalogue import federated_task
 
 _ROUNDS = 10
 

@@ -17,14 +17,14 @@ from audit import game
 from audit.mechanism import ensemble
 from audit.mechanism.base import Data, Hyperparameters, Schedule, no_canaries
 from audit.mechanism.clipping.base import separate
+from audit.model import Model
+from audit.settings import build
+from audit.settings.make import changed, setting_of
+from audit.settings.setting import Setting
+from audit.task import Dataset, Sources
 from experiments.engine.problem import GEMM_SIZE, About, Engine, Layout, Problem, Run, fastest
-from experiments.settings import build
-from experiments.settings.make import changed, setting_of
-from experiments.settings.setting import Setting
-from experiments.settings.tasks import Sources, task
-from models.base import Model
+from models.catalogue import task
 from models.convnet import ConvNet
-from models.data.base import Dataset
 from models.data.cifar10 import CIFAR10_MEAN, CIFAR10_STD
 
 _RUNS = 5000  # of the audit whose chunk is taken

@@ -3,13 +3,13 @@
 import time
 
 from audit import game
+from audit.settings import build
+from audit.settings.devices import prepare_jax
+from audit.settings.make import changed
+from audit.settings.setting import Setting
+from audit.task import Dataset
 from audit.training import chunk_size
 from experiments.engine.forecast import Probe
-from experiments.settings import build
-from experiments.settings.devices import prepare_jax
-from experiments.settings.make import changed
-from experiments.settings.setting import Setting
-from models.data.base import Dataset
 
 _SECONDS = 2.0  # of training, after compilation
 _MOST_STEPS = 250  # a run's, of which a chunk is measured

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from audit import game
 from audit.mechanism.base import simulate
 from audit.mechanism.clipping.base import ClippedSum
-from experiments.settings import build
-from experiments.settings.setting import PRECISIONS, Setting, flat
-from models.base import Model
-from models.data.base import Dataset
+from audit.model import Model
+from audit.settings import build
+from audit.settings.setting import PRECISIONS, Setting, flat
+from audit.task import Dataset
 
 _Batch = tuple[NDArray[Any], NDArray[Any]]  # features (n, ...), labels (n,)
 _BLOCK = 50  # examples whose float64 gradients are held at once

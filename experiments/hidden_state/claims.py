@@ -1,6 +1,6 @@
 """The hidden-state paper's words for its figures' series."""
 
-from experiments.plots.rows import Claim, PaperClaims
+from experiments.sweeps.rows import Claim, PaperClaims
 
 CLAIMS: PaperClaims = {
     ("figure_1a", "GC-R", None): Claim("tight", "5.2"),

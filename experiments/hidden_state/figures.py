@@ -4,15 +4,16 @@ from collections.abc import Callable, Sequence
 
 from matplotlib.figure import Figure
 
+from audit import concluded
+from audit.settings.setting import Setting
 from experiments.hidden_state import landscape_cells, landscape_figures, landscape_stored, norms_figure
 from experiments.hidden_state import norms as norm_cells
 from experiments.hidden_state.claims import CLAIMS
 from experiments.hidden_state.landscape_cells import Grid
-from experiments.plots import estimates, points, table
-from experiments.plots.points import Evidence, Point
-from experiments.plots.sweep import Drawn, Sweep
-from experiments.settings.setting import Setting
-from experiments.settings.tasks import task
+from experiments.sweeps import estimates, points, table
+from experiments.sweeps.points import Evidence, Point
+from experiments.sweeps.sweep import Drawn, Sweep
+from models.catalogue import task
 
 
 def draw_epsilon(sweep: Sweep, evidence: Evidence) -> Drawn:
@@ -36,7 +37,7 @@ def draw_trade_off(sweep: Sweep, evidence: Evidence) -> Drawn:
 
 def _tested(point: Point) -> Point:
     """The point with the test of the Gaussian curve in each conclusion, and what speaks for one."""
-    reason = points.gaussian_reason(point.cells[0].setting)
+    reason = concluded.gaussian_reason(point.cells[0].setting)
     return point._replace(found=tuple(one.with_curve_test()._replace(reason=reason) for one in point.found))
 
 

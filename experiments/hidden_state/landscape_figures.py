@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 
 from audit.landscape import law
 from audit.landscape.process import Process, constant
+from audit.report.style import BOUND, IN, OUT, PURPLE, STYLE, UPPER
 from audit.statistics import conversions, densities
 from experiments.hidden_state.claims import CLAIMS
 from experiments.hidden_state.landscape_cells import LandscapeCell
 from experiments.hidden_state.landscape_stored import CellResults, SearchResults
-from experiments.plots.points import Spread
-from experiments.plots.rows import Row, Seeds
-from experiments.plots.style import BOUND, IN, OUT, PURPLE, STYLE, UPPER
-from experiments.plots.table import claim
+from experiments.sweeps.points import Spread
+from experiments.sweeps.rows import Row, Seeds
+from experiments.sweeps.table import claim
 
 CONVEX = PURPLE
 Array = NDArray[np.float64]

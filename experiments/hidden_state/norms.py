@@ -11,15 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.progress import Progress
+from audit.settings import stored
+from audit.settings.setting import Setting, identity
 from audit.storage import files
 from audit.storage.index import Holdings
 from audit.storage.store import Store
+from audit.task import Dataset
 from experiments.cells.audits import is_on, step_seconds
 from experiments.cells.cell import Cell
 from experiments.cells.data import DataSets
-from experiments.settings import stored
-from experiments.settings.setting import Setting, identity
-from models.data.base import Dataset
 
 if TYPE_CHECKING:
     from audit.game import Game
@@ -76,7 +76,7 @@ def kept(
 def _train(setting: Setting, dataset: Dataset, runs: int, progress: Progress) -> Norms:
     """The canary's gradient norms, every run with a theta_0, canary and noise of its own."""
     from audit import game
-    from experiments.settings import build
+    from audit.settings import build
 
     played = build.build(setting, dataset)
     chunk = game.chunk_size(played, runs)

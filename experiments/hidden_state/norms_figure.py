@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from experiments.plots import style
-from experiments.plots.style import BLUE, GREEN, ORANGE, PURPLE, VERMILION
+from audit.report import style
+from audit.report.style import BLUE, GREEN, ORANGE, PURPLE, VERMILION
 
 _LOOKS = ((VERMILION, "-"), (BLUE, "--"), (GREEN, "-."), (PURPLE, (0, (5, 1))), (ORANGE, ":"))
 

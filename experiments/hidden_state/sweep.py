@@ -15,19 +15,19 @@ import functools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from audit.settings.adversaries import ADVERSARIES, GC_S_VARIANTS, CotS, GcR, GcS, Loss
+from audit.settings.make import setting_of
+from audit.settings.setting import AdversaryFields, Setting
 from experiments.cells.audits import audit_cell
 from experiments.cells.cell import Audited
 from experiments.hidden_state.landscape_cell import landscape_cell
 from experiments.hidden_state.landscape_cells import Grid
 from experiments.hidden_state.norms import norms_cell
-from experiments.plots.sweep import Axis, Draw, Drawn, Sweep
-from experiments.settings.adversaries import ADVERSARIES, GC_S_VARIANTS, CotS, GcR, GcS, Loss
-from experiments.settings.make import setting_of
-from experiments.settings.setting import AdversaryFields, Setting
-from experiments.settings.tasks import task
+from experiments.sweeps.sweep import Axis, Draw, Drawn, Sweep
+from models.catalogue import task
 
 if TYPE_CHECKING:
-    from experiments.plots.points import Evidence
+    from experiments.sweeps.points import Evidence
 
 SMOKE = "smoke"
 SCALES = (SMOKE, "laptop", "paper")  # the smallest first

@@ -1,6 +1,6 @@
 """The LiDP paper's words for its figures' panels."""
 
-from experiments.plots.rows import Claim, PaperClaims
+from experiments.sweeps.rows import Claim, PaperClaims
 
 CLAIMS: PaperClaims = {
     ("lidp_figure_3", "over n", None): Claim("orders 2 and 4 need 4 to 16 times fewer runs than K = 1", "4"),

@@ -8,13 +8,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from audit.report.style import BLACK, BLUE, FADED, GREEN, ORANGE, PURPLE, STYLE, UPPER, VERMILION
 from audit.statistics import conversions
 from audit.storage.index import Holdings
 from experiments.lidp import audits, protocol, table
 from experiments.lidp.audits import LIFTED, MechanismAudit, Panels
 from experiments.lidp.table import MechanismPoint
-from experiments.plots.style import BLACK, BLUE, FADED, GREEN, ORANGE, PURPLE, STYLE, UPPER, VERMILION
-from experiments.plots.sweep import Drawn
+from experiments.sweeps.sweep import Drawn
 
 _SINGLE = "DP + Wilson (K = 1)"
 _LOOKS = {  # of methods: label, colour, marker, line

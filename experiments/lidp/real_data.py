@@ -14,17 +14,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from audit.settings.adversaries import ClipBkd, CotS, Poisoned
+from audit.settings.make import setting_of
+from audit.settings.setting import AdversaryFields, Setting
 from experiments.cells.audits import audit_cell
 from experiments.cells.cell import Audited
 from experiments.lidp.comparison import Comparison
-from experiments.plots.sweep import Axis, Draw, Drawn, Sweep
-from experiments.settings.adversaries import ClipBkd, CotS, Poisoned
-from experiments.settings.make import setting_of
-from experiments.settings.setting import AdversaryFields, Setting
-from experiments.settings.tasks import task
+from experiments.sweeps.sweep import Axis, Draw, Drawn, Sweep
+from models.catalogue import task
 
 if TYPE_CHECKING:
-    from experiments.plots.points import Evidence
+    from experiments.sweeps.points import Evidence
 
 
 class Training(NamedTuple):

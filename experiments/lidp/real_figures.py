@@ -7,6 +7,8 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from audit.report.style import BLACK, BLUE, FADED, GREEN, PURPLE, STYLE, VERMILION
+from audit.settings.setting import identity
 from audit.statistics.accounting import Composition, sampled_upper_bound
 from audit.storage.index import Holdings
 from audit.storage.scores import Scores
@@ -14,10 +16,8 @@ from experiments.cells.cell import Audited, Levels
 from experiments.lidp import gains, real_table
 from experiments.lidp.comparison import Comparison
 from experiments.lidp.real_table import LIFTED, METHODS, ORDER_2, ORDER_4, SINGLE, Gain, Lifted
-from experiments.plots.points import Evidence
-from experiments.plots.style import BLACK, BLUE, FADED, GREEN, PURPLE, STYLE, VERMILION
-from experiments.plots.sweep import Drawn, Sweep
-from experiments.settings.setting import identity
+from experiments.sweeps.points import Evidence
+from experiments.sweeps.sweep import Drawn, Sweep
 
 _LEAST_CANARIES = {ORDER_2: 2, ORDER_4: 4}
 _LOOKS = {  # of methods: colour, marker, line

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from experiments.cells.cell import Levels
 from experiments.lidp.audits import MechanismAudit, Panels
 from experiments.lidp.mechanism_cell import mechanism_cell
-from experiments.plots.sweep import Drawn, Sweep
+from experiments.sweeps.sweep import Drawn, Sweep
 
 if TYPE_CHECKING:
-    from experiments.plots.points import Evidence
+    from experiments.sweeps.points import Evidence
 
 DIMENSIONS = (100, 1000, 10_000, 100_000, 1_000_000)
 _DIMENSION = 10_000  # of panels over n and K

@@ -11,7 +11,7 @@ from audit.statistics import conversions
 from experiments.lidp import protocol
 from experiments.lidp.audits import LIFTED, MechanismAudit, MechanismFindings
 from experiments.lidp.claims import CLAIMS
-from experiments.plots.sweep import OwnTable
+from experiments.sweeps.sweep import OwnTable
 
 _METHODS = ("wilson_1", "wilson_2", "wilson_4", LIFTED)
 _NOTES = """\

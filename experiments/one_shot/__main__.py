@@ -13,12 +13,12 @@ import numpy as np
 from absl import flags
 from tqdm import tqdm
 
+from audit.commands import cli
 from audit.errors import require
+from audit.report import style
 from audit.statistics import conversions, one_shot_mechanism
 from audit.storage import files
-from experiments import cli
 from experiments.one_shot import claims, figures, page, simulation, table
-from experiments.plots import style
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("sigmas", ["0.541", "1.54", "4.22"], "Noise of the mechanisms, whose sensitivity is 1.")

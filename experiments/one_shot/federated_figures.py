@@ -10,15 +10,15 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy import stats
 
+from audit.report import style
+from audit.report.style import BLACK, BLUE, FADED, GREEN, ORANGE, PURPLE, VERMILION
 from audit.statistics import cosine_law
 from audit.statistics.accounting import epsilon_upper_bound
 from experiments.one_shot import federated, federated_table
 from experiments.one_shot.federated import QUANTILES, FederatedRun, Observation, SplitQuantiles
 from experiments.one_shot.trainings import Splits, Trainings
-from experiments.plots import style
-from experiments.plots.points import Evidence
-from experiments.plots.style import BLACK, BLUE, FADED, GREEN, ORANGE, PURPLE, VERMILION
-from experiments.plots.sweep import Drawn, Sweep
+from experiments.sweeps.points import Evidence
+from experiments.sweeps.sweep import Drawn, Sweep
 
 _BINS, _POINTS = 40, 600
 _COLORS = (BLUE, GREEN, ORANGE, VERMILION, PURPLE)

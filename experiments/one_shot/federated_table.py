@@ -9,7 +9,7 @@ from audit.statistics.one_shot import OneShotEstimate
 from experiments.one_shot.claims import PRINTED
 from experiments.one_shot.federated import QUANTILES, FederatedRun, Observation, SplitQuantiles
 from experiments.one_shot.trainings import Trainings
-from experiments.plots.sweep import OwnTable
+from experiments.sweeps.sweep import OwnTable
 
 _ESTIMATES = """\
 estimate (its error) as the paper prints it, from fits to both worlds' cosines:

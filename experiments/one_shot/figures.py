@@ -8,8 +8,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from audit.report import style
 from audit.statistics import cosine_law, normality
-from experiments.plots import style
 
 Array = NDArray[np.float64]
 _BINS, _POINTS = 36, 801

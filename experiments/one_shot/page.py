@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
+from audit.report import page
 from audit.statistics.names import ONE_SHOT_EQUAL_VARIANCE, ONE_SHOT_FITTED, ONE_SHOT_THRESHOLD
 from experiments.one_shot import table
 from experiments.one_shot.simulation import Floors, TableCell
-from experiments.pages import page
 
 _TITLE = "One-shot estimates of a Gaussian mechanism whose epsilon is known"
 _METHODS = (ONE_SHOT_EQUAL_VARIANCE, ONE_SHOT_FITTED, ONE_SHOT_THRESHOLD)

@@ -16,15 +16,15 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from audit.settings.federated import FederatedSetting
+from audit.words import counted
 from experiments.cells.cell import Cell
 from experiments.cells.federated import federated_cell
-from experiments.cells.words import counted
 from experiments.one_shot.trainings import Splits, Trainings
-from experiments.plots.sweep import Draw, Drawn, Sweep
-from experiments.settings.federated import FederatedSetting
+from experiments.sweeps.sweep import Draw, Drawn, Sweep
 
 if TYPE_CHECKING:
-    from experiments.plots.points import Evidence
+    from experiments.sweeps.points import Evidence
 
 
 class FederatedSizes(NamedTuple):

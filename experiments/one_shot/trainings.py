@@ -3,7 +3,7 @@
 import dataclasses
 from typing import NamedTuple
 
-from experiments.settings.federated import FederatedSetting
+from audit.settings.federated import FederatedSetting
 
 
 class Trainings(NamedTuple):

@@ -1,4 +1,4 @@
-"""The result of a loader: features and labels, where they came from, and their checksum."""
+"""Images in classes: the result of a loader whose images come with a test split."""
 
 from typing import NamedTuple
 
@@ -7,22 +7,6 @@ import numpy as np
 from audit.errors import require
 
 IMAGE_ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
-
-
-class Dataset(NamedTuple):
-    """Labelled examples, as a training takes them.
-
-    Attributes:
-      features: (N, ...), float32 or whole numbers (bytes of images, say).
-      labels: (N, ...); of a classification int32 from 0.
-      source: one line that says where the arrays came from.
-      checksum: SHA-256, in hex, of the canonical arrays (see `models.data.sources.checksum_of`).
-    """
-
-    features: np.ndarray
-    labels: np.ndarray
-    source: str
-    checksum: str
 
 
 class ImageDataset(NamedTuple):
@@ -34,7 +18,7 @@ class ImageDataset(NamedTuple):
       test_images: (M, ...) uint8.
       test_labels: (M,) int32.
       source: one line that says where the arrays came from.
-      checksum: SHA-256, in hex, of the four arrays (see `models.data.sources.checksum_of`).
+      checksum: SHA-256, in hex, of the four arrays (see `audit.task.checksum_of`).
     """
 
     train_images: np.ndarray

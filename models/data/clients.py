@@ -1,50 +1,14 @@
 """A data set whose examples belong to clients, each client's one after the other."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from audit.errors import InputError, require
-from models.data.base import Dataset
+from audit.task import Clients, Dataset
 
 _DEALS = 100  # how often a Dirichlet's proportions are drawn before a client without examples is an error
-
-
-class Clients(NamedTuple):
-    """Examples by client; rows starts[i] : starts[i] + counts[i] are client i's.
-
-    Attributes:
-      features: (N, ...), as in a Dataset.
-      labels: (N, ...), int32; of text a label a position, 0 where a position is padding.
-      starts: (M,) int32, the first row of each client; clients are sorted by name.
-      counts: (M,) int32, at least 1 each; they add up to N.
-      source: one line that says where the arrays came from.
-      checksum: SHA-256, in hex, of the canonical arrays that the examples came from.
-    """
-
-    features: NDArray[np.generic]
-    labels: NDArray[np.integer]
-    starts: NDArray[np.int32]
-    counts: NDArray[np.int32]
-    source: str
-    checksum: str
-
-    @property
-    def number(self) -> int:
-        """How many clients there are."""
-        return len(self.counts)
-
-    @property
-    def arrays(self) -> tuple[NDArray[np.generic], ...]:
-        """(features, labels, starts, counts), as DP-FedAvg takes them."""
-        return self.features, self.labels, self.starts.astype("<i4"), self.counts.astype("<i4")
-
-    def of(self, client: int) -> tuple[NDArray[np.generic], NDArray[np.integer]]:
-        """A client's features (n, ...) and labels (n, ...)."""
-        rows = slice(self.starts[client], self.starts[client] + self.counts[client])
-        return self.features[rows], self.labels[rows]
 
 
 def by_name(

@@ -7,7 +7,7 @@ import zipfile
 import numpy as np
 
 from audit.errors import InputError, require
-from models.data.base import Dataset
+from audit.task import Dataset
 from models.data.formats import Arrays, read_csv, read_npz, read_parquet, tar_members
 from models.data.sources import Package, Recipe, load_arrays
 

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.errors import InputError, require
-from models.data.clients import Clients, by_name
-from models.data.sources import checksum_of
+from audit.task import Clients, checksum_of
+from models.data.clients import by_name
 
 PIXELS = 32  # a side, after cutting
 IMAGE_FOLDERS = ("raw/img_align_celeba", "img_align_celeba", ".")  # where LEAF leaves them, and beside

@@ -5,7 +5,7 @@ import io
 import numpy as np
 
 from audit.errors import InputError, require
-from models.data.base import Dataset
+from audit.task import Dataset
 from models.data.formats import Arrays, tar_members
 from models.data.sources import Recipe, load_arrays
 

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.errors import require
-from models.data.clients import Clients, by_name
+from audit.task import Clients
+from models.data.clients import by_name
 from models.data.formats import Arrays, gunzip, read_npz
 from models.data.sources import Package, Recipe, load_arrays
 

@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from audit.errors import InputError, require
+from audit.task import checksum_of
 from models.data.formats import Arrays, Read, read_npz
 
 TIMEOUT_S = 900  # for a whole archive; the clients themselves give up sooner on a silent line
@@ -135,16 +136,6 @@ def cached(path: Path, verified: Callable[[Arrays, str], Loaded], make: Callable
         loaded = make()
         _write_cache(path, loaded)
     return loaded
-
-
-def checksum_of(arrays: Arrays) -> str:
-    """SHA-256, in hex, of each array's name, dtype, shape and little-endian bytes, in order."""
-    digest = hashlib.sha256()
-    for name, array in arrays.items():
-        little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
-        digest.update(f"{name} {little.dtype.str} {little.shape}\n".encode())
-        digest.update(little.tobytes())
-    return digest.hexdigest()
 
 
 def _named(recipe: Recipe, source: str, read: Callable[[], Arrays]) -> Loaded:

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.errors import require
-from models.data.clients import Clients, by_name
-from models.data.sources import checksum_of
+from audit.task import Clients, checksum_of
+from models.data.clients import by_name
 from models.data.tff import Feature, read_clients
 
 LENGTH = 20  # positions of a sentence

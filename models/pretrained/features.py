@@ -16,9 +16,10 @@ from jax import Array
 from tqdm import tqdm
 
 from audit.errors import require
-from models.data.base import Dataset, ImageDataset
+from audit.task import Dataset, checksum_of
+from models.data.base import ImageDataset
 from models.data.formats import Arrays
-from models.data.sources import Loaded, cache_folder, cached, checksum_of
+from models.data.sources import Loaded, cache_folder, cached
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)  # of a pixel's R, G and B, on [0, 1]
 IMAGENET_STD = (0.229, 0.224, 0.225)

@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from models.base import flat_model
+from audit.model import flat_model
 from models.fcnn import FCNN, fcnn, two_logit_cross_entropy
 
 theirs = optax.softmax_cross_entropy_with_integer_labels

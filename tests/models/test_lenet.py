@@ -7,7 +7,7 @@ import numpy as np
 import optax
 import pytest
 
-from models.base import losses_by_example, losses_of_batch
+from audit.model import losses_by_example, losses_of_batch
 from models.data.fashion_mnist import FASHION_MNIST_MEAN, FASHION_MNIST_STD
 from models.lenet import lenet
 

@@ -55,7 +55,7 @@ def test_a_loss_is_the_mean_over_what_is_no_padding():
 
 
 def test_what_stands_at_padding_changes_neither_loss_nor_gradient():
-    from models.base import flat_model
+    from audit.model import flat_model
 
     model = flat_model(LanguageModel(11, 4, 6, 2, 3), jnp.zeros(8, jnp.uint8), next_token_loss(0))
     theta = model.init(jax.random.key(1))
@@ -92,7 +92,7 @@ def test_two_biases_add_and_a_classifier_reads_to_the_end():
 
 
 def test_a_small_one_learns_to_count():
-    from models.base import flat_model
+    from audit.model import flat_model
 
     model = flat_model(LanguageModel(6, 4, 8, 1), jnp.zeros(10, jnp.uint8), next_token_loss(0))
     text = 1 + np.arange(11) % 5

@@ -6,8 +6,8 @@ import numpy as np
 import optax
 import pytest
 
+from audit.model import flat_model
 from models import soft
-from models.base import flat_model
 from models.mlp import mlp
 from models.recurrent import LanguageModel, TextClassifier, next_token_loss
 

@@ -13,12 +13,13 @@ ROOT = Path(__file__).resolve().parents[2]
 FORKS = """
 import atexit, gc, importlib, json, os, pkgutil, runpy, signal, sys, traceback
 import audit, experiments, models
+from audit.commands import dispatch
 from experiments import __main__ as main
-commands = {f"experiments.{name}" for name, _ in main.commands()}
+commands = {name: module for name, module, _ in dispatch.commands(main.PACKAGES)}
 torch = "experiments.engine.peers_", "experiments.examples."  # not everyone has it
 for package in (audit, models, experiments):
     for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-        own = {found.name, found.name.removesuffix(".__main__")} & commands
+        own = {found.name, found.name.removesuffix(".__main__")} & {*commands.values()}
         if not own and not found.name.startswith(torch):
             importlib.import_module(found.name)
 gc.freeze()
@@ -27,11 +28,11 @@ def run(argv):
     if argv[0] == "python":  # as ./run.sh python does
         sys.argv = argv[1:]
         runpy.run_path(argv[1], run_name="__main__")
-    elif f"experiments.{argv[0]}" in commands:
+    elif argv[0] in commands:
         sys.argv = argv
-        runpy.run_module(f"experiments.{argv[0]}", run_name="__main__", alter_sys=True)
+        runpy.run_module(commands[argv[0]], run_name="__main__", alter_sys=True)
     else:
-        sys.argv = ["hidden-state-audit", *argv]
+        sys.argv = ["./run.sh", *argv]
         main.main()
 
 def status_of(argv):  # as the interpreter itself ends

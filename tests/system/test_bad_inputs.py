@@ -22,15 +22,14 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from audit.storage import store
+from audit.settings.make import setting_of
+from audit.settings.setting import identity
+from audit.storage import score_files, store
 from audit.storage.scores import Scores
 from audit.storage.store import Store
 from experiments.hidden_state import landscape_cells, landscape_stored
 from experiments.hidden_state import sweep as sweeps
 from experiments.hidden_state.landscape_cells import Exact, Search, Simulated
-from experiments.settings import score_files
-from experiments.settings.make import setting_of
-from experiments.settings.setting import identity
 from models.data.housing import FEATURES, TARGET
 
 Lay = Callable[[Path], object]  # lays something into a case's folder

@@ -6,9 +6,9 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from audit.report.verdicts import at_most
 from audit.statistics import lifted
 from audit.statistics.accounting import sampled_upper_bound
-from experiments.pages.verdicts import at_most
 
 IN, OUT = np.random.default_rng(0).normal(1, 1, 60), np.random.default_rng(1).normal(0, 1, 70)
 

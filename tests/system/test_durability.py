@@ -14,11 +14,11 @@ from audit import game, training
 from audit.errors import InputError
 from audit.mechanism import ensemble
 from audit.mechanism.programs import Programs
+from audit.settings import build, stored
+from audit.settings.make import changed, setting_of
 from audit.storage import files, shares
 from audit.storage.store import Store
-from experiments.settings import build, stored
-from experiments.settings.make import changed, setting_of
-from models.data.base import Dataset
+from audit.task import Dataset
 
 SETTING = setting_of("fcnn", adversary="gc_r", batch_size=10, steps=3, noise_multiplier=1.0)
 LONG = changed(SETTING, steps=600)
@@ -220,7 +220,7 @@ import numpy as np
 from audit import game
 from audit.storage.checkpoints import Checkpoints
 from experiments.settings import build
-from experiments.settings.make import setting_of
+from audit.settings.make import setting_of
 from models.data.base import Dataset
 
 features = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)

@@ -30,8 +30,8 @@ from audit import training
 from audit.storage.store import Store
 from experiments import cli
 from experiments.settings import build_federated, federated
-from experiments.settings.federated import FederatedSetting
-from experiments.settings.tasks import Sources
+from audit.settings.federated import FederatedSetting
+from models.catalogue import Sources
 
 cli.prepare_jax()
 setting = FederatedSetting("linear", 10, cohort=4, rounds=60, canaries=100, observe="all", quantile=0.5,

@@ -22,11 +22,11 @@ TOLERANCE = 1e-5
 PROGRAM = """
 import json, sys
 import numpy as np
-from experiments.settings.devices import prepare_jax
+from audit.settings.devices import prepare_jax
 prepare_jax()
 from audit import game
 from experiments.settings import build
-from experiments.settings.make import Usual, make_setting
+from audit.settings.make import Usual, make_setting
 from models.data.base import Dataset
 
 def data(model):

@@ -25,7 +25,7 @@ RUNS, CHUNK = 24, 8
 RENAMES = 19  # that an audit makes
 SECONDS = 600.0  # in which an audit that is left alone ends, on a busy machine too
 CONTEXT = multiprocessing.get_context("forkserver")  # a process begins with all imported
-CONTEXT.set_forkserver_preload(["experiments.settings.build", "orbax.checkpoint"])
+CONTEXT.set_forkserver_preload(["audit.settings.build", "orbax.checkpoint"])
 
 # Six segments a chunk, with a checkpoint after each; every draw is used: the optimizer has a state, each
 # run its own theta_0. The process kills itself at its rename of that number, if one is named. Text, since a
@@ -38,7 +38,7 @@ from tqdm import tqdm
 from experiments import cli
 from audit import training
 from experiments.settings import build, stored
-from experiments.settings.make import setting_of
+from audit.settings.make import setting_of
 from models.data.base import Dataset
 
 out.parent.mkdir(parents=True, exist_ok=True)

@@ -38,7 +38,7 @@ def test_importing_audit_loads_nothing_heavy(tmp_path):
 
 
 def test_bound_needs_no_jax(tmp_path):
-    loaded = loaded_by("import experiments.bound", tmp_path)
+    loaded = loaded_by("import audit.commands.bound", tmp_path)
     assert "audit.statistics.estimate" in loaded
     assert loaded.isdisjoint({"jax", "jaxlib", "flax", "optax", "orbax", "tensorflow"})
 

@@ -147,8 +147,8 @@ def test_worlds_in_the_wrong_order_certify_nothing(ratio, empty_game):
 @pytest.mark.parametrize("adversary", ["gc_s", "gc_r", "cots", "loss"])
 def test_the_whole_audit_on_genuine_gradients(dataset, play, adversary):
     """Every adversary stays below; here the drawn ones need not come near."""
-    from experiments.settings import build
-    from experiments.settings.make import setting_of
+    from audit.settings import build
+    from audit.settings.make import setting_of
 
     setting = setting_of(
         "fcnn", adversary=adversary, noise_multiplier=SIGMA, batch_size=50, steps=40, learning_rate=0.05

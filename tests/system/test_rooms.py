@@ -35,7 +35,7 @@ FLOORS = [  # from the ground up: nobody imports from a higher floor
     ["experiments.papers", "experiments.compare"],
     ["experiments"],  # the commands, a paper's __main__ among them, cli and own
 ]
-DOOR = "audit"  # whose __init__ offers, lazily, what experiments.front has; nobody in the house goes in there
+DOOR = "audit"  # whose __init__ offers, lazily, what audit.api has; nobody in the house goes in there
 PAPERS = ("hidden_state", "one_shot", "lidp", "canife")
 LIBRARIES = [
     path
@@ -195,7 +195,7 @@ def test_no_arrow_runs_back_up():
 
 def test_the_door_leads_to_the_front_alone():
     names = set(imported_names((ROOT / DOOR / "__init__.py").read_text()))
-    assert {name for name in names if not name.startswith("experiments.front")} == {
+    assert {name for name in names if not name.startswith("audit.api")} == {
         "experiments",
         "typing",
         "typing.TYPE_CHECKING",
@@ -269,7 +269,7 @@ TRAINING = [
     "audit.training",
     "experiments.cells.work",
     "experiments.cells.audits",
-    "experiments.settings.build",
+    "audit.settings.build",
 ]
 TRAINING += [
     "experiments.hidden_state.sweep",

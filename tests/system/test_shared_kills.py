@@ -14,7 +14,7 @@ from audit.storage.store import Store
 RUNS, CHUNK, WORKERS = 120, 8, 3
 SECONDS = 300.0
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["experiments.settings.build", "orbax.checkpoint"])
+CONTEXT.set_forkserver_preload(["audit.settings.build", "orbax.checkpoint"])
 
 # Appends to the log the first run of each chunk that it begins and, after it is stored, that it ended.
 WORKER = """
@@ -26,7 +26,7 @@ from experiments import cli
 from audit import game, training
 from audit.storage.store import Store
 from experiments.settings import build, stored
-from experiments.settings.make import setting_of
+from audit.settings.make import setting_of
 from models.data.base import Dataset
 
 log = open(out.with_name(out.name + ".log"), "a", buffering=1)

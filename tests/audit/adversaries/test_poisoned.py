@@ -8,9 +8,9 @@ import pytest
 from audit.adversaries import poisoned
 from audit.adversaries.examples import plain
 from audit.errors import InputError
-from experiments.settings import build
-from experiments.settings.make import setting_of
-from models.data.base import Dataset
+from audit.settings import build
+from audit.settings.make import setting_of
+from audit.task import Dataset
 from models.fcnn import fcnn
 from models.linear import linear
 

@@ -12,7 +12,7 @@ from audit import game
 from audit.adversaries import one_shot
 from audit.errors import InputError
 from audit.mechanism import base, cohorts, dpsgd, ensemble, fedavg
-from models.base import losses_by_example
+from audit.model import losses_by_example
 
 KEY = jax.random.key(7, impl="threefry2x32")
 COUNTS = np.array([5, 1, 12, 3, 8, 2, 7], np.int32)

@@ -9,12 +9,12 @@ import optax
 import pytest
 
 from audit.errors import InputError
+from audit.model import flat_model
 from audit.storage import files
 from experiments.canife import attacked as settings
 from experiments.canife import measured, populations, samples, training
 from experiments.canife.attacked import Attacked
 from experiments.canife.samples import TextForm
-from models.base import flat_model
 from models.data.clients import by_name
 from models.recurrent import LanguageModel, TextClassifier, next_token_loss
 

@@ -5,10 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 
+from audit.report import style
 from audit.statistics import cohort_law, conversions
 from experiments.canife import curves, figures, measured, populations, table, training
 from experiments.canife.attacked import Attacked
-from experiments.plots import style
 from models.data.base import ImageDataset
 from models.data.fashion_mnist import FASHION_MNIST_MEAN, FASHION_MNIST_STD
 

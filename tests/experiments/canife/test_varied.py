@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from audit.errors import InputError
+from audit.report import style
 from experiments.canife import (
     populations,
     training,
@@ -17,7 +18,6 @@ from experiments.canife import (
 )
 from experiments.canife.attacked import Attacked
 from experiments.canife.varied_points import Average, Averaged, Averages, Curves
-from experiments.plots import style
 
 SMALL = Attacked(
     model="linear",

@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from audit.settings import stored
+from audit.settings.federated import FederatedSetting
 from experiments.cells import answers, federated
 from experiments.cells.data import DataSets
 from experiments.cells.work import Workplace, do_all, is_done
-from experiments.settings import stored
-from experiments.settings.federated import FederatedSetting
 
 SETTING = FederatedSetting("linear", 10, cohort=4, rounds=12, canaries=100, observe="all")
 

@@ -117,7 +117,7 @@ import numpy as np
 from experiments.cells import audits, cluster, on_ray, pieces
 from experiments.cells.engine import Wanted
 from experiments.settings import stored
-from experiments.settings.make import setting_of
+from audit.settings.make import setting_of
 from models.data.base import Dataset
 
 address, out, log, runs, chunk = sys.argv[1:]

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
+from audit.settings.make import setting_of
+from audit.words import counted, shortened
 from experiments.cells import progress
 from experiments.cells.audits import audit_cell, compiling_seconds
 from experiments.cells.cell import Audited
-from experiments.cells.words import counted, shortened
 from experiments.hidden_state import sweep as sweeps
-from experiments.settings.make import setting_of
 
 CELL = audit_cell(Audited("", "GC-R", 1, setting_of("fcnn"), 40))
 

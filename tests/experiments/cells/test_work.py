@@ -14,10 +14,15 @@ import numpy as np
 import pytest
 
 from audit.errors import InputError
+from audit.settings import stored
+from audit.settings.adversaries import CotS, GcR, GcS, Loss
+from audit.settings.make import setting_of
+from audit.settings.setting import identity
 from audit.statistics.names import FORMER_NAMES
 from audit.storage import files
 from audit.storage.scores import Scores
 from audit.storage.store import Store
+from audit.task import Dataset
 from experiments.cells import work
 from experiments.cells.audits import audit_cell
 from experiments.cells.cell import Cell
@@ -25,12 +30,7 @@ from experiments.cells.data import DataSets
 from experiments.cells.work import Workplace
 from experiments.hidden_state import norms as norm_cells
 from experiments.hidden_state import sweep as sweeps
-from experiments.settings import stored
-from experiments.settings.adversaries import CotS, GcR, GcS, Loss
-from experiments.settings.make import setting_of
-from experiments.settings.setting import identity
-from experiments.settings.tasks import TASKS
-from models.data.base import Dataset
+from models.catalogue import TASKS
 from models.data.housing import HOUSING
 
 ROOT = Path(__file__).resolve().parents[3]

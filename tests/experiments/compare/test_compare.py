@@ -4,11 +4,12 @@ import io
 import pytest
 
 from audit.errors import InputError
+from audit.report import style
+from audit.task import Sources
 from experiments.compare import figure, methods, table
 from experiments.compare.compared import Compared, validate
 from experiments.compare.methods import ALL, ESTIMATE, FINAL, ComparedRow
-from experiments.plots import style
-from experiments.settings.tasks import Sources, task
+from models.catalogue import task
 
 ROWS = [
     ComparedRow("hidden state, K = 64", "lifted_gaussian", FINAL, 1_000, 12.3, 21.25, "Gaussian, runs"),

@@ -3,8 +3,8 @@
 import pytest
 
 from audit.errors import InputError
+from audit.settings.setting import PRECISIONS
 from experiments.engine import accelerators
-from experiments.settings.setting import PRECISIONS
 
 
 @pytest.mark.parametrize(("name", "label", "number"), [("v5e:2x2", "TPU v5e", 4), ("h200", "NVIDIA H200", 1)])

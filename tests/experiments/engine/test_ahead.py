@@ -13,8 +13,7 @@ from audit.mechanism import precision
 from experiments.engine import accelerators, ahead
 from experiments.engine.ahead import DP_FEDAVG, DP_SGD, TrainingProgram
 from experiments.engine.workers import in_a_process
-from experiments.settings.federated import FEDERATED_TASKS
-from experiments.settings.tasks import TASKS
+from models.catalogue import FEDERATED_TASKS, TASKS
 
 COMPILERS = {"v5e:2x2": "libtpu", "h200": "jax_plugins.xla_cuda12"}
 

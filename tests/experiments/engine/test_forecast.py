@@ -6,12 +6,12 @@ import math
 import numpy as np
 import pytest
 
+from audit.settings import build
+from audit.settings.make import setting_of
 from audit.statistics.calibration import Calibration, KnownMechanism
+from audit.task import Dataset
 from experiments.engine import forecast, probe
 from experiments.engine.forecast import Forecast, NotTimed, Probe
-from experiments.settings import build
-from experiments.settings.make import setting_of
-from models.data.base import Dataset
 
 SETTING = setting_of("fcnn", adversary="gc_r", batch_size=10, steps=6, periodicity=3)
 

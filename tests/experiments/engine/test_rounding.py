@@ -9,10 +9,10 @@ import pytest
 
 from audit.errors import InputError
 from audit.mechanism.base import no_canaries
+from audit.settings import build
+from audit.settings.make import changed, setting_of
+from audit.task import Dataset
 from experiments.engine import rounding
-from experiments.settings import build
-from experiments.settings.make import changed, setting_of
-from models.data.base import Dataset
 
 SETTING = setting_of(
     "fcnn", adversary="gc_r", batch_size=20, steps=5, clipping_norm=0.1, noise_multiplier=2.0

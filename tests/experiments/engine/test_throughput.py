@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 
 from audit.errors import InputError, require
+from audit.settings.federated import FederatedSetting
+from audit.settings.make import setting_of
+from audit.task import Dataset
 from experiments.engine import engines, measurement, problem, workers
 from experiments.engine.engines import DPSGD, ENGINES, FEDAVG, WORK, Kind
 from experiments.engine.measurement import Measurement
 from experiments.engine.problem import About, FederatedProblem, Problem
 from experiments.engine.workers import Memory, Worker
-from experiments.settings.federated import FEDERATED_TASKS, FederatedSetting
-from experiments.settings.make import setting_of
-from experiments.settings.tasks import TASKS
-from models.data.base import Dataset
+from models.catalogue import FEDERATED_TASKS, TASKS
 from models.data.clients import dealt
 from models.fcnn import fcnn
 from models.resnet import resnet18

@@ -281,8 +281,8 @@ def test_simulated_audits_do_not_depend_on_their_batches(monkeypatch):
 
 
 def test_figures_and_rows_take_results_alone(tmp_path):
+    from audit.report.style import png
     from experiments.hidden_state import landscape_figures
-    from experiments.plots.style import png
 
     fill(tmp_path, STUDY, epsilon=0.25)
     held = index.holdings(tmp_path)

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 from matplotlib import pyplot as plt
 
+from audit.settings import build, stored
+from audit.settings.setting import identity
 from audit.statistics import accounting
 from audit.storage.scores import Scores
 from audit.storage.store import Store
 from experiments.cells.cell import Levels
 from experiments.lidp import gains, real_data, real_figures, real_table
 from experiments.lidp.real_table import ORDER_2, ORDER_4, Gain
-from experiments.plots import points
-from experiments.settings import build, stored
-from experiments.settings.setting import identity
+from experiments.sweeps import points
 
 LEVELS = Levels()
 

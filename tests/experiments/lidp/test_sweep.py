@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy import special
 
+from audit.report import style
 from audit.storage import index
 from experiments.cells.cell import Levels
 from experiments.cells.data import DataSets
@@ -17,9 +18,8 @@ from experiments.lidp.claims import CLAIMS
 from experiments.lidp.gaussian_mechanism import GaussianMechanism, simulate
 from experiments.lidp.mechanism_cell import mechanism_cell
 from experiments.lidp.mechanism_work import findings
-from experiments.papers import registry
-from experiments.plots import style
-from experiments.plots.points import Evidence
+from experiments.sweeps import registry
+from experiments.sweeps.points import Evidence
 
 LEVELS = Levels()
 SMALL = MechanismAudit(64, 4, 100, 4.0, 2, *LEVELS)

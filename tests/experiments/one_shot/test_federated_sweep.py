@@ -10,6 +10,8 @@ from matplotlib import pyplot as plt
 from scipy import signal
 
 from audit.adversaries import one_shot as adversary
+from audit.settings import stored
+from audit.settings.federated import federated_identity, validate_federated
 from audit.statistics import one_shot
 from audit.statistics.accounting import epsilon_upper_bound
 from audit.storage.scores import Scores
@@ -19,9 +21,8 @@ from experiments.cells.cell import Levels
 from experiments.cells.data import DataSets
 from experiments.cells.work import Workplace, do_all
 from experiments.one_shot import federated, sweep
-from experiments.plots import points
-from experiments.settings import stored
-from experiments.settings.federated import federated_identity, federated_task, validate_federated
+from experiments.sweeps import points
+from models.catalogue import federated_task
 
 LEVELS = Levels()
 IMAGES, TEXT, SPLITS = sweep.SIZES["smoke"]

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from audit.errors import InputError
+from audit.task import Dataset
 from models.data import clients
-from models.data.base import Dataset
 
 
 def _dataset(size=1200, classes=10):

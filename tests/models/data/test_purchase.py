@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from audit.errors import InputError
-from experiments.settings.tasks import Sources, task
+from audit.task import Sources
+from models.catalogue import task
 from models.data import purchase
 
 

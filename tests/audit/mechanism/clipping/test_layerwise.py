@@ -14,7 +14,7 @@ from audit.mechanism.clipping.layerwise import (
     unfolded_dots,
     unfolded_or_per_example,
 )
-from models.base import flat_model
+from audit.model import flat_model
 from models.convnet import convnet
 from models.fcnn import fcnn
 from models.layers import Convolution, max_pool

@@ -1,0 +1,337 @@
+"""Audits from Python, as `import audit` offers them: no flags, nothing printed but progress, and of JAX's
+configuration nothing changed. Importing this loads nothing; what a function needs it loads when it is
+called."""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from audit.errors import require
+
+if TYPE_CHECKING:
+    import flax.linen as nn
+    from jax import Array
+    from matplotlib.figure import Figure
+    from numpy.typing import ArrayLike
+
+    from audit.adversaries.base import Adversary
+    from audit.own import OwnModel
+    from audit.report.subjects import Subject
+    from audit.statistics.conclusion import Conclusion
+    from audit.statistics.estimate import Bound, Estimate
+    from audit.statistics.ranks import Auc
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """An audit: its conclusion, what gathers the facts of its page, and the folder that keeps it, if any.
+
+    Printed it is the table of bounds; a notebook shows verdict and bounds.
+    """
+
+    conclusion: "Conclusion"
+    subject: "Callable[[], Subject]"
+    folder: Path | None = None
+
+    @property
+    def bounds(self) -> "dict[str, Bound]":
+        """The lower bounds by method, in the table's order; each holds at its confidence and under what it
+        `assumes`."""
+        return {bound.method: bound for bound in self.conclusion.ranked()}
+
+    @property
+    def estimates(self) -> "dict[str, Estimate]":
+        """What is no bound, by method."""
+        return {estimate.method: estimate for estimate in self.conclusion.estimates}
+
+    @property
+    def upper_bound(self) -> float | None:
+        """The epsilon at delta that accounting guarantees; None where the mechanism is not known."""
+        return self.conclusion.upper_bound
+
+    @property
+    def auc(self) -> "Auc":
+        """The area under the ROC curve; its standard error counts all scores as independent."""
+        from audit.statistics import ranks
+
+        return ranks.auc(self.conclusion.scores_in, self.conclusion.scores_out)
+
+    def true_positive_rate(self, false_positive_rate: float) -> float:
+        """The share of scores in above a threshold that at most such a share of scores out exceeds; no
+        bound."""
+        from audit.statistics import ranks
+
+        scores = self.conclusion.scores_in, self.conclusion.scores_out
+        return ranks.true_positive_rate(*scores, false_positive_rate)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What ./run.sh bound --json prints."""
+        from audit.storage import results
+
+        values: dict[str, Any] = json.loads(
+            results.bounds_json(self.conclusion, **results.attack_fields(self.conclusion))
+        )
+        return values
+
+    def figure(self) -> "Figure":
+        """Scores, trade-off curve, bounds and privacy profile."""
+        from audit.report import audit_panels
+
+        return audit_panels.audit_drawing(self.conclusion, self.subject().title)
+
+    def report(self, path: str | Path) -> Path:
+        """Writes the page of ./run.sh report; returns its path."""
+        from audit.report import audit_page
+        from audit.storage import files
+
+        return files.write_whole(Path(path), audit_page.of_audits([self.subject()]))
+
+    def __str__(self) -> str:
+        from audit.report import bounds_table
+
+        return bounds_table.bounds_table(self.conclusion)
+
+    def _repr_html_(self) -> str:
+        from audit.report import audit_page
+
+        return audit_page.summary(self.subject())
+
+
+def bounds(
+    scores_in: "ArrayLike",
+    scores_out: "ArrayLike",
+    delta: float = 1e-5,
+    confidence: float = 0.95,
+    *,
+    noise_multiplier: float | None = None,
+    insertions: int | None = None,
+    sampling_rate: float = 1.0,
+    upper_bound: float | None = None,
+    name: str = "scores",
+) -> Result:
+    """Lower bounds on epsilon from scores of runs with and without a canary; loads no JAX.
+
+    Args:
+      scores_in: (n,) of independent runs with the canary, higher meaning in; or (n, K) of K canaries a run.
+      scores_out: (m,) of runs without it, or (m, M).
+      delta: of every epsilon.
+      confidence: of each bound.
+      noise_multiplier, insertions, sampling_rate: of DP-SGD's steps with the canary, where the upper bound is
+        wanted.
+      upper_bound: epsilon by another accountant, in place of these.
+      name: of what was audited, for the page.
+
+    Raises InputError, in one line, for what nothing can be concluded from.
+
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> result = audit.bounds(rng.normal(2, 1, 500), rng.normal(0, 1, 500), noise_multiplier=1, insertions=4)
+    >>> result.bounds["if_gaussian"].epsilon > result.bounds["assumption_free"].epsilon > 1
+    True
+    >>> round(result.upper_bound, 2)
+    10.09
+    """
+    from audit.report import subjects
+    from audit.settings.setting import require_noise
+    from audit.statistics import canaries
+    from audit.statistics.accounting import Composition
+    from audit.statistics.conclusion import conclude_design
+
+    together = (noise_multiplier is None) == (insertions is None)
+    require(together, "`noise_multiplier` and `insertions` go together: give both or none")
+    composition = None
+    if noise_multiplier is not None and insertions is not None:
+        require_noise(noise_multiplier)
+        composition = Composition(noise_multiplier, insertions, sampling_rate)
+    design = canaries.of_arrays(scores_in, scores_out)
+    conclusion = conclude_design(design, composition, delta, confidence, upper_bound).with_curve_test()
+    return Result(conclusion, partial(subjects.of_arrays, name, composition, conclusion))
+
+
+def audit(
+    model: str = "fcnn",
+    *,
+    runs: int = 5000,
+    out: str | Path = "results",
+    delta: float = 1e-5,
+    confidence: float = 0.95,
+    data_file: str | None = None,
+    tfds_dir: str | None = None,
+    **settings: Any,
+) -> Result:
+    """Trains and audits a model of the repository, as ./run.sh audit with these flags.
+
+    Args:
+      model: a name that ./run.sh audit --help lists.
+      runs: models to train, half with the canary; those that `out` has are not trained again.
+      out: folder of the store.
+      delta, confidence: of the bounds.
+      data_file, tfds_dir: the data, instead of fetching them.
+      settings: ./run.sh audit's other flags that describe the setting, as adversary="gc_r", k=5, seed=1.
+
+    Raises InputError, in one line, for what cannot be audited.
+
+    >>> audit.audit("fcnn", runs=40, insertions=2, out=folder).upper_bound  # doctest: +ELLIPSIS
+    1.40...
+    """
+    import jax
+
+    from audit import concluded, progress, training, zoo
+    from audit.report.subjects import AskedLevels
+    from audit.settings import build, make, stored
+    from audit.settings.setting import flat
+    from audit.statistics.accounting import Composition
+    from audit.statistics.conclusion import conclude_design
+    from audit.storage import declared, results
+    from audit.task import Sources
+
+    _require_request(runs, out, delta, confidence)
+    fields = {"model": model, **make.by_field(settings)}
+    if fields.get("canaries") == make.AUTO:
+        fields["canaries"] = zoo.task(model).canaries
+    setting = make.setting_of(**fields)
+    build.validate(setting, runs)
+    dataset = zoo.task(model).data.load(Sources(data_file, tfds_dir))
+    with jax.default_matmul_precision("float32"):
+        played, store = build.build(setting, dataset), stored.open_store(Path(out), setting, dataset)
+        declared.require_declared(store, [])
+        with progress.bar(training.lacking(store, runs)) as line:
+            trained = training.train(played, store, runs, progress=line)
+    composition = Composition(*setting.composition)
+    conclusion = conclude_design(trained.scores.design(), composition, delta, confidence).with_curve_test()
+    conclusion = conclusion._replace(reason=concluded.gaussian_reason(setting))
+    about = {"setting": flat(setting), "runs": runs, "provenance": build.provenance(dataset)}
+    results.keep_result(store, conclusion, **about, out=str(store.path))
+    return _kept(conclusion, store.path, AskedLevels(delta, confidence), runs)
+
+
+def audit_model(
+    module: "nn.Module",
+    criterion: "Callable[[Array, Array], Array]",
+    features: "ArrayLike",
+    labels: "ArrayLike",
+    *,
+    runs: int,
+    adversary: "str | Adversary" = "gc_s",
+    out: str | Path = "results",
+    delta: float = 1e-5,
+    confidence: float = 0.95,
+    **settings: Any,
+) -> Result:
+    """Trains a Flax Linen module, half of the runs with a canary, and bounds what their last iterates leak.
+
+    Args:
+      module: takes one example, features[i], without a batch axis; trained parameters only, no randomness.
+      criterion: (the module's output, labels[i]) -> scalar loss of one example.
+      features: (N, ...), kept as float32 or as whole numbers.
+      labels: (N, ...); the adversary "loss" needs classes, whole numbers from 0.
+      runs: how many models; those that `out` has already are not trained again.
+      adversary: a name that ./run.sh audit --help lists, or an `audit.adversaries.base.Adversary` of your
+        own.
+      out: folder of the store; figure and page are written there too.
+      delta, confidence: of the bounds.
+      settings: ./run.sh audit's flags that describe the setting, as steps=100, noise_multiplier=2; `model`
+        names the model in the report, and `clipping` is by default the fastest strategy that takes it, or one
+        by which `out` has all runs.
+
+    Where `out` has all runs nothing is trained, and where scores, levels and version are those of the last
+    call nothing is drawn.
+
+    Raises InputError for what cannot be audited, in one line.
+
+    >>> import flax.linen as nn, numpy as np, optax
+    >>> features, labels = np.eye(8, dtype=np.float32), np.arange(8) % 2
+    >>> criterion = optax.softmax_cross_entropy_with_integer_labels
+    >>> result = audit.audit_model(nn.Dense(2), criterion, features, labels, runs=40, out=folder, steps=2)
+    >>> sorted(result.bounds)
+    ['assumption_free', 'held_out', 'if_gaussian']
+    """
+    from audit import own
+
+    request = _require_request(runs, out, delta, confidence)
+    return _audit_own(own.of_module(module, criterion, features, labels), request, adversary, settings)
+
+
+def audit_loss(
+    loss: "Callable[[Any, tuple[Array, Array]], Array]",
+    params: Any,
+    features: "ArrayLike",
+    labels: "ArrayLike",
+    *,
+    runs: int,
+    adversary: "str | Adversary" = "gc_s",
+    out: str | Path = "results",
+    delta: float = 1e-5,
+    confidence: float = 0.95,
+    **settings: Any,
+) -> Result:
+    """`audit_model` for any JAX model: Flax NNX, Equinox and Haiku all have such a loss.
+
+    Args:
+      loss: (params, (features[i], labels[i])) -> scalar loss of one example, without a batch axis; no
+        randomness.
+      params: a tree of float arrays, at which every run begins.
+      runs, adversary, out, settings: see `audit_model`. Gradients are taken example by example, which is
+        slower than what a Linen module allows.
+
+    Raises InputError for what cannot be audited, in one line.
+
+    >>> import jax.numpy as jnp, numpy as np
+    >>> def loss(params, labelled):
+    ...     return (params["w"] @ labelled[0] - labelled[1]) ** 2
+    >>> features, labels = np.eye(8, dtype=np.float32), np.ones(8)
+    >>> result = audit.audit_loss(loss, {"w": jnp.zeros(8)}, features, labels, runs=40, out=folder, steps=2)
+    >>> (result.folder / "report.html").exists()
+    True
+    """
+    from audit import own
+
+    request = _require_request(runs, out, delta, confidence)
+    return _audit_own(own.of_loss(loss, params, features, labels), request, adversary, settings)
+
+
+def _require_request(
+    runs: int, out: str | Path, delta: float, confidence: float
+) -> "tuple[int, Path, float, float]":
+    """(runs, folder, delta, confidence), checked."""
+    from audit.settings.setting import require_type
+    from audit.statistics import conversions
+
+    require_type("runs", runs, int)
+    require_type("delta", delta, float)
+    require_type("confidence", confidence, float)
+    conversions.require_delta(delta)
+    conversions.require_confidence(confidence)
+    require(str(out), "`out=`: name a folder")
+    return runs, Path(out), delta, confidence
+
+
+def _audit_own(
+    model: "OwnModel",
+    request: tuple[int, Path, float, float],
+    adversary: "str | Adversary",
+    settings: dict[str, Any],
+) -> Result:
+    """The result of an audit of `audit.own`, products in float32 whatever JAX is set to."""
+    import jax
+
+    from audit import own
+    from audit.report.subjects import AskedLevels
+    from audit.settings import make
+
+    runs, out, delta, confidence = request
+    with jax.default_matmul_precision("float32"):
+        conclusion, folder = own.audited(
+            model, make.by_field(settings), adversary, runs, out, delta, confidence
+        )
+    return _kept(conclusion, folder, AskedLevels(delta, confidence), runs)
+
+
+def _kept(conclusion: "Conclusion", folder: Path, levels: Any, runs: int) -> Result:
+    """The result of an audit that a store keeps, whose facts are gathered when they are asked for."""
+    from audit.report import subjects
+
+    return Result(conclusion, partial(subjects.of_setting, folder, levels, runs), folder)

@@ -1,0 +1,168 @@
+"""Bound epsilon from the score file of any framework.
+
+    ./run.sh bound --scores=scores.npz                   in, out or scores, presence
+    ./run.sh bound --scores=in.npy,out.npy               or an array a file
+    ./run.sh bound --scores=scores.csv --json            columns score,in (1 or 0)
+    ./run.sh bound --scores=scores.csv --upper_bound=3   an accountant's epsilon
+    ./run.sh bound --scores=scores.csv --looks=500,1000  one of the declared looks
+    ./run.sh bound --scores=scores.csv --report=p.html   the page of ./run.sh report
+    ./run.sh bound --scores=run.npz --dimension=68       one run's cosines: observed
+
+Arrays are flat, or matrices where runs have several canaries: a row a run, a column a canary.
+"""
+
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from absl import flags
+
+from audit.commands import cli
+from audit.errors import require
+from audit.report import bounds_table, one_run_table
+from audit.report.remarks import remarks
+from audit.settings.setting import require_noise
+from audit.statistics.accounting import Composition
+from audit.statistics.conclusion import Conclusion, conclude_design, conclude_looks
+from audit.storage import files, results, score_files
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string(
+    "scores",
+    None,
+    "The scores: .npz with arrays in, out or scores, presence; .csv with score,in; or in.npy,out.npy.",
+)
+flags.DEFINE_float("delta", 1e-5, "delta of the bounds.")
+flags.DEFINE_float("confidence", 0.95, "Confidence of the lower bounds.")
+flags.DEFINE_list("looks", None, "Numbers of scores at which to look, declared before the first look.")
+flags.DEFINE_float("noise_multiplier", None, "Noise multiplier, where the upper bound is wanted.")
+flags.DEFINE_integer("insertions", None, "Steps with the canary, where the upper bound is wanted.")
+flags.DEFINE_float("sampling_rate", None, "Each step's probability to take the canary; by default 1.")
+flags.DEFINE_float("upper_bound", None, "Another accountant's epsilon at delta, in place of these.")
+flags.DEFINE_string("figure", None, "Also draw the audit into this .png, .pdf or .svg file.")
+flags.DEFINE_string("report", None, "Also write a report into this HTML file.")
+flags.DEFINE_string("name", None, "What was audited, for the report; by default the scores' file.")
+flags.DEFINE_integer("dimension", None, "Trained parameters, where scores are the cosines of one run.")
+flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of a table.")
+
+
+MOST_DIMENSION = 10**13
+_MANY_RUNS = ("looks", "noise_multiplier", "insertions", "sampling_rate", "figure")
+
+
+class _File(NamedTuple):
+    """What to write: the flag that asks for it, where, and the bytes."""
+
+    flag: str
+    path: Path
+    content: bytes
+
+
+def main() -> None:
+    """Read, bound, draw, print."""
+    require(FLAGS.scores, "--scores is missing: name a .npz or .csv file, or two .npy files")
+    require(FLAGS.report != "", "--report=: name an HTML file")
+    if FLAGS.dimension is not None:
+        _one_run()
+        return
+    _require_format()
+    composition, paths = _composition(), score_files.paths(FLAGS.scores)
+    design = score_files.read_scores(*paths)
+    known = (composition, FLAGS.delta, FLAGS.confidence, FLAGS.upper_bound)
+    if FLAGS.looks is None:
+        found = conclude_design(design, *known)
+    else:
+        require(design.canaries == (1, 1), "--looks goes with one canary a run: drop it")
+        worlds = design.pooled()
+        seen = {sum(map(len, worlds)): worlds}
+        found = conclude_looks(seen, cli.whole_numbers("looks"), *known)
+    conclusion = found.with_curve_test()
+    wanted = [*_figure(conclusion), *_report(paths, composition, conclusion)]
+    for file in wanted:
+        files.write_whole(file.path, file.content, f"name another file with --{file.flag}")
+    if FLAGS.json:
+        print(results.bounds_json(conclusion, **results.attack_fields(conclusion)))
+    else:
+        print(bounds_table.bounds_table(conclusion))
+    for remark in remarks(conclusion) if FLAGS.json else []:  # the table has them
+        print(remark, file=sys.stderr)
+    for file in wanted:
+        print(f"{file.flag}: {file.path}", file=sys.stderr)
+
+
+def _one_run() -> None:
+    """Bounds and estimates from the cosines of one run."""
+    for name in _MANY_RUNS:
+        require(FLAGS[name].value is None, f"--{name} does not go with --dimension: drop one")
+    upper, paths = FLAGS.upper_bound, score_files.paths(FLAGS.scores)
+    require(upper is None or 0 <= upper < math.inf, f"--upper_bound={upper}: give a finite one, at least 0")
+    require(len(paths) == 1, f"--scores={FLAGS.scores}: with --dimension give one .npz file")
+    require(
+        2 <= FLAGS.dimension <= MOST_DIMENSION, f"--dimension={FLAGS.dimension}: give 2 to {MOST_DIMENSION:,}"
+    )
+    found = score_files.conclude_one_run(paths[0], FLAGS.dimension, FLAGS.delta, FLAGS.confidence)
+    if FLAGS.report is not None:
+        from audit.report import one_run_page as one_run_report
+        from audit.report import one_run_subjects
+
+        about = one_run_subjects.of_cosines(FLAGS.name or paths[0].name, paths[0], found, upper)
+        content = one_run_report.one_run_report(f"Audit: {about.title}", [about])
+        written = files.write_whole(Path(FLAGS.report), content, "name another file with --report")
+        print(f"report: {written}", file=sys.stderr)
+    shown = one_run_table.one_run_json if FLAGS.json else one_run_table.one_run_table
+    print(shown(found, upper))
+
+
+def _composition() -> Composition | None:
+    """The mechanism's steps with the canary, where the flags say."""
+    sigma, insertions = FLAGS.noise_multiplier, FLAGS.insertions
+    together = (sigma is None) == (insertions is None)
+    require(together, "--noise_multiplier and --insertions go together: give both or none")
+    one = FLAGS.upper_bound is None or (sigma is None and FLAGS.sampling_rate is None)
+    require(
+        one, "--upper_bound goes with none of --noise_multiplier, --insertions, --sampling_rate: drop one"
+    )
+    alone = FLAGS.sampling_rate is not None and sigma is None
+    require(not alone, "--sampling_rate goes with --noise_multiplier and --insertions: give all three")
+    if sigma is not None:
+        require_noise(sigma)
+    rate = 1.0 if FLAGS.sampling_rate is None else FLAGS.sampling_rate
+    return None if sigma is None else Composition(sigma, insertions, rate)
+
+
+def _require_format() -> None:
+    """Refuses a figure in a format that there is none of."""
+    if FLAGS.figure is not None:
+        from audit.report.style import FORMATS
+
+        known = Path(FLAGS.figure).suffix.lower() in FORMATS
+        require(known, f"--figure={FLAGS.figure}: end it in {', '.join(FORMATS)}")
+
+
+def _figure(conclusion: Conclusion) -> list[_File]:
+    """The figure, if it is asked for, in the format that its file's ending says."""
+    if FLAGS.figure is None:
+        return []
+    from audit.report import audit_panels, style
+
+    path = Path(FLAGS.figure)
+    encode = style.FORMATS[path.suffix.lower()]
+    return [_File("figure", path, audit_panels.audit_figure(conclusion, FLAGS.name or "", encode))]
+
+
+def _report(paths: Sequence[Path], composition: Composition | None, conclusion: Conclusion) -> list[_File]:
+    """The report, if it is asked for."""
+    if FLAGS.report is None:
+        return []
+    from audit.report import audit_page as report
+    from audit.report import subjects
+
+    name = FLAGS.name or ", ".join(path.name for path in paths)
+    about = subjects.of_scores(name, paths, composition, conclusion)
+    return [_File("report", Path(FLAGS.report), report.report(f"Audit: {about.title}", [about]))]
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,259 @@
+"""The common part of all commands: flags, errors and interrupts that end in one line, without a traceback."""
+
+import dataclasses
+import errno
+import logging
+import os
+import re
+import signal
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from absl import app, flags
+
+from audit.errors import InputError, require
+from audit.settings.devices import prepare_jax as prepare_jax
+
+if TYPE_CHECKING:
+    from audit.settings.setting import Setting
+    from audit.task import Sources
+
+USAGE_ERROR = 2
+AUTO = "auto"  # as many canaries as the model takes
+_AS_TEXT: flags.ArgumentSerializer[int | str] = flags.ArgumentSerializer()
+_INTERRUPTED = 130
+_DEFINE: dict[type, Callable[[str, Any, str], object]] = {
+    int: flags.DEFINE_integer,
+    float: flags.DEFINE_float,
+    bool: flags.DEFINE_bool,
+    str: flags.DEFINE_string,
+}
+_HELP, _HELP_INDENT = {"--help", "-help", "-h", "--helpshort", "--helpfull"}, 28
+_GROUPS = {
+    "what is audited": (
+        *("model", "models", "runs", "looks", "insertions", "steps", "k", "seed", "unknown_initialisation"),
+        *("data_file", "tfds_dir", "weights", "input_size", "california_housing", "cifar10", "fashion_mnist"),
+        "purchase100",
+    ),
+    "adversary": (
+        *("adversary", "canaries", "sampling_rate", "repetitions", "gc_s", "simulations", "dimension"),
+        *("cots_score", "observe", "loss_score", "first_direction", "end_direction", "poison_scale"),
+        *("poison_label", "poison_mean"),
+    ),
+    "DP-SGD": (
+        *("learning_rate", "clipping_norm", "noise_multiplier", "batch_size", "optimizer", "clipping"),
+        "precision",
+    ),
+    "bounds and output": (*("delta", "confidence", "chunk_size", "out", "json", "report", "figure"),),
+    "several machines": ("engine", "ray_address", "worker"),
+}
+_OUTPUT_ERRORS = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+def run(main: Callable[[], None]) -> None:
+    """Parses the flags and calls main; a user's mistake ends in one line and exit status 2."""
+
+    def guarded(argv: Sequence[str]) -> int:
+        try:
+            if len(argv) > 1:
+                raise InputError(f"argument {argv[1]!r} is no flag: write --name=value, see --help")
+            main()
+            sys.stdout.flush()
+        except InputError as error:
+            return _complain(str(error), USAGE_ERROR)
+        except KeyboardInterrupt:
+            return _complain("interrupted: finished chunks are kept, the same command goes on", _INTERRUPTED)
+        except MemoryError:
+            return _complain("out of memory: ask for less", USAGE_ERROR)
+        except OSError as error:
+            return _unprinted(error)
+        return 0
+
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)  # it tells of its first look for fonts
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    app.run(guarded, flags_parser=_parse)
+
+
+def _parse(argv: Sequence[str]) -> list[str]:
+    """absl's parser, with our help and without its usage pages for a mistyped flag."""
+    if not _HELP.isdisjoint(argv[1:]):
+        sys.exit(_show_help())
+    try:
+        return flags.FLAGS(argv)
+    except flags.Error as error:
+        sys.exit(_complain(f"{error}: see --help", USAGE_ERROR))
+
+
+def _show_help() -> int:
+    """Prints the help; the exit status."""
+    try:
+        print(_help(), flush=True)
+    except OSError as error:
+        return _unprinted(error)
+    return 0
+
+
+def _help() -> str:
+    """The command's docstring and its flags by group, in 80 columns."""
+    own = [
+        flag
+        for module, defined in flags.FLAGS.flags_by_module_dict().items()
+        if module == sys.argv[0] or module.startswith(("experiments.", "audit."))
+        for flag in defined
+    ]
+    grouped = {name: title for title, names in _GROUPS.items() for name in names}
+    about = (getattr(sys.modules["__main__"], "__doc__", None) or "").strip()
+    parts = ["\n\n".join(map(_narrow, about.split("\n\n")))]
+    for title in ("this command", *_GROUPS):
+        lines = [_described(flag) for flag in own if grouped.get(flag.name, "this command") == title]
+        if lines:
+            parts.append("\n".join([f"{title}:", *lines]))
+    return "\n\n".join(parts)
+
+
+def _narrow(paragraph: str) -> str:
+    """A paragraph of a docstring in 80 columns; examples stay lines, their comments in a column or, where
+    that is too wide, below each."""
+    if not paragraph.lstrip().startswith("./"):
+        return textwrap.fill(paragraph, 80)
+    examples = [line.strip().partition("  ") for line in paragraph.splitlines()]
+    width = max(len(command) for command, _, _ in examples)
+    aligned = [f"    {command:<{width}}  {comment.strip()}".rstrip() for command, _, comment in examples]
+    if max(map(len, aligned)) <= 80:
+        return "\n".join(aligned)
+    below = [f"    {command}\n        {comment.strip()}".rstrip() for command, _, comment in examples]
+    return "\n".join(below)
+
+
+def _described(flag: flags.Flag[Any]) -> str:
+    """A flag's lines in the help."""
+    default = flag.default_as_str if flag.default not in (None, False, []) else None
+    said = f"{flag.help} [{default.strip(chr(39))}]" if default else str(flag.help)
+    name = f"  --{flag.name}".ljust(_HELP_INDENT - 2) + " "
+    return textwrap.fill(said, 80, initial_indent=f"{name} ", subsequent_indent=" " * _HELP_INDENT)
+
+
+def _unprinted(error: OSError) -> int:
+    """Exit status where stdout takes no more, said in a line unless its reader left; else the error."""
+    if error.filename is not None or error.errno not in _OUTPUT_ERRORS:
+        raise error
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to print goes nowhere
+    if isinstance(error, BrokenPipeError):
+        return 1
+    return _complain(f"cannot print ({error.strerror}): what was computed is kept", USAGE_ERROR)
+
+
+def _complain(message: str, status: int) -> int:
+    """One line on stderr."""
+    print(f"error: {one_line(message)}", file=sys.stderr)
+    return status
+
+
+def one_line(message: str) -> str:
+    """A message for a terminal: flags for fields, one line, control characters escaped."""
+    line = as_flags(" ".join(message.split()))
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
+
+
+def as_flags(message: str) -> str:
+    """A library's message, which names `fields` and `field=value`s, with flags in their place."""
+    from audit.settings.fields import fields
+
+    def flag(match: re.Match[str]) -> str:
+        known = fields().get(match[1])
+        return f"--{known.flag if known else match[1]}{match[2]}"
+
+    return re.sub(r"`([a-z_]+)(=[^`]*|)`", flag, message)
+
+
+def define_setting(names: Sequence[str]) -> None:
+    """Defines the flags of a setting's fields."""
+    from audit.settings.fields import fields
+
+    for name in names:
+        field = fields()[name]
+        if name == "canaries":
+            flags.DEFINE(_CountParser(), field.flag, field.default, field.help, serializer=_AS_TEXT)
+        else:
+            _DEFINE[field.kind](field.flag, field.default, field.help)
+
+
+def define_fields(kind: type) -> None:
+    """Defines a flag for each field of a dataclass, with its help and default."""
+    for field in dataclasses.fields(kind):
+        assert isinstance(field.type, type)
+        _DEFINE[field.type](field.name, field.default, field.metadata["help"])
+
+
+class _CountParser(flags.ArgumentParser[int | str]):
+    """A whole number, or auto."""
+
+    def parse(self, argument: int | str) -> int | str:
+        """Raises ValueError for anything else."""
+        text = str(argument)
+        if text != AUTO and not text.lstrip("-").isdecimal():
+            raise ValueError(f"give a whole number, or {AUTO}")
+        return AUTO if text == AUTO else int(text)
+
+
+def setting(names: Sequence[str], **fixed: Any) -> "Setting":
+    """The setting that the flags of these fields describe, beside fixed ones."""
+    from audit.settings.fields import fields
+    from audit.settings.make import setting_of
+    from audit.zoo import task
+
+    given = {name: flags.FLAGS[fields()[name].flag].value for name in names}
+    if given.get("canaries") == AUTO:
+        given["canaries"] = task(str(given["model"])).canaries
+    return setting_of(**{**given, **fixed})
+
+
+def define_sources() -> None:
+    """Defines the flags of the data's sources."""
+    flags.DEFINE_string("data_file", None, "The data as a file, instead of fetching them.")
+    flags.DEFINE_string("tfds_dir", None, "A prepared TFDS folder that holds the data.")
+
+
+def sources(**more: Any) -> "Sources":
+    """The sources that the flags name."""
+    from audit.task import Sources
+
+    return Sources(flags.FLAGS.data_file, flags.FLAGS.tfds_dir, **more)
+
+
+def folder() -> Path:
+    """--out's folder, which need not be there; raises InputError where it names none."""
+    require(flags.FLAGS.out, "--out=: name a folder")
+    return Path(flags.FLAGS.out)
+
+
+def numbers(flag: str) -> list[float]:
+    """A list flag's numbers; raises InputError for what is none."""
+    return [_number(flag, text) for text in flags.FLAGS[flag].value or []]
+
+
+def whole_numbers(flag: str) -> list[int]:
+    """A list flag's whole numbers; raises InputError for what is none."""
+    return [_whole_number(flag, text) for text in flags.FLAGS[flag].value or []]
+
+
+def _whole_number(flag: str, text: str) -> int:
+    """One whole number of a list flag, of any size."""
+    try:
+        return int(text)
+    except ValueError:
+        value = _number(flag, text)
+    if not value.is_integer():
+        raise InputError(f"--{flag}={value:g} is no whole number: give whole numbers, comma-separated")
+    return int(value)
+
+
+def _number(flag: str, text: str) -> float:
+    """One number of a list flag."""
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(f"--{flag}={text!r} is no number: give numbers, comma-separated") from None

@@ -1,0 +1,54 @@
+"""List the audits that a folder holds, the newest first.
+
+    ./run.sh list                       what is in results/
+    ./run.sh list --out=other --json    another folder, as one JSON list
+
+A row has the setting's hash (for ./run.sh report --setting=...), the runs that are held, the last audit's
+bound `if_gaussian` and upper bound at its own delta and confidence, and what differs from the defaults.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from absl import flags
+
+from audit.commands import cli
+from audit.errors import InputError
+from audit.report import listing
+from audit.report.listing import Listed
+from audit.settings import stored
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("out", "results", "Folder that holds the audits.")
+flags.DEFINE_bool("json", False, "Print one JSON list on stdout instead of a table.")
+
+
+def main() -> None:
+    """Find, read, print."""
+    found = stored.audits(cli.folder())
+    rows, messages = _rows(found.folders)
+    for line in [*found.left_out(), *(f"left out: {message}" for message in messages)]:
+        print(cli.one_line(line), file=sys.stderr)
+    if FLAGS.json:
+        print(json.dumps(listing.as_json(rows)))
+    elif rows:
+        print(listing.as_table(rows, time.time()))
+    else:
+        print(f"no audits in {FLAGS.out}: run ./run.sh audit, or name another folder with --out")
+
+
+def _rows(folders: list[Path]) -> tuple[list[Listed], list[str]]:
+    """The rows of the folders, and why there is none of the others."""
+    rows, messages = [], []
+    for folder in folders:
+        try:
+            rows.append(listing.listed(folder))
+        except InputError as error:
+            messages.append(str(error))
+    return rows, messages
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,256 @@
+"""A page on audits: of each the verdict, the training, the threat model, bounds, figures and provenance."""
+
+import math
+from collections.abc import Sequence
+
+from audit.report import audit_panels, page, verdicts
+from audit.report.gaussian import mark, standing
+from audit.report.methods import METHODS
+from audit.report.page import Html
+from audit.report.remarks import remarks
+from audit.report.subjects import Subject
+from audit.statistics.accounting import Composition
+from audit.statistics.conclusion import Conclusion
+from audit.statistics.estimate import (
+    GAUSSIAN_CURVE,
+    IN_SAMPLE,
+    NOTHING,
+    Bound,
+    Estimate,
+    Finding,
+)
+from audit.statistics.lifted import GAUSSIAN_AND_MANY_RUNS, MANY_RUNS
+from audit.statistics.noise_floor import NOISE_FLOORS
+
+CAVEATS = {
+    IN_SAMPLE: "no confidence bound: the best of all thresholds on the scores that it then bounds",
+}
+ASSUMES = {
+    GAUSSIAN_CURVE: "independent runs; for epsilon, a Gaussian trade-off curve",
+    NOTHING: "independent runs",
+    MANY_RUNS: "independent runs, and many of them (asymptotic)",
+    GAUSSIAN_AND_MANY_RUNS: "independent runs, and many of them; for epsilon, a Gaussian trade-off curve",
+}
+_UNTESTED = " (not tested: scores of one run may depend on each other)"
+_NO_LINE = " Where no such line fits into the band, the bounds that assume a Gaussian curve do not apply."
+_MOST_DRAWN = 12  # audits in a page that each have a quarter of a megabyte of panels
+_NOT_DRAWN = (
+    f"A page of more than {_MOST_DRAWN} audits leaves panels out; ./run.sh report --setting=HASH has them."
+)
+_CAUTION = (
+    "Each verdict has its own confidence. Of {} audits up to {} by a method may exceed the truth by chance: "
+    "look at what stands alone among many again, with another seed. Audits of one seed share their noise and "
+    "err together, so that the number of those that exceed is not binomial."
+)
+_MEANINGS = (
+    "A lower bound on epsilon at delta says: the training is not (epsilon', delta)-differentially private "
+    "for any smaller epsilon'. It comes from an attack that was run; another may find more.",
+    "An upper bound says: the training is (epsilon, delta)-differentially private, if it is implemented as "
+    "it is described.",
+    "A confidence of 95% says: the method exceeds the truth in at most 5% of audits. Each bound has its own "
+    "confidence; together they have less. The method is to be chosen before the audit, not after.",
+    "So is the number of runs: who adds runs and keeps the best of five looks exceeds the truth in 12% of "
+    "audits where 5% is said. Looks that are declared before the first one share the error out (--looks).",
+    "The test of the Gaussian curve is necessary, not sufficient: what is seen at rates above one in the "
+    "number of runs says nothing of the curve at delta. A curve that passes is not proven Gaussian.",
+    "The in-sample row is what most audits print; it is no confidence bound and enters no verdict.",
+    "Lower bounds are rounded down, upper bounds up.",
+)
+
+
+def report(title: str, about: Sequence[Subject], *before: Html) -> bytes:
+    """The page: what else comes before, an index where there are several subjects, a section each."""
+    index = [_index(about)] if len(about) > 1 else []
+    articles = [_article(subject, len(about)) for subject in about]
+    return page.document(title, page.element("h1", title), *before, *index, *articles, _meanings())
+
+
+def of_audits(about: Sequence[Subject]) -> bytes:
+    """The page of audits, under a title of theirs."""
+    title = f"Audit: {about[0].title}" if len(about) == 1 else f"{len(about)} audits"
+    return report(title, about)
+
+
+def summary(subject: Subject) -> Html:
+    """An audit's verdict and bounds, for a notebook."""
+    return page.element("div", _verdict(_found(subject)), _bounds(subject.conclusion))
+
+
+def _index(about: Sequence[Subject]) -> Html:
+    """A row a subject, with a link to its section."""
+    rows = []
+    for subject in about:
+        found = _found(subject)
+        link = page.element("a", subject.title, href=f"#{subject.anchor}")
+        gaussian, free = subject.conclusion.gaussian, subject.conclusion.assumption_free
+        word = page.join([page.element("strong", found.word, class_=found.kind)])
+        epsilons = verdicts.at_least(gaussian.epsilon), verdicts.at_least(free.epsilon)
+        rows.append((link, word, *epsilons, _upper(subject.conclusion.upper_bound)))
+    header = ("audit", "verdict", "epsilon, Gaussian curve", "epsilon, any curve", "upper bound")
+    table = page.table("Audits in this report", header, rows)
+    error = 1 - min(subject.conclusion.confidence for subject in about)
+    expected = f"{error * len(about):.2g}"
+    caution = page.element("p", _CAUTION.format(len(about), expected), class_="note")
+    return page.element("nav", table, caution, aria_label="Audits")
+
+
+def _article(subject: Subject, count: int) -> Html:
+    """The section of one audit of so many."""
+    heading = [page.element("h2", subject.title)] if count > 1 else []
+    panels = page.element("p", _NOT_DRAWN, class_="note")
+    if count <= _MOST_DRAWN:
+        panels = page.element("div", *_figures(subject.conclusion), class_="figures")
+    config = [page.element("pre", subject.config)] if subject.config else []
+    return page.element(
+        "article",
+        *heading,
+        _verdict(_found(subject)),
+        page.element("h3", "What was audited"),
+        page.terms(subject.facts),
+        page.element("h3", "Threat model"),
+        page.points(subject.threats),
+        page.element("h3", "Bounds, and what each assumes"),
+        _bounds(subject.conclusion),
+        *(
+            page.element("p", f"{text[0].upper()}{text[1:]}", class_="note")
+            for text in remarks(subject.conclusion)
+        ),
+        page.element("h3", "Figures"),
+        panels,
+        page.element("h3", "Provenance"),
+        page.terms(subject.provenance),
+        *config,
+        id=subject.anchor,
+    )
+
+
+def _found(subject: Subject) -> verdicts.Verdict:
+    """A subject's verdict."""
+    return verdicts.verdict(subject.conclusion) if subject.proves else verdicts.SMOKE
+
+
+def _verdict(found: verdicts.Verdict) -> Html:
+    """The verdict's box."""
+    text = page.join([page.element("strong", found.headline), " ", found.sentence])
+    return page.element("p", text, class_=f"verdict {found.kind}")
+
+
+def _bounds(conclusion: Conclusion) -> Html:
+    """A row a bound, then the upper bound, then what is no bound, as in the printed table."""
+    rows = [(*_cells(row), _assumes(row, conclusion)) for row in conclusion.ranked()]
+    upper, mu = conclusion.upper_bound, conclusion.mu_upper_bound
+    if upper is not None:
+        limit = f"≤\N{NO-BREAK SPACE}{verdicts.at_most(mu)}" if mu is not None and math.isfinite(mu) else ""
+        assumed = _accounted(conclusion.composition)
+        rows.append(("upper bound", f"≤\N{NO-BREAK SPACE}{_upper(upper)}", limit, "", "", "", assumed))
+    rows += [(*_cells(row), _assumes(row, conclusion)) for row in conclusion.estimates]
+    level = verdicts.percent(conclusion.confidence)
+    caption = f"Epsilon at delta = {conclusion.delta:g}; lower bounds at {level} confidence"
+    header = ("method", "epsilon", "mu", "threshold", "false positives", "false negatives", "assumes")
+    return page.table(caption, header, rows)
+
+
+def _accounted(composition: Composition | None) -> str:
+    """What an upper bound assumes."""
+    if composition is None:
+        return "as given, from another accountant"
+    sampled = " and batches that the adversary does not know" if composition.sampling_rate < 1 else ""
+    return f"sensitivity C, Gaussian noise of deviation sigma C{sampled}"
+
+
+def _cells(finding: Finding) -> tuple[str, ...]:
+    """A finding's cells but for what it assumes; an estimate gets no inequality sign."""
+    sign = "≥\N{NO-BREAK SPACE}" if isinstance(finding, Bound) else ""
+    return (
+        METHODS[finding.method].label,
+        sign + verdicts.at_least(finding.epsilon),
+        "" if finding.mu is None else sign + verdicts.at_least(finding.mu),
+        f"{finding.threshold:.4g}",
+        f"{finding.false_positives:,} of {finding.n_out:,}",
+        f"{finding.false_negatives:,} of {finding.n_in:,}",
+    )
+
+
+def _assumes(finding: Finding, conclusion: Conclusion) -> str:
+    """A bound's assumption, and whether the scores refute it; an estimate's caveat and noise floor."""
+    if isinstance(finding, Estimate):
+        return _caveat(finding)
+    words, p_value = ASSUMES[finding.assumes], conclusion.p_value()
+    if finding.assumes not in (GAUSSIAN_CURVE, GAUSSIAN_AND_MANY_RUNS):
+        return words
+    if conclusion.curve is None:
+        return words if conclusion.design is None else words + _UNTESTED
+    if conclusion.refutes_gaussian:
+        return f"{words}, which these scores refute ({p_value}): it does not hold"
+    tested = f"{p_value}, power {conclusion.curve_power:.0%}"
+    if conclusion.doubts_gaussian:
+        return f"{words} (too few runs to tell it from other curves: {tested})"
+    return f"{words} (no evidence against it in these scores: {tested})"
+
+
+def _caveat(estimate: Estimate) -> str:
+    """Why an estimate is no bound, and its noise floor."""
+    levels = (estimate.delta, estimate.confidence)
+    floor = NOISE_FLOORS[estimate.method](estimate.n_in, estimate.n_out, *levels)
+    return (
+        f"{CAVEATS[estimate.method]}. Where nothing leaks it exceeds 0 in {floor.exceeding:.1%} of "
+        f"audits; epsilon's mean is then {floor.mean:.2g}, its 95% quantile {floor.quantile_95:.2g}"
+    )
+
+
+def _upper(upper: float | None) -> str:
+    """An upper bound's number."""
+    if upper is None:
+        return "not given"
+    return verdicts.at_most(upper) if math.isfinite(upper) else "∞"
+
+
+def _figures(conclusion: Conclusion) -> list[Html]:
+    """The panels, each with what a reader who can't see it needs to know."""
+    panels = audit_panels.audit_panels(conclusion)
+    gaussian = conclusion.gaussian
+    mu = verdicts.at_least(gaussian.mu or 0.0)
+    scores = zip(("in", "out"), (conclusion.scores_in, conclusion.scores_out), strict=True)
+    means = "; ".join(f"{name}: mean {x.mean():.4g}, deviation {x.std():.3g}" for name, x in scores)
+    bars = ", ".join(_bar(row, conclusion) for row in conclusion.rows())
+    state = standing(conclusion)
+    marked = f" Marked {state.mark}: what assumes a Gaussian curve." if state.mark else ""
+    tested = f" {state.found[0].upper()}{state.found[1:]}." if state.found else ""
+    above = f"; upper bound {_upper(conclusion.upper_bound)}"
+    band, without = "", ""
+    if conclusion.design is None:
+        band, without = f" in its {verdicts.percent(gaussian.confidence)} band", _NO_LINE
+    texts = {
+        "scores": (
+            f"Histograms of the scores in both worlds. {means}.",
+            "Scores of the final models with (in) and without (out) the canary.",
+        ),
+        "trade_off": (
+            f"Empirical trade-off curve{band}, and the Gaussian curve of mu = {mu}, on axes of normal "
+            f"deviates.{tested}",
+            "False-negative rate against false-positive rate, on axes where a Gaussian curve is a straight "
+            f"line of slope -1.{without}{tested}",
+        ),
+        "bounds": (
+            f"Bars of epsilon: {bars}{above}.",
+            f"Lower bounds by method, and the upper bound.{marked}",
+        ),
+        "profile": (
+            f"delta against epsilon of Gaussian mechanisms at mu = {mu}, and at the upper bound.{marked}",
+            "Privacy profiles of Gaussian mechanisms at the lower bound on mu and at the upper bound."
+            f"{marked}",
+        ),
+    }
+    return [page.figure(image, *texts[name]) for name, image in panels.items()]
+
+
+def _bar(finding: Finding, conclusion: Conclusion) -> str:
+    """A finding's bar in words."""
+    name, epsilon, *_ = _cells(finding)
+    return f"{name} {epsilon} {mark(finding, conclusion)}".strip()
+
+
+def _meanings() -> Html:
+    """Explanations of the terms that the rest uses."""
+    heading = page.element("h2", "How to read this")
+    return page.element("footer", heading, page.points(_MEANINGS), class_="note")

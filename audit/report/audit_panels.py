@@ -1,0 +1,178 @@
+"""One audit's figure: its scores, trade-off curve, bounds and privacy profile."""
+
+import math
+import textwrap
+from collections.abc import Callable
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from audit.report import curves, methods, rounding, style
+from audit.report.gaussian import mark, standing
+from audit.report.style import BOUND, FADED, IN, OUT, STYLE, UPPER
+from audit.statistics import conversions, ranks
+from audit.statistics.conclusion import Conclusion
+from audit.statistics.estimate import Estimate, Finding
+
+_BOX = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
+_HEADROOM = 1.35  # of the scores' panel, for its legend
+_BAR_CHARACTERS = 11  # of a line under a bar
+_TITLE_CHARACTERS = 120
+_MOST_BINS = 60
+_APART = 0.4  # between the bounds and what is none, in bars
+_MOST_UPRIGHT = 5  # bars beside each other; more lie, one above the other
+
+
+def audit_figure(
+    conclusion: Conclusion, audited: str = "", encode: Callable[[Figure], bytes] = style.png
+) -> bytes:
+    """All panels of one audit in one of `style.FORMATS`, below a line that says what was audited."""
+    with plt.rc_context(STYLE):
+        return encode(audit_drawing(conclusion, audited))
+
+
+def audit_drawing(conclusion: Conclusion, audited: str = "") -> Figure:
+    """All panels of one audit as a figure that pyplot has let go of."""
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(2, 2, figsize=(9, 6.6))
+        for axis, draw in zip(axes.flat, _PANELS.values(), strict=True):
+            draw(axis, conclusion)
+        if audited:
+            figure.suptitle(textwrap.fill(audited, _TITLE_CHARACTERS), fontsize=9)
+        style.set_symbols(figure)
+        plt.close(figure)
+        return figure
+
+
+def audit_panels(conclusion: Conclusion) -> dict[str, bytes]:
+    """Each panel of one audit apart, as SVG bytes: "scores", "trade_off", "bounds", "profile"."""
+    drawn = {}
+    with plt.rc_context(STYLE):
+        for name, draw in _PANELS.items():
+            figure, axis = plt.subplots(figsize=(4.2, 3.4))
+            draw(axis, conclusion)
+            drawn[name] = style.svg(figure)
+    return drawn
+
+
+def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
+    """Both worlds' histograms and the threshold of `if_gaussian`."""
+    scores_in, scores_out = conclusion.scores_in, conclusion.scores_out
+    gaussian, what = conclusion.gaussian, "runs" if conclusion.design is None else "scores"
+    both = np.concatenate([scores_in, scores_out])
+    bins = np.histogram_bin_edges(both, min(math.isqrt(len(both)) + 1, _MOST_BINS)).tolist()
+    axis.hist(scores_out, bins, color=OUT, alpha=0.6, label=f"out ({len(scores_out)} {what})")
+    axis.hist(scores_in, bins, color=IN, alpha=0.6, hatch="///", label=f"in ({len(scores_in)} {what})")
+    below_legend = 1 / _HEADROOM
+    label = f"threshold, {methods.METHODS[gaussian.method].label}"
+    axis.axvline(gaussian.threshold, ymax=below_legend, color=BOUND, ls="--", label=label)
+    axis.set(xlabel="score of the final model", ylabel=what, title="Scores")
+    axis.locator_params(axis="x", nbins=6)
+    axis.set_ylim(top=axis.get_ylim()[1] * _HEADROOM)
+    axis.legend(loc="upper left", ncols=2, fontsize=8)
+
+
+def _draw_trade_off(axis: Axes, conclusion: Conclusion) -> None:
+    """The empirical and Gaussian curves, and whether the former can be one of the latter."""
+    curves.draw_on_deviates(axis, conclusion)
+    axis.set_title("Trade-off curve", pad=16)
+    turned = ranks.auc(conclusion.scores_in, conclusion.scores_out).value < 0.5
+    axis.legend(loc="lower left" if turned else "upper right", fontsize=8, frameon=True, edgecolor="none")
+
+
+def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
+    """A bar a lower bound, hatched for an estimate, faded where refuted, and a line at the upper bound."""
+    draw = _draw_lying if len(conclusion.rows()) > _MOST_UPRIGHT else _draw_upright
+    draw(axis, conclusion)
+    axis.set_title("Lower bounds on epsilon")
+
+
+def _rows(conclusion: Conclusion) -> tuple[Finding, ...]:
+    """What has a bar, in the order of the printed table."""
+    return (*conclusion.ranked(), *conclusion.estimates)
+
+
+def _numbers(epsilons: list[float]) -> list[str]:
+    """Lower bounds as a bar's labels."""
+    return [rounding.at_least(epsilon, 2) for epsilon in epsilons]
+
+
+def _draw_lying(axis: Axes, conclusion: Conclusion) -> None:
+    """Bounds as lying bars, from the first above to the last."""
+    rows, upper = _rows(conclusion), conclusion.upper_bound
+    labels = [f"{methods.METHODS[row.method].label} {mark(row, conclusion)}".strip() for row in rows]
+    epsilons = [row.epsilon for row in rows]
+    bars = axis.barh(labels, epsilons, color=BOUND, alpha=0.8, height=0.7)
+    axis.bar_label(bars, _numbers(epsilons), padding=3, fontsize=8, bbox=_BOX)
+    axis.invert_yaxis()
+    axis.tick_params(axis="y", labelsize=8)
+    axis.set_xlim(right=1.15 * max(*epsilons, 0.1))
+    axis.set_xlabel(f"epsilon at delta {conclusion.delta:g}")
+    if upper is not None and np.isfinite(upper):
+        axis.set_xlim(right=1.15 * max(*epsilons, upper))
+        axis.axvline(upper, color=UPPER, ls=":")
+        place, name = ("data", "axes fraction"), f"upper bound {rounding.at_most(upper, 2)} "
+        axis.annotate(name, (upper, 0.98), xycoords=place, ha="right", va="top", fontsize=8, bbox=_BOX)
+
+
+def _draw_upright(axis: Axes, conclusion: Conclusion) -> None:
+    """Bounds as upright bars side by side, and what is none apart from them."""
+    rows, upper = _rows(conclusion), conclusion.upper_bound
+    marks = [mark(row, conclusion) for row in rows]
+    labels = [_bar_label(row, word) for row, word in zip(rows, marks, strict=True)]
+    epsilons = [row.epsilon for row in rows]
+    places = [i + _APART * (i >= len(conclusion.bounds)) for i in range(len(rows))]
+    bars = axis.bar(places, epsilons, color=BOUND, alpha=0.8, width=0.6)
+    axis.set_xticks(places, labels)
+    for bar, row, marked in zip(bars, rows, marks, strict=True):
+        if isinstance(row, Estimate):
+            bar.set(facecolor="white", edgecolor=BOUND, hatch="///")
+        elif marked and standing(conclusion).faded:
+            bar.set(facecolor="white", edgecolor=FADED, hatch="xxx")
+    axis.bar_label(bars, _numbers(epsilons), label_type="center", bbox=_BOX)
+    if upper is not None and np.isfinite(upper):
+        axis.axhline(upper, color=UPPER, ls=":")
+        place = ("axes fraction", "data")
+        name = f"upper bound {rounding.at_most(upper, 2)}"
+        axis.annotate(
+            name, (1, upper), (0, 2), xycoords=place, textcoords="offset points", ha="right", va="bottom"
+        )
+    axis.set(ylabel=f"epsilon at delta {conclusion.delta:g}")
+    axis.set_ylim(top=axis.get_ylim()[1] * 1.08)
+
+
+def _bar_label(finding: Finding, marked: str) -> str:
+    """A method's name in narrow lines, with the word that an estimate is no bound, or the mark of a bound."""
+    word = methods.NO_BOUND if isinstance(finding, Estimate) else marked
+    return textwrap.fill(f"{methods.METHODS[finding.method].label} {word}", _BAR_CHARACTERS)
+
+
+def _draw_profile(axis: Axes, conclusion: Conclusion) -> None:
+    """delta(epsilon) of Gaussian mechanisms at the mu of `if_gaussian` and at the upper bound."""
+    mu, upper = conclusion.gaussian.mu or 0.0, conclusion.mu_upper_bound
+    known = upper if upper is not None and np.isfinite(upper) else None
+    grid = np.linspace(0, conversions.epsilon_from_mu(max(mu, known or 0.0, 0.05), 1e-10), 400)
+    state = standing(conclusion)
+    with np.errstate(over="ignore"):
+        if mu:
+            delta = conversions.delta_from_mu(mu, grid)
+            label = f"lower bound, if Gaussian {state.mark}".strip()
+            axis.plot(grid, delta, color=FADED if state.faded else BOUND, ls="--", label=label)
+        if known is not None:
+            delta = conversions.delta_from_mu(known, grid)
+            axis.plot(grid, delta, color=UPPER, ls=":", label="upper bound")
+    axis.axhline(conclusion.delta, color="0.7", lw=0.8)
+    axis.set(xlabel="epsilon", ylabel="delta", title="Privacy profile", yscale="log", ylim=(1e-10, 1e3))
+    axis.set_yticks([1e-10, 1e-8, 1e-6, 1e-4, 1e-2, 1])
+    if mu or known is not None:
+        axis.legend(loc="upper right", fontsize=8)
+
+
+_PANELS: dict[str, Callable[[Axes, Conclusion], None]] = {
+    "scores": _draw_scores,
+    "trade_off": _draw_trade_off,
+    "bounds": _draw_bounds,
+    "profile": _draw_profile,
+}

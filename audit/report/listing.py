@@ -1,0 +1,140 @@
+"""A store's audits as rows, for a terminal and for programs: what each is, and what was concluded last."""
+
+import math
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from audit import zoo
+from audit.errors import InputError
+from audit.report import verdicts
+from audit.settings import stored
+from audit.settings.fields import fields
+from audit.settings.make import setting_of
+from audit.settings.setting import Setting, flat
+from audit.storage.kept import Kept
+from audit.storage.store import Store, hash_of, newest_scores
+from audit.words import shortened
+
+_COLUMNS, _INDENT, _NAME = 80, 10, 34
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
+
+
+class Listed(NamedTuple):
+    """An audit in a store: `differs` has the fields that differ from the defaults, by their flags; runs those
+    that are held; kept the last conclusion, empty where there is none; time that of the newest scores, in
+    seconds since 1970."""
+
+    folder: Path
+    setting: Setting
+    differs: dict[str, Any]
+    runs: int
+    kept: Kept
+    time: float
+
+
+def listed(folder: Path) -> Listed:
+    """The row of an audit's folder; raises InputError where it can't be read."""
+    store = Store.at(folder)
+    known = stored.known(store.config())
+    if known is None:
+        raise InputError(f"{folder} is no audit of trained models")
+    newest = newest_scores(folder) or 0
+    kept = store.result() or Kept()
+    return Listed(folder, known.setting, differs(known.setting), store.runs_held(), kept, newest / 1e9)
+
+
+def differs(setting: Setting) -> dict[str, Any]:
+    """The fields of a setting, by their flags, that differ from those of ./run.sh audit with its model and
+    adversary; `insertions` stands for the steps where these hold a whole number of them."""
+    usual = _usual(setting)
+    values = flat(setting)
+    steps, k = values.pop("steps"), setting.schedule.periodicity
+    length = {"insertions": steps // k} if steps % k == 0 else {"steps": steps}
+    found = {**values, **length}
+    flags = {name: field.flag for name, field in fields().items()}
+    unusual = {name: value for name, value in found.items() if value != usual.get(name)}
+    return {flags[name]: value for name, value in sorted(unusual.items())}
+
+
+def _usual(setting: Setting) -> dict[str, Any]:
+    """The default fields; those that no model of a caller's own has are not among them."""
+    if setting.model in zoo.tasks():
+        usual = flat(setting_of(setting.model, adversary=setting.adversary.name))
+    else:
+        known = {name: field.default for name, field in fields().items() if field.default is not None}
+        usual = {**known, "model": setting.model, "adversary": setting.adversary.name}
+    return {**usual, "insertions": fields()["insertions"].default}
+
+
+def as_table(rows: Sequence[Listed], now: float) -> str:
+    """The rows in 80 columns, each with its differences on lines below it."""
+    header = f"{'setting':<10}{'model, adversary':<{_NAME}}{'runs':>9}{'bound':>10}{'upper':>10}{'age':>7}"
+    lines = [header, "-" * _COLUMNS]
+    for one in rows:
+        name = _name(one.setting)
+        numbers = f"{one.runs:>9}{_lower(one.kept.if_gaussian):>10}{_upper(one.kept.upper_bound):>10}"
+        lines.append(f"{hash_of(one.folder)[:8]:<10}{name:<{_NAME}}{numbers}{_age(now - one.time):>7}")
+        texts = ", ".join(f"{name}={_value(value)}" for name, value in one.differs.items())
+        indent = " " * _INDENT
+        lines += textwrap.wrap(texts, _COLUMNS, initial_indent=indent, subsequent_indent=indent)
+    return "\n".join(lines)
+
+
+def _name(setting: Setting) -> str:
+    """Model and adversary; of a long model's name the beginning."""
+    adversary = f", {setting.adversary.name}"
+    return shortened(setting.model, _NAME - 1 - len(adversary)) + adversary
+
+
+def as_json(rows: Sequence[Listed]) -> list[dict[str, Any]]:
+    """The rows for json.dumps; what is infinite or unknown is None."""
+    return [
+        {
+            "setting": hash_of(one.folder),
+            "folder": str(one.folder),
+            "model": one.setting.model,
+            "adversary": one.setting.adversary.name,
+            "differs": one.differs,
+            "runs": one.runs,
+            "audited_runs": one.kept.runs,
+            "delta": one.kept.delta,
+            "confidence": one.kept.confidence,
+            "if_gaussian": _finite(one.kept.if_gaussian),
+            "certified": _finite(one.kept.if_gaussian),  # the former name, for this version
+            "upper_bound": _finite(one.kept.upper_bound),
+            "time": one.time,
+        }
+        for one in rows
+    ]
+
+
+def _value(value: object) -> str:
+    """A value as a flag takes it."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _lower(epsilon: float | None) -> str:
+    """A lower bound rounded down."""
+    return "-" if epsilon is None or not math.isfinite(epsilon) else verdicts.at_least(epsilon)
+
+
+def _upper(epsilon: float | None) -> str:
+    """An upper bound rounded up."""
+    if epsilon is None:
+        return "-"
+    return verdicts.at_most(epsilon) if math.isfinite(epsilon) else "infinite"
+
+
+def _finite(value: float | None) -> float | None:
+    """A value that JSON has."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _age(seconds: float) -> str:
+    """An age in its largest unit, rounded down."""
+    for size, unit in _UNITS:
+        if seconds >= size:
+            return f"{seconds // size:.0f} {unit}"
+    return f"{max(seconds, 0) // 1:.0f} s"

@@ -1,0 +1,238 @@
+"""A page on one-run audits: of each the verdict, bounds, estimates beside what they show without a leak, the
+cosines, and where they come from."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from audit.report import one_run_panels, one_run_table, page
+from audit.report.federated_table import Upper
+from audit.report.page import Html
+from audit.report.verdicts import LEAKS, NOTHING, VIOLATED, Verdict, at_least, at_most, percent
+from audit.statistics.names import ONE_RUN_GAUSSIAN
+from audit.statistics.one_run_bounds import DRAWN_ALIKE, FAIR_COINS, UNIFORM, OneRunBound
+from audit.statistics.one_run_conclusion import OneRunConclusion
+from audit.statistics.one_shot import OneShotEstimate
+
+
+class OneRunSubject(NamedTuple):
+    """An audit of one run, or of several that are each concluded alone. upper: the mechanism's epsilons, of
+    which the first is what a canary's bounds are held against; none where it is not known."""
+
+    anchor: str
+    title: str
+    facts: dict[str, str]
+    threats: list[str]
+    runs: list[OneRunConclusion]
+    upper: list[Upper]
+    provenance: dict[str, str]
+    config: str | None = None
+
+
+ASSUMPTIONS = {
+    UNIFORM: "canaries that are uniform directions of which training knows nothing; nothing else, however "
+    "the canaries of a run hang together",
+    FAIR_COINS: "that each canary was in by a fair coin of its own which training did not see; nothing else, "
+    "however the canaries of a run hang together",
+    DRAWN_ALIKE: "that a fair coin said which canary of each pair was inserted; nothing else",
+}
+_SHORT = {
+    UNIFORM: "if canaries are uniform",
+    FAIR_COINS: "if coins are fair",
+    DRAWN_ALIKE: "if coins between two canaries are fair",
+}
+_GAUSSIAN = "; and a Gaussian trade-off curve"
+_MEANINGS = (
+    "A bound holds at its confidence: the method exceeds the truth in at most that share of audits. Each has "
+    "its own confidence; together they have less. The method is to be chosen before the audit.",
+    "An estimate takes a normal law fitted to the cosines for the truth. It is no bound: it may lie above "
+    "epsilon, and what it shows where nothing leaks, its floor, is not 0. Its standard error counts canaries "
+    "as independent.",
+    "An estimate below its floor's 95% quantile is no evidence of a leak.",
+    "One run proves little: a bound of 0 is no proof of privacy, and many runs would show more.",
+    "The upper bound of a canary counts the rounds that a canary takes part in; a client may take part in "
+    "others.",
+    "Lower bounds are rounded down, upper bounds up.",
+)
+
+
+def one_run_report(title: str, about: Sequence[OneRunSubject]) -> bytes:
+    """The page, a section an audit."""
+    articles = [_article(subject, len(about) > 1) for subject in about]
+    heading = page.element("h2", "How to read this")
+    footer = page.element("footer", heading, page.points(_MEANINGS), class_="note")
+    return page.document(title, page.element("h1", title), *articles, footer)
+
+
+def one_run_verdict(subject: OneRunSubject) -> Verdict:
+    """The verdict on the first run's bounds, beside the upper bound where it is known."""
+    first = subject.runs[0]
+    upper = subject.upper[0].epsilon if subject.upper else None
+    above = [row for row in first.bounds if upper is not None and row.epsilon > upper]
+    proven = [row for row in first.bounds if at_least(row.epsilon) != "0"]
+    which = "" if len(subject.runs) == 1 else " Of the first run:"
+    claims = " ".join(f"{_claim(row)}." for row in (above or proven))
+    if above:
+        word = "violated" if any(row.method != ONE_RUN_GAUSSIAN for row in above) else "or not Gaussian"
+        headline = "The guarantee is violated"
+        headline += "." if word == "violated" else ", or the trade-off curve is not Gaussian."
+        end = (
+            f" Accounting guarantees at most {at_most(upper or 0.0)}: there is a bug, or that is for another "
+        )
+        end += "training."
+        return Verdict(VIOLATED, word, headline, f"{which} {claims}{end}".strip())
+    if not first.bounds:
+        words = "There are estimates alone, which are no bounds: save coins, or more canaries."
+        return Verdict(NOTHING, "nothing proven", "No leakage is proven.", words + _guaranteed(upper))
+    if not proven:
+        level = percent(first.confidence)
+        words = f"At {level} confidence this run proves no leakage at delta = {first.delta:g}: the lower "
+        words += "bounds are 0. That is no proof of privacy."
+        return Verdict(NOTHING, "nothing proven", "No leakage is proven.", words + _guaranteed(upper))
+    headline = "This training leaks."
+    if all(row.method == ONE_RUN_GAUSSIAN for row in proven):
+        headline = "This training leaks, if its trade-off curve is Gaussian."
+    return Verdict(LEAKS, "leaks", headline, f"{which} {claims}{_guaranteed(upper)}".strip())
+
+
+def _claim(row: OneRunBound) -> str:
+    """What a bound proves, and what it assumes."""
+    assumed = _SHORT[row.assumes.partition(",")[0]]
+    curve = " and the trade-off curve is Gaussian" if row.method == ONE_RUN_GAUSSIAN else ""
+    return (
+        f"With {percent(row.confidence)} confidence, {assumed}{curve}, it leaks at least epsilon = "
+        f"{at_least(row.epsilon)} at delta = {row.delta:g}"
+    )
+
+
+def _guaranteed(upper: float | None) -> str:
+    """The sentence on the upper bound."""
+    if upper is None:
+        return " No upper bound was given to hold against it."
+    if math.isinf(upper):
+        return " There is no noise, so that accounting guarantees nothing."
+    return f" Accounting guarantees at most {at_most(upper)}."
+
+
+def _article(subject: OneRunSubject, titled: bool) -> Html:
+    """An audit's section."""
+    verdict = one_run_verdict(subject)
+    text = page.join([page.element("strong", verdict.headline), " ", verdict.sentence])
+    several = [page.element("h3", "Over all runs"), _over_runs(subject.runs)] if len(subject.runs) > 1 else []
+    remarks = one_run_table.remarks(subject.runs[0])
+    return page.element(
+        "article",
+        *([page.element("h2", subject.title)] if titled else []),
+        page.element("p", text, class_=f"verdict {verdict.kind}"),
+        page.element("h3", "What was audited"),
+        page.terms(subject.facts),
+        page.element("h3", "Threat model"),
+        page.points(subject.threats),
+        page.element("h3", "Bounds, and what each assumes"),
+        _bounds(subject),
+        page.element("h3", "Estimates, which are no bounds"),
+        _estimates(subject.runs[0]),
+        *(page.element("p", f"{one[0].upper()}{one[1:]}.", class_="note") for one in remarks),
+        *several,
+        page.element("h3", "Figures"),
+        page.element("div", *_figures(subject), class_="figures"),
+        page.element("h3", "Provenance"),
+        page.terms(subject.provenance),
+        *([page.element("pre", subject.config)] if subject.config else []),
+        id=subject.anchor,
+    )
+
+
+def _bounds(subject: OneRunSubject) -> Html:
+    """A row a bound of the first run, and one an upper bound."""
+    first = subject.runs[0]
+    rows = [
+        (
+            row.method,
+            _signed(row.epsilon),
+            "" if row.mu is None else _signed(row.mu),
+            row.counted,
+            _assumes(row),
+        )
+        for row in first.bounds
+    ]
+    for upper in subject.upper:
+        limit = at_most(upper.epsilon) if math.isfinite(upper.epsilon) else "∞"
+        sign = "≤\N{NO-BREAK SPACE}" if upper.is_bound else ""
+        rows.append((upper.name, sign + limit, "", "", upper.reason))
+    caption = f"Epsilon at delta = {first.delta:g}; lower bounds at {percent(first.confidence)} confidence"
+    return page.table(caption, ("bound", "epsilon", "mu", "counts", "assumes"), rows)
+
+
+def _signed(value: float | None) -> str:
+    """A lower bound's number; empty for none."""
+    return "" if value is None else f"≥\N{NO-BREAK SPACE}{at_least(value)}"
+
+
+def _assumes(row: OneRunBound) -> str:
+    """A bound's assumption in full."""
+    return ASSUMPTIONS[row.assumes.partition(",")[0]] + (_GAUSSIAN if row.method == ONE_RUN_GAUSSIAN else "")
+
+
+def _estimates(first: OneRunConclusion) -> Html:
+    """A row an estimate: value, error, floor, and what it takes for granted."""
+    header = ("estimate", "epsilon", "standard error", "mean without a leak", "95% without a leak", "caveat")
+    caption = f"Estimates of epsilon at delta = {first.delta:g}; a leak shows where they exceed the 95%"
+    return page.table(caption, header, [_estimate(row) for row in first.estimates])
+
+
+def _estimate(row: OneShotEstimate) -> tuple[str, ...]:
+    """An estimate's cells."""
+    floor = row.noise_floor
+    numbers = (row.epsilon, row.standard_error, floor.mean, floor.quantile_95)
+    within = "; within its floor" if row.epsilon <= floor.quantile_95 else ""
+    return (row.method, *(f"{value:.3f}" for value in numbers), row.caveat + within)
+
+
+def _over_runs(runs: Sequence[OneRunConclusion]) -> Html:
+    """Means and deviations of all runs' values."""
+    rows = []
+    for kind in ("estimates", "bounds"):
+        for same in zip(*(getattr(run, kind) for run in runs), strict=True):
+            values = [row.epsilon for row in same]
+            rows.append((same[0].method, f"{np.mean(values):.3f}", f"{np.std(values):.3f}", kind[:-1]))
+    caption = f"{len(runs):,} runs, each with bounds of its own"
+    return page.table(caption, ("method", "mean epsilon", "deviation", "each is a"), rows)
+
+
+def _figures(subject: OneRunSubject) -> list[Html]:
+    """The first run's panels, each with what a reader who can't see it needs to know."""
+    first = subject.runs[0]
+    upper = subject.upper[0].epsilon if subject.upper else None
+    drawn = one_run_panels.one_run_panels(first, upper)
+    observed, unobserved, dimension = first.cosines
+    units = observed * np.sqrt(dimension)
+    null = f"{len(unobserved):,} unobserved ones" if len(unobserved) else "the exact law where nothing leaks"
+    said = f"mean {units.mean():.3f}, deviation {units.std():.3f}"
+    estimates = [f"{row.method} {row.epsilon:.3f}" for row in first.estimates]
+    values = ", ".join(
+        [*estimates, *(f"{row.method} at least {at_least(row.epsilon)}" for row in first.bounds)]
+    )
+    return [
+        page.figure(
+            drawn["cosines"],
+            f"Density of {len(observed):,} observed cosines ({said}, in units of 1/sqrt(d)) beside {null}.",
+            "Cosines of the canaries with what was released. A leak moves the observed ones to the right.",
+        ),
+        page.figure(
+            drawn["epsilons"],
+            f"Epsilon by method: {values}.",
+            "Estimates (circles, with two standard errors) over the range that they show in 95% of audits "
+            "where nothing leaks (grey), and lower bounds (bars).",
+        ),
+    ]
+
+
+def null_of(conclusion: OneRunConclusion) -> str:
+    """What the observed cosines are held against."""
+    observed, unobserved, dimension = conclusion.cosines
+    if len(unobserved):
+        return f"{len(observed):,} observed and {len(unobserved):,} unobserved, to which the null is fitted"
+    return f"{len(observed):,} observed; the null is the cosine's exact law in {dimension:,} dimensions"

@@ -1,0 +1,421 @@
+"""The adversaries that an audit can choose: a row each. Importing it starts no JAX."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+
+from audit.errors import InputError, require
+from audit.settings.setting import AdversaryFields, described
+
+if TYPE_CHECKING:
+    import jax
+    from jax import Array
+
+    from audit.adversaries.base import Adversary, Expect
+    from audit.adversaries.poisoned import Principal
+    from audit.mechanism.base import Data, Hyperparameters, Trajectory
+    from audit.model import Model
+
+MOST_SIMULATIONS = 10_000  # each is a whole training
+GC_S_VARIANTS = {  # (noisy simulations, movement accumulated per step)
+    "noiseless_per_step": (False, True),
+    "noisy_per_step": (True, True),
+    "noiseless_final_model": (False, False),
+    "noisy_final_model": (True, False),
+}
+
+
+COTS_SCORES = ("displacement", "weights")
+LOSS_SCORES = ("loss", "excess")
+OBSERVED = ("final", "weights", "all")
+
+
+@dataclasses.dataclass(frozen=True)
+class GcS(AdversaryFields):
+    """GC-S's fields."""
+
+    name: ClassVar[str] = "gc_s"
+    gc_s: str = described("GC-S: {noiseless,noisy}_{per_step,final_model}.", default="noiseless_per_step")
+    simulations: int = described("GC-S: how many noisy simulations.", default=4)
+
+    def __post_init__(self) -> None:
+        known = f"choose one of {', '.join(GC_S_VARIANTS)}"
+        require(self.gc_s in GC_S_VARIANTS, f"`gc_s={self.gc_s}` is unknown: {known}")
+        message = f"`simulations={self.simulations}`: give 1 to {MOST_SIMULATIONS:,}"
+        require(1 <= self.simulations <= MOST_SIMULATIONS, message)
+
+    @property
+    def noisy(self) -> bool:
+        """Whether simulations draw noise; noiseless ones are all the same, so that one is run."""
+        return GC_S_VARIANTS[self.gc_s][0]
+
+    @property
+    def per_step(self) -> bool:
+        """Whether movement is accumulated step by step."""
+        return GC_S_VARIANTS[self.gc_s][1]
+
+    def deciding(self) -> dict[str, Any]:
+        """Without the number of simulations where only one is run."""
+        found = super().deciding()
+        return found if self.noisy else {n: value for n, value in found.items() if n != "simulations"}
+
+
+@dataclasses.dataclass(frozen=True)
+class GcFixed(AdversaryFields):
+    """The fixed coordinate's fields."""
+
+    name: ClassVar[str] = "gc_fixed"
+    dimension: int = described("gc_fixed: the biased coordinate.", default=0)
+
+
+class GcR(AdversaryFields):
+    """GC-R has no fields."""
+
+    name = "gc_r"
+
+
+@dataclasses.dataclass(frozen=True)
+class CotS(AdversaryFields):
+    """CotS's fields."""
+
+    name: ClassVar[str] = "cots"
+    cots_score: str = described(
+        "CotS: cosine with the model's displacement or its final weights.", default="displacement"
+    )
+
+    def __post_init__(self) -> None:
+        known = f"choose one of {', '.join(COTS_SCORES)}"
+        require(self.cots_score in COTS_SCORES, f"`cots_score={self.cots_score}` is unknown: {known}")
+
+
+@dataclasses.dataclass(frozen=True)
+class OneShotCanaries(AdversaryFields):
+    """The one-shot canaries' fields."""
+
+    name: ClassVar[str] = "one_shot"
+    observe: str = described(
+        "one_shot: cosines with the final displacement (final) or weights, or the largest over steps (all).",
+        default="final",
+    )
+
+    def __post_init__(self) -> None:
+        known = f"choose one of {', '.join(OBSERVED)}"
+        require(self.observe in OBSERVED, f"`observe={self.observe}` is unknown: {known}")
+
+
+@dataclasses.dataclass(frozen=True)
+class _ByLoss(AdversaryFields):
+    """The fields of canaries that are examples."""
+
+    loss_score: str = described(
+        "loss, poisoned, of several canaries: minus the loss, or its excess over what is expected.",
+        default="loss",
+    )
+
+    def __post_init__(self) -> None:
+        known = f"choose one of {', '.join(LOSS_SCORES)}"
+        require(self.loss_score in LOSS_SCORES, f"`loss_score={self.loss_score}` is unknown: {known}")
+
+    def expect(self, known: "Knowledge") -> "Expect":
+        """What the losses are compared with."""
+        from audit.adversaries import examples
+
+        return known.expect if self.loss_score == "excess" else examples.plain
+
+
+@dataclasses.dataclass(frozen=True)
+class Loss(_ByLoss):
+    """L's fields."""
+
+    name: ClassVar[str] = "loss"
+
+
+@dataclasses.dataclass(frozen=True)
+class Poisoned(_ByLoss):
+    """Data poisoning's fields."""
+
+    name: ClassVar[str] = "poisoned"
+    first_direction: int = described("poisoned: principal directions from this one on.", default=600)
+    end_direction: int = described("poisoned: principal directions before this one.", default=784)
+    poison_scale: float = described("poisoned: distance of a canary from the data's mean.", default=1.0)
+    poison_label: int = described("poisoned: every canary's label.", default=5)
+    poison_mean: bool = described("poisoned: add the data's mean to a canary.", default=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        known = f"`first_direction={self.first_direction}` and `end_direction={self.end_direction}`"
+        fits = 0 <= self.first_direction < self.end_direction
+        require(fits, f"{known}: give a range of directions, counted from 0")
+        require(
+            0 < self.poison_scale < float("inf"),
+            f"`poison_scale={self.poison_scale}`: give a positive number",
+        )
+
+
+class ClipBkd(AdversaryFields):
+    """ClipBKD has no fields."""
+
+    name = "clip_bkd"
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnAdversary(AdversaryFields):
+    """An adversary of the caller's own: what its function is called, and what its functions compute
+    (SHA-256)."""
+
+    name: ClassVar[str] = "own"
+    label: str
+    computes: str
+
+
+class Knowledge(NamedTuple):
+    """The training as an adversary knows it: everything but the noise.
+
+    simulate(hyper, key, theta_0) trains once without canaries. classes: how many labels there are. canaries:
+    how many are to be made. expect: what an adversary with several canaries expects of the final model.
+    """
+
+    model: "Model"
+    classes: int
+    hyper: "Hyperparameters"
+    data: "Data"
+    simulate: "Callable[[Hyperparameters, Array, Array], Trajectory]"
+    canaries: int
+    expect: "Expect"
+
+    def inputs(self) -> "jax.ShapeDtypeStruct":
+        """An example as the model's first layer sees it; raises InputError where that is no floats."""
+        import jax
+        import jax.numpy as jnp
+
+        example = jax.ShapeDtypeStruct(self.data[0].shape[1:], self.data[0].dtype)
+        found: jax.ShapeDtypeStruct = jax.eval_shape(self.model.inputs, example)
+        floats = jnp.issubdtype(found.dtype, jnp.floating)
+        require(
+            floats,
+            "poisoned examples are floats, and this model takes whole numbers: choose another `adversary`",
+        )
+        return found
+
+    def principal(self) -> "Principal":
+        """The principal directions of the data as the model's first layer sees them."""
+        import jax
+        import numpy as np
+
+        from audit.adversaries import poisoned
+
+        return poisoned.principal(np.asarray(jax.vmap(self.model.inputs)(self.data[0])))
+
+
+F = TypeVar("F", bound=AdversaryFields)
+
+
+class AdversaryRow(NamedTuple):
+    """An adversary as people and programs know it.
+
+    label: on figures. description: for a report, a sentence or two. functions: equal for adversaries whose
+    craft and score are the same functions, which then share compiled programs. biased: whether it inserts a
+    gradient along one coordinate, whose law is known where genuine gradients do not interfere.
+    """
+
+    fields: type[AdversaryFields]
+    label: str
+    description: str
+    functions: str
+    make: "Callable[[Any, Knowledge], Adversary]"
+    biased: bool = False
+
+
+def _gc_s(fields: GcS, known: Knowledge) -> "Adversary":
+    from audit.adversaries import biased
+    from audit.mechanism import dpsgd
+
+    hyper = known.hyper if fields.noisy else dpsgd.without_privacy(known.hyper)
+    simulations = fields.simulations if fields.noisy else 1
+    choice = partial(known.simulate, hyper), simulations, fields.per_step
+    if known.canaries == 1:
+        return biased.simulated_biased_dimension(*choice)
+    _require_coordinates(known)
+    return biased.simulated_biased_dimensions(*choice, known.canaries, known.expect)
+
+
+def _gc_r(fields: GcR, known: Knowledge) -> "Adversary":
+    from audit.adversaries import biased
+
+    if known.canaries == 1:
+        return biased.random_biased_dimension()
+    _require_coordinates(known)
+    return biased.random_biased_dimensions(known.canaries, known.expect)
+
+
+def _require_coordinates(known: Knowledge) -> None:
+    """Refuses more canaries than the model has coordinates."""
+    most = known.model.n_parameters
+    require(
+        known.canaries <= most, f"`canaries={known.canaries}`: the model has {most} coordinates; give fewer"
+    )
+
+
+def _gc_fixed(fields: GcFixed, known: Knowledge) -> "Adversary":
+    from audit.adversaries import biased
+
+    require(known.canaries == 1, f"`canaries={known.canaries}`: one coordinate has one canary; choose gc_r")
+    most = known.model.n_parameters - 1
+    require(0 <= fields.dimension <= most, f"`dimension={fields.dimension}`: give 0 to {most}")
+    return biased.fixed_biased_dimension(fields.dimension)
+
+
+def _cots(fields: CotS, known: Knowledge) -> "Adversary":
+    from audit.adversaries import sphere
+
+    displacement = fields.cots_score == "displacement"
+    if known.canaries == 1:
+        return sphere.random_direction(sphere.itself if displacement else sphere.nothing)
+    return sphere.random_directions(known.canaries, known.expect if displacement else sphere.weights)
+
+
+def _one_shot(fields: OneShotCanaries, known: Knowledge) -> "Adversary":
+    from audit.adversaries import one_shot, sphere
+
+    message = f"`canaries={known.canaries}`: one_shot compares canaries of a run; give several"
+    require(known.canaries > 1, message)
+    if fields.observe == "all":
+        return one_shot.largest_cosines(known.canaries)
+    origin = sphere.itself if fields.observe == "final" else sphere.nothing
+    return one_shot.final_cosines(known.canaries, origin)
+
+
+def _loss(fields: Loss, known: Knowledge) -> "Adversary":
+    from audit.adversaries import flipped
+
+    task = known.model.loss, known.data[0], known.data[1], known.classes
+    if known.canaries == 1:
+        return flipped.flipped_label(*task)
+    most = len(known.data[1])
+    require(known.canaries <= most, f"`canaries={known.canaries}`: there are {most} examples; give fewer")
+    return flipped.flipped_labels(*task, known.canaries, fields.expect(known))
+
+
+def _poisoned(fields: Poisoned, known: Knowledge) -> "Adversary":
+    from audit.adversaries import poisoned
+
+    most, label = math.prod(known.inputs().shape), fields.poison_label
+    require(
+        fields.end_direction <= most,
+        f"`end_direction={fields.end_direction}`: the data have {most} directions; give at most {most}",
+    )
+    require(0 <= label < known.classes, f"`poison_label={label}`: the labels are 0 to {known.classes - 1}")
+    tail = poisoned.Tail(
+        fields.first_direction, fields.end_direction, fields.poison_scale, label, fields.poison_mean
+    )
+    return poisoned.poisoned_examples(
+        known.model.loss, known.principal, tail, known.canaries, fields.expect(known)
+    )
+
+
+def _clip_bkd(fields: ClipBkd, known: Knowledge) -> "Adversary":
+    from audit.adversaries import poisoned
+
+    many = f"`canaries={known.canaries}`: ClipBKD has one canary; choose `adversary=poisoned`"
+    require(known.canaries == 1, many)
+    known.inputs()
+    noiseless = known.hyper._replace(noise_multiplier=0.0)
+
+    def train(key: "Array", theta_0: "Array") -> "Array":
+        return known.simulate(noiseless, key, theta_0).theta
+
+    return poisoned.least_direction(known.model.loss, known.principal, train, known.classes)
+
+
+_ROWS = (
+    AdversaryRow(
+        GcS,
+        "GC-S",
+        "GC-S: simulates training, picks the coordinate of the model that moves least, and inserts a "
+        "gradient of norm C along it. Its score is how far the final model moved along that coordinate.",
+        "biased",
+        _gc_s,
+        biased=True,
+    ),
+    AdversaryRow(
+        GcR,
+        "GC-R",
+        "GC-R: draws a coordinate of the model at random and inserts a gradient of norm C along it. Its "
+        "score is how far the final model moved along that coordinate.",
+        "biased",
+        _gc_r,
+        biased=True,
+    ),
+    AdversaryRow(
+        GcFixed,
+        "fixed coordinate",
+        "Fixed coordinate: inserts a gradient of norm C along a given coordinate of the model. Its "
+        "score is how far the final model moved along it.",
+        "biased",
+        _gc_fixed,
+        biased=True,
+    ),
+    AdversaryRow(
+        CotS,
+        "CotS",
+        "CotS: draws a direction at random and inserts a gradient of norm C along it. Its score is the "
+        "cosine of that direction and the model's displacement, or its weights where that is chosen.",
+        "sphere",
+        _cots,
+    ),
+    AdversaryRow(
+        OneShotCanaries,
+        "one-shot",
+        "One-shot: inserts gradients of norm C along random directions. A score is the cosine of a direction "
+        "and the model's displacement, its weights, or the largest with any step's move, as chosen.",
+        "one_shot",
+        _one_shot,
+    ),
+    AdversaryRow(
+        Loss,
+        "L",
+        "L: inserts the gradient of a training example with a wrong label. Its score is minus the final "
+        "model's loss on that example.",
+        "flipped_label",
+        _loss,
+    ),
+    AdversaryRow(
+        Poisoned,
+        "poisoned data",
+        "Poisoned data: inserts the gradients of examples that lie along directions in which the data hardly "
+        "vary, all of one label. A score is minus the final model's loss on such an example.",
+        "poisoned",
+        _poisoned,
+    ),
+    AdversaryRow(
+        ClipBkd,
+        "ClipBKD",
+        "ClipBKD: inserts the gradient of an example along the direction in which the data vary least, with "
+        "the label that a model trained without it finds least likely. Its score is minus the final model's "
+        "loss on that example.",
+        "poisoned",
+        _clip_bkd,
+    ),
+)
+ADVERSARIES: dict[str, AdversaryRow] = {row.fields.name: row for row in _ROWS}
+
+
+def _own(fields: OwnAdversary, known: Knowledge) -> "Adversary":
+    raise InputError(f"`adversary={fields.label}` is a caller's own: give it to audit.audit_loss again")
+
+
+_OWN = AdversaryRow(
+    OwnAdversary,
+    "own adversary",
+    "An adversary of the caller's own, which is not described here: what it inserts is clipped like anything "
+    "else, and its score sees what its own functions see.",
+    "own",
+    _own,
+)
+
+
+def adversary_row(name: str) -> AdversaryRow:
+    """The row of an adversary by its name in a store, a caller's own among them; KeyError for any other."""
+    return _OWN if name == OwnAdversary.name else ADVERSARIES[name]

@@ -1,0 +1,140 @@
+"""The setting of a federated audit: all that decides its scores but for the data, and the models that it can
+choose. Importing it starts no JAX."""
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from audit.errors import require
+from audit.settings.setting import MOST_CANARIES, described, require_noise
+from audit.zoo import federated_task
+
+if TYPE_CHECKING:
+    from audit.statistics.accounting import Composition
+
+FINAL = ("final", "weights")
+OBSERVED = (*FINAL, "all", "means")
+LEAST_CANARIES = 100
+PARTICIPATIONS = ("shuffled", "poisson", "listed")
+MOST_ROUNDS, MOST_PLACES = 1_000_000, 10**8
+_COUNT_SHARE = 0.05  # of the clients a round: noise on the count of clipped updates (Andrew et al., 2021)
+_QUANTILE_RATE = 0.2  # eta of the adaptive clipping norm (likewise)
+
+
+@dataclasses.dataclass(frozen=True)
+class FederatedSetting:
+    """One federated audit; a field that equals its default is left out of its name in the store."""
+
+    model: str = described("A model and its clients; see below.", default="two_layer")
+    clients: int = described(
+        "Clients to deal images to, 0: one for each; or to read at most, 0: all.", default=600
+    )
+    alpha: float = described("Dirichlet's alpha, by which images are dealt: small is uneven.", default=1.0)
+    participation: str = described("shuffled, poisson, or listed (see --cohorts).", default="shuffled")
+    cohort: int = described("Clients a round; of Poisson sampling on average.", default=30)
+    rounds: int = described("Rounds.", default=100)
+    client_epochs: int = described("Epochs that a client trains.", default=1)
+    batch_size: int = described("Examples in a client's mini-batch.", default=16)
+    client_learning_rate: float = described("Learning rate of the clients' SGD.", default=0.1)
+    learning_rate: float = described("The server's learning rate.", default=0.5)
+    momentum: float = described("The server's momentum.", default=0.9)
+    clipping_norm: float = described("Clipping norm C of an update, at first where it adapts.", default=1.0)
+    quantile: float = described(
+        "Share of updates that an adaptive C leaves alone; 0: C is fixed.", default=0.0
+    )
+    noise_multiplier: float = described("Noise multiplier: noise has deviation sigma * C.", default=0.2)
+    canaries: int = described("Canary clients, each in or out by its own coin.", default=2000)
+    repetitions: int = described("Rounds in which each canary takes part.", default=1)
+    observe: str = described(
+        "Cosines with the final displacement (final) or weights, or the largest over rounds: with moves "
+        "(all) or noisy means.",
+        default="final",
+    )
+    seed: int = described("Seed of all randomness.", default=0)
+
+
+def federated_identity(setting: FederatedSetting, data: str, cohorts: str | None) -> dict[str, Any]:
+    """A setting's name in the store, with the checksums of its clients, and of its rounds where listed."""
+    said = {
+        field.name: getattr(setting, field.name)
+        for field in dataclasses.fields(setting)
+        if field.name == "model" or getattr(setting, field.name) != field.default
+    }
+    listed = {} if cohorts is None else {"cohorts_sha256": cohorts}
+    return {"experiment": "federated", **said, "data_sha256": data, **listed}
+
+
+def validate_federated(setting: FederatedSetting) -> None:
+    """Raises InputError for a value out of range; what needs the clients is checked when the game is
+    built."""
+    federated_task(setting.model)
+    for name, choices in (("observe", OBSERVED), ("participation", PARTICIPATIONS)):
+        value = getattr(setting, name)
+        require(value in choices, f"`{name}={value}` is unknown: choose one of {', '.join(choices)}")
+    for name, least, most in (
+        ("clients", 0, 10**7),
+        ("cohort", 1, 10**6),
+        ("rounds", 1, MOST_ROUNDS),
+        ("client_epochs", 1, 10_000),
+        ("batch_size", 1, 10**6),
+        ("canaries", LEAST_CANARIES, MOST_CANARIES),
+        ("repetitions", 1, setting.rounds),
+        ("seed", 0, 2**32 - 1),
+    ):
+        value = getattr(setting, name)
+        require(least <= value <= most, f"`{name}={value}`: give {least:,} to {most:,}")
+    _require_numbers(setting)
+    places = setting.rounds * max(setting.cohort, setting.canaries)
+    message = "times the larger of cohort and canaries: their product is to be at most"
+    require(places <= MOST_PLACES, f"`rounds={setting.rounds}` {message} {MOST_PLACES:,}")
+
+
+def _require_numbers(setting: FederatedSetting) -> None:
+    """Raises InputError for a real number out of range."""
+    for name in ("client_learning_rate", "learning_rate", "clipping_norm"):
+        value = getattr(setting, name)
+        require(1e-6 <= value <= 1e6, f"`{name}={value}`: give 1e-6 to 1e6")
+    for name in ("momentum", "quantile"):
+        value = getattr(setting, name)
+        require(0 <= value < 1, f"`{name}={value}`: give 0 to below 1")
+    require(0 < setting.alpha < np.inf, f"`alpha={setting.alpha}`: give a finite number above 0")
+    require_noise(setting.noise_multiplier)
+
+
+class RoundNoise(NamedTuple):
+    """A round's noise: on the sum as a multiple of C, on the number of clipped updates, and the rate at which
+    C follows that number."""
+
+    multiplier: float
+    on_count: float
+    quantile_rate: float
+
+
+def noise(setting: FederatedSetting) -> RoundNoise:
+    """The noise multiplier, split between sum and count where C adapts."""
+    if not setting.quantile:
+        return RoundNoise(setting.noise_multiplier, 0.0, 0.0)
+    from audit.statistics.accounting import noise_beside_count  # loads SciPy, which sweeps do without
+
+    count = _COUNT_SHARE * setting.cohort if setting.noise_multiplier else 0.0
+    return RoundNoise(noise_beside_count(setting.noise_multiplier, count), count, _QUANTILE_RATE)
+
+
+class Leaks(NamedTuple):
+    """The steps that count for a client, and for a canary."""
+
+    client: "Composition"
+    canary: "Composition"
+
+
+def leaks(setting: FederatedSetting, clients: int, most_rounds: int) -> Leaks:
+    """Who takes part how often: a client in at most so many rounds, a canary in its repetitions; of Poisson
+    sampling both by coins. Sum and count together cost as much as the whole noise multiplier."""
+    from audit.statistics.accounting import Composition
+
+    sigma = setting.noise_multiplier
+    if setting.participation == "poisson":
+        both = Composition(sigma, setting.rounds, setting.cohort / clients)
+        return Leaks(both, both)
+    return Leaks(Composition(sigma, most_rounds), Composition(sigma, setting.repetitions))

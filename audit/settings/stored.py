@@ -1,0 +1,162 @@
+"""Settings in a store: how they are named there, and how those of older stores are found.
+
+A folder written when a config was one flat list of fields is found by the setting that it describes, and
+goes on to be used: nothing is moved, and nothing is trained again.
+"""
+
+import contextlib
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from audit.errors import InputError
+from audit.settings.make import Usual, from_identity, make_setting
+from audit.settings.setting import Setting, identity, require_types, validate
+from audit.storage import index
+from audit.storage.index import Holdings
+from audit.storage.store import Store
+from audit.task import Dataset
+
+_DATA, _MODEL = "data_sha256", "model_sha256"
+_WIDTH = 24  # of a model's name in a folder's
+_FLAT = {"model", "adversary", *Usual._fields}  # fields that every flat config has
+
+
+class Known(NamedTuple):
+    """The content of an audit's config: its setting, and the checksums of data and of a caller's model."""
+
+    setting: Setting
+    data: str | None
+    model: str | None
+
+
+class Audits(NamedTuple):
+    """The folders with scores under a store's root, the newest first: audits of trained models, how many are
+    of something else, and why others could not be read, by their path."""
+
+    folders: list[Path]
+    others: int
+    refused: dict[Path, str]
+
+    def left_out(self) -> list[str]:
+        """A line for the folders of other results, and one for each that can't be read."""
+        what = "1 folder holds" if self.others == 1 else f"{self.others} folders hold"
+        skipped = [f"skipped: {what} other results than audits"] if self.others else []
+        return [*skipped, *(f"left out: {message}" for message in self.refused.values())]
+
+
+def known(config: dict[str, Any]) -> Known | None:
+    """The content of an audit's config, of older ones too; None for all that is no audit of a trained model,
+    by its kind or by a field's type or range."""
+    try:
+        today = current(config)
+        if today["experiment"] != "audit":
+            return None
+        setting = from_identity(today)
+        require_types(setting)
+        validate(setting, 2, (setting.mechanism.clipping,))
+        return Known(setting, *(_text(today.get(name)) for name in (_DATA, _MODEL)))
+    except (KeyError, TypeError, AttributeError, ValueError):
+        return None
+
+
+def audits(root: Path) -> Audits:
+    """The audits under a store's root; raises InputError where that can't be read."""
+    found = Audits([], 0, {})
+    for folder in index.settings(root):
+        try:
+            is_audit = known(Store.at(folder).config()) is not None
+        except InputError as error:
+            found.refused[folder] = str(error)
+            continue
+        if is_audit:
+            found.folders.append(folder)
+        else:
+            found = found._replace(others=found.others + 1)
+    return found
+
+
+def federated(root: Path) -> list[Path]:
+    """The folders of federated runs under a store's root, the newest first; those whose config can't be read
+    are left to `audits`."""
+    found = []
+    for folder in index.settings(root):
+        with contextlib.suppress(InputError):
+            if Store.at(folder).config().get("experiment") == "federated":
+                found.append(folder)
+    return found
+
+
+def current(config: dict[str, Any]) -> dict[str, Any]:
+    """A config as it is written today; one that describes no setting is itself."""
+    if "experiment" in config or not set(config) >= _FLAT:
+        return config
+    checksums = {name: config[name] for name in (_DATA, _MODEL) if name in config}
+    fields = {name: value for name, value in config.items() if name not in (_DATA, _MODEL, "kind", "model")}
+    usual = Usual(*(config[name] for name in Usual._fields))
+    setting = make_setting(config["model"], usual, fields)
+    return {**identity(setting, config.get("kind", "audit")), **checksums}
+
+
+def holdings(root: Path) -> Holdings:
+    """The holdings under a store's root, those of older configs too."""
+    return index.holdings(root, _current_or_itself)
+
+
+def open_store(
+    out: Path, setting: Setting, dataset: Dataset, experiment: str = "audit", model: str | None = None
+) -> Store:
+    """The store of a setting on its data, and of a caller's model by its checksum."""
+    found = find_store(out, setting, dataset, experiment, model)
+    if found is not None:
+        return found
+    return Store(out, _config(setting, dataset, experiment, model), _words(setting, experiment))
+
+
+def find_store(
+    out: Path, setting: Setting, dataset: Dataset, experiment: str = "audit", model: str | None = None
+) -> Store | None:
+    """`open_store` where there is one; creates nothing."""
+    config = _config(setting, dataset, experiment, model)
+    return Store(out, config) if Store.exists(out, config) else _older(out, config)
+
+
+def _config(setting: Setting, dataset: Dataset, experiment: str, model: str | None) -> dict[str, Any]:
+    """A setting's config, with the checksums of its data and of a caller's model."""
+    checksums = {_DATA: dataset.checksum, **({} if model is None else {_MODEL: model})}
+    return {**identity(setting, experiment), **checksums}
+
+
+def _words(setting: Setting, experiment: str) -> str:
+    """Words for a setting's folder: fcnn-gc_r-k5-seed1."""
+    model = re.sub(r"[^a-z0-9_]+", "_", setting.model.lower()).strip("_")[:_WIDTH] or "model"
+    k, seed = setting.schedule.periodicity, setting.seed
+    unusual = [*([f"k{k}"] if k != 1 else []), *([f"seed{seed}"] if seed else [])]
+    return "-".join(
+        [*([] if experiment == "audit" else [experiment]), model, setting.adversary.name, *unusual]
+    )
+
+
+def _text(value: object) -> str | None:
+    """A checksum, or none."""
+    if value is not None and not isinstance(value, str):
+        raise TypeError(value)
+    return value
+
+
+def _older(out: Path, config: dict[str, Any]) -> Store | None:
+    """The store of a setting under an older config, the one of most runs."""
+    if not out.is_dir():
+        return None
+    names = {key: value for key, value in config.items() if key != _DATA}
+    found = holdings(out).folders.get(index.name(names), [])
+    stores = [Store.at(held.folder) for held in found if held.data == config[_DATA]]
+    return max(stores, key=Store.runs_held, default=None)
+
+
+def _current_or_itself(config: dict[str, Any]) -> dict[str, Any]:
+    """`current`, where the config can be made sense of."""
+    try:
+        return current(config)
+    except (KeyError, TypeError, AttributeError, ValueError):
+        return config

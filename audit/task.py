@@ -1,0 +1,162 @@
+"""The contract of what is trained: examples or clients, a model on them, and its own defaults. Starts no
+JAX."""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from audit.model import Model
+    from audit.settings.federated import FederatedSetting
+
+
+class Dataset(NamedTuple):
+    """Labelled examples, as a training takes them.
+
+    Attributes:
+      features: (N, ...), float32 or whole numbers (bytes of images, say).
+      labels: (N, ...); of a classification int32 from 0.
+      source: one line that says where the arrays came from.
+      checksum: SHA-256, in hex, of the canonical arrays (see `checksum_of`).
+    """
+
+    features: np.ndarray
+    labels: np.ndarray
+    source: str
+    checksum: str
+
+
+class Clients(NamedTuple):
+    """Examples by client; rows starts[i] : starts[i] + counts[i] are client i's.
+
+    Attributes:
+      features: (N, ...), as in a Dataset.
+      labels: (N, ...), int32; of text a label a position, 0 where a position is padding.
+      starts: (M,) int32, the first row of each client; clients are sorted by name.
+      counts: (M,) int32, at least 1 each; they add up to N.
+      source: one line that says where the arrays came from.
+      checksum: SHA-256, in hex, of the canonical arrays that the examples came from.
+    """
+
+    features: NDArray[np.generic]
+    labels: NDArray[np.integer]
+    starts: NDArray[np.int32]
+    counts: NDArray[np.int32]
+    source: str
+    checksum: str
+
+    @property
+    def number(self) -> int:
+        """How many clients there are."""
+        return len(self.counts)
+
+    @property
+    def arrays(self) -> tuple[NDArray[np.generic], ...]:
+        """(features, labels, starts, counts), as DP-FedAvg takes them."""
+        return self.features, self.labels, self.starts.astype("<i4"), self.counts.astype("<i4")
+
+    def of(self, client: int) -> tuple[NDArray[np.generic], NDArray[np.integer]]:
+        """A client's features (n, ...) and labels (n, ...)."""
+        rows = slice(self.starts[client], self.starts[client] + self.counts[client])
+        return self.features[rows], self.labels[rows]
+
+
+def checksum_of(arrays: Mapping[str, NDArray[np.generic]]) -> str:
+    """SHA-256, in hex, of each array's name, dtype, shape and little-endian bytes, in order."""
+    digest = hashlib.sha256()
+    for name, array in arrays.items():
+        little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+        digest.update(f"{name} {little.dtype.str} {little.shape}\n".encode())
+        digest.update(little.tobytes())
+    return digest.hexdigest()
+
+
+class Sources(NamedTuple):
+    """The sources that a user names: a data file or a prepared TFDS folder; of a frozen body a weights file
+    and the side in pixels to which images are resized."""
+
+    data_file: str | None = None
+    tfds_dir: str | None = None
+    weights: str | None = None
+    input_size: int | None = None
+
+
+class Data(NamedTuple):
+    """A data set as people and programs know it.
+
+    name: of its flag and its cache file. checksum: of the arrays that every source gives; None where they are
+    computed, and so not the same to the bit everywhere. file: the data set that `data_file` stands in for.
+    """
+
+    name: str
+    label: str
+    checksum: str | None
+    load: Callable[[Sources], Dataset]
+    file: str
+
+
+class MakeModel(Protocol):
+    """(shape of an example's features) -> the model."""
+
+    def __call__(self, shape: tuple[int, ...], /) -> "Model": ...
+
+
+class StepSeconds(NamedTuple):
+    """The time of a model-step on two cores of a Xeon, by measurement: whatever the mini-batch, and more for
+    each of its examples."""
+
+    fixed: float
+    per_example: float
+
+    def of(self, batch_size: int) -> float:
+        """At a batch size."""
+        return self.fixed + batch_size * self.per_example
+
+
+class Task(NamedTuple):
+    """A model on its data.
+
+    label: on figures. description: for a report. clipping: the strategies that it can take, the fastest
+    first. canaries: how many a run `auto` takes, so that they hardly disturb each other (README, "Many
+    canaries a run"). over_parameterised: whether genuine gradients leave a crafted coordinate alone, so that
+    its score's law is known (Errata H16).
+    """
+
+    name: str
+    label: str
+    description: str
+    data: Data
+    make: MakeModel
+    classes: int
+    learning_rate: float
+    batch_size: int
+    clipping: tuple[str, ...]
+    over_parameterised: bool
+    step_seconds: StepSeconds
+    canaries: int = 256
+
+
+Test = tuple[NDArray[np.generic], NDArray[np.integer]]  # features (n, ...), labels (n, ...)
+
+
+class Federation(NamedTuple):
+    """Clients, and examples to test the model on; without them it is tested on the clients' own."""
+
+    clients: Clients
+    test: Test | None
+
+
+class FederatedTask(NamedTuple):
+    """A model and its clients' data. file: the data set that `data_file` stands in for. padding: the label
+    that stands for none, of text. by_batch: its module takes a mini-batch at once
+    (`audit.model.losses_of_batch`), and clients train fastest one by one."""
+
+    description: str
+    load: "Callable[[FederatedSetting, Sources], Federation]"
+    make: "Callable[[], Model]"
+    file: str = "fashion_mnist"
+    padding: int | None = None
+    by_batch: bool = False

@@ -1,0 +1,46 @@
+"""An adversary of one's own: a constant direction, inserted every k steps, scored by how far the model moved
+along it.
+
+./run.sh python experiments/examples/own_adversary.py
+"""
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+import audit
+from audit.adversaries.base import Adversary
+
+
+def constant_direction() -> Adversary:
+    """Inserts C * (1, 1, ..., 1) / sqrt(p) at every step that inserts."""
+
+    def init(key: Array, theta_0: Array, clipping_norm: Array) -> Array:
+        return jnp.full_like(theta_0, clipping_norm / np.sqrt(theta_0.size))  # the state: any tree of arrays
+
+    def craft(state: Array, step: Array, theta: Array) -> Array:
+        return state[None]  # (canaries, p), of norm C
+
+    def score(state: Array, seen: object, theta_t: Array, theta_0: Array) -> Array:
+        return jnp.vdot(state, theta_0 - theta_t)[None]  # (canaries,); higher means in
+
+    return Adversary(init, craft, score)
+
+
+def loss(params: Array, labelled: tuple[Array, Array]) -> Array:
+    """Linear regression."""
+    feature, label = labelled
+    return (params @ feature - label) ** 2
+
+
+def main() -> None:
+    """Trains 400 models and prints the bounds."""
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(500, 8)).astype(np.float32)
+    labels = features.sum(1)
+    adversary = constant_direction()
+    print(audit.audit_loss(loss, jnp.zeros(8), features, labels, runs=400, adversary=adversary, steps=50))
+
+
+if __name__ == "__main__":
+    main()

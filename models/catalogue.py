@@ -1,0 +1,370 @@
+"""The models of the repository: a row each, with its data, the hidden-state paper's hyperparameters (Table 2)
+and its clients. Importing it starts no JAX."""
+
+import importlib
+from collections.abc import Callable
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from audit.errors import InputError, require
+from audit.task import (
+    Clients,
+    Data,
+    Dataset,
+    FederatedTask,
+    Federation,
+    MakeModel,
+    Sources,
+    StepSeconds,
+    Task,
+)
+from models.data.cifar10 import CIFAR10, load_cifar10
+from models.data.clients import dirichlet, one_each
+from models.data.emnist import load_emnist
+from models.data.fashion_mnist import FASHION_MNIST, load_fashion_mnist
+from models.data.housing import HOUSING, load_housing
+from models.data.purchase import CLASSES, FEATURES, PURCHASE, load_purchase
+from models.data.shakespeare import load_shakespeare
+from models.data.stackoverflow import load_stackoverflow
+
+if TYPE_CHECKING:
+    from audit.model import Model
+    from audit.settings.federated import FederatedSetting
+    from models.data.base import ImageDataset
+    from models.pretrained.features import Body
+
+    LoadClients = Callable[[FederatedSetting, Sources], Federation]
+
+
+T = TypeVar("T")
+
+
+class Row(NamedTuple):
+    """A model: trained on examples, on clients, or on both; where it is not, why."""
+
+    name: str
+    task: Task | None
+    federated: FederatedTask | None
+    why_not: str = ""
+
+
+def task(model: str) -> Task:
+    """The row of a model that trains on examples; raises InputError, which says why, for any other."""
+    return _found(model, TASKS)
+
+
+def federated_task(model: str) -> FederatedTask:
+    """The row of a model that trains on clients; raises InputError, which says why, for any other."""
+    return _found(model, FEDERATED_TASKS)
+
+
+def _found(model: str, rows: dict[str, T]) -> T:
+    if model in rows:
+        return rows[model]
+    reason = f"cannot be trained so: {MODELS[model].why_not}" if model in MODELS else "is unknown"
+    raise InputError(f"`model={model}` {reason}: choose one of {', '.join(rows)}")
+
+
+def _whole(load: Callable[..., Dataset]) -> Callable[[Sources], Dataset]:
+    """The loader of a model that has no frozen body."""
+
+    def loaded(sources: Sources) -> Dataset:
+        message = "`weights` and `input_size` are for a frozen body: drop them, or name a model with a head"
+        require(sources.weights is None and sources.input_size is None, message)
+        return load(file=sources.data_file, tfds_dir=sources.tfds_dir)
+
+    return loaded
+
+
+def _images(load: "Callable[..., ImageDataset]") -> Callable[..., Dataset]:
+    """The loader of a data set's training images as bytes; the model normalises them."""
+
+    def loaded(file: str | None, tfds_dir: str | None) -> Dataset:
+        images = load(file=file, tfds_dir=tfds_dir)
+        return Dataset(images.train_images, images.train_labels, images.source, images.checksum)
+
+    return loaded
+
+
+def features_of(body: "Callable[[], Body]") -> Callable[[Sources], Dataset]:
+    """The loader of a frozen body's features of CIFAR-10 (hidden-state paper, Remark 2)."""
+
+    def loaded(sources: Sources) -> Dataset:
+        from models.pretrained.features import frozen_features
+
+        def images() -> "ImageDataset":
+            return load_cifar10(file=sources.data_file, tfds_dir=sources.tfds_dir)
+
+        return frozen_features(body(), images, weights=sources.weights, input_size=sources.input_size)
+
+    return loaded
+
+
+def _dealt(load: "Callable[..., ImageDataset]") -> "LoadClients":
+    """The loader of images that are dealt to clients."""
+
+    def loaded(setting: "FederatedSetting", sources: Sources) -> Federation:
+        images = load(file=sources.data_file, tfds_dir=sources.tfds_dir)
+        whole = Dataset(images.train_images, images.train_labels, images.source, images.checksum)
+        some = setting.clients
+        dealt = dirichlet(whole, some, setting.alpha, setting.seed) if some else one_each(whole)
+        return Federation(dealt, (images.test_images, images.test_labels))
+
+    return loaded
+
+
+def _shakespeare(setting: "FederatedSetting", sources: Sources) -> Federation:
+    """The roles that say most."""
+    roles = load_shakespeare(file=sources.data_file, tfds_dir=sources.tfds_dir)
+    return Federation(_largest(roles, setting.clients), None)
+
+
+def _emnist(setting: "FederatedSetting", sources: Sources) -> Federation:
+    some = setting.clients or None
+    whole = load_emnist(file=sources.data_file, clients=some)
+    test = load_emnist(file=sources.data_file, clients=some, test=True)
+    return Federation(whole, (test.features, test.labels))
+
+
+def _stackoverflow(setting: "FederatedSetting", sources: Sources) -> Federation:
+    return Federation(load_stackoverflow(file=sources.data_file, clients=setting.clients or None), None)
+
+
+def _largest(clients: Clients, number: int) -> Clients:
+    """The clients with most examples, as many as asked for; 0: all."""
+    if not 0 < number < clients.number:
+        return clients
+    chosen = np.sort(np.argsort(-clients.counts, kind="stable")[:number])
+    counts = clients.counts[chosen]
+    features, labels = (np.concatenate(parts) for parts in zip(*map(clients.of, chosen), strict=True))
+    return clients._replace(
+        features=features, labels=labels, starts=np.cumsum(counts) - counts, counts=counts
+    )
+
+
+def _body(name: str) -> "Body":
+    """A frozen network of `models.pretrained`, whose module is loaded now."""
+    module, _, constant = name.partition(":")
+    found: Body = getattr(importlib.import_module(f"models.pretrained.{module}"), constant)
+    return found
+
+
+def _making(name: str, **fixed: Any) -> MakeModel:
+    """A maker of the model `module:function`, which loads the module when it is called."""
+
+    @cache
+    def make(shape: tuple[int, ...]) -> "Model":
+        module, _, function = name.partition(":")
+        found: Model = getattr(importlib.import_module(f"models.{module}"), function)(**fixed)
+        return found
+
+    return make
+
+
+def _sized(name: str, **fixed: Any) -> MakeModel:
+    """`_making` for a model that takes the number of its features first."""
+
+    @cache
+    def make(shape: tuple[int, ...]) -> "Model":
+        return _making(name, n_features=shape[0], **fixed)(shape)
+
+    return make
+
+
+_DENSE = ("book_keeping", "per_example")
+_LAYERS = ("unfolded", "per_example")
+_NO_IMAGES = "its data are no images, which alone are dealt to clients"
+_CLIENTS_ALONE = "it trains on clients' examples alone, see ./run.sh federated"
+
+
+class _Images(NamedTuple):
+    """A data set of images: its row, its loader with the test split, and an image's shape."""
+
+    data: Data
+    load: "Callable[..., ImageDataset]"
+    shape: tuple[int, ...]
+
+
+_HOUSING = Data(HOUSING.name, "California Housing", HOUSING.checksum, _whole(load_housing), HOUSING.name)
+_PURCHASE = Data(PURCHASE.name, "Purchase-100", PURCHASE.checksum, _whole(load_purchase), PURCHASE.name)
+_CIFAR10 = _Images(
+    Data(CIFAR10.name, "CIFAR-10", CIFAR10.checksum, _whole(_images(load_cifar10)), CIFAR10.name),
+    load_cifar10,
+    (32, 32, 3),
+)
+_FASHION = _Images(
+    Data(
+        FASHION_MNIST.name,
+        "Fashion-MNIST",
+        FASHION_MNIST.checksum,
+        _whole(_images(load_fashion_mnist)),
+        FASHION_MNIST.name,
+    ),
+    load_fashion_mnist,
+    (28, 28),
+)
+
+
+def _of_images(
+    name: str,
+    label: str,
+    description: str,
+    images: _Images,
+    make: MakeModel,
+    step_seconds: StepSeconds,
+    federated: str,
+) -> Row:
+    """An over-parameterised model of images in ten classes, on examples and on clients."""
+    row = Task(name, label, description, images.data, make, 10, 0.01, 128, _LAYERS, True, step_seconds)
+    clients = FederatedTask(federated, _dealt(images.load), partial(make, images.shape), images.data.file)
+    return Row(name, row, clients)
+
+
+def _head(name: str, label: str, body: str, data: str, step_seconds: StepSeconds) -> Row:
+    """The last layer on a frozen body's features of CIFAR-10."""
+    features = Data(data, "CIFAR-10", None, features_of(partial(_body, body)), CIFAR10.name)
+    description = f"last layer on a frozen {label.removesuffix(' head')} features of CIFAR-10"
+    make = _sized("head:head")
+    row = Task(name, label, description, features, make, 10, 0.01, 128, _DENSE, True, step_seconds)
+    return Row(name, row, None, _NO_IMAGES)
+
+
+def _clients_alone(name: str, task: FederatedTask) -> Row:
+    return Row(name, None, task, _CLIENTS_ALONE)
+
+
+_ROWS = (
+    Row(
+        "fcnn",
+        Task(
+            "fcnn",
+            "FCNN",
+            "FCNN, 8-6-2 with ReLU, 68 parameters, on California Housing",
+            _HOUSING,
+            _sized("fcnn:fcnn"),
+            classes=2,
+            learning_rate=0.1,
+            batch_size=400,
+            clipping=("book_keeping", "unfolded", "per_example"),
+            over_parameterised=False,
+            step_seconds=StepSeconds(8e-7, 7.5e-9),
+            canaries=8,
+        ),
+        None,
+        _NO_IMAGES,
+    ),
+    _of_images(
+        "convnet",
+        "ConvNet",
+        "ConvNet, two convolutions and three dense layers, 62,006 parameters, on CIFAR-10",
+        _CIFAR10,
+        _making("convnet:convnet"),
+        StepSeconds(6e-4, 5e-5),
+        "ConvNet on CIFAR-10",
+    ),
+    _of_images(
+        "resnet18",
+        "ResNet18",
+        "ResNet18 on CIFAR-10",
+        _CIFAR10,
+        _making("resnet:resnet18"),
+        StepSeconds(0.08, 0.028),
+        "ResNet18 on CIFAR-10",
+    ),
+    _head(
+        "mobilenet_head",
+        "MobileNetV2's head",
+        "mobilenet:MOBILENET_V2",
+        "mobilenet_features",
+        StepSeconds(2e-5, 8e-7),
+    ),
+    _head("alexnet_head", "AlexNet's head", "alexnet:ALEXNET", "alexnet_features", StepSeconds(6e-5, 2.4e-6)),
+    _of_images(
+        "linear",
+        "linear model",
+        "linear model, 784-10, 7,850 parameters, on Fashion-MNIST",
+        _FASHION,
+        _making("linear:linear"),
+        StepSeconds(2e-5, 1e-6),
+        "784-10 on Fashion-MNIST",
+    ),
+    _of_images(
+        "mlp",
+        "MLP",
+        "MLP, 784-256-256-10 with ReLU, 269,322 parameters, on Fashion-MNIST",
+        _FASHION,
+        _making("mlp:mlp"),
+        StepSeconds(5e-4, 3e-5),
+        "784-256-256-10 on Fashion-MNIST",
+    ),
+    _of_images(
+        "two_layer",
+        "two-layer network",
+        "two dense layers, 784-128-10 with ReLU, 101,770 parameters, on Fashion-MNIST",
+        _FASHION,
+        _making("mlp:mlp", widths=(128,)),
+        StepSeconds(2e-4, 1e-5),
+        "784-128-10 on Fashion-MNIST",
+    ),
+    Row(
+        "purchase_mlp",
+        Task(
+            "purchase_mlp",
+            "Purchase MLP",
+            f"MLP, {FEATURES}-256-256-{CLASSES} with ReLU, 245,348 parameters, on Purchase-100",
+            _PURCHASE,
+            _sized("mlp:mlp", classes=CLASSES),
+            classes=CLASSES,
+            learning_rate=0.05,
+            batch_size=100,
+            clipping=_LAYERS,
+            over_parameterised=True,
+            step_seconds=StepSeconds(5e-4, 3e-5),
+        ),
+        None,
+        _NO_IMAGES,
+    ),
+    _clients_alone(
+        "lenet",
+        FederatedTask(
+            "LeNet on Fashion-MNIST",
+            _dealt(load_fashion_mnist),
+            partial(_making("lenet:lenet"), _FASHION.shape),
+            by_batch=True,
+        ),
+    ),
+    _clients_alone(
+        "character_lstm",
+        FederatedTask(
+            "two LSTMs on Shakespeare's roles",
+            _shakespeare,
+            partial(_making("recurrent:character_lstm"), ()),
+            "shakespeare",
+            0,
+        ),
+    ),
+    _clients_alone(
+        "emnist_cnn",
+        FederatedTask(
+            "CNN on EMNIST's writers (--data_file)",
+            _emnist,
+            partial(_making("emnist_cnn:emnist_cnn"), ()),
+            "emnist",
+        ),
+    ),
+    _clients_alone(
+        "word_lstm",
+        FederatedTask(
+            "LSTM on Stack Overflow's users (--data_file)",
+            _stackoverflow,
+            partial(_making("recurrent:word_lstm"), ()),
+            "stackoverflow",
+            0,
+        ),
+    ),
+)
+MODELS: dict[str, Row] = {row.name: row for row in _ROWS}
+TASKS: dict[str, Task] = {row.name: row.task for row in _ROWS if row.task}
+FEDERATED_TASKS: dict[str, FederatedTask] = {row.name: row.federated for row in _ROWS if row.federated}

@@ -1,0 +1,204 @@
+"""An audit's panels: a Gaussian curve is a straight line, and what is refuted looks and reads refuted."""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+from audit.report import audit_page as report
+from audit.report import audit_panels, style
+from audit.settings.make import setting_of
+from audit.statistics.accounting import Composition
+from audit.statistics.conclusion import conclude
+from experiments.cells.cell import Audited
+from experiments.sweeps import estimates
+from experiments.sweeps.points import Point
+
+RNG = np.random.default_rng(0)
+NORMAL, LAPLACE = RNG.normal(0, 1, (2, 600)), RNG.laplace(0, 1, (2, 600))
+
+
+def concluded(scores_in, scores_out, composition=None):
+    return conclude((scores_in, scores_out), composition, 1e-5, 0.95)
+
+
+@pytest.fixture(scope="module")
+def refuted():
+    found = concluded(LAPLACE[0] + 2, LAPLACE[1], Composition(4.0, 250)).with_curve_test()
+    assert found.refutes_gaussian
+    return found
+
+
+@pytest.fixture(scope="module")
+def passed():
+    found = concluded(NORMAL[0] + 2, NORMAL[1], Composition(4.0, 250)).with_curve_test()
+    assert not found.refutes_gaussian
+    return found._replace(curve_power=0.99)
+
+
+@pytest.fixture(scope="module")
+def doubtful(passed):
+    return passed._replace(curve_power=0.3)
+
+
+@pytest.fixture
+def panel():
+    """draw(name, conclusion): one panel's axes."""
+    figure, axis = plt.subplots()
+
+    def draw(name, conclusion):
+        audit_panels._PANELS[name](axis, conclusion)
+        return axis
+
+    yield draw
+    plt.close(figure)
+
+
+def labels(axis):
+    return [text.get_text() for text in axis.get_legend().get_texts()]
+
+
+def words(artist):
+    """Titles, ticks, legend and whatever else is written in a panel or figure."""
+    artist.figure.canvas.draw()  # ticks get their labels
+    return " ".join(text.get_text() for text in artist.findobj(plt.Text))
+
+
+def deviates(axis, line):
+    """A line's points inside the panel as a reader sees them."""
+    (left, right), (low, high) = axis.get_xlim(), axis.get_ylim()
+    points = np.array([(x, y) for x, y in line.get_xydata() if left <= x <= right and low <= y <= high])
+    return axis.transScale.transform(points)
+
+
+def test_gaussian_curves_are_straight_lines_of_slope_minus_one(panel, passed):
+    axis = panel("trade_off", passed)
+    lines = [line for line in axis.lines if line.get_label().startswith("Gaussian")]
+    assert len(lines) == 2
+    mus = passed.bound("if_gaussian").mu, passed.mu_upper_bound
+    for line, mu in zip(lines, mus, strict=True):
+        x, y = deviates(axis, line).T
+        assert len(x) > 100
+        np.testing.assert_allclose(x + y, -mu, atol=1e-9)
+
+
+def test_the_panel_reaches_from_half_a_run_to_its_mirror_image(panel, passed):
+    axis = panel("trade_off", passed)
+    for limits, ticks in ((axis.get_xlim(), axis.get_xticks()), (axis.get_ylim(), axis.get_yticks())):
+        assert limits == pytest.approx((0.5 / 600, 1 - 0.5 / 600))
+        np.testing.assert_allclose(ticks, [1e-3, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999])
+    ticks = [label.get_text() for label in axis.get_xticklabels()]
+    assert ticks == ["0.001", "0.01", "0.1", "0.5", "0.9", "0.99", "0.999"]
+    (empirical,) = (line for line in axis.lines if line.get_label() == "empirical")
+    for rates in empirical.get_data():
+        assert rates.min() == pytest.approx(0.5 / 600) and rates.max() == pytest.approx(1 - 0.5 / 600)
+
+
+def test_a_refuted_curve_is_refuted_in_every_panel(panel, refuted):
+    axis = panel("trade_off", refuted)
+    assert f"Gaussian curve refuted, {refuted.p_value()}" in words(axis)
+    marked = [line for line in axis.lines if "(refuted)" in line.get_label()]
+    assert len(marked) == 1 and marked[0].get_color() == style.FADED
+    assert not any("(refuted)" in label and "≤" in label for label in labels(axis))
+
+
+def test_bars_of_refuted_bounds_are_grey_and_say_so(panel, refuted):
+    axis = panel("bounds", refuted)
+    ticks = [label.get_text().replace("-\n", "-").replace("\n", " ") for label in axis.get_xticklabels()]
+    assert ticks == ["assumption-free", "if Gaussian (refuted)", "held-out (refuted)", "in-sample (no bound)"]
+    edges = [bar.get_edgecolor()[:3] for bar in axis.patches]
+    grey = plt.matplotlib.colors.to_rgb(style.FADED)
+    assert [edge == grey for edge in edges] == [False, True, True, False]
+    assert [bool(bar.get_hatch()) for bar in axis.patches] == [False, True, True, True]
+
+
+def test_the_profile_of_a_refuted_bound_is_grey_and_says_so(panel, refuted):
+    axis = panel("profile", refuted)
+    assert labels(axis) == ["lower bound, if Gaussian (refuted)", "upper bound"]
+    assert [line.get_color() for line in axis.lines[:2]] == [style.FADED, style.UPPER]
+
+
+@pytest.mark.parametrize("name", audit_panels._PANELS)
+def test_what_is_not_refuted_has_no_mark(panel, passed, name):
+    axis = panel(name, passed)
+    assert "refuted" not in words(axis)
+    assert all(line.get_color() != style.FADED for line in axis.lines)
+    said = f"no evidence against Gaussian, {passed.p_value()}, power 99%" in words(axis)
+    assert said == (name == "trade_off")
+
+
+@pytest.mark.parametrize("name", audit_panels._PANELS)
+@pytest.mark.parametrize("reason", ["", "its own law"])
+def test_what_too_few_runs_cannot_tell_is_marked_but_not_faded(panel, doubtful, name, reason):
+    axis = panel(name, doubtful._replace(reason=reason))
+    said = words(axis)
+    assert ("(doubtful)" in said) == (name != "scores" and not reason)
+    assert ("too few runs to tell, p = " in said) == (name == "trade_off")
+    assert all(line.get_color() != style.FADED for line in axis.lines)
+    assert all(bar.get_hatch() != "xxx" for bar in axis.patches)
+
+
+@pytest.mark.parametrize("name", audit_panels._PANELS)
+def test_nothing_is_said_of_a_curve_that_was_not_tested(panel, name):
+    untested = concluded(LAPLACE[0] + 2, LAPLACE[1])
+    said = words(panel(name, untested))
+    assert "refuted" not in said and "evidence" not in said
+
+
+def test_the_legend_makes_way_for_scores_of_the_wrong_sign(panel):
+    axis = panel("trade_off", concluded(NORMAL[1] - 2, NORMAL[0]))
+    axis.figure.canvas.draw()
+    box = axis.get_legend().get_window_extent().transformed(axis.transAxes.inverted())
+    assert box.x0 < 0.1 and box.y0 < 0.1
+
+
+EDGES = {
+    "few": (NORMAL[0][:20] + 2, NORMAL[1][:20]),
+    "one": (np.ones(1), np.zeros(1)),
+    "apart": (NORMAL[0] + 30, NORMAL[1]),
+    "alike": (NORMAL[0], NORMAL[1]),
+    "unequal": (NORMAL[0][:15] - 2, NORMAL[1]),
+    "ties": (np.arange(90) % 3 + 1, np.arange(90) % 3),
+}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", EDGES)
+def test_any_scores_are_drawn_without_a_warning(name):
+    found = concluded(*EDGES[name], Composition(1e-3, 100)).with_curve_test()
+    assert all(b"</svg>" in panel for panel in audit_panels.audit_panels(found).values())
+
+
+def test_a_sweeps_curve_is_drawn_likewise(refuted):
+    cell = Audited("panel", "series", 1, setting_of("fcnn"), 1200)
+    point = Point("panel", "series", 1.0, (cell,), (refuted,))
+    figure = estimates.trade_off_figure("title", [point])
+    rates, normal = figure.axes
+    assert rates.get_xlim() == (0, 1) and normal.get_xlim() == pytest.approx((0.5 / 600, 1 - 0.5 / 600))
+    assert "Gaussian curve refuted" in words(normal) and "(refuted)" in words(figure)
+    plt.close(figure)
+
+
+def test_the_page_says_it_to_who_cannot_see_the_panels(refuted, passed, monkeypatch):
+    names = audit_panels._PANELS
+    monkeypatch.setattr(audit_panels, "audit_panels", lambda conclusion: dict.fromkeys(names, b"<svg/>"))
+    scores, trade_off, bounds, profile = map(str, report._figures(refuted))
+    assert trade_off.count("Gaussian curve refuted, p") == 2  # alternative text and caption
+    assert bounds.count("(refuted)") == 3 and "assumption-free" in bounds
+    assert profile.count("Marked (refuted)") == 2 and "refuted" not in scores
+    figures = list(map(str, report._figures(passed)))
+    assert not any("refuted" in figure for figure in figures)
+    assert figures[1].count("No evidence against Gaussian, p = ") == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("epsilon at delta 1e-05", r"$\varepsilon$ at $\delta$ = $10^{-5}$"),
+        ("Gaussian, mu ≥ 3.79", r"Gaussian, $\mu$ ≥ 3.79"),
+        ("multiplier sigma = 4", r"multiplier $\sigma$ = 4"),
+        (r"$\mu = \sqrt{n / k} / \sigma$", r"$\mu = \sqrt{n / k} / \sigma$"),
+        ("if_gaussian, deltas, 0.01", "if_gaussian, deltas, 0.01"),
+    ],
+)
+def test_a_figure_has_symbols_where_a_table_has_words(text, shown):
+    assert style.in_symbols(text) == shown == style.in_symbols(shown)

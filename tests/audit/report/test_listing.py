@@ -1,0 +1,151 @@
+"""The list of a store's audits: rows in 80 columns, the newest first, without JAX or data."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from audit.errors import InputError
+from audit.report import listing
+from audit.report.listing import Listed
+from audit.settings.make import setting_of
+from audit.settings.setting import identity
+from audit.storage.kept import Kept
+from audit.storage.scores import Scores
+from audit.storage.store import Store
+from models.catalogue import TASKS
+
+ROOT = Path(__file__).resolve().parents[3]
+CONCLUDED = {
+    "bounds": [{"method": "if_gaussian", "epsilon": 1.23456, "delta": 1e-5, "confidence": 0.95}],
+    "upper_bound": 23.99536,
+    "runs": 40,
+}
+
+
+def stored(root, setting, runs=40, result=CONCLUDED, age=0.0):
+    """A setting's folder with scores of that age."""
+    store = Store(root, {**identity(setting), "data_sha256": "0" * 64})
+    store.save(Scores(0, np.zeros((runs, 1)), np.arange(runs)[:, None] % 2 == 1))
+    for path in store.path.glob("scores_*"):
+        os.utime(path, (time.time() - age,) * 2)
+    if result is not None:
+        store.write_result(json.dumps(result))
+    return store.path
+
+
+def command(*flags):
+    code = "import runpy, sys; sys.argv[0] = 'list'; import audit.commands.list as m; import atexit"
+    code += "; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); m.cli.run(m.main)"
+    argv = [sys.executable, "-c", code, *flags]
+    return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, {}),
+        ({"adversary": "gc_r"}, {}),
+        ({"periodicity": 5, "insertions": 250}, {"k": 5}),
+        ({"periodicity": 5, "steps": 251}, {"k": 5, "steps": 251}),
+        ({"periodicity": 5}, {"k": 5, "insertions": 50}),
+        ({"insertions": 20, "seed": 3}, {"insertions": 20, "seed": 3}),
+        ({"noise_multiplier": 4.0, "learning_rate": 0.2}, {"learning_rate": 0.2}),
+        ({"gc_s": "noisy_per_step", "simulations": 5}, {"gc_s": "noisy_per_step", "simulations": 5}),
+        ({"unknown_initialisation": True, "optimizer": "adam"}, None),
+    ],
+)
+def test_what_differs_from_the_defaults_is_named_by_its_flag(fields, expected):
+    found = listing.differs(setting_of("fcnn", **fields))
+    assert found == (fields if expected is None else expected)
+
+
+@pytest.mark.parametrize("model", TASKS)
+def test_a_models_own_defaults_are_no_difference(model):
+    assert listing.differs(setting_of(model)) == {}
+
+
+def test_a_model_of_ones_own_shows_what_has_no_default():
+    own = dataclasses.replace(setting_of("fcnn", seed=2), model="Tiny")
+    shown = {"batch_size": 400, "clipping": "book_keeping", "learning_rate": 0.1, "seed": 2}
+    assert listing.differs(own) == shown
+
+
+def test_rows_are_of_80_columns_whatever_they_hold():
+    crowded = {
+        "optimizer": "momentum",
+        "precision": "bf16",
+        "unknown_initialisation": True,
+        "seed": 4_000_000,
+    }
+    crowded |= {"learning_rate": 1e-7 / 3, "noise_multiplier": 1 / 3, "clipping_norm": 2 / 3, "steps": 99_999}
+    setting = dataclasses.replace(setting_of("fcnn", **crowded), model="m" * 60)
+    rows = [
+        Listed(Path("0123456789abcdef"), setting, listing.differs(setting), 10**8, Kept(), 0.0),
+        Listed(Path("f" * 16), setting_of("fcnn"), {}, 40, Kept(40, 1e-5, 0.95, 999.9991, 9999.9991), 0.0),
+        Listed(Path("e" * 16), setting_of("fcnn"), {}, 40, Kept(40, 1e-5, 0.95, 0.0, float("inf")), 0.0),
+    ]
+    lines = listing.as_table(rows, now=400 * 86_400.0).splitlines()
+    assert max(map(len, lines)) <= 80 and len(lines) > 6
+    text = " ".join(lines)
+    for words in ("unknown_initialisation=True", "999.999 ", "10000 ", "infinite", "400 d", "clipping_norm="):
+        assert words in text, words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-5, "0 s"), (59.9, "59 s"), (61, "1 min"), (3599, "59 min"), (7300, "2 h"), (86_400, "1 d")],
+)
+def test_an_age_is_in_its_largest_unit(seconds, text):
+    assert listing._age(seconds) == text
+
+
+def test_bounds_are_rounded_against_themselves(tmp_path):
+    table = listing.as_table([listing.listed(stored(tmp_path, setting_of("fcnn")))], time.time())
+    assert "1.234 " in table and "23.996" in table and "1.235" not in table
+
+
+def test_what_is_no_audit_has_no_row(tmp_path):
+    with pytest.raises(InputError, match="is no audit of trained models"):
+        listing.listed(Store(tmp_path, {"kind": "landscape_exact"}).path)
+
+
+def test_the_command_lists_the_newest_first_and_starts_no_jax(tmp_path):
+    old = stored(tmp_path, setting_of("fcnn", seed=1), age=7300)
+    new = stored(tmp_path, setting_of("convnet", adversary="gc_r"), runs=6, result=None)
+    damaged = stored(tmp_path, setting_of("fcnn", seed=2), result=[])
+    other = Store(tmp_path, {"kind": "landscape_simulated"})
+    other.save(Scores(0, np.zeros((2, 1)), np.zeros((2, 1), bool)))
+    before = sorted(tmp_path.rglob("*"))
+    process = command(f"--out={tmp_path}")
+    lines = process.stdout.splitlines()
+    assert process.returncode == 0 and len(lines) == 5, process.stderr
+    assert lines[2].split()[:4] == [new.name[:8], "convnet,", "gc_r", "6"] and "-" in lines[2]
+    assert lines[3].split() == [old.name[:8], "fcnn,", "gc_s", "40", "1.234", "23.996", "2", "h"]
+    assert lines[4].split() == ["seed=1"]
+    *said, modules = process.stderr.splitlines()
+    assert said[0] == "skipped: 1 folder holds other results than audits"
+    assert len(said) == 2 and str(damaged) in said[1]
+    assert {"jax", "flax", "matplotlib"}.isdisjoint(modules.split())
+    rows = json.loads(command(f"--out={tmp_path}", "--json").stdout)
+    assert [row["setting"] for row in rows] == [new.name, old.name]
+    assert (rows[0]["if_gaussian"], rows[0]["audited_runs"], rows[0]["runs"]) == (None, None, 6)
+    assert (rows[1]["if_gaussian"], rows[1]["upper_bound"], rows[1]["differs"]) == (
+        1.23456,
+        23.99536,
+        {"seed": 1},
+    )
+    assert abs(time.time() - rows[1]["time"] - 7300) < 600
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_an_empty_store_is_a_line(tmp_path):
+    process = command(f"--out={tmp_path / 'nowhere'}")
+    assert process.returncode == 0 and process.stdout.count("\n") == 1 and "no audits" in process.stdout
+    assert command(f"--out={tmp_path}", "--json").stdout == "[]\n"

@@ -1,0 +1,151 @@
+"""A verdict claims what is proven, no more, and says what it assumes."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from audit.report import verdicts
+from audit.report.bounds_table import bounds_table
+from audit.statistics.accounting import Composition
+from audit.statistics.conclusion import Conclusion, conclude
+from audit.statistics.estimate import GAUSSIAN_CURVE, NOTHING, Bound, Estimate
+from audit.storage import results
+
+GOLDEN = json.loads((Path(__file__).parents[2] / "system" / "golden" / "verdicts.json").read_text())
+
+
+def conclusion(gaussian, free, upper):
+    """Bounds of given epsilons; the in-sample one is absurd and must not matter."""
+    rest = (1e-5, 0.95, 0.0, 1, 1, 10, 10)
+    absurd = Estimate("in_sample", 99.0, 9.0, *rest, caveat="made up")
+    bounds = (
+        Bound("if_gaussian", gaussian, 1.0, *rest, assumes=GAUSSIAN_CURVE),
+        Bound("assumption_free", free, None, *rest, assumes=NOTHING),
+    )
+    return Conclusion(np.zeros(10), np.ones(10), (absurd,), bounds, upper, None)
+
+
+@pytest.mark.parametrize(
+    ("gaussian", "free", "upper", "kind", "said"),
+    [
+        (2.7348, 1.2599, 3.0001, verdicts.LEAKS, ["2.734 at", "if the trade", "at least 1.259", "3.001."]),
+        (2.0, 0.0, 3.0, verdicts.LEAKS, ["without any assumption on the curve, these runs prove no leakage"]),
+        (1.0, 1.5, 3.0, verdicts.LEAKS, ["whatever the trade-off curve", "epsilon = 1.5 "]),
+        (0.0, 0.0, 3.0, verdicts.NOTHING, ["prove no leakage", "no proof of privacy", "most 3."]),
+        (0.0004, 0.0, None, verdicts.NOTHING, ["No upper bound was given"]),
+        (2.0, 1.0, np.inf, verdicts.LEAKS, ["accounting guarantees nothing"]),
+        (4.0, 3.5, 3.0, verdicts.VIOLATED, ["3.5 at", "more than the 3 that", "whatever", "5% of audits"]),
+        (4.0, 2.0, 3.0, verdicts.VIOLATED, ["Either the curve is not Gaussian", "at least 2,"]),
+    ],
+)
+def test_every_case_is_said(gaussian, free, upper, kind, said):
+    found = verdicts.verdict(conclusion(gaussian, free, upper))
+    assert found.kind == kind
+    for words in said:
+        assert words in found.sentence
+    assert "99" not in found.sentence
+
+
+def test_a_bound_that_assumes_a_curve_never_stands_without_it():
+    found = verdicts.verdict(conclusion(2.0, 0.0, 3.0))
+    assert "if Gaussian" in found.word and "if its trade-off curve is Gaussian" in found.headline
+    unsure, sure = (verdicts.verdict(conclusion(4.0, free, 3.0)) for free in (2.0, 3.5))
+    assert "or" in unsure.headline and "or" not in sure.headline.split()
+
+
+@pytest.mark.parametrize("value", [0.0, 0.0009, 1 / 3, 22.7349999, 1234.56789])
+def test_rounding_claims_less(value):
+    assert float(verdicts.at_least(value)) <= value <= float(verdicts.at_most(value))
+    assert float(verdicts.at_most(value)) - float(verdicts.at_least(value)) <= 0.001 + 1e-9
+
+
+def test_a_mechanism_that_breaks_its_guarantee_is_caught_and_a_sound_one_is_not():
+    rng = np.random.default_rng(0)
+    worlds = rng.normal(2.0, 1.0, 4000), rng.normal(0.0, 1.0, 4000)  # mu = 2
+    sound = verdicts.verdict(conclude(worlds, Composition(1.0, 4), 1e-5, 0.95))
+    broken = verdicts.verdict(conclude(worlds, Composition(4.0, 4), 1e-5, 0.95))  # accounted as mu = 0.5
+    assert sound.kind == verdicts.LEAKS and broken.kind == verdicts.VIOLATED
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_the_verdicts_are_worded_as_before(name):
+    kept = GOLDEN[name]
+    rng = np.random.default_rng(kept["seed"])
+    worlds = rng.normal(kept["mu"], 1, 2500), rng.normal(0, 1, 2500)
+    composition = kept["composition"] and Composition(*kept["composition"])
+    found = verdicts.verdict(conclude(worlds, composition, 1e-5, 0.95))
+    words = {field: kept[field] for field in ("word", "headline", "sentence")}
+    assert words == {field: getattr(found, field) for field in words}
+
+
+def _tested(scores_in, scores_out, upper=(4.0, 250)):
+    composition = None if upper is None else Composition(*upper)
+    return conclude((scores_in, scores_out), composition, 1e-5, 0.95).with_curve_test()
+
+
+def test_a_refuted_curve_leads_to_what_needs_no_assumption():
+    """Laplace noise of epsilon 1: if_gaussian says over 4."""
+    rng = np.random.default_rng(0)
+    found = _tested(rng.laplace(1, 1, 2500), rng.laplace(0, 1, 2500), None)
+    assert found.refutes_gaussian and found.bound("if_gaussian").epsilon > 3
+    said = verdicts.verdict(found)
+    free = verdicts.at_least(found.bound("assumption_free").epsilon)
+    assert said.kind == "leaks" and free in said.sentence and "refute a Gaussian" in said.sentence
+    assert verdicts.at_least(found.bound("if_gaussian").epsilon) not in said.sentence
+
+
+def test_a_sound_mechanism_is_not_called_violated_where_its_curve_is_refuted():
+    rng = np.random.default_rng(1)
+    found = _tested(rng.laplace(3, 1, 2500), rng.laplace(0, 1, 2500))
+    loose = found._replace(upper_bound=3.1)
+    assert loose.bound("if_gaussian").epsilon > 3.1 > loose.bound("assumption_free").epsilon
+    assert verdicts.verdict(loose).kind == "leaks"
+
+
+def test_a_curve_that_is_not_refuted_is_not_called_gaussian():
+    rng = np.random.default_rng(2)
+    found = _tested(rng.normal(1, 1, 2500), rng.normal(0, 1, 2500))
+    assert not found.refutes_gaussian and not found.doubts_gaussian
+    sentence = verdicts.verdict(found).sentence
+    assert "no evidence against a Gaussian curve (p = " in sentence and "no proof" in sentence
+    assert "curve is Gaussian (" not in sentence
+
+
+def test_too_few_runs_to_test_the_curve_lead_with_what_needs_no_assumption():
+    rng = np.random.default_rng(4)
+    found = _tested(rng.normal(2, 1, 100), rng.normal(0, 1, 100))
+    assert (
+        found.doubts_gaussian and found.bound("if_gaussian").epsilon > found.bound("assumption_free").epsilon
+    )
+    free, gaussian = (verdicts.at_least(found.bound(m).epsilon) for m in ("assumption_free", "if_gaussian"))
+    sentence = verdicts.verdict(found).sentence
+    assert sentence.index(f"epsilon = {free} ") < sentence.index(f"at least {gaussian}.")
+    assert "too few to tell a Gaussian curve from others (p = " in sentence
+    reasoned = verdicts.verdict(found._replace(reason="it has one")).sentence
+    assert reasoned.index(f"epsilon = {gaussian} ") < reasoned.index(f"at least {free}.")
+
+
+def test_nothing_is_proven_where_the_curve_is_refuted_and_the_other_bound_is_zero():
+    rng = np.random.default_rng(0)
+    found = _tested(rng.laplace(1, 1, 2500), rng.laplace(0, 1, 2500), None)
+    weak = dataclasses.replace(found.bound("assumption_free"), epsilon=0.0)
+    bounds = tuple(weak if bound.method == weak.method else bound for bound in found.bounds)
+    said = verdicts.verdict(found._replace(bounds=bounds))
+    assert said.kind == "nothing" and "no proof of privacy" in said.sentence
+
+
+def test_table_and_json_say_what_the_test_found():
+    rng = np.random.default_rng(0)
+    refuted = _tested(rng.laplace(1, 1, 2500), rng.laplace(0, 1, 2500))
+    passed = _tested(rng.normal(1, 1, 2500), rng.normal(0, 1, 2500))
+    assert "REFUTED by these scores (p < 1e-06)" in bounds_table(refuted)
+    assert "no evidence against a Gaussian curve (p = " in bounds_table(passed)
+    few = _tested(rng.normal(2, 1, 100), rng.normal(0, 1, 100))
+    assert "too few runs to tell the curve's shape (p = " in bounds_table(few)
+    assert max(len(line) for one in (refuted, passed, few) for line in bounds_table(one).splitlines()) <= 80
+    assert json.loads(results.bounds_json(few))["gaussian_curve"]["doubtful"] is True
+    assert json.loads(results.bounds_json(refuted))["gaussian_curve"]["refuted"] is True
+    assert json.loads(results.bounds_json(passed))["gaussian_curve"]["refuted"] is False

@@ -1,0 +1,70 @@
+"""Values out of range, and memory that runs out in training."""
+
+import jax
+import numpy as np
+import pytest
+
+from audit import game, training
+from audit.errors import InputError
+from audit.settings import build, stored
+from audit.settings.make import changed, setting_of
+from audit.task import Dataset
+
+SETTING = setting_of("fcnn", adversary="gc_r", batch_size=10, steps=3, noise_multiplier=1.0)
+
+
+@pytest.fixture(scope="module")
+def dataset():
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(40, 8)).astype(np.float32)
+    return Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0" * 64)
+
+
+def train(setting, dataset, out, **arguments):
+    store = stored.open_store(out, setting, dataset)
+    return training.train(build.build(setting, dataset), store, **arguments)
+
+
+def test_memory_that_runs_out_halves_the_chunk_once_said(dataset, tmp_path, monkeypatch, capsys):
+    whole = train(SETTING, dataset, tmp_path / "whole", runs=16, chunk=4)
+    play = game.play
+
+    def small_machine(table, ranges, chunk, *others):
+        if chunk > 4:
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1 byte")
+        return play(table, ranges, chunk, *others)
+
+    monkeypatch.setattr(game, "play", small_machine)
+    halved = train(SETTING, dataset, tmp_path / "halved", runs=16, chunk=16)
+    np.testing.assert_array_equal(halved.scores.scores, whole.scores.scores)
+    said = [line for line in capsys.readouterr().err.splitlines() if "out of memory" in line]
+    assert [line.split()[-2] for line in said] == ["8", "4"]
+
+
+def test_another_error_of_the_device_is_not_hidden(dataset, tmp_path, monkeypatch):
+    def broken(*arguments):
+        raise jax.errors.JaxRuntimeError("INTERNAL: something else")
+
+    monkeypatch.setattr(game, "play", broken)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
+        train(SETTING, dataset, tmp_path, runs=4, chunk=4)
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"clipping_norm": 1e-9}, "`clipping_norm="),
+        ({"noise_multiplier": float("nan")}, "`noise_multiplier="),
+        ({"seed": 2**32}, "`seed="),
+        ({"optimizer": "sgdd"}, "`optimizer=sgdd`"),
+    ],
+)
+def test_values_out_of_range_are_refused(change, word):
+    with pytest.raises(InputError, match=word):
+        build.validate(changed(SETTING, **change), 10)
+
+
+def test_a_dimension_beyond_the_model_is_refused(dataset):
+    setting = changed(SETTING, adversary="gc_fixed", dimension=68)
+    with pytest.raises(InputError, match="`dimension=68`"):
+        build.build(setting, dataset)

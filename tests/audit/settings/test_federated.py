@@ -1,0 +1,141 @@
+"""Federated settings: their names, who takes part, what is accounted, and the game that is built."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from audit import training
+from audit.errors import InputError
+from audit.mechanism import cohorts
+from audit.settings import build_federated, federated
+from audit.settings.federated import FederatedSetting
+from audit.statistics.accounting import epsilon_upper_bound, participant_upper_bound
+from audit.storage.store import Store
+from audit.task import Dataset, Sources
+from models.data.clients import dirichlet
+
+SMALL = FederatedSetting(
+    model="linear", clients=12, cohort=4, rounds=6, canaries=100, batch_size=8, noise_multiplier=0.5
+)
+
+
+def changed(**fields):
+    return dataclasses.replace(SMALL, **fields)
+
+
+@pytest.fixture(scope="module")
+def clients():
+    """Random images dealt to 12 clients."""
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (240, 28, 28)).astype(np.uint8)
+    return dirichlet(Dataset(images, rng.integers(0, 10, 240).astype(np.int32), "made up", ""), 12, 1.0, 0)
+
+
+def test_a_name_holds_what_is_not_usual():
+    identity = federated.federated_identity(changed(quantile=0.5), "abc", None)
+    assert identity == {
+        "experiment": "federated",
+        **{"model": "linear", "clients": 12, "cohort": 4, "rounds": 6, "canaries": 100, "batch_size": 8},
+        **{"noise_multiplier": 0.5, "quantile": 0.5, "data_sha256": "abc"},
+    }
+    assert federated.federated_identity(SMALL, "abc", "def")["cohorts_sha256"] == "def"
+
+
+def test_the_denominator_is_the_mean_number_of_clients_and_of_half_the_canaries(clients):
+    who = build_federated.rounds(SMALL, clients, None)
+    assert who.mean == pytest.approx(4 + 0.5 * 100 / 6) and who.most == 2
+    assert (who.canaries.sum(axis=0) == 1).all()
+    sampled = build_federated.rounds(changed(participation="poisson"), clients, None)
+    assert sampled.mean == pytest.approx(4 + 0.5 * 100 / 3)
+    assert abs(sampled.canaries.mean() - 1 / 3) < 5 * np.sqrt(2 / 9 / 600)
+
+
+def test_listed_rounds_are_read_and_counted(clients, tmp_path):
+    path = tmp_path / "rounds.csv"
+    path.write_text("1,3\n1,5\n3,3\n4,0\n4,1\n4,3\n")
+    listed = build_federated.read_rounds(path)
+    setting = build_federated.with_rounds(changed(participation="listed"), listed)
+    assert (setting.rounds, setting.cohort) == (4, 2)
+    who = build_federated.rounds(setting, clients, listed)
+    np.testing.assert_array_equal(who.clients, [[3, 5, -1], [-1, -1, -1], [3, -1, -1], [0, 1, 3]])
+    assert who.most == 3 and who.mean == pytest.approx(6 / 4 + 0.5 * 100 / 4)
+    for text, says in (("", "holds no rounds"), ("0,1\n", "line 1"), ("1,a\n", "line 1"), ("1\n", "line 1")):
+        path.write_text(text)
+        with pytest.raises(InputError, match=says):
+            build_federated.read_rounds(path)
+    path.write_text("1,12\n")
+    with pytest.raises(InputError, match="round 1 names client"):
+        build_federated.rounds(setting, clients, build_federated.read_rounds(path))
+
+
+def test_what_is_accounted_is_who_took_part_how_often(clients):
+    who = federated.leaks(changed(repetitions=3), 12, 2)
+    assert who.client == (0.5, 2, 1.0) and who.canary == (0.5, 3, 1.0)
+    sampled = federated.leaks(changed(participation="poisson", noise_multiplier=1.0), 12, 5)
+    assert sampled.client == sampled.canary == (1.0, 6, 1 / 3)
+    loose = epsilon_upper_bound(1.0, 6, 1e-5)
+    assert 0 < participant_upper_bound(sampled.client, 1e-5) < 0.8 * loose
+    quiet = sampled.client._replace(noise_multiplier=0.1)
+    assert participant_upper_bound(quiet, 1e-5) == epsilon_upper_bound(0.1, 6, 1e-5)
+
+
+def test_adaptive_clipping_splits_the_noise():
+    """The sum's and the count's mu, added as squares, are the whole's."""
+    assert federated.noise(SMALL) == (0.5, 0.0, 0.0)
+    split = federated.noise(changed(quantile=0.5, cohort=100, noise_multiplier=1.5))
+    assert split.on_count == 5 and split.multiplier > 1.5
+    assert 1 / split.multiplier**2 + 1 / (2 * split.on_count) ** 2 == pytest.approx(1 / 1.5**2)
+    assert federated.noise(changed(quantile=0.5, noise_multiplier=0.0)) == (0.0, 0.0, 0.2)
+    with pytest.raises(InputError, match="raise `cohort`"):
+        federated.noise(changed(quantile=0.5, cohort=4))
+
+
+def test_clients_without_examples_are_refused(clients):
+    counts = clients.counts.copy()
+    counts[3] = 0
+    with pytest.raises(InputError, match="client .3. has no examples"):
+        build_federated.require_clients(clients._replace(counts=counts))
+    none = clients._replace(counts=counts[:0], starts=counts[:0])
+    with pytest.raises(InputError, match="there are no clients"):
+        build_federated.require_clients(none)
+    with pytest.raises(InputError, match="`cohort=13` is more than the 12 clients"):
+        build_federated.rounds(changed(cohort=13), clients, None)
+
+
+@pytest.mark.parametrize("observe", federated.OBSERVED)
+def test_canaries_that_are_in_have_larger_cosines(clients, tmp_path, observe):
+    """The game of each kind of observation, trained, watched and kept."""
+    setting = changed(observe=observe, noise_multiplier=0.05, client_learning_rate=0.01)
+    who, looks = build_federated.rounds(setting, clients, None), []
+    played = build_federated.build(setting, clients, who)._replace(segment_steps=2)
+    store = Store(tmp_path, federated.federated_identity(setting, "abc", None))
+    scores = training.train(played, store, 1, watch=looks.append).scores
+    assert [look.steps for look in looks] == [2, 4, 6]
+    np.testing.assert_array_equal(np.asarray(looks[-1].scores()), scores.scores.astype(np.float32))
+    accuracy = build_federated.accuracy(setting, clients, None)(looks[-1].thetas)
+    assert accuracy.shape == (1,) and 0 <= accuracy[0] <= 1
+    observed, unobserved = scores.scores[scores.presence], scores.scores[~scores.presence]
+    assert observed.mean() > unobserved.mean() + (0.5 if observe == "weights" else 3) / np.sqrt(7850)
+    assert training.train(played, store, 1).trained_runs == 0
+
+
+def test_most_rounds_ignores_who_is_absent():
+    assert cohorts.most_rounds(np.array([[0, -1], [0, 2]], np.int32), 4) == 2
+
+
+def test_zero_clients_of_images_is_one_for_each(tmp_path):
+    rng = np.random.default_rng(0)
+    arrays = {
+        f"{part}_{name}": values
+        for part in ("train", "test")
+        for name, values in (
+            ("images", rng.integers(0, 256, (40, 28, 28)).astype(np.uint8)),
+            ("labels", np.arange(40) % 10),
+        )
+    }
+    np.savez(tmp_path / "images.npz", **arrays)
+    task = federated.federated_task("linear")
+    found = task.load(changed(clients=0), Sources(data_file=str(tmp_path / "images.npz"))).clients
+    assert found.number == 40 and (found.counts == 1).all()
+    np.testing.assert_array_equal(found.labels, np.arange(40) % 10)

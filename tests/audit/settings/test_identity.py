@@ -1,0 +1,297 @@
+"""A stored result is named by what decides it: golden names, and older names that are found again."""
+
+import dataclasses
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from audit.errors import InputError
+from audit.settings import fields, stored
+from audit.settings import make as settings
+from audit.settings.adversaries import ADVERSARIES, GC_S_VARIANTS
+from audit.settings.make import changed, from_identity, setting_of
+from audit.settings.setting import flat, identity
+from audit.storage.scores import Scores
+from audit.storage.store import Store
+from audit.task import Dataset
+from models.catalogue import TASKS
+
+RECORDED = json.loads((Path(__file__).parents[2] / "system" / "golden" / "scores.json").read_text())
+NAMES = {  # of the recorded settings on data of checksum 0: before, and now
+    "gc_s": ("12f354204b40cf48", "2be5c9d59ebbd7de"),
+    "gc_s noisy final model": ("a16ef4bf0697fc16", "3864db2b8f88b4ca"),
+    "gc_r": ("f2aac153c47b1453", "cf102ba4c14142b7"),
+    "cots": ("fe7bde5cba63c6bd", "0107d53fbec74794"),
+    "loss": ("e4a9eb1c9a51bdcb", "43f8a53decc71faa"),
+    "gc_fixed": ("eb686142d8a9af58", "ea414d3790776a5a"),
+    "convnet": ("2b2177ed30116c29", "f4e8b6485d002110"),
+}
+DATA = Dataset(np.zeros((1, 8), np.float32), np.zeros(1, np.int32), "made up", "0" * 64)
+CHUNK = Scores(0, np.arange(4.0)[:, None], np.array([[0], [1], [0], [1]], bool))
+
+
+def _old(name):
+    """A recorded setting's config as it was once written."""
+    return {**RECORDED["settings"][name]["fields"], "data_sha256": DATA.checksum}
+
+
+def _text(config):
+    return json.dumps(config, indent=2, sort_keys=True) + "\n"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_are_the_golden_ones(name, tmp_path):
+    before, now = NAMES[name]
+    assert hashlib.sha256(_text(_old(name)).encode()).hexdigest()[:16] == before
+    assert Store(tmp_path, stored.current(_old(name))).path.name == now
+
+
+def test_the_default_audit():
+    assert identity(setting_of("fcnn")) == {
+        "experiment": "audit",
+        "model": "fcnn",
+        "mechanism": {
+            "name": "dp_sgd",
+            "learning_rate": 0.1,
+            "clipping_norm": 1.0,
+            "noise_multiplier": 4.0,
+            "batch_size": 400,
+            "clipping": "book_keeping",
+        },
+        "adversary": {"name": "gc_s"},
+        "schedule": {"steps": 250, "periodicity": 1},
+        "seed": 0,
+    }
+
+
+def test_what_decides_nothing_is_no_part_of_a_name():
+    name = identity(setting_of("fcnn", adversary="gc_r"))
+    for nothing in (
+        {"dimension": 3},
+        {"simulations": 8},
+        {"gc_s": "noisy_per_step"},
+        {"precision": "float32"},
+    ):
+        assert identity(setting_of("fcnn", adversary="gc_r", **nothing)) == name
+    assert identity(setting_of("fcnn", simulations=8)) == identity(setting_of("fcnn"))
+
+
+CHANGES = {
+    "model": "convnet",
+    "adversary": "gc_r",
+    "gc_s": "noisy_per_step",
+    "simulations": 5,
+    "dimension": 1,
+    "cots_score": "weights",
+    "first_direction": 500,
+    "end_direction": 700,
+    "poison_scale": 2.0,
+    "poison_label": 1,
+    "poison_mean": False,
+    "loss_score": "excess",
+    "learning_rate": 0.2,
+    "clipping_norm": 2.0,
+    "noise_multiplier": 1.0,
+    "batch_size": 3,
+    "clipping": "per_example",
+    "optimizer": "adam",
+    "precision": "tf32",
+    "steps": 7,
+    "periodicity": 2,
+    "seed": 1,
+    "unknown_initialisation": True,
+    "canaries": 8,
+    "sampling_rate": 0.5,
+    "repetitions": 2,
+    "observe": "all",
+}
+
+
+@pytest.mark.parametrize("field", CHANGES)
+def test_every_field_that_decides_is_part_of_it(field):
+    poisoned = {"adversary": "poisoned"}
+    base = {
+        "simulations": {"gc_s": "noisy_per_step"},
+        "dimension": {"adversary": "gc_fixed"},
+        "cots_score": {"adversary": "cots"},
+        "observe": {"adversary": "one_shot"},
+        "loss_score": {"adversary": "loss"},
+        **dict.fromkeys(
+            ("first_direction", "end_direction", "poison_scale", "poison_label", "poison_mean"), poisoned
+        ),
+    }.get(field, {})
+    before = setting_of("fcnn", **base)
+    after = setting_of(**{"model": "fcnn", **base, field: CHANGES[field]})
+    assert identity(after) != identity(before)
+
+
+def test_all_fields_are_tried_above():
+    assert set(CHANGES) == {"model", *settings.field_names()}
+
+
+@pytest.mark.parametrize("adversary", ADVERSARIES)
+def test_a_setting_comes_back_from_its_identity(adversary):
+    for more in ({}, {"unknown_initialisation": True, "precision": "bf16", "dimension": 5}):
+        setting = setting_of("convnet", adversary=adversary, **more)
+        assert from_identity(json.loads(json.dumps(identity(setting)))) == setting
+        assert changed(setting) == setting
+        assert flat(changed(setting, seed=4)) == {**flat(setting), "seed": 4}
+
+
+def test_a_further_field_at_its_default_changes_no_name():
+    """As a part with one more field would be written."""
+    part = setting_of("fcnn").mechanism
+    further = dataclasses.make_dataclass("Further", [("more", int, 3)], bases=(type(part),), frozen=True)
+    old, new = (dataclasses.replace(setting_of("fcnn"), mechanism=m) for m in (part, further(**vars(part))))
+    assert identity(new) == identity(old)
+    more = dataclasses.replace(new, mechanism=further(**{**vars(part), "more": 4}))
+    assert identity(more)["mechanism"]["more"] == 4
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_scores_of_an_older_store_are_found_where_they_are(name, tmp_path):
+    older = Store(tmp_path, _old(name))
+    older.save(CHUNK)
+    known = stored.known(older.config())
+    found = stored.open_store(tmp_path, known.setting, DATA)
+    assert found.path == older.path and found.missing(4) == []
+    held = stored.holdings(tmp_path)
+    np.testing.assert_array_equal(held.scores(identity(known.setting), 4).scores, CHUNK.scores)
+    assert [path.name for path in tmp_path.iterdir()] == [older.path.name]
+
+
+@pytest.mark.parametrize(
+    ("fields", "experiment", "words"),
+    [
+        ({"model": "fcnn"}, "audit", "fcnn-gc_s"),
+        ({"model": "fcnn", "adversary": "gc_r", "periodicity": 5, "seed": 3}, "audit", "fcnn-gc_r-k5-seed3"),
+        ({"model": "fcnn"}, "norms", "norms-fcnn-gc_s"),
+        ({"model": "../My CNN, on its images!"}, "audit", "my_cnn_on_its_images-gc_s"),
+        ({"model": "m" * 300}, "audit", f"{'m' * 24}-gc_s"),
+        ({"model": "/"}, "audit", "model-gc_s"),
+    ],
+)
+def test_a_folder_says_in_words_what_it_is_and_ends_in_its_hash(tmp_path, fields, experiment, words):
+    given = {name: value for name, value in fields.items() if name != "model"}
+    setting = dataclasses.replace(setting_of("fcnn", **given), model=fields["model"])
+    store = stored.open_store(tmp_path, setting, DATA, experiment)
+    assert store.path == tmp_path / f"{words}-{Store(tmp_path / 'plain', store.config()).path.name}"
+    assert stored.open_store(tmp_path, setting, DATA, experiment).path == store.path
+    assert stored.find_store(tmp_path, setting, DATA, experiment).path == store.path
+
+
+def test_looking_for_a_store_makes_none(tmp_path):
+    assert stored.find_store(tmp_path / "out", setting_of("fcnn"), DATA) is None
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_older_name_on_other_data_is_another(tmp_path):
+    older = Store(tmp_path, {**_old("gc_r"), "data_sha256": "f" * 64})
+    known = stored.known(older.config())
+    assert stored.open_store(tmp_path, known.setting, DATA).path != older.path
+
+
+def test_configs_from_before_a_field_existed_are_found(tmp_path):
+    old = {name: value for name, value in _old("gc_s").items() if name != "precision"}
+    older = Store(tmp_path, old)
+    assert stored.open_store(tmp_path, stored.known(_old("gc_s")).setting, DATA).path == older.path
+
+
+def test_of_two_older_names_of_one_audit_that_with_most_runs_is_taken(tmp_path):
+    """GC-R's name once held fields of GC-S."""
+    few, many = (Store(tmp_path, {**_old("gc_r"), "gc_s_simulations": n}) for n in (8, 9))
+    few.save(Scores(0, CHUNK.scores[:2], CHUNK.presence[:2]))
+    many.save(CHUNK)
+    setting = stored.known(few.config()).setting
+    assert stored.open_store(tmp_path, setting, DATA).path == many.path
+    assert stored.holdings(tmp_path).open(identity(setting)).path == many.path
+
+
+def test_what_is_no_setting_is_left_alone():
+    for config in ({}, {"kind": "landscape_exact", "steps": 3}, {"model": "fcnn"}):
+        assert stored.current(config) == config and stored.known(config) is None
+    assert stored.known({**_old("gc_s"), "adversary": "unheard of"}) is None
+    assert stored.known({"experiment": "audit", "mechanism": 3}) is None
+
+
+def test_norms_are_no_audit():
+    assert stored.known(_old("loss")) is not None
+    older = {**_old("loss"), "kind": "canary_norms"}
+    assert stored.current(older)["experiment"] == "canary_norms" and stored.known(older) is None
+    assert stored.known(identity(setting_of("fcnn"), "canary_norms")) is None
+
+
+AUDIT = identity(setting_of("fcnn"))
+SCHEDULE, MECHANISM = AUDIT["schedule"], AUDIT["mechanism"]
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        *({"schedule": SCHEDULE | {"periodicity": k}} for k in (0, -1, 1.5, "1", None, True, 251)),
+        *({"mechanism": MECHANISM | {"noise_multiplier": s}} for s in ("4", -1, float("nan"), None, [])),
+        *({"mechanism": MECHANISM | {"name": "dp_sgd", "optimizer": o}} for o in ("magic", 3)),
+        *({"schedule": schedule} for schedule in ({}, [], None, {"steps": 250}, SCHEDULE | {"more": 1})),
+        *({"adversary": adversary} for adversary in ({}, "gc_s", {"name": []}, {"name": "gc_s", "p": 1})),
+        *({"model": 3}, {"seed": -1}, {"seed": "0"}, {"unknown_initialisation": 1}, {"data_sha256": []}),
+        *({"experiment": []}, {"experiment": "norms"}),
+    ],
+)
+def test_a_foreign_config_is_no_audit(foreign):
+    assert stored.known(AUDIT) is not None
+    assert stored.known({**AUDIT, **foreign}) is None
+
+
+def test_audits_are_told_from_what_lies_beside_them(tmp_path):
+    stores = [Store(tmp_path, identity(setting_of("fcnn", seed=seed))) for seed in range(3)]
+    other = Store(tmp_path, {"kind": "landscape_simulated"})
+    for store in (*stores, other):
+        store.save(CHUNK)
+    (stores[2].path / "config.json").write_text("{}")
+    Store(tmp_path, identity(setting_of("fcnn", seed=9)))  # without scores
+    found = stored.audits(tmp_path)
+    assert set(found.folders) == {stores[0].path, stores[1].path} and found.others == 1
+    assert [folder for folder, message in found.refused.items() if str(folder) in message] == [stores[2].path]
+    assert stored.audits(tmp_path / "nowhere") == ([], 0, {})
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"nonsense": 1}, "nonsense is no field of a setting"),
+        ({"adversary": "nobody"}, "`adversary=nobody` is unknown: choose one of gc_s"),
+        ({"gc_s": "loud"}, "`gc_s=loud` is unknown: choose one of noiseless_per_step"),
+        ({"adversary": "loss", "loss_score": "log"}, "`loss_score=log` is unknown: choose one of loss, exc"),
+        ({"adversary": "cots", "cots_score": "angle"}, "`cots_score=angle` is unknown: choose one of displ"),
+        ({"simulations": 0}, "`simulations=0`: give 1 to 10,000"),
+        ({"insertions": 0}, "`insertions=0`: give at least 1"),
+    ],
+)
+def test_mistakes_are_one_line(fields, expected):
+    with pytest.raises(InputError, match="^" + expected.replace("(", r"\(")):
+        setting_of("fcnn", **fields)
+    with pytest.raises(InputError, match="^`model=x` is unknown: choose one of fcnn"):
+        setting_of("x")
+
+
+def test_variants_have_two_spellings():
+    for variant, (noisy, per_step) in GC_S_VARIANTS.items():
+        assert setting_of("fcnn", gc_s_noisy=noisy, gc_s_per_step=per_step) == setting_of(
+            "fcnn", gc_s=variant
+        )
+
+
+def test_every_field_has_a_flag_and_its_default_gives_the_default_setting():
+    found = fields.fields()
+    assert set(found) == {"model", "insertions", *settings.field_names()}
+    given = {name: field.default for name, field in found.items()}
+    assert setting_of(**given) == setting_of("fcnn")
+    assert all(field.help.endswith(".") for field in found.values())
+
+
+def test_tables_keys_are_their_rows_names():
+    assert all(name == row.name for name, row in TASKS.items())
+    assert all(name == row.fields.name for name, row in ADVERSARIES.items())

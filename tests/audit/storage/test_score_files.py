@@ -1,0 +1,121 @@
+"""Scores from files of every common make, each number in its world; anything else is one line."""
+
+import io
+import math
+
+import numpy as np
+import pytest
+
+from audit.errors import InputError
+from audit.storage import score_files
+
+IN, OUT = [1.5, -2.25, 3e-7], [0.125, 7.0]
+LABELLED = [(x, 1) for x in IN] + [(x, 0) for x in OUT]
+
+
+def lines(header, separator=",", labels=("0", "1"), number=repr):
+    rows = [f"{number(score)}{separator}{labels[label]}" for score, label in LABELLED]
+    return "\n".join([header, *rows]) + "\n"
+
+
+def saved_by_numpy(**choices):
+    text = io.BytesIO()
+    np.savetxt(text, np.array(LABELLED), **choices)
+    return text.getvalue().decode()
+
+
+TEXTS = {
+    "plain": lines("score,in"),
+    "presence": lines("score,presence"),
+    "scores and presence": lines("scores,presence"),
+    "floats": lines("score,in", labels=("0.0", "1.0")),
+    "words": lines("score,in", labels=("false", "true")),
+    "capitals": lines(" Score , In ", labels=("False", "True")),
+    "worlds": lines("score,in", labels=("out", "in")),
+    "semicolons": lines("score;in", ";"),
+    "tabs": lines("score\tin", "\t"),
+    "spaces": lines("score in", " "),
+    "quoted": lines('"score","in"', labels=('"0"', '"1"')),
+    "byte-order mark and CRLF": "\ufeff" + lines("score,in").replace("\n", "\r\n"),
+    "blank lines": lines("score,in").replace("\n", "\n\n"),
+    "index": ",score,presence\n" + "".join(f"{i},{x},{label}\n" for i, (x, label) in enumerate(LABELLED)),
+    "other columns, turned": "seed,in,score\n" + "".join(f"x,{label},{x}\n" for x, label in LABELLED),
+    "savetxt": saved_by_numpy(delimiter=",", header="score,in", comments=""),
+    "savetxt's comment": saved_by_numpy(delimiter=",", header="score,in"),
+    "savetxt's own separator": saved_by_numpy(header="score in"),
+    "columns": "in,out\n1.5,0.125\n-2.25,7.0\n3e-07,\n",
+    "columns of pandas": ",out,in\n0,0.125,1.5\n1,7.0,-2.25\n2,,3e-07\n",
+}
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+def test_every_csv_gives_the_scores(tmp_path, text):
+    (tmp_path / "s.csv").write_text(text, encoding="utf-8", newline="")
+    scores_in, scores_out = score_files.read_scores(tmp_path / "s.csv").pooled()
+    assert scores_in.tolist() == IN and scores_out.tolist() == OUT
+    assert scores_in.dtype == scores_out.dtype == np.float64
+
+
+def column(values):
+    return np.array(values)[:, None]
+
+
+MIXED, PRESENCE = np.array([score for score, _ in LABELLED]), np.array([label for _, label in LABELLED])
+ARRAYS = {
+    "worlds": {"in": IN, "out": OUT},
+    "columns": {"in": column(IN), "out": column(OUT)},
+    "presence": {"scores": MIXED, "presence": PRESENCE},
+    "presence in columns": {"scores": MIXED[:, None], "presence": PRESENCE[:, None].astype(bool)},
+    "big-endian": {"scores": MIXED.astype(">f8"), "presence": PRESENCE.astype(float)},
+    "others beside": {"in": IN, "out": OUT, "names": np.array(["a"]), "things": np.array([{}], object)},
+}
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+@pytest.mark.parametrize("arrays", ARRAYS.values(), ids=ARRAYS)
+def test_every_npz_gives_the_scores(tmp_path, arrays, save):
+    save(tmp_path / "s.npz", **arrays)
+    scores_in, scores_out = score_files.read_scores(tmp_path / "s.npz").pooled()
+    assert scores_in.tolist() == IN and scores_out.tolist() == OUT
+    assert scores_in.dtype == scores_out.dtype == np.float64
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.uint64, np.float16, np.float32, np.longdouble, bool])
+def test_every_kind_of_number_is_read(tmp_path, kind):
+    np.savez(tmp_path / "s.npz", **{"in": np.array([1, 1], kind), "out": np.array([0, 1, 1], kind)})
+    scores_in, scores_out = score_files.read_scores(tmp_path / "s.npz").pooled()
+    assert scores_in.tolist() == [1, 1] and scores_out.tolist() == [0, 1, 1]
+
+
+def test_two_npy_files_are_in_and_out(tmp_path):
+    np.save(tmp_path / "with, a comma.npy", np.array(IN))
+    np.save(tmp_path / "out.npy", column(OUT))
+    found = score_files.read_scores(tmp_path / "with, a comma.npy", tmp_path / "out.npy")
+    scores_in, scores_out = found.pooled()
+    assert scores_in.tolist() == IN and scores_out.tolist() == OUT
+
+
+def test_commas_part_files_unless_one_is_named_so(tmp_path):
+    names = f"{tmp_path}/a.npy,{tmp_path}/b.npy"
+    assert score_files.paths(names) == (tmp_path / "a.npy", tmp_path / "b.npy")
+    (tmp_path / "a,b.csv").touch()
+    assert score_files.paths(f"{tmp_path}/a,b.csv") == (tmp_path / "a,b.csv",)
+
+
+def test_a_score_that_says_nan_is_kept_for_the_check_of_scores(tmp_path):
+    (tmp_path / "s.csv").write_text("score,in\nnan,1\n0,0\n")
+    assert math.isnan(score_files.read_scores(tmp_path / "s.csv").pooled()[0][0])
+
+
+def test_more_scores_than_are_taken_are_refused_before_they_are_unpacked(tmp_path, monkeypatch):
+    monkeypatch.setattr(score_files, "MOST_SCORES", 100)
+    for size, taken in ((50, True), (51, False), (101, False)):
+        np.savez(tmp_path / "s.npz", **{"in": np.arange(size), "out": np.arange(50)})
+        rows = "".join(f"{i},{i % 2}\n" for i in range(size + 50))
+        (tmp_path / "s.csv").write_text("score,in\n" + rows)
+        for name in ("s.npz", "s.csv"):
+            if taken:
+                assert sum(map(len, score_files.read_scores(tmp_path / name).pooled())) == 100
+            else:
+                with pytest.raises(InputError, match="more than 100: keep a random part"):
+                    score_files.read_scores(tmp_path / name)

@@ -1,0 +1,244 @@
+"""An outsider's model goes through the same game as the paper's, or is refused in one line."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import flax.linen as nn
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from audit import audit_model, own, training
+from audit.errors import InputError
+from audit.mechanism import ensemble
+from audit.report import audit_panels
+from audit.settings import build
+from audit.settings.make import changed, setting_of
+from experiments.examples import own_adversary
+from models.fcnn import FCNN, two_logit_cross_entropy
+
+SMALL = {"runs": 20, "steps": 4, "batch_size": 10, "noise_multiplier": 1.0, "adversary": "gc_r"}
+USUAL = setting_of("fcnn")
+WORK = [  # what a second call has no reason for
+    *[(training, "train"), (build, "build_for"), (own, "_unfit"), (ensemble, "compiled_for")],
+    *[(audit_panels, "audit_figure"), (audit_panels, "audit_panels")],
+]
+CROSS_ENTROPY = optax.softmax_cross_entropy_with_integer_labels
+
+
+class Net(nn.Module):
+    """Dense layers between whatever `kind` says."""
+
+    kind: str = ""
+    factor: float = 1.0
+
+    @nn.compact
+    def __call__(self, x):
+        x = self.factor * nn.relu(nn.Dense(3)(x))
+        if self.kind == "batch norm":
+            x = nn.BatchNorm(use_running_average=False)(x)
+        if self.kind == "dropout":
+            x = nn.Dropout(0.5, deterministic=False)(x)
+        if self.kind == "parameter":
+            x = x * self.param("scale", nn.initializers.ones, (3,))
+        return nn.Dense(2)(x)
+
+
+@pytest.fixture
+def plain(monkeypatch):
+    """Figures that take no time to draw."""
+    monkeypatch.setattr(audit_panels, "audit_panels", lambda conclusion: {"scores": b"<svg/>"})
+    monkeypatch.setattr(audit_panels, "audit_figure", lambda conclusion, audited: b"")
+
+
+def rows(dataset, **changes):
+    """The first 60 examples."""
+    return {"features": dataset.features[:60], "labels": dataset.labels[:60], **changes}
+
+
+def page(result):
+    """Where an audit's page is kept."""
+    return result.folder / "report.html"
+
+
+@pytest.mark.slow
+def test_a_model_of_ours_gets_our_scores_and_its_report(dataset, tmp_path, plain, play, capsys):
+    audit = audit_model(FCNN(), two_logit_cross_entropy, **rows(dataset), out=tmp_path, **SMALL)
+    setting = setting_of("fcnn", **{name: value for name, value in SMALL.items() if name != "runs"})
+    part = dataset._replace(features=dataset.features[:60], labels=dataset.labels[:60])
+    scores = play(build.build(setting, part), [(0, 20)], 20)
+    for ours, theirs in zip(scores.worlds(), audit.conclusion[:2], strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    config = json.loads((audit.folder / "config.json").read_text())
+    assert config["mechanism"]["clipping"] == "book_keeping" and config["model"] == "FCNN"
+    assert page(audit).read_text().startswith("<!DOCTYPE html>") and "if_gaussian" in str(audit)
+
+
+@pytest.mark.slow
+def test_what_is_kept_is_not_trained_again_and_another_model_is_another_folder(
+    dataset, tmp_path, plain, monkeypatch
+):
+    def audit(module):
+        return audit_model(module, CROSS_ENTROPY, **rows(dataset), out=tmp_path, **SMALL)
+
+    first = audit(Net())
+    with monkeypatch.context() as patched:
+        for place, name in WORK:
+            patched.setattr(place, name, lambda *_, name=name: pytest.fail(f"{name} once more"))
+        second = audit(Net())
+    assert second.folder == first.folder and str(second) == str(first)
+    assert audit(Net(factor=2.0)).folder != first.folder
+
+
+@pytest.mark.slow
+def test_what_is_kept_is_drawn_again_where_it_would_look_otherwise(dataset, tmp_path, plain, monkeypatch):
+    def audit(**changes):
+        return audit_model(Net(), CROSS_ENTROPY, **rows(dataset), out=tmp_path, **(SMALL | changes))
+
+    drawn, kept = [], page(audit())
+    monkeypatch.setattr(
+        audit_panels, "audit_figure", lambda conclusion, audited: drawn.append(conclusion.delta) or b""
+    )
+    whole = kept.read_text()
+    assert page(audit()).read_text() == whole and drawn == []
+    assert "delta = 0.001" in page(audit(delta=1e-3)).read_text() and drawn == [1e-3]
+    kept.write_text("another page")
+    assert "another page" not in page(audit(delta=1e-3)).read_text() and drawn == [1e-3] * 2
+    audit(delta=1e-3, runs=10)  # some of the runs that are there
+    assert len(drawn) == 3
+
+
+def test_a_fingerprint_tells_shapes_constants_and_initialisations_apart(dataset):
+    table = np.arange(8, dtype=np.float32)
+
+    class Scaled(nn.Module):
+        table: tuple
+        start: nn.initializers.Initializer = nn.initializers.lecun_normal()
+
+        @nn.compact
+        def __call__(self, x):
+            return nn.Dense(2, kernel_init=self.start)(x * jnp.asarray(np.array(self.table)))
+
+    def of(module):
+        return own.of_module(module, CROSS_ENTROPY, dataset.features, dataset.labels).computes
+
+    modules = [
+        Net(),
+        FCNN(),
+        Scaled(tuple(table)),
+        Scaled(tuple(table[::-1])),
+        Scaled(tuple(table), nn.initializers.zeros_init()),
+    ]
+    prints = [of(module) for module in modules]
+    assert len(set(prints)) == 5 and prints == [of(module) for module in modules]
+
+
+def test_a_model_of_unknown_layers_is_clipped_example_by_example_and_it_is_said(dataset, capsys):
+    model = own._model(Net("parameter"), CROSS_ENTROPY, dataset)
+    assert own._with_strategy(USUAL, False, model, dataset).mechanism.clipping == "per_example"
+    assert "slower" in capsys.readouterr().err
+    with pytest.raises(InputError, match="`clipping=unfolded` does not take"):
+        own._with_strategy(changed(USUAL, clipping="unfolded"), True, model, dataset)
+
+
+def test_a_strategy_that_would_clip_wrongly_is_not_taken(dataset, monkeypatch):
+    wrong = lambda model: lambda theta, batch, norm: jnp.ones_like(theta)  # noqa: E731
+    monkeypatch.setitem(build.CLIPPING, "book_keeping", wrong)
+    model = own._model(Net(), CROSS_ENTROPY, dataset)
+    assert own._with_strategy(USUAL, False, model, dataset).mechanism.clipping == "unfolded"
+
+
+def test_images_stay_bytes_and_other_numbers_become_32_bits():
+    found = own._dataset(np.zeros((3, 2), np.uint8), np.zeros(3))
+    assert found.features.dtype == np.uint8 and found.labels.dtype == np.float32
+    assert own._dataset(np.zeros((3, 2)), [1, 2, 3]).labels.dtype == np.int32
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"module": Net("batch norm")}, "keeps batch_stats"),
+        ({"module": Net("dropout")}, "switch dropout off"),
+        ({"module": Net}, r"not the class Net: give an instance, Net\(\)"),
+        (
+            {"module": nnx.Linear(8, 2, rngs=nnx.Rngs(0))},
+            "not one of type Linear: .* to audit_loss",
+        ),
+        ({"criterion": lambda logits, label: logits}, "has shape"),
+        ({"labels": np.zeros(59, int)}, "60 features and 59 labels"),
+        ({"features": np.full((60, 8), np.nan)}, "not finite"),
+        ({"features": np.array([["a"]] * 60)}, "give numbers"),
+        ({"labels": np.zeros(60, int), "adversary": "loss"}, "flips labels"),
+        ({"stepz": 3}, "stepz is no field"),
+        ({"clipping": "fastest"}, "clipping=fastest"),
+        ({"runs": 1}, "at least 2"),
+        ({"batch_size": 61}, "60 examples"),
+        ({"adversary": "nobody"}, "nobody"),
+        ({"delta": 2.0}, "delta"),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_nothing(dataset, tmp_path, change, words):
+    given = {"module": Net(), "criterion": CROSS_ENTROPY, **rows(dataset), **SMALL, **change}
+    with pytest.raises(InputError, match=words) as raised:
+        audit_model(**given, out=tmp_path / "out")
+    assert "\n" not in str(raised.value) and not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_the_example_runs_and_is_as_short_as_it_says(tmp_path):
+    root = Path(__file__).resolve().parents[2]
+    argv = [sys.executable, "-m", "experiments.own_model", "--runs=40", f"--out={tmp_path}"]
+    process = subprocess.run(argv, cwd=root, capture_output=True, text=True)
+    assert process.returncode == 0 and "if_gaussian" in process.stdout, process.stderr
+    (folder,) = tmp_path.iterdir()
+    assert "small CNN on made-up images" in (folder / "report.html").read_text()
+    assert '"clipping": "unfolded"' in (folder / "config.json").read_text()
+
+
+@pytest.mark.slow
+def test_many_canaries_a_run_have_their_own_methods(tmp_path):
+    argv = [sys.executable, "-m", "experiments.own_model", "--runs=16", "--canaries=8", f"--out={tmp_path}"]
+    process = subprocess.run(argv, cwd=Path(__file__).parents[2], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    assert "16 runs with 8 canaries each" in process.stdout and "lifted_gaussian" in process.stdout
+    assert "8 such canaries" in next(tmp_path.glob("*/report.html")).read_text()
+
+
+def constant(slope=1.0, canaries=1):
+    """The example's adversary, or one that differs in a constant."""
+    adversary = own_adversary.constant_direction()
+    scaled = lambda *seen: slope * adversary.score(*seen)  # noqa: E731
+    return adversary._replace(score=scaled, canaries=canaries)
+
+
+@pytest.mark.slow
+def test_an_adversary_of_ones_own_is_scored_kept_listed_and_drawn_like_ours(dataset, tmp_path):
+    def audit(adversary, **changes):
+        settings = {**SMALL, "noise_multiplier": 0.01, **changes, "adversary": adversary}
+        return audit_model(Net(), CROSS_ENTROPY, **rows(dataset), out=tmp_path, **settings)
+
+    first = audit(own_adversary.constant_direction())
+    assert first.conclusion.scores_in.min() > first.conclusion.scores_out.max()  # hardly any noise
+    assert "constant_direction" in page(first).read_text() and first.figure().axes
+    again = audit(own_adversary.constant_direction())
+    assert again.folder == first.folder and audit(constant(2.0)).folder != first.folder
+    argv = [sys.executable, "-m", "audit", "list", f"--out={tmp_path}"]
+    listed = subprocess.run(argv, cwd=Path(__file__).parents[2], capture_output=True, text=True)
+    assert listed.returncode == 0 and "own" in listed.stdout, listed.stderr
+
+
+def test_an_adversary_that_does_not_fit_is_refused_in_one_line(dataset, tmp_path):
+    wrong = [
+        (constant(canaries=2), "craft gives shape"),
+        (constant()._replace(craft=lambda state, step: state), "fails on a model"),
+        ("nobody", "unknown"),
+    ]
+    for adversary, words in wrong:
+        with pytest.raises(InputError, match=words) as raised:
+            settings = {**SMALL, "adversary": adversary}
+            audit_model(Net(), CROSS_ENTROPY, **rows(dataset), out=tmp_path / "out", **settings)
+        assert "\n" not in str(raised.value) and not (tmp_path / "out").exists()

@@ -1,0 +1,340 @@
+"""Figures and table from small made-up stores: what is drawn is what the scores prove, and all of it."""
+
+import collections
+import csv
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from audit.settings import stored
+from audit.settings.make import setting_of
+from audit.settings.setting import identity
+from audit.statistics import conclusion as conclusions
+from audit.statistics import estimate
+from audit.statistics.accounting import Composition
+from audit.storage import index
+from audit.storage.scores import Scores
+from audit.storage.store import Store
+from experiments.cells.audits import audit_cell
+from experiments.cells.cell import Audited, Levels
+from experiments.hidden_state import figures
+from experiments.hidden_state import norms as norm_cells
+from experiments.hidden_state import sweep as sweeps
+from experiments.hidden_state.claims import CLAIMS
+from experiments.sweeps import estimates, points, table
+from experiments.sweeps.sweep import Sweep
+
+ROOT = Path(__file__).resolve().parents[3]
+LEVELS = Levels(1e-5, 0.95)
+NOWHERE = index.Holdings(Path("nowhere"), {})
+
+
+def worlds(runs, mu, seed):
+    """(scores in, scores out) of a Gaussian mechanism."""
+    rng = np.random.default_rng(seed)
+    return rng.normal(mu, 1, runs // 2), rng.normal(0, 1, runs // 2)
+
+
+def fill(root, cells, mu=2.0):
+    """Made-up scores of every cell."""
+    for i, cell in enumerate(cells):
+        store = Store(root, {**identity(cell.setting), "data_sha256": "0" * 64})
+        present = np.arange(cell.runs) % 2 == 1
+        scores = np.random.default_rng(i).normal(size=cell.runs) + mu * present
+        store.save(Scores(0, scores, present))
+
+
+def conclusion(runs=40, mu=2.0, seed=0):
+    return conclusions.conclude(worlds(runs, mu, seed), Composition(4.0, 250), *LEVELS)
+
+
+@pytest.fixture(scope="module")
+def found():
+    """audits(cells): one and the same conclusion for every cell."""
+    one = conclusion()
+    return lambda cells: {(cell.setting, cell.runs): one for cell in cells}
+
+
+@pytest.fixture
+def run():
+    def call(*flags, command="figures"):
+        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+        argv = [sys.executable, "-m", f"experiments.{command}", *flags]
+        return subprocess.run(argv, cwd=ROOT, env=environment, capture_output=True, text=True)
+
+    return call
+
+
+def audit_cells(sweep):
+    return sweep.audits()
+
+
+def nothing():
+    """What an empty store shows."""
+    return points.Evidence(NOWHERE, {}, LEVELS)
+
+
+def is_epsilon(sweep):
+    return sweep.draw is sweeps._epsilon
+
+
+def bars(axis, method):
+    """{where a mark stands: (mean, low, high)} of a method's marks, read off a panel."""
+    mark = estimates.MARKS[method]
+    drawn = {}
+    for container in axis.containers:
+        line, _, ends = container
+        if line.get_marker() == mark.look["marker"] and line.get_color() == mark.look["color"]:
+            (x,), (y,) = line.get_data()
+            low, high = ends[0].get_segments()[0][:, 1] if ends else (y, y)
+            drawn[round(float(x - mark.offset), 9)] = (y, low, high)
+    return drawn
+
+
+@pytest.mark.parametrize("scale", sweeps.SCALES)
+def test_every_cell_of_every_sweep_is_on_one_figure(scale, found):
+    for sweep in sweeps.sweeps(scale).values():
+        cells = audit_cells(sweep)
+        every = points.points(cells, found(cells))
+        drawn = [cell for point in every for cell in point.cells]
+        assert collections.Counter(drawn) == collections.Counter(cells)
+        assert all(len(point.found) == len(point.cells) for point in every)
+        for point in every:
+            seedless = {dataclasses.replace(cell.setting, seed=0) for cell in point.cells}
+            assert len(seedless) == 1 and len({cell.setting.seed for cell in point.cells}) == len(point.cells)
+        others = len(sweep.cells) - len(cells)
+        if others:  # norms and the landscape, of which an empty store says what it lacks
+            missing = sweep.draw(sweep, nothing())
+            assert missing.missing >= others and not missing.figures
+
+
+def test_norms_are_drawn_of_the_models_that_are_there(monkeypatch):
+    sweep = sweeps.sweeps("smoke")["figure_8"]
+    norms = {"fcnn": np.full((2, 4), 3.0), "resnet18": np.full((2, 2), 5.0)}
+    monkeypatch.setattr(norm_cells, "read", lambda held, setting, runs: norms.get(setting.model))
+    drawn = sweep.draw(sweep, nothing())
+    ((name, figure),) = drawn.figures
+    assert name == "figure_8" and drawn.missing == 1
+    heights = {line.get_label(): set(line.get_ydata()) for line in figure.axes[0].lines}
+    assert heights["FCNN (2 runs)"] == {3.0} and heights["ResNet18 (2 runs)"] == {5.0}
+    estimates.plt.close(figure)
+
+
+@pytest.mark.slow
+def test_the_landscape_is_drawn_from_the_store_alone(run, tmp_path):
+    grid = sweeps._grid("smoke")
+    every = {"sigmas": grid.noise_multipliers, "batch_sizes": grid.batch_sizes}
+    lists = [f"--{name}={','.join(f'{value:g}' for value in values)}" for name, values in every.items()]
+    flags = (f"--out={tmp_path}", f"--steps={grid.steps}", f"--runs={grid.runs}", *lists)
+    assert run(*flags, command="landscape").returncode == 0
+    kept = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/*")}
+    process = run(f"--out={tmp_path}", "--scale=smoke", "--name=landscape")
+    assert process.returncode == 0 and process.stderr == ""
+    folder = tmp_path / "figures" / "smoke"
+    names = {path.stem for path in folder.glob("*.svg")}
+    assert names == {"figure_3a", "figure_3b", "figure_6b", "figure_10", "figure_14", "algorithm_6"}
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    with open(folder / "figures.csv", newline="") as file:
+        table = list(csv.DictReader(file))
+    assert len(table) == len(grid.noise_multipliers) * len(grid.batch_sizes)
+    assert all(0 < float(row["predicted"]) <= 1.001 * float(row["upper_bound"]) for row in table)
+    next(tmp_path.glob("landscape/cells/*/result.json")).unlink()
+    assert " missing" in run(f"--out={tmp_path}", "--scale=smoke", "--name=landscape").stderr
+
+
+@pytest.mark.parametrize("scale", sweeps.SCALES)
+def test_every_point_has_a_place_of_its_own(scale, found):
+    for sweep in sweeps.sweeps(scale).values():
+        if is_epsilon(sweep):
+            cells = audit_cells(sweep)
+            every = points.points(cells, found(cells))
+            figure = estimates.epsilon_figure(sweep.title, sweep.axis, every, LEVELS.delta)
+            marks = [bars(axis, method) for axis in figure.axes for method in estimates.MARKS]
+            assert sum(map(len, marks)) == len(every) * len(estimates.MARKS)
+            predicted = sum(point.predicted_mu() is not None for point in every)
+            bands = [line for axis in figure.axes for line in axis.lines if line.get_linewidth() == 6]
+            assert len(bands) == predicted
+            estimates.plt.close(figure)
+
+
+def test_what_is_drawn_is_what_the_scores_prove(tmp_path):
+    cells = [
+        Audited("panel", series, 1, setting_of("fcnn", adversary=series, seed=seed), 120)
+        for series in ("gc_r", "loss")
+        for seed in range(3)
+    ]
+    fill(tmp_path, cells)
+    audits = points.evidence(stored.holdings(tmp_path), cells, LEVELS)
+    sweep = Sweep("made_up", "Made up", tuple(map(audit_cell, cells)), figures.draw_epsilon)
+    drawn = sweep.draw(sweep, audits)
+    (axis,) = drawn.figures[0][1].axes
+    for method, bound in estimate.ESTIMATORS.items():
+        marks = bars(axis, method)
+        assert sorted(marks) == [0, 1]
+        for place in (0, 1):
+            epsilons = [
+                bound(scores[1::2], scores[::2], *LEVELS).epsilon
+                for scores in (
+                    np.random.default_rng(i).normal(size=120) + 2 * (np.arange(120) % 2)
+                    for i in range(3 * place, 3 * place + 3)
+                )
+            ]
+            assert marks[place] == pytest.approx((np.mean(epsilons), min(epsilons), max(epsilons)))
+    upper = [line.get_ydata()[0] for line in axis.lines if line.get_color() == estimates.UPPER]
+    assert upper == pytest.approx([23.995] * 2, abs=1e-3)
+    estimates.plt.close(drawn.figures[0][1])
+
+
+@pytest.mark.parametrize(
+    ("changed", "mu"),
+    [
+        ({}, 3.953),
+        ({"periodicity": 5, "steps": 1250}, 1.768),
+        ({"periodicity": 25, "steps": 6250}, 0.791),
+        ({"adversary": "gc_s", "model": "resnet18"}, 3.953),
+        ({"model": "mobilenet_head"}, 3.953),
+        ({"model": "fcnn"}, None),
+        ({"adversary": "loss"}, None),
+        ({"adversary": "cots"}, None),
+        ({"unknown_initialisation": True}, None),
+        ({"optimizer": "adam"}, None),
+    ],
+    ids=str,
+)
+def test_the_prediction_is_made_where_it_holds(changed, mu):
+    setting = setting_of(**{"model": "convnet", "adversary": "gc_r", "steps": 250, **changed})
+    assert points.predicted_mu(setting) == (None if mu is None else pytest.approx(mu, abs=1e-3))
+
+
+def test_a_torn_file_is_said_and_left_out(tmp_path, capsys):
+    cells = [Audited("", "gc_r", 1, setting_of("fcnn", seed=seed), 40) for seed in range(3)]
+    fill(tmp_path, cells)
+    torn = next(tmp_path.glob("*/scores_*.npz"))
+    torn.write_bytes(torn.read_bytes()[:-200])
+    audits = points.audits(stored.holdings(tmp_path), cells, *LEVELS)
+    assert len(audits) == 2
+    assert f"{torn} is damaged" in capsys.readouterr().err and torn.exists()
+    (point,) = points.points(cells, audits)
+    assert len(point.cells) == 3 and len(point.found) == 2
+
+
+def test_scores_that_can_not_be_read_are_said_and_the_others_drawn(tmp_path, capsys):
+    cells = [Audited("", "gc_r", 1, setting_of("fcnn", seed=seed), 40) for seed in range(2)]
+    fill(tmp_path, cells)
+    bad = next(tmp_path.glob("*/scores_*.npz"))
+    bad.unlink()
+    bad.mkdir()
+    assert len(points.audits(stored.holdings(tmp_path), cells, *LEVELS)) == 1
+    assert f"cannot read {bad} (Is a directory)" in capsys.readouterr().err
+
+
+def test_scores_that_prove_nothing_are_said_and_left_out(tmp_path, capsys):
+    cell = Audited("", "gc_r", 1, setting_of("fcnn"), 40)
+    fill(tmp_path, [cell], mu=np.nan)
+    assert not points.audits(stored.holdings(tmp_path), [cell], *LEVELS)
+    assert "not finite" in capsys.readouterr().err
+
+
+def test_a_store_is_read_by_the_settings_alone(tmp_path):
+    fill(tmp_path, [Audited("", "", 1, setting_of("fcnn", seed=5), 40)])
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "config.json").write_text("torn")
+    held = index.holdings(tmp_path)
+    assert held.scores(identity(setting_of("fcnn", seed=5)), 40) is not None
+    assert held.scores(identity(setting_of("fcnn", seed=5)), 41) is None
+    assert held.scores(identity(setting_of("fcnn", seed=6)), 40) is None
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_one_setting_on_two_data_sets_is_refused(tmp_path):
+    for checksum in "01":
+        Store(tmp_path, {**identity(setting_of("fcnn")), "data_sha256": checksum})
+    with pytest.raises(index.InputError, match="different data"):
+        index.holdings(tmp_path).open(identity(setting_of("fcnn")))
+
+
+def test_the_table_holds_the_bounds_and_80_columns(found):
+    for scale in sweeps.SCALES:
+        every = list(sweeps.sweeps(scale).values())
+        rows = []
+        for sweep in every:
+            cells = audit_cells(sweep)
+            rows += table.rows(sweep.name, points.points(cells, found(cells)), CLAIMS, LEVELS.delta)
+        text = table.as_text(every, rows, *LEVELS)
+        assert max(map(len, text.splitlines())) <= 80
+        entries = list(csv.DictReader(table.as_csv(rows).decode().splitlines()))
+        assert len(entries) == len(rows) and text.count("\n") > len(rows)
+        epsilon = conclusion().bound("if_gaussian").epsilon
+        assert {row["if_gaussian"] for row in entries} == {f"{epsilon:.6g}"}
+
+
+def test_every_claim_is_of_a_series_that_is_drawn():
+    drawn = {
+        (name, cell.series, x)
+        for name, sweep in sweeps.sweeps("paper").items()
+        for cell in audit_cells(sweep)
+        for x in (cell.x, None)
+    }
+    grid = sweeps._grid("paper")
+    drawn |= {("landscape", f"B = {size}", None) for size in grid.batch_sizes}
+    assert set(CLAIMS) <= drawn
+
+
+def test_figures_are_written_and_what_is_missing_is_said(run, tmp_path):
+    every = sweeps.sweeps("smoke")
+    fill(tmp_path, audit_cells(every["figure_1c"])[1:])
+    fill(tmp_path, audit_cells(every["figure_11"]))
+    process = run(f"--out={tmp_path}", "--scale=smoke", "--name=figure_1c,figure_11,figure_8")
+    assert process.returncode == 0, process.stderr
+    folder = tmp_path / "figures" / "smoke"
+    names = {f"figure_{n}.{suffix}" for n in ("1c", "11") for suffix in ("png", "svg", "pdf")}
+    assert {path.name for path in folder.iterdir()} == {*names, "figures.csv"}
+    assert (folder / "figure_1c.png").read_bytes().startswith(b"\x89PNG")
+    assert b"</svg>" in (folder / "figure_1c.svg").read_bytes()
+    said = process.stderr.splitlines()
+    assert said == ["figure_1c: 1 cell is missing", "not drawn, for want of cells: figure_8"]
+    table, listed = process.stdout.split("\n\n")
+    assert max(map(len, table.splitlines())) <= 80
+    assert {Path(line).name for line in listed.split()} == {*names, "figures.csv"}
+    assert table.startswith("smoke: ") and "prove nothing" in table
+
+
+def test_the_largest_scale_that_is_there_is_drawn_and_others_keep_their_pictures(run, tmp_path):
+    flags = (f"--out={tmp_path}", "--name=figure_1c")
+    fill(tmp_path, audit_cells(sweeps.sweeps("smoke")["figure_1c"]))
+    process = run(*flags)
+    assert process.returncode == 0 and process.stderr.splitlines() == ["scale: smoke"]
+    kept = (tmp_path / "figures" / "smoke" / "figures.csv").read_bytes()
+    fill(tmp_path, audit_cells(sweeps.sweeps("laptop")["figure_1c"])[:5])
+    process = run(*flags)
+    assert process.stderr.splitlines()[0] == "scale: laptop"  # the paper's scale has these cells too
+    assert "prove nothing" not in process.stdout
+    assert (tmp_path / "figures" / "figure_1c.png").exists()
+    assert (tmp_path / "figures" / "smoke" / "figures.csv").read_bytes() == kept
+    with open(tmp_path / "figures" / "figures.csv", newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert row["seeds"] == "5" and row["epsilon_low"] == row["epsilon_high"] == ""
+
+
+def test_an_empty_store_is_one_line_with_the_mend(run, tmp_path):
+    process = run(f"--out={tmp_path}", "--name=figure_1c")
+    assert process.returncode == 2 and process.stdout == ""
+    (line,) = process.stderr.splitlines()
+    assert line.startswith("error: ") and "./run.sh sweep --name=figure_1c --scale=laptop" in line
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_sweeps_trade_off_curve_is_tested(found):
+    sweep = sweeps.sweeps("smoke")["figure_6a"]
+    cells = audit_cells(sweep)
+    drawn = sweep.draw(sweep, points.Evidence(NOWHERE, found(cells), LEVELS))
+    ((_, figure),) = drawn.figures
+    said = [text.get_text() for text in figure.axes[1].texts]
+    assert len(said) == 1 and said[0].startswith("too few runs to tell, p = ")
+    assert not any("doubtful" in label for label in figure.axes[0].get_legend_handles_labels()[1])
+    estimates.plt.close(figure)

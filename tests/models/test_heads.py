@@ -1,0 +1,66 @@
+"""The tasks that train a head on a frozen body's features: what they load, and what they refuse."""
+
+import jax
+import numpy as np
+import pytest
+
+from audit.errors import InputError
+from audit.settings import build
+from audit.settings.make import setting_of
+from audit.task import Sources
+from models import catalogue as tasks
+from models.catalogue import TASKS
+from models.data.sources import Loaded
+from models.pretrained.features import Body
+
+SETTING = setting_of("mobilenet_head", adversary="gc_r", batch_size=4, steps=2)
+
+
+def _load(file):
+    return Loaded({"scale": np.float32([2.0])}, f"weights {file}", "a")
+
+
+def _apply(scale, images):
+    return images.mean((1, 2)) * scale
+
+
+BODY = Body("mean", 3, 32, 32, 8, _load, lambda arrays: arrays["scale"], _apply)
+
+
+@pytest.fixture
+def pictures(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    rng = np.random.default_rng(0)
+    arrays = {
+        f"{split}_{kind}": values
+        for split in ("train", "test")
+        for kind, values in (
+            ("images", rng.integers(0, 256, (12, 32, 32, 3), np.uint8)),
+            ("labels", np.arange(12) % 10),
+        )
+    }
+    np.savez(tmp_path / "pictures.npz", **arrays)
+    return str(tmp_path / "pictures.npz")
+
+
+def test_a_heads_game_plays_on_the_bodys_features(pictures):
+    data = TASKS["mobilenet_head"].data._replace(load=tasks.features_of(lambda: BODY))
+    dataset = data.load(Sources(data_file=pictures, weights="w.pth", input_size=40))
+    assert dataset.features.shape == (12, 3)
+    assert "mean features at 40 x 40 (weights: weights w.pth; images: file " in dataset.source
+    table = build.build(SETTING, dataset)
+    assert jax.eval_shape(table.init, jax.random.key(0)).shape == (40,)
+    np.testing.assert_array_equal(table.data[0], dataset.features)
+
+
+@pytest.mark.parametrize("model", ["fcnn", "convnet"])
+@pytest.mark.parametrize("named", [{"weights": "w.pth"}, {"input_size": 64}])
+def test_a_model_without_a_frozen_body_takes_no_weights(model, named):
+    with pytest.raises(InputError, match="`weights` and `input_size` are for a frozen body"):
+        TASKS[model].data.load(Sources(**named))
+
+
+@pytest.mark.parametrize(("model", "body"), [("mobilenet_head", "mobilenet_v2"), ("alexnet_head", "alexnet")])
+def test_a_size_out_of_range_is_refused(pictures, tmp_path, model, body):
+    with pytest.raises(InputError, match=f"`input_size=9`: give .* pixels for {body}"):
+        TASKS[model].data.load(Sources(data_file=pictures, input_size=9))
