@@ -181,7 +181,7 @@ def audit(
 
     from audit import concluded, progress, training, zoo
     from audit.report.subjects import AskedLevels
-    from audit.settings import build, make, stored
+    from audit.settings import build, fields, make, stored
     from audit.settings.setting import flat
     from audit.statistics.accounting import Composition
     from audit.statistics.conclusion import conclude_design
@@ -189,10 +189,10 @@ def audit(
     from audit.task import Sources
 
     _require_request(runs, out, delta, confidence)
-    fields = {"model": model, **make.by_field(settings)}
-    if fields.get("canaries") == make.AUTO:
-        fields["canaries"] = zoo.task(model).canaries
-    setting = make.setting_of(**fields)
+    given = {"model": model, **fields.by_field(settings)}
+    if given.get("canaries") == make.AUTO:
+        given["canaries"] = zoo.task(model).canaries
+    setting = make.setting_of(**given)
     build.validate(setting, runs)
     dataset = zoo.task(model).data.load(Sources(data_file, tfds_dir))
     with jax.default_matmul_precision("float32"):
@@ -320,12 +320,12 @@ def _audit_own(
 
     from audit import own
     from audit.report.subjects import AskedLevels
-    from audit.settings import make
+    from audit.settings import fields
 
     runs, out, delta, confidence = request
     with jax.default_matmul_precision("float32"):
         conclusion, folder = own.audited(
-            model, make.by_field(settings), adversary, runs, out, delta, confidence
+            model, fields.by_field(settings), adversary, runs, out, delta, confidence
         )
     return _kept(conclusion, folder, AskedLevels(delta, confidence), runs)
 

@@ -1,5 +1,6 @@
 """The models that the repository brings, where it is there: `audit` installed alone has none."""
 
+import importlib
 import importlib.util
 import sys
 from collections.abc import Mapping
@@ -41,9 +42,7 @@ def federated_task(model: str) -> FederatedTask:
 
 
 def _catalogue() -> ModuleType:
-    from models import catalogue  # the library's one import of the zoo
-
-    return catalogue
+    return importlib.import_module("models.catalogue")  # the library's one word of the zoo
 
 
 def _require_zoo(model: str) -> None:

@@ -55,7 +55,7 @@ def differs(setting: Setting) -> dict[str, Any]:
     found = {**values, **length}
     flags = {name: field.flag for name, field in fields().items()}
     unusual = {name: value for name, value in found.items() if value != usual.get(name)}
-    return {flags[name]: value for name, value in sorted(unusual.items())}
+    return {flags.get(name, name): value for name, value in sorted(unusual.items())}
 
 
 def _usual(setting: Setting) -> dict[str, Any]:

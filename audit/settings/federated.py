@@ -8,7 +8,6 @@ import numpy as np
 
 from audit.errors import require
 from audit.settings.setting import MOST_CANARIES, described, require_noise
-from audit.zoo import federated_task
 
 if TYPE_CHECKING:
     from audit.statistics.accounting import Composition
@@ -68,7 +67,6 @@ def federated_identity(setting: FederatedSetting, data: str, cohorts: str | None
 def validate_federated(setting: FederatedSetting) -> None:
     """Raises InputError for a value out of range; what needs the clients is checked when the game is
     built."""
-    federated_task(setting.model)
     for name, choices in (("observe", OBSERVED), ("participation", PARTICIPATIONS)):
         value = getattr(setting, name)
         require(value in choices, f"`{name}={value}` is unknown: choose one of {', '.join(choices)}")

@@ -1,14 +1,15 @@
 """A setting's fields as flags: name, type, default and help of each, from where the field is defined."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
 from audit import zoo
+from audit.errors import require
 from audit.settings.adversaries import ADVERSARIES
 from audit.settings.make import parts
-from audit.settings.setting import DEFAULTS, Setting
+from audit.settings.setting import DEFAULTS, Setting, require_type
 
 
 class Field(NamedTuple):
@@ -25,6 +26,21 @@ class Field(NamedTuple):
 def fields() -> dict[str, Field]:
     """Every field, by name."""
     return {field.name: field for field in _fields()}
+
+
+def by_field(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by a setting's fields from values by flags or fields; insertions become steps. Raises InputError
+    for a name that is neither."""
+    by_flag = {field.flag: field.name for field in fields().values()}
+    unknown = sorted(set(settings) - set(by_flag) - set(fields()))
+    known = f"choose of {', '.join(sorted(by_flag))}"
+    require(not unknown, f"{', '.join(unknown)} is no field of a setting: {known}")
+    values = {by_flag.get(name, name): value for name, value in settings.items()}
+    if values.get("insertions") is not None and values.get("steps") is None:
+        insertions = values.pop("insertions")
+        require_type("insertions", insertions, int)
+        values["steps"] = insertions * max(values.get("periodicity") or 1, 1)
+    return values
 
 
 def _fields() -> Iterator[Field]:

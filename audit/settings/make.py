@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from audit.errors import require
 from audit.settings.adversaries import ADVERSARIES, GC_S_VARIANTS, OwnAdversary, adversary_row
-from audit.settings.setting import DEFAULTS, WHOLE, DpSgdFields, ScheduleFields, Setting, flat, require_type
+from audit.settings.setting import DEFAULTS, WHOLE, DpSgdFields, ScheduleFields, Setting, flat
 from audit.zoo import task
 
 AUTO = "auto"  # as many canaries as the model takes
@@ -53,23 +53,6 @@ def make_setting(model: str, usual: Usual, fields: Mapping[str, Any]) -> Setting
         _part(ScheduleFields, values),
         **{name: values[name] for name in ("seed", *WHOLE) if name in values},
     )
-
-
-def by_field(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Values by a setting's fields from values by flags or fields; insertions become steps. Raises InputError
-    for a name that is neither."""
-    from audit.settings.fields import fields
-
-    by_flag = {field.flag: field.name for field in fields().values()}
-    unknown = sorted(set(settings) - set(by_flag) - set(fields()))
-    known = f"choose of {', '.join(sorted(by_flag))}"
-    require(not unknown, f"{', '.join(unknown)} is no field of a setting: {known}")
-    values = {by_flag.get(name, name): value for name, value in settings.items()}
-    if values.get("insertions") is not None and values.get("steps") is None:
-        insertions = values.pop("insertions")
-        require_type("insertions", insertions, int)
-        values["steps"] = insertions * max(values.get("periodicity") or 1, 1)
-    return values
 
 
 def changed(setting: Setting, **fields: Any) -> Setting:
