@@ -18,4 +18,4 @@ __all__ = ["InputError", "Result", "__version__", "audit", "audit_loss", "audit_
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return sorted(__all__)

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from audit.model import Model
-    from audit.settings.federated import FederatedSetting
 
 
 class Dataset(NamedTuple):
@@ -149,13 +148,24 @@ class Federation(NamedTuple):
     test: Test | None
 
 
+class Dealing(Protocol):
+    """What a federated setting says of its clients: how many, how unevenly examples are dealt, by which seed."""
+
+    @property
+    def clients(self) -> int: ...
+    @property
+    def alpha(self) -> float: ...
+    @property
+    def seed(self) -> int: ...
+
+
 class FederatedTask(NamedTuple):
     """A model and its clients' data. file: the data set that `data_file` stands in for. padding: the label
     that stands for none, of text. by_batch: its module takes a mini-batch at once
     (`audit.model.losses_of_batch`), and clients train fastest one by one."""
 
     description: str
-    load: "Callable[[FederatedSetting, Sources], Federation]"
+    load: Callable[[Dealing, Sources], Federation]
     make: "Callable[[], Model]"
     file: str = "fashion_mnist"
     padding: int | None = None

@@ -11,6 +11,7 @@ from types import ModuleType
 from audit.errors import InputError
 from audit.task import FederatedTask, Task
 
+_ZOO = "models"
 _ROOT = Path(__file__).resolve().parents[1]
 _ALONE = "start your script with its ./run.sh python, or give a model of your own to audit.audit_loss"
 
@@ -42,7 +43,7 @@ def federated_task(model: str) -> FederatedTask:
 
 
 def _catalogue() -> ModuleType:
-    return importlib.import_module("models.catalogue")  # the library's one word of the zoo
+    return importlib.import_module(f"{_ZOO}.catalogue")  # the library's one word of the zoo
 
 
 def _require_zoo(model: str) -> None:
@@ -54,14 +55,14 @@ def _require_zoo(model: str) -> None:
 @cache
 def _missing() -> str:
     """Why there is no zoo; empty where there is one, which can be imported from now on."""
-    if not ((_ROOT / "models" / "catalogue.py").is_file() and (_ROOT / "run.sh").is_file()):
+    if not ((_ROOT / _ZOO / "catalogue.py").is_file() and (_ROOT / "run.sh").is_file()):
         return _ALONE  # a folder of that name beside an installed `audit` is somebody else's
-    spec = importlib.util.find_spec("models")
+    spec = importlib.util.find_spec(_ZOO)
     if spec is None:
-        _import_package(_ROOT / "models")
+        _import_package(_ROOT / _ZOO)
         return ""
     place = Path([*(spec.submodule_search_locations or []), spec.origin or ""][0])
-    if place.resolve() == _ROOT / "models":
+    if place.resolve() == _ROOT / _ZOO:
         return ""
     return f"{place} stands in its way; rename that, or start your script with ./run.sh python"
 

@@ -13,6 +13,7 @@ from audit.task import (
     Clients,
     Data,
     Dataset,
+    Dealing,
     FederatedTask,
     Federation,
     MakeModel,
@@ -31,17 +32,14 @@ from models.data.stackoverflow import load_stackoverflow
 
 if TYPE_CHECKING:
     from audit.model import Model
-    from audit.settings.federated import FederatedSetting
     from models.data.base import ImageDataset
     from models.pretrained.features import Body
-
-    LoadClients = Callable[[FederatedSetting, Sources], Federation]
 
 
 T = TypeVar("T")
 
 
-class Row(NamedTuple):
+class ZooModel(NamedTuple):
     """A model: trained on examples, on clients, or on both; where it is not, why."""
 
     name: str
@@ -102,10 +100,10 @@ def features_of(body: "Callable[[], Body]") -> Callable[[Sources], Dataset]:
     return loaded
 
 
-def _dealt(load: "Callable[..., ImageDataset]") -> "LoadClients":
+def _dealt(load: "Callable[..., ImageDataset]") -> Callable[[Dealing, Sources], Federation]:
     """The loader of images that are dealt to clients."""
 
-    def loaded(setting: "FederatedSetting", sources: Sources) -> Federation:
+    def loaded(setting: Dealing, sources: Sources) -> Federation:
         images = load(file=sources.data_file, tfds_dir=sources.tfds_dir)
         whole = Dataset(images.train_images, images.train_labels, images.source, images.checksum)
         some = setting.clients
@@ -115,20 +113,20 @@ def _dealt(load: "Callable[..., ImageDataset]") -> "LoadClients":
     return loaded
 
 
-def _shakespeare(setting: "FederatedSetting", sources: Sources) -> Federation:
+def _shakespeare(setting: Dealing, sources: Sources) -> Federation:
     """The roles that say most."""
     roles = load_shakespeare(file=sources.data_file, tfds_dir=sources.tfds_dir)
     return Federation(_largest(roles, setting.clients), None)
 
 
-def _emnist(setting: "FederatedSetting", sources: Sources) -> Federation:
+def _emnist(setting: Dealing, sources: Sources) -> Federation:
     some = setting.clients or None
     whole = load_emnist(file=sources.data_file, clients=some)
     test = load_emnist(file=sources.data_file, clients=some, test=True)
     return Federation(whole, (test.features, test.labels))
 
 
-def _stackoverflow(setting: "FederatedSetting", sources: Sources) -> Federation:
+def _stackoverflow(setting: Dealing, sources: Sources) -> Federation:
     return Federation(load_stackoverflow(file=sources.data_file, clients=setting.clients or None), None)
 
 
@@ -215,28 +213,28 @@ def _of_images(
     make: MakeModel,
     step_seconds: StepSeconds,
     federated: str,
-) -> Row:
+) -> ZooModel:
     """An over-parameterised model of images in ten classes, on examples and on clients."""
     row = Task(name, label, description, images.data, make, 10, 0.01, 128, _LAYERS, True, step_seconds)
     clients = FederatedTask(federated, _dealt(images.load), partial(make, images.shape), images.data.file)
-    return Row(name, row, clients)
+    return ZooModel(name, row, clients)
 
 
-def _head(name: str, label: str, body: str, data: str, step_seconds: StepSeconds) -> Row:
+def _head(name: str, label: str, body: str, data: str, step_seconds: StepSeconds) -> ZooModel:
     """The last layer on a frozen body's features of CIFAR-10."""
     features = Data(data, "CIFAR-10", None, features_of(partial(_body, body)), CIFAR10.name)
     description = f"last layer on a frozen {label.removesuffix(' head')} features of CIFAR-10"
     make = _sized("head:head")
     row = Task(name, label, description, features, make, 10, 0.01, 128, _DENSE, True, step_seconds)
-    return Row(name, row, None, _NO_IMAGES)
+    return ZooModel(name, row, None, _NO_IMAGES)
 
 
-def _clients_alone(name: str, task: FederatedTask) -> Row:
-    return Row(name, None, task, _CLIENTS_ALONE)
+def _clients_alone(name: str, task: FederatedTask) -> ZooModel:
+    return ZooModel(name, None, task, _CLIENTS_ALONE)
 
 
 _ROWS = (
-    Row(
+    ZooModel(
         "fcnn",
         Task(
             "fcnn",
@@ -308,7 +306,7 @@ _ROWS = (
         StepSeconds(2e-4, 1e-5),
         "784-128-10 on Fashion-MNIST",
     ),
-    Row(
+    ZooModel(
         "purchase_mlp",
         Task(
             "purchase_mlp",
@@ -365,6 +363,6 @@ _ROWS = (
         ),
     ),
 )
-MODELS: dict[str, Row] = {row.name: row for row in _ROWS}
+MODELS: dict[str, ZooModel] = {row.name: row for row in _ROWS}
 TASKS: dict[str, Task] = {row.name: row.task for row in _ROWS if row.task}
 FEDERATED_TASKS: dict[str, FederatedTask] = {row.name: row.federated for row in _ROWS if row.federated}

@@ -8,10 +8,10 @@ import hashlib
 import json
 from collections.abc import Iterable
 
-from audit import __version__
 from audit.statistics.conclusion import Conclusion
 from audit.storage import files
 from audit.storage.store import Store
+from audit.version import __version__
 
 _MADE = "made.json"
 
