@@ -99,7 +99,7 @@ if [[ " $* " =~ ^\ (help|-h|--help)\ $ || (! -s $stamp && " $* " =~ \ --?(h|help
 fi
 find_extras "${@:-audit}"
 if ! is_ready; then
-  name=${1:-audit}
+  name=${1-audit}
   if [[ $name == -* ]]; then name=audit; fi
   "${python:-$venv/bin/python}" -P -m experiments help "$name" >/dev/null || exit # not set up for a typing error
   mkdir -p -- "$venv" 2>/dev/null || die "cannot make $venv; name another folder in AUDIT_VENV"

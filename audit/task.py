@@ -149,7 +149,8 @@ class Federation(NamedTuple):
 
 
 class Dealing(Protocol):
-    """What a federated setting says of its clients: how many, how unevenly examples are dealt, by which seed."""
+    """What a federated setting says of its clients: how many, how unevenly examples are dealt, by which
+    seed."""
 
     @property
     def clients(self) -> int: ...

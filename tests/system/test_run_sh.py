@@ -1,6 +1,7 @@
 """run.sh as a user types it: a copy of its files, and a Python that only notes what it is asked."""
 
 import configparser
+import contextlib
 import json
 import os
 import pathlib
@@ -12,9 +13,11 @@ import sys
 
 import pytest
 
+from audit.commands import dispatch
+from experiments import __main__ as main
+
 REPOSITORY = pathlib.Path(__file__).parents[2]
 FILES = ("run.sh", "setup.cfg", "pyproject.toml", "requirements.lock")
-MAIN = '"""{}"""\n\nif __name__ == "__main__":\n    pass\n'
 
 # Stands in for Python and for the environment's Python: answers run.sh's question about the
 # version, makes an environment that holds itself, and appends every other call to a log.
@@ -27,9 +30,12 @@ elif arguments[:2] == ["-m", "venv"]:
     folder = pathlib.Path(arguments[2], "bin")
     folder.mkdir()
     shutil.copy(__file__, folder / "python")
+elif arguments[:4] == ["-P", "-m", "experiments", "help"] and len(arguments) > 4:
+    if arguments[4] not in ("audit", "plan", "test", "lint", "throughput", "compile", "ray"):
+        print("error: no command", repr(arguments[4]), file=sys.stderr)
+        sys.exit(2)
 elif arguments[0] != "-Ic":
-    names = dict(log="TF_CPP_MIN_LOG_LEVEL", threads="OPENBLAS_NUM_THREADS")
-    names |= dict(mode="RAY_AUTH_MODE", niceness="RAY_worker_niceness")
+    names = dict(mode="RAY_AUTH_MODE", path="PYTHONPATH")
     settings = {{key: os.environ.get(name) for key, name in names.items()}}
     call = dict(arguments=arguments, folder=os.getcwd(), **settings)
     with open({log!r}, "a") as log:
@@ -40,31 +46,21 @@ elif arguments[0] != "-Ic":
 
 
 class House:
-    """A copy of run.sh with two experiments of its own, and a record of its Python calls."""
+    """A copy of run.sh, and a record of its Python calls."""
 
     def __init__(self, folder: pathlib.Path):
         self.root = folder / "a house"
         self.log = folder / "calls.jsonl"
         self.trouble = folder / "trouble"
         self.venv = self.root / ".venv"
-        (self.root / "experiments").mkdir(parents=True)
+        self.root.mkdir()
         for name in FILES:
             shutil.copy(REPOSITORY / name, self.root / name)
-        self.add_experiment("audit", MAIN.format("Audits one setting.\n\nAt length."))
-        self.add_experiment("long", MAIN.format("\nSays " + "much " * 40 + "\n"))
-        self.add_experiment("sweeps", '"""Settings, not a main."""\n')
-        self.add_experiment("__main__", MAIN.format("Calls mains, is none."))
-        (self.root / "experiments" / "paper").mkdir()
-        self.add_experiment("paper/__main__", MAIN.format("Shows a paper.\n\nWhole."))
-        self.add_experiment("paper/sweep", '"""Settings, not a main."""\n')
         self.python = folder / "stand-in"
         self.python.write_text(
             STAND_IN.format(python=sys.executable, log=str(self.log), trouble=str(self.trouble))
         )
         self.python.chmod(0o755)
-
-    def add_experiment(self, name: str, text: str) -> None:
-        (self.root / "experiments" / f"{name}.py").write_text(text)
 
     def environment(self, **changes: str) -> dict[str, str]:
         dropped = ("AUDIT_VENV", "CI", "OPENBLAS_NUM_THREADS", "TF_CPP_MIN_LOG_LEVEL")
@@ -129,65 +125,32 @@ def assert_one_line(result, *parts):
         assert part in result.stderr
 
 
-@pytest.mark.parametrize("spelling", ["help", "-h", "--help"])
-def test_help_lists_the_mains_and_needs_no_environment(house, spelling):
-    result = house.run(spelling)
-    assert result.returncode == 0
-    assert "  audit        Audits one setting.\n" in result.stdout
-    assert "  long         Says much" in result.stdout
-    assert "  paper        Shows a paper.\n" in result.stdout
-    assert "  test  " in result.stdout and "  lint  " in result.stdout
-    assert "sweeps" not in result.stdout and "__main__" not in result.stdout
-    assert max(map(len, result.stdout.splitlines())) <= 80
-    assert not house.venv.exists() and house.calls() == []
+@pytest.mark.parametrize("typed", [["help"], ["-h"], ["--help"], ["audit", "--help"]])
+def test_help_needs_no_environment(house, typed):
+    assert house.run(*typed).returncode == 0
+    (call,) = house.calls()
+    assert call["arguments"] == ["-P", "-m", "experiments", *typed] and not house.venv.exists()
 
 
-def test_help_of_this_repository_says_what_each_main_is_for():
+def test_help_of_this_repository_says_what_each_command_is_for():
     result = subprocess.run([REPOSITORY / "run.sh", "help"], capture_output=True, text=True)
-    lines = result.stdout.splitlines()
+    lines = [line for line in result.stdout.splitlines() if line.startswith("  ")]
     assert result.returncode == 0 and max(map(len, lines)) <= 80
-    mains = {path.stem: path for path in (REPOSITORY / "experiments").glob("[!_]*.py")}
-    mains |= {path.parent.name: path for path in (REPOSITORY / "experiments").glob("*/__main__.py")}
-    for name, path in mains.items():
-        if '\nif __name__ == "__main__":' in path.read_text():
-            assert any(line.split()[:1] == [name] and line.split()[1:] for line in lines)
+    names = {line.split()[0] for line in lines if line.split()[1:]}
+    assert {"audit", "bound", "list", "report", "sweep", "canife", "test", "lint", "python", "ray"} <= names
 
 
-def test_help_of_a_command_installs_nothing(house):
-    result = house.run("audit", "--help")
-    assert result.returncode == 0 and result.stderr == ""
-    assert result.stdout.startswith("Audits one setting.\n\nAt length.\n") and "__name__" not in result.stdout
-    assert not house.venv.exists() and house.calls() == []
-    assert house.run("paper", "--help").stdout.startswith("Shows a paper.\n\nWhole.\n")
+def test_a_python_without_packages_tells_a_commands_help():
+    argv = [sys.executable, "-ISP", "-c", "import sys; sys.path.insert(0, sys.argv.pop(1)); "]
+    argv[-1] += "import runpy; runpy.run_module('experiments', run_name='__main__')"
+    told = subprocess.run([*argv, REPOSITORY, "bound", "--help"], capture_output=True, text=True)
+    assert told.returncode == 0 and told.stdout.startswith("Bound epsilon"), told.stderr
+    assert "once any command has set up" in told.stdout
 
 
-def test_help_of_a_command_that_needs_more_installs_nothing(ready):
-    ready.add_experiment("throughput", MAIN.format("Times."))
-    assert ready.run("throughput", "--help").returncode == 0
-    assert installs(ready.calls()) == []
-
-
-def test_a_script_finds_our_modules_before_its_neighbours(ready, tmp_path):
-    (ready.root / "models").mkdir()
-    (ready.root / "models" / "__init__.py").write_text("WHOSE = 'ours'\n")
-    (tmp_path / "models.py").write_text("WHOSE = 'theirs'\n")
-    (tmp_path / "helper.py").write_text("HELP = 'helped'\n")
-    (tmp_path / "json.py").write_text("raise SystemExit('shadowed')\n")
-    text = "import json, sys, helper, models\nprint(__name__, models.WHOSE, helper.HELP, sys.argv[1:])\n"
-    (tmp_path / "mine.py").write_text(text)
-    python = ready.venv / "bin" / "python"
-    stand_in = ready.venv / "bin" / "stand-in"
-    python.rename(stand_in)
-    python.write_text(
-        f'#!/bin/sh\nif [ "$1" = -P ]; then exec {sys.executable} "$@"; fi\nexec "{stand_in}" "$@"\n'
-    )
-    python.chmod(0o755)
-    result = ready.run("python", str(tmp_path / "mine.py"), "--x", "a b", PYTHONPATH=str(tmp_path))
-    assert result.stdout == "__main__ ours helped ['--x', 'a b']\n", result.stderr
-
-
-def test_python_without_a_script_is_one_line(house):
-    assert_one_line(house.run("python"), "mine.py")
+def test_help_of_a_command_that_needs_more_installs_nothing(house):
+    assert house.run("throughput", "--help").returncode == 0
+    assert installs(house.calls()) == []
 
 
 def test_run_sh_needs_no_bash_newer_than_a_mac_has():
@@ -196,9 +159,9 @@ def test_run_sh_needs_no_bash_newer_than_a_mac_has():
     assert not [word for word in newer if word in text]
 
 
-@pytest.mark.parametrize("name", ["adit", "sweeps", "__main__", "../run", "two words", ""])
+@pytest.mark.parametrize("name", ["adit", "__main__", "../run", "two words", ""])
 def test_an_unknown_command_is_one_line_and_no_set_up(house, name):
-    assert_one_line(house.run(name), repr(name), "./run.sh help")
+    assert_one_line(house.run(name), repr(name))
     assert not house.venv.exists()
 
 
@@ -214,50 +177,77 @@ def test_a_wrong_python_is_one_line(house, python):
 
 
 @pytest.mark.parametrize(
-    "typed, module, passed",
-    [
-        ([], "experiments.audit", []),
-        (["audit"], "experiments.audit", []),
-        (["--seed=3", "--x"], "experiments.audit", ["--seed=3", "--x"]),
-        (["-v"], "experiments.audit", ["-v"]),
-        (["paper", "--x"], "experiments.paper", ["--x"]),
-        (["audit", "--help"], "experiments.audit", ["--help"]),
-        (["long", "--name=a  b", "", "*"], "experiments.long", ["--name=a  b", "", "*"]),
-    ],
+    "typed", [[], ["audit"], ["--seed=3", "--x"], ["-v"], ["audit", "--name=a  b", "", "*"]]
 )
-def test_a_command_reaches_its_main_unchanged(ready, tmp_path, typed, module, passed):
-    assert ready.run(*typed, cwd=tmp_path).returncode == 0
+def test_a_command_reaches_python_unchanged(ready, tmp_path, typed):
+    assert ready.run(*typed, cwd=tmp_path, PYTHONPATH="elsewhere").returncode == 0
     (call,) = ready.calls()
-    assert call["arguments"] == ["-P", "-m", module, *passed]
-    assert call["folder"] == str(tmp_path)
-    assert call["log"] == "3"
+    assert call["arguments"] == ["-P", "-m", "experiments", *typed]
+    assert call["folder"] == str(tmp_path) and call["path"] == str(ready.root)
 
 
-@pytest.mark.parametrize("command", ["plan", "sweep", "audit", "test"])
-def test_small_products_get_one_thread_unless_the_user_says_so(ready, command):
-    if command != "test":
-        ready.add_experiment(command, MAIN.format("Multiplies."))
-    for changes in ({}, {"OPENBLAS_NUM_THREADS": "3"}):
-        assert ready.run(command, **changes).returncode == 0
-    assert [call["threads"] for call in ready.calls()] == [None if command == "audit" else "1", "3"]
+@pytest.fixture
+def handed(monkeypatch):
+    """handed(*arguments) -> what experiments' main runs of other programs, [] for its own commands."""
+    started = []
+    monkeypatch.setattr(main, "_module", lambda *argv: started.append(argv) or 0)
+    monkeypatch.setattr(os, "execv", lambda path, argv: started.append(argv[2:]))
+    monkeypatch.setattr(dispatch, "run", lambda *_: None)
+    for name in ("CI", "OPENBLAS_NUM_THREADS", "RAY_worker_niceness"):
+        monkeypatch.delenv(name, raising=False)
+
+    def call(*arguments):
+        started.clear()
+        monkeypatch.setattr(sys, "argv", ["run.sh", *arguments])
+        with contextlib.suppress(SystemExit):
+            main.main()
+        return started
+
+    return call
 
 
-def test_tests_leave_out_the_slow_ones_unless_asked(ready, tmp_path):
-    assert ready.run("test", "-k", "a b", cwd=tmp_path).returncode == 0
-    assert ready.run("test", "-x", "--slow", "-q", cwd=tmp_path).returncode == 0
-    assert ready.run("test", cwd=tmp_path, CI="true").returncode == 0
-    calls = ready.calls()
-    assert {call["folder"] for call in calls} == {str(ready.root)}
-    assert [call["arguments"][2:] for call in calls] == [
-        ["pytest", "-n", "auto", "-m", "not slow", "-k", "a b"],
-        ["pytest", "-n", "auto", "-m", "", "-x", "-q"],
-        ["pytest", "-n", "auto", "-m", ""],
-    ]
+def test_small_products_get_one_thread_unless_the_user_says_so(handed, monkeypatch):
+    handed("audit")
+    assert "OPENBLAS_NUM_THREADS" not in os.environ
+    handed("plan")
+    assert os.environ["OPENBLAS_NUM_THREADS"] == "1"
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "3")
+    handed("sweep")
+    assert os.environ["OPENBLAS_NUM_THREADS"] == "3"
 
 
-def test_lint_runs_both_linters(ready):
-    assert ready.run("lint").returncode == 0
-    assert [call["arguments"][2] for call in ready.calls()] == ["ruff", "ruff", "mypy"]
+def test_tests_leave_out_the_slow_ones_unless_asked(handed, monkeypatch):
+    def marked(*arguments):
+        (argv,) = handed("test", *arguments)
+        return argv[argv.index("-m") + 1], argv[-1]
+
+    assert marked("-k", "a b") == ("not slow", "a b") and marked("-x", "--slow", "-q") == ("", "-q")
+    monkeypatch.setenv("CI", "true")
+    assert marked()[0] == ""
+
+
+def test_lint_runs_all_linters(handed):
+    assert [argv[0] for argv in handed("lint")] == ["ruff", "ruff", "mypy"]
+
+
+def test_rays_workers_are_not_nice_and_it_keeps_no_logs(handed):
+    assert handed("ray", "start", "--head")[0][-3:] == ["start", "--include-log-monitor=False", "--head"]
+    assert os.environ["RAY_worker_niceness"] == "0"  # noqa: SIM112
+
+
+def test_a_script_finds_our_modules_before_its_neighbours(tmp_path):
+    (tmp_path / "models.py").write_text("raise ValueError('theirs')\n")
+    (tmp_path / "helper.py").write_text("HELP = 'helped'\n")
+    (tmp_path / "json.py").write_text("raise SystemExit('shadowed')\n")
+    text = "import json, sys, helper, models\nprint(__name__, helper.HELP, sys.argv[1:], models.__file__)\n"
+    (tmp_path / "mine.py").write_text(text)
+    argv = [sys.executable, "-P", "-m", "experiments", "python", str(tmp_path / "mine.py"), "--x", "a b"]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    told = subprocess.run(argv, env=environment, cwd=tmp_path, capture_output=True, text=True)
+    own = REPOSITORY / "models" / "__init__.py"
+    assert told.stdout == f"__main__ helped ['--x', 'a b'] {own}\n", told.stderr
+    told = subprocess.run(argv[:5], env=environment, capture_output=True, text=True)
+    assert told.returncode == 2 and "mine.py" in told.stderr
 
 
 def test_the_first_start_installs_and_the_second_does_not(house):
@@ -274,14 +264,12 @@ def test_test_tools_come_with_the_first_test_and_stay(house):
 
 
 def test_the_peers_come_with_the_first_throughput_and_stay(house):
-    house.add_experiment("throughput", MAIN.format("Times."))
     for command in ("audit", "throughput", "audit", "test", "throughput"):
         assert house.run(command).returncode == 0
     assert installs(house.calls()) == [".", ".[bench]", ".[bench,test]"]
 
 
 def test_the_compiler_for_tpus_comes_with_the_first_compile_and_stays(house):
-    house.add_experiment("compile", MAIN.format("Compiles."))
     for command in ("compile", "audit", "test", "compile"):
         assert house.run(command).returncode == 0
     assert installs(house.calls()) == [".[tpu]", ".[tpu,test]"]
@@ -291,10 +279,7 @@ def test_ray_comes_with_the_first_command_that_wants_it_and_stays(house):
     asked = (("audit",), ("audit", "--engine=ray"), ("audit",), ("ray", "start", "--head"))
     for command in (*asked, ("audit", "--engine", "ray"), ("audit", "--ray_address=auto")):
         assert house.run(*command).returncode == 0
-    calls = house.calls()
-    assert installs(calls) == [".", ".[ray]"]
-    started = [call["arguments"] for call in calls if "ray.scripts.scripts" in call["arguments"]]
-    assert [arguments[-3:] for arguments in started] == [["start", "--include-log-monitor=False", "--head"]]
+    assert installs(house.calls()) == [".", ".[ray]"]
 
 
 @pytest.mark.parametrize("command", [("ray", "start"), ("audit", "--engine=ray", "--ray_address=host0:6379")])
@@ -309,12 +294,6 @@ def test_all_of_a_ray_cluster_asks_for_the_token_that_there_is(house, tmp_path, 
     assert mode() == "token"
     assert mode(RAY_AUTH_MODE="disabled") == "disabled"
     assert mode(RAY_AUTH_TOKEN_PATH=str(tmp_path / "absent")) is None
-
-
-def test_workers_of_ray_are_not_nice(house):
-    assert house.run("ray", "start").returncode == 0
-    assert house.run("ray", "start", RAY_worker_niceness="5").returncode == 0
-    assert [call["niceness"] for call in house.calls()[-2:]] == ["0", "5"]
 
 
 def test_a_gpu_brings_the_cuda_packages(house, tmp_path):
