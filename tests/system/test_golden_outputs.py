@@ -1,0 +1,201 @@
+"""What commands print and write, as recorded: text, CSV, JSON and pages' words, from stores of known scores.
+
+To record it again: RECORD_GOLDEN_OUTPUTS=1 ./run.sh test --slow tests/system/test_golden_outputs.py
+
+cases.json has the commands, stores.json.gz settings as they are named in stores; the scores under them are
+drawn here from seeds, so that no training decides a digit. Settings are never recorded again: one that goes
+by another name is not found. What is trained here is compared without its digits.
+"""
+
+import csv
+import gzip
+import hashlib
+import html
+import io
+import json
+import os
+import re
+import shlex
+import shutil
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from audit.storage.scores import Scores
+from audit.storage.store import Store
+
+FOLDER = Path(__file__).parent / "golden" / "outputs"
+CASES = json.loads((FOLDER / "cases.json").read_text())
+STORES = json.loads(gzip.decompress((FOLDER / "stores.json.gz").read_bytes()))
+RECORDS = bool(os.environ.get("RECORD_GOLDEN_OUTPUTS"))
+COLUMNS = "MedInc,HouseAge,AveRooms,AveBedrms,Population,AveOccup,Latitude,Longitude,MedHouseVal"
+COMPARE = """
+import sys
+from experiments import __main__ as main
+from models.data import fashion_mnist
+load = fashion_mnist.load_arrays
+fashion_mnist.load_arrays = lambda recipe, **named: load(recipe, **named | {"file": "images.npz"})
+sys.argv = ["hidden-state-audit", "compare", *sys.argv[1:]]
+main.main()
+"""
+CIRCUMSTANCES_OF_PAGES = r"audit \d\S+, python .*|\d{4}-\d\d-\d\dT[\d:+]+"
+CIRCUMSTANCES = {"provenance", "seconds", "time", "out", "data", "age", "folder"}  # fields of JSON
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * case["slow"]) for name, case in CASES.items()]
+)
+def test_outputs_are_as_recorded(forked, image_file, tmp_path, name):
+    case = CASES[name]
+    _write_inputs(tmp_path, image_file)
+    for group in case["stores"]:
+        _fill(tmp_path / "results", group)
+    before = {*tmp_path.rglob("*")}
+    parts = []
+    for command in case["commands"]:
+        ended = forked(*shlex.split(command.replace(";", "\\;")), folder=tmp_path, seconds=200)
+        assert ended.status == 0, ended.stderr
+        parts.append(f"$ {command}\n{_told(ended.stdout)}{'' if case['trains'] else _said(ended.stderr)}")
+    for path in sorted({*tmp_path.rglob("*")} - before):
+        if path.is_file() and path.suffix in (".csv", ".json", ".html"):
+            parts.append(f"> {path.relative_to(tmp_path)}\n{_content(path)}")
+        elif path.is_file():
+            parts.append(f"> {path.relative_to(tmp_path)}\n")
+    text = re.sub(CIRCUMSTANCES_OF_PAGES, "...", "\n".join(parts).replace(str(tmp_path), "FOLDER"))
+    found = _once(_without_digits(text) if case["trains"] else text)
+    expected = FOLDER / f"{name}.txt"
+    if RECORDS:
+        expected.write_text(found)
+    assert found.splitlines() == expected.read_text().splitlines()
+
+
+def _write_inputs(folder: Path, image_file: Path) -> None:
+    """Files of scores and of data that commands name."""
+    rng = np.random.default_rng(0)
+    np.savetxt(folder / "housing.csv", rng.normal(size=(300, 9)), delimiter=",", header=COLUMNS, comments="")
+    shutil.copy(image_file, folder / "images.npz")
+    (folder / "compare.py").write_text(COMPARE)
+    rows = [f"{x:.6f},{i % 2}" for i, x in enumerate(rng.normal(size=260) + 1.5 * (np.arange(260) % 2))]
+    (folder / "one.csv").write_text("\n".join(["score,in", *rows]) + "\n")
+    np.savez(folder / "minus.npz", **{"in": -1.5 + rng.normal(size=300), "out": rng.normal(size=200)})
+    presence = rng.random((60, 8)) < 0.5
+    matrix = rng.normal(size=(60, 8))
+    np.savez(folder / "coins.npz", scores=matrix + 2 * presence, presence=presence)
+    np.savez(folder / "sets.npz", **{"in": matrix + 2, "out": rng.normal(size=(50, 5))})
+    inside, outside = (rng.normal(shift, 1, 200) / np.sqrt(7850) for shift in (4, 0))
+    np.savez(folder / "observed.npz", observed=inside)
+    np.savez(folder / "unobserved.npz", observed=inside, unobserved=outside)
+    coins = rng.random(200) < 0.5
+    np.savez(folder / "run_coins.npz", scores=np.where(coins, inside, outside), presence=coins)
+
+
+def _fill(root: Path, group: str) -> None:
+    """Stores of a group, with seeded scores; the first are the newest."""
+    for i, row in enumerate(STORES[group]):
+        rng = np.random.default_rng(i)
+        if "rounds" in row:
+            for number in row["rounds"]:
+                _write_round(root / row["folder"], rng, number, row)
+            continue
+        store = Store(root / group if "/" in group else root, row["config"], row["words"])
+        if "scores" in row:
+            runs, canaries, shift, scale = row["scores"]
+            coins = rng.random((runs, canaries)) < 0.5
+            present = coins if canaries > 1 else np.arange(runs)[:, None] % 2 == 1
+            store.save(Scores(0, (rng.normal(size=coins.shape) + shift * present) * scale, present))
+            when = time.time() - (i + 1.5) * 86_400
+            for path in store.path.glob("scores*"):
+                os.utime(path, (when, when))
+        if "accuracy" in row:
+            accuracies = {str(run): 0.75 + run / 100 for run in range(row["accuracy"])}
+            values = {"accuracies": accuracies}
+            checksum = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+            store.write_text("answer.json", json.dumps({**values, "sha256": checksum}) + "\n")
+        if "norms" in row:
+            norms = rng.exponential(size=row["norms"])
+            checksum = hashlib.sha256(f"{norms.shape}".encode() + norms.astype("<f8").tobytes()).hexdigest()
+            np.savez(store.path / "norms.npz", norms=norms, sha256=np.array(checksum))
+        for name, content in row.get("files", {}).items():
+            store.write_text(name, content)
+
+
+def _write_round(folder: Path, rng: np.random.Generator, number: int, row: dict) -> None:
+    """A measured round of CANIFE."""
+    folder.mkdir(parents=True, exist_ok=True)
+    known, half = rng.normal(0, 0.05, row["population"]), row["scores"] // 2
+    values = {"accuracy": 0.5, "health": 0.9, "norm": 12.0, "own": 0.99, "exact": 4.5, "exact_then": 2.5}
+    values |= {"proven": 1.5, "proven_if_gaussian": 3.5, "known": known}
+    values |= {name: value * (1 + rng.random() / 10) for name, value in values.items() if name != "known"}
+    scores = {"scores_in": rng.normal(1, 0.5, half), "scores_out": rng.normal(0, 0.5, half)}
+    pixels = {
+        "canary": rng.normal(size=(28, 28)),
+        "label": np.full(10, 0.1),
+        "descent": np.arange(5.0, 0, -1),
+    }
+    pixels = {name: value.astype(np.float32) for name, value in pixels.items()}
+    np.savez(folder / f"round_{number:07d}.npz", number=number, **values, **scores, **pixels)
+
+
+def _told(stdout: str) -> str:
+    """A command's text, or its JSON a field a line."""
+    return _json(stdout) if stdout[:1] in "{[" and stdout else stdout
+
+
+def _said(stderr: str) -> str:
+    """Lines on stderr but for progress bars."""
+    lines = [
+        line for line in stderr.splitlines() if "\r" not in line and not re.search(r"%\||\d s[,: ]", line)
+    ]
+    return "".join(f"! {line}\n" for line in lines if line.strip())
+
+
+def _content(path: Path) -> str:
+    """What a file says."""
+    if path.suffix == ".json":
+        return _json(path.read_text())
+    if path.suffix == ".html":
+        return _words(path.read_text())
+    text = path.read_text()
+    rows = list(csv.reader(io.StringIO(text, newline="")))
+    kept = [i for i, name in enumerate(rows[0]) if not name.startswith("certified")]  # a former name
+    return (
+        text if len(kept) == len(rows[0]) else "".join(",".join(row[i] for i in kept) + "\n" for row in rows)
+    )
+
+
+def _json(text: str) -> str:
+    """JSON without circumstances and rows under former names, floats to ten digits."""
+
+    def plain(value):
+        if isinstance(value, dict):
+            return {k: "..." if k in CIRCUMSTANCES else plain(v) for k, v in value.items()}
+        if isinstance(value, list):
+            return [plain(v) for v in value if not (isinstance(v, dict) and "alias_of" in v)]
+        return float(f"{value:.10g}") if isinstance(value, float) else value
+
+    return json.dumps(plain(json.loads(text))).replace("}, {", "},\n{") + "\n"
+
+
+def _words(page: str) -> str:
+    """A page's text, without pictures and style."""
+    page = re.sub(r"(?s)<(svg|style|script)\b.*?</\1>|<!--.*?-->", "", page)
+    lines = (" ".join(html.unescape(part).split()) for part in re.split(r"<[^>]*>", page))
+    return "".join(f"{line}\n" for line in lines if line)
+
+
+def _without_digits(text: str) -> str:
+    """The text with N for numbers and single spaces, for what training decides; folders' hashes stay."""
+    tokens = r"\b(?=\w*[a-f])[0-9a-f]{8,16}\b|\b[0-9a-f]{64}\b|-?(?<![a-z_])\d[\d,]*(\.\d+)?(e[+-]?\d+)?|\binf|\bnan"
+    replaced = re.sub(tokens, lambda m: m[0] if 8 <= len(m[0]) <= 16 and m[0].isalnum() else "N", text)
+    return re.sub(r"[ -]{2,}", " ", replaced)
+
+
+def _once(text: str) -> str:
+    """The text, in which a long line that was there before is cut short."""
+    lines = text.split("\n")
+    first = {line: i for i, line in reversed([*enumerate(lines)])}
+    return "\n".join(
+        line if len(line) < 70 or first[line] == i else f"{line[:40]}..." for i, line in enumerate(lines)
+    )
