@@ -83,11 +83,20 @@ class Sources(NamedTuple):
     input_size: int | None = None
 
 
+class DataShape(NamedTuple):
+    """How many training examples a data set has, and the shape and the type of one's features."""
+
+    number: int
+    shape: tuple[int, ...]
+    dtype: str
+
+
 class Data(NamedTuple):
     """A data set as people and programs know it.
 
     name: of its flag and its cache file. checksum: of the arrays that every source gives; None where they are
     computed, and so not the same to the bit everywhere. file: the data set that `data_file` stands in for.
+    examples: what a loader gives without a file of the user's own.
     """
 
     name: str
@@ -95,6 +104,7 @@ class Data(NamedTuple):
     checksum: str | None
     load: Callable[[Sources], Dataset]
     file: str
+    examples: DataShape
 
 
 class MakeModel(Protocol):
@@ -163,11 +173,12 @@ class Dealing(Protocol):
 class FederatedTask(NamedTuple):
     """A model and its clients' data. file: the data set that `data_file` stands in for. padding: the label
     that stands for none, of text. by_batch: its module takes a mini-batch at once
-    (`audit.model.losses_of_batch`), and clients train fastest one by one."""
+    (`audit.model.losses_of_batch`), and clients train fastest one by one. examples: of all clients."""
 
     description: str
     load: Callable[[Dealing, Sources], Federation]
     make: "Callable[[], Model]"
-    file: str = "fashion_mnist"
+    file: str
+    examples: DataShape
     padding: int | None = None
     by_batch: bool = False

@@ -5,13 +5,9 @@
     ./run.sh compile --device=h200 --precision=bf16 --json     another precision, as JSON
 
 Before an accelerator is booked: does each program compile for it, how long does that take, how many models
-does a device hold (the chunk that a real audit would choose there, halved until the compiled program fits),
-and how fast can it be at best? Data are zeros of the real data's shapes; no accelerator is used.
-
-FLOP: operations of a model-step's (a client's update's) matrix products. bytes: what it moves between memory
-and arithmetic, read in the compiled program. From the two and the device's published peak and bandwidth comes
-the upper limit of model-steps a second, and what sets it; from that what an audit takes, 5,000 runs with
-`audit`'s defaults or one training with `federated`'s, at best, and at 40% of the limit. Nothing was timed.
+do the devices hold at once (the chunk that a real audit would choose there, halved until the compiled program
+fits), and how many bytes a model? Data are zeros of the real data's shapes; no accelerator is used, and
+nothing is timed but the compiler.
 
 TPUs want the tpu extra, v5e or v6e with a grid of chips; h200 wants the cuda extra.
 """
@@ -22,7 +18,7 @@ from tqdm import tqdm
 from audit.commands import cli
 from audit.errors import require
 from audit.settings.setting import PRECISIONS
-from experiments.engine import accelerators, ahead, roofline
+from experiments.engine import ahead
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("device", ["v5e:2x2"], "Devices, comma-separated: v5e:2x2, v6e:2x2 (any grid), h200.")
@@ -35,11 +31,11 @@ def main() -> None:
     """Parse, compile, print."""
     names = list(dict.fromkeys(FLAGS.device or ()))
     require(names, "--device is empty: give v5e:2x2, v6e:2x2 or h200")
-    devices = [accelerators.described(name) for name in names]
+    devices = [ahead.target(name) for name in names]
     programs = _programs()
     for name in names:
-        accelerators.require_compiler(name)
-    found = []
+        ahead.require_compiler(name)
+    compiled = []
     with tqdm(total=len(devices) * len(programs), leave=False) as bar:
         for one in devices:
             trainings = []
@@ -47,14 +43,14 @@ def main() -> None:
                 bar.set_description(f"{one.name}: {program.model}")
                 trainings.append(ahead.compiled_for(one, program))
                 bar.update()
-            found.append((one, trainings))
-    print(roofline.as_json(found) if FLAGS.json else roofline.as_text(found))
+            compiled.append((one, trainings))
+    print(ahead.as_json(compiled) if FLAGS.json else ahead.as_text(compiled))
 
 
 def _programs() -> list[ahead.TrainingProgram]:
-    """The programs of the models that are asked for."""
-    known = f"choose one of {', '.join(PRECISIONS)}"
-    require(FLAGS.precision in PRECISIONS, f"--precision={FLAGS.precision} is unknown: {known}")
+    """The programs of the requested models."""
+    choices = f"choose one of {', '.join(PRECISIONS)}"
+    require(FLAGS.precision in PRECISIONS, f"--precision={FLAGS.precision} is unknown: {choices}")
     programs = ahead.programs(FLAGS.precision)
     if FLAGS.models is None:
         return programs

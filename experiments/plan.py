@@ -4,14 +4,12 @@
     ./run.sh plan --tightness=0.9                        at the accountant's epsilon; runs for 90% of it
     ./run.sh plan --model=convnet --k=5 --runs=5000      another audit's time
     ./run.sh plan --model=convnet --ray_address=auto     on a Ray cluster
-    ./run.sh plan --model=convnet --device=h200          at 40% of an H200's limit, see compile
 
 Bounds come from simulated audits whose scores are Gaussian, the time from a probe: steps of a chunk of the
-audit itself, for about two seconds after compilation; of a --device, from the compiled program and published
-numbers, without data. Nothing is kept.
+audit itself, for about two seconds after compilation. Nothing is kept.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from absl import flags
 from tqdm import tqdm
@@ -22,12 +20,11 @@ from audit.machine import cores
 from audit.settings.setting import require_noise
 from audit.statistics import accounting, calibration, conversions, many_calibration, names, planning
 from experiments import engine_flags
-from experiments.engine import accelerators
 from models.catalogue import task
 
 if TYPE_CHECKING:
     from audit.settings.setting import Setting
-    from experiments.engine.forecast import ManyForecast, NotTimed, Probe
+    from experiments.engine.forecast import ManyForecast, Probe
 
 FIELDS = ("model", "periodicity", "insertions", "noise_multiplier", "batch_size", "canaries")
 FLAGS = flags.FLAGS
@@ -42,17 +39,12 @@ flags.DEFINE_float("confidence", 0.95, "Confidence of the lower bounds.")
 flags.DEFINE_integer("seed", 0, "Seed of the simulated audits.")
 cli.define_sources()
 engine_flags.define_ray_address("the time of this machine")
-flags.DEFINE_string("device", None, "An accelerator that need not be there: v5e:2x2, v6e:2x2 or h200.")
 flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of tables.")
 
 
 def main() -> None:
     """Parse, probe, simulate, print."""
     upper, truth = _checked()
-    other = None if FLAGS.device is None else accelerators.described(FLAGS.device)
-    if other is not None:
-        require(FLAGS.ray_address is None, "--device is of no cluster: leave --ray_address out")
-        accelerators.require_compiler(other.name)
     if FLAGS.ray_address is None:
         cli.prepare_jax()
     from audit.settings import build
@@ -60,48 +52,31 @@ def main() -> None:
 
     setting = cli.setting(FIELDS, adversary="gc_r")
     build.validate(setting, FLAGS.runs)
-    timing = _timed(setting, other)
+    probed, workers = _timed(setting)
     mu = conversions.mu_from_epsilon(truth, FLAGS.delta)
     levels = (FLAGS.delta, FLAGS.confidence, FLAGS.seed)
     known = calibration.KnownMechanism(mu, FLAGS.runs, FLAGS.audits, *levels)
     with tqdm(total=FLAGS.audits, desc="simulating audits", unit="audits", leave=False) as bar:
         bounds = calibration.calibrate(known, cores(), bar.update)
     needed = planning.runs_needed(known, FLAGS.tightness)
-    expected = forecast.Forecast(
-        bounds, upper, FLAGS.tightness, needed, timing.probe, setting.model, setting.schedule.steps
-    )
     many = _many(known, setting.canaries)
-    expected = expected._replace(many=many, workers=timing.workers, not_timed=timing.not_timed)
+    trained = (setting.model, setting.schedule.steps)
+    expected = forecast.Forecast(
+        bounds, upper, FLAGS.tightness, needed, probed, *trained, many=many, workers=workers
+    )
     print(forecast.as_json(expected) if FLAGS.json else forecast.as_text(expected))
 
 
-class _Timing(NamedTuple):
-    """A probe, of how many workers of a cluster where it is one of them, or why it is none."""
-
-    probe: "Probe"
-    workers: int | None = None
-    not_timed: "NotTimed | None" = None
-
-
-def _timed(setting: "Setting", other: accelerators.Described | None) -> _Timing:
-    """What training takes here or on a worker of a cluster, by a probe, or what it is assumed to take on
-    another device."""
-    if other is not None:
-        from experiments.engine import ahead, roofline
-
-        found = ahead.compiled_setting(other, setting, FLAGS.runs)
-        failed = f"--device={other.name}: {setting.model} does not compile: {found.failure}"
-        require(not found.failure, failed)
-        return _Timing(roofline.probe(found, other), not_timed=roofline.not_timed(found, other))
+def _timed(setting: "Setting") -> "tuple[Probe, int | None]":
+    """What training takes here, or on a worker of a cluster, and how many of these there are, by a probe."""
     from experiments.cells import cluster
-    from experiments.engine.probe import probe, probe_elsewhere
+    from experiments.engine.forecast import probe, probe_elsewhere
 
     dataset = task(setting.model).data.load(cli.sources())
     if FLAGS.ray_address is None:
-        return _Timing(probe(setting, dataset, FLAGS.runs))
+        return probe(setting, dataset, FLAGS.runs), None
     with cluster.joined(FLAGS.ray_address) as joined:
-        probed = joined.call(probe_elsewhere, setting, dataset, FLAGS.runs)
-        return _Timing(probed, joined.workers())
+        return joined.call(probe_elsewhere, setting, dataset, FLAGS.runs), joined.workers()
 
 
 def _many(known: calibration.KnownMechanism, canaries: int) -> "ManyForecast | None":

@@ -24,14 +24,14 @@ processes with their libraries and data, on a GPU of its memory.
 """
 
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Sequence
 
 from absl import flags
 
 from audit.commands import cli
 from audit.errors import require
 from experiments.engine import measurement
-from experiments.engine.engines import ENGINES, WORK, Kind, missing_line
+from experiments.engine.engines import ENGINES, TIMED, missing_line, require_timed
 
 FLAGS = flags.FLAGS
 _MODELS = "fcnn (Housing), convnet, resnet18 (CIFAR-10), lenet (Fashion-MNIST's clients); by default all."
@@ -49,38 +49,35 @@ MOST_ROUNDS = 1000
 
 def main() -> None:
     """Parse, measure, print."""
-    engines = _chosen("engines", ENGINES)
-    models = list(WORK) if FLAGS.models is None else _chosen("models", WORK)
+    models = _named("models", list(TIMED))
+    engines = _named("engines", ENGINES)
+    for model in models:
+        require_timed(model)
+    for name in engines:
+        require(name in ENGINES, f"--engines: {name!r} is unknown: choose of {', '.join(ENGINES)}")
     require(1 <= FLAGS.rounds <= MOST_ROUNDS, f"--rounds={FLAGS.rounds}: give 1 to {MOST_ROUNDS:,}")
     require(0 < FLAGS.seconds < 3600, f"--seconds={FLAGS.seconds}: give more than 0, up to an hour")
     one = FLAGS.data_file is None or len(models) == 1
     require(one, "--data_file is one model's: name that one in --models")
-    able = {model: [kind for kind in WORK[model].kinds if kind.name in engines] for model in models}
+    able = {model: [kind for kind in TIMED[model].work.kinds if kind.name in engines] for model in models}
     for model in FLAGS.models or ():
         require(able[model], f"none of --engines trains {model}: name others, or leave it out of --models")
-    missing = _missing(able)
+    missing = [k for k in dict.fromkeys(k for of in able.values() for k in of) if not k.is_installed()]
     kinds = {model: [kind for kind in able[model] if kind not in missing] for model in models if able[model]}
     require(all(kinds.values()), f"none of --engines is installed: name others; {missing_line(missing)}")
     if missing:
         print(missing_line(missing), file=sys.stderr)
     rounds = measurement.Rounds(FLAGS.rounds, FLAGS.seconds)
     data = (FLAGS.data_file, FLAGS.tfds_dir)
-    found = [one for model in kinds for one in measurement.measure(model, kinds[model], rounds, *data)]
-    print(measurement.as_json(found, missing) if FLAGS.json else measurement.as_table(found))
+    timed = [one for model in kinds for one in measurement.measure(model, kinds[model], rounds, *data)]
+    print(measurement.as_json(timed, missing) if FLAGS.json else measurement.as_table(timed))
 
 
-def _missing(able: Mapping[str, Collection[Kind]]) -> list[Kind]:
-    """The models' engines whose libraries are not installed, each once."""
-    kinds = dict.fromkeys(kind for of_model in able.values() for kind in of_model)
-    return [kind for kind in kinds if not kind.is_installed()]
-
-
-def _chosen(flag: str, known: Collection[str]) -> list[str]:
-    """A list flag's names, each once."""
-    names = list(dict.fromkeys(FLAGS[flag].value or ()))
-    for name in names:
-        require(name in known, f"--{flag}: {name!r} is unknown: choose of {', '.join(known)}")
-    require(names, f"--{flag} is empty: choose of {', '.join(known)}")
+def _named(flag: str, choices: Sequence[str]) -> list[str]:
+    """A list flag's names, each once; by default all."""
+    given: list[str] | None = FLAGS[flag].value
+    names = list(dict.fromkeys(choices if given is None else given))
+    require(names, f"--{flag} is empty: choose of {', '.join(choices)}")
     return names
 
 

@@ -13,6 +13,7 @@ from audit.task import (
     Clients,
     Data,
     Dataset,
+    DataShape,
     Dealing,
     FederatedTask,
     Federation,
@@ -33,6 +34,7 @@ from models.data.stackoverflow import load_stackoverflow
 if TYPE_CHECKING:
     from audit.model import Model
     from models.data.base import ImageDataset
+    from models.data.sources import Recipe
     from models.pretrained.features import Body
 
 
@@ -178,30 +180,23 @@ _CLIENTS_ALONE = "it trains on clients' examples alone, see ./run.sh federated"
 
 
 class _Images(NamedTuple):
-    """A data set of images: its row, its loader with the test split, and an image's shape."""
+    """A data set of images: its row, and its loader with the test split."""
 
     data: Data
     load: "Callable[..., ImageDataset]"
-    shape: tuple[int, ...]
 
 
-_HOUSING = Data(HOUSING.name, "California Housing", HOUSING.checksum, _whole(load_housing), HOUSING.name)
-_PURCHASE = Data(PURCHASE.name, "Purchase-100", PURCHASE.checksum, _whole(load_purchase), PURCHASE.name)
-_CIFAR10 = _Images(
-    Data(CIFAR10.name, "CIFAR-10", CIFAR10.checksum, _whole(_images(load_cifar10)), CIFAR10.name),
-    load_cifar10,
-    (32, 32, 3),
-)
+def _data(recipe: "Recipe", label: str, load: Callable[..., Dataset], examples: DataShape) -> Data:
+    """A data set that is trained on as it is."""
+    return Data(recipe.name, label, recipe.checksum, _whole(load), recipe.name, examples)
+
+
+_PIXELS, _COLOURS = DataShape(60_000, (28, 28), "u1"), DataShape(50_000, (32, 32, 3), "u1")
+_HOUSING = _data(HOUSING, "California Housing", load_housing, DataShape(20_640, (8,), "f4"))
+_PURCHASE = _data(PURCHASE, "Purchase-100", load_purchase, DataShape(20_000, (FEATURES,), "f4"))
+_CIFAR10 = _Images(_data(CIFAR10, "CIFAR-10", _images(load_cifar10), _COLOURS), load_cifar10)
 _FASHION = _Images(
-    Data(
-        FASHION_MNIST.name,
-        "Fashion-MNIST",
-        FASHION_MNIST.checksum,
-        _whole(_images(load_fashion_mnist)),
-        FASHION_MNIST.name,
-    ),
-    load_fashion_mnist,
-    (28, 28),
+    _data(FASHION_MNIST, "Fashion-MNIST", _images(load_fashion_mnist), _PIXELS), load_fashion_mnist
 )
 
 
@@ -216,13 +211,17 @@ def _of_images(
 ) -> ZooModel:
     """An over-parameterised model of images in ten classes, on examples and on clients."""
     row = Task(name, label, description, images.data, make, 10, 0.01, 128, _LAYERS, True, step_seconds)
-    clients = FederatedTask(federated, _dealt(images.load), partial(make, images.shape), images.data.file)
+    shape = images.data.examples
+    clients = FederatedTask(
+        federated, _dealt(images.load), partial(make, shape.shape), images.data.file, shape
+    )
     return ZooModel(name, row, clients)
 
 
-def _head(name: str, label: str, body: str, data: str, step_seconds: StepSeconds) -> ZooModel:
+def _head(name: str, label: str, body: str, data: str, width: int, step_seconds: StepSeconds) -> ZooModel:
     """The last layer on a frozen body's features of CIFAR-10."""
-    features = Data(data, "CIFAR-10", None, features_of(partial(_body, body)), CIFAR10.name)
+    shape = DataShape(_COLOURS.number, (width,), "f4")
+    features = Data(data, "CIFAR-10", None, features_of(partial(_body, body)), CIFAR10.name, shape)
     description = f"last layer on a frozen {label.removesuffix(' head')} features of CIFAR-10"
     make = _sized("head:head")
     row = Task(name, label, description, features, make, 10, 0.01, 128, _DENSE, True, step_seconds)
@@ -276,9 +275,17 @@ _ROWS = (
         "MobileNetV2's head",
         "mobilenet:MOBILENET_V2",
         "mobilenet_features",
+        1280,
         StepSeconds(2e-5, 8e-7),
     ),
-    _head("alexnet_head", "AlexNet's head", "alexnet:ALEXNET", "alexnet_features", StepSeconds(6e-5, 2.4e-6)),
+    _head(
+        "alexnet_head",
+        "AlexNet's head",
+        "alexnet:ALEXNET",
+        "alexnet_features",
+        4096,
+        StepSeconds(6e-5, 2.4e-6),
+    ),
     _of_images(
         "linear",
         "linear model",
@@ -329,7 +336,9 @@ _ROWS = (
         FederatedTask(
             "LeNet on Fashion-MNIST",
             _dealt(load_fashion_mnist),
-            partial(_making("lenet:lenet"), _FASHION.shape),
+            partial(_making("lenet:lenet"), _PIXELS.shape),
+            FASHION_MNIST.name,
+            _PIXELS,
             by_batch=True,
         ),
     ),
@@ -340,7 +349,8 @@ _ROWS = (
             _shakespeare,
             partial(_making("recurrent:character_lstm"), ()),
             "shakespeare",
-            0,
+            DataShape(18_000, (80,), "u1"),
+            padding=0,
         ),
     ),
     _clients_alone(
@@ -350,6 +360,7 @@ _ROWS = (
             _emnist,
             partial(_making("emnist_cnn:emnist_cnn"), ()),
             "emnist",
+            DataShape(60_000, (28, 28), "f4"),
         ),
     ),
     _clients_alone(
@@ -359,7 +370,8 @@ _ROWS = (
             _stackoverflow,
             partial(_making("recurrent:word_lstm"), ()),
             "stackoverflow",
-            0,
+            DataShape(76_800, (20,), "u2"),
+            padding=0,
         ),
     ),
 )

@@ -1,15 +1,16 @@
-"""The table of engines. A row's library is imported when its engine is loaded, in a process of its own."""
+"""The engines that `throughput` times, and the models that it times them on. An engine's library is imported
+when the engine is loaded, in a process of its own."""
 
 import importlib.util
 import sys
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
+from audit.errors import require
 from audit.settings.devices import prepare_jax
-from experiments.engine.problem import Engine
-
-Build = Callable[..., Engine]  # (problem file), or (problem file, models at once) where the engine `chooses`
+from experiments.engine.problem import Build
+from models.catalogue import FEDERATED_TASKS, TASKS
 
 
 class Kind(NamedTuple):
@@ -30,30 +31,17 @@ class Kind(NamedTuple):
         return importlib.util.find_spec(self.needs) is not None
 
 
-def _ours() -> Build:
+def _in_jax(name: str) -> Build:
     prepare_jax()
     from experiments.engine import peers_jax
 
-    return peers_jax.ours
+    return peers_jax.ENGINES[name]
 
 
-def _jax_privacy() -> Build:
-    prepare_jax()
-    from experiments.engine import peers_jax
-
-    return peers_jax.jax_privacy
-
-
-def _opacus() -> Build:
+def _in_torch(name: str) -> Build:
     from experiments.engine import peers_torch
 
-    return peers_torch.opacus
-
-
-def _torch_func() -> Build:
-    from experiments.engine import peers_torch
-
-    return peers_torch.torch_func
+    return peers_torch.ENGINES[name]
 
 
 def _gemm() -> Build:  # JAX as it comes: XLA's threads on all cores
@@ -62,69 +50,68 @@ def _gemm() -> Build:  # JAX as it comes: XLA's threads on all cores
     return peers_jax.gemm
 
 
-def _ours_fedavg() -> Build:
-    prepare_jax()
-    from experiments.engine import peers_fedavg
-
-    return peers_fedavg.ours
-
-
-def _torch_loop() -> Build:
-    from experiments.engine import peers_torch
-
-    return peers_torch.torch_loop
-
-
-OURS = Kind("ours", _ours)
-GEMM = Kind("gemm", _gemm)
-_OF_STEPS = (
-    OURS,
-    Kind("jax_privacy", _jax_privacy, "jax_privacy", chooses=True),
-    Kind("opacus", _opacus, "opacus", one_thread=True),
-    Kind("torch_func", _torch_func, "torch", chooses=True),
-)
-_OF_ROUNDS = (Kind("ours", _ours_fedavg), Kind("torch_loop", _torch_loop, "torch", one_thread=True))
-ENGINES = tuple(dict.fromkeys(kind.name for kind in (*_OF_STEPS, *_OF_ROUNDS)))
-
-
-def _write_steps(model: str, file: str | None, tfds_dir: str | None, path: Path) -> float:
-    prepare_jax()
-    from experiments.engine import peers_jax
-
-    return peers_jax.write_problem(model, file, tfds_dir, path)
-
-
-def _write_rounds(model: str, file: str | None, tfds_dir: str | None, path: Path) -> float:
-    prepare_jax()
-    from experiments.engine import peers_fedavg
-
-    return peers_fedavg.write_problem(model, file, tfds_dir, path)
-
-
 class Work(NamedTuple):
-    """A mechanism that engines are timed on.
-
-    unit: what is counted. kinds: the engines that can do it. write(model, data file, TFDS folder, path)
-    writes a model's problem and returns the examples of a unit, on average; it loads the data, in JAX.
-    """
+    """A mechanism that engines are timed on: the unit that is counted, and the engines that can do it."""
 
     unit: str
     kinds: tuple[Kind, ...]
-    write: Callable[[str, str | None, str | None, Path], float]
 
     def kind(self, name: str) -> Kind:
         """The engine of that name."""
         return next(kind for kind in self.kinds if kind.name == name)
 
 
-DPSGD = Work("model-steps", _OF_STEPS, _write_steps)
-FEDAVG = Work("client-updates", _OF_ROUNDS, _write_rounds)
-WORK = {"fcnn": DPSGD, "convnet": DPSGD, "resnet18": DPSGD, "lenet": FEDAVG}
+GEMM = Kind("gemm", _gemm)
+DPSGD = Work(
+    "model-steps",
+    (
+        Kind("ours", partial(_in_jax, "ours")),
+        Kind("jax_privacy", partial(_in_jax, "jax_privacy"), "jax_privacy", chooses=True),
+        Kind("opacus", partial(_in_torch, "opacus"), "opacus", one_thread=True),
+        Kind("torch_func", partial(_in_torch, "torch_func"), "torch", chooses=True),
+    ),
+)
+FEDAVG = Work(
+    "client-updates",
+    (
+        Kind("ours", partial(_in_jax, "ours_federated")),
+        Kind("torch_loop", partial(_in_torch, "torch_loop"), "torch", one_thread=True),
+    ),
+)
+ENGINES = tuple(dict.fromkeys(kind.name for kind in (*DPSGD.kinds, *FEDAVG.kinds)))
 
 
-def missing_line(missing: Iterable[Kind]) -> str:
+class Timed(NamedTuple):
+    """A model that is timed; `peers_torch.NETWORKS` has its network in PyTorch.
+
+    steps: of a measurement, or rounds; all engines cycle through their mini-batches or cohorts. batch_size:
+    where it is not the model's own. tolerance: Euclidean distance of two engines' mean clipped gradients,
+    each at most C = 1 long.
+    """
+
+    work: Work
+    steps: int
+    batch_size: int | None = None
+    tolerance: float = 1e-5
+
+
+TIMED = {
+    "fcnn": Timed(DPSGD, 250),
+    "convnet": Timed(DPSGD, 10),
+    "resnet18": Timed(DPSGD, 8, 8, 1e-3),  # through 18 layers of normalised sums in float32
+    "lenet": Timed(FEDAVG, 10),
+}
+
+
+def require_timed(model: str) -> None:
+    """Raises InputError for a model that is not timed."""
+    why = "can't be timed, its network has not been written in PyTorch, for the peers"
+    why = why if model in {*TASKS, *FEDERATED_TASKS} else "is unknown"
+    require(model in TIMED, f"--models: {model!r} {why}: choose of {', '.join(TIMED)}")
+
+
+def missing_line(missing: Sequence[Kind]) -> str:
     """A sentence on the engines that are left out and on how to install them."""
-    missing = list(missing)
     libraries = ", ".join(dict.fromkeys(kind.needs for kind in missing))
     return (
         f"left out: {', '.join(kind.name for kind in missing)} ({libraries} not installed; "

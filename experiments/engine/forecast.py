@@ -1,14 +1,26 @@
-"""An audit's bounds and its time, before it is run."""
+"""An audit's bounds and its time, before it is run, and a short look at how fast this machine trains."""
 
 import json
 import math
+import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from audit import game
+from audit.report.table import Column, Table, number
+from audit.settings import build
+from audit.settings.devices import prepare_jax
+from audit.settings.make import changed
+from audit.settings.setting import Setting
 from audit.statistics.calibration import Calibration
 from audit.statistics.many_calibration import ManyCalibration
 from audit.statistics.planning import MOST_RUNS
 from audit.storage.results import with_former_names
+from audit.task import Dataset
+from audit.training import chunk_size
 
+_SECONDS = 2.0  # of training, after compilation
+_MOST_STEPS = 250  # a run's, of which a chunk is measured
 _WHERE = {None: "here", 1: "on the cluster's one worker"}
 
 
@@ -28,24 +40,13 @@ class Probe(NamedTuple):
     compilation: float
 
 
-class NotTimed(NamedTuple):
-    """A device that the time is not measured on but assumed, as a share of its upper limit: its name, seconds
-    that a model-step takes at least, and what sets this limit."""
-
-    device: str
-    model_step: float
-    by: str
-    share: float
-
-
 class Forecast(NamedTuple):
     """An audit's expected bounds and time.
 
     bounds, a row a method, are of simulated audits of the planned number of runs; upper_bound is the
     accountant's epsilon; runs_needed, None where a million do not suffice, are the runs that prove the
     share `tightness` of the truth on average; a run of `model` takes `steps` steps. many: with several
-    canaries a run, where they are asked for. workers: of the cluster that is to train; None: this machine.
-    not_timed: where the probe is none.
+    canaries a run, where they are requested. workers: of the cluster that is to train; None: this machine.
     """
 
     bounds: list[Calibration]
@@ -57,7 +58,6 @@ class Forecast(NamedTuple):
     steps: int
     many: ManyForecast | None = None
     workers: int | None = None
-    not_timed: NotTimed | None = None
 
     def seconds(self, runs: int) -> float:
         """The time that so many runs take, compilation included."""
@@ -68,66 +68,56 @@ class Forecast(NamedTuple):
 
 def as_text(forecast: Forecast) -> str:
     """In 80 columns."""
-    lines = [*_bounds_lines(forecast), "", *_time_lines(forecast)]
-    many = [] if forecast.many is None else ["", *_many_lines(forecast, forecast.many)]
-    return "\n".join([*lines, *many])
-
-
-def _bounds_lines(forecast: Forecast) -> list[str]:
-    """The bounds that so many runs show, a row a method."""
     known, truth = forecast.bounds[0].setting, forecast.bounds[0].true_epsilon
-    lines = [
+    before = [
         f"if epsilon is {truth:.3f} at delta {known.delta:g} "
         f"(the accountant's is {forecast.upper_bound:.3f}),",
         f"{known.n_scores} runs show, over {known.audits} simulated audits "
         f"at confidence {known.confidence:g}:",
         "",
-        f"{'method':<16} {'mean':>8} {'5%':>8} {'95%':>8} {'of truth':>9}",
-        "-" * 53,
     ]
-    return [*lines, *(_row(row, truth) for row in forecast.bounds)]
+    lines = [*before, _table(forecast.bounds, truth).text(), "", *_time_lines(forecast)]
+    many = [] if forecast.many is None else ["", *_many_lines(forecast, forecast.many)]
+    return "\n".join([*lines, *many])
 
 
-def _row(row: Calibration | ManyCalibration, truth: float) -> str:
-    """A method's line."""
-    values = f"{row.mean_epsilon:8.3f} {row.low_epsilon:8.3f} {row.high_epsilon:8.3f}"
-    return f"{row.method:<16} {values} {row.mean_epsilon / truth:>9.0%}"
+def _table(bounds: Sequence[Calibration | ManyCalibration], truth: float) -> Table[Any]:
+    """A row a method."""
+    shown = number(".3f")
+    columns = (
+        Column("method", lambda row: row.method, "method", width=16, left=True),
+        Column("mean", lambda row: row.mean_epsilon, "mean", shown, 8),
+        Column("low", lambda row: row.low_epsilon, "5%", shown, 8),
+        Column("high", lambda row: row.high_epsilon, "95%", shown, 8),
+        Column(None, lambda row: row.mean_epsilon / truth, "of truth", number(".0%"), 9),
+    )
+    return Table(columns, bounds, gap=" ")
 
 
 def _many_lines(forecast: Forecast, many: ManyForecast) -> list[str]:
     """What several canaries a run change, if they leave each other alone."""
     setting, needed = many.bounds[0].setting, many.runs_needed
-    truth = forecast.bounds[0].true_epsilon
     need = f"over {MOST_RUNS:,} runs" if needed is None else f"about {needed:,} runs"
     took = "" if needed is None else f", {_clock(forecast.seconds(needed))}"
     return [
         f"{setting.runs} runs with {setting.canaries} canaries each, if these leave each other alone:",
-        *(_row(row, truth) for row in many.bounds),
+        *_table(many.bounds, forecast.bounds[0].true_epsilon).text().splitlines()[2:],  # under the head above
         f"lifted_gaussian, on average {forecast.tightness:.0%} of the truth: {need}{took}",
     ]
 
 
 def _time_lines(forecast: Forecast) -> list[str]:
     """The runs that are needed, and how long they and the planned ones take."""
-    runs, needed, probe = forecast.bounds[0].setting.n_scores, forecast.runs_needed, forecast.probe
+    runs, needed, probed = forecast.bounds[0].setting.n_scores, forecast.runs_needed, forecast.probe
     need = f"over {MOST_RUNS:,}" if needed is None else f"about {needed:,}"
+    where = _WHERE.get(forecast.workers, f"on each of {forecast.workers} workers")
     lines = [
         f"if_gaussian, on average {forecast.tightness:.0%} of the truth: {need} runs",
-        f"{_where(forecast)} ({forecast.model}, chunks of {probe.chunk})",
+        f"{where} a model-step takes {_step(probed.model_step)} ({forecast.model}, chunks of {probed.chunk})",
         f"{runs} runs of {forecast.steps} steps: {_clock(forecast.seconds(runs))}, "
-        f"{probe.compilation:.0f} s of them to compile",
+        f"{probed.compilation:.0f} s of them to compile",
     ]
     return lines if needed is None else [*lines, f"{needed} runs: {_clock(forecast.seconds(needed))}"]
-
-
-def _where(forecast: Forecast) -> str:
-    """A model-step's time, measured here or assumed elsewhere."""
-    step, other = _step(forecast.probe.model_step), forecast.not_timed
-    if other is None:
-        where = _WHERE.get(forecast.workers, f"on each of {forecast.workers} workers")
-        return f"{where} a model-step takes {step}"
-    best = f"at least {_step(other.model_step)} ({other.by} limit it)"
-    return f"{other.device}, not timed: a model-step takes {best};\nat {other.share:.0%} of that, {step}"
 
 
 def as_json(forecast: Forecast) -> str:
@@ -137,33 +127,19 @@ def as_json(forecast: Forecast) -> str:
         "epsilon": first.true_epsilon,
         "upper_bound": forecast.upper_bound if math.isfinite(forecast.upper_bound) else None,
         "runs": first.setting.n_scores,
-        "bounds": with_former_names([_fields(row) for row in forecast.bounds]),
+        "bounds": with_former_names(_table(forecast.bounds, first.true_epsilon).json()),
         "tightness": forecast.tightness,
         "runs_needed": needed,
         "probe": forecast.probe._asdict(),
         "seconds": forecast.seconds(first.setting.n_scores),
         "seconds_needed": None if needed is None else forecast.seconds(needed),
         **({} if forecast.workers is None else {"workers": forecast.workers}),
-        **({} if forecast.many is None else {"many_canaries": _many_fields(forecast.many)}),
-        **({} if forecast.not_timed is None else {"not_timed": forecast.not_timed._asdict()}),
     }
+    if forecast.many is not None:
+        canaries, rows = forecast.many.bounds[0].setting.canaries, _table(forecast.many.bounds, 1.0).json()
+        many = {"canaries": canaries, "bounds": rows, "runs_needed": forecast.many.runs_needed}
+        content["many_canaries"] = many
     return json.dumps(content)
-
-
-def _many_fields(many: ManyForecast) -> dict[str, Any]:
-    """The rows with several canaries a run, for JSON."""
-    rows = [_fields(row) for row in many.bounds]
-    return {"canaries": many.bounds[0].setting.canaries, "bounds": rows, "runs_needed": many.runs_needed}
-
-
-def _fields(row: Calibration | ManyCalibration) -> dict[str, Any]:
-    """A method's row, for JSON."""
-    return {
-        "method": row.method,
-        "mean": row.mean_epsilon,
-        "low": row.low_epsilon,
-        "high": row.high_epsilon,
-    }
 
 
 def _step(seconds: float) -> str:
@@ -178,3 +154,38 @@ def _clock(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"
+
+
+def probe(setting: Setting, dataset: Dataset, runs: int) -> Probe:
+    """Trains chunks of the audit's own size: one step first, then as many as take about a second.
+
+    Nothing is kept. Raises InputError where setting and data do not fit.
+    """
+
+    def stepping(steps: int) -> game.Game:
+        return build.build(changed(setting, steps=steps, periodicity=1), dataset)  # each with the canary
+
+    first = stepping(1)
+    chunk = chunk_size(first, runs, 0)
+    begun = _timed(first, chunk, 0.0)
+    steps = int(min(max(_SECONDS / 2 / (begun.model_step * chunk), 1), setting.schedule.steps, _MOST_STEPS))
+    measured = _timed(stepping(steps), chunk, _SECONDS)
+    return measured._replace(compilation=begun.compilation)
+
+
+def probe_elsewhere(devices: int, setting: Setting, dataset: Dataset, runs: int) -> Probe:
+    """`probe` by a process that has not touched JAX, on a CPU over so many devices."""
+    prepare_jax(devices)
+    return probe(setting, dataset, runs)
+
+
+def _timed(played: game.Game, chunk: int, seconds: float) -> Probe:
+    """Whole chunks for at least so long."""
+    marks: list[float] = []
+    begin = time.perf_counter()
+    chunks = game.play(played, [(0, 2**31)], chunk, lambda runs, steps: marks.append(time.perf_counter()))
+    runs = 0
+    while not runs or marks[-1] - marks[0] < seconds:
+        runs += len(next(chunks).scores)
+    model_steps = runs * len(played.schedule.mask)
+    return Probe((marks[-1] - marks[0]) / model_steps, chunk, marks[0] - begin)

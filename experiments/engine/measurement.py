@@ -1,69 +1,38 @@
-"""Rounds in which every engine is timed once, and what they come to: a table, or JSON."""
+"""Rounds in which every engine is timed once, and what they come to: a table, or JSON.
 
+Engines run in processes of their own, so that their memory and their threads are their own. A worker builds
+its engine, which compiles and warms up, and compares its step with ours; it then measures whenever it is told
+to. The engines' libraries are imported in the workers only.
+"""
+
+import contextlib
 import json
+import multiprocessing
+import pickle
+import resource
+import signal
 import statistics
+import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from tqdm import tqdm
 
+from audit.errors import InputError, require
 from audit.machine import cores
-from experiments.engine.engines import GEMM, OURS, WORK, Kind
-from experiments.engine.problem import GEMM_SIZE, About
-from experiments.engine.workers import TOLERANCE, Memory, Worker, in_a_process
+from audit.report.table import Column, Table, number
+from audit.settings.devices import prepare_jax
+from audit.task import Sources
+from experiments.engine.engines import DPSGD, GEMM, TIMED, Kind
+from experiments.engine.problem import GEMM_SIZE, About, Build, FederatedProblem, Problem, rate
 
-
-class Layer(NamedTuple):
-    """A dense layer, or a convolution as one at every position of its window."""
-
-    positions: int
-    inputs: int
-    outputs: int
-
-
-def _resnet18() -> Iterator[Layer]:
-    """The ResNet18's for images of 32 x 32, from the first layer on."""
-    yield Layer(32 * 32, 3 * 3 * 3, 64)
-    for channels, features, side in ((64, 64, 32), (64, 128, 16), (128, 256, 8), (256, 512, 4)):
-        yield Layer(side**2, 9 * channels, features)
-        yield from (Layer(side**2, 9 * features, features) for _ in range(3))
-        if channels != features:
-            yield Layer(side**2, channels, features)
-    yield Layer(1, 512, 10)
-
-
-LAYERS = {
-    "fcnn": (Layer(1, 8, 6), Layer(1, 6, 2)),
-    "convnet": (
-        Layer(28 * 28, 5 * 5 * 3, 6),
-        Layer(10 * 10, 5 * 5 * 6, 16),
-        Layer(1, 400, 120),
-        Layer(1, 120, 84),
-        Layer(1, 84, 10),
-    ),
-    "resnet18": tuple(_resnet18()),
-    "lenet": (
-        Layer(24 * 24, 5 * 5, 6),
-        Layer(8 * 8, 5 * 5 * 6, 16),
-        Layer(1, 256, 120),
-        Layer(1, 120, 84),
-        Layer(1, 84, 10),
-    ),
-}
-
-TOLERANCES = {"resnet18": 1e-3}  # through 18 layers of normalised sums in float32; else TOLERANCE
-
-
-def flops(layers: tuple[Layer, ...], examples: float) -> int:
-    """Floating-point operations on so many examples: a multiplication and an addition a use of a weight.
-
-    Weights are used in the forward pass, for the weights' gradients and for the inputs' gradients, which
-    the first layer does not form. Biases, activations, clipping and noise are not counted.
-    """
-    uses = [layer.positions * layer.inputs * layer.outputs for layer in layers]
-    return round(2 * examples * (3 * sum(uses) - uses[0]))
+_CONTEXT = multiprocessing.get_context("spawn")
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
 
 
 class Rounds(NamedTuple):
@@ -71,6 +40,13 @@ class Rounds(NamedTuple):
 
     number: int
     seconds: float
+
+
+class Memory(NamedTuple):
+    """Bytes: a process's peak (its GPU's where it has one), and its peak after its imports."""
+
+    peak: int
+    imports: int
 
 
 class Measurement(NamedTuple):
@@ -90,7 +66,7 @@ class Measurement(NamedTuple):
     @property
     def unit(self) -> str:
         """What the rates count."""
-        return WORK[self.model].unit
+        return TIMED[self.model].work.unit
 
     def rate(self) -> float:
         """The rounds' median."""
@@ -122,10 +98,59 @@ class Measurement(NamedTuple):
         }
 
 
+def measure(
+    model: str, kinds: Sequence[Kind], rounds: Rounds, file: str | None = None, tfds_dir: str | None = None
+) -> list[Measurement]:
+    """Every engine on a model, and the GEMM, in turn, round by round; a bar on stderr shows them.
+
+    The data come from `file` or from a prepared TFDS folder, else by the model's own recipe. Raises
+    InputError where they can't be had, and where an engine fails or takes another step than ours.
+    """
+    steps = 1 + len(kinds) * (1 + rounds.number)
+    bar = tqdm(total=steps, desc=f"{model}: data", leave=False)
+    with tempfile.TemporaryDirectory() as folder, bar:
+        path = Path(folder, "problem.pickle")
+        flops = in_a_process(_write_problem, model, file, tfds_dir, path)
+        product = Team(GEMM, path)
+        teams = []
+        for kind in kinds:
+            bar.set_description(f"{model}: {kind.name} starts")
+            teams.append(Team(kind, path, TIMED[model].tolerance))
+            bar.update()
+        rates: list[list[float]] = [[] for _ in teams]
+        gemm: list[float] = []
+        for _ in range(rounds.number):
+            gemm.append(2.0 * GEMM_SIZE**3 * product.rate(min(rounds.seconds, 1.0)))
+            for team, own in zip(teams, rates, strict=True):
+                bar.set_description(f"{model}: {team.name}")
+                own.append(team.rate(rounds.seconds))
+                bar.update()
+        product.stop()
+        return [
+            Measurement(model, t.name, own, gemm, flops, t.stop(), t.about, len(t.workers))
+            for t, own in zip(teams, rates, strict=True)
+        ]
+
+
+def _write_problem(model: str, file: str | None, tfds_dir: str | None, path: Path) -> int:
+    """Writes a model's problem, in a process of its own; returns the operations of its unit."""
+    prepare_jax()
+    from experiments.engine import peers_jax
+
+    row, sources = TIMED[model], Sources(data_file=file, tfds_dir=tfds_dir)
+    problem: Problem | FederatedProblem
+    if row.work is DPSGD:
+        problem, flops = peers_jax.given(model, row.steps, row.batch_size, sources)
+    else:
+        problem, flops = peers_jax.given_federated(model, row.steps, sources)
+    path.write_bytes(pickle.dumps(problem, protocol=5))
+    return flops
+
+
 class Team:
     """An engine's processes: one, or one a core, which then measure at the same time."""
 
-    def __init__(self, kind: Kind, problem: Path, tolerance: float = TOLERANCE) -> None:
+    def __init__(self, kind: Kind, problem: Path, tolerance: float = 0.0) -> None:
         self.name = kind.name
         self.workers = [Worker(kind, problem)]
         self.about = self.workers[0].about(tolerance)
@@ -150,43 +175,96 @@ class Team:
         return Memory(sum(peaks), sum(imports))
 
 
-def measure(
-    model: str, kinds: Sequence[Kind], rounds: Rounds, file: str | None = None, tfds_dir: str | None = None
-) -> list[Measurement]:
-    """Every engine on a model, and the GEMM, in turn, round by round; a bar on stderr shows them.
+class Worker:
+    """A process that holds an engine; raises InputError where the engine fails."""
 
-    The data come from `file` or from a prepared TFDS folder, else by the model's own recipe. Raises
-    InputError where they can't be had, and where an engine fails or takes another step than ours.
-    """
-    steps = 1 + len(kinds) * (1 + rounds.number)
-    bar = tqdm(total=steps, desc=f"{model}: data", leave=False)
-    with tempfile.TemporaryDirectory() as folder, bar:
-        path = Path(folder, "problem.npz")
-        examples = in_a_process(WORK[model].write, model, file, tfds_dir, path)
-        product = Team(GEMM, path)
-        teams = list(_started(model, kinds, path, bar))
-        rates: list[list[float]] = [[] for _ in teams]
-        gemm: list[float] = []
-        for _ in range(rounds.number):
-            gemm.append(2.0 * GEMM_SIZE**3 * product.rate(min(rounds.seconds, 1.0)))
-            for team, own in zip(teams, rates, strict=True):
-                bar.set_description(f"{model}: {team.name}")
-                own.append(team.rate(rounds.seconds))
-                bar.update()
-        product.stop()
-        operations = flops(LAYERS[model], examples)
-        return [
-            Measurement(model, t.name, own, gemm, operations, t.stop(), t.about, len(t.workers))
-            for t, own in zip(teams, rates, strict=True)
-        ]
+    def __init__(self, kind: Kind, problem: Path, *models: int) -> None:
+        self.name = kind.name
+        self._here, there = _CONTEXT.Pipe()
+        arguments = (there, kind.load, problem, *models)
+        self._process = _CONTEXT.Process(target=_serve, args=arguments, daemon=True)
+        self._process.start()
+        there.close()
+
+    def about(self, tolerance: float) -> About:
+        """Waits until it is ready; its step may be so far from ours."""
+        about: About = self._receive()
+        require_agreement(self.name, about, tolerance)
+        return about
+
+    def begin(self, seconds: float) -> None:
+        """Has it measure for some seconds."""
+        self._here.send(seconds)
+
+    def rate(self) -> float:
+        """Waits for the measurement that was begun: model-steps a second."""
+        rate: float = self._receive()
+        return rate
+
+    def stop(self) -> Memory:
+        """Ends the process."""
+        self._here.send(None)
+        memory: Memory = self._receive()
+        self._process.join()
+        return memory
+
+    def _receive(self) -> Any:
+        """The next answer."""
+        try:
+            answer = self._here.recv()
+        except EOFError:
+            self._process.join()
+            status = self._process.exitcode
+            raise InputError(f"{self.name} ended with status {status}: leave it out of --engines") from None
+        if isinstance(answer, InputError):
+            raise answer
+        return answer
 
 
-def _started(model: str, kinds: Sequence[Kind], path: Path, bar: tqdm) -> Iterator[Team]:
-    """The engines' teams, one after the other."""
-    for kind in kinds:
-        bar.set_description(f"{model}: {kind.name} starts")
-        yield Team(kind, path, TOLERANCES.get(model, TOLERANCE))
-        bar.update()
+def require_agreement(name: str, about: About, tolerance: float) -> None:
+    """Raises InputError where an engine's step is not ours."""
+    require(
+        about.distance <= tolerance,
+        f"{name}'s step is {about.distance:.1e} away from ours (at most {tolerance:g}): "
+        "a comparison would mean nothing; leave it out of --engines",
+    )
+
+
+def in_a_process(
+    function: Callable[_Arguments, _Result], *args: _Arguments.args, **kwargs: _Arguments.kwargs
+) -> _Result:
+    """The function's result, or the error that it raised, from a process that ends with it."""
+    with ProcessPoolExecutor(1, _CONTEXT, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
+        return pool.submit(function, *args, **kwargs).result()
+
+
+def _serve(connection: Connection, load: Callable[[], Build], problem: Path, *models: int) -> None:
+    """A worker's life; Ctrl-C is its parent's affair."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        build = load()
+        imports = _peak_memory()
+        with problem.open("rb") as file:
+            engine = build(pickle.load(file), *models)
+        engine.run()
+    except InputError as error:
+        connection.send(error)
+        return
+    connection.send(engine.about)
+    with contextlib.suppress(EOFError):  # the parent has gone
+        while seconds := connection.recv():
+            connection.send(rate(engine.run, seconds))
+        connection.send(Memory((engine.device_peak or _peak_memory)(), imports))
+
+
+def _peak_memory() -> int:
+    """The peak resident bytes of this process; on Linux without what ru_maxrss inherits at a fork."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
+    except (OSError, StopIteration):
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak << 10
 
 
 def as_json(measurements: list[Measurement], missing: Sequence[Kind]) -> str:
@@ -198,32 +276,34 @@ def as_json(measurements: list[Measurement], missing: Sequence[Kind]) -> str:
 def as_table(measurements: list[Measurement]) -> str:
     """A row a model and engine, of at most 80 columns, in a block a unit; ratios are of one round."""
     units = dict.fromkeys(m.unit for m in measurements)
-    lines = [line for unit in units for line in _block([m for m in measurements if m.unit == unit])]
+    blocks = [_block(unit, [m for m in measurements if m.unit == unit]) for unit in units]
     gemm = statistics.median(g for m in measurements for g in m.gemm)
-    lines.append(f"GEMM: {gemm / 1e9:,.0f} GFLOP/s; on {measurements[0].about.device}, {cores()} cores")
-    return "\n".join(lines)
+    last = f"GEMM: {gemm / 1e9:,.0f} GFLOP/s; on {measurements[0].about.device}, {cores()} cores"
+    return "\n".join([*blocks, last])
 
 
-def _block(measurements: list[Measurement]) -> Iterator[str]:
-    """The lines of measurements of one unit."""
-    rate = f"{measurements[0].unit}/s"
-    head = f"{'model':<8} {'engine':<11} {rate:>16}  {'ours is faster by':<19} {'of GEMM':>8} {'peak MB':>8}"
-    yield from (head, "-" * len(head))
-    ours = {m.model: m.rates for m in measurements if m.engine == OURS.name}
-    for m in measurements:
-        ratio = "" if m.engine == OURS.name or m.model not in ours else _ratio(ours[m.model], m.rates)
-        yield (
-            f"{m.model:<8} {m.engine:<11} {_rounded(m.rate()):>16}  {ratio:<19} {m.gemm_share():8.2%}"
-            f" {m.memory.peak / 1e6:8,.0f}"
-        )
+def _block(unit: str, measurements: list[Measurement]) -> str:
+    """The table of measurements of one unit."""
+    ours = {m.model: m.rates for m in measurements if m.engine == "ours"}
+
+    def ratio(m: Measurement) -> str | None:
+        """Median, least and largest of the rounds' ratios."""
+        if m.engine == "ours" or m.model not in ours:
+            return None
+        ratios = [own / peer for own, peer in zip(ours[m.model], m.rates, strict=True)]
+        return f" {_rounded(statistics.median(ratios))} ({_rounded(min(ratios))} to {_rounded(max(ratios))})"
+
+    columns = (
+        Column(None, lambda m: m.model, "model", width=8, left=True),
+        Column(None, lambda m: m.engine, "engine", width=11, left=True),
+        Column(None, Measurement.rate, f"{unit}/s", _rounded, width=16),
+        Column(None, ratio, " ours is faster by", width=20, left=True),
+        Column(None, Measurement.gemm_share, "of GEMM", number(".2%"), width=8),
+        Column(None, lambda m: m.memory.peak / 1e6, "peak MB", number(",.0f"), width=8),
+    )
+    return Table(columns, measurements, gap=" ", rule=76).text()
 
 
 def _rounded(rate: float) -> str:
     """Three digits at least."""
     return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
-
-
-def _ratio(ours: list[float], peer: list[float]) -> str:
-    """Median, least and largest of the rounds' ratios."""
-    ratios = [a / b for a, b in zip(ours, peer, strict=True)]
-    return f"{_rounded(statistics.median(ratios))} ({_rounded(min(ratios))} to {_rounded(max(ratios))})"

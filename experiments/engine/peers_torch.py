@@ -5,7 +5,6 @@ import copy
 import itertools
 import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -16,6 +15,7 @@ from torch.nn.functional import cross_entropy
 from experiments.engine.problem import (
     CHECKED_STEPS,
     About,
+    Build,
     Engine,
     FederatedProblem,
     Problem,
@@ -26,12 +26,8 @@ from models.data.cifar10 import CIFAR10_MEAN, CIFAR10_STD
 from models.data.fashion_mnist import FASHION_MNIST_MEAN, FASHION_MNIST_STD
 
 _DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+_synchronize = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
 _PLATFORM = "gpu" if _DEVICE.type == "cuda" else "cpu"
-
-
-def _fcnn() -> nn.Module:
-    """models.fcnn's network."""
-    return nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 2))
 
 
 def _convolutional(channels: int, flat: int) -> nn.Module:
@@ -50,16 +46,6 @@ def _convolutional(channels: int, flat: int) -> nn.Module:
         nn.ReLU(),
         nn.Linear(84, 10),
     )
-
-
-def _convnet() -> nn.Module:
-    """models.convnet's network, its pixels normalised by `_batches`."""
-    return _convolutional(3, 400)
-
-
-def _lenet() -> nn.Module:
-    """models.lenet's network, its pixels normalised by `_ClientLoop`."""
-    return _convolutional(1, 256)
 
 
 class _Block(nn.Module):
@@ -96,11 +82,11 @@ def _resnet18() -> nn.Module:
     return nn.Sequential(*_normed(3, 64, 3, 1), nn.ReLU(), *blocks, *pooled)
 
 
-_NETWORKS: dict[str, Callable[[], nn.Module]] = {
-    "fcnn": _fcnn,
-    "convnet": _convnet,
+NETWORKS: dict[str, Callable[[], nn.Module]] = {  # of pixels that are normalised already
+    "fcnn": lambda: nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 2)),
+    "convnet": lambda: _convolutional(3, 400),
     "resnet18": _resnet18,
-    "lenet": _lenet,
+    "lenet": lambda: _convolutional(1, 256),
 }
 
 
@@ -115,7 +101,7 @@ def _positions(problem: Problem | FederatedProblem) -> list[NDArray[np.int64]]:
 
 def _network(problem: Problem | FederatedProblem) -> nn.Module:
     """The network at theta_0."""
-    network = _NETWORKS[problem.model]().to(_DEVICE)
+    network = NETWORKS[problem.model]().to(_DEVICE)
     with torch.no_grad():
         for parameter, where in zip(network.parameters(), _positions(problem), strict=True):
             parameter.copy_(torch.tensor(problem.theta_0[where]))
@@ -143,22 +129,22 @@ def _batches(problem: Problem) -> Iterator[tuple[Tensor, Tensor]]:
         yield (chosen.float() / 255 - mean) / deviation if images else chosen, labels[indices]
 
 
-def opacus(path: Path) -> Engine:
+def opacus(problem: Problem) -> Engine:
     """Opacus's GradSampleModule and DPOptimizer, one model and one thread."""
     from opacus import GradSampleModule
     from opacus.optimizers import DPOptimizer
 
     warnings.filterwarnings("ignore", "Full backward hook")  # which Opacus sets itself
     torch.set_num_threads(1)
-    problem = Problem.load(path)
+    fields = problem.setting.mechanism
 
     def prepare(rate: float, sigma: float) -> tuple[nn.Module, Callable[[tuple[Tensor, Tensor]], None]]:
         module = GradSampleModule(_network(problem))
         optimizer = DPOptimizer(
             torch.optim.SGD(module.parameters(), rate),
             noise_multiplier=sigma,
-            max_grad_norm=problem.clipping_norm,
-            expected_batch_size=problem.batch_size,
+            max_grad_norm=fields.clipping_norm,
+            expected_batch_size=fields.batch_size,
         )
 
         def step(batch: tuple[Tensor, Tensor]) -> None:
@@ -171,7 +157,7 @@ def opacus(path: Path) -> Engine:
     module, step = prepare(1.0, 0.0)
     step(next(_batches(problem)))
     distance = _distance(problem, list(module.parameters()))
-    _, noisy = prepare(problem.learning_rate, problem.noise_multiplier)
+    _, noisy = prepare(fields.learning_rate, fields.noise_multiplier)
     batches = _batches(problem)
 
     def run() -> int:
@@ -182,12 +168,12 @@ def opacus(path: Path) -> Engine:
     return _engine(run, 1, distance)
 
 
-def torch_func(path: Path, models: int = 0) -> Engine:
+def torch_func(problem: Problem, models: int = 0) -> Engine:
     """Per-example gradients by torch.func, of so many models at once (0: the fastest), on all cores."""
-    problem = Problem.load(path)
     network = _network(problem)
     names, theta_0 = zip(*network.named_parameters(), strict=True)
-    norm, size = problem.clipping_norm, problem.batch_size
+    fields = problem.setting.mechanism
+    norm, size = fields.clipping_norm, fields.batch_size
 
     def loss(theta: tuple[Tensor, ...], features: Tensor, label: Tensor) -> Tensor:
         named = dict(zip(names, theta, strict=True))
@@ -216,7 +202,7 @@ def torch_func(path: Path, models: int = 0) -> Engine:
         thetas, batches = start(models), _batches(problem)
 
         def run() -> int:
-            step(thetas, next(batches), problem.learning_rate, problem.noise_multiplier)
+            step(thetas, next(batches), fields.learning_rate, fields.noise_multiplier)
             _synchronize()
             return models
 
@@ -248,7 +234,7 @@ class _ClientLoop:
     def _add_update(self, sums: list[Tensor], client: int, batch_size: int, epochs: int) -> None:
         """Adds a client's clipped update."""
         local = copy.deepcopy(self.network)
-        optimizer = torch.optim.SGD(local.parameters(), self._problem.client_learning_rate)
+        optimizer = torch.optim.SGD(local.parameters(), self._problem.setting.client_learning_rate)
         start, count = int(self._problem.starts[client]), int(self._problem.counts[client])
         for _ in range(epochs):
             shuffle = torch.randperm if batch_size < count else torch.arange
@@ -260,26 +246,25 @@ class _ClientLoop:
             pairs = zip(self.network.parameters(), local.parameters(), strict=True)
             update = [before - after for before, after in pairs]
             norm = torch.sqrt(sum(part.square().sum() for part in update))
-            factor = (self._problem.clipping_norm / norm).clamp(max=1.0)
+            factor = (self._problem.setting.clipping_norm / norm).clamp(max=1.0)
             for total, part in zip(sums, update, strict=True):
                 total.addcmul_(part, factor)
 
 
-def torch_loop(path: Path) -> Engine:
+def torch_loop(problem: FederatedProblem) -> Engine:
     """A loop over clients, one model and one thread."""
     torch.set_num_threads(1)
-    problem = FederatedProblem.load(path)
-    loop = _ClientLoop(problem)
+    setting, loop = problem.setting, _ClientLoop(problem)
     parameters = list(loop.network.parameters())
     whole = loop.mean(problem.cohorts[0], int(problem.counts.max()), CHECKED_STEPS, 0.0)
     stepped = [parameter.detach() - part for parameter, part in zip(parameters, whole, strict=True)]
-    server = torch.optim.SGD(parameters, problem.learning_rate, momentum=problem.momentum)
+    server = torch.optim.SGD(parameters, setting.learning_rate, momentum=setting.momentum)
     cohorts = itertools.cycle(problem.cohorts)
-    noise = problem.noise_multiplier * problem.clipping_norm
+    noise = setting.noise_multiplier * setting.clipping_norm
 
     def run() -> int:
         cohort = next(cohorts)
-        for parameter, part in zip(parameters, loop.mean(cohort, problem.batch_size, 1, noise), strict=True):
+        for parameter, part in zip(parameters, loop.mean(cohort, setting.batch_size, 1, noise), strict=True):
             parameter.grad = part
         server.step()
         _synchronize()
@@ -296,7 +281,4 @@ def _engine(run: Run, models: int, distance: float) -> Engine:
     return Engine(about, run, torch.cuda.max_memory_allocated)
 
 
-def _synchronize() -> None:
-    """Waits for the GPU."""
-    if _PLATFORM == "gpu":
-        torch.cuda.synchronize()
+ENGINES: dict[str, Build] = {"opacus": opacus, "torch_func": torch_func, "torch_loop": torch_loop}

@@ -16,6 +16,7 @@ from audit import game
 from audit.mechanism.base import simulate
 from audit.mechanism.clipping.base import ClippedSum
 from audit.model import Model
+from audit.report.table import Column, Table, number
 from audit.settings import build
 from audit.settings.setting import PRECISIONS, Setting, flat
 from audit.task import Dataset
@@ -164,11 +165,12 @@ def _table(moment: str, effects: list[Effect], sigma: float) -> str:
     """A row a precision."""
     share = effects[0].clipped_share
     title = f"{moment}: {share:.0%} of the gradients are clipped; errors relative to float64"
-    head = f"{'precision':<10}{'norm, median':>13}{'norm, worst':>13}{'clipped sum':>13}{'excess':>11}"
-    lines = [
-        f"{e.precision:<10}{e.norm_error_median:>13.1e}{e.norm_error_max:>13.1e}{e.sum_error:>13.1e}"
-        f"{e.excess:>11.1e}{e.effective_sigma:>13.6f}"
-        for e in effects
-    ]
-    head += f"{f'sigma {sigma:g} is':>13}"
-    return "\n".join([title, head, "-" * len(head), *lines])
+    columns = (
+        Column(None, lambda e: e.precision, "precision", width=10, left=True),
+        Column(None, lambda e: e.norm_error_median, "norm, median", number(".1e"), 13),
+        Column(None, lambda e: e.norm_error_max, "norm, worst", number(".1e"), 13),
+        Column(None, lambda e: e.sum_error, "clipped sum", number(".1e"), 13),
+        Column(None, lambda e: e.excess, "excess", number(".1e"), 11),
+        Column(None, lambda e: e.effective_sigma, f"sigma {sigma:g} is", number(".6f"), 13),
+    )
+    return Table(columns, effects, before=[title], gap="").text()

@@ -307,7 +307,8 @@ CHOICES = [
     *rows(["calibrate"], "mechanism", "--mechanism='{}': give some of gaussian", "nobody", "Laplace"),
     *rows(["calibrate"], "mechanism", "--mechanism='': give some of", "laplace,,t3", ","),
     *rows(["calibrate"], "mechanism", "--mechanism is empty", ""),
-    *rows(["throughput"], "models", "--models: '{}' is unknown: choose of", "nobody", "mlp"),
+    *rows(["throughput"], "models", "--models: '{}' is unknown: choose of", "nobody"),
+    *rows(["throughput"], "models", "--models: '{}' can't be timed, its network has not", "mlp"),
     *rows(["throughput"], "models", "--models is empty", ""),
     *rows(["throughput"], "engines", "--engines: '{}' is unknown: choose of", "nobody", "OURS"),
     *rows(["throughput"], "engines", "--engines: '' is unknown", "ours,"),
@@ -320,7 +321,6 @@ CHOICES = [
     *rows(["compile"], "models", "--models: '{}' is unknown: choose of fcnn", "nobody", "FCNN"),
     *rows(["compile"], "models", "--models is empty", ""),
     *rows(["compile"], "precision", "--precision={} is unknown: choose one of", "", "fp8"),
-    *rows(["plan"], "device", "--device={} is unknown: choose of v5e:2x2", "nobody", "h100"),
     *rows(
         ["sweep"], "name", "--name={} is unknown: give all, or some of figure_1a", "nobody", "figure", "../x"
     ),

@@ -187,7 +187,8 @@ def _words(page: str) -> str:
 
 def _without_digits(text: str) -> str:
     """The text with N for numbers and single spaces, for what training decides; folders' hashes stay."""
-    tokens = r"\b(?=\w*[a-f])[0-9a-f]{8,16}\b|\b[0-9a-f]{64}\b|-?(?<![a-z_])\d[\d,]*(\.\d+)?(e[+-]?\d+)?|\binf|\bnan"
+    hashes, number = r"\b(?=\w*[a-f])[0-9a-f]{8,16}\b|\b[0-9a-f]{64}\b", r"-?(?<![a-z_])\d[\d,]*"
+    tokens = rf"{hashes}|{number}(\.\d+)?(e[+-]?\d+)?|\binf|\bnan"
     replaced = re.sub(tokens, lambda m: m[0] if 8 <= len(m[0]) <= 16 and m[0].isalnum() else "N", text)
     return re.sub(r"[ -]{2,}", " ", replaced)
 

@@ -10,8 +10,8 @@ from audit.settings import build
 from audit.settings.make import setting_of
 from audit.statistics.calibration import Calibration, KnownMechanism
 from audit.task import Dataset
-from experiments.engine import forecast, probe
-from experiments.engine.forecast import Forecast, NotTimed, Probe
+from experiments.engine import forecast
+from experiments.engine.forecast import Forecast, Probe
 
 SETTING = setting_of("fcnn", adversary="gc_r", batch_size=10, steps=6, periodicity=3)
 
@@ -60,14 +60,6 @@ def test_runs_out_of_reach_have_no_time_and_the_text_keeps_80_columns():
     assert result["upper_bound"] is result["runs_needed"] is result["seconds_needed"] is None
 
 
-def test_a_time_that_nothing_measured_is_said_to_be_none():
-    other = NotTimed("v5e:2x2", 8e-7, "bytes", 0.4)
-    text = forecast.as_text(EXPECTED._replace(not_timed=other))
-    assert "v5e:2x2, not timed: a model-step takes at least 800 ns (bytes limit it);" in text.splitlines()
-    assert "at 40% of that, 2.0 us (fcnn, chunks of 640)" in text.splitlines()
-    assert json.loads(forecast.as_json(EXPECTED._replace(not_timed=other)))["not_timed"] == other._asdict()
-
-
 def test_json_has_every_number():
     result = json.loads(forecast.as_json(EXPECTED))
     assert (result["epsilon"], result["upper_bound"], result["tightness"]) == (4.0, 24.0, 0.9)
@@ -82,10 +74,10 @@ def test_a_probe_trains_the_audits_chunk_for_no_more_steps_than_the_audit(monkey
     monkeypatch.setattr(
         build, "build", lambda setting, data: steps.append(setting.schedule.steps) or built(setting, data)
     )
-    monkeypatch.setattr(probe, "_SECONDS", 0.01)
+    monkeypatch.setattr(forecast, "_SECONDS", 0.01)
     rng = np.random.default_rng(0)
     features = rng.normal(size=(40, 8)).astype(np.float32)
     data = Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0" * 64)
-    found = probe.probe(SETTING, data, 12)
+    found = forecast.probe(SETTING, data, 12)
     assert found.chunk == 12 and found.model_step > 0 and found.compilation > 0
     assert steps[0] == 1 and 1 <= steps[1] <= 6 and len(steps) == 2

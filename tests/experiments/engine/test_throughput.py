@@ -1,7 +1,6 @@
 """Every engine computes the same step, and the table and the JSON follow from the timings."""
 
 import json
-import math
 import os
 import subprocess
 import sys
@@ -15,14 +14,15 @@ from audit.errors import InputError, require
 from audit.settings.federated import FederatedSetting
 from audit.settings.make import setting_of
 from audit.task import Dataset
-from experiments.engine import engines, measurement, problem, workers
-from experiments.engine.engines import DPSGD, ENGINES, FEDAVG, WORK, Kind
-from experiments.engine.measurement import Measurement
-from experiments.engine.problem import About, FederatedProblem, Problem
-from experiments.engine.workers import Memory, Worker
+from experiments.engine import engines, measurement, problem
+from experiments.engine.engines import DPSGD, ENGINES, FEDAVG, TIMED, Kind
+from experiments.engine.measurement import Measurement, Memory, Worker
+from experiments.engine.problem import About
 from models.catalogue import FEDERATED_TASKS, TASKS
+from models.convnet import convnet
 from models.data.clients import dealt
 from models.fcnn import fcnn
+from models.lenet import lenet
 from models.resnet import resnet18
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -46,15 +46,8 @@ def given():
     return small_problem()
 
 
-def saved(given, folder):
-    given.save(folder / "problem.npz")
-    return folder / "problem.npz"
-
-
-def test_a_problem_is_read_as_it_was_written(given, tmp_path):
-    again = Problem.load(saved(given, tmp_path))
-    jax.tree.map(np.testing.assert_array_equal, again, given)
-    assert [[one.shape for one in layer] for layer in again.layout] == [[(8, 6), (6,)], [(6, 2), (2,)]]
+def test_a_problem_says_where_layers_stand_and_has_our_step(given):
+    assert [[one.shape for one in layer] for layer in given.layout] == [[(8, 6), (6,)], [(6, 2), (2,)]]
     assert not np.array_equal(given.stepped, given.theta_0)
 
 
@@ -71,21 +64,21 @@ def load(monkeypatch):
     return lambda name, work=DPSGD: work.kind(name).load()
 
 
-def assert_takes_our_step(load, name, given, folder):
+def assert_takes_our_step(load, name, given):
     """A step that is 10 tolerances off is seen as that, so that the rest is none; returns the engine."""
     pytest.importorskip(DPSGD.kind(name).needs)
-    tolerance = measurement.TOLERANCES.get(given.model, workers.TOLERANCE)
+    tolerance = TIMED[given.model].tolerance
     off = np.zeros_like(given.stepped)
     off[7] = 10 * tolerance
     models = [2 * len(jax.local_devices())] if DPSGD.kind(name).chooses else []
-    engine = load(name)(saved(given._replace(stepped=given.stepped + off), folder), *models)
+    engine = load(name)(given._replace(stepped=given.stepped + off), *models)
     assert abs(engine.about.distance - 10 * tolerance) < tolerance
     return engine
 
 
 @pytest.mark.parametrize("name", PEERS)
-def test_a_peer_takes_our_step_and_counts_its_model_steps(load, name, given, tmp_path, quickly):
-    engine = assert_takes_our_step(load, name, given, tmp_path)
+def test_a_peer_takes_our_step_and_counts_its_model_steps(load, name, given, quickly):
+    engine = assert_takes_our_step(load, name, given)
     steps = len(given.batches) if name == "jax_privacy" else 1
     assert engine.run() == engine.run() == engine.about.models * steps
     assert engine.about.models == (1 if name == "opacus" else 2 * len(jax.local_devices()))
@@ -94,12 +87,12 @@ def test_a_peer_takes_our_step_and_counts_its_model_steps(load, name, given, tmp
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["convnet", "resnet18"])
 @pytest.mark.parametrize("name", ["opacus", "torch_func"])  # which have networks of their own
-def test_a_peer_takes_our_step_of_a_network_of_its_own(load, name, model, tmp_path, quickly):
-    assert_takes_our_step(load, name, small_problem(model), tmp_path)
+def test_a_peer_takes_our_step_of_a_network_of_its_own(load, name, model, quickly):
+    assert_takes_our_step(load, name, small_problem(model))
 
 
-def test_ours_trains_the_chunk_that_an_audit_does(load, given, tmp_path):
-    engine = load("ours")(saved(given, tmp_path))
+def test_ours_trains_the_chunk_that_an_audit_does(load, given):
+    engine = load("ours")(given)
     assert 2 <= engine.about.models <= 5000
     assert engine.run() == engine.run() == engine.about.models * len(given.batches)
     assert problem.rate(engine.run, 0.01) > 0
@@ -108,35 +101,26 @@ def test_ours_trains_the_chunk_that_an_audit_does(load, given, tmp_path):
 @pytest.fixture(scope="module")
 def federated():
     """Six clients of 2 to 12 images, in cohorts of three."""
-    from experiments.engine import peers_fedavg
+    from experiments.engine import peers_jax
 
     rng = np.random.default_rng(0)
     images = Dataset(rng.integers(0, 256, (42, 28, 28), np.uint8), rng.integers(0, 10, 42), "", "")
     clients = dealt(images, np.repeat(np.arange(6), [2, 4, 6, 8, 10, 12]))
     setting = FederatedSetting("lenet", cohort=3, rounds=4, batch_size=4, canaries=100, clipping_norm=0.05)
-    return peers_fedavg.problem_of(setting, clients)
+    return peers_jax.federated_problem_of(setting, clients)
 
 
-def test_a_federated_problem_is_read_as_it_was_written(federated, tmp_path):
-    federated.save(tmp_path / "problem.npz")
-    again = FederatedProblem.load(tmp_path / "problem.npz")
-    jax.tree.map(np.testing.assert_array_equal, again, federated)
-    assert federated.examples() == 7  # two cohorts hold all six clients once
-
-
-def test_the_loop_over_clients_takes_our_round(load, federated, tmp_path):
+def test_the_loop_over_clients_takes_our_round(load, federated):
     pytest.importorskip("torch")
     off = np.zeros_like(federated.stepped)
     off[7] = 1e-4
-    federated._replace(stepped=federated.stepped + off).save(tmp_path / "problem.npz")
-    engine = load("torch_loop", FEDAVG)(tmp_path / "problem.npz")
-    assert abs(engine.about.distance - 1e-4) < workers.TOLERANCE
+    engine = load("torch_loop", FEDAVG)(federated._replace(stepped=federated.stepped + off))
+    assert abs(engine.about.distance - 1e-4) < TIMED["lenet"].tolerance
     assert engine.run() == engine.run() == 3
 
 
-def test_ours_trains_the_rounds_that_federated_does(load, federated, tmp_path):
-    federated.save(tmp_path / "problem.npz")
-    engine = load("ours", FEDAVG)(tmp_path / "problem.npz")
+def test_ours_trains_the_rounds_that_federated_does(load, federated):
+    engine = load("ours", FEDAVG)(federated)
     assert engine.run() == engine.run() == 4 * 3
 
 
@@ -147,43 +131,42 @@ def test_the_fastest_count_is_chosen(monkeypatch):
 
 
 def test_an_engine_of_another_step_is_refused():
-    workers.require_agreement("peer", About(1, "cpu", "cpu", 9e-6))
+    measurement.require_agreement("peer", About(1, "cpu", "cpu", 9e-6), 1e-5)
     for distance in (1.1e-5, float("nan")):
         with pytest.raises(InputError, match="peer.*away from ours.*--engines"):
-            workers.require_agreement("peer", About(1, "cpu", "cpu", distance))
+            measurement.require_agreement("peer", About(1, "cpu", "cpu", distance), 1e-5)
 
 
 def test_an_engine_that_dies_is_one_line(tmp_path):
     with pytest.raises(InputError, match="peer ended with status -6"):
-        Worker(Kind("peer", os.abort), tmp_path).about()
+        Worker(Kind("peer", os.abort), tmp_path).about(1e-5)
 
 
-@pytest.mark.parametrize(("model", "parameters"), [("fcnn", 68), ("convnet", 62_006), ("lenet", 44_426)])
-def test_the_layers_are_the_models(model, parameters):
-    layers = measurement.LAYERS[model]
-    assert sum((layer.inputs + 1) * layer.outputs for layer in layers) == parameters
+EXAMPLES = {
+    "fcnn": (fcnn(), np.zeros(8, np.float32)),
+    "convnet": (convnet(), np.zeros((32, 32, 3), np.uint8)),
+    "resnet18": (resnet18(), np.zeros((32, 32, 3), np.uint8)),
+    "lenet": (lenet(), np.zeros((28, 28), np.uint8)),
+}
+OPERATIONS = {"fcnn": 264, "convnet": 3_204_720, "resnet18": 3_328_997_376, "lenet": 1_517_040}  # by hand
 
 
-def test_the_resnet_s_layers_are_all_but_its_normalisations():
-    shapes = jax.tree.map(np.shape, resnet18().unravel(np.zeros(11_173_962, np.float32)))
-    kernels = [math.prod(shape) for path, shape in _paths(shapes) if path.endswith("kernel")]
-    layers = measurement.LAYERS["resnet18"]
-    assert sorted(layer.inputs * layer.outputs for layer in layers) == sorted(kernels)
-    assert measurement.flops(layers[:1], 1) == 2 * 2 * 1024 * 27 * 64
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_operations_are_counted_in_the_model_as_by_hand(name):
+    from experiments.engine import peers_jax
+
+    model, example = EXAMPLES[name]
+    layers = peers_jax.layers_of(model, example)
+    assert peers_jax.flops(layers.uses, 1) == OPERATIONS[name]
+    assert peers_jax.flops(layers.uses, 7.5) == 7.5 * OPERATIONS[name]
+    positions = np.concatenate([one.ravel() for layer in layers.layout for one in layer])
+    np.testing.assert_array_equal(np.sort(positions), np.arange(model.n_parameters))
 
 
-def _paths(shapes):
-    """Names and shapes of a tree's leaves."""
-    found = jax.tree_util.tree_leaves_with_path(shapes, is_leaf=lambda leaf: isinstance(leaf, tuple))
-    return [(path[-1].key, shape) for path, shape in found]
-
-
-def test_operations_are_those_of_the_gradients_products():
-    layers = measurement.LAYERS["fcnn"]
+def test_operations_by_hand_are_those_of_the_gradients_products():
     gradient = jax.make_jaxpr(jax.grad(fcnn().loss))(np.zeros(68, np.float32), (np.zeros(8), 1)).jaxpr
-    assert measurement.flops(layers, 1) == products(gradient)
-    assert measurement.flops(layers, 400) == 400 * 2 * (3 * (8 * 6 + 6 * 2) - 8 * 6)
-    assert measurement.flops(measurement.LAYERS["convnet"], 128) == 410_204_160
+    assert OPERATIONS["fcnn"] == products(gradient) == 2 * (3 * (8 * 6 + 6 * 2) - 8 * 6)
+    assert OPERATIONS["convnet"] * 128 == 410_204_160
 
 
 def products(jaxpr):
@@ -249,9 +232,9 @@ def test_each_engine_is_found_by_its_name():
 
 
 def test_an_error_comes_out_of_a_process_of_its_own():
-    assert workers.in_a_process(os.getpid) != os.getpid()
+    assert measurement.in_a_process(os.getpid) != os.getpid()
     with pytest.raises(InputError, match="nothing at all"):
-        workers.in_a_process(require, False, "nothing at all")
+        measurement.in_a_process(require, False, "nothing at all")
 
 
 def test_the_parent_imports_no_engine():
@@ -284,9 +267,18 @@ def test_ours_and_a_peer_are_timed_and_a_missing_one_is_left_out(tmp_path):
         assert row["peak_memory_bytes"] > row["import_memory_bytes"] > 1e7
 
 
-def test_the_tables_of_models_are_keyed_by_tasks():
-    from experiments.engine import peers_jax
+def test_models_that_are_timed_are_models_and_others_are_told_apart():
+    assert {name for name in TIMED if TIMED[name].work is DPSGD} <= set(TASKS)
+    assert {name for name in TIMED if TIMED[name].work is FEDAVG} <= set(FEDERATED_TASKS)
+    for model in {*TASKS, *FEDERATED_TASKS} - set(TIMED):
+        with pytest.raises(InputError, match=f"{model!r} can't be timed, .*: choose of fcnn, convnet"):
+            engines.require_timed(model)
+    with pytest.raises(InputError, match="'nobody' is unknown: choose of fcnn"):
+        engines.require_timed("nobody")
 
-    assert set(measurement.LAYERS) == set(WORK)
-    assert {name for name in WORK if WORK[name] is DPSGD} == set(peers_jax._BLOCKS) <= set(TASKS)
-    assert {name for name in WORK if WORK[name] is FEDAVG} <= set(FEDERATED_TASKS)
+
+def test_timed_models_have_networks_in_pytorch():
+    pytest.importorskip("torch")
+    from experiments.engine import peers_torch
+
+    assert set(peers_torch.NETWORKS) == set(TIMED)
