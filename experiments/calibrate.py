@@ -8,7 +8,9 @@
 """
 
 import json
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from absl import flags
 from tqdm import tqdm
@@ -16,6 +18,7 @@ from tqdm import tqdm
 from audit.commands import cli
 from audit.errors import require
 from audit.machine import cores
+from audit.report.table import Column, Table, number
 from audit.settings.setting import require_runs
 from audit.statistics import (
     calibration,
@@ -30,7 +33,6 @@ from audit.statistics.known_laws import GAUSSIAN, LAWS, KnownLaw
 from audit.statistics.many_calibration import TIES, ManyCalibration, ManyCanaries
 from audit.statistics.one_run_calibration import LAWS as ONE_RUN_LAWS
 from audit.statistics.one_run_calibration import OneRunCalibration, OneRunSetting
-from audit.storage.results import with_former_names
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("mu", ["0", "0.25", "1", "1.77", "3.95"], "True mu of the Gaussian mechanisms.")
@@ -51,8 +53,18 @@ flags.DEFINE_integer("seed", 0, "Seed of the scores.")
 flags.DEFINE_integer("processes", None, "Processes; by default one a core.")
 flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of a table.")
 
-
 MOST_PROCESSES = 1024
+S = TypeVar("S")
+R = TypeVar("R", bound=tuple[Any, ...])
+
+
+class _Kind(NamedTuple, Generic[S, R]):
+    """What is calibrated: mechanisms, how their audits are simulated, and a row for people and for JSON."""
+
+    settings: list[S]
+    calibrate: Callable[[S, int, Callable[[int], object]], list[R]]
+    table: Callable[[list[R]], Table[R]]
+    fields: Callable[[R], dict[str, Any]]
 
 
 def main() -> None:
@@ -65,156 +77,30 @@ def main() -> None:
     conversions.require_delta(FLAGS.delta)
     conversions.require_confidence(FLAGS.confidence)
     if FLAGS.one_run is not None:
-        _calibrate_one_run(_one_run_settings(), processes)
-        return
-    if FLAGS.canaries is not None:
-        _calibrate_many(_many_settings(runs), processes)
-        return
-    require(FLAGS.tie is None and FLAGS.design is None, "--tie and --design go with --canaries: give it too")
-    require(len(runs) == 1, f"--runs={','.join(FLAGS.runs)}: give one number, or --canaries too")
-    settings = _settings(runs[0])
-    rows: list[Calibration] = []
-    with tqdm(total=FLAGS.audits * len(settings), unit="audits", desc="calibrating") as bar:
-        for setting in settings:
-            rows += calibration.calibrate(setting, processes, bar.update)
-    table = _as_table if FLAGS.mechanism is None else _as_curve_table
-    print(_as_json(rows) if FLAGS.json else table(rows))
+        _print(_one_run(), processes)
+    elif FLAGS.canaries is not None:
+        _print(_many_canaries(runs), processes)
+    else:
+        _print(_one_canary(runs), processes)
+
+
+def _print(kind: _Kind[S, R], processes: int) -> None:
+    """Calibrates and prints."""
+    rows: list[R] = []
+    with tqdm(total=FLAGS.audits * len(kind.settings), unit="audits", desc="calibrating") as bar:
+        for setting in kind.settings:
+            rows += kind.calibrate(setting, processes, bar.update)
+    found = [kind.fields(row) for row in rows] if FLAGS.json else []
+    print(json.dumps({"calibration": found}) if FLAGS.json else kind.table(rows).text())
 
 
 def _runs() -> list[int]:
     """--runs' numbers, in range."""
     runs = cli.whole_numbers("runs")
     require(runs, "--runs is empty: give whole numbers, comma-separated")
-    for number in runs:
-        require_runs(number)
+    for count in runs:
+        require_runs(count)
     return runs
-
-
-def _many_settings(runs: list[int]) -> list[ManyCanaries]:
-    """The audits with many canaries a run that flags name."""
-    require(FLAGS.mechanism is None, "--canaries and --mechanism do not go together: drop one")
-    require(1 <= FLAGS.canaries <= 10_000, f"--canaries={FLAGS.canaries}: give 1 to 10,000")
-    ties, designs = FLAGS.tie or list(TIES), FLAGS.design or ["coins"]
-    for flag, names, known in (("tie", ties, TIES), ("design", designs, ("coins", "sets"))):
-        for name in names:
-            require(name in known, f"--{flag}={name!r}: give some of {', '.join(known)}")
-    levels = (FLAGS.audits, FLAGS.delta, FLAGS.confidence, FLAGS.seed)
-    return [
-        ManyCanaries(mu, n, FLAGS.canaries, TIES[tie], design == "coins", *levels)
-        for design in designs
-        for n in runs
-        for tie in ties
-        for mu in _mus()
-    ]
-
-
-def _calibrate_many(settings: list[ManyCanaries], processes: int) -> None:
-    """Calibrates and prints."""
-    rows: list[ManyCalibration] = []
-    with tqdm(total=FLAGS.audits * len(settings), unit="audits", desc="calibrating") as bar:
-        for setting in settings:
-            rows += many_calibration.calibrate(setting, processes, bar.update)
-    if FLAGS.json:
-        print(json.dumps({"calibration": [_many_fields(row) for row in rows]}))
-    else:
-        print(_as_many_table(rows))
-
-
-def _one_run_settings() -> list[OneRunSetting]:
-    """The one-run audits that flags name."""
-    for name in ("canaries", "mechanism", "tie", "design"):
-        require(FLAGS[name].value is None, f"--one_run and --{name} do not go together: drop one")
-    least, most = one_run_bounds.LEAST_COINS, one_run_bounds.MOST_COINS
-    fits = least <= FLAGS.one_run <= most
-    require(fits, f"--one_run={FLAGS.one_run}: give {least} to {most:,} canaries")
-    levels = (FLAGS.audits, FLAGS.delta, FLAGS.confidence, FLAGS.seed)
-    return [OneRunSetting(law, mu, FLAGS.one_run, *levels) for law in ONE_RUN_LAWS.values() for mu in _mus()]
-
-
-def _calibrate_one_run(settings: list[OneRunSetting], processes: int) -> None:
-    """Calibrates and prints."""
-    rows: list[OneRunCalibration] = []
-    with tqdm(total=FLAGS.audits * len(settings), unit="audits", desc="calibrating") as bar:
-        for setting in settings:
-            rows += one_run_calibration.calibrate(setting, processes, bar.update)
-    if FLAGS.json:
-        fields = [row._asdict() | {"setting": _one_run_fields(row.setting)} for row in rows]
-        print(json.dumps({"calibration": fields}))
-    else:
-        print(_as_one_run_table(rows))
-
-
-def _one_run_fields(setting: OneRunSetting) -> dict[str, Any]:
-    """A setting's fields, its law by name."""
-    return setting._asdict() | {"law": setting.law.name}
-
-
-def _as_one_run_table(rows: list[OneRunCalibration]) -> str:
-    """A row a setting and method."""
-    error = 1 - FLAGS.confidence
-    allowed = calibration.allowed_share(error, FLAGS.audits)
-    lines = [
-        f"{FLAGS.audits} audits of one run with {FLAGS.one_run} canaries; exceeding: share of audits with",
-        f"epsilon above the truth at delta {FLAGS.delta:g} (* above {allowed:.1%}, reached once in",
-        f"1,000 tables at error {error:.3g}); one_shot_jeffreys is the paper's, no bound",
-        f"{'law':<11} {'mu':>5}  {'method':<17} {'exceeding':>9} "
-        f"{'mean':>7} {'5%':>7} {'95%':>7} {'true':>7}",
-    ]
-    lines.append("-" * len(lines[-1]))
-    for row in rows:
-        exceeding = f"{row.exceeding:.1%}{'*' if row.exceeding > allowed else ' '}"
-        lines.append(
-            f"{row.setting.law.name:<11} {row.setting.mu:5.3g}  {row.method:<17} {exceeding:>9} "
-            f"{row.mean_epsilon:7.3f} {row.low_epsilon:7.3f} {row.high_epsilon:7.3f} {row.true_epsilon:7.3f}"
-        )
-    return "\n".join(lines)
-
-
-def _as_many_table(rows: list[ManyCalibration]) -> str:
-    """A row a setting and method."""
-    error = 1 - FLAGS.confidence
-    allowed = calibration.allowed_share(error, FLAGS.audits)
-    lines = [
-        f"{FLAGS.audits} audits of runs with {FLAGS.canaries} canaries; exceeding: share of audits above the",
-        f"truth (* above {allowed:.1%}, reached once in 1,000 tables at error {error:.3g});",
-        "mean and true: of mu where the method bounds mu, else of epsilon",
-        f"{'design':<6} {'runs':>5}  {'tie':<11} {'mu':>5}  {'method':<16} {'exceeding':>9}  {'mean':>7} "
-        f"{'true':>7}",
-    ]
-    lines.append("-" * len(lines[-1]))
-    for row in rows:
-        setting, of_mu = row.setting, row.mean_mu is not None
-        values = (row.mean_mu, row.true_mu) if of_mu else (row.mean_epsilon, row.true_epsilon)
-        exceeding = f"{row.exceeding:.1%}{'*' if row.exceeding > allowed else ' '}"
-        lines.append(
-            f"{'coins' if setting.coins else 'sets':<6} {setting.runs:>5}  {setting.tie.name:<11} "
-            f"{setting.mu:5.3g}  {row.method:<16} {exceeding:>9}  {values[0]:7.3f} {values[1]:7.3f}"
-        )
-    return "\n".join(lines)
-
-
-def _many_fields(row: ManyCalibration) -> dict[str, Any]:
-    """A row's fields."""
-    setting = row.setting._asdict()
-    design = "coins" if setting.pop("coins") else "sets"
-    return row._asdict() | {"setting": setting | {"tie": row.setting.tie.name, "design": design}}
-
-
-def _settings(runs: int) -> list[KnownMechanism]:
-    """The mechanisms that --mechanism and --mu name."""
-    levels = (runs, FLAGS.audits, FLAGS.delta, FLAGS.confidence, FLAGS.seed)
-    mus = _mus()
-    if FLAGS.mechanism is None:
-        return [KnownMechanism(mu, *levels) for mu in mus]
-    for name in FLAGS.mechanism:
-        require(name in LAWS, f"--mechanism={name!r}: give some of {', '.join(LAWS)}")
-    require(FLAGS.mechanism, f"--mechanism is empty: give some of {', '.join(LAWS)}")
-    laws = [
-        KnownLaw(LAWS[name], parameter)
-        for name in FLAGS.mechanism
-        for parameter in (mus if LAWS[name] is GAUSSIAN else LAWS[name].parameters)
-    ]
-    return [KnownMechanism(0.0, *levels, law) for law in laws]
 
 
 def _mus() -> list[float]:
@@ -226,50 +112,146 @@ def _mus() -> list[float]:
     return mus
 
 
-def _as_table(rows: list[Calibration]) -> str:
+def _one_run() -> _Kind[OneRunSetting, OneRunCalibration]:
+    """The one-run audits that flags name."""
+    for name in ("canaries", "mechanism", "tie", "design"):
+        require(FLAGS[name].value is None, f"--one_run and --{name} do not go together: drop one")
+    least, most = one_run_bounds.LEAST_COINS, one_run_bounds.MOST_COINS
+    fits = least <= FLAGS.one_run <= most
+    require(fits, f"--one_run={FLAGS.one_run}: give {least} to {most:,} canaries")
+    levels = (FLAGS.audits, FLAGS.delta, FLAGS.confidence, FLAGS.seed)
+    settings = [
+        OneRunSetting(law, mu, FLAGS.one_run, *levels) for law in ONE_RUN_LAWS.values() for mu in _mus()
+    ]
+
+    def fields(row: OneRunCalibration) -> dict[str, Any]:
+        return row._asdict() | {"setting": row.setting._asdict() | {"law": row.setting.law.name}}
+
+    columns = (
+        Column(None, lambda row: row.setting.law.name, "law", width=11, left=True),
+        Column(None, lambda row: row.setting.mu, "mu", number(".3g"), 5),
+        Column(None, lambda row: row.method, " method", " {}".format, 18, left=True),
+        _exceeding(),
+        Column(None, lambda row: row.mean_epsilon, "mean", number(".3f"), 7),
+        Column(None, lambda row: row.low_epsilon, "5%", number(".3f"), 7),
+        Column(None, lambda row: row.high_epsilon, "95%", number(".3f"), 7),
+        Column(None, lambda row: row.true_epsilon, "true", number(".3f"), 7),
+    )
+    title = f"""\
+{FLAGS.audits} audits of one run with {FLAGS.one_run} canaries; exceeding: share of audits with
+epsilon above the truth at delta {FLAGS.delta:g} (* above {_allowed():.1%}, reached once in
+1,000 tables at error {1 - FLAGS.confidence:.3g}); one_shot_jeffreys is the paper's, no bound"""
+    return _Kind(
+        settings, one_run_calibration.calibrate, partial(Table, columns, before=(title,), gap=" "), fields
+    )
+
+
+def _many_canaries(runs: list[int]) -> _Kind[ManyCanaries, ManyCalibration]:
+    """The audits with many canaries a run that flags name."""
+    require(FLAGS.mechanism is None, "--canaries and --mechanism do not go together: drop one")
+    require(1 <= FLAGS.canaries <= 10_000, f"--canaries={FLAGS.canaries}: give 1 to 10,000")
+    ties, designs = FLAGS.tie or list(TIES), FLAGS.design or ["coins"]
+    for flag, names, known in (("tie", ties, TIES), ("design", designs, ("coins", "sets"))):
+        for name in names:
+            require(name in known, f"--{flag}={name!r}: give some of {', '.join(known)}")
+    levels = (FLAGS.audits, FLAGS.delta, FLAGS.confidence, FLAGS.seed)
+    settings = [
+        ManyCanaries(mu, n, FLAGS.canaries, TIES[tie], design == "coins", *levels)
+        for design in designs
+        for n in runs
+        for tie in ties
+        for mu in _mus()
+    ]
+
+    def design(row: ManyCalibration) -> str:
+        return "coins" if row.setting.coins else "sets"
+
+    def bounded(row: ManyCalibration) -> tuple[float, float]:
+        of_epsilon = row.mean_epsilon, row.true_epsilon
+        return of_epsilon if row.mean_mu is None else (row.mean_mu, row.true_mu)
+
+    def fields(row: ManyCalibration) -> dict[str, Any]:
+        setting = row.setting._asdict()
+        del setting["coins"]
+        return row._asdict() | {"setting": setting | {"tie": row.setting.tie.name, "design": design(row)}}
+
+    columns = (
+        Column(None, design, "design", width=6, left=True),
+        Column(None, lambda row: row.setting.runs, "runs", width=5),
+        Column(None, lambda row: row.setting.tie.name, " tie", " {}".format, 12, left=True),
+        Column(None, lambda row: row.setting.mu, "mu", number(".3g"), 5),
+        Column(None, lambda row: row.method, " method", " {}".format, 17, left=True),
+        _exceeding(),
+        Column(None, lambda row: bounded(row)[0], "mean", number(".3f"), 8),
+        Column(None, lambda row: bounded(row)[1], "true", number(".3f"), 7),
+    )
+    title = f"""\
+{FLAGS.audits} audits of runs with {FLAGS.canaries} canaries; exceeding: share of audits above the
+truth (* above {_allowed():.1%}, reached once in 1,000 tables at error {1 - FLAGS.confidence:.3g});
+mean and true: of mu where the method bounds mu, else of epsilon"""
+    return _Kind(
+        settings, many_calibration.calibrate, partial(Table, columns, before=(title,), gap=" "), fields
+    )
+
+
+def _one_canary(runs: list[int]) -> _Kind[KnownMechanism, Calibration]:
+    """The mechanisms that --mechanism and --mu name; with the curve test where one is named."""
+    require(FLAGS.tie is None and FLAGS.design is None, "--tie and --design go with --canaries: give it too")
+    require(len(runs) == 1, f"--runs={','.join(FLAGS.runs)}: give one number, or --canaries too")
+    levels, mus = (runs[0], FLAGS.audits, FLAGS.delta, FLAGS.confidence, FLAGS.seed), _mus()
+    if FLAGS.mechanism is None:
+        settings = [KnownMechanism(mu, *levels) for mu in mus]
+        return _Kind(settings, calibration.calibrate, _of_gaussians, _fields)
+    for name in FLAGS.mechanism:
+        require(name in LAWS, f"--mechanism={name!r}: give some of {', '.join(LAWS)}")
+    require(FLAGS.mechanism, f"--mechanism is empty: give some of {', '.join(LAWS)}")
+    settings = [
+        KnownMechanism(0.0, *levels, KnownLaw(LAWS[name], parameter))
+        for name in FLAGS.mechanism
+        for parameter in (mus if LAWS[name] is GAUSSIAN else LAWS[name].parameters)
+    ]
+    return _Kind(settings, calibration.calibrate, _of_curves, _fields)
+
+
+def _of_gaussians(rows: list[Calibration]) -> Table[Calibration]:
     """A row a mechanism and method."""
-    error = 1 - FLAGS.confidence
-    allowed = calibration.allowed_share(error, FLAGS.audits)
-    lines = [
-        f"{FLAGS.audits} audits of {FLAGS.runs[0]} scores each; a method that exceeds the truth with",
-        f"probability {error:.3g} does so in at most {allowed:.1%} of them (but once in 1,000 tables)",
-        f"{'true mu':>7}  {'method':<16} {'exceeding':>9} {'mean mu':>8} {'epsilon: mean':>13} {'true':>8}",
-    ]
-    lines.append("-" * len(lines[2]))
-    for row in rows:
-        mu = "" if row.mean_mu is None else f"{row.mean_mu:.3f}"
-        mark = "  too often" if row.exceeding > allowed else ""
-        lines.append(
-            f"{row.setting.mu:7.3g}  {row.method:<16} {row.exceeding:9.1%} {mu:>8} "
-            f"{row.mean_epsilon:13.3f} {row.true_epsilon:8.3f}{mark}"
-        )
-    return "\n".join(lines)
+    allowed = _allowed()
+
+    def true(row: Calibration) -> str:
+        return f"{row.true_epsilon:8.3f}{'  too often' if row.exceeding > allowed else ''}"
+
+    columns = (
+        Column(None, lambda row: row.setting.mu, "true mu", number(".3g"), 7),
+        Column(None, lambda row: row.method, " method", " {}".format, 17, left=True),
+        Column(None, lambda row: row.exceeding, "exceeding", number(".1%"), 9),
+        Column(None, lambda row: row.mean_mu, "mean mu", number(".3f"), 8),
+        Column(None, lambda row: row.mean_epsilon, "epsilon: mean", number(".3f"), 13),
+        Column(None, true, "true", width=8),
+    )
+    title = f"""\
+{FLAGS.audits} audits of {FLAGS.runs[0]} scores each; a method that exceeds the truth with
+probability {1 - FLAGS.confidence:.3g} does so in at most {allowed:.1%} of them (but once in 1,000 tables)"""
+    return Table(columns, rows, before=(title,), gap=" ", rule=67)
 
 
-def _as_curve_table(rows: list[Calibration]) -> str:
+def _of_curves(rows: list[Calibration]) -> Table[Calibration]:
     """A row a mechanism and method, with the curve test."""
-    allowed = calibration.allowed_share(1 - FLAGS.confidence, FLAGS.audits)
-    lines = [
-        f"{FLAGS.audits} audits of {FLAGS.runs[0]} scores each; exceeding: share of audits with",
-        f"epsilon above the truth (* above {allowed:.1%}, which sampling error reaches once in",
-        f"1,000 tables); fired: the curve test at {CURVE_LEVEL:g}; unsure: not fired, power below",
-        f"{CURVE_POWER:g}; missed: exceeding, neither fired nor unsure; mean and true epsilon",
-        f"{'mechanism':<21} {'method':<15} {'exceeding':>9} {'fired':>5} {'unsure':>6} {'missed':>6} "
-        f"{'mean':>5} {'true':>5}",
-    ]
-    lines.append("-" * len(lines[-1]))
-    for row in rows:
-        mark = "*" if row.exceeding > allowed else " "
-        lines.append(
-            f"{row.setting.law!s:<21} {row.method:<15} {row.exceeding:8.1%}{mark} {row.fired:5.0%} "
-            f"{row.unsure:6.0%} {row.missed:6.1%} {row.mean_epsilon:5.2f} {row.true_epsilon:5.2f}"
-        )
-    return "\n".join(lines)
-
-
-def _as_json(rows: list[Calibration]) -> str:
-    """One object: a list `calibration`."""
-    return json.dumps({"calibration": with_former_names([_fields(row) for row in rows])})
+    columns = (
+        Column(None, lambda row: row.setting.law, "mechanism", width=21, left=True),
+        Column(None, lambda row: row.method, "method", width=15, left=True),
+        _exceeding(),
+        Column(None, lambda row: row.fired, "fired", number(".0%"), 5),
+        Column(None, lambda row: row.unsure, "unsure", number(".0%"), 6),
+        Column(None, lambda row: row.missed, "missed", number(".1%"), 6),
+        Column(None, lambda row: row.mean_epsilon, "mean", number(".2f"), 5),
+        Column(None, lambda row: row.true_epsilon, "true", number(".2f"), 5),
+    )
+    title = f"""\
+{FLAGS.audits} audits of {FLAGS.runs[0]} scores each; exceeding: share of audits with
+epsilon above the truth (* above {_allowed():.1%}, which sampling error reaches once in
+1,000 tables); fired: the curve test at {CURVE_LEVEL:g}; unsure: not fired, power below
+{CURVE_POWER:g}; missed: exceeding, neither fired nor unsure; mean and true epsilon"""
+    return Table(columns, rows, before=(title,), gap=" ")
 
 
 def _fields(row: Calibration) -> dict[str, Any]:
@@ -283,6 +265,22 @@ def _fields(row: Calibration) -> dict[str, Any]:
     del setting["mu"]
     fields["setting"] = {"mechanism": law.law.name, "parameter": law.parameter} | setting
     return fields | curve
+
+
+def _allowed() -> float:
+    """The share of audits above the truth that sampling error explains."""
+    return calibration.allowed_share(1 - FLAGS.confidence, FLAGS.audits)
+
+
+def _exceeding() -> Column:
+    """The share of audits above the truth, with a star beyond what is allowed."""
+    allowed = _allowed()
+    return Column(
+        None,
+        lambda row: f"{row.exceeding:.1%}{'*' if row.exceeding > allowed else ' '}",
+        "exceeding",
+        width=9,
+    )
 
 
 if __name__ == "__main__":

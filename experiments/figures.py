@@ -12,7 +12,7 @@ import os
 import shlex
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -27,11 +27,11 @@ from audit.settings.setting import identity
 from audit.statistics import conversions
 from audit.storage import files
 from audit.storage.index import Holdings
+from audit.words import counted
 from experiments.cells.cell import Cell, Levels
 from experiments.cells.data import DataSets
 from experiments.sweeps import points, registry, table
 from experiments.sweeps.rows import Row
-from experiments.sweeps.sweep import Drawn, Sweep
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("scale", None, "smoke, laptop or paper; by default the largest with finished cells.")
@@ -64,14 +64,17 @@ def main() -> None:
             written.append(files.write_whole(folder / f"{sweep.name}.csv", drawn.table.csv))
             smoke = [table.PROVES_NOTHING] if scale == registry.SMOKE else []
             print("\n".join([*smoke, drawn.table.text]) + "\n")
-        missing += _missing(sweep, drawn)
+        if drawn.missing and drawn.figures:
+            lacks = f"{counted(drawn.missing, 'cell')} {'is' if drawn.missing == 1 else 'are'} missing"
+            missing.append(f"{sweep.name}: {lacks}")
         waiting += [sweep.name] if drawn.missing and not drawn.figures else []
     names = ",".join(FLAGS.name)
     mend = f"./run.sh sweep --name={names} --scale={scale} --out={shlex.quote(FLAGS.out)}"
     require(written, f"{held.root} holds no finished cell of {names} at scale {scale}: run {mend}")
     if FLAGS.scale is None:
         print(f"scale: {scale}", file=sys.stderr)
-    missing += _waiting(waiting)
+    if waiting:
+        missing += textwrap.wrap(f"not drawn, for want of cells: {', '.join(waiting)}", 80)
     print("\n".join(missing), end="\n" if missing else "", file=sys.stderr)
     if found:
         written.append(files.write_whole(folder / "figures.csv", table.as_csv(found)))
@@ -97,17 +100,6 @@ def _write(path: Path, figure: Figure) -> Iterator[Path]:
         for suffix, encode in style.FORMATS.items():
             yield files.write_whole(path.with_suffix(suffix), encode(figure))
             figure.set_layout_engine("none")  # it is laid out
-
-
-def _missing(sweep: Sweep, drawn: Drawn) -> list[str]:
-    """One line for a figure that was drawn and lacks cells."""
-    lacks = "1 cell is missing" if drawn.missing == 1 else f"{drawn.missing} cells are missing"
-    return [f"{sweep.name}: {lacks}"] if drawn.missing and drawn.figures else []
-
-
-def _waiting(names: Sequence[str]) -> list[str]:
-    """Lines of 80 columns on the figures that lack too much to be drawn."""
-    return textwrap.wrap(f"not drawn, for want of cells: {', '.join(names)}", 80) if names else []
 
 
 if __name__ == "__main__":

@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from audit.report import rounding
 from audit.report.one_run_table import one_run_json, one_run_table
 from audit.report.over_runs import over_runs
+from audit.report.table import Column, Table, upper
 from audit.statistics.accounting import Composition, epsilon_upper_bound, participant_upper_bound
 from audit.statistics.one_run_conclusion import OneRunConclusion
 from audit.words import counted
@@ -47,10 +47,14 @@ def upper_bounds(found: FederatedAudit) -> list[Upper]:
 
 def federated_table(found: FederatedAudit) -> str:
     """Estimates and bounds of a run, or their means over runs, and the mechanism's epsilon."""
-    first, upper = found.runs[0], upper_bounds(found)
-    lines = [one_run_table(first, None) if len(found.runs) == 1 else over_runs(found.runs)]
-    lines += ["", f"{'mechanism':<24} {'epsilon':>9}   at delta {first.delta:g}", "-" * 80]
-    lines += [f"{row.name:<24} {rounding.at_most(row.epsilon):>9}   {row.reason}" for row in upper]
+    first = found.runs[0]
+    columns = (
+        Column(None, lambda row: row.name, "mechanism", width=24, left=True),
+        Column(None, lambda row: row.epsilon, "epsilon", upper(), 9),
+        Column(None, lambda row: row.reason, f"  at delta {first.delta:g}", "  {}".format, left=True),
+    )
+    lines = [one_run_table(first, None) if len(found.runs) == 1 else over_runs(found.runs), ""]
+    lines.append(Table(columns, upper_bounds(found), gap=" ", rule=80).text())
     if found.accuracies:
         measured = np.array(found.accuracies)
         spread = f" +- {measured.std():.4f}" if len(measured) > 1 else ""
@@ -60,11 +64,11 @@ def federated_table(found: FederatedAudit) -> str:
 
 def federated_json(found: FederatedAudit, about: dict[str, Any]) -> str:
     """One JSON object on one line."""
-    upper = {row.name: row.epsilon for row in upper_bounds(found)}
+    accounted = {row.name: row.epsilon for row in upper_bounds(found)}
     runs = [json.loads(one_run_json(run, None)) for run in found.runs]
     levels = {"delta": found.runs[0].delta, "confidence": found.runs[0].confidence}
     counted_steps = {"compositions": [found.canary, found.client]}
-    values = {**about, **levels, "epsilon": upper, **counted_steps, "accuracies": found.accuracies}
+    values = {**about, **levels, "epsilon": accounted, **counted_steps, "accuracies": found.accuracies}
     return json.dumps({**values, "runs": runs})
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from audit import zoo
 from audit.errors import InputError
 from audit.report import verdicts
+from audit.report.table import Column, Table
 from audit.settings import stored
 from audit.settings.fields import fields
 from audit.settings.make import setting_of
@@ -70,44 +71,47 @@ def _usual(setting: Setting) -> dict[str, Any]:
 
 def as_table(rows: Sequence[Listed], now: float) -> str:
     """The rows in 80 columns, each with its differences on lines below it."""
-    header = f"{'setting':<10}{'model, adversary':<{_NAME}}{'runs':>9}{'bound':>10}{'upper':>10}{'age':>7}"
-    lines = [header, "-" * _COLUMNS]
-    for one in rows:
-        name = _name(one.setting)
-        numbers = f"{one.runs:>9}{_lower(one.kept.if_gaussian):>10}{_upper(one.kept.upper_bound):>10}"
-        lines.append(f"{hash_of(one.folder)[:8]:<10}{name:<{_NAME}}{numbers}{_age(now - one.time):>7}")
+    header, rule, *found = _table(rows, now).text().split("\n")
+    lines = [header, rule]
+    for one, line in zip(rows, found, strict=True):
         texts = ", ".join(f"{name}={_value(value)}" for name, value in one.differs.items())
         indent = " " * _INDENT
-        lines += textwrap.wrap(texts, _COLUMNS, initial_indent=indent, subsequent_indent=indent)
+        lines += [line, *textwrap.wrap(texts, _COLUMNS, initial_indent=indent, subsequent_indent=indent)]
     return "\n".join(lines)
+
+
+def as_json(rows: Sequence[Listed]) -> list[dict[str, Any]]:
+    """The rows for json.dumps; what is infinite or unknown is None."""
+    return _table(rows, 0.0).json()
+
+
+def _table(rows: Sequence[Listed], now: float) -> Table[Listed]:
+    """A row an audit."""
+    columns = (
+        Column("setting", lambda one: hash_of(one.folder), "setting", lambda name: name[:8], 10, left=True),
+        Column(None, lambda one: _name(one.setting), "model, adversary", width=_NAME, left=True),
+        Column("folder", lambda one: str(one.folder)),
+        Column("model", lambda one: one.setting.model),
+        Column("adversary", lambda one: one.setting.adversary.name),
+        Column("differs", lambda one: one.differs),
+        Column("runs", lambda one: one.runs, "runs", width=9),
+        Column("audited_runs", lambda one: one.kept.runs),
+        Column("delta", lambda one: one.kept.delta),
+        Column("confidence", lambda one: one.kept.confidence),
+        Column("if_gaussian", lambda one: _finite(one.kept.if_gaussian)),
+        Column(None, lambda one: _lower(one.kept.if_gaussian), "bound", width=10),
+        Column("upper_bound", lambda one: _finite(one.kept.upper_bound)),
+        Column(None, lambda one: _upper(one.kept.upper_bound), "upper", width=10),
+        Column("time", lambda one: one.time),
+        Column(None, lambda one: _age(now - one.time), "age", width=7),
+    )
+    return Table(columns, rows, gap="", rule=_COLUMNS)
 
 
 def _name(setting: Setting) -> str:
     """Model and adversary; of a long model's name the beginning."""
     adversary = f", {setting.adversary.name}"
     return shortened(setting.model, _NAME - 1 - len(adversary)) + adversary
-
-
-def as_json(rows: Sequence[Listed]) -> list[dict[str, Any]]:
-    """The rows for json.dumps; what is infinite or unknown is None."""
-    return [
-        {
-            "setting": hash_of(one.folder),
-            "folder": str(one.folder),
-            "model": one.setting.model,
-            "adversary": one.setting.adversary.name,
-            "differs": one.differs,
-            "runs": one.runs,
-            "audited_runs": one.kept.runs,
-            "delta": one.kept.delta,
-            "confidence": one.kept.confidence,
-            "if_gaussian": _finite(one.kept.if_gaussian),
-            "certified": _finite(one.kept.if_gaussian),  # the former name, for this version
-            "upper_bound": _finite(one.kept.upper_bound),
-            "time": one.time,
-        }
-        for one in rows
-    ]
 
 
 def _value(value: object) -> str:

@@ -4,11 +4,11 @@ import dataclasses
 import json
 from typing import Any
 
-from audit.report import rounding
+from audit.report.table import Column, Table, lower, number
 from audit.statistics.names import ONE_RUN_GAUSSIAN
 from audit.statistics.one_run_bounds import DRAWN_ALIKE, FAIR_COINS, UNIFORM, OneRunBound
 from audit.statistics.one_run_conclusion import OneRunConclusion
-from audit.statistics.one_shot import OneShotEstimate
+from audit.statistics.one_shot import EstimateFloor
 
 _CLEARLY = 4  # standard errors below the null
 _ESTIMATES = """\
@@ -23,23 +23,38 @@ _SHORT = {UNIFORM: UNIFORM, FAIR_COINS: FAIR_COINS, DRAWN_ALIKE: "drawn alike"}
 _GAUSSIAN = "Gaussian: and a Gaussian trade-off curve"
 
 
+_OF_ESTIMATE = (
+    Column(None, lambda row: row.method, "estimate", width=24, left=True),
+    Column(None, lambda row: row.epsilon, "epsilon", number(".3f"), 9),
+    Column(None, lambda row: row.standard_error, "error", number(".3f"), 9),
+    Column(None, lambda row: floor_words(row.noise_floor), "  floor", "  {}".format, left=True),
+)
+_OF_BOUND = (
+    Column(None, lambda row: row.method, "bound", width=16, left=True),
+    Column(None, lambda row: row.epsilon, "epsilon", lower(), 8),
+    Column(None, lambda row: row.mu, "mu", lower(), 6),
+    Column(None, lambda row: row.counted, " counts", " {}".format, 30, left=True),
+    Column(None, lambda row: _assumes(row), "assumes", left=True),
+)
+
+
 def one_run_table(conclusion: OneRunConclusion, upper_bound: float | None) -> str:
     """Estimates, bounds, and what both mean."""
     observed, unobserved, dimension = conclusion.cosines
     out = f", {len(unobserved):,} unobserved" if len(unobserved) else ""
     null = "fitted to the unobserved" if len(unobserved) else f"the cosine's exact law in R^{dimension:,}"
-    lines = [
-        f"one run: epsilon at delta {conclusion.delta:g}, confidence {conclusion.confidence:g}",
-        f"{len(observed):,} observed canaries{out}; null: {null}",
-        f"{'estimate':<24} {'epsilon':>9} {'error':>9}   floor",
-    ]
-    lines.append("-" * 80)
-    lines += map(_estimate, conclusion.estimates)
-    lines += ["", f"{'bound':<16} {'epsilon':>8} {'mu':>6}  {'counts':<29} assumes", "-" * 80]
-    lines += map(_bound, conclusion.bounds)
-    if upper_bound is not None:
-        lines.append(f"{'upper bound':<16} {upper_bound:>8.3f} {'':>6}  {'':<29} given")
-    return "\n".join([*lines, "", *_ESTIMATES.splitlines(), *_notes(conclusion), *remarks(conclusion)])
+    title = f"one run: epsilon at delta {conclusion.delta:g}, confidence {conclusion.confidence:g}"
+    about = f"{len(observed):,} observed canaries{out}; null: {null}"
+    estimates = Table(_OF_ESTIMATE, conclusion.estimates, before=(title, about), gap=" ", rule=80)
+    given = () if upper_bound is None else (f"{'upper bound':<16} {upper_bound:>8.3f} {'':<37} given",)
+    bounds = Table(_OF_BOUND, conclusion.bounds, after=given, gap=" ", rule=80)
+    notes = [*_ESTIMATES.splitlines(), *_notes(conclusion), *remarks(conclusion)]
+    return "\n".join([estimates.text(), "", bounds.text(), "", *notes])
+
+
+def floor_words(floor: EstimateFloor) -> str:
+    """What an estimate shows where nothing leaks."""
+    return f"{floor.mean:.3f} ({floor.quantile_95:.3f})"
 
 
 def one_run_json(conclusion: OneRunConclusion, upper_bound: float | None) -> str:
@@ -76,17 +91,9 @@ def remarks(conclusion: OneRunConclusion) -> list[str]:
     return found
 
 
-def _estimate(row: OneShotEstimate) -> str:
-    """An estimate's line."""
-    floor = f"{row.noise_floor.mean:.3f} ({row.noise_floor.quantile_95:.3f})"
-    return f"{row.method:<24} {row.epsilon:>9.3f} {row.standard_error:>9.3f}   {floor}"
-
-
-def _bound(row: OneRunBound) -> str:
-    """A bound's line."""
-    mu = "" if row.mu is None else rounding.at_least(row.mu)
-    assumes = "Gaussian" if row.method == ONE_RUN_GAUSSIAN else _SHORT[row.assumes]
-    return f"{row.method:<16} {rounding.at_least(row.epsilon):>8} {mu:>6}  {row.counted:<29} {assumes}"
+def _assumes(row: OneRunBound) -> str:
+    """A word for what a bound assumes."""
+    return "Gaussian" if row.method == ONE_RUN_GAUSSIAN else _SHORT[row.assumes]
 
 
 def _notes(conclusion: OneRunConclusion) -> list[str]:

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from audit.report.one_run_table import floor_words
+from audit.report.table import Column, Table, number
 from audit.statistics import one_run_conclusion, one_shot
 from audit.statistics.one_run_conclusion import OneRunConclusion
 from audit.storage.scores import Scores
@@ -26,19 +28,19 @@ def conclusions(
 
 def over_runs(runs: list[OneRunConclusion]) -> str:
     """The mean and deviation over runs of each estimate and bound."""
-    head = f"{len(runs):,} runs: epsilon at delta {runs[0].delta:g}, confidence {runs[0].confidence:g} a run"
-    lines = [head, f"{'estimate or bound':<24} {'mean':>9} {'deviation':>9}   floor", "-" * 80]
-    for rows in zip(*(run.estimates for run in runs), strict=True):
-        floor = rows[0].noise_floor
-        shown = f"{floor.mean:.3f} ({floor.quantile_95:.3f})"
-        lines.append(f"{rows[0].method:<24} {_spread([row.epsilon for row in rows])}   {shown}")
-    for bounds in zip(*(run.bounds for run in runs), strict=True):
-        lines.append(f"{bounds[0].method:<24} {_spread([row.epsilon for row in bounds])}   a bound a run")
-    return "\n".join(
-        [*lines, "", "estimates are no bounds; floor: mean (95% quantile) where nothing leaks, of run 0"]
+    estimates = list(zip(*(run.estimates for run in runs), strict=True))
+    bounds = list(zip(*(run.bounds for run in runs), strict=True))
+    floors = [floor_words(row[0].noise_floor) for row in estimates] + ["a bound a run"] * len(bounds)
+    rows = [
+        (row[0].method, [one.epsilon for one in row], floor)
+        for row, floor in zip([*estimates, *bounds], floors, strict=True)
+    ]
+    columns = (
+        Column(None, lambda row: row[0], "estimate or bound", width=24, left=True),
+        Column(None, lambda row: np.mean(row[1]), "mean", number(".3f"), 9),
+        Column(None, lambda row: np.std(row[1]), "deviation", number(".3f"), 9),
+        Column(None, lambda row: row[2], "  floor", "  {}".format, left=True),
     )
-
-
-def _spread(values: list[float]) -> str:
-    """Mean and deviation in columns."""
-    return f"{np.mean(values):>9.3f} {np.std(values):>9.3f}"
+    head = f"{len(runs):,} runs: epsilon at delta {runs[0].delta:g}, confidence {runs[0].confidence:g} a run"
+    note = "\nestimates are no bounds; floor: mean (95% quantile) where nothing leaks, of run 0"
+    return Table(columns, rows, before=(head,), after=(note,), gap=" ", rule=80).text()

@@ -52,7 +52,8 @@ class Column(NamedTuple):
 class Table(Generic[R]):
     """Rows under columns.
 
-    section: the heading above a row where it differs from that of the row before; None: no headings.
+    section: the heading above a row where it differs from that of the row before, a rule alone where it is
+      empty; None: no headings.
     before, after: lines above the header and below the rows.
     gap: what stands between two columns. rule: the width of a line of dashes, 0 as wide as the rows.
     digits: significant ones of a float in CSV.
@@ -120,7 +121,7 @@ class Table(Generic[R]):
         for row, line in zip(self.rows, lines, strict=True):
             heading = self.section(row)
             if heading != last:
-                yield from (rule, heading)
+                yield from (rule, heading) if heading else (rule,)
                 last = heading
             yield line
 

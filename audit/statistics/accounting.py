@@ -9,15 +9,12 @@ from typing import NamedTuple
 import dp_accounting
 import numpy as np
 from dp_accounting.pld import PLDAccountant
-from dp_accounting.rdp import RdpAccountant
 
 from audit.errors import require
 from audit.statistics import conversions
 
 SAMPLED_NOISE, MOST_SAMPLED, LEAST_SAMPLED_DELTA = (0.3, 1e4), 10**6, 1e-12
 LEAST_NOISE, MOST_NOISE, MOST_INSERTIONS = 1e-6, 1e12, 10**12
-_ORDERS = (1.25, 1.5, 1.75, 2, 2.25, 2.5, 3, 3.5, 4, 4.5, *range(5, 64), 128, 256, 512)  # LiDP's code
-_NOISE_SEARCH = (0.2, 1.0)
 _GRID = 1e-4  # of privacy losses; coarser where epsilon is large
 _ADD_OR_REMOVE_ONE = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
 
@@ -90,27 +87,6 @@ def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
     few = f"`noise_multiplier={noise_multiplier}`: noise of {count_noise:g} clients on the count costs more"
     require(count_noise > least, f"{few}: lower it, or raise `cohort`")
     return float((noise_multiplier**-2 - (2 * count_noise) ** -2) ** -0.5)
-
-
-def sampled_noise(epsilon: float, steps: int, delta: float, sampling_rate: float) -> float:
-    """The noise multiplier whose `steps` Poisson-sampled steps have this epsilon at delta by Renyi DP, which
-    is a little more than `sampled_upper_bound` then says."""
-
-    def event(noise_multiplier: float) -> dp_accounting.DpEvent:
-        step = dp_accounting.GaussianDpEvent(noise_multiplier)
-        return dp_accounting.SelfComposedDpEvent(
-            dp_accounting.PoissonSampledDpEvent(sampling_rate, step), steps
-        )
-
-    found = dp_accounting.calibrate_dp_mechanism(
-        lambda: RdpAccountant(_ORDERS, neighboring_relation=_ADD_OR_REMOVE_ONE),
-        event,
-        epsilon,
-        delta,
-        dp_accounting.LowerEndpointAndGuess(*_NOISE_SEARCH),
-        tol=1e-7,
-    )
-    return float(found)
 
 
 def _pld_epsilon(event: dp_accounting.DpEvent, delta: float, grid: float) -> float:

@@ -3,7 +3,7 @@
 rho = sum of k unit vectors + sigma N(0, I_d) + data; the cosines are those of the canaries and rho. Only
 the span of the canaries matters: a rotation makes them a lower-triangular k x k matrix with chi-distributed
 diagonal, rows normalised (Bartlett's decomposition), and what lies outside of the span has a chi-squared
-length. That is O(k^2) for any d; `directly` draws everything, O(k d).
+length. That is O(k^2) for any d.
 """
 
 import numpy as np
@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from audit.errors import require
 
 Array = NDArray[np.float64]
-_BLOCK = 64  # canaries of `directly` that are in memory at once
 
 
 def simulate(rng: np.random.Generator, canaries: int, dimension: int, sigma: float) -> Array:
@@ -39,29 +38,6 @@ def released(rng: np.random.Generator, canaries: Array, dimension: int, sigma: f
     outside = sigma**2 * rng.chisquare(dimension - len(canaries))
     cosines: Array = canaries @ inside / np.sqrt(inside @ inside + outside)
     return cosines
-
-
-def directly(rng: np.random.Generator, canaries: int, dimension: int, sigma: float) -> Array:
-    """Cosines of that law, by drawing canaries and noise in R^d, the former twice, block by block."""
-    _require_noise(sigma)
-    seeds = rng.integers(2**63, size=-(-canaries // _BLOCK))
-    total = sigma * rng.standard_normal(dimension)
-
-    def blocks() -> list[tuple[int, int]]:
-        return [(int(seed), min(_BLOCK, canaries - i * _BLOCK)) for i, seed in enumerate(seeds)]
-
-    for seed, size in blocks():
-        total += _directions(seed, size, dimension).sum(0)
-    parts = [_directions(seed, size, dimension) @ total for seed, size in blocks()]
-    cosines: Array = np.concatenate(parts) / np.linalg.norm(total)
-    return cosines
-
-
-def _directions(seed: int, size: int, dimension: int) -> Array:
-    """Uniform unit vectors (size, d)."""
-    rows = np.random.default_rng(seed).standard_normal((size, dimension))
-    unit: Array = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    return unit
 
 
 def _require_noise(sigma: float) -> None:

@@ -5,9 +5,7 @@ import math
 from typing import Any, NamedTuple
 
 from audit.errors import require
-from audit.statistics.names import FORMER_NAMES, IF_GAUSSIAN, LIFTED_GAUSSIAN
-
-_NAMES = (IF_GAUSSIAN, LIFTED_GAUSSIAN, *FORMER_NAMES)
+from audit.statistics.names import IF_GAUSSIAN, LIFTED_GAUSSIAN
 
 
 class Kept(NamedTuple):
@@ -48,8 +46,8 @@ def _levels(row: dict[str, Any]) -> tuple[float, float]:
 
 
 def _if_gaussian(bounds: list[dict[str, Any]]) -> float | None:
-    """epsilon of the bound that stands for those that assume a Gaussian curve, under any of its names."""
-    found = [row for row in bounds if row.get("method") in _NAMES]
+    """epsilon of the bound that stands for those that assume a Gaussian curve."""
+    found = [row for row in bounds if row.get("method") in (IF_GAUSSIAN, LIFTED_GAUSSIAN)]
     return _number(found[0].get("epsilon")) if found else None
 
 

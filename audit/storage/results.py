@@ -9,7 +9,6 @@ from typing import Any
 from audit.statistics import ranks
 from audit.statistics.conclusion import Conclusion
 from audit.statistics.estimate import Bound, Finding
-from audit.statistics.names import FORMER_NAMES
 from audit.statistics.noise_floor import NOISE_FLOORS
 from audit.storage.store import Store
 
@@ -40,9 +39,8 @@ def result_json(conclusion: Conclusion, **more: object) -> str:
 def bounds_json(conclusion: Conclusion, **more: object) -> str:
     """One JSON object on one line: `bounds`, estimates with their noise floor among them, `upper_bound`,
     null where it is infinite or unknown, the test of the Gaussian curve where it was made, the looks where
-    some were declared, and what else is given. A row under a method's former name says in `alias_of` which
-    it repeats."""
-    rows = with_former_names([finding_fields(row) | _noise_floor(row) for row in conclusion.rows()])
+    some were declared, and what else is given."""
+    rows = [finding_fields(row) | _noise_floor(row) for row in conclusion.rows()]
     upper = _finite(conclusion.upper_bound)
     found = {"bounds": rows, "upper_bound": upper, **_curve(conclusion), **_looks(conclusion)}
     return json.dumps({**found, **more})
@@ -71,17 +69,6 @@ def _looks(conclusion: Conclusion) -> dict[str, Any]:
         return {}
     taken = [{"runs": look.runs, "bounds": list(map(finding_fields, look.bounds))} for look in looks.taken]
     return {"looks": {"schedule": looks.schedule, "confidence_of_each": looks.confidence, "taken": taken}}
-
-
-def with_former_names(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows by `method`, and those that had another name in the last version once more under it, last."""
-    former = [
-        row | {"method": old, "alias_of": new}
-        for old, new in FORMER_NAMES.items()
-        for row in rows
-        if row["method"] == new
-    ]
-    return [*rows, *former]
 
 
 def finding_fields(finding: Finding) -> dict[str, Any]:

@@ -35,7 +35,12 @@ def audit_cell(audited: Audited) -> Cell:
         return stored.open_store(out, setting, data.load(setting.model))
 
     def do(store: Store, data: DataSets, progress: Progress) -> None:
-        _audit(setting, runs, data.load(setting.model), store, progress)
+        from audit import training
+
+        dataset = data.load(setting.model)
+        wanted = recipe(setting, runs, dataset)
+        training.train(wanted.make(dataset), store, runs, progress=progress)
+        _conclude(setting, runs, store, wanted.about(dataset))
 
     def conclude(store: Store, about: dict[str, Any]) -> None:
         _conclude(setting, runs, store, about)
@@ -79,15 +84,6 @@ def recipe(setting: Setting, runs: int, dataset: Dataset) -> GameRecipe:
     build.validate(setting, runs)
     key = json.dumps([identity(setting), dataset.checksum])
     return GameRecipe(key, partial(build.build, setting), build.provenance)
-
-
-def _audit(setting: Setting, runs: int, dataset: Dataset, store: Store, progress: Progress) -> None:
-    """Trains what is missing and concludes."""
-    from audit import training
-
-    wanted = recipe(setting, runs, dataset)
-    training.train(wanted.make(dataset), store, runs, progress=progress)
-    _conclude(setting, runs, store, wanted.about(dataset))
 
 
 def _conclude(setting: Setting, runs: int, store: Store, about: dict[str, Any]) -> None:

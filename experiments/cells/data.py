@@ -11,9 +11,10 @@ from models.catalogue import FEDERATED_TASKS, TASKS, federated_task
 class DataSets:
     """The models' data, from files that the caller names or as `audit` finds them."""
 
-    def __init__(self, named: Mapping[str, str | None]) -> None:
-        """`named` has the files that stand in for published data sets, by the data sets' names."""
-        self._named = named
+    def __init__(self, named: Mapping[str, str | None], tfds_dir: str | None = None) -> None:
+        """`named` has the files that stand in for published data sets, by the data sets' names; tfds_dir: a
+        prepared TFDS folder."""
+        self._named, self._tfds_dir = named, tfds_dir
         self._loaded: dict[str, Dataset | InputError] = {}
         self._clients: dict[tuple[object, ...], Federation] = {}
 
@@ -29,7 +30,7 @@ class DataSets:
         data = TASKS[model].data
         if data.name not in self._loaded:
             try:
-                self._loaded[data.name] = data.load(Sources(data_file=self._file(data)))
+                self._loaded[data.name] = data.load(Sources(self._file(data), self._tfds_dir))
             except InputError as error:
                 self._loaded[data.name] = error
         found = self._loaded[data.name]

@@ -20,7 +20,7 @@ from audit.progress import Progress
 from audit.storage import files, shares
 from audit.task import Dataset
 from audit.training import Trained
-from experiments.cells import jobs, pieces, work
+from experiments.cells import jobs, work
 from experiments.cells.cell import Cell, GameRecipe
 from experiments.cells.cluster import Cluster
 from experiments.cells.engine import TrainingEngine, Wanted
@@ -43,7 +43,7 @@ class _Trainer:
     def __init__(self, cluster: Cluster, recipe: GameRecipe, data: Dataset) -> None:
         """Asks a worker whether recipe and data fit."""
         self._cluster, self._sent = cluster, Sent(recipe, cluster.share(data))
-        self._about: dict[str, Any] = cluster.call(pieces.about, *self._sent)
+        self._about: dict[str, Any] = cluster.call(jobs.about, *self._sent)
 
     def train(self, wanted: Wanted) -> Trained:
         """See `Trainer`."""

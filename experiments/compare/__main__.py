@@ -11,14 +11,15 @@ made twice.
 
 import dataclasses
 import os
-import sys
 from typing import Any
 
 from absl import flags
 
 from audit.commands import cli
+from audit.statistics.accounting import epsilon_upper_bound
 from audit.storage import files
 from experiments.compare.compared import Compared, validate
+from models.catalogue import task
 
 FLAGS = flags.FLAGS
 cli.define_fields(Compared)
@@ -34,22 +35,22 @@ def main() -> None:
     out = cli.folder()
     cli.prepare_jax()
     from audit.report import style
-    from experiments.compare import figure, methods, table
-    from models.catalogue import task
+    from experiments.cells.data import DataSets
+    from experiments.cells.work import Workplace
+    from experiments.compare import figures
+    from experiments.compare.rows import rows
 
-    dataset = task(compared.model).data.load(cli.sources())
-    asked, rows = methods.Compare(compared, dataset, out), []
-    for method in methods.METHODS:
-        print(f"{method.__name__.replace('_', ' ')} ...", file=sys.stderr)
-        rows += list(method(asked))
-    rows.sort(key=lambda row: row.sees != methods.FINAL)
-    upper = methods.upper_bound(compared)
-    drawn = figure.comparison_figure(rows, upper, compared.delta)
+    data = DataSets({task(compared.model).data.file: FLAGS.data_file}, FLAGS.tfds_dir)
+    data.load(compared.model)  # an error ends it here
+    found = rows(compared, Workplace(out, data))
+    upper = epsilon_upper_bound(compared.noise_multiplier, compared.steps, compared.delta)
+    drawn = figures.comparison_figure(found, upper, compared.delta)
+    table = figures.comparison_table(compared, found, upper)
     written = [
-        files.write_whole(out / "compare" / "compare.csv", table.as_csv(rows, upper)),
+        files.write_whole(out / "compare" / "compare.csv", table.csv()),
         files.write_whole(out / "compare" / "compare.png", style.png(drawn)),
     ]
-    print(table.as_text(compared, rows, upper))
+    print(table.text())
     print("\n" + "\n".join(map(os.fspath, written)))
 
 

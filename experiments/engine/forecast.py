@@ -15,7 +15,6 @@ from audit.settings.setting import Setting
 from audit.statistics.calibration import Calibration
 from audit.statistics.many_calibration import ManyCalibration
 from audit.statistics.planning import MOST_RUNS
-from audit.storage.results import with_former_names
 from audit.task import Dataset
 from audit.training import chunk_size
 
@@ -127,7 +126,7 @@ def as_json(forecast: Forecast) -> str:
         "epsilon": first.true_epsilon,
         "upper_bound": forecast.upper_bound if math.isfinite(forecast.upper_bound) else None,
         "runs": first.setting.n_scores,
-        "bounds": with_former_names(_table(forecast.bounds, first.true_epsilon).json()),
+        "bounds": _table(forecast.bounds, first.true_epsilon).json(),
         "tightness": forecast.tightness,
         "runs_needed": needed,
         "probe": forecast.probe._asdict(),

@@ -62,7 +62,7 @@ class Workload(NamedTuple):
     epsilon: float
 
 
-NOISE: dict[tuple[float, int], dict[float, float]] = {  # `accounting.sampled_noise` at delta = 1e-5
+NOISE: dict[tuple[float, int], dict[float, float]] = {  # by Renyi DP at delta = 1e-5
     (1 / 600, 18000): {1: 1.14911, 2: 0.830892, 4: 0.656085, 8: 0.543645, 16: 0.457639, 32: 0.391546},
     (1 / 200, 20000): {1: 2.95908, 2: 1.68134, 4: 1.06176, 8: 0.768472, 16: 0.612068, 32: 0.508690},
     (1 / 60, 600): {1: 1.86921, 2: 1.18583, 4: 0.865884, 8: 0.668095, 16: 0.527418, 32: 0.425276},

@@ -15,10 +15,11 @@ from tqdm import tqdm
 
 from audit.commands import cli
 from audit.errors import require
-from audit.report import style
+from audit.report import page, style
 from audit.statistics import conversions, one_shot_mechanism
 from audit.storage import files
-from experiments.one_shot import claims, figures, page, simulation, table
+from experiments.one_shot import claims, figures, simulation, tables
+from experiments.one_shot.simulation import Floors, TableCell
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("sigmas", ["0.541", "1.54", "4.22"], "Noise of the mechanisms, whose sensitivity is 1.")
@@ -33,12 +34,24 @@ flags.DEFINE_string("out", "results", "Folder for results; these go into its fol
 LEAST_DIMENSION, MOST_DIMENSION, MOST_CANARIES = 100, 10**8, 10**7
 LEAST_SIGMA, MOST_SIGMA = 1e-3, 1e6
 _DRAWN = 10**6  # the figure's dimension
+_TITLE = "One-shot estimates of a Gaussian mechanism whose epsilon is known"
+_POINTS = (
+    "No value on this page is a confidence bound: an estimate takes a fitted normal law for the truth, and "
+    "may lie above epsilon.",
+    "The exact value is the mechanism's own epsilon: a good estimate is near it and varies little.",
+    "A floor is what an estimate shows where nothing leaks, with so many canaries: less than its 95% "
+    "quantile is no evidence of a leak.",
+    "The figure is one audit a panel: its cosines, the law that they have where nothing leaks, and the "
+    "normal fit that the estimates rest on.",
+)
 
 
 def main() -> None:
     """Parse, simulate, draw, print."""
     require(FLAGS.report != "", "--report=: name an HTML file")
-    sigmas, dimensions, canaries = _sigmas(), _dimensions(), _canaries()
+    sigmas = _sigmas()
+    dimensions = _whole("dimensions", LEAST_DIMENSION, MOST_DIMENSION)
+    canaries = _whole("canaries", 10, MOST_CANARIES)
     require(2 <= FLAGS.simulations <= 10**6, f"--simulations={FLAGS.simulations}: give 2 to 1,000,000")
     require(0 <= FLAGS.seed < 2**32, f"--seed={FLAGS.seed}: give 0 to 2^32 - 1")
     conversions.require_delta(FLAGS.delta)
@@ -49,17 +62,36 @@ def main() -> None:
             cells += simulation.cells(sigmas, d, FLAGS.simulations, FLAGS.delta, FLAGS.seed, bar.update)
     cells.sort(key=lambda cell: (cell.sigma, cell.dimension))
     floors = simulation.floors(canaries, FLAGS.delta)
-    image = style.png(figures.densities(_panels(sigmas)))
+    image = style.png(figures.simulated(_panels(sigmas)))
     written = [
-        files.write_whole(folder / "table_1.csv", table.as_csv(cells).encode()),
+        files.write_whole(folder / "table_1.csv", tables.cells_csv(cells)),
         files.write_whole(folder / "cosines.png", image),
     ]
     if FLAGS.report is not None:
-        content = page.simulated_page(cells, floors, image, FLAGS.delta, FLAGS.simulations)
+        content = _page(cells, floors, image)
         written.append(files.write_whole(Path(FLAGS.report), content, "name another file with --report"))
-    print(table.cells_table(cells, FLAGS.delta, FLAGS.simulations))
-    print("\n" + table.floors_table(floors, FLAGS.delta))
+    print(tables.of_cells(cells, FLAGS.delta, FLAGS.simulations).text())
+    print("\n" + tables.of_floors(floors, FLAGS.delta).text())
     print("\n" + "\n".join(map(os.fspath, written)))
+
+
+def _page(cells: list[TableCell], floors: list[Floors], figure: bytes) -> bytes:
+    """A table's cells, floors, and the figure as an image."""
+    delta, simulations = FLAGS.delta, FLAGS.simulations
+    cells_caption = (
+        f"Table 1: mean (deviation) of epsilon at delta = {delta:g} over {simulations:,} simulations"
+    )
+    floors_caption = f"Floors of epsilon at delta = {delta:g}: mean (95% quantile) where nothing leaks"
+    words = "Histograms of cosines beside the law where nothing leaks and a normal fit, a panel a noise."
+    known, bare = tables.cells_page(cells, delta), tables.of_floors(floors, delta)
+    return page.document(
+        _TITLE,
+        page.element("h1", _TITLE),
+        page.points(_POINTS),
+        page.table(cells_caption, known.header(), known.cells()),
+        page.table(floors_caption, bare.header(), bare.cells()),
+        page.figure(figure, words, "Density of the canaries' cosines, in units of 1/sqrt(d).", "wide"),
+    )
 
 
 def _panels(sigmas: list[float]) -> list[figures.Panel]:
@@ -85,16 +117,6 @@ def _sigmas() -> list[float]:
         fits = LEAST_SIGMA <= sigma <= MOST_SIGMA
         require(fits, f"--sigmas: {sigma:g}: give {LEAST_SIGMA:g} to {MOST_SIGMA:g}")
     return sigmas
-
-
-def _dimensions() -> list[int]:
-    """--dimensions' whole numbers, in range."""
-    return _whole("dimensions", LEAST_DIMENSION, MOST_DIMENSION)
-
-
-def _canaries() -> list[int]:
-    """--canaries' whole numbers, in range."""
-    return _whole("canaries", 10, MOST_CANARIES)
 
 
 def _whole(flag: str, least: int, most: int) -> list[int]:

@@ -39,13 +39,6 @@ TABLE_1 = tuple(
 )
 DELTA, SIMULATIONS = 1e-6, 50
 
-# noise multiplier, analytical epsilon; one release, Errata O4 on EMNIST's
-STACKOVERFLOW_DELTA = 341_000**-1.1
-STACKOVERFLOW = ((0.0496, 300.0), (0.0986, 100.0), (0.2317, 30.0))
-STACKOVERFLOW_FIRST = ((0.0644, 194.0), (0.1023, 93.8), (0.1836, 40.2), (0.2344, 28.9))
-EMNIST_DELTA, EMNIST_DELTA_USED = 3383**-1.1, 0.0077
-EMNIST = ((0.16, 33.8), (0.18, 28.1), (0.195, 24.8), (0.25, 16.9), (0.315, 12.0))
-
 TABLE_2 = (
     PrintedRun(0.0, math.inf, 6.240, 45800, 2.88, 4.60),
     PrintedRun(0.0496, 300, 6.238, 382, 1.11, 1.97),
@@ -61,18 +54,3 @@ TABLE_5 = (
     PrintedRun(0.315, 12.0, 0.315, 1.50, 0.216, 0.737),
 )
 PRINTED = {"StackOverflow": TABLE_2, "EMNIST": TABLE_5}
-
-# eps_lo's cap by perfect separation of 1,000 and 1,000 canaries (Errata O6)
-CAPS = (6.240, 6.238, 6.25)
-
-# A^2 of fifteen runs; "68% chance of three or more above 0.574", its 15% value (Errata O5)
-ANDERSON_DARLING = (
-    (0.464, 0.590, 0.396, 0.407, 0.196),
-    (0.976, 0.422, 0.340, 0.432, 0.116),
-    (0.326, 0.157, 0.347, 0.951, 0.401),
-)
-ANDERSON_DARLING_LEVEL, ANDERSON_DARLING_CHANCE = 0.15, 0.68
-
-# the largest cosine over steps: mean and deviation of eps_est and eps_lo over 50 runs; Errata O14 and O15
-TABLE_6 = ((6.8, 1.1), (1.82, 0.46))
-TABLE_6_NOISE, TABLE_6_DELTA, TABLE_6_ANALYTICAL = 0.2, 1 / 60_000, 34.5

@@ -13,18 +13,59 @@ One training gives the cosines of all iterates and those of the final model.
 
 import dataclasses
 from collections.abc import Iterator
-from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from audit.settings.federated import FederatedSetting
 from audit.words import counted
 from experiments.cells.cell import Cell
 from experiments.cells.federated import federated_cell
-from experiments.one_shot.trainings import Splits, Trainings
-from experiments.sweeps.sweep import Draw, Drawn, Sweep
+from experiments.sweeps.sweep import Sweep
 
-if TYPE_CHECKING:
-    from experiments.sweeps.points import Evidence
+
+class Trainings(NamedTuple):
+    """Clients and a model under audit: how they are trained, noise multipliers, numbers of repetitions,
+    trainable parameters, and seconds of a training on two cores. counterpart: the paper's."""
+
+    label: str
+    counterpart: str
+    setting: FederatedSetting
+    noises: tuple[float, ...]
+    repetitions: tuple[int, ...]
+    dimension: int
+    seconds: float
+
+    def at(self, noise: float, repetitions: int = 1) -> FederatedSetting:
+        """The audit with so much noise and so many rounds a canary."""
+        return dataclasses.replace(self.setting, noise_multiplier=noise, repetitions=repetitions)
+
+    def audited(self) -> list[FederatedSetting]:
+        """The audits with each amount of noise and number of repetitions."""
+        return [self.at(noise, times) for noise in self.noises for times in self.repetitions]
+
+    def plain(self, noise: float) -> FederatedSetting:
+        """Training without canaries: of a single one that of run 0 is out. The server's learning rate makes
+        up for its mean over fewer clients, so that clients and noise move the model equally far."""
+        one = self.at(noise)
+        mean, bare = (one.cohort + 0.5 * canaries / one.rounds for canaries in (one.canaries, 1))
+        rate = round(one.learning_rate * bare / mean, 6)
+        return dataclasses.replace(one, canaries=1, observe="final", learning_rate=rate)
+
+
+class Splits(NamedTuple):
+    """Figure 4: experiments of one run with all canaries against several with their share of them each."""
+
+    trainings: Trainings
+    experiments: int
+    runs: int = 10
+
+    def one(self, noise: float) -> FederatedSetting:
+        """All canaries in one run."""
+        return self.trainings.at(noise)
+
+    def several(self, noise: float) -> FederatedSetting:
+        """Their share of them a run."""
+        fewer = self.trainings.setting.canaries // self.runs
+        return dataclasses.replace(self.one(noise), canaries=fewer)
 
 
 class FederatedSizes(NamedTuple):
@@ -98,84 +139,62 @@ SIZES = {
 }  # fmt: skip
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RepeatedSweep(Sweep):
+    """A sweep of kinds of clients, each trained at its noise multipliers with some numbers of repetitions."""
+
+    trainings: tuple[Trainings, ...]
+    plain: bool = False  # once more without canaries
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SplitSweep(Sweep):
+    """A sweep of experiments of one run against several."""
+
+    splits: Splits
+
+
 def sweeps(scale: str) -> dict[str, Sweep]:
     """Every sweep of a scale, by name."""
     images, text, splits = SIZES[scale]
+    often = "canaries that take part often"
     found = [
         _table("one_shot_table_2", text),
         _table("one_shot_table_5", images),
-        _densities((text, images)),
-        _repeated("one_shot_figure_2", text),
-        _repeated("one_shot_figure_3", images),
-        _split(splits),
+        _repeated("one_shot_figure_1", "Densities of cosines", text, images),
+        _repeated("one_shot_figure_2", f"{text.label}: {often}", text),
+        _repeated("one_shot_figure_3", f"{images.label}: {often}", images),
+        _split("one_shot_figure_4", splits),
     ]
     return {sweep.name: sweep for sweep in found}
 
 
 def _table(name: str, asked: Trainings) -> Sweep:
-    plain = [_cell(asked, asked.plain(noise), "no canaries") for noise in asked.noises]
-    cells = (*_audits(asked, (1,)), *plain)
+    once = asked._replace(repetitions=(1,))
+    cells = [*_audits(once), *(_cell(asked, asked.plain(noise), "no canaries") for noise in asked.noises)]
     title = f"{asked.label}: all iterates and the final model"
-    return _sweep(name, title, cells, partial(_draw_table, asked=asked))
+    return RepeatedSweep(name, title, tuple(cells), trainings=(once,), plain=True)
 
 
-def _densities(asked: tuple[Trainings, ...]) -> Sweep:
-    cells = tuple(cell for one in asked for cell in _audits(one, one.repetitions))
-    return _sweep("one_shot_figure_1", "Densities of cosines", cells, partial(_draw_densities, asked=asked))
+def _repeated(name: str, title: str, *asked: Trainings) -> Sweep:
+    return RepeatedSweep(name, title, tuple(cell for one in asked for cell in _audits(one)), trainings=asked)
 
 
-def _repeated(name: str, asked: Trainings) -> Sweep:
-    title = f"{asked.label}: canaries that take part often"
-    cells = tuple(_audits(asked, asked.repetitions))
-    return _sweep(name, title, cells, partial(_draw_repeated, asked=asked))
-
-
-def _split(asked: Splits) -> Sweep:
+def _split(name: str, asked: Splits) -> Sweep:
     inner, runs = asked.trainings, asked.experiments * asked.runs
     cells = []
     for noise in inner.noises:
         cells.append(_cell(inner, asked.one(noise), "one run", asked.experiments))
         cells.append(_cell(inner, asked.several(noise), counted(asked.runs, "run"), runs))
-    title = "One run or ten with as many canaries"
-    return _sweep("one_shot_figure_4", title, tuple(cells), partial(_draw_split, asked=asked))
+    return SplitSweep(name, "One run or ten with as many canaries", tuple(cells), splits=asked)
 
 
-def _audits(asked: Trainings, repetitions: tuple[int, ...]) -> Iterator[Cell]:
+def _audits(asked: Trainings) -> Iterator[Cell]:
     """A cell a noise multiplier and number of repetitions."""
-    for noise in asked.noises:
-        for times in repetitions:
-            yield _cell(asked, asked.at(noise, times), counted(times, "repetition"))
+    for setting in asked.audited():
+        yield _cell(asked, setting, counted(setting.repetitions, "repetition"))
 
 
 def _cell(asked: Trainings, setting: FederatedSetting, words: str, runs: int = 1) -> Cell:
-    """The cell of a setting."""
     name = f"{asked.label}, sigma {setting.noise_multiplier:.3g}, {words}"
     return federated_cell(setting, runs, name, asked.seconds)
-
-
-def _sweep(name: str, title: str, cells: tuple[Cell, ...], draw: Draw) -> Sweep:
-    return Sweep(name, title, cells, draw)
-
-
-def _draw_table(sweep: Sweep, evidence: "Evidence", asked: Trainings) -> Drawn:
-    from experiments.one_shot import federated_figures  # matplotlib, which work on cells does not need
-
-    return federated_figures.draw_table(sweep, evidence, asked)
-
-
-def _draw_densities(sweep: Sweep, evidence: "Evidence", asked: tuple[Trainings, ...]) -> Drawn:
-    from experiments.one_shot import federated_figures
-
-    return federated_figures.draw_densities(sweep, evidence, asked)
-
-
-def _draw_repeated(sweep: Sweep, evidence: "Evidence", asked: Trainings) -> Drawn:
-    from experiments.one_shot import federated_figures
-
-    return federated_figures.draw_repeated(sweep, evidence, asked)
-
-
-def _draw_split(sweep: Sweep, evidence: "Evidence", asked: Splits) -> Drawn:
-    from experiments.one_shot import federated_figures
-
-    return federated_figures.draw_split(sweep, evidence, asked)

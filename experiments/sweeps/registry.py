@@ -21,7 +21,7 @@ FIGURES = {  # modules with a function draw(sweep, evidence) -> Drawn, which imp
     "experiments.hidden_state.figures": hidden_state,
     "experiments.lidp.figures": lidp,
     "experiments.lidp.real_figures": lidp_real_data,
-    "experiments.one_shot.federated_figures": one_shot,
+    "experiments.one_shot.figures": one_shot,
 }
 
 

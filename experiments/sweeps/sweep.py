@@ -3,6 +3,7 @@
 Importing this starts no JAX, no matplotlib and no statistics.
 """
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from experiments.cells.cell import Audited, Cell
@@ -44,7 +45,8 @@ class Draw(Protocol):
     def __call__(self, sweep: "Sweep", evidence: "Evidence", /) -> Drawn: ...
 
 
-class Sweep(NamedTuple):
+@dataclass(frozen=True)
+class Sweep:
     """A figure: its cells; `axis` is None where x tells nothing. `draw`: in place of its paper's figures."""
 
     name: str

@@ -78,9 +78,6 @@ def _entry(row: Row) -> dict[str, str | float | None]:
         "canaries": row.seeds.canaries,
         "seeds": row.seeds.found,
         "seeds_missing": row.seeds.missing,
-        "certified": row.epsilons[IF_GAUSSIAN].mean,  # the former names, for this version
-        "certified_min": row.epsilons[IF_GAUSSIAN].low,
-        "certified_max": row.epsilons[IF_GAUSSIAN].high,
         "if_gaussian": row.epsilons[IF_GAUSSIAN].mean,
         "if_gaussian_min": row.epsilons[IF_GAUSSIAN].low,
         "if_gaussian_max": row.epsilons[IF_GAUSSIAN].high,

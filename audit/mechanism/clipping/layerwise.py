@@ -10,7 +10,6 @@ deep networks too. `clipping.book_keeping` is faster for narrow dense networks.
 """
 
 import math
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -26,8 +25,6 @@ from audit.mechanism.clipping.base import (
     ClippedDots,
     ClippedSum,
     Criterion,
-    Loss,
-    per_example,
     scale_to_norm,
 )
 from audit.mechanism.memory import Hardware, local_hardware
@@ -102,23 +99,6 @@ def unfolded_dots(
         return found.reshape(-1)[: len(batch[1])]
 
     return dots
-
-
-def unfolded_or_per_example(
-    module: nn.Module, unravel: Callable[[Array], Any], criterion: Criterion, loss: Loss, block_bytes: int
-) -> ClippedSum:
-    """unfolded_book_keeping where it knows all layers; else per_example, with a warning that says why."""
-    fast = unfolded_book_keeping(module, unravel, criterion, block_bytes)
-
-    def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
-        try:
-            return fast(theta, batch, clipping_norm)
-        except UnknownLayer as error:
-            slower = "per_example is used, which is slower and takes a gradient an example in memory"
-            warnings.warn(f"{error}: {slower}", stacklevel=2)
-            return per_example(loss)(theta, batch, clipping_norm)
-
-    return clipped_sum
 
 
 def block_bytes(hardware: Hardware | None = None) -> int:

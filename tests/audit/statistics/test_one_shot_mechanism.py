@@ -6,7 +6,15 @@ from scipy import stats
 
 from audit.errors import InputError
 from audit.statistics import cosine_law
-from audit.statistics.one_shot_mechanism import directly, released, rotated, simulate
+from audit.statistics.one_shot_mechanism import released, rotated, simulate
+
+
+def directly(rng, canaries, dimension, sigma):
+    """Algorithm 1 as it is written: every canary and the noise in R^d."""
+    rows = rng.standard_normal((canaries, dimension))
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    total = rows.sum(0) + sigma * rng.standard_normal(dimension)
+    return rows @ total / np.linalg.norm(total)
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ DRIVER = """
 import functools, os, sys
 from pathlib import Path
 import numpy as np
-from experiments.cells import audits, cluster, on_ray, pieces
+from experiments.cells import audits, cluster, jobs, on_ray
 from experiments.cells.engine import Wanted
 from experiments.settings import stored
 from audit.settings.make import setting_of
@@ -123,16 +123,16 @@ from models.data.base import Dataset
 address, out, log, runs, chunk = sys.argv[1:]
 
 def heard(devices, recipe, data, piece, log=log):
-    from experiments.cells import pieces
+    from experiments.cells import jobs
     chunks = range(piece.start, piece.stop, piece.size)
     with open(log, "a", buffering=1) as file:
         file.write("".join(f"begin {first} {os.getpid()}\\n" for first in chunks))
         file.write(f"task {len(chunks)} {os.getpid()}\\n")
-        found = pieces.train(devices, recipe, data, piece)
+        found = jobs.train(devices, recipe, data, piece)
         file.write("".join(f"end {first} {os.getpid()}\\n" for first in chunks))
     return found
 
-pieces.train = heard
+jobs.train = heard
 features = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
 data = Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0" * 64)
 setting = setting_of("fcnn", adversary="gc_r", batch_size=10, steps=3000, periodicity=25)

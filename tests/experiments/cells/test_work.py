@@ -18,7 +18,6 @@ from audit.settings import stored
 from audit.settings.adversaries import CotS, GcR, GcS, Loss
 from audit.settings.make import setting_of
 from audit.settings.setting import identity
-from audit.statistics.names import FORMER_NAMES
 from audit.storage import files
 from audit.storage.scores import Scores
 from audit.storage.store import Store
@@ -221,7 +220,7 @@ def test_the_fcnn_figures_are_trained_once_and_then_known_to_be_done(run, housin
     assert len(folders) == 14
     for folder in folders:
         result = json.loads((folder / "audit.json").read_text())
-        assert result["runs"] == 40 and len(result["bounds"]) == 4 + len(FORMER_NAMES)
+        assert result["runs"] == 40 and len(result["bounds"]) == 4
         assert Store(tmp_path, json.loads((folder / "config.json").read_text())).missing(40) == []
     listed = run("--list", *flags).stdout
     assert re.search(r"figure_1c +6 +6 ", listed) and re.search(r"figure_1a +6 +0 ", listed)

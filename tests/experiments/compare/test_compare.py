@@ -1,14 +1,24 @@
+"""The comparison of all papers' methods: its table, its figure, and a refuted curve."""
+
 import csv
 import io
 
+import numpy as np
 import pytest
 
 from audit.errors import InputError
 from audit.report import style
-from audit.task import Sources
-from experiments.compare import figure, methods, table
+from audit.settings.setting import identity
+from audit.statistics.accounting import epsilon_upper_bound
+from audit.storage.scores import Scores
+from audit.storage.store import Store
+from audit.task import Dataset
+from experiments.cells.data import DataSets
+from experiments.cells.work import Workplace
+from experiments.compare import figures, rows, sweep
 from experiments.compare.compared import Compared, validate
-from experiments.compare.methods import ALL, ESTIMATE, FINAL, ComparedRow
+from experiments.compare.rows import ESTIMATE, REFUTED, ComparedRow
+from experiments.compare.sweep import ALL, FINAL
 from models.catalogue import task
 
 ROWS = [
@@ -21,7 +31,7 @@ ROWS = [
 
 
 def test_the_table_fits_80_columns_and_has_the_upper_bound_last():
-    text = table.as_text(Compared(), ROWS, 23.995)
+    text = figures.comparison_table(Compared(), ROWS, 23.995).text()
     assert max(map(len, text.splitlines())) <= 80
     lines = text.splitlines()
     assert lines.index("sees the final model") < lines.index("sees every iterate")
@@ -31,13 +41,14 @@ def test_the_table_fits_80_columns_and_has_the_upper_bound_last():
 
 
 def test_the_csv_has_every_row():
-    rows = list(csv.DictReader(io.StringIO(table.as_csv(ROWS, 24.0).decode())))
-    assert [row["method"] for row in rows] == [row.method for row in ROWS]
-    assert rows[0]["epsilon"] == "21.25" and rows[1]["seconds"] == "" and rows[2]["upper_bound"] == "24"
+    content = figures.comparison_table(Compared(), ROWS, 24.0).csv().decode()
+    first, second, third = csv.DictReader(io.StringIO(content))
+    assert [row["method"] for row in (first, second, third)] == [row.method for row in ROWS]
+    assert first["epsilon"] == "21.25" and second["seconds"] == "" and third["upper_bound"] == "24"
 
 
 def test_the_figure_keeps_what_lies_far_beyond_at_its_edge():
-    drawn = figure.comparison_figure(ROWS, 23.995, 1e-5)
+    drawn = figures.comparison_figure(ROWS, 23.995, 1e-5)
     (axis,) = drawn.axes
     assert axis.get_xlim()[1] < 50
     assert style.png(drawn).startswith(b"\x89PNG")
@@ -49,23 +60,66 @@ def test_a_bad_field_is_named(changed):
         validate(Compared(**changed))
 
 
+def made_up(root, compared, one, draw):
+    """A store with a method's scores, drawn by world."""
+    data = task(one.setting.model).data
+    store = Store(root, {**identity(one.setting), "data_sha256": data.checksum})
+    present = np.arange(one.runs) % 2 == 1
+    store.save(Scores(0, draw(np.random.default_rng(0), present), present))
+    return rows._many_runs(compared, one, Workplace(root, Kept()))
+
+
+class Kept(DataSets):
+    """Data sets of which only the checksums are asked."""
+
+    def __init__(self):
+        super().__init__({})
+
+    def load(self, model):
+        return Dataset(np.zeros(0), np.zeros(0), "none", task(model).data.checksum)
+
+
+def test_a_refuted_curve_is_marked_and_leads_nothing(tmp_path):
+    compared = Compared("linear", single_runs=400)
+    (one, *_) = sweep.trained(compared)
+
+    def shifted(rng, present):
+        return rng.normal(size=len(present)) + 2 * present
+
+    def seldom(rng, present):
+        return rng.normal(size=len(present)) + 40 * present * (rng.random(len(present)) < 0.2)
+
+    sound = list(made_up(tmp_path / "sound", compared, one, shifted))
+    assert [(row.value, row.assumes) for row in sound] == [
+        ("if_gaussian", "Gaussian"),
+        ("assumption_free", "nothing"),
+    ]
+    refuted = list(made_up(tmp_path / "refuted", compared, one, seldom))
+    assert [(row.value, row.assumes, row.is_bound) for row in refuted] == [
+        ("assumption_free", "nothing", True),
+        ("if_gaussian", REFUTED, False),
+    ]
+    text = figures.comparison_table(compared, refuted, 24.0).text()
+    assert text.endswith("such rows do not hold.") and max(map(len, text.splitlines())) <= 80
+    assert "refute" not in figures.comparison_table(compared, sound, 24.0).text()
+    for found, marked in ((sound, 0), (refuted, 1)):
+        labels = [text.get_text() for text in figures.comparison_figure(found, 24.0, 1e-5).legends[0].texts]
+        assert sum("refuted" in label for label in labels) == marked
+
+
 @pytest.mark.slow
 def test_every_method_audits_one_mechanism(tmp_path):
     compared = Compared(
         "linear", 30, 64, noise_multiplier=2.0, single_runs=200, many_runs=40, lidp_runs=40,
         one_run_canaries=600, design_steps=100,
     )  # fmt: skip
-    dataset = task("linear").data.load(Sources())
-    asked, upper = methods.Compare(compared, dataset, tmp_path), methods.upper_bound(compared)
-    rows = [row for method in methods.METHODS for row in method(asked)]
-    assert {row.method for row in rows} == {
-        *("hidden state", "hidden state, K = 64", "LiDP, K = 32", "one-shot, final", "one-shot, all"),
-        "CANIFE",
-    }
-    bounds = [row for row in rows if row.is_bound and row.assumes != "Gaussian, runs"]
+    place, upper = Workplace(tmp_path, DataSets({})), epsilon_upper_bound(2.0, 30, 1e-5)
+    found = rows.rows(compared, place)
+    assert {row.method for row in found} == {*(one.method for one in sweep.trained(compared)), "CANIFE"}
+    bounds = [row for row in found if row.is_bound and row.assumes != "Gaussian, runs"]
     assert len(bounds) >= 9 and all(row.epsilon <= upper for row in bounds)
-    known = {row.value: row.epsilon for row in rows}
+    known = {row.value: row.epsilon for row in found}
     assert known["lifted_gaussian"] > 0.3 * upper and known["exact laws"] == pytest.approx(upper, rel=0.05)
-    again = [row for method in methods.METHODS for row in method(asked)]
+    again = rows.rows(compared, place)
     assert all(row.seconds is None for row in again)
-    assert [row.epsilon for row in again] == [row.epsilon for row in rows]
+    assert [row.epsilon for row in again] == [row.epsilon for row in found]

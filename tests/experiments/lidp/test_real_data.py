@@ -1,7 +1,9 @@
 """The trained models of the LiDP paper: settings, gains, figures."""
 
+import dp_accounting
 import numpy as np
 import pytest
+from dp_accounting.rdp import RdpAccountant
 from matplotlib import pyplot as plt
 
 from audit.settings import build, stored
@@ -20,9 +22,12 @@ LEVELS = Levels()
 @pytest.mark.parametrize(("rate", "steps"), real_data.NOISE)
 def test_noise_is_the_accountant_s(rate, steps):
     table = real_data.NOISE[rate, steps]
+    orders = (1.25, 1.5, 1.75, 2, 2.25, 2.5, 3, 3.5, 4, 4.5, *range(5, 64), 128, 256, 512)  # LiDP's code
+    relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
     for epsilon in (1, 8, 32):
-        expected = accounting.sampled_noise(epsilon, steps, LEVELS.delta, rate)
-        assert table[epsilon] == pytest.approx(expected, rel=1e-5)
+        step = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(table[epsilon]))
+        accountant = RdpAccountant(orders, neighboring_relation=relation).compose(step, steps)
+        assert accountant.get_epsilon(LEVELS.delta) == pytest.approx(epsilon, rel=3e-5)
     assert accounting.sampled_upper_bound(table[8], steps, LEVELS.delta, rate) < 8
 
 

@@ -20,17 +20,12 @@ from experiments.cells import federated as cells
 from experiments.cells.cell import Levels
 from experiments.cells.data import DataSets
 from experiments.cells.work import Workplace, do_all
-from experiments.one_shot import federated, sweep
+from experiments.one_shot import figures, rows, sweep
 from experiments.sweeps import points
 from models.catalogue import federated_task
 
 LEVELS = Levels()
 IMAGES, TEXT, SPLITS = sweep.SIZES["smoke"]
-
-
-def settings(trainings):
-    """Every audited setting of trainings."""
-    return [trainings.at(noise, times) for noise in trainings.noises for times in trainings.repetitions]
 
 
 def _cosines(setting, runs, dimension, shift):
@@ -51,7 +46,7 @@ def _keep(root, setting, runs, dimension, shift):
 def made_up(tmp_path_factory):
     """Evidence of made-up cosines of every smoke cell but the last one of images and all of the text."""
     root = tmp_path_factory.mktemp("out")
-    for setting in settings(IMAGES)[:-1]:
+    for setting in IMAGES.audited()[:-1]:
         shift = 3 * setting.repetitions / (1 + 10 * setting.noise_multiplier)
         _keep(root, setting, 1, IMAGES.dimension, shift + 3)
         _keep(root, cells.final(setting), 1, IMAGES.dimension, shift)
@@ -61,7 +56,7 @@ def made_up(tmp_path_factory):
         cells.keep_accuracies(store, 0, np.array([0.8]))
     for noise in SPLITS.trainings.noises:
         for one, runs in ((SPLITS.one(noise), 4), (SPLITS.several(noise), 8)):
-            if one not in settings(IMAGES):
+            if one not in IMAGES.audited():
                 _keep(root, one, runs, 7850, 5.0)
                 _keep(root, cells.final(one), runs, 7850, 2.0)
     return points.Evidence(stored.holdings(root), {}, LEVELS)
@@ -71,7 +66,7 @@ def made_up(tmp_path_factory):
 def test_settings_can_be_trained_and_dimensions_are_the_models(scale):
     images, text, splits = sweep.SIZES[scale]
     for trainings in (images, text, splits.trainings):
-        for setting in settings(trainings):
+        for setting in trainings.audited():
             validate_federated(setting)
         assert federated_task(trainings.setting.model).make().n_parameters == trainings.dimension
     for noise in splits.trainings.noises:
@@ -108,7 +103,7 @@ def test_a_text_fits_the_directions_that_are_kept():
 @pytest.mark.parametrize("name", ["one_shot_table_5", "one_shot_figure_1", "one_shot_figure_3"])
 def test_what_is_there_is_drawn_in_80_columns(made_up, name):
     one = sweep.sweeps("smoke")[name]
-    drawn = one.draw(one, made_up)
+    drawn = figures.draw(one, made_up)
     assert [figure for figure, _ in drawn.figures] == [name]
     assert drawn.missing == {"one_shot_table_5": 0, "one_shot_figure_1": 2, "one_shot_figure_3": 1}[name]
     lines = drawn.table.text.splitlines()
@@ -120,19 +115,19 @@ def test_what_is_there_is_drawn_in_80_columns(made_up, name):
 
 def test_a_table_says_estimates_accuracies_and_the_papers(made_up):
     one = sweep.sweeps("smoke")["one_shot_table_5"]
-    drawn = one.draw(one, made_up)
+    drawn = figures.draw(one, made_up)
     plt.close(drawn.figures[0][1])
     text = drawn.table.text
     assert "0.750" in text and "0.800" in text and "48,300" in text
-    rows = list(csv.DictReader(io.StringIO(drawn.table.csv.decode())))
-    assert [row["observed"] for row in rows] == ["all", "final"] * 2
-    every, final = (float(row["fitted"]) for row in rows[2:4])
-    assert every > final > float(rows[3]["floor_95"])
-    assert float(rows[2]["in_sample"]) < every
+    entries = list(csv.DictReader(io.StringIO(drawn.table.csv.decode())))
+    assert [row["observed"] for row in entries] == ["all", "final"] * 2
+    every, final = (float(row["fitted"]) for row in entries[2:4])
+    assert every > final > float(entries[3]["floor_95"])
+    assert float(entries[2]["in_sample"]) < every
 
 
 def test_an_estimate_above_the_accounted_epsilon_is_marked(made_up):
-    (first, *_) = federated.audits(made_up.held, IMAGES, (1,), LEVELS)
+    (first, *_) = rows.audits(made_up.held, IMAGES, LEVELS)
     assert not first.exceeds and first.accounted == np.inf
     row = first.every.fitted
     assert first._replace(accounted=row.epsilon - 2 * row.standard_error).exceeds
@@ -157,7 +152,7 @@ def test_figure_4_compares_one_run_with_several(tmp_path):
     asked = SPLITS._replace(trainings=SPLITS.trainings._replace(setting=trainings, noises=(0.1,)))
     for one, runs in ((asked.one(0.1), 4), (asked.several(0.1), 8)):
         _keep(tmp_path, one, runs, 7850, 5.0)
-    (found,) = federated.splits(stored.holdings(tmp_path), asked, 1e-5)
+    (found,) = rows.splits(stored.holdings(tmp_path), asked, 1e-5)
     assert found.observe == "all" and (np.diff(found.one) >= 0).all()
     assert np.median(found.several) == pytest.approx(np.median(found.one), rel=0.4)
 
@@ -165,7 +160,7 @@ def test_figure_4_compares_one_run_with_several(tmp_path):
 def test_nothing_is_drawn_of_nothing(tmp_path):
     empty = points.Evidence(stored.holdings(tmp_path), {}, LEVELS)
     for one in sweep.sweeps("smoke").values():
-        drawn = one.draw(one, empty)
+        drawn = figures.draw(one, empty)
         assert not drawn.figures and drawn.table is None and drawn.missing == len(one.cells)
 
 
@@ -175,6 +170,6 @@ def test_the_smoke_sweeps_are_trained_and_drawn(tmp_path):
     for one in sweep.sweeps("smoke").values():
         found = do_all(list(one.cells), Workplace(tmp_path, DataSets({})))
         assert not found.failed and len(found.here) + len(found.elsewhere) == len(one.cells)
-        drawn = one.draw(one, points.Evidence(stored.holdings(tmp_path), {}, LEVELS))
+        drawn = figures.draw(one, points.Evidence(stored.holdings(tmp_path), {}, LEVELS))
         assert drawn.missing == 0 and len(drawn.figures) == 1
         plt.close(drawn.figures[0][1])

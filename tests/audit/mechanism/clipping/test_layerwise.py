@@ -12,7 +12,6 @@ from audit.mechanism.clipping.layerwise import (
     UnknownLayer,
     unfolded_book_keeping,
     unfolded_dots,
-    unfolded_or_per_example,
 )
 from audit.model import flat_model
 from models.convnet import convnet
@@ -247,7 +246,3 @@ def test_other_layers_are_refused(module):
     theta, batch = model.init(jax.random.key(0)), pictures()
     with pytest.raises(UnknownLayer, match="whose sums are known|is called twice"):
         strategy(model)(theta, batch, 1.0)
-    either = unfolded_or_per_example(model.module, model.unravel, model.criterion, model.loss, 1 << 20)
-    with pytest.warns(UserWarning, match="per_example is used, which is slower"):
-        total = either(theta, batch, 0.3)
-    np.testing.assert_allclose(total, per_example(model.loss)(theta, batch, 0.3), atol=1e-6)

@@ -1,7 +1,9 @@
-"""The comparison as a figure: a line a value, bounds filled, estimates hollow, beside the upper bound."""
+"""The comparison as a table, and as a figure: a line a value, bounds filled, estimates hollow, beside the
+upper bound."""
 
 from collections.abc import Sequence
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -9,11 +11,51 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from audit.report import rounding
-from audit.report.style import BLACK, FREE, IN, OUT, STYLE
+from audit.report.style import BLACK, FADED, FREE, IN, OUT, STYLE
+from audit.report.table import Column, Table, number
 from audit.words import counted
-from experiments.compare.methods import ComparedRow
+from experiments.compare.compared import Compared
+from experiments.compare.rows import ESTIMATE, REFUTED, ComparedRow
+from experiments.compare.sweep import FINAL
 
 _LOOKS = {"nothing": FREE, "fair coins": FREE, "uniform canaries": FREE}  # other bounds assume more
+_NOTES = """\
+value: the estimator; bounds hold at confidence {confidence:g} for what they assume.
+(no bound): an estimate or a measurement. s: seconds spent now; kept: none.
+One mechanism, neighbours (a canary is added) and delta for all: {steps:,} steps of
+DP-SGD, each of which takes the canary, sigma = {sigma:g}."""
+_REFUTED = "REFUTED: these scores refute a Gaussian curve: such rows do not hold."
+
+
+def comparison_table(compared: Compared, rows: Sequence[ComparedRow], upper: float) -> Table[ComparedRow]:
+    """A row a value; the accountant's below."""
+
+    def epsilon(row: ComparedRow) -> str:
+        return f"{row.epsilon:.3f}" if row.assumes == ESTIMATE else rounding.at_least(row.epsilon)
+
+    shown = (
+        Column(None, lambda row: row.method, "method", width=20, left=True),
+        Column(None, lambda row: row.value, "value", width=23, left=True),
+        Column(None, lambda row: row.runs, "runs", number(","), 5),
+        Column(None, lambda row: "kept" if row.seconds is None else f"{row.seconds:.0f}", "s", width=4),
+        Column(None, epsilon, "epsilon", width=7),
+        Column(None, lambda row: row.assumes, "assumes", left=True),
+    )
+    plain = (Column(name, attrgetter(name)) for name in ComparedRow._fields)
+    notes = _NOTES.format(
+        confidence=compared.confidence, steps=compared.steps, sigma=compared.noise_multiplier
+    )
+    bound = f"{'upper bound':<20} {'accounting':<23} {'':>10} {rounding.at_most(upper):>7}"
+    refuted = [_REFUTED] if any(row.assumes == REFUTED for row in rows) else []
+    return Table(
+        (*shown, *plain, Column("upper_bound", lambda row: upper)),
+        rows,
+        section=lambda row: f"sees the {row.sees}" if row.sees == FINAL else f"sees {row.sees}",
+        before=(f"epsilon at delta {compared.delta:g}: {compared.model} on Fashion-MNIST",),
+        after=("-" * 80, bound, notes, *refuted),
+        gap=" ",
+        rule=80,
+    )
 
 
 def comparison_figure(rows: Sequence[ComparedRow], upper: float, delta: float) -> Figure:
@@ -23,6 +65,7 @@ def comparison_figure(rows: Sequence[ComparedRow], upper: float, delta: float) -
         shown = min(1.6 * upper, max([upper, *(row.epsilon for row in rows)])) * 1.05
         for place, row in enumerate(rows):
             color = _LOOKS.get(row.assumes, OUT) if row.is_bound else IN
+            color = FADED if row.assumes == REFUTED else color
             inside = row.epsilon <= shown
             marker = "o" if inside else ">"
             filled = color if row.is_bound else "white"
@@ -30,11 +73,13 @@ def comparison_figure(rows: Sequence[ComparedRow], upper: float, delta: float) -
             if not inside:
                 beyond = rounding.at_least(row.epsilon, 1) if row.is_bound else f"{row.epsilon:.1f}"
                 axis.text(0.98 * shown, place, beyond, ha="right", va="center", fontsize=8)
-        for color, filled, label in (
+        looks = [
             (FREE, FREE, "bound, whatever the curve"),
             (OUT, OUT, "bound, if what it assumes holds"),
             (IN, "white", "estimate, no bound"),
-        ):
+            (FADED, "white", "refuted: the curve is not Gaussian"),
+        ]
+        for color, filled, label in looks if any(row.assumes == REFUTED for row in rows) else looks[:-1]:
             axis.plot([], [], "o", color=color, mfc=filled, label=label)
         axis.axvline(upper, color=BLACK, ls=(0, (1, 1)), lw=1.6, label="upper bound (accounting)")
         names = [f"{row.method}: {row.value.replace('_', ' ')}, {counted(row.runs, 'model')}" for row in rows]

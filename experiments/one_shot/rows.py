@@ -3,7 +3,7 @@
 From all iterates the estimate fits normal laws to maxima over rounds, which they are not (Errata O13).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ from audit.storage.index import Holdings
 from audit.storage.scores import Scores
 from experiments.cells import federated as cells
 from experiments.cells.cell import Levels
-from experiments.one_shot.trainings import Splits, Trainings
+from experiments.one_shot.sweep import Splits, Trainings
 
 QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)
 _JEFFREYS = 0.5
@@ -39,7 +39,8 @@ class Observation(NamedTuple):
 
 class FederatedRun(NamedTuple):
     """A training: noise multiplier, repetitions, the paper's analytical epsilon, which is that of one
-    repetition, the accounted one of all, what is observed, and the accuracy where it was measured."""
+    repetition, the accounted one of all, what is observed, and the accuracies with canaries and without where
+    they were measured."""
 
     noise: float
     repetitions: int
@@ -48,6 +49,7 @@ class FederatedRun(NamedTuple):
     every: Observation
     final: Observation
     accuracy: float | None
+    plain_accuracy: float | None = None
 
     @property
     def exceeds(self) -> bool:
@@ -65,29 +67,24 @@ class SplitQuantiles(NamedTuple):
 
 
 def audits(
-    held: Holdings, asked: Trainings, repetitions: Sequence[int], levels: Levels
+    held: Holdings, asked: Trainings, levels: Levels, with_plain: bool = False
 ) -> Iterator[FederatedRun]:
-    """The audits that are stored."""
-    for noise in asked.noises:
-        for times in repetitions:
-            setting = asked.at(noise, times)
-            every, final = (cells.read(held, one, 1) for one in (setting, cells.final(setting)))
-            if every is not None and final is not None:
-                yield FederatedRun(
-                    noise,
-                    times,
-                    epsilon_upper_bound(noise, 1, levels.delta),
-                    epsilon_upper_bound(noise, times, levels.delta),
-                    _observation(every.scores, asked.dimension, False, levels),
-                    _observation(final.scores, asked.dimension, True, levels),
-                    next(iter(every.accuracies), None),
-                )
-
-
-def plain_accuracy(held: Holdings, asked: Trainings, noise: float) -> float | None:
-    """The accuracy without canaries, where it is stored."""
-    found = cells.read(held, asked.plain(noise), 1)
-    return None if found is None else next(iter(found.accuracies), None)
+    """The audits that are stored; with_plain: with the accuracies without canaries."""
+    for setting in asked.audited():
+        noise, times = setting.noise_multiplier, setting.repetitions
+        every, final = (cells.read(held, one, 1) for one in (setting, cells.final(setting)))
+        bare = cells.read(held, asked.plain(noise), 1) if with_plain else None
+        if every is not None and final is not None:
+            yield FederatedRun(
+                noise,
+                times,
+                epsilon_upper_bound(noise, 1, levels.delta),
+                epsilon_upper_bound(noise, times, levels.delta),
+                _observation(every.scores, asked.dimension, False, levels),
+                _observation(final.scores, asked.dimension, True, levels),
+                next(iter(every.accuracies), None),
+                None if bare is None else next(iter(bare.accuracies), None),
+            )
 
 
 def splits(held: Holdings, asked: Splits, delta: float) -> Iterator[SplitQuantiles]:
