@@ -5,6 +5,7 @@
 """
 
 import os
+from typing import Any
 
 from absl import flags
 from tqdm import tqdm
@@ -13,17 +14,12 @@ from audit.commands import cli
 from audit.errors import require
 from audit.landscape import process
 from audit.report import style
+from audit.report.table import Column, Table, number
 from audit.settings.setting import LEAST_NOISE, MOST_NOISE, require_runs
 from audit.statistics import conversions
 from audit.storage import files
-from experiments.hidden_state import (
-    landscape_figures,
-    landscape_solve,
-    landscape_stored,
-    landscape_work,
-)
-from experiments.hidden_state.landscape_cells import LandscapeCell, Simulation, Study
-from experiments.hidden_state.landscape_stored import CellResults
+from experiments.hidden_state import landscape, landscape_figures, landscape_solve
+from experiments.hidden_state.landscape import CellResults, Exact, LandscapeCell, Simulation, Study
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("sigmas", [str(s) for s in range(1, 9)], "Noise multipliers.")
@@ -38,26 +34,24 @@ flags.DEFINE_integer("seed", 0, "Seed of the simulated runs.")
 flags.DEFINE_string("out", "results", "Folder for results; figures go into its folder landscape.")
 
 MOST_BATCH, MOST_STEPS, MOST_THRESHOLD, LEAST_DELTA = 10**9, 10**5, 1e6, 1e-100
-COLUMNS = "sigma, batch_size, steps, adversary, epsilon_gaussian, epsilon_exact, epsilon_upper"
 
 
 def main() -> None:
     """Parse, solve, simulate, draw, print."""
     study, out = _study(), cli.folder()
-    if landscape_work.simulates(landscape_stored.holdings(out), study):
+    if landscape_solve.simulates(landscape.holdings(out), study):
         cli.prepare_jax()
-    landscape_work.simulate(out, study)
+    landscape_solve.keep_simulations(out, study)
     with tqdm(total=len(study.all_laws()), desc="exact", unit="laws") as bar:
-        landscape_work.solve(out, study, bar.update)
-    held = landscape_stored.holdings(out)
-    cells, searches = landscape_stored.cells(held, study), landscape_stored.searches(held, study)
-    folder, table = out / "landscape", _table(cells)
-    header = f"# delta={FLAGS.delta:g} clipping_norm={FLAGS.clipping_norm:g}\n"
-    tables = {"landscape.csv": table, "simulated.csv": _simulated_table(cells)}
-    written = [files.write_whole(folder / name, (header + text).encode()) for name, text in tables.items()]
-    for name, figure in landscape_figures.figures(cells, searches, FLAGS.runs, FLAGS.clipping_norm):
+        landscape_solve.keep_laws(out, study, bar.update)
+    results = landscape.results(landscape.holdings(out), study)
+    folder, table = out / "landscape", _table(results.cells)
+    header = f"# delta={FLAGS.delta:g} clipping_norm={FLAGS.clipping_norm:g}\n".encode()
+    tables = {"landscape.csv": table.csv(), "simulated.csv": _simulated_table(results.cells).csv()}
+    written = [files.write_whole(folder / name, header + content) for name, content in tables.items()]
+    for name, figure in landscape_figures.figures(results, FLAGS.runs, FLAGS.clipping_norm):
         written.append(files.write_whole(folder / f"{name}.png", style.png(figure)))
-    print(_aligned(table))
+    print(table.text())
     print("\n" + "\n".join(os.fspath(path) for path in written))
 
 
@@ -87,43 +81,50 @@ def _cells() -> tuple[LandscapeCell, ...]:
     require(FLAGS.steps <= MOST_STEPS, f"--steps={FLAGS.steps}: give at most {MOST_STEPS:,}")
     cells = [LandscapeCell(sigma, size, FLAGS.steps, FLAGS.delta) for sigma in sigmas for size in sizes]
     require(cells, "--sigmas or --batch_sizes is empty: give numbers, comma-separated")
-    process.validate(landscape_solve.process_of(cells[0]))
+    process.validate(process.Process(*cells[0][:3]))
     conversions.require_delta(FLAGS.delta)
     require(FLAGS.delta >= LEAST_DELTA, f"--delta={FLAGS.delta}: give at least {LEAST_DELTA:g}")
     return tuple(cells)
 
 
-def _table(cells: list[CellResults]) -> str:
-    """landscape.csv's rows."""
-    lines = [COLUMNS.replace(" ", "")]
-    for cell, exact, _, _ in cells:
-        for name, result in exact.items():
-            values = (result.epsilon_gaussian[-1], result.epsilon_exact[-1], result.epsilon_upper)
-            numbers = ",".join(f"{value:.6g}" for value in values)
-            lines.append(f"{cell.noise_multiplier:g},{cell.batch_size},{cell.steps},{name},{numbers}")
-    return "\n".join(lines) + "\n"
+def _table(cells: list[CellResults]) -> Table[tuple[LandscapeCell, str, Exact]]:
+    """What every adversary gains, a row a cell and adversary."""
+    epsilon = number(".6g")
+    columns = [
+        *_of_cell(),
+        Column("adversary", lambda row: row[1], "adversary"),
+        Column("epsilon_gaussian", lambda row: row[2].epsilon_gaussian[-1], "eps_gaussian", epsilon),
+        Column("epsilon_exact", lambda row: row[2].epsilon_exact[-1], "eps_exact", epsilon),
+        Column("epsilon_upper", lambda row: row[2].epsilon_upper, "eps_upper", epsilon),
+    ]
+    return Table(columns, [(one.cell, *result) for one in cells for result in one.exact.items()])
 
 
-def _simulated_table(cells: list[CellResults]) -> str:
-    """simulated.csv's rows: every bound at the last step, and that at the first."""
-    lines = ["sigma,batch_size,steps,runs,method,assumes,epsilon,epsilon_at_step_1"]
-    for cell, _, _, result in cells:
-        for first, last in zip(result.first, result.last, strict=True):
-            lines.append(
-                f"{cell.noise_multiplier:g},{cell.batch_size},{cell.steps},{FLAGS.runs},{last['method']},"
-                f"{last['assumes']},{last['epsilon']:.6g},{first['epsilon']:.6g}"
-            )
-    return "\n".join(lines) + "\n"
+def _simulated_table(cells: list[CellResults]) -> Table[tuple[LandscapeCell, dict[str, Any], dict[str, Any]]]:
+    """Every bound at the last step, and that at the first."""
+    columns = [
+        *_of_cell(),
+        Column("runs", lambda row: FLAGS.runs),
+        Column("method", lambda row: row[2]["method"]),
+        Column("assumes", lambda row: row[2]["assumes"]),
+        Column("epsilon", lambda row: row[2]["epsilon"]),
+        Column("epsilon_at_step_1", lambda row: row[1]["epsilon"]),
+    ]
+    rows = [
+        (cell, first, last)
+        for cell, _, _, result in cells
+        for first, last in zip(result.first, result.last, strict=True)
+    ]
+    return Table(columns, rows)
 
 
-def _aligned(table: str) -> str:
-    """A CSV text in columns, for a terminal of 80."""
-    names = {"epsilon_gaussian": "eps_gaussian", "epsilon_exact": "eps_exact", "epsilon_upper": "eps_upper"}
-    rows = [line.split(",") for line in table.strip().splitlines()]
-    rows[0] = [names.get(name, name) for name in rows[0]]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = ["  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]
-    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
+def _of_cell() -> list[Column]:
+    """The columns that say which cell it is, which a row begins with."""
+    return [
+        Column("sigma", lambda row: row[0].noise_multiplier, "sigma", number("g")),
+        Column("batch_size", lambda row: row[0].batch_size, "batch_size"),
+        Column("steps", lambda row: row[0].steps, "steps"),
+    ]
 
 
 if __name__ == "__main__":

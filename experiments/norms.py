@@ -17,12 +17,13 @@ from tqdm import tqdm
 
 from audit.commands import cli
 from audit.errors import require
+from audit.report import style
+from audit.report.table import Column, Table
 from audit.settings import stored
 from audit.settings.setting import Setting
 from audit.storage import files
 from audit.task import Sources
-from experiments.hidden_state import norms as norm_cells
-from experiments.hidden_state import norms_figure
+from experiments.hidden_state import cells, figures
 from models.catalogue import TASKS, task
 
 FIELDS = ("steps", "clipping_norm", "noise_multiplier", "seed")
@@ -45,8 +46,8 @@ def main() -> None:
         build.validate(setting, FLAGS.runs)
     norms = {setting.model: _norms(setting, out) for setting in settings}
     folder = out / "norms"
-    table = files.write_whole(folder / "norms.csv", _csv(norms).encode())
-    picture = norms_figure.norms_figure(norms, FLAGS.clipping_norm)
+    table = files.write_whole(folder / "norms.csv", _table(norms).csv())
+    picture = style.png(figures.norms_figure(norms, FLAGS.clipping_norm))
     figure = files.write_whole(folder / "norms.png", picture)
     print(f"{'model':<16}{'first step':>12}{'last step':>12}{'least':>10}{'below C':>10}")
     for model, values in norms.items():
@@ -66,17 +67,21 @@ def _require_models() -> None:
 def _norms(setting: Setting, out: Path) -> NDArray[np.float64]:
     """The canary's gradient norms (runs, steps), trained where the store lacks them."""
     dataset = task(setting.model).data.load(Sources())
-    store = stored.open_store(out, setting, dataset, norm_cells.EXPERIMENT)
+    store = stored.open_store(out, setting, dataset, cells.EXPERIMENT)
     with tqdm(total=FLAGS.runs, desc=setting.model, unit="runs") as bar:
-        return norm_cells.kept(store, setting, dataset, FLAGS.runs, bar.update)
+        return cells.kept_norms(store, setting, dataset, FLAGS.runs, bar.update)
 
 
-def _csv(norms: dict[str, NDArray[np.float64]]) -> str:
+def _table(norms: dict[str, NDArray[np.float64]]) -> Table[int]:
     """A row a step: mean and standard deviation of every model's norms."""
-    names = ",".join(f"{model}_{part}" for model in norms for part in ("mean", "sd"))
-    columns = [c for values in norms.values() for c in (values.mean(0), values.std(0, ddof=1))]
-    rows = [f"{i}," + ",".join(f"{c[i]:.6g}" for c in columns) for i in range(len(columns[0]))]
-    return "\n".join([f"step,{names}", *rows]) + "\n"
+    found = {
+        f"{model}_{part}": values
+        for model, every in norms.items()
+        for part, values in (("mean", every.mean(0)), ("sd", every.std(0, ddof=1)))
+    }
+    columns = [Column(name, values.__getitem__) for name, values in found.items()]
+    steps = range(min(len(values) for values in found.values()))
+    return Table([Column("step", lambda step: step), *columns], steps)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ A column says what a row has in it and how people see that; `lower` and `upper` 
 
 import csv
 import io
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -34,10 +35,11 @@ class Column(NamedTuple):
     """A column of a table.
 
     key: its name in CSV and JSON; None: it is in neither.
-    value: what a row has there; None for nothing, which is an empty cell.
+    value: what a row has there; None for nothing, which is an empty cell in CSV.
     head: its name for people; None: they do not see it.
     show: a value, unless it is None, as people see it.
     width: in characters, 0 as wide as its widest cell. left: whether its cells stand at its left.
+    none: how people see None.
     """
 
     key: str | None
@@ -46,6 +48,7 @@ class Column(NamedTuple):
     show: Show = str
     width: int = 0
     left: bool = False
+    none: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ class Table(Generic[R]):
       empty; None: no headings.
     before, after: lines above the header and below the rows.
     gap: what stands between two columns. rule: the width of a line of dashes, 0 as wide as the rows.
-    digits: significant ones of a float in CSV.
+    digits: significant ones of a float in CSV. closing: the lines below a section, from its last row.
     """
 
     columns: Sequence[Column]
@@ -67,6 +70,7 @@ class Table(Generic[R]):
     gap: str = "  "
     rule: int = 0
     digits: int = 6
+    closing: Callable[[R], Sequence[str]] = lambda row: ()
 
     def text(self) -> str:
         """The table for a terminal."""
@@ -116,17 +120,20 @@ class Table(Generic[R]):
 
     def _sections(self, lines: Sequence[str], rule: str) -> Iterator[str]:
         """The rows' lines, each group below a rule and its heading."""
-        assert self.section is not None
-        last = None
-        for row, line in zip(self.rows, lines, strict=True):
-            heading = self.section(row)
-            if heading != last:
-                yield from (rule, heading) if heading else (rule,)
-                last = heading
-            yield line
+        section = self.section
+        assert section is not None
+        pairs = zip(self.rows, lines, strict=True)
+        for heading, group in itertools.groupby(pairs, lambda pair: section(pair[0])):
+            own = list(group)
+            yield from (
+                rule,
+                *([heading] if heading else []),
+                *(line for _, line in own),
+                *self.closing(own[-1][0]),
+            )
 
 
 def _shown(column: Column, row: Any) -> str:
     """A cell for people."""
     value = column.value(row)
-    return "" if value is None else column.show(value)
+    return column.none if value is None else column.show(value)

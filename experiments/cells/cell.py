@@ -68,7 +68,8 @@ class Cell(NamedTuple):
     name: for people. identity: equal for cells that are one piece of work; of those the one of most runs is
     done. seconds: on two cores, as an estimate. is_done: off the store alone, without JAX or data that nobody
     named. open: its store. do: all that is missing. audited: where it is an audit. shared: whether several
-    workers can do it at once, each a part. parts: where its runs can be trained by who has no store.
+    workers can do it at once, each a part. parts: where its runs can be trained by who has no store. request:
+    what it computes, in its own kind's terms, for its paper's figures.
     """
 
     name: str
@@ -81,3 +82,4 @@ class Cell(NamedTuple):
     audited: Audited | None = None
     shared: bool = False
     parts: Parts | None = None
+    request: object = None

@@ -1,38 +1,51 @@
 """The hidden-state paper's sweeps, drawn from what the store holds; nothing here trains or solves."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
+from typing import Any
 
+import matplotlib.pyplot as plt
+import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from audit import concluded
-from audit.settings.setting import Setting
-from experiments.hidden_state import landscape_cells, landscape_figures, landscape_stored, norms_figure
-from experiments.hidden_state import norms as norm_cells
+from audit.report import style
+from audit.report.style import BLUE, GREEN, ORANGE, PURPLE, VERMILION
+from experiments.cells.cell import Audited
+from experiments.hidden_state import cells, landscape, landscape_figures
+from experiments.hidden_state.cells import Norms
 from experiments.hidden_state.claims import CLAIMS
-from experiments.hidden_state.landscape_cells import Grid
+from experiments.hidden_state.landscape import Grid
 from experiments.sweeps import estimates, points, table
 from experiments.sweeps.points import Evidence, Point
 from experiments.sweeps.sweep import Drawn, Sweep
 from models.catalogue import task
 
-
-def draw_epsilon(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Lower bounds beside the upper bound and the prediction."""
-
-    def figure(every: list[Point]) -> Figure:
-        return estimates.epsilon_figure(sweep.title, sweep.axis, every, evidence.levels.delta)
-
-    return _draw_points(sweep, evidence, figure)
+_LOOKS = ((VERMILION, "-"), (BLUE, "--"), (GREEN, "-."), (PURPLE, (0, (5, 1))), (ORANGE, ":"))
 
 
-def draw_trade_off(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Figure 6a."""
+def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
+    """A sweep's figures of the cells that are there."""
+    return {"figure_8": _draw_norms, "landscape": _draw_landscape}.get(sweep.name, _draw_audits)(
+        sweep, evidence
+    )
 
-    def figure(every: list[Point]) -> Figure:
-        tested = [_tested(point) for point in every]
-        return estimates.trade_off_figure(sweep.title, tested)
 
-    return _draw_points(sweep, evidence, figure)
+def _draw_audits(sweep: Sweep, evidence: Evidence) -> Drawn:
+    """One figure, if any point has conclusions."""
+    every, delta = points.points(sweep.audits(), evidence.audits), evidence.levels.delta
+    found = [point for point in every if point.found]
+    missing = sum(len(point.cells) - len(point.found) for point in every)
+    rows = list(table.rows(sweep.name, found, CLAIMS, delta))
+    if not found:
+        return Drawn([], missing, rows)
+    if sweep.name == "figure_6a":
+        figure = estimates.trade_off_figure(sweep.title, list(map(_tested, every)))
+    elif sweep.name == "figure_11":
+        figure = estimates.profile_figure(sweep.title, every, delta)
+    else:
+        figure = estimates.epsilon_figure(sweep.title, sweep.axis, every, delta)
+    return Drawn([(sweep.name, figure)], missing, rows)
 
 
 def _tested(point: Point) -> Point:
@@ -41,37 +54,44 @@ def _tested(point: Point) -> Point:
     return point._replace(found=tuple(one.with_curve_test()._replace(reason=reason) for one in point.found))
 
 
-def draw_profile(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Figure 11."""
-
-    def figure(every: list[Point]) -> Figure:
-        return estimates.profile_figure(sweep.title, every, evidence.levels.delta)
-
-    return _draw_points(sweep, evidence, figure)
-
-
-def draw_norms(sweep: Sweep, evidence: Evidence, asked: Sequence[tuple[Setting, int]]) -> Drawn:
-    """Figure 8, of the models that are there of those that are asked for by setting and runs."""
-    read = {task(one.model).label: norm_cells.read(evidence.held, one, runs) for one, runs in asked}
+def _draw_norms(sweep: Sweep, evidence: Evidence) -> Drawn:
+    """Figure 8, of the models that are there."""
+    requests = [cell.request for cell in sweep.cells if isinstance(cell.request, Audited)]
+    read = {
+        task(setting.model).label: cells.read_norms(evidence.held, setting, runs)
+        for *_, setting, runs in requests
+    }
     norms = {model: values for model, values in read.items() if values is not None}
-    norm = asked[0][0].mechanism.clipping_norm
-    figures = [(sweep.name, norms_figure.draw_norms(norms, norm))] if norms else []
-    return Drawn(figures, len(asked) - len(norms), [])
+    norm = requests[0].setting.mechanism.clipping_norm
+    figures = [(sweep.name, norms_figure(norms, norm))] if norms else []
+    return Drawn(figures, len(requests) - len(norms), [])
 
 
-def draw_landscape(sweep: Sweep, evidence: Evidence, grid: Grid) -> Drawn:
+def norms_figure(norms: Mapping[str, Norms], clipping_norm: float) -> Figure:
+    """Mean and 2 standard deviations of norms (runs, steps) by model, at most five of them."""
+    with plt.rc_context(style.STYLE):
+        figure, axis = plt.subplots(figsize=(6, 3.6))
+        for (model, values), (color, dash) in zip(norms.items(), _LOOKS, strict=False):
+            mean, spread = values.mean(0), 2 * values.std(0, ddof=1)
+            steps = np.arange(values.shape[1])
+            axis.plot(steps, mean, color=color, ls=dash, label=f"{model} ({len(values)} runs)")
+            low, high = np.maximum(mean - spread, 0), mean + spread
+            axis.fill_between(steps, low, high, color=color, alpha=0.2, lw=0)
+        axis.axhline(clipping_norm, color=style.UPPER, ls=":", lw=1)
+        beside: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
+        axis.annotate("$C$", (1, clipping_norm), (3, 0), ha="left", va="center", **beside)
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axis.set(xlabel="step", ylabel="norm of the canary's gradient", ylim=(0, None))
+        axis.set_title("L's canary before clipping: mean and 2 standard deviations")
+        figure.legend(loc="outside lower center", ncols=3, fontsize=8)
+        return figure
+
+
+def _draw_landscape(sweep: Sweep, evidence: Evidence) -> Drawn:
     """Figures 3a, 3b, 6b, 10 and 14 of the cells that are there, and Algorithm 6's."""
-    study, held = landscape_cells.study(grid, *evidence.levels), landscape_stored.with_cells(evidence.held)
-    cells, searches = landscape_stored.cells(held, study), landscape_stored.searches(held, study)
-    drawn = landscape_figures.figures(cells, searches, grid.runs, landscape_cells.CLIPPING_NORM)
-    rows = landscape_figures.rows(sweep.name, cells, grid.runs)
-    return Drawn(list(drawn), landscape_stored.missing(held, study), rows)
-
-
-def _draw_points(sweep: Sweep, evidence: Evidence, figure: Callable[[list[Point]], Figure]) -> Drawn:
-    """One figure, if any point has conclusions."""
-    every = points.points(sweep.audits(), evidence.audits)
-    found = [point for point in every if point.found]
-    missing = sum(len(point.cells) - len(point.found) for point in every)
-    rows = list(table.rows(sweep.name, found, CLAIMS, evidence.levels.delta))
-    return Drawn([(sweep.name, figure(every))] if found else [], missing, rows)
+    (grid,) = (cell.request for cell in sweep.cells if isinstance(cell.request, Grid))
+    held = landscape.with_cells(evidence.held)
+    results = landscape.results(held, landscape.study(grid, *evidence.levels))
+    drawn = landscape_figures.figures(results, grid.runs, landscape.CLIPPING_NORM)
+    rows = landscape_figures.rows(sweep.name, results.cells, grid.runs)
+    return Drawn(list(drawn), results.missing, rows)

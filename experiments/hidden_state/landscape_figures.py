@@ -19,24 +19,22 @@ from audit.landscape.process import Process, constant
 from audit.report.style import BOUND, IN, OUT, PURPLE, STYLE, UPPER
 from audit.statistics import conversions, densities
 from experiments.hidden_state.claims import CLAIMS
-from experiments.hidden_state.landscape_cells import LandscapeCell
-from experiments.hidden_state.landscape_stored import CellResults, SearchResults
+from experiments.hidden_state.landscape import CellResults, LandscapeCell, SearchResults, StudyResults
 from experiments.sweeps.points import Spread
 from experiments.sweeps.rows import Row, Seeds
 from experiments.sweeps.table import claim
 
 CONVEX = PURPLE
 Array = NDArray[np.float64]
-_Rates = dict[LandscapeCell, float]
+_Ends = list[tuple[float, float]]  # epsilon at the last step and at the first, by cell
 
 
-def figures(
-    cells: Sequence[CellResults], searches: Sequence[SearchResults], runs: int, norm: float
-) -> Iterator[tuple[str, Figure]]:
+def figures(results: StudyResults, runs: int, norm: float) -> Iterator[tuple[str, Figure]]:
     """(name, figure) of every figure: of the cells if there are any, and of Algorithm 6 if it is there.
 
     `runs` are those of the simulations, `norm` is C, the unit of Figure 10's and Algorithm 6's axes.
     """
+    cells, searches, _ = results
     if cells:
         sigmas = sorted({one.cell.noise_multiplier for one in cells})
         with plt.rc_context(STYLE):
@@ -53,50 +51,37 @@ def figures(
 
 def rows(name: str, cells: Sequence[CellResults], runs: int) -> list[Row]:
     """The table's rows: what the simulated audit bounds at the last step, beside the exact epsilon."""
-    return [_row(name, one, runs) for one in cells]
-
-
-def _row(name: str, results: CellResults, runs: int) -> Row:
-    """One cell's row."""
-    cell, exact = results.cell, results.at_threshold
-    epsilons = {bound["method"]: bound["epsilon"] for bound in results.simulated.last}
-    series, x = f"B = {cell.batch_size}", cell.batch_size
-    return Row(
-        figure=name,
-        panel=f"sigma = {cell.noise_multiplier:g}",
-        series=series,
-        x=x,
-        seeds=Seeds(runs, found=1, missing=0),
-        epsilons={method: Spread(value, value, value) for method, value in epsilons.items()},
-        interval=None,
-        predicted=exact.epsilon_exact[-1],
-        upper_bound=exact.epsilon_upper,
-        claim=claim(CLAIMS, name, series, x),
-    )
+    return [
+        Row(
+            figure=name,
+            panel=f"sigma = {cell.noise_multiplier:g}",
+            series=f"B = {cell.batch_size}",
+            x=cell.batch_size,
+            seeds=Seeds(runs, found=1, missing=0),
+            epsilons={bound["method"]: Spread(*[bound["epsilon"]] * 3) for bound in simulated.last},
+            interval=None,
+            predicted=exact.epsilon_exact[-1],
+            upper_bound=exact.epsilon_upper,
+            claim=claim(CLAIMS, name, f"B = {cell.batch_size}", cell.batch_size),
+        )
+        for cell, _, exact, simulated in cells
+    ]
 
 
 def _over_time(cells: Sequence[CellResults], sigmas: list[float], runs: int) -> Figure:
     """epsilon by step: a row a noise multiplier, a column a batch size."""
-    sigmas = list(dict.fromkeys(sigmas))
-    sizes = sorted({one.cell.batch_size for one in cells})
-    figure, axes = plt.subplots(
-        len(sigmas),
-        len(sizes),
-        figsize=(1.35 * len(sizes) + 0.4, 1.05 * len(sigmas) + 1.1),
-        sharex=True,
-        sharey="row",
-        squeeze=False,
-    )
+    sigmas, sizes = list(dict.fromkeys(sigmas)), sorted({one.cell.batch_size for one in cells})
+    shape, size = (len(sigmas), len(sizes)), (1.35 * len(sizes) + 0.4, 1.05 * len(sigmas) + 1.1)
+    figure, axes = plt.subplots(*shape, figsize=size, sharex=True, sharey="row", squeeze=False)
     for one in cells:
         if one.cell.noise_multiplier in sigmas:
             row, column = sigmas.index(one.cell.noise_multiplier), sizes.index(one.cell.batch_size)
             _draw_over_time(axes[row, column], one, runs)
-    for axis, size in zip(axes[0], sizes, strict=True):
-        axis.set_title(f"B = {size}")
-    for axis, sigma in zip(axes[:, 0], sigmas, strict=True):
-        axis.set_ylabel(f"epsilon (sigma = {sigma:g})", fontsize=8)
-    for axis in axes[-1]:
-        axis.set_xlabel("step t")
+    for row, sigma in enumerate(sigmas):
+        axes[row, 0].set_ylabel(f"epsilon (sigma = {sigma:g})", fontsize=8)
+    for column, batch in enumerate(sizes):
+        axes[0, column].set_title(f"B = {batch}")
+        axes[-1, column].set_xlabel("step t")
     for axis in axes.flat:
         axis.tick_params(labelsize=7)
     handles, labels = axes[0, 0].get_legend_handles_labels()
@@ -110,10 +95,12 @@ def _simulated(runs: int) -> str:
 
 
 def _draw_over_time(axis: Axes, results: CellResults, runs: int) -> None:
-    """One cell: what is claimed, what is true, and what cannot be exceeded."""
-    cell, exact, simulated = results.cell, results.at_threshold, results.simulated
-    steps = range(1, cell.steps + 1)
-    convex = [_convex_epsilon(cell, t) for t in steps]
+    """One cell: what is claimed, what is true, and what cannot be exceeded; Example 1's noise accumulates, so
+    that mu = 1 / sqrt(sigma^2 + (t - 1) (sigma / B)^2)."""
+    (sigma, size, last, delta), _, exact, simulated = results
+    steps = range(1, last + 1)
+    variances = [sigma**2 * (1 + (step - 1) / size**2) for step in steps]
+    convex = [conversions.epsilon_from_mu(variance**-0.5, delta) for variance in variances]
     axis.axhline(exact.epsilon_upper, color=UPPER, ls=":", label="upper bound")
     axis.plot(steps, simulated.in_sample, ".", color=IN, ms=2, label=_simulated(runs))
     axis.plot(steps, exact.epsilon_gaussian, color=IN, ls="--", lw=1, label="exact mu, Gaussian conversion")
@@ -122,25 +109,28 @@ def _draw_over_time(axis: Axes, results: CellResults, runs: int) -> None:
     axis.set_ylim(bottom=0, top=max(axis.get_ylim()[1], 1.06 * max(simulated.in_sample)))
 
 
-def _convex_epsilon(cell: LandscapeCell, step: int) -> float:
-    """Example 1: noise accumulates, mu = 1 / sqrt(sigma^2 + (t - 1) (sigma / B)^2)."""
-    variance = cell.noise_multiplier**2 * (1 + (step - 1) / cell.batch_size**2)
-    return conversions.epsilon_from_mu(variance**-0.5, cell.delta)
-
-
 def _heat_maps(cells: Sequence[CellResults], runs: int) -> Figure:
     """Amplification rates epsilon(T) / epsilon(1): as claimed, and exact for three adversaries."""
     steps, delta = cells[0].cell.steps, cells[0].cell.delta
+    claimed = [(one.simulated.in_sample[-1], one.simulated.in_sample[0]) for one in cells]
+    halves = [one.exact["half"] for one in cells]
+
+    def exact(name: str) -> _Ends:
+        return [(one.exact[name].epsilon_exact[-1], one.exact[name].epsilon_upper) for one in cells]
+
     panels = [
-        (f"Gaussian conversion, simulated\n(the paper's; {runs:,} runs)", _simulated_rates(cells)),
-        ("Gaussian conversion of the exact mu\nh = C / 2", _gaussian_rates(cells)),
-        ("exact epsilon, h = C / 2", _exact_rates(cells, "half")),
-        ("exact epsilon, best constant threshold", _exact_rates(cells, "best_constant")),
-        ("exact epsilon, optimal adversary", _exact_rates(cells, "optimal")),
+        (f"Gaussian conversion, simulated\n(the paper's; {runs:,} runs)", claimed),
+        (
+            "Gaussian conversion of the exact mu\nh = C / 2",
+            [(half.epsilon_gaussian[-1], half.epsilon_upper) for half in halves],
+        ),
+        ("exact epsilon, h = C / 2", exact("half")),
+        ("exact epsilon, best constant threshold", exact("best_constant")),
+        ("exact epsilon, optimal adversary", exact("optimal")),
     ]
     figure, axes = plt.subplots(2, 3, figsize=(10, 7.4))
-    for axis, (title, rates) in zip(axes.flat[[0, 1, 3, 4, 5]], panels, strict=True):
-        image = _draw_heat_map(axis, rates)
+    for axis, (title, ends) in zip(axes.flat[[0, 1, 3, 4, 5]], panels, strict=True):
+        image = _draw_heat_map(axis, [one.cell for one in cells], ends)
         axis.set_title(title, fontsize=9)
     axes[0, 2].axis("off")
     note = (
@@ -153,35 +143,14 @@ def _heat_maps(cells: Sequence[CellResults], runs: int) -> Figure:
     return figure
 
 
-def _simulated_rates(cells: Sequence[CellResults]) -> _Rates:
-    """The paper's."""
-    return {one.cell: _rate(one.simulated.in_sample[-1], one.simulated.in_sample[0]) for one in cells}
-
-
-def _gaussian_rates(cells: Sequence[CellResults]) -> _Rates:
-    """The claim of converting the exact mu at C / 2."""
-    results = {one.cell: one.exact["half"] for one in cells}
-    return {cell: _rate(exact.epsilon_gaussian[-1], exact.epsilon_upper) for cell, exact in results.items()}
-
-
-def _exact_rates(cells: Sequence[CellResults], name: str) -> _Rates:
-    """An adversary's exact rates."""
-    results = {one.cell: one.exact[name] for one in cells}
-    return {cell: _rate(exact.epsilon_exact[-1], exact.epsilon_upper) for cell, exact in results.items()}
-
-
-def _rate(last: float, first: float) -> float:
-    """last / first; NaN where nothing is lost at step 1."""
-    return last / first if first > 0 else np.nan
-
-
-def _draw_heat_map(axis: Axes, rates: _Rates) -> AxesImage:
-    """sigma down, B across, the rate written into each cell."""
-    sigmas = sorted({cell.noise_multiplier for cell in rates})
-    sizes = sorted({cell.batch_size for cell in rates})
+def _draw_heat_map(axis: Axes, cells: Sequence[LandscapeCell], ends: _Ends) -> AxesImage:
+    """sigma down, B across, last / first written into each cell; "-" where nothing is lost at step 1."""
+    sigmas = sorted({cell.noise_multiplier for cell in cells})
+    sizes = sorted({cell.batch_size for cell in cells})
     values = np.full((len(sigmas), len(sizes)), np.nan)
-    for cell, rate in rates.items():
-        values[sigmas.index(cell.noise_multiplier), sizes.index(cell.batch_size)] = rate
+    for cell, (last, first) in zip(cells, ends, strict=True):
+        if first > 0:
+            values[sigmas.index(cell.noise_multiplier), sizes.index(cell.batch_size)] = last / first
     image = axis.imshow(values, vmin=0, vmax=1, cmap="cividis", aspect="auto")
     for (row, column), value in np.ndenumerate(values):
         text = "-" if np.isnan(value) else f"{value:.2f}"
@@ -204,33 +173,24 @@ def _trade_offs(cells: Sequence[CellResults], sigma: float) -> Figure:
     figure, axes = plt.subplots(
         1, len(chosen), figsize=(1.5 * len(chosen) + 0.8, 2.9), sharey=True, squeeze=False
     )
+    grid = np.linspace(0, 1, 401)
     for axis, cell in zip(axes[0], chosen, strict=True):
-        _draw_trade_off(axis, cell)
+        process = Process(*cell[:3])
+        pair = law.last_law(process, constant(process, 0.5))
+        rates, mu = densities.trade_off_curve(pair), float(densities.mu_at(pair, 0.5))
+        exact = rates.false_negative - conversions.gaussian_trade_off(1 / sigma, rates.false_positive)
+        axis.plot(rates.false_positive, exact, color=OUT, label="exact")
+        gaussian = conversions.gaussian_trade_off(mu, grid) - conversions.gaussian_trade_off(1 / sigma, grid)
+        axis.plot(grid, gaussian, color=IN, ls="--", label="Gaussian, same mu")
+        axis.axhline(0, color=UPPER, ls=":", label="upper bound")
+        axis.set_title(f"B = {cell.batch_size}, mu = {mu:.3f}", fontsize=9)
+        axis.set(xlabel="false-positive rate", xlim=(0, 1))
+        axis.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
     axes[0, 0].set_ylabel("false-negative rate\nabove the upper bound's")
     figure.suptitle(f"Trade-off curves, sigma = {sigma:g}, T = {chosen[0].steps}", fontsize=10)
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8)
     return figure
-
-
-def _draw_trade_off(axis: Axes, cell: LandscapeCell) -> None:
-    """A cell's curves."""
-    process = Process(cell.noise_multiplier, cell.batch_size, cell.steps)
-    pair, grid = law.last_law(process, constant(process, 0.5)), np.linspace(0, 1, 401)
-    rates, mu = densities.trade_off_curve(pair), float(densities.mu_at(pair, 0.5))
-
-    def above(false_positive: Array, false_negative: Array) -> Array:
-        return false_negative - conversions.gaussian_trade_off(1 / cell.noise_multiplier, false_positive)
-
-    gaussian = conversions.gaussian_trade_off(mu, grid)
-    axis.plot(
-        rates.false_positive, above(rates.false_positive, rates.false_negative), color=OUT, label="exact"
-    )
-    axis.plot(grid, above(grid, gaussian), color=IN, ls="--", label="Gaussian, same mu")
-    axis.axhline(0, color=UPPER, ls=":", label="upper bound")
-    axis.set_title(f"B = {cell.batch_size}, mu = {mu:.3f}", fontsize=9)
-    axis.set(xlabel="false-positive rate", xlim=(0, 1))
-    axis.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
 
 
 def _landscape(norm: float) -> Figure:
@@ -243,11 +203,8 @@ def _landscape(norm: float) -> Figure:
     axis.plot(0, -(norm**2) / 2, "o", color=OUT, label=r"$\theta_1$ without the canary, on average")
     axis.plot(norm, -(norm**2) / 2, "s", color=IN, label=r"$\theta_1$ with the canary, on average")
     for start, end in ((-0.4, -1.4), (1.4, 2.4)):
+        heights = [-(norm**2) * abs(at - 0.5) + 0.25 * norm**2 for at in (start, end)]
         arrow = {"arrowstyle": "->", "color": "0.4"}
-        heights = (
-            -(norm**2) * abs(start - 0.5) + 0.25 * norm**2,
-            -(norm**2) * abs(end - 0.5) + 0.25 * norm**2,
-        )
         axis.annotate("", (end * norm, heights[1]), (start * norm, heights[0]), arrowprops=arrow)
     axis.set(xlabel=r"$\theta$", ylabel="mean loss of a batch", title="The crafted loss landscape")
     axis.set_ylim(top=0.3 * norm**2)
@@ -258,8 +215,14 @@ def _landscape(norm: float) -> Figure:
 def _threshold_search(searches: Sequence[SearchResults], norm: float, runs: int) -> Figure:
     """Algorithm 6: every threshold at T = 2, by what the audit claims and by what is true."""
     figure, axes = plt.subplots(1, len(searches), figsize=(3.5 * len(searches), 3.6), squeeze=False)
-    for axis, results in zip(axes[0], searches, strict=True):
-        _draw_search(axis, results, norm, runs)
+    for axis, (cell, thresholds, exact, claimed) in zip(axes[0], searches, strict=True):
+        upper, places = exact[0].epsilon_upper, np.array(thresholds) * norm
+        axis.axhline(upper, color=UPPER, ls=":", label="upper bound")
+        axis.plot(places, claimed, ".", color=IN, ms=4, label=_simulated(runs))
+        axis.plot(places, [one.epsilon_exact[-1] for one in exact], color=OUT, label="exact epsilon")
+        axis.axvline(norm / 2, color="0.6", lw=0.8, label="h = C / 2, the paper's")
+        axis.set(xlabel="threshold h", title=f"sigma = {cell.noise_multiplier:g}, B = {cell.batch_size}")
+        axis.set_ylim(bottom=0, top=1.25 * upper)
     axes[0, 0].set_ylabel(f"epsilon at delta {searches[0].cell.delta:g}")
     figure.suptitle(
         "Algorithm 6: which threshold of the crafted landscape leaks most after two steps", fontsize=10
@@ -267,16 +230,3 @@ def _threshold_search(searches: Sequence[SearchResults], norm: float, runs: int)
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=8)
     return figure
-
-
-def _draw_search(axis: Axes, results: SearchResults, norm: float, runs: int) -> None:
-    """One cell's thresholds."""
-    cell, upper = results.cell, results.exact[0].epsilon_upper
-    thresholds = np.array(results.thresholds) * norm
-    last = [exact.epsilon_exact[-1] for exact in results.exact]
-    axis.axhline(upper, color=UPPER, ls=":", label="upper bound")
-    axis.plot(thresholds, results.claimed, ".", color=IN, ms=4, label=_simulated(runs))
-    axis.plot(thresholds, last, color=OUT, label="exact epsilon")
-    axis.axvline(norm / 2, color="0.6", lw=0.8, label="h = C / 2, the paper's")
-    axis.set(xlabel="threshold h", title=f"sigma = {cell.noise_multiplier:g}, B = {cell.batch_size}")
-    axis.set_ylim(bottom=0, top=1.25 * upper)

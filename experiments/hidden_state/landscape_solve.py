@@ -1,12 +1,14 @@
-"""The crafted landscape's results, computed: exact laws by quadrature, audits by simulation.
+"""The crafted landscape's results, computed (exact laws by quadrature, audits by simulation) and kept.
 
-Nothing here reads or keeps anything. JAX is imported by what simulates, so that the processes that solve
-laws do without it; the command prepares it beforehand.
+JAX is imported by what simulates, so that the processes that solve laws do without it; the command prepares
+it beforehand.
 """
 
+import concurrent.futures
+import multiprocessing
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,19 +16,24 @@ from numpy.typing import NDArray
 from audit.landscape import law, optimal
 from audit.landscape.optimal import Thresholds
 from audit.landscape.process import Process, constant, upper_bound
+from audit.machine import cores
 from audit.statistics import conversions, densities, estimate
+from audit.storage.index import Holdings
 from audit.storage.results import finding_fields
 from audit.storage.scores import Scores
-from experiments.hidden_state.landscape_cells import (
+from audit.storage.store import Store
+from experiments.hidden_state import landscape
+from experiments.hidden_state.landscape import (
     Exact,
     ExactLaw,
     LandscapeCell,
+    Request,
     Search,
     Simulated,
     SimulatedAudit,
     Simulation,
+    Study,
     ThresholdSearch,
-    search_thresholds,
 )
 
 Array = NDArray[np.float64]
@@ -38,19 +45,61 @@ ADVERSARIES: dict[str, Callable[[Process, float], Thresholds]] = {
 _LARGEST_BATCH = 40_000_000  # thetas that a compiled call returns at most
 
 
-def process_of(cell: LandscapeCell) -> Process:
-    """The cell's process."""
-    return Process(cell.noise_multiplier, cell.batch_size, cell.steps)
+def simulates(held: Holdings, study: Study) -> bool:
+    """Whether `keep_simulations` has anything to do, for which the command prepares JAX."""
+    return any(not landscape.holds(held, request) for request in study.simulations())
 
 
-def solve(asked: ExactLaw) -> Exact:
+def keep(out: Path, study: Study, progress: Callable[[], object] = lambda: None) -> None:
+    """Simulates and solves all that the store lacks of a study."""
+    keep_simulations(out, study)
+    keep_laws(out, study, progress)
+
+
+def keep_simulations(out: Path, study: Study) -> None:
+    """Simulates what the store lacks and keeps each result, an audit's scores beside it, as soon as it is
+    there.
+
+    Raises InputError where the store can't be written.
+    """
+    held = landscape.holdings(out)
+    missing = [one for one in map(study.audit, study.cells) if landscape.lacks(held, one)]
+    stores = {one: _open(held, one) for one in missing}
+    for one, scores, result in simulate(missing):
+        stores[one].save(scores)
+        stores[one].write_text(landscape.RESULT, landscape.text(result))
+    for request in study.searches():
+        if landscape.lacks(held, request):
+            _open(held, request).write_text(landscape.RESULT, landscape.text(search(request)))
+
+
+def keep_laws(out: Path, study: Study, progress: Callable[[], object] = lambda: None) -> None:
+    """Solves the laws that the store lacks, a process a core, keeping each as soon as it is there.
+
+    `progress` hears of each of `study.all_laws()`, stored or solved. Raises InputError for a cell out of
+    range, and where the store can't be written.
+    """
+    laws, held = study.all_laws(), landscape.holdings(out)
+    missing = [one for one in laws if landscape.lacks(held, one)]
+    for _ in range(len(laws) - len(missing)):
+        progress()
+    stores = {one: _open(held, one) for one in missing}
+    for one, result in _solved(missing):
+        stores[one].write_text(landscape.RESULT, landscape.text(result))
+        progress()
+
+
+def solve(request: ExactLaw) -> Exact:
     """Exact epsilon and the Gaussian conversion's claim, step by step.
 
     The claim takes the mu of the threshold that the landscape itself splits at, the last one at T.
     Raises InputError for a cell out of range.
     """
-    process, delta = process_of(asked.cell), asked.cell.delta
-    thresholds = _thresholds(process, delta, asked.thresholds)
+    process, delta, chosen = Process(*request.cell[:3]), request.cell.delta, request.thresholds
+    if isinstance(chosen, str):
+        thresholds = ADVERSARIES[chosen](process, delta).values
+    else:
+        thresholds = constant(process, chosen)
     upper = upper_bound(process, delta)
     pairs = law.laws(process, thresholds)
     tests = [*thresholds, thresholds[-1] if process.steps > 1 else 0.5]
@@ -63,41 +112,54 @@ def solve(asked: ExactLaw) -> Exact:
     )
 
 
-def simulate(asked: Sequence[SimulatedAudit]) -> Iterator[tuple[SimulatedAudit, Scores, Simulated]]:
+def simulate(requests: Sequence[SimulatedAudit]) -> Iterator[tuple[SimulatedAudit, Scores, Simulated]]:
     """The simulated audits of cells of one length and simulation, together in one compiled call where
     memory allows, each with the scores at T."""
-    for batch in _batches(asked):
+    for batch in _batches(requests):
         first = batch[0].simulation
         cells, thresholds = [one.cell for one in batch], [one.threshold for one in batch]
         present = _presence(first)
         for one, thetas in zip(batch, _thetas(cells, thresholds, first), strict=True):
-            found = _audit(thetas, present, one.cell.delta, first.confidence)
-            yield one, Scores(0, thetas[-1][:, None], present[:, None]), found
+            levels = one.cell.delta, first.confidence
+            in_sample = [_in_sample(row, present, *levels) for row in thetas]
+            ends = [estimate.findings(row[present], row[~present], *levels) for row in thetas[[0, -1]]]
+            bounds = [[finding_fields(finding) for finding in end] for end in ends]
+            yield one, Scores(0, thetas[-1][:, None], present[:, None]), Simulated(in_sample, *bounds)
 
 
-def search(asked: ThresholdSearch) -> Search:
+def search(request: ThresholdSearch) -> Search:
     """Algorithm 6: the claims of its thresholds, from the same random draws."""
-    cell, simulation = asked
+    cell, simulation = request
     present = _presence(simulation)
     claimed = []
-    for batch in _batches([SimulatedAudit(cell, h, simulation) for h in search_thresholds(cell)]):
+    for batch in _batches([SimulatedAudit(cell, h, simulation) for h in request.thresholds()]):
         last = _thetas([cell] * len(batch), [one.threshold for one in batch], simulation)[:, -1]
         claimed += [_in_sample(scores, present, cell.delta, simulation.confidence) for scores in last]
     return Search(claimed)
 
 
-def _thresholds(process: Process, delta: float, chosen: str | float) -> Array:
-    """An adversary's thresholds, or a constant one."""
-    if isinstance(chosen, str):
-        return ADVERSARIES[chosen](process, delta).values
-    return constant(process, chosen)
+def _open(held: Holdings, request: Request) -> Store:
+    """The store of a request, where it is or among the landscape's cells."""
+    found = held.open(request.setting())
+    return Store(held.root / landscape.CELLS, request.setting()) if found is None else found
 
 
-def _batches(asked: Sequence[SimulatedAudit]) -> Iterator[Sequence[SimulatedAudit]]:
+def _solved(requests: Sequence[ExactLaw]) -> Iterator[tuple[ExactLaw, Exact]]:
+    """Laws as they are solved."""
+    if not requests:
+        return
+    spawn = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(min(cores(), len(requests)), spawn) as pool:
+        waiting = {pool.submit(solve, one): one for one in requests}
+        for future in concurrent.futures.as_completed(waiting):
+            yield waiting[future], future.result()
+
+
+def _batches(requests: Sequence[SimulatedAudit]) -> Iterator[Sequence[SimulatedAudit]]:
     """Audits in batches whose results fit."""
-    if asked:
-        size = max(1, _LARGEST_BATCH // (asked[0].cell.steps * asked[0].simulation.runs))
-        yield from (asked[i : i + size] for i in range(0, len(asked), size))
+    if requests:
+        size = max(1, _LARGEST_BATCH // (requests[0].cell.steps * requests[0].simulation.runs))
+        yield from (requests[i : i + size] for i in range(0, len(requests), size))
 
 
 def _presence(simulation: Simulation) -> NDArray[np.bool_]:
@@ -122,17 +184,6 @@ def _thetas(cells: Sequence[LandscapeCell], thresholds: Sequence[float], simulat
     runs, presence = jnp.arange(simulation.runs, dtype=jnp.uint32), jnp.asarray(_presence(simulation))
     thetas = simulate.simulate_cells(keys, runs, presence, sigmas, sizes, every_step)
     return np.asarray(thetas, np.float64)
-
-
-def _audit(scores: Array, present: NDArray[np.bool_], delta: float, confidence: float) -> Simulated:
-    """Bounds on the scores (T, runs)."""
-
-    def bounds(row: Array) -> list[dict[str, Any]]:
-        found = estimate.findings(row[present], row[~present], delta, confidence)
-        return [finding_fields(finding) for finding in found]
-
-    in_sample = [_in_sample(row, present, delta, confidence) for row in scores]
-    return Simulated(in_sample, bounds(scores[0]), bounds(scores[-1]))
 
 
 def _in_sample(scores: Array, present: NDArray[np.bool_], delta: float, confidence: float) -> float:

@@ -11,27 +11,24 @@ Five seeds for the FCNN, as the paper has for Figure 1c (one at `smoke`), at bot
 """
 
 import dataclasses
-import functools
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from audit.settings.adversaries import ADVERSARIES, GC_S_VARIANTS, CotS, GcR, GcS, Loss
 from audit.settings.make import setting_of
-from audit.settings.setting import AdversaryFields, Setting
+from audit.settings.setting import AdversaryFields
 from experiments.cells.audits import audit_cell
-from experiments.cells.cell import Audited
-from experiments.hidden_state.landscape_cell import landscape_cell
-from experiments.hidden_state.landscape_cells import Grid
-from experiments.hidden_state.norms import norms_cell
-from experiments.sweeps.sweep import Axis, Draw, Drawn, Sweep
+from experiments.cells.cell import Audited, Cell
+from experiments.hidden_state.cells import landscape_cell, norms_cell
+from experiments.hidden_state.landscape import Grid
+from experiments.sweeps.sweep import Axis, Sweep
 from models.catalogue import task
-
-if TYPE_CHECKING:
-    from experiments.sweeps.points import Evidence
 
 SMOKE = "smoke"
 SCALES = (SMOKE, "laptop", "paper")  # the smallest first
-NORM, PERIODICITY = Axis("clipping norm C", "C"), Axis("periodicity k", "k")
+AXES = dict.fromkeys(("figure_1a", "figure_1b"), Axis("clipping norm C", "C"))
+AXES |= {"figure_5": Axis("periodicity k", "k"), "figure_8": Axis("step", "t")}
 
 
 class Many(NamedTuple):
@@ -65,11 +62,8 @@ class Series(NamedTuple):
     label: str
     adversary: AdversaryFields
 
-    def called(self, label: str) -> "Series":
-        """The series' adversary by another name."""
-        return self._replace(label=label)
 
-
+Cells = Callable[[str], Iterator[Cell]]  # of a scale
 _FULL = {1: 5000, 5: 5000, 25: 5000}
 SIZES: dict[str, dict[str, Size]] = {
     "smoke": {
@@ -92,34 +86,25 @@ SIZES: dict[str, dict[str, Size]] = {
     },
 }
 NORM_RUNS = {"smoke": 2, "laptop": 30, "paper": 30}  # Figure 8's runs a model, at most
+_WHOLE = Grid(tuple(map(float, range(1, 9))), (1, 2, 4, 8, 16), 25, 5000)
+GRIDS = {"smoke": Grid((1.0, 4.0), (1, 4), 5, 200), "laptop": _WHOLE, "paper": _WHOLE}
 
 L, GC_R, COTS = Series("L", Loss()), Series("GC-R", GcR()), Series("CotS", CotS())
 GC_S = tuple(Series(f"GC-S, {variant.replace('_', ' ')}", GcS(variant)) for variant in GC_S_VARIANTS)
-NOISELESS_PER_STEP = GC_S[0]
+NOISELESS_PER_STEP, _IMAGE_MODELS = GC_S[0], ("convnet", "resnet18")
 
 
 def sweeps(scale: str) -> dict[str, Sweep]:
     """Every sweep of a scale, by name."""
-    found = [
-        _by_clipping_norm("figure_1a", "convnet", scale),
-        _by_clipping_norm("figure_1b", "resnet18", scale),
-        _fcnn("figure_1c", "GC-R, GC-S and L on the FCNN", (L, GC_R, NOISELESS_PER_STEP), scale),
-        _periodic("figure_2a", 5, scale),
-        _periodic("figure_2b", 25, scale),
-        _fcnn("figure_4", "Four ways to choose GC-S's dimension", (L, GC_R, *GC_S), scale),
-        _figure_5(scale),
-        _figure_6a(scale),
-        _fcnn("figure_7", "GC-R, L and CotS on the FCNN", (L, GC_R, COTS), scale),
-        _figure_8(scale),
-        _figure_11(scale),
-        _figure_12(scale),
-        _figure_13(scale),
-        _crafted_landscape(_grid(scale)),
-    ]
-    return {sweep.name: sweep for sweep in found}
+    return {
+        name: Sweep(name, title, tuple(cell for one in points for cell in one(scale)), axis=AXES.get(name))
+        for name, (title, points) in FIGURES.items()
+    }
 
 
-def audits(panel: str, series: Series, x: float, model: str, scale: str, **changed: Any) -> Iterator[Audited]:
+def audits(
+    panel: str, series: Series, x: float, model: str, scale: str, changed: Mapping[str, Any]
+) -> Iterator[Audited]:
     """A point's audits, one a seed; `changed` are fields of the setting."""
     size = SIZES[scale][model]
     runs, canaries = size.of(series.adversary, changed.get("periodicity", 1))
@@ -136,142 +121,69 @@ def audits(panel: str, series: Series, x: float, model: str, scale: str, **chang
         yield Audited(panel, series.label, x, setting, runs)
 
 
-def _sweep(name: str, title: str, found: Iterator[Audited], draw: Draw, axis: Axis | None = None) -> Sweep:
-    """The sweep of audits."""
-    return Sweep(name, title, tuple(audit_cell(one) for one in found), draw, axis)
+def _at(panel: str, series: Series, x: float, model: str, **changed: Any) -> Cells:
+    """The audits of a point."""
+    return lambda scale: map(audit_cell, audits(panel, series, x, model, scale, changed))
 
 
-def _by_clipping_norm(name: str, model: str, scale: str) -> Sweep:
+def _by_clipping_norm(model: str) -> list[Cells]:
     """Figures 1a and 1b."""
-    label = task(model).label
-    found = (
-        audited
-        for series in (GC_R, L)
-        for norm in (1.0, 2.0, 4.0)
-        for audited in audits(label, series, norm, model, scale, clipping_norm=norm)
-    )
-    return _sweep(name, f"GC-R and L on the {label}, k = 1", found, _epsilon, NORM)
+    norms, label = (1.0, 2.0, 4.0), task(model).label
+    return [_at(label, series, norm, model, clipping_norm=norm) for series in (GC_R, L) for norm in norms]
 
 
-def _fcnn(name: str, title: str, every: tuple[Series, ...], scale: str) -> Sweep:
+def _fcnn(*every: Series) -> list[Cells]:
     """Figures 1c, 4 and 7."""
-    found = (
-        audited
-        for rate in (0.1, 0.01)
-        for series in every
-        for audited in audits(f"learning rate {rate:g}", series, 1, "fcnn", scale, learning_rate=rate)
-    )
-    return _sweep(name, title, found, _epsilon)
+    panels = {rate: f"learning rate {rate:g}" for rate in (0.1, 0.01)}
+    return [_at(name, one, 1, "fcnn", learning_rate=rate) for rate, name in panels.items() for one in every]
 
 
-def _periodic(name: str, k: int, scale: str) -> Sweep:
-    """Figures 2a and 2b."""
-    found = (
-        audited
-        for model in ("convnet", "resnet18")
-        for series in (GC_R, L)
-        for audited in audits(task(model).label, series, k, model, scale, periodicity=k)
-    )
-    return _sweep(name, f"GC-R and L at k = {k}", found, _epsilon)
+def _periodic(every: tuple[Series, ...], *periodicities: int) -> list[Cells]:
+    """Figures 2a, 2b and 5."""
+    places = itertools.product(_IMAGE_MODELS, every, periodicities)
+    return [_at(task(model).label, series, k, model, periodicity=k) for model, series, k in places]
 
 
-def _figure_5(scale: str) -> Sweep:
-    found = (
-        audited
-        for model in ("convnet", "resnet18")
-        for series in (GC_R, NOISELESS_PER_STEP)
-        for k in (1, 5)
-        for audited in audits(task(model).label, series, k, model, scale, periodicity=k)
-    )
-    title = "GC-S and GC-R on over-parameterised models"
-    return _sweep("figure_5", title, found, _epsilon, PERIODICITY)
+def _gc_r(label: str, x: float = 1, panel: str = "ConvNet", model: str = "convnet", **changed: Any) -> Cells:
+    """GC-R by that label."""
+    return _at(panel, Series(label, GcR()), x, model, **changed)
 
 
-def _figure_6a(scale: str) -> Sweep:
-    found = audits("ConvNet", GC_R, 5, "convnet", scale, periodicity=5)
-    return _sweep("figure_6a", "GC-R's trade-off curve on the ConvNet, k = 5", found, _trade_off)
+def _norms(model: str) -> Cells:
+    """Figure 8: 30 runs a model, fewer at scales that cannot train them."""
+
+    def cells(scale: str) -> Iterator[Cell]:
+        first = next(audits("", L, 1, model, scale, {}))
+        yield norms_cell(first._replace(runs=min(NORM_RUNS[scale], first.runs)))
+
+    return cells
 
 
-def _figure_8(scale: str) -> Sweep:
-    """30 runs a model, fewer at scales that cannot train them."""
-    asked = []
-    for model in ("fcnn", "convnet", "resnet18"):
-        (audited, *_) = audits("", L, 1, model, scale)
-        asked.append((audited.setting, min(NORM_RUNS[scale], audited.runs)))
-    cells = tuple(norms_cell(*one) for one in asked)
-    draw = functools.partial(_norms, asked=asked)
-    return Sweep("figure_8", "L's canary before clipping", cells, draw, Axis("step", "t"))
-
-
-def _figure_11(scale: str) -> Sweep:
-    found = (
-        audited
-        for k in (1, 5, 25)
-        for audited in audits("ConvNet", GC_R.called(f"k = {k}"), k, "convnet", scale, periodicity=k)
-    )
-    return _sweep("figure_11", "Privacy profiles of GC-R on the ConvNet", found, _profile)
-
-
-def _figure_12(scale: str) -> Sweep:
-    found = (
-        audited
-        for name, unknown in (("known", False), ("unknown", True))
-        for audited in audits(
-            "ConvNet", GC_R.called(name), 1, "convnet", scale, unknown_initialisation=unknown
-        )
-    )
-    title = "GC-R on the ConvNet where the initialisation is unknown"
-    return _sweep("figure_12", title, found, _epsilon)
-
-
-def _figure_13(scale: str) -> Sweep:
-    found = (
-        audited
-        for model in ("mobilenet_head", "convnet")
-        for audited in audits("CIFAR-10", GC_R.called(task(model).label), 1, model, scale)
-    )
-    title = "GC-R on a pretrained network's head and on a network trained whole"
-    return _sweep("figure_13", title, found, _epsilon)
-
-
-def _crafted_landscape(grid: Grid) -> Sweep:
-    """Figures 3a, 3b, 6b, 10 and 14, and Algorithm 6."""
-    draw = functools.partial(_landscape, grid=grid)
-    return Sweep("landscape", "The crafted loss landscape", (landscape_cell(grid),), draw)
-
-
-def _grid(scale: str) -> Grid:
-    """Of Figures 3a, 3b, 6b, 10 and 14."""
-    if scale == "smoke":
-        return Grid((1.0, 4.0), (1, 4), 5, 200)
-    return Grid(tuple(map(float, range(1, 9))), (1, 2, 4, 8, 16), 25, 5000)
-
-
-def _epsilon(sweep: Sweep, evidence: "Evidence") -> Drawn:
-    from experiments.hidden_state import figures  # matplotlib, which work on cells does not need
-
-    return figures.draw_epsilon(sweep, evidence)
-
-
-def _trade_off(sweep: Sweep, evidence: "Evidence") -> Drawn:
-    from experiments.hidden_state import figures
-
-    return figures.draw_trade_off(sweep, evidence)
-
-
-def _profile(sweep: Sweep, evidence: "Evidence") -> Drawn:
-    from experiments.hidden_state import figures
-
-    return figures.draw_profile(sweep, evidence)
-
-
-def _norms(sweep: Sweep, evidence: "Evidence", asked: list[tuple[Setting, int]]) -> Drawn:
-    from experiments.hidden_state import figures
-
-    return figures.draw_norms(sweep, evidence, asked)
-
-
-def _landscape(sweep: Sweep, evidence: "Evidence", grid: Grid) -> Drawn:
-    from experiments.hidden_state import figures
-
-    return figures.draw_landscape(sweep, evidence, grid)
+FIGURES: dict[str, tuple[str, list[Cells]]] = {
+    "figure_1a": ("GC-R and L on the ConvNet, k = 1", _by_clipping_norm("convnet")),
+    "figure_1b": ("GC-R and L on the ResNet18, k = 1", _by_clipping_norm("resnet18")),
+    "figure_1c": ("GC-R, GC-S and L on the FCNN", _fcnn(L, GC_R, NOISELESS_PER_STEP)),
+    "figure_2a": ("GC-R and L at k = 5", _periodic((GC_R, L), 5)),
+    "figure_2b": ("GC-R and L at k = 25", _periodic((GC_R, L), 25)),
+    "figure_4": ("Four ways to choose GC-S's dimension", _fcnn(L, GC_R, *GC_S)),
+    "figure_5": (
+        "GC-S and GC-R on over-parameterised models",
+        _periodic((GC_R, NOISELESS_PER_STEP), 1, 5),
+    ),
+    "figure_6a": ("GC-R's trade-off curve on the ConvNet, k = 5", [_gc_r("GC-R", 5, periodicity=5)]),
+    "figure_7": ("GC-R, L and CotS on the FCNN", _fcnn(L, GC_R, COTS)),
+    "figure_8": ("L's canary before clipping", [_norms(model) for model in ("fcnn", *_IMAGE_MODELS)]),
+    "figure_11": (
+        "Privacy profiles of GC-R on the ConvNet",
+        [_gc_r(f"k = {k}", k, periodicity=k) for k in (1, 5, 25)],
+    ),
+    "figure_12": (
+        "GC-R on the ConvNet where the initialisation is unknown",
+        [_gc_r("known", unknown_initialisation=False), _gc_r("unknown", unknown_initialisation=True)],
+    ),
+    "figure_13": (
+        "GC-R on a pretrained network's head and on a network trained whole",
+        [_gc_r(task(one).label, panel="CIFAR-10", model=one) for one in ("mobilenet_head", "convnet")],
+    ),
+    "landscape": ("The crafted loss landscape", [lambda scale: iter([landscape_cell(GRIDS[scale])])]),
+}

@@ -1,6 +1,7 @@
-"""Figures 3 and 4 of the LiDP paper, from what the store holds; nothing here simulates."""
+"""Table 1 and Figures 3, 4 and 5 of the LiDP paper, from what the store holds; nothing here simulates or
+trains."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -9,14 +10,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from audit.report.style import BLACK, BLUE, FADED, GREEN, ORANGE, PURPLE, STYLE, UPPER, VERMILION
-from audit.statistics import conversions
-from audit.storage.index import Holdings
-from experiments.lidp import audits, protocol, table
-from experiments.lidp.audits import LIFTED, MechanismAudit, Panels
-from experiments.lidp.table import MechanismPoint
-from experiments.sweeps.sweep import Drawn
+from audit.settings.setting import identity
+from audit.statistics.accounting import Composition, sampled_upper_bound
+from audit.storage.scores import Scores
+from experiments.cells.cell import Audited
+from experiments.lidp import cells, gains, tables
+from experiments.lidp.cells import LIFTED, PlacedAudit
+from experiments.lidp.gains import METHODS, ORDER_2, ORDER_4, Gain, Lifted
+from experiments.lidp.tables import MechanismPoint
+from experiments.sweeps.points import Evidence
+from experiments.sweeps.sweep import Drawn, Sweep
 
-_SINGLE = "DP + Wilson (K = 1)"
+Points = list[MechanismPoint]
+_X = {"over n": r"runs n a world; $K = \sqrt{n}$", "over K": "canaries K", "over d": "dimension d"}
 _LOOKS = {  # of methods: label, colour, marker, line
     "wilson_1": ("LiDP + order-1 Wilson", BLUE, "o", ":"),
     "wilson_2": ("LiDP + order-2 Wilson", VERMILION, "s", "-"),
@@ -25,151 +31,234 @@ _LOOKS = {  # of methods: label, colour, marker, line
 }
 
 
-def draw_epsilons(name: str, held: Holdings, asked: Panels) -> Drawn:
-    """Figure 3: epsilon over n, K and d."""
-    over_n, over_k, over_d = (_there(held, panel) for panel in asked)
-    missing = sum(map(len, asked)) - len(over_n) - len(over_k) - len(over_d)
-    panels = [("over n", over_n), ("over K", over_k), ("over d", over_d)]
-    if not any(points for _, points in panels):
+def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
+    """A sweep's figure of the cells that are there, and its table."""
+    drawings = {"lidp_table_1": _draw_gains, "lidp_figure_5": _draw_lifted}
+    return drawings.get(sweep.name, _draw_mechanism)(sweep, evidence)
+
+
+def _draw_mechanism(sweep: Sweep, evidence: Evidence) -> Drawn:
+    """Figure 3: epsilon over n, K and d; Figure 4: what canaries cost and gain, and how dependent their bits
+    are (Errata L6)."""
+    points = []
+    for panel, audit in (one.request for one in sweep.cells if isinstance(one.request, PlacedAudit)):
+        at_levels = audit._replace(**evidence.levels._asdict())
+        if (found := cells.read(evidence.held, at_levels)) is not None:
+            points.append(MechanismPoint(panel, at_levels, found))
+    missing = len(sweep.cells) - len(points)
+    if not points:
         return Drawn([], missing, [])
+    if sweep.name == "lidp_figure_3":
+        figure, table = epsilons_figure(points), tables.of_epsilons(sweep.name, points)
+    else:
+        figure, table = correlations_figure(points), tables.of_correlations(sweep.name, points)
+    return Drawn([(sweep.name, figure)], missing, [], table)
+
+
+def epsilons_figure(points: Points) -> Figure:
+    """Figure 3."""
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(1, 3, figsize=(11, 4.2))
-        _draw_over_n(axes[0], over_n)
-        _draw_epsilons(axes[1], over_k, "canaries K", lambda one: one.canaries)
-        _draw_epsilons(axes[2], over_d, "dimension d", lambda one: one.dimension)
+        for axis, (panel, name) in zip(axes, _X.items(), strict=True):
+            own = [point for point in points if point.panel == panel]
+            single = [point for point in own if panel == "over n" and point.audit.canaries == 1]
+            for method, (label, color, marker, dash) in _LOOKS.items():
+                look = {"color": color, "marker": marker, "ms": 4, "ls": dash, "label": label}
+                _draw_line(axis, [one for one in own if one not in single], method, **look)
+            _log_axis(axis, own)
+            if panel == "over n":
+                _draw_line(axis, single, "wilson_1", color=BLACK, marker="x", label="DP + Wilson (K = 1)")
+                _draw_line(axis, single, LIFTED, color=ORANGE, marker="v", ls="--", label="lifted, K = 1")
+                axis.set(ylabel="lower bound on epsilon")
+            if own:  # the exact epsilon, and what the paper's window of thresholds allows
+                exact, cap = own[0].limits()
+                axis.axhline(exact, color=UPPER, ls=":", label="exact epsilon")
+                axis.axhline(cap, color=FADED, ls="-.", label="limit of the paper's window")
+                title = f"epsilon = {own[0].audit.epsilon:g} by RDP, {exact:.2f} exact"
+                axis.set_title(title, fontsize=9)
+            axis.set(xlabel=name)
         figure.suptitle("Audits of the Gaussian mechanism (LiDP paper, Figure 3)")
-        _legend(figure, axes)
-    own = table.epsilons(name, "audits of the Gaussian mechanism", panels)
-    return Drawn([(name, figure)], missing, [], own)
+        _legend(figure, axes, 4)
+        return figure
 
 
-def draw_correlations(name: str, held: Holdings, asked: Panels) -> Drawn:
-    """Figure 4: what canaries cost and gain, and how dependent their bits are (Errata L6)."""
-    over_k, over_d = _there(held, asked.over_k), _there(held, asked.over_d)
-    missing = len(asked.over_k) + len(asked.over_d) - len(over_k) - len(over_d)
-    if not over_k and not over_d:
-        return Drawn([], missing, [])
+def correlations_figure(points: Points) -> Figure:
+    """Figure 4."""
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(1, 3, figsize=(11, 4.2))
-        _draw_gains(axes[0], over_k)
-        _draw_moments(axes[1], over_k, "canaries K", lambda one: one.canaries)
-        _draw_moments(axes[2], over_d, "dimension d", lambda one: one.dimension)
+        _draw_gains_in_variance(axes[0], [point for point in points if point.panel == "over K"])
+        for axis, panel in zip(axes[1:], ("over K", "over d"), strict=True):
+            _draw_moments(axis, panel, [point for point in points if point.panel == panel])
         figure.suptitle("Bias, variance and correlation (LiDP paper, Figure 4)")
-    own = table.correlations(name, "bias, variance and correlation", [("over K", over_k), ("over d", over_d)])
-    return Drawn([(name, figure)], missing, [], own)
+        return figure
 
 
-def _there(held: Holdings, asked: Sequence[MechanismAudit]) -> list[MechanismPoint]:
-    """The audits whose findings are stored."""
-    found = [(one, audits.read(held, one)) for one in asked]
-    return [MechanismPoint(one, findings) for one, findings in found if findings is not None]
+def _draw_line(axis: Axes, points: Points, method: str, **look: Any) -> None:
+    """A method's means where it is there, with standard errors over seeds."""
+    own = [point for point in points if method in point.found.epsilons]
+    values = [point.found.epsilons[method] for point in own]
+    errors = [float(np.std(one) / np.sqrt(len(one))) for one in values]
+    axis.errorbar([one.x() for one in own], [one.mean(method) for one in own], errors, **look)
 
 
-def _draw_over_n(axis: Axes, points: list[MechanismPoint]) -> None:
-    """Figure 3, left: one canary against sqrt(n)."""
-    single = [point for point in points if point.asked.canaries == 1]
-    _draw_lines(axis, [p for p in points if p.asked.canaries > 1], lambda one: one.runs)
-    _log_axis(axis, [point.asked.runs for point in points])
-    xs = [point.asked.runs for point in single]
-    values = [point.found.epsilons["wilson_1"] for point in single]
-    axis.errorbar(xs, *_mean_and_error(values), color=BLACK, marker="x", ls="-", label=_SINGLE)
-    values = [point.found.epsilons[LIFTED] for point in single]
-    axis.errorbar(xs, *_mean_and_error(values), color=ORANGE, marker="v", ls="--", label="lifted, K = 1")
-    _draw_limits(axis, points)
-    axis.set(xlabel=r"runs n a world; $K = \sqrt{n}$", ylabel="lower bound on epsilon")
-
-
-def _draw_epsilons(
-    axis: Axes, points: list[MechanismPoint], name: str, x: Callable[[MechanismAudit], int]
-) -> None:
-    """Figure 3, middle and right."""
-    _draw_lines(axis, points, x)
-    _draw_limits(axis, points)
-    axis.set(xlabel=name)
-
-
-def _draw_lines(axis: Axes, points: list[MechanismPoint], x: Callable[[MechanismAudit], int]) -> None:
-    """A line a method, with standard errors over seeds."""
-    for method, (label, color, marker, dash) in _LOOKS.items():
-        own = [point for point in points if method in point.found.epsilons]
-        values = [point.found.epsilons[method] for point in own]
-        xs = [x(point.asked) for point in own]
-        ends = _mean_and_error(values)
-        axis.errorbar(xs, *ends, color=color, marker=marker, ms=4, ls=dash, label=label)
-    _log_axis(axis, [x(point.asked) for point in points])
-
-
-def _log_axis(axis: Axes, xs: Sequence[int]) -> None:
+def _log_axis(axis: Axes, points: Points) -> None:
     """A logarithmic x axis with some room at its ends, be there one x or many."""
-    if xs:
+    if points:
+        xs = [point.x() for point in points]
         axis.set_xscale("log")
         axis.set_xlim(min(xs) / 1.4, max(xs) * 1.4)
 
 
-def _mean_and_error(values: list[list[float]]) -> tuple[list[float], list[float]]:
-    """Means and standard errors."""
-    means = [float(np.mean(one)) for one in values]
-    return means, [float(np.std(one) / np.sqrt(len(one))) for one in values]
-
-
-def _draw_limits(axis: Axes, points: list[MechanismPoint]) -> None:
-    """The exact epsilon, and what the paper's window of thresholds allows."""
-    if not points:
-        return
-    asked = points[0].asked
-    one = asked._replace(canaries=1).mechanism()
-    exact = conversions.epsilon_from_mu(1 / one.sigma, asked.delta)
-    axis.axhline(exact, color=UPPER, ls=":", label="exact epsilon")
-    axis.axhline(protocol.limit(one, asked.delta), color=FADED, ls="-.", label="limit of the paper's window")
-    axis.set_title(f"epsilon = {asked.epsilon:g} by RDP, {exact:.2f} exact", fontsize=9)
-
-
-def _draw_gains(axis: Axes, points: list[MechanismPoint]) -> None:
+def _draw_gains_in_variance(axis: Axes, points: Points) -> None:
     """Figure 4, left: bias, and gain in variance, against one canary and order 1 (equation 10)."""
-    single = [point for point in points if point.asked.canaries == 1]
+    single = [point for point in points if point.audit.canaries == 1]
     if single:
-        alone = float(np.mean(single[0].found.epsilons["wilson_1"]))
-        many = [point for point in points if point.asked.canaries > 1]
-        first = {p.asked.canaries: float(np.mean(p.found.epsilons["wilson_1"])) for p in many}
-        axis.plot(list(first), [one - alone for one in first.values()], "o:", color=BLUE, label="bias")
+        many = [point for point in points if point.audit.canaries > 1]
+        biases = [point.mean("wilson_1") - single[0].mean("wilson_1") for point in many]
+        axis.plot([point.x() for point in many], biases, "o:", color=BLUE, label="bias")
         for method in ("wilson_2", "wilson_4"):
-            own = [p for p in many if method in p.found.epsilons]
-            gains = [float(np.mean(p.found.epsilons[method])) - first[p.asked.canaries] for p in own]
             label, color, marker, dash = _LOOKS[method]
-            xs = [p.asked.canaries for p in own]
             name = f"variance gain, {label.removeprefix('LiDP + ')}"
-            axis.plot(xs, gains, marker + dash, color=color, label=name)
+            _plot(axis, [(one.x(), one.gain(method)) for one in many], marker + dash, color=color, label=name)
     axis.axhline(0, color=FADED, lw=0.8)
-    _log_axis(axis, [point.asked.canaries for point in points])
+    _log_axis(axis, points)
     axis.set(xlabel="canaries K", ylabel="change of epsilon")
     if single:
         axis.legend(fontsize=8, frameon=True, edgecolor="none")
 
 
-def _draw_moments(
-    axis: Axes, points: list[MechanismPoint], name: str, x: Callable[[MechanismAudit], int]
-) -> None:
+def _draw_moments(axis: Axes, panel: str, points: Points) -> None:
     """Figure 4, middle and right: correlations of the inserted canaries' bits."""
-    second = [(x(p.asked), p.found.second) for p in points if p.found.second is not None]
-    fourth = [(x(p.asked), p.found.fourth) for p in points if p.found.fourth is not None]
-    for values, label, color, style in (
-        (second, "|mu_2 - mu_1²|", VERMILION, "s-"),
-        (fourth, "|mu_4 - mu_2²|", PURPLE, "^--"),
-    ):
-        xs, heights = [place for place, _ in values], [height for _, height in values]
-        axis.plot(xs, heights, style, color=color, label=label, ms=4)
-    if second:
-        (first, height), places = second[0], [place for place, _ in second]
-        axis.plot(places, [height * first / place for place in places], color=BLACK, ls=":", label="slope -1")
-    _log_axis(axis, [x(point.asked) for point in points])
-    axis.set(yscale="log" if second else "linear", xlabel=name)
+    second = [(point.x(), point.found.second) for point in points]
+    fourth = [(point.x(), point.found.fourth) for point in points]
+    drawn = _plot(axis, second, "s-", color=VERMILION, label="|mu_2 - mu_1²|", ms=4)
+    _plot(axis, fourth, "^--", color=PURPLE, label="|mu_4 - mu_2²|", ms=4)
+    if drawn:
+        slope = [(x, drawn[0][1] * drawn[0][0] / x) for x, _ in drawn]
+        _plot(axis, slope, ":", color=BLACK, label="slope -1")
+    _log_axis(axis, points)
+    axis.set(yscale="log" if drawn else "linear", xlabel=_X[panel])
     axis.legend(fontsize=8)
 
 
-def _legend(figure: Figure, axes: Sequence[Axes]) -> None:
+def _plot(
+    axis: Axes, pairs: Sequence[tuple[int, float | None]], form: str, **look: Any
+) -> list[tuple[int, float]]:
+    """Draws the pairs that have a y, and returns them."""
+    drawn = [(x, y) for x, y in pairs if y is not None]
+    axis.plot([x for x, _ in drawn], [y for _, y in drawn], form, **look)
+    return drawn
+
+
+def _stored(sweep: Sweep, evidence: Evidence) -> list[tuple[Audited, Scores | None]]:
+    """A sweep's audits, with their scores where all are there."""
+    return [(one, evidence.held.scores(identity(one.setting), one.runs)) for one in sweep.audits()]
+
+
+def _draw_gains(sweep: Sweep, evidence: Evidence) -> Drawn:
+    """Table 1: the gain of every entry whose scores are there, and the harmonic means."""
+    read, found = _stored(sweep, evidence), []
+    missing = sum(scores is None for _, scores in read)
+    for (audit, single), (_, several) in zip(read[::2], read[1::2], strict=True):
+        if single is not None and several is not None:
+            label = f"{audit.series}, {audit.panel}"
+            found.append(gains.entry(label, single, several, evidence.levels))
+    if not found:
+        return Drawn([], missing, [])
+    table = tables.of_gains(sweep.name, sweep.title, found)
+    return Drawn([(sweep.name, gains_figure(sweep.title, found))], missing, [], table)
+
+
+def gains_figure(title: str, found: Sequence[Gain]) -> Figure:
+    """Every entry's gains on a logarithmic axis, and their harmonic means."""
+    with plt.rc_context(STYLE):
+        figure, axis = plt.subplots(figsize=(7, 0.3 * len(found) + 1.8))
+        for method, shift in ((ORDER_2, -0.15), (ORDER_4, 0.15)):
+            color, marker, _ = _look(method)
+            mean = gains.mean(found, method)
+            for place, entry in enumerate(found):
+                if (gain := entry.by_order.get(method)) is not None:
+                    axis.plot(gain, place + shift, marker, color=color)
+            label = METHODS[method] + ("" if mean is None else f", mean {mean:.2f}")
+            axis.plot([], [], marker, color=color, label=label)
+        for place, entry in enumerate(found):
+            if not any(entry.by_order.values()):
+                axis.annotate("proves nothing", (1.1, place), color=FADED, va="center", fontsize=8)
+        axis.axvline(1, color=BLACK, lw=0.8, ls=":")
+        axis.set(yticks=range(len(found)), yticklabels=[entry.label for entry in found], title=title)
+        axis.set(xscale="log", xlim=(1 / 16, 16), xlabel="times fewer runs than with one canary")
+        axis.invert_yaxis()
+        figure.legend(loc="outside lower center", ncols=2)
+        return figure
+
+
+def _draw_lifted(sweep: Sweep, evidence: Evidence) -> Drawn:
+    """Figure 5: a row an attack, epsilon over the runs and over the canaries."""
+    read = _stored(sweep, evidence)
+    there = [(one, scores) for one, scores in read if scores is not None]
+    if not there:
+        return Drawn([], len(read), [])
+    attacks: dict[str, dict[int, Scores]] = {}
+    for one, scores in there:
+        attacks.setdefault(one.series, {})[int(one.x)] = scores
+    found = [gains.over_runs_and_canaries(*one, evidence.levels) for one in attacks.items()]
+    first = there[0][0]
+    sigma, insertions, rate = Composition(*first.setting.composition)
+    upper = sampled_upper_bound(sigma, insertions, evidence.levels.delta, rate)
+    title = f"{first.panel}, upper bound {upper:.2f}, n = {first.runs:,}"
+    table = tables.of_lifted(sweep.name, title, found)
+    return Drawn([(sweep.name, lifted_figure(title, found))], len(read) - len(there), [], table)
+
+
+def lifted_figure(title: str, found: Sequence[Lifted]) -> Figure:
+    """A row an attack."""
+    with plt.rc_context(STYLE):
+        size = (8, 2.4 * len(found) + 0.8)
+        figure, rows = plt.subplots(len(found), 2, figsize=size, sharey="row", squeeze=False)
+        for one, (over_runs, over_canaries) in zip(found, rows, strict=True):
+            _draw_over_runs(over_runs, one)
+            _draw_over_canaries(over_canaries, one)
+            over_runs.set(ylabel=f"{one.attack}\nlower bound on epsilon", ylim=(0, None))
+        for axis, name in zip(rows[-1], ("runs", "canaries K"), strict=True):
+            axis.set_xlabel(name)
+        figure.suptitle(title)
+        _legend(figure, list(rows.ravel()), 5)
+        return figure
+
+
+def _draw_over_runs(axis: Axes, found: Lifted) -> None:
+    """One canary beside several."""
+    if found.single is not None:
+        axis.plot(found.runs, found.single, "x-", color=BLACK, label="one canary, order 1")
+    for method, values in found.several.items():
+        color, marker, dash = _look(method)
+        axis.plot(found.runs, values, marker + dash, color=color, ms=4, label=METHODS[method])
+    if found.canaries is not None:
+        axis.set_title(f"K = {found.canaries}", loc="right", fontsize=8)
+    axis.set(xscale="log", xticks=found.runs[::2], xticklabels=[str(n) for n in found.runs[::2]])
+    axis.minorticks_off()
+
+
+def _draw_over_canaries(axis: Axes, found: Lifted) -> None:
+    """All runs, any number of canaries."""
+    for method in METHODS:
+        color, marker, dash = _look(method)
+        own = {k: epsilons[method] for k, epsilons in found.over_canaries.items() if method in epsilons}
+        axis.plot(list(own), list(own.values()), marker + dash, color=color, ms=4)
+    places = list(found.over_canaries)
+    axis.set(xscale="log", xticks=places, xticklabels=list(map(str, places)))
+    axis.minorticks_off()
+
+
+def _look(method: str) -> tuple[str, str, str]:
+    """Colour, marker and line of a method of `gains`."""
+    return _LOOKS[method.removeprefix("lidp_")][1:]
+
+
+def _legend(figure: Figure, axes: Sequence[Axes], columns: int) -> None:
     """One legend below, of all that any panel has."""
     labels: dict[str, Any] = {}
     for axis in axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             labels.setdefault(label, handle)
-    figure.legend(list(labels.values()), list(labels), loc="outside lower center", ncols=4, fontsize=8)
+    figure.legend(list(labels.values()), list(labels), loc="outside lower center", ncols=columns, fontsize=8)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from audit.errors import require
 from experiments.cells.cell import Cell
 from experiments.hidden_state import sweep as hidden_state
-from experiments.lidp import real_data as lidp_real_data
 from experiments.lidp import sweep as lidp
 from experiments.one_shot import sweep as one_shot
 from experiments.sweeps.sweep import Drawn, Sweep
@@ -20,7 +19,6 @@ SCALES = hidden_state.SCALES  # the smallest first
 FIGURES = {  # modules with a function draw(sweep, evidence) -> Drawn, which import matplotlib
     "experiments.hidden_state.figures": hidden_state,
     "experiments.lidp.figures": lidp,
-    "experiments.lidp.real_figures": lidp_real_data,
     "experiments.one_shot.figures": one_shot,
 }
 

@@ -27,9 +27,9 @@ from audit.settings.setting import identity
 from audit.storage import score_files, store
 from audit.storage.scores import Scores
 from audit.storage.store import Store
-from experiments.hidden_state import landscape_cells, landscape_stored
+from experiments.hidden_state import landscape as landscapes
 from experiments.hidden_state import sweep as sweeps
-from experiments.hidden_state.landscape_cells import Exact, Search, Simulated
+from experiments.hidden_state.landscape import Exact, Search, Simulated
 from models.data.housing import FEATURES, TARGET
 
 Lay = Callable[[Path], object]  # lays something into a case's folder
@@ -964,7 +964,7 @@ def twice(audit):
     Store(audit.parent, config | {"data_sha256": "1" * 64})
 
 
-STUDY = landscape_cells.study(sweeps._grid("smoke"), 1e-5, 0.95)
+STUDY = landscapes.study(sweeps.GRIDS["smoke"], 1e-5, 0.95)
 SOLVED = Exact([0.5], [1.0] * 5, [1.0] * 5, 1.5)
 
 
@@ -979,8 +979,8 @@ def answered():
     for asked, result in answers.items():
         config = store._text(asked.setting())
         folder = store._hash(config.encode())
-        place = landscape_stored.CELLS / folder
-        found |= {f"{place}/config.json": config, f"{place}/result.json": landscape_stored.text(result)}
+        place = landscapes.CELLS / folder
+        found |= {f"{place}/config.json": config, f"{place}/result.json": landscapes.text(result)}
     return found
 
 

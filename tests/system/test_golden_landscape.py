@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from experiments.hidden_state import landscape_solve
-from experiments.hidden_state.landscape_cells import ADVERSARIES, ExactLaw, LandscapeCell
+from experiments.hidden_state.landscape import ADVERSARIES, ExactLaw, LandscapeCell
 
 GOLDEN = Path(__file__).resolve().parent / "golden" / "landscape.csv"
 COLUMNS = ("epsilon_gaussian", "epsilon_exact", "epsilon_upper")

@@ -285,7 +285,7 @@ TRAINING = [
 ]
 TRAINING += [
     "experiments.hidden_state.sweep",
-    "experiments.hidden_state.landscape_work",
+    "experiments.hidden_state.landscape_solve",
     "experiments.lidp.sweep",
     "experiments.one_shot.sweep",
 ]

@@ -41,6 +41,14 @@ def test_headings_stand_where_they_change_and_lines_above_and_below():
     ]
 
 
+def test_a_section_is_closed_below_its_last_row_and_nothing_can_have_a_word():
+    columns = (COLUMNS[1]._replace(none="-"),)
+    table = Table(columns, ROWS, lambda row: row.name, rule=3, closing=lambda row: [f"end of {row.name}"])
+    assert table.text().splitlines() == [
+        *("bound", "---", "one", " 1.23", "end of one", "---", "two", "    -", "end of two")
+    ]
+
+
 def test_csv_and_json_have_the_values():
     assert TABLE.csv().decode() == "name,bound,limit,double\none,1.23456,2.00001,4.00002\ntwo,,inf,inf\n"
     assert TABLE.json()[0] == {"name": "one", "bound": 1.23456, "limit": 2.00001, "double": 4.00002}

@@ -27,7 +27,7 @@ from experiments.cells.audits import audit_cell
 from experiments.cells.cell import Cell
 from experiments.cells.data import DataSets
 from experiments.cells.work import Workplace
-from experiments.hidden_state import norms as norm_cells
+from experiments.hidden_state import cells as norm_cells
 from experiments.hidden_state import sweep as sweeps
 from models.catalogue import TASKS
 from models.data.housing import HOUSING
@@ -278,27 +278,27 @@ def test_norms_are_kept_and_a_damaged_file_is_trained_again(tmp_path, capsys, mo
     setting = setting_of("fcnn", adversary="loss", batch_size=10, steps=3)
     store = stored.open_store(tmp_path, setting, dataset, norm_cells.EXPERIMENT)
     for _ in range(2):
-        np.testing.assert_array_equal(norm_cells.kept(store, setting, dataset, 4), norms)
+        np.testing.assert_array_equal(norm_cells.kept_norms(store, setting, dataset, 4), norms)
     assert trained == [4]
     held = stored.holdings(tmp_path)
-    np.testing.assert_array_equal(norm_cells.read(held, setting, 3), norms[:3])
-    assert norm_cells.read(held, setting, 5) is None
+    np.testing.assert_array_equal(norm_cells.read_norms(held, setting, 3), norms[:3])
+    assert norm_cells.read_norms(held, setting, 5) is None
     path = store.path / "norms.npz"
     content = bytearray(path.read_bytes())
     content[content.index(norms.tobytes()[:16])] ^= 1
     path.write_bytes(content)
-    assert norm_cells.read(held, setting, 4) is None and path.exists()
+    assert norm_cells.read_norms(held, setting, 4) is None and path.exists()
     assert "damaged: it counts as missing" in capsys.readouterr().err
-    np.testing.assert_array_equal(norm_cells.kept(store, setting, dataset, 4), norms)
+    np.testing.assert_array_equal(norm_cells.kept_norms(store, setting, dataset, 4), norms)
     assert trained == [4, 4] and "damaged: set aside" in capsys.readouterr().err
     np.save(path.with_suffix(".npy"), norms)
     path.with_suffix(".npy").replace(path)
-    np.testing.assert_array_equal(norm_cells.kept(store, setting, dataset, 4), norms)
+    np.testing.assert_array_equal(norm_cells.kept_norms(store, setting, dataset, 4), norms)
     assert trained == [4] * 3 and len(list(store.path.glob("*damaged*"))) == 2
     path.unlink()
     path.symlink_to(path.name)
     with pytest.raises(InputError, match="cannot read"):
-        norm_cells.kept(store, setting, dataset, 4)
+        norm_cells.kept_norms(store, setting, dataset, 4)
     assert path.is_symlink()
 
 

@@ -14,9 +14,9 @@ from audit.landscape import optimal
 from audit.landscape.process import Process
 from audit.storage import index
 from audit.storage.store import Store
-from experiments.hidden_state import landscape_cells, landscape_solve, landscape_stored, landscape_work
-from experiments.hidden_state.landscape_cell import landscape_cell
-from experiments.hidden_state.landscape_cells import (
+from experiments.hidden_state import landscape, landscape_solve
+from experiments.hidden_state.cells import landscape_cell
+from experiments.hidden_state.landscape import (
     Exact,
     ExactLaw,
     Grid,
@@ -26,13 +26,14 @@ from experiments.hidden_state.landscape_cells import (
     SimulatedAudit,
     Simulation,
     Study,
+    StudyResults,
     ThresholdSearch,
 )
 
 ROOT = Path(__file__).resolve().parents[3]
 CELL = LandscapeCell(4.0, 2, 3, 1e-5)
 GRID = Grid((2.0, 4.0), (1, 2), 3, 40)
-STUDY = landscape_cells.study(GRID, 1e-5, 0.95)
+STUDY = landscape.study(GRID, 1e-5, 0.95)
 METHODS = ("in_sample", "held_out", "if_gaussian", "assumption_free")
 
 
@@ -42,7 +43,7 @@ def made_up(asked, epsilon=0.5):
         steps = asked.cell.steps
         return Exact([0.5] * (steps - 1), [1.0] * (steps - 1) + [epsilon], [1.0] * steps, 1.0)
     if isinstance(asked, ThresholdSearch):
-        return Search([epsilon] * len(landscape_cells.search_thresholds(asked.cell)))
+        return Search([epsilon] * len(asked.thresholds()))
     bounds = [{"method": method, "assumes": "", "epsilon": epsilon} for method in METHODS]
     return Simulated([epsilon] * asked.cell.steps, bounds, bounds)
 
@@ -51,7 +52,7 @@ def fill(root, study, epsilon=0.5):
     """A made-up answer to all that a study asks for; the stores by what is asked."""
     asked = {one: Store(root, one.setting()) for one in [*study.all_laws(), *study.simulations()]}
     for one, store in asked.items():
-        store.write_text(landscape_stored.RESULT, landscape_stored.text(made_up(one, epsilon)))
+        store.write_text(landscape.RESULT, landscape.text(made_up(one, epsilon)))
     return asked
 
 
@@ -95,10 +96,10 @@ def test_a_threshold_of_no_adversary_is_a_law_of_its_own():
 
 
 def test_adversaries_are_solved_by_the_names_that_the_study_has():
-    assert tuple(landscape_solve.ADVERSARIES) == landscape_cells.ADVERSARIES
+    assert tuple(landscape_solve.ADVERSARIES) == landscape.ADVERSARIES
 
 
-@pytest.mark.parametrize("name", landscape_cells.ADVERSARIES)
+@pytest.mark.parametrize("name", landscape.ADVERSARIES)
 def test_a_solved_law_is_its_adversarys(name):
     found = landscape_solve.solve(ExactLaw(CELL, name))
     adversary = landscape_solve.ADVERSARIES[name](Process(4.0, 2, 3), 1e-5)
@@ -112,35 +113,34 @@ def test_a_constant_threshold_of_one_half_is_the_papers_adversary():
 
 
 def test_what_is_missing_is_counted_a_cell_at_a_time(tmp_path):
-    assert landscape_stored.missing(index.holdings(tmp_path), STUDY) == 4 + 2
+    assert landscape.results(index.holdings(tmp_path), STUDY).missing == 4 + 2
     stores = fill(tmp_path, STUDY)
-    assert landscape_stored.missing(index.holdings(tmp_path), STUDY) == 0
+    assert landscape.results(index.holdings(tmp_path), STUDY).missing == 0
     cell = STUDY.cells[1]
     for asked in (ExactLaw(cell, "optimal"), STUDY.audit(cell)):
-        (stores[asked].path / landscape_stored.RESULT).unlink()
-        assert landscape_stored.missing(index.holdings(tmp_path), STUDY) == 1
-    (stores[STUDY.searches()[1]].path / landscape_stored.RESULT).unlink()
-    assert landscape_stored.missing(index.holdings(tmp_path), STUDY) == 1 + 2
+        (stores[asked].path / landscape.RESULT).unlink()
+        assert landscape.results(index.holdings(tmp_path), STUDY).missing == 1
+    (stores[STUDY.searches()[1]].path / landscape.RESULT).unlink()
+    assert landscape.results(index.holdings(tmp_path), STUDY).missing == 1 + 2
     more = STUDY._replace(simulation=Simulation(80, 0, 0.95))
-    assert landscape_stored.missing(index.holdings(tmp_path), more) == 4 + 2
+    assert landscape.results(index.holdings(tmp_path), more).missing == 4 + 2
 
 
 def test_reading_gives_the_cells_that_lack_nothing_and_makes_nothing(tmp_path):
-    assert landscape_stored.cells(index.holdings(tmp_path), STUDY) == []
-    assert landscape_stored.searches(index.holdings(tmp_path), STUDY) == []
+    assert landscape.results(index.holdings(tmp_path), STUDY)[:2] == ([], [])
     assert not list(tmp_path.iterdir())
     stores = fill(tmp_path, STUDY, epsilon=0.25)
     held = index.holdings(tmp_path)
-    cells, searches = landscape_stored.cells(held, STUDY), landscape_stored.searches(held, STUDY)
+    cells, searches, _ = landscape.results(held, STUDY)
     assert [one.cell for one in cells] == list(STUDY.cells)
     assert cells[0].at_threshold is cells[0].exact["half"] and cells[0].simulated.in_sample == [0.25] * 3
     assert [one.cell for one in searches] == [one.cell for one in STUDY.searches()]
     assert len(searches[0].thresholds) == len(searches[0].exact) == len(searches[0].claimed) == 49
     before = sorted(tmp_path.rglob("*"))
-    (stores[STUDY.audit(STUDY.cells[0])].path / landscape_stored.RESULT).unlink()
-    (stores[STUDY.searches()[0]].path / landscape_stored.RESULT).unlink()
-    assert [one.cell for one in landscape_stored.cells(held, STUDY)] == list(STUDY.cells[1:])
-    assert landscape_stored.searches(held, STUDY) == []
+    (stores[STUDY.audit(STUDY.cells[0])].path / landscape.RESULT).unlink()
+    (stores[STUDY.searches()[0]].path / landscape.RESULT).unlink()
+    assert [one.cell for one in landscape.results(held, STUDY).cells] == list(STUDY.cells[1:])
+    assert landscape.results(held, STUDY).searches == []
     assert len(list(tmp_path.rglob("*"))) == len(before) - 2
 
 
@@ -161,54 +161,53 @@ DAMAGES += [altered, lambda text: text[:40], lambda text: text.replace("sha256",
 def test_a_damaged_result_is_missing_for_readers_and_computed_again(tmp_path, capsys, monkeypatch, damage):
     stores, study = fill(tmp_path, small()), small()
     asked = ExactLaw(CELL, "optimal")
-    path = stores[asked].path / landscape_stored.RESULT
+    path = stores[asked].path / landscape.RESULT
     whole = path.read_text()
     path.write_text(damage(whole))
     files, held = sorted(tmp_path.rglob("*")), index.holdings(tmp_path)
-    assert landscape_stored.missing(held, study) == 1 and not landscape_work.simulates(held, study)
-    assert landscape_stored.cells(held, study) == [] and landscape_stored.read_exact(held, asked) is None
+    assert landscape.results(held, study).missing == 1 and not landscape_solve.simulates(held, study)
+    assert landscape.results(held, study).cells == [] and landscape.read(held, asked, Exact) is None
     assert set(capsys.readouterr().err.splitlines()) == {f"{path} is damaged: it counts as missing"}
     assert sorted(tmp_path.rglob("*")) == files
-    monkeypatch.setattr(landscape_work, "_solved", lambda laws: [(law, made_up(law)) for law in laws])
-    landscape_work.do(tmp_path, study)
+    monkeypatch.setattr(landscape_solve, "_solved", lambda laws: [(law, made_up(law)) for law in laws])
+    landscape_solve.keep(tmp_path, study)
     assert capsys.readouterr().err == f"{path} is damaged: set aside, it is computed again\n"
     assert path.read_text() == whole and len(list(path.parent.glob("*.damaged-*"))) == 1
-    assert landscape_stored.missing(held, study) == 0
-    landscape_work.do(tmp_path, study)
+    assert landscape.results(held, study).missing == 0
+    landscape_solve.keep(tmp_path, study)
     assert capsys.readouterr().err == ""
 
 
 def test_results_without_a_checksum_are_read_as_they_were_written(tmp_path):
     for one, store in fill(tmp_path, STUDY).items():
-        store.write_text(landscape_stored.RESULT, json.dumps(dataclasses.asdict(made_up(one))) + "\n")
+        store.write_text(landscape.RESULT, json.dumps(dataclasses.asdict(made_up(one))) + "\n")
     held = index.holdings(tmp_path)
-    assert landscape_stored.missing(held, STUDY) == 0
-    assert len(landscape_stored.cells(held, STUDY)) == 4 and len(landscape_stored.searches(held, STUDY)) == 2
+    cells, searches, missing = landscape.results(held, STUDY)
+    assert (len(cells), len(searches), missing) == (4, 2, 0)
 
 
 @pytest.mark.parametrize("asked", [STUDY.all_laws()[0], *STUDY.simulations()[-2:], STUDY.audit(CELL)])
 def test_a_kept_result_comes_back_and_one_value_more_or_less_is_seen(tmp_path, asked):
     store, found = Store(tmp_path, asked.setting()), made_up(asked)
-    store.write_text(landscape_stored.RESULT, landscape_stored.text(found))
+    store.write_text(landscape.RESULT, landscape.text(found))
     held = index.holdings(tmp_path)
-    assert landscape_stored._read(store, type(found)) == found and landscape_stored.holds(held, asked)
-    values = json.loads(landscape_stored.text(found))
+    assert landscape.read(held, asked, type(found)) == found and landscape.holds(held, asked)
+    values = json.loads(landscape.text(found))
     for name in set(values) - {"sha256"}:
         other = values[name] + 1e-15 if isinstance(values[name], float) else values[name][:-1]
-        store.write_text(landscape_stored.RESULT, json.dumps(values | {name: other}))
-        assert not landscape_stored.holds(held, asked), name
+        store.write_text(landscape.RESULT, json.dumps(values | {name: other}))
+        assert not landscape.holds(held, asked), name
 
 
 def test_a_result_that_can_not_be_read_now_is_an_error_and_stays(tmp_path):
-    path = fill(tmp_path, STUDY)[STUDY.audit(STUDY.cells[0])].path / landscape_stored.RESULT
+    path = fill(tmp_path, STUDY)[STUDY.audit(STUDY.cells[0])].path / landscape.RESULT
     path.unlink()
     path.symlink_to(path.name)
     held = index.holdings(tmp_path)
-    for read in (landscape_stored.missing, landscape_stored.cells):
-        with pytest.raises(InputError, match=f"cannot read {path}"):
-            read(held, STUDY)
     with pytest.raises(InputError, match=f"cannot read {path}"):
-        landscape_work.do(tmp_path, STUDY)
+        landscape.results(held, STUDY)
+    with pytest.raises(InputError, match=f"cannot read {path}"):
+        landscape_solve.keep(tmp_path, STUDY)
     assert path.is_symlink()
 
 
@@ -226,45 +225,45 @@ def test_what_is_missing_is_computed_and_kept_once(tmp_path, monkeypatch):
 
     study = small(threshold=0.7)
     fill(tmp_path, STUDY)  # others' results are left alone, and what Algorithm 6 shares is not computed again
-    monkeypatch.setattr(landscape_work, "_solved", lambda laws: ((law, answer(law)) for law in laws))
+    monkeypatch.setattr(landscape_solve, "_solved", lambda laws: ((law, answer(law)) for law in laws))
     heard = []
-    landscape_work.solve(tmp_path, study, lambda: heard.append(1))
+    landscape_solve.keep_laws(tmp_path, study, lambda: heard.append(1))
     assert computed == [ExactLaw(CELL._replace(steps=3), 0.7)] and len(heard) == len(study.all_laws())
-    assert landscape_work.simulates(index.holdings(tmp_path), study)
-    landscape_work.simulate(tmp_path, study)
-    held = landscape_stored.holdings(tmp_path)
-    assert not landscape_work.simulates(held, study)
-    (one,) = landscape_stored.cells(held, study)
+    assert landscape_solve.simulates(index.holdings(tmp_path), study)
+    landscape_solve.keep_simulations(tmp_path, study)
+    held = landscape.holdings(tmp_path)
+    assert not landscape_solve.simulates(held, study)
+    (one,) = landscape.results(held, study).cells
     assert one.at_threshold == made_up(computed[0]) and len(one.simulated.in_sample) == 3
     scores = held.scores(study.audit(CELL).setting(), 40)
     assert scores.presence.sum() == 20 and scores.scores.shape == (40, 1)
     kept = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    landscape_work.do(tmp_path, study)
+    landscape_solve.keep(tmp_path, study)
     assert len(computed) == 1 and {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == kept
 
 
 def test_cells_have_a_folder_of_their_own_and_older_ones_are_used_where_they_are(tmp_path, monkeypatch):
-    monkeypatch.setattr(landscape_work, "_solved", lambda laws: [(law, made_up(law)) for law in laws])
+    monkeypatch.setattr(landscape_solve, "_solved", lambda laws: [(law, made_up(law)) for law in laws])
     older, newer = ExactLaw(CELL, "optimal"), ExactLaw(CELL, "half")
     kept = Store(tmp_path, older.setting())
-    kept.write_text(landscape_stored.RESULT, landscape_stored.text(made_up(older, 0.125)))
-    landscape_work.solve(tmp_path, small())
+    kept.write_text(landscape.RESULT, landscape.text(made_up(older, 0.125)))
+    landscape_solve.keep_laws(tmp_path, small())
     assert {path.name for path in tmp_path.iterdir()} == {kept.path.name, "landscape"}
-    held = landscape_stored.holdings(tmp_path)
-    assert landscape_stored.read_exact(held, older) == made_up(older, 0.125)
+    held = landscape.holdings(tmp_path)
+    assert landscape.read(held, older, Exact) == made_up(older, 0.125)
     assert held.open(newer.setting()).path.parent == tmp_path / "landscape" / "cells"
-    assert landscape_stored.missing(held, small()) == 1 + 2  # the simulations
+    assert landscape.results(held, small()).missing == 1 + 2  # the simulations
     marker = landscape_cell(GRID).open(tmp_path, None)
     assert marker.path.parent == tmp_path / "landscape" / "cells"
     asked = []
-    monkeypatch.setattr(landscape_work, "do", lambda out, *_, **__: asked.append(out))
+    monkeypatch.setattr(landscape_solve, "keep", lambda out, *_, **__: asked.append(out))
     landscape_cell(GRID).do(marker, None, print)
     assert asked == [tmp_path]
 
 
 def test_laws_are_solved_by_processes_as_they_are_here(tmp_path):
     asked = [ExactLaw(LandscapeCell(1.0, 16, 3, 1e-5), name) for name in ("half", "best_constant")]
-    assert dict(landscape_work._solved(asked)) == {law: landscape_solve.solve(law) for law in asked}
+    assert dict(landscape_solve._solved(asked)) == {law: landscape_solve.solve(law) for law in asked}
 
 
 def test_simulated_audits_do_not_depend_on_their_batches(monkeypatch):
@@ -286,16 +285,18 @@ def test_figures_and_rows_take_results_alone(tmp_path):
 
     fill(tmp_path, STUDY, epsilon=0.25)
     held = index.holdings(tmp_path)
-    cells, searches = landscape_stored.cells(held, STUDY), landscape_stored.searches(held, STUDY)
-    drawn = dict(landscape_figures.figures(cells, searches, 40, 1.0))
+    cells, searches, _ = results = landscape.results(held, STUDY)
+    drawn = dict(landscape_figures.figures(results, 40, 1.0))
     assert list(drawn) == ["figure_3a", "figure_14", "figure_3b", "figure_6b", "figure_10", "algorithm_6"]
     texts = [text.get_text() for text in drawn["figure_3b"].axes[0].texts]
     assert texts == ["1.00"] * 4  # 0.25 at every step is claimed
     exact = drawn["figure_3b"].axes[3].texts
     assert [text.get_text() for text in exact] == ["0.25"] * 4
-    alone = landscape_figures.figures([], searches, 40, 1.0)
+    alone = landscape_figures.figures(StudyResults([], searches, 0), 40, 1.0)
     assert [name for name, _ in alone] == ["algorithm_6"]
-    assert [name for name, _ in landscape_figures.figures(cells, [], 40, 1.0)] == list(drawn)[:5]
+    assert [name for name, _ in landscape_figures.figures(StudyResults(cells, [], 0), 40, 1.0)] == list(
+        drawn
+    )[:5]
     rows = landscape_figures.rows("landscape", cells, 40)
     assert [(row.panel, row.series, row.epsilons["if_gaussian"].mean, row.predicted) for row in rows][:2] == [
         ("sigma = 2", "B = 1", 0.25, 0.25),
@@ -308,10 +309,10 @@ def test_a_step_that_loses_nothing_has_no_rate(tmp_path):
     from experiments.hidden_state import landscape_figures
 
     fill(tmp_path, STUDY)
-    cells = landscape_stored.cells(index.holdings(tmp_path), STUDY)
+    cells = landscape.results(index.holdings(tmp_path), STUDY).cells
     nothing = Exact([0.5] * 2, [0.0] * 3, [0.0] * 3, 0.0)
     cells[0] = cells[0]._replace(exact={name: nothing for name in cells[0].exact}, at_threshold=nothing)
-    drawn = dict(landscape_figures.figures(cells, [], 40, 1.0))
+    drawn = dict(landscape_figures.figures(StudyResults(cells, [], 0), 40, 1.0))
     texts = [[text.get_text() for text in axis.texts] for axis in drawn["figure_3b"].axes]
     assert [panel[0] for panel in (texts[1], texts[3], texts[4], texts[5])] == ["-"] * 4
 
@@ -319,8 +320,8 @@ def test_a_step_that_loses_nothing_has_no_rate(tmp_path):
 @pytest.mark.parametrize(
     ("modules", "unknown"),
     [
-        ("landscape_cells, landscape_stored", {"jax", "scipy", "matplotlib"}),
-        ("landscape_solve, landscape_work", {"jax", "matplotlib"}),
+        ("landscape, cells", {"jax", "scipy", "matplotlib"}),
+        ("landscape_solve", {"jax", "matplotlib"}),
         ("landscape_figures", {"jax"}),
     ],
 )

@@ -12,16 +12,15 @@ from audit.storage import index
 from experiments.cells.cell import Levels
 from experiments.cells.data import DataSets
 from experiments.cells.work import Workplace, do_all, is_done
-from experiments.lidp import audits, protocol, sweep, table
-from experiments.lidp.audits import MechanismAudit
+from experiments.lidp import cells, figures, sweep, tables
+from experiments.lidp.cells import MechanismAudit, PlacedAudit, findings, mechanism_cell
 from experiments.lidp.claims import CLAIMS
-from experiments.lidp.gaussian_mechanism import GaussianMechanism, simulate
-from experiments.lidp.mechanism_cell import mechanism_cell
-from experiments.lidp.mechanism_work import findings
+from experiments.lidp.gaussian_mechanism import GaussianMechanism, choose, examine, limit, simulate
 from experiments.sweeps import registry
 from experiments.sweeps.points import Evidence
 
 LEVELS = Levels()
+FIGURES = ("lidp_figure_3", "lidp_figure_4")
 SMALL = MechanismAudit(64, 4, 100, 4.0, 2, *LEVELS)
 
 
@@ -33,15 +32,15 @@ def evidence(root, levels=LEVELS):
 def place(tmp_path_factory):
     """A store with all cells of the smoke sweeps."""
     place = Workplace(tmp_path_factory.mktemp("out"), DataSets({}))
-    cells = {cell.identity: cell for one in sweep.sweeps("smoke").values() for cell in one.cells}
-    assert len(do_all(list(cells.values()), place).here) == len(cells)
+    every = {cell.identity: cell for name in FIGURES for cell in sweep.sweeps("smoke")[name].cells}
+    assert len(do_all(list(every.values()), place).here) == len(every)
     return place
 
 
-@pytest.mark.parametrize("name", sweep.sweeps("smoke"))
+@pytest.mark.parametrize("name", FIGURES)
 def test_a_figure_is_drawn_from_its_cells_with_a_table_of_80_columns(place, name):
     one = sweep.sweeps("smoke")[name]
-    drawn = one.draw(one, evidence(place.out))
+    drawn = figures.draw(one, evidence(place.out))
     assert drawn.missing == 0 and [figure for figure, _ in drawn.figures] == [name]
     assert style.png(drawn.figures[0][1]).startswith(b"\x89PNG")
     lines = drawn.table.text.splitlines()
@@ -56,7 +55,7 @@ def test_a_figure_is_drawn_from_its_cells_with_a_table_of_80_columns(place, name
 def test_every_cell_is_done_and_at_other_levels_none_is(place):
     one = sweep.sweeps("smoke")["lidp_figure_3"]
     assert all(is_done(cell, place) for cell in one.cells)
-    drawn = one.draw(one, evidence(place.out, Levels(1e-6, 0.95)))
+    drawn = figures.draw(one, evidence(place.out, Levels(1e-6, 0.95)))
     assert drawn.missing == len(one.cells) and not drawn.figures and drawn.table is None
 
 
@@ -64,7 +63,7 @@ def test_a_figure_of_which_cells_are_missing_is_drawn_with_the_others(tmp_path):
     place = Workplace(tmp_path, DataSets({}))
     one = sweep.sweeps("smoke")["lidp_figure_4"]
     do_all(list(one.cells[1:2]), place)
-    drawn = one.draw(one, evidence(tmp_path))
+    drawn = figures.draw(one, evidence(tmp_path))
     assert drawn.missing == len(one.cells) - 1 and len(drawn.figures) == 1
     style.png(drawn.figures[0][1])
 
@@ -74,28 +73,28 @@ HARMS = [lambda text: text[:-9], lambda text: text.replace("0.", "1.", 1), lambd
 
 @pytest.mark.parametrize("harm", HARMS)
 def test_a_damaged_answer_is_set_aside_and_computed_again(tmp_path, capsys, harm):
-    place, cell = Workplace(tmp_path, DataSets({})), mechanism_cell(SMALL)
+    place, cell = Workplace(tmp_path, DataSets({})), mechanism_cell(PlacedAudit("over n", SMALL))
     do_all([cell], place)
-    found = audits.read(index.holdings(tmp_path), SMALL)
+    found = cells.read(index.holdings(tmp_path), SMALL)
     (path,) = tmp_path.glob("*/answer.json")
     path.write_text(harm(path.read_text()))
     assert not is_done(cell, place)
     assert do_all([cell], place).here == [cell.name]
-    assert audits.read(index.holdings(tmp_path), SMALL) == found
+    assert cells.read(index.holdings(tmp_path), SMALL) == found
 
 
 def test_the_window_caps_epsilon_at_half_the_truth():
-    asked = [SMALL._replace(canaries=1, epsilon=epsilon) for epsilon in (1.0, 4.0)]
-    caps = [protocol.limit(one.mechanism(), 1e-5) for one in asked]
+    caps = [limit(SMALL._replace(epsilon=one).mechanism().sigma, 1e-5) for one in (1.0, 4.0)]
     assert caps == pytest.approx([0.459, 1.835], abs=1e-3)
 
 
 def test_the_papers_threshold_lies_in_its_window_and_epsilon_is_one_direction():
     setting = GaussianMechanism(400, 8, 100, 1.2)
-    chosen, design = protocol.choose(setting, 1e-5, 0.95), simulate(setting, protocol.TUNING_SEED)
+    design = simulate(setting, cells.TUNING_SEED)
+    chosen = choose(design, 1e-5, 0.95)
     low, high = np.quantile(design.fresh, 0.1), np.quantile(design.inserted, 0.9)
     assert set(chosen) == {1, 2, 4} and all(low <= one <= high for one in chosen.values())
-    found = protocol.examine(design, 0.7, 1, 1e-5, 0.95)
+    found = examine(design, 0.7, 1, 1e-5, 0.95)
     z = special.ndtri(1 - 0.025)
     shares = (design.inserted >= 0.7).mean(), (design.fresh >= 0.7).mean()
     ends = [(p + z**2 / 800 + s * z * np.sqrt(p * (1 - p) / 400 + (z / 800) ** 2)) / (1 + z**2 / 400)
@@ -114,7 +113,7 @@ def test_one_canary_has_order_1_alone():
 def test_all_papers_sweeps_have_names_of_their_own():
     for scale in registry.SCALES:
         assert {"figure_1a", "lidp_figure_3", "lidp_figure_4"} <= set(registry.sweeps(scale))
-        seconds = [sum(cell.seconds for cell in one.cells) for one in sweep.sweeps(scale).values()]
+        seconds = [sum(cell.seconds for cell in sweep.sweeps(scale)[name].cells) for name in FIGURES]
         assert scale == "paper" or sum(seconds) < 300
 
 
@@ -136,4 +135,4 @@ def test_epsilons_are_those_of_an_independent_computation():
 
 
 def test_a_table_of_no_points_has_a_header_alone():
-    assert len(table.epsilons("f", "t", [("over n", [])]).text.splitlines()) == 2 + 7
+    assert len(tables.of_epsilons("f", []).text.splitlines()) == 2 + 7

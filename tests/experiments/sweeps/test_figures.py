@@ -22,8 +22,8 @@ from audit.storage.scores import Scores
 from audit.storage.store import Store
 from experiments.cells.audits import audit_cell
 from experiments.cells.cell import Audited, Levels
+from experiments.hidden_state import cells as norm_cells
 from experiments.hidden_state import figures
-from experiments.hidden_state import norms as norm_cells
 from experiments.hidden_state import sweep as sweeps
 from experiments.hidden_state.claims import CLAIMS
 from experiments.sweeps import estimates, points, table
@@ -80,7 +80,7 @@ def nothing():
 
 
 def is_epsilon(sweep):
-    return sweep.draw is sweeps._epsilon
+    return sweep.name not in ("figure_6a", "figure_8", "figure_11", "landscape")
 
 
 def bars(axis, method):
@@ -109,15 +109,15 @@ def test_every_cell_of_every_sweep_is_on_one_figure(scale, found):
             assert len(seedless) == 1 and len({cell.setting.seed for cell in point.cells}) == len(point.cells)
         others = len(sweep.cells) - len(cells)
         if others:  # norms and the landscape, of which an empty store says what it lacks
-            missing = sweep.draw(sweep, nothing())
+            missing = figures.draw(sweep, nothing())
             assert missing.missing >= others and not missing.figures
 
 
 def test_norms_are_drawn_of_the_models_that_are_there(monkeypatch):
     sweep = sweeps.sweeps("smoke")["figure_8"]
     norms = {"fcnn": np.full((2, 4), 3.0), "resnet18": np.full((2, 2), 5.0)}
-    monkeypatch.setattr(norm_cells, "read", lambda held, setting, runs: norms.get(setting.model))
-    drawn = sweep.draw(sweep, nothing())
+    monkeypatch.setattr(norm_cells, "read_norms", lambda held, setting, runs: norms.get(setting.model))
+    drawn = figures.draw(sweep, nothing())
     ((name, figure),) = drawn.figures
     assert name == "figure_8" and drawn.missing == 1
     heights = {line.get_label(): set(line.get_ydata()) for line in figure.axes[0].lines}
@@ -127,7 +127,7 @@ def test_norms_are_drawn_of_the_models_that_are_there(monkeypatch):
 
 @pytest.mark.slow
 def test_the_landscape_is_drawn_from_the_store_alone(run, tmp_path):
-    grid = sweeps._grid("smoke")
+    grid = sweeps.GRIDS["smoke"]
     every = {"sigmas": grid.noise_multipliers, "batch_sizes": grid.batch_sizes}
     lists = [f"--{name}={','.join(f'{value:g}' for value in values)}" for name, values in every.items()]
     flags = (f"--out={tmp_path}", f"--steps={grid.steps}", f"--runs={grid.runs}", *lists)
@@ -170,8 +170,8 @@ def test_what_is_drawn_is_what_the_scores_prove(tmp_path):
     ]
     fill(tmp_path, cells)
     audits = points.evidence(stored.holdings(tmp_path), cells, LEVELS)
-    sweep = Sweep("made_up", "Made up", tuple(map(audit_cell, cells)), figures.draw_epsilon)
-    drawn = sweep.draw(sweep, audits)
+    sweep = Sweep("made_up", "Made up", tuple(map(audit_cell, cells)))
+    drawn = figures.draw(sweep, audits)
     (axis,) = drawn.figures[0][1].axes
     for method, bound in estimate.ESTIMATORS.items():
         marks = bars(axis, method)
@@ -280,7 +280,7 @@ def test_every_claim_is_of_a_series_that_is_drawn():
         for cell in audit_cells(sweep)
         for x in (cell.x, None)
     }
-    grid = sweeps._grid("paper")
+    grid = sweeps.GRIDS["paper"]
     drawn |= {("landscape", f"B = {size}", None) for size in grid.batch_sizes}
     assert set(CLAIMS) <= drawn
 
@@ -332,7 +332,7 @@ def test_an_empty_store_is_one_line_with_the_mend(run, tmp_path):
 def test_a_sweeps_trade_off_curve_is_tested(found):
     sweep = sweeps.sweeps("smoke")["figure_6a"]
     cells = audit_cells(sweep)
-    drawn = sweep.draw(sweep, points.Evidence(NOWHERE, found(cells), LEVELS))
+    drawn = figures.draw(sweep, points.Evidence(NOWHERE, found(cells), LEVELS))
     ((_, figure),) = drawn.figures
     said = [text.get_text() for text in figure.axes[1].texts]
     assert len(said) == 1 and said[0].startswith("too few runs to tell, p = ")

@@ -1,6 +1,8 @@
-"""Figure 8's cells: the gradient norms of L's canary before clipping, trained once and kept in the store."""
+"""The paper's own cells: the gradient norms of L's canary before clipping (Figure 8), trained once and kept
+in the store; and the crafted landscape, all of whose laws are solved in one pool, under one claim."""
 
 import contextlib
+import dataclasses
 import hashlib
 import io
 import json
@@ -18,8 +20,10 @@ from audit.storage.index import Holdings
 from audit.storage.store import Store
 from audit.task import Dataset
 from experiments.cells.audits import is_on, step_seconds
-from experiments.cells.cell import Cell
+from experiments.cells.cell import Audited, Cell, Levels
 from experiments.cells.data import DataSets
+from experiments.hidden_state import landscape
+from experiments.hidden_state.landscape import Grid
 
 if TYPE_CHECKING:
     from audit.game import Game
@@ -27,34 +31,58 @@ if TYPE_CHECKING:
 Norms = NDArray[np.float64]
 EXPERIMENT = "canary_norms"
 _FILE = "norms.npz"
+_LAW_SECONDS = 0.015  # of the landscape's cells, a step
 
 
-def norms_cell(setting: Setting, runs: int) -> Cell:
+def norms_cell(request: Audited) -> Cell:
     """The norms of a setting over runs with canaries of their own."""
+    setting, runs = request.setting, request.runs
 
     def is_done(held: Holdings, data: DataSets) -> bool:
         store = held.open(identity(setting, EXPERIMENT))
         known = store is not None and is_on(store, data.checksum(setting.model))
-        return known and read(held, setting, runs) is not None
+        return known and read_norms(held, setting, runs) is not None
 
     def open_store(out: Path, data: DataSets) -> Store:
         return stored.open_store(out, setting, data.load(setting.model), EXPERIMENT)
 
     def do(store: Store, data: DataSets, progress: Progress) -> None:
-        kept(store, setting, data.load(setting.model), runs, progress)
+        kept_norms(store, setting, data.load(setting.model), runs, progress)
 
-    key = json.dumps(identity(setting, EXPERIMENT))
+    name, key = f"norms of L's canary, {setting.model}", json.dumps(identity(setting, EXPERIMENT))
     seconds = runs * setting.schedule.steps * step_seconds(setting)
-    return Cell(f"norms of L's canary, {setting.model}", key, runs, seconds, is_done, open_store, do)
+    return Cell(name, key, runs, seconds, is_done, open_store, do, request=request)
 
 
-def read(held: Holdings, setting: Setting, runs: int) -> Norms | None:
+def landscape_cell(grid: Grid) -> Cell:
+    """A grid's exact and simulated cells, and Algorithm 6."""
+    study = landscape.study(grid, *Levels())
+    marker = {"kind": "landscape_sweep", **dataclasses.asdict(grid)}
+
+    def is_done(held: Holdings, data: DataSets) -> bool:
+        return not landscape.results(landscape.with_cells(held), study).missing
+
+    def open_store(out: Path, data: DataSets) -> Store:
+        return Store(out / landscape.CELLS, marker)
+
+    def do(store: Store, data: DataSets, progress: Progress) -> None:
+        from experiments.hidden_state import landscape_solve
+
+        laws = len(study.all_laws())
+        out = store.path.parents[len(landscape.CELLS.parts)]
+        landscape_solve.keep(out, study, progress=lambda: progress(grid.runs / laws))
+
+    key, seconds = json.dumps(marker), _LAW_SECONDS * len(study.cells) * grid.steps
+    return Cell("crafted landscape", key, grid.runs, seconds, is_done, open_store, do, request=grid)
+
+
+def read_norms(held: Holdings, setting: Setting, runs: int) -> Norms | None:
     """The stored norms (runs, steps); None where there are none or fewer."""
     store = held.open(identity(setting, EXPERIMENT))
     return None if store is None else _read(store, runs)
 
 
-def kept(
+def kept_norms(
     store: Store,
     setting: Setting,
     dataset: Dataset,

@@ -12,16 +12,17 @@ from audit.statistics import accounting
 from audit.storage.scores import Scores
 from audit.storage.store import Store
 from experiments.cells.cell import Levels
-from experiments.lidp import gains, real_data, real_figures, real_table
-from experiments.lidp.real_table import ORDER_2, ORDER_4, Gain
+from experiments.lidp import figures, gains, sweep, tables
+from experiments.lidp.gains import ORDER_2, ORDER_4, Gain
 from experiments.sweeps import points
 
 LEVELS = Levels()
+FIGURES = ("lidp_table_1", "lidp_figure_5")
 
 
-@pytest.mark.parametrize(("rate", "steps"), real_data.NOISE)
+@pytest.mark.parametrize(("rate", "steps"), sweep.NOISE)
 def test_noise_is_the_accountant_s(rate, steps):
-    table = real_data.NOISE[rate, steps]
+    table = sweep.NOISE[rate, steps]
     orders = (1.25, 1.5, 1.75, 2, 2.25, 2.5, 3, 3.5, 4, 4.5, *range(5, 64), 128, 256, 512)  # LiDP's code
     relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
     for epsilon in (1, 8, 32):
@@ -31,13 +32,13 @@ def test_noise_is_the_accountant_s(rate, steps):
     assert accounting.sampled_upper_bound(table[8], steps, LEVELS.delta, rate) < 8
 
 
-@pytest.mark.parametrize("scale", real_data.SIZES)
+@pytest.mark.parametrize("scale", sweep.SIZES)
 def test_cells_differ_are_valid_and_shared(scale):
-    found = real_data.sweeps(scale)
+    found = sweep.sweeps(scale)
     table, figure = (found[name] for name in ("lidp_table_1", "lidp_figure_5"))
     places = {(one.series, one.panel, one.x) for one in table.audits()}
     assert len(places) == len(table.cells)
-    assert {one.x for one in figure.audits()} == set(real_data.SIZES[scale].series)
+    assert {one.x for one in figure.audits()} == set(sweep.SIZES[scale].series)
     assert {cell.identity for cell in table.cells} & {cell.identity for cell in figure.cells}
     for one in (*table.audits(), *figure.audits()):
         build.validate(one.setting, one.runs)
@@ -46,7 +47,7 @@ def test_cells_differ_are_valid_and_shared(scale):
 
 
 def test_clipping_norms_and_steps_are_the_paper_s():
-    linear, mlp = real_data.SIZES["paper"].trainings[:2]
+    linear, mlp = sweep.SIZES["paper"].trainings[:2]
     assert [linear.clipping_norms[e] for e in (1, 2, 4, 8, 16, 32)] == [4, 4, 4, 8, 8, 8]
     assert [mlp.clipping_norms[e] for e in (1, 2, 4, 8, 16, 32)] == [2, 4, 4, 8, 8, 8]
     assert linear.steps == 30 * 60_000 / 100 and linear.sampling_rate == 100 / 60_000
@@ -59,7 +60,8 @@ def test_the_gain_is_the_ratio_of_runs_at_the_bound_that_both_reach():
     assert gains.gain(runs, [0, 0, 0.5, 1], [0, 0, 0.5, 1]) == pytest.approx(1)
     assert gains.gain(runs, [0, 0, 0, 0], [0, 1, 1, 1]) is None
     assert gains.gain(runs, [0, 0, 0, 0.5], [0, 0, 0, 1]) == pytest.approx(2**0.5)
-    assert gains.harmonic_mean([1, 3]) == pytest.approx(1.5)
+    entries = [Gain("", 1.0, {}, {ORDER_2: gain}) for gain in (1, 3)]
+    assert gains.mean(entries, ORDER_2) == pytest.approx(1.5)
 
 
 def _scores(runs, canaries, mu):
@@ -82,18 +84,17 @@ def test_independent_canaries_need_fewer_runs():
 @pytest.fixture
 def evidence(tmp_path):
     """A store with made-up scores of every smoke cell but one."""
-    for sweep in real_data.sweeps("smoke").values():
-        for one in sweep.audits():
-            store = Store(tmp_path, {**identity(one.setting), "data_sha256": "0" * 64})
-            left_out = one.series == "final weights" and one.x == 4
-            if store.missing(one.runs) and not left_out:
-                store.save(_scores(one.runs, int(one.x), 3.0))
+    for one in [one for name in FIGURES for one in sweep.sweeps("smoke")[name].audits()]:
+        store = Store(tmp_path, {**identity(one.setting), "data_sha256": "0" * 64})
+        left_out = one.series == "final weights" and one.x == 4
+        if store.missing(one.runs) and not left_out:
+            store.save(_scores(one.runs, int(one.x), 3.0))
     return points.Evidence(stored.holdings(tmp_path), {}, LEVELS)
 
 
 def test_what_is_there_is_drawn(evidence):
-    for name, sweep in real_data.sweeps("smoke").items():
-        drawn = sweep.draw(sweep, evidence)
+    for name in FIGURES:
+        drawn = figures.draw(sweep.sweeps("smoke")[name], evidence)
         [(drawn_name, figure)] = drawn.figures
         assert drawn_name == name and drawn.missing == 1
         assert all(len(line) <= 80 for line in drawn.table.text.splitlines())
@@ -103,9 +104,9 @@ def test_what_is_there_is_drawn(evidence):
 
 def test_nothing_is_drawn_of_nothing(tmp_path):
     empty = points.Evidence(stored.holdings(tmp_path), {}, LEVELS)
-    for sweep in real_data.sweeps("smoke").values():
-        drawn = sweep.draw(sweep, empty)
-        assert not drawn.figures and drawn.missing == len(sweep.cells)
+    for one in sweep.sweeps("smoke").values():
+        drawn = figures.draw(one, empty)
+        assert not drawn.figures and drawn.missing == len(one.cells)
 
 
 def _row(lines, label):
@@ -119,13 +120,13 @@ def test_entries_that_prove_nothing_have_no_gain():
         Gain("b", 0.0, {ORDER_2: 0.0, ORDER_4: 0.3}, {ORDER_2: None, ORDER_4: None}),
         Gain("c", 0.5, {ORDER_2: 0.9}, {ORDER_2: 6.0}),
     ]
-    table = real_table.of_gains("lidp_table_1", "title", entries)
+    table = tables.of_gains("lidp_table_1", "title", entries)
     lines = table.text.splitlines()
     assert all(len(line) <= 80 for line in lines)
     assert _row(lines, "b") == ["0.00", "0.00", "0.30", "-", "-"]
     assert _row(lines, "mean") == ["3.00", "4.00"]
     assert table.csv.decode().splitlines()[3] == "c,0.5,0.9,,6,"
-    figure = real_figures.gains_figure("title", entries)
+    figure = figures.gains_figure("title", entries)
     labels = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
     assert labels == ["order 2, mean 3.00", "order 4, mean 4.00"]
     assert [text.get_text() for text in figure.axes[0].texts] == ["proves nothing"]
