@@ -36,7 +36,7 @@ class Column(NamedTuple):
 
     key: its name in CSV and JSON; None: it is in neither.
     value: what a row has there; None for nothing, which is an empty cell in CSV.
-    head: its name for people; None: they do not see it.
+    head: its name for people, in one line or several; None: they do not see it.
     show: a value, unless it is None, as people see it.
     width: in characters, 0 as wide as its widest cell. left: whether its cells stand at its left.
     none: how people see None.
@@ -75,12 +75,14 @@ class Table(Generic[R]):
     def text(self) -> str:
         """The table for a terminal."""
         shown = [column for column in self.columns if column.head is not None]
-        cells = [[column.head or "" for column in shown], *self.cells()]
+        heads = [(column.head or "").split("\n") for column in shown]
+        tall = max(map(len, heads))
+        cells = [*zip(*([""] * (tall - len(head)) + head for head in heads), strict=True), *self.cells()]
         widths = [column.width or max(len(row[place]) for row in cells) for place, column in enumerate(shown)]
         lines = [self._line(row, widths) for row in cells]
         rule = "-" * (self.rule or max(map(len, lines)))
-        body = list(self._sections(lines[1:], rule)) if self.section else [rule, *lines[1:]]
-        return "\n".join([*self.before, lines[0], *body, *self.after])
+        body = list(self._sections(lines[tall:], rule)) if self.section else [rule, *lines[tall:]]
+        return "\n".join([*self.before, *lines[:tall], *body, *self.after])
 
     def cells(self) -> list[list[str]]:
         """The rows as people see them, for HTML too; `header` names their columns."""

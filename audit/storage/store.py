@@ -73,8 +73,14 @@ class Store:
         except OSError as error:
             raise InputError(f"cannot read {config} ({error.strerror}): name another `setting`") from None
         require(_hash(content) == hash_of(folder.resolve()), _misnamed(config))
+        return cls.of(folder, content.decode(errors="replace"))
+
+    @classmethod
+    def of(cls, folder: Path, text: str) -> "Store":
+        """The store of results whose kind names their folder and writes their config, this text, in its own
+        way; creates nothing."""
         store = cls.__new__(cls)
-        store.text, store.path, store._claimed = content.decode(errors="replace"), folder, False
+        store.text, store.path, store._claimed = text, folder, False
         return store
 
     @property

@@ -12,8 +12,7 @@
 import dataclasses
 import os
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from absl import flags
 from tqdm import tqdm
@@ -21,13 +20,14 @@ from tqdm import tqdm
 from audit.commands import cli
 from audit.errors import require
 from audit.storage import files
+from audit.words import counted
 from experiments.canife import attacked as settings
-from experiments.canife import varied
+from experiments.canife import sweep
 from experiments.canife.attacked import Attacked
-from experiments.canife.varied import Combination, Layout, VariedGrid
-
-if TYPE_CHECKING:
-    from experiments.canife.populations import Named
+from experiments.canife.sweep import Combination, VariedGrid
+from experiments.cells import work
+from experiments.cells.data import DataSets
+from experiments.cells.work import Workplace
 
 FLAGS = flags.FLAGS
 cli.define_fields(Attacked)
@@ -52,80 +52,68 @@ def main() -> None:
     charges = ("forward", "backward")
     require(FLAGS.charge in charges, f"--charge={FLAGS.charge}: choose one of {', '.join(charges)}")
     if FLAGS.vary is None:
-        _measure(settings.asked(given, said), cli.folder())
+        _measure(settings.asked(given, said), Workplace(cli.folder(), DataSets({})))
         return
-    grid = varied.grid(FLAGS.vary)
-    points = varied.points(grid, given, said)
-    drawn = varied.layout(grid, points)
-    charged = drawn.over_rounds or not FLAGS["charge"].present
+    grid = sweep.grid(FLAGS.vary, given, said)
+    charged = grid.over_rounds or not FLAGS["charge"].present
     require(charged, f"--charge={FLAGS.charge} is for curves over rounds: drop it, or vary a single field")
-    _vary(grid, points, drawn, cli.folder())
+    _vary(grid, Workplace(cli.folder(), DataSets({})))
 
 
-def _measure(attacked: Attacked, out: Path) -> None:
+def _measure(attacked: Attacked, place: Workplace) -> None:
     """Train and measure what is missing, compose, draw, print."""
     cli.prepare_jax()
     from audit.report import style
-    from experiments.canife import curves, figures, table, training
+    from experiments.canife import cells, curves, figures, table, training
 
-    attacked, known, folder = training.prepared(attacked, out, _named())
-    kept = training.kept(attacked, folder)
-    with _bar(len(attacked.measured()), len(kept)) as bar:
-        for one in training.measure_missing(attacked, known, folder):
-            kept[one.number] = one
-            bar.update()
-    rows = [curves.row(attacked, kept[number]) for number in attacked.measured()]
-    clients, backward = known.train_clients, FLAGS.charge == "backward"
-    found = curves.composed(attacked, rows, clients, backward)
+    split = cells.splits(FLAGS.leaf, FLAGS.data_file, FLAGS.tfds_dir)
+    (request,) = cells.requests([Combination((), attacked)], split)
+    cell = cells.training_cell(request, split)
+    store = cell.open(*place)
+    with store.claim():  # whoever has it sets damaged files aside
+        held = len(training.kept(request.attacked, store))
+        with tqdm(total=cell.runs, initial=held, desc="measuring", unit="rounds", file=sys.stderr) as bar:
+            if held < cell.runs:
+                cell.do(store, place.data, bar.update)
+    _, attacked, clients, rows = cells.stored(request, place.out)
+    backward = FLAGS.charge == "backward"
+    composed = curves.composed(attacked, rows, clients, backward)
+    rounds = table.rounds_table(attacked, rows, composed)
     written = [
-        files.write_whole(folder / "rounds.csv", table.as_csv(rows, found).encode()),
-        files.write_whole(folder / "rounds.png", style.png(figures.training_figure(attacked, rows, found))),
+        store.write_bytes("rounds.csv", rounds.csv()),
+        store.write_bytes("rounds.png", style.png(figures.training_figure(attacked, rows, composed))),
     ]
-    print(table.rounds_table(attacked, rows))
+    print(rounds.text())
     released = curves.if_released(attacked, rows, clients)
-    canaries = table.canaries_table(rows)
-    print("\n" + canaries if canaries else "", end="\n" if canaries else "")
-    perfect = curves.perfect_as_published(attacked, found.rounds[-1], clients)
-    print("\n" + table.global_table(attacked, found, perfect, released, backward))
+    if canaries := table.canaries_table(rows):
+        print("\n" + canaries)
+    perfect = curves.perfect_as_published(attacked, composed.rounds[-1], clients)
+    print("\n" + table.global_table(attacked, composed, perfect, released, backward))
     print("\n" + "\n".join(map(os.fspath, written)))
 
 
-def _vary(grid: VariedGrid, points: list[Combination], drawn: Layout, out: Path) -> None:
+def _vary(grid: VariedGrid, place: Workplace) -> None:
     """Train and measure what is missing of every setting, draw, print."""
     cli.prepare_jax()
     from audit.report import style
-    from experiments.canife import varied_figures, varied_points, varied_table, varied_training
+    from experiments.canife import cells, curves, figures, table
 
-    split = varied_training.splits(_named())
-    planned = varied_training.planned(points, drawn.over_rounds, out, split)
-    missing = sum(map(varied_training.missing, planned))
-    total = sum(len(one.rounds) for one in planned)
-    with _bar(total, total - missing) as bar:
-
-        def step(number: int) -> None:
-            bar.update()
-
-        found = [varied_training.found(one, split, step) for one in planned]
-    curves = varied_points.averaged(drawn, found, FLAGS.charge == "backward")
-    folder = varied_training.folder(grid, planned, out)
+    split = cells.splits(FLAGS.leaf, FLAGS.data_file, FLAGS.tfds_dir)
+    requests = cells.requests(grid.combinations, split, last=not grid.over_rounds)
+    every = work.distinct(cells.training_cell(request, split) for request in requests)
+    if missing := [cell for cell in every if not work.is_done(cell, place)]:
+        failed = len(work.do_all(missing, place).failed)
+        which = f"{failed} of {counted(len(every), 'setting')} failed, the others are kept"
+        require(not failed, f"{which}: mend what is said above, and start again")
+    measured = [cells.stored(request, place.out) for request in requests]
+    points = curves.averaged(grid, measured, FLAGS.charge == "backward")
+    folder, rows = cells.folder(grid, requests, place.out), table.curves_table(points)
     written = [
-        files.write_whole(folder / "varied.csv", varied_table.as_csv(curves).encode()),
-        files.write_whole(folder / "varied.png", style.png(varied_figures.varied_figure(curves))),
+        files.write_whole(folder / "varied.csv", rows.csv()),
+        files.write_whole(folder / "varied.png", style.png(figures.varied_figure(points))),
     ]
-    print(varied_table.varied_table(curves))
+    print(rows.text())
     print("\n" + "\n".join(map(os.fspath, written)))
-
-
-def _named() -> "Named":
-    """What the flags name instead of having data fetched."""
-    from experiments.canife.populations import Named
-
-    return Named(FLAGS.leaf, FLAGS.data_file, FLAGS.tfds_dir)
-
-
-def _bar(total: int, done: int) -> "tqdm[Any]":
-    """A progress bar over measured rounds."""
-    return tqdm(total=total, initial=done, desc="measuring", unit="rounds", file=sys.stderr)
 
 
 if __name__ == "__main__":

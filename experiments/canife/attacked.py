@@ -3,14 +3,32 @@
 import dataclasses
 import hashlib
 import json
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple
 
 from audit.errors import require
 from audit.settings.setting import described
 from audit.statistics import conversions
+from models.catalogue import TASKS
+from models.data.base import ImageDataset
+from models.data.cifar10 import CIFAR10, CIFAR10_MEAN, CIFAR10_STD, load_cifar10
+from models.data.fashion_mnist import FASHION_MNIST, FASHION_MNIST_MEAN, FASHION_MNIST_STD, load_fashion_mnist
 
-IMAGES = ("two_layer", "linear", "mlp", "convnet", "resnet18")
+
+class ImageData(NamedTuple):
+    """Images to train on and to test on; their shape, and their pixels' mean and deviation on [0, 1]."""
+
+    load: Callable[..., ImageDataset]
+    shape: tuple[int, ...]
+    mean: float | tuple[float, ...]
+    deviation: float | tuple[float, ...]
+
+
+IMAGE_DATA = {  # data sets of images, by the names that tasks' rows have for them
+    FASHION_MNIST.name: ImageData(load_fashion_mnist, (28, 28), FASHION_MNIST_MEAN, FASHION_MNIST_STD),
+    CIFAR10.name: ImageData(load_cifar10, (32, 32, 3), CIFAR10_MEAN, CIFAR10_STD),
+}
+IMAGES = tuple(row.name for row in TASKS.values() if row.data.name in IMAGE_DATA)
 LEAF = ("celeba_cnn", "celeba_resnet18", "sent140_lstm", "shakespeare_lstm")
 MODELS = (*IMAGES, "character_lstm", *LEAF)
 STARTS = ("random", "sample")
@@ -97,6 +115,12 @@ def asked(given: dict[str, Any], said: Collection[str]) -> Attacked:
     """The setting of all fields' values, where those that nobody said are the model's own."""
     own = OWN.get(given["model"], {})
     return Attacked(**{**given, **{name: value for name, value in own.items() if name not in said}})
+
+
+def require_model(model: str) -> None:
+    """Raises InputError for a model whose canaries nobody designs here, and says why."""
+    why = "reads neither images nor texts, which canaries are" if model in TASKS else "is unknown"
+    require(model in MODELS, f"`model={model}` {why}: choose one of {', '.join(MODELS)}")
 
 
 def fitted(attacked: Attacked, train_clients: int, mock_clients: int) -> Attacked:

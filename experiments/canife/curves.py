@@ -1,6 +1,7 @@
-"""From measured rounds to one epsilon a round and one for the training: numbers alone."""
+"""From measured rounds to one epsilon a round and one for the training, and of a grid's settings to averages
+over seeds along an x axis: numbers alone."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -9,7 +10,8 @@ from scipy import stats
 from audit.statistics import conversions, rounds
 from audit.statistics.rounds import Charge, RoundEstimate
 from experiments.canife.attacked import Attacked
-from experiments.canife.measured import CONFIDENCE, Floats, Measured
+from experiments.canife.sweep import Value, VariedGrid
+from experiments.canife.training import CONFIDENCE, Floats, Measured
 
 
 class RoundValues(NamedTuple):
@@ -110,3 +112,88 @@ def if_released(attacked: Attacked, rows: Sequence[RoundValues], clients: int) -
     mock round is a round on the clients' data (Errata C4)."""
     rate, played = attacked.cohort / clients, attacked.rounds + len(rows) * attacked.scores
     return rounds.composed([Charge(attacked.noise_multiplier, rate, played)], attacked.delta)
+
+
+class MeasuredSetting(NamedTuple):
+    """A combination of a grid with its measured rounds; clients: how many train."""
+
+    values: tuple[Value, ...]
+    attacked: Attacked
+    clients: int
+    rows: list[RoundValues]
+
+
+class Average(NamedTuple):
+    """A mean over seeds, infinite where one of them is, and its deviation; nan where there is none."""
+
+    mean: float
+    deviation: float
+
+
+def _deviation(kept: Measured) -> float:
+    """The scores' deviation, the mean of both worlds', noise included."""
+    return (float(np.std(kept.scores_in)) + float(np.std(kept.scores_out))) / 2
+
+
+# What a round shows. clients: the deviation of the cohort's sum of dot products alone, exactly. attack: the
+# largest share of scores on the right side of a threshold. law, law_then: the exact epsilon at the training's
+# delta and at 1/n. test: the model's accuracy.
+QUANTITIES: dict[str, Callable[[Attacked, RoundValues], float]] = {
+    "deviation": lambda attacked, one: _deviation(one.measured),
+    "clients": lambda attacked, one: float(cohort_deviation(one.measured.known, attacked.cohort)),
+    "attack": lambda attacked, one: one.accuracy,
+    "health": lambda attacked, one: one.measured.health,
+    "published": lambda attacked, one: one.published.estimate.epsilon,
+    "law_then": lambda attacked, one: one.measured.exact_then,
+    "law": lambda attacked, one: one.measured.exact,
+    "test": lambda attacked, one: one.measured.accuracy,
+}
+# epsilon up to there, composed of the estimates, and the accountant's; nan where rounds are no axis
+TOTALS = ("training", "accountant")
+
+
+class Averaged(NamedTuple):
+    """A point of a curve: its curve's value (empty where there is one curve), its x, its measured round, over
+    how many trainings it is averaged, and the averages of `QUANTITIES` and `TOTALS`."""
+
+    curve: Value
+    x: Value
+    round: int
+    trainings: int
+    averages: dict[str, Average]
+
+
+class Curves(NamedTuple):
+    """curve: the field that tells curves apart, or empty. x: the field on the axis, or `round`."""
+
+    curve: str
+    x: str
+    points: list[Averaged]
+
+
+def averaged(grid: VariedGrid, measured: Sequence[MeasuredSetting], backward: bool) -> Curves:
+    """The curves of a grid's settings; over rounds, trainings are charged backward or forward."""
+    together: dict[tuple[Value, Value, int], list[list[float]]] = {}
+    for values, attacked, clients, rows in measured:
+        totals = [(np.nan, np.nan)] * len(rows)
+        if grid.over_rounds:
+            whole = composed(attacked, rows, clients, backward)
+            totals = list(zip(whole.published, whole.accountant, strict=True))
+        for one, total in zip(rows, totals, strict=True):
+            number = one.measured.number
+            place = (*values, number) if grid.over_rounds else values
+            curve, x = place if len(place) == 2 else ("", place[0])
+            shown = [*(of(attacked, one) for of in QUANTITIES.values()), *total]
+            together.setdefault((curve, x, number), []).append(shown)
+    points = []
+    for key, several in together.items():
+        averages = map(_average, zip(*several, strict=True))
+        named = dict(zip([*QUANTITIES, *TOTALS], averages, strict=True))
+        points.append(Averaged(*key, len(several), named))
+    return Curves(grid.curve, grid.x, points)
+
+
+def _average(values: Sequence[float]) -> Average:
+    """The mean and, of several finite values, their deviation."""
+    spread = len(values) > 1 and np.isfinite(values).all()
+    return Average(float(np.mean(values)), float(np.std(values, ddof=1)) if spread else np.nan)

@@ -15,19 +15,17 @@ from audit.errors import require
 from audit.game import root
 from audit.model import Model
 from audit.settings.build import CLIPPING, DOTS
-from audit.task import Clients, Dataset
+from audit.task import Clients, Dataset, Task
 from experiments.canife import attacked as settings
-from experiments.canife import samples, trainings
+from experiments.canife import clients, samples
 from experiments.canife.attacked import Attacked
 from experiments.canife.clients import Population
 from experiments.canife.samples import ImageForm, Samples, TextForm
 from models import celeba, recurrent
-from models.catalogue import task
+from models.catalogue import TASKS
 from models.data import leaf, shakespeare
 from models.data.base import ImageDataset
-from models.data.cifar10 import CIFAR10_MEAN, CIFAR10_STD, load_cifar10
 from models.data.clients import dirichlet, one_each
-from models.data.fashion_mnist import FASHION_MNIST_MEAN, FASHION_MNIST_STD, load_fashion_mnist
 
 _TEST_BLOCK = 1000
 _TESTED = 10_000  # labels
@@ -53,8 +51,8 @@ class Named(NamedTuple):
 
 
 class ModelRow(NamedTuple):
-    """A model: load(attacked, what a user names) -> its clients; its samples; the label that stands for
-    none."""
+    """A model's clients and canaries: load(attacked, what a user names) -> its clients; its samples; the
+    label that stands for none."""
 
     load: Callable[[Attacked, Named], Split]
     make: Callable[[], Model]
@@ -78,15 +76,15 @@ def dealt(attacked: Attacked, images: ImageDataset) -> Split:
     return Split(train_clients, mock_clients, test, images.checksum)
 
 
-def roles(attacked: Attacked, found: Clients) -> Split:
+def roles(attacked: Attacked, everyone: Clients) -> Split:
     """A tenth of the roles, drawn by the seed, are mock clients, the test examples theirs."""
-    order = np.random.default_rng(attacked.seed).permutation(found.number)
-    mock = max(round(_MOCK_SHARE * found.number), 1)
-    limit = found.number - mock
+    order = np.random.default_rng(attacked.seed).permutation(everyone.number)
+    mock = max(round(_MOCK_SHARE * everyone.number), 1)
+    limit = everyone.number - mock
     require(0 <= attacked.clients <= limit, f"`clients={attacked.clients}`: give 0 to {limit:,}")
-    held_out = _some(found, order[:mock])
-    train = _some(found, order[mock : mock + (attacked.clients or limit)])
-    return Split(train, held_out, (held_out.features, held_out.labels), found.checksum)
+    held_out = _some(everyone, order[:mock])
+    train = _some(everyone, order[mock : mock + (attacked.clients or limit)])
+    return Split(train, held_out, (held_out.features, held_out.labels), everyone.checksum)
 
 
 def users(load: Callable[..., Clients], attacked: Attacked, named: Named) -> Split:
@@ -104,33 +102,29 @@ def load(attacked: Attacked, named: Named) -> Split:
     needed = attacked.model in settings.LEAF
     require(needed or named.leaf is None, f"`leaf={named.leaf}` is for {', '.join(settings.LEAF)}: drop it")
     require(attacked.examples >= 0, f"`examples={attacked.examples}`: give 0, or a number above")
-    split = ROWS[attacked.model].load(attacked, named)
-    if not attacked.examples:
-        return split
-    return split._replace(
-        train=_cut(split.train, attacked.examples), mock=_cut(split.mock, attacked.examples)
-    )
+    split, most = row(attacked.model).load(attacked, named), attacked.examples
+    return split._replace(train=_cut(split.train, most), mock=_cut(split.mock, most)) if most else split
 
 
 def dealing(attacked: Attacked) -> Attacked:
     """A setting's fields that decide its clients, with the others at their defaults."""
     kept = Attacked(attacked.model, clients=attacked.clients, examples=attacked.examples)
-    if attacked.model in IMAGE_TASKS and not attacked.clients:
+    if attacked.model in settings.IMAGES and not attacked.clients:
         return kept
     return dataclasses.replace(kept, alpha=attacked.alpha, seed=attacked.seed)
 
 
 def population(attacked: Attacked, split: Split) -> Population:
     """The clients of a setting, who train."""
-    row = ROWS[attacked.model]
-    model = row.make()
-    single = attacked.model in IMAGE_TASKS and not attacked.clients
+    kind = row(attacked.model)
+    model = kind.make()
+    single = attacked.model in settings.IMAGES and not attacked.clients
     if single:
-        strategy = task(attacked.model).clipping[0]
+        strategy = TASKS[attacked.model].clipping[0]
         clipping = CLIPPING[strategy](model), DOTS[strategy](model)
-        made = trainings.of_examples(attacked, model, *clipping, split.train, split.mock)
+        made = clients.of_examples(attacked, model, *clipping, split.train, split.mock)
     else:
-        made = trainings.of_clients(attacked, model, split.train, split.mock)
+        made = clients.of_clients(attacked, model, split.train, split.mock)
 
     def mock_example(client: int) -> tuple[NDArray[Any], Any]:
         features, labels = split.mock.of(client)
@@ -138,7 +132,7 @@ def population(attacked: Attacked, split: Split) -> Population:
 
     return Population(
         model,
-        row.samples(attacked, model),
+        kind.samples(attacked, model),
         split.train.number,
         split.mock.number,
         made.train_dots,
@@ -146,23 +140,23 @@ def population(attacked: Attacked, split: Split) -> Population:
         mock_example,
         None if single else attacked.client_learning_rate,
         lambda: made.mechanism.start(jax.jit(model.init)(root(attacked.seed, "theta"))),
-        trainings.trainer(attacked, made),
-        _accuracy(model, split.test, row.padding),
+        clients.trainer(attacked, made, split.train.number),
+        _accuracy(model, split.test, kind.padding),
     )
 
 
-def _some(clients: Clients, members: NDArray[np.integer]) -> Clients:
+def _some(everyone: Clients, members: NDArray[np.integer]) -> Clients:
     """These clients, in the order of their numbers."""
-    rows = [clients.of(int(member)) for member in np.sort(members)]
+    rows = [everyone.of(int(member)) for member in np.sort(members)]
     features, labels = (np.concatenate([row[i] for row in rows]) for i in range(2))
     counts = np.array([len(row[1]) for row in rows], np.int32)
     starts = (np.cumsum(counts) - counts).astype(np.int32)
-    return clients._replace(features=features, labels=labels, starts=starts, counts=counts)
+    return everyone._replace(features=features, labels=labels, starts=starts, counts=counts)
 
 
-def _cut(clients: Clients, most: int) -> Clients:
+def _cut(everyone: Clients, most: int) -> Clients:
     """Every client's first examples."""
-    return clients._replace(counts=np.minimum(clients.counts, most).astype(np.int32))
+    return everyone._replace(counts=np.minimum(everyone.counts, most).astype(np.int32))
 
 
 def _accuracy(
@@ -183,33 +177,26 @@ def _accuracy(
     def accuracy(theta: Array) -> float:
         starts = range(0, len(labels), _TEST_BLOCK)
         parts = [slice(start, start + _TEST_BLOCK) for start in starts]
-        found = [several(theta, features[part], labels[part]) for part in parts]
-        return sum(map(int, found)) / int(np.sum(labels != padding))
+        counts = [several(theta, features[part], labels[part]) for part in parts]
+        return sum(map(int, counts)) / int(np.sum(labels != padding))
 
     return accuracy
 
 
-def _image_row(name: str, images: Callable[..., ImageDataset]) -> ModelRow:
+def _image_row(task: Task) -> ModelRow:
     """A model of an audit, on images that are dealt."""
-    colour = images is load_cifar10
-    shape = (32, 32, 3) if colour else (28, 28)
-    mean, deviation = (CIFAR10_MEAN, CIFAR10_STD) if colour else (FASHION_MNIST_MEAN, FASHION_MNIST_STD)
-    return ModelRow(
-        lambda attacked, named: dealt(attacked, images(file=named.data_file, tfds_dir=named.tfds_dir)),
-        lambda: task(name).make(shape),
-        _images(shape, 10, mean, deviation, not colour),
-    )
+    images = settings.IMAGE_DATA[task.data.name]
+    form = ImageForm(images.shape, task.classes, images.mean, images.deviation)
+
+    def load(attacked: Attacked, named: Named) -> Split:
+        return dealt(attacked, images.load(file=named.data_file, tfds_dir=named.tfds_dir))
+
+    return ModelRow(load, lambda: task.make(images.shape), _images(form))
 
 
-def _images(shape: tuple[int, ...], classes: int, mean: Any, deviation: Any, flat: bool) -> Any:
+def _images(form: ImageForm) -> Callable[[Attacked, Model], Samples]:
     """Images as samples."""
-
-    def made(attacked: Attacked, model: Model) -> Samples:
-        normal = jnp.asarray(mean, jnp.float32), jnp.asarray(deviation, jnp.float32)
-        form = ImageForm(shape, classes, *normal, flat)
-        return samples.images(model, form, attacked.soft_label, attacked.clamp)
-
-    return made
+    return lambda attacked, model: samples.images(model, form, attacked.soft_label, attacked.clamp)
 
 
 def _texts(form: TextForm) -> Callable[[Attacked, Model], Samples]:
@@ -217,24 +204,16 @@ def _texts(form: TextForm) -> Callable[[Attacked, Model], Samples]:
     return lambda attacked, model: samples.texts(model, form, attacked.soft_label)
 
 
-_FACES = _images((leaf.PIXELS, leaf.PIXELS, 3), celeba.CLASSES, celeba.MEAN, celeba.DEVIATION, False)
+def _shakespeare(attacked: Attacked, named: Named) -> Split:
+    return roles(attacked, shakespeare.load_shakespeare(file=named.data_file, tfds_dir=named.tfds_dir))
+
+
+_FACES = _images(ImageForm((leaf.PIXELS, leaf.PIXELS, 3), celeba.CLASSES, celeba.MEAN, celeba.DEVIATION))
 _TWEETS = TextForm(leaf.SENT140_LENGTH, leaf.SENT140_CHARACTERS, 0, leaf.SENT140_VOCABULARY, 2)
 _PLAYS = TextForm(leaf.SHAKESPEARE_LENGTH, leaf.SHAKESPEARE_CHARACTERS, 0, 80, 80)
 _ROLES = TextForm(shakespeare.LENGTH + 1, shakespeare.CHARACTERS, 1, shakespeare.VOCABULARY, 0)
-IMAGE_TASKS = {
-    **{name: load_fashion_mnist for name in ("two_layer", "linear", "mlp")},
-    **{name: load_cifar10 for name in ("convnet", "resnet18")},
-}
-ROWS: dict[str, ModelRow] = {
-    **{name: _image_row(name, images) for name, images in IMAGE_TASKS.items()},
-    "character_lstm": ModelRow(
-        lambda attacked, named: roles(
-            attacked, shakespeare.load_shakespeare(file=named.data_file, tfds_dir=named.tfds_dir)
-        ),
-        recurrent.character_lstm,
-        _texts(_ROLES),
-        shakespeare.PADDING,
-    ),
+ROWS: dict[str, ModelRow] = {  # beside these, every model of an audit whose data are images
+    "character_lstm": ModelRow(_shakespeare, recurrent.character_lstm, _texts(_ROLES), shakespeare.PADDING),
     "celeba_cnn": ModelRow(partial(users, leaf.load_celeba), celeba.face_cnn, _FACES),
     "celeba_resnet18": ModelRow(partial(users, leaf.load_celeba), celeba.face_resnet18, _FACES),
     "sent140_lstm": ModelRow(partial(users, leaf.load_sent140), recurrent.tweet_lstm, _texts(_TWEETS)),
@@ -242,3 +221,11 @@ ROWS: dict[str, ModelRow] = {
         partial(users, leaf.load_shakespeare_json), recurrent.play_lstm, _texts(_PLAYS)
     ),
 }
+
+
+def row(model: str) -> ModelRow:
+    """A model's row: its own, or that of its task on images. Raises InputError where it has neither."""
+    if model in ROWS:
+        return ROWS[model]
+    settings.require_model(model)
+    return _image_row(TASKS[model])

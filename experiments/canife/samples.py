@@ -10,7 +10,7 @@ from jax import Array
 from numpy.typing import NDArray
 
 from audit.adversaries.designed import SampleLoss
-from audit.model import Model
+from audit.model import Model, identity
 from models import soft
 
 Canary = NDArray[np.float32] | str  # as it is kept: normalised pixels, or a text
@@ -43,14 +43,12 @@ class Samples(NamedTuple):
 
 
 class ImageForm(NamedTuple):
-    """Images of a shape and so many classes, the mean and deviation of their pixels on [0, 1], and whether
-    the model takes them normalised and flat; others take pixels up to 255."""
+    """Images of a shape and so many classes, and the mean and deviation of their pixels on [0, 1]."""
 
     shape: tuple[int, ...]
     classes: int
-    mean: Array
-    deviation: Array
-    flat: bool
+    mean: float | tuple[float, ...]
+    deviation: float | tuple[float, ...]
 
 
 class TextForm(NamedTuple):
@@ -65,21 +63,23 @@ class TextForm(NamedTuple):
 
 
 def images(model: Model, form: ImageForm, soft_label: bool, clamp: bool) -> Samples:
-    """Images; their label a mixture or fixed, their pixels within [0, 1] or anywhere."""
+    """Images; their label a mixture or fixed, their pixels within [0, 1] or anywhere. A model that takes its
+    first layer's floats in place of bytes gets them normalised and flat, others get pixels up to 255."""
     mixed = soft.soft_label(model, form.classes)
-    low, high = (0 - form.mean) / form.deviation, (1 - form.mean) / form.deviation
+    mean, deviation = jnp.asarray(form.mean, jnp.float32), jnp.asarray(form.deviation, jnp.float32)
+    low, high = (0 - mean) / deviation, (1 - mean) / deviation
 
     def sample(pixels: NDArray[np.floating[Any]], label: int) -> Sample:
-        return Sample((jnp.asarray(pixels) - form.mean) / form.deviation, _weights(label, form.classes))
+        return Sample((jnp.asarray(pixels) - mean) / deviation, _weights(label, form.classes))
 
     def random(rng: np.random.Generator) -> Sample:
         label = int(rng.integers(form.classes))
         return sample(rng.random(form.shape, np.float32), label)
 
     def dress(pixels: Array) -> Array:
-        if form.flat:
+        if model.inputs is not identity:
             return pixels.reshape(-1)
-        return (pixels * form.deviation + form.mean) * 255
+        return (pixels * deviation + mean) * 255
 
     def loss(theta: Array, one: Sample, key: Array) -> Array:
         if soft_label:

@@ -1,149 +1,294 @@
-"""A training that is frozen every so many rounds and measured, a file a measured round: killed at any
-moment, it goes on from the last one with the same bits."""
+"""A training that is frozen every so many rounds and measured: a canary is designed against the frozen model,
+mock rounds are played, and what their scores say stands beside what is exact.
+
+Each measured round is a file; killed at any moment, a training goes on from the last one with the same bits.
+"""
 
 import io
 import json
+import zlib
 from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
+from jax import Array
+from numpy.typing import NDArray
 
+from audit import round_game
+from audit.adversaries import designed
+from audit.adversaries.designed import Designed, SampleDesign
 from audit.errors import require
+from audit.game import root
 from audit.mechanism.base import State
+from audit.statistics import cohort_law, estimate
+from audit.statistics.cohort_law import Cohort
 from audit.storage import files
+from audit.storage.store import Store
 from experiments.canife import attacked as settings
-from experiments.canife import measured, populations
+from experiments.canife import clients, populations
 from experiments.canife.attacked import Attacked
-from experiments.canife.clients import Population
-from experiments.canife.measured import Measured
-from experiments.canife.populations import Split
+from experiments.canife.clients import Indices, Population
+from experiments.canife.populations import Named, Split
+from experiments.canife.samples import Canary, Sample
 
-_STATE = "state.npz"
-_FETCHED = populations.Named()
+Floats = NDArray[np.float64]
+Designer = Callable[..., Designed]
+CONFIDENCE = 0.95
+_BLOCK = 256
+_DESCENT = 200
+_SETTLE = zlib.crc32(b"settle")
+_SETTING, _STATE, _FILE = "setting.json", "state.npz", "round_{:07d}.npz"
+_FETCHED = Named()
 
 
-def prepared(
-    attacked: Attacked, out: Path, named: populations.Named = _FETCHED
-) -> tuple[Attacked, Population, Path]:
-    """A setting with its numbers of clients, the clients, and its folder under `out` with the setting in
-    plain text; raises InputError where they do not fit."""
-    require_model(attacked)
+class Measured(NamedTuple):
+    """What is kept of a measured round.
+
+    number: of the round, from 1. accuracy: of the frozen model on the test set. health: of the canary, over
+    the whole pool. norm: of its gradient. own: its dot product with its own direction, over C. known (M,):
+    the clients'. scores_in, scores_out: mock rounds as published. exact, exact_then: epsilon of the score's
+    law at the training's delta and at 1/n. proven: a bound from mock rounds that assumes nothing. canary: its
+    pixels, normalised, or its text; label: its probabilities.
+    """
+
+    number: int
+    accuracy: float
+    health: float
+    norm: float
+    own: float
+    known: Floats
+    scores_in: Floats
+    scores_out: Floats
+    exact: float
+    exact_then: float
+    proven: float
+    proven_if_gaussian: float
+    canary: Canary
+    label: NDArray[np.float32]
+    descent: NDArray[np.float32]
+
+
+def prepared(attacked: Attacked, out: Path, named: Named = _FETCHED) -> tuple[Attacked, Population, Store]:
+    """A setting with its numbers of clients, the clients, and its store under `out`; raises InputError where
+    they do not fit."""
+    settings.require_model(attacked.model)
     split = populations.load(attacked, named)
-    attacked, folder = placed(attacked, split, out)
-    known = populations.population(attacked, split)
-    describe(attacked, split, folder)
-    return attacked, known, folder
+    attacked = fitted(attacked, split)
+    population = populations.population(attacked, split)
+    return attacked, population, opened(attacked, split.checksum, out)
 
 
-def require_model(attacked: Attacked) -> None:
-    """Raises InputError for a model that there is not."""
-    require(
-        attacked.model in settings.MODELS,
-        f"`model={attacked.model}` is unknown: choose one of {', '.join(settings.MODELS)}",
-    )
-
-
-def placed(attacked: Attacked, split: Split, out: Path) -> tuple[Attacked, Path]:
-    """A setting with its numbers of clients, and its folder under `out`; raises InputError for the first
-    field out of range."""
+def fitted(attacked: Attacked, split: Split) -> Attacked:
+    """A setting with its numbers of clients; raises InputError for the first field out of range."""
     attacked = settings.fitted(attacked, split.train.number, split.mock.number)
     settings.validate(attacked, split.train.number, split.mock.number)
-    return attacked, out / "canife" / settings.folder_name(attacked, split.checksum)
+    return attacked
 
 
-def describe(attacked: Attacked, split: Split, folder: Path) -> None:
-    """Writes the setting in plain text into its folder."""
-    text = json.dumps(settings.identity(attacked, split.checksum), indent=1, sort_keys=True) + "\n"
-    files.write_whole(folder / "setting.json", text.encode())
+def store_of(attacked: Attacked, checksum: str, out: Path) -> Store:
+    """The store of a setting on clients of that checksum; creates nothing."""
+    text = json.dumps(settings.identity(attacked, checksum), indent=1, sort_keys=True) + "\n"
+    return Store.of(out / "canife" / settings.folder_name(attacked, checksum), text)
 
 
-def kept(attacked: Attacked, folder: Path) -> dict[int, Measured]:
-    """The measured rounds that a folder holds, by number; what is damaged is set aside and missing."""
-    found = {number: _read(_file(folder, number)) for number in attacked.measured()}
-    return {number: one for number, one in found.items() if one is not None}
+def opened(attacked: Attacked, checksum: str, out: Path) -> Store:
+    """That store, with the setting in plain text on disk."""
+    store = store_of(attacked, checksum, out)
+    store.write_text(_SETTING, store.text)
+    return store
+
+
+def kept(attacked: Attacked, store: Store, numbers: Collection[int] | None = None) -> dict[int, Measured]:
+    """The measured rounds that a store holds, by number, of all or of so many; a damaged one counts as
+    missing, see `Store.distrust`."""
+    wanted = attacked.measured() if numbers is None else numbers
+    rounds = {number: _read(store, number) for number in wanted}
+    return {number: one for number, one in rounds.items() if one is not None}
 
 
 def measure_missing(
-    attacked: Attacked,
-    known: Population,
-    folder: Path,
-    progress: Callable[[int], None] = lambda number: None,
-    numbers: Collection[int] | None = None,
+    attacked: Attacked, population: Population, store: Store, numbers: Collection[int] | None = None
 ) -> Iterator[Measured]:
     """Trains up to each round that is not kept, measures and keeps it; yields it when it is on disk. numbers:
-    which of the setting's measured rounds are asked for, by default all.
+    which of the setting's measured rounds are wanted, by default all.
 
     The state is kept before a round's file, so that training goes on from the last measured round.
     """
-    asked = attacked.measured() if numbers is None else numbers
-    missing = sorted(set(asked) - set(kept(attacked, folder)))
+    every = attacked.measured()
+    missing = sorted(set(every if numbers is None else numbers) - set(kept(attacked, store, numbers)))
     if not missing:
         return
-    task = measured.measuring(attacked, known)
-    number, state = _state_before(known, folder, missing[0])
-    for wanted in [n for n in attacked.measured() if missing[0] <= n <= missing[-1]]:
-        for first in [n for n in attacked.measured() if number <= n < wanted]:  # one compiled length
-            state = known.train(state, first, attacked.every)
+    task = measuring(attacked, population)
+    number, state = _state_before(population, store, missing[0])
+    for wanted in [n for n in every if missing[0] <= n <= missing[-1]]:
+        for first in [n for n in every if number <= n < wanted]:  # one compiled length
+            state = population.train(state, first, attacked.every)
         number = wanted
-        _require_finite(state, number)
-        files.write_whole(folder / _STATE, _state_bytes(number, state))
+        message = f"the model diverged before round {number}: lower `learning_rate` or `noise_multiplier`"
+        require(bool(jnp.isfinite(state.theta).all()), message)
+        leaves = {f"leaf_{i}": leaf for i, leaf in enumerate(jax.tree.leaves(state))}
+        store.write_bytes(_STATE, _archive({"number": number, **leaves}))
         if wanted in missing:
-            one = measured.measure(task, state.theta, number)
-            files.write_whole(_file(folder, number), measured.as_bytes(one))
-            progress(number)
+            one = measure(task, state.theta, number)
+            store.write_bytes(_FILE.format(number), as_bytes(one))
             yield one
 
 
-def _state_before(known: Population, folder: Path, wanted: int) -> tuple[int, State]:
+def _state_before(population: Population, store: Store, wanted: int) -> tuple[int, State]:
     """(next round, state): the kept one where it is not beyond the wanted round, or else the start."""
-    first = known.start()
-    content = files.read(folder / _STATE)
+    start = population.start()
+    leaves, structure = jax.tree.flatten(start)
+    content = files.read(store.path / _STATE)
     if content is not None:
         try:
             with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-                number, leaves = int(archive["number"]), [archive[f"leaf_{i}"] for i in range(_leaves(first))]
+                number, arrays = int(archive["number"]), [archive[f"leaf_{i}"] for i in range(len(leaves))]
         except files.NOT_AN_ARCHIVE:
-            files.set_aside(folder / _STATE, "trained again")
+            store.distrust(store.path / _STATE, "trained again")
         else:
             if number <= wanted:
-                return number, jax.tree.unflatten(jax.tree.structure(first), map(jnp.asarray, leaves))
-    return 1, first
+                return number, jax.tree.unflatten(structure, map(jnp.asarray, arrays))
+    return 1, start
 
 
-def _leaves(state: State) -> int:
-    """How many arrays a state has."""
-    return len(jax.tree.leaves(state))
+def _read(store: Store, number: int) -> Measured | None:
+    """A measured round; None where there is none that can be read."""
+    path = store.path / _FILE.format(number)
+    content = files.read(path)
+    try:
+        return None if content is None else from_bytes(content)
+    except files.NOT_AN_ARCHIVE:
+        store.distrust(path, "measured again")
+        return None
 
 
-def _state_bytes(number: int, state: State) -> bytes:
-    """The state before a round."""
+class Measuring(NamedTuple):
+    """A training under measurement: its clients, and compiled: a design, its penalty, and the gradient (p,)
+    of a sample."""
+
+    attacked: Attacked
+    population: Population
+    design: Designer
+    penalty: Callable[[Array, Array], Array]
+    gradient: Callable[[Array, Sample], Array]
+
+
+def measuring(attacked: Attacked, population: Population) -> Measuring:
+    """A training under measurement."""
+    penalties: dict[str, designed.Penalty] = {
+        "as_run": designed.as_run(attacked.norm_constant, attacked.clipping_norm),
+        "as_printed": designed.as_printed(attacked.clipping_norm),
+        "of_the_mean": designed.of_the_mean(attacked.clipping_norm),
+    }
+    penalty, loss = penalties[attacked.penalty], population.samples.loss
+    adam, batch = optax.adam(attacked.design_rate), attacked.design_batch or attacked.cohort
+    design = designed.designer(SampleDesign(loss, penalty, adam, batch, population.samples.project))
+
+    @jax.jit
+    def gradient(theta: Array, sample: Sample) -> Array:
+        descent: Array = jax.grad(loss)(theta, sample, jax.random.key(0))
+        return descent
+
+    return Measuring(attacked, population, design, jax.jit(penalty), gradient)
+
+
+def measure(task: Measuring, theta: Array, number: int) -> Measured:
+    """Measures the round that a frozen model theta (p,) is about to play."""
+    attacked, population = task.attacked, task.population
+    canary, health, losses = _canary(task, theta, number)
+    gradient = task.gradient(theta, canary)
+    sent = None if attacked.as_published else population.rate
+    inserted = round_game.inserted(gradient, sent, attacked.clipping_norm)
+    chosen = clients.drawn(attacked, "population", population.train_clients, attacked.population)
+
+    def projected(members: Indices, direction: Array) -> Array:
+        return population.train_dots(theta, chosen[members], direction)
+
+    dots = round_game.dots(projected, attacked.population, inserted, attacked.clipping_norm, _BLOCK)
+    own = round_game.own_dot(inserted, attacked.clipping_norm)
+    return Measured(
+        number,
+        population.accuracy(theta),
+        health,
+        float(jnp.linalg.norm(gradient)),
+        own,
+        dots,
+        *_scored(attacked, dots, own, number),
+        population.samples.shown(canary),
+        np.asarray(jax.nn.softmax(canary.label)),
+        losses[:: -(-len(losses) // _DESCENT)],
+    )
+
+
+def as_bytes(measured: Measured) -> bytes:
+    """An .npz file of these fields, the same bytes for the same values."""
+    return _archive(measured._asdict())
+
+
+def from_bytes(content: bytes) -> Measured:
+    """The round in a file's bytes; raises one of `files.NOT_AN_ARCHIVE` for others."""
+    with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+        fields = {name: archive[name] for name in Measured._fields}
+    return Measured(**{name: v.item() if v.ndim == 0 else v for name, v in fields.items()})
+
+
+def _archive(fields: dict[str, Any]) -> bytes:
+    """An .npz file of arrays by name."""
     buffer = io.BytesIO()
-    leaves: dict[str, Any] = {f"leaf_{i}": np.asarray(v) for i, v in enumerate(jax.tree.leaves(state))}
-    np.savez(buffer, number=number, **leaves)
+    arrays: dict[str, Any] = {name: np.asarray(value) for name, value in fields.items()}
+    np.savez(buffer, **arrays)
     return buffer.getvalue()
 
 
-def _require_finite(state: State, number: int) -> None:
-    """Raises InputError where the model diverged."""
-    message = f"the model diverged before round {number}: lower `learning_rate` or `noise_multiplier`"
-    require(bool(jnp.isfinite(state.theta).all()), message)
+def _canary(task: Measuring, theta: Array, number: int) -> tuple[Sample, float, NDArray[np.float32]]:
+    """A designed sample, as its client has it, its health, of two settled samples, and the design's
+    penalties."""
+    attacked, population = task.attacked, task.population
+    mock = clients.drawn(attacked, "pool", population.mock_clients, attacked.pool)
+    first, mock = clients.first_sample(attacked, population, number, mock)
+    parts = designed.in_blocks(len(mock), theta.size, attacked.memory)
+
+    def block(part: range) -> Array:
+        members = mock[part.start : part.stop]
+        starts = range(0, len(members), _BLOCK)
+        pieces = [population.mock_updates(theta, members[start : start + _BLOCK]) for start in starts]
+        return jnp.concatenate(pieces)
+
+    blocks = [partial(block, part) for part in parts]
+    key = jax.random.fold_in(root(attacked.seed, "design"), number)
+    made = task.design(theta, first, blocks, attacked.design_steps, key)
+    chosen: Sample = made.best if attacked.keep_best else made.last
+    draws = jax.random.split(jax.random.fold_in(key, _SETTLE))
+    first, canary = (population.samples.settled(*pair) for pair in zip((first, chosen), draws, strict=True))
+
+    def over_pool(sample: Sample) -> float:
+        gradient = task.gradient(theta, sample)
+        return float(np.mean([float(task.penalty(gradient, one())) for one in blocks]))
+
+    return canary, designed.health(over_pool(first), over_pool(canary)), np.asarray(made.losses)
 
 
-def _file(folder: Path, number: int) -> Path:
-    """Where a measured round is kept."""
-    return folder / f"round_{number:07d}.npz"
-
-
-def _read(path: Path) -> Measured | None:
-    """A measured round; None where there is none that can be read."""
-    content = files.read(path)
-    if content is None:
-        return None
-    try:
-        return measured.from_bytes(content)
-    except files.NOT_AN_ARCHIVE:
-        files.set_aside(path, "measured again")
-        return None
+def _scored(
+    attacked: Attacked, dots: Floats, own: float, number: int
+) -> tuple[Floats, Floats, float, float, float, float]:
+    """Mock rounds as published and what is exact or proven of the score."""
+    cohort, sigma = Cohort(attacked.cohort), attacked.noise_multiplier
+    rng = clients.generator(attacked, f"mock {number}")
+    if attacked.as_published:
+        s_in, s_out = round_game.published_scores(rng, dots, cohort, own, sigma, attacked.scores)
+    else:
+        s_in, s_out = round_game.mock_scores(rng, dots, cohort, own, sigma, attacked.scores // 2)
+    many = round_game.mock_scores(rng, dots, cohort, own, sigma, attacked.mock_rounds)
+    free = estimate.assumption_free(*many, attacked.delta, CONFIDENCE)
+    gaussian = estimate.if_gaussian(*many, attacked.delta, CONFIDENCE)
+    exact = then = np.inf  # without noise
+    if sigma:
+        worlds = cohort_law.replacing if attacked.as_published else cohort_law.added
+        pair, deltas = worlds(dots, cohort, sigma, own), (attacked.delta, 1 / attacked.scores)
+        exact, then = (cohort_law.epsilon_at(pair, delta) for delta in deltas)
+    return s_in, s_out, exact, then, free.epsilon, gaussian.epsilon

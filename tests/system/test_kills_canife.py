@@ -17,7 +17,7 @@ FLAGS = (
     *("--model=celeba_cnn", "--rounds=3", "--every=1", "--cohort=2", "--design_steps=12", "--scores=20"),
     *("--mock_rounds=200", "--noise_multiplier=0.5", "--batch_size=2", "--learning_rate=0.1"),
 )
-KILLED_AT = ("setting.json", "state.npz", "round_0000001.npz", "round_0000002.npz", "rounds.csv")
+KILLED_AT = ("setting.json", "state.npz", "round_0000001.npz", "round_0000002.npz")
 
 
 @pytest.fixture(scope="module")
@@ -38,19 +38,22 @@ def leaf(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_command_killed_at_any_point_ends_with_the_same_bits(leaf, tmp_path):
-    alone, printed = tmp_path / "alone", left_alone(leaf, tmp_path / "alone", tmp_path)
-    out = tmp_path / "killed"
-    for name in KILLED_AT:
-        killed_at(leaf, out, tmp_path, name)
-    assert left_alone(leaf, out, tmp_path).replace(str(out), str(alone)) == printed
+@pytest.mark.parametrize(
+    "more, last, rounds", [((), "rounds.csv", 3), (("--vary=seed=0,1",), "varied.csv", 6)]
+)
+def test_a_command_killed_at_any_point_ends_with_the_same_bits(leaf, tmp_path, more, last, rounds):
+    flags, alone, out = (f"--leaf={leaf}", *more), tmp_path / "alone", tmp_path / "killed"
+    printed = left_alone(flags, alone, tmp_path)
+    for name in (*KILLED_AT, last):
+        killed_at(flags, out, tmp_path, name)
+    assert left_alone(flags, out, tmp_path).replace(str(out), str(alone)) == printed
     assert contents(out) == contents(alone)
-    assert sum(name.startswith("round_") for name in contents(out)) == 3
+    assert sum(path.name.startswith("round_") for path in contents(out)) == rounds
 
 
-def command(leaf, out, home):
+def command(flags, out, home):
     """The command as a process, with a cache of its own."""
-    argv = [sys.executable, "-P", "-m", "experiments.canife", *FLAGS, f"--leaf={leaf}", f"--out={out}"]
+    argv = [sys.executable, "-P", "-m", "experiments.canife", *FLAGS, *flags, f"--out={out}"]
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
@@ -61,17 +64,17 @@ def command(leaf, out, home):
     return subprocess.Popen(argv, cwd=home, env=environment, **pipes)
 
 
-def left_alone(leaf, out, home):
+def left_alone(flags, out, home):
     """What a command prints that runs to its end."""
-    with command(leaf, out, home) as process:
+    with command(flags, out, home) as process:
         printed, said = process.communicate(timeout=SECONDS)
     assert process.returncode == 0 and "damaged" not in said, said
     return printed
 
 
-def killed_at(leaf, out, home, name):
+def killed_at(flags, out, home, name):
     """Kills a command as soon as it has left a file of this name."""
-    with command(leaf, out, home) as process:
+    with command(flags, out, home) as process:
         end = time.monotonic() + SECONDS
         while process.poll() is None and not list(out.rglob(name)):
             assert time.monotonic() < end
@@ -80,6 +83,6 @@ def killed_at(leaf, out, home, name):
 
 
 def contents(out):
-    """The bytes of what a command leaves, by name, but for half-written files of one that was killed."""
+    """The bytes of what a command leaves, by place, but for half-written files of one that was killed."""
     files = [path for path in out.rglob("*") if path.is_file() and not path.name.startswith(".")]
-    return {path.name: path.read_bytes() for path in files}
+    return {path.relative_to(out): path.read_bytes() for path in files}

@@ -49,6 +49,15 @@ def test_a_section_is_closed_below_its_last_row_and_nothing_can_have_a_word():
     ]
 
 
+def test_a_head_of_several_lines_ends_where_the_others_do():
+    columns = (Column("name", lambda row: row.name, "name of\naudit"), COLUMNS[1])
+    assert Table(columns, ROWS, gap=" ").text().splitlines()[:3] == [
+        "name of",
+        "  audit bound",
+        "-------------",
+    ]
+
+
 def test_csv_and_json_have_the_values():
     assert TABLE.csv().decode() == "name,bound,limit,double\none,1.23456,2.00001,4.00002\ntwo,,inf,inf\n"
     assert TABLE.json()[0] == {"name": "one", "bound": 1.23456, "limit": 2.00001, "double": 4.00002}

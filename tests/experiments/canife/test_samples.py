@@ -12,10 +12,13 @@ from audit.errors import InputError
 from audit.model import flat_model
 from audit.storage import files
 from experiments.canife import attacked as settings
-from experiments.canife import measured, populations, samples, training
+from experiments.canife import populations, samples, training
 from experiments.canife.attacked import Attacked
 from experiments.canife.samples import TextForm
+from models.catalogue import TASKS
+from models.data.base import ImageDataset
 from models.data.clients import by_name
+from models.lenet import lenet
 from models.recurrent import LanguageModel, TextClassifier, next_token_loss
 
 ALPHABET, LENGTH = "ab\ncd", 6
@@ -96,10 +99,10 @@ def test_a_training_on_texts_is_measured_and_kept(plays, tmp_path):
         model="character_lstm", examples=2, rounds=2, every=1, cohort=4, client_learning_rate=1.0,
         design_steps=100, design_rate=0.1, scores=20, mock_rounds=500, noise_multiplier=0.5,
     )  # fmt: skip
-    fitted, known, folder = training.prepared(setting, tmp_path)
+    fitted, known, store = training.prepared(setting, tmp_path)
     assert (known.train_clients, known.mock_clients, fitted.pool) == (18, 2, 2)
-    first, last = training.measure_missing(fitted, known, folder)
-    again = measured.from_bytes(files.read(folder / "round_0000001.npz"))
+    first, last = training.measure_missing(fitted, known, store)
+    again = training.from_bytes(files.read(store.path / "round_0000001.npz"))
     assert again.canary == first.canary and len(first.canary) == LENGTH + 1
     assert first.health > 0.5 and first.own == pytest.approx(min(first.norm, 1), rel=1e-4)
     assert last.number == 2 and 0 <= last.accuracy <= 1
@@ -114,8 +117,9 @@ def test_mock_roles_are_others(plays):
 
 
 def test_every_model_has_a_row_and_leafs_need_a_folder(tmp_path):
-    assert set(populations.ROWS) == set(settings.MODELS)
-    assert set(populations.IMAGE_TASKS) == set(settings.IMAGES)
+    assert not set(populations.ROWS) & set(settings.IMAGES)
+    assert {*populations.ROWS, *settings.IMAGES} == set(settings.MODELS)
+    assert set(settings.IMAGES) == {"two_layer", "linear", "mlp", "convnet", "resnet18"}
     for model in settings.LEAF:
         with pytest.raises(InputError, match="`leaf`: name the folder"):
             training.prepared(Attacked(model=model), tmp_path)
@@ -125,3 +129,28 @@ def test_every_model_has_a_row_and_leafs_need_a_folder(tmp_path):
         training.prepared(Attacked(model="celeba_cnn"), tmp_path, populations.Named("x", "y.npz"))
     with pytest.raises(InputError, match="`examples=-1`"):
         training.prepared(dataclasses.replace(Attacked(), examples=-1), tmp_path)
+
+
+def test_a_model_of_an_audit_on_images_needs_no_row_and_another_is_refused_with_the_reason(monkeypatch):
+    one = TASKS["linear"]._replace(name="mine", make=lambda shape: lenet())
+    monkeypatch.setitem(TASKS, "mine", one)
+    monkeypatch.setattr(settings, "IMAGES", (*settings.IMAGES, "mine"))
+    monkeypatch.setattr(settings, "MODELS", (*settings.MODELS, "mine"))
+    rng = np.random.default_rng(0)
+    pixels, labels = (
+        rng.integers(256, size=(20, 28, 28)).astype(np.uint8),
+        rng.integers(10, size=20, dtype=np.int32),
+    )
+    split = populations.dealt(
+        Attacked("mine"), ImageDataset(pixels, labels, pixels, labels, "made up", "none")
+    )
+    setting = training.fitted(Attacked("mine", cohort=4), split)
+    known = populations.population(setting, split)
+    canary = known.samples.taken(*known.mock_example(3))
+    theta = known.start().theta
+    expected = float(known.model.loss(theta, (pixels[3], labels[3])))
+    assert float(known.samples.loss(theta, canary, jax.random.key(0))) == pytest.approx(expected, rel=1e-4)
+    with pytest.raises(InputError, match="^`model=fcnn` reads neither images nor texts, .*: choose one of"):
+        settings.require_model("fcnn")
+    with pytest.raises(InputError, match="^`model=nobody` is unknown: choose one of"):
+        settings.require_model("nobody")

@@ -7,7 +7,7 @@ import pytest
 
 from audit.report import style
 from audit.statistics import cohort_law, conversions
-from experiments.canife import curves, figures, measured, populations, table, training
+from experiments.canife import curves, figures, populations, table, training
 from experiments.canife.attacked import Attacked
 from models.data.base import ImageDataset
 from models.data.fashion_mnist import FASHION_MNIST_MEAN, FASHION_MNIST_STD
@@ -24,6 +24,10 @@ SMALL = Attacked(
     mock_rounds=2000,
     design_steps=60,
 )
+
+
+def store_in(folder, setting=SMALL):
+    return training.opened(setting, "none", folder)
 
 
 @pytest.fixture(scope="module")
@@ -45,8 +49,8 @@ def known(images):
 
 @pytest.fixture(scope="module")
 def whole(known, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("whole")
-    return folder, list(training.measure_missing(SMALL, known, folder))
+    store = store_in(tmp_path_factory.mktemp("whole"))
+    return store, list(training.measure_missing(SMALL, known, store))
 
 
 def test_a_training_measures_its_rounds(whole):
@@ -62,31 +66,33 @@ def test_a_training_measures_its_rounds(whole):
 
 
 def test_a_killed_training_goes_on_with_the_same_bits(whole, known, tmp_path):
-    folder, _ = whole
-    going = training.measure_missing(SMALL, known, tmp_path)
+    store, again = whole[0], store_in(tmp_path)
+    going = training.measure_missing(SMALL, known, again)
     next(going)
     going.close()  # after one round
-    list(training.measure_missing(SMALL, known, tmp_path))
-    for name in ("round_0000001.npz", "round_0000003.npz", "round_0000005.npz", "state.npz"):
-        assert (tmp_path / name).read_bytes() == (folder / name).read_bytes(), name
-    assert not list(training.measure_missing(SMALL, known, tmp_path))
+    list(training.measure_missing(SMALL, known, again))
+    for name in ("round_0000001.npz", "round_0000003.npz", "round_0000005.npz", "state.npz", "setting.json"):
+        assert (again.path / name).read_bytes() == (store.path / name).read_bytes(), name
+    assert not list(training.measure_missing(SMALL, known, again))
 
 
 def test_a_damaged_round_is_measured_again_with_the_same_bits(whole, known, tmp_path, capsys):
-    folder, found = whole
-    for one in found:
-        (tmp_path / f"round_{one.number:07d}.npz").write_bytes(measured.as_bytes(one))
-    (tmp_path / "round_0000003.npz").write_bytes(b"nothing")
-    assert [one.number for one in training.measure_missing(SMALL, known, tmp_path)] == [3]
-    assert "damaged" in capsys.readouterr().err
-    assert (tmp_path / "round_0000003.npz").read_bytes() == (folder / "round_0000003.npz").read_bytes()
+    (store, rounds), again, name = whole, store_in(tmp_path), "round_0000003.npz"
+    for one in rounds:
+        again.write_bytes(f"round_{one.number:07d}.npz", training.as_bytes(one))
+    again.write_bytes(name, b"nothing")
+    assert len(training.kept(SMALL, again)) == 2 and "counts as missing" in capsys.readouterr().err
+    with again.claim():
+        assert [one.number for one in training.measure_missing(SMALL, known, again)] == [3]
+    assert "set aside, measured again" in capsys.readouterr().err
+    assert (again.path / name).read_bytes() == (store.path / name).read_bytes()
 
 
 def test_what_is_read_is_what_was_kept(whole):
-    folder, found = whole
-    again = training.kept(SMALL, folder)
-    for one in found:
-        assert measured.as_bytes(again[one.number]) == measured.as_bytes(one)
+    store, rounds = whole
+    again = training.kept(SMALL, store)
+    for one in rounds:
+        assert training.as_bytes(again[one.number]) == training.as_bytes(one)
         assert isinstance(again[one.number].health, float)
 
 
@@ -97,9 +103,10 @@ def test_the_tables_fit_and_the_figure_is_drawn(whole):
         together = curves.composed(SMALL, rows, 60, backward)
         assert together.rounds[-1] == last and together.canaries[-1] < together.accountant[-1]
         assert together.lower[-1] <= together.published[-1] <= together.upper[-1]
-        texts = table.rounds_table(SMALL, rows), table.global_table(SMALL, together, 5.0, 9.0, backward)
+        rounds = table.rounds_table(SMALL, rows, together)
+        texts = rounds.text(), table.global_table(SMALL, together, 5.0, 9.0, backward)
         assert max(map(len, "\n".join(texts).splitlines())) <= 80
-        lines = table.as_csv(rows, together).splitlines()
+        lines = rounds.csv().decode().splitlines()
         assert len(lines) == 4 and len({line.count(",") for line in lines}) == 1
     assert style.png(figures.training_figure(SMALL, rows, together)).startswith(b"\x89PNG")
     assert 0 < curves.perfect_as_published(SMALL, 5, 60) < together.accountant[-1]
@@ -114,7 +121,7 @@ def test_the_published_worlds_replace_a_client(images, tmp_path):
         SMALL, rounds=1, as_published=True, soft_label=True, clamp=True, start="sample"
     )
     known = population_of(setting, images)
-    (one,) = training.measure_missing(setting, known, tmp_path)
+    (one,) = training.measure_missing(setting, known, store_in(tmp_path, setting))
     pair = cohort_law.replacing(one.known, cohort_law.Cohort(8), 0.5, one.own)
     assert one.exact == pytest.approx(cohort_law.epsilon_at(pair, 1e-5))
     pixels = one.canary * FASHION_MNIST_STD + FASHION_MNIST_MEAN
@@ -125,7 +132,7 @@ def test_the_published_worlds_replace_a_client(images, tmp_path):
 @pytest.mark.slow
 def test_without_noise_all_is_infinite(images, tmp_path):
     setting = dataclasses.replace(SMALL, rounds=1, noise_multiplier=0.0)
-    (one,) = training.measure_missing(setting, population_of(setting, images), tmp_path)
+    (one,) = training.measure_missing(setting, population_of(setting, images), store_in(tmp_path, setting))
     row = curves.row(setting, one)
     assert one.exact == row.truth == np.inf
     assert curves.composed(setting, [row], 60, False).accountant == [np.inf]
@@ -138,11 +145,10 @@ def test_dealt_clients_train_by_federated_averaging_and_the_canary_sends_what_th
     )
     known = population_of(setting, images)
     assert known.train_clients == known.mock_clients == 12
-    first, last = training.measure_missing(setting, known, tmp_path)
+    first, last = training.measure_missing(setting, known, store_in(tmp_path, setting))
     assert first.number == 1 and last.number == 3 and np.abs(first.known).max() <= 1 + 1e-5
     assert first.own == pytest.approx(min(0.001 * first.norm, 1), rel=1e-4) and first.own < 0.9
-    whole = population_of(dataclasses.replace(setting, as_published=True), images)
-    (raw,) = training.measure_missing(
-        dataclasses.replace(setting, as_published=True, rounds=1), whole, tmp_path / "published"
-    )
+    published = dataclasses.replace(setting, as_published=True, rounds=1)
+    whole = population_of(published, images)
+    (raw,) = training.measure_missing(published, whole, store_in(tmp_path, published))
     assert raw.own == pytest.approx(1, abs=1e-5)

@@ -1,23 +1,20 @@
 """Several settings at once: the grid, what is trained, averages over seeds, tables, figures."""
 
 import dataclasses
+import threading
+import time
 
 import numpy as np
 import pytest
 
 from audit.errors import InputError
 from audit.report import style
-from experiments.canife import (
-    populations,
-    training,
-    varied,
-    varied_figures,
-    varied_points,
-    varied_table,
-    varied_training,
-)
+from experiments.canife import cells, curves, figures, populations, sweep, table, training
 from experiments.canife.attacked import Attacked
-from experiments.canife.varied_points import Average, Averaged, Averages, Curves
+from experiments.canife.curves import QUANTITIES, TOTALS, Average, Averaged, Curves
+from experiments.cells import work
+from experiments.cells.data import DataSets
+from experiments.cells.work import Workplace
 
 SMALL = Attacked(
     model="linear",
@@ -33,82 +30,115 @@ SMALL = Attacked(
 )
 
 
-def planned_of(text, setting, out, image_file):
-    """(layout, settings, how clients are had) of a grid on made-up images."""
-    grid = varied.grid(text)
-    points = varied.points(grid, dataclasses.asdict(setting), [])
-    drawn = varied.layout(grid, points)
-    split = varied_training.splits(populations.Named(data_file=str(image_file)))
-    return drawn, varied_training.planned(points, drawn.over_rounds, out, split), split
+def grid_of(text, setting):
+    return sweep.grid(text, dataclasses.asdict(setting), [])
 
 
-def found_of(planned, split):
-    return [varied_training.found(one, split, lambda number: None) for one in planned]
+def requests_of(grid, image_file):
+    """(what a grid wants, how clients are had) on made-up images."""
+    split = cells.splits(None, str(image_file), None)
+    return cells.requests(grid.combinations, split, last=not grid.over_rounds), split
+
+
+def done(requests, split, folder):
+    """(how the cells ended, the measured settings)."""
+    every = [cells.training_cell(one, split) for one in requests]
+    outcome = work.do_all(every, Workplace(folder, DataSets({})))
+    return outcome, [cells.stored(one, folder) for one in requests]
 
 
 @pytest.fixture(scope="module")
 def trained(image_file, tmp_path_factory):
-    """(folder, layout, settings, rounds) of two seeds."""
-    folder = tmp_path_factory.mktemp("grid")
-    drawn, planned, split = planned_of("start=random;pool=8;seed=0,1", SMALL, folder, image_file)
-    return folder, drawn, planned, found_of(planned, split)
+    """(folder, grid, requests, measured settings) of two seeds."""
+    folder, grid = tmp_path_factory.mktemp("grid"), grid_of("start=random;pool=8;seed=0,1", SMALL)
+    requests, split = requests_of(grid, image_file)
+    return folder, grid, requests, done(requests, split, folder)[1]
 
 
 def test_every_combination_is_a_setting_and_seeds_follow_each_other():
-    grid = varied.grid(" start=random,sample; seed=3,4 ;clamp=true,false")
-    assert [field.name for field in grid.fields] == ["start", "clamp"] and grid.seeds == (3, 4)
-    found = varied.points(grid, dataclasses.asdict(Attacked(pool=7)), ["pool"])
-    assert [point.values for point in found[:4]] == [("random", True)] * 2 + [("random", False)] * 2
-    assert len(found) == 8 and len({point.attacked for point in found}) == 8
-    last = found[-1].attacked
+    given = dataclasses.asdict(Attacked(pool=7))
+    grid = sweep.grid(" start=random,sample; seed=3,4 ;clamp=true,false", given, ["pool"])
+    assert (grid.fields, grid.curve, grid.x) == (("start", "clamp"), "start", "clamp")
+    values = [point.values for point in grid.combinations]
+    assert values[:4] == [("random", True)] * 2 + [("random", False)] * 2
+    assert len({point.attacked for point in grid.combinations}) == len(values) == 8
+    last = grid.combinations[-1].attacked
     assert (last.start, last.clamp, last.seed, last.pool) == ("sample", False, 4, 7)
+    with pytest.raises(InputError, match="`pool=7` is also in `vary`"):
+        sweep.grid("pool=1", given, ["pool"])
 
 
 def test_a_varied_model_brings_its_own_values_along():
-    found = varied.points(varied.grid("model=linear,character_lstm"), dataclasses.asdict(Attacked()), [])
-    assert [point.attacked.cohort for point in found] == [128, 10]
+    grid = grid_of("model=linear,character_lstm", Attacked())
+    assert [point.attacked.cohort for point in grid.combinations] == [128, 10]
 
 
 @pytest.mark.parametrize("text", ["", "x=1", "pool=", "pool=1.5", "pool=1;pool=2", "a=1;b=2", "clamp=1"])
 def test_what_is_no_grid_is_refused(text):
     with pytest.raises(InputError, match="`vary"):
-        varied.grid(text)
+        grid_of(text, Attacked())
 
 
-def test_values_out_of_range_are_named_by_their_field_before_anything_is_trained(tmp_path, image_file):
+def test_values_out_of_range_are_named_by_their_field_before_anything_is_trained(image_file):
     with pytest.raises(InputError, match="`cohort=1`"):
-        planned_of("cohort=4,1;pool=8", SMALL, tmp_path, image_file)
-    assert not list(tmp_path.iterdir())
+        requests_of(grid_of("cohort=4,1;pool=8", SMALL), image_file)
 
 
 def test_of_two_fields_the_last_measured_round_is_drawn_averaged_over_seeds(trained):
-    folder, drawn, planned, found = trained
-    curves = varied_points.averaged(drawn, found, backward=False)
-    assert (curves.curve, curves.x) == ("start", "pool")
-    shown = [(one.curve, one.x, one.round, one.trainings) for one in curves.points]
+    folder, grid, _, measured = trained
+    drawn = curves.averaged(grid, measured, backward=False)
+    assert (drawn.curve, drawn.x) == ("start", "pool")
+    shown = [(one.curve, one.x, one.round, one.trainings) for one in drawn.points]
     assert shown == [("random", 8, 3, 2)]
     assert len(list(folder.glob("canife/*/round_*.npz"))) == 2
-    kept = [training.kept(one.attacked, one.folder)[3] for one in planned]
+    kept = [one.rows[0].measured for one in measured]
     healths = [one.health for one in kept]
-    averages = curves.points[0].averages
-    assert averages.health == pytest.approx((np.mean(healths), np.std(healths, ddof=1)))
+    averages = drawn.points[0].averages
+    assert averages["health"] == pytest.approx((np.mean(healths), np.std(healths, ddof=1)))
     deviations = [(one.scores_in.std() + one.scores_out.std()) / 2 for one in kept]
-    assert averages.deviation.mean == pytest.approx(np.mean(deviations))
+    assert averages["deviation"].mean == pytest.approx(np.mean(deviations))
     clients = [np.sqrt(4 * np.var(one.known, ddof=1) * (1 - 4 / 20)) for one in kept]
-    assert averages.clients.mean == pytest.approx(np.mean(clients)) and np.isnan(averages.training.mean)
+    assert averages["clients"].mean == pytest.approx(np.mean(clients)) and np.isnan(averages["training"].mean)
 
 
 def test_what_is_kept_is_not_trained_again(trained, image_file):
-    folder, _, planned, found = trained
-    _, again, _ = planned_of("start=random;pool=8;seed=0,1", SMALL, folder, image_file)
-    assert again == planned and not any(map(varied_training.missing, again))
+    folder, grid, requests, measured = trained
+    assert requests_of(grid, image_file)[0] == requests
 
     def split(attacked):
         raise AssertionError("trains")
 
-    assert [one.rows[0].measured.health for one in found_of(again, split)] == [
-        one.rows[0].measured.health for one in found
-    ]
+    outcome, again = done(requests, split, folder)
+    assert not outcome.here and len(outcome.elsewhere) == 2
+    healths = [[one.rows[0].measured.health for one in some] for some in (again, measured)]
+    assert healths[0] == healths[1]
+
+
+def test_workers_share_a_grid_and_a_setting_that_fails_leaves_the_others(
+    trained, tmp_path, image_file, capsys
+):
+    whole, _, requests, _ = trained
+    split = requests_of(trained[1], image_file)[1]
+    wrong = requests[0]._replace(attacked=dataclasses.replace(requests[0].attacked, learning_rate=np.inf))
+    every = [cells.training_cell(one, split) for one in (wrong, *requests)]
+    place = Workplace(tmp_path, DataSets({}))
+    with every[1].open(*place).claim() as mine:  # another worker's, who does it meanwhile
+        assert mine
+        other = threading.Thread(target=lambda: outcomes.append(work.do_all(every, place)))
+        outcomes = []
+        other.start()
+        while not list(tmp_path.glob("canife/*/round_*.npz")):
+            time.sleep(0.01)
+        assert other.is_alive()
+        every[1].do(every[1].open(*place), place.data, lambda runs: None)
+    other.join()
+    assert [len(names) for names in outcomes[0]] == [1, 1, 1]
+    assert "the model diverged before round 3" in capsys.readouterr().err
+    names = ["round_0000003.npz", "setting.json", "state.npz"]
+    for one in requests:
+        folders = [training.store_of(one.attacked, one.checksum, out).path for out in (whole, tmp_path)]
+        assert all(sorted(path.name for path in folder.iterdir()) == names for folder in folders)
+        assert all((folders[0] / name).read_bytes() == (folders[1] / name).read_bytes() for name in names)
 
 
 def test_a_single_training_finds_a_grids_rounds_and_measures_the_others_with_the_same_bits(
@@ -116,41 +146,45 @@ def test_a_single_training_finds_a_grids_rounds_and_measures_the_others_with_the
 ):
     one = trained[2][0]
     named = populations.Named(data_file=str(image_file))
-    setting, known, alone = training.prepared(one.attacked, tmp_path, named)
-    assert one.folder.name == alone.name and setting == one.attacked
-    list(training.measure_missing(setting, known, alone))
-    assert (one.folder / "round_0000003.npz").read_bytes() == (alone / "round_0000003.npz").read_bytes()
-    (first,) = training.measure_missing(setting, known, one.folder)
-    assert first.number == 1
-    assert (one.folder / "round_0000001.npz").read_bytes() == (alone / "round_0000001.npz").read_bytes()
+    setting, population, alone = training.prepared(one.attacked, tmp_path, named)
+    grids = training.store_of(one.attacked, one.checksum, trained[0])
+    assert grids.path.name == alone.path.name and setting == one.attacked
+    list(training.measure_missing(setting, population, alone))
+
+    def same(name):
+        return (grids.path / name).read_bytes() == (alone.path / name).read_bytes()
+
+    assert same("round_0000003.npz")
+    (first,) = training.measure_missing(setting, population, grids)
+    assert first.number == 1 and same("round_0000001.npz")
 
 
 def test_one_field_gives_curves_over_rounds(tmp_path, image_file):
-    drawn, planned, split = planned_of("cohort=4", SMALL, tmp_path, image_file)
-    curves = varied_points.averaged(drawn, found_of(planned, split), backward=False)
-    assert (curves.curve, curves.x) == ("cohort", "round")
-    assert [(one.curve, one.x) for one in curves.points] == [(4, 1), (4, 3)]
-    averages = curves.points[1].averages
-    assert 0 < averages.training.mean < averages.accountant.mean < np.inf
+    grid = grid_of("cohort=4", SMALL)
+    requests, split = requests_of(grid, image_file)
+    drawn = curves.averaged(grid, done(requests, split, tmp_path)[1], backward=False)
+    assert (drawn.curve, drawn.x) == ("cohort", "round")
+    assert [(one.curve, one.x) for one in drawn.points] == [(4, 1), (4, 3)]
+    averages = drawn.points[1].averages
+    assert 0 < averages["training"].mean < averages["accountant"].mean < np.inf
 
 
-def test_one_field_is_the_axis_where_one_round_is_measured(tmp_path, image_file):
+def test_one_field_is_the_axis_where_one_round_is_measured():
     single = dataclasses.replace(SMALL, rounds=1)
-    drawn, _, _ = planned_of("cohort=4,8;seed=0,1", single, tmp_path, image_file)
-    assert drawn == ("", "cohort")
-    drawn, planned, _ = planned_of("seed=0,1", single, tmp_path, image_file)
-    assert drawn == ("", "round") and [one.values for one in planned] == [(), ()]
+    grid = grid_of("cohort=4,8;seed=0,1", single)
+    assert (grid.curve, grid.x) == ("", "cohort")
+    grid = grid_of("seed=0,1", single)
+    assert (grid.curve, grid.x) == ("", "round") and [one.values for one in grid.combinations] == [(), ()]
 
 
 def test_a_mean_is_infinite_where_one_of_its_values_is(trained):
-    _, drawn, _, found = trained
-    row = found[0].rows[0]
+    _, grid, _, measured = trained
+    row = measured[0].rows[0]
     infinite = row.published._replace(estimate=dataclasses.replace(row.published.estimate, epsilon=np.inf))
-    separated = found[0]._replace(rows=[row._replace(published=infinite)])
-    curves = varied_points.averaged(drawn, [separated, found[1]], backward=False)
-    averages = curves.points[0].averages
-    assert averages.published.mean == np.inf and np.isnan(averages.published.deviation)
-    assert np.isfinite(averages.health).all()
+    separated = measured[0]._replace(rows=[row._replace(published=infinite)])
+    averages = curves.averaged(grid, [separated, measured[1]], backward=False).points[0].averages
+    assert averages["published"].mean == np.inf and np.isnan(averages["published"].deviation)
+    assert np.isfinite(averages["health"]).all()
 
 
 def made_up(curve, x, xs, infinite=False):
@@ -158,7 +192,8 @@ def made_up(curve, x, xs, infinite=False):
     published = Average(np.inf if infinite else 3.62, np.nan)
     law = Average(np.inf if infinite else 8.24, np.nan)
     several = Average(0.167, 0.012)
-    one = Averages(*[several] * 4, published, law, law, *[several] * 3)
+    one = dict.fromkeys((*QUANTITIES, *TOTALS), several)
+    one |= {"published": published, "law_then": law, "law": law}
     return Curves(
         curve, x, [Averaged(value, at, 41, 3, one) for value in ("as_run", "of_the_mean") for at in xs]
     )
@@ -166,7 +201,7 @@ def made_up(curve, x, xs, infinite=False):
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
-    "curves",
+    "drawn",
     [
         made_up("penalty", "noise_multiplier", [0.25, 0.5]),
         made_up("penalty", "pool", [512, 64, 128], infinite=True),
@@ -176,13 +211,13 @@ def made_up(curve, x, xs, infinite=False):
         made_up("client_learning_rate", "model", ["celeba_resnet18"]),
     ],
 )
-def test_tables_fit_and_figures_are_drawn(curves):
-    lines = varied_table.varied_table(curves).splitlines()
-    assert max(map(len, lines)) <= 80
-    rows = [line.split(",") for line in varied_table.as_csv(curves).splitlines()]
-    assert len(rows) == len(curves.points) + 1 and len({len(row) for row in rows}) == 1
-    figure = varied_figures.varied_figure(curves)
+def test_tables_fit_and_figures_are_drawn(drawn):
+    rows = table.curves_table(drawn)
+    assert max(map(len, rows.text().splitlines())) <= 80
+    lines = [line.split(",") for line in rows.csv().decode().splitlines()]
+    assert len(lines) == len(drawn.points) + 1 and len({len(line) for line in lines}) == 1
+    figure = figures.varied_figure(drawn)
     first = figure.axes[0]
-    drawn = [line for line in first.lines if len(line.get_xdata()) == len(curves.points) // 2]
-    assert all(np.all(np.diff(line.get_xdata().astype(float)) > 0) for line in drawn)
+    plotted = [line for line in first.lines if len(line.get_xdata()) == len(drawn.points) // 2]
+    assert all(np.all(np.diff(line.get_xdata().astype(float)) > 0) for line in plotted)
     assert style.png(figure).startswith(b"\x89PNG")
