@@ -181,7 +181,7 @@ def audit(
 
     from audit import concluded, progress, training, zoo
     from audit.report.subjects import AskedLevels
-    from audit.settings import build, fields, make, stored
+    from audit.settings import build, make, stored
     from audit.settings.setting import flat
     from audit.statistics.accounting import Composition
     from audit.statistics.conclusion import conclude_design
@@ -189,10 +189,7 @@ def audit(
     from audit.task import Sources
 
     _require_request(runs, out, delta, confidence)
-    given = {"model": model, **fields.by_field(settings)}
-    if given.get("canaries") == make.AUTO:
-        given["canaries"] = zoo.task(model).canaries
-    setting = make.setting_of(**given)
+    setting = make.setting_of(model, **settings)
     build.validate(setting, runs)
     dataset = zoo.task(model).data.load(Sources(data_file, tfds_dir))
     with jax.default_matmul_precision("float32"):
@@ -297,7 +294,7 @@ def _require_request(
     runs: int, out: str | Path, delta: float, confidence: float
 ) -> "tuple[int, Path, float, float]":
     """(runs, folder, delta, confidence), checked."""
-    from audit.settings.setting import require_type
+    from audit.settings.fields import require_type
     from audit.statistics import conversions
 
     require_type("runs", runs, int)
@@ -320,13 +317,10 @@ def _audit_own(
 
     from audit import own
     from audit.report.subjects import AskedLevels
-    from audit.settings import fields
 
     runs, out, delta, confidence = request
     with jax.default_matmul_precision("float32"):
-        conclusion, folder = own.audited(
-            model, fields.by_field(settings), adversary, runs, out, delta, confidence
-        )
+        conclusion, folder = own.audited(model, settings, adversary, runs, out, delta, confidence)
     return _kept(conclusion, folder, AskedLevels(delta, confidence), runs)
 
 

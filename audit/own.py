@@ -25,9 +25,8 @@ from audit.report import audit_page, audit_panels, subjects
 from audit.settings import build, stored
 from audit.settings.adversaries import Loss, OwnAdversary
 from audit.settings.build import Trainee
-from audit.settings.fields import fields as known_fields
 from audit.settings.make import Usual, changed, make_setting
-from audit.settings.setting import Setting, flat, require_type, summary, validate
+from audit.settings.setting import STRATEGIES, Setting, flat, summary, validate
 from audit.statistics.accounting import Composition
 from audit.statistics.conclusion import Conclusion, conclude_design
 from audit.storage import made, results
@@ -36,7 +35,6 @@ from audit.task import Dataset, checksum_of
 
 Criterion = Callable[[Array, Array], Array]
 TreeLoss = Callable[[Any, tuple[Array, Array]], Array]
-STRATEGIES = ("book_keeping", "unfolded", "per_example")  # the fastest first
 _PAGE = "report.html"
 _FILES = (RESULT, FIGURE, _PAGE)
 _PROBE = 4  # examples on which a strategy must agree with per-example gradients
@@ -266,13 +264,9 @@ def _require_linen(module: object) -> None:
 
 
 def _setting(fields: dict[str, Any], own: OwnModel) -> Setting:
-    """The setting that the caller's fields describe; NumPy's numbers are plain ones."""
-    given = {name: value.item() if isinstance(value, np.generic) else value for name, value in fields.items()}
-    for name, value in given.items():
-        if name in known_fields() and value is not None and not isinstance(value, OwnAdversary):
-            require_type(name, value, known_fields()[name].kind)
-    name = given.pop("model", None) or own.name
-    return make_setting(name, Usual(0.1, 400, own.strategies[0]), given)
+    """The setting that the caller's fields describe."""
+    given = {name: value for name, value in fields.items() if name != "model"}
+    return make_setting(fields.get("model") or own.name, Usual(0.1, 400, own.strategies[0]), given)
 
 
 class _NoModule(nn.Module):

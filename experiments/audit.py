@@ -20,32 +20,20 @@ from audit.commands import cli
 from audit.errors import require
 from audit.settings.adversaries import OneShotCanaries
 from audit.settings.setting import MOST_RUNS, Setting, flat, summary
-from audit.statistics import conversions
-from audit.statistics.accounting import Composition
-from audit.statistics.conclusion import Conclusion, conclude_design, conclude_looks
-from audit.statistics.looks import require_schedule
-from audit.storage import declared, results
-from audit.storage.files import CannotWriteError
-from audit.storage.store import RESULT, Store
-from audit.task import Dataset
 from experiments import engine_flags
 from models.catalogue import task
 
 if TYPE_CHECKING:
+    from audit.statistics.conclusion import Conclusion
+    from audit.storage.store import Store
+    from audit.task import Dataset
     from audit.training import Trained
     from experiments.cells.engine import Trainer, TrainingEngine
 
-FIELDS = (
-    *("model", "adversary", "gc_s", "simulations", "dimension", "periodicity", "insertions", "steps"),
-    *("learning_rate", "clipping_norm", "noise_multiplier", "batch_size", "optimizer", "clipping"),
-    *("precision", "unknown_initialisation", "seed", "canaries", "sampling_rate", "repetitions"),
-    *("cots_score", "observe", "loss_score", "poison_mean"),
-    *("first_direction", "end_direction", "poison_scale", "poison_label"),
-)
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("runs", 5000, "Models to train, half with the canary.")
 flags.DEFINE_list("looks", None, "Runs at which to look, e.g. 500,1000,5000, in place of --runs.")
-cli.define_setting(FIELDS)
+cli.define_setting()
 flags.DEFINE_float("delta", 1e-5, "delta of the bounds.")
 flags.DEFINE_float("confidence", 0.95, "Confidence of the lower bounds.")
 flags.DEFINE_integer("chunk_size", 0, "Models trained at once; 0: as many as fit.")
@@ -61,7 +49,7 @@ class _Audited(NamedTuple):
     """What is audited, with so many runs, and who trains; `looks` is empty where none are declared."""
 
     setting: Setting
-    dataset: Dataset
+    dataset: "Dataset"
     runs: int
     looks: Sequence[int]
     trainer: "Trainer"
@@ -69,9 +57,11 @@ class _Audited(NamedTuple):
 
 def main() -> None:
     """Parse, build, train, bound, store, print."""
+    from audit.statistics import conversions
+
     conversions.require_delta(FLAGS.delta)
     conversions.require_confidence(FLAGS.confidence)
-    setting, out = cli.setting(FIELDS), cli.folder()
+    setting, out = cli.setting(), cli.folder()
     with engine_flags.engine() as engine:
         audited, store, trained = _trained(setting, out, engine)
     _conclude(audited, store, trained)
@@ -80,6 +70,7 @@ def main() -> None:
 def _trained(setting: Setting, out: Path, engine: "TrainingEngine") -> "tuple[_Audited, Store, Trained]":
     """What is audited, its store, and the training of what that lacked."""
     from audit.settings import build, stored
+    from audit.storage import declared
     from experiments.cells.audits import recipe
 
     looks = _looks()
@@ -106,6 +97,8 @@ def _looks() -> list[int]:
     """The runs at which the flags say to look, [] where they say none."""
     if FLAGS.looks is None:
         return []
+    from audit.statistics.looks import require_schedule
+
     looks, runs = cli.whole_numbers("looks"), FLAGS["runs"]
     require_schedule(looks)
     last = not runs.present or runs.value == looks[-1]
@@ -113,7 +106,7 @@ def _looks() -> list[int]:
     return looks
 
 
-def _train(audited: _Audited, store: Store, added: int) -> "Trained":
+def _train(audited: _Audited, store: "Store", added: int) -> "Trained":
     """Trains what the store lacks, in chunks as of so many runs."""
     from audit import progress, training
     from experiments.cells.engine import Wanted
@@ -122,7 +115,7 @@ def _train(audited: _Audited, store: Store, added: int) -> "Trained":
         return audited.trainer.train(Wanted(store, audited.runs, added, FLAGS.chunk_size, line))
 
 
-def _train_to_looks(audited: _Audited, store: Store) -> "Trained":
+def _train_to_looks(audited: _Audited, store: "Store") -> "Trained":
     """Trains to each look, and keeps and prints its bounds before it goes on."""
     from audit import training
 
@@ -135,9 +128,10 @@ def _train_to_looks(audited: _Audited, store: Store) -> "Trained":
     return training.together(parts)
 
 
-def _look(audited: _Audited, store: Store, trained: "Trained", number: int) -> None:
+def _look(audited: _Audited, store: "Store", trained: "Trained", number: int) -> None:
     """Keeps that a look is taken, and its bounds; prints them in a row."""
     from audit.report import bounds_table
+    from audit.storage import declared, results
 
     conclusion = _concluded(audited, trained)
     if declared.take(store, audited.looks, number):
@@ -147,9 +141,11 @@ def _look(audited: _Audited, store: Store, trained: "Trained", number: int) -> N
         print(bounds_table.look_rows(conclusion), end=end, flush=True)
 
 
-def _concluded(audited: _Audited, trained: "Trained") -> Conclusion:
+def _concluded(audited: _Audited, trained: "Trained") -> "Conclusion":
     """The conclusion from all runs, or from the looks so far."""
     from audit.concluded import gaussian_reason
+    from audit.statistics.accounting import Composition
+    from audit.statistics.conclusion import conclude_design, conclude_looks
 
     composition = Composition(*audited.setting.composition)
     levels, scores = (composition, FLAGS.delta, FLAGS.confidence), trained.scores
@@ -161,7 +157,7 @@ def _concluded(audited: _Audited, trained: "Trained") -> Conclusion:
     return found.with_curve_test()._replace(reason=gaussian_reason(audited.setting))
 
 
-def _about(audited: _Audited, store: Store) -> dict[str, Any]:
+def _about(audited: _Audited, store: "Store") -> dict[str, Any]:
     """What audit.json says beside the bounds."""
     return {
         "setting": flat(audited.setting),
@@ -171,9 +167,12 @@ def _about(audited: _Audited, store: Store) -> dict[str, Any]:
     }
 
 
-def _conclude(audited: _Audited, store: Store, trained: "Trained") -> None:
+def _conclude(audited: _Audited, store: "Store", trained: "Trained") -> None:
     """Bounds, stores, prints."""
     from audit.report import audit_panels, bounds_table
+    from audit.storage import results
+    from audit.storage.files import CannotWriteError
+    from audit.storage.store import RESULT
 
     conclusion, about = _concluded(audited, trained), _about(audited, store)
     places, refused = "", ""

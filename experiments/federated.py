@@ -17,31 +17,26 @@ import hashlib
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
 from absl import flags
 
 from audit.commands import cli
 from audit.errors import InputError, require
-from audit.report import federated_table, over_runs
-from audit.report.federated_table import RESULT, FederatedAudit
 from audit.settings import federated
 from audit.settings.federated import FederatedSetting
-from audit.statistics import conversions, one_shot
-from audit.storage import files
-from audit.storage.scores import Scores
-from audit.storage.store import Store
 from audit.task import Federation
-from experiments.cells import federated as cells
 from models.catalogue import federated_task
 
 if TYPE_CHECKING:
     from audit.game import Game, Midway
+    from audit.report.federated_table import FederatedAudit
     from audit.settings.build_federated import Participation
+    from audit.storage.scores import Scores
+    from audit.storage.store import Store
 
 FLAGS = flags.FLAGS
-cli.define_fields(FederatedSetting)
+cli.define_setting(FederatedSetting)
 flags.DEFINE_string("cohorts", None, "Whose rounds: a CSV file of lines round,client, in place of --cohort.")
 flags.DEFINE_integer("runs", 1, "Trainings, each with coins and noise of its own.")
 flags.DEFINE_float("delta", 1e-5, "delta of estimates and bounds.")
@@ -66,6 +61,8 @@ class _Audited(NamedTuple):
 
 def main() -> None:
     """Parse, build, train, estimate, print."""
+    from audit.statistics import conversions
+
     conversions.require_delta(FLAGS.delta)
     conversions.require_confidence(FLAGS.confidence)
     require(FLAGS.report != "", "--report=: name an HTML file")
@@ -73,6 +70,7 @@ def main() -> None:
     setting, out = _setting(), cli.folder()
     cli.prepare_jax()
     from audit.settings import build_federated
+    from audit.storage.store import Store
 
     listed = None
     if FLAGS.cohorts is not None:
@@ -91,21 +89,22 @@ def main() -> None:
 
 def _setting() -> FederatedSetting:
     """The setting that the flags describe."""
-    given: dict[str, Any] = {f.name: FLAGS[f.name].value for f in dataclasses.fields(FederatedSetting)}
-    setting = FederatedSetting(**given)
+    setting = FederatedSetting(**cli.values(FederatedSetting))
     federated.validate_federated(setting)
     goes = (setting.participation == "listed") == (FLAGS.cohorts is not None)
     require(goes, "--cohorts and --participation=listed go together: give both, or none")
     return setting
 
 
-def _audit(audited: _Audited, played: "Game", store: Store) -> None:
+def _audit(audited: _Audited, played: "Game", store: "Store") -> None:
     """Trains what the store lacks, concludes, keeps, prints."""
     from audit import training
+    from audit.report import federated_table
+    from experiments.cells.federated import accuracies as stored_accuracies
 
     watch = _Watch(audited, store)
     scores = training.train(played, store, FLAGS.runs, watch=watch).scores
-    accuracies = cells.accuracies(store)
+    accuracies = stored_accuracies(store)
     found = _concluded(audited, scores, accuracies)
     about = {
         "setting": dataclasses.asdict(audited.setting),
@@ -114,16 +113,17 @@ def _audit(audited: _Audited, played: "Game", store: Store) -> None:
         "out": str(store.path),
     }
     text = federated_table.federated_json(found, about)
-    result = store.write_text(RESULT, text + "\n")
+    result = store.write_text(federated_table.RESULT, text + "\n")
     print(text if FLAGS.json else f"{federated_table.federated_table(found)}\n\nresult: {result}")
     if FLAGS.report is not None:
         _report(audited, found, store)
 
 
-def _report(audited: _Audited, found: FederatedAudit, store: Store) -> None:
+def _report(audited: _Audited, found: "FederatedAudit", store: "Store") -> None:
     """Writes the page."""
     from audit.report import one_run_page as one_run_report
     from audit.report import one_run_subjects
+    from audit.storage import files
 
     data = audited.federation.clients.source
     about = one_run_subjects.of_federated(audited.setting, found, data, store.path.name, store.text)
@@ -132,8 +132,11 @@ def _report(audited: _Audited, found: FederatedAudit, store: Store) -> None:
     print(f"report: {written}", file=sys.stderr)
 
 
-def _concluded(audited: _Audited, scores: Scores, accuracies: dict[str, float]) -> FederatedAudit:
+def _concluded(audited: _Audited, scores: "Scores", accuracies: dict[str, float]) -> "FederatedAudit":
     """Each run's conclusion, and the mechanism's epsilon."""
+    from audit.report import over_runs
+    from audit.report.federated_table import FederatedAudit
+
     leaks = federated.leaks(audited.setting, audited.federation.clients.number, audited.rounds.most)
     known = audited.setting.observe in federated.FINAL
     found = over_runs.conclusions(scores, audited.dimension, known, FLAGS.delta, FLAGS.confidence)
@@ -145,7 +148,7 @@ class _Watch:
     """Says on stderr how far training is, the accuracy and the running estimate, every few seconds; keeps the
     accuracy at the end. Raises InputError where a model is no longer finite."""
 
-    def __init__(self, audited: _Audited, store: Store) -> None:
+    def __init__(self, audited: _Audited, store: "Store") -> None:
         from audit.settings import build_federated
 
         federation = audited.federation
@@ -155,6 +158,10 @@ class _Watch:
 
     def __call__(self, midway: "Midway") -> None:
         """Looks at a chunk."""
+        import numpy as np
+
+        from experiments.cells.federated import keep_accuracies
+
         rounds = len(self._audited.rounds.clients)
         if not np.isfinite(np.asarray(midway.thetas)).all():
             mend = "lower `client_learning_rate` or `learning_rate`"
@@ -163,7 +170,7 @@ class _Watch:
             return
         measured = np.asarray(self._measure(midway.thetas), np.float64)
         if midway.steps == rounds:
-            cells.keep_accuracies(self._store, midway.first, measured)
+            keep_accuracies(self._store, midway.first, measured)
         elapsed = time.monotonic() - self._begin
         line = f"round {midway.steps} of {rounds}, {elapsed:.0f} s: accuracy {measured.mean():.3f}"
         print(f"{line}, {self._estimate(midway)}", file=sys.stderr)
@@ -171,7 +178,10 @@ class _Watch:
 
     def _estimate(self, midway: "Midway") -> str:
         """The first run's estimate so far."""
+        import numpy as np
+
         from audit import game
+        from audit.statistics import one_shot
 
         scores = np.asarray(midway.scores(), np.float64)[0]
         setting, dimension = self._audited.setting, self._audited.dimension

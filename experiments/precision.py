@@ -17,7 +17,7 @@ from models.catalogue import task
 
 FIELDS = ("model", "clipping_norm", "noise_multiplier", "clipping", "seed")
 FLAGS = flags.FLAGS
-cli.define_setting(FIELDS)
+cli.define_setting(names=FIELDS)
 flags.DEFINE_integer("examples", 500, "Examples whose gradients are measured.")
 flags.DEFINE_integer("steps", 100, "Training steps before the second measurement.")
 cli.define_sources()
@@ -26,11 +26,11 @@ flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of tab
 
 def main() -> None:
     """Parse, measure, print."""
+    setting = cli.setting(FIELDS, steps=FLAGS.steps, adversary="gc_r")
     cli.prepare_jax()
     from audit.settings import build
     from experiments.engine import rounding
 
-    setting = cli.setting(FIELDS, steps=FLAGS.steps, adversary="gc_r")
     build.validate(setting, runs=2)
     dataset = task(setting.model).data.load(cli.sources())
     most = len(dataset.labels)

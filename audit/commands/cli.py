@@ -1,6 +1,5 @@
 """The common part of all commands: flags, errors and interrupts that end in one line, without a traceback."""
 
-import dataclasses
 import errno
 import logging
 import os
@@ -8,7 +7,7 @@ import re
 import signal
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +15,14 @@ from absl import app, flags
 
 from audit.errors import InputError, require
 from audit.settings.devices import prepare_jax as prepare_jax
+from audit.settings.fields import ADVERSARY, AUDITED, AUTO, DP_SGD
 
 if TYPE_CHECKING:
+    from audit.settings.fields import Field
     from audit.settings.setting import Setting
     from audit.task import Sources
 
 USAGE_ERROR = 2
-AUTO = "auto"  # as many canaries as the model takes
 _AS_TEXT: flags.ArgumentSerializer[int | str] = flags.ArgumentSerializer()
 _INTERRUPTED = 130
 _DEFINE: dict[type, Callable[[str, Any, str], object]] = {
@@ -32,22 +32,14 @@ _DEFINE: dict[type, Callable[[str, Any, str], object]] = {
     str: flags.DEFINE_string,
 }
 _HELP, _HELP_INDENT = {"--help", "-help", "-h", "--helpshort", "--helpfull"}, 28
-_GROUPS = {
-    "what is audited": (
-        *("model", "models", "runs", "looks", "insertions", "steps", "k", "seed", "unknown_initialisation"),
-        *("data_file", "tfds_dir", "weights", "input_size", "california_housing", "cifar10", "fashion_mnist"),
-        "purchase100",
+_GROUPS = {  # of flags that are no fields of a setting
+    AUDITED: (
+        *("models", "runs", "looks", "data_file", "tfds_dir", "weights", "input_size"),
+        *("california_housing", "cifar10", "fashion_mnist", "purchase100"),
     ),
-    "adversary": (
-        *("adversary", "canaries", "sampling_rate", "repetitions", "gc_s", "simulations", "dimension"),
-        *("cots_score", "observe", "loss_score", "first_direction", "end_direction", "poison_scale"),
-        *("poison_label", "poison_mean"),
-    ),
-    "DP-SGD": (
-        *("learning_rate", "clipping_norm", "noise_multiplier", "batch_size", "optimizer", "clipping"),
-        "precision",
-    ),
-    "bounds and output": (*("delta", "confidence", "chunk_size", "out", "json", "report", "figure"),),
+    ADVERSARY: (),
+    DP_SGD: (),
+    "bounds and output": ("delta", "confidence", "chunk_size", "out", "json", "report", "figure"),
     "several machines": ("engine", "ray_address", "worker"),
 }
 _OUTPUT_ERRORS = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -104,7 +96,10 @@ def _help() -> str:
         if module == sys.argv[0] or module.startswith(("experiments.", "audit."))
         for flag in defined
     ]
+    from audit.settings.make import fields
+
     grouped = {name: title for title, names in _GROUPS.items() for name in names}
+    grouped |= {field.flag: field.group for field in fields().values()}
     about = (getattr(sys.modules["__main__"], "__doc__", None) or "").strip()
     parts = ["\n\n".join(map(_narrow, about.split("\n\n")))]
     for title in ("this command", *_GROUPS):
@@ -160,7 +155,7 @@ def one_line(message: str) -> str:
 
 def as_flags(message: str) -> str:
     """A library's message, which names `fields` and `field=value`s, with flags in their place."""
-    from audit.settings.fields import fields
+    from audit.settings.make import fields
 
     def flag(match: re.Match[str]) -> str:
         known = fields().get(match[1])
@@ -169,23 +164,33 @@ def as_flags(message: str) -> str:
     return re.sub(r"`([a-z_]+)(=[^`]*|)`", flag, message)
 
 
-def define_setting(names: Sequence[str]) -> None:
-    """Defines the flags of a setting's fields."""
-    from audit.settings.fields import fields
-
-    for name in names:
-        field = fields()[name]
-        if name == "canaries":
+def define_setting(kind: type | None = None, names: Iterable[str] | None = None) -> None:
+    """Defines the flags of a kind of setting's fields, by default of an audit's: of all, or of some."""
+    for field in _chosen(kind, names):
+        if field.auto:
             flags.DEFINE(_CountParser(), field.flag, field.default, field.help, serializer=_AS_TEXT)
         else:
             _DEFINE[field.kind](field.flag, field.default, field.help)
 
 
-def define_fields(kind: type) -> None:
-    """Defines a flag for each field of a dataclass, with its help and default."""
-    for field in dataclasses.fields(kind):
-        assert isinstance(field.type, type)
-        _DEFINE[field.type](field.name, field.default, field.metadata["help"])
+def values(kind: type | None = None, names: Iterable[str] | None = None) -> dict[str, Any]:
+    """The flags' values of these fields, by the fields' names."""
+    return {field.name: flags.FLAGS[field.flag].value for field in _chosen(kind, names)}
+
+
+def setting(names: Iterable[str] | None = None, **fixed: Any) -> "Setting":
+    """The audit's setting that the flags of all fields, or of some, describe, beside fixed ones."""
+    from audit.settings.make import setting_of
+
+    return setting_of(**{**values(None, names), **fixed})
+
+
+def _chosen(kind: type | None, names: Iterable[str] | None) -> "list[Field]":
+    """The fields of these names."""
+    from audit.settings.make import fields
+
+    known = fields() if kind is None else fields(kind)
+    return [known[name] for name in (known if names is None else names)]
 
 
 class _CountParser(flags.ArgumentParser[int | str]):
@@ -197,18 +202,6 @@ class _CountParser(flags.ArgumentParser[int | str]):
         if text != AUTO and not text.lstrip("-").isdecimal():
             raise ValueError(f"give a whole number, or {AUTO}")
         return AUTO if text == AUTO else int(text)
-
-
-def setting(names: Sequence[str], **fixed: Any) -> "Setting":
-    """The setting that the flags of these fields describe, beside fixed ones."""
-    from audit.settings.fields import fields
-    from audit.settings.make import setting_of
-    from audit.zoo import task
-
-    given = {name: flags.FLAGS[fields()[name].flag].value for name in names}
-    if given.get("canaries") == AUTO:
-        given["canaries"] = task(str(given["model"])).canaries
-    return setting_of(**{**given, **fixed})
 
 
 def define_sources() -> None:

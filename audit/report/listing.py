@@ -11,8 +11,7 @@ from audit.errors import InputError
 from audit.report import verdicts
 from audit.report.table import Column, Table
 from audit.settings import stored
-from audit.settings.fields import fields
-from audit.settings.make import setting_of
+from audit.settings.make import fields, setting_of
 from audit.settings.setting import Setting, flat
 from audit.storage.kept import Kept
 from audit.storage.store import Store, hash_of, newest_scores

@@ -7,7 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from audit.errors import InputError, require
-from audit.settings.setting import AdversaryFields, described
+from audit.settings.fields import described, require_fields
+from audit.settings.setting import AdversaryFields
 
 if TYPE_CHECKING:
     import jax
@@ -27,24 +28,19 @@ GC_S_VARIANTS = {  # (noisy simulations, movement accumulated per step)
 }
 
 
-COTS_SCORES = ("displacement", "weights")
-LOSS_SCORES = ("loss", "excess")
-OBSERVED = ("final", "weights", "all")
-
-
 @dataclasses.dataclass(frozen=True)
 class GcS(AdversaryFields):
     """GC-S's fields."""
 
     name: ClassVar[str] = "gc_s"
-    gc_s: str = described("GC-S: {noiseless,noisy}_{per_step,final_model}.", default="noiseless_per_step")
-    simulations: int = described("GC-S: how many noisy simulations.", default=4)
-
-    def __post_init__(self) -> None:
-        known = f"choose one of {', '.join(GC_S_VARIANTS)}"
-        require(self.gc_s in GC_S_VARIANTS, f"`gc_s={self.gc_s}` is unknown: {known}")
-        message = f"`simulations={self.simulations}`: give 1 to {MOST_SIMULATIONS:,}"
-        require(1 <= self.simulations <= MOST_SIMULATIONS, message)
+    gc_s: str = described(
+        "GC-S: {noiseless,noisy}_{per_step,final_model}.",
+        default="noiseless_per_step",
+        choices=tuple(GC_S_VARIANTS),
+    )
+    simulations: int = described(
+        "GC-S: how many noisy simulations.", default=4, least=1, most=MOST_SIMULATIONS
+    )
 
     @property
     def noisy(self) -> bool:
@@ -67,7 +63,7 @@ class GcFixed(AdversaryFields):
     """The fixed coordinate's fields."""
 
     name: ClassVar[str] = "gc_fixed"
-    dimension: int = described("gc_fixed: the biased coordinate.", default=0)
+    dimension: int = described("gc_fixed: the biased coordinate.", default=0, least=0)
 
 
 class GcR(AdversaryFields):
@@ -82,12 +78,10 @@ class CotS(AdversaryFields):
 
     name: ClassVar[str] = "cots"
     cots_score: str = described(
-        "CotS: cosine with the model's displacement or its final weights.", default="displacement"
+        "CotS: cosine with the model's displacement or its final weights.",
+        default="displacement",
+        choices=("displacement", "weights"),
     )
-
-    def __post_init__(self) -> None:
-        known = f"choose one of {', '.join(COTS_SCORES)}"
-        require(self.cots_score in COTS_SCORES, f"`cots_score={self.cots_score}` is unknown: {known}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,11 +92,8 @@ class OneShotCanaries(AdversaryFields):
     observe: str = described(
         "one_shot: cosines with the final displacement (final) or weights, or the largest over steps (all).",
         default="final",
+        choices=("final", "weights", "all"),
     )
-
-    def __post_init__(self) -> None:
-        known = f"choose one of {', '.join(OBSERVED)}"
-        require(self.observe in OBSERVED, f"`observe={self.observe}` is unknown: {known}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,11 +103,8 @@ class _ByLoss(AdversaryFields):
     loss_score: str = described(
         "loss, poisoned, of several canaries: minus the loss, or its excess over what is expected.",
         default="loss",
+        choices=("loss", "excess"),
     )
-
-    def __post_init__(self) -> None:
-        known = f"choose one of {', '.join(LOSS_SCORES)}"
-        require(self.loss_score in LOSS_SCORES, f"`loss_score={self.loss_score}` is unknown: {known}")
 
     def expect(self, known: "Knowledge") -> "Expect":
         """What the losses are compared with."""
@@ -137,21 +125,19 @@ class Poisoned(_ByLoss):
     """Data poisoning's fields."""
 
     name: ClassVar[str] = "poisoned"
-    first_direction: int = described("poisoned: principal directions from this one on.", default=600)
-    end_direction: int = described("poisoned: principal directions before this one.", default=784)
-    poison_scale: float = described("poisoned: distance of a canary from the data's mean.", default=1.0)
-    poison_label: int = described("poisoned: every canary's label.", default=5)
+    first_direction: int = described("poisoned: principal directions from this one on.", default=600, least=0)
+    end_direction: int = described("poisoned: principal directions before this one.", default=784, least=1)
+    poison_scale: float = described(
+        "poisoned: distance of a canary from the data's mean.", default=1.0, above=0
+    )
+    poison_label: int = described("poisoned: every canary's label.", default=5, least=0)
     poison_mean: bool = described("poisoned: add the data's mean to a canary.", default=True)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        require_fields(self)
         known = f"`first_direction={self.first_direction}` and `end_direction={self.end_direction}`"
-        fits = 0 <= self.first_direction < self.end_direction
+        fits = self.first_direction < self.end_direction
         require(fits, f"{known}: give a range of directions, counted from 0")
-        require(
-            0 < self.poison_scale < float("inf"),
-            f"`poison_scale={self.poison_scale}`: give a positive number",
-        )
 
 
 class ClipBkd(AdversaryFields):

@@ -4,10 +4,9 @@ choose. Importing it starts no JAX."""
 import dataclasses
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from audit.errors import require
-from audit.settings.setting import MOST_CANARIES, described, require_noise
+from audit.settings.fields import MOST_SEED, deciding, described, require_fields
+from audit.settings.setting import LEAST_NOISE, MOST_CANARIES, MOST_NOISE
 
 if TYPE_CHECKING:
     from audit.statistics.accounting import Composition
@@ -25,79 +24,76 @@ _QUANTILE_RATE = 0.2  # eta of the adaptive clipping norm (likewise)
 class FederatedSetting:
     """One federated audit; a field that equals its default is left out of its name in the store."""
 
-    model: str = described("A model and its clients; see below.", default="two_layer")
+    model: str = described("A model and its clients; see below.", default="two_layer", always=True)
     clients: int = described(
-        "Clients to deal images to, 0: one for each; or to read at most, 0: all.", default=600
+        "Clients to deal images to, 0: one for each; or to read at most, 0: all.",
+        default=600,
+        least=0,
+        most=10**7,
     )
-    alpha: float = described("Dirichlet's alpha, by which images are dealt: small is uneven.", default=1.0)
-    participation: str = described("shuffled, poisson, or listed (see --cohorts).", default="shuffled")
-    cohort: int = described("Clients a round; of Poisson sampling on average.", default=30)
-    rounds: int = described("Rounds.", default=100)
-    client_epochs: int = described("Epochs that a client trains.", default=1)
-    batch_size: int = described("Examples in a client's mini-batch.", default=16)
-    client_learning_rate: float = described("Learning rate of the clients' SGD.", default=0.1)
-    learning_rate: float = described("The server's learning rate.", default=0.5)
-    momentum: float = described("The server's momentum.", default=0.9)
-    clipping_norm: float = described("Clipping norm C of an update, at first where it adapts.", default=1.0)
+    alpha: float = described(
+        "Dirichlet's alpha, by which images are dealt: small is uneven.", default=1.0, above=0
+    )
+    participation: str = described(
+        "shuffled, poisson, or listed (see --cohorts).", default="shuffled", choices=PARTICIPATIONS
+    )
+    cohort: int = described(
+        "Clients a round; of Poisson sampling on average.", default=30, least=1, most=10**6
+    )
+    rounds: int = described("Rounds.", default=100, least=1, most=MOST_ROUNDS)
+    client_epochs: int = described("Epochs that a client trains.", default=1, least=1, most=10_000)
+    batch_size: int = described("Examples in a client's mini-batch.", default=16, least=1, most=10**6)
+    client_learning_rate: float = described(
+        "Learning rate of the clients' SGD.", default=0.1, least=1e-6, most=1e6
+    )
+    learning_rate: float = described("The server's learning rate.", default=0.5, least=1e-6, most=1e6)
+    momentum: float = described("The server's momentum.", default=0.9, least=0, below=1)
+    clipping_norm: float = described(
+        "Clipping norm C of an update, at first where it adapts.", default=1.0, least=1e-6, most=1e6
+    )
     quantile: float = described(
-        "Share of updates that an adaptive C leaves alone; 0: C is fixed.", default=0.0
+        "Share of updates that an adaptive C leaves alone; 0: C is fixed.", default=0.0, least=0, below=1
     )
-    noise_multiplier: float = described("Noise multiplier: noise has deviation sigma * C.", default=0.2)
-    canaries: int = described("Canary clients, each in or out by its own coin.", default=2000)
-    repetitions: int = described("Rounds in which each canary takes part.", default=1)
+    noise_multiplier: float = described(
+        "Noise multiplier: noise has deviation sigma * C.",
+        default=0.2,
+        least=LEAST_NOISE,
+        most=MOST_NOISE,
+        zero_too=True,
+    )
+    canaries: int = described(
+        "Canary clients, each in or out by its own coin.",
+        default=2000,
+        least=LEAST_CANARIES,
+        most=MOST_CANARIES,
+    )
+    repetitions: int = described(
+        "Rounds in which each canary takes part.", default=1, least=1, most=MOST_ROUNDS
+    )
     observe: str = described(
         "Cosines with the final displacement (final) or weights, or the largest over rounds: with moves "
         "(all) or noisy means.",
         default="final",
+        choices=OBSERVED,
     )
-    seed: int = described("Seed of all randomness.", default=0)
+    seed: int = described("Seed of all randomness.", default=0, least=0, most=MOST_SEED)
 
 
 def federated_identity(setting: FederatedSetting, data: str, cohorts: str | None) -> dict[str, Any]:
     """A setting's name in the store, with the checksums of its clients, and of its rounds where listed."""
-    said = {
-        field.name: getattr(setting, field.name)
-        for field in dataclasses.fields(setting)
-        if field.name == "model" or getattr(setting, field.name) != field.default
-    }
     listed = {} if cohorts is None else {"cohorts_sha256": cohorts}
-    return {"experiment": "federated", **said, "data_sha256": data, **listed}
+    return {"experiment": "federated", **deciding(setting), "data_sha256": data, **listed}
 
 
 def validate_federated(setting: FederatedSetting) -> None:
     """Raises InputError for a value out of range; what needs the clients is checked when the game is
     built."""
-    for name, choices in (("observe", OBSERVED), ("participation", PARTICIPATIONS)):
-        value = getattr(setting, name)
-        require(value in choices, f"`{name}={value}` is unknown: choose one of {', '.join(choices)}")
-    for name, least, most in (
-        ("clients", 0, 10**7),
-        ("cohort", 1, 10**6),
-        ("rounds", 1, MOST_ROUNDS),
-        ("client_epochs", 1, 10_000),
-        ("batch_size", 1, 10**6),
-        ("canaries", LEAST_CANARIES, MOST_CANARIES),
-        ("repetitions", 1, setting.rounds),
-        ("seed", 0, 2**32 - 1),
-    ):
-        value = getattr(setting, name)
-        require(least <= value <= most, f"`{name}={value}`: give {least:,} to {most:,}")
-    _require_numbers(setting)
-    places = setting.rounds * max(setting.cohort, setting.canaries)
+    require_fields(setting)
+    rounds, repetitions = setting.rounds, setting.repetitions
+    require(repetitions <= rounds, f"`repetitions={repetitions}`: give 1 to {rounds:,}, the rounds")
+    places = rounds * max(setting.cohort, setting.canaries)
     message = "times the larger of cohort and canaries: their product is to be at most"
-    require(places <= MOST_PLACES, f"`rounds={setting.rounds}` {message} {MOST_PLACES:,}")
-
-
-def _require_numbers(setting: FederatedSetting) -> None:
-    """Raises InputError for a real number out of range."""
-    for name in ("client_learning_rate", "learning_rate", "clipping_norm"):
-        value = getattr(setting, name)
-        require(1e-6 <= value <= 1e6, f"`{name}={value}`: give 1e-6 to 1e6")
-    for name in ("momentum", "quantile"):
-        value = getattr(setting, name)
-        require(0 <= value < 1, f"`{name}={value}`: give 0 to below 1")
-    require(0 < setting.alpha < np.inf, f"`alpha={setting.alpha}`: give a finite number above 0")
-    require_noise(setting.noise_multiplier)
+    require(places <= MOST_PLACES, f"`rounds={rounds}` {message} {MOST_PLACES:,}")
 
 
 class RoundNoise(NamedTuple):

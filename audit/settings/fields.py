@@ -1,72 +1,155 @@
-"""A setting's fields as flags: name, type, default and help of each, from where the field is defined."""
+"""Fields of settings, each declared once by `described`: default, help, limits or choices, and group.
+
+Flags and `--help`, validation, keywords, identities in the store and the tests of bad inputs follow from it.
+"""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
-from functools import cache
+import math
 from typing import Any, NamedTuple
 
-from audit import zoo
 from audit.errors import require
-from audit.settings.adversaries import ADVERSARIES
-from audit.settings.make import parts
-from audit.settings.setting import DEFAULTS, Setting, require_type
+
+AUDITED, ADVERSARY, DP_SGD = "what is audited", "adversary", "DP-SGD"  # groups in --help
+AUTO = "auto"  # as many as the model takes
+MOST_SEED = 2**32 - 1
+
+
+class FieldLimits(NamedTuple):
+    """The values that a field can take: one of the choices, or a number in [least, most] and (above, below);
+    zero_too: or 0."""
+
+    least: float = -math.inf
+    most: float = math.inf
+    above: float = -math.inf
+    below: float = math.inf
+    choices: tuple[str, ...] = ()
+    zero_too: bool = False
+
+    def hold(self, value: Any) -> bool:
+        """Whether the value is one of them; a text without choices always is."""
+        if self.choices or isinstance(value, str):
+            return not self.choices or value in self.choices
+        within = self.least <= value <= self.most and self.above < value < self.below
+        return within or (self.zero_too and value == 0)
+
+    def __str__(self) -> str:
+        if self.choices:
+            return f"choose one of {', '.join(self.choices)}"
+        least, most, above, below = map(_shown, (self.least, self.most, self.above, self.below))
+        if self.above > -math.inf:
+            end = f", at most {most}" * (self.most < math.inf) + f", below {below}" * (self.below < math.inf)
+            said = f"a {'' if end else 'finite '}number above {above}{end}"
+        elif self.most < math.inf:
+            said = f"{least} to {most}"
+        else:
+            said = f"{least} to below {below}" if self.below < math.inf else f"at least {least}"
+        return f"give {'0, or ' * self.zero_too}{said}"
 
 
 class Field(NamedTuple):
-    """A field of a setting, by its name there and by its flag's; a default of None is the model's own."""
+    """A field as people meet it: its name as a keyword and as a flag; a default of None is the model's own.
+
+    always: it is part of every identity, even at its default. auto: its flag also takes `auto`.
+    """
 
     name: str
     flag: str
     kind: type
     default: Any
     help: str
+    group: str = ""
+    limits: FieldLimits = FieldLimits()
+    always: bool = False
+    auto: bool = False
+
+    def require(self, value: Any) -> None:
+        """Raises InputError, naming the field, the value and its limits, for a value beyond these."""
+        unknown = " is unknown" if self.limits.choices else ""
+        require(self.limits.hold(value), f"`{self.name}={value}`{unknown}: {self.limits}")
 
 
-@cache
-def fields() -> dict[str, Field]:
-    """Every field, by name."""
-    return {field.name: field for field in _fields()}
+def described(
+    help_text: str,
+    *,
+    default: Any = dataclasses.MISSING,
+    usual: Any = None,
+    flag: str = "",
+    group: str = "",
+    always: bool = False,
+    auto: bool = False,
+    least: float = -math.inf,
+    most: float = math.inf,
+    above: float = -math.inf,
+    below: float = math.inf,
+    choices: tuple[str, ...] = (),
+    zero_too: bool = False,
+) -> Any:
+    """A dataclass's field with its help, its flag's name where that is another, and its `FieldLimits`.
+
+    A `default` is left out of identities, so that it can never change; a `usual` value, that of a flag or a
+    keyword which is not given, is always a part of them. The group in --help is by default the class's;
+    always and auto are as in `Field`.
+    """
+    limits = FieldLimits(least, most, above, below, choices, zero_too)
+    field = Field("", flag, object, usual, help_text, group, limits, always, auto)
+    return dataclasses.field(default=default, metadata={"field": field})
 
 
-def by_field(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Values by a setting's fields from values by flags or fields; insertions become steps. Raises InputError
-    for a name that is neither."""
-    by_flag = {field.flag: field.name for field in fields().values()}
-    unknown = sorted(set(settings) - set(by_flag) - set(fields()))
-    known = f"choose of {', '.join(sorted(by_flag))}"
-    require(not unknown, f"{', '.join(unknown)} is no field of a setting: {known}")
-    values = {by_flag.get(name, name): value for name, value in settings.items()}
-    if values.get("insertions") is not None and values.get("steps") is None:
-        insertions = values.pop("insertions")
-        require_type("insertions", insertions, int)
-        values["steps"] = insertions * max(values.get("periodicity") or 1, 1)
-    return values
+def declared(kind: type) -> dict[str, Field]:
+    """The described fields of a dataclass, by name in the order of their declaration."""
+    found = {}
+    for one in dataclasses.fields(kind):
+        if "field" in one.metadata:
+            field: Field = one.metadata["field"]
+            assert isinstance(one.type, type)
+            found[one.name] = field._replace(
+                name=one.name,
+                flag=field.flag or one.name,
+                kind=one.type,
+                default=field.default if one.default is dataclasses.MISSING else one.default,
+                group=field.group or getattr(kind, "group", ""),
+            )
+    return found
 
 
-def _fields() -> Iterator[Field]:
-    yield Field("model", "model", str, "fcnn", f"{_models()}.")
-    yield Field("adversary", "adversary", str, "gc_s", f"{_choice(list(ADVERSARIES))}.")
-    yield Field("insertions", "insertions", int, 250, "Insertions; training takes insertions * k steps.")
-    for part in [*parts(), Setting]:
-        yield from map(_field, (f for f in dataclasses.fields(part) if "help" in f.metadata))
+def deciding(part: Any) -> dict[str, Any]:
+    """A setting's fields that are not at their default: its identity."""
+    always = {name for name, field in declared(type(part)).items() if field.always}
+    values = {field.name: (getattr(part, field.name), field.default) for field in dataclasses.fields(part)}
+    return {name: value for name, (value, default) in values.items() if name in always or value != default}
 
 
-def _field(field: "dataclasses.Field[Any]") -> Field:
-    """A dataclass's field as a flag; steps follow from the insertions where they are not given."""
-    default = DEFAULTS.get(field.name) if field.default is dataclasses.MISSING else field.default
-    flag, kind = field.metadata["flag"] or field.name, field.type
-    assert isinstance(kind, type)
-    return Field(field.name, flag, kind, None if field.name == "steps" else default, field.metadata["help"])
+def require_fields(part: Any) -> None:
+    """Raises InputError for the first field of a setting, or of its parts, that is beyond its limits."""
+    for name, field in declared(type(part)).items():
+        field.require(getattr(part, name))
+    for whole in dataclasses.fields(part):
+        if dataclasses.is_dataclass(getattr(part, whole.name)):
+            require_fields(getattr(part, whole.name))
 
 
-def _models() -> str:
-    """The models by data set."""
-    by_data: dict[str, list[str]] = {}
-    for task in zoo.tasks().values():
-        by_data.setdefault(task.data.label, []).append(task.name)
-    return "; ".join(f"{_choice(names)} ({data})" for data, names in by_data.items())
+def require_types(part: Any) -> None:
+    """Raises InputError for a field of a setting, or of its parts, whose value is of another type: a foreign
+    file can have it."""
+    for field in dataclasses.fields(part):
+        value = getattr(part, field.name)
+        assert isinstance(field.type, type)
+        require_type(field.name, value, field.type)
+        if dataclasses.is_dataclass(value):
+            require_types(value)
 
 
-def _choice(names: list[str]) -> str:
-    """a, b or c."""
-    return " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+def require_type(name: str, value: object, kind: type) -> None:
+    """Raises InputError for a value of another type; a float may be an int, an int is no bool."""
+    whole = kind is float and type(value) is int
+    fits = isinstance(value, kind) and (kind is bool or type(value) is not bool)
+    require(whole or fits, f"`{name}={value!r}` is no {kind.__name__}: give one")
+
+
+def _shown(number: float) -> str:
+    """A limit as people write it: 10,000, 1e-6, 2^32 - 1."""
+    if number == MOST_SEED:
+        return "2^32 - 1"
+    if isinstance(number, int):
+        return f"{number:,}"
+    return f"{number:,g}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")

@@ -1,16 +1,25 @@
-"""Settings from flat names and values, as flags, callers and old stores give them, and from identities."""
+"""Settings from flat names and values, as flags and callers give them, and from identities."""
 
-import dataclasses
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, NamedTuple, TypeVar
 
 from audit.errors import require
-from audit.settings.adversaries import ADVERSARIES, GC_S_VARIANTS, OwnAdversary, adversary_row
-from audit.settings.setting import DEFAULTS, WHOLE, DpSgdFields, ScheduleFields, Setting, flat
-from audit.zoo import task
+from audit.settings.adversaries import ADVERSARIES, OwnAdversary, adversary_row
+from audit.settings.fields import (
+    ADVERSARY,
+    AUDITED,
+    AUTO,
+    Field,
+    FieldLimits,
+    declared,
+    require_fields,
+    require_type,
+)
+from audit.settings.setting import MOST_STEPS, AdversaryFields, DpSgdFields, ScheduleFields, Setting, flat
+from audit.zoo import task, tasks
 
-AUTO = "auto"  # as many canaries as the model takes
-_LEGACY = ("gc_s_noisy", "gc_s_per_step", "gc_s_simulations")  # GC-S's fields, as they were once named
+P = TypeVar("P", AdversaryFields, DpSgdFields, ScheduleFields)
 
 
 class Usual(NamedTuple):
@@ -21,91 +30,124 @@ class Usual(NamedTuple):
     clipping: str
 
 
-def setting_of(model: str, *, insertions: int | None = None, **fields: Any) -> Setting:
-    """A task's setting: its learning rate, batch size and fastest clipping, GC-S, 250 steps, where no field
-    says otherwise. None means: as usual. `insertions` * periodicity steps are an alternative to `steps`.
+@cache
+def fields(kind: type = Setting) -> dict[str, Field]:
+    """Every field that decides a setting of that kind, by name: an audit's are its parts' and all
+    adversaries', `insertions` a way to give its steps."""
+    if kind is not Setting:
+        return declared(kind)
+    by_data: dict[str, list[str]] = {}
+    for row in tasks().values():
+        by_data.setdefault(row.data.label, []).append(row.name)
+    models = "; ".join(f"{_choice(names)} ({data})" for data, names in by_data.items())
+    adversaries, length = f"{_choice(list(ADVERSARIES))}.", "Insertions; training takes insertions * k steps."
+    found = {
+        "model": Field(
+            "model", "model", str, "fcnn", f"{models}.", AUDITED, FieldLimits(choices=tuple(tasks()))
+        ),
+        "adversary": Field(
+            *("adversary", "adversary", str, "gc_s", adversaries, ADVERSARY),
+            FieldLimits(choices=tuple(ADVERSARIES)),
+        ),
+        "insertions": Field(
+            *("insertions", "insertions", int, 250, length, AUDITED), FieldLimits(least=1, most=MOST_STEPS)
+        ),
+    }
+    for part in (DpSgdFields, ScheduleFields, *(row.fields for row in ADVERSARIES.values()), Setting):
+        found |= declared(part)
+    return found
 
-    Raises InputError for an unknown model, field or adversary.
+
+def setting_of(model: str, **given: Any) -> Setting:
+    """A task's setting: its learning rate, batch size and fastest clipping, GC-S, 250 steps, where nothing
+    else is given; `canaries="auto"` are the model's.
+
+    Raises InputError as `make_setting`, and for an unknown model.
     """
+    require_type("model", model, str)
     row = task(model)
-    if insertions is not None and fields.get("steps") is None:
-        require(insertions >= 1, f"`insertions={insertions}`: give at least 1")
-        fields["steps"] = insertions * max(fields.get("periodicity") or 1, 1)
-    return make_setting(model, Usual(row.learning_rate, row.batch_size, row.clipping[0]), fields)
+    if given.get("canaries") == AUTO:
+        given["canaries"] = row.canaries
+    return make_setting(model, Usual(row.learning_rate, row.batch_size, row.clipping[0]), given)
 
 
-def make_setting(model: str, usual: Usual, fields: Mapping[str, Any]) -> Setting:
-    """The setting of any model; fields of adversaries other than the chosen one are not looked at."""
-    said = {name: value for name, value in translated(fields).items() if value is not None}
-    unknown = sorted(set(said) - set(field_names()))
-    known = f"choose of {', '.join(sorted(set(field_names())))}"
-    require(not unknown, f"{', '.join(unknown)} is no field of a setting: {known}")
-    values = {**usual._asdict(), **DEFAULTS, "adversary": "gc_s", **said}
+def make_setting(model: str, usual: Usual, given: Mapping[str, Any]) -> Setting:
+    """The setting of any model, from values by the names of fields or of their flags.
+
+    None means: as usual. `adversary` is a name, or fields of one. `insertions` * periodicity steps are an
+    alternative to `steps`. Of adversaries' fields only the chosen one's are looked at, but for their types;
+    NumPy's numbers are plain ones. Raises InputError for what is no field or beyond its limits.
+    """
+    require_type("model", model, str)
+    said = _by_field(given)
+    own = isinstance(said.get("adversary"), AdversaryFields)
+    for name, value in said.items():
+        if name != "adversary" or not own:
+            require_type(name, value, fields()[name].kind)
+    defaults = {name: field.default for name, field in fields().items() if field.default is not None}
+    values = {**defaults, **usual._asdict(), **said}
+    if "steps" not in said:
+        default = values["insertions"]
+        values["steps"] = _steps(default, values["periodicity"]) if "insertions" in said else default
     adversary = values["adversary"]
-    if not isinstance(adversary, OwnAdversary):
-        known = f"choose one of {', '.join(ADVERSARIES)}"
-        require(adversary in ADVERSARIES, f"`adversary={adversary}` is unknown: {known}")
+    if not own:
+        fields()["adversary"].require(adversary)
         adversary = _part(ADVERSARIES[adversary].fields, values)
-    return Setting(
+    setting = Setting(
         model,
         adversary,
         _part(DpSgdFields, values),
         _part(ScheduleFields, values),
-        **{name: values[name] for name in ("seed", *WHOLE) if name in values},
+        **{name: values[name] for name in declared(Setting)},
     )
+    require_fields(setting)
+    return setting
 
 
-def changed(setting: Setting, **fields: Any) -> Setting:
+def _part(kind: type[P], values: Mapping[str, Any]) -> P:
+    """A part of a setting, of the values that are its fields."""
+    return kind(**{name: values[name] for name in declared(kind)})
+
+
+def _by_field(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by the names of fields, of all that is not None."""
+    by_flag = {field.flag: name for name, field in fields().items()}
+    unknown = sorted(set(given) - set(by_flag) - set(fields()))
+    known = f"choose of {', '.join(sorted(by_flag))}"
+    require(not unknown, f"{', '.join(unknown)} is no field of a setting: {known}")
+    plain = {name: value.item() if getattr(value, "ndim", 1) == 0 else value for name, value in given.items()}
+    return {by_flag.get(name, name): value for name, value in plain.items() if value is not None}
+
+
+def _steps(insertions: int, periodicity: int) -> int:
+    """The steps that hold so many insertions."""
+    fields()["insertions"].require(insertions)
+    fields()["periodicity"].require(periodicity)
+    message = f"`insertions={insertions}` times `periodicity={periodicity}`"
+    require(insertions * periodicity <= MOST_STEPS, f"{message}: give at most {MOST_STEPS:,} steps")
+    return insertions * periodicity
+
+
+def changed(setting: Setting, **given: Any) -> Setting:
     """The setting with other values of some fields."""
     usual = Usual(*(getattr(setting.mechanism, name) for name in Usual._fields))
-    kept = _without_model(flat(setting))
+    values = {name: value for name, value in flat(setting).items() if name != "model"}
     if isinstance(setting.adversary, OwnAdversary):
-        for field in dataclasses.fields(setting.adversary):
-            del kept[field.name]
-        kept["adversary"] = setting.adversary
-    return make_setting(setting.model, usual, {**kept, **fields})
+        values = {name: value for name, value in values.items() if name in fields()}
+        values["adversary"] = setting.adversary
+    return make_setting(setting.model, usual, {**values, **given})
 
 
 def from_identity(config: Mapping[str, Any]) -> Setting:
     """The setting that `identity` describes; what it leaves out is at its default."""
     mechanism, adversary = dict(config["mechanism"]), dict(config["adversary"])
     mechanism.pop("name")
-    fields = adversary_row(adversary.pop("name")).fields
-    whole = {name: config[name] for name in ("seed", *WHOLE) if name in config}
+    part = adversary_row(adversary.pop("name")).fields
+    own = {name: config[name] for name in declared(Setting) if name in config}
     schedule = ScheduleFields(**config["schedule"])
-    return Setting(config["model"], fields(**adversary), DpSgdFields(**mechanism), schedule, **whole)
+    return Setting(config["model"], part(**adversary), DpSgdFields(**mechanism), schedule, **own)
 
 
-def field_names() -> Iterator[str]:
-    """Every field that a flat description may name."""
-    yield "adversary"
-    for part in parts():
-        yield from (field.name for field in dataclasses.fields(part))
-    yield from ("seed", *WHOLE)
-
-
-def parts() -> list[type]:
-    """The parts that a setting can be made of, all adversaries' among them."""
-    return [DpSgdFields, ScheduleFields, *(row.fields for row in ADVERSARIES.values())]
-
-
-def translated(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields with GC-S's variant in one name."""
-    found = {name: value for name, value in fields.items() if name not in _LEGACY}
-    if "gc_s_noisy" in fields or "gc_s_per_step" in fields:
-        named = (bool(fields.get("gc_s_noisy", False)), bool(fields.get("gc_s_per_step", True)))
-        found["gc_s"] = next(name for name, variant in GC_S_VARIANTS.items() if variant == named)
-    if "gc_s_simulations" in fields:
-        found["simulations"] = fields["gc_s_simulations"]
-    return found
-
-
-def _part(kind: type, values: Mapping[str, Any]) -> Any:
-    """A part, of the values that are its fields."""
-    names = {field.name for field in dataclasses.fields(kind)}
-    return kind(**{name: value for name, value in values.items() if name in names})
-
-
-def _without_model(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields but for the model's name."""
-    return {name: value for name, value in fields.items() if name != "model"}
+def _choice(names: list[str]) -> str:
+    """a, b or c."""
+    return " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

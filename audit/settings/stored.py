@@ -1,8 +1,4 @@
-"""Settings in a store: how they are named there, and how those of older stores are found.
-
-A folder written when a config was one flat list of fields is found by the setting that it describes, and
-goes on to be used: nothing is moved, and nothing is trained again.
-"""
+"""Settings in a store: how they are named there, and found again."""
 
 import contextlib
 import re
@@ -10,16 +6,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from audit.errors import InputError
-from audit.settings.make import Usual, from_identity, make_setting
-from audit.settings.setting import Setting, identity, require_types, validate
+from audit.settings.fields import require_types
+from audit.settings.make import from_identity
+from audit.settings.setting import Setting, identity, validate
 from audit.storage import index
-from audit.storage.index import Holdings
+from audit.storage.index import holdings as holdings
 from audit.storage.store import Store
 from audit.task import Dataset
 
 _DATA, _MODEL = "data_sha256", "model_sha256"
 _WIDTH = 24  # of a model's name in a folder's
-_FLAT = {"model", "adversary", *Usual._fields}  # fields that every flat config has
 
 
 class Known(NamedTuple):
@@ -46,16 +42,15 @@ class Audits(NamedTuple):
 
 
 def known(config: dict[str, Any]) -> Known | None:
-    """The content of an audit's config, of older ones too; None for all that is no audit of a trained model,
+    """The content of an audit's config; None for all that is no audit of a trained model,
     by its kind or by a field's type or range."""
     try:
-        today = current(config)
-        if today["experiment"] != "audit":
+        if config["experiment"] != "audit":
             return None
-        setting = from_identity(today)
+        setting = from_identity(config)
         require_types(setting)
         validate(setting, 2, (setting.mechanism.clipping,))
-        return Known(setting, *(_text(today.get(name)) for name in (_DATA, _MODEL)))
+        return Known(setting, *(_text(config.get(name)) for name in (_DATA, _MODEL)))
     except (KeyError, TypeError, AttributeError, ValueError):
         return None
 
@@ -87,22 +82,6 @@ def federated(root: Path) -> list[Path]:
     return found
 
 
-def current(config: dict[str, Any]) -> dict[str, Any]:
-    """A config as it is written today; one that describes no setting is itself."""
-    if "experiment" in config or not set(config) >= _FLAT:
-        return config
-    checksums = {name: config[name] for name in (_DATA, _MODEL) if name in config}
-    fields = {name: value for name, value in config.items() if name not in (_DATA, _MODEL, "kind", "model")}
-    usual = Usual(*(config[name] for name in Usual._fields))
-    setting = make_setting(config["model"], usual, fields)
-    return {**identity(setting, config.get("kind", "audit")), **checksums}
-
-
-def holdings(root: Path) -> Holdings:
-    """The holdings under a store's root, those of older configs too."""
-    return index.holdings(root, _current_or_itself)
-
-
 def open_store(
     out: Path, setting: Setting, dataset: Dataset, experiment: str = "audit", model: str | None = None
 ) -> Store:
@@ -118,7 +97,7 @@ def find_store(
 ) -> Store | None:
     """`open_store` where there is one; creates nothing."""
     config = _config(setting, dataset, experiment, model)
-    return Store(out, config) if Store.exists(out, config) else _older(out, config)
+    return Store(out, config) if Store.exists(out, config) else None
 
 
 def _config(setting: Setting, dataset: Dataset, experiment: str, model: str | None) -> dict[str, Any]:
@@ -142,21 +121,3 @@ def _text(value: object) -> str | None:
     if value is not None and not isinstance(value, str):
         raise TypeError(value)
     return value
-
-
-def _older(out: Path, config: dict[str, Any]) -> Store | None:
-    """The store of a setting under an older config, the one of most runs."""
-    if not out.is_dir():
-        return None
-    names = {key: value for key, value in config.items() if key != _DATA}
-    found = holdings(out).folders.get(index.name(names), [])
-    stores = [Store.at(held.folder) for held in found if held.data == config[_DATA]]
-    return max(stores, key=Store.runs_held, default=None)
-
-
-def _current_or_itself(config: dict[str, Any]) -> dict[str, Any]:
-    """`current`, where the config can be made sense of."""
-    try:
-        return current(config)
-    except (KeyError, TypeError, AttributeError, ValueError):
-        return config

@@ -3,7 +3,7 @@
 import contextlib
 import json
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from audit.errors import InputError, require
 from audit.storage import files
@@ -11,12 +11,6 @@ from audit.storage.scores import Scores
 from audit.storage.store import CONFIG, Store, newest_scores
 
 _DATA = "data_sha256"  # what a config says beside its setting
-
-
-class Current(Protocol):
-    """A stored config -> the config as it would be written today: itself, but for older ones."""
-
-    def __call__(self, config: dict[str, Any], /) -> dict[str, Any]: ...
 
 
 class Held(NamedTuple):
@@ -38,7 +32,7 @@ class Holdings(NamedTuple):
         return store is not None and (store.path / file).exists()
 
     def open(self, setting: dict[str, Any]) -> Store | None:
-        """The store of a setting, on whatever data, the one of most runs where older configs name it twice;
+        """The store of a setting, on whatever data, the one of most runs where two folders hold it;
         None where there is none. Raises InputError where there are two on different data."""
         found = self.folders.get(name(setting), [])
         names = " and ".join(str(held.folder) for held in found)
@@ -53,14 +47,14 @@ class Holdings(NamedTuple):
         return None if store is None or store.missing(runs) else store.load(runs)
 
 
-def holdings(root: Path, current: Current = lambda config: config) -> Holdings:
+def holdings(root: Path) -> Holdings:
     """The holdings under a store's root: none where there is no such folder. A folder whose config can't
     be read, or is not the one that it is named after, holds nothing. Raises InputError for a root that can't
     be read."""
     found: dict[str, list[Held]] = {}
     for path in _folders(root):
         with contextlib.suppress(InputError):
-            config = current(Store.at(path).config())
+            config = Store.at(path).config()
             found.setdefault(name(config), []).append(Held(path, config.get(_DATA)))
     return Holdings(root, found)
 

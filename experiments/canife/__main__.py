@@ -12,7 +12,6 @@
 import dataclasses
 import os
 import sys
-from typing import Any
 
 from absl import flags
 from tqdm import tqdm
@@ -30,7 +29,7 @@ from experiments.cells.data import DataSets
 from experiments.cells.work import Workplace
 
 FLAGS = flags.FLAGS
-cli.define_fields(Attacked)
+cli.define_setting(Attacked)
 cli.define_sources()
 flags.DEFINE_string("charge", "forward", "Rounds that a measured one stands for: forward, or backward.")
 flags.DEFINE_string("leaf", None, "LEAF's folder of CelebA, Sent140 or Shakespeare, with train/ and test/.")
@@ -47,7 +46,7 @@ flags.DEFINE_string("out", "results", "Folder for results; these go into its fol
 def main() -> None:
     """Parse, and measure one setting or several."""
     names = [field.name for field in dataclasses.fields(Attacked)]
-    given: dict[str, Any] = {name: FLAGS[name].value for name in names}
+    given = cli.values(Attacked)
     said = [name for name in names if FLAGS[name].present]
     charges = ("forward", "backward")
     require(FLAGS.charge in charges, f"--charge={FLAGS.charge}: choose one of {', '.join(charges)}")

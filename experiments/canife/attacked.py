@@ -7,8 +7,7 @@ from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 from audit.errors import require
-from audit.settings.setting import described
-from audit.statistics import conversions
+from audit.settings.fields import MOST_SEED, FieldLimits, deciding, declared, described, require_fields
 from models.catalogue import TASKS
 from models.data.base import ImageDataset
 from models.data.cifar10 import CIFAR10, CIFAR10_MEAN, CIFAR10_STD, load_cifar10
@@ -71,40 +70,73 @@ class Attacked:
         " with --leaf celeba_cnn, celeba_resnet18, sent140_lstm, shakespeare_lstm. All from character_lstm on"
         " have rounds, cohorts and rates of their own by default.",
         default="two_layer",
+        always=True,
+        choices=MODELS,
     )
-    rounds: int = described("Rounds of the training.", default=469)
-    every: int = described("Rounds 1, 1 + every, ... are measured.", default=100)
-    cohort: int = described("Clients a round.", default=128)
-    learning_rate: float = described("Server's learning rate on the mean clipped update.", default=0.5)
+    rounds: int = described("Rounds of the training.", default=469, least=1, most=10**6)
+    every: int = described("Rounds 1, 1 + every, ... are measured.", default=100, least=1, most=10**6)
+    cohort: int = described("Clients a round.", default=128, least=2, most=10**6)
+    learning_rate: float = described(
+        "Server's learning rate on the mean clipped update.", default=0.5, least=1e-6, most=1e6
+    )
     clients: int = described(
-        "Clients that images are dealt to, 0: one example a client; or roles or users, 0: all.", default=0
+        "Clients that images are dealt to, 0: one example a client; or roles or users, 0: all.",
+        default=0,
+        least=0,
+        most=10**7,
     )
-    examples: int = described("Examples of a client at most; 0: all.", default=0)
-    alpha: float = described("Dirichlet's alpha, by which images are dealt: small is uneven.", default=1.0)
-    client_learning_rate: float = described("Learning rate of SGD at such a client.", default=0.1)
-    client_epochs: int = described("Epochs that a client of many examples trains.", default=1)
-    batch_size: int = described("Examples in such a client's mini-batch.", default=16)
-    clipping_norm: float = described("Clipping norm C.", default=1.0)
-    noise_multiplier: float = described("Noise multiplier sigma: noise has deviation sigma * C.", default=0.2)
-    pool: int = described("Mock clients that canaries are designed on; 0: up to 512.", default=0)
-    population: int = described("Training clients that mock rounds draw on; 0: up to 2,048.", default=0)
-    scores: int = described("Mock rounds of a published estimate, n.", default=100)
-    mock_rounds: int = described("Mock rounds a world of the certified bound.", default=100_000)
-    design_steps: int = described("Steps of a canary's design.", default=2500)
-    design_rate: float = described("Adam's learning rate on the sample; text wants 0.1.", default=1.0)
-    design_batch: int = described("Mock updates a step of the design; 0: as many as the cohort.", default=0)
-    norm_constant: float = described("k: gradients shorter than this are lengthened.", default=5.0)
-    penalty: str = described("What a design minimises: as_run, as_printed or of_the_mean.", default="as_run")
-    start: str = described("First sample: random, or a sample of the pool.", default="random")
+    examples: int = described("Examples of a client at most; 0: all.", default=0, least=0, most=10**6)
+    alpha: float = described(
+        "Dirichlet's alpha, by which images are dealt: small is uneven.", default=1.0, least=1e-6, most=1e6
+    )
+    client_learning_rate: float = described(
+        "Learning rate of SGD at such a client.", default=0.1, least=1e-6, most=1e6
+    )
+    client_epochs: int = described(
+        "Epochs that a client of many examples trains.", default=1, least=1, most=1000
+    )
+    batch_size: int = described("Examples in such a client's mini-batch.", default=16, least=1, most=10**6)
+    clipping_norm: float = described("Clipping norm C.", default=1.0, least=1e-6, most=1e6)
+    noise_multiplier: float = described(
+        "Noise multiplier sigma: noise has deviation sigma * C.",
+        default=0.2,
+        least=0.01,
+        most=1e4,
+        zero_too=True,
+    )
+    pool: int = described(
+        "Mock clients that canaries are designed on; 0: up to 512.", default=0, least=0, most=10**6
+    )
+    population: int = described(
+        "Training clients that mock rounds draw on; 0: up to 2,048.", default=0, least=0, most=10**7
+    )
+    scores: int = described("Mock rounds of a published estimate, n.", default=100, least=4, most=10**6)
+    mock_rounds: int = described(
+        "Mock rounds a world of the certified bound.", default=100_000, least=100, most=10**7
+    )
+    design_steps: int = described("Steps of a canary's design.", default=2500, least=1, most=10**6)
+    design_rate: float = described(
+        "Adam's learning rate on the sample; text wants 0.1.", default=1.0, least=1e-6, most=1e6
+    )
+    design_batch: int = described(
+        "Mock updates a step of the design; 0: as many as the cohort.", default=0, least=0, most=10**6
+    )
+    norm_constant: float = described(
+        "k: gradients shorter than this are lengthened.", default=5.0, least=1e-6, most=1e6
+    )
+    penalty: str = described(
+        "What a design minimises: as_run, as_printed or of_the_mean.", default="as_run", choices=PENALTIES
+    )
+    start: str = described("First sample: random, or a sample of the pool.", default="random", choices=STARTS)
     clamp: bool = described("Keep pixels within [0, 1].", default=False)
     soft_label: bool = described("Design the label too, as a mixture.", default=False)
     keep_best: bool = described("Take the best sample of a design, not the last.", default=False)
     as_published: bool = described(
         "The canary replaces a client and sends its raw gradient, as in the paper's code.", default=False
     )
-    memory: int = described("Bytes for the pool's updates.", default=1 << 30)
-    delta: float = described("delta of the training.", default=1e-5)
-    seed: int = described("Seed of all randomness.", default=0)
+    memory: int = described("Bytes for the pool's updates.", default=1 << 30, least=0)
+    delta: float = described("delta of the training.", default=1e-5, above=0, below=1)
+    seed: int = described("Seed of all randomness.", default=0, least=0, most=MOST_SEED)
 
     def measured(self) -> list[int]:
         """The rounds that are measured, from 1."""
@@ -112,9 +144,12 @@ class Attacked:
 
 
 def asked(given: dict[str, Any], said: Collection[str]) -> Attacked:
-    """The setting of all fields' values, where those that nobody said are the model's own."""
+    """The setting of all fields' values, where those that nobody said are the model's own; raises InputError
+    for a field out of range."""
     own = OWN.get(given["model"], {})
-    return Attacked(**{**given, **{name: value for name, value in own.items() if name not in said}})
+    found = Attacked(**{**given, **{name: value for name, value in own.items() if name not in said}})
+    require_fields(found)
+    return found
 
 
 def require_model(model: str) -> None:
@@ -132,12 +167,7 @@ def fitted(attacked: Attacked, train_clients: int, mock_clients: int) -> Attacke
 
 def identity(attacked: Attacked, checksum: str) -> dict[str, Any]:
     """What a store is named by: the fields that are not at their defaults, and the data."""
-    fields = {
-        field.name: getattr(attacked, field.name)
-        for field in dataclasses.fields(attacked)
-        if field.name == "model" or getattr(attacked, field.name) != field.default
-    }
-    return {"experiment": "canife", **fields, "data": checksum}
+    return {"experiment": "canife", **deciding(attacked), "data": checksum}
 
 
 def folder_name(attacked: Attacked, checksum: str) -> str:
@@ -147,45 +177,12 @@ def folder_name(attacked: Attacked, checksum: str) -> str:
 
 
 def validate(attacked: Attacked, train_clients: int, test_clients: int) -> None:
-    """Raises InputError for the first field out of range."""
-    _require_choice("model", attacked.model, MODELS)
-    _require_choice("start", attacked.start, STARTS)
-    _require_choice("penalty", attacked.penalty, PENALTIES)
-    _require_whole(attacked, "rounds", 1, 10**6)
-    _require_whole(attacked, "every", 1, 10**6)
-    _require_whole(attacked, "examples", 0, 10**6)
-    _require_whole(attacked, "cohort", 2, min(attacked.population, train_clients))
-    _require_whole(attacked, "client_epochs", 1, 1000)
-    _require_whole(attacked, "batch_size", 1, 10**6)
-    _require_whole(attacked, "population", 2, train_clients)
-    _require_whole(attacked, "pool", 1, test_clients)
-    _require_whole(attacked, "scores", 4, 10**6)
-    _require_whole(attacked, "mock_rounds", 100, 10**7)
-    _require_whole(attacked, "design_steps", 1, 10**6)
-    _require_whole(attacked, "design_batch", 0, attacked.pool)
-    _require_whole(attacked, "seed", 0, 2**32 - 1)
-    for name in (
-        "learning_rate",
-        "client_learning_rate",
-        "clipping_norm",
-        "design_rate",
-        "norm_constant",
-        "alpha",
+    """Raises InputError for the first field out of range, or beyond what there is of clients."""
+    require_fields(attacked)
+    for name, least, most in (
+        ("cohort", 2, min(attacked.population, train_clients)),
+        ("population", 2, train_clients),
+        ("pool", 1, test_clients),
+        ("design_batch", 0, attacked.pool),
     ):
-        value = getattr(attacked, name)
-        require(1e-6 <= value <= 1e6, f"`{name}={value:g}`: give a number from 1e-06 to 1e+06")
-    noise = attacked.noise_multiplier
-    fits = noise == 0 or 1e-2 <= noise <= 1e4
-    require(fits, f"`noise_multiplier={noise:g}`: give 0, or a number from 0.01 to 10,000")
-    conversions.require_delta(attacked.delta)
-
-
-def _require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """One of the choices, or InputError."""
-    require(value in choices, f"`{name}={value}` is unknown: choose one of {', '.join(choices)}")
-
-
-def _require_whole(attacked: Attacked, name: str, least: int, most: int) -> None:
-    """A field within its limits, or InputError."""
-    value = getattr(attacked, name)
-    require(least <= value <= most, f"`{name}={value}`: give a whole number from {least:,} to {most:,}")
+        declared(Attacked)[name]._replace(limits=FieldLimits(least, most)).require(getattr(attacked, name))

@@ -9,9 +9,7 @@ Gaussian releases, with the same neighbours and delta. Each method's results are
 made twice.
 """
 
-import dataclasses
 import os
-from typing import Any
 
 from absl import flags
 
@@ -22,15 +20,14 @@ from experiments.compare.compared import Compared, validate
 from models.catalogue import task
 
 FLAGS = flags.FLAGS
-cli.define_fields(Compared)
+cli.define_setting(Compared)
 cli.define_sources()
 flags.DEFINE_string("out", "results", "Folder for results; the table goes into its folder compare.")
 
 
 def main() -> None:
     """Parse, audit by each method, print, draw."""
-    given: dict[str, Any] = {field.name: FLAGS[field.name].value for field in dataclasses.fields(Compared)}
-    compared = Compared(**given)
+    compared = Compared(**cli.values(Compared))
     validate(compared)
     out = cli.folder()
     cli.prepare_jax()

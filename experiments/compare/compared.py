@@ -3,8 +3,7 @@
 import dataclasses
 
 from audit.errors import require
-from audit.settings.setting import described
-from audit.statistics import conversions
+from audit.settings.fields import MOST_SEED, described, require_fields
 
 MODELS = ("two_layer", "linear", "mlp")
 
@@ -17,38 +16,33 @@ class Compared:
     releases, whatever attacks it.
     """
 
-    model: str = described("two_layer, linear or mlp, on Fashion-MNIST.", default="two_layer")
-    steps: int = described("Training steps, each of which takes the canary.", default=250)
-    batch_size: int = described("Examples in a mini-batch.", default=128)
-    learning_rate: float = described("Learning rate.", default=0.1)
-    clipping_norm: float = described("Clipping norm C.", default=1.0)
-    noise_multiplier: float = described("Noise multiplier sigma: noise has deviation sigma * C.", default=4.0)
-    single_runs: int = described("Models with one canary each.", default=500)
-    many_runs: int = described("Models with 64 canaries along coordinates each.", default=100)
-    lidp_runs: int = described("Models with 32 random directions each.", default=100)
-    one_run_canaries: int = described("Canaries of the one model, each in by a coin.", default=2000)
-    measured_rounds: int = described("Rounds that CANIFE measures.", default=2)
-    design_steps: int = described("Steps of a CANIFE canary's design.", default=1000)
-    delta: float = described("delta of every value.", default=1e-5)
-    confidence: float = described("Confidence of the lower bounds.", default=0.95)
-    seed: int = described("Seed of all randomness.", default=0)
+    model: str = described("two_layer, linear or mlp, on Fashion-MNIST.", default="two_layer", choices=MODELS)
+    steps: int = described(
+        "Training steps, each of which takes the canary.", default=250, least=2, most=100_000
+    )
+    batch_size: int = described("Examples in a mini-batch.", default=128, least=1, most=10**6)
+    learning_rate: float = described("Learning rate.", default=0.1, least=1e-37, most=1e38)
+    clipping_norm: float = described("Clipping norm C.", default=1.0, least=1e-6, most=1e6)
+    noise_multiplier: float = described(
+        "Noise multiplier sigma: noise has deviation sigma * C.", default=4.0, least=0.01, most=1e4
+    )
+    single_runs: int = described("Models with one canary each.", default=500, least=80, most=10**6)
+    many_runs: int = described(
+        "Models with 64 canaries along coordinates each.", default=100, least=8, most=10**6
+    )
+    lidp_runs: int = described("Models with 32 random directions each.", default=100, least=8, most=10**6)
+    one_run_canaries: int = described(
+        "Canaries of the one model, each in by a coin.", default=2000, least=100, most=100_000
+    )
+    measured_rounds: int = described("Rounds that CANIFE measures.", default=2, least=1, most=100_000)
+    design_steps: int = described("Steps of a CANIFE canary's design.", default=1000, least=1, most=10**6)
+    delta: float = described("delta of every value.", default=1e-5, above=0, below=1)
+    confidence: float = described("Confidence of the lower bounds.", default=0.95, above=0, below=1)
+    seed: int = described("Seed of all randomness.", default=0, least=0, most=MOST_SEED)
 
 
 def validate(compared: Compared) -> None:
-    """Raises InputError for a field that no method's own check would name."""
-    known = f"choose one of {', '.join(MODELS)}"
-    require(compared.model in MODELS, f"`model={compared.model}` is unknown: {known}")
-    conversions.require_delta(compared.delta)
-    conversions.require_confidence(compared.confidence)
-    for name, least, most in (
-        ("steps", 2, 100_000),
-        ("single_runs", 80, 1_000_000),
-        ("many_runs", 8, 1_000_000),
-        ("lidp_runs", 8, 1_000_000),
-        ("one_run_canaries", 100, 100_000),
-        ("measured_rounds", 1, compared.steps),
-    ):
-        value = getattr(compared, name)
-        require(least <= value <= most, f"`{name}={value}`: give a whole number from {least:,} to {most:,}")
-    noise = compared.noise_multiplier
-    require(0.01 <= noise <= 1e4, f"`noise_multiplier={noise:g}`: give a number from 0.01 to 10,000")
+    """Raises InputError for a field out of range."""
+    require_fields(compared)
+    measured, steps = compared.measured_rounds, compared.steps
+    require(measured <= steps, f"`measured_rounds={measured}`: give 1 to {steps:,}, the steps")

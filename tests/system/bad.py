@@ -1,0 +1,137 @@
+"""What the corpora of bad inputs share: a case, the check that it is refused, and damaged files."""
+
+import io
+import os
+import struct
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+COUNTED = " is damaged: it counts as missing"  # what readers say of a file before the line that matters
+HUGE = 10**30
+FORTY = np.random.default_rng(0).normal(size=40)
+
+
+def nothing(folder):
+    """An empty folder."""
+
+
+class Bad(NamedTuple):
+    """A bad input: a command line, part of the line that it ends in, what lies in its folder before, and of
+    the status 0 what stdout shows nonetheless."""
+
+    argv: tuple[str, ...]
+    says: str
+    lay: Callable[[Path], object] = nothing
+    status: int = 2
+
+
+def named(case, note=""):
+    """A case as pytest's parameter, by its command line and a note."""
+    text = " ".join(arg if len(arg) < 60 else f"{arg[:40]}..." for arg in case.argv) + note
+    return pytest.param(case, id=text.encode("ascii", "backslashreplace").decode())
+
+
+def rows(argv, flag, says, *values, lay=nothing):
+    """A case a value of a flag; `says` is formatted with the value."""
+    return [named(Bad((*argv, f"--{flag}={value}"), says.format(value), lay)) for value in values]
+
+
+def two_worlds(folder):
+    """scores.npz, in which nothing is wrong."""
+    np.savez(folder / "scores.npz", **{"in": FORTY[:20] + 1, "out": FORTY[20:]})
+
+
+def holding(content, name):
+    """Lays a file of that content."""
+    return lambda folder: (folder / name).write_bytes(content)
+
+
+def assert_refused(case, forked, homes, tmp_path):
+    """A case ends in one line and its status, and changes nothing in its folder, beside it or in
+    the home."""
+    (tmp_path / "beside").mkdir()
+    (tmp_path / "beside" / "precious").write_text("precious")
+    (tmp_path / "case").mkdir()
+    case.lay(tmp_path / "case")
+    before, home = _tree(tmp_path), _tree(homes[0])
+    ended = forked(*case.argv, folder=tmp_path / "case")
+    shown = [line.rpartition("\r")[2] for line in ended.stderr.split("\n")]  # as a terminal shows them
+    *said, last = filter(str.strip, shown)
+    lines = [*(line for line in said if not line.endswith(COUNTED)), last]
+    assert "Traceback" not in ended.stderr and "Warning" not in ended.stderr, ended
+    assert ended.status == case.status and len(lines) == 1, ended
+    assert case.says in lines[0]
+    if case.status:
+        assert lines[0].startswith("error: ") and ended.stdout == ""
+    assert all(character.isprintable() or character == "\udcff" for character in lines[0])
+    assert _tree(tmp_path) == before and _tree(homes[0]) == home
+
+
+def _tree(folder):
+    """What lies under a folder, by name, with all that a change would change."""
+    found = {}
+    for path in [folder, *sorted(folder.rglob("*"))]:
+        status = path.lstat()
+        times = () if path == folder else (status.st_mtime_ns, status.st_ino)
+        found[str(path.relative_to(folder))] = (status.st_mode, status.st_size, *times)
+    return found
+
+
+def npz(**arrays):
+    """The bytes of an .npz."""
+    file = io.BytesIO()
+    np.savez_compressed(file, **arrays)
+    return file.getvalue()
+
+
+def npy(array):
+    """The bytes of a .npy."""
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+def claiming(shape, dtype="<f8", version=1):
+    """A .npy whose header claims a shape, before 16 bytes of data."""
+    header = repr({"descr": dtype, "fortran_order": False, "shape": shape}).encode() + b"\n"
+    size = struct.pack("<H" if version == 1 else "<I", len(header))
+    return b"\x93NUMPY" + bytes([version, 0]) + size + header + bytes(16)
+
+
+def archive(content=None, name="in.npy", method=zipfile.ZIP_DEFLATED):
+    """An .npz of a member in, whatever that holds, and a member out."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", method) as members:
+        members.writestr(name, npy(np.arange(50.0)) if content is None else content)
+        members.writestr("out.npy", npy(np.arange(60.0)))
+    return file.getvalue()
+
+
+def flipped(content, start, stop):
+    """The content with every byte of a range changed."""
+    changed = bytes(byte ^ 0x5A for byte in content[start:stop])
+    return content[:start] + changed + content[stop:]
+
+
+def looping(path):
+    """A link to itself."""
+    path.symlink_to(path.name)
+
+
+def odd_places(folder):
+    """What a path can lead to beside a file."""
+    for name in ("folder.npz", "folder.csv"):
+        (folder / name).mkdir()
+    for name, target in (("loop.npz", "loop.npz"), ("dangling.csv", "nowhere"), ("device.csv", "/dev/zero")):
+        (folder / name).symlink_to(target)
+    os.mkfifo(folder / "pipe.csv")
+    for name in ("s", "file.txt", "s.txt", "s.json", "s.pt"):
+        (folder / name).write_text("1,1\n")
+    for name in ("large.npz", "large.csv"):
+        with open(folder / name, "wb") as file:
+            file.truncate(2**30 + 1)

@@ -1,0 +1,263 @@
+"""Bad files of data and weights, and what a model of one's own can get wrong."""
+
+import io
+import tarfile
+import zipfile
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from models.data.housing import FEATURES, TARGET
+from tests.system.bad import (
+    FORTY,
+    HUGE,
+    Bad,
+    archive,
+    assert_refused,
+    claiming,
+    holding,
+    looping,
+    named,
+    npy,
+    npz,
+    rows,
+)
+
+COLUMNS, TABLE = [*FEATURES, TARGET], np.random.default_rng(1).normal(size=(30, 9))
+
+
+def housing(header=COLUMNS, **changes):
+    """A CSV of California Housing's columns, with cells changed by (row, column)."""
+    cells = [[f"{value:.4f}" for value in row] for row in TABLE]
+    for place, text in changes.items():
+        row, column = map(int, place[1:].split("_"))
+        cells[row][column] = text
+    return "\n".join(map(",".join, [header, *cells])).encode() + b"\n"
+
+
+def columns(**changes):
+    """An .npz of California Housing's columns."""
+    return npz(**dict(zip(COLUMNS, TABLE.T, strict=True)) | changes)
+
+
+def tarred(**members):
+    """A tar.gz."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w:gz") as archive:
+        for name, content in members.items():
+            info = tarfile.TarInfo(f"cifar-10-batches-bin/{name}.bin")
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return file.getvalue()
+
+
+def images(side=32, channels=(3,), count=20, **changes):
+    """An .npz of image data."""
+    rng, arrays = np.random.default_rng(0), {}
+    for part in ("train", "test"):
+        arrays[f"{part}_images"] = rng.integers(0, 256, (count, side, side, *channels), np.uint8)
+        arrays[f"{part}_labels"] = rng.integers(0, 10, count)
+    return npz(**arrays | changes)
+
+
+def pickled(body):
+    """A torch file of the zip format whose pickle is this."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as members:
+        members.writestr("archive/data.pkl", body)
+    return file.getvalue()
+
+
+def into(name, content):
+    """Lays the file, or a folder where there is no content."""
+    return lambda folder: (folder / name).mkdir() if content is None else (folder / name).write_bytes(content)
+
+
+# fmt: off
+BAD_HOUSING = {
+    "empty": ("h.csv", b"", "h.csv cannot be used"),
+    "no rows": ("h.csv", (",".join(COLUMNS) + "\n").encode(), "h.csv cannot be used"),
+    "a missing column": ("h.csv", housing(["x", *COLUMNS[1:]]), "column MedInc is missing"),
+    "words": ("h.csv", housing(_3_2="high"), "column AveRooms holds something that is not a number"),
+    "a NaN": ("h.csv", housing(_3_2="nan"), "column AveRooms has a NaN"),
+    "an infinity": ("h.csv", housing(_3_2="inf"), "column AveRooms has a NaN, infinite or huge"),
+    "a huge number": ("h.csv", housing(_3_2="1e300"), "column AveRooms has a NaN, infinite or huge"),
+    "an empty cell": ("h.csv", housing(_3_2=""), "column AveRooms has a NaN"),
+    "a row too long": ("h.csv", housing(_3_2="1,2"), "h.csv cannot be used"),
+    "escapes": ("h.csv", housing(_3_2="1,\x1b[2J"), r"\x1b[2J"),
+    "binary": ("h.csv", bytes(range(256)) * 9, "h.csv cannot be used"),
+    "UTF-16": ("h.csv", housing().decode().encode("utf-16"), "h.csv cannot be used"),
+    "HTML": ("h.csv", b"<!DOCTYPE html><p>404", "h.csv cannot be used"),
+    "an archive": ("h.csv", columns(), "h.csv cannot be used"),
+    "constant": ("h.npz", columns(MedInc=np.ones(30)), "column MedInc is constant"),
+    "another length": ("h.npz", columns(MedInc=np.arange(9.0)), "the columns differ in length"),
+    "a table for a column": ("h.npz", columns(MedInc=np.ones((30, 2))),
+        "column MedInc has fewer than 2 rows"),
+    "objects": ("h.npz", columns(MedInc=np.array([{}] * 30)), "h.npz cannot be used"),
+    "complex": ("h.npz", columns(MedInc=np.arange(30) * 1j), "column MedInc holds"),
+    "dates": ("h.npz", columns(MedInc=np.arange(30).astype("M8[s]")), "column MedInc holds"),
+    "structured": ("h.npz", columns(MedInc=np.zeros(30, "f8,i4")), "column MedInc holds"),
+    "torn npz": ("h.npz", columns()[:99], "h.npz cannot be used"),
+    "400 GB claimed": ("h.npz", archive(claiming((50_000_000_000,)), "MedInc.npy"), "h.npz cannot be used"),
+    "an npy as npz": ("h.npz", npy(TABLE), "h.npz cannot be used"),
+    "text as parquet": ("h.parquet", b"PAR1 and nothing", "h.parquet cannot be used"),
+    "zeros as parquet": ("h.parquet", bytes(99), "h.parquet cannot be used"),
+    "brotli": ("h.brotli", bytes(99), "h.brotli cannot be used"),
+    "another ending": ("h.txt", housing(), "it ends in .txt, not .csv"),
+    "none above the median": ("h.npz", columns(MedHouseVal=np.array([1.0] * 29 + [0.0])), "above the median"),
+}
+BAD_IMAGES = {
+    "h.npz of housing": ("h.npz", columns(), "h.npz cannot be used"),
+    "another side": ("h.npz", images(side=28), "h.npz cannot be used"),
+    "floats": ("h.npz", images(train_images=np.zeros((20, 32, 32, 3))), "h.npz cannot be used"),
+    "labels of 10": ("h.npz", images(train_labels=np.full(20, 10)), "h.npz cannot be used"),
+    "labels below 0": ("h.npz", images(train_labels=np.full(20, -1)), "h.npz cannot be used"),
+    "labels of words": ("h.npz", images(train_labels=np.array(["a"] * 20)), "h.npz cannot be used"),
+    "too few labels": ("h.npz", images(train_labels=np.zeros(3, int)), "h.npz cannot be used"),
+    "none": ("h.npz", images(count=0), "h.npz cannot be used"),
+    "no gzip": ("h.tar.gz", b"text", "h.tar.gz cannot be used"),
+    "torn gzip": ("h.tar.gz", tarred(test_batch=bytes(3073))[:40], "h.tar.gz cannot be used"),
+    "no batches": ("h.tar.gz", tarred(other=b"1"), "only cifar-10-binary.tar.gz is read, no pickles"),
+    "torn batches": ("h.tar.gz", tarred(**{f"data_batch_{i}": bytes(3073) for i in range(1, 6)},
+        test_batch=bytes(99)), "test_batch is torn"),
+    "a picture": ("h.png", b"\x89PNG", "it ends in .png"),
+}
+BAD_FASHION = {
+    "a folder of nothing": ("h", None, "the folder holds no train-images-idx3-ubyte.gz"),
+    "CIFAR-10": ("h.npz", images(), "h.npz cannot be used"),
+    "no package": ("h.deb", b"!<arch>\n", "h.deb cannot be used"),
+    "a torn package": ("h.deb", b"!<arch>\n" + b"debian-binary   " * 9, "h.deb cannot be used"),
+    "text": ("h.deb", b"text", "h.deb cannot be used"),
+}
+SAFE = safetensors.numpy.save({"weight": np.ones(3, np.float32)})
+BAD_WEIGHTS = {
+    "empty": ("w.pth", b"", "it is neither a state dict that torch.save wrote nor a safetensors file"),
+    "text": ("w.pth", b"weights", "it is neither a state dict"),
+    "HTML": ("w.pth", b"<!DOCTYPE html><p>404", "it is neither a state dict"),
+    "another network": ("w.safetensors", SAFE, "is missing: it holds another network"),
+    "torn": ("w.safetensors", SAFE[:-4], "is torn"),
+    "a header of 2**63": ("w.safetensors", b"\xff" * 7 + b"\x7f" + SAFE[8:], "is torn"),
+    "a header of no JSON": ("w.safetensors", SAFE[:8] + b"{" + b"}" * (len(SAFE) - 9), "is torn"),
+    "a bare zip": ("w.pth", archive(), "it holds 0 data.pkl, not one"),
+    "a torn zip": ("w.pth", archive()[:99], "is torn"),
+    "a pickle of code": ("w.pth", pickled(b"cos\nsystem\n(S'touch owned'\ntR."), "it names os.system"),
+    "a pickle of eval": ("w.pth", pickled(b"cbuiltins\neval\n(S'1'\ntR."), "it names builtins.eval"),
+    "a pickle of a list": ("w.pth", pickled(b"(lp0\n."), "it holds a list: save a state_dict() alone"),
+    "a torn pickle": ("w.pth", pickled(b"\x80\x02"), "is torn"),
+    "no pickle": ("w.pth", pickled(b""), "is torn"),
+    "the older format, torn": ("w.pth", b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.", "is torn"),
+    "another ending": ("w.npz", npz(a=FORTY), "it ends in .npz, not .pth"),
+}
+# fmt: on
+HEAD = ("audit", "--model=mobilenet_head")
+DATA = [
+    *(
+        named(Bad((*argv, f"--{flag}={name}"), says, into(name, content)), f": {what}")
+        for *argv, flag, bad in (
+            ("audit", "--model=fcnn", "data_file", BAD_HOUSING),
+            ("audit", "--model=convnet", "data_file", BAD_IMAGES),
+            ("audit", "--model=mlp", "data_file", BAD_FASHION),
+            (*HEAD, "weights", BAD_WEIGHTS),
+        )
+        for what, (name, content, says) in bad.items()
+    ),
+    *rows(HEAD, "weights", "cannot be used", "missing.pth", "", ".", "/dev/null", "/dev/null/w.pth"),
+    *rows(HEAD, "input_size", "--input_size={}: give 32 to 512 pixels", 0, -1, 31, 513, HUGE),
+    *(
+        case
+        for argv in (["audit"], ["plan"], ["precision"])
+        for case in (
+            *rows(
+                argv, "data_file", "cannot be used", "", ".", "/dev/null", "missing.csv", "n" * 300 + ".csv"
+            ),
+            *rows(argv, "tfds_dir", "it holds no prepared california_housing", "", ".", "missing"),
+        )
+    ),
+    *(
+        case
+        for argv in (["audit"], ["audit", "--model=linear"])
+        for case in rows(
+            argv, "data_file", "{} cannot be used", "loop.csv", lay=lambda f: looping(f / "loop.csv")
+        )
+    ),
+]
+SCRIPT = """
+import flax.linen as nn, jax.numpy as jnp, numpy as np, optax
+from audit.commands import cli
+
+class Net(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(3)(x)
+
+class Drop(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dropout(0.5, deterministic=False)(nn.Dense(3)(x))
+
+class Batch(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return nn.BatchNorm(use_running_average=False)(nn.Dense(3)(x))
+
+class Empty(nn.Module):
+    def __call__(self, x):
+        return x
+
+def main():
+    cli.prepare_jax()
+    from experiments import own
+    module, criterion = Net(), optax.softmax_cross_entropy_with_integer_labels
+    features, labels = np.random.default_rng(0).normal(size=(40, 5)), np.arange(40) % 3
+    named = dict(runs=4, steps=3, batch_size=8, adversary="gc_r")
+    {change}
+    own.audit_model(module, criterion, features, labels, **named)
+
+cli.run(main)
+"""
+# fmt: off
+CHANGES = {
+    "named['runs'] = 1": "--runs=1: give at least 2", "named['runs'] = 10**18": "give at most 100,000,000",
+    "named['delta'] = 0": "delta is 0", "named['confidence'] = 1": "confidence is 1",
+    "named['magic'] = 2": "magic is no field of a setting", "named['model'] = 3": "--model=3 is no str",
+    "named['out'] = ''": "--out=: name a folder", "named['runs'] = '4'": "--runs='4' is no int",
+    "named['runs'] = 4.5": "--runs=4.5 is no int", "named['delta'] = 'small'": "--delta='small' is no float",
+    "named['adversary'] = 'loss'; labels = labels * 0": "flips labels",
+    "named['adversary'] = 'loss'; labels = labels - 1": "flips labels",
+    "features = features[:30]": "there are 30 features and 40 labels",
+    "features = features[:0]; labels = labels[:0]": "need an axis of examples each",
+    "features = 3.0": "need an axis of examples each",
+    "features = features * np.nan": "features hold 200 values that are not finite",
+    "features[3, 2] = np.inf": "features hold 1 values that are not finite",
+    "features = features * 1e300": "that are not finite or too large",
+    "features = features * 1j": "features are complex128: give numbers",
+    "features = features.astype(str)": "features are <U",
+    "features = [[1, 2], [3]]": "features are no array: give rows of one length",
+    "features = np.array([{}] * 40)": "features are object: give numbers",
+    "labels = np.arange(40).astype('M8[s]')": "labels are datetime64[s]: give numbers",
+    "labels = np.array(['a'] * 40)": "labels are <U1: give numbers",
+    "labels = np.arange(40) * 10**12": "labels hold", "labels = None": "labels are object: give numbers",
+    "module = Drop()": "the module draws randomness: switch dropout off",
+    "module = Batch()": "the module keeps batch_stats",
+    "module = Empty()": "the module keeps nothing to train",
+    "module = 3": "takes a Flax Linen module, not one of type int",
+    "module = Net": "takes a Flax Linen module, not the class Net: give an instance, Net()",
+    "criterion = None": "the module or criterion fails on one example",
+    "criterion = lambda logits, label: logits": "the loss of one example has shape (3,), not ()",
+    "criterion = lambda logits: 0.0": "the module or criterion fails on one example",
+    "features = features[:, None, :]": "the module or criterion fails on one example of shape (1, 5)",
+}
+# fmt: on
+OWN = [
+    named(
+        Bad(("python", "mine.py"), says, holding(SCRIPT.format(change=change).encode(), "mine.py")),
+        f": {change}",
+    )
+    for change, says in CHANGES.items()
+]
+
+
+@pytest.mark.parametrize("case", [*DATA, *OWN])
+def test_bad_data_are_one_line_and_nothing_else_happens(forked, homes, tmp_path, case):
+    assert_refused(case, forked, homes, tmp_path)

@@ -1,0 +1,248 @@
+"""Bad files of scores, for `bound`: each is one line that names the file and the mend."""
+
+import numpy as np
+import pytest
+
+from tests.system.bad import (
+    FORTY,
+    HUGE,
+    Bad,
+    archive,
+    assert_refused,
+    claiming,
+    flipped,
+    holding,
+    named,
+    npy,
+    npz,
+    odd_places,
+    rows,
+    two_worlds,
+)
+
+BOUND, STEPS = ("bound", "--scores=scores.npz"), ("--noise_multiplier=1", "--insertions=10")
+
+
+def patched(content, changes, mark=b"PK\x01\x02"):
+    """An archive with bytes of its first local and first central header changed, by their local offsets."""
+    whole = bytearray(content)
+    central = whole.index(mark)
+    for at, value in changes.items():
+        whole[at] = whole[central + at + 2] = value
+    return bytes(whole)
+
+
+# fmt: off
+BAD_CSV = {
+    "empty": (b"", "score,in"), "blank": (b"\n\n\n", "score,in"),
+    "no header": (b"1.5,1\n0.5,0\n", "score,in"), "another header": (b"a,b\n1,2\n", "score,in"),
+    "one column": (b"score\n1\n", "score,in"), "UTF-16": ("score,in\n1,1\n".encode("utf-16"), "UTF-8"),
+    "UTF-16 without a mark": ("score,in\n1,1\n".encode("utf-16-le"), "score,in"),
+    "Latin-1": ("score,in,who\n1,1,Zoë\n".encode("latin-1"), "UTF-8"),
+    "binary": (bytes(range(256)) * 64, "UTF-8"), "zeros": (bytes(4096), "score,in"),
+    "an npz": (archive(), "UTF-8"), "JSON": (b'{"in": [1], "out": [2]}', "score,in"),
+    "HTML": (b"<!DOCTYPE html><p>score,in", "score,in"),
+    "a large field": (b"score,in\n" + b"1" * 200_000 + b",1\n", "damaged"),
+    "a large first line": (b"x" * 300_000 + b"\n1,1\n", "score,in"),
+    "a quote that never ends": (b'score,in\n"1,1\n' + b"1,0\n" * 50_000, "damaged"),
+    "a label of no world": (b"score,in\n1,maybe\n", "line 2: 'maybe'"),
+    "a label of 2": (b"score,in\n1,1\n1,2\n", "line 3: '2'"), "no label": (b"score,in\n1\n", "line 2: ''"),
+    "a label NaN": (b"score,in\n1,nan\n", "line 2: 'nan'"),
+    "a score of words": (b"score,in\n1,0\nhigh,1\n", "line 3: score 'high'"),
+    "no score": (b"score,in\n,1\n", "line 2: score ''"),
+    "a decimal comma": (b"score;in\n0,5;1\n", "line 2: score '0,5'"),
+    "a gap in a column": (b"in,out\n1,2\n,3\n4,5\n", "line 4"),
+    "a gap in the other": (b"in,out\n1,\n2,3\n", "line 3"),
+    "words in a column": (b"in,out\n1,x\n", "line 2: score 'x'"),
+    "a long word": (b"score,in\n" + b"z" * 9999 + b",1\n", "..."),
+}
+BAD_NPZ = {
+    "empty": (b"", "damaged"), "text": (b"not a zip", "damaged"), "an npy": (npy(np.arange(9.0)), "damaged"),
+    "torn": (archive()[:300], "damaged"), "torn in its directory": (archive()[:-9], "damaged"),
+    "damaged inside": (flipped(archive(), 40, 120), "damaged"),
+    "encrypted": (patched(archive(), {6: 1}), "encrypted"),
+    "an unknown method": (patched(archive(), {8: 77}), "damaged"),
+    "bzip2 that is none": (patched(archive(), {8: 12}), "damaged"),
+    "lzma that is none": (patched(archive(), {8: 14}), "damaged"),
+    "no npy inside": (archive(b"text"), "damaged"), "an empty member": (archive(b""), "damaged"),
+    "a header of no dict": (archive(b"\x93NUMPY\x01\x00\x05\x00((((("), "damaged"),
+    "a header of code": (archive(claiming((3,), "<f8").replace(b"False", b"f(1) ")), "damaged"),
+    "a header of 4 GB": (archive(b"\x93NUMPY\x02\x00\xff\xff\xff\xff" + b" " * 200_000), "damaged"),
+    "a version of its own": (archive(claiming((3,)).replace(b"NUMPY\x01", b"NUMPY\x09")), "damaged"),
+    "400 GB claimed": (archive(claiming((50_000_000_000,))), "more than 5,000,000"),
+    "more claimed than there is": (archive(claiming((3000,))), "damaged"),
+    "a negative size": (archive(claiming((-3,))), "damaged"),
+    "nothing times too much": (archive(claiming((0, 10**30))), "damaged"),
+    "one array": (npz(**{"in": np.arange(9.0)}), "no array out"),
+    "other arrays": (npz(a=np.arange(9.0)), "no array in, out"),
+    "a member of another folder": (archive(name="../in.npy"), "no array in"),
+    "structured": (npz(**{"in": np.zeros(9, "f8,i4"), "out": np.arange(9.0)}), "plain numbers"),
+    "objects": (npz(**{"in": np.array([1.0, None]), "out": np.arange(9.0)}), "plain numbers"),
+    "complex": (npz(**{"in": np.arange(9) * 1j, "out": np.arange(9.0)}), "plain numbers"),
+    "dates": (npz(**{"in": np.arange(9).astype("M8[s]"), "out": np.arange(9.0)}), "plain numbers"),
+    "durations": (npz(**{"in": np.arange(9.0), "out": np.arange(9).astype("m8[s]")}), "plain numbers"),
+    "words": (npz(scores=np.array(["1", "2"]), presence=np.arange(2)), "plain numbers"),
+    "raw bytes": (npz(**{"in": np.zeros(9, "V8"), "out": np.arange(9.0)}), "plain numbers"),
+    "presence of 2": (npz(scores=np.arange(4.0), presence=np.arange(4)), "presence must be"),
+    "presence of NaN": (npz(scores=np.arange(2.0), presence=[1, np.nan]), "presence must be"),
+    "presence of another length": (npz(scores=np.arange(4.0), presence=[0, 1]), "must both be (runs,)"),
+    "one world": (npz(scores=np.ones((4, 2)), presence=np.ones((4, 2))), "both are needed"),
+    "few runs of canaries": (npz(scores=np.eye(4), presence=np.eye(4)), "give at least 8"),
+    "a cube": (npz(scores=np.ones((4, 2, 2)), presence=np.ones((4, 2, 2))), "must both be (runs,)"),
+}
+BAD_PAIRS = {
+    "one file": (["a.npy"], "two .npy files"), "three files": (["a.npy", "b.npy", "c.npy"], "two .npy files"),
+    "two archives": (["a.npz", "b.npz"], "two .npy files"),
+    "missing": (["missing.npy", "out.npy"], "missing.npy: No such file"),
+    "the second missing": (["out.npy", "missing.npy"], "missing.npy: No such file"),
+    "text": (["text.npy", "out.npy"], "text.npy: it is damaged"),
+    "an archive": (["archive.npy", "out.npy"], "archive.npy: it is damaged"),
+    "a table": (["table.npy", "out.npy"], "at least 8"),
+    "objects": (["objects.npy", "out.npy"], "objects.npy: array objects holds no plain numbers"),
+    "more than there is": (["claims.npy", "out.npy"], "claims.npy: it is damaged"),
+    "terabytes": (["much.npy", "out.npy"], "more than 5,000,000"),
+    "a large header in version 2": (["second.npy", "out.npy"], "second.npy: it is damaged"),
+}
+BAD_PLACES = {
+    "": "--scores is missing: name a .npz", ".": "--scores=.: give a .npz", "s": "give a .npz or .csv",
+    "s.txt": "give a .npz or .csv", "s.json": "give a .npz or .csv", "s.pt": "give a .npz or .csv",
+    "missing.csv": "missing.csv: No such file", "missing.npz": "missing.npz: No such file",
+    "folder.npz": "folder.npz: it is no file", "folder.csv": "folder.csv: it is no file",
+    "pipe.csv": "pipe.csv: it is no file", "loop.npz": "loop.npz: Too many levels of symbolic links",
+    "dangling.csv": "dangling.csv: No such file", "device.csv": "device.csv: it is no file",
+    "large.npz": "larger than 1 GiB", "large.csv": "larger than 1 GiB", "file.txt/s.csv": "Not a directory",
+    "n" * 300 + ".csv": "File name too long", "\udcff.csv": r"\udcff.csv: No such file",
+    "a\nb.csv": "No such file", "\x1b[2J.csv": r"\x1b[2J.csv: No such file",
+}
+WORTHLESS = {
+    "a NaN": ([1.0, np.nan], [0.0, 1.0], "not finite"),
+    "an infinity": ([1.0, 2.0], [0.0, np.inf], "not finite"), "all equal": ([1.0, 1.0], [1.0, 1.0], "equal"),
+    "none in": ([], [1.0, 2.0], "no in scores"), "none out": ([1.0, 2.0], [], "no out scores"),
+    "a table": ([[1.0, 2.0]], [1.0, 2.0], "at least 8"), "a cube in": ([[[1.0]]], [1.0, 2.0], "shape"),
+    "no axis": (1.0, [1.0, 2.0], "shape"),
+}
+COSINES, BITS = np.linspace(-0.1, 0.2, 50), np.arange(50) % 2
+BAD_RUNS = {
+    "no cosines": ({"in": COSINES, "out": COSINES}, "has no array observed: save observed="),
+    "few": ({"observed": COSINES[:9]}, "there are 9 observed cosines: give at least 10"),
+    "none": ({"observed": COSINES[:0]}, "there are 0 observed cosines"),
+    "few unobserved": ({"observed": COSINES, "unobserved": COSINES[:3]}, "there are 3 unobserved cosines"),
+    "a matrix": ({"observed": COSINES.reshape(5, 10)}, "have shape (5, 10): give one of a canary"),
+    "a number": ({"observed": np.float64(0.1)}, "have shape (): give one of a canary"),
+    "beyond 1": ({"observed": COSINES + 1}, "is no cosine: divide by both lengths"),
+    "unobserved beyond 1": ({"observed": COSINES, "unobserved": 9 * COSINES}, "unobserved: 1.8 is no cosine"),
+    "NaN": ({"observed": np.where(COSINES > 0, np.nan, COSINES)}, "observed cosines are not finite"),
+    "infinite": ({"observed": np.where(COSINES > 0, np.inf, COSINES)}, "observed cosines are not finite"),
+    "equal": ({"observed": np.zeros(50)}, "all 50 observed cosines equal 0"),
+    "words": ({"observed": np.array(["a"] * 50)}, "plain numbers"),
+    "two runs": ({"scores": np.ones((2, 25)), "presence": np.ones((2, 25))}, "(canaries,) or (1, canaries)"),
+    "other shapes": ({"scores": COSINES, "presence": BITS[:9]}, "(canaries,) or (1, canaries)"),
+    "no bits": ({"scores": COSINES, "presence": BITS * 2}, "presence must be 1 (in) or 0 (out)"),
+    "one world": ({"scores": COSINES, "presence": np.ones(50)}, "there are 0 unobserved cosines"),
+    "few coins": ({"scores": COSINES[:39], "presence": BITS[:39]}, "there are 39 canaries with coins"),
+    "coins beyond 1": ({"scores": 9 * COSINES, "presence": BITS}, "is no cosine"),
+    "coins of NaN": ({"scores": np.nan * COSINES, "presence": BITS}, "not finite"),
+}
+# fmt: on
+
+
+def pairs(folder):
+    """Arrays, and what is none, as .npy files."""
+    contents = {"out": npy(FORTY), "text": b"1 2 3", "archive": archive(), "table": npy(np.ones((4, 2)))}
+    contents |= {"objects": npy(np.array([1, None])), "claims": claiming((3000,))}
+    contents |= {"much": claiming((10**12,)), "second": claiming((3000,), version=2)}
+    for name, content in contents.items():
+        (folder / f"{name}.npy").write_bytes(content)
+
+
+def cosines(folder):
+    """scores.npz of one run, in which nothing is wrong."""
+    np.savez(folder / "scores.npz", observed=COSINES)
+
+
+def one(says, *argv, note="", lay=two_worlds):
+    """A case of `bound`."""
+    return named(Bad(("bound", *argv), says, lay), note)
+
+
+FILES = [
+    *(
+        one(says, "--scores=s.csv", lay=holding(x, "s.csv"), note=f": {n}")
+        for n, (x, says) in BAD_CSV.items()
+    ),
+    *(
+        one(says, "--scores=s.npz", lay=holding(x, "s.npz"), note=f": {n}")
+        for n, (x, says) in BAD_NPZ.items()
+    ),
+    *(one(says, "--scores=" + ",".join(x), lay=pairs, note=f": {n}") for n, (x, says) in BAD_PAIRS.items()),
+    *(one(says, f"--scores={place}", lay=odd_places) for place, says in BAD_PLACES.items()),
+    *(
+        one(says, "--scores=s.npz", lay=holding(npz(**{"in": x, "out": y}), "s.npz"), note=f": {n}")
+        for n, (x, y, says) in WORTHLESS.items()
+    ),
+    one("--scores is missing"),
+    one(
+        "30,000,000 scores, more than 5,000,000",
+        "--scores=s.npz",
+        lay=holding(archive(claiming((30_000_000,))[:-16] + bytes(1_000_000)), "s.npz"),
+        note=": a small file of many zeros",
+    ),
+]
+
+
+def bound(more, flag, says, *values):
+    """Rows of `bound` on good scores."""
+    return rows((*BOUND, *more), flag, says, *values, lay=two_worlds)
+
+
+NOISE = "--noise_multiplier={}: give 0, or 1e-6 to 1e9"
+FLAGS = [
+    *bound(STEPS[1:], "noise_multiplier", NOISE, "nan", "inf", "-1.0", "1e-300", "5e-324", "1e+300"),
+    *bound(STEPS[1:], "noise_multiplier", "give 0, or 1e-6 to 1e9", "1e12"),
+    *bound(STEPS[1:], "noise_multiplier", "flag --noise_multiplier={}", "many", ""),
+    *bound(STEPS[:1], "insertions", "--insertions={}: give", -1, 10**13, 2**70, HUGE),
+    *bound(STEPS[:1], "insertions", "--insertions", "9" * 5000),
+    *bound(STEPS, "sampling_rate", "--sampling_rate={}: give", "nan", "inf", "0.0", "1.5", "-1.0"),
+    *bound((*STEPS, "--delta=1e-100"), "sampling_rate", "--delta=1e-100: with", "0.5"),
+    *bound((*STEPS, "--noise_multiplier=1e-5"), "sampling_rate", "from 0.3", "0.5"),
+    *bound((*STEPS, "--insertions=1000001"), "sampling_rate", "at most 1,000,000", "0.5"),
+    *bound((), "upper_bound", "--upper_bound={}: give", "nan", "-1.0"),
+    *bound((), "upper_bound", "flag --upper_bound={}", "many", ""),
+    *bound((), "figure", "--figure={}: end it in .png, .pdf, .svg", "", "f", "f.jpg", ".png", "/dev/null"),
+    *bound((), "figure", "name another file with --figure", "scores.npz/f.png"),
+    *bound((), "report", "--report=: name an HTML file", ""),
+    *bound((), "report", "name another file with --report", "/", "scores.npz/p.html"),
+    *bound((), "report", "No space left on device): name another file with --report", "/dev/full"),
+    *bound((), "report", "File name too long): name another file with --report", "n" * 300),
+    *(one("go together: give both or none", *BOUND[1:], flag) for flag in ("--noise_multiplier=1", STEPS[1])),
+    one("--sampling_rate goes with", *BOUND[1:], "--sampling_rate=0.1"),
+    one("goes with none of", *BOUND[1:], "--sampling_rate=0.1", "--upper_bound=3"),
+    one("goes with none of", *BOUND[1:], *STEPS, "--upper_bound=3"),
+    one("go together", *BOUND[1:], "--insertions=1", "--upper_bound=3"),
+]
+ONE_RUN = ("--scores=scores.npz", "--dimension=100")
+RUNS = [
+    *(
+        one(says, *ONE_RUN, lay=holding(npz(**x), "scores.npz"), note=f": {n}")
+        for n, (x, says) in BAD_RUNS.items()
+    ),
+    *rows(BOUND, "dimension", "--dimension={}: give 2 to 10,000,000,000,000", 1, 0, -5, HUGE, lay=cosines),
+    *(
+        one(f"{flag.partition('=')[0]} does not go with --dimension", *ONE_RUN, flag, lay=cosines)
+        for flag in ("--looks=10", *STEPS, "--sampling_rate=0.1", "--figure=f.png")
+    ),
+    one("name another file with --report", *ONE_RUN, "--report=scores.npz/p.html", lay=cosines),
+    *rows(("bound", *ONE_RUN), "upper_bound", "{}: give a finite one", "nan", "-1.0", "inf", lay=cosines),
+    one("delta is 0", *ONE_RUN, "--delta=0", lay=cosines),
+    one("confidence is 1", *ONE_RUN, "--confidence=1", lay=cosines),
+    one("missing.npz: No such file", "--scores=missing.npz", "--dimension=9"),
+    one("give a .npz file with observed cosines", "--scores=s.csv", "--dimension=9"),
+    one("give one .npz file", "--scores=a.npy,b.npy", "--dimension=9"),
+    one("damaged", "--scores=scores.npz", "--dimension=9", lay=holding(b"no", "scores.npz")),
+    one("has no array in, out", "--scores=scores.npz", lay=cosines),
+]
+
+
+@pytest.mark.parametrize("case", [*FILES, *FLAGS, *RUNS])
+def test_bad_scores_are_one_line_and_nothing_else_happens(forked, homes, tmp_path, case):
+    assert_refused(case, forked, homes, tmp_path)

@@ -1,0 +1,314 @@
+"""Bad stores, as `list`, `report`, `figures` and `sweep` meet them. What is documented to leave something out
+and go on (`list`, `report --setting=all`, `figures`) ends with status 0 and says what."""
+
+import dataclasses
+import functools
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from audit.settings.make import setting_of
+from audit.settings.setting import identity
+from audit.storage import store
+from audit.storage.scores import Scores
+from audit.storage.store import Store
+from experiments.hidden_state import landscape as landscapes
+from experiments.hidden_state import sweep as sweeps
+from experiments.hidden_state.landscape import Exact, Search, Simulated
+from tests.system.bad import (
+    COUNTED,
+    FORTY,
+    Bad,
+    archive,
+    assert_refused,
+    claiming,
+    flipped,
+    looping,
+    named,
+    nothing,
+    npy,
+    npz,
+    odd_places,
+    rows,
+)
+
+SETTING = setting_of("fcnn", adversary="gc_r", noise_multiplier=1.0, insertions=4)
+OTHER = setting_of("fcnn", adversary="gc_r", noise_multiplier=1.0, insertions=4, seed=1)
+BOUND_ROW = {"method": "if_gaussian", "epsilon": 1.5, "delta": 1e-5, "confidence": 0.95}
+CONCLUDED = {"bounds": [BOUND_ROW], "upper_bound": 9.75, "runs": 40, "provenance": {"jax": "0"}}
+MIXED = np.arange(40)[:, None] % 2 == 1
+
+
+def audited(root, setting=SETTING, runs=40, **more):
+    """A setting's folder with made-up scores and their conclusion, named r/<hash>."""
+    store = Store(root, {**identity(setting), "data_sha256": "0" * 64, **more})
+    presence = np.arange(runs)[:, None] % 2 == 1
+    store.save(Scores(0, FORTY[:runs, None] + presence, presence))
+    store.write_result(json.dumps(CONCLUDED))
+    return store.path
+
+
+def scores_of(store):
+    """The path of its only file of scores."""
+    (path,) = store.glob("scores_*")
+    return path
+
+
+def stored(change, beside=False):
+    """Lays a store r of an audit that `change` damages, given its folder, and of a good one beside it."""
+    return lambda folder: (change(audited(folder / "r")), beside and audited(folder / "r", OTHER))
+
+
+def writing(name, content):
+    """Writes a file of the audit's anew."""
+    return lambda audit: (audit / name).write_bytes(content)
+
+
+def concluding(**changes):
+    """An audit.json with changes."""
+    return writing("audit.json", json.dumps(CONCLUDED | changes).encode())
+
+
+def configured(**changes):
+    """Another config, under the name that is its own; None drops a field."""
+
+    def change(audit):
+        config = json.loads((audit / "config.json").read_text()) | changes
+        shutil.rmtree(audit)
+        store = Store(audit.parent, {name: value for name, value in config.items() if value is not None})
+        store.save(Scores(0, FORTY[:, None], MIXED))
+
+    return change
+
+
+def scored(damage):
+    """Another content of the file of scores."""
+    return lambda audit: scores_of(audit).write_bytes(damage(scores_of(audit).read_bytes()))
+
+
+def replaced(name, make):
+    """Something else in a file's place."""
+    path = scores_of if name == "scores" else lambda audit: audit / name
+    return lambda audit: [do(at) for at in [path(audit)] for do in (Path.unlink, make)]
+
+
+def saved(first, scores, presence):
+    """Other scores, with their own checksum, in place of the stored or beside them."""
+
+    def change(audit):
+        if first == 0:
+            scores_of(audit).unlink()
+        Store.at(audit).save(Scores(first, scores, presence))
+
+    return change
+
+
+# fmt: off
+BAD_CONCLUSIONS = {
+    "empty": writing("audit.json", b""), "torn": writing("audit.json", json.dumps(CONCLUDED).encode()[:60]),
+    "binary": writing("audit.json", bytes(range(256))),
+    "UTF-16": writing("audit.json", json.dumps(CONCLUDED).encode("utf-16")[:99]),
+    "a list": writing("audit.json", b"[]"), "null": writing("audit.json", b"null"),
+    "a number": writing("audit.json", b"3"), "brackets": writing("audit.json", b"[" * 100_000),
+    "a number of 5,000 digits": writing("audit.json", b'{"runs": ' + b"9" * 5000 + b"}"),
+    "bounds of nothing": concluding(bounds=[{}]), "bounds of numbers": concluding(bounds=[3]),
+    "bounds in an object": concluding(bounds={"method": 1}), "no bounds": concluding(bounds=None),
+    "delta of words": concluding(bounds=[BOUND_ROW | {"delta": "x"}]),
+    "delta of 0": concluding(bounds=[BOUND_ROW | {"delta": 0}]),
+    "delta NaN": concluding(bounds=[BOUND_ROW | {"delta": float("nan")}]),
+    "confidence of 2": concluding(bounds=[BOUND_ROW | {"confidence": 2}]),
+    "confidence true": concluding(bounds=[BOUND_ROW | {"confidence": True}]),
+    "epsilon of words": concluding(bounds=[BOUND_ROW | {"epsilon": "x"}]),
+    "runs of words": concluding(runs="x"), "runs of 3.5": concluding(runs=3.5),
+    "runs true": concluding(runs=True), "runs below 0": concluding(runs=-1),
+    "provenance of numbers": concluding(provenance={"jax": 3}),
+    "provenance of a list": concluding(provenance=[1]), "no provenance": concluding(provenance=None),
+    "upper bound of words": concluding(upper_bound="x"),
+    "upper bound NaN": concluding(upper_bound=float("nan")), "a folder": replaced("audit.json", Path.mkdir),
+    "a loop": replaced("audit.json", looping),
+}
+NAMED = "is not the setting that its folder is named after"
+BAD_CONFIGS = {
+    "empty": (writing("config.json", b""), NAMED), "altered": (writing("config.json", b"{}"), NAMED),
+    "binary": (writing("config.json", bytes(range(256))), NAMED),
+    "a folder": (replaced("config.json", Path.mkdir), "config.json (Is a directory)"),
+    "a loop": (replaced("config.json", looping), "config.json (Too many levels of symbolic links)"),
+}
+FOREIGN_CONFIGS = {
+    "another experiment": configured(experiment="canary_norms"), "no experiment": configured(experiment=None),
+    "no mechanism": configured(mechanism=None), "a mechanism of numbers": configured(mechanism=3),
+    "an unknown field": configured(mechanism={"name": "dp_sgd", "magic": 1}),
+    "no schedule": configured(schedule=None),
+    "a periodicity of 0": configured(schedule={"steps": 4, "periodicity": 0}),
+    "steps of words": configured(schedule={"steps": "4", "periodicity": 1}),
+    "an unknown adversary": configured(adversary={"name": "nobody"}),
+    "an adversary of words": configured(adversary="gc_r"),
+    "simulations of 10**9": configured(adversary={"name": "gc_s", "simulations": 10**9}),
+    "a seed of words": configured(seed="0"), "a seed below 0": configured(seed=-1),
+    "a model of numbers": configured(model=3), "data of numbers": configured(data_sha256=3),
+}
+LACKS = "lacks runs 0 to 39"
+BAD_SCORES = {
+    "empty": (scored(lambda x: b""), LACKS), "torn": (scored(lambda x: x[:200]), LACKS),
+    "torn at its end": (scored(lambda x: x[:-1]), LACKS),
+    "a score flipped": (scored(lambda x: flipped(x, 300, 304)), LACKS),
+    "its directory flipped": (scored(lambda x: flipped(x, -22, -18)), LACKS),
+    "text": (scored(lambda x: b"scores"), LACKS), "an npy": (scored(lambda x: npy(FORTY)), LACKS),
+    "an npz of others": (scored(lambda x: npz(a=FORTY)), LACKS),
+    "without a checksum": (scored(lambda x: npz(scores=FORTY, presence=FORTY > 0)), LACKS),
+    "another checksum":
+        (scored(lambda x: npz(scores=FORTY, presence=FORTY > 0, sha256=np.array("0" * 64))), LACKS),
+    "of words": (scored(lambda x: npz(scores=["a"], presence=[1], sha256=["b"])), "lacks runs"),
+    "of objects": (scored(lambda x: npz(scores=np.array([{}]), presence=np.array([1]), sha256=["b"])),
+        "lacks runs"),
+    "400 GB claimed": (scored(lambda x: archive(claiming((50_000_000_000,)), "scores.npy")), LACKS),
+    "a folder": (replaced("scores", Path.mkdir), "(Is a directory)"),
+    "a loop": (replaced("scores", looping), "(Too many levels of symbolic links)"),
+    "not finite": (saved(0, np.full((40, 1), np.nan), MIXED), "not finite"),
+    "one world": (saved(0, FORTY[:, None], np.ones((40, 1), bool)), "both are needed"),
+    "two canaries": (saved(40, np.zeros((4, 2)), np.zeros((4, 2), bool)),
+        "mixes scores of 1 and 2 canaries a run"),
+    "fewer than concluded": (concluding(runs=41), "lacks runs 40 to 40"),
+}
+# fmt: on
+OUT = ("list", "report", "figures", "sweep --list", "sweep --name=figure_4", "landscape")
+LIST, REPORT, ALL = (("list", "--out=r"), ("report", "--out=r"), ("report", "--out=r", "--setting=all"))
+ELSEWHERE = (  # a folder that is none, and what is said
+    ("", "--out=: name a folder"),
+    ("s.txt", "s.txt (Not a directory)"),
+    ("n" * 300, "File name too long"),
+    ("device.csv", "device.csv (Not a directory)"),
+    ("loop.npz", "loop.npz (Too many levels of symbolic links)"),
+)
+
+
+def damaged(argv, says, changes, status=0):
+    """A case a change of a store's only audit, or of one of two where the command goes on."""
+    for what, change in changes.items():
+        yield named(Bad(argv, says, stored(change, beside=not status), status), f": {what}")
+
+
+STORES = [
+    *damaged(LIST, "r/920f8cebe5bfd86a/", {f"a conclusion, {n}": x for n, x in BAD_CONCLUSIONS.items()}),
+    *damaged((*LIST, "--json"), "r/920f8cebe5bfd86a/", {n: x for n, (x, _) in BAD_CONFIGS.items()}),
+    *damaged(LIST, "skipped: 1 folder holds other", FOREIGN_CONFIGS),
+    *damaged(REPORT, "error: r/", dict(list(BAD_CONCLUSIONS.items())[::3]), 2),
+    *damaged(REPORT, "holds no audits", {f"a config, {n}": x for n, (x, _) in BAD_CONFIGS.items()}, 2),
+    *damaged(REPORT, "no audits (1 with other results): run", dict(list(FOREIGN_CONFIGS.items())[::3]), 2),
+    *(
+        named(Bad(ALL, says, stored(change)), f": {what}, {n}")
+        for what, bad in (("config", BAD_CONFIGS), ("scores", BAD_SCORES))
+        for n, (change, says) in bad.items()
+    ),
+    *rows(REPORT, "setting", "--setting={} is no audit in r", "zzz", "../x", lay=stored(nothing)),
+    *rows(REPORT, "setting", "--setting= is no audit in r", "", ",", lay=stored(nothing)),
+    named(Bad((*REPORT, "--report="), "--report=: name an HTML file", stored(nothing))),
+    named(Bad((*REPORT, "--setting=all", "--delta=2"), "delta is 2.0", stored(nothing))),
+    *(
+        named(Bad((*argv, f"--out={place}"), says, odd_places), ": no folder")
+        for argv in map(str.split, OUT)
+        for place, says in ELSEWHERE
+    ),
+    *(named(Bad((name, "--out="), "--out=: name a folder")) for name in ("audit", "norms", "own_model")),
+    *(
+        named(Bad((*argv.split(), "--out=missing"), says))
+        for argv, says in (
+            ("report", "--out=missing holds no audits: run ./run.sh audit, or name another folder"),
+            ("figures", "missing holds no finished cell of all at scale laptop"),
+            ("report --sweep=figure_4", "holds no finished cell of figure_4 at scale laptop"),
+            ("report --setting=all", "holds no audits"),
+            ("report --setting=1f", "holds no audits"),
+        )
+    ),
+]
+
+
+def smoke_cells(folder):
+    """Two cells of figure_7 at scale smoke: one whole, and the folder of the other."""
+    one, two = sweeps.sweeps("smoke")["figure_7"].audits()[:2]
+    return [audited(folder / "r", cell.setting, cell.runs) for cell in (one, two)]
+
+
+def twice(folder):
+    """The same setting on other data beside one of two cells."""
+    audit = smoke_cells(folder)[1]
+    config = json.loads((audit / "config.json").read_text())
+    Store(audit.parent, config | {"data_sha256": "1" * 64})
+
+
+STUDY = landscapes.study(sweeps.GRIDS["smoke"], 1e-5, 0.95)
+SOLVED = Exact([0.5], [1.0] * 5, [1.0] * 5, 1.5)
+
+
+@functools.cache
+def answered():
+    """{file: content} of a smoke sweep's landscape, made up."""
+    answers = {law: SOLVED for law in STUDY.all_laws()}
+    row = {"method": "in_sample", "assumes": "", "epsilon": 1.0}
+    answers |= {STUDY.audit(cell): Simulated([1.0] * 5, [row], [row]) for cell in STUDY.cells}
+    answers |= {search: Search([1.0] * 49) for search in STUDY.searches()}
+    found = {}
+    for asked, result in answers.items():
+        config = store._text(asked.setting())
+        place = landscapes.CELLS / store._hash(config.encode())
+        found |= {f"{place}/config.json": config, f"{place}/result.json": landscapes.text(result)}
+    return found
+
+
+def landscape(change):
+    """Lays that landscape, of which `change` damages the first result."""
+
+    def lay(folder):
+        for name, content in answered().items():
+            (folder / "r" / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / "r" / name).write_text(content)
+        change((folder / "r" / next(iter(answered()))).parent)
+
+    return lay
+
+
+def altered(audit):
+    """One number of a result changed."""
+    path = audit / "result.json"
+    path.write_text(path.read_text().replace("1.5", "99.5"))
+
+
+# fmt: off
+BAD_RESULTS = {
+    "empty": writing("result.json", b""), "torn": writing("result.json", b'{"thresholds": [0.5'),
+    "binary": writing("result.json", bytes(range(256))), "null": writing("result.json", b"null"),
+    "brackets": writing("result.json", b"[" * 100_000), "altered": altered,
+    "other fields": writing("result.json", b'{"claimed": [1]}'),
+    "words for numbers": writing("result.json",
+        json.dumps(dataclasses.asdict(SOLVED) | {"epsilon_upper": "x"}).encode()),
+}
+# fmt: on
+SMOKE = ("--scale=smoke", "--out=r")
+SWEEPS = [
+    *(
+        named(Bad(("sweep", "--list", *SMOKE), f"result.json{COUNTED}", landscape(change), 0), f": {what}")
+        for what, change in BAD_RESULTS.items()
+    ),
+    *(
+        named(Bad(("sweep", "--list", *SMOKE), "result.json", landscape(replaced("result.json", make))), what)
+        for what, make in ((": a folder", Path.mkdir), (": a loop", looping))
+    ),
+    named(Bad(("sweep", "--list", *SMOKE), "are one setting on different data", twice)),
+    *rows(["sweep", "--name=figure_7", *SMOKE], "california_housing", "{} cannot be used", "missing.csv"),
+    *(
+        named(Bad(("report", "--sweep=figure_7", *SMOKE), says, lambda f, x=x: [*map(x, smoke_cells(f))]), n)
+        for n, x, says in (
+            (": scores torn", scored(lambda x: x[:99]), "holds no finished cell of figure_7"),
+            (": a conclusion torn", writing("audit.json", b"{"), "audit.json cannot be read"),
+            (": scores a folder", replaced("scores", Path.mkdir), "Is a directory"),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize("case", [*STORES, *SWEEPS])
+def test_a_bad_store_is_one_line_and_nothing_else_happens(forked, homes, tmp_path, case):
+    assert_refused(case, forked, homes, tmp_path)
