@@ -44,7 +44,8 @@ def _script(arguments: Sequence[str]) -> int:
 def _tests(arguments: Sequence[str]) -> int:
     slow = os.environ.get("CI") in ("true", "1") or "--slow" in arguments
     rest = [argument for argument in arguments if argument != "--slow"]
-    return _module("pytest", "-n", "auto", "-m", "" if slow else "not slow", *rest)
+    spread = ("-n", "auto", "--dist=loadfile", "--no-loadscope-reorder", "--durations=30")
+    return _module("pytest", *spread, "-m", "" if slow else "not slow", *rest)
 
 
 def _linters(arguments: Sequence[str]) -> int:

@@ -1,16 +1,68 @@
 """What several rooms' tests share. JAX is imported by the fixtures that need it, since most tests don't."""
 
+import hashlib
+import os
+import platform
+import shutil
+from pathlib import Path
+
 import numpy as np
 import pytest
 from absl import flags
 
-from audit.mechanism.clipping import dense
+from tests.forks import forked, forks, homes, run_command  # noqa: F401 - fixtures
+
+ROOT = Path(__file__).resolve().parents[1]
+CACHE_BYTES = 2**30  # beyond these the compiled programs are thrown away when tests begin
+
+
+def _machine():
+    """The processor's model and instructions: programs compiled for one do not run on every other."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.platform() + platform.processor()
+    return "".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))
+
+
+def _keep_programs():
+    """Lets JAX keep compiled programs between runs, for these tests and all processes that they start.
+
+    Two thirds of the JAX tests' processor time is compiling. A folder is for one lock and one processor's
+    instructions. JAX writes its files in place: one that a kill left empty is removed.
+    """
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hidden-state-audit" / "tests"
+    lock = (ROOT / "requirements.lock").read_text()
+    folder = base / hashlib.sha256((lock + _machine()).encode()).hexdigest()[:16]
+    if "PYTEST_XDIST_WORKER" not in os.environ and "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        sizes = {path: path.stat().st_size for path in folder.glob("*-cache")}
+        if sum(sizes.values()) > CACHE_BYTES:
+            shutil.rmtree(folder)
+        for path in (path for path, size in sizes.items() if not size):
+            path.unlink(missing_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder))
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+
+
+_keep_programs()  # before JAX is imported
 
 
 def pytest_addoption(parser):
-    """Options of tests/system/test_kills.py."""
-    parser.addoption("--kills", type=int, default=20, help="how often test_kills kills audits")
+    """How often tests of kills kill."""
+    parser.addoption(
+        "--kills", type=int, default=10, help="how often audits and those who share one are killed"
+    )
+    parser.addoption(
+        "--ray_kills", type=int, default=3, help="how often test_on_ray kills each kind of process"
+    )
     parser.addoption("--kills_out", help="an empty folder for its audits; by default a temporary one")
+
+
+def pytest_collection_modifyitems(items):
+    """The longest files, which start processes, come first: workers then end together."""
+    items.sort(key=lambda item: item.nodeid.split("/")[1:2], reverse=True)
 
 
 def pytest_configure():
@@ -68,6 +120,7 @@ def model():
 def choices(model):
     """DP-SGD's choices on it."""
     from audit.mechanism import dpsgd
+    from audit.mechanism.clipping import dense
 
     return dpsgd.DPSGD(dense.book_keeping(model.module, model.unravel, model.criterion))
 

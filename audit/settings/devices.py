@@ -66,7 +66,9 @@ def _is_googles(vendor: Path) -> bool:
 
 
 def _keep_programs() -> None:
-    """Compiled programs on disk."""
+    """Compiled programs on disk; JAX itself reads the variable that names another place for them."""
+    if os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+        return
     import jax
 
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

@@ -1,21 +1,16 @@
 """The calibrate command with other mechanisms than the Gaussian one, and their curve test."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+
+@pytest.fixture
+def calibrate(run_command):
+    return lambda *flags: run_command("calibrate", "--processes=1", "--audits=2", *flags)
 
 
-def calibrate(*flags):
-    argv = [sys.executable, "-m", "experiments.calibrate", "--processes=1", "--audits=2", *flags]
-    return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True)
-
-
-def test_each_mechanism_has_rows_in_80_columns():
+def test_each_mechanism_has_rows_in_80_columns(calibrate):
     process = calibrate("--mechanism=gaussian,randomized_response", "--mu=1", "--runs=800")
     assert process.returncode == 0, process.stderr
     lines = process.stdout.splitlines()
@@ -26,14 +21,14 @@ def test_each_mechanism_has_rows_in_80_columns():
     assert "100.0%" in exceeding[0] and " 100% " in exceeding[0]
 
 
-def test_json_names_the_mechanism_and_what_the_test_said():
+def test_json_names_the_mechanism_and_what_the_test_said(calibrate):
     result = json.loads(calibrate("--mechanism=t3", "--runs=800", "--json").stdout)
     [row] = [row for row in result["calibration"] if row["method"] == "if_gaussian"]
     assert row["setting"]["mechanism"] == "t3" and row["setting"]["parameter"] == 2
     assert (row["fired"], row["unsure"], row["missed"], row["exceeding"]) == (1, 0, 0, 1)
 
 
-def test_without_a_mechanism_nothing_is_said_of_the_curve():
+def test_without_a_mechanism_nothing_is_said_of_the_curve(calibrate):
     process = calibrate("--mu=1", "--runs=40", "--json")
     row = json.loads(process.stdout)["calibration"][0]
     assert row["setting"]["mu"] == 1 and "law" not in row["setting"] and "fired" not in row
@@ -43,7 +38,7 @@ def test_without_a_mechanism_nothing_is_said_of_the_curve():
 MANY = ("--canaries=4", "--runs=12,20", "--mu=1")
 
 
-def test_many_canaries_have_a_row_a_setting_and_method_in_80_columns():
+def test_many_canaries_have_a_row_a_setting_and_method_in_80_columns(calibrate):
     process = calibrate(*MANY, "--tie=equal,failing", "--design=coins,sets")
     assert process.returncode == 0, process.stderr
     lines = process.stdout.splitlines()
@@ -52,7 +47,7 @@ def test_many_canaries_have_a_row_a_setting_and_method_in_80_columns():
         assert sum(line.startswith(start) for line in lines) == 1
 
 
-def test_json_of_many_canaries_names_tie_and_design():
+def test_json_of_many_canaries_names_tie_and_design(calibrate):
     process = calibrate(*MANY, "--tie=shifted", "--json")
     rows = json.loads(process.stdout)["calibration"]
     assert len(rows) == 2 * 9 and {row["setting"]["runs"] for row in rows} == {12, 20}
@@ -74,14 +69,14 @@ BAD_MANY = [
 
 
 @pytest.mark.parametrize(("argv", "word"), BAD_MANY)
-def test_a_mistake_about_many_canaries_is_one_line(argv, word):
+def test_a_mistake_about_many_canaries_is_one_line(argv, word, calibrate):
     process = calibrate(*argv.split())
     assert process.returncode == 2 and process.stdout == ""
     (line,) = (one for one in process.stderr.splitlines() if one.startswith("error: "))
     assert word in line
 
 
-def test_one_run_has_a_row_a_law_and_method_in_80_columns():
+def test_one_run_has_a_row_a_law_and_method_in_80_columns(calibrate):
     process = calibrate("--one_run=60", "--mu=0,2")
     assert process.returncode == 0, process.stderr
     lines = process.stdout.splitlines()

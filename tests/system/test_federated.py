@@ -43,12 +43,16 @@ training.train(played._replace(segment_steps=2), Store(Path(sys.argv[2]), {"expe
 """
 
 
-def run(*arguments, folder):
-    """The command's (stdout, stderr)."""
-    command = [sys.executable, "-P", "-m", "experiments", "federated", *arguments]
-    ended = subprocess.run(command, cwd=folder, env=_environment(), capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout, ended.stderr
+@pytest.fixture
+def run(run_command, tmp_path):
+    """run(*flags) -> the command's (stdout, stderr)."""
+
+    def call(*flags):
+        ended = run_command("federated", *flags, folder=tmp_path)
+        assert ended.status == 0, ended.stderr
+        return ended.stdout, ended.stderr
+
+    return call
 
 
 def _environment():
@@ -56,17 +60,17 @@ def _environment():
 
 
 @pytest.mark.slow
-def test_a_run_is_told_kept_and_not_trained_again(image_file, tmp_path):
-    first, told = run(*FLAGS, f"--data_file={image_file}", folder=tmp_path)
+def test_a_run_is_told_kept_and_not_trained_again(run, image_file, tmp_path):
+    first, told = run(*FLAGS, f"--data_file={image_file}")
     assert "round 60 of 60" in told and "no bound" in told
     for line in ("one_shot_fitted", "one_run_guesses", "accounted, canary", "analytical", "accuracy: 0."):
         assert line in first
     assert max(map(len, first.split("\n\nresult")[0].splitlines())) <= 80
-    second, silent = run(*FLAGS, f"--data_file={image_file}", folder=tmp_path)
+    second, silent = run(*FLAGS, f"--data_file={image_file}")
     assert second == first and "round" not in silent
-    told = json.loads(run(*FLAGS, f"--data_file={image_file}", "--json", folder=tmp_path)[0])
+    told = json.loads(run(*FLAGS, f"--data_file={image_file}", "--json")[0])
     assert set(told) >= {"setting", "runs", "epsilon", "accuracies"} and len(told["runs"]) == 1
-    several, _ = run(*FLAGS, f"--data_file={image_file}", "--runs=3", folder=tmp_path)
+    several, _ = run(*FLAGS, f"--data_file={image_file}", "--runs=3")
     assert "3 runs" in several and len(list((tmp_path / "results").glob("*/scores_*"))) == 2
 
 

@@ -59,6 +59,7 @@ def command(flags, out, home):
         "PYTHONPATH": str(ROOT),
         "JAX_PLATFORMS": "cpu",
         "XDG_CACHE_HOME": str(home / "cache"),
+        "JAX_COMPILATION_CACHE_DIR": str(home / "cache"),  # a kill may leave half a file there
     }
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(argv, cwd=home, env=environment, **pipes)

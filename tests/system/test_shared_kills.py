@@ -63,7 +63,7 @@ log.write("done\\n")
 
 @pytest.mark.slow
 def test_workers_that_come_and_go_train_each_chunk_once_and_end_with_the_same_bits(tmp_path, pytestconfig):
-    kills = max(pytestconfig.getoption("kills"), 20)
+    kills = pytestconfig.getoption("kills")
     with workers(tmp_path / "alone", 1) as (alone,):
         alone.join(SECONDS)
         assert alone.exitcode == 0, said(tmp_path / "alone")

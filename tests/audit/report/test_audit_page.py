@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -87,11 +86,6 @@ class Outline(HTMLParser):
 
     def handle_data(self, data):
         self.text += data
-
-
-def command(*flags):
-    argv = [sys.executable, "-m", *flags]
-    return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True)
 
 
 def test_a_page_says_what_was_audited_and_asks_for_nothing(tmp_path):
@@ -212,17 +206,17 @@ def test_the_page_says_what_an_estimate_shows_where_nothing_leaks(tmp_path, plai
     assert text.count("Where nothing leaks") == 1 and "no confidence bound" in text
 
 
-def test_the_command_writes_the_newest_and_names_what_it_lacks(tmp_path):
+def test_the_command_writes_the_newest_and_names_what_it_lacks(tmp_path, run_command):
     old, new = (stored(tmp_path, seeded(seed), audited=False) for seed in (1, 2))
     os.utime(next(old.glob("scores*")), (1, 1))
-    process = command("audit.commands.report", f"--out={tmp_path}")
+    process = run_command("report", f"--out={tmp_path}")
     assert process.returncode == 0, process.stderr
     assert (new / "report.html").is_file() and not (old / "report.html").exists()
 
 
-def test_a_setting_that_is_not_there_is_one_line(tmp_path):
+def test_a_setting_that_is_not_there_is_one_line(tmp_path, run_command):
     folder = stored(tmp_path, audited=False)
-    process = command("audit.commands.report", f"--out={tmp_path}", "--setting=nowhere")
+    process = run_command("report", f"--out={tmp_path}", "--setting=nowhere")
     assert process.returncode == 2 and process.stderr.count("\n") == 1 and folder.name in process.stderr
 
 
@@ -234,19 +228,19 @@ def no_audit(root, name="landscape_simulated"):
 
 
 @pytest.mark.parametrize("flags", [(), ("--setting=all",)])
-def test_what_is_no_audit_is_skipped_and_counted(tmp_path, flags):
+def test_what_is_no_audit_is_skipped_and_counted(tmp_path, flags, run_command):
     stored(tmp_path, audited=False)
     no_audit(tmp_path), no_audit(tmp_path, "landscape_search")
-    process = command("audit.commands.report", f"--out={tmp_path}", *flags)
+    process = run_command("report", f"--out={tmp_path}", *flags)
     assert process.returncode == 0 and process.stderr.splitlines() == [
         "skipped: 2 folders hold other results than audits"
     ]
 
 
 @pytest.mark.parametrize("flags", [(), ("--setting=all",), ("--setting=1f",)])
-def test_a_store_without_audits_is_one_line(tmp_path, flags):
+def test_a_store_without_audits_is_one_line(tmp_path, flags, run_command):
     no_audit(tmp_path)
-    process = command("audit.commands.report", f"--out={tmp_path}", *flags)
+    process = run_command("report", f"--out={tmp_path}", *flags)
     assert process.returncode == 2 and process.stderr.count("\n") == 1
     assert "holds no audits (1 with other results): run ./run.sh audit" in process.stderr
 
@@ -269,14 +263,14 @@ def test_a_torn_file_of_scores_is_one_line_and_stays(tmp_path):
     assert torn.exists()
 
 
-def test_all_leaves_damaged_ones_out_and_names_them(tmp_path):
+def test_all_leaves_damaged_ones_out_and_names_them(tmp_path, run_command):
     good, *bad = (stored(tmp_path, seeded(seed)) for seed in range(4))
     (bad[0] / "audit.json").write_text("null")
     (bad[1] / "config.json").write_text("null")
     (torn,) = bad[2].glob("scores_*")
     torn.unlink()
     torn.symlink_to(torn.name)
-    process = command("audit.commands.report", f"--out={tmp_path}", "--setting=all")
+    process = run_command("report", f"--out={tmp_path}", "--setting=all")
     assert process.returncode == 0, process.stderr
     lines = process.stderr.splitlines()
     assert len(lines) == 3 and all(line.startswith("left out: ") and "`" not in line for line in lines)
@@ -285,20 +279,20 @@ def test_all_leaves_damaged_ones_out_and_names_them(tmp_path):
     assert sum(tag == "article" for tag, _ in outline.tags) == 1 and good.name in outline.text
     for file in good.glob("scores_*"):
         file.write_bytes(b"")
-    process = command("audit.commands.report", f"--out={tmp_path}", "--setting=all")
+    process = run_command("report", f"--out={tmp_path}", "--setting=all")
     lines = [line for line in process.stderr.splitlines() if line.startswith("error: ")]
     assert process.returncode == 2 and len(lines) == 1 and "no audit that can be read" in lines[0]
-    process = command("audit.commands.report", f"--out={tmp_path}", f"--setting={bad[1].name}")
+    process = run_command("report", f"--out={tmp_path}", f"--setting={bad[1].name}")
     assert process.returncode == 2 and process.stderr.count("\n") == 1 and str(bad[1]) in process.stderr
 
 
 @pytest.mark.slow
-def test_a_sweep_is_reported_as_far_as_it_is_done(tmp_path):
+def test_a_sweep_is_reported_as_far_as_it_is_done(tmp_path, run_command):
     cells = sweeps.sweeps("smoke")["figure_7"].audits()
     for cell in cells[:2]:
         stored(tmp_path, cell.setting, runs=40, audited=False)
     stored(tmp_path, seeded(99), audited=False)
-    process = command("audit.commands.report", f"--out={tmp_path}", "--sweep=figure_7", "--scale=smoke")
+    process = run_command("report", f"--out={tmp_path}", "--sweep=figure_7", "--scale=smoke")
     assert process.returncode == 0, process.stderr
     outline = Outline((tmp_path / "figure_7_smoke.html").read_text())
     assert f"2 of the sweep's {len(cells)} cells" in outline.text
@@ -320,13 +314,13 @@ def test_a_damaged_cell_of_a_sweep_is_left_out_and_named(tmp_path, plain, monkey
     assert len(messages) == 2 and str(torn) in messages[0] and str(unreadable) in messages[1]
 
 
-def test_scores_from_elsewhere_get_the_same_page(tmp_path):
+def test_scores_from_elsewhere_get_the_same_page(tmp_path, run_command):
     rng = np.random.default_rng(0)
     presence = np.arange(400) % 2
     np.savez(tmp_path / "scores.npz", scores=rng.normal(size=400) + presence, presence=presence)
     flags = ("--noise_multiplier=2", "--insertions=4", f"--name={HOSTILE}", "--json")
     files = f"--scores={tmp_path / 'scores.npz'}", f"--report={tmp_path / 'page.html'}"
-    process = command("audit.commands.bound", *files, *flags)
+    process = run_command("bound", *files, *flags)
     assert process.returncode == 0, process.stderr
     told = json.loads(process.stdout)
     assert told["bounds"][2]["n_in"] > 150 and 0.5 < told["auc"] < 1
@@ -336,9 +330,9 @@ def test_scores_from_elsewhere_get_the_same_page(tmp_path):
 
 
 @pytest.mark.parametrize("presence", [np.full(40, 2), np.arange(39) % 2, np.full(40, np.nan)])
-def test_presence_that_says_nothing_is_refused(tmp_path, presence):
+def test_presence_that_says_nothing_is_refused(tmp_path, presence, run_command):
     np.savez(tmp_path / "scores.npz", scores=np.arange(40.0), presence=presence)
-    process = command("audit.commands.bound", f"--scores={tmp_path / 'scores.npz'}")
+    process = run_command("bound", f"--scores={tmp_path / 'scores.npz'}")
     assert process.returncode == 2 and process.stderr.count("\n") == 1 and "presence" in process.stderr
 
 

@@ -21,7 +21,8 @@ from experiments.cells import cluster
 
 ROOT = Path(__file__).resolve().parents[3]
 NAMES = "MedInc,HouseAge,AveRooms,AveBedrms,Population,AveOccup,Latitude,Longitude,MedHouseVal"
-KILLS, RUNS, CHUNK, WORKERS = 10, 240, 8, 2
+CACHES = ("XDG_CACHE_HOME", "JAX_COMPILATION_CACHE_DIR")
+RUNS, CHUNK, WORKERS = 240, 8, 2
 needs_ray = pytest.mark.skipif(not importlib.util.find_spec("ray"), reason="the extra `ray` is not installed")
 
 
@@ -30,7 +31,12 @@ def environment(tmp_path_factory):
     """Of nodes, workers and drivers: caches of their own, and one device a process that trains here."""
     folder = tmp_path_factory.mktemp("ray")
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    return {**os.environ, "XDG_CACHE_HOME": str(folder), "PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0"}
+    return {
+        **os.environ,
+        "PYTHONPATH": path,
+        **dict.fromkeys(CACHES, str(folder)),
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
 
 
 @pytest.fixture
@@ -38,7 +44,7 @@ def nodes(environment, monkeypatch):
     """A cluster of two nodes with a core each, which a worker takes."""
     from ray.cluster_utils import Cluster
 
-    for name in ("XDG_CACHE_HOME", "PYTHONPATH", "RAY_USAGE_STATS_ENABLED"):
+    for name in (*CACHES, "PYTHONPATH", "RAY_USAGE_STATS_ENABLED"):
         monkeypatch.setenv(name, environment[name])
     started = Cluster(True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     started.add_node(num_cpus=1)
@@ -193,15 +199,18 @@ class Struck:
 @needs_ray
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", ["kill_a_worker", "kill_a_node", "kill_the_driver"])
-def test_what_is_killed_loses_no_more_than_what_was_in_flight(victim, nodes, environment, tmp_path):
-    """Ten times, at random moments in which someone trains."""
+def test_what_is_killed_loses_no_more_than_what_was_in_flight(
+    victim, nodes, environment, tmp_path, pytestconfig
+):
+    """At random moments in which someone trains."""
+    kills_wanted = pytestconfig.getoption("ray_kills")
     alone = Struck(nodes, environment, tmp_path / "alone")
     assert alone.driver.wait(300) == 0, alone.driver.stderr.read()
     rng, struck, audits, more = np.random.default_rng(1), 0, 0, 0
-    while struck < KILLS:
+    while struck < kills_wanted:
         one = Struck(nodes, environment, tmp_path / f"struck{audits}")
         kills = 0
-        while one.driver.poll() is None and struck < KILLS:
+        while one.driver.poll() is None and struck < kills_wanted:
             stored = len(one.heard("end"))
             time.sleep(rng.uniform(0, 0.5))
             if stored and len(one.heard("end")) < RUNS // CHUNK - WORKERS and getattr(one, victim)():

@@ -48,12 +48,14 @@ def housing(tmp_path_factory):
     return path
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """run(*flags) -> a sweep's finished process, in a terminal's width; caches are private."""
-    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache")), "COLUMNS": "80"}
+@pytest.fixture
+def run(run_command, homes):
+    """run(*flags) -> a sweep's finished process, in a terminal's width: a fork, unless more is asked for."""
+    environment = {**os.environ, "XDG_CACHE_HOME": str(homes[1]), "COLUMNS": "80"}
 
     def call(*flags, start=subprocess.run, options=()):
+        if start is subprocess.run and not options and "landscape" not in flags[0]:
+            return run_command("sweep", *flags)
         argv = [sys.executable, *options, "-m", "experiments.sweep", *flags]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         return start(argv, cwd=ROOT, env=environment, **pipes)

@@ -61,13 +61,8 @@ def found():
 
 
 @pytest.fixture
-def run():
-    def call(*flags, command="figures"):
-        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
-        argv = [sys.executable, "-m", f"experiments.{command}", *flags]
-        return subprocess.run(argv, cwd=ROOT, env=environment, capture_output=True, text=True)
-
-    return call
+def run(run_command):
+    return lambda *flags: run_command("figures", *flags)
 
 
 def audit_cells(sweep):
@@ -131,7 +126,8 @@ def test_the_landscape_is_drawn_from_the_store_alone(run, tmp_path):
     every = {"sigmas": grid.noise_multipliers, "batch_sizes": grid.batch_sizes}
     lists = [f"--{name}={','.join(f'{value:g}' for value in values)}" for name, values in every.items()]
     flags = (f"--out={tmp_path}", f"--steps={grid.steps}", f"--runs={grid.runs}", *lists)
-    assert run(*flags, command="landscape").returncode == 0
+    argv = [sys.executable, "-m", "experiments.landscape", *flags]
+    assert subprocess.run(argv, cwd=ROOT, env=os.environ | {"OPENBLAS_NUM_THREADS": "1"}).returncode == 0
     kept = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/*")}
     process = run(f"--out={tmp_path}", "--scale=smoke", "--name=landscape")
     assert process.returncode == 0 and process.stderr == ""

