@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from absl import flags
 
 from audit.commands import cli
+from audit.concluded import of_setting
 from audit.errors import require
 from audit.settings.adversaries import OneShotCanaries
 from audit.settings.setting import MOST_RUNS, Setting, flat, summary
@@ -143,18 +144,7 @@ def _look(audited: _Audited, store: "Store", trained: "Trained", number: int) ->
 
 def _concluded(audited: _Audited, trained: "Trained") -> "Conclusion":
     """The conclusion from all runs, or from the looks so far."""
-    from audit.concluded import gaussian_reason
-    from audit.statistics.accounting import Composition
-    from audit.statistics.conclusion import conclude_design, conclude_looks
-
-    composition = Composition(*audited.setting.composition)
-    levels, scores = (composition, FLAGS.delta, FLAGS.confidence), trained.scores
-    if not audited.looks:
-        found = conclude_design(scores.design(), *levels)
-    else:
-        seen = {runs: scores.of_first(runs).worlds() for runs in audited.looks if runs <= audited.runs}
-        found = conclude_looks(seen, audited.looks, *levels)
-    return found.with_curve_test()._replace(reason=gaussian_reason(audited.setting))
+    return of_setting(trained.scores, audited.setting, FLAGS.delta, FLAGS.confidence, audited.looks)
 
 
 def _about(audited: _Audited, store: "Store") -> dict[str, Any]:

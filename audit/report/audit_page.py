@@ -5,32 +5,13 @@ from collections.abc import Sequence
 
 from audit.report import audit_panels, page, verdicts
 from audit.report.gaussian import mark, standing
-from audit.report.methods import METHODS
 from audit.report.page import Html
 from audit.report.remarks import remarks
 from audit.report.subjects import Subject
 from audit.statistics.accounting import Composition
-from audit.statistics.conclusion import Conclusion
-from audit.statistics.estimate import (
-    GAUSSIAN_CURVE,
-    IN_SAMPLE,
-    NOTHING,
-    Bound,
-    Estimate,
-    Finding,
-)
-from audit.statistics.lifted import GAUSSIAN_AND_MANY_RUNS, MANY_RUNS
-from audit.statistics.noise_floor import NOISE_FLOORS
+from audit.statistics.conclusion import Conclusion, method_of
+from audit.statistics.estimate import Bound, Finding
 
-CAVEATS = {
-    IN_SAMPLE: "no confidence bound: the best of all thresholds on the scores that it then bounds",
-}
-ASSUMES = {
-    GAUSSIAN_CURVE: "independent runs; for epsilon, a Gaussian trade-off curve",
-    NOTHING: "independent runs",
-    MANY_RUNS: "independent runs, and many of them (asymptotic)",
-    GAUSSIAN_AND_MANY_RUNS: "independent runs, and many of them; for epsilon, a Gaussian trade-off curve",
-}
 _UNTESTED = " (not tested: scores of one run may depend on each other)"
 _NO_LINE = " Where no such line fits into the band, the bounds that assume a Gaussian curve do not apply."
 _MOST_DRAWN = 12  # audits in a page that each have a quarter of a megabyte of panels
@@ -162,7 +143,7 @@ def _cells(finding: Finding) -> tuple[str, ...]:
     """A finding's cells but for what it assumes; an estimate gets no inequality sign."""
     sign = "≥\N{NO-BREAK SPACE}" if isinstance(finding, Bound) else ""
     return (
-        METHODS[finding.method].label,
+        method_of(finding).label,
         sign + verdicts.at_least(finding.epsilon),
         "" if finding.mu is None else sign + verdicts.at_least(finding.mu),
         f"{finding.threshold:.4g}",
@@ -173,10 +154,15 @@ def _cells(finding: Finding) -> tuple[str, ...]:
 
 def _assumes(finding: Finding, conclusion: Conclusion) -> str:
     """A bound's assumption, and whether the scores refute it; an estimate's caveat and noise floor."""
-    if isinstance(finding, Estimate):
-        return _caveat(finding)
-    words, p_value = ASSUMES[finding.assumes], conclusion.p_value()
-    if finding.assumes not in (GAUSSIAN_CURVE, GAUSSIAN_AND_MANY_RUNS):
+    method, p_value = method_of(finding), conclusion.p_value()
+    words = method.assumes.sentence
+    if method.noise_floor is not None:
+        floor = method.noise_floor(finding.n_in, finding.n_out, finding.delta, finding.confidence)
+        return (
+            f"{words}. Where nothing leaks it exceeds 0 in {floor.exceeding:.1%} of audits; epsilon's mean "
+            f"is then {floor.mean:.2g}, its 95% quantile {floor.quantile_95:.2g}"
+        )
+    if not method.assumes.gaussian:
         return words
     if conclusion.curve is None:
         return words if conclusion.design is None else words + _UNTESTED
@@ -186,16 +172,6 @@ def _assumes(finding: Finding, conclusion: Conclusion) -> str:
     if conclusion.doubts_gaussian:
         return f"{words} (too few runs to tell it from other curves: {tested})"
     return f"{words} (no evidence against it in these scores: {tested})"
-
-
-def _caveat(estimate: Estimate) -> str:
-    """Why an estimate is no bound, and its noise floor."""
-    levels = (estimate.delta, estimate.confidence)
-    floor = NOISE_FLOORS[estimate.method](estimate.n_in, estimate.n_out, *levels)
-    return (
-        f"{CAVEATS[estimate.method]}. Where nothing leaks it exceeds 0 in {floor.exceeding:.1%} of "
-        f"audits; epsilon's mean is then {floor.mean:.2g}, its 95% quantile {floor.quantile_95:.2g}"
-    )
 
 
 def _upper(upper: float | None) -> str:

@@ -10,9 +10,8 @@ import numpy as np
 from audit.report import one_run_panels, one_run_table, page
 from audit.report.federated_table import Upper
 from audit.report.page import Html
-from audit.report.verdicts import LEAKS, NOTHING, VIOLATED, Verdict, at_least, at_most, percent
-from audit.statistics.names import ONE_RUN_GAUSSIAN
-from audit.statistics.one_run_bounds import DRAWN_ALIKE, FAIR_COINS, UNIFORM, OneRunBound
+from audit.report.verdicts import LEAKS, NOTHING, VIOLATED, Verdict, at_least, at_most, guaranteed, percent
+from audit.statistics.one_run_bounds import OneRunBound
 from audit.statistics.one_run_conclusion import OneRunConclusion
 from audit.statistics.one_shot import OneShotEstimate
 
@@ -31,18 +30,6 @@ class OneRunSubject(NamedTuple):
     config: str | None = None
 
 
-ASSUMPTIONS = {
-    UNIFORM: "canaries that are uniform directions of which training knows nothing; nothing else, however "
-    "the canaries of a run hang together",
-    FAIR_COINS: "that each canary was in by a fair coin of its own which training did not see; nothing else, "
-    "however the canaries of a run hang together",
-    DRAWN_ALIKE: "that a fair coin said which canary of each pair was inserted; nothing else",
-}
-_SHORT = {
-    UNIFORM: "if canaries are uniform",
-    FAIR_COINS: "if coins are fair",
-    DRAWN_ALIKE: "if coins between two canaries are fair",
-}
 _GAUSSIAN = "; and a Gaussian trade-off curve"
 _MEANINGS = (
     "A bound holds at its confidence: the method exceeds the truth in at most that share of audits. Each has "
@@ -75,7 +62,7 @@ def one_run_verdict(subject: OneRunSubject) -> Verdict:
     which = "" if len(subject.runs) == 1 else " Of the first run:"
     claims = " ".join(f"{_claim(row)}." for row in (above or proven))
     if above:
-        word = "violated" if any(row.method != ONE_RUN_GAUSSIAN for row in above) else "or not Gaussian"
+        word = "violated" if any(not row.gaussian for row in above) else "or not Gaussian"
         headline = "The guarantee is violated"
         headline += "." if word == "violated" else ", or the trade-off curve is not Gaussian."
         end = (
@@ -85,35 +72,25 @@ def one_run_verdict(subject: OneRunSubject) -> Verdict:
         return Verdict(VIOLATED, word, headline, f"{which} {claims}{end}".strip())
     if not first.bounds:
         words = "There are estimates alone, which are no bounds: save coins, or more canaries."
-        return Verdict(NOTHING, "nothing proven", "No leakage is proven.", words + _guaranteed(upper))
+        return Verdict(NOTHING, "nothing proven", "No leakage is proven.", words + guaranteed(upper))
     if not proven:
         level = percent(first.confidence)
         words = f"At {level} confidence this run proves no leakage at delta = {first.delta:g}: the lower "
         words += "bounds are 0. That is no proof of privacy."
-        return Verdict(NOTHING, "nothing proven", "No leakage is proven.", words + _guaranteed(upper))
+        return Verdict(NOTHING, "nothing proven", "No leakage is proven.", words + guaranteed(upper))
     headline = "This training leaks."
-    if all(row.method == ONE_RUN_GAUSSIAN for row in proven):
+    if all(row.gaussian for row in proven):
         headline = "This training leaks, if its trade-off curve is Gaussian."
-    return Verdict(LEAKS, "leaks", headline, f"{which} {claims}{_guaranteed(upper)}".strip())
+    return Verdict(LEAKS, "leaks", headline, f"{which} {claims}{guaranteed(upper)}".strip())
 
 
 def _claim(row: OneRunBound) -> str:
     """What a bound proves, and what it assumes."""
-    assumed = _SHORT[row.assumes.partition(",")[0]]
-    curve = " and the trade-off curve is Gaussian" if row.method == ONE_RUN_GAUSSIAN else ""
+    curve = " and the trade-off curve is Gaussian" if row.gaussian else ""
     return (
-        f"With {percent(row.confidence)} confidence, {assumed}{curve}, it leaks at least epsilon = "
-        f"{at_least(row.epsilon)} at delta = {row.delta:g}"
+        f"With {percent(row.confidence)} confidence, {row.canaries.proviso}{curve}, it leaks at least "
+        f"epsilon = {at_least(row.epsilon)} at delta = {row.delta:g}"
     )
-
-
-def _guaranteed(upper: float | None) -> str:
-    """The sentence on the upper bound."""
-    if upper is None:
-        return " No upper bound was given to hold against it."
-    if math.isinf(upper):
-        return " There is no noise, so that accounting guarantees nothing."
-    return f" Accounting guarantees at most {at_most(upper)}."
 
 
 def _article(subject: OneRunSubject, titled: bool) -> Html:
@@ -173,7 +150,7 @@ def _signed(value: float | None) -> str:
 
 def _assumes(row: OneRunBound) -> str:
     """A bound's assumption in full."""
-    return ASSUMPTIONS[row.assumes.partition(",")[0]] + (_GAUSSIAN if row.method == ONE_RUN_GAUSSIAN else "")
+    return row.canaries.sentence + (_GAUSSIAN if row.gaussian else "")
 
 
 def _estimates(first: OneRunConclusion) -> Html:

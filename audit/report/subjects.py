@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from audit import zoo
-from audit.concluded import gaussian_reason, predicted_mu
+from audit.concluded import of_setting as concluded
+from audit.concluded import predicted_mu
 from audit.errors import InputError, require
 from audit.settings import stored
 from audit.settings.adversaries import adversary_row
 from audit.settings.setting import Setting, summary
 from audit.settings.stored import Known
 from audit.statistics.accounting import Composition
-from audit.statistics.conclusion import Conclusion, conclude_design, conclude_looks
+from audit.statistics.conclusion import Conclusion
 from audit.storage import declared
 from audit.storage.kept import Kept
 from audit.storage.store import Store
@@ -95,14 +96,8 @@ def of_setting(folder: Path, levels: AskedLevels, runs: int | None = None) -> Su
     require(runs >= 2, f"{folder} has no finished runs: train some with ./run.sh audit")
     require(runs <= held, f"{folder} lacks runs {held} to {runs - 1}: train them")
     setting = known.setting
-    composition = Composition(*setting.composition)
-    given, scores = (composition, *_levels(levels, kept)), store.load(runs)
-    if schedule is None:
-        found = conclude_design(scores.design(), *given)
-    else:
-        seen = {look: scores.of_first(look).worlds() for look in schedule.looks()}
-        found = conclude_looks(seen, schedule.schedule, *given)
-    conclusion = found.with_curve_test()._replace(reason=gaussian_reason(known.setting))
+    looks = schedule.schedule if schedule else ()
+    conclusion = concluded(store.load(runs), setting, *_levels(levels, kept), looks)
     provenance = _provenance(folder.name, known, kept.provenance)
     facts, threats = _facts(setting, conclusion), _threats(setting)
     title = summary(setting, runs)

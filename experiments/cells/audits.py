@@ -88,14 +88,12 @@ def recipe(setting: Setting, runs: int, dataset: Dataset) -> GameRecipe:
 
 def _conclude(setting: Setting, runs: int, store: Store, about: dict[str, Any]) -> None:
     """Writes audit.json."""
-    from audit.statistics.accounting import Composition
-    from audit.statistics.conclusion import conclude_design
+    from audit.concluded import of_setting
     from audit.storage import results
 
-    composition = Composition(*setting.composition)
     results.keep_result(
         store,
-        conclude_design(store.load(runs).design(), composition, *Levels()).with_curve_test(),
+        of_setting(store.load(runs), setting, *Levels()),
         setting=flat(setting),
         runs=runs,
         provenance=about,

@@ -8,7 +8,6 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from audit import concluded
 from audit.report import style
 from audit.report.style import BLUE, GREEN, ORANGE, PURPLE, VERMILION
 from experiments.cells.cell import Audited
@@ -17,7 +16,7 @@ from experiments.hidden_state.cells import Norms
 from experiments.hidden_state.claims import CLAIMS
 from experiments.hidden_state.landscape import Grid
 from experiments.sweeps import estimates, points, table
-from experiments.sweeps.points import Evidence, Point
+from experiments.sweeps.points import Evidence
 from experiments.sweeps.sweep import Drawn, Sweep
 from models.catalogue import task
 
@@ -40,18 +39,12 @@ def _draw_audits(sweep: Sweep, evidence: Evidence) -> Drawn:
     if not found:
         return Drawn([], missing, rows)
     if sweep.name == "figure_6a":
-        figure = estimates.trade_off_figure(sweep.title, list(map(_tested, every)))
+        figure = estimates.trade_off_figure(sweep.title, every)
     elif sweep.name == "figure_11":
         figure = estimates.profile_figure(sweep.title, every, delta)
     else:
         figure = estimates.epsilon_figure(sweep.title, sweep.axis, every, delta)
     return Drawn([(sweep.name, figure)], missing, rows)
-
-
-def _tested(point: Point) -> Point:
-    """The point with the test of the Gaussian curve in each conclusion, and what speaks for one."""
-    reason = concluded.gaussian_reason(point.cells[0].setting)
-    return point._replace(found=tuple(one.with_curve_test()._replace(reason=reason) for one in point.found))
 
 
 def _draw_norms(sweep: Sweep, evidence: Evidence) -> Drawn:
