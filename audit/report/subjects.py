@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from audit import zoo
 from audit.concluded import of_setting as concluded
-from audit.concluded import predicted_mu
 from audit.errors import InputError, require
 from audit.settings import stored
 from audit.settings.adversaries import adversary_row
@@ -97,7 +96,8 @@ def of_setting(folder: Path, levels: AskedLevels, runs: int | None = None) -> Su
     require(runs <= held, f"{folder} lacks runs {held} to {runs - 1}: train them")
     setting = known.setting
     looks = schedule.schedule if schedule else ()
-    conclusion = concluded(store.load(runs), setting, *_levels(levels, kept), looks)
+    own = known.model is not None
+    conclusion = concluded(store.load(runs), setting, *_levels(levels, kept), looks, own)
     provenance = _provenance(folder.name, known, kept.provenance)
     facts, threats = _facts(setting, conclusion), _threats(setting)
     title = summary(setting, runs)
@@ -124,7 +124,7 @@ def _facts(setting: Setting, conclusion: Conclusion) -> dict[str, str]:
         "Runs": _runs(conclusion),
         **_looks(conclusion),
         "Arithmetic": f"{mechanism.precision}, clipped sums by {mechanism.clipping}",
-        **({} if predicted_mu(setting) is None else {"Gaussian curve": _REASON}),
+        **({"Gaussian curve": _REASON} if conclusion.reason else {}),
     }
 
 
