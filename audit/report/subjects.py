@@ -99,7 +99,7 @@ def of_setting(folder: Path, levels: AskedLevels, runs: int | None = None) -> Su
     own = known.model is not None
     conclusion = concluded(store.load(runs), setting, *_levels(levels, kept), looks, own)
     provenance = _provenance(folder.name, known, kept.provenance)
-    facts, threats = _facts(setting, conclusion), _threats(setting)
+    facts, threats = _facts(setting, conclusion, own), _threats(setting)
     title = summary(setting, runs)
     return Subject(f"s{folder.name}", title, facts, threats, conclusion, provenance, store.text)
 
@@ -110,11 +110,11 @@ def _levels(asked: AskedLevels, kept: Kept) -> tuple[float, float]:
     return delta, kept.confidence or 0.95 if asked.confidence is None else asked.confidence
 
 
-def _facts(setting: Setting, conclusion: Conclusion) -> dict[str, str]:
+def _facts(setting: Setting, conclusion: Conclusion, own: bool) -> dict[str, str]:
     """The training, term by term."""
     mechanism, steps = setting.mechanism, setting.schedule.steps
     sigma, norm = mechanism.noise_multiplier, mechanism.clipping_norm
-    known = zoo.tasks().get(setting.model)
+    known = None if own else zoo.tasks().get(setting.model)
     return {
         "Model": known.description if known else setting.model,
         "Optimiser": f"{mechanism.optimizer} on the private mean, learning rate {mechanism.learning_rate:g}",
