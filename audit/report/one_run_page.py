@@ -1,16 +1,27 @@
 """A page on one-run audits: of each the verdict, bounds, estimates beside what they show without a leak, the
 cosines, and where they come from."""
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from audit.report import audit_page as report
 from audit.report import one_run_panels, one_run_table, page
 from audit.report.federated_table import Upper
 from audit.report.page import Html
-from audit.report.verdicts import LEAKS, NOTHING, VIOLATED, Verdict, at_least, at_most, guaranteed, percent
+from audit.report.verdicts import (
+    LEAKS,
+    NOTHING,
+    VIOLATED,
+    Verdict,
+    at_least,
+    at_most,
+    guaranteed,
+    limit,
+    percent,
+    proven,
+)
 from audit.statistics.one_run_bounds import OneRunBound
 from audit.statistics.one_run_conclusion import OneRunConclusion
 from audit.statistics.one_shot import OneShotEstimate
@@ -95,31 +106,17 @@ def _claim(row: OneRunBound) -> str:
 
 def _article(subject: OneRunSubject, titled: bool) -> Html:
     """An audit's section."""
-    verdict = one_run_verdict(subject)
-    text = page.join([page.element("strong", verdict.headline), " ", verdict.sentence])
-    several = [page.element("h3", "Over all runs"), _over_runs(subject.runs)] if len(subject.runs) > 1 else []
-    remarks = one_run_table.remarks(subject.runs[0])
-    return page.element(
-        "article",
-        *([page.element("h2", subject.title)] if titled else []),
-        page.element("p", text, class_=f"verdict {verdict.kind}"),
-        page.element("h3", "What was audited"),
-        page.terms(subject.facts),
-        page.element("h3", "Threat model"),
-        page.points(subject.threats),
-        page.element("h3", "Bounds, and what each assumes"),
-        _bounds(subject),
+    first, runs = subject.runs[0], subject.runs
+    several = [page.element("h3", "Over all runs"), _over_runs(runs)] if len(runs) > 1 else []
+    remarks = one_run_table.remarks(first)
+    more = [
         page.element("h3", "Estimates, which are no bounds"),
-        _estimates(subject.runs[0]),
+        _estimates(first),
         *(page.element("p", f"{one[0].upper()}{one[1:]}.", class_="note") for one in remarks),
         *several,
-        page.element("h3", "Figures"),
-        page.element("div", *_figures(subject), class_="figures"),
-        page.element("h3", "Provenance"),
-        page.terms(subject.provenance),
-        *([page.element("pre", subject.config)] if subject.config else []),
-        id=subject.anchor,
-    )
+    ]
+    panels = page.element("div", *_figures(subject), class_="figures")
+    return report.article(subject, one_run_verdict(subject), titled, _bounds(subject), *more, panels=panels)
 
 
 def _bounds(subject: OneRunSubject) -> Html:
@@ -128,24 +125,18 @@ def _bounds(subject: OneRunSubject) -> Html:
     rows = [
         (
             row.method,
-            _signed(row.epsilon),
-            "" if row.mu is None else _signed(row.mu),
+            proven(row.epsilon),
+            "" if row.mu is None else proven(row.mu),
             row.counted,
             _assumes(row),
         )
         for row in first.bounds
     ]
     for upper in subject.upper:
-        limit = at_most(upper.epsilon) if math.isfinite(upper.epsilon) else "∞"
-        sign = "≤\N{NO-BREAK SPACE}" if upper.is_bound else ""
-        rows.append((upper.name, sign + limit, "", "", upper.reason))
+        shown = limit(upper.epsilon) if upper.is_bound else at_most(upper.epsilon)
+        rows.append((upper.name, shown, "", "", upper.reason))
     caption = f"Epsilon at delta = {first.delta:g}; lower bounds at {percent(first.confidence)} confidence"
     return page.table(caption, ("bound", "epsilon", "mu", "counts", "assumes"), rows)
-
-
-def _signed(value: float | None) -> str:
-    """A lower bound's number; empty for none."""
-    return "" if value is None else f"≥\N{NO-BREAK SPACE}{at_least(value)}"
 
 
 def _assumes(row: OneRunBound) -> str:

@@ -36,8 +36,18 @@ def at_least(value: float) -> str:
 
 
 def at_most(value: float) -> str:
-    """An upper bound rounded up to three decimals, without the last zeros."""
-    return _short(rounding.at_most(value))
+    """An upper bound rounded up to three decimals, without the last zeros; ∞ where it is infinite."""
+    return _short(rounding.at_most(value)) if math.isfinite(value) else "∞"
+
+
+def proven(value: float) -> str:
+    """A lower bound with its sign: ≥ 1.2."""
+    return f"≥\N{NO-BREAK SPACE}{at_least(value)}"
+
+
+def limit(value: float) -> str:
+    """An upper bound with its sign: ≤ 1.3."""
+    return f"≤\N{NO-BREAK SPACE}{at_most(value)}"
 
 
 def _short(number: str) -> str:

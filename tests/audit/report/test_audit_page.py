@@ -53,7 +53,10 @@ def stored(root, setting=SETTING, runs=200, audited=True, **more):
     store.save(scores)
     if audited:
         found = conclude(
-            scores.design(), Composition(setting.mechanism.noise_multiplier, setting.insertions), 1e-6, 0.9
+            single(*scores.worlds()),
+            Composition(setting.mechanism.noise_multiplier, setting.insertions),
+            1e-6,
+            0.9,
         )
         provenance = {"data": "made up", "jax": "0", "device": "abacus"}
         results.keep(store, found, b"", runs=runs, provenance=provenance)
