@@ -41,7 +41,7 @@ _MEANINGS = (
 )
 
 
-class About(Protocol):
+class AuditFacts(Protocol):
     """An audit's facts, of one run or of many."""
 
     @property
@@ -106,7 +106,7 @@ def _article(subject: Subject, count: int) -> Html:
     return article(subject, _found(subject), count > 1, _bounds(subject.conclusion), *notes, panels=panels)
 
 
-def article(about: About, found: Verdict, titled: bool, bounds: Html, *more: Html, panels: Html) -> Html:
+def article(about: AuditFacts, found: Verdict, titled: bool, bounds: Html, *more: Html, panels: Html) -> Html:
     """An audit's section: its verdict, what was audited, the bounds and what else the scores say, its panels
     and where it comes from."""
     return page.element(
