@@ -76,7 +76,7 @@ def main() -> None:
     audited, engines = _asked(cli.setting()), engine_flags.engine()
     out = cli.folder()
     found = stored.find_store(out, audited.setting, audited.dataset)
-    if found is not None and not found.missing(audited.runs) and not audited.looks:
+    if found is not None and not (audited.looks or found.missing(audited.runs) or found.result() is None):
         declared.require_declared(found, [])
         _conclude(audited, found, _Trained(found.load(audited.runs)))
         return
@@ -175,10 +175,11 @@ def _about(audited: _Audited, store: "Store") -> dict[str, Any]:
 
 def _provenance(audited: _Audited, store: "Store") -> dict[str, Any]:
     """The circumstances of the training, as they were kept where nothing was missing."""
+    from audit.storage.kept import Kept
+
     if audited.trainer is not None:
         return audited.trainer.about()
-    kept = store.result()
-    return {"data": audited.dataset.source} if kept is None else kept.provenance
+    return (store.result() or Kept()).provenance
 
 
 def _conclude(audited: _Audited, store: "Store", trained: _Trained) -> None:
