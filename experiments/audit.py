@@ -69,14 +69,14 @@ def main() -> None:
     from audit.settings import stored
     from audit.statistics import conversions
     from audit.storage import declared
-    from experiments.cells.audits import recipe
+    from experiments.cells.audits import concluded_runs, recipe
 
     conversions.require_delta(FLAGS.delta)
     conversions.require_confidence(FLAGS.confidence)
     audited, engines = _asked(cli.setting()), engine_flags.engine()
     out = cli.folder()
     found = stored.find_store(out, audited.setting, audited.dataset)
-    if found is not None and not (audited.looks or found.missing(audited.runs) or found.result() is None):
+    if found is not None and not (audited.looks or found.missing(audited.runs)) and concluded_runs(found):
         declared.require_declared(found, [])
         _conclude(audited, found, _Trained(found.load(audited.runs)))
         return
