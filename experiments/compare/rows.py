@@ -93,7 +93,7 @@ def _one_run(compared: Compared, one: TrainedMethod, place: Workplace) -> Iterat
     values = [
         (estimate.method, estimate.epsilon, ESTIMATE)
         for estimate in found.estimates
-        if estimate.method in one_shot.FITTED
+        if estimate.method in (one_shot.ONE_SHOT_FITTED, one_shot.ONE_SHOT_EQUAL_VARIANCE)
     ]
     for bound in found.bounds:
         values.append((bound.method, bound.epsilon, "Gaussian" if bound.gaussian else bound.assumes))
