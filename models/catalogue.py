@@ -22,18 +22,16 @@ from audit.task import (
     StepSeconds,
     Task,
 )
-from models.data.cifar10 import CIFAR10, load_cifar10
 from models.data.clients import dirichlet, one_each
-from models.data.emnist import load_emnist
-from models.data.fashion_mnist import FASHION_MNIST, load_fashion_mnist
 from models.data.housing import HOUSING, load_housing
+from models.data.images import CIFAR10, FASHION_MNIST, load_cifar10, load_fashion_mnist
 from models.data.purchase import CLASSES, FEATURES, PURCHASE, load_purchase
 from models.data.shakespeare import load_shakespeare
-from models.data.stackoverflow import load_stackoverflow
+from models.data.tff import load_emnist, load_stackoverflow
 
 if TYPE_CHECKING:
     from audit.model import Model
-    from models.data.base import ImageDataset
+    from models.data.images import ImageDataset
     from models.data.sources import Recipe
     from models.pretrained.features import Body
 
@@ -223,7 +221,7 @@ def _head(name: str, label: str, body: str, data: str, width: int, step_seconds:
     shape = DataShape(_COLOURS.number, (width,), "f4")
     features = Data(data, "CIFAR-10", None, features_of(partial(_body, body)), CIFAR10.name, shape)
     description = f"last layer on a frozen {label.removesuffix(' head')} features of CIFAR-10"
-    make = _sized("head:head")
+    make = _sized("dense:head")
     row = Task(name, label, description, features, make, 10, 0.01, 128, _DENSE, True, step_seconds)
     return ZooModel(name, row, None, _NO_IMAGES)
 
@@ -240,7 +238,7 @@ _ROWS = (
             "FCNN",
             "FCNN, 8-6-2 with ReLU, 68 parameters, on California Housing",
             _HOUSING,
-            _sized("fcnn:fcnn"),
+            _sized("dense:fcnn"),
             classes=2,
             learning_rate=0.1,
             batch_size=400,
@@ -257,7 +255,7 @@ _ROWS = (
         "ConvNet",
         "ConvNet, two convolutions and three dense layers, 62,006 parameters, on CIFAR-10",
         _CIFAR10,
-        _making("convnet:convnet"),
+        _making("convolutional:convnet"),
         StepSeconds(6e-4, 5e-5),
         "ConvNet on CIFAR-10",
     ),
@@ -266,7 +264,7 @@ _ROWS = (
         "ResNet18",
         "ResNet18 on CIFAR-10",
         _CIFAR10,
-        _making("resnet:resnet18"),
+        _making("convolutional:resnet18"),
         StepSeconds(0.08, 0.028),
         "ResNet18 on CIFAR-10",
     ),
@@ -291,7 +289,7 @@ _ROWS = (
         "linear model",
         "linear model, 784-10, 7,850 parameters, on Fashion-MNIST",
         _FASHION,
-        _making("linear:linear"),
+        _making("dense:linear"),
         StepSeconds(2e-5, 1e-6),
         "784-10 on Fashion-MNIST",
     ),
@@ -300,7 +298,7 @@ _ROWS = (
         "MLP",
         "MLP, 784-256-256-10 with ReLU, 269,322 parameters, on Fashion-MNIST",
         _FASHION,
-        _making("mlp:mlp"),
+        _making("dense:mlp"),
         StepSeconds(5e-4, 3e-5),
         "784-256-256-10 on Fashion-MNIST",
     ),
@@ -309,7 +307,7 @@ _ROWS = (
         "two-layer network",
         "two dense layers, 784-128-10 with ReLU, 101,770 parameters, on Fashion-MNIST",
         _FASHION,
-        _making("mlp:mlp", widths=(128,)),
+        _making("dense:mlp", widths=(128,)),
         StepSeconds(2e-4, 1e-5),
         "784-128-10 on Fashion-MNIST",
     ),
@@ -320,7 +318,7 @@ _ROWS = (
             "Purchase MLP",
             f"MLP, {FEATURES}-256-256-{CLASSES} with ReLU, 245,348 parameters, on Purchase-100",
             _PURCHASE,
-            _sized("mlp:mlp", classes=CLASSES),
+            _sized("dense:mlp", classes=CLASSES),
             classes=CLASSES,
             learning_rate=0.05,
             batch_size=100,
@@ -336,7 +334,7 @@ _ROWS = (
         FederatedTask(
             "LeNet on Fashion-MNIST",
             _dealt(load_fashion_mnist),
-            partial(_making("lenet:lenet"), _PIXELS.shape),
+            partial(_making("convolutional:lenet"), _PIXELS.shape),
             FASHION_MNIST.name,
             _PIXELS,
             by_batch=True,
@@ -358,7 +356,7 @@ _ROWS = (
         FederatedTask(
             "CNN on EMNIST's writers (--data_file)",
             _emnist,
-            partial(_making("emnist_cnn:emnist_cnn"), ()),
+            partial(_making("convolutional:emnist_cnn"), ()),
             "emnist",
             DataShape(60_000, (28, 28), "f4"),
         ),

@@ -246,9 +246,7 @@ def channels_first(x: Array) -> Array:
     return moved
 
 
-def flat_features(x: Array, mean: float, deviation: float) -> Array:
-    """Features of one example: pixels of uint8, on [0, 1], minus their mean, over their deviation,
-    flattened; floats as they are, so that what is no image (a canary, say) can be fed in too."""
-    if x.dtype != jnp.uint8:
-        return x
-    return ((x.astype(jnp.float32) / 255 - mean) / deviation).reshape(-1)
+def normalised(pixels: Array, mean: float | tuple[float, ...], deviation: float | tuple[float, ...]) -> Array:
+    """Bytes (..., C) as floats on [0, 1], minus their mean, over their deviation, of all or each channel."""
+    centred = pixels.astype(jnp.float32) / 255 - jnp.array(mean, jnp.float32)
+    return centred / jnp.array(deviation, jnp.float32)

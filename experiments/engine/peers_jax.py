@@ -37,9 +37,9 @@ from experiments.engine.problem import (
     fastest,
 )
 from models.catalogue import federated_task, task
-from models.convnet import ConvNet
-from models.data.cifar10 import CIFAR10_MEAN, CIFAR10_STD
-from models.layers import PooledConvolution
+from models.convolutional import ConvNet
+from models.data.images import CIFAR10_MEAN, CIFAR10_STD
+from models.layers import PooledConvolution, normalised
 
 _RUNS = 5000  # of the audit whose chunk is taken
 
@@ -189,8 +189,7 @@ class OrdinaryConvNet(nn.Module):
 
     @nn.compact
     def __call__(self, image: Array) -> Array:
-        mean, deviation = jnp.array(CIFAR10_MEAN, jnp.float32), jnp.array(CIFAR10_STD, jnp.float32)
-        x = (image.astype(jnp.float32) / 255 - mean) / deviation
+        x = normalised(image, CIFAR10_MEAN, CIFAR10_STD)
         for i, features in enumerate((6, 16)):
             x = nn.Conv(features, (5, 5), padding="VALID", name=f"Convolution_{i}")(x)
             x = nn.max_pool(nn.relu(x), (2, 2), (2, 2))

@@ -22,8 +22,7 @@ from experiments.engine.problem import (
     Run,
     fastest,
 )
-from models.data.cifar10 import CIFAR10_MEAN, CIFAR10_STD
-from models.data.fashion_mnist import FASHION_MNIST_MEAN, FASHION_MNIST_STD
+from models.data.images import CIFAR10_MEAN, CIFAR10_STD, FASHION_MNIST_MEAN, FASHION_MNIST_STD
 
 _DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 _synchronize = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
@@ -49,7 +48,7 @@ def _convolutional(channels: int, flat: int) -> nn.Module:
 
 
 class _Block(nn.Module):
-    """models.resnet's block."""
+    """models.convolutional's block."""
 
     def __init__(self, channels: int, features: int, stride: int) -> None:
         super().__init__()
@@ -71,7 +70,7 @@ def _normed(channels: int, features: int, window: int, stride: int) -> tuple[nn.
 
 
 def _resnet18() -> nn.Module:
-    """models.resnet's ResNet18, its pixels normalised by `_batches`."""
+    """models.convolutional's ResNet18, its pixels normalised by `_batches`."""
     widths = (64, 64, 128, 256, 512)
     blocks = [
         _Block(*pair, 1 if stage == 0 else 2) if first else _Block(pair[1], pair[1], 1)

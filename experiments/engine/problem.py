@@ -49,7 +49,7 @@ class Problem(NamedTuple):
 class FederatedProblem(NamedTuple):
     """DP-FedAvg on one model with fixed cohorts of clients.
 
-    features (N, ...), labels (N,), starts (M,), counts (M,): as in `models.data.clients.Clients`. cohorts
+    features (N, ...), labels (N,), starts (M,), counts (M,): as in `audit.task.Clients`. cohorts
     (T, W): the clients of each round. theta_0 and layout as in `Problem`. stepped (p,) is theta_0 after a
     round of the first cohort without noise at server learning rate 1, each of whose clients takes
     CHECKED_STEPS steps on all of its examples.

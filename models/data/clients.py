@@ -6,15 +6,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.errors import InputError, require
-from audit.task import Clients, Dataset
-
-_DEALS = 100  # how often a Dirichlet's proportions are drawn before a client without examples is an error
+from audit.task import Clients, Dataset, checksum_of
 
 
 def by_name(
-    parts: Mapping[str, tuple[NDArray[np.generic], NDArray[np.integer]]], source: str, checksum: str
+    parts: Mapping[str, tuple[NDArray[np.generic], NDArray[np.integer]]],
+    source: str,
+    checksum: str | None = None,
 ) -> Clients:
-    """Clients from each one's (features (n, ...), labels (n, ...)) by its name.
+    """Clients from each one's (features (n, ...), labels (n, ...)) by its name; the checksum is by default
+    that of features, labels and counts.
 
     Raises:
       InputError: there are no clients, or one has no examples.
@@ -24,6 +25,8 @@ def by_name(
     counts = np.array([len(parts[name][1]) for name in names], np.int32)
     require(counts.all(), f"client {names[counts.argmin()]!r} of {source} has no examples: leave it out")
     features, labels = (np.concatenate([parts[name][i] for name in names]) for i in range(2))
+    if checksum is None:
+        checksum = checksum_of({"features": features, "labels": labels, "counts": counts})
     return Clients(features, labels, _starts(counts), counts, source, checksum)
 
 
@@ -74,7 +77,7 @@ def dirichlet(dataset: Dataset, clients: int, alpha: float, seed: int) -> Client
     require(1 <= clients <= size, f"`clients={clients}`: give 1 to {size:,}, the number of examples")
     require(0 < alpha < np.inf, f"`alpha={alpha}`: give a finite number above 0")
     generator = np.random.default_rng(seed)
-    for _ in range(_DEALS):
+    for _ in range(100):
         owners = _owners(generator, dataset.labels, clients, alpha)
         if len(np.unique(owners)) == clients:
             return dealt(dataset, owners)

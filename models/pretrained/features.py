@@ -17,8 +17,8 @@ from tqdm import tqdm
 
 from audit.errors import require
 from audit.task import Dataset, checksum_of
-from models.data.base import ImageDataset
 from models.data.formats import Arrays
+from models.data.images import ImageDataset
 from models.data.sources import Loaded, cache_folder, cached
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)  # of a pixel's R, G and B, on [0, 1]

@@ -17,7 +17,7 @@ from audit.model import flat_model
 from experiments.engine import ahead
 from experiments.engine.ahead import DP_FEDAVG, DP_SGD, Chip, CompiledTraining, Target, TrainingProgram
 from experiments.engine.measurement import in_a_process
-from models import resnet
+from models import convolutional
 from models.catalogue import FEDERATED_TASKS, TASKS
 
 COMPILERS = {"v5e:2x2": "libtpu", "h200": "jax_plugins.xla_cuda12"}
@@ -148,8 +148,8 @@ def test_the_layers_of_a_resnet_compile_for_a_tpu():
 
 def short_resnet(name):
     """The program of a ResNet of two stages under the name of the whole."""
-    resnet.resnet18 = lambda: flat_model(
-        resnet.ResNet((32, 64)),
+    convolutional.resnet18 = lambda: flat_model(
+        convolutional.ResNet((32, 64)),
         jnp.zeros((32, 32, 3), jnp.uint8),
         optax.softmax_cross_entropy_with_integer_labels,
     )

@@ -19,11 +19,9 @@ from experiments.engine.engines import DPSGD, ENGINES, FEDAVG, TIMED, Kind
 from experiments.engine.measurement import Measurement, Memory, Worker
 from experiments.engine.problem import About
 from models.catalogue import FEDERATED_TASKS, TASKS
-from models.convnet import convnet
+from models.convolutional import convnet, lenet, resnet18
 from models.data.clients import dealt
-from models.fcnn import fcnn
-from models.lenet import lenet
-from models.resnet import resnet18
+from models.dense import fcnn
 
 ROOT = Path(__file__).resolve().parents[3]
 PEERS = [kind.name for kind in DPSGD.kinds if kind.name != "ours"]
