@@ -27,19 +27,11 @@ from audit.machine import cores
 from audit.report.table import Column, Table, number
 from audit.settings.devices import prepare_jax
 from audit.task import Sources
-from experiments.engine.engines import DPSGD, GEMM, TIMED, Kind
-from experiments.engine.problem import GEMM_SIZE, About, Build, FederatedProblem, Problem, rate
+from experiments.engine.engines import DPSGD, GEMM, GEMM_SIZE, TIMED, About, Build, Kind, rate
 
 _CONTEXT = multiprocessing.get_context("spawn")
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
-
-
-class Rounds(NamedTuple):
-    """How often every engine is timed, and for how many seconds at least."""
-
-    number: int
-    seconds: float
 
 
 class Memory(NamedTuple):
@@ -99,18 +91,18 @@ class Measurement(NamedTuple):
 
 
 def measure(
-    model: str, kinds: Sequence[Kind], rounds: Rounds, file: str | None = None, tfds_dir: str | None = None
+    model: str, kinds: Sequence[Kind], rounds: int, seconds: float, sources: Sources
 ) -> list[Measurement]:
-    """Every engine on a model, and the GEMM, in turn, round by round; a bar on stderr shows them.
+    """Every engine on a model, and the GEMM, in turn, for at least so many seconds in each of the rounds; a bar
+    on stderr shows them.
 
-    The data come from `file` or from a prepared TFDS folder, else by the model's own recipe. Raises
-    InputError where they can't be had, and where an engine fails or takes another step than ours.
+    Raises InputError where the data can't be had, and where an engine fails or takes another step than ours.
     """
-    steps = 1 + len(kinds) * (1 + rounds.number)
+    steps = 1 + len(kinds) * (1 + rounds)
     bar = tqdm(total=steps, desc=f"{model}: data", leave=False)
     with tempfile.TemporaryDirectory() as folder, bar:
         path = Path(folder, "problem.pickle")
-        flops = in_a_process(_write_problem, model, file, tfds_dir, path)
+        flops = in_a_process(_write_problem, model, sources, path)
         product = Team(GEMM, path)
         teams = []
         for kind in kinds:
@@ -119,11 +111,11 @@ def measure(
             bar.update()
         rates: list[list[float]] = [[] for _ in teams]
         gemm: list[float] = []
-        for _ in range(rounds.number):
-            gemm.append(2.0 * GEMM_SIZE**3 * product.rate(min(rounds.seconds, 1.0)))
+        for _ in range(rounds):
+            gemm.append(2.0 * GEMM_SIZE**3 * product.rate(min(seconds, 1.0)))
             for team, own in zip(teams, rates, strict=True):
                 bar.set_description(f"{model}: {team.name}")
-                own.append(team.rate(rounds.seconds))
+                own.append(team.rate(seconds))
                 bar.update()
         product.stop()
         return [
@@ -132,17 +124,17 @@ def measure(
         ]
 
 
-def _write_problem(model: str, file: str | None, tfds_dir: str | None, path: Path) -> int:
+def _write_problem(model: str, sources: Sources, path: Path) -> int:
     """Writes a model's problem, in a process of its own; returns the operations of its unit."""
     prepare_jax()
     from experiments.engine import peers_jax
 
-    row, sources = TIMED[model], Sources(data_file=file, tfds_dir=tfds_dir)
-    problem: Problem | FederatedProblem
-    if row.work is DPSGD:
-        problem, flops = peers_jax.given(model, row.steps, row.batch_size, sources)
-    else:
-        problem, flops = peers_jax.given_federated(model, row.steps, sources)
+    row = TIMED[model]
+    problem, flops = (
+        peers_jax.given(model, row.steps, row.batch_size, sources)
+        if row.work is DPSGD
+        else peers_jax.given_federated(model, row.steps, sources)
+    )
     path.write_bytes(pickle.dumps(problem, protocol=5))
     return flops
 

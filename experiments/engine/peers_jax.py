@@ -24,18 +24,8 @@ from audit.settings.federated import FederatedSetting
 from audit.settings.make import setting_of
 from audit.settings.setting import Setting
 from audit.task import Clients, Dataset, Sources
-from experiments.engine.problem import (
-    CHECKED_STEPS,
-    GEMM_SIZE,
-    About,
-    Build,
-    Engine,
-    FederatedProblem,
-    Layout,
-    Problem,
-    Run,
-    fastest,
-)
+from experiments.engine import engines
+from experiments.engine.engines import CHECKED_STEPS, Engine, FederatedProblem, Layout, Problem, Run
 from models.catalogue import federated_task, task
 from models.convolutional import ConvNet
 from models.data.images import CIFAR10_MEAN, CIFAR10_STD
@@ -219,7 +209,7 @@ def jax_privacy(problem: Problem, models: int = 0) -> Engine:
 
     placement, devices = ensemble.Placement.local(), len(jax.local_devices())
     data = placement.everywhere((problem.features, problem.labels))
-    model = _ordinary(task(problem.model).make(problem.features.shape[1:]))
+    model = _ordinary(task(problem.setting.model).make(problem.features.shape[1:]))
     fields = problem.setting.mechanism
     norm, size = fields.clipping_norm, fields.batch_size
     gradient = clipping.clipped_grad(
@@ -256,7 +246,7 @@ def jax_privacy(problem: Problem, models: int = 0) -> Engine:
         return run
 
     counts = [models] if models else [devices * m for m in problem.models_to_try(_platform())]
-    models, run = fastest(train_many, counts)
+    models, run = engines.fastest(train_many, counts)
     return _engine(run, models, float(np.linalg.norm(stepped - problem.stepped)))
 
 
@@ -268,7 +258,7 @@ def _blocks(batches: Array, floats: int) -> Iterator[Array]:
 
 def gemm(_: Problem | FederatedProblem) -> Engine:
     """float32 products of two square matrices, on all cores or the GPU; a "model-step" is one product."""
-    left, right = jax.random.normal(jax.random.key(0), (2, GEMM_SIZE, GEMM_SIZE))
+    left, right = jax.random.normal(jax.random.key(0), (2, engines.GEMM_SIZE, engines.GEMM_SIZE))
     product = jax.jit(functools.partial(jnp.matmul, precision="float32"))
 
     def run() -> int:
@@ -279,19 +269,14 @@ def gemm(_: Problem | FederatedProblem) -> Engine:
 
 
 def _engine(run: Run, models: int, distance: float) -> Engine:
-    """On JAX's device."""
     device = jax.local_devices()[0]
 
     def peak() -> int:
         return int((device.memory_stats() or {}).get("peak_bytes_in_use", 0))
 
-    about = About(models, _platform(), device.device_kind, distance)
+    about = engines.About(models, _platform(), device.device_kind, distance)
     return Engine(about, run, None if about.platform == "cpu" else peak)
 
 
 def _platform() -> str:
-    """cpu or gpu."""
     return "cpu" if jax.local_devices()[0].platform == "cpu" else "gpu"
-
-
-ENGINES: dict[str, Build] = {"ours": ours, "jax_privacy": jax_privacy, "ours_federated": ours_federated}

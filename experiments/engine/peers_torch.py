@@ -12,16 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from experiments.engine.problem import (
-    CHECKED_STEPS,
-    About,
-    Build,
-    Engine,
-    FederatedProblem,
-    Problem,
-    Run,
-    fastest,
-)
+from experiments.engine.engines import CHECKED_STEPS, About, Engine, FederatedProblem, Problem, Run, fastest
 from models.data.images import CIFAR10_MEAN, CIFAR10_STD, FASHION_MNIST_MEAN, FASHION_MNIST_STD
 
 _DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -31,20 +22,10 @@ _PLATFORM = "gpu" if _DEVICE.type == "cuda" else "cpu"
 
 def _convolutional(channels: int, flat: int) -> nn.Module:
     """Two convolutions and three dense layers, of normalised pixels."""
-    return nn.Sequential(
-        nn.Conv2d(channels, 6, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(6, 16, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(flat, 120),
-        nn.ReLU(),
-        nn.Linear(120, 84),
-        nn.ReLU(),
-        nn.Linear(84, 10),
-    )
+    first, second = nn.Conv2d(channels, 6, 5), nn.Conv2d(6, 16, 5)
+    pooled = (first, nn.ReLU(), nn.MaxPool2d(2), second, nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())
+    dense = (nn.Linear(flat, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10))
+    return nn.Sequential(*pooled, *dense)
 
 
 class _Block(nn.Module):
@@ -100,7 +81,7 @@ def _positions(problem: Problem | FederatedProblem) -> list[NDArray[np.int64]]:
 
 def _network(problem: Problem | FederatedProblem) -> nn.Module:
     """The network at theta_0."""
-    network = NETWORKS[problem.model]().to(_DEVICE)
+    network = NETWORKS[problem.setting.model]().to(_DEVICE)
     with torch.no_grad():
         for parameter, where in zip(network.parameters(), _positions(problem), strict=True):
             parameter.copy_(torch.tensor(problem.theta_0[where]))
@@ -278,6 +259,3 @@ def _engine(run: Run, models: int, distance: float) -> Engine:
         return Engine(About(models, "cpu", "cpu", distance), run)
     about = About(models, "gpu", torch.cuda.get_device_name(), distance)
     return Engine(about, run, torch.cuda.max_memory_allocated)
-
-
-ENGINES: dict[str, Build] = {"opacus": opacus, "torch_func": torch_func, "torch_loop": torch_loop}

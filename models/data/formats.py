@@ -3,6 +3,7 @@
 import gzip
 import io
 import tarfile
+import zipfile
 import zlib
 from collections.abc import Callable, Collection, Iterator
 
@@ -55,6 +56,12 @@ def tar_members(archive: bytes, names: Collection[str]) -> dict[str, bytes]:
     missing = [name for name in names if name not in found]
     require(not missing, f"the archive holds no {', '.join(missing[:1])}")
     return found
+
+
+def zip_member(archive: bytes, name: str) -> bytes:
+    """A file of a zip archive, such as a wheel."""
+    with zipfile.ZipFile(io.BytesIO(archive)) as members:
+        return members.read(name)
 
 
 def deb_members(archive: bytes, names: Collection[str]) -> dict[str, bytes]:

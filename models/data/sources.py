@@ -87,11 +87,7 @@ class Loaded(NamedTuple):
 
 
 def load_arrays(
-    recipe: Recipe,
-    *,
-    file: str | None = None,
-    tfds_dir: str | None = None,
-    cache_dir: str | None = None,
+    recipe: Recipe, *, file: str | None = None, tfds_dir: str | None = None, cache_dir: str | None = None
 ) -> Loaded:
     """The canonical arrays of a data set: from what the caller names, else the cache, else fetched.
 
@@ -120,7 +116,8 @@ def load_arrays(
 
 def cache_folder(cache_dir: str | None = None) -> Path:
     """Where arrays are kept: the folder named, else one under $XDG_CACHE_HOME or ~/.cache."""
-    return Path(os.path.expanduser(cache_dir or _default_cache()))
+    default = os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "hidden-state-audit/data")
+    return Path(os.path.expanduser(cache_dir or default))
 
 
 def cached(path: Path, verified: Callable[[Arrays, str], Loaded], make: Callable[[], Loaded]) -> Loaded:
@@ -183,8 +180,7 @@ def _verified(recipe: Recipe, raw: Arrays, source: str) -> Loaded:
 
 
 def _require_same(what: str, got: str, expected: str) -> None:
-    message = f"wrong SHA-256 of the {what}: expected {expected[:12]}..., got {got[:12]}..."
-    require(got == expected, message)
+    require(got == expected, f"wrong SHA-256 of the {what}: expected {expected[:12]}..., got {got[:12]}...")
 
 
 @contextlib.contextmanager
@@ -273,10 +269,6 @@ def _last_line(stderr: bytes) -> str:
     said = [line for line in lines if line and not line.lower().startswith(noise)]
     npm = [line for line in said if line.startswith(("npm error code ", "npm ERR! code "))]
     return (npm or said or [""])[-1][:200]
-
-
-def _default_cache() -> str:
-    return os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "hidden-state-audit/data")
 
 
 def _from_cache(verified: Callable[[Arrays, str], Loaded], path: Path) -> Loaded | None:

@@ -72,10 +72,6 @@ def shapes() -> dict[str, tuple[int, ...]]:
     return {f"{name}.weight": shape for name, shape in kernels.items()} | biases
 
 
-def _canonical(raw: Arrays) -> Arrays:
-    return select(raw, shapes())
-
-
 def load(file: str | None = None) -> Loaded:
     """AlexNet's weights from a file under torchvision's names; the last layer's are not needed.
 
@@ -90,5 +86,5 @@ def load(file: str | None = None) -> Loaded:
     return load_arrays(WEIGHTS, file=file)
 
 
-WEIGHTS = Recipe("alexnet", None, _canonical, FILES, None, ())
+WEIGHTS = Recipe("alexnet", None, lambda raw: select(raw, shapes()), FILES, None, ())
 ALEXNET = Body("alexnet", N_FEATURES, 128, 63, 64, load, parameters, apply)

