@@ -66,8 +66,7 @@ class Measurement(NamedTuple):
 
     def gemm_share(self) -> float:
         """The model's arithmetic a second over the GEMM's: the median of the rounds' ratios."""
-        shares = [r * self.flops / g for r, g in zip(self.rates, self.gemm, strict=True)]
-        return statistics.median(shares)
+        return statistics.median(r * self.flops / g for r, g in zip(self.rates, self.gemm, strict=True))
 
     def fields(self) -> dict[str, Any]:
         """For JSON."""
@@ -93,10 +92,9 @@ class Measurement(NamedTuple):
 def measure(
     model: str, kinds: Sequence[Kind], rounds: int, seconds: float, sources: Sources
 ) -> list[Measurement]:
-    """Every engine on a model, and the GEMM, in turn, for at least so many seconds in each of the rounds; a bar
-    on stderr shows them.
-
-    Raises InputError where the data can't be had, and where an engine fails or takes another step than ours.
+    """Every engine on a model, and the GEMM, in turn, for at least so many seconds a round; a bar on stderr
+    shows them. Raises InputError where the data can't be had, and where an engine fails or takes
+    another step than ours.
     """
     steps = 1 + len(kinds) * (1 + rounds)
     bar = tqdm(total=steps, desc=f"{model}: data", leave=False)
@@ -156,7 +154,7 @@ class Team:
             worker.about(tolerance)
 
     def rate(self, seconds: float) -> float:
-        """Model-steps or client-updates a second of all."""
+        """Units a second of all."""
         for worker in self.workers:
             worker.begin(seconds)
         return sum(worker.rate() for worker in self.workers)
@@ -173,8 +171,9 @@ class Worker:
     def __init__(self, kind: Kind, problem: Path, *models: int) -> None:
         self.name = kind.name
         self._here, there = _CONTEXT.Pipe()
-        arguments = (there, kind.load, problem, *models)
-        self._process = _CONTEXT.Process(target=_serve, args=arguments, daemon=True)
+        self._process = _CONTEXT.Process(
+            target=_serve, args=(there, kind.load, problem, *models), daemon=True
+        )
         self._process.start()
         there.close()
 
@@ -189,7 +188,7 @@ class Worker:
         self._here.send(seconds)
 
     def rate(self) -> float:
-        """Waits for the measurement that was begun: model-steps a second."""
+        """Waits for the measurement that was begun: units a second."""
         rate: float = self._receive()
         return rate
 
@@ -201,7 +200,6 @@ class Worker:
         return memory
 
     def _receive(self) -> Any:
-        """The next answer."""
         try:
             answer = self._here.recv()
         except EOFError:
@@ -261,8 +259,8 @@ def _peak_memory() -> int:
 
 def as_json(measurements: list[Measurement], missing: Sequence[Kind]) -> str:
     """One object: a list `measurements`, and the names of the engines that were left out."""
-    names = [kind.name for kind in missing]
-    return json.dumps({"measurements": [m.fields() for m in measurements], "missing": names})
+    rows, names = [m.fields() for m in measurements], [kind.name for kind in missing]
+    return json.dumps({"measurements": rows, "missing": names})
 
 
 def as_table(measurements: list[Measurement]) -> str:

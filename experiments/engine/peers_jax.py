@@ -190,7 +190,6 @@ class OrdinaryConvNet(nn.Module):
 
 
 def _ordinary(model: Model) -> Model:
-    """The model as its users write it."""
     if not isinstance(model.module, ConvNet):
         return model
     module = OrdinaryConvNet()

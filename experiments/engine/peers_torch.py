@@ -80,7 +80,6 @@ def _positions(problem: Problem | FederatedProblem) -> list[NDArray[np.int64]]:
 
 
 def _network(problem: Problem | FederatedProblem) -> nn.Module:
-    """The network at theta_0."""
     network = NETWORKS[problem.setting.model]().to(_DEVICE)
     with torch.no_grad():
         for parameter, where in zip(network.parameters(), _positions(problem), strict=True):
@@ -97,7 +96,7 @@ def _distance(problem: Problem | FederatedProblem, parameters: list[Tensor]) -> 
 
 
 def _batches(problem: Problem) -> Iterator[tuple[Tensor, Tensor]]:
-    """The mini-batches from the first on, over and over."""
+    """Normalised mini-batches from the first on, over and over."""
     features = torch.tensor(problem.features, device=_DEVICE)
     labels = torch.tensor(problem.labels, device=_DEVICE).long()
     shape = (1, 3, 1, 1)
@@ -212,7 +211,6 @@ class _ClientLoop:
         return [total / len(cohort) for total in sums]
 
     def _add_update(self, sums: list[Tensor], client: int, batch_size: int, epochs: int) -> None:
-        """Adds a client's clipped update."""
         local = copy.deepcopy(self.network)
         optimizer = torch.optim.SGD(local.parameters(), self._problem.setting.client_learning_rate)
         start, count = int(self._problem.starts[client]), int(self._problem.counts[client])
@@ -254,7 +252,6 @@ def torch_loop(problem: FederatedProblem) -> Engine:
 
 
 def _engine(run: Run, models: int, distance: float) -> Engine:
-    """On PyTorch's device."""
     if _PLATFORM == "cpu":
         return Engine(About(models, "cpu", "cpu", distance), run)
     about = About(models, "gpu", torch.cuda.get_device_name(), distance)

@@ -15,11 +15,7 @@ def by_name(
     checksum: str | None = None,
 ) -> Clients:
     """Clients from each one's (features (n, ...), labels (n, ...)) by its name; the checksum is by default
-    that of features, labels and counts.
-
-    Raises:
-      InputError: there are no clients, or one has no examples.
-    """
+    that of features, labels and counts. Raises InputError for no clients, and for one without examples."""
     require(parts, f"{source} holds no clients: name a file that has some")
     names = sorted(parts)
     counts = np.array([len(parts[name][1]) for name in names], np.int32)
@@ -32,10 +28,7 @@ def by_name(
 
 def dealt(dataset: Dataset, owners: NDArray[np.integer]) -> Clients:
     """A data set whose row i belongs to client owners[i], 0 to M - 1; a client's rows stay in their order.
-
-    Raises:
-      InputError: a client has no examples.
-    """
+    Raises InputError for a client without examples."""
     require(len(owners), "the data set has no examples: name another")
     counts = np.bincount(owners).astype(np.int32)
     message = f"client {counts.argmin()} of {len(counts)} has no examples: take fewer clients"

