@@ -34,9 +34,9 @@ COLUMNS = "MedInc,HouseAge,AveRooms,AveBedrms,Population,AveOccup,Latitude,Longi
 COMPARE = """
 import sys
 from experiments import __main__ as main
-from models.data import fashion_mnist
-load = fashion_mnist.load_arrays
-fashion_mnist.load_arrays = lambda recipe, **named: load(recipe, **named | {"file": "images.npz"})
+from models.data import images
+load = images.load_arrays
+images.load_arrays = lambda recipe, **named: load(recipe, **named | {"file": "images.npz"})
 sys.argv = ["hidden-state-audit", "compare", *sys.argv[1:]]
 main.main()
 """

@@ -12,7 +12,7 @@ from audit.adversaries import biased, flipped, one_shot, sphere
 from audit.adversaries.examples import plain
 from audit.mechanism import base, dpsgd
 from audit.mechanism.clipping.base import per_example
-from models.fcnn import fcnn
+from models.dense import fcnn
 
 CANARIES, NORM = 6, 2.0
 CLIPPED_SUM = per_example(fcnn().loss)

@@ -11,8 +11,7 @@ from audit.errors import InputError
 from audit.settings import build
 from audit.settings.make import setting_of
 from audit.task import Dataset
-from models.fcnn import fcnn
-from models.linear import linear
+from models.dense import fcnn, linear
 
 NORM = jnp.float32(1.0)
 

@@ -30,7 +30,7 @@ from experiments.cells.work import Workplace
 from experiments.hidden_state import cells as norm_cells
 from experiments.hidden_state import sweep as sweeps
 from models.catalogue import TASKS
-from models.data.housing import HOUSING
+from models.data.tables import HOUSING
 
 ROOT = Path(__file__).resolve().parents[3]
 FIGURES = ("1a", "1b", "1c", "2a", "2b", "4", "5", "6a", "7", "8", "11", "12", "13")
