@@ -249,11 +249,7 @@ def _compiled(
 
 
 def _resumed(
-    checkpoints: Checkpoints | None,
-    name: str,
-    states: State,
-    placement: Placement,
-    segments: list[Schedule],
+    checkpoints: Checkpoints | None, name: str, states: State, placement: Placement, segments: list[Schedule]
 ) -> tuple[int, State]:
     """(segments done, states) of a chunk's checkpoint, or of its start."""
     if checkpoints is None:

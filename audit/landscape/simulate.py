@@ -39,12 +39,7 @@ def simulate(
 
 @jax.jit
 def simulate_cells(
-    keys: Array,
-    runs: Array,
-    presence: Array,
-    noise_multipliers: Array,
-    batch_sizes: Array,
-    thresholds: Array,
+    keys: Array, runs: Array, presence: Array, noise_multipliers: Array, batch_sizes: Array, thresholds: Array
 ) -> Array:
     """theta (c, T, R) of c cells, each simulated with runs (R,) and presence (R,), in one compiled call.
 

@@ -152,13 +152,7 @@ def step(choices: FedAvg, hyper: Hyperparameters, state: State, sums: Sums, key:
 
 
 def cohort_sums(
-    choices: FedAvg,
-    own: Federated,
-    theta: Array,
-    norm: Array,
-    data: Data,
-    cohort: Array,
-    key: Array,
+    choices: FedAvg, own: Federated, theta: Array, norm: Array, data: Data, cohort: Array, key: Array
 ) -> Sums:
     """A cohort's sums; where the step is spread, each device trains its share of the clients."""
     shuffles = jax.random.fold_in(key, _SHUFFLE)
@@ -247,13 +241,7 @@ def _orders(choices: FedAvg, key: Array, count: Array) -> Array:
 
 
 def _with_canaries(
-    choices: FedAvg,
-    canaries: Canaries,
-    state: State,
-    norm: Array,
-    mask: Array,
-    run_key: Array,
-    sums: Sums,
+    choices: FedAvg, canaries: Canaries, state: State, norm: Array, mask: Array, run_key: Array, sums: Sums
 ) -> Sums:
     """The sums with the canaries that join a round, each of which counts as clipped."""
     now = canaries

@@ -137,8 +137,7 @@ def _small_product_backward(saved: tuple[Array, Array], gradients: Array) -> tup
 
 
 _small_product.defvjp(
-    lambda kernel, columns: (_small_product(kernel, columns), (kernel, columns)),
-    _small_product_backward,
+    lambda kernel, columns: (_small_product(kernel, columns), (kernel, columns)), _small_product_backward
 )
 
 

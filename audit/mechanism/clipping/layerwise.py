@@ -20,13 +20,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from audit.mechanism.clipping import layers
-from audit.mechanism.clipping.base import (
-    Batch,
-    ClippedDots,
-    ClippedSum,
-    Criterion,
-    scale_to_norm,
-)
+from audit.mechanism.clipping.base import Batch, ClippedDots, ClippedSum, Criterion, scale_to_norm
 from audit.mechanism.memory import Hardware, local_hardware
 
 _CPU_BLOCK = 5 << 18  # the best of 0.6 to 2.5 MiB for the ConvNet, with four models at once
