@@ -185,7 +185,7 @@ def audit(
     from audit.settings.setting import flat
     from audit.statistics.accounting import Composition
     from audit.statistics.conclusion import conclude_design
-    from audit.storage import declared, results
+    from audit.storage import results
     from audit.task import Sources
 
     _require_request(runs, out, delta, confidence)
@@ -194,7 +194,7 @@ def audit(
     dataset = zoo.task(model).data.load(Sources(data_file, tfds_dir))
     with jax.default_matmul_precision("float32"):
         played, store = build.build(setting, dataset), stored.open_store(Path(out), setting, dataset)
-        declared.require_declared(store, [])
+        results.require_declared(store, [])
         with progress.bar(training.lacking(store, runs)) as line:
             trained = training.train(played, store, runs, progress=line)
     composition = Composition(*setting.composition)

@@ -30,12 +30,11 @@ from audit.adversaries.base import Adversary
 from audit.errors import require
 from audit.mechanism import ensemble
 from audit.mechanism.base import Data, Hyperparameters, Mechanism, Schedule, State, Tree
-from audit.mechanism.ensemble import Insertion, Placement
+from audit.mechanism.ensemble import Insertion, Placement, Programs
 from audit.mechanism.memory import Hardware, StepMemory
-from audit.mechanism.programs import Programs
 from audit.progress import SegmentProgress
 from audit.storage.checkpoints import Checkpoints
-from audit.storage.scores import Scores
+from audit.storage.store import Scores
 
 Arguments = Callable[[NDArray[np.int64], State, Schedule], tuple[Tree, ...]]
 _MAPPED: Programs[Wrapped] = Programs()

@@ -29,7 +29,7 @@ from audit.settings.make import Usual, changed, make_setting
 from audit.settings.setting import STRATEGIES, Setting, flat, summary, validate
 from audit.statistics.accounting import Composition
 from audit.statistics.conclusion import Conclusion, conclude_design
-from audit.storage import made, results
+from audit.storage import results
 from audit.storage.store import FIGURE, RESULT, Store
 from audit.task import Dataset, checksum_of
 
@@ -102,10 +102,10 @@ def audited(
     setting, store = _held(audit, asked, chosen, runs) or _trained(audit, asked, chosen, runs)
     composition = Composition(*setting.composition)
     conclusion = conclude_design(store.load(runs).design(), composition, delta, confidence).with_curve_test()
-    made_from = made.source(store, conclusion)
-    if not made.stands(store, made_from, _FILES):
+    made_from = results.source(store, conclusion)
+    if not results.stands(store, made_from, _FILES):
         _make(setting, own.dataset, store, conclusion, runs)
-        made.mark(store, made_from, _FILES)
+        results.mark(store, made_from, _FILES)
     return conclusion, store.path
 
 

@@ -1,6 +1,7 @@
-"""How training reports its progress, and a bar that shows it."""
+"""Training's progress, a bar that shows it, and words that fit; importing this starts nothing."""
 
 import contextlib
+import textwrap
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -31,3 +32,14 @@ def bar(count: int) -> Iterator[Progress]:
 
         yield progress
         line.update(count - line.n)
+
+
+def shortened(text: str, width: int) -> str:
+    """The text where it fits, else its first words, or of a long word its beginning, and an ellipsis."""
+    words = textwrap.shorten(text, width, placeholder=" ...")
+    return f"{text[: width - 3]}..." if words == "..." else words
+
+
+def counted(number: int, noun: str) -> str:
+    """1 cell, 2 cells."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

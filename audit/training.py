@@ -14,8 +14,7 @@ from audit.game import Game, Watch
 from audit.progress import Progress
 from audit.storage import shares
 from audit.storage.checkpoints import Checkpoints
-from audit.storage.scores import Scores
-from audit.storage.store import Store
+from audit.storage.store import Scores, Store
 
 
 class Trained(NamedTuple):

@@ -70,7 +70,7 @@ def main() -> None:
 def _trained(setting: Setting, out: Path, engine: "TrainingEngine") -> "tuple[_Audited, Store, Trained]":
     """What is audited, its store, and the training of what that lacked."""
     from audit.settings import build, stored
-    from audit.storage import declared
+    from audit.storage import results
     from experiments.cells.audits import recipe
 
     looks = _looks()
@@ -87,7 +87,7 @@ def _trained(setting: Setting, out: Path, engine: "TrainingEngine") -> "tuple[_A
         print("clipping by per-example gradients: any model, but slow", file=sys.stderr)
     trainer = engine.trainer(recipe(setting, runs, dataset), dataset)
     store = stored.open_store(out, setting, dataset)
-    declared.require_declared(store, looks)
+    results.require_declared(store, looks)
     audited = _Audited(setting, dataset, runs, looks, trainer)
     trained = _train_to_looks(audited, store) if looks else _train(audited, store, runs)
     return audited, store, trained
@@ -131,10 +131,10 @@ def _train_to_looks(audited: _Audited, store: "Store") -> "Trained":
 def _look(audited: _Audited, store: "Store", trained: "Trained", number: int) -> None:
     """Keeps that a look is taken, and its bounds; prints them in a row."""
     from audit.report import bounds_table
-    from audit.storage import declared, results
+    from audit.storage import results
 
     conclusion = _concluded(audited, trained)
-    if declared.take(store, audited.looks, number):
+    if results.take_looks(store, audited.looks, number):
         results.keep_result(store, conclusion, **_about(audited, store))
     if not FLAGS.json:
         end = "\n\n" if number == len(audited.looks) else "\n"

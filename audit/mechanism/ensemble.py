@@ -9,7 +9,8 @@ import functools
 import math
 import resource
 from collections.abc import Callable, Hashable, Sequence
-from typing import NamedTuple, TypeVar
+from dataclasses import dataclass, field
+from typing import Generic, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -30,7 +31,6 @@ from audit.mechanism.base import (
     Tree,
 )
 from audit.mechanism.memory import Hardware, StepMemory, local_hardware
-from audit.mechanism.programs import Programs
 
 T = TypeVar("T")
 
@@ -41,6 +41,32 @@ _BY_RUN, _EVERYWHERE = PartitionSpec("runs"), PartitionSpec()
 _LEAST_CHUNK = 4  # where memory allows: models of a chunk share what depends on the data alone
 _VMEM_SHARE = 2  # of VMEM, for a chunk before it is fused: larger ones move up to ten times the bytes
 SEGMENT_STEPS = 250
+
+
+class Programs(Generic[T]):
+    """The last compiled programs that were made, found by the value of what they compute; whoever gives equal
+    keys must mean the same program."""
+
+    def __init__(self, kept: int = 64) -> None:
+        @functools.lru_cache(maxsize=kept)
+        def made(once: _Once[T]) -> T:
+            return once.make()
+
+        self._made = made
+
+    def get(self, key: Hashable | None, make: Callable[[], T]) -> T:
+        """make()'s program, made once for equal keys; made anew each time where the key is None."""
+        return make() if key is None else self._made(_Once(key, make))
+
+
+@dataclass(frozen=True)
+class _Once(Generic[T]):
+    """A key, and how to make what it stands for; equal to another of the same key."""
+
+    key: Hashable
+    make: Callable[[], T] = field(compare=False)
+
+
 _COMPILED: Programs[Compiled] = Programs()
 
 

@@ -20,7 +20,7 @@ from audit.statistics import conversions, names, rounds
 from audit.statistics.accounting import Composition
 from audit.statistics.conclusion import Conclusion, conclude_design
 from audit.statistics.rounds import Charge
-from audit.storage.scores import Scores
+from audit.storage.store import Scores
 from experiments.canife import curves as canife_curves
 from experiments.canife import training as canife_training
 from experiments.canife.attacked import Attacked

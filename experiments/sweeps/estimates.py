@@ -12,12 +12,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from audit.progress import counted
 from audit.report import curves, rounding
 from audit.report.methods import METHODS
 from audit.report.style import BOUND, FREE, IN, OUT, PREDICTED, STYLE, UPPER
 from audit.statistics import conversions
 from audit.statistics.estimate import ASSUMPTION_FREE, HELD_OUT, IF_GAUSSIAN, IN_SAMPLE
-from audit.words import counted
 from experiments.sweeps.points import Point
 from experiments.sweeps.sweep import Axis
 

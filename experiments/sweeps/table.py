@@ -4,9 +4,9 @@ import csv
 import io
 from collections.abc import Iterable, Iterator, Sequence
 
+from audit.progress import shortened
 from audit.report import rounding
 from audit.statistics.estimate import ASSUMPTION_FREE, ESTIMATORS, HELD_OUT, IF_GAUSSIAN, IN_SAMPLE
-from audit.words import shortened
 from experiments.sweeps.points import Point
 from experiments.sweeps.rows import Claim, PaperClaims, Row, Seeds
 from experiments.sweeps.sweep import Axis, Sweep

@@ -13,8 +13,7 @@ import pytest
 from audit.settings.make import setting_of
 from audit.settings.setting import identity
 from audit.storage import store
-from audit.storage.scores import Scores
-from audit.storage.store import Store
+from audit.storage.store import Scores, Store
 from experiments.hidden_state import landscape as landscapes
 from experiments.hidden_state import sweep as sweeps
 from experiments.hidden_state.landscape import Exact, Search, Simulated
