@@ -2,20 +2,10 @@
 
 import contextlib
 import textwrap
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator
 
-
-class Progress(Protocol):
-    """Hears of runs as they are trained, parts of runs too."""
-
-    def __call__(self, runs: float, /) -> object: ...
-
-
-class SegmentProgress(Protocol):
-    """Hears of (0, 0) when all is compiled and of (runs, steps) as segments end."""
-
-    def __call__(self, runs: int, steps: int, /) -> object: ...
+Progress = Callable[[float], object]  # hears of runs as they are trained, parts of runs too
+SegmentProgress = Callable[[int, int], object]  # of (0, 0) when all is compiled, (runs, steps) after segments
 
 
 @contextlib.contextmanager

@@ -143,7 +143,6 @@ class ChunkTrainer:
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    """Whether memory ran out on a device."""
     return isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
 
 

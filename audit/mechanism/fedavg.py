@@ -212,22 +212,17 @@ def _local_update(
         places = batch * choices.batch_size + jnp.arange(choices.batch_size)
         live = (places < count) & (i < choices.epochs * per_epoch)
         rows = starts[client] + jnp.where(live, order[epoch, jnp.minimum(places, order.shape[1] - 1)], 0)
-        gradient = jax.grad(partial(_mean_loss, choices.losses))(
-            parameters, features[rows], labels[rows], live
-        )
+        examples = features[rows], labels[rows]
+
+        def mean_loss(parameters: Tree) -> Array:
+            found = choices.losses(parameters, examples)
+            return jnp.sum(jnp.where(live, found, 0.0)) / jnp.maximum(jnp.sum(live), 1)
+
+        gradient = jax.grad(mean_loss)(parameters)
         return jax.tree.map(lambda value, slope: value - rate * slope, parameters, gradient)
 
     end = jax.lax.fori_loop(0, steps, advance, choices.unravel(theta))
     return theta - ravel_pytree(end)[0]
-
-
-def _mean_loss(
-    losses: Callable[[Tree, tuple[Array, Array]], Array], parameters: Tree, *batch: Array
-) -> Array:
-    """The mean loss of a mini-batch's live examples; 0 where there are none."""
-    features, labels, live = batch
-    found = losses(parameters, (features, labels))
-    return jnp.sum(jnp.where(live, found, 0.0)) / jnp.maximum(jnp.sum(live), 1)
 
 
 def _orders(choices: FedAvg, key: Array, count: Array) -> Array:

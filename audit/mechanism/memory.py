@@ -88,7 +88,8 @@ def _held(jaxpr: Jaxpr) -> int:
     live: dict[int, int] = {}
     most = 0
     for i, equation in enumerate(jaxpr.eqns):
-        within = max(map(_held, [*_inner(equation), *_branches(equation)]), default=0)
+        branches = (branch.jaxpr for branch in equation.params.get("branches", ()))  # of which one is run
+        within = max(map(_held, [*_inner(equation), *branches]), default=0)
         live |= {id(one): _size(one) for one in equation.outvars}
         most = max(most, sum(live.values()) + within)
         live = {one: size for one, size in live.items() if last.get(one, -1) > i}
@@ -97,17 +98,9 @@ def _held(jaxpr: Jaxpr) -> int:
 
 def _inner(equation: Any) -> list[Jaxpr]:
     """The programs of an equation that are all run."""
-    values = [
-        value for value in equation.params.values() if hasattr(value, "eqns") or hasattr(value, "jaxpr")
-    ]
-    return [getattr(value, "jaxpr", value) for value in values]
-
-
-def _branches(equation: Any) -> list[Jaxpr]:
-    """The programs of an equation of which one is run."""
-    return [branch.jaxpr for branch in equation.params.get("branches", ())]
+    values = equation.params.values()
+    return [getattr(v, "jaxpr", v) for v in values if hasattr(v, "eqns") or hasattr(v, "jaxpr")]
 
 
 def _size(variable: Any) -> int:
-    """The bytes of a variable."""
     return int(variable.aval.size * variable.aval.dtype.itemsize)

@@ -16,8 +16,7 @@ from audit.settings.stored import Known
 from audit.statistics.accounting import Composition
 from audit.statistics.conclusion import Conclusion, conclude_design, conclude_looks
 from audit.storage import results
-from audit.storage.kept import Kept
-from audit.storage.store import Store
+from audit.storage.store import Kept, Store
 
 
 class Subject(NamedTuple):

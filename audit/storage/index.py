@@ -67,7 +67,6 @@ def settings(root: Path) -> list[Path]:
 
 
 def _folders(root: Path) -> list[Path]:
-    """What lies under a root, by name."""
     try:
         return sorted(root.iterdir())
     except FileNotFoundError:

@@ -54,7 +54,12 @@ def bounds_json(conclusion: Conclusion, **more: object) -> str:
     """One JSON object on one line: `bounds`, estimates with their noise floor among them, `upper_bound`,
     null where it is infinite or unknown, the test of the Gaussian curve where it was made, the looks where
     some were declared, and what else is given."""
-    rows = [finding_fields(row) | _noise_floor(row) for row in conclusion.rows()]
+    rows = []
+    for row in conclusion.rows():
+        rows.append(finding_fields(row))
+        if not isinstance(row, Bound):
+            floor = NOISE_FLOORS[row.method](row.n_in, row.n_out, row.delta, row.confidence)
+            rows[-1]["noise_floor"] = floor._asdict()
     upper = _finite(conclusion.upper_bound)
     found = {"bounds": rows, "upper_bound": upper, **_curve(conclusion), **_looks(conclusion)}
     return json.dumps({**found, **more})
@@ -93,16 +98,7 @@ def finding_fields(finding: Finding) -> dict[str, Any]:
     return {"method": fields.pop("method"), "assumes": assumes, **fields}
 
 
-def _noise_floor(finding: Finding) -> dict[str, Any]:
-    """An estimate's noise floor; nothing for a bound."""
-    if isinstance(finding, Bound):
-        return {}
-    floor = NOISE_FLOORS[finding.method]
-    return {"noise_floor": floor(finding.n_in, finding.n_out, finding.delta, finding.confidence)._asdict()}
-
-
 def _finite(value: float | None) -> float | None:
-    """The value, None where it is infinite."""
     return value if value is not None and math.isfinite(value) else None
 
 

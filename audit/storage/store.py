@@ -17,6 +17,7 @@ import contextlib
 import hashlib
 import io
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -27,8 +28,8 @@ from numpy.typing import NDArray
 
 from audit.errors import InputError, require
 from audit.statistics.canaries import Coins, coins
-from audit.storage import files, kept
-from audit.storage.kept import Kept
+from audit.statistics.names import IF_GAUSSIAN, LIFTED_GAUSSIAN
+from audit.storage import files
 
 CONFIG, RESULT, FIGURE = "config.json", "audit.json", "audit.png"
 _HASH_LENGTH = 16
@@ -62,6 +63,22 @@ class Scores(NamedTuple):
             "many canaries",
         )
         return self.scores[self.presence], self.scores[~self.presence]
+
+
+class Kept(NamedTuple):
+    """The conclusion of an audit; None for what the file does not say.
+
+    runs: those that it concludes from. delta, confidence: of its bounds. if_gaussian: epsilon of the bound
+    that assumes a Gaussian curve, `lifted_gaussian` of many canaries a run. upper_bound: the accountant's
+    epsilon, infinite where the file has null.
+    """
+
+    runs: int | None = None
+    delta: float | None = None
+    confidence: float | None = None
+    if_gaussian: float | None = None
+    upper_bound: float | None = None
+    provenance: dict[str, str] = {}  # noqa: RUF012, never written to
 
 
 class Store:
@@ -134,7 +151,7 @@ class Store:
         path = self.path / RESULT
         content = files.read(path)
         try:
-            return None if content is None else kept.parse(content)
+            return None if content is None else _conclusion(content)
         except (ValueError, OverflowError, RecursionError):
             raise InputError(f"{path} cannot be read: move it away, or run the audit again") from None
 
@@ -285,7 +302,6 @@ def newest_scores(folder: Path) -> int | None:
 
 
 def _text(setting: dict[str, Any]) -> str:
-    """A config as it is written."""
     return json.dumps(setting, indent=2, sort_keys=True) + "\n"
 
 
@@ -305,7 +321,6 @@ def _is_there(path: Path) -> bool:
 
 
 def _hash(content: bytes) -> str:
-    """The hash of a config's text."""
     return hashlib.sha256(content).hexdigest()[:_HASH_LENGTH]
 
 
@@ -338,3 +353,28 @@ def _parsed(content: bytes, first: int) -> Scores | None:
             return chunk if whole and str(file["sha256"]) == _checksum(chunk) else None
     except files.NOT_AN_ARCHIVE:
         return None
+
+
+def _conclusion(content: bytes) -> Kept:
+    """The content of an audit.json, which may be anyone's, checked field by field; raises ValueError,
+    OverflowError or RecursionError for what no audit wrote."""
+    result = json.loads(content)
+    require(isinstance(result, dict), "an object")
+    rows, provenance, runs = result.get("bounds", []), result.get("provenance", {}), result.get("runs")
+    require(isinstance(rows, list) and all(isinstance(row, dict) for row in rows), "rows")
+    texts = isinstance(provenance, dict) and all(isinstance(value, str) for value in provenance.values())
+    require(texts, "texts")
+    require(runs is None or (type(runs) is int and runs >= 2), "a number of runs")
+    levels = [_number(rows[0].get(name)) for name in ("delta", "confidence")] if rows else []
+    require(all(0 < level < 1 for level in levels), "levels")
+    delta, confidence = levels or (None, None)
+    gaussian = [row for row in rows if row.get("method") in (IF_GAUSSIAN, LIFTED_GAUSSIAN)]
+    if_gaussian = _number(gaussian[0].get("epsilon")) if gaussian else None
+    upper = math.inf if result.get("upper_bound", 0) is None else result.get("upper_bound")
+    return Kept(runs, delta, confidence, if_gaussian, None if upper is None else _number(upper), provenance)
+
+
+def _number(value: object) -> float:
+    require(type(value) in (int, float) and value == value, "a number")
+    assert isinstance(value, int | float)
+    return float(value)

@@ -16,8 +16,7 @@ from audit.report import listing
 from audit.report.listing import Listed
 from audit.settings.make import setting_of
 from audit.settings.setting import identity
-from audit.storage.kept import Kept
-from audit.storage.store import Scores, Store
+from audit.storage.store import Kept, Scores, Store
 from models.catalogue import TASKS
 
 ROOT = Path(__file__).resolve().parents[3]

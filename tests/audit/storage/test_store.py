@@ -13,8 +13,7 @@ import pytest
 from audit.errors import InputError
 from audit.game import Scores
 from audit.storage import files
-from audit.storage.kept import Kept
-from audit.storage.store import Store, hash_of
+from audit.storage.store import Kept, Store, hash_of
 
 DATA = Path(__file__).parent / "data"
 SETTING = {"adversary": "gc_r", "steps": 250, "learning_rate": 0.1}
