@@ -79,10 +79,8 @@ def published_scores(
     half = rounds // 2
     with_canary = mock_sums(rng, known, cohort._replace(size=cohort.size - 1), rounds - half) + canary
     without = mock_sums(rng, known, cohort, half)
-    return (
-        with_canary + sigma * rng.standard_normal(rounds - half),
-        without + sigma * rng.standard_normal(half),
-    )
+    noisy = with_canary + sigma * rng.standard_normal(rounds - half)
+    return noisy, without + sigma * rng.standard_normal(half)
 
 
 def cohorts(rng: np.random.Generator, clients: int, size: int, rounds: int) -> NDArray[np.int64]:

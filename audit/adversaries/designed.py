@@ -94,20 +94,20 @@ def as_run(norm_constant: float, clipping_norm: float) -> Penalty:
 
 def as_printed(clipping_norm: float) -> Penalty:
     """The paper's Equation 2."""
-
-    def penalty(gradient: Array, updates: Array) -> Array:
-        short = jnp.maximum(clipping_norm - _norm(gradient), 0.0) ** 2
-        return short + jnp.sum((updates @ gradient) ** 2)
-
-    return penalty
+    return _with_norm(clipping_norm, lambda along: jnp.sum(along**2))
 
 
 def of_the_mean(clipping_norm: float) -> Penalty:
     """The mean update's penalty, "loss 1" of Appendix A."""
+    return _with_norm(clipping_norm, lambda along: jnp.mean(along) ** 2)
+
+
+def _with_norm(clipping_norm: float, of_products: Callable[[Array], Array]) -> Penalty:
+    """A penalty of a gradient's products with the updates, and of a norm below C."""
 
     def penalty(gradient: Array, updates: Array) -> Array:
         short = jnp.maximum(clipping_norm - _norm(gradient), 0.0) ** 2
-        return short + jnp.mean(updates @ gradient) ** 2
+        return short + of_products(updates @ gradient)
 
     return penalty
 

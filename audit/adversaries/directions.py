@@ -44,17 +44,15 @@ def random_direction(origin: Callable[[Array], Array] = itself) -> Adversary:
         gradient = jnp.asarray(clipping_norm * normal / jnp.linalg.norm(normal))[None]
         return RandomDirection(gradient, origin(theta_0))
 
-    return Adversary(init, _craft_one, _score_one)
+    def craft(state: RandomDirection, step: Array, theta: Array) -> Array:
+        return state.gradient
 
+    def score(state: RandomDirection, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
+        direction, displacement = state.gradient[0], state.origin - theta_t
+        lengths = jnp.linalg.norm(direction) * jnp.linalg.norm(displacement)
+        return (jnp.vdot(direction, displacement) / jnp.maximum(lengths, _TINY))[None]
 
-def _craft_one(state: RandomDirection, step: Array, theta: Array) -> Array:
-    return state.gradient
-
-
-def _score_one(state: RandomDirection, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
-    direction, displacement = state.gradient[0], state.origin - theta_t
-    lengths = jnp.linalg.norm(direction) * jnp.linalg.norm(displacement)
-    return (jnp.vdot(direction, displacement) / jnp.maximum(lengths, _TINY))[None]
+    return Adversary(init, craft, score)
 
 
 class RandomDirections(NamedTuple):
@@ -92,12 +90,11 @@ def _score_many(state: RandomDirections, seen: Tree, theta_t: Array, theta_0: Ar
 
 
 class OneShot(NamedTuple):
-    """K directions as typed keys (K,), and drawn (K, p) where they are kept, else (0, p); the model (p,) that
-    the final one is compared with; the server's momentum ()."""
+    """K directions as typed keys (K,), and drawn (K, p) where they are kept, else (0, p); the server's
+    momentum ()."""
 
     keys: Array
     units: Array
-    origin: Array
     momentum: Array
 
 
@@ -114,14 +111,10 @@ def final_cosines(canaries: int, origin: Callable[[Array], Array] = itself) -> A
     """A canary's score is its cosine with origin(theta_0) - theta_T. With `nothing` that is the cosine with
     the final weights, as in the paper, which the initial weights dilute."""
 
-    def init(key: Array, theta_0: Array, clipping_norm: Array) -> OneShot:
-        keys = jax.random.split(key, canaries)
-        return OneShot(keys, jnp.zeros((0, theta_0.size)), origin(theta_0), jnp.float32(0))
+    def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirections:
+        return RandomDirections(jax.random.split(key, canaries), jnp.float32(jnp.inf), origin(theta_0))
 
-    def score(state: OneShot, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
-        return _drawn_cosines(state.keys, _unit(state.origin - theta_t))
-
-    return Adversary(init, _craft_unclipped, score, canaries=canaries, constant=True)
+    return Adversary(init, _craft_unclipped, _score_many, canaries=canaries, constant=True)
 
 
 def largest_cosines(canaries: int, momentum: float = 0.0, most_kept: int = _MOST_KEPT) -> Adversary:
@@ -137,7 +130,7 @@ def largest_cosines(canaries: int, momentum: float = 0.0, most_kept: int = _MOST
         keys = jax.random.split(key, canaries)
         kept = canaries if canaries * theta_0.size <= most_kept else 0
         units = jax.lax.map(lambda one: unit_direction(one, theta_0), keys[:kept])
-        return OneShot(keys, units, theta_0, jnp.float32(momentum))
+        return OneShot(keys, units, jnp.float32(momentum))
 
     def begin(state: OneShot, theta_0: Array) -> Seen:
         return Seen(theta_0, jnp.zeros_like(theta_0), jnp.full(canaries, -1.0))
@@ -149,7 +142,7 @@ def largest_cosines(canaries: int, momentum: float = 0.0, most_kept: int = _MOST
     return Adversary(init, _craft_unclipped, score, canaries=canaries, observer=observer, constant=True)
 
 
-def _craft_unclipped(state: OneShot, step: Array, theta: Array) -> Directions:
+def _craft_unclipped(state: OneShot | RandomDirections, step: Array, theta: Array) -> Directions:
     """The canaries, whatever the step, of the largest norm that they can have."""
     return Directions(state.keys, jnp.float32(jnp.inf))
 

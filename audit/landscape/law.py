@@ -186,8 +186,10 @@ def _closed_form(process: Process, thresholds: Array, per_deviation: int) -> Den
     """The law of theta_T where nothing recrosses a constant threshold: theta_1 cut in two, each part
     moved by T - 1 and smoothed by N(0, (T - 1)(sigma / B)^2). Both cuts lie on cell boundaries."""
     sigma, drift = process.noise_multiplier, float(process.steps - 1)
-    if not drift:
-        return _first_law(sigma, 1000 * per_deviation)
+    if not drift:  # the law of theta_1
+        count = 1000 * per_deviation
+        points = 0.5 + np.arange(-count, count + 1) * ((sigma * REACH + 1) / count)
+        return density_pair(points, np.stack([normal(points - mean, sigma) for mean in (0.0, 1.0)]))
     noise, threshold = np.sqrt(drift) * process.step_deviation, float(thresholds[0])
     reach = drift + REACH * np.hypot(sigma, noise) + abs(threshold) + 1
     spacing = 2 * drift / np.ceil(2 * drift * 50 * per_deviation / sigma)
@@ -201,12 +203,6 @@ def _closed_form(process: Process, thresholds: Array, per_deviation: int) -> Den
         for mean in (0.0, 1.0)
     ]
     return density_pair(points, np.stack(worlds))
-
-
-def _first_law(sigma: float, count: int) -> DensityPair:
-    """The law of theta_1 at 2 count + 1 points."""
-    points = 0.5 + np.arange(-count, count + 1) * ((sigma * REACH + 1) / count)
-    return density_pair(points, np.stack([normal(points - mean, sigma) for mean in (0.0, 1.0)]))
 
 
 def _cut_normal(x: NDArray[Any], mean: float, s: float, r: float, cut: float, side: float) -> Array:

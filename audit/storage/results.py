@@ -22,7 +22,7 @@ from audit.statistics.conclusion import Conclusion
 from audit.statistics.estimate import Bound, Finding
 from audit.statistics.noise_floor import NOISE_FLOORS
 from audit.storage import files
-from audit.storage.store import RESULT, Store
+from audit.storage.store import FIGURE, RESULT, Store
 from audit.version import __version__
 
 _MADE, _LOOKS = "made.json", "looks.json"
@@ -35,13 +35,13 @@ def keep(store: Store, conclusion: Conclusion, figure: bytes, **more: object) ->
     Returns the JSON on one line and the figure's path; raises InputError where they can't be written.
     """
     result = keep_result(store, conclusion, **more)
-    return result, store.write_figure(figure)
+    return result, store.write_bytes(FIGURE, figure)
 
 
 def keep_result(store: Store, conclusion: Conclusion, **more: object) -> str:
     """Writes audit.json alone; returns the JSON on one line."""
     result = result_json(conclusion, **more)
-    store.write_result(json.dumps(json.loads(result), indent=2) + "\n")
+    store.write_text(RESULT, json.dumps(json.loads(result), indent=2) + "\n")
     return result
 
 

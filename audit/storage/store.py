@@ -155,14 +155,6 @@ class Store:
         except (ValueError, OverflowError, RecursionError):
             raise InputError(f"{path} cannot be read: move it away, or run the audit again") from None
 
-    def write_result(self, text: str) -> Path:
-        """Keeps what an audit concluded, a JSON object."""
-        return self.write_text(RESULT, text)
-
-    def write_figure(self, png: bytes) -> Path:
-        """Keeps an audit's figure."""
-        return self.write_bytes(FIGURE, png)
-
     @contextlib.contextmanager
     def claim(self) -> Iterator[bool]:
         """Yields whether this process has the setting to itself, to the end of the block, but for chunks of

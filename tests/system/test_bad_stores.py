@@ -46,7 +46,7 @@ def audited(root, setting=SETTING, runs=40, **more):
     store = Store(root, {**identity(setting), "data_sha256": "0" * 64, **more})
     presence = np.arange(runs)[:, None] % 2 == 1
     store.save(Scores(0, FORTY[:runs, None] + presence, presence))
-    store.write_result(json.dumps(CONCLUDED))
+    store.write_text("audit.json", json.dumps(CONCLUDED))
     return store.path
 
 

@@ -109,7 +109,12 @@ def _forward(
             raise TypeError(f"dense layer {path} is called twice: use per_example")
         inputs[path] = args[0]
         layer = context.module.variables["params"]
-        return _product(layer["kernel"], args[0]) + layer["bias"][:, None] + taps[path]
+        kernel = layer[
+            "kernel"
+        ]  # small products are sums that fuse with what follows, which no GEMM call does
+        small = kernel.size <= _UNROLLED
+        product = _small_product(kernel, args[0]) if small else kernel.T @ args[0]
+        return product + layer["bias"][:, None] + taps[path]
 
     with nn.intercept_methods(intercept):
         logits: Any = module.apply({"params": params}, features)
@@ -117,11 +122,6 @@ def _forward(
         missing = sorted(set(taps) - set(inputs))
         raise TypeError(f"dense layers {missing} are not called: use per_example")
     return logits, inputs
-
-
-def _product(kernel: Array, columns: Array) -> Array:
-    """kernel.T @ columns; small ones as sums that fuse with what follows, which no GEMM call does."""
-    return _small_product(kernel, columns) if kernel.size <= _UNROLLED else kernel.T @ columns
 
 
 @jax.custom_vjp

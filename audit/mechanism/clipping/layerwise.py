@@ -57,8 +57,7 @@ def unfolded_book_keeping(
             added = jax.tree.map(lambda t, s: t if _is_late(s) else t + s.reshape(t.shape), total, one)
             return added, jax.tree.map(lambda s: s if _is_late(s) else None, one, is_leaf=_is_late)
 
-        blocks = _cut(batch, most)
-        total, late = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params), blocks)
+        total, late = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params), _cut(batch, most))
         whole = jax.tree.map(lambda t, s: t if s is None else s.sum().reshape(t.shape), total, late)
         return ravel_pytree(whole)[0]
 
@@ -88,8 +87,7 @@ def unfolded_dots(
             slopes: Array = jax.grad(dot)(block[2])
             return slopes
 
-        blocks = _cut(batch, most)
-        found: Array = jax.lax.map(of, blocks)
+        found: Array = jax.lax.map(of, _cut(batch, most))
         return found.reshape(-1)[: len(batch[1])]
 
     return dots
@@ -108,7 +106,6 @@ def _kept(module: nn.Module, params: Any, batch: Batch, block_bytes: int) -> tup
 
 
 def _bytes(tree: Any) -> int:
-    """Of all arrays in a tree."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
@@ -194,5 +191,4 @@ def _by_module(params: Any) -> dict[str, list[str]]:
 
 
 def _module(path: Any) -> str:
-    """The module of a parameter's path."""
     return "/".join(entry.key for entry in path[:-1])

@@ -36,7 +36,7 @@ def test_another_schedule_after_a_look_is_refused_in_a_line_that_says_why(store,
 def test_a_schedule_after_a_look_without_one_is_refused(store):
     store.save(Scores(0, np.zeros((4, 1)), np.zeros((4, 1), bool)))
     results.require_declared(store, [4, 8])  # trained, but nobody looked
-    store.write_result("{}\n")
+    store.write_text("audit.json", "{}\n")
     results.require_declared(store, [])
     with pytest.raises(InputError, match="has been looked at already"):
         results.require_declared(store, [4, 8])
