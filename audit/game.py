@@ -97,11 +97,8 @@ def root(seed: int, name: str) -> Array:
 
 
 def presence(runs: NDArray[np.int64], canaries: int = 1, seed: int = 0) -> NDArray[np.bool_]:
-    """Which canary is in in which run, (R, K).
-
-    Of one canary odd runs are in and even ones out, as many of each in every even chunk. Several are each
-    in with probability 1/2, independently.
-    """
+    """Which canary is in in which run, (R, K). Of one canary odd runs are in and even ones out, as many of
+    each in every even chunk. Several are each in with probability 1/2, independently."""
     if canaries == 1:
         return np.asarray(runs[:, None] % 2 == 1)
     keys = _run_keys(root(seed, "presence"), runs)
@@ -147,12 +144,9 @@ def play(
     checkpoints: Checkpoints | None = None,
     watch: Watch | None = None,
 ) -> Iterator[Scores]:
-    """Trains the runs of every range [start, stop) chunk by chunk and yields each chunk's scores.
-
-    A range is asked for when the scores before it were taken. With `checkpoints` a chunk goes on from its
-    last one, to the bit; they are removed when its scores were taken. Raises InputError where a model
-    diverged.
-    """
+    """Trains the runs of every range [start, stop) chunk by chunk and yields each chunk's scores. A range is
+    asked for when the scores before it were taken. With `checkpoints` a chunk goes on from its last one, to
+    the bit; they are removed when its scores were taken. Raises InputError where a model diverged."""
     placement = Placement.spread(chunk) if game.mechanism.spreads else Placement.local()
     segments = ensemble.segments(game.schedule, game.segment_steps)
     width = placement.round_up(chunk)  # chunks are padded: one program serves all, on all devices
@@ -218,7 +212,6 @@ def _midway(first: int, size: int, states: State, score: Callable[..., Array], k
 
 
 def _attack(game: Game) -> _Attack:
-    """The adversary's decision before training."""
     theta_0 = game.init(root(game.seed, "theta"))
     known = game.init(root(game.seed, "guess")) if game.unknown_initialisation else theta_0
     norm = jnp.float32(game.hyper.clipping_norm)

@@ -45,10 +45,8 @@ def coins(seed: int, count: int) -> NDArray[np.bool_]:
 
 def cosines(displacement: ArrayLike, seed: int, count: int, first: int = 0) -> Array:
     """Cosines (count,) of canaries first, first + 1, ... with a displacement (d,): larger, if they took part.
-
     Memory is two megabytes beside the displacement, time about a second for 10^8 coordinates of all canaries.
-    Raises InputError for a displacement that is no finite vector, or is 0.
-    """
+    Raises InputError for a displacement that is no finite vector, or is 0."""
     moved = np.asarray(displacement)
     require(moved.ndim == 1, f"the displacement has shape {moved.shape}: flatten it into one vector")
     require(moved.dtype.kind in "fiu", f"the displacement has dtype {moved.dtype}: give real numbers")
@@ -71,7 +69,6 @@ def _blocks(seed: int, index: int, dimension: int) -> Iterator[Array]:
 
 
 def _product(moved: NDArray[np.generic], seed: int, index: int) -> float:
-    """The inner product of a canary and a vector."""
     product = square = 0.0
     for place, block in enumerate(_blocks(seed, index, len(moved))):
         product += float(block @ _part(moved, place))
@@ -80,7 +77,6 @@ def _product(moved: NDArray[np.generic], seed: int, index: int) -> float:
 
 
 def _part(moved: NDArray[np.generic], place: int) -> Array:
-    """A block of a vector in float64."""
     return np.asarray(moved[place * _BLOCK : (place + 1) * _BLOCK], np.float64)
 
 

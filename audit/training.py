@@ -18,11 +18,9 @@ from audit.storage.store import Scores, Store
 
 
 class Trained(NamedTuple):
-    """The scores, and what training them took here.
-
-    seconds: of training, compilation and simulation apart. chunk: runs a chunk. model_steps: those that the
-    time was taken by; what a checkpoint held is not among them.
-    """
+    """The scores, and what training them took here. seconds: of training, compilation and simulation apart.
+    chunk: runs a chunk. model_steps: those that the time was taken by; what a checkpoint held is not among
+    them."""
 
     scores: Scores
     trained_runs: int = 0
@@ -144,5 +142,4 @@ class _Clock:
         self._begin = self._begin if model_steps else self._end
 
     def seconds(self) -> float:
-        """From start to end."""
         return self._end - self._begin

@@ -15,9 +15,7 @@ from audit.mechanism.base import Craft, Observe, Tree
 
 class Init(Protocol):
     """(key, theta_0 (p,), clipping_norm) -> state: any pytree of arrays, the same for all runs of an audit.
-
-    theta_0 is what the adversary knows of the initialisation.
-    """
+    theta_0 is what the adversary knows of the initialisation."""
 
     def __call__(self, key: Array, theta_0: Array, clipping_norm: Array, /) -> Tree: ...
 

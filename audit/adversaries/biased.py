@@ -39,11 +39,9 @@ def fixed_biased_dimension(dimension: int) -> Adversary:
 
 
 def simulated_biased_dimension(simulate: Simulate, simulations: int, per_step: bool) -> Adversary:
-    """GC-S (Algorithm 3): the coordinate that simulated training moves least.
-
-    Trainings are noisy or noiseless. Movement is accumulated over them: with `per_step` the root of the
-    summed squared updates, else the distance of the final model from theta_0 (Errata H4).
-    """
+    """GC-S (Algorithm 3): the coordinate that simulated training moves least. Trainings are noisy or
+    noiseless. Movement is accumulated over them: with `per_step` the root of the summed squared updates, else
+    the distance of the final model from theta_0 (Errata H4)."""
 
     def choose(key: Array, theta_0: Array) -> Array:
         return jnp.argmin(_movement(simulate, simulations, per_step, key, theta_0))

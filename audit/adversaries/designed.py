@@ -39,11 +39,8 @@ Penalty = Callable[
 
 
 class SampleDesign(NamedTuple):
-    """A design's choices, all compiled in.
-
-    project: (sample) -> the nearest one that is allowed. minibatch: updates a step, drawn without replacement
-    from a block where it has more.
-    """
+    """A design's choices, all compiled in. project: (sample) -> the nearest one that is allowed. minibatch:
+    updates a step, drawn without replacement from a block where it has more."""
 
     loss: SampleLoss
     penalty: Penalty
@@ -53,11 +50,9 @@ class SampleDesign(NamedTuple):
 
 
 class Designed(NamedTuple):
-    """A design's result.
-
-    last: the sample after the last step, as the paper keeps it; best: that of the smallest penalty on its
-    minibatch. losses (steps + 1,): penalties on the minibatches, of the first sample to the last.
-    """
+    """A design's result. last: the sample after the last step, as the paper keeps it; best: that of the
+    smallest penalty on its minibatch. losses (steps + 1,): penalties on the minibatches, of the first sample
+    to the last."""
 
     last: Tree
     best: Tree

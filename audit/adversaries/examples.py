@@ -33,12 +33,9 @@ class ScoredExamples(NamedTuple):
 
 
 def inserted_examples(loss: Loss, init: Init, canaries: int, expect: Expect) -> Adversary:
-    """The adversary of K examples, which init gives.
-
-    Each inserts its clipped gradient at the current model, as training on it would. A score is how far the
-    final model's loss lies below that of the expected model: training on an example lowers it. `plain`
-    expects losses of 0.
-    """
+    """The adversary of K examples, which init gives. Each inserts its clipped gradient at the current model,
+    as training on it would. A score is how far the final model's loss lies below that of the expected model:
+    training on an example lowers it. `plain` expects losses of 0."""
 
     def losses(theta: Array, examples: Examples) -> Array:
         found: Array = jax.vmap(loss, (None, 0))(theta, (examples.features, examples.labels))
@@ -79,11 +76,9 @@ def flipped_labels(
 
 
 def flipped_label(loss: Loss, features: Array, labels: Array, classes: int) -> Adversary:
-    """The canary is a random example (x, y) of the data with a wrong label, drawn uniformly.
-
-    Its gradient at the current model is inserted, as training on it would; the mechanism clips it.
-    The score is minus its loss: training on the canary lowers it.
-    """
+    """The canary is a random example (x, y) of the data with a wrong label, drawn uniformly. Its gradient at
+    the current model is inserted, as training on it would; the mechanism clips it. The score is minus its
+    loss: training on the canary lowers it."""
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Example:
         index = jax.random.randint(jax.random.fold_in(key, 0), (), 0, len(labels))

@@ -39,10 +39,8 @@ _SEPARATED = 9.0  # B / sigma from which no step recrosses the threshold
 
 
 class Stepper:
-    """A process's grid, and its steps; densities are arrays (2, n), out and in.
-
-    points (n,), evenly spaced and symmetric about 1/2, where reflection swaps the worlds.
-    """
+    """A process's grid, and its steps; densities are arrays (2, n), out and in. points (n,), evenly spaced
+    and symmetric about 1/2, where reflection swaps the worlds."""
 
     def __init__(self, process: Process, per_deviation: int) -> None:
         """Raises InputError where the grid would be too large."""
@@ -83,10 +81,7 @@ class Stepper:
         return moved.reshape(2, -1)[:, :count]
 
 
-@functools.lru_cache(maxsize=8)
-def stepper(process: Process, per_deviation: int) -> Stepper:
-    """A process's stepper, cached: searches evolve one process many times."""
-    return Stepper(process, per_deviation)
+stepper = functools.lru_cache(maxsize=8)(Stepper)  # searches evolve one process many times
 
 
 def evolve(stepper: Stepper, thresholds: Array) -> Iterator[Array]:
@@ -129,10 +124,8 @@ def _toeplitz(taps: Array) -> Array:
 
 
 def _share_above(points: NDArray[Any], spacing: float, threshold: float) -> Array:
-    """Weights whose sum with smooth samples is the integral above the threshold, to third order.
-
-    Linear interpolation in the cut cell, and Gregory's first correction at the next point.
-    """
+    """Weights whose sum with smooth samples is the integral above the threshold, to third order. Linear
+    interpolation in the cut cell, and Gregory's first correction at the next point."""
     position = (threshold - points[0]) / spacing
     if not 0 <= position < len(points) - 3:
         return (points > threshold).astype(np.float64)
@@ -147,12 +140,9 @@ def _share_above(points: NDArray[Any], spacing: float, threshold: float) -> Arra
 
 
 def laws(process: Process, thresholds: Array, per_deviation: int = PER_DEVIATION) -> list[DensityPair]:
-    """The exact laws of theta_1 .. theta_T under thresholds h_1 .. h_(T-1), in units of C.
-
-    An infinite threshold moves everything one way: Example 1 of the paper. `per_deviation` is the grid's
-    points a deviation of a step's noise. Raises InputError for a process out of range, or too long for
-    the grid.
-    """
+    """The exact laws of theta_1 .. theta_T under thresholds h_1 .. h_(T-1), in units of C. An infinite
+    threshold moves everything one way: Example 1 of the paper. `per_deviation` is the grid's points a
+    deviation of a step's noise. Raises InputError for a process out of range, or too long for the grid."""
     validate(process)
     if _has_closed_form(process, thresholds):
         lengths = range(1, process.steps + 1)

@@ -66,10 +66,8 @@ def best_constant(process: Process, delta: float, per_deviation: int = PER_DEVIA
 
 def optimal(process: Process, delta: float, per_deviation: int = PER_DEVIATION) -> Thresholds:
     """The optimal adversary (see the module's docstring): a threshold a step, at the crossing of the
-    likelihood ratio with e^epsilon, for the epsilon that these thresholds reach themselves.
-
-    Where B / sigma is at least 9 the first crossing is kept for all steps, as nothing recrosses it.
-    """
+    likelihood ratio with e^epsilon, for the epsilon that these thresholds reach themselves. Where B / sigma
+    is at least 9 the first crossing is kept for all steps, as nothing recrosses it."""
     validate(process)
     conversions.require_delta(delta)
     limit = upper_bound(process, delta)

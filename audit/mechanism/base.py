@@ -134,12 +134,9 @@ class Segment(Protocol):
 
 
 class Mechanism(NamedTuple):
-    """A private training.
-
-    start: theta_0 (p,) -> the state before the first step. memory: (theta_0, data, batch size) -> that of one
-    run's step, an estimate. spreads: whether a step is divided over the devices of the axis PARTS, along
-    which the segment is mapped.
-    """
+    """A private training. start: theta_0 (p,) -> the state before the first step. memory: (theta_0, data,
+    batch size) -> that of one run's step, an estimate. spreads: whether a step is divided over the devices of
+    the axis PARTS, along which the segment is mapped."""
 
     start: Callable[[Array], State]
     segment: Segment

@@ -86,11 +86,8 @@ def step(
 
 
 def _noise(key: Array, deviation: Array, theta: Array) -> Array:
-    """N(0, deviation^2 I), of theta's size.
-
-    A branch's result is kept; on a CPU, XLA would draw it in the loop that puts the layers' sums together,
-    which is not vectorised.
-    """
+    """N(0, deviation^2 I), of theta's size. A branch's result is kept; on a CPU, XLA would draw it in the
+    loop that puts the layers' sums together, which is not vectorised."""
 
     def drawn() -> Array:
         return deviation * jax.random.normal(key, theta.shape, theta.dtype)

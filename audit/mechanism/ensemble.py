@@ -37,11 +37,7 @@ class Programs(Generic[T]):
     keys must mean the same program."""
 
     def __init__(self, kept: int = 64) -> None:
-        @functools.lru_cache(maxsize=kept)
-        def made(once: _Once[T]) -> T:
-            return once.make()
-
-        self._made = made
+        self._made: Callable[[_Once[T]], T] = functools.lru_cache(maxsize=kept)(lambda once: once.make())
 
     def get(self, key: Hashable | None, make: Callable[[], T]) -> T:
         """make()'s program, made once for equal keys; made anew each time where the key is None."""

@@ -81,12 +81,9 @@ class Sums(NamedTuple):
 
 
 def mechanism(choices: FedAvg) -> base.Mechanism:
-    """DP-FedAvg under the contract of `audit.mechanism.base`.
-
-    Data are (features (N, ...), labels (N, ...), starts (M,), counts (M,)): client i has the examples
-    starts[i] : starts[i] + counts[i]. A schedule's batches are clients (rounds, W), padded with -1.
-    Hyperparameters.own is a Federated.
-    """
+    """DP-FedAvg under the contract of `audit.mechanism.base`. Data are (features (N, ...), labels (N, ...),
+    starts (M,), counts (M,)): client i has the examples starts[i] : starts[i] + counts[i]. A schedule's
+    batches are clients (rounds, W), padded with -1. Hyperparameters.own is a Federated."""
 
     def start(theta_0: Array) -> base.State:
         server = Server(choices.optimizer(jnp.float32(0)).init(theta_0), jnp.float32(1))

@@ -1,5 +1,6 @@
 """The memory that devices have, and that a program takes, estimated from its trace."""
 
+import contextlib
 import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -28,26 +29,19 @@ def local_hardware() -> Hardware:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         return Hardware(True, len(devices), memory // len(devices))
     limit = (devices[0].memory_stats() or {}).get("bytes_limit", _UNSAID)
-    scratch = _vmem() if devices[0].platform == "tpu" else 0
+    scratch = 0
+    if devices[0].platform == "tpu":
+        from jax.experimental.pallas import tpu  # slow to import
+
+        with contextlib.suppress(ValueError):  # of a kind that JAX does not know
+            scratch = int(tpu.get_tpu_info().vmem_capacity_bytes)
     return Hardware(False, len(devices), limit, scratch)
 
 
-def _vmem() -> int:
-    """The bytes of VMEM of this process's TPUs; 0 of a kind that JAX does not know."""
-    from jax.experimental.pallas import tpu  # slow to import
-
-    try:
-        return int(tpu.get_tpu_info().vmem_capacity_bytes)
-    except ValueError:
-        return 0
-
-
 class StepMemory(NamedTuple):
-    """Bytes of one run's step, before anything is fused, so that a compiled program takes less.
-
-    written: all that it writes, but for what depends on no parameter, which runs at once share; this decides
-    what stays in a cache. held: the most at once, of a run alone.
-    """
+    """Bytes of one run's step, before anything is fused, so that a compiled program takes less. written: all
+    that it writes, but for what depends on no parameter, which runs at once share; this decides what stays in
+    a cache. held: the most at once, of a run alone."""
 
     written: int
     held: int

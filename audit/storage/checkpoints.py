@@ -57,10 +57,8 @@ class Checkpoints:
         return 0, states
 
     def offer(self, chunk: str, done: int, states: Any) -> None:
-        """Keeps the chunk's states after `done` segments where a checkpoint is due.
-
-        Where it can't be written, that is said once on stderr and training goes on: scores are safe.
-        """
+        """Keeps the chunk's states after `done` segments where a checkpoint is due. Where it can't be
+        written, that is said once on stderr and training goes on: scores are safe."""
         begin = time.monotonic()
         if begin < self._due:
             return
@@ -146,7 +144,7 @@ def _manifest(path: Path, name: str) -> str:
 
 
 def _remove(path: Path) -> None:
-    """Removes a folder; a kill leaves it under a name that is never looked at."""
+    """A kill leaves the folder under a name that is never looked at."""
     with contextlib.suppress(OSError):
         path = path.rename(path.with_name(f".{uuid.uuid4().hex[:8]}"))
     files.remove(path)

@@ -29,11 +29,9 @@ _TURN_SECONDS = 0.05
 
 @contextlib.contextmanager
 def claim(folder: Path, stale: float = STALE_SECONDS, part: str = "claim") -> Iterator[bool]:
-    """Yields whether this process holds a part of the folder, which it then does to the end of the block.
-
-    A claim not renewed for `stale` seconds is taken over; a holder that was suspended for as long and
-    wakes says so on stderr. Raises InputError where the folder can't be written.
-    """
+    """Yields whether this process holds a part of the folder, which it then does to the end of the block. A
+    claim not renewed for `stale` seconds is taken over; a holder that was suspended for as long and wakes
+    says so on stderr. Raises InputError where the folder can't be written."""
     lease = _lease(folder / f"{part}.lease", stale)
     with files.writing(folder):
         mine = _acquired(lease)
@@ -109,11 +107,9 @@ def _acquired(lease: filelock.SoftFileLease) -> bool:
 
 
 def _removed(lease: filelock.SoftFileLease, stale: float) -> bool:
-    """Whether an abandoned lease is gone, by this process's doing or another's.
-
-    Who removes a lease locks the very file that it judges, and looks under that lock whether the file is
-    still in place, so that nobody removes a successor's.
-    """
+    """Whether an abandoned lease is gone, by this process's doing or another's. Who removes a lease locks the
+    very file that it judges, and looks under that lock whether the file is still in place, so that nobody
+    removes a successor's."""
     path = Path(lease.lock_file)
     try:
         with open(path, "r+b" if os.access(path, os.W_OK) else "rb") as file:

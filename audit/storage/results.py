@@ -30,10 +30,8 @@ _LOW_RATES = (0.1, 0.01, 0.001)  # of false positives
 
 
 def keep(store: Store, conclusion: Conclusion, figure: bytes, **more: object) -> tuple[str, Path]:
-    """Writes audit.json, with what else is given, and audit.png, the figure's bytes.
-
-    Returns the JSON on one line and the figure's path; raises InputError where they can't be written.
-    """
+    """Writes audit.json, with what else is given, and audit.png, the figure's bytes. Returns the JSON on one
+    line and the figure's path; raises InputError where they can't be written."""
     result = keep_result(store, conclusion, **more)
     return result, store.write_bytes(FIGURE, figure)
 

@@ -82,7 +82,6 @@ class _Patience:
         self._begin, self._said = time.monotonic(), False
 
     def wait(self, store: Store) -> None:
-        """A moment."""
         if not self._said and time.monotonic() - self._begin > _PATIENCE_SECONDS:
             from audit.storage import claims
 

@@ -53,10 +53,8 @@ class Scores(NamedTuple):
         return coins(self.scores, self.presence)
 
     def worlds(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """(scores in, scores out), flat, of one canary a run.
-
-        Raises InputError for several canaries a run: their scores share a model and are not independent.
-        """
+        """(scores in, scores out), flat, of one canary a run. Raises InputError for several canaries a run:
+        their scores share a model and are not independent."""
         require(
             self.scores.size == len(self.scores),
             "scores of several canaries a run are not independent: give one a run, or use a method for "
@@ -206,11 +204,8 @@ class Store:
         return Scores(0, scores, present)
 
     def missing(self, runs: int) -> list[tuple[int, int]]:
-        """The ranges [start, stop) of runs that no intact file holds; see `distrust` for the others.
-
-        Raises InputError where a file can't be read, and where files are of different numbers of canaries a
-        run.
-        """
+        """The ranges [start, stop) of runs that no intact file holds; see `distrust` for the others. Raises
+        InputError where a file can't be read, and where files are of different numbers of canaries a run."""
         return gaps(map(_runs, self._intact()), runs)
 
     def held(self, known: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
@@ -238,7 +233,6 @@ class Store:
             files.say_once(f"{path} is damaged: it counts as missing")
 
     def write_text(self, name: str, text: str) -> Path:
-        """Writes a whole text file or nothing."""
         return self.write_bytes(name, text.encode())
 
     def write_bytes(self, name: str, content: bytes) -> Path:

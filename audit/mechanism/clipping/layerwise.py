@@ -68,10 +68,8 @@ def unfolded_dots(
     module: nn.Module, unravel: Callable[[Array], Any], criterion: Criterion, block_bytes: int
 ) -> ClippedDots:
     """Every clipped gradient's dot product with a direction, of modules that `unfolded_book_keeping` knows.
-
-    No gradient an example is formed: the clipped sum is linear in the examples' weights, and the slopes
-    of its own dot product with the direction are theirs.
-    """
+    No gradient an example is formed: the clipped sum is linear in the examples' weights, and the slopes of
+    its own dot product with the direction are theirs."""
 
     def dots(theta: Array, batch: Batch, clipping_norm: Array, direction: Array) -> Array:
         params, along = unravel(theta), unravel(direction)
@@ -183,7 +181,6 @@ def _apply(module: nn.Module, params: Any, x: Array, taps: dict[str, Array]) -> 
 
 
 def _by_module(params: Any) -> dict[str, list[str]]:
-    """The names of every module's own parameters."""
     own: dict[str, list[str]] = {}
     for path, _ in jax.tree_util.tree_leaves_with_path(params):
         own.setdefault(_module(path), []).append(path[-1].key)
