@@ -5,12 +5,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from audit.progress import counted
 from audit.report.one_run_table import one_run_json, one_run_table
 from audit.report.over_runs import over_runs
 from audit.report.table import Column, Table, upper
 from audit.statistics.accounting import Composition, epsilon_upper_bound, participant_upper_bound
 from audit.statistics.one_run_conclusion import OneRunConclusion
-from audit.words import counted
 
 RESULT = "federated.json"  # in a setting's folder
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from audit import zoo
 from audit.errors import InputError, require
+from audit.progress import counted
 from audit.report import federated_table, over_runs
 from audit.report.federated_table import RESULT, FederatedAudit, Upper
 from audit.report.one_run_page import OneRunSubject, null_of
@@ -18,7 +19,6 @@ from audit.statistics.accounting import Composition
 from audit.statistics.one_run_conclusion import OneRunConclusion
 from audit.storage import files
 from audit.storage.store import Store
-from audit.words import counted
 
 _UNKNOWN_THREAT = (
     "The cosines come from elsewhere: this page knows neither the training nor who inserted the canaries. "

@@ -6,7 +6,7 @@ from audit.report.one_run_table import floor_words
 from audit.report.table import Column, Table, number
 from audit.statistics import one_run_conclusion, one_shot
 from audit.statistics.one_run_conclusion import OneRunConclusion
-from audit.storage.scores import Scores
+from audit.storage.store import Scores
 
 
 def conclusions(

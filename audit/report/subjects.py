@@ -15,9 +15,8 @@ from audit.settings.setting import Setting, summary
 from audit.settings.stored import Known
 from audit.statistics.accounting import Composition
 from audit.statistics.conclusion import Conclusion
-from audit.storage import declared
-from audit.storage.kept import Kept
-from audit.storage.store import Store
+from audit.storage import results
+from audit.storage.store import Kept, Store
 
 
 class Subject(NamedTuple):
@@ -90,7 +89,7 @@ def of_setting(folder: Path, levels: AskedLevels, runs: int | None = None) -> Su
     if known is None:
         raise InputError(f"{folder} is no audit of trained models: name another `setting`")
     kept, held = store.result() or Kept(), store.runs_held()
-    schedule = None if runs else declared.declared(store)
+    schedule = None if runs else results.declared_looks(store)
     runs = runs or (schedule.looks()[-1] if schedule else kept.runs) or held
     require(runs >= 2, f"{folder} has no finished runs: train some with ./run.sh audit")
     require(runs <= held, f"{folder} lacks runs {held} to {runs - 1}: train them")

@@ -19,7 +19,7 @@ from audit.settings import build
 from audit.statistics import conversions, one_shot, rounds
 from audit.statistics.conclusion import method_of
 from audit.statistics.rounds import Charge
-from audit.storage.scores import Scores
+from audit.storage.store import Scores
 from experiments.canife import curves as canife_curves
 from experiments.canife import training as canife_training
 from experiments.canife.attacked import Attacked

@@ -23,8 +23,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from audit.storage.scores import Scores
-from audit.storage.store import Store
+from audit.storage.store import Scores, Store
 
 FOLDER = Path(__file__).parent / "golden" / "outputs"
 CASES = json.loads((FOLDER / "cases.json").read_text())

@@ -19,8 +19,7 @@ from audit.settings.adversaries import CotS, GcR, GcS, Loss
 from audit.settings.make import setting_of
 from audit.settings.setting import identity
 from audit.storage import files
-from audit.storage.scores import Scores
-from audit.storage.store import Store
+from audit.storage.store import Scores, Store
 from audit.task import Dataset
 from experiments.cells import work
 from experiments.cells.audits import audit_cell
