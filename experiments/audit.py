@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from audit.storage.store import Store
     from audit.task import Dataset
     from audit.training import Trained
-    from experiments.cells.engine import Trainer, TrainingEngine
+    from experiments.cells.work import Trainer, TrainingEngine
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("runs", 5000, "Models to train, half with the canary.")
@@ -109,7 +109,7 @@ def _looks() -> list[int]:
 def _train(audited: _Audited, store: "Store", added: int) -> "Trained":
     """Trains what the store lacks, in chunks as of so many runs."""
     from audit import progress, training
-    from experiments.cells.engine import Wanted
+    from experiments.cells.work import Wanted
 
     with progress.bar(training.lacking(store, audited.runs)) as line:
         return audited.trainer.train(Wanted(store, audited.runs, added, FLAGS.chunk_size, line))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from absl import flags
 
 if TYPE_CHECKING:
-    from experiments.cells.engine import TrainingEngine
+    from experiments.cells.work import TrainingEngine
 
 
 def define_engine() -> None:

@@ -28,10 +28,9 @@ from audit.statistics import conversions
 from audit.storage import files
 from audit.storage.index import Holdings
 from audit.words import counted
-from experiments.cells.cell import Cell, Levels
-from experiments.cells.data import DataSets
+from experiments.cells.cell import Cell, DataSets, Levels
 from experiments.sweeps import points, registry, table
-from experiments.sweeps.rows import Row
+from experiments.sweeps.sweep import Row
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("scale", None, "smoke, laptop or paper; by default the largest with finished cells.")

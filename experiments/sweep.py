@@ -21,8 +21,7 @@ from audit.settings import stored
 from audit.words import counted, shortened
 from experiments import engine_flags
 from experiments.cells import audits, work
-from experiments.cells.cell import Cell
-from experiments.cells.data import DataSets, file_names
+from experiments.cells.cell import Cell, DataSets, file_names
 from experiments.cells.work import Workplace
 from experiments.sweeps import registry
 from experiments.sweeps.sweep import Sweep

@@ -14,8 +14,7 @@ from audit.settings.setting import Setting, flat, identity
 from audit.storage.index import Holdings
 from audit.storage.store import Store
 from audit.task import Dataset
-from experiments.cells.cell import Audited, Cell, GameRecipe, Levels, Parts
-from experiments.cells.data import DataSets
+from experiments.cells.cell import Audited, Cell, DataSets, GameRecipe, Levels, Parts
 from models.catalogue import task
 
 _COMPILING = 8.0  # seconds of a program on two cores, as measured: 4 for the ConvNet, 8 for the FCNN

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from audit.task import Dataset
     from audit.training import Trained
     from experiments.cells.cell import GameRecipe
-    from experiments.cells.engine import TrainingEngine, Wanted
+    from experiments.cells.work import TrainingEngine, Wanted
 
 
 @contextlib.contextmanager
@@ -21,7 +21,7 @@ def _here(address: str | None) -> Iterator["TrainingEngine"]:
     require(address is None, f"`ray_address={address}` goes with `engine=ray`: give both")
     prepare_jax()
     from experiments.cells import work
-    from experiments.cells.engine import TrainingEngine
+    from experiments.cells.work import TrainingEngine
 
     yield TrainingEngine(_Here, work.do_all)
 

@@ -15,9 +15,7 @@ from audit.storage.index import Holdings
 from audit.storage.scores import Scores
 from audit.storage.store import Store
 from audit.task import Federation
-from experiments.cells import answers
-from experiments.cells.cell import Cell
-from experiments.cells.data import DataSets
+from experiments.cells.cell import Cell, DataSets, read_answer, write_answer
 
 if TYPE_CHECKING:
     from jax import Array
@@ -81,7 +79,7 @@ def read(held: Holdings, setting: FederatedSetting, runs: int) -> FederatedScore
 
 def accuracies(store: Store) -> dict[str, float]:
     """The kept accuracies by run."""
-    found = answers.read(store) or {}
+    found = read_answer(store) or {}
     return {run: float(value) for run, value in found.get(_ACCURACIES, {}).items()}
 
 
@@ -89,7 +87,7 @@ def keep_accuracies(store: Store, first: int, values: NDArray[np.float64]) -> No
     """Keeps the accuracies of runs first, first + 1, ... beside those that are there."""
     measured = {str(first + i): float(value) for i, value in enumerate(values)}
     with store.turn("accuracies"):
-        answers.write(store, {_ACCURACIES: accuracies(store) | measured})
+        write_answer(store, {_ACCURACIES: accuracies(store) | measured})
 
 
 def _observations(setting: FederatedSetting) -> list[FederatedSetting]:

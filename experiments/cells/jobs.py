@@ -19,11 +19,9 @@ from audit.storage import files, shares
 from audit.storage.scores import Scores
 from audit.task import Dataset
 from audit.training import ChunkTrainer
-from experiments.cells.cell import Cell, GameRecipe
+from experiments.cells.cell import Cell, DataSets, GameRecipe
 from experiments.cells.cluster import Cluster, Node
-from experiments.cells.data import DataSets
-from experiments.cells.engine import Wanted
-from experiments.cells.work import Workplace
+from experiments.cells.work import Wanted, Workplace
 
 _AHEAD = 2  # tasks a worker, so that none waits for the driver
 _TASK_SECONDS = 2.0  # of chunks: many times what it takes to send a task and its result

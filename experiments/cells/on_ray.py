@@ -23,10 +23,8 @@ from audit.training import Trained
 from experiments.cells import jobs, work
 from experiments.cells.cell import Cell, GameRecipe
 from experiments.cells.cluster import Cluster
-from experiments.cells.engine import TrainingEngine, Wanted
 from experiments.cells.jobs import CellJob, Job, RunsJob, Sent
-from experiments.cells.progress import SweepProgress
-from experiments.cells.work import Outcome, Workplace
+from experiments.cells.work import Outcome, SweepProgress, TrainingEngine, Wanted, Workplace
 
 _POLL_SECONDS = 1.0
 

@@ -20,8 +20,7 @@ from audit.storage.index import Holdings
 from audit.storage.store import Store
 from audit.task import Dataset
 from experiments.cells.audits import is_on, step_seconds
-from experiments.cells.cell import Audited, Cell, Levels
-from experiments.cells.data import DataSets
+from experiments.cells.cell import Audited, Cell, DataSets, Levels
 from experiments.hidden_state import landscape
 from experiments.hidden_state.landscape import Grid
 

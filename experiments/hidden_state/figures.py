@@ -14,8 +14,8 @@ from audit.report.style import BLUE, GREEN, ORANGE, PURPLE, VERMILION
 from experiments.cells.cell import Audited
 from experiments.hidden_state import cells, landscape, landscape_figures
 from experiments.hidden_state.cells import Norms
-from experiments.hidden_state.claims import CLAIMS
 from experiments.hidden_state.landscape import Grid
+from experiments.hidden_state.sweep import CLAIMS
 from experiments.sweeps import estimates, points, table
 from experiments.sweeps.points import Evidence, Point
 from experiments.sweeps.sweep import Drawn, Sweep

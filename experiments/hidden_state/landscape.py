@@ -14,7 +14,7 @@ from audit.errors import require
 from audit.storage import files, index
 from audit.storage.index import Holdings
 from audit.storage.store import Store
-from experiments.cells import answers
+from experiments.cells.cell import answer_text, parsed_answer
 
 ADVERSARIES = ("half", "best_constant", "optimal")  # by their names in audit.landscape.optimal
 SEED, CLIPPING_NORM, THRESHOLD = 0, 1.0, 0.5  # of the sweep; the threshold is C / 2 in units of C
@@ -255,7 +255,7 @@ def lacks(held: Holdings, request: Request) -> bool:
 
 def text(result: Result) -> str:
     """A result as it is written: its values, and their SHA-256 beside them."""
-    return answers.text(dataclasses.asdict(result))
+    return answer_text(dataclasses.asdict(result))
 
 
 def _cell(held: Holdings, study: Study, cell: LandscapeCell) -> CellResults | None:
@@ -298,7 +298,7 @@ def _look(store: Store, kind: type[_Kind]) -> tuple[_Kind | None, bool]:
 def _parsed(content: bytes, kind: type[_Kind]) -> _Kind:
     """A result, with its checksum or, as older ones are, without; raises ValueError, TypeError or
     RecursionError for what is torn or altered."""
-    result = kind(**answers.parsed(content, unsigned=True))
+    result = kind(**parsed_answer(content, unsigned=True))
     for field in dataclasses.fields(kind):
         expected = get_origin(field.type) or field.type
         assert isinstance(expected, type)

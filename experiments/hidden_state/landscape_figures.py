@@ -18,10 +18,10 @@ from audit.landscape import law
 from audit.landscape.process import Process, constant
 from audit.report.style import BOUND, IN, OUT, PURPLE, STYLE, UPPER
 from audit.statistics import conversions, densities
-from experiments.hidden_state.claims import CLAIMS
 from experiments.hidden_state.landscape import CellResults, LandscapeCell, SearchResults, StudyResults
+from experiments.hidden_state.sweep import CLAIMS
 from experiments.sweeps.points import Spread
-from experiments.sweeps.rows import Row, Seeds
+from experiments.sweeps.sweep import Row, Seeds
 from experiments.sweeps.table import claim
 
 CONVEX = PURPLE

@@ -22,7 +22,7 @@ from experiments.cells.audits import audit_cell
 from experiments.cells.cell import Audited, Cell
 from experiments.hidden_state.cells import landscape_cell, norms_cell
 from experiments.hidden_state.landscape import Grid
-from experiments.sweeps.sweep import Axis, Sweep
+from experiments.sweeps.sweep import Axis, Claim, PaperClaims, Sweep
 from models.catalogue import task
 
 SMOKE = "smoke"
@@ -186,4 +186,30 @@ FIGURES: dict[str, tuple[str, list[Cells]]] = {
         [_gc_r(task(one).label, panel="CIFAR-10", model=one) for one in ("mobilenet_head", "convnet")],
     ),
     "landscape": ("The crafted loss landscape", [lambda scale: iter([landscape_cell(GRIDS[scale])])]),
+}
+CLAIMS: PaperClaims = {  # the paper's words for its figures' series
+    ("figure_1a", "GC-R", None): Claim("tight", "5.2"),
+    ("figure_1a", "L", None): Claim("not tight", "5.2"),
+    ("figure_1b", "GC-R", None): Claim("tight", "5.2"),
+    ("figure_1b", "L", None): Claim("not tight", "5.2"),
+    ("figure_1c", "L", None): Claim("below GC-R", "5.2"),
+    ("figure_1c", "GC-R", None): Claim("not tight", "5.2"),
+    ("figure_1c", "GC-S, noiseless per step", None): Claim("nearly tight", "5.2"),
+    ("figure_2a", "GC-R", None): Claim("not tight", "5.3"),
+    ("figure_2a", "L", None): Claim("far below GC-R", "5.3"),
+    ("figure_2b", "GC-R", None): Claim("below k = 5", "5.3"),
+    ("figure_2b", "L", None): Claim("far below GC-R", "5.3"),
+    ("figure_4", "GC-S, noiseless per step", None): Claim("best of the 4", "Appendix C"),
+    ("figure_5", "GC-R", 1): Claim("tight", "5.2"),
+    ("figure_5", "GC-R", 5): Claim("not tight", "5.3"),
+    ("figure_5", "GC-S, noiseless per step", None): Claim("as GC-R", "Appendix C"),
+    ("figure_6a", "GC-R", None): Claim("Gaussian curve", "Appendix E"),
+    ("figure_7", "GC-R", None): Claim("above CotS", "Appendix G"),
+    ("figure_7", "CotS", None): Claim("above L", "Appendix G"),
+    ("figure_11", "k = 1", None): Claim("tight", "Appendix G"),
+    ("figure_11", "k = 5", None): Claim("not tight", "Appendix G"),
+    ("figure_11", "k = 25", None): Claim("not tight", "Appendix G"),
+    ("figure_12", "unknown", None): Claim("as known", "Appendix G"),
+    ("figure_13", "MobileNetV2's head", None): Claim("tight (AlexNet)", "Appendix G"),
+    ("landscape", "B = 16", None): Claim("tight", "Appendix G"),
 }

@@ -11,9 +11,7 @@ from audit.machine import cores
 from audit.progress import Progress
 from audit.storage.index import Holdings
 from audit.storage.store import Store
-from experiments.cells import answers
-from experiments.cells.cell import Cell, Levels
-from experiments.cells.data import DataSets
+from experiments.cells.cell import Cell, DataSets, Levels, read_answer, write_answer
 
 if TYPE_CHECKING:
     from experiments.lidp.gaussian_mechanism import Found, GaussianMechanism
@@ -79,7 +77,7 @@ def mechanism_cell(place: PlacedAudit) -> Cell:
 
     def do(store: Store, data: DataSets, progress: Progress) -> None:
         processes = cores() if seconds > _WORTH_PROCESSES else 1
-        answers.write(store, findings(audit, processes, progress)._asdict())
+        write_answer(store, findings(audit, processes, progress)._asdict())
 
     one = _ENTRY_SECONDS * audit.runs * audit.canaries**2 + _SEED_SECONDS + _RUN_SECONDS * audit.runs
     seconds = one * (audit.seeds + 2) / 2
@@ -90,7 +88,7 @@ def mechanism_cell(place: PlacedAudit) -> Cell:
 def read(held: Holdings, audit: MechanismAudit) -> MechanismFindings | None:
     """The stored findings; None where there are none that are whole."""
     store = held.open(audit.setting())
-    values = None if store is None else answers.read(store)
+    values = None if store is None else read_answer(store)
     return None if values is None else MechanismFindings(**values)
 
 

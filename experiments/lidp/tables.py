@@ -10,8 +10,8 @@ from audit.report.table import Column, Table, number
 from audit.statistics import conversions
 from experiments.lidp import gains, gaussian_mechanism
 from experiments.lidp.cells import LIFTED, MechanismAudit, MechanismFindings
-from experiments.lidp.claims import CLAIMS
 from experiments.lidp.gains import METHODS, ORDER_2, ORDER_4, Gain, Lifted
+from experiments.lidp.sweep import CLAIMS
 from experiments.sweeps.sweep import OwnTable
 
 _RULE = "-" * 80

@@ -8,8 +8,7 @@ from audit.report import rounding
 from audit.statistics.estimate import ASSUMPTION_FREE, ESTIMATORS, HELD_OUT, IF_GAUSSIAN, IN_SAMPLE
 from audit.words import shortened
 from experiments.sweeps.points import Point
-from experiments.sweeps.rows import Claim, PaperClaims, Row, Seeds
-from experiments.sweeps.sweep import Axis, Sweep
+from experiments.sweeps.sweep import Axis, Claim, PaperClaims, Row, Seeds, Sweep
 
 _WIDTHS = (27, 5, 9, 9, 5, 15)
 _HEADER = ("", "bound", "range", "interval", "pred.", "the paper says")

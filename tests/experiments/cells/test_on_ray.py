@@ -121,7 +121,7 @@ import functools, os, sys
 from pathlib import Path
 import numpy as np
 from experiments.cells import audits, cluster, jobs, on_ray
-from experiments.cells.engine import Wanted
+from experiments.cells.work import Wanted
 from experiments.settings import stored
 from audit.settings.make import setting_of
 from models.data.base import Dataset
