@@ -39,11 +39,9 @@ def audit_cell(audited: Audited) -> Cell:
         dataset = data.load(setting.model)
         wanted = recipe(setting, runs, dataset)
         training.train(wanted.make(dataset), store, runs, progress=progress)
-        _conclude(setting, runs, store, wanted.about(dataset))
+        conclude(store, wanted.about(dataset))
 
-    def conclude(store: Store, about: dict[str, Any]) -> None:
-        _conclude(setting, runs, store, about)
-
+    conclude = partial(_conclude, setting, runs)
     parts = Parts(lambda data: data.load(setting.model), partial(recipe, setting, runs), conclude)
     seconds = runs * setting.schedule.steps * step_seconds(setting)
     name = f"{audited.series}, seed {setting.seed}, {audited.panel}"
@@ -86,20 +84,13 @@ def recipe(setting: Setting, runs: int, dataset: Dataset) -> GameRecipe:
 
 
 def _conclude(setting: Setting, runs: int, store: Store, about: dict[str, Any]) -> None:
-    """Writes audit.json."""
     from audit.statistics.accounting import Composition
     from audit.statistics.conclusion import conclude_design
     from audit.storage import results
 
-    composition = Composition(*setting.composition)
-    results.keep_result(
-        store,
-        conclude_design(store.load(runs).design(), composition, *Levels()).with_curve_test(),
-        setting=flat(setting),
-        runs=runs,
-        provenance=about,
-        out=str(store.path),
-    )
+    found = conclude_design(store.load(runs).design(), Composition(*setting.composition), *Levels())
+    about_it = {"setting": flat(setting), "runs": runs, "provenance": about, "out": str(store.path)}
+    results.keep_result(store, found.with_curve_test(), **about_it)
 
 
 def _concluded_runs(store: Store) -> int:

@@ -104,7 +104,6 @@ class Cluster:
         return self.result(self.begin(None, function, *arguments))
 
     def _alive(self) -> dict[str, dict[str, float]]:
-        """The resources of each node that is alive."""
         return {node["NodeID"]: node["Resources"] for node in self._ray.nodes() if node["Alive"]}
 
 
@@ -142,7 +141,6 @@ class _Aside(io.TextIOBase):
         self._out, self._own = out, threading.get_ident()
 
     def write(self, text: str) -> int:
-        """What the thread that made this writes is printed."""
         if threading.get_ident() == self._own:
             return self._out.write(text)
         line = _COLOURS.sub("", text).strip().partition("\n")[0]
@@ -151,7 +149,6 @@ class _Aside(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """See `io.TextIOBase`."""
         self._out.flush()
 
 

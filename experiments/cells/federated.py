@@ -32,13 +32,6 @@ class FederatedScores(NamedTuple):
     accuracies: list[float]
 
 
-class _Observed(NamedTuple):
-    """A game and where its scores are kept."""
-
-    played: "Game"
-    store: Store
-
-
 def federated_cell(setting: FederatedSetting, runs: int, name: str, seconds: float) -> Cell:
     """The cell of so many trainings. Where every iterate is observed, the cosines with the final model are
     kept too, as those of the setting that observes it alone: one training gives both."""
@@ -113,7 +106,7 @@ def _train(
     who = build_federated.rounds(setting, clients, None)
     measure = build_federated.accuracy(setting, clients, federation.test)
     observed = [
-        _Observed(
+        (
             build_federated.build(one, clients, who),
             store if one == setting else _store(store.path.parent, one, data),
         )
@@ -124,7 +117,9 @@ def _train(
         training.train(played, place, runs, progress=progress, watch=watch)
 
 
-def _keep(store: Store, others: list[_Observed], rounds: int, measure: "Callable[[Array], Array]") -> "Watch":
+def _keep(
+    store: Store, others: list[tuple["Game", Store]], rounds: int, measure: "Callable[[Array], Array]"
+) -> "Watch":
     """Keeps what final models give, before the scores are kept: accuracies, and what other observations
     than the one that is trained say."""
 
@@ -135,9 +130,9 @@ def _keep(store: Store, others: list[_Observed], rounds: int, measure: "Callable
             return
         measured = np.asarray(measure(midway.thetas), np.float64)
         keep_accuracies(store, midway.first, measured)
-        for other in others:
-            found = game.final_scores(other.played, midway.thetas, midway.first)
-            keep_accuracies(other.store, midway.first, measured)
-            other.store.save(found)
+        for played, other in others:
+            found = game.final_scores(played, midway.thetas, midway.first)
+            keep_accuracies(other, midway.first, measured)
+            other.save(found)
 
     return watch

@@ -25,6 +25,7 @@ from experiments.cells.work import Wanted, Workplace
 
 _AHEAD = 2  # tasks a worker, so that none waits for the driver
 _TASK_SECONDS = 2.0  # of chunks: many times what it takes to send a task and its result
+_prepare_jax = functools.cache(prepare_jax)  # once a process
 _TRAINERS: Programs[ChunkTrainer] = Programs(kept=1)  # whose data are on the devices
 
 
@@ -91,18 +92,6 @@ def do(devices: int, cell: Cell, data: DataSets) -> dict[str, bytes]:
         return {path.relative_to(out).as_posix(): path.read_bytes() for path in found}
 
 
-def keep(out: Path, content: dict[str, bytes]) -> None:
-    """Writes a cell's files; raises InputError where they can't be."""
-    for name, text in content.items():
-        files.write_whole(out / name, text)
-
-
-@functools.cache
-def _prepare_jax(devices: int) -> None:
-    """JAX, once a process."""
-    prepare_jax(devices)
-
-
 class Begun(NamedTuple):
     """A task that has begun, and what keeps its result."""
 
@@ -155,7 +144,6 @@ class RunsJob:
         return not self._left
 
     def _cut(self, prepared: Prepared) -> None:
-        """Cuts what is missing."""
         missing = self._wanted.store.missing(self._wanted.runs)
         self.prepared, self._left = prepared, shares.count_runs(missing)
         self._waiting.extend(Piece(start, stop, prepared.size) for start, stop in missing)
@@ -203,8 +191,8 @@ class CellJob:
         return self._done
 
     def _keep(self, content: dict[str, bytes]) -> None:
-        """Writes the files."""
-        keep(self._place.out, content)
+        for name, text in content.items():
+            files.write_whole(self._place.out / name, text)
         self._done = True
 
 
@@ -226,21 +214,13 @@ def done(cluster: Cluster, jobs: Iterable[J]) -> Iterator[tuple[J, InputError | 
                 yield job, error
 
 
-class _Flying(NamedTuple, Generic[J]):
-    """A task of a job that a node was asked to do."""
-
-    job: J
-    begun: Begun
-    node: Node | None
-
-
 class _Desk(Generic[J]):
-    """Jobs that are opened, by their homes, and their tasks that have begun."""
+    """Jobs that are opened, by their homes, and the tasks that nodes were asked to do."""
 
     def __init__(self, cluster: Cluster, more: Iterator[J]) -> None:
         self._cluster, self._more = cluster, more
         self.homes: dict[J, Node | None] = {}
-        self.flying: dict[Any, _Flying[J]] = {}
+        self.flying: dict[Any, tuple[J, Begun, Node | None]] = {}
 
     def fill(self) -> bool:
         """Gives every node as many tasks as it should have; whether any are under way."""
@@ -249,7 +229,7 @@ class _Desk(Generic[J]):
             self.homes[job] = home if home in nodes else None
         for node in nodes:
             workers = node.workers if node else 1
-            given = sum(one.node == node for one in self.flying.values())
+            given = sum(asked == node for _, _, asked in self.flying.values())
             while given < _AHEAD * workers and self._give(node):
                 given += 1
         return bool(self.flying)
@@ -267,12 +247,11 @@ class _Desk(Generic[J]):
         return any(self._begin(job, node) for job in reversed(self.homes))
 
     def _begin(self, job: J, node: Node | None) -> bool:
-        """Whether a job had a task for a node."""
         begun = job.begin(node)
         if begun is None:
             return False
         self.homes[job] = self.homes[job] or node
-        self.flying[begun.task] = _Flying(job, begun, node)
+        self.flying[begun.task] = job, begun, node
         return True
 
 

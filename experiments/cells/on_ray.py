@@ -36,15 +36,12 @@ def engine(cluster: Cluster) -> TrainingEngine:
 
 
 class _Trainer:
-    """A trainer on a cluster."""
-
     def __init__(self, cluster: Cluster, recipe: GameRecipe, data: Dataset) -> None:
         """Asks a worker whether recipe and data fit."""
         self._cluster, self._sent = cluster, Sent(recipe, cluster.share(data))
         self._about: dict[str, Any] = cluster.call(jobs.about, *self._sent)
 
     def train(self, wanted: Wanted) -> Trained:
-        """See `Trainer`."""
         begin, job = time.perf_counter(), RunsJob(self._cluster, self._sent, wanted)
         while wanted.store.missing(wanted.runs):
             with wanted.store.claim(), shares.all_below(wanted.store, wanted.runs) as mine:
@@ -58,7 +55,6 @@ class _Trainer:
         return Trained(scores, job.trained, seconds, job.prepared.size, job.trained * job.prepared.steps)
 
     def about(self) -> dict[str, Any]:
-        """See `Trainer`."""
         return self._about
 
 
@@ -154,7 +150,6 @@ class _Sweep:
         return heard
 
     def _fail(self, cell: Cell, error: InputError) -> None:
-        """Says that a cell failed."""
         self._progress.say(f"failed: {cell.name}: {error}")
         self._outcome.failed.append(cell.name)
         self._progress.end(cell)

@@ -70,11 +70,29 @@ class Trainer(Protocol):
 class TrainingEngine(NamedTuple):
     """Who does cells and trains audits, on this machine or elsewhere.
 
-    trainer: of a recipe on data, chunks as of so many runs; raises InputError where the two don't fit.
-    do_all: see below."""
+    trainer: of a recipe on data; raises InputError where the two don't fit. do_all: see `do_all` below."""
 
     trainer: Callable[[GameRecipe, Dataset], Trainer]
     do_all: Callable[[list[Cell], Workplace], Outcome]
+
+
+class LocalTrainer:
+    """A trainer in this process, on the devices of this machine."""
+
+    def __init__(self, recipe: GameRecipe, data: Dataset) -> None:
+        self._recipe, self._data = recipe, data
+        self._played = recipe.make(data)
+
+    def train(self, wanted: Wanted) -> "Trained":
+        from audit import training
+
+        chunk, store = wanted.chunk, wanted.store
+        if training.lacking(store, wanted.runs):
+            chunk = training.chunk_size(self._played, wanted.added, chunk)
+        return training.train(self._played, store, wanted.runs, chunk, progress=wanted.progress)
+
+    def about(self) -> dict[str, Any]:
+        return self._recipe.about(self._data)
 
 
 class SweepProgress:
