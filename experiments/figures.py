@@ -94,7 +94,6 @@ def _largest(held: Holdings) -> str:
 
 
 def _write(path: Path, figure: Figure) -> Iterator[Path]:
-    """The figure as PNG, SVG and PDF."""
     with plt.rc_context(style.STYLE):
         for suffix, encode in style.FORMATS.items():
             yield files.write_whole(path.with_suffix(suffix), encode(figure))

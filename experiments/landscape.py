@@ -56,7 +56,6 @@ def main() -> None:
 
 
 def _study() -> Study:
-    """The study that the flags ask for."""
     cells, norm = _cells(), FLAGS.clipping_norm
     require_runs(FLAGS.runs, least=4)
     require(1e-6 <= norm <= 1e6, f"--clipping_norm={norm}: give 1e-6 to 1e6")
@@ -69,7 +68,6 @@ def _study() -> Study:
 
 
 def _cells() -> tuple[LandscapeCell, ...]:
-    """The cells that the flags ask for."""
     sigmas, sizes = cli.numbers("sigmas"), cli.whole_numbers("batch_sizes")
     for sigma in sigmas:
         require(0 < sigma < float("inf"), f"--sigmas: {sigma:g} is no positive finite number")

@@ -52,7 +52,8 @@ def main() -> None:
     asked = ",".join(FLAGS.name)
     draws = f"./run.sh figures --name={asked} --scale={FLAGS.scale} --out={shlex.quote(FLAGS.out)} draws them"
     if not missing:
-        print(f"{names}: {_all(len(cells))} done\n{draws}")
+        every = "its only cell is" if len(cells) == 1 else f"all {len(cells)} cells are"
+        print(f"{names}: {every} done\n{draws}")
         return
     with engine_flags.engine() as engine:
         data.require_named()
@@ -69,13 +70,7 @@ def main() -> None:
     print(f"{names}: {here} in {took}, {elsewhere} by other workers, {there} before\n{draws}")
 
 
-def _all(count: int) -> str:
-    """All cells, and the verb."""
-    return "its only cell is" if count == 1 else f"all {count} cells are"
-
-
 def _own(cells: list[Cell]) -> list[Cell]:
-    """Those of this worker."""
     if FLAGS.worker is None:
         return cells
     mend = f"`worker={FLAGS.worker}`: give i/n with i from 1 to n, as 3/16"

@@ -63,10 +63,9 @@ def _program(cell: Cell) -> Hashable:
     """Equal for cells that share compiled programs."""
     if cell.audited is None:
         return cell.identity
-    setting = cell.audited.setting
-    functions = adversary_row(setting.adversary.name).functions
-    unknown = setting.unknown_initialisation
-    return setting.model, functions, setting.mechanism.batch_size, setting.schedule.steps, cell.runs, unknown
+    it = cell.audited.setting
+    shape = it.mechanism.batch_size, it.schedule.steps, cell.runs, it.unknown_initialisation
+    return it.model, adversary_row(it.adversary.name).functions, *shape
 
 
 def is_on(store: Store, checksum: str | None) -> bool:

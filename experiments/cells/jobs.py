@@ -61,15 +61,9 @@ def about(devices: int, recipe: GameRecipe, data: Dataset) -> dict[str, Any]:
     return recipe.about(data)
 
 
-class TrainedPiece(NamedTuple):
-    """A piece's scores, chunk by chunk, and the seconds that the fastest of its chunks took."""
-
-    chunks: list[Scores]
-    chunk_seconds: float
-
-
-def train(devices: int, recipe: GameRecipe, data: Dataset, piece: Piece) -> TrainedPiece | None:
-    """A piece, trained; None where memory ran out. Raises InputError where a model diverged."""
+def train(devices: int, recipe: GameRecipe, data: Dataset, piece: Piece) -> tuple[list[Scores], float] | None:
+    """A piece's scores, chunk by chunk, and the seconds that the fastest of its chunks took; None where
+    memory ran out. Raises InputError where a model diverged."""
     _prepare_jax(devices)
     trainer = _TRAINERS.get((recipe.key, piece.size), lambda: ChunkTrainer(recipe.make(data), piece.size))
     chunks, seconds = list[Scores](), math.inf
@@ -79,7 +73,7 @@ def train(devices: int, recipe: GameRecipe, data: Dataset, piece: Piece) -> Trai
             return None
         chunks.append(scores)
         seconds = min(seconds, time.perf_counter() - begin)
-    return TrainedPiece(chunks, seconds)
+    return chunks, seconds
 
 
 def do(devices: int, cell: Cell, data: DataSets) -> dict[str, bytes]:
@@ -99,13 +93,6 @@ class Begun(NamedTuple):
     keep: Callable[[Any], object]
 
 
-class Sent(NamedTuple):
-    """A training as workers get it: `data` is a shared Dataset."""
-
-    recipe: GameRecipe
-    data: Any
-
-
 class Job(Protocol):
     """Tasks that belong together."""
 
@@ -119,7 +106,8 @@ class Job(Protocol):
 class RunsJob:
     """A job: the runs that a store lacks."""
 
-    def __init__(self, cluster: Cluster, sent: Sent, wanted: Wanted) -> None:
+    def __init__(self, cluster: Cluster, sent: tuple[GameRecipe, Any], wanted: Wanted) -> None:
+        """`sent`: the training as workers get it, on a shared Dataset."""
         self._cluster, self._sent, self._wanted = cluster, sent, wanted
         self._waiting: deque[Piece] = deque()
         self._begun, self._trains, self._left = False, False, 1
@@ -157,15 +145,16 @@ class RunsJob:
             self._waiting.appendleft(rest._replace(start=stop))
         return rest._replace(stop=stop)
 
-    def _keep(self, piece: Piece, trained: TrainedPiece | None) -> None:
+    def _keep(self, piece: Piece, trained: tuple[list[Scores], float] | None) -> None:
         """Keeps a piece's scores, or halves its chunks where memory ran out."""
         if trained is None:
             require(piece.size > 1, "out of memory with one run at a time: lower `batch_size`")
             self._waiting.append(piece._replace(size=piece.size // 2))
             self._chunk_seconds = math.inf
             return
-        self._chunk_seconds = min(self._chunk_seconds, trained.chunk_seconds)
-        for scores in trained.chunks:
+        chunks, seconds = trained
+        self._chunk_seconds = min(self._chunk_seconds, seconds)
+        for scores in chunks:
             self._wanted.store.save(scores)
             self._left -= len(scores.scores)
             self.trained += len(scores.scores)
@@ -201,14 +190,21 @@ J = TypeVar("J", bound=Job)
 
 def done(cluster: Cluster, jobs: Iterable[J]) -> Iterator[tuple[J, InputError | None]]:
     """Does jobs in their order, each on a node of its own, which alone has to compile its program; when no
-    more are to be opened, idle nodes help. Yields each at its end, with the error that ended it."""
+    more are to be opened, idle nodes help. Yields each at its end, with the error that ended it. Raises
+    InputError where the store refuses."""
     desk = _Desk[J](cluster, iter(jobs))
     while desk.fill():
         for task in cluster.ended(list(desk.flying)):
             job, begun, _ = desk.flying.pop(task)
             if job not in desk.homes:
                 continue  # it failed in another task
-            error = _kept(cluster, begun)
+            error = None
+            try:
+                begun.keep(cluster.result(task))
+            except files.CannotWriteError:
+                raise
+            except InputError as failure:
+                error = failure
             if error is not None or job.is_done():
                 del desk.homes[job]
                 yield job, error
@@ -253,14 +249,3 @@ class _Desk(Generic[J]):
         self.homes[job] = self.homes[job] or node
         self.flying[begun.task] = job, begun, node
         return True
-
-
-def _kept(cluster: Cluster, task: Begun) -> InputError | None:
-    """Keeps a task's result; the error where there is none. Raises InputError where the store refuses."""
-    try:
-        task.keep(cluster.result(task.task))
-    except files.CannotWriteError:
-        raise
-    except InputError as error:
-        return error
-    return None

@@ -7,23 +7,23 @@ Ray does a task of a worker or a node that died again. A driver that is killed h
 back, and its successor trains the rest.
 """
 
+import functools
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
 from audit.errors import InputError
-from audit.progress import Progress
 from audit.storage import files, shares
 from audit.task import Dataset
 from audit.training import Trained
 from experiments.cells import jobs, work
 from experiments.cells.cell import Cell, GameRecipe
 from experiments.cells.cluster import Cluster
-from experiments.cells.jobs import CellJob, Job, RunsJob, Sent
+from experiments.cells.jobs import CellJob, Job, RunsJob
 from experiments.cells.work import Outcome, SweepProgress, TrainingEngine, Wanted, Workplace
 
 _POLL_SECONDS = 1.0
@@ -38,7 +38,7 @@ def engine(cluster: Cluster) -> TrainingEngine:
 class _Trainer:
     def __init__(self, cluster: Cluster, recipe: GameRecipe, data: Dataset) -> None:
         """Asks a worker whether recipe and data fit."""
-        self._cluster, self._sent = cluster, Sent(recipe, cluster.share(data))
+        self._cluster, self._sent = cluster, (recipe, cluster.share(data))
         self._about: dict[str, Any] = cluster.call(jobs.about, *self._sent)
 
     def train(self, wanted: Wanted) -> Trained:
@@ -76,20 +76,13 @@ def do_all(cluster: Cluster, cells: list[Cell], place: Workplace) -> Outcome:
     return outcome
 
 
-class _Cell(NamedTuple):
-    """A cell under way: what is done at its end, and what it holds."""
-
-    cell: Cell
-    conclude: Callable[[], object]
-    held: ExitStack
-
-
 class _Sweep:
-    """Cells that are done on a cluster, those under way by their jobs, and those that others hold."""
+    """Cells that are done on a cluster; those under way by their jobs, with what is done at the end and what
+    they hold; and those that others hold."""
 
     def __init__(self, cluster: Cluster, place: Workplace, progress: SweepProgress, outcome: Outcome) -> None:
         self._cluster, self._place, self._progress, self._outcome = cluster, place, progress, outcome
-        self._under_way: dict[Job, _Cell] = {}
+        self._under_way: dict[Job, tuple[Cell, Callable[[], object], ExitStack]] = {}
         self.held = ExitStack()
         self.left: list[Cell] = []
 
@@ -129,25 +122,15 @@ class _Sweep:
             return None
         if cell.parts is None:
             whole = CellJob(self._cluster, cell, self._place)
-            self._under_way[whole] = _Cell(cell, lambda: None, held)
+            self._under_way[whole] = cell, lambda: None, held
             return whole
         data = cell.parts.data(self._place.data)
-        sent = Sent(cell.parts.recipe(data), self._cluster.share(data))
-        wanted = Wanted(store, cell.runs, cell.runs, 0, self._heard(cell))
+        sent = cell.parts.recipe(data), self._cluster.share(data)
+        begin = functools.cache(lambda: self._progress.begin(cell))  # when someone first hears of it
+        wanted = Wanted(store, cell.runs, cell.runs, 0, lambda runs: begin()(runs))
         job, conclude = RunsJob(self._cluster, sent, wanted), cell.parts.conclude
-        self._under_way[job] = _Cell(cell, lambda: conclude(store, job.prepared.about), held)
+        self._under_way[job] = cell, lambda: conclude(store, job.prepared.about), held
         return job
-
-    def _heard(self, cell: Cell) -> Progress:
-        """Progress of a cell, which begins when someone hears of it."""
-        begun: list[Progress] = []
-
-        def heard(runs: float) -> None:
-            if not begun:
-                begun.append(self._progress.begin(cell))
-            begun[0](runs)
-
-        return heard
 
     def _fail(self, cell: Cell, error: InputError) -> None:
         self._progress.say(f"failed: {cell.name}: {error}")

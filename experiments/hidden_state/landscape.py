@@ -5,6 +5,7 @@ knows its study before it needs them.
 """
 
 import dataclasses
+import itertools
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_origin
 
@@ -199,11 +200,8 @@ class StudyResults(NamedTuple):
 
 def study(grid: Grid, delta: float, confidence: float) -> Study:
     """The sweep's study of a grid."""
-    cells = (
-        LandscapeCell(sigma, size, grid.steps, delta)
-        for sigma in grid.noise_multipliers
-        for size in grid.batch_sizes
-    )
+    places = itertools.product(grid.noise_multipliers, grid.batch_sizes)
+    cells = (LandscapeCell(sigma, size, grid.steps, delta) for sigma, size in places)
     return Study(tuple(cells), THRESHOLD, Simulation(grid.runs, SEED, confidence))
 
 
@@ -223,9 +221,8 @@ def results(held: Holdings, study: Study) -> StudyResults:
     """All that is stored of a study. Raises InputError for a result that can't be read now."""
     cells = [_cell(held, study, cell) for cell in study.cells]
     searches = [_search(held, search) for search in study.searches()]
-    there = [one for one in searches if one is not None]
-    lacking = cells.count(None) + (0 if len(there) == len(searches) else len(searches))
-    whole = there if len(there) == len(searches) else []
+    whole = [] if None in searches else [one for one in searches if one is not None]
+    lacking = cells.count(None) + len(searches) - len(whole)
     return StudyResults([one for one in cells if one is not None], whole, lacking)
 
 
@@ -259,7 +256,6 @@ def text(result: Result) -> str:
 
 
 def _cell(held: Holdings, study: Study, cell: LandscapeCell) -> CellResults | None:
-    """A cell's results, None where one is missing."""
     laws = {law.thresholds: read(held, law, Exact) for law in study.laws(cell)}
     found = {thresholds: exact for thresholds, exact in laws.items() if exact is not None}
     simulated = read(held, study.audit(cell), Simulated)
@@ -270,7 +266,6 @@ def _cell(held: Holdings, study: Study, cell: LandscapeCell) -> CellResults | No
 
 
 def _search(held: Holdings, request: ThresholdSearch) -> SearchResults | None:
-    """Algorithm 6's results on a cell, None where one is missing."""
     result, laws = read(held, request, Search), [read(held, law, Exact) for law in request.laws()]
     exact = [law for law in laws if law is not None]
     if result is None or len(exact) < len(laws):
@@ -279,7 +274,6 @@ def _search(held: Holdings, request: ThresholdSearch) -> SearchResults | None:
 
 
 def _read(store: Store, kind: type[_Kind]) -> _Kind | None:
-    """See `read`."""
     result, damaged = _look(store, kind)
     if damaged:
         store.distrust(store.path / RESULT, "it is computed again")

@@ -24,7 +24,6 @@ from experiments.sweeps.points import Spread
 from experiments.sweeps.sweep import Row, Seeds
 from experiments.sweeps.table import claim
 
-CONVEX = PURPLE
 Array = NDArray[np.float64]
 _Ends = list[tuple[float, float]]  # epsilon at the last step and at the first, by cell
 
@@ -84,13 +83,11 @@ def _over_time(cells: Sequence[CellResults], sigmas: list[float], runs: int) -> 
         axes[-1, column].set_xlabel("step t")
     for axis in axes.flat:
         axis.tick_params(labelsize=7)
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=2, fontsize=8)
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=2, fontsize=8)
     return figure
 
 
 def _simulated(runs: int) -> str:
-    """The dots' words."""
     return f"Algorithm 4's lower value, {runs:,} simulated runs (no bound)"
 
 
@@ -105,7 +102,7 @@ def _draw_over_time(axis: Axes, results: CellResults, runs: int) -> None:
     axis.plot(steps, simulated.in_sample, ".", color=IN, ms=2, label=_simulated(runs))
     axis.plot(steps, exact.epsilon_gaussian, color=IN, ls="--", lw=1, label="exact mu, Gaussian conversion")
     axis.plot(steps, exact.epsilon_exact, color=OUT, lw=1.2, label="exact epsilon")
-    axis.plot(steps, convex, color=CONVEX, ls="-.", lw=1, label="constant gradient (Example 1)")
+    axis.plot(steps, convex, color=PURPLE, ls="-.", lw=1, label="constant gradient (Example 1)")
     axis.set_ylim(bottom=0, top=max(axis.get_ylim()[1], 1.06 * max(simulated.in_sample)))
 
 
@@ -113,17 +110,14 @@ def _heat_maps(cells: Sequence[CellResults], runs: int) -> Figure:
     """Amplification rates epsilon(T) / epsilon(1): as claimed, and exact for three adversaries."""
     steps, delta = cells[0].cell.steps, cells[0].cell.delta
     claimed = [(one.simulated.in_sample[-1], one.simulated.in_sample[0]) for one in cells]
-    halves = [one.exact["half"] for one in cells]
+    gaussian = [(half.epsilon_gaussian[-1], half.epsilon_upper) for half in (c.exact["half"] for c in cells)]
 
     def exact(name: str) -> _Ends:
         return [(one.exact[name].epsilon_exact[-1], one.exact[name].epsilon_upper) for one in cells]
 
     panels = [
         (f"Gaussian conversion, simulated\n(the paper's; {runs:,} runs)", claimed),
-        (
-            "Gaussian conversion of the exact mu\nh = C / 2",
-            [(half.epsilon_gaussian[-1], half.epsilon_upper) for half in halves],
-        ),
+        ("Gaussian conversion of the exact mu\nh = C / 2", gaussian),
         ("exact epsilon, h = C / 2", exact("half")),
         ("exact epsilon, best constant threshold", exact("best_constant")),
         ("exact epsilon, optimal adversary", exact("optimal")),
@@ -165,14 +159,10 @@ def _draw_heat_map(axis: Axes, cells: Sequence[LandscapeCell], ends: _Ends) -> A
 
 def _trade_offs(cells: Sequence[CellResults], sigma: float) -> Figure:
     """Figure 6b, as differences: how far the exact trade-off curve, and the Gaussian one of the same mu at
-    C / 2, lie above the upper bound's, which no test can go below.
-
-    The curve is computed here from the cell's law at T, which takes a fraction of a second.
-    """
+    C / 2, lie above the upper bound's, which no test can go below."""
     chosen = [one.cell for one in cells if one.cell.noise_multiplier == sigma]
-    figure, axes = plt.subplots(
-        1, len(chosen), figsize=(1.5 * len(chosen) + 0.8, 2.9), sharey=True, squeeze=False
-    )
+    size = (1.5 * len(chosen) + 0.8, 2.9)
+    figure, axes = plt.subplots(1, len(chosen), figsize=size, sharey=True, squeeze=False)
     grid = np.linspace(0, 1, 401)
     for axis, cell in zip(axes[0], chosen, strict=True):
         process = Process(*cell[:3])
@@ -188,8 +178,7 @@ def _trade_offs(cells: Sequence[CellResults], sigma: float) -> Figure:
         axis.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
     axes[0, 0].set_ylabel("false-negative rate\nabove the upper bound's")
     figure.suptitle(f"Trade-off curves, sigma = {sigma:g}, T = {chosen[0].steps}", fontsize=10)
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8)
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
     return figure
 
 
@@ -224,9 +213,7 @@ def _threshold_search(searches: Sequence[SearchResults], norm: float, runs: int)
         axis.set(xlabel="threshold h", title=f"sigma = {cell.noise_multiplier:g}, B = {cell.batch_size}")
         axis.set_ylim(bottom=0, top=1.25 * upper)
     axes[0, 0].set_ylabel(f"epsilon at delta {searches[0].cell.delta:g}")
-    figure.suptitle(
-        "Algorithm 6: which threshold of the crafted landscape leaks most after two steps", fontsize=10
-    )
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=8)
+    title = "Algorithm 6: which threshold of the crafted landscape leaks most after two steps"
+    figure.suptitle(title, fontsize=10)
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=8)
     return figure

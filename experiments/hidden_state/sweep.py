@@ -122,7 +122,6 @@ def audits(
 
 
 def _at(panel: str, series: Series, x: float, model: str, **changed: Any) -> Cells:
-    """The audits of a point."""
     return lambda scale: map(audit_cell, audits(panel, series, x, model, scale, changed))
 
 
@@ -166,10 +165,7 @@ FIGURES: dict[str, tuple[str, list[Cells]]] = {
     "figure_2a": ("GC-R and L at k = 5", _periodic((GC_R, L), 5)),
     "figure_2b": ("GC-R and L at k = 25", _periodic((GC_R, L), 25)),
     "figure_4": ("Four ways to choose GC-S's dimension", _fcnn(L, GC_R, *GC_S)),
-    "figure_5": (
-        "GC-S and GC-R on over-parameterised models",
-        _periodic((GC_R, NOISELESS_PER_STEP), 1, 5),
-    ),
+    "figure_5": ("GC-S and GC-R on over-parameterised models", _periodic((GC_R, NOISELESS_PER_STEP), 1, 5)),
     "figure_6a": ("GC-R's trade-off curve on the ConvNet, k = 5", [_gc_r("GC-R", 5, periodicity=5)]),
     "figure_7": ("GC-R, L and CotS on the FCNN", _fcnn(L, GC_R, COTS)),
     "figure_8": ("L's canary before clipping", [_norms(model) for model in ("fcnn", *_IMAGE_MODELS)]),

@@ -44,8 +44,7 @@ class MechanismAudit(NamedTuple):
         """What is simulated."""
         from experiments.lidp.gaussian_mechanism import GaussianMechanism  # SciPy, which data do without
 
-        sigma = float(np.sqrt(SIGMA_SQUARED[self.epsilon]))
-        return GaussianMechanism(self.runs, self.canaries, self.dimension, sigma)
+        return GaussianMechanism(*self[:3], float(np.sqrt(SIGMA_SQUARED[self.epsilon])))
 
 
 class MechanismFindings(NamedTuple):
@@ -106,9 +105,8 @@ def findings(audit: MechanismAudit, processes: int, progress: Progress) -> Mecha
     middle = [by_order.get(2, by_order[1]) for by_order, _ in found]
     epsilons = {f"wilson_{order}": [one[order].epsilon for one, _ in found] for order in thresholds}
     epsilons[LIFTED] = [epsilon for _, epsilon in found]
-    return MechanismFindings(
-        epsilons, _mean([one.second for one in middle]), _mean([one.fourth for one in middle])
-    )
+    moments = [one.second for one in middle], [one.fourth for one in middle]
+    return MechanismFindings(epsilons, *map(_mean, moments))
 
 
 def _audit(task: tuple[MechanismAudit, dict[int, float], int]) -> "tuple[dict[int, Found], float]":
@@ -123,6 +121,5 @@ def _audit(task: tuple[MechanismAudit, dict[int, float], int]) -> "tuple[dict[in
 
 
 def _mean(values: list[float | None]) -> float | None:
-    """The mean over seeds; None for values that are not there."""
     there = [value for value in values if value is not None]
     return float(np.mean(there)) if there else None

@@ -151,7 +151,6 @@ def _plot(
 
 
 def _stored(sweep: Sweep, evidence: Evidence) -> list[tuple[Audited, Scores | None]]:
-    """A sweep's audits, with their scores where all are there."""
     return [(one, evidence.held.scores(identity(one.setting), one.runs)) for one in sweep.audits()]
 
 
@@ -227,7 +226,6 @@ def lifted_figure(title: str, found: Sequence[Lifted]) -> Figure:
 
 
 def _draw_over_runs(axis: Axes, found: Lifted) -> None:
-    """One canary beside several."""
     if found.single is not None:
         axis.plot(found.runs, found.single, "x-", color=BLACK, label="one canary, order 1")
     for method, values in found.several.items():
@@ -240,7 +238,6 @@ def _draw_over_runs(axis: Axes, found: Lifted) -> None:
 
 
 def _draw_over_canaries(axis: Axes, found: Lifted) -> None:
-    """All runs, any number of canaries."""
     for method in METHODS:
         color, marker, dash = _look(method)
         own = {k: epsilons[method] for k, epsilons in found.over_canaries.items() if method in epsilons}
