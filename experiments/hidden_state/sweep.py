@@ -108,16 +108,10 @@ def audits(
     """A point's audits, one a seed; `changed` are fields of the setting."""
     size = SIZES[scale][model]
     runs, canaries = size.of(series.adversary, changed.get("periodicity", 1))
+    own = {"adversary": series.adversary.name, **dataclasses.asdict(series.adversary), "canaries": canaries}
+    own |= {name: getattr(size, name) for name in ("insertions", "noise_multiplier", "batch_size")}
     for seed in range(size.seeds):
-        setting = setting_of(
-            model,
-            adversary=series.adversary.name,
-            **dataclasses.asdict(series.adversary),
-            insertions=size.insertions,
-            seed=seed,
-            canaries=canaries,
-            **{"noise_multiplier": size.noise_multiplier, "batch_size": size.batch_size, **changed},
-        )
+        setting = setting_of(model, seed=seed, **{**own, **changed})
         yield Audited(panel, series.label, x, setting, runs)
 
 

@@ -70,12 +70,11 @@ def epsilons_figure(points: Points) -> Figure:
                 _draw_line(axis, single, "wilson_1", color=BLACK, marker="x", label="DP + Wilson (K = 1)")
                 _draw_line(axis, single, LIFTED, color=ORANGE, marker="v", ls="--", label="lifted, K = 1")
                 axis.set(ylabel="lower bound on epsilon")
-            if own:  # the exact epsilon, and what the paper's window of thresholds allows
+            if own:
                 exact, cap = own[0].limits()
                 axis.axhline(exact, color=UPPER, ls=":", label="exact epsilon")
                 axis.axhline(cap, color=FADED, ls="-.", label="limit of the paper's window")
-                title = f"epsilon = {own[0].audit.epsilon:g} by RDP, {exact:.2f} exact"
-                axis.set_title(title, fontsize=9)
+                axis.set_title(f"epsilon = {own[0].audit.epsilon:g} by RDP, {exact:.2f} exact", fontsize=9)
             axis.set(xlabel=name)
         figure.suptitle("Audits of the Gaussian mechanism (LiDP paper, Figure 3)")
         _legend(figure, axes, 4)
@@ -96,7 +95,7 @@ def correlations_figure(points: Points) -> Figure:
 def _draw_line(axis: Axes, points: Points, method: str, **look: Any) -> None:
     """A method's means where it is there, with standard errors over seeds."""
     own = [point for point in points if method in point.found.epsilons]
-    values = [point.found.epsilons[method] for point in own]
+    values = (point.found.epsilons[method] for point in own)
     errors = [float(np.std(one) / np.sqrt(len(one))) for one in values]
     axis.errorbar([one.x() for one in own], [one.mean(method) for one in own], errors, **look)
 
@@ -218,8 +217,8 @@ def lifted_figure(title: str, found: Sequence[Lifted]) -> Figure:
             _draw_over_runs(over_runs, one)
             _draw_over_canaries(over_canaries, one)
             over_runs.set(ylabel=f"{one.attack}\nlower bound on epsilon", ylim=(0, None))
-        for axis, name in zip(rows[-1], ("runs", "canaries K"), strict=True):
-            axis.set_xlabel(name)
+        rows[-1, 0].set_xlabel("runs")
+        rows[-1, 1].set_xlabel("canaries K")
         figure.suptitle(title)
         _legend(figure, list(rows.ravel()), 5)
         return figure
