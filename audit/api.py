@@ -134,11 +134,11 @@ def bounds(
     >>> round(result.upper_bound, 2)
     10.09
     """
+    from audit.concluded import conclude
     from audit.report import subjects
     from audit.settings.setting import require_noise
     from audit.statistics import canaries
     from audit.statistics.accounting import Composition
-    from audit.statistics.conclusion import conclude_design
 
     together = (noise_multiplier is None) == (insertions is None)
     require(together, "`noise_multiplier` and `insertions` go together: give both or none")
@@ -147,7 +147,7 @@ def bounds(
         require_noise(noise_multiplier)
         composition = Composition(noise_multiplier, insertions, sampling_rate)
     design = canaries.of_arrays(scores_in, scores_out)
-    conclusion = conclude_design(design, composition, delta, confidence, upper_bound).with_curve_test()
+    conclusion = conclude(design, composition, delta, confidence, upper_bound=upper_bound)
     return Result(conclusion, partial(subjects.of_arrays, name, composition, conclusion))
 
 
@@ -183,8 +183,6 @@ def audit(
     from audit.report.subjects import AskedLevels
     from audit.settings import build, make, stored
     from audit.settings.setting import flat
-    from audit.statistics.accounting import Composition
-    from audit.statistics.conclusion import conclude_design
     from audit.storage import declared, results
     from audit.task import Sources
 
@@ -197,9 +195,7 @@ def audit(
         declared.require_declared(store, [])
         with progress.bar(training.lacking(store, runs)) as line:
             trained = training.train(played, store, runs, progress=line)
-    composition = Composition(*setting.composition)
-    conclusion = conclude_design(trained.scores.design(), composition, delta, confidence).with_curve_test()
-    conclusion = conclusion._replace(reason=concluded.gaussian_reason(setting))
+    conclusion = concluded.of_setting(trained.scores, setting, delta, confidence)
     about = {"setting": flat(setting), "runs": runs, "provenance": build.provenance(dataset)}
     results.keep_result(store, conclusion, **about, out=str(store.path))
     return _kept(conclusion, store.path, AskedLevels(delta, confidence), runs)

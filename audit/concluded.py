@@ -1,11 +1,73 @@
-"""What a setting says of its conclusion beforehand: the mu that insertions alone make, and why a curve is
-Gaussian."""
+"""The conclusion from an audit's scores: one function draws it, wherever it is shown.
 
+`conclude` takes a caller's scores, `of_setting` those of a setting, of which it knows the mechanism and
+whether that is a reason for a Gaussian trade-off curve. The curve is tested when a conclusion is first asked
+for it, which takes about 0.2 s, and the test is then kept.
+"""
+
+import functools
 import math
+from collections.abc import Mapping, Sequence
 
 from audit import zoo
+from audit.errors import require
 from audit.settings.adversaries import adversary_row
 from audit.settings.setting import Setting
+from audit.statistics import accounting, estimate, gaussian_curve, lifted
+from audit.statistics import looks as schedules
+from audit.statistics.accounting import Composition
+from audit.statistics.canaries import Design
+from audit.statistics.conclusion import Conclusion, Worlds
+from audit.statistics.estimate import Bound, Estimate
+from audit.statistics.looks import Look, Looks
+from audit.storage.scores import Scores
+
+
+def conclude(
+    design: Design,
+    composition: Composition | None = None,
+    delta: float = 1e-5,
+    confidence: float = 0.95,
+    *,
+    looks: Sequence[int] | None = None,
+    upper_bound: float | None = None,
+    reason: str = "",
+) -> Conclusion:
+    """The conclusion from a caller's scores and the mechanism's composition or, of another accountant, the
+    upper bound on epsilon, where one of them is known.
+
+    looks: the declared numbers of scores, where these are the scores of one of them. reason: why the
+    trade-off curve should be Gaussian, if the mechanism is a reason. Raises InputError for scores or values
+    that nothing can be concluded from, and for looks with several canaries a run.
+    """
+    worlds = design.pooled()
+    require(looks is None or design.canaries == (1, 1), "`looks` goes with one canary a run: drop it")
+    upper = _upper(composition, delta, upper_bound)
+    if design.canaries != (1, 1):
+        bounds = tuple(lifted.bounds(design, delta, confidence))
+        return Conclusion(*worlds, (), bounds, *upper, composition=composition, reason=reason, design=design)
+    found = estimate.findings(*worlds, delta, confidence)
+    estimates = tuple(one for one in found if isinstance(one, Estimate))
+    bounds = tuple(one for one in found if isinstance(one, Bound))
+    test = functools.cache(functools.partial(gaussian_curve.examine_with_power, *worlds))
+    one = Conclusion(*worlds, estimates, bounds, *upper, composition=composition, reason=reason, test=test)
+    return one if looks is None else _of_looks(one, {sum(map(len, worlds)): worlds}, looks)
+
+
+def of_setting(
+    scores: Scores,
+    setting: Setting,
+    delta: float,
+    confidence: float,
+    looks: Sequence[int] = (),
+    own_model: bool = False,
+) -> Conclusion:
+    """The conclusion from the scores of a setting's first runs, or from those of the declared looks that they
+    reach; of a caller's own model nothing but its name is known. Raises InputError as `conclude`."""
+    composition, reason = Composition(*setting.composition), "" if own_model else gaussian_reason(setting)
+    one = conclude(scores.design(), composition, delta, confidence, reason=reason)
+    taken = [runs for runs in looks if runs <= len(scores.scores)]
+    return _of_looks(one, {runs: scores.of_first(runs).worlds() for runs in taken}, looks) if looks else one
 
 
 def predicted_mu(setting: Setting) -> float | None:
@@ -13,9 +75,9 @@ def predicted_mu(setting: Setting) -> float | None:
     all steps' noise does, so mu = sqrt(insertions / k) / sigma (derived in
     experiments/hidden_state/README.md). None where that is not known: small models, other adversaries or
     optimizers, sampled insertions, an unknown initialisation (Errata H14)."""
-    mechanism, task = setting.mechanism, zoo.tasks().get(setting.model)
+    mechanism, known = setting.mechanism, zoo.tasks().get(setting.model)
     plain = mechanism.optimizer == "sgd" and not setting.unknown_initialisation and setting.sampling_rate == 1
-    crafted = adversary_row(setting.adversary.name).biased and task is not None and task.over_parameterised
+    crafted = adversary_row(setting.adversary.name).biased and known is not None and known.over_parameterised
     if not (plain and crafted and mechanism.noise_multiplier > 0):
         return None
     return math.sqrt(setting.insertions / setting.schedule.periodicity) / mechanism.noise_multiplier
@@ -27,3 +89,39 @@ def gaussian_reason(setting: Setting) -> str:
     return (
         "" if predicted_mu(setting) is None else "it has a reason: Gaussian noise on one crafted coordinate"
     )
+
+
+def _of_looks(last: Conclusion, seen: Mapping[int, Worlds], schedule: Sequence[int]) -> Conclusion:
+    """The conclusion from the looks that were taken of a declared schedule: (scores in, scores out) by the
+    number of runs, of which the last are those that estimates and the curve's test stand on. The best bound
+    of all looks, whenever one stops, holds at the confidence."""
+    schedules.require_schedule(schedule)
+    for runs in seen:
+        said = f"`looks={','.join(map(str, schedule))}`"
+        require(
+            runs in schedule, f"{said}: none is at {runs} runs, as these scores are: give those of a look"
+        )
+    each = schedules.confidence_of_each(last.confidence, len(schedule))
+    taken = tuple(Look(runs, _bounds(worlds, last.delta, each)) for runs, worlds in sorted(seen.items()))
+    bounds = schedules.best(taken, last.confidence)
+    return last._replace(bounds=bounds, looks=Looks(tuple(schedule), each, taken))
+
+
+def _bounds(worlds: Worlds, delta: float, confidence: float) -> tuple[Bound, ...]:
+    """The findings that are bounds."""
+    found = estimate.findings(*worlds, delta, confidence)
+    return tuple(one for one in found if isinstance(one, Bound))
+
+
+def _upper(
+    composition: Composition | None, delta: float, given: float | None
+) -> tuple[float | None, float | None]:
+    """(epsilon at delta, mu) that cannot be exceeded: of the mechanism, or epsilon as given; no mu where
+    steps are sampled, since the curve is not Gaussian then."""
+    alone = given is None or (given >= 0 and composition is None)
+    require(alone, f"`upper_bound={given}`: give epsilon, at least 0, and no mechanism beside it")
+    if composition is None:
+        return given, None
+    sigma, insertions, rate = composition
+    epsilon = accounting.sampled_upper_bound(sigma, insertions, delta, rate)
+    return epsilon, accounting.mu_upper_bound(sigma, insertions) if rate == 1 else None

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from audit import progress, training
 from audit.adversaries.base import Adversary
+from audit.concluded import of_setting
 from audit.errors import InputError, require
 from audit.mechanism.clipping.base import Batch, per_example
 from audit.model import Model, flat_model
@@ -27,8 +28,7 @@ from audit.settings.adversaries import Loss, OwnAdversary
 from audit.settings.build import Trainee
 from audit.settings.make import Usual, changed, make_setting
 from audit.settings.setting import STRATEGIES, Setting, flat, summary, validate
-from audit.statistics.accounting import Composition
-from audit.statistics.conclusion import Conclusion, conclude_design
+from audit.statistics.conclusion import Conclusion
 from audit.storage import made, results
 from audit.storage.store import FIGURE, RESULT, Store
 from audit.task import Dataset, checksum_of
@@ -100,8 +100,7 @@ def audited(
     chosen = fields.get("clipping") is not None or len(own.strategies) == 1
     audit = _Audit(own, theirs, out)
     setting, store = _held(audit, asked, chosen, runs) or _trained(audit, asked, chosen, runs)
-    composition = Composition(*setting.composition)
-    conclusion = conclude_design(store.load(runs).design(), composition, delta, confidence).with_curve_test()
+    conclusion = of_setting(store.load(runs), setting, delta, confidence, own_model=True)
     made_from = made.source(store, conclusion)
     if not made.stands(store, made_from, _FILES):
         _make(setting, own.dataset, store, conclusion, runs)

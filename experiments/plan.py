@@ -17,7 +17,7 @@ from tqdm import tqdm
 from audit.commands import cli
 from audit.errors import require
 from audit.machine import cores
-from audit.statistics import accounting, calibration, conversions, many_calibration, names, planning
+from audit.statistics import accounting, calibration, conversions, lifted, many_calibration, planning
 from experiments import engine_flags
 from models.catalogue import task
 
@@ -87,7 +87,7 @@ def _many(known: calibration.KnownMechanism, canaries: int) -> "ManyForecast | N
     audits, independent = min(known.audits, _MOST_AUDITS), many_calibration.TIES["independent"]
     levels = (audits, known.delta, known.confidence, known.seed)
     setting = many_calibration.ManyCanaries(known.mu, known.n_scores, canaries, independent, True, *levels)
-    shown = (names.LIFTED, names.LIFTED_GAUSSIAN, names.CLUSTERED)
+    shown = (lifted.LIFTED, lifted.LIFTED_GAUSSIAN, lifted.CLUSTERED)
     bounds = [row for row in many_calibration.calibrate(setting, cores()) if row.method in shown]
     return ManyForecast(bounds, planning.runs_needed_of_many(setting, FLAGS.tightness))
 

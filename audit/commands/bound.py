@@ -20,12 +20,13 @@ from typing import NamedTuple
 from absl import flags
 
 from audit.commands import cli
+from audit.concluded import conclude
 from audit.errors import require
 from audit.report import bounds_table, one_run_table
 from audit.report.remarks import remarks
 from audit.settings.setting import require_noise
 from audit.statistics.accounting import Composition
-from audit.statistics.conclusion import Conclusion, conclude_design, conclude_looks
+from audit.statistics.conclusion import Conclusion
 from audit.storage import files, results, score_files
 
 FLAGS = flags.FLAGS
@@ -70,15 +71,9 @@ def main() -> None:
     _require_format()
     composition, paths = _composition(), score_files.paths(FLAGS.scores)
     design = score_files.read_scores(*paths)
-    known = (composition, FLAGS.delta, FLAGS.confidence, FLAGS.upper_bound)
-    if FLAGS.looks is None:
-        found = conclude_design(design, *known)
-    else:
-        require(design.canaries == (1, 1), "--looks goes with one canary a run: drop it")
-        worlds = design.pooled()
-        seen = {sum(map(len, worlds)): worlds}
-        found = conclude_looks(seen, cli.whole_numbers("looks"), *known)
-    conclusion = found.with_curve_test()
+    looks = None if FLAGS.looks is None else cli.whole_numbers("looks")
+    levels, given = (FLAGS.delta, FLAGS.confidence), FLAGS.upper_bound
+    conclusion = conclude(design, composition, *levels, looks=looks, upper_bound=given)
     wanted = [*_figure(conclusion), *_report(paths, composition, conclusion)]
     for file in wanted:
         files.write_whole(file.path, file.content, f"name another file with --{file.flag}")

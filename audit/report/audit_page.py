@@ -2,35 +2,18 @@
 
 import math
 from collections.abc import Sequence
+from typing import Protocol
 
 from audit.report import audit_panels, page, verdicts
 from audit.report.gaussian import mark, standing
-from audit.report.methods import METHODS
 from audit.report.page import Html
 from audit.report.remarks import remarks
 from audit.report.subjects import Subject
+from audit.report.verdicts import Verdict
 from audit.statistics.accounting import Composition
-from audit.statistics.conclusion import Conclusion
-from audit.statistics.estimate import (
-    GAUSSIAN_CURVE,
-    IN_SAMPLE,
-    NOTHING,
-    Bound,
-    Estimate,
-    Finding,
-)
-from audit.statistics.lifted import GAUSSIAN_AND_MANY_RUNS, MANY_RUNS
-from audit.statistics.noise_floor import NOISE_FLOORS
+from audit.statistics.conclusion import Conclusion, method_of
+from audit.statistics.estimate import Bound, Finding
 
-CAVEATS = {
-    IN_SAMPLE: "no confidence bound: the best of all thresholds on the scores that it then bounds",
-}
-ASSUMES = {
-    GAUSSIAN_CURVE: "independent runs; for epsilon, a Gaussian trade-off curve",
-    NOTHING: "independent runs",
-    MANY_RUNS: "independent runs, and many of them (asymptotic)",
-    GAUSSIAN_AND_MANY_RUNS: "independent runs, and many of them; for epsilon, a Gaussian trade-off curve",
-}
 _UNTESTED = " (not tested: scores of one run may depend on each other)"
 _NO_LINE = " Where no such line fits into the band, the bounds that assume a Gaussian curve do not apply."
 _MOST_DRAWN = 12  # audits in a page that each have a quarter of a megabyte of panels
@@ -56,6 +39,23 @@ _MEANINGS = (
     "The in-sample row is what most audits print; it is no confidence bound and enters no verdict.",
     "Lower bounds are rounded down, upper bounds up.",
 )
+
+
+class AuditFacts(Protocol):
+    """An audit's facts, of one run or of many."""
+
+    @property
+    def anchor(self) -> str: ...
+    @property
+    def title(self) -> str: ...
+    @property
+    def facts(self) -> dict[str, str]: ...
+    @property
+    def threats(self) -> list[str]: ...
+    @property
+    def provenance(self) -> dict[str, str]: ...
+    @property
+    def config(self) -> str | None: ...
 
 
 def report(title: str, about: Sequence[Subject], *before: Html) -> bytes:
@@ -96,40 +96,45 @@ def _index(about: Sequence[Subject]) -> Html:
 
 def _article(subject: Subject, count: int) -> Html:
     """The section of one audit of so many."""
-    heading = [page.element("h2", subject.title)] if count > 1 else []
     panels = page.element("p", _NOT_DRAWN, class_="note")
     if count <= _MOST_DRAWN:
         panels = page.element("div", *_figures(subject.conclusion), class_="figures")
-    config = [page.element("pre", subject.config)] if subject.config else []
+    notes = [
+        page.element("p", f"{text[0].upper()}{text[1:]}", class_="note")
+        for text in remarks(subject.conclusion)
+    ]
+    return article(subject, _found(subject), count > 1, _bounds(subject.conclusion), *notes, panels=panels)
+
+
+def article(about: AuditFacts, found: Verdict, titled: bool, bounds: Html, *more: Html, panels: Html) -> Html:
+    """An audit's section: its verdict, what was audited, the bounds and what else the scores say, its panels
+    and where it comes from."""
     return page.element(
         "article",
-        *heading,
-        _verdict(_found(subject)),
+        *([page.element("h2", about.title)] if titled else []),
+        _verdict(found),
         page.element("h3", "What was audited"),
-        page.terms(subject.facts),
+        page.terms(about.facts),
         page.element("h3", "Threat model"),
-        page.points(subject.threats),
+        page.points(about.threats),
         page.element("h3", "Bounds, and what each assumes"),
-        _bounds(subject.conclusion),
-        *(
-            page.element("p", f"{text[0].upper()}{text[1:]}", class_="note")
-            for text in remarks(subject.conclusion)
-        ),
+        bounds,
+        *more,
         page.element("h3", "Figures"),
         panels,
         page.element("h3", "Provenance"),
-        page.terms(subject.provenance),
-        *config,
-        id=subject.anchor,
+        page.terms(about.provenance),
+        *([page.element("pre", about.config)] if about.config else []),
+        id=about.anchor,
     )
 
 
-def _found(subject: Subject) -> verdicts.Verdict:
+def _found(subject: Subject) -> Verdict:
     """A subject's verdict."""
     return verdicts.verdict(subject.conclusion) if subject.proves else verdicts.SMOKE
 
 
-def _verdict(found: verdicts.Verdict) -> Html:
+def _verdict(found: Verdict) -> Html:
     """The verdict's box."""
     text = page.join([page.element("strong", found.headline), " ", found.sentence])
     return page.element("p", text, class_=f"verdict {found.kind}")
@@ -140,9 +145,9 @@ def _bounds(conclusion: Conclusion) -> Html:
     rows = [(*_cells(row), _assumes(row, conclusion)) for row in conclusion.ranked()]
     upper, mu = conclusion.upper_bound, conclusion.mu_upper_bound
     if upper is not None:
-        limit = f"≤\N{NO-BREAK SPACE}{verdicts.at_most(mu)}" if mu is not None and math.isfinite(mu) else ""
+        limit = verdicts.limit(mu) if mu is not None and math.isfinite(mu) else ""
         assumed = _accounted(conclusion.composition)
-        rows.append(("upper bound", f"≤\N{NO-BREAK SPACE}{_upper(upper)}", limit, "", "", "", assumed))
+        rows.append(("upper bound", verdicts.limit(upper), limit, "", "", "", assumed))
     rows += [(*_cells(row), _assumes(row, conclusion)) for row in conclusion.estimates]
     level = verdicts.percent(conclusion.confidence)
     caption = f"Epsilon at delta = {conclusion.delta:g}; lower bounds at {level} confidence"
@@ -160,11 +165,11 @@ def _accounted(composition: Composition | None) -> str:
 
 def _cells(finding: Finding) -> tuple[str, ...]:
     """A finding's cells but for what it assumes; an estimate gets no inequality sign."""
-    sign = "≥\N{NO-BREAK SPACE}" if isinstance(finding, Bound) else ""
+    show = verdicts.proven if isinstance(finding, Bound) else verdicts.at_least
     return (
-        METHODS[finding.method].label,
-        sign + verdicts.at_least(finding.epsilon),
-        "" if finding.mu is None else sign + verdicts.at_least(finding.mu),
+        method_of(finding).label,
+        show(finding.epsilon),
+        "" if finding.mu is None else show(finding.mu),
         f"{finding.threshold:.4g}",
         f"{finding.false_positives:,} of {finding.n_out:,}",
         f"{finding.false_negatives:,} of {finding.n_in:,}",
@@ -173,10 +178,15 @@ def _cells(finding: Finding) -> tuple[str, ...]:
 
 def _assumes(finding: Finding, conclusion: Conclusion) -> str:
     """A bound's assumption, and whether the scores refute it; an estimate's caveat and noise floor."""
-    if isinstance(finding, Estimate):
-        return _caveat(finding)
-    words, p_value = ASSUMES[finding.assumes], conclusion.p_value()
-    if finding.assumes not in (GAUSSIAN_CURVE, GAUSSIAN_AND_MANY_RUNS):
+    method, p_value = method_of(finding), conclusion.p_value()
+    words = method.assumes.sentence
+    if method.noise_floor is not None:
+        floor = method.noise_floor(finding.n_in, finding.n_out, finding.delta, finding.confidence)
+        return (
+            f"{words}. Where nothing leaks it exceeds 0 in {floor.exceeding:.1%} of audits; epsilon's mean "
+            f"is then {floor.mean:.2g}, its 95% quantile {floor.quantile_95:.2g}"
+        )
+    if not method.assumes.gaussian:
         return words
     if conclusion.curve is None:
         return words if conclusion.design is None else words + _UNTESTED
@@ -188,21 +198,9 @@ def _assumes(finding: Finding, conclusion: Conclusion) -> str:
     return f"{words} (no evidence against it in these scores: {tested})"
 
 
-def _caveat(estimate: Estimate) -> str:
-    """Why an estimate is no bound, and its noise floor."""
-    levels = (estimate.delta, estimate.confidence)
-    floor = NOISE_FLOORS[estimate.method](estimate.n_in, estimate.n_out, *levels)
-    return (
-        f"{CAVEATS[estimate.method]}. Where nothing leaks it exceeds 0 in {floor.exceeding:.1%} of "
-        f"audits; epsilon's mean is then {floor.mean:.2g}, its 95% quantile {floor.quantile_95:.2g}"
-    )
-
-
 def _upper(upper: float | None) -> str:
     """An upper bound's number."""
-    if upper is None:
-        return "not given"
-    return verdicts.at_most(upper) if math.isfinite(upper) else "∞"
+    return "not given" if upper is None else verdicts.at_most(upper)
 
 
 def _figures(conclusion: Conclusion) -> list[Html]:

@@ -2,19 +2,21 @@
 
 import math
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 
-from audit.report import curves, methods, rounding, style
+from audit.report import curves, rounding, style
 from audit.report.gaussian import mark, standing
 from audit.report.style import BOUND, FADED, IN, OUT, STYLE, UPPER
 from audit.statistics import conversions, ranks
-from audit.statistics.conclusion import Conclusion
+from audit.statistics.conclusion import Conclusion, method_of
 from audit.statistics.estimate import Estimate, Finding
+from audit.statistics.method import NO_BOUND
 
 _BOX = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
 _HEADROOM = 1.35  # of the scores' panel, for its legend
@@ -66,7 +68,7 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
     axis.hist(scores_out, bins, color=OUT, alpha=0.6, label=f"out ({len(scores_out)} {what})")
     axis.hist(scores_in, bins, color=IN, alpha=0.6, hatch="///", label=f"in ({len(scores_in)} {what})")
     below_legend = 1 / _HEADROOM
-    label = f"threshold, {methods.METHODS[gaussian.method].label}"
+    label = f"threshold, {method_of(gaussian).label}"
     axis.axvline(gaussian.threshold, ymax=below_legend, color=BOUND, ls="--", label=label)
     axis.set(xlabel="score of the final model", ylabel=what, title="Scores")
     axis.locator_params(axis="x", nbins=6)
@@ -102,9 +104,10 @@ def _numbers(epsilons: list[float]) -> list[str]:
 def _draw_lying(axis: Axes, conclusion: Conclusion) -> None:
     """Bounds as lying bars, from the first above to the last."""
     rows, upper = _rows(conclusion), conclusion.upper_bound
-    labels = [f"{methods.METHODS[row.method].label} {mark(row, conclusion)}".strip() for row in rows]
+    labels = [_bar_label(row, conclusion) for row in rows]
     epsilons = [row.epsilon for row in rows]
     bars = axis.barh(labels, epsilons, color=BOUND, alpha=0.8, height=0.7)
+    _set_apart(bars, rows, conclusion)
     axis.bar_label(bars, _numbers(epsilons), padding=3, fontsize=8, bbox=_BOX)
     axis.invert_yaxis()
     axis.tick_params(axis="y", labelsize=8)
@@ -120,17 +123,12 @@ def _draw_lying(axis: Axes, conclusion: Conclusion) -> None:
 def _draw_upright(axis: Axes, conclusion: Conclusion) -> None:
     """Bounds as upright bars side by side, and what is none apart from them."""
     rows, upper = _rows(conclusion), conclusion.upper_bound
-    marks = [mark(row, conclusion) for row in rows]
-    labels = [_bar_label(row, word) for row, word in zip(rows, marks, strict=True)]
+    labels = [textwrap.fill(_bar_label(row, conclusion), _BAR_CHARACTERS) for row in rows]
     epsilons = [row.epsilon for row in rows]
     places = [i + _APART * (i >= len(conclusion.bounds)) for i in range(len(rows))]
     bars = axis.bar(places, epsilons, color=BOUND, alpha=0.8, width=0.6)
     axis.set_xticks(places, labels)
-    for bar, row, marked in zip(bars, rows, marks, strict=True):
-        if isinstance(row, Estimate):
-            bar.set(facecolor="white", edgecolor=BOUND, hatch="///")
-        elif marked and standing(conclusion).faded:
-            bar.set(facecolor="white", edgecolor=FADED, hatch="xxx")
+    _set_apart(bars, rows, conclusion)
     axis.bar_label(bars, _numbers(epsilons), label_type="center", bbox=_BOX)
     if upper is not None and np.isfinite(upper):
         axis.axhline(upper, color=UPPER, ls=":")
@@ -143,10 +141,19 @@ def _draw_upright(axis: Axes, conclusion: Conclusion) -> None:
     axis.set_ylim(top=axis.get_ylim()[1] * 1.08)
 
 
-def _bar_label(finding: Finding, marked: str) -> str:
-    """A method's name in narrow lines, with the word that an estimate is no bound, or the mark of a bound."""
-    word = methods.NO_BOUND if isinstance(finding, Estimate) else marked
-    return textwrap.fill(f"{methods.METHODS[finding.method].label} {word}", _BAR_CHARACTERS)
+def _set_apart(bars: BarContainer, rows: Sequence[Finding], conclusion: Conclusion) -> None:
+    """Hatches for estimates, and others for bounds that do not hold."""
+    for bar, row in zip(bars, rows, strict=True):
+        if isinstance(row, Estimate):
+            bar.set(facecolor="white", edgecolor=BOUND, hatch="///")
+        elif mark(row, conclusion) and standing(conclusion).faded:
+            bar.set(facecolor="white", edgecolor=FADED, hatch="xxx")
+
+
+def _bar_label(finding: Finding, conclusion: Conclusion) -> str:
+    """A method's name, with the word that an estimate is no bound, or the mark of a bound."""
+    word = NO_BOUND if isinstance(finding, Estimate) else mark(finding, conclusion)
+    return f"{method_of(finding).label} {word}".strip()
 
 
 def _draw_profile(axis: Axes, conclusion: Conclusion) -> None:

@@ -1,16 +1,15 @@
 """Bounds for people: a table of 80 columns."""
 
 from collections.abc import Callable
+from operator import itemgetter
 
-from audit.report import methods, rounding
+from audit.report import rounding
 from audit.report.remarks import remarks
-from audit.statistics.conclusion import Conclusion
+from audit.report.table import Column, Table
+from audit.statistics.conclusion import Conclusion, method_of
 from audit.statistics.estimate import Finding
 
 _COUNTS, _RATES = ("FP/out", "FN/in"), ("FPR", "FNR")
-_NO_BOUND = f"{methods.NO_BOUND}: in-sample, the best of all thresholds; not a confidence bound"
-_GAUSSIAN = "Gaussian:   epsilon follows from mu if the trade-off curve is Gaussian"
-_RUNS = "many runs:  asymptotic, exceeds its level with few runs"
 _UNTESTED = "            (not tested here: scores of one run may depend on each other)"
 
 
@@ -20,24 +19,25 @@ def bounds_table(conclusion: Conclusion) -> str:
     many = conclusion.design is not None
     share = _rate if many else "{}/{}".format
     header = ("method", "epsilon", "mu", "threshold", *(_RATES if many else _COUNTS), "assumes")
-    rows = [header, *(_row(row, share) for row in conclusion.ranked())]
+    rows = [_row(row, share) for row in conclusion.ranked()]
     if conclusion.upper_bound is not None:
         source = "given" if conclusion.composition is None else "accounting"
         rows.append(("upper bound", rounding.at_most(conclusion.upper_bound), "", "", "", "", source))
     rows += [_row(row, share) for row in conclusion.estimates]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
-    lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
     title = f"lower bounds on epsilon at delta {conclusion.delta:g}, confidence {conclusion.confidence:g}"
-    design = [str(conclusion.design)] if many else []
+    before = [title, str(conclusion.design)] if many else [title]
     notes = [*_notes(conclusion), *_curve(conclusion), *_exceeding(conclusion), *remarks(conclusion)]
-    return "\n".join([title, *design, lines[0], "-" * max(map(len, lines)), *lines[1:], *notes])
+    columns = [Column(None, itemgetter(place), head, left=True) for place, head in enumerate(header)]
+    return Table(columns, rows, before=before, after=notes).text()
 
 
 def _notes(conclusion: Conclusion) -> list[str]:
-    """What the words of the last column mean."""
-    if conclusion.design is None:
-        return [_NO_BOUND, _GAUSSIAN]
-    return [_RUNS, _GAUSSIAN, _UNTESTED]
+    """The meaning of the last column's words, that of a Gaussian curve last: its test stands below."""
+    assumed = dict.fromkeys(method_of(row).assumes for row in conclusion.rows())
+    notes = [
+        f"{one.word + ':':<12}{one.note}" for one in sorted(assumed, key=lambda one: one.gaussian) if one.note
+    ]
+    return notes if conclusion.design is None else [*notes, _UNTESTED]
 
 
 def look_rows(conclusion: Conclusion) -> str:
@@ -86,7 +86,7 @@ def _row(finding: Finding, share: Callable[[int, int], str]) -> tuple[str, ...]:
         f"{finding.threshold:.4g}",
         share(finding.false_positives, finding.n_out),
         share(finding.false_negatives, finding.n_in),
-        methods.assumes(finding),
+        method_of(finding).assumes.word,
     )
 
 

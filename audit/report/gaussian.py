@@ -3,9 +3,8 @@
 from typing import NamedTuple
 
 from audit.report.style import BLACK, VERMILION
-from audit.statistics.conclusion import Conclusion
-from audit.statistics.estimate import GAUSSIAN_CURVE, Bound, Finding
-from audit.statistics.lifted import GAUSSIAN_AND_MANY_RUNS
+from audit.statistics.conclusion import Conclusion, method_of
+from audit.statistics.estimate import Finding
 
 
 class Standing(NamedTuple):
@@ -32,5 +31,4 @@ def standing(conclusion: Conclusion) -> Standing:
 
 def mark(finding: Finding, conclusion: Conclusion) -> str:
     """The mark of a bound that assumes a Gaussian curve; empty for other findings."""
-    assumes = isinstance(finding, Bound) and finding.assumes in (GAUSSIAN_CURVE, GAUSSIAN_AND_MANY_RUNS)
-    return standing(conclusion).mark if assumes else ""
+    return standing(conclusion).mark if method_of(finding).assumes.gaussian else ""

@@ -1,18 +1,28 @@
 """A page on one-run audits: of each the verdict, bounds, estimates beside what they show without a leak, the
 cosines, and where they come from."""
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from audit.report import audit_page as report
 from audit.report import one_run_panels, one_run_table, page
 from audit.report.federated_table import Upper
 from audit.report.page import Html
-from audit.report.verdicts import LEAKS, NOTHING, VIOLATED, Verdict, at_least, at_most, percent
-from audit.statistics.names import ONE_RUN_GAUSSIAN
-from audit.statistics.one_run_bounds import DRAWN_ALIKE, FAIR_COINS, UNIFORM, OneRunBound
+from audit.report.verdicts import (
+    LEAKS,
+    NOTHING,
+    VIOLATED,
+    Verdict,
+    at_least,
+    at_most,
+    guaranteed,
+    limit,
+    percent,
+    proven,
+)
+from audit.statistics.one_run_bounds import OneRunBound
 from audit.statistics.one_run_conclusion import OneRunConclusion
 from audit.statistics.one_shot import OneShotEstimate
 
@@ -31,18 +41,6 @@ class OneRunSubject(NamedTuple):
     config: str | None = None
 
 
-ASSUMPTIONS = {
-    UNIFORM: "canaries that are uniform directions of which training knows nothing; nothing else, however "
-    "the canaries of a run hang together",
-    FAIR_COINS: "that each canary was in by a fair coin of its own which training did not see; nothing else, "
-    "however the canaries of a run hang together",
-    DRAWN_ALIKE: "that a fair coin said which canary of each pair was inserted; nothing else",
-}
-_SHORT = {
-    UNIFORM: "if canaries are uniform",
-    FAIR_COINS: "if coins are fair",
-    DRAWN_ALIKE: "if coins between two canaries are fair",
-}
 _GAUSSIAN = "; and a Gaussian trade-off curve"
 _MEANINGS = (
     "A bound holds at its confidence: the method exceeds the truth in at most that share of audits. Each has "
@@ -75,7 +73,7 @@ def one_run_verdict(subject: OneRunSubject) -> Verdict:
     which = "" if len(subject.runs) == 1 else " Of the first run:"
     claims = " ".join(f"{_claim(row)}." for row in (above or proven))
     if above:
-        word = "violated" if any(row.method != ONE_RUN_GAUSSIAN for row in above) else "or not Gaussian"
+        word = "violated" if any(not row.gaussian for row in above) else "or not Gaussian"
         headline = "The guarantee is violated"
         headline += "." if word == "violated" else ", or the trade-off curve is not Gaussian."
         end = (
@@ -85,64 +83,40 @@ def one_run_verdict(subject: OneRunSubject) -> Verdict:
         return Verdict(VIOLATED, word, headline, f"{which} {claims}{end}".strip())
     if not first.bounds:
         words = "There are estimates alone, which are no bounds: save coins, or more canaries."
-        return Verdict(NOTHING, "nothing proven", "No leakage is proven.", words + _guaranteed(upper))
+        return Verdict(NOTHING, "nothing proven", "No leakage is proven.", words + guaranteed(upper))
     if not proven:
         level = percent(first.confidence)
         words = f"At {level} confidence this run proves no leakage at delta = {first.delta:g}: the lower "
         words += "bounds are 0. That is no proof of privacy."
-        return Verdict(NOTHING, "nothing proven", "No leakage is proven.", words + _guaranteed(upper))
+        return Verdict(NOTHING, "nothing proven", "No leakage is proven.", words + guaranteed(upper))
     headline = "This training leaks."
-    if all(row.method == ONE_RUN_GAUSSIAN for row in proven):
+    if all(row.gaussian for row in proven):
         headline = "This training leaks, if its trade-off curve is Gaussian."
-    return Verdict(LEAKS, "leaks", headline, f"{which} {claims}{_guaranteed(upper)}".strip())
+    return Verdict(LEAKS, "leaks", headline, f"{which} {claims}{guaranteed(upper)}".strip())
 
 
 def _claim(row: OneRunBound) -> str:
     """What a bound proves, and what it assumes."""
-    assumed = _SHORT[row.assumes.partition(",")[0]]
-    curve = " and the trade-off curve is Gaussian" if row.method == ONE_RUN_GAUSSIAN else ""
+    curve = " and the trade-off curve is Gaussian" if row.gaussian else ""
     return (
-        f"With {percent(row.confidence)} confidence, {assumed}{curve}, it leaks at least epsilon = "
-        f"{at_least(row.epsilon)} at delta = {row.delta:g}"
+        f"With {percent(row.confidence)} confidence, {row.canaries.proviso}{curve}, it leaks at least "
+        f"epsilon = {at_least(row.epsilon)} at delta = {row.delta:g}"
     )
-
-
-def _guaranteed(upper: float | None) -> str:
-    """The sentence on the upper bound."""
-    if upper is None:
-        return " No upper bound was given to hold against it."
-    if math.isinf(upper):
-        return " There is no noise, so that accounting guarantees nothing."
-    return f" Accounting guarantees at most {at_most(upper)}."
 
 
 def _article(subject: OneRunSubject, titled: bool) -> Html:
     """An audit's section."""
-    verdict = one_run_verdict(subject)
-    text = page.join([page.element("strong", verdict.headline), " ", verdict.sentence])
-    several = [page.element("h3", "Over all runs"), _over_runs(subject.runs)] if len(subject.runs) > 1 else []
-    remarks = one_run_table.remarks(subject.runs[0])
-    return page.element(
-        "article",
-        *([page.element("h2", subject.title)] if titled else []),
-        page.element("p", text, class_=f"verdict {verdict.kind}"),
-        page.element("h3", "What was audited"),
-        page.terms(subject.facts),
-        page.element("h3", "Threat model"),
-        page.points(subject.threats),
-        page.element("h3", "Bounds, and what each assumes"),
-        _bounds(subject),
+    first, runs = subject.runs[0], subject.runs
+    several = [page.element("h3", "Over all runs"), _over_runs(runs)] if len(runs) > 1 else []
+    remarks = one_run_table.remarks(first)
+    more = [
         page.element("h3", "Estimates, which are no bounds"),
-        _estimates(subject.runs[0]),
+        _estimates(first),
         *(page.element("p", f"{one[0].upper()}{one[1:]}.", class_="note") for one in remarks),
         *several,
-        page.element("h3", "Figures"),
-        page.element("div", *_figures(subject), class_="figures"),
-        page.element("h3", "Provenance"),
-        page.terms(subject.provenance),
-        *([page.element("pre", subject.config)] if subject.config else []),
-        id=subject.anchor,
-    )
+    ]
+    panels = page.element("div", *_figures(subject), class_="figures")
+    return report.article(subject, one_run_verdict(subject), titled, _bounds(subject), *more, panels=panels)
 
 
 def _bounds(subject: OneRunSubject) -> Html:
@@ -151,29 +125,23 @@ def _bounds(subject: OneRunSubject) -> Html:
     rows = [
         (
             row.method,
-            _signed(row.epsilon),
-            "" if row.mu is None else _signed(row.mu),
+            proven(row.epsilon),
+            "" if row.mu is None else proven(row.mu),
             row.counted,
             _assumes(row),
         )
         for row in first.bounds
     ]
     for upper in subject.upper:
-        limit = at_most(upper.epsilon) if math.isfinite(upper.epsilon) else "∞"
-        sign = "≤\N{NO-BREAK SPACE}" if upper.is_bound else ""
-        rows.append((upper.name, sign + limit, "", "", upper.reason))
+        shown = limit(upper.epsilon) if upper.is_bound else at_most(upper.epsilon)
+        rows.append((upper.name, shown, "", "", upper.reason))
     caption = f"Epsilon at delta = {first.delta:g}; lower bounds at {percent(first.confidence)} confidence"
     return page.table(caption, ("bound", "epsilon", "mu", "counts", "assumes"), rows)
 
 
-def _signed(value: float | None) -> str:
-    """A lower bound's number; empty for none."""
-    return "" if value is None else f"≥\N{NO-BREAK SPACE}{at_least(value)}"
-
-
 def _assumes(row: OneRunBound) -> str:
     """A bound's assumption in full."""
-    return ASSUMPTIONS[row.assumes.partition(",")[0]] + (_GAUSSIAN if row.method == ONE_RUN_GAUSSIAN else "")
+    return row.canaries.sentence + (_GAUSSIAN if row.gaussian else "")
 
 
 def _estimates(first: OneRunConclusion) -> Html:

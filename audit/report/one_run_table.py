@@ -5,8 +5,8 @@ import json
 from typing import Any
 
 from audit.report.table import Column, Table, lower, number
-from audit.statistics.names import ONE_RUN_GAUSSIAN
-from audit.statistics.one_run_bounds import DRAWN_ALIKE, FAIR_COINS, UNIFORM, OneRunBound
+from audit.statistics.method import GAUSSIAN_CURVE
+from audit.statistics.one_run_bounds import OF_COINS, OneRunBound
 from audit.statistics.one_run_conclusion import OneRunConclusion
 from audit.statistics.one_shot import EstimateFloor
 
@@ -14,12 +14,7 @@ _CLEARLY = 4  # standard errors below the null
 _ESTIMATES = """\
 estimates are no bounds; error: standard error if canaries are independent;
 floor: mean (95% quantile) where nothing leaks"""
-_MEANINGS = {
-    UNIFORM: "uniform canaries: random directions, of which training knows nothing",
-    FAIR_COINS: "fair coins: each canary in or out by a coin of its own, tied in any way",
-    DRAWN_ALIKE: "drawn alike: a coin for each two canaries says which one was inserted",
-}
-_SHORT = {UNIFORM: UNIFORM, FAIR_COINS: FAIR_COINS, DRAWN_ALIKE: "drawn alike"}
+_BOUND = ("method", "epsilon", "mu", "delta", "confidence", "assumes", "counted")  # in JSON
 _GAUSSIAN = "Gaussian: and a Gaussian trade-off curve"
 
 
@@ -65,7 +60,7 @@ def one_run_json(conclusion: OneRunConclusion, upper_bound: float | None) -> str
             dataclasses.asdict(row) | {"noise_floor": row.noise_floor._asdict()}
             for row in conclusion.estimates
         ],
-        "bounds": [dataclasses.asdict(row) for row in conclusion.bounds],
+        "bounds": [{name: getattr(row, name) for name in _BOUND} for row in conclusion.bounds],
         "upper_bound": upper_bound,
         "normality": conclusion.normality._asdict(),
         "observed": len(observed),
@@ -93,11 +88,13 @@ def remarks(conclusion: OneRunConclusion) -> list[str]:
 
 def _assumes(row: OneRunBound) -> str:
     """A word for what a bound assumes."""
-    return "Gaussian" if row.method == ONE_RUN_GAUSSIAN else _SHORT[row.assumes]
+    return GAUSSIAN_CURVE.word if row.gaussian else row.canaries.word
 
 
 def _notes(conclusion: OneRunConclusion) -> list[str]:
     """What the bounds' assumptions mean."""
-    there = [row.assumes for row in conclusion.bounds]
-    notes = [text for name, text in _MEANINGS.items() if name in there]
-    return [*notes, _GAUSSIAN] if len(there) > 1 else notes
+    assumed = dict.fromkeys(
+        row.canaries for row in sorted(conclusion.bounds, key=lambda row: row.method in OF_COINS)
+    )
+    notes = [f"{one.word}: {one.note}" for one in assumed]
+    return [*notes, _GAUSSIAN] if any(row.gaussian for row in conclusion.bounds) else notes

@@ -21,6 +21,14 @@ from matplotlib.ticker import FixedFormatter  # noqa: E402
 # Okabe and Ito's colours: told apart by colour-blind readers; hatches and dashes tell them in grey.
 BLUE, VERMILION, GREEN, BLACK = "#0072B2", "#D55E00", "#009E73", "#000000"
 PURPLE, ORANGE = "#CC79A7", "#E69F00"
+PALETTE = {  # by the names that a method's mark gives
+    "blue": BLUE,
+    "vermilion": VERMILION,
+    "green": GREEN,
+    "black": BLACK,
+    "purple": PURPLE,
+    "orange": ORANGE,
+}
 OUT, IN, BOUND, UPPER, PREDICTED, FREE = BLUE, VERMILION, GREEN, BLACK, PURPLE, ORANGE
 FADED = "0.55"  # what does not hold
 STYLE: dict[Any, Any] = {

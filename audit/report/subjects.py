@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from audit import zoo
-from audit.concluded import gaussian_reason, predicted_mu
+from audit.concluded import of_setting as concluded
 from audit.errors import InputError, require
 from audit.settings import stored
 from audit.settings.adversaries import adversary_row
 from audit.settings.setting import Setting, summary
 from audit.settings.stored import Known
 from audit.statistics.accounting import Composition
-from audit.statistics.conclusion import Conclusion, conclude_design, conclude_looks
+from audit.statistics.conclusion import Conclusion
 from audit.storage import declared
 from audit.storage.kept import Kept
 from audit.storage.store import Store
@@ -95,16 +95,11 @@ def of_setting(folder: Path, levels: AskedLevels, runs: int | None = None) -> Su
     require(runs >= 2, f"{folder} has no finished runs: train some with ./run.sh audit")
     require(runs <= held, f"{folder} lacks runs {held} to {runs - 1}: train them")
     setting = known.setting
-    composition = Composition(*setting.composition)
-    given, scores = (composition, *_levels(levels, kept)), store.load(runs)
-    if schedule is None:
-        found = conclude_design(scores.design(), *given)
-    else:
-        seen = {look: scores.of_first(look).worlds() for look in schedule.looks()}
-        found = conclude_looks(seen, schedule.schedule, *given)
-    conclusion = found.with_curve_test()._replace(reason=gaussian_reason(known.setting))
+    looks = schedule.schedule if schedule else ()
+    own = known.model is not None
+    conclusion = concluded(store.load(runs), setting, *_levels(levels, kept), looks, own)
     provenance = _provenance(folder.name, known, kept.provenance)
-    facts, threats = _facts(setting, conclusion), _threats(setting)
+    facts, threats = _facts(setting, conclusion, own), _threats(setting)
     title = summary(setting, runs)
     return Subject(f"s{folder.name}", title, facts, threats, conclusion, provenance, store.text)
 
@@ -115,11 +110,11 @@ def _levels(asked: AskedLevels, kept: Kept) -> tuple[float, float]:
     return delta, kept.confidence or 0.95 if asked.confidence is None else asked.confidence
 
 
-def _facts(setting: Setting, conclusion: Conclusion) -> dict[str, str]:
+def _facts(setting: Setting, conclusion: Conclusion, own: bool) -> dict[str, str]:
     """The training, term by term."""
     mechanism, steps = setting.mechanism, setting.schedule.steps
     sigma, norm = mechanism.noise_multiplier, mechanism.clipping_norm
-    known = zoo.tasks().get(setting.model)
+    known = None if own else zoo.tasks().get(setting.model)
     return {
         "Model": known.description if known else setting.model,
         "Optimiser": f"{mechanism.optimizer} on the private mean, learning rate {mechanism.learning_rate:g}",
@@ -129,7 +124,7 @@ def _facts(setting: Setting, conclusion: Conclusion) -> dict[str, str]:
         "Runs": _runs(conclusion),
         **_looks(conclusion),
         "Arithmetic": f"{mechanism.precision}, clipped sums by {mechanism.clipping}",
-        **({} if predicted_mu(setting) is None else {"Gaussian curve": _REASON}),
+        **({"Gaussian curve": _REASON} if conclusion.reason else {}),
     }
 
 

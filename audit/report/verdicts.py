@@ -36,8 +36,18 @@ def at_least(value: float) -> str:
 
 
 def at_most(value: float) -> str:
-    """An upper bound rounded up to three decimals, without the last zeros."""
-    return _short(rounding.at_most(value))
+    """An upper bound rounded up to three decimals, without the last zeros; ∞ where it is infinite."""
+    return _short(rounding.at_most(value)) if math.isfinite(value) else "∞"
+
+
+def proven(value: float) -> str:
+    """A lower bound with its sign: ≥ 1.2."""
+    return f"≥\N{NO-BREAK SPACE}{at_least(value)}"
+
+
+def limit(value: float) -> str:
+    """An upper bound with its sign: ≤ 1.3."""
+    return f"≤\N{NO-BREAK SPACE}{at_most(value)}"
 
 
 def _short(number: str) -> str:
@@ -62,11 +72,11 @@ def verdict(conclusion: Conclusion) -> Verdict:
         full = _violated_if_gaussian(gaussian, free, upper) + _not_refuted(conclusion)
         return Verdict(VIOLATED, "violated, or not Gaussian", headline, full)
     if _is_zero(gaussian) and _is_zero(free):
-        full = _nothing(conclusion) + _guaranteed(upper)
+        full = _nothing(conclusion) + guaranteed(upper)
         return Verdict(NOTHING, "nothing proven", "No leakage is proven.", full)
     doubted = conclusion.doubts_gaussian or conclusion.design is not None
     leaks = _leaks_if_doubted if doubted and not conclusion.reason else _leaks
-    full = leaks(gaussian, free) + _not_refuted(conclusion) + _guaranteed(upper)
+    full = leaks(gaussian, free) + _not_refuted(conclusion) + guaranteed(upper)
     if _is_zero(free):
         headline = "This training leaks, if its trade-off curve is Gaussian."
         return Verdict(LEAKS, "leaks, if Gaussian", headline, full)
@@ -78,9 +88,9 @@ def _without_gaussian(conclusion: Conclusion, free: Bound) -> Verdict:
     p_value = conclusion.p_value()
     refuted = f" These scores refute a Gaussian curve ({p_value}): bounds that assume one do not hold."
     if _is_zero(free):
-        full = _nothing_without(free) + refuted + _guaranteed(conclusion.upper_bound)
+        full = _nothing_without(free) + refuted + guaranteed(conclusion.upper_bound)
         return Verdict(NOTHING, "nothing proven", "No leakage is proven.", full)
-    full = f"{_claim(free, _WHATEVER)}.{refuted}{_guaranteed(conclusion.upper_bound)}"
+    full = f"{_claim(free, _WHATEVER)}.{refuted}{guaranteed(conclusion.upper_bound)}"
     return Verdict(LEAKS, "leaks", "This training leaks.", full)
 
 
@@ -145,7 +155,7 @@ def _nothing(conclusion: Conclusion) -> str:
     )
 
 
-def _guaranteed(upper: float | None) -> str:
+def guaranteed(upper: float | None) -> str:
     """The sentence on the upper bound."""
     if upper is None:
         return " No upper bound was given to hold against it."

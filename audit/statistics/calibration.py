@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from audit.errors import require
-from audit.statistics import conversions, gaussian_curve
-from audit.statistics.estimate import ESTIMATORS
+from audit.statistics import conversions, estimate, gaussian_curve
 from audit.statistics.gaussian_curve import CURVE_LEVEL, CURVE_POWER
 from audit.statistics.known_laws import KnownLaw
 
@@ -81,7 +80,7 @@ def calibrate(
         done(1)
     values = np.array([audit.values for audit in audits])  # (audits, methods, 2)
     truth = _true_epsilon(setting)
-    rows = [_summary(method, setting, values[:, i], truth) for i, method in enumerate(ESTIMATORS)]
+    rows = [_summary(method, setting, values[:, i], truth) for i, method in enumerate(estimate.METHODS)]
     if setting.law is None:
         return rows
     curves = np.array([audit.curve for audit in audits], np.float64)
@@ -128,10 +127,8 @@ def _audit(task: tuple[KnownMechanism, int]) -> _Audit:
     """One audit."""
     setting, index = task
     scores_in, scores_out = _scores(setting, np.random.default_rng([setting.seed, index]))
-    bounds = [
-        method(scores_in, scores_out, setting.delta, setting.confidence) for method in ESTIMATORS.values()
-    ]
-    values = [(b.epsilon, np.nan if b.mu is None else b.mu) for b in bounds]
+    found = estimate.findings(scores_in, scores_out, setting.delta, setting.confidence)
+    values = [(one.epsilon, np.nan if one.mu is None else one.mu) for one in found]
     return _Audit(values, None if setting.law is None else _curve(scores_in, scores_out))
 
 

@@ -50,6 +50,18 @@ class RunErrors(NamedTuple):
         """Each run's unbiased (false-positive rate (m,), false-negative rate (n,)), at most `scale`."""
         return self.scale * self.alarms / self.canaries_out, self.scale * self.misses / self.canaries_in
 
+    def guesses(self) -> tuple[int, int]:
+        """How many guesses stand behind (misses, false alarms), times the scale."""
+        return len(self.misses) * self.canaries_in, len(self.alarms) * self.canaries_out
+
+
+class Counted(NamedTuple):
+    """The errors of a threshold in the pilot that it was chosen on, and in the runs that are counted."""
+
+    threshold: float
+    pilot: RunErrors
+    rest: RunErrors
+
 
 class Design(Protocol):
     """The scores of an audit with many canaries a run, in either design.
@@ -188,6 +200,11 @@ def _array(world: str, values: ArrayLike) -> Array:
     fits = array.ndim in (1, 2)
     require(fits, f"`scores_{world}` have shape {array.shape}: give (runs,) or (runs, canaries)")
     return array
+
+
+def single(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
+    """The design of one canary a run, from flat scores (n,) and (m,), which are not checked."""
+    return Sets(*(np.asarray(scores, np.float64)[:, None] for scores in (scores_in, scores_out)))
 
 
 def _require_apart(scores: Array) -> None:

@@ -24,18 +24,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from audit.errors import require
 from audit.statistics import conversions, exact, intervals, thresholds
-from audit.statistics.names import ASSUMPTION_FREE as ASSUMPTION_FREE
-from audit.statistics.names import HELD_OUT as HELD_OUT
-from audit.statistics.names import IF_GAUSSIAN as IF_GAUSSIAN
-from audit.statistics.names import IN_SAMPLE as IN_SAMPLE
+from audit.statistics.method import GAUSSIAN_CURVE, NO_BOUND, NOTHING, ONE_CANARY, Assumption, Mark, Method
+from audit.statistics.noise_floor import noise_floor
 
 Array = NDArray[np.float64]
 Worlds = tuple[Array, Array]
 
-GAUSSIAN_CURVE = "a Gaussian trade-off curve"
-NOTHING = "nothing"
-ASSUMPTIONS = (GAUSSIAN_CURVE, NOTHING)
-_CAVEAT = "in-sample: not a confidence bound"
+IN_SAMPLE, HELD_OUT = "in_sample", "held_out"
+IF_GAUSSIAN, ASSUMPTION_FREE = ONE_CANARY
 _HELD_OUT_SHARE = 0.5
 _PILOT_SHARE = 0.05
 _LEAST_PILOT = 20
@@ -88,12 +84,18 @@ class Estimate(_Counted):
 
 
 Finding = Bound | Estimate
-Estimator = Callable[[ArrayLike, ArrayLike, float, float], Finding]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ScoreMethod(Method):
+    """A method of one canary a run; compute: (scores in, scores out, delta, confidence) -> its finding."""
+
+    compute: Callable[[ArrayLike, ArrayLike, float, float], Finding]
 
 
 def findings(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float) -> list[Finding]:
-    """Every estimator's finding; raises InputError for scores or parameters that none can use."""
-    return [method(scores_in, scores_out, delta, confidence) for method in ESTIMATORS.values()]
+    """Every method's finding; raises InputError for scores or parameters that none can use."""
+    return [method.compute(scores_in, scores_out, delta, confidence) for method in METHODS.values()]
 
 
 def in_sample(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float) -> Estimate:
@@ -103,7 +105,8 @@ def in_sample(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confide
     threshold, mu = thresholds.best_empirical(s_in, s_out, conversions.mu_from_rates, (1 - confidence) / 2)
     counts = _count(s_in, s_out, threshold)
     epsilon = conversions.epsilon_from_mu(max(mu, 0.0), delta)
-    return Estimate(IN_SAMPLE, epsilon, max(mu, 0.0), delta, confidence, threshold, *counts, caveat=_CAVEAT)
+    found = (IN_SAMPLE, epsilon, max(mu, 0.0), delta, confidence, threshold)
+    return Estimate(*found, *counts, caveat=_IN_SAMPLE.text)
 
 
 def held_out(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float) -> Bound:
@@ -140,7 +143,7 @@ def assumption_free(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, c
     _require_levels(delta, confidence)
     s_in, s_out = check_scores(scores_in, scores_out)
     epsilon, counts, threshold = _tested(s_in, s_out, exact.approximate_dp(delta), confidence)
-    return Bound(ASSUMPTION_FREE, epsilon, None, delta, confidence, threshold, *counts, assumes=NOTHING)
+    return Bound(ASSUMPTION_FREE, epsilon, None, delta, confidence, threshold, *counts, assumes=NOTHING.text)
 
 
 def most_provable(n_in: int, n_out: int, delta: float, confidence: float) -> float:
@@ -148,12 +151,48 @@ def most_provable(n_in: int, n_out: int, delta: float, confidence: float) -> flo
     return assumption_free(np.ones(n_in), np.zeros(n_out), delta, confidence).epsilon
 
 
-ESTIMATORS: dict[str, Estimator] = {
-    IN_SAMPLE: in_sample,
-    HELD_OUT: held_out,
-    IF_GAUSSIAN: if_gaussian,
-    ASSUMPTION_FREE: assumption_free,
-}
+_IN_SAMPLE = Assumption(
+    "in-sample: not a confidence bound",
+    NO_BOUND,
+    "no confidence bound: the best of all thresholds on the scores that it then bounds",
+    "in-sample, the best of all thresholds; not a confidence bound",
+)
+_RECORDS = (
+    ScoreMethod(
+        name=IN_SAMPLE,
+        compute=in_sample,
+        assumes=_IN_SAMPLE,
+        label="in-sample",
+        legend="in-sample, as the paper (no bound)",
+        noise_floor=noise_floor,
+        mark=Mark("vermilion", "o", 5, 0, filled=False),
+    ),
+    ScoreMethod(
+        name=HELD_OUT,
+        compute=held_out,
+        assumes=GAUSSIAN_CURVE,
+        label="held-out",
+        legend="if the curve is Gaussian: held-out threshold",
+        mark=Mark("green", "s", 4.5, 2),
+    ),
+    ScoreMethod(
+        name=IF_GAUSSIAN,
+        compute=if_gaussian,
+        assumes=GAUSSIAN_CURVE,
+        label="if Gaussian",
+        legend="if the curve is Gaussian: one exact test",
+        mark=Mark("blue", "o", 6.5, 1, line=1.6),
+    ),
+    ScoreMethod(
+        name=ASSUMPTION_FREE,
+        compute=assumption_free,
+        assumes=NOTHING,
+        label="assumption-free",
+        legend="assumption-free",
+        mark=Mark("orange", "^", 5.5, 3, outline="0.3"),
+    ),
+)
+METHODS = {record.name: record for record in _RECORDS}
 
 
 def _require_levels(delta: float, confidence: float) -> None:
@@ -235,4 +274,4 @@ def _gaussian(
     """A bound on mu, converted."""
     mu = max(mu, 0.0)
     epsilon = conversions.epsilon_from_mu(mu, delta)
-    return Bound(method, epsilon, mu, delta, confidence, threshold, *counts, assumes=GAUSSIAN_CURVE)
+    return Bound(method, epsilon, mu, delta, confidence, threshold, *counts, assumes=GAUSSIAN_CURVE.text)

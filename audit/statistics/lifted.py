@@ -7,20 +7,12 @@
     lifted_gaussian     mu likewise, against Gaussian trade-off curves
     clustered           mu from the two average rates with a normal error that runs, not canaries, give
 
-`canaries` says why average error rates obey the trade-off inequality. A null hypothesis H(t) says that the
-average rates (a, b) of false positives and negatives have b >= f_t(a), for a family f_t that decreases in t.
-The betting tests reject it where the capital is large enough on all of the curve b = f_t(a); the bound is the
-least t that is not rejected, which exceeds the truth with probability at most the error.
-
-    sets     misses and false alarms are of different runs: C_in(b) C_out(a), the least over the curve
-    coins    both are of one run: bets on z = part FN + (1 - part) FP, whose mean is part b + (1 - part) a
-
-On the curve, capitals are taken at corners (a_j, f_t(a_(j + 1))) of cells, where they are least, so that the
-grid makes no bound too large. Threshold, stakes and parts come from a pilot of runs that are not counted.
+`canaries` says why average error rates obey the trade-off inequality, `betting` how they are tested. The
+threshold, and what is bet, come from a pilot of runs that are not counted.
 """
 
+import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,39 +20,35 @@ from scipy import special
 
 from audit.errors import require
 from audit.statistics import betting, conversions, exact, exchangeable, thresholds
-from audit.statistics.canaries import Design, RunErrors
-from audit.statistics.estimate import GAUSSIAN_CURVE, NOTHING, Bound
+from audit.statistics.canaries import Counted, Design, RunErrors
+from audit.statistics.estimate import ASSUMPTION_FREE, HELD_OUT, IF_GAUSSIAN, Bound
 from audit.statistics.exact import Family
-from audit.statistics.names import CLUSTERED, LIFTED, LIFTED_GAUSSIAN
+from audit.statistics.method import GAUSSIAN_CURVE, MANY_CANARIES, NOTHING, Assumption, Method
 
 Array = NDArray[np.float64]
 
-MANY_RUNS = "many runs"
-GAUSSIAN_AND_MANY_RUNS = "a Gaussian trade-off curve, and many runs"
-_LEVELS = np.concatenate([[0.0], special.ndtr(np.linspace(-8.0, 8.0, 3201)), [1.0]])
-_COARSE = np.concatenate([[0.0], special.ndtr(np.linspace(-6.0, 6.0, 241)), [1.0]])
-_MEANS = np.concatenate([[0.0], special.ndtr(np.linspace(-6.0, 6.0, 1601)), [1.0]])
-_COARSE_MEANS = _MEANS[::2]
-_PARTS = 1 / (1 + np.geomspace(1 / 64, 64.0, 25))
-_BEST_SHARE, _ALONE_SHARE = 0.7, 0.1  # of the capital on the pilot's pair, and on bets on one world alone
-_STEPS = np.array([-12, -8, -5, -3, -2, -1, 1, 2, 3, 5])  # along STAKES
-_MOST_PARAMETER = 16.0  # that a pilot promises
-_HALVINGS, _COARSE_HALVINGS = 24, 12
+LIFTED_GAUSSIAN, LIFTED = MANY_CANARIES
+CLUSTERED = "clustered"
+MANY_RUNS = Assumption(
+    "many runs",
+    "many runs",
+    "independent runs, and many of them (asymptotic)",
+    "asymptotic, exceeds its level with few runs",
+)
+GAUSSIAN_AND_MANY_RUNS = Assumption(
+    "a Gaussian trade-off curve, and many runs",
+    "Gaussian, runs",
+    "independent runs, and many of them; for epsilon, a Gaussian trade-off curve",
+    gaussian=True,
+)
 _GRID = 401  # thresholds on a normal fit
 _REACH = 4.0  # deviations beyond its centres
 
 
-class Counted(NamedTuple):
-    """The errors of a threshold in the pilot that it was chosen on, and in the runs that are counted."""
-
-    threshold: float
-    pilot: RunErrors
-    rest: RunErrors
-
-
-class CanaryMethod(NamedTuple):
-    """A method: the family (of a delta) that its threshold is chosen for, (errors, delta, confidence) -> its
-    bound, and the least canaries a run that it needs."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CanaryMethod(Method):
+    """A method of several canaries a run: the family (of a delta) that its threshold is chosen for, (errors,
+    delta, confidence) -> its bound, and the least canaries a run that it needs."""
 
     family: Callable[[float], Family]
     conclude: Callable[[Counted, float, float], Bound]
@@ -79,36 +67,29 @@ def count(design: Design, family: Family, error: float) -> Counted:
     return Counted(threshold, pilot.errors(threshold), rest.errors(threshold))
 
 
-def lower_bound(family: Family, counted: Counted, error: float) -> float:
-    """The betting test's lower limit of the parameter, at least 0: it exceeds the truth with probability at
-    most `error`."""
-    least = _least_of_coins if counted.rest.paired else _least_of_sets
-    log_least = least(family, counted, float(-np.log(error)))
-    return _last(lambda parameter: log_least(parameter) >= -np.log(error), _observed(family, counted))
-
-
 def lifted(counted: Counted, delta: float, confidence: float) -> Bound:
     """epsilon at delta, for any trade-off curve and any number of runs."""
-    epsilon = lower_bound(exact.approximate_dp(delta), counted, 1 - confidence)
-    return _bound(LIFTED, (epsilon, None), counted, delta, confidence, NOTHING)
+    epsilon = betting.lower_bound(exact.approximate_dp(delta), counted, 1 - confidence)
+    return _bound(LIFTED, (epsilon, None), counted, delta, confidence, NOTHING.text)
 
 
 def lifted_gaussian(counted: Counted, delta: float, confidence: float) -> Bound:
     """mu for any number of runs; epsilon follows if the average trade-off curve is Gaussian."""
-    mu = lower_bound(exact.GAUSSIAN, counted, 1 - confidence)
+    mu = betting.lower_bound(exact.GAUSSIAN, counted, 1 - confidence)
     found = conversions.epsilon_from_mu(mu, delta), mu
-    return _bound(LIFTED_GAUSSIAN, found, counted, delta, confidence, GAUSSIAN_CURVE)
+    return _bound(LIFTED_GAUSSIAN, found, counted, delta, confidence, GAUSSIAN_CURVE.text)
 
 
 def clustered(counted: Counted, delta: float, confidence: float) -> Bound:
     """mu from the average rates, less its standard error over runs times Student's quantile."""
     mu = max(_normal_limit(counted.rest, 1 - confidence), 0.0)
     found = conversions.epsilon_from_mu(mu, delta), mu
-    return _bound(CLUSTERED, found, counted, delta, confidence, GAUSSIAN_AND_MANY_RUNS)
+    return _bound(CLUSTERED, found, counted, delta, confidence, GAUSSIAN_AND_MANY_RUNS.text)
 
 
-def lidp(order: int, interval: exchangeable.Interval, assumes: str) -> CanaryMethod:
+def lidp(order: int, interval: exchangeable.Interval, assumes: Assumption) -> CanaryMethod:
     """The method of one order and interval: upper limits of both rates, each at half the error."""
+    name = f"lidp_{interval.__name__}_{order}"
 
     def conclude(counted: Counted, delta: float, confidence: float) -> Bound:
         error, rest = (1 - confidence) / 2, counted.rest
@@ -119,9 +100,16 @@ def lidp(order: int, interval: exchangeable.Interval, assumes: str) -> CanaryMet
 
         rates = upper(rest.alarms, rest.canaries_out), upper(rest.misses, rest.canaries_in)
         epsilon = max(float(conversions.epsilon_from_rates(*rates, delta)), 0.0)
-        return _bound(_lidp_name(interval, order), (epsilon, None), counted, delta, confidence, assumes)
+        return _bound(name, (epsilon, None), counted, delta, confidence, assumes.text)
 
-    return CanaryMethod(exact.approximate_dp, conclude, order)
+    return CanaryMethod(
+        name=name,
+        family=exact.approximate_dp,
+        conclude=conclude,
+        canaries=order,
+        assumes=assumes,
+        label=f"LiDP {interval.__name__.capitalize()} {order}",
+    )
 
 
 def _gaussian(delta: float) -> Family:
@@ -129,21 +117,43 @@ def _gaussian(delta: float) -> Family:
     return exact.GAUSSIAN
 
 
-def _lidp_name(interval: exchangeable.Interval, order: int) -> str:
-    return f"lidp_{interval.__name__}_{order}"
+_RECORDS = (
+    *(lidp(order, exchangeable.wilson, MANY_RUNS) for order in (1, 2, 4)),
+    *(lidp(order, exchangeable.bernstein, NOTHING) for order in (1, 2, 4)),
+    CanaryMethod(
+        name=LIFTED,
+        family=exact.approximate_dp,
+        conclude=lifted,
+        assumes=NOTHING,
+        label="lifted",
+        legend="lifted, assumption-free",
+        counterpart=ASSUMPTION_FREE,
+    ),
+    CanaryMethod(
+        name=LIFTED_GAUSSIAN,
+        family=_gaussian,
+        conclude=lifted_gaussian,
+        assumes=GAUSSIAN_CURVE,
+        label="lifted, if Gaussian",
+        legend="lifted, if the curve is Gaussian",
+        counterpart=IF_GAUSSIAN,
+    ),
+    CanaryMethod(
+        name=CLUSTERED,
+        family=_gaussian,
+        conclude=clustered,
+        assumes=GAUSSIAN_AND_MANY_RUNS,
+        label="clustered",
+        legend="clustered, if also runs are many",
+        counterpart=HELD_OUT,
+    ),
+)
+METHODS = {record.name: record for record in _RECORDS}
 
 
-_LIDP = {
-    _lidp_name(interval, order): lidp(order, interval, assumes)
-    for interval, assumes in ((exchangeable.wilson, MANY_RUNS), (exchangeable.bernstein, NOTHING))
-    for order in (1, 2, 4)
-}
-METHODS = {
-    **_LIDP,
-    LIFTED: CanaryMethod(exact.approximate_dp, lifted),
-    LIFTED_GAUSSIAN: CanaryMethod(_gaussian, lifted_gaussian),
-    CLUSTERED: CanaryMethod(_gaussian, clustered),
-}
+def counterpart(method: str) -> CanaryMethod | None:
+    """The method that takes the place of one for single canaries; None where none does."""
+    return next((one for one in METHODS.values() if one.counterpart == method), None)
 
 
 def usable(canaries: int) -> dict[str, CanaryMethod]:
@@ -172,183 +182,10 @@ def _bound(
     """The bound (epsilon, mu); its counts are guesses, of all canaries of the runs that were counted."""
     epsilon, mu = found
     alarms, misses = (int(errors.sum()) for errors in (counted.rest.alarms, counted.rest.misses))
-    of_in, of_out = (round(count / counted.rest.scale) for count in _guesses(counted.rest))
+    of_in, of_out = (round(count / counted.rest.scale) for count in counted.rest.guesses())
     return Bound(
         method, epsilon, mu, delta, confidence, counted.threshold, alarms, misses, of_in, of_out, assumes
     )
-
-
-def _guesses(errors: RunErrors) -> tuple[int, int]:
-    """How many guesses stand behind the misses and the false alarms, times the scale."""
-    return len(errors.misses) * errors.canaries_in, len(errors.alarms) * errors.canaries_out
-
-
-def _observed(family: Family, counted: Counted) -> float:
-    """The parameter of the curve through the smoothed average rates."""
-    of_in, of_out = _guesses(counted.rest)
-    rates = [
-        min((counted.rest.scale * errors.sum() + 0.5) / (guesses + 1), 1.0)
-        for errors, guesses in ((counted.rest.alarms, of_out), (counted.rest.misses, of_in))
-    ]
-    return float(family.parameter(*rates))
-
-
-def _last(holds: Callable[[float], bool], start: float) -> float:
-    """The largest parameter >= 0 up to which a monotone condition holds; 0 where it never does."""
-    if not start > 0 or not holds(0.0):
-        return 0.0
-    low, high = 0.0, start
-    while holds(high):
-        low, high = high, 2 * high
-    return _halved(holds, low, high, _HALVINGS)
-
-
-def _halved(holds: Callable[[float], bool], low: float, high: float, times: int) -> float:
-    """The lower end of an interval, halved so often, up to which a monotone condition holds."""
-    for _ in range(times):
-        middle = (low + high) / 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low
-
-
-def _cut(growth: Array, shares: Array, target: float) -> float:
-    """The least log capital over points of the curve (L, G) of a mixture, cut at the target."""
-    alone = (growth + np.log(shares)[:, None]).max(0)  # at most the mixture's
-    short = alone < target
-    return min(float(betting.mixed(growth[:, short], shares).min(initial=target)), target)
-
-
-def _shares(alone: int) -> Array:
-    """The capital's shares: the pilot's best bet, those beside it, and so many on each world alone."""
-    beside = (1 - _BEST_SHARE - _ALONE_SHARE) / len(_STEPS)
-    parts = [_BEST_SHARE, beside, _ALONE_SHARE / (2 * alone)]
-    return np.repeat(parts, [1, len(_STEPS), 2 * alone])
-
-
-def _least_of_sets(family: Family, counted: Counted, target: float) -> Callable[[float], float]:
-    """parameter -> the least log capital on its curve, cut at the target, of two sets of runs: pairs of
-    stakes, one a world."""
-    rates, stakes = counted.rest.rates(), betting.STAKES
-    promised = [
-        betting.log_growth(pilot, _COARSE, stakes) * (len(values) / len(pilot))
-        for values, pilot in zip(rates, counted.pilot.rates(), strict=True)
-    ]
-    pairs = _pairs(family, promised[0], promised[1], target)
-    out, into = (betting.log_growth(values, _LEVELS, stakes) for values in rates)
-
-    def least(parameter: float) -> float:
-        corners = _corners(family, parameter, _LEVELS)
-        return _cut(out[pairs.out, :-1] + into[pairs.into[:, None], corners], pairs.shares, target)
-
-    return least
-
-
-class _Pairs(NamedTuple):
-    """A mixture of pairs of stakes, as places in betting.STAKES, and the shares (L,) of the capital."""
-
-    out: NDArray[np.int64]
-    into: NDArray[np.int64]
-    shares: Array
-
-
-def _pairs(family: Family, out: Array, into: Array, target: float) -> _Pairs:
-    """The pair that promises the largest parameter by the log growths (L, G) of the pilot, pairs that are
-    larger and smaller by a common factor, and all bets on one world alone."""
-    size = len(betting.STAKES)
-    alone = np.arange(1, size, 3)
-    single = np.log(_ALONE_SHARE / (2 * len(alone)))
-
-    def enough(parameter: float) -> NDArray[np.bool_]:
-        corners = _corners(family, parameter, _COARSE)
-        first, second = out[:, :-1], into[:, corners]
-        covered = np.maximum(first[alone].max(0), second[alone].max(0)) + single >= target
-        sums = first[:, None, ~covered] + second[None][:, :, ~covered]
-        return np.asarray((sums + np.log(_BEST_SHARE) >= target).all(-1))
-
-    promised = _halved(
-        lambda parameter: bool(enough(parameter).any()), 0.0, _MOST_PARAMETER, _COARSE_HALVINGS
-    )
-    i, j = np.unravel_index(int(enough(promised).argmax()), (size, size))
-    scaled = np.clip(np.array([[i], [j]]) + _STEPS, 1, size - 1)
-    zeros = np.zeros_like(alone)
-    return _Pairs(
-        np.concatenate([[i], scaled[0], alone, zeros]),
-        np.concatenate([[j], scaled[1], zeros, alone]),
-        _shares(len(alone)),
-    )
-
-
-def _corners(family: Family, parameter: float, levels: Array) -> NDArray[np.int64]:
-    """For each cell of false-positive rates the level at or below the curve's false-negative rate at its
-    upper end."""
-    rates_in = family.trade_off(parameter, levels[1:])
-    return np.clip(np.searchsorted(levels, rates_in, side="right") - 1, 0, None)
-
-
-class _CoinBets(NamedTuple):
-    """A mixture of bets on z = part * FN + (1 - part) * FP: the parts (L,), the stakes (L,) on z, and the
-    shares (L,) of the capital."""
-
-    parts: Array
-    stakes: Array
-    shares: Array
-
-
-def _least_of_coins(family: Family, counted: Counted, target: float) -> Callable[[float], float]:
-    """parameter -> the least log capital on its curve, cut at the target, where a run gives both rates."""
-    bets = _coin_bets(family, counted, target)
-    growth = np.concatenate(
-        [
-            _growth(counted.rest, part, _MEANS, np.array([stake]))
-            for part, stake in zip(bets.parts, bets.stakes, strict=True)
-        ]
-    )
-    parts, rows = bets.parts[:, None], np.arange(len(bets.parts))[:, None]
-
-    def least(parameter: float) -> float:
-        means = parts * family.trade_off(parameter, _LEVELS[1:]) + (1 - parts) * _LEVELS[:-1]
-        below = np.searchsorted(_MEANS, means, side="right") - 1
-        return _cut(np.where(below >= 0, growth[rows, below], -np.inf), bets.shares, target)
-
-    return least
-
-
-def _coin_bets(family: Family, counted: Counted, target: float) -> _CoinBets:
-    """The bet that promises the largest parameter by the pilot, with larger and smaller stakes, and all bets
-    on one rate alone."""
-    stakes, alone = betting.STAKES[1:], betting.STAKES[1::3]
-    scale = len(counted.rest.misses) / len(counted.pilot.misses)
-
-    def critical(part: float, of: Array, share: float) -> Array:
-        enough = scale * _growth(counted.pilot, part, _COARSE_MEANS, of) >= target - np.log(share)
-        return np.where(enough.any(1), _COARSE_MEANS[enough.argmax(1)], 2.0)
-
-    rate_out, rate_in = (critical(part, alone, _ALONE_SHARE / (2 * len(alone))).min() for part in (0.0, 1.0))
-    least_means = np.array([critical(part, stakes, _BEST_SHARE) for part in _PARTS])  # (parts, stakes)
-
-    def margins(parameter: float) -> Array:
-        out, into = _COARSE[:-1], family.trade_off(parameter, _COARSE[1:])
-        short = (out < rate_out) & (into < rate_in)
-        means = _PARTS[:, None] * into[short] + (1 - _PARTS[:, None]) * out[short]
-        beyond: Array = means.min(1, initial=1.0)[:, None] - least_means
-        return beyond
-
-    promised = _halved(lambda p: bool(margins(p).max() >= 0), 0.0, _MOST_PARAMETER, _COARSE_HALVINGS)
-    part, best = np.unravel_index(int(margins(promised).argmax()), least_means.shape)
-    scaled = stakes[np.clip(best + np.concatenate([[0], _STEPS]), 0, len(stakes) - 1)]
-    return _CoinBets(
-        np.repeat([_PARTS[part], 0.0, 1.0], [len(scaled), len(alone), len(alone)]),
-        np.concatenate([scaled, alone, alone]),
-        _shares(len(alone)),
-    )
-
-
-def _growth(errors: RunErrors, part: float, means: Array, stakes: Array) -> Array:
-    """log growth (stakes, means) of bets on z; each canary adds to one of the rates, so that z is at most
-    scale * max(part, 1 - part)."""
-    false_positive, false_negative = errors.rates()
-    most = errors.scale * max(part, 1 - part)
-    return betting.log_growth(part * false_negative + (1 - part) * false_positive, means, stakes, most)
 
 
 def _normal_limit(errors: RunErrors, error: float) -> float:
@@ -356,7 +193,7 @@ def _normal_limit(errors: RunErrors, error: float) -> float:
     rates = errors.rates()
     smoothed = [
         (errors.scale * sums.sum() + 0.5) / (guesses + 1)
-        for sums, guesses in zip((errors.alarms, errors.misses), reversed(_guesses(errors)), strict=True)
+        for sums, guesses in zip((errors.alarms, errors.misses), reversed(errors.guesses()), strict=True)
     ]
     require(min(map(len, rates)) >= 2, "a standard error over runs needs two runs of a kind")
     points = special.ndtri(np.clip(smoothed, 1e-12, 1 - 1e-12))
@@ -398,7 +235,7 @@ def _choose(pilot: Design, rest: RunErrors, family: Family, error: float) -> flo
 def _promise(rates_out: Array, rates_in: Array, rest: RunErrors, family: Family, error: float) -> Array:
     """The parameter through both rates, each raised by about what a test can't see: a normal deviation of
     independent guesses, and a share of log(1 / error) / n of the runs in which all is different."""
-    depth, (of_in, of_out) = -np.log(error), _guesses(rest)
+    depth, (of_in, of_out) = -np.log(error), rest.guesses()
 
     def raised(rates: Array, guesses: int, runs: int) -> Array:
         deviation = np.sqrt(2 * depth * rest.scale * rates * (1 - rates) / guesses)

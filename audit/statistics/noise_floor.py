@@ -6,8 +6,6 @@ draw from it. Ties take thresholds away, so that with ties it shows less.
 """
 
 import functools
-from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,23 +13,13 @@ from scipy import special
 
 from audit.errors import require
 from audit.statistics import conversions, intervals
-from audit.statistics.estimate import IN_SAMPLE
+from audit.statistics.method import NoiseFloor
 
 Array = NDArray[np.float64]
 _SEED = 0
 _FINENESS = 300  # neighbouring thresholds differ in a 300th of the scores outside of them, or in one
 _COUNTS = 1_000_000  # of all simulated audits together
 _MOST = 1000  # audits
-
-
-class NoiseFloor(NamedTuple):
-    """epsilon of simulated audits of a mechanism that leaks nothing: its mean, its 95% quantile, and the
-    share of audits in which it exceeds 0."""
-
-    mean: float
-    quantile_95: float
-    exceeding: float
-    audits: int
 
 
 @functools.lru_cache(maxsize=64)
@@ -50,9 +38,6 @@ def noise_floor(n_in: int, n_out: int, delta: float, confidence: float) -> Noise
     epsilons = np.array([conversions.epsilon_from_mu(max(mu, 0.0), delta) for mu in mus])
     quantile = float(np.quantile(epsilons, 0.95))
     return NoiseFloor(float(epsilons.mean()), quantile, float(np.mean(epsilons > 0)), audits)
-
-
-NOISE_FLOORS: dict[str, Callable[[int, int, float, float], NoiseFloor]] = {IN_SAMPLE: noise_floor}
 
 
 def _groups(n: int) -> NDArray[np.int64]:

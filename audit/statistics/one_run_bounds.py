@@ -26,7 +26,7 @@ replacing it, (2 epsilon, (1 + e^epsilon) delta)-DP or 2 mu-GDP.
 import dataclasses
 import hashlib
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,15 +35,13 @@ from scipy import special
 from audit.errors import require
 from audit.statistics import conversions, cosine_law, guesses, intervals
 from audit.statistics.canaries import Coins
-from audit.statistics.estimate import GAUSSIAN_CURVE
-from audit.statistics.names import ONE_RUN, ONE_RUN_GAUSSIAN, ONE_RUN_GUESSES
+from audit.statistics.method import GAUSSIAN_CURVE
 from audit.statistics.one_shot import Cosines
 
 Array = NDArray[np.float64]
 
-UNIFORM = "uniform canaries"
-FAIR_COINS = "fair coins"
-DRAWN_ALIKE = "both drawn alike"
+Seen = TypeVar("Seen")
+ONE_RUN, ONE_RUN_GUESSES, ONE_RUN_GAUSSIAN = "one_run", "one_run_guesses", "one_run_gaussian"
 LEAST_COINS, MOST_COINS = 40, 20_000
 _PILOT_SHARE, _LEAST_PILOT = 0.2, 20
 _ETA = 0.1  # of one_run's level, for delta
@@ -52,18 +50,67 @@ _SECTIONS, _PASSES, _FIRST_MU = 32, 5, 8.0
 _HALVINGS = 40
 
 
+class CanaryAssumption(NamedTuple):
+    """What a bound assumes of one run's canaries. text: in JSON. word: in a table, with a note below it.
+    sentence: on a page. proviso: in a verdict."""
+
+    text: str
+    word: str
+    note: str
+    sentence: str
+    proviso: str
+
+
+UNIFORM = CanaryAssumption(
+    "uniform canaries",
+    "uniform canaries",
+    "random directions, of which training knows nothing",
+    "canaries that are uniform directions of which training knows nothing; nothing else, however the "
+    "canaries of a run hang together",
+    "if canaries are uniform",
+)
+FAIR_COINS = CanaryAssumption(
+    "fair coins",
+    "fair coins",
+    "each canary in or out by a coin of its own, tied in any way",
+    "that each canary was in by a fair coin of its own which training did not see; nothing else, however the "
+    "canaries of a run hang together",
+    "if coins are fair",
+)
+DRAWN_ALIKE = CanaryAssumption(
+    "both drawn alike",
+    "drawn alike",
+    "a coin for each two canaries says which one was inserted",
+    "that a fair coin said which canary of each pair was inserted; nothing else",
+    "if coins between two canaries are fair",
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class OneRunBound:
     """A lower bound at a confidence: epsilon at delta, mu where the method bounds it, what it assumes of the
-    canaries and the curve, and in words the counts that it stands on."""
+    canaries, whether of a Gaussian trade-off curve too, and in words the counts that it stands on."""
 
     method: str
     epsilon: float
     mu: float | None
     delta: float
     confidence: float
-    assumes: str
+    canaries: CanaryAssumption
     counted: str
+    gaussian: bool = False
+
+    @property
+    def assumes(self) -> str:
+        """All that it assumes."""
+        return f"{self.canaries.text}, {GAUSSIAN_CURVE.text}" if self.gaussian else self.canaries.text
+
+
+class OneRunMethod(NamedTuple, Generic[Seen]):
+    """A method's name, and its bound from what is seen of a run, at (delta, confidence)."""
+
+    name: str
+    compute: Callable[[Seen, float, float], OneRunBound]
 
 
 class CoinEvidence(NamedTuple):
@@ -74,13 +121,13 @@ class CoinEvidence(NamedTuple):
 
     signed: Array
     steps: int
-    assumes: str
+    assumes: CanaryAssumption
 
 
 def bounds(found: Cosines, delta: float, confidence: float) -> list[OneRunBound]:
     """The bounds from cosines: `one_run` if all canaries are observed, from pairs if as many are not."""
     if not len(found.unobserved):
-        return [of_uniform_canaries(found, delta, confidence)]
+        return [method.compute(found, delta, confidence) for method in OF_COSINES.values()]
     if len(found.observed) != len(found.unobserved) or len(found.observed) < LEAST_COINS:
         return []
     return guessed(of_pairs(found), delta, confidence)
@@ -118,34 +165,59 @@ def of_pairs(found: Cosines) -> CoinEvidence:
 
 
 def guessed(evidence: CoinEvidence, delta: float, confidence: float) -> list[OneRunBound]:
-    """Both bounds from guesses, of at most 20,000 coins drawn at random."""
+    """The bounds from guesses, of at most 20,000 coins drawn at random."""
+    return [method.compute(evidence, delta, confidence) for method in OF_COINS.values()]
+
+
+def from_guesses(evidence: CoinEvidence, delta: float, confidence: float) -> OneRunBound:
+    """`one_run_guesses`."""
     _require_levels(delta, confidence)
+    counted, error = _ordered(evidence), 1 - confidence
+    number = counted.numbers[_best_for_epsilon(counted.numbers, counted.promised, error)]
+    hits = int(counted.right[number - 1])
+    epsilon = epsilon_from_guesses(counted.coins, int(number), hits, delta, error, evidence.steps)
+    said = f"{hits}/{number} right of {counted.coins}"
+    return OneRunBound(ONE_RUN_GUESSES, epsilon, None, delta, confidence, evidence.assumes, said)
+
+
+def gaussian_from_guesses(evidence: CoinEvidence, delta: float, confidence: float) -> OneRunBound:
+    """`one_run_gaussian`."""
+    _require_levels(delta, confidence)
+    counted, error = _ordered(evidence), 1 - confidence
+    number = counted.numbers[_best_for_mu(counted.coins, counted.numbers, counted.promised, error)]
+    hits = int(counted.right[number - 1])
+    mu = mu_from_guesses(counted.coins, int(number), hits, error) / evidence.steps
+    found, said = (conversions.epsilon_from_mu(mu, delta), mu), f"{hits}/{number} right of {counted.coins}"
+    return OneRunBound(ONE_RUN_GAUSSIAN, *found, delta, confidence, evidence.assumes, said, gaussian=True)
+
+
+_OF_COSINES = (OneRunMethod(ONE_RUN, of_uniform_canaries),)
+_OF_COINS = (
+    OneRunMethod(ONE_RUN_GUESSES, from_guesses),
+    OneRunMethod(ONE_RUN_GAUSSIAN, gaussian_from_guesses),
+)
+OF_COSINES = {method.name: method for method in _OF_COSINES}
+OF_COINS = {method.name: method for method in _OF_COINS}
+
+
+class _Ordered(NamedTuple):
+    """So many coins that are not the pilot's; how many of the surest 1, 2, ... guesses are right; numbers of
+    guesses, and the share of each that the pilot promises to be right."""
+
+    coins: int
+    right: NDArray[np.int64]
+    numbers: NDArray[np.int64]
+    promised: Array
+
+
+def _ordered(evidence: CoinEvidence) -> _Ordered:
+    """The coins that are counted, the surest guess first, and what the pilot promises."""
     certainty = np.abs(evidence.signed)  # what is seen without the coins
     pilot, rest = _parted(certainty, max(round(_PILOT_SHARE * len(certainty)), _LEAST_PILOT))
     rest = rest[:MOST_COINS]
     order = rest[np.argsort(-certainty[rest], kind="stable")]
-    right = np.cumsum(evidence.signed[order] > 0)  # among the surest 1, 2, ...
-    numbers, promised = _promises(evidence.signed[pilot], len(rest))
-    error = 1 - confidence
-    first = numbers[_best_for_epsilon(numbers, promised, error)]
-    second = numbers[_best_for_mu(len(rest), numbers, promised, error)]
-    hits = [int(right[first - 1]), int(right[second - 1])]
-    epsilon = epsilon_from_guesses(len(rest), int(first), hits[0], delta, error, evidence.steps)
-    mu = mu_from_guesses(len(rest), int(second), hits[1], error) / evidence.steps
-    counted = [f"{v}/{r} right of {len(rest)}" for v, r in zip(hits, (first, second), strict=True)]
-    both = f"{evidence.assumes}, {GAUSSIAN_CURVE}"
-    return [
-        OneRunBound(ONE_RUN_GUESSES, epsilon, None, delta, confidence, evidence.assumes, counted[0]),
-        OneRunBound(
-            ONE_RUN_GAUSSIAN,
-            conversions.epsilon_from_mu(mu, delta),
-            mu,
-            delta,
-            confidence,
-            both,
-            counted[1],
-        ),
-    ]
+    right = np.cumsum(evidence.signed[order] > 0, dtype=np.int64)
+    return _Ordered(len(rest), right, *_promises(evidence.signed[pilot], len(rest)))
 
 
 def epsilon_from_guesses(

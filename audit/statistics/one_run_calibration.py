@@ -22,8 +22,8 @@ from scipy import special
 from audit.errors import require
 from audit.statistics import calibration, conversions, one_run_bounds, one_shot, one_shot_mechanism
 from audit.statistics.canaries import Coins
-from audit.statistics.names import ONE_SHOT_JEFFREYS
-from audit.statistics.one_shot import Cosines
+from audit.statistics.one_run_bounds import CoinEvidence
+from audit.statistics.one_shot import ONE_SHOT_JEFFREYS, Cosines
 
 Array = NDArray[np.float64]
 Bits = NDArray[np.bool_]
@@ -127,11 +127,16 @@ def _leaking_truth(setting: OneRunSetting) -> float:
     return setting.mu
 
 
-def _of_coins(scores: Array, presence: Bits, setting: OneRunSetting) -> Values:
-    """Both bounds from guesses."""
+def _of_coins(scores: Array, presence: Bits, setting: OneRunSetting, gaussian: bool = True) -> Values:
+    """The bounds from guesses, with those that assume a Gaussian curve or without."""
     evidence = one_run_bounds.of_coins(Coins(scores[None], presence[None]))
+    return _guessed(evidence, setting, gaussian)
+
+
+def _guessed(evidence: CoinEvidence, setting: OneRunSetting, gaussian: bool = True) -> Values:
+    """Likewise, from what is seen of the coins."""
     found = one_run_bounds.guessed(evidence, setting.delta, setting.confidence)
-    return [(bound.method, bound.epsilon) for bound in found]
+    return [(bound.method, bound.epsilon) for bound in found if gaussian or not bound.gaussian]
 
 
 def _independent(rng: np.random.Generator, setting: OneRunSetting) -> Values:
@@ -162,14 +167,13 @@ def _leaking(rng: np.random.Generator, setting: OneRunSetting) -> Values:
     if rng.random() < setting.delta * canaries / opened:
         places = rng.permutation(canaries)[:opened]
         scores[places] = np.where(bits[places], 2.0, -2.0)
-    return _of_coins(scores, bits, setting)[:1]  # it is no Gaussian mechanism
+    return _of_coins(scores, bits, setting, gaussian=False)
 
 
 def _pairs(rng: np.random.Generator, setting: OneRunSetting) -> Values:
     observed = setting.mu + rng.standard_normal(setting.canaries)
     evidence = one_run_bounds.of_pairs(Cosines(observed, rng.standard_normal(setting.canaries), 2))
-    found = one_run_bounds.guessed(evidence, setting.delta, setting.confidence)
-    return [(bound.method, bound.epsilon) for bound in found]
+    return _guessed(evidence, setting)
 
 
 def _cosines(rng: np.random.Generator, setting: OneRunSetting) -> Values:
@@ -177,9 +181,9 @@ def _cosines(rng: np.random.Generator, setting: OneRunSetting) -> Values:
     sigma = 1 / max(setting.mu, 1e-6)
     drawn = one_shot_mechanism.simulate(rng, canaries, dimension, sigma)
     found = Cosines(drawn, np.empty(0), dimension)
-    bound = one_run_bounds.of_uniform_canaries(found, setting.delta, setting.confidence)
+    bounds = one_run_bounds.bounds(found, setting.delta, setting.confidence)
     jeffreys = one_shot.in_sample(found, setting.delta, 1 - setting.confidence, 0.5)
-    return [(bound.method, bound.epsilon), (ONE_SHOT_JEFFREYS, jeffreys)]
+    return [*((bound.method, bound.epsilon) for bound in bounds), (ONE_SHOT_JEFFREYS, jeffreys)]
 
 
 LAWS = {

@@ -28,13 +28,10 @@ from scipy import special
 from audit.errors import require
 from audit.statistics import conversions, cosine_law, gaussians
 from audit.statistics.gaussians import Gaussian
-from audit.statistics.names import (
-    ONE_SHOT_CLOPPER_PEARSON,
-    ONE_SHOT_EQUAL_VARIANCE,
-    ONE_SHOT_FITTED,
-    ONE_SHOT_JEFFREYS,
-    ONE_SHOT_THRESHOLD,
-)
+
+ONE_SHOT_FITTED, ONE_SHOT_EQUAL_VARIANCE = "one_shot_fitted", "one_shot_equal_variance"
+ONE_SHOT_THRESHOLD = "one_shot_threshold"
+ONE_SHOT_JEFFREYS, ONE_SHOT_CLOPPER_PEARSON = "one_shot_jeffreys", "one_shot_clopper_pearson"
 
 Array = NDArray[np.float64]
 Fitted = Callable[[Gaussian, Gaussian, float], Array]
@@ -139,6 +136,7 @@ FITTED: dict[str, Fitted] = {
     ONE_SHOT_EQUAL_VARIANCE: equal_variance,
     ONE_SHOT_THRESHOLD: threshold,
 }
+LIMITS = {ONE_SHOT_JEFFREYS: 0.5, ONE_SHOT_CLOPPER_PEARSON: 1.0}  # each with its prior: see `in_sample`
 
 
 def fits(found: Cosines, delta: float, methods: Collection[str] = tuple(FITTED)) -> list[OneShotEstimate]:
@@ -234,7 +232,7 @@ def _limits(found: Cosines, delta: float, confidence: float) -> list[OneShotEsti
     """The papers' in-sample values."""
     counts, error = (len(found.observed), len(found.unobserved)), 1 - confidence
     rows = []
-    for name, prior in ((ONE_SHOT_JEFFREYS, 0.5), (ONE_SHOT_CLOPPER_PEARSON, 1.0)):
+    for name, prior in LIMITS.items():
         value = in_sample(found, delta, error, prior)
         seen = fit(found.observed, 1)
         null = fit(found.unobserved, 1) if counts[1] else Gaussian(0.0, 1 / np.sqrt(found.dimension))

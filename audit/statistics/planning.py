@@ -9,7 +9,6 @@ from audit.errors import require
 from audit.statistics import conversions, estimate, lifted, many_calibration
 from audit.statistics.calibration import KnownMechanism
 from audit.statistics.many_calibration import ManyCanaries
-from audit.statistics.names import LIFTED_GAUSSIAN
 
 LEAST_RUNS, MOST_RUNS = 40, 1_000_000
 _SCORES, _AUDITS = 200_000, (8, 40)  # of a number of runs that is tried: fewer audits of many runs
@@ -53,7 +52,7 @@ def runs_needed_of_many(setting: ManyCanaries, tightness: float) -> int | None:
     def reached(runs: int) -> float:
         tried = setting._replace(runs=runs, audits=int(np.clip(_RUNS // runs, *_MANY_AUDITS)))
         audits = (many_calibration.draw(tried, index) for index in range(tried.audits))
-        levels, method = (setting.delta, setting.confidence), lifted.METHODS[LIFTED_GAUSSIAN]
+        levels, method = (setting.delta, setting.confidence), lifted.METHODS[lifted.LIFTED_GAUSSIAN]
         return float(np.mean([method.bound(one, *levels).epsilon for one in audits])) / truth
 
     return first_to_reach(tightness, reached)

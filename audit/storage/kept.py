@@ -5,7 +5,7 @@ import math
 from typing import Any, NamedTuple
 
 from audit.errors import require
-from audit.statistics.names import IF_GAUSSIAN, LIFTED_GAUSSIAN
+from audit.statistics.method import MANY_CANARIES, ONE_CANARY
 
 
 class Kept(NamedTuple):
@@ -47,7 +47,8 @@ def _levels(row: dict[str, Any]) -> tuple[float, float]:
 
 def _if_gaussian(bounds: list[dict[str, Any]]) -> float | None:
     """epsilon of the bound that stands for those that assume a Gaussian curve."""
-    found = [row for row in bounds if row.get("method") in (IF_GAUSSIAN, LIFTED_GAUSSIAN)]
+    names = (ONE_CANARY.gaussian, MANY_CANARIES.gaussian)
+    found = [row for row in bounds if row.get("method") in names]
     return _number(found[0].get("epsilon")) if found else None
 
 

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from audit.statistics import ranks
-from audit.statistics.conclusion import Conclusion
+from audit.statistics.conclusion import Conclusion, method_of
 from audit.statistics.estimate import Bound, Finding
-from audit.statistics.noise_floor import NOISE_FLOORS
 from audit.storage.store import Store
 
 _LOW_RATES = (0.1, 0.01, 0.001)  # of false positives
@@ -80,10 +79,10 @@ def finding_fields(finding: Finding) -> dict[str, Any]:
 
 
 def _noise_floor(finding: Finding) -> dict[str, Any]:
-    """An estimate's noise floor; nothing for a bound."""
-    if isinstance(finding, Bound):
+    """An estimate's noise floor; nothing where a method has none."""
+    floor = method_of(finding).noise_floor
+    if floor is None:
         return {}
-    floor = NOISE_FLOORS[finding.method]
     return {"noise_floor": floor(finding.n_in, finding.n_out, finding.delta, finding.confidence)._asdict()}
 
 

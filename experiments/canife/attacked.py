@@ -71,7 +71,6 @@ class Attacked:
         " have rounds, cohorts and rates of their own by default.",
         default="two_layer",
         always=True,
-        choices=MODELS,
     )
     rounds: int = described("Rounds of the training.", default=469, least=1, most=10**6)
     every: int = described("Rounds 1, 1 + every, ... are measured.", default=100, least=1, most=10**6)
@@ -148,6 +147,7 @@ def asked(given: dict[str, Any], said: Collection[str]) -> Attacked:
     for a field out of range."""
     own = OWN.get(given["model"], {})
     found = Attacked(**{**given, **{name: value for name, value in own.items() if name not in said}})
+    require_model(found.model)
     require_fields(found)
     return found
 

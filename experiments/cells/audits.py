@@ -83,13 +83,11 @@ def recipe(setting: Setting, runs: int, dataset: Dataset) -> GameRecipe:
 
 
 def _conclude(setting: Setting, runs: int, store: Store, about: dict[str, Any]) -> None:
-    from audit.statistics.accounting import Composition
-    from audit.statistics.conclusion import conclude_design
+    from audit.concluded import of_setting
     from audit.storage import results
 
-    found = conclude_design(store.load(runs).design(), Composition(*setting.composition), *Levels())
     about_it = {"setting": flat(setting), "runs": runs, "provenance": about, "out": str(store.path)}
-    results.keep_result(store, found.with_curve_test(), **about_it)
+    results.keep_result(store, of_setting(store.load(runs), setting, *Levels()), **about_it)
 
 
 def _concluded_runs(store: Store) -> int:

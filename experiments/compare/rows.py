@@ -13,12 +13,11 @@ from typing import NamedTuple
 import numpy as np
 
 from audit import progress, training
-from audit.concluded import gaussian_reason
-from audit.report import gaussian, methods, over_runs
+from audit.concluded import of_setting
+from audit.report import over_runs
 from audit.settings import build
-from audit.statistics import conversions, names, rounds
-from audit.statistics.accounting import Composition
-from audit.statistics.conclusion import Conclusion, conclude_design
+from audit.statistics import conversions, one_shot, rounds
+from audit.statistics.conclusion import method_of
 from audit.statistics.rounds import Charge
 from audit.storage.scores import Scores
 from experiments.canife import curves as canife_curves
@@ -73,22 +72,16 @@ def _trained(one: TrainedMethod, place: Workplace) -> tuple[Scores, float | None
     return store.load(one.runs), time.perf_counter() - begin if missing else None
 
 
-def _concluded(compared: Compared, one: TrainedMethod, scores: Scores) -> Conclusion:
-    """The conclusion as the audit command draws it."""
-    composition = Composition(*one.setting.composition)
-    found = conclude_design(scores.design(), composition, compared.delta, compared.confidence)
-    return found.with_curve_test()._replace(reason=gaussian_reason(one.setting))
-
-
 def _many_runs(compared: Compared, one: TrainedMethod, place: Workplace) -> Iterator[ComparedRow]:
     """Rows of bounds from many runs; last those whose assumption the scores refute."""
     scores, seconds = _trained(one, place)
-    conclusion = _concluded(compared, one, scores)
-    bounds = [conclusion.bound(name) for name in one.shown]
-    refuted = [bound for bound in bounds if conclusion.refutes_gaussian and gaussian.mark(bound, conclusion)]
-    for bound in sorted(bounds, key=lambda bound: bound in refuted):
-        assumes = REFUTED if bound in refuted else methods.assumes(bound)
-        yield ComparedRow(one.method, bound.method, one.sees, one.runs, seconds, bound.epsilon, assumes)
+    conclusion = of_setting(scores, one.setting, compared.delta, compared.confidence)
+    found = []
+    for bound in map(conclusion.bound, one.shown):
+        assumed = method_of(bound).assumes
+        word = REFUTED if assumed.gaussian and conclusion.refutes_gaussian else assumed.word
+        found.append(ComparedRow(one.method, bound.method, one.sees, one.runs, seconds, bound.epsilon, word))
+    yield from sorted(found, key=lambda row: row.assumes == REFUTED)
 
 
 def _one_run(compared: Compared, one: TrainedMethod, place: Workplace) -> Iterator[ComparedRow]:
@@ -100,10 +93,10 @@ def _one_run(compared: Compared, one: TrainedMethod, place: Workplace) -> Iterat
     values = [
         (estimate.method, estimate.epsilon, ESTIMATE)
         for estimate in found.estimates
-        if estimate.method in (names.ONE_SHOT_FITTED, names.ONE_SHOT_EQUAL_VARIANCE)
+        if estimate.method in one_shot.FITTED
     ]
     for bound in found.bounds:
-        values.append((bound.method, bound.epsilon, "Gaussian" if bound.mu is not None else bound.assumes))
+        values.append((bound.method, bound.epsilon, "Gaussian" if bound.gaussian else bound.assumes))
     for value, epsilon, assumes in values:
         yield ComparedRow(one.method, value, one.sees, 1, seconds, epsilon, assumes)
 

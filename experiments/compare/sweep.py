@@ -8,8 +8,8 @@ from audit.progress import Progress
 from audit.settings import stored
 from audit.settings.make import setting_of
 from audit.settings.setting import Setting, identity
-from audit.statistics import names
 from audit.statistics.estimate import ASSUMPTION_FREE, IF_GAUSSIAN
+from audit.statistics.lifted import CLUSTERED, LIFTED, LIFTED_GAUSSIAN
 from audit.storage.index import Holdings
 from audit.storage.store import Store
 from experiments.cells.audits import is_on, step_seconds
@@ -76,7 +76,7 @@ def trained(compared: Compared) -> list[TrainedMethod]:
     single, coordinates = setting("gc_s"), setting("gc_r", canaries=COORDINATES)
     directions = setting("cots", canaries=DIRECTIONS)
     final, every = (setting("one_shot", canaries=once, observe=observe) for observe in ("final", "all"))
-    lifted = names.LIFTED_GAUSSIAN, names.CLUSTERED, names.LIFTED
+    lifted = LIFTED_GAUSSIAN, CLUSTERED, LIFTED
     intervals = "lidp_wilson_2", "lidp_bernstein_2"
     return [
         TrainedMethod("hidden state", FINAL, single, compared.single_runs, (IF_GAUSSIAN, ASSUMPTION_FREE)),

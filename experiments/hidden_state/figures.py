@@ -14,7 +14,6 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
-from audit import concluded
 from audit.landscape import law
 from audit.landscape.process import Process, constant
 from audit.report.style import BLUE, BOUND, GREEN, IN, ORANGE, OUT, PURPLE, STYLE, UPPER, VERMILION
@@ -25,7 +24,7 @@ from experiments.hidden_state import landscape
 from experiments.hidden_state.landscape import CellResults, LandscapeCell, SearchResults, StudyResults
 from experiments.hidden_state.sweep import CLAIMS
 from experiments.sweeps import estimates, points, table
-from experiments.sweeps.points import Evidence, Point, Spread
+from experiments.sweeps.points import Evidence, Spread
 from experiments.sweeps.sweep import Drawn, Row, Seeds, Sweep
 from models.catalogue import task
 
@@ -47,18 +46,12 @@ def _draw_audits(sweep: Sweep, evidence: Evidence) -> Drawn:
     if not found:
         return Drawn([], missing, rows)
     if sweep.name == "figure_6a":
-        figure = estimates.trade_off_figure(sweep.title, list(map(_tested, every)))
+        figure = estimates.trade_off_figure(sweep.title, every)
     elif sweep.name == "figure_11":
         figure = estimates.profile_figure(sweep.title, every, delta)
     else:
         figure = estimates.epsilon_figure(sweep.title, sweep.axis, every, delta)
     return Drawn([(sweep.name, figure)], missing, rows)
-
-
-def _tested(point: Point) -> Point:
-    """The point with the test of the Gaussian curve in each conclusion, and what speaks for one."""
-    reason = concluded.gaussian_reason(point.cells[0].setting)
-    return point._replace(found=tuple(one.with_curve_test()._replace(reason=reason) for one in point.found))
 
 
 def _draw_norms(sweep: Sweep, evidence: Evidence) -> Drawn:

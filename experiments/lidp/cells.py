@@ -111,13 +111,13 @@ def findings(audit: MechanismAudit, processes: int, progress: Progress) -> Mecha
 
 def _audit(task: tuple[MechanismAudit, dict[int, float], int]) -> "tuple[dict[int, Found], float]":
     """(what each order finds, epsilon of `lifted`) of an audit at thresholds by order, for one seed."""
-    from audit.statistics import lifted, names
+    from audit.statistics import lifted
     from experiments.lidp.gaussian_mechanism import examine, simulate
 
     audit, thresholds, seed = task
     design, levels = simulate(audit.mechanism(), seed), Levels(audit.delta, audit.confidence)
     found = {order: examine(design, one, order, *levels) for order, one in thresholds.items()}
-    return found, lifted.METHODS[names.LIFTED].bound(design, *levels).epsilon
+    return found, lifted.METHODS[lifted.LIFTED].bound(design, *levels).epsilon
 
 
 def _mean(values: list[float | None]) -> float | None:

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from audit.statistics import normality, one_shot
 from audit.statistics.accounting import epsilon_upper_bound
 from audit.statistics.gaussians import Gaussian
-from audit.statistics.names import ONE_SHOT_EQUAL_VARIANCE, ONE_SHOT_FITTED
 from audit.statistics.normality import AndersonDarling
-from audit.statistics.one_shot import Cosines, OneShotEstimate
+from audit.statistics.one_shot import ONE_SHOT_EQUAL_VARIANCE, ONE_SHOT_FITTED, Cosines, OneShotEstimate
 from audit.storage.index import Holdings
 from audit.storage.scores import Scores
 from experiments.cells import federated as cells

@@ -10,8 +10,12 @@ from numpy.typing import NDArray
 from audit.report.one_run_table import floor_words
 from audit.report.table import Column, Show, Table, number
 from audit.statistics.accounting import epsilon_upper_bound
-from audit.statistics.names import ONE_SHOT_EQUAL_VARIANCE, ONE_SHOT_FITTED, ONE_SHOT_THRESHOLD
-from audit.statistics.one_shot import OneShotEstimate
+from audit.statistics.one_shot import (
+    ONE_SHOT_EQUAL_VARIANCE,
+    ONE_SHOT_FITTED,
+    ONE_SHOT_THRESHOLD,
+    OneShotEstimate,
+)
 from experiments.one_shot.claims import DELTA, PRINTED, TABLE_1, Printed
 from experiments.one_shot.rows import QUANTILES, FederatedRun, Observation, SplitQuantiles
 from experiments.one_shot.simulation import Floors, TableCell

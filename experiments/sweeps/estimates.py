@@ -12,11 +12,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from audit.report import curves, rounding
-from audit.report.methods import METHODS
-from audit.report.style import BOUND, FREE, IN, OUT, PREDICTED, STYLE, UPPER
-from audit.statistics import conversions
-from audit.statistics.estimate import ASSUMPTION_FREE, HELD_OUT, IF_GAUSSIAN, IN_SAMPLE
+from audit.report import curves, rounding, style
+from audit.report.style import BOUND, IN, OUT, PREDICTED, STYLE, UPPER
+from audit.statistics import conversions, estimate, lifted
+from audit.statistics.estimate import IF_GAUSSIAN
 from audit.words import counted
 from experiments.sweeps.points import Point
 from experiments.sweeps.sweep import Axis
@@ -26,30 +25,31 @@ _DASHES: tuple[Any, ...] = ("--", "-.", (0, (7, 1)), (0, (3, 1, 1, 1, 1, 1)), (0
 _PREDICTION = r"predicted: at $\mu = \sqrt{n / k} / \sigma$, n insertions"
 _NORMAL = "interval where scores are normal"
 _ACCOUNTING = "upper bound (accounting)"
-_OF_MANY = {  # what `points.COUNTERPARTS` are called
-    IF_GAUSSIAN: "lifted, if the curve is Gaussian",
-    HELD_OUT: "clustered, if also runs are many",
-    ASSUMPTION_FREE: "lifted, assumption-free",
-}
 _NAMED_AT = 1e-7  # delta at which profiles carry their names
 _BOX = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
+_APART, _ACROSS = 0.18, 0.9  # between two marks of a place, and of all of them at most
 _GAP = 0.5  # between the groups of two x
 _MOST_ACROSS = 8  # places side by side before panels stand below each other
 
 
-class Mark(NamedTuple):
+class MarkLook(NamedTuple):
     """How a method's epsilons look, and where beside their place's middle they stand."""
 
     offset: float
     look: dict[str, Any]
 
 
-MARKS = {
-    IN_SAMPLE: Mark(-0.27, {"color": IN, "marker": "o", "ms": 5, "mfc": "white", "elinewidth": 0.8}),
-    IF_GAUSSIAN: Mark(-0.09, {"color": OUT, "marker": "o", "ms": 6.5, "elinewidth": 1.6}),
-    HELD_OUT: Mark(0.09, {"color": BOUND, "marker": "s", "ms": 4.5, "elinewidth": 0.8}),
-    ASSUMPTION_FREE: Mark(0.27, {"color": FREE, "marker": "^", "ms": 5.5, "mec": "0.3", "elinewidth": 0.8}),
-}
+def looks() -> dict[str, MarkLook]:
+    """The methods that have a mark, from left to right."""
+    marked = [(name, record.mark) for name, record in estimate.METHODS.items() if record.mark]
+    middle, apart = (len(marked) - 1) / 2, min(_APART, _ACROSS / len(marked))
+    found = {}
+    for i, (name, mark) in enumerate(sorted(marked, key=lambda one: one[1].place)):
+        look = {"color": style.PALETTE[mark.color], "marker": mark.marker, "ms": mark.size}
+        ground = {} if mark.filled else {"mfc": "white"}
+        outline = {"mec": mark.outline} if mark.outline else {}
+        found[name] = MarkLook((i - middle) * apart, {**look, **ground, **outline, "elinewidth": mark.line})
+    return found
 
 
 class Place(NamedTuple):
@@ -153,8 +153,11 @@ def _draw_panel(axis: Axes, places: Sequence[Place], x: Axis | None, delta: floa
             ends = (at - 0.42, at + 0.42)
             axis.plot(ends, [predicted] * 2, color=PREDICTED, lw=6, alpha=0.55, solid_capstyle="butt")
         axis.plot((at - 0.45, at + 0.45), [point.upper_bound()] * 2, color=UPPER, ls=(0, (1, 1)), lw=1.6)
-        for method, mark in MARKS.items():
-            _draw_mark(axis, at, point, method, mark)
+        for method, (offset, look) in looks().items():
+            mean, low, high = point.spread(method)
+            several = len(point.found) > 1
+            reach = [[max(mean - low, 0.0)], [max(high - mean, 0.0)]] if several else None
+            axis.errorbar([at + offset], [mean], reach, ls="none", capsize=2.5, zorder=3, **look)
     _draw_lines(axis, places)
     axis.set_xticks([p.at for p in places], [_wrapped(p.point.series, 11) for p in places], fontsize=8)
     axis.tick_params(axis="x", length=0)
@@ -163,17 +166,9 @@ def _draw_panel(axis: Axes, places: Sequence[Place], x: Axis | None, delta: floa
         _label_groups(axis, places, x.symbol)
 
 
-def _draw_mark(axis: Axes, at: float, point: Point, method: str, mark: Mark) -> None:
-    """The mean and range of one method."""
-    mean, low, high = point.spread(method)
-    several = len(point.found) > 1
-    ends = [[max(mean - low, 0.0)], [max(high - mean, 0.0)]] if several else None
-    axis.errorbar([at + mark.offset], [mean], ends, ls="none", capsize=2.5, zorder=3, **mark.look)
-
-
 def _draw_lines(axis: Axes, places: Sequence[Place]) -> None:
     """A thin line through a series' bounds if Gaussian, where it has several x."""
-    offset = MARKS[IF_GAUSSIAN].offset
+    offset = looks()[IF_GAUSSIAN].offset
     for series, dash in zip(_unique([p.point for p in places], "series"), _DASHES * 3, strict=False):
         own = [place for place in places if place.point.series == series]
         if len(own) > 1:
@@ -195,7 +190,7 @@ def _label_groups(axis: Axes, places: Sequence[Place], symbol: str) -> None:
 
 def _highest(points: Sequence[Point], delta: float) -> float:
     """The highest epsilon that is drawn."""
-    drawn = [value for point in points for method in MARKS for value in point.epsilons(method)]
+    drawn = [value for point in points for method in looks() for value in point.epsilons(method)]
     drawn += [point.upper_bound() for point in points] + [point.predicted(delta) or 0.0 for point in points]
     return max([value for value in drawn if np.isfinite(value)] + [0.1])
 
@@ -215,9 +210,13 @@ def _finish(figure: Figure, axis: Axes, title: str, points: Sequence[Point]) -> 
 
 def _key(points: Sequence[Point]) -> tuple[list[Any], list[str]]:
     """The legend of an epsilon figure."""
-    drawn = [m for m in MARKS if any(np.isfinite(p.epsilons(m)).any() for p in points if p.found)]
-    handles: list[Any] = [plt.Line2D([], [], ls="none", **_legend_look(MARKS[m].look)) for m in drawn]
-    labels = [_legend(method, points) for method in drawn]
+    handles: list[Any] = []
+    labels = []
+    for method, (_, look) in looks().items():
+        if any(np.isfinite(point.epsilons(method)).any() for point in points if point.found):
+            shown = {name: value for name, value in look.items() if name != "elinewidth"}
+            handles.append(plt.Line2D([], [], ls="none", **shown))
+            labels.append(_legend(method, points))
     handles.append(plt.Line2D([], [], color=UPPER, ls=(0, (1, 1)), lw=1.6))
     labels.append(_ACCOUNTING)
     if any(len(point.found) == 1 for point in points):
@@ -232,15 +231,10 @@ def _key(points: Sequence[Point]) -> tuple[list[Any], list[str]]:
 def _legend(method: str, points: Sequence[Point]) -> str:
     """The method's words, or those of the one that stands for it where runs have many canaries, or both."""
     canaries = [point.cells[0].setting.canaries for point in points if point.found]
-    single, many = METHODS[method].legend, _OF_MANY.get(method, "") if max(canaries) > 1 else ""
-    if many and min(canaries) > 1:
-        return many
-    return f"{single};\nmany canaries: {many}" if many else single
-
-
-def _legend_look(look: dict[str, Any]) -> dict[str, Any]:
-    """A mark's look without what only error bars have."""
-    return {name: value for name, value in look.items() if name != "elinewidth"}
+    single, many = estimate.METHODS[method].legend, lifted.counterpart(method)
+    if many is None or max(canaries) == 1:
+        return single
+    return many.legend if min(canaries) > 1 else f"{single};\nmany canaries: {many.legend}"
 
 
 def _stands_on(points: Sequence[Point]) -> str:

@@ -7,21 +7,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from audit import concluded
+from audit.concluded import of_setting, predicted_mu
 from audit.errors import InputError
 from audit.settings.setting import Setting, identity
-from audit.statistics import conversions, names, normal_scores
-from audit.statistics.accounting import Composition
-from audit.statistics.conclusion import Conclusion, conclude_design
-from audit.statistics.estimate import ASSUMPTION_FREE, HELD_OUT, IF_GAUSSIAN, Bound
+from audit.statistics import conversions, lifted, normal_scores
+from audit.statistics.conclusion import Conclusion
+from audit.statistics.estimate import Bound
 from audit.storage.index import Holdings
 from experiments.cells.cell import Audited, Levels
 
-COUNTERPARTS = {  # the method for many canaries that stands where one of single canaries does
-    HELD_OUT: names.CLUSTERED,
-    IF_GAUSSIAN: names.LIFTED_GAUSSIAN,
-    ASSUMPTION_FREE: names.LIFTED,
-}
 Audits = dict[tuple[Setting, int], Conclusion]
 
 
@@ -78,8 +72,8 @@ class Point(NamedTuple):
         return math.nan if upper is None else upper
 
     def predicted_mu(self) -> float | None:
-        """`concluded.predicted_mu` of the point's setting."""
-        return concluded.predicted_mu(self.cells[0].setting)
+        """`audit.concluded.predicted_mu` of the point's setting."""
+        return predicted_mu(self.cells[0].setting)
 
     def predicted(self, delta: float) -> float | None:
         """epsilon at delta of the predicted mu; None where there is no prediction."""
@@ -89,7 +83,10 @@ class Point(NamedTuple):
 
 def _of_design(conclusion: Conclusion, method: str) -> str:
     """A method of one canary a run, or its counterpart for many; empty where there is none."""
-    return method if conclusion.design is None else COUNTERPARTS.get(method, "")
+    if conclusion.design is None:
+        return method
+    found = lifted.counterpart(method)
+    return "" if found is None else found.name
 
 
 def evidence(held: Holdings, cells: Iterable[Audited], levels: Levels) -> Evidence:
@@ -105,11 +102,10 @@ def audits(held: Holdings, cells: Iterable[Audited], delta: float, confidence: f
     """
     found: Audits = {}
     for setting, runs in dict.fromkeys((cell.setting, cell.runs) for cell in cells):
-        composition = Composition(*setting.composition)
         try:
             scores = held.scores(identity(setting), runs)
             if scores is not None:
-                found[setting, runs] = conclude_design(scores.design(), composition, delta, confidence)
+                found[setting, runs] = of_setting(scores, setting, delta, confidence)
         except InputError as error:
             print(f"left out, {setting.model} {setting.adversary.name}: {error}", file=sys.stderr)
     return found

@@ -1,11 +1,12 @@
 """Our bounds beside a paper's words, for people (80 columns) and for programs (CSV)."""
 
-import csv
-import io
 from collections.abc import Iterable, Iterator, Sequence
 
 from audit.report import rounding
-from audit.statistics.estimate import ASSUMPTION_FREE, ESTIMATORS, HELD_OUT, IF_GAUSSIAN, IN_SAMPLE
+from audit.report.table import Column, Table
+from audit.statistics import estimate, lifted
+from audit.statistics.estimate import IF_GAUSSIAN
+from audit.statistics.method import NO_BOUND, Method
 from audit.words import shortened
 from experiments.sweeps.points import Point
 from experiments.sweeps.sweep import Axis, Claim, PaperClaims, Row, Seeds, Sweep
@@ -34,7 +35,7 @@ def rows(figure: str, points: Iterable[Point], claims: PaperClaims, delta: float
             series=point.series,
             x=point.x,
             seeds=_seeds(point),
-            epsilons={method: point.spread(method) for method in ESTIMATORS},
+            epsilons={method: point.spread(method) for method in estimate.METHODS},
             interval=point.interval() if len(point.cells) == 1 else None,
             predicted=point.predicted(delta),
             upper_bound=point.upper_bound(),
@@ -55,42 +56,41 @@ def claim(claims: PaperClaims, figure: str, series: str, x: float) -> Claim | No
 
 def as_csv(found: Sequence[Row]) -> bytes:
     """The rows, at least one, six digits a number."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(_entry(found[0])), lineterminator="\n")
-    writer.writeheader()
-    for row in found:
-        entry = _entry(row)
-        writer.writerow({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in entry.items()})
-    return text.getvalue().encode()
+    about = [
+        Column("figure", lambda row: row.figure),
+        Column("panel", lambda row: row.panel),
+        Column("series", lambda row: row.series),
+        Column("x", lambda row: row.x),
+        Column("runs", lambda row: row.seeds.runs),
+        Column("canaries", lambda row: row.seeds.canaries),
+        Column("seeds", lambda row: row.seeds.found),
+        Column("seeds_missing", lambda row: row.seeds.missing),
+        Column(IF_GAUSSIAN, lambda row: row.epsilons[IF_GAUSSIAN].mean),
+        Column(f"{IF_GAUSSIAN}_min", lambda row: row.epsilons[IF_GAUSSIAN].low),
+        Column(f"{IF_GAUSSIAN}_max", lambda row: row.epsilons[IF_GAUSSIAN].high),
+        Column("epsilon_low", lambda row: row.interval and row.interval[0]),
+        Column("epsilon_high", lambda row: row.interval and row.interval[1]),
+    ]
+    rest = [
+        Column("predicted", lambda row: row.predicted),
+        Column("upper_bound", lambda row: row.upper_bound),
+        Column("paper_says", lambda row: row.claim and row.claim.says),
+        Column("paper_section", lambda row: row.claim and row.claim.section),
+    ]
+    records = [record for name, record in estimate.METHODS.items() if name != IF_GAUSSIAN]
+    bounds_first = sorted(records, key=lambda record: record.assumes.word == NO_BOUND)
+    methods = [column for record in bounds_first for column in _columns(record)]
+    return Table([*about, *methods, *rest], found).csv()
 
 
-def _entry(row: Row) -> dict[str, str | float | None]:
-    """A row's columns in the CSV."""
-    low, high = row.interval or (None, None)
-    says, section = row.claim or (None, None)
-    return {
-        "figure": row.figure,
-        "panel": row.panel,
-        "series": row.series,
-        "x": row.x,
-        "runs": row.seeds.runs,
-        "canaries": row.seeds.canaries,
-        "seeds": row.seeds.found,
-        "seeds_missing": row.seeds.missing,
-        "if_gaussian": row.epsilons[IF_GAUSSIAN].mean,
-        "if_gaussian_min": row.epsilons[IF_GAUSSIAN].low,
-        "if_gaussian_max": row.epsilons[IF_GAUSSIAN].high,
-        "epsilon_low": low,
-        "epsilon_high": high,
-        "held_out": None if row.seeds.canaries > 1 else row.epsilons[HELD_OUT].mean,
-        "clustered": row.epsilons[HELD_OUT].mean if row.seeds.canaries > 1 else None,
-        "assumption_free": row.epsilons[ASSUMPTION_FREE].mean,
-        "in_sample": row.epsilons[IN_SAMPLE].mean,
-        "predicted": row.predicted,
-        "upper_bound": row.upper_bound,
-        "paper_says": says,
-        "paper_section": section,
-    }
+def _columns(record: Method) -> Iterator[Column]:
+    """A method's mean, and its counterpart's of many canaries where that assumes something else."""
+    name, many = record.name, lifted.counterpart(record.name)
+    if many is None or many.assumes == record.assumes:
+        yield Column(name, lambda row: row.epsilons[name].mean)
+        return
+    yield Column(name, lambda row: None if row.seeds.canaries > 1 else row.epsilons[name].mean)
+    yield Column(many.name, lambda row: row.epsilons[name].mean if row.seeds.canaries > 1 else None)
 
 
 def as_text(

@@ -13,7 +13,7 @@ from audit.adversaries import biased, sphere
 from audit.mechanism import base, dpsgd
 from audit.mechanism.base import Coordinates, Directions, Examples
 from audit.mechanism.clipping.base import per_example
-from audit.statistics import accounting, exact, lifted
+from audit.statistics import accounting, betting, exact, lifted
 from audit.statistics.canaries import coins
 
 NORM, RATE = 2.0, 0.2
@@ -111,7 +111,7 @@ def test_bounds_stay_below_the_exact_accountant_and_come_near(model, silent_choi
         [scores] = game.play(_game(model, silent, data, adversary, rate), [(0, 1500)], 1500)
         design = coins(scores.scores, scores.presence)
         family = exact.approximate_dp(1e-2)
-        found[rate] = lifted.lower_bound(family, lifted.count(design, family, 0.05), 0.05)
+        found[rate] = betting.lower_bound(family, lifted.count(design, family, 0.05), 0.05)
         truth = accounting.sampled_upper_bound(1.0, 10, 1e-2, rate)
         assert 0.2 * truth < found[rate] <= truth
     assert found[0.5] < 0.8 * found[1.0]

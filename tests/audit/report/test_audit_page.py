@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from audit.concluded import conclude
 from audit.errors import InputError
 from audit.report import audit_page as report
 from audit.report import audit_panels, one_run_subjects, page, subjects
@@ -24,7 +25,7 @@ from audit.settings.setting import identity
 from audit.settings.stored import holdings
 from audit.statistics import one_run_conclusion, one_shot, one_shot_mechanism
 from audit.statistics.accounting import Composition
-from audit.statistics.conclusion import conclude
+from audit.statistics.canaries import single
 from audit.statistics.noise_floor import noise_floor
 from audit.storage import index, results
 from audit.storage.scores import Scores
@@ -52,7 +53,10 @@ def stored(root, setting=SETTING, runs=200, audited=True, **more):
     store.save(scores)
     if audited:
         found = conclude(
-            scores.worlds(), Composition(setting.mechanism.noise_multiplier, setting.insertions), 1e-6, 0.9
+            single(*scores.worlds()),
+            Composition(setting.mechanism.noise_multiplier, setting.insertions),
+            1e-6,
+            0.9,
         )
         provenance = {"data": "made up", "jax": "0", "device": "abacus"}
         results.keep(store, found, b"", runs=runs, provenance=provenance)
@@ -136,7 +140,7 @@ def test_an_attribute_cannot_be_left():
 
 def test_drawings_take_the_pages_colours_and_share_no_id():
     rng = np.random.default_rng(0)
-    found = conclude((rng.normal(size=60) + 1, rng.normal(size=60)), None, 1e-5, 0.95)
+    found = conclude(single(rng.normal(size=60) + 1, rng.normal(size=60)), None, 1e-5, 0.95)
     panels = audit_panels.audit_panels(found)
     made = page.join(page.figure(panel, name, "caption") for name, panel in panels.items())
     ids = re.findall(r' id="([^"]*)"', made)
@@ -148,7 +152,7 @@ def test_drawings_take_the_pages_colours_and_share_no_id():
 
 def test_the_images_are_the_same_bits_each_time():
     rng = np.random.default_rng(0)
-    found = conclude((rng.normal(size=60) + 1, rng.normal(size=60)), None, 1e-5, 0.95)
+    found = conclude(single(rng.normal(size=60) + 1, rng.normal(size=60)), None, 1e-5, 0.95)
     one, two = (audit_panels.audit_panels(found) for _ in range(2))
     assert one == two and len(set(one.values())) == 4
 

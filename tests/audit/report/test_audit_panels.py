@@ -4,11 +4,12 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
+from audit.concluded import conclude
 from audit.report import audit_page as report
 from audit.report import audit_panels, style
 from audit.settings.make import setting_of
 from audit.statistics.accounting import Composition
-from audit.statistics.conclusion import conclude
+from audit.statistics.canaries import single
 from experiments.cells.cell import Audited
 from experiments.sweeps import estimates
 from experiments.sweeps.points import Point
@@ -18,26 +19,26 @@ NORMAL, LAPLACE = RNG.normal(0, 1, (2, 600)), RNG.laplace(0, 1, (2, 600))
 
 
 def concluded(scores_in, scores_out, composition=None):
-    return conclude((scores_in, scores_out), composition, 1e-5, 0.95)
+    return conclude(single(scores_in, scores_out), composition, 1e-5, 0.95)
 
 
 @pytest.fixture(scope="module")
 def refuted():
-    found = concluded(LAPLACE[0] + 2, LAPLACE[1], Composition(4.0, 250)).with_curve_test()
+    found = concluded(LAPLACE[0] + 2, LAPLACE[1], Composition(4.0, 250))
     assert found.refutes_gaussian
     return found
 
 
 @pytest.fixture(scope="module")
 def passed():
-    found = concluded(NORMAL[0] + 2, NORMAL[1], Composition(4.0, 250)).with_curve_test()
+    found = concluded(NORMAL[0] + 2, NORMAL[1], Composition(4.0, 250))
     assert not found.refutes_gaussian
-    return found._replace(curve_power=0.99)
+    return found._replace(test=lambda: (found.curve, 0.99))
 
 
 @pytest.fixture(scope="module")
 def doubtful(passed):
-    return passed._replace(curve_power=0.3)
+    return passed._replace(test=lambda: (passed.curve, 0.3))
 
 
 @pytest.fixture
@@ -139,7 +140,7 @@ def test_what_too_few_runs_cannot_tell_is_marked_but_not_faded(panel, doubtful, 
 
 @pytest.mark.parametrize("name", audit_panels._PANELS)
 def test_nothing_is_said_of_a_curve_that_was_not_tested(panel, name):
-    untested = concluded(LAPLACE[0] + 2, LAPLACE[1])
+    untested = concluded(LAPLACE[0] + 2, LAPLACE[1])._replace(test=lambda: None)
     said = words(panel(name, untested))
     assert "refuted" not in said and "evidence" not in said
 
@@ -164,7 +165,7 @@ EDGES = {
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("name", EDGES)
 def test_any_scores_are_drawn_without_a_warning(name):
-    found = concluded(*EDGES[name], Composition(1e-3, 100)).with_curve_test()
+    found = concluded(*EDGES[name], Composition(1e-3, 100))
     assert all(b"</svg>" in panel for panel in audit_panels.audit_panels(found).values())
 
 

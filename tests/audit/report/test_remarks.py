@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from audit.concluded import conclude
 from audit.report import audit_page as report
 from audit.report import bounds_table, subjects
 from audit.report.remarks import remarks
 from audit.statistics import estimate
-from audit.statistics.conclusion import conclude
+from audit.statistics.canaries import single
 
 RNG = np.random.default_rng(0)
 GRID = (np.arange(1000) + 0.5) / 1000
@@ -17,7 +18,7 @@ NORMAL = np.random.default_rng(1).permutation(stats.norm.ppf(GRID))
 
 def concluded(mu, runs, out=None):
     worlds = RNG.normal(mu, 1, runs), RNG.normal(0, 1, out or runs)
-    return conclude(worlds, None, 1e-5, 0.95)
+    return conclude(single(*worlds), None, 1e-5, 0.95)
 
 
 @pytest.mark.parametrize(("mu", "runs"), [(-3.3, 200), (-2.5, 20), (-0.3, 2500)])
@@ -45,9 +46,9 @@ def test_otherwise_nothing_is(mu, runs):
 
 
 def test_runs_that_all_draw_the_same_noise_are_remarked():
-    (line,) = remarks(conclude((np.full(100, 2.0), np.zeros(100)), None, 1e-5, 0.95))
+    (line,) = remarks(conclude(single(np.full(100, 2.0), np.zeros(100)), None, 1e-5, 0.95))
     assert line.startswith("all scores in and out are equal: ") and len(line) <= 80
-    (line,) = remarks(conclude((RNG.normal(2, 1, 100), np.zeros(100)), None, 1e-5, 0.95))
+    (line,) = remarks(conclude(single(RNG.normal(2, 1, 100), np.zeros(100)), None, 1e-5, 0.95))
     assert line.startswith("all scores out are equal: ")
 
 
@@ -69,7 +70,7 @@ def test_runs_that_all_draw_the_same_noise_are_remarked():
     ],
 )
 def test_the_table_says_where_a_bound_exceeds_the_upper_one(worlds, upper, line):
-    found = conclude(worlds, None, 1e-5, 0.95, upper).with_curve_test()
+    found = conclude(single(*worlds), None, 1e-5, 0.95, upper_bound=upper)
     said = [row for row in bounds_table.bounds_table(found).splitlines() if "exceeds the upper" in row]
     assert len(said) == (line != "") and all(row.startswith(line) and len(row) <= 80 for row in said)
 

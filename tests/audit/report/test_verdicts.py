@@ -7,11 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from audit.concluded import conclude
 from audit.report import verdicts
 from audit.report.bounds_table import bounds_table
 from audit.statistics.accounting import Composition
-from audit.statistics.conclusion import Conclusion, conclude
-from audit.statistics.estimate import GAUSSIAN_CURVE, NOTHING, Bound, Estimate
+from audit.statistics.canaries import single
+from audit.statistics.conclusion import Conclusion
+from audit.statistics.estimate import Bound, Estimate
+from audit.statistics.method import GAUSSIAN_CURVE, NOTHING
 from audit.storage import results
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "system" / "golden" / "verdicts.json").read_text())
@@ -22,8 +25,8 @@ def conclusion(gaussian, free, upper):
     rest = (1e-5, 0.95, 0.0, 1, 1, 10, 10)
     absurd = Estimate("in_sample", 99.0, 9.0, *rest, caveat="made up")
     bounds = (
-        Bound("if_gaussian", gaussian, 1.0, *rest, assumes=GAUSSIAN_CURVE),
-        Bound("assumption_free", free, None, *rest, assumes=NOTHING),
+        Bound("if_gaussian", gaussian, 1.0, *rest, assumes=GAUSSIAN_CURVE.text),
+        Bound("assumption_free", free, None, *rest, assumes=NOTHING.text),
     )
     return Conclusion(np.zeros(10), np.ones(10), (absurd,), bounds, upper, None)
 
@@ -65,8 +68,10 @@ def test_rounding_claims_less(value):
 def test_a_mechanism_that_breaks_its_guarantee_is_caught_and_a_sound_one_is_not():
     rng = np.random.default_rng(0)
     worlds = rng.normal(2.0, 1.0, 4000), rng.normal(0.0, 1.0, 4000)  # mu = 2
-    sound = verdicts.verdict(conclude(worlds, Composition(1.0, 4), 1e-5, 0.95))
-    broken = verdicts.verdict(conclude(worlds, Composition(4.0, 4), 1e-5, 0.95))  # accounted as mu = 0.5
+    sound = verdicts.verdict(conclude(single(*worlds), Composition(1.0, 4), 1e-5, 0.95))
+    broken = verdicts.verdict(
+        conclude(single(*worlds), Composition(4.0, 4), 1e-5, 0.95)
+    )  # accounted as mu = 0.5
     assert sound.kind == verdicts.LEAKS and broken.kind == verdicts.VIOLATED
 
 
@@ -76,14 +81,15 @@ def test_the_verdicts_are_worded_as_before(name):
     rng = np.random.default_rng(kept["seed"])
     worlds = rng.normal(kept["mu"], 1, 2500), rng.normal(0, 1, 2500)
     composition = kept["composition"] and Composition(*kept["composition"])
-    found = verdicts.verdict(conclude(worlds, composition, 1e-5, 0.95))
+    untested = conclude(single(*worlds), composition, 1e-5, 0.95)._replace(test=lambda: None)
+    found = verdicts.verdict(untested)
     words = {field: kept[field] for field in ("word", "headline", "sentence")}
     assert words == {field: getattr(found, field) for field in words}
 
 
 def _tested(scores_in, scores_out, upper=(4.0, 250)):
     composition = None if upper is None else Composition(*upper)
-    return conclude((scores_in, scores_out), composition, 1e-5, 0.95).with_curve_test()
+    return conclude(single(scores_in, scores_out), composition, 1e-5, 0.95)
 
 
 def test_a_refuted_curve_leads_to_what_needs_no_assumption():

@@ -1,5 +1,7 @@
 """The methods' coverage and tightness, and that the calibration itself can tell right from wrong."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -46,7 +48,7 @@ def test_confidence_bounds_cover_and_are_tight(mu, assert_covers):
 
 
 def test_in_sample_does_not_cover(monkeypatch):
-    monkeypatch.setattr(calibration, "ESTIMATORS", {"in_sample": estimate.in_sample})
+    monkeypatch.setattr(estimate, "METHODS", {"in_sample": estimate.METHODS["in_sample"]})
     [excess] = calibrate(SETTING._replace(audits=800))
     assert allowed_share(0.05, 800) < excess.exceeding < 0.2  # Errata H10
 
@@ -71,7 +73,7 @@ def test_the_summary_is_that_of_the_audits():
     truth = conversions.epsilon_from_mu(1.0, 1e-5)
     heard = []
     for i, result in enumerate(calibrate(setting, done=heard.append)):
-        assert result.method == list(estimate.ESTIMATORS)[i] and result.setting == setting
+        assert result.method == list(estimate.METHODS)[i] and result.setting == setting
         assert result.exceeding == np.mean(audits[:, i, 0] > truth)
         assert result.mean_epsilon == pytest.approx(audits[:, i, 0].mean())
         assert result.std_epsilon == pytest.approx(audits[:, i, 0].std())
@@ -85,7 +87,8 @@ def test_a_method_that_claims_too_much_is_caught(monkeypatch):
     def boastful(scores_in, scores_out, delta, confidence):
         return estimate.held_out(scores_in, scores_out, delta, 0.2)
 
-    monkeypatch.setattr(calibration, "ESTIMATORS", {"boastful": boastful})
+    record = dataclasses.replace(estimate.METHODS["held_out"], compute=boastful)
+    monkeypatch.setattr(estimate, "METHODS", {"boastful": record})
     [result] = calibrate(SETTING)
     assert result.exceeding > allowed_share(0.05, SETTING.audits)
 

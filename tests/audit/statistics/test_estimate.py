@@ -8,10 +8,10 @@ from scipy import optimize, stats
 
 from audit.errors import InputError
 from audit.statistics import conversions, estimate
-from audit.statistics.estimate import ESTIMATORS, assumption_free, held_out, if_gaussian, in_sample
+from audit.statistics.estimate import METHODS, assumption_free, held_out, if_gaussian, in_sample
 
 DELTA, CONFIDENCE = 1e-5, 0.95
-EVERY = pytest.mark.parametrize("method", ESTIMATORS.values(), ids=ESTIMATORS)
+EVERY = pytest.mark.parametrize("method", [one.compute for one in METHODS.values()], ids=METHODS)
 
 
 def gaussian_scores(mu, n=2500, seed=0):
@@ -207,7 +207,7 @@ def test_certified_keeps_the_confidence_with_two_levels(audits=600, n=40, miss=0
 
 
 def test_ten_times_the_scores_come_closer():
-    for method in ESTIMATORS.values():
+    for method in (one.compute for one in METHODS.values()):
         few, many = (method(*gaussian_scores(1.5, n), DELTA, CONFIDENCE).epsilon for n in (500, 20_000))
         assert few < many
 
@@ -235,7 +235,7 @@ def test_a_handful_of_scores_proves_nothing(method, sizes):
 def test_perfect_separation_gives_what_n_scores_can_prove(n, spread):
     rng = np.random.default_rng(5)
     scores = rng.normal(100, spread, n), rng.normal(0, spread, n)
-    bounds = {name: method(*scores, DELTA, CONFIDENCE) for name, method in ESTIMATORS.items()}
+    bounds = {name: one.compute(*scores, DELTA, CONFIDENCE) for name, one in METHODS.items()}
     for name, bound in bounds.items():
         assert bound.false_positives == bound.false_negatives == 0
         share = 0.025 if name in ("in_sample", "held_out") else 0.05
@@ -346,8 +346,8 @@ def test_a_bound_prints_as_one_honest_line():
 def test_findings_are_every_estimators():
     scores = gaussian_scores(1.0, 300)
     found = estimate.findings(*scores, DELTA, CONFIDENCE)
-    assert found == [method(*scores, DELTA, CONFIDENCE) for method in ESTIMATORS.values()]
-    assert [finding.method for finding in found] == list(ESTIMATORS)
+    assert found == [one.compute(*scores, DELTA, CONFIDENCE) for one in METHODS.values()]
+    assert [finding.method for finding in found] == list(METHODS)
 
 
 def test_only_what_covers_is_a_bound():
@@ -355,7 +355,7 @@ def test_only_what_covers_is_a_bound():
     found = estimate.findings(*gaussian_scores(1.0, 300), DELTA, CONFIDENCE)
     bounds = [finding.method for finding in found if isinstance(finding, estimate.Bound)]
     assert bounds == ["held_out", "if_gaussian", "assumption_free"]
-    assert all(finding.assumes in estimate.ASSUMPTIONS for finding in found[1:])
+    assert all(one.assumes == METHODS[one.method].assumes.text for one in found[1:])
     assert isinstance(found[0], estimate.Estimate) and not hasattr(found[0], "assumes")
 
 

@@ -6,7 +6,7 @@ from scipy import special
 
 from audit.errors import InputError
 from audit.statistics import betting, conversions, exact, lifted
-from audit.statistics.canaries import Coins, RunErrors, Sets
+from audit.statistics.canaries import Coins, Counted, RunErrors, Sets
 from audit.statistics.lifted import CLUSTERED, LIFTED, LIFTED_GAUSSIAN, METHODS
 
 DELTA, CONFIDENCE = 1e-5, 0.95
@@ -114,7 +114,7 @@ def test_a_mechanism_at_the_claimed_level_is_not_rejected_too_often(coins, equal
 
 
 def lower(counted, family=exact.GAUSSIAN):
-    return lifted.lower_bound(family, counted, 0.05)
+    return betting.lower_bound(family, counted, 0.05)
 
 
 @design_of
@@ -155,7 +155,7 @@ FAMILIES = {"Gaussian": exact.GAUSSIAN, "any": exact.approximate_dp(DELTA)}
 @design_of
 def test_the_least_capital_at_corners_is_not_above_that_on_the_curve(draw, family):
     counted = lifted.count(draw(1.0, 60, 8), family, 0.05)
-    least = lifted._least_of_coins if counted.rest.paired else lifted._least_of_sets
+    least = betting._least_of_coins if counted.rest.paired else betting._least_of_sets
     on_corners = least(family, counted, float(np.log(20)))
     rates = special.ndtr(np.linspace(-6, 6, 4001))
     for parameter in (0.0, 0.3, 0.8, 1.5):
@@ -167,16 +167,16 @@ def on_curve(family, counted, parameter, rates):
     false_negative = family.trade_off(parameter, rates)
     if not counted.rest.paired:
         out, into = counted.rest.rates()
-        promised = [betting.log_growth(one, lifted._COARSE, betting.STAKES) * len(values) / len(one)
+        promised = [betting.log_growth(one, betting._COARSE, betting.STAKES) * len(values) / len(one)
                     for values, one in zip((out, into), counted.pilot.rates(), strict=True)]  # fmt: skip
-        pairs = lifted._pairs(family, *promised, float(np.log(20)))
+        pairs = betting._pairs(family, *promised, float(np.log(20)))
         growth = betting.log_growth(out, rates, betting.STAKES)[pairs.out]
         growth = growth + betting.log_growth(into, false_negative, betting.STAKES)[pairs.into]
         return betting.mixed(growth, pairs.shares).min()
-    bets = lifted._coin_bets(family, counted, float(np.log(20)))
+    bets = betting._coin_bets(family, counted, float(np.log(20)))
     growth = np.concatenate(
         [
-            lifted._growth(counted.rest, part, part * false_negative + (1 - part) * rates, np.array([stake]))
+            betting._growth(counted.rest, part, part * false_negative + (1 - part) * rates, np.array([stake]))
             for part, stake in zip(bets.parts, bets.stakes, strict=True)
         ]
     )
@@ -185,15 +185,15 @@ def on_curve(family, counted, parameter, rates):
 
 def test_the_capital_is_split_and_no_more():
     counted = lifted.count(normal_coins(1.0, 60, 8), exact.GAUSSIAN, 0.05)
-    assert lifted._coin_bets(exact.GAUSSIAN, counted, 3.0).shares.sum() == pytest.approx(1)
-    growth = [betting.log_growth(one, lifted._COARSE, betting.STAKES) for one in counted.pilot.rates()]
-    assert lifted._pairs(exact.GAUSSIAN, *growth, 3.0).shares.sum() == pytest.approx(1)
+    assert betting._coin_bets(exact.GAUSSIAN, counted, 3.0).shares.sum() == pytest.approx(1)
+    growth = [betting.log_growth(one, betting._COARSE, betting.STAKES) for one in counted.pilot.rates()]
+    assert betting._pairs(exact.GAUSSIAN, *growth, 3.0).shares.sum() == pytest.approx(1)
 
 
 def test_runs_that_all_agree_prove_what_so_many_runs_can():
     """20 runs without an error: no test rules out that a share of log(20) / 20 of runs is all errors."""
     errors = RunErrors(np.zeros(20), np.zeros(20), 1000, 1000, 1.0, False)
-    bound = lower(lifted.Counted(0.0, errors, errors), exact.approximate_dp(0.0))
+    bound = lower(Counted(0.0, errors, errors), exact.approximate_dp(0.0))
     best = float(conversions.epsilon_from_rates(np.log(20) / 40, np.log(20) / 40, 0.0))
     assert 0.5 * best < bound < np.log(20 / np.log(20)) + 0.5
 

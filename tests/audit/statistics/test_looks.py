@@ -3,12 +3,15 @@
 import numpy as np
 import pytest
 
+from audit.concluded import conclude, of_setting
 from audit.errors import InputError
+from audit.settings.make import setting_of
 from audit.statistics import looks
 from audit.statistics.calibration import allowed_share
-from audit.statistics.conclusion import conclude, conclude_looks
+from audit.statistics.canaries import single
 from audit.statistics.estimate import if_gaussian
 from audit.statistics.looks import Look
+from audit.storage.scores import Scores
 
 SCHEDULE = (200, 400, 1000)
 
@@ -20,8 +23,14 @@ def worlds(seed, runs, mu=2.0):
     return draws[0, : runs // 2], draws[1, : runs // 2]
 
 
+def scores(seed, runs):
+    """`worlds` as a store has them: out, in, out, in, ..."""
+    into, out = worlds(seed, runs)
+    return Scores(0, np.stack([out, into], 1).reshape(-1, 1), np.arange(runs)[:, None] % 2 == 1)
+
+
 def look(runs, confidence, seed=0):
-    return Look(runs, tuple(conclude(worlds(seed, runs), None, 1e-5, confidence).bounds))
+    return Look(runs, tuple(conclude(single(*worlds(seed, runs)), None, 1e-5, confidence).bounds))
 
 
 def test_the_error_is_shared_out_equally():
@@ -39,7 +48,7 @@ def test_the_best_of_each_method_is_taken_at_the_confidence_of_all():
 
 def test_bounds_of_looks_are_those_of_each_look_at_its_share_of_the_error():
     seen = {runs: worlds(1, runs) for runs in SCHEDULE[:2]}
-    found = conclude_looks(seen, SCHEDULE, None, 1e-5, 0.94)
+    found = of_setting(scores(1, 400), setting_of("fcnn"), 1e-5, 0.94, SCHEDULE)
     assert found.looks.confidence == pytest.approx(0.98) and found.confidence == 0.94
     assert [one.runs for one in found.looks.taken] == [200, 400]
     for one in found.looks.taken:
@@ -50,8 +59,8 @@ def test_bounds_of_looks_are_those_of_each_look_at_its_share_of_the_error():
 
 
 def test_a_single_declared_look_is_an_audit():
-    found = conclude_looks({400: worlds(2, 400)}, (400,), None, 1e-5, 0.95)
-    plain = conclude(worlds(2, 400), None, 1e-5, 0.95)
+    found = conclude(single(*worlds(2, 400)), None, 1e-5, 0.95, looks=(400,))
+    plain = conclude(single(*worlds(2, 400)), None, 1e-5, 0.95)
     assert found.bounds == plain.bounds and found.estimates == plain.estimates
 
 
@@ -63,7 +72,7 @@ def test_a_schedule_that_is_none_is_refused(schedule):
 
 def test_a_look_that_was_not_declared_is_refused():
     with pytest.raises(InputError, match="none is at 500 runs"):
-        conclude_looks({500: worlds(0, 500)}, SCHEDULE, None, 1e-5, 0.95)
+        conclude(single(*worlds(0, 500)), None, 1e-5, 0.95, looks=SCHEDULE)
 
 
 @pytest.mark.slow

@@ -7,8 +7,8 @@ import pytest
 
 from audit.errors import InputError
 from audit.statistics import noise_floor as floors
-from audit.statistics.estimate import ESTIMATORS, Estimate, in_sample
-from audit.statistics.noise_floor import NOISE_FLOORS, noise_floor
+from audit.statistics.estimate import METHODS, Estimate, in_sample
+from audit.statistics.noise_floor import noise_floor
 
 
 def within(share, truth, audits):
@@ -67,8 +67,10 @@ def test_every_score_is_in_one_group_and_the_work_is_bounded(n):
 
 
 def test_every_estimate_has_one():
-    found = {name: method([1.0, 3.0], [0.0, 2.0], 1e-5, 0.95) for name, method in ESTIMATORS.items()}
-    assert {name for name, finding in found.items() if isinstance(finding, Estimate)} == set(NOISE_FLOORS)
+    found = {name: one.compute([1.0, 3.0], [0.0, 2.0], 1e-5, 0.95) for name, one in METHODS.items()}
+    assert {name for name, finding in found.items() if isinstance(finding, Estimate)} == {
+        name for name, one in METHODS.items() if one.noise_floor
+    }
 
 
 @pytest.mark.parametrize("values", [(0, 5, 1e-5, 0.95), (5, 5, 0.0, 0.95), (5, 5, 1e-5, 1.0)])

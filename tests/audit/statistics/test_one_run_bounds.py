@@ -6,8 +6,15 @@ import pytest
 from audit.errors import InputError
 from audit.statistics import conversions, cosine_law, one_run_bounds, one_shot, one_shot_mechanism
 from audit.statistics.canaries import Coins
-from audit.statistics.names import ONE_RUN, ONE_RUN_GAUSSIAN, ONE_RUN_GUESSES
-from audit.statistics.one_run_bounds import epsilon_from_guesses, guessed, mu_from_guesses, of_coins
+from audit.statistics.one_run_bounds import (
+    ONE_RUN,
+    ONE_RUN_GAUSSIAN,
+    ONE_RUN_GUESSES,
+    epsilon_from_guesses,
+    guessed,
+    mu_from_guesses,
+    of_coins,
+)
 
 DELTA = 1e-5
 
@@ -69,7 +76,7 @@ def test_what_they_say():
     first, second = guessed(of_coins(coined(3.0, 400)), DELTA, 0.95)
     assert (first.method, second.method) == (ONE_RUN_GUESSES, ONE_RUN_GAUSSIAN)
     assert first.mu is None and second.epsilon == conversions.epsilon_from_mu(second.mu, DELTA)
-    assert first.assumes == one_run_bounds.FAIR_COINS and "Gaussian" in second.assumes
+    assert first.canaries == one_run_bounds.FAIR_COINS and "Gaussian" in second.assumes
     assert first.counted.endswith("right of 320")
 
 
@@ -89,7 +96,7 @@ def test_pairs_pay_twice():
     rng = np.random.default_rng(0)
     seen, unseen = 0.05 + 0.01 * rng.standard_normal(300), 0.01 * rng.standard_normal(300)
     found = one_run_bounds.bounds(one_shot.cosines(seen, unseen, 10**4), DELTA, 0.95)
-    assert [one.assumes.split(",")[0] for one in found] == [one_run_bounds.DRAWN_ALIKE] * 2
+    assert [one.canaries for one in found] == [one_run_bounds.DRAWN_ALIKE] * 2
     assert 1.5 < found[0].epsilon < found[1].epsilon < conversions.epsilon_from_mu(5.0, DELTA)
     assert one_run_bounds.bounds(one_shot.cosines(seen, unseen[:200], 10**4), DELTA, 0.95) == []
 

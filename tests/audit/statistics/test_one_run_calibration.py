@@ -3,8 +3,9 @@
 import pytest
 
 from audit.errors import InputError
-from audit.statistics.names import ONE_RUN, ONE_RUN_GAUSSIAN, ONE_RUN_GUESSES, ONE_SHOT_JEFFREYS
+from audit.statistics.one_run_bounds import ONE_RUN, ONE_RUN_GAUSSIAN, ONE_RUN_GUESSES
 from audit.statistics.one_run_calibration import LAWS, OneRunSetting, calibrate
+from audit.statistics.one_shot import ONE_SHOT_JEFFREYS
 
 SETTING = OneRunSetting(LAWS["independent"], 1.0, 100, 4, 1e-3, 0.95, 0)
 

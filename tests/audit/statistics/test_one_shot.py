@@ -7,8 +7,15 @@ from audit.errors import InputError
 from audit.statistics import conversions, cosine_law, gaussians, one_shot, one_shot_mechanism
 from audit.statistics.estimate import Bound
 from audit.statistics.gaussians import Gaussian
-from audit.statistics.names import ONE_SHOT_EQUAL_VARIANCE, ONE_SHOT_FITTED
-from audit.statistics.one_shot import FITTED, Cosines, in_sample, threshold, threshold_exact
+from audit.statistics.one_shot import (
+    FITTED,
+    ONE_SHOT_EQUAL_VARIANCE,
+    ONE_SHOT_FITTED,
+    Cosines,
+    in_sample,
+    threshold,
+    threshold_exact,
+)
 
 STANDARD = Gaussian(0.0, 1.0)
 

@@ -6,8 +6,9 @@ import math
 import numpy as np
 import pytest
 
+from audit.concluded import conclude
 from audit.statistics.accounting import Composition
-from audit.statistics.conclusion import conclude
+from audit.statistics.canaries import single
 from audit.storage import kept, results
 from audit.storage.kept import Kept
 from audit.storage.store import Store
@@ -23,7 +24,7 @@ def parse(result):
 @pytest.mark.parametrize("sigma", [4.0, 0.0])
 def test_what_an_audit_writes_is_read(tmp_path, sigma):
     rng, store = np.random.default_rng(0), Store(tmp_path, {})
-    found = conclude((rng.normal(size=60) + 3, rng.normal(size=60)), Composition(sigma, 250), 1e-6, 0.9)
+    found = conclude(single(rng.normal(size=60) + 3, rng.normal(size=60)), Composition(sigma, 250), 1e-6, 0.9)
     assert store.result() is None
     results.keep_result(store, found, runs=120, provenance={"device": "abacus"})
     expected = Kept(

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from audit.statistics.conclusion import conclude
+from audit.concluded import conclude
+from audit.statistics.canaries import single
 from audit.storage import made
 from audit.storage.store import Store
 
@@ -12,7 +13,7 @@ NAMES = ("audit.png", "report.html")
 
 def conclusion(seed=0, **levels):
     worlds = np.random.default_rng(seed).normal(size=(2, 30)) + [[1], [0]]
-    return conclude((worlds[0], worlds[1]), None, **{"delta": 1e-5, "confidence": 0.95, **levels})
+    return conclude(single(worlds[0], worlds[1]), None, **{"delta": 1e-5, "confidence": 0.95, **levels})
 
 
 @pytest.fixture

@@ -5,8 +5,9 @@ import json
 import numpy as np
 import pytest
 
+from audit.concluded import conclude
 from audit.statistics.accounting import Composition
-from audit.statistics.conclusion import conclude
+from audit.statistics.canaries import single
 from audit.storage import results
 from audit.storage.store import Store
 
@@ -18,7 +19,7 @@ KEYS = [
 
 def conclusion(composition=None):
     rng = np.random.default_rng(0)
-    return conclude((rng.normal(1, 1, 60), rng.normal(0, 1, 60)), composition, 1e-5, 0.95)
+    return conclude(single(rng.normal(1, 1, 60), rng.normal(0, 1, 60)), composition, 1e-5, 0.95)
 
 
 def test_what_is_kept_is_what_is_returned_and_read(tmp_path):

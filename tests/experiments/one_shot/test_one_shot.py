@@ -6,7 +6,7 @@ from scipy import signal, stats
 
 from audit.errors import InputError
 from audit.statistics import conversions, intervals, normality, one_shot, rounds
-from audit.statistics.names import ONE_SHOT_EQUAL_VARIANCE, ONE_SHOT_FITTED, ONE_SHOT_THRESHOLD
+from audit.statistics.one_shot import ONE_SHOT_EQUAL_VARIANCE, ONE_SHOT_FITTED, ONE_SHOT_THRESHOLD
 from experiments.one_shot import figures, simulation, tables
 
 SIGMAS = (0.541, 1.54, 4.22)

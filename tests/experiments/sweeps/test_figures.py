@@ -11,12 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from audit import concluded
 from audit.settings import stored
 from audit.settings.make import setting_of
 from audit.settings.setting import identity
-from audit.statistics import conclusion as conclusions
 from audit.statistics import estimate
 from audit.statistics.accounting import Composition
+from audit.statistics.canaries import single
 from audit.storage import index
 from audit.storage.scores import Scores
 from audit.storage.store import Store
@@ -50,14 +51,16 @@ def fill(root, cells, mu=2.0):
 
 
 def conclusion(runs=40, mu=2.0, seed=0):
-    return conclusions.conclude(worlds(runs, mu, seed), Composition(4.0, 250), *LEVELS)
+    return concluded.conclude(single(*worlds(runs, mu, seed)), Composition(4.0, 250), *LEVELS)
 
 
 @pytest.fixture(scope="module")
 def found():
-    """audits(cells): one and the same conclusion for every cell."""
-    one = conclusion()
-    return lambda cells: {(cell.setting, cell.runs): one for cell in cells}
+    """audits(cells): one and the same conclusion for every cell, with its setting's reason."""
+    one, reason = conclusion(), concluded.gaussian_reason
+    return lambda cells: {
+        (cell.setting, cell.runs): one._replace(reason=reason(cell.setting)) for cell in cells
+    }
 
 
 @pytest.fixture
@@ -80,7 +83,7 @@ def is_epsilon(sweep):
 
 def bars(axis, method):
     """{where a mark stands: (mean, low, high)} of a method's marks, read off a panel."""
-    mark = estimates.MARKS[method]
+    mark = estimates.looks()[method]
     drawn = {}
     for container in axis.containers:
         line, _, ends = container
@@ -150,8 +153,8 @@ def test_every_point_has_a_place_of_its_own(scale, found):
             cells = audit_cells(sweep)
             every = points.points(cells, found(cells))
             figure = estimates.epsilon_figure(sweep.title, sweep.axis, every, LEVELS.delta)
-            marks = [bars(axis, method) for axis in figure.axes for method in estimates.MARKS]
-            assert sum(map(len, marks)) == len(every) * len(estimates.MARKS)
+            marks = [bars(axis, method) for axis in figure.axes for method in estimates.looks()]
+            assert sum(map(len, marks)) == len(every) * len(estimates.looks())
             predicted = sum(point.predicted_mu() is not None for point in every)
             bands = [line for axis in figure.axes for line in axis.lines if line.get_linewidth() == 6]
             assert len(bands) == predicted
@@ -169,12 +172,12 @@ def test_what_is_drawn_is_what_the_scores_prove(tmp_path):
     sweep = Sweep("made_up", "Made up", tuple(map(audit_cell, cells)))
     drawn = figures.draw(sweep, audits)
     (axis,) = drawn.figures[0][1].axes
-    for method, bound in estimate.ESTIMATORS.items():
+    for method, record in estimate.METHODS.items():
         marks = bars(axis, method)
         assert sorted(marks) == [0, 1]
         for place in (0, 1):
             epsilons = [
-                bound(scores[1::2], scores[::2], *LEVELS).epsilon
+                record.compute(scores[1::2], scores[::2], *LEVELS).epsilon
                 for scores in (
                     np.random.default_rng(i).normal(size=120) + 2 * (np.arange(120) % 2)
                     for i in range(3 * place, 3 * place + 3)
@@ -204,7 +207,7 @@ def test_what_is_drawn_is_what_the_scores_prove(tmp_path):
 )
 def test_the_prediction_is_made_where_it_holds(changed, mu):
     setting = setting_of(**{"model": "convnet", "adversary": "gc_r", "steps": 250, **changed})
-    assert points.predicted_mu(setting) == (None if mu is None else pytest.approx(mu, abs=1e-3))
+    assert concluded.predicted_mu(setting) == (None if mu is None else pytest.approx(mu, abs=1e-3))
 
 
 def test_a_torn_file_is_said_and_left_out(tmp_path, capsys):

@@ -1,0 +1,88 @@
+"""The record of a method: all that tables, figures, pages and JSON know of a bound or an estimate.
+
+A method is a function and its record, one below the other in one file: `estimate.METHODS` has those of one
+canary a run, `lifted.METHODS` those of several. Whoever shows, counts or calibrates methods reads these;
+those of one run alone are `one_run_bounds.OF_COINS` and OF_COSINES, and one_shot's FITTED and LIMITS.
+Importing this loads no SciPy.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import NamedTuple
+
+
+class NoiseFloor(NamedTuple):
+    """epsilon of simulated audits of a mechanism that leaks nothing: its mean, its 95% quantile, and the
+    share of audits in which it exceeds 0."""
+
+    mean: float
+    quantile_95: float
+    exceeding: float
+    audits: int
+
+
+class Assumption(NamedTuple):
+    """What a bound assumes, or why an estimate is no bound, in words of four lengths.
+
+    text: in JSON and where a bound is printed alone. word: in the last column of a table. note: a line below
+    the table that says what the word means; empty where it needs none. sentence: on a page. gaussian: whether
+    epsilon follows from mu only if the trade-off curve is Gaussian, so that the curve's test speaks of it.
+    """
+
+    text: str
+    word: str
+    sentence: str
+    note: str = ""
+    gaussian: bool = False
+
+
+class Mark(NamedTuple):
+    """How a method's epsilons look in a sweep's figure: a marker of matplotlib's, its size in points, and a
+    colour and an outline by their names in the figures' palette; `place` orders the marks of a place from
+    left to right."""
+
+    color: str
+    marker: str
+    size: float
+    place: int
+    filled: bool = True
+    outline: str = ""
+    line: float = 0.8
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Method:
+    """The words and looks of a method; records add the functions that compute it.
+
+    label: its name in figures and on pages. legend: its name with what it assumes. counterpart: the method of
+    one canary a run whose place it takes where runs have several. noise_floor: (n_in, n_out, delta,
+    confidence) -> an estimate's values where nothing leaks. mark: None for what sweeps' figures leave out.
+    """
+
+    name: str
+    assumes: Assumption
+    label: str
+    legend: str = ""
+    counterpart: str = ""
+    noise_floor: Callable[[int, int, float, float], NoiseFloor] | None = None
+    mark: Mark | None = None
+
+
+class Pair(NamedTuple):
+    """The names of the two bounds that a verdict rests on: if the curve is Gaussian, and whatever it is."""
+
+    gaussian: str
+    free: str
+
+
+ONE_CANARY = Pair("if_gaussian", "assumption_free")
+MANY_CANARIES = Pair("lifted_gaussian", "lifted")
+NO_BOUND = "(no bound)"
+NOTHING = Assumption("nothing", "nothing", "independent runs")
+GAUSSIAN_CURVE = Assumption(
+    "a Gaussian trade-off curve",
+    "Gaussian",
+    "independent runs; for epsilon, a Gaussian trade-off curve",
+    "epsilon follows from mu if the trade-off curve is Gaussian",
+    gaussian=True,
+)

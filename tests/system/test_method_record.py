@@ -1,0 +1,185 @@
+"""A method is one record: one that is planted shows wherever methods are shown, counted or calibrated."""
+
+import json
+
+import numpy as np
+import pytest
+
+from audit.concluded import conclude
+from audit.report import audit_page as report
+from audit.report import audit_panels, bounds_table, subjects, verdicts
+from audit.settings import stored
+from audit.settings.make import setting_of
+from audit.settings.setting import identity
+from audit.statistics import calibration, canaries, estimate, lifted, many_calibration
+from audit.statistics.calibration import KnownMechanism
+from audit.statistics.canaries import single
+from audit.statistics.conclusion import method_of
+from audit.statistics.estimate import Bound, Estimate, ScoreMethod
+from audit.statistics.lifted import CanaryMethod
+from audit.statistics.many_calibration import TIES, ManyCanaries
+from audit.statistics.method import NO_BOUND, Assumption, Mark, NoiseFloor
+from audit.storage import results
+from audit.storage.scores import Scores
+from audit.storage.store import Store
+from experiments import calibrate
+from experiments.cells.audits import audit_cell
+from experiments.cells.cell import Audited, Levels
+from experiments.hidden_state import figures
+from experiments.sweeps import estimates, points, table
+from experiments.sweeps.sweep import Sweep
+
+LEVELS = (1e-5, 0.95)
+COUNTS = (0.25, 3, 4, 30, 30)
+LUCK = Assumption("luck", "fortune", "a lucky day", "nobody has seen it fail")
+GUESS = Assumption("a guess", NO_BOUND, "no bound: a guess", "guessed, not counted")
+
+
+def planted(scores_in, scores_out, delta, confidence):
+    return Bound("planted", 1.234, None, delta, confidence, *COUNTS, assumes=LUCK.text)
+
+
+BOUND = ScoreMethod(
+    name="planted",
+    compute=planted,
+    assumes=LUCK,
+    label="Planted",
+    legend="planted: luck",
+    mark=Mark("black", "D", 5, 4),
+)
+
+
+def guessed(scores_in, scores_out, delta, confidence):
+    return Estimate("guessed", 99.0, None, delta, confidence, *COUNTS, caveat=GUESS.text)
+
+
+ESTIMATE = ScoreMethod(
+    name="guessed",
+    compute=guessed,
+    assumes=GUESS,
+    label="Guessed",
+    legend="guessed (no bound)",
+    noise_floor=lambda n_in, n_out, delta, confidence: NoiseFloor(0.125, 0.75, 0.625, n_in + n_out),
+    mark=Mark("purple", "v", 5, -1),
+)
+
+
+def of_many(counted, delta, confidence):
+    return Bound("planted_lifted", 1.234, None, delta, confidence, *COUNTS, assumes=LUCK.text)
+
+
+MANY = CanaryMethod(
+    name="planted_lifted",
+    family=lifted.METHODS["lifted"].family,
+    conclude=of_many,
+    assumes=LUCK,
+    label="Planted",
+    legend="planted for many",
+    counterpart="planted",
+)
+
+
+@pytest.fixture(params=[BOUND, ESTIMATE, MANY], ids=lambda record: record.name)
+def record(request, monkeypatch):
+    """A planted record; the other design's beside that of many canaries, which takes its place."""
+    for one in (BOUND, MANY) if request.param is MANY else (request.param,):
+        monkeypatch.setitem((lifted if one is MANY else estimate).METHODS, one.name, one)
+    return request.param
+
+
+@pytest.fixture
+def concluded(record):
+    rng = np.random.default_rng(0)
+    if record is MANY:
+        return conclude(canaries.sets(rng.normal(2, 1, (30, 4)), rng.normal(0, 1, (30, 4))), None, *LEVELS)
+    return conclude(single(rng.normal(2, 1, 60), rng.normal(0, 1, 60)), None, *LEVELS)
+
+
+def test_it_is_in_the_printed_table(record, concluded):
+    lines = bounds_table.bounds_table(concluded).splitlines()
+    (line,) = [line for line in lines if line.startswith(record.name + " ")]
+    assert line.endswith(record.assumes.word)
+    assert f"{record.assumes.word + ':':<12}{record.assumes.note}" in lines
+
+
+def test_it_is_in_json_and_audit_json(record, concluded, tmp_path):
+    store = Store(tmp_path, {"a": 1})
+    results.keep_result(store, concluded)
+    kept = json.loads((store.path / "audit.json").read_text())
+    for found in (json.loads(results.bounds_json(concluded)), kept):
+        (row,) = [row for row in found["bounds"] if row["method"] == record.name]
+        assert row["assumes"] == record.assumes.text
+        assert row.get("noise_floor", {}).get("mean") == (0.125 if record is ESTIMATE else None)
+
+
+def test_it_is_in_the_figure(record, concluded):
+    axis = audit_panels.audit_drawing(concluded).axes[2]
+    labels = [label.get_text() for label in (*axis.get_xticklabels(), *axis.get_yticklabels())]
+    word = f" {NO_BOUND}" if record is ESTIMATE else ""
+    assert record.label + word in [" ".join(label.split()) for label in labels]
+
+
+def test_it_is_on_the_page(record, concluded):
+    subject = subjects.of_arrays("scores", None, concluded)
+    text = report.report("A page", [subject]).decode()
+    assert f">{record.label}<" in text and record.assumes.sentence in text
+    assert ("exceeds 0 in 62.5% of audits" in text) == (record is ESTIMATE)
+
+
+def test_no_verdict_rests_on_it(record, concluded):
+    with_it = verdicts.verdict(concluded)
+    without = concluded._replace(
+        bounds=tuple(one for one in concluded.bounds if one.method != record.name),
+        estimates=tuple(one for one in concluded.estimates if one.method != record.name),
+    )
+    assert verdicts.verdict(without) == with_it
+    assert method_of(concluded.finding(record.name)) is record
+
+
+def test_it_is_calibrated(record):
+    if record is MANY:
+        setting = ManyCanaries(1.0, 20, 4, TIES["equal"], True, 2, *LEVELS, 0)
+        rows = many_calibration.calibrate(setting)
+    else:
+        rows = calibration.calibrate(KnownMechanism(1.0, 40, 2, *LEVELS, 0))
+        assert record.name in {
+            json.loads(calibrate._as_json(rows))["calibration"][i]["method"] for i in range(5)
+        }
+    (row,) = [row for row in rows if row.method == record.name]
+    assert row.mean_epsilon == (99.0 if record is ESTIMATE else 1.234)
+
+
+def test_it_is_in_a_sweeps_figure_and_table(record, tmp_path):
+    more = {"canaries": 4} if record is MANY else {}
+    cells = [
+        Audited("panel", "gc_r", 1, setting_of("convnet", adversary="gc_r", seed=s, **more), 40)
+        for s in (0, 1)
+    ]
+    rng = np.random.default_rng(0)
+    for cell in cells:
+        shape = (40, 4) if record is MANY else (40,)
+        present = np.arange(40) % 2 == 1 if len(shape) == 1 else rng.random(shape) < 0.5
+        store = Store(tmp_path, {**identity(cell.setting), "data_sha256": "0" * 64})
+        store.save(Scores(0, rng.normal(size=shape) + 2 * present, present))
+    sweep = Sweep("made_up", "Made up", tuple(map(audit_cell, cells)), figures.draw_epsilon)
+    drawn = sweep.draw(sweep, points.evidence(stored.holdings(tmp_path), cells, Levels(*LEVELS)))
+    ((_, figure),) = drawn.figures
+    (legend,) = figure.legends
+    assert record.legend in [text.get_text() for text in legend.get_texts()]
+    header, line = table.as_csv(drawn.rows).decode().splitlines()
+    values = dict(zip(header.split(","), line.split(","), strict=True))
+    name = "planted" if record is MANY else record.name
+    assert values[name] == ("99" if record is ESTIMATE else "1.234")
+
+
+def test_marks_stand_beside_each_other_and_look_apart(record):
+    looks = estimates.looks().values()
+    assert len({look.offset for look in looks}) == len(looks) == 4 + 1
+    assert len({(look.look["marker"], look.look["color"]) for look in looks}) == len(looks)
+    assert max(look.offset for look in looks) < 0.45
+
+
+def test_an_estimate_is_called_no_bound_wherever_it_is_named():
+    for one in (*estimate.METHODS.values(), *lifted.METHODS.values()):
+        is_estimate = one.assumes.word == NO_BOUND
+        assert (NO_BOUND in one.legend) == is_estimate == (one.noise_floor is not None)
