@@ -117,8 +117,10 @@ def joined(address: str) -> Iterator[Cluster]:
     except ImportError:
         raise InputError("Ray is not installed: install the extra ray, pip install -e '.[ray]'") from None
     alone = {"num_cpus": cores(), "include_dashboard": False} if address == LOCAL else {}
+    host, _, port = address.rpartition(":")
     try:
-        _require_answer(address)
+        if host and port.isdecimal() and int(port) < 2**16:  # where nobody answers Ray would try for minutes
+            socket.create_connection((host.strip("[]"), int(port)), _ANSWER_SECONDS).close()
         ray.init(address=address, log_to_driver=False, logging_level="ERROR", **alone)
     except (ConnectionError, RuntimeError, ValueError, OSError, AssertionError) as error:
         why = " ".join(str(error).split())[:120]
@@ -159,13 +161,6 @@ def _set_up_ray(address: str) -> None:
     if address == LOCAL:  # Ray would write a token to ~/.ray, and later clusters' heads would ask for it
         os.environ.setdefault("RAY_AUTH_MODE", "token")
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-
-
-def _require_answer(address: str) -> None:
-    """Raises OSError where nobody answers at host:port: Ray would try for minutes."""
-    host, _, port = address.rpartition(":")
-    if host and port.isdecimal() and int(port) < 2**16:
-        socket.create_connection((host.strip("[]"), int(port)), _ANSWER_SECONDS).close()
 
 
 def _need(nodes: list[dict[str, float]]) -> Need:

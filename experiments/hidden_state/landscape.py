@@ -281,20 +281,17 @@ def _read(store: Store, kind: type[_Kind]) -> _Kind | None:
 
 
 def _look(store: Store, kind: type[_Kind]) -> tuple[_Kind | None, bool]:
-    """A stored result, None where there is none that is whole; and whether there is one that is damaged."""
+    """A stored result, with its checksum or, as older ones are, without, None where there is none that is
+    whole; and whether there is one that is damaged."""
     content = files.read(store.path / RESULT)
+    if content is None:
+        return None, False
     try:
-        return (None if content is None else _parsed(content, kind)), False
+        result = kind(**parsed_answer(content, unsigned=True))
+        for field in dataclasses.fields(kind):
+            expected = get_origin(field.type) or field.type
+            assert isinstance(expected, type)
+            require(isinstance(getattr(result, field.name), expected), field.name)
     except (ValueError, TypeError, RecursionError):
         return None, True
-
-
-def _parsed(content: bytes, kind: type[_Kind]) -> _Kind:
-    """A result, with its checksum or, as older ones are, without; raises ValueError, TypeError or
-    RecursionError for what is torn or altered."""
-    result = kind(**parsed_answer(content, unsigned=True))
-    for field in dataclasses.fields(kind):
-        expected = get_origin(field.type) or field.type
-        assert isinstance(expected, type)
-        require(isinstance(getattr(result, field.name), expected), field.name)
-    return result
+    return result, False
