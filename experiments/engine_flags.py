@@ -32,10 +32,10 @@ def engine() -> "Iterator[TrainingEngine]":
     name, address = flags.FLAGS.engine, flags.FLAGS.ray_address
     require(name in ENGINES, f"`engine={name}` is unknown: choose one of {', '.join(ENGINES)}")
     if name == "ray":
-        from experiments.cells import cluster, on_ray
+        from experiments.cells import cluster, jobs
 
         with cluster.joined(cluster.LOCAL if address is None else address) as joined:
-            yield on_ray.engine(joined)
+            yield jobs.engine(joined)
         return
     require(address is None, f"`ray_address={address}` goes with `engine=ray`: give both")
     prepare_jax()
