@@ -88,9 +88,8 @@ def _listed(chosen: list[Sweep], place: Workplace) -> str:
         cells = work.distinct(sweep.cells)
         done = sum(cell.is_done(held, place.data) for cell in cells)
         minutes = (sum(cell.seconds for cell in cells) + audits.compiling_seconds(cells)) / 60
-        lines.append(
-            f"{sweep.name:<17} {len(cells):>5} {done:>5} {minutes:>8.1f}  {shortened(sweep.title, 40)}"
-        )
+        title = shortened(sweep.title, 40)
+        lines.append(f"{sweep.name:<17} {len(cells):>5} {done:>5} {minutes:>8.1f}  {title}")
     note = f"scale {FLAGS.scale}; minutes about, on two cores, of compiling and training; cells"
     return "\n".join([*lines, note, "that figures share are trained once"])
 

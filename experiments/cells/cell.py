@@ -22,15 +22,15 @@ from models.catalogue import FEDERATED_TASKS, TASKS, federated_task
 if TYPE_CHECKING:
     from audit.game import Game
 
-DELTA, CONFIDENCE = 1e-5, 0.95  # of what audit.json concludes; scores are kept, others need no training
 _ANSWER, _CHECKSUM = "answer.json", "sha256"
 
 
 class Levels(NamedTuple):
-    """delta and confidence of bounds."""
+    """delta and confidence of bounds; by default of what audit.json concludes: scores are kept, others need
+    no training."""
 
-    delta: float = DELTA
-    confidence: float = CONFIDENCE
+    delta: float = 1e-5
+    confidence: float = 0.95
 
 
 class Audited(NamedTuple):
@@ -177,5 +177,4 @@ def parsed_answer(content: bytes, unsigned: bool = False) -> dict[str, Any]:
 
 
 def _checksum(values: dict[str, Any]) -> str:
-    """SHA-256 of the values as canonical JSON."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

@@ -89,7 +89,6 @@ def _observations(setting: FederatedSetting) -> list[FederatedSetting]:
 
 
 def _store(out: Path, setting: FederatedSetting, data: str) -> Store:
-    """The store of a setting on clients of that checksum."""
     return Store(out, federated_identity(setting, data, None), f"federated-{setting.model}")
 
 

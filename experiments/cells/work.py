@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from audit.training import Trained
 
 _POLL_SECONDS = 1.0
-_NAME_WIDTH = 32
 
 
 class Workplace(NamedTuple):
@@ -107,7 +106,7 @@ class SweepProgress:
 
     def begin(self, cell: Cell) -> Progress:
         """Hears of the runs of a cell that now begins."""
-        self._bar.set_description_str(f"{self._done}/{self._cells} {shortened(cell.name, _NAME_WIDTH)}:")
+        self._bar.set_description_str(f"{self._done}/{self._cells} {shortened(cell.name, 32)}:")
         self._bar.set_postfix_str("compiling")
         self._runs, self._begin = 0.0, time.perf_counter()
         scale = cell.seconds / cell.runs
@@ -176,33 +175,25 @@ def is_done(cell: Cell, place: Workplace) -> bool:
 def _attempt(
     cell: Cell, place: Workplace, progress: SweepProgress, outcome: Outcome, helps: bool = False
 ) -> bool:
-    """Whether a cell ended, which the outcome then says; otherwise another worker holds it. Who helps does a
-    part of it then."""
+    """Whether a cell ended, which the outcome then says; otherwise another worker holds it. It is done under
+    its claim; who helps does a part of it beside who has that."""
+    where = outcome.elsewhere
     try:
-        if is_done(cell, place):
-            outcome.elsewhere.append(cell.name)
-        elif not _do(cell, place, progress, outcome, helps):
-            return False
+        if not is_done(cell, place):
+            store = cell.open(place.out, place.data)
+            with store.claim() as mine:
+                if not (mine or helps):
+                    return False
+                if not is_done(cell, place):
+                    cell.do(store, place.data, progress.begin(cell))
+                    where = outcome.here if mine else outcome.elsewhere
     except files.CannotWriteError:
         raise
     except InputError as error:
         progress.say(f"failed: {cell.name}: {error}")
-        outcome.failed.append(cell.name)
+        where = outcome.failed
+    where.append(cell.name)
     progress.end(cell)
-    return True
-
-
-def _do(cell: Cell, place: Workplace, progress: SweepProgress, outcome: Outcome, helps: bool) -> bool:
-    """Whether a cell ended; it is done under its claim, or beside who has that."""
-    store = cell.open(place.out, place.data)
-    with store.claim() as mine:
-        if not (mine or helps):
-            return False
-        if is_done(cell, place):
-            outcome.elsewhere.append(cell.name)
-        else:
-            cell.do(store, place.data, progress.begin(cell))
-            (outcome.here if mine else outcome.elsewhere).append(cell.name)
     return True
 
 

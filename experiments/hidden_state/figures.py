@@ -57,11 +57,11 @@ def _draw_audits(sweep: Sweep, evidence: Evidence) -> Drawn:
 def _draw_norms(sweep: Sweep, evidence: Evidence) -> Drawn:
     """Figure 8, of the models that are there."""
     requests = [cell.request for cell in sweep.cells if isinstance(cell.request, Audited)]
-    read = {
-        task(setting.model).label: own_cells.read_norms(evidence.held, setting, runs)
+    norms = {
+        task(setting.model).label: values
         for *_, setting, runs in requests
+        if (values := own_cells.read_norms(evidence.held, setting, runs)) is not None
     }
-    norms = {model: values for model, values in read.items() if values is not None}
     norm = requests[0].setting.mechanism.clipping_norm
     figures = [(sweep.name, norms_figure(norms, norm))] if norms else []
     return Drawn(figures, len(requests) - len(norms), [])

@@ -128,11 +128,7 @@ class Search:
 Request = ExactLaw | SimulatedAudit | ThresholdSearch
 Result = Exact | Simulated | Search
 _Kind = TypeVar("_Kind", bound=Result)
-_KINDS: dict[type[Request], type[Result]] = {
-    ExactLaw: Exact,
-    SimulatedAudit: Simulated,
-    ThresholdSearch: Search,
-}
+_KINDS: dict[type, type[Result]] = {ExactLaw: Exact, SimulatedAudit: Simulated, ThresholdSearch: Search}
 
 
 class Study(NamedTuple):

@@ -120,25 +120,21 @@ def _at(panel: str, series: Series, x: float, model: str, **changed: Any) -> Cel
 
 
 def _by_clipping_norm(model: str) -> list[Cells]:
-    """Figures 1a and 1b."""
     norms, label = (1.0, 2.0, 4.0), task(model).label
     return [_at(label, series, norm, model, clipping_norm=norm) for series in (GC_R, L) for norm in norms]
 
 
 def _fcnn(*every: Series) -> list[Cells]:
-    """Figures 1c, 4 and 7."""
     panels = {rate: f"learning rate {rate:g}" for rate in (0.1, 0.01)}
     return [_at(name, one, 1, "fcnn", learning_rate=rate) for rate, name in panels.items() for one in every]
 
 
 def _periodic(every: tuple[Series, ...], *periodicities: int) -> list[Cells]:
-    """Figures 2a, 2b and 5."""
     places = itertools.product(_IMAGE_MODELS, every, periodicities)
     return [_at(task(model).label, series, k, model, periodicity=k) for model, series, k in places]
 
 
 def _gc_r(label: str, x: float = 1, panel: str = "ConvNet", model: str = "convnet", **changed: Any) -> Cells:
-    """GC-R by that label."""
     return _at(panel, Series(label, GcR()), x, model, **changed)
 
 

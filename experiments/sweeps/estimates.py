@@ -22,8 +22,6 @@ from experiments.sweeps.sweep import Axis
 
 _INTERVAL = "0.75"
 _DASHES: tuple[Any, ...] = ("--", "-.", (0, (7, 1)), (0, (3, 1, 1, 1, 1, 1)), (0, (1, 3)), "-")
-_PREDICTION = r"predicted: at $\mu = \sqrt{n / k} / \sigma$, n insertions"
-_NORMAL = "interval where scores are normal"
 _ACCOUNTING = "upper bound (accounting)"
 _NAMED_AT = 1e-7  # delta at which profiles carry their names
 _BOX = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
@@ -214,9 +212,12 @@ def _key(points: Sequence[Point]) -> tuple[list[Any], list[str]]:
             key[_legend(method, points)] = plt.Line2D([], [], ls="none", **shown)
     key[_ACCOUNTING] = plt.Line2D([], [], color=UPPER, ls=(0, (1, 1)), lw=1.6)
     if any(len(point.found) == 1 for point in points):
-        key[_NORMAL] = plt.Line2D([], [], color=_INTERVAL, ls="none", marker="|", ms=12, mew=5)
+        key["interval where scores are normal"] = plt.Line2D(
+            [], [], color=_INTERVAL, ls="none", marker="|", ms=12, mew=5
+        )
     if any(point.predicted_mu() is not None for point in points):
-        key[_PREDICTION] = plt.Line2D([], [], color=PREDICTED, lw=6, alpha=0.55)
+        words = r"predicted: at $\mu = \sqrt{n / k} / \sigma$, n insertions"
+        key[words] = plt.Line2D([], [], color=PREDICTED, lw=6, alpha=0.55)
     return list(key.values()), list(key)
 
 

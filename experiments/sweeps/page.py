@@ -20,9 +20,7 @@ def of_sweep(sweep: Sweep, scale: str, held: Holdings, levels: AskedLevels) -> t
     """
     cells = sweep.audits()
     require(cells, f"--sweep={sweep.name} holds no audits of trained models: see ./run.sh figures")
-    about: list[Subject] = []
-    there: list[Audited] = []
-    messages: list[str] = []
+    about, there, messages = list[Subject](), list[Audited](), list[str]()
     for one in cells:
         try:
             store = held.open(identity(one.setting))

@@ -32,10 +32,8 @@ def rows(figure: str, points: Iterable[Point], claims: PaperClaims, delta: float
     for point in points:
         cells, there = point.cells, len(point.found)
         yield Row(
-            figure=figure,
-            panel=point.panel,
-            series=point.series,
-            x=point.x,
+            figure,
+            *point[:3],
             seeds=Seeds(cells[0].runs, there, len(cells) - there, cells[0].setting.canaries),
             epsilons={method: point.spread(method) for method in estimate.METHODS},
             interval=point.interval() if len(cells) == 1 else None,
