@@ -50,11 +50,10 @@ class Cluster:
 
     def nodes(self) -> list[Node]:
         """The nodes that are alive and can do tasks, by now."""
-        wanted = self.need.resources.items()
-        found = (
-            Node(name, min(int(has.get(kind.upper(), 0)) // count for kind, count in wanted))
-            for name, has in self._alive().items()
-        )
+        found = []
+        for name, has in self._alive().items():
+            fit = (int(has.get(kind.upper(), 0)) // count for kind, count in self.need.resources.items())
+            found.append(Node(name, min(fit)))
         return [node for node in found if node.workers]
 
     def workers(self) -> int:
@@ -95,9 +94,8 @@ class Cluster:
             raise
         except self._ray.exceptions.RayError as error:
             why = " ".join(str(error).split())[:120]
-            raise InputError(
-                f"workers died {_RETRIES} times over one task ({why}): look into Ray's logs"
-            ) from None
+            message = f"workers died {_RETRIES} times over one task ({why}): look into Ray's logs"
+            raise InputError(message) from None
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """A task's result."""

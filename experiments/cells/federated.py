@@ -84,7 +84,7 @@ def keep_accuracies(store: Store, first: int, values: NDArray[np.float64]) -> No
 
 
 def _observations(setting: FederatedSetting) -> list[FederatedSetting]:
-    """The settings whose cosines a training gives."""
+    """The settings whose cosines a training gives, the given one first."""
     return [setting] if setting.observe in FINAL else [setting, final(setting)]
 
 
@@ -104,13 +104,10 @@ def _train(
     build_federated.require_clients(clients)
     who = build_federated.rounds(setting, clients, None)
     measure = build_federated.accuracy(setting, clients, federation.test)
-    observed = [
-        (
-            build_federated.build(one, clients, who),
-            store if one == setting else _store(store.path.parent, one, data),
-        )
-        for one in _observations(setting)
-    ]
+    every = _observations(setting)
+    games = [build_federated.build(one, clients, who) for one in every]
+    stores = [store, *(_store(store.path.parent, one, data) for one in every[1:])]
+    observed = list(zip(games, stores, strict=True))
     for i, (played, place) in enumerate(observed):
         watch = _keep(place, observed[i + 1 :], len(who.clients), measure)
         training.train(played, place, runs, progress=progress, watch=watch)

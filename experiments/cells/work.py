@@ -157,7 +157,7 @@ def do_all(cells: list[Cell], place: Workplace) -> Outcome:
     progress, outcome, waiting = SweepProgress(cells), Outcome([], [], []), cells
     try:
         while waiting:
-            left = [cell for cell in waiting if not _attempt(cell, place, progress, outcome)]
+            left = [cell for cell in waiting if not _attempt(cell, place, progress, outcome, False)]
             if left and len(waiting) == len(cells):
                 which = "1 cell is" if len(left) == 1 else f"{len(left)} cells are"
                 progress.say(f"{which} with other workers: helping, or waiting")
@@ -172,9 +172,7 @@ def is_done(cell: Cell, place: Workplace) -> bool:
     return cell.is_done(stored.holdings(place.out), place.data)
 
 
-def _attempt(
-    cell: Cell, place: Workplace, progress: SweepProgress, outcome: Outcome, helps: bool = False
-) -> bool:
+def _attempt(cell: Cell, place: Workplace, progress: SweepProgress, outcome: Outcome, helps: bool) -> bool:
     """Whether a cell ended, which the outcome then says; otherwise another worker holds it. It is done under
     its claim; who helps does a part of it beside who has that."""
     where = outcome.elsewhere
@@ -205,5 +203,5 @@ def _help(cells: list[Cell], place: Workplace, progress: SweepProgress, outcome:
         time.sleep(_POLL_SECONDS)
         return cells
     cell = random.choice(shared)
-    _attempt(cell, place, progress, outcome, helps=True)
+    _attempt(cell, place, progress, outcome, True)
     return [other for other in cells if other is not cell]

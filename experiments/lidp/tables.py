@@ -115,7 +115,7 @@ def of_lifted(name: str, title: str, found: Sequence[Lifted]) -> OwnTable:
 
 
 def _of_points(
-    figure: str, title: str, columns: list[Column], points: Sequence[MechanismPoint], after: Sequence[str]
+    figure: str, title: str, columns: list[Column], points: Sequence[MechanismPoint], after: list[str]
 ) -> OwnTable:
     """A table of points by panel for people, and of every point's methods for programs."""
 
@@ -140,9 +140,7 @@ def _of_points(
     return OwnTable(text.text(), Table([Column(key, itemgetter(key)) for key in keys], rows).csv())
 
 
-def _table(
-    name: str, title: str, columns: list[Column], rows: Sequence[Any], after: Sequence[str]
-) -> Table[Any]:
+def _table(name: str, title: str, columns: list[Column], rows: Sequence[Any], after: list[str]) -> Table[Any]:
     return Table(columns, rows, before=[f"{name}: {title}"], after=after, gap="", rule=80)
 
 

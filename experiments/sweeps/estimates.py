@@ -212,9 +212,8 @@ def _key(points: Sequence[Point]) -> tuple[list[Any], list[str]]:
             key[_legend(method, points)] = plt.Line2D([], [], ls="none", **shown)
     key[_ACCOUNTING] = plt.Line2D([], [], color=UPPER, ls=(0, (1, 1)), lw=1.6)
     if any(len(point.found) == 1 for point in points):
-        key["interval where scores are normal"] = plt.Line2D(
-            [], [], color=_INTERVAL, ls="none", marker="|", ms=12, mew=5
-        )
+        bar = plt.Line2D([], [], color=_INTERVAL, ls="none", marker="|", ms=12, mew=5)
+        key["interval where scores are normal"] = bar
     if any(point.predicted_mu() is not None for point in points):
         words = r"predicted: at $\mu = \sqrt{n / k} / \sigma$, n insertions"
         key[words] = plt.Line2D([], [], color=PREDICTED, lw=6, alpha=0.55)
