@@ -3,7 +3,6 @@
 from audit.errors import InputError, require
 from audit.report import audit_page as report
 from audit.report import page, style, subjects
-from audit.report.page import Html
 from audit.report.subjects import AskedLevels, Subject
 from audit.settings.setting import identity
 from audit.storage.index import Holdings
@@ -38,15 +37,10 @@ def of_sweep(sweep: Sweep, scale: str, held: Holdings, levels: AskedLevels) -> t
     mend = messages[0] if messages else f"run ./run.sh sweep --name={sweep.name} --scale={scale}"
     require(about, f"{message}: {mend}")
     share = f"{len(about)} of the sweep's {len(cells)} cells at scale {scale} are done."
-    drawn = _figures(sweep, held, there, levels)
-    return report.report(f"{sweep.name}: {sweep.title}", about, page.element("p", share), *drawn), messages
-
-
-def _figures(sweep: Sweep, held: Holdings, there: list[Audited], levels: AskedLevels) -> list[Html]:
-    """The sweep's figures of those of its cells that are there."""
     usual = cell.Levels()
     at = cell.Levels(levels.delta or usual.delta, levels.confidence or usual.confidence)
     drawn = registry.draw(sweep, points.evidence(held, there, at))
     alternative = f"{sweep.title}. The numbers are in the table of audits."
     images = [style.svg(figure) for _, figure in drawn.figures]
-    return [page.figure(image, alternative, sweep.title, "wide") for image in images]
+    figures = [page.figure(image, alternative, sweep.title, "wide") for image in images]
+    return report.report(f"{sweep.name}: {sweep.title}", about, page.element("p", share), *figures), messages
