@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from audit.storage.store import Store
     from audit.task import Dataset
     from audit.training import Trained
-    from experiments.cells.engine import Trainer
+    from experiments.cells.work import Trainer
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("runs", 5000, "Models to train, half with the canary.")
@@ -123,7 +123,7 @@ def _looks() -> list[int]:
 def _train(audited: _Audited, store: "Store", added: int | None = None) -> "Trained":
     """Trains what the store lacks, in chunks as of so many runs, by default of all."""
     from audit import progress, training
-    from experiments.cells.engine import Wanted
+    from experiments.cells.work import Wanted
 
     assert audited.trainer is not None
     added = added or audited.runs

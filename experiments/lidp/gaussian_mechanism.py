@@ -97,8 +97,7 @@ def _inserted(rng: np.random.Generator, setting: GaussianMechanism) -> Array:
     rows[:, diagonal, diagonal] = np.sqrt(rng.chisquare(dimension - diagonal, (runs, canaries)))
     rows /= np.linalg.norm(rows, axis=2, keepdims=True)
     released = rows.sum(1) + sigma * rng.standard_normal((runs, canaries))
-    scores: Array = np.matmul(rows, released[:, :, None])[:, :, 0]
-    return scores
+    return np.asarray(np.matmul(rows, released[:, :, None])[:, :, 0])
 
 
 def _fresh(rng: np.random.Generator, setting: GaussianMechanism) -> Array:
@@ -116,14 +115,12 @@ def _cosines(rng: np.random.Generator, shape: tuple[int, ...], dimension: int) -
     """Cosines of independent uniform directions with a given one."""
     along = rng.standard_normal(shape)
     across = rng.chisquare(dimension - 1, shape)
-    cosines: Array = along / np.sqrt(along**2 + across)
-    return cosines
+    return np.asarray(along / np.sqrt(along**2 + across))
 
 
 def _present(scores: Array, threshold: float) -> Array:
     """How many canaries of each run are declared present (n,)."""
-    found: Array = (scores >= threshold).sum(1).astype(np.float64)
-    return found
+    return np.asarray((scores >= threshold).sum(1), np.float64)
 
 
 def _epsilon(design: Sets, threshold: float, order: int, delta: float, confidence: float) -> float:

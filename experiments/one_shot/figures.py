@@ -16,7 +16,7 @@ from audit.report import style
 from audit.report.style import BLACK, BLUE, FADED, GREEN, ORANGE, PURPLE, VERMILION
 from audit.statistics import cosine_law, normality
 from audit.statistics.accounting import epsilon_upper_bound
-from experiments.cells.data import DataSets
+from experiments.cells.cell import DataSets
 from experiments.one_shot import rows, tables
 from experiments.one_shot.rows import QUANTILES, FederatedRun, Observation, SplitQuantiles
 from experiments.one_shot.sweep import RepeatedSweep, SplitSweep
