@@ -9,7 +9,7 @@ their truth is mu whatever ties the canaries together:
     leaking        each coin's truth is told with the odds e^mu, and with probability delta it is laid open,
                    many at once: (mu, delta)-DP and no better
     pairs          of two orthogonal canaries each, one is inserted
-    cosines        uniform canaries that are all inserted (`one_shot_mechanism`)
+    cosines        uniform canaries that are all inserted (`cosine_law.simulate`)
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from audit.errors import require
-from audit.statistics import calibration, conversions, one_run_bounds, one_shot, one_shot_mechanism
+from audit.statistics import calibration, conversions, cosine_law, one_run_bounds, one_shot
 from audit.statistics.canaries import Coins
 from audit.statistics.one_run_bounds import CoinEvidence
 from audit.statistics.one_shot import ONE_SHOT_JEFFREYS, Cosines
@@ -179,7 +179,7 @@ def _pairs(rng: np.random.Generator, setting: OneRunSetting) -> Values:
 def _cosines(rng: np.random.Generator, setting: OneRunSetting) -> Values:
     canaries, dimension = setting.canaries, _DIMENSIONS * setting.canaries
     sigma = 1 / max(setting.mu, 1e-6)
-    drawn = one_shot_mechanism.simulate(rng, canaries, dimension, sigma)
+    drawn = cosine_law.simulate(rng, canaries, dimension, sigma)
     found = Cosines(drawn, np.empty(0), dimension)
     bounds = one_run_bounds.bounds(found, setting.delta, setting.confidence)
     jeffreys = one_shot.in_sample(found, setting.delta, 1 - setting.confidence, 0.5)

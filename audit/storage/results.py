@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from audit.statistics import ranks
+from audit.statistics import curves
 from audit.statistics.conclusion import Conclusion, method_of
 from audit.statistics.estimate import Bound, Finding
 from audit.storage.store import Store
@@ -48,8 +48,8 @@ def bounds_json(conclusion: Conclusion, **more: object) -> str:
 def attack_fields(conclusion: Conclusion) -> dict[str, Any]:
     """The attack's `auc` and its true-positive rates by false-positive rate, none of them a bound."""
     scores = conclusion.scores_in, conclusion.scores_out
-    rates = {f"{rate:g}": ranks.true_positive_rate(*scores, rate) for rate in _LOW_RATES}
-    return {"auc": ranks.auc(*scores).value, "true_positive_rates": rates}
+    rates = {f"{rate:g}": curves.true_positive_rate(*scores, rate) for rate in _LOW_RATES}
+    return {"auc": curves.auc(*scores).value, "true_positive_rates": rates}
 
 
 def _curve(conclusion: Conclusion) -> dict[str, Any]:
