@@ -256,8 +256,7 @@ def usable(canaries: int) -> dict[str, CanaryMethod]:
 
 def bounds(design: Design, delta: float, confidence: float) -> list[Bound]:
     """The bound of every usable method; raises InputError for parameters out of range or too few runs."""
-    conversions.require_delta(delta)
-    conversions.require_confidence(confidence)
+    conversions.require_levels(delta, confidence)
     methods = usable(min(design.canaries)).values()
     families = dict.fromkeys(method.family for method in methods)
     counted = {family: count(design, family(delta), 1 - confidence) for family in families}

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from audit.errors import InputError, require
-from audit.statistics import looks
+from audit.statistics import conclusion
 from audit.storage import files
 from audit.storage.store import RESULT, Store
 
@@ -67,6 +67,6 @@ def _parsed(content: bytes) -> Declared:
     values = json.loads(content)
     schedule, taken = tuple(values["schedule"]), values["taken"]
     require(all(type(value) is int for value in (*schedule, taken)), "whole numbers")
-    looks.require_schedule(schedule)
+    conclusion.require_schedule(schedule)
     require(1 <= taken <= len(schedule), "a number of looks")
     return Declared(schedule, taken)

@@ -26,7 +26,7 @@ from audit.settings.stored import holdings
 from audit.statistics import cosine_law, one_run_conclusion, one_shot
 from audit.statistics.accounting import Composition
 from audit.statistics.canaries import single
-from audit.statistics.noise_floor import noise_floor
+from audit.statistics.estimate import noise_floor
 from audit.storage import index, results
 from audit.storage.scores import Scores
 from audit.storage.store import Store

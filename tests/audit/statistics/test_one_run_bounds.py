@@ -81,7 +81,7 @@ def test_what_they_say():
 
 
 def test_a_limit_of_guesses_is_where_its_test_stops():
-    from audit.statistics.guesses import gaussian_refutes, log_p_approximate
+    from audit.statistics.one_run_bounds import gaussian_refutes, log_p_approximate
 
     eps = epsilon_from_guesses(500, 200, 180, DELTA, 0.05)
     assert log_p_approximate(500, 200, 180, eps, DELTA) == pytest.approx(np.log(0.05), abs=1e-6)
