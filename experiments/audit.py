@@ -111,7 +111,7 @@ def _looks() -> list[int]:
     """The runs at which the flags say to look, [] where they say none."""
     if FLAGS.looks is None:
         return []
-    from audit.statistics.looks import require_schedule
+    from audit.statistics.conclusion import require_schedule
 
     looks, runs = cli.whole_numbers("looks"), FLAGS["runs"]
     require_schedule(looks)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from audit.errors import require
-from audit.statistics import exchangeable
+from audit.statistics import lifted
 from audit.statistics.canaries import Sets
 
 Array = NDArray[np.float64]
@@ -76,7 +76,7 @@ def choose(design: Sets, delta: float, confidence: float) -> dict[int, float]:
 def examine(design: Sets, threshold: float, order: int, delta: float, confidence: float) -> Found:
     """What one order finds at a threshold."""
     canaries = design.inserted.shape[1]
-    means = exchangeable.moments(_present(design.inserted, threshold), canaries, min(canaries, 4))
+    means = lifted.moments(_present(design.inserted, threshold), canaries, min(canaries, 4))
     second = abs(means[2] - means[1] ** 2) if canaries >= 2 else None
     fourth = abs(means[4] - means[2] ** 2) if canaries >= 4 else None
     return Found(_epsilon(design, threshold, order, delta, confidence), second, fourth)
@@ -125,8 +125,8 @@ def _present(scores: Array, threshold: float) -> Array:
 
 def _epsilon(design: Sets, threshold: float, order: int, delta: float, confidence: float) -> float:
     """log((p_1 - delta) / p_0) from Wilson's limits, each at half the error; 0 where p_1 is at most delta."""
-    error, wilson = (1 - confidence) / 2, exchangeable.wilson
+    error, wilson = (1 - confidence) / 2, lifted.wilson
     canaries = design.inserted.shape[1]
-    p_1 = exchangeable.limits(_present(design.inserted, threshold), canaries, order, error, wilson)[0]
-    p_0 = exchangeable.limits(_present(design.fresh, threshold), canaries, order, error, wilson)[1]
+    p_1 = lifted.exchangeable_limits(_present(design.inserted, threshold), canaries, order, error, wilson)[0]
+    p_0 = lifted.exchangeable_limits(_present(design.fresh, threshold), canaries, order, error, wilson)[1]
     return float(np.log((p_1 - delta) / p_0)) if p_1 > delta else 0.0

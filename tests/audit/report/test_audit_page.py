@@ -23,10 +23,10 @@ from audit.report.subjects import AskedLevels
 from audit.settings.make import setting_of
 from audit.settings.setting import identity
 from audit.settings.stored import holdings
-from audit.statistics import one_run_conclusion, one_shot, one_shot_mechanism
+from audit.statistics import cosine_law, one_run_conclusion, one_shot
 from audit.statistics.accounting import Composition
 from audit.statistics.canaries import single
-from audit.statistics.noise_floor import noise_floor
+from audit.statistics.estimate import noise_floor
 from audit.storage import index, results
 from audit.storage.store import Scores, Store
 from experiments.hidden_state import sweep as sweeps
@@ -408,7 +408,7 @@ def test_a_browser_shows_it_whole_at_any_width(tmp_path, scheme, ground):
 @pytest.mark.slow
 @needs_chromium
 def test_a_browser_shows_the_page_of_one_run_whole(tmp_path):
-    drawn = one_shot_mechanism.simulate(np.random.default_rng(0), 90, 10_000, 0.2)
+    drawn = cosine_law.simulate(np.random.default_rng(0), 90, 10_000, 0.2)
     np.savez(tmp_path / "run.npz", observed=drawn)
     found = one_run_conclusion.of_cosines(one_shot.cosines(drawn, None, 10_000), 1e-5, 0.95)
     about = one_run_subjects.of_cosines("a" * 200, tmp_path / "run.npz", found, 30.0)
