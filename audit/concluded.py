@@ -26,7 +26,7 @@ from audit.statistics.conclusion import (
     require_schedule,
 )
 from audit.statistics.estimate import Bound, Estimate
-from audit.storage.scores import Scores
+from audit.storage.store import Scores
 
 
 def conclude(

@@ -24,10 +24,8 @@ from experiments import engine_flags
 from models.catalogue import task
 
 if TYPE_CHECKING:
-    from audit.storage.scores import Scores
-
     from audit.statistics.conclusion import Conclusion
-    from audit.storage.store import Store
+    from audit.storage.store import Scores, Store
     from audit.task import Dataset
     from audit.training import Trained
     from experiments.cells.work import Trainer

@@ -16,10 +16,12 @@ OF_RUN_SH = ("help", "lint", "python", "ray", "test")  # tests/system/test_run_s
 PARSE = """
 import importlib, sys
 from absl import flags
+from audit.commands import dispatch
+from experiments.__main__ import PACKAGES
 
-name = sys.argv[1]
-package = importlib.util.find_spec(f"experiments.{name}").submodule_search_locations
-importlib.import_module(f"experiments.{name}.__main__" if package else f"experiments.{name}")
+(module,) = (module for name, module, _ in dispatch.commands(PACKAGES) if name == sys.argv[1])
+package = importlib.util.find_spec(module).submodule_search_locations
+importlib.import_module(f"{module}.__main__" if package else module)
 flags.FLAGS(sys.argv[1:])
 """
 COLUMNS = "MedInc,HouseAge,AveRooms,AveBedrms,Population,AveOccup,Latitude,Longitude,MedHouseVal"

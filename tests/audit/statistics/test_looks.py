@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from audit.storage.scores import Scores
 
 from audit.concluded import conclude, of_setting
 from audit.errors import InputError
@@ -12,6 +11,7 @@ from audit.statistics.calibration import allowed_share
 from audit.statistics.canaries import single
 from audit.statistics.conclusion import Look
 from audit.statistics.estimate import if_gaussian
+from audit.storage.store import Scores
 
 SCHEDULE = (200, 400, 1000)
 
