@@ -17,8 +17,8 @@ from audit.statistics import cosine_law, normality
 from audit.statistics.accounting import epsilon_upper_bound
 from audit.words import counted
 from experiments.cells.data import DataSets
-from experiments.one_shot import rows, tables
-from experiments.one_shot.rows import QUANTILES, FederatedRun, Observation, SplitQuantiles
+from experiments.one_shot import estimates, tables
+from experiments.one_shot.estimates import QUANTILES, FederatedRun, Observation, SplitQuantiles
 from experiments.one_shot.sweep import RepeatedSweep, SplitSweep
 from experiments.one_shot.tables import Audits
 from experiments.sweeps.points import Evidence
@@ -52,7 +52,7 @@ def _repeated(sweep: Sweep, evidence: Evidence) -> tuple[Figure, OwnTable] | Non
     """Figures 1 to 3 and the tables, of the audits that are stored."""
     assert isinstance(sweep, RepeatedSweep)
     held, levels = evidence.held, evidence.levels
-    read = [(asked, list(rows.audits(held, asked, levels, sweep.plain))) for asked in sweep.trainings]
+    read = [(asked, list(estimates.audits(held, asked, levels, sweep.plain))) for asked in sweep.trainings]
     found = [(asked, audits) for asked, audits in read if audits]
     if not found:
         return None
@@ -67,7 +67,7 @@ def _repeated(sweep: Sweep, evidence: Evidence) -> tuple[Figure, OwnTable] | Non
 def _split(sweep: SplitSweep, evidence: Evidence) -> tuple[Figure, OwnTable] | None:
     """Figure 4."""
     asked, delta = sweep.splits, evidence.levels.delta
-    found = list(rows.splits(evidence.held, asked, delta))
+    found = list(estimates.splits(evidence.held, asked, delta))
     if not found:
         return None
     canaries = asked.trainings.setting.canaries
