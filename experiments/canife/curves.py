@@ -2,6 +2,7 @@
 over seeds along an x axis: numbers alone."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -9,9 +10,9 @@ from scipy import stats
 
 from audit.statistics import conversions, rounds
 from audit.statistics.rounds import Charge, RoundEstimate
-from experiments.canife.attacked import Attacked
-from experiments.canife.sweep import Value, VariedGrid
-from experiments.canife.training import CONFIDENCE, Floats, Measured
+from experiments.canife import training
+from experiments.canife.attacked import Attacked, Value, VariedGrid
+from experiments.canife.training import CONFIDENCE, Floats, Measured, Request
 
 
 class RoundValues(NamedTuple):
@@ -84,22 +85,15 @@ def perfect_as_published(attacked: Attacked, charged: int, clients: int) -> floa
     return rounds.ideal(rng, charge, attacked.delta, attacked.scores).composed
 
 
-class ByCohort(NamedTuple):
-    """The score's deviation and the share of right guesses, were its law normal, by the cohort's size."""
-
-    sizes: list[int]
-    deviations: list[float]
-    accuracies: list[float]
-
-
-def by_cohort(attacked: Attacked, one: Measured) -> ByCohort:
-    """What a measured round's canary would show among fewer clients a round, or more: a cohort's sum of known
-    dot products, drawn without replacement, has a known variance, so that no further rounds are played."""
+def by_cohort(attacked: Attacked, one: Measured) -> tuple[list[int], list[float], list[float]]:
+    """What a measured round's canary would show among fewer clients a round, or more: cohorts' sizes, the
+    score's deviations, and the shares of right guesses, were its law normal. A cohort's sum of known dot
+    products, drawn without replacement, has a known variance, so that no further rounds are played."""
     clients = len(one.known)
     sizes = np.unique(np.geomspace(2, max(clients // 2, 2), 24).astype(int))
     deviations = np.hypot(cohort_deviation(one.known, sizes), attacked.noise_multiplier)
     accuracies = stats.norm.cdf(one.own / 2 / np.maximum(deviations, 1e-12))
-    return ByCohort(sizes.tolist(), deviations.tolist(), accuracies.tolist())
+    return sizes.tolist(), deviations.tolist(), accuracies.tolist()
 
 
 def cohort_deviation(known: Floats, size: Floats | int) -> Floats:
@@ -114,13 +108,11 @@ def if_released(attacked: Attacked, rows: Sequence[RoundValues], clients: int) -
     return rounds.composed([Charge(attacked.noise_multiplier, rate, played)], attacked.delta)
 
 
-class MeasuredSetting(NamedTuple):
-    """A combination of a grid with its measured rounds; clients: how many train."""
-
-    values: tuple[Value, ...]
-    attacked: Attacked
-    clients: int
-    rows: list[RoundValues]
+def stored(request: Request, out: Path) -> list[RoundValues]:
+    """Those of a setting's rounds that are stored under `out`."""
+    store = training.store_of(request.attacked, request.checksum, out)
+    kept = training.kept(request.attacked, store, request.rounds)
+    return [row(request.attacked, one) for one in kept.values()]
 
 
 class Average(NamedTuple):
@@ -130,16 +122,13 @@ class Average(NamedTuple):
     deviation: float
 
 
-def _deviation(kept: Measured) -> float:
-    """The scores' deviation, the mean of both worlds', noise included."""
-    return (float(np.std(kept.scores_in)) + float(np.std(kept.scores_out))) / 2
-
-
-# What a round shows. clients: the deviation of the cohort's sum of dot products alone, exactly. attack: the
-# largest share of scores on the right side of a threshold. law, law_then: the exact epsilon at the training's
-# delta and at 1/n. test: the model's accuracy.
+# What a round shows. deviation: the mean of both worlds', noise included. clients: the deviation of the
+# cohort's sum of dot products alone, exactly. attack: the largest share of scores on the right side of a
+# threshold. law, law_then: the exact epsilon at the training's delta and at 1/n. test: the model's accuracy.
 QUANTITIES: dict[str, Callable[[Attacked, RoundValues], float]] = {
-    "deviation": lambda attacked, one: _deviation(one.measured),
+    "deviation": lambda attacked, one: (
+        (float(np.std(one.measured.scores_in)) + float(np.std(one.measured.scores_out))) / 2
+    ),
     "clients": lambda attacked, one: float(cohort_deviation(one.measured.known, attacked.cohort)),
     "attack": lambda attacked, one: one.accuracy,
     "health": lambda attacked, one: one.measured.health,
@@ -171,10 +160,12 @@ class Curves(NamedTuple):
     points: list[Averaged]
 
 
-def averaged(grid: VariedGrid, measured: Sequence[MeasuredSetting], backward: bool) -> Curves:
+def averaged(
+    grid: VariedGrid, measured: Sequence[tuple[Request, Sequence[RoundValues]]], backward: bool
+) -> Curves:
     """The curves of a grid's settings; over rounds, trainings are charged backward or forward."""
     together: dict[tuple[Value, Value, int], list[list[float]]] = {}
-    for values, attacked, clients, rows in measured:
+    for (values, attacked, clients, *_), rows in measured:
         totals = [(np.nan, np.nan)] * len(rows)
         if grid.over_rounds:
             whole = composed(attacked, rows, clients, backward)

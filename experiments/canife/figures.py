@@ -12,9 +12,8 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 
 from audit.report import style
 from experiments.canife import table
-from experiments.canife.attacked import Attacked
+from experiments.canife.attacked import ROUND, Attacked, Value
 from experiments.canife.curves import Averaged, Curves, Global, RoundValues, by_cohort
-from experiments.canife.sweep import ROUND, Value
 
 _HEADROOM = 1.35  # of a panel, for its legend
 _MANY = 30  # clients in a bar, from which on its axis is logarithmic
@@ -150,16 +149,16 @@ def _accuracies(axes: Axes, rows: Sequence[RoundValues]) -> None:
 
 
 def _cohorts(axes: Axes, attacked: Attacked, one: RoundValues) -> None:
-    others = by_cohort(attacked, one.measured)
-    axes.plot(others.sizes, others.deviations, "-", color=style.BLUE, label="scores' deviation")
-    axes.plot(others.sizes, others.accuracies, "--", color=style.IN, label="attack accuracy, if normal")
+    sizes, deviations, accuracies = by_cohort(attacked, one.measured)
+    axes.plot(sizes, deviations, "-", color=style.BLUE, label="scores' deviation")
+    axes.plot(sizes, accuracies, "--", color=style.IN, label="attack accuracy, if normal")
     axes.axhline(attacked.noise_multiplier, color=style.UPPER, lw=1, ls=":", label=r"noise alone, $\sigma$")
     axes.axvline(attacked.cohort, ymax=1 / _HEADROOM, color=style.FADED, lw=1, label="this training")
     axes.set(title=f"other cohorts, round {one.measured.number}", xlabel="clients a round", xscale="log")
-    axes.set_xticks([size for size in (2, 5, 10, 20, 50, 100, 200, 500, 1000) if size <= others.sizes[-1]])
+    axes.set_xticks([size for size in (2, 5, 10, 20, 50, 100, 200, 500, 1000) if size <= sizes[-1]])
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter("")
-    axes.set_ylim(0, 1.1 * max(1.0, *others.deviations))
+    axes.set_ylim(0, 1.1 * max(1.0, *deviations))
     _legend_above(axes, 1)
 
 

@@ -1,7 +1,8 @@
 """Measured rounds, the training's epsilon, and a grid's curves: 80 columns, and CSV."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -9,9 +10,8 @@ import numpy as np
 from audit.report.table import Column, Table, number
 from audit.statistics import rounds
 from audit.statistics.rounds import RoundEstimate
-from experiments.canife.attacked import Attacked
+from experiments.canife.attacked import ROUND, Attacked, Value
 from experiments.canife.curves import QUANTITIES, TOTALS, Averaged, Curves, Global, RoundValues
-from experiments.canife.sweep import ROUND, Value
 from experiments.canife.training import Measured
 
 _WIDTH, _TEXT_WIDTH, _DIGITS = 80, 72, 7
@@ -50,19 +50,17 @@ def rounds_table(attacked: Attacked, rows: Sequence[RoundValues], composed: Glob
     return Table(_ROUND_COLUMNS, lines, None, [groups.rstrip()], [notes], " ", _WIDTH, _DIGITS)
 
 
-def _norm(norm: float) -> str:
-    """A gradient's norm in three digits or more."""
-    return f"{norm:.0f}" if norm >= 100 else f"{norm:.3g}"
-
-
-def _total(place: int) -> Callable[[_Row], float]:
-    """The training by one of `Global`'s readings."""
-    return lambda row: row.total[place]
-
-
 def _interval(one: RoundEstimate) -> str:
     """3.62 [1.7, 7.4]."""
     return f"{one.estimate.epsilon:.2f} [{one.lower:.1f}, {one.upper:.1f}]"
+
+
+def _norm(norm: float) -> str:
+    return f"{norm:.0f}" if norm >= 100 else f"{norm:.3g}"
+
+
+def _total(place: int, row: _Row) -> float:
+    return row.total[place]
 
 
 _ROUND_COLUMNS = (
@@ -86,9 +84,9 @@ _ROUND_COLUMNS = (
     Column("perfect", lambda row: row.one.truth, "perfect", number(".2f"), 7),
     Column("proven", lambda row: row.kept.proven, "proven", number(".2f"), 6),
     Column("proven_if_gaussian", lambda row: row.kept.proven_if_gaussian),
-    Column("charged_to", _total(0)),
-    *(Column(f"global_{name}", _total(i)) for i, name in enumerate(Global._fields[1:-1], 1)),
-    Column("accountant", _total(-1)),
+    Column("charged_to", partial(_total, 0)),
+    *(Column(f"global_{name}", partial(_total, i)) for i, name in enumerate(Global._fields[1:-1], 1)),
+    Column("accountant", partial(_total, -1)),
 )
 
 
@@ -146,9 +144,12 @@ def curves_table(curves: Curves) -> Table[Averaged]:
         head = curves.curve.replace("_", "\n")
         columns.insert(0, Column(curves.curve, lambda one: text(one.curve), head))
     for name in (*QUANTITIES, *TOTALS):
-        columns += [Column(name, _present(name, 0)), Column(f"{name}_deviation", _present(name, 1))]
+        columns += [
+            Column(name, partial(_present, name, 0)),
+            Column(f"{name}_deviation", partial(_present, name, 1)),
+        ]
     for name in _OVER_ROUNDS if over_rounds else _SHOWN:
-        columns.append(Column(None, _bracketed(name), "law" if name == "law_then" else name))
+        columns.append(Column(None, partial(_bracketed, name), "law" if name == "law_then" else name))
     notes = [_CURVES_NOTES, _TRAINING] if over_rounds else [_DEVIATION, _CURVES_NOTES]
     table = Table(columns, curves.points, None, [title], notes, " ", _WIDTH, _DIGITS)
     wide = max(map(len, table.text().splitlines())) > _WIDTH
@@ -162,17 +163,13 @@ def text(value: Value) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _present(name: str, place: int) -> Callable[[Averaged], float | None]:
-    """point -> one of its means or deviations; None where it has none."""
-    return lambda one: None if np.isnan(one.averages[name][place]) else one.averages[name][place]
+def _present(name: str, place: int, one: Averaged) -> float | None:
+    """One of a point's means or deviations; None where it has none."""
+    value = one.averages[name][place]
+    return None if np.isnan(value) else value
 
 
-def _bracketed(name: str) -> Callable[[Averaged], str]:
-    """point -> 0.167 (0.012), or a mean alone."""
-
-    def shown(one: Averaged) -> str:
-        mean, deviation = (f"{value:.{_DECIMALS[name]}f}" for value in one.averages[name])
-        alone = deviation == "nan" or name in _ALONE
-        return mean if alone else f"{mean} ({deviation})"
-
-    return shown
+def _bracketed(name: str, one: Averaged) -> str:
+    """0.167 (0.012), or a mean alone."""
+    mean, deviation = (f"{value:.{_DECIMALS[name]}f}" for value in one.averages[name])
+    return mean if deviation == "nan" or name in _ALONE else f"{mean} ({deviation})"

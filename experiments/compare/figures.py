@@ -14,9 +14,8 @@ from audit.report import rounding
 from audit.report.style import BLACK, FADED, FREE, IN, OUT, STYLE
 from audit.report.table import Column, Table, number
 from audit.words import counted
-from experiments.compare.compared import Compared
+from experiments.compare.compared import FINAL, Compared
 from experiments.compare.rows import ESTIMATE, REFUTED, ComparedRow
-from experiments.compare.sweep import FINAL
 
 _LOOKS = {"nothing": FREE, "fair coins": FREE, "uniform canaries": FREE}  # other bounds assume more
 _NOTES = """\
@@ -94,12 +93,7 @@ def comparison_figure(rows: Sequence[ComparedRow], upper: float, delta: float) -
 
 def _part(axis: Axes, rows: Sequence[ComparedRow]) -> None:
     """A line between those who see the final model and those who see more."""
-    look: dict[str, Any] = {
-        "transform": axis.get_yaxis_transform(),
-        "ha": "right",
-        "fontsize": 8,
-        "color": "0.35",
-    }
+    look: dict[str, Any] = dict(transform=axis.get_yaxis_transform(), ha="right", fontsize=8, color="0.35")
     for place, (above, below) in enumerate(pairwise(rows), 1):
         if above.sees != below.sees:
             axis.axhline(place - 0.5, color="0.7", lw=0.8)
