@@ -30,9 +30,7 @@ from models.catalogue import federated_task
 
 if TYPE_CHECKING:
     from audit.game import Game, Midway
-    from audit.report.federated_table import FederatedAudit
     from audit.settings.build_federated import Participation
-    from audit.storage.scores import Scores
     from audit.storage.store import Store
 
 FLAGS = flags.FLAGS
@@ -94,13 +92,17 @@ def main() -> None:
 def _audit(audited: _Audited, played: "Game", store: "Store") -> None:
     """Trains what the store lacks, concludes, keeps, prints; writes the page."""
     from audit import training
-    from audit.report import federated_table, one_run_page, one_run_subjects
+    from audit.report import federated_table, one_run_page, one_run_subjects, over_runs
     from audit.storage import files
     from experiments.cells.federated import accuracies as stored_accuracies
 
     scores = training.train(played, store, FLAGS.runs, watch=_Watch(audited, store)).scores
     accuracies, setting, data = stored_accuracies(store), audited.setting, audited.federation.clients.source
-    found = _concluded(audited, scores, accuracies)
+    leaks = federated.leaks(setting, audited.federation.clients.number, audited.rounds.most)
+    known = setting.observe in federated.FINAL
+    runs = over_runs.conclusions(scores, audited.dimension, known, FLAGS.delta, FLAGS.confidence)
+    shown = [accuracies[str(run)] for run in range(len(runs)) if str(run) in accuracies]
+    found = federated_table.FederatedAudit(runs, leaks.canary, leaks.client, shown)
     about = {"setting": dataclasses.asdict(setting), "data": data, "accuracy": accuracies}
     text = federated_table.federated_json(found, {**about, "out": str(store.path)})
     result = store.write_text(federated_table.RESULT, text + "\n")
@@ -110,18 +112,6 @@ def _audit(audited: _Audited, played: "Game", store: "Store") -> None:
         content = one_run_page.one_run_report(f"Audit: {subject.title}", [subject])
         written = files.write_whole(Path(FLAGS.report), content, "name another file with --report")
         print(f"report: {written}", file=sys.stderr)
-
-
-def _concluded(audited: _Audited, scores: "Scores", accuracies: dict[str, float]) -> "FederatedAudit":
-    """Each run's conclusion, and the mechanism's epsilon."""
-    from audit.report import over_runs
-    from audit.report.federated_table import FederatedAudit
-
-    leaks = federated.leaks(audited.setting, audited.federation.clients.number, audited.rounds.most)
-    known = audited.setting.observe in federated.FINAL
-    found = over_runs.conclusions(scores, audited.dimension, known, FLAGS.delta, FLAGS.confidence)
-    shown = [accuracies[str(run)] for run in range(len(found)) if str(run) in accuracies]
-    return FederatedAudit(found, leaks.canary, leaks.client, shown)
 
 
 class _Watch:

@@ -60,7 +60,7 @@ def _measure(attacked: Attacked, place: Workplace) -> None:
     """Train and measure what is missing, compose, draw, print."""
     cli.prepare_jax()
     from audit.report import style
-    from experiments.canife import curves, figures, table, training
+    from experiments.canife import curves, figures, training
 
     split = training.splits(FLAGS.leaf, FLAGS.data_file, FLAGS.tfds_dir)
     (request,) = training.requests([Combination((), attacked)], split)
@@ -74,17 +74,17 @@ def _measure(attacked: Attacked, place: Workplace) -> None:
     rows, attacked, clients = curves.stored(request, place.out), request.attacked, request.clients
     backward = FLAGS.charge == "backward"
     composed = curves.composed(attacked, rows, clients, backward)
-    rounds = table.rounds_table(attacked, rows, composed)
+    rounds = curves.rounds_table(attacked, rows, composed)
     written = [
         store.write_bytes("rounds.csv", rounds.csv()),
         store.write_bytes("rounds.png", style.png(figures.training_figure(attacked, rows, composed))),
     ]
     print(rounds.text())
     released = curves.if_released(attacked, rows, clients)
-    if canaries := table.canaries_table(rows):
+    if canaries := curves.canaries_table(rows):
         print("\n" + canaries)
     perfect = curves.perfect_as_published(attacked, composed.rounds[-1], clients)
-    print("\n" + table.global_table(attacked, composed, perfect, released, backward))
+    print("\n" + curves.global_table(attacked, composed, perfect, released, backward))
     print("\n" + "\n".join(map(os.fspath, written)))
 
 
@@ -92,7 +92,7 @@ def _vary(grid: VariedGrid, place: Workplace) -> None:
     """Train and measure what is missing of every setting, draw, print."""
     cli.prepare_jax()
     from audit.report import style
-    from experiments.canife import curves, figures, table, training
+    from experiments.canife import curves, figures, training
 
     split = training.splits(FLAGS.leaf, FLAGS.data_file, FLAGS.tfds_dir)
     requests = training.requests(grid.combinations, split, last=not grid.over_rounds)
@@ -103,7 +103,7 @@ def _vary(grid: VariedGrid, place: Workplace) -> None:
         require(not failed, f"{which}: mend what is said above, and start again")
     measured = [(request, curves.stored(request, place.out)) for request in requests]
     points = curves.averaged(grid, measured, FLAGS.charge == "backward")
-    folder, rows = training.folder(grid, requests, place.out), table.curves_table(points)
+    folder, rows = training.folder(grid, requests, place.out), curves.curves_table(points)
     written = [
         files.write_whole(folder / "varied.csv", rows.csv()),
         files.write_whole(folder / "varied.png", style.png(figures.varied_figure(points))),

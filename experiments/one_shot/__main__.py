@@ -78,9 +78,7 @@ def main() -> None:
 def _page(cells: list[TableCell], floors: list[Floors], figure: bytes) -> bytes:
     """A table's cells, floors, and the figure as an image."""
     delta, simulations = FLAGS.delta, FLAGS.simulations
-    cells_caption = (
-        f"Table 1: mean (deviation) of epsilon at delta = {delta:g} over {simulations:,} simulations"
-    )
+    caption = f"Table 1: mean (deviation) of epsilon at delta = {delta:g} over {simulations:,} simulations"
     floors_caption = f"Floors of epsilon at delta = {delta:g}: mean (95% quantile) where nothing leaks"
     words = "Histograms of cosines beside the law where nothing leaks and a normal fit, a panel a noise."
     known, bare = tables.cells_page(cells, delta), tables.of_floors(floors, delta)
@@ -88,7 +86,7 @@ def _page(cells: list[TableCell], floors: list[Floors], figure: bytes) -> bytes:
         _TITLE,
         page.element("h1", _TITLE),
         page.points(_POINTS),
-        page.table(cells_caption, known.header(), known.cells()),
+        page.table(caption, known.header(), known.cells()),
         page.table(floors_caption, bare.header(), bare.cells()),
         page.figure(figure, words, "Density of the canaries' cosines, in units of 1/sqrt(d).", "wide"),
     )

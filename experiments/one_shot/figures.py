@@ -42,10 +42,7 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
     """A federated sweep's figure and table of what is stored; neither where nothing is."""
     missing = sum(not cell.is_done(evidence.held, DataSets({})) for cell in sweep.cells)
     drawn = _split(sweep, evidence) if isinstance(sweep, SplitSweep) else _repeated(sweep, evidence)
-    if drawn is None:
-        return Drawn([], missing, [])
-    figure, table = drawn
-    return Drawn([(sweep.name, figure)], missing, [], table)
+    return Drawn([], missing, []) if drawn is None else Drawn([(sweep.name, drawn[0])], missing, [], drawn[1])
 
 
 def _repeated(sweep: Sweep, evidence: Evidence) -> tuple[Figure, OwnTable] | None:
@@ -214,8 +211,7 @@ def _null_density(x: Array, dimension: int) -> Array:
     """Its density at x, in units of 1/sqrt(d)."""
     root = np.sqrt(dimension)
     inside = np.clip(x / root, -1 + 1e-12, 1 - 1e-12)
-    density: Array = np.exp(cosine_law.log_density(inside, dimension)) / root
-    return density
+    return np.asarray(np.exp(cosine_law.log_density(inside, dimension)) / root)
 
 
 def _draw_bars(axis: Axes, panel: Sequence[FederatedRun], views: Sequence[Observation]) -> None:

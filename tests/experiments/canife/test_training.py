@@ -7,7 +7,7 @@ import pytest
 
 from audit.report import style
 from audit.statistics import cohort_law, conversions
-from experiments.canife import curves, figures, populations, table, training
+from experiments.canife import curves, figures, populations, training
 from experiments.canife.attacked import Attacked
 from models.data.base import ImageDataset
 from models.data.fashion_mnist import FASHION_MNIST_MEAN, FASHION_MNIST_STD
@@ -103,8 +103,8 @@ def test_the_tables_fit_and_the_figure_is_drawn(whole):
         together = curves.composed(SMALL, rows, 60, backward)
         assert together.rounds[-1] == last and together.canaries[-1] < together.accountant[-1]
         assert together.lower[-1] <= together.published[-1] <= together.upper[-1]
-        rounds = table.rounds_table(SMALL, rows, together)
-        texts = rounds.text(), table.global_table(SMALL, together, 5.0, 9.0, backward)
+        rounds = curves.rounds_table(SMALL, rows, together)
+        texts = rounds.text(), curves.global_table(SMALL, together, 5.0, 9.0, backward)
         assert max(map(len, "\n".join(texts).splitlines())) <= 80
         lines = rounds.csv().decode().splitlines()
         assert len(lines) == 4 and len({line.count(",") for line in lines}) == 1

@@ -10,7 +10,7 @@ import pytest
 from audit.errors import InputError
 from audit.report import style
 from experiments.canife import attacked as settings
-from experiments.canife import curves, figures, populations, table, training
+from experiments.canife import curves, figures, populations, training
 from experiments.canife.attacked import Attacked
 from experiments.canife.curves import QUANTITIES, TOTALS, Average, Averaged, Curves
 from experiments.cells import work
@@ -213,7 +213,7 @@ def made_up(curve, x, xs, infinite=False):
     ],
 )
 def test_tables_fit_and_figures_are_drawn(drawn):
-    rows = table.curves_table(drawn)
+    rows = curves.curves_table(drawn)
     assert max(map(len, rows.text().splitlines())) <= 80
     lines = [line.split(",") for line in rows.csv().decode().splitlines()]
     assert len(lines) == len(drawn.points) + 1 and len({len(line) for line in lines}) == 1
