@@ -84,7 +84,6 @@ def main() -> None:
 
 
 def _mus() -> list[float]:
-    """--mu's numbers, in range."""
     mus = cli.numbers("mu")
     require(mus, "--mu is empty: give numbers, comma-separated")
     for mu in mus:
@@ -93,7 +92,6 @@ def _mus() -> list[float]:
 
 
 def _one_run() -> _Kind:
-    """The one-run audits that flags name."""
     for name in ("canaries", "mechanism", "tie", "design"):
         require(FLAGS[name].value is None, f"--one_run and --{name} do not go together: drop one")
     least, most = one_run_bounds.LEAST_COINS, one_run_bounds.MOST_COINS
@@ -125,7 +123,6 @@ epsilon above the truth at delta {FLAGS.delta:g} (* above {_allowed():.1%}, reac
 
 
 def _many_canaries(runs: list[int]) -> _Kind:
-    """The audits with many canaries a run that flags name."""
     require(FLAGS.mechanism is None, "--canaries and --mechanism do not go together: drop one")
     require(1 <= FLAGS.canaries <= 10_000, f"--canaries={FLAGS.canaries}: give 1 to 10,000")
     ties, designs = FLAGS.tie or list(TIES), FLAGS.design or ["coins"]
@@ -188,7 +185,6 @@ def _one_canary(runs: list[int]) -> _Kind:
 
 
 def _of_gaussians(rows: list[Calibration]) -> Table[Calibration]:
-    """A row a mechanism and method."""
     allowed = _allowed()
 
     def true(row: Calibration) -> str:
@@ -209,7 +205,6 @@ probability {1 - FLAGS.confidence:.3g} does so in at most {allowed:.1%} of them 
 
 
 def _of_curves(rows: list[Calibration]) -> Table[Calibration]:
-    """A row a mechanism and method, with the curve test."""
     columns = (
         Column(None, lambda row: row.setting.law, "mechanism", width=21, left=True),
         Column(None, lambda row: row.method, "method", width=15, left=True),

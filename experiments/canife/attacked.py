@@ -242,7 +242,6 @@ def _field_values(part: str) -> tuple[str, tuple[Value, ...]]:
 
 
 def _value(name: str, kind: Any, text: str) -> Value:
-    """A value of a field of that kind."""
     if kind is str:
         require(text, f"`vary`: {name} has an empty value: write values as in {_EXAMPLE}")
         return text

@@ -83,7 +83,6 @@ def _many_runs(compared: Compared, one: TrainedMethod, place: Workplace) -> Iter
 
 
 def _one_run(compared: Compared, one: TrainedMethod, place: Workplace) -> Iterator[ComparedRow]:
-    """Rows of one run with many canaries."""
     scores, seconds = _trained(one, place)
     dimension = build.trainee(compared.model, place.data.load(compared.model)).model.n_parameters
     levels = compared.delta, compared.confidence

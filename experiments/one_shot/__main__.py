@@ -76,7 +76,6 @@ def main() -> None:
 
 
 def _page(cells: list[TableCell], floors: list[Floors], figure: bytes) -> bytes:
-    """A table's cells, floors, and the figure as an image."""
     delta, simulations = FLAGS.delta, FLAGS.simulations
     caption = f"Table 1: mean (deviation) of epsilon at delta = {delta:g} over {simulations:,} simulations"
     floors_caption = f"Floors of epsilon at delta = {delta:g}: mean (95% quantile) where nothing leaks"
@@ -108,7 +107,6 @@ def _panels(sigmas: list[float]) -> list[figures.Panel]:
 
 
 def _whole(flag: str, least: int, most: int) -> list[int]:
-    """A list flag's whole numbers, in range."""
     numbers = cli.whole_numbers(flag)
     require(numbers, f"--{flag} is empty: give whole numbers, comma-separated")
     for number in numbers:

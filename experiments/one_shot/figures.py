@@ -190,7 +190,6 @@ def _histogram(axis: Axes, found: Observation) -> None:
 
 
 def _draw_densities(axis: Axes, panel: Sequence[FederatedRun]) -> None:
-    """Kernel densities of the observed canaries' final cosines."""
     root = np.sqrt(panel[0].final.cosines.dimension)
     every = [one.final.cosines.observed * root for one in panel]
     low, high = (pick([pick(values) for values in every]) for pick in (min, max))
@@ -229,7 +228,6 @@ def _draw_bars(axis: Axes, panel: Sequence[FederatedRun], views: Sequence[Observ
 
 
 def _by_noise(found: Sequence[FederatedRun]) -> list[list[FederatedRun]]:
-    """The audits of each noise multiplier."""
     noises = dict.fromkeys(one.noise for one in found)
     return [[one for one in found if one.noise == noise] for noise in noises]
 

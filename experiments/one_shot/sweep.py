@@ -169,7 +169,6 @@ def _split(name: str, asked: Splits) -> Sweep:
 
 
 def _audits(asked: Trainings) -> Iterator[Cell]:
-    """A cell a noise multiplier and number of repetitions."""
     for setting in asked.audited():
         yield _cell(asked, setting, counted(setting.repetitions, "repetition"))
 

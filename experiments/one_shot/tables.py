@@ -277,7 +277,6 @@ def _of_audits(
 
 
 def _audits_csv(asked: Trainings, found: Sequence[FederatedRun]) -> bytes:
-    """A row a training and observation."""
     columns = (
         Column("clients", lambda row: asked.label),
         *(Column(name, attrgetter(f"run.{name}")) for name in FederatedRun._fields[:4]),
