@@ -8,9 +8,9 @@
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from absl import flags
 from tqdm import tqdm
@@ -20,13 +20,7 @@ from audit.errors import require
 from audit.machine import cores
 from audit.report.table import Column, Table, number
 from audit.settings.setting import require_runs
-from audit.statistics import (
-    calibration,
-    conversions,
-    many_calibration,
-    one_run_bounds,
-    one_run_calibration,
-)
+from audit.statistics import calibration, conversions, many_calibration, one_run_bounds, one_run_calibration
 from audit.statistics.calibration import Calibration, KnownMechanism
 from audit.statistics.gaussian_curve import CURVE_LEVEL, CURVE_POWER
 from audit.statistics.known_laws import GAUSSIAN, LAWS, KnownLaw
@@ -54,17 +48,15 @@ flags.DEFINE_integer("processes", None, "Processes; by default one a core.")
 flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of a table.")
 
 MOST_PROCESSES = 1024
-S = TypeVar("S")
-R = TypeVar("R", bound=tuple[Any, ...])
 
 
-class _Kind(NamedTuple, Generic[S, R]):
+class _Kind(NamedTuple):
     """What is calibrated: mechanisms, how their audits are simulated, and a row for people and for JSON."""
 
-    settings: list[S]
-    calibrate: Callable[[S, int, Callable[[int], object]], list[R]]
-    table: Callable[[list[R]], Table[R]]
-    fields: Callable[[R], dict[str, Any]]
+    settings: Sequence[Any]
+    calibrate: Callable[[Any, int, Callable[[int], object]], Sequence[Any]]
+    table: Callable[[list[Any]], Table[Any]]
+    fields: Callable[[Any], dict[str, Any]]
 
 
 def main() -> None:
@@ -72,21 +64,18 @@ def main() -> None:
     processes = cores() if FLAGS.processes is None else FLAGS.processes
     require(1 <= processes <= MOST_PROCESSES, f"--processes={processes}: give 1 to {MOST_PROCESSES:,}")
     require(1 <= FLAGS.audits <= 10**7, f"--audits={FLAGS.audits}: give 1 to 10,000,000")
-    runs = _runs()
+    runs = cli.whole_numbers("runs")
+    require(runs, "--runs is empty: give whole numbers, comma-separated")
+    for count in runs:
+        require_runs(count)
     require(0 <= FLAGS.seed < 2**32, f"--seed={FLAGS.seed}: give 0 to 2^32 - 1")
     conversions.require_delta(FLAGS.delta)
     conversions.require_confidence(FLAGS.confidence)
     if FLAGS.one_run is not None:
-        _print(_one_run(), processes)
-    elif FLAGS.canaries is not None:
-        _print(_many_canaries(runs), processes)
+        kind = _one_run()
     else:
-        _print(_one_canary(runs), processes)
-
-
-def _print(kind: _Kind[S, R], processes: int) -> None:
-    """Calibrates and prints."""
-    rows: list[R] = []
+        kind = _one_canary(runs) if FLAGS.canaries is None else _many_canaries(runs)
+    rows: list[Any] = []
     with tqdm(total=FLAGS.audits * len(kind.settings), unit="audits", desc="calibrating") as bar:
         for setting in kind.settings:
             rows += kind.calibrate(setting, processes, bar.update)
@@ -94,17 +83,7 @@ def _print(kind: _Kind[S, R], processes: int) -> None:
     print(json.dumps({"calibration": found}) if FLAGS.json else kind.table(rows).text())
 
 
-def _runs() -> list[int]:
-    """--runs' numbers, in range."""
-    runs = cli.whole_numbers("runs")
-    require(runs, "--runs is empty: give whole numbers, comma-separated")
-    for count in runs:
-        require_runs(count)
-    return runs
-
-
 def _mus() -> list[float]:
-    """--mu's numbers, in range."""
     mus = cli.numbers("mu")
     require(mus, "--mu is empty: give numbers, comma-separated")
     for mu in mus:
@@ -112,17 +91,15 @@ def _mus() -> list[float]:
     return mus
 
 
-def _one_run() -> _Kind[OneRunSetting, OneRunCalibration]:
-    """The one-run audits that flags name."""
+def _one_run() -> _Kind:
     for name in ("canaries", "mechanism", "tie", "design"):
         require(FLAGS[name].value is None, f"--one_run and --{name} do not go together: drop one")
     least, most = one_run_bounds.LEAST_COINS, one_run_bounds.MOST_COINS
     fits = least <= FLAGS.one_run <= most
     require(fits, f"--one_run={FLAGS.one_run}: give {least} to {most:,} canaries")
     levels = (FLAGS.audits, FLAGS.delta, FLAGS.confidence, FLAGS.seed)
-    settings = [
-        OneRunSetting(law, mu, FLAGS.one_run, *levels) for law in ONE_RUN_LAWS.values() for mu in _mus()
-    ]
+    laws, canaries = ONE_RUN_LAWS.values(), FLAGS.one_run
+    settings = [OneRunSetting(law, mu, canaries, *levels) for law in laws for mu in _mus()]
 
     def fields(row: OneRunCalibration) -> dict[str, Any]:
         return row._asdict() | {"setting": row.setting._asdict() | {"law": row.setting.law.name}}
@@ -141,13 +118,11 @@ def _one_run() -> _Kind[OneRunSetting, OneRunCalibration]:
 {FLAGS.audits} audits of one run with {FLAGS.one_run} canaries; exceeding: share of audits with
 epsilon above the truth at delta {FLAGS.delta:g} (* above {_allowed():.1%}, reached once in
 1,000 tables at error {1 - FLAGS.confidence:.3g}); one_shot_jeffreys is the paper's, no bound"""
-    return _Kind(
-        settings, one_run_calibration.calibrate, partial(Table, columns, before=(title,), gap=" "), fields
-    )
+    table = partial(Table, columns, before=(title,), gap=" ")
+    return _Kind(settings, one_run_calibration.calibrate, table, fields)
 
 
-def _many_canaries(runs: list[int]) -> _Kind[ManyCanaries, ManyCalibration]:
-    """The audits with many canaries a run that flags name."""
+def _many_canaries(runs: list[int]) -> _Kind:
     require(FLAGS.mechanism is None, "--canaries and --mechanism do not go together: drop one")
     require(1 <= FLAGS.canaries <= 10_000, f"--canaries={FLAGS.canaries}: give 1 to 10,000")
     ties, designs = FLAGS.tie or list(TIES), FLAGS.design or ["coins"]
@@ -166,15 +141,12 @@ def _many_canaries(runs: list[int]) -> _Kind[ManyCanaries, ManyCalibration]:
     def design(row: ManyCalibration) -> str:
         return "coins" if row.setting.coins else "sets"
 
-    def bounded(row: ManyCalibration) -> tuple[float, float]:
-        of_epsilon = row.mean_epsilon, row.true_epsilon
-        return of_epsilon if row.mean_mu is None else (row.mean_mu, row.true_mu)
-
     def fields(row: ManyCalibration) -> dict[str, Any]:
         setting = row.setting._asdict()
         del setting["coins"]
         return row._asdict() | {"setting": setting | {"tie": row.setting.tie.name, "design": design(row)}}
 
+    shown = number(".3f")
     columns = (
         Column(None, design, "design", width=6, left=True),
         Column(None, lambda row: row.setting.runs, "runs", width=5),
@@ -182,19 +154,18 @@ def _many_canaries(runs: list[int]) -> _Kind[ManyCanaries, ManyCalibration]:
         Column(None, lambda row: row.setting.mu, "mu", number(".3g"), 5),
         Column(None, lambda row: row.method, " method", " {}".format, 17, left=True),
         _exceeding(),
-        Column(None, lambda row: bounded(row)[0], "mean", number(".3f"), 8),
-        Column(None, lambda row: bounded(row)[1], "true", number(".3f"), 7),
+        Column(None, lambda row: row.mean_epsilon if row.mean_mu is None else row.mean_mu, "mean", shown, 8),
+        Column(None, lambda row: row.true_epsilon if row.mean_mu is None else row.true_mu, "true", shown, 7),
     )
     title = f"""\
 {FLAGS.audits} audits of runs with {FLAGS.canaries} canaries; exceeding: share of audits above the
 truth (* above {_allowed():.1%}, reached once in 1,000 tables at error {1 - FLAGS.confidence:.3g});
 mean and true: of mu where the method bounds mu, else of epsilon"""
-    return _Kind(
-        settings, many_calibration.calibrate, partial(Table, columns, before=(title,), gap=" "), fields
-    )
+    table = partial(Table, columns, before=(title,), gap=" ")
+    return _Kind(settings, many_calibration.calibrate, table, fields)
 
 
-def _one_canary(runs: list[int]) -> _Kind[KnownMechanism, Calibration]:
+def _one_canary(runs: list[int]) -> _Kind:
     """The mechanisms that --mechanism and --mu name; with the curve test where one is named."""
     require(FLAGS.tie is None and FLAGS.design is None, "--tie and --design go with --canaries: give it too")
     require(len(runs) == 1, f"--runs={','.join(FLAGS.runs)}: give one number, or --canaries too")
@@ -214,7 +185,6 @@ def _one_canary(runs: list[int]) -> _Kind[KnownMechanism, Calibration]:
 
 
 def _of_gaussians(rows: list[Calibration]) -> Table[Calibration]:
-    """A row a mechanism and method."""
     allowed = _allowed()
 
     def true(row: Calibration) -> str:
@@ -235,7 +205,6 @@ probability {1 - FLAGS.confidence:.3g} does so in at most {allowed:.1%} of them 
 
 
 def _of_curves(rows: list[Calibration]) -> Table[Calibration]:
-    """A row a mechanism and method, with the curve test."""
     columns = (
         Column(None, lambda row: row.setting.law, "mechanism", width=21, left=True),
         Column(None, lambda row: row.method, "method", width=15, left=True),
@@ -275,12 +244,11 @@ def _allowed() -> float:
 def _exceeding() -> Column:
     """The share of audits above the truth, with a star beyond what is allowed."""
     allowed = _allowed()
-    return Column(
-        None,
-        lambda row: f"{row.exceeding:.1%}{'*' if row.exceeding > allowed else ' '}",
-        "exceeding",
-        width=9,
-    )
+
+    def show(share: float) -> str:
+        return f"{share:.1%}{'*' if share > allowed else ' '}"
+
+    return Column(None, lambda row: row.exceeding, "exceeding", show, 9)
 
 
 if __name__ == "__main__":

@@ -30,9 +30,8 @@ from models.catalogue import federated_task
 
 if TYPE_CHECKING:
     from audit.game import Game, Midway
-    from audit.report.federated_table import FederatedAudit
     from audit.settings.build_federated import Participation
-    from audit.storage.store import Scores, Store
+    from audit.storage.store import Store
 
 FLAGS = flags.FLAGS
 cli.define_setting(FederatedSetting)
@@ -66,7 +65,11 @@ def main() -> None:
     conversions.require_confidence(FLAGS.confidence)
     require(FLAGS.report != "", "--report=: name an HTML file")
     require(1 <= FLAGS.runs <= MOST_RUNS, f"`runs={FLAGS.runs}`: give 1 to {MOST_RUNS:,}")
-    setting, out = _setting(), cli.folder()
+    setting = FederatedSetting(**cli.values(FederatedSetting))
+    federated.validate_federated(setting)
+    goes = (setting.participation == "listed") == (FLAGS.cohorts is not None)
+    require(goes, "--cohorts and --participation=listed go together: give both, or none")
+    out = cli.folder()
     cli.prepare_jax()
     from audit.settings import build_federated
     from audit.storage.store import Store
@@ -86,61 +89,29 @@ def main() -> None:
     _audit(audited, played, Store(out, config, f"federated-{setting.model}"))
 
 
-def _setting() -> FederatedSetting:
-    """The setting that the flags describe."""
-    setting = FederatedSetting(**cli.values(FederatedSetting))
-    federated.validate_federated(setting)
-    goes = (setting.participation == "listed") == (FLAGS.cohorts is not None)
-    require(goes, "--cohorts and --participation=listed go together: give both, or none")
-    return setting
-
-
 def _audit(audited: _Audited, played: "Game", store: "Store") -> None:
-    """Trains what the store lacks, concludes, keeps, prints."""
+    """Trains what the store lacks, concludes, keeps, prints; writes the page."""
     from audit import training
-    from audit.report import federated_table
+    from audit.report import federated_table, one_run_page, one_run_subjects, over_runs
+    from audit.storage import files
     from experiments.cells.federated import accuracies as stored_accuracies
 
-    watch = _Watch(audited, store)
-    scores = training.train(played, store, FLAGS.runs, watch=watch).scores
-    accuracies = stored_accuracies(store)
-    found = _concluded(audited, scores, accuracies)
-    about = {
-        "setting": dataclasses.asdict(audited.setting),
-        "data": audited.federation.clients.source,
-        "accuracy": accuracies,
-        "out": str(store.path),
-    }
-    text = federated_table.federated_json(found, about)
+    scores = training.train(played, store, FLAGS.runs, watch=_Watch(audited, store)).scores
+    accuracies, setting, data = stored_accuracies(store), audited.setting, audited.federation.clients.source
+    leaks = federated.leaks(setting, audited.federation.clients.number, audited.rounds.most)
+    known = setting.observe in federated.FINAL
+    runs = over_runs.conclusions(scores, audited.dimension, known, FLAGS.delta, FLAGS.confidence)
+    shown = [accuracies[str(run)] for run in range(len(runs)) if str(run) in accuracies]
+    found = federated_table.FederatedAudit(runs, leaks.canary, leaks.client, shown)
+    about = {"setting": dataclasses.asdict(setting), "data": data, "accuracy": accuracies}
+    text = federated_table.federated_json(found, {**about, "out": str(store.path)})
     result = store.write_text(federated_table.RESULT, text + "\n")
     print(text if FLAGS.json else f"{federated_table.federated_table(found)}\n\nresult: {result}")
     if FLAGS.report is not None:
-        _report(audited, found, store)
-
-
-def _report(audited: _Audited, found: "FederatedAudit", store: "Store") -> None:
-    """Writes the page."""
-    from audit.report import one_run_page as one_run_report
-    from audit.report import one_run_subjects
-    from audit.storage import files
-
-    data = audited.federation.clients.source
-    about = one_run_subjects.of_federated(audited.setting, found, data, store.path.name, store.text)
-    content = one_run_report.one_run_report(f"Audit: {about.title}", [about])
-    written = files.write_whole(Path(FLAGS.report), content, "name another file with --report")
-    print(f"report: {written}", file=sys.stderr)
-
-
-def _concluded(audited: _Audited, scores: "Scores", accuracies: dict[str, float]) -> "FederatedAudit":
-    """Each run's conclusion, and the mechanism's epsilon."""
-    from audit.report import over_runs
-    from audit.report.federated_table import FederatedAudit
-
-    leaks = federated.leaks(audited.setting, audited.federation.clients.number, audited.rounds.most)
-    known = audited.setting.observe in federated.FINAL
-    found = over_runs.conclusions(scores, audited.dimension, known, FLAGS.delta, FLAGS.confidence)
-    shown = [accuracies[str(run)] for run in range(len(found)) if str(run) in accuracies]
-    return FederatedAudit(found, leaks.canary, leaks.client, shown)
+        subject = one_run_subjects.of_federated(setting, found, data, store.path.name, store.text)
+        content = one_run_page.one_run_report(f"Audit: {subject.title}", [subject])
+        written = files.write_whole(Path(FLAGS.report), content, "name another file with --report")
+        print(f"report: {written}", file=sys.stderr)
 
 
 class _Watch:
@@ -159,6 +130,8 @@ class _Watch:
         """Looks at a chunk."""
         import numpy as np
 
+        from audit import game
+        from audit.statistics import one_shot
         from experiments.cells.federated import keep_accuracies
 
         rounds = len(self._audited.rounds.clients)
@@ -172,22 +145,13 @@ class _Watch:
             keep_accuracies(self._store, midway.first, measured)
         elapsed = time.monotonic() - self._begin
         line = f"round {midway.steps} of {rounds}, {elapsed:.0f} s: accuracy {measured.mean():.3f}"
-        print(f"{line}, {self._estimate(midway)}", file=sys.stderr)
-        self._due = time.monotonic() + _LOOK_SECONDS
-
-    def _estimate(self, midway: "Midway") -> str:
-        """The first run's estimate so far."""
-        import numpy as np
-
-        from audit import game
-        from audit.statistics import one_shot
-
-        scores = np.asarray(midway.scores(), np.float64)[0]
+        scores = np.asarray(midway.scores(), np.float64)[0]  # of the first run
         setting, dimension = self._audited.setting, self._audited.dimension
         present = game.presence(np.array([midway.first]), setting.canaries, setting.seed)[0]
         null, seen = (one_shot.fit(scores[bits], dimension) for bits in (~present, present))
         value = float(one_shot.equal_variance(null, seen, FLAGS.delta))
-        return f"estimate {value:.2f} (no bound)"
+        print(f"{line}, estimate {value:.2f} (no bound)", file=sys.stderr)
+        self._due = time.monotonic() + _LOOK_SECONDS
 
 
 if __name__ == "__main__":

@@ -21,9 +21,7 @@ from audit.errors import require
 from audit.progress import counted
 from audit.storage import files
 from experiments.canife import attacked as settings
-from experiments.canife import sweep
-from experiments.canife.attacked import Attacked
-from experiments.canife.sweep import Combination, VariedGrid
+from experiments.canife.attacked import Attacked, Combination, VariedGrid
 from experiments.cells import work
 from experiments.cells.cell import DataSets
 from experiments.cells.work import Workplace
@@ -45,15 +43,14 @@ flags.DEFINE_string("out", "results", "Folder for results; these go into its fol
 
 def main() -> None:
     """Parse, and measure one setting or several."""
-    names = [field.name for field in dataclasses.fields(Attacked)]
     given = cli.values(Attacked)
-    said = [name for name in names if FLAGS[name].present]
-    charges = ("forward", "backward")
-    require(FLAGS.charge in charges, f"--charge={FLAGS.charge}: choose one of {', '.join(charges)}")
+    said = [field.name for field in dataclasses.fields(Attacked) if FLAGS[field.name].present]
+    known = FLAGS.charge in ("forward", "backward")
+    require(known, f"--charge={FLAGS.charge}: choose one of forward, backward")
     if FLAGS.vary is None:
         _measure(settings.asked(given, said), Workplace(cli.folder(), DataSets({})))
         return
-    grid = sweep.grid(FLAGS.vary, given, said)
+    grid = settings.grid(FLAGS.vary, given, said)
     charged = grid.over_rounds or not FLAGS["charge"].present
     require(charged, f"--charge={FLAGS.charge} is for curves over rounds: drop it, or vary a single field")
     _vary(grid, Workplace(cli.folder(), DataSets({})))
@@ -63,31 +60,31 @@ def _measure(attacked: Attacked, place: Workplace) -> None:
     """Train and measure what is missing, compose, draw, print."""
     cli.prepare_jax()
     from audit.report import style
-    from experiments.canife import cells, curves, figures, table, training
+    from experiments.canife import curves, figures, training
 
-    split = cells.splits(FLAGS.leaf, FLAGS.data_file, FLAGS.tfds_dir)
-    (request,) = cells.requests([Combination((), attacked)], split)
-    cell = cells.training_cell(request, split)
+    split = training.splits(FLAGS.leaf, FLAGS.data_file, FLAGS.tfds_dir)
+    (request,) = training.requests([Combination((), attacked)], split)
+    cell = training.training_cell(request, split)
     store = cell.open(*place)
     with store.claim():  # whoever has it sets damaged files aside
         held = len(training.kept(request.attacked, store))
         with tqdm(total=cell.runs, initial=held, desc="measuring", unit="rounds", file=sys.stderr) as bar:
             if held < cell.runs:
                 cell.do(store, place.data, bar.update)
-    _, attacked, clients, rows = cells.stored(request, place.out)
+    rows, attacked, clients = curves.stored(request, place.out), request.attacked, request.clients
     backward = FLAGS.charge == "backward"
     composed = curves.composed(attacked, rows, clients, backward)
-    rounds = table.rounds_table(attacked, rows, composed)
+    rounds = curves.rounds_table(attacked, rows, composed)
     written = [
         store.write_bytes("rounds.csv", rounds.csv()),
         store.write_bytes("rounds.png", style.png(figures.training_figure(attacked, rows, composed))),
     ]
     print(rounds.text())
     released = curves.if_released(attacked, rows, clients)
-    if canaries := table.canaries_table(rows):
+    if canaries := curves.canaries_table(rows):
         print("\n" + canaries)
     perfect = curves.perfect_as_published(attacked, composed.rounds[-1], clients)
-    print("\n" + table.global_table(attacked, composed, perfect, released, backward))
+    print("\n" + curves.global_table(attacked, composed, perfect, released, backward))
     print("\n" + "\n".join(map(os.fspath, written)))
 
 
@@ -95,18 +92,18 @@ def _vary(grid: VariedGrid, place: Workplace) -> None:
     """Train and measure what is missing of every setting, draw, print."""
     cli.prepare_jax()
     from audit.report import style
-    from experiments.canife import cells, curves, figures, table
+    from experiments.canife import curves, figures, training
 
-    split = cells.splits(FLAGS.leaf, FLAGS.data_file, FLAGS.tfds_dir)
-    requests = cells.requests(grid.combinations, split, last=not grid.over_rounds)
-    every = work.distinct(cells.training_cell(request, split) for request in requests)
+    split = training.splits(FLAGS.leaf, FLAGS.data_file, FLAGS.tfds_dir)
+    requests = training.requests(grid.combinations, split, last=not grid.over_rounds)
+    every = work.distinct(training.training_cell(request, split) for request in requests)
     if missing := [cell for cell in every if not work.is_done(cell, place)]:
         failed = len(work.do_all(missing, place).failed)
         which = f"{failed} of {counted(len(every), 'setting')} failed, the others are kept"
         require(not failed, f"{which}: mend what is said above, and start again")
-    measured = [cells.stored(request, place.out) for request in requests]
+    measured = [(request, curves.stored(request, place.out)) for request in requests]
     points = curves.averaged(grid, measured, FLAGS.charge == "backward")
-    folder, rows = cells.folder(grid, requests, place.out), table.curves_table(points)
+    folder, rows = training.folder(grid, requests, place.out), curves.curves_table(points)
     written = [
         files.write_whole(folder / "varied.csv", rows.csv()),
         files.write_whole(folder / "varied.png", style.png(figures.varied_figure(points))),

@@ -1,64 +1,39 @@
-"""What is measured: a federated training, and how its rounds are attacked. Importing it starts no JAX."""
+"""What is measured: a federated training and how its rounds are attacked, alone or in a grid of settings.
+Importing it starts no JAX."""
 
 import dataclasses
 import hashlib
+import itertools
 import json
-from collections.abc import Callable, Collection
+import math
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
-from audit.errors import require
+from audit.errors import InputError, require
 from audit.settings.fields import MOST_SEED, FieldLimits, deciding, declared, described, require_fields
 from models.catalogue import TASKS
-from models.data.images import (
-    CIFAR10,
-    CIFAR10_MEAN,
-    CIFAR10_STD,
-    FASHION_MNIST,
-    FASHION_MNIST_MEAN,
-    FASHION_MNIST_STD,
-    ImageDataset,
-    load_cifar10,
-    load_fashion_mnist,
-)
+from models.data.images import CIFAR10, FASHION_MNIST
 
-
-class ImageData(NamedTuple):
-    """Images to train on and to test on; their shape, and their pixels' mean and deviation on [0, 1]."""
-
-    load: Callable[..., ImageDataset]
-    shape: tuple[int, ...]
-    mean: float | tuple[float, ...]
-    deviation: float | tuple[float, ...]
-
-
-IMAGE_DATA = {  # data sets of images, by the names that tasks' rows have for them
-    FASHION_MNIST.name: ImageData(load_fashion_mnist, (28, 28), FASHION_MNIST_MEAN, FASHION_MNIST_STD),
-    CIFAR10.name: ImageData(load_cifar10, (32, 32, 3), CIFAR10_MEAN, CIFAR10_STD),
-}
-IMAGES = tuple(row.name for row in TASKS.values() if row.data.name in IMAGE_DATA)
+Value = str | int | float | bool
+IMAGES = tuple(row.name for row in TASKS.values() if row.data.name in (FASHION_MNIST.name, CIFAR10.name))
 LEAF = ("celeba_cnn", "celeba_resnet18", "sent140_lstm", "shakespeare_lstm")
 MODELS = (*IMAGES, "character_lstm", *LEAF)
 STARTS = ("random", "sample")
-_POOL, _POPULATION = 512, 2048
-_PAPERS = {"batch_size": 32, "cohort": 100}
+_CELEBA = {
+    **{"batch_size": 32, "cohort": 100, "rounds": 2550, "every": 40, "noise_multiplier": 0.4166},
+    **{"client_learning_rate": 0.8991111469, "learning_rate": 0.0797379897},
+}
 OWN: dict[str, dict[str, int | float]] = {  # a model's own values: minutes on two cores, or the paper's
     "character_lstm": {
         **{"clients": 60, "examples": 8, "cohort": 10, "batch_size": 8, "pool": 40, "rounds": 21},
         **{"every": 20, "client_learning_rate": 3.0, "noise_multiplier": 0.4},
         **{"design_steps": 300, "design_rate": 0.1},
     },
-    **{
-        name: {
-            **_PAPERS,
-            **{"rounds": 2550, "every": 40, "client_learning_rate": 0.8991111469},
-            **{"learning_rate": 0.0797379897, "noise_multiplier": 0.4166},
-        }
-        for name in ("celeba_cnn", "celeba_resnet18")
-    },
+    "celeba_cnn": _CELEBA,
+    "celeba_resnet18": _CELEBA,
     "sent140_lstm": {
-        **_PAPERS,
-        **{"rounds": 8895, "every": 100, "client_learning_rate": 5.7535489395},
-        **{"learning_rate": 0.2442128478, "design_rate": 0.1},
+        **{"batch_size": 32, "cohort": 100, "rounds": 8895, "every": 100, "design_rate": 0.1},
+        **{"client_learning_rate": 5.7535489395, "learning_rate": 0.2442128478},
     },
     "shakespeare_lstm": {
         **{"batch_size": 128, "cohort": 60, "rounds": 510, "every": 8},
@@ -66,6 +41,13 @@ OWN: dict[str, dict[str, int | float]] = {  # a model's own values: minutes on t
     },
 }
 PENALTIES = ("as_run", "as_printed", "of_the_mean")
+MOST_FIELDS, MOST_SETTINGS = 2, 200
+SEED, ROUND = "seed", "round"
+_EXAMPLE = "start=random,sample;pool=64,128;seed=0,1"
+_REAL: dict[str, Any] = {"least": 1e-6, "most": 1e6}
+_SOME: dict[str, Any] = {"least": 1, "most": 10**6}
+_ANY: dict[str, Any] = {"default": 0, "least": 0, "most": 10**6}
+_MANY: dict[str, Any] = {"default": 0, "least": 0, "most": 10**7}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,30 +62,25 @@ class Attacked:
         default="two_layer",
         always=True,
     )
-    rounds: int = described("Rounds of the training.", default=469, least=1, most=10**6)
-    every: int = described("Rounds 1, 1 + every, ... are measured.", default=100, least=1, most=10**6)
+    rounds: int = described("Rounds of the training.", default=469, **_SOME)
+    every: int = described("Rounds 1, 1 + every, ... are measured.", default=100, **_SOME)
     cohort: int = described("Clients a round.", default=128, least=2, most=10**6)
     learning_rate: float = described(
-        "Server's learning rate on the mean clipped update.", default=0.5, least=1e-6, most=1e6
+        "Server's learning rate on the mean clipped update.", default=0.5, **_REAL
     )
     clients: int = described(
-        "Clients that images are dealt to, 0: one example a client; or roles or users, 0: all.",
-        default=0,
-        least=0,
-        most=10**7,
+        "Clients that images are dealt to, 0: one example a client; or roles or users, 0: all.", **_MANY
     )
-    examples: int = described("Examples of a client at most; 0: all.", default=0, least=0, most=10**6)
+    examples: int = described("Examples of a client at most; 0: all.", **_ANY)
     alpha: float = described(
-        "Dirichlet's alpha, by which images are dealt: small is uneven.", default=1.0, least=1e-6, most=1e6
+        "Dirichlet's alpha, by which images are dealt: small is uneven.", default=1.0, **_REAL
     )
-    client_learning_rate: float = described(
-        "Learning rate of SGD at such a client.", default=0.1, least=1e-6, most=1e6
-    )
+    client_learning_rate: float = described("Learning rate of SGD at such a client.", default=0.1, **_REAL)
     client_epochs: int = described(
         "Epochs that a client of many examples trains.", default=1, least=1, most=1000
     )
-    batch_size: int = described("Examples in such a client's mini-batch.", default=16, least=1, most=10**6)
-    clipping_norm: float = described("Clipping norm C.", default=1.0, least=1e-6, most=1e6)
+    batch_size: int = described("Examples in such a client's mini-batch.", default=16, **_SOME)
+    clipping_norm: float = described("Clipping norm C.", default=1.0, **_REAL)
     noise_multiplier: float = described(
         "Noise multiplier sigma: noise has deviation sigma * C.",
         default=0.2,
@@ -111,26 +88,18 @@ class Attacked:
         most=1e4,
         zero_too=True,
     )
-    pool: int = described(
-        "Mock clients that canaries are designed on; 0: up to 512.", default=0, least=0, most=10**6
-    )
-    population: int = described(
-        "Training clients that mock rounds draw on; 0: up to 2,048.", default=0, least=0, most=10**7
-    )
+    pool: int = described("Mock clients that canaries are designed on; 0: up to 512.", **_ANY)
+    population: int = described("Training clients that mock rounds draw on; 0: up to 2,048.", **_MANY)
     scores: int = described("Mock rounds of a published estimate, n.", default=100, least=4, most=10**6)
     mock_rounds: int = described(
         "Mock rounds a world of the certified bound.", default=100_000, least=100, most=10**7
     )
-    design_steps: int = described("Steps of a canary's design.", default=2500, least=1, most=10**6)
+    design_steps: int = described("Steps of a canary's design.", default=2500, **_SOME)
     design_rate: float = described(
-        "Adam's learning rate on the sample; text wants 0.1.", default=1.0, least=1e-6, most=1e6
+        "Adam's learning rate on the sample; text wants 0.1.", default=1.0, **_REAL
     )
-    design_batch: int = described(
-        "Mock updates a step of the design; 0: as many as the cohort.", default=0, least=0, most=10**6
-    )
-    norm_constant: float = described(
-        "k: gradients shorter than this are lengthened.", default=5.0, least=1e-6, most=1e6
-    )
+    design_batch: int = described("Mock updates a step of the design; 0: as many as the cohort.", **_ANY)
+    norm_constant: float = described("k: gradients shorter than this are lengthened.", default=5.0, **_REAL)
     penalty: str = described(
         "What a design minimises: as_run, as_printed or of_the_mean.", default="as_run", choices=PENALTIES
     )
@@ -167,10 +136,21 @@ def require_model(model: str) -> None:
 
 
 def fitted(attacked: Attacked, train_clients: int, mock_clients: int) -> Attacked:
-    """The setting with as many clients as it says or, where it leaves them open, as there are."""
-    pool = attacked.pool or min(_POOL, mock_clients)
-    population = attacked.population or min(_POPULATION, train_clients)
-    return dataclasses.replace(attacked, pool=pool, population=population)
+    """The setting with as many clients as it says or, where it leaves them open, as there are. Raises
+    InputError for the first field out of range, or beyond what there is of clients."""
+    pool = attacked.pool or min(512, mock_clients)
+    population = attacked.population or min(2048, train_clients)
+    attacked = dataclasses.replace(attacked, pool=pool, population=population)
+    require_model(attacked.model)
+    require_fields(attacked)
+    for name, least, most in (
+        ("cohort", 2, min(population, train_clients)),
+        ("population", 2, train_clients),
+        ("pool", 1, mock_clients),
+        ("design_batch", 0, pool),
+    ):
+        declared(Attacked)[name]._replace(limits=FieldLimits(least, most)).require(getattr(attacked, name))
+    return attacked
 
 
 def identity(attacked: Attacked, checksum: str) -> dict[str, Any]:
@@ -184,13 +164,89 @@ def folder_name(attacked: Attacked, checksum: str) -> str:
     return f"{attacked.model}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
-def validate(attacked: Attacked, train_clients: int, test_clients: int) -> None:
-    """Raises InputError for the first field out of range, or beyond what there is of clients."""
-    require_fields(attacked)
-    for name, least, most in (
-        ("cohort", 2, min(attacked.population, train_clients)),
-        ("population", 2, train_clients),
-        ("pool", 1, test_clients),
-        ("design_batch", 0, attacked.pool),
-    ):
-        declared(Attacked)[name]._replace(limits=FieldLimits(least, most)).require(getattr(attacked, name))
+class Combination(NamedTuple):
+    """A setting of a grid, and the values of the grid's fields there, in the grid's order."""
+
+    values: tuple[Value, ...]
+    attacked: Attacked
+
+
+class VariedGrid(NamedTuple):
+    """Settings and how they are drawn.
+
+    fields: those that are varied, up to two, beside the seeds that are averaged. curve: the field that tells
+    curves apart, or empty. x: the field on the x axis, or `round`. combinations: the seeds of one follow each
+    other.
+    """
+
+    fields: tuple[str, ...]
+    curve: str
+    x: str
+    combinations: list[Combination]
+
+    @property
+    def over_rounds(self) -> bool:
+        """Whether a training's measured rounds are the x axis."""
+        return self.x == ROUND
+
+
+def grid(text: str, given: dict[str, Any], said: Collection[str]) -> VariedGrid:
+    """The grid of "field=value,value;field=value", beside all fields as given, of which somebody said some.
+
+    Of two fields the first tells curves apart and the second is the x axis. Otherwise the measured rounds
+    are, or the one field where a training has one measured round. Raises InputError for the first thing that
+    is wrong.
+    """
+    varied = _varied(text)
+    for name in varied:
+        require(name not in said, f"`{name}={given[name]}` is also in `vary`: drop one of the two")
+    seeds = varied.pop(SEED, (given[SEED],))
+    combinations = []
+    for values, seed in itertools.product(itertools.product(*varied.values()), seeds):
+        own = {**dict(zip(varied, values, strict=True)), SEED: seed}
+        combinations.append(Combination(values, asked({**given, **own}, [*said, *own])))
+    axes = list(varied)
+    several = any(len(one.attacked.measured()) > 1 for one in combinations)
+    if not axes or len(axes) == 1 and several:
+        axes.append(ROUND)
+    *curve, x = axes
+    return VariedGrid(tuple(varied), "".join(curve), x, combinations)
+
+
+def _varied(text: str) -> dict[str, tuple[Value, ...]]:
+    """Each field's values, the seeds among them."""
+    require(text.strip(), f"`vary=`: name fields and values, as in {_EXAMPLE}")
+    parts = [_field_values(part) for part in text.split(";")]
+    names = [name for name, _ in parts]
+    for name in names:
+        require(names.count(name) == 1, f"`vary`: {name} is there twice: list its values together")
+    fields = [name for name in names if name != SEED]
+    few = f"vary one or two fields beside {SEED}, curves and x axis; set the others by flags"
+    require(len(fields) <= MOST_FIELDS, f"`vary`: {', '.join(fields)}: {few}")
+    count = math.prod(len(values) for _, values in parts)
+    require(count <= MOST_SETTINGS, f"`vary`: {count:,} settings: give fewer values, {MOST_SETTINGS} at most")
+    return {name: values for name, values in sorted(parts, key=lambda part: part[0] == SEED)}
+
+
+def _field_values(part: str) -> tuple[str, tuple[Value, ...]]:
+    """One "field=value,value"."""
+    name, _, listed = (piece.strip() for piece in part.partition("="))
+    kinds = {field.name: field.type for field in dataclasses.fields(Attacked)}
+    require(name in kinds, f"`vary`: {name!r} is no field: choose among {', '.join(kinds)}")
+    require(listed, f"`vary`: {name} has no values: write them as in {_EXAMPLE}")
+    values = tuple(_value(name, kinds[name], text.strip()) for text in listed.split(","))
+    for value in values:
+        require(values.count(value) == 1, f"`vary`: {name}={value} is there twice: drop one")
+    return name, values
+
+
+def _value(name: str, kind: Any, text: str) -> Value:
+    if kind is str:
+        require(text, f"`vary`: {name} has an empty value: write values as in {_EXAMPLE}")
+        return text
+    try:
+        value: Value = {"true": True, "false": False}[text] if kind is bool else kind(text)
+    except (ValueError, KeyError):
+        wanted = {int: "a whole number", float: "a number", bool: "true or false"}[kind]
+        raise InputError(f"`vary`: {name}={text!r}: give {wanted}") from None
+    return value

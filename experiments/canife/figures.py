@@ -11,10 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from audit.report import style
-from experiments.canife import table
-from experiments.canife.attacked import Attacked
-from experiments.canife.curves import Averaged, Curves, Global, RoundValues, by_cohort
-from experiments.canife.sweep import ROUND, Value
+from experiments.canife.attacked import ROUND, Attacked, Value
+from experiments.canife.curves import Averaged, Curves, Global, RoundValues, broken, by_cohort, flag_text
 
 _HEADROOM = 1.35  # of a panel, for its legend
 _MANY = 30  # clients in a bar, from which on its axis is logarithmic
@@ -45,6 +43,8 @@ def training_figure(attacked: Attacked, rows: Sequence[RoundValues], composed: G
         _descent(axes[2, 0], rows)
         _accuracies(axes[2, 1], rows)
         _cohorts(axes[2, 2], attacked, rows[-1])
+        for one in (axes[0, 0], axes[0, 1], axes[1, 0]):  # over rounds
+            one.xaxis.set_major_locator(MaxNLocator(integer=True))
         figure.suptitle(
             f"{attacked.model}: cohorts of {attacked.cohort:,}, noise multiplier "
             f"{attacked.noise_multiplier:g}, clipping norm {attacked.clipping_norm:g}, seed {attacked.seed}",
@@ -61,7 +61,8 @@ def _legend_above(axes: Axes, columns: int = 2) -> None:
 
 
 def _per_round(axes: Axes, attacked: Attacked, rows: Sequence[RoundValues]) -> None:
-    numbers, kept = _numbers(rows), [one.measured for one in rows]
+    kept = [one.measured for one in rows]
+    numbers = [one.number for one in kept]
     values = np.array([one.published.estimate.epsilon for one in rows])
     ends = np.array([[one.published.lower, one.published.upper] for one in rows])
     shown = np.where(np.isfinite(values), values, np.nan)
@@ -75,13 +76,7 @@ def _per_round(axes: Axes, attacked: Attacked, rows: Sequence[RoundValues]) -> N
     axes.plot(numbers, [one.proven for one in kept], "v:", ms=4, color=style.BOUND, label="proven")
     axes.axhline(min(rows[0].truth, 2 * top), color=style.UPPER, ls="--", lw=1, label="perfect canary")
     axes.set(title="one round", xlabel="round", ylabel="epsilon", ylim=(0, top))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     _legend_above(axes)
-
-
-def _numbers(rows: Sequence[RoundValues]) -> list[int]:
-    """The measured rounds' numbers."""
-    return [one.measured.number for one in rows]
 
 
 def _global(axes: Axes, attacked: Attacked, composed: Global) -> None:
@@ -93,7 +88,6 @@ def _global(axes: Axes, attacked: Attacked, composed: Global) -> None:
         axes.fill_between(composed.rounds, composed.lower, upper, color=style.IN, alpha=0.15, lw=0)
     title = rf"the training, $\delta$ = {attacked.delta:g}"
     axes.set(title=title, xlabel="round", ylabel="epsilon", ylim=(0, None))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     _legend_above(axes)
 
 
@@ -108,12 +102,12 @@ def _scores(axes: Axes, one: RoundValues) -> None:
 
 
 def _health(axes: Axes, rows: Sequence[RoundValues]) -> None:
-    numbers, kept = _numbers(rows), [one.measured for one in rows]
+    kept = [one.measured for one in rows]
+    numbers = [one.number for one in kept]
     axes.plot(numbers, [one.health for one in kept], "o-", ms=4, color=style.BLUE, label="canary health")
     axes.plot(numbers, [one.accuracy for one in rows], "s-", ms=4, color=style.IN, label="attack accuracy")
     axes.plot(numbers, [one.accuracy for one in kept], "^-", ms=4, color=style.BOUND, label="test accuracy")
     axes.set(title="health and accuracy", xlabel="round", ylim=(0, 1.05))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     _legend_above(axes)
     axes.set_yticks([0, 0.25, 0.5, 0.75, 1])
 
@@ -143,23 +137,24 @@ def _descent(axes: Axes, rows: Sequence[RoundValues]) -> None:
 
 def _accuracies(axes: Axes, rows: Sequence[RoundValues]) -> None:
     models, attacks = [one.measured.accuracy for one in rows], [one.accuracy for one in rows]
-    points = axes.scatter(models, attacks, c=_numbers(rows), cmap="viridis", s=24)
+    numbers = [one.measured.number for one in rows]
+    points = axes.scatter(models, attacks, c=numbers, cmap="viridis", s=24)
     plt.colorbar(points, ax=axes, label="round", ticks=MaxNLocator(5, integer=True))
     axes.set(title="accuracies of attack and model", xlabel="test accuracy", ylabel="attack accuracy")
     axes.set(ylim=(0.45, 1.05))
 
 
 def _cohorts(axes: Axes, attacked: Attacked, one: RoundValues) -> None:
-    others = by_cohort(attacked, one.measured)
-    axes.plot(others.sizes, others.deviations, "-", color=style.BLUE, label="scores' deviation")
-    axes.plot(others.sizes, others.accuracies, "--", color=style.IN, label="attack accuracy, if normal")
+    sizes, deviations, accuracies = by_cohort(attacked, one.measured)
+    axes.plot(sizes, deviations, "-", color=style.BLUE, label="scores' deviation")
+    axes.plot(sizes, accuracies, "--", color=style.IN, label="attack accuracy, if normal")
     axes.axhline(attacked.noise_multiplier, color=style.UPPER, lw=1, ls=":", label=r"noise alone, $\sigma$")
     axes.axvline(attacked.cohort, ymax=1 / _HEADROOM, color=style.FADED, lw=1, label="this training")
     axes.set(title=f"other cohorts, round {one.measured.number}", xlabel="clients a round", xscale="log")
-    axes.set_xticks([size for size in (2, 5, 10, 20, 50, 100, 200, 500, 1000) if size <= others.sizes[-1]])
+    axes.set_xticks([size for size in (2, 5, 10, 20, 50, 100, 200, 500, 1000) if size <= sizes[-1]])
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter("")
-    axes.set_ylim(0, 1.1 * max(1.0, *others.deviations))
+    axes.set_ylim(0, 1.1 * max(1.0, *deviations))
     _legend_above(axes, 1)
 
 
@@ -167,7 +162,7 @@ def _canary(axes: Axes, one: RoundValues) -> None:
     kept = one.measured
     title = f"canary of round {kept.number}"
     if isinstance(kept.canary, str):
-        text = "\n".join(table.broken(kept.canary, 27)).replace("$", r"\$")
+        text = "\n".join(broken(kept.canary, 27)).replace("$", r"\$")
         axes.text(0.5, 0.5, text, family="monospace", fontsize=9, ha="center", va="center")
     else:
         low, high = kept.canary.min(), kept.canary.max()
@@ -257,7 +252,7 @@ def _lines(axes: Axes, curves: Curves, name: str, dashed: bool = False) -> None:
         if dashed:
             axes.plot(x, means, "--", color=colour, lw=1)
         else:
-            bars, label = np.nan_to_num(averages[:, 1]), table.text(value)
+            bars, label = np.nan_to_num(averages[:, 1]), flag_text(value)
             axes.errorbar(x, means, bars, fmt=f"{mark}-", color=colour, ms=4, lw=1, capsize=2, label=label)
 
 
@@ -270,5 +265,5 @@ def _x_axis(axes: Axes, curves: Curves) -> None:
         return
     if min(values) > 0 and max(values) >= _LOGARITHMIC * min(values):
         axes.set_xscale("log")
-    axes.set_xticks(values, [table.text(x) for x in places])
+    axes.set_xticks(values, [flag_text(x) for x in places])
     axes.xaxis.set_minor_locator(NullLocator())

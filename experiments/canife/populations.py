@@ -1,4 +1,5 @@
-"""The models and their clients: a row each, with what a canary of theirs is."""
+"""The models and their clients: a row each, what is drawn of the clients, and how they train. Clients with
+one example each train by DP-SGD, a round a step with the cohort as its mini-batch; others by DP-FedAvg."""
 
 import dataclasses
 from collections.abc import Callable
@@ -13,23 +14,39 @@ from numpy.typing import NDArray
 
 from audit.errors import require
 from audit.game import root
-from audit.model import Model
+from audit.mechanism import base, dpsgd, fedavg
+from audit.mechanism.clipping.base import scale_to_norm
+from audit.model import Model, losses_by_example
 from audit.settings.build import CLIPPING, DOTS
-from audit.task import Clients, Dataset, Task
+from audit.task import Clients, Dataset
 from experiments.canife import attacked as settings
-from experiments.canife import clients, samples
+from experiments.canife import samples
 from experiments.canife.attacked import Attacked
-from experiments.canife.clients import Population
 from experiments.canife.samples import ImageForm, Samples, TextForm
 from models import convolutional, recurrent
 from models.catalogue import TASKS
 from models.data import leaf, shakespeare
 from models.data.clients import dirichlet, one_each
-from models.data.images import ImageDataset
+from models.data.images import (
+    CIFAR10,
+    CIFAR10_MEAN,
+    CIFAR10_STD,
+    FASHION_MNIST,
+    FASHION_MNIST_MEAN,
+    FASHION_MNIST_STD,
+    ImageDataset,
+    load_cifar10,
+    load_fashion_mnist,
+)
 
 _TEST_BLOCK = 1000
 _TESTED = 10_000  # labels
 _MOCK_SHARE = 0.1  # of the roles, as in the paper
+Indices = NDArray[np.int64]
+# (theta (p,), clients (n,)) -> the clipped updates (n, p) that they send
+UpdatesOf = Callable[[Array, Indices], Array]
+# (theta (p,), clients (n,), direction (p,)) -> (n,), their clipped updates' dot products with it
+DotsOf = Callable[[Array, Indices, Array], Array]
 
 
 class Split(NamedTuple):
@@ -50,14 +67,48 @@ class Named(NamedTuple):
     tfds_dir: str | None = None
 
 
-class ModelRow(NamedTuple):
-    """A model's clients and canaries: load(attacked, what a user names) -> its clients; its samples; the
-    label that stands for none."""
+LoadClients = Callable[[Attacked, Named], Split]
 
-    load: Callable[[Attacked, Named], Split]
+
+class ModelRow(NamedTuple):
+    """A model's clients and canaries: load(attacked, what a user names) -> its clients; the form of a canary;
+    the label that stands for none."""
+
+    load: LoadClients
     make: Callable[[], Model]
-    samples: Callable[[Attacked, Model], Samples]
+    form: ImageForm | TextForm
     padding: int = -1
+
+
+class ClientTraining(NamedTuple):
+    """A mechanism that trains on clients, with its own hyperparameters and data, and what its clients and
+    mock clients send."""
+
+    mechanism: base.Mechanism
+    own: base.Tree
+    data: base.Data
+    train_dots: DotsOf
+    mock_updates: UpdatesOf
+
+
+class Population(NamedTuple):
+    """A training and its clients: those that it trains on, and the mock clients that canaries are designed
+    on.
+
+    rate: what a client of one example multiplies its gradient by; None where it sends the gradient.
+    train(state, first round, rounds) -> the state after them. accuracy(theta) -> on test examples.
+    """
+
+    model: Model
+    samples: Samples
+    train_clients: int
+    mock: Clients
+    train_dots: DotsOf
+    mock_updates: UpdatesOf
+    rate: float | None
+    start: Callable[[], base.State]
+    train: Callable[[base.State, int, int], base.State]
+    accuracy: Callable[[Array], float]
 
 
 def dealt(attacked: Attacked, images: ImageDataset) -> Split:
@@ -87,6 +138,15 @@ def roles(attacked: Attacked, everyone: Clients) -> Split:
     return Split(train, held_out, (held_out.features, held_out.labels), everyone.checksum)
 
 
+def _some(everyone: Clients, members: NDArray[np.integer]) -> Clients:
+    """These clients, in the order of their numbers."""
+    rows = [everyone.of(int(member)) for member in np.sort(members)]
+    features, labels = (np.concatenate([row[i] for row in rows]) for i in range(2))
+    counts = np.array([len(row[1]) for row in rows], np.int32)
+    starts = (np.cumsum(counts) - counts).astype(np.int32)
+    return everyone._replace(features=features, labels=labels, starts=starts, counts=counts)
+
+
 def users(load: Callable[..., Clients], attacked: Attacked, named: Named) -> Split:
     """The users of LEAF's training split, and of its test split as mock clients."""
     given = named.data_file or named.tfds_dir
@@ -96,6 +156,45 @@ def users(load: Callable[..., Clients], attacked: Attacked, named: Named) -> Spl
     return Split(train, mock, (mock.features, mock.labels), f"{train.checksum} {mock.checksum}")
 
 
+def _fetched(load: Callable[..., Any], deal: Callable[[Attacked, Any], Split]) -> LoadClients:
+    """Clients made of data that are fetched where no file is named."""
+    return lambda attacked, named: deal(attacked, load(file=named.data_file, tfds_dir=named.tfds_dir))
+
+
+_FACES = ImageForm(
+    (leaf.PIXELS, leaf.PIXELS, 3),
+    convolutional.CELEBA_CLASSES,
+    convolutional.CELEBA_MEAN,
+    convolutional.CELEBA_STD,
+)
+_TWEETS = TextForm(leaf.SENT140_LENGTH, leaf.SENT140_CHARACTERS, 0, leaf.SENT140_VOCABULARY, 2)
+_PLAYS = TextForm(leaf.SHAKESPEARE_LENGTH, leaf.SHAKESPEARE_CHARACTERS, 0, 80, 80)
+_ROLES = TextForm(shakespeare.LENGTH + 1, shakespeare.CHARACTERS, 1, shakespeare.VOCABULARY, 0)
+_CELEBA, _SENT140 = partial(users, leaf.load_celeba), partial(users, leaf.load_sent140)
+_JSON, _TEXTS = partial(users, leaf.load_shakespeare_json), _fetched(shakespeare.load_shakespeare, roles)
+ROWS: dict[str, ModelRow] = {  # beside these, every model of an audit whose data are images
+    "character_lstm": ModelRow(_TEXTS, recurrent.character_lstm, _ROLES, shakespeare.PADDING),
+    "celeba_cnn": ModelRow(_CELEBA, convolutional.face_cnn, _FACES),
+    "celeba_resnet18": ModelRow(_CELEBA, convolutional.face_resnet18, _FACES),
+    "sent140_lstm": ModelRow(_SENT140, recurrent.tweet_lstm, _TWEETS),
+    "shakespeare_lstm": ModelRow(_JSON, recurrent.play_lstm, _PLAYS),
+}
+_IMAGES = {  # loaders of images, and what a canary among them is, by the names that tasks' rows have for them
+    FASHION_MNIST.name: (load_fashion_mnist, ImageForm((28, 28), 10, FASHION_MNIST_MEAN, FASHION_MNIST_STD)),
+    CIFAR10.name: (load_cifar10, ImageForm((32, 32, 3), 10, CIFAR10_MEAN, CIFAR10_STD)),
+}
+
+
+def row(model: str) -> ModelRow:
+    """A model's row: its own, or that of its task on images. Raises InputError where it has neither."""
+    if model in ROWS:
+        return ROWS[model]
+    settings.require_model(model)
+    task = TASKS[model]
+    load_images, form = _IMAGES[task.data.name]
+    return ModelRow(_fetched(load_images, dealt), lambda: task.make(form.shape), form)
+
+
 def load(attacked: Attacked, named: Named) -> Split:
     """The clients of a setting, each with so many examples at most; raises InputError where what is named
     does not fit."""
@@ -103,7 +202,13 @@ def load(attacked: Attacked, named: Named) -> Split:
     require(needed or named.leaf is None, f"`leaf={named.leaf}` is for {', '.join(settings.LEAF)}: drop it")
     require(attacked.examples >= 0, f"`examples={attacked.examples}`: give 0, or a number above")
     split, most = row(attacked.model).load(attacked, named), attacked.examples
-    return split._replace(train=_cut(split.train, most), mock=_cut(split.mock, most)) if most else split
+    if not most:
+        return split
+
+    def cut(clients: Clients) -> Clients:
+        return clients._replace(counts=np.minimum(clients.counts, most).astype(np.int32))
+
+    return split._replace(train=cut(split.train), mock=cut(split.mock))
 
 
 def dealing(attacked: Attacked) -> Attacked:
@@ -116,47 +221,26 @@ def dealing(attacked: Attacked) -> Attacked:
 
 def population(attacked: Attacked, split: Split) -> Population:
     """The clients of a setting, who train."""
-    kind = row(attacked.model)
-    model = kind.make()
+    _, make, form, padding = row(attacked.model)
+    model = make()
     single = attacked.model in settings.IMAGES and not attacked.clients
-    if single:
-        strategy = TASKS[attacked.model].clipping[0]
-        clipping = CLIPPING[strategy](model), DOTS[strategy](model)
-        made = clients.of_examples(attacked, model, *clipping, split.train, split.mock)
+    made = (_of_examples if single else _of_clients)(attacked, model, split)
+    if isinstance(form, ImageForm):
+        canaries = samples.images(model, form, attacked.soft_label, attacked.clamp)
     else:
-        made = clients.of_clients(attacked, model, split.train, split.mock)
-
-    def mock_example(client: int) -> tuple[NDArray[Any], Any]:
-        features, labels = split.mock.of(client)
-        return features[0], labels[0]
-
+        canaries = samples.texts(model, form, attacked.soft_label)
     return Population(
         model,
-        kind.samples(attacked, model),
+        canaries,
         split.train.number,
-        split.mock.number,
+        split.mock,
         made.train_dots,
         made.mock_updates,
-        mock_example,
         None if single else attacked.client_learning_rate,
         lambda: made.mechanism.start(jax.jit(model.init)(root(attacked.seed, "theta"))),
-        clients.trainer(attacked, made, split.train.number),
-        _accuracy(model, split.test, kind.padding),
+        _trainer(attacked, made, split.train.number),
+        _accuracy(model, split.test, padding),
     )
-
-
-def _some(everyone: Clients, members: NDArray[np.integer]) -> Clients:
-    """These clients, in the order of their numbers."""
-    rows = [everyone.of(int(member)) for member in np.sort(members)]
-    features, labels = (np.concatenate([row[i] for row in rows]) for i in range(2))
-    counts = np.array([len(row[1]) for row in rows], np.int32)
-    starts = (np.cumsum(counts) - counts).astype(np.int32)
-    return everyone._replace(features=features, labels=labels, starts=starts, counts=counts)
-
-
-def _cut(everyone: Clients, most: int) -> Clients:
-    """Every client's first examples."""
-    return everyone._replace(counts=np.minimum(everyone.counts, most).astype(np.int32))
 
 
 def _accuracy(
@@ -183,50 +267,89 @@ def _accuracy(
     return accuracy
 
 
-def _image_row(task: Task) -> ModelRow:
-    """A model of an audit, on images that are dealt."""
-    images = settings.IMAGE_DATA[task.data.name]
-    form = ImageForm(images.shape, task.classes, images.mean, images.deviation)
-
-    def load(attacked: Attacked, named: Named) -> Split:
-        return dealt(attacked, images.load(file=named.data_file, tfds_dir=named.tfds_dir))
-
-    return ModelRow(load, lambda: task.make(images.shape), _images(form))
+def drawn(attacked: Attacked, purpose: str, clients: int, size: int) -> Indices:
+    """So many clients, drawn without replacement by the seed and a purpose."""
+    return generator(attacked, purpose).choice(clients, size, replace=False, shuffle=False)
 
 
-def _images(form: ImageForm) -> Callable[[Attacked, Model], Samples]:
-    """Images as samples."""
-    return lambda attacked, model: samples.images(model, form, attacked.soft_label, attacked.clamp)
+def generator(attacked: Attacked, purpose: str) -> np.random.Generator:
+    """A generator of its own for each purpose."""
+    return np.random.default_rng([attacked.seed, *purpose.encode()])
 
 
-def _texts(form: TextForm) -> Callable[[Attacked, Model], Samples]:
-    """Texts as samples."""
-    return lambda attacked, model: samples.texts(model, form, attacked.soft_label)
+def _of_examples(attacked: Attacked, model: Model, split: Split) -> ClientTraining:
+    """Clients of one example each, by DP-SGD."""
+    train, mock, norm = split.train, split.mock, jnp.float32(attacked.clipping_norm)
+    strategy = TASKS[attacked.model].clipping[0]
+    compiled = jax.jit(DOTS[strategy](model))
+
+    @jax.jit
+    def gradients(theta: Array, features: Array, labels: Array) -> Array:
+        raw: Array = jax.vmap(jax.grad(model.loss), (None, 0))(theta, (features, labels))
+        return raw * scale_to_norm(jnp.sum(raw**2, axis=1), norm)[:, None]
+
+    def mock_updates(theta: Array, members: Indices) -> Array:
+        sent: Array = gradients(theta, *map(jnp.asarray, (mock.features[members], mock.labels[members])))
+        return sent
+
+    def train_dots(theta: Array, members: Indices, direction: Array) -> Array:
+        batch = jnp.asarray(train.features[members]), jnp.asarray(train.labels[members])
+        products: Array = compiled(theta, batch, norm, direction)
+        return products
+
+    mechanism = dpsgd.mechanism(dpsgd.DPSGD(CLIPPING[strategy](model)))
+    data = jnp.asarray(train.features), jnp.asarray(train.labels)
+    return ClientTraining(mechanism, (), data, train_dots, mock_updates)
 
 
-def _shakespeare(attacked: Attacked, named: Named) -> Split:
-    return roles(attacked, shakespeare.load_shakespeare(file=named.data_file, tfds_dir=named.tfds_dir))
+def _of_clients(attacked: Attacked, model: Model, split: Split) -> ClientTraining:
+    """Clients of many examples, by DP-FedAvg."""
+    most = int(max(split.train.counts.max(), split.mock.counts.max()))
+    batch_size = min(attacked.batch_size, most)
+    choices = fedavg.FedAvg(losses_by_example(model), model.unravel, batch_size, attacked.client_epochs, most)
+    own = fedavg.Federated(jnp.float32(attacked.client_learning_rate), jnp.float32(attacked.cohort))
+    data, mock_data = (tuple(map(jnp.asarray, some.arrays)) for some in split[:2])
+    sent, updates = (_sent(attacked, choices, own, some) for some in (data, mock_data))
+
+    def dots(theta: Array, members: Indices, direction: Array) -> Array:
+        return sent(theta, members) @ direction
+
+    return ClientTraining(fedavg.mechanism(choices), own, data, dots, updates)
 
 
-_CELEBA = (convolutional.CELEBA_CLASSES, convolutional.CELEBA_MEAN, convolutional.CELEBA_STD)
-_FACES = _images(ImageForm((leaf.PIXELS, leaf.PIXELS, 3), *_CELEBA))
-_TWEETS = TextForm(leaf.SENT140_LENGTH, leaf.SENT140_CHARACTERS, 0, leaf.SENT140_VOCABULARY, 2)
-_PLAYS = TextForm(leaf.SHAKESPEARE_LENGTH, leaf.SHAKESPEARE_CHARACTERS, 0, 80, 80)
-_ROLES = TextForm(shakespeare.LENGTH + 1, shakespeare.CHARACTERS, 1, shakespeare.VOCABULARY, 0)
-ROWS: dict[str, ModelRow] = {  # beside these, every model of an audit whose data are images
-    "character_lstm": ModelRow(_shakespeare, recurrent.character_lstm, _texts(_ROLES), shakespeare.PADDING),
-    "celeba_cnn": ModelRow(partial(users, leaf.load_celeba), convolutional.face_cnn, _FACES),
-    "celeba_resnet18": ModelRow(partial(users, leaf.load_celeba), convolutional.face_resnet18, _FACES),
-    "sent140_lstm": ModelRow(partial(users, leaf.load_sent140), recurrent.tweet_lstm, _texts(_TWEETS)),
-    "shakespeare_lstm": ModelRow(
-        partial(users, leaf.load_shakespeare_json), recurrent.play_lstm, _texts(_PLAYS)
-    ),
-}
+def _trainer(
+    attacked: Attacked, made: ClientTraining, train_clients: int
+) -> Callable[[base.State, int, int], base.State]:
+    """(state, first round, rounds) -> the state after rounds with a cohort each."""
+    key = root(attacked.seed, "noise")
+    values = attacked.learning_rate, attacked.clipping_norm, attacked.noise_multiplier
+    rate, norm, sigma = map(jnp.float32, values)
+    hyper = base.Hyperparameters(rate, norm, sigma, made.own)
+
+    @jax.jit
+    def segment(state: base.State, data: base.Data, schedule: base.Schedule) -> base.State:
+        return made.mechanism.segment(hyper, state, data, schedule, base.no_canaries(), key)
+
+    def train(state: base.State, first: int, rounds: int) -> base.State:
+        purposes = [f"cohort {number}" for number in range(first, first + rounds)]
+        cohorts = np.stack([drawn(attacked, one, train_clients, attacked.cohort) for one in purposes])
+        schedule = base.Schedule(jnp.asarray(cohorts, jnp.int32), jnp.zeros(rounds))
+        after: base.State = segment(state, made.data, schedule)
+        return after
+
+    return train
 
 
-def row(model: str) -> ModelRow:
-    """A model's row: its own, or that of its task on images. Raises InputError where it has neither."""
-    if model in ROWS:
-        return ROWS[model]
-    settings.require_model(model)
-    return _image_row(TASKS[model])
+def _sent(attacked: Attacked, choices: fedavg.FedAvg, own: fedavg.Federated, data: base.Data) -> UpdatesOf:
+    """What clients of DP-FedAvg send: each is a cohort of its own."""
+    norm, key = jnp.float32(attacked.clipping_norm), root(attacked.seed, "guess")
+
+    @jax.jit
+    def several(theta: Array, members: Array, data: base.Data) -> Array:
+        def one(member: Array) -> Array:
+            return fedavg.cohort_sums(choices, own, theta, norm, data, member[None], key).updates
+
+        updates: Array = jax.lax.map(one, members, batch_size=choices.block)
+        return updates
+
+    return lambda theta, members: several(theta, jnp.asarray(members, jnp.int32), data)

@@ -77,9 +77,8 @@ def images(model: Model, form: ImageForm, soft_label: bool, clamp: bool) -> Samp
         return sample(rng.random(form.shape, np.float32), label)
 
     def dress(pixels: Array) -> Array:
-        if model.inputs is not identity:
-            return pixels.reshape(-1)
-        return (pixels * deviation + mean) * 255
+        raw = model.inputs is identity
+        return (pixels * deviation + mean) * 255 if raw else pixels.reshape(-1)
 
     def loss(theta: Array, one: Sample, key: Array) -> Array:
         if soft_label:
@@ -122,28 +121,16 @@ def texts(model: Model, form: TextForm, soft_label: bool) -> Samples:
     def shown(one: Sample) -> str:
         return "".join(form.alphabet[i] for i in np.asarray(one.content).argmax(axis=-1))
 
-    reads = _text_loss(model, form, soft_label)
-
     def loss(theta: Array, one: Sample, key: Array) -> Array:
         mixtures = jnp.zeros((form.length, form.vocabulary))
         mixtures = mixtures.at[:, tokens].set(soft.gumbel_softmax(key, one.content))
-        return reads(theta, mixtures, one.label)
+        if not form.classes:
+            return soft.soft_tokens(model)(theta, mixtures)
+        fixed = jax.nn.one_hot(jnp.argmax(jax.lax.stop_gradient(one.label)), form.classes)
+        label = jax.nn.softmax(one.label) if soft_label else fixed
+        return soft.soft_text(model, form.classes)(theta, (mixtures, label))
 
     return Samples(random, taken, loss, lambda one: one, settled, shown)
-
-
-def _text_loss(model: Model, form: TextForm, soft_label: bool) -> Callable[[Array, Array, Array], Array]:
-    """(theta, mixtures (T, V), a label's log weights) -> the loss."""
-    if not form.classes:
-        following = soft.soft_tokens(model)
-        return lambda theta, mixtures, label: following(theta, mixtures)
-    mixed = soft.soft_text(model, form.classes)
-
-    def loss(theta: Array, mixtures: Array, label: Array) -> Array:
-        fixed = jax.nn.one_hot(jnp.argmax(jax.lax.stop_gradient(label)), form.classes)
-        return mixed(theta, (mixtures, jax.nn.softmax(label) if soft_label else fixed))
-
-    return loss
 
 
 def _weights(label: int, classes: int) -> Array:

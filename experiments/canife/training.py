@@ -1,14 +1,15 @@
-"""A training that is frozen every so many rounds and measured: a canary is designed against the frozen model,
-mock rounds are played, and what their scores say stands beside what is exact.
+"""A training that is frozen every so many rounds and measured, and its cell: a canary is designed against the
+frozen model, mock rounds are played, and what their scores say stands beside what is exact.
 
 Each measured round is a file; killed at any moment, a training goes on from the last one with the same bits.
 """
 
+import hashlib
 import io
 import json
 import zlib
-from collections.abc import Callable, Collection, Iterator
-from functools import partial
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,25 +26,28 @@ from audit.adversaries.designed import Designed, SampleDesign
 from audit.errors import require
 from audit.game import root
 from audit.mechanism.base import State
+from audit.progress import Progress
 from audit.statistics import cohort_law, estimate
 from audit.statistics.cohort_law import Cohort
 from audit.storage import files
+from audit.storage.index import Holdings
 from audit.storage.store import Store
 from experiments.canife import attacked as settings
-from experiments.canife import clients, populations
-from experiments.canife.attacked import Attacked
-from experiments.canife.clients import Indices, Population
-from experiments.canife.populations import Named, Split
+from experiments.canife import populations
+from experiments.canife.attacked import SEED, Attacked, Combination, Value, VariedGrid
+from experiments.canife.populations import Named, Population, Split
 from experiments.canife.samples import Canary, Sample
+from experiments.cells.cell import Cell, DataSets
 
 Floats = NDArray[np.float64]
 Designer = Callable[..., Designed]
 CONFIDENCE = 0.95
 _BLOCK = 256
 _DESCENT = 200
-_SETTLE = zlib.crc32(b"settle")
-_SETTING, _STATE, _FILE = "setting.json", "state.npz", "round_{:07d}.npz"
+_STEP_SECONDS = 0.006  # of a canary's design, on two cores, compilation included
+_STATE, _FILE = "state.npz", "round_{:07d}.npz"
 _FETCHED = Named()
+SplitOf = Callable[[Attacked], Split]
 
 
 class Measured(NamedTuple):
@@ -78,16 +82,8 @@ def prepared(attacked: Attacked, out: Path, named: Named = _FETCHED) -> tuple[At
     they do not fit."""
     settings.require_model(attacked.model)
     split = populations.load(attacked, named)
-    attacked = fitted(attacked, split)
-    population = populations.population(attacked, split)
-    return attacked, population, opened(attacked, split.checksum, out)
-
-
-def fitted(attacked: Attacked, split: Split) -> Attacked:
-    """A setting with its numbers of clients; raises InputError for the first field out of range."""
     attacked = settings.fitted(attacked, split.train.number, split.mock.number)
-    settings.validate(attacked, split.train.number, split.mock.number)
-    return attacked
+    return attacked, populations.population(attacked, split), opened(attacked, split.checksum, out)
 
 
 def store_of(attacked: Attacked, checksum: str, out: Path) -> Store:
@@ -99,16 +95,23 @@ def store_of(attacked: Attacked, checksum: str, out: Path) -> Store:
 def opened(attacked: Attacked, checksum: str, out: Path) -> Store:
     """That store, with the setting in plain text on disk."""
     store = store_of(attacked, checksum, out)
-    store.write_text(_SETTING, store.text)
+    store.write_text("setting.json", store.text)
     return store
 
 
 def kept(attacked: Attacked, store: Store, numbers: Collection[int] | None = None) -> dict[int, Measured]:
     """The measured rounds that a store holds, by number, of all or of so many; a damaged one counts as
     missing, see `Store.distrust`."""
-    wanted = attacked.measured() if numbers is None else numbers
-    rounds = {number: _read(store, number) for number in wanted}
-    return {number: one for number, one in rounds.items() if one is not None}
+    found = {}
+    for number in attacked.measured() if numbers is None else numbers:
+        path = store.path / _FILE.format(number)
+        content = files.read(path)
+        try:
+            if content is not None:
+                found[number] = from_bytes(content)
+        except files.NOT_AN_ARCHIVE:
+            store.distrust(path, "measured again")
+    return found
 
 
 def measure_missing(
@@ -132,10 +135,10 @@ def measure_missing(
         message = f"the model diverged before round {number}: lower `learning_rate` or `noise_multiplier`"
         require(bool(jnp.isfinite(state.theta).all()), message)
         leaves = {f"leaf_{i}": leaf for i, leaf in enumerate(jax.tree.leaves(state))}
-        store.write_bytes(_STATE, _archive({"number": number, **leaves}))
+        store.write_bytes(_STATE, as_bytes({"number": number, **leaves}))
         if wanted in missing:
             one = measure(task, state.theta, number)
-            store.write_bytes(_FILE.format(number), as_bytes(one))
+            store.write_bytes(_FILE.format(number), as_bytes(one._asdict()))
             yield one
 
 
@@ -154,17 +157,6 @@ def _state_before(population: Population, store: Store, wanted: int) -> tuple[in
             if number <= wanted:
                 return number, jax.tree.unflatten(structure, map(jnp.asarray, arrays))
     return 1, start
-
-
-def _read(store: Store, number: int) -> Measured | None:
-    """A measured round; None where there is none that can be read."""
-    path = store.path / _FILE.format(number)
-    content = files.read(path)
-    try:
-        return None if content is None else from_bytes(content)
-    except files.NOT_AN_ARCHIVE:
-        store.distrust(path, "measured again")
-        return None
 
 
 class Measuring(NamedTuple):
@@ -204,12 +196,14 @@ def measure(task: Measuring, theta: Array, number: int) -> Measured:
     gradient = task.gradient(theta, canary)
     sent = None if attacked.as_published else population.rate
     inserted = round_game.inserted(gradient, sent, attacked.clipping_norm)
-    chosen = clients.drawn(attacked, "population", population.train_clients, attacked.population)
-
-    def projected(members: Indices, direction: Array) -> Array:
-        return population.train_dots(theta, chosen[members], direction)
-
-    dots = round_game.dots(projected, attacked.population, inserted, attacked.clipping_norm, _BLOCK)
+    chosen = populations.drawn(attacked, "population", population.train_clients, attacked.population)
+    dots = round_game.dots(
+        lambda members, direction: population.train_dots(theta, chosen[members], direction),
+        attacked.population,
+        inserted,
+        attacked.clipping_norm,
+        _BLOCK,
+    )
     own = round_game.own_dot(inserted, attacked.clipping_norm)
     return Measured(
         number,
@@ -225,9 +219,11 @@ def measure(task: Measuring, theta: Array, number: int) -> Measured:
     )
 
 
-def as_bytes(measured: Measured) -> bytes:
-    """An .npz file of these fields, the same bytes for the same values."""
-    return _archive(measured._asdict())
+def as_bytes(fields: dict[str, Any]) -> bytes:
+    """An .npz file of arrays by name, the same bytes for the same values."""
+    buffer = io.BytesIO()
+    np.savez(buffer, **fields)
+    return buffer.getvalue()
 
 
 def from_bytes(content: bytes) -> Measured:
@@ -237,21 +233,18 @@ def from_bytes(content: bytes) -> Measured:
     return Measured(**{name: v.item() if v.ndim == 0 else v for name, v in fields.items()})
 
 
-def _archive(fields: dict[str, Any]) -> bytes:
-    """An .npz file of arrays by name."""
-    buffer = io.BytesIO()
-    arrays: dict[str, Any] = {name: np.asarray(value) for name, value in fields.items()}
-    np.savez(buffer, **arrays)
-    return buffer.getvalue()
-
-
 def _canary(task: Measuring, theta: Array, number: int) -> tuple[Sample, float, NDArray[np.float32]]:
     """A designed sample, as its client has it, its health, of two settled samples, and the design's
     penalties."""
     attacked, population = task.attacked, task.population
-    mock = clients.drawn(attacked, "pool", population.mock_clients, attacked.pool)
-    first, mock = clients.first_sample(attacked, population, number, mock)
-    parts = designed.in_blocks(len(mock), theta.size, attacked.memory)
+    mock = populations.drawn(attacked, "pool", population.mock.number, attacked.pool)
+    rng = populations.generator(attacked, f"sample {number}")
+    chosen = int(rng.integers(len(mock)))
+    if attacked.start == "random":
+        first = population.samples.random(rng)
+    else:
+        first = population.samples.taken(*(of[0] for of in population.mock.of(int(mock[chosen]))))
+        mock = np.delete(mock, chosen)  # it is designed on all others
 
     def block(part: range) -> Array:
         members = mock[part.start : part.stop]
@@ -259,12 +252,13 @@ def _canary(task: Measuring, theta: Array, number: int) -> tuple[Sample, float, 
         pieces = [population.mock_updates(theta, members[start : start + _BLOCK]) for start in starts]
         return jnp.concatenate(pieces)
 
+    parts = designed.in_blocks(len(mock), theta.size, attacked.memory)
     blocks = [partial(block, part) for part in parts]
     key = jax.random.fold_in(root(attacked.seed, "design"), number)
     made = task.design(theta, first, blocks, attacked.design_steps, key)
-    chosen: Sample = made.best if attacked.keep_best else made.last
-    draws = jax.random.split(jax.random.fold_in(key, _SETTLE))
-    first, canary = (population.samples.settled(*pair) for pair in zip((first, chosen), draws, strict=True))
+    both = first, made.best if attacked.keep_best else made.last
+    draws = jax.random.split(jax.random.fold_in(key, zlib.crc32(b"settle")))
+    first, canary = (population.samples.settled(*pair) for pair in zip(both, draws, strict=True))
 
     def over_pool(sample: Sample) -> float:
         gradient = task.gradient(theta, sample)
@@ -278,7 +272,7 @@ def _scored(
 ) -> tuple[Floats, Floats, float, float, float, float]:
     """Mock rounds as published and what is exact or proven of the score."""
     cohort, sigma = Cohort(attacked.cohort), attacked.noise_multiplier
-    rng = clients.generator(attacked, f"mock {number}")
+    rng = populations.generator(attacked, f"mock {number}")
     if attacked.as_published:
         s_in, s_out = round_game.published_scores(rng, dots, cohort, own, sigma, attacked.scores)
     else:
@@ -292,3 +286,69 @@ def _scored(
         pair, deltas = worlds(dots, cohort, sigma, own), (attacked.delta, 1 / attacked.scores)
         exact, then = (cohort_law.epsilon_at(pair, delta) for delta in deltas)
     return s_in, s_out, exact, then, free.epsilon, gaussian.epsilon
+
+
+class Request(NamedTuple):
+    """A combination whose setting has its numbers of clients; how many train, their checksum, and the rounds
+    that are to be measured."""
+
+    values: tuple[Value, ...]
+    attacked: Attacked
+    clients: int
+    checksum: str
+    rounds: list[int]
+
+
+def splits(leaf: str | None, data_file: str | None, tfds_dir: str | None) -> SplitOf:
+    """setting -> its clients, of what a user names (`Named`), read again only where they differ from the last
+    setting's."""
+    named = Named(leaf, data_file, tfds_dir)
+
+    @lru_cache(maxsize=1)  # a data set is large, and most grids share one
+    def load(dealing: Attacked) -> Split:
+        return populations.load(dealing, named)
+
+    return lambda attacked: load(populations.dealing(attacked))
+
+
+def requests(combinations: Sequence[Combination], split: SplitOf, last: bool = False) -> list[Request]:
+    """What is wanted of settings: all their measured rounds, or the last. Raises InputError for the first
+    setting out of range."""
+    for one in combinations:
+        settings.require_model(one.attacked.model)
+    wanted = []
+    for values, attacked in combinations:
+        clients = split(attacked)
+        fitted = settings.fitted(attacked, clients.train.number, clients.mock.number)
+        rounds = fitted.measured()[-1:] if last else fitted.measured()
+        wanted.append(Request(values, fitted, clients.train.number, clients.checksum, rounds))
+    return wanted
+
+
+def training_cell(request: Request, split: SplitOf) -> Cell:
+    """The cell of a training that is measured; a round stands for a run."""
+    attacked, checksum, rounds = request.attacked, request.checksum, request.rounds
+
+    def is_done(held: Holdings, data: DataSets) -> bool:
+        store = store_of(attacked, checksum, held.root)
+        return len(kept(attacked, store, rounds)) == len(rounds)
+
+    def open_store(out: Path, data: DataSets) -> Store:
+        return opened(attacked, checksum, out)
+
+    def do(store: Store, data: DataSets, progress: Progress) -> None:
+        population = populations.population(attacked, split(attacked))
+        for _ in measure_missing(attacked, population, store, rounds):
+            progress(1)
+
+    seconds = len(rounds) * attacked.design_steps * _STEP_SECONDS
+    name = ", ".join([attacked.model, *map(str, request.values), f"seed {attacked.seed}"])
+    key = settings.folder_name(attacked, checksum)
+    return Cell(name, key, len(rounds), seconds, is_done, open_store, do)
+
+
+def folder(grid: VariedGrid, wanted: Sequence[Request], out: Path) -> Path:
+    """Where a grid's figure goes: named by its fields, and by the stored settings."""
+    names = " ".join(settings.folder_name(one.attacked, one.checksum) for one in wanted)
+    fields = "-".join(grid.fields) or SEED
+    return out / "canife" / f"varied-{fields}-{hashlib.sha256(names.encode()).hexdigest()[:12]}"

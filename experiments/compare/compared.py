@@ -1,13 +1,30 @@
-"""What is compared: one mechanism, and how much each method may spend on it. Importing it starts no JAX."""
+"""What is compared: one mechanism, how much each method may spend on it, and the methods that train, as data:
+each one's setting of the mechanism, and its training as a cell. Importing it starts no JAX."""
 
 import dataclasses
+import json
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
 
 from audit.errors import require
+from audit.progress import Progress
+from audit.settings import stored
 from audit.settings.fields import MOST_SEED, described, require_fields
+from audit.settings.make import setting_of
+from audit.settings.setting import Setting, identity
+from audit.statistics.estimate import ASSUMPTION_FREE, IF_GAUSSIAN
+from audit.statistics.lifted import CLUSTERED, LIFTED, LIFTED_GAUSSIAN
+from audit.storage.index import Holdings
+from audit.storage.store import Store
+from experiments.cells.audits import is_on, step_seconds
+from experiments.cells.cell import Cell, DataSets
 from models.catalogue import TASKS
 from models.data.images import FASHION_MNIST
 
 MODELS = tuple(name for name, row in TASKS.items() if row.data.name == FASHION_MNIST.name)
+COORDINATES, DIRECTIONS = 64, 32  # canaries a run
+FINAL, ALL = "final model", "every iterate"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,3 +68,60 @@ def validate(compared: Compared) -> None:
     require_fields(compared)
     measured, steps = compared.measured_rounds, compared.steps
     require(measured <= steps, f"`measured_rounds={measured}`: give 1 to {steps:,}, the steps")
+
+
+class TrainedMethod(NamedTuple):
+    """A method: what it sees, the setting and the runs that it trains, and the bounds of many runs that are
+    shown, in their order; () for a single run of many canaries."""
+
+    method: str
+    sees: str
+    setting: Setting
+    runs: int
+    shown: tuple[str, ...] = ()
+
+    def cell(self) -> Cell:
+        """The training; what the scores say is concluded by who reads them."""
+        setting, runs = self.setting, self.runs
+
+        def is_done(held: Holdings, data: DataSets) -> bool:
+            store = held.open(identity(setting))
+            if store is None or not is_on(store, data.checksum(setting.model)):
+                return False
+            return not store.missing(runs)
+
+        def open_store(out: Path, data: DataSets) -> Store:
+            return stored.open_store(out, setting, data.load(setting.model))
+
+        def do(store: Store, data: DataSets, progress: Progress) -> None:
+            from audit import training
+            from audit.settings import build
+
+            build.validate(setting, max(runs, 2))  # one run of many canaries has both worlds
+            played = build.build(setting, data.load(setting.model))
+            training.train(played, store, runs, progress=progress)
+
+        seconds = runs * setting.schedule.steps * step_seconds(setting)
+        key = json.dumps(identity(setting))
+        return Cell(self.method, key, runs, seconds, is_done, open_store, do, shared=True)
+
+
+def trained(compared: Compared) -> list[TrainedMethod]:
+    """The methods of one mechanism that train it."""
+
+    same = ("steps", "batch_size", "learning_rate", "clipping_norm", "noise_multiplier", "seed")
+    setting = partial(setting_of, compared.model, **{name: getattr(compared, name) for name in same})
+    many, once = f"hidden state, K = {COORDINATES}", compared.one_run_canaries
+    single, coordinates = setting(adversary="gc_s"), setting(adversary="gc_r", canaries=COORDINATES)
+    directions = setting(adversary="cots", canaries=DIRECTIONS)
+    one_run = partial(setting, adversary="one_shot", canaries=once)
+    final, every = one_run(observe="final"), one_run(observe="all")
+    lifted = LIFTED_GAUSSIAN, CLUSTERED, LIFTED
+    intervals = "lidp_wilson_2", "lidp_bernstein_2"
+    return [
+        TrainedMethod("hidden state", FINAL, single, compared.single_runs, (IF_GAUSSIAN, ASSUMPTION_FREE)),
+        TrainedMethod(many, FINAL, coordinates, compared.many_runs, lifted),
+        TrainedMethod(f"LiDP, K = {DIRECTIONS}", FINAL, directions, compared.lidp_runs, intervals),
+        TrainedMethod("one-shot, final", FINAL, final, 1),
+        TrainedMethod("one-shot, all", ALL, every, 1),
+    ]

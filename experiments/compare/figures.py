@@ -7,16 +7,14 @@ from operator import attrgetter
 from typing import Any
 
 import matplotlib.pyplot as plt
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from audit.progress import counted
 from audit.report import rounding
 from audit.report.style import BLACK, FADED, FREE, IN, OUT, STYLE
 from audit.report.table import Column, Table, number
-from experiments.compare.compared import Compared
+from experiments.compare.compared import FINAL, Compared
 from experiments.compare.rows import ESTIMATE, REFUTED, ComparedRow
-from experiments.compare.sweep import FINAL
 
 _LOOKS = {"nothing": FREE, "fair coins": FREE, "uniform canaries": FREE}  # other bounds assume more
 _NOTES = """\
@@ -86,22 +84,13 @@ def comparison_figure(rows: Sequence[ComparedRow], upper: float, delta: float) -
         axis.set(yticks=range(len(rows)), xlim=(0, shown), xlabel=f"epsilon at delta {delta:g}")
         axis.set_yticklabels(names, fontsize=8)
         axis.invert_yaxis()
-        _part(axis, rows)
+        look: dict[str, Any] = dict(ha="right", fontsize=8, color="0.35")
+        for place, (above, below) in enumerate(pairwise(rows), 1):
+            if above.sees != below.sees:
+                at = axis.get_yaxis_transform()
+                axis.axhline(place - 0.5, color="0.7", lw=0.8)
+                axis.text(0.99, place - 0.6, f"sees the {above.sees}", va="bottom", transform=at, **look)
+                axis.text(0.99, place - 0.4, f"sees {below.sees}", va="top", transform=at, **look)
         figure.suptitle("One mechanism, audited by the methods of four papers", fontsize=10)
         figure.legend(loc="outside lower center", ncols=2, fontsize=8)
         return figure
-
-
-def _part(axis: Axes, rows: Sequence[ComparedRow]) -> None:
-    """A line between those who see the final model and those who see more."""
-    look: dict[str, Any] = {
-        "transform": axis.get_yaxis_transform(),
-        "ha": "right",
-        "fontsize": 8,
-        "color": "0.35",
-    }
-    for place, (above, below) in enumerate(pairwise(rows), 1):
-        if above.sees != below.sees:
-            axis.axhline(place - 0.5, color="0.7", lw=0.8)
-            axis.text(0.99, place - 0.6, f"sees the {above.sees}", va="bottom", **look)
-            axis.text(0.99, place - 0.4, f"sees {below.sees}", va="top", **look)

@@ -25,9 +25,7 @@ from experiments.canife import training as canife_training
 from experiments.canife.attacked import Attacked
 from experiments.cells import work
 from experiments.cells.work import Workplace
-from experiments.compare import sweep
-from experiments.compare.compared import Compared
-from experiments.compare.sweep import ALL, FINAL, TrainedMethod
+from experiments.compare.compared import ALL, FINAL, Compared, TrainedMethod, trained
 
 ESTIMATE, REFUTED = "(no bound)", "REFUTED"
 
@@ -53,7 +51,7 @@ class ComparedRow(NamedTuple):
 def rows(compared: Compared, place: Workplace) -> list[ComparedRow]:
     """All methods' rows, those first that see the final model alone; says on stderr what it is at."""
     found: list[ComparedRow] = []
-    for one in sweep.trained(compared):
+    for one in trained(compared):
         print(f"{one.method} ...", file=sys.stderr)
         found += (_many_runs if one.shown else _one_run)(compared, one, place)
     print("CANIFE ...", file=sys.stderr)
@@ -85,36 +83,27 @@ def _many_runs(compared: Compared, one: TrainedMethod, place: Workplace) -> Iter
 
 
 def _one_run(compared: Compared, one: TrainedMethod, place: Workplace) -> Iterator[ComparedRow]:
-    """Rows of one run with many canaries."""
     scores, seconds = _trained(one, place)
     dimension = build.trainee(compared.model, place.data.load(compared.model)).model.n_parameters
     levels = compared.delta, compared.confidence
     (found,) = over_runs.conclusions(scores, dimension, one.sees == FINAL, *levels)
-    values = [
-        (estimate.method, estimate.epsilon, ESTIMATE)
-        for estimate in found.estimates
-        if estimate.method in (one_shot.ONE_SHOT_FITTED, one_shot.ONE_SHOT_EQUAL_VARIANCE)
-    ]
+    for row in found.estimates:
+        if row.method in (one_shot.ONE_SHOT_FITTED, one_shot.ONE_SHOT_EQUAL_VARIANCE):
+            yield ComparedRow(one.method, row.method, one.sees, 1, seconds, row.epsilon, ESTIMATE)
     for bound in found.bounds:
-        values.append((bound.method, bound.epsilon, "Gaussian" if bound.gaussian else bound.assumes))
-    for value, epsilon, assumes in values:
-        yield ComparedRow(one.method, value, one.sees, 1, seconds, epsilon, assumes)
+        assumes = "Gaussian" if bound.gaussian else bound.assumes
+        yield ComparedRow(one.method, bound.method, one.sees, 1, seconds, bound.epsilon, assumes)
 
 
 def _canife(compared: Compared, place: Workplace) -> Iterator[ComparedRow]:
     """Designed canaries in some frozen steps, composed over all."""
     begin = time.perf_counter()
+    same = ("model", "learning_rate", "clipping_norm", "noise_multiplier", "design_steps", "delta", "seed")
     attacked = Attacked(
-        model=compared.model,
         rounds=compared.steps,
         every=-(-compared.steps // compared.measured_rounds),
         cohort=compared.batch_size,
-        learning_rate=compared.learning_rate,
-        clipping_norm=compared.clipping_norm,
-        noise_multiplier=compared.noise_multiplier,
-        design_steps=compared.design_steps,
-        delta=compared.delta,
-        seed=compared.seed,
+        **{name: getattr(compared, name) for name in same},
     )
     attacked, population, store = canife_training.prepared(attacked, place.out)
     stored = canife_training.kept(attacked, store)

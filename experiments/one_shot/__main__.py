@@ -18,21 +18,19 @@ from audit.errors import require
 from audit.report import page, style
 from audit.statistics import conversions, cosine_law
 from audit.storage import files
-from experiments.one_shot import claims, figures, simulation, tables
-from experiments.one_shot.simulation import Floors, TableCell
+from experiments.one_shot import estimates, figures, tables
+from experiments.one_shot.estimates import Floors, TableCell
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("sigmas", ["0.541", "1.54", "4.22"], "Noise of the mechanisms, whose sensitivity is 1.")
 flags.DEFINE_list("dimensions", ["1e4", "1e5", "1e6", "1e7"], "Dimensions d; each has sqrt(d) canaries.")
 flags.DEFINE_list("canaries", ["100", "316", "1000", "3162", "10000"], "Canaries, for the noise floors.")
-flags.DEFINE_integer("simulations", claims.SIMULATIONS, "Simulations a cell.")
-flags.DEFINE_float("delta", claims.DELTA, "delta of every epsilon.")
+flags.DEFINE_integer("simulations", tables.SIMULATIONS, "Simulations a cell.")
+flags.DEFINE_float("delta", tables.DELTA, "delta of every epsilon.")
 flags.DEFINE_integer("seed", 0, "Seed of the simulations.")
 flags.DEFINE_string("report", None, "Also write a page into this HTML file.")
 flags.DEFINE_string("out", "results", "Folder for results; these go into its folder one_shot.")
 
-LEAST_DIMENSION, MOST_DIMENSION, MOST_CANARIES = 100, 10**8, 10**7
-LEAST_SIGMA, MOST_SIGMA = 1e-3, 1e6
 _DRAWN = 10**6  # the figure's dimension
 _TITLE = "One-shot estimates of a Gaussian mechanism whose epsilon is known"
 _POINTS = (
@@ -49,9 +47,11 @@ _POINTS = (
 def main() -> None:
     """Parse, simulate, draw, print."""
     require(FLAGS.report != "", "--report=: name an HTML file")
-    sigmas = _sigmas()
-    dimensions = _whole("dimensions", LEAST_DIMENSION, MOST_DIMENSION)
-    canaries = _whole("canaries", 10, MOST_CANARIES)
+    sigmas = cli.numbers("sigmas")
+    require(sigmas, "--sigmas is empty: give numbers, comma-separated")
+    for sigma in sigmas:
+        require(1e-3 <= sigma <= 1e6, f"--sigmas: {sigma:g}: give 0.001 to 1e+06")
+    dimensions, canaries = _whole("dimensions", 100, 10**8), _whole("canaries", 10, 10**7)
     require(2 <= FLAGS.simulations <= 10**6, f"--simulations={FLAGS.simulations}: give 2 to 1,000,000")
     require(0 <= FLAGS.seed < 2**32, f"--seed={FLAGS.seed}: give 0 to 2^32 - 1")
     conversions.require_delta(FLAGS.delta)
@@ -59,9 +59,9 @@ def main() -> None:
     cells = []
     with tqdm(total=len(dimensions) * FLAGS.simulations, desc="simulating", unit="audits") as bar:
         for d in dimensions:
-            cells += simulation.cells(sigmas, d, FLAGS.simulations, FLAGS.delta, FLAGS.seed, bar.update)
+            cells += estimates.cells(sigmas, d, FLAGS.simulations, FLAGS.delta, FLAGS.seed, bar.update)
     cells.sort(key=lambda cell: (cell.sigma, cell.dimension))
-    floors = simulation.floors(canaries, FLAGS.delta)
+    floors = estimates.floors(canaries, FLAGS.delta)
     image = style.png(figures.simulated(_panels(sigmas)))
     written = [
         files.write_whole(folder / "table_1.csv", tables.cells_csv(cells)),
@@ -76,11 +76,8 @@ def main() -> None:
 
 
 def _page(cells: list[TableCell], floors: list[Floors], figure: bytes) -> bytes:
-    """A table's cells, floors, and the figure as an image."""
     delta, simulations = FLAGS.delta, FLAGS.simulations
-    cells_caption = (
-        f"Table 1: mean (deviation) of epsilon at delta = {delta:g} over {simulations:,} simulations"
-    )
+    caption = f"Table 1: mean (deviation) of epsilon at delta = {delta:g} over {simulations:,} simulations"
     floors_caption = f"Floors of epsilon at delta = {delta:g}: mean (95% quantile) where nothing leaks"
     words = "Histograms of cosines beside the law where nothing leaks and a normal fit, a panel a noise."
     known, bare = tables.cells_page(cells, delta), tables.of_floors(floors, delta)
@@ -88,7 +85,7 @@ def _page(cells: list[TableCell], floors: list[Floors], figure: bytes) -> bytes:
         _TITLE,
         page.element("h1", _TITLE),
         page.points(_POINTS),
-        page.table(cells_caption, known.header(), known.cells()),
+        page.table(caption, known.header(), known.cells()),
         page.table(floors_caption, bare.header(), bare.cells()),
         page.figure(figure, words, "Density of the canaries' cosines, in units of 1/sqrt(d).", "wide"),
     )
@@ -97,7 +94,7 @@ def _page(cells: list[TableCell], floors: list[Floors], figure: bytes) -> bytes:
 def _panels(sigmas: list[float]) -> list[figures.Panel]:
     """Cosines of one audit a sigma."""
     rng = np.random.default_rng([FLAGS.seed, 1])
-    size = simulation.canaries_of(_DRAWN)
+    size = int(np.sqrt(_DRAWN))
     rows = cosine_law.rotated(rng, size, _DRAWN)
     return [
         figures.Panel(
@@ -109,18 +106,7 @@ def _panels(sigmas: list[float]) -> list[figures.Panel]:
     ]
 
 
-def _sigmas() -> list[float]:
-    """--sigmas' numbers, in range."""
-    sigmas = cli.numbers("sigmas")
-    require(sigmas, "--sigmas is empty: give numbers, comma-separated")
-    for sigma in sigmas:
-        fits = LEAST_SIGMA <= sigma <= MOST_SIGMA
-        require(fits, f"--sigmas: {sigma:g}: give {LEAST_SIGMA:g} to {MOST_SIGMA:g}")
-    return sigmas
-
-
 def _whole(flag: str, least: int, most: int) -> list[int]:
-    """A list flag's whole numbers, in range."""
     numbers = cli.whole_numbers(flag)
     require(numbers, f"--{flag} is empty: give whole numbers, comma-separated")
     for number in numbers:

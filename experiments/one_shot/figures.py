@@ -17,8 +17,8 @@ from audit.report.style import BLACK, BLUE, FADED, GREEN, ORANGE, PURPLE, VERMIL
 from audit.statistics import cosine_law
 from audit.statistics.accounting import epsilon_upper_bound
 from experiments.cells.cell import DataSets
-from experiments.one_shot import rows, tables
-from experiments.one_shot.rows import QUANTILES, FederatedRun, Observation, SplitQuantiles
+from experiments.one_shot import estimates, tables
+from experiments.one_shot.estimates import QUANTILES, FederatedRun, Observation, SplitQuantiles
 from experiments.one_shot.sweep import RepeatedSweep, SplitSweep
 from experiments.one_shot.tables import Audits
 from experiments.sweeps.points import Evidence
@@ -42,17 +42,14 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
     """A federated sweep's figure and table of what is stored; neither where nothing is."""
     missing = sum(not cell.is_done(evidence.held, DataSets({})) for cell in sweep.cells)
     drawn = _split(sweep, evidence) if isinstance(sweep, SplitSweep) else _repeated(sweep, evidence)
-    if drawn is None:
-        return Drawn([], missing, [])
-    figure, table = drawn
-    return Drawn([(sweep.name, figure)], missing, [], table)
+    return Drawn([], missing, []) if drawn is None else Drawn([(sweep.name, drawn[0])], missing, [], drawn[1])
 
 
 def _repeated(sweep: Sweep, evidence: Evidence) -> tuple[Figure, OwnTable] | None:
     """Figures 1 to 3 and the tables, of the audits that are stored."""
     assert isinstance(sweep, RepeatedSweep)
     held, levels = evidence.held, evidence.levels
-    read = [(asked, list(rows.audits(held, asked, levels, sweep.plain))) for asked in sweep.trainings]
+    read = [(asked, list(estimates.audits(held, asked, levels, sweep.plain))) for asked in sweep.trainings]
     found = [(asked, audits) for asked, audits in read if audits]
     if not found:
         return None
@@ -67,7 +64,7 @@ def _repeated(sweep: Sweep, evidence: Evidence) -> tuple[Figure, OwnTable] | Non
 def _split(sweep: SplitSweep, evidence: Evidence) -> tuple[Figure, OwnTable] | None:
     """Figure 4."""
     asked, delta = sweep.splits, evidence.levels.delta
-    found = list(rows.splits(evidence.held, asked, delta))
+    found = list(estimates.splits(evidence.held, asked, delta))
     if not found:
         return None
     canaries = asked.trainings.setting.canaries
@@ -193,7 +190,6 @@ def _histogram(axis: Axes, found: Observation) -> None:
 
 
 def _draw_densities(axis: Axes, panel: Sequence[FederatedRun]) -> None:
-    """Kernel densities of the observed canaries' final cosines."""
     root = np.sqrt(panel[0].final.cosines.dimension)
     every = [one.final.cosines.observed * root for one in panel]
     low, high = (pick([pick(values) for values in every]) for pick in (min, max))
@@ -214,8 +210,7 @@ def _null_density(x: Array, dimension: int) -> Array:
     """Its density at x, in units of 1/sqrt(d)."""
     root = np.sqrt(dimension)
     inside = np.clip(x / root, -1 + 1e-12, 1 - 1e-12)
-    density: Array = np.exp(cosine_law.log_density(inside, dimension)) / root
-    return density
+    return np.asarray(np.exp(cosine_law.log_density(inside, dimension)) / root)
 
 
 def _draw_bars(axis: Axes, panel: Sequence[FederatedRun], views: Sequence[Observation]) -> None:
@@ -233,7 +228,6 @@ def _draw_bars(axis: Axes, panel: Sequence[FederatedRun], views: Sequence[Observ
 
 
 def _by_noise(found: Sequence[FederatedRun]) -> list[list[FederatedRun]]:
-    """The audits of each noise multiplier."""
     noises = dict.fromkeys(one.noise for one in found)
     return [[one for one in found if one.noise == noise] for noise in noises]
 

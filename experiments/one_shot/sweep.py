@@ -79,39 +79,18 @@ class FederatedSizes(NamedTuple):
 _NOISES = (0.0, 0.0484613, 0.0946699, 0.21472)  # analytical epsilons at delta 1e-5: 300, 100, 30
 _REPETITIONS = (1, 2, 4, 8)
 _IMAGES = FederatedSetting(clients=1000, cohort=10, observe="all")
-_TEXT = FederatedSetting(
-    "character_lstm",
-    clients=0,
-    cohort=2,
-    rounds=50,
-    client_learning_rate=0.8,
-    learning_rate=0.03,  # at 0.1 the noise of epsilon = 30 lets the LSTM diverge
-    canaries=320,  # as many directions as the observer keeps
-    observe="all",
-)
+_TEXT = FederatedSetting(  # learning_rate: at 0.1 the noise of epsilon = 30 lets the LSTM diverge
+    "character_lstm", clients=0, cohort=2, rounds=50, client_learning_rate=0.8, learning_rate=0.03,
+    canaries=320, observe="all",  # as many canaries as directions that the observer keeps
+)  # fmt: skip
 _TINY = FederatedSetting("linear", clients=20, cohort=4, rounds=12, canaries=200, observe="all")
 _TINY_TEXT = dataclasses.replace(_TEXT, clients=4, rounds=2, canaries=100)
 _EMNIST = FederatedSetting(
-    "emnist_cnn",
-    clients=0,
-    cohort=34,
-    rounds=498,
-    client_learning_rate=0.031,
-    learning_rate=1.0,
-    clipping_norm=0.1,
-    quantile=0.5,
-    observe="all",
-)
-_STACKOVERFLOW = FederatedSetting(
-    "word_lstm",
-    clients=0,
-    cohort=167,
-    rounds=2048,
-    client_learning_rate=1.0,
-    learning_rate=0.56,
-    clipping_norm=0.1,
-    quantile=0.5,
-    observe="all",
+    "emnist_cnn", clients=0, cohort=34, rounds=498, client_learning_rate=0.031, learning_rate=1.0,
+    clipping_norm=0.1, quantile=0.5, observe="all",
+)  # fmt: skip
+_STACKOVERFLOW = dataclasses.replace(
+    _EMNIST, model="word_lstm", cohort=167, rounds=2048, client_learning_rate=1.0, learning_rate=0.56
 )
 _LINEAR = dataclasses.replace(_IMAGES, model="linear")
 _FASHION, _SHAKESPEARE = "Fashion-MNIST", "Shakespeare"
@@ -190,7 +169,6 @@ def _split(name: str, asked: Splits) -> Sweep:
 
 
 def _audits(asked: Trainings) -> Iterator[Cell]:
-    """A cell a noise multiplier and number of repetitions."""
     for setting in asked.audited():
         yield _cell(asked, setting, counted(setting.repetitions, "repetition"))
 

@@ -1,7 +1,9 @@
-"""What the figures rest on beside the paper's tables: in 80 columns, as CSV, and as a page."""
+"""The paper's tables as printed, and what figures rest on beside them: in 80 columns, as CSV, as a page."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,21 +11,16 @@ from numpy.typing import NDArray
 
 from audit.report.one_run_table import floor_words
 from audit.report.table import Column, Show, Table, number
+from audit.statistics import one_shot
 from audit.statistics.accounting import epsilon_upper_bound
-from audit.statistics.one_shot import (
-    ONE_SHOT_EQUAL_VARIANCE,
-    ONE_SHOT_FITTED,
-    ONE_SHOT_THRESHOLD,
-    OneShotEstimate,
-)
-from experiments.one_shot.claims import DELTA, PRINTED, TABLE_1, Printed
-from experiments.one_shot.rows import QUANTILES, FederatedRun, Observation, SplitQuantiles
-from experiments.one_shot.simulation import Floors, TableCell
+from audit.statistics.one_shot import ONE_SHOT_EQUAL_VARIANCE, ONE_SHOT_FITTED, OneShotEstimate
+from experiments.one_shot import estimates
+from experiments.one_shot.estimates import FederatedRun, Floors, Observation, SplitQuantiles, TableCell
 from experiments.one_shot.sweep import Trainings
 from experiments.sweeps.sweep import OwnTable
 
 Audits = tuple[Trainings, Sequence[FederatedRun]]
-_METHODS = (ONE_SHOT_EQUAL_VARIANCE, ONE_SHOT_FITTED, ONE_SHOT_THRESHOLD)
+_METHODS = (ONE_SHOT_EQUAL_VARIANCE, ONE_SHOT_FITTED, one_shot.ONE_SHOT_THRESHOLD)
 _ERRORS, _DEVIATIONS = 3.0, 0.3  # standard errors of a mean, and the share of a deviation
 _SIMULATED = """\
 mean (deviation) over simulations; neither is a bound. fitted: the estimate as
@@ -37,6 +34,58 @@ bound either. *: above the accounted epsilon by more than its error"""
 _HEADS = ("estimate", "in-sample") * 2
 _WIDTHS = (6, 10, 15, 10, 14, 10, 7, 8)
 _RULE = "-" * 80
+
+
+class Printed(NamedTuple):
+    """A cell of Table 1: the exact epsilon of its row, sigma, dimension, mean and deviation over
+    50 simulations with sqrt(d) canaries."""
+
+    epsilon: float
+    sigma: float
+    dimension: int
+    mean: float
+    deviation: float
+
+
+class PrintedRun(NamedTuple):
+    """A row of Table 2 or 5: noise multiplier, analytical epsilon, and by observation eps_lo and eps_est."""
+
+    noise: float
+    analytical: float
+    lower_all: float
+    all: float
+    lower_final: float
+    final: float
+
+
+_DIMENSIONS = (10**4, 10**5, 10**6, 10**7)
+_ROWS = (
+    (10.0, 0.541, ((9.89, 0.71), (10.1, 0.41), (10.0, 0.23), (10.0, 0.10))),
+    (3.0, 1.54, ((3.00, 0.46), (3.00, 0.31), (2.96, 0.15), (3.00, 0.08))),
+    (1.0, 4.22, ((0.98, 0.41), (1.05, 0.23), (0.99, 0.14), (1.00, 0.07))),
+)
+TABLE_1 = tuple(
+    Printed(epsilon, sigma, dimension, *cell)
+    for epsilon, sigma, cells in _ROWS
+    for dimension, cell in zip(_DIMENSIONS, cells, strict=True)
+)
+DELTA, SIMULATIONS = 1e-6, 50
+
+TABLE_2 = (
+    PrintedRun(0.0, math.inf, 6.240, 45800, 2.88, 4.60),
+    PrintedRun(0.0496, 300, 6.238, 382, 1.11, 1.97),
+    PrintedRun(0.0986, 100, 5.05, 89.4, 0.688, 1.18),
+    PrintedRun(0.2317, 30, 0.407, 2.693, 0.311, 0.569),
+)
+TABLE_5 = (
+    PrintedRun(0.0, math.inf, 6.25, 48300, 3.86, 5.72),
+    PrintedRun(0.16, 33.8, 2.87, 17.9, 1.01, 1.20),
+    PrintedRun(0.18, 28.1, 2.32, 12.0, 0.788, 1.15),
+    PrintedRun(0.195, 24.8, 2.02, 8.88, 0.723, 1.08),
+    PrintedRun(0.25, 16.9, 0.896, 3.86, 0.550, 0.818),
+    PrintedRun(0.315, 12.0, 0.315, 1.50, 0.216, 0.737),
+)
+PRINTED = {"StackOverflow": TABLE_2, "EMNIST": TABLE_5}
 
 
 class _Line(NamedTuple):
@@ -123,8 +172,8 @@ def of_floors(floors: Sequence[Floors], delta: float) -> Table[Floors]:
     """A row a number of canaries."""
     canaries = Column(None, lambda row: row.canaries, "canaries", number(","), 8)
     before = (f"Noise floors of epsilon at delta {delta:g}",)
-    estimates = (_of(name, lambda row: row.by_method, floor_words, 18) for name in _METHODS)
-    return Table((canaries, *estimates), floors, before=before, after=(_FLOORS,), gap="")
+    fitted = (_of(name, lambda row: row.by_method, floor_words, 18) for name in _METHODS)
+    return Table((canaries, *fitted), floors, before=before, after=(_FLOORS,), gap="")
 
 
 def of_observations(name: str, audits: Audits, delta: float) -> OwnTable:
@@ -184,15 +233,15 @@ def of_splits(name: str, found: Sequence[SplitQuantiles], words: str, delta: flo
         Column("observed", lambda row: row[0].observe, "observed", width=9, left=True),
         Column("canaries", lambda row: row[1], "canaries in", width=13, left=True),
         *(
-            Column(f"{quantile}", partial(_quantile, i), f"{quantile:g}", number(".4g"), 8)
-            for i, quantile in enumerate(QUANTILES)
+            Column(f"{quantile}", itemgetter(place), f"{quantile:g}", number(".4g"), 8)
+            for place, quantile in enumerate(estimates.QUANTILES, 2)
         ),
         Column(
             None, lambda row: epsilon_upper_bound(row[0].noise, 1, delta), "analytical", number(".4g"), 11
         ),
     )
     rows = [
-        (one, place, values)
+        (one, place, *values)
         for one in found
         for place, values in (("one run", one.one), ("several runs", one.several))
     ]
@@ -228,13 +277,9 @@ def _of_audits(
 
 
 def _audits_csv(asked: Trainings, found: Sequence[FederatedRun]) -> bytes:
-    """A row a training and observation."""
     columns = (
         Column("clients", lambda row: asked.label),
-        Column("noise", lambda row: row.run.noise),
-        Column("repetitions", lambda row: row.run.repetitions),
-        Column("analytical", lambda row: row.run.analytical),
-        Column("accounted", lambda row: row.run.accounted),
+        *(Column(name, attrgetter(f"run.{name}")) for name in FederatedRun._fields[:4]),
         Column("observed", lambda row: row.observed),
         Column("fitted", lambda row: row.view.fitted.epsilon),
         Column("error", lambda row: row.view.fitted.standard_error),
@@ -246,16 +291,11 @@ def _audits_csv(asked: Trainings, found: Sequence[FederatedRun]) -> bytes:
         Column("accuracy", lambda row: row.run.accuracy),
         Column("accuracy_without", lambda row: row.run.plain_accuracy),
     )
-    rows = [
-        _Seen(one, observed, view)
-        for one in found
-        for observed, view in (("all", one.every), ("final", one.final))
-    ]
+    rows = [_Seen(one, *seen) for one in found for seen in (("all", one.every), ("final", one.final))]
     return Table(columns, rows).csv()
 
 
 def _audit_line(one: FederatedRun, upper: str, *rest: str) -> _Line:
-    """An audit's row."""
     mark = "*" if one.exceeds else ""
     every = f"{mark}{_estimate(one.every.fitted)}", f"{one.every.in_sample:.3f}"
     final = _estimate(one.final.fitted), f"{one.final.in_sample:.3f}"
@@ -270,18 +310,12 @@ def _floors(one: FederatedRun) -> _Line:
 
 
 def _estimate(row: OneShotEstimate) -> str:
-    """An estimate and its error."""
     digits = 0 if row.epsilon >= 1000 else 1 if row.epsilon >= 10 else 2
     return f"{row.epsilon:,.{digits}f} ({row.standard_error:,.{digits}f})"
 
 
 def _share(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
-
-
-def _quantile(place: int, row: tuple[SplitQuantiles, str, Sequence[float]]) -> float:
-    """One of a row's quantiles."""
-    return float(row[2][place])
 
 
 def _cell(place: int, line: _Line) -> str:
@@ -302,5 +336,4 @@ def _printed(cell: TableCell, delta: float) -> str | None:
 
 
 def _spread(values: NDArray[np.float64]) -> str:
-    """A mean and a deviation."""
     return f"{values.mean():.2f} ({values.std():.2f})"

@@ -50,9 +50,9 @@ def test_rounds_are_measured_from_the_first():
 )
 def test_fields_out_of_range_are_named(field, value):
     fitting = Attacked(population=1000, pool=50)
-    attacked.validate(fitting, 1000, 90)
+    attacked.fitted(fitting, 1000, 90)
     with pytest.raises(InputError, match=field):
-        attacked.validate(dataclasses.replace(fitting, **{field: value}), 1000, 90)
+        attacked.fitted(dataclasses.replace(fitting, **{field: value}), 1000, 90)
 
 
 def test_numbers_of_clients_that_are_left_open_are_what_there_is():

@@ -87,7 +87,7 @@ def plays(monkeypatch):
     row = populations.ModelRow(
         lambda attacked, named: populations.roles(attacked, found),
         language_model,
-        lambda attacked, model: samples.texts(model, OWN, attacked.soft_label),
+        OWN,
         0,
     )
     monkeypatch.setitem(populations.ROWS, "character_lstm", row)
@@ -100,7 +100,7 @@ def test_a_training_on_texts_is_measured_and_kept(plays, tmp_path):
         design_steps=100, design_rate=0.1, scores=20, mock_rounds=500, noise_multiplier=0.5,
     )  # fmt: skip
     fitted, known, store = training.prepared(setting, tmp_path)
-    assert (known.train_clients, known.mock_clients, fitted.pool) == (18, 2, 2)
+    assert (known.train_clients, known.mock.number, fitted.pool) == (18, 2, 2)
     first, last = training.measure_missing(fitted, known, store)
     again = training.from_bytes(files.read(store.path / "round_0000001.npz"))
     assert again.canary == first.canary and len(first.canary) == LENGTH + 1
@@ -144,9 +144,9 @@ def test_a_model_of_an_audit_on_images_needs_no_row_and_another_is_refused_with_
     split = populations.dealt(
         Attacked("mine"), ImageDataset(pixels, labels, pixels, labels, "made up", "none")
     )
-    setting = training.fitted(Attacked("mine", cohort=4), split)
+    setting = settings.fitted(Attacked("mine", cohort=4), split.train.number, split.mock.number)
     known = populations.population(setting, split)
-    canary = known.samples.taken(*known.mock_example(3))
+    canary = known.samples.taken(*(of[0] for of in known.mock.of(3)))
     theta = known.start().theta
     expected = float(known.model.loss(theta, (pixels[3], labels[3])))
     assert float(known.samples.loss(theta, canary, jax.random.key(0))) == pytest.approx(expected, rel=1e-4)

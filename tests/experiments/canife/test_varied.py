@@ -9,7 +9,8 @@ import pytest
 
 from audit.errors import InputError
 from audit.report import style
-from experiments.canife import cells, curves, figures, populations, sweep, table, training
+from experiments.canife import attacked as settings
+from experiments.canife import curves, figures, populations, training
 from experiments.canife.attacked import Attacked
 from experiments.canife.curves import QUANTITIES, TOTALS, Average, Averaged, Curves
 from experiments.cells import work
@@ -31,20 +32,20 @@ SMALL = Attacked(
 
 
 def grid_of(text, setting):
-    return sweep.grid(text, dataclasses.asdict(setting), [])
+    return settings.grid(text, dataclasses.asdict(setting), [])
 
 
 def requests_of(grid, image_file):
     """(what a grid wants, how clients are had) on made-up images."""
-    split = cells.splits(None, str(image_file), None)
-    return cells.requests(grid.combinations, split, last=not grid.over_rounds), split
+    split = training.splits(None, str(image_file), None)
+    return training.requests(grid.combinations, split, last=not grid.over_rounds), split
 
 
 def done(requests, split, folder):
     """(how the cells ended, the measured settings)."""
-    every = [cells.training_cell(one, split) for one in requests]
+    every = [training.training_cell(one, split) for one in requests]
     outcome = work.do_all(every, Workplace(folder, DataSets({})))
-    return outcome, [cells.stored(one, folder) for one in requests]
+    return outcome, [(one, curves.stored(one, folder)) for one in requests]
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,7 @@ def trained(image_file, tmp_path_factory):
 
 def test_every_combination_is_a_setting_and_seeds_follow_each_other():
     given = dataclasses.asdict(Attacked(pool=7))
-    grid = sweep.grid(" start=random,sample; seed=3,4 ;clamp=true,false", given, ["pool"])
+    grid = settings.grid(" start=random,sample; seed=3,4 ;clamp=true,false", given, ["pool"])
     assert (grid.fields, grid.curve, grid.x) == (("start", "clamp"), "start", "clamp")
     values = [point.values for point in grid.combinations]
     assert values[:4] == [("random", True)] * 2 + [("random", False)] * 2
@@ -65,7 +66,7 @@ def test_every_combination_is_a_setting_and_seeds_follow_each_other():
     last = grid.combinations[-1].attacked
     assert (last.start, last.clamp, last.seed, last.pool) == ("sample", False, 4, 7)
     with pytest.raises(InputError, match="`pool=7` is also in `vary`"):
-        sweep.grid("pool=1", given, ["pool"])
+        settings.grid("pool=1", given, ["pool"])
 
 
 def test_a_varied_model_brings_its_own_values_along():
@@ -91,7 +92,7 @@ def test_of_two_fields_the_last_measured_round_is_drawn_averaged_over_seeds(trai
     shown = [(one.curve, one.x, one.round, one.trainings) for one in drawn.points]
     assert shown == [("random", 8, 3, 2)]
     assert len(list(folder.glob("canife/*/round_*.npz"))) == 2
-    kept = [one.rows[0].measured for one in measured]
+    kept = [rows[0].measured for _, rows in measured]
     healths = [one.health for one in kept]
     averages = drawn.points[0].averages
     assert averages["health"] == pytest.approx((np.mean(healths), np.std(healths, ddof=1)))
@@ -110,7 +111,7 @@ def test_what_is_kept_is_not_trained_again(trained, image_file):
 
     outcome, again = done(requests, split, folder)
     assert not outcome.here and len(outcome.elsewhere) == 2
-    healths = [[one.rows[0].measured.health for one in some] for some in (again, measured)]
+    healths = [[rows[0].measured.health for _, rows in some] for some in (again, measured)]
     assert healths[0] == healths[1]
 
 
@@ -120,7 +121,7 @@ def test_workers_share_a_grid_and_a_setting_that_fails_leaves_the_others(
     whole, _, requests, _ = trained
     split = requests_of(trained[1], image_file)[1]
     wrong = requests[0]._replace(attacked=dataclasses.replace(requests[0].attacked, learning_rate=np.inf))
-    every = [cells.training_cell(one, split) for one in (wrong, *requests)]
+    every = [training.training_cell(one, split) for one in (wrong, *requests)]
     place = Workplace(tmp_path, DataSets({}))
     with every[1].open(*place).claim() as mine:  # another worker's, who does it meanwhile
         assert mine
@@ -179,9 +180,9 @@ def test_one_field_is_the_axis_where_one_round_is_measured():
 
 def test_a_mean_is_infinite_where_one_of_its_values_is(trained):
     _, grid, _, measured = trained
-    row = measured[0].rows[0]
+    request, (row,) = measured[0]
     infinite = row.published._replace(estimate=dataclasses.replace(row.published.estimate, epsilon=np.inf))
-    separated = measured[0]._replace(rows=[row._replace(published=infinite)])
+    separated = (request, [row._replace(published=infinite)])
     averages = curves.averaged(grid, [separated, measured[1]], backward=False).points[0].averages
     assert averages["published"].mean == np.inf and np.isnan(averages["published"].deviation)
     assert np.isfinite(averages["health"]).all()
@@ -212,7 +213,7 @@ def made_up(curve, x, xs, infinite=False):
     ],
 )
 def test_tables_fit_and_figures_are_drawn(drawn):
-    rows = table.curves_table(drawn)
+    rows = curves.curves_table(drawn)
     assert max(map(len, rows.text().splitlines())) <= 80
     lines = [line.split(",") for line in rows.csv().decode().splitlines()]
     assert len(lines) == len(drawn.points) + 1 and len({len(line) for line in lines}) == 1

@@ -18,7 +18,7 @@ from audit.storage.store import Scores, Store
 from experiments.cells import federated as cells
 from experiments.cells.cell import DataSets, Levels
 from experiments.cells.work import Workplace, do_all
-from experiments.one_shot import figures, rows, sweep
+from experiments.one_shot import estimates, figures, sweep
 from experiments.sweeps import points
 from models.catalogue import federated_task
 
@@ -125,7 +125,7 @@ def test_a_table_says_estimates_accuracies_and_the_papers(made_up):
 
 
 def test_an_estimate_above_the_accounted_epsilon_is_marked(made_up):
-    (first, *_) = rows.audits(made_up.held, IMAGES, LEVELS)
+    (first, *_) = estimates.audits(made_up.held, IMAGES, LEVELS)
     assert not first.exceeds and first.accounted == np.inf
     row = first.every.fitted
     assert first._replace(accounted=row.epsilon - 2 * row.standard_error).exceeds
@@ -150,7 +150,7 @@ def test_figure_4_compares_one_run_with_several(tmp_path):
     asked = SPLITS._replace(trainings=SPLITS.trainings._replace(setting=trainings, noises=(0.1,)))
     for one, runs in ((asked.one(0.1), 4), (asked.several(0.1), 8)):
         _keep(tmp_path, one, runs, 7850, 5.0)
-    (found,) = rows.splits(stored.holdings(tmp_path), asked, 1e-5)
+    (found,) = estimates.splits(stored.holdings(tmp_path), asked, 1e-5)
     assert found.observe == "all" and (np.diff(found.one) >= 0).all()
     assert np.median(found.several) == pytest.approx(np.median(found.one), rel=0.4)
 

@@ -7,7 +7,7 @@ from scipy import signal, stats
 from audit.errors import InputError
 from audit.statistics import conversions, cosine_law, intervals, one_shot, rounds
 from audit.statistics.one_shot import ONE_SHOT_EQUAL_VARIANCE, ONE_SHOT_FITTED, ONE_SHOT_THRESHOLD
-from experiments.one_shot import figures, simulation, tables
+from experiments.one_shot import estimates, figures, tables
 
 SIGMAS = (0.541, 1.54, 4.22)
 
@@ -37,7 +37,7 @@ TABLE_6_NOISE, TABLE_6_DELTA, TABLE_6_ANALYTICAL = 0.2, 1 / 60_000, 34.5
 @pytest.fixture(scope="module")
 def small():
     """Table 1's cells at d = 10^4 and 10^5."""
-    return [cell for d in (10**4, 10**5) for cell in simulation.cells(SIGMAS, d, 50, 1e-6, 0)]
+    return [cell for d in (10**4, 10**5) for cell in estimates.cells(SIGMAS, d, 50, 1e-6, 0)]
 
 
 def test_equal_variance_is_the_papers_table(small):
@@ -59,7 +59,7 @@ def test_algorithm_1_as_printed_is_not(small):
 @pytest.mark.slow
 def test_equal_variance_is_the_papers_table_at_large_dimensions():
     for d in (10**6, 10**7):
-        for cell in simulation.cells(SIGMAS, d, 50, 1e-6, 0):
+        for cell in estimates.cells(SIGMAS, d, 50, 1e-6, 0):
             assert tables.agrees(cell, tables.printed(cell, 1e-6), 50)
 
 
@@ -77,16 +77,16 @@ def test_the_table_fits_and_marks_what_does_not_agree(small):
 
 
 def test_simulations_depend_on_seed_and_number_alone():
-    few, more = (simulation.cells([1.0], 100, n, 1e-5, 3)[0].epsilons for n in (3, 5))
-    other = simulation.cells([1.0], 100, 3, 1e-5, 4)[0].epsilons
+    few, more = (estimates.cells([1.0], 100, n, 1e-5, 3)[0].epsilons for n in (3, 5))
+    other = estimates.cells([1.0], 100, 3, 1e-5, 4)[0].epsilons
     for name in few:
         assert np.array_equal(few[name], more[name][:3]) and not np.array_equal(few[name], other[name])
     with pytest.raises(InputError):
-        simulation.cells([1.0], 100, 1, 1e-5, 3)
+        estimates.cells([1.0], 100, 1, 1e-5, 3)
 
 
 def test_floors_fit():
-    text = tables.of_floors(simulation.floors([100, 1000], 1e-6), 1e-6).text()
+    text = tables.of_floors(estimates.floors([100, 1000], 1e-6), 1e-6).text()
     assert max(map(len, text.splitlines())) <= 80 and "1,000" in text
 
 

@@ -1,28 +1,80 @@
-"""What kept federated trainings say: one run's cosines as estimates, and its accuracy.
+"""What tables and figures show: Table 1's Gaussian mechanism simulated, with floors where nothing leaks, and
+what kept federated trainings say: one run's cosines as estimates, and its accuracy.
 
 From all iterates the estimate fits normal laws to maxima over rounds, which they are not (Errata O13).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.statistics import cosine_law, one_shot
+from audit.errors import require
+from audit.statistics import conversions, cosine_law, one_shot
 from audit.statistics.accounting import epsilon_upper_bound
 from audit.statistics.cosine_law import AndersonDarling
 from audit.statistics.gaussians import Gaussian
-from audit.statistics.one_shot import ONE_SHOT_EQUAL_VARIANCE, ONE_SHOT_FITTED, Cosines, OneShotEstimate
+from audit.statistics.one_shot import FITTED, Cosines, EstimateFloor, OneShotEstimate
 from audit.storage.index import Holdings
 from audit.storage.store import Scores
-from experiments.cells import federated as cells
+from experiments.cells import federated
 from experiments.cells.cell import Levels
 from experiments.one_shot.sweep import Splits, Trainings
 
 QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)
+Array = NDArray[np.float64]
 _JEFFREYS = 0.5
 _KNOWN = Gaussian(0.0, 1.0)  # the null of the final model, in units of 1/sqrt(d)
+
+
+class TableCell(NamedTuple):
+    """sqrt(d) canaries in R^d, noise sigma: by estimate epsilon (simulations,), and the exact epsilon."""
+
+    sigma: float
+    dimension: int
+    canaries: int
+    epsilons: dict[str, Array]
+    exact: float
+
+
+class Floors(NamedTuple):
+    """Every estimate's values without any leak, for so many canaries."""
+
+    canaries: int
+    by_method: dict[str, EstimateFloor]
+
+
+def cells(
+    sigmas: Sequence[float],
+    dimension: int,
+    simulations: int,
+    delta: float,
+    seed: int,
+    done: Callable[[int], object] = lambda simulations: None,
+) -> list[TableCell]:
+    """A cell a sigma at one dimension; `done` hears of each simulation. Simulations of the same number share
+    their canaries between sigmas, and depend on seed, dimension and number alone."""
+    require(simulations >= 2, f"`simulations={simulations}`: give at least 2")
+    canaries = int(np.sqrt(dimension))
+    drawn = []
+    for index in range(simulations):
+        rng = np.random.default_rng([seed, dimension, index])
+        rows = cosine_law.rotated(rng, canaries, dimension)
+        drawn.append([cosine_law.released(rng, rows, dimension, sigma) for sigma in sigmas])
+        done(1)
+    cosines, found = np.array(drawn), []  # (simulations, sigmas, canaries)
+    for i, sigma in enumerate(sigmas):
+        seen = one_shot.fit(cosines[:, i], dimension)
+        values = {name: estimate(_KNOWN, seen, delta) for name, estimate in FITTED.items()}
+        exact = conversions.epsilon_from_mu(1 / sigma, delta)
+        found.append(TableCell(sigma, dimension, canaries, values, exact))
+    return found
+
+
+def floors(numbers: Sequence[int], delta: float) -> list[Floors]:
+    """Floors for each number of canaries, the null known."""
+    return [Floors(k, {name: one_shot.noise_floor(name, k, 0, delta) for name in FITTED}) for k in numbers]
 
 
 class Observation(NamedTuple):
@@ -61,8 +113,8 @@ class SplitQuantiles(NamedTuple):
 
     noise: float
     observe: str
-    one: NDArray[np.float64]
-    several: NDArray[np.float64]
+    one: Array
+    several: Array
 
 
 def audits(
@@ -71,8 +123,8 @@ def audits(
     """The audits that are stored; with_plain: with the accuracies without canaries."""
     for setting in asked.audited():
         noise, times = setting.noise_multiplier, setting.repetitions
-        every, final = (cells.read(held, one, 1) for one in (setting, cells.final(setting)))
-        bare = cells.read(held, asked.plain(noise), 1) if with_plain else None
+        every, final = (federated.read(held, one, 1) for one in (setting, federated.final(setting)))
+        bare = federated.read(held, asked.plain(noise), 1) if with_plain else None
         if every is not None and final is not None:
             yield FederatedRun(
                 noise,
@@ -92,30 +144,28 @@ def splits(held: Holdings, asked: Splits, delta: float) -> Iterator[SplitQuantil
         for final in (False, True):
             one, several = asked.one(noise), asked.several(noise)
             if final:
-                one, several = cells.final(one), cells.final(several)
-            alone = cells.read(held, one, asked.experiments)
-            shared = cells.read(held, several, asked.experiments * asked.runs)
+                one, several = federated.final(one), federated.final(several)
+            alone = federated.read(held, one, asked.experiments)
+            shared = federated.read(held, several, asked.experiments * asked.runs)
             if alone is not None and shared is not None:
-                dimension = asked.trainings.dimension
-                values = (
-                    _quantiles(alone.scores, 1, dimension, final, delta),
-                    _quantiles(shared.scores, asked.runs, dimension, final, delta),
-                )
-                yield SplitQuantiles(noise, one.observe, *values)
+                levels = asked.trainings.dimension, final, delta
+                in_one = _quantiles(alone.scores, 1, *levels)
+                in_several = _quantiles(shared.scores, asked.runs, *levels)
+                yield SplitQuantiles(noise, one.observe, in_one, in_several)
 
 
 def _observation(scores: Scores, dimension: int, known: bool, levels: Levels) -> Observation:
     """Run 0's canaries; known: whether the law of a cosine without a leak is."""
     values, bits = scores.scores[0], scores.presence[0]
     found = one_shot.cosines(values[bits], None if known else values[~bits], dimension)
-    fits = one_shot.fits(found, levels.delta, (ONE_SHOT_FITTED, ONE_SHOT_EQUAL_VARIANCE))
-    rows = {row.method: row for row in fits}
+    methods = one_shot.ONE_SHOT_FITTED, one_shot.ONE_SHOT_EQUAL_VARIANCE
+    fitted, equal_variance = one_shot.fits(found, levels.delta, methods)
     in_sample = one_shot.in_sample(found, levels.delta, 1 - levels.confidence, _JEFFREYS)
     tested = cosine_law.anderson_darling(found.observed)
-    return Observation(found, rows[ONE_SHOT_FITTED], rows[ONE_SHOT_EQUAL_VARIANCE], in_sample, tested)
+    return Observation(found, fitted, equal_variance, in_sample, tested)
 
 
-def _quantiles(scores: Scores, runs: int, dimension: int, known: bool, delta: float) -> NDArray[np.float64]:
+def _quantiles(scores: Scores, runs: int, dimension: int, known: bool, delta: float) -> Array:
     """Quantiles of the estimates from each `runs` runs' cosines together."""
     found = []
     for first in range(0, len(scores.scores), runs):
