@@ -12,7 +12,7 @@ from audit.statistics.method import NO_BOUND, Method
 from experiments.sweeps.points import Point
 from experiments.sweeps.sweep import Axis, Claim, PaperClaims, Row, Seeds, Sweep
 
-_WIDTHS = (27, 5, 9, 9, 5, 15)
+_LINE = "{:<27}  {:>5}  {:>9}  {:>9}  {:>5}  {:<15}"
 _HEADER = ("", "bound", "range", "interval", "pred.", "the paper says")
 PROVES_NOTHING = "smoke: a few runs of a few steps show that all works; they prove nothing"
 _NOTES = """\
@@ -124,9 +124,4 @@ def _range(low: float, high: float) -> str:
 
 
 def _line(cells: Sequence[str]) -> str:
-    """Cells at their columns: words to the left, numbers to the right."""
-    aligned = [
-        cell.ljust(width) if i in (0, len(_WIDTHS) - 1) else cell.rjust(width)
-        for i, (cell, width) in enumerate(zip(cells, _WIDTHS, strict=True))
-    ]
-    return "  ".join(aligned).rstrip()
+    return _LINE.format(*cells).rstrip()

@@ -31,6 +31,7 @@ from audit.storage import index, results
 from audit.storage.store import Scores, Store
 from experiments.hidden_state import sweep as sweeps
 from experiments.sweeps import page as sweep_report
+from experiments.sweeps.sweep import Drawn
 
 ROOT = Path(__file__).resolve().parents[3]
 VOID = {"meta", "img", "br", "link"}
@@ -303,7 +304,7 @@ def test_a_sweep_is_reported_as_far_as_it_is_done(tmp_path, run_command):
 
 
 def test_a_damaged_cell_of_a_sweep_is_left_out_and_named(tmp_path, plain, monkeypatch):
-    monkeypatch.setattr(sweep_report, "_figures", lambda *facts: [])
+    monkeypatch.setattr(sweep_report.registry, "draw", lambda *facts: Drawn([], 0, []))
     sweep = sweeps.sweeps("smoke")["figure_7"]
     good, torn, unreadable = (stored(tmp_path, cell.setting, runs=40) for cell in sweep.audits()[:3])
     (torn / "audit.json").write_text("{")
