@@ -16,7 +16,6 @@ from audit.statistics import conversions
 SAMPLED_NOISE, MOST_SAMPLED, LEAST_SAMPLED_DELTA = (0.3, 1e4), 10**6, 1e-12
 LEAST_NOISE, MOST_NOISE, MOST_INSERTIONS = 1e-6, 1e12, 10**12
 _GRID = 1e-4  # of privacy losses; coarser where epsilon is large
-_ADD_OR_REMOVE_ONE = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
 
 
 class Composition(NamedTuple):
@@ -91,7 +90,8 @@ def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
 
 def _pld_epsilon(event: dp_accounting.DpEvent, delta: float, grid: float) -> float:
     """epsilon at delta of an event, from privacy losses rounded up to a grid."""
-    return float(PLDAccountant(_ADD_OR_REMOVE_ONE, grid).compose(event).get_epsilon(delta))
+    relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+    return float(PLDAccountant(relation, grid).compose(event).get_epsilon(delta))
 
 
 def mu_upper_bound(noise_multiplier: float, insertions: int) -> float:
@@ -103,7 +103,6 @@ def mu_upper_bound(noise_multiplier: float, insertions: int) -> float:
 
 
 def _require_grid(noise_multiplier: float, insertions: int, delta: float) -> None:
-    """Values at which a sampled privacy loss has a grid of moderate size, or InputError."""
     (least, most), with_ = SAMPLED_NOISE, "with `sampling_rate`"
     noise = f"`noise_multiplier={noise_multiplier}`: {with_}, give a number from {least:g} to {most:g}"
     require(least <= noise_multiplier <= most, noise)
@@ -113,7 +112,6 @@ def _require_grid(noise_multiplier: float, insertions: int, delta: float) -> Non
 
 
 def _require_steps(noise_multiplier: float, insertions: int, delta: float) -> None:
-    """Values in range, or InputError."""
     in_range = noise_multiplier == 0 or LEAST_NOISE <= noise_multiplier <= MOST_NOISE
     range_ = f"give 0, or a number from {LEAST_NOISE:g} to {MOST_NOISE:g}"
     require(in_range, f"`noise_multiplier={noise_multiplier}`: {range_}")

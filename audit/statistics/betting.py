@@ -65,8 +65,7 @@ def log_growth(values: Array, means: Array, stakes: Array, most: float = 1.0) ->
 def mixed(growth: Array, shares: Array) -> Array:
     """log capital (G,) of a mixture: capital split by shares (L,) over bets with log growth (L, G)."""
     with np.errstate(divide="ignore"):
-        capital: Array = special.logsumexp(growth, axis=0, b=shares[:, None])
-    return capital
+        return np.asarray(special.logsumexp(growth, axis=0, b=shares[:, None]))
 
 
 def lower_bound(family: Family, counted: Counted, error: float) -> float:

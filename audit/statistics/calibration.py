@@ -21,7 +21,7 @@ from audit.statistics.known_laws import KnownLaw
 
 Array = NDArray[np.float64]
 Task = TypeVar("Task")
-Setting = TypeVar("Setting")
+Known = TypeVar("Known")
 Found = TypeVar("Found")
 _SLACK = 1e-9  # epsilon above the truth by rounding alone is no excess
 
@@ -102,8 +102,8 @@ class _Audit(NamedTuple):
 
 
 def every_audit(
-    audit: Callable[[tuple[Setting, int]], Found],
-    setting: Setting,
+    audit: Callable[[tuple[Known, int]], Found],
+    setting: Known,
     audits: int,
     processes: int,
     done: Callable[[int], object],

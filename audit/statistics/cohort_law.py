@@ -23,7 +23,6 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import interpolate, optimize, special
 
 from audit.errors import require
-from audit.statistics import densities
 from audit.statistics.densities import DensityPair
 
 Array = NDArray[np.float64]
@@ -79,7 +78,8 @@ def score_law(dots: ArrayLike, cohort: Cohort, sigma: float, reach: tuple[float,
     """
     summed = _Sum(_checked(dots, cohort, sigma), cohort, sigma)
     mean, deviation = _moments(summed)
-    points = _grid(mean, deviation, sigma, reach)
+    low, high = mean - _DEVIATIONS * deviation + reach[0], mean + _DEVIATIONS * deviation + reach[1]
+    points = np.linspace(low, high, int(np.ceil((high - low) / sigma * _PER_DEVIATION)) + 1)
     if cohort.size == len(summed.dots):
         return ScoreLaw(
             points, -(((points - mean) / sigma) ** 2) / 2 - np.log(sigma * np.sqrt(2 * np.pi)), 0.0
@@ -107,20 +107,14 @@ def added(dots: ArrayLike, cohort: Cohort, sigma: float, canary: float) -> Densi
 
 def replacing(dots: ArrayLike, cohort: Cohort, sigma: float, canary: float) -> DensityPair:
     """The densities where the canary takes the place of a client of the cohort (Errata C1)."""
-    require(
-        cohort.size > 1 and not cohort.poisson, "a canary replaces one of several in a cohort of fixed size"
-    )
+    several = cohort.size > 1 and not cohort.poisson
+    require(several, "a canary replaces one of several in a cohort of fixed size")
     dots = np.asarray(dots, np.float64)
     rest = cohort._replace(size=cohort.size - 1)
     shift = canary - float(dots.mean())
     ends = (min(-shift, 0.0) - abs(canary), max(shift, 0.0) + abs(canary))
     law = score_law(dots, cohort, sigma, ends)
     return _pair(law, score_law(dots, rest, sigma, ends), canary)
-
-
-def epsilon_at(pair: DensityPair, delta: float) -> float:
-    """The exact epsilon at delta of the score, of both directions."""
-    return densities.epsilon_at(pair, delta)
 
 
 def _pair(out: ScoreLaw, rest: ScoreLaw, canary: float) -> DensityPair:
@@ -136,20 +130,16 @@ def _pair(out: ScoreLaw, rest: ScoreLaw, canary: float) -> DensityPair:
 
 
 def _checked(dots: ArrayLike, cohort: Cohort, sigma: float) -> Array:
-    """The dot products as float64, or InputError."""
     found = np.asarray(dots, np.float64)
     require(found.ndim == 1 and np.isfinite(found).all(), "dot products must be finite, in a flat array")
     fits = 1 <= cohort.size <= len(found)
     require(fits, f"`cohort={cohort.size}`: give 1 to {len(found):,}, the number of clients")
-    require(
-        0 < sigma < np.inf,
-        f"`noise_multiplier={sigma}`: give a number above 0; without noise there is no law",
-    )
+    noisy = 0 < sigma < np.inf
+    require(noisy, f"`noise_multiplier={sigma}`: give a number above 0; without noise there is no law")
     return found
 
 
 def _moments(summed: _Sum) -> tuple[float, float]:
-    """Mean and deviation of the score."""
     dots, (size, poisson) = summed.dots, summed.cohort
     share = size / len(dots)
     if poisson:
@@ -157,12 +147,6 @@ def _moments(summed: _Sum) -> tuple[float, float]:
     else:
         variance = size * (1 - share) * float(np.var(dots)) * len(dots) / max(len(dots) - 1, 1)
     return size * float(dots.mean()), float(np.sqrt(variance + summed.sigma**2))
-
-
-def _grid(mean: float, deviation: float, sigma: float, reach: tuple[float, float]) -> Array:
-    """Evenly spaced points."""
-    low, high = mean - _DEVIATIONS * deviation + reach[0], mean + _DEVIATIONS * deviation + reach[1]
-    return np.linspace(low, high, int(np.ceil((high - low) / sigma * _PER_DEVIATION)) + 1)
 
 
 def _tilts(summed: _Sum, points: Array, deviation: float) -> list[float]:
@@ -174,7 +158,7 @@ def _tilts(summed: _Sum, points: Array, deviation: float) -> list[float]:
     def tilt(mean: float) -> float:
         return float(optimize.brentq(lambda s: _tilted_mean(summed, s) - mean, -most, most, xtol=1e-6))
 
-    return [tilt(mean) for mean in means]
+    return list(map(tilt, means))
 
 
 def _log_odds(summed: _Sum, tilt: float) -> float:
@@ -185,15 +169,14 @@ def _log_odds(summed: _Sum, tilt: float) -> float:
     if summed.cohort.poisson:
         return plain
     reach = abs(tilt) * float(np.max(np.abs(summed.dots))) + 1
-    return float(
-        optimize.brentq(
-            lambda odds: np.sum(special.expit(odds + tilt * summed.dots)) - size, plain - reach, plain + reach
-        )
-    )
+
+    def excess(odds: float) -> float:
+        return float(np.sum(special.expit(odds + tilt * summed.dots)) - size)
+
+    return float(optimize.brentq(excess, plain - reach, plain + reach))
 
 
 def _tilted_mean(summed: _Sum, tilt: float) -> float:
-    """The mean of the tilted score."""
     joins = special.expit(_log_odds(summed, tilt) + tilt * summed.dots)
     return float(joins @ summed.dots) + summed.sigma**2 * tilt
 
@@ -237,16 +220,13 @@ def _ratios(summed: _Sum, odds: float, tilt: float, times: Array, joins: Array) 
     angles = 2 * np.pi / period * turns[near]
     whole = _products(summed.dots - centre, joins, times, angles)
     picked: Complex = whole @ np.exp(-1j * summed.cohort.size * angles) / period
-    back: Complex = np.exp(1j * times * summed.cohort.size * centre)
-    return picked * back
+    return np.asarray(picked * np.exp(1j * times * summed.cohort.size * centre))
 
 
 def _products(dots: Array, joins: Array, times: Array, angles: Array) -> Complex:
     """prod_j (1 - r_j + r_j exp(i (angle + t a_j))), (T, A), for probabilities r_j of joining."""
-    work = len(dots) * len(times) * len(angles)
-    require(
-        work <= _MOST_WORK, f"{len(dots):,} clients are too many for so little noise: take a sample of them"
-    )
+    fits = len(dots) * len(times) * len(angles) <= _MOST_WORK
+    require(fits, f"{len(dots):,} clients are too many for so little noise: take a sample of them")
     found = np.ones((len(times), len(angles)), np.complex128)
     turned, block = np.exp(1j * angles), max(_BLOCK // len(angles), 1)
     for start in range(0, len(dots), block):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import optimize, special
+from scipy import optimize
 
 from audit.errors import require
 from audit.statistics import conversions
@@ -55,10 +55,8 @@ def epsilon_at(pair: DensityPair, delta: float) -> float:
     Raises InputError for a delta out of range or too small for the grid's error bound.
     """
     conversions.require_delta(delta)
-    require(
-        pair.error <= 1e-3 * delta,
-        f"delta is {delta:g}: the grid is right to {pair.error:.1g} only; use a larger delta",
-    )
+    fine = pair.error <= 1e-3 * delta
+    require(fine, f"delta is {delta:g}: the grid is right to {pair.error:.1g} only; use a larger delta")
 
     def excess(epsilon: float) -> float:
         return float(np.log(max(delta_at(pair, epsilon), 1e-300)) - np.log(delta))
@@ -98,5 +96,4 @@ def trade_off_curve(pair: DensityPair) -> ErrorRates:
 def mu_at(pair: DensityPair, thresholds: ArrayLike) -> Array:
     """mu of the Gaussian curve through the rates at thresholds: what an audit there converges to."""
     rates = error_rates(pair, thresholds)
-    mu: Array = -special.ndtri(rates.false_positive) - special.ndtri(rates.false_negative)
-    return mu
+    return conversions.mu_from_rates(rates.false_positive, rates.false_negative)

@@ -71,14 +71,6 @@ class CurveTest(NamedTuple):
     cells: int
 
 
-class _Prepared(NamedTuple):
-    """A table (2, cells), its fit, and the statistics (_TABLES, 3) of tables drawn from it."""
-
-    table: Array
-    fit: Fit
-    drawn: Array
-
-
 def examine(scores_in: ArrayLike, scores_out: ArrayLike) -> CurveTest:
     """Tests whether the trade-off curve between two sets of scores (n,) and (m,) is Gaussian.
 
@@ -86,11 +78,10 @@ def examine(scores_in: ArrayLike, scores_out: ArrayLike) -> CurveTest:
     scores share a cell. The drawn tables have a fixed seed. Raises InputError for scores that
     `estimate.check_scores` refuses.
     """
-    return _examined(_prepared(*estimate.check_scores(scores_in, scores_out)))
+    return _examined(*_prepared(*estimate.check_scores(scores_in, scores_out)))
 
 
-def _examined(prepared: _Prepared) -> CurveTest:
-    table, fit, drawn = prepared
+def _examined(table: Array, fit: Fit, drawn: Array) -> CurveTest:
     mu, cells = float(fit.mu), table.shape[1]
     if not len(drawn):
         return CurveTest(1.0, 1.0, 1.0, 1.0, mu, cells)
@@ -104,31 +95,31 @@ def power(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
     as these if the curve were the reference's of the same fitted mu (but for its sign): by simulation, with a
     standard error of at most 0.036, and 0.015 near CURVE_POWER. 0 where nothing can be tested.
     """
-    return _power(_prepared(*estimate.check_scores(scores_in, scores_out)))
+    return _power(*_prepared(*estimate.check_scores(scores_in, scores_out)))
 
 
 def examine_with_power(scores_in: ArrayLike, scores_out: ArrayLike) -> tuple[CurveTest, float]:
     """(`examine`, `power`) of the scores, from one fit."""
     prepared = _prepared(*estimate.check_scores(scores_in, scores_out))
-    return _examined(prepared), _power(prepared)
+    return _examined(*prepared), _power(*prepared)
 
 
-def _power(prepared: _Prepared) -> float:
-    table, fit, drawn = prepared
+def _power(table: Array, fit: Fit, drawn: Array) -> float:
     if not len(drawn):
         return 0.0
     mu, cells = abs(float(fit.mu)), table.shape[1]
     return min(_fires(law, mu, cells, table.sum(1), drawn) for law in _REFERENCES)
 
 
-def _prepared(scores_in: Array, scores_out: Array) -> _Prepared:
-    """The scores' table and fit; nothing is drawn where nothing can be tested."""
+def _prepared(scores_in: Array, scores_out: Array) -> tuple[Array, Fit, Array]:
+    """The scores' table (2, cells), its fit, and the statistics (_TABLES, 3) of tables drawn from it; nothing
+    is drawn where nothing can be tested."""
     table = table_of(scores_in, scores_out)
     fit = fitted(table, start(table))
     if table.shape[1] < 3 or not overlap(table):
-        return _Prepared(table, fit, np.empty((0, 3)))
+        return table, fit, np.empty((0, 3))
     drawn = draw(table.sum(1), shares_of(fit), _TABLES)
-    return _Prepared(table, fit, _refitted(drawn, fit))
+    return table, fit, _refitted(drawn, fit)
 
 
 def _refitted(tables: Array, near: Fit) -> Array:
@@ -157,8 +148,7 @@ def _p_values(statistics: Array, drawn: Array) -> Array:
 
 def _combined(alone: Array) -> Array:
     """The test's p-value from those of its statistics (..., 3)."""
-    combined: Array = np.minimum((alone / _SHARES).min(-1), 1.0)
-    return combined
+    return np.asarray(np.minimum((alone / _SHARES).min(-1), 1.0))
 
 
 def _fires(law: Law, mu: float, cells: int, sizes: Array, drawn: Array) -> float:
@@ -309,8 +299,7 @@ def likelihood_ratio(table: Array, fit: Fit) -> Array:
     """Twice the log-likelihood ratio of any two multinomials to the fit."""
     expected = table.sum(-1, keepdims=True) * shares_of(fit)
     terms = special.xlogy(table, np.maximum(table, 1) / expected)
-    ratio: Array = np.maximum(2 * terms.sum((-1, -2)), 0.0)
-    return ratio
+    return np.asarray(np.maximum(2 * terms.sum((-1, -2)), 0.0))
 
 
 def departures(table: Array, fit: Fit) -> Array:

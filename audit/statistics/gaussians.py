@@ -41,10 +41,7 @@ def log_delta(first: Gaussian, second: Gaussian, epsilon: ArrayLike) -> Array:
     (m1, s1), (m2, s2) = _checked(first), _checked(second)
     eps = np.asarray(epsilon, np.float64)
     require(np.all(eps >= 0), f"epsilon is {eps.min(initial=0.0):g}: it must be at least 0")
-    return np.maximum(
-        _one_order((m2 - m1) / s1, s2 / s1, eps),
-        _one_order((m1 - m2) / s2, s1 / s2, eps),
-    )
+    return np.maximum(_one_order((m2 - m1) / s1, s2 / s1, eps), _one_order((m1 - m2) / s2, s1 / s2, eps))
 
 
 def epsilon(first: Gaussian, second: Gaussian, delta: float) -> Array:
@@ -66,12 +63,10 @@ def epsilon(first: Gaussian, second: Gaussian, delta: float) -> Array:
         middle = low + (high - low) / 2
         above = log_delta(first, second, middle) > target
         low, high = np.where(above, middle, low), np.where(above, high, middle)
-    found: Array = np.where(log_delta(first, second, 0.0) <= target, 0.0, high)
-    return found
+    return np.where(log_delta(first, second, 0.0) <= target, 0.0, high)
 
 
 def _checked(gaussian: Gaussian) -> tuple[Array, Array]:
-    """Mean and deviation in float64."""
     mean, deviation = (np.asarray(part, np.float64) for part in gaussian)
     require(np.isfinite(mean).all(), "a mean is not finite: drop the scores that are not")
     positive = (np.isfinite(deviation) & (deviation > 0)).all()

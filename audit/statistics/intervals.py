@@ -1,8 +1,7 @@
 """Confidence limits for a binomial rate.
 
-Clopper-Pearson is exact: it covers at least as often as it says, whatever the rate. Jeffreys and
-Wilson cover on average over rates, not at every one; no estimator that is called a confidence bound
-uses them.
+Clopper-Pearson is exact: it covers at least as often as it says, whatever the rate. Jeffreys' and Wilson's,
+which cover on average over rates, are in no bound.
 """
 
 import functools
@@ -35,24 +34,6 @@ def clopper_pearson(count: ArrayLike, trials: int, confidence: float) -> Interva
     return Interval(
         1 - clopper_pearson_upper(trials - k, trials, error), clopper_pearson_upper(k, trials, error)
     )
-
-
-def jeffreys(count: ArrayLike, trials: int, confidence: float) -> Interval:
-    """Quantiles of the posterior under Beta(1/2, 1/2), with the limits 0 and 1 at the extreme counts."""
-    k = np.asarray(count, np.float64)
-    error = (1 - confidence) / 2
-    lower = special.betaincinv(k + 0.5, trials - k + 0.5, error)
-    upper = special.betaincinv(k + 0.5, trials - k + 0.5, 1 - error)
-    return Interval(np.where(k == 0, 0.0, lower), np.where(k == trials, 1.0, upper))
-
-
-def wilson(count: ArrayLike, trials: int, confidence: float) -> Interval:
-    """Wilson's score interval (1927): the rates that a two-sided normal test does not reject."""
-    k = np.asarray(count, np.float64)
-    z = special.ndtri((1 + confidence) / 2)
-    centre = (k + z * z / 2) / (trials + z * z)
-    half = z / (trials + z * z) * np.sqrt(k * (trials - k) / trials + z * z / 4)
-    return Interval(np.maximum(centre - half, 0.0), np.minimum(centre + half, 1.0))
 
 
 @functools.lru_cache(maxsize=64)

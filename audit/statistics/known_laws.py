@@ -100,9 +100,7 @@ def quadrature(known: KnownLaw, delta: float) -> float:
 
 
 def _normal_density(x: Array, centre: float, spread: float) -> Array:
-    """The density of a normal distribution."""
-    density: Array = np.exp(-0.5 * ((x - centre) / spread) ** 2) / (spread * np.sqrt(2 * np.pi))
-    return density
+    return np.asarray(np.exp(-0.5 * ((x - centre) / spread) ** 2) / (spread * np.sqrt(2 * np.pi)))
 
 
 def _gaussian(rng: np.random.Generator, mu: float, inserted: bool, n: int) -> Array:
@@ -114,8 +112,7 @@ def _gaussian_density(x: Array, mu: float, inserted: bool) -> Array:
 
 
 def _gaussian_distribution(x: Array, mu: float, inserted: bool) -> Array:
-    below: Array = special.ndtr(x - mu * inserted)
-    return below
+    return np.asarray(special.ndtr(x - mu * inserted))
 
 
 def _laplace(rng: np.random.Generator, epsilon: float, inserted: bool, n: int) -> Array:
@@ -123,8 +120,7 @@ def _laplace(rng: np.random.Generator, epsilon: float, inserted: bool, n: int) -
 
 
 def _laplace_density(x: Array, epsilon: float, inserted: bool) -> Array:
-    density: Array = np.exp(-np.abs(x - epsilon * inserted)) / 2
-    return density
+    return np.asarray(np.exp(-np.abs(x - epsilon * inserted)) / 2)
 
 
 def _laplace_distribution(x: Array, epsilon: float, inserted: bool) -> Array:
@@ -145,8 +141,7 @@ def _response_density(x: Array, epsilon: float, inserted: bool) -> Array:
 
 def _response_distribution(x: Array, epsilon: float, inserted: bool) -> Array:
     rate = float(special.expit(epsilon if inserted else -epsilon))
-    below: Array = rate * special.ndtr(x - _BIT) + (1 - rate) * special.ndtr(x + _BIT)
-    return below
+    return np.asarray(rate * special.ndtr(x - _BIT) + (1 - rate) * special.ndtr(x + _BIT))
 
 
 def _t3(rng: np.random.Generator, shift: float, inserted: bool, n: int) -> Array:
@@ -154,13 +149,11 @@ def _t3(rng: np.random.Generator, shift: float, inserted: bool, n: int) -> Array
 
 
 def _t3_density(x: Array, shift: float, inserted: bool) -> Array:
-    density: Array = 2 / (np.pi * np.sqrt(3) * (1 + (x - shift * inserted) ** 2 / 3) ** 2)
-    return density
+    return np.asarray(2 / (np.pi * np.sqrt(3) * (1 + (x - shift * inserted) ** 2 / 3) ** 2))
 
 
 def _t3_distribution(x: Array, shift: float, inserted: bool) -> Array:
-    below: Array = special.stdtr(3, x - shift * inserted)
-    return below
+    return np.asarray(special.stdtr(3, x - shift * inserted))
 
 
 def _logistic(rng: np.random.Generator, shift: float, inserted: bool, n: int) -> Array:
@@ -169,13 +162,11 @@ def _logistic(rng: np.random.Generator, shift: float, inserted: bool, n: int) ->
 
 def _logistic_density(x: Array, shift: float, inserted: bool) -> Array:
     z = x - shift * inserted
-    density: Array = special.expit(z) * special.expit(-z)
-    return density
+    return np.asarray(special.expit(z) * special.expit(-z))
 
 
 def _logistic_distribution(x: Array, shift: float, inserted: bool) -> Array:
-    below: Array = special.expit(x - shift * inserted)
-    return below
+    return np.asarray(special.expit(x - shift * inserted))
 
 
 def _subsampled(rng: np.random.Generator, spread: float, inserted: bool, n: int) -> Array:
@@ -190,8 +181,7 @@ def _subsampled_density(x: Array, spread: float, inserted: bool) -> Array:
 
 def _subsampled_distribution(x: Array, spread: float, inserted: bool) -> Array:
     rate = _SUBSAMPLED_RATE * inserted
-    below: Array = rate * special.ndtr((x - 1) / spread) + (1 - rate) * special.ndtr(x / spread)
-    return below
+    return np.asarray(rate * special.ndtr((x - 1) / spread) + (1 - rate) * special.ndtr(x / spread))
 
 
 def _unequal(rng: np.random.Generator, spread: float, inserted: bool, n: int) -> Array:
@@ -203,8 +193,7 @@ def _unequal_density(x: Array, spread: float, inserted: bool) -> Array:
 
 
 def _unequal_distribution(x: Array, spread: float, inserted: bool) -> Array:
-    below: Array = special.ndtr((x - 1) / spread) if inserted else special.ndtr(x)
-    return below
+    return np.asarray(special.ndtr((x - 1) / spread) if inserted else special.ndtr(x))
 
 
 GAUSSIAN = Law(

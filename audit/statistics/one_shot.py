@@ -146,12 +146,12 @@ def fits(found: Cosines, delta: float, methods: Collection[str] = tuple(FITTED))
     again = _drawn(rng, seen, counts[0], _DRAWS)
     null_again = _drawn(rng, null, counts[1], _DRAWS) if counts[1] else null
     rows = []
-    for name, method in ((name, FITTED[name]) for name in FITTED if name in methods):
+    for name in (name for name in FITTED if name in methods):
         if name == ONE_SHOT_THRESHOLD and not counts[1] and found.dimension < _EXACT_BELOW:
             value = threshold_exact(found.dimension, seen, delta)
         else:
-            value = method(null, seen, delta)
-        error = float(method(null_again, again, delta).std())
+            value = FITTED[name](null, seen, delta)
+        error = float(FITTED[name](null_again, again, delta).std())
         floor = noise_floor(name, *counts, delta)
         rows.append(OneShotEstimate(name, float(value), delta, error, floor, counts[0], _FIT_CAVEAT))
     return rows
@@ -182,7 +182,6 @@ def in_sample(found: Cosines, delta: float, error: float, prior: float) -> float
 
 
 def _checked(name: str, values: ArrayLike) -> Array:
-    """Cosines (K,) in [-1, 1]."""
     array = np.asarray(values, np.float64)
     require(array.ndim == 1, f"the {name} cosines have shape {array.shape}: give one of a canary, (K,)")
     least = LEAST_CANARIES
@@ -216,8 +215,7 @@ def _scanned(
         with np.errstate(divide="ignore", invalid="ignore"):
             one = np.log(np.maximum(np.exp(log_below) - delta, 0)) - special.log_ndtr(z)
             other = np.log(np.maximum(special.ndtr(-z) - delta, 0)) - log_above
-        larger: Array = np.fmax(np.fmax(one, other), 0.0)
-        return larger
+        return np.asarray(np.fmax(np.fmax(one, other), 0.0))
 
     points = np.linspace(low, high, _GRID, axis=-1)
     best = np.take_along_axis(points, values(points).argmax(-1)[..., None], -1)[..., 0]
@@ -228,13 +226,12 @@ def _scanned(
 
 
 def _limits(found: Cosines, delta: float, confidence: float) -> list[OneShotEstimate]:
-    """The papers' in-sample values."""
     counts, error = (len(found.observed), len(found.unobserved)), 1 - confidence
+    seen = fit(found.observed, 1)
+    null = fit(found.unobserved, 1) if counts[1] else Gaussian(0.0, 1 / np.sqrt(found.dimension))
     rows = []
     for name, prior in LIMITS.items():
         value = in_sample(found, delta, error, prior)
-        seen = fit(found.observed, 1)
-        null = fit(found.unobserved, 1) if counts[1] else Gaussian(0.0, 1 / np.sqrt(found.dimension))
         deviation = float(_simulated(null, seen, *counts, found.dimension, delta, error, prior).std())
         floor = _limit_floor(*counts, delta, error, prior)
         rows.append(OneShotEstimate(name, value, delta, deviation, floor, counts[0], _LIMIT_CAVEAT))
@@ -244,9 +241,8 @@ def _limits(found: Cosines, delta: float, confidence: float) -> list[OneShotEsti
 @functools.lru_cache(maxsize=256)
 def _limit_floor(observed: int, unobserved: int, delta: float, error: float, prior: float) -> EstimateFloor:
     """An in-sample value's floor; ranks alone decide it, so that the dimension does not matter."""
-    dimension = 10**8
     null = Gaussian(0.0, 1e-4)
-    return _summary(_simulated(null, null, observed, unobserved, dimension, delta, error, prior))
+    return _summary(_simulated(null, null, observed, unobserved, 10**8, delta, error, prior))
 
 
 def _simulated(
@@ -270,7 +266,6 @@ def _simulated(
 
 
 def _summary(values: Array) -> EstimateFloor:
-    """Mean and quantile."""
     return EstimateFloor(float(values.mean()), float(np.quantile(values, 0.95)), values.size)
 
 
@@ -307,5 +302,4 @@ def _best(log_out: Array, log_in: Array, delta: float) -> Array:
     with np.errstate(divide="ignore", invalid="ignore"):
         one = np.log(np.maximum(1 - delta - np.exp(log_in), 0)) - log_out
         other = np.log(np.maximum(1 - delta - np.exp(log_out), 0)) - log_in
-    best: Array = np.fmax(np.fmax(one, other), 0.0).max(-1)
-    return best
+    return np.asarray(np.fmax(np.fmax(one, other), 0.0).max(-1))

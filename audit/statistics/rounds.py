@@ -65,6 +65,9 @@ class _Errors(NamedTuple):
     false_positives: Counts
     false_negatives: Counts
 
+    def wrong(self, n_in: int, n_out: int) -> Array:
+        return self.false_positives / n_out + self.false_negatives / n_in
+
 
 def best_epsilon(
     scores_in: ArrayLike, scores_out: ArrayLike, confidence: float = 0.95, delta: float | None = None
@@ -77,9 +80,8 @@ def best_epsilon(
     """
     s_in, s_out = check_scores(scores_in, scores_out)
     delta = 1 / (len(s_in) + len(s_out)) if delta is None else delta
-    errors = _errors(s_in, s_out)
-    values = _epsilons(errors, len(s_in), len(s_out), delta)
-    return _estimate("canife", errors, values, (len(s_in), len(s_out)), delta, confidence)
+    errors, sizes = _errors(s_in, s_out), (len(s_in), len(s_out))
+    return _estimate("canife", errors, _epsilons(errors, *sizes, delta), sizes, delta, confidence)
 
 
 def best_accuracy(
@@ -88,18 +90,16 @@ def best_accuracy(
     """The former estimate: epsilon at the threshold of the largest accuracy among those at which both errors
     occur. Edge cases and errors as in `best_epsilon`."""
     s_in, s_out = check_scores(scores_in, scores_out)
-    errors = _errors(s_in, s_out)
-    wrong = errors.false_positives / len(s_out) + errors.false_negatives / len(s_in)
-    usable = np.isfinite(_epsilons(errors, len(s_in), len(s_out), delta))
-    ranked = np.where(usable, -wrong, -np.inf)
-    return _estimate("canife_old", errors, ranked, (len(s_in), len(s_out)), delta, confidence)
+    errors, sizes = _errors(s_in, s_out), (len(s_in), len(s_out))
+    usable = np.isfinite(_epsilons(errors, *sizes, delta))
+    ranked = np.where(usable, -errors.wrong(*sizes), -np.inf)
+    return _estimate("canife_old", errors, ranked, sizes, delta, confidence)
 
 
 def largest_accuracy(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
     """The largest share of right guesses over all thresholds, worlds weighted alike."""
     s_in, s_out = check_scores(scores_in, scores_out)
-    errors = _errors(s_in, s_out)
-    wrong = errors.false_positives / len(s_out) + errors.false_negatives / len(s_in)
+    wrong = _errors(s_in, s_out).wrong(len(s_in), len(s_out))
     return float(1 - min(wrong.min(), 1.0) / 2)
 
 
@@ -186,8 +186,7 @@ def cumulative(charges: Sequence[Charge], delta: float) -> list[float]:
     total, found = np.zeros(len(ORDERS)), []
     for charge in charges:
         if charge.rounds:
-            one = divergences(charge.noise_multiplier, charge.sampling_rate)
-            total = total + charge.rounds * one
+            total = total + charge.rounds * divergences(charge.noise_multiplier, charge.sampling_rate)
         found.append(_least_epsilon(total, delta) if total.any() else 0.0)
     return found
 
@@ -245,8 +244,7 @@ def _estimate(
     method: str, errors: _Errors, ranked: Array, sizes: tuple[int, int], delta: float, confidence: float
 ) -> RoundEstimate:
     """The estimate at the first threshold of the highest rank; infinite where worlds are separated."""
-    conversions.require_delta(delta)
-    conversions.require_confidence(confidence)
+    conversions.require_levels(delta, confidence)
     values = _epsilons(errors, *sizes, delta)
     i = int(np.argmax(np.where(np.isposinf(values), np.inf, ranked)))
     wrong = int(errors.false_positives[i]), int(errors.false_negatives[i])
@@ -260,7 +258,6 @@ def _estimate(
 
 
 def _require_measured(measured: Sequence[int], total: int) -> None:
-    """Rounds that rise within 1 .. total, or InputError."""
     rising = all(a < b for a, b in zip([0, *measured], [*measured, total + 1], strict=True))
     require(measured and rising, f"measured rounds {list(measured)[:5]} do not rise within 1 to {total}")
 

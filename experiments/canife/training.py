@@ -27,7 +27,7 @@ from audit.errors import require
 from audit.game import root
 from audit.mechanism.base import State
 from audit.progress import Progress
-from audit.statistics import cohort_law, estimate
+from audit.statistics import cohort_law, densities, estimate
 from audit.statistics.cohort_law import Cohort
 from audit.storage import files
 from audit.storage.index import Holdings
@@ -284,7 +284,7 @@ def _scored(
     if sigma:
         worlds = cohort_law.replacing if attacked.as_published else cohort_law.added
         pair, deltas = worlds(dots, cohort, sigma, own), (attacked.delta, 1 / attacked.scores)
-        exact, then = (cohort_law.epsilon_at(pair, delta) for delta in deltas)
+        exact, then = (densities.epsilon_at(pair, delta) for delta in deltas)
     return s_in, s_out, exact, then, free.epsilon, gaussian.epsilon
 
 

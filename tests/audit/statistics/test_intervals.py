@@ -6,7 +6,6 @@ from scipy import stats
 
 from audit.statistics import intervals
 
-EVERY = {"exact": intervals.clopper_pearson, "wilson": intervals.wilson}
 RATES = np.concatenate([[1e-6, 1e-3], np.linspace(0.005, 0.995, 199), [1 - 1e-3, 1 - 1e-6]])
 
 
@@ -29,13 +28,6 @@ def test_clopper_pearson_is_not_vacuous():
     assert covered.min() < 0.955 and covered[50:150].mean() < 0.97
 
 
-@pytest.mark.parametrize("interval", [intervals.wilson, intervals.jeffreys])
-def test_the_others_cover_on_average_but_not_everywhere(interval):
-    covered = coverage(interval(np.arange(31), 30, 0.95), 30)
-    assert covered.min() < 0.94
-    assert covered.mean() == pytest.approx(0.95, abs=0.01)
-
-
 @pytest.mark.parametrize("trials", [4, 30])
 def test_one_sided_upper_limits_miss_at_most_error(trials):
     upper = intervals.clopper_pearson_upper(np.arange(trials + 1), trials, 0.05)
@@ -44,30 +36,17 @@ def test_one_sided_upper_limits_miss_at_most_error(trials):
     assert 0.03 < missed.max() <= 0.05 + 1e-12
 
 
-@pytest.mark.parametrize("method", EVERY)
 @pytest.mark.parametrize("trials", [1, 7, 50, 2500])
-def test_scipy_agrees(method, trials):
+def test_scipy_agrees(trials):
     for count in {0, 1, trials // 3, trials - 1, trials}:
-        theirs = stats.binomtest(count, trials).proportion_ci(0.9, method)
-        ours = EVERY[method](count, trials, 0.9)
+        theirs = stats.binomtest(count, trials).proportion_ci(0.9, "exact")
+        ours = intervals.clopper_pearson(count, trials, 0.9)
         np.testing.assert_allclose(ours, [theirs.low, theirs.high], rtol=1e-9, atol=1e-13)
 
 
-@pytest.mark.parametrize("trials", [1, 7, 2500])
-def test_jeffreys_are_posterior_quantiles(trials):
-    counts = np.arange(trials + 1)
-    ours = intervals.jeffreys(counts, trials, 0.9)
-    posterior = stats.beta(counts + 0.5, trials - counts + 0.5)
-    np.testing.assert_allclose(ours.lower[1:], posterior.ppf(0.05)[1:], rtol=1e-9)
-    np.testing.assert_allclose(ours.upper[:-1], posterior.ppf(0.95)[:-1], rtol=1e-9)
-
-
-@pytest.mark.parametrize(
-    "interval", [intervals.clopper_pearson, intervals.wilson, intervals.jeffreys], ids=lambda f: f.__name__
-)
 @pytest.mark.parametrize("trials", [1, 12, 1000])
-def test_edge_counts_order_and_mirror_image(interval, trials):
-    lower, upper = interval(np.arange(trials + 1), trials, 0.95)
+def test_edge_counts_order_and_mirror_image(trials):
+    lower, upper = intervals.clopper_pearson(np.arange(trials + 1), trials, 0.95)
     assert lower[0] == pytest.approx(0, abs=1e-12) and upper[-1] == pytest.approx(1, abs=1e-12)
     assert 0 < upper[0] < 1 and 0 < lower[-1] < 1
     assert np.all(np.diff(lower) > 0) and np.all(np.diff(upper) > 0) and np.all(lower < upper)

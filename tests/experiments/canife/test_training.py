@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from audit.report import style
-from audit.statistics import cohort_law, conversions
+from audit.statistics import cohort_law, conversions, densities
 from experiments.canife import curves, figures, populations, training
 from experiments.canife.attacked import Attacked
 from models.data.images import FASHION_MNIST_MEAN, FASHION_MNIST_STD, ImageDataset
@@ -60,7 +60,7 @@ def test_a_training_measures_its_rounds(whole):
         assert len(one.descent) == 61 and one.descent[-1] < one.descent[0]
         assert len(one.scores_in) == len(one.scores_out) == 20 and len(one.known) == 40
         pair = cohort_law.added(one.known, cohort_law.Cohort(8), 0.5, one.own)
-        assert one.exact == pytest.approx(cohort_law.epsilon_at(pair, 1e-5))
+        assert one.exact == pytest.approx(densities.epsilon_at(pair, 1e-5))
         assert one.proven < one.exact < conversions.epsilon_from_mu(2.0, 1e-5)
 
 
@@ -122,7 +122,7 @@ def test_the_published_worlds_replace_a_client(images, tmp_path):
     known = population_of(setting, images)
     (one,) = training.measure_missing(setting, known, store_in(tmp_path, setting))
     pair = cohort_law.replacing(one.known, cohort_law.Cohort(8), 0.5, one.own)
-    assert one.exact == pytest.approx(cohort_law.epsilon_at(pair, 1e-5))
+    assert one.exact == pytest.approx(densities.epsilon_at(pair, 1e-5))
     pixels = one.canary * FASHION_MNIST_STD + FASHION_MNIST_MEAN
     assert pixels.min() > -1e-6 and pixels.max() < 1 + 1e-6
     assert one.label.sum() == pytest.approx(1, abs=1e-5) and 0.01 < one.label.max() < 1
