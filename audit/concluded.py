@@ -13,13 +13,21 @@ from audit import zoo
 from audit.errors import require
 from audit.settings.adversaries import adversary_row
 from audit.settings.setting import Setting
-from audit.statistics import accounting, estimate, gaussian_curve, lifted
+from audit.statistics import (
+    accounting,
+    estimate,
+    gaussian_curve,
+    lifted,
+    one_run_conclusion,
+    one_shot,
+)
 from audit.statistics import looks as schedules
 from audit.statistics.accounting import Composition
 from audit.statistics.canaries import Design
 from audit.statistics.conclusion import Conclusion, Worlds
 from audit.statistics.estimate import Bound, Estimate
 from audit.statistics.looks import Look, Looks
+from audit.statistics.one_run_conclusion import OneRunConclusion
 from audit.storage.scores import Scores
 
 
@@ -68,6 +76,23 @@ def of_setting(
     one = conclude(scores.design(), composition, delta, confidence, reason=reason)
     taken = [runs for runs in looks if runs <= len(scores.scores)]
     return _of_looks(one, {runs: scores.of_first(runs).worlds() for runs in taken}, looks) if looks else one
+
+
+def of_each_run(
+    scores: Scores, dimension: int, known_null: bool, delta: float, confidence: float
+) -> list[OneRunConclusion]:
+    """Each run's conclusion from cosines in R^dimension. known_null: whether a cosine's law is known where
+    the canary is out, as it is of final models; else it is fitted to the canaries that are out."""
+    found = []
+    for values, bits in zip(scores.scores, scores.presence, strict=True):
+        design = one_run_conclusion.of_one_run(values, bits)
+        by_coins = one_run_conclusion.of_coins(design, dimension, delta, confidence)
+        if known_null:
+            observed = one_shot.cosines(values[bits], None, dimension)
+            alone = one_run_conclusion.of_cosines(observed, delta, confidence)
+            by_coins = alone._replace(coins=True, bounds=[*by_coins.bounds, *alone.bounds])
+        found.append(by_coins)
+    return found
 
 
 def predicted_mu(setting: Setting) -> float | None:

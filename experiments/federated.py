@@ -30,7 +30,7 @@ from models.catalogue import federated_task
 
 if TYPE_CHECKING:
     from audit.game import Game, Midway
-    from audit.report.federated_table import FederatedAudit
+    from audit.report.one_run_table import FederatedAudit
     from audit.settings.build_federated import Participation
     from audit.storage.scores import Scores
     from audit.storage.store import Store
@@ -99,7 +99,7 @@ def _setting() -> FederatedSetting:
 def _audit(audited: _Audited, played: "Game", store: "Store") -> None:
     """Trains what the store lacks, concludes, keeps, prints."""
     from audit import training
-    from audit.report import federated_table
+    from audit.report import one_run_table
     from experiments.cells.federated import accuracies as stored_accuracies
 
     watch = _Watch(audited, store)
@@ -112,34 +112,33 @@ def _audit(audited: _Audited, played: "Game", store: "Store") -> None:
         "accuracy": accuracies,
         "out": str(store.path),
     }
-    text = federated_table.federated_json(found, about)
-    result = store.write_text(federated_table.RESULT, text + "\n")
-    print(text if FLAGS.json else f"{federated_table.federated_table(found)}\n\nresult: {result}")
+    text = one_run_table.federated_json(found, about)
+    result = store.write_text(one_run_table.RESULT, text + "\n")
+    print(text if FLAGS.json else f"{one_run_table.federated_table(found)}\n\nresult: {result}")
     if FLAGS.report is not None:
         _report(audited, found, store)
 
 
 def _report(audited: _Audited, found: "FederatedAudit", store: "Store") -> None:
     """Writes the page."""
-    from audit.report import one_run_page as one_run_report
-    from audit.report import one_run_subjects
+    from audit.report import one_run_page, subjects
     from audit.storage import files
 
     data = audited.federation.clients.source
-    about = one_run_subjects.of_federated(audited.setting, found, data, store.path.name, store.text)
-    content = one_run_report.one_run_report(f"Audit: {about.title}", [about])
+    about = subjects.of_federated(audited.setting, found, data, store.path.name, store.text)
+    content = one_run_page.one_run_report(f"Audit: {about.title}", [about])
     written = files.write_whole(Path(FLAGS.report), content, "name another file with --report")
     print(f"report: {written}", file=sys.stderr)
 
 
 def _concluded(audited: _Audited, scores: "Scores", accuracies: dict[str, float]) -> "FederatedAudit":
     """Each run's conclusion, and the mechanism's epsilon."""
-    from audit.report import over_runs
-    from audit.report.federated_table import FederatedAudit
+    from audit.concluded import of_each_run
+    from audit.report.one_run_table import FederatedAudit
 
     leaks = federated.leaks(audited.setting, audited.federation.clients.number, audited.rounds.most)
     known = audited.setting.observe in federated.FINAL
-    found = over_runs.conclusions(scores, audited.dimension, known, FLAGS.delta, FLAGS.confidence)
+    found = of_each_run(scores, audited.dimension, known, FLAGS.delta, FLAGS.confidence)
     shown = [accuracies[str(run)] for run in range(len(found)) if str(run) in accuracies]
     return FederatedAudit(found, leaks.canary, leaks.client, shown)
 

@@ -23,7 +23,6 @@ from audit.commands import cli
 from audit.concluded import conclude
 from audit.errors import require
 from audit.report import bounds_table, one_run_table
-from audit.report.remarks import remarks
 from audit.settings.setting import require_noise
 from audit.statistics.accounting import Composition
 from audit.statistics.conclusion import Conclusion
@@ -81,7 +80,7 @@ def main() -> None:
         print(results.bounds_json(conclusion, **results.attack_fields(conclusion)))
     else:
         print(bounds_table.bounds_table(conclusion))
-    for remark in remarks(conclusion) if FLAGS.json else []:  # the table has them
+    for remark in bounds_table.remarks(conclusion) if FLAGS.json else []:  # the table has them
         print(remark, file=sys.stderr)
     for file in wanted:
         print(f"{file.flag}: {file.path}", file=sys.stderr)
@@ -99,11 +98,10 @@ def _one_run() -> None:
     )
     found = score_files.conclude_one_run(paths[0], FLAGS.dimension, FLAGS.delta, FLAGS.confidence)
     if FLAGS.report is not None:
-        from audit.report import one_run_page as one_run_report
-        from audit.report import one_run_subjects
+        from audit.report import one_run_page, subjects
 
-        about = one_run_subjects.of_cosines(FLAGS.name or paths[0].name, paths[0], found, upper)
-        content = one_run_report.one_run_report(f"Audit: {about.title}", [about])
+        about = subjects.of_cosines(FLAGS.name or paths[0].name, paths[0], found, upper)
+        content = one_run_page.one_run_report(f"Audit: {about.title}", [about])
         written = files.write_whole(Path(FLAGS.report), content, "name another file with --report")
         print(f"report: {written}", file=sys.stderr)
     shown = one_run_table.one_run_json if FLAGS.json else one_run_table.one_run_table
@@ -151,12 +149,11 @@ def _report(paths: Sequence[Path], composition: Composition | None, conclusion: 
     """The report, if it is asked for."""
     if FLAGS.report is None:
         return []
-    from audit.report import audit_page as report
-    from audit.report import subjects
+    from audit.report import audit_page, subjects
 
     name = FLAGS.name or ", ".join(path.name for path in paths)
     about = subjects.of_scores(name, paths, composition, conclusion)
-    return [_File("report", Path(FLAGS.report), report.report(f"Audit: {about.title}", [about]))]
+    return [_File("report", Path(FLAGS.report), audit_page.report(f"Audit: {about.title}", [about]))]
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from absl import app, flags
 
 from audit.errors import InputError, require
-from audit.settings.devices import prepare_jax as prepare_jax
+from audit.machine import prepare_jax as prepare_jax
 from audit.settings.fields import ADVERSARY, AUDITED, AUTO, DP_SGD
 
 if TYPE_CHECKING:

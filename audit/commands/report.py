@@ -14,9 +14,7 @@ from absl import flags
 
 from audit.commands import cli
 from audit.errors import InputError, require
-from audit.report import audit_page as report
-from audit.report import one_run_page as one_run_report
-from audit.report import one_run_subjects, subjects
+from audit.report import audit_page, one_run_page, subjects
 from audit.report.subjects import AskedLevels, Subject
 from audit.settings import stored
 from audit.settings.stored import Audits
@@ -36,13 +34,13 @@ def main() -> None:
     """Find, read, write."""
     levels, root = checked_levels(), cli.folder()
     if federated := _federated(root):
-        one_run = [one_run_subjects.of_folder(folder, levels) for folder in federated]
+        one_run = [subjects.of_federated_folder(folder, levels) for folder in federated]
         title = f"Audit: {one_run[0].title}" if len(one_run) == 1 else f"{len(one_run)} federated audits"
-        content = one_run_report.one_run_report(title, one_run)
+        content = one_run_page.one_run_report(title, one_run)
         place = (federated[0] if len(federated) == 1 else root) / "report.html"
     else:
         about, place = _settings(root, levels)
-        content = report.of_audits(about)
+        content = audit_page.of_audits(about)
     write(content, place)
 
 

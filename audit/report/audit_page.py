@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from audit.report import audit_panels, page, verdicts
-from audit.report.gaussian import mark, standing
+from audit.report.bounds_table import remarks
+from audit.report.curves import mark, standing
 from audit.report.page import Html
-from audit.report.remarks import remarks
 from audit.report.subjects import Subject
 from audit.report.verdicts import Verdict
 from audit.statistics.accounting import Composition

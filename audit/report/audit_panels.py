@@ -10,9 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 
-from audit.report import curves, rounding, style
-from audit.report.gaussian import mark, standing
+from audit.report import curves, style
+from audit.report.curves import mark, standing
 from audit.report.style import BOUND, FADED, IN, OUT, STYLE, UPPER
+from audit.report.table import at_least, at_most
 from audit.statistics import conversions, ranks
 from audit.statistics.conclusion import Conclusion, method_of
 from audit.statistics.estimate import Estimate, Finding
@@ -98,7 +99,7 @@ def _rows(conclusion: Conclusion) -> tuple[Finding, ...]:
 
 def _numbers(epsilons: list[float]) -> list[str]:
     """Lower bounds as a bar's labels."""
-    return [rounding.at_least(epsilon, 2) for epsilon in epsilons]
+    return [at_least(epsilon, 2) for epsilon in epsilons]
 
 
 def _draw_lying(axis: Axes, conclusion: Conclusion) -> None:
@@ -116,7 +117,7 @@ def _draw_lying(axis: Axes, conclusion: Conclusion) -> None:
     if upper is not None and np.isfinite(upper):
         axis.set_xlim(right=1.15 * max(*epsilons, upper))
         axis.axvline(upper, color=UPPER, ls=":")
-        place, name = ("data", "axes fraction"), f"upper bound {rounding.at_most(upper, 2)} "
+        place, name = ("data", "axes fraction"), f"upper bound {at_most(upper, 2)} "
         axis.annotate(name, (upper, 0.98), xycoords=place, ha="right", va="top", fontsize=8, bbox=_BOX)
 
 
@@ -133,7 +134,7 @@ def _draw_upright(axis: Axes, conclusion: Conclusion) -> None:
     if upper is not None and np.isfinite(upper):
         axis.axhline(upper, color=UPPER, ls=":")
         place = ("axes fraction", "data")
-        name = f"upper bound {rounding.at_most(upper, 2)}"
+        name = f"upper bound {at_most(upper, 2)}"
         axis.annotate(
             name, (1, upper), (0, 2), xycoords=place, textcoords="offset points", ha="right", va="bottom"
         )

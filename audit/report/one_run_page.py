@@ -2,14 +2,15 @@
 cosines, and where they come from."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
+import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.axes import Axes
 
-from audit.report import audit_page as report
-from audit.report import one_run_panels, one_run_table, page
-from audit.report.federated_table import Upper
+from audit.report import audit_page, one_run_table, page, style
 from audit.report.page import Html
+from audit.report.style import BOUND, FADED, IN, OUT, STYLE, UPPER
+from audit.report.subjects import OneRunSubject
 from audit.report.verdicts import (
     LEAKS,
     NOTHING,
@@ -22,25 +23,12 @@ from audit.report.verdicts import (
     percent,
     proven,
 )
+from audit.statistics import cosine_law
 from audit.statistics.one_run_bounds import OneRunBound
 from audit.statistics.one_run_conclusion import OneRunConclusion
 from audit.statistics.one_shot import OneShotEstimate
 
-
-class OneRunSubject(NamedTuple):
-    """An audit of one run, or of several that are each concluded alone. upper: the mechanism's epsilons, of
-    which the first is what a canary's bounds are held against; none where it is not known."""
-
-    anchor: str
-    title: str
-    facts: dict[str, str]
-    threats: list[str]
-    runs: list[OneRunConclusion]
-    upper: list[Upper]
-    provenance: dict[str, str]
-    config: str | None = None
-
-
+_BINS, _POINTS, _FAR = 40, 401, 4.0  # of a histogram; of a curve; in units of 1/sqrt(d)
 _GAUSSIAN = "; and a Gaussian trade-off curve"
 _MEANINGS = (
     "A bound holds at its confidence: the method exceeds the truth in at most that share of audits. Each has "
@@ -115,8 +103,8 @@ def _article(subject: OneRunSubject, titled: bool) -> Html:
         *(page.element("p", f"{one[0].upper()}{one[1:]}.", class_="note") for one in remarks),
         *several,
     ]
-    panels = page.element("div", *_figures(subject), class_="figures")
-    return report.article(subject, one_run_verdict(subject), titled, _bounds(subject), *more, panels=panels)
+    found, panels = one_run_verdict(subject), page.element("div", *_figures(subject), class_="figures")
+    return audit_page.article(subject, found, titled, _bounds(subject), *more, panels=panels)
 
 
 def _bounds(subject: OneRunSubject) -> Html:
@@ -174,7 +162,7 @@ def _figures(subject: OneRunSubject) -> list[Html]:
     """The first run's panels, each with what a reader who can't see it needs to know."""
     first = subject.runs[0]
     upper = subject.upper[0].epsilon if subject.upper else None
-    drawn = one_run_panels.one_run_panels(first, upper)
+    drawn = one_run_panels(first, upper)
     observed, unobserved, dimension = first.cosines
     units = observed * np.sqrt(dimension)
     null = f"{len(unobserved):,} unobserved ones" if len(unobserved) else "the exact law where nothing leaks"
@@ -198,9 +186,59 @@ def _figures(subject: OneRunSubject) -> list[Html]:
     ]
 
 
-def null_of(conclusion: OneRunConclusion) -> str:
-    """What the observed cosines are held against."""
+def one_run_panels(conclusion: OneRunConclusion, upper_bound: float | None) -> dict[str, bytes]:
+    """Each panel of one run apart, as SVG bytes: "cosines", "epsilons"."""
+    with plt.rc_context(STYLE):
+        figure, axis = plt.subplots(figsize=(4.2, 3.4))
+        _draw_cosines(axis, conclusion)
+        cosines = style.svg(figure)
+        figure, axis = plt.subplots(figsize=(4.2, 3.4))
+        _draw_epsilons(axis, conclusion, upper_bound)
+        return {"cosines": cosines, "epsilons": style.svg(figure)}
+
+
+def _draw_cosines(axis: Axes, conclusion: OneRunConclusion) -> None:
+    """The density of the observed cosines, and of the unobserved or of the exact null."""
     observed, unobserved, dimension = conclusion.cosines
+    root = np.sqrt(dimension)
+    seen = np.concatenate([observed, unobserved]) * root
+    ends = min(-_FAR, seen.min()), max(_FAR, seen.max())
+    bins = np.linspace(*ends, _BINS + 1).tolist()
+    axis.hist(observed * root, bins, density=True, color=IN, alpha=0.5, label=f"observed ({len(observed):,})")
     if len(unobserved):
-        return f"{len(observed):,} observed and {len(unobserved):,} unobserved, to which the null is fitted"
-    return f"{len(observed):,} observed; the null is the cosine's exact law in {dimension:,} dimensions"
+        label = f"unobserved ({len(unobserved):,})"
+        axis.hist(unobserved * root, bins, density=True, color=OUT, alpha=0.5, hatch="///", label=label)
+    else:
+        x = np.linspace(*ends, _POINTS)
+        inside = np.clip(x / root, -1 + 1e-12, 1 - 1e-12)
+        axis.plot(x, np.exp(cosine_law.log_density(inside, dimension)) / root, color=OUT, label="no leak")
+    axis.set(xlabel=r"cosine, in units of $1/\sqrt{d}$", ylabel="density")
+    _legend_above(axis)
+
+
+def _draw_epsilons(axis: Axes, conclusion: OneRunConclusion, upper_bound: float | None) -> None:
+    """A bar a bound; a point an estimate, with two standard errors, over the range that it shows without a
+    leak; a line at the upper bound."""
+    names = [*(row.method for row in conclusion.estimates), *(row.method for row in conclusion.bounds)]
+    for place, row in enumerate(conclusion.estimates):
+        floor = "no leak: up to 95%" if place == 0 else None
+        axis.barh(place, row.noise_floor.quantile_95, color=FADED, alpha=0.4, label=floor)
+        error = 2 * row.standard_error
+        label = "estimate, 2 errors" if place == 0 else None
+        axis.errorbar(row.epsilon, place, xerr=error, fmt="o", ms=4, color=IN, mfc="white", label=label)
+    for place, bound in enumerate(conclusion.bounds, len(conclusion.estimates)):
+        label = "lower bound" if place == len(conclusion.estimates) else None
+        axis.barh(place, bound.epsilon, color=BOUND, height=0.6, label=label)
+    if upper_bound is not None and np.isfinite(upper_bound):
+        axis.axvline(upper_bound, color=UPPER, ls=":", label="upper bound")
+    axis.set_yticks(range(len(names)), [name.removeprefix("one_shot_") for name in names])
+    axis.set(xlabel=r"$\varepsilon$", ylim=(len(names) - 0.4, -0.6))
+    axis.set_xlim(left=0)
+    _legend_above(axis)
+
+
+def _legend_above(axis: Axes) -> None:
+    """The legend of a figure's only panel, above it."""
+    figure = axis.get_figure(root=True)
+    assert figure is not None
+    figure.legend(loc="outside upper center", ncols=2, fontsize=8)

@@ -1,29 +1,31 @@
 """A table is its columns: from one object the lines for a terminal, CSV, rows for HTML, and JSON.
 
-A column says what a row has in it and how people see that; `lower` and `upper` round against the claim.
+A column says what a row has in it and how people see that. `at_least` and `at_most` round so that no
+number claims more than is proven: lower bounds down, upper bounds up.
 """
 
 import csv
 import io
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
-
-from audit.report import rounding
 
 R = TypeVar("R")
 Show = Callable[[Any], str]
 
 
-def lower(decimals: int = 3) -> Show:
-    """How a lower bound is shown: rounded down."""
-    return lambda value: rounding.at_least(value, decimals)
+def at_least(value: float, decimals: int = 3) -> str:
+    """A lower bound, rounded down."""
+    return f"{math.floor(value * 10**decimals) / 10**decimals:.{decimals}f}"
 
 
-def upper(decimals: int = 3) -> Show:
-    """How an upper bound is shown: rounded up, inf where it is infinite."""
-    return lambda value: rounding.at_most(value, decimals)
+def at_most(value: float, decimals: int = 3) -> str:
+    """An upper bound, rounded up; inf where it is infinite."""
+    if math.isinf(value):
+        return "inf"
+    return f"{math.ceil(value * 10**decimals) / 10**decimals:.{decimals}f}"
 
 
 def number(spec: str) -> Show:

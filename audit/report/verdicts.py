@@ -3,7 +3,7 @@
 import math
 from typing import NamedTuple
 
-from audit.report import rounding
+from audit.report import table
 from audit.statistics.conclusion import Conclusion
 from audit.statistics.estimate import Bound
 
@@ -32,12 +32,12 @@ SMOKE = Verdict(
 
 def at_least(value: float) -> str:
     """A lower bound rounded down to three decimals, without the last zeros."""
-    return _short(rounding.at_least(value))
+    return _short(table.at_least(value))
 
 
 def at_most(value: float) -> str:
     """An upper bound rounded up to three decimals, without the last zeros; ∞ where it is infinite."""
-    return _short(rounding.at_most(value)) if math.isfinite(value) else "∞"
+    return _short(table.at_most(value)) if math.isfinite(value) else "∞"
 
 
 def proven(value: float) -> str:

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from audit.errors import require
-from audit.settings.devices import prepare_jax
+from audit.machine import prepare_jax
 
 if TYPE_CHECKING:
     from audit.task import Dataset

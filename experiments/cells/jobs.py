@@ -13,8 +13,8 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from audit import training
 from audit.errors import InputError, require
+from audit.machine import prepare_jax
 from audit.mechanism.programs import Programs
-from audit.settings.devices import prepare_jax
 from audit.storage import files, shares
 from audit.storage.scores import Scores
 from audit.task import Dataset

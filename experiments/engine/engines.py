@@ -8,7 +8,7 @@ from functools import partial
 from typing import NamedTuple
 
 from audit.errors import require
-from audit.settings.devices import prepare_jax
+from audit.machine import prepare_jax
 from experiments.engine.problem import Build
 from models.catalogue import FEDERATED_TASKS, TASKS
 

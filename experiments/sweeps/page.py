@@ -1,8 +1,7 @@
 """A page on a sweep: its figures, and a section for every cell that is done."""
 
 from audit.errors import InputError, require
-from audit.report import audit_page as report
-from audit.report import page, style, subjects
+from audit.report import audit_page, page, style, subjects
 from audit.report.page import Html
 from audit.report.subjects import AskedLevels, Subject
 from audit.settings.setting import identity
@@ -37,7 +36,9 @@ def of_sweep(sweep: Sweep, scale: str, held: Holdings, levels: AskedLevels) -> t
     require(about, f"{message}: {mend}")
     share = f"{len(about)} of the sweep's {len(cells)} cells at scale {scale} are done."
     drawn = _figures(sweep, held, there, levels)
-    return report.report(f"{sweep.name}: {sweep.title}", about, page.element("p", share), *drawn), messages
+    return audit_page.report(
+        f"{sweep.name}: {sweep.title}", about, page.element("p", share), *drawn
+    ), messages
 
 
 def _of_cell(held: Holdings, axis: Axis | None, cell: Audited, levels: AskedLevels) -> list[Subject]:

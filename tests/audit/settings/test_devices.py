@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 PROGRAM = """
-from audit.settings.devices import prepare_jax
+from audit.machine import prepare_jax
 prepare_jax()
 import jax, os
 print(len(jax.devices()), os.environ.get("TPU_WORKER_HOSTNAMES"))
