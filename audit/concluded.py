@@ -13,14 +13,7 @@ from audit import zoo
 from audit.errors import require
 from audit.settings.adversaries import adversary_row
 from audit.settings.setting import Setting
-from audit.statistics import (
-    accounting,
-    estimate,
-    gaussian_curve,
-    lifted,
-    one_run_conclusion,
-    one_shot,
-)
+from audit.statistics import accounting, estimate, gaussian_curve, lifted, one_run_conclusion, one_shot
 from audit.statistics import looks as schedules
 from audit.statistics.accounting import Composition
 from audit.statistics.canaries import Design
@@ -111,9 +104,8 @@ def predicted_mu(setting: Setting) -> float | None:
 def gaussian_reason(setting: Setting) -> str:
     """Why the setting's trade-off curve should be Gaussian, in a line of 68 columns; empty where nothing says
     so."""
-    return (
-        "" if predicted_mu(setting) is None else "it has a reason: Gaussian noise on one crafted coordinate"
-    )
+    known = predicted_mu(setting) is not None
+    return "it has a reason: Gaussian noise on one crafted coordinate" if known else ""
 
 
 def _of_looks(last: Conclusion, seen: Mapping[int, Worlds], schedule: Sequence[int]) -> Conclusion:
@@ -122,10 +114,8 @@ def _of_looks(last: Conclusion, seen: Mapping[int, Worlds], schedule: Sequence[i
     of all looks, whenever one stops, holds at the confidence."""
     schedules.require_schedule(schedule)
     for runs in seen:
-        said = f"`looks={','.join(map(str, schedule))}`"
-        require(
-            runs in schedule, f"{said}: none is at {runs} runs, as these scores are: give those of a look"
-        )
+        said = f"`looks={','.join(map(str, schedule))}`: none is at {runs} runs"
+        require(runs in schedule, f"{said}, as these scores are: give those of a look")
     each = schedules.confidence_of_each(last.confidence, len(schedule))
     taken = tuple(Look(runs, _bounds(worlds, last.delta, each)) for runs, worlds in sorted(seen.items()))
     bounds = schedules.best(taken, last.confidence)

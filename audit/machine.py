@@ -30,27 +30,18 @@ def prepare_jax(cpu_devices: int = 0) -> None:
     a persistent compilation cache in a folder that only the user can read. Raises InputError where JAX finds
     no device.
     """
-    _configure(cpu_devices or cores())
-    _keep_programs()
-    _require_devices()
-
-
-def _require_devices() -> None:
-    """Starts JAX's devices; raises InputError where there are none."""
     import jax
 
+    _configure(cpu_devices or cores())
+    _keep_programs()
     try:
         jax.local_devices()
-    except (
-        RuntimeError,
-        AssertionError,
-    ) as error:  # JAX asserts where CUDA was asked for and is not installed
+    except (RuntimeError, AssertionError) as error:  # it asserts where CUDA is asked for and not installed
         asked = os.environ.get("JAX_PLATFORMS")
         if not asked:
             raise InputError(f"JAX finds no device: {error}") from None
-        raise InputError(
-            f"JAX_PLATFORMS={asked}: JAX finds no such device here; unset it, or set it to cpu"
-        ) from None
+        mend = "unset it, or set it to cpu"
+        raise InputError(f"JAX_PLATFORMS={asked}: JAX finds no such device here; {mend}") from None
 
 
 def _configure(cpu_devices: int) -> None:
@@ -58,7 +49,8 @@ def _configure(cpu_devices: int) -> None:
     import jax
 
     logging.getLogger("jax").setLevel(logging.WARNING)
-    if not any(map(_is_googles, Path("/sys/bus/pci/devices").glob("*/vendor"))):
+    vendors = (path.read_text().strip() for path in Path("/sys/bus/pci/devices").glob("*/vendor"))
+    if "0x1ae0" not in vendors:  # Google's, as TPUs are
         for name, value in _WITHOUT_TPU.items():
             os.environ.setdefault(name, value)
     own = os.environ.get("XLA_FLAGS", "")  # comes last, and so wins
@@ -67,11 +59,6 @@ def _configure(cpu_devices: int) -> None:
         jax.config.update("jax_num_cpu_devices", cpu_devices)
         os.environ.setdefault("NPROC", str(cpu_devices))  # XLA's threads: else one a core, in every process
     jax.config.update("jax_default_matmul_precision", "float32")
-
-
-def _is_googles(vendor: Path) -> bool:
-    """Whether a PCI device is Google's, as TPUs are."""
-    return vendor.read_text().strip() == "0x1ae0"
 
 
 def _keep_programs() -> None:

@@ -85,7 +85,10 @@ def _settings(root: Path, levels: AskedLevels) -> tuple[list[Subject], Path]:
     """The audits that --setting names, and the page's place; says on stderr what it leaves out."""
     found = stored.audits(root)
     named = FLAGS.setting not in (None, "all")
-    require(found.folders or (named and found.refused), _none(root, found))
+    others = f" ({found.others} with other results)" if found.others else ""
+    mend = next(iter(found.refused.values()), "run ./run.sh audit, or name another folder")
+    there = found.folders or (named and found.refused)
+    require(there, f"--out={root} holds no audits{others}: {mend}")
     if named:
         chosen = _chosen(found)
     else:
@@ -95,13 +98,6 @@ def _settings(root: Path, levels: AskedLevels) -> tuple[list[Subject], Path]:
     if FLAGS.setting == "all":
         return _readable(chosen, levels), place
     return [subjects.of_setting(folder, levels) for folder in chosen], place
-
-
-def _none(root: Path, found: Audits) -> str:
-    """The line for a store without audits."""
-    others = f" ({found.others} with other results)" if found.others else ""
-    mend = next(iter(found.refused.values()), "run ./run.sh audit, or name another folder")
-    return f"--out={root} holds no audits{others}: {mend}"
 
 
 def _readable(folders: list[Path], levels: AskedLevels) -> list[Subject]:

@@ -73,7 +73,8 @@ def as_table(rows: Sequence[Listed], now: float) -> str:
     header, rule, *found = _table(rows, now).text().split("\n")
     lines = [header, rule]
     for one, line in zip(rows, found, strict=True):
-        texts = ", ".join(f"{name}={_value(value)}" for name, value in one.differs.items())
+        shown = {n: f"{value:g}" if isinstance(value, float) else value for n, value in one.differs.items()}
+        texts = ", ".join(f"{name}={value}" for name, value in shown.items())
         indent = " " * _INDENT
         lines += [line, *textwrap.wrap(texts, _COLUMNS, initial_indent=indent, subsequent_indent=indent)]
     return "\n".join(lines)
@@ -98,9 +99,9 @@ def _table(rows: Sequence[Listed], now: float) -> Table[Listed]:
         Column("delta", lambda one: one.kept.delta),
         Column("confidence", lambda one: one.kept.confidence),
         Column("if_gaussian", lambda one: _finite(one.kept.if_gaussian)),
-        Column(None, lambda one: _lower(one.kept.if_gaussian), "bound", width=10),
+        Column(None, lambda one: _finite(one.kept.if_gaussian), "bound", verdicts.at_least, 10, none="-"),
         Column("upper_bound", lambda one: _finite(one.kept.upper_bound)),
-        Column(None, lambda one: _upper(one.kept.upper_bound), "upper", width=10),
+        Column(None, lambda one: one.kept.upper_bound, "upper", _upper, 10, none="-"),
         Column("time", lambda one: one.time),
         Column(None, lambda one: _age(now - one.time), "age", width=7),
     )
@@ -113,20 +114,7 @@ def _name(setting: Setting) -> str:
     return shortened(setting.model, _NAME - 1 - len(adversary)) + adversary
 
 
-def _value(value: object) -> str:
-    """A value as a flag takes it."""
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _lower(epsilon: float | None) -> str:
-    """A lower bound rounded down."""
-    return "-" if epsilon is None or not math.isfinite(epsilon) else verdicts.at_least(epsilon)
-
-
-def _upper(epsilon: float | None) -> str:
-    """An upper bound rounded up."""
-    if epsilon is None:
-        return "-"
+def _upper(epsilon: float) -> str:
     return verdicts.at_most(epsilon) if math.isfinite(epsilon) else "infinite"
 
 

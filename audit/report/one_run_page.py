@@ -1,7 +1,8 @@
 """A page on one-run audits: of each the verdict, bounds, estimates beside what they show without a leak, the
 cosines, and where they come from."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -26,10 +27,8 @@ from audit.report.verdicts import (
 from audit.statistics import cosine_law
 from audit.statistics.one_run_bounds import OneRunBound
 from audit.statistics.one_run_conclusion import OneRunConclusion
-from audit.statistics.one_shot import OneShotEstimate
 
 _BINS, _POINTS, _FAR = 40, 401, 4.0  # of a histogram; of a curve; in units of 1/sqrt(d)
-_GAUSSIAN = "; and a Gaussian trade-off curve"
 _MEANINGS = (
     "A bound holds at its confidence: the method exceeds the truth in at most that share of audits. Each has "
     "its own confidence; together they have less. The method is to be chosen before the audit.",
@@ -64,10 +63,8 @@ def one_run_verdict(subject: OneRunSubject) -> Verdict:
         word = "violated" if any(not row.gaussian for row in above) else "or not Gaussian"
         headline = "The guarantee is violated"
         headline += "." if word == "violated" else ", or the trade-off curve is not Gaussian."
-        end = (
-            f" Accounting guarantees at most {at_most(upper or 0.0)}: there is a bug, or that is for another "
-        )
-        end += "training."
+        end = f" Accounting guarantees at most {at_most(upper or 0.0)}: there is a bug, or that is for "
+        end += "another training."
         return Verdict(VIOLATED, word, headline, f"{which} {claims}{end}".strip())
     if not first.bounds:
         words = "There are estimates alone, which are no bounds: save coins, or more canaries."
@@ -93,7 +90,6 @@ def _claim(row: OneRunBound) -> str:
 
 
 def _article(subject: OneRunSubject, titled: bool) -> Html:
-    """An audit's section."""
     first, runs = subject.runs[0], subject.runs
     several = [page.element("h3", "Over all runs"), _over_runs(runs)] if len(runs) > 1 else []
     remarks = one_run_table.remarks(first)
@@ -116,7 +112,7 @@ def _bounds(subject: OneRunSubject) -> Html:
             proven(row.epsilon),
             "" if row.mu is None else proven(row.mu),
             row.counted,
-            _assumes(row),
+            row.canaries.sentence + ("; and a Gaussian trade-off curve" if row.gaussian else ""),
         )
         for row in first.bounds
     ]
@@ -127,24 +123,17 @@ def _bounds(subject: OneRunSubject) -> Html:
     return page.table(caption, ("bound", "epsilon", "mu", "counts", "assumes"), rows)
 
 
-def _assumes(row: OneRunBound) -> str:
-    """A bound's assumption in full."""
-    return row.canaries.sentence + (_GAUSSIAN if row.gaussian else "")
-
-
 def _estimates(first: OneRunConclusion) -> Html:
     """A row an estimate: value, error, floor, and what it takes for granted."""
     header = ("estimate", "epsilon", "standard error", "mean without a leak", "95% without a leak", "caveat")
     caption = f"Estimates of epsilon at delta = {first.delta:g}; a leak shows where they exceed the 95%"
-    return page.table(caption, header, [_estimate(row) for row in first.estimates])
-
-
-def _estimate(row: OneShotEstimate) -> tuple[str, ...]:
-    """An estimate's cells."""
-    floor = row.noise_floor
-    numbers = (row.epsilon, row.standard_error, floor.mean, floor.quantile_95)
-    within = "; within its floor" if row.epsilon <= floor.quantile_95 else ""
-    return (row.method, *(f"{value:.3f}" for value in numbers), row.caveat + within)
+    rows = []
+    for row in first.estimates:
+        floor = row.noise_floor
+        numbers = (row.epsilon, row.standard_error, floor.mean, floor.quantile_95)
+        within = "; within its floor" if row.epsilon <= floor.quantile_95 else ""
+        rows.append((row.method, *(f"{value:.3f}" for value in numbers), row.caveat + within))
+    return page.table(caption, header, rows)
 
 
 def _over_runs(runs: Sequence[OneRunConclusion]) -> Html:
@@ -188,13 +177,18 @@ def _figures(subject: OneRunSubject) -> list[Html]:
 
 def one_run_panels(conclusion: OneRunConclusion, upper_bound: float | None) -> dict[str, bytes]:
     """Each panel of one run apart, as SVG bytes: "cosines", "epsilons"."""
+    drawn = {}
+    panels: dict[str, Callable[[Axes, OneRunConclusion], None]] = {
+        "cosines": _draw_cosines,
+        "epsilons": partial(_draw_epsilons, upper_bound=upper_bound),
+    }
     with plt.rc_context(STYLE):
-        figure, axis = plt.subplots(figsize=(4.2, 3.4))
-        _draw_cosines(axis, conclusion)
-        cosines = style.svg(figure)
-        figure, axis = plt.subplots(figsize=(4.2, 3.4))
-        _draw_epsilons(axis, conclusion, upper_bound)
-        return {"cosines": cosines, "epsilons": style.svg(figure)}
+        for name, draw in panels.items():
+            figure, axis = plt.subplots(figsize=(4.2, 3.4))
+            draw(axis, conclusion)
+            figure.legend(loc="outside upper center", ncols=2, fontsize=8)
+            drawn[name] = style.svg(figure)
+    return drawn
 
 
 def _draw_cosines(axis: Axes, conclusion: OneRunConclusion) -> None:
@@ -213,7 +207,6 @@ def _draw_cosines(axis: Axes, conclusion: OneRunConclusion) -> None:
         inside = np.clip(x / root, -1 + 1e-12, 1 - 1e-12)
         axis.plot(x, np.exp(cosine_law.log_density(inside, dimension)) / root, color=OUT, label="no leak")
     axis.set(xlabel=r"cosine, in units of $1/\sqrt{d}$", ylabel="density")
-    _legend_above(axis)
 
 
 def _draw_epsilons(axis: Axes, conclusion: OneRunConclusion, upper_bound: float | None) -> None:
@@ -234,11 +227,3 @@ def _draw_epsilons(axis: Axes, conclusion: OneRunConclusion, upper_bound: float 
     axis.set_yticks(range(len(names)), [name.removeprefix("one_shot_") for name in names])
     axis.set(xlabel=r"$\varepsilon$", ylim=(len(names) - 0.4, -0.6))
     axis.set_xlim(left=0)
-    _legend_above(axis)
-
-
-def _legend_above(axis: Axes) -> None:
-    """The legend of a figure's only panel, above it."""
-    figure = axis.get_figure(root=True)
-    assert figure is not None
-    figure.legend(loc="outside upper center", ncols=2, fontsize=8)

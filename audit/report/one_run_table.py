@@ -10,7 +10,7 @@ import numpy as np
 from audit.report.table import Column, Table, at_least, at_most, number
 from audit.statistics.accounting import Composition, epsilon_upper_bound, participant_upper_bound
 from audit.statistics.method import GAUSSIAN_CURVE
-from audit.statistics.one_run_bounds import OF_COINS, OneRunBound
+from audit.statistics.one_run_bounds import OF_COINS
 from audit.statistics.one_run_conclusion import OneRunConclusion
 from audit.statistics.one_shot import EstimateFloor
 from audit.words import counted
@@ -35,7 +35,7 @@ _OF_BOUND = (
     Column(None, lambda row: row.epsilon, "epsilon", at_least, 8),
     Column(None, lambda row: row.mu, "mu", at_least, 6),
     Column(None, lambda row: row.counted, " counts", " {}".format, 30, left=True),
-    Column(None, lambda row: _assumes(row), "assumes", left=True),
+    Column(None, lambda row: (GAUSSIAN_CURVE if row.gaussian else row.canaries).word, "assumes", left=True),
 )
 
 
@@ -92,11 +92,6 @@ def remarks(conclusion: OneRunConclusion) -> list[str]:
     return found
 
 
-def _assumes(row: OneRunBound) -> str:
-    """A word for what a bound assumes."""
-    return GAUSSIAN_CURVE.word if row.gaussian else row.canaries.word
-
-
 def _notes(conclusion: OneRunConclusion) -> list[str]:
     """What the bounds' assumptions mean."""
     assumed = dict.fromkeys(
@@ -148,10 +143,11 @@ class Upper(NamedTuple):
 def upper_bounds(found: FederatedAudit) -> list[Upper]:
     """epsilon as it is accounted, of a canary and of a client, and the paper's analytical value."""
     delta = found.runs[0].delta
-    rows = [
-        Upper(f"accounted, {name}", participant_upper_bound(who, delta), _participation(who))
-        for name, who in (("canary", found.canary), ("client", found.client))
-    ]
+    rows = []
+    for name, who in (("canary", found.canary), ("client", found.client)):
+        times, rate = counted(who.insertions, "round"), who.sampling_rate
+        taken = times if rate == 1 else f"{times}, each with probability {rate:g}"
+        rows.append(Upper(f"accounted, {name}", participant_upper_bound(who, delta), taken))
     once = epsilon_upper_bound(found.canary.noise_multiplier, 1, delta)
     return [*rows, Upper("analytical", once, "the paper's: of one round", is_bound=False)]
 
@@ -181,9 +177,3 @@ def federated_json(found: FederatedAudit, about: dict[str, Any]) -> str:
     counted_steps = {"compositions": [found.canary, found.client]}
     values = {**about, **levels, "epsilon": accounted, **counted_steps, "accuracies": found.accuracies}
     return json.dumps({**values, "runs": runs})
-
-
-def _participation(who: Composition) -> str:
-    """1 round; 100 rounds, each with probability 0.05."""
-    times = counted(who.insertions, "round")
-    return times if who.sampling_rate == 1 else f"{times}, each with probability {who.sampling_rate:g}"

@@ -99,13 +99,11 @@ def of_arrays(name: str, composition: Composition | None, conclusion: Conclusion
     if composition is not None:
         sigma, insertions, rate = composition
         sampled = f", each with probability {rate:g} (Poisson sampling)" if rate < 1 else ""
-        facts["Mechanism, as given"] = (
-            f"{insertions:,} insertions{sampled}, noise multiplier sigma = {sigma:g}"
-        )
+        given = f"{insertions:,} insertions{sampled}, noise multiplier sigma = {sigma:g}"
+        facts["Mechanism, as given"] = given
     elif conclusion.upper_bound is not None:
-        facts["Upper bound, as given"] = (
-            f"epsilon = {conclusion.upper_bound:g} at delta = {conclusion.delta:g}"
-        )
+        given = f"epsilon = {conclusion.upper_bound:g} at delta = {conclusion.delta:g}"
+        facts["Upper bound, as given"] = given
     scores = conclusion.scores_in.tobytes() + conclusion.scores_out.tobytes()
     kept = {"SHA-256 of the scores, in before out": hashlib.sha256(scores).hexdigest()}
     return Subject("scores", name, facts, [_UNKNOWN_THREAT], conclusion, kept, None)
@@ -123,20 +121,15 @@ def of_setting(folder: Path, levels: AskedLevels, runs: int | None = None) -> Su
     runs = runs or (schedule.looks()[-1] if schedule else kept.runs) or held
     require(runs >= 2, f"{folder} has no finished runs: train some with ./run.sh audit")
     require(runs <= held, f"{folder} lacks runs {held} to {runs - 1}: train them")
-    setting = known.setting
+    setting, own = known.setting, known.model is not None
+    delta = kept.delta or 1e-5 if levels.delta is None else levels.delta
+    confidence = kept.confidence or 0.95 if levels.confidence is None else levels.confidence
     looks = schedule.schedule if schedule else ()
-    own = known.model is not None
-    conclusion = concluded(store.load(runs), setting, *_levels(levels, kept), looks, own)
+    conclusion = concluded(store.load(runs), setting, delta, confidence, looks, own)
     provenance = _provenance(folder.name, known, kept.provenance)
     facts, threats = _facts(setting, conclusion, own), _threats(setting)
-    title = summary(setting, runs)
-    return Subject(f"s{folder.name}", title, facts, threats, conclusion, provenance, store.text)
-
-
-def _levels(asked: AskedLevels, kept: Kept) -> tuple[float, float]:
-    """delta and confidence: as asked, else of the kept audit, else 1e-5 and 0.95."""
-    delta = kept.delta or 1e-5 if asked.delta is None else asked.delta
-    return delta, kept.confidence or 0.95 if asked.confidence is None else asked.confidence
+    anchor, title = f"s{folder.name}", summary(setting, runs)
+    return Subject(anchor, title, facts, threats, conclusion, provenance, store.text)
 
 
 def _facts(setting: Setting, conclusion: Conclusion, own: bool) -> dict[str, str]:
@@ -155,6 +148,12 @@ def _facts(setting: Setting, conclusion: Conclusion, own: bool) -> dict[str, str
         "Arithmetic": f"{mechanism.precision}, clipped sums by {mechanism.clipping}",
         **({"Gaussian curve": _REASON} if conclusion.reason else {}),
     }
+
+
+def _insertions(setting: Setting) -> str:
+    k, rate = setting.schedule.periodicity, setting.sampling_rate
+    often = f"{setting.insertions:,}, {f'every {k} steps' if k > 1 else 'at every step'}"
+    return often if rate == 1 else f"{often}, each with probability {rate:g} (Poisson sampling)"
 
 
 def _looks(conclusion: Conclusion) -> dict[str, str]:
@@ -185,54 +184,36 @@ def _threats(setting: Setting) -> list[str]:
     start = "It knows the initial model."
     if setting.unknown_initialisation:
         start = "It does not know the initial model: every run draws its own, and it takes one more draw."
+    many = (
+        f"Every run has {setting.canaries} such canaries, each in or out by a coin of its own that the "
+        "adversary does not know. For each canary the others are random data: neighbours differ by one of "
+        "them."
+    )
+    counting = (
+        "Each of these steps takes a canary that is in with a probability, by a coin that the adversary does "
+        "not see; the upper bound counts them as Poisson sampling."
+    )
+    if setting.sampling_rate == 1:
+        counting = (
+            "The upper bound counts the steps with an insertion, and no amplification by sampling, as the "
+            "adversary knows the mini-batches."
+        )
     return [
         "Hidden state: the adversary sees the final model only, no model in between.",
         f"{start} It knows the data, the mini-batches and their order, and all hyperparameters; it does not "
         "know the noise.",
         adversary_row(setting.adversary.name).description,
-        *_canaries(setting.canaries),
+        *([many] if setting.canaries > 1 else []),
         "What it inserts is clipped to norm C as an example's gradient is; the worlds differ by it alone "
         "(add or remove one).",
-        _counting(setting),
+        counting,
     ]
-
-
-def _canaries(canaries: int) -> list[str]:
-    """A sentence on several canaries a run."""
-    if canaries == 1:
-        return []
-    return [
-        f"Every run has {canaries} such canaries, each in or out by a coin of its own that the adversary "
-        "does not know. For each canary the others are random data: neighbours differ by one of them."
-    ]
-
-
-def _insertions(setting: Setting) -> str:
-    """How often a canary is inserted, in words."""
-    k, rate = setting.schedule.periodicity, setting.sampling_rate
-    often = f"{setting.insertions:,}, {f'every {k} steps' if k > 1 else 'at every step'}"
-    return often if rate == 1 else f"{often}, each with probability {rate:g} (Poisson sampling)"
-
-
-def _counting(setting: Setting) -> str:
-    """What the upper bound counts, in a sentence."""
-    if setting.sampling_rate == 1:
-        return (
-            "The upper bound counts the steps with an insertion, and no amplification by sampling, as the "
-            "adversary knows the mini-batches."
-        )
-    return (
-        "Each of these steps takes a canary that is in with a probability, by a coin that the adversary does "
-        "not see; the upper bound counts them as Poisson sampling."
-    )
 
 
 def _provenance(name: str, known: Known, kept: dict[str, str]) -> dict[str, str]:
     """The scores' origin, with a word where something was not kept."""
-    versions = [
-        f"{key} {kept[key]}" for key in ("audit", "python", "jax", "flax", "optax", "numpy") if key in kept
-    ]
-    missing = "not kept"
+    missing, named = "not kept", ("audit", "python", "jax", "flax", "optax", "numpy")
+    versions = [f"{key} {kept[key]}" for key in named if key in kept]
     return {
         "Setting": name,
         "Seed": str(known.setting.seed),
@@ -260,19 +241,25 @@ def of_federated(
     setting: FederatedSetting, found: FederatedAudit, data: str, folder: str, config: str
 ) -> OneRunSubject:
     """The audit of federated runs: from where their clients are, and the folder that keeps them."""
-    row = zoo.federated_tasks().get(setting.model)
+    row, accuracies = zoo.federated_tasks().get(setting.model), found.accuracies
+    dealt = f"{setting.clients:,}" if setting.clients else "all"
+    adapts = f", at first: it follows the {setting.quantile:g} quantile" if setting.quantile else ""
     facts = {
         "Model": row.description if row else setting.model,
-        "Clients": _participation(setting),
+        "Clients": f"{dealt}, {setting.cohort:,} a round ({setting.participation}), "
+        f"{counted(setting.rounds, 'round')}",
         "A client's training": f"{counted(setting.client_epochs, 'epoch')} of mini-batches of "
         f"{setting.batch_size}, learning rate {setting.client_learning_rate:g}",
         "Server": f"learning rate {setting.learning_rate:g}, momentum {setting.momentum:g}",
-        "DP-FedAvg": _noise(setting),
+        "DP-FedAvg": f"clipping norm C = {setting.clipping_norm:g}{adapts}; noise multiplier sigma = "
+        f"{setting.noise_multiplier:g}",
         "Canaries": f"{setting.canaries:,}, each in or out by a coin, in "
         f"{counted(setting.repetitions, 'round')} each; {_null(found.runs[0])}",
         "Runs": f"{len(found.runs):,}",
-        **_accuracy(found.accuracies),
     }
+    if accuracies:
+        mean = sum(accuracies) / len(accuracies)
+        facts["Accuracy"] = f"{mean:.4f}, mean of {counted(len(accuracies), 'run')}"
     title = f"federated {setting.model}, {setting.observe}, seed {setting.seed}"
     threats = [
         "Canary clients send random directions as long as the clipping norm, and take part like others.",
@@ -307,30 +294,6 @@ def of_federated_folder(folder: Path, levels: AskedLevels) -> OneRunSubject:
     found = of_each_run(scores, dimension, setting.observe in FINAL, delta, confidence)
     audit = FederatedAudit(found, canary, client, accuracies)
     return of_federated(setting, audit, data, folder.name, store.text)
-
-
-def _participation(setting: FederatedSetting) -> str:
-    """Who takes part."""
-    dealt = f"{setting.clients:,}" if setting.clients else "all"
-    return (
-        f"{dealt}, {setting.cohort:,} a round ({setting.participation}), {counted(setting.rounds, 'round')}"
-    )
-
-
-def _noise(setting: FederatedSetting) -> str:
-    """Clipping and noise."""
-    adapts = f", at first: it follows the {setting.quantile:g} quantile" if setting.quantile else ""
-    return (
-        f"clipping norm C = {setting.clipping_norm:g}{adapts}; noise multiplier sigma = "
-        f"{setting.noise_multiplier:g}"
-    )
-
-
-def _accuracy(accuracies: list[float]) -> dict[str, str]:
-    """The runs' mean accuracy, where it was measured."""
-    if not accuracies:
-        return {}
-    return {"Accuracy": f"{sum(accuracies) / len(accuracies):.4f}, mean of {counted(len(accuracies), 'run')}"}
 
 
 def _null(conclusion: OneRunConclusion) -> str:

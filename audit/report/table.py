@@ -89,7 +89,8 @@ class Table(Generic[R]):
     def cells(self) -> list[list[str]]:
         """The rows as people see them, for HTML too; `header` names their columns."""
         shown = [column for column in self.columns if column.head is not None]
-        return [[_shown(column, row) for column in shown] for row in self.rows]
+        values = [[(column, column.value(row)) for column in shown] for row in self.rows]
+        return [[one.none if value is None else one.show(value) for one, value in row] for row in values]
 
     def header(self) -> list[str]:
         """The columns that people see."""
@@ -101,7 +102,9 @@ class Table(Generic[R]):
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow([column.key for column in self.columns if column.key is not None])
-        writer.writerows([[self._plain(value) for value in row.values()] for row in rows])
+        for row in rows:
+            plain = (f"{v:.{self.digits}g}" if isinstance(v, float) else v for v in row.values())
+            writer.writerow(plain)
         return text.getvalue().encode()
 
     def json(self) -> list[dict[str, Any]]:
@@ -109,12 +112,7 @@ class Table(Generic[R]):
         kept = [column for column in self.columns if column.key is not None]
         return [{str(column.key): column.value(row) for column in kept} for row in self.rows]
 
-    def _plain(self, value: object) -> object:
-        """A float with as many digits as the CSV has."""
-        return f"{value:.{self.digits}g}" if isinstance(value, float) else value
-
     def _line(self, cells: Sequence[str], widths: Sequence[int]) -> str:
-        """Cells at their columns."""
         shown = [column for column in self.columns if column.head is not None]
         placed = [
             cell.ljust(width) if column.left else cell.rjust(width)
@@ -135,9 +133,3 @@ class Table(Generic[R]):
                 *(line for _, line in own),
                 *self.closing(own[-1][0]),
             )
-
-
-def _shown(column: Column, row: Any) -> str:
-    """A cell for people."""
-    value = column.value(row)
-    return column.none if value is None else column.show(value)

@@ -171,21 +171,15 @@ def validate(setting: Setting, runs: int, strategies: tuple[str, ...]) -> None:
         steps * batch_size <= MOST_DRAWS,
         f"`steps={steps}` of `batch_size={batch_size}`: their product is to be at most {MOST_DRAWS:,}",
     )
-    _require_repetitions(setting)
+    if repetitions := setting.repetitions:
+        said = f"`repetitions={repetitions}`"
+        require(repetitions <= steps, f"{said}: give 0 to {steps}, the steps")
+        alone = k == 1 and setting.sampling_rate == 1
+        require(alone, f"{said}: `periodicity` and `sampling_rate` choose steps too: drop them")
+        require(setting.canaries > 1, f"{said} is for many canaries: raise `canaries`")
+        most, both = 10**9, f"`canaries={setting.canaries}` times `steps={steps}`"
+        require(setting.canaries * steps <= most, f"{both}: with `repetitions`, at most {most:,}")
     require_runs(runs)
-
-
-def _require_repetitions(setting: Setting) -> None:
-    """Raises InputError for repetitions beyond the steps, or beside another choice of steps."""
-    repetitions, steps = setting.repetitions, setting.schedule.steps
-    require(repetitions <= steps, f"`repetitions={repetitions}`: give 0 to {steps}, the steps")
-    alone = not repetitions or (setting.schedule.periodicity == 1 and setting.sampling_rate == 1)
-    others = "`periodicity` and `sampling_rate` choose steps too: drop them"
-    require(alone, f"`repetitions={repetitions}`: {others}")
-    several = not repetitions or setting.canaries > 1
-    require(several, f"`repetitions={repetitions}` is for many canaries: raise `canaries`")
-    insertions = f"`canaries={setting.canaries}` times `steps={steps}`: with `repetitions`, at most {10**9:,}"
-    require(not repetitions or setting.canaries * steps <= 10**9, insertions)
 
 
 def require_noise(sigma: float) -> None:

@@ -35,10 +35,8 @@ def of_sweep(sweep: Sweep, scale: str, held: Holdings, levels: AskedLevels) -> t
     mend = messages[0] if messages else f"run ./run.sh sweep --name={sweep.name} --scale={scale}"
     require(about, f"{message}: {mend}")
     share = f"{len(about)} of the sweep's {len(cells)} cells at scale {scale} are done."
-    drawn = _figures(sweep, held, there, levels)
-    return audit_page.report(
-        f"{sweep.name}: {sweep.title}", about, page.element("p", share), *drawn
-    ), messages
+    before = page.element("p", share), *_figures(sweep, held, there, levels)
+    return audit_page.report(f"{sweep.name}: {sweep.title}", about, *before), messages
 
 
 def _of_cell(held: Holdings, axis: Axis | None, cell: Audited, levels: AskedLevels) -> list[Subject]:

@@ -440,5 +440,6 @@ def test_sampled_insertions_are_said_and_counted():
 
     whole, sampled = (setting_of("fcnn", canaries=8, sampling_rate=rate) for rate in (1.0, 0.25))
     assert "each with probability 0.25 (Poisson sampling)" in subjects._insertions(sampled)
-    assert "Poisson" not in subjects._insertions(whole) and "no amplification" in subjects._counting(whole)
-    assert "a coin that the adversary does not see" in subjects._counting(sampled)
+    assert "Poisson" not in subjects._insertions(whole)
+    assert "no amplification" in " ".join(subjects._threats(whole))
+    assert "a coin that the adversary does not see" in " ".join(subjects._threats(sampled))
