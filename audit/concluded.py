@@ -43,7 +43,14 @@ def conclude(
     """
     worlds = design.pooled()
     require(looks is None or design.canaries == (1, 1), "`looks` goes with one canary a run: drop it")
-    upper = _upper(composition, delta, upper_bound)
+    alone = upper_bound is None or (upper_bound >= 0 and composition is None)
+    require(alone, f"`upper_bound={upper_bound}`: give epsilon, at least 0, and no mechanism beside it")
+    upper: tuple[float | None, float | None] = upper_bound, None
+    if composition is not None:
+        sigma, insertions, rate = composition
+        upper_epsilon = accounting.sampled_upper_bound(sigma, insertions, delta, rate)
+        # no mu where steps are sampled: the curve is not Gaussian then
+        upper = upper_epsilon, accounting.mu_upper_bound(sigma, insertions) if rate == 1 else None
     if design.canaries != (1, 1):
         bounds = tuple(lifted.bounds(design, delta, confidence))
         return Conclusion(*worlds, (), bounds, *upper, composition=composition, reason=reason, design=design)
@@ -126,17 +133,3 @@ def _bounds(worlds: Worlds, delta: float, confidence: float) -> tuple[Bound, ...
     """The findings that are bounds."""
     found = estimate.findings(*worlds, delta, confidence)
     return tuple(one for one in found if isinstance(one, Bound))
-
-
-def _upper(
-    composition: Composition | None, delta: float, given: float | None
-) -> tuple[float | None, float | None]:
-    """(epsilon at delta, mu) that cannot be exceeded: of the mechanism, or epsilon as given; no mu where
-    steps are sampled, since the curve is not Gaussian then."""
-    alone = given is None or (given >= 0 and composition is None)
-    require(alone, f"`upper_bound={given}`: give epsilon, at least 0, and no mechanism beside it")
-    if composition is None:
-        return given, None
-    sigma, insertions, rate = composition
-    epsilon = accounting.sampled_upper_bound(sigma, insertions, delta, rate)
-    return epsilon, accounting.mu_upper_bound(sigma, insertions) if rate == 1 else None

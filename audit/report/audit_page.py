@@ -2,13 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
 
 from audit.report import audit_panels, page, verdicts
 from audit.report.bounds_table import remarks
 from audit.report.curves import mark, standing
 from audit.report.page import Html
-from audit.report.subjects import Subject
+from audit.report.subjects import OneRunSubject, Subject
 from audit.report.verdicts import Verdict
 from audit.statistics.conclusion import Conclusion, method_of
 from audit.statistics.estimate import Bound, Finding
@@ -38,23 +37,6 @@ _MEANINGS = (
     "The in-sample row is what most audits print; it is no confidence bound and enters no verdict.",
     "Lower bounds are rounded down, upper bounds up.",
 )
-
-
-class About(Protocol):
-    """An audit's facts, of one run or of many."""
-
-    @property
-    def anchor(self) -> str: ...
-    @property
-    def title(self) -> str: ...
-    @property
-    def facts(self) -> dict[str, str]: ...
-    @property
-    def threats(self) -> list[str]: ...
-    @property
-    def provenance(self) -> dict[str, str]: ...
-    @property
-    def config(self) -> str | None: ...
 
 
 def report(title: str, about: Sequence[Subject], *before: Html) -> bytes:
@@ -107,7 +89,9 @@ def _article(subject: Subject, count: int) -> Html:
     return article(subject, _found(subject), count > 1, _bounds(subject.conclusion), *notes, panels=panels)
 
 
-def article(about: About, found: Verdict, titled: bool, bounds: Html, *more: Html, panels: Html) -> Html:
+def article(
+    about: Subject | OneRunSubject, found: Verdict, titled: bool, bounds: Html, *more: Html, panels: Html
+) -> Html:
     """An audit's section: its verdict, what was audited, the bounds and what else the scores say, its panels
     and where it comes from."""
     return page.element(

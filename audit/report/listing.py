@@ -48,7 +48,12 @@ def listed(folder: Path) -> Listed:
 def differs(setting: Setting) -> dict[str, Any]:
     """The fields of a setting, by their flags, that differ from those of ./run.sh audit with its model and
     adversary; `insertions` stands for the steps where these hold a whole number of them."""
-    usual = _usual(setting)
+    if setting.model in zoo.tasks():
+        usual = flat(setting_of(setting.model, adversary=setting.adversary.name))
+    else:  # fields that no model of a caller's own has are not among the defaults
+        known = {name: field.default for name, field in fields().items() if field.default is not None}
+        usual = {**known, "model": setting.model, "adversary": setting.adversary.name}
+    usual["insertions"] = fields()["insertions"].default
     values = flat(setting)
     steps, k = values.pop("steps"), setting.schedule.periodicity
     length = {"insertions": steps // k} if steps % k == 0 else {"steps": steps}
@@ -56,16 +61,6 @@ def differs(setting: Setting) -> dict[str, Any]:
     flags = {name: field.flag for name, field in fields().items()}
     unusual = {name: value for name, value in found.items() if value != usual.get(name)}
     return {flags.get(name, name): value for name, value in sorted(unusual.items())}
-
-
-def _usual(setting: Setting) -> dict[str, Any]:
-    """The default fields; those that no model of a caller's own has are not among them."""
-    if setting.model in zoo.tasks():
-        usual = flat(setting_of(setting.model, adversary=setting.adversary.name))
-    else:
-        known = {name: field.default for name, field in fields().items() if field.default is not None}
-        usual = {**known, "model": setting.model, "adversary": setting.adversary.name}
-    return {**usual, "insertions": fields()["insertions"].default}
 
 
 def as_table(rows: Sequence[Listed], now: float) -> str:

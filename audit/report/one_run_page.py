@@ -8,22 +8,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
-from audit.report import audit_page, one_run_table, page, style
+from audit.report import audit_page, one_run_table, page, style, verdicts
 from audit.report.page import Html
 from audit.report.style import BOUND, FADED, IN, OUT, STYLE, UPPER
 from audit.report.subjects import OneRunSubject
-from audit.report.verdicts import (
-    LEAKS,
-    NOTHING,
-    VIOLATED,
-    Verdict,
-    at_least,
-    at_most,
-    guaranteed,
-    limit,
-    percent,
-    proven,
-)
+from audit.report.verdicts import Verdict
 from audit.statistics import cosine_law
 from audit.statistics.one_run_bounds import OneRunBound
 from audit.statistics.one_run_conclusion import OneRunConclusion
@@ -56,36 +45,37 @@ def one_run_verdict(subject: OneRunSubject) -> Verdict:
     first = subject.runs[0]
     upper = subject.upper[0].epsilon if subject.upper else None
     above = [row for row in first.bounds if upper is not None and row.epsilon > upper]
-    proven = [row for row in first.bounds if at_least(row.epsilon) != "0"]
+    proven = [row for row in first.bounds if verdicts.at_least(row.epsilon) != "0"]
     which = "" if len(subject.runs) == 1 else " Of the first run:"
     claims = " ".join(f"{_claim(row)}." for row in (above or proven))
     if above:
         word = "violated" if any(not row.gaussian for row in above) else "or not Gaussian"
         headline = "The guarantee is violated"
         headline += "." if word == "violated" else ", or the trade-off curve is not Gaussian."
-        end = f" Accounting guarantees at most {at_most(upper or 0.0)}: there is a bug, or that is for "
-        end += "another training."
-        return Verdict(VIOLATED, word, headline, f"{which} {claims}{end}".strip())
+        most = verdicts.at_most(upper or 0.0)
+        end = f" Accounting guarantees at most {most}: there is a bug, or that is for another training."
+        return Verdict(verdicts.VIOLATED, word, headline, f"{which} {claims}{end}".strip())
+    nothing = verdicts.NOTHING, "nothing proven", "No leakage is proven."
     if not first.bounds:
         words = "There are estimates alone, which are no bounds: save coins, or more canaries."
-        return Verdict(NOTHING, "nothing proven", "No leakage is proven.", words + guaranteed(upper))
+        return Verdict(*nothing, words + verdicts.guaranteed(upper))
     if not proven:
-        level = percent(first.confidence)
+        level = verdicts.percent(first.confidence)
         words = f"At {level} confidence this run proves no leakage at delta = {first.delta:g}: the lower "
         words += "bounds are 0. That is no proof of privacy."
-        return Verdict(NOTHING, "nothing proven", "No leakage is proven.", words + guaranteed(upper))
+        return Verdict(*nothing, words + verdicts.guaranteed(upper))
     headline = "This training leaks."
     if all(row.gaussian for row in proven):
         headline = "This training leaks, if its trade-off curve is Gaussian."
-    return Verdict(LEAKS, "leaks", headline, f"{which} {claims}{guaranteed(upper)}".strip())
+    return Verdict(verdicts.LEAKS, "leaks", headline, f"{which} {claims}{verdicts.guaranteed(upper)}".strip())
 
 
 def _claim(row: OneRunBound) -> str:
     """What a bound proves, and what it assumes."""
     curve = " and the trade-off curve is Gaussian" if row.gaussian else ""
     return (
-        f"With {percent(row.confidence)} confidence, {row.canaries.proviso}{curve}, it leaks at least "
-        f"epsilon = {at_least(row.epsilon)} at delta = {row.delta:g}"
+        f"With {verdicts.percent(row.confidence)} confidence, {row.canaries.proviso}{curve}, it leaks at "
+        f"least epsilon = {verdicts.at_least(row.epsilon)} at delta = {row.delta:g}"
     )
 
 
@@ -109,17 +99,19 @@ def _bounds(subject: OneRunSubject) -> Html:
     rows = [
         (
             row.method,
-            proven(row.epsilon),
-            "" if row.mu is None else proven(row.mu),
+            verdicts.proven(row.epsilon),
+            "" if row.mu is None else verdicts.proven(row.mu),
             row.counted,
             row.canaries.sentence + ("; and a Gaussian trade-off curve" if row.gaussian else ""),
         )
         for row in first.bounds
     ]
     for upper in subject.upper:
-        shown = limit(upper.epsilon) if upper.is_bound else at_most(upper.epsilon)
+        shown = verdicts.limit(upper.epsilon) if upper.is_bound else verdicts.at_most(upper.epsilon)
         rows.append((upper.name, shown, "", "", upper.reason))
-    caption = f"Epsilon at delta = {first.delta:g}; lower bounds at {percent(first.confidence)} confidence"
+    caption = (
+        f"Epsilon at delta = {first.delta:g}; lower bounds at {verdicts.percent(first.confidence)} confidence"
+    )
     return page.table(caption, ("bound", "epsilon", "mu", "counts", "assumes"), rows)
 
 
@@ -158,7 +150,7 @@ def _figures(subject: OneRunSubject) -> list[Html]:
     said = f"mean {units.mean():.3f}, deviation {units.std():.3f}"
     estimates = [f"{row.method} {row.epsilon:.3f}" for row in first.estimates]
     values = ", ".join(
-        [*estimates, *(f"{row.method} at least {at_least(row.epsilon)}" for row in first.bounds)]
+        [*estimates, *(f"{row.method} at least {verdicts.at_least(row.epsilon)}" for row in first.bounds)]
     )
     return [
         page.figure(

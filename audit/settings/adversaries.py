@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from audit.errors import InputError, require
 from audit.settings.fields import described, require_fields
@@ -183,9 +183,6 @@ class Knowledge(NamedTuple):
         from audit.adversaries import poisoned
 
         return poisoned.principal(np.asarray(jax.vmap(self.model.inputs)(self.data[0])))
-
-
-F = TypeVar("F", bound=AdversaryFields)
 
 
 class AdversaryRow(NamedTuple):
