@@ -9,27 +9,27 @@ Trained runs are kept under --out and never trained twice; an interrupted audit 
 command, started again beside it or on another host that has the folder, takes a part of the work.
 """
 
+import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from absl import flags
 
 from audit.commands import cli
-from audit.concluded import of_each_run, of_setting
 from audit.errors import require
 from audit.settings.adversaries import OneShotCanaries
-from audit.settings.setting import MOST_RUNS, Setting, flat, summary
+from audit.settings.setting import MOST_RUNS, Setting, flat, summary, validate
 from experiments import engine_flags
 from models.catalogue import task
 
 if TYPE_CHECKING:
     from audit.statistics.conclusion import Conclusion
+    from audit.storage.scores import Scores
     from audit.storage.store import Store
     from audit.task import Dataset
     from audit.training import Trained
-    from experiments.cells.engine import Trainer, TrainingEngine
+    from experiments.cells.engine import Trainer
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("runs", 5000, "Models to train, half with the canary.")
@@ -47,51 +47,63 @@ flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of tab
 
 
 class _Audited(NamedTuple):
-    """What is audited, with so many runs, and who trains; `looks` is empty where none are declared."""
+    """What is audited, with so many runs; `looks` is empty where none are declared. trainer: who trains, None
+    where nothing is missing."""
 
     setting: Setting
     dataset: "Dataset"
     runs: int
     looks: Sequence[int]
-    trainer: "Trainer"
+    trainer: "Trainer | None" = None
+
+
+class _Trained(NamedTuple):
+    """All scores, and the training of those that were missing, if any were."""
+
+    scores: "Scores"
+    training: "Trained | None" = None
 
 
 def main() -> None:
     """Parse, build, train, bound, store, print."""
+    from audit.settings import stored
     from audit.statistics import conversions
-
-    conversions.require_delta(FLAGS.delta)
-    conversions.require_confidence(FLAGS.confidence)
-    setting, out = cli.setting(), cli.folder()
-    with engine_flags.engine() as engine:
-        audited, store, trained = _trained(setting, out, engine)
-    _conclude(audited, store, trained)
-
-
-def _trained(setting: Setting, out: Path, engine: "TrainingEngine") -> "tuple[_Audited, Store, Trained]":
-    """What is audited, its store, and the training of what that lacked."""
-    from audit.settings import build, stored
     from audit.storage import declared
     from experiments.cells.audits import recipe
 
+    conversions.require_delta(FLAGS.delta)
+    conversions.require_confidence(FLAGS.confidence)
+    audited, engines = _asked(cli.setting()), engine_flags.engine()
+    out = cli.folder()
+    found = stored.find_store(out, audited.setting, audited.dataset)
+    if found is not None and not found.missing(audited.runs) and not audited.looks:
+        declared.require_declared(found, [])
+        _conclude(audited, found, _Trained(found.load(audited.runs)))
+        return
+    with engines as engine:
+        trainer = engine.trainer(recipe(audited.setting, audited.runs, audited.dataset), audited.dataset)
+        audited = audited._replace(trainer=trainer)
+        store = stored.open_store(out, audited.setting, audited.dataset)
+        declared.require_declared(store, audited.looks)
+        training = (_train_to_looks if audited.looks else _train)(audited, store)
+    _conclude(audited, store, _Trained(training.scores, training))
+
+
+def _asked(setting: Setting) -> _Audited:
+    """What the flags ask for, checked, on its data."""
     looks = _looks()
     runs = looks[-1] if looks else FLAGS.runs
     require(
         setting.canaries == 1 or not looks, "--looks goes with one canary a run: drop --looks or --canaries"
     )
-    build.validate(setting, runs)
+    validate(setting, runs, task(setting.model).clipping)
     chunk = f"--chunk_size={FLAGS.chunk_size}: give 1 to {MOST_RUNS:,}, or 0: as many as fit"
     require(0 <= FLAGS.chunk_size <= MOST_RUNS, chunk)
     named = cli.sources(weights=FLAGS.weights, input_size=FLAGS.input_size)
     dataset = task(setting.model).data.load(named)
     if setting.mechanism.clipping == "per_example":
         print("clipping by per-example gradients: any model, but slow", file=sys.stderr)
-    trainer = engine.trainer(recipe(setting, runs, dataset), dataset)
-    store = stored.open_store(out, setting, dataset)
-    declared.require_declared(store, looks)
-    audited = _Audited(setting, dataset, runs, looks, trainer)
-    trained = _train_to_looks(audited, store) if looks else _train(audited, store, runs)
-    return audited, store, trained
+    return _Audited(setting, dataset, runs, looks)
 
 
 def _looks() -> list[int]:
@@ -107,11 +119,13 @@ def _looks() -> list[int]:
     return looks
 
 
-def _train(audited: _Audited, store: "Store", added: int) -> "Trained":
-    """Trains what the store lacks, in chunks as of so many runs."""
+def _train(audited: _Audited, store: "Store", added: int | None = None) -> "Trained":
+    """Trains what the store lacks, in chunks as of so many runs, by default of all."""
     from audit import progress, training
     from experiments.cells.engine import Wanted
 
+    assert audited.trainer is not None
+    added = added or audited.runs
     with progress.bar(training.lacking(store, audited.runs)) as line:
         return audited.trainer.train(Wanted(store, audited.runs, added, FLAGS.chunk_size, line))
 
@@ -124,12 +138,12 @@ def _train_to_looks(audited: _Audited, store: "Store") -> "Trained":
     for number, runs in enumerate(audited.looks, 1):
         until = audited._replace(runs=runs)
         parts.append(_train(until, store, runs - before))  # chunks are not wider than what is added
-        _look(until, store, parts[-1], number)
+        _look(until, store, _Trained(parts[-1].scores), number)
         before = runs
     return training.together(parts)
 
 
-def _look(audited: _Audited, store: "Store", trained: "Trained", number: int) -> None:
+def _look(audited: _Audited, store: "Store", trained: _Trained, number: int) -> None:
     """Keeps that a look is taken, and its bounds; prints them in a row."""
     from audit.report import bounds_table
     from audit.storage import declared, results
@@ -142,8 +156,10 @@ def _look(audited: _Audited, store: "Store", trained: "Trained", number: int) ->
         print(bounds_table.look_rows(conclusion), end=end, flush=True)
 
 
-def _concluded(audited: _Audited, trained: "Trained") -> "Conclusion":
+def _concluded(audited: _Audited, trained: _Trained) -> "Conclusion":
     """The conclusion from all runs, or from the looks so far."""
+    from audit.concluded import of_setting
+
     return of_setting(trained.scores, audited.setting, FLAGS.delta, FLAGS.confidence, audited.looks)
 
 
@@ -152,26 +168,41 @@ def _about(audited: _Audited, store: "Store") -> dict[str, Any]:
     return {
         "setting": flat(audited.setting),
         "runs": audited.runs,
-        "provenance": audited.trainer.about(),
+        "provenance": _provenance(audited, store),
         "out": str(store.path),
     }
 
 
-def _conclude(audited: _Audited, store: "Store", trained: "Trained") -> None:
-    """Bounds, stores, prints."""
-    from audit.report import audit_panels, bounds_table
-    from audit.storage import results
-    from audit.storage.files import CannotWriteError
-    from audit.storage.store import RESULT
+def _provenance(audited: _Audited, store: "Store") -> dict[str, Any]:
+    """The circumstances of the training, as they were kept where nothing was missing."""
+    if audited.trainer is not None:
+        return audited.trainer.about()
+    kept = store.result()
+    return {"data": audited.dataset.source} if kept is None else kept.provenance
 
-    conclusion, about = _concluded(audited, trained), _about(audited, store)
-    places, refused = "", ""
-    try:
-        drawn = audit_panels.audit_figure(conclusion, summary(audited.setting, audited.runs))
-        result, figure = results.keep(store, conclusion, drawn, **about)
-        places = f"\n\nfigure: {figure}\nresult: {store.path / RESULT}"
-    except CannotWriteError as error:  # scores are there, so that all can be told
-        result, refused = results.result_json(conclusion, **about), cli.one_line(str(error))
+
+def _conclude(audited: _Audited, store: "Store", trained: _Trained) -> None:
+    """Bounds; keeps them with their figure, where that does not stand already; prints."""
+    from audit.report import bounds_table
+    from audit.storage import files, made, results
+    from audit.storage.store import FIGURE, RESULT
+
+    conclusion = _concluded(audited, trained)
+    made_from, names = made.source(store, conclusion), (RESULT, FIGURE)
+    places, refused = f"\n\nfigure: {store.path / FIGURE}\nresult: {store.path / RESULT}", ""
+    if made.stands(store, made_from, names):
+        result = json.dumps(json.loads(files.read(store.path / RESULT) or b"{}"))
+    else:
+        from audit.report import audit_panels
+
+        about = _about(audited, store)
+        try:
+            drawn = audit_panels.audit_figure(conclusion, summary(audited.setting, audited.runs))
+            result, _ = results.keep(store, conclusion, drawn, **about)
+            made.mark(store, made_from, names)
+        except files.CannotWriteError as error:  # scores are there, so that all can be told
+            result, refused = results.result_json(conclusion, **about), cli.one_line(str(error))
+            places = ""
     if FLAGS.json:
         print(result)
     else:
@@ -180,8 +211,9 @@ def _conclude(audited: _Audited, store: "Store", trained: "Trained") -> None:
     print(refused, end="\n" if refused else "", file=sys.stderr)
 
 
-def _one_run_each(audited: _Audited, trained: "Trained") -> str:
+def _one_run_each(audited: _Audited, trained: _Trained) -> str:
     """The one-shot estimates and bounds of each run, where canaries are one-shot's."""
+    from audit.concluded import of_each_run
     from audit.report import one_run_table
     from audit.settings import build
 
@@ -194,19 +226,20 @@ def _one_run_each(audited: _Audited, trained: "Trained") -> str:
     return f"\n\n{one_run_table.over_runs(found)}"
 
 
-def _summary(audited: _Audited, trained: "Trained") -> str:
+def _summary(audited: _Audited, trained: _Trained) -> str:
     """A line on the training: how many models, how fast, in how much memory."""
-    from audit.mechanism import ensemble
-
     steps, batch_size = audited.setting.schedule.steps, audited.setting.mechanism.batch_size
     data = f"{task(audited.setting.model).data.label} ({audited.dataset.source})"
     line = f"{audited.runs} models x {steps} steps x batch {batch_size}, data: {data}"
-    if not trained.trained_runs:
+    done = trained.training
+    if done is None or not done.trained_runs:
         return f"{line}; all in the store already"
-    per_step = trained.seconds / trained.model_steps
+    from audit.mechanism import ensemble
+
+    per_step = done.seconds / done.model_steps
     return (
-        f"{line}; trained {trained.trained_runs} in {trained.seconds:.1f} s "
-        f"({per_step * 1e6:.1f} us a model-step, chunks of {trained.chunk}, "
+        f"{line}; trained {done.trained_runs} in {done.seconds:.1f} s "
+        f"({per_step * 1e6:.1f} us a model-step, chunks of {done.chunk}, "
         f"peak memory {ensemble.peak_memory() / 1e6:,.0f} MB)"
     )
 

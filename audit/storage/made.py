@@ -18,7 +18,9 @@ _MADE = "made.json"
 
 def source(store: Store, conclusion: Conclusion) -> str:
     """SHA-256 of what decides a conclusion's files: this version, the setting, levels and scores."""
-    said = [__version__, store.text, conclusion.delta, conclusion.confidence]
+    said: list[object] = [__version__, store.text, conclusion.delta, conclusion.confidence]
+    if conclusion.looks is not None:
+        said += [conclusion.looks.schedule, [look.runs for look in conclusion.looks.taken]]
     digest = hashlib.sha256(json.dumps(said).encode())
     for scores in (conclusion.scores_in, conclusion.scores_out):
         digest.update(f"{scores.shape}".encode() + scores.astype("<f8").tobytes())

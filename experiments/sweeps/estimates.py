@@ -33,14 +33,14 @@ _GAP = 0.5  # between the groups of two x
 _MOST_ACROSS = 8  # places side by side before panels stand below each other
 
 
-class Look(NamedTuple):
+class MarkLook(NamedTuple):
     """How a method's epsilons look, and where beside their place's middle they stand."""
 
     offset: float
     look: dict[str, Any]
 
 
-def looks() -> dict[str, Look]:
+def looks() -> dict[str, MarkLook]:
     """The methods that have a mark, from left to right."""
     marked = [(name, record.mark) for name, record in estimate.METHODS.items() if record.mark]
     middle, apart = (len(marked) - 1) / 2, min(_APART, _ACROSS / len(marked))
@@ -49,7 +49,7 @@ def looks() -> dict[str, Look]:
         look = {"color": style.PALETTE[mark.color], "marker": mark.marker, "ms": mark.size}
         ground = {} if mark.filled else {"mfc": "white"}
         outline = {"mec": mark.outline} if mark.outline else {}
-        found[name] = Look((i - middle) * apart, {**look, **ground, **outline, "elinewidth": mark.line})
+        found[name] = MarkLook((i - middle) * apart, {**look, **ground, **outline, "elinewidth": mark.line})
     return found
 
 
