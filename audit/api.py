@@ -183,7 +183,7 @@ def audit(
     from audit.report.subjects import AskedLevels
     from audit.settings import build, make, stored
     from audit.settings.setting import flat
-    from audit.storage import declared, results
+    from audit.storage import results
     from audit.task import Sources
 
     _require_request(runs, out, delta, confidence)
@@ -192,7 +192,7 @@ def audit(
     dataset = zoo.task(model).data.load(Sources(data_file, tfds_dir))
     with jax.default_matmul_precision("float32"):
         played, store = build.build(setting, dataset), stored.open_store(Path(out), setting, dataset)
-        declared.require_declared(store, [])
+        results.require_declared(store, [])
         with progress.bar(training.lacking(store, runs)) as line:
             trained = training.train(played, store, runs, progress=line)
     conclusion = concluded.of_setting(trained.scores, setting, delta, confidence)

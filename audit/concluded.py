@@ -21,7 +21,7 @@ from audit.statistics.conclusion import Conclusion, Worlds
 from audit.statistics.estimate import Bound, Estimate
 from audit.statistics.looks import Look, Looks
 from audit.statistics.one_run_conclusion import OneRunConclusion
-from audit.storage.scores import Scores
+from audit.storage.store import Scores
 
 
 def conclude(

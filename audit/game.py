@@ -17,7 +17,7 @@ where a resume began.
 import zlib
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,26 +30,19 @@ from audit.adversaries.base import Adversary
 from audit.errors import require
 from audit.mechanism import ensemble
 from audit.mechanism.base import Data, Hyperparameters, Mechanism, Schedule, State, Tree
-from audit.mechanism.ensemble import Insertion, Placement
+from audit.mechanism.ensemble import Insertion, Placement, Programs
 from audit.mechanism.memory import Hardware, StepMemory
-from audit.mechanism.programs import Programs
 from audit.progress import SegmentProgress
 from audit.storage.checkpoints import Checkpoints
-from audit.storage.scores import Scores
+from audit.storage.store import Scores
 
 Arguments = Callable[[NDArray[np.int64], State, Schedule], tuple[Tree, ...]]
 _MAPPED: Programs[Wrapped] = Programs()
 _MEMORY: Programs[StepMemory] = Programs()
 
 
-class DrawTheta(Protocol):
-    """(key) -> theta_0 (p,)."""
-
-    def __call__(self, key: Array, /) -> Array: ...
-
-
 class Game(NamedTuple):
-    """A training and who attacks it; arrays on the device, everything else static.
+    """A training and who attacks it; arrays on the device, everything else static. init: (key) -> theta_0.
 
     Each step with an insertion takes a present canary with probability sampling_rate, which nobody sees.
     With unknown_initialisation every run draws its own theta_0, and the adversary works with one more draw
@@ -60,7 +53,7 @@ class Game(NamedTuple):
 
     mechanism: Mechanism
     adversary: Adversary
-    init: DrawTheta
+    init: Callable[[Array], Array]
     data: Data
     hyper: Hyperparameters
     schedule: Schedule
@@ -87,10 +80,7 @@ class Midway(NamedTuple):
     scores: Callable[[], Array]
 
 
-class Watch(Protocol):
-    """Looks at a chunk after each segment."""
-
-    def __call__(self, midway: Midway, /) -> object: ...
+Watch = Callable[[Midway], object]  # looks at a chunk after each segment
 
 
 class _Attack(NamedTuple):
@@ -107,11 +97,8 @@ def root(seed: int, name: str) -> Array:
 
 
 def presence(runs: NDArray[np.int64], canaries: int = 1, seed: int = 0) -> NDArray[np.bool_]:
-    """Which canary is in in which run, (R, K).
-
-    Of one canary odd runs are in and even ones out, as many of each in every even chunk. Several are each
-    in with probability 1/2, independently.
-    """
+    """Which canary is in in which run, (R, K). Of one canary odd runs are in and even ones out, as many of
+    each in every even chunk. Several are each in with probability 1/2, independently."""
     if canaries == 1:
         return np.asarray(runs[:, None] % 2 == 1)
     keys = _run_keys(root(seed, "presence"), runs)
@@ -157,19 +144,17 @@ def play(
     checkpoints: Checkpoints | None = None,
     watch: Watch | None = None,
 ) -> Iterator[Scores]:
-    """Trains the runs of every range [start, stop) chunk by chunk and yields each chunk's scores.
-
-    A range is asked for when the scores before it were taken. With `checkpoints` a chunk goes on from its
-    last one, to the bit; they are removed when its scores were taken. Raises InputError where a model
-    diverged.
-    """
+    """Trains the runs of every range [start, stop) chunk by chunk and yields each chunk's scores. A range is
+    asked for when the scores before it were taken. With `checkpoints` a chunk goes on from its last one, to
+    the bit; they are removed when its scores were taken. Raises InputError where a model diverged."""
     placement = Placement.spread(chunk) if game.mechanism.spreads else Placement.local()
     segments = ensemble.segments(game.schedule, game.segment_steps)
     width = placement.round_up(chunk)  # chunks are padded: one program serves all, on all devices
     hyper, attack, data, segments = placement.everywhere(
         (jax.tree.map(jnp.float32, game.hyper), _attack(game), game.data, segments)
     )
-    begin, score = _begin(game, placement), _score(game, placement)
+    begin = _over_runs(game, placement, "begin", _first_state(game), (0, None, None, None))
+    score = _over_runs(game, placement, "score", game.adversary.score, (None, 0, 0, None))
 
     def first_states(runs: NDArray[np.int64]) -> State:
         keys = placement.by_run(_run_keys(root(game.seed, "theta"), runs))
@@ -227,7 +212,6 @@ def _midway(first: int, size: int, states: State, score: Callable[..., Array], k
 
 
 def _attack(game: Game) -> _Attack:
-    """The adversary's decision before training."""
     theta_0 = game.init(root(game.seed, "theta"))
     known = game.init(root(game.seed, "guess")) if game.unknown_initialisation else theta_0
     norm = jnp.float32(game.hyper.clipping_norm)
@@ -240,20 +224,13 @@ def _compiled(
     """A segment's program by its number of steps."""
     runs = np.arange(len(states.step))
     key = None if game.program is None else (game.program, placement)
-
-    def program() -> Wrapped:
-        return ensemble.compile_segment(game.mechanism, game.insertion(), placement)
-
+    program = partial(ensemble.compile_segment, game.mechanism, game.insertion(), placement)
     by_length = {len(part.mask): arguments(runs, states, part) for part in segments}
     return {steps: ensemble.compiled_for(given, program, key) for steps, given in by_length.items()}
 
 
 def _resumed(
-    checkpoints: Checkpoints | None,
-    name: str,
-    states: State,
-    placement: Placement,
-    segments: list[Schedule],
+    checkpoints: Checkpoints | None, name: str, states: State, placement: Placement, segments: list[Schedule]
 ) -> tuple[int, State]:
     """(segments done, states) of a chunk's checkpoint, or of its start."""
     if checkpoints is None:
@@ -267,11 +244,12 @@ def _resumed(
     return done, placement.by_run(found)
 
 
-def _begin(game: Game, placement: Placement) -> Wrapped:
-    """(run keys (R,), theta_0 (p,), the adversary's state, what it knows of theta_0) -> the runs' first
-    states, from theta_0 or their own draws."""
-    key = None if game.program is None else ("begin", game.program, game.unknown_initialisation, placement)
-    return _MAPPED.get(key, lambda: placement.over_runs(_first_state(game), (0, None, None, None)))
+def _over_runs(
+    game: Game, placement: Placement, name: str, one: Callable[..., Tree], axes: tuple[int | None, ...]
+) -> Wrapped:
+    """A function of one run, mapped over the runs of a chunk and compiled once for games of one program."""
+    key = None if game.program is None else (name, game.program, game.unknown_initialisation, placement)
+    return _MAPPED.get(key, lambda: placement.over_runs(one, axes))
 
 
 def _first_state(game: Game) -> Callable[[Array, Array, Tree, Array], State]:
@@ -285,19 +263,11 @@ def _first_state(game: Game) -> Callable[[Array, Array, Tree, Array], State]:
     return one
 
 
-def _score(game: Game, placement: Placement) -> Wrapped:
-    """(adversary's state, seen, theta (R, p), theta_0 (p,)) -> scores (R, K)."""
-    key = None if game.program is None else ("score", game.program, placement)
-    return _MAPPED.get(key, lambda: placement.over_runs(game.adversary.score, (None, 0, 0, None)))
-
-
 def _run_keys(key: Array, runs: NDArray[np.int64]) -> Array:
-    """fold_in(key, run) for each run."""
     return jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.asarray(runs, jnp.uint32))
 
 
 def _require_finite(scores: NDArray[np.float64], first: int) -> None:
-    """Raises InputError where a run's score is NaN or infinite."""
     bad = np.flatnonzero(~np.isfinite(scores).all(axis=1))
     require(
         not bad.size,

@@ -26,7 +26,6 @@ from audit.errors import require
 Array = NDArray[np.float64]
 _CANARIES, _COINS = 0, 1  # roots of the two streams under a seed
 _BLOCK = 1 << 18  # coordinates in memory at once
-_MOST_SEED = 2**63
 
 
 def canary(seed: int, index: int, dimension: int) -> Array:
@@ -46,15 +45,14 @@ def coins(seed: int, count: int) -> NDArray[np.bool_]:
 
 def cosines(displacement: ArrayLike, seed: int, count: int, first: int = 0) -> Array:
     """Cosines (count,) of canaries first, first + 1, ... with a displacement (d,): larger, if they took part.
-
     Memory is two megabytes beside the displacement, time about a second for 10^8 coordinates of all canaries.
-    Raises InputError for a displacement that is no finite vector, or is 0.
-    """
+    Raises InputError for a displacement that is no finite vector, or is 0."""
     moved = np.asarray(displacement)
     require(moved.ndim == 1, f"the displacement has shape {moved.shape}: flatten it into one vector")
     require(moved.dtype.kind in "fiu", f"the displacement has dtype {moved.dtype}: give real numbers")
     require(count >= 1, f"`count={count}`: give at least 1")
-    length = _length(moved)
+    parts = [np.linalg.norm(_part(moved, place)) for place in range(-(-len(moved) // _BLOCK))]
+    length = float(np.linalg.norm(parts))
     require(np.isfinite(length), "the displacement is not finite: the model diverged, run it again")
     require(length > 0, "the displacement is 0: the model was not trained, or is its own start")
     return np.array([_product(moved, seed, first + i) for i in range(count)]) / length
@@ -71,7 +69,6 @@ def _blocks(seed: int, index: int, dimension: int) -> Iterator[Array]:
 
 
 def _product(moved: NDArray[np.generic], seed: int, index: int) -> float:
-    """The inner product of a canary and a vector."""
     product = square = 0.0
     for place, block in enumerate(_blocks(seed, index, len(moved))):
         product += float(block @ _part(moved, place))
@@ -79,17 +76,9 @@ def _product(moved: NDArray[np.generic], seed: int, index: int) -> float:
     return product / float(np.sqrt(square))
 
 
-def _length(moved: NDArray[np.generic]) -> float:
-    """The Euclidean length."""
-    parts = [np.linalg.norm(_part(moved, place)) for place in range(-(-len(moved) // _BLOCK))]
-    return float(np.linalg.norm(parts))
-
-
 def _part(moved: NDArray[np.generic], place: int) -> Array:
-    """A block of a vector in float64."""
     return np.asarray(moved[place * _BLOCK : (place + 1) * _BLOCK], np.float64)
 
 
 def _require_seed(seed: int) -> None:
-    """In range, or InputError."""
-    require(0 <= seed < _MOST_SEED, f"`seed={seed}`: give 0 to 2^63 - 1")
+    require(0 <= seed < 2**63, f"`seed={seed}`: give 0 to 2^63 - 1")

@@ -29,7 +29,7 @@ from audit.settings.build import Trainee
 from audit.settings.make import Usual, changed, make_setting
 from audit.settings.setting import STRATEGIES, Setting, flat, summary, validate
 from audit.statistics.conclusion import Conclusion
-from audit.storage import made, results
+from audit.storage import results
 from audit.storage.store import FIGURE, RESULT, Store
 from audit.task import Dataset, checksum_of
 
@@ -102,14 +102,14 @@ def audited(
     audit = _Audit(own, theirs, out)
     setting, store = _held(audit, asked, chosen, runs) or _trained(audit, asked, chosen, runs)
     conclusion = of_setting(store.load(runs), setting, delta, confidence, own_model=True)
-    made_from = made.source(store, conclusion)
-    if not made.stands(store, made_from, _FILES):
+    made_from = results.source(store, conclusion)
+    if not results.stands(store, made_from, _FILES):
         drawn = audit_panels.audit_figure(conclusion, summary(setting, runs))
         facts = {"setting": flat(setting), "runs": runs, "provenance": build.provenance(own.dataset)}
         results.keep(store, conclusion, drawn, **facts)
         about = subjects.of_setting(store.path, subjects.AskedLevels())
         store.write_bytes(_PAGE, audit_page.of_audits([about]))
-        made.mark(store, made_from, _FILES)
+        results.mark(store, made_from, _FILES)
     return conclusion, store.path
 
 

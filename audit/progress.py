@@ -1,20 +1,11 @@
-"""How training reports its progress, and a bar that shows it."""
+"""Training's progress, a bar that shows it, and words that fit; importing this starts nothing."""
 
 import contextlib
-from collections.abc import Iterator
-from typing import Protocol
+import textwrap
+from collections.abc import Callable, Iterator
 
-
-class Progress(Protocol):
-    """Hears of runs as they are trained, parts of runs too."""
-
-    def __call__(self, runs: float, /) -> object: ...
-
-
-class SegmentProgress(Protocol):
-    """Hears of (0, 0) when all is compiled and of (runs, steps) as segments end."""
-
-    def __call__(self, runs: int, steps: int, /) -> object: ...
+Progress = Callable[[float], object]  # hears of runs as they are trained, parts of runs too
+SegmentProgress = Callable[[int, int], object]  # of (0, 0) when all is compiled, (runs, steps) after segments
 
 
 @contextlib.contextmanager
@@ -31,3 +22,14 @@ def bar(count: int) -> Iterator[Progress]:
 
         yield progress
         line.update(count - line.n)
+
+
+def shortened(text: str, width: int) -> str:
+    """The text where it fits, else its first words, or of a long word its beginning, and an ellipsis."""
+    words = textwrap.shorten(text, width, placeholder=" ...")
+    return f"{text[: width - 3]}..." if words == "..." else words
+
+
+def counted(number: int, noun: str) -> str:
+    """1 cell, 2 cells."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -33,9 +33,7 @@ class Inserted(NamedTuple):
 def inserted(gradient: Array, learning_rate: float | None, clipping_norm: float) -> Inserted:
     """The canary of a gradient (p,): a client of one example sends learning_rate times that, clipped. None:
     it sends the gradient itself, as a round of DP-SGD does and the paper's code everywhere (Errata C2).
-
-    Raises InputError for a gradient that is 0 or not finite, which has no direction.
-    """
+    Raises InputError for a gradient that is 0 or not finite, which has no direction."""
     norm = float(jnp.linalg.norm(gradient))
     require(0 < norm < np.inf, f"the canary's gradient has norm {norm:g}: design it with another `seed`")
     sent = gradient if learning_rate is None else learning_rate * gradient
@@ -79,10 +77,8 @@ def published_scores(
     half = rounds // 2
     with_canary = mock_sums(rng, known, cohort._replace(size=cohort.size - 1), rounds - half) + canary
     without = mock_sums(rng, known, cohort, half)
-    return (
-        with_canary + sigma * rng.standard_normal(rounds - half),
-        without + sigma * rng.standard_normal(half),
-    )
+    noisy = with_canary + sigma * rng.standard_normal(rounds - half)
+    return noisy, without + sigma * rng.standard_normal(half)
 
 
 def cohorts(rng: np.random.Generator, clients: int, size: int, rounds: int) -> NDArray[np.int64]:

@@ -107,10 +107,7 @@ class Data(NamedTuple):
     examples: DataShape
 
 
-class MakeModel(Protocol):
-    """(shape of an example's features) -> the model."""
-
-    def __call__(self, shape: tuple[int, ...], /) -> "Model": ...
+MakeModel = Callable[[tuple[int, ...]], "Model"]  # (shape of an example's features) -> the model
 
 
 class StepSeconds(NamedTuple):

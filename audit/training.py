@@ -14,34 +14,19 @@ from audit.game import Game, Watch
 from audit.progress import Progress
 from audit.storage import shares
 from audit.storage.checkpoints import Checkpoints
-from audit.storage.scores import Scores
-from audit.storage.store import Store
+from audit.storage.store import Scores, Store
 
 
 class Trained(NamedTuple):
-    """The scores, and what training them took here.
-
-    seconds: of training, compilation and simulation apart. chunk: runs a chunk. model_steps: those that the
-    time was taken by; what a checkpoint held is not among them.
-    """
+    """The scores, and what training them took here. seconds: of training, compilation and simulation apart.
+    chunk: runs a chunk. model_steps: those that the time was taken by; what a checkpoint held is not among
+    them."""
 
     scores: Scores
     trained_runs: int = 0
     seconds: float = 0.0
     chunk: int = 0
     model_steps: int = 0
-
-
-class _Training(NamedTuple):
-    """A training under way: its game, its store, the runs that are wanted, its checkpoints, and who hears of
-    it."""
-
-    game: Game
-    store: Store
-    runs: int
-    checkpoints: Checkpoints
-    progress: Progress
-    watch: Watch | None
 
 
 def train(
@@ -65,9 +50,27 @@ def train(
     with store.claim():  # whoever has it sets damaged files aside
         store.missing(runs)
     checkpoints, clock = Checkpoints(store.checkpoints, checkpoint_seconds), _Clock()
-    training = _Training(played, store, runs, checkpoints, progress, watch)
+    steps = len(played.schedule.mask)
+
+    def advance(finished: int, of_steps: int) -> None:
+        clock.advance(finished * of_steps)
+        progress(finished * of_steps / steps)
+
+    def train_missing(size: int) -> int:
+        """In chunks of so many runs; returns that number, or half of it where memory ran out."""
+        with contextlib.closing(shares.chunks(store, runs, size, progress)) as chunks:
+            try:
+                for scores in game.play(played, chunks, size, advance, checkpoints, watch):
+                    store.save(scores)
+                    clock.runs += len(scores.scores)
+            except jax.errors.JaxRuntimeError as error:
+                if not _is_out_of_memory(error):
+                    raise
+                return size // 2
+        return size
+
     size = chunk_size(played, runs, chunk)
-    while (smaller := _train_missing(training, size, clock)) < size:
+    while (smaller := train_missing(size)) < size:
         require(smaller, "out of memory with one run at a time: lower `batch_size`")
         print(f"out of memory: going on with chunks of {smaller} runs", file=sys.stderr)
         size = smaller
@@ -97,28 +100,6 @@ def chunk_size(played: Game, runs: int, chunk: int) -> int:
     return min(chunk, runs) if chunk else game.chunk_size(played, runs)
 
 
-def _train_missing(training: _Training, size: int, clock: "_Clock") -> int:
-    """Trains and keeps what is missing in chunks of so many runs; returns that number, or half of it where
-    memory ran out."""
-    store, checkpoints = training.store, training.checkpoints
-    steps = len(training.game.schedule.mask)
-
-    def advance(finished: int, of_steps: int) -> None:
-        clock.advance(finished * of_steps)
-        training.progress(finished * of_steps / steps)
-
-    with contextlib.closing(shares.chunks(store, training.runs, size, training.progress)) as chunks:
-        try:
-            for scores in game.play(training.game, chunks, size, advance, checkpoints, training.watch):
-                store.save(scores)
-                clock.runs += len(scores.scores)
-        except jax.errors.JaxRuntimeError as error:
-            if not _is_out_of_memory(error):
-                raise
-            return size // 2
-    return size
-
-
 class ChunkTrainer:
     """Trains chunks of one game as they are asked for, whose program and data stay on the devices."""
 
@@ -144,7 +125,6 @@ class ChunkTrainer:
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    """Whether memory ran out on a device."""
     return isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
 
 
@@ -162,5 +142,4 @@ class _Clock:
         self._begin = self._begin if model_steps else self._end
 
     def seconds(self) -> float:
-        """From start to end."""
         return self._end - self._begin

@@ -25,8 +25,7 @@ from models.catalogue import task
 
 if TYPE_CHECKING:
     from audit.statistics.conclusion import Conclusion
-    from audit.storage.scores import Scores
-    from audit.storage.store import Store
+    from audit.storage.store import Scores, Store
     from audit.task import Dataset
     from audit.training import Trained
     from experiments.cells.engine import Trainer
@@ -68,23 +67,23 @@ def main() -> None:
     """Parse, build, train, bound, store, print."""
     from audit.settings import stored
     from audit.statistics import conversions
-    from audit.storage import declared
-    from experiments.cells.audits import recipe
+    from audit.storage import results
+    from experiments.cells.audits import concluded_runs, recipe
 
     conversions.require_delta(FLAGS.delta)
     conversions.require_confidence(FLAGS.confidence)
     audited, engines = _asked(cli.setting()), engine_flags.engine()
     out = cli.folder()
     found = stored.find_store(out, audited.setting, audited.dataset)
-    if found is not None and not found.missing(audited.runs) and not audited.looks:
-        declared.require_declared(found, [])
+    if found is not None and not (audited.looks or found.missing(audited.runs)) and concluded_runs(found):
+        results.require_declared(found, [])
         _conclude(audited, found, _Trained(found.load(audited.runs)))
         return
     with engines as engine:
         trainer = engine.trainer(recipe(audited.setting, audited.runs, audited.dataset), audited.dataset)
         audited = audited._replace(trainer=trainer)
         store = stored.open_store(out, audited.setting, audited.dataset)
-        declared.require_declared(store, audited.looks)
+        results.require_declared(store, audited.looks)
         training = (_train_to_looks if audited.looks else _train)(audited, store)
     _conclude(audited, store, _Trained(training.scores, training))
 
@@ -146,10 +145,10 @@ def _train_to_looks(audited: _Audited, store: "Store") -> "Trained":
 def _look(audited: _Audited, store: "Store", trained: _Trained, number: int) -> None:
     """Keeps that a look is taken, and its bounds; prints them in a row."""
     from audit.report import bounds_table
-    from audit.storage import declared, results
+    from audit.storage import results
 
     conclusion = _concluded(audited, trained)
-    if declared.take(store, audited.looks, number):
+    if results.take_looks(store, audited.looks, number):
         results.keep_result(store, conclusion, **_about(audited, store))
     if not FLAGS.json:
         end = "\n\n" if number == len(audited.looks) else "\n"
@@ -175,22 +174,23 @@ def _about(audited: _Audited, store: "Store") -> dict[str, Any]:
 
 def _provenance(audited: _Audited, store: "Store") -> dict[str, Any]:
     """The circumstances of the training, as they were kept where nothing was missing."""
+    from audit.storage.store import Kept
+
     if audited.trainer is not None:
         return audited.trainer.about()
-    kept = store.result()
-    return {"data": audited.dataset.source} if kept is None else kept.provenance
+    return (store.result() or Kept()).provenance
 
 
 def _conclude(audited: _Audited, store: "Store", trained: _Trained) -> None:
     """Bounds; keeps them with their figure, where that does not stand already; prints."""
     from audit.report import bounds_table
-    from audit.storage import files, made, results
+    from audit.storage import files, results
     from audit.storage.store import FIGURE, RESULT
 
     conclusion = _concluded(audited, trained)
-    made_from, names = made.source(store, conclusion), (RESULT, FIGURE)
+    made_from, names = results.source(store, conclusion), (RESULT, FIGURE)
     places, refused = f"\n\nfigure: {store.path / FIGURE}\nresult: {store.path / RESULT}", ""
-    if made.stands(store, made_from, names):
+    if results.stands(store, made_from, names):
         result = json.dumps(json.loads(files.read(store.path / RESULT) or b"{}"))
     else:
         from audit.report import audit_panels
@@ -199,7 +199,7 @@ def _conclude(audited: _Audited, store: "Store", trained: _Trained) -> None:
         try:
             drawn = audit_panels.audit_figure(conclusion, summary(audited.setting, audited.runs))
             result, _ = results.keep(store, conclusion, drawn, **about)
-            made.mark(store, made_from, names)
+            results.mark(store, made_from, names)
         except files.CannotWriteError as error:  # scores are there, so that all can be told
             result, refused = results.result_json(conclusion, **about), cli.one_line(str(error))
             places = ""

@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from audit.game import Game, Midway
     from audit.report.one_run_table import FederatedAudit
     from audit.settings.build_federated import Participation
-    from audit.storage.scores import Scores
-    from audit.storage.store import Store
+    from audit.storage.store import Scores, Store
 
 FLAGS = flags.FLAGS
 cli.define_setting(FederatedSetting)

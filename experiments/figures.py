@@ -21,13 +21,13 @@ from matplotlib.figure import Figure
 
 from audit.commands import cli
 from audit.errors import require
+from audit.progress import counted
 from audit.report import style
 from audit.settings import stored
 from audit.settings.setting import identity
 from audit.statistics import conversions
 from audit.storage import files
 from audit.storage.index import Holdings
-from audit.words import counted
 from experiments.cells.cell import Cell, Levels
 from experiments.cells.data import DataSets
 from experiments.sweeps import points, registry, table

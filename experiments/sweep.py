@@ -17,8 +17,8 @@ from absl import flags
 
 from audit.commands import cli
 from audit.errors import require
+from audit.progress import counted, shortened
 from audit.settings import stored
-from audit.words import counted, shortened
 from experiments import engine_flags
 from experiments.cells import audits, work
 from experiments.cells.cell import Cell

@@ -30,6 +30,7 @@ from absl import flags
 
 from audit.commands import cli
 from audit.errors import require
+from audit.task import Sources
 from experiments.engine import measurement
 from experiments.engine.engines import ENGINES, TIMED, missing_line, require_timed
 
@@ -44,9 +45,6 @@ flags.DEFINE_string("tfds_dir", None, "A prepared TFDS folder that holds the dat
 flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of a table.")
 
 
-MOST_ROUNDS = 1000
-
-
 def main() -> None:
     """Parse, measure, print."""
     models = _named("models", list(TIMED))
@@ -55,7 +53,7 @@ def main() -> None:
         require_timed(model)
     for name in engines:
         require(name in ENGINES, f"--engines: {name!r} is unknown: choose of {', '.join(ENGINES)}")
-    require(1 <= FLAGS.rounds <= MOST_ROUNDS, f"--rounds={FLAGS.rounds}: give 1 to {MOST_ROUNDS:,}")
+    require(1 <= FLAGS.rounds <= 1000, f"--rounds={FLAGS.rounds}: give 1 to 1,000")
     require(0 < FLAGS.seconds < 3600, f"--seconds={FLAGS.seconds}: give more than 0, up to an hour")
     one = FLAGS.data_file is None or len(models) == 1
     require(one, "--data_file is one model's: name that one in --models")
@@ -67,9 +65,9 @@ def main() -> None:
     require(all(kinds.values()), f"none of --engines is installed: name others; {missing_line(missing)}")
     if missing:
         print(missing_line(missing), file=sys.stderr)
-    rounds = measurement.Rounds(FLAGS.rounds, FLAGS.seconds)
-    data = (FLAGS.data_file, FLAGS.tfds_dir)
-    timed = [one for model in kinds for one in measurement.measure(model, kinds[model], rounds, *data)]
+    sources = Sources(data_file=FLAGS.data_file, tfds_dir=FLAGS.tfds_dir)
+    how = (FLAGS.rounds, FLAGS.seconds, sources)
+    timed = [one for model in kinds for one in measurement.measure(model, kinds[model], *how)]
     print(measurement.as_json(timed, missing) if FLAGS.json else measurement.as_table(timed))
 
 

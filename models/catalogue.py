@@ -22,18 +22,15 @@ from audit.task import (
     StepSeconds,
     Task,
 )
-from models.data.cifar10 import CIFAR10, load_cifar10
+from models.data import tables
 from models.data.clients import dirichlet, one_each
-from models.data.emnist import load_emnist
-from models.data.fashion_mnist import FASHION_MNIST, load_fashion_mnist
-from models.data.housing import HOUSING, load_housing
-from models.data.purchase import CLASSES, FEATURES, PURCHASE, load_purchase
+from models.data.images import CIFAR10, FASHION_MNIST, load_cifar10, load_fashion_mnist
 from models.data.shakespeare import load_shakespeare
-from models.data.stackoverflow import load_stackoverflow
+from models.data.tff import load_emnist, load_stackoverflow
 
 if TYPE_CHECKING:
     from audit.model import Model
-    from models.data.base import ImageDataset
+    from models.data.images import ImageDataset
     from models.data.sources import Recipe
     from models.pretrained.features import Body
 
@@ -144,46 +141,24 @@ def _largest(clients: Clients, number: int) -> Clients:
     )
 
 
-def _body(name: str) -> "Body":
-    """A frozen network of `models.pretrained`, whose module is loaded now."""
-    module, _, constant = name.partition(":")
-    found: Body = getattr(importlib.import_module(f"models.pretrained.{module}"), constant)
-    return found
+def _making(name: str, *, sized: bool = False, **fixed: Any) -> MakeModel:
+    """A maker of the model `module:function`, which loads the module when it is called.
 
-
-def _making(name: str, **fixed: Any) -> MakeModel:
-    """A maker of the model `module:function`, which loads the module when it is called."""
+    sized: the function takes the number of features first.
+    """
 
     @cache
     def make(shape: tuple[int, ...]) -> "Model":
         module, _, function = name.partition(":")
-        found: Model = getattr(importlib.import_module(f"models.{module}"), function)(**fixed)
+        size = {"n_features": shape[0]} if sized else {}
+        found: Model = getattr(importlib.import_module(f"models.{module}"), function)(**size, **fixed)
         return found
 
     return make
 
 
-def _sized(name: str, **fixed: Any) -> MakeModel:
-    """`_making` for a model that takes the number of its features first."""
-
-    @cache
-    def make(shape: tuple[int, ...]) -> "Model":
-        return _making(name, n_features=shape[0], **fixed)(shape)
-
-    return make
-
-
-_DENSE = ("book_keeping", "per_example")
 _LAYERS = ("unfolded", "per_example")
 _NO_IMAGES = "its data are no images, which alone are dealt to clients"
-_CLIENTS_ALONE = "it trains on clients' examples alone, see ./run.sh federated"
-
-
-class _Images(NamedTuple):
-    """A data set of images: its row, and its loader with the test split."""
-
-    data: Data
-    load: "Callable[..., ImageDataset]"
 
 
 def _data(recipe: "Recipe", label: str, load: Callable[..., Dataset], examples: DataShape) -> Data:
@@ -192,44 +167,43 @@ def _data(recipe: "Recipe", label: str, load: Callable[..., Dataset], examples: 
 
 
 _PIXELS, _COLOURS = DataShape(60_000, (28, 28), "u1"), DataShape(50_000, (32, 32, 3), "u1")
-_HOUSING = _data(HOUSING, "California Housing", load_housing, DataShape(20_640, (8,), "f4"))
-_PURCHASE = _data(PURCHASE, "Purchase-100", load_purchase, DataShape(20_000, (FEATURES,), "f4"))
-_CIFAR10 = _Images(_data(CIFAR10, "CIFAR-10", _images(load_cifar10), _COLOURS), load_cifar10)
-_FASHION = _Images(
-    _data(FASHION_MNIST, "Fashion-MNIST", _images(load_fashion_mnist), _PIXELS), load_fashion_mnist
-)
+_HOUSING = _data(tables.HOUSING, "California Housing", tables.load_housing, DataShape(20_640, (8,), "f4"))
+_PURCHASE = _data(tables.PURCHASE, "Purchase-100", tables.load_purchase, DataShape(20_000, (600,), "f4"))
+_CIFAR10 = _data(CIFAR10, "CIFAR-10", _images(load_cifar10), _COLOURS), load_cifar10
+_FASHION = _data(FASHION_MNIST, "Fashion-MNIST", _images(load_fashion_mnist), _PIXELS), load_fashion_mnist
 
 
 def _of_images(
     name: str,
     label: str,
     description: str,
-    images: _Images,
+    images: "tuple[Data, Callable[..., ImageDataset]]",
     make: MakeModel,
     step_seconds: StepSeconds,
     federated: str,
 ) -> ZooModel:
-    """An over-parameterised model of images in ten classes, on examples and on clients."""
-    row = Task(name, label, description, images.data, make, 10, 0.01, 128, _LAYERS, True, step_seconds)
-    shape = images.data.examples
-    clients = FederatedTask(
-        federated, _dealt(images.load), partial(make, shape.shape), images.data.file, shape
-    )
-    return ZooModel(name, row, clients)
+    """An over-parameterised model of images in ten classes, on examples and on clients. images: the data set,
+    and its loader with the test split."""
+    data, load = images
+    row = Task(name, label, description, data, make, 10, 0.01, 128, _LAYERS, True, step_seconds)
+    bound = partial(make, data.examples.shape)
+    return ZooModel(name, row, FederatedTask(federated, _dealt(load), bound, data.file, data.examples))
 
 
-def _head(name: str, label: str, body: str, data: str, width: int, step_seconds: StepSeconds) -> ZooModel:
-    """The last layer on a frozen body's features of CIFAR-10."""
+def _head(module: str, label: str, constant: str, width: int, step_seconds: StepSeconds) -> ZooModel:
+    """The last layer on features of CIFAR-10 by the frozen `constant` of a module of `models.pretrained`."""
+
+    def body() -> "Body":
+        found: Body = getattr(importlib.import_module(f"models.pretrained.{module}"), constant)
+        return found
+
     shape = DataShape(_COLOURS.number, (width,), "f4")
-    features = Data(data, "CIFAR-10", None, features_of(partial(_body, body)), CIFAR10.name, shape)
-    description = f"last layer on a frozen {label.removesuffix(' head')} features of CIFAR-10"
-    make = _sized("head:head")
-    row = Task(name, label, description, features, make, 10, 0.01, 128, _DENSE, True, step_seconds)
+    features = Data(f"{module}_features", "CIFAR-10", None, features_of(body), CIFAR10.name, shape)
+    name, description = f"{module}_head", f"last layer on a frozen {label}'s features of CIFAR-10"
+    make, clipping = _making("dense:head", sized=True), ("book_keeping", "per_example")
+    defaults = (10, 0.01, 128, clipping, True, step_seconds)
+    row = Task(name, f"{label}'s head", description, features, make, *defaults)
     return ZooModel(name, row, None, _NO_IMAGES)
-
-
-def _clients_alone(name: str, task: FederatedTask) -> ZooModel:
-    return ZooModel(name, None, task, _CLIENTS_ALONE)
 
 
 _ROWS = (
@@ -240,7 +214,7 @@ _ROWS = (
             "FCNN",
             "FCNN, 8-6-2 with ReLU, 68 parameters, on California Housing",
             _HOUSING,
-            _sized("fcnn:fcnn"),
+            _making("dense:fcnn", sized=True),
             classes=2,
             learning_rate=0.1,
             batch_size=400,
@@ -257,7 +231,7 @@ _ROWS = (
         "ConvNet",
         "ConvNet, two convolutions and three dense layers, 62,006 parameters, on CIFAR-10",
         _CIFAR10,
-        _making("convnet:convnet"),
+        _making("convolutional:convnet"),
         StepSeconds(6e-4, 5e-5),
         "ConvNet on CIFAR-10",
     ),
@@ -266,32 +240,18 @@ _ROWS = (
         "ResNet18",
         "ResNet18 on CIFAR-10",
         _CIFAR10,
-        _making("resnet:resnet18"),
+        _making("convolutional:resnet18"),
         StepSeconds(0.08, 0.028),
         "ResNet18 on CIFAR-10",
     ),
-    _head(
-        "mobilenet_head",
-        "MobileNetV2's head",
-        "mobilenet:MOBILENET_V2",
-        "mobilenet_features",
-        1280,
-        StepSeconds(2e-5, 8e-7),
-    ),
-    _head(
-        "alexnet_head",
-        "AlexNet's head",
-        "alexnet:ALEXNET",
-        "alexnet_features",
-        4096,
-        StepSeconds(6e-5, 2.4e-6),
-    ),
+    _head("mobilenet", "MobileNetV2", "MOBILENET_V2", 1280, StepSeconds(2e-5, 8e-7)),
+    _head("alexnet", "AlexNet", "ALEXNET", 4096, StepSeconds(6e-5, 2.4e-6)),
     _of_images(
         "linear",
         "linear model",
         "linear model, 784-10, 7,850 parameters, on Fashion-MNIST",
         _FASHION,
-        _making("linear:linear"),
+        _making("dense:linear"),
         StepSeconds(2e-5, 1e-6),
         "784-10 on Fashion-MNIST",
     ),
@@ -300,7 +260,7 @@ _ROWS = (
         "MLP",
         "MLP, 784-256-256-10 with ReLU, 269,322 parameters, on Fashion-MNIST",
         _FASHION,
-        _making("mlp:mlp"),
+        _making("dense:mlp"),
         StepSeconds(5e-4, 3e-5),
         "784-256-256-10 on Fashion-MNIST",
     ),
@@ -309,7 +269,7 @@ _ROWS = (
         "two-layer network",
         "two dense layers, 784-128-10 with ReLU, 101,770 parameters, on Fashion-MNIST",
         _FASHION,
-        _making("mlp:mlp", widths=(128,)),
+        _making("dense:mlp", widths=(128,)),
         StepSeconds(2e-4, 1e-5),
         "784-128-10 on Fashion-MNIST",
     ),
@@ -318,10 +278,10 @@ _ROWS = (
         Task(
             "purchase_mlp",
             "Purchase MLP",
-            f"MLP, {FEATURES}-256-256-{CLASSES} with ReLU, 245,348 parameters, on Purchase-100",
+            "MLP, 600-256-256-100 with ReLU, 245,348 parameters, on Purchase-100",
             _PURCHASE,
-            _sized("mlp:mlp", classes=CLASSES),
-            classes=CLASSES,
+            _making("dense:mlp", sized=True, classes=tables.PURCHASE_CLASSES),
+            classes=tables.PURCHASE_CLASSES,
             learning_rate=0.05,
             batch_size=100,
             clipping=_LAYERS,
@@ -331,50 +291,45 @@ _ROWS = (
         None,
         _NO_IMAGES,
     ),
-    _clients_alone(
-        "lenet",
-        FederatedTask(
-            "LeNet on Fashion-MNIST",
-            _dealt(load_fashion_mnist),
-            partial(_making("lenet:lenet"), _PIXELS.shape),
-            FASHION_MNIST.name,
-            _PIXELS,
-            by_batch=True,
-        ),
-    ),
-    _clients_alone(
-        "character_lstm",
-        FederatedTask(
-            "two LSTMs on Shakespeare's roles",
-            _shakespeare,
-            partial(_making("recurrent:character_lstm"), ()),
-            "shakespeare",
-            DataShape(18_000, (80,), "u1"),
-            padding=0,
-        ),
-    ),
-    _clients_alone(
-        "emnist_cnn",
-        FederatedTask(
-            "CNN on EMNIST's writers (--data_file)",
-            _emnist,
-            partial(_making("emnist_cnn:emnist_cnn"), ()),
-            "emnist",
-            DataShape(60_000, (28, 28), "f4"),
-        ),
-    ),
-    _clients_alone(
-        "word_lstm",
-        FederatedTask(
-            "LSTM on Stack Overflow's users (--data_file)",
-            _stackoverflow,
-            partial(_making("recurrent:word_lstm"), ()),
-            "stackoverflow",
-            DataShape(76_800, (20,), "u2"),
-            padding=0,
-        ),
-    ),
 )
-MODELS: dict[str, ZooModel] = {row.name: row for row in _ROWS}
-TASKS: dict[str, Task] = {row.name: row.task for row in _ROWS if row.task}
-FEDERATED_TASKS: dict[str, FederatedTask] = {row.name: row.federated for row in _ROWS if row.federated}
+_CLIENTS_ALONE = {
+    "lenet": FederatedTask(
+        "LeNet on Fashion-MNIST",
+        _dealt(load_fashion_mnist),
+        partial(_making("convolutional:lenet"), _PIXELS.shape),
+        FASHION_MNIST.name,
+        _PIXELS,
+        by_batch=True,
+    ),
+    "character_lstm": FederatedTask(
+        "two LSTMs on Shakespeare's roles",
+        _shakespeare,
+        partial(_making("recurrent:character_lstm"), ()),
+        "shakespeare",
+        DataShape(18_000, (80,), "u1"),
+        padding=0,
+    ),
+    "emnist_cnn": FederatedTask(
+        "CNN on EMNIST's writers (--data_file)",
+        _emnist,
+        partial(_making("convolutional:emnist_cnn"), ()),
+        "emnist",
+        DataShape(60_000, (28, 28), "f4"),
+    ),
+    "word_lstm": FederatedTask(
+        "LSTM on Stack Overflow's users (--data_file)",
+        _stackoverflow,
+        partial(_making("recurrent:word_lstm"), ()),
+        "stackoverflow",
+        DataShape(76_800, (20,), "u2"),
+        padding=0,
+    ),
+}
+_WHY = "it trains on clients' examples alone, see ./run.sh federated"
+MODELS: dict[str, ZooModel] = {row.name: row for row in _ROWS} | {
+    name: ZooModel(name, None, row, _WHY) for name, row in _CLIENTS_ALONE.items()
+}
+TASKS: dict[str, Task] = {row.name: row.task for row in MODELS.values() if row.task}
+FEDERATED_TASKS: dict[str, FederatedTask] = {
+    row.name: row.federated for row in MODELS.values() if row.federated
+}

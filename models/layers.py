@@ -154,19 +154,16 @@ def _rectified_maxima(products: Array, bias: Array) -> Array:
 
 
 def _largest(products: Array) -> Array:
-    """The maxima over the first axis, of four."""
     first, second, third, fourth = products
     return jnp.maximum(jnp.maximum(first, second), jnp.maximum(third, fourth))
 
 
 def _rectified_forward(products: Array, bias: Array) -> tuple[Array, tuple[Array, Array]]:
-    """The value, and what its gradient needs."""
     value: Array = _rectified_maxima(products, bias)
     return value, (products, value)
 
 
 def _rectified_backward(kept: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
-    """The gradients at the products and at the bias."""
     products, value = kept
     passed = jnp.where(value > 0, gradient, 0)
     chosen = products == _largest(products)
@@ -186,14 +183,12 @@ def max_pool(x: Array) -> Array:
 
 
 def _kept_maxima(x: Array) -> Array:
-    """The maxima in two halves. XLA keeps what is joined, and would on a CPU compute anything else anew for
-    each of its uses."""
+    """In two halves. XLA keeps what is joined, and would on a CPU compute anything else anew for each use."""
     half = x.shape[-3] // 2
     return jnp.concatenate([_maxima(x[..., :half, :, :]), _maxima(x[..., half:, :, :])], axis=-3)
 
 
 def _maxima(x: Array) -> Array:
-    """See `max_pool`."""
     rows = jnp.maximum(x[..., 0::2, :], x[..., 1::2, :])
     return jnp.maximum(rows[..., 0::2], rows[..., 1::2])
 
@@ -206,7 +201,6 @@ def _max_pool_backward(x: Array, gradient: Array) -> tuple[Array]:
 
 
 def _in_two_passes(x: Array, gradient: Array) -> Array:
-    """See `_max_pool_backward`."""
     upper, lower = x[..., 0::2, :], x[..., 1::2, :]
     rows = jnp.maximum(upper, lower)
     by_row = _choose(rows[..., 0::2] >= rows[..., 1::2], gradient, -1)
@@ -214,7 +208,6 @@ def _in_two_passes(x: Array, gradient: Array) -> Array:
 
 
 def _at_once(x: Array, gradient: Array) -> Array:
-    """See `_max_pool_backward`."""
     *lead, height, width = x.shape
     squares = x.reshape(*lead, height // 2, 2, width // 2, 2)
     rows = squares.max(-3, keepdims=True)
@@ -246,9 +239,7 @@ def channels_first(x: Array) -> Array:
     return moved
 
 
-def flat_features(x: Array, mean: float, deviation: float) -> Array:
-    """Features of one example: pixels of uint8, on [0, 1], minus their mean, over their deviation,
-    flattened; floats as they are, so that what is no image (a canary, say) can be fed in too."""
-    if x.dtype != jnp.uint8:
-        return x
-    return ((x.astype(jnp.float32) / 255 - mean) / deviation).reshape(-1)
+def normalised(pixels: Array, mean: float | tuple[float, ...], deviation: float | tuple[float, ...]) -> Array:
+    """Bytes (..., C) as floats on [0, 1], minus their mean, over their deviation, of all or each channel."""
+    centred = pixels.astype(jnp.float32) / 255 - jnp.array(mean, jnp.float32)
+    return centred / jnp.array(deviation, jnp.float32)

@@ -6,11 +6,11 @@ from collections.abc import Callable
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import optax
 from jax import Array
+from optax import softmax_cross_entropy_with_integer_labels as cross_entropy
 
 from audit.model import Model, flat_model
-from models.data import leaf, shakespeare, stackoverflow
+from models.data import leaf, shakespeare, tff
 
 
 class LSTM(nn.Module):
@@ -95,7 +95,7 @@ def next_token_loss(padding: int) -> Callable[[Array, Array], Array]:
     """
 
     def criterion(logits: Array, labels: Array) -> Array:
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+        losses = cross_entropy(logits, labels)
         counts = labels != padding
         return jnp.sum(jnp.where(counts, losses, 0)) / jnp.maximum(counts.sum(), 1)
 
@@ -104,9 +104,9 @@ def next_token_loss(padding: int) -> Callable[[Array, Array], Array]:
 
 def word_lstm() -> Model:
     """Stack Overflow's next word: embedding 96, LSTM 670, dense 96 and 10,004; 4,050,748 parameters."""
-    module = LanguageModel(stackoverflow.VOCABULARY, 96, 670, 1, 96)
-    sentence = jnp.zeros(stackoverflow.LENGTH, jnp.uint16)
-    return flat_model(module, sentence, next_token_loss(stackoverflow.PADDING))
+    module = LanguageModel(tff.VOCABULARY, 96, 670, 1, 96)
+    sentence = jnp.zeros(tff.SENTENCE_LENGTH, jnp.uint16)
+    return flat_model(module, sentence, next_token_loss(tff.PADDING))
 
 
 def character_lstm() -> Model:
@@ -120,8 +120,7 @@ def tweet_lstm() -> Model:
     """Sent140's sentiment from 25 characters: embedding 300, two LSTMs of 100, dense 2; 272,102 parameters
     (Maddock et al., 2023)."""
     module = TextClassifier(leaf.SENT140_VOCABULARY, 300, 100, 2)
-    tweet = jnp.zeros(leaf.SENT140_LENGTH, jnp.uint8)
-    return flat_model(module, tweet, optax.softmax_cross_entropy_with_integer_labels)
+    return flat_model(module, jnp.zeros(leaf.SENT140_LENGTH, jnp.uint8), cross_entropy)
 
 
 def play_lstm() -> Model:
@@ -129,5 +128,4 @@ def play_lstm() -> Model:
     819,920 parameters (Maddock et al., 2023)."""
     characters = len(leaf.SHAKESPEARE_CHARACTERS)
     module = TextClassifier(characters, 8, 256, characters)
-    text = jnp.zeros(leaf.SHAKESPEARE_LENGTH, jnp.uint8)
-    return flat_model(module, text, optax.softmax_cross_entropy_with_integer_labels)
+    return flat_model(module, jnp.zeros(leaf.SHAKESPEARE_LENGTH, jnp.uint8), cross_entropy)

@@ -1,6 +1,7 @@
 """Losses of relaxed examples, in which a label or tokens are mixtures: what a gradient can descend."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -17,23 +18,17 @@ def soft_label(model: Model, classes: int) -> SoftLoss:
     """loss(theta (p,), (features, probabilities (classes,))): the mean of the model's criterion over a label
     of these probabilities, and so its loss where one of them is 1."""
 
-    def loss(theta: Array, example: tuple[Array, Array]) -> Array:
-        features, probabilities = example
-        logits: Any = model.module.apply({"params": model.unravel(theta)}, features)
-        return _mean_criterion(model, classes, logits, probabilities)
+    def logits(theta: Array, features: Array) -> Any:
+        return model.module.apply({"params": model.unravel(theta)}, features)
 
-    return loss
+    return _mean_criterion(model, classes, logits)
 
 
 def soft_text(model: Model, classes: int) -> SoftLoss:
     """loss(theta (p,), (mixtures (T, V), probabilities (classes,))) of a module that begins with one nn.Embed
     of V rows: `soft_label`'s, where the mixtures times the embedding's matrix are what the module reads."""
 
-    def loss(theta: Array, example: tuple[Array, Array]) -> Array:
-        mixtures, probabilities = example
-        return _mean_criterion(model, classes, _read(model, theta, mixtures), probabilities)
-
-    return loss
+    return _mean_criterion(model, classes, partial(_read, model))
 
 
 def soft_tokens(model: Model) -> Callable[[Array, Array], Array]:
@@ -58,20 +53,21 @@ def gumbel_softmax(key: Array, log_weights: Array, temperature: float = 1.0) -> 
     return jax.nn.softmax(noisy / temperature)
 
 
-def _mean_criterion(model: Model, classes: int, logits: Any, probabilities: Array) -> Array:
-    """The mean of the criterion over a label of these probabilities."""
-    each = jax.vmap(lambda label: model.criterion(logits, label))(jnp.arange(classes))
-    return probabilities @ each
+def _mean_criterion(model: Model, classes: int, logits_of: Callable[[Array, Array], Any]) -> SoftLoss:
+    """The mean of the criterion over a label of an example's probabilities."""
+
+    def loss(theta: Array, example: tuple[Array, Array]) -> Array:
+        logits = logits_of(theta, example[0])
+        return example[1] @ jax.vmap(lambda label: model.criterion(logits, label))(jnp.arange(classes))
+
+    return loss
 
 
 def _read(model: Model, theta: Array, mixtures: Array) -> Any:
     """The logits of a module whose embedding is given mixtures (T, V) in the place of tokens."""
 
     def embedded(
-        call: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        context: nn.module.InterceptorContext,
+        call: Callable[..., Any], args: Any, kwargs: Any, context: nn.module.InterceptorContext
     ) -> Any:
         module = context.module
         if isinstance(module, nn.Embed) and context.method_name == "__call__":

@@ -111,7 +111,7 @@ def data(dataset):
 @pytest.fixture(scope="session")
 def model():
     """The 68-parameter network."""
-    from models.fcnn import fcnn
+    from models.dense import fcnn
 
     return fcnn()
 

@@ -5,6 +5,7 @@ The convention everywhere: `in` is the world where a canary was inserted, and a 
 paper's.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from jax import Array
@@ -14,9 +15,7 @@ from audit.mechanism.base import Craft, Observe, Tree
 
 class Init(Protocol):
     """(key, theta_0 (p,), clipping_norm) -> state: any pytree of arrays, the same for all runs of an audit.
-
-    theta_0 is what the adversary knows of the initialisation.
-    """
+    theta_0 is what the adversary knows of the initialisation."""
 
     def __call__(self, key: Array, theta_0: Array, clipping_norm: Array, /) -> Tree: ...
 
@@ -34,16 +33,11 @@ class Expect(Protocol):
     def __call__(self, craft: Craft, state: Tree, theta_0: Array, /) -> Array: ...
 
 
-class BeginObserving(Protocol):
-    """(state, theta_0 (p,)) -> what an adversary who sees every iterate remembers before the first step."""
-
-    def __call__(self, state: Tree, theta_0: Array, /) -> Tree: ...
-
-
 class Observer(NamedTuple):
-    """The memory of an adversary who sees every iterate, a pytree of arrays of constant shapes."""
+    """The memory of an adversary who sees every iterate, a pytree of arrays of constant shapes; begin:
+    (state, theta_0 (p,)) -> what it remembers before the first step."""
 
-    begin: BeginObserving
+    begin: Callable[[Tree, Array], Tree]
     observe: Observe
 
 

@@ -14,6 +14,8 @@ from jax import Array
 from audit.adversaries.base import Adversary, Expect
 from audit.mechanism.base import Coordinates, Trajectory, Tree
 
+Simulate = Callable[[Array, Array], Trajectory]  # (key, theta_0) -> a training without the canary
+
 
 class BiasedDimension(NamedTuple):
     """The chosen coordinate, and the canary C * e_d (1, p)."""
@@ -36,15 +38,10 @@ def fixed_biased_dimension(dimension: int) -> Adversary:
     return _biased(lambda key, theta_0: jnp.int32(dimension))
 
 
-def simulated_biased_dimension(
-    simulate: Callable[[Array, Array], Trajectory], simulations: int, per_step: bool
-) -> Adversary:
-    """GC-S (Algorithm 3): the coordinate that simulated training moves least.
-
-    simulate(key, theta_0) -> Trajectory trains once without the canary, noisy or noiseless. Movement
-    is accumulated over the simulations: with `per_step` the root of the summed squared updates, else
-    the distance of the final model from theta_0 (Errata H4).
-    """
+def simulated_biased_dimension(simulate: Simulate, simulations: int, per_step: bool) -> Adversary:
+    """GC-S (Algorithm 3): the coordinate that simulated training moves least. Trainings are noisy or
+    noiseless. Movement is accumulated over them: with `per_step` the root of the summed squared updates, else
+    the distance of the final model from theta_0 (Errata H4)."""
 
     def choose(key: Array, theta_0: Array) -> Array:
         return jnp.argmin(_movement(simulate, simulations, per_step, key, theta_0))
@@ -52,13 +49,7 @@ def simulated_biased_dimension(
     return _biased(choose)
 
 
-def _movement(
-    simulate: Callable[[Array, Array], Trajectory],
-    simulations: int,
-    per_step: bool,
-    key: Array,
-    theta_0: Array,
-) -> Array:
+def _movement(simulate: Simulate, simulations: int, per_step: bool, key: Array, theta_0: Array) -> Array:
     """How much simulated training moves each coordinate (p,)."""
 
     def moved(index: int) -> Array:
@@ -76,17 +67,13 @@ def _biased(choose: Callable[[Array, Array], Array]) -> Adversary:
         gradient = jnp.zeros_like(theta_0).at[dimension].set(clipping_norm)
         return BiasedDimension(dimension, gradient[None])
 
-    return Adversary(init, _craft, _score)
+    def craft(state: BiasedDimension, step: Array, theta: Array) -> Array:
+        return state.gradient
 
+    def score(state: BiasedDimension, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
+        return (theta_0[state.dimension] - theta_t[state.dimension])[None]
 
-def _craft(state: BiasedDimension, step: Array, theta: Array) -> Array:
-    """One gradient, whatever the step."""
-    return state.gradient
-
-
-def _score(state: BiasedDimension, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
-    """How far the coordinate went down."""
-    return (theta_0[state.dimension] - theta_t[state.dimension])[None]
+    return Adversary(init, craft, score)
 
 
 class BiasedDimensions(NamedTuple):
@@ -108,11 +95,7 @@ def random_biased_dimensions(canaries: int, expect: Expect) -> Adversary:
 
 
 def simulated_biased_dimensions(
-    simulate: Callable[[Array, Array], Trajectory],
-    simulations: int,
-    per_step: bool,
-    canaries: int,
-    expect: Expect,
+    simulate: Simulate, simulations: int, per_step: bool, canaries: int, expect: Expect
 ) -> Adversary:
     """GC-S with K canaries: the K coordinates that simulated training moves least (see
     `simulated_biased_dimension`)."""
@@ -131,16 +114,12 @@ def _many(choose: Callable[[Array, Array], Array], canaries: int, expect: Expect
         dimensions = choose(key, theta_0)
         values = jnp.full(canaries, clipping_norm, theta_0.dtype)
         blank = BiasedDimensions(dimensions, values, jnp.zeros(canaries, theta_0.dtype))
-        return blank._replace(expected=expect(_craft_coordinates, blank, theta_0)[dimensions])
+        return blank._replace(expected=expect(craft, blank, theta_0)[dimensions])
 
-    return Adversary(init, _craft_coordinates, _score_coordinates, canaries=canaries)
+    def craft(state: BiasedDimensions, step: Array, theta: Array) -> Coordinates:
+        return Coordinates(state.dimensions, state.values)
 
+    def score(state: BiasedDimensions, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
+        return state.expected - theta_t[state.dimensions]
 
-def _craft_coordinates(state: BiasedDimensions, step: Array, theta: Array) -> Coordinates:
-    """The canaries, whatever the step."""
-    return Coordinates(state.dimensions, state.values)
-
-
-def _score_coordinates(state: BiasedDimensions, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
-    """How far below its expected place each coordinate ended."""
-    return state.expected - theta_t[state.dimensions]
+    return Adversary(init, craft, score, canaries=canaries)

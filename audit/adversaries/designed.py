@@ -17,7 +17,7 @@ Source: Maddock, Sablayrolles and Stock, "CANIFE" (ICLR 2023), Section 3.2, Algo
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,44 +31,28 @@ _TINY = 1e-12
 _ENTRY_BYTES = 4
 
 
-class SampleLoss(Protocol):
-    """(theta (p,), sample, key) -> the model's loss of the sample; the key is for samples that are relaxed by
-    random draws."""
-
-    def __call__(self, theta: Array, sample: Tree, key: Array, /) -> Array: ...
-
-
-class Penalty(Protocol):
-    """(the sample's gradient (p,), clipped updates (b, p)) -> what the design minimises."""
-
-    def __call__(self, gradient: Array, updates: Array, /) -> Array: ...
-
-
-class Project(Protocol):
-    """(sample) -> the nearest one that is allowed."""
-
-    def __call__(self, sample: Tree, /) -> Tree: ...
+# (theta (p,), sample, key) -> the model's loss of the sample; the key is for samples relaxed by random draws
+SampleLoss = Callable[[Array, Tree, Array], Array]
+Penalty = Callable[
+    [Array, Array], Array
+]  # (sample's gradient (p,), clipped updates (b, p)) -> what is minimised
 
 
 class SampleDesign(NamedTuple):
-    """A design's choices, all compiled in.
-
-    minibatch: updates a step, drawn without replacement from a block where it has more.
-    """
+    """A design's choices, all compiled in. project: (sample) -> the nearest one that is allowed. minibatch:
+    updates a step, drawn without replacement from a block where it has more."""
 
     loss: SampleLoss
     penalty: Penalty
     optimizer: optax.GradientTransformation
     minibatch: int
-    project: Project = lambda sample: sample
+    project: Callable[[Tree], Tree] = lambda sample: sample
 
 
 class Designed(NamedTuple):
-    """A design's result.
-
-    last: the sample after the last step, as the paper keeps it; best: that of the smallest penalty on its
-    minibatch. losses (steps + 1,): penalties on the minibatches, of the first sample to the last.
-    """
+    """A design's result. last: the sample after the last step, as the paper keeps it; best: that of the
+    smallest penalty on its minibatch. losses (steps + 1,): penalties on the minibatches, of the first sample
+    to the last."""
 
     last: Tree
     best: Tree
@@ -81,15 +65,10 @@ class Designed(NamedTuple):
 
 
 class _Carry(NamedTuple):
-    """Between two steps."""
-
     sample: Tree
     optimizer: Tree
     best: Tree
     least: Array
-
-
-Step = Callable[[Array, _Carry, Array, Array], tuple[_Carry, Array]]
 
 
 def health(first: Array | float, last: Array | float) -> float:
@@ -110,20 +89,20 @@ def as_run(norm_constant: float, clipping_norm: float) -> Penalty:
 
 def as_printed(clipping_norm: float) -> Penalty:
     """The paper's Equation 2."""
-
-    def penalty(gradient: Array, updates: Array) -> Array:
-        short = jnp.maximum(clipping_norm - _norm(gradient), 0.0) ** 2
-        return short + jnp.sum((updates @ gradient) ** 2)
-
-    return penalty
+    return _with_norm(clipping_norm, lambda along: jnp.sum(along**2))
 
 
 def of_the_mean(clipping_norm: float) -> Penalty:
     """The mean update's penalty, "loss 1" of Appendix A."""
+    return _with_norm(clipping_norm, lambda along: jnp.mean(along) ** 2)
+
+
+def _with_norm(clipping_norm: float, of_products: Callable[[Array], Array]) -> Penalty:
+    """A penalty of a gradient's products with the updates, and of a norm below C."""
 
     def penalty(gradient: Array, updates: Array) -> Array:
         short = jnp.maximum(clipping_norm - _norm(gradient), 0.0) ** 2
-        return short + jnp.mean(updates @ gradient) ** 2
+        return short + of_products(updates @ gradient)
 
     return penalty
 
@@ -199,5 +178,5 @@ def _objective(design: SampleDesign) -> Callable[[Tree, Array, Array, Array], Ar
 
 
 def _norm(gradient: Array) -> Array:
-    """The norm, with a gradient at 0."""
+    """With a gradient at 0."""
     return jnp.sqrt(jnp.sum(gradient**2) + _TINY**2)

@@ -1,17 +1,28 @@
-"""Canaries that are examples: their own gradients are inserted, and their losses give the scores."""
+"""Canaries that are examples: their own gradients are inserted, and their losses give the scores.
+
+The loss baseline (L, hidden-state paper, Section 5.1, "Baseline adversary") flips a training point's label.
+Data poisoning (LiDP paper, Section 6 and Appendix F) takes examples along directions in which the data hardly
+vary, so that nothing else in training moves the model there. The directions are right singular vectors of the
+centred data with the smallest singular values; an example is scale * direction + mean, or scale * direction
+alone, as the LiDP paper's text has it (Errata L10). ClipBKD (Jagielski et al., 2020) has one; lifted to many
+canaries they are drawn.
+"""
 
 from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
+from numpy.typing import NDArray
 
 from audit.adversaries.base import Adversary, Expect, Init
 from audit.mechanism.base import Craft, Examples, Tree
 
 Example = tuple[Array, Array]
 Loss = Callable[[Array, Example], Array]
+_BLOCK = 4096  # examples turned into float64 at once
 
 
 class ScoredExamples(NamedTuple):
@@ -22,12 +33,9 @@ class ScoredExamples(NamedTuple):
 
 
 def inserted_examples(loss: Loss, init: Init, canaries: int, expect: Expect) -> Adversary:
-    """The adversary of K examples, which init gives.
-
-    Each inserts its clipped gradient at the current model, as training on it would. A score is how far the
-    final model's loss lies below that of the expected model: training on an example lowers it. `plain`
-    expects losses of 0.
-    """
+    """The adversary of K examples, which init gives. Each inserts its clipped gradient at the current model,
+    as training on it would. A score is how far the final model's loss lies below that of the expected model:
+    training on an example lowers it. `plain` expects losses of 0."""
 
     def losses(theta: Array, examples: Examples) -> Array:
         found: Array = jax.vmap(loss, (None, 0))(theta, (examples.features, examples.labels))
@@ -51,5 +59,99 @@ def plain(craft: Craft, state: Tree, theta_0: Array) -> Array:
 
 
 def _craft(state: ScoredExamples, step: Array, theta: Array) -> Examples:
-    """The canaries, whatever the step."""
     return state.examples
+
+
+def flipped_labels(
+    loss: Loss, features: Array, labels: Array, classes: int, canaries: int, expect: Expect
+) -> Adversary:
+    """K canaries of the kind of `flipped_label`, of distinct examples; see `inserted_examples`."""
+
+    def init(key: Array, theta_0: Array, clipping_norm: Array) -> Examples:
+        indices = jax.random.choice(jax.random.fold_in(key, 0), len(labels), (canaries,), replace=False)
+        shifts = jax.random.randint(jax.random.fold_in(key, 1), (canaries,), 1, classes)
+        return Examples(features[indices], (labels[indices] + shifts) % classes)
+
+    return inserted_examples(loss, init, canaries, expect)
+
+
+def flipped_label(loss: Loss, features: Array, labels: Array, classes: int) -> Adversary:
+    """The canary is a random example (x, y) of the data with a wrong label, drawn uniformly. Its gradient at
+    the current model is inserted, as training on it would; the mechanism clips it. The score is minus its
+    loss: training on the canary lowers it."""
+
+    def init(key: Array, theta_0: Array, clipping_norm: Array) -> Example:
+        index = jax.random.randint(jax.random.fold_in(key, 0), (), 0, len(labels))
+        shift = jax.random.randint(jax.random.fold_in(key, 1), (), 1, classes)
+        return features[index], (labels[index] + shift) % classes
+
+    def craft(state: Example, step: Array, theta: Array) -> Array:
+        gradient: Array = jax.grad(loss)(theta, state)
+        return gradient[None]
+
+    def score(state: Example, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
+        return -loss(theta_t, state)[None]
+
+    return Adversary(init, craft, score, reads_theta=True)
+
+
+class Principal(NamedTuple):
+    """The data's mean (...) and the right singular vectors of the centred data (d, ...), float64: the largest
+    singular value first, each vector's entry of largest size positive."""
+
+    mean: NDArray[np.float64]
+    directions: NDArray[np.float64]
+
+
+class Tail(NamedTuple):
+    """The directions that canaries are drawn from, [first, last) by falling singular value, how far from the
+    mean a canary lies, or from 0 where the mean is left out, and its label."""
+
+    first: int
+    last: int
+    scale: float
+    label: int
+    mean: bool = True
+
+
+def principal(examples: NDArray[np.float32]) -> Principal:
+    """The principal directions of examples (N, ...); what has no variance comes last, in any basis."""
+    rows, shape = examples.reshape(len(examples), -1), examples.shape[1:]
+    blocks = [rows[start : start + _BLOCK] for start in range(0, len(rows), _BLOCK)]
+    mean = np.sum([block.sum(0, np.float64) for block in blocks], axis=0) / len(rows)
+    scatter = np.zeros((len(mean), len(mean)))
+    for block in blocks:
+        centred = block - mean
+        scatter += centred.T @ centred
+    directions = np.linalg.eigh(scatter)[1].T[::-1]
+    largest = np.take_along_axis(directions, np.abs(directions).argmax(1)[:, None], 1)
+    return Principal(mean.reshape(shape), (directions * np.sign(largest)).reshape(-1, *shape))
+
+
+def poisoned_examples(
+    loss: Loss, data: Callable[[], Principal], tail: Tail, canaries: int, expect: Expect
+) -> Adversary:
+    """ClipBKD lifted: K examples drawn independently, with replacement, from the tail, all of one label."""
+
+    def init(key: Array, theta_0: Array, clipping_norm: Array) -> Examples:
+        found = data()
+        drawn = np.asarray(jax.random.randint(key, (canaries,), tail.first, tail.last))
+        features = tail.mean * found.mean + tail.scale * found.directions[drawn]
+        return Examples(jnp.asarray(features, jnp.float32), jnp.full(canaries, tail.label, jnp.int32))
+
+    return inserted_examples(loss, init, canaries, expect)
+
+
+def least_direction(
+    loss: Loss, data: Callable[[], Principal], train: Callable[[Array, Array], Array], classes: int
+) -> Adversary:
+    """ClipBKD: one example along the last direction, with the label of the highest loss on the model that
+    train(key, theta_0) gives without the canary (the LiDP paper averages the losses of 100 models)."""
+
+    def init(key: Array, theta_0: Array, clipping_norm: Array) -> Examples:
+        found, theta = data(), train(key, theta_0)
+        features = jnp.asarray(found.mean + found.directions[-1], jnp.float32)
+        losses = jax.vmap(lambda label: loss(theta, (features, label)))(jnp.arange(classes))
+        return Examples(features[None], jnp.argmax(losses)[None].astype(jnp.int32))
+
+    return inserted_examples(loss, init, 1, plain)

@@ -24,10 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize
 
-from audit.landscape import quadrature
-from audit.landscape.law import is_separated, last_law
+from audit.landscape import law
+from audit.landscape.law import PER_DEVIATION, Stepper, is_separated, last_law
 from audit.landscape.process import Process, constant, upper_bound, validate
-from audit.landscape.quadrature import PER_DEVIATION, Stepper
 from audit.statistics import conversions, densities
 
 Array = NDArray[np.float64]
@@ -67,10 +66,8 @@ def best_constant(process: Process, delta: float, per_deviation: int = PER_DEVIA
 
 def optimal(process: Process, delta: float, per_deviation: int = PER_DEVIATION) -> Thresholds:
     """The optimal adversary (see the module's docstring): a threshold a step, at the crossing of the
-    likelihood ratio with e^epsilon, for the epsilon that these thresholds reach themselves.
-
-    Where B / sigma is at least 9 the first crossing is kept for all steps, as nothing recrosses it.
-    """
+    likelihood ratio with e^epsilon, for the epsilon that these thresholds reach themselves. Where B / sigma
+    is at least 9 the first crossing is kept for all steps, as nothing recrosses it."""
     validate(process)
     conversions.require_delta(delta)
     limit = upper_bound(process, delta)
@@ -78,8 +75,8 @@ def optimal(process: Process, delta: float, per_deviation: int = PER_DEVIATION) 
         return _at_constant(process, 0.5, delta, per_deviation)
     if is_separated(process):
         return _at_constant(process, _crossing_of_first_step(process, limit), delta, per_deviation)
-    fine = quadrature.stepper(process, per_deviation)
-    coarse = quadrature.stepper(process, per_deviation // _COARSER)
+    fine = law.stepper(process, per_deviation)
+    coarse = law.stepper(process, per_deviation // _COARSER)
     if _excess(0.0, fine, delta) <= 0:
         return Thresholds(_follow_crossings(fine, 0.0)[1], 0.0)
     bracket = _bracket(fine, coarse, delta, limit)

@@ -14,11 +14,9 @@ from jax import Array
 def simulate(
     key: Array, runs: Array, presence: Array, noise_multiplier: Array, batch_size: Array, thresholds: Array
 ) -> Array:
-    """theta_1 .. theta_T of runs (R,), shape (T, R), for thresholds (T - 1,).
-
-    presence (R,) is 1 for runs that are in and 0 for those that are out. Step t's noise of a run comes
-    from fold_in(fold_in(key, run), t).
-    """
+    """theta_1 .. theta_T of runs (R,), shape (T, R), for thresholds (T - 1,). presence (R,) is 1 for runs
+    that are in and 0 for those that are out. Step t's noise of a run comes from fold_in(fold_in(key, run),
+    t)."""
     run_keys = jax.vmap(jax.random.fold_in, (None, 0))(key, runs)
 
     def noise(step: Array) -> Array:
@@ -39,16 +37,9 @@ def simulate(
 
 @jax.jit
 def simulate_cells(
-    keys: Array,
-    runs: Array,
-    presence: Array,
-    noise_multipliers: Array,
-    batch_sizes: Array,
-    thresholds: Array,
+    keys: Array, runs: Array, presence: Array, noise_multipliers: Array, batch_sizes: Array, thresholds: Array
 ) -> Array:
     """theta (c, T, R) of c cells, each simulated with runs (R,) and presence (R,), in one compiled call.
-
-    keys, noise_multipliers and batch_sizes are (c,), thresholds (c, T - 1).
-    """
+    keys, noise_multipliers and batch_sizes are (c,), thresholds (c, T - 1)."""
     over_cells = jax.vmap(simulate, (0, None, None, 0, 0, 0))
     return over_cells(keys, runs, presence, noise_multipliers, batch_sizes, thresholds)

@@ -5,6 +5,7 @@ and canaries to insert; it knows no adversary by name.
 """
 
 import zlib
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -90,16 +91,8 @@ class Observe(Protocol):
     def __call__(self, state: Tree, seen: Tree, step: Array, released: Array, /) -> Tree: ...
 
 
-class BoundCraft(Protocol):
-    """(step, counted from 0; theta (p,)) -> canaries, not yet clipped."""
-
-    def __call__(self, step: Array, theta: Array, /) -> Crafted: ...
-
-
-class BoundObserve(Protocol):
-    """(what was seen so far, step, the iterate theta (p,) that the step released) -> what is seen now."""
-
-    def __call__(self, seen: Tree, step: Array, released: Array, /) -> Tree: ...
+BoundCraft = Callable[[Array, Array], Crafted]  # (step, theta), as a Craft whose state is known
+BoundObserve = Callable[[Tree, Array, Array], Tree]  # (seen, step, released), likewise of an Observe
 
 
 class Canaries(NamedTuple):
@@ -117,16 +110,7 @@ class Canaries(NamedTuple):
     sampled: bool = False
 
 
-class Inserter(Protocol):
-    """(step, theta (p,), mask) -> the clipped sum (p,) of what is inserted at a step."""
-
-    def __call__(self, step: Array, theta: Array, mask: Array, /) -> Array: ...
-
-
-class Start(Protocol):
-    """theta_0 (p,) -> the state before the first step."""
-
-    def __call__(self, theta_0: Array, /) -> State: ...
+Inserter = Callable[[Array, Array, Array], Array]  # (step, theta, mask) -> the clipped sum (p,) of canaries
 
 
 class Segment(Protocol):
@@ -149,21 +133,14 @@ class Segment(Protocol):
     ) -> State: ...
 
 
-class MeasureStep(Protocol):
-    """(theta_0 (p,), data, batch size) -> the memory of one run's step, an estimate."""
-
-    def __call__(self, theta_0: Array, data: Data, batch_size: int, /) -> StepMemory: ...
-
-
 class Mechanism(NamedTuple):
-    """A private training: how it starts, how it goes on, and the memory that a step of one run takes.
+    """A private training. start: theta_0 (p,) -> the state before the first step. memory: (theta_0, data,
+    batch size) -> that of one run's step, an estimate. spreads: whether a step is divided over the devices of
+    the axis PARTS, along which the segment is mapped."""
 
-    spreads: whether a step is divided over the devices of the axis PARTS, along which the segment is mapped.
-    """
-
-    start: Start
+    start: Callable[[Array], State]
     segment: Segment
-    memory: MeasureStep
+    memory: Callable[[Array, Data, int], StepMemory]
     spreads: bool = False
 
 
@@ -174,7 +151,11 @@ def inserted(
     mask is () or (K,)."""
     crafted = canaries.craft(step, theta)
     if isinstance(crafted, Directions) and jnp.ndim(mask):
-        return _joining(crafted, mask, canaries.presence, theta, clipping_norm)
+
+        def joining(weight: Array, k: Array) -> Array:  # runs that share the mask share draws, whoever is in
+            return weight * canaries.presence[k] * unit_direction(crafted.keys[k], theta)
+
+        return jnp.minimum(crafted.norm, clipping_norm) * _sum_of_present(mask, theta, joining)
     return _summed(crafted, canaries.presence * mask, theta, clipping_norm, clipped_sum)
 
 
@@ -183,61 +164,39 @@ def _summed(
 ) -> Array:
     """The weighted sum (p,) of the clipped canaries."""
     if isinstance(crafted, Examples):
-        return _gradients(crafted, weights, theta, clipping_norm, clipped_sum)
+
+        def gradient(weight: Array, k: Array) -> Array:
+            one = crafted.features[k][None], crafted.labels[k][None]
+            return weight * clipped_sum(theta, one, clipping_norm)
+
+        return _sum_of_present(weights, theta, gradient)
     if isinstance(crafted, Coordinates):
         clipped = jnp.clip(crafted.values, -clipping_norm, clipping_norm)
         return jnp.zeros_like(theta).at[crafted.indices].add(weights * clipped)
     if isinstance(crafted, Directions):
-        return _along(crafted, weights, theta, clipping_norm)
+
+        def add(total: Array, one: tuple[Array, Array]) -> tuple[Array, None]:
+            return total + one[1] * unit_direction(one[0], theta), None
+
+        along, _ = jax.lax.scan(add, jnp.zeros_like(theta), (crafted.keys, weights))
+        return jnp.minimum(crafted.norm, clipping_norm) * along
     clipped = jax.vmap(clip, (0, None))(crafted, clipping_norm)
     return jnp.sum(weights[:, None] * clipped, axis=0)
 
 
-def _gradients(
-    examples: Examples, weights: Array, theta: Array, clipping_norm: Array, clipped_sum: ClippedSum
-) -> Array:
-    """The weighted sum (p,) of clipped gradients, one after the other: as many as there are weights above 0,
-    which are few where canaries are sampled."""
+def _sum_of_present(weights: Array, theta: Array, term: Callable[[Array, Array], Array]) -> Array:
+    """The sum (p,) of term(weight, k), one after the other: as many as there are weights (K,) above 0, which
+    are few where canaries are sampled."""
 
     def add(carry: tuple[Array, Array]) -> tuple[Array, Array]:
         left, total = carry
         k = jnp.argmax(left)
-        one = examples.features[k][None], examples.labels[k][None]
-        return left.at[k].set(0), total + left[k] * clipped_sum(theta, one, clipping_norm)
+        return left.at[k].set(0), total + term(left[k], k)
 
     found: tuple[Array, Array] = jax.lax.while_loop(
         lambda carry: jnp.any(carry[0] > 0), add, (weights, jnp.zeros_like(theta))
     )
     return found[1]
-
-
-def _along(directions: Directions, weights: Array, theta: Array, clipping_norm: Array) -> Array:
-    """The weighted sum (p,) of directions, drawn one after the other."""
-
-    def add(total: Array, one: tuple[Array, Array]) -> tuple[Array, None]:
-        key, weight = one
-        return total + weight * unit_direction(key, theta), None
-
-    total, _ = jax.lax.scan(add, jnp.zeros_like(theta), (directions.keys, weights))
-    return jnp.minimum(directions.norm, clipping_norm) * total
-
-
-def _joining(
-    directions: Directions, mask: Array, presence: Array, theta: Array, clipping_norm: Array
-) -> Array:
-    """The weighted sum (p,) of the directions in the mask (K,), drawn one after the other: runs that share
-    the mask share the draws, whoever is present."""
-
-    def add(carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        left, total = carry
-        k = jnp.argmax(left)
-        weight = left[k] * presence[k]
-        return left.at[k].set(0), total + weight * unit_direction(directions.keys[k], theta)
-
-    found: tuple[Array, Array] = jax.lax.while_loop(
-        lambda carry: jnp.any(carry[0] > 0), add, (mask, jnp.zeros_like(theta))
-    )
-    return jnp.minimum(directions.norm, clipping_norm) * found[1]
 
 
 def unit_direction(key: Array, like: Array) -> Array:
@@ -274,8 +233,13 @@ def joins(presence: Array, run_key: Array, step: Array) -> Array:
 def _sampler(
     canaries: Canaries, state: State, clipping_norm: Array, run_key: Array, clipped_sum: ClippedSum
 ) -> Inserter:
-    """Inserts at each step the canaries that join it."""
-    kept = _kept(canaries, state, clipping_norm)
+    """Inserts at each step the canaries that join it. Constant directions are drawn once a segment, clipped
+    (K, p), where they are small enough."""
+    kept = None
+    crafted = canaries.craft(state.step, state.theta) if canaries.constant else None
+    if isinstance(crafted, Directions) and crafted.keys.size * state.theta.size <= _MOST_KEPT:
+        units = jax.vmap(unit_direction, (0, None))(crafted.keys, state.theta)
+        kept = jnp.minimum(crafted.norm, clipping_norm) * units
 
     def insert(step: Array, theta: Array, mask: Array) -> Array:
         weights = mask * joins(canaries.presence, run_key, step)
@@ -284,15 +248,6 @@ def _sampler(
         return _summed(canaries.craft(step, theta), weights, theta, clipping_norm, clipped_sum)
 
     return insert
-
-
-def _kept(canaries: Canaries, state: State, clipping_norm: Array) -> Array | None:
-    """Constant directions, clipped (K, p), where they are small enough to be drawn once a segment."""
-    crafted = canaries.craft(state.step, state.theta) if canaries.constant else None
-    if not isinstance(crafted, Directions) or crafted.keys.size * state.theta.size > _MOST_KEPT:
-        return None
-    units = jax.vmap(unit_direction, (0, None))(crafted.keys, state.theta)
-    return jnp.minimum(crafted.norm, clipping_norm) * units
 
 
 def observed(canaries: Canaries, state: State, step: Array) -> State:

@@ -18,10 +18,8 @@ Mask = NDArray[np.float32]
 
 def shuffled(key: Array, clients: int, rounds: int, cohort: int) -> Indices:
     """Cohorts of one size, cut one after the other from a permutation of the clients that is repeated: a
-    client takes part in at most ceil(rounds * cohort / clients) rounds.
-
-    Raises InputError for a cohort that is empty or larger than the population.
-    """
+    client takes part in at most ceil(rounds * cohort / clients) rounds. Raises InputError for a cohort that
+    is empty or larger than the population."""
     require_cohort(clients, cohort)
     order = np.asarray(jax.random.permutation(key, clients), np.int32)
     return order[np.arange(rounds * cohort) % clients].reshape(rounds, cohort)
@@ -29,19 +27,15 @@ def shuffled(key: Array, clients: int, rounds: int, cohort: int) -> Indices:
 
 def sampled(key: Array, clients: int, rounds: int, cohort: int) -> Indices:
     """Poisson sampling: each client joins each round with probability cohort / clients, by its own coin.
-
-    Raises InputError for a cohort that is empty or larger than the population.
-    """
+    Raises InputError for a cohort that is empty or larger than the population."""
     require_cohort(clients, cohort)
     joins = _coins(key, clients, cohort / clients)
     return listed([np.flatnonzero(joins(t)) for t in range(rounds)], clients)
 
 
 def listed(rounds: Sequence[NDArray[np.integer]], clients: int) -> Indices:
-    """A user's own rounds: the clients of each, counted from 0.
-
-    Raises InputError for a client that there is not, or that comes twice in a round.
-    """
+    """A user's own rounds: the clients of each, counted from 0. Raises InputError for a client that there is
+    not, or that comes twice in a round."""
     width = max((len(members) for members in rounds), default=0)
     found = np.full((len(rounds), max(width, 1)), ABSENT, np.int32)
     for t, members in enumerate(rounds):
@@ -54,10 +48,8 @@ def listed(rounds: Sequence[NDArray[np.integer]], clients: int) -> Indices:
 
 def repeated(key: Array, canaries: int, rounds: int, repetitions: int) -> Mask:
     """Each canary takes part in exactly so many rounds, once in each `repetitions`-th part of the training:
-    one permutation of the canaries after the other, dealt evenly to the rounds.
-
-    Raises InputError for more repetitions than rounds.
-    """
+    one permutation of the canaries after the other, dealt evenly to the rounds. Raises InputError for more
+    repetitions than rounds."""
     fits = 1 <= repetitions <= rounds
     require(fits, f"`repetitions={repetitions}`: give 1 to {rounds}, the number of rounds")
     mask = np.zeros((rounds, canaries), np.float32)
@@ -96,8 +88,4 @@ def require_cohort(clients: int, cohort: int) -> None:
 def _coins(key: Array, count: int, rate: float) -> Callable[[int], NDArray[np.bool_]]:
     """(round) -> coins (count,)."""
     draw = jax.jit(partial(jax.random.bernoulli, p=rate, shape=(count,), mode="high"))
-
-    def coins(t: int) -> NDArray[np.bool_]:
-        return np.asarray(draw(jax.random.fold_in(key, t)))
-
-    return coins
+    return lambda t: np.asarray(draw(jax.random.fold_in(key, t)))

@@ -15,16 +15,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from audit.mechanism.base import (
-    Canaries,
-    Data,
-    Hyperparameters,
-    Mechanism,
-    Schedule,
-    State,
-    inserter,
-    observed,
-)
+from audit.mechanism import base
 from audit.mechanism.clipping.base import Batch, ClippedSum
 from audit.mechanism.memory import StepMemory, step_memory
 
@@ -38,45 +29,50 @@ class DPSGD(NamedTuple):
     optimizer: Callable[[Array], optax.GradientTransformation] = optax.sgd
 
 
-def mechanism(choices: DPSGD) -> Mechanism:
+def mechanism(choices: DPSGD) -> base.Mechanism:
     """DP-SGD under the contract of `audit.mechanism.base`."""
 
-    def start(theta_0: Array) -> State:
-        return State(theta_0, choices.optimizer(jnp.float32(0)).init(theta_0), jnp.int32(0))
+    def start(theta_0: Array) -> base.State:
+        return base.State(theta_0, choices.optimizer(jnp.float32(0)).init(theta_0), jnp.int32(0))
 
     def segment(
-        hyper: Hyperparameters,
-        state: State,
-        data: Data,
-        schedule: Schedule,
-        canaries: Canaries,
+        hyper: base.Hyperparameters,
+        state: base.State,
+        data: base.Data,
+        schedule: base.Schedule,
+        canaries: base.Canaries,
         run_key: Array,
-    ) -> State:
+    ) -> base.State:
         norm = jnp.asarray(hyper.clipping_norm)
-        insert = inserter(canaries, state, norm, run_key, choices.clipped_sum)
+        insert = base.inserter(canaries, state, norm, run_key, choices.clipped_sum)
 
-        def advance(state: State, now: tuple[Array, Array]) -> tuple[State, None]:
+        def advance(state: base.State, now: tuple[Array, Array]) -> tuple[base.State, None]:
             indices, mask = now
             extra = insert(state.step, state.theta, mask)
             batch = (data[0][indices], data[1][indices])
             noise_key = jax.random.fold_in(run_key, state.step)
             after = step(choices, hyper, state, batch, extra, noise_key)
-            return observed(canaries, after, state.step), None
+            return base.observed(canaries, after, state.step), None
 
         return jax.lax.scan(advance, state, schedule)[0]
 
-    def memory(theta_0: Array, data: Data, batch_size: int) -> StepMemory:
+    def memory(theta_0: Array, data: base.Data, batch_size: int) -> StepMemory:
         batch = tuple(jax.ShapeDtypeStruct((batch_size, *part.shape[1:]), part.dtype) for part in data)
         one = jax.ShapeDtypeStruct((), jnp.float32)
         found = step_memory(choices.clipped_sum, jax.typeof(theta_0), batch, one)
         return found.times(1, _KEPT_THETAS * theta_0.nbytes)
 
-    return Mechanism(start, segment, memory)
+    return base.Mechanism(start, segment, memory)
 
 
 def step(
-    choices: DPSGD, hyper: Hyperparameters, state: State, batch: Batch, extra: Array, noise_key: Array
-) -> State:
+    choices: DPSGD,
+    hyper: base.Hyperparameters,
+    state: base.State,
+    batch: Batch,
+    extra: Array,
+    noise_key: Array,
+) -> base.State:
     """One step. `extra` (p,), what is inserted, must be clipped and multiplied by mask and presence."""
     genuine = choices.clipped_sum(state.theta, batch, jnp.asarray(hyper.clipping_norm))
     deviation = jnp.where(
@@ -86,15 +82,12 @@ def step(
     optimizer = choices.optimizer(jnp.asarray(hyper.learning_rate))
     updates, optimizer_state = optimizer.update(mean, state.optimizer, state.theta)
     theta = jnp.asarray(optax.apply_updates(state.theta, updates))
-    return State(theta, optimizer_state, state.step + 1, state.seen)
+    return base.State(theta, optimizer_state, state.step + 1, state.seen)
 
 
 def _noise(key: Array, deviation: Array, theta: Array) -> Array:
-    """N(0, deviation^2 I), of theta's size.
-
-    A branch's result is kept; on a CPU, XLA would draw it in the loop that puts the layers' sums together,
-    which is not vectorised.
-    """
+    """N(0, deviation^2 I), of theta's size. A branch's result is kept; on a CPU, XLA would draw it in the
+    loop that puts the layers' sums together, which is not vectorised."""
 
     def drawn() -> Array:
         return deviation * jax.random.normal(key, theta.shape, theta.dtype)
@@ -107,6 +100,6 @@ def _noise(key: Array, deviation: Array, theta: Array) -> Array:
     return noise
 
 
-def without_privacy(hyper: Hyperparameters) -> Hyperparameters:
+def without_privacy(hyper: base.Hyperparameters) -> base.Hyperparameters:
     """The training without noise and without clipping."""
     return hyper._replace(clipping_norm=jnp.inf, noise_multiplier=0.0)

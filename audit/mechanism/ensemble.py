@@ -9,7 +9,8 @@ import functools
 import math
 import resource
 from collections.abc import Callable, Hashable, Sequence
-from typing import NamedTuple, TypeVar
+from dataclasses import dataclass, field
+from typing import Generic, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -17,20 +18,8 @@ from jax import Array
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jax.stages import Compiled
 
-from audit.mechanism.base import (
-    PARTS,
-    Canaries,
-    Craft,
-    Data,
-    Hyperparameters,
-    Mechanism,
-    Observe,
-    Schedule,
-    State,
-    Tree,
-)
+from audit.mechanism import base
 from audit.mechanism.memory import Hardware, StepMemory, local_hardware
-from audit.mechanism.programs import Programs
 
 T = TypeVar("T")
 
@@ -41,6 +30,28 @@ _BY_RUN, _EVERYWHERE = PartitionSpec("runs"), PartitionSpec()
 _LEAST_CHUNK = 4  # where memory allows: models of a chunk share what depends on the data alone
 _VMEM_SHARE = 2  # of VMEM, for a chunk before it is fused: larger ones move up to ten times the bytes
 SEGMENT_STEPS = 250
+
+
+class Programs(Generic[T]):
+    """The last compiled programs that were made, found by the value of what they compute; whoever gives equal
+    keys must mean the same program."""
+
+    def __init__(self, kept: int = 64) -> None:
+        self._made: Callable[[_Once[T]], T] = functools.lru_cache(maxsize=kept)(lambda once: once.make())
+
+    def get(self, key: Hashable | None, make: Callable[[], T]) -> T:
+        """make()'s program, made once for equal keys; made anew each time where the key is None."""
+        return make() if key is None else self._made(_Once(key, make))
+
+
+@dataclass(frozen=True)
+class _Once(Generic[T]):
+    """A key, and how to make what it stands for; equal to another of the same key."""
+
+    key: Hashable
+    make: Callable[[], T] = field(compare=False)
+
+
 _COMPILED: Programs[Compiled] = Programs()
 
 
@@ -65,7 +76,7 @@ class Placement(NamedTuple):
         """These devices, or all of this process, of which several share a run where there are fewer runs."""
         devices = np.array(over or jax.local_devices())
         rows = max(n for n in range(1, len(devices) + 1) if len(devices) % n == 0 and n <= max(runs, 1))
-        axes = ("runs", PARTS)
+        axes = ("runs", base.PARTS)
         return cls(Mesh(devices.reshape(rows, -1), axes, axis_types=(AxisType.Auto,) * 2))
 
     def round_up(self, runs: int) -> int:
@@ -83,13 +94,13 @@ class Placement(NamedTuple):
         copied: T = jax.device_put(tree, NamedSharding(self.mesh, _EVERYWHERE))
         return copied
 
-    def described(self, tree: Tree, by_run: bool) -> Tree:
+    def described(self, tree: base.Tree, by_run: bool) -> base.Tree:
         """Shapes and types that lie as `by_run` or `everywhere` would lay arrays, to compile for."""
         place = NamedSharding(self.mesh, _BY_RUN if by_run else _EVERYWHERE)
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), tree)
 
     def over_runs(
-        self, one: Callable[..., Tree], axes: tuple[int | None, ...], donated: tuple[int, ...] = ()
+        self, one: Callable[..., base.Tree], axes: tuple[int | None, ...], donated: tuple[int, ...] = ()
     ) -> jax.stages.Wrapped:
         """A function of one run, mapped over the leading axis of the arguments whose axis is 0 and
         compiled; every device maps its own runs, and nothing passes between devices."""
@@ -104,18 +115,22 @@ class Insertion(NamedTuple):
     """An adversary's part in a training; `observe` is None where it sees the last iterate only. sampled: see
     `Canaries`."""
 
-    craft: Craft
-    observe: Observe | None = None
+    craft: base.Craft
+    observe: base.Observe | None = None
     constant: bool = False
     sampled: bool = False
 
-    def bind(self, state: Tree, presence: Array) -> Canaries:
+    def bind(self, state: base.Tree, presence: Array) -> base.Canaries:
         """The canaries of one run."""
         observe = None if self.observe is None else functools.partial(self.observe, state)
-        return Canaries(functools.partial(self.craft, state), presence, observe, self.constant, self.sampled)
+        return base.Canaries(
+            functools.partial(self.craft, state), presence, observe, self.constant, self.sampled
+        )
 
 
-def compile_segment(mechanism: Mechanism, insertion: Insertion, placement: Placement) -> jax.stages.Wrapped:
+def compile_segment(
+    mechanism: base.Mechanism, insertion: Insertion, placement: Placement
+) -> jax.stages.Wrapped:
     """The compiled segment of a chunk of runs:
 
     run(hyper, states, data, schedule, adversary_state, presence (R, K), run_keys (R,)) -> states
@@ -124,14 +139,14 @@ def compile_segment(mechanism: Mechanism, insertion: Insertion, placement: Place
     """
 
     def one(
-        hyper: Hyperparameters,
-        state: State,
-        data: Data,
-        schedule: Schedule,
-        adversary_state: Tree,
+        hyper: base.Hyperparameters,
+        state: base.State,
+        data: base.Data,
+        schedule: base.Schedule,
+        adversary_state: base.Tree,
         presence: Array,
         run_key: Array,
-    ) -> State:
+    ) -> base.State:
         canaries = insertion.bind(adversary_state, presence)
         return mechanism.segment(hyper, state, data, schedule, canaries, run_key)
 
@@ -139,11 +154,16 @@ def compile_segment(mechanism: Mechanism, insertion: Insertion, placement: Place
 
 
 def compiled_for(
-    arguments: Tree, program: Callable[[], jax.stages.Wrapped], key: Hashable | None
+    arguments: base.Tree, program: Callable[[], jax.stages.Wrapped], key: Hashable | None
 ) -> Compiled:
     """The program compiled for arguments of these shapes and places, once for all that have an equal key."""
+
+    def shape(leaf: Array) -> jax.ShapeDtypeStruct:
+        weak = jax.typeof(leaf).weak_type
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding, weak_type=weak)
+
     leaves, structure = jax.tree.flatten(arguments)
-    shapes = tuple(map(_shape, leaves))
+    shapes = tuple(map(shape, leaves))
 
     def compile_() -> Compiled:
         return program().lower(*jax.tree.unflatten(structure, shapes)).compile()
@@ -151,18 +171,12 @@ def compiled_for(
     return _COMPILED.get(None if key is None else (key, structure, shapes), compile_)
 
 
-def _shape(leaf: Array) -> jax.ShapeDtypeStruct:
-    """The shape, type and place that a program is compiled for."""
-    weak = jax.typeof(leaf).weak_type
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding, weak_type=weak)
-
-
-def segments(schedule: Schedule, longest: int = SEGMENT_STEPS) -> list[Schedule]:
+def segments(schedule: base.Schedule, longest: int = SEGMENT_STEPS) -> list[base.Schedule]:
     """The schedule cut into segments of one length, the last of which may be shorter."""
     steps = len(schedule.mask)
     length = math.ceil(steps / math.ceil(steps / longest))
     cut = (slice(start, start + length) for start in range(0, steps, length))
-    return [Schedule(schedule.batches[part], schedule.mask[part]) for part in cut]
+    return [base.Schedule(schedule.batches[part], schedule.mask[part]) for part in cut]
 
 
 def chunk_size(runs: int, step: StepMemory, hardware: Hardware | None = None) -> int:

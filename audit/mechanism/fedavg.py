@@ -22,19 +22,7 @@ import optax
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from audit.mechanism.base import (
-    PARTS,
-    Canaries,
-    Data,
-    Hyperparameters,
-    Mechanism,
-    Schedule,
-    State,
-    Tree,
-    inserted,
-    joins,
-    observed,
-)
+from audit.mechanism import base
 from audit.mechanism.clipping.base import per_example, scale_to_norm
 from audit.mechanism.memory import StepMemory, step_memory
 
@@ -67,8 +55,8 @@ class FedAvg(NamedTuple):
     optimizer: the server's, learning rate -> Optax optimizer. spreads: see `Mechanism`.
     """
 
-    losses: Callable[[Tree, tuple[Array, Array]], Array]
-    unravel: Callable[[Array], Tree]
+    losses: Callable[[base.Tree, tuple[Array, Array]], Array]
+    unravel: Callable[[Array], base.Tree]
     batch_size: int
     epochs: int
     most_examples: int
@@ -80,7 +68,7 @@ class FedAvg(NamedTuple):
 class Server(NamedTuple):
     """The server between two rounds: its optimizer's state, and C_t / C_0."""
 
-    optimizer: Tree
+    optimizer: base.Tree
     scale: Array
 
 
@@ -92,40 +80,37 @@ class Sums(NamedTuple):
     unclipped: Array
 
 
-def mechanism(choices: FedAvg) -> Mechanism:
-    """DP-FedAvg under the contract of `audit.mechanism.base`.
+def mechanism(choices: FedAvg) -> base.Mechanism:
+    """DP-FedAvg under the contract of `audit.mechanism.base`. Data are (features (N, ...), labels (N, ...),
+    starts (M,), counts (M,)): client i has the examples starts[i] : starts[i] + counts[i]. A schedule's
+    batches are clients (rounds, W), padded with -1. Hyperparameters.own is a Federated."""
 
-    Data are (features (N, ...), labels (N, ...), starts (M,), counts (M,)): client i has the examples
-    starts[i] : starts[i] + counts[i]. A schedule's batches are clients (rounds, W), padded with -1.
-    Hyperparameters.own is a Federated.
-    """
-
-    def start(theta_0: Array) -> State:
+    def start(theta_0: Array) -> base.State:
         server = Server(choices.optimizer(jnp.float32(0)).init(theta_0), jnp.float32(1))
-        return State(theta_0, server, jnp.int32(0))
+        return base.State(theta_0, server, jnp.int32(0))
 
     def segment(
-        hyper: Hyperparameters,
-        state: State,
-        data: Data,
-        schedule: Schedule,
-        canaries: Canaries,
+        hyper: base.Hyperparameters,
+        state: base.State,
+        data: base.Data,
+        schedule: base.Schedule,
+        canaries: base.Canaries,
         run_key: Array,
-    ) -> State:
-        def advance(state: State, now: tuple[Array, Array]) -> tuple[State, None]:
+    ) -> base.State:
+        def advance(state: base.State, now: tuple[Array, Array]) -> tuple[base.State, None]:
             key = jax.random.fold_in(run_key, state.step)
             norm = hyper.clipping_norm * state.optimizer.scale
             sums = cohort_sums(choices, hyper.own, state.theta, norm, data, now[0], key)
             total = _with_canaries(choices, canaries, state, norm, now[1], run_key, sums)
-            return observed(canaries, step(choices, hyper, state, total, key), state.step), None
+            return base.observed(canaries, step(choices, hyper, state, total, key), state.step), None
 
         return jax.lax.scan(advance, state, schedule)[0]
 
-    def memory(theta_0: Array, data: Data, batch_size: int) -> StepMemory:
+    def memory(theta_0: Array, data: base.Data, batch_size: int) -> StepMemory:
         client = client_memory(choices, jax.typeof(theta_0), data)
         return client.times(min(choices.block, batch_size), _KEPT_THETAS * theta_0.nbytes)
 
-    return Mechanism(start, segment, memory, choices.spreads)
+    return base.Mechanism(start, segment, memory, choices.spreads)
 
 
 def client_memory(choices: FedAvg, theta: Any, data: tuple[Any, ...]) -> StepMemory:
@@ -135,7 +120,9 @@ def client_memory(choices: FedAvg, theta: Any, data: tuple[Any, ...]) -> StepMem
     return step_memory(partial(_local_update, choices), theta, data, client, client, rate, key)
 
 
-def step(choices: FedAvg, hyper: Hyperparameters, state: State, sums: Sums, key: Array) -> State:
+def step(
+    choices: FedAvg, hyper: base.Hyperparameters, state: base.State, sums: Sums, key: Array
+) -> base.State:
     """The server's part of a round, from sums that hold clients and canaries."""
     own: Federated = hyper.own
     norm = hyper.clipping_norm * state.optimizer.scale
@@ -148,17 +135,11 @@ def step(choices: FedAvg, hyper: Hyperparameters, state: State, sums: Sums, key:
     count = sums.unclipped + own.count_noise * jax.random.normal(jax.random.fold_in(key, _COUNT))
     above = 0.5 + count / own.denominator - own.target_quantile
     scale = state.optimizer.scale * jnp.exp(-own.quantile_rate * above)
-    return State(theta, Server(kept, scale), state.step + 1, state.seen)
+    return base.State(theta, Server(kept, scale), state.step + 1, state.seen)
 
 
 def cohort_sums(
-    choices: FedAvg,
-    own: Federated,
-    theta: Array,
-    norm: Array,
-    data: Data,
-    cohort: Array,
-    key: Array,
+    choices: FedAvg, own: Federated, theta: Array, norm: Array, data: base.Data, cohort: Array, key: Array
 ) -> Sums:
     """A cohort's sums; where the step is spread, each device trains its share of the clients."""
     shuffles = jax.random.fold_in(key, _SHUFFLE)
@@ -174,25 +155,25 @@ def cohort_sums(
 
     zero = Sums(jnp.zeros_like(theta), jnp.zeros((), theta.dtype))
     sums, _ = jax.lax.scan(add, zero, _blocks(choices, cohort))
-    summed: Sums = jax.lax.psum(sums, PARTS) if choices.spreads else sums
+    summed: Sums = jax.lax.psum(sums, base.PARTS) if choices.spreads else sums
     return summed
 
 
 def _blocks(choices: FedAvg, cohort: Array) -> Array:
     """This device's share of a cohort (W,), in blocks of clients next to each other (blocks, block)."""
-    devices = jax.lax.axis_size(PARTS) if choices.spreads else 1
+    devices = jax.lax.axis_size(base.PARTS) if choices.spreads else 1
     width = -(-cohort.size // devices)
     block = min(choices.block, width)
     blocks = -(-width // block)
     padded = jnp.pad(cohort, (0, blocks * block * devices - cohort.size), constant_values=-1)
     shares = padded.reshape(blocks * block, devices)
     shares = shares.at[1::2].set(shares[1::2, ::-1])  # by turns, since the largest come first
-    mine = shares[:, jax.lax.axis_index(PARTS)] if choices.spreads else shares[:, 0]
+    mine = shares[:, jax.lax.axis_index(base.PARTS)] if choices.spreads else shares[:, 0]
     return mine.reshape(blocks, block)
 
 
 def _block_updates(
-    choices: FedAvg, own: Federated, theta: Array, data: Data, members: Array, shuffles: Array
+    choices: FedAvg, own: Federated, theta: Array, data: base.Data, members: Array, shuffles: Array
 ) -> Array:
     """The updates (b, p) of a block of clients, 0 of those that are absent."""
     counts = jnp.where(members >= 0, data[3][members], 0)
@@ -205,7 +186,7 @@ def _block_updates(
 
 
 def _local_update(
-    choices: FedAvg, theta: Array, data: Data, client: Array, steps: Array, rate: Array, shuffles: Array
+    choices: FedAvg, theta: Array, data: base.Data, client: Array, steps: Array, rate: Array, shuffles: Array
 ) -> Array:
     """theta minus what a client's epochs of SGD make of it (p,), in at most so many steps; 0 of client -1."""
     features, labels, starts, counts = data
@@ -213,27 +194,22 @@ def _local_update(
     order = _orders(choices, jax.random.fold_in(shuffles, client), count)
     per_epoch = jnp.maximum(-(-count // choices.batch_size), 1)
 
-    def advance(i: Array, parameters: Tree) -> Tree:
+    def advance(i: Array, parameters: base.Tree) -> base.Tree:
         epoch, batch = jnp.minimum(i // per_epoch, choices.epochs - 1), i % per_epoch
         places = batch * choices.batch_size + jnp.arange(choices.batch_size)
         live = (places < count) & (i < choices.epochs * per_epoch)
         rows = starts[client] + jnp.where(live, order[epoch, jnp.minimum(places, order.shape[1] - 1)], 0)
-        gradient = jax.grad(partial(_mean_loss, choices.losses))(
-            parameters, features[rows], labels[rows], live
-        )
+        examples = features[rows], labels[rows]
+
+        def mean_loss(parameters: base.Tree) -> Array:
+            found = choices.losses(parameters, examples)
+            return jnp.sum(jnp.where(live, found, 0.0)) / jnp.maximum(jnp.sum(live), 1)
+
+        gradient = jax.grad(mean_loss)(parameters)
         return jax.tree.map(lambda value, slope: value - rate * slope, parameters, gradient)
 
     end = jax.lax.fori_loop(0, steps, advance, choices.unravel(theta))
     return theta - ravel_pytree(end)[0]
-
-
-def _mean_loss(
-    losses: Callable[[Tree, tuple[Array, Array]], Array], parameters: Tree, *batch: Array
-) -> Array:
-    """The mean loss of a mini-batch's live examples; 0 where there are none."""
-    features, labels, live = batch
-    found = losses(parameters, (features, labels))
-    return jnp.sum(jnp.where(live, found, 0.0)) / jnp.maximum(jnp.sum(live), 1)
 
 
 def _orders(choices: FedAvg, key: Array, count: Array) -> Array:
@@ -248,8 +224,8 @@ def _orders(choices: FedAvg, key: Array, count: Array) -> Array:
 
 def _with_canaries(
     choices: FedAvg,
-    canaries: Canaries,
-    state: State,
+    canaries: base.Canaries,
+    state: base.State,
     norm: Array,
     mask: Array,
     run_key: Array,
@@ -258,10 +234,10 @@ def _with_canaries(
     """The sums with the canaries that join a round, each of which counts as clipped."""
     now = canaries
     if canaries.sampled:
-        now = canaries._replace(presence=joins(canaries.presence, run_key, state.step))
+        now = canaries._replace(presence=base.joins(canaries.presence, run_key, state.step))
 
     def loss(theta: Array, one: tuple[Array, Array]) -> Array:
         return choices.losses(choices.unravel(theta), (one[0][None], one[1][None]))[0]
 
-    extra = inserted(now, state.step, state.theta, norm, mask, per_example(loss))
+    extra = base.inserted(now, state.step, state.theta, norm, mask, per_example(loss))
     return Sums(sums.updates + extra, sums.unclipped - 0.5 * jnp.sum(now.presence * mask))

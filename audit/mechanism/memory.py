@@ -1,5 +1,6 @@
 """The memory that devices have, and that a program takes, estimated from its trace."""
 
+import contextlib
 import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -28,26 +29,19 @@ def local_hardware() -> Hardware:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         return Hardware(True, len(devices), memory // len(devices))
     limit = (devices[0].memory_stats() or {}).get("bytes_limit", _UNSAID)
-    scratch = _vmem() if devices[0].platform == "tpu" else 0
+    scratch = 0
+    if devices[0].platform == "tpu":
+        from jax.experimental.pallas import tpu  # slow to import
+
+        with contextlib.suppress(ValueError):  # of a kind that JAX does not know
+            scratch = int(tpu.get_tpu_info().vmem_capacity_bytes)
     return Hardware(False, len(devices), limit, scratch)
 
 
-def _vmem() -> int:
-    """The bytes of VMEM of this process's TPUs; 0 of a kind that JAX does not know."""
-    from jax.experimental.pallas import tpu  # slow to import
-
-    try:
-        return int(tpu.get_tpu_info().vmem_capacity_bytes)
-    except ValueError:
-        return 0
-
-
 class StepMemory(NamedTuple):
-    """Bytes of one run's step, before anything is fused, so that a compiled program takes less.
-
-    written: all that it writes, but for what depends on no parameter, which runs at once share; this decides
-    what stays in a cache. held: the most at once, of a run alone.
-    """
+    """Bytes of one run's step, before anything is fused, so that a compiled program takes less. written: all
+    that it writes, but for what depends on no parameter, which runs at once share; this decides what stays in
+    a cache. held: the most at once, of a run alone."""
 
     written: int
     held: int
@@ -88,7 +82,8 @@ def _held(jaxpr: Jaxpr) -> int:
     live: dict[int, int] = {}
     most = 0
     for i, equation in enumerate(jaxpr.eqns):
-        within = max(map(_held, [*_inner(equation), *_branches(equation)]), default=0)
+        branches = (branch.jaxpr for branch in equation.params.get("branches", ()))  # of which one is run
+        within = max(map(_held, [*_inner(equation), *branches]), default=0)
         live |= {id(one): _size(one) for one in equation.outvars}
         most = max(most, sum(live.values()) + within)
         live = {one: size for one, size in live.items() if last.get(one, -1) > i}
@@ -97,17 +92,9 @@ def _held(jaxpr: Jaxpr) -> int:
 
 def _inner(equation: Any) -> list[Jaxpr]:
     """The programs of an equation that are all run."""
-    values = [
-        value for value in equation.params.values() if hasattr(value, "eqns") or hasattr(value, "jaxpr")
-    ]
-    return [getattr(value, "jaxpr", value) for value in values]
-
-
-def _branches(equation: Any) -> list[Jaxpr]:
-    """The programs of an equation of which one is run."""
-    return [branch.jaxpr for branch in equation.params.get("branches", ())]
+    values = equation.params.values()
+    return [getattr(v, "jaxpr", v) for v in values if hasattr(v, "eqns") or hasattr(v, "jaxpr")]
 
 
 def _size(variable: Any) -> int:
-    """The bytes of a variable."""
     return int(variable.aval.size * variable.aval.dtype.itemsize)

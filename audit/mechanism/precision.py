@@ -61,7 +61,6 @@ def _evaluate(program: ClosedJaxpr, arguments: Sequence[Any], operands: Operands
 
 
 def _apply(equation: Any, inputs: list[Any], operands: Operands) -> Sequence[Any]:
-    """One equation's results."""
     primitive, params = equation.primitive, dict(equation.params)
     if primitive.name in _CALLS:
         inner = params["jaxpr"] if "jaxpr" in params else params["call_jaxpr"]

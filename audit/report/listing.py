@@ -8,14 +8,13 @@ from typing import Any, NamedTuple
 
 from audit import zoo
 from audit.errors import InputError
+from audit.progress import shortened
 from audit.report import verdicts
 from audit.report.table import Column, Table
 from audit.settings import stored
 from audit.settings.make import fields, setting_of
 from audit.settings.setting import Setting, flat
-from audit.storage.kept import Kept
-from audit.storage.store import Store, hash_of, newest_scores
-from audit.words import shortened
+from audit.storage.store import Kept, Store, hash_of, newest_scores
 
 _COLUMNS, _INDENT, _NAME = 80, 10, 34
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from audit.progress import counted
 from audit.report.table import Column, Table, at_least, at_most, number
 from audit.statistics.accounting import Composition, epsilon_upper_bound, participant_upper_bound
 from audit.statistics.method import GAUSSIAN_CURVE
 from audit.statistics.one_run_bounds import OF_COINS
 from audit.statistics.one_run_conclusion import OneRunConclusion
 from audit.statistics.one_shot import EstimateFloor
-from audit.words import counted
 
 RESULT = "federated.json"  # in a setting's folder
 _CLEARLY = 4  # standard errors below the null

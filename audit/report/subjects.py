@@ -12,6 +12,7 @@ from audit import zoo
 from audit.concluded import of_each_run
 from audit.concluded import of_setting as concluded
 from audit.errors import InputError, require
+from audit.progress import counted
 from audit.report.one_run_table import RESULT, FederatedAudit, Upper, upper_bounds
 from audit.settings import stored
 from audit.settings.adversaries import adversary_row
@@ -21,10 +22,8 @@ from audit.settings.stored import Known
 from audit.statistics.accounting import Composition
 from audit.statistics.conclusion import Conclusion
 from audit.statistics.one_run_conclusion import OneRunConclusion
-from audit.storage import declared, files
-from audit.storage.kept import Kept
-from audit.storage.store import Store
-from audit.words import counted
+from audit.storage import files, results
+from audit.storage.store import Kept, Store
 
 
 class Subject(NamedTuple):
@@ -117,7 +116,7 @@ def of_setting(folder: Path, levels: AskedLevels, runs: int | None = None) -> Su
     if known is None:
         raise InputError(f"{folder} is no audit of trained models: name another `setting`")
     kept, held = store.result() or Kept(), store.runs_held()
-    schedule = None if runs else declared.declared(store)
+    schedule = None if runs else results.declared_looks(store)
     runs = runs or (schedule.looks()[-1] if schedule else kept.runs) or held
     require(runs >= 2, f"{folder} has no finished runs: train some with ./run.sh audit")
     require(runs <= held, f"{folder} lacks runs {held} to {runs - 1}: train them")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from jax import Array
 
     from audit.adversaries.base import Adversary, Expect
-    from audit.adversaries.poisoned import Principal
+    from audit.adversaries.examples import Principal
     from audit.mechanism.base import Data, Hyperparameters, Trajectory
     from audit.model import Model
 
@@ -180,9 +180,9 @@ class Knowledge(NamedTuple):
         import jax
         import numpy as np
 
-        from audit.adversaries import poisoned
+        from audit.adversaries import examples
 
-        return poisoned.principal(np.asarray(jax.vmap(self.model.inputs)(self.data[0])))
+        return examples.principal(np.asarray(jax.vmap(self.model.inputs)(self.data[0])))
 
 
 class AdversaryRow(NamedTuple):
@@ -238,38 +238,38 @@ def _gc_fixed(fields: GcFixed, known: Knowledge) -> "Adversary":
 
 
 def _cots(fields: CotS, known: Knowledge) -> "Adversary":
-    from audit.adversaries import sphere
+    from audit.adversaries import directions
 
     displacement = fields.cots_score == "displacement"
     if known.canaries == 1:
-        return sphere.random_direction(sphere.itself if displacement else sphere.nothing)
-    return sphere.random_directions(known.canaries, known.expect if displacement else sphere.weights)
+        return directions.random_direction(directions.itself if displacement else directions.nothing)
+    return directions.random_directions(known.canaries, known.expect if displacement else directions.weights)
 
 
 def _one_shot(fields: OneShotCanaries, known: Knowledge) -> "Adversary":
-    from audit.adversaries import one_shot, sphere
+    from audit.adversaries import directions
 
     asked = known.canaries
     require(asked > 1, f"`canaries={asked}`: one_shot compares canaries of a run; give several")
     if fields.observe == "all":
-        return one_shot.largest_cosines(asked)
-    origin = sphere.itself if fields.observe == "final" else sphere.nothing
-    return one_shot.final_cosines(asked, origin)
+        return directions.largest_cosines(asked)
+    origin = directions.itself if fields.observe == "final" else directions.nothing
+    return directions.final_cosines(asked, origin)
 
 
 def _loss(fields: Loss, known: Knowledge) -> "Adversary":
-    from audit.adversaries import flipped
+    from audit.adversaries import examples
 
     task = known.model.loss, known.data[0], known.data[1], known.classes
     if known.canaries == 1:
-        return flipped.flipped_label(*task)
+        return examples.flipped_label(*task)
     most = len(known.data[1])
     require(known.canaries <= most, f"`canaries={known.canaries}`: there are {most} examples; give fewer")
-    return flipped.flipped_labels(*task, known.canaries, fields.expect(known))
+    return examples.flipped_labels(*task, known.canaries, fields.expect(known))
 
 
 def _poisoned(fields: Poisoned, known: Knowledge) -> "Adversary":
-    from audit.adversaries import poisoned
+    from audit.adversaries import examples
 
     most, label = math.prod(known.inputs().shape), fields.poison_label
     require(
@@ -277,14 +277,14 @@ def _poisoned(fields: Poisoned, known: Knowledge) -> "Adversary":
         f"`end_direction={fields.end_direction}`: the data have {most} directions; give at most {most}",
     )
     require(0 <= label < known.classes, f"`poison_label={label}`: the labels are 0 to {known.classes - 1}")
-    directions = fields.first_direction, fields.end_direction
-    tail = poisoned.Tail(*directions, fields.poison_scale, label, fields.poison_mean)
+    tail_of = fields.first_direction, fields.end_direction
+    tail = examples.Tail(*tail_of, fields.poison_scale, label, fields.poison_mean)
     task = known.model.loss, known.principal
-    return poisoned.poisoned_examples(*task, tail, known.canaries, fields.expect(known))
+    return examples.poisoned_examples(*task, tail, known.canaries, fields.expect(known))
 
 
 def _clip_bkd(fields: ClipBkd, known: Knowledge) -> "Adversary":
-    from audit.adversaries import poisoned
+    from audit.adversaries import examples
 
     many = f"`canaries={known.canaries}`: ClipBKD has one canary; choose `adversary=poisoned`"
     require(known.canaries == 1, many)
@@ -294,7 +294,7 @@ def _clip_bkd(fields: ClipBkd, known: Knowledge) -> "Adversary":
     def train(key: "Array", theta_0: "Array") -> "Array":
         return known.simulate(noiseless, key, theta_0).theta
 
-    return poisoned.least_direction(known.model.loss, known.principal, train, known.classes)
+    return examples.least_direction(known.model.loss, known.principal, train, known.classes)
 
 
 _ROWS = (

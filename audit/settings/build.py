@@ -22,8 +22,8 @@ from audit.mechanism import base, cohorts, dpsgd, precision
 from audit.mechanism.base import Hyperparameters, Schedule, Trajectory
 from audit.mechanism.clipping import dense, layerwise
 from audit.mechanism.clipping.base import ClippedDots, ClippedSum, per_example, per_example_dots
+from audit.mechanism.ensemble import Programs
 from audit.mechanism.memory import Hardware
-from audit.mechanism.programs import Programs
 from audit.model import Model
 from audit.settings import setting as settings
 from audit.settings.adversaries import Knowledge, OwnAdversary, adversary_row

@@ -14,7 +14,7 @@ from jax import Array
 from numpy.typing import NDArray
 
 from audit import game
-from audit.adversaries import one_shot, sphere
+from audit.adversaries import directions
 from audit.adversaries.base import Adversary
 from audit.errors import InputError, require
 from audit.game import Game
@@ -31,10 +31,10 @@ _SEGMENT_CLIENTS = 250  # updates between two checkpoints, or a little more
 _TESTED, _TESTED_LABELS = 10_000, 100_000  # examples, and labels, of which text has one a position
 
 _ADVERSARIES: dict[str, Callable[[FederatedSetting], Adversary]] = {
-    "final": lambda setting: one_shot.final_cosines(setting.canaries, sphere.itself),
-    "weights": lambda setting: one_shot.final_cosines(setting.canaries, sphere.nothing),
-    "all": lambda setting: one_shot.largest_cosines(setting.canaries),
-    "means": lambda setting: one_shot.largest_cosines(setting.canaries, setting.momentum),
+    "final": lambda setting: directions.final_cosines(setting.canaries, directions.itself),
+    "weights": lambda setting: directions.final_cosines(setting.canaries, directions.nothing),
+    "all": lambda setting: directions.largest_cosines(setting.canaries),
+    "means": lambda setting: directions.largest_cosines(setting.canaries, setting.momentum),
 }
 
 

@@ -16,9 +16,9 @@ import re
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import numpy as np
@@ -29,10 +29,7 @@ _DONE = re.compile(r"(.+)_(\d+)")
 _LEAST_TRAINING = 49  # training takes at least so many times as long as its checkpoints: 2%
 
 
-class Fits(Protocol):
-    """(segments done, states) -> whether states after so many segments can be these."""
-
-    def __call__(self, done: int, states: Any, /) -> bool: ...
+Fits = Callable[[int, Any], bool]  # (segments done, states) -> whether states after so many can be these
 
 
 class Checkpoints:
@@ -60,10 +57,8 @@ class Checkpoints:
         return 0, states
 
     def offer(self, chunk: str, done: int, states: Any) -> None:
-        """Keeps the chunk's states after `done` segments where a checkpoint is due.
-
-        Where it can't be written, that is said once on stderr and training goes on: scores are safe.
-        """
+        """Keeps the chunk's states after `done` segments where a checkpoint is due. Where it can't be
+        written, that is said once on stderr and training goes on: scores are safe."""
         begin = time.monotonic()
         if begin < self._due:
             return
@@ -100,7 +95,6 @@ class Checkpoints:
         return [(int(match[2]), path) for match, path in found if match and match[1] == chunk]
 
     def _complain(self, error: Exception) -> None:
-        """One line, once."""
         if not self._failed:
             reason = getattr(error, "strerror", None) or " ".join(str(error).split(": ")[-1].split())
             print(
@@ -141,18 +135,16 @@ def _read(path: Path, like: list[Any]) -> list[Any] | None:
 def _manifest(path: Path, name: str) -> str:
     """The name, and the SHA-256 of every file but this one."""
     found = sorted(file for file in path.rglob("*") if file.is_file() and file != path / "sha256")
-    lines = (f"{_sha256(file)}  {file.relative_to(path).as_posix()}" for file in found)
-    return "\n".join((name, *lines, ""))
-
-
-def _sha256(path: Path) -> str:
-    """A file's SHA-256."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    lines = [name]
+    for place in found:
+        with open(place, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        lines.append(f"{digest}  {place.relative_to(path).as_posix()}")
+    return "\n".join((*lines, ""))
 
 
 def _remove(path: Path) -> None:
-    """Removes a folder; a kill leaves it under a name that is never looked at."""
+    """A kill leaves the folder under a name that is never looked at."""
     with contextlib.suppress(OSError):
         path = path.rename(path.with_name(f".{uuid.uuid4().hex[:8]}"))
     files.remove(path)

@@ -29,12 +29,10 @@ _TURN_SECONDS = 0.05
 
 @contextlib.contextmanager
 def claim(folder: Path, stale: float = STALE_SECONDS, part: str = "claim") -> Iterator[bool]:
-    """Yields whether this process holds a part of the folder, which it then does to the end of the block.
-
-    A claim not renewed for `stale` seconds is taken over; a holder that was suspended for as long and
-    wakes says so on stderr. Raises InputError where the folder can't be written.
-    """
-    lease = _lease(_path(folder, part), stale)
+    """Yields whether this process holds a part of the folder, which it then does to the end of the block. A
+    claim not renewed for `stale` seconds is taken over; a holder that was suspended for as long and wakes
+    says so on stderr. Raises InputError where the folder can't be written."""
+    lease = _lease(folder / f"{part}.lease", stale)
     with files.writing(folder):
         mine = _acquired(lease)
         if not mine and _removed(lease, stale):
@@ -61,17 +59,12 @@ def turn(folder: Path, part: str) -> Iterator[None]:
 def holder(folder: Path, part: str = "claim") -> str:
     """Host and process number of who holds a part of the folder; a claim that will not grow old for long is
     named."""
-    path = _path(folder, part)
+    path = folder / f"{part}.lease"
     owner = _lease(path, STALE_SECONDS).owner
     host, pid = (
         ("unknown host", "unknown") if owner is None else (owner.hostname.partition("?")[0], owner.pid)
     )
     return f"{host}, process {pid}{_dated_ahead(path)}"
-
-
-def _path(folder: Path, part: str) -> Path:
-    """The lease of a part of the folder."""
-    return folder / f"{part}.lease"
 
 
 def _dated_ahead(path: Path) -> str:
@@ -96,7 +89,7 @@ def _lease(path: Path, stale: float) -> filelock.SoftFileLease:
 
 
 def _complain(path: Path) -> None:
-    """Says that the claim was lost, from the heartbeat's thread."""
+    """From the heartbeat's thread."""
     who = holder(path.parent, path.stem)
     print(
         f"{path.parent} was taken over ({who}) while this process was suspended or could not write: "
@@ -106,7 +99,6 @@ def _complain(path: Path) -> None:
 
 
 def _acquired(lease: filelock.SoftFileLease) -> bool:
-    """Whether the lease is this process's now."""
     try:
         lease.acquire()
     except (filelock.Timeout, filelock.LeaseSettingsMismatch):
@@ -115,11 +107,9 @@ def _acquired(lease: filelock.SoftFileLease) -> bool:
 
 
 def _removed(lease: filelock.SoftFileLease, stale: float) -> bool:
-    """Whether an abandoned lease is gone, by this process's doing or another's.
-
-    Who removes a lease locks the very file that it judges, and looks under that lock whether the file is
-    still in place, so that nobody removes a successor's.
-    """
+    """Whether an abandoned lease is gone, by this process's doing or another's. Who removes a lease locks the
+    very file that it judges, and looks under that lock whether the file is still in place, so that nobody
+    removes a successor's."""
     path = Path(lease.lock_file)
     try:
         with open(path, "r+b" if os.access(path, os.W_OK) else "rb") as file:
@@ -146,7 +136,6 @@ def _is_abandoned(lease: filelock.SoftFileLease, renewed: float, stale: float) -
 
 
 def _runs(pid: int) -> bool:
-    """Whether a process of this host runs."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

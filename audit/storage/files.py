@@ -33,7 +33,12 @@ def write_whole(path: Path, content: bytes, mend: str = _MEND) -> Path:
     is. Raises InputError, which ends in the mend, where that can't be done."""
     with writing(path, mend):
         if _is_replaceable(path):
-            _replace(Path(os.path.realpath(path)), content)
+            real = Path(os.path.realpath(path))
+            real.parent.mkdir(parents=True, exist_ok=True)
+            with beside(real) as place, open(place, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
         else:
             with open(path, "wb") as file:
                 file.write(content)
@@ -57,15 +62,6 @@ def _is_replaceable(path: Path) -> bool:
         return stat.S_ISREG(path.stat().st_mode)
     except FileNotFoundError:
         return True
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Writes beside and renames into place."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with beside(path) as place, open(place, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 @contextlib.contextmanager

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 from audit.errors import InputError, require
 from audit.storage import files
-from audit.storage.scores import Scores
-from audit.storage.store import CONFIG, Store, newest_scores
+from audit.storage.store import CONFIG, Scores, Store, newest_scores
 
 _DATA = "data_sha256"  # what a config says beside its setting
 
@@ -68,7 +67,6 @@ def settings(root: Path) -> list[Path]:
 
 
 def _folders(root: Path) -> list[Path]:
-    """What lies under a root, by name."""
     try:
         return sorted(root.iterdir())
     except FileNotFoundError:

@@ -1,32 +1,44 @@
-"""An audit's conclusion, kept beside its scores: audit.json for programs, audit.png for people."""
+"""What is kept beside a setting's scores.
+
+audit.json, audit.png   an audit's conclusion, for programs and for people
+made.json               what figures and pages were made from, and the SHA-256 of each: whether they would be
+                        made alike now. It is written after them: what a kill cut off is made again, and so
+                        is what anyone changed
+looks.json              the looks that were declared, from the first look on. A schedule that is chosen after
+                        a look proves nothing, so that the one under which the first was taken stays
+"""
 
 import dataclasses
+import hashlib
 import json
 import math
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from audit.statistics import ranks
+from audit.errors import InputError, require
+from audit.statistics import looks, ranks
 from audit.statistics.conclusion import Conclusion, method_of
 from audit.statistics.estimate import Bound, Finding
-from audit.storage.store import Store
+from audit.storage import files
+from audit.storage.store import FIGURE, RESULT, Store
+from audit.version import __version__
 
+_MADE, _LOOKS = "made.json", "looks.json"
 _LOW_RATES = (0.1, 0.01, 0.001)  # of false positives
 
 
 def keep(store: Store, conclusion: Conclusion, figure: bytes, **more: object) -> tuple[str, Path]:
-    """Writes audit.json, with what else is given, and audit.png, the figure's bytes.
-
-    Returns the JSON on one line and the figure's path; raises InputError where they can't be written.
-    """
+    """Writes audit.json, with what else is given, and audit.png, the figure's bytes. Returns the JSON on one
+    line and the figure's path; raises InputError where they can't be written."""
     result = keep_result(store, conclusion, **more)
-    return result, store.write_figure(figure)
+    return result, store.write_bytes(FIGURE, figure)
 
 
 def keep_result(store: Store, conclusion: Conclusion, **more: object) -> str:
     """Writes audit.json alone; returns the JSON on one line."""
     result = result_json(conclusion, **more)
-    store.write_result(json.dumps(json.loads(result), indent=2) + "\n")
+    store.write_text(RESULT, json.dumps(json.loads(result), indent=2) + "\n")
     return result
 
 
@@ -87,5 +99,93 @@ def _noise_floor(finding: Finding) -> dict[str, Any]:
 
 
 def _finite(value: float | None) -> float | None:
-    """The value, None where it is infinite."""
     return value if value is not None and math.isfinite(value) else None
+
+
+def source(store: Store, conclusion: Conclusion) -> str:
+    """SHA-256 of what decides a conclusion's files: this version, the setting, levels and scores."""
+    said: list[object] = [__version__, store.text, conclusion.delta, conclusion.confidence]
+    if conclusion.looks is not None:
+        said += [conclusion.looks.schedule, [look.runs for look in conclusion.looks.taken]]
+    digest = hashlib.sha256(json.dumps(said).encode())
+    for scores in (conclusion.scores_in, conclusion.scores_out):
+        digest.update(f"{scores.shape}".encode() + scores.astype("<f8").tobytes())
+    return digest.hexdigest()
+
+
+def stands(store: Store, made_from: str, names: Iterable[str]) -> bool:
+    """Whether files of these names were made from that source, and nobody touched them since."""
+    content = files.read(store.path / _MADE)
+    try:
+        kept = None if content is None else json.loads(content)
+    except (ValueError, RecursionError):
+        return False
+    return bool(kept == _record(store, made_from, names))
+
+
+def mark(store: Store, made_from: str, names: Iterable[str]) -> None:
+    """Keeps that files were made from a source; raises InputError where that can't be written."""
+    store.write_text(_MADE, json.dumps(_record(store, made_from, names), indent=2) + "\n")
+
+
+def _record(store: Store, made_from: str, names: Iterable[str]) -> dict[str, object]:
+    """The content of made.json for the files as they are, null for one that is missing."""
+    contents = {name: files.read(store.path / name) for name in names}
+    sums = {name: c if c is None else hashlib.sha256(c).hexdigest() for name, c in contents.items()}
+    return {"from": made_from, "files": sums}
+
+
+class Declared(NamedTuple):
+    """The declared numbers of runs, and how many of these looks were taken, at least one."""
+
+    schedule: tuple[int, ...]
+    taken: int
+
+    def looks(self) -> tuple[int, ...]:
+        """The numbers of runs at which a look was taken."""
+        return self.schedule[: self.taken]
+
+
+def declared_looks(store: Store) -> Declared | None:
+    """The looks of a store; None where none was declared. Raises InputError where they can't be read."""
+    path = store.path / _LOOKS
+    content = files.read(path)
+    try:
+        return None if content is None else _parsed_looks(content)
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise InputError(f"{path} is damaged: move {store.path} away, or take another `seed`") from None
+
+
+def require_declared(store: Store, schedule: Sequence[int]) -> None:
+    """Raises InputError where a look was taken under another schedule, or under none; () is none."""
+    found, said = declared_looks(store), ",".join(map(str, schedule))
+    if found is None:
+        seen = schedule and (store.path / RESULT).exists()
+        why = "looks that are declared after one was taken prove nothing: take another `seed`"
+        require(not seen, f"`looks={said}`: {store.path} has been looked at already, and {why}")
+        return
+    kept, given = ",".join(map(str, found.schedule)), f"`looks={said}`" if schedule else "no `looks`"
+    why = f"{store.path} has {found.taken} of the looks {kept} behind it, and another schedule proves nothing"
+    same = tuple(schedule) == found.schedule
+    require(same, f"{given}: {why}: give `looks={kept}`, or take another `seed`")
+
+
+def take_looks(store: Store, schedule: Sequence[int], taken: int) -> bool:
+    """Keeps that so many looks of a schedule were taken, before anyone sees them; returns whether they were
+    not yet. Raises InputError where it can't be written."""
+    with store.turn("looks"):
+        found = declared_looks(store)
+        if found is not None and found.taken >= taken:
+            return False
+        store.write_text(_LOOKS, json.dumps({"schedule": list(schedule), "taken": taken}) + "\n")
+    return True
+
+
+def _parsed_looks(content: bytes) -> Declared:
+    """The looks that a file holds; raises ValueError, TypeError, KeyError or RecursionError for none."""
+    values = json.loads(content)
+    schedule, taken = tuple(values["schedule"]), values["taken"]
+    require(all(type(value) is int for value in (*schedule, taken)), "whole numbers")
+    looks.require_schedule(schedule)
+    require(1 <= taken <= len(schedule), "a number of looks")
+    return Declared(schedule, taken)

@@ -8,10 +8,8 @@ import math
 import os
 import stat
 import struct
-import tokenize
 import warnings
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -23,6 +21,7 @@ from audit.errors import InputError, require
 from audit.statistics import canaries, one_run_conclusion, one_shot
 from audit.statistics.canaries import Coins, Design, Sets
 from audit.statistics.one_run_conclusion import OneRunConclusion
+from audit.storage.files import NOT_AN_ARCHIVE
 
 Array = NDArray[np.float64]
 
@@ -30,27 +29,11 @@ MOST_SCORES = 5_000_000
 MOST_BYTES = 1 << 30
 _HEADER_BYTES = 1 << 16
 _NUMBERS = "biuf"  # dtype.kind of booleans, integers and floats
-_UNREADABLE = (
-    OSError,
-    EOFError,
-    ValueError,
-    TypeError,
-    KeyError,
-    ArithmeticError,
-    RuntimeError,
-    MemoryError,
-    SyntaxError,
-    csv.Error,
-    struct.error,
-    zlib.error,
-    lzma.LZMAError,
-    tokenize.TokenError,
-    zipfile.BadZipFile,
-)
+_PARSERS = (ArithmeticError, csv.Error, struct.error, lzma.LZMAError)
+_UNREADABLE: tuple[type[Exception], ...] = (*NOT_AN_ARCHIVE, *_PARSERS)
 _LABELS = {"true": True, "in": True, "false": False, "out": False}
 _SEPARATORS = "\t;, "
 _FORMS = (("score", "in"), ("score", "presence"), ("scores", "presence"), ("in", "out"))
-_HEADER = "its first line must be score,in (1 or 0), or in,out (a column a world)"
 
 
 def paths(scores: str) -> tuple[Path, ...]:
@@ -69,7 +52,7 @@ def read_scores(*files: Path) -> Design:
     readers: dict[tuple[str, ...], Callable[..., Design]] = {
         (".npz",): _read_npz,
         (".csv",): _read_csv,
-        (".npy", ".npy"): _read_pair,
+        (".npy", ".npy"): lambda *pair: _sets(pair[0], *map(_read_npy, pair)),
     }
     reader = readers.get(tuple(path.suffix.lower() for path in files))
     if reader is None:
@@ -149,16 +132,13 @@ def _reading(path: Path) -> Iterator[None]:
     except InputError:
         raise
     except UnicodeDecodeError:
-        message = f"cannot read {path}: it is no text in UTF-8; save it as CSV UTF-8"
-        raise InputError(message) from None
+        raise InputError(f"cannot read {path}: it is no text in UTF-8; save it as CSV UTF-8") from None
     except _UNREADABLE as error:
-        damaged = f"it is damaged, encrypted or no {path.suffix} file"
-        reason = getattr(error, "strerror", None) or damaged
+        reason = getattr(error, "strerror", None) or f"it is damaged, encrypted or no {path.suffix} file"
         raise InputError(f"cannot read {path}: {reason}; check `scores`") from None
 
 
 def _too_many(path: Path, size: int) -> str:
-    """The one line on more scores than are taken."""
     return f"{path} has {size:,} scores, more than {MOST_SCORES:,}: keep a random part of them"
 
 
@@ -178,13 +158,7 @@ def _read_npz(path: Path) -> Design:
         return _sets(path, array("in"), array("out"))
 
 
-def _read_pair(path_in: Path, path_out: Path) -> Design:
-    """One array a file, scores in first."""
-    return _sets(path_in, _read_npy(path_in), _read_npy(path_out))
-
-
 def _read_npy(path: Path) -> Array:
-    """The array of a .npy file."""
     with _reading(path), open(path, "rb") as file:
         return _numbers(path, path.stem, file)
 
@@ -218,7 +192,7 @@ def _by_presence(path: Path, scores: Array, presence: Array) -> Design:
 
 
 class _Cells(NamedTuple):
-    """A data row of a CSV: its place, its line, and the texts of the two columns that count."""
+    """A data row of a CSV: its place and line, and its texts in the two columns that count."""
 
     place: int
     line: int
@@ -247,7 +221,7 @@ def _header(path: Path, line: str) -> tuple[tuple[str, str], tuple[int, int], st
         for form in _FORMS:
             if set(form) <= set(names):
                 return form, (names.index(form[0]), names.index(form[1])), separator
-    raise InputError(f"{path}: {_HEADER}")
+    raise InputError(f"{path}: its first line must be score,in (1 or 0), or in,out (a column a world)")
 
 
 def _rows(file: IO[str], at: tuple[int, int], separator: str) -> Iterator[_Cells]:
@@ -261,10 +235,13 @@ def _rows(file: IO[str], at: tuple[int, int], separator: str) -> Iterator[_Cells
 def _add_labelled(path: Path, cells: _Cells, worlds: dict[bool, list[float]]) -> None:
     """A score to the world that its label names: a number equal to 1 or 0, true or false, in or out."""
     label = cells.second.lower()
-    known = _LABELS[label] if label in _LABELS else {1.0: True, 0.0: False}.get(_number(label))
+    known = _LABELS.get(label)
     if known is None:
-        message = f"{path} line {cells.line}: {_shown(cells.second)} says neither in nor out"
-        raise InputError(f"{message}: give 1 or 0")
+        with contextlib.suppress(ValueError):
+            known = {1.0: True, 0.0: False}.get(float(label))
+    if known is None:
+        what = f"{_shown(cells.second)} says neither in nor out: give 1 or 0"
+        raise InputError(f"{path} line {cells.line}: {what}")
     worlds[known].append(_score(path, cells.line, cells.first))
 
 
@@ -278,23 +255,14 @@ def _add_pair(path: Path, cells: _Cells, worlds: dict[bool, list[float]]) -> Non
             world.append(_score(path, cells.line, text))
 
 
-def _number(text: str) -> float:
-    """The number, NaN where there is none."""
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
-
-
 def _score(path: Path, line: int, text: str) -> float:
     """The number; NaN only where it says so."""
     try:
         return float(text)
     except ValueError:
-        message = f"{path} line {line}: score {_shown(text)} is no number"
-        raise InputError(f"{message}: mend or drop the line") from None
+        what = f"score {_shown(text)} is no number: mend or drop the line"
+        raise InputError(f"{path} line {line}: {what}") from None
 
 
 def _shown(text: str) -> str:
-    """The text in quotes, cut short."""
     return repr(text if len(text) <= 40 else f"{text[:40]}...")

@@ -82,10 +82,12 @@ class _Patience:
         self._begin, self._said = time.monotonic(), False
 
     def wait(self, store: Store) -> None:
-        """A moment."""
         if not self._said and time.monotonic() - self._begin > _PATIENCE_SECONDS:
-            for start, stop in _leases(store)[:1]:
-                print(f"runs {start} to {stop - 1} are with {_holder(store, (start, stop))}", file=sys.stderr)
+            from audit.storage import claims
+
+            for chunk in _leases(store)[:1]:
+                who = claims.holder(store.path, _part(chunk))
+                print(f"runs {chunk[0]} to {chunk[1] - 1} are with {who}", file=sys.stderr)
                 self._said = True
         time.sleep(_POLL_SECONDS)
 
@@ -95,13 +97,13 @@ def _held(store: Store, chunk: Range, known: dict[str, Range]) -> Iterator[bool]
     """Yields whether this process holds the chunk, of which no run is stored or with others."""
     from audit.storage import claims
 
+    start, end = chunk
     with claims.claim(store.path, part=_part(chunk)) as mine:
-        yield mine and not _overlaps(store, chunk) and _is_missing(store, chunk, known)
-
-
-def _is_missing(store: Store, chunk: Range, known: dict[str, Range]) -> bool:
-    """Whether no run of a chunk is stored by now."""
-    return all(stop <= chunk[0] or chunk[1] <= first for first, stop in store.held(known).values())
+        yield (
+            mine
+            and not _overlaps(store, chunk)
+            and all(stop <= start or end <= first for first, stop in store.held(known).values())
+        )
 
 
 def _overlaps(store: Store, chunk: Range) -> bool:
@@ -118,13 +120,6 @@ def _is_free(store: Store, chunk: Range) -> bool:
         return mine
 
 
-def _holder(store: Store, chunk: Range) -> str:
-    """Host and process number of who holds a chunk."""
-    from audit.storage import claims
-
-    return claims.holder(store.path, _part(chunk))
-
-
 def _leases(store: Store) -> list[Range]:
     """The chunks that have a lease, held or left behind."""
     try:
@@ -135,5 +130,4 @@ def _leases(store: Store) -> list[Range]:
 
 
 def _part(chunk: Range) -> str:
-    """The name of a chunk's lease."""
     return f"runs_{chunk[0]:07d}_{chunk[1]:07d}"

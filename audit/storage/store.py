@@ -17,21 +17,66 @@ import contextlib
 import hashlib
 import io
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from audit.errors import InputError, require
-from audit.storage import files, kept
-from audit.storage.kept import Kept
-from audit.storage.scores import Scores
+from audit.statistics.canaries import Coins, coins
+from audit.statistics.method import MANY_CANARIES, ONE_CANARY
+from audit.storage import files
 
 CONFIG, RESULT, FIGURE = "config.json", "audit.json", "audit.png"
 _HASH_LENGTH = 16
 _CHUNK = re.compile(r"scores_(\d+)_(\d+)\.npz")
+
+
+class Scores(NamedTuple):
+    """Scores of the runs first, first + 1, ... with K canaries each: scores (n, K) float64, presence (n, K)
+    bool."""
+
+    first: int
+    scores: NDArray[np.float64]
+    presence: NDArray[np.bool_]
+
+    def of_first(self, runs: int) -> "Scores":
+        """The scores of the first so many runs."""
+        return Scores(self.first, self.scores[:runs], self.presence[:runs])
+
+    def design(self) -> Coins:
+        """The scores as statistics take them, however many canaries a run has."""
+        return coins(self.scores, self.presence)
+
+    def worlds(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """(scores in, scores out), flat, of one canary a run. Raises InputError for several canaries a run:
+        their scores share a model and are not independent."""
+        require(
+            self.scores.size == len(self.scores),
+            "scores of several canaries a run are not independent: give one a run, or use a method for "
+            "many canaries",
+        )
+        return self.scores[self.presence], self.scores[~self.presence]
+
+
+class Kept(NamedTuple):
+    """The conclusion of an audit; None for what the file does not say.
+
+    runs: those that it concludes from. delta, confidence: of its bounds. if_gaussian: epsilon of the bound
+    that assumes a Gaussian curve, `lifted_gaussian` of many canaries a run. upper_bound: the accountant's
+    epsilon, infinite where the file has null.
+    """
+
+    runs: int | None = None
+    delta: float | None = None
+    confidence: float | None = None
+    if_gaussian: float | None = None
+    upper_bound: float | None = None
+    provenance: dict[str, str] = {}  # noqa: RUF012, never written to
 
 
 class Store:
@@ -104,17 +149,9 @@ class Store:
         path = self.path / RESULT
         content = files.read(path)
         try:
-            return None if content is None else kept.parse(content)
+            return None if content is None else _conclusion(content)
         except (ValueError, OverflowError, RecursionError):
             raise InputError(f"{path} cannot be read: move it away, or run the audit again") from None
-
-    def write_result(self, text: str) -> Path:
-        """Keeps what an audit concluded, a JSON object."""
-        return self.write_text(RESULT, text)
-
-    def write_figure(self, png: bytes) -> Path:
-        """Keeps an audit's figure."""
-        return self.write_bytes(FIGURE, png)
 
     @contextlib.contextmanager
     def claim(self) -> Iterator[bool]:
@@ -167,11 +204,8 @@ class Store:
         return Scores(0, scores, present)
 
     def missing(self, runs: int) -> list[tuple[int, int]]:
-        """The ranges [start, stop) of runs that no intact file holds; see `distrust` for the others.
-
-        Raises InputError where a file can't be read, and where files are of different numbers of canaries a
-        run.
-        """
+        """The ranges [start, stop) of runs that no intact file holds; see `distrust` for the others. Raises
+        InputError where a file can't be read, and where files are of different numbers of canaries a run."""
         return gaps(map(_runs, self._intact()), runs)
 
     def held(self, known: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
@@ -199,7 +233,6 @@ class Store:
             files.say_once(f"{path} is damaged: it counts as missing")
 
     def write_text(self, name: str, text: str) -> Path:
-        """Writes a whole text file or nothing."""
         return self.write_bytes(name, text.encode())
 
     def write_bytes(self, name: str, content: bytes) -> Path:
@@ -255,7 +288,6 @@ def newest_scores(folder: Path) -> int | None:
 
 
 def _text(setting: dict[str, Any]) -> str:
-    """A config as it is written."""
     return json.dumps(setting, indent=2, sort_keys=True) + "\n"
 
 
@@ -275,7 +307,6 @@ def _is_there(path: Path) -> bool:
 
 
 def _hash(content: bytes) -> str:
-    """The hash of a config's text."""
     return hashlib.sha256(content).hexdigest()[:_HASH_LENGTH]
 
 
@@ -308,3 +339,29 @@ def _parsed(content: bytes, first: int) -> Scores | None:
             return chunk if whole and str(file["sha256"]) == _checksum(chunk) else None
     except files.NOT_AN_ARCHIVE:
         return None
+
+
+def _conclusion(content: bytes) -> Kept:
+    """The content of an audit.json, which may be anyone's, checked field by field; raises ValueError,
+    OverflowError or RecursionError for what no audit wrote."""
+    result = json.loads(content)
+    require(isinstance(result, dict), "an object")
+    rows, provenance, runs = result.get("bounds", []), result.get("provenance", {}), result.get("runs")
+    require(isinstance(rows, list) and all(isinstance(row, dict) for row in rows), "rows")
+    texts = isinstance(provenance, dict) and all(isinstance(value, str) for value in provenance.values())
+    require(texts, "texts")
+    require(runs is None or (type(runs) is int and runs >= 2), "a number of runs")
+    levels = [_number(rows[0].get(name)) for name in ("delta", "confidence")] if rows else []
+    require(all(0 < level < 1 for level in levels), "levels")
+    delta, confidence = levels or (None, None)
+    names = (ONE_CANARY.gaussian, MANY_CANARIES.gaussian)
+    gaussian = [row for row in rows if row.get("method") in names]
+    if_gaussian = _number(gaussian[0].get("epsilon")) if gaussian else None
+    upper = math.inf if result.get("upper_bound", 0) is None else result.get("upper_bound")
+    return Kept(runs, delta, confidence, if_gaussian, None if upper is None else _number(upper), provenance)
+
+
+def _number(value: object) -> float:
+    require(type(value) in (int, float) and value == value, "a number")
+    assert isinstance(value, int | float)
+    return float(value)

@@ -18,8 +18,8 @@ from tqdm import tqdm
 
 from audit.commands import cli
 from audit.errors import require
+from audit.progress import counted
 from audit.storage import files
-from audit.words import counted
 from experiments.canife import attacked as settings
 from experiments.canife import sweep
 from experiments.canife.attacked import Attacked

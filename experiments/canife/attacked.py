@@ -9,9 +9,17 @@ from typing import Any, NamedTuple
 from audit.errors import require
 from audit.settings.fields import MOST_SEED, FieldLimits, deciding, declared, described, require_fields
 from models.catalogue import TASKS
-from models.data.base import ImageDataset
-from models.data.cifar10 import CIFAR10, CIFAR10_MEAN, CIFAR10_STD, load_cifar10
-from models.data.fashion_mnist import FASHION_MNIST, FASHION_MNIST_MEAN, FASHION_MNIST_STD, load_fashion_mnist
+from models.data.images import (
+    CIFAR10,
+    CIFAR10_MEAN,
+    CIFAR10_STD,
+    FASHION_MNIST,
+    FASHION_MNIST_MEAN,
+    FASHION_MNIST_STD,
+    ImageDataset,
+    load_cifar10,
+    load_fashion_mnist,
+)
 
 
 class ImageData(NamedTuple):

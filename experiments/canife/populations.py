@@ -21,11 +21,11 @@ from experiments.canife import clients, samples
 from experiments.canife.attacked import Attacked
 from experiments.canife.clients import Population
 from experiments.canife.samples import ImageForm, Samples, TextForm
-from models import celeba, recurrent
+from models import convolutional, recurrent
 from models.catalogue import TASKS
 from models.data import leaf, shakespeare
-from models.data.base import ImageDataset
 from models.data.clients import dirichlet, one_each
+from models.data.images import ImageDataset
 
 _TEST_BLOCK = 1000
 _TESTED = 10_000  # labels
@@ -208,14 +208,15 @@ def _shakespeare(attacked: Attacked, named: Named) -> Split:
     return roles(attacked, shakespeare.load_shakespeare(file=named.data_file, tfds_dir=named.tfds_dir))
 
 
-_FACES = _images(ImageForm((leaf.PIXELS, leaf.PIXELS, 3), celeba.CLASSES, celeba.MEAN, celeba.DEVIATION))
+_CELEBA = (convolutional.CELEBA_CLASSES, convolutional.CELEBA_MEAN, convolutional.CELEBA_STD)
+_FACES = _images(ImageForm((leaf.PIXELS, leaf.PIXELS, 3), *_CELEBA))
 _TWEETS = TextForm(leaf.SENT140_LENGTH, leaf.SENT140_CHARACTERS, 0, leaf.SENT140_VOCABULARY, 2)
 _PLAYS = TextForm(leaf.SHAKESPEARE_LENGTH, leaf.SHAKESPEARE_CHARACTERS, 0, 80, 80)
 _ROLES = TextForm(shakespeare.LENGTH + 1, shakespeare.CHARACTERS, 1, shakespeare.VOCABULARY, 0)
 ROWS: dict[str, ModelRow] = {  # beside these, every model of an audit whose data are images
     "character_lstm": ModelRow(_shakespeare, recurrent.character_lstm, _texts(_ROLES), shakespeare.PADDING),
-    "celeba_cnn": ModelRow(partial(users, leaf.load_celeba), celeba.face_cnn, _FACES),
-    "celeba_resnet18": ModelRow(partial(users, leaf.load_celeba), celeba.face_resnet18, _FACES),
+    "celeba_cnn": ModelRow(partial(users, leaf.load_celeba), convolutional.face_cnn, _FACES),
+    "celeba_resnet18": ModelRow(partial(users, leaf.load_celeba), convolutional.face_resnet18, _FACES),
     "sent140_lstm": ModelRow(partial(users, leaf.load_sent140), recurrent.tweet_lstm, _texts(_TWEETS)),
     "shakespeare_lstm": ModelRow(
         partial(users, leaf.load_shakespeare_json), recurrent.play_lstm, _texts(_PLAYS)

@@ -29,7 +29,7 @@ def audit_cell(audited: Audited) -> Cell:
         store = held.open(identity(setting))
         if store is None or not is_on(store, data.checksum(setting.model)):
             return False
-        return _concluded_runs(store) >= runs and not store.missing(runs)
+        return concluded_runs(store) >= runs and not store.missing(runs)
 
     def open_store(out: Path, data: DataSets) -> Store:
         return stored.open_store(out, setting, data.load(setting.model))
@@ -101,7 +101,7 @@ def _conclude(setting: Setting, runs: int, store: Store, about: dict[str, Any]) 
     )
 
 
-def _concluded_runs(store: Store) -> int:
+def concluded_runs(store: Store) -> int:
     """The runs that audit.json concludes from; 0 where there is none or it can't be read."""
     try:
         kept = store.result()

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from audit.progress import Progress
 from audit.settings.federated import FINAL, FederatedSetting, federated_identity
 from audit.storage.index import Holdings
-from audit.storage.scores import Scores
-from audit.storage.store import Store
+from audit.storage.store import Scores, Store
 from audit.task import Federation
 from experiments.cells import answers
 from experiments.cells.cell import Cell

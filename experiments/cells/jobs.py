@@ -14,9 +14,9 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from audit import training
 from audit.errors import InputError, require
 from audit.machine import prepare_jax
-from audit.mechanism.programs import Programs
+from audit.mechanism.ensemble import Programs
 from audit.storage import files, shares
-from audit.storage.scores import Scores
+from audit.storage.store import Scores
 from audit.task import Dataset
 from audit.training import ChunkTrainer
 from experiments.cells.cell import Cell, GameRecipe

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from tqdm import tqdm
 
-from audit.progress import Progress
-from audit.words import shortened
+from audit.progress import Progress, shortened
 from experiments.cells.cell import Cell
 
 _NAME_WIDTH = 32

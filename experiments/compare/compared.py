@@ -5,7 +5,7 @@ import dataclasses
 from audit.errors import require
 from audit.settings.fields import MOST_SEED, described, require_fields
 from models.catalogue import TASKS
-from models.data.fashion_mnist import FASHION_MNIST
+from models.data.images import FASHION_MNIST
 
 MODELS = tuple(name for name, row in TASKS.items() if row.data.name == FASHION_MNIST.name)
 

@@ -18,7 +18,7 @@ from audit.settings import build
 from audit.statistics import conversions, one_shot, rounds
 from audit.statistics.conclusion import method_of
 from audit.statistics.rounds import Charge
-from audit.storage.scores import Scores
+from audit.storage.store import Scores
 from experiments.canife import curves as canife_curves
 from experiments.canife import training as canife_training
 from experiments.canife.attacked import Attacked
@@ -92,7 +92,7 @@ def _one_run(compared: Compared, one: TrainedMethod, place: Workplace) -> Iterat
     values = [
         (estimate.method, estimate.epsilon, ESTIMATE)
         for estimate in found.estimates
-        if estimate.method in one_shot.FITTED
+        if estimate.method in (one_shot.ONE_SHOT_FITTED, one_shot.ONE_SHOT_EQUAL_VARIANCE)
     ]
     for bound in found.bounds:
         values.append((bound.method, bound.epsilon, "Gaussian" if bound.gaussian else bound.assumes))

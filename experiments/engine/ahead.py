@@ -55,8 +55,6 @@ _WITHOUT_ONE = "--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false"  
 DP_SGD, DP_FEDAVG = "dp_sgd", "dp_fedavg"
 _RUNS = 5000  # of an audit whose chunk is compiled
 _CLIENTS = 600  # among whom the examples of a federated program are dealt evenly
-_CONTEXT = multiprocessing.get_context("spawn")
-_LETTERS = 200  # of an error
 
 
 class Chip(NamedTuple):
@@ -115,8 +113,8 @@ def is_installed(module: str) -> bool:
 
 
 def prepare_for(name: str) -> None:
-    """Sets this process's environment so that JAX can compile for the devices, and starts none of their kind.
-    To be called before JAX is imported."""
+    """Sets this process's environment, before JAX is imported, so that it compiles for the devices and starts
+    none of their kind."""
     os.environ["JAX_PLATFORMS"] = "cpu"
     if name == "h200":
         os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"
@@ -162,16 +160,16 @@ class CompiledTraining(NamedTuple):
 
 def programs(precision: str) -> list[TrainingProgram]:
     """All of them, DP-SGD's first; DP-FedAvg has no other precision than float32."""
-    of_steps = [TrainingProgram(DP_SGD, model, precision) for model in TASKS]
-    return of_steps + [
-        TrainingProgram(DP_FEDAVG, model) for model in FEDERATED_TASKS if precision == "float32"
-    ]
+    federated = FEDERATED_TASKS if precision == "float32" else ()
+    of_rounds = [TrainingProgram(DP_FEDAVG, model) for model in federated]
+    return [TrainingProgram(DP_SGD, model, precision) for model in TASKS] + of_rounds
 
 
 def compiled_for(devices: Target, program: TrainingProgram) -> CompiledTraining:
     """The program with its defaults, compiled in a process that ends with it, whatever befalls it."""
-    here, there = _CONTEXT.Pipe(duplex=False)
-    process = _CONTEXT.Process(target=_answer, args=(there, devices, program), daemon=True)
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe(duplex=False)
+    process = context.Process(target=_answer, args=(there, devices, program), daemon=True)
     process.start()
     there.close()
     try:
@@ -197,12 +195,11 @@ def _answer(there: Connection, devices: Target, program: TrainingProgram) -> Non
 def _failed(program: TrainingProgram, error: Exception) -> CompiledTraining:
     """With an error's first line."""
     line = (str(error).splitlines() or [""])[0]
-    return CompiledTraining(program, failure=f"{type(error).__name__}: {line}"[:_LETTERS])
+    return CompiledTraining(program, failure=f"{type(error).__name__}: {line}"[:200])
 
 
 def _compile(target: Target, program: TrainingProgram) -> CompiledTraining:
-    """In a process that has not imported JAX: chunks, each of half of the models of the one before, until one
-    fits."""
+    """In a process that has not imported JAX: chunks, each half of the one before, until one fits."""
     prepare_for(target.name)
     import jax
 
@@ -230,7 +227,6 @@ def _compile(target: Target, program: TrainingProgram) -> CompiledTraining:
 def _measured(
     program: TrainingProgram, played: "Game", chunk: int, places: "list[jax.Device]"
 ) -> CompiledTraining:
-    """The chunk, compiled and measured."""
     from audit import game
     from audit.mechanism.ensemble import Placement
 
@@ -245,8 +241,7 @@ def _measured(
 
 
 def _of_steps(program: TrainingProgram, hardware: "Hardware") -> "tuple[Game, int]":
-    """DP-SGD as `audit` trains it, and its chunk; with GC-R, whose steps cost the same as others', nothing is
-    simulated."""
+    """DP-SGD as `audit` trains it, and its chunk; with GC-R, which costs the same, nothing is simulated."""
     from audit import game
     from audit.mechanism import dpsgd
     from audit.settings import build

@@ -26,19 +26,11 @@ from audit.errors import InputError, require
 from audit.machine import cores, prepare_jax
 from audit.report.table import Column, Table, number
 from audit.task import Sources
-from experiments.engine.engines import DPSGD, GEMM, TIMED, Kind
-from experiments.engine.problem import GEMM_SIZE, About, Build, FederatedProblem, Problem, rate
+from experiments.engine.engines import DPSGD, GEMM, GEMM_SIZE, TIMED, About, Build, Kind, rate
 
 _CONTEXT = multiprocessing.get_context("spawn")
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
-
-
-class Rounds(NamedTuple):
-    """How often every engine is timed, and for how many seconds at least."""
-
-    number: int
-    seconds: float
 
 
 class Memory(NamedTuple):
@@ -73,8 +65,7 @@ class Measurement(NamedTuple):
 
     def gemm_share(self) -> float:
         """The model's arithmetic a second over the GEMM's: the median of the rounds' ratios."""
-        shares = [r * self.flops / g for r, g in zip(self.rates, self.gemm, strict=True)]
-        return statistics.median(shares)
+        return statistics.median(r * self.flops / g for r, g in zip(self.rates, self.gemm, strict=True))
 
     def fields(self) -> dict[str, Any]:
         """For JSON."""
@@ -98,18 +89,17 @@ class Measurement(NamedTuple):
 
 
 def measure(
-    model: str, kinds: Sequence[Kind], rounds: Rounds, file: str | None = None, tfds_dir: str | None = None
+    model: str, kinds: Sequence[Kind], rounds: int, seconds: float, sources: Sources
 ) -> list[Measurement]:
-    """Every engine on a model, and the GEMM, in turn, round by round; a bar on stderr shows them.
-
-    The data come from `file` or from a prepared TFDS folder, else by the model's own recipe. Raises
-    InputError where they can't be had, and where an engine fails or takes another step than ours.
+    """Every engine on a model, and the GEMM, in turn, for at least so many seconds a round; a bar on stderr
+    shows them. Raises InputError where the data can't be had, and where an engine fails or takes
+    another step than ours.
     """
-    steps = 1 + len(kinds) * (1 + rounds.number)
+    steps = 1 + len(kinds) * (1 + rounds)
     bar = tqdm(total=steps, desc=f"{model}: data", leave=False)
     with tempfile.TemporaryDirectory() as folder, bar:
         path = Path(folder, "problem.pickle")
-        flops = in_a_process(_write_problem, model, file, tfds_dir, path)
+        flops = in_a_process(_write_problem, model, sources, path)
         product = Team(GEMM, path)
         teams = []
         for kind in kinds:
@@ -118,11 +108,11 @@ def measure(
             bar.update()
         rates: list[list[float]] = [[] for _ in teams]
         gemm: list[float] = []
-        for _ in range(rounds.number):
-            gemm.append(2.0 * GEMM_SIZE**3 * product.rate(min(rounds.seconds, 1.0)))
+        for _ in range(rounds):
+            gemm.append(2.0 * GEMM_SIZE**3 * product.rate(min(seconds, 1.0)))
             for team, own in zip(teams, rates, strict=True):
                 bar.set_description(f"{model}: {team.name}")
-                own.append(team.rate(rounds.seconds))
+                own.append(team.rate(seconds))
                 bar.update()
         product.stop()
         return [
@@ -131,17 +121,17 @@ def measure(
         ]
 
 
-def _write_problem(model: str, file: str | None, tfds_dir: str | None, path: Path) -> int:
+def _write_problem(model: str, sources: Sources, path: Path) -> int:
     """Writes a model's problem, in a process of its own; returns the operations of its unit."""
     prepare_jax()
     from experiments.engine import peers_jax
 
-    row, sources = TIMED[model], Sources(data_file=file, tfds_dir=tfds_dir)
-    problem: Problem | FederatedProblem
-    if row.work is DPSGD:
-        problem, flops = peers_jax.given(model, row.steps, row.batch_size, sources)
-    else:
-        problem, flops = peers_jax.given_federated(model, row.steps, sources)
+    row = TIMED[model]
+    problem, flops = (
+        peers_jax.given(model, row.steps, row.batch_size, sources)
+        if row.work is DPSGD
+        else peers_jax.given_federated(model, row.steps, sources)
+    )
     path.write_bytes(pickle.dumps(problem, protocol=5))
     return flops
 
@@ -163,7 +153,7 @@ class Team:
             worker.about(tolerance)
 
     def rate(self, seconds: float) -> float:
-        """Model-steps or client-updates a second of all."""
+        """Units a second of all."""
         for worker in self.workers:
             worker.begin(seconds)
         return sum(worker.rate() for worker in self.workers)
@@ -180,8 +170,9 @@ class Worker:
     def __init__(self, kind: Kind, problem: Path, *models: int) -> None:
         self.name = kind.name
         self._here, there = _CONTEXT.Pipe()
-        arguments = (there, kind.load, problem, *models)
-        self._process = _CONTEXT.Process(target=_serve, args=arguments, daemon=True)
+        self._process = _CONTEXT.Process(
+            target=_serve, args=(there, kind.load, problem, *models), daemon=True
+        )
         self._process.start()
         there.close()
 
@@ -196,7 +187,7 @@ class Worker:
         self._here.send(seconds)
 
     def rate(self) -> float:
-        """Waits for the measurement that was begun: model-steps a second."""
+        """Waits for the measurement that was begun: units a second."""
         rate: float = self._receive()
         return rate
 
@@ -208,7 +199,6 @@ class Worker:
         return memory
 
     def _receive(self) -> Any:
-        """The next answer."""
         try:
             answer = self._here.recv()
         except EOFError:
@@ -268,8 +258,8 @@ def _peak_memory() -> int:
 
 def as_json(measurements: list[Measurement], missing: Sequence[Kind]) -> str:
     """One object: a list `measurements`, and the names of the engines that were left out."""
-    names = [kind.name for kind in missing]
-    return json.dumps({"measurements": [m.fields() for m in measurements], "missing": names})
+    rows, names = [m.fields() for m in measurements], [kind.name for kind in missing]
+    return json.dumps({"measurements": rows, "missing": names})
 
 
 def as_table(measurements: list[Measurement]) -> str:

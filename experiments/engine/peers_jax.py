@@ -24,22 +24,12 @@ from audit.settings.federated import FederatedSetting
 from audit.settings.make import setting_of
 from audit.settings.setting import Setting
 from audit.task import Clients, Dataset, Sources
-from experiments.engine.problem import (
-    CHECKED_STEPS,
-    GEMM_SIZE,
-    About,
-    Build,
-    Engine,
-    FederatedProblem,
-    Layout,
-    Problem,
-    Run,
-    fastest,
-)
+from experiments.engine import engines
+from experiments.engine.engines import CHECKED_STEPS, Engine, FederatedProblem, Layout, Problem, Run
 from models.catalogue import federated_task, task
-from models.convnet import ConvNet
-from models.data.cifar10 import CIFAR10_MEAN, CIFAR10_STD
-from models.layers import PooledConvolution
+from models.convolutional import ConvNet
+from models.data.images import CIFAR10_MEAN, CIFAR10_STD
+from models.layers import PooledConvolution, normalised
 
 _RUNS = 5000  # of the audit whose chunk is taken
 
@@ -189,8 +179,7 @@ class OrdinaryConvNet(nn.Module):
 
     @nn.compact
     def __call__(self, image: Array) -> Array:
-        mean, deviation = jnp.array(CIFAR10_MEAN, jnp.float32), jnp.array(CIFAR10_STD, jnp.float32)
-        x = (image.astype(jnp.float32) / 255 - mean) / deviation
+        x = normalised(image, CIFAR10_MEAN, CIFAR10_STD)
         for i, features in enumerate((6, 16)):
             x = nn.Conv(features, (5, 5), padding="VALID", name=f"Convolution_{i}")(x)
             x = nn.max_pool(nn.relu(x), (2, 2), (2, 2))
@@ -201,7 +190,6 @@ class OrdinaryConvNet(nn.Module):
 
 
 def _ordinary(model: Model) -> Model:
-    """The model as its users write it."""
     if not isinstance(model.module, ConvNet):
         return model
     module = OrdinaryConvNet()
@@ -220,7 +208,7 @@ def jax_privacy(problem: Problem, models: int = 0) -> Engine:
 
     placement, devices = ensemble.Placement.local(), len(jax.local_devices())
     data = placement.everywhere((problem.features, problem.labels))
-    model = _ordinary(task(problem.model).make(problem.features.shape[1:]))
+    model = _ordinary(task(problem.setting.model).make(problem.features.shape[1:]))
     fields = problem.setting.mechanism
     norm, size = fields.clipping_norm, fields.batch_size
     gradient = clipping.clipped_grad(
@@ -257,7 +245,7 @@ def jax_privacy(problem: Problem, models: int = 0) -> Engine:
         return run
 
     counts = [models] if models else [devices * m for m in problem.models_to_try(_platform())]
-    models, run = fastest(train_many, counts)
+    models, run = engines.fastest(train_many, counts)
     return _engine(run, models, float(np.linalg.norm(stepped - problem.stepped)))
 
 
@@ -269,7 +257,7 @@ def _blocks(batches: Array, floats: int) -> Iterator[Array]:
 
 def gemm(_: Problem | FederatedProblem) -> Engine:
     """float32 products of two square matrices, on all cores or the GPU; a "model-step" is one product."""
-    left, right = jax.random.normal(jax.random.key(0), (2, GEMM_SIZE, GEMM_SIZE))
+    left, right = jax.random.normal(jax.random.key(0), (2, engines.GEMM_SIZE, engines.GEMM_SIZE))
     product = jax.jit(functools.partial(jnp.matmul, precision="float32"))
 
     def run() -> int:
@@ -280,19 +268,14 @@ def gemm(_: Problem | FederatedProblem) -> Engine:
 
 
 def _engine(run: Run, models: int, distance: float) -> Engine:
-    """On JAX's device."""
     device = jax.local_devices()[0]
 
     def peak() -> int:
         return int((device.memory_stats() or {}).get("peak_bytes_in_use", 0))
 
-    about = About(models, _platform(), device.device_kind, distance)
+    about = engines.About(models, _platform(), device.device_kind, distance)
     return Engine(about, run, None if about.platform == "cpu" else peak)
 
 
 def _platform() -> str:
-    """cpu or gpu."""
     return "cpu" if jax.local_devices()[0].platform == "cpu" else "gpu"
-
-
-ENGINES: dict[str, Build] = {"ours": ours, "jax_privacy": jax_privacy, "ours_federated": ours_federated}

@@ -12,18 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from experiments.engine.problem import (
-    CHECKED_STEPS,
-    About,
-    Build,
-    Engine,
-    FederatedProblem,
-    Problem,
-    Run,
-    fastest,
-)
-from models.data.cifar10 import CIFAR10_MEAN, CIFAR10_STD
-from models.data.fashion_mnist import FASHION_MNIST_MEAN, FASHION_MNIST_STD
+from experiments.engine.engines import CHECKED_STEPS, About, Engine, FederatedProblem, Problem, Run, fastest
+from models.data.images import CIFAR10_MEAN, CIFAR10_STD, FASHION_MNIST_MEAN, FASHION_MNIST_STD
 
 _DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 _synchronize = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
@@ -32,24 +22,14 @@ _PLATFORM = "gpu" if _DEVICE.type == "cuda" else "cpu"
 
 def _convolutional(channels: int, flat: int) -> nn.Module:
     """Two convolutions and three dense layers, of normalised pixels."""
-    return nn.Sequential(
-        nn.Conv2d(channels, 6, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(6, 16, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(flat, 120),
-        nn.ReLU(),
-        nn.Linear(120, 84),
-        nn.ReLU(),
-        nn.Linear(84, 10),
-    )
+    first, second = nn.Conv2d(channels, 6, 5), nn.Conv2d(6, 16, 5)
+    pooled = (first, nn.ReLU(), nn.MaxPool2d(2), second, nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())
+    dense = (nn.Linear(flat, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10))
+    return nn.Sequential(*pooled, *dense)
 
 
 class _Block(nn.Module):
-    """models.resnet's block."""
+    """models.convolutional's block."""
 
     def __init__(self, channels: int, features: int, stride: int) -> None:
         super().__init__()
@@ -71,7 +51,7 @@ def _normed(channels: int, features: int, window: int, stride: int) -> tuple[nn.
 
 
 def _resnet18() -> nn.Module:
-    """models.resnet's ResNet18, its pixels normalised by `_batches`."""
+    """models.convolutional's ResNet18, its pixels normalised by `_batches`."""
     widths = (64, 64, 128, 256, 512)
     blocks = [
         _Block(*pair, 1 if stage == 0 else 2) if first else _Block(pair[1], pair[1], 1)
@@ -100,8 +80,7 @@ def _positions(problem: Problem | FederatedProblem) -> list[NDArray[np.int64]]:
 
 
 def _network(problem: Problem | FederatedProblem) -> nn.Module:
-    """The network at theta_0."""
-    network = NETWORKS[problem.model]().to(_DEVICE)
+    network = NETWORKS[problem.setting.model]().to(_DEVICE)
     with torch.no_grad():
         for parameter, where in zip(network.parameters(), _positions(problem), strict=True):
             parameter.copy_(torch.tensor(problem.theta_0[where]))
@@ -117,7 +96,7 @@ def _distance(problem: Problem | FederatedProblem, parameters: list[Tensor]) -> 
 
 
 def _batches(problem: Problem) -> Iterator[tuple[Tensor, Tensor]]:
-    """The mini-batches from the first on, over and over."""
+    """Normalised mini-batches from the first on, over and over."""
     features = torch.tensor(problem.features, device=_DEVICE)
     labels = torch.tensor(problem.labels, device=_DEVICE).long()
     shape = (1, 3, 1, 1)
@@ -232,7 +211,6 @@ class _ClientLoop:
         return [total / len(cohort) for total in sums]
 
     def _add_update(self, sums: list[Tensor], client: int, batch_size: int, epochs: int) -> None:
-        """Adds a client's clipped update."""
         local = copy.deepcopy(self.network)
         optimizer = torch.optim.SGD(local.parameters(), self._problem.setting.client_learning_rate)
         start, count = int(self._problem.starts[client]), int(self._problem.counts[client])
@@ -274,11 +252,7 @@ def torch_loop(problem: FederatedProblem) -> Engine:
 
 
 def _engine(run: Run, models: int, distance: float) -> Engine:
-    """On PyTorch's device."""
     if _PLATFORM == "cpu":
         return Engine(About(models, "cpu", "cpu", distance), run)
     about = About(models, "gpu", torch.cuda.get_device_name(), distance)
     return Engine(about, run, torch.cuda.max_memory_allocated)
-
-
-ENGINES: dict[str, Build] = {"opacus": opacus, "torch_func": torch_func, "torch_loop": torch_loop}

@@ -4,7 +4,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,8 @@ from audit.settings.setting import PRECISIONS, Setting, flat
 from audit.task import Dataset
 
 _Batch = tuple[NDArray[Any], NDArray[Any]]  # features (n, ...), labels (n,)
-_BLOCK = 50  # examples whose float64 gradients are held at once
+_Exact = tuple[NDArray[np.float64], NDArray[np.float64]]  # gradient norms (n,), the clipped sum (p,)
+_Compiled = tuple[Callable[..., Array], Callable[..., Array]]  # of each example alone (n, p), of all (p,)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,20 +43,6 @@ class Effect:
     effective_sigma: float
 
 
-class _Compiled(NamedTuple):
-    """A clipping strategy in one precision: of each example alone (n, p), and of all (p,)."""
-
-    each: Callable[..., Array]
-    together: Callable[..., Array]
-
-
-class _Exact(NamedTuple):
-    """Gradient norms (n,) and the clipped sum (p,)."""
-
-    norms: NDArray[np.float64]
-    total: NDArray[np.float64]
-
-
 def measure(setting: Setting, dataset: Dataset, examples: int) -> dict[str, list[Effect]]:
     """Every precision's effect on the first examples, at theta_0 and after the setting's training.
 
@@ -71,16 +58,11 @@ def measure(setting: Setting, dataset: Dataset, examples: int) -> dict[str, list
         exact = _exact(model, theta, batch, norm)
         return [_effect(name, each, setting, theta, batch, exact) for name, each in compiled.items()]
 
-    theta_0, theta_t = _trained(setting, dataset)
-    return {"at_initialisation": effects(theta_0), f"after_{setting.schedule.steps}_steps": effects(theta_t)}
-
-
-def _trained(setting: Setting, dataset: Dataset) -> tuple[Array, Array]:
-    """theta_0, and theta after one run's training, without a canary."""
     played = build.build(setting, dataset)
     theta_0, noise = played.init(game.root(setting.seed, "theta")), game.root(setting.seed, "noise")
     run = jax.jit(partial(simulate, played.mechanism))
-    return theta_0, run(played.hyper, theta_0, played.data, played.schedule.batches, noise).theta
+    theta_t = run(played.hyper, theta_0, played.data, played.schedule.batches, noise).theta
+    return {"at_initialisation": effects(theta_0), f"after_{setting.schedule.steps}_steps": effects(theta_t)}
 
 
 def _compiled(clipped_sum: ClippedSum) -> _Compiled:
@@ -89,31 +71,30 @@ def _compiled(clipped_sum: ClippedSum) -> _Compiled:
     def alone(theta: Array, features: Array, label: Array, clipping_norm: Array) -> Array:
         return clipped_sum(theta, (features[None], label[None]), clipping_norm)
 
-    return _Compiled(jax.jit(jax.vmap(alone, (None, 0, 0, None))), jax.jit(clipped_sum))
+    return jax.jit(jax.vmap(alone, (None, 0, 0, None))), jax.jit(clipped_sum)
 
 
 def _effect(
     name: str, compiled: _Compiled, setting: Setting, theta: Array, batch: _Batch, exact: _Exact
 ) -> Effect:
     """One precision's effect at one theta."""
-    norm = setting.mechanism.clipping_norm
-    unclipped = _norms(compiled, theta, batch, np.inf)
-    error = np.abs(unclipped - exact.norms) / np.where(exact.norms > 0, exact.norms, 1.0)
-    excess = float(_norms(compiled, theta, batch, norm).max() / norm - 1)
-    total = np.asarray(compiled.together(theta, batch, np.float32(norm)), np.float64)
+    norm, (norms, exact_total), (each, together) = setting.mechanism.clipping_norm, exact, compiled
+    error = np.abs(_norms(each, theta, batch, np.inf) - norms) / np.where(norms > 0, norms, 1.0)
+    excess = float(_norms(each, theta, batch, norm).max() / norm - 1)
+    total = np.asarray(together(theta, batch, np.float32(norm)), np.float64)
     return Effect(
         precision=name,
         norm_error_median=float(np.median(error)),
         norm_error_max=float(error.max()),
-        sum_error=float(np.linalg.norm(total - exact.total) / np.linalg.norm(exact.total)),
-        clipped_share=float(np.mean(exact.norms > norm)),
+        sum_error=float(np.linalg.norm(total - exact_total) / np.linalg.norm(exact_total)),
+        clipped_share=float(np.mean(norms > norm)),
         excess=excess,
         effective_sigma=setting.mechanism.noise_multiplier / (1 + max(excess, 0.0)),
     )
 
 
 def _exact(model: Model, theta: Array, batch: _Batch, clipping_norm: float) -> _Exact:
-    """By JAX in float64, some examples at once."""
+    """By JAX in float64, 50 examples at once."""
 
     def loss(params: Any, features: Array, label: Array) -> Array:
         logits: Any = model.module.apply({"params": params}, features)
@@ -128,20 +109,21 @@ def _exact(model: Model, theta: Array, batch: _Batch, clipping_norm: float) -> _
             rows = np.concatenate([np.asarray(leaf).reshape(len(labels), -1) for leaf in leaves], axis=1)
             norms.append(np.linalg.norm(rows, axis=1))
             total += np.minimum(1, clipping_norm / np.maximum(norms[-1], 1e-300)) @ rows
-    return _Exact(np.concatenate(norms), total)
+    return np.concatenate(norms), total
 
 
-def _norms(compiled: _Compiled, theta: Array, batch: _Batch, clipping_norm: float) -> NDArray[np.float64]:
+def _norms(
+    each: Callable[..., Array], theta: Array, batch: _Batch, clipping_norm: float
+) -> NDArray[np.float64]:
     """Norms (n,), taken in float64, of what the strategy makes of each example alone."""
-    rows = (np.asarray(compiled.each(theta, *block, np.float32(clipping_norm))) for block in _blocks(batch))
+    rows = (np.asarray(each(theta, *block, np.float32(clipping_norm))) for block in _blocks(batch))
     return np.concatenate([np.linalg.norm(block.astype(np.float64), axis=1) for block in rows])
 
 
 def _blocks(batch: _Batch) -> Iterator[_Batch]:
-    """The batch in parts."""
     features, labels = batch
-    for i in range(0, len(labels), _BLOCK):
-        yield features[i : i + _BLOCK], labels[i : i + _BLOCK]
+    for i in range(0, len(labels), 50):
+        yield features[i : i + 50], labels[i : i + 50]
 
 
 def as_json(found: dict[str, list[Effect]], setting: Setting, examples: int) -> str:

@@ -20,8 +20,7 @@ from audit.machine import cores
 from audit.statistics import conversions, densities, estimate
 from audit.storage.index import Holdings
 from audit.storage.results import finding_fields
-from audit.storage.scores import Scores
-from audit.storage.store import Store
+from audit.storage.store import Scores, Store
 from experiments.hidden_state import landscape
 from experiments.hidden_state.landscape import (
     Exact,

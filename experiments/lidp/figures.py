@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from audit.report.style import BLACK, BLUE, FADED, GREEN, ORANGE, PURPLE, STYLE, UPPER, VERMILION
 from audit.settings.setting import identity
 from audit.statistics.accounting import Composition, sampled_upper_bound
-from audit.storage.scores import Scores
+from audit.storage.store import Scores
 from experiments.cells.cell import Audited
 from experiments.lidp import cells, gains, tables
 from experiments.lidp.cells import LIFTED, PlacedAudit

@@ -8,7 +8,7 @@ import numpy as np
 
 from audit.statistics import lifted
 from audit.statistics.canaries import Design, sets
-from audit.storage.scores import Scores
+from audit.storage.store import Scores
 from experiments.cells.cell import Levels
 
 SINGLE, ORDER_2, ORDER_4, LIFTED = "lidp_wilson_1", "lidp_wilson_2", "lidp_wilson_4", "lifted"

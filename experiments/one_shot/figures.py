@@ -11,11 +11,11 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy import stats
 
+from audit.progress import counted
 from audit.report import style
 from audit.report.style import BLACK, BLUE, FADED, GREEN, ORANGE, PURPLE, VERMILION
 from audit.statistics import cosine_law, normality
 from audit.statistics.accounting import epsilon_upper_bound
-from audit.words import counted
 from experiments.cells.data import DataSets
 from experiments.one_shot import rows, tables
 from experiments.one_shot.rows import QUANTILES, FederatedRun, Observation, SplitQuantiles

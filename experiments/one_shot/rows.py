@@ -15,7 +15,7 @@ from audit.statistics.gaussians import Gaussian
 from audit.statistics.normality import AndersonDarling
 from audit.statistics.one_shot import ONE_SHOT_EQUAL_VARIANCE, ONE_SHOT_FITTED, Cosines, OneShotEstimate
 from audit.storage.index import Holdings
-from audit.storage.scores import Scores
+from audit.storage.store import Scores
 from experiments.cells import federated as cells
 from experiments.cells.cell import Levels
 from experiments.one_shot.sweep import Splits, Trainings

@@ -15,8 +15,8 @@ import dataclasses
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from audit.progress import counted
 from audit.settings.federated import FederatedSetting
-from audit.words import counted
 from experiments.cells.cell import Cell
 from experiments.cells.federated import federated_cell
 from experiments.sweeps.sweep import Sweep

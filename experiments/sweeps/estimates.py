@@ -12,12 +12,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from audit.progress import counted
 from audit.report import curves, style
 from audit.report.style import BOUND, IN, OUT, PREDICTED, STYLE, UPPER
 from audit.report.table import at_least
 from audit.statistics import conversions, estimate, lifted
 from audit.statistics.estimate import IF_GAUSSIAN
-from audit.words import counted
 from experiments.sweeps.points import Point
 from experiments.sweeps.sweep import Axis
 

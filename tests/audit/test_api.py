@@ -88,7 +88,8 @@ def test_half_a_mechanism_is_one_line():
 def test_what_the_door_lacks_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         audit.nothing  # noqa: B018
-    assert set(audit.__all__) == {"Result", "audit", "audit_loss", "audit_model", "bounds"}
+    functions = {"audit", "audit_loss", "audit_model", "bounds"}
+    assert set(audit.__all__) == {*functions, "InputError", "Result", "__version__"}
 
 
 def cross_entropy(params, example):

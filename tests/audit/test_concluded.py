@@ -10,7 +10,7 @@ from audit.settings.make import setting_of
 from audit.statistics import gaussian_curve
 from audit.statistics.accounting import Composition
 from audit.statistics.canaries import single
-from audit.storage.scores import Scores
+from audit.storage.store import Scores
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = np.arange(2000)[:, None] % 2 == 1

@@ -19,7 +19,7 @@ from audit.report import audit_panels
 from audit.settings import build
 from audit.settings.make import changed, setting_of
 from experiments.examples import own_adversary
-from models.fcnn import FCNN, two_logit_cross_entropy
+from models.dense import FCNN, two_logit_cross_entropy
 
 SMALL = {"runs": 20, "steps": 4, "batch_size": 10, "noise_multiplier": 1.0, "adversary": "gc_r"}
 USUAL = setting_of("fcnn")

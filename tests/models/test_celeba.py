@@ -5,8 +5,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from models import celeba
-from models.resnet import ResNet
+from models import convolutional
+from models.convolutional import ResNet
 
 IMAGE = jnp.zeros((32, 32, 3), jnp.uint8)
 
@@ -17,12 +17,12 @@ def size(module):
 
 
 def test_parameters_are_the_papers():
-    assert celeba.face_cnn().n_parameters == size(celeba.FaceCNN()) == 29_282
-    assert celeba.face_resnet18().n_parameters == 11_177_538
+    assert convolutional.face_cnn().n_parameters == size(convolutional.FaceCNN()) == 29_282
+    assert convolutional.face_resnet18().n_parameters == 11_177_538
 
 
 def test_the_convolutions_share_one_normalisation():
-    shapes = jax.eval_shape(celeba.FaceCNN().init, jax.random.key(0), IMAGE)["params"]
+    shapes = jax.eval_shape(convolutional.FaceCNN().init, jax.random.key(0), IMAGE)["params"]
     assert sorted(shapes) == ["Conv_0", "Conv_1", "Conv_2", "Conv_3", "Dense_0", "GroupNorm_0"]
     assert shapes["Dense_0"]["kernel"].shape == (288, 2)
 
@@ -50,7 +50,7 @@ class Sizes:
 
 
 def test_the_cnn_has_second_derivatives_in_its_pixels():
-    model = celeba.face_cnn()
+    model = convolutional.face_cnn()
     theta = jax.jit(model.init)(jax.random.key(0))
     pixels = jnp.asarray(np.random.default_rng(0).uniform(0, 255, (32, 32, 3)), jnp.float32)
 

@@ -9,7 +9,7 @@ from audit import game
 from audit.adversaries.biased import random_biased_dimension
 from audit.mechanism import base, dpsgd
 from audit.mechanism.clipping.base import per_example
-from models.convnet import ConvNet, convnet
+from models.convolutional import ConvNet, convnet
 
 
 def images(count, seed=0):

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from audit.mechanism.clipping import base, dense, layerwise
-from models.data.fashion_mnist import FASHION_MNIST_MEAN, FASHION_MNIST_STD
-from models.linear import linear
-from models.mlp import mlp
+from models.data.images import FASHION_MNIST_MEAN, FASHION_MNIST_STD
+from models.dense import linear, mlp
 
 EXAMPLES = 9
 PIXELS = np.random.default_rng(0).integers(0, 256, (EXAMPLES, 28, 28), np.uint8)

@@ -4,7 +4,7 @@ import flax.linen as nn
 import jax
 import numpy as np
 
-from models.emnist_cnn import emnist_cnn
+from models.convolutional import emnist_cnn
 
 
 def test_parameters_are_the_papers():

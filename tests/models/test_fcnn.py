@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from audit.model import flat_model
-from models.fcnn import FCNN, fcnn, two_logit_cross_entropy
+from models.dense import FCNN, fcnn, two_logit_cross_entropy
 
 theirs = optax.softmax_cross_entropy_with_integer_labels
 LOGITS = np.random.default_rng(0).normal(scale=4, size=(50, 2)).astype(np.float32)

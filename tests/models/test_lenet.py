@@ -8,8 +8,8 @@ import optax
 import pytest
 
 from audit.model import losses_by_example, losses_of_batch
-from models.data.fashion_mnist import FASHION_MNIST_MEAN, FASHION_MNIST_STD
-from models.lenet import lenet
+from models.convolutional import lenet
+from models.data.images import FASHION_MNIST_MEAN, FASHION_MNIST_STD
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (5, 28, 28), np.uint8)
 LABELS = np.arange(5)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from models.resnet import ResNet, resnet18
+from models.convolutional import ResNet, resnet18
 
 
 def test_it_has_11173962_parameters():

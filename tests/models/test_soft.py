@@ -8,7 +8,7 @@ import pytest
 
 from audit.model import flat_model
 from models import soft
-from models.mlp import mlp
+from models.dense import mlp
 from models.recurrent import LanguageModel, TextClassifier, next_token_loss
 
 WORDS = 11

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from models.data.housing import FEATURES, TARGET
+from models.data.tables import FEATURES, TARGET
 from tests.system.bad import (
     FORTY,
     HUGE,

@@ -13,8 +13,7 @@ import pytest
 from audit.settings.make import setting_of
 from audit.settings.setting import identity
 from audit.storage import store
-from audit.storage.scores import Scores
-from audit.storage.store import Store
+from audit.storage.store import Scores, Store
 from experiments.hidden_state import landscape as landscapes
 from experiments.hidden_state import sweep as sweeps
 from experiments.hidden_state.landscape import Exact, Search, Simulated
@@ -47,7 +46,7 @@ def audited(root, setting=SETTING, runs=40, **more):
     store = Store(root, {**identity(setting), "data_sha256": "0" * 64, **more})
     presence = np.arange(runs)[:, None] % 2 == 1
     store.save(Scores(0, FORTY[:runs, None] + presence, presence))
-    store.write_result(json.dumps(CONCLUDED))
+    store.write_text("audit.json", json.dumps(CONCLUDED))
     return store.path
 
 

@@ -17,7 +17,7 @@ from audit import game
 from audit.adversaries.biased import random_biased_dimension
 from audit.mechanism import base, dpsgd
 from audit.mechanism.clipping import dense
-from models.fcnn import fcnn
+from models.dense import fcnn
 assert len(jax.devices()) == int(sys.argv[1])
 model, rng = fcnn(), np.random.default_rng(0)
 data = jnp.float32(rng.normal(size=(60, 8))), jnp.int32(rng.integers(0, 2, 60))

@@ -13,7 +13,7 @@ import pytest
 from audit import game, training
 from audit.errors import InputError
 from audit.mechanism import ensemble
-from audit.mechanism.programs import Programs
+from audit.mechanism.ensemble import Programs
 from audit.settings import build, stored
 from audit.settings.make import changed, setting_of
 from audit.storage import files, shares

@@ -15,7 +15,7 @@ import optax
 import pytest
 
 from audit import game
-from audit.adversaries import one_shot
+from audit.adversaries import directions
 from audit.mechanism import base, cohorts, fedavg
 from audit.statistics import one_run_bounds, one_run_conclusion
 from audit.statistics.accounting import epsilon_upper_bound
@@ -143,7 +143,7 @@ def _many_small_runs(runs, sigma, observe):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sigma", [0.5, 2.0])
-@pytest.mark.parametrize("observe", [one_shot.final_cosines, one_shot.largest_cosines])
+@pytest.mark.parametrize("observe", [directions.final_cosines, directions.largest_cosines])
 def test_bounds_of_many_small_runs_stay_below_the_accounted_epsilon(sigma, observe):
     """A canary takes part once, so that one release is accounted. The estimate is no bound and may exceed."""
     scores = _many_small_runs(200, sigma, observe)

@@ -25,9 +25,9 @@ import numpy as np
 from audit.machine import prepare_jax
 prepare_jax()
 from audit import game
-from experiments.settings import build
+from audit.settings import build
 from audit.settings.make import Usual, make_setting
-from models.data.base import Dataset
+from audit.task import Dataset
 
 def data(model):
     if model == "convnet":

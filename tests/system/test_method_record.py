@@ -19,8 +19,7 @@ from audit.statistics.lifted import CanaryMethod
 from audit.statistics.many_calibration import TIES, ManyCanaries
 from audit.statistics.method import NO_BOUND, Assumption, Mark, NoiseFloor
 from audit.storage import results
-from audit.storage.scores import Scores
-from audit.storage.store import Store
+from audit.storage.store import Scores, Store
 from experiments import calibrate
 from experiments.cells.audits import audit_cell
 from experiments.cells.cell import Audited, Levels

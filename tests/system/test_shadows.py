@@ -10,7 +10,7 @@ import pytest
 import experiments
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = "from experiments import engine_flags\nfrom models import fcnn\nprint(fcnn.__file__)\n"
+SCRIPT = "from experiments import engine_flags\nfrom models import dense\nprint(dense.__file__)\n"
 
 
 def start(folder):
@@ -39,7 +39,7 @@ def test_other_files_are_in_nobodys_way(tmp_path):
     (tmp_path / "models").mkdir()  # a folder of weights
     process = start(tmp_path)
     assert process.returncode == 0, process.stderr
-    assert process.stdout.split() == [str(ROOT / "models" / "fcnn.py")]
+    assert process.stdout.split() == [str(ROOT / "models" / "dense.py")]
 
 
 def test_a_folder_that_is_found_before_an_editable_installation_is_named(tmp_path, monkeypatch):

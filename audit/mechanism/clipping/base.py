@@ -37,10 +37,8 @@ def scale_to_norm(squared_norm: Array, clipping_norm: Array) -> Array:
 
 
 def clip(vector: Array, clipping_norm: Array) -> Array:
-    """vector (p,) * min(1, C / ||vector||): what may enter the sum (hidden-state paper, Equation 2).
-
-    The norm is taken relative to the largest entry, so that no C of float32's range loses the vector.
-    """
+    """vector (p,) * min(1, C / ||vector||): what may enter the sum (hidden-state paper, Equation 2). The norm
+    is taken relative to the largest entry, so that no C of float32's range loses the vector."""
     largest = jnp.max(jnp.abs(vector))
     unit = vector / jnp.where(largest > 0, largest, 1.0)
     return vector * jnp.minimum(1.0, clipping_norm / (largest * jnp.linalg.norm(unit)))

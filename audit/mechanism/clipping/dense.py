@@ -109,7 +109,12 @@ def _forward(
             raise TypeError(f"dense layer {path} is called twice: use per_example")
         inputs[path] = args[0]
         layer = context.module.variables["params"]
-        return _product(layer["kernel"], args[0]) + layer["bias"][:, None] + taps[path]
+        kernel = layer[
+            "kernel"
+        ]  # small products are sums that fuse with what follows, which no GEMM call does
+        small = kernel.size <= _UNROLLED
+        product = _small_product(kernel, args[0]) if small else kernel.T @ args[0]
+        return product + layer["bias"][:, None] + taps[path]
 
     with nn.intercept_methods(intercept):
         logits: Any = module.apply({"params": params}, features)
@@ -117,11 +122,6 @@ def _forward(
         missing = sorted(set(taps) - set(inputs))
         raise TypeError(f"dense layers {missing} are not called: use per_example")
     return logits, inputs
-
-
-def _product(kernel: Array, columns: Array) -> Array:
-    """kernel.T @ columns; small ones as sums that fuse with what follows, which no GEMM call does."""
-    return _small_product(kernel, columns) if kernel.size <= _UNROLLED else kernel.T @ columns
 
 
 @jax.custom_vjp
@@ -137,8 +137,7 @@ def _small_product_backward(saved: tuple[Array, Array], gradients: Array) -> tup
 
 
 _small_product.defvjp(
-    lambda kernel, columns: (_small_product(kernel, columns), (kernel, columns)),
-    _small_product_backward,
+    lambda kernel, columns: (_small_product(kernel, columns), (kernel, columns)), _small_product_backward
 )
 
 
@@ -151,10 +150,8 @@ def _row_sum(rows: Array) -> Array:
 
 
 def _contract(inputs: Array, gradients: Array, shared: bool) -> dict[str, Array]:
-    """The layer's summed gradient from inputs (in, B) and scaled output gradients (out, B).
-
-    Inputs that all models share take a row of ones for the bias; others would be copied for it.
-    """
+    """The layer's summed gradient from inputs (in, B) and scaled output gradients (out, B). Inputs that all
+    models share take a row of ones for the bias; others would be copied for it."""
     if shared:
         ones = jnp.ones((1, inputs.shape[1]), inputs.dtype)
         both = gradients @ jnp.concatenate([inputs, ones]).T

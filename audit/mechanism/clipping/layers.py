@@ -174,10 +174,6 @@ def _kernel(saved: Array, gradients: Array, rows: bool) -> _Form:
     length, k = saved.shape[1:] if rows else saved.shape[:0:-1]
     o = gradients.shape[2 if rows else 1]
 
-    def contract(scales: Array) -> Array:
-        product = "blk,blo->ko" if rows else "bkl,bol->ko"
-        return jnp.einsum(product, saved, gradients * scales[:, None, None])
-
     if length == 1:
         inputs, outer = saved.reshape(-1, k), gradients.reshape(-1, o)
         squares = jnp.sum(inputs**2, axis=1) * jnp.sum(outer**2, axis=1)
@@ -186,7 +182,10 @@ def _kernel(saved: Array, gradients: Array, rows: bool) -> _Form:
         return _formed(saved, gradients, rows)
     squared = "blk,bmk->blm" if rows else "bkl,bkm->blm"
     gram = jnp.einsum(squared, saved, saved) * jnp.einsum(squared, gradients, gradients)
-    return jnp.sum(gram, axis=(1, 2)), contract
+    product = "blk,blo->ko" if rows else "bkl,bol->ko"
+    return jnp.sum(gram, axis=(1, 2)), lambda scales: jnp.einsum(
+        product, saved, gradients * scales[:, None, None]
+    )
 
 
 def _formed(saved: Array, gradients: Array, rows: bool) -> _Form:
@@ -205,7 +204,6 @@ def _vectors(each: Array) -> _Form:
 
 
 def _add_bias(output: Array, own: Any) -> Array:
-    """The bias, where the layer has one."""
     return output + own["bias"] if "bias" in own else output
 
 

@@ -20,13 +20,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from audit.mechanism.clipping import layers
-from audit.mechanism.clipping.base import (
-    Batch,
-    ClippedDots,
-    ClippedSum,
-    Criterion,
-    scale_to_norm,
-)
+from audit.mechanism.clipping.base import Batch, ClippedDots, ClippedSum, Criterion, scale_to_norm
 from audit.mechanism.memory import Hardware, local_hardware
 
 _CPU_BLOCK = 5 << 18  # the best of 0.6 to 2.5 MiB for the ConvNet, with four models at once
@@ -63,8 +57,7 @@ def unfolded_book_keeping(
             added = jax.tree.map(lambda t, s: t if _is_late(s) else t + s.reshape(t.shape), total, one)
             return added, jax.tree.map(lambda s: s if _is_late(s) else None, one, is_leaf=_is_late)
 
-        blocks = _cut(batch, most)
-        total, late = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params), blocks)
+        total, late = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params), _cut(batch, most))
         whole = jax.tree.map(lambda t, s: t if s is None else s.sum().reshape(t.shape), total, late)
         return ravel_pytree(whole)[0]
 
@@ -75,10 +68,8 @@ def unfolded_dots(
     module: nn.Module, unravel: Callable[[Array], Any], criterion: Criterion, block_bytes: int
 ) -> ClippedDots:
     """Every clipped gradient's dot product with a direction, of modules that `unfolded_book_keeping` knows.
-
-    No gradient an example is formed: the clipped sum is linear in the examples' weights, and the slopes
-    of its own dot product with the direction are theirs.
-    """
+    No gradient an example is formed: the clipped sum is linear in the examples' weights, and the slopes of
+    its own dot product with the direction are theirs."""
 
     def dots(theta: Array, batch: Batch, clipping_norm: Array, direction: Array) -> Array:
         params, along = unravel(theta), unravel(direction)
@@ -94,8 +85,7 @@ def unfolded_dots(
             slopes: Array = jax.grad(dot)(block[2])
             return slopes
 
-        blocks = _cut(batch, most)
-        found: Array = jax.lax.map(of, blocks)
+        found: Array = jax.lax.map(of, _cut(batch, most))
         return found.reshape(-1)[: len(batch[1])]
 
     return dots
@@ -114,7 +104,6 @@ def _kept(module: nn.Module, params: Any, batch: Batch, block_bytes: int) -> tup
 
 
 def _bytes(tree: Any) -> int:
-    """Of all arrays in a tree."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
@@ -192,7 +181,6 @@ def _apply(module: nn.Module, params: Any, x: Array, taps: dict[str, Array]) -> 
 
 
 def _by_module(params: Any) -> dict[str, list[str]]:
-    """The names of every module's own parameters."""
     own: dict[str, list[str]] = {}
     for path, _ in jax.tree_util.tree_leaves_with_path(params):
         own.setdefault(_module(path), []).append(path[-1].key)
@@ -200,5 +188,4 @@ def _by_module(params: Any) -> dict[str, list[str]]:
 
 
 def _module(path: Any) -> str:
-    """The module of a parameter's path."""
     return "/".join(entry.key for entry in path[:-1])

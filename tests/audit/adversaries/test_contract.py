@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from audit.adversaries import biased, flipped, sphere
+from audit.adversaries import biased, directions, examples
 from audit.mechanism import base, dpsgd
 from audit.mechanism.clipping.base import clip
 
@@ -43,9 +43,9 @@ def named(request, model, mechanism, data):
     make = {
         "gc_r": biased.random_biased_dimension,
         "gc_fixed": lambda: biased.fixed_biased_dimension(11),
-        "cots": sphere.random_direction,
-        "cots of weights": lambda: sphere.random_direction(sphere.nothing),
-        "loss": lambda: flipped.flipped_label(model.loss, *data, classes=2),
+        "cots": directions.random_direction,
+        "cots of weights": lambda: directions.random_direction(directions.nothing),
+        "loss": lambda: examples.flipped_label(model.loss, *data, classes=2),
     }
     for name, variant in GC_S.items():
         make[name] = functools.partial(_gc_s, mechanism, data, *variant)
@@ -123,7 +123,7 @@ def test_what_is_decided_depends_on_the_key_alone(named, state, theta):
 def test_the_loss_canary_is_an_example_with_a_wrong_label(model, data, theta):
     for classes in (2, 5):
         labels = jnp.arange(200) % classes
-        adversary = flipped.flipped_label(model.loss, data[0], labels, classes)
+        adversary = examples.flipped_label(model.loss, data[0], labels, classes)
         init = jax.jit(jax.vmap(adversary.init, (0, None, None)))
         features, wrong = init(jax.random.split(jax.random.key(0), 300), theta, NORM)
         rows = np.array([np.flatnonzero((data[0] == x).all(axis=1)).item() for x in np.asarray(features)])
@@ -134,7 +134,7 @@ def test_the_loss_canary_is_an_example_with_a_wrong_label(model, data, theta):
 
 
 def test_the_cosine_is_one_along_the_canary_and_independent_of_length(theta):
-    adversary = sphere.random_direction()
+    adversary = directions.random_direction()
     state = adversary.init(jax.random.key(1), theta, jnp.float32(NORM))
     for t, cosine in ((1e-2, 1), (10.0, 1), (-3.0, -1)):
         np.testing.assert_allclose(
@@ -143,18 +143,16 @@ def test_the_cosine_is_one_along_the_canary_and_independent_of_length(theta):
 
 
 def test_directions_are_uniform_on_the_sphere(theta):
-    adversary = sphere.random_direction()
+    adversary = directions.random_direction()
     init = jax.jit(jax.vmap(adversary.init, (0, None, None)))
-    directions = (
-        np.asarray(init(jax.random.split(jax.random.key(0), 4000), theta, NORM).gradient)[:, 0] / NORM
-    )
-    covariance = directions.T @ directions / 4000 * theta.size
+    drawn = np.asarray(init(jax.random.split(jax.random.key(0), 4000), theta, NORM).gradient)[:, 0] / NORM
+    covariance = drawn.T @ drawn / 4000 * theta.size
     np.testing.assert_allclose(covariance, np.eye(theta.size), atol=6 / np.sqrt(4000) * 1.5)
-    assert np.abs(directions.mean(axis=0)).max() < 6 / np.sqrt(4000 * theta.size)
+    assert np.abs(drawn.mean(axis=0)).max() < 6 / np.sqrt(4000 * theta.size)
 
 
 def test_weights_are_scored_without_knowing_where_training_began(theta):
-    adversary = sphere.random_direction(sphere.nothing)
+    adversary = directions.random_direction(directions.nothing)
     state = adversary.init(jax.random.key(1), theta, jnp.float32(NORM))
     unit, end = np.asarray(state.gradient[0]) / NORM, theta + 0.3
     expected = -unit @ end / np.linalg.norm(end)

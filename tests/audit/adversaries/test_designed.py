@@ -11,7 +11,7 @@ from audit.adversaries.designed import SampleDesign
 from audit.errors import InputError
 from audit.mechanism.clipping.base import clip
 from models import soft
-from models.mlp import mlp
+from models.dense import mlp
 
 FEATURES, CLASSES, POOL, NORM = 20, 5, 24, 1.0
 

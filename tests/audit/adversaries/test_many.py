@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from audit import game
-from audit.adversaries import biased, flipped, one_shot, sphere
+from audit.adversaries import biased, directions, examples
 from audit.adversaries.examples import plain
 from audit.mechanism import base, dpsgd
 from audit.mechanism.clipping.base import per_example
-from models.fcnn import fcnn
+from models.dense import fcnn
 
 CANARIES, NORM = 6, 2.0
 CLIPPED_SUM = per_example(fcnn().loss)
@@ -54,11 +54,11 @@ def named(request, model, data, expect, simulate):
     make = {
         "gc_r": lambda: biased.random_biased_dimensions(CANARIES, expect),
         "gc_s": lambda: biased.simulated_biased_dimensions(simulate, 1, True, CANARIES, expect),
-        "cots": lambda: sphere.random_directions(CANARIES, expect),
-        "cots of weights": lambda: sphere.random_directions(CANARIES, sphere.weights),
-        "one shot": lambda: one_shot.final_cosines(CANARIES),
-        "loss": lambda: flipped.flipped_labels(model.loss, *data, 2, CANARIES, plain),
-        "excess loss": lambda: flipped.flipped_labels(model.loss, *data, 2, CANARIES, expect),
+        "cots": lambda: directions.random_directions(CANARIES, expect),
+        "cots of weights": lambda: directions.random_directions(CANARIES, directions.weights),
+        "one shot": lambda: directions.final_cosines(CANARIES),
+        "loss": lambda: examples.flipped_labels(model.loss, *data, 2, CANARIES, plain),
+        "excess loss": lambda: examples.flipped_labels(model.loss, *data, 2, CANARIES, expect),
     }
     return request.param, make[request.param]()
 
@@ -128,7 +128,7 @@ def test_gc_s_takes_the_coordinates_that_move_least(simulate, expect, theta):
 
 
 def test_a_constant_canary_is_summed_once_a_segment_to_the_same_training(mechanism, data, theta, expect):
-    adversary = sphere.random_directions(CANARIES, expect)
+    adversary = directions.random_directions(CANARIES, expect)
     state = adversary.init(jax.random.key(1), theta, jnp.float32(NORM))
     presence, schedule, key = jnp.asarray([1.0, 0, 1, 1, 0, 0]), _schedule(data), jax.random.key(4)
     ends = [
@@ -184,7 +184,7 @@ def test_excess_losses_are_centred_where_plain_ones_differ_from_example_to_examp
 ):
     spreads = []
     for expected in (plain, expect):
-        adversary = flipped.flipped_labels(model.loss, *data, 2, CANARIES, expected)
+        adversary = examples.flipped_labels(model.loss, *data, 2, CANARIES, expected)
         state = adversary.init(jax.random.key(1), theta, jnp.float32(NORM))
         final = expect(adversary.craft, state, theta)
         spreads.append(np.ptp(np.asarray(adversary.score(state, (), final, theta))))

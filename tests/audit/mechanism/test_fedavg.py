@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from audit import game
-from audit.adversaries import one_shot
+from audit.adversaries import directions
 from audit.errors import InputError
 from audit.mechanism import base, cohorts, dpsgd, ensemble, fedavg
 from audit.model import losses_by_example
@@ -179,7 +179,7 @@ def _game(clients, schedule, **changes):
     own = fedavg.Federated(0.4, 3.7, 0.5, 0.2, 0.3)
     table = game.Game(
         fedavg.mechanism(choices()),
-        one_shot.largest_cosines(CANARIES),
+        directions.largest_cosines(CANARIES),
         lambda key: 0.3 * jax.random.normal(key, (SIZE,)),
         clients,
         base.Hyperparameters(0.8, 0.5, 0.7, own),

@@ -1,6 +1,6 @@
 """Programs are found by value."""
 
-from audit.mechanism.programs import Programs
+from audit.mechanism.ensemble import Programs
 
 
 def test_equal_keys_share_a_program_and_others_do_not():

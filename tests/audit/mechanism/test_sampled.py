@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from audit import game
-from audit.adversaries import biased, sphere
+from audit.adversaries import biased, directions
 from audit.mechanism import base, dpsgd
 from audit.mechanism.base import Coordinates, Directions, Examples
 from audit.mechanism.clipping.base import per_example
@@ -97,7 +97,7 @@ def _game(model, mechanism, data, adversary, rate, steps=10):
 
 
 def test_at_rate_one_nothing_changes(model, mechanism, data):
-    played = _game(model, mechanism, data, sphere.random_direction(), 1.0)
+    played = _game(model, mechanism, data, directions.random_direction(), 1.0)
     assert not played.insertion().sampled
     assert played._replace(sampling_rate=0.999).insertion().sampled
 

@@ -26,8 +26,7 @@ from audit.statistics.accounting import Composition
 from audit.statistics.canaries import single
 from audit.statistics.noise_floor import noise_floor
 from audit.storage import index, results
-from audit.storage.scores import Scores
-from audit.storage.store import Store
+from audit.storage.store import Scores, Store
 from experiments.hidden_state import sweep as sweeps
 from experiments.sweeps.page import of_sweep
 

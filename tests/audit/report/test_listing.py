@@ -16,9 +16,7 @@ from audit.report import listing
 from audit.report.listing import Listed
 from audit.settings.make import setting_of
 from audit.settings.setting import identity
-from audit.storage.kept import Kept
-from audit.storage.scores import Scores
-from audit.storage.store import Store
+from audit.storage.store import Kept, Scores, Store
 from models.catalogue import TASKS
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -36,7 +34,7 @@ def stored(root, setting, runs=40, result=CONCLUDED, age=0.0):
     for path in store.path.glob("scores_*"):
         os.utime(path, (time.time() - age,) * 2)
     if result is not None:
-        store.write_result(json.dumps(result))
+        store.write_text("audit.json", json.dumps(result))
     return store.path
 
 

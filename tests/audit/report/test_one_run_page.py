@@ -16,8 +16,7 @@ from audit.settings import stored
 from audit.settings.federated import FederatedSetting, federated_identity
 from audit.statistics import cosine_law, one_run_conclusion, one_shot, one_shot_mechanism
 from audit.statistics.accounting import Composition
-from audit.storage.scores import Scores
-from audit.storage.store import Store
+from audit.storage.store import Scores, Store
 
 D = 10_000
 

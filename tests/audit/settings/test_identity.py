@@ -13,8 +13,7 @@ from audit.settings import stored
 from audit.settings.adversaries import ADVERSARIES
 from audit.settings.make import changed, from_identity, setting_of
 from audit.settings.setting import flat, identity
-from audit.storage.scores import Scores
-from audit.storage.store import Store
+from audit.storage.store import Scores, Store
 from audit.task import Dataset
 from models.catalogue import TASKS
 

@@ -11,7 +11,7 @@ from audit.statistics.calibration import allowed_share
 from audit.statistics.canaries import single
 from audit.statistics.estimate import if_gaussian
 from audit.statistics.looks import Look
-from audit.storage.scores import Scores
+from audit.storage.store import Scores
 
 SCHEDULE = (200, 400, 1000)
 

@@ -8,8 +8,7 @@ import pytest
 
 from audit.errors import InputError
 from audit.storage import index
-from audit.storage.scores import Scores
-from audit.storage.store import Store
+from audit.storage.store import Scores, Store
 
 SETTING = {"adversary": "gc_r", "steps": 250}
 

@@ -9,16 +9,16 @@ import pytest
 from audit.concluded import conclude
 from audit.statistics.accounting import Composition
 from audit.statistics.canaries import single
-from audit.storage import kept, results
-from audit.storage.kept import Kept
-from audit.storage.store import Store
+from audit.storage import results
+from audit.storage import store as stores
+from audit.storage.store import Kept, Store
 
 ROW = {"method": "if_gaussian", "epsilon": 2.5, "delta": 1e-6, "confidence": 0.9}
 WHOLE = {"bounds": [ROW], "upper_bound": 3, "runs": 40, "provenance": {"jax": "0"}}
 
 
 def parse(result):
-    return kept.parse(json.dumps(result).encode())
+    return stores._conclusion(json.dumps(result).encode())
 
 
 @pytest.mark.parametrize("sigma", [4.0, 0.0])

@@ -5,7 +5,7 @@ import pytest
 
 from audit.concluded import conclude
 from audit.statistics.canaries import single
-from audit.storage import made
+from audit.storage import results
 from audit.storage.store import Store
 
 NAMES = ("audit.png", "report.html")
@@ -22,24 +22,24 @@ def store(tmp_path):
     store = Store(tmp_path, {"seed": 1})
     for name in NAMES:
         store.write_text(name, f"of {name}")
-    made.mark(store, made.source(store, conclusion()), NAMES)
+    results.mark(store, results.source(store, conclusion()), NAMES)
     return store
 
 
 def test_files_stand(store):
-    assert made.stands(store, made.source(store, conclusion()), NAMES)
+    assert results.stands(store, results.source(store, conclusion()), NAMES)
 
 
 @pytest.mark.parametrize("other", [{"delta": 1e-6}, {"confidence": 0.9}, {"seed": 2}])
 def test_other_levels_or_scores_are_another_source(store, other):
-    assert not made.stands(store, made.source(store, conclusion(**other)), NAMES)
+    assert not results.stands(store, results.source(store, conclusion(**other)), NAMES)
 
 
 def test_another_setting_or_version_is_another_source(store, tmp_path, monkeypatch):
-    source = made.source(store, conclusion())
-    assert made.source(Store(tmp_path, {"seed": 2}), conclusion()) != source
-    monkeypatch.setattr(made, "__version__", "another")
-    assert made.source(store, conclusion()) != source
+    source = results.source(store, conclusion())
+    assert results.source(Store(tmp_path, {"seed": 2}), conclusion()) != source
+    monkeypatch.setattr(results, "__version__", "another")
+    assert results.source(store, conclusion()) != source
 
 
 def test_a_score_that_moves_to_the_other_world_is_another_source(store):
@@ -47,11 +47,11 @@ def test_a_score_that_moves_to_the_other_world_is_another_source(store):
     moved = one._replace(
         scores_in=one.scores_in[:-1], scores_out=np.append(one.scores_in[-1], one.scores_out)
     )
-    assert made.source(store, moved) != made.source(store, one)
+    assert results.source(store, moved) != results.source(store, one)
 
 
 @pytest.mark.parametrize("name", [*NAMES, "made.json"])
 @pytest.mark.parametrize("content", [None, b"", b"{}", b"[" * 100_000])
 def test_a_file_that_was_changed_or_removed_does_not_stand(store, name, content):
     (store.path / name).unlink() if content is None else (store.path / name).write_bytes(content)
-    assert not made.stands(store, made.source(store, conclusion()), NAMES)
+    assert not results.stands(store, results.source(store, conclusion()), NAMES)

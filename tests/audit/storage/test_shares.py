@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from audit.storage import claims, shares
-from audit.storage.scores import Scores
-from audit.storage.store import Store
+from audit.storage.store import Scores, Store
 
 
 @pytest.fixture

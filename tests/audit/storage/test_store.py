@@ -13,8 +13,7 @@ import pytest
 from audit.errors import InputError
 from audit.game import Scores
 from audit.storage import files
-from audit.storage.kept import Kept
-from audit.storage.store import Store, hash_of
+from audit.storage.store import Kept, Store, hash_of
 
 DATA = Path(__file__).parent / "data"
 SETTING = {"adversary": "gc_r", "steps": 250, "learning_rate": 0.1}
@@ -336,9 +335,9 @@ def test_a_folder_of_another_name_is_no_setting(store, everything):
 
 def test_the_last_result_is_kept(store):
     assert store.result() is None
-    store.write_result('{"runs": 4}')
+    store.write_text("audit.json", '{"runs": 4}')
     assert store.result() == Kept(runs=4)
-    assert store.write_figure(b"png").read_bytes() == b"png"
+    assert store.write_bytes("audit.png", b"png").read_bytes() == b"png"
     assert _visible(store) == ["audit.json", "audit.png", "config.json"]
 
 

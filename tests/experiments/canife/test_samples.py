@@ -16,9 +16,9 @@ from experiments.canife import populations, samples, training
 from experiments.canife.attacked import Attacked
 from experiments.canife.samples import TextForm
 from models.catalogue import TASKS
-from models.data.base import ImageDataset
+from models.convolutional import lenet
 from models.data.clients import by_name
-from models.lenet import lenet
+from models.data.images import ImageDataset
 from models.recurrent import LanguageModel, TextClassifier, next_token_loss
 
 ALPHABET, LENGTH = "ab\ncd", 6

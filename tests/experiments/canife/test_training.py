@@ -9,8 +9,7 @@ from audit.report import style
 from audit.statistics import cohort_law, conversions
 from experiments.canife import curves, figures, populations, table, training
 from experiments.canife.attacked import Attacked
-from models.data.base import ImageDataset
-from models.data.fashion_mnist import FASHION_MNIST_MEAN, FASHION_MNIST_STD
+from models.data.images import FASHION_MNIST_MEAN, FASHION_MNIST_STD, ImageDataset
 
 SMALL = Attacked(
     model="linear",

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from audit.progress import counted, shortened
 from audit.settings.make import setting_of
-from audit.words import counted, shortened
 from experiments.cells import progress
 from experiments.cells.audits import audit_cell, compiling_seconds
 from experiments.cells.cell import Audited

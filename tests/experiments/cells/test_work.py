@@ -19,8 +19,7 @@ from audit.settings.adversaries import CotS, GcR, GcS, Loss
 from audit.settings.make import setting_of
 from audit.settings.setting import identity
 from audit.storage import files
-from audit.storage.scores import Scores
-from audit.storage.store import Store
+from audit.storage.store import Scores, Store
 from audit.task import Dataset
 from experiments.cells import work
 from experiments.cells.audits import audit_cell
@@ -30,7 +29,7 @@ from experiments.cells.work import Workplace
 from experiments.hidden_state import cells as norm_cells
 from experiments.hidden_state import sweep as sweeps
 from models.catalogue import TASKS
-from models.data.housing import HOUSING
+from models.data.tables import HOUSING
 
 ROOT = Path(__file__).resolve().parents[3]
 FIGURES = ("1a", "1b", "1c", "2a", "2b", "4", "5", "6a", "7", "8", "11", "12", "13")

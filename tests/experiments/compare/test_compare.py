@@ -10,8 +10,7 @@ from audit.errors import InputError
 from audit.report import style
 from audit.settings.setting import identity
 from audit.statistics.accounting import epsilon_upper_bound
-from audit.storage.scores import Scores
-from audit.storage.store import Store
+from audit.storage.store import Scores, Store
 from audit.task import Dataset
 from experiments.cells.data import DataSets
 from experiments.cells.work import Workplace

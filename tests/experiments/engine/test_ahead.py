@@ -18,7 +18,7 @@ from audit.model import flat_model
 from experiments.engine import ahead
 from experiments.engine.ahead import DP_FEDAVG, DP_SGD, Chip, CompiledTraining, Target, TrainingProgram
 from experiments.engine.measurement import in_a_process
-from models import resnet
+from models import convolutional
 from models.catalogue import FEDERATED_TASKS, TASKS
 
 COMPILERS = {"v5e:2x2": "libtpu", "h200": "jax_plugins.xla_cuda12"}
@@ -150,13 +150,13 @@ def test_the_layers_of_a_resnet_compile_for_a_tpu():
 class Short(nn.Module):
     @nn.compact
     def __call__(self, image):
-        return nn.Dense(10)(jnp.mean(resnet.Block(64, 2)(image / 255), axis=(-3, -2)))
+        return nn.Dense(10)(jnp.mean(convolutional.Block(64, 2)(image / 255), axis=(-3, -2)))
 
 
 def short_resnet(name):
     """The program of one block under the name of the whole."""
     image, cross_entropy = jnp.zeros((32, 32, 3), jnp.uint8), optax.softmax_cross_entropy_with_integer_labels
-    resnet.resnet18 = lambda: flat_model(Short(), image, cross_entropy)
+    convolutional.resnet18 = lambda: flat_model(Short(), image, cross_entropy)
     return ahead._compile(ahead.target(name), TrainingProgram(DP_SGD, "resnet18"))
 
 

@@ -14,16 +14,13 @@ from audit.errors import InputError, require
 from audit.settings.federated import FederatedSetting
 from audit.settings.make import setting_of
 from audit.task import Dataset
-from experiments.engine import engines, measurement, problem
-from experiments.engine.engines import DPSGD, ENGINES, FEDAVG, TIMED, Kind
+from experiments.engine import engines, measurement
+from experiments.engine.engines import DPSGD, ENGINES, FEDAVG, TIMED, About, Kind
 from experiments.engine.measurement import Measurement, Memory, Worker
-from experiments.engine.problem import About
 from models.catalogue import FEDERATED_TASKS, TASKS
-from models.convnet import convnet
+from models.convolutional import convnet, lenet, resnet18
 from models.data.clients import dealt
-from models.fcnn import fcnn
-from models.lenet import lenet
-from models.resnet import resnet18
+from models.dense import fcnn
 
 ROOT = Path(__file__).resolve().parents[3]
 PEERS = [kind.name for kind in DPSGD.kinds if kind.name != "ours"]
@@ -54,7 +51,7 @@ def test_a_problem_says_where_layers_stand_and_has_our_step(given):
 @pytest.fixture
 def quickly(monkeypatch):
     """Counts of models are chosen in no time."""
-    monkeypatch.setattr(problem, "rate", lambda run, seconds: 1.0)
+    monkeypatch.setattr(engines, "rate", lambda run, seconds: 1.0)
 
 
 @pytest.fixture
@@ -67,7 +64,7 @@ def load(monkeypatch):
 def assert_takes_our_step(load, name, given):
     """A step that is 10 tolerances off is seen as that, so that the rest is none; returns the engine."""
     pytest.importorskip(DPSGD.kind(name).needs)
-    tolerance = TIMED[given.model].tolerance
+    tolerance = TIMED[given.setting.model].tolerance
     off = np.zeros_like(given.stepped)
     off[7] = 10 * tolerance
     models = [2 * len(jax.local_devices())] if DPSGD.kind(name).chooses else []
@@ -95,7 +92,7 @@ def test_ours_trains_the_chunk_that_an_audit_does(load, given):
     engine = load("ours")(given)
     assert 2 <= engine.about.models <= 5000
     assert engine.run() == engine.run() == engine.about.models * len(given.batches)
-    assert problem.rate(engine.run, 0.01) > 0
+    assert engines.rate(engine.run, 0.01) > 0
 
 
 @pytest.fixture(scope="module")
@@ -125,8 +122,8 @@ def test_ours_trains_the_rounds_that_federated_does(load, federated):
 
 
 def test_the_fastest_count_is_chosen(monkeypatch):
-    monkeypatch.setattr(problem, "rate", lambda run, seconds: {1: 5, 8: 7, 64: 6}[run()])
-    models, run = problem.fastest(lambda models: lambda: models, [1, 8, 64])
+    monkeypatch.setattr(engines, "rate", lambda run, seconds: {1: 5, 8: 7, 64: 6}[run()])
+    models, run = engines.fastest(lambda models: lambda: models, [1, 8, 64])
     assert models == run() == 8
 
 

@@ -9,8 +9,7 @@ from matplotlib import pyplot as plt
 from audit.settings import build, stored
 from audit.settings.setting import identity
 from audit.statistics import accounting
-from audit.storage.scores import Scores
-from audit.storage.store import Store
+from audit.storage.store import Scores, Store
 from experiments.cells.cell import Levels
 from experiments.lidp import figures, gains, sweep, tables
 from experiments.lidp.gains import ORDER_2, ORDER_4, Gain

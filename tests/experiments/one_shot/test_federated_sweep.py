@@ -9,13 +9,12 @@ import pytest
 from matplotlib import pyplot as plt
 from scipy import signal
 
-from audit.adversaries import one_shot as adversary
+from audit.adversaries import directions as adversary
 from audit.settings import stored
 from audit.settings.federated import federated_identity, validate_federated
 from audit.statistics import one_shot
 from audit.statistics.accounting import epsilon_upper_bound
-from audit.storage.scores import Scores
-from audit.storage.store import Store
+from audit.storage.store import Scores, Store
 from experiments.cells import federated as cells
 from experiments.cells.cell import Levels
 from experiments.cells.data import DataSets

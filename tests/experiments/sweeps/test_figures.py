@@ -19,8 +19,7 @@ from audit.statistics import estimate
 from audit.statistics.accounting import Composition
 from audit.statistics.canaries import single
 from audit.storage import index
-from audit.storage.scores import Scores
-from audit.storage.store import Store
+from audit.storage.store import Scores, Store
 from experiments.cells.audits import audit_cell
 from experiments.cells.cell import Audited, Levels
 from experiments.hidden_state import cells as norm_cells

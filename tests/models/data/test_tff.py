@@ -9,7 +9,7 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from audit.errors import InputError
-from models.data import emnist, stackoverflow, tff
+from models.data import tff
 from tests.models.data.made_up import refusal
 
 
@@ -110,14 +110,14 @@ def test_emnist_is_read_by_writer(tmp_path):
     }
     pairs = {key: [_image(*value) for value in values] for key, values in images.items()}
     path = _database(tmp_path / "e.sqlite", {k: [row for _, row in v] for k, v in pairs.items()})
-    found = emnist.load_emnist(file=path)
+    found = tff.load_emnist(file=path)
     assert found.labels.tolist() == [7, 0, 61] and found.counts.tolist() == [1, 2]
     expected = [pairs["all_train", "a"][0][0], *(image for image, _ in pairs["all_train", "b"])]
     np.testing.assert_array_equal(found.features, expected)
     assert found.features.dtype == np.float32 and found.source == f"file {path}, all_train"
-    test = emnist.load_emnist(file=path, test=True)
+    test = tff.load_emnist(file=path, test=True)
     assert test.labels.tolist() == [8] and test.checksum != found.checksum
-    assert emnist.load_emnist(file=path, clients=1).labels.tolist() == [7]
+    assert tff.load_emnist(file=path, clients=1).labels.tolist() == [7]
 
 
 def _sentences(tmp_path):
@@ -129,8 +129,8 @@ def _sentences(tmp_path):
 
 def test_stack_overflow_predicts_the_next_word(tmp_path):
     path = _sentences(tmp_path)
-    found = stackoverflow.load_stackoverflow(file=path)
-    begin, end, other = stackoverflow.BEGIN, stackoverflow.END, stackoverflow.UNKNOWN
+    found = tff.load_stackoverflow(file=path)
+    begin, end, other = tff.BEGIN, tff.END, tff.UNKNOWN
     assert found.counts.tolist() == [1, 3]  # "12" is before "7"
     assert found.features[0].tolist() == [begin, 1, 3] + 17 * [0] == found.features[1].tolist()
     assert found.labels[0].tolist() == [1, 3, end] + 17 * [0]
@@ -138,19 +138,19 @@ def test_stack_overflow_predicts_the_next_word(tmp_path):
     assert found.labels[2].tolist() == 10 * [2, other]
     assert found.labels[3].tolist() == [end] + 19 * [0]
     assert (found.features.dtype, found.labels.dtype) == (np.uint16, np.int32)
-    few = stackoverflow.load_stackoverflow(file=path, clients=2, sentences=2)
+    few = tff.load_stackoverflow(file=path, clients=2, sentences=2)
     assert few.counts.tolist() == [1, 2]
 
 
 def test_numbers_end_below_the_vocabulary():
-    assert stackoverflow.UNKNOWN == stackoverflow.VOCABULARY - 1 == 10_003
+    assert tff.UNKNOWN == tff.VOCABULARY - 1 == 10_003
 
 
 @pytest.mark.parametrize(
     ("load", "words"),
     [
-        (emnist.load_emnist, ("emnist_all.sqlite", "tff.simulation.datasets.emnist.load_data")),
-        (stackoverflow.load_stackoverflow, ("stackoverflow.sqlite", "stackoverflow.word_count")),
+        (tff.load_emnist, ("emnist_all.sqlite", "tff.simulation.datasets.emnist.load_data")),
+        (tff.load_stackoverflow, ("stackoverflow.sqlite", "stackoverflow.word_count")),
     ],
 )
 def test_without_a_file_it_says_which_and_where_from(load, words, tmp_path):
@@ -178,21 +178,21 @@ def test_without_a_file_it_says_which_and_where_from(load, words, tmp_path):
 )
 def test_another_form_is_one_line(tmp_path, rows, said):
     path = _database(tmp_path / "e.sqlite", rows)
-    refusal(emnist.load_emnist, said, file=path)
+    refusal(tff.load_emnist, said, file=path)
 
 
 def test_files_that_are_no_database_are_one_line(tmp_path):
     (tmp_path / "e.sqlite").write_bytes(b"no database" * 100)
     (tmp_path / "e.sqlite.lzma").write_bytes(b"packed")
     for name, said in (("e.sqlite", "not a database"), ("e.sqlite.lzma", "is packed: unpack it with xz")):
-        refusal(emnist.load_emnist, said, file=str(tmp_path / name))
+        refusal(tff.load_emnist, said, file=str(tmp_path / name))
 
 
 def test_stack_overflow_needs_its_words(tmp_path):
     path = _sentences(tmp_path)
     (tmp_path / "stackoverflow.word_count").unlink()
     with pytest.raises(InputError, match="stackoverflow.word_count"):
-        stackoverflow.load_stackoverflow(file=path)
+        tff.load_stackoverflow(file=path)
     for changes in ({"clients": 0}, {"sentences": 0}):
         with pytest.raises(InputError, match="give at least 1"):
-            stackoverflow.load_stackoverflow(file=path, **changes)
+            tff.load_stackoverflow(file=path, **changes)

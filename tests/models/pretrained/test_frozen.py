@@ -11,10 +11,9 @@ import safetensors.numpy
 
 from audit.errors import InputError
 from audit.task import checksum_of
-from models.data.base import ImageDataset
-from models.data.cifar10 import load_cifar10
+from models.data.images import ImageDataset, load_cifar10
 from models.data.sources import Loaded
-from models.head import head
+from models.dense import head
 from models.pretrained import alexnet, features, mobilenet
 from models.pretrained.features import Body, frozen_features
 

@@ -14,10 +14,9 @@ from audit.mechanism.clipping.layerwise import (
     unfolded_dots,
 )
 from audit.model import flat_model
-from models.convnet import convnet
-from models.fcnn import fcnn
+from models.convolutional import Block, ResNet, convnet
+from models.dense import fcnn
 from models.layers import Convolution, max_pool
-from models.resnet import Block, ResNet
 
 EXAMPLES = 7
 

@@ -1,11 +1,13 @@
 """The cosines of one-shot canaries with the iterates, against NumPy."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from audit.adversaries import one_shot, sphere
+from audit.adversaries import directions
 from audit.mechanism import base
 
 CANARIES, P, STEPS, MOMENTUM = 7, 50, 9, 0.9
@@ -34,7 +36,7 @@ def _cosines(units, vectors):
 @pytest.mark.parametrize("momentum", [0.0, MOMENTUM])
 def test_the_largest_cosine_is_with_the_moves_or_with_the_steps_means(path, momentum, kept):
     thetas, gradients = path
-    adversary = one_shot.largest_cosines(CANARIES, momentum, kept)
+    adversary = directions.largest_cosines(CANARIES, momentum, kept)
     state = adversary.init(jax.random.key(1), thetas[0], jnp.float32(2))
     seen = adversary.observer.begin(state, thetas[0])
     np.testing.assert_array_equal(adversary.score(state, seen, thetas[0], thetas[0]), -1)
@@ -48,8 +50,8 @@ def test_the_largest_cosine_is_with_the_moves_or_with_the_steps_means(path, mome
 
 def test_final_cosines_are_with_the_displacement_or_the_weights(path):
     first, last = path[0][0], path[0][-1]
-    for origin, vector in ((sphere.itself, first - last), (sphere.nothing, -last)):
-        adversary = one_shot.final_cosines(CANARIES, origin)
+    for origin, vector in ((directions.itself, first - last), (directions.nothing, -last)):
+        adversary = directions.final_cosines(CANARIES, origin)
         state = adversary.init(jax.random.key(1), first, jnp.float32(2))
         found = adversary.score(state, (), last, first)
         expected = _cosines(_directions(state), vector[None])[:, 0]
@@ -57,9 +59,10 @@ def test_final_cosines_are_with_the_displacement_or_the_weights(path):
 
 
 def test_both_insert_the_same_directions_of_the_clipping_norm_in_their_own_steps():
-    for adversary in (one_shot.final_cosines(CANARIES), one_shot.largest_cosines(CANARIES)):
+    for adversary in (directions.final_cosines(CANARIES), directions.largest_cosines(CANARIES)):
         state = adversary.init(jax.random.key(1), jnp.zeros(P), jnp.float32(2))
-        canaries = base.Canaries(lambda *now, of=state: one_shot._craft(of, *now), jnp.ones(CANARIES))
+        craft = functools.partial(directions._craft_unclipped, state)
+        canaries = base.Canaries(craft, jnp.ones(CANARIES))
         mask = jnp.zeros(CANARIES).at[jnp.array([1, 4])].set(1)
         found = base.inserted(canaries, 0, jnp.zeros(P), jnp.float32(0.7), mask, None)
         expected = 0.7 * _directions(state)[[1, 4]].sum(axis=0)

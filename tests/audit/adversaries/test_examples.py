@@ -5,14 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from audit.adversaries import poisoned
+from audit.adversaries import examples
 from audit.adversaries.examples import plain
 from audit.errors import InputError
 from audit.settings import build
 from audit.settings.make import setting_of
 from audit.task import Dataset
-from models.fcnn import fcnn
-from models.linear import linear
+from models.dense import fcnn, linear
 
 NORM = jnp.float32(1.0)
 
@@ -27,7 +26,7 @@ def rows(seed=0):
 
 def test_principal_directions_are_the_singular_vectors_of_the_centred_data():
     data, basis = rows()
-    found = poisoned.principal(data)
+    found = examples.principal(data)
     centred = data.astype(np.float64) - data.astype(np.float64).mean(0)
     expected = np.linalg.svd(centred, full_matrices=False)[2]
     np.testing.assert_allclose(found.mean, data.astype(np.float64).mean(0), rtol=1e-12)
@@ -38,16 +37,16 @@ def test_principal_directions_are_the_singular_vectors_of_the_centred_data():
 
 def test_images_keep_their_shape():
     data, _ = rows()
-    flat, square = poisoned.principal(data), poisoned.principal(data.reshape(-1, 4, 2))
+    flat, square = examples.principal(data), examples.principal(data.reshape(-1, 4, 2))
     assert square.mean.shape == (4, 2) and square.directions.shape == (8, 4, 2)
     np.testing.assert_array_equal(square.directions.reshape(8, 8), flat.directions)
 
 
 def test_canaries_are_drawn_with_replacement_from_the_tail():
     data, _ = rows()
-    found = poisoned.principal(data)
-    tail = poisoned.Tail(first=4, last=7, scale=2.5, label=1)
-    adversary = poisoned.poisoned_examples(fcnn().loss, lambda: found, tail, 600, plain)
+    found = examples.principal(data)
+    tail = examples.Tail(first=4, last=7, scale=2.5, label=1)
+    adversary = examples.poisoned_examples(fcnn().loss, lambda: found, tail, 600, plain)
     features, labels = adversary.init(jax.random.key(0), jnp.zeros(68), NORM).examples
     assert features.shape == (600, 8) and set(np.asarray(labels)) == {1}
     along = (np.asarray(features, np.float64) - found.mean) @ found.directions.T
@@ -56,16 +55,16 @@ def test_canaries_are_drawn_with_replacement_from_the_tail():
     assert np.bincount(chosen, minlength=8).tolist()[:4] == [0] * 4
     assert np.bincount(chosen, minlength=8)[4:7] == pytest.approx([200, 200, 200], abs=60)
     assert not (chosen == 7).any()
-    alone = poisoned.poisoned_examples(fcnn().loss, lambda: found, tail._replace(mean=False), 600, plain)
+    alone = examples.poisoned_examples(fcnn().loss, lambda: found, tail._replace(mean=False), 600, plain)
     bare, _ = alone.init(jax.random.key(0), jnp.zeros(68), NORM).examples
     np.testing.assert_allclose(features - bare, np.broadcast_to(found.mean, (600, 8)), atol=1e-5)
 
 
 def test_clip_bkd_takes_the_last_direction_and_the_least_likely_label():
     data, _ = rows()
-    found, model = poisoned.principal(data), linear(8, 5)
+    found, model = examples.principal(data), linear(8, 5)
     theta = jax.random.normal(jax.random.key(4), (model.n_parameters,))
-    adversary = poisoned.least_direction(model.loss, lambda: found, lambda key, theta_0: theta, 5)
+    adversary = examples.least_direction(model.loss, lambda: found, lambda key, theta_0: theta, 5)
     features, labels = adversary.init(jax.random.key(0), jnp.zeros_like(theta), NORM).examples
     np.testing.assert_allclose(features[0], found.mean + found.directions[-1], rtol=1e-5)
     (layer,) = model.unravel(theta).values()

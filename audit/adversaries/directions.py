@@ -1,0 +1,165 @@
+"""Canaries in random directions on the sphere, scored by cosines with the model's displacement.
+
+CotS is the hidden-state paper's (Algorithms 7 and 8, after Andrew et al., 2024). One-shot canaries (Andrew et
+al., 2024) are many, each clipped to C as it is inserted: `final_cosines` sees the final model (Algorithm 2),
+`largest_cosines` every iterate (Algorithm 3).
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from audit.adversaries.base import Adversary, Expect, Observer
+from audit.mechanism.base import Craft, Directions, Tree, unit_direction
+
+_TINY = 1e-30
+_MOST_KEPT = 1 << 28  # entries (K, p) of directions that are kept, 1 GiB; more are drawn at each look
+
+
+class RandomDirection(NamedTuple):
+    """The canary C * u (1, p), and the model (p,) that the final one is compared with."""
+
+    gradient: Array
+    origin: Array
+
+
+def itself(theta_0: Array) -> Array:
+    """The model (p,) as it was before training."""
+    return theta_0
+
+
+def nothing(theta_0: Array) -> Array:
+    """The model (p,) of zeros, from which the final weights are the displacement."""
+    return jnp.zeros_like(theta_0)
+
+
+def random_direction(origin: Callable[[Array], Array] = itself) -> Adversary:
+    """Inserts C * u for a uniform unit vector u; scored by the cosine of u and origin(theta_0) - theta_T."""
+
+    def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirection:
+        normal = jax.random.normal(key, theta_0.shape, theta_0.dtype)
+        gradient = jnp.asarray(clipping_norm * normal / jnp.linalg.norm(normal))[None]
+        return RandomDirection(gradient, origin(theta_0))
+
+    def craft(state: RandomDirection, step: Array, theta: Array) -> Array:
+        return state.gradient
+
+    def score(state: RandomDirection, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
+        direction, displacement = state.gradient[0], state.origin - theta_t
+        lengths = jnp.linalg.norm(direction) * jnp.linalg.norm(displacement)
+        return (jnp.vdot(direction, displacement) / jnp.maximum(lengths, _TINY))[None]
+
+    return Adversary(init, craft, score)
+
+
+class RandomDirections(NamedTuple):
+    """K directions as typed keys (K,), C (), and the model (p,) that the final one is compared with."""
+
+    keys: Array
+    norm: Array
+    origin: Array
+
+
+def random_directions(canaries: int, expect: Expect) -> Adversary:
+    """CotS with K canaries: C * u_k for uniform unit vectors u_k, drawn when needed. A score is the cosine of
+    u_k and how far below its expected place the model ended; `weights` expects nothing."""
+
+    def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirections:
+        keys = jax.random.split(key, canaries)
+        blank = RandomDirections(keys, clipping_norm, jnp.zeros_like(theta_0))
+        return blank._replace(origin=expect(_craft_many, blank, theta_0))
+
+    return Adversary(init, _craft_many, _score_many, canaries=canaries, constant=True)
+
+
+def weights(craft: Craft, state: Tree, theta_0: Array) -> Array:
+    """Zeros (p,) in place of an expectation, so that the final weights are scored (LiDP paper, Section 6: a
+    cosine with all of them, whose length is that of the initialisation too)."""
+    return nothing(theta_0)
+
+
+def _craft_many(state: RandomDirections, step: Array, theta: Array) -> Directions:
+    return Directions(state.keys, state.norm)
+
+
+def _score_many(state: RandomDirections, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
+    return _drawn_cosines(state.keys, _unit(state.origin - theta_t))
+
+
+class OneShot(NamedTuple):
+    """K directions as typed keys (K,), and drawn (K, p) where they are kept, else (0, p); the server's
+    momentum ()."""
+
+    keys: Array
+    units: Array
+    momentum: Array
+
+
+class Seen(NamedTuple):
+    """What was seen of the iterates: the last one (p,), the move to it (p,), and each canary's largest cosine
+    so far (K,)."""
+
+    theta: Array
+    moved: Array
+    largest: Array
+
+
+def final_cosines(canaries: int, origin: Callable[[Array], Array] = itself) -> Adversary:
+    """A canary's score is its cosine with origin(theta_0) - theta_T. With `nothing` that is the cosine with
+    the final weights, as in the paper, which the initial weights dilute."""
+
+    def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirections:
+        return RandomDirections(jax.random.split(key, canaries), jnp.float32(jnp.inf), origin(theta_0))
+
+    return Adversary(init, _craft_unclipped, _score_many, canaries=canaries, constant=True)
+
+
+def largest_cosines(canaries: int, momentum: float = 0.0, most_kept: int = _MOST_KEPT) -> Adversary:
+    """A canary's score is the largest of its cosines with theta_{t-1} - theta_t, over all steps t; -1 before
+    the first.
+
+    That is what the authors' code does. Their Algorithm 3 takes the step's noisy mean, which is the move less
+    `momentum` times the one before, for a server that takes Optax's SGD with this momentum. Directions of up
+    to `most_kept` entries (K, p) are kept, others drawn at each look.
+    """
+
+    def init(key: Array, theta_0: Array, clipping_norm: Array) -> OneShot:
+        keys = jax.random.split(key, canaries)
+        kept = canaries if canaries * theta_0.size <= most_kept else 0
+        units = jax.lax.map(lambda one: unit_direction(one, theta_0), keys[:kept])
+        return OneShot(keys, units, jnp.float32(momentum))
+
+    def begin(state: OneShot, theta_0: Array) -> Seen:
+        return Seen(theta_0, jnp.zeros_like(theta_0), jnp.full(canaries, -1.0))
+
+    def score(state: OneShot, seen: Seen, theta_t: Array, theta_0: Array) -> Array:
+        return seen.largest
+
+    observer = Observer(begin, _observe)
+    return Adversary(init, _craft_unclipped, score, canaries=canaries, observer=observer, constant=True)
+
+
+def _craft_unclipped(state: OneShot | RandomDirections, step: Array, theta: Array) -> Directions:
+    """The canaries, whatever the step, of the largest norm that they can have."""
+    return Directions(state.keys, jnp.float32(jnp.inf))
+
+
+def _observe(state: OneShot, seen: Seen, step: Array, released: Array) -> Seen:
+    moved = seen.theta - released
+    unit = _unit(moved - state.momentum * seen.moved)
+    cosines = state.units @ unit if len(state.units) else _drawn_cosines(state.keys, unit)
+    return Seen(released, moved, jnp.maximum(seen.largest, cosines))
+
+
+def _unit(displacement: Array) -> Array:
+    """The displacement at length 1; 0 where there is none."""
+    return displacement / jnp.maximum(jnp.linalg.norm(displacement), _TINY)
+
+
+def _drawn_cosines(keys: Array, unit: Array) -> Array:
+    """The cosines (K,) of the directions of keys (K,), drawn one after the other, with a unit vector."""
+    cosines: Array = jax.lax.map(lambda key: jnp.vdot(unit_direction(key, unit), unit), keys)
+    return cosines

@@ -1,0 +1,88 @@
+"""Dense networks of the hidden-state paper (its Table 2, Remark 2 and Figure 13; Errata H9) and of the LiDP
+paper (Section 6 and Appendix F.1)."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import Array
+from optax import softmax_cross_entropy_with_integer_labels as cross_entropy
+
+from audit.model import Model, flat_model
+from models.data.images import FASHION_MNIST_MEAN, FASHION_MNIST_STD
+from models.layers import normalised
+
+
+class FCNN(nn.Module):
+    """features (8,) -> two logits (2,)."""
+
+    hidden: int = 6
+    outputs: int = 2
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        return nn.Dense(self.outputs)(nn.relu(nn.Dense(self.hidden)(x)))
+
+
+@jax.custom_vjp
+def two_logit_cross_entropy(logits: Array, label: Array) -> Array:
+    """Cross entropy of two logits (2,) and a label in {0, 1}: softplus of their signed difference, one
+    exponential where log-softmax takes two."""
+    return jax.nn.softplus((1 - 2 * label) * (logits[1] - logits[0]))
+
+
+def _backward(saved: tuple[Array, Array], cotangent: Array) -> tuple[Array, None]:
+    """The gradient in closed form: (-r, r) with the residual r = sigmoid(margin) - label."""
+    logits, label = saved
+    residual = cotangent * (jax.nn.sigmoid(logits[1] - logits[0]) - label)
+    return jnp.stack([-residual, residual]), None
+
+
+two_logit_cross_entropy.defvjp(
+    lambda logits, label: (two_logit_cross_entropy(logits, label), (logits, label)), _backward
+)
+
+
+def fcnn(n_features: int = 8) -> Model:
+    """The network for California Housing, 8 -> 6 -> 2 with ReLU; 68 parameters for 8 features. LeCun normal
+    kernels, zero biases."""
+    return flat_model(FCNN(), jnp.zeros(n_features), two_logit_cross_entropy)
+
+
+def head(n_features: int, classes: int = 10) -> Model:
+    """The last layer of a pretrained network, trained alone on the features below it: one dense layer,
+    n_features x classes + classes parameters; softmax cross entropy."""
+    return flat_model(nn.Dense(classes), jnp.zeros(n_features, jnp.float32), cross_entropy)
+
+
+def _fashion_features(x: Array) -> Array:
+    """Features of one example: Fashion-MNIST's pixels of uint8, normalised and flattened; floats as they are,
+    so that what is no image (a canary, say) can be fed in too."""
+    if x.dtype != jnp.uint8:
+        return x
+    return normalised(x, FASHION_MNIST_MEAN, FASHION_MNIST_STD).reshape(-1)
+
+
+class MLP(nn.Module):
+    """An image (28, 28) of uint8, normalised here, on the device, or float features (n,) -> logits."""
+
+    widths: tuple[int, ...] = (256, 256)
+    classes: int = 10
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        x = _fashion_features(x)
+        for width in self.widths:
+            x = nn.relu(nn.Dense(width)(x))
+        return nn.Dense(self.classes)(x)
+
+
+def mlp(n_features: int = 784, widths: tuple[int, ...] = (256, 256), classes: int = 10) -> Model:
+    """The multi-layer perceptron, 269,322 parameters for Fashion-MNIST. LeCun normal kernels, zero biases,
+    softmax cross entropy."""
+    features = jnp.zeros(n_features, jnp.float32)
+    return flat_model(MLP(widths, classes), features, cross_entropy, _fashion_features)
+
+
+def linear(n_features: int = 784, classes: int = 10) -> Model:
+    """The linear model, (n_features + 1) x classes parameters, otherwise as `mlp`."""
+    return mlp(n_features, (), classes)
