@@ -277,8 +277,8 @@ def _poisoned(fields: Poisoned, known: Knowledge) -> "Adversary":
         f"`end_direction={fields.end_direction}`: the data have {most} directions; give at most {most}",
     )
     require(0 <= label < known.classes, f"`poison_label={label}`: the labels are 0 to {known.classes - 1}")
-    tail_of = fields.first_direction, fields.end_direction
-    tail = examples.Tail(*tail_of, fields.poison_scale, label, fields.poison_mean)
+    ends = fields.first_direction, fields.end_direction
+    tail = examples.Tail(*ends, fields.poison_scale, label, fields.poison_mean)
     task = known.model.loss, known.principal
     return examples.poisoned_examples(*task, tail, known.canaries, fields.expect(known))
 
