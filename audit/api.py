@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from audit.own import OwnModel
     from audit.report.subjects import Subject
     from audit.statistics.conclusion import Conclusion
+    from audit.statistics.curves import Auc
     from audit.statistics.estimate import Bound, Estimate
-    from audit.statistics.ranks import Auc
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,17 +55,17 @@ class Result:
     @property
     def auc(self) -> "Auc":
         """The area under the ROC curve; its standard error counts all scores as independent."""
-        from audit.statistics import ranks
+        from audit.statistics import curves
 
-        return ranks.auc(self.conclusion.scores_in, self.conclusion.scores_out)
+        return curves.auc(self.conclusion.scores_in, self.conclusion.scores_out)
 
     def true_positive_rate(self, false_positive_rate: float) -> float:
         """The share of scores in above a threshold that at most such a share of scores out exceeds; no
         bound."""
-        from audit.statistics import ranks
+        from audit.statistics import curves
 
         scores = self.conclusion.scores_in, self.conclusion.scores_out
-        return ranks.true_positive_rate(*scores, false_positive_rate)
+        return curves.true_positive_rate(*scores, false_positive_rate)
 
     def to_dict(self) -> dict[str, Any]:
         """What ./run.sh bound --json prints."""

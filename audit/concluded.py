@@ -14,12 +14,18 @@ from audit.errors import require
 from audit.settings.adversaries import adversary_row
 from audit.settings.setting import Setting
 from audit.statistics import accounting, estimate, gaussian_curve, lifted, one_run_conclusion, one_shot
-from audit.statistics import looks as schedules
 from audit.statistics.accounting import Composition
 from audit.statistics.canaries import Design
-from audit.statistics.conclusion import Conclusion, Worlds
+from audit.statistics.conclusion import (
+    Conclusion,
+    Look,
+    Looks,
+    Worlds,
+    best_of_looks,
+    confidence_of_each,
+    require_schedule,
+)
 from audit.statistics.estimate import Bound, Estimate
-from audit.statistics.looks import Look, Looks
 from audit.statistics.one_run_conclusion import OneRunConclusion
 from audit.storage.store import Scores
 
@@ -119,13 +125,13 @@ def _of_looks(last: Conclusion, seen: Mapping[int, Worlds], schedule: Sequence[i
     """The conclusion from the looks that were taken of a declared schedule: (scores in, scores out) by the
     number of runs, of which the last are those that estimates and the curve's test stand on. The best bound
     of all looks, whenever one stops, holds at the confidence."""
-    schedules.require_schedule(schedule)
+    require_schedule(schedule)
     for runs in seen:
         said = f"`looks={','.join(map(str, schedule))}`: none is at {runs} runs"
         require(runs in schedule, f"{said}, as these scores are: give those of a look")
-    each = schedules.confidence_of_each(last.confidence, len(schedule))
+    each = confidence_of_each(last.confidence, len(schedule))
     taken = tuple(Look(runs, _bounds(worlds, last.delta, each)) for runs, worlds in sorted(seen.items()))
-    bounds = schedules.best(taken, last.confidence)
+    bounds = best_of_looks(taken, last.confidence)
     return last._replace(bounds=bounds, looks=Looks(tuple(schedule), each, taken))
 
 

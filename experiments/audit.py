@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from audit.storage.store import Scores, Store
     from audit.task import Dataset
     from audit.training import Trained
-    from experiments.cells.engine import Trainer
+    from experiments.cells.work import Trainer
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("runs", 5000, "Models to train, half with the canary.")
@@ -109,7 +109,7 @@ def _looks() -> list[int]:
     """The runs at which the flags say to look, [] where they say none."""
     if FLAGS.looks is None:
         return []
-    from audit.statistics.looks import require_schedule
+    from audit.statistics.conclusion import require_schedule
 
     looks, runs = cli.whole_numbers("looks"), FLAGS["runs"]
     require_schedule(looks)
@@ -121,7 +121,7 @@ def _looks() -> list[int]:
 def _train(audited: _Audited, store: "Store", added: int | None = None) -> "Trained":
     """Trains what the store lacks, in chunks as of so many runs, by default of all."""
     from audit import progress, training
-    from experiments.cells.engine import Wanted
+    from experiments.cells.work import Wanted
 
     assert audited.trainer is not None
     added = added or audited.runs

@@ -1,12 +1,18 @@
-"""The flags of who trains, for the commands that let a cluster do it."""
+"""The flags of who trains, and the engine that they name, for the commands that let a cluster do it."""
 
-from contextlib import AbstractContextManager
+import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from absl import flags
 
+from audit.errors import require
+from audit.machine import prepare_jax
+
 if TYPE_CHECKING:
-    from experiments.cells.engine import TrainingEngine
+    from experiments.cells.work import TrainingEngine
+
+ENGINES = ("local", "ray")
 
 
 def define_engine() -> None:
@@ -20,8 +26,19 @@ def define_ray_address(otherwise: str) -> None:
     flags.DEFINE_string("ray_address", None, f"A Ray cluster: host:port, or auto; without it {otherwise}.")
 
 
-def engine() -> "AbstractContextManager[TrainingEngine]":
+@contextlib.contextmanager
+def engine() -> "Iterator[TrainingEngine]":
     """The engine that the flags name, for a block; raises InputError where it can't be had."""
-    from experiments.cells import engines
+    name, address = flags.FLAGS.engine, flags.FLAGS.ray_address
+    require(name in ENGINES, f"`engine={name}` is unknown: choose one of {', '.join(ENGINES)}")
+    if name == "ray":
+        from experiments.cells import cluster, jobs
 
-    return engines.engine(flags.FLAGS.engine, flags.FLAGS.ray_address)
+        with cluster.joined(cluster.LOCAL if address is None else address) as joined:
+            yield jobs.engine(joined)
+        return
+    require(address is None, f"`ray_address={address}` goes with `engine=ray`: give both")
+    prepare_jax()
+    from experiments.cells import work
+
+    yield work.TrainingEngine(work.LocalTrainer, work.do_all)

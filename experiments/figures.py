@@ -28,10 +28,9 @@ from audit.settings.setting import identity
 from audit.statistics import conversions
 from audit.storage import files
 from audit.storage.index import Holdings
-from experiments.cells.cell import Cell, Levels
-from experiments.cells.data import DataSets
+from experiments.cells.cell import Cell, DataSets, Levels
 from experiments.sweeps import points, registry, table
-from experiments.sweeps.rows import Row
+from experiments.sweeps.sweep import Row
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("scale", None, "smoke, laptop or paper; by default the largest with finished cells.")
@@ -51,10 +50,7 @@ def main() -> None:
     chosen = registry.chosen(scale, FLAGS.name)
     evidence = points.evidence(held, [one for sweep in chosen for one in sweep.audits()], levels)
     folder = held.root / "figures" / ("" if scale == "laptop" else scale)
-    written: list[Path] = []
-    found: list[Row] = []
-    missing: list[str] = []
-    waiting: list[str] = []
+    written, found, missing, waiting = list[Path](), list[Row](), list[str](), list[str]()
     for sweep in chosen:
         drawn = registry.draw(sweep, evidence)
         for name, figure in drawn.figures:
@@ -64,10 +60,11 @@ def main() -> None:
             written.append(files.write_whole(folder / f"{sweep.name}.csv", drawn.table.csv))
             smoke = [table.PROVES_NOTHING] if scale == registry.SMOKE else []
             print("\n".join([*smoke, drawn.table.text]) + "\n")
-        if drawn.missing and drawn.figures:
-            lacks = f"{counted(drawn.missing, 'cell')} {'is' if drawn.missing == 1 else 'are'} missing"
-            missing.append(f"{sweep.name}: {lacks}")
-        waiting += [sweep.name] if drawn.missing and not drawn.figures else []
+        if drawn.missing and not drawn.figures:
+            waiting.append(sweep.name)
+        elif drawn.missing:
+            are = "is" if drawn.missing == 1 else "are"
+            missing.append(f"{sweep.name}: {counted(drawn.missing, 'cell')} {are} missing")
     names = ",".join(FLAGS.name)
     mend = f"./run.sh sweep --name={names} --scale={scale} --out={shlex.quote(FLAGS.out)}"
     require(written, f"{held.root} holds no finished cell of {names} at scale {scale}: run {mend}")
@@ -95,7 +92,6 @@ def _largest(held: Holdings) -> str:
 
 
 def _write(path: Path, figure: Figure) -> Iterator[Path]:
-    """The figure as PNG, SVG and PDF."""
     with plt.rc_context(style.STYLE):
         for suffix, encode in style.FORMATS.items():
             yield files.write_whole(path.with_suffix(suffix), encode(figure))

@@ -18,7 +18,7 @@ from audit.report.table import Column, Table, number
 from audit.settings.setting import LEAST_NOISE, MOST_NOISE, require_runs
 from audit.statistics import conversions
 from audit.storage import files
-from experiments.hidden_state import landscape, landscape_figures, landscape_solve
+from experiments.hidden_state import figures, landscape, landscape_solve
 from experiments.hidden_state.landscape import CellResults, Exact, LandscapeCell, Simulation, Study
 
 FLAGS = flags.FLAGS
@@ -49,14 +49,13 @@ def main() -> None:
     header = f"# delta={FLAGS.delta:g} clipping_norm={FLAGS.clipping_norm:g}\n".encode()
     tables = {"landscape.csv": table.csv(), "simulated.csv": _simulated_table(results.cells).csv()}
     written = [files.write_whole(folder / name, header + content) for name, content in tables.items()]
-    for name, figure in landscape_figures.figures(results, FLAGS.runs, FLAGS.clipping_norm):
+    for name, figure in figures.landscape_figures(results, FLAGS.runs, FLAGS.clipping_norm):
         written.append(files.write_whole(folder / f"{name}.png", style.png(figure)))
     print(table.text())
     print("\n" + "\n".join(os.fspath(path) for path in written))
 
 
 def _study() -> Study:
-    """The study that the flags ask for."""
     cells, norm = _cells(), FLAGS.clipping_norm
     require_runs(FLAGS.runs, least=4)
     require(1e-6 <= norm <= 1e6, f"--clipping_norm={norm}: give 1e-6 to 1e6")
@@ -69,7 +68,6 @@ def _study() -> Study:
 
 
 def _cells() -> tuple[LandscapeCell, ...]:
-    """The cells that the flags ask for."""
     sigmas, sizes = cli.numbers("sigmas"), cli.whole_numbers("batch_sizes")
     for sigma in sigmas:
         require(0 < sigma < float("inf"), f"--sigmas: {sigma:g} is no positive finite number")
@@ -110,12 +108,8 @@ def _simulated_table(cells: list[CellResults]) -> Table[tuple[LandscapeCell, dic
         Column("epsilon", lambda row: row[2]["epsilon"]),
         Column("epsilon_at_step_1", lambda row: row[1]["epsilon"]),
     ]
-    rows = [
-        (cell, first, last)
-        for cell, _, _, result in cells
-        for first, last in zip(result.first, result.last, strict=True)
-    ]
-    return Table(columns, rows)
+    bounds = ((cell, zip(result.first, result.last, strict=True)) for cell, _, _, result in cells)
+    return Table(columns, [(cell, first, last) for cell, ends in bounds for first, last in ends])
 
 
 def _of_cell() -> list[Column]:

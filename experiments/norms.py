@@ -36,7 +36,9 @@ flags.DEFINE_string("out", "results", "Folder for results; the figure goes into 
 
 def main() -> None:
     """Parse, train, draw, print."""
-    _require_models()
+    require(FLAGS.models, "--models is empty: name models, comma-separated")
+    for model in FLAGS.models:
+        require(model in TASKS, f"--models: {model!r} is unknown: choose of {', '.join(TASKS)}")
     settings = [cli.setting(FIELDS, model=model, adversary="loss") for model in FLAGS.models]
     out = cli.folder()
     cli.prepare_jax()
@@ -55,13 +57,6 @@ def main() -> None:
         numbers = f"{values[:, 0].mean():>12.3g}{values[:, -1].mean():>12.3g}{values.min():>10.3g}"
         print(f"{model:<16}{numbers}{low:>10.1%}")
     print(f"\n{figure}\n{table}")
-
-
-def _require_models() -> None:
-    """Raises InputError unless --models names some."""
-    require(FLAGS.models, "--models is empty: name models, comma-separated")
-    for model in FLAGS.models:
-        require(model in TASKS, f"--models: {model!r} is unknown: choose of {', '.join(TASKS)}")
 
 
 def _norms(setting: Setting, out: Path) -> NDArray[np.float64]:

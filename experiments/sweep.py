@@ -21,8 +21,7 @@ from audit.progress import counted, shortened
 from audit.settings import stored
 from experiments import engine_flags
 from experiments.cells import audits, work
-from experiments.cells.cell import Cell
-from experiments.cells.data import DataSets, file_names
+from experiments.cells.cell import Cell, DataSets, file_names
 from experiments.cells.work import Workplace
 from experiments.sweeps import registry
 from experiments.sweeps.sweep import Sweep
@@ -53,7 +52,8 @@ def main() -> None:
     asked = ",".join(FLAGS.name)
     draws = f"./run.sh figures --name={asked} --scale={FLAGS.scale} --out={shlex.quote(FLAGS.out)} draws them"
     if not missing:
-        print(f"{names}: {_all(len(cells))} done\n{draws}")
+        every = "its only cell is" if len(cells) == 1 else f"all {len(cells)} cells are"
+        print(f"{names}: {every} done\n{draws}")
         return
     with engine_flags.engine() as engine:
         data.require_named()
@@ -70,13 +70,7 @@ def main() -> None:
     print(f"{names}: {here} in {took}, {elsewhere} by other workers, {there} before\n{draws}")
 
 
-def _all(count: int) -> str:
-    """All cells, and the verb."""
-    return "its only cell is" if count == 1 else f"all {count} cells are"
-
-
 def _own(cells: list[Cell]) -> list[Cell]:
-    """Those of this worker."""
     if FLAGS.worker is None:
         return cells
     mend = f"`worker={FLAGS.worker}`: give i/n with i from 1 to n, as 3/16"
@@ -94,9 +88,8 @@ def _listed(chosen: list[Sweep], place: Workplace) -> str:
         cells = work.distinct(sweep.cells)
         done = sum(cell.is_done(held, place.data) for cell in cells)
         minutes = (sum(cell.seconds for cell in cells) + audits.compiling_seconds(cells)) / 60
-        lines.append(
-            f"{sweep.name:<17} {len(cells):>5} {done:>5} {minutes:>8.1f}  {shortened(sweep.title, 40)}"
-        )
+        title = shortened(sweep.title, 40)
+        lines.append(f"{sweep.name:<17} {len(cells):>5} {done:>5} {minutes:>8.1f}  {title}")
     note = f"scale {FLAGS.scale}; minutes about, on two cores, of compiling and training; cells"
     return "\n".join([*lines, note, "that figures share are trained once"])
 

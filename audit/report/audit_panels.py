@@ -14,8 +14,9 @@ from audit.report import curves, style
 from audit.report.curves import mark, standing
 from audit.report.style import BOUND, FADED, IN, OUT, STYLE, UPPER
 from audit.report.table import at_least, at_most
-from audit.statistics import conversions, ranks
+from audit.statistics import conversions
 from audit.statistics.conclusion import Conclusion, method_of
+from audit.statistics.curves import auc
 from audit.statistics.estimate import Estimate, Finding
 from audit.statistics.method import NO_BOUND
 
@@ -81,7 +82,7 @@ def _draw_trade_off(axis: Axes, conclusion: Conclusion) -> None:
     """The empirical and Gaussian curves, and whether the former can be one of the latter."""
     curves.draw_on_deviates(axis, conclusion)
     axis.set_title("Trade-off curve", pad=16)
-    turned = ranks.auc(conclusion.scores_in, conclusion.scores_out).value < 0.5
+    turned = auc(conclusion.scores_in, conclusion.scores_out).value < 0.5
     axis.legend(loc="lower left" if turned else "upper right", fontsize=8, frameon=True, edgecolor="none")
 
 

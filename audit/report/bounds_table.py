@@ -7,7 +7,7 @@ from operator import itemgetter
 import numpy as np
 
 from audit.report.table import Column, Table, at_least, at_most
-from audit.statistics import estimate, lifted, ranks
+from audit.statistics import curves, estimate, lifted
 from audit.statistics.conclusion import Conclusion, method_of
 from audit.statistics.estimate import Finding
 
@@ -121,7 +121,7 @@ def remarks(conclusion: Conclusion) -> list[str]:
 def _on_zeros(conclusion: Conclusion) -> list[str]:
     """Why bounds are 0, where it is for no reason of privacy."""
     canaries = (1, 1) if conclusion.design is None else conclusion.design.canaries  # all may be equal
-    area = ranks.auc(conclusion.scores_in, conclusion.scores_out)
+    area = curves.auc(conclusion.scores_in, conclusion.scores_out)
     if area.deviations < -_CLEARLY * np.sqrt(max(canaries)):
         return [f"scores are lower with the canary (AUC {area.value:.2f}): did you mean minus the score?"]
     if conclusion.design is not None:

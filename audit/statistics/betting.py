@@ -74,24 +74,14 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
     most `error`."""
     least = _least_of_coins if counted.rest.paired else _least_of_sets
     log_least = least(family, counted, float(-np.log(error)))
-    return _last(lambda parameter: log_least(parameter) >= -np.log(error), _observed(family, counted))
+    observed = float(family.parameter(*(min(rate, 1.0) for rate in counted.rest.smoothed())))
 
+    def holds(parameter: float) -> bool:
+        return bool(log_least(parameter) >= -np.log(error))
 
-def _observed(family: Family, counted: Counted) -> float:
-    """The parameter of the curve through the smoothed average rates."""
-    of_in, of_out = counted.rest.guesses()
-    rates = [
-        min((counted.rest.scale * errors.sum() + 0.5) / (guesses + 1), 1.0)
-        for errors, guesses in ((counted.rest.alarms, of_out), (counted.rest.misses, of_in))
-    ]
-    return float(family.parameter(*rates))
-
-
-def _last(holds: Callable[[float], bool], start: float) -> float:
-    """The largest parameter >= 0 up to which a monotone condition holds; 0 where it never does."""
-    if not start > 0 or not holds(0.0):
+    if not observed > 0 or not holds(0.0):
         return 0.0
-    low, high = 0.0, start
+    low, high = 0.0, observed
     while holds(high):
         low, high = high, 2 * high
     return _halved(holds, low, high, _HALVINGS)
@@ -159,9 +149,7 @@ def _pairs(family: Family, out: Array, into: Array, target: float) -> _Pairs:
         sums = first[:, None, ~covered] + second[None][:, :, ~covered]
         return np.asarray((sums + np.log(_BEST_SHARE) >= target).all(-1))
 
-    promised = _halved(
-        lambda parameter: bool(enough(parameter).any()), 0.0, _MOST_PARAMETER, _COARSE_HALVINGS
-    )
+    promised = _halved(lambda p: bool(enough(p).any()), 0.0, _MOST_PARAMETER, _COARSE_HALVINGS)
     i, j = np.unravel_index(int(enough(promised).argmax()), (size, size))
     scaled = np.clip(np.array([[i], [j]]) + _STEPS, 1, size - 1)
     zeros = np.zeros_like(alone)
@@ -191,12 +179,8 @@ class _CoinBets(NamedTuple):
 def _least_of_coins(family: Family, counted: Counted, target: float) -> Callable[[float], float]:
     """parameter -> the least log capital on its curve, cut at the target, where a run gives both rates."""
     bets = _coin_bets(family, counted, target)
-    growth = np.concatenate(
-        [
-            _growth(counted.rest, part, _MEANS, np.array([stake]))
-            for part, stake in zip(bets.parts, bets.stakes, strict=True)
-        ]
-    )
+    pairs = zip(bets.parts, bets.stakes, strict=True)
+    growth = np.concatenate([_growth(counted.rest, part, _MEANS, np.array([stake])) for part, stake in pairs])
     parts, rows = bets.parts[:, None], np.arange(len(bets.parts))[:, None]
 
     def least(parameter: float) -> float:
@@ -224,8 +208,7 @@ def _coin_bets(family: Family, counted: Counted, target: float) -> _CoinBets:
         out, into = _COARSE[:-1], family.trade_off(parameter, _COARSE[1:])
         short = (out < rate_out) & (into < rate_in)
         means = _PARTS[:, None] * into[short] + (1 - _PARTS[:, None]) * out[short]
-        beyond: Array = means.min(1, initial=1.0)[:, None] - least_means
-        return beyond
+        return np.asarray(means.min(1, initial=1.0)[:, None] - least_means)
 
     promised = _halved(lambda p: bool(margins(p).max() >= 0), 0.0, _MOST_PARAMETER, _COARSE_HALVINGS)
     part, best = np.unravel_index(int(margins(promised).argmax()), least_means.shape)

@@ -21,6 +21,7 @@ from audit.statistics.known_laws import KnownLaw
 
 Array = NDArray[np.float64]
 Task = TypeVar("Task")
+Setting = TypeVar("Setting")
 Found = TypeVar("Found")
 _SLACK = 1e-9  # epsilon above the truth by rounding alone is no excess
 
@@ -72,14 +73,13 @@ def calibrate(
     require(setting.mu >= 0, f"mu is {setting.mu}: it must be at least 0")
     require(setting.n_scores >= 2, f"n_scores is {setting.n_scores}: give at least 2")
     require(setting.audits >= 1, f"audits is {setting.audits}: give at least 1")
-    conversions.require_delta(setting.delta)
-    conversions.require_confidence(setting.confidence)
-    audits = []
-    for audit in _audits(setting, processes):
-        audits.append(audit)
-        done(1)
+    conversions.require_levels(setting.delta, setting.confidence)
+    audits = every_audit(_audit, setting, setting.audits, processes, done)
     values = np.array([audit.values for audit in audits])  # (audits, methods, 2)
-    truth = _true_epsilon(setting)
+    if setting.law is None:
+        truth = conversions.epsilon_from_mu(setting.mu, setting.delta)
+    else:
+        truth = setting.law.epsilon(setting.delta)
     rows = [_summary(method, setting, values[:, i], truth) for i, method in enumerate(estimate.METHODS)]
     if setting.law is None:
         return rows
@@ -101,16 +101,19 @@ class _Audit(NamedTuple):
     curve: tuple[float, float] | None
 
 
-def _true_epsilon(setting: KnownMechanism) -> float:
-    """The truth at the setting's delta."""
-    if setting.law is None:
-        return conversions.epsilon_from_mu(setting.mu, setting.delta)
-    return setting.law.epsilon(setting.delta)
-
-
-def _audits(setting: KnownMechanism, processes: int) -> Iterator[_Audit]:
-    """Every audit, in order."""
-    return in_order(_audit, [(setting, index) for index in range(setting.audits)], processes)
+def every_audit(
+    audit: Callable[[tuple[Setting, int]], Found],
+    setting: Setting,
+    audits: int,
+    processes: int,
+    done: Callable[[int], object],
+) -> list[Found]:
+    """The results of a setting's audits, in order; `done` hears of each that ends."""
+    found = []
+    for one in in_order(audit, [(setting, index) for index in range(audits)], processes):
+        found.append(one)
+        done(1)
+    return found
 
 
 def in_order(audit: Callable[[Task], Found], tasks: list[Task], processes: int) -> Iterator[Found]:
@@ -124,30 +127,22 @@ def in_order(audit: Callable[[Task], Found], tasks: list[Task], processes: int) 
 
 
 def _audit(task: tuple[KnownMechanism, int]) -> _Audit:
-    """One audit."""
     setting, index = task
-    scores_in, scores_out = _scores(setting, np.random.default_rng([setting.seed, index]))
+    rng, half = np.random.default_rng([setting.seed, index]), setting.n_scores // 2
+    if setting.law is not None:
+        scores_in, scores_out = setting.law.scores(rng, half)
+    else:
+        scores_in, scores_out = rng.normal(setting.mu, 1, half), rng.normal(0, 1, half)
     found = estimate.findings(scores_in, scores_out, setting.delta, setting.confidence)
     values = [(one.epsilon, np.nan if one.mu is None else one.mu) for one in found]
-    return _Audit(values, None if setting.law is None else _curve(scores_in, scores_out))
-
-
-def _curve(scores_in: Array, scores_out: Array) -> tuple[float, float]:
-    """The curve test's p-value and power; the latter is not looked at where it fires."""
+    if setting.law is None:
+        return _Audit(values, None)
     p_value = gaussian_curve.examine(scores_in, scores_out).p_value
-    return p_value, 0.0 if p_value < CURVE_LEVEL else gaussian_curve.power(scores_in, scores_out)
-
-
-def _scores(setting: KnownMechanism, rng: np.random.Generator) -> tuple[Array, Array]:
-    """One audit's scores (in, out)."""
-    half = setting.n_scores // 2
-    if setting.law is not None:
-        return setting.law.scores(rng, half)
-    return rng.normal(setting.mu, 1, half), rng.normal(0, 1, half)
+    fires = p_value < CURVE_LEVEL
+    return _Audit(values, (p_value, 0.0 if fires else gaussian_curve.power(scores_in, scores_out)))
 
 
 def _summary(method: str, setting: KnownMechanism, values: Array, truth: float) -> Calibration:
-    """The summary of (audits, 2) values."""
     epsilon, mu = values[:, 0], values[:, 1]
     return Calibration(
         method,

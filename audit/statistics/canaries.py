@@ -54,6 +54,12 @@ class RunErrors(NamedTuple):
         """How many guesses stand behind (misses, false alarms), times the scale."""
         return len(self.misses) * self.canaries_in, len(self.alarms) * self.canaries_out
 
+    def smoothed(self) -> list[float]:
+        """The average [false-positive rate, false-negative rate], half an error more and one guess more."""
+        of_in, of_out = self.guesses()
+        both = (self.alarms, of_out), (self.misses, of_in)
+        return [(self.scale * errors.sum() + 0.5) / (guesses + 1) for errors, guesses in both]
+
 
 class Counted(NamedTuple):
     """The errors of a threshold in the pilot that it was chosen on, and in the runs that are counted."""
@@ -96,27 +102,22 @@ class Coins(NamedTuple):
 
     @property
     def canaries(self) -> tuple[int, int]:
-        """See `Design`."""
         return self.scores.shape[1], self.scores.shape[1]
 
     def __str__(self) -> str:
         return f"{_counted(self.scores)} each, in by a coin of its own"
 
     def split(self) -> tuple["Coins", "Coins"]:
-        """See `Design`."""
         pilot, rest = _drawn(self.scores)
         return Coins(self.scores[pilot], self.presence[pilot]), Coins(self.scores[rest], self.presence[rest])
 
     def pooled(self) -> tuple[Array, Array]:
-        """See `Design`."""
         return self.scores[self.presence], self.scores[~self.presence]
 
     def by_run(self) -> "list[Coins]":
-        """See `Design`."""
         return [self]
 
     def errors(self, threshold: float) -> RunErrors:
-        """See `Design`."""
         guessed = self.scores > threshold
         misses = (self.presence & ~guessed).sum(1).astype(np.float64)
         alarms = (~self.presence & guessed).sum(1).astype(np.float64)
@@ -131,29 +132,24 @@ class Sets(NamedTuple):
 
     @property
     def canaries(self) -> tuple[int, int]:
-        """See `Design`."""
         return self.inserted.shape[1], self.fresh.shape[1]
 
     def __str__(self) -> str:
         return f"{_counted(self.inserted)} inserted, {_counted(self.fresh)} left out"
 
     def split(self) -> tuple["Sets", "Sets"]:
-        """See `Design`."""
         (pilot_in, rest_in), (pilot_out, rest_out) = _drawn(self.inserted), _drawn(self.fresh)
         pilot = Sets(self.inserted[pilot_in], self.fresh[pilot_out])
         return pilot, Sets(self.inserted[rest_in], self.fresh[rest_out])
 
     def pooled(self) -> tuple[Array, Array]:
-        """See `Design`."""
         return self.inserted.ravel(), self.fresh.ravel()
 
     def by_run(self) -> list[Coins]:
-        """See `Design`."""
         inserted = Coins(self.inserted, np.ones(self.inserted.shape, bool))
         return [inserted, Coins(self.fresh, np.zeros(self.fresh.shape, bool))]
 
     def errors(self, threshold: float) -> RunErrors:
-        """See `Design`."""
         misses = (self.inserted <= threshold).sum(1).astype(np.float64)
         alarms = (self.fresh > threshold).sum(1).astype(np.float64)
         return RunErrors(misses, alarms, *self.canaries, 1.0, False)
@@ -167,8 +163,7 @@ def coins(scores: ArrayLike, presence: ArrayLike) -> Coins:
     are_bits = bits.dtype.kind in "biuf" and np.isin(bits, (0, 1)).all()
     require(are_bits, "presence holds values that are no bits: give 0 or 1")
     present = bits.astype(bool)
-    both = present.any() and not present.all()
-    require(both, "presence puts all canaries into one world: both are needed")
+    require(present.any() and not present.all(), "presence puts all canaries into one world: both are needed")
     _require_apart(values)
     return Coins(values, present)
 
@@ -183,16 +178,13 @@ def sets(inserted: ArrayLike, fresh: ArrayLike) -> Sets:
 def of_arrays(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
     """The design of a caller's scores by world, (runs,) or (runs, canaries), which are checked where several
     canaries a run make them a design of two sets. Raises InputError for what is no array of scores."""
-    columns = [
-        array if array.ndim == 2 else array[:, None]
-        for array in map(_array, ("in", "out"), (scores_in, scores_out))
-    ]
+    arrays = map(_array, ("in", "out"), (scores_in, scores_out))
+    columns = [array if array.ndim == 2 else array[:, None] for array in arrays]
     one = all(column.shape[1] == 1 for column in columns)
     return Sets(*columns) if one else sets(*columns)
 
 
 def _array(world: str, values: ArrayLike) -> Array:
-    """Scores as float64, (n,) or (n, K)."""
     try:
         array = np.asarray(values, np.float64)
     except (TypeError, ValueError):
@@ -208,19 +200,16 @@ def single(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
 
 
 def _require_apart(scores: Array) -> None:
-    """Not all equal, or InputError."""
     first = scores.flat[0]
     require(np.ptp(scores) > 0, f"all {scores.size} scores equal {first:g}: they tell nothing apart")
 
 
 def _counted(scores: Array) -> str:
-    """Runs and canaries in words."""
     runs, canaries = scores.shape
     return f"{runs:,} runs with {canaries:,} {'canary' if canaries == 1 else 'canaries'}"
 
 
 def _matrix(name: str, values: ArrayLike) -> Array:
-    """Finite scores (runs, K), of the world that is named."""
     array = np.asarray(values, np.float64)
     fits = array.ndim == 2 and array.size > 0
     require(fits, f"the {name}scores have shape {array.shape}: give (runs, canaries)")

@@ -1,17 +1,26 @@
-"""The conclusion from an audit's scores: every lower bound beside the accountant's upper bound."""
+"""The conclusion from an audit's scores: every lower bound beside the accountant's upper bound.
 
-from collections.abc import Callable
+Runs may be added and looked at several times, at numbers of runs that were declared beforehand. Who looks
+five times and keeps the best bound has five chances to exceed the truth. Here each of L looks gets an equal
+share of the error, (1 - confidence) / L, so that by the union bound all of a method's looks hold at once at
+the confidence, and so does the best of them, whenever one stops. It holds for numbers of runs that no score
+has decided. Shares by the number of runs, or half of the error for the last look, raise the mean of the best
+of five bounds on mu by less than 1%, and equal ones say the same at every look.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from audit.errors import require
 from audit.statistics import estimate, lifted
 from audit.statistics.accounting import Composition
 from audit.statistics.canaries import Design
 from audit.statistics.estimate import Bound, Estimate, Finding
 from audit.statistics.gaussian_curve import CURVE_LEVEL, CURVE_POWER, CurveTest
-from audit.statistics.looks import Looks
 from audit.statistics.method import MANY_CANARIES, ONE_CANARY, Method
 
 Worlds = tuple[NDArray[np.float64], NDArray[np.float64]]
@@ -24,8 +33,23 @@ def method_of(finding: Finding) -> Method:
     return methods[finding.method]
 
 
-def _untested() -> None:
-    """No test."""
+class Look(NamedTuple):
+    """A look: the runs that it is at, and its bounds, at its own confidence."""
+
+    runs: int
+    bounds: tuple[Bound, ...]
+
+
+class Looks(NamedTuple):
+    """The declared numbers of runs, the confidence of each look, and the looks that were taken, in order."""
+
+    schedule: tuple[int, ...]
+    confidence: float
+    taken: tuple[Look, ...]
+
+    def number(self, look: Look) -> int:
+        """A look's number in the schedule, from 1."""
+        return self.schedule.index(look.runs) + 1
 
 
 class Conclusion(NamedTuple):
@@ -48,7 +72,7 @@ class Conclusion(NamedTuple):
     bounds: tuple[Bound, ...]
     upper_bound: float | None = None
     mu_upper_bound: float | None = None
-    test: Callable[[], tuple[CurveTest, float] | None] = _untested
+    test: Callable[[], tuple[CurveTest, float] | None] = lambda: None
     composition: Composition | None = None
     reason: str = ""
     looks: Looks | None = None
@@ -88,7 +112,6 @@ class Conclusion(NamedTuple):
 
     @property
     def delta(self) -> float:
-        """delta of every finding."""
         return self.rows()[0].delta
 
     @property
@@ -126,3 +149,24 @@ class Conclusion(NamedTuple):
     def finding(self, method: str) -> Finding:
         """One method's bound or estimate; raises KeyError for an unknown name."""
         return {row.method: row for row in self.rows()}[method]
+
+
+def require_schedule(schedule: Sequence[int]) -> None:
+    """Raises InputError unless the numbers of runs ascend, and the first has a run for each world."""
+    said = f"`looks={','.join(map(str, schedule))}`"
+    require(schedule, f"{said}: give the numbers of runs at which to look, comma-separated")
+    require(schedule[0] >= 2, f"{said}: give at least 2 runs, half of them in each world")
+    ascending = all(one < next_ for one, next_ in zip(schedule, schedule[1:], strict=False))
+    require(ascending, f"{said}: give numbers of runs that ascend")
+
+
+def confidence_of_each(confidence: float, looks: int) -> float:
+    """The confidence of each of so many looks, that all hold at once at the confidence."""
+    return 1 - (1 - confidence) / looks
+
+
+def best_of_looks(taken: Sequence[Look], confidence: float) -> tuple[Bound, ...]:
+    """Each method's best bound of the looks, at the confidence at which all looks hold at once."""
+    by_method = zip(*(look.bounds for look in taken), strict=True)
+    highest = (max(bounds, key=lambda bound: bound.epsilon) for bounds in by_method)
+    return tuple(dataclasses.replace(bound, confidence=confidence) for bound in highest)

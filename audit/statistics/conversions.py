@@ -125,6 +125,12 @@ def require_delta(delta: float) -> None:
     require(0 < delta < 1, f"delta is {delta}: it must lie strictly between 0 and 1")
 
 
+def require_levels(delta: float, confidence: float) -> None:
+    """Raises InputError unless both lie strictly between 0 and 1."""
+    require_delta(delta)
+    require_confidence(confidence)
+
+
 def require_confidence(confidence: float) -> None:
     """Raises InputError unless 0 < confidence < 1."""
     require(0 < confidence < 1, f"confidence is {confidence}: it must lie strictly between 0 and 1")

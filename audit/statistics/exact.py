@@ -72,7 +72,12 @@ def lower_bound(family: Family, counts: Counts, error: float) -> float:
     The root is found with the p-value at points of the curve, then moved down until the p-value over
     the cells confirms it: never above the exact limit, and below it by about 0.01 at most.
     """
-    observed = _smoothed_parameter(family, counts)
+    observed = float(
+        family.parameter(
+            (counts.false_positives + 0.5) / (counts.n_out + 1),
+            (counts.false_negatives + 0.5) / (counts.n_in + 1),
+        )
+    )
     if not observed > 0:
         return 0.0
     boundary = _extreme_set(family, counts, observed)
@@ -107,16 +112,6 @@ def _root(function: Callable[[float], float], start: float) -> float:
     if function(low) > 0:
         return 0.0
     return float(optimize.brentq(function, low, high, xtol=1e-4 * start, rtol=1e-12))
-
-
-def _smoothed_parameter(family: Family, counts: Counts) -> float:
-    """The parameter by which counts are ordered."""
-    return float(
-        family.parameter(
-            (counts.false_positives + 0.5) / (counts.n_out + 1),
-            (counts.false_negatives + 0.5) / (counts.n_in + 1),
-        )
-    )
 
 
 def _nuisance_edges(counts: Counts, error: float, cells: int) -> Array:
@@ -159,8 +154,7 @@ def _cumulative(most: NDArray[np.int64], n_in: int, rates_in: Array) -> Array:
     """P(Binomial(n_in, rate) <= most), shape (rates, most): by summing one range of probabilities, or
     one by one where the range is much longer than `most`."""
     if not most.size or np.ptp(most) > 8 * most.size:
-        one_by_one: Array = special.bdtr(most[None, :], n_in, rates_in[:, None])
-        return one_by_one
+        return np.asarray(special.bdtr(most[None, :], n_in, rates_in[:, None]))
     least = int(most.min())
     steps = np.exp(_log_binomial(np.arange(least, int(most.max()) + 1), n_in, rates_in))
     if least > 0:
@@ -175,5 +169,4 @@ def _log_binomial(ks: NDArray[np.int64], trials: int, rates: Array) -> Array:
         log_rates, log_rest = np.log(rates)[:, None], np.log1p(-rates)[:, None]
     yes = np.where(ks > 0, ks * np.maximum(log_rates, -1e300), 0.0)
     no = np.where(ks < trials, (trials - ks) * np.maximum(log_rest, -1e300), 0.0)
-    logs: Array = choose + yes + no
-    return logs
+    return np.asarray(choose + yes + no)

@@ -2,8 +2,8 @@
 
 Null: after some increasing map of the scores, one for both worlds, they are normal with one spread. That is
 what a Gaussian trade-off curve means, so the test sees pooled ranks alone. Alternative: any other pair of
-distributions. Scores are counted in cells, the null is fitted by maximum likelihood (`gaussian_fit`), and
-three statistics look at the misfit:
+distributions. Scores are counted in cells at pooled quantiles, and the null, two normals of one spread cut at
+common points, is fitted to the counts by maximum likelihood. Three statistics look at the misfit:
 
     cells     the likelihood ratio against any two multinomials: all that cells can show
     spread    Rao's score for a log-likelihood ratio with a quadratic term in the fitted score
@@ -31,18 +31,29 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from audit.statistics import estimate, gaussian_fit, known_laws
-from audit.statistics.gaussian_fit import Fit
+from audit.statistics import estimate, known_laws
 from audit.statistics.known_laws import KnownLaw, Law
 
 Array = NDArray[np.float64]
 
 CURVE_LEVEL = 0.05  # a p-value below it counts as refuting the Gaussian curve
 CURVE_POWER = 0.95  # what the test must have before not firing counts for anything
+_CELLS = 16  # at most
+_SCORES_A_CELL = 8  # at least, of the balanced pool
+_STEPS = 8  # of Fisher scoring, from parameters near by
+_MOST = 12.0  # |mu| of worlds without overlap, which fit any larger one as well
+_TINY = 1e-300
 _TABLES = 199  # drawn from the fit, and from each reference
 _SHARES = np.array([0.2, 0.2, 0.6])  # of the level, for cells, spread and tails
 _REFERENCES = tuple(known_laws.LAWS[name] for name in ("laplace", "logistic", "t3", "randomized_response"))
 _MOST_PARAMETER = 30.0  # of a reference
+
+
+class Fit(NamedTuple):
+    """Fits of tables (..., 2, cells): mu (...,), at most 12 in size, and cut points (..., cells - 1)."""
+
+    mu: Array
+    cuts: Array
 
 
 class CurveTest(NamedTuple):
@@ -79,7 +90,6 @@ def examine(scores_in: ArrayLike, scores_out: ArrayLike) -> CurveTest:
 
 
 def _examined(prepared: _Prepared) -> CurveTest:
-    """The test of what was prepared."""
     table, fit, drawn = prepared
     mu, cells = float(fit.mu), table.shape[1]
     if not len(drawn):
@@ -104,7 +114,6 @@ def examine_with_power(scores_in: ArrayLike, scores_out: ArrayLike) -> tuple[Cur
 
 
 def _power(prepared: _Prepared) -> float:
-    """The power on scores like those that were prepared."""
     table, fit, drawn = prepared
     if not len(drawn):
         return 0.0
@@ -114,24 +123,24 @@ def _power(prepared: _Prepared) -> float:
 
 def _prepared(scores_in: Array, scores_out: Array) -> _Prepared:
     """The scores' table and fit; nothing is drawn where nothing can be tested."""
-    table = gaussian_fit.table_of(scores_in, scores_out)
-    fit = gaussian_fit.fitted(table, gaussian_fit.start(table))
-    if table.shape[1] < 3 or not gaussian_fit.overlap(table):
+    table = table_of(scores_in, scores_out)
+    fit = fitted(table, start(table))
+    if table.shape[1] < 3 or not overlap(table):
         return _Prepared(table, fit, np.empty((0, 3)))
-    drawn = gaussian_fit.draw(table.sum(1), gaussian_fit.shares_of(fit), _TABLES)
+    drawn = draw(table.sum(1), shares_of(fit), _TABLES)
     return _Prepared(table, fit, _refitted(drawn, fit))
 
 
 def _refitted(tables: Array, near: Fit) -> Array:
     """The statistics (tables, 3) of tables whose fits lie near one."""
     nears = Fit(np.full(len(tables), near.mu), np.tile(near.cuts, (len(tables), 1)))
-    return _statistics(tables, gaussian_fit.fitted(tables, nears))
+    return _statistics(tables, fitted(tables, nears))
 
 
 def _statistics(tables: Array, fits: Fit) -> Array:
     """cells, spread and tails (..., 3)."""
-    spread, tails = np.moveaxis(gaussian_fit.departures(tables, fits), -1, 0)
-    return np.stack([gaussian_fit.likelihood_ratio(tables, fits), spread**2, tails], -1)
+    spread, tails = np.moveaxis(departures(tables, fits), -1, 0)
+    return np.stack([likelihood_ratio(tables, fits), spread**2, tails], -1)
 
 
 def _p_values(statistics: Array, drawn: Array) -> Array:
@@ -143,8 +152,7 @@ def _p_values(statistics: Array, drawn: Array) -> Array:
     normal = special.ndtr((mean[2] - statistics[..., 2]) / spread)
     smooth = np.concatenate([squares, normal[..., None]], -1)
     above = (drawn >= statistics[..., None, :]).sum(-2)
-    p_values: Array = np.maximum(smooth, np.where(above, (above + 1) / (len(drawn) + 1), 0.0))
-    return p_values
+    return np.asarray(np.maximum(smooth, np.where(above, (above + 1) / (len(drawn) + 1), 0.0)))
 
 
 def _combined(alone: Array) -> Array:
@@ -156,9 +164,9 @@ def _combined(alone: Array) -> Array:
 def _fires(law: Law, mu: float, cells: int, sizes: Array, drawn: Array) -> float:
     """The share of tables drawn from a reference of this mu in which the test fires."""
     shares = _reference_shares(_matched(law, mu, cells), cells)
-    tables = gaussian_fit.draw(sizes, shares, _TABLES)
+    tables = draw(sizes, shares, _TABLES)
     expected = shares * sizes[:, None]
-    statistics = _refitted(tables, gaussian_fit.fitted(expected, gaussian_fit.start(expected)))
+    statistics = _refitted(tables, fitted(expected, start(expected)))
     return float((_combined(_p_values(statistics, drawn)) < CURVE_LEVEL).mean())
 
 
@@ -167,7 +175,7 @@ def _fitted_mus(law: Law, cells: int) -> tuple[Array, Array]:
     """(parameters, the mu that is fitted to many scores of each), both ascending."""
     parameters = np.geomspace(0.01, _MOST_PARAMETER, 48)
     tables = [_reference_shares(KnownLaw(law, float(parameter)), cells) for parameter in parameters]
-    mus = np.array([float(gaussian_fit.fitted(t, gaussian_fit.start(t)).mu) for t in tables])
+    mus = np.array([float(fitted(t, start(t)).mu) for t in tables])
     return parameters, np.maximum.accumulate(mus)
 
 
@@ -182,3 +190,153 @@ def _reference_shares(known: KnownLaw, cells: int) -> Array:
     cuts = known.quantiles(np.arange(1, cells) / cells)
     below = [known.law.distribution(cuts, known.parameter, inserted) for inserted in (False, True)]
     return np.array([np.diff(world, prepend=0.0, append=1.0) for world in below])
+
+
+# Tables hold counts (2, cells), world 0 out; but for `table_of` and `start`, batches of them (..., 2, cells).
+
+
+def table_of(scores_in: Array, scores_out: Array) -> Array:
+    """Counts (2, cells), out first, in cells that hold about equal shares of the two worlds' even mixture."""
+    values, ranks = np.unique(np.concatenate([scores_out, scores_in]), return_inverse=True)
+    worlds = [ranks[: len(scores_out)], ranks[len(scores_out) :]]
+    counts = np.array([np.bincount(world, minlength=len(values)) for world in worlds], np.float64)
+    share = (counts / counts.sum(1, keepdims=True)).mean(0).cumsum()
+    least = min(len(scores_in), len(scores_out))
+    cells = int(np.clip(2 * least // _SCORES_A_CELL, 2, _CELLS))
+    middle = share - np.diff(share, prepend=0.0) / 2
+    _, place = np.unique(np.floor(middle * cells), return_inverse=True)
+    return np.array([np.bincount(place, world) for world in counts])
+
+
+def overlap(table: Array) -> bool:
+    """Whether the fitted mu is finite: each world has scores beyond one of the other's."""
+    out, into = (np.flatnonzero(world) for world in table)
+    return bool(out[-1] > into[0] and into[-1] > out[0])
+
+
+def start(table: Array) -> Fit:
+    """Parameters near the fit of one table: probits of cumulative shares."""
+    below = table.cumsum(1)[:, :-1]
+    size = table.sum(1)
+    z_out, z_in = special.ndtri((below + 0.5) / (size + 1)[:, None])
+    variances = 1 / np.exp(-(z_out**2)) + 1 / np.exp(-(z_in**2))
+    mu = float(np.clip(np.average(z_out - z_in, weights=1 / variances), -_MOST, _MOST))
+    share = below.sum(0) / size.sum()
+    low, high = np.full(len(share), -40.0), np.full(len(share), 40.0)
+    weight = size[1] / size.sum()
+    for _ in range(60):
+        middle = (low + high) / 2
+        under = weight * special.ndtr(middle - mu) + (1 - weight) * special.ndtr(middle) < share
+        low, high = np.where(under, middle, low), np.where(under, high, middle)
+    return Fit(np.array(mu), (low + high) / 2)
+
+
+def _edges(fit: Fit) -> Array:
+    """Ends of the cells in standard units of each world (..., 2, cells + 1)."""
+    ends = np.full((*fit.mu.shape, 1), np.inf)
+    cuts = np.concatenate([-ends, fit.cuts, ends], -1)
+    return np.stack([cuts, cuts - fit.mu[..., None]], -2)
+
+
+def _between(edges: Array) -> Array:
+    """The normal probability of each cell, exact in both tails."""
+    low, high = edges[..., :-1], edges[..., 1:]
+    mirror = low > 0
+    low, high = np.where(mirror, -high, low), np.where(mirror, -low, high)
+    return np.asarray(np.maximum(special.ndtr(high) - special.ndtr(low), _TINY))
+
+
+def _density(edges: Array) -> Array:
+    return np.asarray(np.exp(-0.5 * edges**2) / np.sqrt(2 * np.pi))
+
+
+def _jacobian(edges: Array) -> Array:
+    """Derivatives of both worlds' shares (..., 2, cells) by (cuts, mu): (..., 2, cells, cells)."""
+    density = _density(edges)
+    cells = density.shape[-1] - 1
+    inner = density[..., 1:-1]
+    jacobian = np.zeros((*density.shape[:-1], cells, cells))
+    rows = np.arange(cells - 1)
+    jacobian[..., rows, rows] = inner
+    jacobian[..., rows + 1, rows] = -inner
+    jacobian[..., 1, :, -1] = density[..., 1, :-1] - density[..., 1, 1:]
+    return jacobian
+
+
+def _information(jacobian: Array, weights: Array) -> Array:
+    flat = (*jacobian.shape[:-3], -1, jacobian.shape[-1])
+    j = jacobian.reshape(flat)
+    information: Array = np.swapaxes(j, -1, -2) @ (weights.reshape(flat[:-1])[..., None] * j)
+    return information + 1e-9 * np.eye(flat[-1])
+
+
+def fitted(table: Array, near: Fit) -> Fit:
+    """The maximum-likelihood fit of tables (..., 2, cells), by Fisher scoring from parameters near it."""
+    size, fit = table.sum(-1, keepdims=True), near
+    for _ in range(_STEPS):
+        edges = _edges(fit)
+        shares, jacobian = _between(edges), _jacobian(edges)
+        information = _information(jacobian, size / shares)
+        gradient = np.einsum("...wcp,...wc->...p", jacobian, table / shares)
+        step = np.linalg.solve(information, gradient[..., None])[..., 0]
+        fit = _moved(fit, step)
+    return fit
+
+
+def _moved(fit: Fit, step: Array) -> Fit:
+    """Parameters after a step, cut short where cut points would meet or mu would leap."""
+    gaps, closing = np.diff(fit.cuts), -np.diff(step[..., :-1])
+    ratio = np.where(closing > 0, 0.7 * gaps / np.maximum(closing, _TINY), 1.0).min(-1, initial=1.0)
+    part = np.minimum(ratio, 1 / np.maximum(np.abs(step).max(-1), 1))
+    mu = np.clip(fit.mu + part * step[..., -1], -_MOST, _MOST)
+    return Fit(mu, fit.cuts + part[..., None] * step[..., :-1])
+
+
+def shares_of(fit: Fit) -> Array:
+    """The fit's probability of each cell in both worlds (..., 2, cells)."""
+    return _between(_edges(fit))
+
+
+def draw(sizes: Array, shares: Array, tables: int) -> Array:
+    """So many tables (tables, 2, cells) of worlds of these sizes (2,) and shares (2, cells), with a fixed
+    seed."""
+    rng = np.random.default_rng(0)
+    worlds = [rng.multinomial(int(n), row / row.sum(), tables) for n, row in zip(sizes, shares, strict=True)]
+    return np.stack(worlds, 1).astype(np.float64)
+
+
+def likelihood_ratio(table: Array, fit: Fit) -> Array:
+    """Twice the log-likelihood ratio of any two multinomials to the fit."""
+    expected = table.sum(-1, keepdims=True) * shares_of(fit)
+    terms = special.xlogy(table, np.maximum(table, 1) / expected)
+    ratio: Array = np.maximum(2 * terms.sum((-1, -2)), 0.0)
+    return ratio
+
+
+def departures(table: Array, fit: Fit) -> Array:
+    """Rao's score (..., 2) for a quadratic and for a cubic term in the log-likelihood ratio, the latter
+    against the sign of mu: about standard normal where cells hold many scores of both worlds."""
+    edges = _edges(fit)
+    shares, jacobian = _between(edges), _jacobian(edges)
+    weights = table.sum(-1, keepdims=True) / shares
+    centres = _centres(edges) - fit.mu[..., None] / 2
+    direction = np.where(fit.mu < 0, 1.0, -1.0)[..., None]
+    powers = np.stack([centres**2, direction * centres**3], -1)
+    inside = shares[..., 1, :, None]
+    change = np.zeros((*shares.shape, 2))
+    change[..., 1, :, :] = inside * (powers - (inside * powers).sum(-2, keepdims=True))
+    score = np.einsum("...wcp,...wc->...p", change, table / shares)
+    cross = np.einsum("...wcp,...wc,...wcq->...pq", jacobian, weights, change, optimize=True)
+    own = np.einsum("...wcp,...wc->...p", change**2, weights)
+    solved = np.linalg.solve(_information(jacobian, weights), cross)
+    free = np.maximum(own - (cross * solved).sum(-2), 1e-9 * own)
+    return np.asarray(score / np.sqrt(np.maximum(free, _TINY)))
+
+
+def _centres(edges: Array) -> Array:
+    """The mean fitted score of each cell over the even mixture of both worlds."""
+    shares, density = _between(edges), _density(edges)
+    first = density[..., :-1] - density[..., 1:]  # of z over a cell, in units of each world
+    offset = edges[..., 0, 1] - edges[..., 1, 1]
+    first[..., 1, :] += offset[..., None] * shares[..., 1, :]
+    return np.asarray(first.sum(-2) / shares.sum(-2))

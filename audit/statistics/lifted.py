@@ -9,17 +9,31 @@
 
 `canaries` says why average error rates obey the trade-off inequality, `betting` how they are tested. The
 threshold, and what is bet, come from a pilot of runs that are not counted.
+
+Exchangeable bits (LiDP paper, Section 4 and Appendix): a run gives K of them, x_1..x_K, of which only the sum
+S matters. With m_l = C(S, l) / C(K, l), the share of l-tuples that are all ones, and mu_l = E m_l, the mean
+over n runs of m_l estimates mu_l, and two random l-subsets overlap in i places with probability h_l(i), so
+that
+
+    Var(m_l) = sum_i h_l(i) mu_(2l - i) - mu_l^2.
+
+A bound of order 1 uses the variance mu_1 - mu_1^2, as for one bit a run. A bound of order L = 2, 4, 8, ...
+first bounds mu_j for L/2 < j <= L likewise, then goes down to mu_1: each variance is bounded by upper limits
+of higher moments and by the unknown itself. With L invocations each has an L-th of the error. The term of
+order 4 that the authors' code has in a wrong form (mu_4 less the square of the bound on mu_3) is the
+identity's here (Errata L1 in experiments/lidp/README.md).
 """
 
 import dataclasses
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
 from audit.errors import require
-from audit.statistics import betting, conversions, exact, exchangeable, thresholds
+from audit.statistics import betting, conversions, exact, thresholds
 from audit.statistics.canaries import Counted, Design, RunErrors
 from audit.statistics.estimate import ASSUMPTION_FREE, HELD_OUT, IF_GAUSSIAN, Bound
 from audit.statistics.exact import Family
@@ -41,8 +55,18 @@ GAUSSIAN_AND_MANY_RUNS = Assumption(
     "independent runs, and many of them; for epsilon, a Gaussian trade-off curve",
     gaussian=True,
 )
-_GRID = 401  # thresholds on a normal fit
-_REACH = 4.0  # deviations beyond its centres
+
+
+class _Variance(NamedTuple):
+    """The bound a x + b - x^2 on the variance of a moment whose mean is x."""
+
+    a: float
+    b: float
+
+
+_FIRST = _Variance(1.0, 0.0)
+Limits = tuple[float, float]
+Interval = Callable[[float, int, float, _Variance], Limits]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,7 +79,6 @@ class CanaryMethod(Method):
     canaries: int = 1
 
     def bound(self, design: Design, delta: float, confidence: float) -> Bound:
-        """The method's bound from scores."""
         counted = count(design, self.family(delta), 1 - confidence)
         return self.conclude(counted, delta, confidence)
 
@@ -87,7 +110,7 @@ def clustered(counted: Counted, delta: float, confidence: float) -> Bound:
     return _bound(CLUSTERED, found, counted, delta, confidence, GAUSSIAN_AND_MANY_RUNS.text)
 
 
-def lidp(order: int, interval: exchangeable.Interval, assumes: Assumption) -> CanaryMethod:
+def lidp(order: int, interval: Interval, assumes: Assumption) -> CanaryMethod:
     """The method of one order and interval: upper limits of both rates, each at half the error."""
     name = f"lidp_{interval.__name__}_{order}"
 
@@ -95,7 +118,7 @@ def lidp(order: int, interval: exchangeable.Interval, assumes: Assumption) -> Ca
         error, rest = (1 - confidence) / 2, counted.rest
 
         def upper(sums: Array, canaries: int) -> float:
-            limit = exchangeable.limits(sums, canaries, order, error, interval)[1]
+            limit = exchangeable_limits(sums, canaries, order, error, interval)[1]
             return min(rest.scale * limit, 1.0)
 
         rates = upper(rest.alarms, rest.canaries_out), upper(rest.misses, rest.canaries_in)
@@ -112,14 +135,84 @@ def lidp(order: int, interval: exchangeable.Interval, assumes: Assumption) -> Ca
     )
 
 
+def wilson(mean: float, n: int, error: float, variance: _Variance = _FIRST) -> Limits:
+    """Limits whose one-sided normal test at level `error` does not reject, for the mean of n values in
+    [0, 1]: (x - mean)^2 <= z^2 / n * variance(x). Asymptotic in n."""
+    z = float(-special.ndtri(error))
+    a, b, c = n + z * z, 2 * n * mean + z * z * variance.a, n * mean**2 - z * z * variance.b
+    root = np.sqrt(max(b * b - 4 * a * c, 0.0))
+    capped = z / (2 * np.sqrt(n))  # the variance is at most 1/4
+    low, high = (b - root) / (2 * a), (b + root) / (2 * a)
+    return float(np.clip(max(low, mean - capped), 0, 1)), float(np.clip(min(high, mean + capped), 0, 1))
+
+
+def bernstein(mean: float, n: int, error: float, variance: _Variance = _FIRST) -> Limits:
+    """Limits by Bernstein's inequality, each missed with probability at most `error`, whatever n: the x with
+    |x - mean| = sqrt(2 L / n * variance(x)) + 2 L / (3 n), L = log(1 / error)."""
+    depth = np.log(1 / error) / n
+    slack = 2 * depth / 3
+    mirrored = _Variance(2 - variance.a, variance.a + variance.b - 1)  # in terms of 1 - x
+    lower = 1 - _bernstein_upper(1 - mean, depth, slack, mirrored)
+    return lower, _bernstein_upper(mean, depth, slack, variance)
+
+
+def _bernstein_upper(mean: float, depth: float, slack: float, variance: _Variance) -> float:
+    """The largest x in [0, 1] that Bernstein's inequality allows."""
+    shifted = mean + slack
+    a, b = 1 + 2 * depth, 2 * (shifted + depth * variance.a)
+    c = shifted**2 - 2 * depth * variance.b
+    root = (b + np.sqrt(max(b * b - 4 * a * c, 0.0))) / (2 * a)
+    capped = min(root, shifted + np.sqrt(depth / 2))  # the variance is at most 1/4
+    return float(np.clip(max(capped, shifted), 0, 1))  # and at least 0
+
+
+def exchangeable_limits(sums: Array, canaries: int, order: int, error: float, interval: Interval) -> Limits:
+    """(lower, upper) limits of mu_1 from the sums (n,) of K bits a run: each is missed with probability at
+    most `error`, as far as the interval holds. Orders 1, 2, 4, ... need that many canaries.
+
+    Source: LiDP paper, Algorithm 2 and Appendix; orders from 8 on follow the recursion.
+    """
+    require(order >= 1 and order & (order - 1) == 0, f"`order={order}`: give a power of two")
+    require(order <= canaries, f"order {order} needs {order} canaries a run, here are {canaries}")
+    require(np.all((sums >= 0) & (sums <= canaries)), "sums of bits lie between 0 and K")
+    means, n = moments(sums, canaries, order), len(sums)
+    level = error / order
+    if order == 1:
+        return interval(means[1], n, level, _FIRST)
+    above = {j: interval(means[j], n, level, _FIRST)[1] for j in range(order // 2 + 1, order + 1)}
+    for j in range(order // 2, 1, -1):
+        above[j] = interval(means[j], n, level, _variance(j, canaries, above))[1]
+    return interval(means[1], n, level, _variance(1, canaries, above))
+
+
+def moments(sums: Array, canaries: int, order: int) -> list[float]:
+    """The estimates of mu_0 = 1, mu_1, .., mu_order: means over runs of C(S, l) / C(K, l)."""
+    shares, means = np.ones_like(sums, np.float64), [1.0]
+    for j in range(order):
+        shares = shares * np.maximum(sums - j, 0) / (canaries - j)
+        means.append(float(shares.mean()))
+    return means
+
+
+def _variance(j: int, canaries: int, above: dict[int, float]) -> _Variance:
+    shares = _overlaps(j, canaries)
+    return _Variance(shares[j], sum(shares[i] * above[2 * j - i] for i in range(j) if shares[i]))
+
+
+def _overlaps(size: int, canaries: int) -> list[float]:
+    """h(i): the probability that two random subsets of this size share i canaries."""
+    choose = special.comb
+    total = choose(canaries, size)
+    return [float(choose(size, i) * choose(canaries - size, size - i) / total) for i in range(size + 1)]
+
+
 def _gaussian(delta: float) -> Family:
-    """Gaussian curves, whatever delta."""
     return exact.GAUSSIAN
 
 
 _RECORDS = (
-    *(lidp(order, exchangeable.wilson, MANY_RUNS) for order in (1, 2, 4)),
-    *(lidp(order, exchangeable.bernstein, NOTHING) for order in (1, 2, 4)),
+    *(lidp(order, wilson, MANY_RUNS) for order in (1, 2, 4)),
+    *(lidp(order, bernstein, NOTHING) for order in (1, 2, 4)),
     CanaryMethod(
         name=LIFTED,
         family=exact.approximate_dp,
@@ -163,8 +256,7 @@ def usable(canaries: int) -> dict[str, CanaryMethod]:
 
 def bounds(design: Design, delta: float, confidence: float) -> list[Bound]:
     """The bound of every usable method; raises InputError for parameters out of range or too few runs."""
-    conversions.require_delta(delta)
-    conversions.require_confidence(confidence)
+    conversions.require_levels(delta, confidence)
     methods = usable(min(design.canaries)).values()
     families = dict.fromkeys(method.family for method in methods)
     counted = {family: count(design, family(delta), 1 - confidence) for family in families}
@@ -189,20 +281,15 @@ def _bound(
 
 
 def _normal_limit(errors: RunErrors, error: float) -> float:
-    """mu's lower limit by the delta method."""
     rates = errors.rates()
-    smoothed = [
-        (errors.scale * sums.sum() + 0.5) / (guesses + 1)
-        for sums, guesses in zip((errors.alarms, errors.misses), reversed(errors.guesses()), strict=True)
-    ]
-    require(min(map(len, rates)) >= 2, "a standard error over runs needs two runs of a kind")
-    points = special.ndtri(np.clip(smoothed, 1e-12, 1 - 1e-12))
+    runs = min(map(len, rates))
+    require(runs >= 2, "a standard error over runs needs two runs of a kind")
+    points = special.ndtri(np.clip(errors.smoothed(), 1e-12, 1 - 1e-12))
     slopes = np.sqrt(2 * np.pi) * np.exp(0.5 * points**2)
     if errors.paired:
         variance = float(np.var(slopes[0] * rates[0] + slopes[1] * rates[1], ddof=1)) / len(rates[0])
     else:
         variance = sum(float(s * s * np.var(r, ddof=1)) / len(r) for s, r in zip(slopes, rates, strict=True))
-    runs = min(map(len, rates))
     return float(-points.sum() - special.stdtrit(runs - 1, 1 - error) * np.sqrt(variance))
 
 
@@ -211,13 +298,9 @@ def _choose(pilot: Design, rest: RunErrors, family: Family, error: float) -> flo
     scores_in, scores_out = pilot.pooled()
     candidates = []
     for fit in thresholds.normal_fits(scores_in, scores_out):
-        low, high = sorted([fit.centre_in, fit.centre_out])
-        grid = np.linspace(low - _REACH * fit.spread, high + _REACH * fit.spread, _GRID)
-        rates = (
-            special.ndtr((fit.centre_out - grid) / fit.spread),
-            special.ndtr((grid - fit.centre_in) / fit.spread),
-        )
-        candidates.append(float(grid[int(np.argmax(_promise(*rates, rest, family, error)))]))
+        grid = fit.grid()
+        rates_out, rates_in = fit.rates(grid)
+        candidates.append(float(grid[int(np.argmax(_promise(rates_out, rates_in, rest, family, error)))]))
     if not candidates:  # worlds without a spread, or one alone
         both = np.concatenate([scores_in, scores_out])
         return float(both.min() / 2 + both.max() / 2)
@@ -239,9 +322,8 @@ def _promise(rates_out: Array, rates_in: Array, rest: RunErrors, family: Family,
 
     def raised(rates: Array, guesses: int, runs: int) -> Array:
         deviation = np.sqrt(2 * depth * rest.scale * rates * (1 - rates) / guesses)
-        above: Array = np.minimum(rates + deviation + rest.scale * depth / runs, 1.0)
-        return above
+        return np.asarray(np.minimum(rates + deviation + rest.scale * depth / runs, 1.0))
 
-    rates = raised(rates_out, of_out, len(rest.alarms)), raised(rates_in, of_in, len(rest.misses))
-    promised: Array = family.parameter(*rates)
-    return promised
+    return family.parameter(
+        raised(rates_out, of_out, len(rest.alarms)), raised(rates_in, of_in, len(rest.misses))
+    )

@@ -12,7 +12,7 @@ The truth is the supremum over thresholds of the parameter through the average e
 compatible with them, and a bound may reach it.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -102,13 +102,12 @@ def _failing(rng: np.random.Generator, runs: int, canaries: int) -> Noise:
     return Noise(works.astype(np.float64), rng.standard_normal((runs, canaries)))
 
 
-_TIES = (
-    Tie("independent", _independent),
-    Tie("shifted", _shifted),
-    Tie("equal", _equal),
-    Tie("failing", _failing, _share),
-)
-TIES = {tie.name: tie for tie in _TIES}
+TIES = {
+    "independent": Tie("independent", _independent),
+    "shifted": Tie("shifted", _shifted),
+    "equal": Tie("equal", _equal),
+    "failing": Tie("failing", _failing, _share),
+}
 
 
 def calibrate(
@@ -121,17 +120,11 @@ def calibrate(
     require(setting.mu >= 0, f"mu is {setting.mu}: it must be at least 0")
     require(setting.canaries >= 1, f"`canaries={setting.canaries}`: give at least 1")
     require(setting.audits >= 1, f"audits is {setting.audits}: give at least 1")
-    conversions.require_delta(setting.delta)
-    conversions.require_confidence(setting.confidence)
-    values: list[list[tuple[float, float]]] = []
-    for found in _audits(setting, processes):
-        values.append(found)
-        done(1)
+    conversions.require_levels(setting.delta, setting.confidence)
+    values = calibration.every_audit(_audit, setting, setting.audits, processes, done)
     table, truths = np.array(values), _truths(setting)  # (audits, methods, 2)
-    return [
-        _summary(method, setting, table[:, i], truths)
-        for i, method in enumerate(lifted.usable(setting.canaries))
-    ]
+    methods = lifted.usable(setting.canaries)
+    return [_summary(method, setting, table[:, i], truths) for i, method in enumerate(methods)]
 
 
 def draw(setting: ManyCanaries, index: int) -> Design:
@@ -145,14 +138,8 @@ def draw(setting: ManyCanaries, index: int) -> Design:
     return Coins(signal * setting.mu * present + noise, present)
 
 
-def _audits(setting: ManyCanaries, processes: int) -> Iterator[list[tuple[float, float]]]:
-    """Every audit's (epsilon, mu) by method."""
-    tasks = [(setting, index) for index in range(setting.audits)]
-    return calibration.in_order(_audit, tasks, processes)
-
-
 def _audit(task: tuple[ManyCanaries, int]) -> list[tuple[float, float]]:
-    """One audit."""
+    """One audit's (epsilon, mu) by method."""
     setting, index = task
     found = lifted.bounds(draw(setting, index), setting.delta, setting.confidence)
     return [(bound.epsilon, np.nan if bound.mu is None else bound.mu) for bound in found]

@@ -1,8 +1,8 @@
 """Lower bounds on epsilon from one run with many canaries, which may hang together in any way.
 
     one_run            from cosines of uniformly random canaries that are all in, and the dimension
-    one_run_guesses    from fair coins: right guesses against (epsilon, delta)-DP (Steinke et al., 2023)
-    one_run_gaussian   from fair coins: right guesses against mu-GDP (Mahloujifar et al., 2024)
+    one_run_guesses    from fair coins: right guesses against (epsilon, delta)-DP
+    one_run_gaussian   from fair coins: right guesses against mu-GDP
 
 Given the released model the scores of one run's canaries are not independent, so that no method here counts
 them as if they were.
@@ -15,8 +15,29 @@ therefore at most (1 - eta) + eta = 1, on average over canaries too, whatever ti
 Markov's inequality refutes epsilon where hits / K >= D(t) / error. That costs log(1 / error) against what a
 known hit rate would prove, and nothing else: a(t) has a closed form, however small it is.
 
-Guesses. Scores less their median say by their sign what is guessed, and by their size how surely; the r
-surest are guessed. The pilot's coins choose r: given them, the other coins are as fair as before.
+Guesses. m canaries of one run are each in or out by a fair coin of its own, independent of all else. From all
+that is released somebody guesses exactly r of the coins, and v guesses are right. The canaries may be
+anything, and their scores depend on each other in any way: only the coins are independent. That r is fixed
+before the scores are seen matters where delta > 0: given a number of guesses that the scores decide, neither
+bound holds (Errata O11). Here scores less their median say by their sign what is guessed, and by their size
+how surely; the r surest are guessed. The pilot's coins choose r: given them, the other coins are as fair as
+before.
+
+    log_p_approximate   Steinke, Nasr and Jagielski, "Privacy auditing with one (1) training run" (2023),
+                        Theorem 5.2: with W ~ Binomial(r, e^eps / (1 + e^eps)),
+                        P(v right) <= P(W >= v) + 2 m delta max_i P(v > W >= v - i) / i
+    gaussian_refutes    Mahloujifar, Melis and Chaudhuri, "Auditing f-differential privacy in one run" (2024)
+
+The second, for q_j = P(at least j right) and S_j = q_j + q_(j+1) + ...: flip the coin of a random canary. On
+the event that at least j of the others are guessed right, it is guessed right with probability
+(j q_(j+1) + S_(j+1)) / m, and wrong with probability ((r - j) q_j - S_(j+1)) / m. Under a mu-GDP mechanism
+the latter is at least g(the former), g(x) = Phi(Phi^-1(x) - mu), by convexity of g on average over canaries
+and coins. So
+
+    q_j >= (m g((j q_(j+1) + S_(j+1)) / m) + S_(j+1)) / (r - j),
+
+whose right side grows with q_(j+1) and S_(j+1). If q_v were as large as the error, q_0 would be at least what
+this gives; beyond 1 that is a contradiction.
 
 Pairs. Of two canaries drawn alike, one is observed (inserted) and one is not: which of them is a fair coin,
 whose flip replaces a canary. A mechanism that is (epsilon, delta)-DP or mu-GDP for adding one is, for
@@ -29,11 +50,11 @@ from collections.abc import Callable
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy import special
+from numpy.typing import ArrayLike, NDArray
+from scipy import special, stats
 
 from audit.errors import require
-from audit.statistics import conversions, cosine_law, guesses, intervals
+from audit.statistics import conversions, cosine_law, intervals
 from audit.statistics.canaries import Coins
 from audit.statistics.method import GAUSSIAN_CURVE
 from audit.statistics.one_shot import Cosines
@@ -135,7 +156,7 @@ def bounds(found: Cosines, delta: float, confidence: float) -> list[OneRunBound]
 
 def of_uniform_canaries(found: Cosines, delta: float, confidence: float) -> OneRunBound:
     """`one_run`, from observed cosines alone."""
-    _require_levels(delta, confidence)
+    conversions.require_levels(delta, confidence)
     observed, _, dimension = found
     pilot, rest = _parted(observed, len(observed) // 2)
     grid = _thresholds(dimension)
@@ -171,7 +192,7 @@ def guessed(evidence: CoinEvidence, delta: float, confidence: float) -> list[One
 
 def from_guesses(evidence: CoinEvidence, delta: float, confidence: float) -> OneRunBound:
     """`one_run_guesses`."""
-    _require_levels(delta, confidence)
+    conversions.require_levels(delta, confidence)
     counted, error = _ordered(evidence), 1 - confidence
     number = counted.numbers[_best_for_epsilon(counted.numbers, counted.promised, error)]
     hits = int(counted.right[number - 1])
@@ -182,7 +203,7 @@ def from_guesses(evidence: CoinEvidence, delta: float, confidence: float) -> One
 
 def gaussian_from_guesses(evidence: CoinEvidence, delta: float, confidence: float) -> OneRunBound:
     """`one_run_gaussian`."""
-    _require_levels(delta, confidence)
+    conversions.require_levels(delta, confidence)
     counted, error = _ordered(evidence), 1 - confidence
     number = counted.numbers[_best_for_mu(counted.coins, counted.numbers, counted.promised, error)]
     hits = int(counted.right[number - 1])
@@ -223,12 +244,12 @@ def _ordered(evidence: CoinEvidence) -> _Ordered:
 def epsilon_from_guesses(
     coins: int, number: int, right: int, delta: float, error: float, steps: int = 1
 ) -> float:
-    """The largest epsilon that so many right guesses refute, of a number that was fixed before (see
-    `guesses`); 0 where none is."""
+    """The largest epsilon that so many right guesses refute, of a number that was fixed before; 0 where none
+    is."""
 
     def refuted(epsilon: float) -> bool:
         grown = delta if steps == 1 else delta * (1 + np.exp(min(epsilon, 700.0)))
-        tail = guesses.log_p_approximate(coins, number, right, steps * epsilon, grown)
+        tail = log_p_approximate(coins, number, right, steps * epsilon, grown)
         return bool(tail <= np.log(error))
 
     if right == 0 or not refuted(0.0):
@@ -246,7 +267,7 @@ def mu_from_guesses(coins: int, number: int, right: int, error: float) -> float:
     """The largest mu that so many right guesses refute, likewise."""
 
     def refuted(mus: Array) -> NDArray[np.bool_]:
-        return guesses.gaussian_refutes(coins, number, right, mus, error)
+        return gaussian_refutes(coins, number, right, mus, error)
 
     low, high = 0.0, _FIRST_MU
     if not refuted(np.zeros(1))[0]:
@@ -260,10 +281,37 @@ def mu_from_guesses(coins: int, number: int, right: int, error: float) -> float:
     return float(low)
 
 
-def _require_levels(delta: float, confidence: float) -> None:
-    """Both in range, or InputError."""
-    conversions.require_delta(delta)
-    conversions.require_confidence(confidence)
+def log_p_approximate(canaries: int, guesses: int, right: int, epsilon: ArrayLike, delta: ArrayLike) -> Array:
+    """log of the largest probability of so many right guesses under (epsilon, delta)-DP, at most 0.
+
+    epsilon and delta are of one shape (E,), which the result has.
+    """
+    eps, deltas = np.broadcast_arrays(np.asarray(epsilon, np.float64), np.asarray(delta, np.float64))
+    share = special.expit(eps)[..., None]
+    below = np.arange(right - 1, -1, -1)  # v - 1, v - 2, ...
+    log_tail = stats.binom.logsf(right - 1, guesses, share[..., 0])
+    masses = np.cumsum(stats.binom.pmf(below, guesses, share), -1)
+    slope = (masses / np.arange(1, right + 1)).max(-1, initial=0.0)
+    with np.errstate(divide="ignore"):
+        found: Array = np.minimum(np.logaddexp(log_tail, np.log(2 * canaries * deltas * slope)), 0.0)
+    return found
+
+
+def gaussian_refutes(
+    canaries: int, guesses: ArrayLike, right: ArrayLike, mu: ArrayLike, error: float
+) -> NDArray[np.bool_]:
+    """Whether so many right guesses refute mu-GDP at a level: arguments broadcast, and right <= guesses."""
+    r, v, mus = np.broadcast_arrays(*(np.asarray(part, np.float64) for part in (guesses, right, mu)))
+    tail, total = np.full(r.shape, error), np.full(r.shape, error)
+    for j in range(int(v.max(initial=0)) - 1, -1, -1):
+        hit = np.minimum((j * tail + total) / canaries, 1.0)
+        wrong = special.ndtr(special.ndtri(hit) - mus)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            least = np.maximum(tail, (canaries * wrong + total) / (r - j))
+        tail = np.where(j < v, np.minimum(least, 2.0), tail)  # beyond 1 is refuted whatever follows
+        total = np.where(j < v, total + tail, total)
+    refuted: NDArray[np.bool_] = (v > 0) & (tail > 1)
+    return refuted
 
 
 def _parted(values: Array, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -279,8 +327,7 @@ def _thresholds(dimension: int) -> Array:
     root = np.sqrt(dimension)
     near, far = np.arange(0, 100) / 10, np.geomspace(10, max(root, 11), 400)
     units = np.concatenate([near, far])
-    grid: Array = units[units < root] / root
-    return grid
+    return np.asarray(units[units < root] / root)
 
 
 def _best_threshold(pilot: Array, canaries: int, grid: Array, log_rates: Array) -> int:
@@ -306,11 +353,8 @@ def _promises(pilot: Array, coins: int) -> tuple[NDArray[np.int64], Array]:
 
 def _best_for_epsilon(numbers: NDArray[np.int64], promised: Array, error: float) -> int:
     """The place of the number whose promised share has the largest lower limit."""
-    wrong = np.ceil(numbers * (1 - promised))
-    limits = [
-        float(intervals.clopper_pearson_upper(w, int(n), error)) for n, w in zip(numbers, wrong, strict=True)
-    ]
-    return int(np.argmin(limits))
+    pairs = zip(np.ceil(numbers * (1 - promised)), numbers, strict=True)
+    return int(np.argmin([float(intervals.clopper_pearson_upper(w, int(n), error)) for w, n in pairs]))
 
 
 def _best_for_mu(coins: int, numbers: NDArray[np.int64], promised: Array, error: float) -> int:
@@ -319,7 +363,7 @@ def _best_for_mu(coins: int, numbers: NDArray[np.int64], promised: Array, error:
     mus = np.linspace(0.0, _FIRST_MU, _SECTIONS + 1)
 
     def reached(of: Callable[[int], Array]) -> Array:
-        refuted = guesses.gaussian_refutes(
+        refuted = gaussian_refutes(
             coins, numbers[:, None], right[:, None], np.stack([of(i) for i in range(len(numbers))]), error
         )
         last = refuted.shape[1] - 1 - refuted[:, ::-1].argmax(1)

@@ -9,10 +9,10 @@ their truth is mu whatever ties the canaries together:
     leaking        each coin's truth is told with the odds e^mu, and with probability delta it is laid open,
                    many at once: (mu, delta)-DP and no better
     pairs          of two orthogonal canaries each, one is inserted
-    cosines        uniform canaries that are all inserted (`one_shot_mechanism`)
+    cosines        uniform canaries that are all inserted (`cosine_law.simulate`)
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from audit.errors import require
-from audit.statistics import calibration, conversions, one_run_bounds, one_shot, one_shot_mechanism
+from audit.statistics import calibration, conversions, cosine_law, one_run_bounds, one_shot
 from audit.statistics.canaries import Coins
 from audit.statistics.one_run_bounds import CoinEvidence
 from audit.statistics.one_shot import ONE_SHOT_JEFFREYS, Cosines
@@ -81,31 +81,19 @@ def calibrate(
     fits = least <= setting.canaries <= most
     require(fits, f"`canaries={setting.canaries}`: give {least} to {most:,}")
     require(setting.audits >= 1, f"audits is {setting.audits}: give at least 1")
-    conversions.require_delta(setting.delta)
-    conversions.require_confidence(setting.confidence)
-    found = []
-    for values in _audits(setting, processes):
-        found.append([epsilon for _, epsilon in values])
-        names = [name for name, _ in values]
-        done(1)
-    table, truth = np.array(found), setting.law.truth(setting)  # (audits, methods)
-    return [_summary(name, setting, table[:, i], truth) for i, name in enumerate(names)]
-
-
-def _audits(setting: OneRunSetting, processes: int) -> Iterator[Values]:
-    """Every audit, in order."""
-    tasks = [(setting, index) for index in range(setting.audits)]
-    return calibration.in_order(_audit, tasks, processes)
+    conversions.require_levels(setting.delta, setting.confidence)
+    found = calibration.every_audit(_audit, setting, setting.audits, processes, done)
+    table = np.array([[epsilon for _, epsilon in values] for values in found])  # (audits, methods)
+    truth = setting.law.truth(setting)
+    return [_summary(name, setting, table[:, i], truth) for i, (name, _) in enumerate(found[-1])]
 
 
 def _audit(task: tuple[OneRunSetting, int]) -> Values:
-    """One audit."""
     setting, index = task
     return setting.law.audit(np.random.default_rng([setting.seed, index]), setting)
 
 
 def _summary(method: str, setting: OneRunSetting, epsilon: Array, truth: float) -> OneRunCalibration:
-    """The summary of (audits,) values."""
     return OneRunCalibration(
         method,
         setting,
@@ -118,23 +106,19 @@ def _summary(method: str, setting: OneRunSetting, epsilon: Array, truth: float) 
 
 
 def _gaussian_truth(setting: OneRunSetting) -> float:
-    """epsilon of mu."""
     return conversions.epsilon_from_mu(setting.mu, setting.delta)
 
 
 def _leaking_truth(setting: OneRunSetting) -> float:
-    """mu, which is its epsilon."""
     return setting.mu
 
 
 def _of_coins(scores: Array, presence: Bits, setting: OneRunSetting, gaussian: bool = True) -> Values:
     """The bounds from guesses, with those that assume a Gaussian curve or without."""
-    evidence = one_run_bounds.of_coins(Coins(scores[None], presence[None]))
-    return _guessed(evidence, setting, gaussian)
+    return _guessed(one_run_bounds.of_coins(Coins(scores[None], presence[None])), setting, gaussian)
 
 
 def _guessed(evidence: CoinEvidence, setting: OneRunSetting, gaussian: bool = True) -> Values:
-    """Likewise, from what is seen of the coins."""
     found = one_run_bounds.guessed(evidence, setting.delta, setting.confidence)
     return [(bound.method, bound.epsilon) for bound in found if gaussian or not bound.gaussian]
 
@@ -154,8 +138,7 @@ def _overlapping(rng: np.random.Generator, setting: OneRunSetting) -> Values:
 def _failing(rng: np.random.Generator, setting: OneRunSetting) -> Values:
     bits = rng.random(setting.canaries) < 0.5
     works = rng.random() < 0.5
-    scores = setting.mu * bits * works + rng.standard_normal(setting.canaries)
-    return _of_coins(scores, bits, setting)
+    return _of_coins(setting.mu * bits * works + rng.standard_normal(setting.canaries), bits, setting)
 
 
 def _leaking(rng: np.random.Generator, setting: OneRunSetting) -> Values:
@@ -177,9 +160,8 @@ def _pairs(rng: np.random.Generator, setting: OneRunSetting) -> Values:
 
 
 def _cosines(rng: np.random.Generator, setting: OneRunSetting) -> Values:
-    canaries, dimension = setting.canaries, _DIMENSIONS * setting.canaries
-    sigma = 1 / max(setting.mu, 1e-6)
-    drawn = one_shot_mechanism.simulate(rng, canaries, dimension, sigma)
+    dimension = _DIMENSIONS * setting.canaries
+    drawn = cosine_law.simulate(rng, setting.canaries, dimension, 1 / max(setting.mu, 1e-6))
     found = Cosines(drawn, np.empty(0), dimension)
     bounds = one_run_bounds.bounds(found, setting.delta, setting.confidence)
     jeffreys = one_shot.in_sample(found, setting.delta, 1 - setting.confidence, 0.5)

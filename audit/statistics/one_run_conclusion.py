@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from audit.errors import require
-from audit.statistics import normality, one_run_bounds, one_shot
+from audit.statistics import cosine_law, one_run_bounds, one_shot
 from audit.statistics.canaries import Coins
-from audit.statistics.normality import AndersonDarling
+from audit.statistics.cosine_law import AndersonDarling
 from audit.statistics.one_run_bounds import OneRunBound
 from audit.statistics.one_shot import Cosines, OneShotEstimate
 
@@ -64,5 +64,5 @@ def _concluded(
 ) -> OneRunConclusion:
     """With estimates and the test."""
     estimates = one_shot.estimates(found, delta, confidence)
-    tested = normality.anderson_darling(found.observed)
+    tested = cosine_law.anderson_darling(found.observed)
     return OneRunConclusion(found, coins, delta, confidence, estimates, bounds, tested)

@@ -88,8 +88,7 @@ def cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -
 
 def estimates(found: Cosines, delta: float, confidence: float) -> list[OneShotEstimate]:
     """All estimates at delta; `confidence` is the level of the last two's limits, which they do not keep."""
-    conversions.require_delta(delta)
-    conversions.require_confidence(confidence)
+    conversions.require_levels(delta, confidence)
     return [*fits(found, delta), *_limits(found, delta, confidence)]
 
 

@@ -76,15 +76,18 @@ def choose_on_pilot(
         return float(pilot_in[0])
     empirical, limit = best_empirical(pilot_in, pilot_out, parameter, error)
     low, high = midpoints(pilot_in, pilot_out)[[0, -1]]
-    chosen = [
-        float(np.clip(_choose_on_fit(fit, n_in, n_out, parameter, error), low, high))
-        for fit in normal_fits(pilot_in, pilot_out)
-    ]
+    chosen = []
+    for fit in normal_fits(pilot_in, pilot_out):
+        grid = fit.grid()
+        best = int(np.argmax(_limits(*fit.rates(grid), n_in, n_out, parameter, error)))
+        chosen.append(float(np.clip(grid[best], low, high)))
     if not chosen:
         return empirical
-    points, promised = _promise(pilot_in, pilot_out, np.array(chosen), n_in, n_out, parameter, error)
-    best = int(np.argmax(promised))
-    return empirical if limit > points[best] else chosen[best]
+    counts = count_errors(pilot_in, pilot_out, np.array(chosen))
+    fpr = (counts.false_positives + 0.5) / (len(pilot_out) + 1)
+    fnr = (counts.false_negatives + 0.5) / (len(pilot_in) + 1)
+    best = int(np.argmax(_limits(fpr, fnr, n_in, n_out, parameter, error)))
+    return empirical if limit > parameter(fpr, fnr)[best] else chosen[best]
 
 
 class NormalFit(NamedTuple):
@@ -93,6 +96,16 @@ class NormalFit(NamedTuple):
     centre_in: float
     centre_out: float
     spread: float
+
+    def grid(self) -> Array:
+        """401 thresholds, to 4 deviations beyond its centres."""
+        low, high = sorted([self.centre_in, self.centre_out])
+        return np.linspace(low - 4 * self.spread, high + 4 * self.spread, 401)
+
+    def rates(self, grid: Array) -> tuple[Array, Array]:
+        """(false-positive rates, false-negative rates) of thresholds."""
+        z_out, z_in = (self.centre_out - grid) / self.spread, (grid - self.centre_in) / self.spread
+        return special.ndtr(z_out), special.ndtr(z_in)
 
 
 def normal_fits(pilot_in: Array, pilot_out: Array) -> list[NormalFit]:
@@ -111,34 +124,9 @@ def _fit(pilot_in: Array, pilot_out: Array, average: Callable[[Array], np.floati
     return NormalFit(centre_in, centre_out, float(average(distances)) / unit)
 
 
-def _promise(
-    pilot_in: Array,
-    pilot_out: Array,
-    candidates: Array,
-    n_in: int,
-    n_out: int,
-    parameter: Parameter,
-    error: float,
-) -> tuple[Array, Array]:
-    """(the pilot's estimates, the lower limits that they promise on further scores) at candidates."""
-    counts = count_errors(pilot_in, pilot_out, candidates)
-    fpr = (counts.false_positives + 0.5) / (len(pilot_out) + 1)
-    fnr = (counts.false_negatives + 0.5) / (len(pilot_in) + 1)
-    limits = parameter(
+def _limits(fpr: Array, fnr: Array, n_in: int, n_out: int, parameter: Parameter, error: float) -> Array:
+    """The lower limits that rates promise on n_in and n_out scores."""
+    return parameter(
         intervals.clopper_pearson_upper(n_out * fpr, n_out, error),
         intervals.clopper_pearson_upper(n_in * fnr, n_in, error),
     )
-    return parameter(fpr, fnr), limits
-
-
-def _choose_on_fit(fit: NormalFit, n_in: int, n_out: int, parameter: Parameter, error: float) -> float:
-    """The best of a grid of thresholds if the scores were drawn from the fit."""
-    low, high = sorted([fit.centre_in, fit.centre_out])
-    grid = np.linspace(low - 4 * fit.spread, high + 4 * fit.spread, 401)
-    false_positives = n_out * special.ndtr((fit.centre_out - grid) / fit.spread)
-    false_negatives = n_in * special.ndtr((grid - fit.centre_in) / fit.spread)
-    limits = parameter(
-        intervals.clopper_pearson_upper(false_positives, n_out, error),
-        intervals.clopper_pearson_upper(false_negatives, n_in, error),
-    )
-    return float(grid[int(np.argmax(limits))])

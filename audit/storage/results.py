@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from audit.errors import InputError, require
-from audit.statistics import looks, ranks
-from audit.statistics.conclusion import Conclusion, method_of
+from audit.statistics import curves
+from audit.statistics.conclusion import Conclusion, method_of, require_schedule
 from audit.statistics.estimate import Bound, Finding
 from audit.storage import files
 from audit.storage.store import FIGURE, RESULT, Store
@@ -60,8 +60,8 @@ def bounds_json(conclusion: Conclusion, **more: object) -> str:
 def attack_fields(conclusion: Conclusion) -> dict[str, Any]:
     """The attack's `auc` and its true-positive rates by false-positive rate, none of them a bound."""
     scores = conclusion.scores_in, conclusion.scores_out
-    rates = {f"{rate:g}": ranks.true_positive_rate(*scores, rate) for rate in _LOW_RATES}
-    return {"auc": ranks.auc(*scores).value, "true_positive_rates": rates}
+    rates = {f"{rate:g}": curves.true_positive_rate(*scores, rate) for rate in _LOW_RATES}
+    return {"auc": curves.auc(*scores).value, "true_positive_rates": rates}
 
 
 def _curve(conclusion: Conclusion) -> dict[str, Any]:
@@ -186,6 +186,6 @@ def _parsed_looks(content: bytes) -> Declared:
     values = json.loads(content)
     schedule, taken = tuple(values["schedule"]), values["taken"]
     require(all(type(value) is int for value in (*schedule, taken)), "whole numbers")
-    looks.require_schedule(schedule)
+    require_schedule(schedule)
     require(1 <= taken <= len(schedule), "a number of looks")
     return Declared(schedule, taken)

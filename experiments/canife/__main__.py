@@ -25,7 +25,7 @@ from experiments.canife import sweep
 from experiments.canife.attacked import Attacked
 from experiments.canife.sweep import Combination, VariedGrid
 from experiments.cells import work
-from experiments.cells.data import DataSets
+from experiments.cells.cell import DataSets
 from experiments.cells.work import Workplace
 
 FLAGS = flags.FLAGS

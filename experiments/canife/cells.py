@@ -15,8 +15,7 @@ from experiments.canife.attacked import Attacked
 from experiments.canife.curves import MeasuredSetting
 from experiments.canife.populations import Named, Split
 from experiments.canife.sweep import SEED, Combination, Value, VariedGrid
-from experiments.cells.cell import Cell
-from experiments.cells.data import DataSets
+from experiments.cells.cell import Cell, DataSets
 
 _STEP_SECONDS = 0.006  # of a canary's design, on two cores, compilation included
 SplitOf = Callable[[Attacked], Split]

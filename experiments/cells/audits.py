@@ -14,8 +14,7 @@ from audit.settings.setting import Setting, flat, identity
 from audit.storage.index import Holdings
 from audit.storage.store import Store
 from audit.task import Dataset
-from experiments.cells.cell import Audited, Cell, GameRecipe, Levels, Parts
-from experiments.cells.data import DataSets
+from experiments.cells.cell import Audited, Cell, DataSets, GameRecipe, Levels, Parts
 from models.catalogue import task
 
 _COMPILING = 8.0  # seconds of a program on two cores, as measured: 4 for the ConvNet, 8 for the FCNN
@@ -40,11 +39,9 @@ def audit_cell(audited: Audited) -> Cell:
         dataset = data.load(setting.model)
         wanted = recipe(setting, runs, dataset)
         training.train(wanted.make(dataset), store, runs, progress=progress)
-        _conclude(setting, runs, store, wanted.about(dataset))
+        conclude(store, wanted.about(dataset))
 
-    def conclude(store: Store, about: dict[str, Any]) -> None:
-        _conclude(setting, runs, store, about)
-
+    conclude = partial(_conclude, setting, runs)
     parts = Parts(lambda data: data.load(setting.model), partial(recipe, setting, runs), conclude)
     seconds = runs * setting.schedule.steps * step_seconds(setting)
     name = f"{audited.series}, seed {setting.seed}, {audited.panel}"
@@ -66,10 +63,9 @@ def _program(cell: Cell) -> Hashable:
     """Equal for cells that share compiled programs."""
     if cell.audited is None:
         return cell.identity
-    setting = cell.audited.setting
-    functions = adversary_row(setting.adversary.name).functions
-    unknown = setting.unknown_initialisation
-    return setting.model, functions, setting.mechanism.batch_size, setting.schedule.steps, cell.runs, unknown
+    it = cell.audited.setting
+    shape = it.mechanism.batch_size, it.schedule.steps, cell.runs, it.unknown_initialisation
+    return it.model, adversary_row(it.adversary.name).functions, *shape
 
 
 def is_on(store: Store, checksum: str | None) -> bool:
@@ -87,18 +83,11 @@ def recipe(setting: Setting, runs: int, dataset: Dataset) -> GameRecipe:
 
 
 def _conclude(setting: Setting, runs: int, store: Store, about: dict[str, Any]) -> None:
-    """Writes audit.json."""
     from audit.concluded import of_setting
     from audit.storage import results
 
-    results.keep_result(
-        store,
-        of_setting(store.load(runs), setting, *Levels()),
-        setting=flat(setting),
-        runs=runs,
-        provenance=about,
-        out=str(store.path),
-    )
+    about_it = {"setting": flat(setting), "runs": runs, "provenance": about, "out": str(store.path)}
+    results.keep_result(store, of_setting(store.load(runs), setting, *Levels()), **about_it)
 
 
 def concluded_runs(store: Store) -> int:

@@ -1,30 +1,36 @@
-"""A cell: a piece of a sweep's work, as a record of functions.
+"""A cell: a piece of a sweep's work, as a record of functions; the data that cells are on, and their answers.
 
 A kind of cell is a module that makes such records; nothing else knows kinds. Importing this starts no JAX.
 """
 
-from collections.abc import Callable
+import hashlib
+import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from audit.errors import InputError, require
 from audit.progress import Progress
+from audit.settings.federated import FederatedSetting
 from audit.settings.setting import Setting
+from audit.storage import files
 from audit.storage.index import Holdings
 from audit.storage.store import Store
-from audit.task import Dataset
-from experiments.cells.data import DataSets
+from audit.task import Data, Dataset, Federation, Sources
+from models.catalogue import FEDERATED_TASKS, TASKS, federated_task
 
 if TYPE_CHECKING:
     from audit.game import Game
 
-DELTA, CONFIDENCE = 1e-5, 0.95  # of what audit.json concludes; scores are kept, others need no training
+_ANSWER, _CHECKSUM = "answer.json", "sha256"
 
 
 class Levels(NamedTuple):
-    """delta and confidence of bounds."""
+    """delta and confidence of bounds; by default of what audit.json concludes: scores are kept, others need
+    no training."""
 
-    delta: float = DELTA
-    confidence: float = CONFIDENCE
+    delta: float = 1e-5
+    confidence: float = 0.95
 
 
 class Audited(NamedTuple):
@@ -36,6 +42,59 @@ class Audited(NamedTuple):
     x: float
     setting: Setting
     runs: int
+
+
+class DataSets:
+    """The models' data, from files that the caller names or as `audit` finds them, each loaded once, when a
+    cell first needs it."""
+
+    def __init__(self, named: Mapping[str, str | None], tfds_dir: str | None = None) -> None:
+        """`named` has the files that stand in for published data sets, by the data sets' names; tfds_dir: a
+        prepared TFDS folder."""
+        self._named, self._tfds_dir = named, tfds_dir
+        self._loaded: dict[str, Dataset | InputError] = {}
+        self._clients: dict[tuple[object, ...], Federation] = {}
+
+    def checksum(self, model: str) -> str | None:
+        """Of a model's data; None for features that are computed, of which none is published."""
+        data = TASKS[model].data
+        return self.load(model).checksum if self._is_published_and_named(data) else data.checksum
+
+    def load(self, model: str) -> Dataset:
+        """A model's data; raises InputError, the same each time, where they can't be loaded."""
+        data = TASKS[model].data
+        if data.name not in self._loaded:
+            try:
+                self._loaded[data.name] = data.load(Sources(self._named.get(data.file), self._tfds_dir))
+            except InputError as error:
+                self._loaded[data.name] = error
+        found = self._loaded[data.name]
+        if isinstance(found, InputError):
+            raise found
+        return found
+
+    def clients(self, setting: FederatedSetting) -> Federation:
+        """A federated setting's clients; raises InputError where they can't be loaded."""
+        task = federated_task(setting.model)
+        key = task.file, setting.clients, setting.alpha, setting.seed
+        if key not in self._clients:
+            self._clients = {key: task.load(setting, Sources(data_file=self._named.get(task.file)))}
+        return self._clients[key]
+
+    def require_named(self) -> None:
+        """Loads published data sets that were named; raises InputError where one can't be used."""
+        for model, task in TASKS.items():
+            if self._is_published_and_named(task.data):
+                self.load(model)
+
+    def _is_published_and_named(self, data: Data) -> bool:
+        return data.checksum is not None and self._named.get(data.file) is not None
+
+
+def file_names() -> list[str]:
+    """The data sets that a file may stand in for."""
+    examples = (task.data.file for task in TASKS.values())
+    return list(dict.fromkeys([*examples, *(task.file for task in FEDERATED_TASKS.values())]))
 
 
 class GameRecipe(NamedTuple):
@@ -83,3 +142,39 @@ class Cell(NamedTuple):
     shared: bool = False
     parts: Parts | None = None
     request: object = None
+
+
+def write_answer(store: Store, values: dict[str, Any]) -> None:
+    """Keeps an answer, a JSON object beside its SHA-256; raises InputError where it can't be written."""
+    store.write_text(_ANSWER, answer_text(values))
+
+
+def read_answer(store: Store) -> dict[str, Any] | None:
+    """The answer; None where there is none that is whole. See `Store.distrust` for a damaged one."""
+    content = files.read(store.path / _ANSWER)
+    if content is None:
+        return None
+    try:
+        return parsed_answer(content)
+    except (ValueError, RecursionError):
+        store.distrust(store.path / _ANSWER, "it is computed again")
+        return None
+
+
+def answer_text(values: dict[str, Any]) -> str:
+    """An answer as it is written."""
+    return json.dumps({**values, _CHECKSUM: _checksum(values)}) + "\n"
+
+
+def parsed_answer(content: bytes, unsigned: bool = False) -> dict[str, Any]:
+    """A written answer; raises ValueError or RecursionError for one that is torn, altered or, unless
+    `unsigned`, without its checksum."""
+    values = json.loads(content)
+    require(isinstance(values, dict), "an object")
+    checksum = values.pop(_CHECKSUM, None)
+    require(checksum == _checksum(values) or (unsigned and checksum is None), "altered")
+    return dict(values)
+
+
+def _checksum(values: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

@@ -50,11 +50,10 @@ class Cluster:
 
     def nodes(self) -> list[Node]:
         """The nodes that are alive and can do tasks, by now."""
-        wanted = self.need.resources.items()
-        found = (
-            Node(name, min(int(has.get(kind.upper(), 0)) // count for kind, count in wanted))
-            for name, has in self._alive().items()
-        )
+        found = []
+        for name, has in self._alive().items():
+            fit = (int(has.get(kind.upper(), 0)) // count for kind, count in self.need.resources.items())
+            found.append(Node(name, min(fit)))
         return [node for node in found if node.workers]
 
     def workers(self) -> int:
@@ -95,16 +94,14 @@ class Cluster:
             raise
         except self._ray.exceptions.RayError as error:
             why = " ".join(str(error).split())[:120]
-            raise InputError(
-                f"workers died {_RETRIES} times over one task ({why}): look into Ray's logs"
-            ) from None
+            message = f"workers died {_RETRIES} times over one task ({why}): look into Ray's logs"
+            raise InputError(message) from None
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """A task's result."""
         return self.result(self.begin(None, function, *arguments))
 
     def _alive(self) -> dict[str, dict[str, float]]:
-        """The resources of each node that is alive."""
         return {node["NodeID"]: node["Resources"] for node in self._ray.nodes() if node["Alive"]}
 
 
@@ -118,8 +115,10 @@ def joined(address: str) -> Iterator[Cluster]:
     except ImportError:
         raise InputError("Ray is not installed: install the extra ray, pip install -e '.[ray]'") from None
     alone = {"num_cpus": cores(), "include_dashboard": False} if address == LOCAL else {}
+    host, _, port = address.rpartition(":")
     try:
-        _require_answer(address)
+        if host and port.isdecimal() and int(port) < 2**16:  # where nobody answers Ray would try for minutes
+            socket.create_connection((host.strip("[]"), int(port)), _ANSWER_SECONDS).close()
         ray.init(address=address, log_to_driver=False, logging_level="ERROR", **alone)
     except (ConnectionError, RuntimeError, ValueError, OSError, AssertionError) as error:
         why = " ".join(str(error).split())[:120]
@@ -142,7 +141,6 @@ class _Aside(io.TextIOBase):
         self._out, self._own = out, threading.get_ident()
 
     def write(self, text: str) -> int:
-        """What the thread that made this writes is printed."""
         if threading.get_ident() == self._own:
             return self._out.write(text)
         line = _COLOURS.sub("", text).strip().partition("\n")[0]
@@ -151,7 +149,6 @@ class _Aside(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """See `io.TextIOBase`."""
         self._out.flush()
 
 
@@ -162,13 +159,6 @@ def _set_up_ray(address: str) -> None:
     if address == LOCAL:  # Ray would write a token to ~/.ray, and later clusters' heads would ask for it
         os.environ.setdefault("RAY_AUTH_MODE", "token")
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-
-
-def _require_answer(address: str) -> None:
-    """Raises OSError where nobody answers at host:port: Ray would try for minutes."""
-    host, _, port = address.rpartition(":")
-    if host and port.isdecimal() and int(port) < 2**16:
-        socket.create_connection((host.strip("[]"), int(port)), _ANSWER_SECONDS).close()
 
 
 def _need(nodes: list[dict[str, float]]) -> Need:

@@ -14,9 +14,7 @@ from audit.settings.federated import FINAL, FederatedSetting, federated_identity
 from audit.storage.index import Holdings
 from audit.storage.store import Scores, Store
 from audit.task import Federation
-from experiments.cells import answers
-from experiments.cells.cell import Cell
-from experiments.cells.data import DataSets
+from experiments.cells.cell import Cell, DataSets, read_answer, write_answer
 
 if TYPE_CHECKING:
     from jax import Array
@@ -31,13 +29,6 @@ class FederatedScores(NamedTuple):
 
     scores: Scores
     accuracies: list[float]
-
-
-class _Observed(NamedTuple):
-    """A game and where its scores are kept."""
-
-    played: "Game"
-    store: Store
 
 
 def federated_cell(setting: FederatedSetting, runs: int, name: str, seconds: float) -> Cell:
@@ -80,7 +71,7 @@ def read(held: Holdings, setting: FederatedSetting, runs: int) -> FederatedScore
 
 def accuracies(store: Store) -> dict[str, float]:
     """The kept accuracies by run."""
-    found = answers.read(store) or {}
+    found = read_answer(store) or {}
     return {run: float(value) for run, value in found.get(_ACCURACIES, {}).items()}
 
 
@@ -88,16 +79,15 @@ def keep_accuracies(store: Store, first: int, values: NDArray[np.float64]) -> No
     """Keeps the accuracies of runs first, first + 1, ... beside those that are there."""
     measured = {str(first + i): float(value) for i, value in enumerate(values)}
     with store.turn("accuracies"):
-        answers.write(store, {_ACCURACIES: accuracies(store) | measured})
+        write_answer(store, {_ACCURACIES: accuracies(store) | measured})
 
 
 def _observations(setting: FederatedSetting) -> list[FederatedSetting]:
-    """The settings whose cosines a training gives."""
+    """The settings whose cosines a training gives, the given one first."""
     return [setting] if setting.observe in FINAL else [setting, final(setting)]
 
 
 def _store(out: Path, setting: FederatedSetting, data: str) -> Store:
-    """The store of a setting on clients of that checksum."""
     return Store(out, federated_identity(setting, data, None), f"federated-{setting.model}")
 
 
@@ -113,19 +103,18 @@ def _train(
     build_federated.require_clients(clients)
     who = build_federated.rounds(setting, clients, None)
     measure = build_federated.accuracy(setting, clients, federation.test)
-    observed = [
-        _Observed(
-            build_federated.build(one, clients, who),
-            store if one == setting else _store(store.path.parent, one, data),
-        )
-        for one in _observations(setting)
-    ]
+    every = _observations(setting)
+    games = [build_federated.build(one, clients, who) for one in every]
+    stores = [store, *(_store(store.path.parent, one, data) for one in every[1:])]
+    observed = list(zip(games, stores, strict=True))
     for i, (played, place) in enumerate(observed):
         watch = _keep(place, observed[i + 1 :], len(who.clients), measure)
         training.train(played, place, runs, progress=progress, watch=watch)
 
 
-def _keep(store: Store, others: list[_Observed], rounds: int, measure: "Callable[[Array], Array]") -> "Watch":
+def _keep(
+    store: Store, others: list[tuple["Game", Store]], rounds: int, measure: "Callable[[Array], Array]"
+) -> "Watch":
     """Keeps what final models give, before the scores are kept: accuracies, and what other observations
     than the one that is trained say."""
 
@@ -136,9 +125,9 @@ def _keep(store: Store, others: list[_Observed], rounds: int, measure: "Callable
             return
         measured = np.asarray(measure(midway.thetas), np.float64)
         keep_accuracies(store, midway.first, measured)
-        for other in others:
-            found = game.final_scores(other.played, midway.thetas, midway.first)
-            keep_accuracies(other.store, midway.first, measured)
-            other.store.save(found)
+        for played, other in others:
+            found = game.final_scores(played, midway.thetas, midway.first)
+            keep_accuracies(other, midway.first, measured)
+            other.save(found)
 
     return watch

@@ -1,5 +1,11 @@
-"""Jobs on a cluster: the tasks of a training or of a cell, as workers that have no store do them, and what
-becomes of their results."""
+"""Trainings on a Ray cluster: some chunks of runs, and cells that are not cut, as tasks of workers that have
+no store; the driver has it.
+
+A task asks for one GPU where the cluster has any, or else for as many cores as its smallest node has, and a
+worker trains with as many devices: on nodes that are alike, scores are those of one alone, to the bit.
+Ray does a task of a worker or a node that died again. A driver that is killed has kept every chunk that came
+back, and its successor trains the rest.
+"""
 
 import functools
 import math
@@ -7,9 +13,12 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+import jax
 
 from audit import training
 from audit.errors import InputError, require
@@ -18,15 +27,16 @@ from audit.mechanism.ensemble import Programs
 from audit.storage import files, shares
 from audit.storage.store import Scores
 from audit.task import Dataset
-from audit.training import ChunkTrainer
-from experiments.cells.cell import Cell, GameRecipe
+from audit.training import ChunkTrainer, Trained
+from experiments.cells import work
+from experiments.cells.cell import Cell, DataSets, GameRecipe
 from experiments.cells.cluster import Cluster, Node
-from experiments.cells.data import DataSets
-from experiments.cells.engine import Wanted
-from experiments.cells.work import Workplace
+from experiments.cells.work import Outcome, SweepProgress, TrainingEngine, Wanted, Workplace
 
 _AHEAD = 2  # tasks a worker, so that none waits for the driver
+_POLL_SECONDS = 1.0
 _TASK_SECONDS = 2.0  # of chunks: many times what it takes to send a task and its result
+_prepare_jax = functools.cache(prepare_jax)  # once a process
 _TRAINERS: Programs[ChunkTrainer] = Programs(kept=1)  # whose data are on the devices
 
 
@@ -62,15 +72,9 @@ def about(devices: int, recipe: GameRecipe, data: Dataset) -> dict[str, Any]:
     return recipe.about(data)
 
 
-class TrainedPiece(NamedTuple):
-    """A piece's scores, chunk by chunk, and the seconds that the fastest of its chunks took."""
-
-    chunks: list[Scores]
-    chunk_seconds: float
-
-
-def train(devices: int, recipe: GameRecipe, data: Dataset, piece: Piece) -> TrainedPiece | None:
-    """A piece, trained; None where memory ran out. Raises InputError where a model diverged."""
+def train(devices: int, recipe: GameRecipe, data: Dataset, piece: Piece) -> tuple[list[Scores], float] | None:
+    """A piece's scores, chunk by chunk, and the seconds that the fastest of its chunks took; None where
+    memory ran out. Raises InputError where a model diverged."""
     _prepare_jax(devices)
     trainer = _TRAINERS.get((recipe.key, piece.size), lambda: ChunkTrainer(recipe.make(data), piece.size))
     chunks, seconds = list[Scores](), math.inf
@@ -80,7 +84,7 @@ def train(devices: int, recipe: GameRecipe, data: Dataset, piece: Piece) -> Trai
             return None
         chunks.append(scores)
         seconds = min(seconds, time.perf_counter() - begin)
-    return TrainedPiece(chunks, seconds)
+    return chunks, seconds
 
 
 def do(devices: int, cell: Cell, data: DataSets) -> dict[str, bytes]:
@@ -93,30 +97,11 @@ def do(devices: int, cell: Cell, data: DataSets) -> dict[str, bytes]:
         return {path.relative_to(out).as_posix(): path.read_bytes() for path in found}
 
 
-def keep(out: Path, content: dict[str, bytes]) -> None:
-    """Writes a cell's files; raises InputError where they can't be."""
-    for name, text in content.items():
-        files.write_whole(out / name, text)
-
-
-@functools.cache
-def _prepare_jax(devices: int) -> None:
-    """JAX, once a process."""
-    prepare_jax(devices)
-
-
 class Begun(NamedTuple):
     """A task that has begun, and what keeps its result."""
 
     task: Any
     keep: Callable[[Any], object]
-
-
-class Sent(NamedTuple):
-    """A training as workers get it: `data` is a shared Dataset."""
-
-    recipe: GameRecipe
-    data: Any
 
 
 class Job(Protocol):
@@ -132,7 +117,8 @@ class Job(Protocol):
 class RunsJob:
     """A job: the runs that a store lacks."""
 
-    def __init__(self, cluster: Cluster, sent: Sent, wanted: Wanted) -> None:
+    def __init__(self, cluster: Cluster, sent: tuple[GameRecipe, Any], wanted: Wanted) -> None:
+        """`sent`: the training as workers get it, on a shared Dataset."""
         self._cluster, self._sent, self._wanted = cluster, sent, wanted
         self._waiting: deque[Piece] = deque()
         self._begun, self._trains, self._left = False, False, 1
@@ -157,7 +143,6 @@ class RunsJob:
         return not self._left
 
     def _cut(self, prepared: Prepared) -> None:
-        """Cuts what is missing."""
         missing = self._wanted.store.missing(self._wanted.runs)
         self.prepared, self._left = prepared, shares.count_runs(missing)
         self._waiting.extend(Piece(start, stop, prepared.size) for start, stop in missing)
@@ -171,15 +156,16 @@ class RunsJob:
             self._waiting.appendleft(rest._replace(start=stop))
         return rest._replace(stop=stop)
 
-    def _keep(self, piece: Piece, trained: TrainedPiece | None) -> None:
+    def _keep(self, piece: Piece, trained: tuple[list[Scores], float] | None) -> None:
         """Keeps a piece's scores, or halves its chunks where memory ran out."""
         if trained is None:
             require(piece.size > 1, "out of memory with one run at a time: lower `batch_size`")
             self._waiting.append(piece._replace(size=piece.size // 2))
             self._chunk_seconds = math.inf
             return
-        self._chunk_seconds = min(self._chunk_seconds, trained.chunk_seconds)
-        for scores in trained.chunks:
+        chunks, seconds = trained
+        self._chunk_seconds = min(self._chunk_seconds, seconds)
+        for scores in chunks:
             self._wanted.store.save(scores)
             self._left -= len(scores.scores)
             self.trained += len(scores.scores)
@@ -205,8 +191,8 @@ class CellJob:
         return self._done
 
     def _keep(self, content: dict[str, bytes]) -> None:
-        """Writes the files."""
-        keep(self._place.out, content)
+        for name, text in content.items():
+            files.write_whole(self._place.out / name, text)
         self._done = True
 
 
@@ -215,34 +201,33 @@ J = TypeVar("J", bound=Job)
 
 def done(cluster: Cluster, jobs: Iterable[J]) -> Iterator[tuple[J, InputError | None]]:
     """Does jobs in their order, each on a node of its own, which alone has to compile its program; when no
-    more are to be opened, idle nodes help. Yields each at its end, with the error that ended it."""
+    more are to be opened, idle nodes help. Yields each at its end, with the error that ended it. Raises
+    InputError where the store refuses."""
     desk = _Desk[J](cluster, iter(jobs))
     while desk.fill():
         for task in cluster.ended(list(desk.flying)):
             job, begun, _ = desk.flying.pop(task)
             if job not in desk.homes:
                 continue  # it failed in another task
-            error = _kept(cluster, begun)
+            error = None
+            try:
+                begun.keep(cluster.result(task))
+            except files.CannotWriteError:
+                raise
+            except InputError as failure:
+                error = failure
             if error is not None or job.is_done():
                 del desk.homes[job]
                 yield job, error
 
 
-class _Flying(NamedTuple, Generic[J]):
-    """A task of a job that a node was asked to do."""
-
-    job: J
-    begun: Begun
-    node: Node | None
-
-
 class _Desk(Generic[J]):
-    """Jobs that are opened, by their homes, and their tasks that have begun."""
+    """Jobs that are opened, by their homes, and the tasks that nodes were asked to do."""
 
     def __init__(self, cluster: Cluster, more: Iterator[J]) -> None:
         self._cluster, self._more = cluster, more
         self.homes: dict[J, Node | None] = {}
-        self.flying: dict[Any, _Flying[J]] = {}
+        self.flying: dict[Any, tuple[J, Begun, Node | None]] = {}
 
     def fill(self) -> bool:
         """Gives every node as many tasks as it should have; whether any are under way."""
@@ -251,7 +236,7 @@ class _Desk(Generic[J]):
             self.homes[job] = home if home in nodes else None
         for node in nodes:
             workers = node.workers if node else 1
-            given = sum(one.node == node for one in self.flying.values())
+            given = sum(asked == node for _, _, asked in self.flying.values())
             while given < _AHEAD * workers and self._give(node):
                 given += 1
         return bool(self.flying)
@@ -269,21 +254,118 @@ class _Desk(Generic[J]):
         return any(self._begin(job, node) for job in reversed(self.homes))
 
     def _begin(self, job: J, node: Node | None) -> bool:
-        """Whether a job had a task for a node."""
         begun = job.begin(node)
         if begun is None:
             return False
         self.homes[job] = self.homes[job] or node
-        self.flying[begun.task] = _Flying(job, begun, node)
+        self.flying[begun.task] = job, begun, node
         return True
 
 
-def _kept(cluster: Cluster, task: Begun) -> InputError | None:
-    """Keeps a task's result; the error where there is none. Raises InputError where the store refuses."""
+def engine(cluster: Cluster) -> TrainingEngine:
+    """The engine of a cluster; this process leaves its own accelerators to the cluster's workers."""
+    jax.config.update("jax_platforms", "cpu")
+    return TrainingEngine(partial(_Trainer, cluster), partial(do_all, cluster))
+
+
+class _Trainer:
+    def __init__(self, cluster: Cluster, recipe: GameRecipe, data: Dataset) -> None:
+        """Asks a worker whether recipe and data fit."""
+        self._cluster, self._sent = cluster, (recipe, cluster.share(data))
+        self._about: dict[str, Any] = cluster.call(about, *self._sent)
+
+    def train(self, wanted: Wanted) -> Trained:
+        begin, job = time.perf_counter(), RunsJob(self._cluster, self._sent, wanted)
+        while wanted.store.missing(wanted.runs):
+            with wanted.store.claim(), shares.all_below(wanted.store, wanted.runs) as mine:
+                if mine:
+                    for _, error in done(self._cluster, [job]):
+                        if error is not None:
+                            raise error
+                    break
+            time.sleep(_POLL_SECONDS)
+        seconds, scores = time.perf_counter() - begin, wanted.store.load(wanted.runs)
+        return Trained(scores, job.trained, seconds, job.prepared.size, job.trained * job.prepared.steps)
+
+    def about(self) -> dict[str, Any]:
+        return self._about
+
+
+def do_all(cluster: Cluster, cells: list[Cell], place: Workplace) -> Outcome:
+    """Does what the store lacks, as `work.do_all`; of cells that others hold it waits for the end."""
+    progress, waiting = SweepProgress(cells), cells
+    outcome = Outcome([], [], [])
     try:
-        task.keep(cluster.result(task.task))
-    except files.CannotWriteError:
-        raise
-    except InputError as error:
-        return error
-    return None
+        while waiting:
+            sweep = _Sweep(cluster, place, progress, outcome)
+            with sweep.held:
+                for job, error in done(cluster, sweep.jobs(waiting)):
+                    sweep.end(job, error)
+            if sweep.left:
+                time.sleep(_POLL_SECONDS)
+            waiting = sweep.left
+    finally:
+        progress.close()
+    return outcome
+
+
+class _Sweep:
+    """Cells that are done on a cluster; those under way by their jobs, with what is done at the end and what
+    they hold; and those that others hold."""
+
+    def __init__(self, cluster: Cluster, place: Workplace, progress: SweepProgress, outcome: Outcome) -> None:
+        self._cluster, self._place, self._progress, self._outcome = cluster, place, progress, outcome
+        self._under_way: dict[Job, tuple[Cell, Callable[[], object], ExitStack]] = {}
+        self.held = ExitStack()
+        self.left: list[Cell] = []
+
+    def jobs(self, cells: list[Cell]) -> Iterator[Job]:
+        """The cells' jobs, each opened when it is asked for."""
+        for cell in cells:
+            try:
+                if work.is_done(cell, self._place):
+                    self._outcome.elsewhere.append(cell.name)
+                    self._progress.end(cell)
+                elif (job := self._opened(cell)) is not None:
+                    yield job
+                else:
+                    self.left.append(cell)
+            except files.CannotWriteError:
+                raise
+            except InputError as error:
+                self._fail(cell, error)
+
+    def end(self, job: Job, error: InputError | None) -> None:
+        """Concludes a cell whose job ended, or says why it failed, and gives it back."""
+        cell, conclude, held = self._under_way.pop(job)
+        with held:
+            if error is not None:
+                self._fail(cell, error)
+                return
+            conclude()
+            self._outcome.here.append(cell.name)
+            self._progress.end(cell)
+
+    def _opened(self, cell: Cell) -> Job | None:
+        """A cell's job, under its claim; None where another worker has one."""
+        store, held = cell.open(self._place.out, self._place.data), self.held.enter_context(ExitStack())
+        mine = held.enter_context(store.claim()) and held.enter_context(shares.all_below(store, cell.runs))
+        if not mine:
+            held.close()
+            return None
+        if cell.parts is None:
+            whole = CellJob(self._cluster, cell, self._place)
+            self._under_way[whole] = cell, lambda: None, held
+            return whole
+        data = cell.parts.data(self._place.data)
+        sent = cell.parts.recipe(data), self._cluster.share(data)
+        begin = functools.cache(lambda: self._progress.begin(cell))  # when someone first hears of it
+        wanted = Wanted(store, cell.runs, cell.runs, 0, lambda runs: begin()(runs))
+        job, conclude = RunsJob(self._cluster, sent, wanted), cell.parts.conclude
+        self._under_way[job] = cell, lambda: conclude(store, job.prepared.about), held
+        return job
+
+    def _fail(self, cell: Cell, error: InputError) -> None:
+        self._progress.say(f"failed: {cell.name}: {error}")
+        self._outcome.failed.append(cell.name)
+        self._progress.end(cell)

@@ -32,7 +32,7 @@ def main() -> None:
     out = cli.folder()
     cli.prepare_jax()
     from audit.report import style
-    from experiments.cells.data import DataSets
+    from experiments.cells.cell import DataSets
     from experiments.cells.work import Workplace
     from experiments.compare import figures
     from experiments.compare.rows import rows

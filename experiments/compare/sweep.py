@@ -13,8 +13,7 @@ from audit.statistics.lifted import CLUSTERED, LIFTED, LIFTED_GAUSSIAN
 from audit.storage.index import Holdings
 from audit.storage.store import Store
 from experiments.cells.audits import is_on, step_seconds
-from experiments.cells.cell import Cell
-from experiments.cells.data import DataSets
+from experiments.cells.cell import Cell, DataSets
 from experiments.compare.compared import Compared
 
 COORDINATES, DIRECTIONS = 64, 32  # canaries a run

@@ -20,8 +20,7 @@ from audit.storage.index import Holdings
 from audit.storage.store import Store
 from audit.task import Dataset
 from experiments.cells.audits import is_on, step_seconds
-from experiments.cells.cell import Audited, Cell, Levels
-from experiments.cells.data import DataSets
+from experiments.cells.cell import Audited, Cell, DataSets, Levels
 from experiments.hidden_state import landscape
 from experiments.hidden_state.landscape import Grid
 
@@ -83,11 +82,7 @@ def read_norms(held: Holdings, setting: Setting, runs: int) -> Norms | None:
 
 
 def kept_norms(
-    store: Store,
-    setting: Setting,
-    dataset: Dataset,
-    runs: int,
-    progress: Progress = lambda runs: None,
+    store: Store, setting: Setting, dataset: Dataset, runs: int, progress: Progress = lambda runs: None
 ) -> Norms:
     """The norms (runs, steps), from the store if it has them; else trained, and kept there."""
     norms = _read(store, runs)
@@ -128,27 +123,24 @@ def canary_norms(played: "Game", runs: NDArray[np.int64]) -> Norms:
     from audit.mechanism.ensemble import Placement
 
     def one(hyper: Hyperparameters, data: Data, schedule: Schedule, run: Array) -> Array:
-        keys = [
-            jax.random.fold_in(game.root(played.seed, name), run) for name in ("theta", "canary", "noise")
-        ]
-        theta_0 = played.init(keys[0])
-        known = played.adversary.init(keys[1], theta_0, jnp.asarray(hyper.clipping_norm))
+        roots = (game.root(played.seed, name) for name in ("theta", "canary", "noise"))
+        init, draw, noise = (jax.random.fold_in(root, run) for root in roots)
+        theta_0 = played.init(init)
+        known = played.adversary.init(draw, theta_0, jnp.asarray(hyper.clipping_norm))
         canaries = played.insertion().bind(known, jnp.ones(1))
 
         def advance(state: State, now: Schedule) -> tuple[State, Array]:
             norm = jnp.linalg.norm(canaries.craft(state.step, state.theta)[0])
             part = Schedule(now.batches[None], now.mask[None])
-            return played.mechanism.segment(hyper, state, data, part, canaries, keys[2]), norm
+            return played.mechanism.segment(hyper, state, data, part, canaries, noise), norm
 
         return jax.lax.scan(advance, played.mechanism.start(theta_0), schedule)[1]
 
     placement = Placement.local()
-    hyper, data, schedule = placement.everywhere(
-        (jax.tree.map(jnp.float32, played.hyper), played.data, played.schedule)
-    )
+    shared = jax.tree.map(jnp.float32, played.hyper), played.data, played.schedule
     full = np.resize(runs, placement.round_up(len(runs)))
     run = placement.over_runs(one, (None, None, None, 0))
-    norms = run(hyper, data, schedule, placement.by_run(jnp.asarray(full, jnp.uint32)))
+    norms = run(*placement.everywhere(shared), placement.by_run(jnp.asarray(full, jnp.uint32)))
     return np.asarray(norms, np.float64)[: len(runs)]
 
 
@@ -168,5 +160,4 @@ def _read(store: Store, runs: int) -> Norms | None:
 
 
 def _checksum(norms: Norms) -> str:
-    """SHA-256 over shape and values."""
     return hashlib.sha256(f"{norms.shape}".encode() + norms.astype("<f8").tobytes()).hexdigest()

@@ -5,6 +5,7 @@ knows its study before it needs them.
 """
 
 import dataclasses
+import itertools
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_origin
 
@@ -14,7 +15,7 @@ from audit.errors import require
 from audit.storage import files, index
 from audit.storage.index import Holdings
 from audit.storage.store import Store
-from experiments.cells import answers
+from experiments.cells.cell import answer_text, parsed_answer
 
 ADVERSARIES = ("half", "best_constant", "optimal")  # by their names in audit.landscape.optimal
 SEED, CLIPPING_NORM, THRESHOLD = 0, 1.0, 0.5  # of the sweep; the threshold is C / 2 in units of C
@@ -127,11 +128,7 @@ class Search:
 Request = ExactLaw | SimulatedAudit | ThresholdSearch
 Result = Exact | Simulated | Search
 _Kind = TypeVar("_Kind", bound=Result)
-_KINDS: dict[type[Request], type[Result]] = {
-    ExactLaw: Exact,
-    SimulatedAudit: Simulated,
-    ThresholdSearch: Search,
-}
+_KINDS: dict[type, type[Result]] = {ExactLaw: Exact, SimulatedAudit: Simulated, ThresholdSearch: Search}
 
 
 class Study(NamedTuple):
@@ -199,11 +196,8 @@ class StudyResults(NamedTuple):
 
 def study(grid: Grid, delta: float, confidence: float) -> Study:
     """The sweep's study of a grid."""
-    cells = (
-        LandscapeCell(sigma, size, grid.steps, delta)
-        for sigma in grid.noise_multipliers
-        for size in grid.batch_sizes
-    )
+    places = itertools.product(grid.noise_multipliers, grid.batch_sizes)
+    cells = (LandscapeCell(sigma, size, grid.steps, delta) for sigma, size in places)
     return Study(tuple(cells), THRESHOLD, Simulation(grid.runs, SEED, confidence))
 
 
@@ -223,9 +217,8 @@ def results(held: Holdings, study: Study) -> StudyResults:
     """All that is stored of a study. Raises InputError for a result that can't be read now."""
     cells = [_cell(held, study, cell) for cell in study.cells]
     searches = [_search(held, search) for search in study.searches()]
-    there = [one for one in searches if one is not None]
-    lacking = cells.count(None) + (0 if len(there) == len(searches) else len(searches))
-    whole = there if len(there) == len(searches) else []
+    whole = [] if None in searches else [one for one in searches if one is not None]
+    lacking = cells.count(None) + len(searches) - len(whole)
     return StudyResults([one for one in cells if one is not None], whole, lacking)
 
 
@@ -255,11 +248,10 @@ def lacks(held: Holdings, request: Request) -> bool:
 
 def text(result: Result) -> str:
     """A result as it is written: its values, and their SHA-256 beside them."""
-    return answers.text(dataclasses.asdict(result))
+    return answer_text(dataclasses.asdict(result))
 
 
 def _cell(held: Holdings, study: Study, cell: LandscapeCell) -> CellResults | None:
-    """A cell's results, None where one is missing."""
     laws = {law.thresholds: read(held, law, Exact) for law in study.laws(cell)}
     found = {thresholds: exact for thresholds, exact in laws.items() if exact is not None}
     simulated = read(held, study.audit(cell), Simulated)
@@ -270,7 +262,6 @@ def _cell(held: Holdings, study: Study, cell: LandscapeCell) -> CellResults | No
 
 
 def _search(held: Holdings, request: ThresholdSearch) -> SearchResults | None:
-    """Algorithm 6's results on a cell, None where one is missing."""
     result, laws = read(held, request, Search), [read(held, law, Exact) for law in request.laws()]
     exact = [law for law in laws if law is not None]
     if result is None or len(exact) < len(laws):
@@ -279,7 +270,6 @@ def _search(held: Holdings, request: ThresholdSearch) -> SearchResults | None:
 
 
 def _read(store: Store, kind: type[_Kind]) -> _Kind | None:
-    """See `read`."""
     result, damaged = _look(store, kind)
     if damaged:
         store.distrust(store.path / RESULT, "it is computed again")
@@ -287,20 +277,17 @@ def _read(store: Store, kind: type[_Kind]) -> _Kind | None:
 
 
 def _look(store: Store, kind: type[_Kind]) -> tuple[_Kind | None, bool]:
-    """A stored result, None where there is none that is whole; and whether there is one that is damaged."""
+    """A stored result, with its checksum or, as older ones are, without, None where there is none that is
+    whole; and whether there is one that is damaged."""
     content = files.read(store.path / RESULT)
+    if content is None:
+        return None, False
     try:
-        return (None if content is None else _parsed(content, kind)), False
+        result = kind(**parsed_answer(content, unsigned=True))
+        for field in dataclasses.fields(kind):
+            expected = get_origin(field.type) or field.type
+            assert isinstance(expected, type)
+            require(isinstance(getattr(result, field.name), expected), field.name)
     except (ValueError, TypeError, RecursionError):
         return None, True
-
-
-def _parsed(content: bytes, kind: type[_Kind]) -> _Kind:
-    """A result, with its checksum or, as older ones are, without; raises ValueError, TypeError or
-    RecursionError for what is torn or altered."""
-    result = kind(**answers.parsed(content, unsigned=True))
-    for field in dataclasses.fields(kind):
-        expected = get_origin(field.type) or field.type
-        assert isinstance(expected, type)
-        require(isinstance(getattr(result, field.name), expected), field.name)
-    return result
+    return result, False

@@ -22,24 +22,11 @@ from audit.storage.index import Holdings
 from audit.storage.results import finding_fields
 from audit.storage.store import Scores, Store
 from experiments.hidden_state import landscape
-from experiments.hidden_state.landscape import (
-    Exact,
-    ExactLaw,
-    LandscapeCell,
-    Request,
-    Search,
-    Simulated,
-    SimulatedAudit,
-    Simulation,
-    Study,
-    ThresholdSearch,
-)
+from experiments.hidden_state.landscape import Exact, ExactLaw, Simulated, SimulatedAudit, Simulation, Study
 
 Array = NDArray[np.float64]
 ADVERSARIES: dict[str, Callable[[Process, float], Thresholds]] = {
-    "half": optimal.half,
-    "best_constant": optimal.best_constant,
-    "optimal": optimal.optimal,
+    name: getattr(optimal, name) for name in landscape.ADVERSARIES
 }
 _LARGEST_BATCH = 40_000_000  # thetas that a compiled call returns at most
 
@@ -115,36 +102,32 @@ def simulate(requests: Sequence[SimulatedAudit]) -> Iterator[tuple[SimulatedAudi
     """The simulated audits of cells of one length and simulation, together in one compiled call where
     memory allows, each with the scores at T."""
     for batch in _batches(requests):
-        first = batch[0].simulation
-        cells, thresholds = [one.cell for one in batch], [one.threshold for one in batch]
-        present = _presence(first)
-        for one, thetas in zip(batch, _thetas(cells, thresholds, first), strict=True):
-            levels = one.cell.delta, first.confidence
+        present = _presence(batch[0].simulation)
+        for one, thetas in zip(batch, _thetas(batch), strict=True):
+            levels = one.cell.delta, one.simulation.confidence
             in_sample = [_in_sample(row, present, *levels) for row in thetas]
             ends = [estimate.findings(row[present], row[~present], *levels) for row in thetas[[0, -1]]]
             bounds = [[finding_fields(finding) for finding in end] for end in ends]
             yield one, Scores(0, thetas[-1][:, None], present[:, None]), Simulated(in_sample, *bounds)
 
 
-def search(request: ThresholdSearch) -> Search:
+def search(request: landscape.ThresholdSearch) -> landscape.Search:
     """Algorithm 6: the claims of its thresholds, from the same random draws."""
     cell, simulation = request
-    present = _presence(simulation)
-    claimed = []
+    present, claimed = _presence(simulation), list[float]()
     for batch in _batches([SimulatedAudit(cell, h, simulation) for h in request.thresholds()]):
-        last = _thetas([cell] * len(batch), [one.threshold for one in batch], simulation)[:, -1]
+        last = _thetas(batch)[:, -1]
         claimed += [_in_sample(scores, present, cell.delta, simulation.confidence) for scores in last]
-    return Search(claimed)
+    return landscape.Search(claimed)
 
 
-def _open(held: Holdings, request: Request) -> Store:
+def _open(held: Holdings, request: landscape.Request) -> Store:
     """The store of a request, where it is or among the landscape's cells."""
     found = held.open(request.setting())
     return Store(held.root / landscape.CELLS, request.setting()) if found is None else found
 
 
 def _solved(requests: Sequence[ExactLaw]) -> Iterator[tuple[ExactLaw, Exact]]:
-    """Laws as they are solved."""
     if not requests:
         return
     spawn = multiprocessing.get_context("spawn")
@@ -168,16 +151,18 @@ def _presence(simulation: Simulation) -> NDArray[np.bool_]:
     return game.presence(np.arange(simulation.runs))[:, 0]
 
 
-def _thetas(cells: Sequence[LandscapeCell], thresholds: Sequence[float], simulation: Simulation) -> Array:
-    """theta (cells, T, runs) of cells of one length, a constant threshold each."""
+def _thetas(requests: Sequence[SimulatedAudit]) -> Array:
+    """theta (requests, T, runs) of audits of one length and simulation."""
     import jax.numpy as jnp
 
     from audit import game
     from audit.landscape import simulate
 
+    cells, simulation = [one.cell for one in requests], requests[0].simulation
     names = [f"landscape {cell.noise_multiplier} {cell.batch_size}" for cell in cells]
     keys = jnp.stack([game.root(simulation.seed, f"{zlib.crc32(name.encode())}") for name in names])
-    every_step = jnp.tile(jnp.array(thresholds, jnp.float32)[:, None], (1, cells[0].steps - 1))
+    thresholds = jnp.array([one.threshold for one in requests], jnp.float32)
+    every_step = jnp.tile(thresholds[:, None], (1, cells[0].steps - 1))
     sigmas = jnp.array([cell.noise_multiplier for cell in cells], jnp.float32)
     sizes = jnp.array([cell.batch_size for cell in cells], jnp.float32)
     runs, presence = jnp.arange(simulation.runs, dtype=jnp.uint32), jnp.asarray(_presence(simulation))

@@ -22,7 +22,7 @@ from experiments.cells.audits import audit_cell
 from experiments.cells.cell import Audited, Cell
 from experiments.hidden_state.cells import landscape_cell, norms_cell
 from experiments.hidden_state.landscape import Grid
-from experiments.sweeps.sweep import Axis, Sweep
+from experiments.sweeps.sweep import Axis, Claim, PaperClaims, Sweep
 from models.catalogue import task
 
 SMOKE = "smoke"
@@ -108,44 +108,33 @@ def audits(
     """A point's audits, one a seed; `changed` are fields of the setting."""
     size = SIZES[scale][model]
     runs, canaries = size.of(series.adversary, changed.get("periodicity", 1))
+    own = {"adversary": series.adversary.name, **dataclasses.asdict(series.adversary), "canaries": canaries}
+    own |= {name: getattr(size, name) for name in ("insertions", "noise_multiplier", "batch_size")}
     for seed in range(size.seeds):
-        setting = setting_of(
-            model,
-            adversary=series.adversary.name,
-            **dataclasses.asdict(series.adversary),
-            insertions=size.insertions,
-            seed=seed,
-            canaries=canaries,
-            **{"noise_multiplier": size.noise_multiplier, "batch_size": size.batch_size, **changed},
-        )
+        setting = setting_of(model, seed=seed, **{**own, **changed})
         yield Audited(panel, series.label, x, setting, runs)
 
 
 def _at(panel: str, series: Series, x: float, model: str, **changed: Any) -> Cells:
-    """The audits of a point."""
     return lambda scale: map(audit_cell, audits(panel, series, x, model, scale, changed))
 
 
 def _by_clipping_norm(model: str) -> list[Cells]:
-    """Figures 1a and 1b."""
     norms, label = (1.0, 2.0, 4.0), task(model).label
     return [_at(label, series, norm, model, clipping_norm=norm) for series in (GC_R, L) for norm in norms]
 
 
 def _fcnn(*every: Series) -> list[Cells]:
-    """Figures 1c, 4 and 7."""
     panels = {rate: f"learning rate {rate:g}" for rate in (0.1, 0.01)}
     return [_at(name, one, 1, "fcnn", learning_rate=rate) for rate, name in panels.items() for one in every]
 
 
 def _periodic(every: tuple[Series, ...], *periodicities: int) -> list[Cells]:
-    """Figures 2a, 2b and 5."""
     places = itertools.product(_IMAGE_MODELS, every, periodicities)
     return [_at(task(model).label, series, k, model, periodicity=k) for model, series, k in places]
 
 
 def _gc_r(label: str, x: float = 1, panel: str = "ConvNet", model: str = "convnet", **changed: Any) -> Cells:
-    """GC-R by that label."""
     return _at(panel, Series(label, GcR()), x, model, **changed)
 
 
@@ -166,10 +155,7 @@ FIGURES: dict[str, tuple[str, list[Cells]]] = {
     "figure_2a": ("GC-R and L at k = 5", _periodic((GC_R, L), 5)),
     "figure_2b": ("GC-R and L at k = 25", _periodic((GC_R, L), 25)),
     "figure_4": ("Four ways to choose GC-S's dimension", _fcnn(L, GC_R, *GC_S)),
-    "figure_5": (
-        "GC-S and GC-R on over-parameterised models",
-        _periodic((GC_R, NOISELESS_PER_STEP), 1, 5),
-    ),
+    "figure_5": ("GC-S and GC-R on over-parameterised models", _periodic((GC_R, NOISELESS_PER_STEP), 1, 5)),
     "figure_6a": ("GC-R's trade-off curve on the ConvNet, k = 5", [_gc_r("GC-R", 5, periodicity=5)]),
     "figure_7": ("GC-R, L and CotS on the FCNN", _fcnn(L, GC_R, COTS)),
     "figure_8": ("L's canary before clipping", [_norms(model) for model in ("fcnn", *_IMAGE_MODELS)]),
@@ -186,4 +172,30 @@ FIGURES: dict[str, tuple[str, list[Cells]]] = {
         [_gc_r(task(one).label, panel="CIFAR-10", model=one) for one in ("mobilenet_head", "convnet")],
     ),
     "landscape": ("The crafted loss landscape", [lambda scale: iter([landscape_cell(GRIDS[scale])])]),
+}
+CLAIMS: PaperClaims = {  # the paper's words for its figures' series
+    ("figure_1a", "GC-R", None): Claim("tight", "5.2"),
+    ("figure_1a", "L", None): Claim("not tight", "5.2"),
+    ("figure_1b", "GC-R", None): Claim("tight", "5.2"),
+    ("figure_1b", "L", None): Claim("not tight", "5.2"),
+    ("figure_1c", "L", None): Claim("below GC-R", "5.2"),
+    ("figure_1c", "GC-R", None): Claim("not tight", "5.2"),
+    ("figure_1c", "GC-S, noiseless per step", None): Claim("nearly tight", "5.2"),
+    ("figure_2a", "GC-R", None): Claim("not tight", "5.3"),
+    ("figure_2a", "L", None): Claim("far below GC-R", "5.3"),
+    ("figure_2b", "GC-R", None): Claim("below k = 5", "5.3"),
+    ("figure_2b", "L", None): Claim("far below GC-R", "5.3"),
+    ("figure_4", "GC-S, noiseless per step", None): Claim("best of the 4", "Appendix C"),
+    ("figure_5", "GC-R", 1): Claim("tight", "5.2"),
+    ("figure_5", "GC-R", 5): Claim("not tight", "5.3"),
+    ("figure_5", "GC-S, noiseless per step", None): Claim("as GC-R", "Appendix C"),
+    ("figure_6a", "GC-R", None): Claim("Gaussian curve", "Appendix E"),
+    ("figure_7", "GC-R", None): Claim("above CotS", "Appendix G"),
+    ("figure_7", "CotS", None): Claim("above L", "Appendix G"),
+    ("figure_11", "k = 1", None): Claim("tight", "Appendix G"),
+    ("figure_11", "k = 5", None): Claim("not tight", "Appendix G"),
+    ("figure_11", "k = 25", None): Claim("not tight", "Appendix G"),
+    ("figure_12", "unknown", None): Claim("as known", "Appendix G"),
+    ("figure_13", "MobileNetV2's head", None): Claim("tight (AlexNet)", "Appendix G"),
+    ("landscape", "B = 16", None): Claim("tight", "Appendix G"),
 }

@@ -11,9 +11,7 @@ from audit.machine import cores
 from audit.progress import Progress
 from audit.storage.index import Holdings
 from audit.storage.store import Store
-from experiments.cells import answers
-from experiments.cells.cell import Cell, Levels
-from experiments.cells.data import DataSets
+from experiments.cells.cell import Cell, DataSets, Levels, read_answer, write_answer
 
 if TYPE_CHECKING:
     from experiments.lidp.gaussian_mechanism import Found, GaussianMechanism
@@ -46,8 +44,7 @@ class MechanismAudit(NamedTuple):
         """What is simulated."""
         from experiments.lidp.gaussian_mechanism import GaussianMechanism  # SciPy, which data do without
 
-        sigma = float(np.sqrt(SIGMA_SQUARED[self.epsilon]))
-        return GaussianMechanism(self.runs, self.canaries, self.dimension, sigma)
+        return GaussianMechanism(*self[:3], float(np.sqrt(SIGMA_SQUARED[self.epsilon])))
 
 
 class MechanismFindings(NamedTuple):
@@ -79,7 +76,7 @@ def mechanism_cell(place: PlacedAudit) -> Cell:
 
     def do(store: Store, data: DataSets, progress: Progress) -> None:
         processes = cores() if seconds > _WORTH_PROCESSES else 1
-        answers.write(store, findings(audit, processes, progress)._asdict())
+        write_answer(store, findings(audit, processes, progress)._asdict())
 
     one = _ENTRY_SECONDS * audit.runs * audit.canaries**2 + _SEED_SECONDS + _RUN_SECONDS * audit.runs
     seconds = one * (audit.seeds + 2) / 2
@@ -90,7 +87,7 @@ def mechanism_cell(place: PlacedAudit) -> Cell:
 def read(held: Holdings, audit: MechanismAudit) -> MechanismFindings | None:
     """The stored findings; None where there are none that are whole."""
     store = held.open(audit.setting())
-    values = None if store is None else answers.read(store)
+    values = None if store is None else read_answer(store)
     return None if values is None else MechanismFindings(**values)
 
 
@@ -108,9 +105,8 @@ def findings(audit: MechanismAudit, processes: int, progress: Progress) -> Mecha
     middle = [by_order.get(2, by_order[1]) for by_order, _ in found]
     epsilons = {f"wilson_{order}": [one[order].epsilon for one, _ in found] for order in thresholds}
     epsilons[LIFTED] = [epsilon for _, epsilon in found]
-    return MechanismFindings(
-        epsilons, _mean([one.second for one in middle]), _mean([one.fourth for one in middle])
-    )
+    moments = [one.second for one in middle], [one.fourth for one in middle]
+    return MechanismFindings(epsilons, *map(_mean, moments))
 
 
 def _audit(task: tuple[MechanismAudit, dict[int, float], int]) -> "tuple[dict[int, Found], float]":
@@ -125,6 +121,5 @@ def _audit(task: tuple[MechanismAudit, dict[int, float], int]) -> "tuple[dict[in
 
 
 def _mean(values: list[float | None]) -> float | None:
-    """The mean over seeds; None for values that are not there."""
     there = [value for value in values if value is not None]
     return float(np.mean(there)) if there else None

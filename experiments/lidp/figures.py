@@ -70,12 +70,11 @@ def epsilons_figure(points: Points) -> Figure:
                 _draw_line(axis, single, "wilson_1", color=BLACK, marker="x", label="DP + Wilson (K = 1)")
                 _draw_line(axis, single, LIFTED, color=ORANGE, marker="v", ls="--", label="lifted, K = 1")
                 axis.set(ylabel="lower bound on epsilon")
-            if own:  # the exact epsilon, and what the paper's window of thresholds allows
+            if own:
                 exact, cap = own[0].limits()
                 axis.axhline(exact, color=UPPER, ls=":", label="exact epsilon")
                 axis.axhline(cap, color=FADED, ls="-.", label="limit of the paper's window")
-                title = f"epsilon = {own[0].audit.epsilon:g} by RDP, {exact:.2f} exact"
-                axis.set_title(title, fontsize=9)
+                axis.set_title(f"epsilon = {own[0].audit.epsilon:g} by RDP, {exact:.2f} exact", fontsize=9)
             axis.set(xlabel=name)
         figure.suptitle("Audits of the Gaussian mechanism (LiDP paper, Figure 3)")
         _legend(figure, axes, 4)
@@ -96,7 +95,7 @@ def correlations_figure(points: Points) -> Figure:
 def _draw_line(axis: Axes, points: Points, method: str, **look: Any) -> None:
     """A method's means where it is there, with standard errors over seeds."""
     own = [point for point in points if method in point.found.epsilons]
-    values = [point.found.epsilons[method] for point in own]
+    values = (point.found.epsilons[method] for point in own)
     errors = [float(np.std(one) / np.sqrt(len(one))) for one in values]
     axis.errorbar([one.x() for one in own], [one.mean(method) for one in own], errors, **look)
 
@@ -151,7 +150,6 @@ def _plot(
 
 
 def _stored(sweep: Sweep, evidence: Evidence) -> list[tuple[Audited, Scores | None]]:
-    """A sweep's audits, with their scores where all are there."""
     return [(one, evidence.held.scores(identity(one.setting), one.runs)) for one in sweep.audits()]
 
 
@@ -216,38 +214,26 @@ def lifted_figure(title: str, found: Sequence[Lifted]) -> Figure:
         size = (8, 2.4 * len(found) + 0.8)
         figure, rows = plt.subplots(len(found), 2, figsize=size, sharey="row", squeeze=False)
         for one, (over_runs, over_canaries) in zip(found, rows, strict=True):
-            _draw_over_runs(over_runs, one)
-            _draw_over_canaries(over_canaries, one)
+            if one.single is not None:
+                over_runs.plot(one.runs, one.single, "x-", color=BLACK, label="one canary, order 1")
+            for method, values in one.several.items():
+                color, marker, dash = _look(method)
+                over_runs.plot(one.runs, values, marker + dash, color=color, ms=4, label=METHODS[method])
+            if one.canaries is not None:
+                over_runs.set_title(f"K = {one.canaries}", loc="right", fontsize=8)
+            for method in METHODS:
+                color, marker, dash = _look(method)
+                own = {k: epsilons[method] for k, epsilons in one.over_canaries.items() if method in epsilons}
+                over_canaries.plot(list(own), list(own.values()), marker + dash, color=color, ms=4)
+            for axis, places in ((over_runs, one.runs[::2]), (over_canaries, list(one.over_canaries))):
+                axis.set(xscale="log", xticks=places, xticklabels=list(map(str, places)))
+                axis.minorticks_off()
             over_runs.set(ylabel=f"{one.attack}\nlower bound on epsilon", ylim=(0, None))
-        for axis, name in zip(rows[-1], ("runs", "canaries K"), strict=True):
-            axis.set_xlabel(name)
+        rows[-1, 0].set_xlabel("runs")
+        rows[-1, 1].set_xlabel("canaries K")
         figure.suptitle(title)
         _legend(figure, list(rows.ravel()), 5)
         return figure
-
-
-def _draw_over_runs(axis: Axes, found: Lifted) -> None:
-    """One canary beside several."""
-    if found.single is not None:
-        axis.plot(found.runs, found.single, "x-", color=BLACK, label="one canary, order 1")
-    for method, values in found.several.items():
-        color, marker, dash = _look(method)
-        axis.plot(found.runs, values, marker + dash, color=color, ms=4, label=METHODS[method])
-    if found.canaries is not None:
-        axis.set_title(f"K = {found.canaries}", loc="right", fontsize=8)
-    axis.set(xscale="log", xticks=found.runs[::2], xticklabels=[str(n) for n in found.runs[::2]])
-    axis.minorticks_off()
-
-
-def _draw_over_canaries(axis: Axes, found: Lifted) -> None:
-    """All runs, any number of canaries."""
-    for method in METHODS:
-        color, marker, dash = _look(method)
-        own = {k: epsilons[method] for k, epsilons in found.over_canaries.items() if method in epsilons}
-        axis.plot(list(own), list(own.values()), marker + dash, color=color, ms=4)
-    places = list(found.over_canaries)
-    axis.set(xscale="log", xticks=places, xticklabels=list(map(str, places)))
-    axis.minorticks_off()
 
 
 def _look(method: str) -> tuple[str, str, str]:

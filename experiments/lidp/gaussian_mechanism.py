@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from audit.errors import require
-from audit.statistics import exchangeable
+from audit.statistics import lifted
 from audit.statistics.canaries import Sets
 
 Array = NDArray[np.float64]
@@ -76,7 +76,7 @@ def choose(design: Sets, delta: float, confidence: float) -> dict[int, float]:
 def examine(design: Sets, threshold: float, order: int, delta: float, confidence: float) -> Found:
     """What one order finds at a threshold."""
     canaries = design.inserted.shape[1]
-    means = exchangeable.moments(_present(design.inserted, threshold), canaries, min(canaries, 4))
+    means = lifted.moments(_present(design.inserted, threshold), canaries, min(canaries, 4))
     second = abs(means[2] - means[1] ** 2) if canaries >= 2 else None
     fourth = abs(means[4] - means[2] ** 2) if canaries >= 4 else None
     return Found(_epsilon(design, threshold, order, delta, confidence), second, fourth)
@@ -97,8 +97,7 @@ def _inserted(rng: np.random.Generator, setting: GaussianMechanism) -> Array:
     rows[:, diagonal, diagonal] = np.sqrt(rng.chisquare(dimension - diagonal, (runs, canaries)))
     rows /= np.linalg.norm(rows, axis=2, keepdims=True)
     released = rows.sum(1) + sigma * rng.standard_normal((runs, canaries))
-    scores: Array = np.matmul(rows, released[:, :, None])[:, :, 0]
-    return scores
+    return np.asarray(np.matmul(rows, released[:, :, None])[:, :, 0])
 
 
 def _fresh(rng: np.random.Generator, setting: GaussianMechanism) -> Array:
@@ -116,20 +115,18 @@ def _cosines(rng: np.random.Generator, shape: tuple[int, ...], dimension: int) -
     """Cosines of independent uniform directions with a given one."""
     along = rng.standard_normal(shape)
     across = rng.chisquare(dimension - 1, shape)
-    cosines: Array = along / np.sqrt(along**2 + across)
-    return cosines
+    return np.asarray(along / np.sqrt(along**2 + across))
 
 
 def _present(scores: Array, threshold: float) -> Array:
     """How many canaries of each run are declared present (n,)."""
-    found: Array = (scores >= threshold).sum(1).astype(np.float64)
-    return found
+    return np.asarray((scores >= threshold).sum(1), np.float64)
 
 
 def _epsilon(design: Sets, threshold: float, order: int, delta: float, confidence: float) -> float:
     """log((p_1 - delta) / p_0) from Wilson's limits, each at half the error; 0 where p_1 is at most delta."""
-    error, wilson = (1 - confidence) / 2, exchangeable.wilson
+    error, wilson = (1 - confidence) / 2, lifted.wilson
     canaries = design.inserted.shape[1]
-    p_1 = exchangeable.limits(_present(design.inserted, threshold), canaries, order, error, wilson)[0]
-    p_0 = exchangeable.limits(_present(design.fresh, threshold), canaries, order, error, wilson)[1]
+    p_1 = lifted.exchangeable_limits(_present(design.inserted, threshold), canaries, order, error, wilson)[0]
+    p_0 = lifted.exchangeable_limits(_present(design.fresh, threshold), canaries, order, error, wilson)[1]
     return float(np.log((p_1 - delta) / p_0)) if p_1 > delta else 0.0

@@ -1,6 +1,7 @@
 """The LiDP paper's figures in numbers, beside its words: 80 columns, and CSV."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from operator import itemgetter, methodcaller
 from typing import Any, NamedTuple
 
@@ -10,8 +11,8 @@ from audit.report.table import Column, Table, number
 from audit.statistics import conversions
 from experiments.lidp import gains, gaussian_mechanism
 from experiments.lidp.cells import LIFTED, MechanismAudit, MechanismFindings
-from experiments.lidp.claims import CLAIMS
 from experiments.lidp.gains import METHODS, ORDER_2, ORDER_4, Gain, Lifted
+from experiments.lidp.sweep import CLAIMS
 from experiments.sweeps.sweep import OwnTable
 
 _RULE = "-" * 80
@@ -59,8 +60,11 @@ def of_epsilons(figure: str, points: Sequence[MechanismPoint]) -> OwnTable:
     """Figure 3's epsilons."""
     heads = {"wilson_1": "order 1", "wilson_2": "order 2", "wilson_4": "order 4", LIFTED: "lifted"}
 
+    def shown(values: list[float]) -> str:
+        return f"{np.mean(values):.3f} ({np.std(values):.3f})"
+
     def column(method: str, head: str) -> Column:
-        return Column(None, lambda one: one.found.epsilons.get(method), head, _spread, 14)
+        return Column(None, lambda one: one.found.epsilons.get(method), head, shown, 14)
 
     columns, after = [column(*one) for one in heads.items()], [_RULE, _NOTES]
     return _of_points(figure, "audits of the Gaussian mechanism", columns, points, after)
@@ -90,8 +94,7 @@ def of_gains(name: str, title: str, found: Sequence[Gain]) -> OwnTable:
     ]
     means = [gains.mean(found, order) for order in (ORDER_2, ORDER_4)]
     shown = "".join("      -" if mean is None else f"{mean:>7.2f}" for mean in means)
-    after = [f"{'mean':<65}{shown}", _RULE, _NOTE_ON_GAINS]
-    table = Table(columns, found, before=[f"{name}: {title}"], after=after, gap="", rule=80)
+    table = _table(name, title, columns, found, [f"{'mean':<65}{shown}", _RULE, _NOTE_ON_GAINS])
     return OwnTable(table.text(), table.csv())
 
 
@@ -107,30 +110,27 @@ def of_lifted(name: str, title: str, found: Sequence[Lifted]) -> OwnTable:
         for one in found
         for canaries, epsilons in one.over_canaries.items()
     ]
-    table = Table(columns, rows, before=[f"{name}: {title}"], after=[_RULE], gap="", rule=80)
+    table = _table(name, title, columns, rows, [_RULE])
     return OwnTable(table.text(), table.csv())
 
 
 def _of_points(
-    figure: str, title: str, columns: list[Column], points: Sequence[MechanismPoint], after: Sequence[str]
+    figure: str, title: str, columns: list[Column], points: Sequence[MechanismPoint], after: list[str]
 ) -> OwnTable:
     """A table of points by panel for people, and of every point's methods for programs."""
+
+    def heading(point: MechanismPoint) -> str:
+        by_rdp = f"{point.panel}: epsilon {point.audit.epsilon:g} by RDP"
+        return "{}, {:.3f} exact, {:.3f} in the window".format(by_rdp, *point.limits())
+
     places = [
         Column(None, lambda one: one.audit.runs, "n", width=6),
         Column(None, lambda one: one.audit.canaries, "K", width=6),
         Column(None, lambda one: one.audit.dimension, "d", width=9),
+        columns[0]._replace(width=15),
     ]
-    first = columns[0]._replace(width=15)
-    text = Table(
-        [*places, first, *columns[1:]],
-        points,
-        section=_heading,
-        before=[f"{figure}: {title}"],
-        after=after,
-        gap="",
-        rule=80,
-        closing=lambda one: _claimed(figure, one.panel),
-    )
+    text = _table(figure, title, [*places, *columns[1:]], points, after)
+    text = replace(text, section=heading, closing=lambda one: _claimed(figure, one.panel))
     keys = ("panel", *MechanismAudit._fields, "method", "mean", "deviation", "second", "fourth")
     rows = [
         dict(zip(keys, (panel, *map(str, audit), method, np.mean(one), np.std(one), *found[1:]), strict=True))
@@ -140,12 +140,8 @@ def _of_points(
     return OwnTable(text.text(), Table([Column(key, itemgetter(key)) for key in keys], rows).csv())
 
 
-def _heading(point: MechanismPoint) -> str:
-    """A panel's heading."""
-    exact, cap = point.limits()
-    return (
-        f"{point.panel}: epsilon {point.audit.epsilon:g} by RDP, {exact:.3f} exact, {cap:.3f} in the window"
-    )
+def _table(name: str, title: str, columns: list[Column], rows: Sequence[Any], after: list[str]) -> Table[Any]:
+    return Table(columns, rows, before=[f"{name}: {title}"], after=after, gap="", rule=80)
 
 
 def _claimed(figure: str, panel: str) -> list[str]:
@@ -154,16 +150,9 @@ def _claimed(figure: str, panel: str) -> list[str]:
     return [] if claim is None else [f"  the paper (Section {claim.section}): {claim.says}"]
 
 
-def _spread(values: list[float]) -> str:
-    """Mean and standard deviation in short."""
-    return f"{np.mean(values):.3f} ({np.std(values):.3f})"
-
-
 def _label(head: str, key: str | None, value: Callable[[Any], str]) -> Column:
-    """A column of words."""
     return Column(key, value, head, lambda text: text[:44], 44, left=True)
 
 
 def _number(key: str, head: str, value: Callable[[Any], float | None]) -> Column:
-    """A column of numbers."""
     return Column(key, value, head, number(".2f"), 7, none="-")

@@ -16,7 +16,7 @@ from tqdm import tqdm
 from audit.commands import cli
 from audit.errors import require
 from audit.report import page, style
-from audit.statistics import conversions, one_shot_mechanism
+from audit.statistics import conversions, cosine_law
 from audit.storage import files
 from experiments.one_shot import claims, figures, simulation, tables
 from experiments.one_shot.simulation import Floors, TableCell
@@ -98,11 +98,11 @@ def _panels(sigmas: list[float]) -> list[figures.Panel]:
     """Cosines of one audit a sigma."""
     rng = np.random.default_rng([FLAGS.seed, 1])
     size = simulation.canaries_of(_DRAWN)
-    rows = one_shot_mechanism.rotated(rng, size, _DRAWN)
+    rows = cosine_law.rotated(rng, size, _DRAWN)
     return [
         figures.Panel(
             rf"$\sigma$ = {sigma:g}, k = {size:,}, d = $10^6$",
-            one_shot_mechanism.released(rng, rows, _DRAWN, sigma),
+            cosine_law.released(rng, rows, _DRAWN, sigma),
             _DRAWN,
         )
         for sigma in sigmas[:4]

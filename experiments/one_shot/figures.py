@@ -14,9 +14,9 @@ from scipy import stats
 from audit.progress import counted
 from audit.report import style
 from audit.report.style import BLACK, BLUE, FADED, GREEN, ORANGE, PURPLE, VERMILION
-from audit.statistics import cosine_law, normality
+from audit.statistics import cosine_law
 from audit.statistics.accounting import epsilon_upper_bound
-from experiments.cells.data import DataSets
+from experiments.cells.cell import DataSets
 from experiments.one_shot import rows, tables
 from experiments.one_shot.rows import QUANTILES, FederatedRun, Observation, SplitQuantiles
 from experiments.one_shot.sweep import RepeatedSweep, SplitSweep
@@ -89,7 +89,7 @@ def simulated(panels: Sequence[Panel]) -> Figure:
             axis.hist(units, 36, density=True, color=style.IN, alpha=0.35, label="canaries")
             axis.plot(x, _null_density(x, panel.dimension), color=style.OUT, label="nothing leaks")
             axis.plot(x, fit, "--", color=style.IN, label="normal fit")
-            tested = normality.anderson_darling(units)
+            tested = cosine_law.anderson_darling(units)
             axis.set_title(f"{panel.title}\n$A^2$ = {tested.statistic:.2f} (5%: {tested.critical[2]:.2f})")
             axis.set_xlabel(_UNITS)
         axes[0][0].set_ylabel("density")

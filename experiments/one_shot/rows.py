@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.statistics import normality, one_shot
+from audit.statistics import cosine_law, one_shot
 from audit.statistics.accounting import epsilon_upper_bound
+from audit.statistics.cosine_law import AndersonDarling
 from audit.statistics.gaussians import Gaussian
-from audit.statistics.normality import AndersonDarling
 from audit.statistics.one_shot import ONE_SHOT_EQUAL_VARIANCE, ONE_SHOT_FITTED, Cosines, OneShotEstimate
 from audit.storage.index import Holdings
 from audit.storage.store import Scores
@@ -111,7 +111,7 @@ def _observation(scores: Scores, dimension: int, known: bool, levels: Levels) ->
     fits = one_shot.fits(found, levels.delta, (ONE_SHOT_FITTED, ONE_SHOT_EQUAL_VARIANCE))
     rows = {row.method: row for row in fits}
     in_sample = one_shot.in_sample(found, levels.delta, 1 - levels.confidence, _JEFFREYS)
-    tested = normality.anderson_darling(found.observed)
+    tested = cosine_law.anderson_darling(found.observed)
     return Observation(found, rows[ONE_SHOT_FITTED], rows[ONE_SHOT_EQUAL_VARIANCE], in_sample, tested)
 
 

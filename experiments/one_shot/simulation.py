@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.errors import require
-from audit.statistics import conversions, one_shot, one_shot_mechanism
+from audit.statistics import conversions, cosine_law, one_shot
 from audit.statistics.gaussians import Gaussian
 from audit.statistics.one_shot import FITTED, EstimateFloor
 
@@ -52,8 +52,8 @@ def cells(
     drawn = []
     for index in range(simulations):
         rng = np.random.default_rng([seed, dimension, index])
-        rows = one_shot_mechanism.rotated(rng, canaries, dimension)
-        drawn.append([one_shot_mechanism.released(rng, rows, dimension, sigma) for sigma in sigmas])
+        rows = cosine_law.rotated(rng, canaries, dimension)
+        drawn.append([cosine_law.released(rng, rows, dimension, sigma) for sigma in sigmas])
         done(1)
     cosines = np.array(drawn)  # (simulations, sigmas, canaries)
     return [

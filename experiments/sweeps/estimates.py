@@ -23,8 +23,6 @@ from experiments.sweeps.sweep import Axis
 
 _INTERVAL = "0.75"
 _DASHES: tuple[Any, ...] = ("--", "-.", (0, (7, 1)), (0, (3, 1, 1, 1, 1, 1)), (0, (1, 3)), "-")
-_PREDICTION = r"predicted: at $\mu = \sqrt{n / k} / \sigma$, n insertions"
-_NORMAL = "interval where scores are normal"
 _ACCOUNTING = "upper bound (accounting)"
 _NAMED_AT = 1e-7  # delta at which profiles carry their names
 _BOX = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
@@ -121,9 +119,8 @@ def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
             where = conversions.epsilon_from_mu(predicted or mu, _NAMED_AT)
             axis.text(where, _NAMED_AT, point.series, ha="center", va="center", fontsize=8, bbox=_BOX)
         axis.axhline(delta, color="0.7", lw=0.8)
-        axis.annotate(
-            f"delta = {delta:g}", (1, delta), xycoords=("axes fraction", "data"), ha="right", va="bottom"
-        )
+        at_right: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "ha": "right", "va": "bottom"}
+        axis.annotate(f"delta = {delta:g}", (1, delta), **at_right)
         axis.set(xlabel="epsilon", ylabel="delta", ylim=(1e-8, 1.5), xlim=(0, grid[-1]))
         return _finish(figure, axis, title, points)
 
@@ -182,15 +179,13 @@ def _label_groups(axis: Axes, places: Sequence[Place], symbol: str) -> None:
     for x in _unique([p.point for p in places], "x"):
         own = [place.at for place in places if place.point.x == x]
         if len(own) < len(places):
-            middle = (own[0] + own[-1]) / 2
-            label = f"{symbol} = {x:g}"
-            axis.annotate(label, (middle, 1.0), xycoords=("data", "axes fraction"), ha="center", va="bottom")
+            top, words = ((own[0] + own[-1]) / 2, 1.0), f"{symbol} = {x:g}"
+            axis.annotate(words, top, xycoords=("data", "axes fraction"), ha="center", va="bottom")
             if own[0] > 0:
                 axis.axvline(own[0] - (1 + _GAP) / 2, color="0.85", lw=0.8)
 
 
 def _highest(points: Sequence[Point], delta: float) -> float:
-    """The highest epsilon that is drawn."""
     drawn = [value for point in points for method in looks() for value in point.epsilons(method)]
     drawn += [point.upper_bound() for point in points] + [point.predicted(delta) or 0.0 for point in points]
     return max([value for value in drawn if np.isfinite(value)] + [0.1])
@@ -211,22 +206,19 @@ def _finish(figure: Figure, axis: Axes, title: str, points: Sequence[Point]) -> 
 
 def _key(points: Sequence[Point]) -> tuple[list[Any], list[str]]:
     """The legend of an epsilon figure."""
-    handles: list[Any] = []
-    labels = []
+    key: dict[str, Any] = {}
     for method, (_, look) in looks().items():
         if any(np.isfinite(point.epsilons(method)).any() for point in points if point.found):
             shown = {name: value for name, value in look.items() if name != "elinewidth"}
-            handles.append(plt.Line2D([], [], ls="none", **shown))
-            labels.append(_legend(method, points))
-    handles.append(plt.Line2D([], [], color=UPPER, ls=(0, (1, 1)), lw=1.6))
-    labels.append(_ACCOUNTING)
+            key[_legend(method, points)] = plt.Line2D([], [], ls="none", **shown)
+    key[_ACCOUNTING] = plt.Line2D([], [], color=UPPER, ls=(0, (1, 1)), lw=1.6)
     if any(len(point.found) == 1 for point in points):
-        handles.append(plt.Line2D([], [], color=_INTERVAL, ls="none", marker="|", ms=12, mew=5))
-        labels.append(_NORMAL)
+        bar = plt.Line2D([], [], color=_INTERVAL, ls="none", marker="|", ms=12, mew=5)
+        key["interval where scores are normal"] = bar
     if any(point.predicted_mu() is not None for point in points):
-        handles.append(plt.Line2D([], [], color=PREDICTED, lw=6, alpha=0.55))
-        labels.append(_PREDICTION)
-    return handles, labels
+        words = r"predicted: at $\mu = \sqrt{n / k} / \sigma$, n insertions"
+        key[words] = plt.Line2D([], [], color=PREDICTED, lw=6, alpha=0.55)
+    return list(key.values()), list(key)
 
 
 def _legend(method: str, points: Sequence[Point]) -> str:
@@ -251,5 +243,4 @@ def _stands_on(points: Sequence[Point]) -> str:
 
 
 def _wrapped(text: str, width: int) -> str:
-    """The text in lines."""
     return "\n".join(textwrap.wrap(text, width, break_long_words=False))

@@ -2,14 +2,13 @@
 
 from audit.errors import InputError, require
 from audit.report import audit_page, page, style, subjects
-from audit.report.page import Html
 from audit.report.subjects import AskedLevels, Subject
 from audit.settings.setting import identity
 from audit.storage.index import Holdings
 from experiments.cells import cell
 from experiments.cells.cell import Audited
 from experiments.sweeps import points, registry
-from experiments.sweeps.sweep import Axis, Sweep
+from experiments.sweeps.sweep import Sweep
 
 
 def of_sweep(sweep: Sweep, scale: str, held: Holdings, levels: AskedLevels) -> tuple[bytes, list[str]]:
@@ -19,42 +18,29 @@ def of_sweep(sweep: Sweep, scale: str, held: Holdings, levels: AskedLevels) -> t
     """
     cells = sweep.audits()
     require(cells, f"--sweep={sweep.name} holds no audits of trained models: see ./run.sh figures")
-    proves = scale != "smoke"
-    about: list[Subject] = []
-    there: list[Audited] = []
-    messages: list[str] = []
+    about, there, messages = list[Subject](), list[Audited](), list[str]()
     for one in cells:
         try:
-            found = _of_cell(held, sweep.axis, one, levels)
+            store = held.open(identity(one.setting))
+            if store is None or store.missing(one.runs):
+                continue
+            subject = subjects.of_setting(store.path, levels, one.runs)
         except InputError as error:
             messages.append(str(error))
             continue
-        about += [subject._replace(proves=proves) for subject in found]
-        there += [one] * len(found)
+        x = f"{sweep.axis.name} {one.x:g}" if sweep.axis else ""
+        title = ", ".join(filter(None, [one.panel, one.series, x, f"seed {one.setting.seed}"]))
+        about.append(subject._replace(title=title, proves=scale != "smoke"))
+        there.append(one)
     message = f"--out={held.root} holds no finished cell of {sweep.name} at scale {scale}"
     mend = messages[0] if messages else f"run ./run.sh sweep --name={sweep.name} --scale={scale}"
     require(about, f"{message}: {mend}")
     share = f"{len(about)} of the sweep's {len(cells)} cells at scale {scale} are done."
-    before = page.element("p", share), *_figures(sweep, held, there, levels)
-    return audit_page.report(f"{sweep.name}: {sweep.title}", about, *before), messages
-
-
-def _of_cell(held: Holdings, axis: Axis | None, cell: Audited, levels: AskedLevels) -> list[Subject]:
-    """A cell's audit, named after its place in the figure; nothing where it is not finished."""
-    store = held.open(identity(cell.setting))
-    if store is None or store.missing(cell.runs):
-        return []
-    x = f"{axis.name} {cell.x:g}" if axis else ""
-    place = [cell.panel, cell.series, x, f"seed {cell.setting.seed}"]
-    about = subjects.of_setting(store.path, levels, cell.runs)
-    return [about._replace(title=", ".join(part for part in place if part))]
-
-
-def _figures(sweep: Sweep, held: Holdings, there: list[Audited], levels: AskedLevels) -> list[Html]:
-    """The sweep's figures of those of its cells that are there."""
     usual = cell.Levels()
     at = cell.Levels(levels.delta or usual.delta, levels.confidence or usual.confidence)
     drawn = registry.draw(sweep, points.evidence(held, there, at))
     alternative = f"{sweep.title}. The numbers are in the table of audits."
     images = [style.svg(figure) for _, figure in drawn.figures]
-    return [page.figure(image, alternative, sweep.title, "wide") for image in images]
+    figures = [page.figure(image, alternative, sweep.title, "wide") for image in images]
+    before = page.element("p", share), *figures
+    return audit_page.report(f"{sweep.name}: {sweep.title}", about, *before), messages

@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -62,8 +62,7 @@ class Point(NamedTuple):
     def interval(self) -> tuple[float, float]:
         """A two-sided interval for epsilon where scores are normal with one spread, at the bounds' delta
         and confidence; its limits averaged over the seeds."""
-        limits = [_interval(conclusion) for conclusion in self.found]
-        low, high = np.mean(limits, axis=0)
+        low, high = np.mean([_interval(conclusion) for conclusion in self.found], axis=0)
         return float(low), float(high)
 
     def upper_bound(self) -> float:
@@ -116,14 +115,11 @@ def points(cells: Iterable[Audited], found: Audits) -> list[Point]:
     places: dict[tuple[str, str, float], list[Audited]] = {}
     for cell in cells:
         places.setdefault((cell.panel, cell.series, cell.x), []).append(cell)
-    return [Point(*place, tuple(group), tuple(_found(group, found))) for place, group in places.items()]
-
-
-def _found(cells: list[Audited], found: Audits) -> Iterator[Conclusion]:
-    """The conclusions that are there."""
-    for cell in cells:
-        if (cell.setting, cell.runs) in found:
-            yield found[cell.setting, cell.runs]
+    there = {
+        place: tuple(found[one.setting, one.runs] for one in group if (one.setting, one.runs) in found)
+        for place, group in places.items()
+    }
+    return [Point(*place, tuple(group), there[place]) for place, group in places.items()]
 
 
 def _interval(conclusion: Conclusion) -> tuple[float, float]:

@@ -30,8 +30,6 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 
 def draw(sweep: Sweep, evidence: "Evidence") -> Drawn:
     """A sweep's figures of the cells that are there, by its paper's `figures.draw`."""
-    if sweep.draw is not None:
-        return sweep.draw(sweep, evidence)
     (figures,) = (name for name, paper in FIGURES.items() if sweep.name in paper.sweeps(SMOKE))
     drawn: Drawn = importlib.import_module(figures).draw(sweep, evidence)
     return drawn

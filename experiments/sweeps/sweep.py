@@ -1,18 +1,18 @@
-"""A sweep: the cells of a figure, and how it is drawn from what the store holds of them.
+"""A sweep: the cells of a figure, what is drawn of those that the store holds, and the rows of its table.
 
 Importing this starts no JAX, no matplotlib and no statistics.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from experiments.cells.cell import Audited, Cell
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from experiments.sweeps.points import Evidence
-    from experiments.sweeps.rows import Row
+    from experiments.sweeps.points import Spread
 
 
 class Axis(NamedTuple):
@@ -20,6 +20,45 @@ class Axis(NamedTuple):
 
     name: str
     symbol: str
+
+
+class Claim(NamedTuple):
+    """A paper's word for a series, and the section that has it: "tight" is a lower bound that matches the
+    accountant's. The heights in figures are not printed as numbers, so none is given."""
+
+    says: str
+    section: str
+
+
+PaperClaims = Mapping[tuple[str, str, float | None], Claim]
+
+
+class Seeds(NamedTuple):
+    """How much a row stands on: runs a seed, seeds that are there, seeds that are missing, canaries a run."""
+
+    runs: int
+    found: int
+    missing: int
+    canaries: int = 1
+
+
+class Row(NamedTuple):
+    """One point of a figure beside a paper's words; epsilons at one delta, by method, None where there is
+    nothing to say.
+
+    interval: the ends of the two-sided interval where scores are normal; None with several seeds.
+    """
+
+    figure: str
+    panel: str
+    series: str
+    x: float
+    seeds: Seeds
+    epsilons: "dict[str, Spread]"
+    interval: tuple[float, float] | None
+    predicted: float | None
+    upper_bound: float
+    claim: Claim | None
 
 
 class OwnTable(NamedTuple):
@@ -35,24 +74,17 @@ class Drawn(NamedTuple):
 
     figures: "list[tuple[str, Figure]]"
     missing: int
-    rows: "list[Row]"
+    rows: list[Row]
     table: OwnTable | None = None
-
-
-class Draw(Protocol):
-    """A sweep's figures of the cells that are there: none where none is. Trains and solves nothing."""
-
-    def __call__(self, sweep: "Sweep", evidence: "Evidence", /) -> Drawn: ...
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A figure: its cells; `axis` is None where x tells nothing. `draw`: in place of its paper's figures."""
+    """A figure: its cells; `axis` is None where x tells nothing."""
 
     name: str
     title: str
     cells: tuple[Cell, ...]
-    draw: Draw | None = None
     axis: Axis | None = None
 
     def audits(self) -> list[Audited]:

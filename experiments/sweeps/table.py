@@ -1,6 +1,7 @@
 """Our bounds beside a paper's words, for people (80 columns) and for programs (CSV)."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 
 from audit.progress import shortened
 from audit.report.table import Column, Table, at_least, at_most
@@ -8,8 +9,7 @@ from audit.statistics import estimate, lifted
 from audit.statistics.estimate import IF_GAUSSIAN
 from audit.statistics.method import NO_BOUND, Method
 from experiments.sweeps.points import Point
-from experiments.sweeps.rows import Claim, PaperClaims, Row, Seeds
-from experiments.sweeps.sweep import Axis, Sweep
+from experiments.sweeps.sweep import Axis, Claim, PaperClaims, Row, Seeds, Sweep
 
 _WIDTHS = (27, 5, 9, 9, 5, 15)
 _HEADER = ("", "bound", "range", "interval", "pred.", "the paper says")
@@ -29,24 +29,17 @@ tight:    as high as the upper bound; the paper's text prints no epsilons"""
 def rows(figure: str, points: Iterable[Point], claims: PaperClaims, delta: float) -> Iterator[Row]:
     """A row a point that has conclusions."""
     for point in points:
+        cells, there = point.cells, len(point.found)
         yield Row(
-            figure=figure,
-            panel=point.panel,
-            series=point.series,
-            x=point.x,
-            seeds=_seeds(point),
+            figure,
+            *point[:3],
+            seeds=Seeds(cells[0].runs, there, len(cells) - there, cells[0].setting.canaries),
             epsilons={method: point.spread(method) for method in estimate.METHODS},
-            interval=point.interval() if len(point.cells) == 1 else None,
+            interval=point.interval() if len(cells) == 1 else None,
             predicted=point.predicted(delta),
             upper_bound=point.upper_bound(),
             claim=claim(claims, figure, point.series, point.x),
         )
-
-
-def _seeds(point: Point) -> Seeds:
-    """What the point stands on."""
-    cells, found = point.cells, len(point.found)
-    return Seeds(cells[0].runs, found, len(cells) - found, cells[0].setting.canaries)
 
 
 def claim(claims: PaperClaims, figure: str, series: str, x: float) -> Claim | None:
@@ -57,12 +50,8 @@ def claim(claims: PaperClaims, figure: str, series: str, x: float) -> Claim | No
 def as_csv(found: Sequence[Row]) -> bytes:
     """The rows, at least one, six digits a number."""
     about = [
-        Column("figure", lambda row: row.figure),
-        Column("panel", lambda row: row.panel),
-        Column("series", lambda row: row.series),
-        Column("x", lambda row: row.x),
-        Column("runs", lambda row: row.seeds.runs),
-        Column("canaries", lambda row: row.seeds.canaries),
+        *(Column(key, attrgetter(key)) for key in ("figure", "panel", "series", "x")),
+        *(Column(key, attrgetter(f"seeds.{key}")) for key in ("runs", "canaries")),
         Column("seeds", lambda row: row.seeds.found),
         Column("seeds_missing", lambda row: row.seeds.missing),
         Column(IF_GAUSSIAN, lambda row: row.epsilons[IF_GAUSSIAN].mean),
@@ -72,8 +61,7 @@ def as_csv(found: Sequence[Row]) -> bytes:
         Column("epsilon_high", lambda row: row.interval and row.interval[1]),
     ]
     rest = [
-        Column("predicted", lambda row: row.predicted),
-        Column("upper_bound", lambda row: row.upper_bound),
+        *(Column(key, attrgetter(key)) for key in ("predicted", "upper_bound")),
         Column("paper_says", lambda row: row.claim and row.claim.says),
         Column("paper_section", lambda row: row.claim and row.claim.section),
     ]
@@ -119,7 +107,6 @@ def _panel(own: list[Row], axis: Axis | None) -> list[str]:
 
 
 def _numbers(row: Row) -> tuple[str, ...]:
-    """A row's numbers in short."""
     mean, low, high = row.epsilons[IF_GAUSSIAN]
     _, seeds, missing, canaries = row.seeds
     alone = "one seed" if canaries == 1 else f"K = {canaries}"

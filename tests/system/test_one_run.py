@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from audit import one_run
-from audit.statistics import conversions, cosine_law, one_shot_mechanism
+from audit.statistics import conversions, cosine_law
 
 ROOT = Path(__file__).resolve().parents[2]
 D = 10_000
@@ -27,7 +27,7 @@ def bound(forked, tmp_path):
 
 def drawn(sigma, canaries, seed=0):
     """The cosines of a Gaussian mechanism."""
-    return one_shot_mechanism.simulate(np.random.default_rng(seed), canaries, D, sigma)
+    return cosine_law.simulate(np.random.default_rng(seed), canaries, D, sigma)
 
 
 def epsilons(ended):

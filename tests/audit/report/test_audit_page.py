@@ -10,6 +10,7 @@ import shutil
 import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,10 +22,10 @@ from audit.report.subjects import AskedLevels
 from audit.settings.make import setting_of
 from audit.settings.setting import identity
 from audit.settings.stored import holdings
-from audit.statistics import one_run_conclusion, one_shot, one_shot_mechanism
+from audit.statistics import cosine_law, one_run_conclusion, one_shot
 from audit.statistics.accounting import Composition
 from audit.statistics.canaries import single
-from audit.statistics.noise_floor import noise_floor
+from audit.statistics.estimate import noise_floor
 from audit.storage import index, results
 from audit.storage.store import Scores, Store
 from experiments.hidden_state import sweep as sweeps
@@ -301,7 +302,8 @@ def test_a_sweep_is_reported_as_far_as_it_is_done(tmp_path, run_command):
 
 
 def test_a_damaged_cell_of_a_sweep_is_left_out_and_named(tmp_path, plain, monkeypatch):
-    monkeypatch.setattr("experiments.sweeps.page._figures", lambda *facts: [])
+    monkeypatch.setattr("experiments.sweeps.points.evidence", lambda *facts: None)
+    monkeypatch.setattr("experiments.sweeps.registry.draw", lambda *facts: SimpleNamespace(figures=[]))
     sweep = sweeps.sweeps("smoke")["figure_7"]
     good, torn, unreadable = (stored(tmp_path, cell.setting, runs=40) for cell in sweep.audits()[:3])
     (torn / "audit.json").write_text("{")
@@ -406,7 +408,7 @@ def test_a_browser_shows_it_whole_at_any_width(tmp_path, scheme, ground):
 @pytest.mark.slow
 @needs_chromium
 def test_a_browser_shows_the_page_of_one_run_whole(tmp_path):
-    drawn = one_shot_mechanism.simulate(np.random.default_rng(0), 90, 10_000, 0.2)
+    drawn = cosine_law.simulate(np.random.default_rng(0), 90, 10_000, 0.2)
     np.savez(tmp_path / "run.npz", observed=drawn)
     found = one_run_conclusion.of_cosines(one_shot.cosines(drawn, None, 10_000), 1e-5, 0.95)
     about = subjects.of_cosines("a" * 200, tmp_path / "run.npz", found, 30.0)

@@ -14,7 +14,7 @@ from audit.report.one_run_table import FederatedAudit, Upper
 from audit.report.subjects import AskedLevels
 from audit.settings import stored
 from audit.settings.federated import FederatedSetting, federated_identity
-from audit.statistics import cosine_law, one_run_conclusion, one_shot, one_shot_mechanism
+from audit.statistics import cosine_law, one_run_conclusion, one_shot
 from audit.statistics.accounting import Composition
 from audit.storage.store import Scores, Store
 
@@ -23,7 +23,7 @@ D = 10_000
 
 def observed(sigma, canaries=90):
     """The conclusion from cosines of a Gaussian mechanism that are all in."""
-    drawn = one_shot_mechanism.simulate(np.random.default_rng(0), canaries, D, sigma)
+    drawn = cosine_law.simulate(np.random.default_rng(0), canaries, D, sigma)
     return one_run_conclusion.of_cosines(one_shot.cosines(drawn, None, D), 1e-5, 0.95)
 
 
@@ -32,7 +32,7 @@ def coins(sigma, canaries=300, seed=0):
     rng = np.random.default_rng(seed)
     bits = rng.random(canaries) < 0.5
     scores = cosine_law.draw(rng, (canaries,), D)
-    scores[bits] = one_shot_mechanism.simulate(rng, int(bits.sum()), D, sigma)
+    scores[bits] = cosine_law.simulate(rng, int(bits.sum()), D, sigma)
     return scores[None], bits[None]
 
 

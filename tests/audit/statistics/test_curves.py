@@ -5,7 +5,7 @@ import pytest
 from scipy import special, stats
 
 from audit.errors import InputError
-from audit.statistics import conversions, curves, equal_levels
+from audit.statistics import conversions, curves
 from audit.statistics.intervals import Interval
 
 MU = 1.0
@@ -57,8 +57,8 @@ def test_the_band_covers_the_curve_at_least_as_often(confidence):
 
 
 def test_a_narrower_band_is_caught(monkeypatch):
-    original = equal_levels.limits
-    monkeypatch.setattr(equal_levels, "limits", lambda trials, error: original(trials, 3 * error))
+    original = curves.limits
+    monkeypatch.setattr(curves, "limits", lambda trials, error: original(trials, 3 * error))
     assert share_covered(0.95) < 0.9
 
 

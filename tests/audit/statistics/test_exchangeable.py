@@ -9,8 +9,8 @@ import pytest
 from scipy import special
 
 from audit.errors import InputError
-from audit.statistics import exchangeable
-from audit.statistics.exchangeable import bernstein, limits, wilson
+from audit.statistics import lifted
+from audit.statistics.lifted import bernstein, exchangeable_limits, wilson
 
 CANARIES = 100
 
@@ -35,22 +35,22 @@ def sums():
 )
 def test_the_authors_numbers_digit_by_digit(sums, order, interval, expected):
     assert sums.mean() / CANARIES == pytest.approx(0.10173, abs=1e-12)
-    found = limits(sums, CANARIES, order, 0.05, interval)
+    found = exchangeable_limits(sums, CANARIES, order, 0.05, interval)
     assert found == pytest.approx(expected, abs=5.01e-7)
 
 
 def order_4(sums, interval, wrong):
     """Order 4 written out; the authors' code takes the square of the limit on mu_3 for that on mu_2."""
     n, k, level = len(sums), CANARIES, 0.05 / 4
-    means = exchangeable.moments(sums, k, 4)
+    means = lifted.moments(sums, k, 4)
     third, fourth = (interval(means[j], n, level)[1] for j in (3, 4))
     pairs, scale = k * (k - 1), 2 / (k * (k - 1))
     spread = 4 * (k - 2) * third / pairs + (k - 2) * (k - 3) * fourth / pairs
     if wrong:
         second = _second_of_the_code(means[2], n, level, interval, third, fourth)
     else:
-        second = interval(means[2], n, level, exchangeable._Variance(scale, spread))[1]
-    return interval(means[1], n, level, exchangeable._Variance(1 / k, (k - 1) / k * second))
+        second = interval(means[2], n, level, lifted._Variance(scale, spread))[1]
+    return interval(means[1], n, level, lifted._Variance(1 / k, (k - 1) / k * second))
 
 
 def _second_of_the_code(mean, n, level, interval, third, fourth):
@@ -84,7 +84,7 @@ def _second_of_the_code(mean, n, level, interval, third, fourth):
 def test_order_4_as_in_the_code_and_corrected(sums, interval, of_the_code, corrected):
     assert order_4(sums, interval, wrong=True) == pytest.approx(of_the_code, abs=5.01e-7)
     assert order_4(sums, interval, wrong=False) == pytest.approx(corrected, abs=5.01e-7)
-    found = limits(sums, CANARIES, 4, 0.05, interval)
+    found = exchangeable_limits(sums, CANARIES, 4, 0.05, interval)
     assert found == pytest.approx(order_4(sums, interval, wrong=False), abs=1e-12)
 
 
@@ -109,16 +109,16 @@ def test_the_variance_identity_holds_exactly(law):
         pairs = [len({*one} & {*two}) for one in subsets for two in subsets]
         overlaps = [Fraction(pairs.count(i), len(pairs)) for i in range(order + 1)]
         assert direct == sum(h * mu[2 * order - i] for i, h in enumerate(overlaps)) - mu[order] ** 2
-        assert exchangeable._overlaps(order, k) == pytest.approx([float(h) for h in overlaps], abs=1e-15)
+        assert lifted._overlaps(order, k) == pytest.approx([float(h) for h in overlaps], abs=1e-15)
         above = {j: float(mu[j]) for j in range(order + 1, 2 * order + 1)}
-        a, b = exchangeable._variance(order, k, above)
+        a, b = lifted._variance(order, k, above)
         assert a * float(mu[order]) + b - float(mu[order]) ** 2 == pytest.approx(float(direct), abs=1e-15)
 
 
 def test_moments_are_shares_of_tuples_of_ones():
     bits = np.array([[1, 1, 0, 1], [0, 0, 1, 0]])
     pairs = [np.mean([row[i] * row[j] for i, j in itertools.permutations(range(4), 2)]) for row in bits]
-    found = exchangeable.moments(bits.sum(1).astype(float), 4, 2)
+    found = lifted.moments(bits.sum(1).astype(float), 4, 2)
     assert found == pytest.approx([1.0, 0.5, np.mean(pairs)])
 
 
@@ -136,8 +136,8 @@ def test_an_interval_holds_its_mean_and_mirrors(interval, mean, n):
 @pytest.mark.parametrize("order", [1, 2, 4, 8])
 def test_equal_canaries_are_no_more_than_one(interval, order):
     equal, single = np.array([8.0] * 30 + [0.0] * 70), np.array([1.0] * 30 + [0.0] * 70)
-    low, high = limits(equal, 8, order, 0.05, interval)
-    one = limits(single, 1, 1, 0.05 / order, interval)
+    low, high = exchangeable_limits(equal, 8, order, 0.05, interval)
+    one = exchangeable_limits(single, 1, 1, 0.05 / order, interval)
     assert low <= one[0] + 1e-12 and high >= one[1] - 1e-12
 
 
@@ -145,7 +145,7 @@ def test_equal_canaries_are_no_more_than_one(interval, order):
 @pytest.mark.parametrize("order", [1, 2, 4])
 def test_the_ends_of_the_range_are_no_trouble(order, sum_):
     for interval in (wilson, bernstein):
-        low, high = limits(np.full(20, sum_), 16, order, 0.05, interval)
+        low, high = exchangeable_limits(np.full(20, sum_), 16, order, 0.05, interval)
         assert low - 1e-12 <= sum_ / 16 <= high + 1e-12
 
 
@@ -156,7 +156,7 @@ def _missed(canaries, order, error, laws, n):
     below = above = 0.0
     for count in range(n + 1):
         sums = np.array([high_sum] * count + [low_sum] * (n - count), float)
-        low, high = limits(sums, canaries, order, error, bernstein)
+        low, high = exchangeable_limits(sums, canaries, order, error, bernstein)
         weight = math.comb(n, count) * p**count * (1 - p) ** (n - count)
         below, above = below + weight * (low > mean), above + weight * (high < mean)
     return below, above
@@ -175,6 +175,6 @@ def test_what_makes_no_sense_is_refused():
     sums = np.array([1.0, 2.0])
     for order, canaries, word in ((3, 8, "power of two"), (0, 8, "power of two"), (4, 2, "needs 4 canaries")):
         with pytest.raises(InputError, match=word):
-            limits(sums, canaries, order, 0.05, wilson)
+            exchangeable_limits(sums, canaries, order, 0.05, wilson)
     with pytest.raises(InputError, match="between 0 and K"):
-        limits(np.array([-1.0]), 2, 1, 0.05, wilson)
+        exchangeable_limits(np.array([-1.0]), 2, 1, 0.05, wilson)

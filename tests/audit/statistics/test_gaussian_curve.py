@@ -5,7 +5,7 @@ import pytest
 from scipy import special
 
 from audit.errors import InputError
-from audit.statistics import gaussian_curve, gaussian_fit
+from audit.statistics import gaussian_curve
 from audit.statistics.calibration import allowed_share
 
 LEVEL = 0.05
@@ -119,13 +119,13 @@ def test_the_fit_finds_mu_of_either_sign(mu):
 @pytest.mark.parametrize("sample", [gaussian(0.0), gaussian(4.0), laplace(3.0), wide(1.5)])
 def test_the_fit_is_the_most_likely(sample):
     rng = np.random.default_rng(3)
-    table = gaussian_fit.table_of(*sample(rng, 400, 900))
-    fit = gaussian_fit.fitted(table, gaussian_fit.start(table))
-    least = gaussian_fit.likelihood_ratio(table, fit)
+    table = gaussian_curve.table_of(*sample(rng, 400, 900))
+    fit = gaussian_curve.fitted(table, gaussian_curve.start(table))
+    least = gaussian_curve.likelihood_ratio(table, fit)
     for _ in range(50):
         mu, *cuts = 0.01 * rng.normal(size=len(fit.cuts) + 1)
-        other = gaussian_fit.Fit(fit.mu + mu, fit.cuts + cuts)
-        assert gaussian_fit.likelihood_ratio(table, other) > least
+        other = gaussian_curve.Fit(fit.mu + mu, fit.cuts + cuts)
+        assert gaussian_curve.likelihood_ratio(table, other) > least
 
 
 def test_swapped_worlds_are_refuted_as_well():
@@ -187,7 +187,7 @@ def test_a_reference_has_the_mu_that_was_asked_for():
         shares = gaussian_curve._reference_shares(gaussian_curve._matched(law, 1.7, 16), 16)
         table = 1e6 * shares
         assert shares.sum(1) == pytest.approx([1, 1])
-        assert gaussian_fit.fitted(table, gaussian_fit.start(table)).mu == pytest.approx(1.7, abs=0.05)
+        assert gaussian_curve.fitted(table, gaussian_curve.start(table)).mu == pytest.approx(1.7, abs=0.05)
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ import pytest
 from scipy import special, stats
 
 from audit.statistics import conversions
-from audit.statistics.guesses import gaussian_refutes, log_p_approximate
+from audit.statistics.one_run_bounds import gaussian_refutes, log_p_approximate
 
 CASES = [(1000, 400, 300), (1000, 1000, 700), (100, 50, 50), (2000, 100, 95), (1000, 10, 10), (50, 30, 15)]
 

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from audit.errors import InputError
-from audit.statistics import noise_floor as floors
-from audit.statistics.estimate import METHODS, Estimate, in_sample
-from audit.statistics.noise_floor import noise_floor
+from audit.statistics import estimate
+from audit.statistics.estimate import METHODS, Estimate, in_sample, noise_floor
 
 
 def within(share, truth, audits):
@@ -61,7 +60,7 @@ def test_the_draws_are_the_same_each_time():
 
 @pytest.mark.parametrize("n", [2, 3, 7, 600, 601, 5000, 123_457])
 def test_every_score_is_in_one_group_and_the_work_is_bounded(n):
-    groups = floors._groups(n)
+    groups = estimate._groups(n)
     assert groups.sum() == n and groups.min() == 1 and len(groups) < 6000
     assert n > 600 or (groups == 1).all()
 

@@ -5,7 +5,7 @@ import pytest
 from scipy import special, stats
 
 from audit.errors import InputError
-from audit.statistics.normality import anderson_darling, critical_values
+from audit.statistics.cosine_law import anderson_darling, critical_values
 
 
 def test_critical_values_are_the_papers():

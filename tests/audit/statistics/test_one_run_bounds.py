@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from audit.errors import InputError
-from audit.statistics import conversions, cosine_law, one_run_bounds, one_shot, one_shot_mechanism
+from audit.statistics import conversions, cosine_law, one_run_bounds, one_shot
 from audit.statistics.canaries import Coins
 from audit.statistics.one_run_bounds import (
     ONE_RUN,
@@ -28,7 +28,7 @@ def coined(mu, canaries, seed=0):
 
 def uniform(sigma, canaries=1000, dimension=10**6, seed=0):
     """The cosines of a Gaussian mechanism."""
-    found = one_shot_mechanism.simulate(np.random.default_rng(seed), canaries, dimension, sigma)
+    found = cosine_law.simulate(np.random.default_rng(seed), canaries, dimension, sigma)
     return one_shot.cosines(found, None, dimension)
 
 
@@ -81,7 +81,7 @@ def test_what_they_say():
 
 
 def test_a_limit_of_guesses_is_where_its_test_stops():
-    from audit.statistics.guesses import gaussian_refutes, log_p_approximate
+    from audit.statistics.one_run_bounds import gaussian_refutes, log_p_approximate
 
     eps = epsilon_from_guesses(500, 200, 180, DELTA, 0.05)
     assert log_p_approximate(500, 200, 180, eps, DELTA) == pytest.approx(np.log(0.05), abs=1e-6)

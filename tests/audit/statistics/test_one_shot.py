@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from audit.errors import InputError
-from audit.statistics import conversions, cosine_law, gaussians, one_shot, one_shot_mechanism
+from audit.statistics import conversions, cosine_law, gaussians, one_shot
 from audit.statistics.estimate import Bound
 from audit.statistics.gaussians import Gaussian
 from audit.statistics.one_shot import (
@@ -27,7 +27,7 @@ def drawn(dimension, seed=0xBAD5EED, canaries=100):
 
 def audited(sigma, canaries=400, dimension=10**6, seed=0):
     """The checked cosines of one Gaussian mechanism."""
-    found = one_shot_mechanism.simulate(np.random.default_rng(seed), canaries, dimension, sigma)
+    found = cosine_law.simulate(np.random.default_rng(seed), canaries, dimension, sigma)
     return one_shot.cosines(found, None, dimension)
 
 

@@ -6,7 +6,7 @@ from scipy import stats
 
 from audit.errors import InputError
 from audit.statistics import cosine_law
-from audit.statistics.one_shot_mechanism import released, rotated, simulate
+from audit.statistics.cosine_law import released, rotated, simulate
 
 
 def directly(rng, canaries, dimension, sigma):

@@ -6,29 +6,29 @@ import pytest
 from dp_accounting.rdp import RdpAccountant
 
 from audit.errors import InputError
-from audit.statistics import sampled_renyi
+from audit.statistics import rounds
 
 
 @pytest.mark.parametrize("sigma, rate", [(0.2, 0.002), (0.4166, 0.01189), (1.0, 0.05), (9.2, 0.2)])
 def test_divergences_agree_with_dp_accounting(sigma, rate):
-    chosen = [i for i, order in enumerate(sampled_renyi.ORDERS) if order in (2, 3, 5, 17, 63)]
-    orders = [int(sampled_renyi.ORDERS[i]) for i in chosen]
+    chosen = [i for i, order in enumerate(rounds.ORDERS) if order in (2, 3, 5, 17, 63)]
+    orders = [int(rounds.ORDERS[i]) for i in chosen]
     accountant = RdpAccountant(orders)
     accountant.compose(dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(sigma)))
-    found = sampled_renyi.divergences(sigma, rate)[chosen]
+    found = rounds.divergences(sigma, rate)[chosen]
     np.testing.assert_allclose(found, accountant._rdp, rtol=1e-8, atol=1e-13)
 
 
 def test_divergences_rise_with_the_order_and_end_at_those_without_sampling():
     for sigma in (0.05, 0.4, 3.0):
-        found = sampled_renyi.divergences(sigma, 0.01)
-        assert np.all(np.diff(found) > 0) and np.all(found <= sampled_renyi.divergences(sigma, 1.0))
-        almost = sampled_renyi.divergences(sigma, 1 - 1e-12)
-        np.testing.assert_allclose(almost, sampled_renyi.divergences(sigma, 1.0), rtol=1e-6)
+        found = rounds.divergences(sigma, 0.01)
+        assert np.all(np.diff(found) > 0) and np.all(found <= rounds.divergences(sigma, 1.0))
+        almost = rounds.divergences(sigma, 1 - 1e-12)
+        np.testing.assert_allclose(almost, rounds.divergences(sigma, 1.0), rtol=1e-6)
 
 
 def test_without_noise_it_is_infinite_and_values_out_of_range_are_refused():
-    assert np.isinf(sampled_renyi.divergences(0.0, 0.1)).all()
+    assert np.isinf(rounds.divergences(0.0, 0.1)).all()
     for sigma, rate in ((-1.0, 0.1), (1.0, 0.0), (1.0, 1.5)):
         with pytest.raises(InputError):
-            sampled_renyi.divergences(sigma, rate)
+            rounds.divergences(sigma, rate)

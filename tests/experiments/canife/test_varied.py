@@ -13,7 +13,7 @@ from experiments.canife import cells, curves, figures, populations, sweep, table
 from experiments.canife.attacked import Attacked
 from experiments.canife.curves import QUANTITIES, TOTALS, Average, Averaged, Curves
 from experiments.cells import work
-from experiments.cells.data import DataSets
+from experiments.cells.cell import DataSets
 from experiments.cells.work import Workplace
 
 SMALL = Attacked(

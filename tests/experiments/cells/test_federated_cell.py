@@ -8,8 +8,8 @@ import pytest
 
 from audit.settings import stored
 from audit.settings.federated import FederatedSetting
-from experiments.cells import answers, federated
-from experiments.cells.data import DataSets
+from experiments.cells import federated
+from experiments.cells.cell import DataSets, read_answer
 from experiments.cells.work import Workplace, do_all, is_done
 
 SETTING = FederatedSetting("linear", 10, cohort=4, rounds=12, canaries=100, observe="all")
@@ -68,7 +68,7 @@ def test_accuracies_are_added_to_those_that_are_there_and_doubted_when_damaged(d
     store = stored.holdings(tmp_path).open(federated.named(SETTING))
     (path,) = store.path.glob("answer.json")
     path.write_text(path.read_text().replace("0.", "1.", 1))
-    assert answers.read(store) is None and kept(tmp_path, SETTING, 3).accuracies == []
+    assert read_answer(store) is None and kept(tmp_path, SETTING, 3).accuracies == []
 
 
 def test_a_single_canary_of_the_first_run_is_out(data, tmp_path):

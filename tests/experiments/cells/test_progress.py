@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
+from audit import progress
 from audit.progress import counted, shortened
 from audit.settings.make import setting_of
-from experiments.cells import progress
 from experiments.cells.audits import audit_cell, compiling_seconds
 from experiments.cells.cell import Audited
+from experiments.cells.work import SweepProgress
 from experiments.hidden_state import sweep as sweeps
 
 CELL = audit_cell(Audited("", "GC-R", 1, setting_of("fcnn"), 40))
@@ -24,7 +25,7 @@ def test_compiling_is_said_until_all_is_compiled(capsys):
 
 
 def test_a_sweep_says_compiling_of_each_cell(capsys):
-    line = progress.SweepProgress([CELL])
+    line = SweepProgress([CELL])
     hears = line.begin(CELL)
     line._bar.refresh()
     assert "compiling" in capsys.readouterr().err

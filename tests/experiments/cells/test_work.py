@@ -23,8 +23,7 @@ from audit.storage.store import Scores, Store
 from audit.task import Dataset
 from experiments.cells import work
 from experiments.cells.audits import audit_cell
-from experiments.cells.cell import Cell
-from experiments.cells.data import DataSets
+from experiments.cells.cell import Cell, DataSets
 from experiments.cells.work import Workplace
 from experiments.hidden_state import cells as norm_cells
 from experiments.hidden_state import sweep as sweeps

@@ -12,7 +12,7 @@ from audit.settings.setting import identity
 from audit.statistics.accounting import epsilon_upper_bound
 from audit.storage.store import Scores, Store
 from audit.task import Dataset
-from experiments.cells.data import DataSets
+from experiments.cells.cell import DataSets
 from experiments.cells.work import Workplace
 from experiments.compare import figures, rows, sweep
 from experiments.compare.compared import Compared, validate

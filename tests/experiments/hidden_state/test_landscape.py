@@ -281,23 +281,21 @@ def test_simulated_audits_do_not_depend_on_their_batches(monkeypatch):
 
 def test_figures_and_rows_take_results_alone(tmp_path):
     from audit.report.style import png
-    from experiments.hidden_state import landscape_figures
+    from experiments.hidden_state.figures import landscape_figures, landscape_rows
 
     fill(tmp_path, STUDY, epsilon=0.25)
     held = index.holdings(tmp_path)
     cells, searches, _ = results = landscape.results(held, STUDY)
-    drawn = dict(landscape_figures.figures(results, 40, 1.0))
+    drawn = dict(landscape_figures(results, 40, 1.0))
     assert list(drawn) == ["figure_3a", "figure_14", "figure_3b", "figure_6b", "figure_10", "algorithm_6"]
     texts = [text.get_text() for text in drawn["figure_3b"].axes[0].texts]
     assert texts == ["1.00"] * 4  # 0.25 at every step is claimed
     exact = drawn["figure_3b"].axes[3].texts
     assert [text.get_text() for text in exact] == ["0.25"] * 4
-    alone = landscape_figures.figures(StudyResults([], searches, 0), 40, 1.0)
+    alone = landscape_figures(StudyResults([], searches, 0), 40, 1.0)
     assert [name for name, _ in alone] == ["algorithm_6"]
-    assert [name for name, _ in landscape_figures.figures(StudyResults(cells, [], 0), 40, 1.0)] == list(
-        drawn
-    )[:5]
-    rows = landscape_figures.rows("landscape", cells, 40)
+    assert [name for name, _ in landscape_figures(StudyResults(cells, [], 0), 40, 1.0)] == list(drawn)[:5]
+    rows = landscape_rows("landscape", cells, 40)
     assert [(row.panel, row.series, row.epsilons["if_gaussian"].mean, row.predicted) for row in rows][:2] == [
         ("sigma = 2", "B = 1", 0.25, 0.25),
         ("sigma = 2", "B = 2", 0.25, 0.25),
@@ -306,13 +304,13 @@ def test_figures_and_rows_take_results_alone(tmp_path):
 
 
 def test_a_step_that_loses_nothing_has_no_rate(tmp_path):
-    from experiments.hidden_state import landscape_figures
+    from experiments.hidden_state.figures import landscape_figures
 
     fill(tmp_path, STUDY)
     cells = landscape.results(index.holdings(tmp_path), STUDY).cells
     nothing = Exact([0.5] * 2, [0.0] * 3, [0.0] * 3, 0.0)
     cells[0] = cells[0]._replace(exact={name: nothing for name in cells[0].exact}, at_threshold=nothing)
-    drawn = dict(landscape_figures.figures(StudyResults(cells, [], 0), 40, 1.0))
+    drawn = dict(landscape_figures(StudyResults(cells, [], 0), 40, 1.0))
     texts = [[text.get_text() for text in axis.texts] for axis in drawn["figure_3b"].axes]
     assert [panel[0] for panel in (texts[1], texts[3], texts[4], texts[5])] == ["-"] * 4
 
@@ -322,7 +320,7 @@ def test_a_step_that_loses_nothing_has_no_rate(tmp_path):
     [
         ("landscape, cells", {"jax", "scipy", "matplotlib"}),
         ("landscape_solve", {"jax", "matplotlib"}),
-        ("landscape_figures", {"jax"}),
+        ("figures", {"jax"}),
     ],
 )
 def test_what_is_done_is_known_without_heavy_libraries(modules, unknown):

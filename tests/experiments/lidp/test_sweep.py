@@ -9,13 +9,12 @@ from scipy import special
 
 from audit.report import style
 from audit.storage import index
-from experiments.cells.cell import Levels
-from experiments.cells.data import DataSets
+from experiments.cells.cell import DataSets, Levels
 from experiments.cells.work import Workplace, do_all, is_done
 from experiments.lidp import cells, figures, sweep, tables
 from experiments.lidp.cells import MechanismAudit, PlacedAudit, findings, mechanism_cell
-from experiments.lidp.claims import CLAIMS
 from experiments.lidp.gaussian_mechanism import GaussianMechanism, choose, examine, limit, simulate
+from experiments.lidp.sweep import CLAIMS
 from experiments.sweeps import registry
 from experiments.sweeps.points import Evidence
 

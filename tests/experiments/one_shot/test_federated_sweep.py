@@ -16,8 +16,7 @@ from audit.statistics import one_shot
 from audit.statistics.accounting import epsilon_upper_bound
 from audit.storage.store import Scores, Store
 from experiments.cells import federated as cells
-from experiments.cells.cell import Levels
-from experiments.cells.data import DataSets
+from experiments.cells.cell import DataSets, Levels
 from experiments.cells.work import Workplace, do_all
 from experiments.one_shot import figures, rows, sweep
 from experiments.sweeps import points

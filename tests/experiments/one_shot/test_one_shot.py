@@ -5,7 +5,7 @@ import pytest
 from scipy import signal, stats
 
 from audit.errors import InputError
-from audit.statistics import conversions, intervals, normality, one_shot, rounds
+from audit.statistics import conversions, cosine_law, intervals, one_shot, rounds
 from audit.statistics.one_shot import ONE_SHOT_EQUAL_VARIANCE, ONE_SHOT_FITTED, ONE_SHOT_THRESHOLD
 from experiments.one_shot import figures, simulation, tables
 
@@ -122,7 +122,7 @@ def test_emnists_analytical_column_has_another_delta():
 def test_the_chance_of_three_rejections():
     """Errata O5."""
     values = np.ravel(ANDERSON_DARLING)
-    assert (values > normality.critical_values(1000)[0]).sum() == 3
+    assert (values > cosine_law.critical_values(1000)[0]).sum() == 3
     level = ANDERSON_DARLING_LEVEL
     assert stats.binom.sf(1, 15, level) == pytest.approx(ANDERSON_DARLING_CHANCE, abs=0.005)
     assert stats.binom.sf(2, 15, level) == pytest.approx(0.396, abs=5e-4)

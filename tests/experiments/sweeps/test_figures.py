@@ -25,7 +25,7 @@ from experiments.cells.cell import Audited, Levels
 from experiments.hidden_state import cells as norm_cells
 from experiments.hidden_state import figures
 from experiments.hidden_state import sweep as sweeps
-from experiments.hidden_state.claims import CLAIMS
+from experiments.hidden_state.sweep import CLAIMS
 from experiments.sweeps import estimates, points, table
 from experiments.sweeps.sweep import Sweep
 
