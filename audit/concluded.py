@@ -13,20 +13,13 @@ from audit import zoo
 from audit.errors import require
 from audit.settings.adversaries import adversary_row
 from audit.settings.setting import Setting
-from audit.statistics import accounting, estimate, gaussian_curve, lifted, one_run_conclusion, one_shot
+from audit.statistics import accounting, conclusion, estimate, gaussian_curve, lifted, one_run_conclusion
 from audit.statistics.accounting import Composition
 from audit.statistics.canaries import Design
-from audit.statistics.conclusion import (
-    Conclusion,
-    Look,
-    Looks,
-    Worlds,
-    best_of_looks,
-    confidence_of_each,
-    require_schedule,
-)
+from audit.statistics.conclusion import Conclusion, Look, Looks, Worlds
 from audit.statistics.estimate import Bound, Estimate
 from audit.statistics.one_run_conclusion import OneRunConclusion
+from audit.statistics.one_shot import cosines
 from audit.storage.store import Scores
 
 
@@ -94,7 +87,7 @@ def of_each_run(
         design = one_run_conclusion.of_one_run(values, bits)
         by_coins = one_run_conclusion.of_coins(design, dimension, delta, confidence)
         if known_null:
-            observed = one_shot.cosines(values[bits], None, dimension)
+            observed = cosines(values[bits], None, dimension)
             alone = one_run_conclusion.of_cosines(observed, delta, confidence)
             by_coins = alone._replace(coins=True, bounds=[*by_coins.bounds, *alone.bounds])
         found.append(by_coins)
@@ -125,13 +118,13 @@ def _of_looks(last: Conclusion, seen: Mapping[int, Worlds], schedule: Sequence[i
     """The conclusion from the looks that were taken of a declared schedule: (scores in, scores out) by the
     number of runs, of which the last are those that estimates and the curve's test stand on. The best bound
     of all looks, whenever one stops, holds at the confidence."""
-    require_schedule(schedule)
+    conclusion.require_schedule(schedule)
     for runs in seen:
         said = f"`looks={','.join(map(str, schedule))}`: none is at {runs} runs"
         require(runs in schedule, f"{said}, as these scores are: give those of a look")
-    each = confidence_of_each(last.confidence, len(schedule))
+    each = conclusion.confidence_of_each(last.confidence, len(schedule))
     taken = tuple(Look(runs, _bounds(worlds, last.delta, each)) for runs, worlds in sorted(seen.items()))
-    bounds = best_of_looks(taken, last.confidence)
+    bounds = conclusion.best_of_looks(taken, last.confidence)
     return last._replace(bounds=bounds, looks=Looks(tuple(schedule), each, taken))
 
 
