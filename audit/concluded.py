@@ -13,19 +13,13 @@ from audit import zoo
 from audit.errors import require
 from audit.settings.adversaries import adversary_row
 from audit.settings.setting import Setting
-from audit.statistics import accounting, estimate, gaussian_curve, lifted
+from audit.statistics import accounting, conclusion, estimate, gaussian_curve, lifted, one_run_conclusion
 from audit.statistics.accounting import Composition
 from audit.statistics.canaries import Design
-from audit.statistics.conclusion import (
-    Conclusion,
-    Look,
-    Looks,
-    Worlds,
-    best_of_looks,
-    confidence_of_each,
-    require_schedule,
-)
+from audit.statistics.conclusion import Conclusion, Look, Looks, Worlds
 from audit.statistics.estimate import Bound, Estimate
+from audit.statistics.one_run_conclusion import OneRunConclusion
+from audit.statistics.one_shot import cosines
 from audit.storage.store import Scores
 
 
@@ -48,7 +42,14 @@ def conclude(
     """
     worlds = design.pooled()
     require(looks is None or design.canaries == (1, 1), "`looks` goes with one canary a run: drop it")
-    upper = _upper(composition, delta, upper_bound)
+    alone = upper_bound is None or (upper_bound >= 0 and composition is None)
+    require(alone, f"`upper_bound={upper_bound}`: give epsilon, at least 0, and no mechanism beside it")
+    upper: tuple[float | None, float | None] = upper_bound, None
+    if composition is not None:
+        sigma, insertions, rate = composition
+        upper_epsilon = accounting.sampled_upper_bound(sigma, insertions, delta, rate)
+        # no mu where steps are sampled: the curve is not Gaussian then
+        upper = upper_epsilon, accounting.mu_upper_bound(sigma, insertions) if rate == 1 else None
     if design.canaries != (1, 1):
         bounds = tuple(lifted.bounds(design, delta, confidence))
         return Conclusion(*worlds, (), bounds, *upper, composition=composition, reason=reason, design=design)
@@ -76,6 +77,23 @@ def of_setting(
     return _of_looks(one, {runs: scores.of_first(runs).worlds() for runs in taken}, looks) if looks else one
 
 
+def of_each_run(
+    scores: Scores, dimension: int, known_null: bool, delta: float, confidence: float
+) -> list[OneRunConclusion]:
+    """Each run's conclusion from cosines in R^dimension. known_null: whether a cosine's law is known where
+    the canary is out, as it is of final models; else it is fitted to the canaries that are out."""
+    found = []
+    for values, bits in zip(scores.scores, scores.presence, strict=True):
+        design = one_run_conclusion.of_one_run(values, bits)
+        by_coins = one_run_conclusion.of_coins(design, dimension, delta, confidence)
+        if known_null:
+            observed = cosines(values[bits], None, dimension)
+            alone = one_run_conclusion.of_cosines(observed, delta, confidence)
+            by_coins = alone._replace(coins=True, bounds=[*by_coins.bounds, *alone.bounds])
+        found.append(by_coins)
+    return found
+
+
 def predicted_mu(setting: Setting) -> float | None:
     """mu of the biased dimension's score where genuine gradients do not interfere: insertions add up and
     all steps' noise does, so mu = sqrt(insertions / k) / sigma (derived in
@@ -92,24 +110,21 @@ def predicted_mu(setting: Setting) -> float | None:
 def gaussian_reason(setting: Setting) -> str:
     """Why the setting's trade-off curve should be Gaussian, in a line of 68 columns; empty where nothing says
     so."""
-    return (
-        "" if predicted_mu(setting) is None else "it has a reason: Gaussian noise on one crafted coordinate"
-    )
+    known = predicted_mu(setting) is not None
+    return "it has a reason: Gaussian noise on one crafted coordinate" if known else ""
 
 
 def _of_looks(last: Conclusion, seen: Mapping[int, Worlds], schedule: Sequence[int]) -> Conclusion:
     """The conclusion from the looks that were taken of a declared schedule: (scores in, scores out) by the
     number of runs, of which the last are those that estimates and the curve's test stand on. The best bound
     of all looks, whenever one stops, holds at the confidence."""
-    require_schedule(schedule)
+    conclusion.require_schedule(schedule)
     for runs in seen:
-        said = f"`looks={','.join(map(str, schedule))}`"
-        require(
-            runs in schedule, f"{said}: none is at {runs} runs, as these scores are: give those of a look"
-        )
-    each = confidence_of_each(last.confidence, len(schedule))
+        said = f"`looks={','.join(map(str, schedule))}`: none is at {runs} runs"
+        require(runs in schedule, f"{said}, as these scores are: give those of a look")
+    each = conclusion.confidence_of_each(last.confidence, len(schedule))
     taken = tuple(Look(runs, _bounds(worlds, last.delta, each)) for runs, worlds in sorted(seen.items()))
-    bounds = best_of_looks(taken, last.confidence)
+    bounds = conclusion.best_of_looks(taken, last.confidence)
     return last._replace(bounds=bounds, looks=Looks(tuple(schedule), each, taken))
 
 
@@ -117,17 +132,3 @@ def _bounds(worlds: Worlds, delta: float, confidence: float) -> tuple[Bound, ...
     """The findings that are bounds."""
     found = estimate.findings(*worlds, delta, confidence)
     return tuple(one for one in found if isinstance(one, Bound))
-
-
-def _upper(
-    composition: Composition | None, delta: float, given: float | None
-) -> tuple[float | None, float | None]:
-    """(epsilon at delta, mu) that cannot be exceeded: of the mechanism, or epsilon as given; no mu where
-    steps are sampled, since the curve is not Gaussian then."""
-    alone = given is None or (given >= 0 and composition is None)
-    require(alone, f"`upper_bound={given}`: give epsilon, at least 0, and no mechanism beside it")
-    if composition is None:
-        return given, None
-    sigma, insertions, rate = composition
-    epsilon = accounting.sampled_upper_bound(sigma, insertions, delta, rate)
-    return epsilon, accounting.mu_upper_bound(sigma, insertions) if rate == 1 else None

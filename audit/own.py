@@ -93,7 +93,8 @@ def audited(
     fields = {**fields, "adversary": _named(adversary, own.model)}
     if theirs is not None:
         fields["canaries"] = theirs.canaries
-    asked = _setting(fields, own)
+    given = {name: value for name, value in fields.items() if name != "model"}
+    asked = make_setting(fields.get("model") or own.name, Usual(0.1, 400, own.strategies[0]), given)
     validate(asked, runs, own.strategies)
     own_start = "`unknown_initialisation` needs a module that draws one: every run begins at params"
     require(own.draws or not asked.unknown_initialisation, own_start)
@@ -103,7 +104,11 @@ def audited(
     conclusion = of_setting(store.load(runs), setting, delta, confidence, own_model=True)
     made_from = results.source(store, conclusion)
     if not results.stands(store, made_from, _FILES):
-        _make(setting, own.dataset, store, conclusion, runs)
+        drawn = audit_panels.audit_figure(conclusion, summary(setting, runs))
+        facts = {"setting": flat(setting), "runs": runs, "provenance": build.provenance(own.dataset)}
+        results.keep(store, conclusion, drawn, **facts)
+        about = subjects.of_setting(store.path, subjects.AskedLevels())
+        store.write_bytes(_PAGE, audit_page.of_audits([about]))
         results.mark(store, made_from, _FILES)
     return conclusion, store.path
 
@@ -132,14 +137,6 @@ def _trained(audit: _Audit, asked: Setting, chosen: bool, runs: int) -> tuple[Se
     return setting, store
 
 
-def _make(setting: Setting, dataset: Dataset, store: Store, conclusion: Conclusion, runs: int) -> None:
-    """Writes the conclusion, its figure and its page."""
-    figure, kept = audit_panels.audit_figure(conclusion, summary(setting, runs)), build.provenance(dataset)
-    results.keep(store, conclusion, figure, setting=flat(setting), runs=runs, provenance=kept)
-    about = subjects.of_setting(store.path, subjects.AskedLevels())
-    store.write_bytes(_PAGE, audit_page.report(f"Audit: {about.title}", [about]))
-
-
 def _named(adversary: str | Adversary, model: Model) -> str | OwnAdversary:
     """A known adversary's name, or the fields of the caller's own: what it computes, and what its function is
     called."""
@@ -150,19 +147,16 @@ def _named(adversary: str | Adversary, model: Model) -> str | OwnAdversary:
         return OwnAdversary(label, _computed_by(adversary, model))
     except Exception as error:  # whatever an outsider's functions raise
         reason = " ".join(str(error).split())[:200]
-        raise InputError(
-            f"`adversary={label}` fails on a model of {model.n_parameters} parameters: {reason}"
-        ) from error
+        message = f"`adversary={label}` fails on a model of {model.n_parameters} parameters"
+        raise InputError(f"{message}: {reason}") from error
 
 
 def _computed_by(adversary: Adversary, model: Model) -> str:
     """SHA-256, in hex, of what an adversary's functions compute, lowered for one platform, constants
     included."""
-    theta, norm = (
-        jax.ShapeDtypeStruct((model.n_parameters,), jnp.float32),
-        jax.ShapeDtypeStruct((), jnp.float32),
-    )
-    step, key = jax.ShapeDtypeStruct((), jnp.int32), jax.random.key(0, impl="threefry2x32")
+    theta = jax.ShapeDtypeStruct((model.n_parameters,), jnp.float32)
+    norm, step = jax.ShapeDtypeStruct((), jnp.float32), jax.ShapeDtypeStruct((), jnp.int32)
+    key = jax.random.key(0, impl="threefry2x32")
     state = jax.eval_shape(adversary.init, key, theta, norm)
     traced = [
         jax.jit(adversary.init).trace(key, theta, norm),
@@ -187,12 +181,8 @@ def _fingerprint(model: Model, dataset: Dataset) -> str:
     one platform, constants included."""
     theta = jax.ShapeDtypeStruct((model.n_parameters,), jnp.float32)
     example = jnp.asarray(dataset.features[0]), jnp.asarray(dataset.labels[0])
-    return _digest(
-        [
-            jax.jit(model.init).trace(jax.random.key(0, impl="threefry2x32")),
-            jax.jit(jax.value_and_grad(model.loss)).trace(theta, example),
-        ]
-    )
+    start = jax.jit(model.init).trace(jax.random.key(0, impl="threefry2x32"))
+    return _digest([start, jax.jit(jax.value_and_grad(model.loss)).trace(theta, example)])
 
 
 def _digest(traced: list[Any]) -> str:
@@ -227,7 +217,11 @@ def _canonical(name: str, values: ArrayLike) -> NDArray[Any]:
 
 def _model(module: nn.Module, criterion: Criterion, dataset: Dataset) -> Model:
     """The module as a flat model, tried on one example; raises InputError where it doesn't fit."""
-    _require_linen(module)
+    given = f"one of type {type(module).__name__}"
+    mend = "give any other model as loss(params, (feature, label)) to audit_loss"
+    if isinstance(module, type):
+        given, mend = f"the class {module.__name__}", f"give an instance, {module.__name__}()"
+    require(isinstance(module, nn.Module), f"audit_model takes a Flax Linen module, not {given}: {mend}")
     example = jnp.asarray(dataset.features[0]), jnp.asarray(dataset.labels[0])
     shape = example[0].shape
     try:
@@ -251,21 +245,6 @@ def _model(module: nn.Module, criterion: Criterion, dataset: Dataset) -> Model:
     message = "flatten with x.reshape(-1): an example has no batch axis"
     require(loss.shape == (), f"the loss of one example has shape {loss.shape}, not (): {message}")
     return model
-
-
-def _require_linen(module: object) -> None:
-    """Raises InputError for what `audit_model` cannot take, with the way that there is for it."""
-    given = f"one of type {type(module).__name__}"
-    mend = "give any other model as loss(params, (feature, label)) to audit_loss"
-    if isinstance(module, type):
-        given, mend = f"the class {module.__name__}", f"give an instance, {module.__name__}()"
-    require(isinstance(module, nn.Module), f"audit_model takes a Flax Linen module, not {given}: {mend}")
-
-
-def _setting(fields: dict[str, Any], own: OwnModel) -> Setting:
-    """The setting that the caller's fields describe."""
-    given = {name: value for name, value in fields.items() if name != "model"}
-    return make_setting(fields.get("model") or own.name, Usual(0.1, 400, own.strategies[0]), given)
 
 
 class _NoModule(nn.Module):
@@ -317,18 +296,11 @@ def _with_strategy(setting: Setting, named: bool, model: Model, dataset: Dataset
         reason = _unfit(strategy, model, batch)
         require(not reason, f"`clipping={strategy}` does not take this model: {reason}")
         return setting
-    return changed(setting, clipping=_fastest(model, batch))
-
-
-def _fastest(model: Model, batch: Batch) -> str:
-    """The first strategy that takes the model."""
-    reason = ""
-    for name in STRATEGIES[:-1]:
-        reason = _unfit(name, model, batch)
-        if not reason:
-            return name
+    for strategy in STRATEGIES[:-1]:
+        if not (reason := _unfit(strategy, model, batch)):
+            return changed(setting, clipping=strategy)
     print(f"a gradient per example, ten to a hundred times slower: {reason}", file=sys.stderr)
-    return STRATEGIES[-1]
+    return changed(setting, clipping=STRATEGIES[-1])
 
 
 def _unfit(name: str, model: Model, batch: Batch) -> str:
@@ -346,7 +318,6 @@ def _unfit(name: str, model: Model, batch: Batch) -> str:
 
 
 def _classes(labels: NDArray[Any]) -> int:
-    """How many classes there are."""
     whole = labels.ndim == 1 and labels.dtype.kind in "iu" and labels.min() >= 0
     message = "give labels of whole numbers from 0, at least two classes, or another adversary"
     require(whole and labels.max() >= 1, f"`adversary=loss` flips labels: {message}")

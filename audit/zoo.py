@@ -47,8 +47,7 @@ def _catalogue() -> ModuleType:
 
 
 def _require_zoo(model: str) -> None:
-    missing = _missing()
-    if missing:
+    if missing := _missing():
         raise InputError(f"`model={model}` is a model of the repository: {missing}")
 
 
@@ -58,19 +57,14 @@ def _missing() -> str:
     if not ((_ROOT / _ZOO / "catalogue.py").is_file() and (_ROOT / "run.sh").is_file()):
         return _ALONE  # a folder of that name beside an installed `audit` is somebody else's
     spec = importlib.util.find_spec(_ZOO)
-    if spec is None:
-        _import_package(_ROOT / _ZOO)
+    if spec is None:  # import it from its folder, wherever sys.path leads
+        spec = importlib.util.spec_from_file_location(_ZOO, _ROOT / _ZOO / "__init__.py")
+        assert spec is not None and spec.loader is not None
+        spec.submodule_search_locations = [str(_ROOT / _ZOO)]
+        sys.modules[_ZOO] = module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
         return ""
     place = Path([*(spec.submodule_search_locations or []), spec.origin or ""][0])
     if place.resolve() == _ROOT / _ZOO:
         return ""
     return f"{place} stands in its way; rename that, or start your script with ./run.sh python"
-
-
-def _import_package(folder: Path) -> None:
-    """Imports a package from its folder, wherever sys.path leads."""
-    spec = importlib.util.spec_from_file_location(folder.name, folder / "__init__.py")
-    assert spec is not None and spec.loader is not None
-    spec.submodule_search_locations = [str(folder)]
-    sys.modules[folder.name] = module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)

@@ -213,7 +213,8 @@ def _conclude(audited: _Audited, store: "Store", trained: _Trained) -> None:
 
 def _one_run_each(audited: _Audited, trained: _Trained) -> str:
     """The one-shot estimates and bounds of each run, where canaries are one-shot's."""
-    from audit.report import over_runs
+    from audit.concluded import of_each_run
+    from audit.report import one_run_table
     from audit.settings import build
 
     adversary = audited.setting.adversary
@@ -221,8 +222,8 @@ def _one_run_each(audited: _Audited, trained: _Trained) -> str:
         return ""
     dimension = build.trainee(audited.setting.model, audited.dataset).model.n_parameters
     known = adversary.observe != "all"
-    found = over_runs.conclusions(trained.scores, dimension, known, FLAGS.delta, FLAGS.confidence)
-    return f"\n\n{over_runs.over_runs(found)}"
+    found = of_each_run(trained.scores, dimension, known, FLAGS.delta, FLAGS.confidence)
+    return f"\n\n{one_run_table.over_runs(found)}"
 
 
 def _summary(audited: _Audited, trained: _Trained) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from absl import flags
 
 from audit.errors import require
-from audit.settings.devices import prepare_jax
+from audit.machine import prepare_jax
 
 if TYPE_CHECKING:
     from experiments.cells.work import TrainingEngine

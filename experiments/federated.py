@@ -92,7 +92,8 @@ def main() -> None:
 def _audit(audited: _Audited, played: "Game", store: "Store") -> None:
     """Trains what the store lacks, concludes, keeps, prints; writes the page."""
     from audit import training
-    from audit.report import federated_table, one_run_page, one_run_subjects, over_runs
+    from audit.concluded import of_each_run
+    from audit.report import one_run_page, one_run_table, subjects
     from audit.storage import files
     from experiments.cells.federated import accuracies as stored_accuracies
 
@@ -100,15 +101,15 @@ def _audit(audited: _Audited, played: "Game", store: "Store") -> None:
     accuracies, setting, data = stored_accuracies(store), audited.setting, audited.federation.clients.source
     leaks = federated.leaks(setting, audited.federation.clients.number, audited.rounds.most)
     known = setting.observe in federated.FINAL
-    runs = over_runs.conclusions(scores, audited.dimension, known, FLAGS.delta, FLAGS.confidence)
+    runs = of_each_run(scores, audited.dimension, known, FLAGS.delta, FLAGS.confidence)
     shown = [accuracies[str(run)] for run in range(len(runs)) if str(run) in accuracies]
-    found = federated_table.FederatedAudit(runs, leaks.canary, leaks.client, shown)
+    found = one_run_table.FederatedAudit(runs, leaks.canary, leaks.client, shown)
     about = {"setting": dataclasses.asdict(setting), "data": data, "accuracy": accuracies}
-    text = federated_table.federated_json(found, {**about, "out": str(store.path)})
-    result = store.write_text(federated_table.RESULT, text + "\n")
-    print(text if FLAGS.json else f"{federated_table.federated_table(found)}\n\nresult: {result}")
+    text = one_run_table.federated_json(found, {**about, "out": str(store.path)})
+    result = store.write_text(one_run_table.RESULT, text + "\n")
+    print(text if FLAGS.json else f"{one_run_table.federated_table(found)}\n\nresult: {result}")
     if FLAGS.report is not None:
-        subject = one_run_subjects.of_federated(setting, found, data, store.path.name, store.text)
+        subject = subjects.of_federated(setting, found, data, store.path.name, store.text)
         content = one_run_page.one_run_report(f"Audit: {subject.title}", [subject])
         written = files.write_whole(Path(FLAGS.report), content, "name another file with --report")
         print(f"report: {written}", file=sys.stderr)

@@ -15,7 +15,6 @@ import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from absl import flags
 
@@ -23,7 +22,6 @@ from audit.commands import cli
 from audit.concluded import conclude
 from audit.errors import require
 from audit.report import bounds_table, one_run_table
-from audit.report.remarks import remarks
 from audit.settings.setting import require_noise
 from audit.statistics.accounting import Composition
 from audit.statistics.conclusion import Conclusion
@@ -53,14 +51,6 @@ MOST_DIMENSION = 10**13
 _MANY_RUNS = ("looks", "noise_multiplier", "insertions", "sampling_rate", "figure")
 
 
-class _File(NamedTuple):
-    """What to write: the flag that asks for it, where, and the bytes."""
-
-    flag: str
-    path: Path
-    content: bytes
-
-
 def main() -> None:
     """Read, bound, draw, print."""
     require(FLAGS.scores, "--scores is missing: name a .npz or .csv file, or two .npy files")
@@ -68,23 +58,27 @@ def main() -> None:
     if FLAGS.dimension is not None:
         _one_run()
         return
-    _require_format()
+    if FLAGS.figure is not None:
+        from audit.report.style import FORMATS
+
+        known = Path(FLAGS.figure).suffix.lower() in FORMATS
+        require(known, f"--figure={FLAGS.figure}: end it in {', '.join(FORMATS)}")
     composition, paths = _composition(), score_files.paths(FLAGS.scores)
     design = score_files.read_scores(*paths)
     looks = None if FLAGS.looks is None else cli.whole_numbers("looks")
     levels, given = (FLAGS.delta, FLAGS.confidence), FLAGS.upper_bound
     conclusion = conclude(design, composition, *levels, looks=looks, upper_bound=given)
-    wanted = [*_figure(conclusion), *_report(paths, composition, conclusion)]
-    for file in wanted:
-        files.write_whole(file.path, file.content, f"name another file with --{file.flag}")
+    wanted = _wanted(paths, composition, conclusion)
+    for flag, (path, content) in wanted.items():
+        files.write_whole(path, content, f"name another file with --{flag}")
     if FLAGS.json:
         print(results.bounds_json(conclusion, **results.attack_fields(conclusion)))
     else:
         print(bounds_table.bounds_table(conclusion))
-    for remark in remarks(conclusion) if FLAGS.json else []:  # the table has them
+    for remark in bounds_table.remarks(conclusion) if FLAGS.json else []:  # the table has them
         print(remark, file=sys.stderr)
-    for file in wanted:
-        print(f"{file.flag}: {file.path}", file=sys.stderr)
+    for flag, (path, _) in wanted.items():
+        print(f"{flag}: {path}", file=sys.stderr)
 
 
 def _one_run() -> None:
@@ -94,16 +88,14 @@ def _one_run() -> None:
     upper, paths = FLAGS.upper_bound, score_files.paths(FLAGS.scores)
     require(upper is None or 0 <= upper < math.inf, f"--upper_bound={upper}: give a finite one, at least 0")
     require(len(paths) == 1, f"--scores={FLAGS.scores}: with --dimension give one .npz file")
-    require(
-        2 <= FLAGS.dimension <= MOST_DIMENSION, f"--dimension={FLAGS.dimension}: give 2 to {MOST_DIMENSION:,}"
-    )
+    fits = 2 <= FLAGS.dimension <= MOST_DIMENSION
+    require(fits, f"--dimension={FLAGS.dimension}: give 2 to {MOST_DIMENSION:,}")
     found = score_files.conclude_one_run(paths[0], FLAGS.dimension, FLAGS.delta, FLAGS.confidence)
     if FLAGS.report is not None:
-        from audit.report import one_run_page as one_run_report
-        from audit.report import one_run_subjects
+        from audit.report import one_run_page, subjects
 
-        about = one_run_subjects.of_cosines(FLAGS.name or paths[0].name, paths[0], found, upper)
-        content = one_run_report.one_run_report(f"Audit: {about.title}", [about])
+        about = subjects.of_cosines(FLAGS.name or paths[0].name, paths[0], found, upper)
+        content = one_run_page.one_run_report(f"Audit: {about.title}", [about])
         written = files.write_whole(Path(FLAGS.report), content, "name another file with --report")
         print(f"report: {written}", file=sys.stderr)
     shown = one_run_table.one_run_json if FLAGS.json else one_run_table.one_run_table
@@ -116,47 +108,34 @@ def _composition() -> Composition | None:
     together = (sigma is None) == (insertions is None)
     require(together, "--noise_multiplier and --insertions go together: give both or none")
     one = FLAGS.upper_bound is None or (sigma is None and FLAGS.sampling_rate is None)
-    require(
-        one, "--upper_bound goes with none of --noise_multiplier, --insertions, --sampling_rate: drop one"
-    )
+    others = "--noise_multiplier, --insertions, --sampling_rate"
+    require(one, f"--upper_bound goes with none of {others}: drop one")
     alone = FLAGS.sampling_rate is not None and sigma is None
     require(not alone, "--sampling_rate goes with --noise_multiplier and --insertions: give all three")
-    if sigma is not None:
-        require_noise(sigma)
-    rate = 1.0 if FLAGS.sampling_rate is None else FLAGS.sampling_rate
-    return None if sigma is None else Composition(sigma, insertions, rate)
+    if sigma is None:
+        return None
+    require_noise(sigma)
+    return Composition(sigma, insertions, 1.0 if FLAGS.sampling_rate is None else FLAGS.sampling_rate)
 
 
-def _require_format() -> None:
-    """Refuses a figure in a format that there is none of."""
+def _wanted(
+    paths: Sequence[Path], composition: Composition | None, conclusion: Conclusion
+) -> dict[str, tuple[Path, bytes]]:
+    """The figure and the report by their flags, if they are asked for: where, and the bytes."""
+    found = {}
     if FLAGS.figure is not None:
-        from audit.report.style import FORMATS
+        from audit.report import audit_panels, style
 
-        known = Path(FLAGS.figure).suffix.lower() in FORMATS
-        require(known, f"--figure={FLAGS.figure}: end it in {', '.join(FORMATS)}")
+        path = Path(FLAGS.figure)
+        encode = style.FORMATS[path.suffix.lower()]
+        found["figure"] = path, audit_panels.audit_figure(conclusion, FLAGS.name or "", encode)
+    if FLAGS.report is not None:
+        from audit.report import audit_page, subjects
 
-
-def _figure(conclusion: Conclusion) -> list[_File]:
-    """The figure, if it is asked for, in the format that its file's ending says."""
-    if FLAGS.figure is None:
-        return []
-    from audit.report import audit_panels, style
-
-    path = Path(FLAGS.figure)
-    encode = style.FORMATS[path.suffix.lower()]
-    return [_File("figure", path, audit_panels.audit_figure(conclusion, FLAGS.name or "", encode))]
-
-
-def _report(paths: Sequence[Path], composition: Composition | None, conclusion: Conclusion) -> list[_File]:
-    """The report, if it is asked for."""
-    if FLAGS.report is None:
-        return []
-    from audit.report import audit_page as report
-    from audit.report import subjects
-
-    name = FLAGS.name or ", ".join(path.name for path in paths)
-    about = subjects.of_scores(name, paths, composition, conclusion)
-    return [_File("report", Path(FLAGS.report), report.report(f"Audit: {about.title}", [about]))]
+        name = FLAGS.name or ", ".join(path.name for path in paths)
+        about = subjects.of_scores(name, paths, composition, conclusion)
+        found["report"] = Path(FLAGS.report), audit_page.of_audits([about])
+    return found
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from absl import app, flags
 
 from audit.errors import InputError, require
-from audit.settings.devices import prepare_jax as prepare_jax
+from audit.machine import prepare_jax as prepare_jax
 from audit.settings.fields import ADVERSARY, AUDITED, AUTO, DP_SGD
 
 if TYPE_CHECKING:
@@ -72,20 +72,15 @@ def run(main: Callable[[], None]) -> None:
 def _parse(argv: Sequence[str]) -> list[str]:
     """absl's parser, with our help and without its usage pages for a mistyped flag."""
     if not _HELP.isdisjoint(argv[1:]):
-        sys.exit(_show_help())
+        try:
+            print(_help(), flush=True)
+        except OSError as error:
+            sys.exit(_unprinted(error))
+        sys.exit(0)
     try:
         return flags.FLAGS(argv)
     except flags.Error as error:
         sys.exit(_complain(f"{error}: see --help", USAGE_ERROR))
-
-
-def _show_help() -> int:
-    """Prints the help; the exit status."""
-    try:
-        print(_help(), flush=True)
-    except OSError as error:
-        return _unprinted(error)
-    return 0
 
 
 def _help() -> str:
@@ -116,15 +111,13 @@ def _narrow(paragraph: str) -> str:
         return textwrap.fill(paragraph, 80)
     examples = [line.strip().partition("  ") for line in paragraph.splitlines()]
     width = max(len(command) for command, _, _ in examples)
-    aligned = [f"    {command:<{width}}  {comment.strip()}".rstrip() for command, _, comment in examples]
-    if max(map(len, aligned)) <= 80:
-        return "\n".join(aligned)
-    below = [f"    {command}\n        {comment.strip()}".rstrip() for command, _, comment in examples]
-    return "\n".join(below)
+    lines = [f"    {command:<{width}}  {comment.strip()}".rstrip() for command, _, comment in examples]
+    if max(map(len, lines)) > 80:
+        lines = [f"    {command}\n        {comment.strip()}".rstrip() for command, _, comment in examples]
+    return "\n".join(lines)
 
 
 def _described(flag: flags.Flag[Any]) -> str:
-    """A flag's lines in the help."""
     default = flag.default_as_str if flag.default not in (None, False, []) else None
     said = f"{flag.help} [{default.strip(chr(39))}]" if default else str(flag.help)
     name = f"  --{flag.name}".ljust(_HELP_INDENT - 2) + " "
@@ -142,7 +135,6 @@ def _unprinted(error: OSError) -> int:
 
 
 def _complain(message: str, status: int) -> int:
-    """One line on stderr."""
     print(f"error: {one_line(message)}", file=sys.stderr)
     return status
 
@@ -186,7 +178,6 @@ def setting(names: Iterable[str] | None = None, **fixed: Any) -> "Setting":
 
 
 def _chosen(kind: type | None, names: Iterable[str] | None) -> "list[Field]":
-    """The fields of these names."""
     from audit.settings.make import fields
 
     known = fields() if kind is None else fields(kind)
@@ -245,7 +236,6 @@ def _whole_number(flag: str, text: str) -> int:
 
 
 def _number(flag: str, text: str) -> float:
-    """One number of a list flag."""
     try:
         return float(text)
     except ValueError:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 _MARK = '\nif __name__ == "__main__":'
 _HELP = ("help", "-h", "--help")
+_HELP_FLAGS = {"-h", "-help", "--help", "--helpshort", "--helpfull"}
 _USAGE_ERROR = 2
 _COLUMNS = 80
 
@@ -35,10 +36,9 @@ def run(program: str, packages: Sequence[str], usual: str | None = None, others:
         _print_whole(usage(program, packages, usual, others))
     elif command in _HELP and flags[0] in modules:
         _print_whole(_docstring(modules[flags[0]]))
-    elif command in modules and _wants_help(flags) and importlib.util.find_spec("absl") is None:
-        print(
-            f"{_docstring(modules[command])}\n\nIts flags are listed here once any command has set up .venv."
-        )
+    elif command in modules and _HELP_FLAGS & {*flags} and importlib.util.find_spec("absl") is None:
+        later = "Its flags are listed here once any command has set up .venv."
+        print(f"{_docstring(modules[command])}\n\n{later}")
     elif command in modules:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
         sys.argv = [sys.argv[0], *flags]
@@ -52,14 +52,10 @@ def run(program: str, packages: Sequence[str], usual: str | None = None, others:
 def usage(program: str, packages: Sequence[str], usual: str | None, others: Sequence[str]) -> str:
     """The commands, each with the first line of its docstring."""
     lines = [f"  {name:<12} {summary}"[:_COLUMNS] for name, _, summary in commands(packages)]
+    lines += [*others, "  help         Prints this.", ""]
     closing = "" if usual is None else f"No command means {usual}. "
-    end = [
-        *others,
-        "  help         Prints this.",
-        "",
-        f"{closing}For the flags of one: {program} COMMAND --help",
-    ]
-    return "\n".join([f"Usage: {program} [command] [flags]", "", *lines, *end])
+    end = f"{closing}For the flags of one: {program} COMMAND --help"
+    return "\n".join([f"Usage: {program} [command] [flags]", "", *lines, end])
 
 
 def commands(packages: Sequence[str]) -> Iterator[tuple[str, str, str]]:
@@ -77,10 +73,6 @@ def commands(packages: Sequence[str]) -> Iterator[tuple[str, str, str]]:
         text = path.read_text(encoding="utf-8")
         if _MARK in text:
             yield name, module, (ast.get_docstring(ast.parse(text)) or "").split("\n", 1)[0]
-
-
-def _wants_help(flags: Sequence[str]) -> bool:
-    return not {"-h", "-help", "--help", "--helpshort", "--helpfull"}.isdisjoint(flags)
 
 
 def _docstring(module: str) -> str:

@@ -10,14 +10,12 @@ bound `if_gaussian` and upper bound at its own delta and confidence, and what di
 import json
 import sys
 import time
-from pathlib import Path
 
 from absl import flags
 
 from audit.commands import cli
 from audit.errors import InputError
 from audit.report import listing
-from audit.report.listing import Listed
 from audit.settings import stored
 
 FLAGS = flags.FLAGS
@@ -28,8 +26,13 @@ flags.DEFINE_bool("json", False, "Print one JSON list on stdout instead of a tab
 def main() -> None:
     """Find, read, print."""
     found = stored.audits(cli.folder())
-    rows, messages = _rows(found.folders)
-    for line in [*found.left_out(), *(f"left out: {message}" for message in messages)]:
+    rows, messages = [], found.left_out()
+    for folder in found.folders:
+        try:
+            rows.append(listing.listed(folder))
+        except InputError as error:
+            messages.append(f"left out: {error}")
+    for line in messages:
         print(cli.one_line(line), file=sys.stderr)
     if FLAGS.json:
         print(json.dumps(listing.as_json(rows)))
@@ -37,17 +40,6 @@ def main() -> None:
         print(listing.as_table(rows, time.time()))
     else:
         print(f"no audits in {FLAGS.out}: run ./run.sh audit, or name another folder with --out")
-
-
-def _rows(folders: list[Path]) -> tuple[list[Listed], list[str]]:
-    """The rows of the folders, and why there is none of the others."""
-    rows, messages = [], []
-    for folder in folders:
-        try:
-            rows.append(listing.listed(folder))
-        except InputError as error:
-            messages.append(str(error))
-    return rows, messages
 
 
 if __name__ == "__main__":

@@ -14,9 +14,7 @@ from absl import flags
 
 from audit.commands import cli
 from audit.errors import InputError, require
-from audit.report import audit_page as report
-from audit.report import one_run_page as one_run_report
-from audit.report import one_run_subjects, subjects
+from audit.report import audit_page, one_run_page, subjects
 from audit.report.subjects import AskedLevels, Subject
 from audit.settings import stored
 from audit.settings.stored import Audits
@@ -36,13 +34,13 @@ def main() -> None:
     """Find, read, write."""
     levels, root = checked_levels(), cli.folder()
     if federated := _federated(root):
-        one_run = [one_run_subjects.of_folder(folder, levels) for folder in federated]
+        one_run = [subjects.of_federated_folder(folder, levels) for folder in federated]
         title = f"Audit: {one_run[0].title}" if len(one_run) == 1 else f"{len(one_run)} federated audits"
-        content = one_run_report.one_run_report(title, one_run)
+        content = one_run_page.one_run_report(title, one_run)
         place = (federated[0] if len(federated) == 1 else root) / "report.html"
     else:
         about, place = _settings(root, levels)
-        content = report.of_audits(about)
+        content = audit_page.of_audits(about)
     write(content, place)
 
 
@@ -87,7 +85,10 @@ def _settings(root: Path, levels: AskedLevels) -> tuple[list[Subject], Path]:
     """The audits that --setting names, and the page's place; says on stderr what it leaves out."""
     found = stored.audits(root)
     named = FLAGS.setting not in (None, "all")
-    require(found.folders or (named and found.refused), _none(root, found))
+    others = f" ({found.others} with other results)" if found.others else ""
+    mend = next(iter(found.refused.values()), "run ./run.sh audit, or name another folder")
+    there = found.folders or (named and found.refused)
+    require(there, f"--out={root} holds no audits{others}: {mend}")
     if named:
         chosen = _chosen(found)
     else:
@@ -97,13 +98,6 @@ def _settings(root: Path, levels: AskedLevels) -> tuple[list[Subject], Path]:
     if FLAGS.setting == "all":
         return _readable(chosen, levels), place
     return [subjects.of_setting(folder, levels) for folder in chosen], place
-
-
-def _none(root: Path, found: Audits) -> str:
-    """The line for a store without audits."""
-    others = f" ({found.others} with other results)" if found.others else ""
-    mend = next(iter(found.refused.values()), "run ./run.sh audit, or name another folder")
-    return f"--out={root} holds no audits{others}: {mend}"
 
 
 def _readable(folders: list[Path], levels: AskedLevels) -> list[Subject]:

@@ -2,15 +2,13 @@
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
 
 from audit.report import audit_panels, page, verdicts
-from audit.report.gaussian import mark, standing
+from audit.report.bounds_table import remarks
+from audit.report.curves import mark, standing
 from audit.report.page import Html
-from audit.report.remarks import remarks
-from audit.report.subjects import Subject
+from audit.report.subjects import OneRunSubject, Subject
 from audit.report.verdicts import Verdict
-from audit.statistics.accounting import Composition
 from audit.statistics.conclusion import Conclusion, method_of
 from audit.statistics.estimate import Bound, Finding
 
@@ -41,28 +39,13 @@ _MEANINGS = (
 )
 
 
-class AuditFacts(Protocol):
-    """An audit's facts, of one run or of many."""
-
-    @property
-    def anchor(self) -> str: ...
-    @property
-    def title(self) -> str: ...
-    @property
-    def facts(self) -> dict[str, str]: ...
-    @property
-    def threats(self) -> list[str]: ...
-    @property
-    def provenance(self) -> dict[str, str]: ...
-    @property
-    def config(self) -> str | None: ...
-
-
 def report(title: str, about: Sequence[Subject], *before: Html) -> bytes:
     """The page: what else comes before, an index where there are several subjects, a section each."""
     index = [_index(about)] if len(about) > 1 else []
     articles = [_article(subject, len(about)) for subject in about]
-    return page.document(title, page.element("h1", title), *before, *index, *articles, _meanings())
+    heading = page.element("h2", "How to read this")
+    footer = page.element("footer", heading, page.points(_MEANINGS), class_="note")
+    return page.document(title, page.element("h1", title), *before, *index, *articles, footer)
 
 
 def of_audits(about: Sequence[Subject]) -> bytes:
@@ -106,7 +89,9 @@ def _article(subject: Subject, count: int) -> Html:
     return article(subject, _found(subject), count > 1, _bounds(subject.conclusion), *notes, panels=panels)
 
 
-def article(about: AuditFacts, found: Verdict, titled: bool, bounds: Html, *more: Html, panels: Html) -> Html:
+def article(
+    about: Subject | OneRunSubject, found: Verdict, titled: bool, bounds: Html, *more: Html, panels: Html
+) -> Html:
     """An audit's section: its verdict, what was audited, the bounds and what else the scores say, its panels
     and where it comes from."""
     return page.element(
@@ -130,12 +115,10 @@ def article(about: AuditFacts, found: Verdict, titled: bool, bounds: Html, *more
 
 
 def _found(subject: Subject) -> Verdict:
-    """A subject's verdict."""
     return verdicts.verdict(subject.conclusion) if subject.proves else verdicts.SMOKE
 
 
 def _verdict(found: Verdict) -> Html:
-    """The verdict's box."""
     text = page.join([page.element("strong", found.headline), " ", found.sentence])
     return page.element("p", text, class_=f"verdict {found.kind}")
 
@@ -146,21 +129,16 @@ def _bounds(conclusion: Conclusion) -> Html:
     upper, mu = conclusion.upper_bound, conclusion.mu_upper_bound
     if upper is not None:
         limit = verdicts.limit(mu) if mu is not None and math.isfinite(mu) else ""
-        assumed = _accounted(conclusion.composition)
+        assumed, composition = "as given, from another accountant", conclusion.composition
+        if composition is not None:
+            sampled = " and batches that the adversary does not know" if composition.sampling_rate < 1 else ""
+            assumed = f"sensitivity C, Gaussian noise of deviation sigma C{sampled}"
         rows.append(("upper bound", verdicts.limit(upper), limit, "", "", "", assumed))
     rows += [(*_cells(row), _assumes(row, conclusion)) for row in conclusion.estimates]
     level = verdicts.percent(conclusion.confidence)
     caption = f"Epsilon at delta = {conclusion.delta:g}; lower bounds at {level} confidence"
     header = ("method", "epsilon", "mu", "threshold", "false positives", "false negatives", "assumes")
     return page.table(caption, header, rows)
-
-
-def _accounted(composition: Composition | None) -> str:
-    """What an upper bound assumes."""
-    if composition is None:
-        return "as given, from another accountant"
-    sampled = " and batches that the adversary does not know" if composition.sampling_rate < 1 else ""
-    return f"sensitivity C, Gaussian noise of deviation sigma C{sampled}"
 
 
 def _cells(finding: Finding) -> tuple[str, ...]:
@@ -199,7 +177,6 @@ def _assumes(finding: Finding, conclusion: Conclusion) -> str:
 
 
 def _upper(upper: float | None) -> str:
-    """An upper bound's number."""
     return "not given" if upper is None else verdicts.at_most(upper)
 
 
@@ -210,7 +187,8 @@ def _figures(conclusion: Conclusion) -> list[Html]:
     mu = verdicts.at_least(gaussian.mu or 0.0)
     scores = zip(("in", "out"), (conclusion.scores_in, conclusion.scores_out), strict=True)
     means = "; ".join(f"{name}: mean {x.mean():.4g}, deviation {x.std():.3g}" for name, x in scores)
-    bars = ", ".join(_bar(row, conclusion) for row in conclusion.rows())
+    cells = [(*_cells(row)[:2], mark(row, conclusion)) for row in conclusion.rows()]
+    bars = ", ".join(" ".join(part for part in row if part) for row in cells)
     state = standing(conclusion)
     marked = f" Marked {state.mark}: what assumes a Gaussian curve." if state.mark else ""
     tested = f" {state.found[0].upper()}{state.found[1:]}." if state.found else ""
@@ -240,15 +218,3 @@ def _figures(conclusion: Conclusion) -> list[Html]:
         ),
     }
     return [page.figure(image, *texts[name]) for name, image in panels.items()]
-
-
-def _bar(finding: Finding, conclusion: Conclusion) -> str:
-    """A finding's bar in words."""
-    name, epsilon, *_ = _cells(finding)
-    return f"{name} {epsilon} {mark(finding, conclusion)}".strip()
-
-
-def _meanings() -> Html:
-    """Explanations of the terms that the rest uses."""
-    heading = page.element("h2", "How to read this")
-    return page.element("footer", heading, page.points(_MEANINGS), class_="note")

@@ -2,7 +2,7 @@
 
 import math
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -10,9 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 
-from audit.report import curves, rounding, style
-from audit.report.gaussian import mark, standing
+from audit.report import curves, style
+from audit.report.curves import mark, standing
 from audit.report.style import BOUND, FADED, IN, OUT, STYLE, UPPER
+from audit.report.table import at_least, at_most
 from audit.statistics import conversions
 from audit.statistics.conclusion import Conclusion, method_of
 from audit.statistics.curves import auc
@@ -87,29 +88,26 @@ def _draw_trade_off(axis: Axes, conclusion: Conclusion) -> None:
 
 def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
     """A bar a lower bound, hatched for an estimate, faded where refuted, and a line at the upper bound."""
-    draw = _draw_lying if len(conclusion.rows()) > _MOST_UPRIGHT else _draw_upright
-    draw(axis, conclusion)
+    rows: tuple[Finding, ...] = (*conclusion.ranked(), *conclusion.estimates)  # as in the printed table
+    labels = []
+    for row in rows:
+        word = NO_BOUND if isinstance(row, Estimate) else mark(row, conclusion)
+        labels.append(f"{method_of(row).label} {word}".strip())
+    draw = _draw_lying if len(rows) > _MOST_UPRIGHT else _draw_upright
+    bars = draw(axis, conclusion, labels, [row.epsilon for row in rows])
+    for bar, row in zip(bars, rows, strict=True):
+        if isinstance(row, Estimate):
+            bar.set(facecolor="white", edgecolor=BOUND, hatch="///")
+        elif mark(row, conclusion) and standing(conclusion).faded:
+            bar.set(facecolor="white", edgecolor=FADED, hatch="xxx")
     axis.set_title("Lower bounds on epsilon")
 
 
-def _rows(conclusion: Conclusion) -> tuple[Finding, ...]:
-    """What has a bar, in the order of the printed table."""
-    return (*conclusion.ranked(), *conclusion.estimates)
-
-
-def _numbers(epsilons: list[float]) -> list[str]:
-    """Lower bounds as a bar's labels."""
-    return [rounding.at_least(epsilon, 2) for epsilon in epsilons]
-
-
-def _draw_lying(axis: Axes, conclusion: Conclusion) -> None:
+def _draw_lying(axis: Axes, conclusion: Conclusion, labels: list[str], epsilons: list[float]) -> BarContainer:
     """Bounds as lying bars, from the first above to the last."""
-    rows, upper = _rows(conclusion), conclusion.upper_bound
-    labels = [_bar_label(row, conclusion) for row in rows]
-    epsilons = [row.epsilon for row in rows]
+    upper = conclusion.upper_bound
     bars = axis.barh(labels, epsilons, color=BOUND, alpha=0.8, height=0.7)
-    _set_apart(bars, rows, conclusion)
-    axis.bar_label(bars, _numbers(epsilons), padding=3, fontsize=8, bbox=_BOX)
+    axis.bar_label(bars, [at_least(value, 2) for value in epsilons], padding=3, fontsize=8, bbox=_BOX)
     axis.invert_yaxis()
     axis.tick_params(axis="y", labelsize=8)
     axis.set_xlim(right=1.15 * max(*epsilons, 0.1))
@@ -117,44 +115,30 @@ def _draw_lying(axis: Axes, conclusion: Conclusion) -> None:
     if upper is not None and np.isfinite(upper):
         axis.set_xlim(right=1.15 * max(*epsilons, upper))
         axis.axvline(upper, color=UPPER, ls=":")
-        place, name = ("data", "axes fraction"), f"upper bound {rounding.at_most(upper, 2)} "
+        place, name = ("data", "axes fraction"), f"upper bound {at_most(upper, 2)} "
         axis.annotate(name, (upper, 0.98), xycoords=place, ha="right", va="top", fontsize=8, bbox=_BOX)
+    return bars
 
 
-def _draw_upright(axis: Axes, conclusion: Conclusion) -> None:
+def _draw_upright(
+    axis: Axes, conclusion: Conclusion, labels: list[str], epsilons: list[float]
+) -> BarContainer:
     """Bounds as upright bars side by side, and what is none apart from them."""
-    rows, upper = _rows(conclusion), conclusion.upper_bound
-    labels = [textwrap.fill(_bar_label(row, conclusion), _BAR_CHARACTERS) for row in rows]
-    epsilons = [row.epsilon for row in rows]
-    places = [i + _APART * (i >= len(conclusion.bounds)) for i in range(len(rows))]
+    upper = conclusion.upper_bound
+    places = [i + _APART * (i >= len(conclusion.bounds)) for i in range(len(labels))]
     bars = axis.bar(places, epsilons, color=BOUND, alpha=0.8, width=0.6)
-    axis.set_xticks(places, labels)
-    _set_apart(bars, rows, conclusion)
-    axis.bar_label(bars, _numbers(epsilons), label_type="center", bbox=_BOX)
+    axis.set_xticks(places, [textwrap.fill(label, _BAR_CHARACTERS) for label in labels])
+    axis.bar_label(bars, [at_least(value, 2) for value in epsilons], label_type="center", bbox=_BOX)
     if upper is not None and np.isfinite(upper):
         axis.axhline(upper, color=UPPER, ls=":")
         place = ("axes fraction", "data")
-        name = f"upper bound {rounding.at_most(upper, 2)}"
+        name = f"upper bound {at_most(upper, 2)}"
         axis.annotate(
             name, (1, upper), (0, 2), xycoords=place, textcoords="offset points", ha="right", va="bottom"
         )
     axis.set(ylabel=f"epsilon at delta {conclusion.delta:g}")
     axis.set_ylim(top=axis.get_ylim()[1] * 1.08)
-
-
-def _set_apart(bars: BarContainer, rows: Sequence[Finding], conclusion: Conclusion) -> None:
-    """Hatches for estimates, and others for bounds that do not hold."""
-    for bar, row in zip(bars, rows, strict=True):
-        if isinstance(row, Estimate):
-            bar.set(facecolor="white", edgecolor=BOUND, hatch="///")
-        elif mark(row, conclusion) and standing(conclusion).faded:
-            bar.set(facecolor="white", edgecolor=FADED, hatch="xxx")
-
-
-def _bar_label(finding: Finding, conclusion: Conclusion) -> str:
-    """A method's name, with the word that an estimate is no bound, or the mark of a bound."""
-    word = NO_BOUND if isinstance(finding, Estimate) else mark(finding, conclusion)
-    return f"{method_of(finding).label} {word}".strip()
+    return bars
 
 
 def _draw_profile(axis: Axes, conclusion: Conclusion) -> None:

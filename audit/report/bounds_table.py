@@ -1,16 +1,21 @@
-"""Bounds for people: a table of 80 columns."""
+"""Bounds for people: a table of 80 columns, and remarks on the looks that they are the best of and on why
+they may be 0 for a reason that has nothing to do with privacy."""
 
 from collections.abc import Callable
 from operator import itemgetter
 
-from audit.report import rounding
-from audit.report.remarks import remarks
-from audit.report.table import Column, Table
+import numpy as np
+
+from audit.report.table import Column, Table, at_least, at_most
+from audit.statistics import curves, estimate, lifted
 from audit.statistics.conclusion import Conclusion, method_of
 from audit.statistics.estimate import Finding
 
 _COUNTS, _RATES = ("FP/out", "FN/in"), ("FPR", "FNR")
 _UNTESTED = "            (not tested here: scores of one run may depend on each other)"
+_CLEARLY = 4  # standard errors of the AUC below 1/2: three such audits in 100,000 where nothing leaks
+_FEW = 100  # scores of a world
+_SHOWN = 0.0005  # three decimals show 0 below it
 
 
 def bounds_table(conclusion: Conclusion) -> str:
@@ -22,7 +27,7 @@ def bounds_table(conclusion: Conclusion) -> str:
     rows = [_row(row, share) for row in conclusion.ranked()]
     if conclusion.upper_bound is not None:
         source = "given" if conclusion.composition is None else "accounting"
-        rows.append(("upper bound", rounding.at_most(conclusion.upper_bound), "", "", "", "", source))
+        rows.append(("upper bound", at_most(conclusion.upper_bound), "", "", "", "", source))
     rows += [_row(row, share) for row in conclusion.estimates]
     title = f"lower bounds on epsilon at delta {conclusion.delta:g}, confidence {conclusion.confidence:g}"
     before = [title, str(conclusion.design)] if many else [title]
@@ -81,8 +86,8 @@ def _row(finding: Finding, share: Callable[[int, int], str]) -> tuple[str, ...]:
     """A finding's cells, errors as shares."""
     return (
         finding.method,
-        rounding.at_least(finding.epsilon),
-        "" if finding.mu is None else rounding.at_least(finding.mu),
+        at_least(finding.epsilon),
+        "" if finding.mu is None else at_least(finding.mu),
         f"{finding.threshold:.4g}",
         share(finding.false_positives, finding.n_out),
         share(finding.false_negatives, finding.n_in),
@@ -93,3 +98,40 @@ def _row(finding: Finding, share: Callable[[int, int], str]) -> tuple[str, ...]:
 def _rate(count: int, guesses: int) -> str:
     """A share in percent, at most 100: an average over coins can lie above."""
     return f"{min(count / guesses, 1):.2%}"
+
+
+def remarks(conclusion: Conclusion) -> list[str]:
+    """A line each for declared looks, for scores that are all equal, for scores of the wrong sign, for too
+    few to prove much, and for methods that need more canaries a run; mostly there is none."""
+    found, looks = [], conclusion.looks
+    if looks is not None:
+        count = len(looks.schedule)
+        words = f"the best of {len(looks.taken)} of {count} declared looks"
+        if len(looks.taken) == 1:
+            words = f"look {looks.number(looks.taken[0])} of {count} declared"
+        at_once = f"all at once at {conclusion.confidence:g}"
+        found.append(f"{words}; each holds at {looks.confidence:.6g}, {at_once}")
+    worlds = ("in", conclusion.scores_in), ("out", conclusion.scores_out)
+    equal = [name for name, scores in worlds if np.ptp(scores) == 0]
+    if equal:  # as where all runs have one seed
+        found.append(f"all scores {' and '.join(equal)} are equal: does each run have noise of its own?")
+    return found + _on_zeros(conclusion)
+
+
+def _on_zeros(conclusion: Conclusion) -> list[str]:
+    """Why bounds are 0, where it is for no reason of privacy."""
+    canaries = (1, 1) if conclusion.design is None else conclusion.design.canaries  # all may be equal
+    area = curves.auc(conclusion.scores_in, conclusion.scores_out)
+    if area.deviations < -_CLEARLY * np.sqrt(max(canaries)):
+        return [f"scores are lower with the canary (AUC {area.value:.2f}): did you mean minus the score?"]
+    if conclusion.design is not None:
+        fewest = min(canaries)
+        orders = sorted({method.canaries for method in lifted.METHODS.values() if method.canaries > fewest})
+        needed = " and ".join(map(str, orders))
+        return [f"methods of order {needed} need so many canaries a run, here: {fewest}"] if orders else []
+    n_in, n_out = len(conclusion.scores_in), len(conclusion.scores_out)
+    nothing = max(conclusion.gaussian.epsilon, conclusion.assumption_free.epsilon) < _SHOWN
+    if not nothing or min(n_in, n_out) >= _FEW:
+        return []
+    provable = at_most(estimate.most_provable(n_in, n_out, conclusion.delta, conclusion.confidence))
+    return [f"{n_in} and {n_out} runs prove at most epsilon = {provable} whatever the curve: run more"]

@@ -1,17 +1,17 @@
-"""Trade-off curves, drawn."""
+"""Trade-off curves, drawn, and what the scores say of a Gaussian one, in the words and colours of figures."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 from scipy import special
 
-from audit.report import rounding
-from audit.report.gaussian import standing
-from audit.report.style import BOUND, FADED, OUT, PREDICTED, UPPER
+from audit.report.style import BLACK, BOUND, FADED, OUT, PREDICTED, UPPER, VERMILION
+from audit.report.table import at_least, at_most
 from audit.statistics import conversions, curves
-from audit.statistics.conclusion import Conclusion
+from audit.statistics.conclusion import Conclusion, method_of
+from audit.statistics.estimate import Finding
 
 Array = NDArray[np.float64]
 
@@ -19,6 +19,33 @@ _POINTS = 801  # of a grid
 _LARGEST_LEAST = 0.1  # where an axis of very few runs begins
 _MOST_DECADES = 4  # that each get a tick
 _LABELLED = 3  # decades below 1 whose label is short
+
+
+class Standing(NamedTuple):
+    """What the test found and the colour of that; a mark for what assumes a Gaussian curve, empty where
+    nothing speaks against the assumption, and whether such is faded."""
+
+    found: str
+    color: str
+    mark: str
+    faded: bool = False
+
+
+def standing(conclusion: Conclusion) -> Standing:
+    """How a Gaussian curve stands after its test; nothing is said where it was not made."""
+    if conclusion.curve is None:
+        return Standing("", BLACK, "")
+    if conclusion.refutes_gaussian:
+        return Standing(f"Gaussian curve refuted, {conclusion.p_value()}", VERMILION, "(refuted)", True)
+    tested = f"{conclusion.p_value()}, power {conclusion.curve_power:.0%}"
+    if conclusion.doubts_gaussian:
+        return Standing(f"too few runs to tell, {tested}", BLACK, "" if conclusion.reason else "(doubtful)")
+    return Standing(f"no evidence against Gaussian, {tested}", BLACK, "")
+
+
+def mark(finding: Finding, conclusion: Conclusion) -> str:
+    """The mark of a bound that assumes a Gaussian curve; empty for other findings."""
+    return standing(conclusion).mark if method_of(finding).assumes.gaussian else ""
 
 
 def draw_trade_off(
@@ -30,13 +57,13 @@ def draw_trade_off(
     mu, upper = conclusion.gaussian.mu or 0.0, conclusion.mu_upper_bound
     state = standing(conclusion)
     color = FADED if state.faded else BOUND
-    proven = f"mu ≥ {rounding.at_least(mu, 2)} {state.mark}".strip()
+    proven = f"mu ≥ {at_least(mu, 2)} {state.mark}".strip()
     _draw_gaussian(axis, proven, mu, grid, color=color, ls="--")
     if predicted_mu is not None:
         label = f"predicted mu = {predicted_mu:.2f}"
         _draw_gaussian(axis, label, predicted_mu, grid, color=PREDICTED, ls="-", lw=4, alpha=0.55)
     if upper is not None and np.isfinite(upper):
-        _draw_gaussian(axis, f"mu ≤ {rounding.at_most(upper, 2)}", upper, grid, color=UPPER, ls=":")
+        _draw_gaussian(axis, f"mu ≤ {at_most(upper, 2)}", upper, grid, color=UPPER, ls=":")
     axis.set(xlabel="false-positive rate", ylabel="false-negative rate")
 
 

@@ -47,7 +47,12 @@ def listed(folder: Path) -> Listed:
 def differs(setting: Setting) -> dict[str, Any]:
     """The fields of a setting, by their flags, that differ from those of ./run.sh audit with its model and
     adversary; `insertions` stands for the steps where these hold a whole number of them."""
-    usual = _usual(setting)
+    if setting.model in zoo.tasks():
+        usual = flat(setting_of(setting.model, adversary=setting.adversary.name))
+    else:  # fields that no model of a caller's own has are not among the defaults
+        known = {name: field.default for name, field in fields().items() if field.default is not None}
+        usual = {**known, "model": setting.model, "adversary": setting.adversary.name}
+    usual["insertions"] = fields()["insertions"].default
     values = flat(setting)
     steps, k = values.pop("steps"), setting.schedule.periodicity
     length = {"insertions": steps // k} if steps % k == 0 else {"steps": steps}
@@ -57,22 +62,13 @@ def differs(setting: Setting) -> dict[str, Any]:
     return {flags.get(name, name): value for name, value in sorted(unusual.items())}
 
 
-def _usual(setting: Setting) -> dict[str, Any]:
-    """The default fields; those that no model of a caller's own has are not among them."""
-    if setting.model in zoo.tasks():
-        usual = flat(setting_of(setting.model, adversary=setting.adversary.name))
-    else:
-        known = {name: field.default for name, field in fields().items() if field.default is not None}
-        usual = {**known, "model": setting.model, "adversary": setting.adversary.name}
-    return {**usual, "insertions": fields()["insertions"].default}
-
-
 def as_table(rows: Sequence[Listed], now: float) -> str:
     """The rows in 80 columns, each with its differences on lines below it."""
     header, rule, *found = _table(rows, now).text().split("\n")
     lines = [header, rule]
     for one, line in zip(rows, found, strict=True):
-        texts = ", ".join(f"{name}={_value(value)}" for name, value in one.differs.items())
+        shown = {n: f"{value:g}" if isinstance(value, float) else value for n, value in one.differs.items()}
+        texts = ", ".join(f"{name}={value}" for name, value in shown.items())
         indent = " " * _INDENT
         lines += [line, *textwrap.wrap(texts, _COLUMNS, initial_indent=indent, subsequent_indent=indent)]
     return "\n".join(lines)
@@ -97,9 +93,9 @@ def _table(rows: Sequence[Listed], now: float) -> Table[Listed]:
         Column("delta", lambda one: one.kept.delta),
         Column("confidence", lambda one: one.kept.confidence),
         Column("if_gaussian", lambda one: _finite(one.kept.if_gaussian)),
-        Column(None, lambda one: _lower(one.kept.if_gaussian), "bound", width=10),
+        Column(None, lambda one: _finite(one.kept.if_gaussian), "bound", verdicts.at_least, 10, none="-"),
         Column("upper_bound", lambda one: _finite(one.kept.upper_bound)),
-        Column(None, lambda one: _upper(one.kept.upper_bound), "upper", width=10),
+        Column(None, lambda one: one.kept.upper_bound, "upper", _upper, 10, none="-"),
         Column("time", lambda one: one.time),
         Column(None, lambda one: _age(now - one.time), "age", width=7),
     )
@@ -112,20 +108,7 @@ def _name(setting: Setting) -> str:
     return shortened(setting.model, _NAME - 1 - len(adversary)) + adversary
 
 
-def _value(value: object) -> str:
-    """A value as a flag takes it."""
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _lower(epsilon: float | None) -> str:
-    """A lower bound rounded down."""
-    return "-" if epsilon is None or not math.isfinite(epsilon) else verdicts.at_least(epsilon)
-
-
-def _upper(epsilon: float | None) -> str:
-    """An upper bound rounded up."""
-    if epsilon is None:
-        return "-"
+def _upper(epsilon: float) -> str:
     return verdicts.at_most(epsilon) if math.isfinite(epsilon) else "infinite"
 
 

@@ -1,47 +1,23 @@
 """A page on one-run audits: of each the verdict, bounds, estimates beside what they show without a leak, the
 cosines, and where they come from."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from functools import partial
 
+import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.axes import Axes
 
-from audit.report import audit_page as report
-from audit.report import one_run_panels, one_run_table, page
-from audit.report.federated_table import Upper
+from audit.report import audit_page, one_run_table, page, style, verdicts
 from audit.report.page import Html
-from audit.report.verdicts import (
-    LEAKS,
-    NOTHING,
-    VIOLATED,
-    Verdict,
-    at_least,
-    at_most,
-    guaranteed,
-    limit,
-    percent,
-    proven,
-)
+from audit.report.style import BOUND, FADED, IN, OUT, STYLE, UPPER
+from audit.report.subjects import OneRunSubject
+from audit.report.verdicts import Verdict
+from audit.statistics import cosine_law
 from audit.statistics.one_run_bounds import OneRunBound
 from audit.statistics.one_run_conclusion import OneRunConclusion
-from audit.statistics.one_shot import OneShotEstimate
 
-
-class OneRunSubject(NamedTuple):
-    """An audit of one run, or of several that are each concluded alone. upper: the mechanism's epsilons, of
-    which the first is what a canary's bounds are held against; none where it is not known."""
-
-    anchor: str
-    title: str
-    facts: dict[str, str]
-    threats: list[str]
-    runs: list[OneRunConclusion]
-    upper: list[Upper]
-    provenance: dict[str, str]
-    config: str | None = None
-
-
-_GAUSSIAN = "; and a Gaussian trade-off curve"
+_BINS, _POINTS, _FAR = 40, 401, 4.0  # of a histogram; of a curve; in units of 1/sqrt(d)
 _MEANINGS = (
     "A bound holds at its confidence: the method exceeds the truth in at most that share of audits. Each has "
     "its own confidence; together they have less. The method is to be chosen before the audit.",
@@ -69,43 +45,41 @@ def one_run_verdict(subject: OneRunSubject) -> Verdict:
     first = subject.runs[0]
     upper = subject.upper[0].epsilon if subject.upper else None
     above = [row for row in first.bounds if upper is not None and row.epsilon > upper]
-    proven = [row for row in first.bounds if at_least(row.epsilon) != "0"]
+    proven = [row for row in first.bounds if verdicts.at_least(row.epsilon) != "0"]
     which = "" if len(subject.runs) == 1 else " Of the first run:"
     claims = " ".join(f"{_claim(row)}." for row in (above or proven))
     if above:
         word = "violated" if any(not row.gaussian for row in above) else "or not Gaussian"
         headline = "The guarantee is violated"
         headline += "." if word == "violated" else ", or the trade-off curve is not Gaussian."
-        end = (
-            f" Accounting guarantees at most {at_most(upper or 0.0)}: there is a bug, or that is for another "
-        )
-        end += "training."
-        return Verdict(VIOLATED, word, headline, f"{which} {claims}{end}".strip())
+        most = verdicts.at_most(upper or 0.0)
+        end = f" Accounting guarantees at most {most}: there is a bug, or that is for another training."
+        return Verdict(verdicts.VIOLATED, word, headline, f"{which} {claims}{end}".strip())
+    nothing = verdicts.NOTHING, "nothing proven", "No leakage is proven."
     if not first.bounds:
         words = "There are estimates alone, which are no bounds: save coins, or more canaries."
-        return Verdict(NOTHING, "nothing proven", "No leakage is proven.", words + guaranteed(upper))
+        return Verdict(*nothing, words + verdicts.guaranteed(upper))
     if not proven:
-        level = percent(first.confidence)
+        level = verdicts.percent(first.confidence)
         words = f"At {level} confidence this run proves no leakage at delta = {first.delta:g}: the lower "
         words += "bounds are 0. That is no proof of privacy."
-        return Verdict(NOTHING, "nothing proven", "No leakage is proven.", words + guaranteed(upper))
+        return Verdict(*nothing, words + verdicts.guaranteed(upper))
     headline = "This training leaks."
     if all(row.gaussian for row in proven):
         headline = "This training leaks, if its trade-off curve is Gaussian."
-    return Verdict(LEAKS, "leaks", headline, f"{which} {claims}{guaranteed(upper)}".strip())
+    return Verdict(verdicts.LEAKS, "leaks", headline, f"{which} {claims}{verdicts.guaranteed(upper)}".strip())
 
 
 def _claim(row: OneRunBound) -> str:
     """What a bound proves, and what it assumes."""
     curve = " and the trade-off curve is Gaussian" if row.gaussian else ""
     return (
-        f"With {percent(row.confidence)} confidence, {row.canaries.proviso}{curve}, it leaks at least "
-        f"epsilon = {at_least(row.epsilon)} at delta = {row.delta:g}"
+        f"With {verdicts.percent(row.confidence)} confidence, {row.canaries.proviso}{curve}, it leaks at "
+        f"least epsilon = {verdicts.at_least(row.epsilon)} at delta = {row.delta:g}"
     )
 
 
 def _article(subject: OneRunSubject, titled: bool) -> Html:
-    """An audit's section."""
     first, runs = subject.runs[0], subject.runs
     several = [page.element("h3", "Over all runs"), _over_runs(runs)] if len(runs) > 1 else []
     remarks = one_run_table.remarks(first)
@@ -115,8 +89,8 @@ def _article(subject: OneRunSubject, titled: bool) -> Html:
         *(page.element("p", f"{one[0].upper()}{one[1:]}.", class_="note") for one in remarks),
         *several,
     ]
-    panels = page.element("div", *_figures(subject), class_="figures")
-    return report.article(subject, one_run_verdict(subject), titled, _bounds(subject), *more, panels=panels)
+    found, panels = one_run_verdict(subject), page.element("div", *_figures(subject), class_="figures")
+    return audit_page.article(subject, found, titled, _bounds(subject), *more, panels=panels)
 
 
 def _bounds(subject: OneRunSubject) -> Html:
@@ -125,38 +99,33 @@ def _bounds(subject: OneRunSubject) -> Html:
     rows = [
         (
             row.method,
-            proven(row.epsilon),
-            "" if row.mu is None else proven(row.mu),
+            verdicts.proven(row.epsilon),
+            "" if row.mu is None else verdicts.proven(row.mu),
             row.counted,
-            _assumes(row),
+            row.canaries.sentence + ("; and a Gaussian trade-off curve" if row.gaussian else ""),
         )
         for row in first.bounds
     ]
     for upper in subject.upper:
-        shown = limit(upper.epsilon) if upper.is_bound else at_most(upper.epsilon)
+        shown = verdicts.limit(upper.epsilon) if upper.is_bound else verdicts.at_most(upper.epsilon)
         rows.append((upper.name, shown, "", "", upper.reason))
-    caption = f"Epsilon at delta = {first.delta:g}; lower bounds at {percent(first.confidence)} confidence"
+    caption = (
+        f"Epsilon at delta = {first.delta:g}; lower bounds at {verdicts.percent(first.confidence)} confidence"
+    )
     return page.table(caption, ("bound", "epsilon", "mu", "counts", "assumes"), rows)
-
-
-def _assumes(row: OneRunBound) -> str:
-    """A bound's assumption in full."""
-    return row.canaries.sentence + (_GAUSSIAN if row.gaussian else "")
 
 
 def _estimates(first: OneRunConclusion) -> Html:
     """A row an estimate: value, error, floor, and what it takes for granted."""
     header = ("estimate", "epsilon", "standard error", "mean without a leak", "95% without a leak", "caveat")
     caption = f"Estimates of epsilon at delta = {first.delta:g}; a leak shows where they exceed the 95%"
-    return page.table(caption, header, [_estimate(row) for row in first.estimates])
-
-
-def _estimate(row: OneShotEstimate) -> tuple[str, ...]:
-    """An estimate's cells."""
-    floor = row.noise_floor
-    numbers = (row.epsilon, row.standard_error, floor.mean, floor.quantile_95)
-    within = "; within its floor" if row.epsilon <= floor.quantile_95 else ""
-    return (row.method, *(f"{value:.3f}" for value in numbers), row.caveat + within)
+    rows = []
+    for row in first.estimates:
+        floor = row.noise_floor
+        numbers = (row.epsilon, row.standard_error, floor.mean, floor.quantile_95)
+        within = "; within its floor" if row.epsilon <= floor.quantile_95 else ""
+        rows.append((row.method, *(f"{value:.3f}" for value in numbers), row.caveat + within))
+    return page.table(caption, header, rows)
 
 
 def _over_runs(runs: Sequence[OneRunConclusion]) -> Html:
@@ -174,14 +143,14 @@ def _figures(subject: OneRunSubject) -> list[Html]:
     """The first run's panels, each with what a reader who can't see it needs to know."""
     first = subject.runs[0]
     upper = subject.upper[0].epsilon if subject.upper else None
-    drawn = one_run_panels.one_run_panels(first, upper)
+    drawn = one_run_panels(first, upper)
     observed, unobserved, dimension = first.cosines
     units = observed * np.sqrt(dimension)
     null = f"{len(unobserved):,} unobserved ones" if len(unobserved) else "the exact law where nothing leaks"
     said = f"mean {units.mean():.3f}, deviation {units.std():.3f}"
     estimates = [f"{row.method} {row.epsilon:.3f}" for row in first.estimates]
     values = ", ".join(
-        [*estimates, *(f"{row.method} at least {at_least(row.epsilon)}" for row in first.bounds)]
+        [*estimates, *(f"{row.method} at least {verdicts.at_least(row.epsilon)}" for row in first.bounds)]
     )
     return [
         page.figure(
@@ -198,9 +167,55 @@ def _figures(subject: OneRunSubject) -> list[Html]:
     ]
 
 
-def null_of(conclusion: OneRunConclusion) -> str:
-    """What the observed cosines are held against."""
+def one_run_panels(conclusion: OneRunConclusion, upper_bound: float | None) -> dict[str, bytes]:
+    """Each panel of one run apart, as SVG bytes: "cosines", "epsilons"."""
+    drawn = {}
+    panels: dict[str, Callable[[Axes, OneRunConclusion], None]] = {
+        "cosines": _draw_cosines,
+        "epsilons": partial(_draw_epsilons, upper_bound=upper_bound),
+    }
+    with plt.rc_context(STYLE):
+        for name, draw in panels.items():
+            figure, axis = plt.subplots(figsize=(4.2, 3.4))
+            draw(axis, conclusion)
+            figure.legend(loc="outside upper center", ncols=2, fontsize=8)
+            drawn[name] = style.svg(figure)
+    return drawn
+
+
+def _draw_cosines(axis: Axes, conclusion: OneRunConclusion) -> None:
+    """The density of the observed cosines, and of the unobserved or of the exact null."""
     observed, unobserved, dimension = conclusion.cosines
+    root = np.sqrt(dimension)
+    seen = np.concatenate([observed, unobserved]) * root
+    ends = min(-_FAR, seen.min()), max(_FAR, seen.max())
+    bins = np.linspace(*ends, _BINS + 1).tolist()
+    axis.hist(observed * root, bins, density=True, color=IN, alpha=0.5, label=f"observed ({len(observed):,})")
     if len(unobserved):
-        return f"{len(observed):,} observed and {len(unobserved):,} unobserved, to which the null is fitted"
-    return f"{len(observed):,} observed; the null is the cosine's exact law in {dimension:,} dimensions"
+        label = f"unobserved ({len(unobserved):,})"
+        axis.hist(unobserved * root, bins, density=True, color=OUT, alpha=0.5, hatch="///", label=label)
+    else:
+        x = np.linspace(*ends, _POINTS)
+        inside = np.clip(x / root, -1 + 1e-12, 1 - 1e-12)
+        axis.plot(x, np.exp(cosine_law.log_density(inside, dimension)) / root, color=OUT, label="no leak")
+    axis.set(xlabel=r"cosine, in units of $1/\sqrt{d}$", ylabel="density")
+
+
+def _draw_epsilons(axis: Axes, conclusion: OneRunConclusion, upper_bound: float | None) -> None:
+    """A bar a bound; a point an estimate, with two standard errors, over the range that it shows without a
+    leak; a line at the upper bound."""
+    names = [*(row.method for row in conclusion.estimates), *(row.method for row in conclusion.bounds)]
+    for place, row in enumerate(conclusion.estimates):
+        floor = "no leak: up to 95%" if place == 0 else None
+        axis.barh(place, row.noise_floor.quantile_95, color=FADED, alpha=0.4, label=floor)
+        error = 2 * row.standard_error
+        label = "estimate, 2 errors" if place == 0 else None
+        axis.errorbar(row.epsilon, place, xerr=error, fmt="o", ms=4, color=IN, mfc="white", label=label)
+    for place, bound in enumerate(conclusion.bounds, len(conclusion.estimates)):
+        label = "lower bound" if place == len(conclusion.estimates) else None
+        axis.barh(place, bound.epsilon, color=BOUND, height=0.6, label=label)
+    if upper_bound is not None and np.isfinite(upper_bound):
+        axis.axvline(upper_bound, color=UPPER, ls=":", label="upper bound")
+    axis.set_yticks(range(len(names)), [name.removeprefix("one_shot_") for name in names])
+    axis.set(xlabel=r"$\varepsilon$", ylim=(len(names) - 0.4, -0.6))
+    axis.set_xlim(left=0)

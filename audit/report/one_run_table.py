@@ -1,15 +1,21 @@
-"""One run's estimates and bounds for people, in 80 columns, and for programs."""
+"""Audits of one run, of several that are each concluded alone, and of federated runs: for people, in 80
+columns, and for programs."""
 
 import dataclasses
 import json
-from typing import Any
+from typing import Any, NamedTuple
 
-from audit.report.table import Column, Table, lower, number
+import numpy as np
+
+from audit.progress import counted
+from audit.report.table import Column, Table, at_least, at_most, number
+from audit.statistics.accounting import Composition, epsilon_upper_bound, participant_upper_bound
 from audit.statistics.method import GAUSSIAN_CURVE
-from audit.statistics.one_run_bounds import OF_COINS, OneRunBound
+from audit.statistics.one_run_bounds import OF_COINS
 from audit.statistics.one_run_conclusion import OneRunConclusion
 from audit.statistics.one_shot import EstimateFloor
 
+RESULT = "federated.json"  # in a setting's folder
 _CLEARLY = 4  # standard errors below the null
 _ESTIMATES = """\
 estimates are no bounds; error: standard error if canaries are independent;
@@ -26,10 +32,10 @@ _OF_ESTIMATE = (
 )
 _OF_BOUND = (
     Column(None, lambda row: row.method, "bound", width=16, left=True),
-    Column(None, lambda row: row.epsilon, "epsilon", lower(), 8),
-    Column(None, lambda row: row.mu, "mu", lower(), 6),
+    Column(None, lambda row: row.epsilon, "epsilon", at_least, 8),
+    Column(None, lambda row: row.mu, "mu", at_least, 6),
     Column(None, lambda row: row.counted, " counts", " {}".format, 30, left=True),
-    Column(None, lambda row: _assumes(row), "assumes", left=True),
+    Column(None, lambda row: (GAUSSIAN_CURVE if row.gaussian else row.canaries).word, "assumes", left=True),
 )
 
 
@@ -86,11 +92,6 @@ def remarks(conclusion: OneRunConclusion) -> list[str]:
     return found
 
 
-def _assumes(row: OneRunBound) -> str:
-    """A word for what a bound assumes."""
-    return GAUSSIAN_CURVE.word if row.gaussian else row.canaries.word
-
-
 def _notes(conclusion: OneRunConclusion) -> list[str]:
     """What the bounds' assumptions mean."""
     assumed = dict.fromkeys(
@@ -98,3 +99,81 @@ def _notes(conclusion: OneRunConclusion) -> list[str]:
     )
     notes = [f"{one.word}: {one.note}" for one in assumed]
     return [*notes, _GAUSSIAN] if any(row.gaussian for row in conclusion.bounds) else notes
+
+
+def over_runs(runs: list[OneRunConclusion]) -> str:
+    """The mean and deviation over runs of each estimate and bound."""
+    estimates = list(zip(*(run.estimates for run in runs), strict=True))
+    bounds = list(zip(*(run.bounds for run in runs), strict=True))
+    floors = [floor_words(row[0].noise_floor) for row in estimates] + ["a bound a run"] * len(bounds)
+    rows = [
+        (row[0].method, [one.epsilon for one in row], floor)
+        for row, floor in zip([*estimates, *bounds], floors, strict=True)
+    ]
+    columns = (
+        Column(None, lambda row: row[0], "estimate or bound", width=24, left=True),
+        Column(None, lambda row: np.mean(row[1]), "mean", number(".3f"), 9),
+        Column(None, lambda row: np.std(row[1]), "deviation", number(".3f"), 9),
+        Column(None, lambda row: row[2], "  floor", "  {}".format, left=True),
+    )
+    head = f"{len(runs):,} runs: epsilon at delta {runs[0].delta:g}, confidence {runs[0].confidence:g} a run"
+    note = "\nestimates are no bounds; floor: mean (95% quantile) where nothing leaks, of run 0"
+    return Table(columns, rows, before=(head,), after=(note,), gap=" ", rule=80).text()
+
+
+class FederatedAudit(NamedTuple):
+    """What each run's canaries say, the steps that count for a canary and for a client, and the runs'
+    accuracies that were measured."""
+
+    runs: list[OneRunConclusion]
+    canary: Composition
+    client: Composition
+    accuracies: list[float]
+
+
+class Upper(NamedTuple):
+    """A name, an epsilon, what it stands on, and whether it is an upper bound."""
+
+    name: str
+    epsilon: float
+    reason: str
+    is_bound: bool = True
+
+
+def upper_bounds(found: FederatedAudit) -> list[Upper]:
+    """epsilon as it is accounted, of a canary and of a client, and the paper's analytical value."""
+    delta = found.runs[0].delta
+    rows = []
+    for name, who in (("canary", found.canary), ("client", found.client)):
+        times, rate = counted(who.insertions, "round"), who.sampling_rate
+        taken = times if rate == 1 else f"{times}, each with probability {rate:g}"
+        rows.append(Upper(f"accounted, {name}", participant_upper_bound(who, delta), taken))
+    once = epsilon_upper_bound(found.canary.noise_multiplier, 1, delta)
+    return [*rows, Upper("analytical", once, "the paper's: of one round", is_bound=False)]
+
+
+def federated_table(found: FederatedAudit) -> str:
+    """Estimates and bounds of a run, or their means over runs, and the mechanism's epsilon."""
+    first = found.runs[0]
+    columns = (
+        Column(None, lambda row: row.name, "mechanism", width=24, left=True),
+        Column(None, lambda row: row.epsilon, "epsilon", at_most, 9),
+        Column(None, lambda row: row.reason, f"  at delta {first.delta:g}", "  {}".format, left=True),
+    )
+    lines = [one_run_table(first, None) if len(found.runs) == 1 else over_runs(found.runs), ""]
+    lines.append(Table(columns, upper_bounds(found), gap=" ", rule=80).text())
+    if found.accuracies:
+        measured = np.array(found.accuracies)
+        spread = f" +- {measured.std():.4f}" if len(measured) > 1 else ""
+        lines += ["", f"accuracy: {measured.mean():.4f}{spread}"]
+    return "\n".join(lines)
+
+
+def federated_json(found: FederatedAudit, about: dict[str, Any]) -> str:
+    """One JSON object on one line."""
+    accounted = {row.name: row.epsilon for row in upper_bounds(found)}
+    runs = [json.loads(one_run_json(run, None)) for run in found.runs]
+    levels = {"delta": found.runs[0].delta, "confidence": found.runs[0].confidence}
+    counted_steps = {"compositions": [found.canary, found.client]}
+    values = {**about, **levels, "epsilon": accounted, **counted_steps, "accuracies": found.accuracies}
+    return json.dumps({**values, "runs": runs})

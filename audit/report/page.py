@@ -106,16 +106,13 @@ def document(title: str, *content: str) -> bytes:
 def table(caption: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> Html:
     """A table whose rows become cards on narrow screens; a row's first cell is its header."""
     head = element("tr", *(element("th", cell, scope="col") for cell in header))
-    body = [_row(header, cells) for cells in rows]
+    body = []
+    for first, *others in rows:
+        named = zip(header[1:], others, strict=True)  # on a card a cell carries its column's name
+        cells = (element("td", cell, data_name=name) for name, cell in named)
+        body.append(element("tr", element("th", first, scope="row"), *cells))
     whole = element("table", element("caption", caption), element("thead", head), element("tbody", *body))
     return element("div", whole, class_="table", role="region", aria_label=caption, tabindex="0")
-
-
-def _row(header: Sequence[str], cells: Sequence[str]) -> Html:
-    """A body row; every cell carries its column's name, and an empty one is not shown on a card."""
-    first = element("th", cells[0], scope="row")
-    rest = zip(header[1:], cells[1:], strict=True)
-    return element("tr", first, *(element("td", cell, data_name=name) for name, cell in rest))
 
 
 def terms(facts: dict[str, str]) -> Html:
@@ -130,14 +127,12 @@ def points(sentences: Iterable[str]) -> Html:
 
 def figure(image: bytes, alternative: str, caption: str, kind: str = "") -> Html:
     """An image inside the page: SVG, in the page's own colours, else PNG."""
-    drawn = (_picture if image.startswith(b"\x89PNG") else _drawing)(image, alternative)
+    if image.startswith(b"\x89PNG"):
+        source = f"data:image/png;base64,{base64.b64encode(image).decode()}"
+        drawn = element("img", src=source, alt=alternative)
+    else:
+        drawn = _drawing(image, alternative)
     return element("figure", drawn, element("figcaption", caption), **({"class_": kind} if kind else {}))
-
-
-def _picture(image: bytes, alternative: str) -> Html:
-    """A PNG as an element."""
-    source = f"data:image/png;base64,{base64.b64encode(image).decode()}"
-    return element("img", src=source, alt=alternative)
 
 
 def _drawing(image: bytes, alternative: str) -> Html:

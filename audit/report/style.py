@@ -68,29 +68,25 @@ def set_symbols(figure: Figure) -> None:
 
 def png(figure: Figure) -> bytes:
     """The figure's PNG; closes it."""
-    set_symbols(figure)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=150, metadata={"Software": None})
-    plt.close(figure)
-    return buffer.getvalue()
+    return _encoded(figure, format="png", dpi=150, metadata={"Software": None})
 
 
 def svg(figure: Figure) -> bytes:
     """The figure's SVG, the same bits for the same figure; closes it."""
-    set_symbols(figure)
-    buffer = io.BytesIO()
     with plt.rc_context({"svg.hashsalt": "audit"}):
-        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
-    plt.close(figure)
-    return buffer.getvalue()
+        return _encoded(figure, format="svg", metadata={"Date": None, "Creator": None})
 
 
 def pdf(figure: Figure) -> bytes:
     """The figure's PDF with its fonts inside, the same bits for the same figure; closes it."""
+    with plt.rc_context({"pdf.fonttype": 42}):
+        return _encoded(figure, format="pdf", metadata={"CreationDate": None, "Creator": None})
+
+
+def _encoded(figure: Figure, **how: Any) -> bytes:
     set_symbols(figure)
     buffer = io.BytesIO()
-    with plt.rc_context({"pdf.fonttype": 42}):
-        figure.savefig(buffer, format="pdf", metadata={"CreationDate": None, "Creator": None})
+    figure.savefig(buffer, **how)
     plt.close(figure)
     return buffer.getvalue()
 

@@ -1,21 +1,28 @@
-"""An audit's facts for a report, read from a setting's folder in a store or from a file of scores, without a
-library that trains."""
+"""An audit's facts for a report, from its folder in a store or a file of scores, without a library that
+trains."""
 
+import dataclasses
 import hashlib
+import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from audit import zoo
+from audit.concluded import of_each_run
 from audit.concluded import of_setting as concluded
 from audit.errors import InputError, require
+from audit.progress import counted
+from audit.report.one_run_table import RESULT, FederatedAudit, Upper, upper_bounds
 from audit.settings import stored
 from audit.settings.adversaries import adversary_row
+from audit.settings.federated import FINAL, FederatedSetting
 from audit.settings.setting import Setting, summary
 from audit.settings.stored import Known
 from audit.statistics.accounting import Composition
 from audit.statistics.conclusion import Conclusion
-from audit.storage import results
+from audit.statistics.one_run_conclusion import OneRunConclusion
+from audit.storage import files, results
 from audit.storage.store import Kept, Store
 
 
@@ -33,6 +40,20 @@ class Subject(NamedTuple):
     proves: bool = True
 
 
+class OneRunSubject(NamedTuple):
+    """An audit of one run, or of several that are each concluded alone. upper: the mechanism's epsilons, of
+    which the first is what a canary's bounds are held against; none where it is not known."""
+
+    anchor: str
+    title: str
+    facts: dict[str, str]
+    threats: list[str]
+    runs: list[OneRunConclusion]
+    upper: list[Upper]
+    provenance: dict[str, str]
+    config: str | None = None
+
+
 class AskedLevels(NamedTuple):
     """delta and confidence of the bounds; None: those of the kept audit, else 1e-5 and 0.95."""
 
@@ -45,12 +66,20 @@ _UNKNOWN_THREAT = (
     "for the training that made the scores, if its runs are independent and a score never saw which world "
     "its run was in."
 )
-
-
 _REASON = (
     "has a reason here: the noise is Gaussian, the canary is one coordinate of an over-parameterised model, "
     "and genuine gradients leave that coordinate alone"
 )
+_UNKNOWN_RUN = (
+    "The cosines come from elsewhere: this page knows neither the training nor who inserted the canaries. "
+    "The bounds hold for the training that made them, where their assumptions hold of it."
+)
+_SEEN = {
+    "final": "It sees the final model only, and takes its cosine with each canary's direction.",
+    "weights": "It sees the final weights only, and takes their cosine with each canary's direction.",
+    "all": "It sees every round's model, and takes the largest cosine of a round's move over rounds.",
+    "means": "It sees every round's noisy mean, and takes the largest cosine over rounds.",
+}
 
 
 def of_scores(
@@ -69,13 +98,11 @@ def of_arrays(name: str, composition: Composition | None, conclusion: Conclusion
     if composition is not None:
         sigma, insertions, rate = composition
         sampled = f", each with probability {rate:g} (Poisson sampling)" if rate < 1 else ""
-        facts["Mechanism, as given"] = (
-            f"{insertions:,} insertions{sampled}, noise multiplier sigma = {sigma:g}"
-        )
+        given = f"{insertions:,} insertions{sampled}, noise multiplier sigma = {sigma:g}"
+        facts["Mechanism, as given"] = given
     elif conclusion.upper_bound is not None:
-        facts["Upper bound, as given"] = (
-            f"epsilon = {conclusion.upper_bound:g} at delta = {conclusion.delta:g}"
-        )
+        given = f"epsilon = {conclusion.upper_bound:g} at delta = {conclusion.delta:g}"
+        facts["Upper bound, as given"] = given
     scores = conclusion.scores_in.tobytes() + conclusion.scores_out.tobytes()
     kept = {"SHA-256 of the scores, in before out": hashlib.sha256(scores).hexdigest()}
     return Subject("scores", name, facts, [_UNKNOWN_THREAT], conclusion, kept, None)
@@ -93,20 +120,15 @@ def of_setting(folder: Path, levels: AskedLevels, runs: int | None = None) -> Su
     runs = runs or (schedule.looks()[-1] if schedule else kept.runs) or held
     require(runs >= 2, f"{folder} has no finished runs: train some with ./run.sh audit")
     require(runs <= held, f"{folder} lacks runs {held} to {runs - 1}: train them")
-    setting = known.setting
+    setting, own = known.setting, known.model is not None
+    delta = kept.delta or 1e-5 if levels.delta is None else levels.delta
+    confidence = kept.confidence or 0.95 if levels.confidence is None else levels.confidence
     looks = schedule.schedule if schedule else ()
-    own = known.model is not None
-    conclusion = concluded(store.load(runs), setting, *_levels(levels, kept), looks, own)
+    conclusion = concluded(store.load(runs), setting, delta, confidence, looks, own)
     provenance = _provenance(folder.name, known, kept.provenance)
     facts, threats = _facts(setting, conclusion, own), _threats(setting)
-    title = summary(setting, runs)
-    return Subject(f"s{folder.name}", title, facts, threats, conclusion, provenance, store.text)
-
-
-def _levels(asked: AskedLevels, kept: Kept) -> tuple[float, float]:
-    """delta and confidence: as asked, else of the kept audit, else 1e-5 and 0.95."""
-    delta = kept.delta or 1e-5 if asked.delta is None else asked.delta
-    return delta, kept.confidence or 0.95 if asked.confidence is None else asked.confidence
+    anchor, title = f"s{folder.name}", summary(setting, runs)
+    return Subject(anchor, title, facts, threats, conclusion, provenance, store.text)
 
 
 def _facts(setting: Setting, conclusion: Conclusion, own: bool) -> dict[str, str]:
@@ -125,6 +147,12 @@ def _facts(setting: Setting, conclusion: Conclusion, own: bool) -> dict[str, str
         "Arithmetic": f"{mechanism.precision}, clipped sums by {mechanism.clipping}",
         **({"Gaussian curve": _REASON} if conclusion.reason else {}),
     }
+
+
+def _insertions(setting: Setting) -> str:
+    k, rate = setting.schedule.periodicity, setting.sampling_rate
+    often = f"{setting.insertions:,}, {f'every {k} steps' if k > 1 else 'at every step'}"
+    return often if rate == 1 else f"{often}, each with probability {rate:g} (Poisson sampling)"
 
 
 def _looks(conclusion: Conclusion) -> dict[str, str]:
@@ -155,54 +183,36 @@ def _threats(setting: Setting) -> list[str]:
     start = "It knows the initial model."
     if setting.unknown_initialisation:
         start = "It does not know the initial model: every run draws its own, and it takes one more draw."
+    many = (
+        f"Every run has {setting.canaries} such canaries, each in or out by a coin of its own that the "
+        "adversary does not know. For each canary the others are random data: neighbours differ by one of "
+        "them."
+    )
+    counting = (
+        "Each of these steps takes a canary that is in with a probability, by a coin that the adversary does "
+        "not see; the upper bound counts them as Poisson sampling."
+    )
+    if setting.sampling_rate == 1:
+        counting = (
+            "The upper bound counts the steps with an insertion, and no amplification by sampling, as the "
+            "adversary knows the mini-batches."
+        )
     return [
         "Hidden state: the adversary sees the final model only, no model in between.",
         f"{start} It knows the data, the mini-batches and their order, and all hyperparameters; it does not "
         "know the noise.",
         adversary_row(setting.adversary.name).description,
-        *_canaries(setting.canaries),
+        *([many] if setting.canaries > 1 else []),
         "What it inserts is clipped to norm C as an example's gradient is; the worlds differ by it alone "
         "(add or remove one).",
-        _counting(setting),
+        counting,
     ]
-
-
-def _canaries(canaries: int) -> list[str]:
-    """A sentence on several canaries a run."""
-    if canaries == 1:
-        return []
-    return [
-        f"Every run has {canaries} such canaries, each in or out by a coin of its own that the adversary "
-        "does not know. For each canary the others are random data: neighbours differ by one of them."
-    ]
-
-
-def _insertions(setting: Setting) -> str:
-    """How often a canary is inserted, in words."""
-    k, rate = setting.schedule.periodicity, setting.sampling_rate
-    often = f"{setting.insertions:,}, {f'every {k} steps' if k > 1 else 'at every step'}"
-    return often if rate == 1 else f"{often}, each with probability {rate:g} (Poisson sampling)"
-
-
-def _counting(setting: Setting) -> str:
-    """What the upper bound counts, in a sentence."""
-    if setting.sampling_rate == 1:
-        return (
-            "The upper bound counts the steps with an insertion, and no amplification by sampling, as the "
-            "adversary knows the mini-batches."
-        )
-    return (
-        "Each of these steps takes a canary that is in with a probability, by a coin that the adversary does "
-        "not see; the upper bound counts them as Poisson sampling."
-    )
 
 
 def _provenance(name: str, known: Known, kept: dict[str, str]) -> dict[str, str]:
     """The scores' origin, with a word where something was not kept."""
-    versions = [
-        f"{key} {kept[key]}" for key in ("audit", "python", "jax", "flax", "optax", "numpy") if key in kept
-    ]
-    missing = "not kept"
+    missing, named = "not kept", ("audit", "python", "jax", "flax", "optax", "numpy")
+    versions = [f"{key} {kept[key]}" for key in named if key in kept]
     return {
         "Setting": name,
         "Seed": str(known.setting.seed),
@@ -213,3 +223,81 @@ def _provenance(name: str, known: Known, kept: dict[str, str]) -> dict[str, str]
         "Device": kept.get("device", missing),
         "Time of the audit": kept.get("time", missing),
     }
+
+
+def of_cosines(
+    name: str, source: Path, conclusion: OneRunConclusion, upper_bound: float | None
+) -> OneRunSubject:
+    """The audit of one run's cosines from a file; the upper bound on epsilon where it is known."""
+    facts = {"Audited": name, "Canaries": _null(conclusion)}
+    upper = [] if upper_bound is None else [Upper("upper bound", upper_bound, "as given")]
+    checksum = hashlib.sha256(source.read_bytes()).hexdigest()
+    kept = {"Scores": source.name, "SHA-256 of the scores' file": checksum}
+    return OneRunSubject("run", name, facts, [_UNKNOWN_RUN], [conclusion], upper, kept)
+
+
+def of_federated(
+    setting: FederatedSetting, found: FederatedAudit, data: str, folder: str, config: str
+) -> OneRunSubject:
+    """The audit of federated runs: from where their clients are, and the folder that keeps them."""
+    row, accuracies = zoo.federated_tasks().get(setting.model), found.accuracies
+    dealt = f"{setting.clients:,}" if setting.clients else "all"
+    adapts = f", at first: it follows the {setting.quantile:g} quantile" if setting.quantile else ""
+    facts = {
+        "Model": row.description if row else setting.model,
+        "Clients": f"{dealt}, {setting.cohort:,} a round ({setting.participation}), "
+        f"{counted(setting.rounds, 'round')}",
+        "A client's training": f"{counted(setting.client_epochs, 'epoch')} of mini-batches of "
+        f"{setting.batch_size}, learning rate {setting.client_learning_rate:g}",
+        "Server": f"learning rate {setting.learning_rate:g}, momentum {setting.momentum:g}",
+        "DP-FedAvg": f"clipping norm C = {setting.clipping_norm:g}{adapts}; noise multiplier sigma = "
+        f"{setting.noise_multiplier:g}",
+        "Canaries": f"{setting.canaries:,}, each in or out by a coin, in "
+        f"{counted(setting.repetitions, 'round')} each; {_null(found.runs[0])}",
+        "Runs": f"{len(found.runs):,}",
+    }
+    if accuracies:
+        mean = sum(accuracies) / len(accuracies)
+        facts["Accuracy"] = f"{mean:.4f}, mean of {counted(len(accuracies), 'run')}"
+    title = f"federated {setting.model}, {setting.observe}, seed {setting.seed}"
+    threats = [
+        "Canary clients send random directions as long as the clipping norm, and take part like others.",
+        _SEEN[setting.observe],
+        "It knows neither the noise nor who else took part in a round.",
+        "The upper bound counts the rounds that a canary takes part in; neighbours differ by one client.",
+    ]
+    kept = {"Setting": folder, "Seed": str(setting.seed), "Data": data}
+    upper = upper_bounds(found)
+    return OneRunSubject(f"s{folder}", title, facts, threats, found.runs, upper, kept, config)
+
+
+def of_federated_folder(folder: Path, levels: AskedLevels) -> OneRunSubject:
+    """The audit that a federated run's folder in a store keeps; raises InputError where it keeps none that
+    can be read."""
+    store = Store.at(folder)
+    content = files.read(folder / RESULT)
+    mend = "start the same ./run.sh federated again"
+    require(content is not None, f"{folder} has no {RESULT}: {mend}")
+    try:
+        kept: dict[str, Any] = json.loads(content or b"")
+        known = {field.name for field in dataclasses.fields(FederatedSetting)}
+        setting = FederatedSetting(**{name: kept["setting"][name] for name in known & set(kept["setting"])})
+        canary, client = Composition(*kept["compositions"][0]), Composition(*kept["compositions"][1])
+        dimension, runs = int(kept["runs"][0]["dimension"]), len(kept["runs"])
+        delta = float(kept["delta"] if levels.delta is None else levels.delta)
+        confidence = float(kept["confidence"] if levels.confidence is None else levels.confidence)
+        data, accuracies = str(kept["data"]), list(map(float, kept["accuracies"]))
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
+        raise InputError(f"{folder / RESULT} cannot be read, or is an older one: {mend}") from None
+    scores = store.load(runs)
+    found = of_each_run(scores, dimension, setting.observe in FINAL, delta, confidence)
+    audit = FederatedAudit(found, canary, client, accuracies)
+    return of_federated(setting, audit, data, folder.name, store.text)
+
+
+def _null(conclusion: OneRunConclusion) -> str:
+    """What the observed cosines are held against."""
+    observed, unobserved, dimension = conclusion.cosines
+    if len(unobserved):
+        return f"{len(observed):,} observed and {len(unobserved):,} unobserved, to which the null is fitted"
+    return f"{len(observed):,} observed; the null is the cosine's exact law in {dimension:,} dimensions"

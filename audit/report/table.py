@@ -1,29 +1,31 @@
 """A table is its columns: from one object the lines for a terminal, CSV, rows for HTML, and JSON.
 
-A column says what a row has in it and how people see that; `lower` and `upper` round against the claim.
+A column says what a row has in it and how people see that. `at_least` and `at_most` round so that no
+number claims more than is proven: lower bounds down, upper bounds up.
 """
 
 import csv
 import io
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
-
-from audit.report import rounding
 
 R = TypeVar("R")
 Show = Callable[[Any], str]
 
 
-def lower(decimals: int = 3) -> Show:
-    """How a lower bound is shown: rounded down."""
-    return lambda value: rounding.at_least(value, decimals)
+def at_least(value: float, decimals: int = 3) -> str:
+    """A lower bound, rounded down."""
+    return f"{math.floor(value * 10**decimals) / 10**decimals:.{decimals}f}"
 
 
-def upper(decimals: int = 3) -> Show:
-    """How an upper bound is shown: rounded up, inf where it is infinite."""
-    return lambda value: rounding.at_most(value, decimals)
+def at_most(value: float, decimals: int = 3) -> str:
+    """An upper bound, rounded up; inf where it is infinite."""
+    if math.isinf(value):
+        return "inf"
+    return f"{math.ceil(value * 10**decimals) / 10**decimals:.{decimals}f}"
 
 
 def number(spec: str) -> Show:
@@ -87,7 +89,8 @@ class Table(Generic[R]):
     def cells(self) -> list[list[str]]:
         """The rows as people see them, for HTML too; `header` names their columns."""
         shown = [column for column in self.columns if column.head is not None]
-        return [[_shown(column, row) for column in shown] for row in self.rows]
+        values = [[(column, column.value(row)) for column in shown] for row in self.rows]
+        return [[one.none if value is None else one.show(value) for one, value in row] for row in values]
 
     def header(self) -> list[str]:
         """The columns that people see."""
@@ -99,7 +102,9 @@ class Table(Generic[R]):
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow([column.key for column in self.columns if column.key is not None])
-        writer.writerows([[self._plain(value) for value in row.values()] for row in rows])
+        for row in rows:
+            plain = (f"{v:.{self.digits}g}" if isinstance(v, float) else v for v in row.values())
+            writer.writerow(plain)
         return text.getvalue().encode()
 
     def json(self) -> list[dict[str, Any]]:
@@ -107,12 +112,7 @@ class Table(Generic[R]):
         kept = [column for column in self.columns if column.key is not None]
         return [{str(column.key): column.value(row) for column in kept} for row in self.rows]
 
-    def _plain(self, value: object) -> object:
-        """A float with as many digits as the CSV has."""
-        return f"{value:.{self.digits}g}" if isinstance(value, float) else value
-
     def _line(self, cells: Sequence[str], widths: Sequence[int]) -> str:
-        """Cells at their columns."""
         shown = [column for column in self.columns if column.head is not None]
         placed = [
             cell.ljust(width) if column.left else cell.rjust(width)
@@ -133,9 +133,3 @@ class Table(Generic[R]):
                 *(line for _, line in own),
                 *self.closing(own[-1][0]),
             )
-
-
-def _shown(column: Column, row: Any) -> str:
-    """A cell for people."""
-    value = column.value(row)
-    return column.none if value is None else column.show(value)

@@ -3,7 +3,7 @@
 import math
 from typing import NamedTuple
 
-from audit.report import rounding
+from audit.report import table
 from audit.statistics.conclusion import Conclusion
 from audit.statistics.estimate import Bound
 
@@ -32,12 +32,12 @@ SMOKE = Verdict(
 
 def at_least(value: float) -> str:
     """A lower bound rounded down to three decimals, without the last zeros."""
-    return _short(rounding.at_least(value))
+    return _short(table.at_least(value))
 
 
 def at_most(value: float) -> str:
     """An upper bound rounded up to three decimals, without the last zeros; ∞ where it is infinite."""
-    return _short(rounding.at_most(value)) if math.isfinite(value) else "∞"
+    return _short(table.at_most(value)) if math.isfinite(value) else "∞"
 
 
 def proven(value: float) -> str:
@@ -64,7 +64,12 @@ def verdict(conclusion: Conclusion) -> Verdict:
     gaussian, free = conclusion.gaussian, conclusion.assumption_free
     upper = conclusion.upper_bound
     if upper is not None and free.epsilon > upper:
-        return Verdict(VIOLATED, "violated", "The guarantee is violated.", _violated(free, upper))
+        full = (
+            f"{_claim(free, _WHATEVER)}, more than the {at_most(upper)} that accounting guarantees. There is "
+            "a bug (in clipping, noise, randomness or how steps are counted), or the upper bound is for "
+            f"another training; {_by_chance(free)}"
+        )
+        return Verdict(VIOLATED, "violated", "The guarantee is violated.", full)
     if conclusion.refutes_gaussian:
         return _without_gaussian(conclusion, free)
     if upper is not None and gaussian.epsilon > upper:
@@ -88,19 +93,14 @@ def _without_gaussian(conclusion: Conclusion, free: Bound) -> Verdict:
     p_value = conclusion.p_value()
     refuted = f" These scores refute a Gaussian curve ({p_value}): bounds that assume one do not hold."
     if _is_zero(free):
-        full = _nothing_without(free) + refuted + guaranteed(conclusion.upper_bound)
+        full = (
+            f"With {percent(free.confidence)} confidence, and {_WHATEVER}, these runs prove no leakage at "
+            f"delta = {free.delta:g}. That is no proof of privacy: a stronger adversary or more runs may "
+            f"find some.{refuted}{guaranteed(conclusion.upper_bound)}"
+        )
         return Verdict(NOTHING, "nothing proven", "No leakage is proven.", full)
     full = f"{_claim(free, _WHATEVER)}.{refuted}{guaranteed(conclusion.upper_bound)}"
     return Verdict(LEAKS, "leaks", "This training leaks.", full)
-
-
-def _nothing_without(free: Bound) -> str:
-    """A bound of 0 from the method that assumes nothing."""
-    return (
-        f"With {percent(free.confidence)} confidence, and {_WHATEVER}, these runs prove no leakage at "
-        f"delta = {free.delta:g}. That is no proof of privacy: a stronger adversary or more runs may find "
-        "some."
-    )
 
 
 def _not_refuted(conclusion: Conclusion) -> str:
@@ -119,7 +119,6 @@ def _is_zero(bound: Bound) -> bool:
 
 
 def _claim(bound: Bound, proviso: str) -> str:
-    """The beginning of every verdict that claims something."""
     return (
         f"With {percent(bound.confidence)} confidence, and {proviso}, this training leaks at least "
         f"epsilon = {at_least(bound.epsilon)} at delta = {bound.delta:g}"
@@ -162,15 +161,6 @@ def guaranteed(upper: float | None) -> str:
     if math.isinf(upper):
         return " There is no noise, so that accounting guarantees nothing."
     return f" Accounting guarantees at most {at_most(upper)}."
-
-
-def _violated(free: Bound, upper: float) -> str:
-    """The sentences where a lower bound that needs no assumption exceeds the upper bound."""
-    return (
-        f"{_claim(free, _WHATEVER)}, more than the {at_most(upper)} that accounting guarantees. There is a "
-        "bug (in clipping, noise, randomness or how steps are counted), or the upper bound is for another "
-        f"training; {_by_chance(free)}"
-    )
 
 
 def _violated_if_gaussian(gaussian: Bound, free: Bound, upper: float) -> str:

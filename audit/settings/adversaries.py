@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from audit.errors import InputError, require
 from audit.settings.fields import described, require_fields
@@ -42,20 +42,12 @@ class GcS(AdversaryFields):
         "GC-S: how many noisy simulations.", default=4, least=1, most=MOST_SIMULATIONS
     )
 
-    @property
-    def noisy(self) -> bool:
-        """Whether simulations draw noise; noiseless ones are all the same, so that one is run."""
-        return GC_S_VARIANTS[self.gc_s][0]
-
-    @property
-    def per_step(self) -> bool:
-        """Whether movement is accumulated step by step."""
-        return GC_S_VARIANTS[self.gc_s][1]
-
     def deciding(self) -> dict[str, Any]:
-        """Without the number of simulations where only one is run."""
+        """Without the number of simulations where only one is run, as noiseless ones are all the same."""
         found = super().deciding()
-        return found if self.noisy else {n: value for n, value in found.items() if n != "simulations"}
+        if not GC_S_VARIANTS[self.gc_s][0]:
+            found.pop("simulations", None)
+        return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,10 +171,8 @@ class Knowledge(NamedTuple):
         example = jax.ShapeDtypeStruct(self.data[0].shape[1:], self.data[0].dtype)
         found: jax.ShapeDtypeStruct = jax.eval_shape(self.model.inputs, example)
         floats = jnp.issubdtype(found.dtype, jnp.floating)
-        require(
-            floats,
-            "poisoned examples are floats, and this model takes whole numbers: choose another `adversary`",
-        )
+        whole = "this model takes whole numbers: choose another `adversary`"
+        require(floats, f"poisoned examples are floats, and {whole}")
         return found
 
     def principal(self) -> "Principal":
@@ -193,9 +183,6 @@ class Knowledge(NamedTuple):
         from audit.adversaries import examples
 
         return examples.principal(np.asarray(jax.vmap(self.model.inputs)(self.data[0])))
-
-
-F = TypeVar("F", bound=AdversaryFields)
 
 
 class AdversaryRow(NamedTuple):
@@ -218,9 +205,9 @@ def _gc_s(fields: GcS, known: Knowledge) -> "Adversary":
     from audit.adversaries import biased
     from audit.mechanism import dpsgd
 
-    hyper = known.hyper if fields.noisy else dpsgd.without_privacy(known.hyper)
-    simulations = fields.simulations if fields.noisy else 1
-    choice = partial(known.simulate, hyper), simulations, fields.per_step
+    noisy, per_step = GC_S_VARIANTS[fields.gc_s]
+    hyper = known.hyper if noisy else dpsgd.without_privacy(known.hyper)
+    choice = partial(known.simulate, hyper), fields.simulations if noisy else 1, per_step
     if known.canaries == 1:
         return biased.simulated_biased_dimension(*choice)
     _require_coordinates(known)
@@ -237,11 +224,8 @@ def _gc_r(fields: GcR, known: Knowledge) -> "Adversary":
 
 
 def _require_coordinates(known: Knowledge) -> None:
-    """Refuses more canaries than the model has coordinates."""
-    most = known.model.n_parameters
-    require(
-        known.canaries <= most, f"`canaries={known.canaries}`: the model has {most} coordinates; give fewer"
-    )
+    asked, most = known.canaries, known.model.n_parameters
+    require(asked <= most, f"`canaries={asked}`: the model has {most} coordinates; give fewer")
 
 
 def _gc_fixed(fields: GcFixed, known: Knowledge) -> "Adversary":
@@ -265,12 +249,12 @@ def _cots(fields: CotS, known: Knowledge) -> "Adversary":
 def _one_shot(fields: OneShotCanaries, known: Knowledge) -> "Adversary":
     from audit.adversaries import directions
 
-    message = f"`canaries={known.canaries}`: one_shot compares canaries of a run; give several"
-    require(known.canaries > 1, message)
+    asked = known.canaries
+    require(asked > 1, f"`canaries={asked}`: one_shot compares canaries of a run; give several")
     if fields.observe == "all":
-        return directions.largest_cosines(known.canaries)
+        return directions.largest_cosines(asked)
     origin = directions.itself if fields.observe == "final" else directions.nothing
-    return directions.final_cosines(known.canaries, origin)
+    return directions.final_cosines(asked, origin)
 
 
 def _loss(fields: Loss, known: Knowledge) -> "Adversary":
@@ -293,12 +277,10 @@ def _poisoned(fields: Poisoned, known: Knowledge) -> "Adversary":
         f"`end_direction={fields.end_direction}`: the data have {most} directions; give at most {most}",
     )
     require(0 <= label < known.classes, f"`poison_label={label}`: the labels are 0 to {known.classes - 1}")
-    tail = examples.Tail(
-        fields.first_direction, fields.end_direction, fields.poison_scale, label, fields.poison_mean
-    )
-    return examples.poisoned_examples(
-        known.model.loss, known.principal, tail, known.canaries, fields.expect(known)
-    )
+    ends = fields.first_direction, fields.end_direction
+    tail = examples.Tail(*ends, fields.poison_scale, label, fields.poison_mean)
+    task = known.model.loss, known.principal
+    return examples.poisoned_examples(*task, tail, known.canaries, fields.expect(known))
 
 
 def _clip_bkd(fields: ClipBkd, known: Knowledge) -> "Adversary":

@@ -122,15 +122,14 @@ def build_for(
     hyper = Hyperparameters(fields.learning_rate, fields.clipping_norm, fields.noise_multiplier)
     mechanism = dpsgd.mechanism(choices(setting, trained.model))
     row = adversary_row(setting.adversary.name)
-    how = fields.clipping, fields.optimizer, fields.precision
-    fields_ = setting.adversary
-    functions = fields_.computes if isinstance(fields_, OwnAdversary) else row.functions
+    how, attack = (fields.clipping, fields.optimizer, fields.precision), setting.adversary
+    functions = attack.computes if isinstance(attack, OwnAdversary) else row.functions
     program = _Program(trained.name, *how, functions, setting.canaries > 1, setting.sampling_rate < 1)
-    schedule_ = Schedule(batches, _mask(setting, shuffle))
+    inserted = Schedule(batches, _mask(setting, shuffle))
 
     def simulate(hyper: Hyperparameters, key: Array, theta_0: Array) -> Trajectory:
         traced = jax.tree.map(jnp.float32, hyper)
-        run = _SIMULATE.get(program, lambda: jax.jit(_simulator(mechanism)))
+        run = _SIMULATE.get(program, lambda: jax.jit(partial(base.simulate, mechanism)))
         found: Trajectory = run(traced, theta_0, data, batches, key)
         return found
 
@@ -138,18 +137,18 @@ def build_for(
         traced = jax.tree.map(jnp.float32, hyper)
         share = jnp.full(setting.canaries, 0.5 * setting.sampling_rate)
         run = _EXPECT.get(program, lambda: jax.jit(_rehearser(mechanism, craft)))
-        found: Array = run(traced, state, theta_0, data, schedule_, share)
+        found: Array = run(traced, state, theta_0, data, inserted, share)
         return found
 
     known = Knowledge(trained.model, trained.classes, hyper, data, simulate, setting.canaries, expect)
-    adversary = row.make(setting.adversary, known) if own is None else own
+    adversary = row.make(attack, known) if own is None else own
     return game.Game(
         mechanism,
         adversary._replace(craft=in_precision(adversary.craft, fields.precision)),
         trained.model.init,
         data,
         hyper,
-        schedule_,
+        inserted,
         setting.seed,
         setting.unknown_initialisation,
         dataclasses.replace(program, observes=adversary.observer is not None),
@@ -171,17 +170,6 @@ def choices(setting: Setting, model: Model, hardware: Hardware | None = None) ->
     strategy = CLIPPING[setting.mechanism.clipping](model, hardware)
     clipped_sum = in_precision(strategy, setting.mechanism.precision)
     return dpsgd.DPSGD(clipped_sum, OPTIMIZERS[setting.mechanism.optimizer])
-
-
-def _simulator(mechanism: base.Mechanism) -> Callable[..., Trajectory]:
-    """`base.simulate` of a mechanism."""
-
-    def simulate(
-        hyper: Hyperparameters, theta_0: Array, data: base.Data, batches: Array, key: Array
-    ) -> Trajectory:
-        return base.simulate(mechanism, hyper, theta_0, data, batches, key)
-
-    return simulate
 
 
 def _rehearser(mechanism: base.Mechanism, craft: base.Craft) -> Callable[..., Array]:

@@ -100,11 +100,10 @@ def rounds(
         members = cohorts.shuffled(key, number, setting.rounds, setting.cohort)
     if mask is None:
         mask = cohorts.repeated(own, setting.canaries, len(members), setting.repetitions)
-    joined = (members != cohorts.ABSENT).sum() / len(members)
     if setting.participation == "poisson":
         joined, inserted = setting.cohort, setting.canaries * setting.cohort / number
     else:
-        inserted = mask.sum() / len(members)
+        joined, inserted = (members != cohorts.ABSENT).sum() / len(members), mask.sum() / len(members)
     mean = float(joined + 0.5 * inserted)
     return Participation(members, mask, mean, cohorts.most_rounds(members, number))
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from audit.errors import require
 from audit.settings.fields import MOST_SEED, deciding, described, require_fields
-from audit.settings.setting import LEAST_NOISE, MOST_CANARIES, MOST_NOISE
+from audit.settings.setting import MOST_CANARIES, NOISE_LIMITS
 
 if TYPE_CHECKING:
     from audit.statistics.accounting import Composition
@@ -55,11 +55,7 @@ class FederatedSetting:
         "Share of updates that an adaptive C leaves alone; 0: C is fixed.", default=0.0, least=0, below=1
     )
     noise_multiplier: float = described(
-        "Noise multiplier: noise has deviation sigma * C.",
-        default=0.2,
-        least=LEAST_NOISE,
-        most=MOST_NOISE,
-        zero_too=True,
+        "Noise multiplier: noise has deviation sigma * C.", default=0.2, **NOISE_LIMITS
     )
     canaries: int = described(
         "Canary clients, each in or out by its own coin.",

@@ -77,21 +77,16 @@ def described(
     group: str = "",
     always: bool = False,
     auto: bool = False,
-    least: float = -math.inf,
-    most: float = math.inf,
-    above: float = -math.inf,
-    below: float = math.inf,
-    choices: tuple[str, ...] = (),
-    zero_too: bool = False,
+    **limits: Any,
 ) -> Any:
-    """A dataclass's field with its help, its flag's name where that is another, and its `FieldLimits`.
+    """A dataclass's field with its help, its flag's name where that is another, and its limits, the
+    fields of `FieldLimits`.
 
     A `default` is left out of identities, so that it can never change; a `usual` value, that of a flag or a
     keyword which is not given, is always a part of them. The group in --help is by default the class's;
     always and auto are as in `Field`.
     """
-    limits = FieldLimits(least, most, above, below, choices, zero_too)
-    field = Field("", flag, object, usual, help_text, group, limits, always, auto)
+    field = Field("", flag, object, usual, help_text, group, FieldLimits(**limits), always, auto)
     return dataclasses.field(default=default, metadata={"field": field})
 
 

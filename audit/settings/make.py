@@ -1,21 +1,12 @@
 """Settings from flat names and values, as flags and callers give them, and from identities."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
 from audit.errors import require
 from audit.settings.adversaries import ADVERSARIES, OwnAdversary, adversary_row
-from audit.settings.fields import (
-    ADVERSARY,
-    AUDITED,
-    AUTO,
-    Field,
-    FieldLimits,
-    declared,
-    require_fields,
-    require_type,
-)
+from audit.settings.fields import AUTO, Field, FieldLimits, declared, require_fields, require_type
 from audit.settings.setting import MOST_STEPS, AdversaryFields, DpSgdFields, ScheduleFields, Setting, flat
 from audit.zoo import task, tasks
 
@@ -40,19 +31,14 @@ def fields(kind: type = Setting) -> dict[str, Field]:
     for row in tasks().values():
         by_data.setdefault(row.data.label, []).append(row.name)
     models = "; ".join(f"{_choice(names)} ({data})" for data, names in by_data.items())
-    adversaries, length = f"{_choice(list(ADVERSARIES))}.", "Insertions; training takes insertions * k steps."
-    found = {
-        "model": Field(
-            "model", "model", str, "fcnn", f"{models}.", AUDITED, FieldLimits(choices=tuple(tasks()))
-        ),
-        "adversary": Field(
-            *("adversary", "adversary", str, "gc_s", adversaries, ADVERSARY),
-            FieldLimits(choices=tuple(ADVERSARIES)),
-        ),
-        "insertions": Field(
-            *("insertions", "insertions", int, 250, length, AUDITED), FieldLimits(least=1, most=MOST_STEPS)
-        ),
-    }
+    audited, attack, names = ScheduleFields.group, AdversaryFields.group, tuple(ADVERSARIES)
+    adversaries, length = f"{_choice(names)}.", "Insertions; training takes insertions * k steps."
+    ways = (
+        Field("model", "model", str, "fcnn", f"{models}.", audited, FieldLimits(choices=tuple(tasks()))),
+        Field("adversary", "adversary", str, "gc_s", adversaries, attack, FieldLimits(choices=names)),
+        Field("insertions", "insertions", int, 250, length, audited, FieldLimits(least=1, most=MOST_STEPS)),
+    )
+    found = {field.name: field for field in ways}
     for part in (DpSgdFields, ScheduleFields, *(row.fields for row in ADVERSARIES.values()), Setting):
         found |= declared(part)
     return found
@@ -148,6 +134,6 @@ def from_identity(config: Mapping[str, Any]) -> Setting:
     return Setting(config["model"], part(**adversary), DpSgdFields(**mechanism), schedule, **own)
 
 
-def _choice(names: list[str]) -> str:
+def _choice(names: Sequence[str]) -> str:
     """a, b or c."""
     return " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

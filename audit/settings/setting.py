@@ -9,19 +9,12 @@ import dataclasses
 from typing import Any, ClassVar
 
 from audit.errors import require
-from audit.settings.fields import (
-    ADVERSARY,
-    AUDITED,
-    DP_SGD,
-    MOST_SEED,
-    deciding,
-    declared,
-    described,
-    require_fields,
-)
+from audit.settings import fields
+from audit.settings.fields import MOST_SEED, deciding, declared, described, require_fields
 
 MOST_RUNS, MOST_STEPS, MOST_DRAWS = 10**8, 10**7, 10**9  # draws: indices of all mini-batches, 4 GB
 LEAST_NOISE, MOST_NOISE = 1e-6, 1e9  # what float32 and conversions to epsilon can take
+NOISE_LIMITS: dict[str, Any] = {"least": LEAST_NOISE, "most": MOST_NOISE, "zero_too": True}
 MOST_CANARIES = 100_000
 OPTIMIZERS = ("sgd", "momentum", "adam")
 STRATEGIES = ("book_keeping", "unfolded", "per_example")  # of clipping, the fastest first
@@ -33,15 +26,11 @@ class DpSgdFields:
     """The mechanism's own fields; the noise has standard deviation noise_multiplier * clipping_norm."""
 
     name: ClassVar[str] = "dp_sgd"
-    group: ClassVar[str] = DP_SGD
+    group: ClassVar[str] = fields.DP_SGD
     learning_rate: float = described("Learning rate; by default the model's.", least=1e-37, most=1e38)
     clipping_norm: float = described("Clipping norm C.", usual=1.0, least=1e-6, most=1e6)
     noise_multiplier: float = described(
-        "Noise multiplier sigma: noise has deviation sigma * C.",
-        usual=4.0,
-        least=LEAST_NOISE,
-        most=MOST_NOISE,
-        zero_too=True,
+        "Noise multiplier sigma: noise has deviation sigma * C.", usual=4.0, **NOISE_LIMITS
     )
     batch_size: int = described("Examples a mini-batch; by default the model's.", least=1, most=MOST_DRAWS)
     clipping: str = described(
@@ -59,7 +48,7 @@ class DpSgdFields:
 class ScheduleFields:
     """The training's steps, and the periodicity k: the canary is inserted at steps k, 2k, ..."""
 
-    group: ClassVar[str] = AUDITED
+    group: ClassVar[str] = fields.AUDITED
     steps: int = described("Training steps, instead of --insertions.", least=1, most=MOST_STEPS)
     periodicity: int = described(
         "Periodicity: the canary is inserted every k steps.", usual=1, flag="k", least=1, most=MOST_STEPS
@@ -71,7 +60,7 @@ class AdversaryFields:
     """An adversary's own fields; `name` is a key of `audit.settings.adversaries.ADVERSARIES`."""
 
     name: ClassVar[str]
-    group: ClassVar[str] = ADVERSARY
+    group: ClassVar[str] = fields.ADVERSARY
 
     def deciding(self) -> dict[str, Any]:
         """The fields that decide scores, but for those at their defaults."""
@@ -86,14 +75,14 @@ class Setting:
     adversary: AdversaryFields
     mechanism: DpSgdFields
     schedule: ScheduleFields
-    seed: int = described("Seed of all randomness.", usual=0, group=AUDITED, least=0, most=MOST_SEED)
+    seed: int = described("Seed of all randomness.", usual=0, group=fields.AUDITED, least=0, most=MOST_SEED)
     unknown_initialisation: bool = described(
-        "Draw theta_0 afresh for each run.", default=False, group=AUDITED
+        "Draw theta_0 afresh for each run.", default=False, group=fields.AUDITED
     )
     canaries: int = described(
         "Canaries a run, each with a coin of its own; auto: the model's.",
         default=1,
-        group=ADVERSARY,
+        group=fields.ADVERSARY,
         auto=True,
         least=1,
         most=MOST_CANARIES,
@@ -101,14 +90,14 @@ class Setting:
     sampling_rate: float = described(
         "Probability with which an insertion takes a canary that is in (Poisson).",
         default=1.0,
-        group=ADVERSARY,
+        group=fields.ADVERSARY,
         above=0,
         most=1,
     )
     repetitions: int = described(
         "Steps in which each canary takes part, at random; 0: all steps that insert.",
         default=0,
-        group=ADVERSARY,
+        group=fields.ADVERSARY,
         least=0,
         most=MOST_STEPS,
     )
@@ -171,21 +160,15 @@ def validate(setting: Setting, runs: int, strategies: tuple[str, ...]) -> None:
         steps * batch_size <= MOST_DRAWS,
         f"`steps={steps}` of `batch_size={batch_size}`: their product is to be at most {MOST_DRAWS:,}",
     )
-    _require_repetitions(setting)
+    if repetitions := setting.repetitions:
+        said = f"`repetitions={repetitions}`"
+        require(repetitions <= steps, f"{said}: give 0 to {steps}, the steps")
+        alone = k == 1 and setting.sampling_rate == 1
+        require(alone, f"{said}: `periodicity` and `sampling_rate` choose steps too: drop them")
+        require(setting.canaries > 1, f"{said} is for many canaries: raise `canaries`")
+        most, both = 10**9, f"`canaries={setting.canaries}` times `steps={steps}`"
+        require(setting.canaries * steps <= most, f"{both}: with `repetitions`, at most {most:,}")
     require_runs(runs)
-
-
-def _require_repetitions(setting: Setting) -> None:
-    """Raises InputError for repetitions beyond the steps, or beside another choice of steps."""
-    repetitions, steps = setting.repetitions, setting.schedule.steps
-    require(repetitions <= steps, f"`repetitions={repetitions}`: give 0 to {steps}, the steps")
-    alone = not repetitions or (setting.schedule.periodicity == 1 and setting.sampling_rate == 1)
-    others = "`periodicity` and `sampling_rate` choose steps too: drop them"
-    require(alone, f"`repetitions={repetitions}`: {others}")
-    several = not repetitions or setting.canaries > 1
-    require(several, f"`repetitions={repetitions}` is for many canaries: raise `canaries`")
-    insertions = f"`canaries={setting.canaries}` times `steps={steps}`: with `repetitions`, at most {10**9:,}"
-    require(not repetitions or setting.canaries * steps <= 10**9, insertions)
 
 
 def require_noise(sigma: float) -> None:

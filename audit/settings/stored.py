@@ -50,7 +50,9 @@ def known(config: dict[str, Any]) -> Known | None:
         setting = from_identity(config)
         require_types(setting)
         validate(setting, 2, (setting.mechanism.clipping,))
-        return Known(setting, *(_text(config.get(name)) for name in (_DATA, _MODEL)))
+        data, model = config.get(_DATA), config.get(_MODEL)
+        fits = isinstance(data, str | None) and isinstance(model, str | None)
+        return Known(setting, data, model) if fits else None
     except (KeyError, TypeError, AttributeError, ValueError):
         return None
 
@@ -85,11 +87,16 @@ def federated(root: Path) -> list[Path]:
 def open_store(
     out: Path, setting: Setting, dataset: Dataset, experiment: str = "audit", model: str | None = None
 ) -> Store:
-    """The store of a setting on its data, and of a caller's model by its checksum."""
+    """The store of a setting on its data, and of a caller's model by its checksum; its folder's name begins
+    with words: fcnn-gc_r-k5-seed1."""
     found = find_store(out, setting, dataset, experiment, model)
     if found is not None:
         return found
-    return Store(out, _config(setting, dataset, experiment, model), _words(setting, experiment))
+    words = re.sub(r"[^a-z0-9_]+", "_", setting.model.lower()).strip("_")[:_WIDTH] or "model"
+    k, seed = setting.schedule.periodicity, setting.seed
+    unusual = [*([f"k{k}"] if k != 1 else []), *([f"seed{seed}"] if seed else [])]
+    named = [*([] if experiment == "audit" else [experiment]), words, setting.adversary.name, *unusual]
+    return Store(out, _config(setting, dataset, experiment, model), "-".join(named))
 
 
 def find_store(
@@ -104,20 +111,3 @@ def _config(setting: Setting, dataset: Dataset, experiment: str, model: str | No
     """A setting's config, with the checksums of its data and of a caller's model."""
     checksums = {_DATA: dataset.checksum, **({} if model is None else {_MODEL: model})}
     return {**identity(setting, experiment), **checksums}
-
-
-def _words(setting: Setting, experiment: str) -> str:
-    """Words for a setting's folder: fcnn-gc_r-k5-seed1."""
-    model = re.sub(r"[^a-z0-9_]+", "_", setting.model.lower()).strip("_")[:_WIDTH] or "model"
-    k, seed = setting.schedule.periodicity, setting.seed
-    unusual = [*([f"k{k}"] if k != 1 else []), *([f"seed{seed}"] if seed else [])]
-    return "-".join(
-        [*([] if experiment == "audit" else [experiment]), model, setting.adversary.name, *unusual]
-    )
-
-
-def _text(value: object) -> str | None:
-    """A checksum, or none."""
-    if value is not None and not isinstance(value, str):
-        raise TypeError(value)
-    return value

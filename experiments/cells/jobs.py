@@ -22,8 +22,8 @@ import jax
 
 from audit import training
 from audit.errors import InputError, require
+from audit.machine import prepare_jax
 from audit.mechanism.ensemble import Programs
-from audit.settings.devices import prepare_jax
 from audit.storage import files, shares
 from audit.storage.store import Scores
 from audit.task import Dataset

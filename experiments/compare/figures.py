@@ -10,9 +10,8 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from audit.progress import counted
-from audit.report import rounding
 from audit.report.style import BLACK, FADED, FREE, IN, OUT, STYLE
-from audit.report.table import Column, Table, number
+from audit.report.table import Column, Table, at_least, at_most, number
 from experiments.compare.compared import FINAL, Compared
 from experiments.compare.rows import ESTIMATE, REFUTED, ComparedRow
 
@@ -29,7 +28,7 @@ def comparison_table(compared: Compared, rows: Sequence[ComparedRow], upper: flo
     """A row a value; the accountant's below."""
 
     def epsilon(row: ComparedRow) -> str:
-        return f"{row.epsilon:.3f}" if row.assumes == ESTIMATE else rounding.at_least(row.epsilon)
+        return f"{row.epsilon:.3f}" if row.assumes == ESTIMATE else at_least(row.epsilon)
 
     shown = (
         Column(None, lambda row: row.method, "method", width=20, left=True),
@@ -43,7 +42,7 @@ def comparison_table(compared: Compared, rows: Sequence[ComparedRow], upper: flo
     notes = _NOTES.format(
         confidence=compared.confidence, steps=compared.steps, sigma=compared.noise_multiplier
     )
-    bound = f"{'upper bound':<20} {'accounting':<23} {'':>10} {rounding.at_most(upper):>7}"
+    bound = f"{'upper bound':<20} {'accounting':<23} {'':>10} {at_most(upper):>7}"
     refuted = [_REFUTED] if any(row.assumes == REFUTED for row in rows) else []
     return Table(
         (*shown, *plain, Column("upper_bound", lambda row: upper)),
@@ -69,7 +68,7 @@ def comparison_figure(rows: Sequence[ComparedRow], upper: float, delta: float) -
             filled = color if row.is_bound else "white"
             axis.plot(min(row.epsilon, shown), place, marker, color=color, mfc=filled, clip_on=False)
             if not inside:
-                beyond = rounding.at_least(row.epsilon, 1) if row.is_bound else f"{row.epsilon:.1f}"
+                beyond = at_least(row.epsilon, 1) if row.is_bound else f"{row.epsilon:.1f}"
                 axis.text(0.98 * shown, place, beyond, ha="right", va="center", fontsize=8)
         looks = [
             (FREE, FREE, "bound, whatever the curve"),

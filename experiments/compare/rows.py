@@ -13,8 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from audit import progress, training
-from audit.concluded import of_setting
-from audit.report import over_runs
+from audit.concluded import of_each_run, of_setting
 from audit.settings import build
 from audit.statistics import conversions, one_shot, rounds
 from audit.statistics.conclusion import method_of
@@ -86,7 +85,7 @@ def _one_run(compared: Compared, one: TrainedMethod, place: Workplace) -> Iterat
     scores, seconds = _trained(one, place)
     dimension = build.trainee(compared.model, place.data.load(compared.model)).model.n_parameters
     levels = compared.delta, compared.confidence
-    (found,) = over_runs.conclusions(scores, dimension, one.sees == FINAL, *levels)
+    (found,) = of_each_run(scores, dimension, one.sees == FINAL, *levels)
     for row in found.estimates:
         if row.method in (one_shot.ONE_SHOT_FITTED, one_shot.ONE_SHOT_EQUAL_VARIANCE):
             yield ComparedRow(one.method, row.method, one.sees, 1, seconds, row.epsilon, ESTIMATE)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from audit import game
+from audit.machine import prepare_jax
 from audit.report.table import Column, Table, number
 from audit.settings import build
-from audit.settings.devices import prepare_jax
 from audit.settings.make import changed
 from audit.settings.setting import Setting
 from audit.statistics.calibration import Calibration

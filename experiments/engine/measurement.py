@@ -23,9 +23,8 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 from tqdm import tqdm
 
 from audit.errors import InputError, require
-from audit.machine import cores
+from audit.machine import cores, prepare_jax
 from audit.report.table import Column, Table, number
-from audit.settings.devices import prepare_jax
 from audit.task import Sources
 from experiments.engine.engines import DPSGD, GEMM, GEMM_SIZE, TIMED, About, Build, Kind, rate
 

@@ -13,8 +13,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from audit.progress import counted
-from audit.report import curves, rounding, style
+from audit.report import curves, style
 from audit.report.style import BOUND, IN, OUT, PREDICTED, STYLE, UPPER
+from audit.report.table import at_least
 from audit.statistics import conversions, estimate, lifted
 from audit.statistics.estimate import IF_GAUSSIAN
 from experiments.sweeps.points import Point
@@ -107,7 +108,7 @@ def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
         looks = zip((OUT, IN, BOUND, PREDICTED), _DASHES, strict=False)
         for point, (color, dash) in zip(drawn, looks, strict=False):
             mu = float(np.mean([bound.mu or 0.0 for bound in point.bounds(IF_GAUSSIAN)]))
-            proven = f"mu = {rounding.at_least(mu, 2)}" if mu else "nothing proven"
+            proven = f"mu = {at_least(mu, 2)}" if mu else "nothing proven"
             label = f"{point.series}: if Gaussian, {proven}"
             axis.semilogy(grid, conversions.delta_from_mu(mu, grid), color=color, ls=dash, label=label)
             predicted = point.predicted_mu()

@@ -1,8 +1,7 @@
 """A page on a sweep: its figures, and a section for every cell that is done."""
 
 from audit.errors import InputError, require
-from audit.report import audit_page as report
-from audit.report import page, style, subjects
+from audit.report import audit_page, page, style, subjects
 from audit.report.subjects import AskedLevels, Subject
 from audit.settings.setting import identity
 from audit.storage.index import Holdings
@@ -43,4 +42,5 @@ def of_sweep(sweep: Sweep, scale: str, held: Holdings, levels: AskedLevels) -> t
     alternative = f"{sweep.title}. The numbers are in the table of audits."
     images = [style.svg(figure) for _, figure in drawn.figures]
     figures = [page.figure(image, alternative, sweep.title, "wide") for image in images]
-    return report.report(f"{sweep.name}: {sweep.title}", about, page.element("p", share), *figures), messages
+    before = page.element("p", share), *figures
+    return audit_page.report(f"{sweep.name}: {sweep.title}", about, *before), messages

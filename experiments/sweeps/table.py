@@ -4,8 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 
 from audit.progress import shortened
-from audit.report import rounding
-from audit.report.table import Column, Table
+from audit.report.table import Column, Table, at_least, at_most
 from audit.statistics import estimate, lifted
 from audit.statistics.estimate import IF_GAUSSIAN
 from audit.statistics.method import NO_BOUND, Method
@@ -99,7 +98,7 @@ def as_text(
 
 def _panel(own: list[Row], axis: Axis | None) -> list[str]:
     """A panel's heading and its rows, which name x where it has a name."""
-    uppers = sorted({rounding.at_most(row.upper_bound, 2) for row in own})
+    uppers = sorted({at_most(row.upper_bound, 2) for row in own})
     lines = [f"  {own[0].panel}; upper bound {' and '.join(uppers)}"]
     for row in own:
         label = f"{row.series.split(',')[0]}, {axis.symbol} = {row.x:g}" if axis else row.series
@@ -115,7 +114,7 @@ def _numbers(row: Row) -> tuple[str, ...]:
     found = f"{seeds}/{seeds + missing} seeds" if missing else ""
     interval = found if row.interval is None else _range(*row.interval)
     predicted = "" if row.predicted is None else f"{row.predicted:.2f}"
-    return rounding.at_least(mean, 2), spread, interval, predicted
+    return at_least(mean, 2), spread, interval, predicted
 
 
 def _range(low: float, high: float) -> str:

@@ -22,7 +22,7 @@ TOLERANCE = 1e-5
 PROGRAM = """
 import json, sys
 import numpy as np
-from audit.settings.devices import prepare_jax
+from audit.machine import prepare_jax
 prepare_jax()
 from audit import game
 from audit.settings import build

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from audit.concluded import conclude
-from audit.report import audit_page as report
-from audit.report import audit_panels, bounds_table, subjects, verdicts
+from audit.report import audit_page, audit_panels, bounds_table, subjects, verdicts
 from audit.settings import stored
 from audit.settings.make import setting_of
 from audit.settings.setting import identity
@@ -120,7 +119,7 @@ def test_it_is_in_the_figure(record, concluded):
 
 def test_it_is_on_the_page(record, concluded):
     subject = subjects.of_arrays("scores", None, concluded)
-    text = report.report("A page", [subject]).decode()
+    text = audit_page.report("A page", [subject]).decode()
     assert f">{record.label}<" in text and record.assumes.sentence in text
     assert ("exceeds 0 in 62.5% of audits" in text) == (record is ESTIMATE)
 

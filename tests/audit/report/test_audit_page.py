@@ -10,15 +10,14 @@ import shutil
 import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from audit.concluded import conclude
 from audit.errors import InputError
-from audit.report import audit_page as report
-from audit.report import audit_panels, one_run_subjects, page, subjects
-from audit.report import one_run_page as one_run_report
+from audit.report import audit_page, audit_panels, one_run_page, page, subjects
 from audit.report.subjects import AskedLevels
 from audit.settings.make import setting_of
 from audit.settings.setting import identity
@@ -30,8 +29,7 @@ from audit.statistics.estimate import noise_floor
 from audit.storage import index, results
 from audit.storage.store import Scores, Store
 from experiments.hidden_state import sweep as sweeps
-from experiments.sweeps import page as sweep_report
-from experiments.sweeps.sweep import Drawn
+from experiments.sweeps.page import of_sweep
 
 ROOT = Path(__file__).resolve().parents[3]
 VOID = {"meta", "img", "br", "link"}
@@ -94,7 +92,7 @@ class Outline(HTMLParser):
 
 def test_a_page_says_what_was_audited_and_asks_for_nothing(tmp_path):
     folder = stored(tmp_path)
-    content = report.report("Audit", [subjects.of_setting(folder, AskedLevels())]).decode()
+    content = audit_page.report("Audit", [subjects.of_setting(folder, AskedLevels())]).decode()
     outline = Outline(content)
     for words in (
         "Hidden state",
@@ -124,7 +122,7 @@ def test_a_page_says_what_was_audited_and_asks_for_nothing(tmp_path):
 def test_names_are_escaped_everywhere(tmp_path, plain):
     folder = stored(tmp_path, seeded(0, HOSTILE), audited=False)
     about = subjects.of_setting(folder, AskedLevels())
-    content = report.report(HOSTILE, [about, about._replace(anchor="other")]).decode()
+    content = audit_page.report(HOSTILE, [about, about._replace(anchor="other")]).decode()
     assert "script" not in {tag for tag, _ in Outline(content).tags}
     assert HOSTILE in Outline(content).text
 
@@ -161,7 +159,7 @@ def test_several_audits_have_an_index_whose_links_lead_somewhere(tmp_path, plain
     for seed in range(3):
         stored(tmp_path, seeded(seed), audited=False)
     about = [subjects.of_setting(folder, AskedLevels(delta=1e-3)) for folder in index.settings(tmp_path)]
-    outline = Outline(report.report("All", about).decode())
+    outline = Outline(audit_page.report("All", about).decode())
     links = [attributes["href"] for tag, attributes in outline.tags if tag == "a"]
     assert len(links) == 3 and set(links) == {f"#{name}" for name in outline.ids}
     assert "delta = 0.001" in outline.text
@@ -171,7 +169,7 @@ def test_several_audits_have_an_index_whose_links_lead_somewhere(tmp_path, plain
 def test_an_audit_that_proves_nothing_gets_no_verdict(tmp_path, plain):
     about = [subjects.of_setting(stored(tmp_path, seeded(seed)), AskedLevels()) for seed in range(2)]
     texts = [
-        Outline(report.report("A", [one._replace(proves=proves) for one in about]).decode()).text
+        Outline(audit_page.report("A", [one._replace(proves=proves) for one in about]).decode()).text
         for proves in (True, False)
     ]
     assert "proves nothing" not in texts[0] and texts[1].count("A smoke run proves nothing.") == 2
@@ -181,7 +179,7 @@ def test_an_audit_that_proves_nothing_gets_no_verdict(tmp_path, plain):
 
 def test_a_folder_without_an_audit_is_read_from_its_scores(tmp_path, plain):
     folder = stored(tmp_path, runs=120, audited=False)
-    outline = Outline(report.report("A", [subjects.of_setting(folder, AskedLevels())]).decode())
+    outline = Outline(audit_page.report("A", [subjects.of_setting(folder, AskedLevels())]).decode())
     assert "60 with the canary" in outline.text and "not kept" in outline.text
 
 
@@ -204,7 +202,7 @@ def test_a_folder_that_is_no_audit_is_one_line(tmp_path):
 
 def test_the_page_says_what_an_estimate_shows_where_nothing_leaks(tmp_path, plain):
     about = subjects.of_setting(stored(tmp_path, runs=2000), AskedLevels())
-    text = Outline(report.report("A", [about]).decode()).text
+    text = Outline(audit_page.report("A", [about]).decode()).text
     floor = noise_floor(1000, 1000, 1e-6, 0.9)
     assert f"Where nothing leaks it exceeds 0 in {floor.exceeding:.1%} of audits" in text
     assert text.count("Where nothing leaks") == 1 and "no confidence bound" in text
@@ -304,14 +302,15 @@ def test_a_sweep_is_reported_as_far_as_it_is_done(tmp_path, run_command):
 
 
 def test_a_damaged_cell_of_a_sweep_is_left_out_and_named(tmp_path, plain, monkeypatch):
-    monkeypatch.setattr(sweep_report.registry, "draw", lambda *facts: Drawn([], 0, []))
+    monkeypatch.setattr("experiments.sweeps.points.evidence", lambda *facts: None)
+    monkeypatch.setattr("experiments.sweeps.registry.draw", lambda *facts: SimpleNamespace(figures=[]))
     sweep = sweeps.sweeps("smoke")["figure_7"]
     good, torn, unreadable = (stored(tmp_path, cell.setting, runs=40) for cell in sweep.audits()[:3])
     (torn / "audit.json").write_text("{")
     (scores,) = unreadable.glob("scores_*")
     scores.unlink()
     scores.symlink_to(scores.name)
-    content, messages = sweep_report.of_sweep(sweep, "smoke", holdings(tmp_path), AskedLevels())
+    content, messages = of_sweep(sweep, "smoke", holdings(tmp_path), AskedLevels())
     outline = Outline(content.decode())
     assert sum(tag == "article" for tag, _ in outline.tags) == 1 and good.name in outline.text
     assert f"1 of the sweep's {len(sweep.audits())} cells" in outline.text
@@ -399,7 +398,7 @@ def test_a_browser_shows_it_whole_at_any_width(tmp_path, scheme, ground):
     for seed, name in enumerate(("fcnn", "a" * 200)):
         stored(tmp_path / "out", seeded(seed, name))
     about = [subjects.of_setting(folder, AskedLevels()) for folder in index.settings(tmp_path / "out")]
-    content = report.report("Audits", about).decode()
+    content = audit_page.report("Audits", about).decode()
     for found in measured(tmp_path, content, f"--blink-settings=preferredColorScheme={scheme}"):
         assert found["content"] <= found["width"] and found["beyond"] == [], found
         assert found["images"] == 8 and found["broken"] == [] and found["fetched"] == []
@@ -412,8 +411,8 @@ def test_a_browser_shows_the_page_of_one_run_whole(tmp_path):
     drawn = cosine_law.simulate(np.random.default_rng(0), 90, 10_000, 0.2)
     np.savez(tmp_path / "run.npz", observed=drawn)
     found = one_run_conclusion.of_cosines(one_shot.cosines(drawn, None, 10_000), 1e-5, 0.95)
-    about = one_run_subjects.of_cosines("a" * 200, tmp_path / "run.npz", found, 30.0)
-    content = one_run_report.one_run_report("One run", [about, about._replace(anchor="other")]).decode()
+    about = subjects.of_cosines("a" * 200, tmp_path / "run.npz", found, 30.0)
+    content = one_run_page.one_run_report("One run", [about, about._replace(anchor="other")]).decode()
     for frame in measured(tmp_path, content):
         assert frame["content"] <= frame["width"] and frame["beyond"] == [], frame
         assert frame["images"] == 4 and frame["broken"] == [] and frame["fetched"] == []
@@ -442,5 +441,6 @@ def test_sampled_insertions_are_said_and_counted():
 
     whole, sampled = (setting_of("fcnn", canaries=8, sampling_rate=rate) for rate in (1.0, 0.25))
     assert "each with probability 0.25 (Poisson sampling)" in subjects._insertions(sampled)
-    assert "Poisson" not in subjects._insertions(whole) and "no amplification" in subjects._counting(whole)
-    assert "a coin that the adversary does not see" in subjects._counting(sampled)
+    assert "Poisson" not in subjects._insertions(whole)
+    assert "no amplification" in " ".join(subjects._threats(whole))
+    assert "a coin that the adversary does not see" in " ".join(subjects._threats(sampled))

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from audit.concluded import conclude
-from audit.report import audit_page as report
-from audit.report import audit_panels, style
+from audit.report import audit_page, audit_panels, style
 from audit.settings.make import setting_of
 from audit.statistics.accounting import Composition
 from audit.statistics.canaries import single
@@ -182,11 +181,11 @@ def test_a_sweeps_curve_is_drawn_likewise(refuted):
 def test_the_page_says_it_to_who_cannot_see_the_panels(refuted, passed, monkeypatch):
     names = audit_panels._PANELS
     monkeypatch.setattr(audit_panels, "audit_panels", lambda conclusion: dict.fromkeys(names, b"<svg/>"))
-    scores, trade_off, bounds, profile = map(str, report._figures(refuted))
+    scores, trade_off, bounds, profile = map(str, audit_page._figures(refuted))
     assert trade_off.count("Gaussian curve refuted, p") == 2  # alternative text and caption
     assert bounds.count("(refuted)") == 3 and "assumption-free" in bounds
     assert profile.count("Marked (refuted)") == 2 and "refuted" not in scores
-    figures = list(map(str, report._figures(passed)))
+    figures = list(map(str, audit_page._figures(passed)))
     assert not any("refuted" in figure for figure in figures)
     assert figures[1].count("No evidence against Gaussian, p = ") == 2
 

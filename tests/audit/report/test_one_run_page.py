@@ -7,10 +7,10 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
+from audit.concluded import of_each_run
 from audit.errors import InputError
-from audit.report import federated_table, one_run_panels, one_run_subjects, over_runs
-from audit.report import one_run_page as one_run_report
-from audit.report.federated_table import FederatedAudit, Upper
+from audit.report import one_run_page, one_run_table, subjects
+from audit.report.one_run_table import FederatedAudit, Upper
 from audit.report.subjects import AskedLevels
 from audit.settings import stored
 from audit.settings.federated import FederatedSetting, federated_identity
@@ -38,14 +38,14 @@ def coins(sigma, canaries=300, seed=0):
 
 def subject(conclusion, *upper):
     facts = {"Audited": "<script>it</script>"}
-    return one_run_report.OneRunSubject("run", "<b>run</b>", facts, ["t"], [conclusion], list(upper), {})
+    return subjects.OneRunSubject("run", "<b>run</b>", facts, ["t"], [conclusion], list(upper), {})
 
 
 @pytest.fixture
 def plain(monkeypatch):
     """Panels that take no time to draw."""
     monkeypatch.setattr(
-        one_run_panels, "one_run_panels", lambda *given: dict.fromkeys(("cosines", "epsilons"), b"<svg/>")
+        one_run_page, "one_run_panels", lambda *given: dict.fromkeys(("cosines", "epsilons"), b"<svg/>")
     )
 
 
@@ -65,7 +65,7 @@ class Text(HTMLParser):
 
 
 def test_a_page_tells_bounds_from_estimates_and_asks_for_nothing():
-    made = Text(one_run_report.one_run_report("Audit", [subject(observed(0.1))]))
+    made = Text(one_run_page.one_run_report("Audit", [subject(observed(0.1))]))
     for words in (
         *("This training leaks.", "if canaries are uniform", "which are no bounds", "standard error"),
         *("one_shot_fitted", "95% without a leak", "one_run", "No upper bound was given", "Anderson-Darling"),
@@ -86,22 +86,22 @@ def test_a_page_tells_bounds_from_estimates_and_asks_for_nothing():
     ],
 )
 def test_the_verdict_claims_what_is_proven(sigma, upper, kind, says):
-    found = one_run_report.one_run_verdict(subject(observed(sigma), Upper("canary", upper, "1 round")))
+    found = one_run_page.one_run_verdict(subject(observed(sigma), Upper("canary", upper, "1 round")))
     assert found.kind == kind and says in found.sentence
 
 
 def test_a_bound_on_a_gaussian_curve_alone_is_told_as_that():
-    found = over_runs.conclusions(Scores(0, *coins(0.25)), D, False, 1e-5, 0.95)[0]
+    found = of_each_run(Scores(0, *coins(0.25)), D, False, 1e-5, 0.95)[0]
     epsilon = {row.method: row.epsilon for row in found.bounds}
     between = (epsilon["one_run_guesses"] + epsilon["one_run_gaussian"]) / 2
-    verdict = one_run_report.one_run_verdict(subject(found, Upper("canary", between, "")))
+    verdict = one_run_page.one_run_verdict(subject(found, Upper("canary", between, "")))
     assert verdict.headline == "The guarantee is violated, or the trade-off curve is not Gaussian."
 
 
 def test_no_bound_is_no_verdict(plain):
     found = observed(0.1)._replace(bounds=[])
-    assert "estimates alone" in one_run_report.one_run_verdict(subject(found)).sentence
-    assert "No bound: save coins" in Text(one_run_report.one_run_report("A", [subject(found)])).text
+    assert "estimates alone" in one_run_page.one_run_verdict(subject(found)).sentence
+    assert "No bound: save coins" in Text(one_run_page.one_run_report("A", [subject(found)])).text
 
 
 def kept(root, /, **changes):
@@ -111,10 +111,10 @@ def kept(root, /, **changes):
     drawn = [coins(0.25, seed=i) for i in range(2)]
     scores, presence = (np.concatenate([one[i] for one in drawn]) for i in range(2))
     store.save(Scores(0, scores, presence))
-    found = over_runs.conclusions(Scores(0, scores, presence), D, True, 1e-6, 0.9)
+    found = of_each_run(Scores(0, scores, presence), D, True, 1e-6, 0.9)
     audit = FederatedAudit(found, Composition(4.0, 1), Composition(4.0, 5), [0.8, 0.8])
     about = {"setting": {"model": "linear", "canaries": 300}, "data": "made up", "out": str(store.path)}
-    text = json.loads(federated_table.federated_json(audit, about))
+    text = json.loads(one_run_table.federated_json(audit, about))
     store.write_text("federated.json", json.dumps({**text, **changes}))
     return store.path
 
@@ -122,24 +122,24 @@ def kept(root, /, **changes):
 def test_a_kept_run_is_read_again_at_its_levels_or_others(tmp_path, plain):
     folder = kept(tmp_path)
     assert stored.federated(tmp_path) == [folder]
-    about = one_run_subjects.of_folder(folder, AskedLevels())
+    about = subjects.of_federated_folder(folder, AskedLevels())
     assert (about.runs[0].delta, about.runs[0].confidence, len(about.runs)) == (1e-6, 0.9, 2)
-    text = Text(one_run_report.one_run_report("A", [about])).text
+    text = Text(one_run_page.one_run_report("A", [about])).text
     for words in ("784-10 on Fashion-MNIST", "Over all runs", "accounted, client", "0.8000", "made up"):
         assert words in text, words
-    other = one_run_subjects.of_folder(folder, AskedLevels(delta=1e-3))
+    other = subjects.of_federated_folder(folder, AskedLevels(delta=1e-3))
     assert other.runs[0].delta == 1e-3 and other.upper[0].epsilon < about.upper[0].epsilon
 
 
 @pytest.mark.parametrize("changes", [{"compositions": None}, {"runs": []}, {"setting": 3}, {"delta": "x"}])
 def test_an_older_or_damaged_result_is_one_line(tmp_path, changes):
     with pytest.raises(InputError, match="start the same ./run.sh federated again") as caught:
-        one_run_subjects.of_folder(kept(tmp_path, **changes), AskedLevels())
+        subjects.of_federated_folder(kept(tmp_path, **changes), AskedLevels())
     assert "\n" not in str(caught.value)
 
 
 def test_panels_are_the_same_bits_each_time_and_say_what_is_drawn():
-    one, two = (one_run_panels.one_run_panels(observed(0.3), 5.0) for _ in range(2))
+    one, two = (one_run_page.one_run_panels(observed(0.3), 5.0) for _ in range(2))
     assert one == two and set(one) == {"cosines", "epsilons"}
     assert all(re.match(rb"<\?xml", image) for image in one.values())
 

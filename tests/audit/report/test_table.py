@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from audit.report.table import Column, Table, lower, number, upper
+from audit.report.table import Column, Table, at_least, at_most, number
 
 
 class Audit(NamedTuple):
@@ -15,8 +15,8 @@ class Audit(NamedTuple):
 ROWS = (Audit("one", "first", 1.23456, 2.00001), Audit("two", "first", None, float("inf")))
 COLUMNS = (
     Column("name", lambda row: row.name, "audit", left=True),
-    Column("bound", lambda row: row.bound, "bound", lower(2)),
-    Column("limit", lambda row: row.limit, "upper", upper(2), width=7),
+    Column("bound", lambda row: row.bound, "bound", lambda bound: at_least(bound, 2)),
+    Column("limit", lambda row: row.limit, "upper", lambda limit: at_most(limit, 2), width=7),
     Column("double", lambda row: 2 * row.limit),
     Column(None, lambda row: 1 / 3, "third", number(".1f")),
 )

@@ -13,6 +13,7 @@ from audit.settings.federated import FederatedSetting
 from audit.statistics.accounting import epsilon_upper_bound, participant_upper_bound
 from audit.storage.store import Store
 from audit.task import Dataset, Sources
+from audit.zoo import federated_task
 from models.data.clients import dirichlet
 
 SMALL = FederatedSetting(
@@ -135,7 +136,7 @@ def test_zero_clients_of_images_is_one_for_each(tmp_path):
         )
     }
     np.savez(tmp_path / "images.npz", **arrays)
-    task = federated.federated_task("linear")
+    task = federated_task("linear")
     found = task.load(changed(clients=0), Sources(data_file=str(tmp_path / "images.npz"))).clients
     assert found.number == 40 and (found.counts == 1).all()
     np.testing.assert_array_equal(found.labels, np.arange(40) % 10)

@@ -5,9 +5,8 @@ import pytest
 from scipy import stats
 
 from audit.concluded import conclude
-from audit.report import audit_page as report
-from audit.report import bounds_table, subjects
-from audit.report.remarks import remarks
+from audit.report import audit_page, bounds_table, subjects
+from audit.report.bounds_table import remarks
 from audit.statistics import estimate
 from audit.statistics.canaries import single
 
@@ -29,7 +28,7 @@ def test_scores_of_the_wrong_sign_are_remarked(mu, runs, tmp_path):
     assert bounds_table.bounds_table(found).splitlines()[-1] == line
     (tmp_path / "s.npz").touch()
     about = subjects.of_scores("s", [tmp_path / "s.npz"], None, found)
-    assert line[1:].encode() in report.report("Audit", [about])
+    assert line[1:].encode() in audit_page.report("Audit", [about])
 
 
 def test_few_runs_are_told_what_they_can_prove():
