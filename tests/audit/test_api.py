@@ -124,18 +124,8 @@ def test_a_loss_over_a_tree_is_audited_with_flags_names_and_not_twice(tmp_path, 
         (cross_entropy, PARAMS, {"unknown_initialisation": True}, "unknown_initialisation"),
         (cross_entropy, PARAMS, {"clipping": "unfolded"}, "clipping"),
         (cross_entropy, PARAMS, {"kk": 3}, "kk is no field of a setting: choose of .*insertions, k,"),
-        (
-            cross_entropy,
-            PARAMS | {"activation": jax.nn.relu},
-            {},
-            "of type .*: give float arrays alone",
-        ),
-        (
-            cross_entropy,
-            PARAMS | {"name": "net"},
-            {},
-            "params hold a leaf of type str: give float",
-        ),
+        (cross_entropy, PARAMS | {"activation": jax.nn.relu}, {}, "of type .*: give float arrays alone"),
+        (cross_entropy, PARAMS | {"name": "net"}, {}, "params hold a leaf of type str: give float"),
     ],
 )
 def test_a_loss_that_does_not_fit_is_one_line(tmp_path, loss, params, more, says):

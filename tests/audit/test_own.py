@@ -164,10 +164,7 @@ def test_images_stay_bytes_and_other_numbers_become_32_bits():
         ({"module": Net("batch norm")}, "keeps batch_stats"),
         ({"module": Net("dropout")}, "switch dropout off"),
         ({"module": Net}, r"not the class Net: give an instance, Net\(\)"),
-        (
-            {"module": nnx.Linear(8, 2, rngs=nnx.Rngs(0))},
-            "not one of type Linear: .* to audit_loss",
-        ),
+        ({"module": nnx.Linear(8, 2, rngs=nnx.Rngs(0))}, "not one of type Linear: .* to audit_loss"),
         ({"criterion": lambda logits, label: logits}, "has shape"),
         ({"labels": np.zeros(59, int)}, "60 features and 59 labels"),
         ({"features": np.full((60, 8), np.nan)}, "not finite"),

@@ -47,8 +47,7 @@ def simulate(mechanism, data):
 
 
 @pytest.fixture(
-    scope="module",
-    params=["gc_r", "gc_s", "cots", "cots of weights", "one shot", "loss", "excess loss"],
+    scope="module", params=["gc_r", "gc_s", "cots", "cots of weights", "one shot", "loss", "excess loss"]
 )
 def named(request, model, data, expect, simulate):
     make = {

@@ -55,16 +55,8 @@ def test_runs_that_all_draw_the_same_noise_are_remarked():
 @pytest.mark.parametrize(
     ("worlds", "upper", "line"),
     [
-        (
-            (np.full(100, 2.0), np.zeros(100)),
-            1.0,
-            "assumption_free exceeds the upper bound: the guarantee",
-        ),
-        (
-            (NORMAL + 3, NORMAL),
-            9.0,
-            "if_gaussian exceeds the upper bound: violated, or the",
-        ),
+        ((np.full(100, 2.0), np.zeros(100)), 1.0, "assumption_free exceeds the upper bound: the guarantee"),
+        ((NORMAL + 3, NORMAL), 9.0, "if_gaussian exceeds the upper bound: violated, or the"),
         ((NORMAL + 3, NORMAL), 90.0, ""),
         ((stats.t.ppf(GRID, 1) + 9, stats.t.ppf(GRID, 1)), 9.0, ""),  # its curve is refuted
     ],

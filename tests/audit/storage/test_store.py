@@ -286,14 +286,7 @@ def test_a_changed_setting_under_an_old_name(store, tmp_path):
     assert _one_line(caught)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"{}",
-        b"\xff\xfe{",
-    ],
-)
+@pytest.mark.parametrize("content", [b"", b"{}", b"\xff\xfe{"])
 def test_a_damaged_setting(store, tmp_path, content):
     (store.path / "config.json").write_bytes(content)
     with pytest.raises(InputError) as caught:

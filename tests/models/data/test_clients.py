@@ -89,10 +89,7 @@ def test_clients_are_sorted_by_name():
     ],
 )
 def test_what_cannot_be_dealt_is_one_line(deal, said):
-    refusal(
-        deal,
-        said,
-    )
+    refusal(deal, said)
 
 
 def test_images_are_dealt_with_their_labels():
