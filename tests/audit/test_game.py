@@ -47,7 +47,6 @@ def test_scores_are_the_two_gaussians_of_theory(empty_game, play, steps, k, unkn
     assert len(s_in) == len(s_out) == RUNS // 2
     rate, norm, sigma, batch, insertions = 0.5, 3.0, 2.0, 4, steps // k
     deviation = rate * sigma * norm * np.sqrt(steps) / batch
-
     for scores, mean in ((s_in, rate * norm * insertions / batch), (s_out, 0.0)):
         assert abs(scores.mean() - mean) < 5 * deviation / np.sqrt(len(scores))
         assert _spread_is(scores, deviation)
@@ -74,11 +73,6 @@ def test_presence_alternates(empty_game, play):
     np.testing.assert_array_equal(scores.presence[:, 0], [False, True, False, True, False])
     for runs in (2, 2500, 5000):
         assert game.presence(np.arange(runs)).sum() == runs // 2
-
-
-def test_worlds_keep_their_scores():
-    s_in, s_out = game.Scores(3, np.arange(5.0), np.array([1, 0, 1, 0, 1], bool)).worlds()
-    assert (s_in.tolist(), s_out.tolist()) == ([0, 2, 4], [1, 3])
 
 
 def test_scores_depend_on_neither_chunk_nor_start(housing, play):

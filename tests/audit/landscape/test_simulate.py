@@ -16,7 +16,6 @@ def simulate(presence, cells=CELLS, steps=25):
     """theta (cells, T, runs) at h = C / 2."""
     import jax
     import jax.numpy as jnp
-
     from audit.landscape import simulate
 
     keys = jax.random.split(jax.random.key(0), len(cells))

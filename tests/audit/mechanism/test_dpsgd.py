@@ -63,7 +63,6 @@ def test_a_step_is_equation_2(data, mechanism, train, theta, schedule, gradient,
     now = base.Schedule(schedule.batches[5:6], schedule.mask[5:6])
     crafted = jnp.zeros_like(theta).at[4].set(1.5)
     after = train(HYPER, state, data, now, crafted, presence, KEY)
-
     batch = (data[0][now.batches[0]], data[1][now.batches[0]])
     noise = 1.0 * np.asarray(jax.random.normal(jax.random.fold_in(KEY, 5), theta.shape), np.float64)
     total = slow_clipped_sum(gradient, theta, batch, 0.5) + noise
@@ -204,7 +203,6 @@ def test_any_optimizer_sees_the_privatised_mean(
     other, canary = dpsgd.mechanism(choices._replace(optimizer=make)), one_canary(jnp.ones_like(theta), 1.0)
     run = jax.jit(lambda state, now: other.segment(HYPER, state, data, now, canary, KEY))
     state = run(other.start(theta), jax.tree.map(lambda a: a[:4], schedule))
-
     expected, optimizer_state = theta, make(0.3).init(theta)
     for t in range(4):
         batch = (data[0][schedule.batches[t]], data[1][schedule.batches[t]])

@@ -156,7 +156,6 @@ def test_report_makes_the_page_of_a_kept_run_by_its_hash_and_the_newest(forked_r
 def forked_report(capsys, monkeypatch):
     """The command in this process."""
     from absl import flags
-
     from audit.commands import report
 
     def call(*argv, folder):

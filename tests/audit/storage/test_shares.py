@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -59,11 +60,8 @@ def test_workers_train_each_run_once(store, sizes):
         began.wait()
         found.extend(take(Store.at(store.path), 60, size))
 
-    threads = [threading.Thread(target=work, args=(size,)) for size in sizes]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(len(sizes)) as pool:
+        list(pool.map(work, sizes))
     assert sorted(run for start, stop in found for run in range(start, stop)) == list(range(60))
     assert store.missing(60) == [] and shares.is_idle(store)
 
