@@ -60,11 +60,6 @@ def test_a_result_becomes_a_dict_a_figure_and_a_page(tmp_path):
     assert len(found.figure().axes) == 4
 
 
-def test_several_canaries_a_run_are_matrices():
-    found = audit.bounds(RNG.normal(size=(80, 8)) + 2, RNG.normal(size=(80, 7)))
-    assert found.bounds["lifted_gaussian"].epsilon > 0
-
-
 @pytest.mark.parametrize(
     ("given", "says"),
     [
@@ -80,15 +75,14 @@ def test_scores_that_are_none_are_one_line(given, says):
     assert "\n" not in str(caught.value)
 
 
-def test_half_a_mechanism_is_one_line():
+def test_scores_that_are_none():
     with pytest.raises(InputError, match="go together"):
         audit.bounds(IN, OUT, insertions=3)
-
-
-def test_what_the_door_lacks_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         audit.nothing  # noqa: B018
     assert set(audit.__all__) == {"Result", "audit", "audit_loss", "audit_model", "bounds"}
+    found = audit.bounds(RNG.normal(size=(80, 8)) + 2, RNG.normal(size=(80, 7)))
+    assert found.bounds["lifted_gaussian"].epsilon > 0
 
 
 def cross_entropy(params, example):

@@ -26,18 +26,12 @@ def test_cores_that_are_taken_away_are_not_counted():
     assert subprocess.check_output([sys.executable, "-c", code], text=True, env=env) == "True 1\n"
 
 
-def test_a_platform_without_affinities_counts_all(monkeypatch, without):
+def test_other_platforms_count_all_or_one(monkeypatch, without):
+    monkeypatch.setattr(os, "process_cpu_count", lambda: 5, raising=False)
+    assert machine.cores() == 5
     without("process_cpu_count", "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: 6)
     assert machine.cores() == 6
-
-
-def test_python_s_own_count_comes_first(monkeypatch):
-    monkeypatch.setattr(os, "process_cpu_count", lambda: 5, raising=False)
-    assert machine.cores() == 5
-
-
-def test_an_unknown_count_is_one_core(monkeypatch, without):
     without("process_cpu_count", "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: None)
     assert machine.cores() == 1

@@ -15,26 +15,20 @@ CANARY = [-0.434509513025839, 0.684083223363011, -0.294662939327961, -0.50636486
 COINS = [1, 0, 0, 1, 0, 1, 1, 0]
 
 
-def test_numbers_are_these_for_ever():
-    assert one_run.canary(5, 2, 4) == pytest.approx(CANARY, abs=1e-12)
-    assert one_run.coins(5, 8).astype(int).tolist() == COINS
-
-
-def test_canaries_are_uniform_directions_that_have_nothing_in_common():
+def test_canaries_are_uniform_directions_and_coins_independent_of_them():
     drawn = np.array([one_run.canary(0, i, 6) for i in range(2000)])
     assert np.linalg.norm(drawn, axis=1) == pytest.approx(np.ones(2000))
     for column in drawn.T:
         assert stats.kstest(column, lambda t: np.exp(cosine_law.log_cdf(t, 6))).pvalue > 1e-4
     assert np.abs(drawn.T @ drawn / 2000 - np.eye(6) / 6).max() < 0.02
     assert np.abs(one_run.canary(0, 1, 6) - one_run.canary(1, 0, 6)).max() > 0.01
-
-
-def test_coins_are_fair_and_independent_of_canaries():
     coins = one_run.coins(3, 10_000)
     assert coins.dtype == bool and abs(coins.mean() - 0.5) < 0.02
     assert np.array_equal(coins[:50], one_run.coins(3, 50))
     first = np.array([one_run.canary(3, i, 3)[0] for i in range(3000)])
     assert abs(np.corrcoef(coins[:3000], first)[0, 1]) < 0.08
+    assert one_run.canary(5, 2, 4) == pytest.approx(CANARY, abs=1e-12)
+    assert one_run.coins(5, 8).astype(int).tolist() == COINS
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])

@@ -44,7 +44,7 @@ def test_the_lstm_is_its_equations_in_numpy():
     np.testing.assert_allclose(module.apply({"params": parameters}, x), expected, atol=1e-6)
 
 
-def test_a_loss_is_the_mean_over_what_is_no_padding():
+def test_padding_and_what_comes_later_change_nothing():
     logits = np.random.default_rng(1).normal(size=(6, 4)).astype(np.float32)
     labels = np.array([2, 1, 3, 0, 0, 0])
     expected = np.mean(
@@ -52,9 +52,11 @@ def test_a_loss_is_the_mean_over_what_is_no_padding():
     )
     assert next_token_loss(0)(logits, labels) == pytest.approx(expected, rel=1e-6)
     assert next_token_loss(0)(logits, np.zeros(6, int)) == 0
-
-
-def test_what_stands_at_padding_changes_neither_loss_nor_gradient():
+    module = LanguageModel(11, 4, 6, 1)
+    variables = module.init(jax.random.key(2), jnp.zeros(8, jnp.uint8))
+    one, two = (module.apply(variables, jnp.array([*range(5), last, last, 1])) for last in (5, 9))
+    np.testing.assert_array_equal(one[:5], two[:5])
+    assert not np.allclose(one[5:], two[5:])
     from audit.model import flat_model
 
     model = flat_model(LanguageModel(11, 4, 6, 2, 3), jnp.zeros(8, jnp.uint8), next_token_loss(0))
@@ -65,14 +67,6 @@ def test_what_stands_at_padding_changes_neither_loss_nor_gradient():
     assert one[0] == two[0] and np.array_equal(one[1], two[1]) and np.any(one[1])
     empty = jax.grad(model.loss)(theta, (numbers, np.zeros(8, int)))
     assert not np.any(empty) and np.isfinite(empty).all()
-
-
-def test_a_position_sees_nothing_behind_it():
-    module = LanguageModel(11, 4, 6, 1)
-    variables = module.init(jax.random.key(2), jnp.zeros(8, jnp.uint8))
-    one, two = (module.apply(variables, jnp.array([*range(5), last, last, 1])) for last in (5, 9))
-    np.testing.assert_array_equal(one[:5], two[:5])
-    assert not np.allclose(one[5:], two[5:])
 
 
 def test_two_biases_add_and_a_classifier_reads_to_the_end():

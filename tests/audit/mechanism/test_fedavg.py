@@ -36,9 +36,7 @@ def momentum(rate):
 
 
 def choices(**changes):
-    usual = fedavg.FedAvg(
-        jax.vmap(loss, (None, 0)), unravel, 3, 2, int(COUNTS.max()), block=2, optimizer=momentum
-    )
+    usual = fedavg.FedAvg(jax.vmap(loss, (None, 0)), unravel, 3, 2, int(COUNTS.max()), 2, momentum)
     return usual._replace(**changes)
 
 
@@ -195,26 +193,16 @@ def test_a_run_is_the_same_alone_and_in_a_chunk(clients, schedule, play, whole, 
     assert np.abs(whole.scores[6] - whole.scores[7]).max() > 1e-2  # runs differ
 
 
-def test_a_client_that_diverges_is_seen(clients, schedule, play):
-    hot = base.Hyperparameters(0.8, 0.5, 0.7, fedavg.Federated(1e30, 3.7))
-    with pytest.raises(InputError, match="diverged"):
-        play(_game(clients, schedule, hyper=hot), [(0, 2)], 2)
-
-
-def test_a_steps_memory_grows_with_the_block(clients, schedule, theta):
+def test_memory_grows_with_the_block_and_sums_do_not_change(clients, schedule, theta, play):
     one, many = (fedavg.mechanism(choices(block=block)).memory(theta, clients, 7) for block in (1, 4))
     assert theta.nbytes < one.held < one.written < many.written < 5 * one.written
     assert one.held < many.held < 5 * one.held
     assert ensemble.chunk_size(3, one) <= 3
-
-
-def test_clients_one_by_one_give_the_sums_of_clients_in_blocks(clients):
-    own, theta, cohort = fedavg.Federated(0.3, 7), jnp.zeros(SIZE), jnp.arange(7)
-    one, two = (
-        jax.jit(functools.partial(fedavg.cohort_sums, choices(block=block)))(
-            own, theta, 0.5, clients, cohort, KEY
-        )
-        for block in (1, 2)
-    )
+    given = fedavg.Federated(0.3, 7), jnp.zeros(SIZE), 0.5, clients, jnp.arange(7), KEY
+    sums = (functools.partial(fedavg.cohort_sums, choices(block=block)) for block in (1, 2))
+    one, two = (jax.jit(of_block)(*given) for of_block in sums)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), one, two)
     assert np.any(one.updates)
+    hot = base.Hyperparameters(0.8, 0.5, 0.7, fedavg.Federated(1e30, 3.7))
+    with pytest.raises(InputError, match="diverged"):
+        play(_game(clients, schedule, hyper=hot), [(0, 2)], 2)

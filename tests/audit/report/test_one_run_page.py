@@ -45,9 +45,8 @@ def subject(conclusion, *upper):
 @pytest.fixture
 def plain(monkeypatch):
     """Panels that take no time to draw."""
-    monkeypatch.setattr(
-        one_run_panels, "one_run_panels", lambda *given: dict.fromkeys(("cosines", "epsilons"), b"<svg/>")
-    )
+    panels = dict.fromkeys(("cosines", "epsilons"), b"<svg/>")
+    monkeypatch.setattr(one_run_panels, "one_run_panels", lambda *given: panels)
 
 
 class Text(HTMLParser):
@@ -67,11 +66,7 @@ class Text(HTMLParser):
 
 def test_a_page_tells_bounds_from_estimates_and_asks_for_nothing():
     made = Text(one_run_report.one_run_report("Audit", [subject(observed(0.1))]))
-    for words in (
-        *("This training leaks.", "if canaries are uniform", "which are no bounds", "standard error"),
-        *("one_shot_fitted", "95% without a leak", "one_run", "No upper bound was given", "Anderson-Darling"),
-    ):
-        assert words in made.text, words
+    assert "No upper bound was given" in made.text  # the rest is a golden output
     assert "script" not in {tag for tag, _ in made.tags}
     images = [attributes for tag, attributes in made.tags if tag == "svg"]
     assert len(images) == 2 and all(len(image["aria-label"]) > 40 for image in images)
@@ -156,6 +151,7 @@ def test_report_makes_the_page_of_a_kept_run_by_its_hash_and_the_newest(forked_r
 def forked_report(capsys, monkeypatch):
     """The command in this process."""
     from absl import flags
+
     from audit.commands import report
 
     def call(*argv, folder):

@@ -68,10 +68,16 @@ def test_limits_hold_together_as_often_as_they_say(trials, error):
     assert low <= share_missed(trials, equal_levels.limits(trials, error)) <= high
 
 
-def test_limits_of_a_wrong_level_are_seen():
+def test_limits_of_a_wrong_level_are_seen_and_tails_are_as_precise_as_the_centre():
     wide, narrow = (equal_levels.limits(40, error) for error in (0.035, 0.07))
     low, high = stats.binom.ppf([1e-4, 1 - 1e-4], SIMULATIONS, 0.05) / SIMULATIONS
     assert share_missed(40, wide) < low and share_missed(40, narrow) > high
+    # A band of one width is 0.03 wide everywhere at 5,000 draws; rates of 1e-3 need far less.
+    found = equal_levels.limits(5000, 0.05)
+    tail = found.at(5)
+    assert tail.upper - tail.lower < 0.005
+    centre = found.at(2500)
+    assert 0.03 < centre.upper - centre.lower < 0.06
 
 
 @pytest.mark.parametrize("trials", [1, 30, 5000])
@@ -122,12 +128,3 @@ def test_many_draws_are_looked_at_in_few_places_and_once(monkeypatch):
         assert equal_levels.limits(trials, 0.0301) is found and len(calls) <= 10
     with pytest.raises(ValueError, match="read-only"):
         found.lower[0] = 0
-
-
-def test_tails_are_as_precise_as_the_centre():
-    """A band of one width is 0.03 wide everywhere at 5,000 draws; rates of 1e-3 need far less."""
-    found = equal_levels.limits(5000, 0.05)
-    tail = found.at(5)
-    assert tail.upper - tail.lower < 0.005
-    centre = found.at(2500)
-    assert 0.03 < centre.upper - centre.lower < 0.06

@@ -115,11 +115,17 @@ def test_the_variance_identity_holds_exactly(law):
         assert a * float(mu[order]) + b - float(mu[order]) ** 2 == pytest.approx(float(direct), abs=1e-15)
 
 
-def test_moments_are_shares_of_tuples_of_ones():
+def test_moments_are_shares_of_tuples_of_ones_and_what_makes_no_sense_is_refused():
     bits = np.array([[1, 1, 0, 1], [0, 0, 1, 0]])
     pairs = [np.mean([row[i] * row[j] for i, j in itertools.permutations(range(4), 2)]) for row in bits]
     found = exchangeable.moments(bits.sum(1).astype(float), 4, 2)
     assert found == pytest.approx([1.0, 0.5, np.mean(pairs)])
+    sums = np.array([1.0, 2.0])
+    for order, canaries, word in ((3, 8, "power of two"), (0, 8, "power of two"), (4, 2, "needs 4 canaries")):
+        with pytest.raises(InputError, match=word):
+            limits(sums, canaries, order, 0.05, wilson)
+    with pytest.raises(InputError, match="between 0 and K"):
+        limits(np.array([-1.0]), 2, 1, 0.05, wilson)
 
 
 @pytest.mark.parametrize("interval", [wilson, bernstein])
@@ -169,12 +175,3 @@ def _missed(canaries, order, error, laws, n):
 def test_bernsteins_limits_keep_their_level_exactly(order, law):
     for n in (3, 10, 40):
         assert max(_missed(8, order, 0.2, law, n)) <= 0.2
-
-
-def test_what_makes_no_sense_is_refused():
-    sums = np.array([1.0, 2.0])
-    for order, canaries, word in ((3, 8, "power of two"), (0, 8, "power of two"), (4, 2, "needs 4 canaries")):
-        with pytest.raises(InputError, match=word):
-            limits(sums, canaries, order, 0.05, wilson)
-    with pytest.raises(InputError, match="between 0 and K"):
-        limits(np.array([-1.0]), 2, 1, 0.05, wilson)

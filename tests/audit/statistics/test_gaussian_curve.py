@@ -128,8 +128,13 @@ def test_the_fit_is_the_most_likely(sample):
         assert gaussian_fit.likelihood_ratio(table, other) > least
 
 
-def test_swapped_worlds_are_refuted_as_well():
+def test_a_few_known_tables():
     assert fired(laplace(-2.0), 600, 600, 5) == 1
+    # As many scores in the middle of both worlds as a Gaussian curve never has.
+    assert gaussian_curve.examine([0, 1, 2] * 100, [0, 0, 0, 0, 0, 2] * 50).p_value < 1e-3
+    assert gaussian_curve.examine(np.arange(0, 80, 2), np.arange(1, 81, 2)).p_value > 0.5
+    with pytest.raises(InputError, match="not finite"):
+        gaussian_curve.examine([np.nan, 1.0], [0.0])
 
 
 @pytest.mark.parametrize(
@@ -147,20 +152,6 @@ def test_nothing_to_test_is_a_pass(scores_in, scores_out):
     found = gaussian_curve.examine(scores_in, scores_out)
     assert found.p_value == found.p_cells == found.p_spread == found.p_tails == 1
     assert np.isfinite(found.mu)
-
-
-def test_three_values_can_refute():
-    """As many scores in the middle of both worlds as a Gaussian curve never has."""
-    assert gaussian_curve.examine([0, 1, 2] * 100, [0, 0, 0, 0, 0, 2] * 50).p_value < 1e-3
-
-
-def test_equal_shares_are_a_perfect_fit():
-    assert gaussian_curve.examine(np.arange(0, 80, 2), np.arange(1, 81, 2)).p_value > 0.5
-
-
-def test_what_no_estimator_can_use_is_refused():
-    with pytest.raises(InputError, match="not finite"):
-        gaussian_curve.examine([np.nan, 1.0], [0.0])
 
 
 @pytest.mark.parametrize("sample", [laplace(6.0), logistic(6.0), student(2.0)])

@@ -33,12 +33,9 @@ def look(runs, confidence, seed=0):
     return Look(runs, tuple(conclude(single(*worlds(seed, runs)), None, 1e-5, confidence).bounds))
 
 
-def test_the_error_is_shared_out_equally():
+def test_the_error_is_shared_out_equally_and_the_best_of_each_method_taken():
     assert looks.confidence_of_each(0.95, 1) == 0.95
     assert looks.confidence_of_each(0.95, 5) == pytest.approx(0.99)
-
-
-def test_the_best_of_each_method_is_taken_at_the_confidence_of_all():
     taken = [look(runs, 0.99) for runs in SCHEDULE]
     found = looks.best(taken, 0.97)
     for i, bound in enumerate(found):
@@ -58,21 +55,18 @@ def test_bounds_of_looks_are_those_of_each_look_at_its_share_of_the_error():
     assert len(found.scores_in) == 200 and found.estimates[0].n_in == 200  # the last look's
 
 
-def test_a_single_declared_look_is_an_audit():
+def test_a_single_declared_look_is_an_audit_and_another_refused():
     found = conclude(single(*worlds(2, 400)), None, 1e-5, 0.95, looks=(400,))
     plain = conclude(single(*worlds(2, 400)), None, 1e-5, 0.95)
     assert found.bounds == plain.bounds and found.estimates == plain.estimates
+    with pytest.raises(InputError, match="none is at 500 runs"):
+        conclude(single(*worlds(0, 500)), None, 1e-5, 0.95, looks=SCHEDULE)
 
 
 @pytest.mark.parametrize("schedule", [(), (400, 200), (200, 200), (1, 200), (-4, 2)])
 def test_a_schedule_that_is_none_is_refused(schedule):
     with pytest.raises(InputError, match="`looks="):
         looks.require_schedule(schedule)
-
-
-def test_a_look_that_was_not_declared_is_refused():
-    with pytest.raises(InputError, match="none is at 500 runs"):
-        conclude(single(*worlds(0, 500)), None, 1e-5, 0.95, looks=SCHEDULE)
 
 
 @pytest.mark.slow

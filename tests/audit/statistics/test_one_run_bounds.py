@@ -72,12 +72,23 @@ def test_guesses_are_below_the_truth_and_near_what_is_possible(mu, least):
     assert (np.median(found, 0) > least).all()
 
 
-def test_what_they_say():
+def test_what_guesses_say_in_any_unit_and_turned():
     first, second = guessed(of_coins(coined(3.0, 400)), DELTA, 0.95)
     assert (first.method, second.method) == (ONE_RUN_GUESSES, ONE_RUN_GAUSSIAN)
     assert first.mu is None and second.epsilon == conversions.epsilon_from_mu(second.mu, DELTA)
     assert first.canaries == one_run_bounds.FAIR_COINS and "Gaussian" in second.assumes
     assert first.counted.endswith("right of 320")
+    design = coined(2.0, 300)
+    moved = Coins(1000.0 * design.scores - 7.0, design.presence)
+    found = [guessed(of_coins(one), DELTA, 0.95) for one in (design, moved)]
+    assert [b.epsilon for b in found[0]] == pytest.approx([b.epsilon for b in found[1]])
+    design = coined(3.0, 400)
+    found = guessed(of_coins(Coins(-design.scores, design.presence)), DELTA, 0.95)
+    assert [one.epsilon for one in found] == [0, 0]
+    with pytest.raises(InputError, match="delta is 1"):
+        guessed(of_coins(coined(1.0, 100)), 1.0, 0.95)
+    with pytest.raises(InputError, match="confidence is 0"):
+        one_run_bounds.of_uniform_canaries(uniform(1.0, 50), DELTA, 0.0)
 
 
 def test_a_limit_of_guesses_is_where_its_test_stops():
@@ -112,28 +123,8 @@ def test_a_sorted_file_proves_no_more():
     assert proved <= 5
 
 
-def test_units_and_shifts_of_scores_do_not_matter():
-    design = coined(2.0, 300)
-    moved = Coins(1000.0 * design.scores - 7.0, design.presence)
-    found = [guessed(of_coins(one), DELTA, 0.95) for one in (design, moved)]
-    assert [b.epsilon for b in found[0]] == pytest.approx([b.epsilon for b in found[1]])
-
-
-def test_turned_scores_prove_nothing():
-    design = coined(3.0, 400)
-    found = guessed(of_coins(Coins(-design.scores, design.presence)), DELTA, 0.95)
-    assert [one.epsilon for one in found] == [0, 0]
-
-
 @pytest.mark.parametrize("shape", [(2, 50), (1, 39)])
 def test_several_runs_or_few_coins_are_refused(shape):
     scores = np.arange(np.prod(shape), dtype=float).reshape(shape)
     with pytest.raises(InputError, match="give"):
         of_coins(Coins(scores, scores % 2 == 0))
-
-
-def test_levels_are_checked():
-    with pytest.raises(InputError, match="delta is 1"):
-        guessed(of_coins(coined(1.0, 100)), 1.0, 0.95)
-    with pytest.raises(InputError, match="confidence is 0"):
-        one_run_bounds.of_uniform_canaries(uniform(1.0, 50), DELTA, 0.0)

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from audit.errors import InputError
 from audit.statistics import conversions, cosine_law, gaussians, one_shot, one_shot_mechanism
 from audit.statistics.estimate import Bound
 from audit.statistics.gaussians import Gaussian
@@ -31,7 +30,7 @@ def audited(sigma, canaries=400, dimension=10**6, seed=0):
     return one_shot.cosines(found, None, dimension)
 
 
-def test_the_codes_lower_values():
+def test_the_public_codes_numbers():
     rng = np.random.default_rng(0xBAD5EED)
     seen, unseen = rng.normal(1, 1, 100), rng.normal(0, 1, 100)
     both = in_sample(Cosines(seen / 100, unseen / 100, 10_000), 0.01, 0.01, 0.5)
@@ -39,16 +38,10 @@ def test_the_codes_lower_values():
     for dimension, expected in ((200, 1.394838), (2000, 1.3880321)):
         found = in_sample(Cosines(drawn(dimension), np.empty(0), dimension), 0.01, 0.01, 0.5)
         assert found == pytest.approx(expected, abs=1e-6)
-
-
-def test_the_first_versions_thresholds():
     seen = Gaussian(1.0, np.array([1.0, 1.05, 0.95]))
     assert threshold(STANDARD, seen, 1e-6) == pytest.approx([4.887, 6.149, 6.527], abs=6e-4)
     assert float(threshold_exact(200, Gaussian(1.0, 1.0), 0.01)) == pytest.approx(2.375326, abs=1e-5)
-
-
-def test_the_cap_of_perfect_separation():
-    """Errata O6."""
+    # Errata O6.
     apart = Cosines(np.linspace(0.5, 0.6, 1000), np.linspace(-0.6, -0.5, 1000), 10**6)
     assert in_sample(apart, 8.2e-7, 0.05, 0.5) == pytest.approx(6.254, abs=5e-4)
     assert in_sample(apart, 8.2e-7, 0.05, 1.0) == pytest.approx(5.809, abs=5e-4)
@@ -113,23 +106,3 @@ def test_with_unobserved_canaries_units_do_not_matter():
         assert one.epsilon == pytest.approx(other.epsilon, rel=1e-6)
     exact = gaussians.epsilon(Gaussian(unseen.mean(), unseen.std()), Gaussian(seen.mean(), seen.std()), 1e-5)
     assert found[0][0].epsilon == pytest.approx(float(exact))
-
-
-GOOD = np.linspace(-0.1, 0.2, 30)
-
-
-@pytest.mark.parametrize(
-    ("observed", "unobserved", "dimension", "says"),
-    [
-        (GOOD, None, 1, "`dimension=1`"),
-        (GOOD[:9], None, 10, "there are 9 observed cosines"),
-        (GOOD[None], None, 10, "shape"),
-        (GOOD + 1, None, 10, "is no cosine"),
-        (np.where(GOOD > 0.1, np.nan, GOOD), None, 10, "not finite"),
-        (np.zeros(30), None, 10, "no spread"),
-        (GOOD, GOOD[:3], 10, "there are 3 unobserved cosines"),
-    ],
-)
-def test_bad_cosines_are_refused(observed, unobserved, dimension, says):
-    with pytest.raises(InputError, match=says):
-        one_shot.cosines(observed, unobserved, dimension)

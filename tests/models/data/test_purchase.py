@@ -38,22 +38,30 @@ def _archive(path, member="dataset_purchase"):
     return path.with_suffix(".tgz")
 
 
-def test_labels_count_from_0_and_bits_are_floats(published):
+def test_a_file_is_read_in_every_form_and_the_model_takes_it(published):
     labels, bits = _rows()
     found = purchase.load_purchase(file=str(published))
     np.testing.assert_array_equal(found.labels, labels - 1)
     np.testing.assert_array_equal(found.features, bits)
     assert found.features.dtype == np.float32 and found.labels.dtype == np.int32
     assert found.source == f"file {published}"
-
-
-def test_the_archive_and_a_csv_give_the_same(published):
     whole = purchase.load_purchase(file=str(published))
     csv = published.with_suffix(".csv")
     csv.write_bytes(published.read_bytes())
     for path in (_archive(published), csv):
         found = purchase.load_purchase(file=str(path))
         assert found.checksum == whole.checksum and np.array_equal(found.features, whole.features)
+    zipped = published.with_suffix(".zip")
+    zipped.write_bytes(b"")
+    for path, said in (
+        (zipped, "ends in .zip, not .tgz"),
+        (_archive(published, "other"), "dataset_purchase"),
+    ):
+        with pytest.raises(InputError, match=said):
+            purchase.load_purchase(file=str(path))
+    dataset = purchase.load_purchase(file=str(published))
+    model = task("purchase_mlp").make(dataset.features.shape[1:])
+    assert f"{model.n_parameters:,}" in task("purchase_mlp").description
 
 
 def test_of_more_rows_the_paper_s_number_is_drawn(published, monkeypatch):
@@ -90,20 +98,3 @@ def test_another_form_is_one_line(tmp_path, content, said):
     path = tmp_path / "dataset_purchase"
     path.write_text(content)
     refusal(purchase.load_purchase, said, file=str(path))
-
-
-def test_another_ending_and_another_archive_are_one_line(published):
-    zipped = published.with_suffix(".zip")
-    zipped.write_bytes(b"")
-    for path, said in (
-        (zipped, "ends in .zip, not .tgz"),
-        (_archive(published, "other"), "dataset_purchase"),
-    ):
-        with pytest.raises(InputError, match=said):
-            purchase.load_purchase(file=str(path))
-
-
-def test_the_model_takes_it(published):
-    dataset = purchase.load_purchase(file=str(published))
-    model = task("purchase_mlp").make(dataset.features.shape[1:])
-    assert f"{model.n_parameters:,}" in task("purchase_mlp").description

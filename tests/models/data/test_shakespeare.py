@@ -88,11 +88,8 @@ def file(tmp_path, monkeypatch):
     return path
 
 
-def test_roles_are_a_play_s_speakers_with_what_they_say():
+def test_roles_and_vocabulary():
     assert shakespeare.roles(TEXT) == SAID
-
-
-def test_the_vocabulary_numbers_86_characters_and_four_others():
     characters = shakespeare.CHARACTERS
     assert len(characters) == len(set(characters)) == 86 and list(characters) == sorted(characters)
     assert shakespeare.encoded("\nz").tolist() == [1, 86]
@@ -136,8 +133,13 @@ def test_a_text_a_gzip_file_and_the_cache_give_the_same(file, tmp_path):
     assert text == SAID["ANOTHER / BOB"]
 
 
-def test_roles_that_say_little_are_left_out(file):
+def test_roles_that_say_little_are_left_out_and_what_is_asked_for_in_vain_is_one_line(file):
     assert shakespeare.load_shakespeare(file=str(file), least_characters=40).number == 2
+    for sources_, said in (
+        ({"tfds_dir": "somewhere"}, "`tfds_dir` has no roles"),
+        ({"file": str(file), "least_characters": 1000}, "`least_characters=1000` leaves no role"),
+    ):
+        refusal(shakespeare.load_shakespeare, said, **sources_)
 
 
 def test_the_package_says_its_licence_once_and_is_then_cached(file, monkeypatch, capfd):
@@ -185,14 +187,6 @@ def test_unfit_arrays_are_one_line(tmp_path, change, said):
     arrays = {"names": np.array(["a", "b"]), "counts": np.array([1, 1]), "text": np.ones(2, np.uint8)}
     np.savez(tmp_path / "f.npz", **(arrays | change))
     refusal(shakespeare.load_shakespeare, said, file=str(tmp_path / "f.npz"))
-
-
-def test_what_is_asked_for_in_vain_is_one_line(file):
-    for sources_, said in (
-        ({"tfds_dir": "somewhere"}, "`tfds_dir` has no roles"),
-        ({"file": str(file), "least_characters": 1000}, "`least_characters=1000` leaves no role"),
-    ):
-        refusal(shakespeare.load_shakespeare, said, **sources_)
 
 
 @pytest.mark.slow

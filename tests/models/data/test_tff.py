@@ -78,14 +78,11 @@ def _image(seed, label):
     return pixels.reshape(28, 28), _serialised(pixels=pixels.tolist(), label=[label])
 
 
-def test_an_example_is_read_as_protobuf_s_library_writes_it():
+def test_examples_are_read_as_protobuf_s_library_writes_them_and_unpacked_lists_too():
     floats, integers = [1.5, -0.25, 1e-30], [0, 5, -1, 2**40, -(2**63)]
     found = tff.parsed_example(_serialised(f=floats, i=integers, b=[b"", b"a b"]))
     assert found["i"].tolist() == integers and found["b"] == [b"", b"a b"]
     np.testing.assert_array_equal(found["f"], np.float32(floats))
-
-
-def test_unpacked_lists_are_read_too():
     floats = b"".join(b"\x0d" + struct.pack("<f", value) for value in (1.0, 2.0))
 
     def sized(number, content):
@@ -93,6 +90,7 @@ def test_unpacked_lists_are_read_too():
 
     entry = sized(1, b"f") + sized(2, sized(2, floats))
     assert tff.parsed_example(sized(1, sized(1, entry)))["f"].tolist() == [1.0, 2.0]
+    assert stackoverflow.UNKNOWN == stackoverflow.VOCABULARY - 1 == 10_003
 
 
 @pytest.mark.parametrize("end", range(1, 40, 3))
@@ -140,10 +138,6 @@ def test_stack_overflow_predicts_the_next_word(tmp_path):
     assert (found.features.dtype, found.labels.dtype) == (np.uint16, np.int32)
     few = stackoverflow.load_stackoverflow(file=path, clients=2, sentences=2)
     assert few.counts.tolist() == [1, 2]
-
-
-def test_numbers_end_below_the_vocabulary():
-    assert stackoverflow.UNKNOWN == stackoverflow.VOCABULARY - 1 == 10_003
 
 
 @pytest.mark.parametrize(

@@ -199,24 +199,18 @@ def test_what_cannot_be_used_is_one_line(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_weights_of_another_network_are_refused(tmp_path):
+def test_weights_are_checked_and_those_of_another_network_refused(tmp_path):
     path = tmp_path / "other.safetensors"
     path.write_bytes(safetensors.numpy.save({"conv1.weight": np.ones((2, 2), np.float32)}))
     for body in (mobilenet.MOBILENET_V2, alexnet.ALEXNET):
         with pytest.raises(InputError, match=r"other.safetensors.*features.0.*is missing"):
             body.load(str(path))
-
-
-def test_mobilenets_named_weights_are_checked_against_the_published_ones(tmp_path):
     arrays = made_up(mobilenet.shapes())
     path = tmp_path / "m.safetensors"
     path.write_bytes(safetensors.numpy.save(arrays))
     loaded = mobilenet.load(str(path))
     assert loaded.source.endswith("m.safetensors (differs from the published mobilenet_v2)")
     assert loaded.checksum == checksum_of(arrays)
-
-
-def test_the_head_is_one_dense_layer():
     model = head(1280)
     assert model.n_parameters == 12_810
     assert model.loss(jnp.zeros(12_810), (jnp.ones(1280), 3)) == pytest.approx(np.log(10))
