@@ -22,7 +22,6 @@ Y = (X[:, 0] > 0).astype(np.int32)
 
 
 def fresh(code, *options):
-    """What a fresh interpreter prints."""
     argv = [sys.executable, *options, "-c", code]
     return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
 
@@ -138,6 +137,7 @@ def test_an_nnx_module_is_audited(tmp_path):
 
     found = audit.audit_loss(loss, params, X, Y, out=tmp_path, **SMALL)
     assert list(found.bounds)[-1] == "held_out" and len(found.bounds) == 3
+    assert len(found.conclusion.scores_in) == 10
 
 
 def test_a_linen_module_is_audited(tmp_path):
@@ -145,24 +145,9 @@ def test_a_linen_module_is_audited(tmp_path):
     import optax
 
     criterion = optax.softmax_cross_entropy_with_integer_labels
-    found = audit.audit_model(nn.Dense(2), criterion, X, Y, out=tmp_path, insertions=4, **_without_steps())
+    given = {name: value for name, value in SMALL.items() if name != "steps"} | {"insertions": 4}
+    found = audit.audit_model(nn.Dense(2), criterion, X, Y, out=tmp_path, **given)
     assert found.upper_bound == epsilon_upper_bound(1.0, 4, 1e-5) and found.folder.is_dir()
-
-
-def _without_steps():
-    return {name: value for name, value in SMALL.items() if name != "steps"}
-
-
-def test_a_module_of_flax_nnx_is_a_loss_over_its_state(tmp_path):
-    from flax import nnx
-
-    graph, params = nnx.split(nnx.Linear(3, 2, rngs=nnx.Rngs(0)), nnx.Param)
-
-    def loss(params, example):
-        return -jax.nn.log_softmax(nnx.merge(graph, params)(example[0]))[example[1]]
-
-    found = audit.audit_loss(loss, params, X, Y, out=tmp_path, **SMALL)
-    assert len(found.conclusion.scores_in) == 10
 
 
 def test_a_built_in_model_is_audited_as_by_the_command(tmp_path):

@@ -20,7 +20,6 @@ P_VALUE = 1e-4
 
 @pytest.fixture(scope="module")
 def housing(data, model, mechanism):
-    """A game with genuine gradients, of 7 steps, k = 3."""
     return game.Game(
         mechanism,
         biased.random_biased_dimension(),
@@ -33,7 +32,6 @@ def housing(data, model, mechanism):
 
 
 def _spread_is(samples, deviation):
-    """Whether a two-sided chi-square test accepts the deviation."""
     statistic = samples.var() * samples.size / deviation**2
     low, high = stats.chi2.ppf([P_VALUE / 2, 1 - P_VALUE / 2], samples.size - 1)
     return low < statistic < high
@@ -137,7 +135,6 @@ def test_initialisation(empty_game, play, unknown):
 
 
 def _ill(seed, run):
-    """init that gives NaN for one run alone."""
     bad = jax.random.key_data(jax.random.fold_in(game.root(seed, "theta"), run))
     return lambda key: jnp.where(jnp.all(jax.random.key_data(key) == bad), jnp.nan, jnp.zeros(4))
 

@@ -42,10 +42,8 @@ def test_cosines_are_those_of_the_canaries_block_by_block(monkeypatch, dtype):
 
 
 def test_a_canary_that_took_part_is_seen():
-    d = 400
-    moved = sum(one_run.canary(9, i, d) for i in range(5)) + 0.01 * np.random.default_rng(0).standard_normal(
-        d
-    )
+    noise = 0.01 * np.random.default_rng(0).standard_normal(400)
+    moved = sum(one_run.canary(9, i, 400) for i in range(5)) + noise
     found = one_run.cosines(moved, 9, 10)
     assert found[:5].min() > 0.3 > 0.2 > np.abs(found[5:]).max()
     assert one_run.cosines(1e100 * moved, 9, 10) == pytest.approx(found)
@@ -54,12 +52,9 @@ def test_a_canary_that_took_part_is_seen():
 @pytest.mark.parametrize(
     ("moved", "says"),
     [
-        (np.zeros(5), "displacement is 0"),
-        (np.array([1.0, np.nan]), "not finite"),
-        (np.array([1.0, np.inf]), "not finite"),
-        (np.ones((2, 2)), "shape"),
-        (np.array(["a", "b"]), "dtype"),
-        (np.ones(1), "`dimension=1`"),
+        *((np.zeros(5), "displacement is 0"), (np.array([1.0, np.nan]), "not finite")),
+        *((np.array([1.0, np.inf]), "not finite"), (np.ones((2, 2)), "shape")),
+        *((np.array(["a", "b"]), "dtype"), (np.ones(1), "`dimension=1`")),
     ],
 )
 def test_bad_displacements_are_refused(moved, says):
@@ -74,8 +69,6 @@ def test_bad_numbers_are_refused(call):
 
 
 def test_it_needs_numpy_alone():
-    code = "import sys, audit.one_run; print(*sys.modules)"
-    loaded = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout.split()
+    argv = [sys.executable, "-c", "import sys, audit.one_run; print(*sys.modules)"]
+    loaded = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()
     assert "numpy" in loaded and not {"jax", "scipy", "absl", "matplotlib"} & set(loaded)

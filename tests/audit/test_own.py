@@ -31,8 +31,6 @@ CROSS_ENTROPY = optax.softmax_cross_entropy_with_integer_labels
 
 
 class Net(nn.Module):
-    """Dense layers between whatever `kind` says."""
-
     kind: str = ""
     factor: float = 1.0
 
@@ -46,18 +44,15 @@ class Net(nn.Module):
 
 @pytest.fixture
 def plain(monkeypatch):
-    """Figures that take no time to draw."""
     monkeypatch.setattr(audit_panels, "audit_panels", lambda conclusion: {"scores": b"<svg/>"})
     monkeypatch.setattr(audit_panels, "audit_figure", lambda conclusion, audited: b"")
 
 
 def rows(dataset, **changes):
-    """The first 60 examples."""
     return {"features": dataset.features[:60], "labels": dataset.labels[:60], **changes}
 
 
 def page(result):
-    """Where an audit's page is kept."""
     return result.folder / "report.html"
 
 
@@ -161,23 +156,24 @@ def test_a_mistake_is_one_line_and_leaves_nothing(dataset, tmp_path, change, wor
 
 
 @pytest.mark.slow
-def test_the_example_runs_and_is_as_short_as_it_says(tmp_path):
-    root = Path(__file__).resolve().parents[2]
-    argv = [sys.executable, "-m", "experiments.own_model", "--runs=40", f"--out={tmp_path}"]
-    process = subprocess.run(argv, cwd=root, capture_output=True, text=True)
-    assert process.returncode == 0 and "if_gaussian" in process.stdout, process.stderr
-    (folder,) = tmp_path.iterdir()
-    assert "small CNN on made-up images" in (folder / "report.html").read_text()
-    assert '"clipping": "unfolded"' in (folder / "config.json").read_text()
-
-
-@pytest.mark.slow
-def test_many_canaries_a_run_have_their_own_methods(tmp_path):
-    argv = [sys.executable, "-m", "experiments.own_model", "--runs=16", "--canaries=8", f"--out={tmp_path}"]
+@pytest.mark.parametrize(
+    ("flags", "told", "shown", "kept"),
+    [
+        (["--runs=40"], ["if_gaussian"], "small CNN on made-up images", '"clipping": "unfolded"'),
+        (
+            ["--runs=16", "--canaries=8"],
+            ["16 runs with 8 canaries each", "lifted_gaussian"],
+            "8 such canaries",
+            '"canaries": 8',
+        ),
+    ],
+)
+def test_the_example_runs(tmp_path, flags, told, shown, kept):
+    argv = [sys.executable, "-m", "experiments.own_model", *flags, f"--out={tmp_path}"]
     process = subprocess.run(argv, cwd=Path(__file__).parents[2], capture_output=True, text=True)
-    assert process.returncode == 0, process.stderr
-    assert "16 runs with 8 canaries each" in process.stdout and "lifted_gaussian" in process.stdout
-    assert "8 such canaries" in next(tmp_path.glob("*/report.html")).read_text()
+    assert process.returncode == 0 and all(words in process.stdout for words in told), process.stderr
+    (folder,) = tmp_path.iterdir()
+    assert shown in (folder / "report.html").read_text() and kept in (folder / "config.json").read_text()
 
 
 def constant(slope=1.0, canaries=1):

@@ -15,7 +15,6 @@ NORM = 0.7
 
 @pytest.fixture(scope="module")
 def matrix():
-    """Clipped updates (40, 60)."""
     drawn = jax.random.normal(jax.random.key(0), (40, 60))
     return NORM * drawn / jnp.linalg.norm(drawn, axis=1, keepdims=True)
 

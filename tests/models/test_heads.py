@@ -30,16 +30,9 @@ BODY = Body("mean", 3, 32, 32, 8, _load, lambda arrays: arrays["scale"], _apply)
 @pytest.fixture
 def pictures(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    rng = np.random.default_rng(0)
-    arrays = {
-        f"{split}_{kind}": values
-        for split in ("train", "test")
-        for kind, values in (
-            ("images", rng.integers(0, 256, (12, 32, 32, 3), np.uint8)),
-            ("labels", np.arange(12) % 10),
-        )
-    }
-    np.savez(tmp_path / "pictures.npz", **arrays)
+    images, labels = np.random.default_rng(0).integers(0, 256, (12, 32, 32, 3), np.uint8), np.arange(12) % 10
+    train, test = ({f"{split}_images": images, f"{split}_labels": labels} for split in ("train", "test"))
+    np.savez(tmp_path / "pictures.npz", **train, **test)
     return str(tmp_path / "pictures.npz")
 
 

@@ -21,11 +21,8 @@ def test_pure_labels_and_texts_give_the_models_loss():
     for label in range(3):
         pure = loss(theta, (features, jax.nn.one_hot(label, 3)))
         assert float(pure) == pytest.approx(float(model.loss(theta, (features, jnp.int32(label)))), rel=1e-6)
-    model = flat_model(
-        TextClassifier(WORDS, 3, 2, 4),
-        jnp.zeros(5, jnp.uint8),
-        optax.softmax_cross_entropy_with_integer_labels,
-    )
+    criterion = optax.softmax_cross_entropy_with_integer_labels
+    model = flat_model(TextClassifier(WORDS, 3, 2, 4), jnp.zeros(5, jnp.uint8), criterion)
     theta = model.init(jax.random.key(0))
     tokens = jax.random.randint(jax.random.key(1), (5,), 0, WORDS)
     found = soft.soft_text(model, 4)(theta, (jax.nn.one_hot(tokens, WORDS), jax.nn.one_hot(2, 4)))

@@ -28,7 +28,6 @@ def theta(model):
 
 @pytest.fixture(scope="module")
 def updates(model, theta):
-    """Clipped gradients (24, p) of made-up examples."""
     features = jax.random.normal(jax.random.key(1), (POOL, FEATURES))
     labels = jax.random.randint(jax.random.key(2), (POOL,), 0, CLASSES)
     gradients = jax.vmap(jax.grad(model.loss), (None, 0))(theta, (features, labels))

@@ -11,10 +11,8 @@ from audit.statistics import accounting
 @pytest.mark.parametrize(
     ("process", "field"),
     [
-        (Process(0.0, 1, 2), "`noise_multiplier=0`"),
-        (Process(np.nan, 1, 2), "`noise_multiplier=nan`"),
-        (Process(np.inf, 1, 2), "`noise_multiplier=inf`"),
-        (Process(1.0, 0, 2), "`batch_size=0`"),
+        *((Process(0.0, 1, 2), "`noise_multiplier=0`"), (Process(np.nan, 1, 2), "`noise_multiplier=nan`")),
+        *((Process(np.inf, 1, 2), "`noise_multiplier=inf`"), (Process(1.0, 0, 2), "`batch_size=0`")),
         (Process(1.0, 1, 0), "`steps=0`"),
     ],
 )

@@ -28,7 +28,6 @@ def simulate(presence, cells=CELLS, steps=25):
 
 @pytest.fixture(scope="module")
 def simulated():
-    """theta (cells, T, runs) of the whole heat map, odd runs in."""
     return simulate(np.arange(RUNS) % 2 == 1)
 
 

@@ -17,7 +17,6 @@ P_VALUE = 1e-4
 
 
 def one_canary(crafted, presence):
-    """The vector (p,) at every step, in or out."""
     return base.Canaries(lambda step, theta: crafted[None], jnp.asarray(presence)[None])
 
 
@@ -64,7 +63,6 @@ def test_a_step_is_equation_2(data, mechanism, train, theta, schedule, gradient,
 
 
 def _is_gaussian_with(samples, deviation):
-    """Whether a two-sided chi-square test of the variance, of mean 0, accepts."""
     statistic = np.sum((samples / deviation) ** 2)
     low, high = stats.chi2.ppf([P_VALUE / 2, 1 - P_VALUE / 2], samples.size)
     return low < statistic < high

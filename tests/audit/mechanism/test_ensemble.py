@@ -19,7 +19,6 @@ KEY = jax.random.key(7, impl="threefry2x32")
 
 
 def _train(mechanism, theta, data, schedule, runs):
-    """theta_T (runs, p) and the runs' keys."""
     placement = ensemble.Placement.local()
     insertion = ensemble.Insertion(lambda canary, step, theta: canary)
     train = ensemble.compile_segment(mechanism, insertion, placement)

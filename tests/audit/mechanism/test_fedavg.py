@@ -26,7 +26,6 @@ def unravel(theta):
 
 
 def loss(weights, example):
-    """Softmax regression."""
     features, label = example
     return optax.softmax_cross_entropy_with_integer_labels(features @ weights[:-1] + weights[-1], label)
 
@@ -42,7 +41,6 @@ def choices(**changes):
 
 @pytest.fixture(scope="module")
 def clients():
-    """Ragged clients of 1 to 12 examples."""
     rng = np.random.default_rng(0)
     features = rng.normal(size=(COUNTS.sum(), FEATURES)).astype(np.float32)
     labels = rng.integers(0, CLASSES, COUNTS.sum()).astype(np.int32)
@@ -69,7 +67,6 @@ def _directions():
 
 
 def _softmax_gradient(weights, features, labels):
-    """The gradient of the mean loss, in float64."""
     logits = features @ weights[:-1] + weights[-1]
     shares = np.exp(logits - logits.max(axis=1, keepdims=True))
     shares /= shares.sum(axis=1, keepdims=True)
@@ -163,7 +160,6 @@ def test_clients_of_one_example_and_a_full_cohort_are_dp_sgd(model, data, choice
 
 @pytest.fixture(scope="module")
 def whole(clients, schedule):
-    """The scores of nine runs at once."""
     (scores,) = game.play(_game(clients, schedule), [(0, 9)], 9)
     return scores
 

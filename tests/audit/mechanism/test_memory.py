@@ -24,10 +24,8 @@ def branching(x):
 
 
 CASES = {
-    "a chain": (chain, 3 * ONE, 2 * ONE),
-    "what is needed later": (kept, 3 * ONE, 3 * ONE),
-    "in a call": (jax.jit(chain), 3 * ONE, 3 * ONE),
-    "nothing": (lambda x: x, 0, 0),
+    **{"a chain": (chain, 3 * ONE, 2 * ONE), "what is needed later": (kept, 3 * ONE, 3 * ONE)},
+    **{"in a call": (jax.jit(chain), 3 * ONE, 3 * ONE), "nothing": (lambda x: x, 0, 0)},
 }
 
 

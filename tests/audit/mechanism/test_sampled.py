@@ -86,9 +86,8 @@ def test_what_joins_is_what_moves_the_model(silent_choices, model, data, kind, c
 
 
 def _game(model, mechanism, data, adversary, rate, steps=10):
-    schedule = base.Schedule(
-        base.fixed_shuffle(jax.random.key(3), len(data[1]), 50, steps), base.insertion_mask(steps, 1)
-    )
+    batches = base.fixed_shuffle(jax.random.key(3), len(data[1]), 50, steps)
+    schedule = base.Schedule(batches, base.insertion_mask(steps, 1))
     hyper = base.Hyperparameters(0.3, NORM, 1.0)
     return game.Game(mechanism, adversary, model.init, data, hyper, schedule, seed=2, sampling_rate=rate)
 

@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import subprocess
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -31,9 +30,9 @@ from audit.storage.scores import Scores
 from audit.storage.store import Store
 from experiments.hidden_state import sweep as sweeps
 from experiments.sweeps import page as sweep_report
+from tests.audit.report.outline import Outline
 
 ROOT = Path(__file__).resolve().parents[3]
-VOID = {"meta", "img", "br", "link"}
 HOSTILE = "<script>alert('&\"')</script>"
 
 
@@ -45,7 +44,6 @@ def seeded(seed, model="fcnn"):
 
 
 def stored(root, setting=SETTING, runs=200, audited=True):
-    """A setting's folder with made-up scores of mu = 1."""
     store = Store(root, {**identity(setting), "data_sha256": "0" * 64})
     presence = np.arange(runs) % 2 == 1
     scores = Scores(0, np.random.default_rng(setting.seed).normal(size=runs) + presence, presence)
@@ -59,31 +57,8 @@ def stored(root, setting=SETTING, runs=200, audited=True):
 
 @pytest.fixture
 def plain(monkeypatch):
-    """Panels that take no time to draw."""
     panels = dict.fromkeys(("scores", "trade_off", "bounds", "profile"), b"<svg/>")
     monkeypatch.setattr(audit_panels, "audit_panels", lambda conclusion: panels)
-
-
-class Outline(HTMLParser):
-    """What a page is made of; fails on tags that don't nest."""
-
-    def __init__(self, content):
-        super().__init__()
-        self.open, self.tags, self.ids, self.text = [], [], [], ""
-        self.feed(content)
-        assert self.open == []
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-        self.ids += [value for name, value in attrs if name == "id"]
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.text += data
 
 
 def test_a_page_asks_for_nothing(tmp_path):

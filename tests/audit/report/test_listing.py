@@ -29,7 +29,6 @@ CONCLUDED = {
 
 
 def stored(root, setting, runs=40, result=CONCLUDED, age=0.0):
-    """A setting's folder with scores of that age."""
     store = Store(root, {**identity(setting), "data_sha256": "0" * 64})
     store.save(Scores(0, np.zeros((runs, 1)), np.arange(runs)[:, None] % 2 == 1))
     for path in store.path.glob("scores_*"):

@@ -2,7 +2,6 @@
 
 import json
 import re
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
@@ -18,18 +17,17 @@ from audit.statistics import cosine_law, one_run_conclusion, one_shot, one_shot_
 from audit.statistics.accounting import Composition
 from audit.storage.scores import Scores
 from audit.storage.store import Store
+from tests.audit.report.outline import Outline
 
 D = 10_000
 
 
 def observed(sigma, canaries=90):
-    """The conclusion from cosines of a Gaussian mechanism that are all in."""
     drawn = one_shot_mechanism.simulate(np.random.default_rng(0), canaries, D, sigma)
     return one_run_conclusion.of_cosines(one_shot.cosines(drawn, None, D), 1e-5, 0.95)
 
 
 def coins(sigma, canaries=300, seed=0):
-    """(scores (1, K), presence (1, K)) of a Gaussian mechanism."""
     rng = np.random.default_rng(seed)
     bits = rng.random(canaries) < 0.5
     scores = cosine_law.draw(rng, (canaries,), D)
@@ -44,28 +42,12 @@ def subject(conclusion, *upper):
 
 @pytest.fixture
 def plain(monkeypatch):
-    """Panels that take no time to draw."""
     panels = dict.fromkeys(("cosines", "epsilons"), b"<svg/>")
     monkeypatch.setattr(one_run_panels, "one_run_panels", lambda *given: panels)
 
 
-class Text(HTMLParser):
-    """A page's text, and its tags."""
-
-    def __init__(self, content):
-        super().__init__()
-        self.text, self.tags = "", []
-        self.feed(content.decode())
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_data(self, data):
-        self.text += data
-
-
 def test_a_page_tells_bounds_from_estimates_and_asks_for_nothing():
-    made = Text(one_run_report.one_run_report("Audit", [subject(observed(0.1))]))
+    made = Outline(one_run_report.one_run_report("Audit", [subject(observed(0.1))]).decode())
     assert "No upper bound was given" in made.text  # the rest is a golden output
     assert "script" not in {tag for tag, _ in made.tags}
     images = [attributes for tag, attributes in made.tags if tag == "svg"]
@@ -97,7 +79,9 @@ def test_a_bound_on_a_gaussian_curve_alone_is_told_as_that():
 def test_no_bound_is_no_verdict(plain):
     found = observed(0.1)._replace(bounds=[])
     assert "estimates alone" in one_run_report.one_run_verdict(subject(found)).sentence
-    assert "No bound: save coins" in Text(one_run_report.one_run_report("A", [subject(found)])).text
+    assert (
+        "No bound: save coins" in Outline(one_run_report.one_run_report("A", [subject(found)]).decode()).text
+    )
 
 
 def kept(root, /, **changes):
@@ -120,7 +104,7 @@ def test_a_kept_run_is_read_again_at_its_levels_or_others(tmp_path, plain):
     assert stored.federated(tmp_path) == [folder]
     about = one_run_subjects.of_folder(folder, AskedLevels())
     assert (about.runs[0].delta, about.runs[0].confidence, len(about.runs)) == (1e-6, 0.9, 2)
-    text = Text(one_run_report.one_run_report("A", [about])).text
+    text = Outline(one_run_report.one_run_report("A", [about]).decode()).text
     for words in ("784-10 on Fashion-MNIST", "Over all runs", "accounted, client", "0.8000", "made up"):
         assert words in text, words
     other = one_run_subjects.of_folder(folder, AskedLevels(delta=1e-3))
@@ -149,7 +133,6 @@ def test_report_makes_the_page_of_a_kept_run_by_its_hash_and_the_newest(forked_r
 
 @pytest.fixture
 def forked_report(capsys, monkeypatch):
-    """The command in this process."""
     from absl import flags
 
     from audit.commands import report

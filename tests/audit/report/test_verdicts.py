@@ -68,11 +68,9 @@ def test_rounding_claims_less(value):
 def test_a_mechanism_that_breaks_its_guarantee_is_caught_and_a_sound_one_is_not():
     rng = np.random.default_rng(0)
     worlds = rng.normal(2.0, 1.0, 4000), rng.normal(0.0, 1.0, 4000)  # mu = 2
-    sound = verdicts.verdict(conclude(single(*worlds), Composition(1.0, 4), 1e-5, 0.95))
-    broken = verdicts.verdict(
-        conclude(single(*worlds), Composition(4.0, 4), 1e-5, 0.95)
-    )  # accounted as mu = 0.5
-    assert sound.kind == verdicts.LEAKS and broken.kind == verdicts.VIOLATED
+    for sigma, kind in ((1.0, verdicts.LEAKS), (4.0, verdicts.VIOLATED)):  # accounted as mu = 2, 0.5
+        found = conclude(single(*worlds), Composition(sigma, 4), 1e-5, 0.95)
+        assert verdicts.verdict(found).kind == kind
 
 
 @pytest.mark.parametrize("name", GOLDEN)
@@ -127,10 +125,9 @@ def test_a_curve_that_is_not_refuted_is_not_called_gaussian():
 def test_too_few_runs_to_test_the_curve_lead_with_what_needs_no_assumption():
     rng = np.random.default_rng(4)
     found = _tested(rng.normal(2, 1, 100), rng.normal(0, 1, 100))
-    assert (
-        found.doubts_gaussian and found.bound("if_gaussian").epsilon > found.bound("assumption_free").epsilon
-    )
-    free, gaussian = (verdicts.at_least(found.bound(m).epsilon) for m in ("assumption_free", "if_gaussian"))
+    epsilons = [found.bound(method).epsilon for method in ("assumption_free", "if_gaussian")]
+    assert found.doubts_gaussian and epsilons == sorted(epsilons)
+    free, gaussian = map(verdicts.at_least, epsilons)
     sentence = verdicts.verdict(found).sentence
     assert sentence.index(f"epsilon = {free} ") < sentence.index(f"at least {gaussian}.")
     assert "too few to tell a Gaussian curve from others (p = " in sentence

@@ -26,7 +26,6 @@ def changed(**fields):
 
 @pytest.fixture(scope="module")
 def clients():
-    """Random images dealt to 12 clients."""
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (240, 28, 28)).astype(np.uint8)
     return dirichlet(Dataset(images, rng.integers(0, 10, 240).astype(np.int32), "made up", ""), 12, 1.0, 0)

@@ -19,12 +19,8 @@ from models.catalogue import TASKS
 
 RECORDED = json.loads((Path(__file__).parents[2] / "system" / "golden" / "scores.json").read_text())
 NAMES = {  # of the recorded settings on data of checksum 0
-    "gc_s": "2be5c9d59ebbd7de",
-    "gc_s noisy final model": "3864db2b8f88b4ca",
-    "gc_r": "cf102ba4c14142b7",
-    "cots": "0107d53fbec74794",
-    "loss": "43f8a53decc71faa",
-    "gc_fixed": "ea414d3790776a5a",
+    **{"gc_s": "2be5c9d59ebbd7de", "gc_s noisy final model": "3864db2b8f88b4ca", "gc_r": "cf102ba4c14142b7"},
+    **{"cots": "0107d53fbec74794", "loss": "43f8a53decc71faa", "gc_fixed": "ea414d3790776a5a"},
     "convnet": "f4e8b6485d002110",
 }
 DATA = Dataset(np.zeros((1, 8), np.float32), np.zeros(1, np.int32), "made up", "0" * 64)
@@ -54,12 +50,9 @@ def test_what_decides_nothing_is_no_part_of_a_name():
     assert identity(more)["mechanism"]["more"] == 4
     numbers = {"learning_rate": 0.1, "clipping_norm": 1.0, "noise_multiplier": 4.0, "batch_size": 400}
     assert identity(setting_of("fcnn")) == {
-        "experiment": "audit",
-        "model": "fcnn",
+        **{"experiment": "audit", "model": "fcnn"},
         "mechanism": {"name": "dp_sgd", **numbers, "clipping": "book_keeping"},
-        "adversary": {"name": "gc_s"},
-        "schedule": {"steps": 250, "periodicity": 1},
-        "seed": 0,
+        **{"adversary": {"name": "gc_s"}, "schedule": {"steps": 250, "periodicity": 1}, "seed": 0},
     }
 
 

@@ -49,7 +49,6 @@ def test_growth_rises_with_the_doubted_mean():
 
 
 def rejected(values, mean, error, bets=slice(None)):
-    """Whether an even mixture of stakes rejects a mean of at least this."""
     stakes = STAKES[bets]
     growth = log_growth(values, np.array([mean]), stakes)
     return bool(mixed(growth, np.full(len(stakes), 1 / len(stakes)))[0] >= -np.log(error))

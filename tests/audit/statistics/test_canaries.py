@@ -23,7 +23,6 @@ def small_law():
 
 
 def conditional_rates(threshold):
-    """(false-positive rate, false-negative rate): means over canaries given their own coin."""
     law = list(small_law())
     misses = [sum(p for p, s, b in law if b[k] and s[k] <= threshold) / 0.5 for k in range(2)]
     alarms = [sum(p for p, s, b in law if not b[k] and s[k] > threshold) / 0.5 for k in range(2)]

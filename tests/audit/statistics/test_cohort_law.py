@@ -14,7 +14,6 @@ DOTS = np.array([0.31, -0.12, 0.05, 0.44, -0.3, 0.02, 0.11])
 
 
 def mixture(points, sums, weights, sigma):
-    """log density of the sums plus noise."""
     normal = -((points[:, None] - sums) ** 2) / (2 * sigma**2) - np.log(sigma * np.sqrt(2 * np.pi))
     return special.logsumexp(normal + np.log(weights), axis=1)
 

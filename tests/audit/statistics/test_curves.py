@@ -98,11 +98,13 @@ def test_the_band_falls_stays_in_the_square_and_holds_the_empirical_curve():
     assert np.all(np.diff(lower) <= 0) and np.all(np.diff(upper) <= 0)
     assert np.all((lower >= 0) & (lower <= upper) & (upper <= 1))
     assert upper[0] == 1 and lower[-1] == 0
-    low, high = curve.band(curve.false_positive_rate)
-    best = [
-        curve.false_negative_rate[curve.false_positive_rate <= x].min() for x in curve.false_positive_rate
-    ]
+    x, y = curve.false_positive_rate, curve.false_negative_rate
+    low, high = curve.band(x)
+    best = [y[x <= at].min() for at in x]
     assert np.all((low <= best) & (best <= high))
+    for confidence in (0.0, 1.0, np.nan):
+        with pytest.raises(InputError, match="confidence is"):
+            curves.trade_off_curve([1.0], [0.0], confidence)
 
 
 def a_gaussian_curve_fits(curve):
@@ -123,9 +125,3 @@ def test_of_many_scores_a_few_hundred_are_looked_at():
     curve = curves.trade_off_curve(rng.normal(1, 1, 10**5), rng.normal(0, 1, 30_000), 0.95)
     assert len(curve.false_positive_rate) <= 601
     assert inside(curve) and not inside(curve, 1.1) and not inside(curve, 0.9)
-
-
-@pytest.mark.parametrize("confidence", [0.0, 1.0, np.nan])
-def test_confidence_out_of_range(confidence):
-    with pytest.raises(InputError, match="confidence is"):
-        curves.trade_off_curve([1.0], [0.0], confidence)

@@ -20,15 +20,11 @@ def steck(low, high):
     """P(low_i <= U_(i) <= high_i for all i) as a determinant of fractions (Steck, 1971)."""
     size = len(low)
     low, high = [Fraction(float(x)) for x in low], [Fraction(float(x)) for x in high]
-    rows = [
-        [
-            max(high[i] - low[j], Fraction(0)) ** (j - i + 1) / factorial(j - i + 1)
-            if j - i + 1 >= 0
-            else Fraction(0)
-            for j in range(size)
-        ]
-        for i in range(size)
-    ]
+
+    def entry(i, n):
+        return max(high[i] - low[i + n - 1], Fraction(0)) ** n / factorial(n) if n >= 0 else Fraction(0)
+
+    rows = [[entry(i, j - i + 1) for j in range(size)] for i in range(size)]
     determinant = Fraction(factorial(size))
     for i in range(size):
         determinant *= rows[i][i]
@@ -54,7 +50,6 @@ def test_either_convolution_gives_the_coverage(convolution, monkeypatch):
 
 
 def share_missed(trials, found):
-    """How often simulated draws of a uniform law are not within limits somewhere."""
     rng, missed = np.random.default_rng(trials), 0
     for _ in range(SIMULATIONS // 1000):
         drawn = np.sort(rng.random((1000, trials)), axis=1)[:, found.ranks - 1]

@@ -15,7 +15,6 @@ EVERY = pytest.mark.parametrize("method", [one.compute for one in METHODS.values
 
 
 def gaussian_scores(mu, n=2500, seed=0):
-    """n + n scores of an ideal Gaussian mechanism: (in, out)."""
     rng = np.random.default_rng([97, seed])
     return rng.normal(mu, 1, n), rng.normal(0, 1, n)
 
@@ -33,7 +32,6 @@ def share_above(truth, bounds):
 
 
 def most(audits, error=1 - CONFIDENCE):
-    """The share that sampling error allows, but with probability 1e-3."""
     return stats.binom.ppf(1 - 1e-3, audits, error) / audits
 
 
@@ -290,20 +288,15 @@ BAD_SCORES = {
 
 
 @EVERY
-@pytest.mark.parametrize("message", BAD_SCORES)
-def test_bad_scores(method, message):
-    with pytest.raises(InputError, match=message) as caught:
-        method(*BAD_SCORES[message], DELTA, CONFIDENCE)
-    assert "\n" not in str(caught.value)
-
-
-@EVERY
-@pytest.mark.parametrize("value", [0.0, 1.0, -1.0, 1.5, np.nan])
-def test_delta_or_confidence_out_of_range(method, value):
-    with pytest.raises(InputError, match="delta is"):
-        method([1.0], [0.0], value, CONFIDENCE)
-    with pytest.raises(InputError, match="confidence is"):
-        method([1.0], [0.0], DELTA, value)
+def test_bad_scores_or_levels(method):
+    for message, scores in BAD_SCORES.items():
+        with pytest.raises(InputError, match=message) as caught:
+            method(*scores, DELTA, CONFIDENCE)
+        assert "\n" not in str(caught.value)
+    for value in (0.0, 1.0, -1.0, 1.5, np.nan):
+        for message, levels in (("delta is", (value, CONFIDENCE)), ("confidence is", (DELTA, value))):
+            with pytest.raises(InputError, match=message):
+                method([1.0], [0.0], *levels)
 
 
 @EVERY

@@ -20,14 +20,12 @@ RATES = np.concatenate(
 
 
 def every_bound(family, n_in, n_out, error=ERROR):
-    """The bound of every pair of counts, shape (n_out + 1, n_in + 1)."""
     pairs = [[Counts(x, y, n_in, n_out) for y in range(n_in + 1)] for x in range(n_out + 1)]
     return np.array([[lower_bound(family, counts, error) for counts in row] for row in pairs])
 
 
 @functools.cache
 def kept_bounds(name, n_in, n_out, error=ERROR):
-    """every_bound of the code as it is, computed once."""
     return every_bound(FAMILIES[name], n_in, n_out, error)
 
 

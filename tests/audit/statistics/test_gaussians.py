@@ -9,21 +9,12 @@ from audit.statistics import conversions
 from audit.statistics.gaussians import Gaussian, epsilon, log_delta
 
 VECTORS = [  # second mean and deviation against N(0, 1), delta, epsilon
-    (1.0, 1.0, 1e-2, 2.317789),
-    (1.0, 1.0, 1e-6, 4.886554),
-    (1.0, 1.05, 1e-6, 6.148820),
+    *((1.0, 1.0, 1e-2, 2.317789), (1.0, 1.0, 1e-6, 4.886554), (1.0, 1.05, 1e-6, 6.148820)),
     (1.0, 0.95, 1e-6, 6.527446),
 ]
 EXTREMES = [  # second mean and deviation, epsilon at which delta is compared
-    (1.0, 1.05, 6.0),
-    (1.0, 0.95, 30.0),
-    (-3.0, 1.2, 60.0),
-    (0.0, 1.5, 20.0),
-    (0.001, 1.0, 0.02),
-    (1.0, 1.0 + 1e-9, 8.0),
-    (1.0, 1.0 - 1e-12, 8.0),
-    (40.0, 0.8, 2500.0),
-    (300.0, 1.1, 46_500.0),
+    *((1.0, 1.05, 6.0), (1.0, 0.95, 30.0), (-3.0, 1.2, 60.0), (0.0, 1.5, 20.0), (0.001, 1.0, 0.02)),
+    *((1.0, 1.0 + 1e-9, 8.0), (1.0, 1.0 - 1e-12, 8.0), (40.0, 0.8, 2500.0), (300.0, 1.1, 46_500.0)),
     (-5.0, 0.3, 500.0),
 ]
 
@@ -38,12 +29,10 @@ def exact_log_delta(mean, deviation, eps):
 
 
 def phi(x):
-    """The normal distribution function, tails included."""
     return mpmath.erfc(-x / mpmath.sqrt(2)) / 2
 
 
 def one_order(m, s, e):
-    """delta of N(0, 1) against N(m, s^2)."""
     a, b = (1 / s**2 - 1) / 2, -m / s**2
     c = m**2 / (2 * s**2) + mpmath.log(s) - e
     if a == 0:

@@ -32,9 +32,8 @@ def test_it_is_jax_privacys(coins, number, right, delta):
     auditing = pytest.importorskip("jax_privacy.auditing")
     for eps in (0.1, 1.0, 4.0):
         expected = auditing._one_run_p_value(coins, number, right, eps, delta)
-        assert np.exp(log_p_approximate(coins, number, right, eps, delta)) == pytest.approx(
-            expected, abs=1e-12
-        )
+        found = np.exp(log_p_approximate(coins, number, right, eps, delta))
+        assert found == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize(("coins", "number", "right"), CASES[:5])

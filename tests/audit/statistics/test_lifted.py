@@ -22,7 +22,6 @@ def normal_coins(mu, runs, canaries, seed=0, common=0.0):
 
 
 def normal_sets(mu, runs, canaries, seed=0):
-    """Two sets of runs of a Gaussian mechanism."""
     rng = np.random.default_rng(seed)
     return Sets(rng.normal(mu, 1, (runs, canaries)), rng.normal(0, 1, (runs, canaries)))
 
@@ -32,7 +31,6 @@ design_of = pytest.mark.parametrize("draw", DESIGNS.values(), ids=DESIGNS)
 
 
 def found(name, design):
-    """A method's bound."""
     return METHODS[name].bound(design, DELTA, CONFIDENCE)
 
 
@@ -82,7 +80,6 @@ def randomised_response(epsilon, delta, shape, rng):
 
 
 def tied(matrix, equal):
-    """The first canary of a run in place of all."""
     return np.repeat(matrix[:, :1], matrix.shape[1], 1) if equal else matrix
 
 
@@ -130,10 +127,9 @@ def test_an_adverse_pilot_makes_no_bound_exceed_the_truth(draw, worst):
     """Bets are chosen on the pilot, whatever it says; only what they win is at stake."""
     for seed in range(10):
         counted = lifted.count(draw(1.0, 60, 8, seed), exact.GAUSSIAN, 0.05)
-        lies = counted.pilot._replace(
-            misses=counted.pilot.misses * 0 + 4 * worst, alarms=counted.pilot.alarms * 0 + 4 * (1 - worst)
-        )
-        assert lower(counted._replace(pilot=lies)) <= 1.0
+        wrong = {"misses": np.full_like(counted.pilot.misses, 4 * worst, float)}
+        wrong["alarms"] = np.full_like(counted.pilot.alarms, 4 * (1 - worst), float)
+        assert lower(counted._replace(pilot=counted.pilot._replace(**wrong))) <= 1.0
 
 
 FAMILIES = {"Gaussian": exact.GAUSSIAN, "any": exact.approximate_dp(DELTA)}
@@ -162,13 +158,12 @@ def on_curve(family, counted, parameter, rates):
         growth = growth + betting.log_growth(into, false_negative, betting.STAKES)[pairs.into]
         return betting.mixed(growth, pairs.shares).min()
     bets = betting._coin_bets(family, counted, float(np.log(20)))
-    growth = np.concatenate(
-        [
-            betting._growth(counted.rest, part, part * false_negative + (1 - part) * rates, np.array([stake]))
-            for part, stake in zip(bets.parts, bets.stakes, strict=True)
-        ]
-    )
-    return betting.mixed(growth, bets.shares).min()
+
+    def growth(part, stake):
+        means = part * false_negative + (1 - part) * rates
+        return betting._growth(counted.rest, part, means, np.array([stake]))
+
+    return betting.mixed(np.concatenate([*map(growth, bets.parts, bets.stakes)]), bets.shares).min()
 
 
 def test_the_capital_is_split_and_no_more():

@@ -17,7 +17,6 @@ SCHEDULE = (200, 400, 1000)
 
 
 def worlds(seed, runs, mu=2.0):
-    """Scores of the first so many runs of one audit."""
     rng = np.random.default_rng(seed)
     draws = rng.normal(size=(2, 5000)) + [[mu], [0]]
     return draws[0, : runs // 2], draws[1, : runs // 2]

@@ -20,14 +20,12 @@ DELTA = 1e-5
 
 
 def coined(mu, canaries, seed=0):
-    """A run's scores and coins."""
     rng = np.random.default_rng(seed)
     bits = rng.random((1, canaries)) < 0.5
     return Coins(mu * bits + rng.standard_normal((1, canaries)), bits)
 
 
 def uniform(sigma, canaries=1000, dimension=10**6, seed=0):
-    """The cosines of a Gaussian mechanism."""
     found = one_shot_mechanism.simulate(np.random.default_rng(seed), canaries, dimension, sigma)
     return one_shot.cosines(found, None, dimension)
 
@@ -56,20 +54,17 @@ def test_one_run_holds_where_all_canaries_stand_or_fall_together():
 
 
 def test_delta_costs_one_run_all_where_hits_are_rarer_than_it():
-    found = [
-        one_run_bounds.of_uniform_canaries(uniform(0.2), delta, 0.95).epsilon for delta in (1e-9, 1e-5, 0.2)
-    ]
+    of_run = one_run_bounds.of_uniform_canaries
+    found = [of_run(uniform(0.2), delta, 0.95).epsilon for delta in (1e-9, 1e-5, 0.2)]
     assert found[0] == found[1] > 10 and found[2] == 0
 
 
 @pytest.mark.parametrize(("mu", "least"), [(1.0, (0.9, 1.6)), (2.0, (2.3, 4.0)), (6.0, (4.5, 9.5))])
 def test_guesses_are_below_the_truth_and_near_what_is_possible(mu, least):
     truth = conversions.epsilon_from_mu(mu, DELTA)
-    found = np.array(
-        [[b.epsilon for b in guessed(of_coins(coined(mu, 1000, s)), DELTA, 0.95)] for s in range(6)]
-    )
-    assert (found <= truth).all()
-    assert (np.median(found, 0) > least).all()
+    audits = (guessed(of_coins(coined(mu, 1000, s)), DELTA, 0.95) for s in range(6))
+    found = np.array([[bound.epsilon for bound in bounds] for bounds in audits])
+    assert (found <= truth).all() and (np.median(found, 0) > least).all()
 
 
 def test_what_guesses_say_in_any_unit_and_turned():

@@ -25,7 +25,6 @@ def drawn(dimension, seed=0xBAD5EED, canaries=100):
 
 
 def audited(sigma, canaries=400, dimension=10**6, seed=0):
-    """The checked cosines of one Gaussian mechanism."""
     found = one_shot_mechanism.simulate(np.random.default_rng(seed), canaries, dimension, sigma)
     return one_shot.cosines(found, None, dimension)
 
@@ -81,10 +80,8 @@ def test_standard_errors_are_the_spread_over_audits():
 
 def test_equal_variance_is_near_the_truth_and_fitted_above_it():
     truth = conversions.epsilon_from_mu(2.0, 1e-5)
-    rows = np.array(
-        [[r.epsilon for r in one_shot.estimates(audited(0.5, seed=s), 1e-5, 0.95)[:2]] for s in range(30)]
-    )
-    fitted, equal = rows.mean(0)
+    rows = [one_shot.estimates(audited(0.5, seed=seed), 1e-5, 0.95) for seed in range(30)]
+    fitted, equal = np.mean([[row[place].epsilon for place in (0, 1)] for row in rows], 0)
     assert equal == pytest.approx(truth, abs=0.3) and fitted > truth + 0.4
 
 
@@ -98,10 +95,8 @@ def test_no_estimate_is_a_bound_and_each_says_so():
 def test_with_unobserved_canaries_units_do_not_matter():
     rng = np.random.default_rng(0)
     seen, unseen = rng.normal(0.3, 0.1, 200), rng.normal(0.1, 0.05, 100)
-    found = [
-        one_shot.estimates(one_shot.cosines(seen / s, unseen / s, d), 1e-5, 0.95)
-        for s, d in ((1, 9), (5, 400))
-    ]
+    scaled = (one_shot.cosines(seen / s, unseen / s, d) for s, d in ((1, 9), (5, 400)))
+    found = [one_shot.estimates(cosines, 1e-5, 0.95) for cosines in scaled]
     for one, other in zip(*found, strict=True):
         assert one.epsilon == pytest.approx(other.epsilon, rel=1e-6)
     exact = gaussians.epsilon(Gaussian(unseen.mean(), unseen.std()), Gaussian(seen.mean(), seen.std()), 1e-5)

@@ -22,22 +22,15 @@ def directly(rng, canaries, dimension, sigma):
 )
 def test_both_ways_have_one_law(canaries, dimension, sigma):
     rng, audits = np.random.default_rng(0), 1500
-    both = [
-        np.array([way(rng, canaries, dimension, sigma) for _ in range(audits)])
-        for way in (simulate, directly)
-    ]
+    given = rng, canaries, dimension, sigma
+    both = [np.array([way(*given) for _ in range(audits)]) for way in (simulate, directly)]
     for statistic in (
-        lambda x: x[:, 0],
-        lambda x: x[:, -1],
-        lambda x: x.mean(1),
-        lambda x: x.std(1),
-        lambda x: x.max(1),
+        *(lambda x: x[:, 0], lambda x: x[:, -1], lambda x: x.mean(1), lambda x: x.std(1), lambda x: x.max(1)),
     ):
         assert stats.ks_2samp(*map(statistic, both)).pvalue > 1e-4
     products = [(x[:, 0] - x.mean()) * (x[:, 1] - x.mean()) for x in both]
-    assert products[0].mean() == pytest.approx(
-        products[1].mean(), abs=5 * products[0].std() / np.sqrt(audits)
-    )
+    tolerance = 5 * products[0].std() / np.sqrt(audits)
+    assert products[0].mean() == pytest.approx(products[1].mean(), abs=tolerance)
     wrong = np.array([simulate(rng, canaries, dimension, sigma + 0.5) for _ in range(audits)])
     assert stats.ks_2samp(wrong.mean(1), both[1].mean(1)).pvalue < 1e-4
 

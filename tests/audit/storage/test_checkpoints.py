@@ -65,7 +65,6 @@ def test_drop_removes_one_chunks_and_clear_all(kept, folder):
 
 @pytest.fixture
 def now(monkeypatch):
-    """The time, in a list."""
     now = [0.0]
     monkeypatch.setattr(checkpoints.time, "monotonic", lambda: now[0])
     return now

@@ -57,7 +57,6 @@ def _grow_old(folder, seconds):
 
 
 def _left_by_another_host(folder):
-    """A lease as a process of another host that was killed leaves it."""
     lines = ["filelock/2", "pid=1", "host=elsewhere", "mode=lease", "token=ab", "duration=60.0", ""]
     (folder / "claim.lease").write_text("\n".join(lines))
 

@@ -27,9 +27,8 @@ def test_looks_are_read_as_they_were_taken(store):
 @pytest.mark.parametrize("other", [[10, 20], [10, 20, 40, 80], [15, 20, 40], []])
 def test_another_schedule_after_a_look_is_refused_in_a_line_that_says_why(store, other):
     declared.take(store, [10, 20, 40], 1)
-    with pytest.raises(
-        InputError, match=r"1 of the looks 10,20,40 behind it.*proves nothing.*`seed`"
-    ) as raised:
+    said = r"1 of the looks 10,20,40 behind it.*proves nothing.*`seed`"
+    with pytest.raises(InputError, match=said) as raised:
         declared.require_declared(store, other)
     assert "\n" not in str(raised.value)
 

@@ -16,7 +16,6 @@ SETTING = {"adversary": "gc_r", "steps": 250}
 
 @pytest.fixture
 def store(tmp_path):
-    """A store with the scores of four runs."""
     store = Store(tmp_path, {**SETTING, "data_sha256": "0"})
     store.save(Scores(0, np.arange(4.0)[:, None], np.arange(4)[:, None] % 2 == 1))
     return store
@@ -71,9 +70,8 @@ def test_what_is_no_folder_of_a_setting_is_passed_over(store, tmp_path):
     (tmp_path / "a.html").write_text("")
     (tmp_path / "loop").symlink_to("loop")
     assert index.settings(tmp_path) == [store.path, tmp_path / "loop"]  # which can't be looked into
-    assert [held.folder for found in index.holdings(tmp_path).folders.values() for held in found] == [
-        store.path
-    ]
+    (found,) = index.holdings(tmp_path).folders.values()
+    assert [held.folder for held in found] == [store.path]
 
 
 @pytest.mark.parametrize("find", [index.settings, index.holdings])

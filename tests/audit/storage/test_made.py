@@ -18,7 +18,6 @@ def conclusion(seed=0, **levels):
 
 @pytest.fixture
 def store(tmp_path):
-    """A store whose files are made from `conclusion()`."""
     store = Store(tmp_path, {"seed": 1})
     for name in NAMES:
         store.write_text(name, f"of {name}")
@@ -29,9 +28,8 @@ def store(tmp_path):
 def test_files_stand_until_anything_changes(store, tmp_path, monkeypatch):
     assert made.stands(store, made.source(store, conclusion()), NAMES)
     one = conclusion()
-    moved = one._replace(
-        scores_in=one.scores_in[:-1], scores_out=np.append(one.scores_in[-1], one.scores_out)
-    )
+    fewer, more = one.scores_in[:-1], np.append(one.scores_in[-1], one.scores_out)
+    moved = one._replace(scores_in=fewer, scores_out=more)
     assert made.source(store, moved) != made.source(store, one)
     source = made.source(store, conclusion())
     assert made.source(Store(tmp_path, {"seed": 2}), conclusion()) != source

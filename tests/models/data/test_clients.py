@@ -16,10 +16,8 @@ def _dataset(size=1200, classes=10):
 
 def _shares(dealt):
     """(M, 10) of each client's examples, the share of each class."""
-    return (
-        np.array([np.bincount(dealt.of(i)[1], minlength=10) for i in range(dealt.number)])
-        / (dealt.counts[:, None])
-    )
+    counts = np.array([np.bincount(dealt.of(i)[1], minlength=10) for i in range(dealt.number)])
+    return counts / dealt.counts[:, None]
 
 
 @pytest.mark.parametrize("alpha", [0.05, 0.5, 5.0, 1e6])

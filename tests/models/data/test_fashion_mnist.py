@@ -27,7 +27,6 @@ FILES = idx_files(ARRAYS)
 
 @pytest.fixture
 def folder(tmp_path):
-    """The four published files of made-up images."""
     path = tmp_path / "published"
     path.mkdir()
     for name, content in FILES.items():
@@ -36,7 +35,6 @@ def folder(tmp_path):
 
 
 def refused(path):
-    """The one line in which a file or folder is refused."""
     return refusal(fashion_mnist.load_fashion_mnist, str(path), file=str(path))
 
 
@@ -120,9 +118,6 @@ def test_a_client_without_lists_of_packages_says_how_to_get_them(monkeypatch):
     monkeypatch.setattr(subprocess, "run", client(returncode=100, stderr=stderr))
     words = "E: Unable to locate package dataset-fashion-mnist; apt-get update", "`data_file`"
     refusal(fashion_mnist.load_fashion_mnist, *words)
-
-
-# The package itself.
 
 
 def _or_skip(fetch):

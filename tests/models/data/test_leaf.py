@@ -11,7 +11,6 @@ from models.data import leaf
 
 
 def write(folder, split, users, name="all_data_0"):
-    """A file of LEAF's, of {user: (x, y)}."""
     (folder / split).mkdir(parents=True, exist_ok=True)
     content = {
         "users": list(users),

@@ -1,8 +1,5 @@
 """Purchase-100 from a made-up file in the published form."""
 
-import io
-import tarfile
-
 import numpy as np
 import pytest
 
@@ -10,7 +7,7 @@ from audit.errors import InputError
 from audit.task import Sources
 from models.catalogue import task
 from models.data import purchase
-from tests.models.data.made_up import refusal
+from tests.models.data.made_up import refusal, tarred
 
 
 def _rows(count=12, seed=0):
@@ -30,11 +27,7 @@ def published(tmp_path):
 
 
 def _archive(path, member="dataset_purchase"):
-    content = path.read_bytes()
-    with tarfile.open(path.with_suffix(".tgz"), "w:gz") as tar:
-        info = tarfile.TarInfo(member)
-        info.size = len(content)
-        tar.addfile(info, io.BytesIO(content))
+    path.with_suffix(".tgz").write_bytes(tarred({member: path.read_bytes()}, "w:gz"))
     return path.with_suffix(".tgz")
 
 

@@ -57,19 +57,15 @@ def _serialised(**features):
 
 
 def _database(path, examples):
-    """A file of {(split, client): [serialised]}."""
     with closing(sqlite3.connect(path)) as database, database:
-        database.execute(
-            "CREATE TABLE examples (split_name TEXT, client_id TEXT, serialized_example_proto BLOB)"
-        )
-        database.execute(
-            "CREATE TABLE client_metadata (client_id TEXT, split_name TEXT, num_examples INTEGER)"
-        )
+        columns = "examples (split_name TEXT, client_id TEXT, serialized_example_proto BLOB)"
+        database.execute(f"CREATE TABLE {columns}")
+        columns = "client_metadata (client_id TEXT, split_name TEXT, num_examples INTEGER)"
+        database.execute(f"CREATE TABLE {columns}")
         for (split, client), rows in examples.items():
             database.execute("INSERT INTO client_metadata VALUES (?, ?, ?)", (client, split, len(rows)))
-            database.executemany(
-                "INSERT INTO examples VALUES (?, ?, ?)", [(split, client, row) for row in rows]
-            )
+            rows = [(split, client, row) for row in rows]
+            database.executemany("INSERT INTO examples VALUES (?, ?, ?)", rows)
     return str(path)
 
 

@@ -24,7 +24,6 @@ TORCHVISION = json.loads((Path(__file__).parent / "data" / "torchvision.json").r
 
 
 def made_up(shapes, seed=0):
-    """Weights that keep activations near 1, by NumPy's generator."""
     rng = np.random.default_rng(seed)
     arrays = {}
     for name, shape in shapes.items():
@@ -97,14 +96,10 @@ def test_images_are_resized_with_half_pixel_centres_and_normalised_by_channel():
     images = np.broadcast_to(row[None, :, None, None], (1, 4, 4, 3)).astype(np.uint8)
     doubled = np.array([10, 12.5, 17.5, 25, 35, 50, 70, 80]) / 255
     x = np.asarray(features.normalised(jnp.asarray(images), 8))
-    for channel, (mean, deviation) in enumerate(
-        zip(features.IMAGENET_MEAN, features.IMAGENET_STD, strict=True)
-    ):
-        expected = np.broadcast_to(((doubled - mean) / deviation)[:, None], (8, 8))
+    for channel in range(3):
+        normalised = (doubled - features.IMAGENET_MEAN[channel]) / features.IMAGENET_STD[channel]
+        expected = np.broadcast_to(normalised[:, None], (8, 8))
         np.testing.assert_allclose(x[0, :, :, channel], expected, atol=1e-5)
-
-
-# Features, computed once.
 
 
 def _images(count=20, seed=1, checksum="1" * 64):
@@ -118,8 +113,6 @@ def _unasked():
 
 
 class _Calls:
-    """Counts how often the network is traced."""
-
     count = 0
 
 
@@ -159,12 +152,8 @@ def test_the_checksum_tells_features_weights_images_and_size_apart(tmp_path):
         return frozen_features(body, lambda: _images(**changes), input_size=size, cache_dir=folder).checksum
 
     checksums = [
-        checksum(),
-        checksum(scale=2.0),
-        checksum(weights="b"),
-        checksum(size=40),
-        checksum(checksum="2" * 64),
-        checksum(seed=2, checksum="3" * 64),
+        *(checksum(), checksum(scale=2.0), checksum(weights="b"), checksum(size=40)),
+        *(checksum(checksum="2" * 64), checksum(seed=2, checksum="3" * 64)),
     ]
     assert len(set(checksums)) == len(checksums)
     assert checksum() == checksums[0]

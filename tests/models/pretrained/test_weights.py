@@ -86,7 +86,6 @@ def _arrays():
 
 
 def _state(torch, arrays):
-    """A state dict of the arrays, and its storages."""
     storages = [
         Storage(str(1000 + index), getattr(torch, STORAGES[array.dtype.str]), array.ravel())
         for index, array in enumerate(arrays.values())
@@ -242,7 +241,6 @@ def test_a_file_that_a_user_names_is_named_in_the_error(tmp_path):
 
 
 def _safetensors(kind, data, shape):
-    """A safetensors file of one tensor."""
     header = json.dumps({"w": {"dtype": kind, "shape": shape, "data_offsets": [0, len(data)]}}).encode()
     return struct.pack("<Q", len(header)) + header + data
 

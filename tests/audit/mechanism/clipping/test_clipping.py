@@ -16,8 +16,6 @@ cross_entropy = optax.softmax_cross_entropy_with_integer_labels
 
 
 class MLP(nn.Module):
-    """Dense layers of the given widths, then two logits."""
-
     widths: tuple[int, ...] = (6,)
     activation: str = "relu"
     use_bias: bool = True
@@ -30,8 +28,6 @@ class MLP(nn.Module):
 
 
 class Skip(nn.Module):
-    """A residual block, and a branch that multiplies it."""
-
     @nn.compact
     def __call__(self, x):
         return nn.Dense(2)(x + nn.Dense(8)(x) * nn.sigmoid(nn.Dense(8)(x)))
@@ -46,8 +42,6 @@ class Nested(nn.Module):
 
 
 class Twice(nn.Module):
-    """One layer that is called twice."""
-
     @nn.compact
     def __call__(self, x):
         layer = nn.Dense(8)
@@ -55,8 +49,6 @@ class Twice(nn.Module):
 
 
 class Inner(nn.Module):
-    """A parameter-free or parametric function of the hidden vector as a whole."""
-
     kind: str
 
     @nn.compact
@@ -72,8 +64,6 @@ class Inner(nn.Module):
 
 
 class Homemade(nn.Module):
-    """A kernel and a bias that no flax.linen.Dense applies."""
-
     @nn.compact
     def __call__(self, x):
         kernel = self.param("kernel", nn.initializers.normal(), (6, 6))
@@ -81,19 +71,14 @@ class Homemade(nn.Module):
 
 
 MODULES = {
-    "fcnn": MLP(),
-    "one dense": nn.Dense(2),
-    "at the unrolling limit": MLP((4, 8), "tanh"),
-    "tanh, two layers": MLP((5, 7), "tanh"),
-    "gelu, three layers, wide": MLP((40, 33, 3), "gelu"),
-    "skip": Skip(),
-    "nested": Nested(),
+    **{"fcnn": MLP(), "one dense": nn.Dense(2), "at the unrolling limit": MLP((4, 8), "tanh")},
+    **{"tanh, two layers": MLP((5, 7), "tanh"), "gelu, three layers, wide": MLP((40, 33, 3), "gelu")},
+    **{"skip": Skip(), "nested": Nested()},
 }
 QUICK = ("nested",)
 
 
 def _theta(model, *shape):
-    """Parameters away from zero biases."""
     draws = np.random.default_rng(1).normal(size=(*shape, model.n_parameters))
     return jnp.asarray(0.4 * draws, jnp.float32)
 

@@ -28,8 +28,6 @@ class ChannelsFirst(nn.Module):
 
 
 class Flaxes(nn.Module):
-    """A Flax convolution in any form, between layers that keep its gradient general."""
-
     convolution: nn.Conv
 
     @nn.compact
