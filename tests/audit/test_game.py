@@ -200,9 +200,8 @@ def test_an_observer_sees_every_released_iterate(empty_game, play):
         lambda state, theta_0: theta_0,
         lambda state, seen, step, released: seen + released * (step + 1) / (step + 1),
     )
-    watching = _several(observer=observer)._replace(
-        score=lambda state, seen, theta_t, theta_0: -seen[jnp.array([0, 1, 3])]
-    )
+    score = lambda state, seen, theta_t, theta_0: -seen[jnp.array([0, 1, 3])]  # noqa: E731
+    watching = _several(observer=observer)._replace(score=score)
     for steps in (5, 260):  # one segment, and two
         scores = play(empty_game(steps, sigma=0.0, adversary=watching), [(0, 8)], 8)
         expected = 0.5 * 3.0 / 4 * steps * (steps + 1) / 2 * scores.presence

@@ -9,11 +9,6 @@ import pytest
 from audit import machine
 
 
-@pytest.fixture
-def without(monkeypatch):
-    return lambda *names: [monkeypatch.delattr(os, name, raising=False) for name in names]
-
-
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs an affinity")
 def test_cores_that_are_taken_away_are_not_counted():
     code = "import os; from audit import machine; cores = os.sched_getaffinity(0); counted = machine.cores()"
@@ -22,12 +17,11 @@ def test_cores_that_are_taken_away_are_not_counted():
     assert subprocess.check_output([sys.executable, "-c", code], text=True, env=env) == "True 1\n"
 
 
-def test_other_platforms_count_all_or_one(monkeypatch, without):
+def test_other_platforms_count_all_or_one(monkeypatch):
     monkeypatch.setattr(os, "process_cpu_count", lambda: 5, raising=False)
     assert machine.cores() == 5
-    without("process_cpu_count", "sched_getaffinity")
-    monkeypatch.setattr(os, "cpu_count", lambda: 6)
-    assert machine.cores() == 6
-    without("process_cpu_count", "sched_getaffinity")
-    monkeypatch.setattr(os, "cpu_count", lambda: None)
-    assert machine.cores() == 1
+    for name in ("process_cpu_count", "sched_getaffinity"):
+        monkeypatch.delattr(os, name, raising=False)
+    for count, cores in ((6, 6), (None, 1)):
+        monkeypatch.setattr(os, "cpu_count", lambda count=count: count)
+        assert machine.cores() == cores

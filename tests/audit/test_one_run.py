@@ -62,10 +62,10 @@ def test_bad_displacements_are_refused(moved, says):
         one_run.cosines(moved, 0, 3)
 
 
-@pytest.mark.parametrize("call", [(-1, 0, 5), (2**63, 0, 5), (0, -1, 5), (0, 0, 1)])
-def test_bad_numbers_are_refused(call):
-    with pytest.raises(InputError, match="give"):
-        one_run.canary(*call)
+def test_bad_numbers_are_refused():
+    for call in ((-1, 0, 5), (2**63, 0, 5), (0, -1, 5), (0, 0, 1)):
+        with pytest.raises(InputError, match="give"):
+            one_run.canary(*call)
 
 
 def test_it_needs_numpy_alone():

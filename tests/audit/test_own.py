@@ -91,9 +91,8 @@ def test_what_is_kept_is_drawn_again_where_it_would_look_otherwise(dataset, tmp_
         return audit_model(Net(), CROSS_ENTROPY, **rows(dataset), out=tmp_path, **(SMALL | changes))
 
     drawn, kept = [], page(audit())
-    monkeypatch.setattr(
-        audit_panels, "audit_figure", lambda conclusion, audited: drawn.append(conclusion.delta) or b""
-    )
+    draw = lambda conclusion, audited: drawn.append(conclusion.delta) or b""  # noqa: E731
+    monkeypatch.setattr(audit_panels, "audit_figure", draw)
     whole = kept.read_text()
     assert page(audit()).read_text() == whole and drawn == []
     assert "delta = 0.001" in page(audit(delta=1e-3)).read_text() and drawn == [1e-3]

@@ -1,5 +1,7 @@
 """The tasks that train a head on a frozen body's features: what they load, and what they refuse."""
 
+from itertools import product
+
 import jax
 import numpy as np
 import pytest
@@ -46,14 +48,10 @@ def test_a_heads_game_plays_on_the_bodys_features(pictures):
     np.testing.assert_array_equal(table.data[0], dataset.features)
 
 
-@pytest.mark.parametrize("model", ["fcnn", "convnet"])
-@pytest.mark.parametrize("named", [{"weights": "w.pth"}, {"input_size": 64}])
-def test_a_model_without_a_frozen_body_takes_no_weights(model, named):
-    with pytest.raises(InputError, match="`weights` and `input_size` are for a frozen body"):
-        TASKS[model].data.load(Sources(**named))
-
-
-@pytest.mark.parametrize(("model", "body"), [("mobilenet_head", "mobilenet_v2"), ("alexnet_head", "alexnet")])
-def test_a_size_out_of_range_is_refused(pictures, tmp_path, model, body):
-    with pytest.raises(InputError, match=f"`input_size=9`: give .* pixels for {body}"):
-        TASKS[model].data.load(Sources(data_file=pictures, input_size=9))
+def test_weights_and_sizes_that_do_not_fit_are_refused(pictures):
+    for model, named in product(("fcnn", "convnet"), ({"weights": "w.pth"}, {"input_size": 64})):
+        with pytest.raises(InputError, match="`weights` and `input_size` are for a frozen body"):
+            TASKS[model].data.load(Sources(**named))
+    for model, body in (("mobilenet_head", "mobilenet_v2"), ("alexnet_head", "alexnet")):
+        with pytest.raises(InputError, match=f"`input_size=9`: give .* pixels for {body}"):
+            TASKS[model].data.load(Sources(data_file=pictures, input_size=9))

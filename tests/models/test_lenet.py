@@ -47,9 +47,8 @@ def _expected(parameters):
 
 @pytest.mark.parametrize("losses", [losses_by_example, losses_of_batch])
 def test_losses_are_those_of_flax_s_layers(net, parameters, losses):
-    np.testing.assert_allclose(
-        losses(net)(parameters, (IMAGES, LABELS)), _expected(parameters), rtol=1e-4, atol=1e-4
-    )
+    found = losses(net)(parameters, (IMAGES, LABELS))
+    np.testing.assert_allclose(found, _expected(parameters), rtol=1e-4, atol=1e-4)
 
 
 def test_gradients_are_those_of_flax_s_layers_and_losses_the_batch_s(net, parameters):

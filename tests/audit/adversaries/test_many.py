@@ -147,9 +147,8 @@ def test_scores_are_centred_where_training_moves_coordinates(model, mechanism, d
 def test_the_noiseless_rehearsal_has_no_noise_and_half_of_every_canary(mechanism, data, theta):
     """With the loss's gradient clipped to nothing, only canaries move the model."""
     steps, schedule = 6, _schedule(data)
-    canaries = base.Canaries(
-        lambda step, theta: base.Coordinates(jnp.array([3, 5]), jnp.array([NORM, -9.0])), jnp.full(2, 0.5)
-    )
+    two = base.Coordinates(jnp.array([3, 5]), jnp.array([NORM, -9.0]))
+    canaries = base.Canaries(lambda step, theta: two, jnp.full(2, 0.5))
     silent = dpsgd.mechanism(dpsgd.DPSGD(lambda theta, batch, norm: jnp.zeros_like(theta)))
     end = np.asarray(base.rehearse(silent, HYPER, theta, data, schedule, canaries)) - np.asarray(theta)
     moved = 0.5 * HYPER.learning_rate * NORM * (steps // 2) / schedule.batches.shape[1]

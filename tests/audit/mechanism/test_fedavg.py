@@ -140,9 +140,8 @@ def test_clients_of_one_example_and_a_full_cohort_are_dp_sgd(model, data, choice
     batches = jnp.tile(jnp.arange(count), (steps, 1))
     gradient = jnp.arange(model.n_parameters) / 10.0
     canaries = base.Canaries(lambda step, theta: gradient[None], jnp.ones(1))
-    chosen = fedavg.FedAvg(
-        losses_by_example(model), model.unravel, batch_size=4, epochs=1, most_examples=1, optimizer=momentum
-    )
+    sizes = {"batch_size": 4, "epochs": 1, "most_examples": 1}
+    chosen = fedavg.FedAvg(losses_by_example(model), model.unravel, **sizes, optimizer=momentum)
     federated, own = fedavg.mechanism(chosen), fedavg.Federated(1.0, count)
     hyper = base.Hyperparameters(0.5, 0.4, 1.3, own)
     theta_0 = model.init(jax.random.key(1))

@@ -99,7 +99,7 @@ def test_an_age_is_in_its_largest_unit(seconds, text):
     assert listing._age(seconds) == text
 
 
-def test_bounds_are_rounded_against_themselves(tmp_path):
+def test_bounds_are_rounded_against_themselves_and_an_empty_store_is_a_line(tmp_path):
     table = listing.as_table([listing.listed(stored(tmp_path, setting_of("fcnn")))], time.time())
     assert "1.234 " in table and "23.996" in table and "1.235" not in table
 

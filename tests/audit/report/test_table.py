@@ -40,17 +40,15 @@ def test_headings_stand_where_they_change_and_lines_above_and_below():
     other = ROWS[0]._replace(group="second")
     shown = Table(COLUMNS[:1], (*ROWS, other), lambda row: row.group, ["title"], ["note"], rule=10).text()
     rule = "-" * 10
-    assert shown.splitlines() == [
-        *("title", "audit", rule, "first", "one", "two", rule, "second", "one", "note")
-    ]
+    expected = ["title", "audit", rule, "first", "one", "two", rule, "second", "one", "note"]
+    assert shown.splitlines() == expected
 
 
 def test_a_section_is_closed_below_its_last_row_and_nothing_can_have_a_word():
     columns = (COLUMNS[1]._replace(none="-"),)
     table = Table(columns, ROWS, lambda row: row.name, rule=3, closing=lambda row: [f"end of {row.name}"])
-    assert table.text().splitlines() == [
-        *("bound", "---", "one", " 1.23", "end of one", "---", "two", "    -", "end of two")
-    ]
+    expected = ["bound", "---", "one", " 1.23", "end of one", "---", "two", "    -", "end of two"]
+    assert table.text().splitlines() == expected
 
 
 def test_a_head_of_several_lines_ends_where_the_others_do():

@@ -15,9 +15,8 @@ from audit.storage.store import Store
 from audit.task import Dataset, Sources
 from models.data.clients import dirichlet
 
-SMALL = FederatedSetting(
-    model="linear", clients=12, cohort=4, rounds=6, canaries=100, batch_size=8, noise_multiplier=0.5
-)
+SIZES = {"clients": 12, "cohort": 4, "rounds": 6, "canaries": 100, "batch_size": 8}
+SMALL = FederatedSetting(model="linear", **SIZES, noise_multiplier=0.5)
 
 
 def changed(**fields):
@@ -79,8 +78,7 @@ def test_adaptive_clipping_splits_the_noise_and_a_name_holds_what_is_not_usual()
     identity = federated.federated_identity(changed(quantile=0.5), "abc", None)
     assert identity == {
         "experiment": "federated",
-        **{"model": "linear", "clients": 12, "cohort": 4, "rounds": 6, "canaries": 100, "batch_size": 8},
-        **{"noise_multiplier": 0.5, "quantile": 0.5, "data_sha256": "abc"},
+        **{"model": "linear", **SIZES, "noise_multiplier": 0.5, "quantile": 0.5, "data_sha256": "abc"},
     }
     assert federated.federated_identity(SMALL, "abc", "def")["cohorts_sha256"] == "def"
 

@@ -48,7 +48,7 @@ def test_confidence_bounds_cover_and_are_tight(mu, assert_covers):
 
 
 def test_in_sample_does_not_cover(monkeypatch):
-    monkeypatch.setattr(calibration, "ESTIMATORS", {"in_sample": estimate.in_sample})
+    monkeypatch.setattr(estimate, "METHODS", {"in_sample": estimate.METHODS["in_sample"]})
     [excess] = calibrate(SETTING._replace(audits=800))
     assert allowed_share(0.05, 800) < excess.exceeding < 0.2  # Errata H10
 

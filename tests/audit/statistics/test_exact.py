@@ -14,9 +14,8 @@ DELTA = 0.01
 FAMILIES = {"gaussian": exact.GAUSSIAN, "approximate_dp": exact.approximate_dp(DELTA)}
 SIZES = [(5, 5), (12, 5), (5, 30), (12, 12), (30, 12), (30, 30)]  # (n_in, n_out)
 TRUTHS = np.concatenate([[0.0, 1e-3], np.linspace(0.05, 4, 60)])
-RATES = np.concatenate(
-    [[0.0, 1e-9, 1e-6, 1e-4], special.ndtr(np.linspace(-3.3, 3.3, 133)), [1 - 1e-4, 1 - 1e-6, 1.0]]
-)
+RATES = np.concatenate([[0.0, 1e-9, 1e-6, 1e-4], special.ndtr(np.linspace(-3.3, 3.3, 133))])
+RATES = np.append(RATES, [1 - 1e-4, 1 - 1e-6, 1.0])
 
 
 def every_bound(family, n_in, n_out, error=ERROR):

@@ -97,9 +97,8 @@ LAWS = [  # of K exchangeable bits: the probability of each sum
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: f"K={len(law) - 1}")
 def test_the_variance_identity_holds_exactly(law):
     k = len(law) - 1
-    share = [
-        [Fraction(math.comb(s, order), math.comb(k, order)) for s in range(k + 1)] for order in range(k + 1)
-    ]
+    sums = range(k + 1)
+    share = [[Fraction(math.comb(s, order), math.comb(k, order)) for s in sums] for order in sums]
     mu = [sum(p * m for p, m in zip(law, one, strict=True)) for one in share]
     for order in range(1, k // 2 + 1):
         direct = sum(p * m**2 for p, m in zip(law, share[order], strict=True)) - mu[order] ** 2

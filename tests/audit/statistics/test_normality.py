@@ -25,9 +25,6 @@ def test_it_keeps_its_level_and_sees_what_is_not_normal():
         assert share == pytest.approx(level, abs=4 * np.sqrt(level / 1000))
     assert anderson_darling(rng.exponential(size=300)).rejected_at == 0.01
     assert {one.rejected_at for one in found} > {None, 0.15}
-
-
-@pytest.mark.parametrize("bad", [np.ones(20), np.arange(7.0)])
-def test_what_has_no_spread_or_is_too_little_is_refused(bad):
-    with pytest.raises(InputError):
-        anderson_darling(bad)
+    for bad in (np.ones(20), np.arange(7.0)):
+        with pytest.raises(InputError):
+            anderson_darling(bad)

@@ -99,11 +99,10 @@ def test_slow_writing_makes_checkpoints_rare(folder, now, monkeypatch):
 def _damage(path, how):
     file = max((file for file in path.rglob("*") if file.is_file()), key=lambda file: file.stat().st_size)
     content, middle = file.read_bytes(), file.stat().st_size // 2
+    altered = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
     {
         "torn": lambda: file.write_bytes(content[:middle]),
-        "altered": lambda: file.write_bytes(
-            content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
-        ),
+        "altered": lambda: file.write_bytes(altered),
         "gone": file.unlink,
         "more": (path / "state" / "more").touch,
         "renamed": lambda: path.rename(path.with_name("chunk_000003")),

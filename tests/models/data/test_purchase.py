@@ -46,12 +46,8 @@ def test_a_file_is_read_in_every_form_and_the_model_takes_it(published):
         assert found.checksum == whole.checksum and np.array_equal(found.features, whole.features)
     zipped = published.with_suffix(".zip")
     zipped.write_bytes(b"")
-    for path, said in (
-        (zipped, "ends in .zip, not .tgz"),
-        (_archive(published, "other"), "dataset_purchase"),
-    ):
-        with pytest.raises(InputError, match=said):
-            purchase.load_purchase(file=str(path))
+    refusal(purchase.load_purchase, "ends in .zip, not .tgz", file=str(zipped))
+    refusal(purchase.load_purchase, "dataset_purchase", file=str(_archive(published, "other")))
     dataset = purchase.load_purchase(file=str(published))
     model = task("purchase_mlp").make(dataset.features.shape[1:])
     assert f"{model.n_parameters:,}" in task("purchase_mlp").description

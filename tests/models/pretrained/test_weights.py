@@ -146,9 +146,9 @@ def test_every_format_gives_the_same_arrays(files, kind):
 def test_a_view_of_a_storage_is_read_by_its_offset_and_strides(torch, write):
     values = np.arange(20, dtype=np.float32)
     storage = Storage("7", torch.FloatStorage, values)
-    state = collections.OrderedDict(
-        transposed=Tensor(torch, storage, 2, (2, 3), (1, 2)), row=Tensor(torch, storage, 17, (3,), (1,))
-    )
+    transposed, row = ((2, (2, 3), (1, 2)), (17, (3,), (1,)))
+    views = {"transposed": Tensor(torch, storage, *transposed), "row": Tensor(torch, storage, *row)}
+    state = collections.OrderedDict(views)
     read = weights.read_weights(write(state, [storage]))
     np.testing.assert_array_equal(read["transposed"], values[2:8].reshape(3, 2).T)
     np.testing.assert_array_equal(read["row"], values[17:])
