@@ -72,7 +72,8 @@ def test_scores_that_are_none_half_a_mechanism_and_what_the_door_lacks_are_said(
         audit.bounds(IN, OUT, insertions=3)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         audit.nothing  # noqa: B018
-    assert set(audit.__all__) == {"Result", "audit", "audit_loss", "audit_model", "bounds"}
+    functions = {"audit", "audit_loss", "audit_model", "bounds"}
+    assert set(audit.__all__) == functions | {"InputError", "Result", "__version__"}
     found = audit.bounds(RNG.normal(size=(80, 8)) + 2, RNG.normal(size=(80, 7)))
     assert found.bounds["lifted_gaussian"].epsilon > 0
 

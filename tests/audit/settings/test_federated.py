@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from audit import training
+from audit import training, zoo
 from audit.errors import InputError
 from audit.mechanism import cohorts
 from audit.settings import build_federated, federated
@@ -115,7 +115,7 @@ def test_zero_clients_of_images_is_one_for_each(tmp_path):
     images, labels = rng.integers(0, 256, (40, 28, 28)).astype(np.uint8), np.arange(40) % 10
     train, test = ({f"{part}_images": images, f"{part}_labels": labels} for part in ("train", "test"))
     np.savez(tmp_path / "images.npz", **train, **test)
-    task = federated.federated_task("linear")
+    task = zoo.federated_task("linear")
     found = task.load(changed(clients=0), Sources(data_file=str(tmp_path / "images.npz"))).clients
     assert found.number == 40 and (found.counts == 1).all()
     np.testing.assert_array_equal(found.labels, np.arange(40) % 10)
