@@ -22,7 +22,6 @@ Y = (X[:, 0] > 0).astype(np.int32)
 
 
 def fresh(code, *options):
-    """What a fresh interpreter prints."""
     argv = [sys.executable, *options, "-c", code]
     return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
 
@@ -60,36 +59,23 @@ def test_a_result_becomes_a_dict_a_figure_and_a_page(tmp_path):
     assert len(found.figure().axes) == 4
 
 
-def test_several_canaries_a_run_are_matrices():
-    found = audit.bounds(RNG.normal(size=(80, 8)) + 2, RNG.normal(size=(80, 7)))
-    assert found.bounds["lifted_gaussian"].epsilon > 0
-
-
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        (([1, 2], ["a"]), "`scores_out` are no numbers"),
-        (([[1], [2, 3]], [1]), "`scores_in` are no numbers"),
-        ((np.zeros((2, 2, 2)), [1]), r"shape \(2, 2, 2\)"),
-        (([np.nan] * 30, range(30)), "finite"),
-    ],
-)
-def test_scores_that_are_none_are_one_line(given, says):
-    with pytest.raises(InputError, match=says) as caught:
-        audit.bounds(*given)
-    assert "\n" not in str(caught.value)
-
-
-def test_half_a_mechanism_is_one_line():
+def test_scores_that_are_none_half_a_mechanism_and_what_the_door_lacks_are_said():
+    for scores_in, scores_out, says in (
+        ([1, 2], ["a"], "`scores_out` are no numbers"),
+        ([[1], [2, 3]], [1], "`scores_in` are no numbers"),
+        (np.zeros((2, 2, 2)), [1], r"shape \(2, 2, 2\)"),
+    ):
+        with pytest.raises(InputError, match=says) as caught:
+            audit.bounds(scores_in, scores_out)
+        assert "\n" not in str(caught.value)
     with pytest.raises(InputError, match="go together"):
         audit.bounds(IN, OUT, insertions=3)
-
-
-def test_what_the_door_lacks_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         audit.nothing  # noqa: B018
     functions = {"audit", "audit_loss", "audit_model", "bounds"}
-    assert set(audit.__all__) == {*functions, "InputError", "Result", "__version__"}
+    assert set(audit.__all__) == functions | {"InputError", "Result", "__version__"}
+    found = audit.bounds(RNG.normal(size=(80, 8)) + 2, RNG.normal(size=(80, 7)))
+    assert found.bounds["lifted_gaussian"].epsilon > 0
 
 
 def cross_entropy(params, example):
@@ -125,18 +111,8 @@ def test_a_loss_over_a_tree_is_audited_with_flags_names_and_not_twice(tmp_path, 
         (cross_entropy, PARAMS, {"unknown_initialisation": True}, "unknown_initialisation"),
         (cross_entropy, PARAMS, {"clipping": "unfolded"}, "clipping"),
         (cross_entropy, PARAMS, {"kk": 3}, "kk is no field of a setting: choose of .*insertions, k,"),
-        (
-            cross_entropy,
-            PARAMS | {"activation": jax.nn.relu},
-            {},
-            "of type .*: give float arrays alone",
-        ),
-        (
-            cross_entropy,
-            PARAMS | {"name": "net"},
-            {},
-            "params hold a leaf of type str: give float",
-        ),
+        (cross_entropy, PARAMS | {"activation": jax.nn.relu}, {}, "of type .*: give float arrays alone"),
+        (cross_entropy, PARAMS | {"name": "net"}, {}, "params hold a leaf of type str: give float"),
     ],
 )
 def test_a_loss_that_does_not_fit_is_one_line(tmp_path, loss, params, more, says):
@@ -155,6 +131,7 @@ def test_an_nnx_module_is_audited(tmp_path):
 
     found = audit.audit_loss(loss, params, X, Y, out=tmp_path, **SMALL)
     assert list(found.bounds)[-1] == "held_out" and len(found.bounds) == 3
+    assert len(found.conclusion.scores_in) == 10
 
 
 def test_a_linen_module_is_audited(tmp_path):
@@ -162,24 +139,9 @@ def test_a_linen_module_is_audited(tmp_path):
     import optax
 
     criterion = optax.softmax_cross_entropy_with_integer_labels
-    found = audit.audit_model(nn.Dense(2), criterion, X, Y, out=tmp_path, insertions=4, **_without_steps())
+    given = {name: value for name, value in SMALL.items() if name != "steps"} | {"insertions": 4}
+    found = audit.audit_model(nn.Dense(2), criterion, X, Y, out=tmp_path, **given)
     assert found.upper_bound == epsilon_upper_bound(1.0, 4, 1e-5) and found.folder.is_dir()
-
-
-def _without_steps():
-    return {name: value for name, value in SMALL.items() if name != "steps"}
-
-
-def test_a_module_of_flax_nnx_is_a_loss_over_its_state(tmp_path):
-    from flax import nnx
-
-    graph, params = nnx.split(nnx.Linear(3, 2, rngs=nnx.Rngs(0)), nnx.Param)
-
-    def loss(params, example):
-        return -jax.nn.log_softmax(nnx.merge(graph, params)(example[0]))[example[1]]
-
-    found = audit.audit_loss(loss, params, X, Y, out=tmp_path, **SMALL)
-    assert len(found.conclusion.scores_in) == 10
 
 
 def test_a_built_in_model_is_audited_as_by_the_command(tmp_path):

@@ -20,7 +20,6 @@ P_VALUE = 1e-4
 
 @pytest.fixture(scope="module")
 def housing(data, model, mechanism):
-    """A game with genuine gradients, of 7 steps, k = 3."""
     return game.Game(
         mechanism,
         biased.random_biased_dimension(),
@@ -33,7 +32,6 @@ def housing(data, model, mechanism):
 
 
 def _spread_is(samples, deviation):
-    """Whether a two-sided chi-square test accepts the deviation."""
     statistic = samples.var() * samples.size / deviation**2
     low, high = stats.chi2.ppf([P_VALUE / 2, 1 - P_VALUE / 2], samples.size - 1)
     return low < statistic < high
@@ -47,7 +45,6 @@ def test_scores_are_the_two_gaussians_of_theory(empty_game, play, steps, k, unkn
     assert len(s_in) == len(s_out) == RUNS // 2
     rate, norm, sigma, batch, insertions = 0.5, 3.0, 2.0, 4, steps // k
     deviation = rate * sigma * norm * np.sqrt(steps) / batch
-
     for scores, mean in ((s_in, rate * norm * insertions / batch), (s_out, 0.0)):
         assert abs(scores.mean() - mean) < 5 * deviation / np.sqrt(len(scores))
         assert _spread_is(scores, deviation)
@@ -67,18 +64,19 @@ def test_a_wrong_sigma_is_noticed(empty_game, play):
     assert not _spread_is(shifted, 0.5 * 2.0 * 3.0 * 4 / 4)
 
 
-def test_presence_alternates(empty_game, play):
+def test_presence_alternates_or_is_a_coin_of_seed_and_run_alone(empty_game, play):
     np.testing.assert_array_equal(game.presence(np.arange(5))[:, 0], [False, True, False, True, False])
     scores = play(empty_game(3), [(4, 9)], 3)
     assert scores.first == 4
     np.testing.assert_array_equal(scores.presence[:, 0], [False, True, False, True, False])
     for runs in (2, 2500, 5000):
         assert game.presence(np.arange(runs)).sum() == runs // 2
-
-
-def test_worlds_keep_their_scores():
-    s_in, s_out = game.Scores(3, np.arange(5.0), np.array([1, 0, 1, 0, 1], bool)).worlds()
-    assert (s_in.tolist(), s_out.tolist()) == ([0, 2, 4], [1, 3])
+    whole = game.presence(np.arange(2000), 64, seed=3)
+    np.testing.assert_array_equal(game.presence(np.arange(700, 705), 64, seed=3), whole[700:705])
+    assert (game.presence(np.arange(2000), 64, seed=4) != whole).mean() > 0.4
+    assert abs(whole.mean() - 0.5) < 5 * 0.5 / np.sqrt(whole.size)
+    correlations = np.corrcoef(whole, rowvar=False)[np.triu_indices(64, 1)]
+    assert np.abs(correlations).max() < 6 / np.sqrt(2000)
 
 
 def test_scores_depend_on_neither_chunk_nor_start(housing, play):
@@ -89,18 +87,18 @@ def test_scores_depend_on_neither_chunk_nor_start(housing, play):
     assert np.diff(np.sort(whole.scores[:, 0])).min() > 1e-5  # runs do differ
 
 
-def test_noise_keys_are_those_of_the_run(empty_game):
+def test_draws_depend_on_seed_and_run_alone(empty_game, play):
+    table = empty_game(1, 2)  # one step, no insertion: a score is one draw
+    whole = play(table, [(0, 16)], 16).scores
+    np.testing.assert_array_equal(play(table, [(3, 14)], 5).scores, whole[3:14])
     root = game.root(0, "noise")
     runs = np.arange(40, 44)
     keys = jax.random.key_data(game._run_keys(root, runs))
     for key, run in zip(keys, runs, strict=True):
         np.testing.assert_array_equal(key, jax.random.key_data(jax.random.fold_in(root, run)))
-
-
-def test_draws_without_rounding_do_not_depend_on_the_chunk(empty_game, play):
-    table = empty_game(1, 2)  # one step, no insertion: a score is one draw
-    whole = play(table, [(0, 16)], 16).scores
-    np.testing.assert_array_equal(play(table, [(3, 14)], 5).scores, whole[3:14])
+    first, again, other = (play(empty_game(5, seed=seed), [(0, 4)], 4).scores for seed in (3, 3, 4))
+    np.testing.assert_array_equal(again, first)
+    assert np.abs(other - first).min() > 1e-6
 
 
 def test_named_roots_differ():
@@ -109,12 +107,6 @@ def test_named_roots_differ():
     roots = {tuple(np.asarray(jax.random.key_data(game.root(*name)))) for name in names}
     assert len(roots) == len(names)
     assert "fry" in str(jax.random.key_impl(game.root(0, "noise")))  # never rbg: vmap would share draws
-
-
-def test_seeds(empty_game, play):
-    first, again, other = (play(empty_game(5, seed=seed), [(0, 4)], 4).scores for seed in (3, 3, 4))
-    np.testing.assert_array_equal(again, first)
-    assert np.abs(other - first).min() > 1e-6
 
 
 def _recording(seen):
@@ -132,41 +124,26 @@ def _recording(seen):
 def test_initialisation(empty_game, play, unknown):
     """Without noise, steps that count or gradients, the score above is theta_0[2] itself."""
     seen = []
-    table = empty_game(
-        3,
-        4,
-        sigma=0.0,
-        adversary=_recording(seen),
-        init=functools.partial(jax.random.normal, shape=(4,)),
-        unknown_initialisation=unknown,
-    )
-    scores = play(table, [(0, 10)], 4).scores
+    init = functools.partial(jax.random.normal, shape=(4,))
+    changes = {"adversary": _recording(seen), "init": init, "unknown_initialisation": unknown}
+    scores = play(table := empty_game(3, 4, sigma=0.0, **changes), [(0, 10)], 4).scores
     root = game.root(table.seed, "theta")
-    expected = [
-        jax.random.normal(jax.random.fold_in(root, run) if unknown else root, (4,))[2] for run in range(10)
-    ]
+    expected = [init(jax.random.fold_in(root, run) if unknown else root)[2] for run in range(10)]
     np.testing.assert_allclose(scores[:, 0], expected, rtol=1e-6)
     assert len(np.unique(scores)) == (10 if unknown else 1)
     assert (seen[0][2] in np.float32(scores)) != unknown  # the adversary guesses, or knows
 
 
 def _ill(seed, run):
-    """init that gives NaN for one run alone."""
     bad = jax.random.key_data(jax.random.fold_in(game.root(seed, "theta"), run))
     return lambda key: jnp.where(jnp.all(jax.random.key_data(key) == bad), jnp.nan, jnp.zeros(4))
 
 
-def test_a_diverged_run_is_named_in_one_line(empty_game, play):
+def test_a_diverged_run_is_named_and_one_that_only_pads_a_chunk_not_looked_at(empty_game, play):
     table = empty_game(3, init=_ill(0, 6), unknown_initialisation=True)
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError, match=r"^run 6 diverged \(1 of 4 .*`learning_rate`") as caught:
         play(table, [(0, 8)], 4)
-    assert str(caught.value).startswith("run 6 diverged (1 of 4 ")
-    assert "`learning_rate`" in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_runs_that_only_pad_a_chunk_are_not_looked_at(empty_game, play):
-    table = empty_game(3, init=_ill(0, 6), unknown_initialisation=True)
     heard = []
     scores = play(table, [(0, 6)], 4, lambda runs, steps: heard.append((runs, steps)))
     assert len(scores.scores) == 6
@@ -217,24 +194,14 @@ def test_noise_of_several_canaries_is_that_of_one(empty_game, play):
         assert abs(np.corrcoef(residual, others)[0, 1]) < 5 / np.sqrt(4000)
 
 
-def test_coins_depend_on_seed_and_run_alone():
-    whole = game.presence(np.arange(2000), 64, seed=3)
-    np.testing.assert_array_equal(game.presence(np.arange(700, 705), 64, seed=3), whole[700:705])
-    assert (game.presence(np.arange(2000), 64, seed=4) != whole).mean() > 0.4
-    assert abs(whole.mean() - 0.5) < 5 * 0.5 / np.sqrt(whole.size)
-    correlations = np.corrcoef(whole, rowvar=False)[np.triu_indices(64, 1)]
-    assert np.abs(correlations).max() < 6 / np.sqrt(2000)
-
-
 def test_an_observer_sees_every_released_iterate(empty_game, play):
     """One that adds up what it sees: of a model that moves by m a step, m (1 + 2 + ... + T)."""
     observer = Observer(
         lambda state, theta_0: theta_0,
         lambda state, seen, step, released: seen + released * (step + 1) / (step + 1),
     )
-    watching = _several(observer=observer)._replace(
-        score=lambda state, seen, theta_t, theta_0: -seen[jnp.array([0, 1, 3])]
-    )
+    score = lambda state, seen, theta_t, theta_0: -seen[jnp.array([0, 1, 3])]  # noqa: E731
+    watching = _several(observer=observer)._replace(score=score)
     for steps in (5, 260):  # one segment, and two
         scores = play(empty_game(steps, sigma=0.0, adversary=watching), [(0, 8)], 8)
         expected = 0.5 * 3.0 / 4 * steps * (steps + 1) / 2 * scores.presence

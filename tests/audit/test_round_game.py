@@ -15,7 +15,6 @@ NORM = 0.7
 
 @pytest.fixture(scope="module")
 def matrix():
-    """Clipped updates (40, 60)."""
     drawn = jax.random.normal(jax.random.key(0), (40, 60))
     return NORM * drawn / jnp.linalg.norm(drawn, axis=1, keepdims=True)
 
@@ -61,21 +60,15 @@ def test_the_quadrature_agrees_with_a_million_mock_rounds(matrix, canary, cohort
         assert np.all(np.abs(counted - rates) < 4.5 * error)
 
 
-def test_cohorts_have_distinct_clients_and_are_uniform():
+def test_cohorts_are_uniform_and_of_one_size(matrix, canary):
     found = round_game.cohorts(np.random.default_rng(0), 12, 9, 20_000)
     assert np.all(np.diff(np.sort(found, axis=1), axis=1) > 0)
     share = np.bincount(found[:, 8], minlength=12) / 20_000
     assert np.all(np.abs(share - 1 / 12) < 5 * np.sqrt(1 / 12 / 20_000))
-
-
-def test_the_published_worlds_have_cohorts_of_one_size(matrix, canary):
     known = np.ones(40)
     s_in, s_out = round_game.published_scores(np.random.default_rng(0), known, Cohort(8), 0.5, 0.0, 101)
     assert len(s_in) == 51 and len(s_out) == 50
     assert np.all(s_in == 7.5) and np.all(s_out == 8)
-
-
-def test_the_canary_sends_what_the_protocol_sends():
     gradient = jnp.array([3.0, 4.0])
     raw, slow = round_game.inserted(gradient, None, 1.0), round_game.inserted(gradient, 0.01, 1.0)
     assert round_game.own_dot(raw, 1.0) == pytest.approx(1)

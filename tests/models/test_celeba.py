@@ -16,12 +16,9 @@ def size(module):
     return sum(shape.size for shape in jax.tree.leaves(shapes))
 
 
-def test_parameters_are_the_papers():
+def test_sizes_are_the_papers():
     assert convolutional.face_cnn().n_parameters == size(convolutional.FaceCNN()) == 29_282
     assert convolutional.face_resnet18().n_parameters == 11_177_538
-
-
-def test_the_convolutions_share_one_normalisation():
     shapes = jax.eval_shape(convolutional.FaceCNN().init, jax.random.key(0), IMAGE)["params"]
     assert sorted(shapes) == ["Conv_0", "Conv_1", "Conv_2", "Conv_3", "Dense_0", "GroupNorm_0"]
     assert shapes["Dense_0"]["kernel"].shape == (288, 2)

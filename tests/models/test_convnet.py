@@ -16,12 +16,9 @@ def images(count, seed=0):
     return np.random.default_rng(seed).integers(0, 256, (count, 32, 32, 3), np.uint8)
 
 
-def test_it_has_62006_parameters():
+def test_it_has_62006_parameters_and_normalises_pixels():
     model = convnet()
     assert model.n_parameters == 62_006 == model.init(jax.random.key(0)).size
-
-
-def test_pixels_are_normalised_inside():
     variables = ConvNet().init(jax.random.key(0), images(1)[0])
     dark, light = (jnp.full((32, 32, 3), value, jnp.uint8) for value in (0, 255))
     assert not np.allclose(ConvNet().apply(variables, dark), ConvNet().apply(variables, light))

@@ -23,7 +23,6 @@ def net(request):
 
 @pytest.fixture(scope="module")
 def gradients(net):
-    """One after the other, as float64."""
     gradient, theta = jax.jit(jax.grad(net.loss)), theta_of(net)
     return [np.float64(gradient(theta, example)) for example in zip(PIXELS, LABELS, strict=True)]
 
@@ -35,9 +34,7 @@ def theta_of(model):
 @pytest.mark.parametrize(
     ("model", "size"),
     [
-        (linear(), 7_850),
-        (linear(600, 100), 600 * 100 + 100),
-        (mlp(), 269_322),
+        *((linear(), 7_850), (linear(600, 100), 600 * 100 + 100), (mlp(), 269_322)),
         (mlp(600, classes=100), 600 * 256 + 256 + 256 * 256 + 256 + 256 * 100 + 100),
         (mlp(3, (5,), 2), 3 * 5 + 5 + 5 * 2 + 2),
     ],
@@ -61,10 +58,7 @@ def test_the_loss_is_the_model_in_numpy(net):
 
 @pytest.mark.parametrize("strategy", ["book_keeping", "unfolded", "unfolded, flat", "per_example"])
 def test_clipped_sums_are_those_of_a_loop_over_gradients(net, gradients, strategy):
-    norms, parts = (
-        [np.linalg.norm(gradient) for gradient in gradients],
-        (net.module, net.unravel, net.criterion),
-    )
+    norms, parts = [*map(np.linalg.norm, gradients)], (net.module, net.unravel, net.criterion)
     block_bytes = 4 * 784 * 4  # of a few examples
     clipped_sum, features = {
         "book_keeping": (dense.book_keeping(*parts), FLAT),

@@ -14,12 +14,6 @@ LOGITS = np.random.default_rng(0).normal(scale=4, size=(50, 2)).astype(np.float3
 LABELS = np.arange(50) % 2
 
 
-def test_parameters(model):
-    assert model.n_parameters == 68
-    assert fcnn(3).n_parameters == 3 * 6 + 6 + 6 * 2 + 2
-    assert model.init(jax.random.key(0)).shape == (68,)
-
-
 def test_initialisation_is_lecun_normal_with_zero_biases(model):
     thetas = jax.jit(jax.vmap(model.init))(jax.random.split(jax.random.key(0), 400))
     tree = jax.vmap(model.unravel)(thetas)
@@ -52,12 +46,22 @@ def test_criterion_is_softmax_cross_entropy(dtype):
     np.testing.assert_allclose(ours[1], gradient, rtol=1e-5, atol=1e-6)
 
 
-def test_backward_scales_with_what_comes_in():
+def test_the_criterion_scales_with_what_comes_in(model):
     def scaled(logits):
         return 3 * two_logit_cross_entropy(2 * logits, 1)
 
     expected = jax.grad(lambda logits: 3 * theirs(2 * logits, 1))(LOGITS[0])
     np.testing.assert_allclose(jax.grad(scaled)(LOGITS[0]), expected, rtol=1e-5)
+    example, key = jnp.zeros(8), jax.random.key(5)
+    model, module = flat_model(FCNN(), example, two_logit_cross_entropy), FCNN()
+    tree = module.init(key, example)["params"]
+    jax.tree.map(np.testing.assert_array_equal, model.unravel(model.init(key)), tree)
+    x = jnp.arange(8.0)
+    loss = two_logit_cross_entropy(module.apply({"params": tree}, x), 1)
+    np.testing.assert_allclose(model.loss(model.init(key), (x, 1)), loss, rtol=1e-6)
+    assert model.n_parameters == 68
+    assert fcnn(3).n_parameters == 3 * 6 + 6 + 6 * 2 + 2
+    assert model.init(jax.random.key(0)).shape == (68,)
 
 
 @pytest.mark.parametrize("margin", [0.0, 30.0, 1e4, 1e30])
@@ -69,13 +73,3 @@ def test_extreme_logits(margin, sign):
         np.testing.assert_allclose(value, np.logaddexp(0, (1 - 2 * label) * sign * margin), atol=1e-6)
         assert np.isfinite(gradient).all()
         np.testing.assert_allclose(gradient.sum(), 0, atol=1e-7)
-
-
-def test_flat_vector_is_the_parameter_tree():
-    example, key = jnp.zeros(8), jax.random.key(5)
-    model, module = flat_model(FCNN(), example, two_logit_cross_entropy), FCNN()
-    tree = module.init(key, example)["params"]
-    jax.tree.map(np.testing.assert_array_equal, model.unravel(model.init(key)), tree)
-    x = jnp.arange(8.0)
-    loss = two_logit_cross_entropy(module.apply({"params": tree}, x), 1)
-    np.testing.assert_allclose(model.loss(model.init(key), (x, 1)), loss, rtol=1e-6)

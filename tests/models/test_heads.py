@@ -1,5 +1,7 @@
 """The tasks that train a head on a frozen body's features: what they load, and what they refuse."""
 
+from itertools import product
+
 import jax
 import numpy as np
 import pytest
@@ -30,16 +32,9 @@ BODY = Body("mean", 3, 32, 32, 8, _load, lambda arrays: arrays["scale"], _apply)
 @pytest.fixture
 def pictures(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    rng = np.random.default_rng(0)
-    arrays = {
-        f"{split}_{kind}": values
-        for split in ("train", "test")
-        for kind, values in (
-            ("images", rng.integers(0, 256, (12, 32, 32, 3), np.uint8)),
-            ("labels", np.arange(12) % 10),
-        )
-    }
-    np.savez(tmp_path / "pictures.npz", **arrays)
+    images, labels = np.random.default_rng(0).integers(0, 256, (12, 32, 32, 3), np.uint8), np.arange(12) % 10
+    train, test = ({f"{split}_images": images, f"{split}_labels": labels} for split in ("train", "test"))
+    np.savez(tmp_path / "pictures.npz", **train, **test)
     return str(tmp_path / "pictures.npz")
 
 
@@ -53,14 +48,10 @@ def test_a_heads_game_plays_on_the_bodys_features(pictures):
     np.testing.assert_array_equal(table.data[0], dataset.features)
 
 
-@pytest.mark.parametrize("model", ["fcnn", "convnet"])
-@pytest.mark.parametrize("named", [{"weights": "w.pth"}, {"input_size": 64}])
-def test_a_model_without_a_frozen_body_takes_no_weights(model, named):
-    with pytest.raises(InputError, match="`weights` and `input_size` are for a frozen body"):
-        TASKS[model].data.load(Sources(**named))
-
-
-@pytest.mark.parametrize(("model", "body"), [("mobilenet_head", "mobilenet_v2"), ("alexnet_head", "alexnet")])
-def test_a_size_out_of_range_is_refused(pictures, tmp_path, model, body):
-    with pytest.raises(InputError, match=f"`input_size=9`: give .* pixels for {body}"):
-        TASKS[model].data.load(Sources(data_file=pictures, input_size=9))
+def test_weights_and_sizes_that_do_not_fit_are_refused(pictures):
+    for model, named in product(("fcnn", "convnet"), ({"weights": "w.pth"}, {"input_size": 64})):
+        with pytest.raises(InputError, match="`weights` and `input_size` are for a frozen body"):
+            TASKS[model].data.load(Sources(**named))
+    for model, body in (("mobilenet_head", "mobilenet_v2"), ("alexnet_head", "alexnet")):
+        with pytest.raises(InputError, match=f"`input_size=9`: give .* pixels for {body}"):
+            TASKS[model].data.load(Sources(data_file=pictures, input_size=9))

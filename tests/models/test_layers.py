@@ -32,11 +32,6 @@ def test_folding_is_the_gradient_of_a_product_with_patches(lead):
         np.testing.assert_allclose(fold(kernel, gradient, x), *back(gradient), rtol=1e-4, atol=1e-4)
 
 
-def test_channels_come_first():
-    x = jnp.arange(2 * 3 * 4 * 5).reshape(2, 3, 4, 5)
-    np.testing.assert_array_equal(channels_first(x), jnp.moveaxis(x, -1, -3))
-
-
 def test_pooling_takes_maxima_of_four_pixels_and_sends_gradients_there():
     x = jax.random.normal(jax.random.key(0), (4, 28, 14, 6))
     weights = jax.random.normal(jax.random.key(1), (4, 14, 7, 6))
@@ -49,14 +44,10 @@ def test_pooling_takes_maxima_of_four_pixels_and_sends_gradients_there():
 
     np.testing.assert_array_equal(max_pool(channels_first(x)), channels_first(nn.max_pool(x, (2, 2), (2, 2))))
     np.testing.assert_allclose(jax.grad(ours)(x), jax.grad(theirs)(x), atol=1e-6)
-
-
-def test_a_tie_sends_the_whole_gradient_to_one_pixel():
     gradient = jax.grad(lambda x: jnp.sum(max_pool(x)))(jnp.zeros((1, 4, 4)))
     np.testing.assert_array_equal(gradient[0], np.kron(np.ones((2, 2)), [[1, 0], [0, 0]]))
-
-
-def test_accelerators_pool_backwards_as_cpus_do():
     x = jax.random.randint(jax.random.key(0), (5, 6, 8, 12), 0, 3).astype(jnp.float32)  # with ties
     gradient = jax.random.normal(jax.random.key(1), (5, 6, 4, 6))
     np.testing.assert_array_equal(layers._at_once(x, gradient), layers._in_two_passes(x, gradient))
+    x = jnp.arange(2 * 3 * 4 * 5).reshape(2, 3, 4, 5)
+    np.testing.assert_array_equal(channels_first(x), jnp.moveaxis(x, -1, -3))

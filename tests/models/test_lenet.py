@@ -40,11 +40,6 @@ def parameters(net):
     return net.unravel(net.init(jax.random.key(1)))
 
 
-def test_parameters(net):
-    assert net.n_parameters == 156 + 2416 + 30_840 + 10_164 + 850 == 44_426
-    assert net.init(jax.random.key(0)).shape == (44_426,)
-
-
 def _expected(parameters):
     logits = Ordinary().apply({"params": parameters}, IMAGES)
     return optax.softmax_cross_entropy_with_integer_labels(logits, LABELS)
@@ -52,19 +47,17 @@ def _expected(parameters):
 
 @pytest.mark.parametrize("losses", [losses_by_example, losses_of_batch])
 def test_losses_are_those_of_flax_s_layers(net, parameters, losses):
-    np.testing.assert_allclose(
-        losses(net)(parameters, (IMAGES, LABELS)), _expected(parameters), rtol=1e-4, atol=1e-4
-    )
+    found = losses(net)(parameters, (IMAGES, LABELS))
+    np.testing.assert_allclose(found, _expected(parameters), rtol=1e-4, atol=1e-4)
 
 
-def test_gradients_are_those_of_flax_s_layers(net, parameters):
+def test_gradients_are_those_of_flax_s_layers_and_losses_the_batch_s(net, parameters):
     expected = jax.grad(lambda p: _expected(p).mean())(parameters)
     got = jax.grad(lambda p: losses_of_batch(net)(p, (IMAGES, LABELS)).mean())(parameters)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), got, expected)
-
-
-def test_a_loss_of_one_example_is_the_batch_s(net):
     theta = net.init(jax.random.key(2))
     alone = [net.loss(theta, example) for example in zip(IMAGES, LABELS, strict=True)]
     batch = losses_of_batch(net)(net.unravel(theta), (IMAGES, LABELS))
     np.testing.assert_allclose(alone, batch, rtol=1e-4)
+    assert net.n_parameters == 156 + 2416 + 30_840 + 10_164 + 850 == 44_426
+    assert net.init(jax.random.key(0)).shape == (44_426,)

@@ -14,13 +14,19 @@ from models.recurrent import LanguageModel, TextClassifier, next_token_loss
 WORDS = 11
 
 
-def test_a_pure_label_gives_the_models_loss():
+def test_pure_labels_and_texts_give_the_models_loss():
     model = mlp(6, (4,), 3)
     theta, features = model.init(jax.random.key(0)), jnp.arange(6.0)
     loss = soft.soft_label(model, 3)
     for label in range(3):
         pure = loss(theta, (features, jax.nn.one_hot(label, 3)))
         assert float(pure) == pytest.approx(float(model.loss(theta, (features, jnp.int32(label)))), rel=1e-6)
+    criterion = optax.softmax_cross_entropy_with_integer_labels
+    model = flat_model(TextClassifier(WORDS, 3, 2, 4), jnp.zeros(5, jnp.uint8), criterion)
+    theta = model.init(jax.random.key(0))
+    tokens = jax.random.randint(jax.random.key(1), (5,), 0, WORDS)
+    found = soft.soft_text(model, 4)(theta, (jax.nn.one_hot(tokens, WORDS), jax.nn.one_hot(2, 4)))
+    assert float(found) == pytest.approx(float(model.loss(theta, (tokens, jnp.int32(2)))), rel=1e-5)
 
 
 def test_pure_tokens_give_the_language_models_loss_and_gradient():
@@ -36,18 +42,6 @@ def test_pure_tokens_give_the_language_models_loss_and_gradient():
     np.testing.assert_allclose(soft_slope, slope, atol=1e-6)
     second = jax.jit(jax.grad(lambda mixtures: jnp.sum(jax.grad(loss)(theta, mixtures) ** 2)))(pure)
     assert second.shape == pure.shape and jnp.isfinite(second).all() and jnp.any(second != 0)
-
-
-def test_a_pure_text_with_a_pure_label_gives_the_classifiers_loss():
-    model = flat_model(
-        TextClassifier(WORDS, 3, 2, 4),
-        jnp.zeros(5, jnp.uint8),
-        optax.softmax_cross_entropy_with_integer_labels,
-    )
-    theta = model.init(jax.random.key(0))
-    tokens = jax.random.randint(jax.random.key(1), (5,), 0, WORDS)
-    found = soft.soft_text(model, 4)(theta, (jax.nn.one_hot(tokens, WORDS), jax.nn.one_hot(2, 4)))
-    assert float(found) == pytest.approx(float(model.loss(theta, (tokens, jnp.int32(2)))), rel=1e-5)
 
 
 def test_gumbel_mixtures_peak_at_draws_of_their_weights():

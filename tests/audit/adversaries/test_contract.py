@@ -67,7 +67,7 @@ def _same(a, b):
     return all(np.array_equal(x, y) for x, y in leaves)
 
 
-def test_what_is_inserted_has_norm_at_most_c(named, state, theta):
+def test_what_is_inserted_has_norm_at_most_c_and_reads_the_model_only_if_said(named, state, theta):
     name, adversary = named
     crafted = adversary.craft(state, 0, theta)
     assert crafted.shape == (adversary.canaries, theta.size)
@@ -77,26 +77,21 @@ def test_what_is_inserted_has_norm_at_most_c(named, state, theta):
     for norm in (NORM, 0.1):
         assert np.linalg.norm(clip(crafted[0], norm)) <= norm * (1 + 1e-6)
     assert np.any(crafted)
-
-
-def test_only_who_says_so_reads_the_model(named, state, theta):
-    name, adversary = named
     here, there = (adversary.craft(state, 0, t) for t in (theta, theta + 1.0))
     assert adversary.reads_theta == (name == "loss")
     assert np.array_equal(here, there) != adversary.reads_theta
 
 
-def test_functions_map_and_compile(adversary, state, theta):
+def test_functions_map_compile_and_score_what_did_not_move(adversary, state, theta):
     thetas = theta + jnp.linspace(0, 1, 3)[:, None] * jnp.cos(jnp.arange(theta.size))
     crafted = jax.jit(jax.vmap(adversary.craft, (None, None, 0)))(state, jnp.int32(4), thetas)
     scores = jax.jit(jax.vmap(adversary.score, (None, None, 0, None)))(state, (), thetas, theta)
     assert scores.shape == (3, adversary.canaries)
     for i in range(3):
-        alone = adversary.craft(state, 4, thetas[i])
-        np.testing.assert_allclose(crafted[i], alone, rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(
-            scores[i], adversary.score(state, (), thetas[i], theta), rtol=1e-5, atol=1e-6
-        )
+        alone = adversary.craft(state, 4, thetas[i]), adversary.score(state, (), thetas[i], theta)
+        for one, other in zip((crafted[i], scores[i]), alone, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    assert np.isfinite(adversary.score(state, (), theta, theta)).all()
 
 
 def test_the_update_subtracts_what_is_inserted_and_the_score_rises(adversary, state, theta):
@@ -107,10 +102,6 @@ def test_the_update_subtracts_what_is_inserted_and_the_score_rises(adversary, st
     scores = [adversary.score(state, (), theta + otherwise - t * crafted, theta).item() for t in shifts]
     assert np.isfinite(scores).all()
     assert (np.diff(scores) > 1e-4).all()
-
-
-def test_a_model_that_did_not_move_has_a_score(adversary, state, theta):
-    assert np.isfinite(adversary.score(state, (), theta, theta)).all()
 
 
 def test_what_is_decided_depends_on_the_key_alone(named, state, theta):
@@ -133,28 +124,24 @@ def test_the_loss_canary_is_an_example_with_a_wrong_label(model, data, theta):
         assert set(np.asarray(wrong)) <= set(range(classes))
 
 
-def test_the_cosine_is_one_along_the_canary_and_independent_of_length(theta):
+def test_cosines_are_1_along_the_canary_and_those_of_weights_know_no_beginning(theta):
     adversary = directions.random_direction()
     state = adversary.init(jax.random.key(1), theta, jnp.float32(NORM))
     for t, cosine in ((1e-2, 1), (10.0, 1), (-3.0, -1)):
-        np.testing.assert_allclose(
-            adversary.score(state, (), theta - t * state.gradient[0], theta), cosine, rtol=1e-5
-        )
+        found = adversary.score(state, (), theta - t * state.gradient[0], theta)
+        np.testing.assert_allclose(found, cosine, rtol=1e-5)
+    adversary = directions.random_direction(directions.nothing)
+    unit, end = np.asarray(state.gradient[0]) / NORM, theta + 0.3
+    expected = -unit @ end / np.linalg.norm(end)
+    np.testing.assert_allclose(adversary.score(state, (), end, theta), expected, rtol=1e-5)
+    np.testing.assert_allclose(adversary.score(state, (), end, theta - 1), expected, rtol=1e-5)
 
 
 def test_directions_are_uniform_on_the_sphere(theta):
     adversary = directions.random_direction()
     init = jax.jit(jax.vmap(adversary.init, (0, None, None)))
-    drawn = np.asarray(init(jax.random.split(jax.random.key(0), 4000), theta, NORM).gradient)[:, 0] / NORM
+    states = init(jax.random.split(jax.random.key(0), 4000), theta, NORM)
+    drawn = np.asarray(states.gradient)[:, 0] / NORM
     covariance = drawn.T @ drawn / 4000 * theta.size
     np.testing.assert_allclose(covariance, np.eye(theta.size), atol=6 / np.sqrt(4000) * 1.5)
     assert np.abs(drawn.mean(axis=0)).max() < 6 / np.sqrt(4000 * theta.size)
-
-
-def test_weights_are_scored_without_knowing_where_training_began(theta):
-    adversary = directions.random_direction(directions.nothing)
-    state = adversary.init(jax.random.key(1), theta, jnp.float32(NORM))
-    unit, end = np.asarray(state.gradient[0]) / NORM, theta + 0.3
-    expected = -unit @ end / np.linalg.norm(end)
-    np.testing.assert_allclose(adversary.score(state, (), end, theta), expected, rtol=1e-5)
-    np.testing.assert_allclose(adversary.score(state, (), end, theta - 1), expected, rtol=1e-5)

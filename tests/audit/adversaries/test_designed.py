@@ -28,7 +28,6 @@ def theta(model):
 
 @pytest.fixture(scope="module")
 def updates(model, theta):
-    """Clipped gradients (24, p) of made-up examples."""
     features = jax.random.normal(jax.random.key(1), (POOL, FEATURES))
     labels = jax.random.randint(jax.random.key(2), (POOL,), 0, CLASSES)
     gradients = jax.vmap(jax.grad(model.loss), (None, 0))(theta, (features, labels))
@@ -67,17 +66,15 @@ def test_a_design_as_run_is_healthy_and_orthogonal(model, theta, first, updates)
 def test_the_papers_penalties_fall_as_well(model, theta, first, updates, penalty):
     found = run(design(model, penalty, optax.adam(0.05)), theta, first, updates, 500)
     assert found.health > 0.5
-    assert float(penalty(jax.grad(loss_of(model))(theta, found.best, None), updates)) == pytest.approx(
-        float(found.losses.min()), rel=1e-3
-    )
+    best = penalty(jax.grad(loss_of(model))(theta, found.best, None), updates)
+    assert float(best) == pytest.approx(float(found.losses.min()), rel=1e-3)
 
 
 def test_second_derivatives_agree_with_differences(model):
     with jax.enable_x64(True):
-        draws = [
-            jax.random.normal(jax.random.key(i), shape) for i, shape in enumerate([(FEATURES,), (POOL, 421)])
-        ]
-        first, updates = draws[0].astype(jnp.float64), draws[1].astype(jnp.float64) / 20
+        draws = (jax.random.normal(jax.random.key(i), s) for i, s in enumerate([(FEATURES,), (POOL, 421)]))
+        first, updates = (draw.astype(jnp.float64) for draw in draws)
+        updates = updates / 20
         theta = jax.random.normal(jax.random.key(9), (421,), jnp.float64) / 3
         made = design(model, designed.as_run(50.0, NORM), optax.sgd(1.0))
 
@@ -90,35 +87,33 @@ def test_second_derivatives_agree_with_differences(model):
             assert slope[i] == pytest.approx((value(first + step) - value(first - step)) / 2e-6, rel=1e-5)
 
 
-def test_the_printed_sum_is_the_uncentred_covariance(updates):
+def test_penalties_are_what_they_say(updates):
     gradient = np.asarray(jax.random.normal(jax.random.key(5), (updates.shape[1],)))
     rows = np.asarray(updates, np.float64)
     covariance = rows.T @ rows / POOL
     expected = POOL * gradient @ covariance @ gradient  # the norm exceeds C: no other term
-    assert float(designed.as_printed(NORM)(jnp.asarray(gradient), updates)) == pytest.approx(
-        expected, rel=1e-4
-    )
-
-
-def test_the_run_penalty_does_not_shrink_with_the_gradient_but_for_its_norm(updates):
+    found = float(designed.as_printed(NORM)(jnp.asarray(gradient), updates))
+    assert found == pytest.approx(expected, rel=1e-4)
     gradient = jax.random.normal(jax.random.key(5), (updates.shape[1],))
     penalty = designed.as_run(0.0, NORM)
-    assert float(penalty(gradient, updates)) == pytest.approx(
-        float(penalty(100 * gradient, updates)), rel=1e-4
-    )
+    both = [float(penalty(scale * gradient, updates)) for scale in (1, 100)]
+    assert both[0] == pytest.approx(both[1], rel=1e-4)
     short = designed.as_run(5.0, NORM)(1e-3 * gradient / jnp.linalg.norm(gradient), updates)
     assert float(short) > 0.99 * gradient.size * (5 - 1e-3) ** 2
 
 
-def test_a_sample_stays_where_it_is_projected(model, theta, first, updates):
-    made = design(
-        model, designed.as_run(5.0, NORM), optax.adam(1.0), project=lambda sample: jnp.clip(sample, 0.0, 1.0)
-    )
+def test_samples_stay_where_they_are_projected_and_bad_designs_are_said(model, theta, first, updates):
+    onto = {"project": lambda sample: jnp.clip(sample, 0.0, 1.0)}
+    made = design(model, designed.as_run(5.0, NORM), optax.adam(1.0), **onto)
     found = run(made, theta, first, updates, 50)
     assert found.last.min() >= 0 and found.last.max() <= 1
-
-
-def test_a_label_and_pixels_are_designed_together(model, theta, first, updates):
+    made = design(model, designed.as_run(5.0, NORM), optax.adam(0.1))
+    with pytest.raises(InputError, match="design_steps=0"):
+        run(made, theta, first, updates, 0)
+    with pytest.raises(InputError, match="design_rate"):
+        run(made, theta, first * jnp.nan, updates, 2)
+    with pytest.raises(InputError, match="memory=100"):
+        designed.in_blocks(10, 1000, 100)
     loss = soft.soft_label(model, CLASSES)
 
     def sample_loss(theta, sample, key):
@@ -142,13 +137,3 @@ def test_blocks_are_taken_one_after_the_other(model, theta, first, updates):
     assert seen == ranges and found.losses.shape == (32,)
     once = made(theta, first, [lambda: updates[:8]], 10, jax.random.key(0))
     assert float(once.losses[0]) == float(found.losses[0])
-
-
-def test_what_cannot_be_designed_is_said_in_a_line(model, theta, first, updates):
-    made = design(model, designed.as_run(5.0, NORM), optax.adam(0.1))
-    with pytest.raises(InputError, match="design_steps=0"):
-        run(made, theta, first, updates, 0)
-    with pytest.raises(InputError, match="design_rate"):
-        run(made, theta, first * jnp.nan, updates, 2)
-    with pytest.raises(InputError, match="memory=100"):
-        designed.in_blocks(10, 1000, 100)

@@ -47,23 +47,17 @@ def test_the_closed_form_agrees_with_the_quadrature(sigma, size, threshold):
         assert densities.epsilon_at(closed, delta) == pytest.approx(expected, rel=1e-3)
 
 
-def test_the_last_law_is_the_last_of_all():
+def test_the_last_law_is_the_last_of_all_and_a_grid_can_be_too_large():
     for process in (Process(2.0, 1, 4), Process(1.0, 16, 4)):  # by quadrature, and in closed form
         thresholds = constant(process, 1.0)
         every, last = law.laws(process, thresholds), law.last_law(process, thresholds)
         assert len(every) == 4
         for one, other in zip(every[-1], last, strict=True):
             np.testing.assert_array_equal(one, other)
-
-
-def test_the_gaussian_conversion_claims_more_than_is_lost():
     process = Process(4.0, 1, 25)
     pair = law.last_law(process, constant(process, 0.5))
     claimed = conversions.epsilon_from_mu(float(densities.mu_at(pair, 0.5)), DELTA)
     assert claimed > 1.9 * densities.epsilon_at(pair, DELTA)
-
-
-def test_a_grid_that_is_too_large_is_refused():
     process = Process(0.3, 2, 10**7)
     with pytest.raises(InputError, match=r"`steps=10000000`: .* use fewer steps"):
         law.last_law(process, np.zeros(1))

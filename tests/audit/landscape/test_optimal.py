@@ -9,26 +9,19 @@ from audit.landscape.process import Process, upper_bound
 from audit.statistics import conversions, densities
 
 DELTA = 1e-5
-SIZES = (1, 2, 4, 8, 16)
 
 
 def normal(x, deviation):
     return np.exp(-0.5 * (x / deviation) ** 2) / (deviation * np.sqrt(2 * np.pi))
 
 
-@pytest.mark.parametrize(
-    ("size", "gaussian", "half", "best", "most"),
-    list(
-        zip(
-            SIZES,
-            (0.46, 0.86, 0.99, 1.00, 1.00),
-            (0.23, 0.38, 0.61, 0.84, 0.95),
-            (0.29, 0.68, 0.99, 1.00, 1.00),
-            (0.455, 0.855, 0.991, 1.000, 1.000),
-            strict=True,
-        )
-    ),
-)
+RATES = [
+    *((1, 0.46, 0.23, 0.29, 0.455), (2, 0.86, 0.38, 0.68, 0.855), (4, 0.99, 0.61, 0.99, 0.991)),
+    *((8, 1.00, 0.84, 1.00, 1.000), (16, 1.00, 0.95, 1.00, 1.000)),
+]
+
+
+@pytest.mark.parametrize(("size", "gaussian", "half", "best", "most"), RATES)
 def test_rates_at_sigma_4_and_25_steps(size, gaussian, half, best, most):
     process = Process(4.0, size, 25)
     upper = upper_bound(process, DELTA)
@@ -150,12 +143,10 @@ def test_out_of_range_is_refused(find, process, field):
         find(process, DELTA)
 
 
-@pytest.mark.parametrize(
-    "process",
-    [Process(0.3, 4096, 1000), Process(100.0, 4096, 25), Process(100.0, 1, 25), Process(0.3, 1, 25)],
-)
+@pytest.mark.parametrize("process", [(0.3, 4096, 1000), (100.0, 4096, 25), (100.0, 1, 25), (0.3, 1, 25)])
 @pytest.mark.parametrize("delta", [1e-5, 1e-9])
 def test_extremes_work(process, delta):
+    process = Process(*process)
     upper = upper_bound(process, delta)
     most = optimal.optimal(process, delta).epsilon
     assert 0 < optimal.half(process, delta).epsilon <= upper * (1 + 1e-6)

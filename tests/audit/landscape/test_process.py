@@ -11,30 +11,21 @@ from audit.statistics import accounting
 @pytest.mark.parametrize(
     ("process", "field"),
     [
-        (Process(0.0, 1, 2), "`noise_multiplier=0`"),
-        (Process(np.nan, 1, 2), "`noise_multiplier=nan`"),
-        (Process(np.inf, 1, 2), "`noise_multiplier=inf`"),
-        (Process(1.0, 0, 2), "`batch_size=0`"),
+        *((Process(0.0, 1, 2), "`noise_multiplier=0`"), (Process(np.nan, 1, 2), "`noise_multiplier=nan`")),
+        *((Process(np.inf, 1, 2), "`noise_multiplier=inf`"), (Process(1.0, 0, 2), "`batch_size=0`")),
         (Process(1.0, 1, 0), "`steps=0`"),
     ],
 )
 def test_out_of_range_is_refused_by_the_field(process, field):
-    with pytest.raises(InputError, match=field):
-        validate(process)
-    with pytest.raises(InputError, match=field):
-        constant(process, 0.5)
+    for call in (validate, lambda process: constant(process, 0.5)):
+        with pytest.raises(InputError, match=field):
+            call(process)
 
 
-def test_the_least_of_all_is_accepted():
+def test_a_threshold_and_a_deviation_a_step():
     validate(Process(1e-3, 1, 1))
     assert constant(Process(1.0, 1, 1), 0.5).shape == (0,)
-
-
-def test_a_constant_threshold_is_one_a_later_step():
     assert constant(Process(1.0, 1, 4), 2).tolist() == [2.0, 2.0, 2.0]
-
-
-def test_the_deviation_of_a_step_is_sigma_over_the_batch_size():
     assert Process(4.0, 16, 25).step_deviation == 0.25
 
 

@@ -28,7 +28,6 @@ def simulate(presence, cells=CELLS, steps=25):
 
 @pytest.fixture(scope="module")
 def simulated():
-    """theta (cells, T, runs) of the whole heat map, odd runs in."""
     return simulate(np.arange(RUNS) % 2 == 1)
 
 
@@ -57,16 +56,13 @@ def test_a_wrong_sigma_is_seen_in_the_simulation(simulated):
     assert seen == pytest.approx(special.ndtr(-1.0), abs=0.03)
 
 
-def test_presence_moves_the_first_iterate_by_one_and_no_noise():
+def test_presence_moves_the_first_iterate_by_one_and_no_noise_of_any_run():
     runs = 64
     out, into = simulate(np.zeros(runs, bool), CELLS[:2], 2), simulate(np.ones(runs, bool), CELLS[:2], 2)
     np.testing.assert_allclose(into[:, 0], out[:, 0] + 1, atol=1e-6)
     same_side = (into[:, 0] > 0.5) == (out[:, 0] > 0.5)
     assert 0 < same_side.mean() < 1
     np.testing.assert_allclose((into - out)[:, 1], np.where(same_side, 1, 3), atol=1e-5)
-
-
-def test_a_run_draws_its_own_noise_whatever_the_others():
     alone, among = (simulate(np.zeros(runs, bool), CELLS[:1], 3) for runs in (1, 8))
     np.testing.assert_array_equal(alone[..., 0], among[..., 0])
     assert len(set(among[0, 0])) == 8

@@ -25,9 +25,8 @@ def test_noiseless_steps_agree(data, model, choices, clipping_norm):
         start, key = mechanism.start(theta), jax.random.key(2)
         return mechanism.segment(hyper, start, data, schedule, base.no_canaries(), key).theta
 
-    clipped = theirs.clipped_grad(
-        model.loss, l2_clip_norm=clipping_norm, keep_batch_dim=False, normalize_by=20.0
-    )
+    how = {"l2_clip_norm": clipping_norm, "keep_batch_dim": False, "normalize_by": 20.0}
+    clipped = theirs.clipped_grad(model.loss, **how)
     optimizer, expected = optax.sgd(0.5), theta
 
     @jax.jit

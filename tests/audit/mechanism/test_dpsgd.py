@@ -17,7 +17,6 @@ P_VALUE = 1e-4
 
 
 def one_canary(crafted, presence):
-    """The vector (p,) at every step, in or out."""
     return base.Canaries(lambda step, theta: crafted[None], jnp.asarray(presence)[None])
 
 
@@ -48,14 +47,6 @@ def train(mechanism):
     return run
 
 
-def _silent_step(silent, hyper, inserted, presence, key, theta, batch_size=4):
-    """theta_1 of a step without genuine gradients."""
-    data = (jnp.zeros((batch_size, 1)), jnp.zeros(batch_size, int))
-    schedule = base.Schedule(jnp.arange(batch_size)[None], jnp.ones(1))
-    canaries = one_canary(inserted, presence)
-    return silent.segment(hyper, silent.start(theta), data, schedule, canaries, key).theta
-
-
 @pytest.mark.parametrize("presence", [0.0, 1.0])
 def test_a_step_is_equation_2(data, mechanism, train, theta, schedule, gradient, slow_clipped_sum, presence):
     """Step 5, the second insertion of k = 3, with a canary of 3 C."""
@@ -63,7 +54,6 @@ def test_a_step_is_equation_2(data, mechanism, train, theta, schedule, gradient,
     now = base.Schedule(schedule.batches[5:6], schedule.mask[5:6])
     crafted = jnp.zeros_like(theta).at[4].set(1.5)
     after = train(HYPER, state, data, now, crafted, presence, KEY)
-
     batch = (data[0][now.batches[0]], data[1][now.batches[0]])
     noise = 1.0 * np.asarray(jax.random.normal(jax.random.fold_in(KEY, 5), theta.shape), np.float64)
     total = slow_clipped_sum(gradient, theta, batch, 0.5) + noise
@@ -73,7 +63,6 @@ def test_a_step_is_equation_2(data, mechanism, train, theta, schedule, gradient,
 
 
 def _is_gaussian_with(samples, deviation):
-    """Whether a two-sided chi-square test of the variance, of mean 0, accepts."""
     statistic = np.sum((samples / deviation) ** 2)
     low, high = stats.chi2.ppf([P_VALUE / 2, 1 - P_VALUE / 2], samples.size)
     return low < statistic < high
@@ -81,11 +70,16 @@ def _is_gaussian_with(samples, deviation):
 
 @pytest.fixture(scope="module")
 def silent_step(silent):
-    """theta_1 from 0 of many runs: silent_step(hyper, inserted (p,), presence, keys (R,)) -> (R, p)."""
+    """theta_1 from 0 of many runs without genuine gradients: silent_step(hyper, inserted (p,), presence,
+    keys (R,)) -> (R, p)."""
 
     def one(hyper, inserted, presence, key):
-        theta = jnp.zeros_like(inserted)
-        return _silent_step(silent, hyper, inserted, presence, key, theta)
+        data, schedule = (
+            (jnp.zeros((4, 1)), jnp.zeros(4, int)),
+            base.Schedule(jnp.arange(4)[None], jnp.ones(1)),
+        )
+        state = silent.start(jnp.zeros_like(inserted))
+        return silent.segment(hyper, state, data, schedule, one_canary(inserted, presence), key).theta
 
     return jax.jit(jax.vmap(one, (None, None, None, 0)))
 
@@ -154,22 +148,15 @@ def test_one_program_serves_every_setting_of_the_same_shapes(data, choices, thet
 
     def run(hyper=HYPER, mask=schedule.mask, crafted=1.0, presence=(0.0, 1.0)):
         states = jax.vmap(lambda key: counted.start(theta))(keys)
-        hyper = jax.tree.map(jnp.float32, hyper)
+        hyper, presence = jax.tree.map(jnp.float32, hyper), jnp.float32(presence)[:, None]
         now, crafted = base.Schedule(schedule.batches, mask), jnp.full_like(theta, crafted)
-        return np.asarray(
-            train(hyper, states, data, now, crafted, jnp.float32(presence)[:, None], keys).theta
-        )
+        return np.asarray(train(hyper, states, data, now, crafted, presence, keys).theta)
 
     first = run()
     once = len(traced)
-    others = [
-        run(hyper=HYPER._replace(learning_rate=0.2)),
-        run(hyper=HYPER._replace(clipping_norm=0.7)),
-        run(hyper=HYPER._replace(noise_multiplier=1.0)),
-        run(mask=base.insertion_mask(10, 1)),
-        run(crafted=-1.0),
-        run(presence=(1.0, 0.0)),
-    ]
+    hypers = ({"learning_rate": 0.2}, {"clipping_norm": 0.7}, {"noise_multiplier": 1.0})
+    others = [run(hyper=HYPER._replace(**change)) for change in hypers]
+    others += [run(mask=base.insertion_mask(10, 1)), run(crafted=-1.0), run(presence=(1.0, 0.0))]
     assert once and len(traced) == once
     assert all(np.abs(other - first).max() > 1e-4 for other in others)  # and every one of them counts
     np.testing.assert_array_equal(run(), first)
@@ -204,7 +191,6 @@ def test_any_optimizer_sees_the_privatised_mean(
     other, canary = dpsgd.mechanism(choices._replace(optimizer=make)), one_canary(jnp.ones_like(theta), 1.0)
     run = jax.jit(lambda state, now: other.segment(HYPER, state, data, now, canary, KEY))
     state = run(other.start(theta), jax.tree.map(lambda a: a[:4], schedule))
-
     expected, optimizer_state = theta, make(0.3).init(theta)
     for t in range(4):
         batch = (data[0][schedule.batches[t]], data[1][schedule.batches[t]])

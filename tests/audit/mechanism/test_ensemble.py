@@ -19,7 +19,6 @@ KEY = jax.random.key(7, impl="threefry2x32")
 
 
 def _train(mechanism, theta, data, schedule, runs):
-    """theta_T (runs, p) and the runs' keys."""
     placement = ensemble.Placement.local()
     insertion = ensemble.Insertion(lambda canary, step, theta: canary)
     train = ensemble.compile_segment(mechanism, insertion, placement)
@@ -72,9 +71,10 @@ def _check_chunks(runs, step, bytes_per_run, budget, devices):
         assert math.ceil(runs / (chunks - 1)) > devices * min(8192, max(budget // bytes_per_run, 1))
 
 
-@hypothesis.given(
-    strategies.integers(1, 100_000), strategies.integers(0, 40), strategies.sampled_from([1, 2, 64])
-)
+RUNS, EXPONENTS = strategies.integers(1, 100_000), strategies.integers(0, 40)
+
+
+@hypothesis.given(RUNS, EXPONENTS, strategies.sampled_from([1, 2, 64]))
 @hypothesis.settings(deadline=None)
 def test_chunks_on_a_cpu_fit_and_are_even(runs, exponent, cores):
     with pytest.MonkeyPatch.context() as patch:
@@ -85,9 +85,7 @@ def test_chunks_on_a_cpu_fit_and_are_even(runs, exponent, cores):
         _check_chunks(runs, step, 1 << exponent, min(wanted, (1 << 30) // cores), cores)
 
 
-@hypothesis.given(
-    strategies.integers(1, 100_000), strategies.integers(0, 40), strategies.sampled_from([1, 8])
-)
+@hypothesis.given(RUNS, EXPONENTS, strategies.sampled_from([1, 8]))
 @hypothesis.settings(deadline=None)
 def test_chunks_on_gpus_take_a_quarter_of_their_memory(runs, exponent, count):
     device = types.SimpleNamespace(platform="gpu", memory_stats=lambda: {"bytes_limit": 80 << 30})

@@ -26,7 +26,6 @@ def unravel(theta):
 
 
 def loss(weights, example):
-    """Softmax regression."""
     features, label = example
     return optax.softmax_cross_entropy_with_integer_labels(features @ weights[:-1] + weights[-1], label)
 
@@ -36,15 +35,12 @@ def momentum(rate):
 
 
 def choices(**changes):
-    usual = fedavg.FedAvg(
-        jax.vmap(loss, (None, 0)), unravel, 3, 2, int(COUNTS.max()), block=2, optimizer=momentum
-    )
+    usual = fedavg.FedAvg(jax.vmap(loss, (None, 0)), unravel, 3, 2, int(COUNTS.max()), 2, momentum)
     return usual._replace(**changes)
 
 
 @pytest.fixture(scope="module")
 def clients():
-    """Ragged clients of 1 to 12 examples."""
     rng = np.random.default_rng(0)
     features = rng.normal(size=(COUNTS.sum(), FEATURES)).astype(np.float32)
     labels = rng.integers(0, CLASSES, COUNTS.sum()).astype(np.int32)
@@ -71,7 +67,6 @@ def _directions():
 
 
 def _softmax_gradient(weights, features, labels):
-    """The gradient of the mean loss, in float64."""
     logits = features @ weights[:-1] + weights[-1]
     shares = np.exp(logits - logits.max(axis=1, keepdims=True))
     shares /= shares.sum(axis=1, keepdims=True)
@@ -145,14 +140,8 @@ def test_clients_of_one_example_and_a_full_cohort_are_dp_sgd(model, data, choice
     batches = jnp.tile(jnp.arange(count), (steps, 1))
     gradient = jnp.arange(model.n_parameters) / 10.0
     canaries = base.Canaries(lambda step, theta: gradient[None], jnp.ones(1))
-    chosen = fedavg.FedAvg(
-        losses_by_example(model),
-        model.unravel,
-        batch_size=4,
-        epochs=1,
-        most_examples=1,
-        optimizer=momentum,
-    )
+    sizes = {"batch_size": 4, "epochs": 1, "most_examples": 1}
+    chosen = fedavg.FedAvg(losses_by_example(model), model.unravel, **sizes, optimizer=momentum)
     federated, own = fedavg.mechanism(chosen), fedavg.Federated(1.0, count)
     hyper = base.Hyperparameters(0.5, 0.4, 1.3, own)
     theta_0 = model.init(jax.random.key(1))
@@ -170,7 +159,6 @@ def test_clients_of_one_example_and_a_full_cohort_are_dp_sgd(model, data, choice
 
 @pytest.fixture(scope="module")
 def whole(clients, schedule):
-    """The scores of nine runs at once."""
     (scores,) = game.play(_game(clients, schedule), [(0, 9)], 9)
     return scores
 
@@ -200,26 +188,16 @@ def test_a_run_is_the_same_alone_and_in_a_chunk(clients, schedule, play, whole, 
     assert np.abs(whole.scores[6] - whole.scores[7]).max() > 1e-2  # runs differ
 
 
-def test_a_client_that_diverges_is_seen(clients, schedule, play):
-    hot = base.Hyperparameters(0.8, 0.5, 0.7, fedavg.Federated(1e30, 3.7))
-    with pytest.raises(InputError, match="diverged"):
-        play(_game(clients, schedule, hyper=hot), [(0, 2)], 2)
-
-
-def test_a_steps_memory_grows_with_the_block(clients, schedule, theta):
+def test_memory_grows_with_the_block_and_sums_do_not_change(clients, schedule, theta, play):
     one, many = (fedavg.mechanism(choices(block=block)).memory(theta, clients, 7) for block in (1, 4))
     assert theta.nbytes < one.held < one.written < many.written < 5 * one.written
     assert one.held < many.held < 5 * one.held
     assert ensemble.chunk_size(3, one) <= 3
-
-
-def test_clients_one_by_one_give_the_sums_of_clients_in_blocks(clients):
-    own, theta, cohort = fedavg.Federated(0.3, 7), jnp.zeros(SIZE), jnp.arange(7)
-    one, two = (
-        jax.jit(functools.partial(fedavg.cohort_sums, choices(block=block)))(
-            own, theta, 0.5, clients, cohort, KEY
-        )
-        for block in (1, 2)
-    )
+    given = fedavg.Federated(0.3, 7), jnp.zeros(SIZE), 0.5, clients, jnp.arange(7), KEY
+    sums = (functools.partial(fedavg.cohort_sums, choices(block=block)) for block in (1, 2))
+    one, two = (jax.jit(of_block)(*given) for of_block in sums)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), one, two)
     assert np.any(one.updates)
+    hot = base.Hyperparameters(0.8, 0.5, 0.7, fedavg.Federated(1e30, 3.7))
+    with pytest.raises(InputError, match="diverged"):
+        play(_game(clients, schedule, hyper=hot), [(0, 2)], 2)

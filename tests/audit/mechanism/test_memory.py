@@ -24,10 +24,8 @@ def branching(x):
 
 
 CASES = {
-    "a chain": (chain, 3 * ONE, 2 * ONE),
-    "what is needed later": (kept, 3 * ONE, 3 * ONE),
-    "in a call": (jax.jit(chain), 3 * ONE, 3 * ONE),
-    "nothing": (lambda x: x, 0, 0),
+    **{"a chain": (chain, 3 * ONE, 2 * ONE), "what is needed later": (kept, 3 * ONE, 3 * ONE)},
+    **{"in a call": (jax.jit(chain), 3 * ONE, 3 * ONE), "nothing": (lambda x: x, 0, 0)},
 }
 
 
@@ -37,28 +35,17 @@ def test_a_programs_memory_is_that_of_its_results(case):
     assert step_memory(function, X) == StepMemory(written, held)
 
 
-def test_what_runs_share_is_written_once():
+def test_what_is_written_and_what_is_held():
     found = step_memory(lambda x, data: x + jnp.sin(jnp.cos(data)), X, X)
     assert found == StepMemory(ONE, 2 * ONE)
 
-
-def test_a_loop_writes_what_its_body_does_each_time_and_holds_it_once():
     def repeated(x):
         return jax.lax.scan(lambda total, _: (jnp.sin(jnp.cos(total)), None), x, None, length=50)[0]
 
     found = step_memory(repeated, X)
     assert found == StepMemory(50 * 2 * ONE, 3 * ONE)  # the result, beside the body's two
-
-
-def test_a_branch_that_takes_more_counts():
     assert step_memory(branching, X).held >= 3 * ONE
-
-
-def test_several_at_once_share_what_is_kept_beside_them():
     assert StepMemory(10, 4).times(3, 5) == StepMemory(35, 17)
-
-
-def test_this_process_has_hardware():
     found = local_hardware()
     assert found.number == len(jax.local_devices()) and found.memory > 1 << 20
     assert found.is_cpu == (jax.local_devices()[0].platform == "cpu")

@@ -86,11 +86,10 @@ def test_products_inside_are_found(matrices, function):
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["book_keeping", "unfolded", "per_example"])
 def test_clipped_sums_of_many_models(model, data, strategy):
+    parts = (model.module, model.unravel, model.criterion)
     make = {
-        "book_keeping": lambda: dense.book_keeping(model.module, model.unravel, model.criterion),
-        "unfolded": lambda: layerwise.unfolded_book_keeping(
-            model.module, model.unravel, model.criterion, layerwise.block_bytes()
-        ),
+        "book_keeping": lambda: dense.book_keeping(*parts),
+        "unfolded": lambda: layerwise.unfolded_book_keeping(*parts, layerwise.block_bytes()),
         "per_example": lambda: base.per_example(model.loss),
     }[strategy]()
     thetas = jax.vmap(model.init)(jax.random.split(jax.random.key(0), 3))

@@ -41,9 +41,6 @@ def test_joins_are_independent_coins_of_each_run_step_and_canary():
     assert np.abs(np.corrcoef(flat.T) - np.eye(3)).max() < 5 / np.sqrt(len(flat))
     steps = np.corrcoef(sampled[..., 0].T)
     assert np.abs(steps - np.eye(40)).max() < 6 / np.sqrt(300)
-
-
-def test_coins_are_not_the_noise_and_are_the_step_s_own():
     key = RUN_KEYS[0]
     assert not np.array_equal(base.joins(jnp.full(64, 0.5), key, 3), base.joins(jnp.full(64, 0.5), key, 4))
     noise = np.asarray(jax.random.bernoulli(jax.random.fold_in(key, 3), 0.5, (64,)))
@@ -89,9 +86,8 @@ def test_what_joins_is_what_moves_the_model(silent_choices, model, data, kind, c
 
 
 def _game(model, mechanism, data, adversary, rate, steps=10):
-    schedule = base.Schedule(
-        base.fixed_shuffle(jax.random.key(3), len(data[1]), 50, steps), base.insertion_mask(steps, 1)
-    )
+    batches = base.fixed_shuffle(jax.random.key(3), len(data[1]), 50, steps)
+    schedule = base.Schedule(batches, base.insertion_mask(steps, 1))
     hyper = base.Hyperparameters(0.3, NORM, 1.0)
     return game.Game(mechanism, adversary, model.init, data, hyper, schedule, seed=2, sampling_rate=rate)
 

@@ -8,16 +8,16 @@ import os
 import re
 import shutil
 import subprocess
-from html.parser import HTMLParser
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from audit.concluded import conclude
 from audit.errors import InputError
-from audit.report import audit_page, audit_panels, one_run_page, page, subjects
+from audit.report import audit_page as report
+from audit.report import audit_panels, page, subjects
+from audit.report import one_run_page as one_run_report
 from audit.report.subjects import AskedLevels
 from audit.settings.make import setting_of
 from audit.settings.setting import identity
@@ -25,14 +25,13 @@ from audit.settings.stored import holdings
 from audit.statistics import cosine_law, one_run_conclusion, one_shot
 from audit.statistics.accounting import Composition
 from audit.statistics.canaries import single
-from audit.statistics.estimate import noise_floor
 from audit.storage import index, results
 from audit.storage.store import Scores, Store
 from experiments.hidden_state import sweep as sweeps
-from experiments.sweeps.page import of_sweep
+from experiments.sweeps import page as sweep_report
+from tests.audit.report.outline import Outline
 
 ROOT = Path(__file__).resolve().parents[3]
-VOID = {"meta", "img", "br", "link"}
 HOSTILE = "<script>alert('&\"')</script>"
 
 
@@ -43,70 +42,28 @@ def seeded(seed, model="fcnn"):
     return dataclasses.replace(SETTING, model=model, seed=seed)
 
 
-def stored(root, setting=SETTING, runs=200, audited=True, **more):
-    """A setting's folder with made-up scores of mu = 1."""
-    store = Store(root, {**identity(setting), "data_sha256": "0" * 64, **more})
+def stored(root, setting=SETTING, runs=200, audited=True):
+    store = Store(root, {**identity(setting), "data_sha256": "0" * 64})
     presence = np.arange(runs) % 2 == 1
     scores = Scores(0, np.random.default_rng(setting.seed).normal(size=runs) + presence, presence)
     store.save(scores)
     if audited:
-        found = conclude(
-            single(*scores.worlds()),
-            Composition(setting.mechanism.noise_multiplier, setting.insertions),
-            1e-6,
-            0.9,
-        )
-        provenance = {"data": "made up", "jax": "0", "device": "abacus"}
-        results.keep(store, found, b"", runs=runs, provenance=provenance)
+        composition = Composition(setting.mechanism.noise_multiplier, setting.insertions)
+        found = conclude(single(*scores.worlds()), composition, 1e-6, 0.9)
+        results.keep(store, found, b"", runs=runs, provenance={"jax": "0", "device": "abacus"})
     return store.path
 
 
 @pytest.fixture
 def plain(monkeypatch):
-    """Panels that take no time to draw."""
     panels = dict.fromkeys(("scores", "trade_off", "bounds", "profile"), b"<svg/>")
     monkeypatch.setattr(audit_panels, "audit_panels", lambda conclusion: panels)
 
 
-class Outline(HTMLParser):
-    """What a page is made of; fails on tags that don't nest."""
-
-    def __init__(self, content):
-        super().__init__()
-        self.open, self.tags, self.ids, self.text = [], [], [], ""
-        self.feed(content)
-        assert self.open == []
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-        self.ids += [value for name, value in attrs if name == "id"]
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.text += data
-
-
-def test_a_page_says_what_was_audited_and_asks_for_nothing(tmp_path):
+def test_a_page_asks_for_nothing(tmp_path):
     folder = stored(tmp_path)
-    content = audit_page.report("Audit", [subjects.of_setting(folder, AskedLevels())]).decode()
-    outline = Outline(content)
-    for words in (
-        "Hidden state",
-        "GC-S",
-        "sigma = 4",
-        "100 with the canary",
-        "delta = 1e-06",
-        "90%",
-        "abacus",
-        folder.name,
-        "0" * 64,
-        "made up",
-        "Accounting guarantees",
-    ):
+    outline = Outline(report.report("Audit", [subjects.of_setting(folder, AskedLevels())]).decode())
+    for words in ("delta = 1e-06", "90%", "abacus", folder.name, "0" * 64):  # the rest is a golden output
         assert words in outline.text, words
     images = [attributes for tag, attributes in outline.tags if tag == "svg"]
     assert len(images) == 4 and all(len(image["aria-label"]) > 30 for image in images)
@@ -115,31 +72,29 @@ def test_a_page_says_what_was_audited_and_asks_for_nothing(tmp_path):
             assert attributes.get(name, "#").startswith(("data:image/", "#"))
     assert not re.search(r"url\(|@import", page._STYLE)
     assert not {"script", "iframe", "object"} & {tag for tag, _ in outline.tags}
-    metas = [attributes for tag, attributes in outline.tags if tag == "meta"]
-    assert any(meta.get("name") == "viewport" for meta in metas)
+    assert ("meta", "viewport") in [(tag, attributes.get("name")) for tag, attributes in outline.tags]
 
 
 def test_names_are_escaped_everywhere(tmp_path, plain):
     folder = stored(tmp_path, seeded(0, HOSTILE), audited=False)
     about = subjects.of_setting(folder, AskedLevels())
-    content = audit_page.report(HOSTILE, [about, about._replace(anchor="other")]).decode()
+    content = report.report(HOSTILE, [about, about._replace(anchor="other")]).decode()
     assert "script" not in {tag for tag, _ in Outline(content).tags}
     assert HOSTILE in Outline(content).text
 
 
 def test_an_attribute_cannot_be_left():
-    made = page.figure(b"<svg/>", '" onerror="x', "caption")
-    (image,) = (attributes for tag, attributes in Outline(made).tags if tag == "svg")
-    assert image == {"role": "img", "aria-label": '" onerror="x'}
-    made = page.figure(b"\x89PNG", '" onerror="x', "caption")
-    (image,) = (attributes for tag, attributes in Outline(made).tags if tag == "img")
-    assert image["alt"] == '" onerror="x' and set(image) == {"src", "alt"}
+    for image, tag, name in ((b"<svg/>", "svg", "aria-label"), (b"\x89PNG", "img", "alt")):
+        made = Outline(page.figure(image, '" onerror="x', "caption"))
+        (found,) = (attributes for other, attributes in made.tags if other == tag)
+        assert found[name] == '" onerror="x' and set(found) == {name, "role" if tag == "svg" else "src"}
 
 
-def test_drawings_take_the_pages_colours_and_share_no_id():
+def test_the_images_are_the_same_bits_each_time_take_the_pages_colours_and_share_no_id():
     rng = np.random.default_rng(0)
     found = conclude(single(rng.normal(size=60) + 1, rng.normal(size=60)), None, 1e-5, 0.95)
-    panels = audit_panels.audit_panels(found)
+    panels, again = (audit_panels.audit_panels(found) for _ in range(2))
+    assert panels == again and len(set(panels.values())) == 4
     made = page.join(page.figure(panel, name, "caption") for name, panel in panels.items())
     ids = re.findall(r' id="([^"]*)"', made)
     assert len(ids) == len(set(ids)) > 40
@@ -148,18 +103,11 @@ def test_drawings_take_the_pages_colours_and_share_no_id():
     assert not re.search(r"<style|<metadata|<!--|pt\"", made)
 
 
-def test_the_images_are_the_same_bits_each_time():
-    rng = np.random.default_rng(0)
-    found = conclude(single(rng.normal(size=60) + 1, rng.normal(size=60)), None, 1e-5, 0.95)
-    one, two = (audit_panels.audit_panels(found) for _ in range(2))
-    assert one == two and len(set(one.values())) == 4
-
-
 def test_several_audits_have_an_index_whose_links_lead_somewhere(tmp_path, plain):
     for seed in range(3):
         stored(tmp_path, seeded(seed), audited=False)
     about = [subjects.of_setting(folder, AskedLevels(delta=1e-3)) for folder in index.settings(tmp_path)]
-    outline = Outline(audit_page.report("All", about).decode())
+    outline = Outline(report.report("All", about).decode())
     links = [attributes["href"] for tag, attributes in outline.tags if tag == "a"]
     assert len(links) == 3 and set(links) == {f"#{name}" for name in outline.ids}
     assert "delta = 0.001" in outline.text
@@ -169,7 +117,7 @@ def test_several_audits_have_an_index_whose_links_lead_somewhere(tmp_path, plain
 def test_an_audit_that_proves_nothing_gets_no_verdict(tmp_path, plain):
     about = [subjects.of_setting(stored(tmp_path, seeded(seed)), AskedLevels()) for seed in range(2)]
     texts = [
-        Outline(audit_page.report("A", [one._replace(proves=proves) for one in about]).decode()).text
+        Outline(report.report("A", [one._replace(proves=proves) for one in about]).decode()).text
         for proves in (True, False)
     ]
     assert "proves nothing" not in texts[0] and texts[1].count("A smoke run proves nothing.") == 2
@@ -179,19 +127,8 @@ def test_an_audit_that_proves_nothing_gets_no_verdict(tmp_path, plain):
 
 def test_a_folder_without_an_audit_is_read_from_its_scores(tmp_path, plain):
     folder = stored(tmp_path, runs=120, audited=False)
-    outline = Outline(audit_page.report("A", [subjects.of_setting(folder, AskedLevels())]).decode())
+    outline = Outline(report.report("A", [subjects.of_setting(folder, AskedLevels())]).decode())
     assert "60 with the canary" in outline.text and "not kept" in outline.text
-
-
-def test_an_altered_config_is_refused_and_makes_no_folder(tmp_path):
-    folder = stored(tmp_path, audited=False)
-    config = folder / "config.json"
-    altered = config.read_text().replace('"seed": 0', '"seed": 1')
-    assert altered != config.read_text()
-    config.write_text(altered)
-    with pytest.raises(InputError, match="not the setting"):
-        subjects.of_setting(folder, AskedLevels())
-    assert list(tmp_path.iterdir()) == [folder]
 
 
 def test_a_folder_that_is_no_audit_is_one_line(tmp_path):
@@ -200,69 +137,24 @@ def test_a_folder_that_is_no_audit_is_one_line(tmp_path):
         subjects.of_setting(store.path, AskedLevels())
 
 
-def test_the_page_says_what_an_estimate_shows_where_nothing_leaks(tmp_path, plain):
-    about = subjects.of_setting(stored(tmp_path, runs=2000), AskedLevels())
-    text = Outline(audit_page.report("A", [about]).decode()).text
-    floor = noise_floor(1000, 1000, 1e-6, 0.9)
-    assert f"Where nothing leaks it exceeds 0 in {floor.exceeding:.1%} of audits" in text
-    assert text.count("Where nothing leaks") == 1 and "no confidence bound" in text
-
-
 def test_the_command_writes_the_newest_and_names_what_it_lacks(tmp_path, run_command):
     old, new = (stored(tmp_path, seeded(seed), audited=False) for seed in (1, 2))
     os.utime(next(old.glob("scores*")), (1, 1))
     process = run_command("report", f"--out={tmp_path}")
     assert process.returncode == 0, process.stderr
     assert (new / "report.html").is_file() and not (old / "report.html").exists()
-
-
-def test_a_setting_that_is_not_there_is_one_line(tmp_path, run_command):
-    folder = stored(tmp_path, audited=False)
-    process = run_command("report", f"--out={tmp_path}", "--setting=nowhere")
-    assert process.returncode == 2 and process.stderr.count("\n") == 1 and folder.name in process.stderr
-
-
-def no_audit(root, name="landscape_simulated"):
-    """A folder with scores of something else."""
-    store = Store(root, {"kind": name, "steps": 3})
-    store.save(Scores(0, np.zeros((4, 1)), np.arange(4)[:, None] % 2 == 1))
-    return store.path
+    assert new.name in run_command("report", f"--out={tmp_path}", "--setting=nowhere").stderr
 
 
 @pytest.mark.parametrize("flags", [(), ("--setting=all",)])
 def test_what_is_no_audit_is_skipped_and_counted(tmp_path, flags, run_command):
     stored(tmp_path, audited=False)
-    no_audit(tmp_path), no_audit(tmp_path, "landscape_search")
+    for name in ("landscape_simulated", "landscape_search"):
+        presence = np.arange(4)[:, None] % 2 == 1
+        Store(tmp_path, {"kind": name, "steps": 3}).save(Scores(0, np.zeros((4, 1)), presence))
     process = run_command("report", f"--out={tmp_path}", *flags)
-    assert process.returncode == 0 and process.stderr.splitlines() == [
-        "skipped: 2 folders hold other results than audits"
-    ]
-
-
-@pytest.mark.parametrize("flags", [(), ("--setting=all",), ("--setting=1f",)])
-def test_a_store_without_audits_is_one_line(tmp_path, flags, run_command):
-    no_audit(tmp_path)
-    process = run_command("report", f"--out={tmp_path}", *flags)
-    assert process.returncode == 2 and process.stderr.count("\n") == 1
-    assert "holds no audits (1 with other results): run ./run.sh audit" in process.stderr
-
-
-@pytest.mark.parametrize("content", ["[]", '{"runs": 1000000000000000000000000000000}', "[" * 100_000])
-def test_a_damaged_conclusion_is_one_line(tmp_path, content):
-    folder = stored(tmp_path)
-    (folder / "audit.json").write_text(content)
-    with pytest.raises(InputError, match=str(folder)) as caught:
-        subjects.of_setting(folder, AskedLevels())
-    assert "\n" not in str(caught.value)
-
-
-def test_a_torn_file_of_scores_is_one_line_and_stays(tmp_path):
-    folder = stored(tmp_path)
-    (torn,) = folder.glob("scores_*")
-    torn.write_bytes(torn.read_bytes()[:200])
-    with pytest.raises(InputError, match=f"^{folder} lacks runs 0 to 199: train them$"):
-        subjects.of_setting(folder, AskedLevels())
-    assert torn.exists()
+    said = "skipped: 2 folders hold other results than audits\n"
+    assert process.returncode == 0 and process.stderr == said
 
 
 def test_all_leaves_damaged_ones_out_and_names_them(tmp_path, run_command):
@@ -302,41 +194,18 @@ def test_a_sweep_is_reported_as_far_as_it_is_done(tmp_path, run_command):
 
 
 def test_a_damaged_cell_of_a_sweep_is_left_out_and_named(tmp_path, plain, monkeypatch):
-    monkeypatch.setattr("experiments.sweeps.points.evidence", lambda *facts: None)
-    monkeypatch.setattr("experiments.sweeps.registry.draw", lambda *facts: SimpleNamespace(figures=[]))
+    monkeypatch.setattr(sweep_report, "_figures", lambda *facts: [])
     sweep = sweeps.sweeps("smoke")["figure_7"]
     good, torn, unreadable = (stored(tmp_path, cell.setting, runs=40) for cell in sweep.audits()[:3])
     (torn / "audit.json").write_text("{")
     (scores,) = unreadable.glob("scores_*")
     scores.unlink()
     scores.symlink_to(scores.name)
-    content, messages = of_sweep(sweep, "smoke", holdings(tmp_path), AskedLevels())
+    content, messages = sweep_report.of_sweep(sweep, "smoke", holdings(tmp_path), AskedLevels())
     outline = Outline(content.decode())
     assert sum(tag == "article" for tag, _ in outline.tags) == 1 and good.name in outline.text
     assert f"1 of the sweep's {len(sweep.audits())} cells" in outline.text
     assert len(messages) == 2 and str(torn) in messages[0] and str(unreadable) in messages[1]
-
-
-def test_scores_from_elsewhere_get_the_same_page(tmp_path, run_command):
-    rng = np.random.default_rng(0)
-    presence = np.arange(400) % 2
-    np.savez(tmp_path / "scores.npz", scores=rng.normal(size=400) + presence, presence=presence)
-    flags = ("--noise_multiplier=2", "--insertions=4", f"--name={HOSTILE}", "--json")
-    files = f"--scores={tmp_path / 'scores.npz'}", f"--report={tmp_path / 'page.html'}"
-    process = run_command("bound", *files, *flags)
-    assert process.returncode == 0, process.stderr
-    told = json.loads(process.stdout)
-    assert told["bounds"][2]["n_in"] > 150 and 0.5 < told["auc"] < 1
-    assert list(told["true_positive_rates"]) == ["0.1", "0.01", "0.001"]
-    outline = Outline((tmp_path / "page.html").read_text())
-    assert "knows neither the training nor the adversary" in outline.text and HOSTILE in outline.text
-
-
-@pytest.mark.parametrize("presence", [np.full(40, 2), np.arange(39) % 2, np.full(40, np.nan)])
-def test_presence_that_says_nothing_is_refused(tmp_path, presence, run_command):
-    np.savez(tmp_path / "scores.npz", scores=np.arange(40.0), presence=presence)
-    process = run_command("bound", f"--scores={tmp_path / 'scores.npz'}")
-    assert process.returncode == 2 and process.stderr.count("\n") == 1 and "presence" in process.stderr
 
 
 WRAPPER = """<!DOCTYPE html><body>{frames}<pre id="measured"></pre><script>
@@ -367,28 +236,16 @@ def measured(folder, content, *options):
     frame = '<iframe style="border:0;width:{}px;height:900px" srcdoc="{}"></iframe>'
     frames = "".join(frame.format(width, html.escape(content)) for width in (360, 1280))
     (folder / "wrapper.html").write_text(WRAPPER.format(frames=frames))
-    argv = [
-        shutil.which("chromium"),
-        "--headless",
-        "--disable-gpu",
-        "--virtual-time-budget=20000",
-        f"--user-data-dir={folder / 'profile'}",
-        "--host-resolver-rules=MAP * ~NOTFOUND",
-        "--enable-logging=stderr",
-        "--dump-dom",
-        *options,
-        str(folder / "wrapper.html"),
-    ]
-    if os.geteuid() == 0:
-        argv.insert(1, "--no-sandbox")  # which chromium refuses to use as root
+    argv = "chromium --headless --disable-gpu --virtual-time-budget=20000 --enable-logging=stderr --dump-dom"
+    argv = [*argv.split(), f"--user-data-dir={folder / 'profile'}", *options]
+    argv += ["--no-sandbox"] * (os.geteuid() == 0)  # which chromium refuses to use as root
+    argv += ["--host-resolver-rules=MAP * ~NOTFOUND", str(folder / "wrapper.html")]
     process = subprocess.run(argv, capture_output=True, text=True, timeout=120)
     assert "CONSOLE" not in process.stderr, process.stderr
     return json.loads(html.unescape(re.search(r'<pre id="measured">(.*?)</pre>', process.stdout, re.S)[1]))
 
 
-needs_chromium = pytest.mark.skipif(
-    not shutil.which("chromium"), reason="no chromium here: apt-get install chromium"
-)
+needs_chromium = pytest.mark.skipif(not shutil.which("chromium"), reason="needs apt-get install chromium")
 
 
 @pytest.mark.slow
@@ -398,7 +255,7 @@ def test_a_browser_shows_it_whole_at_any_width(tmp_path, scheme, ground):
     for seed, name in enumerate(("fcnn", "a" * 200)):
         stored(tmp_path / "out", seeded(seed, name))
     about = [subjects.of_setting(folder, AskedLevels()) for folder in index.settings(tmp_path / "out")]
-    content = audit_page.report("Audits", about).decode()
+    content = report.report("Audits", about).decode()
     for found in measured(tmp_path, content, f"--blink-settings=preferredColorScheme={scheme}"):
         assert found["content"] <= found["width"] and found["beyond"] == [], found
         assert found["images"] == 8 and found["broken"] == [] and found["fetched"] == []
@@ -412,7 +269,7 @@ def test_a_browser_shows_the_page_of_one_run_whole(tmp_path):
     np.savez(tmp_path / "run.npz", observed=drawn)
     found = one_run_conclusion.of_cosines(one_shot.cosines(drawn, None, 10_000), 1e-5, 0.95)
     about = subjects.of_cosines("a" * 200, tmp_path / "run.npz", found, 30.0)
-    content = one_run_page.one_run_report("One run", [about, about._replace(anchor="other")]).decode()
+    content = one_run_report.one_run_report("One run", [about, about._replace(anchor="other")]).decode()
     for frame in measured(tmp_path, content):
         assert frame["content"] <= frame["width"] and frame["beyond"] == [], frame
         assert frame["images"] == 4 and frame["broken"] == [] and frame["fetched"] == []
@@ -420,27 +277,18 @@ def test_a_browser_shows_the_page_of_one_run_whole(tmp_path):
 
 @pytest.mark.slow
 @needs_chromium
-def test_the_browser_sees_what_is_wrong(tmp_path):
+def test_the_browser_sees_what_is_wrong_and_refuses_a_request(tmp_path):
     wide = page.element("div", "wide", style="width:2000px")
     image = page.element("img", src="data:image/png;base64," + base64.b64encode(b"no").decode(), alt="none")
     for found in measured(tmp_path, page.document("bad", wide, image).decode()):
         assert found["content"] > found["width"] and found["beyond"] and found["broken"]
-
-
-@pytest.mark.slow
-@needs_chromium
-def test_the_browser_refuses_and_says_a_request(tmp_path):
     image = page.element("img", src="http://audit.invalid/pixel.png", alt="a tracker")
     with pytest.raises(AssertionError, match="Content Security Policy"):
         measured(tmp_path, page.document("bad", image).decode())
 
 
 def test_sampled_insertions_are_said_and_counted():
-    from audit.report import subjects
-    from audit.settings.make import setting_of
-
     whole, sampled = (setting_of("fcnn", canaries=8, sampling_rate=rate) for rate in (1.0, 0.25))
     assert "each with probability 0.25 (Poisson sampling)" in subjects._insertions(sampled)
-    assert "Poisson" not in subjects._insertions(whole)
-    assert "no amplification" in " ".join(subjects._threats(whole))
-    assert "a coin that the adversary does not see" in " ".join(subjects._threats(sampled))
+    assert "Poisson" not in subjects._insertions(whole) and "no amplification" in subjects._counting(whole)
+    assert "a coin that the adversary does not see" in subjects._counting(sampled)

@@ -42,7 +42,6 @@ def doubtful(passed):
 
 @pytest.fixture
 def panel():
-    """draw(name, conclusion): one panel's axes."""
     figure, axis = plt.subplots()
 
     def draw(name, conclusion):
@@ -58,7 +57,6 @@ def labels(axis):
 
 
 def words(artist):
-    """Titles, ticks, legend and whatever else is written in a panel or figure."""
     artist.figure.canvas.draw()  # ticks get their labels
     return " ".join(text.get_text() for text in artist.findobj(plt.Text))
 
@@ -152,12 +150,9 @@ def test_the_legend_makes_way_for_scores_of_the_wrong_sign(panel):
 
 
 EDGES = {
-    "few": (NORMAL[0][:20] + 2, NORMAL[1][:20]),
-    "one": (np.ones(1), np.zeros(1)),
-    "apart": (NORMAL[0] + 30, NORMAL[1]),
-    "alike": (NORMAL[0], NORMAL[1]),
-    "unequal": (NORMAL[0][:15] - 2, NORMAL[1]),
-    "ties": (np.arange(90) % 3 + 1, np.arange(90) % 3),
+    **{"few": (NORMAL[0][:20] + 2, NORMAL[1][:20]), "one": (np.ones(1), np.zeros(1))},
+    **{"apart": (NORMAL[0] + 30, NORMAL[1]), "alike": (NORMAL[0], NORMAL[1])},
+    **{"unequal": (NORMAL[0][:15] - 2, NORMAL[1]), "ties": (np.arange(90) % 3 + 1, np.arange(90) % 3)},
 }
 
 

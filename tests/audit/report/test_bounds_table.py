@@ -31,12 +31,18 @@ def test_scores_of_the_wrong_sign_are_remarked(mu, runs, tmp_path):
     assert line[1:].encode() in audit_page.report("Audit", [about])
 
 
-def test_few_runs_are_told_what_they_can_prove():
+def test_few_runs_are_told_what_they_can_prove_and_equal_scores_that_they_are():
     found = concluded(0, 6, 40)
     (line,) = remarks(found)
     assert line.startswith("6 and 40 runs prove at most epsilon = ") and len(line) <= 80
     most = float(line.split("=")[1].split()[0])
     assert most == pytest.approx(estimate.most_provable(6, 40, 1e-5, 0.95), abs=1e-3)
+    (line,) = remarks(conclude(single(np.full(100, 2.0), np.zeros(100)), None, 1e-5, 0.95))
+    assert line.startswith("all scores in and out are equal: ") and len(line) <= 80
+    (line,) = remarks(conclude(single(RNG.normal(2, 1, 100), np.zeros(100)), None, 1e-5, 0.95))
+    assert line.startswith("all scores out are equal: ")
+    lines = [remarks(concluded(0, runs)) for runs in (2, 3, 10, 100) for _ in range(50)]
+    assert not [line for line in lines if "minus" in " ".join(line)]
 
 
 @pytest.mark.parametrize(("mu", "runs"), [(0, 2500), (0, 100), (3, 2500), (3, 40), (-0.02, 2500)])
@@ -44,26 +50,11 @@ def test_otherwise_nothing_is(mu, runs):
     assert remarks(concluded(mu, runs)) == []
 
 
-def test_runs_that_all_draw_the_same_noise_are_remarked():
-    (line,) = remarks(conclude(single(np.full(100, 2.0), np.zeros(100)), None, 1e-5, 0.95))
-    assert line.startswith("all scores in and out are equal: ") and len(line) <= 80
-    (line,) = remarks(conclude(single(RNG.normal(2, 1, 100), np.zeros(100)), None, 1e-5, 0.95))
-    assert line.startswith("all scores out are equal: ")
-
-
 @pytest.mark.parametrize(
     ("worlds", "upper", "line"),
     [
-        (
-            (np.full(100, 2.0), np.zeros(100)),
-            1.0,
-            "assumption_free exceeds the upper bound: the guarantee",
-        ),
-        (
-            (NORMAL + 3, NORMAL),
-            9.0,
-            "if_gaussian exceeds the upper bound: violated, or the",
-        ),
+        ((np.full(100, 2.0), np.zeros(100)), 1.0, "assumption_free exceeds the upper bound: the guarantee"),
+        ((NORMAL + 3, NORMAL), 9.0, "if_gaussian exceeds the upper bound: violated, or the"),
         ((NORMAL + 3, NORMAL), 90.0, ""),
         ((stats.t.ppf(GRID, 1) + 9, stats.t.ppf(GRID, 1)), 9.0, ""),  # its curve is refuted
     ],
@@ -72,8 +63,3 @@ def test_the_table_says_where_a_bound_exceeds_the_upper_one(worlds, upper, line)
     found = conclude(single(*worlds), None, 1e-5, 0.95, upper_bound=upper)
     said = [row for row in bounds_table.bounds_table(found).splitlines() if "exceeds the upper" in row]
     assert len(said) == (line != "") and all(row.startswith(line) and len(row) <= 80 for row in said)
-
-
-def test_the_sign_of_scores_that_tell_nothing_is_left_alone():
-    lines = [remarks(concluded(0, runs)) for runs in (2, 3, 10, 100) for _ in range(50)]
-    assert not [line for line in lines if "minus" in " ".join(line)]

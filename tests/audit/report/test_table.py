@@ -23,30 +23,32 @@ COLUMNS = (
 TABLE = Table(COLUMNS, ROWS)
 
 
-def test_bounds_are_rounded_against_the_claim_and_nothing_is_an_empty_cell():
+def test_text_csv_json_and_html_have_the_same_cells():
     assert TABLE.text().splitlines() == [
         "audit  bound    upper  third",
         "----------------------------",
         "one     1.23     2.01    0.3",
         "two               inf    0.3",
     ]
+    assert TABLE.csv().decode() == "name,bound,limit,double\none,1.23456,2.00001,4.00002\ntwo,,inf,inf\n"
+    assert TABLE.json()[0] == {"name": "one", "bound": 1.23456, "limit": 2.00001, "double": 4.00002}
+    assert TABLE.header() == ["audit", "bound", "upper", "third"]
+    assert TABLE.cells()[1] == ["two", "", "inf", "0.3"]
 
 
 def test_headings_stand_where_they_change_and_lines_above_and_below():
     other = ROWS[0]._replace(group="second")
     shown = Table(COLUMNS[:1], (*ROWS, other), lambda row: row.group, ["title"], ["note"], rule=10).text()
     rule = "-" * 10
-    assert shown.splitlines() == [
-        *("title", "audit", rule, "first", "one", "two", rule, "second", "one", "note")
-    ]
+    expected = ["title", "audit", rule, "first", "one", "two", rule, "second", "one", "note"]
+    assert shown.splitlines() == expected
 
 
 def test_a_section_is_closed_below_its_last_row_and_nothing_can_have_a_word():
     columns = (COLUMNS[1]._replace(none="-"),)
     table = Table(columns, ROWS, lambda row: row.name, rule=3, closing=lambda row: [f"end of {row.name}"])
-    assert table.text().splitlines() == [
-        *("bound", "---", "one", " 1.23", "end of one", "---", "two", "    -", "end of two")
-    ]
+    expected = ["bound", "---", "one", " 1.23", "end of one", "---", "two", "    -", "end of two"]
+    assert table.text().splitlines() == expected
 
 
 def test_a_head_of_several_lines_ends_where_the_others_do():
@@ -56,13 +58,3 @@ def test_a_head_of_several_lines_ends_where_the_others_do():
         "  audit bound",
         "-------------",
     ]
-
-
-def test_csv_and_json_have_the_values():
-    assert TABLE.csv().decode() == "name,bound,limit,double\none,1.23456,2.00001,4.00002\ntwo,,inf,inf\n"
-    assert TABLE.json()[0] == {"name": "one", "bound": 1.23456, "limit": 2.00001, "double": 4.00002}
-
-
-def test_html_has_the_cells_that_people_see():
-    assert TABLE.header() == ["audit", "bound", "upper", "third"]
-    assert TABLE.cells()[1] == ["two", "", "inf", "0.3"]

@@ -41,30 +41,14 @@ def test_memory_that_runs_out_halves_the_chunk_once_said(dataset, tmp_path, monk
     assert [line.split()[-2] for line in said] == ["8", "4"]
 
 
-def test_another_error_of_the_device_is_not_hidden(dataset, tmp_path, monkeypatch):
+def test_errors_of_settings_and_device_are_not_hidden(dataset, tmp_path, monkeypatch):
+    setting = changed(SETTING, adversary="gc_fixed", dimension=68)
+    with pytest.raises(InputError, match="`dimension=68`"):
+        build.build(setting, dataset)
+
     def broken(*arguments):
         raise jax.errors.JaxRuntimeError("INTERNAL: something else")
 
     monkeypatch.setattr(game, "play", broken)
     with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
         train(SETTING, dataset, tmp_path, runs=4, chunk=4)
-
-
-@pytest.mark.parametrize(
-    ("change", "word"),
-    [
-        ({"clipping_norm": 1e-9}, "`clipping_norm="),
-        ({"noise_multiplier": float("nan")}, "`noise_multiplier="),
-        ({"seed": 2**32}, "`seed="),
-        ({"optimizer": "sgdd"}, "`optimizer=sgdd`"),
-    ],
-)
-def test_values_out_of_range_are_refused(change, word):
-    with pytest.raises(InputError, match=word):
-        build.validate(changed(SETTING, **change), 10)
-
-
-def test_a_dimension_beyond_the_model_is_refused(dataset):
-    setting = changed(SETTING, adversary="gc_fixed", dimension=68)
-    with pytest.raises(InputError, match="`dimension=68`"):
-        build.build(setting, dataset)

@@ -26,10 +26,16 @@ def test_the_expected_capital_is_one_at_the_true_mean_and_less_below_it(values, 
     assert np.all(expected[~allowed] == 0) and np.all(expected[:, 1:] <= 1 + 1e-12)
 
 
-def test_growth_is_the_product_of_the_bets():
+def test_growth_is_the_product_of_the_bets_and_mixtures_means_of_capitals():
     values, means, stakes = RNG.random(30), np.array([0.5, 0.8, 0.95]), np.array([0.0, 0.4, 1.9])
     direct = [[np.log(1 + stake * (mean - values)).sum() for mean in means] for stake in stakes]
     assert log_growth(values, means, stakes) == pytest.approx(np.array(direct), abs=1e-12)
+    growth = log_growth(np.array([0.0, 1.0]), np.array([0.4, 0.5, 0.6]), np.array([2.0]))
+    assert np.isneginf(growth[0, 0]) and np.isneginf(growth[0, 1])  # ruined by the 1
+    assert growth[0, 2] == pytest.approx(np.log(2.2) + np.log(0.2))
+    growth = np.log(np.array([[2.0, 0.5], [4.0, 1.0]]))
+    assert np.exp(mixed(growth, np.array([0.25, 0.75]))) == pytest.approx([3.5, 0.875])
+    assert np.isneginf(mixed(np.full((2, 1), -np.inf), np.array([0.5, 0.5])))[0]
 
 
 def test_growth_rises_with_the_doubted_mean():
@@ -37,22 +43,12 @@ def test_growth_rises_with_the_doubted_mean():
     growth = log_growth(RNG.random(50), means, STAKES)
     assert np.all(np.diff(np.maximum(growth, -1e9), axis=1) >= -1e-9)
     assert np.all(growth[0] == 0)  # nothing is staked
-
-
-def test_a_stake_that_a_mean_does_not_allow_has_no_capital():
-    growth = log_growth(np.array([0.0, 1.0]), np.array([0.4, 0.5, 0.6]), np.array([2.0]))
-    assert np.isneginf(growth[0, 0]) and np.isneginf(growth[0, 1])  # ruined by the 1
-    assert growth[0, 2] == pytest.approx(np.log(2.2) + np.log(0.2))
-
-
-def test_a_mixture_is_the_mean_of_capitals():
-    growth = np.log(np.array([[2.0, 0.5], [4.0, 1.0]]))
-    assert np.exp(mixed(growth, np.array([0.25, 0.75]))) == pytest.approx([3.5, 0.875])
-    assert np.isneginf(mixed(np.full((2, 1), -np.inf), np.array([0.5, 0.5])))[0]
+    values = RNG.random(400) * 0.2  # of mean 0.1 and small variance
+    assert rejected(values, 0.15, 0.05) and not rejected(values, 0.1, 0.05)
+    assert betting.STAKES[0] == 0 and np.all(np.diff(betting.STAKES) > 0)
 
 
 def rejected(values, mean, error, bets=slice(None)):
-    """Whether an even mixture of stakes rejects a mean of at least this."""
     stakes = STAKES[bets]
     growth = log_growth(values, np.array([mean]), stakes)
     return bool(mixed(growth, np.full(len(stakes), 1 / len(stakes)))[0] >= -np.log(error))
@@ -66,11 +62,6 @@ def test_a_true_mean_is_rejected_no_more_often_than_said(share):
     assert often <= 0.1 and (often > 0 or share < 0.1)
 
 
-def test_a_mean_far_above_the_truth_is_rejected():
-    values = RNG.random(400) * 0.2  # of mean 0.1 and small variance
-    assert rejected(values, 0.15, 0.05) and not rejected(values, 0.1, 0.05)
-
-
 def test_an_outside_implementation_finds_the_same_capital():
     confseq = pytest.importorskip("confseq.betting")
     values, mean, stake = RNG.random(200), 0.6, 0.8
@@ -79,7 +70,3 @@ def test_an_outside_implementation_finds_the_same_capital():
         theta=0, trunc_scale=1.0,
     )  # fmt: skip
     assert np.log(theirs[-1]) == pytest.approx(log_growth(values, np.array([mean]), np.array([stake]))[0, 0])
-
-
-def test_every_bet_of_the_grid_can_be_made():
-    assert betting.STAKES[0] == 0 and np.all(np.diff(betting.STAKES) > 0)

@@ -53,12 +53,9 @@ def test_in_sample_does_not_cover(monkeypatch):
     assert allowed_share(0.05, 800) < excess.exceeding < 0.2  # Errata H10
 
 
-def test_processes_do_not_change_the_results():
+def test_processes_change_nothing_and_the_seed_does():
     setting = SETTING._replace(n_scores=120, audits=5)
     assert calibrate(setting, processes=2) == calibrate(setting, processes=1)
-
-
-def test_the_seed_does_and_more_audits_begin_with_the_same():
     setting = SETTING._replace(n_scores=200, audits=3)
     first, other = (by_method(setting._replace(seed=seed))["in_sample"] for seed in (11, 12))
     assert first.mean_epsilon != other.mean_epsilon
@@ -99,12 +96,9 @@ def test_a_law_that_is_gaussian_is_audited_as_mu_is():
     tested = calibrate(setting._replace(mu=0.0, law=KnownLaw(GAUSSIAN, 1.0)), processes=2)
     for one, other in zip(plain, tested, strict=True):
         assert one.fired is one.unsure is one.missed is None
-        assert (one.method, one.exceeding, one.mean_epsilon) == (
-            other.method,
-            other.exceeding,
-            other.mean_epsilon,
-        )
-        assert one.true_epsilon == other.true_epsilon and other.fired <= allowed_share(0.05, 6)
+        for name in ("method", "exceeding", "mean_epsilon", "true_epsilon"):
+            assert getattr(one, name) == getattr(other, name)
+        assert other.fired <= allowed_share(0.05, 6)
 
 
 def test_where_the_curve_is_not_gaussian_mu_exceeds_and_the_curve_test_fires():
@@ -142,23 +136,11 @@ def test_allowed_share_is_the_binomial_quantile(claimed, audits):
     assert claimed < share < 1 and allowed_share(claimed, audits, 0.1) < share
 
 
-def test_no_leak_leaves_nothing_to_exceed_but_zero():
+def test_no_leak_leaves_nothing_to_exceed_but_zero_and_values_out_of_range_are_refused():
     results = by_method(SETTING._replace(mu=0.0, audits=20, n_scores=400))
     assert results["if_gaussian"].true_epsilon == 0.0
     check_coverage(results, 20)
-
-
-@pytest.mark.parametrize(
-    "change, message",
-    [
-        ({"mu": -1.0}, "mu is -1.0"),
-        ({"mu": np.nan}, "mu is nan"),
-        ({"n_scores": 1}, "n_scores is 1"),
-        ({"audits": 0}, "audits is 0"),
-        ({"delta": 0.0}, "delta is 0.0"),
-        ({"confidence": 1.0}, "confidence is 1.0"),
-    ],
-)
-def test_values_out_of_range(change, message):
-    with pytest.raises(InputError, match=message):
-        calibrate(SETTING._replace(**change))
+    bad = {"mu": (-1.0, np.nan), "n_scores": (1,), "audits": (0,), "delta": (0.0,), "confidence": (1.0,)}
+    for field, value in ((field, value) for field, values in bad.items() for value in values):
+        with pytest.raises(InputError, match=f"{field} is {value}"):
+            calibrate(SETTING._replace(**{field: value}))

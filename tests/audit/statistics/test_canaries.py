@@ -23,7 +23,6 @@ def small_law():
 
 
 def conditional_rates(threshold):
-    """(false-positive rate, false-negative rate): means over canaries given their own coin."""
     law = list(small_law())
     misses = [sum(p for p, s, b in law if b[k] and s[k] <= threshold) / 0.5 for k in range(2)]
     alarms = [sum(p for p, s, b in law if not b[k] and s[k] > threshold) / 0.5 for k in range(2)]
@@ -46,19 +45,19 @@ def test_the_share_of_misses_among_those_that_happened_to_be_in_is_biased():
     assert abs(naive - conditional_rates(0.8)[1]) > 0.02
 
 
-def test_each_canary_of_a_coins_run_adds_to_one_error_at_most():
+def test_errors_are_counted_as_the_design_says():
     errors = Coins(SCORES, BITS).errors(0.1)
     assert np.all(errors.misses + errors.alarms <= 5) and errors.paired
     assert np.all(sum(errors.rates()) <= errors.scale)
-
-
-def test_sets_count_their_own_matrix():
     design = Sets(SCORES[:10], SCORES[10:, :3])
     errors = design.errors(0.2)
     alarms, misses = errors.rates()
     assert misses.tolist() == (SCORES[:10] <= 0.2).mean(1).tolist()
     assert alarms == pytest.approx((SCORES[10:, :3] > 0.2).mean(1))
     assert not errors.paired and design.canaries == (5, 3)
+    assert str(Coins(SCORES, BITS)) == "40 runs with 5 canaries each, in by a coin of its own"
+    said = str(Sets(SCORES[:, :1], SCORES[:30]))
+    assert said == "40 runs with 1 canary inserted, 30 runs with 5 canaries left out"
 
 
 @pytest.mark.parametrize(
@@ -76,12 +75,6 @@ def test_the_pilot_follows_the_scores_ranks_alone():
     assert np.array_equal(np.exp(one.scores), two.scores)
     turned = Coins(SCORES[::-1], BITS[::-1]).split()[0]
     assert not np.array_equal(np.sort(turned.scores, None), np.sort(one.scores, None))
-
-
-def test_a_design_says_its_size():
-    assert str(Coins(SCORES, BITS)) == "40 runs with 5 canaries each, in by a coin of its own"
-    said = str(Sets(SCORES[:, :1], SCORES[:30]))
-    assert said == "40 runs with 1 canary inserted, 30 runs with 5 canaries left out"
 
 
 NAN = np.where(np.arange(40)[:, None] == 3, np.nan, SCORES)

@@ -38,7 +38,7 @@ def test_the_bound_that_a_verdict_rests_on_comes_first():
     assert sorted(row.method for row in many.ranked()) == sorted(row.method for row in many.bounds)
 
 
-def test_an_estimate_is_no_bound():
+def test_an_estimate_is_no_bound_and_what_nothing_can_be_concluded_from_is_refused():
     found = conclude(single(*WORLDS), None, 1e-5, 0.95)
     assert found.finding("in_sample") == found.estimates[0]
     assert found.bound("if_gaussian") == found.finding("if_gaussian")
@@ -46,22 +46,16 @@ def test_an_estimate_is_no_bound():
         found.bound("in_sample")
     with pytest.raises(KeyError):
         found.finding("unheard_of")
-
-
-def test_the_upper_bounds_are_the_accountants():
+    with pytest.raises(InputError, match="no in scores"):
+        conclude(single(np.array([]), WORLDS[1]), None, 1e-5, 0.95)
+    with pytest.raises(InputError, match="`noise_multiplier=-1"):
+        conclude(single(*WORLDS), Composition(-1.0, 1), 1e-5, 0.95)
     found = conclude(single(*WORLDS), Composition(4.0, 250), 1e-5, 0.95)
     assert found.upper_bound == accounting.epsilon_upper_bound(4.0, 250, 1e-5)
     assert found.mu_upper_bound == accounting.mu_upper_bound(4.0, 250)
     unknown = conclude(single(*WORLDS), None, 1e-5, 0.95)
     assert unknown.upper_bound is None and unknown.mu_upper_bound is None
     assert conclude(single(*WORLDS), Composition(0.0, 1), 1e-5, 0.95).upper_bound == np.inf
-
-
-def test_what_nothing_can_be_concluded_from_is_refused():
-    with pytest.raises(InputError, match="no in scores"):
-        conclude(single(np.array([]), WORLDS[1]), None, 1e-5, 0.95)
-    with pytest.raises(InputError, match="`noise_multiplier=-1"):
-        conclude(single(*WORLDS), Composition(-1.0, 1), 1e-5, 0.95)
 
 
 MATRICES = RNG.normal(1, 1, (30, 6)), RNG.normal(0, 1, (20, 6))

@@ -65,10 +65,18 @@ def test_dp_accounting_agrees(mu, delta):
     assert conversions.epsilon_from_mu(mu, delta) == pytest.approx(theirs, rel=1e-7, abs=1e-9)
 
 
-def test_the_papers_numbers():
+def test_the_papers_numbers_no_privacy_loss_and_no_privacy():
     pairs = {np.sqrt(250) / 4: 24.00, np.sqrt(50) / 4: 8.60, np.sqrt(10) / 4: 3.34}
     for mu, epsilon in pairs.items():
         assert conversions.epsilon_from_mu(mu, 1e-5) == pytest.approx(epsilon, abs=0.01)
+    assert conversions.epsilon_from_mu(0.0, 1e-5) == 0.0
+    assert conversions.epsilon_from_mu(np.inf, 1e-5) == np.inf
+    assert conversions.mu_from_epsilon(np.inf, 1e-5) == np.inf
+    assert conversions.delta_from_mu(0.0, 0.0) == 0.0 and conversions.delta_from_mu(0.0, 2.0) == 0.0
+    assert conversions.delta_from_mu(0.0, -1.0) == pytest.approx(1 - np.exp(-1))
+    assert conversions.delta_from_mu(np.inf, 5.0) == 1.0
+    assert conversions.delta_from_mu(1.0, np.inf) == 0.0
+    assert conversions.approximate_dp_trade_off(np.inf, 0.1, 0.0) == pytest.approx(0.9)
 
 
 @quick
@@ -139,10 +147,8 @@ def test_the_gaussian_curve_lies_above_its_tangents_and_touches_them(mu, delta):
     """Duality: G_mu is the envelope of the (epsilon, delta) curves that mu-GDP implies."""
     rates = np.linspace(1e-6, 1, 200_001)
     epsilon = conversions.epsilon_from_mu(mu, delta)
-    gap = conversions.gaussian_trade_off(mu, rates) - conversions.approximate_dp_trade_off(
-        epsilon, delta, rates
-    )
-    assert -1e-12 <= gap.min() < 1e-4
+    tangent = conversions.approximate_dp_trade_off(epsilon, delta, rates)
+    assert -1e-12 <= (conversions.gaussian_trade_off(mu, rates) - tangent).min() < 1e-4
 
 
 @quick
@@ -162,16 +168,13 @@ def test_mu_from_rates_inverts_the_gaussian_trade_off(mu, rate):
     assert float(conversions.mu_from_rates(rate, miss)) == pytest.approx(mu, abs=1e-6)
 
 
-def test_rates_are_symmetric_and_signed():
+def test_rates_are_symmetric_signed_and_right_at_the_edges():
     fpr, fnr = np.array([0.1, 0.7, 0.2]), np.array([0.2, 0.6, 0.8])
     for parameter in (conversions.mu_from_rates, lambda a, b: conversions.epsilon_from_rates(a, b, 1e-5)):
         values = parameter(fpr, fnr)
         np.testing.assert_allclose(values, parameter(fnr, fpr))
         assert values[0] > 0 > values[1]
         assert values[2] == pytest.approx(0, abs=1e-4)
-
-
-def test_rates_at_the_edges():
     assert conversions.mu_from_rates(0.0, 0.3) == np.inf and conversions.mu_from_rates(1.0, 0.3) == -np.inf
     assert conversions.epsilon_from_rates(0.0, 0.3, 1e-5) == np.inf
     assert conversions.epsilon_from_rates(0.0, 0.0, 1e-5) == np.inf
@@ -180,29 +183,13 @@ def test_rates_at_the_edges():
     assert conversions.epsilon_from_rates(0.0, 1.0, 1e-5) == pytest.approx(0, abs=1e-4)
 
 
-def test_no_privacy_loss_and_no_privacy():
-    assert conversions.epsilon_from_mu(0.0, 1e-5) == 0.0
-    assert conversions.epsilon_from_mu(np.inf, 1e-5) == np.inf
-    assert conversions.mu_from_epsilon(np.inf, 1e-5) == np.inf
-    assert conversions.delta_from_mu(0.0, 0.0) == 0.0 and conversions.delta_from_mu(0.0, 2.0) == 0.0
-    assert conversions.delta_from_mu(0.0, -1.0) == pytest.approx(1 - np.exp(-1))
-    assert conversions.delta_from_mu(np.inf, 5.0) == 1.0
-    assert conversions.delta_from_mu(1.0, np.inf) == 0.0
-    assert conversions.approximate_dp_trade_off(np.inf, 0.1, 0.0) == pytest.approx(0.9)
-
-
-@pytest.mark.parametrize("delta", [0.0, 1.0, -0.1, 2.0, np.nan])
-@pytest.mark.parametrize("convert", [conversions.epsilon_from_mu, conversions.mu_from_epsilon])
-def test_delta_out_of_range(convert, delta):
-    with pytest.raises(InputError, match=r"delta is .*strictly between 0 and 1"):
-        convert(1.0, delta)
-
-
-@pytest.mark.parametrize("value", [-1e-9, -np.inf, np.nan])
-def test_negative_parameters(value):
-    with pytest.raises(InputError, match="mu is"):
-        conversions.epsilon_from_mu(value, 1e-5)
-    with pytest.raises(InputError, match="mu is"):
-        conversions.log_delta_from_mu(value, 1.0)
-    with pytest.raises(InputError, match="epsilon is"):
-        conversions.mu_from_epsilon(value, 1e-5)
+def test_values_out_of_range():
+    for delta in (0.0, 1.0, -0.1, 2.0, np.nan):
+        for convert in (conversions.epsilon_from_mu, conversions.mu_from_epsilon):
+            with pytest.raises(InputError, match=r"delta is .*strictly between 0 and 1"):
+                convert(1.0, delta)
+    converts = (conversions.epsilon_from_mu, conversions.log_delta_from_mu, conversions.mu_from_epsilon)
+    for value in (-1e-9, -np.inf, np.nan):
+        for convert, name in zip(converts, ("mu", "mu", "epsilon"), strict=True):
+            with pytest.raises(InputError, match=f"{name} is"):
+                convert(value, 1e-5)

@@ -75,10 +75,20 @@ def test_ties_are_covered_at_least_as_often():
     assert hits / SIMULATIONS > 0.9
 
 
-def test_the_curve_runs_from_corner_to_corner_and_counts():
+def test_small_curves():
     curve = curves.trade_off_curve([3.0, 1.0, 3.0], [0.0, 1.0], 0.9)
     np.testing.assert_allclose(curve.false_positive_rate, [1, 0.5, 0, 0])
     np.testing.assert_allclose(curve.false_negative_rate, [0, 0, 1 / 3, 1])
+    at = Interval(np.array([0.2]), np.array([0.5])), Interval(np.array([0.1]), np.array([0.3]))
+    curve = curves.TradeOffCurve(np.array([0.3]), np.array([0.2]), *at, 0.9)
+    lower, upper = curve.band([0.0, 0.19, 0.2, 0.49, 0.5, 1.0])
+    np.testing.assert_array_equal(lower, [0.1, 0.1, 0, 0, 0, 0])
+    np.testing.assert_array_equal(upper, [1, 1, 1, 1, 0.3, 0.3])
+    apart = curves.trade_off_curve(np.arange(500) + 1e3, np.arange(500), 0.95).band([1e-3, 0.1])
+    np.testing.assert_array_equal(apart.lower, [0, 0])
+    assert apart.upper[0] == 1 and apart.upper[1] < 0.02
+    alike = curves.trade_off_curve(np.arange(500), np.arange(500), 0.95)
+    assert inside(alike, 0.0) and not inside(alike, 0.5)
 
 
 def test_the_band_falls_stays_in_the_square_and_holds_the_empirical_curve():
@@ -88,19 +98,13 @@ def test_the_band_falls_stays_in_the_square_and_holds_the_empirical_curve():
     assert np.all(np.diff(lower) <= 0) and np.all(np.diff(upper) <= 0)
     assert np.all((lower >= 0) & (lower <= upper) & (upper <= 1))
     assert upper[0] == 1 and lower[-1] == 0
-    low, high = curve.band(curve.false_positive_rate)
-    best = [
-        curve.false_negative_rate[curve.false_positive_rate <= x].min() for x in curve.false_positive_rate
-    ]
+    x, y = curve.false_positive_rate, curve.false_negative_rate
+    low, high = curve.band(x)
+    best = [y[x <= at].min() for at in x]
     assert np.all((low <= best) & (best <= high))
-
-
-def test_the_band_of_one_threshold_is_read_off_its_limits():
-    at = Interval(np.array([0.2]), np.array([0.5])), Interval(np.array([0.1]), np.array([0.3]))
-    curve = curves.TradeOffCurve(np.array([0.3]), np.array([0.2]), *at, 0.9)
-    lower, upper = curve.band([0.0, 0.19, 0.2, 0.49, 0.5, 1.0])
-    np.testing.assert_array_equal(lower, [0.1, 0.1, 0, 0, 0, 0])
-    np.testing.assert_array_equal(upper, [1, 1, 1, 1, 0.3, 0.3])
+    for confidence in (0.0, 1.0, np.nan):
+        with pytest.raises(InputError, match="confidence is"):
+            curves.trade_off_curve([1.0], [0.0], confidence)
 
 
 def a_gaussian_curve_fits(curve):
@@ -116,22 +120,8 @@ def test_the_eye_sees_what_is_not_gaussian():
     assert not a_gaussian_curve_fits(laplace) and a_gaussian_curve_fits(normal)
 
 
-def test_worlds_apart_and_alike():
-    apart = curves.trade_off_curve(np.arange(500) + 1e3, np.arange(500), 0.95).band([1e-3, 0.1])
-    np.testing.assert_array_equal(apart.lower, [0, 0])
-    assert apart.upper[0] == 1 and apart.upper[1] < 0.02
-    alike = curves.trade_off_curve(np.arange(500), np.arange(500), 0.95)
-    assert inside(alike, 0.0) and not inside(alike, 0.5)
-
-
 def test_of_many_scores_a_few_hundred_are_looked_at():
     rng = np.random.default_rng(0)
     curve = curves.trade_off_curve(rng.normal(1, 1, 10**5), rng.normal(0, 1, 30_000), 0.95)
     assert len(curve.false_positive_rate) <= 601
     assert inside(curve) and not inside(curve, 1.1) and not inside(curve, 0.9)
-
-
-@pytest.mark.parametrize("confidence", [0.0, 1.0, np.nan])
-def test_confidence_out_of_range(confidence):
-    with pytest.raises(InputError, match="confidence is"):
-        curves.trade_off_curve([1.0], [0.0], confidence)

@@ -22,18 +22,21 @@ def test_epsilon_of_two_gaussians(mu, delta):
     assert densities.epsilon_at(gaussians(mu), delta) == pytest.approx(exact, rel=2e-5, abs=1e-9)
 
 
-def test_finer_points_come_closer_with_the_square_of_the_spacing():
+def test_finer_points_come_closer_and_both_directions_count():
     exact = conversions.delta_from_mu(1.0, 1.3)
     errors = [abs(densities.delta_at(gaussians(1.0, count), 1.3) - exact) for count in (301, 3001)]
     assert errors[1] < errors[0] / 50
-
-
-def test_both_directions_count():
     pair = gaussians(1.0)
     half_normal = DensityPair(pair.points, pair.p, np.where(pair.points > 0, 2 * pair.p, 0.0), 1e-15)
     swapped = half_normal._replace(p=half_normal.q, q=half_normal.p)
     assert densities.delta_at(half_normal, 1.0) == pytest.approx(0.5, abs=0.01)  # p has half where q has none
     assert densities.delta_at(half_normal, 1.0) == densities.delta_at(swapped, 1.0)
+    pair = gaussians(0.0)
+    assert densities.epsilon_at(pair, 1e-5) == 0
+    with pytest.raises(InputError, match="delta is 0"):
+        densities.epsilon_at(pair, 0.0)
+    with pytest.raises(InputError, match="right to"):
+        densities.epsilon_at(gaussians(1.0, error=1e-6), 1e-5)
 
 
 def test_rates_and_mu_at_thresholds():
@@ -45,12 +48,3 @@ def test_rates_and_mu_at_thresholds():
     curve = densities.trade_off_curve(gaussians(1.5))
     expected = conversions.gaussian_trade_off(1.5, curve.false_positive)
     np.testing.assert_allclose(curve.false_negative, expected, atol=1e-5)
-
-
-def test_equal_densities_lose_nothing_and_bad_delta_is_refused():
-    pair = gaussians(0.0)
-    assert densities.epsilon_at(pair, 1e-5) == 0
-    with pytest.raises(InputError, match="delta is 0"):
-        densities.epsilon_at(pair, 0.0)
-    with pytest.raises(InputError, match="right to"):
-        densities.epsilon_at(gaussians(1.0, error=1e-6), 1e-5)

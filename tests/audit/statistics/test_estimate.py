@@ -15,7 +15,6 @@ EVERY = pytest.mark.parametrize("method", [one.compute for one in METHODS.values
 
 
 def gaussian_scores(mu, n=2500, seed=0):
-    """n + n scores of an ideal Gaussian mechanism: (in, out)."""
     rng = np.random.default_rng([97, seed])
     return rng.normal(mu, 1, n), rng.normal(0, 1, n)
 
@@ -33,7 +32,6 @@ def share_above(truth, bounds):
 
 
 def most(audits, error=1 - CONFIDENCE):
-    """The share that sampling error allows, but with probability 1e-3."""
     return stats.binom.ppf(1 - 1e-3, audits, error) / audits
 
 
@@ -102,7 +100,7 @@ def test_in_sample_is_algorithm_4(n_in, n_out, mu, ties):
 
 
 @EVERY
-def test_the_counts_are_those_of_the_threshold(method):
+def test_the_same_scores_give_the_same_bound_with_the_counts_of_its_threshold(method):
     scores_in, scores_out = gaussian_scores(1.5, 400)
     bound = method(scores_in, scores_out, DELTA, CONFIDENCE)
     assert 0 < bound.n_in <= 400 and bound.n_in == bound.n_out
@@ -110,6 +108,11 @@ def test_the_counts_are_those_of_the_threshold(method):
     assert bound.false_positives <= np.sum(scores_out > bound.threshold)
     counted = {"in_sample": 400, "held_out": 200, "if_gaussian": 380, "assumption_free": 380}
     assert bound.n_in == counted[bound.method] and bound.method == method.__name__
+    scores = gaussian_scores(1.0, 300)
+    kept = [s.copy() for s in scores]
+    assert method(*scores, DELTA, CONFIDENCE) == method(*scores, DELTA, CONFIDENCE)
+    assert method(*map(list, scores), DELTA, CONFIDENCE) == method(*scores, DELTA, CONFIDENCE)
+    np.testing.assert_array_equal(scores, kept)
 
 
 def pushed_apart(scores, others, threshold):
@@ -173,15 +176,6 @@ def test_order_matters_to_no_in_sample_bound_and_hardly_to_the_others(order):
         assert first == pytest.approx(second, abs=0.3)
 
 
-@EVERY
-def test_the_same_scores_give_the_same_bound(method):
-    scores = gaussian_scores(1.0, 300)
-    kept = [s.copy() for s in scores]
-    assert method(*scores, DELTA, CONFIDENCE) == method(*scores, DELTA, CONFIDENCE)
-    assert method(*map(list, scores), DELTA, CONFIDENCE) == method(*scores, DELTA, CONFIDENCE)
-    np.testing.assert_array_equal(scores, kept)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("n, mu", [(1000, 2.0), (200, 1.0), (37, 2.5)])
 @pytest.mark.parametrize("order", [np.asarray, np.sort], ids=["as they came", "sorted"])
@@ -204,12 +198,6 @@ def test_certified_keeps_the_confidence_with_two_levels(audits=600, n=40, miss=0
     levels = ((rng.random((2, n)) < [[1 - miss], [alarm]]).astype(float) for _ in range(audits))
     truth = conversions.mu_from_rates(alarm, miss)
     assert share_above(truth, (if_gaussian(*s, DELTA, CONFIDENCE).mu for s in levels)) <= most(audits)
-
-
-def test_ten_times_the_scores_come_closer():
-    for method in (one.compute for one in METHODS.values()):
-        few, many = (method(*gaussian_scores(1.5, n), DELTA, CONFIDENCE).epsilon for n in (500, 20_000))
-        assert few < many
 
 
 @EVERY
@@ -300,20 +288,15 @@ BAD_SCORES = {
 
 
 @EVERY
-@pytest.mark.parametrize("message", BAD_SCORES)
-def test_bad_scores(method, message):
-    with pytest.raises(InputError, match=message) as caught:
-        method(*BAD_SCORES[message], DELTA, CONFIDENCE)
-    assert "\n" not in str(caught.value)
-
-
-@EVERY
-@pytest.mark.parametrize("value", [0.0, 1.0, -1.0, 1.5, np.nan])
-def test_delta_or_confidence_out_of_range(method, value):
-    with pytest.raises(InputError, match="delta is"):
-        method([1.0], [0.0], value, CONFIDENCE)
-    with pytest.raises(InputError, match="confidence is"):
-        method([1.0], [0.0], DELTA, value)
+def test_bad_scores_or_levels(method):
+    for message, scores in BAD_SCORES.items():
+        with pytest.raises(InputError, match=message) as caught:
+            method(*scores, DELTA, CONFIDENCE)
+        assert "\n" not in str(caught.value)
+    for value in (0.0, 1.0, -1.0, 1.5, np.nan):
+        for message, levels in (("delta is", (value, CONFIDENCE)), ("confidence is", (DELTA, value))):
+            with pytest.raises(InputError, match=message):
+                method([1.0], [0.0], *levels)
 
 
 @EVERY
@@ -323,16 +306,28 @@ def test_extreme_confidences_work(method, confidence):
     assert 0 <= bound.epsilon < 12
 
 
-def test_more_confidence_costs():
+def test_more_confidence_costs_and_ten_times_the_scores_come_closer():
     scores = gaussian_scores(2.0, 1000)
     mus = [in_sample(*scores, DELTA, c).mu for c in (0.5, 0.8, 0.95, 0.999)]
     assert mus == sorted(mus, reverse=True) and mus[0] > mus[-1] > 1
     for method in (held_out, if_gaussian):  # their threshold moves with it, so only by and large
         assert method(*scores, DELTA, 0.7).mu > method(*scores, DELTA, 0.9999).mu > 1
+    for method in (one.compute for one in METHODS.values()):
+        few, many = (method(*gaussian_scores(1.5, n), DELTA, CONFIDENCE).epsilon for n in (500, 20_000))
+        assert few < many
 
 
-def test_a_bound_prints_as_one_honest_line():
+def test_findings_are_every_estimators_and_only_what_covers_is_a_bound():
     scores = gaussian_scores(1.0, 300)
+    found = estimate.findings(*scores, DELTA, CONFIDENCE)
+    assert found == [one.compute(*scores, DELTA, CONFIDENCE) for one in METHODS.values()]
+    assert [finding.method for finding in found] == list(METHODS)
+    # The calibration's confidence bounds, and no other method.
+    found = estimate.findings(*gaussian_scores(1.0, 300), DELTA, CONFIDENCE)
+    bounds = [finding.method for finding in found if isinstance(finding, estimate.Bound)]
+    assert bounds == ["held_out", "if_gaussian", "assumption_free"]
+    assert all(one.assumes == METHODS[one.method].assumes.text for one in found[1:])
+    assert isinstance(found[0], estimate.Estimate) and not hasattr(found[0], "assumes")
     in_line, held_line, _, free_line = map(str, estimate.findings(*scores, DELTA, CONFIDENCE))
     assert "not a confidence bound" in in_line and "assumes" not in in_line
     assert "assumes a Gaussian trade-off curve" in held_line and "mu >=" in held_line
@@ -341,22 +336,6 @@ def test_a_bound_prints_as_one_honest_line():
     for line in (held_line, free_line):
         assert "epsilon >= " in line and "delta 1e-05, confidence 0.95" in line
     assert not any("\n" in line for line in (in_line, held_line, free_line))
-
-
-def test_findings_are_every_estimators():
-    scores = gaussian_scores(1.0, 300)
-    found = estimate.findings(*scores, DELTA, CONFIDENCE)
-    assert found == [one.compute(*scores, DELTA, CONFIDENCE) for one in METHODS.values()]
-    assert [finding.method for finding in found] == list(METHODS)
-
-
-def test_only_what_covers_is_a_bound():
-    """The calibration's confidence bounds, and no other method."""
-    found = estimate.findings(*gaussian_scores(1.0, 300), DELTA, CONFIDENCE)
-    bounds = [finding.method for finding in found if isinstance(finding, estimate.Bound)]
-    assert bounds == ["held_out", "if_gaussian", "assumption_free"]
-    assert all(one.assumes == METHODS[one.method].assumes.text for one in found[1:])
-    assert isinstance(found[0], estimate.Estimate) and not hasattr(found[0], "assumes")
 
 
 @pytest.mark.parametrize("runs", [2, 6, 20, 99, 5000])

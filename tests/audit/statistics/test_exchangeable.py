@@ -10,7 +10,8 @@ from scipy import special
 
 from audit.errors import InputError
 from audit.statistics import lifted
-from audit.statistics.lifted import bernstein, exchangeable_limits, wilson
+from audit.statistics.curves import limits
+from audit.statistics.lifted import bernstein, wilson
 
 CANARIES = 100
 
@@ -26,16 +27,14 @@ def sums():
 @pytest.mark.parametrize(
     ("order", "interval", "expected"),
     [
-        (1, wilson, (0.096865, 0.106810)),
-        (2, wilson, (0.100607, 0.102779)),
-        (8, wilson, (0.100687, 0.102652)),
-        (1, bernstein, (0.094374, 0.109575)),
+        *((1, wilson, (0.096865, 0.106810)), (2, wilson, (0.100607, 0.102779))),
+        *((8, wilson, (0.100687, 0.102652)), (1, bernstein, (0.094374, 0.109575))),
         (2, bernstein, (0.099624, 0.103674)),
     ],
 )
 def test_the_authors_numbers_digit_by_digit(sums, order, interval, expected):
     assert sums.mean() / CANARIES == pytest.approx(0.10173, abs=1e-12)
-    found = exchangeable_limits(sums, CANARIES, order, 0.05, interval)
+    found = limits(sums, CANARIES, order, 0.05, interval)
     assert found == pytest.approx(expected, abs=5.01e-7)
 
 
@@ -84,7 +83,7 @@ def _second_of_the_code(mean, n, level, interval, third, fourth):
 def test_order_4_as_in_the_code_and_corrected(sums, interval, of_the_code, corrected):
     assert order_4(sums, interval, wrong=True) == pytest.approx(of_the_code, abs=5.01e-7)
     assert order_4(sums, interval, wrong=False) == pytest.approx(corrected, abs=5.01e-7)
-    found = exchangeable_limits(sums, CANARIES, 4, 0.05, interval)
+    found = limits(sums, CANARIES, 4, 0.05, interval)
     assert found == pytest.approx(order_4(sums, interval, wrong=False), abs=1e-12)
 
 
@@ -99,9 +98,8 @@ LAWS = [  # of K exchangeable bits: the probability of each sum
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: f"K={len(law) - 1}")
 def test_the_variance_identity_holds_exactly(law):
     k = len(law) - 1
-    share = [
-        [Fraction(math.comb(s, order), math.comb(k, order)) for s in range(k + 1)] for order in range(k + 1)
-    ]
+    sums = range(k + 1)
+    share = [[Fraction(math.comb(s, order), math.comb(k, order)) for s in sums] for order in sums]
     mu = [sum(p * m for p, m in zip(law, one, strict=True)) for one in share]
     for order in range(1, k // 2 + 1):
         direct = sum(p * m**2 for p, m in zip(law, share[order], strict=True)) - mu[order] ** 2
@@ -115,11 +113,17 @@ def test_the_variance_identity_holds_exactly(law):
         assert a * float(mu[order]) + b - float(mu[order]) ** 2 == pytest.approx(float(direct), abs=1e-15)
 
 
-def test_moments_are_shares_of_tuples_of_ones():
+def test_moments_are_shares_of_tuples_of_ones_and_what_makes_no_sense_is_refused():
     bits = np.array([[1, 1, 0, 1], [0, 0, 1, 0]])
     pairs = [np.mean([row[i] * row[j] for i, j in itertools.permutations(range(4), 2)]) for row in bits]
     found = lifted.moments(bits.sum(1).astype(float), 4, 2)
     assert found == pytest.approx([1.0, 0.5, np.mean(pairs)])
+    sums = np.array([1.0, 2.0])
+    for order, canaries, word in ((3, 8, "power of two"), (0, 8, "power of two"), (4, 2, "needs 4 canaries")):
+        with pytest.raises(InputError, match=word):
+            limits(sums, canaries, order, 0.05, wilson)
+    with pytest.raises(InputError, match="between 0 and K"):
+        limits(np.array([-1.0]), 2, 1, 0.05, wilson)
 
 
 @pytest.mark.parametrize("interval", [wilson, bernstein])
@@ -136,8 +140,8 @@ def test_an_interval_holds_its_mean_and_mirrors(interval, mean, n):
 @pytest.mark.parametrize("order", [1, 2, 4, 8])
 def test_equal_canaries_are_no_more_than_one(interval, order):
     equal, single = np.array([8.0] * 30 + [0.0] * 70), np.array([1.0] * 30 + [0.0] * 70)
-    low, high = exchangeable_limits(equal, 8, order, 0.05, interval)
-    one = exchangeable_limits(single, 1, 1, 0.05 / order, interval)
+    low, high = limits(equal, 8, order, 0.05, interval)
+    one = limits(single, 1, 1, 0.05 / order, interval)
     assert low <= one[0] + 1e-12 and high >= one[1] - 1e-12
 
 
@@ -145,7 +149,7 @@ def test_equal_canaries_are_no_more_than_one(interval, order):
 @pytest.mark.parametrize("order", [1, 2, 4])
 def test_the_ends_of_the_range_are_no_trouble(order, sum_):
     for interval in (wilson, bernstein):
-        low, high = exchangeable_limits(np.full(20, sum_), 16, order, 0.05, interval)
+        low, high = limits(np.full(20, sum_), 16, order, 0.05, interval)
         assert low - 1e-12 <= sum_ / 16 <= high + 1e-12
 
 
@@ -156,7 +160,7 @@ def _missed(canaries, order, error, laws, n):
     below = above = 0.0
     for count in range(n + 1):
         sums = np.array([high_sum] * count + [low_sum] * (n - count), float)
-        low, high = exchangeable_limits(sums, canaries, order, error, bernstein)
+        low, high = limits(sums, canaries, order, error, bernstein)
         weight = math.comb(n, count) * p**count * (1 - p) ** (n - count)
         below, above = below + weight * (low > mean), above + weight * (high < mean)
     return below, above
@@ -169,12 +173,3 @@ def _missed(canaries, order, error, laws, n):
 def test_bernsteins_limits_keep_their_level_exactly(order, law):
     for n in (3, 10, 40):
         assert max(_missed(8, order, 0.2, law, n)) <= 0.2
-
-
-def test_what_makes_no_sense_is_refused():
-    sums = np.array([1.0, 2.0])
-    for order, canaries, word in ((3, 8, "power of two"), (0, 8, "power of two"), (4, 2, "needs 4 canaries")):
-        with pytest.raises(InputError, match=word):
-            exchangeable_limits(sums, canaries, order, 0.05, wilson)
-    with pytest.raises(InputError, match="between 0 and K"):
-        exchangeable_limits(np.array([-1.0]), 2, 1, 0.05, wilson)

@@ -23,9 +23,16 @@ def test_clopper_pearson_covers_at_every_rate(trials, confidence):
     assert covered.min() >= confidence - 1e-12
 
 
-def test_clopper_pearson_is_not_vacuous():
+def test_clopper_pearson_is_not_vacuous_and_its_table_kept():
     covered = coverage(intervals.clopper_pearson(np.arange(401), 400, 0.95), 400)
     assert covered.min() < 0.955 and covered[50:150].mean() < 0.97
+    assert intervals.clopper_pearson_upper(0, 2500, 0.05) == pytest.approx(1 - 0.05 ** (1 / 2500))
+    assert intervals.clopper_pearson_upper(2500, 2500, 0.05) == 1.0
+    table = intervals.upper_limits(40, 0.025)
+    np.testing.assert_array_equal(table, intervals.clopper_pearson_upper(np.arange(41), 40, 0.025))
+    assert intervals.upper_limits(40, 0.025) is table
+    with pytest.raises(ValueError, match="read-only"):
+        table[0] = 0.0
 
 
 @pytest.mark.parametrize("trials", [4, 30])
@@ -51,16 +58,3 @@ def test_edge_counts_order_and_mirror_image(trials):
     assert 0 < upper[0] < 1 and 0 < lower[-1] < 1
     assert np.all(np.diff(lower) > 0) and np.all(np.diff(upper) > 0) and np.all(lower < upper)
     np.testing.assert_allclose(lower, 1 - upper[::-1], atol=1e-9)
-
-
-def test_the_rule_of_three():
-    assert intervals.clopper_pearson_upper(0, 2500, 0.05) == pytest.approx(1 - 0.05 ** (1 / 2500))
-    assert intervals.clopper_pearson_upper(2500, 2500, 0.05) == 1.0
-
-
-def test_the_kept_table_is_the_function_and_cannot_be_changed():
-    table = intervals.upper_limits(40, 0.025)
-    np.testing.assert_array_equal(table, intervals.clopper_pearson_upper(np.arange(41), 40, 0.025))
-    assert intervals.upper_limits(40, 0.025) is table
-    with pytest.raises(ValueError, match="read-only"):
-        table[0] = 0.0

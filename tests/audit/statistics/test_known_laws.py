@@ -36,20 +36,19 @@ def test_quadrature_finds_the_gaussian_epsilon(mu, delta):
     assert known.epsilon(delta) == truth
 
 
-def test_epsilon_of_logistic_is_the_best_threshold():
+def test_epsilon_of_logistic_is_the_best_threshold_and_all_grow_with_the_parameter():
     """The likelihood ratio increases, so that sets above a threshold are the best ones."""
     x = np.linspace(-40, 40, 800_001)
     above_in, above_out = stats.logistic.sf(x, 2.0), stats.logistic.sf(x)
     truth = np.log(np.maximum(above_in - 1e-5, 1e-300) / above_out).max()
     assert KnownLaw(LAWS["logistic"], 2.0).epsilon(1e-5) == pytest.approx(truth, abs=1e-6)
-
-
-def test_epsilon_grows_with_the_parameter_and_falls_with_delta():
     for name in ("laplace", "randomized_response", "t3", "logistic"):
         low, high = KnownLaw(LAWS[name], 1.0), KnownLaw(LAWS[name], 1.5)
         assert 0 < low.epsilon(1e-3) < low.epsilon(1e-5) < high.epsilon(1e-5)
     known = KnownLaw(LAWS["subsampled"], 0.5)
     assert known.epsilon(1e-5) > KnownLaw(LAWS["subsampled"], 1.0).epsilon(1e-5) > known.epsilon(0.5) == 0
+    with pytest.raises(InputError, match="delta is 0"):
+        KNOWN[0].epsilon(0.0)
 
 
 @pytest.mark.parametrize("known", KNOWN, ids=str)
@@ -60,11 +59,6 @@ def test_scores_have_the_density(known):
         below = integrate.cumulative_trapezoid(known.law.density(x, known.parameter, inserted), x, initial=0)
         assert below[-1] == pytest.approx(1, abs=1e-4)
         assert stats.kstest(scores, lambda s, below=below: np.interp(s, x, below)).pvalue > 1e-3
-
-
-def test_a_delta_out_of_range_is_refused():
-    with pytest.raises(InputError, match="delta is 0"):
-        KNOWN[0].epsilon(0.0)
 
 
 @pytest.mark.parametrize("known", KNOWN, ids=str)

@@ -22,7 +22,6 @@ def normal_coins(mu, runs, canaries, seed=0, common=0.0):
 
 
 def normal_sets(mu, runs, canaries, seed=0):
-    """Two sets of runs of a Gaussian mechanism."""
     rng = np.random.default_rng(seed)
     return Sets(rng.normal(mu, 1, (runs, canaries)), rng.normal(0, 1, (runs, canaries)))
 
@@ -32,7 +31,6 @@ design_of = pytest.mark.parametrize("draw", DESIGNS.values(), ids=DESIGNS)
 
 
 def found(name, design):
-    """A method's bound."""
     return METHODS[name].bound(design, DELTA, CONFIDENCE)
 
 
@@ -45,24 +43,16 @@ def test_the_bound_on_mu_is_below_the_truth_and_near_it(draw, mu, least):
 
 
 @design_of
-def test_the_clustered_bound_is_nearer(draw):
-    bounds = [found(CLUSTERED, draw(1.768, 250, 32, seed)).mu for seed in range(4)]
-    assert np.mean(bounds) == pytest.approx(1.73, abs=0.05)
-
-
-@design_of
-def test_nothing_is_proven_where_nothing_leaks(draw):
+def test_nothing_is_proven_where_nothing_leaks_and_more_where_there_is_more(draw):
     design = draw(0.0, 100, 16)
     assert max(found(name, design).epsilon for name in METHODS) < 0.2
     assert found(LIFTED, draw(-2.0, 100, 16)).epsilon == 0
-
-
-@design_of
-def test_more_canaries_and_more_runs_prove_more(draw):
     few, canaries, runs = ((50, 4), (50, 64), (400, 64))
     proven = [np.mean([found(LIFTED_GAUSSIAN, draw(1.768, *size, seed)).mu for seed in range(3)])
               for size in (few, canaries, runs)]  # fmt: skip
     assert proven[0] < proven[1] < proven[2]
+    bounds = [found(CLUSTERED, draw(1.768, 250, 32, seed)).mu for seed in range(4)]
+    assert np.mean(bounds) == pytest.approx(1.73, abs=0.05)
 
 
 def test_bets_beat_the_papers_interval_on_sets_and_need_no_limit_theorem():
@@ -90,7 +80,6 @@ def randomised_response(epsilon, delta, shape, rng):
 
 
 def tied(matrix, equal):
-    """The first canary of a run in place of all."""
     return np.repeat(matrix[:, :1], matrix.shape[1], 1) if equal else matrix
 
 
@@ -118,15 +107,11 @@ def lower(counted, family=exact.GAUSSIAN):
 
 
 @design_of
-def test_the_order_of_counted_runs_does_not_matter(draw):
+def test_order_does_not_matter_and_pilot_runs_are_never_counted(draw):
     counted = lifted.count(draw(1.768, 80, 8), exact.GAUSSIAN, 0.05)
     order = np.random.default_rng(1).permutation(len(counted.rest.misses))
     turned = counted.rest._replace(misses=counted.rest.misses[order], alarms=counted.rest.alarms[order])
     assert lower(counted._replace(rest=turned)) == pytest.approx(lower(counted), rel=1e-9)
-
-
-@design_of
-def test_pilot_runs_are_never_counted(draw):
     design = draw(1.768, 80, 8)
     pilot, rest = design.split()
     counted = lifted.count(design, exact.GAUSSIAN, 0.05)
@@ -142,10 +127,9 @@ def test_an_adverse_pilot_makes_no_bound_exceed_the_truth(draw, worst):
     """Bets are chosen on the pilot, whatever it says; only what they win is at stake."""
     for seed in range(10):
         counted = lifted.count(draw(1.0, 60, 8, seed), exact.GAUSSIAN, 0.05)
-        lies = counted.pilot._replace(
-            misses=counted.pilot.misses * 0 + 4 * worst, alarms=counted.pilot.alarms * 0 + 4 * (1 - worst)
-        )
-        assert lower(counted._replace(pilot=lies)) <= 1.0
+        wrong = {"misses": np.full_like(counted.pilot.misses, 4 * worst, float)}
+        wrong["alarms"] = np.full_like(counted.pilot.alarms, 4 * (1 - worst), float)
+        assert lower(counted._replace(pilot=counted.pilot._replace(**wrong))) <= 1.0
 
 
 FAMILIES = {"Gaussian": exact.GAUSSIAN, "any": exact.approximate_dp(DELTA)}
@@ -174,13 +158,12 @@ def on_curve(family, counted, parameter, rates):
         growth = growth + betting.log_growth(into, false_negative, betting.STAKES)[pairs.into]
         return betting.mixed(growth, pairs.shares).min()
     bets = betting._coin_bets(family, counted, float(np.log(20)))
-    growth = np.concatenate(
-        [
-            betting._growth(counted.rest, part, part * false_negative + (1 - part) * rates, np.array([stake]))
-            for part, stake in zip(bets.parts, bets.stakes, strict=True)
-        ]
-    )
-    return betting.mixed(growth, bets.shares).min()
+
+    def growth(part, stake):
+        means = part * false_negative + (1 - part) * rates
+        return betting._growth(counted.rest, part, means, np.array([stake]))
+
+    return betting.mixed(np.concatenate([*map(growth, bets.parts, bets.stakes)]), bets.shares).min()
 
 
 def test_the_capital_is_split_and_no_more():
@@ -190,14 +173,6 @@ def test_the_capital_is_split_and_no_more():
     assert betting._pairs(exact.GAUSSIAN, *growth, 3.0).shares.sum() == pytest.approx(1)
 
 
-def test_runs_that_all_agree_prove_what_so_many_runs_can():
-    """20 runs without an error: no test rules out that a share of log(20) / 20 of runs is all errors."""
-    errors = RunErrors(np.zeros(20), np.zeros(20), 1000, 1000, 1.0, False)
-    bound = lower(Counted(0.0, errors, errors), exact.approximate_dp(0.0))
-    best = float(conversions.epsilon_from_rates(np.log(20) / 40, np.log(20) / 40, 0.0))
-    assert 0.5 * best < bound < np.log(20 / np.log(20)) + 0.5
-
-
 @pytest.mark.parametrize("mu", [0.0, 1.768])
 @design_of
 def test_one_canary_a_run_is_enough(draw, mu):
@@ -205,11 +180,6 @@ def test_one_canary_a_run_is_enough(draw, mu):
     names = [bound.method for bound in lifted.bounds(design, DELTA, CONFIDENCE)]
     assert names == ["lidp_wilson_1", "lidp_bernstein_1", LIFTED, LIFTED_GAUSSIAN, CLUSTERED]
     assert found(LIFTED_GAUSSIAN, design).mu <= mu
-
-
-def test_a_method_that_needs_more_canaries_says_so():
-    with pytest.raises(InputError, match="order 4 needs 4 canaries a run, here are 2"):
-        found("lidp_wilson_4", normal_coins(1.0, 40, 2))
 
 
 SEPARATED = Coins(np.tile([[0.0, 1.0]], (20, 1)), np.tile([[False, True]], (20, 1)))
@@ -223,8 +193,15 @@ def test_pilots_without_a_spread_or_a_world_are_no_trouble(design):
         assert found(name, design).epsilon >= 0
 
 
-def test_perfect_separation_is_seen():
+def test_separation_is_seen_and_what_cannot_be_used_said():
     assert found(LIFTED, SEPARATED).epsilon > 0.3 and found(LIFTED, SEPARATED).false_negatives == 0
+    # 20 runs without an error: no test rules out that a share of log(20) / 20 of runs is all errors.
+    errors = RunErrors(np.zeros(20), np.zeros(20), 1000, 1000, 1.0, False)
+    bound = lower(Counted(0.0, errors, errors), exact.approximate_dp(0.0))
+    best = float(conversions.epsilon_from_rates(np.log(20) / 40, np.log(20) / 40, 0.0))
+    assert 0.5 * best < bound < np.log(20 / np.log(20)) + 0.5
+    with pytest.raises(InputError, match="order 4 needs 4 canaries a run, here are 2"):
+        found("lidp_wilson_4", normal_coins(1.0, 40, 2))
 
 
 @pytest.mark.parametrize(("delta", "confidence"), [(0.0, 0.95), (1e-5, 1.0)])

@@ -6,18 +6,17 @@ import pytest
 from audit.concluded import conclude, of_setting
 from audit.errors import InputError
 from audit.settings.make import setting_of
-from audit.statistics import conclusion
 from audit.statistics.calibration import allowed_share
 from audit.statistics.canaries import single
 from audit.statistics.conclusion import Look
 from audit.statistics.estimate import if_gaussian
 from audit.storage.store import Scores
+from experiments.sweeps.estimates import looks
 
 SCHEDULE = (200, 400, 1000)
 
 
 def worlds(seed, runs, mu=2.0):
-    """Scores of the first so many runs of one audit."""
     rng = np.random.default_rng(seed)
     draws = rng.normal(size=(2, 5000)) + [[mu], [0]]
     return draws[0, : runs // 2], draws[1, : runs // 2]
@@ -33,14 +32,11 @@ def look(runs, confidence, seed=0):
     return Look(runs, tuple(conclude(single(*worlds(seed, runs)), None, 1e-5, confidence).bounds))
 
 
-def test_the_error_is_shared_out_equally():
-    assert conclusion.confidence_of_each(0.95, 1) == 0.95
-    assert conclusion.confidence_of_each(0.95, 5) == pytest.approx(0.99)
-
-
-def test_the_best_of_each_method_is_taken_at_the_confidence_of_all():
+def test_the_error_is_shared_out_equally_and_the_best_of_each_method_taken():
+    assert looks.confidence_of_each(0.95, 1) == 0.95
+    assert looks.confidence_of_each(0.95, 5) == pytest.approx(0.99)
     taken = [look(runs, 0.99) for runs in SCHEDULE]
-    found = conclusion.best_of_looks(taken, 0.97)
+    found = looks.best(taken, 0.97)
     for i, bound in enumerate(found):
         assert bound.epsilon == max(one.bounds[i].epsilon for one in taken)
         assert bound.confidence == 0.97 and bound.method == taken[0].bounds[i].method
@@ -52,27 +48,24 @@ def test_bounds_of_looks_are_those_of_each_look_at_its_share_of_the_error():
     assert found.looks.confidence == pytest.approx(0.98) and found.confidence == 0.94
     assert [one.runs for one in found.looks.taken] == [200, 400]
     for one in found.looks.taken:
-        alone = if_gaussian(*seen[one.runs], 1e-5, conclusion.confidence_of_each(0.94, 3))
+        alone = if_gaussian(*seen[one.runs], 1e-5, looks.confidence_of_each(0.94, 3))
         assert one.bounds[1].epsilon == alone.epsilon
     assert found.bound("if_gaussian").epsilon == max(one.bounds[1].epsilon for one in found.looks.taken)
     assert len(found.scores_in) == 200 and found.estimates[0].n_in == 200  # the last look's
 
 
-def test_a_single_declared_look_is_an_audit():
+def test_a_single_declared_look_is_an_audit_and_another_refused():
     found = conclude(single(*worlds(2, 400)), None, 1e-5, 0.95, looks=(400,))
     plain = conclude(single(*worlds(2, 400)), None, 1e-5, 0.95)
     assert found.bounds == plain.bounds and found.estimates == plain.estimates
+    with pytest.raises(InputError, match="none is at 500 runs"):
+        conclude(single(*worlds(0, 500)), None, 1e-5, 0.95, looks=SCHEDULE)
 
 
 @pytest.mark.parametrize("schedule", [(), (400, 200), (200, 200), (1, 200), (-4, 2)])
 def test_a_schedule_that_is_none_is_refused(schedule):
     with pytest.raises(InputError, match="`looks="):
-        conclusion.require_schedule(schedule)
-
-
-def test_a_look_that_was_not_declared_is_refused():
-    with pytest.raises(InputError, match="none is at 500 runs"):
-        conclude(single(*worlds(0, 500)), None, 1e-5, 0.95, looks=SCHEDULE)
+        looks.require_schedule(schedule)
 
 
 @pytest.mark.slow
@@ -86,7 +79,7 @@ def test_the_best_of_five_declared_looks_holds_and_the_best_of_five_others_does_
     undeclared, declared = np.array([best(seed, 0.95) for seed in range(300)]), []
 
     def draw(first, audits):
-        declared.extend(best(first + i, conclusion.confidence_of_each(0.95, 5)) for i in range(audits))
+        declared.extend(best(first + i, looks.confidence_of_each(0.95, 5)) for i in range(audits))
         return {"declared": np.sum(np.array(declared[first:]) > 1)}
 
     drawn = assert_covers(draw, 300)

@@ -39,9 +39,8 @@ def test_an_audit_depends_on_its_seed_and_index_alone():
     again, other = draw(SETTING, 3), draw(SETTING._replace(seed=1), 3)
     assert np.array_equal(draw(SETTING, 3).scores, again.scores)
     assert not np.array_equal(again.scores, other.scores)
-
-
-def test_the_truth_is_that_of_the_law():
+    setting = SETTING._replace(audits=3)
+    assert calibrate(setting, processes=2) == calibrate(setting)
     epsilon, mu = many_calibration._truths(SETTING)
     assert mu == pytest.approx(1.0, abs=1e-6)
     assert epsilon == pytest.approx(conversions.epsilon_from_mu(1.0, 1e-5), rel=0.03)
@@ -56,11 +55,6 @@ def test_every_usable_method_has_a_row(canaries):
     assert {row.method for row in rows} == {name for name, one in METHODS.items() if one.canaries <= canaries}
     assert heard == [1, 1]
     assert {row.method for row in rows if row.mean_mu is not None} == {LIFTED_GAUSSIAN, CLUSTERED}
-
-
-def test_processes_change_nothing():
-    setting = SETTING._replace(audits=3)
-    assert calibrate(setting, processes=2) == calibrate(setting)
 
 
 @pytest.mark.slow

@@ -39,6 +39,8 @@ def test_an_interval_is_finite_and_starts_at_0_or_above(mu):
 
 def test_a_run_a_world_says_nothing():
     assert normal_scores.mu_interval([3.0], [1.0], 0.95) == (0, np.inf)
+    design = canaries.sets([[3.0, 2.0]], [[1.0, 0.0]])
+    assert normal_scores.mu_interval_of_runs(design, 0.95) == (0, np.inf)
 
 
 @pytest.mark.parametrize(
@@ -72,8 +74,3 @@ def test_the_limits_over_runs_are_narrower_by_the_root_of_the_canaries_and_keep_
         assert normal_scores.mu_interval_of_runs(moved, 0.95) == pytest.approx((low, high), rel=1e-6)
         widths.append(high - low)
     assert widths[0] / widths[1] == pytest.approx(8, rel=0.5)
-
-
-def test_one_run_a_kind_says_nothing():
-    design = canaries.sets([[3.0, 2.0]], [[1.0, 0.0]])
-    assert normal_scores.mu_interval_of_runs(design, 0.95) == (0, np.inf)

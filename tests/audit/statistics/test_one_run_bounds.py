@@ -20,14 +20,12 @@ DELTA = 1e-5
 
 
 def coined(mu, canaries, seed=0):
-    """A run's scores and coins."""
     rng = np.random.default_rng(seed)
     bits = rng.random((1, canaries)) < 0.5
     return Coins(mu * bits + rng.standard_normal((1, canaries)), bits)
 
 
 def uniform(sigma, canaries=1000, dimension=10**6, seed=0):
-    """The cosines of a Gaussian mechanism."""
     found = cosine_law.simulate(np.random.default_rng(seed), canaries, dimension, sigma)
     return one_shot.cosines(found, None, dimension)
 
@@ -56,28 +54,36 @@ def test_one_run_holds_where_all_canaries_stand_or_fall_together():
 
 
 def test_delta_costs_one_run_all_where_hits_are_rarer_than_it():
-    found = [
-        one_run_bounds.of_uniform_canaries(uniform(0.2), delta, 0.95).epsilon for delta in (1e-9, 1e-5, 0.2)
-    ]
+    of_run = one_run_bounds.of_uniform_canaries
+    found = [of_run(uniform(0.2), delta, 0.95).epsilon for delta in (1e-9, 1e-5, 0.2)]
     assert found[0] == found[1] > 10 and found[2] == 0
 
 
 @pytest.mark.parametrize(("mu", "least"), [(1.0, (0.9, 1.6)), (2.0, (2.3, 4.0)), (6.0, (4.5, 9.5))])
 def test_guesses_are_below_the_truth_and_near_what_is_possible(mu, least):
     truth = conversions.epsilon_from_mu(mu, DELTA)
-    found = np.array(
-        [[b.epsilon for b in guessed(of_coins(coined(mu, 1000, s)), DELTA, 0.95)] for s in range(6)]
-    )
-    assert (found <= truth).all()
-    assert (np.median(found, 0) > least).all()
+    audits = (guessed(of_coins(coined(mu, 1000, s)), DELTA, 0.95) for s in range(6))
+    found = np.array([[bound.epsilon for bound in bounds] for bounds in audits])
+    assert (found <= truth).all() and (np.median(found, 0) > least).all()
 
 
-def test_what_they_say():
+def test_what_guesses_say_in_any_unit_and_turned():
     first, second = guessed(of_coins(coined(3.0, 400)), DELTA, 0.95)
     assert (first.method, second.method) == (ONE_RUN_GUESSES, ONE_RUN_GAUSSIAN)
     assert first.mu is None and second.epsilon == conversions.epsilon_from_mu(second.mu, DELTA)
     assert first.canaries == one_run_bounds.FAIR_COINS and "Gaussian" in second.assumes
     assert first.counted.endswith("right of 320")
+    design = coined(2.0, 300)
+    moved = Coins(1000.0 * design.scores - 7.0, design.presence)
+    found = [guessed(of_coins(one), DELTA, 0.95) for one in (design, moved)]
+    assert [b.epsilon for b in found[0]] == pytest.approx([b.epsilon for b in found[1]])
+    design = coined(3.0, 400)
+    found = guessed(of_coins(Coins(-design.scores, design.presence)), DELTA, 0.95)
+    assert [one.epsilon for one in found] == [0, 0]
+    with pytest.raises(InputError, match="delta is 1"):
+        guessed(of_coins(coined(1.0, 100)), 1.0, 0.95)
+    with pytest.raises(InputError, match="confidence is 0"):
+        one_run_bounds.of_uniform_canaries(uniform(1.0, 50), DELTA, 0.0)
 
 
 def test_a_limit_of_guesses_is_where_its_test_stops():
@@ -112,28 +118,8 @@ def test_a_sorted_file_proves_no_more():
     assert proved <= 5
 
 
-def test_units_and_shifts_of_scores_do_not_matter():
-    design = coined(2.0, 300)
-    moved = Coins(1000.0 * design.scores - 7.0, design.presence)
-    found = [guessed(of_coins(one), DELTA, 0.95) for one in (design, moved)]
-    assert [b.epsilon for b in found[0]] == pytest.approx([b.epsilon for b in found[1]])
-
-
-def test_turned_scores_prove_nothing():
-    design = coined(3.0, 400)
-    found = guessed(of_coins(Coins(-design.scores, design.presence)), DELTA, 0.95)
-    assert [one.epsilon for one in found] == [0, 0]
-
-
 @pytest.mark.parametrize("shape", [(2, 50), (1, 39)])
 def test_several_runs_or_few_coins_are_refused(shape):
     scores = np.arange(np.prod(shape), dtype=float).reshape(shape)
     with pytest.raises(InputError, match="give"):
         of_coins(Coins(scores, scores % 2 == 0))
-
-
-def test_levels_are_checked():
-    with pytest.raises(InputError, match="delta is 1"):
-        guessed(of_coins(coined(1.0, 100)), 1.0, 0.95)
-    with pytest.raises(InputError, match="confidence is 0"):
-        one_run_bounds.of_uniform_canaries(uniform(1.0, 50), DELTA, 0.0)

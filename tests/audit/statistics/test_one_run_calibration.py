@@ -20,12 +20,9 @@ def test_each_law_has_its_methods_and_truth(name):
     assert heard == [1, 1]
 
 
-def test_processes_change_nothing():
+def test_processes_change_nothing_and_jeffreys_value_exceeds_where_nothing_leaks():
     assert calibrate(SETTING, processes=2) == calibrate(SETTING)
     assert calibrate(SETTING._replace(seed=1)) != calibrate(SETTING)
-
-
-def test_jeffreys_value_exceeds_where_nothing_leaks_and_ours_does_not():
     rows = calibrate(SETTING._replace(law=LAWS["cosines"], mu=0.0, audits=60))
     assert rows[0].exceeding <= 0.05 and rows[1].exceeding > 0.3
 

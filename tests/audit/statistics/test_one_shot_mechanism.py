@@ -22,53 +22,33 @@ def directly(rng, canaries, dimension, sigma):
 )
 def test_both_ways_have_one_law(canaries, dimension, sigma):
     rng, audits = np.random.default_rng(0), 1500
-    both = [
-        np.array([way(rng, canaries, dimension, sigma) for _ in range(audits)])
-        for way in (simulate, directly)
-    ]
-    for statistic in (
-        lambda x: x[:, 0],
-        lambda x: x[:, -1],
-        lambda x: x.mean(1),
-        lambda x: x.std(1),
-        lambda x: x.max(1),
-    ):
-        assert stats.ks_2samp(*map(statistic, both)).pvalue > 1e-4
+    given = rng, canaries, dimension, sigma
+    both = [np.array([way(*given) for _ in range(audits)]) for way in (simulate, directly)]
+    for one, other in zip(*([x[:, 0], x[:, -1], x.mean(1), x.std(1), x.max(1)] for x in both), strict=True):
+        assert stats.ks_2samp(one, other).pvalue > 1e-4
     products = [(x[:, 0] - x.mean()) * (x[:, 1] - x.mean()) for x in both]
-    assert products[0].mean() == pytest.approx(
-        products[1].mean(), abs=5 * products[0].std() / np.sqrt(audits)
-    )
+    tolerance = 5 * products[0].std() / np.sqrt(audits)
+    assert products[0].mean() == pytest.approx(products[1].mean(), abs=tolerance)
     wrong = np.array([simulate(rng, canaries, dimension, sigma + 0.5) for _ in range(audits)])
     assert stats.ks_2samp(wrong.mean(1), both[1].mean(1)).pvalue < 1e-4
 
 
-def test_a_large_dimension_directly():
+def test_large_dimensions_and_rotated_canaries():
     rng = np.random.default_rng(0)
     found = [way(rng, 100, 100_000, 1.0) * np.sqrt(100_000) for way in (simulate, directly) for _ in range(4)]
     assert [one.mean() for one in found] == pytest.approx([1.0] * 8, abs=0.5)
     assert [one.std() for one in found] == pytest.approx([1.0] * 8, abs=0.3)
-
-
-def test_rotated_canaries_are_uniform_directions():
-    rng = np.random.default_rng(0)
     rows = np.array([rotated(rng, 4, 9) for _ in range(4000)])
     assert np.linalg.norm(rows, axis=2) == pytest.approx(np.ones((4000, 4)))
     products = np.einsum("sd,sd->s", rows[:, 1], rows[:, 3])
     assert stats.kstest(products, lambda t: np.exp(cosine_law.log_cdf(t, 9))).pvalue > 1e-4
-
-
-def test_without_leak_cosines_have_the_exact_law():
-    rng = np.random.default_rng(0)
     found = np.concatenate([simulate(rng, 1, 20, 1e9) for _ in range(4000)])
     assert stats.kstest(found, lambda t: np.exp(cosine_law.log_cdf(t, 20))).pvalue > 1e-4
+    with pytest.raises(InputError, match="sigma is -1"):
+        released(np.random.default_rng(0), np.eye(2), 3, -1.0)
 
 
 @pytest.mark.parametrize(("canaries", "dimension"), [(0, 5), (5, 5), (6, 5)])
 def test_too_many_canaries_are_refused(canaries, dimension):
     with pytest.raises(InputError, match="`canaries="):
         rotated(np.random.default_rng(0), canaries, dimension)
-
-
-def test_a_negative_sigma_is_refused():
-    with pytest.raises(InputError, match="sigma is -1"):
-        released(np.random.default_rng(0), np.eye(2), 3, -1.0)

@@ -33,29 +33,20 @@ def test_another_law_takes_longer_but_is_found(law):
     assert law(found) >= 0.8 and law(found / 1.2) < 0.8
 
 
-def test_a_tightness_out_of_reach_is_said():
-    assert planning.first_to_reach(0.9, lambda runs: 0.5) is None
-
-
-def test_the_mean_certified_bound_lies_below_the_truth_and_comes_near_it():
-    few, many = (planning.mean_if_gaussian(KNOWN._replace(n_scores=n)) for n in (200, 5000))
-    assert 0.5 < few < many < 4
-    assert many > 3.2
-
-
 def test_the_runs_needed_prove_the_share_of_the_truth():
     found = planning.runs_needed(KNOWN, 0.6)
     enough, few = (planning.mean_if_gaussian(KNOWN._replace(n_scores=n)) / 4 for n in (2 * found, found // 2))
     assert few < 0.6 < enough
     assert found == planning.runs_needed(KNOWN._replace(n_scores=9, audits=2), 0.6)
+    with pytest.raises(InputError, match="`mu=0`"):
+        planning.runs_needed(KNOWN._replace(mu=0.0), 0.5)
+    assert planning.first_to_reach(0.9, lambda runs: 0.5) is None
+    few, many = (planning.mean_if_gaussian(KNOWN._replace(n_scores=n)) for n in (200, 5000))
+    assert 0.5 < few < many < 4
+    assert many > 3.2
 
 
 @pytest.mark.parametrize("tightness", [0, 1, -0.5, math.nan])
 def test_a_tightness_out_of_range_is_refused(tightness):
     with pytest.raises(InputError, match="`tightness="):
         planning.runs_needed(KNOWN, tightness)
-
-
-def test_a_share_of_nothing_is_refused():
-    with pytest.raises(InputError, match="`mu=0`"):
-        planning.runs_needed(KNOWN._replace(mu=0.0), 0.5)

@@ -20,41 +20,31 @@ WITHOUT = np.array(
 )
 
 
-def test_the_public_record_by_the_former_estimator():
+def test_the_public_record_by_either_estimator():
     found = rounds.best_accuracy(WITH, WITHOUT)
     assert (found.estimate.false_positives, found.estimate.false_negatives) == (6, 1)
     assert found.estimate.epsilon == pytest.approx(2.944426, abs=5e-7)
     assert (found.lower, found.upper) == pytest.approx((0.991806, 6.797383), abs=5e-7)
     assert rounds.largest_accuracy(WITH, WITHOUT) == pytest.approx(0.86)
-
-
-def test_the_public_record_by_the_published_estimator():
     found = rounds.best_epsilon(WITH, WITHOUT)
     assert found.estimate.delta == 1 / 50 and isinstance(found.estimate, Estimate)
     assert found.estimate.epsilon == pytest.approx(2.917771, abs=5e-7)
     assert found.estimate.threshold == 0.155111
+    assert rounds.renyi_epsilon(0.477294921875, 1e-5) == pytest.approx(11.353132625, abs=5e-9)
 
 
 @pytest.mark.parametrize("estimate", [rounds.best_epsilon, rounds.best_accuracy])
-def test_where_no_threshold_has_both_errors_the_estimate_is_0(estimate):
-    # a score in below all and one above all: at every threshold one of the two errors does not occur
+def test_estimates_at_the_edges(estimate):
     found = estimate([0.0, 3.0], [1.0, 1.0])
     assert found.estimate.epsilon == 0 and found.lower == 0
-
-
-@pytest.mark.parametrize("estimate", [rounds.best_epsilon, rounds.best_accuracy])
-def test_worlds_apart_give_infinity_and_a_finite_lower_end(estimate):
     found = estimate(np.arange(50) + 100.0, np.arange(50))
     assert found.estimate.epsilon == np.inf and found.upper == np.inf
     assert estimate(np.arange(50) + 100.0, np.arange(50), delta=0.01).lower == pytest.approx(2.559, abs=5e-4)
 
 
-def test_equal_scores_fall_on_one_side_of_a_threshold():
+def test_estimates_of_few_and_of_a_hundred_scores():
     found = rounds.best_epsilon([1.0, 1.0, 0.0], [1.0, 0.0, 0.0], delta=0.01).estimate
     assert (found.false_positives, found.false_negatives) == (1, 1)
-
-
-def test_the_largest_finite_estimate_of_a_hundred_scores():
     s_in, s_out = np.arange(50) + 100.0, np.arange(50.0)
     s_in[0], s_out[0] = -1, 1000
     found = rounds.best_epsilon(s_in, s_out)
@@ -62,10 +52,6 @@ def test_the_largest_finite_estimate_of_a_hundred_scores():
     assert found.estimate.epsilon == pytest.approx(rounds.largest_estimate(50, 50, 0.01))
     assert found.lower == pytest.approx(2.116, abs=5e-4)
     assert rounds.best_accuracy(s_in, s_out).estimate.epsilon == pytest.approx(3.8918, abs=5e-5)
-
-
-def test_one_round_by_renyi_dp_agrees_with_the_public_record():
-    assert rounds.renyi_epsilon(0.477294921875, 1e-5) == pytest.approx(11.353132625, abs=5e-9)
 
 
 @pytest.mark.parametrize(
@@ -77,14 +63,15 @@ def test_noise_of_an_epsilon_by_renyi_dp_and_exactly(epsilon, renyi, gaussian):
     assert rounds.gaussian_noise(epsilon, 0.01) == pytest.approx(gaussian, rel=1e-3)
 
 
-def test_charges_have_a_floor_and_take_the_true_noise_at_infinity():
+def test_charges_and_compositions_at_the_edges():
     assert rounds.renyi_charge(0.0, 0.01, 0.4) == pytest.approx(9.20, abs=5e-3)
     assert rounds.renyi_charge(np.inf, 0.01, 0.4) == rounds.gaussian_charge(np.inf, 0.01, 0.4) == 0.4
     found = rounds.best_epsilon(WITHOUT, WITHOUT + 0.01)
     assert rounds.lower_charged(found) == 0.2
-
-
-def test_rounds_are_charged_forward_or_backward():
+    assert rounds.composed([], 1e-5) == 0
+    assert rounds.composed([Charge(0.0, 0.1, 1)], 1e-5) == np.inf
+    split = [Charge(0.8, 0.01, 30), Charge(0.8, 0.01, 70), Charge(0.0, 0.01, 0)]
+    assert rounds.composed(split, 1e-5) == pytest.approx(rounds.composed([Charge(0.8, 0.01, 100)], 1e-5))
     assert rounds.forward([1, 41, 81], 100) == [40, 40, 20]
     assert rounds.backward([1, 41, 81], 100) == [1, 40, 40]
     for wrong in ([], [3, 2], [0, 1], [101]):
@@ -95,13 +82,6 @@ def test_rounds_are_charged_forward_or_backward():
 @pytest.mark.parametrize("sigma, expected", [(0.6841, 10), (0.4833, 30), (0.4166, 50)])
 def test_a_training_at_its_true_noise_has_the_target_epsilon(sigma, expected):
     assert rounds.composed([Charge(sigma, 0.01189, 2550)], 1e-5) == pytest.approx(expected, rel=3e-3)
-
-
-def test_compositions_at_the_edges():
-    assert rounds.composed([], 1e-5) == 0
-    assert rounds.composed([Charge(0.0, 0.1, 1)], 1e-5) == np.inf
-    split = [Charge(0.8, 0.01, 30), Charge(0.8, 0.01, 70), Charge(0.0, 0.01, 0)]
-    assert rounds.composed(split, 1e-5) == pytest.approx(rounds.composed([Charge(0.8, 0.01, 100)], 1e-5))
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,6 @@ def test_divergences_rise_with_the_order_and_end_at_those_without_sampling():
         assert np.all(np.diff(found) > 0) and np.all(found <= rounds.divergences(sigma, 1.0))
         almost = rounds.divergences(sigma, 1 - 1e-12)
         np.testing.assert_allclose(almost, rounds.divergences(sigma, 1.0), rtol=1e-6)
-
-
-def test_without_noise_it_is_infinite_and_values_out_of_range_are_refused():
     assert np.isinf(rounds.divergences(0.0, 0.1)).all()
     for sigma, rate in ((-1.0, 0.1), (1.0, 0.0), (1.0, 1.5)):
         with pytest.raises(InputError):

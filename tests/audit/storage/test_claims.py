@@ -57,26 +57,30 @@ def _grow_old(folder, seconds):
 
 
 def _left_by_another_host(folder):
-    """A lease as a process of another host that was killed leaves it."""
     lines = ["filelock/2", "pid=1", "host=elsewhere", "mode=lease", "token=ab", "duration=60.0", ""]
     (folder / "claim.lease").write_text("\n".join(lines))
 
 
-def test_a_claim_is_held_and_given_back(tmp_path):
+def test_a_claim_is_held_and_given_back_after_an_error_too(tmp_path):
     with claims.claim(tmp_path) as mine:
         assert mine
         assert not _is_free(tmp_path)
         assert claims.holder(tmp_path).endswith(f"process {os.getpid()}")
     assert list(tmp_path.iterdir()) == []
     assert _is_free(tmp_path)
-
-
-def test_parts_of_a_folder_have_claims_of_their_own(tmp_path):
+    with pytest.raises(KeyError), claims.claim(tmp_path):
+        raise KeyError
+    assert _is_free(tmp_path)
     with claims.claim(tmp_path) as all_of_it, claims.claim(tmp_path, part="runs_1_2") as mine:
         assert all_of_it and mine
         assert not _is_free(tmp_path, part="runs_1_2") and _is_free(tmp_path, part="runs_2_3")
         assert claims.holder(tmp_path, "runs_1_2").endswith(f"process {os.getpid()}")
     assert list(tmp_path.iterdir()) == []
+    with claims.claim(tmp_path, stale=90):
+        assert not _is_free(tmp_path)
+    (tmp_path / "claim_00000003").write_text('{"host": "elsewhere", "pid": 1, "sees": "elsewhere"}')
+    assert _is_free(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["claim_00000003"]
 
 
 def test_turns_are_taken_one_after_the_other(tmp_path):
@@ -91,12 +95,6 @@ def test_turns_are_taken_one_after_the_other(tmp_path):
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(take, range(4)))
     assert heard[::2] == heard[1::2] and sorted(heard[::2]) == [0, 1, 2, 3]
-
-
-def test_a_claim_is_given_back_after_an_error(tmp_path):
-    with pytest.raises(KeyError), claims.claim(tmp_path):
-        raise KeyError
-    assert _is_free(tmp_path)
 
 
 def test_a_process_has_it_until_it_ends_or_is_killed(tmp_path, hold):
@@ -204,17 +202,6 @@ def test_a_claim_of_the_future_is_named(tmp_path):
         _grow_old(tmp_path, -86_400)
         assert f"{tmp_path / 'claim.lease'} is dated in the future: remove it if" in claims.holder(tmp_path)
         assert not _is_free(tmp_path)
-
-
-def test_a_lease_of_another_duration_is_held(tmp_path):
-    with claims.claim(tmp_path, stale=90):
-        assert not _is_free(tmp_path)
-
-
-def test_numbered_claims_of_an_older_store_do_no_harm(tmp_path):
-    (tmp_path / "claim_00000003").write_text('{"host": "elsewhere", "pid": 1, "sees": "elsewhere"}')
-    assert _is_free(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["claim_00000003"]
 
 
 @pytest.mark.parametrize(

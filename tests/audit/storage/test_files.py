@@ -40,13 +40,10 @@ def test_what_is_set_aside_is_said_and_kept_each_time(tmp_path, capsys):
     assert len(os.listdir(tmp_path)) == 2
 
 
-def test_what_can_not_be_set_aside_is_said_in_one_line(tmp_path, capsys):
+def test_what_is_not_there_is_removed_without_an_error_and_set_aside_with_one(tmp_path, capsys):
     with pytest.raises(files.CannotWriteError, match="name another folder with `out`") as caught:
         files.set_aside(tmp_path / "gone", "it is made again")
     assert "\n" not in str(caught.value) and capsys.readouterr().err == ""
-
-
-def test_removing_what_is_not_there_is_no_error(tmp_path):
     files.remove(tmp_path / "gone")
     (tmp_path / "folder" / "deeper").mkdir(parents=True)
     files.remove(tmp_path / "folder")

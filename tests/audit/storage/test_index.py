@@ -15,7 +15,6 @@ SETTING = {"adversary": "gc_r", "steps": 250}
 
 @pytest.fixture
 def store(tmp_path):
-    """A store with the scores of four runs."""
     store = Store(tmp_path, {**SETTING, "data_sha256": "0"})
     store.save(Scores(0, np.arange(4.0)[:, None], np.arange(4)[:, None] % 2 == 1))
     return store
@@ -37,12 +36,14 @@ def test_what_is_not_there_is_none_and_stays_so(store, tmp_path):
     assert list(tmp_path.iterdir()) == [store.path]
 
 
-@pytest.mark.parametrize("content", ["torn", "[]", '{"adversary": "gc_r", "steps": 250}'])
-def test_a_folder_that_is_not_named_after_its_config_holds_nothing(tmp_path, content):
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "config.json").write_text(content)
+def test_a_folder_that_is_not_named_after_its_config_or_whose_config_is_no_object_holds_nothing(tmp_path):
+    objects = [hashlib.sha256(text.encode()).hexdigest()[:16] for text in ("[1]", "null", "[" * 100_000)]
+    texts = ["torn", "[]", '{"adversary": "gc_r", "steps": 250}', "[1]", "null", "[" * 100_000]
+    for name, text in zip(["a", "b", "c", *objects], texts, strict=True):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(text)
     assert index.holdings(tmp_path).folders == {}
-    assert len(list(tmp_path.iterdir())) == 1
+    assert len(list(tmp_path.iterdir())) == 6
 
 
 def test_one_setting_on_two_data_sets_is_refused(store, tmp_path):
@@ -68,17 +69,8 @@ def test_what_is_no_folder_of_a_setting_is_passed_over(store, tmp_path):
     (tmp_path / "a.html").write_text("")
     (tmp_path / "loop").symlink_to("loop")
     assert index.settings(tmp_path) == [store.path, tmp_path / "loop"]  # which can't be looked into
-    assert [held.folder for found in index.holdings(tmp_path).folders.values() for held in found] == [
-        store.path
-    ]
-
-
-def test_a_config_that_is_no_object_holds_nothing(tmp_path):
-    for text in ("[1]", "null", "[" * 100_000):
-        folder = tmp_path / hashlib.sha256(text.encode()).hexdigest()[:16]
-        folder.mkdir()
-        (folder / "config.json").write_text(text)
-    assert index.holdings(tmp_path).folders == {}
+    (found,) = index.holdings(tmp_path).folders.values()
+    assert [held.folder for held in found] == [store.path]
 
 
 @pytest.mark.parametrize("find", [index.settings, index.holdings])

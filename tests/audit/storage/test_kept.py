@@ -27,9 +27,8 @@ def test_what_an_audit_writes_is_read(tmp_path, sigma):
     found = conclude(single(rng.normal(size=60) + 3, rng.normal(size=60)), Composition(sigma, 250), 1e-6, 0.9)
     assert store.result() is None
     results.keep_result(store, found, runs=120, provenance={"device": "abacus"})
-    expected = Kept(
-        120, 1e-6, 0.9, found.bound("if_gaussian").epsilon, found.upper_bound, {"device": "abacus"}
-    )
+    epsilon = found.bound("if_gaussian").epsilon
+    expected = Kept(120, 1e-6, 0.9, epsilon, found.upper_bound, {"device": "abacus"})
     assert store.result() == expected and math.isinf(expected.upper_bound) == (sigma == 0)
 
 

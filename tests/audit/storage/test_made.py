@@ -18,7 +18,6 @@ def conclusion(seed=0, **levels):
 
 @pytest.fixture
 def store(tmp_path):
-    """A store whose files are made from `conclusion()`."""
     store = Store(tmp_path, {"seed": 1})
     for name in NAMES:
         store.write_text(name, f"of {name}")
@@ -26,28 +25,21 @@ def store(tmp_path):
     return store
 
 
-def test_files_stand(store):
+def test_files_stand_until_anything_changes(store, tmp_path, monkeypatch):
     assert results.stands(store, results.source(store, conclusion()), NAMES)
-
-
-@pytest.mark.parametrize("other", [{"delta": 1e-6}, {"confidence": 0.9}, {"seed": 2}])
-def test_other_levels_or_scores_are_another_source(store, other):
-    assert not results.stands(store, results.source(store, conclusion(**other)), NAMES)
-
-
-def test_another_setting_or_version_is_another_source(store, tmp_path, monkeypatch):
+    one = conclusion()
+    fewer, more = one.scores_in[:-1], np.append(one.scores_in[-1], one.scores_out)
+    moved = one._replace(scores_in=fewer, scores_out=more)
+    assert results.source(store, moved) != results.source(store, one)
     source = results.source(store, conclusion())
     assert results.source(Store(tmp_path, {"seed": 2}), conclusion()) != source
     monkeypatch.setattr(results, "__version__", "another")
     assert results.source(store, conclusion()) != source
 
 
-def test_a_score_that_moves_to_the_other_world_is_another_source(store):
-    one = conclusion()
-    moved = one._replace(
-        scores_in=one.scores_in[:-1], scores_out=np.append(one.scores_in[-1], one.scores_out)
-    )
-    assert results.source(store, moved) != results.source(store, one)
+@pytest.mark.parametrize("other", [{"delta": 1e-6}, {"confidence": 0.9}, {"seed": 2}])
+def test_other_levels_or_scores_are_another_source(store, other):
+    assert not results.stands(store, results.source(store, conclusion(**other)), NAMES)
 
 
 @pytest.mark.parametrize("name", [*NAMES, "made.json"])

@@ -87,22 +87,16 @@ def test_every_kind_of_number_is_read(tmp_path, kind):
     assert scores_in.tolist() == [1, 1] and scores_out.tolist() == [0, 1, 1]
 
 
-def test_two_npy_files_are_in_and_out(tmp_path):
+def test_two_npy_files_are_in_and_out_unless_a_comma_is_in_a_name(tmp_path):
+    names = f"{tmp_path}/a.npy,{tmp_path}/b.npy"
+    assert score_files.paths(names) == (tmp_path / "a.npy", tmp_path / "b.npy")
+    (tmp_path / "a,b.csv").touch()
+    assert score_files.paths(f"{tmp_path}/a,b.csv") == (tmp_path / "a,b.csv",)
     np.save(tmp_path / "with, a comma.npy", np.array(IN))
     np.save(tmp_path / "out.npy", column(OUT))
     found = score_files.read_scores(tmp_path / "with, a comma.npy", tmp_path / "out.npy")
     scores_in, scores_out = found.pooled()
     assert scores_in.tolist() == IN and scores_out.tolist() == OUT
-
-
-def test_commas_part_files_unless_one_is_named_so(tmp_path):
-    names = f"{tmp_path}/a.npy,{tmp_path}/b.npy"
-    assert score_files.paths(names) == (tmp_path / "a.npy", tmp_path / "b.npy")
-    (tmp_path / "a,b.csv").touch()
-    assert score_files.paths(f"{tmp_path}/a,b.csv") == (tmp_path / "a,b.csv",)
-
-
-def test_a_score_that_says_nan_is_kept_for_the_check_of_scores(tmp_path):
     (tmp_path / "s.csv").write_text("score,in\nnan,1\n0,0\n")
     assert math.isnan(score_files.read_scores(tmp_path / "s.csv").pooled()[0][0])
 

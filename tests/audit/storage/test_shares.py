@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -26,7 +27,6 @@ def save(store, start, stop):
 
 
 def take(store, runs, size):
-    """The chunks that a worker has trained and kept."""
     found = []
     for start, stop in shares.chunks(store, runs, size):
         save(store, start, stop)
@@ -51,18 +51,14 @@ def test_one_worker_takes_what_is_missing_in_order(store):
 
 @pytest.mark.parametrize("sizes", [(3, 3, 3, 3), (2, 3, 5, 7)])
 def test_workers_train_each_run_once(store, sizes):
-    """Those that cut the runs into other chunks too."""
     found, began = [], threading.Barrier(len(sizes))
 
     def work(size):
         began.wait()
         found.extend(take(Store.at(store.path), 60, size))
 
-    threads = [threading.Thread(target=work, args=(size,)) for size in sizes]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(len(sizes)) as pool:
+        list(pool.map(work, sizes))
     assert sorted(run for start, stop in found for run in range(start, stop)) == list(range(60))
     assert store.missing(60) == [] and shares.is_idle(store)
 

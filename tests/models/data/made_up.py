@@ -24,9 +24,7 @@ from models.data import images, sources
 
 DEBIAN_FOLDER = "usr/share/datasets/fashion-mnist"
 IDX_NAMES = (
-    "train-images-idx3-ubyte",
-    "train-labels-idx1-ubyte",
-    "t10k-images-idx3-ubyte",
+    *("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte"),
     "t10k-labels-idx1-ubyte",
 )
 
@@ -73,13 +71,11 @@ class ImageSet(NamedTuple):
             known = {"image": of.Image(shape=shape), "label": of.ClassLabel(num_classes=10)}
             return known | ({"id": of.Text()} if ids else {})
 
-        return prepare_tfds(
-            monkeypatch, folder, *self.tfds, features, {s: rows(s) for s in ("train", "test")}
-        )
+        splits = {split: rows(split) for split in ("train", "test")}
+        return prepare_tfds(monkeypatch, folder, *self.tfds, features, splits)
 
 
 def refuse(*_, **__):
-    """In place of subprocess.run."""
     raise AssertionError("no client may run here")
 
 
@@ -190,9 +186,8 @@ def idx(array):
 
 
 def idx_files(arrays):
-    return {
-        f"{name}.gz": gzip.compress(idx(arrays[key])) for name, key in zip(IDX_NAMES, arrays, strict=True)
-    }
+    named = zip(IDX_NAMES, arrays.values(), strict=True)
+    return {f"{name}.gz": gzip.compress(idx(array)) for name, array in named}
 
 
 def ar(members):

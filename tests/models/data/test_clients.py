@@ -16,10 +16,8 @@ def _dataset(size=1200, classes=10):
 
 def _shares(dealt):
     """(M, 10) of each client's examples, the share of each class."""
-    return (
-        np.array([np.bincount(dealt.of(i)[1], minlength=10) for i in range(dealt.number)])
-        / (dealt.counts[:, None])
-    )
+    counts = np.array([np.bincount(dealt.of(i)[1], minlength=10) for i in range(dealt.number)])
+    return counts / dealt.counts[:, None]
 
 
 @pytest.mark.parametrize("alpha", [0.05, 0.5, 5.0, 1e6])
@@ -34,15 +32,15 @@ def test_every_example_is_dealt_once_with_its_label(alpha):
     assert (dealt.source, dealt.checksum) == ("made up", "0" * 64)
 
 
-def test_a_large_alpha_is_nearly_even_and_a_small_one_is_not():
+def test_one_seed_deals_alike_as_evenly_as_alpha_says():
+    one, same, other = (clients.dirichlet(_dataset(), 30, 0.5, seed) for seed in (3, 3, 4))
+    np.testing.assert_array_equal(one.features, same.features)
+    assert not np.array_equal(one.counts, other.counts)
     even = clients.dirichlet(_dataset(12000), 20, 1e6, seed=2)
     assert abs(even.counts - 600).max() <= 12  # a rounding and a few per mille in each of ten classes
     assert abs(_shares(even) - 0.1).max() < 0.01
     uneven = _shares(clients.dirichlet(_dataset(12000), 20, 0.1, seed=2))
     assert np.median(uneven.max(axis=1)) > 0.4
-
-
-def test_counts_spread_as_documented():
     alpha, m, n = 0.5, 50, 20_000
     dataset = _dataset(n)
     counts = np.array([clients.dirichlet(dataset, m, alpha, seed).counts for seed in range(20)])
@@ -50,22 +48,13 @@ def test_counts_spread_as_documented():
     assert counts.std() == pytest.approx(expected, rel=0.1)
 
 
-def test_one_seed_deals_alike_and_another_differently():
-    one, same, other = (clients.dirichlet(_dataset(), 30, 0.5, seed) for seed in (3, 3, 4))
-    np.testing.assert_array_equal(one.features, same.features)
-    assert not np.array_equal(one.counts, other.counts)
-
-
-def test_one_example_a_client_keeps_the_order():
+def test_one_example_a_client_keeps_the_order_and_names_are_sorted():
     dataset = _dataset(50)
     dealt = clients.one_each(dataset)
     np.testing.assert_array_equal(dealt.features, dataset.features)
     np.testing.assert_array_equal(dealt.counts, np.ones(50))
     np.testing.assert_array_equal(dealt.starts, np.arange(50))
     assert dealt.of(7)[0].tolist() == [[7]]
-
-
-def test_clients_are_sorted_by_name():
     parts = {"b": (np.array([1, 2]), np.array([3, 4])), "a": (np.array([5]), np.array([6]))}
     found = clients.by_name(parts, "here", "1" * 64)
     assert found.features.tolist() == [5, 1, 2] and found.labels.tolist() == [6, 3, 4]
@@ -76,23 +65,15 @@ def test_clients_are_sorted_by_name():
     ("deal", "said"),
     [
         (lambda: clients.dirichlet(_dataset(), 0, 1.0, 0), "`clients=0`: give 1 to 1,200"),
-        (lambda: clients.dirichlet(_dataset(), 1201, 1.0, 0), "`clients=1201`"),
         (lambda: clients.dirichlet(_dataset(), 3, 0.0, 0), "`alpha=0.0`"),
         (lambda: clients.dirichlet(_dataset(), 3, np.nan, 0), "`alpha=nan`"),
-        (lambda: clients.dirichlet(_dataset(100), 100, 1e-3, 0), "`alpha=0.001` leaves one of 100"),
         (lambda: clients.dealt(_dataset(3), np.array([0, 2, 2])), "client 1 of 3 has no examples"),
         (lambda: clients.by_name({}, "here", ""), "here holds no clients"),
-        (
-            lambda: clients.by_name({"a": (np.zeros(0), np.zeros(0, int))}, "here", ""),
-            "client 'a' of here has no",
-        ),
+        (lambda: clients.by_name({"a": (np.zeros(0), [])}, "here", ""), "client 'a' of here has no"),
     ],
 )
 def test_what_cannot_be_dealt_is_one_line(deal, said):
-    refusal(
-        deal,
-        said,
-    )
+    refusal(deal, said)
 
 
 def test_images_are_dealt_with_their_labels():

@@ -27,7 +27,6 @@ FILES = idx_files(ARRAYS)
 
 @pytest.fixture
 def folder(tmp_path):
-    """The four published files of made-up images."""
     path = tmp_path / "published"
     path.mkdir()
     for name, content in FILES.items():
@@ -36,7 +35,6 @@ def folder(tmp_path):
 
 
 def refused(path):
-    """The one line in which a file or folder is refused."""
     return refusal(images.load_fashion_mnist, str(path), file=str(path))
 
 
@@ -55,22 +53,14 @@ def _short(value):
         (TRAIN_IMAGES, gzip.compress(b"\x89PNG\r\n"), "begins with 89 50 4e 47, not as an idx file"),
         (TRAIN_IMAGES, gzip.compress(b"\0\0\x0d\x01\0\0\0\0"), "begins with 00 00 0d 01, not as"),
         (TRAIN_IMAGES, gzip.compress(b"\0\0\x08\x03\0\0\0\x0f"), "begins with 00 00 08 03, not as"),
-        (
-            TRAIN_IMAGES,
-            gzip.compress(idx(ARRAYS["train_images"])[:-1]),
-            "holds 11759 values, not the 11760",
-        ),
+        (TRAIN_IMAGES, gzip.compress(idx(ARRAYS["train_images"])[:-1]), "holds 11759 values, not the 11760"),
         (TRAIN_IMAGES, gzip.compress(idx(ARRAYS["train_images"]) + b"\0"), "holds 11761 values, not the"),
         (
             TRAIN_IMAGES,
             gzip.compress(b"\0\0\x08\x03" + 12 * b"\xff"),
             "not the 79228162458924105385300197375 of",
         ),
-        (
-            TRAIN_IMAGES,
-            gzip.compress(idx(np.zeros((15, 784), np.uint8))),
-            "(15, 784), not uint8 (n, 28, 28)",
-        ),
+        (TRAIN_IMAGES, gzip.compress(idx(np.zeros((15, 784), np.uint8))), "(15, 784), not uint8 (n, 28, 28)"),
         (TEST_LABELS, gzip.compress(idx(np.zeros(3, np.uint8))), "uint8 (3,), not integers (4,)"),
         (TEST_LABELS, gzip.compress(idx(np.full(4, 10, np.uint8))), "holds [10], not only 0 to 9"),
     ],
@@ -128,9 +118,6 @@ def test_a_client_without_lists_of_packages_says_how_to_get_them(monkeypatch):
     monkeypatch.setattr(subprocess, "run", client(returncode=100, stderr=stderr))
     words = "E: Unable to locate package dataset-fashion-mnist; apt-get update", "`data_file`"
     refusal(images.load_fashion_mnist, *words)
-
-
-# The package itself.
 
 
 def _or_skip(fetch):

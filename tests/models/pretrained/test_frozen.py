@@ -23,7 +23,6 @@ TORCHVISION = json.loads((Path(__file__).parent / "data" / "torchvision.json").r
 
 
 def made_up(shapes, seed=0):
-    """Weights that keep activations near 1, by NumPy's generator."""
     rng = np.random.default_rng(seed)
     arrays = {}
     for name, shape in shapes.items():
@@ -96,14 +95,10 @@ def test_images_are_resized_with_half_pixel_centres_and_normalised_by_channel():
     images = np.broadcast_to(row[None, :, None, None], (1, 4, 4, 3)).astype(np.uint8)
     doubled = np.array([10, 12.5, 17.5, 25, 35, 50, 70, 80]) / 255
     x = np.asarray(features.normalised(jnp.asarray(images), 8))
-    for channel, (mean, deviation) in enumerate(
-        zip(features.IMAGENET_MEAN, features.IMAGENET_STD, strict=True)
-    ):
-        expected = np.broadcast_to(((doubled - mean) / deviation)[:, None], (8, 8))
+    for channel in range(3):
+        normalised = (doubled - features.IMAGENET_MEAN[channel]) / features.IMAGENET_STD[channel]
+        expected = np.broadcast_to(normalised[:, None], (8, 8))
         np.testing.assert_allclose(x[0, :, :, channel], expected, atol=1e-5)
-
-
-# Features, computed once.
 
 
 def _images(count=20, seed=1, checksum="1" * 64):
@@ -117,8 +112,6 @@ def _unasked():
 
 
 class _Calls:
-    """Counts how often the network is traced."""
-
     count = 0
 
 
@@ -158,12 +151,8 @@ def test_the_checksum_tells_features_weights_images_and_size_apart(tmp_path):
         return frozen_features(body, lambda: _images(**changes), input_size=size, cache_dir=folder).checksum
 
     checksums = [
-        checksum(),
-        checksum(scale=2.0),
-        checksum(weights="b"),
-        checksum(size=40),
-        checksum(checksum="2" * 64),
-        checksum(seed=2, checksum="3" * 64),
+        *(checksum(), checksum(scale=2.0), checksum(weights="b"), checksum(size=40)),
+        *(checksum(checksum="2" * 64), checksum(seed=2, checksum="3" * 64)),
     ]
     assert len(set(checksums)) == len(checksums)
     assert checksum() == checksums[0]
@@ -198,24 +187,18 @@ def test_what_cannot_be_used_is_one_line(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_weights_of_another_network_are_refused(tmp_path):
+def test_weights_are_checked_and_those_of_another_network_refused(tmp_path):
     path = tmp_path / "other.safetensors"
     path.write_bytes(safetensors.numpy.save({"conv1.weight": np.ones((2, 2), np.float32)}))
     for body in (mobilenet.MOBILENET_V2, alexnet.ALEXNET):
         with pytest.raises(InputError, match=r"other.safetensors.*features.0.*is missing"):
             body.load(str(path))
-
-
-def test_mobilenets_named_weights_are_checked_against_the_published_ones(tmp_path):
     arrays = made_up(mobilenet.shapes())
     path = tmp_path / "m.safetensors"
     path.write_bytes(safetensors.numpy.save(arrays))
     loaded = mobilenet.load(str(path))
     assert loaded.source.endswith("m.safetensors (differs from the published mobilenet_v2)")
     assert loaded.checksum == checksum_of(arrays)
-
-
-def test_the_head_is_one_dense_layer():
     model = head(1280)
     assert model.n_parameters == 12_810
     assert model.loss(jnp.zeros(12_810), (jnp.ones(1280), 3)) == pytest.approx(np.log(10))

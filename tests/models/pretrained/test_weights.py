@@ -86,7 +86,6 @@ def _arrays():
 
 
 def _state(torch, arrays):
-    """A state dict of the arrays, and its storages."""
     storages = [
         Storage(str(1000 + index), getattr(torch, STORAGES[array.dtype.str]), array.ravel())
         for index, array in enumerate(arrays.values())
@@ -147,9 +146,9 @@ def test_every_format_gives_the_same_arrays(files, kind):
 def test_a_view_of_a_storage_is_read_by_its_offset_and_strides(torch, write):
     values = np.arange(20, dtype=np.float32)
     storage = Storage("7", torch.FloatStorage, values)
-    state = collections.OrderedDict(
-        transposed=Tensor(torch, storage, 2, (2, 3), (1, 2)), row=Tensor(torch, storage, 17, (3,), (1,))
-    )
+    transposed, row = ((2, (2, 3), (1, 2)), (17, (3,), (1,)))
+    views = {"transposed": Tensor(torch, storage, *transposed), "row": Tensor(torch, storage, *row)}
+    state = collections.OrderedDict(views)
     read = weights.read_weights(write(state, [storage]))
     np.testing.assert_array_equal(read["transposed"], values[2:8].reshape(3, 2).T)
     np.testing.assert_array_equal(read["row"], values[17:])
@@ -242,19 +241,15 @@ def test_a_file_that_a_user_names_is_named_in_the_error(tmp_path):
 
 
 def _safetensors(kind, data, shape):
-    """A safetensors file of one tensor."""
     header = json.dumps({"w": {"dtype": kind, "shape": shape, "data_offsets": [0, len(data)]}}).encode()
     return struct.pack("<Q", len(header)) + header + data
 
 
-def test_bfloat16_is_read_as_float32():
+def test_bfloat16_is_read_as_float32_and_other_types_named():
     values = np.array([[1.0, -2.5], [0.0, 3e38]], np.float32)
     high = (values.view(np.uint32) >> 16).astype("<u2")  # bfloat16 is a float32's upper half
     found = weights.read_weights(_safetensors("BF16", high.tobytes(), [2, 2]))["w"]
     assert found.dtype == np.float32
     np.testing.assert_array_equal(found.view(np.uint32), high.astype(np.uint32) << 16)
-
-
-def test_a_type_that_is_not_read_is_named():
     with pytest.raises(InputError, match="tensor w is F8_E4M3: save it as float32"):
         weights.read_weights(_safetensors("F8_E4M3", b"\0", [1]))

@@ -8,11 +8,7 @@ import pytest
 
 from audit.mechanism.clipping import layers
 from audit.mechanism.clipping.base import per_example, per_example_dots
-from audit.mechanism.clipping.layerwise import (
-    UnknownLayer,
-    unfolded_book_keeping,
-    unfolded_dots,
-)
+from audit.mechanism.clipping.layerwise import UnknownLayer, unfolded_book_keeping, unfolded_dots
 from audit.model import flat_model
 from models.convolutional import Block, ResNet, convnet
 from models.dense import fcnn
@@ -31,8 +27,6 @@ class ChannelsFirst(nn.Module):
 
 
 class Flaxes(nn.Module):
-    """A Flax convolution in any form, between layers that keep its gradient general."""
-
     convolution: nn.Conv
 
     @nn.compact
@@ -102,39 +96,26 @@ def test_both_forms_of_a_convolution(features, side):
     check(of(Flaxes(nn.Conv(features, (3, 3), padding="VALID")), side), pictures(side), norms)
 
 
-CONVOLUTIONS = {
-    "same": nn.Conv(4, (3, 3)),
-    "stride 2, padding 1": nn.Conv(4, (3, 3), 2, 1),
-    "stride 2, same": nn.Conv(4, (3, 3), (2, 2), "SAME"),
-    "a point, stride 2, no bias": nn.Conv(4, (1, 1), (2, 2), 0, use_bias=False),
-    "oblong": nn.Conv(4, (3, 2), (1, 2), ((2, 0), (0, 1))),
+SLOW = pytest.mark.slow
+LAYERS = {
+    "same": Flaxes(nn.Conv(4, (3, 3))),
+    "stride 2, padding 1": Flaxes(nn.Conv(4, (3, 3), 2, 1)),
+    "stride 2, same": Flaxes(nn.Conv(4, (3, 3), (2, 2), "SAME")),
+    "a point, stride 2, no bias": Flaxes(nn.Conv(4, (1, 1), (2, 2), 0, use_bias=False)),
+    "oblong": Flaxes(nn.Conv(4, (3, 2), (1, 2), ((2, 0), (0, 1)))),
+    "group": Normed(nn.GroupNorm(4)),
+    "group, no bias": Normed(nn.GroupNorm(2, use_bias=False)),
+    "group, by size": Normed(nn.GroupNorm(None, 2)),
+    "group, over the image": Normed(nn.GroupNorm(4, reduction_axes=(-3, -2, -1))),
+    "layer": Normed(nn.LayerNorm()),
+    "layer, no scale": Normed(nn.LayerNorm(use_scale=False)),
+    "sums of branches": pytest.param(Residual(), marks=SLOW),
+    "layers at every pixel": Sequence(),
 }
 
 
-@pytest.mark.parametrize("convolution", CONVOLUTIONS.values(), ids=CONVOLUTIONS)
-def test_flax_convolutions(convolution):
-    check(of(Flaxes(convolution)), pictures(), (0.3,))
-
-
-NORMS = {
-    "group": nn.GroupNorm(4),
-    "group, no bias": nn.GroupNorm(2, use_bias=False),
-    "group, by size": nn.GroupNorm(None, 2),
-    "group, over the image": nn.GroupNorm(4, reduction_axes=(-3, -2, -1)),
-    "layer": nn.LayerNorm(),
-    "layer, no scale": nn.LayerNorm(use_scale=False),
-}
-
-
-@pytest.mark.parametrize("norm", NORMS.values(), ids=NORMS)
-def test_normalisations(norm):
-    check(of(Normed(norm)), pictures(), (0.3,))
-
-
-@pytest.mark.parametrize(
-    "module", [pytest.param(Residual(), marks=pytest.mark.slow), Sequence()], ids=["residual", "sequence"]
-)
-def test_sums_of_branches_and_layers_at_every_pixel(module):
+@pytest.mark.parametrize("module", LAYERS.values(), ids=LAYERS)
+def test_layers(module):
     check(of(module), pictures(), (0.3,))
 
 
@@ -152,9 +133,8 @@ def test_dot_products_are_those_of_the_examples_clipped_gradients(block_bytes):
     fast = jax.jit(unfolded_dots(model.module, model.unravel, model.criterion, block_bytes))
     slow = per_example_dots(model.loss)
     for norm in (1e-3, 0.5, np.inf):
-        np.testing.assert_allclose(
-            fast(theta, batch, norm, direction), slow(theta, batch, norm, direction), rtol=1e-4, atol=1e-6
-        )
+        found, expected = (dots(theta, batch, norm, direction) for dots in (fast, slow))
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
     one = per_example(model.loss)(theta, (batch[0][:1], batch[1][:1]), 0.5) @ direction
     np.testing.assert_allclose(slow(theta, batch, 0.5, direction)[0], one, rtol=1e-5)
 
@@ -197,9 +177,8 @@ def test_models_at_once(model):
     features = jnp.float32(rng.normal(size=(9, 8)))
     batch = (features, jnp.int32(rng.integers(0, 2, 9))) if model.n_parameters == 68 else pictures()
     thetas = jax.vmap(model.init)(jax.random.split(jax.random.key(0), 4))
-    fast, slow = (
-        jax.vmap(s, (0, None, None))(thetas, batch, 0.4) for s in (strategy(model), per_example(model.loss))
-    )
+    both = (strategy(model), per_example(model.loss))
+    fast, slow = (jax.vmap(one, (0, None, None))(thetas, batch, 0.4) for one in both)
     np.testing.assert_allclose(fast, slow, atol=1e-5)
 
 
