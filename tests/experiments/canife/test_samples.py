@@ -1,7 +1,5 @@
 """What canaries can be: texts that are drawn, shown and as their client has them; the models' rows."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -60,13 +58,9 @@ def test_a_labelled_text_keeps_its_label_or_mixes_it():
     canary = fixed.settled(fixed.taken(numbers("abcdab", LABELLED), np.int32(2)), jax.random.key(0))
     loss = jax.jit(model.loss)
     expected = [float(loss(theta, (numbers("abcdab", LABELLED), jnp.int32(label)))) for label in range(3)]
-    assert float(jax.jit(fixed.loss)(theta, canary, jax.random.key(0))) == pytest.approx(
-        expected[2], rel=1e-5
-    )
-    weights = jax.nn.softmax(canary.label)
-    assert float(jax.jit(mixed.loss)(theta, canary, jax.random.key(0))) == pytest.approx(
-        float(np.dot(weights, expected)), rel=1e-5
-    )
+    found = [float(jax.jit(one.loss)(theta, canary, jax.random.key(0))) for one in (fixed, mixed)]
+    mixture = float(np.dot(jax.nn.softmax(canary.label), expected))
+    assert found == pytest.approx([expected[2], mixture], rel=1e-5)
 
 
 def test_a_text_begins_as_an_example():
@@ -81,9 +75,8 @@ def plays(monkeypatch):
     """Made-up roles, and a small model of them as the row of character_lstm."""
     rng = np.random.default_rng(0)
     texts = {f"role {i}": rng.integers(1, 6, (3, LENGTH + 1)) for i in range(20)}
-    found = by_name(
-        {name: (t[:, :-1].astype(np.uint8), t[:, 1:].astype(np.int32)) for name, t in texts.items()}, "", "x"
-    )
+    shifted = {n: (t[:, :-1].astype(np.uint8), t[:, 1:].astype(np.int32)) for n, t in texts.items()}
+    found = by_name(shifted, "", "x")
     row = populations.ModelRow(
         lambda attacked, named: populations.roles(attacked, found),
         language_model,
@@ -123,12 +116,8 @@ def test_every_model_has_a_row_and_leafs_need_a_folder(tmp_path):
     for model in settings.LEAF:
         with pytest.raises(InputError, match="`leaf`: name the folder"):
             training.prepared(Attacked(model=model), tmp_path)
-    with pytest.raises(InputError, match="`leaf=x` is for celeba_cnn"):
-        training.prepared(Attacked(), tmp_path, populations.Named("x"))
     with pytest.raises(InputError, match="`model=celeba_cnn` reads LEAF's folder"):
         training.prepared(Attacked(model="celeba_cnn"), tmp_path, populations.Named("x", "y.npz"))
-    with pytest.raises(InputError, match="`examples=-1`"):
-        training.prepared(dataclasses.replace(Attacked(), examples=-1), tmp_path)
 
 
 def test_a_model_of_an_audit_on_images_needs_no_row_and_another_is_refused_with_the_reason(monkeypatch):
@@ -137,13 +126,9 @@ def test_a_model_of_an_audit_on_images_needs_no_row_and_another_is_refused_with_
     monkeypatch.setattr(settings, "IMAGES", (*settings.IMAGES, "mine"))
     monkeypatch.setattr(settings, "MODELS", (*settings.MODELS, "mine"))
     rng = np.random.default_rng(0)
-    pixels, labels = (
-        rng.integers(256, size=(20, 28, 28)).astype(np.uint8),
-        rng.integers(10, size=20, dtype=np.int32),
-    )
-    split = populations.dealt(
-        Attacked("mine"), ImageDataset(pixels, labels, pixels, labels, "made up", "none")
-    )
+    pixels, labels = rng.integers(256, size=(20, 28, 28), dtype=np.uint8), rng.integers(10, size=20)
+    images = ImageDataset(pixels, labels.astype(np.int32), pixels, labels, "made up", "none")
+    split = populations.dealt(Attacked("mine"), images)
     setting = training.fitted(Attacked("mine", cohort=4), split)
     known = populations.population(setting, split)
     canary = known.samples.taken(*known.mock_example(3))
@@ -152,5 +137,3 @@ def test_a_model_of_an_audit_on_images_needs_no_row_and_another_is_refused_with_
     assert float(known.samples.loss(theta, canary, jax.random.key(0))) == pytest.approx(expected, rel=1e-4)
     with pytest.raises(InputError, match="^`model=fcnn` reads neither images nor texts, .*: choose one of"):
         settings.require_model("fcnn")
-    with pytest.raises(InputError, match="^`model=nobody` is unknown: choose one of"):
-        settings.require_model("nobody")

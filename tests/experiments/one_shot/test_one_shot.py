@@ -68,9 +68,8 @@ def test_the_table_fits_and_marks_what_does_not_agree(small):
     assert max(map(len, text.splitlines())) <= 80
     assert text.splitlines()[3].split()[:4] == ["0.541", "1e+04", "100", "10.002"]
     assert "*" not in "".join(text.splitlines()[:9])
-    wrong = [
-        cell._replace(epsilons=dict.fromkeys(cell.epsilons, cell.epsilons[ONE_SHOT_FITTED])) for cell in small
-    ]
+    fitted = [dict.fromkeys(cell.epsilons, cell.epsilons[ONE_SHOT_FITTED]) for cell in small]
+    wrong = [cell._replace(epsilons=one) for cell, one in zip(small, fitted, strict=True)]
     assert "".join(tables.of_cells(wrong, 1e-6, 50).text().splitlines()[:9]).count("*") == 6
     assert "9.89" not in tables.of_cells(small, 1e-5, 50).text()
     assert len(tables.cells_csv(small).splitlines()) == 1 + 3 * 6
@@ -85,16 +84,10 @@ def test_simulations_depend_on_seed_and_number_alone():
         simulation.cells([1.0], 100, 1, 1e-5, 3)
 
 
-def test_floors_fit():
-    text = tables.of_floors(simulation.floors([100, 1000], 1e-6), 1e-6).text()
-    assert max(map(len, text.splitlines())) <= 80 and "1,000" in text
-
-
 def test_the_figure_shows_the_null_where_nothing_leaks():
     drawn = np.random.default_rng(0).normal(0, 0.01, 500)
-    figure = figures.simulated(
-        [figures.Panel("none", drawn, 10_000), figures.Panel("some", drawn + 0.02, 10_000)]
-    )
+    panels = (("none", drawn, 10_000), ("some", drawn + 0.02, 10_000))
+    figure = figures.simulated([figures.Panel(*panel) for panel in panels])
     for axis, apart in zip(figure.axes, (False, True), strict=True):
         null, fit = (line.get_ydata() for line in axis.lines)
         assert (np.abs(null - fit).max() > 0.2) == apart
