@@ -1,5 +1,6 @@
 """What several rooms' tests share. JAX is imported by the fixtures that need it, since most tests don't."""
 
+import contextlib
 import hashlib
 import os
 import platform
@@ -13,16 +14,16 @@ from absl import flags
 from tests.forks import forked, forks, homes, run_command  # noqa: F401 - fixtures
 
 ROOT = Path(__file__).resolve().parents[1]
+HOUSING = "MedInc,HouseAge,AveRooms,AveBedrms,Population,AveOccup,Latitude,Longitude,MedHouseVal"
 CACHE_BYTES = 2**30  # beyond these the compiled programs are thrown away when tests begin
 
 
 def _machine():
     """The processor's model and instructions: programs compiled for one do not run on every other."""
-    try:
+    with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.platform() + platform.processor()
-    return "".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))
+        return "".join(sorted({one for one in lines if one.startswith(("model name", "flags", "Features"))}))
+    return platform.platform() + platform.processor()
 
 
 def _keep_programs():
@@ -50,13 +51,8 @@ _keep_programs()  # before JAX is imported
 
 
 def pytest_addoption(parser):
-    """How often tests of kills kill."""
-    parser.addoption(
-        "--kills", type=int, default=10, help="how often audits and those who share one are killed"
-    )
-    parser.addoption(
-        "--ray_kills", type=int, default=3, help="how often test_on_ray kills each kind of process"
-    )
+    parser.addoption("--kills", type=int, default=10, help="of audits and of those who share one")
+    parser.addoption("--ray_kills", type=int, default=3, help="of each kind of process in test_on_ray")
     parser.addoption("--kills_out", help="an empty folder for its audits; by default a temporary one")
 
 
@@ -90,6 +86,16 @@ def image_file(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def housing_file(tmp_path_factory):
+    """A CSV of 300 rows with California Housing's columns."""
+    rng, path = np.random.default_rng(0), tmp_path_factory.mktemp("data") / "housing.csv"
+    table = rng.normal(size=(300, 9))
+    table[:, 8] = table[:, 0] + 0.5 * table[:, 1] + 0.1 * rng.normal(size=300)
+    np.savetxt(path, table, delimiter=",", header=HOUSING, comments="")
+    return path
+
+
+@pytest.fixture(scope="session")
 def dataset():
     """200 examples of 8 features whose labels follow a noisy linear rule."""
     from audit.task import Dataset
@@ -102,7 +108,6 @@ def dataset():
 
 @pytest.fixture(scope="session")
 def data(dataset):
-    """The same on the device."""
     import jax.numpy as jnp
 
     return jnp.asarray(dataset.features), jnp.asarray(dataset.labels)
@@ -110,7 +115,6 @@ def data(dataset):
 
 @pytest.fixture(scope="session")
 def model():
-    """The 68-parameter network."""
     from models.dense import fcnn
 
     return fcnn()
@@ -118,7 +122,6 @@ def model():
 
 @pytest.fixture(scope="session")
 def choices(model):
-    """DP-SGD's choices on it."""
     from audit.mechanism import dpsgd
     from audit.mechanism.clipping import dense
 
@@ -127,7 +130,6 @@ def choices(model):
 
 @pytest.fixture(scope="session")
 def mechanism(choices):
-    """DP-SGD on it."""
     from audit.mechanism import dpsgd
 
     return dpsgd.mechanism(choices)
@@ -145,7 +147,6 @@ def silent_choices():
 
 @pytest.fixture(scope="session")
 def silent(silent_choices):
-    """The mechanism of `silent_choices`."""
     from audit.mechanism import dpsgd
 
     return dpsgd.mechanism(silent_choices)
@@ -172,12 +173,8 @@ def play():
     from audit import game
 
     def run(table, ranges, chunk, progress=lambda runs, steps: None):
-        parts = list(game.play(table, ranges, chunk, progress))
-        return game.Scores(
-            parts[0].first,
-            np.concatenate([part.scores for part in parts]),
-            np.concatenate([part.presence for part in parts]),
-        )
+        first, scores, presence = zip(*game.play(table, ranges, chunk, progress), strict=True)
+        return game.Scores(first[0], np.concatenate(scores), np.concatenate(presence))
 
     return run
 
@@ -192,17 +189,10 @@ def empty_game(silent):
     from audit.mechanism import base
 
     def build(steps=16, periodicity=1, sigma=2.0, clipping_norm=3.0, batch_size=4, **changes):
-        table = game.Game(
-            silent,
-            biased.fixed_biased_dimension(2),
-            lambda key: jnp.zeros(4),
-            (jnp.zeros((batch_size, 1)), jnp.zeros(batch_size, int)),
-            base.Hyperparameters(0.5, clipping_norm, sigma),
-            base.Schedule(
-                jnp.tile(jnp.arange(batch_size), (steps, 1)), base.insertion_mask(steps, periodicity)
-            ),
-            seed=0,
-        )
-        return table._replace(**changes)
+        batches, mask = jnp.tile(jnp.arange(batch_size), (steps, 1)), base.insertion_mask(steps, periodicity)
+        data = jnp.zeros((batch_size, 1)), jnp.zeros(batch_size, int)
+        hyper, schedule = base.Hyperparameters(0.5, clipping_norm, sigma), base.Schedule(batches, mask)
+        adversary, start = biased.fixed_biased_dimension(2), lambda key: jnp.zeros(4)
+        return game.Game(silent, adversary, start, data, hyper, schedule, seed=0)._replace(**changes)
 
     return build

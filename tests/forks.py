@@ -64,16 +64,20 @@ for line in sys.stdin:
 
 
 class Ended(NamedTuple):
-    """A process that has ended."""
-
     status: int
     stdout: str
     stderr: str
 
     @property
     def returncode(self):
-        """As subprocess names it."""
         return self.status
+
+
+def python(*argv, cwd=ROOT, **changes):
+    """A Python that has ended, of this environment with changes, which finds the tree wherever it starts."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **changes}
+    argv = [sys.executable, *map(str, argv)]
+    return subprocess.run(argv, cwd=cwd, env=environment, capture_output=True, text=True)
 
 
 @pytest.fixture(scope="session")

@@ -1,38 +1,21 @@
 """`plan` as a user types it, on made-up data."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
-import numpy as np
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.forks import python
 
 
-def command(*flags):
-    return subprocess.run(
-        [sys.executable, "-m", "experiments.plan", *flags], cwd=ROOT, capture_output=True, text=True
-    )
-
-
-@pytest.fixture(scope="module")
-def housing(tmp_path_factory):
-    names = "MedInc,HouseAge,AveRooms,AveBedrms,Population,AveOccup,Latitude,Longitude,MedHouseVal"
-    path = tmp_path_factory.mktemp("data") / "housing.csv"
-    table = np.random.default_rng(0).normal(size=(60, 9))
-    np.savetxt(path, table, delimiter=",", header=names, comments="")
-    return path
+def command(*flags, **changes):
+    return python("-m", "experiments.plan", *flags, **changes)
 
 
 @pytest.mark.slow
-def test_plan_says_bounds_runs_and_time(housing, monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+def test_plan_says_bounds_runs_and_time(housing_file, tmp_path):
     small = ("--insertions=8", "--batch_size=20", "--audits=8")
-    process = command(
-        f"--data_file={housing}", "--epsilon=4", "--runs=400", "--tightness=0.5", *small, "--json"
-    )
+    flags = (f"--data_file={housing_file}", "--epsilon=4", "--runs=400", "--tightness=0.5", *small, "--json")
+    process = command(*flags, XDG_CACHE_HOME=str(tmp_path))
     assert process.returncode == 0, process.stderr
     result = json.loads(process.stdout)
     assert result["epsilon"] == pytest.approx(4)
@@ -47,9 +30,9 @@ def test_plan_says_bounds_runs_and_time(housing, monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
-def test_plan_prints_80_columns_at_the_accountants_epsilon(housing, monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    process = command(f"--data_file={housing}", "--batch_size=20", "--audits=4", "--runs=200")
+def test_plan_prints_80_columns_at_the_accountants_epsilon(housing_file, tmp_path):
+    flags = (f"--data_file={housing_file}", "--batch_size=20", "--audits=4", "--runs=200")
+    process = command(*flags, XDG_CACHE_HOME=str(tmp_path))
     assert process.returncode == 0, process.stderr
     assert "if epsilon is 23.99" in process.stdout or "if epsilon is 24.0" in process.stdout
     assert max(map(len, process.stdout.splitlines())) <= 80

@@ -1,9 +1,6 @@
-"""What the corpora of bad inputs share: a case, the check that it is refused, and damaged files."""
+"""What the corpora of bad inputs share: a case, and the check that it is refused."""
 
-import io
 import os
-import struct
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -41,8 +38,12 @@ def rows(argv, flag, says, *values, lay=nothing):
     return [named(Bad((*argv, f"--{flag}={value}"), says.format(value), lay)) for value in values]
 
 
+def lines(says, *texts, lay=nothing):
+    """A case a command line, in words."""
+    return [named(Bad(tuple(text.split()), says, lay)) for text in texts]
+
+
 def two_worlds(folder):
-    """scores.npz, in which nothing is wrong."""
     np.savez(folder / "scores.npz", **{"in": FORTY[:20] + 1, "out": FORTY[20:]})
 
 
@@ -82,49 +83,11 @@ def _tree(folder):
     return found
 
 
-def npz(**arrays):
-    """The bytes of an .npz."""
-    file = io.BytesIO()
-    np.savez_compressed(file, **arrays)
-    return file.getvalue()
-
-
-def npy(array):
-    """The bytes of a .npy."""
-    file = io.BytesIO()
-    np.save(file, array)
-    return file.getvalue()
-
-
-def claiming(shape, dtype="<f8", version=1):
-    """A .npy whose header claims a shape, before 16 bytes of data."""
-    header = repr({"descr": dtype, "fortran_order": False, "shape": shape}).encode() + b"\n"
-    size = struct.pack("<H" if version == 1 else "<I", len(header))
-    return b"\x93NUMPY" + bytes([version, 0]) + size + header + bytes(16)
-
-
-def archive(content=None, name="in.npy", method=zipfile.ZIP_DEFLATED):
-    """An .npz of a member in, whatever that holds, and a member out."""
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", method) as members:
-        members.writestr(name, npy(np.arange(50.0)) if content is None else content)
-        members.writestr("out.npy", npy(np.arange(60.0)))
-    return file.getvalue()
-
-
-def flipped(content, start, stop):
-    """The content with every byte of a range changed."""
-    changed = bytes(byte ^ 0x5A for byte in content[start:stop])
-    return content[:start] + changed + content[stop:]
-
-
 def looping(path):
-    """A link to itself."""
     path.symlink_to(path.name)
 
 
 def odd_places(folder):
-    """What a path can lead to beside a file."""
     for name in ("folder.npz", "folder.csv"):
         (folder / name).mkdir()
     for name, target in (("loop.npz", "loop.npz"), ("dangling.csv", "nowhere"), ("device.csv", "/dev/zero")):

@@ -9,20 +9,8 @@ import pytest
 import safetensors.numpy
 
 from models.data.tables import FEATURES, TARGET
-from tests.system.bad import (
-    FORTY,
-    HUGE,
-    Bad,
-    archive,
-    assert_refused,
-    claiming,
-    holding,
-    looping,
-    named,
-    npy,
-    npz,
-    rows,
-)
+from tests.system.bad import FORTY, HUGE, Bad, assert_refused, holding, lines, looping, named, rows
+from tests.system.damaged import archive, claiming, npy, npz
 
 COLUMNS, TABLE = [*FEATURES, TARGET], np.random.default_rng(1).normal(size=(30, 9))
 
@@ -37,12 +25,10 @@ def housing(header=COLUMNS, **changes):
 
 
 def columns(**changes):
-    """An .npz of California Housing's columns."""
     return npz(**dict(zip(COLUMNS, TABLE.T, strict=True)) | changes)
 
 
 def tarred(**members):
-    """A tar.gz."""
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w:gz") as archive:
         for name, content in members.items():
@@ -53,7 +39,6 @@ def tarred(**members):
 
 
 def images(side=32, channels=(3,), count=20, **changes):
-    """An .npz of image data."""
     rng, arrays = np.random.default_rng(0), {}
     for part in ("train", "test"):
         arrays[f"{part}_images"] = rng.integers(0, 256, (count, side, side, *channels), np.uint8)
@@ -70,65 +55,60 @@ def pickled(body):
 
 
 def into(name, content):
-    """Lays the file, or a folder where there is no content."""
     return lambda folder: (folder / name).mkdir() if content is None else (folder / name).write_bytes(content)
+
+
+def unusable(ending, contents):
+    return {n: (f"h.{ending}", content, f"h.{ending} cannot be used") for n, content in contents.items()}
 
 
 # fmt: off
 BAD_HOUSING = {
-    "empty": ("h.csv", b"", "h.csv cannot be used"),
-    "no rows": ("h.csv", (",".join(COLUMNS) + "\n").encode(), "h.csv cannot be used"),
+    **unusable("csv", {
+        "empty": b"", "no rows": (",".join(COLUMNS) + "\n").encode(), "a row too long": housing(_3_2="1,2"),
+        "binary": bytes(range(256)) * 9, "UTF-16": housing().decode().encode("utf-16"),
+        "HTML": b"<!DOCTYPE html><p>404", "an archive": columns(),
+    }),
+    **unusable("npz", {
+        "objects": columns(MedInc=np.array([{}] * 30)), "torn npz": columns()[:99],
+        "400 GB claimed": archive(claiming((50_000_000_000,)), "MedInc.npy"), "an npy as npz": npy(TABLE),
+    }),
+    **unusable("parquet", {"text as parquet": b"PAR1 and nothing", "zeros as parquet": bytes(99)}),
+    **unusable("brotli", {"brotli": bytes(99)}),
     "a missing column": ("h.csv", housing(["x", *COLUMNS[1:]]), "column MedInc is missing"),
     "words": ("h.csv", housing(_3_2="high"), "column AveRooms holds something that is not a number"),
     "a NaN": ("h.csv", housing(_3_2="nan"), "column AveRooms has a NaN"),
     "an infinity": ("h.csv", housing(_3_2="inf"), "column AveRooms has a NaN, infinite or huge"),
     "a huge number": ("h.csv", housing(_3_2="1e300"), "column AveRooms has a NaN, infinite or huge"),
     "an empty cell": ("h.csv", housing(_3_2=""), "column AveRooms has a NaN"),
-    "a row too long": ("h.csv", housing(_3_2="1,2"), "h.csv cannot be used"),
     "escapes": ("h.csv", housing(_3_2="1,\x1b[2J"), r"\x1b[2J"),
-    "binary": ("h.csv", bytes(range(256)) * 9, "h.csv cannot be used"),
-    "UTF-16": ("h.csv", housing().decode().encode("utf-16"), "h.csv cannot be used"),
-    "HTML": ("h.csv", b"<!DOCTYPE html><p>404", "h.csv cannot be used"),
-    "an archive": ("h.csv", columns(), "h.csv cannot be used"),
     "constant": ("h.npz", columns(MedInc=np.ones(30)), "column MedInc is constant"),
     "another length": ("h.npz", columns(MedInc=np.arange(9.0)), "the columns differ in length"),
-    "a table for a column": ("h.npz", columns(MedInc=np.ones((30, 2))),
-        "column MedInc has fewer than 2 rows"),
-    "objects": ("h.npz", columns(MedInc=np.array([{}] * 30)), "h.npz cannot be used"),
+    "a table": ("h.npz", columns(MedInc=np.ones((30, 2))), "column MedInc has fewer than 2 rows"),
     "complex": ("h.npz", columns(MedInc=np.arange(30) * 1j), "column MedInc holds"),
     "dates": ("h.npz", columns(MedInc=np.arange(30).astype("M8[s]")), "column MedInc holds"),
     "structured": ("h.npz", columns(MedInc=np.zeros(30, "f8,i4")), "column MedInc holds"),
-    "torn npz": ("h.npz", columns()[:99], "h.npz cannot be used"),
-    "400 GB claimed": ("h.npz", archive(claiming((50_000_000_000,)), "MedInc.npy"), "h.npz cannot be used"),
-    "an npy as npz": ("h.npz", npy(TABLE), "h.npz cannot be used"),
-    "text as parquet": ("h.parquet", b"PAR1 and nothing", "h.parquet cannot be used"),
-    "zeros as parquet": ("h.parquet", bytes(99), "h.parquet cannot be used"),
-    "brotli": ("h.brotli", bytes(99), "h.brotli cannot be used"),
     "another ending": ("h.txt", housing(), "it ends in .txt, not .csv"),
     "none above the median": ("h.npz", columns(MedHouseVal=np.array([1.0] * 29 + [0.0])), "above the median"),
 }
 BAD_IMAGES = {
-    "h.npz of housing": ("h.npz", columns(), "h.npz cannot be used"),
-    "another side": ("h.npz", images(side=28), "h.npz cannot be used"),
-    "floats": ("h.npz", images(train_images=np.zeros((20, 32, 32, 3))), "h.npz cannot be used"),
-    "labels of 10": ("h.npz", images(train_labels=np.full(20, 10)), "h.npz cannot be used"),
-    "labels below 0": ("h.npz", images(train_labels=np.full(20, -1)), "h.npz cannot be used"),
-    "labels of words": ("h.npz", images(train_labels=np.array(["a"] * 20)), "h.npz cannot be used"),
-    "too few labels": ("h.npz", images(train_labels=np.zeros(3, int)), "h.npz cannot be used"),
-    "none": ("h.npz", images(count=0), "h.npz cannot be used"),
-    "no gzip": ("h.tar.gz", b"text", "h.tar.gz cannot be used"),
-    "torn gzip": ("h.tar.gz", tarred(test_batch=bytes(3073))[:40], "h.tar.gz cannot be used"),
+    **unusable("npz", {
+        "h.npz of housing": columns(), "another side": images(side=28), "none": images(count=0),
+        "floats": images(train_images=np.zeros((20, 32, 32, 3))), "few": images(train_labels=np.arange(3)),
+        "labels of 10": images(train_labels=np.full(20, 10)), "below 0": images(train_labels=np.full(20, -1)),
+        "labels of words": images(train_labels=np.array(["a"] * 20)),
+    }),
+    **unusable("tar.gz", {"no gzip": b"text", "torn gzip": tarred(test_batch=bytes(3073))[:40]}),
     "no batches": ("h.tar.gz", tarred(other=b"1"), "only cifar-10-binary.tar.gz is read, no pickles"),
     "torn batches": ("h.tar.gz", tarred(**{f"data_batch_{i}": bytes(3073) for i in range(1, 6)},
         test_batch=bytes(99)), "test_batch is torn"),
     "a picture": ("h.png", b"\x89PNG", "it ends in .png"),
 }
+ARCH = b"!<arch>\n"
 BAD_FASHION = {
     "a folder of nothing": ("h", None, "the folder holds no train-images-idx3-ubyte.gz"),
-    "CIFAR-10": ("h.npz", images(), "h.npz cannot be used"),
-    "no package": ("h.deb", b"!<arch>\n", "h.deb cannot be used"),
-    "a torn package": ("h.deb", b"!<arch>\n" + b"debian-binary   " * 9, "h.deb cannot be used"),
-    "text": ("h.deb", b"text", "h.deb cannot be used"),
+    **unusable("npz", {"CIFAR-10": images()}),
+    **unusable("deb", {"no package": ARCH, "torn": ARCH + b"debian-binary   " * 9, "text": b"text"}),
 }
 SAFE = safetensors.numpy.save({"weight": np.ones(3, np.float32)})
 BAD_WEIGHTS = {
@@ -150,7 +130,14 @@ BAD_WEIGHTS = {
     "another ending": ("w.npz", npz(a=FORTY), "it ends in .npz, not .pth"),
 }
 # fmt: on
-HEAD = ("audit", "--model=mobilenet_head")
+HEAD, LINEAR = ("audit", "--model=mobilenet_head"), "audit --model=linear --data_file"
+TOO_LONG = "n" * 300 + ".csv"
+
+
+def loop(folder):
+    looping(folder / "loop.csv")
+
+
 DATA = [
     *(
         named(Bad((*argv, f"--{flag}={name}"), says, into(name, content)), f": {what}")
@@ -168,38 +155,27 @@ DATA = [
         case
         for argv in (["audit"], ["plan"], ["precision"])
         for case in (
-            *rows(
-                argv, "data_file", "cannot be used", "", ".", "/dev/null", "missing.csv", "n" * 300 + ".csv"
-            ),
+            *rows(argv, "data_file", "cannot be used", "", ".", "/dev/null", "missing.csv", TOO_LONG),
             *rows(argv, "tfds_dir", "it holds no prepared california_housing", "", ".", "missing"),
         )
     ),
-    *(
-        case
-        for argv in (["audit"], ["audit", "--model=linear"])
-        for case in rows(
-            argv, "data_file", "{} cannot be used", "loop.csv", lay=lambda f: looping(f / "loop.csv")
-        )
-    ),
+    *lines("loop.csv cannot be used", "audit --data_file=loop.csv", f"{LINEAR}=loop.csv", lay=loop),
 ]
 SCRIPT = """
 import flax.linen as nn, jax.numpy as jnp, numpy as np, optax
 from audit.commands import cli
 
 class Net(nn.Module):
+    then = staticmethod(lambda: lambda x: x)
     @nn.compact
     def __call__(self, x):
-        return nn.Dense(3)(x)
+        return self.then()(nn.Dense(3)(x))
 
-class Drop(nn.Module):
-    @nn.compact
-    def __call__(self, x):
-        return nn.Dropout(0.5, deterministic=False)(nn.Dense(3)(x))
+class Drop(Net):
+    then = staticmethod(lambda: nn.Dropout(0.5, deterministic=False))
 
-class Batch(nn.Module):
-    @nn.compact
-    def __call__(self, x):
-        return nn.BatchNorm(use_running_average=False)(nn.Dense(3)(x))
+class Batch(Net):
+    then = staticmethod(lambda: nn.BatchNorm(use_running_average=False))
 
 class Empty(nn.Module):
     def __call__(self, x):
@@ -250,11 +226,8 @@ CHANGES = {
 }
 # fmt: on
 OWN = [
-    named(
-        Bad(("python", "mine.py"), says, holding(SCRIPT.format(change=change).encode(), "mine.py")),
-        f": {change}",
-    )
-    for change, says in CHANGES.items()
+    named(Bad(("python", "mine.py"), says, holding(SCRIPT.format(change=x).encode(), "mine.py")), f": {x}")
+    for x, says in CHANGES.items()
 ]
 
 

@@ -55,14 +55,12 @@ def owner(name):
 
 
 def says(field, value):
-    """The line on a value, as a terminal shows it."""
     shown = str(value).replace("\x1b", r"\x1b")
     unknown = " is unknown" if field.limits.choices else ""
     return f"--{field.flag}={shown}{unknown}: {field.limits}"
 
 
 def on_command_lines():
-    """A case a command, field and bad value."""
     for argv, kind, names in COMMANDS:
         for name, field in fields(kind).items():
             if names is not None and name not in names:
@@ -98,7 +96,6 @@ def own(**given):
 @pytest.mark.parametrize("entry", [built_in, own])
 @pytest.mark.parametrize("name", fields())
 def test_a_bad_keyword_is_one_line(tmp_path, monkeypatch, entry, name):
-    """By the field's name and by its flag's."""
     monkeypatch.chdir(tmp_path)
     field, adversary = fields()[name], owner(name)
     chosen = {"adversary": adversary.partition("=")[2]} if adversary else {}

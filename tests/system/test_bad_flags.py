@@ -6,13 +6,15 @@ import itertools
 import numpy as np
 import pytest
 
-from tests.system.bad import HUGE, Bad, assert_refused, named, nothing, rows, two_worlds
+from tests.system.bad import HUGE, Bad, assert_refused, lines, named, nothing, rows, two_worlds
 
 COMMANDS = (
     "audit", "bound", "calibrate", "canife", "compare", "compile", "federated", "figures", "landscape",
     "list", "norms", "one_shot", "own_model", "plan", "precision", "report", "sweep", "throughput",
 )  # fmt: skip
 WORDS, BOUND = ("many", ""), ("bound", "--scores=scores.npz")
+AUDIT = ("audit", "--data_file=nowhere.csv")  # what is out of range is said before the data are looked for
+POISONED = "audit --data_file=nowhere.csv --adversary=poisoned"
 COUNTS = (  # flags of whole numbers that are no fields, after their command
     "audit runs chunk_size; plan runs audits seed; calibrate canaries audits seed processes one_run; "
     "norms runs; landscape steps runs seed; precision examples steps; throughput rounds; own_model runs; "
@@ -28,54 +30,70 @@ SWITCHES = (
 )
 
 
+UNKNOWN = {  # what no command takes, and what is said
+    "stray": "argument 'stray' is no flag",
+    "--nothing=1": "Unknown command line flag 'nothing'",
+    "--\udcff=1": r"Unknown command line flag '\udcff'",
+}
+LEVELLED = ("audit", "bound", "calibrate", "figures", "landscape", "plan", "report", "federated")
+
+
 def flags_of(text):
-    """Command and flag of each."""
     for command, *names in map(str.split, text.split(";")):
         yield from ((command, name) for name in names)
 
 
-LEVELLED = ("audit", "bound", "calibrate", "figures", "landscape", "plan", "report")
-PARSED = [
-    *(named(Bad((command, "stray"), "argument 'stray' is no flag")) for command in COMMANDS),
-    *(named(Bad((command, "--nothing=1"), "Unknown command line flag 'nothing'")) for command in COMMANDS),
-    *(named(Bad((command, "--\udcff=1"), r"Unknown command line flag '\udcff'")) for command in COMMANDS),
-    *(
-        named(Bad((name,), f"no command {name!r}: ".rstrip(": ")))
-        for name in ("nosuch", "AUDIT", "../audit", "__main__", "cli", "own", "", "audit.py", "\udcff")
-    ),
-    named(Bad(("-",), "argument '-' is no flag")),
-    named(Bad(("--model=nobody",), "--model=nobody is unknown")),
-    named(Bad(("audit", "--runs"), "Missing value for flag")),
-    *(
-        case
-        for command, level in (
-            *itertools.product((*LEVELLED, "federated"), ("delta", "confidence")),
-            ("one_shot", "delta"),
-        )
-        for argv, lay in [(BOUND, two_worlds) if command == "bound" else ((command,), nothing)]
-        for case in (
-            *rows(argv, level, f"{level} is {{}}", "nan", "-1.0", lay=lay),
-            *rows(argv, level, f"{level} is {{}}.0: it must lie strictly between", "0", "1", lay=lay),
-            *rows(argv, level, f"flag --{level}={{}}", *WORDS, lay=lay),
-        )
-    ),
-    *(
-        case
-        for command, flag in flags_of(COUNTS)
-        for case in rows([command], flag, f"flag --{flag}={{}}", "", "1.5")
-    ),
-    *(
-        named(Bad((command, f"--{flag}=maybe"), f"flag --{flag}=maybe"))
-        for command, flag in flags_of(SWITCHES)
-    ),
-    *(case for command, flag in flags_of(EMPTY) for case in rows([command], flag, "is empty{}: ", "")),
-]
-AUDIT = ("audit", "--data_file=nowhere.csv")  # what is out of range is said before the data are looked for
-LARGE = (10**18, HUGE)
+def no_flags():
+    for command, (word, says) in itertools.product(COMMANDS, UNKNOWN.items()):
+        yield named(Bad((command, word), says))
+    for name in ("nosuch", "AUDIT", "../audit", "__main__", "cli", "own", "", "audit.py", "\udcff"):
+        yield named(Bad((name,), f"no command {name!r}: ".rstrip(": ")))
+
+
+def levels():
+    for command, level in (*itertools.product(LEVELLED, ("delta", "confidence")), ("one_shot", "delta")):
+        argv, lay = (BOUND, two_worlds) if command == "bound" else ((command,), nothing)
+        yield from rows(argv, level, f"{level} is {{}}", "nan", "-1.0", lay=lay)
+        yield from rows(argv, level, f"{level} is {{}}.0: it must lie strictly between", "0", "1", lay=lay)
+        yield from rows(argv, level, f"flag --{level}={{}}", *WORDS, lay=lay)
+
+
+def of_no_kind():
+    for command, flag in flags_of(COUNTS):
+        yield from rows([command], flag, f"flag --{flag}={{}}", "", "1.5")
+    for command, flag in flags_of(SWITCHES):
+        yield from rows([command], flag, f"flag --{flag}={{}}", "maybe")
+    for command, flag in flags_of(EMPTY):
+        yield from rows([command], flag, f"{flag} is empty{{}}: ", "")
+
+
+SAID = """
+    plan runs 4 1e8; plan audits 2 1e7; calibrate audits 1 1e7; calibrate processes 1 1024;
+    calibrate one_run 40 20000; throughput rounds 1 1000; one_shot simulations 2 1e6; federated runs 1 1e6;
+    precision steps 1 1e7
+"""  # command, flag, the least and the most that it takes, as the line says
+RANGES = """
+    audit runs 2 1e8; audit chunk_size 0 1e8; plan seed 0 4294967295; calibrate runs 2 1e17;
+    calibrate seed 0 4294967295; landscape seed 0 4294967295; landscape steps 1 999999; norms runs 2 1e17;
+    own_model runs 2 1e17; one_shot seed 0 4294967295; landscape runs 4 1e17
+"""  # in other words, or a number beyond which it takes none
+
+
+def out_of_range():
+    for table, ends in ((SAID, " {:,} to {:,}"), (RANGES, "")):
+        for command, flag, *limits in map(str.split, table.split(";")):
+            least, most = (int(float(limit)) for limit in limits)
+            argv = AUDIT if command == "audit" else (command,)
+            says = f"--{flag}={{}}: give{ends.format(least, most)}"
+            below = {value: None for value in (least - 1, 0, -1, -HUGE) if value < least}
+            yield from rows(argv, flag, says, *below, most + 1, 10**18, HUGE)
+
+
+PARSED = [*no_flags(), *levels(), *of_no_kind(), *lines("argument '-' is no flag", "-")]
+PARSED += lines("--model=nobody is unknown", "--model=nobody")
+PARSED += lines("Missing value for flag", "audit --runs")
 SIZES = [
-    *rows(AUDIT, "runs", "--runs={}: give at least 2", 1, 0, -1),
-    *rows(AUDIT, "runs", "--runs={}: give at most 100,000,000", 10**9, *LARGE),
-    *rows(AUDIT, "chunk_size", "--chunk_size={}: give 1 to 100,000,000, or 0", -1, 10**9, *LARGE),
+    *out_of_range(),
     *rows((*AUDIT, "--steps=20"), "k", "--k={} inserts nothing in 20 steps", 21, 10**7),
     *rows(AUDIT, "k", "--insertions=250 times --k={}: give at most 10,000,000 steps", 40_001, 10**7),
     *rows((*AUDIT, "--k=5"), "insertions", "--insertions={} times --k=5: give at most", 9 * 10**6),
@@ -83,29 +101,16 @@ SIZES = [
     *rows((*AUDIT, "--steps=9"), "repetitions", "--repetitions={}: give 0 to 9, the steps", 10),
     *rows((*AUDIT, "--canaries=8", "--k=2"), "repetitions", "choose steps too: drop them", 3),
     *rows(AUDIT, "repetitions", "--repetitions={} is for many canaries: raise --canaries", 3),
-    *(
-        named(Bad((*AUDIT, "--adversary=poisoned", *ends), "give a range of directions, counted from 0"))
-        for ends in (("--first_direction=784",), ("--first_direction=5", "--end_direction=5"))
-    ),
+    *lines("give a range of directions, counted from 0", f"{POISONED} --first_direction=784"),
+    *lines("give a range of directions", f"{POISONED} --first_direction=5 --end_direction=5"),
     *rows(["plan"], "epsilon", "epsilon is {}: give --epsilon", "nan", "inf", "-1", "0", "501", "1e-300"),
     *rows(["plan"], "epsilon", "flag --epsilon={}", *WORDS),
-    *rows(["plan"], "runs", "--runs={}: give 4 to 100,000,000", 3, 0, -1, *LARGE),
-    *rows(["plan"], "audits", "--audits={}: give 2 to 10,000,000", 1, 0, *LARGE),
     *rows(["plan"], "tightness", "--tightness={}: give more than 0", "nan", "inf", "1.0", "0.0", "-1.0"),
     *rows(["plan"], "noise_multiplier", "give --epsilon, 1e-06 to 500", "0", "1e9", "1e-6"),
-    *(
-        case
-        for command in ("plan", "calibrate", "landscape", "one_shot")
-        for case in rows([command], "seed", "--seed={}: give 0 to 2^32 - 1", -1, 2**32, HUGE)
-    ),
     *rows(["calibrate"], "mu", "--mu={}: give 0 to 100", "nan", "inf", "-1", "100", "1e+300"),
     *rows(["calibrate"], "mu", "is no number: give numbers, comma-separated", "one", "1,,2", "1,", "\udcff"),
-    *rows(["calibrate"], "runs", "--runs={}: give at", 1, 0, -1, *LARGE),
     *rows(["calibrate"], "runs", "--runs={} is no whole number", "1.5", "nan"),
     *rows(["calibrate"], "runs", "--runs='{}' is no number", "many"),
-    *rows(["calibrate"], "audits", "--audits={}: give 1 to 10,000,000", 0, -1, *LARGE),
-    *rows(["calibrate"], "processes", "--processes={}: give 1 to 1,024", 0, -1, 1025, *LARGE),
-    *rows(["calibrate"], "one_run", "--one_run={}: give 40 to 20,000 canaries", 39, 0, -1, 10**6, HUGE),
     *rows(["landscape"], "sigmas", "--sigmas: {} is no positive finite number", "0", "-1", "nan", "inf"),
     *rows(["landscape"], "sigmas", "--sigmas: {}: give 1e-06", "1e-300", "1e+300"),
     *rows(["landscape"], "sigmas", "is no number: give numbers", "x", "1,", "4;5", "\udcff"),
@@ -113,28 +118,17 @@ SIZES = [
     *rows(["landscape"], "batch_sizes", "--batch_sizes={} is no whole number", "1.5", "nan", "inf"),
     *rows(["landscape"], "batch_sizes", "--batch_sizes: {}: give at most 1,000,000,000", "1e+18", "1e+300"),
     *rows(["landscape"], "batch_sizes", "is no number: give numbers", "x", "1,,2"),
-    *rows(["landscape"], "steps", "--steps={}: give at", 0, -1, 10**6, *LARGE),
     *rows(["landscape"], "clipping_norm", "--clipping_norm={}: give 1e-6 to 1e6", "nan", "inf", "-1.0"),
     *rows(["landscape"], "clipping_norm", "--clipping_norm={}: give 1e-6 to 1e6", "0.0", "1e-320", "1e+300"),
     *rows(["landscape"], "threshold", "--threshold={}: give", "nan", "inf", "1e+300", "-1e+18"),
     *rows(["landscape"], "delta", "--delta={}: give at least 1e-100", "1e-300"),
-    *rows(["landscape"], "runs", "--runs={}: give at", 3, 0, -1, *LARGE),
-    *rows(["norms"], "runs", "--runs={}: give at", 1, 0, -1, *LARGE),
-    *rows(["precision"], "steps", "--steps={}: give 1 to 10,000,000", 0, -1, *LARGE),
-    *rows(["throughput"], "rounds", "--rounds={}: give 1 to 1,000", 0, -1, *LARGE),
     *rows(["throughput"], "seconds", "--seconds={}: give more than 0", "nan", "inf", "0.0", "-1.0", "3600.0"),
-    *rows(["own_model"], "runs", "--runs={}: give at", 1, HUGE),
     *rows(["one_shot"], "sigmas", "--sigmas: {}: give 0.001 to 1e+06", "0", "-1", "nan", "inf", "1e+300"),
     *rows(["one_shot"], "sigmas", "is no number: give numbers", "x", "1,"),
     *rows(["one_shot"], "dimensions", "--dimensions: {}: give 100 to 100,000,000", 99, -1, 10**9, HUGE),
     *rows(["one_shot"], "dimensions", "is no whole number", "1000.5", "nan", "inf"),
     *rows(["one_shot"], "canaries", "--canaries: {}: give 10 to 10,000,000", 9, 0, HUGE),
-    *rows(["one_shot"], "simulations", "--simulations={}: give 2 to 1,000,000", 1, 0, -1, 10**7, HUGE),
-    *(
-        case
-        for name in ("one_shot", "canife", "federated")
-        for case in rows([name], "out", "--out=: name a folder", "")
-    ),
+    *lines("--out=: name a folder", "one_shot --out=", "canife --out=", "federated --out="),
 ]
 CANIFE = [
     *rows(["canife"], "vary", "--vary=: name fields and values", "", " "),
@@ -149,8 +143,8 @@ CANIFE = [
     *rows(["canife"], "vary", "210 settings: give fewer", f"seed={','.join(map(str, range(210)))}"),
     *rows(["canife"], "vary", "--model=lenet is unknown", "model=two_layer,lenet"),
     *rows(["canife"], "vary", "--examples=-1: give 0", "examples=-1"),
-    named(Bad(("canife", "--vary=pool=1", "--pool=3"), "--pool=3 is also in --vary: drop one")),
-    named(Bad(("canife", "--vary=pool=1;cohort=2", "--charge=forward"), "--charge=forward is for curves")),
+    *lines("--pool=3 is also in --vary: drop one", "canife --vary=pool=1 --pool=3"),
+    *lines("--charge=forward is for curves", "canife --vary=pool=1;cohort=2 --charge=forward"),
     *rows(["canife"], "charge", "--charge={}: choose one of forward, backward", "", "sideways"),
     named(Bad(("canife", "--leaf=here"), "--leaf=here is for celeba_cnn")),
     named(Bad(("canife", "--data_file=nowhere.npz"), "nowhere.npz")),
@@ -171,16 +165,15 @@ CHOICES = [
     *rows(["throughput"], "models", "--models: '{}' can't be timed, its network has not", "mlp"),
     *rows(["throughput"], "engines", "--engines: '{}' is unknown: choose of", "nobody", "OURS"),
     *rows(["throughput"], "engines", "--engines: '' is unknown", "ours,"),
-    *rows(["compile"], "device", "--device={} is unknown: choose of v5e:2x2", "nobody", "v4:2x2", "H200"),
+    *rows(["compile"], "device", "--device={} is unknown: choose of v5e:2x2", "v4:2x2", "H200", "h100"),
     *rows(["compile"], "device", "--device={}: give v5e with a grid", "v5e", "v5e:", "v5e:3x5", "v5e:-1x2"),
+    *rows(["compile"], "device", "--device={}", "nobody", "v5e:0x2", "v6e:3x5", "v5e:2x2x2"),
     *rows(["compile"], "device", "--device={}: an H200 is compiled for alone", "h200:8"),
     *rows(["compile"], "device", "--device= is unknown", "h200,,"),
     *rows(["compile"], "models", "--models: '{}' is unknown: choose of fcnn", "nobody", "FCNN"),
     *rows(["compile"], "precision", "--precision={} is unknown: choose one of", "", "fp8"),
-    *rows(
-        ["sweep"], "name", "--name={} is unknown: give all, or some of figure_1a", "nobody", "figure", "../x"
-    ),
-    *rows(["sweep"], "name", "--name= is unknown: give all", "figure_4,,", ","),
+    *rows(["sweep"], "name", "--name={} is unknown: give all, or some of figure_1a", "nobody", "figure"),
+    *rows(["sweep"], "name", "is unknown: give all", "figure_4,,", ",", "../x"),
     *rows(["sweep"], "name", "--name=all is unknown: give all", "all,figure_4"),
     *rows(["sweep"], "name", "--name is missing: give all", ""),
     *rows(EVERY, "scale", "--scale={} is unknown: choose one of smoke", "", "huge", "Paper"),
@@ -197,23 +190,24 @@ CHOICES = [
     *rows(["report"], "sweep", "--sweep={} is unknown: choose one of figure_1a", "", "nobody", "all", "../x"),
     *rows(["report"], "sweep", "--sweep={} holds no audits of trained models", "landscape", "figure_8"),
 ]
+RAY = "--ray_address=host:1"
 TOGETHER = [
-    *(
-        named(Bad((*command, "--ray_address=host:1"), "--ray_address=host:1 goes with --engine=ray"))
-        for command in (("audit",), ("sweep", "--name=figure_1c"))
-    ),
-    named(Bad(("audit", "--data_file=a.csv", "--tfds_dir=b"), "are both set; name one")),
-    *(
-        named(Bad(("audit", flag), "drop them, or name a model with a head"))
-        for flag in ("--weights=w.pth", "--input_size=64")
-    ),
-    named(Bad(("report", "--setting=all", "--sweep=figure_4"), "do not go together: drop one")),
-    named(Bad(("throughput", "--data_file=x.csv"), "--data_file is one model's")),
-    *(named(Bad((name, "--report="), "--report=: name an HTML file")) for name in ("federated", "one_shot")),
-    *(
-        named(Bad(("calibrate", "--one_run=50", flag), "do not go together: drop one"))
-        for flag in ("--canaries=2", "--mechanism=laplace", "--tie=equal", "--design=sets")
-    ),
+    *lines(f"{RAY} goes with --engine=ray", f"audit {RAY}", f"sweep --name=figure_1c {RAY}"),
+    *lines("are both set; name one", "audit --data_file=a.csv --tfds_dir=b"),
+    *lines("drop them, or name a model with a head", "audit --weights=w.pth", "audit --input_size=64"),
+    *lines("do not go together: drop one", "report --setting=all --sweep=figure_4"),
+    *lines("--data_file is one model's", "throughput --data_file=x.csv"),
+    *lines("--report=: name an HTML file", "federated --report=", "one_shot --report="),
+    *lines("--canaries", "calibrate --tie=equal"),
+    *rows(["calibrate"], "runs", "--runs={}", "20,30"),
+    *rows(["calibrate"], "canaries", "--canaries={}", 0),
+    *rows(["calibrate", "--canaries=4"], "tie", "--tie='{}'", "loose"),
+    *rows(["calibrate", "--canaries=4"], "design", "--design='{}'", "dice"),
+    *rows(["calibrate", "--canaries=4"], "mechanism", "--mechanism", "t3"),
+    *rows(["calibrate", "--one_run=50"], "canaries", "do not go together: drop one", 2),
+    *rows(["calibrate", "--one_run=50"], "mechanism", "do not go together: drop one", "laplace"),
+    *rows(["calibrate", "--one_run=50"], "tie", "do not go together: drop one", "equal"),
+    *rows(["calibrate", "--one_run=50"], "design", "do not go together: drop one", "sets"),
 ]
 
 
@@ -227,34 +221,29 @@ def images(folder):
 
 
 def with_rounds(text):
-    """Lays images and rounds.csv."""
     return lambda folder: (images(folder), (folder / "rounds.csv").write_text(text))
 
 
 LINEAR = ("federated", "--model=linear")
 SMALL = (*LINEAR, "--data_file=images.npz", "--clients=4", "--cohort=2", "--rounds=3")
 LISTED = (*SMALL, "--participation=listed", "--cohorts=rounds.csv", "--alpha=100")
+NOISY = (*SMALL, "--alpha=100", "--noise_multiplier=1")
 FEDERATED = [
     *rows(["federated"], "model", "--model={} is unknown: choose one of two_layer", "", "nobody", "fcnn"),
     *rows(LINEAR, "participation", "--cohorts and --participation=listed go together", "listed"),
     *rows(LINEAR, "cohorts", "--cohorts and --participation=listed go together", "x.csv"),
-    *rows(LINEAR, "runs", "--runs={}: give 1 to 1,000,000", 0, -1, HUGE),
     *rows(LINEAR, "rounds", "their product is to be at most 100,000,000", 10**6),
     *rows((*LINEAR, "--rounds=3"), "repetitions", "--repetitions={}: give 1 to 3, the rounds", 4),
+    *rows(SMALL, "clients", "--clients={}: give 1 to 40", 41, lay=images),
+    *rows((*SMALL, "--clients=30"), "alpha", "without examples: raise it", "1e-9", lay=images),
+    *rows((*SMALL, "--alpha=100"), "cohort", "--cohort={} is more than the 4 clients", 5, lay=images),
+    *rows(NOISY, "quantile", "on the count costs more: lower it, or raise --cohort", 0.5, lay=images),
+    *rows(SMALL, "data_file", "{}", "nowhere.npz", lay=images),
+    *lines("emnist_all.sqlite", "federated --model=emnist_cnn"),
+    *lines("stackoverflow", "federated --model=word_lstm"),
     *(
         named(Bad(argv, says, lay), f": {says}")
         for argv, says, lay in (
-            ((*SMALL, "--clients=41"), "--clients=41: give 1 to 40", images),
-            ((*SMALL, "--clients=30", "--alpha=1e-9"), "without examples: raise it", images),
-            ((*SMALL, "--cohort=5", "--alpha=100"), "--cohort=5 is more than the 4 clients", images),
-            (
-                (*SMALL, "--alpha=100", "--quantile=0.5", "--noise_multiplier=1"),
-                "on the count costs more: lower it, or raise --cohort",
-                images,
-            ),
-            ((*SMALL, "--data_file=nowhere.npz"), "nowhere.npz", images),
-            (("federated", "--model=emnist_cnn"), "emnist_all.sqlite", nothing),
-            (("federated", "--model=word_lstm"), "stackoverflow", nothing),
             (LISTED, "--cohorts=rounds.csv: there is no such file", images),
             (LISTED, "rounds.csv holds no rounds", with_rounds("")),
             (LISTED, "rounds.csv, line 2: '1;2' is not round,client", with_rounds("1,1\n1;2\n")),

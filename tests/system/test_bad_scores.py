@@ -3,22 +3,8 @@
 import numpy as np
 import pytest
 
-from tests.system.bad import (
-    FORTY,
-    HUGE,
-    Bad,
-    archive,
-    assert_refused,
-    claiming,
-    flipped,
-    holding,
-    named,
-    npy,
-    npz,
-    odd_places,
-    rows,
-    two_worlds,
-)
+from tests.system.bad import FORTY, HUGE, Bad, assert_refused, holding, named, odd_places, rows, two_worlds
+from tests.system.damaged import archive, claiming, flipped, npy, npz
 
 BOUND, STEPS = ("bound", "--scores=scores.npz"), ("--noise_multiplier=1", "--insertions=10")
 
@@ -32,6 +18,7 @@ def patched(content, changes, mark=b"PK\x01\x02"):
     return bytes(whole)
 
 
+BITS = np.arange(480).reshape(60, 8) % 7 % 2
 # fmt: off
 BAD_CSV = {
     "empty": (b"", "score,in"), "blank": (b"\n\n\n", "score,in"),
@@ -71,6 +58,8 @@ BAD_NPZ = {
     "a version of its own": (archive(claiming((3,)).replace(b"NUMPY\x01", b"NUMPY\x09")), "damaged"),
     "400 GB claimed": (archive(claiming((50_000_000_000,))), "more than 5,000,000"),
     "more claimed than there is": (archive(claiming((3000,))), "damaged"),
+    "a small file of many zeros": (archive(claiming((30_000_000,))[:-16] + bytes(1_000_000)),
+        "30,000,000 scores, more than 5,000,000"),
     "a negative size": (archive(claiming((-3,))), "damaged"),
     "nothing times too much": (archive(claiming((0, 10**30))), "damaged"),
     "one array": (npz(**{"in": np.arange(9.0)}), "no array out"),
@@ -89,19 +78,19 @@ BAD_NPZ = {
     "one world": (npz(scores=np.ones((4, 2)), presence=np.ones((4, 2))), "both are needed"),
     "few runs of canaries": (npz(scores=np.eye(4), presence=np.eye(4)), "give at least 8"),
     "a cube": (npz(scores=np.ones((4, 2, 2)), presence=np.ones((4, 2, 2))), "must both be (runs,)"),
+    "fewer coins": (npz(scores=BITS, presence=BITS[:5]), "scores (60, 8) and presence (5, 8)"),
+    "coins of 2": (npz(scores=BITS, presence=BITS * 2), "presence must be 1 (in) or 0 (out)"),
+    "7 runs": (npz(scores=BITS[:7], presence=BITS[:7]), "7 runs of a kind: give at least 8"),
+    "7 runs out": (npz(**{"in": BITS, "out": BITS[:7]}), "7 runs of a kind: give at least 8"),
+    "a cube out": (npz(**{"in": BITS, "out": BITS[None]}), "the out scores have shape (1, 60, 8)"),
 }
 BAD_PAIRS = {
-    "one file": (["a.npy"], "two .npy files"), "three files": (["a.npy", "b.npy", "c.npy"], "two .npy files"),
-    "two archives": (["a.npz", "b.npz"], "two .npy files"),
-    "missing": (["missing.npy", "out.npy"], "missing.npy: No such file"),
-    "the second missing": (["out.npy", "missing.npy"], "missing.npy: No such file"),
-    "text": (["text.npy", "out.npy"], "text.npy: it is damaged"),
-    "an archive": (["archive.npy", "out.npy"], "archive.npy: it is damaged"),
-    "a table": (["table.npy", "out.npy"], "at least 8"),
-    "objects": (["objects.npy", "out.npy"], "objects.npy: array objects holds no plain numbers"),
-    "more than there is": (["claims.npy", "out.npy"], "claims.npy: it is damaged"),
-    "terabytes": (["much.npy", "out.npy"], "more than 5,000,000"),
-    "a large header in version 2": (["second.npy", "out.npy"], "second.npy: it is damaged"),
+    "a.npy": "two .npy files", "a.npy,b.npy,c.npy": "two .npy files", "a.npz,b.npz": "two .npy files",
+    "missing.npy,out.npy": "missing.npy: No such file", "out.npy,missing.npy": "missing.npy: No such file",
+    "text.npy,out.npy": "text.npy: it is damaged", "archive.npy,out.npy": "archive.npy: it is damaged",
+    "table.npy,out.npy": "at least 8", "objects.npy,out.npy": "objects.npy: array objects holds no plain",
+    "claims.npy,out.npy": "claims.npy: it is damaged", "much.npy,out.npy": "more than 5,000,000",
+    "second.npy,out.npy": "second.npy: it is damaged",
 }
 BAD_PLACES = {
     "": "--scores is missing: name a .npz", ".": "--scores=.: give a .npz", "s": "give a .npz or .csv",
@@ -121,7 +110,7 @@ WORTHLESS = {
     "a table": ([[1.0, 2.0]], [1.0, 2.0], "at least 8"), "a cube in": ([[[1.0]]], [1.0, 2.0], "shape"),
     "no axis": (1.0, [1.0, 2.0], "shape"),
 }
-COSINES, BITS = np.linspace(-0.1, 0.2, 50), np.arange(50) % 2
+COSINES, COINS = np.linspace(-0.1, 0.2, 50), np.arange(50) % 2
 BAD_RUNS = {
     "no cosines": ({"in": COSINES, "out": COSINES}, "has no array observed: save observed="),
     "few": ({"observed": COSINES[:9]}, "there are 9 observed cosines: give at least 10"),
@@ -136,18 +125,17 @@ BAD_RUNS = {
     "equal": ({"observed": np.zeros(50)}, "all 50 observed cosines equal 0"),
     "words": ({"observed": np.array(["a"] * 50)}, "plain numbers"),
     "two runs": ({"scores": np.ones((2, 25)), "presence": np.ones((2, 25))}, "(canaries,) or (1, canaries)"),
-    "other shapes": ({"scores": COSINES, "presence": BITS[:9]}, "(canaries,) or (1, canaries)"),
-    "no bits": ({"scores": COSINES, "presence": BITS * 2}, "presence must be 1 (in) or 0 (out)"),
+    "other shapes": ({"scores": COSINES, "presence": COINS[:9]}, "(canaries,) or (1, canaries)"),
+    "no bits": ({"scores": COSINES, "presence": COINS * 2}, "presence must be 1 (in) or 0 (out)"),
     "one world": ({"scores": COSINES, "presence": np.ones(50)}, "there are 0 unobserved cosines"),
-    "few coins": ({"scores": COSINES[:39], "presence": BITS[:39]}, "there are 39 canaries with coins"),
-    "coins beyond 1": ({"scores": 9 * COSINES, "presence": BITS}, "is no cosine"),
-    "coins of NaN": ({"scores": np.nan * COSINES, "presence": BITS}, "not finite"),
+    "few coins": ({"scores": COSINES[:39], "presence": COINS[:39]}, "there are 39 canaries with coins"),
+    "coins beyond 1": ({"scores": 9 * COSINES, "presence": COINS}, "is no cosine"),
+    "coins of NaN": ({"scores": np.nan * COSINES, "presence": COINS}, "not finite"),
 }
 # fmt: on
 
 
 def pairs(folder):
-    """Arrays, and what is none, as .npy files."""
     contents = {"out": npy(FORTY), "text": b"1 2 3", "archive": archive(), "table": npy(np.ones((4, 2)))}
     contents |= {"objects": npy(np.array([1, None])), "claims": claiming((3000,))}
     contents |= {"much": claiming((10**12,)), "second": claiming((3000,), version=2)}
@@ -156,42 +144,29 @@ def pairs(folder):
 
 
 def cosines(folder):
-    """scores.npz of one run, in which nothing is wrong."""
     np.savez(folder / "scores.npz", observed=COSINES)
 
 
 def one(says, *argv, note="", lay=two_worlds):
-    """A case of `bound`."""
     return named(Bad(("bound", *argv), says, lay), note)
 
 
+def files(kind, contents):
+    for note, (content, says) in contents.items():
+        yield one(says, f"--scores=s.{kind}", lay=holding(content, f"s.{kind}"), note=f": {note}")
+
+
 FILES = [
-    *(
-        one(says, "--scores=s.csv", lay=holding(x, "s.csv"), note=f": {n}")
-        for n, (x, says) in BAD_CSV.items()
-    ),
-    *(
-        one(says, "--scores=s.npz", lay=holding(x, "s.npz"), note=f": {n}")
-        for n, (x, says) in BAD_NPZ.items()
-    ),
-    *(one(says, "--scores=" + ",".join(x), lay=pairs, note=f": {n}") for n, (x, says) in BAD_PAIRS.items()),
+    *files("csv", BAD_CSV),
+    *files("npz", BAD_NPZ),
+    *files("npz", {n: (npz(**{"in": x, "out": y}), says) for n, (x, y, says) in WORTHLESS.items()}),
+    *(one(says, f"--scores={names}", lay=pairs) for names, says in BAD_PAIRS.items()),
     *(one(says, f"--scores={place}", lay=odd_places) for place, says in BAD_PLACES.items()),
-    *(
-        one(says, "--scores=s.npz", lay=holding(npz(**{"in": x, "out": y}), "s.npz"), note=f": {n}")
-        for n, (x, y, says) in WORTHLESS.items()
-    ),
     one("--scores is missing"),
-    one(
-        "30,000,000 scores, more than 5,000,000",
-        "--scores=s.npz",
-        lay=holding(archive(claiming((30_000_000,))[:-16] + bytes(1_000_000)), "s.npz"),
-        note=": a small file of many zeros",
-    ),
 ]
 
 
 def bound(more, flag, says, *values):
-    """Rows of `bound` on good scores."""
     return rows((*BOUND, *more), flag, says, *values, lay=two_worlds)
 
 
@@ -222,10 +197,7 @@ FLAGS = [
 ]
 ONE_RUN = ("--scores=scores.npz", "--dimension=100")
 RUNS = [
-    *(
-        one(says, *ONE_RUN, lay=holding(npz(**x), "scores.npz"), note=f": {n}")
-        for n, (x, says) in BAD_RUNS.items()
-    ),
+    *(one(says, *ONE_RUN, lay=holding(npz(**x), "scores.npz"), note=n) for n, (x, says) in BAD_RUNS.items()),
     *rows(BOUND, "dimension", "--dimension={}: give 2 to 10,000,000,000,000", 1, 0, -5, HUGE, lay=cosines),
     *(
         one(f"{flag.partition('=')[0]} does not go with --dimension", *ONE_RUN, flag, lay=cosines)

@@ -21,18 +21,15 @@ from tests.system.bad import (
     COUNTED,
     FORTY,
     Bad,
-    archive,
     assert_refused,
-    claiming,
-    flipped,
+    lines,
     looping,
     named,
     nothing,
-    npy,
-    npz,
     odd_places,
     rows,
 )
+from tests.system.damaged import archive, claiming, flipped, npy, npz
 
 SETTING = setting_of("fcnn", adversary="gc_r", noise_multiplier=1.0, insertions=4)
 OTHER = setting_of("fcnn", adversary="gc_r", noise_multiplier=1.0, insertions=4, seed=1)
@@ -51,7 +48,6 @@ def audited(root, setting=SETTING, runs=40, **more):
 
 
 def scores_of(store):
-    """The path of its only file of scores."""
     (path,) = store.glob("scores_*")
     return path
 
@@ -62,12 +58,10 @@ def stored(change, beside=False):
 
 
 def writing(name, content):
-    """Writes a file of the audit's anew."""
     return lambda audit: (audit / name).write_bytes(content)
 
 
 def concluding(**changes):
-    """An audit.json with changes."""
     return writing("audit.json", json.dumps(CONCLUDED | changes).encode())
 
 
@@ -84,18 +78,15 @@ def configured(**changes):
 
 
 def scored(damage):
-    """Another content of the file of scores."""
     return lambda audit: scores_of(audit).write_bytes(damage(scores_of(audit).read_bytes()))
 
 
 def replaced(name, make):
-    """Something else in a file's place."""
     path = scores_of if name == "scores" else lambda audit: audit / name
     return lambda audit: [do(at) for at in [path(audit)] for do in (Path.unlink, make)]
 
 
 def saved(first, scores, presence):
-    """Other scores, with their own checksum, in place of the stored or beside them."""
 
     def change(audit):
         if first == 0:
@@ -175,13 +166,13 @@ BAD_SCORES = {
 # fmt: on
 OUT = ("list", "report", "figures", "sweep --list", "sweep --name=figure_4", "landscape")
 LIST, REPORT, ALL = (("list", "--out=r"), ("report", "--out=r"), ("report", "--out=r", "--setting=all"))
-ELSEWHERE = (  # a folder that is none, and what is said
-    ("", "--out=: name a folder"),
-    ("s.txt", "s.txt (Not a directory)"),
-    ("n" * 300, "File name too long"),
-    ("device.csv", "device.csv (Not a directory)"),
-    ("loop.npz", "loop.npz (Too many levels of symbolic links)"),
-)
+ELSEWHERE = {  # a folder that is none, and what is said
+    "": "--out=: name a folder",
+    "s.txt": "s.txt (Not a directory)",
+    "n" * 300: "File name too long",
+    "device.csv": "device.csv (Not a directory)",
+    "loop.npz": "loop.npz (Too many levels of symbolic links)",
+}
 
 
 def damaged(argv, says, changes, status=0):
@@ -207,32 +198,25 @@ STORES = [
     named(Bad((*REPORT, "--report="), "--report=: name an HTML file", stored(nothing))),
     named(Bad((*REPORT, "--setting=all", "--delta=2"), "delta is 2.0", stored(nothing))),
     *(
-        named(Bad((*argv, f"--out={place}"), says, odd_places), ": no folder")
-        for argv in map(str.split, OUT)
-        for place, says in ELSEWHERE
+        case
+        for place, says in ELSEWHERE.items()
+        for case in lines(says, *(f"{argv} --out={place}" for argv in OUT), lay=odd_places)
     ),
-    *(named(Bad((name, "--out="), "--out=: name a folder")) for name in ("audit", "norms", "own_model")),
-    *(
-        named(Bad((*argv.split(), "--out=missing"), says))
-        for argv, says in (
-            ("report", "--out=missing holds no audits: run ./run.sh audit, or name another folder"),
-            ("figures", "missing holds no finished cell of all at scale laptop"),
-            ("report --sweep=figure_4", "holds no finished cell of figure_4 at scale laptop"),
-            ("report --setting=all", "holds no audits"),
-            ("report --setting=1f", "holds no audits"),
-        )
-    ),
+    *lines("--out=: name a folder", "audit --out=", "norms --out=", "own_model --out="),
+    *lines("--out=missing holds no audits: run ./run.sh audit, or name another", "report --out=missing"),
+    *lines("missing holds no finished cell of all at scale laptop", "figures --out=missing"),
+    *lines("holds no finished cell of figure_4 at scale laptop", "report --sweep=figure_4 --out=missing"),
+    *lines("holds no audits", "report --setting=all --out=missing", "report --setting=1f --out=missing"),
 ]
 
 
 def smoke_cells(folder):
     """Two cells of figure_7 at scale smoke: one whole, and the folder of the other."""
-    one, two = sweeps.sweeps("smoke")["figure_7"].audits()[:2]
-    return [audited(folder / "r", cell.setting, cell.runs) for cell in (one, two)]
+    cells = sweeps.sweeps("smoke")["figure_7"].audits()[:2]
+    return [audited(folder / "r", cell.setting, cell.runs) for cell in cells]
 
 
 def twice(folder):
-    """The same setting on other data beside one of two cells."""
     audit = smoke_cells(folder)[1]
     config = json.loads((audit / "config.json").read_text())
     Store(audit.parent, config | {"data_sha256": "1" * 64})
@@ -270,7 +254,6 @@ def landscape(change):
 
 
 def altered(audit):
-    """One number of a result changed."""
     path = audit / "result.json"
     path.write_text(path.read_text().replace("1.5", "99.5"))
 

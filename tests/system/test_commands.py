@@ -11,33 +11,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-COLUMNS = "MedInc,HouseAge,AveRooms,AveBedrms,Population,AveOccup,Latitude,Longitude,MedHouseVal"
 ROOT = Path(__file__).resolve().parents[2]
-POOLS = ("landscape",)  # spread their work over processes
 SLOW = pytest.mark.slow
 METHODS = ["in_sample", "held_out", "if_gaussian", "assumption_free"]
 
 
-@pytest.fixture(scope="session")
-def data_file(tmp_path_factory):
-    """A CSV of 300 rows with California Housing's columns."""
-    rng = np.random.default_rng(0)
-    table = rng.normal(size=(300, 9))
-    table[:, 8] = table[:, 0] + 0.5 * table[:, 1] + 0.1 * rng.normal(size=300)
-    path = tmp_path_factory.mktemp("data") / "housing.csv"
-    np.savetxt(path, table, delimiter=",", header=COLUMNS, comments="")
-    return path
-
-
 @pytest.fixture
 def run(run_command, homes):
-    """run(name, *flags) -> the finished process: a fork, or one of its own where more is asked for."""
     environment = {**os.environ, "XDG_CACHE_HOME": str(homes[1])}
 
     def call(name, *flags, start=subprocess.run, changes=None, **more):
-        if start is subprocess.run and changes is None and not more and name not in POOLS:
+        if start is subprocess.run and changes is None and not more:
             return run_command(name, *flags)
-        argv = [sys.executable, "-m", f"experiments.{name}", *flags]
+        argv = [sys.executable, "-m", "experiments", name, *flags]
         options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **more}
         return start(argv, cwd=ROOT, env=environment | (changes or {}), **options)
 
@@ -45,12 +31,11 @@ def run(run_command, homes):
 
 
 @pytest.fixture
-def audit(run, data_file):
-    """audit(out, *flags): a small audit of 20 steps."""
+def audit(run, housing_file):
 
     def call(out, *flags, **more):
         small = ("--runs=120", "--insertions=20", "--batch_size=50", "--noise_multiplier=1")
-        return run("audit", f"--data_file={data_file}", f"--out={out}", *small, *flags, **more)
+        return run("audit", f"--data_file={housing_file}", f"--out={out}", *small, *flags, **more)
 
     return call
 
@@ -69,12 +54,10 @@ def assert_one_line(process, *words):
         assert word in lines[0]
 
 
-def test_audit_prints_bounds_and_leaves_scores_result_and_figure(audit, tmp_path):
+def test_audit_leaves_scores_result_and_figure(audit, tmp_path):
     process = audit(tmp_path / "out")
     assert process.returncode == 0, process.stderr
-    assert all(method in process.stdout for method in METHODS)
     assert "Traceback" not in process.stderr
-    assert max(map(len, process.stdout.split("\n\n")[0].splitlines())) <= 80
     folder = only_folder(tmp_path / "out")
     assert (folder / "audit.png").read_bytes().startswith(b"\x89PNG")
     result = json.loads((folder / "audit.json").read_text())
@@ -90,35 +73,22 @@ def test_audit_json_is_one_object_and_the_second_run_trains_nothing(audit, tmp_p
     second = audit(tmp_path, "--json", "--confidence=0.9")
     assert {path: path.stat().st_mtime_ns for path in folder.glob("scores*")} == stamps
     one, two = json.loads(first.stdout), json.loads(second.stdout)
-    keys = ["method", "assumes", "epsilon", "mu", "delta", "confidence", "threshold"]
-    keys += ["false_positives", "false_negatives", "n_in", "n_out"]
-    assert list(one["bounds"][0]) == [*keys, "noise_floor"]  # of the one that is no bound
-    assert all(list(bound) == keys for bound in one["bounds"][1:])
-    assert one["bounds"][3]["mu"] is None
     assert one["upper_bound"] == pytest.approx(two["upper_bound"])
     assert two["bounds"][0]["epsilon"] >= one["bounds"][0]["epsilon"] > 0  # less confidence, more claimed
 
 
-def test_looks_are_printed_kept_resumed_and_reported(audit, run, tmp_path):
+def test_looks_are_kept_and_resumed(audit, tmp_path):
     """Declared looks: the best of them at the confidence of all; no other schedule after the first look."""
-    looks = ("--looks=40,80,120",)
-    first = audit(tmp_path, *looks)
+    first = audit(tmp_path, "--looks=40,80,120")
     assert first.returncode == 0, first.stderr
-    rows = first.stdout.split("\n\n")[0].splitlines()
-    assert [row.split()[:4] for row in rows[3:]] == [[str(i), "of", "3", str(40 * i)] for i in (1, 2, 3)]
-    assert "the best of 3 of 3 declared looks; each holds at 0.983333, all at once at 0.95" in first.stdout
-    assert max(map(len, first.stdout.split("figure:")[0].splitlines())) <= 80
     result = json.loads((only_folder(tmp_path) / "audit.json").read_text())
     assert result["looks"]["schedule"] == [40, 80, 120] and result["runs"] == 120
     taken = [look["bounds"] for look in result["looks"]["taken"]]
     best = [max(look[i]["epsilon"] for look in taken) for i in range(3)]
     assert [bound["epsilon"] for bound in result["bounds"][1:4]] == best
     assert {bound["confidence"] for bound in result["bounds"]} == {0.95}
-    assert audit(tmp_path, *looks).stdout == first.stdout
+    assert audit(tmp_path, "--looks=40,80,120").stdout == first.stdout
     assert_one_line(audit(tmp_path, "--looks=40,120"), "--looks=40,120", "3 of the looks 40,80,120")
-    assert run("report", f"--out={tmp_path}").returncode == 0
-    page = (only_folder(tmp_path) / "report.html").read_text()
-    assert "declared beforehand at 40, 80, 120 runs" in page and "98.3333%" in page
 
 
 @pytest.mark.parametrize(
@@ -216,11 +186,8 @@ def all_scores(out):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "kill",
-    [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=SLOW), pytest.param(signal.SIGINT, marks=SLOW)],
-)
-def test_a_killed_audit_goes_on_and_ends_with_the_same_bits(audit, tmp_path, kill):
+@pytest.mark.parametrize("kill", [signal.SIGTERM, signal.SIGINT])
+def test_an_interrupted_audit_goes_on_and_ends_with_the_same_bits(audit, tmp_path, kill):
     flags = ("--chunk_size=4", "--runs=200", "--json")
     process = audit(tmp_path / "killed", *flags, start=subprocess.Popen)
     deadline = time.monotonic() + 60
@@ -229,10 +196,8 @@ def test_a_killed_audit_goes_on_and_ends_with_the_same_bits(audit, tmp_path, kil
     process.send_signal(kill)
     _, errors = process.communicate(timeout=60)
     assert "Traceback" not in errors
-    resumed = audit(tmp_path / "killed", *flags)
-    whole = audit(tmp_path / "whole", *flags)
-    one, two = json.loads(resumed.stdout), json.loads(whole.stdout)
-    assert one["bounds"] == two["bounds"]
+    resumed, whole = (audit(tmp_path / name, *flags) for name in ("killed", "whole"))
+    assert json.loads(resumed.stdout)["bounds"] == json.loads(whole.stdout)["bounds"]
     assert np.array_equal(all_scores(tmp_path / "killed"), all_scores(tmp_path / "whole"))
 
 
@@ -261,51 +226,3 @@ def test_bound_reads_npz_and_csv_alike(run, tmp_path):
     one = run("bound", npz, "--json")
     two = run("bound", f"--scores={tmp_path / 's.csv'}", "--json")
     assert json.loads(one.stdout) == json.loads(two.stdout)
-    assert json.loads(one.stdout)["upper_bound"] is None
-    flags = ("--noise_multiplier=4", "--insertions=16", f"--figure={tmp_path / 'f.png'}")
-    table = run("bound", npz, *flags)
-    assert "upper bound" in table.stdout and (tmp_path / "f.png").stat().st_size > 10_000
-    assert max(map(len, table.stdout.splitlines())) <= 80
-
-
-def test_calibrate_prints_a_row_a_method(run):
-    process = run("calibrate", "--mu=1", "--audits=4", "--runs=200", "--processes=1")
-    assert process.returncode == 0, process.stderr
-    assert all(method in process.stdout for method in METHODS)
-    assert max(map(len, process.stdout.splitlines())) <= 80
-    result = run("calibrate", "--mu=0,1", "--audits=2", "--runs=100", "--json")
-    assert len(json.loads(result.stdout)["calibration"]) == 2 * len(METHODS)
-
-
-@pytest.mark.slow
-def test_the_default_audit_is_nearly_tight(run, tmp_path):
-    """5,000 models on California Housing, fetched if need be: the paper's estimator in 21.5 to 24.6."""
-    process = run("audit", f"--out={tmp_path}", "--json")
-    assert process.returncode == 0, process.stderr
-    result = json.loads(process.stdout)
-    bounds = {bound["method"]: bound["epsilon"] for bound in result["bounds"]}
-    assert result["upper_bound"] == pytest.approx(24.0, abs=0.01)
-    assert 21.5 <= bounds["in_sample"] <= 24.6
-    assert 21.5 <= bounds["if_gaussian"] <= 24
-
-
-@pytest.mark.slow
-def test_landscape_makes_every_figure_and_its_table(run, tmp_path):
-    flags = (f"--out={tmp_path}", "--sigmas=2,4", "--batch_sizes=1,4", "--steps=5", "--runs=400")
-    process = run("landscape", *flags)
-    assert process.returncode == 0, process.stderr
-    assert max(map(len, process.stdout.split("\n\n")[0].splitlines())) <= 80
-    lines = (tmp_path / "landscape" / "landscape.csv").read_text().splitlines()
-    assert lines[0] == "# delta=1e-05 clipping_norm=1"
-    assert lines[1] == "sigma,batch_size,steps,adversary,epsilon_gaussian,epsilon_exact,epsilon_upper"
-    assert [line.split(",")[3] for line in lines[2:5]] == ["half", "best_constant", "optimal"]
-    assert len(lines) == 2 + 4 * 3
-    for line in lines[2:]:
-        exact, upper = map(float, line.split(",")[5:])
-        assert 0 < exact <= upper * 1.0001
-    names = {path.name for path in (tmp_path / "landscape").glob("*.png")}
-    assert names == {f"figure_{n}.png" for n in ("3a", "3b", "6b", "10", "14")} | {"algorithm_6.png"}
-    kept = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/result.json")}
-    again = run("landscape", *flags)
-    assert again.stdout == process.stdout
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/result.json")} == kept

@@ -1,10 +1,9 @@
 """An audit that is interrupted anywhere ends with the bits of one left alone, and trains nothing twice."""
 
 import contextlib
-import subprocess
-import sys
+import functools
+import json
 import threading
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -19,6 +18,7 @@ from audit.settings.make import changed, setting_of
 from audit.storage import files, shares
 from audit.storage.store import Store
 from audit.task import Dataset
+from tests.forks import python
 
 SETTING = setting_of("fcnn", adversary="gc_r", batch_size=10, steps=3, noise_multiplier=1.0)
 LONG = changed(SETTING, steps=600)
@@ -48,7 +48,6 @@ def store(dataset, tmp_path):
 
 
 def _dying(monkeypatch, segments):
-    """Makes game.play die when so many segments have ended."""
     play = game.play
 
     def until(table, ranges, chunk, progress, *others):
@@ -166,11 +165,8 @@ def compilations():
     jax.monitoring.unregister_event_duration_listener(listen)
 
 
-CHANGES = [
-    {"seed": 1},
-    {"learning_rate": 0.05, "clipping_norm": 2.0, "noise_multiplier": 3.0},
-    {"periodicity": 3},
-]
+TRACED = {"learning_rate": 0.05, "clipping_norm": 2.0, "noise_multiplier": 3.0}
+CHANGES = [{"seed": 1}, TRACED, {"periodicity": 3}]
 OTHERS = ("gc_s", "loss", "cots")
 
 
@@ -191,7 +187,6 @@ def test_cells_of_the_same_shapes_are_compiled_once(train, compilations, adversa
 
 @pytest.mark.slow
 def test_a_cell_that_reuses_a_program_gets_its_own_scores(train, monkeypatch):
-    """Those that it has with nothing compiled before."""
     settings = [changed(SETTING, **change) for change in CHANGES]
     warm = [train(setting, runs=4).scores.scores for setting in (SETTING, *settings)][1:]
     for number, setting in enumerate(settings):
@@ -201,27 +196,37 @@ def test_a_cell_that_reuses_a_program_gets_its_own_scores(train, monkeypatch):
         np.testing.assert_array_equal(cold, warm[number])
 
 
+@pytest.fixture(scope="module")
+def on(tmp_path_factory):
+    """on(devices) -> the scores of a short game on so many, where a long one died and went on."""
+
+    @functools.cache
+    def run(devices):
+        done = python("-c", PROGRAM, devices, tmp_path_factory.mktemp("devices"))
+        assert done.returncode == 0, done.stderr
+        return np.array(json.loads(done.stdout.splitlines()[-1]))
+
+    return run
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("devices", [1, 3])
-def test_checkpoints_on_several_devices(tmp_path, devices):
-    """A game that dies in the second segment, and one that goes on."""
-    argv = [sys.executable, "-c", PROGRAM, str(devices), str(tmp_path)]
-    done = subprocess.run(argv, capture_output=True, text=True, cwd=Path(__file__).resolve().parents[2])
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split()[-1] == "equal"
+@pytest.mark.parametrize("devices", [3, 8])
+def test_scores_and_checkpoints_do_not_depend_on_the_number_of_devices(on, devices):
+    assert len(on(1)) == 21
+    np.testing.assert_allclose(on(devices), on(1), rtol=1e-5, atol=1e-7)
 
 
 PROGRAM = """
-import sys
+import json, sys
 from pathlib import Path
 import jax
 jax.config.update("jax_num_cpu_devices", int(sys.argv[1]))
 import numpy as np
 from audit import game
-from audit.storage.checkpoints import Checkpoints
-from experiments.settings import build
+from audit.settings import build
 from audit.settings.make import setting_of
-from models.data.base import Dataset
+from audit.storage.checkpoints import Checkpoints
+from audit.task import Dataset
 
 features = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
 data = Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0" * 64)
@@ -230,7 +235,7 @@ kept = Checkpoints(Path(sys.argv[2]), 0)
 (whole,) = game.play(table, [(0, 5)], 5)
 def die(runs, steps, heard=[]):
     heard.append(steps)
-    if len(heard) == 3:
+    if len(heard) == 3:  # in the second segment
         raise KeyError
 try:
     list(game.play(table, [(0, 5)], 5, die, kept))
@@ -240,5 +245,6 @@ heard = []
 (resumed,) = game.play(table, [(0, 5)], 5, lambda runs, steps: heard.append(steps), kept)
 assert len(jax.local_devices()) == int(sys.argv[1]) and heard == [0, 200, 200], heard
 np.testing.assert_array_equal(resumed.scores, whole.scores)
-print("equal")
+short = build.build(setting_of("fcnn", adversary="gc_r", batch_size=20, steps=7, periodicity=2), data)
+print(json.dumps(np.concatenate([part.scores for part in game.play(short, [(0, 21)], 10)]).tolist()))
 """

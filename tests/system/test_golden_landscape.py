@@ -18,10 +18,8 @@ def golden():
     with open(GOLDEN, newline="") as file:
         assert next(file) == "# delta=1e-05 clipping_norm=1\n"
         rows = list(csv.DictReader(file))
-    return {
-        (float(row["sigma"]), int(row["batch_size"]), int(row["steps"]), row["adversary"]): row
-        for row in rows
-    }
+    keys = [(float(x["sigma"]), int(x["batch_size"]), int(x["steps"]), x["adversary"]) for x in rows]
+    return dict(zip(keys, rows, strict=True))
 
 
 def is_near(value, text):
@@ -32,7 +30,6 @@ def is_near(value, text):
 
 
 def differences(keys):
-    """(key, column, value) of the numbers that are not the table's."""
     rows = golden()
     for key in keys:
         found = landscape_solve.solve(ExactLaw(LandscapeCell(*key[:3], 1e-5), key[3]))

@@ -6,48 +6,24 @@ random moment; the rest, with something written and not yet in its place.
 kills 100 times, on a disk that others share, and says what the kills left behind.
 """
 
-import contextlib
-import json
-import multiprocessing
 import shutil
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 
-from audit.storage.store import Store
+from tests.system import killed
+from tests.system.killed import log, said, scores
 
 RUNS, CHUNK = 24, 8
 RENAMES = 19  # that an audit makes
 SECONDS = 600.0  # in which an audit that is left alone ends, on a busy machine too
-CONTEXT = multiprocessing.get_context("forkserver")  # a process begins with all imported
-CONTEXT.set_forkserver_preload(["audit.settings.build", "orbax.checkpoint"])
 
-# Six segments a chunk, with a checkpoint after each; every draw is used: the optimizer has a state, each
-# run its own theta_0. The process kills itself at its rename of that number, if one is named. Text, since a
-# module of tests has no name that another process could import.
-AUDIT = """
-import itertools, os, signal, sys, threading
-import jax
-import numpy as np
-from tqdm import tqdm
-from experiments import cli
-from audit import training
-from experiments.settings import build, stored
-from audit.settings.make import setting_of
-from models.data.base import Dataset
-
-out.parent.mkdir(parents=True, exist_ok=True)
-with open(log, "a") as file:
-    os.dup2(file.fileno(), sys.stderr.fileno())
-cli.prepare_jax()
-jax.config.update("jax_compilation_cache_dir", str(out.parent / "cache"))
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-tqdm.set_lock(threading.RLock())  # its own would be left behind
+# Six segments a chunk, with a checkpoint after each. Kills itself at its rename of that number, if any.
+PROGRAM = """
 count, replace = itertools.count(1), os.replace
 
 def replaced(place, path):
@@ -56,14 +32,6 @@ def replaced(place, path):
     replace(place, path)
 
 os.replace = replaced
-features = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
-data = Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0" * 64)
-setting = setting_of(
-    "fcnn",
-    adversary="gc_r", batch_size=10, steps=1500, optimizer="adam", periodicity=25, unknown_initialisation=True
-)
-store = stored.open_store(out, setting, data)
-training.train(build.build(setting, data), store, runs, chunk, checkpoint_seconds=0)
 """
 
 
@@ -97,16 +65,15 @@ def survive(folder: Path, kills: int, seed: int) -> Survived:
     """
     rng = np.random.default_rng(seed)
     leave_alone(folder / "alone")  # with nothing compiled
-    life, expected = leave_alone(folder / "again"), scores(folder / "alone")
-    np.testing.assert_array_equal(scores(folder / "again"), expected)
+    life, expected = leave_alone(folder / "again"), scores(folder / "alone", RUNS)
+    np.testing.assert_array_equal(scores(folder / "again", RUNS), expected)
     out, counts = folder / "killed", Survived()
     while counts.kills < kills:
         by_chance = counts.kills % 2 == 1
         if strike_at(out, rng.uniform(0, life)) if by_chance else strike_renaming(out, rng):
             checkpoint, half = left_behind(out)
-            counts = Survived(
-                counts.kills + 1, counts.audits, counts.checkpoints + checkpoint, counts.half_written + half
-            )
+            found = counts.checkpoints + checkpoint, counts.half_written + half
+            counts = Survived(counts.kills + 1, counts.audits, *found)
         else:
             assert_unharmed(out, expected)
             counts = counts._replace(audits=counts.audits + 1)
@@ -118,7 +85,7 @@ def survive(folder: Path, kills: int, seed: int) -> Survived:
 def leave_alone(out: Path) -> float:
     """Trains to the end; returns the seconds that it took."""
     begin = time.perf_counter()
-    with audit(out) as process:
+    with audit(out) as (process,):
         process.join(SECONDS)
         assert process.exitcode == 0, said(out)
     return time.perf_counter() - begin
@@ -126,7 +93,7 @@ def leave_alone(out: Path) -> float:
 
 def strike_renaming(out: Path, rng: np.random.Generator) -> bool:
     """Whether an audit was killed at one of its renames; else it had ended before."""
-    with audit(out, int(rng.integers(1, RENAMES + 1))) as process:
+    with audit(out, int(rng.integers(1, RENAMES + 1))) as (process,):
         process.join(SECONDS)
         assert process.exitcode in (0, -signal.SIGKILL), said(out)
         return process.exitcode != 0
@@ -134,7 +101,7 @@ def strike_renaming(out: Path, rng: np.random.Generator) -> bool:
 
 def strike_at(out: Path, seconds: float) -> bool:
     """Whether an audit was killed after so many seconds; else it had ended."""
-    with audit(out) as process:
+    with audit(out) as (process,):
         process.join(seconds)
         if process.exitcode is None:
             process.kill()
@@ -144,23 +111,15 @@ def strike_at(out: Path, seconds: float) -> bool:
     return False
 
 
-@contextlib.contextmanager
-def audit(out: Path, rename: int = 0) -> Iterator[multiprocessing.process.BaseProcess]:
+def audit(out: Path, rename: int = 0):
     """A process that trains what is missing, or up to its rename of that number; none is left."""
-    names = {"out": out, "log": log(out), "runs": RUNS, "chunk": CHUNK, "rename": rename}
-    process = CONTEXT.Process(target=exec, args=(AUDIT, names))
-    process.start()
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.join()
+    names = {"steps": 1500, "runs": RUNS, "chunk": CHUNK, "seconds": 0, "rename": rename}
+    return killed.ended([killed.start(PROGRAM, out, **names)])
 
 
 def assert_unharmed(out: Path, expected: np.ndarray) -> None:
-    """Nothing was damaged and every score is the one expected, to the bit; then all is removed."""
     assert "damaged" not in said(out)
-    np.testing.assert_array_equal(scores(out), expected)
+    np.testing.assert_array_equal(scores(out, RUNS), expected)
     shutil.rmtree(out)
     log(out).unlink()
 
@@ -169,19 +128,3 @@ def left_behind(out: Path) -> tuple[bool, bool]:
     """Whether a kill left a checkpoint, and whether it left something half written."""
     found = list(out.rglob("*")) if out.is_dir() else []
     return any(path.name == "sha256" for path in found), any(path.name[0] == "." for path in found)
-
-
-def scores(out: Path) -> np.ndarray:
-    """The scores of a finished audit."""
-    (folder,) = out.iterdir()
-    return Store(out, json.loads((folder / "config.json").read_text())).load(RUNS).scores
-
-
-def log(out: Path) -> Path:
-    """The file that the processes of an audit write their stderr to."""
-    return out.with_name(f"{out.name}.log")
-
-
-def said(out: Path) -> str:
-    """All that the processes of an audit wrote to stderr."""
-    return log(out).read_text() if log(out).exists() else ""

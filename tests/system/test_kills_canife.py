@@ -13,6 +13,7 @@ from PIL import Image
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 900.0  # in which a command ends, on a busy machine too
+CACHES = ("XDG_CACHE_HOME", "JAX_COMPILATION_CACHE_DIR")
 FLAGS = (
     *("--model=celeba_cnn", "--rounds=3", "--every=1", "--cohort=2", "--design_steps=12", "--scores=20"),
     *("--mock_rounds=200", "--noise_multiplier=0.5", "--batch_size=2", "--learning_rate=0.1"),
@@ -52,21 +53,14 @@ def test_a_command_killed_at_any_point_ends_with_the_same_bits(leaf, tmp_path, m
 
 
 def command(flags, out, home):
-    """The command as a process, with a cache of its own."""
     argv = [sys.executable, "-P", "-m", "experiments.canife", *FLAGS, *flags, f"--out={out}"]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "JAX_PLATFORMS": "cpu",
-        "XDG_CACHE_HOME": str(home / "cache"),
-        "JAX_COMPILATION_CACHE_DIR": str(home / "cache"),  # a kill may leave half a file there
-    }
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+    environment |= dict.fromkeys(CACHES, str(home / "cache"))  # a kill may leave half a file there
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(argv, cwd=home, env=environment, **pipes)
 
 
 def left_alone(flags, out, home):
-    """What a command prints that runs to its end."""
     with command(flags, out, home) as process:
         printed, said = process.communicate(timeout=SECONDS)
     assert process.returncode == 0 and "damaged" not in said, said
@@ -74,7 +68,6 @@ def left_alone(flags, out, home):
 
 
 def killed_at(flags, out, home, name):
-    """Kills a command as soon as it has left a file of this name."""
     with command(flags, out, home) as process:
         end = time.monotonic() + SECONDS
         while process.poll() is None and not list(out.rglob(name)):

@@ -37,44 +37,29 @@ def planted(scores_in, scores_out, delta, confidence):
     return Bound("planted", 1.234, None, delta, confidence, *COUNTS, assumes=LUCK.text)
 
 
-BOUND = ScoreMethod(
-    name="planted",
-    compute=planted,
-    assumes=LUCK,
-    label="Planted",
-    legend="planted: luck",
-    mark=Mark("black", "D", 5, 4),
-)
+TOLD = {"label": "Planted", "legend": "planted: luck", "mark": Mark("black", "D", 5, 4)}
+BOUND = ScoreMethod(name="planted", compute=planted, assumes=LUCK, **TOLD)
 
 
 def guessed(scores_in, scores_out, delta, confidence):
     return Estimate("guessed", 99.0, None, delta, confidence, *COUNTS, caveat=GUESS.text)
 
 
-ESTIMATE = ScoreMethod(
-    name="guessed",
-    compute=guessed,
-    assumes=GUESS,
-    label="Guessed",
-    legend="guessed (no bound)",
-    noise_floor=lambda n_in, n_out, delta, confidence: NoiseFloor(0.125, 0.75, 0.625, n_in + n_out),
-    mark=Mark("purple", "v", 5, -1),
-)
+def floor(n_in, n_out, delta, confidence):
+    return NoiseFloor(0.125, 0.75, 0.625, n_in + n_out)
+
+
+SHOWN = {"label": "Guessed", "legend": "guessed (no bound)", "mark": Mark("purple", "v", 5, -1)}
+ESTIMATE = ScoreMethod(name="guessed", compute=guessed, assumes=GUESS, noise_floor=floor, **SHOWN)
 
 
 def of_many(counted, delta, confidence):
     return Bound("planted_lifted", 1.234, None, delta, confidence, *COUNTS, assumes=LUCK.text)
 
 
-MANY = CanaryMethod(
-    name="planted_lifted",
-    family=lifted.METHODS["lifted"].family,
-    conclude=of_many,
-    assumes=LUCK,
-    label="Planted",
-    legend="planted for many",
-    counterpart="planted",
-)
+NAMES = {"name": "planted_lifted", "label": "Planted", "legend": "planted for many", "counterpart": "planted"}
+FAMILY = lifted.METHODS["lifted"].family
+MANY = CanaryMethod(family=FAMILY, conclude=of_many, assumes=LUCK, **NAMES)
 
 
 @pytest.fixture(params=[BOUND, ESTIMATE, MANY], ids=lambda record: record.name)
@@ -140,19 +125,16 @@ def test_it_is_calibrated(record):
         rows = many_calibration.calibrate(setting)
     else:
         rows = calibration.calibrate(KnownMechanism(1.0, 40, 2, *LEVELS, 0))
-        assert record.name in {
-            json.loads(calibrate._as_json(rows))["calibration"][i]["method"] for i in range(5)
-        }
+        told = json.loads(calibrate._as_json(rows))["calibration"]
+        assert record.name in [row["method"] for row in told]
     (row,) = [row for row in rows if row.method == record.name]
     assert row.mean_epsilon == (99.0 if record is ESTIMATE else 1.234)
 
 
 def test_it_is_in_a_sweeps_figure_and_table(record, tmp_path):
     more = {"canaries": 4} if record is MANY else {}
-    cells = [
-        Audited("panel", "gc_r", 1, setting_of("convnet", adversary="gc_r", seed=s, **more), 40)
-        for s in (0, 1)
-    ]
+    settings = [setting_of("convnet", adversary="gc_r", seed=seed, **more) for seed in (0, 1)]
+    cells = [Audited("panel", "gc_r", 1, one, 40) for one in settings]
     rng = np.random.default_rng(0)
     for cell in cells:
         shape = (40, 4) if record is MANY else (40,)

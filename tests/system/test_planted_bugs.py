@@ -146,13 +146,11 @@ def test_worlds_in_the_wrong_order_certify_nothing(ratio, empty_game):
 @pytest.mark.slow
 @pytest.mark.parametrize("adversary", ["gc_s", "gc_r", "cots", "loss"])
 def test_the_whole_audit_on_genuine_gradients(dataset, play, adversary):
-    """Every adversary stays below; here the drawn ones need not come near."""
     from audit.settings import build
     from audit.settings.make import setting_of
 
-    setting = setting_of(
-        "fcnn", adversary=adversary, noise_multiplier=SIGMA, batch_size=50, steps=40, learning_rate=0.05
-    )
+    named = {"noise_multiplier": SIGMA, "batch_size": 50, "steps": 40, "learning_rate": 0.05}
+    setting = setting_of("fcnn", adversary=adversary, **named)
     build.validate(setting, RUNS)
     scores = play(build.build(setting, dataset), [(0, RUNS)], 1000)
     share = _bound(scores).mu / accounting.mu_upper_bound(SIGMA, setting.insertions)

@@ -17,14 +17,13 @@ PARSE = """
 import importlib, sys
 from absl import flags
 from audit.commands import dispatch
-from experiments.__main__ import PACKAGES
+from experiments import __main__ as main
 
-(module,) = (module for name, module, _ in dispatch.commands(PACKAGES) if name == sys.argv[1])
-package = importlib.util.find_spec(module).submodule_search_locations
-importlib.import_module(f"{module}.__main__" if package else module)
+(name,) = (module for command, module, _ in dispatch.commands(main.PACKAGES) if command == sys.argv[1])
+package = importlib.util.find_spec(name).submodule_search_locations
+importlib.import_module(f"{name}.__main__" if package else name)
 flags.FLAGS(sys.argv[1:])
 """
-COLUMNS = "MedInc,HouseAge,AveRooms,AveBedrms,Population,AveOccup,Latitude,Longitude,MedHouseVal"
 _IMAGES = ("--data_file=images.npz", "--noise_multiplier=1")
 SMALLER = {  # what keeps a command to some seconds, on made-up data; a later flag wins
     "audit": ("--data_file=housing.csv", "--runs=40", "--insertions=4", "--batch_size=8"),
@@ -32,13 +31,8 @@ SMALLER = {  # what keeps a command to some seconds, on made-up data; a later fl
     "canife": (*_IMAGES, "--rounds=2", "--every=1", "--cohort=4", "--pool=8", "--design_steps=4"),
     "compare": (
         *("--data_file=images.npz", "--model=linear", "--steps=6", "--batch_size=8", "--single_runs=80"),
-        *(
-            "--many_runs=8",
-            "--lidp_runs=8",
-            "--one_run_canaries=100",
-            "--measured_rounds=1",
-            "--design_steps=4",
-        ),
+        *("--many_runs=8", "--lidp_runs=8", "--one_run_canaries=100", "--measured_rounds=1"),
+        "--design_steps=4",
     ),
     "federated": (*_IMAGES, "--clients=4", "--cohort=2", "--rounds=4", "--canaries=100"),
     "figures": ("--scale=smoke", "--name=figure_1c"),
@@ -48,7 +42,6 @@ SMALLER = {  # what keeps a command to some seconds, on made-up data; a later fl
 
 
 def fenced(path):
-    """The command lines of a page's blocks, without remarks."""
     blocks = "\n".join(FENCED.findall(path.read_text(encoding="utf-8")))
     lines = (line.split("  #")[0].strip() for line in blocks.replace("\\\n", " ").splitlines())
     return [line for line in lines if line.startswith("./run.sh")]
@@ -62,7 +55,6 @@ def said():
 
 
 def parsed(line):
-    """(command, flags) of a line as run.sh takes it."""
     words = shlex.split(line)[1:]
     return ("audit", words) if not words or words[0].startswith("-") else (words[0], words[1:])
 
@@ -79,29 +71,24 @@ def test_a_command_of_a_page_is_understood(line, forked, tmp_path):
         return
     script = tmp_path / "parse.py"
     script.write_text(PARSE)
-    ended = forked(
-        "python", str(script), command, *(word for word in argv if word != "--help"), folder=tmp_path
-    )
+    words = [word for word in argv if word != "--help"]
+    ended = forked("python", str(script), command, *words, folder=tmp_path)
     assert ended.status == 0, ended.stderr
 
 
 @pytest.mark.parametrize("path", READMES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_page_has_no_block_that_looks_like_a_sentence(path):
-    """Commands stand in fenced blocks, which pages show in colour and with a button to copy them."""
     text = path.read_text(encoding="utf-8")
     assert not [line for line in text.splitlines() if line.startswith("    ./run.sh")]
     assert text.count("\n```") % 2 == 0
 
 
 @pytest.fixture
-def folder(tmp_path, image_file):
+def folder(tmp_path, housing_file, image_file):
     """Made-up housing.csv, images.npz and scores.csv."""
-    rng = np.random.default_rng(0)
-    table = rng.normal(size=(300, 9))
-    table[:, 8] = table[:, 0] + 0.1 * rng.normal(size=300)
-    np.savetxt(tmp_path / "housing.csv", table, delimiter=",", header=COLUMNS, comments="")
+    shutil.copy(housing_file, tmp_path / "housing.csv")
     shutil.copy(image_file, tmp_path / "images.npz")
-    scores = np.column_stack([rng.normal(size=400) + (np.arange(400) % 2), np.arange(400) % 2])
+    scores = np.column_stack([np.random.default_rng(0).normal(size=400), np.arange(400) % 2])
     np.savetxt(tmp_path / "scores.csv", scores, delimiter=",", header="score,in", comments="")
     return tmp_path
 

@@ -2,23 +2,20 @@
 
 import ast
 import inspect
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import audit
+from tests.forks import python
 
 ROOT = Path(__file__).resolve().parents[2]
 DEVICE_LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax", "tensorflow")
+LATER = ("audit.game", "audit.storage.store")
 ROOMS = [  # (files, what none of them imports)
     ("audit/statistics", (*DEVICE_LIBRARIES, "audit.mechanism", "audit.adversaries", "audit.game")),
-    (
-        "audit/mechanism",
-        ("audit.adversaries", "audit.statistics", "audit.game", "audit.storage.store", "absl"),
-    ),
-    ("audit/adversaries", ("audit.statistics", "audit.game", "audit.storage.store")),
+    ("audit/mechanism", ("audit.adversaries", "audit.statistics", *LATER, "absl")),
+    ("audit/adversaries", ("audit.statistics", *LATER)),
     ("audit", ("experiments", "models")),
     ("models", ("absl", "matplotlib", "experiments", "audit.statistics", "audit.adversaries", "audit.game")),
 ]
@@ -42,20 +39,27 @@ FLOORS = [  # from the ground up: nobody imports from a higher floor
     ["experiments.compare", "experiments.sweeps.registry", "experiments.sweeps.page"],
     ["experiments"],  # the commands, a paper's __main__ among them
 ]
+RAISED = ("InputError", "CannotWriteError", "require", "UnknownLayer")
 PAPERS = ("hidden_state", "one_shot", "lidp", "canife")
-LIBRARIES = [
-    path
-    for path in sorted((ROOT / "experiments").rglob("*.py"))
-    if path.parent.name != "experiments" and path.name != "__main__.py"
+TRAINING = [  # work on cells, the landscape's among them
+    *("audit.training", "audit.settings.build", "experiments.cells.work", "experiments.cells.audits"),
+    *("experiments.hidden_state.sweep", "experiments.hidden_state.landscape_solve"),
+    *("experiments.lidp.sweep", "experiments.one_shot.sweep"),
 ]
+LOAD = "import importlib, sys; [*map(importlib.import_module, sys.argv[1:])]; print(*sys.modules)"
+LOADED = [  # (a room whose files are imported, what is loaded then, what is not)
+    ("audit.statistics", {"audit.statistics.estimate", "dp_accounting"}, DEVICE_LIBRARIES),
+    ("audit.mechanism", {"audit.mechanism.dpsgd"}, ("audit.adversaries", "audit.statistics")),
+    ("audit.adversaries", set(), ("audit.statistics",)),
+    ("training", {"audit.training"}, ("matplotlib",)),
+]
+LIBRARIES = [path for path in ROOT.glob("experiments/*/**/*.py") if path.name != "__main__.py"]
 
 
 def modules():
     """{module: path} of the product."""
     found = {}
-    for path in sorted(
-        path for room in ("audit", "models", "experiments") for path in (ROOT / room).rglob("*.py")
-    ):
+    for path in [path for room in ("audit", "models", "experiments") for path in (ROOT / room).rglob("*.py")]:
         parts = path.relative_to(ROOT).with_suffix("").parts
         found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return found
@@ -63,10 +67,8 @@ def modules():
 
 def arrows(known):
     """{module: the product's modules that it imports, wherever in it}."""
-    return {
-        module: {n for n in imported_names(path.read_text(), known) if n in known and n != module}
-        for module, path in known.items()
-    }
+    found = {module: set(imported_names(path.read_text(), known)) for module, path in known.items()}
+    return {module: (names & set(known)) - {module} for module, names in found.items()}
 
 
 def circles(graph):
@@ -95,15 +97,9 @@ def floor(module):
 def messages(source):
     """The texts inside calls of InputError and require."""
     for node in ast.walk(ast.parse(source)):
-        name = getattr(getattr(node, "func", None), "id", None) or getattr(
-            getattr(node, "func", None), "attr", ""
-        )
-        if isinstance(node, ast.Call) and name in (
-            "InputError",
-            "CannotWriteError",
-            "require",
-            "UnknownLayer",
-        ):
+        called = getattr(node, "func", None)
+        name = getattr(called, "id", None) or getattr(called, "attr", "")
+        if isinstance(node, ast.Call) and name in RAISED:
             constants = (part for part in ast.walk(node) if isinstance(part, ast.Constant))
             yield from (part.value for part in constants if isinstance(part.value, str))
 
@@ -132,72 +128,41 @@ def trespasses(folder, forbidden):
     ]
 
 
-def loaded_by(room):
-    """The modules in sys.modules after importing every file of a room, in a fresh interpreter."""
-    names = [f"{room.replace('/', '.')}.{path.stem}" for path in sorted((ROOT / room).glob("[!_]*.py"))]
-    assert names
-    code = "import importlib, sys; [*map(importlib.import_module, sys.argv[1:])]; print(*sys.modules)"
-    result = subprocess.run(
-        [sys.executable, "-c", code, *names], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    return set(result.stdout.split())
-
-
 @pytest.mark.parametrize("room, forbidden", ROOMS, ids=[room for room, _ in ROOMS])
 def test_no_layer_imports_what_it_must_not_know(room, forbidden):
     assert list((ROOT / room).rglob("*.py"))
     assert not trespasses(ROOT / room, forbidden)
 
 
-def test_importing_statistics_loads_no_jax():
-    loaded = loaded_by("audit/statistics")
-    assert "audit.statistics.estimate" in loaded and "dp_accounting" in loaded
-    assert loaded.isdisjoint(DEVICE_LIBRARIES)
+@pytest.mark.parametrize("room, known, forbidden", LOADED, ids=[room for room, *_ in LOADED])
+def test_importing_a_room_loads_nothing_that_it_must_not(room, known, forbidden):
+    names = [f"{room}.{path.stem}" for path in (ROOT / room.replace(".", "/")).glob("[!_]*.py")]
+    done = python("-c", LOAD, *(TRAINING if room == "training" else names))
+    loaded = set(done.stdout.split())
+    assert done.returncode == 0 and known <= loaded, done.stderr
+    assert not [name for name in loaded for one in forbidden if name == one or name.startswith(f"{one}.")]
 
 
-def test_importing_the_mechanism_loads_no_adversary_and_no_statistics():
-    loaded = loaded_by("audit/mechanism")
-    assert "audit.mechanism.dpsgd" in loaded
-    assert not [name for name in loaded if name.startswith(("audit.adversaries", "audit.statistics"))]
-
-
-def test_importing_the_adversaries_loads_no_statistics():
-    assert not [name for name in loaded_by("audit/adversaries") if name.startswith("audit.statistics")]
-
-
-TRESPASSES = [
-    "import absl",
-    "import absl.flags",
-    "from absl import flags",
-    "def f():\n    from audit import statistics",
-]
+INSIDE = "def f():\n    from audit import statistics"
+TRESPASSES = ["import absl", "import absl.flags", "from absl import flags", INSIDE]
 
 
 @pytest.mark.parametrize("line", TRESPASSES)
 def test_a_trespass_is_seen(tmp_path, line):
     (tmp_path / "innocent.py").write_text("import absolutely\nfrom audit import errors\n")
-    assert not trespasses(tmp_path, ("absl", "audit.statistics"))
     (tmp_path / "guilty.py").write_text(line + "\n")
     assert {file for file, _ in trespasses(tmp_path, ("absl", "audit.statistics"))} == {"guilty.py"}
 
 
-def test_there_is_no_import_circle():
+def test_there_is_no_import_circle_and_one_is_seen():
     assert not circles(arrows(modules()))
-
-
-def test_a_circle_is_seen():
     graph = {"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}
     assert circles(graph) == {frozenset({"b", "c"})}
 
 
 def test_no_arrow_runs_back_up():
-    up = [
-        (module, name)
-        for module, names in arrows(modules()).items()
-        for name in names
-        if floor(name) > floor(module) and "." in name
-    ]
-    assert not up
+    for module, names in arrows(modules()).items():
+        assert not [name for name in names if floor(name) > floor(module) and "." in name], module
 
 
 def test_only_reports_draw_and_only_commands_know_flags():
@@ -238,62 +203,26 @@ def test_messages_of_the_libraries_name_fields_not_flags():
     for module, path in modules().items():
         if module.startswith(("audit", "models")) and not module.startswith("audit.commands"):
             assert not [text for text in messages(path.read_text()) if "--" in text], module
-
-
-def test_a_flag_in_a_message_is_seen():
     assert "--" in " ".join(messages('require(x, f"--k={k}: no")'))
     assert not list(messages('COMMANDS = ["--quiet"]'))
 
 
 def functions(source):
-    """(name, lines) of every function."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef):
             yield node.name, node.end_lineno - node.lineno + 1
 
 
 def test_functions_fit_a_screen():
-    lengths = {
-        (module, name): lines
-        for module, path in modules().items()
-        for name, lines in functions(path.read_text())
-    }
-    assert not {name: lines for name, lines in lengths.items() if lines >= 60}
-
-
-def public_types():
-    """(name, module) of every public class."""
     for module, path in modules().items():
-        for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                yield node.name, module
+        long = [name for name, lines in functions(path.read_text()) if lines >= 60]
+        assert not long, module
 
 
 def test_no_two_public_types_share_a_name():
     homes = {}
-    for name, module in public_types():
-        homes.setdefault(name, []).append(module)
-    shared = {name: modules for name, modules in homes.items() if len(modules) > 1}
-    assert not shared
-
-
-TRAINING = [
-    "audit.training",
-    "experiments.cells.work",
-    "experiments.cells.audits",
-    "audit.settings.build",
-]
-TRAINING += [
-    "experiments.hidden_state.sweep",
-    "experiments.hidden_state.landscape_solve",
-    "experiments.lidp.sweep",
-    "experiments.one_shot.sweep",
-]
-
-
-def test_training_draws_nothing():
-    """Work on cells, the landscape's among them, loads no drawing library."""
-    code = "import importlib, sys; [*map(importlib.import_module, sys.argv[1:])]; print(*sys.modules)"
-    argv = [sys.executable, "-c", code, *TRAINING]
-    loaded = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
-    assert "audit.training" in loaded and "matplotlib" not in loaded
+    for module, path in modules().items():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(module)
+    assert not {name: found for name, found in homes.items() if len(found) > 1}

@@ -46,9 +46,7 @@ elif arguments[0] != "-Ic":
 
 
 class House:
-    """A copy of run.sh, and a record of its Python calls."""
-
-    def __init__(self, folder: pathlib.Path):
+    def __init__(self, folder):
         self.root = folder / "a house"
         self.log = folder / "calls.jsonl"
         self.trouble = folder / "trouble"
@@ -57,32 +55,22 @@ class House:
         for name in FILES:
             shutil.copy(REPOSITORY / name, self.root / name)
         self.python = folder / "stand-in"
-        self.python.write_text(
-            STAND_IN.format(python=sys.executable, log=str(self.log), trouble=str(self.trouble))
-        )
+        named = {"python": sys.executable, "log": str(self.log), "trouble": str(self.trouble)}
+        self.python.write_text(STAND_IN.format(**named))
         self.python.chmod(0o755)
 
-    def environment(self, **changes: str) -> dict[str, str]:
+    def environment(self, **changes):
         dropped = ("AUDIT_VENV", "CI", "OPENBLAS_NUM_THREADS", "TF_CPP_MIN_LOG_LEVEL")
-        kept = {
-            name: value
-            for name, value in os.environ.items()
-            if name not in dropped and not name.startswith("RAY_")
-        }
-        return kept | {"JAX_PLATFORMS": "cpu", "PYTHON": str(self.python)} | changes
+        names = [name for name in os.environ if name not in dropped and not name.startswith("RAY_")]
+        own = {"JAX_PLATFORMS": "cpu", "PYTHON": str(self.python)}
+        return {name: os.environ[name] for name in names} | own | changes
 
-    def run(self, *arguments: str, cwd=None, **changes: str) -> subprocess.CompletedProcess:
-        return subprocess.run(
-            ["/bin/bash", str(self.root / "run.sh"), *arguments],
-            cwd=cwd or self.root,
-            env=self.environment(**changes),
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+    def run(self, *arguments, cwd=None, **changes):
+        argv = ["/bin/bash", str(self.root / "run.sh"), *arguments]
+        given = {"cwd": cwd or self.root, "timeout": 60}
+        return subprocess.run(argv, env=self.environment(**changes), capture_output=True, text=True, **given)
 
-    def calls(self) -> list[dict]:
-        """Returns the calls since the last time."""
+    def calls(self):
         lines = self.log.read_text().splitlines() if self.log.exists() else []
         self.log.unlink(missing_ok=True)
         return [json.loads(line) for line in lines]
@@ -95,7 +83,6 @@ def house(tmp_path):
 
 @pytest.fixture
 def ready(house):
-    """A house whose first start, with the test extras too, is over."""
     assert house.run("test").returncode == 0
     house.calls()
     return house
@@ -107,22 +94,17 @@ def installs(calls):
 
 
 def pins(text):
-    """The packages of a part of the lock."""
     return {line.split("==")[0] for line in text.splitlines() if "==" in line and line[0] != " "}
 
 
 def sections():
-    """{name: its packages} of the lock."""
     parts = (REPOSITORY / "requirements.lock").read_text().split("# section: ")[1:]
     return {part.split("\n", 1)[0]: pins(part) for part in parts}
 
 
 def assert_one_line(result, *parts):
-    assert result.returncode == 2
-    assert result.stdout == ""
-    assert len(result.stderr.splitlines()) == 1, result.stderr
-    for part in parts:
-        assert part in result.stderr
+    assert result.returncode == 2 and result.stdout == ""
+    assert len(result.stderr.splitlines()) == 1 and all(part in result.stderr for part in parts), result
 
 
 @pytest.mark.parametrize("typed", [["help"], ["-h"], ["--help"], ["audit", "--help"]])
@@ -148,11 +130,6 @@ def test_a_python_without_packages_tells_a_commands_help():
     assert "once any command has set up" in told.stdout
 
 
-def test_help_of_a_command_that_needs_more_installs_nothing(house):
-    assert house.run("throughput", "--help").returncode == 0
-    assert installs(house.calls()) == []
-
-
 def test_run_sh_needs_no_bash_newer_than_a_mac_has():
     text = (REPOSITORY / "run.sh").read_text()
     newer = ("@Q}", "declare -A", "mapfile", "readarray", "^^}", ",,}", "|&", "&>>", "local -n")
@@ -165,14 +142,10 @@ def test_an_unknown_command_is_one_line_and_no_set_up(house, name):
     assert not house.venv.exists()
 
 
-def test_no_python_is_one_line(house, tmp_path):
-    assert_one_line(house.run(PYTHON="", PATH=str(tmp_path)), "3.11", "PYTHON")
-    assert not house.venv.exists()
-
-
-@pytest.mark.parametrize("python", ["no-such-python", "/bin/false", "/"])
-def test_a_wrong_python_is_one_line(house, python):
-    assert_one_line(house.run(PYTHON=python), f"PYTHON={python}")
+@pytest.mark.parametrize("python", ["no-such-python", "/bin/false", "/", ""])
+def test_a_wrong_python_or_none_is_one_line(house, tmp_path, python):
+    none, said = ({}, [f"PYTHON={python}"]) if python else ({"PATH": str(tmp_path)}, ["3.11", "PYTHON"])
+    assert_one_line(house.run(PYTHON=python, **none), *said)
     assert not house.venv.exists()
 
 
@@ -257,29 +230,21 @@ def test_the_first_start_installs_and_the_second_does_not(house):
     assert installs(house.calls()) == ["."]
 
 
-def test_test_tools_come_with_the_first_test_and_stay(house):
-    for command in ("audit", "test", "audit", "lint"):
-        assert house.run(command).returncode == 0
-    assert installs(house.calls()) == [".", ".[test]"]
+RAY = (["audit", "--engine=ray"], ["audit"], ["ray", "start", "--head"], ["audit", "--engine", "ray"])
+EXTRAS = [  # (commands, what is installed, in turn)
+    ((["audit"], ["test"], ["audit"], ["lint"]), [".", ".[test]"]),
+    ((["audit"], ["throughput"], ["audit"], ["test"], ["throughput"]), [".", ".[bench]", ".[bench,test]"]),
+    ((["compile"], ["audit"], ["test"], ["compile"]), [".[tpu]", ".[tpu,test]"]),
+    ((["audit"], *RAY, ["audit", "--ray_address=auto"]), [".", ".[ray]"]),
+    ((["throughput", "--help"],), []),
+]
 
 
-def test_the_peers_come_with_the_first_throughput_and_stay(house):
-    for command in ("audit", "throughput", "audit", "test", "throughput"):
-        assert house.run(command).returncode == 0
-    assert installs(house.calls()) == [".", ".[bench]", ".[bench,test]"]
-
-
-def test_the_compiler_for_tpus_comes_with_the_first_compile_and_stays(house):
-    for command in ("compile", "audit", "test", "compile"):
-        assert house.run(command).returncode == 0
-    assert installs(house.calls()) == [".[tpu]", ".[tpu,test]"]
-
-
-def test_ray_comes_with_the_first_command_that_wants_it_and_stays(house):
-    asked = (("audit",), ("audit", "--engine=ray"), ("audit",), ("ray", "start", "--head"))
-    for command in (*asked, ("audit", "--engine", "ray"), ("audit", "--ray_address=auto")):
+@pytest.mark.parametrize(("commands", "installed"), EXTRAS)
+def test_an_extra_comes_with_the_first_command_that_wants_it_and_stays(house, commands, installed):
+    for command in commands:
         assert house.run(*command).returncode == 0
-    assert installs(house.calls()) == [".", ".[ray]"]
+    assert installs(house.calls()) == installed
 
 
 @pytest.mark.parametrize("command", [("ray", "start"), ("audit", "--engine=ray", "--ray_address=host0:6379")])
@@ -376,9 +341,8 @@ def test_the_environment_may_lie_elsewhere(house, tmp_path):
 
 @pytest.mark.skipif(shutil.which("flock") is None, reason="needs flock")
 def test_two_first_starts_install_once(house):
-    starts = [
-        subprocess.Popen(["/bin/bash", str(house.root / "run.sh")], env=house.environment()) for _ in range(3)
-    ]
+    argv = ["/bin/bash", str(house.root / "run.sh")]
+    starts = [subprocess.Popen(argv, env=house.environment()) for _ in range(3)]
     assert [start.wait(60) for start in starts] == [0, 0, 0]
     assert installs(house.calls()) == ["."]
 
@@ -387,10 +351,8 @@ def test_a_signal_reaches_the_program(ready):
     (ready.venv / "bin" / "python").write_text(
         "#!/bin/bash\nif [[ $1 == -ISc ]]; then echo 3.11; else echo on; exec sleep 60; fi\n"
     )
-    start = subprocess.Popen(
-        ["/bin/bash", str(ready.root / "run.sh")], env=ready.environment(), stdout=subprocess.PIPE
-    )
-    assert start.stdout.readline() == b"on\n"
-    start.send_signal(signal.SIGTERM)
-    assert start.wait(20) == -signal.SIGTERM
-    start.stdout.close()
+    argv = ["/bin/bash", str(ready.root / "run.sh")]
+    with subprocess.Popen(argv, env=ready.environment(), stdout=subprocess.PIPE) as start:
+        assert start.stdout.readline() == b"on\n"
+        start.send_signal(signal.SIGTERM)
+        assert start.wait(20) == -signal.SIGTERM

@@ -1,13 +1,12 @@
 """A file of the user's that has a name of ours is said in a line, before anything of ours fails on it."""
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 import experiments
+from tests.forks import python
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = "from experiments import engine_flags\nfrom models import dense\nprint(dense.__file__)\n"
@@ -16,9 +15,7 @@ SCRIPT = "from experiments import engine_flags\nfrom models import dense\nprint(
 def start(folder):
     """A script in the folder, as Python starts it where the package is installed."""
     (folder / "mine.py").write_text(SCRIPT)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    argv = [sys.executable, "mine.py"]
-    return subprocess.run(argv, cwd=folder, env=environment, capture_output=True, text=True)
+    return python("mine.py", cwd=folder)
 
 
 @pytest.mark.parametrize("name", ["audit.py", "models.py", "models/__init__.py", "audit/__init__.py"])

@@ -26,9 +26,8 @@ def submitted(tmp_path):
         slurm = {"SUBMIT_DIR": str(tmp_path), "ARRAY_JOB_ID": "7", "ARRAY_TASK_ID": "3", "CPUS_PER_TASK": "8"}
         path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
         environment = {"PATH": path, **{f"SLURM_{name}": value for name, value in slurm.items()}, **more}
-        return subprocess.run(
-            ["bash", str(SCRIPT), *flags], env=environment, cwd="/", capture_output=True, text=True
-        )
+        argv = ["bash", str(SCRIPT), *flags]
+        return subprocess.run(argv, env=environment, cwd="/", capture_output=True, text=True)
 
     return call
 

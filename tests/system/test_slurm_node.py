@@ -50,7 +50,6 @@ PartitionName=all Nodes={host} Default=YES MaxTime=INFINITE
 """
 SMOKE = ("--name=figure_1c,figure_7", "--scale=smoke", "--california_housing=housing.csv")
 PATIENCE = 300  # seconds until a job must have gone on
-HOUSING = "MedInc,HouseAge,AveRooms,AveBedrms,Population,AveOccup,Latitude,Longitude,MedHouseVal"
 
 
 class Node(NamedTuple):
@@ -68,7 +67,6 @@ class Node(NamedTuple):
 
 
 def wait_until(holds, what):
-    """Fails where it does not hold in time."""
     end = time.monotonic() + PATIENCE
     while not holds():
         assert time.monotonic() < end, f"waited too long for {what}"
@@ -85,7 +83,6 @@ def free_ports(count):
 
 
 def configured(folder):
-    """The node's configuration in a folder, with a key of its own."""
     for name in ("state", "spool"):
         (folder / name).mkdir()
     (folder / "munge.key").touch(0o600)
@@ -128,12 +125,11 @@ def node(tmp_path_factory):
 
 
 @pytest.fixture
-def repository(tmp_path):
+def repository(tmp_path, housing_file):
     """What a job finds where it was submitted: run.sh, here without an environment of its own, and data."""
     (tmp_path / "run.sh").write_text(f'#!/bin/sh\nexec "{sys.executable}" -P -m experiments "$@"\n')
     (tmp_path / "run.sh").chmod(0o755)
-    table = np.random.default_rng(0).uniform(1, 5, (400, 9))
-    np.savetxt(tmp_path / "housing.csv", table, delimiter=",", header=HOUSING, comments="")
+    shutil.copy(housing_file, tmp_path)
     return tmp_path
 
 
@@ -151,18 +147,15 @@ def submit(node, repository, monkeypatch):
 
 
 def logs(repository, job):
-    """What the tasks of an array have written."""
     return [path.read_text() for path in sorted((repository / "results/logs").glob(f"sweep_{job}_*.log"))]
 
 
 def scores(out):
-    """All scores of a folder, by setting."""
     stores = {path.parent.name: Store.at(path.parent) for path in out.glob("*/config.json")}
     return {name: store.load(store.runs_held()).scores for name, store in stores.items()}
 
 
 def assert_same_bits(repository):
-    """Holds the folder `shared` against `alone`; returns the settings' names."""
     expected, found = scores(repository / "alone"), scores(repository / "shared")
     assert found.keys() == expected.keys()
     for name in expected:

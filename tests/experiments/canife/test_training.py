@@ -11,18 +11,8 @@ from experiments.canife import curves, figures, populations, training
 from experiments.canife.attacked import Attacked
 from models.data.images import FASHION_MNIST_MEAN, FASHION_MNIST_STD, ImageDataset
 
-SMALL = Attacked(
-    model="linear",
-    rounds=5,
-    every=2,
-    cohort=8,
-    noise_multiplier=0.5,
-    pool=24,
-    population=40,
-    scores=40,
-    mock_rounds=2000,
-    design_steps=60,
-)
+COUNTS = {"pool": 24, "population": 40, "scores": 40, "mock_rounds": 2000, "design_steps": 60}
+SMALL = Attacked("linear", rounds=5, every=2, cohort=8, noise_multiplier=0.5, **COUNTS)
 
 
 def store_in(folder, setting=SMALL):
@@ -116,9 +106,8 @@ def test_the_tables_fit_and_the_figure_is_drawn(whole):
 
 
 def test_the_published_worlds_replace_a_client(images, tmp_path):
-    setting = dataclasses.replace(
-        SMALL, rounds=1, as_published=True, soft_label=True, clamp=True, start="sample"
-    )
+    published = {"as_published": True, "soft_label": True, "clamp": True, "start": "sample"}
+    setting = dataclasses.replace(SMALL, rounds=1, **published)
     known = population_of(setting, images)
     (one,) = training.measure_missing(setting, known, store_in(tmp_path, setting))
     pair = cohort_law.replacing(one.known, cohort_law.Cohort(8), 0.5, one.own)
@@ -139,9 +128,8 @@ def test_without_noise_all_is_infinite(images, tmp_path):
 
 
 def test_dealt_clients_train_by_federated_averaging_and_the_canary_sends_what_they_would(images, tmp_path):
-    setting = dataclasses.replace(
-        SMALL, clients=12, alpha=10.0, cohort=4, population=12, pool=12, rounds=3, client_learning_rate=0.001
-    )
+    twelve = {"clients": 12, "population": 12, "pool": 12}
+    setting = dataclasses.replace(SMALL, alpha=10.0, cohort=4, rounds=3, client_learning_rate=0.001, **twelve)
     known = population_of(setting, images)
     assert known.train_clients == known.mock.number == 12
     first, last = training.measure_missing(setting, known, store_in(tmp_path, setting))

@@ -17,7 +17,6 @@ SETTING = FederatedSetting("linear", 10, cohort=4, rounds=12, canaries=100, obse
 
 @pytest.fixture
 def data(image_file):
-    """Random images in place of Fashion-MNIST."""
     return DataSets({"fashion_mnist": str(image_file)})
 
 
@@ -62,9 +61,8 @@ def test_accuracies_are_added_to_those_that_are_there_and_doubted_when_damaged(d
     do_all([cell(runs=1)], place)
     first = kept(tmp_path, SETTING, 1).accuracies
     do_all([cell(runs=3)], place)
-    assert (
-        kept(tmp_path, SETTING, 3).accuracies[:1] == first and len(kept(tmp_path, SETTING, 3).accuracies) == 3
-    )
+    three = kept(tmp_path, SETTING, 3).accuracies
+    assert three[:1] == first and len(three) == 3
     store = stored.holdings(tmp_path).open(federated.named(SETTING))
     (path,) = store.path.glob("answer.json")
     path.write_text(path.read_text().replace("0.", "1.", 1))

@@ -49,22 +49,17 @@ class MadeUpJob:
 
     def __init__(self, cluster, tasks, fails=False):
         self._cluster, self.fails = cluster, fails
-        self._waiting, self._left, self._prepared, self._begun = tasks, tasks, False, False
+        self._waiting, self._left, self._tasks = tasks + 1, tasks + 1, tasks
 
     def begin(self, node):
-        if not self._begun:
-            self._begun = True
-            return jobs.Begun(self._cluster.begin(node, self), self._prepare)
-        if not self._prepared or not self._waiting:
+        is_first, prepared = self._waiting > self._tasks, self._left <= self._tasks
+        if not is_first and not (prepared and self._waiting):
             return None
         self._waiting -= 1
         return jobs.Begun(self._cluster.begin(node, self), self._keep)
 
     def is_done(self):
         return not self._left
-
-    def _prepare(self, _):
-        self._prepared = True
 
     def _keep(self, _):
         self._left -= 1
@@ -75,14 +70,8 @@ FIRST, SECOND, LARGE = Node("first", 1), Node("second", 1), Node("large", 4)
 
 def test_each_job_has_a_node_of_its_own_until_none_is_left():
     cluster = MadeUpCluster(FIRST, SECOND)
-    opened = []
-
-    def each():
-        for _ in range(8):
-            opened.append(MadeUpJob(cluster, 5))
-            yield opened[-1]
-
-    ended = [job for job, error in jobs.done(cluster, each()) if error is None]
+    opened = [MadeUpJob(cluster, 5) for _ in range(8)]
+    ended = [job for job, error in jobs.done(cluster, iter(opened)) if error is None]
     assert sorted(map(id, ended)) == sorted(map(id, opened))
     assert Counter(job for _, job in cluster.done) == dict.fromkeys(opened, 6)
     assert len(set(cluster.done)) <= 8 + 1  # one is shared, at the end

@@ -16,14 +16,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from audit.storage.store import Store
 from experiments.cells import cluster
+from tests.system.killed import scores
 
 ROOT = Path(__file__).resolve().parents[3]
-NAMES = "MedInc,HouseAge,AveRooms,AveBedrms,Population,AveOccup,Latitude,Longitude,MedHouseVal"
 CACHES = ("XDG_CACHE_HOME", "JAX_COMPILATION_CACHE_DIR")
 RUNS, CHUNK, WORKERS = 240, 8, 2
 needs_ray = pytest.mark.skipif(not importlib.util.find_spec("ray"), reason="the extra `ray` is not installed")
+
+
+def slow_on_ray(test):
+    return needs_ray(pytest.mark.slow(test))
 
 
 @pytest.fixture(scope="module")
@@ -31,12 +34,8 @@ def environment(tmp_path_factory):
     """Of nodes, workers and drivers: caches of their own, and one device a process that trains here."""
     folder = tmp_path_factory.mktemp("ray")
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    return {
-        **os.environ,
-        "PYTHONPATH": path,
-        **dict.fromkeys(CACHES, str(folder)),
-        "RAY_USAGE_STATS_ENABLED": "0",
-    }
+    found = {**os.environ, "PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0"}
+    return found | dict.fromkeys(CACHES, str(folder))
 
 
 @pytest.fixture
@@ -55,26 +54,20 @@ def nodes(environment, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def run(environment, tmp_path_factory):
+def run(environment, housing_file):
     """run(command, *flags) -> a command's finished process, on made-up data; one device where it trains."""
-    path = tmp_path_factory.mktemp("data") / "housing.csv"
-    table = np.random.default_rng(0).normal(size=(60, 9))
-    np.savetxt(path, table, delimiter=",", header=NAMES, comments="")
     alone = {**environment, "XLA_FLAGS": "--xla_force_host_platform_device_count=1"}
 
     def call(command, *flags):
         data = "--california_housing" if command == "sweep" else "--data_file"
-        argv = [sys.executable, "-P", "-m", f"experiments.{command}", f"{data}={path}", *flags]
-        on_ray = "--engine=ray" in flags
-        return subprocess.run(
-            argv, cwd=ROOT, env=environment if on_ray else alone, capture_output=True, text=True, timeout=550
-        )
+        argv = [sys.executable, "-P", "-m", f"experiments.{command}", f"{data}={housing_file}", *flags]
+        given = {"cwd": ROOT, "env": environment if "--engine=ray" in flags else alone, "timeout": 550}
+        return subprocess.run(argv, capture_output=True, text=True, **given)
 
     return call
 
 
-@needs_ray
-@pytest.mark.slow
+@slow_on_ray
 def test_an_audit_on_two_nodes_has_the_bits_of_one_machine(nodes, run, tmp_path):
     flags = ("--runs=40", "--insertions=4", "--batch_size=8", "--chunk_size=8", "--json")
     alone = run("audit", *flags, f"--out={tmp_path / 'alone'}")
@@ -87,8 +80,7 @@ def test_an_audit_on_two_nodes_has_the_bits_of_one_machine(nodes, run, tmp_path)
     assert len(list(tmp_path.glob("ray/*/scores*"))) == 5 and not list(tmp_path.glob("ray/*/*.lease"))
 
 
-@needs_ray
-@pytest.mark.slow
+@slow_on_ray
 def test_a_sweep_on_two_nodes_has_the_bits_of_one_machine(nodes, run, tmp_path):
     """Cells of chunks, and one that is not cut."""
     flags = ("--name=figure_1c,landscape", "--scale=smoke")
@@ -105,8 +97,7 @@ def test_a_sweep_on_two_nodes_has_the_bits_of_one_machine(nodes, run, tmp_path):
     assert "cells are done" in again.stdout
 
 
-@needs_ray
-@pytest.mark.slow
+@slow_on_ray
 def test_a_cluster_of_one_machine_leaves_no_token_behind(run, environment, tmp_path, monkeypatch):
     """With one, Ray's next head would ask for it, and other nodes would not know."""
     monkeypatch.setitem(environment, "HOME", str(tmp_path))
@@ -120,11 +111,11 @@ DRIVER = """
 import functools, os, sys
 from pathlib import Path
 import numpy as np
-from experiments.cells import audits, cluster, jobs
-from experiments.cells.work import Wanted
-from experiments.settings import stored
+from experiments.cells import audits, cluster, jobs, on_ray
+from experiments.cells.engine import Wanted
+from audit.settings import stored
 from audit.settings.make import setting_of
-from models.data.base import Dataset
+from audit.task import Dataset
 
 address, out, log, runs, chunk = sys.argv[1:]
 
@@ -143,15 +134,13 @@ features = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
 data = Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0" * 64)
 setting = setting_of("fcnn", adversary="gc_r", batch_size=10, steps=3000, periodicity=25)
 with cluster.joined(address) as joined:
-    trainer = jobs.engine(joined).trainer(audits.recipe(setting, int(runs), data), data)
+    trainer = on_ray.engine(joined).trainer(audits.recipe(setting, int(runs), data), data)
     store = stored.open_store(Path(out), setting, data)
     trainer.train(Wanted(store, int(runs), int(runs), int(chunk), lambda runs: None))
 """
 
 
 class Struck:
-    """A training on a cluster, and those who are killed in it."""
-
     def __init__(self, nodes, environment, out):
         self._nodes, self._environment, self.out = nodes, environment, out
         self.log = out.with_name(f"{out.name}.log")
@@ -166,7 +155,6 @@ class Struck:
         return False
 
     def kill_a_node(self):
-        """While someone trains on each."""
         if len(self._training()) < WORKERS:
             return False
         self._nodes.remove_node(self._node, allow_graceful=False)
@@ -196,13 +184,11 @@ class Struck:
         return subprocess.Popen(argv, env=self._environment, text=True, **pipes)
 
 
-@needs_ray
-@pytest.mark.slow
+@slow_on_ray
 @pytest.mark.parametrize("victim", ["kill_a_worker", "kill_a_node", "kill_the_driver"])
 def test_what_is_killed_loses_no_more_than_what_was_in_flight(
     victim, nodes, environment, tmp_path, pytestconfig
 ):
-    """At random moments in which someone trains."""
     kills_wanted = pytestconfig.getoption("ray_kills")
     alone = Struck(nodes, environment, tmp_path / "alone")
     assert alone.driver.wait(300) == 0, alone.driver.stderr.read()
@@ -231,15 +217,8 @@ def lives(pid):
 
 
 def wait_for(one, ends):
-    """Until so many chunks have ended, or all."""
     while one.driver.poll() is None and len(one.heard("end")) < ends:
         time.sleep(0.1)
-
-
-def scores(out, runs):
-    """The scores of a finished audit."""
-    (folder,) = (path for path in out.iterdir() if path.is_dir())
-    return Store(out, json.loads((folder / "config.json").read_text())).load(runs).scores
 
 
 def test_what_rays_threads_print_goes_aside_in_a_line(capsys):
@@ -256,11 +235,8 @@ def test_what_rays_threads_print_goes_aside_in_a_line(capsys):
 @needs_ray
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense"])
 def test_where_nobody_answers_a_line_says_so(address):
-    with (
-        pytest.raises(ValueError, match=f"`ray_address={address}`: no Ray cluster there"),
-        cluster.joined(address),
-    ):
-        pass
+    with pytest.raises(ValueError, match=f"`ray_address={address}`: no Ray cluster there"):
+        cluster.joined(address).__enter__()
 
 
 def nodes_of(*resources):
@@ -275,7 +251,8 @@ def test_a_task_asks_for_a_gpu_or_the_cores_of_the_smallest_node():
 
 
 def test_without_ray_or_a_cluster_a_line_says_so(run, tmp_path, environment):
-    code = "import sys; sys.modules['ray'] = None; from experiments import cli, audit; cli.run(audit.main)"
+    code = "import sys; sys.modules['ray'] = None; from audit.commands import cli\n"
+    code += "from experiments import audit; cli.run(audit.main)"
     argv = [sys.executable, "-P", "-c", code, "--engine=ray", f"--out={tmp_path / 'out'}"]
     done = subprocess.run(argv, env=environment, capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.count("\n") == 1

@@ -36,16 +36,6 @@ FCNN = ("figure_1c", "figure_4", "figure_7")
 IMAGES = "figure_1a,figure_2a,figure_12"  # every kind of image cell; a ResNet takes half a minute to compile
 
 
-@pytest.fixture(scope="module")
-def housing(tmp_path_factory):
-    """A CSV of 60 rows with California Housing's columns."""
-    names = "MedInc,HouseAge,AveRooms,AveBedrms,Population,AveOccup,Latitude,Longitude,MedHouseVal"
-    path = tmp_path_factory.mktemp("data") / "housing.csv"
-    table = np.random.default_rng(0).normal(size=(60, 9))
-    np.savetxt(path, table, delimiter=",", header=names, comments="")
-    return path
-
-
 @pytest.fixture
 def run(run_command, homes):
     """run(*flags) -> a sweep's finished process, in a terminal's width: a fork, unless more is asked for."""
@@ -99,7 +89,6 @@ LABELS = {"L": Loss, "CotS": CotS}
 
 @pytest.mark.parametrize("scale", sweeps.SCALES)
 def test_a_series_of_a_figure_is_the_adversary_that_it_names(scale):
-    """Labels are for people: the adversary is a field of its own."""
     for sweep in sweeps.sweeps(scale).values():
         for audited in sweep.audits():
             expected = LABELS.get(audited.series, GcS if audited.series.startswith("GC-S") else GcR)
@@ -126,15 +115,8 @@ def counted(tmp_path):
                 done[number] += 1
                 store.write_text("done", "")
 
-            return Cell(
-                f"cell {number}",
-                str(number),
-                1,
-                1.0,
-                lambda held, data: held.holds(setting, "done"),
-                lambda out, data: Store(out, setting),
-                act,
-            )
+            more = (lambda held, _: held.holds(setting, "done"), lambda out, _: Store(out, setting), act)
+            return Cell(f"cell {number}", str(number), 1, 1.0, *more)
 
         return [cell(number) for number in range(count)], done
 
@@ -206,17 +188,16 @@ def test_a_store_that_refuses_ends_the_sweep(counted, place):
 
 
 @pytest.mark.slow
-def test_the_fcnn_figures_are_trained_once_and_then_known_to_be_done(run, housing, tmp_path):
-    flags = ("--scale=smoke", f"--out={tmp_path}", f"--california_housing={housing}")
+def test_the_fcnn_figures_are_trained_once_and_then_known_to_be_done(run, housing_file, tmp_path):
+    flags = ("--scale=smoke", f"--out={tmp_path}", f"--california_housing={housing_file}")
     process = run("--name=" + ",".join(FCNN), *flags)
     assert process.returncode == 0, process.stderr
     draws = f"./run.sh figures --name={','.join(FCNN)} --scale=smoke --out={tmp_path} draws them"
-    closing = (
-        rf"{', '.join(FCNN)}: 14 cells in 00:\d\d:\d\d, 0 by other workers, 0 before\n{re.escape(draws)}\n"
-    )
-    assert re.fullmatch(closing, process.stdout) and "Traceback" not in process.stderr
+    closing = rf"{', '.join(FCNN)}: 14 cells in 00:\d\d:\d\d, 0 by other workers, 0 before\n"
+    assert re.fullmatch(closing + re.escape(f"{draws}\n"), process.stdout)
+    assert "Traceback" not in process.stderr
     assert max(len(line) for line in re.split(r"[\r\n]", process.stderr)) <= 80
-    folders = [path for path in tmp_path.iterdir() if (path / "config.json").exists()]
+    folders = [path.parent for path in tmp_path.glob("*/config.json")]
     assert len(folders) == 14
     for folder in folders:
         result = json.loads((folder / "audit.json").read_text())
@@ -303,8 +284,8 @@ def test_norms_are_kept_and_a_damaged_file_is_trained_again(tmp_path, capsys, mo
 
 
 @pytest.mark.slow
-def test_two_processes_and_a_dealt_out_half_train_every_cell_once(run, housing, tmp_path):
-    flags = ("--name=figure_1c", "--scale=smoke", f"--out={tmp_path}", f"--california_housing={housing}")
+def test_two_processes_and_a_dealt_out_half_train_every_cell_once(run, housing_file, tmp_path):
+    flags = ("--name=figure_1c", "--scale=smoke", f"--out={tmp_path}", f"--california_housing={housing_file}")
     half = run(*flags, "--worker=2/2")
     assert "3 cells in" in half.stdout, half.stderr
     both = [run(*flags, start=subprocess.Popen) for _ in range(2)]
@@ -315,23 +296,12 @@ def test_two_processes_and_a_dealt_out_half_train_every_cell_once(run, housing, 
 
 
 @pytest.mark.slow
-def test_the_image_models_and_the_landscape_sweep(run, housing, tmp_path):
-    rng = np.random.default_rng(0)
-    arrays = {
-        f"{split}_{kind}": values
-        for split in ("train", "test")
-        for kind, values in (
-            ("images", rng.integers(0, 256, (12, 32, 32, 3), np.uint8)),
-            ("labels", np.arange(12) % 10),
-        )
-    }
+def test_the_image_models_and_the_landscape_sweep(run, housing_file, tmp_path):
+    images, labels = np.random.default_rng(0).integers(0, 256, (12, 32, 32, 3), np.uint8), np.arange(12) % 10
+    arrays = {"train_images": images, "train_labels": labels, "test_images": images, "test_labels": labels}
     np.savez(tmp_path / "pictures.npz", **arrays)
-    flags = (
-        "--scale=smoke",
-        f"--out={tmp_path / 'out'}",
-        f"--cifar10={tmp_path / 'pictures.npz'}",
-        f"--california_housing={housing}",
-    )
+    data = (f"--cifar10={tmp_path / 'pictures.npz'}", f"--california_housing={housing_file}")
+    flags = ("--scale=smoke", f"--out={tmp_path / 'out'}", *data)
     process = run(f"--name={IMAGES},landscape", *flags)
     assert process.returncode == 0, process.stderr
     assert "cells are done" in run(f"--name={IMAGES},landscape", *flags).stdout

@@ -46,13 +46,9 @@ def test_times_are_said_in_units_for_people(step, said, time):
 
 
 def test_runs_out_of_reach_have_no_time_and_the_text_keeps_80_columns():
-    large = EXPECTED._replace(
-        runs_needed=None,
-        upper_bound=math.inf,
-        probe=Probe(1e3, 10**6, 1e4),
-        model="mobilenet_head",
-        bounds=[ROW._replace(setting=KNOWN._replace(n_scores=10**8, audits=10**6, confidence=0.999999))],
-    )
+    bounds = [ROW._replace(setting=KNOWN._replace(n_scores=10**8, audits=10**6, confidence=0.999999))]
+    slow = {"probe": Probe(1e3, 10**6, 1e4), "model": "mobilenet_head", "bounds": bounds}
+    large = EXPECTED._replace(runs_needed=None, upper_bound=math.inf, **slow)
     lines = forecast.as_text(large).splitlines()
     assert max(map(len, lines)) <= 80
     assert "over 1,000,000 runs" in "\n".join(lines) and "of 250 steps" in lines[-1]
@@ -71,9 +67,12 @@ def test_json_has_every_number():
 
 def test_a_probe_trains_the_audits_chunk_for_no_more_steps_than_the_audit(monkeypatch):
     steps, built = [], build.build
-    monkeypatch.setattr(
-        build, "build", lambda setting, data: steps.append(setting.schedule.steps) or built(setting, data)
-    )
+
+    def counted(setting, data):
+        steps.append(setting.schedule.steps)
+        return built(setting, data)
+
+    monkeypatch.setattr(build, "build", counted)
     monkeypatch.setattr(forecast, "_SECONDS", 0.01)
     rng = np.random.default_rng(0)
     features = rng.normal(size=(40, 8)).astype(np.float32)

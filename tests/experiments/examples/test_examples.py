@@ -35,7 +35,6 @@ def test_an_audit_in_pytorch_shows_most_of_what_accounting_allows(
 
 
 def notebook():
-    """The code of the notebook's cells."""
     cells = json.loads((EXAMPLES / "from_python.ipynb").read_text())["cells"]
     return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
 

@@ -16,36 +16,24 @@ from audit.storage import index
 from audit.storage.store import Store
 from experiments.hidden_state import landscape, landscape_solve
 from experiments.hidden_state.cells import landscape_cell
-from experiments.hidden_state.landscape import (
-    Exact,
-    ExactLaw,
-    Grid,
-    LandscapeCell,
-    Search,
-    Simulated,
-    SimulatedAudit,
-    Simulation,
-    Study,
-    StudyResults,
-    ThresholdSearch,
-)
+from experiments.hidden_state.landscape import Exact, ExactLaw, LandscapeCell, SimulatedAudit, Simulation
 
 ROOT = Path(__file__).resolve().parents[3]
 CELL = LandscapeCell(4.0, 2, 3, 1e-5)
-GRID = Grid((2.0, 4.0), (1, 2), 3, 40)
+GRID = landscape.Grid((2.0, 4.0), (1, 2), 3, 40)
 STUDY = landscape.study(GRID, 1e-5, 0.95)
+SIMULATION = Simulation(80, 0, 0.95)
 METHODS = ("in_sample", "held_out", "if_gaussian", "assumption_free")
 
 
 def made_up(asked, epsilon=0.5):
-    """An answer of the right shape."""
     if isinstance(asked, ExactLaw):
         steps = asked.cell.steps
         return Exact([0.5] * (steps - 1), [1.0] * (steps - 1) + [epsilon], [1.0] * steps, 1.0)
-    if isinstance(asked, ThresholdSearch):
-        return Search([epsilon] * len(asked.thresholds()))
+    if isinstance(asked, landscape.ThresholdSearch):
+        return landscape.Search([epsilon] * len(asked.thresholds()))
     bounds = [{"method": method, "assumes": "", "epsilon": epsilon} for method in METHODS]
-    return Simulated([epsilon] * asked.cell.steps, bounds, bounds)
+    return landscape.Simulated([epsilon] * asked.cell.steps, bounds, bounds)
 
 
 def fill(root, study, epsilon=0.5):
@@ -56,21 +44,17 @@ def fill(root, study, epsilon=0.5):
     return asked
 
 
-@pytest.mark.parametrize(
-    ("asked", "folder"),
-    [
-        (ExactLaw(LandscapeCell(4.0, 1, 25, 1e-5), "optimal"), "d90cc0161b0e146f"),
-        (ExactLaw(LandscapeCell(4.0, 1, 25, 1e-5), 0.25), "0b244d2ae8b2017b"),
-        (SimulatedAudit(LandscapeCell(4.0, 1, 25, 1e-5), 0.5, Simulation(5000, 0, 0.95)), "63bdb283ecae308b"),
-    ],
-)
-def test_the_store_knows_each_by_a_setting_that_does_not_change(tmp_path, asked, folder):
-    assert Store(tmp_path, asked.setting()).path.name == folder
+def test_the_store_knows_each_by_a_setting_that_does_not_change(tmp_path):
+    cell = LandscapeCell(4.0, 1, 25, 1e-5)
+    simulated = SimulatedAudit(cell, 0.5, Simulation(5000, 0, 0.95))
+    asked = ExactLaw(cell, "optimal"), ExactLaw(cell, 0.25), simulated
+    names = [Store(tmp_path, one.setting()).path.name for one in asked]
+    assert names == ["d90cc0161b0e146f", "0b244d2ae8b2017b", "63bdb283ecae308b"]
 
 
 def test_a_search_is_known_by_its_thresholds_too():
     cell = LandscapeCell(4.0, 4, 2, 1e-5)
-    values = ThresholdSearch(cell, Simulation(5000, 0, 0.95)).setting()
+    values = landscape.ThresholdSearch(cell, Simulation(5000, 0, 0.95)).setting()
     thresholds = values.pop("thresholds")
     simulation = {"runs": 5000, "seed": 0, "confidence": 0.95}
     assert values == {"kind": "landscape_search", **simulation, **cell._asdict()}
@@ -79,13 +63,8 @@ def test_a_search_is_known_by_its_thresholds_too():
 
 
 def test_a_grids_study_asks_for_every_cell_and_algorithm_6():
-    assert [(cell.noise_multiplier, cell.batch_size) for cell in STUDY.cells] == [
-        (2.0, 1),
-        (2.0, 2),
-        (4.0, 1),
-        (4.0, 2),
-    ]
-    assert {cell.steps for cell in STUDY.cells} == {3}
+    cells = [(cell.noise_multiplier, cell.batch_size, cell.steps) for cell in STUDY.cells]
+    assert cells == [(sigma, size, 3) for sigma in (2.0, 4.0) for size in (1, 2)]
     assert len(STUDY.all_laws()) == 4 * 3 + 2 * 49 and len(STUDY.simulations()) == 4 + 2
 
 
@@ -95,12 +74,9 @@ def test_a_threshold_of_no_adversary_is_a_law_of_its_own():
     assert [law.thresholds for law in STUDY.laws(CELL)] == ["half", "best_constant", "optimal"]
 
 
-def test_adversaries_are_solved_by_the_names_that_the_study_has():
-    assert tuple(landscape_solve.ADVERSARIES) == landscape.ADVERSARIES
-
-
 @pytest.mark.parametrize("name", landscape.ADVERSARIES)
 def test_a_solved_law_is_its_adversarys(name):
+    assert tuple(landscape_solve.ADVERSARIES) == landscape.ADVERSARIES
     found = landscape_solve.solve(ExactLaw(CELL, name))
     adversary = landscape_solve.ADVERSARIES[name](Process(4.0, 2, 3), 1e-5)
     assert found.thresholds == adversary.values.tolist()
@@ -122,8 +98,7 @@ def test_what_is_missing_is_counted_a_cell_at_a_time(tmp_path):
         assert landscape.results(index.holdings(tmp_path), STUDY).missing == 1
     (stores[STUDY.searches()[1]].path / landscape.RESULT).unlink()
     assert landscape.results(index.holdings(tmp_path), STUDY).missing == 1 + 2
-    more = STUDY._replace(simulation=Simulation(80, 0, 0.95))
-    assert landscape.results(index.holdings(tmp_path), more).missing == 4 + 2
+    assert landscape.results(index.holdings(tmp_path), STUDY._replace(simulation=SIMULATION)).missing == 4 + 2
 
 
 def test_reading_gives_the_cells_that_lack_nothing_and_makes_nothing(tmp_path):
@@ -145,7 +120,6 @@ def test_reading_gives_the_cells_that_lack_nothing_and_makes_nothing(tmp_path):
 
 
 def altered(text):
-    """One value changed, in text that is well formed."""
     changed = text.replace('"epsilon_upper": 1.0', '"epsilon_upper": 99.9')
     assert changed != text
     return changed
@@ -212,21 +186,19 @@ def test_a_result_that_can_not_be_read_now_is_an_error_and_stays(tmp_path):
 
 
 def small(threshold=0.5):
-    """One small cell and Algorithm 6's."""
-    return Study((CELL,), threshold, Simulation(40, 0, 0.95))
+    return landscape.Study((CELL,), threshold, Simulation(40, 0, 0.95))
 
 
 def test_what_is_missing_is_computed_and_kept_once(tmp_path, monkeypatch):
-    computed = []
-
-    def answer(asked):
-        computed.append(asked)
-        return made_up(asked)
-
-    study = small(threshold=0.7)
+    computed, heard, study = [], [], small(threshold=0.7)
     fill(tmp_path, STUDY)  # others' results are left alone, and what Algorithm 6 shares is not computed again
-    monkeypatch.setattr(landscape_solve, "_solved", lambda laws: ((law, answer(law)) for law in laws))
-    heard = []
+
+    def solved(laws):
+        for law in laws:
+            computed.append(law)
+            yield law, made_up(law)
+
+    monkeypatch.setattr(landscape_solve, "_solved", solved)
     landscape_solve.keep_laws(tmp_path, study, lambda: heard.append(1))
     assert computed == [ExactLaw(CELL._replace(steps=3), 0.7)] and len(heard) == len(study.all_laws())
     assert landscape_solve.simulates(index.holdings(tmp_path), study)
@@ -267,9 +239,8 @@ def test_laws_are_solved_by_processes_as_they_are_here(tmp_path):
 
 
 def test_simulated_audits_do_not_depend_on_their_batches(monkeypatch):
-    asked = [
-        SimulatedAudit(LandscapeCell(s, 1, 3, 1e-5), 0.5, Simulation(40, 3, 0.95)) for s in (1.0, 2.0, 4.0)
-    ]
+    simulation, sigmas = Simulation(40, 3, 0.95), (1.0, 2.0, 4.0)
+    asked = [SimulatedAudit(LandscapeCell(sigma, 1, 3, 1e-5), 0.5, simulation) for sigma in sigmas]
     whole = list(landscape_solve.simulate(asked))
     assert [one for one, _, _ in whole] == asked
     monkeypatch.setattr(landscape_solve, "_LARGEST_BATCH", 2 * 3 * 40)
@@ -281,25 +252,21 @@ def test_simulated_audits_do_not_depend_on_their_batches(monkeypatch):
 
 def test_figures_and_rows_take_results_alone(tmp_path):
     from audit.report.style import png
-    from experiments.hidden_state.figures import landscape_figures, landscape_rows
+    from experiments.hidden_state.figures import landscape_figures
 
     fill(tmp_path, STUDY, epsilon=0.25)
     held = index.holdings(tmp_path)
     cells, searches, _ = results = landscape.results(held, STUDY)
-    drawn = dict(landscape_figures(results, 40, 1.0))
+    drawn = dict(landscape_figures.figures(results, 40, 1.0))
     assert list(drawn) == ["figure_3a", "figure_14", "figure_3b", "figure_6b", "figure_10", "algorithm_6"]
-    texts = [text.get_text() for text in drawn["figure_3b"].axes[0].texts]
-    assert texts == ["1.00"] * 4  # 0.25 at every step is claimed
-    exact = drawn["figure_3b"].axes[3].texts
-    assert [text.get_text() for text in exact] == ["0.25"] * 4
-    alone = landscape_figures(StudyResults([], searches, 0), 40, 1.0)
-    assert [name for name, _ in alone] == ["algorithm_6"]
-    assert [name for name, _ in landscape_figures(StudyResults(cells, [], 0), 40, 1.0)] == list(drawn)[:5]
-    rows = landscape_rows("landscape", cells, 40)
-    assert [(row.panel, row.series, row.epsilons["if_gaussian"].mean, row.predicted) for row in rows][:2] == [
-        ("sigma = 2", "B = 1", 0.25, 0.25),
-        ("sigma = 2", "B = 2", 0.25, 0.25),
-    ]
+    texts = [[text.get_text() for text in axis.texts] for axis in drawn["figure_3b"].axes]
+    assert (texts[0], texts[3]) == (["1.00"] * 4, ["0.25"] * 4)  # 0.25 at every step is claimed
+    for part, names in (((cells, []), [*drawn][:5]), (([], searches), ["algorithm_6"])):
+        some = landscape.StudyResults(*part, 0)
+        assert [name for name, _ in landscape_figures.figures(some, 40, 1.0)] == names
+    rows = landscape_figures.rows("landscape", cells, 40)
+    shown = [(row.panel, row.series, row.epsilons["if_gaussian"].mean, row.predicted) for row in rows]
+    assert shown[:2] == [("sigma = 2", f"B = {size}", 0.25, 0.25) for size in (1, 2)]
     assert png(drawn["algorithm_6"]).startswith(b"\x89PNG")
 
 
@@ -310,7 +277,7 @@ def test_a_step_that_loses_nothing_has_no_rate(tmp_path):
     cells = landscape.results(index.holdings(tmp_path), STUDY).cells
     nothing = Exact([0.5] * 2, [0.0] * 3, [0.0] * 3, 0.0)
     cells[0] = cells[0]._replace(exact={name: nothing for name in cells[0].exact}, at_threshold=nothing)
-    drawn = dict(landscape_figures(StudyResults(cells, [], 0), 40, 1.0))
+    drawn = dict(landscape_figures.figures(landscape.StudyResults(cells, [], 0), 40, 1.0))
     texts = [[text.get_text() for text in axis.texts] for axis in drawn["figure_3b"].axes]
     assert [panel[0] for panel in (texts[1], texts[3], texts[4], texts[5])] == ["-"] * 4
 
@@ -320,7 +287,7 @@ def test_a_step_that_loses_nothing_has_no_rate(tmp_path):
     [
         ("landscape, cells", {"jax", "scipy", "matplotlib"}),
         ("landscape_solve", {"jax", "matplotlib"}),
-        ("figures", {"jax"}),
+        ("landscape_figures", {"jax"}),
     ],
 )
 def test_what_is_done_is_known_without_heavy_libraries(modules, unknown):

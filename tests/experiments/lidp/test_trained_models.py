@@ -6,14 +6,12 @@ import pytest
 from dp_accounting.rdp import RdpAccountant
 from matplotlib import pyplot as plt
 
-from audit.settings import build, stored
-from audit.settings.setting import identity
+from audit.settings import build
 from audit.statistics import accounting
-from audit.storage.store import Scores, Store
+from audit.storage.store import Scores
 from experiments.cells.cell import Levels
 from experiments.lidp import figures, gains, sweep, tables
 from experiments.lidp.gains import ORDER_2, ORDER_4, Gain
-from experiments.sweeps import points
 
 LEVELS = Levels()
 FIGURES = ("lidp_table_1", "lidp_figure_5")
@@ -78,34 +76,6 @@ def test_independent_canaries_need_fewer_runs():
     first, second = (gains.curve(f"lidp_wilson_{order}", many, runs, LEVELS) for order in (1, 2))
     assert 1.2 < gains.gain(runs, single, second) < 10
     assert max(second) > max(first)
-
-
-@pytest.fixture
-def evidence(tmp_path):
-    """A store with made-up scores of every smoke cell but one."""
-    for one in [one for name in FIGURES for one in sweep.sweeps("smoke")[name].audits()]:
-        store = Store(tmp_path, {**identity(one.setting), "data_sha256": "0" * 64})
-        left_out = one.series == "final weights" and one.x == 4
-        if store.missing(one.runs) and not left_out:
-            store.save(_scores(one.runs, int(one.x), 3.0))
-    return points.Evidence(stored.holdings(tmp_path), {}, LEVELS)
-
-
-def test_what_is_there_is_drawn(evidence):
-    for name in FIGURES:
-        drawn = figures.draw(sweep.sweeps("smoke")[name], evidence)
-        [(drawn_name, figure)] = drawn.figures
-        assert drawn_name == name and drawn.missing == 1
-        assert all(len(line) <= 80 for line in drawn.table.text.splitlines())
-        figure.draw_without_rendering()
-        plt.close(figure)
-
-
-def test_nothing_is_drawn_of_nothing(tmp_path):
-    empty = points.Evidence(stored.holdings(tmp_path), {}, LEVELS)
-    for one in sweep.sweeps("smoke").values():
-        drawn = figures.draw(one, empty)
-        assert not drawn.figures and drawn.missing == len(one.cells)
 
 
 def _row(lines, label):

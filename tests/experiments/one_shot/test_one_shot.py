@@ -5,9 +5,9 @@ import pytest
 from scipy import signal, stats
 
 from audit.errors import InputError
-from audit.statistics import conversions, cosine_law, one_shot, rounds
+from audit.statistics import conversions, cosine_law, intervals, one_shot, rounds
 from audit.statistics.one_shot import ONE_SHOT_EQUAL_VARIANCE, ONE_SHOT_FITTED, ONE_SHOT_THRESHOLD
-from experiments.one_shot import estimates, figures, tables
+from experiments.one_shot import figures, tables
 
 SIGMAS = (0.541, 1.54, 4.22)
 
@@ -68,9 +68,8 @@ def test_the_table_fits_and_marks_what_does_not_agree(small):
     assert max(map(len, text.splitlines())) <= 80
     assert text.splitlines()[3].split()[:4] == ["0.541", "1e+04", "100", "10.002"]
     assert "*" not in "".join(text.splitlines()[:9])
-    wrong = [
-        cell._replace(epsilons=dict.fromkeys(cell.epsilons, cell.epsilons[ONE_SHOT_FITTED])) for cell in small
-    ]
+    fitted = [dict.fromkeys(cell.epsilons, cell.epsilons[ONE_SHOT_FITTED]) for cell in small]
+    wrong = [cell._replace(epsilons=one) for cell, one in zip(small, fitted, strict=True)]
     assert "".join(tables.of_cells(wrong, 1e-6, 50).text().splitlines()[:9]).count("*") == 6
     assert "9.89" not in tables.of_cells(small, 1e-5, 50).text()
     assert len(tables.cells_csv(small).splitlines()) == 1 + 3 * 6
@@ -85,16 +84,10 @@ def test_simulations_depend_on_seed_and_number_alone():
         estimates.cells([1.0], 100, 1, 1e-5, 3)
 
 
-def test_floors_fit():
-    text = tables.of_floors(estimates.floors([100, 1000], 1e-6), 1e-6).text()
-    assert max(map(len, text.splitlines())) <= 80 and "1,000" in text
-
-
 def test_the_figure_shows_the_null_where_nothing_leaks():
     drawn = np.random.default_rng(0).normal(0, 0.01, 500)
-    figure = figures.simulated(
-        [figures.Panel("none", drawn, 10_000), figures.Panel("some", drawn + 0.02, 10_000)]
-    )
+    panels = (("none", drawn, 10_000), ("some", drawn + 0.02, 10_000))
+    figure = figures.simulated([figures.Panel(*panel) for panel in panels])
     for axis, apart in zip(figure.axes, (False, True), strict=True):
         null, fit = (line.get_ydata() for line in axis.lines)
         assert (np.abs(null - fit).max() > 0.2) == apart
@@ -130,7 +123,7 @@ def test_the_chance_of_three_rejections():
 
 def test_the_cap():
     """Errata O6."""
-    limit = stats.beta(0.5, 1000.5).ppf(0.95)  # Jeffreys'
+    limit = float(intervals.jeffreys(0, 1000, 0.9).upper)
     assert limit == pytest.approx(0.00191841, abs=1e-8)
     cap = float(np.log((1 - STACKOVERFLOW_DELTA - limit) / limit))
     assert cap == pytest.approx(6.254, abs=5e-4) and all(abs(cap - said) < 0.02 for said in CAPS)

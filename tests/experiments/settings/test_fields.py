@@ -1,8 +1,6 @@
 """Limits as people read them, what follows from one declaration of a field, and how little `--help` loads."""
 
 import dataclasses
-import subprocess
-import sys
 from typing import ClassVar
 
 import pytest
@@ -13,6 +11,7 @@ from audit.settings.adversaries import ADVERSARIES, AdversaryRow
 from audit.settings.fields import ADVERSARY, MOST_SEED, FieldLimits, described
 from audit.settings.make import fields, from_identity, setting_of
 from audit.settings.setting import AdversaryFields, flat, identity
+from tests.forks import python
 
 SAID = {
     FieldLimits(1, 10**7): "give 1 to 10,000,000",
@@ -36,11 +35,8 @@ def test_limits_hold_their_ends_and_no_nan():
     assert all(FieldLimits(0, 1).hold(value) for value in (0, 1, 0.5))
     assert not any(FieldLimits(0, 1).hold(value) for value in (-1, 2, float("nan")))
     assert not any(FieldLimits(above=0, below=1).hold(value) for value in (0, 1, float("inf")))
-    assert (
-        FieldLimits(1, zero_too=True).hold(0)
-        and not FieldLimits(1).hold(0)
-        and not FieldLimits().hold(float("inf"))
-    )
+    assert FieldLimits(1, zero_too=True).hold(0) and not FieldLimits(1).hold(0)
+    assert not FieldLimits().hold(float("inf"))
     assert FieldLimits().hold("any") and not FieldLimits(choices=("a",)).hold(["a"])
 
 
@@ -54,10 +50,8 @@ class Twist(AdversaryFields):
 
 @pytest.fixture
 def twisted(monkeypatch):
-    """A row more."""
-    monkeypatch.setitem(
-        ADVERSARIES, "twist", AdversaryRow(Twist, "twist", "Twists.", "twist", lambda *_: None)
-    )
+    row = AdversaryRow(Twist, "twist", "Twists.", "twist", lambda *_: None)
+    monkeypatch.setitem(ADVERSARIES, "twist", row)
     fields.cache_clear()
     yield
     fields.cache_clear()
@@ -67,15 +61,12 @@ def test_all_that_is_known_of_an_adversarys_field_follows_from_its_row(twisted):
     assert fields()["twist"][:6] == ("twist", "twist", float, 0.5, "twist: how far.", ADVERSARY)
     setting = setting_of("fcnn", adversary="twist", twist=0.25)
     assert setting.adversary == Twist(0.25) == setting_of("fcnn", adversary=Twist(0.25)).adversary
-    assert (
-        identity(setting)["adversary"] == {"name": "twist", "twist": 0.25} and flat(setting)["twist"] == 0.25
-    )
+    assert identity(setting)["adversary"] == {"name": "twist", "twist": 0.25}
+    assert flat(setting)["twist"] == 0.25
     assert from_identity(identity(setting)) == setting
     assert identity(setting_of("fcnn", adversary="twist"))["adversary"] == {"name": "twist"}
-    for bad, message in (
-        (1.5, "`twist=1.5`: give a number above 0, below 1"),
-        ("far", "`twist='far'` is no fl"),
-    ):
+    messages = {1.5: "`twist=1.5`: give a number above 0, below 1", "far": "`twist='far'` is no fl"}
+    for bad, message in messages.items():
         with pytest.raises(InputError, match="^" + message):
             setting_of("fcnn", adversary="twist", twist=bad)
 
@@ -99,6 +90,5 @@ print(*sorted({{"scipy", "jax", "matplotlib", "dp_accounting"}} & set(sys.module
 
 @pytest.mark.parametrize("command", ["audit", "federated", "canife", "compare", "precision"])
 def test_help_loads_no_statistics(command):
-    argv = [sys.executable, "-c", HELP.format(f"experiments.{command}")]
-    done = subprocess.run(argv, capture_output=True, text=True)
+    done = python("-c", HELP.format(f"experiments.{command}"))
     assert (done.returncode, done.stdout, done.stderr) == (0, "\n", "")

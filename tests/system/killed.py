@@ -1,0 +1,73 @@
+"""What tests of kills share: processes that train, what they say, and the scores that they leave."""
+
+import contextlib
+import json
+import multiprocessing
+
+from audit.storage.store import Store
+
+CONTEXT = multiprocessing.get_context("forkserver")  # a process begins with all imported
+CONTEXT.set_forkserver_preload(["audit.settings.build", "orbax.checkpoint"])
+
+# Every draw is used: the optimizer has a state, each run its own theta_0. Text, since a module of tests has
+# no name that another process could import.
+BEGIN = """
+import itertools, os, signal, sys, threading
+import jax
+import numpy as np
+from tqdm import tqdm
+from audit import game, training
+from audit.commands import cli
+from audit.settings import build, stored
+from audit.settings.make import setting_of
+from audit.storage.store import Store
+from audit.task import Dataset
+
+out.parent.mkdir(parents=True, exist_ok=True)
+log = open(out.with_name(out.name + ".log"), "a", buffering=1)
+os.dup2(log.fileno(), sys.stderr.fileno())
+cli.prepare_jax()
+jax.config.update("jax_compilation_cache_dir", str(out.parent / "cache"))
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+tqdm.set_lock(threading.RLock())  # its own would be left behind
+features = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
+data = Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0" * 64)
+named = dict(adversary="gc_r", batch_size=10, steps=steps, optimizer="adam", periodicity=25)
+setting = setting_of("fcnn", unknown_initialisation=True, **named)
+"""
+END = """
+store = stored.open_store(out, setting, data)
+training.train(build.build(setting, data), store, runs, chunk, checkpoint_seconds=seconds)
+"""
+
+
+def start(program, out, **names):
+    process = CONTEXT.Process(target=exec, args=(BEGIN + program + END, {"out": out, **names}))
+    process.start()
+    return process
+
+
+@contextlib.contextmanager
+def ended(running):
+    """Processes of which none is left afterwards."""
+    try:
+        yield running
+    finally:
+        for process in running:
+            process.kill()
+            process.join()
+
+
+def scores(out, runs):
+    """The scores of a finished audit."""
+    (folder,) = (path for path in out.iterdir() if path.is_dir())
+    return Store(out, json.loads((folder / "config.json").read_text())).load(runs).scores
+
+
+def log(out):
+    return out.with_name(f"{out.name}.log")
+
+
+def said(out):
+    """All that the processes of an audit wrote to stderr and to their log."""
+    return log(out).read_text() if log(out).exists() else ""
