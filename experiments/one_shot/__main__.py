@@ -92,7 +92,6 @@ def _page(cells: list[TableCell], floors: list[Floors], figure: bytes) -> bytes:
 
 
 def _panels(sigmas: list[float]) -> list[figures.Panel]:
-    """Cosines of one audit a sigma."""
     rng = np.random.default_rng([FLAGS.seed, 1])
     size = int(np.sqrt(_DRAWN))
     rows = cosine_law.rotated(rng, size, _DRAWN)
