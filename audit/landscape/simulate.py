@@ -30,8 +30,7 @@ def simulate(
         after = theta + move + noise_multiplier / batch_size * noise(step)
         return after, after
 
-    steps = jnp.arange(1, len(thresholds) + 1)
-    _, later = jax.lax.scan(advance, first, (steps, thresholds))
+    _, later = jax.lax.scan(advance, first, (jnp.arange(1, len(thresholds) + 1), thresholds))
     return jnp.concatenate([first[None], later])
 
 

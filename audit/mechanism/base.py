@@ -184,8 +184,7 @@ def _summed(
 
 
 def _sum_of_present(weights: Array, theta: Array, term: Callable[[Array, Array], Array]) -> Array:
-    """The sum (p,) of term(weight, k), one after the other: as many as there are weights (K,) above 0, which
-    are few where canaries are sampled."""
+    """The sum (p,) of term(weight, k) over the weights (K,) above 0, few where canaries are sampled."""
 
     def add(carry: tuple[Array, Array]) -> tuple[Array, Array]:
         left, total = carry
@@ -232,8 +231,7 @@ def joins(presence: Array, run_key: Array, step: Array) -> Array:
 def _sampler(
     canaries: Canaries, state: State, clipping_norm: Array, run_key: Array, clipped_sum: ClippedSum
 ) -> Inserter:
-    """Inserts at each step the canaries that join it. Constant directions are drawn once a segment, clipped
-    (K, p), where they are small enough."""
+    """Inserts the canaries that join a step; small constant directions (K, p) are drawn once a segment."""
     kept = None
     crafted = canaries.craft(state.step, state.theta) if canaries.constant else None
     if isinstance(crafted, Directions) and crafted.keys.size * state.theta.size <= _MOST_KEPT:

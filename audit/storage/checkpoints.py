@@ -37,8 +37,7 @@ class Checkpoints:
     (`audit.storage.shares`)."""
 
     def __init__(self, folder: Path, seconds: float = 30.0) -> None:
-        """At most one checkpoint every so many seconds, and less often where writing takes more than 2%
-        of the time; with 0 seconds one after every segment."""
+        """At most one every so many seconds, and at most 2% of the time; with 0, one after every segment."""
         self._folder = folder.absolute()
         self._seconds = seconds
         self._due = time.monotonic() + seconds

@@ -24,7 +24,6 @@ from audit.storage import files
 
 STALE_SECONDS = 60.0
 _BEATS = 6  # renewals in the time after which a claim is stale
-_TURN_SECONDS = 0.05
 
 
 @contextlib.contextmanager
@@ -53,7 +52,7 @@ def turn(folder: Path, part: str) -> Iterator[None]:
             if mine:
                 yield
                 return
-        time.sleep(_TURN_SECONDS)
+        time.sleep(0.05)
 
 
 def holder(folder: Path, part: str = "claim") -> str:

@@ -25,14 +25,12 @@ from audit.storage.store import FIGURE, RESULT, Store
 from audit.version import __version__
 
 _MADE, _LOOKS = "made.json", "looks.json"
-_LOW_RATES = (0.1, 0.01, 0.001)  # of false positives
 
 
 def keep(store: Store, conclusion: Conclusion, figure: bytes, **more: object) -> tuple[str, Path]:
     """Writes audit.json, with what else is given, and audit.png, the figure's bytes. Returns the JSON on one
     line and the figure's path; raises InputError where they can't be written."""
-    result = keep_result(store, conclusion, **more)
-    return result, store.write_bytes(FIGURE, figure)
+    return keep_result(store, conclusion, **more), store.write_bytes(FIGURE, figure)
 
 
 def keep_result(store: Store, conclusion: Conclusion, **more: object) -> str:
@@ -60,7 +58,7 @@ def bounds_json(conclusion: Conclusion, **more: object) -> str:
 def attack_fields(conclusion: Conclusion) -> dict[str, Any]:
     """The attack's `auc` and its true-positive rates by false-positive rate, none of them a bound."""
     scores = conclusion.scores_in, conclusion.scores_out
-    rates = {f"{rate:g}": curves.true_positive_rate(*scores, rate) for rate in _LOW_RATES}
+    rates = {f"{rate:g}": curves.true_positive_rate(*scores, rate) for rate in (0.1, 0.01, 0.001)}
     return {"auc": curves.auc(*scores).value, "true_positive_rates": rates}
 
 

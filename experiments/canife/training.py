@@ -234,8 +234,7 @@ def from_bytes(content: bytes) -> Measured:
 
 
 def _canary(task: Measuring, theta: Array, number: int) -> tuple[Sample, float, NDArray[np.float32]]:
-    """A designed sample, as its client has it, its health, of two settled samples, and the design's
-    penalties."""
+    """A designed sample as its client has it, its health, of two settled ones, and the penalties."""
     attacked, population = task.attacked, task.population
     mock = populations.drawn(attacked, "pool", population.mock.number, attacked.pool)
     rng = populations.generator(attacked, f"sample {number}")

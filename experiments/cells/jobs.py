@@ -240,8 +240,7 @@ class _Desk(Generic[J]):
         return bool(self.flying)
 
     def _give(self, node: Node | None) -> bool:
-        """Whether there was a task for a node: of a job at home there, or of one that has none; else of the
-        next job; else of another node's job, the last opened first."""
+        """Whether there was a task: of a job at home there or without one, else the next, else another's."""
         for home in (node, None):
             if any(self._begin(job, node) for job in self.homes if self.homes[job] == home):
                 return True

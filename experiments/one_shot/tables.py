@@ -254,8 +254,7 @@ def of_splits(name: str, found: Sequence[SplitQuantiles], words: str, delta: flo
 def _of_audits(
     name: str, audits: Audits, delta: float, more: str, heads: Sequence[str], lines: Sequence[_Line]
 ) -> OwnTable:
-    """The table of one kind of clients: its lines, and the audits as CSV. more: what stands above the last
-    columns."""
+    """The table of one kind of clients, and the audits as CSV. more: stands above the last columns."""
     asked, found = audits
     observed, unobserved, _ = found[0].every.cosines
     rounds = f"{asked.setting.rounds:,} x {asked.setting.cohort} clients, delta {delta:.3g}"

@@ -108,8 +108,7 @@ def _bytes(tree: Any) -> int:
 
 
 def _cut(batch: Batch, most: int) -> tuple[Array, Array, Array]:
-    """Features, labels and weights in blocks (n, b, ...) of one size, at most `most`; the last is filled
-    up with examples of weight 0."""
+    """Features, labels and weights in blocks (n, b, ...) of at most `most`, filled up with weight 0."""
     count = len(batch[1])
     blocks = math.ceil(count / most)
     size = math.ceil(count / blocks)
@@ -129,8 +128,7 @@ def _block_sum(
     block: tuple[Array, Array, Array],
     clipping_norm: Array,
 ) -> Any:
-    """The clipped sum of a block of features, labels and weights: at the parameters' places in their tree,
-    arrays of their sizes or `layers.Factors`."""
+    """A block's clipped sum: at the parameters' places, arrays of their sizes or `layers.Factors`."""
     features, labels, weights = block
 
     def one(x: Array, label: Array, taps: dict[str, Array]) -> _Pass:
