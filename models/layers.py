@@ -37,8 +37,7 @@ class Convolution(nn.Module):
         return jnp.concatenate([flat[..., i * width : (i + height) * width] for i in window], axis=-2)
 
     def fold(self, kernel: Array, gradient: Array, x: Array) -> Array:
-        """The gradient at x (..., C, H, W) of kernel.T @ unfold(x), for a kernel (K, O), from the gradient
-        (..., O, L) at the product."""
+        """The gradient at x (..., C, H, W) of kernel.T @ unfold(x), from that (..., O, L) at the product."""
         found: Array = jax.lax.platform_dependent(
             kernel, gradient, x, cpu=self._fold_lines, default=self._fold_patches
         )

@@ -49,9 +49,8 @@ class SampleDesign(NamedTuple):
 
 
 class Designed(NamedTuple):
-    """A design's result. last: the sample after the last step, as the paper keeps it; best: that of the
-    smallest penalty on its minibatch. losses (steps + 1,): penalties on the minibatches, of the first sample
-    to the last."""
+    """A design's result: the sample after the last step, as the paper keeps it, and that of the smallest
+    penalty on its minibatch. losses (steps + 1,): penalties on the minibatches, of first to last sample."""
 
     last: Tree
     best: Tree

@@ -24,8 +24,7 @@ PARTS = "parts"  # the axis of devices over which a mechanism that `spreads` div
 
 
 class Hyperparameters(NamedTuple):
-    """Traced scalars. The noise's standard deviation is noise_multiplier * clipping_norm. own: a mechanism's
-    further ones, a pytree of scalars."""
+    """Traced scalars; the noise has deviation noise_multiplier * clipping_norm. own: a mechanism's pytree."""
 
     learning_rate: Array | float
     clipping_norm: Array | float
@@ -78,15 +77,13 @@ Crafted = Array | Coordinates | Directions | Examples  # an array is (K, p)
 
 
 class Craft(Protocol):
-    """(an adversary's state, step, theta (p,)) -> canaries: what is inserted at a step, counted from 0. The
-    mechanism clips each to C by itself."""
+    """(state, step from 0, theta (p,)) -> the canaries to insert, each of which the mechanism clips to C."""
 
     def __call__(self, state: Tree, step: Array, theta: Array, /) -> Crafted: ...
 
 
 class Observe(Protocol):
-    """(an adversary's state, what it saw so far, step, the iterate (p,) that the step released) -> what it
-    remembers then."""
+    """(state, what it saw so far, step, the iterate (p,) that the step released) -> what it remembers."""
 
     def __call__(self, state: Tree, seen: Tree, step: Array, released: Array, /) -> Tree: ...
 
@@ -147,8 +144,7 @@ class Mechanism(NamedTuple):
 def inserted(
     canaries: Canaries, step: Array, theta: Array, clipping_norm: Array, mask: Array, clipped_sum: ClippedSum
 ) -> Array:
-    """sum_k mask_k * presence_k * clip(v_k, C), (p,), of the canaries v_k that are crafted at a step; the
-    mask is () or (K,)."""
+    """sum_k mask_k * presence_k * clip(v_k, C), (p,), of a step's canaries v_k; the mask is () or (K,)."""
     crafted = canaries.craft(step, theta)
     if isinstance(crafted, Directions) and jnp.ndim(mask):
 
@@ -222,8 +218,7 @@ def inserter(
 
 
 def joins(presence: Array, run_key: Array, step: Array) -> Array:
-    """Which canaries (K,) join a step, 1.0 or 0.0, each with the probability of its presence (K,), by coins
-    of the run's own."""
+    """Which canaries (K,) join a step, 1.0 or 0.0: by the run's own coins, of probabilities presence (K,)."""
     coins = jax.random.fold_in(jax.random.fold_in(run_key, step), _JOINS)
     return jax.random.bernoulli(coins, presence, mode="high").astype(jnp.float32)
 
@@ -301,8 +296,7 @@ def rehearse(
 def simulate(
     mechanism: Mechanism, hyper: Hyperparameters, theta_0: Array, data: Data, batches: Array, run_key: Array
 ) -> Trajectory:
-    """Trains without canaries, a step a segment, and accumulates squared updates (hidden-state paper,
-    Algorithm 3)."""
+    """Trains without canaries and accumulates squared updates (hidden-state paper, Algorithm 3)."""
 
     def advance(carry: tuple[State, Array], batch: Array) -> tuple[tuple[State, Array], None]:
         state, squares = carry

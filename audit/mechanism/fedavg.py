@@ -73,8 +73,7 @@ class Server(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """A round's sums over clients: clipped updates (p,), and 1/2 for each update that is left alone and -1/2
-    for each that is clipped."""
+    """Sums over clients: clipped updates (p,), and 1/2 for each update left alone, -1/2 for each clipped."""
 
     updates: Array
     unclipped: Array

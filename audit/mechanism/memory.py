@@ -50,8 +50,7 @@ class StepMemory(NamedTuple):
 
 
 def step_memory(function: Callable[..., object], theta: jax.ShapeDtypeStruct, *shared: Any) -> StepMemory:
-    """Of a function of theta (p,) and of arrays, or pytrees, that all runs share, of these shapes, without
-    the arguments."""
+    """Of a function of theta (p,) and shared arrays or pytrees of these shapes, without the arguments."""
     program = jax.make_jaxpr(function)(theta, *shared)
     _, *others = program.in_avals
     mapped = jax.vmap(jaxpr_as_fun(program), (0, *(None for _ in others)))

@@ -46,9 +46,8 @@ def result_json(conclusion: Conclusion, **more: object) -> str:
 
 
 def bounds_json(conclusion: Conclusion, **more: object) -> str:
-    """One JSON object on one line: `bounds`, estimates with their noise floor among them, `upper_bound`,
-    null where it is infinite or unknown, the test of the Gaussian curve where it was made, the looks where
-    some were declared, and what else is given."""
+    """One JSON object on one line: `bounds`, with estimates and noise floors, `upper_bound`, null if infinite
+    or unknown, the Gaussian curve's test and the looks where there are any, and what else is given."""
     rows = [finding_fields(row) | _noise_floor(row) for row in conclusion.rows()]
     upper = _finite(conclusion.upper_bound)
     found = {"bounds": rows, "upper_bound": upper, **_curve(conclusion), **_looks(conclusion)}
@@ -79,8 +78,7 @@ def _looks(conclusion: Conclusion) -> dict[str, Any]:
 
 
 def finding_fields(finding: Finding) -> dict[str, Any]:
-    """A finding's fields under one set of keys: an estimate's caveat stands where a bound says what it
-    assumes."""
+    """A finding's fields under one set of keys: `assumes` of a bound is the caveat of an estimate."""
     fields = dataclasses.asdict(finding)
     assumes = fields.pop("assumes" if isinstance(finding, Bound) else "caveat")
     return {"method": fields.pop("method"), "assumes": assumes, **fields}

@@ -41,8 +41,7 @@ _TRAINERS: Programs[ChunkTrainer] = Programs(kept=1)  # whose data are on the de
 
 
 class Prepared(NamedTuple):
-    """What a worker finds out before the first chunk: runs a chunk, steps a run, and what is kept of the
-    circumstances."""
+    """What a worker finds out first: runs a chunk, steps a run, and what is kept of the circumstances."""
 
     size: int
     steps: int
@@ -198,9 +197,8 @@ J = TypeVar("J", bound=Job)
 
 
 def done(cluster: Cluster, jobs: Iterable[J]) -> Iterator[tuple[J, InputError | None]]:
-    """Does jobs in their order, each on a node of its own, which alone has to compile its program; when no
-    more are to be opened, idle nodes help. Yields each at its end, with the error that ended it. Raises
-    InputError where the store refuses."""
+    """Does jobs in order, each compiled on a node of its own; at the end idle nodes help. Yields each job
+    with the error that ended it. Raises InputError where the store refuses."""
     desk = _Desk[J](cluster, iter(jobs))
     while desk.fill():
         for task in cluster.ended(list(desk.flying)):
@@ -307,8 +305,7 @@ def do_all(cluster: Cluster, cells: list[Cell], place: Workplace) -> Outcome:
 
 
 class _Sweep:
-    """Cells that are done on a cluster; those under way by their jobs, with what is done at the end and what
-    they hold; and those that others hold."""
+    """Done cells; cells under way, by job, with their outcomes and claims; and those that others hold."""
 
     def __init__(self, cluster: Cluster, place: Workplace, progress: SweepProgress, outcome: Outcome) -> None:
         self._cluster, self._place, self._progress, self._outcome = cluster, place, progress, outcome

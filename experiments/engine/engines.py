@@ -70,8 +70,7 @@ class FederatedProblem(NamedTuple):
 
 
 class About(NamedTuple):
-    """Models at once, platform ("cpu" or "gpu"), the device's name, and the Euclidean distance of the
-    engine's noiseless step from ours."""
+    """Models at once, "cpu" or "gpu", the device's name, and how far its noiseless step is from ours (L2)."""
 
     models: int
     platform: str

@@ -24,8 +24,7 @@ _WHERE = {None: "here", 1: "on the cluster's one worker"}
 
 
 class ManyForecast(NamedTuple):
-    """Bounds that as many runs with several canaries each show, if canaries leave each other alone, and the
-    runs that prove the share `tightness`."""
+    """Bounds of runs with several independent canaries, and the runs that prove the share `tightness`."""
 
     bounds: list[ManyCalibration]
     runs_needed: int | None

@@ -37,8 +37,7 @@ _RULE = "-" * 80
 
 
 class Printed(NamedTuple):
-    """A cell of Table 1: the exact epsilon of its row, sigma, dimension, mean and deviation over
-    50 simulations with sqrt(d) canaries."""
+    """A row's exact epsilon, sigma, dimension; mean and deviation over 50 simulations of sqrt(d) canaries."""
 
     epsilon: float
     sigma: float

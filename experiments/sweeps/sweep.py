@@ -69,8 +69,7 @@ class OwnTable(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """A sweep's figures by name, how many of its cells are missing, and the rows of the audits' table, or a
-    table of its own."""
+    """Figures by name, how many cells are missing, and the rows of the audits' table, or an own table."""
 
     figures: "list[tuple[str, Figure]]"
     missing: int

@@ -76,8 +76,7 @@ FILES: Mapping[str, Read] = dict.fromkeys((".pth", ".pt", ".bin", ".safetensors"
 
 
 def select(arrays: Arrays, shapes: Mapping[str, tuple[int, ...]]) -> Arrays:
-    """The named arrays as little-endian float32, in the order of `shapes`; raises InputError where one is
-    missing, of another shape, or not finite."""
+    """The arrays of `shapes` in its order, as "<f4"; InputError if missing, of another shape, not finite."""
     chosen = {}
     for name, shape in shapes.items():
         require(name in arrays, f"tensor {name} is missing: it holds another network")
