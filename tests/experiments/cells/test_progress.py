@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from audit.progress import bar
 from audit.settings.make import setting_of
 from audit.words import counted, shortened
 from experiments.cells import progress
@@ -13,7 +14,7 @@ CELL = audit_cell(Audited("", "GC-R", 1, setting_of("fcnn"), 40))
 
 
 def test_compiling_is_said_until_all_is_compiled(capsys):
-    with progress.bar(10) as hears:
+    with bar(10) as hears:
         before = capsys.readouterr().err
         hears(0.0)
         hears(4.0)
