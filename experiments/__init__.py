@@ -18,7 +18,6 @@ def _require_ours() -> None:
 
 
 def _location(name: str) -> Path | None:
-    """The file or folder that a package's name finds; None where it finds nothing."""
     spec = importlib.util.find_spec(name)
     if spec is None:
         return None

@@ -66,7 +66,6 @@ def _ray(arguments: Sequence[str]) -> int:
 
 
 def _module(name: str, *arguments: str) -> int:
-    """Runs a tool on the repository; its exit status."""
     return subprocess.run([sys.executable, "-P", "-m", name, *arguments], cwd=_ROOT).returncode
 
 

@@ -89,7 +89,6 @@ def main() -> None:
 
 
 def _asked(setting: Setting) -> _Audited:
-    """What the flags ask for, checked, on its data."""
     looks = _looks()
     runs = looks[-1] if looks else FLAGS.runs
     require(
@@ -106,7 +105,6 @@ def _asked(setting: Setting) -> _Audited:
 
 
 def _looks() -> list[int]:
-    """The runs at which the flags say to look, [] where they say none."""
     if FLAGS.looks is None:
         return []
     from audit.statistics.conclusion import require_schedule
@@ -119,7 +117,6 @@ def _looks() -> list[int]:
 
 
 def _train(audited: _Audited, store: "Store", added: int | None = None) -> "Trained":
-    """Trains what the store lacks, in chunks as of so many runs, by default of all."""
     from audit import progress, training
     from experiments.cells.work import Wanted
 
@@ -143,7 +140,6 @@ def _train_to_looks(audited: _Audited, store: "Store") -> "Trained":
 
 
 def _look(audited: _Audited, store: "Store", trained: _Trained, number: int) -> None:
-    """Keeps that a look is taken, and its bounds; prints them in a row."""
     from audit.report import bounds_table
     from audit.storage import results
 
@@ -156,14 +152,12 @@ def _look(audited: _Audited, store: "Store", trained: _Trained, number: int) -> 
 
 
 def _concluded(audited: _Audited, trained: _Trained) -> "Conclusion":
-    """The conclusion from all runs, or from the looks so far."""
     from audit.concluded import of_setting
 
     return of_setting(trained.scores, audited.setting, FLAGS.delta, FLAGS.confidence, audited.looks)
 
 
 def _about(audited: _Audited, store: "Store") -> dict[str, Any]:
-    """What audit.json says beside the bounds."""
     return {
         "setting": flat(audited.setting),
         "runs": audited.runs,
@@ -173,7 +167,6 @@ def _about(audited: _Audited, store: "Store") -> dict[str, Any]:
 
 
 def _provenance(audited: _Audited, store: "Store") -> dict[str, Any]:
-    """The circumstances of the training, as they were kept where nothing was missing."""
     from audit.storage.store import Kept
 
     if audited.trainer is not None:
@@ -212,7 +205,6 @@ def _conclude(audited: _Audited, store: "Store", trained: _Trained) -> None:
 
 
 def _one_run_each(audited: _Audited, trained: _Trained) -> str:
-    """The one-shot estimates and bounds of each run, where canaries are one-shot's."""
     from audit.concluded import of_each_run
     from audit.report import one_run_table
     from audit.settings import build
@@ -227,7 +219,6 @@ def _one_run_each(audited: _Audited, trained: _Trained) -> str:
 
 
 def _summary(audited: _Audited, trained: _Trained) -> str:
-    """A line on the training: how many models, how fast, in how much memory."""
     steps, batch_size = audited.setting.schedule.steps, audited.setting.mechanism.batch_size
     data = f"{task(audited.setting.model).data.label} ({audited.dataset.source})"
     line = f"{audited.runs} models x {steps} steps x batch {batch_size}, data: {data}"

@@ -166,7 +166,6 @@ mean and true: of mu where the method bounds mu, else of epsilon"""
 
 
 def _one_canary(runs: list[int]) -> _Kind:
-    """The mechanisms that --mechanism and --mu name; with the curve test where one is named."""
     require(FLAGS.tie is None and FLAGS.design is None, "--tie and --design go with --canaries: give it too")
     require(len(runs) == 1, f"--runs={','.join(FLAGS.runs)}: give one number, or --canaries too")
     levels, mus = (runs[0], FLAGS.audits, FLAGS.delta, FLAGS.confidence, FLAGS.seed), _mus()
@@ -224,7 +223,6 @@ epsilon above the truth (* above {_allowed():.1%}, which sampling error reaches 
 
 
 def _fields(row: Calibration) -> dict[str, Any]:
-    """A row's fields; those of a law where there is one, in place of mu."""
     setting = row.setting._asdict()
     law = setting.pop("law")
     fields = row._asdict() | {"setting": setting}
@@ -242,7 +240,6 @@ def _allowed() -> float:
 
 
 def _exceeding() -> Column:
-    """The share of audits above the truth, with a star beyond what is allowed."""
     allowed = _allowed()
 
     def show(share: float) -> str:

@@ -48,7 +48,6 @@ def main() -> None:
 
 
 def _programs() -> list[ahead.TrainingProgram]:
-    """The programs of the requested models."""
     choices = f"choose one of {', '.join(PRECISIONS)}"
     require(FLAGS.precision in PRECISIONS, f"--precision={FLAGS.precision} is unknown: {choices}")
     programs = ahead.programs(FLAGS.precision)

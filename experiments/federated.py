@@ -90,7 +90,6 @@ def main() -> None:
 
 
 def _audit(audited: _Audited, played: "Game", store: "Store") -> None:
-    """Trains what the store lacks, concludes, keeps, prints; writes the page."""
     from audit import training
     from audit.concluded import of_each_run
     from audit.report import one_run_page, one_run_table, subjects
@@ -128,7 +127,6 @@ class _Watch:
         self._due, self._begin = 0.0, time.monotonic()
 
     def __call__(self, midway: "Midway") -> None:
-        """Looks at a chunk."""
         import numpy as np
 
         from audit import game

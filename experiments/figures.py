@@ -83,8 +83,6 @@ def main() -> None:
 
 
 def _largest(held: Holdings) -> str:
-    """The largest scale of which the store has finished cells of its own."""
-
     def is_there(cell: Cell) -> bool:
         if cell.audited is None:
             return cell.is_done(held, DataSets({}))

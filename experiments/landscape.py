@@ -88,7 +88,6 @@ def _cells() -> tuple[LandscapeCell, ...]:
 
 
 def _table(cells: list[CellResults]) -> Table[tuple[LandscapeCell, str, Exact]]:
-    """What every adversary gains, a row a cell and adversary."""
     epsilon = number(".6g")
     columns = [
         *_of_cell(),
@@ -101,7 +100,6 @@ def _table(cells: list[CellResults]) -> Table[tuple[LandscapeCell, str, Exact]]:
 
 
 def _simulated_table(cells: list[CellResults]) -> Table[tuple[LandscapeCell, dict[str, Any], dict[str, Any]]]:
-    """Every bound at the last step, and that at the first."""
     columns = [
         *_of_cell(),
         Column("runs", lambda row: FLAGS.runs),
@@ -115,7 +113,6 @@ def _simulated_table(cells: list[CellResults]) -> Table[tuple[LandscapeCell, dic
 
 
 def _of_cell() -> list[Column]:
-    """The columns that say which cell it is, which a row begins with."""
     return [
         Column("sigma", lambda row: row[0].noise_multiplier, "sigma", number("g")),
         Column("batch_size", lambda row: row[0].batch_size, "batch_size"),

@@ -62,7 +62,6 @@ def main() -> None:
 
 
 def _norms(setting: Setting, out: Path) -> NDArray[np.float64]:
-    """The canary's gradient norms (runs, steps), trained where the store lacks them."""
     dataset = task(setting.model).data.load(Sources())
     store = stored.open_store(out, setting, dataset, cells.EXPERIMENT)
     with tqdm(total=FLAGS.runs, desc=setting.model, unit="runs") as bar:
@@ -70,7 +69,6 @@ def _norms(setting: Setting, out: Path) -> NDArray[np.float64]:
 
 
 def _table(norms: dict[str, NDArray[np.float64]]) -> Table[int]:
-    """A row a step: mean and standard deviation of every model's norms."""
     found = {
         f"{model}_{part}": values
         for model, every in norms.items()

@@ -67,7 +67,6 @@ def main() -> None:
 
 
 def _timed(setting: "Setting") -> "tuple[Probe, int | None]":
-    """What training takes here, or on a worker of a cluster, and how many of these there are, by a probe."""
     from experiments.cells import cluster
     from experiments.engine.forecast import probe, probe_elsewhere
 
@@ -79,7 +78,6 @@ def _timed(setting: "Setting") -> "tuple[Probe, int | None]":
 
 
 def _many(known: calibration.KnownMechanism, canaries: int) -> "ManyForecast | None":
-    """The forecast for several canaries a run; None for one."""
     if canaries == 1:
         return None
     from experiments.engine.forecast import ManyForecast

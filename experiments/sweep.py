@@ -81,7 +81,6 @@ def _own(cells: list[Cell]) -> list[Cell]:
 
 
 def _listed(chosen: list[Sweep], place: Workplace) -> str:
-    """A row a sweep, in 80 columns."""
     held = stored.holdings(place.out)
     lines = [f"{'name':<17} {'cells':>5} {'done':>5} {'minutes':>8}  title", "-" * 80]
     for sweep in chosen:

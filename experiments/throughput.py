@@ -72,7 +72,6 @@ def main() -> None:
 
 
 def _named(flag: str, choices: Sequence[str]) -> list[str]:
-    """A list flag's names, each once; by default all."""
     given: list[str] | None = FLAGS[flag].value
     names = list(dict.fromkeys(choices if given is None else given))
     require(names, f"--{flag} is empty: choose of {', '.join(choices)}")

@@ -65,8 +65,6 @@ def _found(model: str, rows: dict[str, T]) -> T:
 
 
 def _whole(load: Callable[..., Dataset]) -> Callable[[Sources], Dataset]:
-    """The loader of a model that has no frozen body."""
-
     def loaded(sources: Sources) -> Dataset:
         message = "`weights` and `input_size` are for a frozen body: drop them, or name a model with a head"
         require(sources.weights is None and sources.input_size is None, message)
@@ -100,8 +98,6 @@ def features_of(body: "Callable[[], Body]") -> Callable[[Sources], Dataset]:
 
 
 def _dealt(load: "Callable[..., ImageDataset]") -> Callable[[Dealing, Sources], Federation]:
-    """The loader of images that are dealt to clients."""
-
     def loaded(setting: Dealing, sources: Sources) -> Federation:
         images = load(file=sources.data_file, tfds_dir=sources.tfds_dir)
         whole = Dataset(images.train_images, images.train_labels, images.source, images.checksum)
@@ -113,7 +109,6 @@ def _dealt(load: "Callable[..., ImageDataset]") -> Callable[[Dealing, Sources], 
 
 
 def _shakespeare(setting: Dealing, sources: Sources) -> Federation:
-    """The roles that say most."""
     roles = load_shakespeare(file=sources.data_file, tfds_dir=sources.tfds_dir)
     return Federation(_largest(roles, setting.clients), None)
 
@@ -162,7 +157,6 @@ _NO_IMAGES = "its data are no images, which alone are dealt to clients"
 
 
 def _data(recipe: "Recipe", label: str, load: Callable[..., Dataset], examples: DataShape) -> Data:
-    """A data set that is trained on as it is."""
     return Data(recipe.name, label, recipe.checksum, _whole(load), recipe.name, examples)
 
 

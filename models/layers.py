@@ -98,7 +98,6 @@ class PooledConvolution(nn.Module):
 
 
 def _competing(kernel: Array) -> Array:
-    """The kernels of a window's four outputs (window pixels and channels, 4 features)."""
     moved = [jnp.pad(kernel, ((i, 1 - i), (j, 1 - j), (0, 0), (0, 0))) for i in (0, 1) for j in (0, 1)]
     return jnp.concatenate([one.reshape(-1, kernel.shape[-1]) for one in moved], axis=1)
 

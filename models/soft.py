@@ -54,8 +54,6 @@ def gumbel_softmax(key: Array, log_weights: Array, temperature: float = 1.0) -> 
 
 
 def _mean_criterion(model: Model, classes: int, logits_of: Callable[[Array, Array], Any]) -> SoftLoss:
-    """The mean of the criterion over a label of an example's probabilities."""
-
     def loss(theta: Array, example: tuple[Array, Array]) -> Array:
         logits = logits_of(theta, example[0])
         return example[1] @ jax.vmap(lambda label: model.criterion(logits, label))(jnp.arange(classes))

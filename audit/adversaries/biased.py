@@ -50,8 +50,6 @@ def simulated_biased_dimension(simulate: Simulate, simulations: int, per_step: b
 
 
 def _movement(simulate: Simulate, simulations: int, per_step: bool, key: Array, theta_0: Array) -> Array:
-    """How much simulated training moves each coordinate (p,)."""
-
     def moved(index: int) -> Array:
         run = simulate(jax.random.fold_in(key, index), theta_0)
         return run.squared_updates if per_step else jnp.abs(run.theta - theta_0)
@@ -60,8 +58,6 @@ def _movement(simulate: Simulate, simulations: int, per_step: bool, key: Array, 
 
 
 def _biased(choose: Callable[[Array, Array], Array]) -> Adversary:
-    """The adversary of a way to choose the coordinate."""
-
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> BiasedDimension:
         dimension = choose(key, theta_0)
         gradient = jnp.zeros_like(theta_0).at[dimension].set(clipping_norm)

@@ -143,7 +143,6 @@ def largest_cosines(canaries: int, momentum: float = 0.0, most_kept: int = _MOST
 
 
 def _craft_unclipped(state: OneShot | RandomDirections, step: Array, theta: Array) -> Directions:
-    """The canaries, whatever the step, of the largest norm that they can have."""
     return Directions(state.keys, jnp.float32(jnp.inf))
 
 

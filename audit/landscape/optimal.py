@@ -93,7 +93,6 @@ def _at_constant(process: Process, threshold: float, delta: float, per_deviation
 
 
 def _crossing_of_first_step(process: Process, epsilon: float) -> float:
-    """Where the likelihood ratio of theta_1 is e^epsilon."""
     return 0.5 + process.noise_multiplier**2 * epsilon
 
 

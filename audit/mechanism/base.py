@@ -162,7 +162,6 @@ def inserted(
 def _summed(
     crafted: Crafted, weights: Array, theta: Array, clipping_norm: Array, clipped_sum: ClippedSum
 ) -> Array:
-    """The weighted sum (p,) of the clipped canaries."""
     if isinstance(crafted, Examples):
 
         def gradient(weight: Array, k: Array) -> Array:

@@ -86,6 +86,5 @@ def require_cohort(clients: int, cohort: int) -> None:
 
 
 def _coins(key: Array, count: int, rate: float) -> Callable[[int], NDArray[np.bool_]]:
-    """(round) -> coins (count,)."""
     draw = jax.jit(partial(jax.random.bernoulli, p=rate, shape=(count,), mode="high"))
     return lambda t: np.asarray(draw(jax.random.fold_in(key, t)))

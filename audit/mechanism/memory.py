@@ -91,7 +91,6 @@ def _held(jaxpr: Jaxpr) -> int:
 
 
 def _inner(equation: Any) -> list[Jaxpr]:
-    """The programs of an equation that are all run."""
     values = equation.params.values()
     return [getattr(v, "jaxpr", v) for v in values if hasattr(v, "eqns") or hasattr(v, "jaxpr")]
 

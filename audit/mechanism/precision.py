@@ -46,7 +46,6 @@ def with_operands(function: Callable[..., Any], operands: Operands) -> Callable[
 
 
 def _evaluate(program: ClosedJaxpr, arguments: Sequence[Any], operands: Operands) -> list[Any]:
-    """The program's results with every product's operands rounded."""
     jaxpr = program.jaxpr
     values: dict[Any, Any] = dict(zip(jaxpr.constvars, program.consts, strict=True))
     values |= zip(jaxpr.invars, arguments, strict=True)
@@ -96,7 +95,6 @@ def _product(primitive: Any, inputs: list[Any], params: dict[str, Any], operands
 
 
 def _rewritten(value: Any, operands: Operands) -> Any:
-    """A parameter of a loop or a branch, its programs rewritten."""
     if isinstance(value, tuple):
         return tuple(_rewritten(one, operands) for one in value)
     if not isinstance(value, ClosedJaxpr):

@@ -89,7 +89,6 @@ class Checkpoints:
                 self._folder.rmdir()
 
     def _kept(self, chunk: str) -> list[tuple[int, Path]]:
-        """(segments done, path) of the chunk's checkpoints, the newest first."""
         paths = sorted(self._folder.iterdir(), reverse=True) if self._folder.is_dir() else []
         found = ((_DONE.fullmatch(path.name), path) for path in paths)
         return [(int(match[2]), path) for match, path in found if match and match[1] == chunk]
@@ -106,7 +105,6 @@ class Checkpoints:
 
 
 def _write(path: Path, name: str, states: Any) -> None:
-    """A checkpoint at `path` that will be called `name`."""
     leaves = {str(i): np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(states))}
     path.mkdir(parents=True)
     files.require_room(path, sum(leaf.nbytes for leaf in leaves.values()))

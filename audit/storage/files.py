@@ -57,7 +57,6 @@ def read(path: Path) -> bytes | None:
 
 
 def _is_replaceable(path: Path) -> bool:
-    """Whether a regular file is there, or nothing."""
     try:
         return stat.S_ISREG(path.stat().st_mode)
     except FileNotFoundError:

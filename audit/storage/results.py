@@ -65,7 +65,6 @@ def attack_fields(conclusion: Conclusion) -> dict[str, Any]:
 
 
 def _curve(conclusion: Conclusion) -> dict[str, Any]:
-    """The test of the Gaussian curve; nothing where it was not made."""
     if conclusion.curve is None:
         return {}
     verdict = {"refuted": conclusion.refutes_gaussian, "doubtful": conclusion.doubts_gaussian}
@@ -74,7 +73,6 @@ def _curve(conclusion: Conclusion) -> dict[str, Any]:
 
 
 def _looks(conclusion: Conclusion) -> dict[str, Any]:
-    """The declared looks, and the bounds of those taken; nothing where none was declared."""
     looks = conclusion.looks
     if looks is None:
         return {}
@@ -91,7 +89,6 @@ def finding_fields(finding: Finding) -> dict[str, Any]:
 
 
 def _noise_floor(finding: Finding) -> dict[str, Any]:
-    """An estimate's noise floor; nothing where a method has none."""
     floor = method_of(finding).noise_floor
     if floor is None:
         return {}

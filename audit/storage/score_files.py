@@ -111,7 +111,6 @@ def _sets(path: Path, scores_in: Array, scores_out: Array) -> Design:
 
 @contextlib.contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Puts the file before what is said of its scores."""
     try:
         yield
     except InputError as error:
@@ -215,7 +214,6 @@ def _read_csv(path: Path) -> Design:
 
 
 def _header(path: Path, line: str) -> tuple[tuple[str, str], tuple[int, int], str]:
-    """(names, places, separator) of the two columns that a header line has."""
     for separator in _SEPARATORS:
         names = [name.strip().lower() for name in next(csv.reader([line], delimiter=separator), [])]
         for form in _FORMS:
@@ -225,7 +223,6 @@ def _header(path: Path, line: str) -> tuple[tuple[str, str], tuple[int, int], st
 
 
 def _rows(file: IO[str], at: tuple[int, int], separator: str) -> Iterator[_Cells]:
-    """The rows after the header; a cell that a row lacks is empty."""
     rows = csv.reader(file, delimiter=separator)
     for place, row in enumerate(row for row in rows if row):
         first, second = (row[i].strip() if i < len(row) else "" for i in at)

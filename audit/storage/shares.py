@@ -107,13 +107,11 @@ def _held(store: Store, chunk: Range, known: dict[str, Range]) -> Iterator[bool]
 
 
 def _overlaps(store: Store, chunk: Range) -> bool:
-    """Whether others hold some of a chunk's runs, in a chunk of another size."""
     others = (other for other in _leases(store) if other != chunk)
     return any(not _is_free(store, other) for other in others if other[0] < chunk[1] and chunk[0] < other[1])
 
 
 def _is_free(store: Store, chunk: Range) -> bool:
-    """Whether nobody holds a chunk; the lease of a dead holder is removed."""
     from audit.storage import claims
 
     with claims.claim(store.path, part=_part(chunk)) as mine:
@@ -121,7 +119,6 @@ def _is_free(store: Store, chunk: Range) -> bool:
 
 
 def _leases(store: Store) -> list[Range]:
-    """The chunks that have a lease, held or left behind."""
     try:
         found = [_LEASE.fullmatch(path.name) for path in sorted(store.path.iterdir())]
     except OSError as error:

@@ -240,7 +240,6 @@ class Store:
         return files.write_whole(self.path / name, content)
 
     def _intact(self) -> list[Scores]:
-        """Every chunk that is whole, by its first run."""
         read = [self._read(path, first) for path, first in self._chunk_files()]
         chunks = [chunk for chunk in read if chunk is not None]
         canaries = sorted({chunk.scores.shape[1] for chunk in chunks})
@@ -251,7 +250,6 @@ class Store:
         return chunks
 
     def _read(self, path: Path, first: int) -> Scores | None:
-        """A chunk; None where there is none that is whole."""
         content = files.read(path)
         chunk = None if content is None else _parsed(content, first)
         if content is not None and chunk is None:
@@ -315,7 +313,6 @@ def _misnamed(config: Path) -> str:
 
 
 def _runs(chunk: Scores) -> tuple[int, int]:
-    """The runs [first, stop) of a chunk."""
     return chunk.first, chunk.first + len(chunk.scores)
 
 

@@ -57,7 +57,6 @@ def main() -> None:
 
 
 def _measure(attacked: Attacked, place: Workplace) -> None:
-    """Train and measure what is missing, compose, draw, print."""
     cli.prepare_jax()
     from audit.report import style
     from experiments.canife import curves, figures, training
@@ -89,7 +88,6 @@ def _measure(attacked: Attacked, place: Workplace) -> None:
 
 
 def _vary(grid: VariedGrid, place: Workplace) -> None:
-    """Train and measure what is missing of every setting, draw, print."""
     cli.prepare_jax()
     from audit.report import style
     from experiments.canife import curves, figures, training

@@ -214,7 +214,6 @@ def grid(text: str, given: dict[str, Any], said: Collection[str]) -> VariedGrid:
 
 
 def _varied(text: str) -> dict[str, tuple[Value, ...]]:
-    """Each field's values, the seeds among them."""
     require(text.strip(), f"`vary=`: name fields and values, as in {_EXAMPLE}")
     parts = [_field_values(part) for part in text.split(";")]
     names = [name for name, _ in parts]

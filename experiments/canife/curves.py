@@ -204,7 +204,6 @@ def averaged(
 
 
 def _average(values: Sequence[float]) -> Average:
-    """The mean and, of several finite values, their deviation."""
     spread = len(values) > 1 and np.isfinite(values).all()
     return Average(float(np.mean(values)), float(np.std(values, ddof=1)) if spread else np.nan)
 
@@ -229,7 +228,6 @@ def rounds_table(attacked: Attacked, rows: Sequence[RoundValues], composed: Glob
 
 
 def _interval(one: RoundEstimate) -> str:
-    """3.62 [1.7, 7.4]."""
     return f"{one.estimate.epsilon:.2f} [{one.lower:.1f}, {one.upper:.1f}]"
 
 
@@ -342,7 +340,6 @@ def flag_text(value: Value) -> str:
 
 
 def _present(name: str, place: int, one: Averaged) -> float | None:
-    """One of a point's means or deviations; None where it has none."""
     value = one.averages[name][place]
     return None if np.isnan(value) else value
 

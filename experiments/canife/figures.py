@@ -54,7 +54,6 @@ def training_figure(attacked: Attacked, rows: Sequence[RoundValues], composed: G
 
 
 def _legend_above(axes: Axes, columns: int = 2) -> None:
-    """A legend over nothing that is drawn."""
     low, high = axes.get_ylim()
     axes.set_ylim(low, low + _HEADROOM * (high - low))
     axes.legend(fontsize=7, ncols=columns, loc="upper center")
@@ -194,7 +193,6 @@ def varied_figure(curves: Curves) -> Figure:
 
 
 def _panel(axes: Axes, curves: Curves, name: str) -> None:
-    """One of the averages, with another dashed where there is one to compare it with."""
     _lines(axes, curves, name)
     if name == "deviation":
         _lines(axes, curves, "clients", dashed=True)
@@ -243,7 +241,6 @@ def _places(curves: Curves) -> dict[Value, float]:
 
 
 def _lines(axes: Axes, curves: Curves, name: str, dashed: bool = False) -> None:
-    """A curve of one of the averages for each value, but for what is infinite; dashed without bars."""
     places = _places(curves)
     for value, colour, mark, points in _by_curve(curves):
         averages = np.array([one.averages[name] for one in points])
@@ -257,7 +254,6 @@ def _lines(axes: Axes, curves: Curves, name: str, dashed: bool = False) -> None:
 
 
 def _x_axis(axes: Axes, curves: Curves) -> None:
-    """Rounds, numbers that stand for themselves, or words."""
     places = _places(curves)
     values = list(places.values())
     if curves.x == ROUND:

@@ -139,7 +139,6 @@ def roles(attacked: Attacked, everyone: Clients) -> Split:
 
 
 def _some(everyone: Clients, members: NDArray[np.integer]) -> Clients:
-    """These clients, in the order of their numbers."""
     rows = [everyone.of(int(member)) for member in np.sort(members)]
     features, labels = (np.concatenate([row[i] for row in rows]) for i in range(2))
     counts = np.array([len(row[1]) for row in rows], np.int32)
@@ -157,7 +156,6 @@ def users(load: Callable[..., Clients], attacked: Attacked, named: Named) -> Spl
 
 
 def _fetched(load: Callable[..., Any], deal: Callable[[Attacked, Any], Split]) -> LoadClients:
-    """Clients made of data that are fetched where no file is named."""
     return lambda attacked, named: deal(attacked, load(file=named.data_file, tfds_dir=named.tfds_dir))
 
 
@@ -278,7 +276,6 @@ def generator(attacked: Attacked, purpose: str) -> np.random.Generator:
 
 
 def _of_examples(attacked: Attacked, model: Model, split: Split) -> ClientTraining:
-    """Clients of one example each, by DP-SGD."""
     train, mock, norm = split.train, split.mock, jnp.float32(attacked.clipping_norm)
     strategy = TASKS[attacked.model].clipping[0]
     compiled = jax.jit(DOTS[strategy](model))
@@ -303,7 +300,6 @@ def _of_examples(attacked: Attacked, model: Model, split: Split) -> ClientTraini
 
 
 def _of_clients(attacked: Attacked, model: Model, split: Split) -> ClientTraining:
-    """Clients of many examples, by DP-FedAvg."""
     most = int(max(split.train.counts.max(), split.mock.counts.max()))
     batch_size = min(attacked.batch_size, most)
     choices = fedavg.FedAvg(losses_by_example(model), model.unravel, batch_size, attacked.client_epochs, most)
@@ -320,7 +316,6 @@ def _of_clients(attacked: Attacked, model: Model, split: Split) -> ClientTrainin
 def _trainer(
     attacked: Attacked, made: ClientTraining, train_clients: int
 ) -> Callable[[base.State, int, int], base.State]:
-    """(state, first round, rounds) -> the state after rounds with a cohort each."""
     key = root(attacked.seed, "noise")
     values = attacked.learning_rate, attacked.clipping_norm, attacked.noise_multiplier
     rate, norm, sigma = map(jnp.float32, values)

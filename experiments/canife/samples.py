@@ -134,5 +134,4 @@ def texts(model: Model, form: TextForm, soft_label: bool) -> Samples:
 
 
 def _weights(label: int, classes: int) -> Array:
-    """A label's log weights (classes,)."""
     return _LABEL_WEIGHT * jax.nn.one_hot(label, classes)

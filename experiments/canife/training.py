@@ -270,7 +270,6 @@ def _canary(task: Measuring, theta: Array, number: int) -> tuple[Sample, float, 
 def _scored(
     attacked: Attacked, dots: Floats, own: float, number: int
 ) -> tuple[Floats, Floats, float, float, float, float]:
-    """Mock rounds as published and what is exact or proven of the score."""
     cohort, sigma = Cohort(attacked.cohort), attacked.noise_multiplier
     rng = populations.generator(attacked, f"mock {number}")
     if attacked.as_published:

@@ -60,7 +60,6 @@ def compiling_seconds(cells: Sequence[Cell]) -> float:
 
 
 def _program(cell: Cell) -> Hashable:
-    """Equal for cells that share compiled programs."""
     if cell.audited is None:
         return cell.identity
     it = cell.audited.setting

@@ -162,7 +162,6 @@ def _set_up_ray(address: str) -> None:
 
 
 def _need(nodes: list[dict[str, float]]) -> Need:
-    """A GPU where there are any, else the cores of the smallest node."""
     if any(node.get("GPU", 0) >= 1 for node in nodes):
         return Need({"gpu": 1, "cpu": 1}, 0)
     counts = [int(node["CPU"]) for node in nodes if node.get("CPU", 0) >= 1]

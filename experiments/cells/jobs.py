@@ -148,7 +148,6 @@ class RunsJob:
         self._waiting.extend(Piece(start, stop, prepared.size) for start, stop in missing)
 
     def _next(self) -> Piece:
-        """As many chunks of what waits as take a task's time."""
         rest = self._waiting.popleft()
         chunks = max(1, int(_TASK_SECONDS / self._chunk_seconds))
         stop = min(rest.start + chunks * rest.size, rest.stop)
@@ -157,7 +156,6 @@ class RunsJob:
         return rest._replace(stop=stop)
 
     def _keep(self, piece: Piece, trained: tuple[list[Scores], float] | None) -> None:
-        """Keeps a piece's scores, or halves its chunks where memory ran out."""
         if trained is None:
             require(piece.size > 1, "out of memory with one run at a time: lower `batch_size`")
             self._waiting.append(piece._replace(size=piece.size // 2))
@@ -347,7 +345,6 @@ class _Sweep:
             self._progress.end(cell)
 
     def _opened(self, cell: Cell) -> Job | None:
-        """A cell's job, under its claim; None where another worker has one."""
         store, held = cell.open(self._place.out, self._place.data), self.held.enter_context(ExitStack())
         mine = held.enter_context(store.claim()) and held.enter_context(shares.all_below(store, cell.runs))
         if not mine:

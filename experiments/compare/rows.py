@@ -59,7 +59,6 @@ def rows(compared: Compared, place: Workplace) -> list[ComparedRow]:
 
 
 def _trained(one: TrainedMethod, place: Workplace) -> tuple[Scores, float | None]:
-    """Trains what is missing; all scores, and the seconds that it took, None where nothing was missing."""
     begin, cell = time.perf_counter(), one.cell()
     store = cell.open(place.out, place.data)
     missing = 0 if work.is_done(cell, place) else training.lacking(store, one.runs)
@@ -70,7 +69,6 @@ def _trained(one: TrainedMethod, place: Workplace) -> tuple[Scores, float | None
 
 
 def _many_runs(compared: Compared, one: TrainedMethod, place: Workplace) -> Iterator[ComparedRow]:
-    """Rows of bounds from many runs; last those whose assumption the scores refute."""
     scores, seconds = _trained(one, place)
     conclusion = of_setting(scores, one.setting, compared.delta, compared.confidence)
     found = []
@@ -95,7 +93,6 @@ def _one_run(compared: Compared, one: TrainedMethod, place: Workplace) -> Iterat
 
 
 def _canife(compared: Compared, place: Workplace) -> Iterator[ComparedRow]:
-    """Designed canaries in some frozen steps, composed over all."""
     begin = time.perf_counter()
     same = ("model", "learning_rate", "clipping_norm", "noise_multiplier", "design_steps", "delta", "seed")
     attacked = Attacked(

@@ -193,7 +193,6 @@ def _answer(there: Connection, devices: Target, program: TrainingProgram) -> Non
 
 
 def _failed(program: TrainingProgram, error: Exception) -> CompiledTraining:
-    """With an error's first line."""
     line = (str(error).splitlines() or [""])[0]
     return CompiledTraining(program, failure=f"{type(error).__name__}: {line}"[:200])
 
@@ -288,7 +287,6 @@ def as_text(compiled: Sequence[tuple[Target, Sequence[CompiledTraining]]]) -> st
 
 
 def _tables(devices: Target, trainings: Sequence[CompiledTraining]) -> str:
-    """A device's tables, each followed by what does not compile."""
     count = f"{devices.number} chips, each " if devices.number > 1 else ""
     parts = [f"{devices.name}: {devices.chip.label}, {count}{devices.chip.memory / 1e9:g} GB"]
     for mechanism, label in ((DP_SGD, "DP-SGD"), (DP_FEDAVG, "DP-FedAvg")):

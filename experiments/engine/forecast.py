@@ -81,7 +81,6 @@ def as_text(forecast: Forecast) -> str:
 
 
 def _table(bounds: Sequence[Calibration | ManyCalibration], truth: float) -> Table[Any]:
-    """A row a method."""
     shown = number(".3f")
     columns = (
         Column("method", lambda row: row.method, "method", width=16, left=True),
@@ -94,7 +93,6 @@ def _table(bounds: Sequence[Calibration | ManyCalibration], truth: float) -> Tab
 
 
 def _many_lines(forecast: Forecast, many: ManyForecast) -> list[str]:
-    """What several canaries a run change, if they leave each other alone."""
     setting, needed = many.bounds[0].setting, many.runs_needed
     need = f"over {MOST_RUNS:,} runs" if needed is None else f"about {needed:,} runs"
     took = "" if needed is None else f", {_clock(forecast.seconds(needed))}"
@@ -106,7 +104,6 @@ def _many_lines(forecast: Forecast, many: ManyForecast) -> list[str]:
 
 
 def _time_lines(forecast: Forecast) -> list[str]:
-    """The runs that are needed, and how long they and the planned ones take."""
     runs, needed, probed = forecast.bounds[0].setting.n_scores, forecast.runs_needed, forecast.probe
     need = f"over {MOST_RUNS:,}" if needed is None else f"about {needed:,}"
     where = _WHERE.get(forecast.workers, f"on each of {forecast.workers} workers")
@@ -142,14 +139,12 @@ def as_json(forecast: Forecast) -> str:
 
 
 def _step(seconds: float) -> str:
-    """A model-step's time."""
     if seconds < 1e-6:
         return f"{seconds * 1e9:.3g} ns"
     return f"{seconds * 1e6:.1f} us" if seconds < 1e-3 else f"{seconds * 1e3:.3g} ms"
 
 
 def _clock(seconds: float) -> str:
-    """A time for people."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"
@@ -179,7 +174,6 @@ def probe_elsewhere(devices: int, setting: Setting, dataset: Dataset, runs: int)
 
 
 def _timed(played: game.Game, chunk: int, seconds: float) -> Probe:
-    """Whole chunks for at least so long."""
     marks: list[float] = []
     begin = time.perf_counter()
     chunks = game.play(played, [(0, 2**31)], chunk, lambda runs, steps: marks.append(time.perf_counter()))

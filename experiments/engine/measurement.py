@@ -272,7 +272,6 @@ def as_table(measurements: list[Measurement]) -> str:
 
 
 def _block(unit: str, measurements: list[Measurement]) -> str:
-    """The table of measurements of one unit."""
     ours = {m.model: m.rates for m in measurements if m.engine == "ours"}
 
     def ratio(m: Measurement) -> str | None:
@@ -294,5 +293,4 @@ def _block(unit: str, measurements: list[Measurement]) -> str:
 
 
 def _rounded(rate: float) -> str:
-    """Three digits at least."""
     return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"

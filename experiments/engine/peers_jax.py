@@ -250,7 +250,6 @@ def jax_privacy(problem: Problem, models: int = 0) -> Engine:
 
 
 def _blocks(batches: Array, floats: int) -> Iterator[Array]:
-    """Mini-batches cut into blocks of one length, shorter ones where a step takes longer."""
     length = min(len(batches), max(5, (1 << 24) // floats))
     return itertools.cycle([batches[i : i + length] for i in range(0, len(batches) - length + 1, length)])
 

@@ -21,7 +21,6 @@ _PLATFORM = "gpu" if _DEVICE.type == "cuda" else "cpu"
 
 
 def _convolutional(channels: int, flat: int) -> nn.Module:
-    """Two convolutions and three dense layers, of normalised pixels."""
     first, second = nn.Conv2d(channels, 6, 5), nn.Conv2d(6, 16, 5)
     pooled = (first, nn.ReLU(), nn.MaxPool2d(2), second, nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())
     dense = (nn.Linear(flat, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10))
@@ -45,13 +44,11 @@ class _Block(nn.Module):
 
 
 def _normed(channels: int, features: int, window: int, stride: int) -> tuple[nn.Module, nn.Module]:
-    """A convolution without bias, and GroupNorm with Flax's epsilon."""
     convolution = nn.Conv2d(channels, features, window, stride, (window - 1) // 2, bias=False)
     return convolution, nn.GroupNorm(32, features, eps=1e-6)
 
 
 def _resnet18() -> nn.Module:
-    """models.convolutional's ResNet18, its pixels normalised by `_batches`."""
     widths = (64, 64, 128, 256, 512)
     blocks = [
         _Block(*pair, 1 if stage == 0 else 2) if first else _Block(pair[1], pair[1], 1)
@@ -88,7 +85,6 @@ def _network(problem: Problem | FederatedProblem) -> nn.Module:
 
 
 def _distance(problem: Problem | FederatedProblem, parameters: list[Tensor]) -> float:
-    """How far parameters are from our noiseless step's."""
     theta = np.empty_like(problem.stepped)
     for parameter, where in zip(parameters, _positions(problem), strict=True):
         theta[where] = parameter.detach().cpu().numpy()

@@ -66,8 +66,6 @@ def measure(setting: Setting, dataset: Dataset, examples: int) -> dict[str, list
 
 
 def _compiled(clipped_sum: ClippedSum) -> _Compiled:
-    """The strategy, compiled when it is first called."""
-
     def alone(theta: Array, features: Array, label: Array, clipping_norm: Array) -> Array:
         return clipped_sum(theta, (features[None], label[None]), clipping_norm)
 
@@ -77,7 +75,6 @@ def _compiled(clipped_sum: ClippedSum) -> _Compiled:
 def _effect(
     name: str, compiled: _Compiled, setting: Setting, theta: Array, batch: _Batch, exact: _Exact
 ) -> Effect:
-    """One precision's effect at one theta."""
     norm, (norms, exact_total), (each, together) = setting.mechanism.clipping_norm, exact, compiled
     error = np.abs(_norms(each, theta, batch, np.inf) - norms) / np.where(norms > 0, norms, 1.0)
     excess = float(_norms(each, theta, batch, norm).max() / norm - 1)
@@ -144,7 +141,6 @@ def as_text(found: dict[str, list[Effect]], setting: Setting, examples: int) -> 
 
 
 def _table(moment: str, effects: list[Effect], sigma: float) -> str:
-    """A row a precision."""
     share = effects[0].clipped_share
     title = f"{moment}: {share:.0%} of the gradients are clipped; errors relative to float64"
     columns = (

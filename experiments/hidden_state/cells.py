@@ -97,7 +97,6 @@ def kept_norms(
 
 
 def _train(setting: Setting, dataset: Dataset, runs: int, progress: Progress) -> Norms:
-    """The canary's gradient norms, every run with a theta_0, canary and noise of its own."""
     from audit import game
     from audit.settings import build
 

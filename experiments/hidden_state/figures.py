@@ -55,7 +55,6 @@ def _draw_audits(sweep: Sweep, evidence: Evidence) -> Drawn:
 
 
 def _draw_norms(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Figure 8, of the models that are there."""
     requests = [cell.request for cell in sweep.cells if isinstance(cell.request, Audited)]
     norms = {
         task(setting.model).label: values
@@ -88,7 +87,6 @@ def norms_figure(norms: Mapping[str, own_cells.Norms], clipping_norm: float) -> 
 
 
 def _draw_landscape(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Figures 3a, 3b, 6b, 10 and 14 of the cells that are there, and Algorithm 6's."""
     (grid,) = (cell.request for cell in sweep.cells if isinstance(cell.request, landscape.Grid))
     held = landscape.with_cells(evidence.held)
     results = landscape.results(held, landscape.study(grid, *evidence.levels))
@@ -136,7 +134,6 @@ def landscape_rows(name: str, cells: Sequence[CellResults], runs: int) -> list[R
 
 
 def _over_time(cells: Sequence[CellResults], sigmas: list[float], runs: int) -> Figure:
-    """epsilon by step: a row a noise multiplier, a column a batch size."""
     sigmas, sizes = list(dict.fromkeys(sigmas)), sorted({one.cell.batch_size for one in cells})
     shape, size = (len(sigmas), len(sizes)), (1.35 * len(sizes) + 0.4, 1.05 * len(sigmas) + 1.1)
     figure, axes = plt.subplots(*shape, figsize=size, sharex=True, sharey="row", squeeze=False)
@@ -175,7 +172,6 @@ def _draw_over_time(axis: Axes, results: CellResults, runs: int) -> None:
 
 
 def _heat_maps(cells: Sequence[CellResults], runs: int) -> Figure:
-    """Amplification rates epsilon(T) / epsilon(1): as claimed, and exact for three adversaries."""
     steps, delta = cells[0].cell.steps, cells[0].cell.delta
     claimed = [(one.simulated.in_sample[-1], one.simulated.in_sample[0]) for one in cells]
     gaussian = [(half.epsilon_gaussian[-1], half.epsilon_upper) for half in (c.exact["half"] for c in cells)]
@@ -251,7 +247,6 @@ def _trade_offs(cells: Sequence[CellResults], sigma: float) -> Figure:
 
 
 def _loss(norm: float) -> Figure:
-    """Figure 10: the loss whose gradient pushes the worlds apart."""
     theta = np.linspace(-2, 3, 501) * norm
     figure, axis = plt.subplots(figsize=(5, 3.2))
     axis.plot(theta, -norm * np.abs(theta - norm / 2), color=BOUND)
@@ -270,7 +265,6 @@ def _loss(norm: float) -> Figure:
 
 
 def _threshold_search(searches: Sequence[SearchResults], norm: float, runs: int) -> Figure:
-    """Algorithm 6: every threshold at T = 2, by what the audit claims and by what is true."""
     figure, axes = plt.subplots(1, len(searches), figsize=(3.5 * len(searches), 3.6), squeeze=False)
     for axis, (cell, thresholds, exact, claimed) in zip(axes[0], searches, strict=True):
         upper, places = exact[0].epsilon_upper, np.array(thresholds) * norm

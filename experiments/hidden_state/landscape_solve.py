@@ -122,7 +122,6 @@ def search(request: landscape.ThresholdSearch) -> landscape.Search:
 
 
 def _open(held: Holdings, request: landscape.Request) -> Store:
-    """The store of a request, where it is or among the landscape's cells."""
     found = held.open(request.setting())
     return Store(held.root / landscape.CELLS, request.setting()) if found is None else found
 
@@ -138,14 +137,12 @@ def _solved(requests: Sequence[ExactLaw]) -> Iterator[tuple[ExactLaw, Exact]]:
 
 
 def _batches(requests: Sequence[SimulatedAudit]) -> Iterator[Sequence[SimulatedAudit]]:
-    """Audits in batches whose results fit."""
     if requests:
         size = max(1, _LARGEST_BATCH // (requests[0].cell.steps * requests[0].simulation.runs))
         yield from (requests[i : i + size] for i in range(0, len(requests), size))
 
 
 def _presence(simulation: Simulation) -> NDArray[np.bool_]:
-    """Which runs (runs,) are in, as the game has it of one canary."""
     from audit import game
 
     return game.presence(np.arange(simulation.runs))[:, 0]
@@ -171,5 +168,4 @@ def _thetas(requests: Sequence[SimulatedAudit]) -> Array:
 
 
 def _in_sample(scores: Array, present: NDArray[np.bool_], delta: float, confidence: float) -> float:
-    """The paper's epsilon of the scores (runs,)."""
     return estimate.in_sample(scores[present], scores[~present], delta, confidence).epsilon

@@ -93,7 +93,6 @@ def correlations_figure(points: Points) -> Figure:
 
 
 def _draw_line(axis: Axes, points: Points, method: str, **look: Any) -> None:
-    """A method's means where it is there, with standard errors over seeds."""
     own = [point for point in points if method in point.found.epsilons]
     values = (point.found.epsilons[method] for point in own)
     errors = [float(np.std(one) / np.sqrt(len(one))) for one in values]
@@ -101,7 +100,6 @@ def _draw_line(axis: Axes, points: Points, method: str, **look: Any) -> None:
 
 
 def _log_axis(axis: Axes, points: Points) -> None:
-    """A logarithmic x axis with some room at its ends, be there one x or many."""
     if points:
         xs = [point.x() for point in points]
         axis.set_xscale("log")
@@ -143,7 +141,6 @@ def _draw_moments(axis: Axes, panel: str, points: Points) -> None:
 def _plot(
     axis: Axes, pairs: Sequence[tuple[int, float | None]], form: str, **look: Any
 ) -> list[tuple[int, float]]:
-    """Draws the pairs that have a y, and returns them."""
     drawn = [(x, y) for x, y in pairs if y is not None]
     axis.plot([x for x, _ in drawn], [y for _, y in drawn], form, **look)
     return drawn
@@ -154,7 +151,6 @@ def _stored(sweep: Sweep, evidence: Evidence) -> list[tuple[Audited, Scores | No
 
 
 def _draw_gains(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Table 1: the gain of every entry whose scores are there, and the harmonic means."""
     read, found = _stored(sweep, evidence), []
     missing = sum(scores is None for _, scores in read)
     for (audit, single), (_, several) in zip(read[::2], read[1::2], strict=True):
@@ -237,12 +233,10 @@ def lifted_figure(title: str, found: Sequence[Lifted]) -> Figure:
 
 
 def _look(method: str) -> tuple[str, str, str]:
-    """Colour, marker and line of a method of `gains`."""
     return _LOOKS[method.removeprefix("lidp_")][1:]
 
 
 def _legend(figure: Figure, axes: Sequence[Axes], columns: int) -> None:
-    """One legend below, of all that any panel has."""
     labels: dict[str, Any] = {}
     for axis in axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):

@@ -98,7 +98,6 @@ def mean(found: Sequence[Gain], order: str) -> float | None:
 
 
 def _usable(canaries: int) -> list[str]:
-    """The methods for so many canaries."""
     return [method for method in METHODS if canaries >= _LEAST_CANARIES.get(method, 1)]
 
 

@@ -112,14 +112,12 @@ def _fresh(rng: np.random.Generator, setting: GaussianMechanism) -> Array:
 
 
 def _cosines(rng: np.random.Generator, shape: tuple[int, ...], dimension: int) -> Array:
-    """Cosines of independent uniform directions with a given one."""
     along = rng.standard_normal(shape)
     across = rng.chisquare(dimension - 1, shape)
     return np.asarray(along / np.sqrt(along**2 + across))
 
 
 def _present(scores: Array, threshold: float) -> Array:
-    """How many canaries of each run are declared present (n,)."""
     return np.asarray((scores >= threshold).sum(1), np.float64)
 
 

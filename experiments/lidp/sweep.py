@@ -150,7 +150,6 @@ def _of_models(name: str, title: str, places: Iterable[tuple[Training, str, floa
 
 
 def _audited(training: Training, attack: str, epsilon: float, canaries: int, runs: int) -> Audited:
-    """One audit, K on the x axis."""
     fields = ATTACKS[attack][canaries > 1]
     if fields == _POISONED:
         fields = _TAILS.get(training.model, fields)

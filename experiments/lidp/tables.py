@@ -117,8 +117,6 @@ def of_lifted(name: str, title: str, found: Sequence[Lifted]) -> OwnTable:
 def _of_points(
     figure: str, title: str, columns: list[Column], points: Sequence[MechanismPoint], after: list[str]
 ) -> OwnTable:
-    """A table of points by panel for people, and of every point's methods for programs."""
-
     def heading(point: MechanismPoint) -> str:
         by_rdp = f"{point.panel}: epsilon {point.audit.epsilon:g} by RDP"
         return "{}, {:.3f} exact, {:.3f} in the window".format(by_rdp, *point.limits())
@@ -145,7 +143,6 @@ def _table(name: str, title: str, columns: list[Column], rows: Sequence[Any], af
 
 
 def _claimed(figure: str, panel: str) -> list[str]:
-    """The paper's words on a panel, in a line."""
     claim = CLAIMS.get((figure, panel, None))
     return [] if claim is None else [f"  the paper (Section {claim.section}): {claim.says}"]
 

@@ -155,7 +155,6 @@ def splits(held: Holdings, asked: Splits, delta: float) -> Iterator[SplitQuantil
 
 
 def _observation(scores: Scores, dimension: int, known: bool, levels: Levels) -> Observation:
-    """Run 0's canaries; known: whether the law of a cosine without a leak is."""
     values, bits = scores.scores[0], scores.presence[0]
     found = one_shot.cosines(values[bits], None if known else values[~bits], dimension)
     methods = one_shot.ONE_SHOT_FITTED, one_shot.ONE_SHOT_EQUAL_VARIANCE
@@ -166,7 +165,6 @@ def _observation(scores: Scores, dimension: int, known: bool, levels: Levels) ->
 
 
 def _quantiles(scores: Scores, runs: int, dimension: int, known: bool, delta: float) -> Array:
-    """Quantiles of the estimates from each `runs` runs' cosines together."""
     found = []
     for first in range(0, len(scores.scores), runs):
         rows = slice(first, first + runs)

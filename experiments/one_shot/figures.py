@@ -46,7 +46,6 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
 
 
 def _repeated(sweep: Sweep, evidence: Evidence) -> tuple[Figure, OwnTable] | None:
-    """Figures 1 to 3 and the tables, of the audits that are stored."""
     assert isinstance(sweep, RepeatedSweep)
     held, levels = evidence.held, evidence.levels
     read = [(asked, list(estimates.audits(held, asked, levels, sweep.plain))) for asked in sweep.trainings]
@@ -62,7 +61,6 @@ def _repeated(sweep: Sweep, evidence: Evidence) -> tuple[Figure, OwnTable] | Non
 
 
 def _split(sweep: SplitSweep, evidence: Evidence) -> tuple[Figure, OwnTable] | None:
-    """Figure 4."""
     asked, delta = sweep.splits, evidence.levels.delta
     found = list(estimates.splits(evidence.held, asked, delta))
     if not found:
@@ -175,7 +173,6 @@ def quantiles(title: str, found: Sequence[SplitQuantiles], delta: float) -> Figu
 
 
 def _histogram(axis: Axes, found: Observation) -> None:
-    """Both worlds' cosines; of the final model the exact law where nothing leaks."""
     observed, unobserved, dimension = found.cosines
     root = np.sqrt(dimension)
     both = np.concatenate([observed, unobserved]) * root
@@ -201,7 +198,6 @@ def _draw_densities(axis: Axes, panel: Sequence[FederatedRun]) -> None:
 
 
 def _null(axis: Axes, ends: tuple[float, float], dimension: int) -> None:
-    """The exact law of a cosine where nothing leaks."""
     x = np.linspace(*ends, _POINTS)
     axis.plot(x, _null_density(x, dimension), color=BLACK, lw=1, label="nothing leaks")
 
@@ -214,7 +210,6 @@ def _null_density(x: Array, dimension: int) -> Array:
 
 
 def _draw_bars(axis: Axes, panel: Sequence[FederatedRun], views: Sequence[Observation]) -> None:
-    """Estimates with their errors, the paper's lower values, and the floor."""
     places = range(len(panel))
     values = [view.fitted.epsilon for view in views]
     errors = [view.fitted.standard_error for view in views]
@@ -239,7 +234,6 @@ def _noise(one: FederatedRun) -> str:
 
 
 def _legend(figure: Figure, axes: Sequence[Axes] | NDArray[np.object_]) -> None:
-    """One legend below, of all that any panel has."""
     labels: dict[str, Any] = {}
     for axis in axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):

@@ -303,7 +303,6 @@ def _audit_line(one: FederatedRun, upper: str, *rest: str) -> _Line:
 
 
 def _floors(one: FederatedRun) -> _Line:
-    """What the estimates show where nothing leaks."""
     floors = (view.fitted.noise_floor for view in (one.every, one.final))
     every, final = (f"{floor.mean:.2f} ({floor.quantile_95:.2f})" for floor in floors)
     return _Line(("floor", "mean (95%)", every, "", final))
@@ -319,18 +318,15 @@ def _share(value: float | None) -> str:
 
 
 def _cell(place: int, line: _Line) -> str:
-    """A line's cell; empty beyond its last."""
     return "".join(line.cells[place : place + 1])
 
 
 def _of(method: str, values: Callable[[Any], Mapping[str, object]], show: Show, width: int = 0) -> Column:
-    """The column of an estimate, by its name for people."""
     head = method.removeprefix("one_shot_").replace("_", " ")
     return Column(None, lambda row: values(row)[method], head, show, width)
 
 
 def _printed(cell: TableCell, delta: float) -> str | None:
-    """The paper's mean and deviation."""
     paper = printed(cell, delta)
     return None if paper is None else f"{paper.mean:.2f} ({paper.deviation:.2f})"
 

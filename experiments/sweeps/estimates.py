@@ -126,12 +126,10 @@ def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
 
 
 def _unique(points: Sequence[Point], name: str) -> list[Any]:
-    """The values of a field, in the order in which they come."""
     return list(dict.fromkeys(getattr(point, name) for point in points))
 
 
 def _places(points: Sequence[Point]) -> list[Place]:
-    """The points side by side, those of one x in a group."""
     places: list[Place] = []
     for x in sorted(_unique(points, "x")):
         start = places[-1].at + 1 + _GAP if places else 0.0
@@ -141,7 +139,6 @@ def _places(points: Sequence[Point]) -> list[Place]:
 
 
 def _draw_panel(axis: Axes, places: Sequence[Place], x: Axis | None, delta: float) -> None:
-    """One panel: the marks, lines along x through the bounds if Gaussian, and a label a place."""
     for at, point in places:
         if len(point.found) == 1:
             low, high = point.interval()
@@ -165,7 +162,6 @@ def _draw_panel(axis: Axes, places: Sequence[Place], x: Axis | None, delta: floa
 
 
 def _draw_lines(axis: Axes, places: Sequence[Place]) -> None:
-    """A thin line through a series' bounds if Gaussian, where it has several x."""
     offset = looks()[IF_GAUSSIAN].offset
     for series, dash in zip(_unique([p.point for p in places], "series"), _DASHES * 3, strict=False):
         own = [place for place in places if place.point.series == series]
@@ -175,7 +171,6 @@ def _draw_lines(axis: Axes, places: Sequence[Place]) -> None:
 
 
 def _label_groups(axis: Axes, places: Sequence[Place], symbol: str) -> None:
-    """Each x above its group, where there are several."""
     for x in _unique([p.point for p in places], "x"):
         own = [place.at for place in places if place.point.x == x]
         if len(own) < len(places):
@@ -192,7 +187,6 @@ def _highest(points: Sequence[Point], delta: float) -> float:
 
 
 def _finish(figure: Figure, axis: Axes, title: str, points: Sequence[Point]) -> Figure:
-    """Title, what the marks stand on, and one legend below: the axis' own, else the marks'."""
     characters = int(figure.get_figwidth() * 12)
     heading = f"{_wrapped(title, characters)}\n{_wrapped(_stands_on(points), characters)}"
     figure.suptitle(heading, fontsize=11)
@@ -205,7 +199,6 @@ def _finish(figure: Figure, axis: Axes, title: str, points: Sequence[Point]) -> 
 
 
 def _key(points: Sequence[Point]) -> tuple[list[Any], list[str]]:
-    """The legend of an epsilon figure."""
     key: dict[str, Any] = {}
     for method, (_, look) in looks().items():
         if any(np.isfinite(point.epsilons(method)).any() for point in points if point.found):
@@ -231,7 +224,6 @@ def _legend(method: str, points: Sequence[Point]) -> str:
 
 
 def _stands_on(points: Sequence[Point]) -> str:
-    """Seeds and runs, and what is missing."""
     runs = sorted({cell.runs for point in points for cell in point.cells})
     seeds = max(len(point.cells) for point in points)
     models = f"{runs[0]:,}" if len(runs) == 1 else f"{runs[0]:,} to {runs[-1]:,}"

@@ -81,7 +81,6 @@ class Point(NamedTuple):
 
 
 def _of_design(conclusion: Conclusion, method: str) -> str:
-    """A method of one canary a run, or its counterpart for many; empty where there is none."""
     if conclusion.design is None:
         return method
     found = lifted.counterpart(method)

@@ -72,7 +72,6 @@ def as_csv(found: Sequence[Row]) -> bytes:
 
 
 def _columns(record: Method) -> Iterator[Column]:
-    """A method's mean, and its counterpart's of many canaries where that assumes something else."""
     name, many = record.name, lifted.counterpart(record.name)
     if many is None or many.assumes == record.assumes:
         yield Column(name, lambda row: row.epsilons[name].mean)
@@ -97,7 +96,6 @@ def as_text(
 
 
 def _panel(own: list[Row], axis: Axis | None) -> list[str]:
-    """A panel's heading and its rows, which name x where it has a name."""
     uppers = sorted({at_most(row.upper_bound, 2) for row in own})
     lines = [f"  {own[0].panel}; upper bound {' and '.join(uppers)}"]
     for row in own:

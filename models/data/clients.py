@@ -39,7 +39,6 @@ def dealt(dataset: Dataset, owners: NDArray[np.integer]) -> Clients:
 
 
 def _starts(counts: NDArray[np.int32]) -> NDArray[np.int32]:
-    """(M,) the first row of each client."""
     return (np.cumsum(counts) - counts).astype(np.int32)
 
 
@@ -80,7 +79,6 @@ def dirichlet(dataset: Dataset, clients: int, alpha: float, seed: int) -> Client
 def _owners(
     generator: np.random.Generator, labels: NDArray[np.integer], clients: int, alpha: float
 ) -> NDArray[np.int64]:
-    """(N,) the client of each example."""
     owners = np.empty(len(labels), np.int64)
     for label in np.unique(labels):
         rows = generator.permutation(np.flatnonzero(labels == label))

@@ -78,7 +78,6 @@ def load_fashion_mnist(
 
 
 def _canonical(raw: Arrays, shape: tuple[int, ...]) -> Arrays:
-    """The four arrays of an ImageDataset, contiguous and writeable, in their order, with labels as int32."""
     missing = [name for name in IMAGE_ARRAYS if name not in raw]
     require(not missing, f"array {', '.join(missing)} is missing; it has {list(raw)}"[:300])
     canonical = {}

@@ -99,7 +99,6 @@ def load_shakespeare_json(folder: str | None, split: str, clients: int = 0) -> C
 
 
 def _load(kind: _Kind, folder: str | None, split: str, clients: int) -> Clients:
-    """The clients of a split."""
     where = f"LEAF writes it with {kind.made_by}"
     message = f"`leaf`: name the folder data/{kind.name}/data, with train/*.json and test/*.json; {where}"
     require(folder, message)
@@ -143,7 +142,6 @@ def _parsed(kind: _Kind, file: Path, user: str, x: list[Any], y: list[Any]) -> E
 
 
 def _labels(values: list[Any], classes: int) -> NDArray[np.int32]:
-    """Labels (n,), or InputError."""
     found = np.array([int(value) for value in values], np.int32)
     require((found >= 0).all() and (found < classes).all(), f"a label is not of 0 to {classes - 1}")
     return found

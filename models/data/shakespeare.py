@@ -138,7 +138,6 @@ _NUMBERS[[ord(character) for character in CHARACTERS]] = np.arange(1, 1 + len(CH
 
 
 def _read(content: bytes) -> Arrays:
-    """All roles' numbers as one array, with their names and lengths."""
     said = roles(content.decode("utf-8-sig", errors="replace"))
     names = np.array(list(said), dtype=np.str_)
     texts = [encoded(text) for text in said.values()]

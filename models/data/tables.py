@@ -110,7 +110,6 @@ def load_purchase(*, file: str | None = None, tfds_dir: str | None = None) -> Da
 
 
 def _read_purchase(content: bytes) -> Arrays:
-    """The table as one array; its columns have no names."""
     import pyarrow
     from pyarrow import csv
 

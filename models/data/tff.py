@@ -65,7 +65,6 @@ def load_emnist(
 
 
 def _character(features: dict[str, Feature]) -> tuple[NDArray[np.float32], np.int32]:
-    """(pixels (28, 28), label)."""
     pixels = np.asarray(features["pixels"], "<f4").reshape(28, 28)
     if not ((pixels >= 0) & (pixels <= 1)).all():
         raise ValueError("a pixel is not on [0, 1]")
@@ -114,7 +113,6 @@ def _word_numbers(path: Path) -> dict[str, int]:
 def _sentence(
     numbers: Mapping[str, int], features: dict[str, Feature]
 ) -> tuple[NDArray[np.uint16], NDArray[np.int32]]:
-    """Features and labels (20,) of one sentence's words."""
     (tokens,) = features["tokens"]
     words = bytes(tokens).decode("utf-8", errors="replace").split()
     whole = [BEGIN, *(numbers.get(word, UNKNOWN) for word in words), END][: SENTENCE_LENGTH + 1]

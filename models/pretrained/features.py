@@ -98,7 +98,6 @@ def normalised(images: Array, size: int) -> Array:
 
 
 def _extract(body: Body, arrays: Arrays, images: np.ndarray, size: int) -> np.ndarray:
-    """The features of all images, with a progress line on stderr."""
     parameters = jax.tree.map(jnp.asarray, body.parameters(arrays))
     apply = jax.jit(lambda parameters, batch: body.apply(parameters, normalised(batch, size)))
     features = np.empty((len(images), body.n_features), np.float32)
@@ -111,7 +110,6 @@ def _extract(body: Body, arrays: Arrays, images: np.ndarray, size: int) -> np.nd
 
 
 def _verified(shape: tuple[int, int], raw: Arrays, source: str) -> Loaded:
-    """Features of the right shape, all finite, with their own checksum."""
     features = raw["features"]
     fits = features.dtype == np.float32 and features.shape == shape
     require(fits, f"its features are {features.dtype} {features.shape}, not float32 {shape}")

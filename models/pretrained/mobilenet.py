@@ -51,7 +51,6 @@ _TOP = _Layer("features.18.0", "features.18.1", (N_FEATURES, BLOCKS[-1][1], 1, 1
 
 
 def _blocks() -> Iterator[tuple[int, tuple[_Layer, ...]]]:
-    """(stride, layers) of the inverted residual blocks."""
     index, channels = 1, STEM_CHANNELS
     for expansion, features, repeats, stride in BLOCKS:
         for repeat in range(repeats):
@@ -60,7 +59,6 @@ def _blocks() -> Iterator[tuple[int, tuple[_Layer, ...]]]:
 
 
 def _block(index: int, channels: int, hidden: int, features: int) -> tuple[_Layer, ...]:
-    """Expansion (where there is one), depthwise convolution, projection."""
     name = f"features.{index}.conv"
     expansion = (_Layer(f"{name}.0.0", f"{name}.0.1", (hidden, channels, 1, 1)),)[: hidden > channels]
     after = len(expansion)

@@ -142,7 +142,6 @@ def _read_zip(content: bytes) -> Arrays:
 
 
 def _arrays(state: Any, buffer: Callable[[str], bytes]) -> Arrays:
-    """The state's tensors over their storages' bytes."""
     require(isinstance(state, _StateDict), f"it holds a {type(state).__name__}: save a state_dict() alone")
     arrays = {}
     for name, tensor in state.items():

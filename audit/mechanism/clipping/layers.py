@@ -242,7 +242,6 @@ def _patch_rows(layer: nn.Conv, x: Array) -> Array:
 
 
 def _pair(value: Any) -> tuple[Any, Any]:
-    """One number for both axes, or two."""
     if value is None:
         return 1, 1
     return (value, value) if isinstance(value, int) else (value * 2 if len(value) == 1 else tuple(value))

@@ -157,7 +157,6 @@ def _is_late(summed: Any) -> bool:
 
 
 def _apply(module: nn.Module, params: Any, x: Array, taps: dict[str, Array]) -> _Pass:
-    """One example's pass, with the taps added to the layers' outputs."""
     calls: dict[str, layers.Call] = {}
 
     def intercept(method: Any, args: Any, kwargs: Any, context: Any) -> Any:
