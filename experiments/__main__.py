@@ -55,8 +55,7 @@ def _linters(arguments: Sequence[str]) -> int:
 
 
 def _ray(arguments: Sequence[str]) -> int:
-    """Without the monitor of logs, which sends them where nobody reads them and takes a twentieth of a
-    core."""
+    """Without the monitor of logs, which nobody reads and which takes a twentieth of a core."""
     rest = list(arguments)
     if rest[:1] == ["start"]:
         rest.insert(1, "--include-log-monitor=False")

@@ -46,8 +46,7 @@ flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of tab
 
 
 class _Audited(NamedTuple):
-    """What is audited, with so many runs; `looks` is empty where none are declared. trainer: who trains, None
-    where nothing is missing."""
+    """What is audited; `looks` is empty where none are declared, trainer None where nothing is missing."""
 
     setting: Setting
     dataset: "Dataset"

@@ -117,8 +117,7 @@ def _windows_backward(width: int, _: None, gradient: Array) -> tuple[Array]:
 
 
 def _overlapped(pieces: Array, axis: int) -> Array:
-    """Pieces (width, ...), of each of which every second place along an axis is given, one place after the
-    other, summed."""
+    """Pieces (width, ...), each on every second place along an axis, summed one place after another."""
     width, length = len(pieces), pieces.shape[axis + 1]
     moved = jnp.moveaxis(pieces, axis + 1, 1)
     places = [

@@ -33,8 +33,7 @@ Fits = Callable[[int, Any], bool]  # (segments done, states) -> whether states a
 
 
 class Checkpoints:
-    """The checkpoints in a folder, of one chunk at a time; who uses it holds the chunk
-    (`audit.storage.shares`)."""
+    """The checkpoints in a folder, of one chunk at a time, which its user holds (`storage.shares`)."""
 
     def __init__(self, folder: Path, seconds: float = 30.0) -> None:
         """At most one checkpoint every so many seconds, and less often where writing takes more than 2%

@@ -81,8 +81,7 @@ def _looks(conclusion: Conclusion) -> dict[str, Any]:
 
 
 def finding_fields(finding: Finding) -> dict[str, Any]:
-    """A finding's fields under one set of keys: an estimate's caveat stands where a bound says what it
-    assumes."""
+    """A finding's fields: an estimate's caveat stands where a bound says what it assumes."""
     fields = dataclasses.asdict(finding)
     assumes = fields.pop("assumes" if isinstance(finding, Bound) else "caveat")
     return {"method": fields.pop("method"), "assumes": assumes, **fields}

@@ -37,8 +37,7 @@ _CHUNK = re.compile(r"scores_(\d+)_(\d+)\.npz")
 
 
 class Scores(NamedTuple):
-    """Scores of the runs first, first + 1, ... with K canaries each: scores (n, K) float64, presence (n, K)
-    bool."""
+    """Scores of runs from `first` on, K canaries each: scores (n, K) float64, presence (n, K) bool."""
 
     first: int
     scores: NDArray[np.float64]
@@ -122,8 +121,7 @@ class Store:
 
     @classmethod
     def of(cls, folder: Path, text: str) -> "Store":
-        """The store of results whose kind names their folder and writes their config, this text, in its own
-        way; creates nothing."""
+        """The store of results whose kind names their folder and writes this config; creates nothing."""
         store = cls.__new__(cls)
         store.text, store.path, store._claimed = text, folder, False
         return store
@@ -144,8 +142,7 @@ class Store:
         return config
 
     def result(self) -> Kept | None:
-        """The last audit's conclusion; None where there is none. Raises InputError where it can't be read, or
-        is none that an audit wrote."""
+        """The last audit's conclusion, None where there is none; raises InputError if it can't be read."""
         path = self.path / RESULT
         content = files.read(path)
         try:

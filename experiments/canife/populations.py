@@ -59,8 +59,7 @@ class Split(NamedTuple):
 
 
 class Named(NamedTuple):
-    """What a user names instead of having data fetched: LEAF's folder, or a data file or prepared TFDS
-    folder."""
+    """What a user names instead of having data fetched: LEAF's folder, a data file, a TFDS folder."""
 
     leaf: str | None = None
     data_file: str | None = None
@@ -71,8 +70,7 @@ LoadClients = Callable[[Attacked, Named], Split]
 
 
 class ModelRow(NamedTuple):
-    """A model's clients and canaries: load(attacked, what a user names) -> its clients; the form of a canary;
-    the label that stands for none."""
+    """A model's clients and canaries: load(attacked, named) -> clients; form; the label for none."""
 
     load: LoadClients
     make: Callable[[], Model]
@@ -81,8 +79,7 @@ class ModelRow(NamedTuple):
 
 
 class ClientTraining(NamedTuple):
-    """A mechanism that trains on clients, with its own hyperparameters and data, and what its clients and
-    mock clients send."""
+    """A mechanism that trains on clients, its data, and what clients and mock clients send."""
 
     mechanism: base.Mechanism
     own: base.Tree
@@ -194,8 +191,7 @@ def row(model: str) -> ModelRow:
 
 
 def load(attacked: Attacked, named: Named) -> Split:
-    """The clients of a setting, each with so many examples at most; raises InputError where what is named
-    does not fit."""
+    """A setting's clients, cut to its examples; raises InputError where what is named doesn't fit."""
     needed = attacked.model in settings.LEAF
     require(needed or named.leaf is None, f"`leaf={named.leaf}` is for {', '.join(settings.LEAF)}: drop it")
     require(attacked.examples >= 0, f"`examples={attacked.examples}`: give 0, or a number above")

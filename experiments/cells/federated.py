@@ -94,8 +94,7 @@ def _store(out: Path, setting: FederatedSetting, data: str) -> Store:
 def _train(
     setting: FederatedSetting, runs: int, store: Store, federation: Federation, progress: Progress
 ) -> None:
-    """Trains what is missing: of all observations together, or of those alone that an earlier training of
-    the first left out."""
+    """Trains what is missing: of all observations together, or of those that the first left out."""
     from audit import training
     from audit.settings import build_federated
 
@@ -115,8 +114,7 @@ def _train(
 def _keep(
     store: Store, others: list[tuple["Game", Store]], rounds: int, measure: "Callable[[Array], Array]"
 ) -> "Watch":
-    """Keeps what final models give, before the scores are kept: accuracies, and what other observations
-    than the one that is trained say."""
+    """Keeps what final models give before the scores are kept: accuracies, other observations."""
 
     def watch(midway: "Midway") -> None:
         from audit import game

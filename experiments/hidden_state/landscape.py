@@ -186,8 +186,7 @@ class SearchResults(NamedTuple):
 
 
 class StudyResults(NamedTuple):
-    """The cells of a study that lack nothing, Algorithm 6's results or [], and how many cells lack one, where
-    Algorithm 6 counts as a whole."""
+    """A study's whole cells, Algorithm 6's results or [], and how many cells lack something."""
 
     cells: list[CellResults]
     searches: list[SearchResults]
