@@ -108,8 +108,7 @@ def predicted_mu(setting: Setting) -> float | None:
 
 
 def gaussian_reason(setting: Setting) -> str:
-    """Why the setting's trade-off curve should be Gaussian, in a line of 68 columns; empty where nothing says
-    so."""
+    """Why the setting's trade-off curve should be Gaussian, in 68 columns; empty if nothing says so."""
     known = predicted_mu(setting) is not None
     return "it has a reason: Gaussian noise on one crafted coordinate" if known else ""
 

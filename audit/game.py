@@ -71,8 +71,7 @@ class Game(NamedTuple):
 
 
 class Midway(NamedTuple):
-    """A chunk of runs between two segments: the first run, steps done, models (R, p), and what their scores
-    would be now, () -> (R, K)."""
+    """A chunk between two segments: first run, steps done, models (R, p), scores now () -> (R, K)."""
 
     first: int
     steps: int
@@ -106,8 +105,7 @@ def presence(runs: NDArray[np.int64], canaries: int = 1, seed: int = 0) -> NDArr
 
 
 def chunk_size(game: Game, runs: int, hardware: Hardware | None = None) -> int:
-    """Runs a chunk: as many as cache or memory of such devices, or of this process's, hold, in chunks of
-    equal size."""
+    """Runs a chunk, all equal: as many as the cache or memory of these, or our own, devices hold."""
     batch_size = game.schedule.batches.shape[1]
     key = None if game.program is None else (game.program, batch_size)
 
@@ -119,8 +117,7 @@ def chunk_size(game: Game, runs: int, hardware: Hardware | None = None) -> int:
 
 
 def traced_for(game: Game, placement: Placement, chunk: int) -> Traced:
-    """The first segment of a chunk as `play` would compile it, for devices that need not be there: shapes
-    stand for what is computed on them."""
+    """A chunk's first segment as `play` compiles it, for devices that need not be there."""
     runs = np.arange(placement.round_up(chunk))
     attack = jax.eval_shape(lambda: _attack(game))
     keys = jax.eval_shape(lambda: _run_keys(root(game.seed, "noise"), runs))

@@ -62,8 +62,7 @@ class _Audit(NamedTuple):
 
 
 def of_module(module: nn.Module, criterion: Criterion, features: ArrayLike, labels: ArrayLike) -> OwnModel:
-    """A Flax Linen module on arrays; see `audit.audit_model`. Raises InputError for what cannot be
-    audited."""
+    """A Flax Linen module on arrays, see `audit.audit_model`; raises InputError for what can't be audited."""
     dataset = _dataset(features, labels)
     model = _model(module, criterion, dataset)
     return OwnModel(model, dataset, type(module).__name__, _fingerprint(model, dataset), STRATEGIES, True)
@@ -138,8 +137,7 @@ def _trained(audit: _Audit, asked: Setting, chosen: bool, runs: int) -> tuple[Se
 
 
 def _named(adversary: str | Adversary, model: Model) -> str | OwnAdversary:
-    """A known adversary's name, or the fields of the caller's own: what it computes, and what its function is
-    called."""
+    """A known adversary's name, or the caller's own: what it computes and what it is called."""
     if not isinstance(adversary, Adversary):
         return adversary
     label = getattr(adversary.init, "__qualname__", "own").split(".<locals>")[0]
@@ -152,8 +150,7 @@ def _named(adversary: str | Adversary, model: Model) -> str | OwnAdversary:
 
 
 def _computed_by(adversary: Adversary, model: Model) -> str:
-    """SHA-256, in hex, of what an adversary's functions compute, lowered for one platform, constants
-    included."""
+    """SHA-256, in hex, of what an adversary's functions compute, lowered for one platform."""
     theta = jax.ShapeDtypeStruct((model.n_parameters,), jnp.float32)
     norm, step = jax.ShapeDtypeStruct((), jnp.float32), jax.ShapeDtypeStruct((), jnp.int32)
     key = jax.random.key(0, impl="threefry2x32")
@@ -177,8 +174,7 @@ def _computed_by(adversary: Adversary, model: Model) -> str:
 
 
 def _fingerprint(model: Model, dataset: Dataset) -> str:
-    """SHA-256, in hex, of what the model computes: its initialisation and its loss with gradient, lowered for
-    one platform, constants included."""
+    """SHA-256, in hex, of a model's initialisation and loss with gradient, lowered for one platform."""
     theta = jax.ShapeDtypeStruct((model.n_parameters,), jnp.float32)
     example = jnp.asarray(dataset.features[0]), jnp.asarray(dataset.labels[0])
     start = jax.jit(model.init).trace(jax.random.key(0, impl="threefry2x32"))

@@ -110,8 +110,7 @@ class ChunkTrainer:
         self._trained: Iterator[Scores] | None = None
 
     def train(self, chunk: shares.Range) -> Scores | None:
-        """The scores of runs [start, stop); None where memory ran out. Raises InputError where a model
-        diverged."""
+        """Scores of runs [start, stop), None where memory ran out; raises InputError if one diverged."""
         self._wanted.append(chunk)
         try:
             self._trained = self._trained or game.play(self._game, iter(self._wanted.pop, None), self._size)

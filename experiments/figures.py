@@ -14,23 +14,23 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import matplotlib.pyplot as plt
 from absl import flags
-from matplotlib.figure import Figure
 
 from audit.commands import cli
 from audit.errors import require
 from audit.progress import counted
-from audit.report import style
 from audit.settings import stored
 from audit.settings.setting import identity
-from audit.statistics import conversions
 from audit.storage import files
 from audit.storage.index import Holdings
 from experiments.cells.cell import Cell, DataSets, Levels
-from experiments.sweeps import points, registry, table
+from experiments.sweeps import registry
 from experiments.sweeps.sweep import Row
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("scale", None, "smoke, laptop or paper; by default the largest with finished cells.")
@@ -42,6 +42,9 @@ flags.DEFINE_string("out", "results", "Folder of the store; figures go into its 
 
 def main() -> None:
     """Parse, read, draw, write, print."""
+    from audit.statistics import conversions
+    from experiments.sweeps import points, table
+
     levels = Levels(FLAGS.delta, FLAGS.confidence)
     conversions.require_delta(levels.delta)
     conversions.require_confidence(levels.confidence)
@@ -89,7 +92,11 @@ def _largest(held: Holdings) -> str:
     return registry.largest(is_there, FLAGS.name)
 
 
-def _write(path: Path, figure: Figure) -> Iterator[Path]:
+def _write(path: Path, figure: "Figure") -> Iterator[Path]:
+    import matplotlib.pyplot as plt
+
+    from audit.report import style
+
     with plt.rc_context(style.STYLE):
         for suffix, encode in style.FORMATS.items():
             yield files.write_whole(path.with_suffix(suffix), encode(figure))

@@ -13,12 +13,11 @@ from tqdm import tqdm
 from audit.commands import cli
 from audit.errors import require
 from audit.landscape import process
-from audit.report import style
 from audit.report.table import Column, Table, number
 from audit.settings.setting import LEAST_NOISE, MOST_NOISE, require_runs
 from audit.statistics import conversions
 from audit.storage import files
-from experiments.hidden_state import figures, landscape, landscape_solve
+from experiments.hidden_state import landscape, landscape_solve
 from experiments.hidden_state.landscape import CellResults, Exact, LandscapeCell, Simulation, Study
 
 FLAGS = flags.FLAGS
@@ -49,6 +48,9 @@ def main() -> None:
     header = f"# delta={FLAGS.delta:g} clipping_norm={FLAGS.clipping_norm:g}\n".encode()
     tables = {"landscape.csv": table.csv(), "simulated.csv": _simulated_table(results.cells).csv()}
     written = [files.write_whole(folder / name, header + content) for name, content in tables.items()]
+    from audit.report import style
+    from experiments.hidden_state import figures
+
     for name, figure in figures.landscape_figures(results, FLAGS.runs, FLAGS.clipping_norm):
         written.append(files.write_whole(folder / f"{name}.png", style.png(figure)))
     print(table.text())

@@ -17,13 +17,12 @@ from tqdm import tqdm
 
 from audit.commands import cli
 from audit.errors import require
-from audit.report import style
 from audit.report.table import Column, Table
 from audit.settings import stored
 from audit.settings.setting import Setting
 from audit.storage import files
 from audit.task import Sources
-from experiments.hidden_state import cells, figures
+from experiments.hidden_state import cells
 from models.catalogue import TASKS, task
 
 FIELDS = ("steps", "clipping_norm", "noise_multiplier", "seed")
@@ -49,6 +48,9 @@ def main() -> None:
     norms = {setting.model: _norms(setting, out) for setting in settings}
     folder = out / "norms"
     table = files.write_whole(folder / "norms.csv", _table(norms).csv())
+    from audit.report import style
+    from experiments.hidden_state import figures
+
     picture = style.png(figures.norms_figure(norms, FLAGS.clipping_norm))
     figure = files.write_whole(folder / "norms.png", picture)
     print(f"{'model':<16}{'first step':>12}{'last step':>12}{'least':>10}{'below C':>10}")

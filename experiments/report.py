@@ -13,7 +13,7 @@ from audit.commands import cli
 from audit.commands import report as of_settings
 from audit.errors import require
 from audit.settings import stored
-from experiments.sweeps import page, registry
+from experiments.sweeps import registry
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("sweep", None, "A sweep's name, instead of settings.")
@@ -31,6 +31,8 @@ def main() -> None:
     sweeps = registry.sweeps(scale)
     known = f"choose one of {', '.join(sweeps)}"
     require(FLAGS.sweep in sweeps, f"--sweep={FLAGS.sweep} is unknown: {known}")
+    from experiments.sweeps import page
+
     content, messages = page.of_sweep(sweeps[FLAGS.sweep], scale, stored.holdings(root), levels)
     of_settings.say_left_out(messages)
     of_settings.write(content, root / f"{FLAGS.sweep}_{scale}.html")

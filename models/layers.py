@@ -115,7 +115,7 @@ def _windows_backward(width: int, _: None, gradient: Array) -> tuple[Array]:
 
 
 def _overlapped(pieces: Array, axis: int) -> Array:
-    """The sum of pieces (width, ...), each spread to every second place along an axis and shifted."""
+    """Pieces (width, ...), each on every second place along an axis, summed one place after another."""
     width, length = len(pieces), pieces.shape[axis + 1]
     moved = jnp.moveaxis(pieces, axis + 1, 1)
     places = [

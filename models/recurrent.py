@@ -116,7 +116,7 @@ def character_lstm() -> Model:
 
 
 def tweet_lstm() -> Model:
-    """25 characters, embedding 300, two LSTMs of 100, dense 2; 272,102 parameters (Maddock et al., 2023)."""
+    """Sent140's sentiment from 25 characters: embedding 300, two LSTMs of 100 (Maddock et al., 2023)."""
     module = TextClassifier(leaf.SENT140_VOCABULARY, 300, 100, 2)
     return flat_model(module, jnp.zeros(leaf.SENT140_LENGTH, jnp.uint8), cross_entropy)
 

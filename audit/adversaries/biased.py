@@ -73,7 +73,7 @@ def _biased(choose: Callable[[Array, Array], Array]) -> Adversary:
 
 
 class BiasedDimensions(NamedTuple):
-    """K distinct coordinates, the canaries' entries C there, and where they are expected to end, all (K,)."""
+    """K distinct coordinates (K,), the canaries' entries C (K,), and where they are expected (K,)."""
 
     dimensions: Array
     values: Array
@@ -92,7 +92,7 @@ def random_biased_dimensions(canaries: int, expect: Expect) -> Adversary:
 def simulated_biased_dimensions(
     simulate: Simulate, simulations: int, per_step: bool, canaries: int, expect: Expect
 ) -> Adversary:
-    """GC-S with K canaries: `simulated_biased_dimension` for the K coordinates that move least."""
+    """GC-S with K canaries: the K coordinates that simulated training moves least."""
 
     def choose(key: Array, theta_0: Array) -> Array:
         return jnp.argsort(_movement(simulate, simulations, per_step, key, theta_0))[:canaries]

@@ -105,8 +105,7 @@ def _help() -> str:
 
 
 def _narrow(paragraph: str) -> str:
-    """A paragraph of a docstring in 80 columns; examples stay lines, their comments in a column or, where
-    that is too wide, below each."""
+    """A paragraph in 80 columns; examples stay lines, their comments in a column or below."""
     if not paragraph.lstrip().startswith("./"):
         return textwrap.fill(paragraph, 80)
     examples = [line.strip().partition("  ") for line in paragraph.splitlines()]

@@ -59,8 +59,7 @@ def usage(program: str, packages: Sequence[str], usual: str | None, others: Sequ
 
 
 def commands(packages: Sequence[str]) -> Iterator[tuple[str, str, str]]:
-    """(name, module, the docstring's first line) of every main in the packages, and of their folders' mains,
-    in the order of their names."""
+    """(name, module, first line of the docstring) of every main of the packages, by name."""
     named: dict[str, tuple[str, Path]] = {}
     for package in reversed(packages):
         spec = importlib.util.find_spec(package)

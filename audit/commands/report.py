@@ -9,18 +9,19 @@ It reads the store alone, trains nothing and opens offline.
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from absl import flags
 
 from audit.commands import cli
 from audit.errors import InputError, require
-from audit.report import audit_page, one_run_page, subjects
-from audit.report.subjects import AskedLevels, Subject
 from audit.settings import stored
 from audit.settings.stored import Audits
-from audit.statistics import conversions
 from audit.storage import files
 from audit.storage.store import hash_of, newest_scores
+
+if TYPE_CHECKING:
+    from audit.report.subjects import AskedLevels, Subject
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("out", "results", "Folder that holds the audits.")
@@ -32,6 +33,8 @@ flags.DEFINE_string("report", None, "The page's file; by default beside what it 
 
 def main() -> None:
     """Find, read, write."""
+    from audit.report import audit_page, one_run_page, subjects
+
     levels, root = checked_levels(), cli.folder()
     if federated := _federated(root):
         one_run = [subjects.of_federated_folder(folder, levels) for folder in federated]
@@ -44,8 +47,11 @@ def main() -> None:
     write(content, place)
 
 
-def checked_levels() -> AskedLevels:
+def checked_levels() -> "AskedLevels":
     """The levels that the flags name; raises InputError for those out of range."""
+    from audit.report.subjects import AskedLevels
+    from audit.statistics import conversions
+
     if FLAGS.delta is not None:
         conversions.require_delta(FLAGS.delta)
     if FLAGS.confidence is not None:
@@ -81,8 +87,10 @@ def _federated(root: Path) -> list[Path]:
     return list(dict.fromkeys(there[0] for there in chosen))
 
 
-def _settings(root: Path, levels: AskedLevels) -> tuple[list[Subject], Path]:
+def _settings(root: Path, levels: "AskedLevels") -> "tuple[list[Subject], Path]":
     """The audits that --setting names, and the page's place; says on stderr what it leaves out."""
+    from audit.report import subjects
+
     found = stored.audits(root)
     named = FLAGS.setting not in (None, "all")
     others = f" ({found.others} with other results)" if found.others else ""
@@ -100,8 +108,10 @@ def _settings(root: Path, levels: AskedLevels) -> tuple[list[Subject], Path]:
     return [subjects.of_setting(folder, levels) for folder in chosen], place
 
 
-def _readable(folders: list[Path], levels: AskedLevels) -> list[Subject]:
+def _readable(folders: list[Path], levels: "AskedLevels") -> "list[Subject]":
     """The audits that can be read; says on stderr which can't. Raises InputError where none can."""
+    from audit.report import subjects
+
     about, messages = [], []
     for folder in folders:
         try:

@@ -24,7 +24,7 @@ PARTS = "parts"  # the axis of devices over which a mechanism that `spreads` div
 
 
 class Hyperparameters(NamedTuple):
-    """Traced scalars; the noise has deviation noise_multiplier * clipping_norm. own: a mechanism's pytree."""
+    """Traced scalars; noise has deviation noise_multiplier * clipping_norm. own: a mechanism's further."""
 
     learning_rate: Array | float
     clipping_norm: Array | float
@@ -77,13 +77,13 @@ Crafted = Array | Coordinates | Directions | Examples  # an array is (K, p)
 
 
 class Craft(Protocol):
-    """(state, step from 0, theta (p,)) -> the canaries to insert, each of which the mechanism clips to C."""
+    """(state, step from 0, theta (p,)) -> canaries, which the mechanism clips to C by itself."""
 
     def __call__(self, state: Tree, step: Array, theta: Array, /) -> Crafted: ...
 
 
 class Observe(Protocol):
-    """(state, what it saw so far, step, the iterate (p,) that the step released) -> what it remembers."""
+    """(state, what was seen so far, step, the iterate (p,) that it released) -> what is remembered."""
 
     def __call__(self, state: Tree, seen: Tree, step: Array, released: Array, /) -> Tree: ...
 
@@ -144,7 +144,7 @@ class Mechanism(NamedTuple):
 def inserted(
     canaries: Canaries, step: Array, theta: Array, clipping_norm: Array, mask: Array, clipped_sum: ClippedSum
 ) -> Array:
-    """sum_k mask_k * presence_k * clip(v_k, C), (p,), of a step's canaries v_k; the mask is () or (K,)."""
+    """sum_k mask_k presence_k clip(v_k, C), (p,), of the canaries v_k of a step; mask () or (K,)."""
     crafted = canaries.craft(step, theta)
     if isinstance(crafted, Directions) and jnp.ndim(mask):
 
@@ -180,7 +180,7 @@ def _summed(
 
 
 def _sum_of_present(weights: Array, theta: Array, term: Callable[[Array, Array], Array]) -> Array:
-    """The sum (p,) of term(weight, k) over the weights (K,) above 0, few where canaries are sampled."""
+    """The sum (p,) of term(weight, k) over the weights (K,) above 0, one after the other."""
 
     def add(carry: tuple[Array, Array]) -> tuple[Array, Array]:
         left, total = carry
@@ -218,7 +218,7 @@ def inserter(
 
 
 def joins(presence: Array, run_key: Array, step: Array) -> Array:
-    """Which canaries (K,) join a step, 1.0 or 0.0: by the run's own coins, of probabilities presence (K,)."""
+    """Which canaries (K,) join a step, 1.0 or 0.0: each with its presence (K,), by the run's coins."""
     coins = jax.random.fold_in(jax.random.fold_in(run_key, step), _JOINS)
     return jax.random.bernoulli(coins, presence, mode="high").astype(jnp.float32)
 
@@ -226,7 +226,7 @@ def joins(presence: Array, run_key: Array, step: Array) -> Array:
 def _sampler(
     canaries: Canaries, state: State, clipping_norm: Array, run_key: Array, clipped_sum: ClippedSum
 ) -> Inserter:
-    """Inserts the canaries that join a step; small constant directions (K, p) are drawn once a segment."""
+    """Inserts the canaries that join a step; constant directions that fit are drawn once a segment."""
     kept = None
     crafted = canaries.craft(state.step, state.theta) if canaries.constant else None
     if isinstance(crafted, Directions) and crafted.keys.size * state.theta.size <= _MOST_KEPT:
@@ -296,7 +296,7 @@ def rehearse(
 def simulate(
     mechanism: Mechanism, hyper: Hyperparameters, theta_0: Array, data: Data, batches: Array, run_key: Array
 ) -> Trajectory:
-    """Trains without canaries and accumulates squared updates (hidden-state paper, Algorithm 3)."""
+    """Trains without canaries, a step a segment, and sums squared updates (hidden-state, Algorithm 3)."""
 
     def advance(carry: tuple[State, Array], batch: Array) -> tuple[tuple[State, Array], None]:
         state, squares = carry

@@ -33,8 +33,7 @@ def sampled(key: Array, clients: int, rounds: int, cohort: int) -> Indices:
 
 
 def listed(rounds: Sequence[NDArray[np.integer]], clients: int) -> Indices:
-    """A user's own rounds: the clients of each, counted from 0. Raises InputError for a client that there is
-    not, or that comes twice in a round."""
+    """A user's own rounds of clients from 0; raises InputError for one missing or twice in a round."""
     width = max((len(members) for members in rounds), default=0)
     found = np.full((len(rounds), max(width, 1)), ABSENT, np.int32)
     for t, members in enumerate(rounds):

@@ -33,7 +33,7 @@ SEGMENT_STEPS = 250
 
 
 class Programs(Generic[T]):
-    """The last compiled programs, by key; whoever gives equal keys must mean the same program."""
+    """The last compiled programs, by value: equal keys must mean the same program."""
 
     def __init__(self, kept: int = 64) -> None:
         self._made: Callable[[_Once[T]], T] = functools.lru_cache(maxsize=kept)(lambda once: once.make())
@@ -55,7 +55,7 @@ _COMPILED: Programs[Compiled] = Programs()
 
 
 class Placement(NamedTuple):
-    """Where arrays live: by run over a mesh, whose second axis may divide a step, or copied to each."""
+    """Where arrays live: by run over a mesh, or copied to each; a second axis divides a run's step."""
 
     mesh: Mesh
 
@@ -110,7 +110,7 @@ class Placement(NamedTuple):
 
 
 class Insertion(NamedTuple):
-    """An adversary's part; `observe` is None if it sees the last iterate only. sampled: see `Canaries`."""
+    """An adversary's part in a training; `observe` None: it sees the last iterate only."""
 
     craft: base.Craft
     observe: base.Observe | None = None

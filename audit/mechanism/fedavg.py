@@ -73,7 +73,7 @@ class Server(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Sums over clients: clipped updates (p,), and 1/2 for each update left alone, -1/2 for each clipped."""
+    """A round's sums: clipped updates (p,), and 1/2 for each left alone, -1/2 for each clipped."""
 
     updates: Array
     unclipped: Array
@@ -211,7 +211,7 @@ def _local_update(
 
 
 def _orders(choices: FedAvg, key: Array, count: Array) -> Array:
-    """A shuffle (epochs, most_examples) of 0 .. count - 1 an epoch; none where a mini-batch holds all."""
+    """A shuffle of 0 .. count - 1 an epoch (epochs, most_examples), what is beyond them last."""
     shape = choices.epochs, choices.most_examples
     if choices.most_examples <= choices.batch_size:
         return jnp.broadcast_to(jnp.arange(shape[1]), shape)

@@ -50,7 +50,7 @@ class StepMemory(NamedTuple):
 
 
 def step_memory(function: Callable[..., object], theta: jax.ShapeDtypeStruct, *shared: Any) -> StepMemory:
-    """Of a function of theta (p,) and shared arrays or pytrees of these shapes, without the arguments."""
+    """Of a function of theta (p,) and of shared arrays or pytrees of these shapes, arguments left out."""
     program = jax.make_jaxpr(function)(theta, *shared)
     _, *others = program.in_avals
     mapped = jax.vmap(jaxpr_as_fun(program), (0, *(None for _ in others)))
@@ -63,7 +63,7 @@ def step_memory(function: Callable[..., object], theta: jax.ShapeDtypeStruct, *s
 
 
 def _written(jaxpr: Jaxpr) -> int:
-    """The bytes of every result, those of inner programs as often as a scan repeats them."""
+    """Bytes of every result in a program; inner programs' as often as a scan repeats them."""
     total = 0
     for equation in jaxpr.eqns:
         inner, times = _inner(equation), equation.params.get("length", 1)

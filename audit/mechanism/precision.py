@@ -32,8 +32,7 @@ BF16 = Operands(7, jnp.bfloat16, jax.lax.Precision.DEFAULT)
 
 
 def with_operands(function: Callable[..., Any], operands: Operands) -> Callable[..., Any]:
-    """The function of arrays whose float32 products take such operands. The result can be mapped and
-    compiled; differentiate before, not after."""
+    """The function with such operands of float32 products; map and compile it, differentiate before."""
 
     def rounded(*arguments: Any) -> Any:
         program, shape = jax.make_jaxpr(function, return_shape=True)(*arguments)

@@ -92,8 +92,7 @@ def _article(subject: Subject, count: int) -> Html:
 def article(
     about: Subject | OneRunSubject, found: Verdict, titled: bool, bounds: Html, *more: Html, panels: Html
 ) -> Html:
-    """An audit's section: its verdict, what was audited, the bounds and what else the scores say, its panels
-    and where it comes from."""
+    """An audit's section: verdict, what was audited, bounds, panels and where it comes from."""
     return page.element(
         "article",
         *([page.element("h2", about.title)] if titled else []),

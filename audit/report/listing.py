@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from audit import zoo
 from audit.errors import InputError
 from audit.progress import shortened
-from audit.report import verdicts
+from audit.report import table
 from audit.report.table import Column, Table
 from audit.settings import stored
 from audit.settings.make import fields, setting_of
@@ -93,7 +93,7 @@ def _table(rows: Sequence[Listed], now: float) -> Table[Listed]:
         Column("delta", lambda one: one.kept.delta),
         Column("confidence", lambda one: one.kept.confidence),
         Column("if_gaussian", lambda one: _finite(one.kept.if_gaussian)),
-        Column(None, lambda one: _finite(one.kept.if_gaussian), "bound", verdicts.at_least, 10, none="-"),
+        Column(None, lambda one: _finite(one.kept.if_gaussian), "bound", _lower, 10, none="-"),
         Column("upper_bound", lambda one: _finite(one.kept.upper_bound)),
         Column(None, lambda one: one.kept.upper_bound, "upper", _upper, 10, none="-"),
         Column("time", lambda one: one.time),
@@ -108,8 +108,12 @@ def _name(setting: Setting) -> str:
     return shortened(setting.model, _NAME - 1 - len(adversary)) + adversary
 
 
+def _lower(epsilon: float) -> str:
+    return table.short(table.at_least(epsilon))
+
+
 def _upper(epsilon: float) -> str:
-    return verdicts.at_most(epsilon) if math.isfinite(epsilon) else "infinite"
+    return table.short(table.at_most(epsilon)) if math.isfinite(epsilon) else "infinite"
 
 
 def _finite(value: float | None) -> float | None:

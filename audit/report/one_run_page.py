@@ -202,8 +202,7 @@ def _draw_cosines(axis: Axes, conclusion: OneRunConclusion) -> None:
 
 
 def _draw_epsilons(axis: Axes, conclusion: OneRunConclusion, upper_bound: float | None) -> None:
-    """A bar a bound; a point an estimate, with two standard errors, over the range that it shows without a
-    leak; a line at the upper bound."""
+    """Bars for bounds; points with two errors over their floors for estimates; the upper bound."""
     names = [*(row.method for row in conclusion.estimates), *(row.method for row in conclusion.bounds)]
     for place, row in enumerate(conclusion.estimates):
         floor = "no leak: up to 95%" if place == 0 else None

@@ -122,8 +122,7 @@ def over_runs(runs: list[OneRunConclusion]) -> str:
 
 
 class FederatedAudit(NamedTuple):
-    """What each run's canaries say, the steps that count for a canary and for a client, and the runs'
-    accuracies that were measured."""
+    """What each run's canaries say, the steps of a canary and of a client, measured accuracies."""
 
     runs: list[OneRunConclusion]
     canary: Composition

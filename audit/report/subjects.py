@@ -272,8 +272,7 @@ def of_federated(
 
 
 def of_federated_folder(folder: Path, levels: AskedLevels) -> OneRunSubject:
-    """The audit that a federated run's folder in a store keeps; raises InputError where it keeps none that
-    can be read."""
+    """The audit that a federated run's folder keeps; raises InputError where none can be read."""
     store = Store.at(folder)
     content = files.read(folder / RESULT)
     mend = "start the same ./run.sh federated again"

@@ -21,6 +21,11 @@ def at_least(value: float, decimals: int = 3) -> str:
     return f"{math.floor(value * 10**decimals) / 10**decimals:.{decimals}f}"
 
 
+def short(number: str) -> str:
+    """A number without the zeros at its end."""
+    return number.rstrip("0").rstrip(".")
+
+
 def at_most(value: float, decimals: int = 3) -> str:
     """An upper bound, rounded up; inf where it is infinite."""
     if math.isinf(value):

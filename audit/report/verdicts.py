@@ -32,12 +32,12 @@ SMOKE = Verdict(
 
 def at_least(value: float) -> str:
     """A lower bound rounded down to three decimals, without the last zeros."""
-    return _short(table.at_least(value))
+    return table.short(table.at_least(value))
 
 
 def at_most(value: float) -> str:
     """An upper bound rounded up to three decimals, without the last zeros; ∞ where it is infinite."""
-    return _short(table.at_most(value)) if math.isfinite(value) else "∞"
+    return table.short(table.at_most(value)) if math.isfinite(value) else "∞"
 
 
 def proven(value: float) -> str:
@@ -48,10 +48,6 @@ def proven(value: float) -> str:
 def limit(value: float) -> str:
     """An upper bound with its sign: ≤ 1.3."""
     return f"≤\N{NO-BREAK SPACE}{at_most(value)}"
-
-
-def _short(number: str) -> str:
-    return number.rstrip("0").rstrip(".")
 
 
 def percent(confidence: float) -> str:

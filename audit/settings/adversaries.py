@@ -140,8 +140,7 @@ class ClipBkd(AdversaryFields):
 
 @dataclasses.dataclass(frozen=True)
 class OwnAdversary(AdversaryFields):
-    """An adversary of the caller's own: what its function is called, and what its functions compute
-    (SHA-256)."""
+    """An adversary of the caller's own: its function's name, and SHA-256 of what it computes."""
 
     name: ClassVar[str] = "own"
     label: str

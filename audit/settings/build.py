@@ -109,8 +109,7 @@ def build(setting: Setting, dataset: Dataset) -> game.Game:
 def build_for(
     setting: Setting, dataset: Dataset, trained: Trainee, own: Adversary | None = None
 ) -> game.Game:
-    """The game of a model, against the setting's adversary or a caller's own; raises InputError where
-    setting, data and model don't fit."""
+    """A model's game against the setting's adversary or one's own; raises InputError where they misfit."""
     fields, schedule, n_examples = setting.mechanism, setting.schedule, len(dataset.labels)
     require(
         fields.batch_size <= n_examples,

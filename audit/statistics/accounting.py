@@ -4,14 +4,15 @@ Only the steps at which the canary is inserted count: the others are post-proces
 are known to the adversary (hidden-state paper, Sections 5.1 and 5.3).
 """
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import dp_accounting
 import numpy as np
-from dp_accounting.pld import PLDAccountant
 
 from audit.errors import require
 from audit.statistics import conversions
+
+if TYPE_CHECKING:  # half a second, which most upper bounds do without
+    import dp_accounting
 
 SAMPLED_NOISE, MOST_SAMPLED, LEAST_SAMPLED_DELTA = (0.3, 1e4), 10**6, 1e-12
 LEAST_NOISE, MOST_NOISE, MOST_INSERTIONS = 1e-6, 1e12, 10**12
@@ -38,6 +39,8 @@ def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) 
     _require_steps(noise_multiplier, insertions, delta)
     if insertions == 0 or noise_multiplier == 0:
         return np.inf if insertions else 0.0
+    import dp_accounting
+
     with np.errstate(divide="ignore"):
         sigma = noise_multiplier / np.sqrt(insertions)
         return float(dp_accounting.get_epsilon_gaussian(sigma, delta, tol=1e-10))
@@ -57,6 +60,8 @@ def sampled_upper_bound(
     if sampling_rate == 1 or not np.isfinite(whole) or insertions == 0:
         return whole
     _require_grid(noise_multiplier, insertions, delta)
+    import dp_accounting
+
     step = dp_accounting.PoissonSampledDpEvent(sampling_rate, dp_accounting.GaussianDpEvent(noise_multiplier))
     event, coarse = dp_accounting.SelfComposedDpEvent(step, insertions), max(_GRID, 1e-7 * whole)
     epsilon = _pld_epsilon(event, delta, coarse)
@@ -88,8 +93,11 @@ def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
     return float((noise_multiplier**-2 - (2 * count_noise) ** -2) ** -0.5)
 
 
-def _pld_epsilon(event: dp_accounting.DpEvent, delta: float, grid: float) -> float:
+def _pld_epsilon(event: "dp_accounting.DpEvent", delta: float, grid: float) -> float:
     """epsilon at delta of an event, from privacy losses rounded up to a grid."""
+    import dp_accounting
+    from dp_accounting.pld import PLDAccountant
+
     relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
     return float(PLDAccountant(relation, grid).compose(event).get_epsilon(delta))
 

@@ -69,8 +69,7 @@ def mixed(growth: Array, shares: Array) -> Array:
 
 
 def lower_bound(family: Family, counted: Counted, error: float) -> float:
-    """The betting test's lower limit of the parameter, at least 0: it exceeds the truth with probability at
-    most `error`."""
+    """The betting test's lower limit, at least 0: above the truth with probability at most `error`."""
     least = _least_of_coins if counted.rest.paired else _least_of_sets
     log_least = least(family, counted, float(-np.log(error)))
     observed = float(family.parameter(*(min(rate, 1.0) for rate in counted.rest.smoothed())))
@@ -109,8 +108,7 @@ def _shares(alone: int) -> Array:
 
 
 def _least_of_sets(family: Family, counted: Counted, target: float) -> Callable[[float], float]:
-    """parameter -> the least log capital on its curve, cut at the target, of two sets of runs: pairs of
-    stakes, one a world."""
+    """parameter -> the least log capital on its curve, cut at the target: pairs of stakes, one a world."""
     rates, stakes = counted.rest.rates(), STAKES
     promised = [
         log_growth(pilot, _COARSE, stakes) * (len(values) / len(pilot))
@@ -160,15 +158,13 @@ def _pairs(family: Family, out: Array, into: Array, target: float) -> _Pairs:
 
 
 def _corners(family: Family, parameter: float, levels: Array) -> NDArray[np.int64]:
-    """For each cell of false-positive rates the level at or below the curve's false-negative rate at its
-    upper end."""
+    """For each cell of false-positive rates the level at or below the curve at its upper end."""
     rates_in = family.trade_off(parameter, levels[1:])
     return np.clip(np.searchsorted(levels, rates_in, side="right") - 1, 0, None)
 
 
 class _CoinBets(NamedTuple):
-    """A mixture of bets on z = part * FN + (1 - part) * FP: the parts (L,), the stakes (L,) on z, and the
-    shares (L,) of the capital."""
+    """Bets on z = part * FN + (1 - part) * FP: parts (L,), stakes (L,), shares (L,) of the capital."""
 
     parts: Array
     stakes: Array
@@ -191,8 +187,7 @@ def _least_of_coins(family: Family, counted: Counted, target: float) -> Callable
 
 
 def _coin_bets(family: Family, counted: Counted, target: float) -> _CoinBets:
-    """The bet that promises the largest parameter by the pilot, with larger and smaller stakes, and all bets
-    on one rate alone."""
+    """The bet that promises most by the pilot, larger and smaller ones, and all on one rate alone."""
     stakes, alone = STAKES[1:], STAKES[1::3]
     scale = len(counted.rest.misses) / len(counted.pilot.misses)
 
@@ -220,8 +215,7 @@ def _coin_bets(family: Family, counted: Counted, target: float) -> _CoinBets:
 
 
 def _growth(errors: RunErrors, part: float, means: Array, stakes: Array) -> Array:
-    """log growth (stakes, means) of bets on z; each canary adds to one of the rates, so that z is at most
-    scale * max(part, 1 - part)."""
+    """log growth (stakes, means) of bets on z, which is at most scale * max(part, 1 - part)."""
     false_positive, false_negative = errors.rates()
     most = errors.scale * max(part, 1 - part)
     return log_growth(part * false_negative + (1 - part) * false_positive, means, stakes, most)

@@ -94,8 +94,7 @@ def allowed_share(claimed: float, audits: int, error: float = 1e-3) -> float:
 
 
 class _Audit(NamedTuple):
-    """One audit's (epsilon, mu) by method, mu NaN where there is none, and the curve test's (p-value, power),
-    its power 0 where it fired."""
+    """One audit's (epsilon, mu or NaN) by method, and the curve test's (p-value, power)."""
 
     values: list[tuple[float, float]]
     curve: tuple[float, float] | None

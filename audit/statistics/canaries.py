@@ -219,8 +219,7 @@ def _matrix(name: str, values: ArrayLike) -> Array:
 
 
 def _drawn(scores: Array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(runs of the pilot, the other runs): drawn with a seed that is a hash of the scores' ranks, since files
-    may come sorted."""
+    """(runs of the pilot, the other runs), drawn by a hash of the scores' ranks: files come sorted."""
     runs = len(scores)
     require(runs >= 2 * _LEAST_PILOT, f"there are {runs} runs of a kind: give at least {2 * _LEAST_PILOT}")
     ranks = np.unique(scores, return_inverse=True)[1].astype("<i8")

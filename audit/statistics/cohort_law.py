@@ -39,8 +39,7 @@ _MOST_WORK = 1 << 32
 
 
 class Cohort(NamedTuple):
-    """How a round draws its clients: `size` of them without replacement, or each with probability
-    size / clients."""
+    """How a round draws clients: `size` without replacement, or each with chance size / clients."""
 
     size: int
     poisson: bool = False
@@ -162,8 +161,7 @@ def _tilts(summed: _Sum, points: Array, deviation: float) -> list[float]:
 
 
 def _log_odds(summed: _Sum, tilt: float) -> float:
-    """The clients' common log odds of joining: Poisson's own, or those under which the tilted cohort has its
-    size on average."""
+    """The clients' common log odds of joining: Poisson's, or the tilted cohort's of that mean size."""
     count, size = len(summed.dots), summed.cohort.size
     plain = float(special.logit(size / count))
     if summed.cohort.poisson:

@@ -131,8 +131,7 @@ class Conclusion(NamedTuple):
         return tested and self.curve_power < CURVE_POWER
 
     def p_value(self) -> str:
-        """The p-value of the Gaussian curve in words, "p = 0.41" or "p < 1e-06"; empty where it was not
-        tested."""
+        """The Gaussian curve's p-value in words, "p = 0.41" or "p < 1e-06"; empty where untested."""
         if self.curve is None:
             return ""
         p_value = self.curve.p_value

@@ -88,8 +88,7 @@ def critical_values(n: int) -> Array:
 
 
 def anderson_darling(values: ArrayLike) -> AndersonDarling:
-    """A^2 of (n,) values against the normal law with their mean and variance; raises InputError for fewer
-    than 8 values, or equal ones."""
+    """A^2 of (n,) values against a normal law; raises InputError for fewer than 8, or equal ones."""
     x = np.sort(np.asarray(values, np.float64))
     n = len(x)
     require(n >= 8, f"there are {n} values: the test of normality needs at least 8")

@@ -288,8 +288,7 @@ def shares_of(fit: Fit) -> Array:
 
 
 def draw(sizes: Array, shares: Array, tables: int) -> Array:
-    """So many tables (tables, 2, cells) of worlds of these sizes (2,) and shares (2, cells), with a fixed
-    seed."""
+    """Tables (tables, 2, cells) of worlds of these sizes (2,) and shares (2, cells), by a fixed seed."""
     rng = np.random.default_rng(0)
     worlds = [rng.multinomial(int(n), row / row.sum(), tables) for n, row in zip(sizes, shares, strict=True)]
     return np.stack(worlds, 1).astype(np.float64)

@@ -73,8 +73,7 @@ class KnownLaw(NamedTuple):
         return quadrature(self, delta)
 
     def quantiles(self, levels: Array) -> Array:
-        """Scores below which the even mixture of both worlds has these probabilities (n,): linear between
-        scores 0.03 apart."""
+        """Scores below which both worlds' even mixture has these probabilities (n,), in steps of 0.03."""
         x = np.linspace(-_REACH, _REACH, _COARSE)
         below = [self.law.distribution(x, self.parameter, inserted) for inserted in (True, False)]
         return np.interp(levels, (below[0] + below[1]) / 2, x)

@@ -40,8 +40,7 @@ def _never(runs: int) -> float:
 
 
 class Tie(NamedTuple):
-    """How canaries of a run hang together: a sampler (rng, runs, canaries) -> Noise, and the share of failing
-    runs among so many."""
+    """How canaries of a run hang together: a sampler (rng, runs, canaries), and how many runs fail."""
 
     name: str
     sample: Callable[[np.random.Generator, int, int], Noise]

@@ -244,8 +244,7 @@ def _ordered(evidence: CoinEvidence) -> _Ordered:
 def epsilon_from_guesses(
     coins: int, number: int, right: int, delta: float, error: float, steps: int = 1
 ) -> float:
-    """The largest epsilon that so many right guesses refute, of a number that was fixed before; 0 where none
-    is."""
+    """The largest epsilon that so many right guesses, of a fixed number, refute; 0 where none is."""
 
     def refuted(epsilon: float) -> bool:
         grown = delta if steps == 1 else delta * (1 + np.exp(min(epsilon, 700.0)))

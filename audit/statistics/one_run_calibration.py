@@ -33,8 +33,7 @@ _OPEN = 3.0  # root canaries that `leaking` lays open at once
 
 
 class OneRunSetting(NamedTuple):
-    """K canaries in one run of a mechanism of one mu, audited many times; parameters are checked by
-    `calibrate`."""
+    """K canaries in one run of a mechanism of one mu, audited many times; `calibrate` checks them."""
 
     law: "OneRunLaw"
     mu: float
@@ -57,8 +56,7 @@ class OneRunLaw(NamedTuple):
 
 
 class OneRunCalibration(NamedTuple):
-    """One method over all audits of a setting: the share of them with epsilon above the truth, and epsilon's
-    mean, 5% and 95% quantile."""
+    """One method over all audits of a setting: the share above the truth; epsilon's mean, 5%, 95%."""
 
     method: str
     setting: OneRunSetting

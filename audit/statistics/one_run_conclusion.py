@@ -14,8 +14,7 @@ from audit.statistics.one_shot import Cosines, OneShotEstimate
 
 
 class OneRunConclusion(NamedTuple):
-    """Estimates, bounds, which may be none, and the test of observed cosines; `coins` says whether each
-    canary was in by a coin of its own."""
+    """Estimates, bounds if any, the test of normal cosines; `coins`: each canary was in by a coin."""
 
     cosines: Cosines
     coins: bool

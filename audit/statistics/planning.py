@@ -44,8 +44,7 @@ def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
 
 
 def runs_needed_of_many(setting: ManyCanaries, tightness: float) -> int | None:
-    """Runs with several canaries each at which `lifted_gaussian` is on average this share of the truth, found
-    as in `runs_needed`."""
+    """Runs with several canaries at which `lifted_gaussian` is on average this share of the truth."""
     require(0 < tightness < 1, f"`tightness={tightness}`: give more than 0, less than 1")
     truth = conversions.epsilon_from_mu(setting.mu, setting.delta)
 

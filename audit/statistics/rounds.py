@@ -270,8 +270,7 @@ def _least_epsilon(total: Array, delta: float) -> float:
 
 
 def _log_moment(sigma: float, rate: float, order: float) -> float:
-    """log E[(1 - q + q likelihood ratio)^order], by quadrature: the integrand is smooth, and trapezoids are
-    right to rounding."""
+    """log E[(1 - q + q likelihood ratio)^order] by trapezoids, right to rounding on a smooth integrand."""
     low, high = -_REACH * sigma, order + _REACH * sigma
     step = max(min(sigma / 20, sigma**2 / 4), sigma / 200)
     points = np.linspace(low, high, int(np.ceil((high - low) / step)) + 1)

@@ -33,7 +33,7 @@ Fits = Callable[[int, Any], bool]  # (segments done, states) -> whether states a
 
 
 class Checkpoints:
-    """Checkpoints in a folder, a chunk at a time, by the chunk's holder (`audit.storage.shares`)."""
+    """The checkpoints in a folder, of one chunk at a time, which its user holds (`storage.shares`)."""
 
     def __init__(self, folder: Path, seconds: float = 30.0) -> None:
         """At most one every so many seconds, and at most 2% of the time; with 0, one after every segment."""

@@ -56,7 +56,7 @@ def turn(folder: Path, part: str) -> Iterator[None]:
 
 
 def holder(folder: Path, part: str = "claim") -> str:
-    """Host and process number of a part's holder; a claim that will not grow old for long is named."""
+    """Host and process number of who holds a part of the folder; names a claim far in the future."""
     path = folder / f"{part}.lease"
     owner = _lease(path, STALE_SECONDS).owner
     host, pid = (

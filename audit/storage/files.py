@@ -46,7 +46,7 @@ def write_whole(path: Path, content: bytes, mend: str = _MEND) -> Path:
 
 
 def read(path: Path) -> bytes | None:
-    """A file's content, None where there is none; InputError (not damage) where it can't be read now."""
+    """A file's content, None where there is none; raises InputError where it can't be read now."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -64,7 +64,7 @@ def _is_replaceable(path: Path) -> bool:
 
 @contextlib.contextmanager
 def beside(path: Path) -> Iterator[Path]:
-    """A hidden path beside this one, renamed to it at the block's end, or removed where something failed."""
+    """A hidden path that the end of the block renames to `path`, or removes where something failed."""
     place = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
     try:
         yield place

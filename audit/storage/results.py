@@ -78,7 +78,7 @@ def _looks(conclusion: Conclusion) -> dict[str, Any]:
 
 
 def finding_fields(finding: Finding) -> dict[str, Any]:
-    """A finding's fields under one set of keys: `assumes` of a bound is the caveat of an estimate."""
+    """A finding's fields: an estimate's caveat stands where a bound says what it assumes."""
     fields = dataclasses.asdict(finding)
     assumes = fields.pop("assumes" if isinstance(finding, Bound) else "caveat")
     return {"method": fields.pop("method"), "assumes": assumes, **fields}

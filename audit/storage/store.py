@@ -36,7 +36,7 @@ _CHUNK = re.compile(r"scores_(\d+)_(\d+)\.npz")
 
 
 class Scores(NamedTuple):
-    """Scores of the runs first, first + 1, ...: scores (n, K) float64, presence (n, K) bool."""
+    """Scores of runs from `first` on, K canaries each: scores (n, K) float64, presence (n, K) bool."""
 
     first: int
     scores: NDArray[np.float64]
@@ -120,7 +120,7 @@ class Store:
 
     @classmethod
     def of(cls, folder: Path, text: str) -> "Store":
-        """The store whose results' kind names its folder and writes its config, this text; creates none."""
+        """The store of results whose kind names their folder and writes this config; creates nothing."""
         store = cls.__new__(cls)
         store.text, store.path, store._claimed = text, folder, False
         return store
@@ -141,7 +141,7 @@ class Store:
         return config
 
     def result(self) -> Kept | None:
-        """The last audit's conclusion, or None; raises InputError for what can't be read or is none."""
+        """The last audit's conclusion, None where there is none; raises InputError if it can't be read."""
         path = self.path / RESULT
         content = files.read(path)
         try:

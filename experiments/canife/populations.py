@@ -59,7 +59,7 @@ class Split(NamedTuple):
 
 
 class Named(NamedTuple):
-    """What a user names instead of fetched data: LEAF's folder, a data file or a prepared TFDS folder."""
+    """What a user names instead of having data fetched: LEAF's folder, a data file, a TFDS folder."""
 
     leaf: str | None = None
     data_file: str | None = None
@@ -70,7 +70,7 @@ LoadClients = Callable[[Attacked, Named], Split]
 
 
 class ModelRow(NamedTuple):
-    """load(attacked, what a user names) -> clients; a canary's form; the label that stands for none."""
+    """A model's clients and canaries: load(attacked, named) -> clients; form; the label for none."""
 
     load: LoadClients
     make: Callable[[], Model]
@@ -79,7 +79,7 @@ class ModelRow(NamedTuple):
 
 
 class ClientTraining(NamedTuple):
-    """A mechanism with its hyperparameters and data, and what its clients and mock clients send."""
+    """A mechanism that trains on clients, its data, and what clients and mock clients send."""
 
     mechanism: base.Mechanism
     own: base.Tree
@@ -191,7 +191,7 @@ def row(model: str) -> ModelRow:
 
 
 def load(attacked: Attacked, named: Named) -> Split:
-    """The clients of a setting, each with so many examples at most; raises InputError for a misfit."""
+    """A setting's clients, cut to its examples; raises InputError where what is named doesn't fit."""
     needed = attacked.model in settings.LEAF
     require(needed or named.leaf is None, f"`leaf={named.leaf}` is for {', '.join(settings.LEAF)}: drop it")
     require(attacked.examples >= 0, f"`examples={attacked.examples}`: give 0, or a number above")

@@ -26,14 +26,14 @@ _ANSWER, _CHECKSUM = "answer.json", "sha256"
 
 
 class Levels(NamedTuple):
-    """delta and confidence of bounds, by default audit.json's; others need no training: scores are kept."""
+    """delta and confidence of bounds; by default audit.json's, since scores are kept."""
 
     delta: float = 1e-5
     confidence: float = 0.95
 
 
 class Audited(NamedTuple):
-    """An audit of trained models and its place in a figure: panel, series and x."""
+    """An audit of trained models and its place in a figure: panel, series, and x."""
 
     panel: str
     series: str
@@ -43,7 +43,7 @@ class Audited(NamedTuple):
 
 
 class DataSets:
-    """The models' data, from named files or as `audit` finds them, each loaded once, when first needed."""
+    """The models' data, from named files or as `audit` finds them, each loaded when first needed."""
 
     def __init__(self, named: Mapping[str, str | None], tfds_dir: str | None = None) -> None:
         """`named`: files in place of published data sets, by name; tfds_dir: a prepared TFDS folder."""
@@ -163,7 +163,7 @@ def answer_text(values: dict[str, Any]) -> str:
 
 
 def parsed_answer(content: bytes, unsigned: bool = False) -> dict[str, Any]:
-    """A written answer; ValueError or RecursionError if torn, altered or, unless `unsigned`, bare."""
+    """A written answer; raises ValueError or RecursionError if torn, altered or without checksum."""
     values = json.loads(content)
     require(isinstance(values, dict), "an object")
     checksum = values.pop(_CHECKSUM, None)

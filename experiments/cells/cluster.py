@@ -65,7 +65,7 @@ class Cluster:
         return self._shared[id(value)][1]
 
     def begin(self, node: Node | None, function: Callable[..., Any], *arguments: Any) -> Any:
-        """A task: a function, given a worker's devices and the arguments, on that node if there, else any."""
+        """A task that calls a function with a worker's devices, on that node while it is there."""
         if function not in self._functions:
             needed = {f"num_{name}s": count for name, count in self.need.resources.items()}
             options = {"max_retries": _RETRIES, "max_calls": 0, **needed}

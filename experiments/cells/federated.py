@@ -93,7 +93,7 @@ def _store(out: Path, setting: FederatedSetting, data: str) -> Store:
 def _train(
     setting: FederatedSetting, runs: int, store: Store, federation: Federation, progress: Progress
 ) -> None:
-    """Trains all observations together, or those that an earlier training of the first left out."""
+    """Trains what is missing: of all observations together, or of those that the first left out."""
     from audit import training
     from audit.settings import build_federated
 
@@ -113,7 +113,7 @@ def _train(
 def _keep(
     store: Store, others: list[tuple["Game", Store]], rounds: int, measure: "Callable[[Array], Array]"
 ) -> "Watch":
-    """Keeps, before the scores, accuracies and what the other observations say of final models."""
+    """Keeps what final models give before the scores are kept: accuracies, other observations."""
 
     def watch(midway: "Midway") -> None:
         from audit import game

@@ -41,7 +41,7 @@ _TRAINERS: Programs[ChunkTrainer] = Programs(kept=1)  # whose data are on the de
 
 
 class Prepared(NamedTuple):
-    """What a worker finds out first: runs a chunk, steps a run, and what is kept of the circumstances."""
+    """What a worker finds out first: runs a chunk, steps a run, and the circumstances to be kept."""
 
     size: int
     steps: int

@@ -14,8 +14,6 @@ import os
 from absl import flags
 
 from audit.commands import cli
-from audit.statistics.accounting import epsilon_upper_bound
-from audit.storage import files
 from experiments.compare.compared import Compared, validate
 from models.catalogue import task
 
@@ -27,6 +25,9 @@ flags.DEFINE_string("out", "results", "Folder for results; the table goes into i
 
 def main() -> None:
     """Parse, audit by each method, print, draw."""
+    from audit.statistics.accounting import epsilon_upper_bound
+    from audit.storage import files
+
     compared = Compared(**cli.values(Compared))
     validate(compared)
     out = cli.folder()

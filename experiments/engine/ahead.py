@@ -113,7 +113,7 @@ def is_installed(module: str) -> bool:
 
 
 def prepare_for(name: str) -> None:
-    """Sets the environment, before JAX is imported, to compile for the devices and start none of them."""
+    """Sets the environment before JAX is imported, to compile for the devices and start none of them."""
     os.environ["JAX_PLATFORMS"] = "cpu"
     if name == "h200":
         os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"

@@ -70,7 +70,7 @@ class FederatedProblem(NamedTuple):
 
 
 class About(NamedTuple):
-    """Models at once, "cpu" or "gpu", the device's name, and how far its noiseless step is from ours (L2)."""
+    """Models at once, platform, the device's name, and the distance of its noiseless step from ours."""
 
     models: int
     platform: str

@@ -186,7 +186,7 @@ class SearchResults(NamedTuple):
 
 
 class StudyResults(NamedTuple):
-    """Whole cells of a study, Algorithm 6's results or [], and how many lack, Algorithm 6 counting as one."""
+    """A study's whole cells, Algorithm 6's results or [], and how many cells lack something."""
 
     cells: list[CellResults]
     searches: list[SearchResults]

@@ -38,7 +38,7 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
 
 
 def _draw_mechanism(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Figure 3: epsilon over n, K and d; Figure 4: canaries' costs, gains and dependence (Errata L6)."""
+    """Figure 3: epsilon over n, K and d; Figure 4: gains, costs and dependence of bits (Errata L6)."""
     points = []
     for panel, audit in (one.request for one in sweep.cells if isinstance(one.request, PlacedAudit)):
         at_levels = audit._replace(**evidence.levels._asdict())

@@ -85,7 +85,7 @@ def curve(method: str, scores: Scores, runs: Sequence[int], levels: Levels) -> l
 
 
 def gain(runs: Sequence[int], single: Sequence[float], several: Sequence[float]) -> float | None:
-    """How many times fewer runs reach the largest bound that both curves reach; None if one proves none."""
+    """How many times fewer runs reach the larger bound that both curves reach; None where one is 0."""
     level = min(max(single), max(several))
     return None if level <= 0 else _needed(runs, single, level) / _needed(runs, several, level)
 

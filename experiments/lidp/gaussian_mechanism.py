@@ -41,7 +41,7 @@ class GaussianMechanism(NamedTuple):
 
 
 class Found(NamedTuple):
-    """epsilon, and |mu_2 - mu_1^2| and |mu_4 - mu_2^2| of the inserted bits, None with too few canaries."""
+    """One order's epsilon, |mu_2 - mu_1^2| and |mu_4 - mu_2^2| of bits; None for too few canaries."""
 
     epsilon: float
     second: float | None

@@ -8,6 +8,7 @@
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from absl import flags
@@ -15,11 +16,13 @@ from tqdm import tqdm
 
 from audit.commands import cli
 from audit.errors import require
-from audit.report import page, style
 from audit.statistics import conversions, cosine_law
 from audit.storage import files
-from experiments.one_shot import estimates, figures, tables
+from experiments.one_shot import estimates, tables
 from experiments.one_shot.estimates import Floors, TableCell
+
+if TYPE_CHECKING:
+    from experiments.one_shot.figures import Panel
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("sigmas", ["0.541", "1.54", "4.22"], "Noise of the mechanisms, whose sensitivity is 1.")
@@ -62,6 +65,9 @@ def main() -> None:
             cells += estimates.cells(sigmas, d, FLAGS.simulations, FLAGS.delta, FLAGS.seed, bar.update)
     cells.sort(key=lambda cell: (cell.sigma, cell.dimension))
     floors = estimates.floors(canaries, FLAGS.delta)
+    from audit.report import style
+    from experiments.one_shot import figures
+
     image = style.png(figures.simulated(_panels(sigmas)))
     written = [
         files.write_whole(folder / "table_1.csv", tables.cells_csv(cells)),
@@ -76,6 +82,8 @@ def main() -> None:
 
 
 def _page(cells: list[TableCell], floors: list[Floors], figure: bytes) -> bytes:
+    from audit.report import page
+
     delta, simulations = FLAGS.delta, FLAGS.simulations
     caption = f"Table 1: mean (deviation) of epsilon at delta = {delta:g} over {simulations:,} simulations"
     floors_caption = f"Floors of epsilon at delta = {delta:g}: mean (95% quantile) where nothing leaks"
@@ -91,12 +99,16 @@ def _page(cells: list[TableCell], floors: list[Floors], figure: bytes) -> bytes:
     )
 
 
-def _panels(sigmas: list[float]) -> list[figures.Panel]:
+def _panels(sigmas: list[float]) -> "list[Panel]":
+    """Cosines of one audit a sigma."""
+
+    from experiments.one_shot.figures import Panel
+
     rng = np.random.default_rng([FLAGS.seed, 1])
     size = int(np.sqrt(_DRAWN))
     rows = cosine_law.rotated(rng, size, _DRAWN)
     return [
-        figures.Panel(
+        Panel(
             rf"$\sigma$ = {sigma:g}, k = {size:,}, d = $10^6$",
             cosine_law.released(rng, rows, _DRAWN, sigma),
             _DRAWN,

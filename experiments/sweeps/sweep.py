@@ -69,7 +69,7 @@ class OwnTable(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """Figures by name, how many cells are missing, and the rows of the audits' table, or an own table."""
+    """A sweep's figures by name, how many cells it lacks, and its rows or a table of its own."""
 
     figures: "list[tuple[str, Figure]]"
     missing: int

@@ -183,12 +183,12 @@ class Empty(nn.Module):
 
 def main():
     cli.prepare_jax()
-    from experiments import own
+    import audit
     module, criterion = Net(), optax.softmax_cross_entropy_with_integer_labels
     features, labels = np.random.default_rng(0).normal(size=(40, 5)), np.arange(40) % 3
     named = dict(runs=4, steps=3, batch_size=8, adversary="gc_r")
     {change}
-    own.audit_model(module, criterion, features, labels, **named)
+    audit.audit_model(module, criterion, features, labels, **named)
 
 cli.run(main)
 """

@@ -108,7 +108,7 @@ def _bytes(tree: Any) -> int:
 
 
 def _cut(batch: Batch, most: int) -> tuple[Array, Array, Array]:
-    """Features, labels and weights in blocks (n, b, ...) of at most `most`, filled up with weight 0."""
+    """Features, labels and weights in blocks (n, b, ...), at most `most`; weight 0 fills the last."""
     count = len(batch[1])
     blocks = math.ceil(count / most)
     size = math.ceil(count / blocks)

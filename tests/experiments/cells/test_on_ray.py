@@ -111,8 +111,8 @@ DRIVER = """
 import functools, os, sys
 from pathlib import Path
 import numpy as np
-from experiments.cells import audits, cluster, jobs, on_ray
-from experiments.cells.engine import Wanted
+from experiments.cells import audits, cluster, jobs
+from experiments.cells.work import Wanted
 from audit.settings import stored
 from audit.settings.make import setting_of
 from audit.task import Dataset
@@ -134,7 +134,7 @@ features = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
 data = Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0" * 64)
 setting = setting_of("fcnn", adversary="gc_r", batch_size=10, steps=3000, periodicity=25)
 with cluster.joined(address) as joined:
-    trainer = on_ray.engine(joined).trainer(audits.recipe(setting, int(runs), data), data)
+    trainer = jobs.engine(joined).trainer(audits.recipe(setting, int(runs), data), data)
     store = stored.open_store(Path(out), setting, data)
     trainer.train(Wanted(store, int(runs), int(runs), int(chunk), lambda runs: None))
 """

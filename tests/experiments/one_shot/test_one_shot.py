@@ -7,7 +7,7 @@ from scipy import signal, stats
 from audit.errors import InputError
 from audit.statistics import conversions, cosine_law, intervals, one_shot, rounds
 from audit.statistics.one_shot import ONE_SHOT_EQUAL_VARIANCE, ONE_SHOT_FITTED, ONE_SHOT_THRESHOLD
-from experiments.one_shot import figures, tables
+from experiments.one_shot import estimates, figures, tables
 
 SIGMAS = (0.541, 1.54, 4.22)
 
