@@ -126,7 +126,6 @@ def _train(audited: _Audited, store: "Store", added: int | None = None) -> "Trai
 
 
 def _train_to_looks(audited: _Audited, store: "Store") -> "Trained":
-    """Trains to each look, and keeps and prints its bounds before it goes on."""
     from audit import training
 
     parts, before = [], 0

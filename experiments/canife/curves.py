@@ -343,6 +343,5 @@ def _present(name: str, place: int, one: Averaged) -> float | None:
 
 
 def _bracketed(name: str, one: Averaged) -> str:
-    """0.167 (0.012), or a mean alone."""
     mean, deviation = (f"{value:.{_DECIMALS[name]}f}" for value in one.averages[name])
     return mean if deviation == "nan" or name in _ALONE else f"{mean} ({deviation})"

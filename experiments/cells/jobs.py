@@ -117,7 +117,6 @@ class RunsJob:
     """A job: the runs that a store lacks."""
 
     def __init__(self, cluster: Cluster, sent: tuple[GameRecipe, Any], wanted: Wanted) -> None:
-        """`sent`: the training as workers get it, on a shared Dataset."""
         self._cluster, self._sent, self._wanted = cluster, sent, wanted
         self._waiting: deque[Piece] = deque()
         self._begun, self._trains, self._left = False, False, 1
@@ -265,7 +264,6 @@ def engine(cluster: Cluster) -> TrainingEngine:
 
 class _Trainer:
     def __init__(self, cluster: Cluster, recipe: GameRecipe, data: Dataset) -> None:
-        """Asks a worker whether recipe and data fit."""
         self._cluster, self._sent = cluster, (recipe, cluster.share(data))
         self._about: dict[str, Any] = cluster.call(about, *self._sent)
 
