@@ -72,8 +72,7 @@ def about(devices: int, recipe: GameRecipe, data: Dataset) -> dict[str, Any]:
 
 
 def train(devices: int, recipe: GameRecipe, data: Dataset, piece: Piece) -> tuple[list[Scores], float] | None:
-    """A piece's scores, chunk by chunk, and the seconds that the fastest of its chunks took; None where
-    memory ran out. Raises InputError where a model diverged."""
+    """A piece's scores, its fastest chunk's seconds; None if memory ran out. InputError if one diverged."""
     _prepare_jax(devices)
     trainer = _TRAINERS.get((recipe.key, piece.size), lambda: ChunkTrainer(recipe.make(data), piece.size))
     chunks, seconds = list[Scores](), math.inf

@@ -165,8 +165,7 @@ def _read(
 
 
 def parsed_example(message: bytes) -> dict[str, Feature]:
-    """The features of a serialised tf.train.Example, by name: floats, integers or strings of bytes. Raises
-    ValueError if it is torn, or no such message."""
+    """A serialised tf.train.Example's features, by name. Raises ValueError if torn, or no such message."""
     found: dict[str, Feature] = {}
     for features in _fields(message, 1):
         for entry in _fields(features, 1):
