@@ -112,8 +112,7 @@ def chunk_size(game: Game, runs: int, hardware: Hardware | None = None) -> int:
     key = None if game.program is None else (game.program, batch_size)
 
     def memory() -> StepMemory:
-        theta_0 = game.init(jax.random.key(0))
-        return game.mechanism.memory(theta_0, game.data, batch_size)
+        return game.mechanism.memory(game.init(jax.random.key(0)), game.data, batch_size)
 
     return ensemble.chunk_size(runs, _MEMORY.get(key, memory), hardware)
 

@@ -67,8 +67,7 @@ def _keep_programs() -> None:
         return
     import jax
 
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = base / "hidden-state-audit" / "jax"
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hidden-state-audit" / "jax"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)

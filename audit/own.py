@@ -72,8 +72,7 @@ def of_module(module: nn.Module, criterion: Criterion, features: ArrayLike, labe
 def of_loss(loss: TreeLoss, params: Any, features: ArrayLike, labels: ArrayLike) -> OwnModel:
     """A loss over a tree on arrays; see `audit.audit_loss`. Raises InputError for what cannot be audited."""
     dataset = _dataset(features, labels)
-    model = _model_of_loss(loss, params, dataset)
-    name = getattr(loss, "__name__", "loss")
+    model, name = _model_of_loss(loss, params, dataset), getattr(loss, "__name__", "loss")
     return OwnModel(model, dataset, name, _fingerprint(model, dataset), STRATEGIES[-1:], False)
 
 
@@ -129,8 +128,7 @@ def _trained(audit: _Audit, asked: Setting, chosen: bool, runs: int) -> tuple[Se
     own = audit.own
     setting = _with_strategy(asked, chosen, own.model, own.dataset)
     classes = _classes(own.dataset.labels) if asked.adversary.name == Loss.name else 0
-    trainee = Trainee(own.model, own.computes, classes)
-    played = build.build_for(setting, own.dataset, trainee, audit.adversary)
+    played = build.build_for(setting, own.dataset, Trainee(own.model, own.computes, classes), audit.adversary)
     store = stored.open_store(audit.out, setting, own.dataset, model=own.computes)
     with progress.bar(training.lacking(store, runs)) as line:
         training.train(played, store, runs, progress=line)

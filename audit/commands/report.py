@@ -83,12 +83,10 @@ def _federated(root: Path) -> list[Path]:
 
 def _settings(root: Path, levels: AskedLevels) -> tuple[list[Subject], Path]:
     """The audits that --setting names, and the page's place; says on stderr what it leaves out."""
-    found = stored.audits(root)
-    named = FLAGS.setting not in (None, "all")
+    found, named = stored.audits(root), FLAGS.setting not in (None, "all")
     others = f" ({found.others} with other results)" if found.others else ""
     mend = next(iter(found.refused.values()), "run ./run.sh audit, or name another folder")
-    there = found.folders or (named and found.refused)
-    require(there, f"--out={root} holds no audits{others}: {mend}")
+    require(found.folders or (named and found.refused), f"--out={root} holds no audits{others}: {mend}")
     if named:
         chosen = _chosen(found)
     else:

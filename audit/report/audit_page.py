@@ -50,8 +50,7 @@ def report(title: str, about: Sequence[Subject], *before: Html) -> bytes:
 
 def of_audits(about: Sequence[Subject]) -> bytes:
     """The page of audits, under a title of theirs."""
-    title = f"Audit: {about[0].title}" if len(about) == 1 else f"{len(about)} audits"
-    return report(title, about)
+    return report(f"Audit: {about[0].title}" if len(about) == 1 else f"{len(about)} audits", about)
 
 
 def summary(subject: Subject) -> Html:
@@ -72,8 +71,7 @@ def _index(about: Sequence[Subject]) -> Html:
     header = ("audit", "verdict", "epsilon, Gaussian curve", "epsilon, any curve", "upper bound")
     table = page.table("Audits in this report", header, rows)
     error = 1 - min(subject.conclusion.confidence for subject in about)
-    expected = f"{error * len(about):.2g}"
-    caution = page.element("p", _CAUTION.format(len(about), expected), class_="note")
+    caution = page.element("p", _CAUTION.format(len(about), f"{error * len(about):.2g}"), class_="note")
     return page.element("nav", table, caution, aria_label="Audits")
 
 

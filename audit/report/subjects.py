@@ -267,15 +267,13 @@ def of_federated(
         "The upper bound counts the rounds that a canary takes part in; neighbours differ by one client.",
     ]
     kept = {"Setting": folder, "Seed": str(setting.seed), "Data": data}
-    upper = upper_bounds(found)
-    return OneRunSubject(f"s{folder}", title, facts, threats, found.runs, upper, kept, config)
+    return OneRunSubject(f"s{folder}", title, facts, threats, found.runs, upper_bounds(found), kept, config)
 
 
 def of_federated_folder(folder: Path, levels: AskedLevels) -> OneRunSubject:
     """The audit that a federated run's folder in a store keeps; raises InputError where it keeps none that
     can be read."""
-    store = Store.at(folder)
-    content = files.read(folder / RESULT)
+    store, content = Store.at(folder), files.read(folder / RESULT)
     mend = "start the same ./run.sh federated again"
     require(content is not None, f"{folder} has no {RESULT}: {mend}")
     try:
@@ -289,8 +287,7 @@ def of_federated_folder(folder: Path, levels: AskedLevels) -> OneRunSubject:
         data, accuracies = str(kept["data"]), list(map(float, kept["accuracies"]))
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
         raise InputError(f"{folder / RESULT} cannot be read, or is an older one: {mend}") from None
-    scores = store.load(runs)
-    found = of_each_run(scores, dimension, setting.observe in FINAL, delta, confidence)
+    found = of_each_run(store.load(runs), dimension, setting.observe in FINAL, delta, confidence)
     audit = FederatedAudit(found, canary, client, accuracies)
     return of_federated(setting, audit, data, folder.name, store.text)
 

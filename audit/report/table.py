@@ -98,8 +98,7 @@ class Table(Generic[R]):
 
     def csv(self) -> bytes:
         """All rows under the columns' keys, in UTF-8."""
-        rows = self.json()
-        text = io.StringIO()
+        rows, text = self.json(), io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow([column.key for column in self.columns if column.key is not None])
         for row in rows:

@@ -94,8 +94,7 @@ def rounds(
         members = cohorts.listed(listed, number)
     elif setting.participation == "poisson":
         members = cohorts.sampled(key, number, setting.rounds, setting.cohort)
-        rate = setting.cohort / number
-        mask = cohorts.sampled_canaries(own, setting.canaries, setting.rounds, rate)
+        mask = cohorts.sampled_canaries(own, setting.canaries, setting.rounds, setting.cohort / number)
     else:
         members = cohorts.shuffled(key, number, setting.rounds, setting.cohort)
     if mask is None:
@@ -104,8 +103,7 @@ def rounds(
         joined, inserted = setting.cohort, setting.canaries * setting.cohort / number
     else:
         joined, inserted = (members != cohorts.ABSENT).sum() / len(members), mask.sum() / len(members)
-    mean = float(joined + 0.5 * inserted)
-    return Participation(members, mask, mean, cohorts.most_rounds(members, number))
+    return Participation(members, mask, float(joined + 0.5 * inserted), cohorts.most_rounds(members, number))
 
 
 def build(setting: FederatedSetting, clients: Clients, who: Participation) -> Game:

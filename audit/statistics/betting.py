@@ -142,8 +142,7 @@ def _pairs(family: Family, out: Array, into: Array, target: float) -> _Pairs:
     single = np.log(_ALONE_SHARE / (2 * len(alone)))
 
     def enough(parameter: float) -> NDArray[np.bool_]:
-        corners = _corners(family, parameter, _COARSE)
-        first, second = out[:, :-1], into[:, corners]
+        first, second = out[:, :-1], into[:, _corners(family, parameter, _COARSE)]
         covered = np.maximum(first[alone].max(0), second[alone].max(0)) + single >= target
         sums = first[:, None, ~covered] + second[None][:, :, ~covered]
         return np.asarray((sums + np.log(_BEST_SHARE) >= target).all(-1))

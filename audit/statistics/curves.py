@@ -144,8 +144,7 @@ def limits(trials: int, error: float) -> Limits:
     """Limits that all hold with probability 1 - error for `trials` draws of any continuous law, and at least
     as often with ties. The time grows slowly: 0.06 s for 10,000 draws, 0.8 s for ten million."""
     ranks = _ranks(trials)
-    local = local_level(trials, ranks, error)
-    lower = _lower(trials, ranks, local)
+    lower = _lower(trials, ranks, local_level(trials, ranks, error))
     found = Limits(ranks, lower, 1 - lower[::-1])
     for array in found:
         array.setflags(write=False)

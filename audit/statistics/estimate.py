@@ -115,8 +115,7 @@ def in_sample(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confide
     conversions.require_levels(delta, confidence)
     s_in, s_out = check_scores(scores_in, scores_out)
     threshold, mu = thresholds.best_empirical(s_in, s_out, conversions.mu_from_rates, (1 - confidence) / 2)
-    counts = _count(s_in, s_out, threshold)
-    epsilon = conversions.epsilon_from_mu(max(mu, 0.0), delta)
+    counts, epsilon = _count(s_in, s_out, threshold), conversions.epsilon_from_mu(max(mu, 0.0), delta)
     found = (IN_SAMPLE, epsilon, max(mu, 0.0), delta, confidence, threshold)
     return Estimate(*found, *counts, caveat=_IN_SAMPLE.text)
 
@@ -276,8 +275,7 @@ def _split(scores_in: Array, scores_out: Array, share: float) -> tuple[Worlds, W
     scores in any unit, and as good as random between audits. What is left unprotected is a file of few
     distinct values that comes sorted: its ranks hardly vary, so shuffle such scores before.
     """
-    values = np.unique(np.concatenate([scores_in, scores_out]))
-    worlds = [scores_in, scores_out]
+    values, worlds = np.unique(np.concatenate([scores_in, scores_out])), [scores_in, scores_out]
     ranks = [np.searchsorted(values, world).astype("<i8").tobytes() for world in worlds]
     seed = hashlib.sha256(b"/".join(ranks)).digest()
     rng = np.random.default_rng(int.from_bytes(seed, "big"))

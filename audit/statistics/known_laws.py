@@ -58,8 +58,7 @@ class KnownLaw(NamedTuple):
 
     def scores(self, rng: np.random.Generator, n: int) -> tuple[Array, Array]:
         """(in, out), n each."""
-        into = self.law.sample(rng, self.parameter, True, n)
-        return into, self.law.sample(rng, self.parameter, False, n)
+        return self.law.sample(rng, self.parameter, True, n), self.law.sample(rng, self.parameter, False, n)
 
     def epsilon(self, delta: float) -> float:
         """The least epsilon >= 0 at which both worlds are (epsilon, delta)-close, in either direction.

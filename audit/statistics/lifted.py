@@ -79,8 +79,7 @@ class CanaryMethod(Method):
     canaries: int = 1
 
     def bound(self, design: Design, delta: float, confidence: float) -> Bound:
-        counted = count(design, self.family(delta), 1 - confidence)
-        return self.conclude(counted, delta, confidence)
+        return self.conclude(count(design, self.family(delta), 1 - confidence), delta, confidence)
 
 
 def count(design: Design, family: Family, error: float) -> Counted:
@@ -118,8 +117,7 @@ def lidp(order: int, interval: Interval, assumes: Assumption) -> CanaryMethod:
         error, rest = (1 - confidence) / 2, counted.rest
 
         def upper(sums: Array, canaries: int) -> float:
-            limit = exchangeable_limits(sums, canaries, order, error, interval)[1]
-            return min(rest.scale * limit, 1.0)
+            return min(rest.scale * exchangeable_limits(sums, canaries, order, error, interval)[1], 1.0)
 
         rates = upper(rest.alarms, rest.canaries_out), upper(rest.misses, rest.canaries_in)
         epsilon = max(float(conversions.epsilon_from_rates(*rates, delta)), 0.0)

@@ -152,8 +152,7 @@ def _truths(setting: ManyCanaries) -> tuple[float, float]:
     out = special.ndtr(-thresholds)
     into = (1 - fails) * special.ndtr(thresholds - setting.mu) + fails * special.ndtr(thresholds)
     epsilon = conversions.epsilon_from_rates(out, into, setting.delta)
-    mu = conversions.mu_from_rates(out, into)
-    return max(float(epsilon.max()), 0.0), max(float(mu.max()), 0.0)
+    return max(float(epsilon.max()), 0.0), max(float(conversions.mu_from_rates(out, into).max()), 0.0)
 
 
 def _summary(

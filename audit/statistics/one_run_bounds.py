@@ -236,8 +236,7 @@ def _ordered(evidence: CoinEvidence) -> _Ordered:
     certainty = np.abs(evidence.signed)  # what is seen without the coins
     pilot, rest = _parted(certainty, max(round(_PILOT_SHARE * len(certainty)), _LEAST_PILOT))
     rest = rest[:MOST_COINS]
-    order = rest[np.argsort(-certainty[rest], kind="stable")]
-    right = np.cumsum(evidence.signed[order] > 0, dtype=np.int64)
+    right = np.cumsum(evidence.signed[rest[np.argsort(-certainty[rest], kind="stable")]] > 0, dtype=np.int64)
     return _Ordered(len(rest), right, *_promises(evidence.signed[pilot], len(rest)))
 
 
@@ -249,8 +248,7 @@ def epsilon_from_guesses(
 
     def refuted(epsilon: float) -> bool:
         grown = delta if steps == 1 else delta * (1 + np.exp(min(epsilon, 700.0)))
-        tail = log_p_approximate(coins, number, right, steps * epsilon, grown)
-        return bool(tail <= np.log(error))
+        return bool(log_p_approximate(coins, number, right, steps * epsilon, grown) <= np.log(error))
 
     if right == 0 or not refuted(0.0):
         return 0.0
@@ -332,8 +330,7 @@ def _thresholds(dimension: int) -> Array:
 
 def _best_threshold(pilot: Array, canaries: int, grid: Array, log_rates: Array) -> int:
     """The threshold that promises most on so many canaries, if cosines are normal as in the pilot."""
-    spread = max(float(pilot.std()), 1e-12)
-    share = special.ndtr((pilot.mean() - grid) / spread)
+    share = special.ndtr((pilot.mean() - grid) / max(float(pilot.std()), 1e-12))
     sure = np.maximum(share - 2 * np.sqrt(share / canaries), 0.0)
     with np.errstate(divide="ignore"):
         return int(np.argmax(np.where(sure > 0, np.log(sure) - log_rates, -np.inf)))
@@ -370,7 +367,6 @@ def _best_for_mu(coins: int, numbers: NDArray[np.int64], promised: Array, error:
         return np.where(refuted.any(1), last, 0)
 
     coarse = mus[reached(lambda i: mus)]
-    width = mus[1]
-    fine = coarse[:, None] + np.linspace(0.0, width, _SECTIONS + 1)
+    fine = coarse[:, None] + np.linspace(0.0, mus[1], _SECTIONS + 1)
     places = reached(lambda i: fine[i])
     return int(np.argmax(fine[np.arange(len(numbers)), places]))

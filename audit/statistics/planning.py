@@ -18,8 +18,7 @@ _PRECISION = 1.05  # of the runs that are needed
 
 def mean_if_gaussian(setting: KnownMechanism) -> float:
     """The bound `if_gaussian` on epsilon, on average over the setting's simulated audits."""
-    rng = np.random.default_rng(setting.seed)
-    half = setting.n_scores // 2
+    rng, half = np.random.default_rng(setting.seed), setting.n_scores // 2
     worlds = ((rng.normal(setting.mu, 1, half), rng.normal(0, 1, half)) for _ in range(setting.audits))
     levels = (setting.delta, setting.confidence)
     return float(np.mean([estimate.if_gaussian(*both, *levels).epsilon for both in worlds]))

@@ -99,8 +99,7 @@ def best_accuracy(
 def largest_accuracy(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
     """The largest share of right guesses over all thresholds, worlds weighted alike."""
     s_in, s_out = check_scores(scores_in, scores_out)
-    wrong = _errors(s_in, s_out).wrong(len(s_in), len(s_out))
-    return float(1 - min(wrong.min(), 1.0) / 2)
+    return float(1 - min(_errors(s_in, s_out).wrong(len(s_in), len(s_out)).min(), 1.0) / 2)
 
 
 def largest_estimate(n_in: int, n_out: int, delta: float) -> float:
