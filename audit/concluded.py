@@ -128,6 +128,5 @@ def _of_looks(last: Conclusion, seen: Mapping[int, Worlds], schedule: Sequence[i
 
 
 def _bounds(worlds: Worlds, delta: float, confidence: float) -> tuple[Bound, ...]:
-    """The findings that are bounds."""
     found = estimate.findings(*worlds, delta, confidence)
     return tuple(one for one in found if isinstance(one, Bound))

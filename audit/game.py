@@ -84,8 +84,6 @@ Watch = Callable[[Midway], object]  # looks at a chunk after each segment
 
 
 class _Attack(NamedTuple):
-    """An adversary's decision, its knowledge of theta_0, and the runs' common theta_0."""
-
     state: Tree
     known: Array
     theta_0: Array
@@ -220,7 +218,6 @@ def _attack(game: Game) -> _Attack:
 def _compiled(
     game: Game, placement: Placement, arguments: Arguments, states: State, segments: list[Schedule]
 ) -> dict[int, Compiled]:
-    """A segment's program by its number of steps."""
     runs = np.arange(len(states.step))
     key = None if game.program is None else (game.program, placement)
     program = partial(ensemble.compile_segment, game.mechanism, game.insertion(), placement)

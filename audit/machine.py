@@ -45,7 +45,6 @@ def prepare_jax(cpu_devices: int = 0) -> None:
 
 
 def _configure(cpu_devices: int) -> None:
-    """JAX's settings but for the cache."""
     import jax
 
     logging.getLogger("jax").setLevel(logging.WARNING)

@@ -54,8 +54,6 @@ class OwnModel(NamedTuple):
 
 
 class _Audit(NamedTuple):
-    """A model, its adversary where that is the caller's own, and where the audits are kept."""
-
     own: OwnModel
     adversary: Adversary | None
     out: Path
@@ -184,13 +182,11 @@ def _fingerprint(model: Model, dataset: Dataset) -> str:
 
 
 def _digest(traced: list[Any]) -> str:
-    """SHA-256 of traced functions, lowered to StableHLO."""
     texts = [one.lower(lowering_platforms=("cpu",)).as_text() for one in traced]
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
 
 def _dataset(features: ArrayLike, labels: ArrayLike) -> Dataset:
-    """The data as an audit takes them, with their checksum."""
     arrays = {"features": _canonical("features", features), "labels": _canonical("labels", labels)}
     x, y = arrays.values()
     require(x.size and y.size and x.ndim and y.ndim, "features and labels need an axis of examples each")
@@ -271,7 +267,6 @@ def _model_of_loss(loss: TreeLoss, params: Any, dataset: Dataset) -> Model:
 
 
 def _require_floats(params: Any) -> None:
-    """Raises InputError where the tree's leaves are not all numbers that can be trained."""
     leaves = jax.tree.leaves(params)
     mend = "give float arrays alone (of a whole model: nnx.split, eqx.partition)"
     require(leaves, f"params hold nothing to train: {mend}")
@@ -282,7 +277,6 @@ def _require_floats(params: Any) -> None:
 
 
 def _no_criterion(logits: Array, label: Array) -> Array:
-    """A model that is a loss alone has no logits."""
     raise TypeError("this model is a loss: it has no criterion")
 
 

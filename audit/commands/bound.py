@@ -82,7 +82,6 @@ def main() -> None:
 
 
 def _one_run() -> None:
-    """Bounds and estimates from the cosines of one run."""
     for name in _MANY_RUNS:
         require(FLAGS[name].value is None, f"--{name} does not go with --dimension: drop one")
     upper, paths = FLAGS.upper_bound, score_files.paths(FLAGS.scores)
@@ -103,7 +102,6 @@ def _one_run() -> None:
 
 
 def _composition() -> Composition | None:
-    """The mechanism's steps with the canary, where the flags say."""
     sigma, insertions = FLAGS.noise_multiplier, FLAGS.insertions
     together = (sigma is None) == (insertions is None)
     require(together, "--noise_multiplier and --insertions go together: give both or none")

@@ -70,7 +70,6 @@ def run(main: Callable[[], None]) -> None:
 
 
 def _parse(argv: Sequence[str]) -> list[str]:
-    """absl's parser, with our help and without its usage pages for a mistyped flag."""
     if not _HELP.isdisjoint(argv[1:]):
         try:
             print(_help(), flush=True)
@@ -84,7 +83,6 @@ def _parse(argv: Sequence[str]) -> list[str]:
 
 
 def _help() -> str:
-    """The command's docstring and its flags by group, in 80 columns."""
     own = [
         flag
         for module, defined in flags.FLAGS.flags_by_module_dict().items()
@@ -185,8 +183,6 @@ def _chosen(kind: type | None, names: Iterable[str] | None) -> "list[Field]":
 
 
 class _CountParser(flags.ArgumentParser[int | str]):
-    """A whole number, or auto."""
-
     def parse(self, argument: int | str) -> int | str:
         """Raises ValueError for anything else."""
         text = str(argument)
@@ -225,7 +221,6 @@ def whole_numbers(flag: str) -> list[int]:
 
 
 def _whole_number(flag: str, text: str) -> int:
-    """One whole number of a list flag, of any size."""
     try:
         return int(text)
     except ValueError:

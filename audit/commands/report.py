@@ -132,7 +132,6 @@ def _chosen(found: Audits) -> list[Path]:
 
 
 def _is_named(folder: Path, name: str) -> bool:
-    """Whether a folder's hash begins so, or its whole name is that."""
     return bool(name) and (hash_of(folder).startswith(name) or folder.name == name)
 
 

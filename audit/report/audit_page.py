@@ -59,7 +59,6 @@ def summary(subject: Subject) -> Html:
 
 
 def _index(about: Sequence[Subject]) -> Html:
-    """A row a subject, with a link to its section."""
     rows = []
     for subject in about:
         found = _found(subject)
@@ -76,7 +75,6 @@ def _index(about: Sequence[Subject]) -> Html:
 
 
 def _article(subject: Subject, count: int) -> Html:
-    """The section of one audit of so many."""
     panels = page.element("p", _NOT_DRAWN, class_="note")
     if count <= _MOST_DRAWN:
         panels = page.element("div", *_figures(subject.conclusion), class_="figures")
@@ -179,7 +177,6 @@ def _upper(upper: float | None) -> str:
 
 
 def _figures(conclusion: Conclusion) -> list[Html]:
-    """The panels, each with what a reader who can't see it needs to know."""
     panels = audit_panels.audit_panels(conclusion)
     gaussian = conclusion.gaussian
     mu = verdicts.at_least(gaussian.mu or 0.0)

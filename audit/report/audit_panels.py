@@ -62,7 +62,6 @@ def audit_panels(conclusion: Conclusion) -> dict[str, bytes]:
 
 
 def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
-    """Both worlds' histograms and the threshold of `if_gaussian`."""
     scores_in, scores_out = conclusion.scores_in, conclusion.scores_out
     gaussian, what = conclusion.gaussian, "runs" if conclusion.design is None else "scores"
     both = np.concatenate([scores_in, scores_out])
@@ -79,7 +78,6 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
 
 
 def _draw_trade_off(axis: Axes, conclusion: Conclusion) -> None:
-    """The empirical and Gaussian curves, and whether the former can be one of the latter."""
     curves.draw_on_deviates(axis, conclusion)
     axis.set_title("Trade-off curve", pad=16)
     turned = auc(conclusion.scores_in, conclusion.scores_out).value < 0.5
@@ -104,7 +102,6 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
 
 
 def _draw_lying(axis: Axes, conclusion: Conclusion, labels: list[str], epsilons: list[float]) -> BarContainer:
-    """Bounds as lying bars, from the first above to the last."""
     upper = conclusion.upper_bound
     bars = axis.barh(labels, epsilons, color=BOUND, alpha=0.8, height=0.7)
     axis.bar_label(bars, [at_least(value, 2) for value in epsilons], padding=3, fontsize=8, bbox=_BOX)
@@ -123,7 +120,6 @@ def _draw_lying(axis: Axes, conclusion: Conclusion, labels: list[str], epsilons:
 def _draw_upright(
     axis: Axes, conclusion: Conclusion, labels: list[str], epsilons: list[float]
 ) -> BarContainer:
-    """Bounds as upright bars side by side, and what is none apart from them."""
     upper = conclusion.upper_bound
     places = [i + _APART * (i >= len(conclusion.bounds)) for i in range(len(labels))]
     bars = axis.bar(places, epsilons, color=BOUND, alpha=0.8, width=0.6)
@@ -142,7 +138,6 @@ def _draw_upright(
 
 
 def _draw_profile(axis: Axes, conclusion: Conclusion) -> None:
-    """delta(epsilon) of Gaussian mechanisms at the mu of `if_gaussian` and at the upper bound."""
     mu, upper = conclusion.gaussian.mu or 0.0, conclusion.mu_upper_bound
     known = upper if upper is not None and np.isfinite(upper) else None
     grid = np.linspace(0, conversions.epsilon_from_mu(max(mu, known or 0.0, 0.05), 1e-10), 400)

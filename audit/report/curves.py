@@ -87,7 +87,6 @@ def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | N
 
 
 def _ticks(least: float) -> tuple[list[float], list[str]]:
-    """Rates between one and its mirror image, and their labels."""
     decades = range(1, int(np.floor(-np.log10(least))) + 1)
     shown = decades[:: 1 if len(decades) <= _MOST_DECADES else 2]
     low = [(10.0**-d, f"{10.0**-d:g}" if d <= _LABELLED else f"1e-{d}") for d in reversed(shown)]
@@ -116,5 +115,4 @@ def _inside(rates: Array, runs: int) -> Array:
 
 
 def _draw_gaussian(axis: Axes, name: str, mu: float, grid: Array, **look: Any) -> None:
-    """G_mu."""
     axis.plot(grid, conversions.gaussian_trade_off(mu, grid), label=f"Gaussian, {name}", **look)

@@ -93,7 +93,6 @@ def remarks(conclusion: OneRunConclusion) -> list[str]:
 
 
 def _notes(conclusion: OneRunConclusion) -> list[str]:
-    """What the bounds' assumptions mean."""
     assumed = dict.fromkeys(
         row.canaries for row in sorted(conclusion.bounds, key=lambda row: row.method in OF_COINS)
     )

@@ -120,7 +120,6 @@ class Table(Generic[R]):
         return self.gap.join(placed).rstrip()
 
     def _sections(self, lines: Sequence[str], rule: str) -> Iterator[str]:
-        """The rows' lines, each group below a rule and its heading."""
         section = self.section
         assert section is not None
         pairs = zip(self.rows, lines, strict=True)

@@ -90,8 +90,6 @@ class OneShotCanaries(AdversaryFields):
 
 @dataclasses.dataclass(frozen=True)
 class _ByLoss(AdversaryFields):
-    """The fields of canaries that are examples."""
-
     loss_score: str = described(
         "loss, poisoned, of several canaries: minus the loss, or its excess over what is expected.",
         default="loss",

@@ -89,7 +89,6 @@ def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
 
 
 def _pld_epsilon(event: dp_accounting.DpEvent, delta: float, grid: float) -> float:
-    """epsilon at delta of an event, from privacy losses rounded up to a grid."""
     relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
     return float(PLDAccountant(relation, grid).compose(event).get_epsilon(delta))
 

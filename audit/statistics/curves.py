@@ -208,7 +208,6 @@ def _lower(trials: int, ranks: Ranks, local: float) -> Array:
 
 
 def _reach(mean: float) -> float:
-    """How far from its mean a Poisson count is followed."""
     return float(_DEVIATIONS * np.sqrt(mean) + _FEW)
 
 
@@ -221,7 +220,6 @@ def _poisson(mean: float, log_factorials: Array) -> tuple[int, Array]:
 
 
 def _convolved(one: Array, other: Array) -> Array:
-    """The law of the sum of two counts, by FFT where both laws are long."""
     if min(len(one), len(other)) < _DIRECT:
         return np.convolve(one, other)
     size = len(one) + len(other) - 1

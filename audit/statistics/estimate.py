@@ -298,7 +298,6 @@ def _count(scores_in: Array, scores_out: Array, threshold: float) -> exact.Count
 def _tested(
     scores_in: Array, scores_out: Array, family: exact.Family, confidence: float
 ) -> tuple[float, exact.Counts, float]:
-    """The exact test's bound, its counts and its threshold."""
     (pilot_in, pilot_out), (rest_in, rest_out) = _split(scores_in, scores_out, _PILOT_SHARE)
     threshold = thresholds.choose_on_pilot(
         pilot_in, pilot_out, len(rest_in), len(rest_out), family.parameter, (1 - confidence) / 2
@@ -310,7 +309,6 @@ def _tested(
 def _gaussian(
     method: str, mu: float, counts: exact.Counts, threshold: float, delta: float, confidence: float
 ) -> Bound:
-    """A bound on mu, converted."""
     mu = max(mu, 0.0)
     epsilon = conversions.epsilon_from_mu(mu, delta)
     return Bound(method, epsilon, mu, delta, confidence, threshold, *counts, assumes=GAUSSIAN_CURVE.text)

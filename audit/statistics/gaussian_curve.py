@@ -151,7 +151,6 @@ def _combined(alone: Array) -> Array:
 
 
 def _fires(law: Law, mu: float, cells: int, sizes: Array, drawn: Array) -> float:
-    """The share of tables drawn from a reference of this mu in which the test fires."""
     shares = _reference_shares(_matched(law, mu, cells), cells)
     tables, expected = draw(sizes, shares, _TABLES), shares * sizes[:, None]
     statistics = _refitted(tables, fitted(expected, start(expected)))
@@ -224,7 +223,6 @@ def _edges(fit: Fit) -> Array:
 
 
 def _between(edges: Array) -> Array:
-    """The normal probability of each cell, exact in both tails."""
     low, high = edges[..., :-1], edges[..., 1:]
     mirror = low > 0
     low, high = np.where(mirror, -high, low), np.where(mirror, -low, high)

@@ -75,7 +75,6 @@ def _checked(gaussian: Gaussian) -> tuple[Array, Array]:
 
 
 def _one_order(m: Array, s: Array, eps: Array) -> Array:
-    """log delta of N(0, 1) against N(m, s^2)."""
     with np.errstate(all="ignore"):
         a, b = (1 - s) * (1 + s) / (2 * s * s), -m / (s * s)
         rest = m * m / (2 * s * s) + np.log(s) - eps

@@ -155,7 +155,6 @@ def bernstein(mean: float, n: int, error: float, variance: _Variance = _FIRST) -
 
 
 def _bernstein_upper(mean: float, depth: float, slack: float, variance: _Variance) -> float:
-    """The largest x in [0, 1] that Bernstein's inequality allows."""
     shifted = mean + slack
     a, b = 1 + 2 * depth, 2 * (shifted + depth * variance.a)
     c = shifted**2 - 2 * depth * variance.b

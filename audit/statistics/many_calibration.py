@@ -139,7 +139,6 @@ def draw(setting: ManyCanaries, index: int) -> Design:
 
 
 def _audit(task: tuple[ManyCanaries, int]) -> list[tuple[float, float]]:
-    """One audit's (epsilon, mu) by method."""
     setting, index = task
     found = lifted.bounds(draw(setting, index), setting.delta, setting.confidence)
     return [(bound.epsilon, np.nan if bound.mu is None else bound.mu) for bound in found]

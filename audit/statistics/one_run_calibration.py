@@ -113,7 +113,6 @@ def _leaking_truth(setting: OneRunSetting) -> float:
 
 
 def _of_coins(scores: Array, presence: Bits, setting: OneRunSetting, gaussian: bool = True) -> Values:
-    """The bounds from guesses, with those that assume a Gaussian curve or without."""
     return _guessed(one_run_bounds.of_coins(Coins(scores[None], presence[None])), setting, gaussian)
 
 

@@ -255,7 +255,6 @@ def _simulated(
     error: float,
     prior: float,
 ) -> Array:
-    """In-sample values of simulated audits of independent canaries."""
     rng = np.random.default_rng(2)
     audits = int(np.clip(_ENTRIES // (observed + unobserved), 20, _SAMPLES))
     values = np.clip(rng.normal(seen.mean, seen.deviation, (audits, observed)), -1, 1)
