@@ -84,6 +84,8 @@ Watch = Callable[[Midway], object]  # looks at a chunk after each segment
 
 
 class _Attack(NamedTuple):
+    """An adversary's decision, its knowledge of theta_0, and the runs' common theta_0."""
+
     state: Tree
     known: Array
     theta_0: Array
@@ -190,8 +192,7 @@ def play(
 def final_scores(game: Game, thetas: Array, first: int) -> Scores:
     """What a game's adversary says of the final models (R, p) of runs first, first + 1, ..., of which it sees
     nothing else. Raises InputError where a model diverged."""
-    attack = _attack(game)
-    score = jax.jit(jax.vmap(game.adversary.score, (None, None, 0, None)))
+    attack, score = _attack(game), jax.jit(jax.vmap(game.adversary.score, (None, None, 0, None)))
     scores = np.asarray(score(attack.state, (), thetas, attack.known), np.float64)
     _require_finite(scores, first)
     runs = np.arange(first, first + len(scores))

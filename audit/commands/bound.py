@@ -48,7 +48,6 @@ flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of a t
 
 
 MOST_DIMENSION = 10**13
-_MANY_RUNS = ("looks", "noise_multiplier", "insertions", "sampling_rate", "figure")
 
 
 def main() -> None:
@@ -82,7 +81,7 @@ def main() -> None:
 
 
 def _one_run() -> None:
-    for name in _MANY_RUNS:
+    for name in ("looks", "noise_multiplier", "insertions", "sampling_rate", "figure"):
         require(FLAGS[name].value is None, f"--{name} does not go with --dimension: drop one")
     upper, paths = FLAGS.upper_bound, score_files.paths(FLAGS.scores)
     require(upper is None or 0 <= upper < math.inf, f"--upper_bound={upper}: give a finite one, at least 0")

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 USAGE_ERROR = 2
 _AS_TEXT: flags.ArgumentSerializer[int | str] = flags.ArgumentSerializer()
-_INTERRUPTED = 130
 _DEFINE: dict[type, Callable[[str, Any, str], object]] = {
     int: flags.DEFINE_integer,
     float: flags.DEFINE_float,
@@ -57,7 +56,7 @@ def run(main: Callable[[], None]) -> None:
         except InputError as error:
             return _complain(str(error), USAGE_ERROR)
         except KeyboardInterrupt:
-            return _complain("interrupted: finished chunks are kept, the same command goes on", _INTERRUPTED)
+            return _complain("interrupted: finished chunks are kept, the same command goes on", 130)
         except MemoryError:
             return _complain("out of memory: ask for less", USAGE_ERROR)
         except OSError as error:

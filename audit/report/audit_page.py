@@ -177,8 +177,7 @@ def _upper(upper: float | None) -> str:
 
 
 def _figures(conclusion: Conclusion) -> list[Html]:
-    panels = audit_panels.audit_panels(conclusion)
-    gaussian = conclusion.gaussian
+    panels, gaussian = audit_panels.audit_panels(conclusion), conclusion.gaussian
     mu = verdicts.at_least(gaussian.mu or 0.0)
     scores = zip(("in", "out"), (conclusion.scores_in, conclusion.scores_out), strict=True)
     means = "; ".join(f"{name}: mean {x.mean():.4g}, deviation {x.std():.3g}" for name, x in scores)

@@ -137,8 +137,7 @@ def _over_runs(runs: Sequence[OneRunConclusion]) -> Html:
 
 def _figures(subject: OneRunSubject) -> list[Html]:
     first = subject.runs[0]
-    upper = subject.upper[0].epsilon if subject.upper else None
-    drawn = one_run_panels(first, upper)
+    drawn = one_run_panels(first, subject.upper[0].epsilon if subject.upper else None)
     observed, unobserved, dimension = first.cosines
     units = observed * np.sqrt(dimension)
     null = f"{len(unobserved):,} unobserved ones" if len(unobserved) else "the exact law where nothing leaks"

@@ -141,8 +141,7 @@ class Upper(NamedTuple):
 
 def upper_bounds(found: FederatedAudit) -> list[Upper]:
     """epsilon as it is accounted, of a canary and of a client, and the paper's analytical value."""
-    delta = found.runs[0].delta
-    rows = []
+    delta, rows = found.runs[0].delta, []
     for name, who in (("canary", found.canary), ("client", found.client)):
         times, rate = counted(who.insertions, "round"), who.sampling_rate
         taken = times if rate == 1 else f"{times}, each with probability {rate:g}"

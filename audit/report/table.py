@@ -102,8 +102,7 @@ class Table(Generic[R]):
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow([column.key for column in self.columns if column.key is not None])
         for row in rows:
-            plain = (f"{v:.{self.digits}g}" if isinstance(v, float) else v for v in row.values())
-            writer.writerow(plain)
+            writer.writerow(f"{v:.{self.digits}g}" if isinstance(v, float) else v for v in row.values())
         return text.getvalue().encode()
 
     def json(self) -> list[dict[str, Any]]:

@@ -88,8 +88,7 @@ def rounds(
 ) -> Participation:
     """Who takes part in which round, decided by the seed; raises InputError where the clients are too few."""
     key, number = game.root(setting.seed, "batches"), clients.number
-    own = jax.random.fold_in(key, 1)
-    mask = None
+    own, mask = jax.random.fold_in(key, 1), None
     if listed is not None:
         members = cohorts.listed(listed, number)
     elif setting.participation == "poisson":

@@ -48,8 +48,7 @@ def log_density(cosine: ArrayLike, dimension: int) -> Array:
     """log of the density at t in (-1, 1)."""
     t = np.asarray(cosine, np.float64)
     require_dimension(dimension)
-    scale = special.betaln(0.5, (dimension - 1) / 2)
-    found: Array = special.xlog1py((dimension - 3) / 2, -t * t) - scale
+    found: Array = special.xlog1py((dimension - 3) / 2, -t * t) - special.betaln(0.5, (dimension - 1) / 2)
     return found
 
 

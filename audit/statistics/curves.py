@@ -30,8 +30,6 @@ _MOST_RANKS = 300
 _DEVIATIONS = 8.0  # of a Poisson count that are followed
 _FEW = 12  # counts more, for a small mean
 _DIRECT = 150  # entries of the shorter law from which a convolution goes by FFT
-_LEAST_ERROR = 1e-8  # smaller ones are lost in the rounding of a coverage
-_MOST_ERROR = 0.99
 _TOLERANCE = 1e-5  # relative, of the local level
 
 
@@ -157,9 +155,9 @@ def local_level(trials: int, ranks: Ranks, error: float) -> float:
     ranks (m,): as in `coverage`. Right to 1e-5 of itself. For errors below 1e-8 it is error / m (Bonferroni),
     which is less; an error above 0.99 is taken for 0.99.
     """
-    if error < _LEAST_ERROR:
+    if error < 1e-8:  # lost in the rounding of a coverage
         return error / len(ranks)
-    error = min(error, _MOST_ERROR)
+    error = min(error, 0.99)
     wanted = np.log(-np.log1p(-error))
 
     def excess(log_local: float) -> float:

@@ -190,8 +190,7 @@ def _groups(n: int) -> NDArray[np.int64]:
 def _largest_mus(n_in: int, n_out: int, groups: NDArray[np.int64], audits: int, error: float) -> Array:
     """Algorithm 4's mu, (audits,), where scores in and out are ordered at random."""
     z_in = -special.ndtri(intervals.upper_limits(n_in, error))
-    z_out = -special.ndtri(intervals.upper_limits(n_out, error))
-    rng = np.random.default_rng(0)
+    z_out, rng = -special.ndtri(intervals.upper_limits(n_out, error)), np.random.default_rng(0)
     present = rng.multivariate_hypergeometric(groups, n_in, size=audits, method="marginals")
     false_negatives = np.cumsum(present[:, :-1], axis=1)
     false_positives = n_out - (np.cumsum(groups[:-1]) - false_negatives)
@@ -277,8 +276,7 @@ def _split(scores_in: Array, scores_out: Array, share: float) -> tuple[Worlds, W
     """
     values, worlds = np.unique(np.concatenate([scores_in, scores_out])), [scores_in, scores_out]
     ranks = [np.searchsorted(values, world).astype("<i8").tobytes() for world in worlds]
-    seed = hashlib.sha256(b"/".join(ranks)).digest()
-    rng = np.random.default_rng(int.from_bytes(seed, "big"))
+    rng = np.random.default_rng(int.from_bytes(hashlib.sha256(b"/".join(ranks)).digest(), "big"))
     chosen, counted = [], []
     for world in worlds:
         size = min(max(round(share * len(world)), _LEAST_PILOT), len(world) // 2)

@@ -139,8 +139,7 @@ def _p_values(statistics: Array, drawn: Array) -> Array:
     mean, variance = drawn.mean(0), np.maximum(drawn.var(0), 1e-24)
     squares = special.gammaincc(mean[:2] ** 2 / variance[:2], statistics[..., :2] * mean[:2] / variance[:2])
     spread = max(np.sqrt(variance[2]), 1.0)  # tables of few scores vary too little around their own fit
-    normal = special.ndtr((mean[2] - statistics[..., 2]) / spread)
-    smooth = np.concatenate([squares, normal[..., None]], -1)
+    smooth = np.concatenate([squares, special.ndtr((mean[2] - statistics[..., 2]) / spread)[..., None]], -1)
     above = (drawn >= statistics[..., None, :]).sum(-2)
     return np.asarray(np.maximum(smooth, np.where(above, (above + 1) / (len(drawn) + 1), 0.0)))
 
@@ -301,8 +300,7 @@ def departures(table: Array, fit: Fit) -> Array:
     weights = table.sum(-1, keepdims=True) / shares
     centres = _centres(edges) - fit.mu[..., None] / 2
     direction = np.where(fit.mu < 0, 1.0, -1.0)[..., None]
-    powers = np.stack([centres**2, direction * centres**3], -1)
-    inside = shares[..., 1, :, None]
+    powers, inside = np.stack([centres**2, direction * centres**3], -1), shares[..., 1, :, None]
     change = np.zeros((*shares.shape, 2))
     change[..., 1, :, :] = inside * (powers - (inside * powers).sum(-2, keepdims=True))
     score = np.einsum("...wcp,...wc->...p", change, table / shares)
@@ -317,6 +315,5 @@ def _centres(edges: Array) -> Array:
     """The mean fitted score of each cell over the even mixture of both worlds."""
     shares, density = _between(edges), _density(edges)
     first = density[..., :-1] - density[..., 1:]  # of z over a cell, in units of each world
-    offset = edges[..., 0, 1] - edges[..., 1, 1]
-    first[..., 1, :] += offset[..., None] * shares[..., 1, :]
+    first[..., 1, :] += (edges[..., 0, 1] - edges[..., 1, 1])[..., None] * shares[..., 1, :]
     return np.asarray(first.sum(-2) / shares.sum(-2))

@@ -23,7 +23,6 @@ from audit.statistics import conversions
 
 Array = NDArray[np.float64]
 _HALVINGS = 64
-_MOST_DOUBLINGS = 1100
 
 
 class Gaussian(NamedTuple):
@@ -51,9 +50,8 @@ def epsilon(first: Gaussian, second: Gaussian, delta: float) -> Array:
     Raises InputError as `log_delta`, and unless 0 < delta < 1.
     """
     conversions.require_delta(delta)
-    target = np.log(delta)
-    high = np.ones_like(log_delta(first, second, 0.0))
-    for _ in range(_MOST_DOUBLINGS):
+    target, high = np.log(delta), np.ones_like(log_delta(first, second, 0.0))
+    for _ in range(1100):  # doublings, at most
         short = log_delta(first, second, high) > target
         if not short.any():
             break

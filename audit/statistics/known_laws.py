@@ -217,5 +217,4 @@ _SUBSAMPLED = Law(  # spread; rate 0.1, sensitivity 1
 _UNEQUAL = Law(  # in N(1, spread^2), out N(0, 1)
     "unequal_spread", (0.7, 1.5), _unequal, _unequal_density, _unequal_distribution
 )
-_LAWS = (GAUSSIAN, _LAPLACE, _RESPONSE, _T3, _LOGISTIC, _SUBSAMPLED, _UNEQUAL)
-LAWS = {law.name: law for law in _LAWS}
+LAWS = {law.name: law for law in (GAUSSIAN, _LAPLACE, _RESPONSE, _T3, _LOGISTIC, _SUBSAMPLED, _UNEQUAL)}

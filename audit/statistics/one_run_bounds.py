@@ -212,13 +212,11 @@ def gaussian_from_guesses(evidence: CoinEvidence, delta: float, confidence: floa
     return OneRunBound(ONE_RUN_GAUSSIAN, *found, delta, confidence, evidence.assumes, said, gaussian=True)
 
 
-_OF_COSINES = (OneRunMethod(ONE_RUN, of_uniform_canaries),)
-_OF_COINS = (
-    OneRunMethod(ONE_RUN_GUESSES, from_guesses),
-    OneRunMethod(ONE_RUN_GAUSSIAN, gaussian_from_guesses),
-)
-OF_COSINES = {method.name: method for method in _OF_COSINES}
-OF_COINS = {method.name: method for method in _OF_COINS}
+OF_COSINES = {ONE_RUN: OneRunMethod(ONE_RUN, of_uniform_canaries)}
+OF_COINS = {
+    ONE_RUN_GUESSES: OneRunMethod(ONE_RUN_GUESSES, from_guesses),
+    ONE_RUN_GAUSSIAN: OneRunMethod(ONE_RUN_GAUSSIAN, gaussian_from_guesses),
+}
 
 
 class _Ordered(NamedTuple):
@@ -302,8 +300,7 @@ def gaussian_refutes(
     r, v, mus = np.broadcast_arrays(*(np.asarray(part, np.float64) for part in (guesses, right, mu)))
     tail, total = np.full(r.shape, error), np.full(r.shape, error)
     for j in range(int(v.max(initial=0)) - 1, -1, -1):
-        hit = np.minimum((j * tail + total) / canaries, 1.0)
-        wrong = special.ndtr(special.ndtri(hit) - mus)
+        wrong = special.ndtr(special.ndtri(np.minimum((j * tail + total) / canaries, 1.0)) - mus)
         with np.errstate(divide="ignore", invalid="ignore"):
             least = np.maximum(tail, (canaries * wrong + total) / (r - j))
         tail = np.where(j < v, np.minimum(least, 2.0), tail)  # beyond 1 is refuted whatever follows
@@ -368,5 +365,4 @@ def _best_for_mu(coins: int, numbers: NDArray[np.int64], promised: Array, error:
 
     coarse = mus[reached(lambda i: mus)]
     fine = coarse[:, None] + np.linspace(0.0, mus[1], _SECTIONS + 1)
-    places = reached(lambda i: fine[i])
-    return int(np.argmax(fine[np.arange(len(numbers)), places]))
+    return int(np.argmax(fine[np.arange(len(numbers)), reached(lambda i: fine[i])]))

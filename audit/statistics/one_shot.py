@@ -34,7 +34,6 @@ ONE_SHOT_THRESHOLD = "one_shot_threshold"
 ONE_SHOT_JEFFREYS, ONE_SHOT_CLOPPER_PEARSON = "one_shot_jeffreys", "one_shot_clopper_pearson"
 
 Array = NDArray[np.float64]
-Fitted = Callable[[Gaussian, Gaussian, float], Array]
 
 LEAST_CANARIES = 10
 _STANDARD = Gaussian(0.0, 1.0)
@@ -130,7 +129,7 @@ def threshold_exact(dimension: int, seen: Gaussian, delta: float) -> Array:
     return _scanned(log_rates, root * cosine_law.quantile(delta, dimension), seen, delta)
 
 
-FITTED: dict[str, Fitted] = {
+FITTED: dict[str, Callable[[Gaussian, Gaussian, float], Array]] = {
     ONE_SHOT_FITTED: fitted,
     ONE_SHOT_EQUAL_VARIANCE: equal_variance,
     ONE_SHOT_THRESHOLD: threshold,

@@ -91,8 +91,7 @@ def best_accuracy(
     occur. Edge cases and errors as in `best_epsilon`."""
     s_in, s_out = check_scores(scores_in, scores_out)
     errors, sizes = _errors(s_in, s_out), (len(s_in), len(s_out))
-    usable = np.isfinite(_epsilons(errors, *sizes, delta))
-    ranked = np.where(usable, -errors.wrong(*sizes), -np.inf)
+    ranked = np.where(np.isfinite(_epsilons(errors, *sizes, delta)), -errors.wrong(*sizes), -np.inf)
     return _estimate("canife_old", errors, ranked, sizes, delta, confidence)
 
 
