@@ -53,8 +53,7 @@ def head(n_features: int, classes: int = 10) -> Model:
 
 
 def _fashion_features(x: Array) -> Array:
-    """Features of one example: Fashion-MNIST's pixels of uint8, normalised and flattened; floats as they are,
-    so that what is no image (a canary, say) can be fed in too."""
+    """Uint8 pixels normalised and flattened; floats as they are, so that a canary can be fed in too."""
     if x.dtype != jnp.uint8:
         return x
     return normalised(x, FASHION_MNIST_MEAN, FASHION_MNIST_STD).reshape(-1)

@@ -101,8 +101,7 @@ def simulated_biased_dimensions(
 
 
 def _many(choose: Callable[[Array, Array], Array], canaries: int, expect: Expect) -> Adversary:
-    """The adversary of a way to choose K coordinates. A coordinate's score is its displacement less the
-    expected one: on a small model training moves coordinates by many times the noise."""
+    """K coordinates; a score is a displacement less the expected one, which is many times the noise."""
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> BiasedDimensions:
         dimensions = choose(key, theta_0)

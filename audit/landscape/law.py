@@ -124,8 +124,7 @@ def _toeplitz(taps: Array) -> Array:
 
 
 def _share_above(points: NDArray[Any], spacing: float, threshold: float) -> Array:
-    """Weights whose sum with smooth samples is the integral above the threshold, to third order. Linear
-    interpolation in the cut cell, and Gregory's first correction at the next point."""
+    """Weights of the integral above the threshold, to third order: the cut cell, then Gregory's rule."""
     position = (threshold - points[0]) / spacing
     if not 0 <= position < len(points) - 3:
         return (points > threshold).astype(np.float64)
@@ -173,8 +172,7 @@ def _has_closed_form(process: Process, thresholds: Array) -> bool:
 
 
 def _closed_form(process: Process, thresholds: Array, per_deviation: int) -> DensityPair:
-    """The law of theta_T where nothing recrosses a constant threshold: theta_1 cut in two, each part
-    moved by T - 1 and smoothed by N(0, (T - 1)(sigma / B)^2). Both cuts lie on cell boundaries."""
+    """theta_1 cut in two at cell boundaries, each part moved by T - 1 and smoothed by the later steps."""
     sigma, drift = process.noise_multiplier, float(process.steps - 1)
     if not drift:  # the law of theta_1
         count = 1000 * per_deviation

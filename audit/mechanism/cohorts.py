@@ -17,9 +17,8 @@ Mask = NDArray[np.float32]
 
 
 def shuffled(key: Array, clients: int, rounds: int, cohort: int) -> Indices:
-    """Cohorts of one size, cut one after the other from a permutation of the clients that is repeated: a
-    client takes part in at most ceil(rounds * cohort / clients) rounds. Raises InputError for a cohort that
-    is empty or larger than the population."""
+    """Cohorts of one size, cut in turn from a repeated permutation: a client joins at most ceil(rounds *
+    cohort / clients) rounds. Raises InputError for a cohort empty or larger than the population."""
     require_cohort(clients, cohort)
     order = np.asarray(jax.random.permutation(key, clients), np.int32)
     return order[np.arange(rounds * cohort) % clients].reshape(rounds, cohort)
@@ -46,9 +45,8 @@ def listed(rounds: Sequence[NDArray[np.integer]], clients: int) -> Indices:
 
 
 def repeated(key: Array, canaries: int, rounds: int, repetitions: int) -> Mask:
-    """Each canary takes part in exactly so many rounds, once in each `repetitions`-th part of the training:
-    one permutation of the canaries after the other, dealt evenly to the rounds. Raises InputError for more
-    repetitions than rounds."""
+    """Each canary joins exactly one round of each `repetitions`-th part of the training: permutations dealt
+    evenly to the rounds. Raises InputError for more repetitions than rounds."""
     fits = 1 <= repetitions <= rounds
     require(fits, f"`repetitions={repetitions}`: give 1 to {rounds}, the number of rounds")
     mask = np.zeros((rounds, canaries), np.float32)

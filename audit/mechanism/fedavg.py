@@ -207,8 +207,7 @@ def _local_update(
         gradient = jax.grad(mean_loss)(parameters)
         return jax.tree.map(lambda value, slope: value - rate * slope, parameters, gradient)
 
-    end = jax.lax.fori_loop(0, steps, advance, choices.unravel(theta))
-    return theta - ravel_pytree(end)[0]
+    return theta - ravel_pytree(jax.lax.fori_loop(0, steps, advance, choices.unravel(theta)))[0]
 
 
 def _orders(choices: FedAvg, key: Array, count: Array) -> Array:

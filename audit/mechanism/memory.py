@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 import jax
 from jax.extend.core import Jaxpr, jaxpr_as_fun
 
-_UNSAID = 4 << 30  # bytes of a device that does not say
-
 
 class Hardware(NamedTuple):
     """Devices of one kind that programs are made for, `number` of them with `memory` bytes each. is_cpu: they
@@ -28,7 +26,7 @@ def local_hardware() -> Hardware:
     if devices[0].platform == "cpu":
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         return Hardware(True, len(devices), memory // len(devices))
-    limit = (devices[0].memory_stats() or {}).get("bytes_limit", _UNSAID)
+    limit = (devices[0].memory_stats() or {}).get("bytes_limit", 4 << 30)
     scratch = 0
     if devices[0].platform == "tpu":
         from jax.experimental.pallas import tpu  # slow to import

@@ -25,14 +25,12 @@ from audit.storage.store import FIGURE, RESULT, Store
 from audit.version import __version__
 
 _MADE, _LOOKS = "made.json", "looks.json"
-_LOW_RATES = (0.1, 0.01, 0.001)  # of false positives
 
 
 def keep(store: Store, conclusion: Conclusion, figure: bytes, **more: object) -> tuple[str, Path]:
     """Writes audit.json, with what else is given, and audit.png, the figure's bytes. Returns the JSON on one
     line and the figure's path; raises InputError where they can't be written."""
-    result = keep_result(store, conclusion, **more)
-    return result, store.write_bytes(FIGURE, figure)
+    return keep_result(store, conclusion, **more), store.write_bytes(FIGURE, figure)
 
 
 def keep_result(store: Store, conclusion: Conclusion, **more: object) -> str:
@@ -48,9 +46,8 @@ def result_json(conclusion: Conclusion, **more: object) -> str:
 
 
 def bounds_json(conclusion: Conclusion, **more: object) -> str:
-    """One JSON object on one line: `bounds`, estimates with their noise floor among them, `upper_bound`,
-    null where it is infinite or unknown, the test of the Gaussian curve where it was made, the looks where
-    some were declared, and what else is given."""
+    """One JSON object on one line: `bounds`, with estimates and noise floors, `upper_bound`, null if infinite
+    or unknown, the Gaussian curve's test and the looks where there are any, and what else is given."""
     rows = [finding_fields(row) | _noise_floor(row) for row in conclusion.rows()]
     upper = _finite(conclusion.upper_bound)
     found = {"bounds": rows, "upper_bound": upper, **_curve(conclusion), **_looks(conclusion)}
@@ -60,7 +57,7 @@ def bounds_json(conclusion: Conclusion, **more: object) -> str:
 def attack_fields(conclusion: Conclusion) -> dict[str, Any]:
     """The attack's `auc` and its true-positive rates by false-positive rate, none of them a bound."""
     scores = conclusion.scores_in, conclusion.scores_out
-    rates = {f"{rate:g}": curves.true_positive_rate(*scores, rate) for rate in _LOW_RATES}
+    rates = {f"{rate:g}": curves.true_positive_rate(*scores, rate) for rate in (0.1, 0.01, 0.001)}
     return {"auc": curves.auc(*scores).value, "true_positive_rates": rates}
 
 

@@ -32,7 +32,6 @@ from audit.statistics.method import MANY_CANARIES, ONE_CANARY
 from audit.storage import files
 
 CONFIG, RESULT, FIGURE = "config.json", "audit.json", "audit.png"
-_HASH_LENGTH = 16
 _CHUNK = re.compile(r"scores_(\d+)_(\d+)\.npz")
 
 
@@ -302,7 +301,7 @@ def _is_there(path: Path) -> bool:
 
 
 def _hash(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:_HASH_LENGTH]
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def _misnamed(config: Path) -> str:
@@ -336,8 +335,7 @@ def _parsed(content: bytes, first: int) -> Scores | None:
 
 
 def _conclusion(content: bytes) -> Kept:
-    """The content of an audit.json, which may be anyone's, checked field by field; raises ValueError,
-    OverflowError or RecursionError for what no audit wrote."""
+    """An audit.json checked field by field; ValueError, OverflowError or RecursionError for any other."""
     result = json.loads(content)
     require(isinstance(result, dict), "an object")
     rows, provenance, runs = result.get("bounds", []), result.get("provenance", {}), result.get("runs")

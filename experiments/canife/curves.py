@@ -75,8 +75,7 @@ def row(attacked: Attacked, one: Measured) -> RoundValues:
 def composed(attacked: Attacked, rows: Sequence[RoundValues], clients: int, backward: bool) -> Global:
     """The curves over a training of so many clients, charged backward or forward."""
     numbers = [one.measured.number for one in rows]
-    last = numbers[-1] + attacked.every - 1
-    total = min(last, attacked.rounds)
+    total = min(numbers[-1] + attacked.every - 1, attacked.rounds)
     counts = (rounds.backward if backward else rounds.forward)(numbers, total)
     rate, sigma, then = attacked.cohort / clients, attacked.noise_multiplier, 1 / attacked.scores
 
@@ -328,8 +327,7 @@ def curves_table(curves: Curves) -> Table[Averaged]:
         columns.append(Column(None, partial(_bracketed, name), "law" if name == "law_then" else name))
     notes = [_CURVES_NOTES, _TRAINING] if over_rounds else [_DEVIATION, _CURVES_NOTES]
     table = Table(columns, curves.points, None, [title], notes, " ", _WIDTH, _DIGITS)
-    wide = max(map(len, table.text().splitlines())) > _WIDTH
-    return replace(table, rule=0) if wide else table
+    return replace(table, rule=0) if max(map(len, table.text().splitlines())) > _WIDTH else table
 
 
 def flag_text(value: Value) -> str:

@@ -46,8 +46,7 @@ def federated_cell(setting: FederatedSetting, runs: int, name: str, seconds: flo
     def do(store: Store, data: DataSets, progress: Progress) -> None:
         _train(setting, runs, store, data.clients(setting), progress)
 
-    key = json.dumps(named(setting))
-    return Cell(name, key, runs, seconds, is_done, open_store, do, shared=True)
+    return Cell(name, json.dumps(named(setting)), runs, seconds, is_done, open_store, do, shared=True)
 
 
 def final(setting: FederatedSetting) -> FederatedSetting:

@@ -197,9 +197,8 @@ J = TypeVar("J", bound=Job)
 
 
 def done(cluster: Cluster, jobs: Iterable[J]) -> Iterator[tuple[J, InputError | None]]:
-    """Does jobs in their order, each on a node of its own, which alone has to compile its program; when no
-    more are to be opened, idle nodes help. Yields each at its end, with the error that ended it. Raises
-    InputError where the store refuses."""
+    """Does jobs in order, each compiled on a node of its own; at the end idle nodes help. Yields each job
+    with the error that ended it. Raises InputError where the store refuses."""
     desk = _Desk[J](cluster, iter(jobs))
     while desk.fill():
         for task in cluster.ended(list(desk.flying)):
@@ -239,8 +238,7 @@ class _Desk(Generic[J]):
         return bool(self.flying)
 
     def _give(self, node: Node | None) -> bool:
-        """Whether there was a task for a node: of a job at home there, or of one that has none; else of the
-        next job; else of another node's job, the last opened first."""
+        """Whether there was a task: of a job at home there or without one, else the next, else another's."""
         for home in (node, None):
             if any(self._begin(job, node) for job in self.homes if self.homes[job] == home):
                 return True
@@ -307,8 +305,7 @@ def do_all(cluster: Cluster, cells: list[Cell], place: Workplace) -> Outcome:
 
 
 class _Sweep:
-    """Cells that are done on a cluster; those under way by their jobs, with what is done at the end and what
-    they hold; and those that others hold."""
+    """Done cells; cells under way, by job, with their outcomes and claims; and those that others hold."""
 
     def __init__(self, cluster: Cluster, place: Workplace, progress: SweepProgress, outcome: Outcome) -> None:
         self._cluster, self._place, self._progress, self._outcome = cluster, place, progress, outcome

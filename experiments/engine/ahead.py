@@ -228,8 +228,7 @@ def _measured(
     from audit import game
     from audit.mechanism.ensemble import Placement
 
-    spreads = played.mechanism.spreads
-    placement = Placement.spread(chunk, places) if spreads else Placement.over(places)
+    placement = Placement.spread(chunk, places) if played.mechanism.spreads else Placement.over(places)
     begin = time.perf_counter()
     stats = game.traced_for(played, placement, chunk).lower().compile().memory_analysis()
     seconds = time.perf_counter() - begin

@@ -276,8 +276,7 @@ def _read(store: Store, kind: type[_Kind]) -> _Kind | None:
 
 
 def _look(store: Store, kind: type[_Kind]) -> tuple[_Kind | None, bool]:
-    """A stored result, with its checksum or, as older ones are, without, None where there is none that is
-    whole; and whether there is one that is damaged."""
+    """A stored result, None where none is whole; and whether there is one that is damaged."""
     content = files.read(store.path / RESULT)
     if content is None:
         return None, False

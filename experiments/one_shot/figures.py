@@ -77,8 +77,7 @@ def simulated(panels: Sequence[Panel]) -> Figure:
         for axis, panel in zip(axes[0], panels, strict=True):
             root = np.sqrt(panel.dimension)
             units = panel.cosines * root
-            ends = min(-4.0, units.min()), max(4.0, units.max())
-            x = np.linspace(*ends, 801)
+            x = np.linspace(min(-4.0, units.min()), max(4.0, units.max()), 801)
             mean, deviation = units.mean(), units.std()
             fit = np.exp(-(((x - mean) / deviation) ** 2) / 2) / (deviation * np.sqrt(2 * np.pi))
             axis.hist(units, 36, density=True, color=style.IN, alpha=0.35, label="canaries")

@@ -125,11 +125,7 @@ def _sentence(
 def _clients(
     file: str | None, split: str, parse: Parse, what: str, clients: int | None, examples: int | None = None
 ) -> Clients:
-    """The clients of a split that have examples, each with its own in the file's order; raises InputError.
-
-    `what` is for messages: the data set, its file and where that comes from. `clients` and `examples`: how
-    many to read at most, of each client.
-    """
+    """A split's clients with examples, so many at most. `what`: data set, file and origin, for messages."""
     require(file is not None, f"{what}: name it with `data_file`")
     path = Path(str(file)).expanduser().absolute()
     require(path.is_file(), f"`data_file={file}` is no file; {what}")

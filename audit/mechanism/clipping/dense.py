@@ -150,8 +150,7 @@ def _row_sum(rows: Array) -> Array:
 
 
 def _contract(inputs: Array, gradients: Array, shared: bool) -> dict[str, Array]:
-    """The layer's summed gradient from inputs (in, B) and scaled output gradients (out, B). Inputs that all
-    models share take a row of ones for the bias; others would be copied for it."""
+    """The layer's summed gradient; inputs that models share take a row of ones, others would be copied."""
     if shared:
         ones = jnp.ones((1, inputs.shape[1]), inputs.dtype)
         both = gradients @ jnp.concatenate([inputs, ones]).T

@@ -120,9 +120,8 @@ def call(layer: Any, x: Array) -> Call | None:
 
 
 def measure(names: set[str], made: Call, gradients: Array) -> Measure:
-    """Norms and sums of the gradients of a layer's parameters (those of "bias", "scale", "kernel" that it
-    has), from what it saved of each example and the gradients at its output, (B, ...) in the order of
-    `Call`."""
+    """Norms and sums of the gradients of a layer's parameters ("bias", "scale", "kernel"), from what it saved
+    of each example and the gradients at its output, (B, ...) in the order of `Call`."""
     places = 1 if made.channels_last else 2
     parts: dict[str, _Form] = {}
     if "bias" in names:

@@ -128,8 +128,7 @@ def _block_sum(
     block: tuple[Array, Array, Array],
     clipping_norm: Array,
 ) -> Any:
-    """The clipped sum of a block of features, labels and weights: at the parameters' places in their tree,
-    arrays of their sizes or `layers.Factors`."""
+    """A block's clipped sum: at the parameters' places, arrays of their sizes or `layers.Factors`."""
     features, labels, weights = block
 
     def one(x: Array, label: Array, taps: dict[str, Array]) -> _Pass:
