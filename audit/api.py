@@ -287,7 +287,6 @@ def audit_loss(
 def _require_request(
     runs: int, out: str | Path, delta: float, confidence: float
 ) -> "tuple[int, Path, float, float]":
-    """(runs, folder, delta, confidence), checked."""
     from audit.settings.fields import require_type
     from audit.statistics import conversions
 

@@ -110,8 +110,7 @@ def chunk_size(game: Game, runs: int, hardware: Hardware | None = None) -> int:
     key = None if game.program is None else (game.program, batch_size)
 
     def memory() -> StepMemory:
-        theta_0 = game.init(jax.random.key(0))
-        return game.mechanism.memory(theta_0, game.data, batch_size)
+        return game.mechanism.memory(game.init(jax.random.key(0)), game.data, batch_size)
 
     return ensemble.chunk_size(runs, _MEMORY.get(key, memory), hardware)
 
@@ -190,8 +189,7 @@ def play(
 def final_scores(game: Game, thetas: Array, first: int) -> Scores:
     """What a game's adversary says of the final models (R, p) of runs first, first + 1, ..., of which it sees
     nothing else. Raises InputError where a model diverged."""
-    attack = _attack(game)
-    score = jax.jit(jax.vmap(game.adversary.score, (None, None, 0, None)))
+    attack, score = _attack(game), jax.jit(jax.vmap(game.adversary.score, (None, None, 0, None)))
     scores = np.asarray(score(attack.state, (), thetas, attack.known), np.float64)
     _require_finite(scores, first)
     runs = np.arange(first, first + len(scores))
@@ -218,7 +216,6 @@ def _attack(game: Game) -> _Attack:
 def _compiled(
     game: Game, placement: Placement, arguments: Arguments, states: State, segments: list[Schedule]
 ) -> dict[int, Compiled]:
-    """A segment's program by its number of steps."""
     runs = np.arange(len(states.step))
     key = None if game.program is None else (game.program, placement)
     program = partial(ensemble.compile_segment, game.mechanism, game.insertion(), placement)

@@ -54,8 +54,6 @@ class OwnModel(NamedTuple):
 
 
 class _Audit(NamedTuple):
-    """A model, its adversary where that is the caller's own, and where the audits are kept."""
-
     own: OwnModel
     adversary: Adversary | None
     out: Path
@@ -71,8 +69,7 @@ def of_module(module: nn.Module, criterion: Criterion, features: ArrayLike, labe
 def of_loss(loss: TreeLoss, params: Any, features: ArrayLike, labels: ArrayLike) -> OwnModel:
     """A loss over a tree on arrays; see `audit.audit_loss`. Raises InputError for what cannot be audited."""
     dataset = _dataset(features, labels)
-    model = _model_of_loss(loss, params, dataset)
-    name = getattr(loss, "__name__", "loss")
+    model, name = _model_of_loss(loss, params, dataset), getattr(loss, "__name__", "loss")
     return OwnModel(model, dataset, name, _fingerprint(model, dataset), STRATEGIES[-1:], False)
 
 
@@ -128,8 +125,7 @@ def _trained(audit: _Audit, asked: Setting, chosen: bool, runs: int) -> tuple[Se
     own = audit.own
     setting = _with_strategy(asked, chosen, own.model, own.dataset)
     classes = _classes(own.dataset.labels) if asked.adversary.name == Loss.name else 0
-    trainee = Trainee(own.model, own.computes, classes)
-    played = build.build_for(setting, own.dataset, trainee, audit.adversary)
+    played = build.build_for(setting, own.dataset, Trainee(own.model, own.computes, classes), audit.adversary)
     store = stored.open_store(audit.out, setting, own.dataset, model=own.computes)
     with progress.bar(training.lacking(store, runs)) as line:
         training.train(played, store, runs, progress=line)
@@ -182,13 +178,11 @@ def _fingerprint(model: Model, dataset: Dataset) -> str:
 
 
 def _digest(traced: list[Any]) -> str:
-    """SHA-256 of traced functions, lowered to StableHLO."""
     texts = [one.lower(lowering_platforms=("cpu",)).as_text() for one in traced]
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
 
 def _dataset(features: ArrayLike, labels: ArrayLike) -> Dataset:
-    """The data as an audit takes them, with their checksum."""
     arrays = {"features": _canonical("features", features), "labels": _canonical("labels", labels)}
     x, y = arrays.values()
     require(x.size and y.size and x.ndim and y.ndim, "features and labels need an axis of examples each")
@@ -269,7 +263,6 @@ def _model_of_loss(loss: TreeLoss, params: Any, dataset: Dataset) -> Model:
 
 
 def _require_floats(params: Any) -> None:
-    """Raises InputError where the tree's leaves are not all numbers that can be trained."""
     leaves = jax.tree.leaves(params)
     mend = "give float arrays alone (of a whole model: nnx.split, eqx.partition)"
     require(leaves, f"params hold nothing to train: {mend}")
@@ -280,7 +273,6 @@ def _require_floats(params: Any) -> None:
 
 
 def _no_criterion(logits: Array, label: Array) -> Array:
-    """A model that is a loss alone has no logits."""
     raise TypeError("this model is a loss: it has no criterion")
 
 

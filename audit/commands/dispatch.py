@@ -81,7 +81,6 @@ def _docstring(module: str) -> str:
 
 
 def _print_whole(text: str) -> None:
-    """Prints; a reader who left is no error."""
     with contextlib.suppress(BrokenPipeError):
         print(text, flush=True)
         return

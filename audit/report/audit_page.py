@@ -50,8 +50,7 @@ def report(title: str, about: Sequence[Subject], *before: Html) -> bytes:
 
 def of_audits(about: Sequence[Subject]) -> bytes:
     """The page of audits, under a title of theirs."""
-    title = f"Audit: {about[0].title}" if len(about) == 1 else f"{len(about)} audits"
-    return report(title, about)
+    return report(f"Audit: {about[0].title}" if len(about) == 1 else f"{len(about)} audits", about)
 
 
 def summary(subject: Subject) -> Html:
@@ -60,7 +59,6 @@ def summary(subject: Subject) -> Html:
 
 
 def _index(about: Sequence[Subject]) -> Html:
-    """A row a subject, with a link to its section."""
     rows = []
     for subject in about:
         found = _found(subject)
@@ -72,13 +70,11 @@ def _index(about: Sequence[Subject]) -> Html:
     header = ("audit", "verdict", "epsilon, Gaussian curve", "epsilon, any curve", "upper bound")
     table = page.table("Audits in this report", header, rows)
     error = 1 - min(subject.conclusion.confidence for subject in about)
-    expected = f"{error * len(about):.2g}"
-    caution = page.element("p", _CAUTION.format(len(about), expected), class_="note")
+    caution = page.element("p", _CAUTION.format(len(about), f"{error * len(about):.2g}"), class_="note")
     return page.element("nav", table, caution, aria_label="Audits")
 
 
 def _article(subject: Subject, count: int) -> Html:
-    """The section of one audit of so many."""
     panels = page.element("p", _NOT_DRAWN, class_="note")
     if count <= _MOST_DRAWN:
         panels = page.element("div", *_figures(subject.conclusion), class_="figures")
@@ -180,9 +176,7 @@ def _upper(upper: float | None) -> str:
 
 
 def _figures(conclusion: Conclusion) -> list[Html]:
-    """The panels, each with what a reader who can't see it needs to know."""
-    panels = audit_panels.audit_panels(conclusion)
-    gaussian = conclusion.gaussian
+    panels, gaussian = audit_panels.audit_panels(conclusion), conclusion.gaussian
     mu = verdicts.at_least(gaussian.mu or 0.0)
     scores = zip(("in", "out"), (conclusion.scores_in, conclusion.scores_out), strict=True)
     means = "; ".join(f"{name}: mean {x.mean():.4g}, deviation {x.std():.3g}" for name, x in scores)

@@ -60,7 +60,6 @@ def look_rows(conclusion: Conclusion) -> str:
 
 
 def _curve(conclusion: Conclusion) -> list[str]:
-    """The test of the Gaussian curve in lines of 80 columns; none where it was not made."""
     if conclusion.curve is None:
         return []
     if conclusion.refutes_gaussian:
@@ -73,7 +72,6 @@ def _curve(conclusion: Conclusion) -> list[str]:
 
 
 def _exceeding(conclusion: Conclusion) -> list[str]:
-    """A line where a bound of a verdict lies above the upper one."""
     free, gaussian, upper = conclusion.assumption_free, conclusion.gaussian, conclusion.upper_bound
     if upper is not None and free.epsilon > upper:
         return [f"{free.method} exceeds the upper bound: the guarantee is violated"]

@@ -71,7 +71,6 @@ def one_run_verdict(subject: OneRunSubject) -> Verdict:
 
 
 def _claim(row: OneRunBound) -> str:
-    """What a bound proves, and what it assumes."""
     curve = " and the trade-off curve is Gaussian" if row.gaussian else ""
     return (
         f"With {verdicts.percent(row.confidence)} confidence, {row.canaries.proviso}{curve}, it leaks at "
@@ -94,7 +93,6 @@ def _article(subject: OneRunSubject, titled: bool) -> Html:
 
 
 def _bounds(subject: OneRunSubject) -> Html:
-    """A row a bound of the first run, and one an upper bound."""
     first = subject.runs[0]
     rows = [
         (
@@ -116,7 +114,6 @@ def _bounds(subject: OneRunSubject) -> Html:
 
 
 def _estimates(first: OneRunConclusion) -> Html:
-    """A row an estimate: value, error, floor, and what it takes for granted."""
     header = ("estimate", "epsilon", "standard error", "mean without a leak", "95% without a leak", "caveat")
     caption = f"Estimates of epsilon at delta = {first.delta:g}; a leak shows where they exceed the 95%"
     rows = []
@@ -129,7 +126,6 @@ def _estimates(first: OneRunConclusion) -> Html:
 
 
 def _over_runs(runs: Sequence[OneRunConclusion]) -> Html:
-    """Means and deviations of all runs' values."""
     rows = []
     for kind in ("estimates", "bounds"):
         for same in zip(*(getattr(run, kind) for run in runs), strict=True):
@@ -140,10 +136,8 @@ def _over_runs(runs: Sequence[OneRunConclusion]) -> Html:
 
 
 def _figures(subject: OneRunSubject) -> list[Html]:
-    """The first run's panels, each with what a reader who can't see it needs to know."""
     first = subject.runs[0]
-    upper = subject.upper[0].epsilon if subject.upper else None
-    drawn = one_run_panels(first, upper)
+    drawn = one_run_panels(first, subject.upper[0].epsilon if subject.upper else None)
     observed, unobserved, dimension = first.cosines
     units = observed * np.sqrt(dimension)
     null = f"{len(unobserved):,} unobserved ones" if len(unobserved) else "the exact law where nothing leaks"
@@ -184,7 +178,6 @@ def one_run_panels(conclusion: OneRunConclusion, upper_bound: float | None) -> d
 
 
 def _draw_cosines(axis: Axes, conclusion: OneRunConclusion) -> None:
-    """The density of the observed cosines, and of the unobserved or of the exact null."""
     observed, unobserved, dimension = conclusion.cosines
     root = np.sqrt(dimension)
     seen = np.concatenate([observed, unobserved]) * root

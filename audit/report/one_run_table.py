@@ -93,7 +93,6 @@ def remarks(conclusion: OneRunConclusion) -> list[str]:
 
 
 def _notes(conclusion: OneRunConclusion) -> list[str]:
-    """What the bounds' assumptions mean."""
     assumed = dict.fromkeys(
         row.canaries for row in sorted(conclusion.bounds, key=lambda row: row.method in OF_COINS)
     )
@@ -141,8 +140,7 @@ class Upper(NamedTuple):
 
 def upper_bounds(found: FederatedAudit) -> list[Upper]:
     """epsilon as it is accounted, of a canary and of a client, and the paper's analytical value."""
-    delta = found.runs[0].delta
-    rows = []
+    delta, rows = found.runs[0].delta, []
     for name, who in (("canary", found.canary), ("client", found.client)):
         times, rate = counted(who.insertions, "round"), who.sampling_rate
         taken = times if rate == 1 else f"{times}, each with probability {rate:g}"

@@ -103,13 +103,11 @@ class Table(Generic[R]):
 
     def csv(self) -> bytes:
         """All rows under the columns' keys, in UTF-8."""
-        rows = self.json()
-        text = io.StringIO()
+        rows, text = self.json(), io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow([column.key for column in self.columns if column.key is not None])
         for row in rows:
-            plain = (f"{v:.{self.digits}g}" if isinstance(v, float) else v for v in row.values())
-            writer.writerow(plain)
+            writer.writerow(f"{v:.{self.digits}g}" if isinstance(v, float) else v for v in row.values())
         return text.getvalue().encode()
 
     def json(self) -> list[dict[str, Any]]:
@@ -126,7 +124,6 @@ class Table(Generic[R]):
         return self.gap.join(placed).rstrip()
 
     def _sections(self, lines: Sequence[str], rule: str) -> Iterator[str]:
-        """The rows' lines, each group below a rule and its heading."""
         section = self.section
         assert section is not None
         pairs = zip(self.rows, lines, strict=True)

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from audit.mechanism.base import Data, Hyperparameters, Trajectory
     from audit.model import Model
 
-MOST_SIMULATIONS = 10_000  # each is a whole training
 GC_S_VARIANTS = {  # (noisy simulations, movement accumulated per step)
     "noiseless_per_step": (False, True),
     "noisy_per_step": (True, True),
@@ -38,9 +37,7 @@ class GcS(AdversaryFields):
         default="noiseless_per_step",
         choices=tuple(GC_S_VARIANTS),
     )
-    simulations: int = described(
-        "GC-S: how many noisy simulations.", default=4, least=1, most=MOST_SIMULATIONS
-    )
+    simulations: int = described("GC-S: how many noisy simulations.", default=4, least=1, most=10_000)
 
     def deciding(self) -> dict[str, Any]:
         """Without the number of simulations where only one is run, as noiseless ones are all the same."""
@@ -90,8 +87,6 @@ class OneShotCanaries(AdversaryFields):
 
 @dataclasses.dataclass(frozen=True)
 class _ByLoss(AdversaryFields):
-    """The fields of canaries that are examples."""
-
     loss_score: str = described(
         "loss, poisoned, of several canaries: minus the loss, or its excess over what is expected.",
         default="loss",

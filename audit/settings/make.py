@@ -91,7 +91,6 @@ def make_setting(model: str, usual: Usual, given: Mapping[str, Any]) -> Setting:
 
 
 def _part(kind: type[P], values: Mapping[str, Any]) -> P:
-    """A part of a setting, of the values that are its fields."""
     return kind(**{name: values[name] for name in declared(kind)})
 
 
@@ -135,5 +134,4 @@ def from_identity(config: Mapping[str, Any]) -> Setting:
 
 
 def _choice(names: Sequence[str]) -> str:
-    """a, b or c."""
     return " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

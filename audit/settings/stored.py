@@ -105,6 +105,5 @@ def find_store(
 
 
 def _config(setting: Setting, dataset: Dataset, experiment: str, model: str | None) -> dict[str, Any]:
-    """A setting's config, with the checksums of its data and of a caller's model."""
     checksums = {_DATA: dataset.checksum, **({} if model is None else {_MODEL: model})}
     return {**identity(setting, experiment), **checksums}

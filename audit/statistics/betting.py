@@ -53,8 +53,7 @@ def log_growth(values: Array, means: Array, stakes: Array, most: float = 1.0) ->
     """log C(m) (L, G) after independent values (n,) in [0, most], for stakes (L,) and means (G,). It grows
     with the mean; -inf below the mean that a stake needs."""
     distinct, counts = np.unique(values, return_counts=True)
-    gains = means[:, None] - distinct
-    growth = np.full((len(stakes), len(means)), -np.inf)
+    gains, growth = means[:, None] - distinct, np.full((len(stakes), len(means)), -np.inf)
     for row, stake in zip(growth, stakes, strict=True):
         allowed = stake * (most - means) <= 1
         with np.errstate(divide="ignore"):
@@ -103,8 +102,7 @@ def _cut(growth: Array, shares: Array, target: float) -> float:
 def _shares(alone: int) -> Array:
     """The capital's shares: the pilot's best bet, those beside it, and so many on each world alone."""
     beside = (1 - _BEST_SHARE - _ALONE_SHARE) / len(_STEPS)
-    parts = [_BEST_SHARE, beside, _ALONE_SHARE / (2 * alone)]
-    return np.repeat(parts, [1, len(_STEPS), 2 * alone])
+    return np.repeat([_BEST_SHARE, beside, _ALONE_SHARE / (2 * alone)], [1, len(_STEPS), 2 * alone])
 
 
 def _least_of_sets(family: Family, counted: Counted, target: float) -> Callable[[float], float]:
@@ -140,8 +138,7 @@ def _pairs(family: Family, out: Array, into: Array, target: float) -> _Pairs:
     single = np.log(_ALONE_SHARE / (2 * len(alone)))
 
     def enough(parameter: float) -> NDArray[np.bool_]:
-        corners = _corners(family, parameter, _COARSE)
-        first, second = out[:, :-1], into[:, corners]
+        first, second = out[:, :-1], into[:, _corners(family, parameter, _COARSE)]
         covered = np.maximum(first[alone].max(0), second[alone].max(0)) + single >= target
         sums = first[:, None, ~covered] + second[None][:, :, ~covered]
         return np.asarray((sums + np.log(_BEST_SHARE) >= target).all(-1))

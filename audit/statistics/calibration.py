@@ -157,7 +157,6 @@ def _summary(method: str, setting: KnownMechanism, values: Array, truth: float) 
 
 
 def _with_curve(row: Calibration, epsilon: Array, curves: Array) -> Calibration:
-    """A row with the curve test's verdicts (audits, 2) on its audits."""
     fired, strong = curves[:, 0] < CURVE_LEVEL, curves[:, 1] >= CURVE_POWER
     missed = (epsilon > row.true_epsilon + _SLACK) & ~fired & strong
     return row._replace(

@@ -180,8 +180,7 @@ def of_arrays(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
     canaries a run make them a design of two sets. Raises InputError for what is no array of scores."""
     arrays = map(_array, ("in", "out"), (scores_in, scores_out))
     columns = [array if array.ndim == 2 else array[:, None] for array in arrays]
-    one = all(column.shape[1] == 1 for column in columns)
-    return Sets(*columns) if one else sets(*columns)
+    return Sets(*columns) if all(column.shape[1] == 1 for column in columns) else sets(*columns)
 
 
 def _array(world: str, values: ArrayLike) -> Array:

@@ -108,19 +108,16 @@ def replacing(dots: ArrayLike, cohort: Cohort, sigma: float, canary: float) -> D
     """The densities where the canary takes the place of a client of the cohort (Errata C1)."""
     several = cohort.size > 1 and not cohort.poisson
     require(several, "a canary replaces one of several in a cohort of fixed size")
-    dots = np.asarray(dots, np.float64)
-    rest = cohort._replace(size=cohort.size - 1)
+    dots, rest = np.asarray(dots, np.float64), cohort._replace(size=cohort.size - 1)
     shift = canary - float(dots.mean())
     ends = (min(-shift, 0.0) - abs(canary), max(shift, 0.0) + abs(canary))
-    law = score_law(dots, cohort, sigma, ends)
-    return _pair(law, score_law(dots, rest, sigma, ends), canary)
+    return _pair(score_law(dots, cohort, sigma, ends), score_law(dots, rest, sigma, ends), canary)
 
 
 def _pair(out: ScoreLaw, rest: ScoreLaw, canary: float) -> DensityPair:
     """The pair on out's grid: the law of the others, shifted by the canary's dot product. Log densities are
     smooth, and a cubic through them is right to the fourth power of the spacing."""
-    spline = interpolate.CubicSpline(rest.points, rest.log_density)
-    at = out.points - canary
+    spline, at = interpolate.CubicSpline(rest.points, rest.log_density), out.points - canary
     inside = (at >= rest.points[0]) & (at <= rest.points[-1])
     shifted = np.where(inside, spline(np.clip(at, rest.points[0], rest.points[-1])), -np.inf)
     p, q = np.exp(out.log_density), np.exp(shifted)

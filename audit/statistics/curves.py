@@ -30,8 +30,6 @@ _MOST_RANKS = 300
 _DEVIATIONS = 8.0  # of a Poisson count that are followed
 _FEW = 12  # counts more, for a small mean
 _DIRECT = 150  # entries of the shorter law from which a convolution goes by FFT
-_LEAST_ERROR = 1e-8  # smaller ones are lost in the rounding of a coverage
-_MOST_ERROR = 0.99
 _TOLERANCE = 1e-5  # relative, of the local level
 
 
@@ -144,8 +142,7 @@ def limits(trials: int, error: float) -> Limits:
     """Limits that all hold with probability 1 - error for `trials` draws of any continuous law, and at least
     as often with ties. The time grows slowly: 0.06 s for 10,000 draws, 0.8 s for ten million."""
     ranks = _ranks(trials)
-    local = local_level(trials, ranks, error)
-    lower = _lower(trials, ranks, local)
+    lower = _lower(trials, ranks, local_level(trials, ranks, error))
     found = Limits(ranks, lower, 1 - lower[::-1])
     for array in found:
         array.setflags(write=False)
@@ -158,9 +155,9 @@ def local_level(trials: int, ranks: Ranks, error: float) -> float:
     ranks (m,): as in `coverage`. Right to 1e-5 of itself. For errors below 1e-8 it is error / m (Bonferroni),
     which is less; an error above 0.99 is taken for 0.99.
     """
-    if error < _LEAST_ERROR:
+    if error < 1e-8:  # lost in the rounding of a coverage
         return error / len(ranks)
-    error = min(error, _MOST_ERROR)
+    error = min(error, 0.99)
     wanted = np.log(-np.log1p(-error))
 
     def excess(log_local: float) -> float:
@@ -209,7 +206,6 @@ def _lower(trials: int, ranks: Ranks, local: float) -> Array:
 
 
 def _reach(mean: float) -> float:
-    """How far from its mean a Poisson count is followed."""
     return float(_DEVIATIONS * np.sqrt(mean) + _FEW)
 
 
@@ -222,7 +218,6 @@ def _poisson(mean: float, log_factorials: Array) -> tuple[int, Array]:
 
 
 def _convolved(one: Array, other: Array) -> Array:
-    """The law of the sum of two counts, by FFT where both laws are long."""
     if min(len(one), len(other)) < _DIRECT:
         return np.convolve(one, other)
     size = len(one) + len(other) - 1

@@ -115,8 +115,7 @@ def in_sample(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confide
     conversions.require_levels(delta, confidence)
     s_in, s_out = check_scores(scores_in, scores_out)
     threshold, mu = thresholds.best_empirical(s_in, s_out, conversions.mu_from_rates, (1 - confidence) / 2)
-    counts = _count(s_in, s_out, threshold)
-    epsilon = conversions.epsilon_from_mu(max(mu, 0.0), delta)
+    counts, epsilon = _count(s_in, s_out, threshold), conversions.epsilon_from_mu(max(mu, 0.0), delta)
     found = (IN_SAMPLE, epsilon, max(mu, 0.0), delta, confidence, threshold)
     return Estimate(*found, *counts, caveat=_IN_SAMPLE.text)
 
@@ -191,8 +190,7 @@ def _groups(n: int) -> NDArray[np.int64]:
 def _largest_mus(n_in: int, n_out: int, groups: NDArray[np.int64], audits: int, error: float) -> Array:
     """Algorithm 4's mu, (audits,), where scores in and out are ordered at random."""
     z_in = -special.ndtri(intervals.upper_limits(n_in, error))
-    z_out = -special.ndtri(intervals.upper_limits(n_out, error))
-    rng = np.random.default_rng(0)
+    z_out, rng = -special.ndtri(intervals.upper_limits(n_out, error)), np.random.default_rng(0)
     present = rng.multivariate_hypergeometric(groups, n_in, size=audits, method="marginals")
     false_negatives = np.cumsum(present[:, :-1], axis=1)
     false_positives = n_out - (np.cumsum(groups[:-1]) - false_negatives)
@@ -276,11 +274,9 @@ def _split(scores_in: Array, scores_out: Array, share: float) -> tuple[Worlds, W
     scores in any unit, and as good as random between audits. What is left unprotected is a file of few
     distinct values that comes sorted: its ranks hardly vary, so shuffle such scores before.
     """
-    values = np.unique(np.concatenate([scores_in, scores_out]))
-    worlds = [scores_in, scores_out]
+    values, worlds = np.unique(np.concatenate([scores_in, scores_out])), [scores_in, scores_out]
     ranks = [np.searchsorted(values, world).astype("<i8").tobytes() for world in worlds]
-    seed = hashlib.sha256(b"/".join(ranks)).digest()
-    rng = np.random.default_rng(int.from_bytes(seed, "big"))
+    rng = np.random.default_rng(int.from_bytes(hashlib.sha256(b"/".join(ranks)).digest(), "big"))
     chosen, counted = [], []
     for world in worlds:
         size = min(max(round(share * len(world)), _LEAST_PILOT), len(world) // 2)
@@ -300,7 +296,6 @@ def _count(scores_in: Array, scores_out: Array, threshold: float) -> exact.Count
 def _tested(
     scores_in: Array, scores_out: Array, family: exact.Family, confidence: float
 ) -> tuple[float, exact.Counts, float]:
-    """The exact test's bound, its counts and its threshold."""
     (pilot_in, pilot_out), (rest_in, rest_out) = _split(scores_in, scores_out, _PILOT_SHARE)
     threshold = thresholds.choose_on_pilot(
         pilot_in, pilot_out, len(rest_in), len(rest_out), family.parameter, (1 - confidence) / 2
@@ -312,7 +307,6 @@ def _tested(
 def _gaussian(
     method: str, mu: float, counts: exact.Counts, threshold: float, delta: float, confidence: float
 ) -> Bound:
-    """A bound on mu, converted."""
     mu = max(mu, 0.0)
     epsilon = conversions.epsilon_from_mu(mu, delta)
     return Bound(method, epsilon, mu, delta, confidence, threshold, *counts, assumes=GAUSSIAN_CURVE.text)

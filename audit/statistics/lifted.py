@@ -79,8 +79,7 @@ class CanaryMethod(Method):
     canaries: int = 1
 
     def bound(self, design: Design, delta: float, confidence: float) -> Bound:
-        counted = count(design, self.family(delta), 1 - confidence)
-        return self.conclude(counted, delta, confidence)
+        return self.conclude(count(design, self.family(delta), 1 - confidence), delta, confidence)
 
 
 def count(design: Design, family: Family, error: float) -> Counted:
@@ -118,8 +117,7 @@ def lidp(order: int, interval: Interval, assumes: Assumption) -> CanaryMethod:
         error, rest = (1 - confidence) / 2, counted.rest
 
         def upper(sums: Array, canaries: int) -> float:
-            limit = exchangeable_limits(sums, canaries, order, error, interval)[1]
-            return min(rest.scale * limit, 1.0)
+            return min(rest.scale * exchangeable_limits(sums, canaries, order, error, interval)[1], 1.0)
 
         rates = upper(rest.alarms, rest.canaries_out), upper(rest.misses, rest.canaries_in)
         epsilon = max(float(conversions.epsilon_from_rates(*rates, delta)), 0.0)
@@ -157,7 +155,6 @@ def bernstein(mean: float, n: int, error: float, variance: _Variance = _FIRST) -
 
 
 def _bernstein_upper(mean: float, depth: float, slack: float, variance: _Variance) -> float:
-    """The largest x in [0, 1] that Bernstein's inequality allows."""
     shifted = mean + slack
     a, b = 1 + 2 * depth, 2 * (shifted + depth * variance.a)
     c = shifted**2 - 2 * depth * variance.b

@@ -138,7 +138,6 @@ def draw(setting: ManyCanaries, index: int) -> Design:
 
 
 def _audit(task: tuple[ManyCanaries, int]) -> list[tuple[float, float]]:
-    """One audit's (epsilon, mu) by method."""
     setting, index = task
     found = lifted.bounds(draw(setting, index), setting.delta, setting.confidence)
     return [(bound.epsilon, np.nan if bound.mu is None else bound.mu) for bound in found]
@@ -151,8 +150,7 @@ def _truths(setting: ManyCanaries) -> tuple[float, float]:
     out = special.ndtr(-thresholds)
     into = (1 - fails) * special.ndtr(thresholds - setting.mu) + fails * special.ndtr(thresholds)
     epsilon = conversions.epsilon_from_rates(out, into, setting.delta)
-    mu = conversions.mu_from_rates(out, into)
-    return max(float(epsilon.max()), 0.0), max(float(mu.max()), 0.0)
+    return max(float(epsilon.max()), 0.0), max(float(conversions.mu_from_rates(out, into).max()), 0.0)
 
 
 def _summary(

@@ -61,7 +61,6 @@ def of_one_run(scores: ArrayLike, presence: ArrayLike) -> Coins:
 def _concluded(
     found: Cosines, coins: bool, bounds: list[OneRunBound], delta: float, confidence: float
 ) -> OneRunConclusion:
-    """With estimates and the test."""
     estimates = one_shot.estimates(found, delta, confidence)
     tested = cosine_law.anderson_darling(found.observed)
     return OneRunConclusion(found, coins, delta, confidence, estimates, bounds, tested)

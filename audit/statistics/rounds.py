@@ -91,16 +91,14 @@ def best_accuracy(
     occur. Edge cases and errors as in `best_epsilon`."""
     s_in, s_out = check_scores(scores_in, scores_out)
     errors, sizes = _errors(s_in, s_out), (len(s_in), len(s_out))
-    usable = np.isfinite(_epsilons(errors, *sizes, delta))
-    ranked = np.where(usable, -errors.wrong(*sizes), -np.inf)
+    ranked = np.where(np.isfinite(_epsilons(errors, *sizes, delta)), -errors.wrong(*sizes), -np.inf)
     return _estimate("canife_old", errors, ranked, sizes, delta, confidence)
 
 
 def largest_accuracy(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
     """The largest share of right guesses over all thresholds, worlds weighted alike."""
     s_in, s_out = check_scores(scores_in, scores_out)
-    wrong = _errors(s_in, s_out).wrong(len(s_in), len(s_out))
-    return float(1 - min(wrong.min(), 1.0) / 2)
+    return float(1 - min(_errors(s_in, s_out).wrong(len(s_in), len(s_out)).min(), 1.0) / 2)
 
 
 def largest_estimate(n_in: int, n_out: int, delta: float) -> float:

@@ -108,12 +108,10 @@ def source(store: Store, conclusion: Conclusion) -> str:
 
 def stands(store: Store, made_from: str, names: Iterable[str]) -> bool:
     """Whether files of these names were made from that source, and nobody touched them since."""
-    content = files.read(store.path / _MADE)
     try:
-        kept = None if content is None else json.loads(content)
-    except (ValueError, RecursionError):
+        return bool(json.loads(files.read(store.path / _MADE) or b"{}") == _record(store, made_from, names))
+    except (ValueError, RecursionError):  # InputError too, of what can't be read
         return False
-    return bool(kept == _record(store, made_from, names))
 
 
 def mark(store: Store, made_from: str, names: Iterable[str]) -> None:

@@ -131,6 +131,7 @@ def test_cosines_are_1_along_the_canary_and_those_of_weights_know_no_beginning(t
         found = adversary.score(state, (), theta - t * state.gradient[0], theta)
         np.testing.assert_allclose(found, cosine, rtol=1e-5)
     adversary = directions.random_direction(directions.nothing)
+    state = adversary.init(jax.random.key(1), theta, jnp.float32(NORM))
     unit, end = np.asarray(state.gradient[0]) / NORM, theta + 0.3
     expected = -unit @ end / np.linalg.norm(end)
     np.testing.assert_allclose(adversary.score(state, (), end, theta), expected, rtol=1e-5)

@@ -29,6 +29,7 @@ from audit.storage import index, results
 from audit.storage.store import Scores, Store
 from experiments.hidden_state import sweep as sweeps
 from experiments.sweeps import page as sweep_report
+from experiments.sweeps.sweep import Drawn
 from tests.audit.report.outline import Outline
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -194,7 +195,7 @@ def test_a_sweep_is_reported_as_far_as_it_is_done(tmp_path, run_command):
 
 
 def test_a_damaged_cell_of_a_sweep_is_left_out_and_named(tmp_path, plain, monkeypatch):
-    monkeypatch.setattr(sweep_report, "_figures", lambda *facts: [])
+    monkeypatch.setattr(sweep_report.registry, "draw", lambda *facts: Drawn([], 0, []))
     sweep = sweeps.sweeps("smoke")["figure_7"]
     good, torn, unreadable = (stored(tmp_path, cell.setting, runs=40) for cell in sweep.audits()[:3])
     (torn / "audit.json").write_text("{")
@@ -290,5 +291,5 @@ def test_the_browser_sees_what_is_wrong_and_refuses_a_request(tmp_path):
 def test_sampled_insertions_are_said_and_counted():
     whole, sampled = (setting_of("fcnn", canaries=8, sampling_rate=rate) for rate in (1.0, 0.25))
     assert "each with probability 0.25 (Poisson sampling)" in subjects._insertions(sampled)
-    assert "Poisson" not in subjects._insertions(whole) and "no amplification" in subjects._counting(whole)
-    assert "a coin that the adversary does not see" in subjects._counting(sampled)
+    assert "Poisson" not in subjects._insertions(whole) and "no amplification" in subjects._threats(whole)[-1]
+    assert "a coin that the adversary does not see" in subjects._threats(sampled)[-1]

@@ -6,10 +6,10 @@ import re
 import numpy as np
 import pytest
 
+from audit import concluded
 from audit.errors import InputError
-from audit.report import one_run_page, subjects
-from audit.report.one_run_page import one_run_panels
-from audit.report.one_run_table import FederatedAudit, Upper, federated_table, over_runs
+from audit.report import one_run_page, one_run_table, subjects
+from audit.report.one_run_table import FederatedAudit, Upper
 from audit.report.subjects import AskedLevels
 from audit.settings import stored
 from audit.settings.federated import FederatedSetting, federated_identity
@@ -42,7 +42,7 @@ def subject(conclusion, *upper):
 @pytest.fixture
 def plain(monkeypatch):
     panels = dict.fromkeys(("cosines", "epsilons"), b"<svg/>")
-    monkeypatch.setattr(one_run_panels, "one_run_panels", lambda *given: panels)
+    monkeypatch.setattr(one_run_page, "one_run_panels", lambda *given: panels)
 
 
 def test_a_page_tells_bounds_from_estimates_and_asks_for_nothing():
@@ -68,7 +68,7 @@ def test_the_verdict_claims_what_is_proven(sigma, upper, kind, says):
 
 
 def test_a_bound_on_a_gaussian_curve_alone_is_told_as_that():
-    found = over_runs.conclusions(Scores(0, *coins(0.25)), D, False, 1e-5, 0.95)[0]
+    found = concluded.of_each_run(Scores(0, *coins(0.25)), D, False, 1e-5, 0.95)[0]
     epsilon = {row.method: row.epsilon for row in found.bounds}
     between = (epsilon["one_run_guesses"] + epsilon["one_run_gaussian"]) / 2
     verdict = one_run_page.one_run_verdict(subject(found, Upper("canary", between, "")))
@@ -88,10 +88,10 @@ def kept(root, /, **changes):
     drawn = [coins(0.25, seed=i) for i in range(2)]
     scores, presence = (np.concatenate([one[i] for one in drawn]) for i in range(2))
     store.save(Scores(0, scores, presence))
-    found = over_runs.conclusions(Scores(0, scores, presence), D, True, 1e-6, 0.9)
+    found = concluded.of_each_run(Scores(0, scores, presence), D, True, 1e-6, 0.9)
     audit = FederatedAudit(found, Composition(4.0, 1), Composition(4.0, 5), [0.8, 0.8])
     about = {"setting": {"model": "linear", "canaries": 300}, "data": "made up", "out": str(store.path)}
-    text = json.loads(federated_table.federated_json(audit, about))
+    text = json.loads(one_run_table.federated_json(audit, about))
     store.write_text("federated.json", json.dumps({**text, **changes}))
     return store.path
 
@@ -116,7 +116,7 @@ def test_an_older_or_damaged_result_is_one_line(tmp_path, changes):
 
 
 def test_panels_are_the_same_bits_each_time_and_say_what_is_drawn():
-    one, two = (one_run_panels.one_run_panels(observed(0.3), 5.0) for _ in range(2))
+    one, two = (one_run_page.one_run_panels(observed(0.3), 5.0) for _ in range(2))
     assert one == two and set(one) == {"cosines", "epsilons"}
     assert all(re.match(rb"<\?xml", image) for image in one.values())
 

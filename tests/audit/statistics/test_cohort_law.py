@@ -7,7 +7,7 @@ import pytest
 from scipy import special
 
 from audit.errors import InputError
-from audit.statistics import cohort_law, conversions
+from audit.statistics import cohort_law, conversions, densities
 from audit.statistics.cohort_law import Cohort
 
 DOTS = np.array([0.31, -0.12, 0.05, 0.44, -0.3, 0.02, 0.11])
@@ -41,7 +41,7 @@ def test_no_canary_shows_more_than_the_mechanism_leaks():
         dots = rng.normal(0.01, 0.05, 300)
         dots[:2] = 0.8, -0.9
         truth = conversions.epsilon_from_mu(1 / sigma, 1e-5)
-        found = cohort_law.epsilon_at(cohort_law.added(dots, Cohort(30), sigma, 0.95), 1e-5)
+        found = densities.epsilon_at(cohort_law.added(dots, Cohort(30), sigma, 0.95), 1e-5)
         assert 0.1 * min(truth, 30) < found < truth
     for dots, cohort, sigma, message in (
         (DOTS, Cohort(8), 1.0, "cohort=8"),
@@ -58,4 +58,4 @@ def test_no_canary_shows_more_than_the_mechanism_leaks():
 def test_clients_orthogonal_to_a_full_canary_leave_the_mechanisms_own_epsilon(cohort):
     pair = cohort_law.added(np.zeros(512), cohort, 0.423, 1.0)
     truth = conversions.epsilon_from_mu(1 / 0.423, 1e-5)
-    assert cohort_law.epsilon_at(pair, 1e-5) == pytest.approx(truth, abs=1e-4)
+    assert densities.epsilon_at(pair, 1e-5) == pytest.approx(truth, abs=1e-4)

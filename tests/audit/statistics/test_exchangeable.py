@@ -10,8 +10,7 @@ from scipy import special
 
 from audit.errors import InputError
 from audit.statistics import lifted
-from audit.statistics.curves import limits
-from audit.statistics.lifted import bernstein, wilson
+from audit.statistics.lifted import bernstein, exchangeable_limits, wilson
 
 CANARIES = 100
 
@@ -34,7 +33,7 @@ def sums():
 )
 def test_the_authors_numbers_digit_by_digit(sums, order, interval, expected):
     assert sums.mean() / CANARIES == pytest.approx(0.10173, abs=1e-12)
-    found = limits(sums, CANARIES, order, 0.05, interval)
+    found = exchangeable_limits(sums, CANARIES, order, 0.05, interval)
     assert found == pytest.approx(expected, abs=5.01e-7)
 
 
@@ -83,7 +82,7 @@ def _second_of_the_code(mean, n, level, interval, third, fourth):
 def test_order_4_as_in_the_code_and_corrected(sums, interval, of_the_code, corrected):
     assert order_4(sums, interval, wrong=True) == pytest.approx(of_the_code, abs=5.01e-7)
     assert order_4(sums, interval, wrong=False) == pytest.approx(corrected, abs=5.01e-7)
-    found = limits(sums, CANARIES, 4, 0.05, interval)
+    found = exchangeable_limits(sums, CANARIES, 4, 0.05, interval)
     assert found == pytest.approx(order_4(sums, interval, wrong=False), abs=1e-12)
 
 
@@ -121,9 +120,9 @@ def test_moments_are_shares_of_tuples_of_ones_and_what_makes_no_sense_is_refused
     sums = np.array([1.0, 2.0])
     for order, canaries, word in ((3, 8, "power of two"), (0, 8, "power of two"), (4, 2, "needs 4 canaries")):
         with pytest.raises(InputError, match=word):
-            limits(sums, canaries, order, 0.05, wilson)
+            exchangeable_limits(sums, canaries, order, 0.05, wilson)
     with pytest.raises(InputError, match="between 0 and K"):
-        limits(np.array([-1.0]), 2, 1, 0.05, wilson)
+        exchangeable_limits(np.array([-1.0]), 2, 1, 0.05, wilson)
 
 
 @pytest.mark.parametrize("interval", [wilson, bernstein])
@@ -140,8 +139,8 @@ def test_an_interval_holds_its_mean_and_mirrors(interval, mean, n):
 @pytest.mark.parametrize("order", [1, 2, 4, 8])
 def test_equal_canaries_are_no_more_than_one(interval, order):
     equal, single = np.array([8.0] * 30 + [0.0] * 70), np.array([1.0] * 30 + [0.0] * 70)
-    low, high = limits(equal, 8, order, 0.05, interval)
-    one = limits(single, 1, 1, 0.05 / order, interval)
+    low, high = exchangeable_limits(equal, 8, order, 0.05, interval)
+    one = exchangeable_limits(single, 1, 1, 0.05 / order, interval)
     assert low <= one[0] + 1e-12 and high >= one[1] - 1e-12
 
 
@@ -149,7 +148,7 @@ def test_equal_canaries_are_no_more_than_one(interval, order):
 @pytest.mark.parametrize("order", [1, 2, 4])
 def test_the_ends_of_the_range_are_no_trouble(order, sum_):
     for interval in (wilson, bernstein):
-        low, high = limits(np.full(20, sum_), 16, order, 0.05, interval)
+        low, high = exchangeable_limits(np.full(20, sum_), 16, order, 0.05, interval)
         assert low - 1e-12 <= sum_ / 16 <= high + 1e-12
 
 
@@ -160,7 +159,7 @@ def _missed(canaries, order, error, laws, n):
     below = above = 0.0
     for count in range(n + 1):
         sums = np.array([high_sum] * count + [low_sum] * (n - count), float)
-        low, high = limits(sums, canaries, order, error, bernstein)
+        low, high = exchangeable_limits(sums, canaries, order, error, bernstein)
         weight = math.comb(n, count) * p**count * (1 - p) ** (n - count)
         below, above = below + weight * (low > mean), above + weight * (high < mean)
     return below, above

@@ -6,12 +6,12 @@ import pytest
 from audit.concluded import conclude, of_setting
 from audit.errors import InputError
 from audit.settings.make import setting_of
+from audit.statistics import conclusion
 from audit.statistics.calibration import allowed_share
 from audit.statistics.canaries import single
 from audit.statistics.conclusion import Look
 from audit.statistics.estimate import if_gaussian
 from audit.storage.store import Scores
-from experiments.sweeps.estimates import looks
 
 SCHEDULE = (200, 400, 1000)
 
@@ -33,10 +33,10 @@ def look(runs, confidence, seed=0):
 
 
 def test_the_error_is_shared_out_equally_and_the_best_of_each_method_taken():
-    assert looks.confidence_of_each(0.95, 1) == 0.95
-    assert looks.confidence_of_each(0.95, 5) == pytest.approx(0.99)
+    assert conclusion.confidence_of_each(0.95, 1) == 0.95
+    assert conclusion.confidence_of_each(0.95, 5) == pytest.approx(0.99)
     taken = [look(runs, 0.99) for runs in SCHEDULE]
-    found = looks.best(taken, 0.97)
+    found = conclusion.best_of_looks(taken, 0.97)
     for i, bound in enumerate(found):
         assert bound.epsilon == max(one.bounds[i].epsilon for one in taken)
         assert bound.confidence == 0.97 and bound.method == taken[0].bounds[i].method
@@ -48,7 +48,7 @@ def test_bounds_of_looks_are_those_of_each_look_at_its_share_of_the_error():
     assert found.looks.confidence == pytest.approx(0.98) and found.confidence == 0.94
     assert [one.runs for one in found.looks.taken] == [200, 400]
     for one in found.looks.taken:
-        alone = if_gaussian(*seen[one.runs], 1e-5, looks.confidence_of_each(0.94, 3))
+        alone = if_gaussian(*seen[one.runs], 1e-5, conclusion.confidence_of_each(0.94, 3))
         assert one.bounds[1].epsilon == alone.epsilon
     assert found.bound("if_gaussian").epsilon == max(one.bounds[1].epsilon for one in found.looks.taken)
     assert len(found.scores_in) == 200 and found.estimates[0].n_in == 200  # the last look's
@@ -65,7 +65,7 @@ def test_a_single_declared_look_is_an_audit_and_another_refused():
 @pytest.mark.parametrize("schedule", [(), (400, 200), (200, 200), (1, 200), (-4, 2)])
 def test_a_schedule_that_is_none_is_refused(schedule):
     with pytest.raises(InputError, match="`looks="):
-        looks.require_schedule(schedule)
+        conclusion.require_schedule(schedule)
 
 
 @pytest.mark.slow
@@ -79,7 +79,7 @@ def test_the_best_of_five_declared_looks_holds_and_the_best_of_five_others_does_
     undeclared, declared = np.array([best(seed, 0.95) for seed in range(300)]), []
 
     def draw(first, audits):
-        declared.extend(best(first + i, looks.confidence_of_each(0.95, 5)) for i in range(audits))
+        declared.extend(best(first + i, conclusion.confidence_of_each(0.95, 5)) for i in range(audits))
         return {"declared": np.sum(np.array(declared[first:]) > 1)}
 
     drawn = assert_covers(draw, 300)

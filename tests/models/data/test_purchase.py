@@ -54,7 +54,7 @@ def test_a_file_is_read_in_every_form_and_the_model_takes_it(published):
 
 
 def test_of_more_rows_the_paper_s_number_is_drawn(published, monkeypatch):
-    monkeypatch.setattr(tables, "TRAINING_ROWS", 5)
+    monkeypatch.setattr(tables, "PURCHASE_ROWS", 5)
     labels, bits = _rows()
     found = tables.load_purchase(file=str(published))
     drawn = np.random.RandomState(0).choice(12, 5, replace=False)
