@@ -221,11 +221,9 @@ def _model(module: nn.Module, criterion: Criterion, dataset: Dataset) -> Model:
     try:
         variables = jax.eval_shape(module.init, jax.random.key(0), example[0])
         others = sorted(set(variables) - {"params"})
-        require(
-            "params" in variables and not others,
-            f"the module keeps {', '.join(others) or 'nothing to train'}: DP-SGD trains parameters alone "
-            "(GroupNorm for BatchNorm)",
-        )
+        kept = f"the module keeps {', '.join(others) or 'nothing to train'}"
+        alone = "DP-SGD trains parameters alone (GroupNorm for BatchNorm)"
+        require("params" in variables and not others, f"{kept}: {alone}")
         model = flat_model(module, example[0], criterion)
         loss = jax.eval_shape(model.loss, jax.ShapeDtypeStruct((model.n_parameters,), jnp.float32), example)
     except InputError:

@@ -86,17 +86,13 @@ def remarks(conclusion: OneRunConclusion) -> list[str]:
         found.append("no bound: save coins (scores, presence), or 40 and more pairs of both kinds")
     tested = conclusion.normality
     level = "not rejected" if tested.rejected_at is None else f"rejected at {tested.rejected_at:.3g}"
-    found.append(
-        f"normal cosines: {level} (Anderson-Darling {tested.statistic:.3f}, 5%: {tested.critical[2]:.3f})"
-    )
-    return found
+    values = f"Anderson-Darling {tested.statistic:.3f}, 5%: {tested.critical[2]:.3f}"
+    return [*found, f"normal cosines: {level} ({values})"]
 
 
 def _notes(conclusion: OneRunConclusion) -> list[str]:
-    assumed = dict.fromkeys(
-        row.canaries for row in sorted(conclusion.bounds, key=lambda row: row.method in OF_COINS)
-    )
-    notes = [f"{one.word}: {one.note}" for one in assumed]
+    ranked = sorted(conclusion.bounds, key=lambda row: row.method in OF_COINS)
+    notes = [f"{one.word}: {one.note}" for one in dict.fromkeys(row.canaries for row in ranked)]
     return [*notes, _GAUSSIAN] if any(row.gaussian for row in conclusion.bounds) else notes
 
 

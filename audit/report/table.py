@@ -124,9 +124,5 @@ class Table(Generic[R]):
         pairs = zip(self.rows, lines, strict=True)
         for heading, group in itertools.groupby(pairs, lambda pair: section(pair[0])):
             own = list(group)
-            yield from (
-                rule,
-                *([heading] if heading else []),
-                *(line for _, line in own),
-                *self.closing(own[-1][0]),
-            )
+            above = [rule, heading] if heading else [rule]
+            yield from [*above, *(line for _, line in own), *self.closing(own[-1][0])]
