@@ -154,10 +154,8 @@ def _computed_by(adversary: Adversary, model: Model) -> str:
     norm, step = jax.ShapeDtypeStruct((), jnp.float32), jax.ShapeDtypeStruct((), jnp.int32)
     key = jax.random.key(0, impl="threefry2x32")
     state = jax.eval_shape(adversary.init, key, theta, norm)
-    traced = [
-        jax.jit(adversary.init).trace(key, theta, norm),
-        jax.jit(adversary.craft).trace(state, step, theta),
-    ]
+    traced = [jax.jit(adversary.init).trace(key, theta, norm)]
+    traced.append(jax.jit(adversary.craft).trace(state, step, theta))
     crafted = jax.eval_shape(adversary.craft, state, step, theta)
     wanted = adversary.canaries, model.n_parameters
     shape = getattr(crafted, "shape", wanted)

@@ -101,10 +101,8 @@ def over_runs(runs: list[OneRunConclusion]) -> str:
     estimates = list(zip(*(run.estimates for run in runs), strict=True))
     bounds = list(zip(*(run.bounds for run in runs), strict=True))
     floors = [floor_words(row[0].noise_floor) for row in estimates] + ["a bound a run"] * len(bounds)
-    rows = [
-        (row[0].method, [one.epsilon for one in row], floor)
-        for row, floor in zip([*estimates, *bounds], floors, strict=True)
-    ]
+    pairs = zip([*estimates, *bounds], floors, strict=True)
+    rows = [(row[0].method, [one.epsilon for one in row], floor) for row, floor in pairs]
     columns = (
         Column(None, lambda row: row[0], "estimate or bound", width=24, left=True),
         Column(None, lambda row: np.mean(row[1]), "mean", number(".3f"), 9),

@@ -112,10 +112,8 @@ class Table(Generic[R]):
 
     def _line(self, cells: Sequence[str], widths: Sequence[int]) -> str:
         shown = [column for column in self.columns if column.head is not None]
-        placed = [
-            cell.ljust(width) if column.left else cell.rjust(width)
-            for column, cell, width in zip(shown, cells, widths, strict=True)
-        ]
+        parts = zip(shown, cells, widths, strict=True)
+        placed = [cell.ljust(width) if one.left else cell.rjust(width) for one, cell, width in parts]
         return self.gap.join(placed).rstrip()
 
     def _sections(self, lines: Sequence[str], rule: str) -> Iterator[str]:

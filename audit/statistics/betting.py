@@ -110,10 +110,8 @@ def _least_of_sets(family: Family, counted: Counted, target: float) -> Callable[
     """parameter -> the least log capital on its curve, cut at the target, of two sets of runs: pairs of
     stakes, one a world."""
     rates, stakes = counted.rest.rates(), STAKES
-    promised = [
-        log_growth(pilot, _COARSE, stakes) * (len(values) / len(pilot))
-        for values, pilot in zip(rates, counted.pilot.rates(), strict=True)
-    ]
+    each = zip(rates, counted.pilot.rates(), strict=True)
+    promised = [log_growth(pilot, _COARSE, stakes) * (len(values) / len(pilot)) for values, pilot in each]
     pairs = _pairs(family, promised[0], promised[1], target)
     out, into = (log_growth(values, _LEVELS, stakes) for values in rates)
 

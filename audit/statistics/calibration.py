@@ -153,6 +153,5 @@ def _summary(method: str, setting: KnownMechanism, values: Array, truth: float) 
 def _with_curve(row: Calibration, epsilon: Array, curves: Array) -> Calibration:
     fired, strong = curves[:, 0] < CURVE_LEVEL, curves[:, 1] >= CURVE_POWER
     missed = (epsilon > row.true_epsilon + _SLACK) & ~fired & strong
-    return row._replace(
-        fired=float(fired.mean()), unsure=float((~fired & ~strong).mean()), missed=float(missed.mean())
-    )
+    unsure = float((~fired & ~strong).mean())
+    return row._replace(fired=float(fired.mean()), unsure=unsure, missed=float(missed.mean()))

@@ -130,9 +130,8 @@ def held_out(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confiden
     counts = _count(rest_in, rest_out, threshold)
     fpr = intervals.upper_limits(counts.n_out, error)[counts.false_positives]
     fnr = intervals.upper_limits(counts.n_in, error)[counts.false_negatives]
-    return _gaussian(
-        HELD_OUT, float(conversions.mu_from_rates(fpr, fnr)), counts, threshold, delta, confidence
-    )
+    mu = float(conversions.mu_from_rates(fpr, fnr))
+    return _gaussian(HELD_OUT, mu, counts, threshold, delta, confidence)
 
 
 def if_gaussian(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float) -> Bound:

@@ -313,6 +313,5 @@ def _promise(rates_out: Array, rates_in: Array, rest: RunErrors, family: Family,
         deviation = np.sqrt(2 * depth * rest.scale * rates * (1 - rates) / guesses)
         return np.asarray(np.minimum(rates + deviation + rest.scale * depth / runs, 1.0))
 
-    return family.parameter(
-        raised(rates_out, of_out, len(rest.alarms)), raised(rates_in, of_in, len(rest.misses))
-    )
+    fpr = raised(rates_out, of_out, len(rest.alarms))
+    return family.parameter(fpr, raised(rates_in, of_in, len(rest.misses)))

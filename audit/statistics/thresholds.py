@@ -39,10 +39,8 @@ def midpoints(scores_in: Array, scores_out: Array) -> Array:
 
 def count_errors(scores_in: Array, scores_out: Array, thresholds: Array) -> ErrorCounts:
     """Counts the errors at every threshold of an array, in O((n + m) log n)."""
-    return ErrorCounts(
-        len(scores_out) - np.searchsorted(np.sort(scores_out), thresholds, side="right"),
-        np.searchsorted(np.sort(scores_in), thresholds, side="right"),
-    )
+    alarms = len(scores_out) - np.searchsorted(np.sort(scores_out), thresholds, side="right")
+    return ErrorCounts(alarms, np.searchsorted(np.sort(scores_in), thresholds, side="right"))
 
 
 def best_empirical(
