@@ -1,4 +1,4 @@
-"""Findings sorted into estimates and bounds beside the upper bounds; the best of declared looks is a bound."""
+"""Findings as estimates and bounds beside the upper bounds; the best of declared looks is a bound."""
 
 import numpy as np
 import pytest
