@@ -38,8 +38,7 @@ class Result:
 
     @property
     def bounds(self) -> "dict[str, Bound]":
-        """The lower bounds by method, in the table's order; each holds at its confidence and under what it
-        `assumes`."""
+        """Lower bounds by method, in the table's order, each at its confidence under what it assumes."""
         return {bound.method: bound for bound in self.conclusion.ranked()}
 
     @property
@@ -60,8 +59,7 @@ class Result:
         return curves.auc(self.conclusion.scores_in, self.conclusion.scores_out)
 
     def true_positive_rate(self, false_positive_rate: float) -> float:
-        """The share of scores in above a threshold that at most such a share of scores out exceeds; no
-        bound."""
+        """The share of scores in above a threshold that at most such a share of scores out exceeds."""
         from audit.statistics import curves
 
         scores = self.conclusion.scores_in, self.conclusion.scores_out
@@ -289,7 +287,6 @@ def audit_loss(
 def _require_request(
     runs: int, out: str | Path, delta: float, confidence: float
 ) -> "tuple[int, Path, float, float]":
-    """(runs, folder, delta, confidence), checked."""
     from audit.settings.fields import require_type
     from audit.statistics import conversions
 

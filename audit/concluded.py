@@ -87,8 +87,7 @@ def of_each_run(
         design = one_run_conclusion.of_one_run(values, bits)
         by_coins = one_run_conclusion.of_coins(design, dimension, delta, confidence)
         if known_null:
-            observed = cosines(values[bits], None, dimension)
-            alone = one_run_conclusion.of_cosines(observed, delta, confidence)
+            alone = one_run_conclusion.of_cosines(cosines(values[bits], None, dimension), delta, confidence)
             by_coins = alone._replace(coins=True, bounds=[*by_coins.bounds, *alone.bounds])
         found.append(by_coins)
     return found
@@ -108,8 +107,7 @@ def predicted_mu(setting: Setting) -> float | None:
 
 
 def gaussian_reason(setting: Setting) -> str:
-    """Why the setting's trade-off curve should be Gaussian, in a line of 68 columns; empty where nothing says
-    so."""
+    """Why the setting's trade-off curve should be Gaussian, in 68 columns; empty if nothing says so."""
     known = predicted_mu(setting) is not None
     return "it has a reason: Gaussian noise on one crafted coordinate" if known else ""
 
@@ -129,6 +127,5 @@ def _of_looks(last: Conclusion, seen: Mapping[int, Worlds], schedule: Sequence[i
 
 
 def _bounds(worlds: Worlds, delta: float, confidence: float) -> tuple[Bound, ...]:
-    """The findings that are bounds."""
     found = estimate.findings(*worlds, delta, confidence)
     return tuple(one for one in found if isinstance(one, Bound))

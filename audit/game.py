@@ -71,8 +71,7 @@ class Game(NamedTuple):
 
 
 class Midway(NamedTuple):
-    """A chunk of runs between two segments: the first run, steps done, models (R, p), and what their scores
-    would be now, () -> (R, K)."""
+    """A chunk between two segments: first run, steps done, models (R, p), scores now () -> (R, K)."""
 
     first: int
     steps: int
@@ -106,21 +105,18 @@ def presence(runs: NDArray[np.int64], canaries: int = 1, seed: int = 0) -> NDArr
 
 
 def chunk_size(game: Game, runs: int, hardware: Hardware | None = None) -> int:
-    """Runs a chunk: as many as cache or memory of such devices, or of this process's, hold, in chunks of
-    equal size."""
+    """Runs a chunk, all equal: as many as the cache or memory of these, or our own, devices hold."""
     batch_size = game.schedule.batches.shape[1]
     key = None if game.program is None else (game.program, batch_size)
 
     def memory() -> StepMemory:
-        theta_0 = game.init(jax.random.key(0))
-        return game.mechanism.memory(theta_0, game.data, batch_size)
+        return game.mechanism.memory(game.init(jax.random.key(0)), game.data, batch_size)
 
     return ensemble.chunk_size(runs, _MEMORY.get(key, memory), hardware)
 
 
 def traced_for(game: Game, placement: Placement, chunk: int) -> Traced:
-    """The first segment of a chunk as `play` would compile it, for devices that need not be there: shapes
-    stand for what is computed on them."""
+    """A chunk's first segment as `play` compiles it, for devices that need not be there."""
     runs = np.arange(placement.round_up(chunk))
     attack = jax.eval_shape(lambda: _attack(game))
     keys = jax.eval_shape(lambda: _run_keys(root(game.seed, "noise"), runs))
@@ -193,8 +189,7 @@ def play(
 def final_scores(game: Game, thetas: Array, first: int) -> Scores:
     """What a game's adversary says of the final models (R, p) of runs first, first + 1, ..., of which it sees
     nothing else. Raises InputError where a model diverged."""
-    attack = _attack(game)
-    score = jax.jit(jax.vmap(game.adversary.score, (None, None, 0, None)))
+    attack, score = _attack(game), jax.jit(jax.vmap(game.adversary.score, (None, None, 0, None)))
     scores = np.asarray(score(attack.state, (), thetas, attack.known), np.float64)
     _require_finite(scores, first)
     runs = np.arange(first, first + len(scores))
@@ -203,12 +198,8 @@ def final_scores(game: Game, thetas: Array, first: int) -> Scores:
 
 def _midway(first: int, size: int, states: State, score: Callable[..., Array], known: Array) -> Midway:
     """A chunk as it is, without the runs that pad it."""
-    return Midway(
-        first,
-        int(states.step[0]),
-        states.theta[:size],
-        lambda: score(states.seen, states.theta, known)[:size],
-    )
+    now = first, int(states.step[0]), states.theta[:size]
+    return Midway(*now, lambda: score(states.seen, states.theta, known)[:size])
 
 
 def _attack(game: Game) -> _Attack:
@@ -221,7 +212,6 @@ def _attack(game: Game) -> _Attack:
 def _compiled(
     game: Game, placement: Placement, arguments: Arguments, states: State, segments: list[Schedule]
 ) -> dict[int, Compiled]:
-    """A segment's program by its number of steps."""
     runs = np.arange(len(states.step))
     key = None if game.program is None else (game.program, placement)
     program = partial(ensemble.compile_segment, game.mechanism, game.insertion(), placement)
@@ -269,8 +259,5 @@ def _run_keys(key: Array, runs: NDArray[np.int64]) -> Array:
 
 def _require_finite(scores: NDArray[np.float64], first: int) -> None:
     bad = np.flatnonzero(~np.isfinite(scores).all(axis=1))
-    require(
-        not bad.size,
-        f"run {first + bad[0] if bad.size else 0} diverged ({bad.size} of {len(scores)} in its chunk): "
-        "lower `learning_rate` or `noise_multiplier`",
-    )
+    diverged = f"run {first + bad[0] if bad.size else 0} diverged ({bad.size} of {len(scores)} in its chunk)"
+    require(not bad.size, f"{diverged}: lower `learning_rate` or `noise_multiplier`")

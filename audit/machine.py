@@ -45,7 +45,6 @@ def prepare_jax(cpu_devices: int = 0) -> None:
 
 
 def _configure(cpu_devices: int) -> None:
-    """JAX's settings but for the cache."""
     import jax
 
     logging.getLogger("jax").setLevel(logging.WARNING)
@@ -67,8 +66,7 @@ def _keep_programs() -> None:
         return
     import jax
 
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = base / "hidden-state-audit" / "jax"
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hidden-state-audit" / "jax"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)

@@ -29,8 +29,7 @@ _BLOCK = 1 << 18  # coordinates in memory at once
 
 
 def canary(seed: int, index: int, dimension: int) -> Array:
-    """Canary `index`, a uniform direction (dimension,) of length 1; raises InputError for numbers out of
-    range."""
+    """Canary `index`, a uniform unit vector (dimension,); raises InputError for numbers out of range."""
     drawn = np.concatenate(list(_blocks(seed, index, dimension)))
     unit: Array = drawn / np.linalg.norm(drawn)
     return unit

@@ -54,16 +54,13 @@ class OwnModel(NamedTuple):
 
 
 class _Audit(NamedTuple):
-    """A model, its adversary where that is the caller's own, and where the audits are kept."""
-
     own: OwnModel
     adversary: Adversary | None
     out: Path
 
 
 def of_module(module: nn.Module, criterion: Criterion, features: ArrayLike, labels: ArrayLike) -> OwnModel:
-    """A Flax Linen module on arrays; see `audit.audit_model`. Raises InputError for what cannot be
-    audited."""
+    """A Flax Linen module on arrays, see `audit.audit_model`; raises InputError for what can't be audited."""
     dataset = _dataset(features, labels)
     model = _model(module, criterion, dataset)
     return OwnModel(model, dataset, type(module).__name__, _fingerprint(model, dataset), STRATEGIES, True)
@@ -72,8 +69,7 @@ def of_module(module: nn.Module, criterion: Criterion, features: ArrayLike, labe
 def of_loss(loss: TreeLoss, params: Any, features: ArrayLike, labels: ArrayLike) -> OwnModel:
     """A loss over a tree on arrays; see `audit.audit_loss`. Raises InputError for what cannot be audited."""
     dataset = _dataset(features, labels)
-    model = _model_of_loss(loss, params, dataset)
-    name = getattr(loss, "__name__", "loss")
+    model, name = _model_of_loss(loss, params, dataset), getattr(loss, "__name__", "loss")
     return OwnModel(model, dataset, name, _fingerprint(model, dataset), STRATEGIES[-1:], False)
 
 
@@ -129,8 +125,7 @@ def _trained(audit: _Audit, asked: Setting, chosen: bool, runs: int) -> tuple[Se
     own = audit.own
     setting = _with_strategy(asked, chosen, own.model, own.dataset)
     classes = _classes(own.dataset.labels) if asked.adversary.name == Loss.name else 0
-    trainee = Trainee(own.model, own.computes, classes)
-    played = build.build_for(setting, own.dataset, trainee, audit.adversary)
+    played = build.build_for(setting, own.dataset, Trainee(own.model, own.computes, classes), audit.adversary)
     store = stored.open_store(audit.out, setting, own.dataset, model=own.computes)
     with progress.bar(training.lacking(store, runs)) as line:
         training.train(played, store, runs, progress=line)
@@ -138,8 +133,7 @@ def _trained(audit: _Audit, asked: Setting, chosen: bool, runs: int) -> tuple[Se
 
 
 def _named(adversary: str | Adversary, model: Model) -> str | OwnAdversary:
-    """A known adversary's name, or the fields of the caller's own: what it computes, and what its function is
-    called."""
+    """A known adversary's name, or the caller's own: what it computes and what it is called."""
     if not isinstance(adversary, Adversary):
         return adversary
     label = getattr(adversary.init, "__qualname__", "own").split(".<locals>")[0]
@@ -152,16 +146,13 @@ def _named(adversary: str | Adversary, model: Model) -> str | OwnAdversary:
 
 
 def _computed_by(adversary: Adversary, model: Model) -> str:
-    """SHA-256, in hex, of what an adversary's functions compute, lowered for one platform, constants
-    included."""
+    """SHA-256, in hex, of what an adversary's functions compute, lowered for one platform."""
     theta = jax.ShapeDtypeStruct((model.n_parameters,), jnp.float32)
     norm, step = jax.ShapeDtypeStruct((), jnp.float32), jax.ShapeDtypeStruct((), jnp.int32)
     key = jax.random.key(0, impl="threefry2x32")
     state = jax.eval_shape(adversary.init, key, theta, norm)
-    traced = [
-        jax.jit(adversary.init).trace(key, theta, norm),
-        jax.jit(adversary.craft).trace(state, step, theta),
-    ]
+    traced = [jax.jit(adversary.init).trace(key, theta, norm)]
+    traced.append(jax.jit(adversary.craft).trace(state, step, theta))
     crafted = jax.eval_shape(adversary.craft, state, step, theta)
     wanted = adversary.canaries, model.n_parameters
     shape = getattr(crafted, "shape", wanted)
@@ -177,8 +168,7 @@ def _computed_by(adversary: Adversary, model: Model) -> str:
 
 
 def _fingerprint(model: Model, dataset: Dataset) -> str:
-    """SHA-256, in hex, of what the model computes: its initialisation and its loss with gradient, lowered for
-    one platform, constants included."""
+    """SHA-256, in hex, of a model's initialisation and loss with gradient, lowered for one platform."""
     theta = jax.ShapeDtypeStruct((model.n_parameters,), jnp.float32)
     example = jnp.asarray(dataset.features[0]), jnp.asarray(dataset.labels[0])
     start = jax.jit(model.init).trace(jax.random.key(0, impl="threefry2x32"))
@@ -186,13 +176,11 @@ def _fingerprint(model: Model, dataset: Dataset) -> str:
 
 
 def _digest(traced: list[Any]) -> str:
-    """SHA-256 of traced functions, lowered to StableHLO."""
     texts = [one.lower(lowering_platforms=("cpu",)).as_text() for one in traced]
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
 
 def _dataset(features: ArrayLike, labels: ArrayLike) -> Dataset:
-    """The data as an audit takes them, with their checksum."""
     arrays = {"features": _canonical("features", features), "labels": _canonical("labels", labels)}
     x, y = arrays.values()
     require(x.size and y.size and x.ndim and y.ndim, "features and labels need an axis of examples each")
@@ -227,11 +215,9 @@ def _model(module: nn.Module, criterion: Criterion, dataset: Dataset) -> Model:
     try:
         variables = jax.eval_shape(module.init, jax.random.key(0), example[0])
         others = sorted(set(variables) - {"params"})
-        require(
-            "params" in variables and not others,
-            f"the module keeps {', '.join(others) or 'nothing to train'}: DP-SGD trains parameters alone "
-            "(GroupNorm for BatchNorm)",
-        )
+        kept = f"the module keeps {', '.join(others) or 'nothing to train'}"
+        alone = "DP-SGD trains parameters alone (GroupNorm for BatchNorm)"
+        require("params" in variables and not others, f"{kept}: {alone}")
         model = flat_model(module, example[0], criterion)
         loss = jax.eval_shape(model.loss, jax.ShapeDtypeStruct((model.n_parameters,), jnp.float32), example)
     except InputError:
@@ -273,7 +259,6 @@ def _model_of_loss(loss: TreeLoss, params: Any, dataset: Dataset) -> Model:
 
 
 def _require_floats(params: Any) -> None:
-    """Raises InputError where the tree's leaves are not all numbers that can be trained."""
     leaves = jax.tree.leaves(params)
     mend = "give float arrays alone (of a whole model: nnx.split, eqx.partition)"
     require(leaves, f"params hold nothing to train: {mend}")
@@ -284,7 +269,6 @@ def _require_floats(params: Any) -> None:
 
 
 def _no_criterion(logits: Array, label: Array) -> Array:
-    """A model that is a loss alone has no logits."""
     raise TypeError("this model is a loss: it has no criterion")
 
 

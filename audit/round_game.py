@@ -23,8 +23,7 @@ _ROUNDS = 8192  # whose cohorts are in memory at once
 
 
 class Inserted(NamedTuple):
-    """The canary at a frozen model: its unit gradient (p,), by which rounds are scored, and its clipped
-    update (p,), which it sends."""
+    """The canary at a frozen model: its unit gradient (p,), and the clipped update (p,) it sends."""
 
     direction: Array
     update: Array

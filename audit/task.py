@@ -111,8 +111,7 @@ MakeModel = Callable[[tuple[int, ...]], "Model"]  # (shape of an example's featu
 
 
 class StepSeconds(NamedTuple):
-    """The time of a model-step on two cores of a Xeon, by measurement: whatever the mini-batch, and more for
-    each of its examples."""
+    """Measured seconds of a model-step on two cores of a Xeon: a fixed part, and one an example."""
 
     fixed: float
     per_example: float
@@ -156,8 +155,7 @@ class Federation(NamedTuple):
 
 
 class Dealing(Protocol):
-    """What a federated setting says of its clients: how many, how unevenly examples are dealt, by which
-    seed."""
+    """What a federated setting says of its clients: how many, how unevenly they are dealt, the seed."""
 
     @property
     def clients(self) -> int: ...

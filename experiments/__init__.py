@@ -4,8 +4,6 @@ import importlib.util
 import sys
 from pathlib import Path
 
-_USAGE_ERROR = 2
-
 
 def _require_ours() -> None:
     """Exits with a line where a file of the user's would be imported in place of a package of ours."""
@@ -14,7 +12,7 @@ def _require_ours() -> None:
         if found not in (None, Path(__file__).resolve().parents[1] / name):
             mend = "rename it, or start your script with ./run.sh python"
             print(f"error: {found} stands in the way of this project's {name}: {mend}", file=sys.stderr)
-            raise SystemExit(_USAGE_ERROR)
+            raise SystemExit(2)  # as for wrong usage
 
 
 def _location(name: str) -> Path | None:

@@ -12,7 +12,6 @@ from audit.commands import dispatch
 PACKAGES = ("experiments", "audit.commands")
 _ROOT = Path(__file__).resolve().parents[1]
 _SPREADING = ("calibrate", "landscape", "plan", "sweep", "test")  # small products over processes, one a core
-_USAGE_ERROR = 2
 
 
 def main() -> None:
@@ -34,7 +33,7 @@ def _script(arguments: Sequence[str]) -> int:
     """A script of the user's; this repository comes first, so that no models.py beside it shadows ours."""
     if not arguments or not Path(arguments[0]).is_file():
         print("error: python runs a script: ./run.sh python mine.py", file=sys.stderr)
-        return _USAGE_ERROR
+        return 2
     sys.argv = list(arguments)
     sys.path.append(os.path.dirname(os.path.abspath(arguments[0])))
     runpy.run_path(arguments[0], run_name="__main__")
@@ -55,8 +54,7 @@ def _linters(arguments: Sequence[str]) -> int:
 
 
 def _ray(arguments: Sequence[str]) -> int:
-    """Without the monitor of logs, which sends them where nobody reads them and takes a twentieth of a
-    core."""
+    """Without the monitor of logs, which nobody reads and which takes a twentieth of a core."""
     rest = list(arguments)
     if rest[:1] == ["start"]:
         rest.insert(1, "--include-log-monitor=False")

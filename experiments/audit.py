@@ -46,8 +46,7 @@ flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of tab
 
 
 class _Audited(NamedTuple):
-    """What is audited, with so many runs; `looks` is empty where none are declared. trainer: who trains, None
-    where nothing is missing."""
+    """What is audited; `looks` is empty where none are declared, trainer None where nothing is missing."""
 
     setting: Setting
     dataset: "Dataset"
@@ -127,7 +126,6 @@ def _train(audited: _Audited, store: "Store", added: int | None = None) -> "Trai
 
 
 def _train_to_looks(audited: _Audited, store: "Store") -> "Trained":
-    """Trains to each look, and keeps and prints its bounds before it goes on."""
     from audit import training
 
     parts, before = [], 0

@@ -74,8 +74,6 @@ def _whole(load: Callable[..., Dataset]) -> Callable[[Sources], Dataset]:
 
 
 def _images(load: "Callable[..., ImageDataset]") -> Callable[..., Dataset]:
-    """The loader of a data set's training images as bytes; the model normalises them."""
-
     def loaded(file: str | None, tfds_dir: str | None) -> Dataset:
         images = load(file=file, tfds_dir=tfds_dir)
         return Dataset(images.train_images, images.train_labels, images.source, images.checksum)
@@ -137,10 +135,7 @@ def _largest(clients: Clients, number: int) -> Clients:
 
 
 def _making(name: str, *, sized: bool = False, **fixed: Any) -> MakeModel:
-    """A maker of the model `module:function`, which loads the module when it is called.
-
-    sized: the function takes the number of features first.
-    """
+    """A maker of `module:function`, loaded when called. sized: it takes the number of features first."""
 
     @cache
     def make(shape: tuple[int, ...]) -> "Model":
@@ -176,8 +171,7 @@ def _of_images(
     step_seconds: StepSeconds,
     federated: str,
 ) -> ZooModel:
-    """An over-parameterised model of images in ten classes, on examples and on clients. images: the data set,
-    and its loader with the test split."""
+    """An over-parameterised model of images in ten classes. images: the data set, and its test's loader."""
     data, load = images
     row = Task(name, label, description, data, make, 10, 0.01, 128, _LAYERS, True, step_seconds)
     bound = partial(make, data.examples.shape)

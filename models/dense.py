@@ -25,8 +25,7 @@ class FCNN(nn.Module):
 
 @jax.custom_vjp
 def two_logit_cross_entropy(logits: Array, label: Array) -> Array:
-    """Cross entropy of two logits (2,) and a label in {0, 1}: softplus of their signed difference, one
-    exponential where log-softmax takes two."""
+    """Cross entropy of two logits (2,) and a label in {0, 1}, with one exponential."""
     return jax.nn.softplus((1 - 2 * label) * (logits[1] - logits[0]))
 
 
@@ -43,8 +42,7 @@ two_logit_cross_entropy.defvjp(
 
 
 def fcnn(n_features: int = 8) -> Model:
-    """The network for California Housing, 8 -> 6 -> 2 with ReLU; 68 parameters for 8 features. LeCun normal
-    kernels, zero biases."""
+    """California Housing's network, 8 -> 6 -> 2 with ReLU: 68 parameters, LeCun normal kernels."""
     return flat_model(FCNN(), jnp.zeros(n_features), two_logit_cross_entropy)
 
 
@@ -55,8 +53,7 @@ def head(n_features: int, classes: int = 10) -> Model:
 
 
 def _fashion_features(x: Array) -> Array:
-    """Features of one example: Fashion-MNIST's pixels of uint8, normalised and flattened; floats as they are,
-    so that what is no image (a canary, say) can be fed in too."""
+    """Uint8 pixels normalised and flattened; floats as they are, so that a canary can be fed in too."""
     if x.dtype != jnp.uint8:
         return x
     return normalised(x, FASHION_MNIST_MEAN, FASHION_MNIST_STD).reshape(-1)
@@ -77,8 +74,7 @@ class MLP(nn.Module):
 
 
 def mlp(n_features: int = 784, widths: tuple[int, ...] = (256, 256), classes: int = 10) -> Model:
-    """The multi-layer perceptron, 269,322 parameters for Fashion-MNIST. LeCun normal kernels, zero biases,
-    softmax cross entropy."""
+    """The multi-layer perceptron, 269,322 parameters on Fashion-MNIST; softmax cross entropy."""
     features = jnp.zeros(n_features, jnp.float32)
     return flat_model(MLP(widths, classes), features, cross_entropy, _fashion_features)
 

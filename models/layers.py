@@ -37,8 +37,7 @@ class Convolution(nn.Module):
         return jnp.concatenate([flat[..., i * width : (i + height) * width] for i in window], axis=-2)
 
     def fold(self, kernel: Array, gradient: Array, x: Array) -> Array:
-        """The gradient at x (..., C, H, W) of kernel.T @ unfold(x), for a kernel (K, O), from the gradient
-        (..., O, L) at the product."""
+        """The gradient at x (..., C, H, W) of kernel.T @ unfold(x), from that (..., O, L) at the product."""
         found: Array = jax.lax.platform_dependent(
             kernel, gradient, x, cpu=self._fold_lines, default=self._fold_patches
         )
@@ -51,8 +50,7 @@ class Convolution(nn.Module):
         return found
 
     def _fold_lines(self, kernel: Array, gradient: Array, x: Array) -> Array:
-        """One product sums over features and the window's rows at once, so that only columns are left to be
-        added: the patches' gradient, which a CPU would write, is three and a half times as large."""
+        """Sums over features and rows at once: the patches' gradient would be 3.5 times as large."""
         lead, window, (channels, height, width) = x.shape[:-3], self.window, x.shape[-3:]
         across = width - window + 1
         edge = (window - 1) * across
@@ -117,8 +115,7 @@ def _windows_backward(width: int, _: None, gradient: Array) -> tuple[Array]:
 
 
 def _overlapped(pieces: Array, axis: int) -> Array:
-    """Pieces (width, ...), of each of which every second place along an axis is given, one place after the
-    other, summed."""
+    """Pieces (width, ...), each on every second place along an axis, summed one place after another."""
     width, length = len(pieces), pieces.shape[axis + 1]
     moved = jnp.moveaxis(pieces, axis + 1, 1)
     places = [
@@ -132,10 +129,7 @@ _windows.defvjp(lambda width, x: (_windows(width, x), None), _windows_backward)
 
 
 def _kept(x: Array) -> Array:
-    """x, all of it NaN where its first element is.
-
-    A branch's result is kept; on a CPU, XLA would compute x anew for each element of each of its uses.
-    """
+    """x, all of it NaN where its first element is: XLA on a CPU keeps a branch's result."""
 
     def by_branch() -> Array:
         undefined = jnp.isnan(x.reshape(-1)[0])
@@ -193,8 +187,7 @@ def _maxima(x: Array) -> Array:
 
 
 def _max_pool_backward(x: Array, gradient: Array) -> tuple[Array]:
-    """The gradient at the pixels: on an accelerator in one kernel; on a CPU, where that makes the ConvNet's
-    step half as long again, in two passes."""
+    """In one kernel; on a CPU, where the ConvNet's step would take half as long again, in two passes."""
     found: Array = jax.lax.platform_dependent(x, gradient, cpu=_in_two_passes, default=_at_once)
     return (found,)
 

@@ -105,8 +105,7 @@ def next_token_loss(padding: int) -> Callable[[Array, Array], Array]:
 def word_lstm() -> Model:
     """Stack Overflow's next word: embedding 96, LSTM 670, dense 96 and 10,004; 4,050,748 parameters."""
     module = LanguageModel(tff.VOCABULARY, 96, 670, 1, 96)
-    sentence = jnp.zeros(tff.SENTENCE_LENGTH, jnp.uint16)
-    return flat_model(module, sentence, next_token_loss(tff.PADDING))
+    return flat_model(module, jnp.zeros(tff.SENTENCE_LENGTH, jnp.uint16), next_token_loss(tff.PADDING))
 
 
 def character_lstm() -> Model:
@@ -117,8 +116,7 @@ def character_lstm() -> Model:
 
 
 def tweet_lstm() -> Model:
-    """Sent140's sentiment from 25 characters: embedding 300, two LSTMs of 100, dense 2; 272,102 parameters
-    (Maddock et al., 2023)."""
+    """Sent140's sentiment from 25 characters: embedding 300, two LSTMs of 100 (Maddock et al., 2023)."""
     module = TextClassifier(leaf.SENT140_VOCABULARY, 300, 100, 2)
     return flat_model(module, jnp.zeros(leaf.SENT140_LENGTH, jnp.uint8), cross_entropy)
 

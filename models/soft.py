@@ -47,8 +47,7 @@ def soft_tokens(model: Model) -> Callable[[Array, Array], Array]:
 
 
 def gumbel_softmax(key: Array, log_weights: Array, temperature: float = 1.0) -> Array:
-    """Mixtures (..., V) of log weights with Gumbel noise (Jang, Gu and Poole, 2017); their largest entries
-    are draws from the weights."""
+    """Mixtures (..., V) of log weights with Gumbel noise (Jang, Gu and Poole, 2017)."""
     noisy = log_weights + jax.random.gumbel(key, log_weights.shape, log_weights.dtype)
     return jax.nn.softmax(noisy / temperature)
 

@@ -73,8 +73,7 @@ def _biased(choose: Callable[[Array, Array], Array]) -> Adversary:
 
 
 class BiasedDimensions(NamedTuple):
-    """K distinct coordinates (K,), the canaries' entries C (K,) there, and where the adversary expects these
-    coordinates to end (K,)."""
+    """K distinct coordinates (K,), the canaries' entries C (K,), and where they are expected (K,)."""
 
     dimensions: Array
     values: Array
@@ -93,8 +92,7 @@ def random_biased_dimensions(canaries: int, expect: Expect) -> Adversary:
 def simulated_biased_dimensions(
     simulate: Simulate, simulations: int, per_step: bool, canaries: int, expect: Expect
 ) -> Adversary:
-    """GC-S with K canaries: the K coordinates that simulated training moves least (see
-    `simulated_biased_dimension`)."""
+    """GC-S with K canaries: the K coordinates that simulated training moves least."""
 
     def choose(key: Array, theta_0: Array) -> Array:
         return jnp.argsort(_movement(simulate, simulations, per_step, key, theta_0))[:canaries]
@@ -103,8 +101,7 @@ def simulated_biased_dimensions(
 
 
 def _many(choose: Callable[[Array, Array], Array], canaries: int, expect: Expect) -> Adversary:
-    """The adversary of a way to choose K coordinates. A coordinate's score is its displacement less the
-    expected one: on a small model training moves coordinates by many times the noise."""
+    """K coordinates; a score is a displacement less the expected one, which is many times the noise."""
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> BiasedDimensions:
         dimensions = choose(key, theta_0)

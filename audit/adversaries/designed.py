@@ -28,14 +28,12 @@ from audit.errors import require
 from audit.mechanism.base import Tree
 
 _TINY = 1e-12
-_ENTRY_BYTES = 4
 
 
 # (theta (p,), sample, key) -> the model's loss of the sample; the key is for samples relaxed by random draws
 SampleLoss = Callable[[Array, Tree, Array], Array]
-Penalty = Callable[
-    [Array, Array], Array
-]  # (sample's gradient (p,), clipped updates (b, p)) -> what is minimised
+# (sample's gradient (p,), clipped updates (b, p)) -> what is minimised
+Penalty = Callable[[Array, Array], Array]
 
 
 class SampleDesign(NamedTuple):
@@ -50,9 +48,8 @@ class SampleDesign(NamedTuple):
 
 
 class Designed(NamedTuple):
-    """A design's result. last: the sample after the last step, as the paper keeps it; best: that of the
-    smallest penalty on its minibatch. losses (steps + 1,): penalties on the minibatches, of the first sample
-    to the last."""
+    """A design's result: the sample after the last step, as the paper keeps it, and that of the smallest
+    penalty on its minibatch. losses (steps + 1,): penalties on the minibatches, of first to last sample."""
 
     last: Tree
     best: Tree
@@ -101,8 +98,7 @@ def _with_norm(clipping_norm: float, of_products: Callable[[Array], Array]) -> P
     """A penalty of a gradient's products with the updates, and of a norm below C."""
 
     def penalty(gradient: Array, updates: Array) -> Array:
-        short = jnp.maximum(clipping_norm - _norm(gradient), 0.0) ** 2
-        return short + of_products(updates @ gradient)
+        return jnp.maximum(clipping_norm - _norm(gradient), 0.0) ** 2 + of_products(updates @ gradient)
 
     return penalty
 
@@ -156,7 +152,7 @@ def designer(
 def in_blocks(pool: int, parameters: int, budget: int) -> list[range]:
     """The pool's clients in blocks of one size whose updates fit into a budget of bytes; the clients that are
     left over, fewer than there are blocks, serve nowhere. Raises InputError where one update does not fit."""
-    most = budget // (_ENTRY_BYTES * parameters)
+    most = budget // (4 * parameters)  # of 4 bytes
     require(most >= 1, f"`memory={budget}` holds no update of {parameters:,} parameters: raise it")
     count = -(-pool // most)
     size = pool // count
@@ -164,8 +160,6 @@ def in_blocks(pool: int, parameters: int, budget: int) -> list[range]:
 
 
 def _objective(design: SampleDesign) -> Callable[[Tree, Array, Array, Array], Array]:
-    """(sample, theta, updates, key) -> the penalty on a minibatch."""
-
     def objective(sample: Tree, theta: Array, updates: Array, key: Array) -> Array:
         draw, relax = jax.random.split(key)
         gradient = jax.grad(design.loss)(theta, sample, relax)

@@ -90,8 +90,7 @@ def _score_many(state: RandomDirections, seen: Tree, theta_t: Array, theta_0: Ar
 
 
 class OneShot(NamedTuple):
-    """K directions as typed keys (K,), and drawn (K, p) where they are kept, else (0, p); the server's
-    momentum ()."""
+    """K directions as typed keys (K,), drawn (K, p) where kept, else (0, p); the server's momentum."""
 
     keys: Array
     units: Array
@@ -99,8 +98,7 @@ class OneShot(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What was seen of the iterates: the last one (p,), the move to it (p,), and each canary's largest cosine
-    so far (K,)."""
+    """What was seen: the last iterate (p,), the move to it (p,), each canary's largest cosine (K,)."""
 
     theta: Array
     moved: Array

@@ -76,9 +76,8 @@ def flipped_labels(
 
 
 def flipped_label(loss: Loss, features: Array, labels: Array, classes: int) -> Adversary:
-    """The canary is a random example (x, y) of the data with a wrong label, drawn uniformly. Its gradient at
-    the current model is inserted, as training on it would; the mechanism clips it. The score is minus its
-    loss: training on the canary lowers it."""
+    """The canary is a random example (x, y) with a uniformly drawn wrong label. Its gradient at the current
+    model is inserted and clipped as in training. The score is minus its loss, which training lowers."""
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Example:
         index = jax.random.randint(jax.random.fold_in(key, 0), (), 0, len(labels))

@@ -48,7 +48,6 @@ flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of a t
 
 
 MOST_DIMENSION = 10**13
-_MANY_RUNS = ("looks", "noise_multiplier", "insertions", "sampling_rate", "figure")
 
 
 def main() -> None:
@@ -82,8 +81,7 @@ def main() -> None:
 
 
 def _one_run() -> None:
-    """Bounds and estimates from the cosines of one run."""
-    for name in _MANY_RUNS:
+    for name in ("looks", "noise_multiplier", "insertions", "sampling_rate", "figure"):
         require(FLAGS[name].value is None, f"--{name} does not go with --dimension: drop one")
     upper, paths = FLAGS.upper_bound, score_files.paths(FLAGS.scores)
     require(upper is None or 0 <= upper < math.inf, f"--upper_bound={upper}: give a finite one, at least 0")
@@ -103,7 +101,6 @@ def _one_run() -> None:
 
 
 def _composition() -> Composition | None:
-    """The mechanism's steps with the canary, where the flags say."""
     sigma, insertions = FLAGS.noise_multiplier, FLAGS.insertions
     together = (sigma is None) == (insertions is None)
     require(together, "--noise_multiplier and --insertions go together: give both or none")

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 USAGE_ERROR = 2
 _AS_TEXT: flags.ArgumentSerializer[int | str] = flags.ArgumentSerializer()
-_INTERRUPTED = 130
 _DEFINE: dict[type, Callable[[str, Any, str], object]] = {
     int: flags.DEFINE_integer,
     float: flags.DEFINE_float,
@@ -57,7 +56,7 @@ def run(main: Callable[[], None]) -> None:
         except InputError as error:
             return _complain(str(error), USAGE_ERROR)
         except KeyboardInterrupt:
-            return _complain("interrupted: finished chunks are kept, the same command goes on", _INTERRUPTED)
+            return _complain("interrupted: finished chunks are kept, the same command goes on", 130)
         except MemoryError:
             return _complain("out of memory: ask for less", USAGE_ERROR)
         except OSError as error:
@@ -70,7 +69,6 @@ def run(main: Callable[[], None]) -> None:
 
 
 def _parse(argv: Sequence[str]) -> list[str]:
-    """absl's parser, with our help and without its usage pages for a mistyped flag."""
     if not _HELP.isdisjoint(argv[1:]):
         try:
             print(_help(), flush=True)
@@ -84,7 +82,6 @@ def _parse(argv: Sequence[str]) -> list[str]:
 
 
 def _help() -> str:
-    """The command's docstring and its flags by group, in 80 columns."""
     own = [
         flag
         for module, defined in flags.FLAGS.flags_by_module_dict().items()
@@ -105,8 +102,7 @@ def _help() -> str:
 
 
 def _narrow(paragraph: str) -> str:
-    """A paragraph of a docstring in 80 columns; examples stay lines, their comments in a column or, where
-    that is too wide, below each."""
+    """A paragraph in 80 columns; examples stay lines, their comments in a column or below."""
     if not paragraph.lstrip().startswith("./"):
         return textwrap.fill(paragraph, 80)
     examples = [line.strip().partition("  ") for line in paragraph.splitlines()]
@@ -185,8 +181,6 @@ def _chosen(kind: type | None, names: Iterable[str] | None) -> "list[Field]":
 
 
 class _CountParser(flags.ArgumentParser[int | str]):
-    """A whole number, or auto."""
-
     def parse(self, argument: int | str) -> int | str:
         """Raises ValueError for anything else."""
         text = str(argument)
@@ -225,7 +219,6 @@ def whole_numbers(flag: str) -> list[int]:
 
 
 def _whole_number(flag: str, text: str) -> int:
-    """One whole number of a list flag, of any size."""
     try:
         return int(text)
     except ValueError:

@@ -12,8 +12,7 @@ from pathlib import Path
 _MARK = '\nif __name__ == "__main__":'
 _HELP = ("help", "-h", "--help")
 _HELP_FLAGS = {"-h", "-help", "--help", "--helpshort", "--helpfull"}
-_USAGE_ERROR = 2
-_COLUMNS = 80
+_USAGE_ERROR, _COLUMNS = 2, 80
 
 
 def run(program: str, packages: Sequence[str], usual: str | None = None, others: Sequence[str] = ()) -> None:
@@ -59,8 +58,7 @@ def usage(program: str, packages: Sequence[str], usual: str | None, others: Sequ
 
 
 def commands(packages: Sequence[str]) -> Iterator[tuple[str, str, str]]:
-    """(name, module, the docstring's first line) of every main in the packages, and of their folders' mains,
-    in the order of their names."""
+    """(name, module, first line of the docstring) of every main of the packages, by name."""
     named: dict[str, tuple[str, Path]] = {}
     for package in reversed(packages):
         spec = importlib.util.find_spec(package)
@@ -82,7 +80,6 @@ def _docstring(module: str) -> str:
 
 
 def _print_whole(text: str) -> None:
-    """Prints; a reader who left is no error."""
     with contextlib.suppress(BrokenPipeError):
         print(text, flush=True)
         return

@@ -95,8 +95,7 @@ def _settings(root: Path, levels: "AskedLevels") -> "tuple[list[Subject], Path]"
     named = FLAGS.setting not in (None, "all")
     others = f" ({found.others} with other results)" if found.others else ""
     mend = next(iter(found.refused.values()), "run ./run.sh audit, or name another folder")
-    there = found.folders or (named and found.refused)
-    require(there, f"--out={root} holds no audits{others}: {mend}")
+    require(found.folders or (named and found.refused), f"--out={root} holds no audits{others}: {mend}")
     if named:
         chosen = _chosen(found)
     else:
@@ -144,7 +143,6 @@ def _chosen(found: Audits) -> list[Path]:
 
 
 def _is_named(folder: Path, name: str) -> bool:
-    """Whether a folder's hash begins so, or its whole name is that."""
     return bool(name) and (hash_of(folder).startswith(name) or folder.name == name)
 
 

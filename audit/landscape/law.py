@@ -39,8 +39,7 @@ _SEPARATED = 9.0  # B / sigma from which no step recrosses the threshold
 
 
 class Stepper:
-    """A process's grid, and its steps; densities are arrays (2, n), out and in. points (n,), evenly spaced
-    and symmetric about 1/2, where reflection swaps the worlds."""
+    """A process's grid points (n,), symmetric about 1/2, and its steps; densities are (2, n), out and in."""
 
     def __init__(self, process: Process, per_deviation: int) -> None:
         """Raises InputError where the grid would be too large."""
@@ -124,8 +123,7 @@ def _toeplitz(taps: Array) -> Array:
 
 
 def _share_above(points: NDArray[Any], spacing: float, threshold: float) -> Array:
-    """Weights whose sum with smooth samples is the integral above the threshold, to third order. Linear
-    interpolation in the cut cell, and Gregory's first correction at the next point."""
+    """Weights of the integral above the threshold, to third order: the cut cell, then Gregory's rule."""
     position = (threshold - points[0]) / spacing
     if not 0 <= position < len(points) - 3:
         return (points > threshold).astype(np.float64)
@@ -173,8 +171,7 @@ def _has_closed_form(process: Process, thresholds: Array) -> bool:
 
 
 def _closed_form(process: Process, thresholds: Array, per_deviation: int) -> DensityPair:
-    """The law of theta_T where nothing recrosses a constant threshold: theta_1 cut in two, each part
-    moved by T - 1 and smoothed by N(0, (T - 1)(sigma / B)^2). Both cuts lie on cell boundaries."""
+    """theta_1 cut in two at cell boundaries, each part moved by T - 1 and smoothed by the later steps."""
     sigma, drift = process.noise_multiplier, float(process.steps - 1)
     if not drift:  # the law of theta_1
         count = 1000 * per_deviation

@@ -14,9 +14,8 @@ from jax import Array
 def simulate(
     key: Array, runs: Array, presence: Array, noise_multiplier: Array, batch_size: Array, thresholds: Array
 ) -> Array:
-    """theta_1 .. theta_T of runs (R,), shape (T, R), for thresholds (T - 1,). presence (R,) is 1 for runs
-    that are in and 0 for those that are out. Step t's noise of a run comes from fold_in(fold_in(key, run),
-    t)."""
+    """theta_1 .. theta_T of runs (R,), shape (T, R), for thresholds (T - 1,). presence (R,): 1 for in, 0 for
+    out. Step t's noise of a run comes from fold_in(fold_in(key, run), t)."""
     run_keys = jax.vmap(jax.random.fold_in, (None, 0))(key, runs)
 
     def noise(step: Array) -> Array:
@@ -30,8 +29,7 @@ def simulate(
         after = theta + move + noise_multiplier / batch_size * noise(step)
         return after, after
 
-    steps = jnp.arange(1, len(thresholds) + 1)
-    _, later = jax.lax.scan(advance, first, (steps, thresholds))
+    _, later = jax.lax.scan(advance, first, (jnp.arange(1, len(thresholds) + 1), thresholds))
     return jnp.concatenate([first[None], later])
 
 

@@ -24,8 +24,7 @@ PARTS = "parts"  # the axis of devices over which a mechanism that `spreads` div
 
 
 class Hyperparameters(NamedTuple):
-    """Traced scalars. The noise's standard deviation is noise_multiplier * clipping_norm. own: a mechanism's
-    further ones, a pytree of scalars."""
+    """Traced scalars; noise has deviation noise_multiplier * clipping_norm. own: a mechanism's further."""
 
     learning_rate: Array | float
     clipping_norm: Array | float
@@ -34,8 +33,7 @@ class Hyperparameters(NamedTuple):
 
 
 class Schedule(NamedTuple):
-    """A segment's mini-batches, indices (steps, B) into the data, and its insertion mask: (steps,), or
-    (steps, K) where each canary has its own steps."""
+    """A segment's mini-batches, indices (steps, B); its insertion mask (steps,), or (steps, K) by canary."""
 
     batches: Array
     mask: Array
@@ -67,8 +65,7 @@ class Directions(NamedTuple):
 
 
 class Examples(NamedTuple):
-    """K canaries that are examples, features (K, ...) and labels (K, ...): what is inserted of one is its
-    clipped gradient, as of an example in a mini-batch."""
+    """Canaries that are examples (K, ...) with labels (K, ...): each inserts its clipped gradient."""
 
     features: Array
     labels: Array
@@ -78,15 +75,13 @@ Crafted = Array | Coordinates | Directions | Examples  # an array is (K, p)
 
 
 class Craft(Protocol):
-    """(an adversary's state, step, theta (p,)) -> canaries: what is inserted at a step, counted from 0. The
-    mechanism clips each to C by itself."""
+    """(state, step from 0, theta (p,)) -> canaries, which the mechanism clips to C by itself."""
 
     def __call__(self, state: Tree, step: Array, theta: Array, /) -> Crafted: ...
 
 
 class Observe(Protocol):
-    """(an adversary's state, what it saw so far, step, the iterate (p,) that the step released) -> what it
-    remembers then."""
+    """(state, what was seen so far, step, the iterate (p,) that it released) -> what is remembered."""
 
     def __call__(self, state: Tree, seen: Tree, step: Array, released: Array, /) -> Tree: ...
 
@@ -147,8 +142,7 @@ class Mechanism(NamedTuple):
 def inserted(
     canaries: Canaries, step: Array, theta: Array, clipping_norm: Array, mask: Array, clipped_sum: ClippedSum
 ) -> Array:
-    """sum_k mask_k * presence_k * clip(v_k, C), (p,), of the canaries v_k that are crafted at a step; the
-    mask is () or (K,)."""
+    """sum_k mask_k presence_k clip(v_k, C), (p,), of the canaries v_k of a step; mask () or (K,)."""
     crafted = canaries.craft(step, theta)
     if isinstance(crafted, Directions) and jnp.ndim(mask):
 
@@ -184,8 +178,7 @@ def _summed(
 
 
 def _sum_of_present(weights: Array, theta: Array, term: Callable[[Array, Array], Array]) -> Array:
-    """The sum (p,) of term(weight, k), one after the other: as many as there are weights (K,) above 0, which
-    are few where canaries are sampled."""
+    """The sum (p,) of term(weight, k) over the weights (K,) above 0, one after the other."""
 
     def add(carry: tuple[Array, Array]) -> tuple[Array, Array]:
         left, total = carry
@@ -223,8 +216,7 @@ def inserter(
 
 
 def joins(presence: Array, run_key: Array, step: Array) -> Array:
-    """Which canaries (K,) join a step, 1.0 or 0.0, each with the probability of its presence (K,), by coins
-    of the run's own."""
+    """Which canaries (K,) join a step, 1.0 or 0.0: each with its presence (K,), by the run's coins."""
     coins = jax.random.fold_in(jax.random.fold_in(run_key, step), _JOINS)
     return jax.random.bernoulli(coins, presence, mode="high").astype(jnp.float32)
 
@@ -232,8 +224,7 @@ def joins(presence: Array, run_key: Array, step: Array) -> Array:
 def _sampler(
     canaries: Canaries, state: State, clipping_norm: Array, run_key: Array, clipped_sum: ClippedSum
 ) -> Inserter:
-    """Inserts at each step the canaries that join it. Constant directions are drawn once a segment, clipped
-    (K, p), where they are small enough."""
+    """Inserts the canaries that join a step; constant directions that fit are drawn once a segment."""
     kept = None
     crafted = canaries.craft(state.step, state.theta) if canaries.constant else None
     if isinstance(crafted, Directions) and crafted.keys.size * state.theta.size <= _MOST_KEPT:
@@ -303,8 +294,7 @@ def rehearse(
 def simulate(
     mechanism: Mechanism, hyper: Hyperparameters, theta_0: Array, data: Data, batches: Array, run_key: Array
 ) -> Trajectory:
-    """Trains without canaries, a step a segment, and accumulates squared updates (hidden-state paper,
-    Algorithm 3)."""
+    """Trains without canaries, a step a segment, and sums squared updates (hidden-state, Algorithm 3)."""
 
     def advance(carry: tuple[State, Array], batch: Array) -> tuple[tuple[State, Array], None]:
         state, squares = carry

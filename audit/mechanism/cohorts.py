@@ -17,9 +17,8 @@ Mask = NDArray[np.float32]
 
 
 def shuffled(key: Array, clients: int, rounds: int, cohort: int) -> Indices:
-    """Cohorts of one size, cut one after the other from a permutation of the clients that is repeated: a
-    client takes part in at most ceil(rounds * cohort / clients) rounds. Raises InputError for a cohort that
-    is empty or larger than the population."""
+    """Cohorts of one size, cut in turn from a repeated permutation: a client joins at most ceil(rounds *
+    cohort / clients) rounds. Raises InputError for a cohort empty or larger than the population."""
     require_cohort(clients, cohort)
     order = np.asarray(jax.random.permutation(key, clients), np.int32)
     return order[np.arange(rounds * cohort) % clients].reshape(rounds, cohort)
@@ -34,8 +33,7 @@ def sampled(key: Array, clients: int, rounds: int, cohort: int) -> Indices:
 
 
 def listed(rounds: Sequence[NDArray[np.integer]], clients: int) -> Indices:
-    """A user's own rounds: the clients of each, counted from 0. Raises InputError for a client that there is
-    not, or that comes twice in a round."""
+    """A user's own rounds of clients from 0; raises InputError for one missing or twice in a round."""
     width = max((len(members) for members in rounds), default=0)
     found = np.full((len(rounds), max(width, 1)), ABSENT, np.int32)
     for t, members in enumerate(rounds):
@@ -47,9 +45,8 @@ def listed(rounds: Sequence[NDArray[np.integer]], clients: int) -> Indices:
 
 
 def repeated(key: Array, canaries: int, rounds: int, repetitions: int) -> Mask:
-    """Each canary takes part in exactly so many rounds, once in each `repetitions`-th part of the training:
-    one permutation of the canaries after the other, dealt evenly to the rounds. Raises InputError for more
-    repetitions than rounds."""
+    """Each canary joins exactly one round of each `repetitions`-th part of the training: permutations dealt
+    evenly to the rounds. Raises InputError for more repetitions than rounds."""
     fits = 1 <= repetitions <= rounds
     require(fits, f"`repetitions={repetitions}`: give 1 to {rounds}, the number of rounds")
     mask = np.zeros((rounds, canaries), np.float32)

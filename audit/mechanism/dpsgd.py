@@ -86,8 +86,7 @@ def step(
 
 
 def _noise(key: Array, deviation: Array, theta: Array) -> Array:
-    """N(0, deviation^2 I), of theta's size. A branch's result is kept; on a CPU, XLA would draw it in the
-    loop that puts the layers' sums together, which is not vectorised."""
+    """N(0, deviation^2 I), of theta's size; in a branch, or XLA on a CPU would not vectorise the draw."""
 
     def drawn() -> Array:
         return deviation * jax.random.normal(key, theta.shape, theta.dtype)

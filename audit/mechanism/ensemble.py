@@ -33,8 +33,7 @@ SEGMENT_STEPS = 250
 
 
 class Programs(Generic[T]):
-    """The last compiled programs that were made, found by the value of what they compute; whoever gives equal
-    keys must mean the same program."""
+    """The last compiled programs, by value: equal keys must mean the same program."""
 
     def __init__(self, kept: int = 64) -> None:
         self._made: Callable[[_Once[T]], T] = functools.lru_cache(maxsize=kept)(lambda once: once.make())
@@ -56,8 +55,7 @@ _COMPILED: Programs[Compiled] = Programs()
 
 
 class Placement(NamedTuple):
-    """Where arrays live: by run over a mesh of devices, or copied to each. The mesh's second axis, if it has
-    one, divides a run's step."""
+    """Where arrays live: by run over a mesh, or copied to each; a second axis divides a run's step."""
 
     mesh: Mesh
 
@@ -112,8 +110,7 @@ class Placement(NamedTuple):
 
 
 class Insertion(NamedTuple):
-    """An adversary's part in a training; `observe` is None where it sees the last iterate only. sampled: see
-    `Canaries`."""
+    """An adversary's part in a training; `observe` None: it sees the last iterate only."""
 
     craft: base.Craft
     observe: base.Observe | None = None

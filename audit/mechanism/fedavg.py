@@ -73,8 +73,7 @@ class Server(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """A round's sums over clients: clipped updates (p,), and 1/2 for each update that is left alone and -1/2
-    for each that is clipped."""
+    """A round's sums: clipped updates (p,), and 1/2 for each left alone, -1/2 for each clipped."""
 
     updates: Array
     unclipped: Array
@@ -208,13 +207,11 @@ def _local_update(
         gradient = jax.grad(mean_loss)(parameters)
         return jax.tree.map(lambda value, slope: value - rate * slope, parameters, gradient)
 
-    end = jax.lax.fori_loop(0, steps, advance, choices.unravel(theta))
-    return theta - ravel_pytree(end)[0]
+    return theta - ravel_pytree(jax.lax.fori_loop(0, steps, advance, choices.unravel(theta)))[0]
 
 
 def _orders(choices: FedAvg, key: Array, count: Array) -> Array:
-    """A shuffle of 0 .. count - 1 an epoch (epochs, most_examples), what is beyond them last; none is drawn
-    where a mini-batch holds all."""
+    """A shuffle of 0 .. count - 1 an epoch (epochs, most_examples), what is beyond them last."""
     shape = choices.epochs, choices.most_examples
     if choices.most_examples <= choices.batch_size:
         return jnp.broadcast_to(jnp.arange(shape[1]), shape)

@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 import jax
 from jax.extend.core import Jaxpr, jaxpr_as_fun
 
-_UNSAID = 4 << 30  # bytes of a device that does not say
-
 
 class Hardware(NamedTuple):
     """Devices of one kind that programs are made for, `number` of them with `memory` bytes each. is_cpu: they
@@ -28,7 +26,7 @@ def local_hardware() -> Hardware:
     if devices[0].platform == "cpu":
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         return Hardware(True, len(devices), memory // len(devices))
-    limit = (devices[0].memory_stats() or {}).get("bytes_limit", _UNSAID)
+    limit = (devices[0].memory_stats() or {}).get("bytes_limit", 4 << 30)
     scratch = 0
     if devices[0].platform == "tpu":
         from jax.experimental.pallas import tpu  # slow to import
@@ -52,8 +50,7 @@ class StepMemory(NamedTuple):
 
 
 def step_memory(function: Callable[..., object], theta: jax.ShapeDtypeStruct, *shared: Any) -> StepMemory:
-    """Of a function of theta (p,) and of arrays, or pytrees, that all runs share, of these shapes, without
-    the arguments."""
+    """Of a function of theta (p,) and of shared arrays or pytrees of these shapes, arguments left out."""
     program = jax.make_jaxpr(function)(theta, *shared)
     _, *others = program.in_avals
     mapped = jax.vmap(jaxpr_as_fun(program), (0, *(None for _ in others)))
@@ -66,8 +63,7 @@ def step_memory(function: Callable[..., object], theta: jax.ShapeDtypeStruct, *s
 
 
 def _written(jaxpr: Jaxpr) -> int:
-    """The bytes of every result in a program, those of its inner programs, as often as a scan repeats them,
-    instead of their calls'."""
+    """Bytes of every result in a program; inner programs' as often as a scan repeats them."""
     total = 0
     for equation in jaxpr.eqns:
         inner, times = _inner(equation), equation.params.get("length", 1)

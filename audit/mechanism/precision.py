@@ -15,9 +15,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.extend.core import ClosedJaxpr, Literal
 
-_PRODUCTS = ("dot_general", "conv_general_dilated")
 _CALLS = ("jit", "pjit", "closed_call", "checkpoint", "remat2", "custom_jvp_call", "custom_vjp_call")
-_CONTROL = ("scan", "while", "cond")
 
 
 class Operands(NamedTuple):
@@ -34,8 +32,7 @@ BF16 = Operands(7, jnp.bfloat16, jax.lax.Precision.DEFAULT)
 
 
 def with_operands(function: Callable[..., Any], operands: Operands) -> Callable[..., Any]:
-    """The function of arrays whose float32 products take such operands. The result can be mapped and
-    compiled; differentiate before, not after."""
+    """The function with such operands of float32 products; map and compile it, differentiate before."""
 
     def rounded(*arguments: Any) -> Any:
         program, shape = jax.make_jaxpr(function, return_shape=True)(*arguments)
@@ -65,17 +62,18 @@ def _apply(equation: Any, inputs: list[Any], operands: Operands) -> Sequence[Any
         inner = params["jaxpr"] if "jaxpr" in params else params["call_jaxpr"]
         closed = inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, ())
         return _evaluate(closed, inputs, operands)
-    if primitive.name in _CONTROL:
+    if primitive.name in ("scan", "while", "cond"):
         params = {name: _rewritten(value, operands) for name, value in params.items()}
-    if primitive.name in _PRODUCTS and all(x.dtype == jnp.float32 for x in inputs):
+    if primitive.name in ("dot_general", "conv_general_dilated") and all(
+        x.dtype == jnp.float32 for x in inputs
+    ):
         return [_product(primitive, inputs, params, operands)]
     results = primitive.bind(*inputs, **primitive.get_bind_params(params))
     return results if primitive.multiple_results else [results]
 
 
 def _product(primitive: Any, inputs: list[Any], params: dict[str, Any], operands: Operands) -> Array:
-    """The product of rounded operands; but on CPUs, which have no such product, those of a type of their own
-    are cast to it, which rounds likewise."""
+    """The product of rounded operands: of a type of their own, but on CPUs, which have no such product."""
     params["precision"] = (operands.allowed, operands.allowed)
     params["preferred_element_type"] = jnp.dtype(jnp.float32)
 

@@ -50,8 +50,7 @@ def report(title: str, about: Sequence[Subject], *before: Html) -> bytes:
 
 def of_audits(about: Sequence[Subject]) -> bytes:
     """The page of audits, under a title of theirs."""
-    title = f"Audit: {about[0].title}" if len(about) == 1 else f"{len(about)} audits"
-    return report(title, about)
+    return report(f"Audit: {about[0].title}" if len(about) == 1 else f"{len(about)} audits", about)
 
 
 def summary(subject: Subject) -> Html:
@@ -60,7 +59,6 @@ def summary(subject: Subject) -> Html:
 
 
 def _index(about: Sequence[Subject]) -> Html:
-    """A row a subject, with a link to its section."""
     rows = []
     for subject in about:
         found = _found(subject)
@@ -72,28 +70,23 @@ def _index(about: Sequence[Subject]) -> Html:
     header = ("audit", "verdict", "epsilon, Gaussian curve", "epsilon, any curve", "upper bound")
     table = page.table("Audits in this report", header, rows)
     error = 1 - min(subject.conclusion.confidence for subject in about)
-    expected = f"{error * len(about):.2g}"
-    caution = page.element("p", _CAUTION.format(len(about), expected), class_="note")
+    caution = page.element("p", _CAUTION.format(len(about), f"{error * len(about):.2g}"), class_="note")
     return page.element("nav", table, caution, aria_label="Audits")
 
 
 def _article(subject: Subject, count: int) -> Html:
-    """The section of one audit of so many."""
     panels = page.element("p", _NOT_DRAWN, class_="note")
     if count <= _MOST_DRAWN:
         panels = page.element("div", *_figures(subject.conclusion), class_="figures")
-    notes = [
-        page.element("p", f"{text[0].upper()}{text[1:]}", class_="note")
-        for text in remarks(subject.conclusion)
-    ]
+    said = [f"{text[0].upper()}{text[1:]}" for text in remarks(subject.conclusion)]
+    notes = [page.element("p", text, class_="note") for text in said]
     return article(subject, _found(subject), count > 1, _bounds(subject.conclusion), *notes, panels=panels)
 
 
 def article(
     about: Subject | OneRunSubject, found: Verdict, titled: bool, bounds: Html, *more: Html, panels: Html
 ) -> Html:
-    """An audit's section: its verdict, what was audited, the bounds and what else the scores say, its panels
-    and where it comes from."""
+    """An audit's section: verdict, what was audited, bounds, panels and where it comes from."""
     return page.element(
         "article",
         *([page.element("h2", about.title)] if titled else []),
@@ -181,9 +174,7 @@ def _upper(upper: float | None) -> str:
 
 
 def _figures(conclusion: Conclusion) -> list[Html]:
-    """The panels, each with what a reader who can't see it needs to know."""
-    panels = audit_panels.audit_panels(conclusion)
-    gaussian = conclusion.gaussian
+    panels, gaussian = audit_panels.audit_panels(conclusion), conclusion.gaussian
     mu = verdicts.at_least(gaussian.mu or 0.0)
     scores = zip(("in", "out"), (conclusion.scores_in, conclusion.scores_out), strict=True)
     means = "; ".join(f"{name}: mean {x.mean():.4g}, deviation {x.std():.3g}" for name, x in scores)

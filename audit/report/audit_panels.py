@@ -22,9 +22,6 @@ from audit.statistics.method import NO_BOUND
 
 _BOX = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
 _HEADROOM = 1.35  # of the scores' panel, for its legend
-_BAR_CHARACTERS = 11  # of a line under a bar
-_TITLE_CHARACTERS = 120
-_MOST_BINS = 60
 _APART = 0.4  # between the bounds and what is none, in bars
 _MOST_UPRIGHT = 5  # bars beside each other; more lie, one above the other
 
@@ -44,7 +41,7 @@ def audit_drawing(conclusion: Conclusion, audited: str = "") -> Figure:
         for axis, draw in zip(axes.flat, _PANELS.values(), strict=True):
             draw(axis, conclusion)
         if audited:
-            figure.suptitle(textwrap.fill(audited, _TITLE_CHARACTERS), fontsize=9)
+            figure.suptitle(textwrap.fill(audited, 120), fontsize=9)
         style.set_symbols(figure)
         plt.close(figure)
         return figure
@@ -62,16 +59,14 @@ def audit_panels(conclusion: Conclusion) -> dict[str, bytes]:
 
 
 def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
-    """Both worlds' histograms and the threshold of `if_gaussian`."""
     scores_in, scores_out = conclusion.scores_in, conclusion.scores_out
     gaussian, what = conclusion.gaussian, "runs" if conclusion.design is None else "scores"
     both = np.concatenate([scores_in, scores_out])
-    bins = np.histogram_bin_edges(both, min(math.isqrt(len(both)) + 1, _MOST_BINS)).tolist()
+    bins = np.histogram_bin_edges(both, min(math.isqrt(len(both)) + 1, 60)).tolist()
     axis.hist(scores_out, bins, color=OUT, alpha=0.6, label=f"out ({len(scores_out)} {what})")
     axis.hist(scores_in, bins, color=IN, alpha=0.6, hatch="///", label=f"in ({len(scores_in)} {what})")
-    below_legend = 1 / _HEADROOM
     label = f"threshold, {method_of(gaussian).label}"
-    axis.axvline(gaussian.threshold, ymax=below_legend, color=BOUND, ls="--", label=label)
+    axis.axvline(gaussian.threshold, ymax=1 / _HEADROOM, color=BOUND, ls="--", label=label)
     axis.set(xlabel="score of the final model", ylabel=what, title="Scores")
     axis.locator_params(axis="x", nbins=6)
     axis.set_ylim(top=axis.get_ylim()[1] * _HEADROOM)
@@ -79,7 +74,6 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
 
 
 def _draw_trade_off(axis: Axes, conclusion: Conclusion) -> None:
-    """The empirical and Gaussian curves, and whether the former can be one of the latter."""
     curves.draw_on_deviates(axis, conclusion)
     axis.set_title("Trade-off curve", pad=16)
     turned = auc(conclusion.scores_in, conclusion.scores_out).value < 0.5
@@ -104,9 +98,7 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
 
 
 def _draw_lying(axis: Axes, conclusion: Conclusion, labels: list[str], epsilons: list[float]) -> BarContainer:
-    """Bounds as lying bars, from the first above to the last."""
-    upper = conclusion.upper_bound
-    bars = axis.barh(labels, epsilons, color=BOUND, alpha=0.8, height=0.7)
+    upper, bars = conclusion.upper_bound, axis.barh(labels, epsilons, color=BOUND, alpha=0.8, height=0.7)
     axis.bar_label(bars, [at_least(value, 2) for value in epsilons], padding=3, fontsize=8, bbox=_BOX)
     axis.invert_yaxis()
     axis.tick_params(axis="y", labelsize=8)
@@ -123,16 +115,14 @@ def _draw_lying(axis: Axes, conclusion: Conclusion, labels: list[str], epsilons:
 def _draw_upright(
     axis: Axes, conclusion: Conclusion, labels: list[str], epsilons: list[float]
 ) -> BarContainer:
-    """Bounds as upright bars side by side, and what is none apart from them."""
     upper = conclusion.upper_bound
     places = [i + _APART * (i >= len(conclusion.bounds)) for i in range(len(labels))]
     bars = axis.bar(places, epsilons, color=BOUND, alpha=0.8, width=0.6)
-    axis.set_xticks(places, [textwrap.fill(label, _BAR_CHARACTERS) for label in labels])
+    axis.set_xticks(places, [textwrap.fill(label, 11) for label in labels])
     axis.bar_label(bars, [at_least(value, 2) for value in epsilons], label_type="center", bbox=_BOX)
     if upper is not None and np.isfinite(upper):
         axis.axhline(upper, color=UPPER, ls=":")
-        place = ("axes fraction", "data")
-        name = f"upper bound {at_most(upper, 2)}"
+        place, name = ("axes fraction", "data"), f"upper bound {at_most(upper, 2)}"
         axis.annotate(
             name, (1, upper), (0, 2), xycoords=place, textcoords="offset points", ha="right", va="bottom"
         )
@@ -142,7 +132,6 @@ def _draw_upright(
 
 
 def _draw_profile(axis: Axes, conclusion: Conclusion) -> None:
-    """delta(epsilon) of Gaussian mechanisms at the mu of `if_gaussian` and at the upper bound."""
     mu, upper = conclusion.gaussian.mu or 0.0, conclusion.mu_upper_bound
     known = upper if upper is not None and np.isfinite(upper) else None
     grid = np.linspace(0, conversions.epsilon_from_mu(max(mu, known or 0.0, 0.05), 1e-10), 400)

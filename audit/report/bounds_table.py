@@ -39,9 +39,8 @@ def bounds_table(conclusion: Conclusion) -> str:
 def _notes(conclusion: Conclusion) -> list[str]:
     """The meaning of the last column's words, that of a Gaussian curve last: its test stands below."""
     assumed = dict.fromkeys(method_of(row).assumes for row in conclusion.rows())
-    notes = [
-        f"{one.word + ':':<12}{one.note}" for one in sorted(assumed, key=lambda one: one.gaussian) if one.note
-    ]
+    ranked = sorted(assumed, key=lambda one: one.gaussian)
+    notes = [f"{one.word + ':':<12}{one.note}" for one in ranked if one.note]
     return notes if conclusion.design is None else [*notes, _UNTESTED]
 
 
@@ -60,7 +59,6 @@ def look_rows(conclusion: Conclusion) -> str:
 
 
 def _curve(conclusion: Conclusion) -> list[str]:
-    """The test of the Gaussian curve in lines of 80 columns; none where it was not made."""
     if conclusion.curve is None:
         return []
     if conclusion.refutes_gaussian:
@@ -73,7 +71,6 @@ def _curve(conclusion: Conclusion) -> list[str]:
 
 
 def _exceeding(conclusion: Conclusion) -> list[str]:
-    """A line where a bound of a verdict lies above the upper one."""
     free, gaussian, upper = conclusion.assumption_free, conclusion.gaussian, conclusion.upper_bound
     if upper is not None and free.epsilon > upper:
         return [f"{free.method} exceeds the upper bound: the guarantee is violated"]

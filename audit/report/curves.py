@@ -16,8 +16,6 @@ from audit.statistics.estimate import Finding
 Array = NDArray[np.float64]
 
 _POINTS = 801  # of a grid
-_LARGEST_LEAST = 0.1  # where an axis of very few runs begins
-_MOST_DECADES = 4  # that each get a tick
 _LABELLED = 3  # decades below 1 whose label is short
 
 
@@ -72,7 +70,7 @@ def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | N
 
     They reach from half a run's rate to its mirror image; above the panel stands what the test found.
     """
-    least = min(0.5 / max(len(conclusion.scores_in), len(conclusion.scores_out)), _LARGEST_LEAST)
+    least = min(0.5 / max(len(conclusion.scores_in), len(conclusion.scores_out)), 0.1)
     end = special.ndtri(least)
     draw_trade_off(axis, conclusion, special.ndtr(np.linspace(end, -end, _POINTS)), predicted_mu)
     axis.set_xscale("function", functions=(special.ndtri, special.ndtr))
@@ -87,9 +85,8 @@ def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | N
 
 
 def _ticks(least: float) -> tuple[list[float], list[str]]:
-    """Rates between one and its mirror image, and their labels."""
     decades = range(1, int(np.floor(-np.log10(least))) + 1)
-    shown = decades[:: 1 if len(decades) <= _MOST_DECADES else 2]
+    shown = decades[:: 1 if len(decades) <= 4 else 2]
     low = [(10.0**-d, f"{10.0**-d:g}" if d <= _LABELLED else f"1e-{d}") for d in reversed(shown)]
     high = [(1 - 10.0**-d, f"{1 - 10.0**-d:g}" if d <= _LABELLED else "") for d in shown]
     rates, labels = zip(*low, (0.5, "0.5"), *high, strict=True)
@@ -116,5 +113,4 @@ def _inside(rates: Array, runs: int) -> Array:
 
 
 def _draw_gaussian(axis: Axes, name: str, mu: float, grid: Array, **look: Any) -> None:
-    """G_mu."""
     axis.plot(grid, conversions.gaussian_trade_off(mu, grid), label=f"Gaussian, {name}", **look)

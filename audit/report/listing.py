@@ -80,7 +80,6 @@ def as_json(rows: Sequence[Listed]) -> list[dict[str, Any]]:
 
 
 def _table(rows: Sequence[Listed], now: float) -> Table[Listed]:
-    """A row an audit."""
     columns = (
         Column("setting", lambda one: hash_of(one.folder), "setting", lambda name: name[:8], 10, left=True),
         Column(None, lambda one: _name(one.setting), "model, adversary", width=_NAME, left=True),
@@ -117,12 +116,10 @@ def _upper(epsilon: float) -> str:
 
 
 def _finite(value: float | None) -> float | None:
-    """A value that JSON has."""
     return value if value is not None and math.isfinite(value) else None
 
 
 def _age(seconds: float) -> str:
-    """An age in its largest unit, rounded down."""
     for size, unit in _UNITS:
         if seconds >= size:
             return f"{seconds // size:.0f} {unit}"

@@ -71,7 +71,6 @@ def one_run_verdict(subject: OneRunSubject) -> Verdict:
 
 
 def _claim(row: OneRunBound) -> str:
-    """What a bound proves, and what it assumes."""
     curve = " and the trade-off curve is Gaussian" if row.gaussian else ""
     return (
         f"With {verdicts.percent(row.confidence)} confidence, {row.canaries.proviso}{curve}, it leaks at "
@@ -94,7 +93,6 @@ def _article(subject: OneRunSubject, titled: bool) -> Html:
 
 
 def _bounds(subject: OneRunSubject) -> Html:
-    """A row a bound of the first run, and one an upper bound."""
     first = subject.runs[0]
     rows = [
         (
@@ -109,14 +107,12 @@ def _bounds(subject: OneRunSubject) -> Html:
     for upper in subject.upper:
         shown = verdicts.limit(upper.epsilon) if upper.is_bound else verdicts.at_most(upper.epsilon)
         rows.append((upper.name, shown, "", "", upper.reason))
-    caption = (
-        f"Epsilon at delta = {first.delta:g}; lower bounds at {verdicts.percent(first.confidence)} confidence"
-    )
+    level = verdicts.percent(first.confidence)
+    caption = f"Epsilon at delta = {first.delta:g}; lower bounds at {level} confidence"
     return page.table(caption, ("bound", "epsilon", "mu", "counts", "assumes"), rows)
 
 
 def _estimates(first: OneRunConclusion) -> Html:
-    """A row an estimate: value, error, floor, and what it takes for granted."""
     header = ("estimate", "epsilon", "standard error", "mean without a leak", "95% without a leak", "caveat")
     caption = f"Estimates of epsilon at delta = {first.delta:g}; a leak shows where they exceed the 95%"
     rows = []
@@ -129,7 +125,6 @@ def _estimates(first: OneRunConclusion) -> Html:
 
 
 def _over_runs(runs: Sequence[OneRunConclusion]) -> Html:
-    """Means and deviations of all runs' values."""
     rows = []
     for kind in ("estimates", "bounds"):
         for same in zip(*(getattr(run, kind) for run in runs), strict=True):
@@ -140,18 +135,15 @@ def _over_runs(runs: Sequence[OneRunConclusion]) -> Html:
 
 
 def _figures(subject: OneRunSubject) -> list[Html]:
-    """The first run's panels, each with what a reader who can't see it needs to know."""
     first = subject.runs[0]
-    upper = subject.upper[0].epsilon if subject.upper else None
-    drawn = one_run_panels(first, upper)
+    drawn = one_run_panels(first, subject.upper[0].epsilon if subject.upper else None)
     observed, unobserved, dimension = first.cosines
     units = observed * np.sqrt(dimension)
     null = f"{len(unobserved):,} unobserved ones" if len(unobserved) else "the exact law where nothing leaks"
     said = f"mean {units.mean():.3f}, deviation {units.std():.3f}"
     estimates = [f"{row.method} {row.epsilon:.3f}" for row in first.estimates]
-    values = ", ".join(
-        [*estimates, *(f"{row.method} at least {verdicts.at_least(row.epsilon)}" for row in first.bounds)]
-    )
+    bounds = [f"{row.method} at least {verdicts.at_least(row.epsilon)}" for row in first.bounds]
+    values = ", ".join([*estimates, *bounds])
     return [
         page.figure(
             drawn["cosines"],
@@ -184,7 +176,6 @@ def one_run_panels(conclusion: OneRunConclusion, upper_bound: float | None) -> d
 
 
 def _draw_cosines(axis: Axes, conclusion: OneRunConclusion) -> None:
-    """The density of the observed cosines, and of the unobserved or of the exact null."""
     observed, unobserved, dimension = conclusion.cosines
     root = np.sqrt(dimension)
     seen = np.concatenate([observed, unobserved]) * root
@@ -202,8 +193,7 @@ def _draw_cosines(axis: Axes, conclusion: OneRunConclusion) -> None:
 
 
 def _draw_epsilons(axis: Axes, conclusion: OneRunConclusion, upper_bound: float | None) -> None:
-    """A bar a bound; a point an estimate, with two standard errors, over the range that it shows without a
-    leak; a line at the upper bound."""
+    """Bars for bounds; points with two errors over their floors for estimates; the upper bound."""
     names = [*(row.method for row in conclusion.estimates), *(row.method for row in conclusion.bounds)]
     for place, row in enumerate(conclusion.estimates):
         floor = "no leak: up to 95%" if place == 0 else None

@@ -86,18 +86,13 @@ def remarks(conclusion: OneRunConclusion) -> list[str]:
         found.append("no bound: save coins (scores, presence), or 40 and more pairs of both kinds")
     tested = conclusion.normality
     level = "not rejected" if tested.rejected_at is None else f"rejected at {tested.rejected_at:.3g}"
-    found.append(
-        f"normal cosines: {level} (Anderson-Darling {tested.statistic:.3f}, 5%: {tested.critical[2]:.3f})"
-    )
-    return found
+    values = f"Anderson-Darling {tested.statistic:.3f}, 5%: {tested.critical[2]:.3f}"
+    return [*found, f"normal cosines: {level} ({values})"]
 
 
 def _notes(conclusion: OneRunConclusion) -> list[str]:
-    """What the bounds' assumptions mean."""
-    assumed = dict.fromkeys(
-        row.canaries for row in sorted(conclusion.bounds, key=lambda row: row.method in OF_COINS)
-    )
-    notes = [f"{one.word}: {one.note}" for one in assumed]
+    ranked = sorted(conclusion.bounds, key=lambda row: row.method in OF_COINS)
+    notes = [f"{one.word}: {one.note}" for one in dict.fromkeys(row.canaries for row in ranked)]
     return [*notes, _GAUSSIAN] if any(row.gaussian for row in conclusion.bounds) else notes
 
 
@@ -106,10 +101,8 @@ def over_runs(runs: list[OneRunConclusion]) -> str:
     estimates = list(zip(*(run.estimates for run in runs), strict=True))
     bounds = list(zip(*(run.bounds for run in runs), strict=True))
     floors = [floor_words(row[0].noise_floor) for row in estimates] + ["a bound a run"] * len(bounds)
-    rows = [
-        (row[0].method, [one.epsilon for one in row], floor)
-        for row, floor in zip([*estimates, *bounds], floors, strict=True)
-    ]
+    pairs = zip([*estimates, *bounds], floors, strict=True)
+    rows = [(row[0].method, [one.epsilon for one in row], floor) for row, floor in pairs]
     columns = (
         Column(None, lambda row: row[0], "estimate or bound", width=24, left=True),
         Column(None, lambda row: np.mean(row[1]), "mean", number(".3f"), 9),
@@ -122,8 +115,7 @@ def over_runs(runs: list[OneRunConclusion]) -> str:
 
 
 class FederatedAudit(NamedTuple):
-    """What each run's canaries say, the steps that count for a canary and for a client, and the runs'
-    accuracies that were measured."""
+    """What each run's canaries say, the steps of a canary and of a client, measured accuracies."""
 
     runs: list[OneRunConclusion]
     canary: Composition
@@ -142,8 +134,7 @@ class Upper(NamedTuple):
 
 def upper_bounds(found: FederatedAudit) -> list[Upper]:
     """epsilon as it is accounted, of a canary and of a client, and the paper's analytical value."""
-    delta = found.runs[0].delta
-    rows = []
+    delta, rows = found.runs[0].delta, []
     for name, who in (("canary", found.canary), ("client", found.client)):
         times, rate = counted(who.insertions, "round"), who.sampling_rate
         taken = times if rate == 1 else f"{times}, each with probability {rate:g}"

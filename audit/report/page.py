@@ -7,7 +7,6 @@ import html
 import re
 from collections.abc import Iterable, Sequence
 
-_VOID = ("img", "meta", "link", "br")
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 _STYLE = """
 :root { color-scheme: light dark; --text: #1b1f24; --faint: #57606a; --line: #d0d7de; --ground: #fff;
@@ -67,7 +66,6 @@ pre { background: var(--raised); border: 1px solid var(--line); border-radius: .
 _NOT_INLINE = re.compile(  # of an SVG file: its size, what another page's style would say, and who made it
     r'\s(?:width|height)="[\d.]+pt"|<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->', re.DOTALL
 )
-_IDS = re.compile(r"""(\bid="|href="#|url\(#)""")
 
 
 class Html(str):
@@ -79,7 +77,7 @@ def element(tag: str, *content: str, **attributes: str) -> Html:
     named = "".join(
         f' {name.rstrip("_").replace("_", "-")}="{html.escape(value)}"' for name, value in attributes.items()
     )
-    if tag in _VOID:
+    if tag in ("img", "meta", "link", "br"):  # which never close
         return Html(f"<{tag}{named}>")
     return Html(f"<{tag}{named}>{join(content)}</{tag}>")
 
@@ -140,7 +138,7 @@ def _drawing(image: bytes, alternative: str) -> Html:
     own = f"f{hashlib.sha256(image + alternative.encode()).hexdigest()[:8]}-"
     text = image.decode(errors="replace")
     text = _NOT_INLINE.sub("", text[max(text.find("<svg"), 0) :])
-    text = _IDS.sub(lambda found: found[1] + own, text)
+    text = re.sub(r"""(\bid="|href="#|url\(#)""", lambda found: found[1] + own, text)
     for plain, themed in (("#000000", "currentColor"), ("#ffffff", "var(--ground)")):
         text = text.replace(plain, themed)
     label = html.escape(alternative)

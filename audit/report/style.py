@@ -41,15 +41,13 @@ STYLE: dict[Any, Any] = {
 
 
 _GREEK = re.compile(r"(?<![\w\\$])(epsilon|delta|mu|sigma)(?!\w)")
-_OF_DELTA = re.compile(r"\bdelta (?=\d)")
-_POWER = re.compile(r"(?<![\w.])1e-0?(\d+)\b")
 
 
 def in_symbols(text: str) -> str:
     """A figure's text with the papers' symbols: "epsilon at delta 1e-05" has Greek letters."""
-    text = _OF_DELTA.sub("delta = ", text)
+    text = re.sub(r"\bdelta (?=\d)", "delta = ", text)
     text = _GREEK.sub(lambda found: rf"$\{'var' if found[1] == 'epsilon' else ''}{found[1]}$", text)
-    return _POWER.sub(r"$10^{-\1}$", text)
+    return re.sub(r"(?<![\w.])1e-0?(\d+)\b", r"$10^{-\1}$", text)
 
 
 def set_symbols(figure: Figure) -> None:

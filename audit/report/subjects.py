@@ -132,7 +132,6 @@ def of_setting(folder: Path, levels: AskedLevels, runs: int | None = None) -> Su
 
 
 def _facts(setting: Setting, conclusion: Conclusion, own: bool) -> dict[str, str]:
-    """The training, term by term."""
     mechanism, steps = setting.mechanism, setting.schedule.steps
     sigma, norm = mechanism.noise_multiplier, mechanism.clipping_norm
     known = None if own else zoo.tasks().get(setting.model)
@@ -172,14 +171,12 @@ def _looks(conclusion: Conclusion) -> dict[str, str]:
 
 
 def _runs(conclusion: Conclusion) -> str:
-    """How many runs, and of what."""
     if conclusion.design is not None:
         return str(conclusion.design)
     return f"{len(conclusion.scores_in):,} with the canary, {len(conclusion.scores_out):,} without"
 
 
 def _threats(setting: Setting) -> list[str]:
-    """The threat model, sentence by sentence."""
     start = "It knows the initial model."
     if setting.unknown_initialisation:
         start = "It does not know the initial model: every run draws its own, and it takes one more draw."
@@ -210,7 +207,6 @@ def _threats(setting: Setting) -> list[str]:
 
 
 def _provenance(name: str, known: Known, kept: dict[str, str]) -> dict[str, str]:
-    """The scores' origin, with a word where something was not kept."""
     missing, named = "not kept", ("audit", "python", "jax", "flax", "optax", "numpy")
     versions = [f"{key} {kept[key]}" for key in named if key in kept]
     return {
@@ -267,13 +263,11 @@ def of_federated(
         "The upper bound counts the rounds that a canary takes part in; neighbours differ by one client.",
     ]
     kept = {"Setting": folder, "Seed": str(setting.seed), "Data": data}
-    upper = upper_bounds(found)
-    return OneRunSubject(f"s{folder}", title, facts, threats, found.runs, upper, kept, config)
+    return OneRunSubject(f"s{folder}", title, facts, threats, found.runs, upper_bounds(found), kept, config)
 
 
 def of_federated_folder(folder: Path, levels: AskedLevels) -> OneRunSubject:
-    """The audit that a federated run's folder in a store keeps; raises InputError where it keeps none that
-    can be read."""
+    """The audit that a federated run's folder keeps; raises InputError where none can be read."""
     store = Store.at(folder)
     content = files.read(folder / RESULT)
     mend = "start the same ./run.sh federated again"
@@ -289,14 +283,12 @@ def of_federated_folder(folder: Path, levels: AskedLevels) -> OneRunSubject:
         data, accuracies = str(kept["data"]), list(map(float, kept["accuracies"]))
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
         raise InputError(f"{folder / RESULT} cannot be read, or is an older one: {mend}") from None
-    scores = store.load(runs)
-    found = of_each_run(scores, dimension, setting.observe in FINAL, delta, confidence)
+    found = of_each_run(store.load(runs), dimension, setting.observe in FINAL, delta, confidence)
     audit = FederatedAudit(found, canary, client, accuracies)
     return of_federated(setting, audit, data, folder.name, store.text)
 
 
 def _null(conclusion: OneRunConclusion) -> str:
-    """What the observed cosines are held against."""
     observed, unobserved, dimension = conclusion.cosines
     if len(unobserved):
         return f"{len(observed):,} observed and {len(unobserved):,} unobserved, to which the null is fitted"

@@ -103,13 +103,11 @@ class Table(Generic[R]):
 
     def csv(self) -> bytes:
         """All rows under the columns' keys, in UTF-8."""
-        rows = self.json()
-        text = io.StringIO()
+        rows, text = self.json(), io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow([column.key for column in self.columns if column.key is not None])
         for row in rows:
-            plain = (f"{v:.{self.digits}g}" if isinstance(v, float) else v for v in row.values())
-            writer.writerow(plain)
+            writer.writerow(f"{v:.{self.digits}g}" if isinstance(v, float) else v for v in row.values())
         return text.getvalue().encode()
 
     def json(self) -> list[dict[str, Any]]:
@@ -119,22 +117,15 @@ class Table(Generic[R]):
 
     def _line(self, cells: Sequence[str], widths: Sequence[int]) -> str:
         shown = [column for column in self.columns if column.head is not None]
-        placed = [
-            cell.ljust(width) if column.left else cell.rjust(width)
-            for column, cell, width in zip(shown, cells, widths, strict=True)
-        ]
+        parts = zip(shown, cells, widths, strict=True)
+        placed = [cell.ljust(width) if one.left else cell.rjust(width) for one, cell, width in parts]
         return self.gap.join(placed).rstrip()
 
     def _sections(self, lines: Sequence[str], rule: str) -> Iterator[str]:
-        """The rows' lines, each group below a rule and its heading."""
         section = self.section
         assert section is not None
         pairs = zip(self.rows, lines, strict=True)
         for heading, group in itertools.groupby(pairs, lambda pair: section(pair[0])):
             own = list(group)
-            yield from (
-                rule,
-                *([heading] if heading else []),
-                *(line for _, line in own),
-                *self.closing(own[-1][0]),
-            )
+            above = [rule, heading] if heading else [rule]
+            yield from [*above, *(line for _, line in own), *self.closing(own[-1][0])]

@@ -85,7 +85,6 @@ def verdict(conclusion: Conclusion) -> Verdict:
 
 
 def _without_gaussian(conclusion: Conclusion, free: Bound) -> Verdict:
-    """The verdict where the scores refute a Gaussian curve: bounds that assume one do not enter it."""
     p_value = conclusion.p_value()
     refuted = f" These scores refute a Gaussian curve ({p_value}): bounds that assume one do not hold."
     if _is_zero(free):
@@ -100,7 +99,6 @@ def _without_gaussian(conclusion: Conclusion, free: Bound) -> Verdict:
 
 
 def _not_refuted(conclusion: Conclusion) -> str:
-    """The test of the Gaussian curve, where it was made and did not refute it."""
     if conclusion.curve is None:
         return "" if conclusion.design is None else _UNTESTED
     tested = f"({conclusion.p_value()}, power {conclusion.curve_power:.0%})"
@@ -122,7 +120,6 @@ def _claim(bound: Bound, proviso: str) -> str:
 
 
 def _leaks(gaussian: Bound, free: Bound) -> str:
-    """The sentence on a leakage, and under which assumption it is proven."""
     if free.epsilon >= gaussian.epsilon:
         return f"{_claim(free, _WHATEVER)}."
     without = "these runs prove no leakage"
@@ -139,7 +136,6 @@ def _leaks_if_doubted(gaussian: Bound, free: Bound) -> str:
 
 
 def _nothing(conclusion: Conclusion) -> str:
-    """The sentences on bounds of 0, which prove no privacy."""
     runs = f"{len(conclusion.scores_in) + len(conclusion.scores_out):,} runs"
     if conclusion.design is not None:
         runs = str(conclusion.design)
@@ -160,7 +156,6 @@ def guaranteed(upper: float | None) -> str:
 
 
 def _violated_if_gaussian(gaussian: Bound, free: Bound, upper: float) -> str:
-    """The sentences where a lower bound that assumes a Gaussian curve exceeds the upper bound."""
     kept = "nothing" if _is_zero(free) else f"at least {at_least(free.epsilon)}"
     return (
         f"{_claim(gaussian, _IF_GAUSSIAN)}, more than the {at_most(upper)} that accounting guarantees. "
@@ -171,5 +166,4 @@ def _violated_if_gaussian(gaussian: Bound, free: Bound, upper: float) -> str:
 
 
 def _by_chance(bound: Bound) -> str:
-    """How often a sound training meets such a verdict."""
     return f"chance alone brings a sound training here in at most {percent(1 - bound.confidence)} of audits."

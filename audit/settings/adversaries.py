@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from audit.mechanism.base import Data, Hyperparameters, Trajectory
     from audit.model import Model
 
-MOST_SIMULATIONS = 10_000  # each is a whole training
 GC_S_VARIANTS = {  # (noisy simulations, movement accumulated per step)
     "noiseless_per_step": (False, True),
     "noisy_per_step": (True, True),
@@ -38,9 +37,7 @@ class GcS(AdversaryFields):
         default="noiseless_per_step",
         choices=tuple(GC_S_VARIANTS),
     )
-    simulations: int = described(
-        "GC-S: how many noisy simulations.", default=4, least=1, most=MOST_SIMULATIONS
-    )
+    simulations: int = described("GC-S: how many noisy simulations.", default=4, least=1, most=10_000)
 
     def deciding(self) -> dict[str, Any]:
         """Without the number of simulations where only one is run, as noiseless ones are all the same."""
@@ -90,8 +87,6 @@ class OneShotCanaries(AdversaryFields):
 
 @dataclasses.dataclass(frozen=True)
 class _ByLoss(AdversaryFields):
-    """The fields of canaries that are examples."""
-
     loss_score: str = described(
         "loss, poisoned, of several canaries: minus the loss, or its excess over what is expected.",
         default="loss",
@@ -140,8 +135,7 @@ class ClipBkd(AdversaryFields):
 
 @dataclasses.dataclass(frozen=True)
 class OwnAdversary(AdversaryFields):
-    """An adversary of the caller's own: what its function is called, and what its functions compute
-    (SHA-256)."""
+    """An adversary of the caller's own: its function's name, and SHA-256 of what it computes."""
 
     name: ClassVar[str] = "own"
     label: str
@@ -272,10 +266,8 @@ def _poisoned(fields: Poisoned, known: Knowledge) -> "Adversary":
     from audit.adversaries import examples
 
     most, label = math.prod(known.inputs().shape), fields.poison_label
-    require(
-        fields.end_direction <= most,
-        f"`end_direction={fields.end_direction}`: the data have {most} directions; give at most {most}",
-    )
+    said = f"`end_direction={fields.end_direction}`: the data have {most} directions"
+    require(fields.end_direction <= most, f"{said}; give at most {most}")
     require(0 <= label < known.classes, f"`poison_label={label}`: the labels are 0 to {known.classes - 1}")
     ends = fields.first_direction, fields.end_direction
     tail = examples.Tail(*ends, fields.poison_scale, label, fields.poison_mean)

@@ -109,13 +109,10 @@ def build(setting: Setting, dataset: Dataset) -> game.Game:
 def build_for(
     setting: Setting, dataset: Dataset, trained: Trainee, own: Adversary | None = None
 ) -> game.Game:
-    """The game of a model, against the setting's adversary or a caller's own; raises InputError where
-    setting, data and model don't fit."""
+    """A model's game against the setting's adversary or one's own; raises InputError where they misfit."""
     fields, schedule, n_examples = setting.mechanism, setting.schedule, len(dataset.labels)
-    require(
-        fields.batch_size <= n_examples,
-        f"`batch_size={fields.batch_size}` is more than the data's {n_examples} examples: lower it",
-    )
+    many = f"`batch_size={fields.batch_size}` is more than the data's {n_examples} examples"
+    require(fields.batch_size <= n_examples, f"{many}: lower it")
     shuffle = game.root(setting.seed, "batches")
     batches = base.fixed_shuffle(shuffle, n_examples, fields.batch_size, schedule.steps)
     data = (jnp.asarray(dataset.features), jnp.asarray(dataset.labels))

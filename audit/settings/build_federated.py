@@ -88,14 +88,12 @@ def rounds(
 ) -> Participation:
     """Who takes part in which round, decided by the seed; raises InputError where the clients are too few."""
     key, number = game.root(setting.seed, "batches"), clients.number
-    own = jax.random.fold_in(key, 1)
-    mask = None
+    own, mask = jax.random.fold_in(key, 1), None
     if listed is not None:
         members = cohorts.listed(listed, number)
     elif setting.participation == "poisson":
         members = cohorts.sampled(key, number, setting.rounds, setting.cohort)
-        rate = setting.cohort / number
-        mask = cohorts.sampled_canaries(own, setting.canaries, setting.rounds, rate)
+        mask = cohorts.sampled_canaries(own, setting.canaries, setting.rounds, setting.cohort / number)
     else:
         members = cohorts.shuffled(key, number, setting.rounds, setting.cohort)
     if mask is None:
@@ -104,16 +102,14 @@ def rounds(
         joined, inserted = setting.cohort, setting.canaries * setting.cohort / number
     else:
         joined, inserted = (members != cohorts.ABSENT).sum() / len(members), mask.sum() / len(members)
-    mean = float(joined + 0.5 * inserted)
-    return Participation(members, mask, mean, cohorts.most_rounds(members, number))
+    return Participation(members, mask, float(joined + 0.5 * inserted), cohorts.most_rounds(members, number))
 
 
 def build(setting: FederatedSetting, clients: Clients, who: Participation) -> Game:
     """The game of a setting on its clients."""
     split = noise(setting)
-    own = fedavg.Federated(
-        setting.client_learning_rate, who.mean, setting.quantile, split.quantile_rate, split.on_count
-    )
+    given = setting.client_learning_rate, who.mean, setting.quantile
+    own = fedavg.Federated(*given, split.quantile_rate, split.on_count)
     ordered = cohorts.by_size(who.clients, clients.counts)
     return Game(
         fedavg.mechanism(choices(setting, clients)),

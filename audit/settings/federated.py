@@ -82,8 +82,7 @@ def federated_identity(setting: FederatedSetting, data: str, cohorts: str | None
 
 
 def validate_federated(setting: FederatedSetting) -> None:
-    """Raises InputError for a value out of range; what needs the clients is checked when the game is
-    built."""
+    """Raises InputError for a value out of range; what needs the clients is checked with the game."""
     require_fields(setting)
     rounds, repetitions = setting.rounds, setting.repetitions
     require(repetitions <= rounds, f"`repetitions={repetitions}`: give 1 to {rounds:,}, the rounds")
@@ -93,8 +92,7 @@ def validate_federated(setting: FederatedSetting) -> None:
 
 
 class RoundNoise(NamedTuple):
-    """A round's noise: on the sum as a multiple of C, on the number of clipped updates, and the rate at which
-    C follows that number."""
+    """A round's noise: on the sum as a multiple of C, on the count, and the rate at which C follows."""
 
     multiplier: float
     on_count: float

@@ -15,8 +15,7 @@ MOST_SEED = 2**32 - 1
 
 
 class FieldLimits(NamedTuple):
-    """The values that a field can take: one of the choices, or a number in [least, most] and (above, below);
-    zero_too: or 0."""
+    """A field's values: one of the choices, or a number in [least, most], (above, below); or 0."""
 
     least: float = -math.inf
     most: float = math.inf
@@ -124,8 +123,7 @@ def require_fields(part: Any) -> None:
 
 
 def require_types(part: Any) -> None:
-    """Raises InputError for a field of a setting, or of its parts, whose value is of another type: a foreign
-    file can have it."""
+    """Raises InputError for a field whose value is of another type, as a foreign file can have it."""
     for field in dataclasses.fields(part):
         value = getattr(part, field.name)
         assert isinstance(field.type, type)

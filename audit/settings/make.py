@@ -79,19 +79,13 @@ def make_setting(model: str, usual: Usual, given: Mapping[str, Any]) -> Setting:
     if not own:
         fields()["adversary"].require(adversary)
         adversary = _part(ADVERSARIES[adversary].fields, values)
-    setting = Setting(
-        model,
-        adversary,
-        _part(DpSgdFields, values),
-        _part(ScheduleFields, values),
-        **{name: values[name] for name in declared(Setting)},
-    )
+    parts = _part(DpSgdFields, values), _part(ScheduleFields, values)
+    setting = Setting(model, adversary, *parts, **{name: values[name] for name in declared(Setting)})
     require_fields(setting)
     return setting
 
 
 def _part(kind: type[P], values: Mapping[str, Any]) -> P:
-    """A part of a setting, of the values that are its fields."""
     return kind(**{name: values[name] for name in declared(kind)})
 
 
@@ -135,5 +129,4 @@ def from_identity(config: Mapping[str, Any]) -> Setting:
 
 
 def _choice(names: Sequence[str]) -> str:
-    """a, b or c."""
     return " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

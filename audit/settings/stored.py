@@ -42,8 +42,7 @@ class Audits(NamedTuple):
 
 
 def known(config: dict[str, Any]) -> Known | None:
-    """The content of an audit's config; None for all that is no audit of a trained model,
-    by its kind or by a field's type or range."""
+    """The content of an audit's config; None for what is no audit of a trained model."""
     try:
         if config["experiment"] != "audit":
             return None
@@ -74,8 +73,7 @@ def audits(root: Path) -> Audits:
 
 
 def federated(root: Path) -> list[Path]:
-    """The folders of federated runs under a store's root, the newest first; those whose config can't be read
-    are left to `audits`."""
+    """Folders of federated runs under a store's root, newest first; unreadable ones are `audits`'."""
     found = []
     for folder in index.settings(root):
         with contextlib.suppress(InputError):
@@ -87,8 +85,7 @@ def federated(root: Path) -> list[Path]:
 def open_store(
     out: Path, setting: Setting, dataset: Dataset, experiment: str = "audit", model: str | None = None
 ) -> Store:
-    """The store of a setting on its data, and of a caller's model by its checksum; its folder's name begins
-    with words: fcnn-gc_r-k5-seed1."""
+    """A setting's store on its data, and on a caller's model; its folder: fcnn-gc_r-k5-seed1-<hash>."""
     found = find_store(out, setting, dataset, experiment, model)
     if found is not None:
         return found
@@ -108,6 +105,5 @@ def find_store(
 
 
 def _config(setting: Setting, dataset: Dataset, experiment: str, model: str | None) -> dict[str, Any]:
-    """A setting's config, with the checksums of its data and of a caller's model."""
     checksums = {_DATA: dataset.checksum, **({} if model is None else {_MODEL: model})}
     return {**identity(setting, experiment), **checksums}

@@ -114,8 +114,7 @@ def _require_grid(noise_multiplier: float, insertions: int, delta: float) -> Non
     (least, most), with_ = SAMPLED_NOISE, "with `sampling_rate`"
     noise = f"`noise_multiplier={noise_multiplier}`: {with_}, give a number from {least:g} to {most:g}"
     require(least <= noise_multiplier <= most, noise)
-    steps = f"`insertions={insertions}`: {with_}, give at most {MOST_SAMPLED:,}"
-    require(insertions <= MOST_SAMPLED, steps)
+    require(insertions <= MOST_SAMPLED, f"`insertions={insertions}`: {with_}, give at most {MOST_SAMPLED:,}")
     require(delta >= LEAST_SAMPLED_DELTA, f"`delta={delta}`: {with_}, give at least {LEAST_SAMPLED_DELTA:g}")
 
 

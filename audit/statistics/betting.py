@@ -53,8 +53,7 @@ def log_growth(values: Array, means: Array, stakes: Array, most: float = 1.0) ->
     """log C(m) (L, G) after independent values (n,) in [0, most], for stakes (L,) and means (G,). It grows
     with the mean; -inf below the mean that a stake needs."""
     distinct, counts = np.unique(values, return_counts=True)
-    gains = means[:, None] - distinct
-    growth = np.full((len(stakes), len(means)), -np.inf)
+    gains, growth = means[:, None] - distinct, np.full((len(stakes), len(means)), -np.inf)
     for row, stake in zip(growth, stakes, strict=True):
         allowed = stake * (most - means) <= 1
         with np.errstate(divide="ignore"):
@@ -69,8 +68,7 @@ def mixed(growth: Array, shares: Array) -> Array:
 
 
 def lower_bound(family: Family, counted: Counted, error: float) -> float:
-    """The betting test's lower limit of the parameter, at least 0: it exceeds the truth with probability at
-    most `error`."""
+    """The betting test's lower limit, at least 0: above the truth with probability at most `error`."""
     least = _least_of_coins if counted.rest.paired else _least_of_sets
     log_least = least(family, counted, float(-np.log(error)))
     observed = float(family.parameter(*(min(rate, 1.0) for rate in counted.rest.smoothed())))
@@ -104,18 +102,14 @@ def _cut(growth: Array, shares: Array, target: float) -> float:
 def _shares(alone: int) -> Array:
     """The capital's shares: the pilot's best bet, those beside it, and so many on each world alone."""
     beside = (1 - _BEST_SHARE - _ALONE_SHARE) / len(_STEPS)
-    parts = [_BEST_SHARE, beside, _ALONE_SHARE / (2 * alone)]
-    return np.repeat(parts, [1, len(_STEPS), 2 * alone])
+    return np.repeat([_BEST_SHARE, beside, _ALONE_SHARE / (2 * alone)], [1, len(_STEPS), 2 * alone])
 
 
 def _least_of_sets(family: Family, counted: Counted, target: float) -> Callable[[float], float]:
-    """parameter -> the least log capital on its curve, cut at the target, of two sets of runs: pairs of
-    stakes, one a world."""
+    """parameter -> the least log capital on its curve, cut at the target: pairs of stakes, one a world."""
     rates, stakes = counted.rest.rates(), STAKES
-    promised = [
-        log_growth(pilot, _COARSE, stakes) * (len(values) / len(pilot))
-        for values, pilot in zip(rates, counted.pilot.rates(), strict=True)
-    ]
+    each = zip(rates, counted.pilot.rates(), strict=True)
+    promised = [log_growth(pilot, _COARSE, stakes) * (len(values) / len(pilot)) for values, pilot in each]
     pairs = _pairs(family, promised[0], promised[1], target)
     out, into = (log_growth(values, _LEVELS, stakes) for values in rates)
 
@@ -142,8 +136,7 @@ def _pairs(family: Family, out: Array, into: Array, target: float) -> _Pairs:
     single = np.log(_ALONE_SHARE / (2 * len(alone)))
 
     def enough(parameter: float) -> NDArray[np.bool_]:
-        corners = _corners(family, parameter, _COARSE)
-        first, second = out[:, :-1], into[:, corners]
+        first, second = out[:, :-1], into[:, _corners(family, parameter, _COARSE)]
         covered = np.maximum(first[alone].max(0), second[alone].max(0)) + single >= target
         sums = first[:, None, ~covered] + second[None][:, :, ~covered]
         return np.asarray((sums + np.log(_BEST_SHARE) >= target).all(-1))
@@ -152,23 +145,19 @@ def _pairs(family: Family, out: Array, into: Array, target: float) -> _Pairs:
     i, j = np.unravel_index(int(enough(promised).argmax()), (size, size))
     scaled = np.clip(np.array([[i], [j]]) + _STEPS, 1, size - 1)
     zeros = np.zeros_like(alone)
-    return _Pairs(
-        np.concatenate([[i], scaled[0], alone, zeros]),
-        np.concatenate([[j], scaled[1], zeros, alone]),
-        _shares(len(alone)),
-    )
+    first = np.concatenate([[i], scaled[0], alone, zeros])
+    second = np.concatenate([[j], scaled[1], zeros, alone])
+    return _Pairs(first, second, _shares(len(alone)))
 
 
 def _corners(family: Family, parameter: float, levels: Array) -> NDArray[np.int64]:
-    """For each cell of false-positive rates the level at or below the curve's false-negative rate at its
-    upper end."""
+    """For each cell of false-positive rates the level at or below the curve at its upper end."""
     rates_in = family.trade_off(parameter, levels[1:])
     return np.clip(np.searchsorted(levels, rates_in, side="right") - 1, 0, None)
 
 
 class _CoinBets(NamedTuple):
-    """A mixture of bets on z = part * FN + (1 - part) * FP: the parts (L,), the stakes (L,) on z, and the
-    shares (L,) of the capital."""
+    """Bets on z = part * FN + (1 - part) * FP: parts (L,), stakes (L,), shares (L,) of the capital."""
 
     parts: Array
     stakes: Array
@@ -191,8 +180,7 @@ def _least_of_coins(family: Family, counted: Counted, target: float) -> Callable
 
 
 def _coin_bets(family: Family, counted: Counted, target: float) -> _CoinBets:
-    """The bet that promises the largest parameter by the pilot, with larger and smaller stakes, and all bets
-    on one rate alone."""
+    """The bet that promises most by the pilot, larger and smaller ones, and all on one rate alone."""
     stakes, alone = STAKES[1:], STAKES[1::3]
     scale = len(counted.rest.misses) / len(counted.pilot.misses)
 
@@ -212,16 +200,12 @@ def _coin_bets(family: Family, counted: Counted, target: float) -> _CoinBets:
     promised = _halved(lambda p: bool(margins(p).max() >= 0), 0.0, _MOST_PARAMETER, _COARSE_HALVINGS)
     part, best = np.unravel_index(int(margins(promised).argmax()), least_means.shape)
     scaled = stakes[np.clip(best + np.concatenate([[0], _STEPS]), 0, len(stakes) - 1)]
-    return _CoinBets(
-        np.repeat([_PARTS[part], 0.0, 1.0], [len(scaled), len(alone), len(alone)]),
-        np.concatenate([scaled, alone, alone]),
-        _shares(len(alone)),
-    )
+    parts = np.repeat([_PARTS[part], 0.0, 1.0], [len(scaled), len(alone), len(alone)])
+    return _CoinBets(parts, np.concatenate([scaled, alone, alone]), _shares(len(alone)))
 
 
 def _growth(errors: RunErrors, part: float, means: Array, stakes: Array) -> Array:
-    """log growth (stakes, means) of bets on z; each canary adds to one of the rates, so that z is at most
-    scale * max(part, 1 - part)."""
+    """log growth (stakes, means) of bets on z, which is at most scale * max(part, 1 - part)."""
     false_positive, false_negative = errors.rates()
     most = errors.scale * max(part, 1 - part)
     return log_growth(part * false_negative + (1 - part) * false_positive, means, stakes, most)

@@ -180,8 +180,7 @@ def of_arrays(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
     canaries a run make them a design of two sets. Raises InputError for what is no array of scores."""
     arrays = map(_array, ("in", "out"), (scores_in, scores_out))
     columns = [array if array.ndim == 2 else array[:, None] for array in arrays]
-    one = all(column.shape[1] == 1 for column in columns)
-    return Sets(*columns) if one else sets(*columns)
+    return Sets(*columns) if all(column.shape[1] == 1 for column in columns) else sets(*columns)
 
 
 def _array(world: str, values: ArrayLike) -> Array:
@@ -219,8 +218,7 @@ def _matrix(name: str, values: ArrayLike) -> Array:
 
 
 def _drawn(scores: Array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(runs of the pilot, the other runs): drawn with a seed that is a hash of the scores' ranks, since files
-    may come sorted."""
+    """(runs of the pilot, the other runs), drawn by a hash of the scores' ranks: files come sorted."""
     runs = len(scores)
     require(runs >= 2 * _LEAST_PILOT, f"there are {runs} runs of a kind: give at least {2 * _LEAST_PILOT}")
     ranks = np.unique(scores, return_inverse=True)[1].astype("<i8")

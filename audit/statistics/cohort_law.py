@@ -39,8 +39,7 @@ _MOST_WORK = 1 << 32
 
 
 class Cohort(NamedTuple):
-    """How a round draws its clients: `size` of them without replacement, or each with probability
-    size / clients."""
+    """How a round draws clients: `size` without replacement, or each with chance size / clients."""
 
     size: int
     poisson: bool = False
@@ -81,9 +80,8 @@ def score_law(dots: ArrayLike, cohort: Cohort, sigma: float, reach: tuple[float,
     low, high = mean - _DEVIATIONS * deviation + reach[0], mean + _DEVIATIONS * deviation + reach[1]
     points = np.linspace(low, high, int(np.ceil((high - low) / sigma * _PER_DEVIATION)) + 1)
     if cohort.size == len(summed.dots):
-        return ScoreLaw(
-            points, -(((points - mean) / sigma) ** 2) / 2 - np.log(sigma * np.sqrt(2 * np.pi)), 0.0
-        )
+        log_density = -(((points - mean) / sigma) ** 2) / 2 - np.log(sigma * np.sqrt(2 * np.pi))
+        return ScoreLaw(points, log_density, 0.0)
     tilts = _tilts(summed, points, deviation)
     centres = np.array([_tilted_mean(summed, tilt) for tilt in tilts])
     nearest = np.argsort(np.abs(points[None] - centres[:, None]), axis=0)
@@ -109,19 +107,16 @@ def replacing(dots: ArrayLike, cohort: Cohort, sigma: float, canary: float) -> D
     """The densities where the canary takes the place of a client of the cohort (Errata C1)."""
     several = cohort.size > 1 and not cohort.poisson
     require(several, "a canary replaces one of several in a cohort of fixed size")
-    dots = np.asarray(dots, np.float64)
-    rest = cohort._replace(size=cohort.size - 1)
+    dots, rest = np.asarray(dots, np.float64), cohort._replace(size=cohort.size - 1)
     shift = canary - float(dots.mean())
     ends = (min(-shift, 0.0) - abs(canary), max(shift, 0.0) + abs(canary))
-    law = score_law(dots, cohort, sigma, ends)
-    return _pair(law, score_law(dots, rest, sigma, ends), canary)
+    return _pair(score_law(dots, cohort, sigma, ends), score_law(dots, rest, sigma, ends), canary)
 
 
 def _pair(out: ScoreLaw, rest: ScoreLaw, canary: float) -> DensityPair:
     """The pair on out's grid: the law of the others, shifted by the canary's dot product. Log densities are
     smooth, and a cubic through them is right to the fourth power of the spacing."""
-    spline = interpolate.CubicSpline(rest.points, rest.log_density)
-    at = out.points - canary
+    spline, at = interpolate.CubicSpline(rest.points, rest.log_density), out.points - canary
     inside = (at >= rest.points[0]) & (at <= rest.points[-1])
     shifted = np.where(inside, spline(np.clip(at, rest.points[0], rest.points[-1])), -np.inf)
     p, q = np.exp(out.log_density), np.exp(shifted)
@@ -162,8 +157,7 @@ def _tilts(summed: _Sum, points: Array, deviation: float) -> list[float]:
 
 
 def _log_odds(summed: _Sum, tilt: float) -> float:
-    """The clients' common log odds of joining: Poisson's own, or those under which the tilted cohort has its
-    size on average."""
+    """The clients' common log odds of joining: Poisson's, or the tilted cohort's of that mean size."""
     count, size = len(summed.dots), summed.cohort.size
     plain = float(special.logit(size / count))
     if summed.cohort.poisson:

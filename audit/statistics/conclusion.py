@@ -127,12 +127,10 @@ class Conclusion(NamedTuple):
     @property
     def doubts_gaussian(self) -> bool:
         """Whether the curve was tested and not refuted, by too few scores to tell it from others."""
-        tested = self.curve is not None and not self.refutes_gaussian
-        return tested and self.curve_power < CURVE_POWER
+        return self.curve is not None and not self.refutes_gaussian and self.curve_power < CURVE_POWER
 
     def p_value(self) -> str:
-        """The p-value of the Gaussian curve in words, "p = 0.41" or "p < 1e-06"; empty where it was not
-        tested."""
+        """The Gaussian curve's p-value in words, "p = 0.41" or "p < 1e-06"; empty where untested."""
         if self.curve is None:
             return ""
         p_value = self.curve.p_value

@@ -33,8 +33,7 @@ def log_delta_from_mu(mu: float, epsilon: ArrayLike) -> Array:
         return np.zeros_like(eps)
     a, b = -eps / mu + mu / 2, -eps / mu - mu / 2
     with np.errstate(divide="ignore", invalid="ignore"):
-        log_first = special.log_ndtr(a)
-        log_second = eps + special.log_ndtr(b)
+        log_first, log_second = special.log_ndtr(a), eps + special.log_ndtr(b)
         log_share = np.log(-np.expm1(np.minimum(log_second - log_first, 0.0)))
         return np.where(np.isneginf(log_first), -np.inf, log_first + log_share)
 
@@ -95,8 +94,7 @@ def epsilon_from_rates(false_positive_rate: ArrayLike, false_negative_rate: Arra
     """epsilon of the (epsilon, delta)-DP trade-off curve through a pair of error rates, negative
     where the pair needs none: the larger of log((1 - delta - fnr) / fpr) and its mirror image
     (Errata H6)."""
-    fpr = np.asarray(false_positive_rate, np.float64)
-    fnr = np.asarray(false_negative_rate, np.float64)
+    fpr, fnr = np.asarray(false_positive_rate, np.float64), np.asarray(false_negative_rate, np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         one = np.log(np.maximum(1 - delta - fnr, 0)) - np.log(fpr)
         other = np.log(np.maximum(1 - delta - fpr, 0)) - np.log(fnr)
@@ -114,8 +112,7 @@ def approximate_dp_trade_off(epsilon: float, delta: float, false_positive_rate: 
     """The trade-off function of (epsilon, delta)-DP: max{0, 1 - delta - e^eps a, e^-eps (1 - delta - a)}
     (hidden-state paper, Equation 6 with Errata H6)."""
     fpr = np.asarray(false_positive_rate, np.float64)
-    steep = 1 - delta - np.exp(min(epsilon, 700.0)) * fpr
-    flat = np.exp(-epsilon) * (1 - delta - fpr)
+    steep, flat = 1 - delta - np.exp(min(epsilon, 700.0)) * fpr, np.exp(-epsilon) * (1 - delta - fpr)
     rates: Array = np.maximum(0.0, np.maximum(steep, flat))
     return rates
 

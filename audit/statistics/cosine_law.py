@@ -48,8 +48,7 @@ def log_density(cosine: ArrayLike, dimension: int) -> Array:
     """log of the density at t in (-1, 1)."""
     t = np.asarray(cosine, np.float64)
     require_dimension(dimension)
-    scale = special.betaln(0.5, (dimension - 1) / 2)
-    found: Array = special.xlog1py((dimension - 3) / 2, -t * t) - scale
+    found: Array = special.xlog1py((dimension - 3) / 2, -t * t) - special.betaln(0.5, (dimension - 1) / 2)
     return found
 
 
@@ -88,15 +87,13 @@ def critical_values(n: int) -> Array:
 
 
 def anderson_darling(values: ArrayLike) -> AndersonDarling:
-    """A^2 of (n,) values against the normal law with their mean and variance; raises InputError for fewer
-    than 8 values, or equal ones."""
+    """A^2 of (n,) values against a normal law; raises InputError for fewer than 8, or equal ones."""
     x = np.sort(np.asarray(values, np.float64))
     n = len(x)
     require(n >= 8, f"there are {n} values: the test of normality needs at least 8")
     deviation = x.std(ddof=1)
     require(deviation > 0, f"all {n} values equal {x[0]:g}: they have no spread")
-    z = (x - x.mean()) / deviation
-    weights = (2 * np.arange(1, n + 1) - 1) / n
+    z, weights = (x - x.mean()) / deviation, (2 * np.arange(1, n + 1) - 1) / n
     statistic = float(-n - (weights * (special.log_ndtr(z) + special.log_ndtr(-z[::-1]))).sum())
     critical = critical_values(n)
     rejecting = [level for level, value in zip(LEVELS, critical, strict=True) if statistic > value]
@@ -131,8 +128,7 @@ def released(rng: np.random.Generator, canaries: Array, dimension: int, sigma: f
 def _log_far(t: Array, dimension: int) -> Array:
     """log P(T > t) by Gauss-Laguerre quadrature in w = -k log((1 - u^2) / (1 - t^2)), k = (d - 3) / 2: where
     the tail is tiny, the integrand is nearly exp(-w)."""
-    k = max((dimension - 3) / 2, 0.5)
-    rest = ((1 - t) * (1 + t))[..., None]
+    k, rest = max((dimension - 3) / 2, 0.5), ((1 - t) * (1 + t))[..., None]
     with np.errstate(divide="ignore"):
         lengths = np.sqrt(np.maximum(-np.expm1(np.log(rest) - _NODES / k), 1e-300))
         integral = (_WEIGHTS * np.exp(-_NODES / k) / lengths).sum(-1) / (2 * k)

@@ -30,8 +30,6 @@ _MOST_RANKS = 300
 _DEVIATIONS = 8.0  # of a Poisson count that are followed
 _FEW = 12  # counts more, for a small mean
 _DIRECT = 150  # entries of the shorter law from which a convolution goes by FFT
-_LEAST_ERROR = 1e-8  # smaller ones are lost in the rounding of a coverage
-_MOST_ERROR = 0.99
 _TOLERANCE = 1e-5  # relative, of the local level
 
 
@@ -58,10 +56,8 @@ class TradeOffCurve(NamedTuple):
         surely, perhaps = self.false_positive_limits.upper, self.false_positive_limits.lower
         best = np.searchsorted(-surely, -rates, side="left")
         highest = np.searchsorted(-perhaps, -rates, side="left")
-        return Interval(
-            np.append(0.0, self.false_negative_limits.lower)[highest],
-            np.append(self.false_negative_limits.upper, 1.0)[best],
-        )
+        lower, upper = self.false_negative_limits
+        return Interval(np.append(0.0, lower)[highest], np.append(upper, 1.0)[best])
 
 
 def trade_off_curve(scores_in: ArrayLike, scores_out: ArrayLike, confidence: float) -> TradeOffCurve:
@@ -77,13 +73,9 @@ def trade_off_curve(scores_in: ArrayLike, scores_out: ArrayLike, confidence: flo
     limits_in, limits_out = (limits(len(world), error) for world in (s_in, s_out))
     looked_at = [np.sort(s_in)[limits_in.ranks - 1], np.sort(s_out)[limits_out.ranks - 1]]
     errors = thresholds.count_errors(s_in, s_out, np.unique(np.concatenate([[-np.inf], *looked_at])))
-    return TradeOffCurve(
-        errors.false_positives / len(s_out),
-        errors.false_negatives / len(s_in),
-        limits_out.at(errors.false_positives),
-        limits_in.at(errors.false_negatives),
-        confidence,
-    )
+    rates = errors.false_positives / len(s_out), errors.false_negatives / len(s_in)
+    enclosing = limits_out.at(errors.false_positives), limits_in.at(errors.false_negatives)
+    return TradeOffCurve(*rates, *enclosing, confidence)
 
 
 class Auc(NamedTuple):
@@ -144,8 +136,7 @@ def limits(trials: int, error: float) -> Limits:
     """Limits that all hold with probability 1 - error for `trials` draws of any continuous law, and at least
     as often with ties. The time grows slowly: 0.06 s for 10,000 draws, 0.8 s for ten million."""
     ranks = _ranks(trials)
-    local = local_level(trials, ranks, error)
-    lower = _lower(trials, ranks, local)
+    lower = _lower(trials, ranks, local_level(trials, ranks, error))
     found = Limits(ranks, lower, 1 - lower[::-1])
     for array in found:
         array.setflags(write=False)
@@ -158,9 +149,9 @@ def local_level(trials: int, ranks: Ranks, error: float) -> float:
     ranks (m,): as in `coverage`. Right to 1e-5 of itself. For errors below 1e-8 it is error / m (Bonferroni),
     which is less; an error above 0.99 is taken for 0.99.
     """
-    if error < _LEAST_ERROR:
+    if error < 1e-8:  # lost in the rounding of a coverage
         return error / len(ranks)
-    error = min(error, _MOST_ERROR)
+    error = min(error, 0.99)
     wanted = np.log(-np.log1p(-error))
 
     def excess(log_local: float) -> float:
@@ -209,7 +200,6 @@ def _lower(trials: int, ranks: Ranks, local: float) -> Array:
 
 
 def _reach(mean: float) -> float:
-    """How far from its mean a Poisson count is followed."""
     return float(_DEVIATIONS * np.sqrt(mean) + _FEW)
 
 
@@ -222,7 +212,6 @@ def _poisson(mean: float, log_factorials: Array) -> tuple[int, Array]:
 
 
 def _convolved(one: Array, other: Array) -> Array:
-    """The law of the sum of two counts, by FFT where both laws are long."""
     if min(len(one), len(other)) < _DIRECT:
         return np.convolve(one, other)
     size = len(one) + len(other) - 1

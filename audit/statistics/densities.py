@@ -81,8 +81,7 @@ def error_rates(pair: DensityPair, thresholds: ArrayLike) -> ErrorRates:
     """Exact rates at thresholds: linear interpolation of the tails' logarithms between grid cells."""
     edges = pair.points + pair.spacing / 2
     above = np.cumsum(pair.p[::-1])[::-1] * pair.spacing - pair.p * pair.spacing
-    below = np.cumsum(pair.q) * pair.spacing
-    at = np.asarray(thresholds, np.float64)
+    below, at = np.cumsum(pair.q) * pair.spacing, np.asarray(thresholds, np.float64)
     with np.errstate(divide="ignore"):
         log_above, log_below = np.log(np.maximum(above, 1e-300)), np.log(np.maximum(below, 1e-300))
     return ErrorRates(np.exp(np.interp(at, edges, log_above)), np.exp(np.interp(at, edges, log_below)))

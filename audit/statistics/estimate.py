@@ -42,9 +42,7 @@ Worlds = tuple[Array, Array]
 
 IN_SAMPLE, HELD_OUT = "in_sample", "held_out"
 IF_GAUSSIAN, ASSUMPTION_FREE = ONE_CANARY
-_HELD_OUT_SHARE = 0.5
-_PILOT_SHARE = 0.05
-_LEAST_PILOT = 20
+_HELD_OUT_SHARE, _PILOT_SHARE, _LEAST_PILOT = 0.5, 0.05, 20
 _FINENESS = 300  # neighbouring thresholds differ in a 300th of the scores outside of them, or in one
 _COUNTS = 1_000_000  # of all audits together that simulate a noise floor
 _MOST = 1000  # audits
@@ -115,8 +113,7 @@ def in_sample(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confide
     conversions.require_levels(delta, confidence)
     s_in, s_out = check_scores(scores_in, scores_out)
     threshold, mu = thresholds.best_empirical(s_in, s_out, conversions.mu_from_rates, (1 - confidence) / 2)
-    counts = _count(s_in, s_out, threshold)
-    epsilon = conversions.epsilon_from_mu(max(mu, 0.0), delta)
+    counts, epsilon = _count(s_in, s_out, threshold), conversions.epsilon_from_mu(max(mu, 0.0), delta)
     found = (IN_SAMPLE, epsilon, max(mu, 0.0), delta, confidence, threshold)
     return Estimate(*found, *counts, caveat=_IN_SAMPLE.text)
 
@@ -131,11 +128,10 @@ def held_out(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confiden
         choose_in, choose_out, len(rest_in), len(rest_out), conversions.mu_from_rates, error
     )
     counts = _count(rest_in, rest_out, threshold)
-    mu = conversions.mu_from_rates(
-        intervals.upper_limits(counts.n_out, error)[counts.false_positives],
-        intervals.upper_limits(counts.n_in, error)[counts.false_negatives],
-    )
-    return _gaussian(HELD_OUT, float(mu), counts, threshold, delta, confidence)
+    fpr = intervals.upper_limits(counts.n_out, error)[counts.false_positives]
+    fnr = intervals.upper_limits(counts.n_in, error)[counts.false_negatives]
+    mu = float(conversions.mu_from_rates(fpr, fnr))
+    return _gaussian(HELD_OUT, mu, counts, threshold, delta, confidence)
 
 
 def if_gaussian(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float) -> Bound:
@@ -191,8 +187,7 @@ def _groups(n: int) -> NDArray[np.int64]:
 def _largest_mus(n_in: int, n_out: int, groups: NDArray[np.int64], audits: int, error: float) -> Array:
     """Algorithm 4's mu, (audits,), where scores in and out are ordered at random."""
     z_in = -special.ndtri(intervals.upper_limits(n_in, error))
-    z_out = -special.ndtri(intervals.upper_limits(n_out, error))
-    rng = np.random.default_rng(0)
+    z_out, rng = -special.ndtri(intervals.upper_limits(n_out, error)), np.random.default_rng(0)
     present = rng.multivariate_hypergeometric(groups, n_in, size=audits, method="marginals")
     false_negatives = np.cumsum(present[:, :-1], axis=1)
     false_positives = n_out - (np.cumsum(groups[:-1]) - false_negatives)
@@ -257,11 +252,9 @@ def check_scores(scores_in: ArrayLike, scores_out: ArrayLike) -> tuple[Array, Ar
         require(array.ndim == 1, f"the {name} scores have shape {array.shape}: give a flat array")
         require(array.size, f"there are no {name} scores: both worlds need runs")
         bad = np.flatnonzero(~np.isfinite(array))
-        require(
-            not bad.size,
-            f"{bad.size} of {array.size} {name} scores are not finite (the first is number "
-            f"{bad[0] if bad.size else 0}): a model diverged, lower its learning rate or drop the run",
-        )
+        first = bad[0] if bad.size else 0
+        found = f"{bad.size} of {array.size} {name} scores are not finite (the first is number {first})"
+        require(not bad.size, f"{found}: a model diverged, lower its learning rate or drop the run")
         arrays.append(array)
     both = np.concatenate(arrays)
     require(np.ptp(both) > 0, f"all {both.size} scores equal {both[0]:g}: they tell nothing apart")
@@ -276,11 +269,9 @@ def _split(scores_in: Array, scores_out: Array, share: float) -> tuple[Worlds, W
     scores in any unit, and as good as random between audits. What is left unprotected is a file of few
     distinct values that comes sorted: its ranks hardly vary, so shuffle such scores before.
     """
-    values = np.unique(np.concatenate([scores_in, scores_out]))
-    worlds = [scores_in, scores_out]
+    values, worlds = np.unique(np.concatenate([scores_in, scores_out])), [scores_in, scores_out]
     ranks = [np.searchsorted(values, world).astype("<i8").tobytes() for world in worlds]
-    seed = hashlib.sha256(b"/".join(ranks)).digest()
-    rng = np.random.default_rng(int.from_bytes(seed, "big"))
+    rng = np.random.default_rng(int.from_bytes(hashlib.sha256(b"/".join(ranks)).digest(), "big"))
     chosen, counted = [], []
     for world in worlds:
         size = min(max(round(share * len(world)), _LEAST_PILOT), len(world) // 2)
@@ -292,15 +283,13 @@ def _split(scores_in: Array, scores_out: Array, share: float) -> tuple[Worlds, W
 
 def _count(scores_in: Array, scores_out: Array, threshold: float) -> exact.Counts:
     errors = thresholds.count_errors(scores_in, scores_out, np.array([threshold]))
-    return exact.Counts(
-        int(errors.false_positives[0]), int(errors.false_negatives[0]), len(scores_in), len(scores_out)
-    )
+    wrong = int(errors.false_positives[0]), int(errors.false_negatives[0])
+    return exact.Counts(*wrong, len(scores_in), len(scores_out))
 
 
 def _tested(
     scores_in: Array, scores_out: Array, family: exact.Family, confidence: float
 ) -> tuple[float, exact.Counts, float]:
-    """The exact test's bound, its counts and its threshold."""
     (pilot_in, pilot_out), (rest_in, rest_out) = _split(scores_in, scores_out, _PILOT_SHARE)
     threshold = thresholds.choose_on_pilot(
         pilot_in, pilot_out, len(rest_in), len(rest_out), family.parameter, (1 - confidence) / 2
@@ -312,7 +301,6 @@ def _tested(
 def _gaussian(
     method: str, mu: float, counts: exact.Counts, threshold: float, delta: float, confidence: float
 ) -> Bound:
-    """A bound on mu, converted."""
     mu = max(mu, 0.0)
     epsilon = conversions.epsilon_from_mu(mu, delta)
     return Bound(method, epsilon, mu, delta, confidence, threshold, *counts, assumes=GAUSSIAN_CURVE.text)

@@ -118,8 +118,7 @@ def _prepared(scores_in: Array, scores_out: Array) -> tuple[Array, Fit, Array]:
     fit = fitted(table, start(table))
     if table.shape[1] < 3 or not overlap(table):
         return table, fit, np.empty((0, 3))
-    drawn = draw(table.sum(1), shares_of(fit), _TABLES)
-    return table, fit, _refitted(drawn, fit)
+    return table, fit, _refitted(draw(table.sum(1), shares_of(fit), _TABLES), fit)
 
 
 def _refitted(tables: Array, near: Fit) -> Array:
@@ -140,8 +139,7 @@ def _p_values(statistics: Array, drawn: Array) -> Array:
     mean, variance = drawn.mean(0), np.maximum(drawn.var(0), 1e-24)
     squares = special.gammaincc(mean[:2] ** 2 / variance[:2], statistics[..., :2] * mean[:2] / variance[:2])
     spread = max(np.sqrt(variance[2]), 1.0)  # tables of few scores vary too little around their own fit
-    normal = special.ndtr((mean[2] - statistics[..., 2]) / spread)
-    smooth = np.concatenate([squares, normal[..., None]], -1)
+    smooth = np.concatenate([squares, special.ndtr((mean[2] - statistics[..., 2]) / spread)[..., None]], -1)
     above = (drawn >= statistics[..., None, :]).sum(-2)
     return np.asarray(np.maximum(smooth, np.where(above, (above + 1) / (len(drawn) + 1), 0.0)))
 
@@ -152,10 +150,8 @@ def _combined(alone: Array) -> Array:
 
 
 def _fires(law: Law, mu: float, cells: int, sizes: Array, drawn: Array) -> float:
-    """The share of tables drawn from a reference of this mu in which the test fires."""
     shares = _reference_shares(_matched(law, mu, cells), cells)
-    tables = draw(sizes, shares, _TABLES)
-    expected = shares * sizes[:, None]
+    tables, expected = draw(sizes, shares, _TABLES), shares * sizes[:, None]
     statistics = _refitted(tables, fitted(expected, start(expected)))
     return float((_combined(_p_values(statistics, drawn)) < CURVE_LEVEL).mean())
 
@@ -165,8 +161,7 @@ def _fitted_mus(law: Law, cells: int) -> tuple[Array, Array]:
     """(parameters, the mu that is fitted to many scores of each), both ascending."""
     parameters = np.geomspace(0.01, _MOST_PARAMETER, 48)
     tables = [_reference_shares(KnownLaw(law, float(parameter)), cells) for parameter in parameters]
-    mus = np.array([float(fitted(t, start(t)).mu) for t in tables])
-    return parameters, np.maximum.accumulate(mus)
+    return parameters, np.maximum.accumulate(np.array([float(fitted(t, start(t)).mu) for t in tables]))
 
 
 def _matched(law: Law, mu: float, cells: int) -> KnownLaw:
@@ -191,8 +186,7 @@ def table_of(scores_in: Array, scores_out: Array) -> Array:
     worlds = [ranks[: len(scores_out)], ranks[len(scores_out) :]]
     counts = np.array([np.bincount(world, minlength=len(values)) for world in worlds], np.float64)
     share = (counts / counts.sum(1, keepdims=True)).mean(0).cumsum()
-    least = min(len(scores_in), len(scores_out))
-    cells = int(np.clip(2 * least // _SCORES_A_CELL, 2, _CELLS))
+    cells = int(np.clip(2 * min(len(scores_in), len(scores_out)) // _SCORES_A_CELL, 2, _CELLS))
     middle = share - np.diff(share, prepend=0.0) / 2
     _, place = np.unique(np.floor(middle * cells), return_inverse=True)
     return np.array([np.bincount(place, world) for world in counts])
@@ -206,8 +200,7 @@ def overlap(table: Array) -> bool:
 
 def start(table: Array) -> Fit:
     """Parameters near the fit of one table: probits of cumulative shares."""
-    below = table.cumsum(1)[:, :-1]
-    size = table.sum(1)
+    below, size = table.cumsum(1)[:, :-1], table.sum(1)
     z_out, z_in = special.ndtri((below + 0.5) / (size + 1)[:, None])
     variances = 1 / np.exp(-(z_out**2)) + 1 / np.exp(-(z_in**2))
     mu = float(np.clip(np.average(z_out - z_in, weights=1 / variances), -_MOST, _MOST))
@@ -229,7 +222,6 @@ def _edges(fit: Fit) -> Array:
 
 
 def _between(edges: Array) -> Array:
-    """The normal probability of each cell, exact in both tails."""
     low, high = edges[..., :-1], edges[..., 1:]
     mirror = low > 0
     low, high = np.where(mirror, -high, low), np.where(mirror, -low, high)
@@ -243,8 +235,7 @@ def _density(edges: Array) -> Array:
 def _jacobian(edges: Array) -> Array:
     """Derivatives of both worlds' shares (..., 2, cells) by (cuts, mu): (..., 2, cells, cells)."""
     density = _density(edges)
-    cells = density.shape[-1] - 1
-    inner = density[..., 1:-1]
+    cells, inner = density.shape[-1] - 1, density[..., 1:-1]
     jacobian = np.zeros((*density.shape[:-1], cells, cells))
     rows = np.arange(cells - 1)
     jacobian[..., rows, rows] = inner
@@ -268,8 +259,7 @@ def fitted(table: Array, near: Fit) -> Fit:
         shares, jacobian = _between(edges), _jacobian(edges)
         information = _information(jacobian, size / shares)
         gradient = np.einsum("...wcp,...wc->...p", jacobian, table / shares)
-        step = np.linalg.solve(information, gradient[..., None])[..., 0]
-        fit = _moved(fit, step)
+        fit = _moved(fit, np.linalg.solve(information, gradient[..., None])[..., 0])
     return fit
 
 
@@ -288,8 +278,7 @@ def shares_of(fit: Fit) -> Array:
 
 
 def draw(sizes: Array, shares: Array, tables: int) -> Array:
-    """So many tables (tables, 2, cells) of worlds of these sizes (2,) and shares (2, cells), with a fixed
-    seed."""
+    """Tables (tables, 2, cells) of worlds of these sizes (2,) and shares (2, cells), by a fixed seed."""
     rng = np.random.default_rng(0)
     worlds = [rng.multinomial(int(n), row / row.sum(), tables) for n, row in zip(sizes, shares, strict=True)]
     return np.stack(worlds, 1).astype(np.float64)
@@ -310,8 +299,7 @@ def departures(table: Array, fit: Fit) -> Array:
     weights = table.sum(-1, keepdims=True) / shares
     centres = _centres(edges) - fit.mu[..., None] / 2
     direction = np.where(fit.mu < 0, 1.0, -1.0)[..., None]
-    powers = np.stack([centres**2, direction * centres**3], -1)
-    inside = shares[..., 1, :, None]
+    powers, inside = np.stack([centres**2, direction * centres**3], -1), shares[..., 1, :, None]
     change = np.zeros((*shares.shape, 2))
     change[..., 1, :, :] = inside * (powers - (inside * powers).sum(-2, keepdims=True))
     score = np.einsum("...wcp,...wc->...p", change, table / shares)
@@ -326,6 +314,5 @@ def _centres(edges: Array) -> Array:
     """The mean fitted score of each cell over the even mixture of both worlds."""
     shares, density = _between(edges), _density(edges)
     first = density[..., :-1] - density[..., 1:]  # of z over a cell, in units of each world
-    offset = edges[..., 0, 1] - edges[..., 1, 1]
-    first[..., 1, :] += offset[..., None] * shares[..., 1, :]
+    first[..., 1, :] += (edges[..., 0, 1] - edges[..., 1, 1])[..., None] * shares[..., 1, :]
     return np.asarray(first.sum(-2) / shares.sum(-2))

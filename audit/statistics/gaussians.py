@@ -23,7 +23,6 @@ from audit.statistics import conversions
 
 Array = NDArray[np.float64]
 _HALVINGS = 64
-_MOST_DOUBLINGS = 1100
 
 
 class Gaussian(NamedTuple):
@@ -51,9 +50,8 @@ def epsilon(first: Gaussian, second: Gaussian, delta: float) -> Array:
     Raises InputError as `log_delta`, and unless 0 < delta < 1.
     """
     conversions.require_delta(delta)
-    target = np.log(delta)
-    high = np.ones_like(log_delta(first, second, 0.0))
-    for _ in range(_MOST_DOUBLINGS):
+    target, high = np.log(delta), np.ones_like(log_delta(first, second, 0.0))
+    for _ in range(1100):  # doublings, at most
         short = log_delta(first, second, high) > target
         if not short.any():
             break
@@ -75,7 +73,6 @@ def _checked(gaussian: Gaussian) -> tuple[Array, Array]:
 
 
 def _one_order(m: Array, s: Array, eps: Array) -> Array:
-    """log delta of N(0, 1) against N(m, s^2)."""
     with np.errstate(all="ignore"):
         a, b = (1 - s) * (1 + s) / (2 * s * s), -m / (s * s)
         rest = m * m / (2 * s * s) + np.log(s) - eps

@@ -58,8 +58,7 @@ class KnownLaw(NamedTuple):
 
     def scores(self, rng: np.random.Generator, n: int) -> tuple[Array, Array]:
         """(in, out), n each."""
-        into = self.law.sample(rng, self.parameter, True, n)
-        return into, self.law.sample(rng, self.parameter, False, n)
+        return self.law.sample(rng, self.parameter, True, n), self.law.sample(rng, self.parameter, False, n)
 
     def epsilon(self, delta: float) -> float:
         """The least epsilon >= 0 at which both worlds are (epsilon, delta)-close, in either direction.
@@ -73,8 +72,7 @@ class KnownLaw(NamedTuple):
         return quadrature(self, delta)
 
     def quantiles(self, levels: Array) -> Array:
-        """Scores below which the even mixture of both worlds has these probabilities (n,): linear between
-        scores 0.03 apart."""
+        """Scores below which both worlds' even mixture has these probabilities (n,), in steps of 0.03."""
         x = np.linspace(-_REACH, _REACH, _COARSE)
         below = [self.law.distribution(x, self.parameter, inserted) for inserted in (True, False)]
         return np.interp(levels, (below[0] + below[1]) / 2, x)
@@ -218,5 +216,4 @@ _SUBSAMPLED = Law(  # spread; rate 0.1, sensitivity 1
 _UNEQUAL = Law(  # in N(1, spread^2), out N(0, 1)
     "unequal_spread", (0.7, 1.5), _unequal, _unequal_density, _unequal_distribution
 )
-_LAWS = (GAUSSIAN, _LAPLACE, _RESPONSE, _T3, _LOGISTIC, _SUBSAMPLED, _UNEQUAL)
-LAWS = {law.name: law for law in _LAWS}
+LAWS = {law.name: law for law in (GAUSSIAN, _LAPLACE, _RESPONSE, _T3, _LOGISTIC, _SUBSAMPLED, _UNEQUAL)}

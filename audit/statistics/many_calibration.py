@@ -40,8 +40,7 @@ def _never(runs: int) -> float:
 
 
 class Tie(NamedTuple):
-    """How canaries of a run hang together: a sampler (rng, runs, canaries) -> Noise, and the share of failing
-    runs among so many."""
+    """How canaries of a run hang together: a sampler (rng, runs, canaries), and how many runs fail."""
 
     name: str
     sample: Callable[[np.random.Generator, int, int], Noise]
@@ -139,7 +138,6 @@ def draw(setting: ManyCanaries, index: int) -> Design:
 
 
 def _audit(task: tuple[ManyCanaries, int]) -> list[tuple[float, float]]:
-    """One audit's (epsilon, mu) by method."""
     setting, index = task
     found = lifted.bounds(draw(setting, index), setting.delta, setting.confidence)
     return [(bound.epsilon, np.nan if bound.mu is None else bound.mu) for bound in found]
@@ -152,8 +150,7 @@ def _truths(setting: ManyCanaries) -> tuple[float, float]:
     out = special.ndtr(-thresholds)
     into = (1 - fails) * special.ndtr(thresholds - setting.mu) + fails * special.ndtr(thresholds)
     epsilon = conversions.epsilon_from_rates(out, into, setting.delta)
-    mu = conversions.mu_from_rates(out, into)
-    return max(float(epsilon.max()), 0.0), max(float(mu.max()), 0.0)
+    return max(float(epsilon.max()), 0.0), max(float(conversions.mu_from_rates(out, into).max()), 0.0)
 
 
 def _summary(
@@ -163,14 +160,7 @@ def _summary(
     epsilon, mu = values[:, 0], values[:, 1]
     of_mu = not np.isnan(mu[0])
     exceeding = mu > truths[1] + _SLACK if of_mu else epsilon > truths[0] + _SLACK
-    return ManyCalibration(
-        method,
-        setting,
-        float(exceeding.mean()),
-        float(epsilon.mean()),
-        float(np.quantile(epsilon, 0.05)),
-        float(np.quantile(epsilon, 0.95)),
-        conversions.epsilon_from_mu(truths[1], setting.delta) if of_mu else truths[0],
-        float(mu.mean()) if of_mu else None,
-        truths[1],
-    )
+    low, high = float(np.quantile(epsilon, 0.05)), float(np.quantile(epsilon, 0.95))
+    found = float(exceeding.mean()), float(epsilon.mean()), low, high
+    truth = conversions.epsilon_from_mu(truths[1], setting.delta) if of_mu else truths[0]
+    return ManyCalibration(method, setting, *found, truth, float(mu.mean()) if of_mu else None, truths[1])

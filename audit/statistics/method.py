@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 
 class NoiseFloor(NamedTuple):
-    """epsilon of simulated audits of a mechanism that leaks nothing: its mean, its 95% quantile, and the
-    share of audits in which it exceeds 0."""
+    """epsilon of simulated audits without a leak: mean, 95% quantile, share above 0, and how many."""
 
     mean: float
     quantile_95: float

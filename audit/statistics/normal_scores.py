@@ -80,8 +80,6 @@ def _jackknifed(left: Array) -> float:
 
 
 def _noncentrality(statistic: float, freedom: int, level: float) -> float:
-    """The noncentrality at which a t statistic lies at a level of its distribution."""
-
     def excess(noncentrality: float) -> float:
         reached = special.nctdtr(freedom, noncentrality, statistic)
         if np.isnan(reached):  # SciPy's answer far out in a tail

@@ -212,13 +212,11 @@ def gaussian_from_guesses(evidence: CoinEvidence, delta: float, confidence: floa
     return OneRunBound(ONE_RUN_GAUSSIAN, *found, delta, confidence, evidence.assumes, said, gaussian=True)
 
 
-_OF_COSINES = (OneRunMethod(ONE_RUN, of_uniform_canaries),)
-_OF_COINS = (
-    OneRunMethod(ONE_RUN_GUESSES, from_guesses),
-    OneRunMethod(ONE_RUN_GAUSSIAN, gaussian_from_guesses),
-)
-OF_COSINES = {method.name: method for method in _OF_COSINES}
-OF_COINS = {method.name: method for method in _OF_COINS}
+OF_COSINES = {ONE_RUN: OneRunMethod(ONE_RUN, of_uniform_canaries)}
+OF_COINS = {
+    ONE_RUN_GUESSES: OneRunMethod(ONE_RUN_GUESSES, from_guesses),
+    ONE_RUN_GAUSSIAN: OneRunMethod(ONE_RUN_GAUSSIAN, gaussian_from_guesses),
+}
 
 
 class _Ordered(NamedTuple):
@@ -236,21 +234,18 @@ def _ordered(evidence: CoinEvidence) -> _Ordered:
     certainty = np.abs(evidence.signed)  # what is seen without the coins
     pilot, rest = _parted(certainty, max(round(_PILOT_SHARE * len(certainty)), _LEAST_PILOT))
     rest = rest[:MOST_COINS]
-    order = rest[np.argsort(-certainty[rest], kind="stable")]
-    right = np.cumsum(evidence.signed[order] > 0, dtype=np.int64)
+    right = np.cumsum(evidence.signed[rest[np.argsort(-certainty[rest], kind="stable")]] > 0, dtype=np.int64)
     return _Ordered(len(rest), right, *_promises(evidence.signed[pilot], len(rest)))
 
 
 def epsilon_from_guesses(
     coins: int, number: int, right: int, delta: float, error: float, steps: int = 1
 ) -> float:
-    """The largest epsilon that so many right guesses refute, of a number that was fixed before; 0 where none
-    is."""
+    """The largest epsilon that so many right guesses, of a fixed number, refute; 0 where none is."""
 
     def refuted(epsilon: float) -> bool:
         grown = delta if steps == 1 else delta * (1 + np.exp(min(epsilon, 700.0)))
-        tail = log_p_approximate(coins, number, right, steps * epsilon, grown)
-        return bool(tail <= np.log(error))
+        return bool(log_p_approximate(coins, number, right, steps * epsilon, grown) <= np.log(error))
 
     if right == 0 or not refuted(0.0):
         return 0.0
@@ -304,8 +299,7 @@ def gaussian_refutes(
     r, v, mus = np.broadcast_arrays(*(np.asarray(part, np.float64) for part in (guesses, right, mu)))
     tail, total = np.full(r.shape, error), np.full(r.shape, error)
     for j in range(int(v.max(initial=0)) - 1, -1, -1):
-        hit = np.minimum((j * tail + total) / canaries, 1.0)
-        wrong = special.ndtr(special.ndtri(hit) - mus)
+        wrong = special.ndtr(special.ndtri(np.minimum((j * tail + total) / canaries, 1.0)) - mus)
         with np.errstate(divide="ignore", invalid="ignore"):
             least = np.maximum(tail, (canaries * wrong + total) / (r - j))
         tail = np.where(j < v, np.minimum(least, 2.0), tail)  # beyond 1 is refuted whatever follows
@@ -332,8 +326,7 @@ def _thresholds(dimension: int) -> Array:
 
 def _best_threshold(pilot: Array, canaries: int, grid: Array, log_rates: Array) -> int:
     """The threshold that promises most on so many canaries, if cosines are normal as in the pilot."""
-    spread = max(float(pilot.std()), 1e-12)
-    share = special.ndtr((pilot.mean() - grid) / spread)
+    share = special.ndtr((pilot.mean() - grid) / max(float(pilot.std()), 1e-12))
     sure = np.maximum(share - 2 * np.sqrt(share / canaries), 0.0)
     with np.errstate(divide="ignore"):
         return int(np.argmax(np.where(sure > 0, np.log(sure) - log_rates, -np.inf)))
@@ -363,14 +356,11 @@ def _best_for_mu(coins: int, numbers: NDArray[np.int64], promised: Array, error:
     mus = np.linspace(0.0, _FIRST_MU, _SECTIONS + 1)
 
     def reached(of: Callable[[int], Array]) -> Array:
-        refuted = gaussian_refutes(
-            coins, numbers[:, None], right[:, None], np.stack([of(i) for i in range(len(numbers))]), error
-        )
+        tried = np.stack([of(i) for i in range(len(numbers))])
+        refuted = gaussian_refutes(coins, numbers[:, None], right[:, None], tried, error)
         last = refuted.shape[1] - 1 - refuted[:, ::-1].argmax(1)
         return np.where(refuted.any(1), last, 0)
 
     coarse = mus[reached(lambda i: mus)]
-    width = mus[1]
-    fine = coarse[:, None] + np.linspace(0.0, width, _SECTIONS + 1)
-    places = reached(lambda i: fine[i])
-    return int(np.argmax(fine[np.arange(len(numbers)), places]))
+    fine = coarse[:, None] + np.linspace(0.0, mus[1], _SECTIONS + 1)
+    return int(np.argmax(fine[np.arange(len(numbers)), reached(lambda i: fine[i])]))

@@ -33,8 +33,7 @@ _OPEN = 3.0  # root canaries that `leaking` lays open at once
 
 
 class OneRunSetting(NamedTuple):
-    """K canaries in one run of a mechanism of one mu, audited many times; parameters are checked by
-    `calibrate`."""
+    """K canaries in one run of a mechanism of one mu, audited many times; `calibrate` checks them."""
 
     law: "OneRunLaw"
     mu: float
@@ -57,8 +56,7 @@ class OneRunLaw(NamedTuple):
 
 
 class OneRunCalibration(NamedTuple):
-    """One method over all audits of a setting: the share of them with epsilon above the truth, and epsilon's
-    mean, 5% and 95% quantile."""
+    """One method over all audits of a setting: the share above the truth; epsilon's mean, 5%, 95%."""
 
     method: str
     setting: OneRunSetting
@@ -78,8 +76,7 @@ def calibrate(
     """
     require(setting.mu >= 0, f"mu is {setting.mu}: it must be at least 0")
     least, most = one_run_bounds.LEAST_COINS, one_run_bounds.MOST_COINS
-    fits = least <= setting.canaries <= most
-    require(fits, f"`canaries={setting.canaries}`: give {least} to {most:,}")
+    require(least <= setting.canaries <= most, f"`canaries={setting.canaries}`: give {least} to {most:,}")
     require(setting.audits >= 1, f"audits is {setting.audits}: give at least 1")
     conversions.require_levels(setting.delta, setting.confidence)
     found = calibration.every_audit(_audit, setting, setting.audits, processes, done)
@@ -94,15 +91,9 @@ def _audit(task: tuple[OneRunSetting, int]) -> Values:
 
 
 def _summary(method: str, setting: OneRunSetting, epsilon: Array, truth: float) -> OneRunCalibration:
-    return OneRunCalibration(
-        method,
-        setting,
-        float((epsilon > truth + _SLACK).mean()),
-        float(epsilon.mean()),
-        float(np.quantile(epsilon, 0.05)),
-        float(np.quantile(epsilon, 0.95)),
-        truth,
-    )
+    exceeding, mean = float((epsilon > truth + _SLACK).mean()), float(epsilon.mean())
+    low, high = float(np.quantile(epsilon, 0.05)), float(np.quantile(epsilon, 0.95))
+    return OneRunCalibration(method, setting, exceeding, mean, low, high, truth)
 
 
 def _gaussian_truth(setting: OneRunSetting) -> float:
@@ -114,7 +105,6 @@ def _leaking_truth(setting: OneRunSetting) -> float:
 
 
 def _of_coins(scores: Array, presence: Bits, setting: OneRunSetting, gaussian: bool = True) -> Values:
-    """The bounds from guesses, with those that assume a Gaussian curve or without."""
     return _guessed(one_run_bounds.of_coins(Coins(scores[None], presence[None])), setting, gaussian)
 
 
@@ -136,15 +126,13 @@ def _overlapping(rng: np.random.Generator, setting: OneRunSetting) -> Values:
 
 
 def _failing(rng: np.random.Generator, setting: OneRunSetting) -> Values:
-    bits = rng.random(setting.canaries) < 0.5
-    works = rng.random() < 0.5
+    bits, works = rng.random(setting.canaries) < 0.5, rng.random() < 0.5
     return _of_coins(setting.mu * bits * works + rng.standard_normal(setting.canaries), bits, setting)
 
 
 def _leaking(rng: np.random.Generator, setting: OneRunSetting) -> Values:
     canaries = setting.canaries
-    bits = rng.random(canaries) < 0.5
-    honest = rng.random(canaries) < special.expit(setting.mu)
+    bits, honest = rng.random(canaries) < 0.5, rng.random(canaries) < special.expit(setting.mu)
     scores = np.where(bits == honest, 1.0, -1.0) + 0.1 * rng.random(canaries)
     opened = min(round(_OPEN * np.sqrt(canaries)), canaries)
     if rng.random() < setting.delta * canaries / opened:

@@ -14,8 +14,7 @@ from audit.statistics.one_shot import Cosines, OneShotEstimate
 
 
 class OneRunConclusion(NamedTuple):
-    """Estimates, bounds, which may be none, and the test of observed cosines; `coins` says whether each
-    canary was in by a coin of its own."""
+    """Estimates, bounds if any, the test of normal cosines; `coins`: each canary was in by a coin."""
 
     cosines: Cosines
     coins: bool
@@ -52,9 +51,8 @@ def of_one_run(scores: ArrayLike, presence: ArrayLike) -> Coins:
     """The checked design of one run's scores and bits, (K,) or (1, K) each; values are not checked yet."""
     values, bits = np.asarray(scores, np.float64), np.asarray(presence)
     fits = values.shape == bits.shape and (values.ndim == 1 or (values.ndim == 2 and len(values) == 1))
-    require(
-        fits, f"scores {values.shape} and presence {bits.shape} must both be (canaries,) or (1, canaries)"
-    )
+    shapes = f"scores {values.shape} and presence {bits.shape}"
+    require(fits, f"{shapes} must both be (canaries,) or (1, canaries)")
     require(np.isin(bits, (0, 1)).all(), "presence must be 1 (in) or 0 (out) everywhere")
     return Coins(values.reshape(1, -1), bits.reshape(1, -1).astype(bool))
 
@@ -62,7 +60,6 @@ def of_one_run(scores: ArrayLike, presence: ArrayLike) -> Coins:
 def _concluded(
     found: Cosines, coins: bool, bounds: list[OneRunBound], delta: float, confidence: float
 ) -> OneRunConclusion:
-    """With estimates and the test."""
     estimates = one_shot.estimates(found, delta, confidence)
     tested = cosine_law.anderson_darling(found.observed)
     return OneRunConclusion(found, coins, delta, confidence, estimates, bounds, tested)

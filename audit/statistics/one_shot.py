@@ -34,7 +34,6 @@ ONE_SHOT_THRESHOLD = "one_shot_threshold"
 ONE_SHOT_JEFFREYS, ONE_SHOT_CLOPPER_PEARSON = "one_shot_jeffreys", "one_shot_clopper_pearson"
 
 Array = NDArray[np.float64]
-Fitted = Callable[[Gaussian, Gaussian, float], Array]
 
 LEAST_CANARIES = 10
 _STANDARD = Gaussian(0.0, 1.0)
@@ -130,7 +129,7 @@ def threshold_exact(dimension: int, seen: Gaussian, delta: float) -> Array:
     return _scanned(log_rates, root * cosine_law.quantile(delta, dimension), seen, delta)
 
 
-FITTED: dict[str, Fitted] = {
+FITTED: dict[str, Callable[[Gaussian, Gaussian, float], Array]] = {
     ONE_SHOT_FITTED: fitted,
     ONE_SHOT_EQUAL_VARIANCE: equal_variance,
     ONE_SHOT_THRESHOLD: threshold,
@@ -255,7 +254,6 @@ def _simulated(
     error: float,
     prior: float,
 ) -> Array:
-    """In-sample values of simulated audits of independent canaries."""
     rng = np.random.default_rng(2)
     audits = int(np.clip(_ENTRIES // (observed + unobserved), 20, _SAMPLES))
     values = np.clip(rng.normal(seen.mean, seen.deviation, (audits, observed)), -1, 1)

@@ -13,13 +13,11 @@ from audit.statistics.many_calibration import ManyCanaries
 LEAST_RUNS, MOST_RUNS = 40, 1_000_000
 _SCORES, _AUDITS = 200_000, (8, 40)  # of a number of runs that is tried: fewer audits of many runs
 _RUNS, _MANY_AUDITS = 4_000, (2, 12)
-_PRECISION = 1.05  # of the runs that are needed
 
 
 def mean_if_gaussian(setting: KnownMechanism) -> float:
     """The bound `if_gaussian` on epsilon, on average over the setting's simulated audits."""
-    rng = np.random.default_rng(setting.seed)
-    half = setting.n_scores // 2
+    rng, half = np.random.default_rng(setting.seed), setting.n_scores // 2
     worlds = ((rng.normal(setting.mu, 1, half), rng.normal(0, 1, half)) for _ in range(setting.audits))
     levels = (setting.delta, setting.confidence)
     return float(np.mean([estimate.if_gaussian(*both, *levels).epsilon for both in worlds]))
@@ -44,8 +42,7 @@ def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
 
 
 def runs_needed_of_many(setting: ManyCanaries, tightness: float) -> int | None:
-    """Runs with several canaries each at which `lifted_gaussian` is on average this share of the truth, found
-    as in `runs_needed`."""
+    """Runs with several canaries at which `lifted_gaussian` is on average this share of the truth."""
     require(0 < tightness < 1, f"`tightness={tightness}`: give more than 0, less than 1")
     truth = conversions.epsilon_from_mu(setting.mu, setting.delta)
 
@@ -65,7 +62,7 @@ def first_to_reach(wanted: float, reached: Callable[[int], float]) -> int | None
     where to look next between too few and enough.
     """
     low, high, runs = LEAST_RUNS, math.inf, 1000
-    while high > _PRECISION * low and low < MOST_RUNS:
+    while high > 1.05 * low and low < MOST_RUNS:
         share = reached(runs)
         low, high = (low, runs) if share >= wanted else (runs, high)
         ahead = runs * ((1 - min(share, 0.99)) / (1 - wanted)) ** 2

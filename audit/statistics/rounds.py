@@ -91,16 +91,14 @@ def best_accuracy(
     occur. Edge cases and errors as in `best_epsilon`."""
     s_in, s_out = check_scores(scores_in, scores_out)
     errors, sizes = _errors(s_in, s_out), (len(s_in), len(s_out))
-    usable = np.isfinite(_epsilons(errors, *sizes, delta))
-    ranked = np.where(usable, -errors.wrong(*sizes), -np.inf)
+    ranked = np.where(np.isfinite(_epsilons(errors, *sizes, delta)), -errors.wrong(*sizes), -np.inf)
     return _estimate("canife_old", errors, ranked, sizes, delta, confidence)
 
 
 def largest_accuracy(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
     """The largest share of right guesses over all thresholds, worlds weighted alike."""
     s_in, s_out = check_scores(scores_in, scores_out)
-    wrong = _errors(s_in, s_out).wrong(len(s_in), len(s_out))
-    return float(1 - min(wrong.min(), 1.0) / 2)
+    return float(1 - min(_errors(s_in, s_out).wrong(len(s_in), len(s_out)).min(), 1.0) / 2)
 
 
 def largest_estimate(n_in: int, n_out: int, delta: float) -> float:
@@ -270,8 +268,7 @@ def _least_epsilon(total: Array, delta: float) -> float:
 
 
 def _log_moment(sigma: float, rate: float, order: float) -> float:
-    """log E[(1 - q + q likelihood ratio)^order], by quadrature: the integrand is smooth, and trapezoids are
-    right to rounding."""
+    """log E[(1 - q + q likelihood ratio)^order] by trapezoids, right to rounding on a smooth integrand."""
     low, high = -_REACH * sigma, order + _REACH * sigma
     step = max(min(sigma / 20, sigma**2 / 4), sigma / 200)
     points = np.linspace(low, high, int(np.ceil((high - low) / step)) + 1)

@@ -33,21 +33,18 @@ Fits = Callable[[int, Any], bool]  # (segments done, states) -> whether states a
 
 
 class Checkpoints:
-    """The checkpoints in a folder, of one chunk at a time; who uses it holds the chunk
-    (`audit.storage.shares`)."""
+    """The checkpoints in a folder, of one chunk at a time, which its user holds (`storage.shares`)."""
 
     def __init__(self, folder: Path, seconds: float = 30.0) -> None:
-        """At most one checkpoint every so many seconds, and less often where writing takes more than 2%
-        of the time; with 0 seconds one after every segment."""
+        """At most one every so many seconds, and at most 2% of the time; with 0, one after every segment."""
         self._folder = folder.absolute()
         self._seconds = seconds
         self._due = time.monotonic() + seconds
         self._failed = False
 
     def resume(self, chunk: str, states: Any, fits: Fits = lambda done, states: True) -> tuple[int, Any]:
-        """(segments done, states) of the chunk's newest checkpoint, leaves as NumPy arrays; (0, states)
-        where it has none. What is torn, altered, of other shapes or does not fit is said on stderr and set
-        aside."""
+        """(segments done, states) of the chunk's newest checkpoint, as NumPy arrays; (0, states) without
+        one. What is torn, altered, of other shapes or unfit is said on stderr and set aside."""
         for done, path in self._kept(chunk):
             leaves = _read(path, jax.tree.leaves(states))
             found = None if leaves is None else jax.tree.unflatten(jax.tree.structure(states), leaves)
@@ -131,7 +128,6 @@ def _read(path: Path, like: list[Any]) -> list[Any] | None:
 
 
 def _manifest(path: Path, name: str) -> str:
-    """The name, and the SHA-256 of every file but this one."""
     found = sorted(file for file in path.rglob("*") if file.is_file() and file != path / "sha256")
     lines = [name]
     for place in found:

@@ -24,7 +24,6 @@ from audit.storage import files
 
 STALE_SECONDS = 60.0
 _BEATS = 6  # renewals in the time after which a claim is stale
-_TURN_SECONDS = 0.05
 
 
 @contextlib.contextmanager
@@ -53,12 +52,11 @@ def turn(folder: Path, part: str) -> Iterator[None]:
             if mine:
                 yield
                 return
-        time.sleep(_TURN_SECONDS)
+        time.sleep(0.05)
 
 
 def holder(folder: Path, part: str = "claim") -> str:
-    """Host and process number of who holds a part of the folder; a claim that will not grow old for long is
-    named."""
+    """Host and process number of who holds a part of the folder; names a claim far in the future."""
     path = folder / f"{part}.lease"
     owner = _lease(path, STALE_SECONDS).owner
     host, pid = (
@@ -107,9 +105,8 @@ def _acquired(lease: filelock.SoftFileLease) -> bool:
 
 
 def _removed(lease: filelock.SoftFileLease, stale: float) -> bool:
-    """Whether an abandoned lease is gone, by this process's doing or another's. Who removes a lease locks the
-    very file that it judges, and looks under that lock whether the file is still in place, so that nobody
-    removes a successor's."""
+    """Whether an abandoned lease is gone; who removes one locks it and looks whether it is still in place,
+    so that nobody removes a successor's."""
     path = Path(lease.lock_file)
     try:
         with open(path, "r+b" if os.access(path, os.W_OK) else "rb") as file:

@@ -46,8 +46,7 @@ def write_whole(path: Path, content: bytes, mend: str = _MEND) -> Path:
 
 
 def read(path: Path) -> bytes | None:
-    """A file's content; None where there is none. Raises InputError where it can't be read now: no reason to
-    call it damaged."""
+    """A file's content, None where there is none; raises InputError where it can't be read now."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -65,8 +64,7 @@ def _is_replaceable(path: Path) -> bool:
 
 @contextlib.contextmanager
 def beside(path: Path) -> Iterator[Path]:
-    """A hidden place beside the path for a file or folder, which the end of the block renames to it, or
-    removes where something failed."""
+    """A hidden path that the end of the block renames to `path`, or removes where something failed."""
     place = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
     try:
         yield place

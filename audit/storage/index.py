@@ -47,9 +47,8 @@ class Holdings(NamedTuple):
 
 
 def holdings(root: Path) -> Holdings:
-    """The holdings under a store's root: none where there is no such folder. A folder whose config can't
-    be read, or is not the one that it is named after, holds nothing. Raises InputError for a root that can't
-    be read."""
+    """Holdings under a store's root; none without the folder. A folder whose config can't be read or has
+    another name holds nothing. Raises InputError for a root that can't be read."""
     found: dict[str, list[Held]] = {}
     for path in _folders(root):
         with contextlib.suppress(InputError):
@@ -59,9 +58,8 @@ def holdings(root: Path) -> Holdings:
 
 
 def settings(root: Path) -> list[Path]:
-    """The folders under a store's root that hold scores, the one with the newest first and those that can't
-    be looked into last; none where there is no such folder. Raises InputError for a root that can't be
-    read."""
+    """A root's folders with scores, newest first, those that can't be looked into last; none without the
+    root. Raises InputError for a root that can't be read."""
     times = {folder: time for folder in _folders(root) if (time := _time(folder)) is not None}
     return sorted(times, key=lambda folder: (-times[folder], folder.name))
 

@@ -25,14 +25,12 @@ from audit.storage.store import FIGURE, RESULT, Store
 from audit.version import __version__
 
 _MADE, _LOOKS = "made.json", "looks.json"
-_LOW_RATES = (0.1, 0.01, 0.001)  # of false positives
 
 
 def keep(store: Store, conclusion: Conclusion, figure: bytes, **more: object) -> tuple[str, Path]:
     """Writes audit.json, with what else is given, and audit.png, the figure's bytes. Returns the JSON on one
     line and the figure's path; raises InputError where they can't be written."""
-    result = keep_result(store, conclusion, **more)
-    return result, store.write_bytes(FIGURE, figure)
+    return keep_result(store, conclusion, **more), store.write_bytes(FIGURE, figure)
 
 
 def keep_result(store: Store, conclusion: Conclusion, **more: object) -> str:
@@ -48,9 +46,8 @@ def result_json(conclusion: Conclusion, **more: object) -> str:
 
 
 def bounds_json(conclusion: Conclusion, **more: object) -> str:
-    """One JSON object on one line: `bounds`, estimates with their noise floor among them, `upper_bound`,
-    null where it is infinite or unknown, the test of the Gaussian curve where it was made, the looks where
-    some were declared, and what else is given."""
+    """One JSON object on one line: `bounds`, with estimates and noise floors, `upper_bound`, null if infinite
+    or unknown, the Gaussian curve's test and the looks where there are any, and what else is given."""
     rows = [finding_fields(row) | _noise_floor(row) for row in conclusion.rows()]
     upper = _finite(conclusion.upper_bound)
     found = {"bounds": rows, "upper_bound": upper, **_curve(conclusion), **_looks(conclusion)}
@@ -60,7 +57,7 @@ def bounds_json(conclusion: Conclusion, **more: object) -> str:
 def attack_fields(conclusion: Conclusion) -> dict[str, Any]:
     """The attack's `auc` and its true-positive rates by false-positive rate, none of them a bound."""
     scores = conclusion.scores_in, conclusion.scores_out
-    rates = {f"{rate:g}": curves.true_positive_rate(*scores, rate) for rate in _LOW_RATES}
+    rates = {f"{rate:g}": curves.true_positive_rate(*scores, rate) for rate in (0.1, 0.01, 0.001)}
     return {"auc": curves.auc(*scores).value, "true_positive_rates": rates}
 
 
@@ -81,8 +78,7 @@ def _looks(conclusion: Conclusion) -> dict[str, Any]:
 
 
 def finding_fields(finding: Finding) -> dict[str, Any]:
-    """A finding's fields under one set of keys: an estimate's caveat stands where a bound says what it
-    assumes."""
+    """A finding's fields: an estimate's caveat stands where a bound says what it assumes."""
     fields = dataclasses.asdict(finding)
     assumes = fields.pop("assumes" if isinstance(finding, Bound) else "caveat")
     return {"method": fields.pop("method"), "assumes": assumes, **fields}
@@ -112,12 +108,10 @@ def source(store: Store, conclusion: Conclusion) -> str:
 
 def stands(store: Store, made_from: str, names: Iterable[str]) -> bool:
     """Whether files of these names were made from that source, and nobody touched them since."""
-    content = files.read(store.path / _MADE)
     try:
-        kept = None if content is None else json.loads(content)
-    except (ValueError, RecursionError):
+        return bool(json.loads(files.read(store.path / _MADE) or b"{}") == _record(store, made_from, names))
+    except (ValueError, RecursionError):  # InputError too, of what can't be read
         return False
-    return bool(kept == _record(store, made_from, names))
 
 
 def mark(store: Store, made_from: str, names: Iterable[str]) -> None:
@@ -168,8 +162,7 @@ def require_declared(store: Store, schedule: Sequence[int]) -> None:
 
 
 def take_looks(store: Store, schedule: Sequence[int], taken: int) -> bool:
-    """Keeps that so many looks of a schedule were taken, before anyone sees them; returns whether they were
-    not yet. Raises InputError where it can't be written."""
+    """Keeps, before anyone sees them, that looks were taken; whether they were new. Raises InputError."""
     with store.turn("looks"):
         found = declared_looks(store)
         if found is not None and found.taken >= taken:

@@ -28,18 +28,15 @@ Array = NDArray[np.float64]
 MOST_SCORES = 5_000_000
 MOST_BYTES = 1 << 30
 _HEADER_BYTES = 1 << 16
-_NUMBERS = "biuf"  # dtype.kind of booleans, integers and floats
 _PARSERS = (ArithmeticError, csv.Error, struct.error, lzma.LZMAError)
 _UNREADABLE: tuple[type[Exception], ...] = (*NOT_AN_ARCHIVE, *_PARSERS)
 _LABELS = {"true": True, "in": True, "false": False, "out": False}
-_SEPARATORS = "\t;, "
 _FORMS = (("score", "in"), ("score", "presence"), ("scores", "presence"), ("in", "out"))
 
 
 def paths(scores: str) -> tuple[Path, ...]:
     """The files that `scores` names: one, or several with commas between them."""
-    parts = [scores] if os.path.exists(scores) else scores.split(",")
-    return tuple(map(Path, parts))
+    return tuple(map(Path, [scores] if os.path.exists(scores) else scores.split(",")))
 
 
 def read_scores(*files: Path) -> Design:
@@ -168,7 +165,7 @@ def _numbers(path: Path, name: str, file: IO[bytes]) -> Array:
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     version = np.lib.format.read_magic(head)
     shape, _, dtype = readers[version](head)
-    plain = dtype.kind in _NUMBERS
+    plain = dtype.kind in "biuf"  # booleans, integers and floats
     require(plain, f"{path}: array {name} holds no plain numbers ({dtype}): save float arrays in= and out=")
     size = math.prod(shape)
     require(size <= MOST_SCORES, _too_many(path, size))
@@ -178,7 +175,6 @@ def _numbers(path: Path, name: str, file: IO[bytes]) -> Array:
 
 
 def _by_presence(path: Path, scores: Array, presence: Array) -> Design:
-    """Scores (n,) by world, or (runs, canaries) as they are."""
     fits = scores.ndim in (1, 2) and scores.shape == presence.shape
     shapes = f"scores {scores.shape} and presence {presence.shape}"
     require(fits, f"{path}: {shapes} must both be (runs,) or (runs, canaries)")
@@ -214,7 +210,7 @@ def _read_csv(path: Path) -> Design:
 
 
 def _header(path: Path, line: str) -> tuple[tuple[str, str], tuple[int, int], str]:
-    for separator in _SEPARATORS:
+    for separator in "\t;, ":
         names = [name.strip().lower() for name in next(csv.reader([line], delimiter=separator), [])]
         for form in _FORMS:
             if set(form) <= set(names):

@@ -32,13 +32,11 @@ from audit.statistics.method import MANY_CANARIES, ONE_CANARY
 from audit.storage import files
 
 CONFIG, RESULT, FIGURE = "config.json", "audit.json", "audit.png"
-_HASH_LENGTH = 16
 _CHUNK = re.compile(r"scores_(\d+)_(\d+)\.npz")
 
 
 class Scores(NamedTuple):
-    """Scores of the runs first, first + 1, ... with K canaries each: scores (n, K) float64, presence (n, K)
-    bool."""
+    """Scores of runs from `first` on, K canaries each: scores (n, K) float64, presence (n, K) bool."""
 
     first: int
     scores: NDArray[np.float64]
@@ -83,8 +81,7 @@ class Store:
     """The directory of one setting: its path, and its config as text."""
 
     def __init__(self, root: Path, setting: dict[str, Any], words: str = "") -> None:
-        """Makes the directory, with such words before the hash, or finds it, whatever its words are; raises
-        InputError where it can't be written."""
+        """Makes the folder, with words before its hash, or finds it; InputError where it can't be written."""
         self.text = _text(setting)
         name = _hash(self.text.encode())
         self.path = root / (f"{words}-{name}" if words else name)
@@ -122,8 +119,7 @@ class Store:
 
     @classmethod
     def of(cls, folder: Path, text: str) -> "Store":
-        """The store of results whose kind names their folder and writes their config, this text, in its own
-        way; creates nothing."""
+        """The store of results whose kind names their folder and writes this config; creates nothing."""
         store = cls.__new__(cls)
         store.text, store.path, store._claimed = text, folder, False
         return store
@@ -144,8 +140,7 @@ class Store:
         return config
 
     def result(self) -> Kept | None:
-        """The last audit's conclusion; None where there is none. Raises InputError where it can't be read, or
-        is none that an audit wrote."""
+        """The last audit's conclusion, None where there is none; raises InputError if it can't be read."""
         path = self.path / RESULT
         content = files.read(path)
         try:
@@ -305,7 +300,7 @@ def _is_there(path: Path) -> bool:
 
 
 def _hash(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:_HASH_LENGTH]
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def _misnamed(config: Path) -> str:
@@ -339,8 +334,7 @@ def _parsed(content: bytes, first: int) -> Scores | None:
 
 
 def _conclusion(content: bytes) -> Kept:
-    """The content of an audit.json, which may be anyone's, checked field by field; raises ValueError,
-    OverflowError or RecursionError for what no audit wrote."""
+    """An audit.json checked field by field; ValueError, OverflowError or RecursionError for any other."""
     result = json.loads(content)
     require(isinstance(result, dict), "an object")
     rows, provenance, runs = result.get("bounds", []), result.get("provenance", {}), result.get("runs")

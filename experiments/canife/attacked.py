@@ -52,8 +52,7 @@ _MANY: dict[str, Any] = {"default": 0, "least": 0, "most": 10**7}
 
 @dataclasses.dataclass(frozen=True)
 class Attacked:
-    """All that decides a measured round. A field at its default is left out of the stored name, so that a
-    further field orphans nothing."""
+    """All that decides a measured round."""
 
     model: str = described(
         "two_layer, linear, mlp (Fashion-MNIST), convnet, resnet18 (CIFAR-10), character_lstm (Shakespeare);"
@@ -120,8 +119,7 @@ class Attacked:
 
 
 def asked(given: dict[str, Any], said: Collection[str]) -> Attacked:
-    """The setting of all fields' values, where those that nobody said are the model's own; raises InputError
-    for a field out of range."""
+    """The setting of all values, the model's own where none was given; raises InputError out of range."""
     own = OWN.get(given["model"], {})
     found = Attacked(**{**given, **{name: value for name, value in own.items() if name not in said}})
     require_model(found.model)

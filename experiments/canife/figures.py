@@ -171,9 +171,8 @@ def _canary(axes: Axes, one: RoundValues) -> None:
 
 
 def varied_figure(curves: Curves) -> Figure:
-    """The scores' deviation, the attack's accuracy, canary health and a round's epsilon by the x axis, and
-    over rounds the model's accuracy and the training's epsilon, a colour a curve; bars are deviations over
-    trainings."""
+    """Deviation, attack accuracy, canary health and a round's epsilon by x, and over rounds accuracy and the
+    training's epsilon, a colour a curve; bars are deviations over trainings."""
     panels = ["deviation", "attack", "health", "published"]
     if curves.x == ROUND:
         panels = ["deviation", "attack", "published", "health", "test", "training"]
@@ -225,7 +224,6 @@ def _exact(axes: Axes, curves: Curves, estimate: str, exact: str) -> None:
 
 
 def _by_curve(curves: Curves) -> Iterator[tuple[Value, str, str, list[Averaged]]]:
-    """(value, colour, mark, points) of every curve, along the x axis."""
     places = _places(curves)
     for i, value in enumerate(dict.fromkeys(one.curve for one in curves.points)):
         own = sorted((one for one in curves.points if one.curve == value), key=lambda one: places[one.x])

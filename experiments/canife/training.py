@@ -78,8 +78,7 @@ class Measured(NamedTuple):
 
 
 def prepared(attacked: Attacked, out: Path, named: Named = _FETCHED) -> tuple[Attacked, Population, Store]:
-    """A setting with its numbers of clients, the clients, and its store under `out`; raises InputError where
-    they do not fit."""
+    """A setting with its clients and its store under `out`; raises InputError where they don't fit."""
     settings.require_model(attacked.model)
     split = populations.load(attacked, named)
     attacked = settings.fitted(attacked, split.train.number, split.mock.number)
@@ -100,8 +99,7 @@ def opened(attacked: Attacked, checksum: str, out: Path) -> Store:
 
 
 def kept(attacked: Attacked, store: Store, numbers: Collection[int] | None = None) -> dict[int, Measured]:
-    """The measured rounds that a store holds, by number, of all or of so many; a damaged one counts as
-    missing, see `Store.distrust`."""
+    """The measured rounds that a store holds, by number; a damaged one counts as missing."""
     found = {}
     for number in attacked.measured() if numbers is None else numbers:
         path = store.path / _FILE.format(number)
@@ -160,8 +158,7 @@ def _state_before(population: Population, store: Store, wanted: int) -> tuple[in
 
 
 class Measuring(NamedTuple):
-    """A training under measurement: its clients, and compiled: a design, its penalty, and the gradient (p,)
-    of a sample."""
+    """A training under measurement: clients, and compiled: a design, its penalty, a sample's gradient."""
 
     attacked: Attacked
     population: Population
@@ -234,8 +231,7 @@ def from_bytes(content: bytes) -> Measured:
 
 
 def _canary(task: Measuring, theta: Array, number: int) -> tuple[Sample, float, NDArray[np.float32]]:
-    """A designed sample, as its client has it, its health, of two settled samples, and the design's
-    penalties."""
+    """A designed sample as its client has it, its health, two settled samples, and its penalties."""
     attacked, population = task.attacked, task.population
     mock = populations.drawn(attacked, "pool", population.mock.number, attacked.pool)
     rng = populations.generator(attacked, f"sample {number}")
@@ -288,8 +284,7 @@ def _scored(
 
 
 class Request(NamedTuple):
-    """A combination whose setting has its numbers of clients; how many train, their checksum, and the rounds
-    that are to be measured."""
+    """A combination with its numbers of clients, their checksum, and the rounds to be measured."""
 
     values: tuple[Value, ...]
     attacked: Attacked
@@ -299,8 +294,7 @@ class Request(NamedTuple):
 
 
 def splits(leaf: str | None, data_file: str | None, tfds_dir: str | None) -> SplitOf:
-    """setting -> its clients, of what a user names (`Named`), read again only where they differ from the last
-    setting's."""
+    """setting -> its clients, of what a user names; read again only where they differ from the last."""
     named = Named(leaf, data_file, tfds_dir)
 
     @lru_cache(maxsize=1)  # a data set is large, and most grids share one
@@ -311,8 +305,7 @@ def splits(leaf: str | None, data_file: str | None, tfds_dir: str | None) -> Spl
 
 
 def requests(combinations: Sequence[Combination], split: SplitOf, last: bool = False) -> list[Request]:
-    """What is wanted of settings: all their measured rounds, or the last. Raises InputError for the first
-    setting out of range."""
+    """The wanted rounds of settings: all measured, or the last; raises InputError out of range."""
     for one in combinations:
         settings.require_model(one.attacked.model)
     wanted = []

@@ -26,16 +26,14 @@ _ANSWER, _CHECKSUM = "answer.json", "sha256"
 
 
 class Levels(NamedTuple):
-    """delta and confidence of bounds; by default of what audit.json concludes: scores are kept, others need
-    no training."""
+    """delta and confidence of bounds; by default audit.json's, since scores are kept."""
 
     delta: float = 1e-5
     confidence: float = 0.95
 
 
 class Audited(NamedTuple):
-    """An audit of trained models and its place in a figure: the panel, the series in it, where it stands on
-    the x axis."""
+    """An audit of trained models and its place in a figure: panel, series, and x."""
 
     panel: str
     series: str
@@ -45,12 +43,10 @@ class Audited(NamedTuple):
 
 
 class DataSets:
-    """The models' data, from files that the caller names or as `audit` finds them, each loaded once, when a
-    cell first needs it."""
+    """The models' data, from named files or as `audit` finds them, each loaded when first needed."""
 
     def __init__(self, named: Mapping[str, str | None], tfds_dir: str | None = None) -> None:
-        """`named` has the files that stand in for published data sets, by the data sets' names; tfds_dir: a
-        prepared TFDS folder."""
+        """`named`: files in place of published data sets, by name; tfds_dir: a prepared TFDS folder."""
         self._named, self._tfds_dir = named, tfds_dir
         self._loaded: dict[str, Dataset | InputError] = {}
         self._clients: dict[tuple[object, ...], Federation] = {}
@@ -167,8 +163,7 @@ def answer_text(values: dict[str, Any]) -> str:
 
 
 def parsed_answer(content: bytes, unsigned: bool = False) -> dict[str, Any]:
-    """A written answer; raises ValueError or RecursionError for one that is torn, altered or, unless
-    `unsigned`, without its checksum."""
+    """A written answer; raises ValueError or RecursionError if torn, altered or without checksum."""
     values = json.loads(content)
     require(isinstance(values, dict), "an object")
     checksum = values.pop(_CHECKSUM, None)

@@ -19,9 +19,7 @@ from audit.machine import cores
 LOCAL = "local"
 _RETRIES = 20  # of a task whose worker or node died
 _LOOK_SECONDS = 5.0
-_ANSWER_SECONDS = 5.0
 _COLOURS = re.compile("\x1b\\[[0-9;]*m")
-_LINE = 110
 
 
 class Need(NamedTuple):
@@ -42,7 +40,6 @@ class Cluster:
     """A Ray cluster that this process has joined."""
 
     def __init__(self, ray: Any) -> None:
-        """`ray`: the module, connected."""
         self._ray = ray
         self.need = _need(list(self._alive().values()))
         self._functions: dict[Callable[..., Any], Any] = {}
@@ -67,8 +64,7 @@ class Cluster:
         return self._shared[id(value)][1]
 
     def begin(self, node: Node | None, function: Callable[..., Any], *arguments: Any) -> Any:
-        """A task that calls a function with the devices of a worker and the arguments; on that node while it
-        is there, or on any."""
+        """A task that calls a function with a worker's devices, on that node while it is there."""
         if function not in self._functions:
             needed = {f"num_{name}s": count for name, count in self.need.resources.items()}
             options = {"max_retries": _RETRIES, "max_calls": 0, **needed}
@@ -118,7 +114,7 @@ def joined(address: str) -> Iterator[Cluster]:
     host, _, port = address.rpartition(":")
     try:
         if host and port.isdecimal() and int(port) < 2**16:  # where nobody answers Ray would try for minutes
-            socket.create_connection((host.strip("[]"), int(port)), _ANSWER_SECONDS).close()
+            socket.create_connection((host.strip("[]"), int(port)), 5.0).close()
         ray.init(address=address, log_to_driver=False, logging_level="ERROR", **alone)
     except (ConnectionError, RuntimeError, ValueError, OSError, AssertionError) as error:
         why = " ".join(str(error).split())[:120]
@@ -145,7 +141,7 @@ class _Aside(io.TextIOBase):
             return self._out.write(text)
         line = _COLOURS.sub("", text).strip().partition("\n")[0]
         if line:
-            tqdm.write(line[:_LINE], file=sys.stderr)
+            tqdm.write(line[:110], file=sys.stderr)
         return len(text)
 
     def flush(self) -> None:

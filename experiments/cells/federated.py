@@ -46,8 +46,7 @@ def federated_cell(setting: FederatedSetting, runs: int, name: str, seconds: flo
     def do(store: Store, data: DataSets, progress: Progress) -> None:
         _train(setting, runs, store, data.clients(setting), progress)
 
-    key = json.dumps(named(setting))
-    return Cell(name, key, runs, seconds, is_done, open_store, do, shared=True)
+    return Cell(name, json.dumps(named(setting)), runs, seconds, is_done, open_store, do, shared=True)
 
 
 def final(setting: FederatedSetting) -> FederatedSetting:
@@ -83,7 +82,6 @@ def keep_accuracies(store: Store, first: int, values: NDArray[np.float64]) -> No
 
 
 def _observations(setting: FederatedSetting) -> list[FederatedSetting]:
-    """The settings whose cosines a training gives, the given one first."""
     return [setting] if setting.observe in FINAL else [setting, final(setting)]
 
 
@@ -94,8 +92,7 @@ def _store(out: Path, setting: FederatedSetting, data: str) -> Store:
 def _train(
     setting: FederatedSetting, runs: int, store: Store, federation: Federation, progress: Progress
 ) -> None:
-    """Trains what is missing: of all observations together, or of those alone that an earlier training of
-    the first left out."""
+    """Trains what is missing: of all observations together, or of those that the first left out."""
     from audit import training
     from audit.settings import build_federated
 
@@ -115,8 +112,7 @@ def _train(
 def _keep(
     store: Store, others: list[tuple["Game", Store]], rounds: int, measure: "Callable[[Array], Array]"
 ) -> "Watch":
-    """Keeps what final models give, before the scores are kept: accuracies, and what other observations
-    than the one that is trained say."""
+    """Keeps what final models give before the scores are kept: accuracies, other observations."""
 
     def watch(midway: "Midway") -> None:
         from audit import game

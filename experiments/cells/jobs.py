@@ -41,8 +41,7 @@ _TRAINERS: Programs[ChunkTrainer] = Programs(kept=1)  # whose data are on the de
 
 
 class Prepared(NamedTuple):
-    """What a worker finds out before the first chunk: runs a chunk, steps a run, and what is kept of the
-    circumstances."""
+    """What a worker finds out first: runs a chunk, steps a run, and the circumstances to be kept."""
 
     size: int
     steps: int
@@ -73,8 +72,7 @@ def about(devices: int, recipe: GameRecipe, data: Dataset) -> dict[str, Any]:
 
 
 def train(devices: int, recipe: GameRecipe, data: Dataset, piece: Piece) -> tuple[list[Scores], float] | None:
-    """A piece's scores, chunk by chunk, and the seconds that the fastest of its chunks took; None where
-    memory ran out. Raises InputError where a model diverged."""
+    """A piece's scores, its fastest chunk's seconds; None if memory ran out. InputError if one diverged."""
     _prepare_jax(devices)
     trainer = _TRAINERS.get((recipe.key, piece.size), lambda: ChunkTrainer(recipe.make(data), piece.size))
     chunks, seconds = list[Scores](), math.inf
@@ -118,7 +116,6 @@ class RunsJob:
     """A job: the runs that a store lacks."""
 
     def __init__(self, cluster: Cluster, sent: tuple[GameRecipe, Any], wanted: Wanted) -> None:
-        """`sent`: the training as workers get it, on a shared Dataset."""
         self._cluster, self._sent, self._wanted = cluster, sent, wanted
         self._waiting: deque[Piece] = deque()
         self._begun, self._trains, self._left = False, False, 1
@@ -198,9 +195,8 @@ J = TypeVar("J", bound=Job)
 
 
 def done(cluster: Cluster, jobs: Iterable[J]) -> Iterator[tuple[J, InputError | None]]:
-    """Does jobs in their order, each on a node of its own, which alone has to compile its program; when no
-    more are to be opened, idle nodes help. Yields each at its end, with the error that ended it. Raises
-    InputError where the store refuses."""
+    """Does jobs in order, each compiled on a node of its own; at the end idle nodes help. Yields each job
+    with the error that ended it. Raises InputError where the store refuses."""
     desk = _Desk[J](cluster, iter(jobs))
     while desk.fill():
         for task in cluster.ended(list(desk.flying)):
@@ -240,8 +236,7 @@ class _Desk(Generic[J]):
         return bool(self.flying)
 
     def _give(self, node: Node | None) -> bool:
-        """Whether there was a task for a node: of a job at home there, or of one that has none; else of the
-        next job; else of another node's job, the last opened first."""
+        """Whether there was a task: of a job at home there or without one, else the next, else another's."""
         for home in (node, None):
             if any(self._begin(job, node) for job in self.homes if self.homes[job] == home):
                 return True
@@ -268,7 +263,6 @@ def engine(cluster: Cluster) -> TrainingEngine:
 
 class _Trainer:
     def __init__(self, cluster: Cluster, recipe: GameRecipe, data: Dataset) -> None:
-        """Asks a worker whether recipe and data fit."""
         self._cluster, self._sent = cluster, (recipe, cluster.share(data))
         self._about: dict[str, Any] = cluster.call(about, *self._sent)
 
@@ -308,8 +302,7 @@ def do_all(cluster: Cluster, cells: list[Cell], place: Workplace) -> Outcome:
 
 
 class _Sweep:
-    """Cells that are done on a cluster; those under way by their jobs, with what is done at the end and what
-    they hold; and those that others hold."""
+    """Done cells; cells under way, by job, with their outcomes and claims; and those that others hold."""
 
     def __init__(self, cluster: Cluster, place: Workplace, progress: SweepProgress, outcome: Outcome) -> None:
         self._cluster, self._place, self._progress, self._outcome = cluster, place, progress, outcome

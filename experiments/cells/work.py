@@ -172,8 +172,7 @@ def is_done(cell: Cell, place: Workplace) -> bool:
 
 
 def _attempt(cell: Cell, place: Workplace, progress: SweepProgress, outcome: Outcome, helps: bool) -> bool:
-    """Whether a cell ended, which the outcome then says; otherwise another worker holds it. It is done under
-    its claim; who helps does a part of it beside who has that."""
+    """Whether a cell ended, as the outcome then says; a helper does a part beside who has its claim."""
     where = outcome.elsewhere
     try:
         if not is_done(cell, place):
@@ -195,8 +194,7 @@ def _attempt(cell: Cell, place: Workplace, progress: SweepProgress, outcome: Out
 
 
 def _help(cells: list[Cell], place: Workplace, progress: SweepProgress, outcome: Outcome) -> list[Cell]:
-    """Helps with one of the cells that others hold, of those that can be shared any, so that helpers spread;
-    waits where there is none. Returns the cells that are left."""
+    """Helps with a random cell that others hold and share, or waits; returns the cells that are left."""
     shared = [cell for cell in cells if cell.shared]
     if not shared:
         time.sleep(_POLL_SECONDS)

@@ -113,8 +113,7 @@ def is_installed(module: str) -> bool:
 
 
 def prepare_for(name: str) -> None:
-    """Sets this process's environment, before JAX is imported, so that it compiles for the devices and starts
-    none of their kind."""
+    """Sets the environment before JAX is imported, to compile for the devices and start none of them."""
     os.environ["JAX_PLATFORMS"] = "cpu"
     if name == "h200":
         os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"
@@ -229,8 +228,7 @@ def _measured(
     from audit import game
     from audit.mechanism.ensemble import Placement
 
-    spreads = played.mechanism.spreads
-    placement = Placement.spread(chunk, places) if spreads else Placement.over(places)
+    placement = Placement.spread(chunk, places) if played.mechanism.spreads else Placement.over(places)
     begin = time.perf_counter()
     stats = game.traced_for(played, placement, chunk).lower().compile().memory_analysis()
     seconds = time.perf_counter() - begin

@@ -70,8 +70,7 @@ class FederatedProblem(NamedTuple):
 
 
 class About(NamedTuple):
-    """Models at once, platform ("cpu" or "gpu"), the device's name, and the Euclidean distance of the
-    engine's noiseless step from ours."""
+    """Models at once, platform, the device's name, and the distance of its noiseless step from ours."""
 
     models: int
     platform: str

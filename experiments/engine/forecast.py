@@ -24,8 +24,7 @@ _WHERE = {None: "here", 1: "on the cluster's one worker"}
 
 
 class ManyForecast(NamedTuple):
-    """Bounds that as many runs with several canaries each show, if canaries leave each other alone, and the
-    runs that prove the share `tightness`."""
+    """Bounds of runs with several independent canaries, and the runs that prove the share `tightness`."""
 
     bounds: list[ManyCalibration]
     runs_needed: int | None
@@ -163,8 +162,7 @@ def probe(setting: Setting, dataset: Dataset, runs: int) -> Probe:
     chunk = chunk_size(first, runs, 0)
     begun = _timed(first, chunk, 0.0)
     steps = int(min(max(_SECONDS / 2 / (begun.model_step * chunk), 1), setting.schedule.steps, _MOST_STEPS))
-    measured = _timed(stepping(steps), chunk, _SECONDS)
-    return measured._replace(compilation=begun.compilation)
+    return _timed(stepping(steps), chunk, _SECONDS)._replace(compilation=begun.compilation)
 
 
 def probe_elsewhere(devices: int, setting: Setting, dataset: Dataset, runs: int) -> Probe:

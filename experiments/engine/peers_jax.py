@@ -202,8 +202,7 @@ def _ordinary(model: Model) -> Model:
 
 
 def jax_privacy(problem: Problem, models: int = 0) -> Engine:
-    """jax_privacy's clipped_grad and Gaussian noise, mapped over so many models (0: the fastest), which
-    are spread over the devices as ours are."""
+    """jax_privacy's clipped_grad and Gaussian noise, mapped over so many models (0: the fastest)."""
     from jax_privacy import clipping, noise_addition
 
     placement, devices = ensemble.Placement.local(), len(jax.local_devices())

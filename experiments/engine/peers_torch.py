@@ -68,8 +68,7 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {  # of pixels that are normalise
 
 
 def _positions(problem: Problem | FederatedProblem) -> list[NDArray[np.int64]]:
-    """Where the numbers of each of the network's parameters stand in theta, in PyTorch's shapes. The
-    ConvNets flatten images channels first, as ours do."""
+    """Where each parameter's numbers stand in theta; the ConvNets flatten images channels first, as ours."""
     positions = []
     for kernel, *bias in problem.layout:  # (height, width, in, out), (in, out) or (out,)
         positions += [kernel.transpose(3, 2, 0, 1) if kernel.ndim == 4 else kernel.T, *bias]

@@ -31,8 +31,7 @@ CLIPPING_NORM, NOISE_MULTIPLIER, LEARNING_RATE = 1.0, 2.0, 0.1
 
 
 class CanaryOptimizer(DPOptimizer):
-    """DP-SGD whose every step also sums up a gradient of `canary`, at most the clipping norm, along the first
-    number of the first parameter."""
+    """DP-SGD that also sums a gradient of `canary`, at most C, along the first parameter's first number."""
 
     canary = 0.0
 

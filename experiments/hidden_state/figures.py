@@ -157,8 +157,7 @@ def _simulated(runs: int) -> str:
 
 
 def _draw_over_time(axis: Axes, results: CellResults, runs: int) -> None:
-    """One cell: what is claimed, what is true, and what cannot be exceeded; Example 1's noise accumulates, so
-    that mu = 1 / sqrt(sigma^2 + (t - 1) (sigma / B)^2)."""
+    """What is claimed, true and a bound; in Example 1, mu = 1 / sqrt(sigma^2 + (t - 1) (sigma / B)^2)."""
     (sigma, size, last, delta), _, exact, simulated = results
     steps = range(1, last + 1)
     variances = [sigma**2 * (1 + (step - 1) / size**2) for step in steps]
@@ -222,8 +221,7 @@ def _draw_heat_map(axis: Axes, cells: Sequence[LandscapeCell], ends: _Ends) -> A
 
 
 def _trade_offs(cells: Sequence[CellResults], sigma: float) -> Figure:
-    """Figure 6b, as differences: how far the exact trade-off curve, and the Gaussian one of the same mu at
-    C / 2, lie above the upper bound's, which no test can go below."""
+    """Figure 6b: how far the exact and the Gaussian trade-off curves lie above the upper bound's."""
     chosen = [one.cell for one in cells if one.cell.noise_multiplier == sigma]
     size = (1.5 * len(chosen) + 0.8, 2.9)
     figure, axes = plt.subplots(1, len(chosen), figsize=size, sharey=True, squeeze=False)

@@ -186,8 +186,7 @@ class SearchResults(NamedTuple):
 
 
 class StudyResults(NamedTuple):
-    """The cells of a study that lack nothing, Algorithm 6's results or [], and how many cells lack one, where
-    Algorithm 6 counts as a whole."""
+    """A study's whole cells, Algorithm 6's results or [], and how many cells lack something."""
 
     cells: list[CellResults]
     searches: list[SearchResults]
@@ -223,8 +222,7 @@ def results(held: Holdings, study: Study) -> StudyResults:
 
 
 def read(held: Holdings, request: Request, kind: type[_Kind]) -> _Kind | None:
-    """The stored result; None where there is none that is whole. See `Store.distrust` for a damaged one.
-    Raises InputError for one that can't be read now."""
+    """The stored result, None if none is whole (`Store.distrust`); raises InputError if it can't be read."""
     store = held.open(request.setting())
     return None if store is None else _read(store, kind)
 
@@ -277,8 +275,7 @@ def _read(store: Store, kind: type[_Kind]) -> _Kind | None:
 
 
 def _look(store: Store, kind: type[_Kind]) -> tuple[_Kind | None, bool]:
-    """A stored result, with its checksum or, as older ones are, without, None where there is none that is
-    whole; and whether there is one that is damaged."""
+    """A stored result, None where none is whole; and whether there is one that is damaged."""
     content = files.read(store.path / RESULT)
     if content is None:
         return None, False

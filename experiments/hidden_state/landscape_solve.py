@@ -99,8 +99,7 @@ def solve(request: ExactLaw) -> Exact:
 
 
 def simulate(requests: Sequence[SimulatedAudit]) -> Iterator[tuple[SimulatedAudit, Scores, Simulated]]:
-    """The simulated audits of cells of one length and simulation, together in one compiled call where
-    memory allows, each with the scores at T."""
+    """The simulated audits of cells of one length, in one call where memory allows, with scores at T."""
     for batch in _batches(requests):
         present = _presence(batch[0].simulation)
         for one, thetas in zip(batch, _thetas(batch), strict=True):

@@ -48,9 +48,8 @@ class MechanismAudit(NamedTuple):
 
 
 class MechanismFindings(NamedTuple):
-    """epsilons by method, one a seed: wilson_1, wilson_2, wilson_4 as in the paper, and `lifted`; second and
-    fourth: means over seeds of |mu_2 - mu_1^2| and |mu_4 - mu_2^2| at order 2's threshold, None for too few
-    canaries."""
+    """epsilons by method, one a seed: wilson_1, wilson_2, wilson_4, `lifted`; second, fourth: mean |mu_2 -
+    mu_1^2| and |mu_4 - mu_2^2| at order 2's threshold, None for too few canaries."""
 
     epsilons: dict[str, list[float]]
     second: float | None

@@ -18,8 +18,7 @@ _LEAST_CANARIES = {ORDER_2: 2, ORDER_4: 4}
 
 
 class Gain(NamedTuple):
-    """An entry of Table 1: the mean epsilon at most runs with one canary, and by order with several, and the
-    gain of each order, None where one side proves nothing."""
+    """An entry of Table 1: mean epsilons at most runs; each order's gain, None if one side proves none."""
 
     label: str
     single: float
@@ -85,8 +84,7 @@ def curve(method: str, scores: Scores, runs: Sequence[int], levels: Levels) -> l
 
 
 def gain(runs: Sequence[int], single: Sequence[float], several: Sequence[float]) -> float | None:
-    """How many times fewer runs reach the larger bound that both curves of epsilon reach; None where one of
-    them proves nothing."""
+    """How many times fewer runs reach the larger bound that both curves reach; None where one is 0."""
     level = min(max(single), max(several))
     return None if level <= 0 else _needed(runs, single, level) / _needed(runs, several, level)
 

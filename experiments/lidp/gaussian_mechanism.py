@@ -41,8 +41,7 @@ class GaussianMechanism(NamedTuple):
 
 
 class Found(NamedTuple):
-    """One order's epsilon, and |mu_2 - mu_1^2| and |mu_4 - mu_2^2| of the inserted canaries' bits, None where
-    a run has too few canaries."""
+    """One order's epsilon, |mu_2 - mu_1^2| and |mu_4 - mu_2^2| of bits; None for too few canaries."""
 
     epsilon: float
     second: float | None

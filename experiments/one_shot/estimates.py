@@ -89,9 +89,8 @@ class Observation(NamedTuple):
 
 
 class FederatedRun(NamedTuple):
-    """A training: noise multiplier, repetitions, the paper's analytical epsilon, which is that of one
-    repetition, the accounted one of all, what is observed, and the accuracies with canaries and without where
-    they were measured."""
+    """Noise multiplier, repetitions, the paper's epsilon of one repetition, the accounted one of all, what is
+    observed, and accuracies with canaries and without, if measured."""
 
     noise: float
     repetitions: int

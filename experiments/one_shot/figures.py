@@ -77,8 +77,7 @@ def simulated(panels: Sequence[Panel]) -> Figure:
         for axis, panel in zip(axes[0], panels, strict=True):
             root = np.sqrt(panel.dimension)
             units = panel.cosines * root
-            ends = min(-4.0, units.min()), max(4.0, units.max())
-            x = np.linspace(*ends, 801)
+            x = np.linspace(min(-4.0, units.min()), max(4.0, units.max()), 801)
             mean, deviation = units.mean(), units.std()
             fit = np.exp(-(((x - mean) / deviation) ** 2) / 2) / (deviation * np.sqrt(2 * np.pi))
             axis.hist(units, 36, density=True, color=style.IN, alpha=0.35, label="canaries")
@@ -203,7 +202,6 @@ def _null(axis: Axes, ends: tuple[float, float], dimension: int) -> None:
 
 
 def _null_density(x: Array, dimension: int) -> Array:
-    """Its density at x, in units of 1/sqrt(d)."""
     root = np.sqrt(dimension)
     inside = np.clip(x / root, -1 + 1e-12, 1 - 1e-12)
     return np.asarray(np.exp(cosine_law.log_density(inside, dimension)) / root)

@@ -37,8 +37,7 @@ _RULE = "-" * 80
 
 
 class Printed(NamedTuple):
-    """A cell of Table 1: the exact epsilon of its row, sigma, dimension, mean and deviation over
-    50 simulations with sqrt(d) canaries."""
+    """A cell of Table 1: its row's exact epsilon, sigma, dimension, mean and deviation over 50."""
 
     epsilon: float
     sigma: float
@@ -254,8 +253,7 @@ def of_splits(name: str, found: Sequence[SplitQuantiles], words: str, delta: flo
 def _of_audits(
     name: str, audits: Audits, delta: float, more: str, heads: Sequence[str], lines: Sequence[_Line]
 ) -> OwnTable:
-    """The table of one kind of clients: its lines, and the audits as CSV. more: what stands above the last
-    columns."""
+    """The table of one kind of clients, and its CSV. more: what stands above the last columns."""
     asked, found = audits
     observed, unobserved, _ = found[0].every.cosines
     rounds = f"{asked.setting.rounds:,} x {asked.setting.cohort} clients, delta {delta:.3g}"

@@ -49,8 +49,7 @@ class Point(NamedTuple):
         return [conclusion.bound(_of_design(conclusion, method)) for conclusion in self.found]
 
     def epsilons(self, method: str) -> list[float]:
-        """A method's epsilon, bound or estimate, of every seed that is there; of many canaries that of its
-        counterpart, NaN where it has none."""
+        """A method's epsilons over the seeds; of many canaries its counterpart's, NaN where none is."""
         known = [(conclusion, _of_design(conclusion, method)) for conclusion in self.found]
         return [found.finding(name).epsilon if name else math.nan for found, name in known]
 

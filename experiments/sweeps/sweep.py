@@ -69,8 +69,7 @@ class OwnTable(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """A sweep's figures by name, how many of its cells are missing, and the rows of the audits' table, or a
-    table of its own."""
+    """A sweep's figures by name, how many cells it lacks, and its rows or a table of its own."""
 
     figures: "list[tuple[str, Figure]]"
     missing: int

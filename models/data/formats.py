@@ -103,8 +103,7 @@ def read_idx(content: bytes) -> np.ndarray:
 
 
 def gunzip(content: bytes) -> bytes:
-    """The content of a gzip file; raises InputError if it is torn, or holds more than LARGEST_MEMBER
-    bytes."""
+    """The content of a gzip file; raises InputError if it is torn or over LARGEST_MEMBER bytes."""
     try:
         with gzip.open(io.BytesIO(content)) as handle:
             unpacked = handle.read(LARGEST_MEMBER + 1)

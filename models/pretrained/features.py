@@ -84,8 +84,7 @@ def frozen_features(
         return _verified(shape, {"features": features}, source)
 
     kept = cached(path, partial(_verified, shape), computed)
-    checksum = _digest(key, kept.checksum)
-    return Dataset(kept.arrays["features"], images.train_labels, source, checksum)
+    return Dataset(kept.arrays["features"], images.train_labels, source, _digest(key, kept.checksum))
 
 
 def normalised(images: Array, size: int) -> Array:

@@ -27,7 +27,6 @@ BLOCKS = (  # expansion, channels, how many, stride of the first (the paper's Ta
     (6, 160, 3, 2),
     (6, 320, 1, 1),
 )
-_EPSILON = 1e-5  # of torch's batch norm
 _STATISTICS = ("weight", "bias", "running_mean", "running_var")
 
 
@@ -96,7 +95,7 @@ def apply(parameters: Any, images: Array) -> Array:
 
 def _folded(arrays: Arrays, layer: _Layer) -> _Folded:
     scale, shift, mean, variance = (arrays[f"{layer.norm}.{name}"].astype(float) for name in _STATISTICS)
-    scale = scale / np.sqrt(variance + _EPSILON)
+    scale = scale / np.sqrt(variance + 1e-5)  # as torch's batch norm
     kernel = arrays[f"{layer.convolution}.weight"].transpose(2, 3, 1, 0) * scale
     axes = tuple(axis for axis in range(3) if kernel.shape[axis] == 1)
     return _Folded(kernel.squeeze(axes).astype(np.float32), (shift - mean * scale).astype(np.float32))

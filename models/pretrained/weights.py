@@ -21,7 +21,6 @@ from models.data.formats import Arrays, Read
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 LEGACY_PROTOCOL = 1001
 _LEGACY_START = b"\x80\x02\x8a\x0a" + LEGACY_MAGIC.to_bytes(10, "little") + b"."
-_ZIP_START = b"PK\x03\x04"
 _DTYPES = {
     "DoubleStorage": "<f8",
     "FloatStorage": "<f4",
@@ -62,7 +61,7 @@ def read_weights(content: bytes) -> Arrays:
     safetensors file. Raises InputError if it is torn, foreign, or holds anything but tensors under names."""
     if content.startswith(_LEGACY_START):
         return _read(_read_legacy, content, "a torch state dict in the older format")
-    if content.startswith(_ZIP_START):
+    if content.startswith(b"PK\x03\x04"):
         return _read(_read_zip, content, "a torch state dict in the zip format")
     if content[8:9] == b"{":
         return _read(_read_safetensors, content, "a safetensors file")
@@ -77,8 +76,7 @@ FILES: Mapping[str, Read] = dict.fromkeys((".pth", ".pt", ".bin", ".safetensors"
 
 
 def select(arrays: Arrays, shapes: Mapping[str, tuple[int, ...]]) -> Arrays:
-    """The named arrays as little-endian float32, in the order of `shapes`; raises InputError where one is
-    missing, of another shape, or not finite."""
+    """The arrays of `shapes` in its order, as "<f4"; InputError if missing, of another shape, not finite."""
     chosen = {}
     for name, shape in shapes.items():
         require(name in arrays, f"tensor {name} is missing: it holds another network")

@@ -109,10 +109,8 @@ def _forward(
             raise TypeError(f"dense layer {path} is called twice: use per_example")
         inputs[path] = args[0]
         layer = context.module.variables["params"]
-        kernel = layer[
-            "kernel"
-        ]  # small products are sums that fuse with what follows, which no GEMM call does
-        small = kernel.size <= _UNROLLED
+        kernel = layer["kernel"]
+        small = kernel.size <= _UNROLLED  # as sums they fuse with what follows, which no GEMM call does
         product = _small_product(kernel, args[0]) if small else kernel.T @ args[0]
         return product + layer["bias"][:, None] + taps[path]
 
@@ -150,8 +148,7 @@ def _row_sum(rows: Array) -> Array:
 
 
 def _contract(inputs: Array, gradients: Array, shared: bool) -> dict[str, Array]:
-    """The layer's summed gradient from inputs (in, B) and scaled output gradients (out, B). Inputs that all
-    models share take a row of ones for the bias; others would be copied for it."""
+    """The layer's summed gradient; inputs that models share take a row of ones, others would be copied."""
     if shared:
         ones = jnp.ones((1, inputs.shape[1]), inputs.dtype)
         both = gradients @ jnp.concatenate([inputs, ones]).T

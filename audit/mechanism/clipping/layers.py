@@ -120,9 +120,8 @@ def call(layer: Any, x: Array) -> Call | None:
 
 
 def measure(names: set[str], made: Call, gradients: Array) -> Measure:
-    """Norms and sums of the gradients of a layer's parameters (those of "bias", "scale", "kernel" that it
-    has), from what it saved of each example and the gradients at its output, (B, ...) in the order of
-    `Call`."""
+    """Norms and sums of the gradients of a layer's parameters ("bias", "scale", "kernel"), from what it saved
+    of each example and the gradients at its output, (B, ...) in the order of `Call`."""
     places = 1 if made.channels_last else 2
     parts: dict[str, _Form] = {}
     if "bias" in names:
@@ -189,8 +188,7 @@ def _kernel(saved: Array, gradients: Array, rows: bool) -> _Form:
 
 
 def _formed(saved: Array, gradients: Array, rows: bool) -> _Form:
-    """(squares, contract) by the gradients of each example; from rows transposed, since a product of rows
-    copies its first factor, of which the gradients at the output are the smaller."""
+    """(squares, contract) by each example's gradients; transposed from rows, so that less is copied."""
     if not rows:
         each = jnp.einsum("bkl,bol->bko", saved, gradients)
         return jnp.sum(each**2, axis=(1, 2)), lambda scales: jnp.tensordot(scales, each, 1)

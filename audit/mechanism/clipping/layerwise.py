@@ -97,7 +97,6 @@ def block_bytes(hardware: Hardware | None = None) -> int:
 
 
 def _kept(module: nn.Module, params: Any, batch: Batch, block_bytes: int) -> tuple[_Shapes, int]:
-    """The shapes of the layers' outputs as matrices, and the examples of a block."""
     _, calls = jax.eval_shape(lambda x: _apply(module, params, x, {}), batch[0][0])
     shapes = {path: call.shape for path, call in calls.items()}
     return shapes, max(1, max(block_bytes, _BLOCK_BY_PARAMETERS * _bytes(params)) // _bytes(calls))
@@ -108,8 +107,7 @@ def _bytes(tree: Any) -> int:
 
 
 def _cut(batch: Batch, most: int) -> tuple[Array, Array, Array]:
-    """Features, labels and weights in blocks (n, b, ...) of one size, at most `most`; the last is filled
-    up with examples of weight 0."""
+    """Features, labels and weights in blocks (n, b, ...), at most `most`; weight 0 fills the last."""
     count = len(batch[1])
     blocks = math.ceil(count / most)
     size = math.ceil(count / blocks)
@@ -129,8 +127,7 @@ def _block_sum(
     block: tuple[Array, Array, Array],
     clipping_norm: Array,
 ) -> Any:
-    """The clipped sum of a block of features, labels and weights: at the parameters' places in their tree,
-    arrays of their sizes or `layers.Factors`."""
+    """A block's clipped sum: at the parameters' places, arrays of their sizes or `layers.Factors`."""
     features, labels, weights = block
 
     def one(x: Array, label: Array, taps: dict[str, Array]) -> _Pass:
