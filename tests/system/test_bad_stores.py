@@ -87,7 +87,6 @@ def replaced(name, make):
 
 
 def saved(first, scores, presence):
-
     def change(audit):
         if first == 0:
             scores_of(audit).unlink()

@@ -85,10 +85,7 @@ def plays(monkeypatch):
         {name: (t[:, :-1].astype(np.uint8), t[:, 1:].astype(np.int32)) for name, t in texts.items()}, "", "x"
     )
     row = populations.ModelRow(
-        lambda attacked, named: populations.roles(attacked, found),
-        language_model,
-        OWN,
-        0,
+        lambda attacked, named: populations.roles(attacked, found), language_model, OWN, 0
     )
     monkeypatch.setitem(populations.ROWS, "character_lstm", row)
     return found

@@ -131,7 +131,6 @@ def test_the_package_says_its_licence_once_and_is_then_cached(file, monkeypatch,
         archive.writestr("pug/data/cache/shakespeare-complete-works.txt.gz", gzip.compress(file.read_bytes()))
     package = shakespeare.PUG_DATA._replace(sha256=hashlib.sha256(wheel.getvalue()).hexdigest())
     monkeypatch.setattr(shakespeare, "SHAKESPEARE", shakespeare.SHAKESPEARE._replace(packages=(package,)))
-
     monkeypatch.setattr(subprocess, "run", client(wheel.getvalue()))
     fetched = shakespeare.load_shakespeare(least_characters=0)
     assert "not for commercial use" in capfd.readouterr().err
