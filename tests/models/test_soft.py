@@ -30,8 +30,7 @@ def test_pure_labels_and_texts_give_the_models_loss():
 
 
 def test_pure_tokens_give_the_language_models_loss_and_gradient():
-    module = LanguageModel(WORDS, 3, 2, 1)
-    model = flat_model(module, jnp.zeros(4, jnp.uint8), next_token_loss(WORDS))
+    model = flat_model(LanguageModel(WORDS, 3, 2, 1), jnp.zeros(4, jnp.uint8), next_token_loss(WORDS))
     theta = model.init(jax.random.key(0))
     tokens = jax.random.randint(jax.random.key(1), (5,), 0, WORDS)
     loss, pure = soft.soft_tokens(model), jax.nn.one_hot(tokens, WORDS)

@@ -26,8 +26,7 @@ LONG = changed(SETTING, steps=600)
 
 @pytest.fixture(scope="module")
 def dataset():
-    rng = np.random.default_rng(0)
-    features = rng.normal(size=(40, 8)).astype(np.float32)
+    features = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
     return Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0" * 64)
 
 
@@ -83,8 +82,7 @@ def test_another_chunk_size_begins_anew(train, store, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         _dying(patch, 2)
         train(LONG)
-    resumed = train(LONG, chunk=2)
-    assert resumed.model_steps == 8 * 600
+    assert train(LONG, chunk=2).model_steps == 8 * 600
     assert not (store.path / "checkpoints").exists()
 
 

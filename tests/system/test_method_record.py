@@ -103,8 +103,7 @@ def test_it_is_in_the_figure(record, concluded):
 
 
 def test_it_is_on_the_page(record, concluded):
-    subject = subjects.of_arrays("scores", None, concluded)
-    text = audit_page.report("A page", [subject]).decode()
+    text = audit_page.report("A page", [subjects.of_arrays("scores", None, concluded)]).decode()
     assert f">{record.label}<" in text and record.assumes.sentence in text
     assert ("exceeds 0 in 62.5% of audits" in text) == (record is ESTIMATE)
 
@@ -121,8 +120,7 @@ def test_no_verdict_rests_on_it(record, concluded):
 
 def test_it_is_calibrated(record):
     if record is MANY:
-        setting = ManyCanaries(1.0, 20, 4, TIES["equal"], True, 2, *LEVELS, 0)
-        rows = many_calibration.calibrate(setting)
+        rows = many_calibration.calibrate(ManyCanaries(1.0, 20, 4, TIES["equal"], True, 2, *LEVELS, 0))
     else:
         rows = calibration.calibrate(KnownMechanism(1.0, 40, 2, *LEVELS, 0))
         assert record.name in [calibrate._fields(row)["method"] for row in rows]

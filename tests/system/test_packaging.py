@@ -119,8 +119,7 @@ def test_what_is_installed_works_beside_files_of_the_names_of_ours(installed, tm
     done = subprocess.run([sys.executable, "mine.py"], **pipes)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == 2 and "model of the repository" in done.stdout
-    argv = [sys.executable, "-m", "audit", "bound", "--scores=scores.csv"]
-    done = subprocess.run(argv, **pipes)
+    done = subprocess.run([sys.executable, "-m", "audit", "bound", "--scores=scores.csv"], **pipes)
     assert done.returncode == 0 and "assumption_free" in done.stdout, done.stderr
     done = subprocess.run([installed / "bin" / "hidden-state-audit", "help"], **pipes)
     assert done.returncode == 0 and "  bound " in done.stdout, done.stderr

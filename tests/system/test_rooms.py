@@ -156,8 +156,7 @@ def test_a_trespass_is_seen(tmp_path, line):
 
 def test_there_is_no_import_circle_and_one_is_seen():
     assert not circles(arrows(modules()))
-    graph = {"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}
-    assert circles(graph) == {frozenset({"b", "c"})}
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == {frozenset({"b", "c"})}
 
 
 def test_no_arrow_runs_back_up():
@@ -215,8 +214,7 @@ def functions(source):
 
 def test_functions_fit_a_screen():
     for module, path in modules().items():
-        long = [name for name, lines in functions(path.read_text()) if lines >= 60]
-        assert not long, module
+        assert not [name for name, lines in functions(path.read_text()) if lines >= 60], module
 
 
 def test_no_two_public_types_share_a_name():

@@ -119,8 +119,7 @@ def test_the_loss_canary_is_an_example_with_a_wrong_label(model, data, theta):
         features, wrong = init(jax.random.split(jax.random.key(0), 300), theta, NORM)
         rows = np.array([np.flatnonzero((data[0] == x).all(axis=1)).item() for x in np.asarray(features)])
         assert len(np.unique(rows)) > 100
-        shifts = (np.asarray(wrong) - np.asarray(labels)[rows]) % classes
-        assert set(shifts) == set(range(1, classes))
+        assert set((np.asarray(wrong) - np.asarray(labels)[rows]) % classes) == set(range(1, classes))
         assert set(np.asarray(wrong)) <= set(range(classes))
 
 
@@ -139,8 +138,7 @@ def test_cosines_are_1_along_the_canary_and_those_of_weights_know_no_beginning(t
 
 
 def test_directions_are_uniform_on_the_sphere(theta):
-    adversary = directions.random_direction()
-    init = jax.jit(jax.vmap(adversary.init, (0, None, None)))
+    init = jax.jit(jax.vmap(directions.random_direction().init, (0, None, None)))
     states = init(jax.random.split(jax.random.key(0), 4000), theta, NORM)
     drawn = np.asarray(states.gradient)[:, 0] / NORM
     covariance = drawn.T @ drawn / 4000 * theta.size

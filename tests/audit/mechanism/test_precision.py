@@ -15,8 +15,7 @@ def round_by_hand(x, bits):
     """Round to nearest even at `bits` explicit significand bits, by integer arithmetic."""
     whole = np.ascontiguousarray(x, np.float32).view(np.uint32).astype(np.uint64)
     dropped = 23 - bits
-    tie = (whole >> dropped) & 1
-    whole = (whole + (1 << (dropped - 1)) - 1 + tie) >> dropped << dropped
+    whole = (whole + (1 << (dropped - 1)) - 1 + ((whole >> dropped) & 1)) >> dropped << dropped
     return whole.astype(np.uint32).view(np.float32)
 
 

@@ -39,8 +39,7 @@ def test_joins_are_independent_coins_of_each_run_step_and_canary():
     assert stats.chisquare(observed, expected).pvalue > 1e-3
     flat = sampled.reshape(-1, 3)
     assert np.abs(np.corrcoef(flat.T) - np.eye(3)).max() < 5 / np.sqrt(len(flat))
-    steps = np.corrcoef(sampled[..., 0].T)
-    assert np.abs(steps - np.eye(40)).max() < 6 / np.sqrt(300)
+    assert np.abs(np.corrcoef(sampled[..., 0].T) - np.eye(40)).max() < 6 / np.sqrt(300)
     key = RUN_KEYS[0]
     assert not np.array_equal(base.joins(jnp.full(64, 0.5), key, 3), base.joins(jnp.full(64, 0.5), key, 4))
     noise = np.asarray(jax.random.bernoulli(jax.random.fold_in(key, 3), 0.5, (64,)))

@@ -79,8 +79,7 @@ def test_every_field_that_decides_is_part_of_it(field):
 def test_every_field_has_a_flag_and_is_tried_above():
     assert set(CHANGES) == set(settings.fields()) - {"insertions"}
     found = settings.fields()
-    given = {name: field.default for name, field in found.items()}
-    assert setting_of(**given) == setting_of("fcnn")
+    assert setting_of(**{name: field.default for name, field in found.items()}) == setting_of("fcnn")
     assert all(field.help.endswith(".") for field in found.values())
     assert all(name == row.name for name, row in TASKS.items())
     assert all(name == row.fields.name for name, row in ADVERSARIES.items())

@@ -146,8 +146,7 @@ def test_gaussian_trade_off_is_a_symmetric_trade_off_function(mu):
 def test_the_gaussian_curve_lies_above_its_tangents_and_touches_them(mu, delta):
     """Duality: G_mu is the envelope of the (epsilon, delta) curves that mu-GDP implies."""
     rates = np.linspace(1e-6, 1, 200_001)
-    epsilon = conversions.epsilon_from_mu(mu, delta)
-    tangent = conversions.approximate_dp_trade_off(epsilon, delta, rates)
+    tangent = conversions.approximate_dp_trade_off(conversions.epsilon_from_mu(mu, delta), delta, rates)
     assert -1e-12 <= (conversions.gaussian_trade_off(mu, rates) - tangent).min() < 1e-4
 
 

@@ -41,8 +41,7 @@ def most(audits, error=1 - CONFIDENCE):
 )
 def test_a_bound_on_mu_is_below_the_truth_and_near_it(method, loss, mu):
     bounds = [method(*gaussian_scores(mu, seed=s), DELTA, CONFIDENCE) for s in range(12)]
-    mean = np.mean([b.mu for b in bounds])
-    assert mu - loss - 0.03 * mu < mean < mu
+    assert mu - loss - 0.03 * mu < np.mean([b.mu for b in bounds]) < mu
     for bound in bounds:
         assert bound.mu < mu + 0.1
         assert bound.epsilon == conversions.epsilon_from_mu(bound.mu, DELTA)
@@ -203,8 +202,7 @@ def test_certified_keeps_the_confidence_with_two_levels(audits=600, n=40, miss=0
 @EVERY
 @pytest.mark.parametrize("mu", [0.0, -1.0])
 def test_no_signal_or_the_wrong_way_round_gives_about_nothing(method, mu):
-    bound = method(*gaussian_scores(mu, seed=1), DELTA, CONFIDENCE)
-    assert 0 <= bound.epsilon < 0.3
+    assert 0 <= method(*gaussian_scores(mu, seed=1), DELTA, CONFIDENCE).epsilon < 0.3
 
 
 @pytest.mark.parametrize("sizes", [(1, 1), (2, 2), (3, 1), (1, 3), (2, 9)])
@@ -302,8 +300,7 @@ def test_bad_scores_or_levels(method):
 @EVERY
 @pytest.mark.parametrize("confidence", [1e-9, 0.5, 1 - 1e-7, 1 - 1e-15])
 def test_extreme_confidences_work(method, confidence):
-    bound = method(*gaussian_scores(1.0, 300), DELTA, confidence)
-    assert 0 <= bound.epsilon < 12
+    assert 0 <= method(*gaussian_scores(1.0, 300), DELTA, confidence).epsilon < 12
 
 
 def test_more_confidence_costs_and_ten_times_the_scores_come_closer():

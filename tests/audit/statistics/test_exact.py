@@ -62,8 +62,7 @@ def slow_bound(family, counts, error, points=1500):
 
     def excess(t):
         of_y = stats.binom.pmf(np.arange(n_in + 1), n_in, family.trade_off(t, a)[:, None])
-        p = np.einsum("ax,xy,ay->a", of_x, extreme, of_y).max()
-        return p + exact.GAMMA * error - error
+        return np.einsum("ax,xy,ay->a", of_x, extreme, of_y).max() + exact.GAMMA * error - error
 
     return optimize.brentq(excess, 0, 30) if excess(0) < 0 else 0.0
 
@@ -114,8 +113,7 @@ def no_nuisance(monkeypatch):
     """The observed false-positive rate, as if it were the true one."""
 
     def edges(counts, error, cells):
-        rate = (counts.false_positives + 0.5) / (counts.n_out + 1)
-        return np.full(cells + 1, rate)
+        return np.full(cells + 1, (counts.false_positives + 0.5) / (counts.n_out + 1))
 
     monkeypatch.setattr(exact, "_nuisance_edges", edges)
 

@@ -79,8 +79,7 @@ def test_a_flat_file_is_of_one_canary_and_its_checksum_stands(store):
 
 def test_the_shape_of_several_canaries_is_part_of_the_checksum(store, capsys):
     """2 runs of 3 canaries are no 3 runs of 2, nor 6 of one, though their bytes are the same."""
-    chunk = _chunk(0, 2, 3)
-    store.save(chunk)
+    store.save(_chunk(0, 2, 3))
     (path,) = store.path.glob("scores_*")
     with np.load(path) as file:
         entries = dict(file)

@@ -192,8 +192,7 @@ def made_up(curve, x, xs, infinite=False):
     """Curves without a training."""
     published = Average(np.inf if infinite else 3.62, np.nan)
     law = Average(np.inf if infinite else 8.24, np.nan)
-    several = Average(0.167, 0.012)
-    one = dict.fromkeys((*QUANTITIES, *TOTALS), several)
+    one = dict.fromkeys((*QUANTITIES, *TOTALS), Average(0.167, 0.012))
     one |= {"published": published, "law_then": law, "law": law}
     return Curves(
         curve, x, [Averaged(value, at, 41, 3, one) for value in ("as_run", "of_the_mean") for at in xs]

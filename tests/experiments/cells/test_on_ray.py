@@ -93,8 +93,7 @@ def test_a_sweep_on_two_nodes_has_the_bits_of_one_machine(nodes, run, tmp_path):
     assert kept == [path.relative_to(tmp_path / "ray") for path in sorted((tmp_path / "ray").rglob("*"))]
     for path in (path for path in kept if path.suffix == ".npz"):
         assert (tmp_path / "ray" / path).read_bytes() == (tmp_path / "alone" / path).read_bytes(), path
-    again = run("sweep", *flags, *on_ray)
-    assert "cells are done" in again.stdout
+    assert "cells are done" in run("sweep", *flags, *on_ray).stdout
 
 
 @slow_on_ray

@@ -78,8 +78,7 @@ def test_the_paper_trains_5000_models_a_cell_and_the_laptop_those_of_the_fcnn():
 
 def test_a_cell_of_several_figures_is_done_once_with_the_most_runs():
     cells = [cell for name in FCNN for cell in sweeps.sweeps("laptop")[name].cells]
-    more = audit_cell(cells[0].audited._replace(panel="elsewhere", runs=9000))
-    found = work.distinct([*cells, more])
+    found = work.distinct([*cells, audit_cell(cells[0].audited._replace(panel="elsewhere", runs=9000))])
     assert len(found) == 2 * 5 * 7 and len(cells) == 120  # two rates, five seeds, seven adversaries
     assert found[0].runs == 9000 and {cell.runs for cell in found[1:]} == {5000}
 

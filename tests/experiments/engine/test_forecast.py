@@ -74,8 +74,7 @@ def test_a_probe_trains_the_audits_chunk_for_no_more_steps_than_the_audit(monkey
 
     monkeypatch.setattr(build, "build", counted)
     monkeypatch.setattr(forecast, "_SECONDS", 0.01)
-    rng = np.random.default_rng(0)
-    features = rng.normal(size=(40, 8)).astype(np.float32)
+    features = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
     data = Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0" * 64)
     found = forecast.probe(SETTING, data, 12)
     assert found.chunk == 12 and found.model_step > 0 and found.compilation > 0

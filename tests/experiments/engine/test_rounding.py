@@ -20,8 +20,7 @@ UNITS = {"float32": 2.0**-24, "tf32": 2.0**-11, "bf16": 2.0**-8}
 
 @pytest.fixture(scope="module")
 def dataset():
-    rng = np.random.default_rng(0)
-    features = rng.normal(size=(60, 8)).astype(np.float32)
+    features = np.random.default_rng(0).normal(size=(60, 8)).astype(np.float32)
     return Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0" * 64)
 
 

@@ -155,8 +155,7 @@ def test_a_damaged_result_is_missing_for_readers_and_computed_again(tmp_path, ca
 def test_results_without_a_checksum_are_read_as_they_were_written(tmp_path):
     for one, store in fill(tmp_path, STUDY).items():
         store.write_text(landscape.RESULT, json.dumps(dataclasses.asdict(made_up(one))) + "\n")
-    held = index.holdings(tmp_path)
-    cells, searches, missing = landscape.results(held, STUDY)
+    cells, searches, missing = landscape.results(index.holdings(tmp_path), STUDY)
     assert (len(cells), len(searches), missing) == (4, 2, 0)
 
 
@@ -255,8 +254,7 @@ def test_figures_and_rows_take_results_alone(tmp_path):
     from experiments.hidden_state.figures import landscape_figures
 
     fill(tmp_path, STUDY, epsilon=0.25)
-    held = index.holdings(tmp_path)
-    cells, searches, _ = results = landscape.results(held, STUDY)
+    cells, searches, _ = results = landscape.results(index.holdings(tmp_path), STUDY)
     drawn = dict(landscape_figures.figures(results, 40, 1.0))
     assert list(drawn) == ["figure_3a", "figure_14", "figure_3b", "figure_6b", "figure_10", "algorithm_6"]
     texts = [[text.get_text() for text in axis.texts] for axis in drawn["figure_3b"].axes]

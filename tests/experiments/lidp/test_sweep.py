@@ -68,8 +68,7 @@ def test_the_window_caps_epsilon_at_half_the_truth():
 
 
 def test_the_papers_threshold_lies_in_its_window_and_epsilon_is_one_direction():
-    setting = GaussianMechanism(400, 8, 100, 1.2)
-    design = simulate(setting, cells.TUNING_SEED)
+    design = simulate(GaussianMechanism(400, 8, 100, 1.2), cells.TUNING_SEED)
     chosen = choose(design, 1e-5, 0.95)
     low, high = np.quantile(design.fresh, 0.1), np.quantile(design.inserted, 0.9)
     assert set(chosen) == {1, 2, 4} and all(low <= one <= high for one in chosen.values())

@@ -33,8 +33,7 @@ def test_noise_is_the_accountant_s(rate, steps):
 def test_cells_differ_are_valid_and_shared(scale):
     found = sweep.sweeps(scale)
     table, figure = (found[name] for name in ("lidp_table_1", "lidp_figure_5"))
-    places = {(one.series, one.panel, one.x) for one in table.audits()}
-    assert len(places) == len(table.cells)
+    assert len({(one.series, one.panel, one.x) for one in table.audits()}) == len(table.cells)
     assert {one.x for one in figure.audits()} == set(sweep.SIZES[scale].series)
     assert {cell.identity for cell in table.cells} & {cell.identity for cell in figure.cells}
     for one in (*table.audits(), *figure.audits()):

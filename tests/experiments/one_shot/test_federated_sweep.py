@@ -109,8 +109,7 @@ def test_fits_to_maxima_are_right_by_an_accident_of_momentum(momentum, low, high
     seen = sigma * rng.normal(size=(2000, 100))
     seen[np.arange(1000), rng.integers(0, 100, 1000)] += 1
     moves = signal.lfilter([1], [1, -momentum], seen, axis=1)
-    lengths = np.sqrt(signal.lfilter([1], [1, -(momentum**2)], np.ones(100)))
-    largest = (moves / lengths).max(axis=1)
+    largest = (moves / np.sqrt(signal.lfilter([1], [1, -(momentum**2)], np.ones(100)))).max(axis=1)
     null, fitted = (one_shot.fit(part, 1) for part in (largest[1000:], largest[:1000]))
     assert low < one_shot.fitted(null, fitted, LEVELS.delta) < high
 

@@ -52,8 +52,7 @@ def test_algorithm_1_as_printed_is_not(small):
         fitted = cell.epsilons[ONE_SHOT_FITTED]
         assert fitted.mean() > paper.mean + 6 * paper.deviation / np.sqrt(50)
         assert cell.epsilons[ONE_SHOT_THRESHOLD] == pytest.approx(fitted, abs=0.35)
-        wrong = cell._replace(epsilons={ONE_SHOT_EQUAL_VARIANCE: fitted})
-        assert not tables.agrees(wrong, paper, 50)
+        assert not tables.agrees(cell._replace(epsilons={ONE_SHOT_EQUAL_VARIANCE: fitted}), paper, 50)
 
 
 @pytest.mark.slow
@@ -108,14 +107,12 @@ def test_emnists_analytical_column_has_another_delta():
     for sigma, epsilon in EMNIST:
         assert round(analytical(sigma, EMNIST_DELTA_USED), 1) == epsilon
         assert analytical(sigma, EMNIST_DELTA) > 1.2 * epsilon
-    first = analytical(EMNIST[0][0], EMNIST_DELTA)
-    assert first == pytest.approx(41.56, abs=0.01)
+    assert analytical(EMNIST[0][0], EMNIST_DELTA) == pytest.approx(41.56, abs=0.01)
 
 
 def test_the_chance_of_three_rejections():
     """Errata O5."""
-    values = np.ravel(ANDERSON_DARLING)
-    assert (values > cosine_law.critical_values(1000)[0]).sum() == 3
+    assert (np.ravel(ANDERSON_DARLING) > cosine_law.critical_values(1000)[0]).sum() == 3
     level = ANDERSON_DARLING_LEVEL
     assert stats.binom.sf(1, 15, level) == pytest.approx(ANDERSON_DARLING_CHANCE, abs=0.005)
     assert stats.binom.sf(2, 15, level) == pytest.approx(0.396, abs=5e-4)

@@ -98,8 +98,7 @@ def test_each_character_is_a_label_once_and_follows_its_features(length, count):
     text = shakespeare.encoded("ab" * length)[:length]
     features, labels = shakespeare.sequences(text)
     assert features.shape == labels.shape == (count, 80) and labels.dtype == np.int32
-    said = labels[labels > 0]
-    assert said.tolist() == [*text, shakespeare.END]
+    assert labels[labels > 0].tolist() == [*text, shakespeare.END]
     assert features[labels > 0].tolist() == [shakespeare.BEGIN, *text]
     assert not features[labels == 0].any() and not labels.ravel()[length + 1 :].any()
 

@@ -54,8 +54,7 @@ def _require_close(computed, expected):
 
 @pytest.mark.parametrize("size", [75, pytest.param(32, marks=pytest.mark.slow)])
 def test_mobilenet_is_torchvisions_on_made_up_weights(size):
-    arrays = made_up(mobilenet.shapes())
-    computed = _computed(mobilenet.MOBILENET_V2, arrays, made_up_images(2), size)
+    computed = _computed(mobilenet.MOBILENET_V2, made_up(mobilenet.shapes()), made_up_images(2), size)
     _require_close(computed, TORCHVISION["mobilenet_v2 made up"][str(size)])
 
 

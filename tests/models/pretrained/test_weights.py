@@ -148,8 +148,7 @@ def test_a_view_of_a_storage_is_read_by_its_offset_and_strides(torch, write):
     storage = Storage("7", torch.FloatStorage, values)
     transposed, row = ((2, (2, 3), (1, 2)), (17, (3,), (1,)))
     views = {"transposed": Tensor(torch, storage, *transposed), "row": Tensor(torch, storage, *row)}
-    state = collections.OrderedDict(views)
-    read = weights.read_weights(write(state, [storage]))
+    read = weights.read_weights(write(collections.OrderedDict(views), [storage]))
     np.testing.assert_array_equal(read["transposed"], values[2:8].reshape(3, 2).T)
     np.testing.assert_array_equal(read["row"], values[17:])
 
