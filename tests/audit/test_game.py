@@ -48,8 +48,7 @@ def test_scores_are_the_two_gaussians_of_theory(empty_game, play, steps, k, unkn
     deviation = rate * sigma * norm * np.sqrt(steps) / batch
     for scores, mean in ((s_in, rate * norm * insertions / batch), (s_out, 0.0)):
         assert abs(scores.mean() - mean) < 5 * deviation / np.sqrt(len(scores))
-        assert _spread_is(scores, deviation)
-        assert not _spread_is(scores, 1.1 * deviation)
+        assert _spread_is(scores, deviation) and not _spread_is(scores, 1.1 * deviation)
         assert not _spread_is(scores, deviation / 1.1)
         assert stats.kstest((scores - mean) / deviation, "norm").pvalue > P_VALUE
     mu = (s_in.mean() - s_out.mean()) / np.sqrt((s_in.var() + s_out.var()) / 2)
@@ -93,8 +92,7 @@ def test_draws_depend_on_seed_and_run_alone(empty_game, play):
     np.testing.assert_array_equal(play(table, [(3, 14)], 5).scores, whole[3:14])
     root = game.root(0, "noise")
     runs = np.arange(40, 44)
-    keys = jax.random.key_data(game._run_keys(root, runs))
-    for key, run in zip(keys, runs, strict=True):
+    for key, run in zip(jax.random.key_data(game._run_keys(root, runs)), runs, strict=True):
         np.testing.assert_array_equal(key, jax.random.key_data(jax.random.fold_in(root, run)))
     first, again, other = (play(empty_game(5, seed=seed), [(0, 4)], 4).scores for seed in (3, 3, 4))
     np.testing.assert_array_equal(again, first)
@@ -104,8 +102,7 @@ def test_draws_depend_on_seed_and_run_alone(empty_game, play):
 def test_named_roots_differ():
     streams = ("theta", "noise", "canary", "batches", "guess")
     names = [(seed, name) for seed in (0, 1, 2**32 - 1) for name in streams]
-    roots = {tuple(np.asarray(jax.random.key_data(game.root(*name)))) for name in names}
-    assert len(roots) == len(names)
+    assert len({tuple(np.asarray(jax.random.key_data(game.root(*name)))) for name in names}) == len(names)
     assert "fry" in str(jax.random.key_impl(game.root(0, "noise")))  # never rbg: vmap would share draws
 
 
@@ -174,8 +171,7 @@ def test_each_canary_is_clipped_by_itself_and_in_by_its_own_bit(empty_game, play
     steps, rate, norm, batch = 5, 0.5, 3.0, 4
     scores = play(empty_game(steps, sigma=0.0, adversary=_several()), [(0, 40)], 16)
     assert scores.scores.shape == scores.presence.shape == (40, 3)
-    moved = rate * norm * steps / batch
-    np.testing.assert_allclose(scores.scores, moved * scores.presence, rtol=1e-5)
+    np.testing.assert_allclose(scores.scores, (rate * norm * steps / batch) * scores.presence, rtol=1e-5)
     assert len({tuple(row) for row in scores.presence}) == 8
 
 
@@ -217,8 +213,7 @@ def test_games_of_one_program_share_what_is_compiled(empty_game, play):
 
     first = scores("a test's", 0)
     once = len(traced)
-    assert once and np.abs(scores("a test's", 1) - first).max() > 1e-6
-    assert len(traced) == once
+    assert once and np.abs(scores("a test's", 1) - first).max() > 1e-6 and len(traced) == once
     np.testing.assert_array_equal(scores("another", 0), first)
     assert len(traced) == 2 * once
     scores(None, 0), scores(None, 0)

@@ -114,8 +114,7 @@ def test_no_verdict_rests_on_it(record, concluded):
         bounds=tuple(one for one in concluded.bounds if one.method != record.name),
         estimates=tuple(one for one in concluded.estimates if one.method != record.name),
     )
-    assert verdicts.verdict(without) == with_it
-    assert method_of(concluded.finding(record.name)) is record
+    assert verdicts.verdict(without) == with_it and method_of(concluded.finding(record.name)) is record
 
 
 def test_it_is_calibrated(record):
@@ -145,8 +144,7 @@ def test_it_is_in_a_sweeps_figure_and_table(record, tmp_path):
     assert record.legend in [text.get_text() for text in legend.get_texts()]
     header, line = table.as_csv(drawn.rows).decode().splitlines()
     values = dict(zip(header.split(","), line.split(","), strict=True))
-    name = "planted" if record is MANY else record.name
-    assert values[name] == ("99" if record is ESTIMATE else "1.234")
+    assert values[("planted" if record is MANY else record.name)] == ("99" if record is ESTIMATE else "1.234")
 
 
 def test_marks_stand_beside_each_other_and_look_apart(record):
@@ -158,5 +156,4 @@ def test_marks_stand_beside_each_other_and_look_apart(record):
 
 def test_an_estimate_is_called_no_bound_wherever_it_is_named():
     for one in (*estimate.METHODS.values(), *lifted.METHODS.values()):
-        is_estimate = one.assumes.word == NO_BOUND
-        assert (NO_BOUND in one.legend) == is_estimate == (one.noise_floor is not None)
+        assert (NO_BOUND in one.legend) == (one.assumes.word == NO_BOUND) == (one.noise_floor is not None)

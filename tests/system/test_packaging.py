@@ -80,8 +80,7 @@ def installed(tmp_path_factory):
 
 @pytest.mark.slow
 def test_one_package_is_installed_whole(installed):
-    named = [path.name for path in installed.iterdir() if "." not in path.name]
-    assert sorted(named) == ["audit", "bin"]
+    assert sorted([path.name for path in installed.iterdir() if "." not in path.name]) == ["audit", "bin"]
     for path in (ROOT / "audit").rglob("*.py"):
         assert (installed / path.relative_to(ROOT)).exists()
     assert (installed / "audit" / "py.typed").exists()

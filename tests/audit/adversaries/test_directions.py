@@ -60,19 +60,16 @@ def test_final_cosines_are_with_the_displacement_or_the_weights(path):
         adversary = directions.final_cosines(CANARIES, origin)
         state = adversary.init(jax.random.key(1), first, jnp.float32(2))
         found = adversary.score(state, (), last, first)
-        expected = _cosines(_directions(state), vector[None])[:, 0]
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(found, _cosines(_directions(state), vector[None])[:, 0], rtol=0, atol=1e-5)
 
 
 def test_both_insert_the_same_directions_of_the_clipping_norm_in_their_own_steps():
     for adversary in (directions.final_cosines(CANARIES), directions.largest_cosines(CANARIES)):
         state = adversary.init(jax.random.key(1), jnp.zeros(P), jnp.float32(2))
-        craft = functools.partial(directions._craft_unclipped, state)
-        canaries = base.Canaries(craft, jnp.ones(CANARIES))
+        canaries = base.Canaries(functools.partial(directions._craft_unclipped, state), jnp.ones(CANARIES))
         mask = jnp.zeros(CANARIES).at[jnp.array([1, 4])].set(1)
         found = base.inserted(canaries, 0, jnp.zeros(P), jnp.float32(0.7), mask, None)
-        expected = 0.7 * _directions(state)[[1, 4]].sum(axis=0)
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(found, 0.7 * _directions(state)[[1, 4]].sum(axis=0), rtol=0, atol=1e-6)
 
 
 NORM = jnp.float32(1.0)
@@ -128,8 +125,7 @@ def test_clip_bkd_takes_the_last_direction_and_the_least_likely_label():
     np.testing.assert_allclose(features[0], found.mean + found.directions[-1], rtol=1e-5)
     (layer,) = model.unravel(theta).values()
     logits = np.asarray(features[0]) @ np.asarray(layer["kernel"]) + np.asarray(layer["bias"])
-    assert labels.tolist() == [int(logits.argmin())]
-    assert adversary.canaries == 1 and adversary.reads_theta
+    assert labels.tolist() == [int(logits.argmin())] and adversary.canaries == 1 and adversary.reads_theta
 
 
 def images(side=28, channels=()):
@@ -146,8 +142,7 @@ def test_bytes_are_scaled_as_the_model_scales_them_and_directions_counted():
     features, labels = played.adversary.init(jax.random.key(1), theta, NORM).examples
     assert features.shape == (3, 784) and labels.tolist() == [5] * 3
     scaled = (dataset.features.reshape(60, -1) / 255 - 0.2860406) / 0.35302424
-    distance = np.linalg.norm(np.asarray(features) - scaled.mean(0), axis=1)
-    np.testing.assert_allclose(distance, 1.0, rtol=1e-4)
+    np.testing.assert_allclose(np.linalg.norm(np.asarray(features) - scaled.mean(0), axis=1), 1.0, rtol=1e-4)
 
 
 @pytest.mark.parametrize(

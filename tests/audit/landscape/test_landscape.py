@@ -20,8 +20,7 @@ def test_a_grid_twice_as_fine_moves_epsilon_by_less_than_a_thousandth(sigma, siz
     pairs = [law.last_law(process, thresholds, per_deviation) for per_deviation in (8, 16)]
     assert len(pairs[1].points) > 1.9 * len(pairs[0].points)
     coarse, fine = (densities.epsilon_at(pair, DELTA) for pair in pairs)
-    assert coarse == pytest.approx(fine, rel=1e-3)
-    assert all(pair.error < 1e-13 for pair in pairs)
+    assert coarse == pytest.approx(fine, rel=1e-3) and all(pair.error < 1e-13 for pair in pairs)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 10, 100])
@@ -103,8 +102,7 @@ def simulate(presence, cells=CELLS, steps=25):
     keys = jax.random.split(jax.random.key(0), len(cells))
     sigmas, sizes = (jnp.array(column, jnp.float32) for column in zip(*cells, strict=True))
     runs, thresholds = jnp.arange(len(presence)), jnp.full((len(cells), steps - 1), 0.5)
-    found = simulate.simulate_cells(keys, runs, jnp.asarray(presence), sigmas, sizes, thresholds)
-    return np.asarray(found)
+    return np.asarray(simulate.simulate_cells(keys, runs, jnp.asarray(presence), sigmas, sizes, thresholds))
 
 
 @pytest.fixture(scope="module")

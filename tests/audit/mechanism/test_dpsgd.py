@@ -228,8 +228,7 @@ def test_a_batch_of_one_example(data, mechanism, train, theta, gradient, slow_cl
 )
 def test_insertion_mask(steps, k, inserted):
     mask = base.insertion_mask(steps, k)
-    assert mask.shape == (steps,)
-    assert np.flatnonzero(mask).tolist() == inserted
+    assert mask.shape == (steps,) and np.flatnonzero(mask).tolist() == inserted
     assert set(np.unique(mask)) <= {0.0, 1.0}
 
 
@@ -241,8 +240,7 @@ def test_fixed_shuffle(n, size, steps):
     np.testing.assert_array_equal(shuffle(3 * per_epoch)[:steps], batches[: 3 * per_epoch])
     epochs = np.asarray(shuffle(3 * per_epoch)).reshape(3, -1)
     for epoch in epochs:  # no example twice, and all of them where batches divide the data
-        assert len(set(epoch)) == per_epoch * size
-        assert set(epoch) <= set(range(n))
+        assert len(set(epoch)) == per_epoch * size and set(epoch) <= set(range(n))
     assert not np.array_equal(epochs[0], epochs[1])
     others = base.fixed_shuffle(jax.random.fold_in(KEY, 0), n, size, 3 * per_epoch)
     assert not np.array_equal(others.ravel(), epochs.ravel())

@@ -78,8 +78,7 @@ def test_products_inside_are_found(matrices, function):
     scale = np.abs(exact).max()
     for operands, least, most in ((precision.TF32, 1e-6, 3e-3), (precision.BF16, 1e-4, 3e-2)):
         found = np.asarray(precision.with_operands(function, operands)(a))
-        assert found.shape == exact.shape
-        assert least < np.abs(found - exact).max() / scale < most
+        assert found.shape == exact.shape and least < np.abs(found - exact).max() / scale < most
 
 
 @pytest.mark.slow

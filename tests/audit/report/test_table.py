@@ -91,8 +91,7 @@ def test_scores_of_the_wrong_sign_are_remarked(mu, runs, tmp_path):
 
 
 def test_few_runs_are_told_what_they_can_prove_and_equal_scores_that_they_are():
-    found = concluded(0, 6, 40)
-    (line,) = remarks(found)
+    (line,) = remarks(concluded(0, 6, 40))
     assert line.startswith("6 and 40 runs prove at most epsilon = ") and len(line) <= 80
     most = float(line.split("=")[1].split()[0])
     assert most == pytest.approx(estimate.most_provable(6, 40, 1e-5, 0.95), abs=1e-3)

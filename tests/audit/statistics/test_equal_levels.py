@@ -102,12 +102,10 @@ def test_counts_between_the_ranks_are_enclosed_and_little_is_lost():
     found, counts = curves.limits(trials, error), np.arange(1001)
     low, high = found.at(counts)
     assert len(found.ranks) < trials and np.all(np.diff(low) >= 0) and np.all(np.diff(high) >= 0)
-    assert np.all((low <= counts / trials) & (counts / trials <= high))
-    assert low[0] == 0 and high[-1] == 1
+    assert np.all((low <= counts / trials) & (counts / trials <= high)) and low[0] == 0 and high[-1] == 1
     level = curves.local_level(trials, every(trials), error)
     best = stats.beta.ppf(level / 2, counts[1:], trials + 1 - counts[1:])
-    deviations = np.sqrt(counts[1:] * (1 - counts[1:] / (trials + 1))) / trials
-    assert np.max((best - low[1:]) / deviations) < 0.6
+    assert np.max((best - low[1:]) / (np.sqrt(counts[1:] * (1 - counts[1:] / (trials + 1))) / trials)) < 0.6
     np.testing.assert_allclose(high, 1 - low[::-1])
 
 

@@ -69,8 +69,7 @@ def test_ties_pass_where_the_curve_is_gaussian(unit):
 
 @pytest.mark.parametrize("sample", [laplace(1.0), laplace(3.0), bit(1.0), bit(3.0), student(2.0), wide(1.5)])
 def test_another_curve_is_refuted(sample):
-    assert fired(sample, 600, 600, 10) >= 0.9
-    assert fired(sample, 500, 2000, 10) >= 0.9
+    assert fired(sample, 600, 600, 10) >= 0.9 and fired(sample, 500, 2000, 10) >= 0.9
 
 
 @pytest.mark.slow
@@ -92,16 +91,14 @@ def test_the_level_is_kept(mu, n, assert_covers):
     ],
 )
 def test_the_power(sample, at_500, at_2500):
-    assert fired(sample, 500, 500, 100) >= at_500
-    assert fired(sample, 2500, 2500, 60) >= at_2500
+    assert fired(sample, 500, 500, 100) >= at_500 and fired(sample, 2500, 2500, 60) >= at_2500
 
 
 @pytest.mark.parametrize("sample", [gaussian(1.0), laplace(2.0)])
 def test_any_increasing_map_leaves_the_test_as_it_is(sample):
     s_in, s_out = sample(np.random.default_rng(1), 300, 500)
     found = gaussian_curve.examine(s_in, s_out)
-    assert found.p_value < 1
-    assert gaussian_curve.examine(np.exp(s_in), np.exp(s_out)) == found
+    assert found.p_value < 1 and gaussian_curve.examine(np.exp(s_in), np.exp(s_out)) == found
     assert gaussian_curve.examine(s_in**3, s_out**3) == found
     assert gaussian_curve.examine(s_in[::-1], np.sort(s_out)) == found
 
@@ -109,8 +106,7 @@ def test_any_increasing_map_leaves_the_test_as_it_is(sample):
 @pytest.mark.parametrize("mu", [-2.0, 0.0, 0.5, 2.0])
 def test_the_fit_finds_mu_of_either_sign(mu):
     found = gaussian_curve.examine(*gaussian(mu)(np.random.default_rng(2), 4000, 2000))
-    assert found.mu == pytest.approx(mu, abs=0.12)
-    assert found.cells == 16
+    assert found.mu == pytest.approx(mu, abs=0.12) and found.cells == 16
 
 
 @pytest.mark.parametrize("sample", [gaussian(0.0), gaussian(4.0), laplace(3.0), wide(1.5)])
@@ -147,8 +143,7 @@ def test_a_few_known_tables():
 )
 def test_nothing_to_test_is_a_pass(scores_in, scores_out):
     found = gaussian_curve.examine(scores_in, scores_out)
-    assert found.p_value == found.p_cells == found.p_spread == found.p_tails == 1
-    assert np.isfinite(found.mu)
+    assert found.p_value == found.p_cells == found.p_spread == found.p_tails == 1 and np.isfinite(found.mu)
 
 
 @pytest.mark.parametrize("sample", [laplace(6.0), logistic(6.0), student(2.0)])

@@ -19,8 +19,7 @@ def within(share, truth, audits):
 def test_it_is_the_law_over_all_orders(n_in, n_out):
     n, epsilons = n_in + n_out, []
     for places in itertools.combinations(range(n), n_in):
-        rest = sorted(set(range(n)) - set(places))
-        epsilons.append(in_sample(places, rest, 1e-3, 0.2).epsilon)
+        epsilons.append(in_sample(places, sorted(set(range(n)) - set(places)), 1e-3, 0.2).epsilon)
     floor = noise_floor(n_in, n_out, 1e-3, 0.2)
     exceeding = np.mean(np.array(epsilons) > 0)
     assert 0.1 < exceeding < 1 and within(floor.exceeding, exceeding, floor.audits)

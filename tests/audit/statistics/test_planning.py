@@ -22,9 +22,7 @@ def test_the_runs_needed_are_found_where_the_law_is_known(missing, wanted):
         return max(1 - missing / np.sqrt(runs), 0.0)
 
     found = planning.first_to_reach(wanted, reached)
-    truth = max((missing / (1 - wanted)) ** 2, planning.LEAST_RUNS)
-    assert 0.999 <= found / truth < 1.2
-    assert len(asked) <= 12
+    assert 0.999 <= found / max((missing / (1 - wanted)) ** 2, planning.LEAST_RUNS) < 1.2 and len(asked) <= 12
 
 
 @pytest.mark.parametrize("law", [lambda runs: 1 - runs**-0.25, lambda runs: min(runs / 7000, 1.0)])
@@ -36,14 +34,12 @@ def test_another_law_takes_longer_but_is_found(law):
 def test_the_runs_needed_prove_the_share_of_the_truth():
     found = planning.runs_needed(KNOWN, 0.6)
     enough, few = (planning.mean_if_gaussian(KNOWN._replace(n_scores=n)) / 4 for n in (2 * found, found // 2))
-    assert few < 0.6 < enough
-    assert found == planning.runs_needed(KNOWN._replace(n_scores=9, audits=2), 0.6)
+    assert few < 0.6 < enough and found == planning.runs_needed(KNOWN._replace(n_scores=9, audits=2), 0.6)
     with pytest.raises(InputError, match="`mu=0`"):
         planning.runs_needed(KNOWN._replace(mu=0.0), 0.5)
     assert planning.first_to_reach(0.9, lambda runs: 0.5) is None
     few, many = (planning.mean_if_gaussian(KNOWN._replace(n_scores=n)) for n in (200, 5000))
-    assert 0.5 < few < many < 4
-    assert many > 3.2
+    assert 0.5 < few < many < 4 and many > 3.2
 
 
 @pytest.mark.parametrize("tightness", [0, 1, -0.5, math.nan])

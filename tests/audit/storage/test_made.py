@@ -29,8 +29,7 @@ def test_files_stand_until_anything_changes(store, tmp_path, monkeypatch):
     assert results.stands(store, results.source(store, conclusion()), NAMES)
     one = conclusion()
     fewer, more = one.scores_in[:-1], np.append(one.scores_in[-1], one.scores_out)
-    moved = one._replace(scores_in=fewer, scores_out=more)
-    assert results.source(store, moved) != results.source(store, one)
+    assert results.source(store, one._replace(scores_in=fewer, scores_out=more)) != results.source(store, one)
     source = results.source(store, conclusion())
     assert results.source(Store(tmp_path, {"seed": 2}), conclusion()) != source
     monkeypatch.setattr(results, "__version__", "another")

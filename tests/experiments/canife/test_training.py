@@ -109,8 +109,7 @@ def test_the_tables_fit_and_the_figure_is_drawn(whole):
 def test_the_published_worlds_replace_a_client(images, tmp_path):
     published = {"as_published": True, "soft_label": True, "clamp": True, "start": "sample"}
     setting = dataclasses.replace(SMALL, rounds=1, **published)
-    known = population_of(setting, images)
-    (one,) = training.measure_missing(setting, known, store_in(tmp_path, setting))
+    (one,) = training.measure_missing(setting, population_of(setting, images), store_in(tmp_path, setting))
     pair = cohort_law.replacing(one.known, cohort_law.Cohort(8), 0.5, one.own)
     assert one.exact == pytest.approx(densities.epsilon_at(pair, 1e-5))
     pixels = one.canary * FASHION_MNIST_STD + FASHION_MNIST_MEAN

@@ -103,8 +103,7 @@ def test_a_lost_nodes_job_gets_another_and_a_node_that_joins_gets_work():
     cluster.lose(SECOND)
     next(ended)
     cluster.alive.append(LARGE)
-    assert len(list(ended)) == 4
-    assert Counter(job for _, job in cluster.done) == dict.fromkeys(made, 11)
+    assert len(list(ended)) == 4 and Counter(job for _, job in cluster.done) == dict.fromkeys(made, 11)
     assert {node for node, _ in cluster.done} == {FIRST, SECOND, LARGE}
 
 

@@ -205,8 +205,7 @@ def test_what_is_killed_loses_no_more_than_what_was_in_flight(
         assert one.driver.stdout.read() == ""
         np.testing.assert_array_equal(scores(one.out, RUNS), scores(alone.out, RUNS))
         again = len(one.heard("begin")) - RUNS // CHUNK
-        longest = max(chunks for chunks, _ in one.heard("task"))
-        assert again <= kills * WORKERS * longest, one.log.read_text()
+        assert again <= kills * WORKERS * max(chunks for chunks, _ in one.heard("task")), one.log.read_text()
         audits, more = audits + 1, more + again
     print(f"{victim}: {struck} kills in {audits} audits of {RUNS // CHUNK} chunks; {more} were begun again")
 

@@ -102,8 +102,7 @@ def test_a_clipped_gradient_exceeds_c_by_rounding_and_no_more(dataset):
     assert list(effects) == ["at_initialisation", "after_5_steps"]
     for effect in itertools.chain(*effects.values()):
         unit = UNITS[effect.precision]
-        assert unit / 16 < effect.norm_error_median < 8 * unit
-        assert unit / 16 < effect.sum_error < 64 * unit
+        assert unit / 16 < effect.norm_error_median < 8 * unit and unit / 16 < effect.sum_error < 64 * unit
         assert abs(effect.excess) < (8 if effect.precision == "float32" else 3) * unit
         assert effect.excess > unit / 8 or effect.precision == "float32"
         assert effect.clipped_share > 0.5

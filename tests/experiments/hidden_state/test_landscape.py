@@ -102,8 +102,7 @@ def test_what_is_missing_is_counted_a_cell_at_a_time(tmp_path):
 
 
 def test_reading_gives_the_cells_that_lack_nothing_and_makes_nothing(tmp_path):
-    assert landscape.results(index.holdings(tmp_path), STUDY)[:2] == ([], [])
-    assert not list(tmp_path.iterdir())
+    assert landscape.results(index.holdings(tmp_path), STUDY)[:2] == ([], []) and not list(tmp_path.iterdir())
     stores = fill(tmp_path, STUDY, epsilon=0.25)
     held = index.holdings(tmp_path)
     cells, searches, _ = landscape.results(held, STUDY)
@@ -115,8 +114,7 @@ def test_reading_gives_the_cells_that_lack_nothing_and_makes_nothing(tmp_path):
     (stores[STUDY.audit(STUDY.cells[0])].path / landscape.RESULT).unlink()
     (stores[STUDY.searches()[0]].path / landscape.RESULT).unlink()
     assert [one.cell for one in landscape.results(held, STUDY).cells] == list(STUDY.cells[1:])
-    assert landscape.results(held, STUDY).searches == []
-    assert len(list(tmp_path.rglob("*"))) == len(before) - 2
+    assert landscape.results(held, STUDY).searches == [] and len(list(tmp_path.rglob("*"))) == len(before) - 2
 
 
 def altered(text):

@@ -65,8 +65,7 @@ def test_a_damaged_answer_is_set_aside_and_computed_again(tmp_path, capsys, harm
     found = cells.read(index.holdings(tmp_path), SMALL)
     (path,) = tmp_path.glob("*/answer.json")
     path.write_text(harm(path.read_text()))
-    assert not is_done(cell, place)
-    assert do_all([cell], place).here == [cell.name]
+    assert not is_done(cell, place) and do_all([cell], place).here == [cell.name]
     assert cells.read(index.holdings(tmp_path), SMALL) == found
 
 
@@ -234,8 +233,7 @@ def test_the_gain_is_the_ratio_of_runs_at_the_bound_that_both_reach():
     assert gains.gain(runs, [0, 0, 0.5, 1], [0, 0, 0.5, 1]) == pytest.approx(1)
     assert gains.gain(runs, [0, 0, 0, 0], [0, 1, 1, 1]) is None
     assert gains.gain(runs, [0, 0, 0, 0.5], [0, 0, 0, 1]) == pytest.approx(2**0.5)
-    entries = [Gain("", 1.0, {}, {ORDER_2: gain}) for gain in (1, 3)]
-    assert gains.mean(entries, ORDER_2) == pytest.approx(1.5)
+    assert gains.mean([Gain("", 1.0, {}, {ORDER_2: gain}) for gain in (1, 3)], ORDER_2) == pytest.approx(1.5)
 
 
 def _scores(runs, canaries, mu):
@@ -251,8 +249,7 @@ def test_independent_canaries_need_fewer_runs():
     single = gains.curve("lidp_wilson_1", _scores(1000, 1, 1.0), runs, LEVELS)
     many = _scores(1000, 32, 1.0)
     first, second = (gains.curve(f"lidp_wilson_{order}", many, runs, LEVELS) for order in (1, 2))
-    assert 1.2 < gains.gain(runs, single, second) < 10
-    assert max(second) > max(first)
+    assert 1.2 < gains.gain(runs, single, second) < 10 and max(second) > max(first)
 
 
 def _row(lines, label):
@@ -268,10 +265,8 @@ def test_entries_that_prove_nothing_have_no_gain():
     ]
     table = tables.of_gains("lidp_table_1", "title", entries)
     lines = table.text.splitlines()
-    assert all(len(line) <= 80 for line in lines)
-    assert _row(lines, "b") == ["0.00", "0.00", "0.30", "-", "-"]
-    assert _row(lines, "mean") == ["3.00", "4.00"]
-    assert table.csv.decode().splitlines()[3] == "c,0.5,0.9,,6,"
+    assert all(len(line) <= 80 for line in lines) and _row(lines, "b") == ["0.00", "0.00", "0.30", "-", "-"]
+    assert _row(lines, "mean") == ["3.00", "4.00"] and table.csv.decode().splitlines()[3] == "c,0.5,0.9,,6,"
     figure = figures.gains_figure("title", entries)
     labels = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
     assert labels == ["order 2, mean 3.00", "order 4, mean 4.00"]

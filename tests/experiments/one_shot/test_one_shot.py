@@ -173,8 +173,7 @@ IMAGES, TEXT, SPLITS = sweep.SIZES["smoke"]
 def _cosines(setting, runs, dimension, shift):
     rng = np.random.default_rng(0)
     presence = rng.random((runs, setting.canaries)) < 0.5
-    scores = (rng.normal(size=presence.shape) + shift * presence) / np.sqrt(dimension)
-    return Scores(0, scores, presence)
+    return Scores(0, (rng.normal(size=presence.shape) + shift * presence) / np.sqrt(dimension), presence)
 
 
 def _keep(root, setting, runs, dimension, shift):

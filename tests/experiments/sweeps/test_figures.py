@@ -203,8 +203,7 @@ def test_scores_that_prove_nothing_are_said_and_left_out(tmp_path, capsys, harm,
     path = next(tmp_path.glob("*/scores_*.npz"))
     harm(path)
     audits = points.audits(stored.holdings(tmp_path), cells, *LEVELS)
-    assert len(audits) == 2 and path.exists()
-    assert said.format(path) in capsys.readouterr().err
+    assert len(audits) == 2 and path.exists() and said.format(path) in capsys.readouterr().err
     (point,) = points.points(cells, audits)
     assert len(point.cells) == 3 and len(point.found) == 2
 
@@ -275,8 +274,7 @@ def test_the_largest_scale_that_is_there_is_drawn_and_others_keep_their_pictures
     fill(tmp_path, sweeps.sweeps("laptop")["figure_1c"].audits()[:5])
     process = run(*flags)
     assert process.stderr.splitlines()[0] == "scale: laptop"  # the paper's scale has these cells too
-    assert "prove nothing" not in process.stdout
-    assert (tmp_path / "figures" / "figure_1c.png").exists()
+    assert "prove nothing" not in process.stdout and (tmp_path / "figures" / "figure_1c.png").exists()
     assert (tmp_path / "figures" / "smoke" / "figures.csv").read_bytes() == kept
     with open(tmp_path / "figures" / "figures.csv", newline="") as file:
         (row,) = csv.DictReader(file)
@@ -285,8 +283,7 @@ def test_the_largest_scale_that_is_there_is_drawn_and_others_keep_their_pictures
 
 def test_a_sweeps_trade_off_curve_is_tested(found):
     sweep = sweeps.sweeps("smoke")["figure_6a"]
-    drawn = figures.draw(sweep, points.Evidence(NOWHERE, found(sweep.audits()), LEVELS))
-    ((_, figure),) = drawn.figures
+    ((_, figure),) = figures.draw(sweep, points.Evidence(NOWHERE, found(sweep.audits()), LEVELS)).figures
     said = [text.get_text() for text in figure.axes[1].texts]
     assert len(said) == 1 and said[0].startswith("too few runs to tell, p = ")
     assert not any("doubtful" in label for label in figure.axes[0].get_legend_handles_labels()[1])

@@ -47,8 +47,7 @@ def test_the_package_gives_its_pixels_and_is_then_cached(one, tmp_path, monkeypa
     kept = tmp_path / "xdg" / "hidden-state-audit" / "data"
     (name,) = os.listdir(kept)
     assert name == f"{one.recipe.lower()}.npz"
-    assert one.load(file=str(kept / name)).source == f"file {kept / name}"
-    assert capfd.readouterr() == ("", "")
+    assert one.load(file=str(kept / name)).source == f"file {kept / name}" and capfd.readouterr() == ("", "")
 
 
 @BOTH
@@ -96,8 +95,7 @@ def test_tfds_rows_come_back_in_the_published_order(one, tmp_path, monkeypatch, 
     for data in (one.load(tfds_dir=str(tmp_path / "tfds")), one.load()):
         require_equal(data, arrays)
         assert data.source == f"tfds folder {tmp_path / 'tfds'}"
-    assert capfd.readouterr() == ("", "")
-    assert "tensorflow" not in sys.modules
+    assert capfd.readouterr() == ("", "") and "tensorflow" not in sys.modules
 
 
 def test_cifar_10_without_ids_is_said_to_differ(tmp_path, monkeypatch):
@@ -307,8 +305,7 @@ def test_the_package_holds_the_published_files(tmp_path, capfd):
     cached = images.load_fashion_mnist(cache_dir=str(tmp_path))
     assert fetched.source == cached.source == "apt dataset-fashion-mnist=0.0~git20200523.55506a9-1"
     assert fetched.checksum == cached.checksum == images.FASHION_MNIST.checksum
-    assert fetched.train_images.shape == (60000, 28, 28)
-    assert fetched.test_images.shape == (10000, 28, 28)
+    assert fetched.train_images.shape == (60000, 28, 28) and fetched.test_images.shape == (10000, 28, 28)
     assert np.bincount(fetched.train_labels).tolist() == 10 * [6000]
     assert np.bincount(fetched.test_labels).tolist() == 10 * [1000]
     assert fetched.train_labels[0] == fetched.test_labels[0] == 9  # ankle boots

@@ -135,8 +135,7 @@ def test_the_package_says_its_licence_once_and_is_then_cached(file, monkeypatch,
     assert "not for commercial use" in capfd.readouterr().err
     monkeypatch.setattr(subprocess, "run", None)
     cached = shakespeare.load_shakespeare(least_characters=0)
-    assert capfd.readouterr() == ("", "")
-    assert fetched.source == cached.source == "pip pug-data==0.0.4"
+    assert capfd.readouterr() == ("", "") and fetched.source == cached.source == "pip pug-data==0.0.4"
     np.testing.assert_array_equal(fetched.labels, cached.labels)
 
 

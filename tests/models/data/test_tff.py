@@ -129,8 +129,7 @@ def test_stack_overflow_predicts_the_next_word(tmp_path):
     assert found.features[0].tolist() == [begin, 1, 3] + 17 * [0] == found.features[1].tolist()
     assert found.labels[0].tolist() == [1, 3, end] + 17 * [0]
     assert found.features[2].tolist() == [begin, *(9 * [2, other]), 2]
-    assert found.labels[2].tolist() == 10 * [2, other]
-    assert found.labels[3].tolist() == [end] + 19 * [0]
+    assert found.labels[2].tolist() == 10 * [2, other] and found.labels[3].tolist() == [end] + 19 * [0]
     assert (found.features.dtype, found.labels.dtype) == (np.uint16, np.int32)
     assert tff.load_stackoverflow(file=path, clients=2, sentences=2).counts.tolist() == [1, 2]
 

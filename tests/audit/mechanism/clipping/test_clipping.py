@@ -79,8 +79,7 @@ QUICK = ("nested",)
 
 
 def _theta(model, *shape):
-    draws = np.random.default_rng(1).normal(size=(*shape, model.n_parameters))
-    return jnp.asarray(0.4 * draws, jnp.float32)
+    return jnp.asarray(0.4 * np.random.default_rng(1).normal(size=(*shape, model.n_parameters)), jnp.float32)
 
 
 def _model(module):
