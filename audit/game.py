@@ -198,12 +198,8 @@ def final_scores(game: Game, thetas: Array, first: int) -> Scores:
 
 def _midway(first: int, size: int, states: State, score: Callable[..., Array], known: Array) -> Midway:
     """A chunk as it is, without the runs that pad it."""
-    return Midway(
-        first,
-        int(states.step[0]),
-        states.theta[:size],
-        lambda: score(states.seen, states.theta, known)[:size],
-    )
+    now = first, int(states.step[0]), states.theta[:size]
+    return Midway(*now, lambda: score(states.seen, states.theta, known)[:size])
 
 
 def _attack(game: Game) -> _Attack:
@@ -263,8 +259,5 @@ def _run_keys(key: Array, runs: NDArray[np.int64]) -> Array:
 
 def _require_finite(scores: NDArray[np.float64], first: int) -> None:
     bad = np.flatnonzero(~np.isfinite(scores).all(axis=1))
-    require(
-        not bad.size,
-        f"run {first + bad[0] if bad.size else 0} diverged ({bad.size} of {len(scores)} in its chunk): "
-        "lower `learning_rate` or `noise_multiplier`",
-    )
+    diverged = f"run {first + bad[0] if bad.size else 0} diverged ({bad.size} of {len(scores)} in its chunk)"
+    require(not bad.size, f"{diverged}: lower `learning_rate` or `noise_multiplier`")

@@ -151,10 +151,8 @@ def _computed_by(adversary: Adversary, model: Model) -> str:
     norm, step = jax.ShapeDtypeStruct((), jnp.float32), jax.ShapeDtypeStruct((), jnp.int32)
     key = jax.random.key(0, impl="threefry2x32")
     state = jax.eval_shape(adversary.init, key, theta, norm)
-    traced = [
-        jax.jit(adversary.init).trace(key, theta, norm),
-        jax.jit(adversary.craft).trace(state, step, theta),
-    ]
+    traced = [jax.jit(adversary.init).trace(key, theta, norm)]
+    traced.append(jax.jit(adversary.craft).trace(state, step, theta))
     crafted = jax.eval_shape(adversary.craft, state, step, theta)
     wanted = adversary.canaries, model.n_parameters
     shape = getattr(crafted, "shape", wanted)
@@ -217,11 +215,9 @@ def _model(module: nn.Module, criterion: Criterion, dataset: Dataset) -> Model:
     try:
         variables = jax.eval_shape(module.init, jax.random.key(0), example[0])
         others = sorted(set(variables) - {"params"})
-        require(
-            "params" in variables and not others,
-            f"the module keeps {', '.join(others) or 'nothing to train'}: DP-SGD trains parameters alone "
-            "(GroupNorm for BatchNorm)",
-        )
+        kept = f"the module keeps {', '.join(others) or 'nothing to train'}"
+        alone = "DP-SGD trains parameters alone (GroupNorm for BatchNorm)"
+        require("params" in variables and not others, f"{kept}: {alone}")
         model = flat_model(module, example[0], criterion)
         loss = jax.eval_shape(model.loss, jax.ShapeDtypeStruct((model.n_parameters,), jnp.float32), example)
     except InputError:

@@ -81,13 +81,9 @@ def train(
 
 def together(parts: Sequence[Trained]) -> Trained:
     """Trainings of one store, one after the other, as one: the last one's scores."""
-    return Trained(
-        parts[-1].scores,
-        sum(part.trained_runs for part in parts),
-        sum(part.seconds for part in parts),
-        max(part.chunk for part in parts),
-        sum(part.model_steps for part in parts),
-    )
+    runs, model_steps = sum(part.trained_runs for part in parts), sum(part.model_steps for part in parts)
+    seconds, chunk = sum(part.seconds for part in parts), max(part.chunk for part in parts)
+    return Trained(parts[-1].scores, runs, seconds, chunk, model_steps)
 
 
 def lacking(store: Store, runs: int) -> int:

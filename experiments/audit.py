@@ -71,7 +71,8 @@ def main() -> None:
 
     conversions.require_delta(FLAGS.delta)
     conversions.require_confidence(FLAGS.confidence)
-    audited, engines = _asked(cli.setting()), engine_flags.engine()
+    setting, engines = cli.setting(), engine_flags.engine()  # flags before data
+    audited = _asked(setting)
     out = cli.folder()
     found = stored.find_store(out, audited.setting, audited.dataset)
     if found is not None and not (audited.looks or found.missing(audited.runs)) and concluded_runs(found):
@@ -126,7 +127,6 @@ def _train(audited: _Audited, store: "Store", added: int | None = None) -> "Trai
 
 
 def _train_to_looks(audited: _Audited, store: "Store") -> "Trained":
-    """Trains to each look, and keeps and prints its bounds before it goes on."""
     from audit import training
 
     parts, before = [], 0

@@ -235,7 +235,6 @@ def _fields(row: Calibration) -> dict[str, Any]:
 
 
 def _allowed() -> float:
-    """The share of audits above the truth that sampling error explains."""
     return calibration.allowed_share(1 - FLAGS.confidence, FLAGS.audits)
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from absl import flags
@@ -26,18 +27,23 @@ def define_ray_address(otherwise: str) -> None:
     flags.DEFINE_string("ray_address", None, f"A Ray cluster: host:port, or auto; without it {otherwise}.")
 
 
-@contextlib.contextmanager
-def engine() -> "Iterator[TrainingEngine]":
-    """The engine that the flags name, for a block; raises InputError where it can't be had."""
+def engine() -> "AbstractContextManager[TrainingEngine]":
+    """The engine that the flags name, for a block; raises InputError for other flags, and the block where it
+    can't be had."""
     name, address = flags.FLAGS.engine, flags.FLAGS.ray_address
     require(name in ENGINES, f"`engine={name}` is unknown: choose one of {', '.join(ENGINES)}")
+    require(name == "ray" or address is None, f"`ray_address={address}` goes with `engine=ray`: give both")
+    return _started(name, address)
+
+
+@contextlib.contextmanager
+def _started(name: str, address: str | None) -> "Iterator[TrainingEngine]":
     if name == "ray":
         from experiments.cells import cluster, jobs
 
         with cluster.joined(cluster.LOCAL if address is None else address) as joined:
             yield jobs.engine(joined)
         return
-    require(address is None, f"`ray_address={address}` goes with `engine=ray`: give both")
     prepare_jax()
     from experiments.cells import work
 

@@ -74,8 +74,6 @@ def _whole(load: Callable[..., Dataset]) -> Callable[[Sources], Dataset]:
 
 
 def _images(load: "Callable[..., ImageDataset]") -> Callable[..., Dataset]:
-    """The loader of a data set's training images as bytes; the model normalises them."""
-
     def loaded(file: str | None, tfds_dir: str | None) -> Dataset:
         images = load(file=file, tfds_dir=tfds_dir)
         return Dataset(images.train_images, images.train_labels, images.source, images.checksum)

@@ -34,8 +34,7 @@ class Expect(Protocol):
 
 
 class Observer(NamedTuple):
-    """The memory of an adversary who sees every iterate, a pytree of arrays of constant shapes; begin:
-    (state, theta_0 (p,)) -> what it remembers before the first step."""
+    """Sees every iterate: a pytree of constant shapes. begin: (state, theta_0 (p,)) -> its first value."""
 
     begin: Callable[[Tree, Array], Tree]
     observe: Observe

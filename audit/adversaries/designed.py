@@ -32,9 +32,8 @@ _TINY = 1e-12
 
 # (theta (p,), sample, key) -> the model's loss of the sample; the key is for samples relaxed by random draws
 SampleLoss = Callable[[Array, Tree, Array], Array]
-Penalty = Callable[
-    [Array, Array], Array
-]  # (sample's gradient (p,), clipped updates (b, p)) -> what is minimised
+# (sample's gradient (p,), clipped updates (b, p)) -> what is minimised
+Penalty = Callable[[Array, Array], Array]
 
 
 class SampleDesign(NamedTuple):
@@ -161,8 +160,6 @@ def in_blocks(pool: int, parameters: int, budget: int) -> list[range]:
 
 
 def _objective(design: SampleDesign) -> Callable[[Tree, Array, Array, Array], Array]:
-    """(sample, theta, updates, key) -> the penalty on a minibatch."""
-
     def objective(sample: Tree, theta: Array, updates: Array, key: Array) -> Array:
         draw, relax = jax.random.split(key)
         gradient = jax.grad(design.loss)(theta, sample, relax)

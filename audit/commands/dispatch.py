@@ -12,8 +12,7 @@ from pathlib import Path
 _MARK = '\nif __name__ == "__main__":'
 _HELP = ("help", "-h", "--help")
 _HELP_FLAGS = {"-h", "-help", "--help", "--helpshort", "--helpfull"}
-_USAGE_ERROR = 2
-_COLUMNS = 80
+_USAGE_ERROR, _COLUMNS = 2, 80
 
 
 def run(program: str, packages: Sequence[str], usual: str | None = None, others: Sequence[str] = ()) -> None:

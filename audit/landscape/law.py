@@ -39,8 +39,7 @@ _SEPARATED = 9.0  # B / sigma from which no step recrosses the threshold
 
 
 class Stepper:
-    """A process's grid, and its steps; densities are arrays (2, n), out and in. points (n,), evenly spaced
-    and symmetric about 1/2, where reflection swaps the worlds."""
+    """A process's grid points (n,), symmetric about 1/2, and its steps; densities are (2, n), out and in."""
 
     def __init__(self, process: Process, per_deviation: int) -> None:
         """Raises InputError where the grid would be too large."""

@@ -46,8 +46,7 @@ def half(process: Process, delta: float, per_deviation: int = PER_DEVIATION) -> 
 
 
 def best_constant(process: Process, delta: float, per_deviation: int = PER_DEVIATION) -> Thresholds:
-    """The single threshold with the largest epsilon, by grid and golden section over h >= 1/2
-    (reflection about 1/2 swaps the worlds, so the other half is the same)."""
+    """The threshold of largest epsilon, by grid and golden section over h >= 1/2: reflection swaps worlds."""
 
     def searched(threshold: float) -> float:
         return _at_constant(process, threshold, delta, per_deviation // _COARSER).epsilon

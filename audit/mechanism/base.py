@@ -33,8 +33,7 @@ class Hyperparameters(NamedTuple):
 
 
 class Schedule(NamedTuple):
-    """A segment's mini-batches, indices (steps, B) into the data, and its insertion mask: (steps,), or
-    (steps, K) where each canary has its own steps."""
+    """A segment's mini-batches, indices (steps, B); its insertion mask (steps,), or (steps, K) by canary."""
 
     batches: Array
     mask: Array
@@ -66,8 +65,7 @@ class Directions(NamedTuple):
 
 
 class Examples(NamedTuple):
-    """K canaries that are examples, features (K, ...) and labels (K, ...): what is inserted of one is its
-    clipped gradient, as of an example in a mini-batch."""
+    """Canaries that are examples (K, ...) with labels (K, ...): each inserts its clipped gradient."""
 
     features: Array
     labels: Array

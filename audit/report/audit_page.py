@@ -78,10 +78,8 @@ def _article(subject: Subject, count: int) -> Html:
     panels = page.element("p", _NOT_DRAWN, class_="note")
     if count <= _MOST_DRAWN:
         panels = page.element("div", *_figures(subject.conclusion), class_="figures")
-    notes = [
-        page.element("p", f"{text[0].upper()}{text[1:]}", class_="note")
-        for text in remarks(subject.conclusion)
-    ]
+    said = [f"{text[0].upper()}{text[1:]}" for text in remarks(subject.conclusion)]
+    notes = [page.element("p", text, class_="note") for text in said]
     return article(subject, _found(subject), count > 1, _bounds(subject.conclusion), *notes, panels=panels)
 
 

@@ -39,9 +39,8 @@ def bounds_table(conclusion: Conclusion) -> str:
 def _notes(conclusion: Conclusion) -> list[str]:
     """The meaning of the last column's words, that of a Gaussian curve last: its test stands below."""
     assumed = dict.fromkeys(method_of(row).assumes for row in conclusion.rows())
-    notes = [
-        f"{one.word + ':':<12}{one.note}" for one in sorted(assumed, key=lambda one: one.gaussian) if one.note
-    ]
+    ranked = sorted(assumed, key=lambda one: one.gaussian)
+    notes = [f"{one.word + ':':<12}{one.note}" for one in ranked if one.note]
     return notes if conclusion.design is None else [*notes, _UNTESTED]
 
 

@@ -107,9 +107,8 @@ def _bounds(subject: OneRunSubject) -> Html:
     for upper in subject.upper:
         shown = verdicts.limit(upper.epsilon) if upper.is_bound else verdicts.at_most(upper.epsilon)
         rows.append((upper.name, shown, "", "", upper.reason))
-    caption = (
-        f"Epsilon at delta = {first.delta:g}; lower bounds at {verdicts.percent(first.confidence)} confidence"
-    )
+    level = verdicts.percent(first.confidence)
+    caption = f"Epsilon at delta = {first.delta:g}; lower bounds at {level} confidence"
     return page.table(caption, ("bound", "epsilon", "mu", "counts", "assumes"), rows)
 
 
@@ -143,9 +142,8 @@ def _figures(subject: OneRunSubject) -> list[Html]:
     null = f"{len(unobserved):,} unobserved ones" if len(unobserved) else "the exact law where nothing leaks"
     said = f"mean {units.mean():.3f}, deviation {units.std():.3f}"
     estimates = [f"{row.method} {row.epsilon:.3f}" for row in first.estimates]
-    values = ", ".join(
-        [*estimates, *(f"{row.method} at least {verdicts.at_least(row.epsilon)}" for row in first.bounds)]
-    )
+    bounds = [f"{row.method} at least {verdicts.at_least(row.epsilon)}" for row in first.bounds]
+    values = ", ".join([*estimates, *bounds])
     return [
         page.figure(
             drawn["cosines"],

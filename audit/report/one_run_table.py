@@ -86,17 +86,13 @@ def remarks(conclusion: OneRunConclusion) -> list[str]:
         found.append("no bound: save coins (scores, presence), or 40 and more pairs of both kinds")
     tested = conclusion.normality
     level = "not rejected" if tested.rejected_at is None else f"rejected at {tested.rejected_at:.3g}"
-    found.append(
-        f"normal cosines: {level} (Anderson-Darling {tested.statistic:.3f}, 5%: {tested.critical[2]:.3f})"
-    )
-    return found
+    values = f"Anderson-Darling {tested.statistic:.3f}, 5%: {tested.critical[2]:.3f}"
+    return [*found, f"normal cosines: {level} ({values})"]
 
 
 def _notes(conclusion: OneRunConclusion) -> list[str]:
-    assumed = dict.fromkeys(
-        row.canaries for row in sorted(conclusion.bounds, key=lambda row: row.method in OF_COINS)
-    )
-    notes = [f"{one.word}: {one.note}" for one in assumed]
+    ranked = sorted(conclusion.bounds, key=lambda row: row.method in OF_COINS)
+    notes = [f"{one.word}: {one.note}" for one in dict.fromkeys(row.canaries for row in ranked)]
     return [*notes, _GAUSSIAN] if any(row.gaussian for row in conclusion.bounds) else notes
 
 
@@ -105,10 +101,8 @@ def over_runs(runs: list[OneRunConclusion]) -> str:
     estimates = list(zip(*(run.estimates for run in runs), strict=True))
     bounds = list(zip(*(run.bounds for run in runs), strict=True))
     floors = [floor_words(row[0].noise_floor) for row in estimates] + ["a bound a run"] * len(bounds)
-    rows = [
-        (row[0].method, [one.epsilon for one in row], floor)
-        for row, floor in zip([*estimates, *bounds], floors, strict=True)
-    ]
+    pairs = zip([*estimates, *bounds], floors, strict=True)
+    rows = [(row[0].method, [one.epsilon for one in row], floor) for row, floor in pairs]
     columns = (
         Column(None, lambda row: row[0], "estimate or bound", width=24, left=True),
         Column(None, lambda row: np.mean(row[1]), "mean", number(".3f"), 9),

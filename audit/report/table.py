@@ -117,10 +117,8 @@ class Table(Generic[R]):
 
     def _line(self, cells: Sequence[str], widths: Sequence[int]) -> str:
         shown = [column for column in self.columns if column.head is not None]
-        placed = [
-            cell.ljust(width) if column.left else cell.rjust(width)
-            for column, cell, width in zip(shown, cells, widths, strict=True)
-        ]
+        parts = zip(shown, cells, widths, strict=True)
+        placed = [cell.ljust(width) if one.left else cell.rjust(width) for one, cell, width in parts]
         return self.gap.join(placed).rstrip()
 
     def _sections(self, lines: Sequence[str], rule: str) -> Iterator[str]:
@@ -129,9 +127,5 @@ class Table(Generic[R]):
         pairs = zip(self.rows, lines, strict=True)
         for heading, group in itertools.groupby(pairs, lambda pair: section(pair[0])):
             own = list(group)
-            yield from (
-                rule,
-                *([heading] if heading else []),
-                *(line for _, line in own),
-                *self.closing(own[-1][0]),
-            )
+            above = [rule, heading] if heading else [rule]
+            yield from [*above, *(line for _, line in own), *self.closing(own[-1][0])]

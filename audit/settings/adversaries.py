@@ -266,10 +266,8 @@ def _poisoned(fields: Poisoned, known: Knowledge) -> "Adversary":
     from audit.adversaries import examples
 
     most, label = math.prod(known.inputs().shape), fields.poison_label
-    require(
-        fields.end_direction <= most,
-        f"`end_direction={fields.end_direction}`: the data have {most} directions; give at most {most}",
-    )
+    said = f"`end_direction={fields.end_direction}`: the data have {most} directions"
+    require(fields.end_direction <= most, f"{said}; give at most {most}")
     require(0 <= label < known.classes, f"`poison_label={label}`: the labels are 0 to {known.classes - 1}")
     ends = fields.first_direction, fields.end_direction
     tail = examples.Tail(*ends, fields.poison_scale, label, fields.poison_mean)

@@ -111,10 +111,8 @@ def build_for(
 ) -> game.Game:
     """A model's game against the setting's adversary or one's own; raises InputError where they misfit."""
     fields, schedule, n_examples = setting.mechanism, setting.schedule, len(dataset.labels)
-    require(
-        fields.batch_size <= n_examples,
-        f"`batch_size={fields.batch_size}` is more than the data's {n_examples} examples: lower it",
-    )
+    many = f"`batch_size={fields.batch_size}` is more than the data's {n_examples} examples"
+    require(fields.batch_size <= n_examples, f"{many}: lower it")
     shuffle = game.root(setting.seed, "batches")
     batches = base.fixed_shuffle(shuffle, n_examples, fields.batch_size, schedule.steps)
     data = (jnp.asarray(dataset.features), jnp.asarray(dataset.labels))

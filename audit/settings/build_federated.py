@@ -108,9 +108,8 @@ def rounds(
 def build(setting: FederatedSetting, clients: Clients, who: Participation) -> Game:
     """The game of a setting on its clients."""
     split = noise(setting)
-    own = fedavg.Federated(
-        setting.client_learning_rate, who.mean, setting.quantile, split.quantile_rate, split.on_count
-    )
+    given = setting.client_learning_rate, who.mean, setting.quantile
+    own = fedavg.Federated(*given, split.quantile_rate, split.on_count)
     ordered = cohorts.by_size(who.clients, clients.counts)
     return Game(
         fedavg.mechanism(choices(setting, clients)),

@@ -79,13 +79,8 @@ def make_setting(model: str, usual: Usual, given: Mapping[str, Any]) -> Setting:
     if not own:
         fields()["adversary"].require(adversary)
         adversary = _part(ADVERSARIES[adversary].fields, values)
-    setting = Setting(
-        model,
-        adversary,
-        _part(DpSgdFields, values),
-        _part(ScheduleFields, values),
-        **{name: values[name] for name in declared(Setting)},
-    )
+    parts = _part(DpSgdFields, values), _part(ScheduleFields, values)
+    setting = Setting(model, adversary, *parts, **{name: values[name] for name in declared(Setting)})
     require_fields(setting)
     return setting
 

@@ -156,10 +156,8 @@ def validate(setting: Setting, runs: int, strategies: tuple[str, ...]) -> None:
     require(clipping in strategies, f"{fits}: choose one of {', '.join(strategies)}")
     steps, k, batch_size = setting.schedule.steps, setting.schedule.periodicity, setting.mechanism.batch_size
     require(k <= steps, f"`periodicity={k}` inserts nothing in {steps} steps: lower it or add steps")
-    require(
-        steps * batch_size <= MOST_DRAWS,
-        f"`steps={steps}` of `batch_size={batch_size}`: their product is to be at most {MOST_DRAWS:,}",
-    )
+    draws = f"`steps={steps}` of `batch_size={batch_size}`"
+    require(steps * batch_size <= MOST_DRAWS, f"{draws}: their product is to be at most {MOST_DRAWS:,}")
     if repetitions := setting.repetitions:
         said = f"`repetitions={repetitions}`"
         require(repetitions <= steps, f"{said}: give 0 to {steps}, the steps")

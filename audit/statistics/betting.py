@@ -108,10 +108,8 @@ def _shares(alone: int) -> Array:
 def _least_of_sets(family: Family, counted: Counted, target: float) -> Callable[[float], float]:
     """parameter -> the least log capital on its curve, cut at the target: pairs of stakes, one a world."""
     rates, stakes = counted.rest.rates(), STAKES
-    promised = [
-        log_growth(pilot, _COARSE, stakes) * (len(values) / len(pilot))
-        for values, pilot in zip(rates, counted.pilot.rates(), strict=True)
-    ]
+    each = zip(rates, counted.pilot.rates(), strict=True)
+    promised = [log_growth(pilot, _COARSE, stakes) * (len(values) / len(pilot)) for values, pilot in each]
     pairs = _pairs(family, promised[0], promised[1], target)
     out, into = (log_growth(values, _LEVELS, stakes) for values in rates)
 
@@ -147,11 +145,9 @@ def _pairs(family: Family, out: Array, into: Array, target: float) -> _Pairs:
     i, j = np.unravel_index(int(enough(promised).argmax()), (size, size))
     scaled = np.clip(np.array([[i], [j]]) + _STEPS, 1, size - 1)
     zeros = np.zeros_like(alone)
-    return _Pairs(
-        np.concatenate([[i], scaled[0], alone, zeros]),
-        np.concatenate([[j], scaled[1], zeros, alone]),
-        _shares(len(alone)),
-    )
+    first = np.concatenate([[i], scaled[0], alone, zeros])
+    second = np.concatenate([[j], scaled[1], zeros, alone])
+    return _Pairs(first, second, _shares(len(alone)))
 
 
 def _corners(family: Family, parameter: float, levels: Array) -> NDArray[np.int64]:
@@ -204,11 +200,8 @@ def _coin_bets(family: Family, counted: Counted, target: float) -> _CoinBets:
     promised = _halved(lambda p: bool(margins(p).max() >= 0), 0.0, _MOST_PARAMETER, _COARSE_HALVINGS)
     part, best = np.unravel_index(int(margins(promised).argmax()), least_means.shape)
     scaled = stakes[np.clip(best + np.concatenate([[0], _STEPS]), 0, len(stakes) - 1)]
-    return _CoinBets(
-        np.repeat([_PARTS[part], 0.0, 1.0], [len(scaled), len(alone), len(alone)]),
-        np.concatenate([scaled, alone, alone]),
-        _shares(len(alone)),
-    )
+    parts = np.repeat([_PARTS[part], 0.0, 1.0], [len(scaled), len(alone), len(alone)])
+    return _CoinBets(parts, np.concatenate([scaled, alone, alone]), _shares(len(alone)))
 
 
 def _growth(errors: RunErrors, part: float, means: Array, stakes: Array) -> Array:

@@ -143,22 +143,14 @@ def _audit(task: tuple[KnownMechanism, int]) -> _Audit:
 
 def _summary(method: str, setting: KnownMechanism, values: Array, truth: float) -> Calibration:
     epsilon, mu = values[:, 0], values[:, 1]
-    return Calibration(
-        method,
-        setting,
-        float(np.mean(epsilon > truth + _SLACK)),
-        None if np.isnan(mu[0]) else float(mu.mean()),
-        float(epsilon.mean()),
-        float(epsilon.std()),
-        float(np.quantile(epsilon, 0.05)),
-        float(np.quantile(epsilon, 0.95)),
-        truth,
-    )
+    exceeding = float(np.mean(epsilon > truth + _SLACK))
+    spread = float(epsilon.std()), float(np.quantile(epsilon, 0.05)), float(np.quantile(epsilon, 0.95))
+    mean_mu = None if np.isnan(mu[0]) else float(mu.mean())
+    return Calibration(method, setting, exceeding, mean_mu, float(epsilon.mean()), *spread, truth)
 
 
 def _with_curve(row: Calibration, epsilon: Array, curves: Array) -> Calibration:
     fired, strong = curves[:, 0] < CURVE_LEVEL, curves[:, 1] >= CURVE_POWER
     missed = (epsilon > row.true_epsilon + _SLACK) & ~fired & strong
-    return row._replace(
-        fired=float(fired.mean()), unsure=float((~fired & ~strong).mean()), missed=float(missed.mean())
-    )
+    unsure = float((~fired & ~strong).mean())
+    return row._replace(fired=float(fired.mean()), unsure=unsure, missed=float(missed.mean()))

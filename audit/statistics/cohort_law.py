@@ -80,9 +80,8 @@ def score_law(dots: ArrayLike, cohort: Cohort, sigma: float, reach: tuple[float,
     low, high = mean - _DEVIATIONS * deviation + reach[0], mean + _DEVIATIONS * deviation + reach[1]
     points = np.linspace(low, high, int(np.ceil((high - low) / sigma * _PER_DEVIATION)) + 1)
     if cohort.size == len(summed.dots):
-        return ScoreLaw(
-            points, -(((points - mean) / sigma) ** 2) / 2 - np.log(sigma * np.sqrt(2 * np.pi)), 0.0
-        )
+        log_density = -(((points - mean) / sigma) ** 2) / 2 - np.log(sigma * np.sqrt(2 * np.pi))
+        return ScoreLaw(points, log_density, 0.0)
     tilts = _tilts(summed, points, deviation)
     centres = np.array([_tilted_mean(summed, tilt) for tilt in tilts])
     nearest = np.argsort(np.abs(points[None] - centres[:, None]), axis=0)

@@ -56,10 +56,8 @@ class TradeOffCurve(NamedTuple):
         surely, perhaps = self.false_positive_limits.upper, self.false_positive_limits.lower
         best = np.searchsorted(-surely, -rates, side="left")
         highest = np.searchsorted(-perhaps, -rates, side="left")
-        return Interval(
-            np.append(0.0, self.false_negative_limits.lower)[highest],
-            np.append(self.false_negative_limits.upper, 1.0)[best],
-        )
+        lower, upper = self.false_negative_limits
+        return Interval(np.append(0.0, lower)[highest], np.append(upper, 1.0)[best])
 
 
 def trade_off_curve(scores_in: ArrayLike, scores_out: ArrayLike, confidence: float) -> TradeOffCurve:
@@ -75,13 +73,9 @@ def trade_off_curve(scores_in: ArrayLike, scores_out: ArrayLike, confidence: flo
     limits_in, limits_out = (limits(len(world), error) for world in (s_in, s_out))
     looked_at = [np.sort(s_in)[limits_in.ranks - 1], np.sort(s_out)[limits_out.ranks - 1]]
     errors = thresholds.count_errors(s_in, s_out, np.unique(np.concatenate([[-np.inf], *looked_at])))
-    return TradeOffCurve(
-        errors.false_positives / len(s_out),
-        errors.false_negatives / len(s_in),
-        limits_out.at(errors.false_positives),
-        limits_in.at(errors.false_negatives),
-        confidence,
-    )
+    rates = errors.false_positives / len(s_out), errors.false_negatives / len(s_in)
+    enclosing = limits_out.at(errors.false_positives), limits_in.at(errors.false_negatives)
+    return TradeOffCurve(*rates, *enclosing, confidence)
 
 
 class Auc(NamedTuple):

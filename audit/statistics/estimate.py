@@ -42,9 +42,7 @@ Worlds = tuple[Array, Array]
 
 IN_SAMPLE, HELD_OUT = "in_sample", "held_out"
 IF_GAUSSIAN, ASSUMPTION_FREE = ONE_CANARY
-_HELD_OUT_SHARE = 0.5
-_PILOT_SHARE = 0.05
-_LEAST_PILOT = 20
+_HELD_OUT_SHARE, _PILOT_SHARE, _LEAST_PILOT = 0.5, 0.05, 20
 _FINENESS = 300  # neighbouring thresholds differ in a 300th of the scores outside of them, or in one
 _COUNTS = 1_000_000  # of all audits together that simulate a noise floor
 _MOST = 1000  # audits
@@ -130,11 +128,10 @@ def held_out(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confiden
         choose_in, choose_out, len(rest_in), len(rest_out), conversions.mu_from_rates, error
     )
     counts = _count(rest_in, rest_out, threshold)
-    mu = conversions.mu_from_rates(
-        intervals.upper_limits(counts.n_out, error)[counts.false_positives],
-        intervals.upper_limits(counts.n_in, error)[counts.false_negatives],
-    )
-    return _gaussian(HELD_OUT, float(mu), counts, threshold, delta, confidence)
+    fpr = intervals.upper_limits(counts.n_out, error)[counts.false_positives]
+    fnr = intervals.upper_limits(counts.n_in, error)[counts.false_negatives]
+    mu = float(conversions.mu_from_rates(fpr, fnr))
+    return _gaussian(HELD_OUT, mu, counts, threshold, delta, confidence)
 
 
 def if_gaussian(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float) -> Bound:
@@ -255,11 +252,9 @@ def check_scores(scores_in: ArrayLike, scores_out: ArrayLike) -> tuple[Array, Ar
         require(array.ndim == 1, f"the {name} scores have shape {array.shape}: give a flat array")
         require(array.size, f"there are no {name} scores: both worlds need runs")
         bad = np.flatnonzero(~np.isfinite(array))
-        require(
-            not bad.size,
-            f"{bad.size} of {array.size} {name} scores are not finite (the first is number "
-            f"{bad[0] if bad.size else 0}): a model diverged, lower its learning rate or drop the run",
-        )
+        first = bad[0] if bad.size else 0
+        found = f"{bad.size} of {array.size} {name} scores are not finite (the first is number {first})"
+        require(not bad.size, f"{found}: a model diverged, lower its learning rate or drop the run")
         arrays.append(array)
     both = np.concatenate(arrays)
     require(np.ptp(both) > 0, f"all {both.size} scores equal {both[0]:g}: they tell nothing apart")
@@ -288,9 +283,8 @@ def _split(scores_in: Array, scores_out: Array, share: float) -> tuple[Worlds, W
 
 def _count(scores_in: Array, scores_out: Array, threshold: float) -> exact.Counts:
     errors = thresholds.count_errors(scores_in, scores_out, np.array([threshold]))
-    return exact.Counts(
-        int(errors.false_positives[0]), int(errors.false_negatives[0]), len(scores_in), len(scores_out)
-    )
+    wrong = int(errors.false_positives[0]), int(errors.false_negatives[0])
+    return exact.Counts(*wrong, len(scores_in), len(scores_out))
 
 
 def _tested(

@@ -72,12 +72,9 @@ def lower_bound(family: Family, counts: Counts, error: float) -> float:
     The root is found with the p-value at points of the curve, then moved down until the p-value over
     the cells confirms it: never above the exact limit, and below it by about 0.01 at most.
     """
-    observed = float(
-        family.parameter(
-            (counts.false_positives + 0.5) / (counts.n_out + 1),
-            (counts.false_negatives + 0.5) / (counts.n_in + 1),
-        )
-    )
+    fpr = (counts.false_positives + 0.5) / (counts.n_out + 1)
+    fnr = (counts.false_negatives + 0.5) / (counts.n_in + 1)
+    observed = float(family.parameter(fpr, fnr))
     if not observed > 0:
         return 0.0
     boundary = _extreme_set(family, counts, observed)

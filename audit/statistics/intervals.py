@@ -30,9 +30,8 @@ def clopper_pearson_upper(count: ArrayLike, trials: int, error: float) -> Array:
 def clopper_pearson(count: ArrayLike, trials: int, confidence: float) -> Interval:
     """Clopper and Pearson (1934): each side misses with probability at most (1 - confidence) / 2."""
     k, error = np.asarray(count, np.float64), (1 - confidence) / 2
-    return Interval(
-        1 - clopper_pearson_upper(trials - k, trials, error), clopper_pearson_upper(k, trials, error)
-    )
+    lower = 1 - clopper_pearson_upper(trials - k, trials, error)
+    return Interval(lower, clopper_pearson_upper(k, trials, error))
 
 
 @functools.lru_cache(maxsize=64)

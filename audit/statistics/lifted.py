@@ -269,12 +269,9 @@ def _bound(
     assumes: str,
 ) -> Bound:
     """The bound (epsilon, mu); its counts are guesses, of all canaries of the runs that were counted."""
-    epsilon, mu = found
     alarms, misses = (int(errors.sum()) for errors in (counted.rest.alarms, counted.rest.misses))
     of_in, of_out = (round(count / counted.rest.scale) for count in counted.rest.guesses())
-    return Bound(
-        method, epsilon, mu, delta, confidence, counted.threshold, alarms, misses, of_in, of_out, assumes
-    )
+    return Bound(method, *found, delta, confidence, counted.threshold, alarms, misses, of_in, of_out, assumes)
 
 
 def _normal_limit(errors: RunErrors, error: float) -> float:
@@ -302,14 +299,9 @@ def _choose(pilot: Design, rest: RunErrors, family: Family, error: float) -> flo
         both = np.concatenate([scores_in, scores_out])
         return float(both.min() / 2 + both.max() / 2)
     counts = thresholds.count_errors(scores_in, scores_out, np.array(candidates))
-    promised = _promise(
-        (counts.false_positives + 0.5) / (len(scores_out) + 1),
-        (counts.false_negatives + 0.5) / (len(scores_in) + 1),
-        rest,
-        family,
-        error,
-    )
-    return candidates[int(np.argmax(promised))]
+    rates_out = (counts.false_positives + 0.5) / (len(scores_out) + 1)
+    rates_in = (counts.false_negatives + 0.5) / (len(scores_in) + 1)
+    return candidates[int(np.argmax(_promise(rates_out, rates_in, rest, family, error)))]
 
 
 def _promise(rates_out: Array, rates_in: Array, rest: RunErrors, family: Family, error: float) -> Array:
@@ -321,6 +313,5 @@ def _promise(rates_out: Array, rates_in: Array, rest: RunErrors, family: Family,
         deviation = np.sqrt(2 * depth * rest.scale * rates * (1 - rates) / guesses)
         return np.asarray(np.minimum(rates + deviation + rest.scale * depth / runs, 1.0))
 
-    return family.parameter(
-        raised(rates_out, of_out, len(rest.alarms)), raised(rates_in, of_in, len(rest.misses))
-    )
+    fpr = raised(rates_out, of_out, len(rest.alarms))
+    return family.parameter(fpr, raised(rates_in, of_in, len(rest.misses)))

@@ -160,14 +160,7 @@ def _summary(
     epsilon, mu = values[:, 0], values[:, 1]
     of_mu = not np.isnan(mu[0])
     exceeding = mu > truths[1] + _SLACK if of_mu else epsilon > truths[0] + _SLACK
-    return ManyCalibration(
-        method,
-        setting,
-        float(exceeding.mean()),
-        float(epsilon.mean()),
-        float(np.quantile(epsilon, 0.05)),
-        float(np.quantile(epsilon, 0.95)),
-        conversions.epsilon_from_mu(truths[1], setting.delta) if of_mu else truths[0],
-        float(mu.mean()) if of_mu else None,
-        truths[1],
-    )
+    low, high = float(np.quantile(epsilon, 0.05)), float(np.quantile(epsilon, 0.95))
+    found = float(exceeding.mean()), float(epsilon.mean()), low, high
+    truth = conversions.epsilon_from_mu(truths[1], setting.delta) if of_mu else truths[0]
+    return ManyCalibration(method, setting, *found, truth, float(mu.mean()) if of_mu else None, truths[1])

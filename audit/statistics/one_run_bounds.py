@@ -356,9 +356,8 @@ def _best_for_mu(coins: int, numbers: NDArray[np.int64], promised: Array, error:
     mus = np.linspace(0.0, _FIRST_MU, _SECTIONS + 1)
 
     def reached(of: Callable[[int], Array]) -> Array:
-        refuted = gaussian_refutes(
-            coins, numbers[:, None], right[:, None], np.stack([of(i) for i in range(len(numbers))]), error
-        )
+        tried = np.stack([of(i) for i in range(len(numbers))])
+        refuted = gaussian_refutes(coins, numbers[:, None], right[:, None], tried, error)
         last = refuted.shape[1] - 1 - refuted[:, ::-1].argmax(1)
         return np.where(refuted.any(1), last, 0)
 

@@ -91,15 +91,9 @@ def _audit(task: tuple[OneRunSetting, int]) -> Values:
 
 
 def _summary(method: str, setting: OneRunSetting, epsilon: Array, truth: float) -> OneRunCalibration:
-    return OneRunCalibration(
-        method,
-        setting,
-        float((epsilon > truth + _SLACK).mean()),
-        float(epsilon.mean()),
-        float(np.quantile(epsilon, 0.05)),
-        float(np.quantile(epsilon, 0.95)),
-        truth,
-    )
+    exceeding, mean = float((epsilon > truth + _SLACK).mean()), float(epsilon.mean())
+    low, high = float(np.quantile(epsilon, 0.05)), float(np.quantile(epsilon, 0.95))
+    return OneRunCalibration(method, setting, exceeding, mean, low, high, truth)
 
 
 def _gaussian_truth(setting: OneRunSetting) -> float:

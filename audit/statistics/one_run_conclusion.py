@@ -51,9 +51,8 @@ def of_one_run(scores: ArrayLike, presence: ArrayLike) -> Coins:
     """The checked design of one run's scores and bits, (K,) or (1, K) each; values are not checked yet."""
     values, bits = np.asarray(scores, np.float64), np.asarray(presence)
     fits = values.shape == bits.shape and (values.ndim == 1 or (values.ndim == 2 and len(values) == 1))
-    require(
-        fits, f"scores {values.shape} and presence {bits.shape} must both be (canaries,) or (1, canaries)"
-    )
+    shapes = f"scores {values.shape} and presence {bits.shape}"
+    require(fits, f"{shapes} must both be (canaries,) or (1, canaries)")
     require(np.isin(bits, (0, 1)).all(), "presence must be 1 (in) or 0 (out) everywhere")
     return Coins(values.reshape(1, -1), bits.reshape(1, -1).astype(bool))
 

@@ -39,10 +39,8 @@ def midpoints(scores_in: Array, scores_out: Array) -> Array:
 
 def count_errors(scores_in: Array, scores_out: Array, thresholds: Array) -> ErrorCounts:
     """Counts the errors at every threshold of an array, in O((n + m) log n)."""
-    return ErrorCounts(
-        len(scores_out) - np.searchsorted(np.sort(scores_out), thresholds, side="right"),
-        np.searchsorted(np.sort(scores_in), thresholds, side="right"),
-    )
+    alarms = len(scores_out) - np.searchsorted(np.sort(scores_out), thresholds, side="right")
+    return ErrorCounts(alarms, np.searchsorted(np.sort(scores_in), thresholds, side="right"))
 
 
 def best_empirical(
@@ -52,10 +50,9 @@ def best_empirical(
     at its Clopper-Pearson upper limit, one-sided `error` each. Needs two distinct scores."""
     candidates = midpoints(scores_in, scores_out)
     counts = count_errors(scores_in, scores_out, candidates)
-    limits = parameter(
-        intervals.upper_limits(len(scores_out), error)[counts.false_positives],
-        intervals.upper_limits(len(scores_in), error)[counts.false_negatives],
-    )
+    fpr = intervals.upper_limits(len(scores_out), error)[counts.false_positives]
+    fnr = intervals.upper_limits(len(scores_in), error)[counts.false_negatives]
+    limits = parameter(fpr, fnr)
     best = int(np.argmax(limits))
     return float(candidates[best]), float(limits[best])
 
@@ -126,7 +123,5 @@ def _fit(pilot_in: Array, pilot_out: Array, average: Callable[[Array], np.floati
 
 def _limits(fpr: Array, fnr: Array, n_in: int, n_out: int, parameter: Parameter, error: float) -> Array:
     """The lower limits that rates promise on n_in and n_out scores."""
-    return parameter(
-        intervals.clopper_pearson_upper(n_out * fpr, n_out, error),
-        intervals.clopper_pearson_upper(n_in * fnr, n_in, error),
-    )
+    upper = intervals.clopper_pearson_upper
+    return parameter(upper(n_out * fpr, n_out, error), upper(n_in * fnr, n_in, error))

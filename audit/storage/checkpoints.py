@@ -128,7 +128,6 @@ def _read(path: Path, like: list[Any]) -> list[Any] | None:
 
 
 def _manifest(path: Path, name: str) -> str:
-    """The name, and the SHA-256 of every file but this one."""
     found = sorted(file for file in path.rglob("*") if file.is_file() and file != path / "sha256")
     lines = [name]
     for place in found:

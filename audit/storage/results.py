@@ -162,8 +162,7 @@ def require_declared(store: Store, schedule: Sequence[int]) -> None:
 
 
 def take_looks(store: Store, schedule: Sequence[int], taken: int) -> bool:
-    """Keeps that so many looks of a schedule were taken, before anyone sees them; returns whether they were
-    not yet. Raises InputError where it can't be written."""
+    """Keeps, before anyone sees them, that looks were taken; whether they were new. Raises InputError."""
     with store.turn("looks"):
         found = declared_looks(store)
         if found is not None and found.taken >= taken:

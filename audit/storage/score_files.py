@@ -175,7 +175,6 @@ def _numbers(path: Path, name: str, file: IO[bytes]) -> Array:
 
 
 def _by_presence(path: Path, scores: Array, presence: Array) -> Design:
-    """Scores (n,) by world, or (runs, canaries) as they are."""
     fits = scores.ndim in (1, 2) and scores.shape == presence.shape
     shapes = f"scores {scores.shape} and presence {presence.shape}"
     require(fits, f"{path}: {shapes} must both be (runs,) or (runs, canaries)")

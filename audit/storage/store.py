@@ -81,8 +81,7 @@ class Store:
     """The directory of one setting: its path, and its config as text."""
 
     def __init__(self, root: Path, setting: dict[str, Any], words: str = "") -> None:
-        """Makes the directory, with such words before the hash, or finds it, whatever its words are; raises
-        InputError where it can't be written."""
+        """Makes the folder, with words before its hash, or finds it; InputError where it can't be written."""
         self.text = _text(setting)
         name = _hash(self.text.encode())
         self.path = root / (f"{words}-{name}" if words else name)

@@ -96,8 +96,7 @@ def composed(attacked: Attacked, rows: Sequence[RoundValues], clients: int, back
 
 
 def perfect_as_published(attacked: Attacked, charged: int, clients: int) -> float:
-    """epsilon over the charged rounds that the published procedure shows of a canary that nothing disturbs,
-    from the median of 150 estimates (Errata C9)."""
+    """epsilon that the published procedure shows of an undisturbed canary: median of 150 (Errata C9)."""
     charge = Charge(attacked.noise_multiplier, attacked.cohort / clients, charged)
     rng = np.random.default_rng(attacked.seed)
     return rounds.ideal(rng, charge, attacked.delta, attacked.scores).composed
@@ -120,8 +119,7 @@ def cohort_deviation(known: Floats, size: Floats | int) -> Floats:
 
 
 def if_released(attacked: Attacked, rows: Sequence[RoundValues], clients: int) -> float:
-    """epsilon of the training and of every mock round of a published estimate, had they been released: a
-    mock round is a round on the clients' data (Errata C4)."""
+    """epsilon of the training and its estimates' mock rounds, had they been released (Errata C4)."""
     rate, played = attacked.cohort / clients, attacked.rounds + len(rows) * attacked.scores
     return rounds.composed([Charge(attacked.noise_multiplier, rate, played)], attacked.delta)
 
@@ -343,6 +341,5 @@ def _present(name: str, place: int, one: Averaged) -> float | None:
 
 
 def _bracketed(name: str, one: Averaged) -> str:
-    """0.167 (0.012), or a mean alone."""
     mean, deviation = (f"{value:.{_DECIMALS[name]}f}" for value in one.averages[name])
     return mean if deviation == "nan" or name in _ALONE else f"{mean} ({deviation})"

@@ -224,7 +224,6 @@ def _exact(axes: Axes, curves: Curves, estimate: str, exact: str) -> None:
 
 
 def _by_curve(curves: Curves) -> Iterator[tuple[Value, str, str, list[Averaged]]]:
-    """(value, colour, mark, points) of every curve, along the x axis."""
     places = _places(curves)
     for i, value in enumerate(dict.fromkeys(one.curve for one in curves.points)):
         own = sorted((one for one in curves.points if one.curve == value), key=lambda one: places[one.x])

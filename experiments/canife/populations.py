@@ -25,19 +25,8 @@ from experiments.canife.attacked import Attacked
 from experiments.canife.samples import ImageForm, Samples, TextForm
 from models import convolutional, recurrent
 from models.catalogue import TASKS
-from models.data import leaf, shakespeare
+from models.data import images, leaf, shakespeare
 from models.data.clients import dirichlet, one_each
-from models.data.images import (
-    CIFAR10,
-    CIFAR10_MEAN,
-    CIFAR10_STD,
-    FASHION_MNIST,
-    FASHION_MNIST_MEAN,
-    FASHION_MNIST_STD,
-    ImageDataset,
-    load_cifar10,
-    load_fashion_mnist,
-)
 
 _TEST_BLOCK = 1000
 _TESTED = 10_000  # labels
@@ -108,20 +97,20 @@ class Population(NamedTuple):
     accuracy: Callable[[Array], float]
 
 
-def dealt(attacked: Attacked, images: ImageDataset) -> Split:
+def dealt(attacked: Attacked, data: images.ImageDataset) -> Split:
     """Images of one example each, or dealt by Dirichlet's proportions: training images to clients, test
     images to as many mock clients as gives each as much."""
-    limit = len(images.train_labels)
+    limit = len(data.train_labels)
     require(0 <= attacked.clients <= limit, f"`clients={attacked.clients}`: give 0 to {limit:,}")
-    test = images.test_images, images.test_labels
-    train_set = Dataset(images.train_images, images.train_labels, images.source, images.checksum)
-    test_set = Dataset(*test, images.source, images.checksum)
+    test = data.test_images, data.test_labels
+    train_set = Dataset(data.train_images, data.train_labels, data.source, data.checksum)
+    test_set = Dataset(*test, data.source, data.checksum)
     if not attacked.clients:
-        return Split(one_each(train_set), one_each(test_set), test, images.checksum)
+        return Split(one_each(train_set), one_each(test_set), test, data.checksum)
     mock = max(int(attacked.clients * (len(test[1]) / limit)), 1)
     train_clients = dirichlet(train_set, attacked.clients, attacked.alpha, attacked.seed)
     mock_clients = dirichlet(test_set, mock, attacked.alpha, attacked.seed + 1)
-    return Split(train_clients, mock_clients, test, images.checksum)
+    return Split(train_clients, mock_clients, test, data.checksum)
 
 
 def roles(attacked: Attacked, everyone: Clients) -> Split:
@@ -175,8 +164,14 @@ ROWS: dict[str, ModelRow] = {  # beside these, every model of an audit whose dat
     "shakespeare_lstm": ModelRow(_JSON, recurrent.play_lstm, _PLAYS),
 }
 _IMAGES = {  # loaders of images, and what a canary among them is, by the names that tasks' rows have for them
-    FASHION_MNIST.name: (load_fashion_mnist, ImageForm((28, 28), 10, FASHION_MNIST_MEAN, FASHION_MNIST_STD)),
-    CIFAR10.name: (load_cifar10, ImageForm((32, 32, 3), 10, CIFAR10_MEAN, CIFAR10_STD)),
+    images.FASHION_MNIST.name: (
+        images.load_fashion_mnist,
+        ImageForm((28, 28), 10, images.FASHION_MNIST_MEAN, images.FASHION_MNIST_STD),
+    ),
+    images.CIFAR10.name: (
+        images.load_cifar10,
+        ImageForm((32, 32, 3), 10, images.CIFAR10_MEAN, images.CIFAR10_STD),
+    ),
 }
 
 
@@ -332,7 +327,6 @@ def _trainer(
 
 
 def _sent(attacked: Attacked, choices: fedavg.FedAvg, own: fedavg.Federated, data: base.Data) -> UpdatesOf:
-    """What clients of DP-FedAvg send: each is a cohort of its own."""
     norm, key = jnp.float32(attacked.clipping_norm), root(attacked.seed, "guess")
 
     @jax.jit

@@ -40,7 +40,6 @@ class Cluster:
     """A Ray cluster that this process has joined."""
 
     def __init__(self, ray: Any) -> None:
-        """`ray`: the module, connected."""
         self._ray = ray
         self.need = _need(list(self._alive().values()))
         self._functions: dict[Callable[..., Any], Any] = {}

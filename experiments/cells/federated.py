@@ -82,7 +82,6 @@ def keep_accuracies(store: Store, first: int, values: NDArray[np.float64]) -> No
 
 
 def _observations(setting: FederatedSetting) -> list[FederatedSetting]:
-    """The settings whose cosines a training gives, the given one first."""
     return [setting] if setting.observe in FINAL else [setting, final(setting)]
 
 

@@ -72,8 +72,7 @@ def about(devices: int, recipe: GameRecipe, data: Dataset) -> dict[str, Any]:
 
 
 def train(devices: int, recipe: GameRecipe, data: Dataset, piece: Piece) -> tuple[list[Scores], float] | None:
-    """A piece's scores, chunk by chunk, and the seconds that the fastest of its chunks took; None where
-    memory ran out. Raises InputError where a model diverged."""
+    """A piece's scores, its fastest chunk's seconds; None if memory ran out. InputError if one diverged."""
     _prepare_jax(devices)
     trainer = _TRAINERS.get((recipe.key, piece.size), lambda: ChunkTrainer(recipe.make(data), piece.size))
     chunks, seconds = list[Scores](), math.inf
@@ -117,7 +116,6 @@ class RunsJob:
     """A job: the runs that a store lacks."""
 
     def __init__(self, cluster: Cluster, sent: tuple[GameRecipe, Any], wanted: Wanted) -> None:
-        """`sent`: the training as workers get it, on a shared Dataset."""
         self._cluster, self._sent, self._wanted = cluster, sent, wanted
         self._waiting: deque[Piece] = deque()
         self._begun, self._trains, self._left = False, False, 1
@@ -265,7 +263,6 @@ def engine(cluster: Cluster) -> TrainingEngine:
 
 class _Trainer:
     def __init__(self, cluster: Cluster, recipe: GameRecipe, data: Dataset) -> None:
-        """Asks a worker whether recipe and data fit."""
         self._cluster, self._sent = cluster, (recipe, cluster.share(data))
         self._about: dict[str, Any] = cluster.call(about, *self._sent)
 

@@ -13,8 +13,6 @@ from audit.settings import stored
 from audit.settings.fields import MOST_SEED, described, require_fields
 from audit.settings.make import setting_of
 from audit.settings.setting import Setting, identity
-from audit.statistics.estimate import ASSUMPTION_FREE, IF_GAUSSIAN
-from audit.statistics.lifted import CLUSTERED, LIFTED, LIFTED_GAUSSIAN
 from audit.storage.index import Holdings
 from audit.storage.store import Store
 from experiments.cells.audits import is_on, step_seconds
@@ -108,6 +106,8 @@ class TrainedMethod(NamedTuple):
 
 def trained(compared: Compared) -> list[TrainedMethod]:
     """The methods of one mechanism that train it."""
+    from audit.statistics.estimate import ASSUMPTION_FREE, IF_GAUSSIAN
+    from audit.statistics.lifted import CLUSTERED, LIFTED, LIFTED_GAUSSIAN
 
     same = ("steps", "batch_size", "learning_rate", "clipping_norm", "noise_multiplier", "seed")
     setting = partial(setting_of, compared.model, **{name: getattr(compared, name) for name in same})

@@ -144,7 +144,6 @@ def canary_norms(played: "Game", runs: NDArray[np.int64]) -> Norms:
 
 
 def _read(store: Store, runs: int) -> Norms | None:
-    """The first rows of what is stored; see `Store.distrust` for a damaged file."""
     path = store.path / _FILE
     content = files.read(path)
     if content is None:

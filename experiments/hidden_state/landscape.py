@@ -222,8 +222,7 @@ def results(held: Holdings, study: Study) -> StudyResults:
 
 
 def read(held: Holdings, request: Request, kind: type[_Kind]) -> _Kind | None:
-    """The stored result; None where there is none that is whole. See `Store.distrust` for a damaged one.
-    Raises InputError for one that can't be read now."""
+    """The stored result, None if none is whole (`Store.distrust`); raises InputError if it can't be read."""
     store = held.open(request.setting())
     return None if store is None else _read(store, kind)
 

@@ -124,7 +124,6 @@ def _draw_gains_in_variance(axis: Axes, points: Points) -> None:
 
 
 def _draw_moments(axis: Axes, panel: str, points: Points) -> None:
-    """Figure 4, middle and right: correlations of the inserted canaries' bits."""
     second = [(point.x(), point.found.second) for point in points]
     fourth = [(point.x(), point.found.fourth) for point in points]
     drawn = _plot(axis, second, "s-", color=VERMILION, label="|mu_2 - mu_1²|", ms=4)
@@ -186,7 +185,6 @@ def gains_figure(title: str, found: Sequence[Gain]) -> Figure:
 
 
 def _draw_lifted(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Figure 5: a row an attack, epsilon over the runs and over the canaries."""
     read = _stored(sweep, evidence)
     there = [(one, scores) for one, scores in read if scores is not None]
     if not there:

@@ -18,8 +18,7 @@ _LEAST_CANARIES = {ORDER_2: 2, ORDER_4: 4}
 
 
 class Gain(NamedTuple):
-    """An entry of Table 1: the mean epsilon at most runs with one canary, and by order with several, and the
-    gain of each order, None where one side proves nothing."""
+    """An entry of Table 1: mean epsilons at most runs; each order's gain, None if one side proves none."""
 
     label: str
     single: float

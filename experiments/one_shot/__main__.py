@@ -100,8 +100,6 @@ def _page(cells: list[TableCell], floors: list[Floors], figure: bytes) -> bytes:
 
 
 def _panels(sigmas: list[float]) -> "list[Panel]":
-    """Cosines of one audit a sigma."""
-
     from experiments.one_shot.figures import Panel
 
     rng = np.random.default_rng([FLAGS.seed, 1])

@@ -202,7 +202,6 @@ def _null(axis: Axes, ends: tuple[float, float], dimension: int) -> None:
 
 
 def _null_density(x: Array, dimension: int) -> Array:
-    """Its density at x, in units of 1/sqrt(d)."""
     root = np.sqrt(dimension)
     inside = np.clip(x / root, -1 + 1e-12, 1 - 1e-12)
     return np.asarray(np.exp(cosine_law.log_density(inside, dimension)) / root)

@@ -97,8 +97,7 @@ def trade_off_figure(title: str, points: Sequence[Point]) -> Figure:
 
 
 def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
-    """delta(epsilon) at each point's mu of `if_gaussian`, averaged over seeds, at its prediction and at the
-    upper bound (hidden-state paper, Figure 11)."""
+    """delta(epsilon) at `if_gaussian`'s mean mu, its prediction and the upper bound (Figure 11)."""
     drawn = [point for point in points if point.found]
     largest = max(point.found[0].mu_upper_bound or 0.05 for point in drawn)
     grid = np.linspace(0, conversions.epsilon_from_mu(largest, 1e-8), 400)

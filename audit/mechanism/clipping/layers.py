@@ -188,8 +188,7 @@ def _kernel(saved: Array, gradients: Array, rows: bool) -> _Form:
 
 
 def _formed(saved: Array, gradients: Array, rows: bool) -> _Form:
-    """(squares, contract) by the gradients of each example; from rows transposed, since a product of rows
-    copies its first factor, of which the gradients at the output are the smaller."""
+    """(squares, contract) by each example's gradients; transposed from rows, so that less is copied."""
     if not rows:
         each = jnp.einsum("bkl,bol->bko", saved, gradients)
         return jnp.sum(each**2, axis=(1, 2)), lambda scales: jnp.tensordot(scales, each, 1)

@@ -97,7 +97,6 @@ def block_bytes(hardware: Hardware | None = None) -> int:
 
 
 def _kept(module: nn.Module, params: Any, batch: Batch, block_bytes: int) -> tuple[_Shapes, int]:
-    """The shapes of the layers' outputs as matrices, and the examples of a block."""
     _, calls = jax.eval_shape(lambda x: _apply(module, params, x, {}), batch[0][0])
     shapes = {path: call.shape for path, call in calls.items()}
     return shapes, max(1, max(block_bytes, _BLOCK_BY_PARAMETERS * _bytes(params)) // _bytes(calls))

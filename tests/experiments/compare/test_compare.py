@@ -11,7 +11,7 @@ from audit.task import Dataset
 from experiments.cells.cell import DataSets
 from experiments.cells.work import Workplace
 from experiments.compare import figures, rows
-from experiments.compare.compared import ALL, FINAL, Compared
+from experiments.compare.compared import ALL, FINAL, Compared, trained
 from experiments.compare.rows import ESTIMATE, REFUTED, ComparedRow
 from models.catalogue import task
 
@@ -59,7 +59,7 @@ class Kept(DataSets):
 
 def test_a_refuted_curve_is_marked_and_leads_nothing(tmp_path):
     compared = Compared("linear", single_runs=400)
-    (one, *_) = compared.trained(compared)
+    (one, *_) = trained(compared)
 
     def shifted(rng, present):
         return rng.normal(size=len(present)) + 2 * present
@@ -89,7 +89,7 @@ def test_every_method_audits_one_mechanism(tmp_path):
     )  # fmt: skip
     place, upper = Workplace(tmp_path, DataSets({})), epsilon_upper_bound(2.0, 30, 1e-5)
     found = rows.rows(compared, place)
-    assert {row.method for row in found} == {*(one.method for one in compared.trained(compared)), "CANIFE"}
+    assert {row.method for row in found} == {*(one.method for one in trained(compared)), "CANIFE"}
     bounds = [row for row in found if row.is_bound and row.assumes != "Gaussian, runs"]
     assert len(bounds) >= 9 and all(row.epsilon <= upper for row in bounds)
     known = {row.value: row.epsilon for row in found}

@@ -60,7 +60,7 @@ def load(monkeypatch):
 def assert_takes_our_step(load, name, given):
     """A step that is 10 tolerances off is seen as that, so that the rest is none; returns the engine."""
     pytest.importorskip(DPSGD.kind(name).needs)
-    tolerance = TIMED[given.model].tolerance
+    tolerance = TIMED[given.setting.model].tolerance
     off = np.zeros_like(given.stepped)
     off[7] = 10 * tolerance
     models = [2 * len(jax.local_devices())] if DPSGD.kind(name).chooses else []

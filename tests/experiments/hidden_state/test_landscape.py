@@ -249,18 +249,18 @@ def test_simulated_audits_do_not_depend_on_their_batches(monkeypatch):
 
 def test_figures_and_rows_take_results_alone(tmp_path):
     from audit.report.style import png
-    from experiments.hidden_state.figures import landscape_figures
+    from experiments.hidden_state.figures import landscape_figures, landscape_rows
 
     fill(tmp_path, STUDY, epsilon=0.25)
     cells, searches, _ = results = landscape.results(index.holdings(tmp_path), STUDY)
-    drawn = dict(landscape_figures.figures(results, 40, 1.0))
+    drawn = dict(landscape_figures(results, 40, 1.0))
     assert list(drawn) == ["figure_3a", "figure_14", "figure_3b", "figure_6b", "figure_10", "algorithm_6"]
     texts = [[text.get_text() for text in axis.texts] for axis in drawn["figure_3b"].axes]
     assert (texts[0], texts[3]) == (["1.00"] * 4, ["0.25"] * 4)  # 0.25 at every step is claimed
     for part, names in (((cells, []), [*drawn][:5]), (([], searches), ["algorithm_6"])):
         some = landscape.StudyResults(*part, 0)
-        assert [name for name, _ in landscape_figures.figures(some, 40, 1.0)] == names
-    rows = landscape_figures.rows("landscape", cells, 40)
+        assert [name for name, _ in landscape_figures(some, 40, 1.0)] == names
+    rows = landscape_rows("landscape", cells, 40)
     shown = [(row.panel, row.series, row.epsilons["if_gaussian"].mean, row.predicted) for row in rows]
     assert shown[:2] == [("sigma = 2", f"B = {size}", 0.25, 0.25) for size in (1, 2)]
     assert png(drawn["algorithm_6"]).startswith(b"\x89PNG")
@@ -273,7 +273,7 @@ def test_a_step_that_loses_nothing_has_no_rate(tmp_path):
     cells = landscape.results(index.holdings(tmp_path), STUDY).cells
     nothing = Exact([0.5] * 2, [0.0] * 3, [0.0] * 3, 0.0)
     cells[0] = cells[0]._replace(exact={name: nothing for name in cells[0].exact}, at_threshold=nothing)
-    drawn = dict(landscape_figures.figures(landscape.StudyResults(cells, [], 0), 40, 1.0))
+    drawn = dict(landscape_figures(landscape.StudyResults(cells, [], 0), 40, 1.0))
     texts = [[text.get_text() for text in axis.texts] for axis in drawn["figure_3b"].axes]
     assert [panel[0] for panel in (texts[1], texts[3], texts[4], texts[5])] == ["-"] * 4
 
@@ -283,7 +283,7 @@ def test_a_step_that_loses_nothing_has_no_rate(tmp_path):
     [
         ("landscape, cells", {"jax", "scipy", "matplotlib"}),
         ("landscape_solve", {"jax", "matplotlib"}),
-        ("landscape_figures", {"jax"}),
+        ("figures", {"jax"}),
     ],
 )
 def test_what_is_done_is_known_without_heavy_libraries(modules, unknown):

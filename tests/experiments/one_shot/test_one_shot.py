@@ -11,7 +11,7 @@ from audit.adversaries import directions as adversary
 from audit.errors import InputError
 from audit.settings import stored
 from audit.settings.federated import federated_identity, validate_federated
-from audit.statistics import conversions, cosine_law, intervals, one_shot, rounds
+from audit.statistics import conversions, cosine_law, one_shot, rounds
 from audit.statistics.accounting import epsilon_upper_bound
 from audit.statistics.one_shot import ONE_SHOT_EQUAL_VARIANCE, ONE_SHOT_FITTED, ONE_SHOT_THRESHOLD
 from audit.storage.store import Scores, Store
@@ -132,8 +132,8 @@ def test_the_chance_of_three_rejections():
 
 
 def test_the_cap():
-    """Errata O6."""
-    limit = float(intervals.jeffreys(0, 1000, 0.9).upper)
+    """Errata O6, of Jeffreys' limit."""
+    limit = float(stats.beta.ppf(0.95, 0.5, 1000 + 0.5))
     assert limit == pytest.approx(0.00191841, abs=1e-8)
     cap = float(np.log((1 - STACKOVERFLOW_DELTA - limit) / limit))
     assert cap == pytest.approx(6.254, abs=5e-4) and all(abs(cap - said) < 0.02 for said in CAPS)
