@@ -1,4 +1,4 @@
-"""Runs in a chunk are what they are alone, and chunks fit."""
+"""Runs in a chunk are what they are alone, chunks fit, and programs are found by value."""
 
 import math
 import types
@@ -12,6 +12,7 @@ from hypothesis import strategies
 
 from audit.mechanism import base, dpsgd, ensemble, memory
 from audit.mechanism.clipping.base import per_example
+from audit.mechanism.ensemble import Programs
 from audit.mechanism.memory import StepMemory
 
 HYPER = base.Hyperparameters(*map(jnp.float32, (0.3, 0.5, 2.0)))
@@ -130,3 +131,29 @@ def test_bytes_of_a_run_grow_with_the_batch(data, model, choices, mechanism):
         assert 1.8 < sizes[3] / sizes[2] < 2.05
     assert sizes[3] >= 200 * theta.nbytes  # per_example holds every gradient
     assert mechanism.memory(theta, data, 200).written < sizes[3]
+
+
+def test_equal_keys_share_a_program_and_others_do_not():
+    made = []
+    programs = Programs()
+
+    def make():
+        made.append(len(made))
+        return made[-1]
+
+    assert programs.get(("fcnn", 1), make) == programs.get(("fcnn", 1), make) == 0
+    assert programs.get(("fcnn", 2), make) == 1
+    assert programs.get(("fcnn", 1), make) == 0
+
+
+def test_without_a_key_nothing_is_shared():
+    programs = Programs()
+    assert programs.get(None, object) is not programs.get(None, object)
+
+
+def test_old_programs_make_room():
+    programs = Programs(kept=2)
+    first = programs.get(1, object)
+    assert programs.get(1, object) is first
+    programs.get(2, object), programs.get(3, object)
+    assert programs.get(1, object) is not first

@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from absl import flags
 
 from audit import concluded
 from audit.errors import InputError
@@ -121,24 +122,14 @@ def test_panels_are_the_same_bits_each_time_and_say_what_is_drawn():
     assert all(re.match(rb"<\?xml", image) for image in one.values())
 
 
-def test_report_makes_the_page_of_a_kept_run_by_its_hash_and_the_newest(forked_report, tmp_path):
-    folder = kept(tmp_path / "results")
-    for flags in ((), (f"--setting={folder.name[-16:-10]}",)):
-        assert forked_report(*flags, folder=tmp_path) == f"report: {folder}/report.html"
-        (folder / "report.html").unlink()
-
-
-@pytest.fixture
-def forked_report(capsys, monkeypatch):
-    from absl import flags
-
+def test_report_makes_the_page_of_a_kept_run_by_its_hash_and_the_newest(tmp_path, capsys, monkeypatch):
     from audit.commands import report
 
-    def call(*argv, folder):
-        monkeypatch.chdir(folder)
+    folder = kept(tmp_path / "results")
+    monkeypatch.chdir(tmp_path)
+    for argv in ((), (f"--setting={folder.name[-16:-10]}",)):
         flags.FLAGS.unparse_flags()
-        flags.FLAGS(["report", f"--out={folder / 'results'}", *argv])
+        flags.FLAGS(["report", f"--out={tmp_path / 'results'}", *argv])
         report.main()
-        return capsys.readouterr().out.strip()
-
-    return call
+        assert capsys.readouterr().out.strip() == f"report: {folder}/report.html"
+        (folder / "report.html").unlink()

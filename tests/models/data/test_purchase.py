@@ -38,25 +38,22 @@ def test_a_file_is_read_in_every_form_and_the_model_takes_it(published):
     np.testing.assert_array_equal(found.features, bits)
     assert found.features.dtype == np.float32 and found.labels.dtype == np.int32
     assert found.source == f"file {published}"
-    whole = tables.load_purchase(file=str(published))
+    model = task("purchase_mlp").make(found.features.shape[1:])
+    assert f"{model.n_parameters:,}" in task("purchase_mlp").description
     csv = published.with_suffix(".csv")
     csv.write_bytes(published.read_bytes())
     for path in (_archive(published), csv):
-        found = tables.load_purchase(file=str(path))
-        assert found.checksum == whole.checksum and np.array_equal(found.features, whole.features)
+        again = tables.load_purchase(file=str(path))
+        assert again.checksum == found.checksum and np.array_equal(again.features, found.features)
     zipped = published.with_suffix(".zip")
     zipped.write_bytes(b"")
     refusal(tables.load_purchase, "ends in .zip, not .tgz", file=str(zipped))
     refusal(tables.load_purchase, "dataset_purchase", file=str(_archive(published, "other")))
-    dataset = tables.load_purchase(file=str(published))
-    model = task("purchase_mlp").make(dataset.features.shape[1:])
-    assert f"{model.n_parameters:,}" in task("purchase_mlp").description
 
 
 def test_of_more_rows_the_paper_s_number_is_drawn(published, monkeypatch):
     monkeypatch.setattr(tables, "PURCHASE_ROWS", 5)
-    labels, bits = _rows()
-    found = tables.load_purchase(file=str(published))
+    (labels, bits), found = _rows(), tables.load_purchase(file=str(published))
     drawn = np.random.RandomState(0).choice(12, 5, replace=False)
     np.testing.assert_array_equal(found.features, bits[drawn])
     np.testing.assert_array_equal(found.labels, labels[drawn] - 1)
