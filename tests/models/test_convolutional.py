@@ -93,8 +93,7 @@ def test_sizes_and_shapes():
     assert sum(shape.size for shape in jax.tree.leaves(shapes)) == 11_173_962
     widths = [shapes[f"Block_{i}"]["Conv_1"]["kernel"].shape for i in range(8)]
     assert widths == [(3, 3, w, w) for w in (64, 64, 128, 128, 256, 256, 512, 512)]
-    shortcuts = [i for i in range(8) if "Conv_2" in shapes[f"Block_{i}"]]
-    assert shortcuts == [2, 4, 6]
+    assert [i for i in range(8) if "Conv_2" in shapes[f"Block_{i}"]] == [2, 4, 6]
     assert "bias" not in shapes["Conv_0"]
 
 
@@ -155,7 +154,6 @@ def test_gradients_are_those_of_flax_s_layers_and_losses_the_batch_s(net, parame
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), got, expected)
     theta = net.init(jax.random.key(2))
     alone = [net.loss(theta, example) for example in zip(IMAGES, LABELS, strict=True)]
-    batch = losses_of_batch(net)(net.unravel(theta), (IMAGES, LABELS))
-    np.testing.assert_allclose(alone, batch, rtol=1e-4)
+    np.testing.assert_allclose(alone, losses_of_batch(net)(net.unravel(theta), (IMAGES, LABELS)), rtol=1e-4)
     assert net.n_parameters == 156 + 2416 + 30_840 + 10_164 + 850 == 44_426
     assert net.init(jax.random.key(0)).shape == (44_426,)

@@ -88,8 +88,7 @@ SCHEDULE = (200, 400, 1000)
 
 
 def worlds(seed, runs, mu=2.0):
-    rng = np.random.default_rng(seed)
-    draws = rng.normal(size=(2, 5000)) + [[mu], [0]]
+    draws = np.random.default_rng(seed).normal(size=(2, 5000)) + [[mu], [0]]
     return draws[0, : runs // 2], draws[1, : runs // 2]
 
 
@@ -107,8 +106,7 @@ def test_the_error_is_shared_out_equally_and_the_best_of_each_method_taken():
     assert conclusion.confidence_of_each(0.95, 1) == 0.95
     assert conclusion.confidence_of_each(0.95, 5) == pytest.approx(0.99)
     taken = [look(runs, 0.99) for runs in SCHEDULE]
-    found = conclusion.best_of_looks(taken, 0.97)
-    for i, bound in enumerate(found):
+    for i, bound in enumerate(conclusion.best_of_looks(taken, 0.97)):
         assert bound.epsilon == max(one.bounds[i].epsilon for one in taken)
         assert bound.confidence == 0.97 and bound.method == taken[0].bounds[i].method
 

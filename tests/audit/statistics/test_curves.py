@@ -93,11 +93,9 @@ def test_small_curves():
 
 def test_the_band_falls_stays_in_the_square_and_holds_the_empirical_curve():
     curve = curves.trade_off_curve(*gaussian_scores(1), 0.9)
-    rates = np.linspace(0, 1, 2001)
-    lower, upper = curve.band(rates)
+    lower, upper = curve.band(np.linspace(0, 1, 2001))
     assert np.all(np.diff(lower) <= 0) and np.all(np.diff(upper) <= 0)
-    assert np.all((lower >= 0) & (lower <= upper) & (upper <= 1))
-    assert upper[0] == 1 and lower[-1] == 0
+    assert np.all((lower >= 0) & (lower <= upper) & (upper <= 1)) and upper[0] == 1 and lower[-1] == 0
     x, y = curve.false_positive_rate, curve.false_negative_rate
     low, high = curve.band(x)
     best = [y[x <= at].min() for at in x]
@@ -141,8 +139,7 @@ def test_every_pair_counts(decimals):
 
 
 def test_worlds_apart_and_ties():
-    assert curves.auc([2, 3], [0, 1]).value == 1
-    assert curves.auc([0, 1], [2, 3]).value == 0
+    assert curves.auc([2, 3], [0, 1]).value == 1 and curves.auc([0, 1], [2, 3]).value == 0
     found = [curves.auc(RNG.integers(0, 2, 30), RNG.integers(0, 2, 30)) for _ in range(2000)]
     assert 0.7 < np.std([one.deviations for one in found]) < 1
     with pytest.raises(InputError, match="no out scores"):

@@ -54,8 +54,7 @@ def store(tmp_path):
 
 
 def test_looks_are_read_as_they_were_taken(store):
-    assert results.declared_looks(store) is None
-    assert results.take_looks(store, [10, 20, 40], 1)
+    assert results.declared_looks(store) is None and results.take_looks(store, [10, 20, 40], 1)
     assert results.take_looks(store, [10, 20, 40], 2)
     assert not results.take_looks(store, [10, 20, 40], 1)  # as a resumed audit passes it
     assert results.declared_looks(store) == ((10, 20, 40), 2)
