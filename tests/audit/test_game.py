@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from audit import game
+from audit import game, round_game
 from audit.adversaries import biased
 from audit.adversaries.base import Adversary, Observer
 from audit.errors import InputError
 from audit.mechanism import base, ensemble
+from audit.statistics import cohort_law, densities
+from audit.statistics.cohort_law import Cohort
 
 RUNS = 20_000
 P_VALUE = 1e-4
@@ -40,15 +42,13 @@ def _spread_is(samples, deviation):
 @pytest.mark.parametrize(("steps", "k", "unknown"), [(16, 1, False), (16, 1, True), (22, 5, False)])
 def test_scores_are_the_two_gaussians_of_theory(empty_game, play, steps, k, unknown):
     """mu = insertions / (sigma sqrt(T)): noise enters at all T steps, the canary at every k-th."""
-    table = empty_game(steps, k, unknown_initialisation=unknown)
-    s_in, s_out = play(table, [(0, RUNS)], 6000).worlds()
+    s_in, s_out = play(empty_game(steps, k, unknown_initialisation=unknown), [(0, RUNS)], 6000).worlds()
     assert len(s_in) == len(s_out) == RUNS // 2
     rate, norm, sigma, batch, insertions = 0.5, 3.0, 2.0, 4, steps // k
     deviation = rate * sigma * norm * np.sqrt(steps) / batch
     for scores, mean in ((s_in, rate * norm * insertions / batch), (s_out, 0.0)):
         assert abs(scores.mean() - mean) < 5 * deviation / np.sqrt(len(scores))
-        assert _spread_is(scores, deviation)
-        assert not _spread_is(scores, 1.1 * deviation)
+        assert _spread_is(scores, deviation) and not _spread_is(scores, 1.1 * deviation)
         assert not _spread_is(scores, deviation / 1.1)
         assert stats.kstest((scores - mean) / deviation, "norm").pvalue > P_VALUE
     mu = (s_in.mean() - s_out.mean()) / np.sqrt((s_in.var() + s_out.var()) / 2)
@@ -75,8 +75,7 @@ def test_presence_alternates_or_is_a_coin_of_seed_and_run_alone(empty_game, play
     np.testing.assert_array_equal(game.presence(np.arange(700, 705), 64, seed=3), whole[700:705])
     assert (game.presence(np.arange(2000), 64, seed=4) != whole).mean() > 0.4
     assert abs(whole.mean() - 0.5) < 5 * 0.5 / np.sqrt(whole.size)
-    correlations = np.corrcoef(whole, rowvar=False)[np.triu_indices(64, 1)]
-    assert np.abs(correlations).max() < 6 / np.sqrt(2000)
+    assert np.abs(np.corrcoef(whole, rowvar=False)[np.triu_indices(64, 1)]).max() < 6 / np.sqrt(2000)
 
 
 def test_scores_depend_on_neither_chunk_nor_start(housing, play):
@@ -93,8 +92,7 @@ def test_draws_depend_on_seed_and_run_alone(empty_game, play):
     np.testing.assert_array_equal(play(table, [(3, 14)], 5).scores, whole[3:14])
     root = game.root(0, "noise")
     runs = np.arange(40, 44)
-    keys = jax.random.key_data(game._run_keys(root, runs))
-    for key, run in zip(keys, runs, strict=True):
+    for key, run in zip(jax.random.key_data(game._run_keys(root, runs)), runs, strict=True):
         np.testing.assert_array_equal(key, jax.random.key_data(jax.random.fold_in(root, run)))
     first, again, other = (play(empty_game(5, seed=seed), [(0, 4)], 4).scores for seed in (3, 3, 4))
     np.testing.assert_array_equal(again, first)
@@ -104,8 +102,7 @@ def test_draws_depend_on_seed_and_run_alone(empty_game, play):
 def test_named_roots_differ():
     streams = ("theta", "noise", "canary", "batches", "guess")
     names = [(seed, name) for seed in (0, 1, 2**32 - 1) for name in streams]
-    roots = {tuple(np.asarray(jax.random.key_data(game.root(*name)))) for name in names}
-    assert len(roots) == len(names)
+    assert len({tuple(np.asarray(jax.random.key_data(game.root(*name)))) for name in names}) == len(names)
     assert "fry" in str(jax.random.key_impl(game.root(0, "noise")))  # never rbg: vmap would share draws
 
 
@@ -145,8 +142,7 @@ def test_a_diverged_run_is_named_and_one_that_only_pads_a_chunk_not_looked_at(em
         play(table, [(0, 8)], 4)
     assert "\n" not in str(caught.value)
     heard = []
-    scores = play(table, [(0, 6)], 4, lambda runs, steps: heard.append((runs, steps)))
-    assert len(scores.scores) == 6
+    assert len(play(table, [(0, 6)], 4, lambda runs, steps: heard.append((runs, steps))).scores) == 6
     assert heard == [(0, 0), (4, 3), (2, 3)]
 
 
@@ -173,13 +169,10 @@ def _several(norm=9.0, observer=None):
 
 def test_each_canary_is_clipped_by_itself_and_in_by_its_own_bit(empty_game, play):
     steps, rate, norm, batch = 5, 0.5, 3.0, 4
-    table = empty_game(steps, sigma=0.0, adversary=_several())
-    scores = play(table, [(0, 40)], 16)
+    scores = play(empty_game(steps, sigma=0.0, adversary=_several()), [(0, 40)], 16)
     assert scores.scores.shape == scores.presence.shape == (40, 3)
-    moved = rate * norm * steps / batch
-    np.testing.assert_allclose(scores.scores, moved * scores.presence, rtol=1e-5)
-    patterns = {tuple(row) for row in scores.presence}
-    assert len(patterns) == 8
+    np.testing.assert_allclose(scores.scores, (rate * norm * steps / batch) * scores.presence, rtol=1e-5)
+    assert len({tuple(row) for row in scores.presence}) == 8
 
 
 def test_noise_of_several_canaries_is_that_of_one(empty_game, play):
@@ -190,8 +183,7 @@ def test_noise_of_several_canaries_is_that_of_one(empty_game, play):
         own, present = scores.scores[:, k], scores.presence[:, k]
         residual = own - present * 0.5 * 3.0 * 16 / 4
         assert _spread_is(residual, deviation) and not _spread_is(residual, 1.1 * deviation)
-        others = scores.presence[:, (k + 1) % 3]
-        assert abs(np.corrcoef(residual, others)[0, 1]) < 5 / np.sqrt(4000)
+        assert abs(np.corrcoef(residual, scores.presence[:, (k + 1) % 3])[0, 1]) < 5 / np.sqrt(4000)
 
 
 def test_an_observer_sees_every_released_iterate(empty_game, play):
@@ -221,8 +213,7 @@ def test_games_of_one_program_share_what_is_compiled(empty_game, play):
 
     first = scores("a test's", 0)
     once = len(traced)
-    assert once and np.abs(scores("a test's", 1) - first).max() > 1e-6
-    assert len(traced) == once
+    assert once and np.abs(scores("a test's", 1) - first).max() > 1e-6 and len(traced) == once
     np.testing.assert_array_equal(scores("another", 0), first)
     assert len(traced) == 2 * once
     scores(None, 0), scores(None, 0)
@@ -238,5 +229,70 @@ def test_what_is_traced_from_shapes_is_what_is_played(housing, monkeypatch):
 
     monkeypatch.setattr(ensemble, "compiled_for", note)
     list(game.play(housing, [(0, 4)], 4))
-    traced = game.traced_for(housing, ensemble.Placement.local(), 4)
-    assert [str(traced.jaxpr)] == texts
+    assert [str(game.traced_for(housing, ensemble.Placement.local(), 4).jaxpr)] == texts
+
+
+NORM = 0.7
+
+
+@pytest.fixture(scope="module")
+def matrix():
+    drawn = jax.random.normal(jax.random.key(0), (40, 60))
+    return NORM * drawn / jnp.linalg.norm(drawn, axis=1, keepdims=True)
+
+
+@pytest.fixture(scope="module")
+def canary():
+    return round_game.inserted(5 * jax.random.normal(jax.random.key(1), (60,)), None, NORM)
+
+
+def played(matrix, cohort, canary, direction, noise):
+    """A mock round as the paper's code plays it: the score of the sum of a cohort's updates, a canary's and
+    noise."""
+    total = jnp.sum(matrix[cohort], axis=0) + noise + (0 if canary is None else canary.update)
+    return float(total @ direction) / NORM
+
+
+def test_rounds_played_by_the_paper_are_sums_of_dot_products(matrix, canary):
+    rng, sigma = np.random.default_rng(0), 0.4
+    known = round_game.dots(lambda members, v: matrix[members] @ v, 40, canary, NORM, block=7)
+    for i, members in enumerate(round_game.cohorts(rng, 40, 8, 100)):
+        noise = sigma * NORM * jax.random.normal(jax.random.key(i), canary.direction.shape)
+        score = played(matrix, members, canary if i % 2 == 0 else None, canary.direction, noise)
+        own = round_game.own_dot(canary, NORM) if i % 2 == 0 else 0.0
+        fast = known[members].sum() + own + float(noise @ canary.direction) / NORM
+        assert score == pytest.approx(fast, abs=2e-6)
+
+
+@pytest.mark.parametrize("cohort", [Cohort(8), Cohort(30), Cohort(8, poisson=True)])
+@pytest.mark.parametrize("sigma", [0.2, 0.423, 1.0])
+def test_the_quadrature_agrees_with_a_million_mock_rounds(matrix, canary, cohort, sigma):
+    rng, rounds = np.random.default_rng(3), 500_000
+    known = round_game.dots(lambda members, v: matrix[members] @ v, 40, canary, NORM)
+    own = round_game.own_dot(canary, NORM)
+    s_in, s_out = round_game.mock_scores(rng, known, cohort, own, sigma, rounds)
+    thresholds = np.quantile(s_out, [0.001, 0.03, 0.2, 0.5, 0.8, 0.97, 0.999])
+    exact = densities.error_rates(cohort_law.added(known, cohort, sigma, own), thresholds)
+    for rates, counted in (
+        (exact.false_positive, np.mean(s_out[:, None] > thresholds, axis=0)),
+        (exact.false_negative, np.mean(s_in[:, None] <= thresholds, axis=0)),
+    ):
+        error = np.sqrt(rates * (1 - rates) / rounds) + 2e-6
+        assert np.all(np.abs(counted - rates) < 4.5 * error)
+
+
+def test_cohorts_are_uniform_and_of_one_size(matrix, canary):
+    found = round_game.cohorts(np.random.default_rng(0), 12, 9, 20_000)
+    assert np.all(np.diff(np.sort(found, axis=1), axis=1) > 0)
+    share = np.bincount(found[:, 8], minlength=12) / 20_000
+    assert np.all(np.abs(share - 1 / 12) < 5 * np.sqrt(1 / 12 / 20_000))
+    known = np.ones(40)
+    s_in, s_out = round_game.published_scores(np.random.default_rng(0), known, Cohort(8), 0.5, 0.0, 101)
+    assert len(s_in) == 51 and len(s_out) == 50
+    assert np.all(s_in == 7.5) and np.all(s_out == 8)
+    gradient = jnp.array([3.0, 4.0])
+    raw, slow = round_game.inserted(gradient, None, 1.0), round_game.inserted(gradient, 0.01, 1.0)
+    assert round_game.own_dot(raw, 1.0) == pytest.approx(1)
+    assert round_game.own_dot(slow, 1.0) == pytest.approx(0.05)
+    with pytest.raises(InputError, match="norm 0"):
+        round_game.inserted(jnp.zeros(2), None, 1.0)

@@ -22,8 +22,7 @@ def test_plan_says_bounds_runs_and_time(housing_file, tmp_path):
     bounds = {row["method"]: row for row in result["bounds"]}
     assert list(bounds) == ["in_sample", "held_out", "if_gaussian", "assumption_free"]
     assert all(0 <= row["low"] <= row["mean"] <= row["high"] < 8 for row in bounds.values())
-    assert 2 < bounds["if_gaussian"]["mean"] < 4
-    assert 40 <= result["runs_needed"] <= 400
+    assert 2 < bounds["if_gaussian"]["mean"] < 4 and 40 <= result["runs_needed"] <= 400
     trained = 400 * 8 * result["probe"]["model_step"]
     assert result["seconds"] == pytest.approx(trained + result["probe"]["compilation"])
     assert result["seconds"] > 0 and result["probe"]["chunk"] <= 400

@@ -12,6 +12,7 @@ from audit.adversaries.biased import random_biased_dimension
 from audit.mechanism import base, dpsgd
 from audit.mechanism.clipping.base import per_example
 from audit.model import losses_by_example, losses_of_batch
+from models import convolutional
 from models.convolutional import ConvNet, ResNet, convnet, emnist_cnn, lenet, resnet18
 from models.data.images import FASHION_MNIST_MEAN, FASHION_MNIST_STD
 
@@ -93,8 +94,7 @@ def test_sizes_and_shapes():
     assert sum(shape.size for shape in jax.tree.leaves(shapes)) == 11_173_962
     widths = [shapes[f"Block_{i}"]["Conv_1"]["kernel"].shape for i in range(8)]
     assert widths == [(3, 3, w, w) for w in (64, 64, 128, 128, 256, 256, 512, 512)]
-    shortcuts = [i for i in range(8) if "Conv_2" in shapes[f"Block_{i}"]]
-    assert shortcuts == [2, 4, 6]
+    assert [i for i in range(8) if "Conv_2" in shapes[f"Block_{i}"]] == [2, 4, 6]
     assert "bias" not in shapes["Conv_0"]
 
 
@@ -155,7 +155,56 @@ def test_gradients_are_those_of_flax_s_layers_and_losses_the_batch_s(net, parame
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), got, expected)
     theta = net.init(jax.random.key(2))
     alone = [net.loss(theta, example) for example in zip(IMAGES, LABELS, strict=True)]
-    batch = losses_of_batch(net)(net.unravel(theta), (IMAGES, LABELS))
-    np.testing.assert_allclose(alone, batch, rtol=1e-4)
+    np.testing.assert_allclose(alone, losses_of_batch(net)(net.unravel(theta), (IMAGES, LABELS)), rtol=1e-4)
     assert net.n_parameters == 156 + 2416 + 30_840 + 10_164 + 850 == 44_426
     assert net.init(jax.random.key(0)).shape == (44_426,)
+
+
+IMAGE = jnp.zeros((32, 32, 3), jnp.uint8)
+
+
+def size(module):
+    shapes = jax.eval_shape(module.init, jax.random.key(0), IMAGE)["params"]
+    return sum(shape.size for shape in jax.tree.leaves(shapes))
+
+
+def test_sizes_are_the_papers():
+    assert convolutional.face_cnn().n_parameters == size(convolutional.FaceCNN()) == 29_282
+    assert convolutional.face_resnet18().n_parameters == 11_177_538
+    shapes = jax.eval_shape(convolutional.FaceCNN().init, jax.random.key(0), IMAGE)["params"]
+    assert sorted(shapes) == ["Conv_0", "Conv_1", "Conv_2", "Conv_3", "Dense_0", "GroupNorm_0"]
+    assert shapes["Dense_0"]["kernel"].shape == (288, 2)
+
+
+def test_a_large_stem_quarters_the_image():
+    module = ResNet((4, 8), classes=2, large_stem=True)
+    shapes = jax.eval_shape(module.init, jax.random.key(0), IMAGE)["params"]
+    assert shapes["Conv_0"]["kernel"].shape == (7, 7, 3, 4)
+    with nn.intercept_methods(sizes := Sizes()):
+        jax.eval_shape(lambda: module.init_with_output(jax.random.key(0), IMAGE))
+    assert sizes.sides[:2] == [16, 8]
+
+
+class Sizes:
+    """The sides of the images that convolutions give, the stem's first."""
+
+    def __init__(self):
+        self.sides = []
+
+    def __call__(self, call, args, kwargs, context):
+        found = call(*args, **kwargs)
+        if isinstance(context.module, nn.Conv) and context.method_name == "__call__":
+            self.sides.append(found.shape[-2])
+        return found
+
+
+def test_the_cnn_has_second_derivatives_in_its_pixels():
+    model = convolutional.face_cnn()
+    theta = jax.jit(model.init)(jax.random.key(0))
+    pixels = jnp.asarray(np.random.default_rng(0).uniform(0, 255, (32, 32, 3)), jnp.float32)
+
+    def norm(pixels):
+        return jnp.sum(jax.grad(model.loss)(theta, (pixels, jnp.int32(1))) ** 2)
+
+    slope = jax.jit(jax.grad(norm))(pixels)
+    assert jnp.isfinite(slope).all() and jnp.any(slope != 0)

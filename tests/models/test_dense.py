@@ -126,8 +126,7 @@ def test_the_criterion_scales_with_what_comes_in(model):
     x = jnp.arange(8.0)
     loss = two_logit_cross_entropy(module.apply({"params": tree}, x), 1)
     np.testing.assert_allclose(model.loss(model.init(key), (x, 1)), loss, rtol=1e-6)
-    assert model.n_parameters == 68
-    assert fcnn(3).n_parameters == 3 * 6 + 6 + 6 * 2 + 2
+    assert model.n_parameters == 68 and fcnn(3).n_parameters == 3 * 6 + 6 + 6 * 2 + 2
     assert model.init(jax.random.key(0)).shape == (68,)
 
 

@@ -18,10 +18,8 @@ from models.recurrent import (
 
 
 def test_parameters_are_the_papers():
-    assert word_lstm().n_parameters == 4_050_748
-    assert character_lstm().n_parameters == 820_522
-    assert tweet_lstm().n_parameters == 272_102
-    assert play_lstm().n_parameters == 819_920
+    assert word_lstm().n_parameters == 4_050_748 and character_lstm().n_parameters == 820_522
+    assert tweet_lstm().n_parameters == 272_102 and play_lstm().n_parameters == 819_920
 
 
 def _sigmoid(x):

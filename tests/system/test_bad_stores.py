@@ -87,7 +87,6 @@ def replaced(name, make):
 
 
 def saved(first, scores, presence):
-
     def change(audit):
         if first == 0:
             scores_of(audit).unlink()
@@ -218,8 +217,7 @@ def smoke_cells(folder):
 
 def twice(folder):
     audit = smoke_cells(folder)[1]
-    config = json.loads((audit / "config.json").read_text())
-    Store(audit.parent, config | {"data_sha256": "1" * 64})
+    Store(audit.parent, json.loads((audit / "config.json").read_text()) | {"data_sha256": "1" * 64})
 
 
 STUDY = landscapes.study(sweeps.GRIDS["smoke"], 1e-5, 0.95)

@@ -32,7 +32,6 @@ def run(run_command, homes):
 
 @pytest.fixture
 def audit(run, housing_file):
-
     def call(out, *flags, **more):
         small = ("--runs=120", "--insertions=20", "--batch_size=50", "--noise_multiplier=1")
         return run("audit", f"--data_file={housing_file}", f"--out={out}", *small, *flags, **more)

@@ -26,8 +26,7 @@ LONG = changed(SETTING, steps=600)
 
 @pytest.fixture(scope="module")
 def dataset():
-    rng = np.random.default_rng(0)
-    features = rng.normal(size=(40, 8)).astype(np.float32)
+    features = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
     return Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0" * 64)
 
 
@@ -74,8 +73,7 @@ def test_an_interrupted_chunk_goes_on(train, store, monkeypatch):
     resumed = train(LONG)
     np.testing.assert_array_equal(resumed.scores.scores, whole.scores.scores)
     assert (resumed.trained_runs, resumed.model_steps) == (4, 4 * 400)  # of 600
-    assert whole.model_steps == 8 * 600
-    assert not (store.path / "checkpoints").exists()
+    assert whole.model_steps == 8 * 600 and not (store.path / "checkpoints").exists()
 
 
 @pytest.mark.slow
@@ -83,9 +81,7 @@ def test_another_chunk_size_begins_anew(train, store, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         _dying(patch, 2)
         train(LONG)
-    resumed = train(LONG, chunk=2)
-    assert resumed.model_steps == 8 * 600
-    assert not (store.path / "checkpoints").exists()
+    assert train(LONG, chunk=2).model_steps == 8 * 600 and not (store.path / "checkpoints").exists()
 
 
 def test_who_finds_all_chunks_with_others_waits_for_them(train, store):
@@ -192,8 +188,7 @@ def test_a_cell_that_reuses_a_program_gets_its_own_scores(train, monkeypatch):
     for number, setting in enumerate(settings):
         for room, name in ((ensemble, "_COMPILED"), (game, "_MAPPED"), (game, "_MEMORY")):
             monkeypatch.setattr(room, name, Programs())
-        cold = train(setting, f"cold{number}", runs=4).scores.scores
-        np.testing.assert_array_equal(cold, warm[number])
+        np.testing.assert_array_equal(train(setting, f"cold{number}", runs=4).scores.scores, warm[number])
 
 
 @pytest.fixture(scope="module")

@@ -103,8 +103,7 @@ def test_it_is_in_the_figure(record, concluded):
 
 
 def test_it_is_on_the_page(record, concluded):
-    subject = subjects.of_arrays("scores", None, concluded)
-    text = audit_page.report("A page", [subject]).decode()
+    text = audit_page.report("A page", [subjects.of_arrays("scores", None, concluded)]).decode()
     assert f">{record.label}<" in text and record.assumes.sentence in text
     assert ("exceeds 0 in 62.5% of audits" in text) == (record is ESTIMATE)
 
@@ -115,14 +114,12 @@ def test_no_verdict_rests_on_it(record, concluded):
         bounds=tuple(one for one in concluded.bounds if one.method != record.name),
         estimates=tuple(one for one in concluded.estimates if one.method != record.name),
     )
-    assert verdicts.verdict(without) == with_it
-    assert method_of(concluded.finding(record.name)) is record
+    assert verdicts.verdict(without) == with_it and method_of(concluded.finding(record.name)) is record
 
 
 def test_it_is_calibrated(record):
     if record is MANY:
-        setting = ManyCanaries(1.0, 20, 4, TIES["equal"], True, 2, *LEVELS, 0)
-        rows = many_calibration.calibrate(setting)
+        rows = many_calibration.calibrate(ManyCanaries(1.0, 20, 4, TIES["equal"], True, 2, *LEVELS, 0))
     else:
         rows = calibration.calibrate(KnownMechanism(1.0, 40, 2, *LEVELS, 0))
         assert record.name in [calibrate._fields(row)["method"] for row in rows]
@@ -147,8 +144,7 @@ def test_it_is_in_a_sweeps_figure_and_table(record, tmp_path):
     assert record.legend in [text.get_text() for text in legend.get_texts()]
     header, line = table.as_csv(drawn.rows).decode().splitlines()
     values = dict(zip(header.split(","), line.split(","), strict=True))
-    name = "planted" if record is MANY else record.name
-    assert values[name] == ("99" if record is ESTIMATE else "1.234")
+    assert values[("planted" if record is MANY else record.name)] == ("99" if record is ESTIMATE else "1.234")
 
 
 def test_marks_stand_beside_each_other_and_look_apart(record):
@@ -160,5 +156,4 @@ def test_marks_stand_beside_each_other_and_look_apart(record):
 
 def test_an_estimate_is_called_no_bound_wherever_it_is_named():
     for one in (*estimate.METHODS.values(), *lifted.METHODS.values()):
-        is_estimate = one.assumes.word == NO_BOUND
-        assert (NO_BOUND in one.legend) == is_estimate == (one.noise_floor is not None)
+        assert (NO_BOUND in one.legend) == (one.assumes.word == NO_BOUND) == (one.noise_floor is not None)

@@ -80,8 +80,7 @@ def installed(tmp_path_factory):
 
 @pytest.mark.slow
 def test_one_package_is_installed_whole(installed):
-    named = [path.name for path in installed.iterdir() if "." not in path.name]
-    assert sorted(named) == ["audit", "bin"]
+    assert sorted([path.name for path in installed.iterdir() if "." not in path.name]) == ["audit", "bin"]
     for path in (ROOT / "audit").rglob("*.py"):
         assert (installed / path.relative_to(ROOT)).exists()
     assert (installed / "audit" / "py.typed").exists()
@@ -119,8 +118,7 @@ def test_what_is_installed_works_beside_files_of_the_names_of_ours(installed, tm
     done = subprocess.run([sys.executable, "mine.py"], **pipes)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == 2 and "model of the repository" in done.stdout
-    argv = [sys.executable, "-m", "audit", "bound", "--scores=scores.csv"]
-    done = subprocess.run(argv, **pipes)
+    done = subprocess.run([sys.executable, "-m", "audit", "bound", "--scores=scores.csv"], **pipes)
     assert done.returncode == 0 and "assumption_free" in done.stdout, done.stderr
     done = subprocess.run([installed / "bin" / "hidden-state-audit", "help"], **pipes)
     assert done.returncode == 0 and "  bound " in done.stdout, done.stderr

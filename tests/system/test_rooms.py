@@ -90,8 +90,7 @@ def floor(module):
     if module.startswith("experiments.") and module.endswith(".__main__"):
         return len(FLOORS) - 1
     named = ((name, i) for i, names in enumerate(FLOORS) for name in names)
-    own = [(len(name), i) for name, i in named if module == name or module.startswith(name + ".")]
-    return max(own)[1]
+    return max([(len(name), i) for name, i in named if module == name or module.startswith(name + ".")])[1]
 
 
 def messages(source):
@@ -130,8 +129,7 @@ def trespasses(folder, forbidden):
 
 @pytest.mark.parametrize("room, forbidden", ROOMS, ids=[room for room, _ in ROOMS])
 def test_no_layer_imports_what_it_must_not_know(room, forbidden):
-    assert list((ROOT / room).rglob("*.py"))
-    assert not trespasses(ROOT / room, forbidden)
+    assert list((ROOT / room).rglob("*.py")) and not trespasses(ROOT / room, forbidden)
 
 
 @pytest.mark.parametrize("room, known, forbidden", LOADED, ids=[room for room, *_ in LOADED])
@@ -156,8 +154,7 @@ def test_a_trespass_is_seen(tmp_path, line):
 
 def test_there_is_no_import_circle_and_one_is_seen():
     assert not circles(arrows(modules()))
-    graph = {"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}
-    assert circles(graph) == {frozenset({"b", "c"})}
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == {frozenset({"b", "c"})}
 
 
 def test_no_arrow_runs_back_up():
@@ -183,8 +180,7 @@ def test_the_door_is_an_explicit_list_that_can_be_read():
 
 def test_experiments_are_commands():
     for path in sorted((ROOT / "experiments").glob("[!_]*.py")):
-        is_command = '\nif __name__ == "__main__":' in path.read_text()
-        assert is_command != (path.stem == "engine_flags"), path
+        assert ('\nif __name__ == "__main__":' in path.read_text()) != (path.stem == "engine_flags"), path
 
 
 def test_libraries_define_no_flag():
@@ -215,8 +211,7 @@ def functions(source):
 
 def test_functions_fit_a_screen():
     for module, path in modules().items():
-        long = [name for name, lines in functions(path.read_text()) if lines >= 60]
-        assert not long, module
+        assert not [name for name, lines in functions(path.read_text()) if lines >= 60], module
 
 
 def test_no_two_public_types_share_a_name():

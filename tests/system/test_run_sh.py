@@ -225,8 +225,7 @@ def test_a_script_finds_our_modules_before_its_neighbours(tmp_path):
 
 def test_the_first_start_installs_and_the_second_does_not(house):
     first, second = house.run(), house.run()
-    assert first.stderr == "setting up .venv (first run only; a few minutes)\n"
-    assert second.stderr == ""
+    assert first.stderr == "setting up .venv (first run only; a few minutes)\n" and second.stderr == ""
     assert installs(house.calls()) == ["."]
 
 
@@ -256,8 +255,7 @@ def test_all_of_a_ray_cluster_asks_for_the_token_that_there_is(house, tmp_path, 
     assert mode() is None
     (tmp_path / ".ray").mkdir()
     (tmp_path / ".ray" / "auth_token").write_text("secret")
-    assert mode() == "token"
-    assert mode(RAY_AUTH_MODE="disabled") == "disabled"
+    assert mode() == "token" and mode(RAY_AUTH_MODE="disabled") == "disabled"
     assert mode(RAY_AUTH_TOKEN_PATH=str(tmp_path / "absent")) is None
 
 
@@ -300,8 +298,7 @@ def test_the_lock_has_all_that_is_asked_for_and_a_hash_of_each():
 def test_a_changed_file_installs_again(ready, name):
     with open(ready.root / name, "a") as file:
         file.write("# changed\n")
-    assert ready.run().returncode == 0
-    assert ready.run().returncode == 0
+    assert ready.run().returncode == 0 and ready.run().returncode == 0
     assert installs(ready.calls()) == [".[test]"]
 
 
@@ -312,18 +309,14 @@ def test_a_failed_installation_is_one_line_more_and_is_done_again(house):
     announced, line = failed.stderr.splitlines()
     assert "pip: No matching distribution;" in line and "set-up.log" in line
     house.trouble.unlink()
-    assert installs(house.calls()) == []
-    assert house.run().returncode == 0
-    assert installs(house.calls()) == ["."]
+    assert installs(house.calls()) == [] and house.run().returncode == 0 and installs(house.calls()) == ["."]
 
 
 def test_an_interrupted_installation_starts_afresh(ready):
     (ready.venv / ".run-sh").write_text("")
     left_behind = ready.venv / "lib" / "half"
     left_behind.mkdir(parents=True)
-    assert ready.run().returncode == 0
-    assert installs(ready.calls()) == ["."]
-    assert not left_behind.exists()
+    assert ready.run().returncode == 0 and installs(ready.calls()) == ["."] and not left_behind.exists()
 
 
 def test_a_folder_of_the_users_is_left_alone(house, tmp_path):
@@ -335,16 +328,14 @@ def test_a_folder_of_the_users_is_left_alone(house, tmp_path):
 
 def test_the_environment_may_lie_elsewhere(house, tmp_path):
     assert house.run(cwd=tmp_path, AUDIT_VENV="else where").returncode == 0
-    assert (tmp_path / "else where" / "bin" / "python").exists()
-    assert not house.venv.exists()
+    assert (tmp_path / "else where" / "bin" / "python").exists() and not house.venv.exists()
 
 
 @pytest.mark.skipif(shutil.which("flock") is None, reason="needs flock")
 def test_two_first_starts_install_once(house):
     argv = ["/bin/bash", str(house.root / "run.sh")]
     starts = [subprocess.Popen(argv, env=house.environment()) for _ in range(3)]
-    assert [start.wait(60) for start in starts] == [0, 0, 0]
-    assert installs(house.calls()) == ["."]
+    assert [start.wait(60) for start in starts] == [0, 0, 0] and installs(house.calls()) == ["."]
 
 
 def test_a_signal_reaches_the_program(ready):

@@ -86,5 +86,4 @@ def heard(out: Path, word: str) -> list[tuple[int, int]]:
 
 
 def start(out):
-    names = {"steps": 3000, "runs": RUNS, "chunk": CHUNK, "seconds": 0.2}
-    return killed.start(WORKER, out, **names)
+    return killed.start(WORKER, out, **{"steps": 3000, "runs": RUNS, "chunk": CHUNK, "seconds": 0.2})

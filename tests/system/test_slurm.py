@@ -44,8 +44,7 @@ def test_a_job_runs_the_sweep_as_a_step_which_signals_reach(submitted, tmp_path)
 
 
 def test_logs_lie_where_git_does_not_look():
-    text = SCRIPT.read_text()
-    assert re.findall("^#SBATCH --output=(.*)$", text, re.M) == ["/dev/null"]
+    assert re.findall("^#SBATCH --output=(.*)$", SCRIPT.read_text(), re.M) == ["/dev/null"]
     argv = ["git", "check-ignore", "--no-index", "results/logs/sweep_7_3.log"]
     found = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True)
     assert found.returncode in (0, 128), found  # 128: this is no clone

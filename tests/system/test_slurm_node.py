@@ -183,8 +183,7 @@ def test_tasks_of_one_step_share_the_chunks_of_an_audit(node, repository, monkey
     audit = ("./run.sh", "audit", "--data_file=housing.csv", "--runs=240", "--insertions=4")
     audit += ("--chunk_size=20",)
     subprocess.run([*audit, "--out=alone"], cwd=repository, check=True, capture_output=True)
-    said = node.call(repository, "srun", "--ntasks=3", *audit, "--out=shared")
-    assert said.count("if_gaussian") == 3
+    assert node.call(repository, "srun", "--ntasks=3", *audit, "--out=shared").count("if_gaussian") == 3
     assert len(assert_same_bits(repository)) == 1
 
 

@@ -70,16 +70,14 @@ def _same(a, b):
 def test_what_is_inserted_has_norm_at_most_c_and_reads_the_model_only_if_said(named, state, theta):
     name, adversary = named
     crafted = adversary.craft(state, 0, theta)
-    assert crafted.shape == (adversary.canaries, theta.size)
-    assert crafted.dtype == theta.dtype
+    assert crafted.shape == (adversary.canaries, theta.size) and crafted.dtype == theta.dtype
     if name in CRAFTERS:
         np.testing.assert_allclose(np.linalg.norm(crafted), NORM, rtol=1e-6)
     for norm in (NORM, 0.1):
         assert np.linalg.norm(clip(crafted[0], norm)) <= norm * (1 + 1e-6)
     assert np.any(crafted)
     here, there = (adversary.craft(state, 0, t) for t in (theta, theta + 1.0))
-    assert adversary.reads_theta == (name == "loss")
-    assert np.array_equal(here, there) != adversary.reads_theta
+    assert adversary.reads_theta == (name == "loss") and np.array_equal(here, there) != adversary.reads_theta
 
 
 def test_functions_map_compile_and_score_what_did_not_move(adversary, state, theta):
@@ -100,8 +98,7 @@ def test_the_update_subtracts_what_is_inserted_and_the_score_rises(adversary, st
     crafted = clip(adversary.craft(state, 0, theta + otherwise)[0], NORM)
     shifts = (-0.05, 0, 0.05, 0.1, 0.2)
     scores = [adversary.score(state, (), theta + otherwise - t * crafted, theta).item() for t in shifts]
-    assert np.isfinite(scores).all()
-    assert (np.diff(scores) > 1e-4).all()
+    assert np.isfinite(scores).all() and (np.diff(scores) > 1e-4).all()
 
 
 def test_what_is_decided_depends_on_the_key_alone(named, state, theta):
@@ -119,8 +116,7 @@ def test_the_loss_canary_is_an_example_with_a_wrong_label(model, data, theta):
         features, wrong = init(jax.random.split(jax.random.key(0), 300), theta, NORM)
         rows = np.array([np.flatnonzero((data[0] == x).all(axis=1)).item() for x in np.asarray(features)])
         assert len(np.unique(rows)) > 100
-        shifts = (np.asarray(wrong) - np.asarray(labels)[rows]) % classes
-        assert set(shifts) == set(range(1, classes))
+        assert set((np.asarray(wrong) - np.asarray(labels)[rows]) % classes) == set(range(1, classes))
         assert set(np.asarray(wrong)) <= set(range(classes))
 
 
@@ -139,10 +135,8 @@ def test_cosines_are_1_along_the_canary_and_those_of_weights_know_no_beginning(t
 
 
 def test_directions_are_uniform_on_the_sphere(theta):
-    adversary = directions.random_direction()
-    init = jax.jit(jax.vmap(adversary.init, (0, None, None)))
-    states = init(jax.random.split(jax.random.key(0), 4000), theta, NORM)
-    drawn = np.asarray(states.gradient)[:, 0] / NORM
+    init = jax.jit(jax.vmap(directions.random_direction().init, (0, None, None)))
+    drawn = np.asarray(init(jax.random.split(jax.random.key(0), 4000), theta, NORM).gradient)[:, 0] / NORM
     covariance = drawn.T @ drawn / 4000 * theta.size
     np.testing.assert_allclose(covariance, np.eye(theta.size), atol=6 / np.sqrt(4000) * 1.5)
     assert np.abs(drawn.mean(axis=0)).max() < 6 / np.sqrt(4000 * theta.size)

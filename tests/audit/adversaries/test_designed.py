@@ -90,8 +90,7 @@ def test_second_derivatives_agree_with_differences(model):
 def test_penalties_are_what_they_say(updates):
     gradient = np.asarray(jax.random.normal(jax.random.key(5), (updates.shape[1],)))
     rows = np.asarray(updates, np.float64)
-    covariance = rows.T @ rows / POOL
-    expected = POOL * gradient @ covariance @ gradient  # the norm exceeds C: no other term
+    expected = POOL * gradient @ (rows.T @ rows / POOL) @ gradient  # the norm exceeds C: no other term
     found = float(designed.as_printed(NORM)(jnp.asarray(gradient), updates))
     assert found == pytest.approx(expected, rel=1e-4)
     gradient = jax.random.normal(jax.random.key(5), (updates.shape[1],))

@@ -7,8 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from audit.adversaries import directions
+from audit.adversaries import directions, examples
+from audit.adversaries.examples import plain
+from audit.errors import InputError
 from audit.mechanism import base
+from audit.settings import build
+from audit.settings.make import setting_of
+from audit.task import Dataset
+from models.dense import fcnn, linear
 
 CANARIES, P, STEPS, MOMENTUM = 7, 50, 9, 0.9
 
@@ -54,16 +60,102 @@ def test_final_cosines_are_with_the_displacement_or_the_weights(path):
         adversary = directions.final_cosines(CANARIES, origin)
         state = adversary.init(jax.random.key(1), first, jnp.float32(2))
         found = adversary.score(state, (), last, first)
-        expected = _cosines(_directions(state), vector[None])[:, 0]
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(found, _cosines(_directions(state), vector[None])[:, 0], rtol=0, atol=1e-5)
 
 
 def test_both_insert_the_same_directions_of_the_clipping_norm_in_their_own_steps():
     for adversary in (directions.final_cosines(CANARIES), directions.largest_cosines(CANARIES)):
         state = adversary.init(jax.random.key(1), jnp.zeros(P), jnp.float32(2))
-        craft = functools.partial(directions._craft_unclipped, state)
-        canaries = base.Canaries(craft, jnp.ones(CANARIES))
+        canaries = base.Canaries(functools.partial(directions._craft_unclipped, state), jnp.ones(CANARIES))
         mask = jnp.zeros(CANARIES).at[jnp.array([1, 4])].set(1)
         found = base.inserted(canaries, 0, jnp.zeros(P), jnp.float32(0.7), mask, None)
-        expected = 0.7 * _directions(state)[[1, 4]].sum(axis=0)
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(found, 0.7 * _directions(state)[[1, 4]].sum(axis=0), rtol=0, atol=1e-6)
+
+
+NORM = jnp.float32(1.0)
+
+
+def rows(seed=0):
+    """Data of falling deviations along known directions, off the origin."""
+    rng = np.random.default_rng(seed)
+    basis = np.linalg.qr(rng.normal(size=(8, 8)))[0]
+    deviations = 2.0 ** -np.arange(8)
+    return (rng.normal(size=(9000, 8)) * deviations @ basis.T + 3.0).astype(np.float32), basis.T
+
+
+def test_principal_directions_are_the_singular_vectors_of_the_centred_data():
+    data, basis = rows()
+    found = examples.principal(data)
+    centred = data.astype(np.float64) - data.astype(np.float64).mean(0)
+    expected = np.linalg.svd(centred, full_matrices=False)[2]
+    np.testing.assert_allclose(found.mean, data.astype(np.float64).mean(0), rtol=1e-12)
+    np.testing.assert_allclose(np.abs(np.sum(found.directions * expected, 1)), 1, atol=1e-9)
+    np.testing.assert_allclose(np.abs(np.sum(found.directions * basis, 1)), 1, atol=1e-2)
+    assert all(row[np.abs(row).argmax()] > 0 for row in found.directions)
+    data, _ = rows()
+    flat, square = examples.principal(data), examples.principal(data.reshape(-1, 4, 2))
+    assert square.mean.shape == (4, 2) and square.directions.shape == (8, 4, 2)
+    np.testing.assert_array_equal(square.directions.reshape(8, 8), flat.directions)
+
+
+def test_canaries_are_drawn_with_replacement_from_the_tail():
+    data, _ = rows()
+    found = examples.principal(data)
+    tail = examples.Tail(first=4, last=7, scale=2.5, label=1)
+    adversary = examples.poisoned_examples(fcnn().loss, lambda: found, tail, 600, plain)
+    features, labels = adversary.init(jax.random.key(0), jnp.zeros(68), NORM).examples
+    assert features.shape == (600, 8) and set(np.asarray(labels)) == {1}
+    along = (np.asarray(features, np.float64) - found.mean) @ found.directions.T
+    chosen = along.argmax(1)
+    np.testing.assert_allclose(along, 2.5 * np.eye(8)[chosen], atol=1e-5)
+    assert np.bincount(chosen, minlength=8).tolist()[:4] == [0] * 4
+    assert np.bincount(chosen, minlength=8)[4:7] == pytest.approx([200, 200, 200], abs=60)
+    assert not (chosen == 7).any()
+    alone = examples.poisoned_examples(fcnn().loss, lambda: found, tail._replace(mean=False), 600, plain)
+    bare, _ = alone.init(jax.random.key(0), jnp.zeros(68), NORM).examples
+    np.testing.assert_allclose(features - bare, np.broadcast_to(found.mean, (600, 8)), atol=1e-5)
+
+
+def test_clip_bkd_takes_the_last_direction_and_the_least_likely_label():
+    data, _ = rows()
+    found, model = examples.principal(data), linear(8, 5)
+    theta = jax.random.normal(jax.random.key(4), (model.n_parameters,))
+    adversary = examples.least_direction(model.loss, lambda: found, lambda key, theta_0: theta, 5)
+    features, labels = adversary.init(jax.random.key(0), jnp.zeros_like(theta), NORM).examples
+    np.testing.assert_allclose(features[0], found.mean + found.directions[-1], rtol=1e-5)
+    (layer,) = model.unravel(theta).values()
+    logits = np.asarray(features[0]) @ np.asarray(layer["kernel"]) + np.asarray(layer["bias"])
+    assert labels.tolist() == [int(logits.argmin())] and adversary.canaries == 1 and adversary.reads_theta
+
+
+def images(side=28, channels=()):
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (60, side, side, *channels), np.uint8)
+    return Dataset(pixels, rng.integers(0, 10, 60, np.int32), "made up", "0" * 64)
+
+
+def test_bytes_are_scaled_as_the_model_scales_them_and_directions_counted():
+    dataset = images()
+    setting = setting_of("linear", adversary="poisoned", canaries=3, batch_size=10, steps=2)
+    played = build.build(setting, dataset)
+    theta = played.init(jax.random.key(0))
+    features, labels = played.adversary.init(jax.random.key(1), theta, NORM).examples
+    assert features.shape == (3, 784) and labels.tolist() == [5] * 3
+    scaled = (dataset.features.reshape(60, -1) / 255 - 0.2860406) / 0.35302424
+    np.testing.assert_allclose(np.linalg.norm(np.asarray(features) - scaled.mean(0), axis=1), 1.0, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("model", "fields", "message"),
+    [
+        ("linear", {"end_direction": 785}, "^`end_direction=785`: the data have 784 directions"),
+        ("linear", {"poison_label": 10}, "^`poison_label=10`: the labels are 0 to 9"),
+        ("linear", {"adversary": "clip_bkd", "canaries": 2}, "^`canaries=2`: ClipBKD has one canary"),
+        ("convnet", {"end_direction": 700}, "takes whole numbers: choose another `adversary`"),
+    ],
+)
+def test_what_does_not_fit_is_one_line(model, fields, message):
+    dataset = images() if model == "linear" else images(side=32, channels=(3,))
+    with pytest.raises(InputError, match=message) as error:
+        build.build(setting_of(model, **{"adversary": "poisoned", "batch_size": 10, **fields}), dataset)
+    assert "\n" not in str(error.value)

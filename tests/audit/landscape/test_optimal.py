@@ -38,8 +38,7 @@ def test_rates_at_sigma_4_and_25_steps(size, gaussian, half, best, most):
 def test_a_grid_twice_as_fine_finds_the_same_epsilon(find, sigma, size, delta):
     process = Process(sigma, size, 12)
     coarse, fine = find(process, delta), find(process, delta, per_deviation=16)
-    assert coarse.epsilon != fine.epsilon
-    assert coarse.epsilon == pytest.approx(fine.epsilon, rel=1e-3)
+    assert coarse.epsilon != fine.epsilon and coarse.epsilon == pytest.approx(fine.epsilon, rel=1e-3)
 
 
 def slow_delta(process, epsilon, moves, points):
@@ -111,8 +110,7 @@ def test_gradient_ascent_over_landscapes_ends_at_the_optimal_one(process):
         for _ in range(150):
             weights = ascend(weights)
         reached.append(float(delta(weights)))
-    assert max(reached) <= limit * 1.01
-    assert max(reached) >= limit * 0.97
+    assert max(reached) <= limit * 1.01 and max(reached) >= limit * 0.97
 
 
 @pytest.mark.parametrize("process", [Process(2.0, 1, 10), Process(4.0, 2, 25), Process(8.0, 16, 25)])
@@ -149,8 +147,7 @@ def test_extremes_work(process, delta):
     process = Process(*process)
     upper = upper_bound(process, delta)
     most = optimal.optimal(process, delta).epsilon
-    assert 0 < optimal.half(process, delta).epsilon <= upper * (1 + 1e-6)
-    assert 0 < most <= upper * (1 + 1e-6)
+    assert 0 < optimal.half(process, delta).epsilon <= upper * (1 + 1e-6) and 0 < most <= upper * (1 + 1e-6)
 
 
 @pytest.mark.slow

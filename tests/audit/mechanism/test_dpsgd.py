@@ -10,6 +10,7 @@ import pytest
 from scipy import stats
 
 from audit.mechanism import base, dpsgd, ensemble
+from audit.mechanism.clipping.base import per_example
 
 KEY = jax.random.key(7, impl="threefry2x32")
 HYPER = base.Hyperparameters(0.3, 0.5, 2.0)
@@ -52,8 +53,7 @@ def test_a_step_is_equation_2(data, mechanism, train, theta, schedule, gradient,
     """Step 5, the second insertion of k = 3, with a canary of 3 C."""
     state = mechanism.start(theta)._replace(step=jnp.int32(5))
     now = base.Schedule(schedule.batches[5:6], schedule.mask[5:6])
-    crafted = jnp.zeros_like(theta).at[4].set(1.5)
-    after = train(HYPER, state, data, now, crafted, presence, KEY)
+    after = train(HYPER, state, data, now, jnp.zeros_like(theta).at[4].set(1.5), presence, KEY)
     batch = (data[0][now.batches[0]], data[1][now.batches[0]])
     noise = 1.0 * np.asarray(jax.random.normal(jax.random.fold_in(KEY, 5), theta.shape), np.float64)
     total = slow_clipped_sum(gradient, theta, batch, 0.5) + noise
@@ -110,8 +110,7 @@ def test_noise_is_new_for_every_run_and_step(silent):
 
     keys = jax.vmap(jax.random.fold_in, (None, 0))(KEY, jnp.arange(5))
     noise = np.diff(np.asarray(jax.jit(jax.vmap(path))(keys)), axis=1).reshape(20, 300)
-    correlations = np.corrcoef(noise)[np.triu_indices(20, 1)]
-    assert np.abs(correlations).max() < 6 / np.sqrt(300)
+    assert np.abs(np.corrcoef(noise)[np.triu_indices(20, 1)]).max() < 6 / np.sqrt(300)
 
 
 def test_without_privacy_is_sgd_on_the_mean_gradient(data, mechanism, model, train, theta, schedule):
@@ -168,8 +167,7 @@ def test_segments_compose(data, mechanism, train, theta, schedule):
         return train(HYPER, state, data, part, jnp.ones_like(theta), 1.0, KEY)
 
     whole = go(mechanism.start(theta), 0, 10)
-    halves = go(go(mechanism.start(theta), 0, 5), 5, 10)
-    jax.tree.map(np.testing.assert_array_equal, halves, whole)
+    jax.tree.map(np.testing.assert_array_equal, go(go(mechanism.start(theta), 0, 5), 5, 10), whole)
     assert whole.step == 10
 
 
@@ -230,8 +228,7 @@ def test_a_batch_of_one_example(data, mechanism, train, theta, gradient, slow_cl
 )
 def test_insertion_mask(steps, k, inserted):
     mask = base.insertion_mask(steps, k)
-    assert mask.shape == (steps,)
-    assert np.flatnonzero(mask).tolist() == inserted
+    assert mask.shape == (steps,) and np.flatnonzero(mask).tolist() == inserted
     assert set(np.unique(mask)) <= {0.0, 1.0}
 
 
@@ -243,8 +240,40 @@ def test_fixed_shuffle(n, size, steps):
     np.testing.assert_array_equal(shuffle(3 * per_epoch)[:steps], batches[: 3 * per_epoch])
     epochs = np.asarray(shuffle(3 * per_epoch)).reshape(3, -1)
     for epoch in epochs:  # no example twice, and all of them where batches divide the data
-        assert len(set(epoch)) == per_epoch * size
-        assert set(epoch) <= set(range(n))
+        assert len(set(epoch)) == per_epoch * size and set(epoch) <= set(range(n))
     assert not np.array_equal(epochs[0], epochs[1])
     others = base.fixed_shuffle(jax.random.fold_in(KEY, 0), n, size, 3 * per_epoch)
     assert not np.array_equal(others.ravel(), epochs.ravel())
+
+
+theirs = pytest.importorskip("jax_privacy.clipping")
+
+
+@pytest.mark.filterwarnings("ignore:optax.global_norm is deprecated")  # their call
+@pytest.mark.parametrize("clipping_norm", [0.4, pytest.param(0.02, marks=pytest.mark.slow)])
+def test_noiseless_steps_agree(data, model, choices, clipping_norm):
+    theta = jnp.asarray(0.4 * np.random.default_rng(0).normal(size=model.n_parameters), jnp.float32)
+    batches = base.fixed_shuffle(jax.random.key(1), 200, 20, 8)
+    hyper = base.Hyperparameters(0.5, clipping_norm, 0.0)
+    schedule = base.Schedule(batches, jnp.zeros(8))
+
+    def ours(choices):
+        mechanism = dpsgd.mechanism(choices)
+        start, key = mechanism.start(theta), jax.random.key(2)
+        return mechanism.segment(hyper, start, data, schedule, base.no_canaries(), key).theta
+
+    how = {"l2_clip_norm": clipping_norm, "keep_batch_dim": False, "normalize_by": 20.0}
+    clipped = theirs.clipped_grad(model.loss, **how)
+    optimizer, expected = optax.sgd(0.5), theta
+
+    @jax.jit
+    def one(theta, indices):
+        gradient = clipped(theta, (data[0][indices], data[1][indices]))
+        return optax.apply_updates(theta, optimizer.update(gradient, optimizer.init(theta))[0])
+
+    for indices in batches:
+        expected = one(expected, indices)
+    assert np.abs(expected - theta).max() > 1e-3
+    np.testing.assert_allclose(jax.jit(ours, static_argnums=0)(choices), expected, rtol=0, atol=1e-5)
+    slow = choices._replace(clipped_sum=per_example(model.loss))
+    np.testing.assert_allclose(jax.jit(ours, static_argnums=0)(slow), expected, rtol=0, atol=1e-5)

@@ -13,7 +13,7 @@ from hypothesis import strategies
 from audit.mechanism import base, dpsgd, ensemble, memory
 from audit.mechanism.clipping.base import per_example
 from audit.mechanism.ensemble import Programs
-from audit.mechanism.memory import StepMemory
+from audit.mechanism.memory import StepMemory, local_hardware, step_memory
 
 HYPER = base.Hyperparameters(*map(jnp.float32, (0.3, 0.5, 2.0)))
 KEY = jax.random.key(7, impl="threefry2x32")
@@ -124,11 +124,9 @@ def test_a_small_machine_keeps_memory_free(monkeypatch):
 
 def test_bytes_of_a_run_grow_with_the_batch(data, model, choices, mechanism):
     theta = jnp.zeros(model.n_parameters)
-    slow = dpsgd.mechanism(choices._replace(clipped_sum=per_example(model.loss)))
-    for one in (mechanism, slow):
+    for one in (mechanism, dpsgd.mechanism(choices._replace(clipped_sum=per_example(model.loss)))):
         sizes = [one.memory(theta, data, batch).written for batch in (1, 10, 100, 200)]
-        assert sizes == sorted(set(sizes))
-        assert 1.8 < sizes[3] / sizes[2] < 2.05
+        assert sizes == sorted(set(sizes)) and 1.8 < sizes[3] / sizes[2] < 2.05
     assert sizes[3] >= 200 * theta.nbytes  # per_example holds every gradient
     assert mechanism.memory(theta, data, 200).written < sizes[3]
 
@@ -142,8 +140,7 @@ def test_equal_keys_share_a_program_and_others_do_not():
         return made[-1]
 
     assert programs.get(("fcnn", 1), make) == programs.get(("fcnn", 1), make) == 0
-    assert programs.get(("fcnn", 2), make) == 1
-    assert programs.get(("fcnn", 1), make) == 0
+    assert programs.get(("fcnn", 2), make) == 1 and programs.get(("fcnn", 1), make) == 0
 
 
 def test_without_a_key_nothing_is_shared():
@@ -157,3 +154,47 @@ def test_old_programs_make_room():
     assert programs.get(1, object) is first
     programs.get(2, object), programs.get(3, object)
     assert programs.get(1, object) is not first
+
+
+X = jax.ShapeDtypeStruct((100,), jnp.float32)
+ONE = 400  # bytes
+
+
+def chain(x):
+    return jnp.exp(jnp.sin(jnp.cos(x)))
+
+
+def kept(x):
+    first = jnp.cos(x)
+    return jnp.exp(jnp.sin(first)), first
+
+
+def branching(x):
+    return jax.lax.cond(x[0] > 0, lambda: jnp.sin(jnp.cos(x)), lambda: x)
+
+
+CASES = {
+    **{"a chain": (chain, 3 * ONE, 2 * ONE), "what is needed later": (kept, 3 * ONE, 3 * ONE)},
+    **{"in a call": (jax.jit(chain), 3 * ONE, 3 * ONE), "nothing": (lambda x: x, 0, 0)},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_programs_memory_is_that_of_its_results(case):
+    function, written, held = CASES[case]
+    assert step_memory(function, X) == StepMemory(written, held)
+
+
+def test_what_is_written_and_what_is_held():
+    found = step_memory(lambda x, data: x + jnp.sin(jnp.cos(data)), X, X)
+    assert found == StepMemory(ONE, 2 * ONE)
+
+    def repeated(x):
+        return jax.lax.scan(lambda total, _: (jnp.sin(jnp.cos(total)), None), x, None, length=50)[0]
+
+    found = step_memory(repeated, X)
+    assert found == StepMemory(50 * 2 * ONE, 3 * ONE)  # the result, beside the body's two
+    assert step_memory(branching, X).held >= 3 * ONE and StepMemory(10, 4).times(3, 5) == StepMemory(35, 17)
+    found = local_hardware()
+    assert found.number == len(jax.local_devices()) and found.memory > 1 << 20
+    assert found.is_cpu == (jax.local_devices()[0].platform == "cpu")

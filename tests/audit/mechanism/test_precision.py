@@ -15,8 +15,7 @@ def round_by_hand(x, bits):
     """Round to nearest even at `bits` explicit significand bits, by integer arithmetic."""
     whole = np.ascontiguousarray(x, np.float32).view(np.uint32).astype(np.uint64)
     dropped = 23 - bits
-    tie = (whole >> dropped) & 1
-    whole = (whole + (1 << (dropped - 1)) - 1 + tie) >> dropped << dropped
+    whole = (whole + (1 << (dropped - 1)) - 1 + ((whole >> dropped) & 1)) >> dropped << dropped
     return whole.astype(np.uint32).view(np.float32)
 
 
@@ -79,8 +78,7 @@ def test_products_inside_are_found(matrices, function):
     scale = np.abs(exact).max()
     for operands, least, most in ((precision.TF32, 1e-6, 3e-3), (precision.BF16, 1e-4, 3e-2)):
         found = np.asarray(precision.with_operands(function, operands)(a))
-        assert found.shape == exact.shape
-        assert least < np.abs(found - exact).max() / scale < most
+        assert found.shape == exact.shape and least < np.abs(found - exact).max() / scale < most
 
 
 @pytest.mark.slow

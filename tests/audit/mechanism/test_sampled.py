@@ -29,8 +29,7 @@ def _joins(presence, steps):
 
 def test_joins_are_independent_coins_of_each_run_step_and_canary():
     found = _joins([RATE, RATE, 0.0, 1.0, RATE], 40)
-    assert set(np.unique(found)) == {0.0, 1.0}
-    assert not found[..., 2].any() and found[..., 3].all()
+    assert set(np.unique(found)) == {0.0, 1.0} and not found[..., 2].any() and found[..., 3].all()
     sampled = found[..., [0, 1, 4]]
     counts = sampled.sum(1).astype(int).ravel()
     observed = np.bincount(np.clip(counts, 3, 13), minlength=14)[3:]
@@ -39,8 +38,7 @@ def test_joins_are_independent_coins_of_each_run_step_and_canary():
     assert stats.chisquare(observed, expected).pvalue > 1e-3
     flat = sampled.reshape(-1, 3)
     assert np.abs(np.corrcoef(flat.T) - np.eye(3)).max() < 5 / np.sqrt(len(flat))
-    steps = np.corrcoef(sampled[..., 0].T)
-    assert np.abs(steps - np.eye(40)).max() < 6 / np.sqrt(300)
+    assert np.abs(np.corrcoef(sampled[..., 0].T) - np.eye(40)).max() < 6 / np.sqrt(300)
     key = RUN_KEYS[0]
     assert not np.array_equal(base.joins(jnp.full(64, 0.5), key, 3), base.joins(jnp.full(64, 0.5), key, 4))
     noise = np.asarray(jax.random.bernoulli(jax.random.fold_in(key, 3), 0.5, (64,)))
@@ -94,8 +92,7 @@ def _game(model, mechanism, data, adversary, rate, steps=10):
 
 def test_at_rate_one_nothing_changes(model, mechanism, data):
     played = _game(model, mechanism, data, directions.random_direction(), 1.0)
-    assert not played.insertion().sampled
-    assert played._replace(sampling_rate=0.999).insertion().sampled
+    assert not played.insertion().sampled and played._replace(sampling_rate=0.999).insertion().sampled
 
 
 def test_bounds_stay_below_the_exact_accountant_and_come_near(model, silent_choices, data):

@@ -72,8 +72,7 @@ def test_gaussian_curves_are_straight_lines_of_slope_minus_one(panel, passed):
     axis = panel("trade_off", passed)
     lines = [line for line in axis.lines if line.get_label().startswith("Gaussian")]
     assert len(lines) == 2
-    mus = passed.bound("if_gaussian").mu, passed.mu_upper_bound
-    for line, mu in zip(lines, mus, strict=True):
+    for line, mu in zip(lines, (passed.bound("if_gaussian").mu, passed.mu_upper_bound), strict=True):
         x, y = deviates(axis, line).T
         assert len(x) > 100
         np.testing.assert_allclose(x + y, -mu, atol=1e-9)
@@ -118,8 +117,7 @@ def test_the_profile_of_a_refuted_bound_is_grey_and_says_so(panel, refuted):
 @pytest.mark.parametrize("name", audit_panels._PANELS)
 def test_what_is_not_refuted_has_no_mark(panel, passed, name):
     axis = panel(name, passed)
-    assert "refuted" not in words(axis)
-    assert all(line.get_color() != style.FADED for line in axis.lines)
+    assert "refuted" not in words(axis) and all(line.get_color() != style.FADED for line in axis.lines)
     said = f"no evidence against Gaussian, {passed.p_value()}, power 99%" in words(axis)
     assert said == (name == "trade_off")
 
@@ -137,8 +135,7 @@ def test_what_too_few_runs_cannot_tell_is_marked_but_not_faded(panel, doubtful, 
 
 @pytest.mark.parametrize("name", audit_panels._PANELS)
 def test_nothing_is_said_of_a_curve_that_was_not_tested(panel, name):
-    untested = concluded(LAPLACE[0] + 2, LAPLACE[1])._replace(test=lambda: None)
-    said = words(panel(name, untested))
+    said = words(panel(name, concluded(LAPLACE[0] + 2, LAPLACE[1])._replace(test=lambda: None)))
     assert "refuted" not in said and "evidence" not in said
 
 
@@ -165,8 +162,7 @@ def test_any_scores_are_drawn_without_a_warning(name):
 
 def test_a_sweeps_curve_is_drawn_likewise(refuted):
     cell = Audited("panel", "series", 1, setting_of("fcnn"), 1200)
-    point = Point("panel", "series", 1.0, (cell,), (refuted,))
-    figure = estimates.trade_off_figure("title", [point])
+    figure = estimates.trade_off_figure("title", [Point("panel", "series", 1.0, (cell,), (refuted,))])
     rates, normal = figure.axes
     assert rates.get_xlim() == (0, 1) and normal.get_xlim() == pytest.approx((0.5 / 600, 1 - 0.5 / 600))
     assert "Gaussian curve refuted" in words(normal) and "(refuted)" in words(figure)

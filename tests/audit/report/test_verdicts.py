@@ -69,8 +69,7 @@ def test_a_mechanism_that_breaks_its_guarantee_is_caught_and_a_sound_one_is_not(
     rng = np.random.default_rng(0)
     worlds = rng.normal(2.0, 1.0, 4000), rng.normal(0.0, 1.0, 4000)  # mu = 2
     for sigma, kind in ((1.0, verdicts.LEAKS), (4.0, verdicts.VIOLATED)):  # accounted as mu = 2, 0.5
-        found = conclude(single(*worlds), Composition(sigma, 4), 1e-5, 0.95)
-        assert verdicts.verdict(found).kind == kind
+        assert verdicts.verdict(conclude(single(*worlds), Composition(sigma, 4), 1e-5, 0.95)).kind == kind
 
 
 @pytest.mark.parametrize("name", GOLDEN)
@@ -79,8 +78,7 @@ def test_the_verdicts_are_worded_as_before(name):
     rng = np.random.default_rng(kept["seed"])
     worlds = rng.normal(kept["mu"], 1, 2500), rng.normal(0, 1, 2500)
     composition = kept["composition"] and Composition(*kept["composition"])
-    untested = conclude(single(*worlds), composition, 1e-5, 0.95)._replace(test=lambda: None)
-    found = verdicts.verdict(untested)
+    found = verdicts.verdict(conclude(single(*worlds), composition, 1e-5, 0.95)._replace(test=lambda: None))
     words = {field: kept[field] for field in ("word", "headline", "sentence")}
     assert words == {field: getattr(found, field) for field in words}
 
@@ -107,8 +105,7 @@ def test_a_refuted_curve_leads_to_what_needs_no_assumption_and_proves_nothing_wh
 
 def test_a_sound_mechanism_is_not_called_violated_where_its_curve_is_refuted():
     rng = np.random.default_rng(1)
-    found = _tested(rng.laplace(3, 1, 2500), rng.laplace(0, 1, 2500))
-    loose = found._replace(upper_bound=3.1)
+    loose = _tested(rng.laplace(3, 1, 2500), rng.laplace(0, 1, 2500))._replace(upper_bound=3.1)
     assert loose.bound("if_gaussian").epsilon > 3.1 > loose.bound("assumption_free").epsilon
     assert verdicts.verdict(loose).kind == "leaks"
 

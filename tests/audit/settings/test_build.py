@@ -15,8 +15,7 @@ SETTING = setting_of("fcnn", adversary="gc_r", batch_size=10, steps=3, noise_mul
 
 @pytest.fixture(scope="module")
 def dataset():
-    rng = np.random.default_rng(0)
-    features = rng.normal(size=(40, 8)).astype(np.float32)
+    features = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
     return Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0" * 64)
 
 

@@ -79,8 +79,7 @@ def test_every_field_that_decides_is_part_of_it(field):
 def test_every_field_has_a_flag_and_is_tried_above():
     assert set(CHANGES) == set(settings.fields()) - {"insertions"}
     found = settings.fields()
-    given = {name: field.default for name, field in found.items()}
-    assert setting_of(**given) == setting_of("fcnn")
+    assert setting_of(**{name: field.default for name, field in found.items()}) == setting_of("fcnn")
     assert all(field.help.endswith(".") for field in found.values())
     assert all(name == row.name for name, row in TASKS.items())
     assert all(name == row.fields.name for name, row in ADVERSARIES.items())
@@ -91,8 +90,7 @@ def test_a_setting_comes_back_from_its_identity(adversary):
     for more in ({}, {"unknown_initialisation": True, "precision": "bf16", "dimension": 5}):
         setting = setting_of("convnet", adversary=adversary, **more)
         assert from_identity(json.loads(json.dumps(identity(setting)))) == setting
-        assert changed(setting) == setting
-        assert flat(changed(setting, seed=4)) == {**flat(setting), "seed": 4}
+        assert changed(setting) == setting and flat(changed(setting, seed=4)) == {**flat(setting), "seed": 4}
 
 
 @pytest.mark.parametrize(
@@ -141,14 +139,12 @@ SCHEDULE, MECHANISM = AUDIT["schedule"], AUDIT["mechanism"]
     ],
 )
 def test_a_foreign_config_is_no_audit(foreign):
-    assert stored.known(AUDIT) is not None
-    assert stored.known({**AUDIT, **foreign}) is None
+    assert stored.known(AUDIT) is not None and stored.known({**AUDIT, **foreign}) is None
 
 
 def test_audits_are_told_from_what_lies_beside_them(tmp_path):
     stores = [Store(tmp_path, identity(setting_of("fcnn", seed=seed))) for seed in range(3)]
-    other = Store(tmp_path, {"kind": "landscape_simulated"})
-    for store in (*stores, other):
+    for store in (*stores, Store(tmp_path, {"kind": "landscape_simulated"})):
         store.save(CHUNK)
     (stores[2].path / "config.json").write_text("{}")
     Store(tmp_path, identity(setting_of("fcnn", seed=9)))  # without scores

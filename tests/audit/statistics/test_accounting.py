@@ -38,9 +38,7 @@ def test_the_papers_setting_and_more_noise_or_fewer_insertions_leak_less():
     "bound", [accounting.epsilon_upper_bound, lambda s, k, _: accounting.mu_upper_bound(s, k)]
 )
 def test_without_insertions_or_noise(bound):
-    assert bound(4.0, 0, 1e-5) == 0.0
-    assert bound(0.0, 0, 1e-5) == 0.0
-    assert bound(0.0, 3, 1e-5) == np.inf
+    assert bound(4.0, 0, 1e-5) == 0.0 and bound(0.0, 0, 1e-5) == 0.0 and bound(0.0, 3, 1e-5) == np.inf
 
 
 def test_values_at_the_ends_of_the_range_and_beyond():
@@ -61,8 +59,7 @@ def test_sampling_is_near_what_must_leak():
     sigma, steps, rate, delta = 1.0, 200, 0.05, 1e-5
     sampled = accounting.sampled_upper_bound(sigma, steps, delta, rate)
     accountant = RdpAccountant()
-    step = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(sigma))
-    accountant.compose(step, steps)
+    accountant.compose(dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(sigma)), steps)
     assert 0.7 * accountant.get_epsilon(delta) < sampled < accountant.get_epsilon(delta)
     assert sampled < 0.2 * accounting.epsilon_upper_bound(sigma, steps, delta)
     assert accounting.sampled_upper_bound(1.0, 10**5, 1e-5, 0.001) == pytest.approx(1.638, abs=0.01)

@@ -1,14 +1,16 @@
 """Findings as estimates and bounds beside the upper bounds; the best of declared looks is a bound."""
 
+import math
+
 import numpy as np
 import pytest
 
 from audit.concluded import conclude, of_setting
 from audit.errors import InputError
 from audit.settings.make import setting_of
-from audit.statistics import accounting, canaries, conclusion, estimate, lifted
+from audit.statistics import accounting, canaries, conclusion, conversions, estimate, lifted, planning
 from audit.statistics.accounting import Composition
-from audit.statistics.calibration import allowed_share
+from audit.statistics.calibration import KnownMechanism, allowed_share
 from audit.statistics.canaries import single
 from audit.statistics.conclusion import Look
 from audit.statistics.estimate import METHODS, Bound, Estimate, if_gaussian
@@ -88,8 +90,7 @@ SCHEDULE = (200, 400, 1000)
 
 
 def worlds(seed, runs, mu=2.0):
-    rng = np.random.default_rng(seed)
-    draws = rng.normal(size=(2, 5000)) + [[mu], [0]]
+    draws = np.random.default_rng(seed).normal(size=(2, 5000)) + [[mu], [0]]
     return draws[0, : runs // 2], draws[1, : runs // 2]
 
 
@@ -107,8 +108,7 @@ def test_the_error_is_shared_out_equally_and_the_best_of_each_method_taken():
     assert conclusion.confidence_of_each(0.95, 1) == 0.95
     assert conclusion.confidence_of_each(0.95, 5) == pytest.approx(0.99)
     taken = [look(runs, 0.99) for runs in SCHEDULE]
-    found = conclusion.best_of_looks(taken, 0.97)
-    for i, bound in enumerate(found):
+    for i, bound in enumerate(conclusion.best_of_looks(taken, 0.97)):
         assert bound.epsilon == max(one.bounds[i].epsilon for one in taken)
         assert bound.confidence == 0.97 and bound.method == taken[0].bounds[i].method
 
@@ -156,3 +156,42 @@ def test_the_best_of_five_declared_looks_holds_and_the_best_of_five_others_does_
     drawn = assert_covers(draw, 300)
     assert np.mean(undeclared > 1) > allowed_share(0.05, 300)
     assert np.mean(undeclared[:drawn]) < 1.15 * np.mean(declared)  # and costs little
+
+
+KNOWN = KnownMechanism(conversions.mu_from_epsilon(4.0, 1e-5), 1000, 16, 1e-5, 0.95, 3)
+
+
+@pytest.mark.parametrize("missing", [0.5, 2.0, 9.0, 60.0])
+@pytest.mark.parametrize("wanted", [0.5, 0.9])
+def test_the_runs_needed_are_found_where_the_law_is_known(missing, wanted):
+    asked = []
+
+    def reached(runs):
+        asked.append(runs)
+        return max(1 - missing / np.sqrt(runs), 0.0)
+
+    found = planning.first_to_reach(wanted, reached)
+    assert 0.999 <= found / max((missing / (1 - wanted)) ** 2, planning.LEAST_RUNS) < 1.2 and len(asked) <= 12
+
+
+@pytest.mark.parametrize("law", [lambda runs: 1 - runs**-0.25, lambda runs: min(runs / 7000, 1.0)])
+def test_another_law_takes_longer_but_is_found(law):
+    found = planning.first_to_reach(0.8, law)
+    assert law(found) >= 0.8 and law(found / 1.2) < 0.8
+
+
+def test_the_runs_needed_prove_the_share_of_the_truth():
+    found = planning.runs_needed(KNOWN, 0.6)
+    enough, few = (planning.mean_if_gaussian(KNOWN._replace(n_scores=n)) / 4 for n in (2 * found, found // 2))
+    assert few < 0.6 < enough and found == planning.runs_needed(KNOWN._replace(n_scores=9, audits=2), 0.6)
+    with pytest.raises(InputError, match="`mu=0`"):
+        planning.runs_needed(KNOWN._replace(mu=0.0), 0.5)
+    assert planning.first_to_reach(0.9, lambda runs: 0.5) is None
+    few, many = (planning.mean_if_gaussian(KNOWN._replace(n_scores=n)) for n in (200, 5000))
+    assert 0.5 < few < many < 4 and many > 3.2
+
+
+@pytest.mark.parametrize("tightness", [0, 1, -0.5, math.nan])
+def test_a_tightness_out_of_range_is_refused(tightness):
+    with pytest.raises(InputError, match="`tightness="):
+        planning.runs_needed(KNOWN, tightness)

@@ -25,8 +25,7 @@ def exact_log_delta(mu, epsilon):
     """log(Phi(-eps / mu + mu / 2) - e^eps Phi(-eps / mu - mu / 2)) in 60 digits."""
     with mpmath.workdps(60):
         m, e = mpmath.mpf(mu), mpmath.mpf(epsilon)
-        delta = mpmath.ncdf(-e / m + m / 2) - mpmath.exp(e) * mpmath.ncdf(-e / m - m / 2)
-        return float(mpmath.log(delta))
+        return float(mpmath.log(mpmath.ncdf(-e / m + m / 2) - mpmath.exp(e) * mpmath.ncdf(-e / m - m / 2)))
 
 
 @pytest.mark.parametrize("mu", MUS)
@@ -66,16 +65,14 @@ def test_dp_accounting_agrees(mu, delta):
 
 
 def test_the_papers_numbers_no_privacy_loss_and_no_privacy():
-    pairs = {np.sqrt(250) / 4: 24.00, np.sqrt(50) / 4: 8.60, np.sqrt(10) / 4: 3.34}
-    for mu, epsilon in pairs.items():
+    for mu, epsilon in {np.sqrt(250) / 4: 24.00, np.sqrt(50) / 4: 8.60, np.sqrt(10) / 4: 3.34}.items():
         assert conversions.epsilon_from_mu(mu, 1e-5) == pytest.approx(epsilon, abs=0.01)
     assert conversions.epsilon_from_mu(0.0, 1e-5) == 0.0
     assert conversions.epsilon_from_mu(np.inf, 1e-5) == np.inf
     assert conversions.mu_from_epsilon(np.inf, 1e-5) == np.inf
     assert conversions.delta_from_mu(0.0, 0.0) == 0.0 and conversions.delta_from_mu(0.0, 2.0) == 0.0
     assert conversions.delta_from_mu(0.0, -1.0) == pytest.approx(1 - np.exp(-1))
-    assert conversions.delta_from_mu(np.inf, 5.0) == 1.0
-    assert conversions.delta_from_mu(1.0, np.inf) == 0.0
+    assert conversions.delta_from_mu(np.inf, 5.0) == 1.0 and conversions.delta_from_mu(1.0, np.inf) == 0.0
     assert conversions.approximate_dp_trade_off(np.inf, 0.1, 0.0) == pytest.approx(0.9)
 
 
@@ -146,8 +143,7 @@ def test_gaussian_trade_off_is_a_symmetric_trade_off_function(mu):
 def test_the_gaussian_curve_lies_above_its_tangents_and_touches_them(mu, delta):
     """Duality: G_mu is the envelope of the (epsilon, delta) curves that mu-GDP implies."""
     rates = np.linspace(1e-6, 1, 200_001)
-    epsilon = conversions.epsilon_from_mu(mu, delta)
-    tangent = conversions.approximate_dp_trade_off(epsilon, delta, rates)
+    tangent = conversions.approximate_dp_trade_off(conversions.epsilon_from_mu(mu, delta), delta, rates)
     assert -1e-12 <= (conversions.gaussian_trade_off(mu, rates) - tangent).min() < 1e-4
 
 
@@ -173,8 +169,7 @@ def test_rates_are_symmetric_signed_and_right_at_the_edges():
     for parameter in (conversions.mu_from_rates, lambda a, b: conversions.epsilon_from_rates(a, b, 1e-5)):
         values = parameter(fpr, fnr)
         np.testing.assert_allclose(values, parameter(fnr, fpr))
-        assert values[0] > 0 > values[1]
-        assert values[2] == pytest.approx(0, abs=1e-4)
+        assert values[0] > 0 > values[1] and values[2] == pytest.approx(0, abs=1e-4)
     assert conversions.mu_from_rates(0.0, 0.3) == np.inf and conversions.mu_from_rates(1.0, 0.3) == -np.inf
     assert conversions.epsilon_from_rates(0.0, 0.3, 1e-5) == np.inf
     assert conversions.epsilon_from_rates(0.0, 0.0, 1e-5) == np.inf

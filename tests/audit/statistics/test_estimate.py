@@ -41,11 +41,9 @@ def most(audits, error=1 - CONFIDENCE):
 )
 def test_a_bound_on_mu_is_below_the_truth_and_near_it(method, loss, mu):
     bounds = [method(*gaussian_scores(mu, seed=s), DELTA, CONFIDENCE) for s in range(12)]
-    mean = np.mean([b.mu for b in bounds])
-    assert mu - loss - 0.03 * mu < mean < mu
+    assert mu - loss - 0.03 * mu < np.mean([b.mu for b in bounds]) < mu
     for bound in bounds:
-        assert bound.mu < mu + 0.1
-        assert bound.epsilon == conversions.epsilon_from_mu(bound.mu, DELTA)
+        assert bound.mu < mu + 0.1 and bound.epsilon == conversions.epsilon_from_mu(bound.mu, DELTA)
 
 
 @pytest.mark.parametrize("mu, least", [(1.0, 1.3), (1.768, 2.3), (3.953, 6.0), (7.0, 6.4)])
@@ -203,8 +201,7 @@ def test_certified_keeps_the_confidence_with_two_levels(audits=600, n=40, miss=0
 @EVERY
 @pytest.mark.parametrize("mu", [0.0, -1.0])
 def test_no_signal_or_the_wrong_way_round_gives_about_nothing(method, mu):
-    bound = method(*gaussian_scores(mu, seed=1), DELTA, CONFIDENCE)
-    assert 0 <= bound.epsilon < 0.3
+    assert 0 <= method(*gaussian_scores(mu, seed=1), DELTA, CONFIDENCE).epsilon < 0.3
 
 
 @pytest.mark.parametrize("sizes", [(1, 1), (2, 2), (3, 1), (1, 3), (2, 9)])
@@ -258,8 +255,7 @@ def test_one_bit_of_randomised_response_shows_why_the_label_matters(audits=60):
         for seed in range(audits)
     ]
     free, gaussian = np.transpose(bounds)
-    assert share_above(1.0, free) <= most(audits) and free.mean() > 0.85
-    assert gaussian.min() > 3
+    assert share_above(1.0, free) <= most(audits) and free.mean() > 0.85 and gaussian.min() > 3
     many = [assumption_free(*bits(1.0, 20_000, seed), DELTA, CONFIDENCE).epsilon for seed in range(9)]
     assert 0.94 < np.median(many) < 1
 
@@ -302,8 +298,7 @@ def test_bad_scores_or_levels(method):
 @EVERY
 @pytest.mark.parametrize("confidence", [1e-9, 0.5, 1 - 1e-7, 1 - 1e-15])
 def test_extreme_confidences_work(method, confidence):
-    bound = method(*gaussian_scores(1.0, 300), DELTA, confidence)
-    assert 0 <= bound.epsilon < 12
+    assert 0 <= method(*gaussian_scores(1.0, 300), DELTA, confidence).epsilon < 12
 
 
 def test_more_confidence_costs_and_ten_times_the_scores_come_closer():
@@ -342,7 +337,6 @@ def test_findings_are_every_estimators_and_only_what_covers_is_a_bound():
 def test_no_scores_prove_more_than_the_most(runs):
     most = estimate.most_provable(runs, runs, 1e-5, 0.95)
     assert most == estimate.assumption_free(np.arange(runs) + 1e9, np.arange(runs), 1e-5, 0.95).epsilon
-    mixed = estimate.assumption_free(np.arange(runs) + 0.8 * runs, np.arange(runs), 1e-5, 0.95).epsilon
-    assert mixed <= most
+    assert estimate.assumption_free(np.arange(runs) + 0.8 * runs, np.arange(runs), 1e-5, 0.95).epsilon <= most
     if runs >= 99:
         assert most == pytest.approx(np.log(2 * runs / 3), abs=0.3)

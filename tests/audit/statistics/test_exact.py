@@ -62,8 +62,7 @@ def slow_bound(family, counts, error, points=1500):
 
     def excess(t):
         of_y = stats.binom.pmf(np.arange(n_in + 1), n_in, family.trade_off(t, a)[:, None])
-        p = np.einsum("ax,xy,ay->a", of_x, extreme, of_y).max()
-        return p + exact.GAMMA * error - error
+        return np.einsum("ax,xy,ay->a", of_x, extreme, of_y).max() + exact.GAMMA * error - error
 
     return optimize.brentq(excess, 0, 30) if excess(0) < 0 else 0.0
 
@@ -114,8 +113,7 @@ def no_nuisance(monkeypatch):
     """The observed false-positive rate, as if it were the true one."""
 
     def edges(counts, error, cells):
-        rate = (counts.false_positives + 0.5) / (counts.n_out + 1)
-        return np.full(cells + 1, rate)
+        return np.full(cells + 1, (counts.false_positives + 0.5) / (counts.n_out + 1))
 
     monkeypatch.setattr(exact, "_nuisance_edges", edges)
 
@@ -149,8 +147,7 @@ def test_coarse_constants_cost_tightness_not_validity(monkeypatch, name, constan
     for constant, value in constants.items():
         monkeypatch.setattr(exact, constant, value)
     coarse = every_bound(FAMILIES[name], 12, 12)
-    assert worst_excess(FAMILIES[name], coarse) <= ERROR
-    assert np.mean(coarse) < np.mean(fine)
+    assert worst_excess(FAMILIES[name], coarse) <= ERROR and np.mean(coarse) < np.mean(fine)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -181,8 +178,7 @@ def test_close_to_normal_theory_at_expected_counts(mu, n_in, n_out):
     rate = special.ndtr(-mu / 2)
     counts = Counts(round(n_out * rate), round(n_in * rate), n_in, n_out)
     bound = lower_bound(exact.GAUSSIAN, counts, ERROR)
-    assert bound == pytest.approx(normal_theory(counts, ERROR), rel=0.03)
-    assert 0.9 * mu - 0.06 < bound < mu
+    assert bound == pytest.approx(normal_theory(counts, ERROR), rel=0.03) and 0.9 * mu - 0.06 < bound < mu
 
 
 def test_known_counts():

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from scipy import special
+from scipy import special, stats
 
 from audit.errors import InputError
 from audit.statistics import gaussian_curve
 from audit.statistics.calibration import allowed_share
+from audit.statistics.cosine_law import anderson_darling, critical_values
 
 LEVEL = 0.05
 RNG = np.random.default_rng
@@ -68,8 +69,7 @@ def test_ties_pass_where_the_curve_is_gaussian(unit):
 
 @pytest.mark.parametrize("sample", [laplace(1.0), laplace(3.0), bit(1.0), bit(3.0), student(2.0), wide(1.5)])
 def test_another_curve_is_refuted(sample):
-    assert fired(sample, 600, 600, 10) >= 0.9
-    assert fired(sample, 500, 2000, 10) >= 0.9
+    assert fired(sample, 600, 600, 10) >= 0.9 and fired(sample, 500, 2000, 10) >= 0.9
 
 
 @pytest.mark.slow
@@ -91,16 +91,14 @@ def test_the_level_is_kept(mu, n, assert_covers):
     ],
 )
 def test_the_power(sample, at_500, at_2500):
-    assert fired(sample, 500, 500, 100) >= at_500
-    assert fired(sample, 2500, 2500, 60) >= at_2500
+    assert fired(sample, 500, 500, 100) >= at_500 and fired(sample, 2500, 2500, 60) >= at_2500
 
 
 @pytest.mark.parametrize("sample", [gaussian(1.0), laplace(2.0)])
 def test_any_increasing_map_leaves_the_test_as_it_is(sample):
     s_in, s_out = sample(np.random.default_rng(1), 300, 500)
     found = gaussian_curve.examine(s_in, s_out)
-    assert found.p_value < 1
-    assert gaussian_curve.examine(np.exp(s_in), np.exp(s_out)) == found
+    assert found.p_value < 1 and gaussian_curve.examine(np.exp(s_in), np.exp(s_out)) == found
     assert gaussian_curve.examine(s_in**3, s_out**3) == found
     assert gaussian_curve.examine(s_in[::-1], np.sort(s_out)) == found
 
@@ -108,8 +106,7 @@ def test_any_increasing_map_leaves_the_test_as_it_is(sample):
 @pytest.mark.parametrize("mu", [-2.0, 0.0, 0.5, 2.0])
 def test_the_fit_finds_mu_of_either_sign(mu):
     found = gaussian_curve.examine(*gaussian(mu)(np.random.default_rng(2), 4000, 2000))
-    assert found.mu == pytest.approx(mu, abs=0.12)
-    assert found.cells == 16
+    assert found.mu == pytest.approx(mu, abs=0.12) and found.cells == 16
 
 
 @pytest.mark.parametrize("sample", [gaussian(0.0), gaussian(4.0), laplace(3.0), wide(1.5)])
@@ -146,8 +143,7 @@ def test_a_few_known_tables():
 )
 def test_nothing_to_test_is_a_pass(scores_in, scores_out):
     found = gaussian_curve.examine(scores_in, scores_out)
-    assert found.p_value == found.p_cells == found.p_spread == found.p_tails == 1
-    assert np.isfinite(found.mu)
+    assert found.p_value == found.p_cells == found.p_spread == found.p_tails == 1 and np.isfinite(found.mu)
 
 
 @pytest.mark.parametrize("sample", [laplace(6.0), logistic(6.0), student(2.0)])
@@ -184,3 +180,25 @@ def test_a_curve_that_is_not_gaussian_is_refuted_or_in_doubt(sample, n, assert_c
         return not refuted and gaussian_curve.power(*scores) >= gaussian_curve.CURVE_POWER
 
     assert_covers(lambda first, number: {"passes": sum(map(passes, range(first, first + number)))}, 100, 0.06)
+
+
+def test_values_are_the_papers_and_the_textbooks():
+    assert np.round(critical_values(1000), 3) == pytest.approx([0.574, 0.653, 0.784, 0.914, 1.088])
+    x = np.sort(np.random.default_rng(0).normal(3, 2, 50))
+    z = stats.norm((x - x.mean()) / x.std(ddof=1)).logcdf(0)  # log Phi(-z)
+    below = special.log_ndtr((x - x.mean()) / x.std(ddof=1))
+    expected = -50 - sum((2 * i + 1) / 50 * (below[i] + z[49 - i]) for i in range(50))
+    assert anderson_darling(x).statistic == pytest.approx(expected)
+
+
+def test_it_keeps_its_level_and_sees_what_is_not_normal():
+    rng = np.random.default_rng(0)
+    found = [anderson_darling(rng.normal(5, 1e-3, 300)) for _ in range(1000)]
+    for level, place in ((0.15, 0), (0.05, 2)):
+        share = np.mean([one.statistic > one.critical[place] for one in found])
+        assert share == pytest.approx(level, abs=4 * np.sqrt(level / 1000))
+    assert anderson_darling(rng.exponential(size=300)).rejected_at == 0.01
+    assert {one.rejected_at for one in found} > {None, 0.15}
+    for bad in (np.ones(20), np.arange(7.0)):
+        with pytest.raises(InputError):
+            anderson_darling(bad)

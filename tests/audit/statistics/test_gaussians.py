@@ -25,9 +25,7 @@ def exact_log_delta(mean, deviation, eps):
     """The larger of both orders' log delta in 60 digits."""
     with mpmath.workdps(60):
         m, s, e = mpmath.mpf(mean), mpmath.mpf(deviation), mpmath.mpf(eps)
-        one = one_order(m, s, e)
-        other = one_order(-m / s, 1 / s, e)
-        return float(mpmath.log(max(one, other)))
+        return float(mpmath.log(max(one_order(m, s, e), one_order(-m / s, 1 / s, e))))
 
 
 def phi(x):

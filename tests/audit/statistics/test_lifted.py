@@ -251,8 +251,7 @@ def sums():
 )
 def test_the_authors_numbers_digit_by_digit(sums, order, interval, expected):
     assert sums.mean() / CANARIES == pytest.approx(0.10173, abs=1e-12)
-    found = exchangeable_limits(sums, CANARIES, order, 0.05, interval)
-    assert found == pytest.approx(expected, abs=5.01e-7)
+    assert exchangeable_limits(sums, CANARIES, order, 0.05, interval) == pytest.approx(expected, abs=5.01e-7)
 
 
 def order_4(sums, interval, wrong):
@@ -325,16 +324,14 @@ def test_the_variance_identity_holds_exactly(law):
         overlaps = [Fraction(pairs.count(i), len(pairs)) for i in range(order + 1)]
         assert direct == sum(h * mu[2 * order - i] for i, h in enumerate(overlaps)) - mu[order] ** 2
         assert lifted._overlaps(order, k) == pytest.approx([float(h) for h in overlaps], abs=1e-15)
-        above = {j: float(mu[j]) for j in range(order + 1, 2 * order + 1)}
-        a, b = lifted._variance(order, k, above)
+        a, b = lifted._variance(order, k, {j: float(mu[j]) for j in range(order + 1, 2 * order + 1)})
         assert a * float(mu[order]) + b - float(mu[order]) ** 2 == pytest.approx(float(direct), abs=1e-15)
 
 
 def test_moments_are_shares_of_tuples_of_ones_and_what_makes_no_sense_is_refused():
     bits = np.array([[1, 1, 0, 1], [0, 0, 1, 0]])
     pairs = [np.mean([row[i] * row[j] for i, j in itertools.permutations(range(4), 2)]) for row in bits]
-    found = lifted.moments(bits.sum(1).astype(float), 4, 2)
-    assert found == pytest.approx([1.0, 0.5, np.mean(pairs)])
+    assert lifted.moments(bits.sum(1).astype(float), 4, 2) == pytest.approx([1.0, 0.5, np.mean(pairs)])
     sums = np.array([1.0, 2.0])
     for order, canaries, word in ((3, 8, "power of two"), (0, 8, "power of two"), (4, 2, "needs 4 canaries")):
         with pytest.raises(InputError, match=word):

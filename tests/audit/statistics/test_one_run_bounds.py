@@ -37,8 +37,7 @@ def uniform(sigma, canaries=1000, dimension=10**6, seed=0):
 def test_one_run_is_below_the_truth_and_near_it_where_much_leaks(sigma, least):
     truth = conversions.epsilon_from_mu(1 / sigma, DELTA)
     found = [one_run_bounds.of_uniform_canaries(uniform(sigma, seed=s), DELTA, 0.95) for s in range(10)]
-    assert all(one.epsilon <= truth for one in found)
-    assert np.median([one.epsilon for one in found]) > least
+    assert all(one.epsilon <= truth for one in found) and np.median([one.epsilon for one in found]) > least
     assert {one.method for one in found} == {ONE_RUN}
 
 
@@ -169,12 +168,10 @@ def test_the_recursion_broadcasts_and_more_right_guesses_refute_more():
     mus = np.array([0.0, 0.3, 0.6, 5.0])
     together = gaussian_refutes(200, np.array([[50], [200]]), np.array([[45], [130]]), mus, 0.05)
     alone = [[gaussian_refutes(200, r, v, mu, 0.05) for mu in mus] for r, v in ((50, 45), (200, 130))]
-    assert together.tolist() == np.array(alone).tolist()
-    assert together.any() and not together.all()
+    assert together.tolist() == np.array(alone).tolist() and together.any() and not together.all()
     found = [largest(lambda mu, v=v: gaussian_refutes(300, 100, v, mu, 0.05)) for v in (50, 70, 90, 100)]
     assert found[0] == 0 or found[0] < 1e-6
-    assert (np.diff(found) > 0).all()
-    assert not gaussian_refutes(300, 100, 0, 0.0, 0.05)
+    assert (np.diff(found) > 0).all() and not gaussian_refutes(300, 100, 0, 0.0, 0.05)
 
 
 @pytest.mark.parametrize("mu", [0.0, 0.7, 1.5])
@@ -197,10 +194,8 @@ def test_a_mechanism_that_lays_coins_open_stays_within_delta(delta):
     leaks, share = delta * coins / opened, special.expit(eps)
     for right in (65, 75, 85):
         honest = stats.binom.sf(right - 1, coins, share)
-        open_ = stats.binom.sf(right - opened - 1, coins - opened, share)
-        truth = (1 - leaks) * honest + leaks * open_
-        allowed = float(np.exp(log_p_approximate(coins, coins, right, eps, delta)))
-        assert truth <= allowed * (1 + 1e-9)
+        truth = (1 - leaks) * honest + leaks * stats.binom.sf(right - opened - 1, coins - opened, share)
+        assert truth <= float(np.exp(log_p_approximate(coins, coins, right, eps, delta))) * (1 + 1e-9)
         if delta:
             naive = float(np.exp(log_p_approximate(coins, coins, right, eps, 0.0)))
             assert truth > naive  # the term with delta is needed

@@ -68,10 +68,8 @@ def test_noise_of_an_epsilon_by_renyi_dp_and_exactly(epsilon, renyi, gaussian):
 def test_charges_and_compositions_at_the_edges():
     assert rounds.renyi_charge(0.0, 0.01, 0.4) == pytest.approx(9.20, abs=5e-3)
     assert rounds.renyi_charge(np.inf, 0.01, 0.4) == rounds.gaussian_charge(np.inf, 0.01, 0.4) == 0.4
-    found = rounds.best_epsilon(WITHOUT, WITHOUT + 0.01)
-    assert rounds.lower_charged(found) == 0.2
-    assert rounds.composed([], 1e-5) == 0
-    assert rounds.composed([Charge(0.0, 0.1, 1)], 1e-5) == np.inf
+    assert rounds.lower_charged(rounds.best_epsilon(WITHOUT, WITHOUT + 0.01)) == 0.2
+    assert rounds.composed([], 1e-5) == 0 and rounds.composed([Charge(0.0, 0.1, 1)], 1e-5) == np.inf
     split = [Charge(0.8, 0.01, 30), Charge(0.8, 0.01, 70), Charge(0.0, 0.01, 0)]
     assert rounds.composed(split, 1e-5) == pytest.approx(rounds.composed([Charge(0.8, 0.01, 100)], 1e-5))
     assert rounds.forward([1, 41, 81], 100) == [40, 40, 20]
@@ -100,8 +98,7 @@ def test_a_perfect_canary_scores_the_published_numbers(sigma, mean, deviation, t
 @pytest.mark.parametrize("sigma, rate", [(0.2, 0.002), (0.4166, 0.01189), (1.0, 0.05), (9.2, 0.2)])
 def test_divergences_agree_with_dp_accounting(sigma, rate):
     chosen = [i for i, order in enumerate(rounds.ORDERS) if order in (2, 3, 5, 17, 63)]
-    orders = [int(rounds.ORDERS[i]) for i in chosen]
-    accountant = RdpAccountant(orders)
+    accountant = RdpAccountant([int(rounds.ORDERS[i]) for i in chosen])
     accountant.compose(dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(sigma)))
     found = rounds.divergences(sigma, rate)[chosen]
     np.testing.assert_allclose(found, accountant._rdp, rtol=1e-8, atol=1e-13)

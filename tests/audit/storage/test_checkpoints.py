@@ -43,8 +43,7 @@ def _like():
 
 def test_the_newest_comes_back_to_its_own_chunk_and_the_older_is_gone(kept, folder):
     done, states = Checkpoints(folder).resume("chunk", _like())
-    assert done == 2
-    assert _equal(states, STATES)
+    assert done == 2 and _equal(states, STATES)
     assert [path.name for path in folder.iterdir()] == ["chunk_000002"]
     done, states = kept.resume("chun", _like())
     assert done == 0 and _equal(states, _like())
@@ -121,16 +120,14 @@ def test_a_damaged_one_is_said_and_set_aside(kept, folder, capsys, how):
     assert kept.resume("chunk", _like())[0] == 0
     kept.offer("chunk", 1, STATES)
     kept.clear()
-    assert len(list(folder.iterdir())) == 1
-    assert capsys.readouterr().err == ""
+    assert len(list(folder.iterdir())) == 1 and capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(
     "other", [STATES._replace(theta=jnp.zeros((3, 3))), STATES._replace(step=jnp.zeros(3)), STATES[:2]]
 )
 def test_states_of_other_shapes_are_not_gone_on_from(kept, folder, capsys, other):
-    assert kept.resume("chunk", other)[0] == 0
-    assert "is damaged" in capsys.readouterr().err
+    assert kept.resume("chunk", other)[0] == 0 and "is damaged" in capsys.readouterr().err
 
 
 def test_a_full_disk_is_said_once_and_the_last_checkpoint_stays(kept, folder, monkeypatch, capsys):

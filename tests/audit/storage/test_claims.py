@@ -63,11 +63,8 @@ def _left_by_another_host(folder):
 
 def test_a_claim_is_held_and_given_back_after_an_error_too(tmp_path):
     with claims.claim(tmp_path) as mine:
-        assert mine
-        assert not _is_free(tmp_path)
-        assert claims.holder(tmp_path).endswith(f"process {os.getpid()}")
-    assert list(tmp_path.iterdir()) == []
-    assert _is_free(tmp_path)
+        assert mine and not _is_free(tmp_path) and claims.holder(tmp_path).endswith(f"process {os.getpid()}")
+    assert list(tmp_path.iterdir()) == [] and _is_free(tmp_path)
     with pytest.raises(KeyError), claims.claim(tmp_path):
         raise KeyError
     assert _is_free(tmp_path)
@@ -79,8 +76,7 @@ def test_a_claim_is_held_and_given_back_after_an_error_too(tmp_path):
     with claims.claim(tmp_path, stale=90):
         assert not _is_free(tmp_path)
     (tmp_path / "claim_00000003").write_text('{"host": "elsewhere", "pid": 1, "sees": "elsewhere"}')
-    assert _is_free(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["claim_00000003"]
+    assert _is_free(tmp_path) and [path.name for path in tmp_path.iterdir()] == ["claim_00000003"]
 
 
 def test_turns_are_taken_one_after_the_other(tmp_path):
@@ -100,8 +96,7 @@ def test_turns_are_taken_one_after_the_other(tmp_path):
 def test_a_process_has_it_until_it_ends_or_is_killed(tmp_path, hold):
     for end in (lambda process: process.stdin.close(), subprocess.Popen.kill):
         process = hold()
-        assert not _is_free(tmp_path)
-        assert claims.holder(tmp_path).endswith(f"process {process.pid}")
+        assert not _is_free(tmp_path) and claims.holder(tmp_path).endswith(f"process {process.pid}")
         end(process)
         process.wait()
         assert _is_free(tmp_path)
@@ -114,8 +109,7 @@ def test_a_process_killed_on_this_host_is_known_as_dead_where_names_can_not_be_e
     assert not claims._removed(lease, claims.STALE_SECONDS)
     process.kill()
     process.wait()
-    assert claims._removed(lease, claims.STALE_SECONDS)
-    assert list(tmp_path.iterdir()) == []
+    assert claims._removed(lease, claims.STALE_SECONDS) and list(tmp_path.iterdir()) == []
 
 
 def _refuse(*arguments, **options):
@@ -128,8 +122,7 @@ def test_a_process_killed_on_another_host_gives_it_back_when_stale(tmp_path, mon
     monkeypatch.setattr(filelock, "lock_descriptor", lock)
     _left_by_another_host(tmp_path)
     _grow_old(tmp_path, 55)
-    assert not _is_free(tmp_path)
-    assert claims.holder(tmp_path) == "elsewhere, process 1"
+    assert not _is_free(tmp_path) and claims.holder(tmp_path) == "elsewhere, process 1"
     _grow_old(tmp_path, 6)
     assert _is_free(tmp_path)
 
@@ -190,8 +183,7 @@ def test_a_stale_claim_goes_to_one_alone(tmp_path):
 @pytest.mark.parametrize("content", ["", "{", "filelock/2\npid=x\n", "filelock/2\nmode=other\n"])
 def test_a_lease_that_says_nothing_is_held_until_stale(tmp_path, content):
     (tmp_path / "claim.lease").write_text(content)
-    assert not _is_free(tmp_path)
-    assert "process" in claims.holder(tmp_path)
+    assert not _is_free(tmp_path) and "process" in claims.holder(tmp_path)
     _grow_old(tmp_path, 61)
     assert _is_free(tmp_path)
 
@@ -215,8 +207,7 @@ def test_a_folder_that_refuses_is_said_in_one_line(tmp_path, monkeypatch, call, 
         patch.setattr(os, call, refuse)
         with claims.claim(tmp_path):
             pass
-    assert "\n" not in str(caught.value)
-    assert list(tmp_path.iterdir()) == []
+    assert "\n" not in str(caught.value) and list(tmp_path.iterdir()) == []
 
 
 def test_a_store_grants_its_own_process_a_claim_within_a_claim(tmp_path):

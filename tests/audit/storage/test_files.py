@@ -25,8 +25,7 @@ def test_a_folder_is_renamed_into_place(tmp_path):
     with files.beside(tmp_path / "path") as place:
         place.mkdir()
         (place / "one").write_text("1")
-        assert [path.name for path in tmp_path.iterdir()] == [place.name]
-        assert place.name.startswith(".")
+        assert [path.name for path in tmp_path.iterdir()] == [place.name] and place.name.startswith(".")
     assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == ["path", "path/one"]
 
 
@@ -36,8 +35,7 @@ def test_what_is_set_aside_is_said_and_kept_each_time(tmp_path, capsys):
         aside = files.set_aside(tmp_path / "scores.npz", "its runs are trained again")
         assert aside.read_text() == content and aside.name.startswith("scores.npz.damaged-")
     said = f"{tmp_path / 'scores.npz'} is damaged: set aside, its runs are trained again\n"
-    assert capsys.readouterr().err == 2 * said
-    assert len(os.listdir(tmp_path)) == 2
+    assert capsys.readouterr().err == 2 * said and len(os.listdir(tmp_path)) == 2
 
 
 def test_what_is_not_there_is_removed_without_an_error_and_set_aside_with_one(tmp_path, capsys):

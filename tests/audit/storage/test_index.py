@@ -29,8 +29,7 @@ def store(tmp_path):
 def test_scores_are_found_without_the_data(store, tmp_path):
     held = index.holdings(tmp_path)
     assert held.open(SETTING).path == store.path
-    assert held.scores(SETTING, 4).scores.tolist() == [[0], [1], [2], [3]]
-    assert held.scores(SETTING, 5) is None
+    assert held.scores(SETTING, 4).scores.tolist() == [[0], [1], [2], [3]] and held.scores(SETTING, 5) is None
     assert held.holds(SETTING, "config.json") and not held.holds(SETTING, "audit.json")
 
 
@@ -48,8 +47,7 @@ def test_a_folder_that_is_not_named_after_its_config_or_whose_config_is_no_objec
     for name, text in zip(["a", "b", "c", *objects], texts, strict=True):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(text)
-    assert index.holdings(tmp_path).folders == {}
-    assert len(list(tmp_path.iterdir())) == 6
+    assert index.holdings(tmp_path).folders == {} and len(list(tmp_path.iterdir())) == 6
 
 
 def test_one_setting_on_two_data_sets_is_refused(store, tmp_path):
@@ -66,8 +64,7 @@ def test_settings_that_hold_scores_come_the_newest_first(store, tmp_path):
     for one, second in ((store, 1), (later, 2)):
         (path,) = one.path.glob("scores_*")
         os.utime(path, (second, second))
-    assert index.settings(tmp_path) == [later.path, store.path]
-    assert index.settings(tmp_path / "nowhere") == []
+    assert index.settings(tmp_path) == [later.path, store.path] and index.settings(tmp_path / "nowhere") == []
 
 
 def test_what_is_no_folder_of_a_setting_is_passed_over(store, tmp_path):

@@ -54,8 +54,7 @@ def store(tmp_path):
 
 
 def test_looks_are_read_as_they_were_taken(store):
-    assert results.declared_looks(store) is None
-    assert results.take_looks(store, [10, 20, 40], 1)
+    assert results.declared_looks(store) is None and results.take_looks(store, [10, 20, 40], 1)
     assert results.take_looks(store, [10, 20, 40], 2)
     assert not results.take_looks(store, [10, 20, 40], 1)  # as a resumed audit passes it
     assert results.declared_looks(store) == ((10, 20, 40), 2)
@@ -90,3 +89,43 @@ def test_a_damaged_file_is_one_line(store, content):
     (store.path / "looks.json").write_bytes(content)
     with pytest.raises(InputError, match=r"looks\.json is damaged"):
         results.declared_looks(store)
+
+
+NAMES = ("audit.png", "report.html")
+
+
+def seeded(seed=0, **levels):
+    worlds = np.random.default_rng(seed).normal(size=(2, 30)) + [[1], [0]]
+    return conclude(single(worlds[0], worlds[1]), None, **{"delta": 1e-5, "confidence": 0.95, **levels})
+
+
+@pytest.fixture
+def made(tmp_path):
+    made = Store(tmp_path, {"seed": 1})
+    for name in NAMES:
+        made.write_text(name, f"of {name}")
+    results.mark(made, results.source(made, seeded()), NAMES)
+    return made
+
+
+def test_files_stand_until_anything_changes(made, tmp_path, monkeypatch):
+    assert results.stands(made, results.source(made, seeded()), NAMES)
+    one = seeded()
+    fewer, more = one.scores_in[:-1], np.append(one.scores_in[-1], one.scores_out)
+    assert results.source(made, one._replace(scores_in=fewer, scores_out=more)) != results.source(made, one)
+    source = results.source(made, seeded())
+    assert results.source(Store(tmp_path, {"seed": 2}), seeded()) != source
+    monkeypatch.setattr(results, "__version__", "another")
+    assert results.source(made, seeded()) != source
+
+
+@pytest.mark.parametrize("other", [{"delta": 1e-6}, {"confidence": 0.9}, {"seed": 2}])
+def test_other_levels_or_scores_are_another_source(made, other):
+    assert not results.stands(made, results.source(made, seeded(**other)), NAMES)
+
+
+@pytest.mark.parametrize("name", [*NAMES, "made.json"])
+@pytest.mark.parametrize("content", [None, b"", b"{}", b"[" * 100_000])
+def test_a_file_that_was_changed_or_removed_does_not_stand(made, name, content):
+    (made.path / name).unlink() if content is None else (made.path / name).write_bytes(content)
+    assert not results.stands(made, results.source(made, seeded()), NAMES)

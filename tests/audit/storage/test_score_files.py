@@ -88,8 +88,7 @@ def test_every_kind_of_number_is_read(tmp_path, kind):
 
 
 def test_two_npy_files_are_in_and_out_unless_a_comma_is_in_a_name(tmp_path):
-    names = f"{tmp_path}/a.npy,{tmp_path}/b.npy"
-    assert score_files.paths(names) == (tmp_path / "a.npy", tmp_path / "b.npy")
+    assert score_files.paths(f"{tmp_path}/a.npy,{tmp_path}/b.npy") == (tmp_path / "a.npy", tmp_path / "b.npy")
     (tmp_path / "a,b.csv").touch()
     assert score_files.paths(f"{tmp_path}/a,b.csv") == (tmp_path / "a,b.csv",)
     np.save(tmp_path / "with, a comma.npy", np.array(IN))
@@ -105,8 +104,7 @@ def test_more_scores_than_are_taken_are_refused_before_they_are_unpacked(tmp_pat
     monkeypatch.setattr(score_files, "MOST_SCORES", 100)
     for size, taken in ((50, True), (51, False), (101, False)):
         np.savez(tmp_path / "s.npz", **{"in": np.arange(size), "out": np.arange(50)})
-        rows = "".join(f"{i},{i % 2}\n" for i in range(size + 50))
-        (tmp_path / "s.csv").write_text("score,in\n" + rows)
+        (tmp_path / "s.csv").write_text("score,in\n" + "".join(f"{i},{i % 2}\n" for i in range(size + 50)))
         for name in ("s.npz", "s.csv"):
             if taken:
                 assert sum(map(len, score_files.read_scores(tmp_path / name).pooled())) == 100

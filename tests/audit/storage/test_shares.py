@@ -45,8 +45,7 @@ def left_by_the_dead(store, start, stop):
 def test_one_worker_takes_what_is_missing_in_order(store):
     save(store, 4, 6)
     assert take(store, 11, 3) == [(0, 3), (3, 4), (6, 9), (9, 11)]
-    assert take(store, 11, 3) == [] and shares.is_idle(store)
-    assert not list(store.path.glob("*.lease"))
+    assert take(store, 11, 3) == [] and shares.is_idle(store) and not list(store.path.glob("*.lease"))
 
 
 @pytest.mark.parametrize("sizes", [(3, 3, 3, 3), (2, 3, 5, 7)])
@@ -91,8 +90,7 @@ def test_a_damaged_chunk_is_trained_again(store, capsys):
     save(store, 3, 6)
     path = store.path / "scores_0000000_0000003.npz"
     path.write_bytes(path.read_bytes()[:100])
-    assert take(store, 6, 3) == [(0, 3)]
-    assert "is damaged: it counts as missing" in capsys.readouterr().err
+    assert take(store, 6, 3) == [(0, 3)] and "is damaged: it counts as missing" in capsys.readouterr().err
     assert store.missing(6) == []
 
 
@@ -113,5 +111,4 @@ def test_who_waits_is_told_for_whom_and_hears_what_others_stored(store, monkeypa
         assert ended.wait(10)
     thread.join()
     said = capsys.readouterr().err
-    assert said.count("\n") == 1 and said.startswith("runs 0 to 3 are with ")
-    assert heard == [4]
+    assert said.count("\n") == 1 and said.startswith("runs 0 to 3 are with ") and heard == [4]

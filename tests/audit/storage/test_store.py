@@ -55,8 +55,7 @@ def test_round_trip(store, canaries):
     for first, size in ((4, 3), (0, 4), (7, 1)):  # in any order
         store.save(_chunk(first, size, canaries))
     loaded = store.load(8)
-    assert loaded.first == 0
-    assert (loaded.scores.dtype, loaded.presence.dtype) == (np.float64, bool)
+    assert loaded.first == 0 and (loaded.scores.dtype, loaded.presence.dtype) == (np.float64, bool)
     np.testing.assert_array_equal(loaded.scores, _chunk(0, 8, canaries).scores)
     np.testing.assert_array_equal(loaded.presence, _chunk(0, 8, canaries).presence)
     assert store.load(5).scores.shape == (5, canaries)
@@ -79,8 +78,7 @@ def test_a_flat_file_is_of_one_canary_and_its_checksum_stands(store):
 
 def test_the_shape_of_several_canaries_is_part_of_the_checksum(store, capsys):
     """2 runs of 3 canaries are no 3 runs of 2, nor 6 of one, though their bytes are the same."""
-    chunk = _chunk(0, 2, 3)
-    store.save(chunk)
+    store.save(_chunk(0, 2, 3))
     (path,) = store.path.glob("scores_*")
     with np.load(path) as file:
         entries = dict(file)
@@ -152,8 +150,7 @@ def test_missing_ranges(store):
     store.save(_chunk(2, 2))
     store.save(_chunk(6, 1))
     store.save(_chunk(7, 1))
-    assert store.missing(10) == [(0, 2), (4, 6), (8, 10)]
-    assert store.missing(8) == [(0, 2), (4, 6)]
+    assert store.missing(10) == [(0, 2), (4, 6), (8, 10)] and store.missing(8) == [(0, 2), (4, 6)]
     assert store.missing(3) == [(0, 2)]
     with pytest.raises(InputError, match="lacks runs 0 to 1"):
         store.load(8)
@@ -231,8 +228,7 @@ def test_readers_leave_damage_where_it_is_and_training_says_it_sets_it_aside_and
     before = _visible(store)
     assert store.missing(6) == [(0, 6)] and store.runs_held() == 0
     assert "is damaged: it counts as missing" in capsys.readouterr().err
-    assert store.missing(6) == [(0, 6)] and _visible(store) == before
-    assert capsys.readouterr().err == ""
+    assert store.missing(6) == [(0, 6)] and _visible(store) == before and capsys.readouterr().err == ""
     with store.claim():
         assert store.missing(6) == [(0, 6)]
     said = capsys.readouterr().err
@@ -260,13 +256,11 @@ def test_an_altered_name_is_damage_and_other_files_are_nobodys_scores(store, pat
     (store.path / "scores_a_b.npz").write_bytes(b"?")
     (store.path / ".scores_0000006_0000012.npz.0123abcd").write_bytes(path.read_bytes())
     (store.path / "audit.json").write_text("{}")
-    assert store.missing(12) == [(6, 12)]
-    assert capsys.readouterr().err == ""
+    assert store.missing(12) == [(6, 12)] and capsys.readouterr().err == ""
     path.rename(path.with_name("scores_0000006_0000012.npz"))
     with store.claim():
         assert store.missing(12) == [(0, 12)]
-    assert "is damaged: set aside" in capsys.readouterr().err
-    assert store.missing(12) == [(0, 12)]
+    assert "is damaged: set aside" in capsys.readouterr().err and store.missing(12) == [(0, 12)]
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{}", b"\xff\xfe{"])
@@ -345,11 +339,9 @@ def test_a_kill_between_write_and_rename(store, monkeypatch, capsys):
         patch.setattr(files.os, "replace", _failing(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             store.save(_chunk(0, 6))
-    assert _visible(store) == ["config.json"]
-    assert store.missing(6) == [(0, 6)]
+    assert _visible(store) == ["config.json"] and store.missing(6) == [(0, 6)]
     store.save(_chunk(0, 6))
-    assert store.missing(6) == []
-    assert capsys.readouterr().err == ""
+    assert store.missing(6) == [] and capsys.readouterr().err == ""
 
 
 def test_a_full_disk_leaves_nothing_and_what_was_there(store, monkeypatch):

@@ -85,10 +85,7 @@ def plays(monkeypatch):
         {name: (t[:, :-1].astype(np.uint8), t[:, 1:].astype(np.int32)) for name, t in texts.items()}, "", "x"
     )
     row = populations.ModelRow(
-        lambda attacked, named: populations.roles(attacked, found),
-        language_model,
-        OWN,
-        0,
+        lambda attacked, named: populations.roles(attacked, found), language_model, OWN, 0
     )
     monkeypatch.setitem(populations.ROWS, "character_lstm", row)
     return found
@@ -132,8 +129,7 @@ def test_every_model_has_a_row_and_leafs_need_a_folder(tmp_path):
 
 
 def test_a_model_of_an_audit_on_images_needs_no_row_and_another_is_refused_with_the_reason(monkeypatch):
-    one = TASKS["linear"]._replace(name="mine", make=lambda shape: lenet())
-    monkeypatch.setitem(TASKS, "mine", one)
+    monkeypatch.setitem(TASKS, "mine", TASKS["linear"]._replace(name="mine", make=lambda shape: lenet()))
     monkeypatch.setattr(settings, "IMAGES", (*settings.IMAGES, "mine"))
     monkeypatch.setattr(settings, "MODELS", (*settings.MODELS, "mine"))
     rng = np.random.default_rng(0)

@@ -89,8 +89,7 @@ def test_of_two_fields_the_last_measured_round_is_drawn_averaged_over_seeds(trai
     folder, grid, _, measured = trained
     drawn = curves.averaged(grid, measured, backward=False)
     assert (drawn.curve, drawn.x) == ("start", "pool")
-    shown = [(one.curve, one.x, one.round, one.trainings) for one in drawn.points]
-    assert shown == [("random", 8, 3, 2)]
+    assert [(one.curve, one.x, one.round, one.trainings) for one in drawn.points] == [("random", 8, 3, 2)]
     assert len(list(folder.glob("canife/*/round_*.npz"))) == 2
     kept = [rows[0].measured for _, rows in measured]
     healths = [one.health for one in kept]
@@ -192,8 +191,7 @@ def made_up(curve, x, xs, infinite=False):
     """Curves without a training."""
     published = Average(np.inf if infinite else 3.62, np.nan)
     law = Average(np.inf if infinite else 8.24, np.nan)
-    several = Average(0.167, 0.012)
-    one = dict.fromkeys((*QUANTITIES, *TOTALS), several)
+    one = dict.fromkeys((*QUANTITIES, *TOTALS), Average(0.167, 0.012))
     one |= {"published": published, "law_then": law, "law": law}
     return Curves(
         curve, x, [Averaged(value, at, 41, 3, one) for value in ("as_run", "of_the_mean") for at in xs]

@@ -93,8 +93,7 @@ def test_a_sweep_on_two_nodes_has_the_bits_of_one_machine(nodes, run, tmp_path):
     assert kept == [path.relative_to(tmp_path / "ray") for path in sorted((tmp_path / "ray").rglob("*"))]
     for path in (path for path in kept if path.suffix == ".npz"):
         assert (tmp_path / "ray" / path).read_bytes() == (tmp_path / "alone" / path).read_bytes(), path
-    again = run("sweep", *flags, *on_ray)
-    assert "cells are done" in again.stdout
+    assert "cells are done" in run("sweep", *flags, *on_ray).stdout
 
 
 @slow_on_ray
@@ -206,8 +205,7 @@ def test_what_is_killed_loses_no_more_than_what_was_in_flight(
         assert one.driver.stdout.read() == ""
         np.testing.assert_array_equal(scores(one.out, RUNS), scores(alone.out, RUNS))
         again = len(one.heard("begin")) - RUNS // CHUNK
-        longest = max(chunks for chunks, _ in one.heard("task"))
-        assert again <= kills * WORKERS * longest, one.log.read_text()
+        assert again <= kills * WORKERS * max(chunks for chunks, _ in one.heard("task")), one.log.read_text()
         audits, more = audits + 1, more + again
     print(f"{victim}: {struck} kills in {audits} audits of {RUNS // CHUNK} chunks; {more} were begun again")
 

@@ -69,8 +69,7 @@ def test_no_figure_takes_longer_than_its_scale_says(scale, most):
 def test_the_paper_trains_5000_models_a_cell_and_the_laptop_those_of_the_fcnn():
     paper, laptop = sweeps.sweeps("paper"), sweeps.sweeps("laptop")
     audits = [cell for sweep in paper.values() for cell in sweep.audits()]
-    assert {cell.runs for cell in audits} == {5000}
-    assert {cell.setting.insertions for cell in audits} == {250}
+    assert {cell.runs for cell in audits} == {5000} and {cell.setting.insertions for cell in audits} == {250}
     for name in FCNN:
         assert laptop[name].audits() == paper[name].audits()
         assert {cell.setting.seed for cell in paper[name].audits()} == set(range(5))
@@ -78,8 +77,7 @@ def test_the_paper_trains_5000_models_a_cell_and_the_laptop_those_of_the_fcnn():
 
 def test_a_cell_of_several_figures_is_done_once_with_the_most_runs():
     cells = [cell for name in FCNN for cell in sweeps.sweeps("laptop")[name].cells]
-    more = audit_cell(cells[0].audited._replace(panel="elsewhere", runs=9000))
-    found = work.distinct([*cells, more])
+    found = work.distinct([*cells, audit_cell(cells[0].audited._replace(panel="elsewhere", runs=9000))])
     assert len(found) == 2 * 5 * 7 and len(cells) == 120  # two rates, five seeds, seven adversaries
     assert found[0].runs == 9000 and {cell.runs for cell in found[1:]} == {5000}
 
@@ -153,8 +151,7 @@ def test_a_cell_that_another_worker_gives_back_undone_is_done(counted, place, ca
         time.sleep(0.05)
         assert ended.is_alive()
     ended.join()
-    assert done == {0: 1, 1: 1, 2: 1}
-    assert capsys.readouterr().err.count("with other workers") == 1
+    assert done == {0: 1, 1: 1, 2: 1} and capsys.readouterr().err.count("with other workers") == 1
 
 
 def test_a_worker_helps_with_a_cell_that_can_be_shared(counted, place):
@@ -172,8 +169,7 @@ def test_a_cell_that_fails_is_said_and_the_others_go_on(counted, place, capsys):
 
     cells, done = counted(3, fail)
     outcome = work.do_all(cells, place)
-    assert outcome.failed == ["cell 1"] and outcome.here == ["cell 0", "cell 2"]
-    assert done == {0: 1, 2: 1}
+    assert outcome.failed == ["cell 1"] and outcome.here == ["cell 0", "cell 2"] and done == {0: 1, 2: 1}
     assert "failed: cell 1: run 7 diverged" in capsys.readouterr().err
 
 

@@ -36,8 +36,7 @@ def test_the_table_fits_80_columns_and_has_the_upper_bound_last():
 def test_the_figure_keeps_what_lies_far_beyond_at_its_edge():
     drawn = figures.comparison_figure(ROWS, 23.995, 1e-5)
     (axis,) = drawn.axes
-    assert axis.get_xlim()[1] < 50
-    assert style.png(drawn).startswith(b"\x89PNG")
+    assert axis.get_xlim()[1] < 50 and style.png(drawn).startswith(b"\x89PNG")
 
 
 def made_up(root, compared, one, draw):

@@ -153,8 +153,7 @@ def fits(name, mechanism, found):
 
 
 def test_a_compiler_that_dies_is_said():
-    found = ahead.compiled_for(ahead.target("h200"), Deadly())
-    assert found.failure == "the compiler ended its process"
+    assert ahead.compiled_for(ahead.target("h200"), Deadly()).failure == "the compiler ended its process"
 
 
 def test_what_a_compiler_raises_is_said_in_a_line():

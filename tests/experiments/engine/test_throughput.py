@@ -108,8 +108,7 @@ def test_the_loop_over_clients_takes_our_round(load, federated):
     off = np.zeros_like(federated.stepped)
     off[7] = 1e-4
     engine = load("torch_loop", FEDAVG)(federated._replace(stepped=federated.stepped + off))
-    assert abs(engine.about.distance - 1e-4) < TIMED["lenet"].tolerance
-    assert engine.run() == engine.run() == 3
+    assert abs(engine.about.distance - 1e-4) < TIMED["lenet"].tolerance and engine.run() == engine.run() == 3
 
 
 def test_ours_trains_the_rounds_that_federated_does(load, federated):
@@ -191,8 +190,7 @@ def test_json_has_medians_shares_and_every_round():
 def test_ratios_are_taken_within_rounds_in_80_columns():
     rows = [measured("ours", [1e6, 4e6, 2e6]), measured("jax_privacy", [1e3, 1e3, 4e4])]
     lines = measurement.as_table([*rows, measured("opacus", [5.0, 4.0, 3.0], "fcnn")]).splitlines()
-    assert max(map(len, lines)) <= 80
-    assert "1,000 (50 to 4,000)" in lines[3]
+    assert max(map(len, lines)) <= 80 and "1,000 (50 to 4,000)" in lines[3]
     assert "2,000,000" in lines[2] and "2,500" in lines[2] and " to " not in lines[2]
     assert " to " not in lines[4]  # nothing of ours on that model
     assert "200 GFLOP/s" in lines[-1]

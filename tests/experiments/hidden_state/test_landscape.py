@@ -102,8 +102,7 @@ def test_what_is_missing_is_counted_a_cell_at_a_time(tmp_path):
 
 
 def test_reading_gives_the_cells_that_lack_nothing_and_makes_nothing(tmp_path):
-    assert landscape.results(index.holdings(tmp_path), STUDY)[:2] == ([], [])
-    assert not list(tmp_path.iterdir())
+    assert landscape.results(index.holdings(tmp_path), STUDY)[:2] == ([], []) and not list(tmp_path.iterdir())
     stores = fill(tmp_path, STUDY, epsilon=0.25)
     held = index.holdings(tmp_path)
     cells, searches, _ = landscape.results(held, STUDY)
@@ -115,8 +114,7 @@ def test_reading_gives_the_cells_that_lack_nothing_and_makes_nothing(tmp_path):
     (stores[STUDY.audit(STUDY.cells[0])].path / landscape.RESULT).unlink()
     (stores[STUDY.searches()[0]].path / landscape.RESULT).unlink()
     assert [one.cell for one in landscape.results(held, STUDY).cells] == list(STUDY.cells[1:])
-    assert landscape.results(held, STUDY).searches == []
-    assert len(list(tmp_path.rglob("*"))) == len(before) - 2
+    assert landscape.results(held, STUDY).searches == [] and len(list(tmp_path.rglob("*"))) == len(before) - 2
 
 
 def altered(text):
@@ -155,8 +153,7 @@ def test_a_damaged_result_is_missing_for_readers_and_computed_again(tmp_path, ca
 def test_results_without_a_checksum_are_read_as_they_were_written(tmp_path):
     for one, store in fill(tmp_path, STUDY).items():
         store.write_text(landscape.RESULT, json.dumps(dataclasses.asdict(made_up(one))) + "\n")
-    held = index.holdings(tmp_path)
-    cells, searches, missing = landscape.results(held, STUDY)
+    cells, searches, missing = landscape.results(index.holdings(tmp_path), STUDY)
     assert (len(cells), len(searches), missing) == (4, 2, 0)
 
 
@@ -255,8 +252,7 @@ def test_figures_and_rows_take_results_alone(tmp_path):
     from experiments.hidden_state.figures import landscape_figures, landscape_rows
 
     fill(tmp_path, STUDY, epsilon=0.25)
-    held = index.holdings(tmp_path)
-    cells, searches, _ = results = landscape.results(held, STUDY)
+    cells, searches, _ = results = landscape.results(index.holdings(tmp_path), STUDY)
     drawn = dict(landscape_figures(results, 40, 1.0))
     assert list(drawn) == ["figure_3a", "figure_14", "figure_3b", "figure_6b", "figure_10", "algorithm_6"]
     texts = [[text.get_text() for text in axis.texts] for axis in drawn["figure_3b"].axes]

@@ -1,15 +1,23 @@
 """The LiDP paper's Gaussian mechanism as a sweep: what is kept, what is drawn, and its numbers."""
 
+import dp_accounting
 import numpy as np
 import pytest
-from scipy import special
+from dp_accounting.rdp import RdpAccountant
+from matplotlib import pyplot as plt
+from scipy import special, stats
 
+from audit.errors import InputError
 from audit.report import style
+from audit.settings import build
+from audit.statistics import accounting
 from audit.storage import index
+from audit.storage.store import Scores
 from experiments.cells.cell import DataSets, Levels
 from experiments.cells.work import Workplace, do_all, is_done
-from experiments.lidp import cells, figures, sweep, tables
+from experiments.lidp import cells, figures, gains, sweep, tables
 from experiments.lidp.cells import MechanismAudit, PlacedAudit, findings, mechanism_cell
+from experiments.lidp.gains import ORDER_2, ORDER_4, Gain
 from experiments.lidp.gaussian_mechanism import GaussianMechanism, choose, examine, limit, simulate
 from experiments.sweeps import registry
 from experiments.sweeps.points import Evidence
@@ -57,8 +65,7 @@ def test_a_damaged_answer_is_set_aside_and_computed_again(tmp_path, capsys, harm
     found = cells.read(index.holdings(tmp_path), SMALL)
     (path,) = tmp_path.glob("*/answer.json")
     path.write_text(harm(path.read_text()))
-    assert not is_done(cell, place)
-    assert do_all([cell], place).here == [cell.name]
+    assert not is_done(cell, place) and do_all([cell], place).here == [cell.name]
     assert cells.read(index.holdings(tmp_path), SMALL) == found
 
 
@@ -68,8 +75,7 @@ def test_the_window_caps_epsilon_at_half_the_truth():
 
 
 def test_the_papers_threshold_lies_in_its_window_and_epsilon_is_one_direction():
-    setting = GaussianMechanism(400, 8, 100, 1.2)
-    design = simulate(setting, cells.TUNING_SEED)
+    design = simulate(GaussianMechanism(400, 8, 100, 1.2), cells.TUNING_SEED)
     chosen = choose(design, 1e-5, 0.95)
     low, high = np.quantile(design.fresh, 0.1), np.quantile(design.inserted, 0.9)
     assert set(chosen) == {1, 2, 4} and all(low <= one <= high for one in chosen.values())
@@ -115,3 +121,154 @@ def test_epsilons_are_those_of_an_independent_computation():
 
 def test_a_table_of_no_points_has_a_header_alone():
     assert len(tables.of_epsilons("f", []).text.splitlines()) == 2 + 7
+
+
+def directly(setting, seed):
+    """(inserted, fresh) scores by drawing all vectors: O(n K d)."""
+    runs, canaries, dimension, sigma = setting
+    rng = np.random.default_rng(seed)
+
+    def directions(count):
+        vectors = rng.standard_normal((runs, count, dimension))
+        return vectors / np.linalg.norm(vectors, axis=2, keepdims=True)
+
+    ours, others, fresh = directions(canaries), directions(canaries - 1), directions(canaries)
+    released, without = (
+        one.sum(1) + sigma * rng.standard_normal((runs, dimension)) for one in (ours, others)
+    )
+    return np.einsum("rkd,rd->rk", ours, released), np.einsum("rkd,rd->rk", fresh, without)
+
+
+MECHANISMS = [GaussianMechanism(4000, 1, 2, 0.7), GaussianMechanism(4000, 3, 3, 0.5),
+         GaussianMechanism(4000, 4, 9, 1.5), GaussianMechanism(4000, 8, 20, 1.0)]  # fmt: skip
+
+
+@pytest.mark.parametrize("setting", MECHANISMS, ids=str)
+def test_scores_have_the_laws_of_the_definition(setting):
+    found, expected = simulate(setting, 0), directly(setting, 1)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert stats.ks_2samp(ours[:, 0], theirs[:, 0]).pvalue > 1e-3
+        assert stats.ks_2samp(ours[:, -1], theirs[:, -1]).pvalue > 1e-3
+        assert stats.ks_2samp(ours.sum(1), theirs.sum(1)).pvalue > 1e-3
+        assert stats.ks_2samp(ours.max(1), theirs.max(1)).pvalue > 1e-3
+        assert ours.var() == pytest.approx(theirs.var(), rel=0.1)
+
+
+@pytest.mark.parametrize(("canaries", "dimension"), [(8, 100), (16, 1000), (4, 10**6)])
+def test_means_variances_and_correlations_follow_the_closed_forms(canaries, dimension):
+    sigma, runs = 1.2, 40_000
+    inserted, fresh = simulate(GaussianMechanism(runs, canaries, dimension, sigma), 0)
+    variance = sigma**2 + (canaries - 1) / dimension
+    assert inserted.mean() == pytest.approx(1, abs=0.02) and fresh.mean() == pytest.approx(0, abs=0.02)
+    assert inserted.var(0) == pytest.approx(np.full(canaries, variance), rel=0.05)
+    assert fresh.var(0) == pytest.approx(np.full(canaries, variance), rel=0.05)
+    pairs = np.triu_indices(canaries, 1)
+    noise = variance / np.sqrt(runs * len(pairs[0]))
+    assert np.cov(inserted.T)[pairs].mean() == pytest.approx(1 / dimension, abs=5 * noise)
+    assert np.cov(fresh.T)[pairs].mean() == pytest.approx(0, abs=5 * noise)
+
+
+def test_the_second_moment_exceeds_the_square_as_one_over_d():
+    """mu_2 - mu_1^2 is about (phi((tau - 1) / s) / s)^2 / d: 0.0011 for d = 100, K = 8, sigma^2 = 1.34."""
+    found = (simulate(GaussianMechanism(400_000, 8, 100, np.sqrt(1.34)), 0).inserted >= 1.0).sum(1)
+    excess = np.mean(found * (found - 1)) / 56 - np.mean(found / 8) ** 2
+    spread = np.sqrt(1.34 + 7 / 100)
+    assert excess == pytest.approx((stats.norm.pdf(0) / spread) ** 2 / 100, rel=0.15)
+
+
+def test_a_seed_decides_and_blocks_do_not_repeat():
+    setting = GaussianMechanism(50, 4, 30, 1.0)
+    one, again, other = simulate(setting, 0), simulate(setting, 0), simulate(setting, 1)
+    assert np.array_equal(one.inserted, again.inserted) and np.array_equal(one.fresh, again.fresh)
+    assert not np.array_equal(one.inserted, other.inserted)
+    many = simulate(GaussianMechanism(300, 256, 300, 1.0), 0).inserted
+    assert len(np.unique(many)) == many.size
+
+
+@pytest.mark.parametrize(("canaries", "dimension"), [(5, 4), (1, 1)])
+def test_more_canaries_than_dimensions_are_refused(canaries, dimension):
+    with pytest.raises(InputError, match=f"`dimension={dimension}`"):
+        simulate(GaussianMechanism(10, canaries, dimension, 1.0), 0)
+
+
+TRAINED = ("lidp_table_1", "lidp_figure_5")
+
+
+@pytest.mark.parametrize(("rate", "steps"), sweep.NOISE)
+def test_noise_is_the_accountant_s(rate, steps):
+    table = sweep.NOISE[rate, steps]
+    orders = (1.25, 1.5, 1.75, 2, 2.25, 2.5, 3, 3.5, 4, 4.5, *range(5, 64), 128, 256, 512)  # LiDP's code
+    relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+    for epsilon in (1, 8, 32):
+        step = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(table[epsilon]))
+        accountant = RdpAccountant(orders, neighboring_relation=relation).compose(step, steps)
+        assert accountant.get_epsilon(LEVELS.delta) == pytest.approx(epsilon, rel=3e-5)
+    assert accounting.sampled_upper_bound(table[8], steps, LEVELS.delta, rate) < 8
+
+
+@pytest.mark.parametrize("scale", sweep.SIZES)
+def test_cells_differ_are_valid_and_shared(scale):
+    found = sweep.sweeps(scale)
+    table, figure = (found[name] for name in ("lidp_table_1", "lidp_figure_5"))
+    assert len({(one.series, one.panel, one.x) for one in table.audits()}) == len(table.cells)
+    assert {one.x for one in figure.audits()} == set(sweep.SIZES[scale].series)
+    assert {cell.identity for cell in table.cells} & {cell.identity for cell in figure.cells}
+    for one in (*table.audits(), *figure.audits()):
+        build.validate(one.setting, one.runs)
+        assert one.setting.sampling_rate < 1
+        assert one.setting.adversary.name != "clip_bkd" or one.x == 1
+
+
+def test_clipping_norms_and_steps_are_the_paper_s():
+    linear, mlp = sweep.SIZES["paper"].trainings[:2]
+    assert [linear.clipping_norms[e] for e in (1, 2, 4, 8, 16, 32)] == [4, 4, 4, 8, 8, 8]
+    assert [mlp.clipping_norms[e] for e in (1, 2, 4, 8, 16, 32)] == [2, 4, 4, 8, 8, 8]
+    assert linear.steps == 30 * 60_000 / 100 and linear.sampling_rate == 100 / 60_000
+
+
+def test_the_gain_is_the_ratio_of_runs_at_the_bound_that_both_reach():
+    runs = [100, 200, 400, 800]
+    assert gains.gain(runs, [0, 0, 0.5, 1], [0, 1, 2, 3]) == pytest.approx(4)
+    assert gains.gain(runs, [0, 1, 2, 3], [0, 0, 0.5, 1]) == pytest.approx(1 / 4)
+    assert gains.gain(runs, [0, 0, 0.5, 1], [0, 0, 0.5, 1]) == pytest.approx(1)
+    assert gains.gain(runs, [0, 0, 0, 0], [0, 1, 1, 1]) is None
+    assert gains.gain(runs, [0, 0, 0, 0.5], [0, 0, 0, 1]) == pytest.approx(2**0.5)
+    assert gains.mean([Gain("", 1.0, {}, {ORDER_2: gain}) for gain in (1, 3)], ORDER_2) == pytest.approx(1.5)
+
+
+def _scores(runs, canaries, mu):
+    rng = np.random.default_rng(0)
+    coins = rng.random((runs, canaries)) < 0.5
+    presence = coins if canaries > 1 else np.arange(runs)[:, None] % 2 == 1
+    return Scores(0, rng.normal(size=(runs, canaries)) + mu * presence, presence)
+
+
+def test_independent_canaries_need_fewer_runs():
+    runs = gains.places(1000)
+    assert runs[0] == gains.LEAST_RUNS and runs[-1] == 500 and not any(n % 2 for n in runs)
+    single = gains.curve("lidp_wilson_1", _scores(1000, 1, 1.0), runs, LEVELS)
+    many = _scores(1000, 32, 1.0)
+    first, second = (gains.curve(f"lidp_wilson_{order}", many, runs, LEVELS) for order in (1, 2))
+    assert 1.2 < gains.gain(runs, single, second) < 10 and max(second) > max(first)
+
+
+def _row(lines, label):
+    [line] = [line for line in lines if line.startswith(f"{label} ")]
+    return line.split()[1:]
+
+
+def test_entries_that_prove_nothing_have_no_gain():
+    entries = [
+        Gain("a", 0.5, {ORDER_2: 0.7, ORDER_4: 0.8}, {ORDER_2: 2.0, ORDER_4: 4.0}),
+        Gain("b", 0.0, {ORDER_2: 0.0, ORDER_4: 0.3}, {ORDER_2: None, ORDER_4: None}),
+        Gain("c", 0.5, {ORDER_2: 0.9}, {ORDER_2: 6.0}),
+    ]
+    table = tables.of_gains("lidp_table_1", "title", entries)
+    lines = table.text.splitlines()
+    assert all(len(line) <= 80 for line in lines) and _row(lines, "b") == ["0.00", "0.00", "0.30", "-", "-"]
+    assert _row(lines, "mean") == ["3.00", "4.00"] and table.csv.decode().splitlines()[3] == "c,0.5,0.9,,6,"
+    figure = figures.gains_figure("title", entries)
+    labels = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+    assert labels == ["order 2, mean 3.00", "order 4, mean 4.00"]
+    assert [text.get_text() for text in figure.axes[0].texts] == ["proves nothing"]
+    plt.close(figure)

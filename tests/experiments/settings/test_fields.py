@@ -62,8 +62,7 @@ def test_all_that_is_known_of_an_adversarys_field_follows_from_its_row(twisted):
     setting = setting_of("fcnn", adversary="twist", twist=0.25)
     assert setting.adversary == Twist(0.25) == setting_of("fcnn", adversary=Twist(0.25)).adversary
     assert identity(setting)["adversary"] == {"name": "twist", "twist": 0.25}
-    assert flat(setting)["twist"] == 0.25
-    assert from_identity(identity(setting)) == setting
+    assert flat(setting)["twist"] == 0.25 and from_identity(identity(setting)) == setting
     assert identity(setting_of("fcnn", adversary="twist"))["adversary"] == {"name": "twist"}
     messages = {1.5: "`twist=1.5`: give a number above 0, below 1", "far": "`twist='far'` is no fl"}
     for bad, message in messages.items():

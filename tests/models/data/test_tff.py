@@ -129,11 +129,9 @@ def test_stack_overflow_predicts_the_next_word(tmp_path):
     assert found.features[0].tolist() == [begin, 1, 3] + 17 * [0] == found.features[1].tolist()
     assert found.labels[0].tolist() == [1, 3, end] + 17 * [0]
     assert found.features[2].tolist() == [begin, *(9 * [2, other]), 2]
-    assert found.labels[2].tolist() == 10 * [2, other]
-    assert found.labels[3].tolist() == [end] + 19 * [0]
+    assert found.labels[2].tolist() == 10 * [2, other] and found.labels[3].tolist() == [end] + 19 * [0]
     assert (found.features.dtype, found.labels.dtype) == (np.uint16, np.int32)
-    few = tff.load_stackoverflow(file=path, clients=2, sentences=2)
-    assert few.counts.tolist() == [1, 2]
+    assert tff.load_stackoverflow(file=path, clients=2, sentences=2).counts.tolist() == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -162,8 +160,7 @@ def test_without_a_file_it_says_which_and_where_from(load, words, tmp_path):
     ],
 )
 def test_another_form_is_one_line(tmp_path, rows, said):
-    path = _database(tmp_path / "e.sqlite", rows)
-    refusal(tff.load_emnist, said, file=path)
+    refusal(tff.load_emnist, said, file=_database(tmp_path / "e.sqlite", rows))
 
 
 def test_files_that_are_no_database_are_one_line(tmp_path):

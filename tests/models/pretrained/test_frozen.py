@@ -54,8 +54,7 @@ def _require_close(computed, expected):
 
 @pytest.mark.parametrize("size", [75, pytest.param(32, marks=pytest.mark.slow)])
 def test_mobilenet_is_torchvisions_on_made_up_weights(size):
-    arrays = made_up(mobilenet.shapes())
-    computed = _computed(mobilenet.MOBILENET_V2, arrays, made_up_images(2), size)
+    computed = _computed(mobilenet.MOBILENET_V2, made_up(mobilenet.shapes()), made_up_images(2), size)
     _require_close(computed, TORCHVISION["mobilenet_v2 made up"][str(size)])
 
 
@@ -154,8 +153,7 @@ def test_the_checksum_tells_features_weights_images_and_size_apart(tmp_path):
         *(checksum(), checksum(scale=2.0), checksum(weights="b"), checksum(size=40)),
         *(checksum(checksum="2" * 64), checksum(seed=2, checksum="3" * 64)),
     ]
-    assert len(set(checksums)) == len(checksums)
-    assert checksum() == checksums[0]
+    assert len(set(checksums)) == len(checksums) and checksum() == checksums[0]
 
 
 @pytest.mark.parametrize("harm", ["torn", "altered"])
@@ -170,8 +168,7 @@ def test_a_harmed_cache_is_set_aside_and_computed_anew(tmp_path, capfd, harm):
         np.savez(path, **(entries | {"features": entries["features"] + 1}))
     capfd.readouterr()
     again = frozen_features(_body(_Calls()), _images, cache_dir=str(tmp_path))
-    assert "set aside" in capfd.readouterr().err
-    assert again.checksum == first.checksum
+    assert "set aside" in capfd.readouterr().err and again.checksum == first.checksum
     np.testing.assert_array_equal(again.features, first.features)
 
 

@@ -33,8 +33,7 @@ class Tensor:
     """Pickles as torch's tensors do; `parameter` as its parameters do."""
 
     def __init__(self, torch, storage, offset, shape, strides, parameter=False):
-        arguments = (storage, offset, shape, strides, False, collections.OrderedDict())
-        self.reduced = (torch.rebuild, arguments)
+        self.reduced = (torch.rebuild, (storage, offset, shape, strides, False, collections.OrderedDict()))
         if parameter:
             inner = Tensor(torch, storage, offset, shape, strides)
             self.reduced = (torch.parameter, (inner, True, collections.OrderedDict()))
@@ -148,8 +147,7 @@ def test_a_view_of_a_storage_is_read_by_its_offset_and_strides(torch, write):
     storage = Storage("7", torch.FloatStorage, values)
     transposed, row = ((2, (2, 3), (1, 2)), (17, (3,), (1,)))
     views = {"transposed": Tensor(torch, storage, *transposed), "row": Tensor(torch, storage, *row)}
-    state = collections.OrderedDict(views)
-    read = weights.read_weights(write(state, [storage]))
+    read = weights.read_weights(write(collections.OrderedDict(views), [storage]))
     np.testing.assert_array_equal(read["transposed"], values[2:8].reshape(3, 2).T)
     np.testing.assert_array_equal(read["row"], values[17:])
 
@@ -194,8 +192,7 @@ def test_a_tensor_outside_its_storage_is_refused(torch, write, offset, shape, st
 
 
 def test_what_is_no_state_dict_of_tensors_is_named(torch, files):
-    storage = Storage("7", torch.FloatStorage, np.zeros(2, np.float32))
-    exotic = storage._replace(kind=torch.BFloat16Storage)
+    exotic = Storage("7", torch.FloatStorage, np.zeros(2, np.float32))._replace(kind=torch.BFloat16Storage)
     tensor = Tensor(torch, exotic, 0, (2,), (1,))
     checkpoint = collections.OrderedDict(epoch=3)
     for content, words in (
@@ -226,8 +223,7 @@ def test_the_wanted_tensors_are_selected_as_float32_and_in_order():
 
 
 def test_a_file_that_a_user_names_is_named_in_the_error(tmp_path):
-    canonical = partial(weights.select, shapes={"w": (2,)})
-    recipe = sources.Recipe("net", None, canonical, weights.FILES, None, ())
+    recipe = sources.Recipe("net", None, partial(weights.select, shapes={"w": (2,)}), weights.FILES, None, ())
     good, torn = tmp_path / "w.safetensors", tmp_path / "w.pth"
     good.write_bytes(safetensors.numpy.save({"w": np.ones(2, np.float32)}))
     torn.write_bytes(good.read_bytes()[:-3])

@@ -140,8 +140,7 @@ def test_dot_products_are_those_of_the_examples_clipped_gradients(block_bytes):
 
 
 def test_a_small_resnet_of_every_layer():
-    rng = np.random.default_rng(1)
-    batch = jnp.asarray(rng.integers(0, 256, (3, 32, 32, 3), np.uint8)), jnp.arange(3)
+    batch = jnp.asarray(np.random.default_rng(1).integers(0, 256, (3, 32, 32, 3), np.uint8)), jnp.arange(3)
     check(flat_model(ResNet((4, 8)), batch[0][0], cross_entropy), batch, (1.0,))
 
 
@@ -162,8 +161,7 @@ def test_a_product_with_patches_and_its_gradient():
 
 @pytest.mark.slow
 def test_the_convnet():
-    rng = np.random.default_rng(1)
-    batch = jnp.asarray(rng.integers(0, 256, (5, 32, 32, 3), np.uint8)), jnp.arange(5)
+    batch = jnp.asarray(np.random.default_rng(1).integers(0, 256, (5, 32, 32, 3), np.uint8)), jnp.arange(5)
     check(convnet(), batch, (0.1, 1.0, 10.0))
 
 

@@ -1,0 +1,230 @@
+"""Citations of the papers' errata lead to an entry, and no file cites what a reader does not have."""
+
+import re
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import experiments
+from tests.forks import python
+
+ROOT = Path(__file__).resolve().parents[2]
+ROOMS = ("audit", "models", "experiments", "tests")
+ENTRY = re.compile(r"^### ([A-Z]\d+)\. ", re.MULTILINE)
+CITATION = re.compile(r"Errata ((?:[A-Z]\d+(?:, | and )?)+)")
+NOT_HERE = re.compile("papers" + r"'? README|\bslips? \d|\bDESIG" + r"N\b")
+
+
+def flat(text):
+    return re.sub(r"\s*\n\s*#?\s*", " ", text)
+
+
+def cited(text):
+    return {name for found in CITATION.findall(flat(text)) for name in re.findall(r"[A-Z]\d+", found)}
+
+
+def entries(root):
+    """name -> text of every entry in the papers' folders."""
+    found = {}
+    for readme in sorted(root.glob("experiments/*/README.md")):
+        text = readme.read_text()
+        starts = [*ENTRY.finditer(text)]
+        ends = [match.start() for match in starts[1:]] + [len(text)]
+        for match, end in zip(starts, ends, strict=False):  # a page may have no entries
+            assert match[1] not in found, f"{match[1]} is there twice"
+            found[match[1]] = text[match.start() : end]
+    return found
+
+
+def files(root, *suffixes):
+    paths = [*root.glob("*.*"), *(path for room in ROOMS for path in (root / room).rglob("*.*"))]
+    chosen = [path for path in paths if path.suffix in suffixes and path != Path(__file__).resolve()]
+    return {str(path.relative_to(root)): path.read_text() for path in sorted(chosen)}
+
+
+def unknown(root):
+    """(file, entry) for every citation of an entry that is not there."""
+    known = set(entries(root))
+    return [(name, one) for name, text in files(root, ".py").items() for one in sorted(cited(text) - known)]
+
+
+def uncited(root):
+    names = set().union(*map(cited, files(root, ".py").values()))
+    return [name for name, text in entries(root).items() if name not in names and "No code." not in text]
+
+
+def outside(root):
+    texts = files(root, ".py", ".md", ".cfg", ".toml", ".sh", ".cff")
+    return [(name, match[0]) for name, text in texts.items() for match in NOT_HERE.finditer(flat(text))]
+
+
+def test_every_citation_has_its_entry_and_every_entry_a_citation_or_a_word_on_it():
+    assert len(entries(ROOT)) >= 16
+    assert not unknown(ROOT) and not uncited(ROOT) and not outside(ROOT)
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """A tree of one paper with one entry, cited over a line break."""
+    (tmp_path / "experiments" / "a_paper").mkdir(parents=True)
+    (tmp_path / "experiments" / "a_paper" / "README.md").write_text("### Z1. A sign\n\nIt is turned.\n")
+    (tmp_path / "audit").mkdir()
+    (tmp_path / "audit" / "good.py").write_text('"""The sign is turned (Errata\nZ1)."""\n')
+    assert not unknown(tmp_path) and not uncited(tmp_path) and not outside(tmp_path)
+    return tmp_path
+
+
+def test_a_made_up_citation_is_caught(tree):
+    (tree / "audit" / "bad.py").write_text("x = 1  # Errata Z1, Z2 and Z10\n")
+    assert unknown(tree) == [("audit/bad.py", "Z10"), ("audit/bad.py", "Z2")]
+
+
+def test_an_entry_that_nothing_cites_is_caught(tree):
+    readme = tree / "experiments" / "a_paper" / "README.md"
+    readme.write_text(readme.read_text() + "\n### Z2. A word\n\nMisspelt.\n")
+    assert uncited(tree) == ["Z2"]
+    readme.write_text(readme.read_text() + "No code.\n")
+    assert not uncited(tree)
+
+
+@pytest.mark.parametrize("words", ["papers'\n# README", "slip 7", "see DESIG" + "N"])
+def test_a_document_that_is_not_there_is_caught(tree, words):
+    (tree / "audit" / "bad.py").write_text(f"# {words}\n")
+    assert [name for name, _ in outside(tree)] == ["audit/bad.py"]
+
+
+READMES = [path for path in sorted(ROOT.rglob("README.md")) if ".venv" not in path.parts]
+FENCED = re.compile(r"^```bash\n(.*?)^```", re.DOTALL | re.MULTILINE)
+INLINE = re.compile(r"`(\./run\.sh[^`]*)`")
+OF_RUN_SH = ("help", "lint", "python", "ray", "test")  # tests/system/test_run_sh.py
+PARSE = """
+import importlib, sys
+from absl import flags
+from audit.commands import dispatch
+from experiments import __main__ as main
+
+(name,) = (module for command, module, _ in dispatch.commands(main.PACKAGES) if command == sys.argv[1])
+package = importlib.util.find_spec(name).submodule_search_locations
+importlib.import_module(f"{name}.__main__" if package else name)
+flags.FLAGS(sys.argv[1:])
+"""
+_IMAGES = ("--data_file=images.npz", "--noise_multiplier=1")
+SMALLER = {  # what keeps a command to some seconds, on made-up data; a later flag wins
+    "audit": ("--data_file=housing.csv", "--runs=40", "--insertions=4", "--batch_size=8"),
+    "bound": (),
+    "canife": (*_IMAGES, "--rounds=2", "--every=1", "--cohort=4", "--pool=8", "--design_steps=4"),
+    "compare": (
+        *("--data_file=images.npz", "--model=linear", "--steps=6", "--batch_size=8", "--single_runs=80"),
+        *("--many_runs=8", "--lidp_runs=8", "--one_run_canaries=100", "--measured_rounds=1"),
+        "--design_steps=4",
+    ),
+    "federated": (*_IMAGES, "--clients=4", "--cohort=2", "--rounds=4", "--canaries=100"),
+    "figures": ("--scale=smoke", "--name=figure_1c"),
+    "report": (),
+    "sweep": ("--scale=smoke", "--name=figure_1c", "--california_housing=housing.csv"),
+}
+
+
+def fenced(path):
+    blocks = "\n".join(FENCED.findall(path.read_text(encoding="utf-8")))
+    lines = (line.split("  #")[0].strip() for line in blocks.replace("\\\n", " ").splitlines())
+    return [line for line in lines if line.startswith("./run.sh")]
+
+
+def said():
+    """Every command of every page, once."""
+    lines = [line for path in READMES for line in fenced(path)]
+    lines += [line for path in READMES for line in INLINE.findall(path.read_text(encoding="utf-8"))]
+    return sorted({" ".join(line.split()) for line in lines})
+
+
+def parsed(line):
+    words = shlex.split(line)[1:]
+    return ("audit", words) if not words or words[0].startswith("-") else (words[0], words[1:])
+
+
+def test_there_are_pages_and_commands():
+    assert len(READMES) >= 8 and len(said()) >= 40
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+@pytest.mark.parametrize("line", said())
+def test_a_command_of_a_page_is_understood(line, forked, tmp_path):
+    command, argv = parsed(line)
+    if command in OF_RUN_SH or argv == ["..."]:
+        return
+    script = tmp_path / "parse.py"
+    script.write_text(PARSE)
+    words = [word for word in argv if word != "--help"]
+    ended = forked("python", str(script), command, *words, folder=tmp_path)
+    assert ended.status == 0, ended.stderr
+
+
+@pytest.mark.parametrize("path", READMES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_page_has_no_block_that_looks_like_a_sentence(path):
+    text = path.read_text(encoding="utf-8")
+    assert not [line for line in text.splitlines() if line.startswith("    ./run.sh")]
+    assert text.count("\n```") % 2 == 0
+
+
+@pytest.fixture
+def folder(tmp_path, housing_file, image_file):
+    """Made-up housing.csv, images.npz and scores.csv."""
+    shutil.copy(housing_file, tmp_path / "housing.csv")
+    shutil.copy(image_file, tmp_path / "images.npz")
+    scores = np.column_stack([np.random.default_rng(0).normal(size=400), np.arange(400) % 2])
+    np.savetxt(tmp_path / "scores.csv", scores, delimiter=",", header="score,in", comments="")
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_the_first_page_runs_from_top_to_bottom(folder, forked):
+    for command, argv in map(parsed, fenced(ROOT / "README.md")):
+        if command not in OF_RUN_SH:
+            ended = forked(command, *argv, *SMALLER[command], folder=folder, seconds=300)
+            assert ended.status == 0, (command, argv, ended.stderr)
+            assert ended.stdout
+    assert list((folder / "results").glob("fcnn-gc_s-*/report.html")) and (folder / "page.html").exists()
+
+
+SCRIPT = "from experiments import engine_flags\nfrom models import dense\nprint(dense.__file__)\n"
+
+
+def start(folder):
+    """A script in the folder, as Python starts it where the package is installed."""
+    (folder / "mine.py").write_text(SCRIPT)
+    return python("mine.py", cwd=folder)
+
+
+@pytest.mark.parametrize("name", ["audit.py", "models.py", "models/__init__.py", "audit/__init__.py"])
+def test_a_file_that_shadows_ours_is_named_with_the_mend(tmp_path, name):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("mine = 1\n")
+    process = start(tmp_path)
+    assert process.returncode == 2 and process.stdout == ""
+    shadow = path if name.endswith(("audit.py", "models.py")) else path.parent
+    (line,) = process.stderr.splitlines()
+    assert line.startswith(f"error: {shadow} stands in the way") and "./run.sh python" in line
+
+
+def test_other_files_are_in_nobodys_way(tmp_path):
+    for name in ("model.py", "auditing.py", "data.py"):
+        (tmp_path / name).write_text("mine = 1\n")
+    (tmp_path / "models").mkdir()  # a folder of weights
+    process = start(tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.split() == [str(ROOT / "models" / "dense.py")]
+
+
+def test_a_folder_that_is_found_before_an_editable_installation_is_named(tmp_path, monkeypatch):
+    """Such an installation's finder comes last, after one that takes any folder for a package."""
+    (tmp_path / "models").mkdir()
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "models", raising=False)
+    assert experiments._location("models") == tmp_path / "models"
+    assert experiments._location("no_such_package") is None
