@@ -1,5 +1,6 @@
 """An outsider's model goes through the same game as the paper's, or is refused in one line."""
 
+import doctest
 import json
 import subprocess
 import sys
@@ -355,3 +356,10 @@ def test_a_built_in_model_is_audited_as_by_the_command(tmp_path):
     assert "California Housing" in found.report(tmp_path / "page.html").read_text()
     with pytest.raises(InputError, match="`k=0`|periodicity"):
         audit.audit(runs=40, out=tmp_path / "out", data_file=str(file), k=0)
+
+
+@pytest.mark.parametrize("name", ["bounds", "audit", "audit_model", "audit_loss"])
+def test_the_example_in_its_docstring_gives_what_it_says(name, tmp_path):
+    found = doctest.DocTestFinder().find(getattr(audit, name), globs={"audit": audit, "folder": tmp_path})
+    (example,) = [one for one in found if one.examples]
+    assert doctest.DocTestRunner().run(example).failed == 0
