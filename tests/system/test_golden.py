@@ -69,8 +69,7 @@ def _processor():
         return None
     facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     features = hashlib.sha256(facts.get("flags", "").encode()).hexdigest()[:8]
-    named = [facts.get(name, "") for name in ("model name", "cpu family", "model", "stepping")]
-    return " ".join([*named, features])
+    return " ".join([*map(facts.get, ("model name", "cpu family", "model", "stepping"), 4 * [""]), features])
 
 
 def _is_where_they_were_recorded():
