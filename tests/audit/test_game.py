@@ -288,8 +288,7 @@ def test_cohorts_are_uniform_and_of_one_size(matrix, canary):
     assert np.all(np.abs(share - 1 / 12) < 5 * np.sqrt(1 / 12 / 20_000))
     known = np.ones(40)
     s_in, s_out = round_game.published_scores(np.random.default_rng(0), known, Cohort(8), 0.5, 0.0, 101)
-    assert len(s_in) == 51 and len(s_out) == 50
-    assert np.all(s_in == 7.5) and np.all(s_out == 8)
+    assert len(s_in) == 51 and len(s_out) == 50 and np.all(s_in == 7.5) and np.all(s_out == 8)
     gradient = jnp.array([3.0, 4.0])
     raw, slow = round_game.inserted(gradient, None, 1.0), round_game.inserted(gradient, 0.01, 1.0)
     assert round_game.own_dot(raw, 1.0) == pytest.approx(1)
