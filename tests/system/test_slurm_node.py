@@ -181,7 +181,7 @@ def test_an_array_that_is_requeued_and_interrupted_ends_with_the_same_bits(node,
 def test_tasks_of_one_step_share_the_chunks_of_an_audit(node, repository, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     audit = ("./run.sh", "audit", "--data_file=housing.csv", "--runs=240", "--insertions=4")
-    audit += ("--chunk_size=20",)
+    audit += ("--chunk_size=20", "--batch_size=20")
     subprocess.run([*audit, "--out=alone"], cwd=repository, check=True, capture_output=True)
     assert node.call(repository, "srun", "--ntasks=3", *audit, "--out=shared").count("if_gaussian") == 3
     assert len(assert_same_bits(repository)) == 1
