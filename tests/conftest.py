@@ -87,10 +87,10 @@ def image_file(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def housing_file(tmp_path_factory):
-    """A CSV of 300 rows with California Housing's columns."""
+    """A CSV of 500 rows with California Housing's columns."""
     rng, path = np.random.default_rng(0), tmp_path_factory.mktemp("data") / "housing.csv"
-    table = rng.normal(size=(300, 9))
-    table[:, 8] = table[:, 0] + 0.5 * table[:, 1] + 0.1 * rng.normal(size=300)
+    table = rng.normal(size=(500, 9))
+    table[:, 8] = table[:, 0] + 0.5 * table[:, 1] + 0.1 * rng.normal(size=500)
     np.savetxt(path, table, delimiter=",", header=HOUSING, comments="")
     return path
 

@@ -111,7 +111,7 @@ def test_every_kind_of_audit_runs(audit, tmp_path, flags):
     ("flag", "words"),
     [
         ("--learning_rate=1e38", ("diverged", "--learning_rate")),
-        ("--batch_size=301", ("--batch_size=301", "300")),
+        ("--batch_size=501", ("--batch_size=501", "500")),
     ],
 )
 def test_what_the_data_or_the_training_show_is_one_line(audit, tmp_path, flag, words):
