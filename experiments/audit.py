@@ -71,9 +71,8 @@ def main() -> None:
 
     conversions.require_delta(FLAGS.delta)
     conversions.require_confidence(FLAGS.confidence)
-    setting, engines = cli.setting(), engine_flags.engine()  # flags before data
+    setting, engines, out = cli.setting(), engine_flags.engine(), cli.folder()  # flags before data
     audited = _asked(setting)
-    out = cli.folder()
     found = stored.find_store(out, audited.setting, audited.dataset)
     if found is not None and not (audited.looks or found.missing(audited.runs)) and concluded_runs(found):
         results.require_declared(found, [])
