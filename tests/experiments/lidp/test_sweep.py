@@ -191,9 +191,6 @@ def test_more_canaries_than_dimensions_are_refused(canaries, dimension):
         simulate(GaussianMechanism(10, canaries, dimension, 1.0), 0)
 
 
-TRAINED = ("lidp_table_1", "lidp_figure_5")
-
-
 @pytest.mark.parametrize(("rate", "steps"), sweep.NOISE)
 def test_noise_is_the_accountant_s(rate, steps):
     table = sweep.NOISE[rate, steps]
