@@ -14,7 +14,7 @@ from audit.report.table import Column, Table
 from audit.settings import stored
 from audit.settings.make import fields, setting_of
 from audit.settings.setting import Setting, flat
-from audit.storage.store import Kept, Store, hash_of, newest_scores
+from audit.storage.store import Kept, Store, finite, hash_of, newest_scores
 
 _COLUMNS, _INDENT, _NAME = 80, 10, 34
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
@@ -91,9 +91,9 @@ def _table(rows: Sequence[Listed], now: float) -> Table[Listed]:
         Column("audited_runs", lambda one: one.kept.runs),
         Column("delta", lambda one: one.kept.delta),
         Column("confidence", lambda one: one.kept.confidence),
-        Column("if_gaussian", lambda one: _finite(one.kept.if_gaussian)),
-        Column(None, lambda one: _finite(one.kept.if_gaussian), "bound", _lower, 10, none="-"),
-        Column("upper_bound", lambda one: _finite(one.kept.upper_bound)),
+        Column("if_gaussian", lambda one: finite(one.kept.if_gaussian)),
+        Column(None, lambda one: finite(one.kept.if_gaussian), "bound", _lower, 10, none="-"),
+        Column("upper_bound", lambda one: finite(one.kept.upper_bound)),
         Column(None, lambda one: one.kept.upper_bound, "upper", _upper, 10, none="-"),
         Column("time", lambda one: one.time),
         Column(None, lambda one: _age(now - one.time), "age", width=7),
@@ -113,10 +113,6 @@ def _lower(epsilon: float) -> str:
 
 def _upper(epsilon: float) -> str:
     return table.short(table.at_most(epsilon)) if math.isfinite(epsilon) else "infinite"
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
 
 
 def _age(seconds: float) -> str:

@@ -11,7 +11,6 @@ looks.json              the looks that were declared, from the first look on. A 
 import dataclasses
 import hashlib
 import json
-import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +20,7 @@ from audit.statistics import curves
 from audit.statistics.conclusion import Conclusion, method_of, require_schedule
 from audit.statistics.estimate import Bound, Finding
 from audit.storage import files
-from audit.storage.store import FIGURE, RESULT, Store
+from audit.storage.store import FIGURE, RESULT, Store, finite
 from audit.version import __version__
 
 _MADE, _LOOKS = "made.json", "looks.json"
@@ -42,14 +41,14 @@ def keep_result(store: Store, conclusion: Conclusion, **more: object) -> str:
 
 def result_json(conclusion: Conclusion, **more: object) -> str:
     """The content of audit.json on one line."""
-    return bounds_json(conclusion, mu_upper_bound=_finite(conclusion.mu_upper_bound), **more)
+    return bounds_json(conclusion, mu_upper_bound=finite(conclusion.mu_upper_bound), **more)
 
 
 def bounds_json(conclusion: Conclusion, **more: object) -> str:
     """One JSON object on one line: `bounds`, with estimates and noise floors, `upper_bound`, null if infinite
     or unknown, the Gaussian curve's test and the looks where there are any, and what else is given."""
     rows = [finding_fields(row) | _noise_floor(row) for row in conclusion.rows()]
-    upper = _finite(conclusion.upper_bound)
+    upper = finite(conclusion.upper_bound)
     found = {"bounds": rows, "upper_bound": upper, **_curve(conclusion), **_looks(conclusion)}
     return json.dumps({**found, **more})
 
@@ -89,10 +88,6 @@ def _noise_floor(finding: Finding) -> dict[str, Any]:
     if floor is None:
         return {}
     return {"noise_floor": floor(finding.n_in, finding.n_out, finding.delta, finding.confidence)._asdict()}
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
 
 
 def source(store: Store, conclusion: Conclusion) -> str:

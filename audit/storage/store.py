@@ -269,6 +269,11 @@ def gaps(held: Iterable[tuple[int, int]], runs: int) -> list[tuple[int, int]]:
     return [(start, stop) for start, stop in [*found, (end, runs)] if start < stop]
 
 
+def finite(value: float | None) -> float | None:
+    """A number as JSON can hold it: None for one that is infinite or none."""
+    return value if value is not None and math.isfinite(value) else None
+
+
 def hash_of(folder: Path) -> str:
     """The hash at the end of a setting's folder's name."""
     return folder.name.rpartition("-")[2]
