@@ -21,8 +21,8 @@ The optimal adversary. For a fixed epsilon the adversary wants the largest D_T =
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import optimize
 
 from audit.landscape import law
 from audit.landscape.law import PER_DEVIATION, Stepper, is_separated, last_law
@@ -55,7 +55,7 @@ def best_constant(process: Process, delta: float, per_deviation: int = PER_DEVIA
     grid = np.linspace(0.5, 0.5 + 1.25 * (top - 0.5), 11)
     best = int(np.argmax([searched(h) for h in grid]))
     low, high = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
-    found = optimize.minimize_scalar(
+    found = scipy.optimize.minimize_scalar(
         lambda h: -searched(h), bounds=(low, high), method="bounded", options={"xatol": 3e-3 * (high - low)}
     )
     candidates = (float(found.x), float(grid[best]))
@@ -79,7 +79,7 @@ def optimal(process: Process, delta: float, per_deviation: int = PER_DEVIATION) 
     if _excess(0.0, fine, delta) <= 0:
         return Thresholds(_follow_crossings(fine, 0.0)[1], 0.0)
     bracket = _bracket(fine, coarse, delta, limit)
-    epsilon = float(optimize.brentq(_excess, *bracket, (fine, delta), xtol=1e-6 * limit))
+    epsilon = float(scipy.optimize.brentq(_excess, *bracket, (fine, delta), xtol=1e-6 * limit))
     return Thresholds(_follow_crossings(fine, epsilon)[1], epsilon)
 
 
@@ -106,7 +106,7 @@ def _bracket(fine: Stepper, coarse: Stepper, delta: float, limit: float) -> tupl
     """An interval with the root of the fine grid's excess: close about the coarse grid's, if it is there."""
     high = 1.01 * limit + 0.01
     if _excess(0.0, coarse, delta) > 0:
-        near = optimize.brentq(_excess, 0.0, high, (coarse, delta), xtol=1e-4 * limit)
+        near = scipy.optimize.brentq(_excess, 0.0, high, (coarse, delta), xtol=1e-4 * limit)
         low, above = 0.998 * near, 1.002 * near
         if _excess(low, fine, delta) > 0 >= _excess(above, fine, delta):
             return low, above

@@ -19,8 +19,9 @@ too small, not too large.
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import interpolate, optimize, special
+from scipy import special
 
 from audit.errors import require
 from audit.statistics.densities import DensityPair
@@ -116,7 +117,7 @@ def replacing(dots: ArrayLike, cohort: Cohort, sigma: float, canary: float) -> D
 def _pair(out: ScoreLaw, rest: ScoreLaw, canary: float) -> DensityPair:
     """The pair on out's grid: the law of the others, shifted by the canary's dot product. Log densities are
     smooth, and a cubic through them is right to the fourth power of the spacing."""
-    spline, at = interpolate.CubicSpline(rest.points, rest.log_density), out.points - canary
+    spline, at = scipy.interpolate.CubicSpline(rest.points, rest.log_density), out.points - canary
     inside = (at >= rest.points[0]) & (at <= rest.points[-1])
     shifted = np.where(inside, spline(np.clip(at, rest.points[0], rest.points[-1])), -np.inf)
     p, q = np.exp(out.log_density), np.exp(shifted)
@@ -151,7 +152,7 @@ def _tilts(summed: _Sum, points: Array, deviation: float) -> list[float]:
     most = (points[-1] - points[0]) / summed.sigma**2
 
     def tilt(mean: float) -> float:
-        return float(optimize.brentq(lambda s: _tilted_mean(summed, s) - mean, -most, most, xtol=1e-6))
+        return float(scipy.optimize.brentq(lambda s: _tilted_mean(summed, s) - mean, -most, most, xtol=1e-6))
 
     return list(map(tilt, means))
 
@@ -167,7 +168,7 @@ def _log_odds(summed: _Sum, tilt: float) -> float:
     def excess(odds: float) -> float:
         return float(np.sum(special.expit(odds + tilt * summed.dots)) - size)
 
-    return float(optimize.brentq(excess, plain - reach, plain + reach))
+    return float(scipy.optimize.brentq(excess, plain - reach, plain + reach))
 
 
 def _tilted_mean(summed: _Sum, tilt: float) -> float:

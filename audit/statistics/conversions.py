@@ -11,8 +11,9 @@ Sources: Dong, Roth and Su, "Gaussian differential privacy" (2022); the hidden-s
 """
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import optimize, special
+from scipy import special
 
 from audit.errors import require
 
@@ -60,7 +61,7 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
     if mu == 0 or excess(0.0) <= 0:
         return 0.0
     high = mu * mu / 2 + mu * np.sqrt(-2 * np.log(delta)) + 1  # Phi(a) alone is below delta there
-    return float(optimize.brentq(excess, 0.0, high, xtol=1e-13 * high, rtol=1e-14))
+    return float(scipy.optimize.brentq(excess, 0.0, high, xtol=1e-13 * high, rtol=1e-14))
 
 
 def mu_from_epsilon(epsilon: float, delta: float) -> float:
@@ -79,7 +80,7 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
     high = np.sqrt(2 * epsilon) + 1
     while excess(high) < 0:
         high *= 2
-    return float(optimize.brentq(excess, delta * 1e-3, high, xtol=1e-300, rtol=1e-14))
+    return float(scipy.optimize.brentq(excess, delta * 1e-3, high, xtol=1e-300, rtol=1e-14))
 
 
 def mu_from_rates(false_positive_rate: ArrayLike, false_negative_rate: ArrayLike) -> Array:

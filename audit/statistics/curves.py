@@ -16,8 +16,9 @@ import functools
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import fft, optimize, special
+from scipy import special
 
 from audit.errors import require
 from audit.statistics import conversions, estimate, thresholds
@@ -159,7 +160,7 @@ def local_level(trials: int, ranks: Ranks, error: float) -> float:
         return float(np.log(-np.log(covered)) - wanted)
 
     least, most = np.log(error / (len(ranks) + 1)), 0.99 * np.log(error)
-    return float(np.exp(optimize.brentq(excess, least, most, xtol=_TOLERANCE)))
+    return float(np.exp(scipy.optimize.brentq(excess, least, most, xtol=_TOLERANCE)))
 
 
 def coverage(trials: int, ranks: Ranks, local: float) -> float:
@@ -215,5 +216,7 @@ def _convolved(one: Array, other: Array) -> Array:
     if min(len(one), len(other)) < _DIRECT:
         return np.convolve(one, other)
     size = len(one) + len(other) - 1
-    whole = fft.next_fast_len(size, real=True)
-    return np.asarray(fft.irfft(fft.rfft(one, whole) * fft.rfft(other, whole), whole)[:size])
+    whole = scipy.fft.next_fast_len(size, real=True)
+    return np.asarray(
+        scipy.fft.irfft(scipy.fft.rfft(one, whole) * scipy.fft.rfft(other, whole), whole)[:size]
+    )

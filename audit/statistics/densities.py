@@ -8,8 +8,8 @@ split by linear interpolation, so that the error falls with the square of the sp
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import optimize
 
 from audit.errors import require
 from audit.statistics import conversions
@@ -67,7 +67,7 @@ def epsilon_at(pair: DensityPair, delta: float) -> float:
     while excess(high) > 0:
         high *= 2
         require(high < _LARGEST_EPSILON, f"epsilon at delta {delta:g} is above {high / 2:g}: not computed")
-    return float(optimize.brentq(excess, 0.0, high, xtol=1e-10, rtol=1e-12))
+    return float(scipy.optimize.brentq(excess, 0.0, high, xtol=1e-10, rtol=1e-12))
 
 
 class ErrorRates(NamedTuple):

@@ -23,8 +23,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import optimize, special
+from scipy import special
 
 from audit.statistics import conversions, intervals
 
@@ -108,7 +109,7 @@ def _root(function: Callable[[float], float], start: float) -> float:
     low = max(high - width, 0.0)
     if function(low) > 0:
         return 0.0
-    return float(optimize.brentq(function, low, high, xtol=1e-4 * start, rtol=1e-12))
+    return float(scipy.optimize.brentq(function, low, high, xtol=1e-4 * start, rtol=1e-12))
 
 
 def _nuisance_edges(counts: Counts, error: float, cells: int) -> Array:

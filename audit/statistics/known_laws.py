@@ -9,8 +9,9 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import integrate, optimize, special
+from scipy import special
 
 from audit.statistics import conversions
 
@@ -87,14 +88,14 @@ def quadrature(known: KnownLaw, delta: float) -> float:
     def excess(epsilon: float) -> float:
         odds = np.exp(epsilon)
         worlds = (np.maximum(one - odds * other, 0.0) for one, other in ((into, out), (out, into)))
-        return max(float(integrate.trapezoid(world, x)) for world in worlds) - delta
+        return max(float(scipy.integrate.trapezoid(world, x)) for world in worlds) - delta
 
     if excess(0.0) <= 0:
         return 0.0
     high = 1.0
     while excess(high) > 0 and high < 512:
         high *= 2
-    return np.inf if high >= 512 else float(optimize.brentq(excess, 0.0, high, xtol=1e-9))
+    return np.inf if high >= 512 else float(scipy.optimize.brentq(excess, 0.0, high, xtol=1e-9))
 
 
 def _normal_density(x: Array, centre: float, spread: float) -> Array:

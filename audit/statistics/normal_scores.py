@@ -7,8 +7,9 @@ in thousands. It is no bound for scores of another shape.
 """
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import optimize, special
+from scipy import special
 
 from audit.statistics import conversions, estimate
 from audit.statistics.canaries import Design
@@ -87,4 +88,4 @@ def _noncentrality(statistic: float, freedom: int, level: float) -> float:
         return float(reached - level)
 
     width = 10 + 10 * abs(statistic) / np.sqrt(2 * freedom)
-    return float(optimize.brentq(excess, statistic - width, statistic + width))
+    return float(scipy.optimize.brentq(excess, statistic - width, statistic + width))

@@ -50,8 +50,9 @@ from collections.abc import Callable
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import special, stats
+from scipy import special
 
 from audit.errors import require
 from audit.statistics import conversions, cosine_law, intervals
@@ -284,8 +285,8 @@ def log_p_approximate(canaries: int, guesses: int, right: int, epsilon: ArrayLik
     eps, deltas = np.broadcast_arrays(np.asarray(epsilon, np.float64), np.asarray(delta, np.float64))
     share = special.expit(eps)[..., None]
     below = np.arange(right - 1, -1, -1)  # v - 1, v - 2, ...
-    log_tail = stats.binom.logsf(right - 1, guesses, share[..., 0])
-    masses = np.cumsum(stats.binom.pmf(below, guesses, share), -1)
+    log_tail = scipy.stats.binom.logsf(right - 1, guesses, share[..., 0])
+    masses = np.cumsum(scipy.stats.binom.pmf(below, guesses, share), -1)
     slope = (masses / np.arange(1, right + 1)).max(-1, initial=0.0)
     with np.errstate(divide="ignore"):
         found: Array = np.minimum(np.logaddexp(log_tail, np.log(2 * canaries * deltas * slope)), 0.0)

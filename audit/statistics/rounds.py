@@ -22,8 +22,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import optimize, special
+from scipy import special
 
 from audit.errors import require
 from audit.statistics import conversions, intervals
@@ -121,7 +122,9 @@ def renyi_noise(epsilon: float, delta: float) -> float:
     conversions.require_delta(delta)
     if np.isinf(epsilon) or renyi_epsilon(_SIGMAS[0], delta) <= epsilon:
         return 0.0
-    return float(optimize.brentq(lambda s: renyi_epsilon(float(s), delta) - epsilon, *_SIGMAS, rtol=1e-13))
+    return float(
+        scipy.optimize.brentq(lambda s: renyi_epsilon(float(s), delta) - epsilon, *_SIGMAS, rtol=1e-13)
+    )
 
 
 def gaussian_noise(epsilon: float, delta: float) -> float:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from audit.report.table import Column, Table, number
 from audit.statistics import conversions, rounds
@@ -109,7 +109,7 @@ def by_cohort(attacked: Attacked, one: Measured) -> tuple[list[int], list[float]
     clients = len(one.known)
     sizes = np.unique(np.geomspace(2, max(clients // 2, 2), 24).astype(int))
     deviations = np.hypot(cohort_deviation(one.known, sizes), attacked.noise_multiplier)
-    accuracies = stats.norm.cdf(one.own / 2 / np.maximum(deviations, 1e-12))
+    accuracies = scipy.stats.norm.cdf(one.own / 2 / np.maximum(deviations, 1e-12))
     return sizes.tolist(), deviations.tolist(), accuracies.tolist()
 
 

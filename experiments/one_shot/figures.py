@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
+import scipy
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from scipy import stats
 
 from audit.progress import counted
 from audit.report import style
@@ -193,7 +193,9 @@ def _draw_densities(axis: Axes, panel: Sequence[FederatedRun]) -> None:
     x = np.linspace(*ends, _POINTS)
     _null(axis, ends, panel[0].final.cosines.dimension)
     for one, values, color in zip(panel, every, _COLORS, strict=False):
-        axis.plot(x, stats.gaussian_kde(values)(x), color=color, label=counted(one.repetitions, "repetition"))
+        axis.plot(
+            x, scipy.stats.gaussian_kde(values)(x), color=color, label=counted(one.repetitions, "repetition")
+        )
 
 
 def _null(axis: Axes, ends: tuple[float, float], dimension: int) -> None:
