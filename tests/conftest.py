@@ -51,8 +51,8 @@ _keep_programs()  # before JAX is imported
 
 
 def pytest_addoption(parser):
-    parser.addoption("--kills", type=int, default=10, help="of audits and of those who share one")
-    parser.addoption("--ray_kills", type=int, default=3, help="of each kind of process in test_on_ray")
+    parser.addoption("--kills", type=int, default=5, help="of audits and of those who share one")
+    parser.addoption("--ray_kills", type=int, default=1, help="of each kind of process in test_on_ray")
     parser.addoption("--kills_out", help="an empty folder for its audits; by default a temporary one")
 
 
