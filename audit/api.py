@@ -239,7 +239,7 @@ def audit_model(
     >>> criterion = optax.softmax_cross_entropy_with_integer_labels
     >>> result = audit.audit_model(nn.Dense(2), criterion, features, labels, runs=40, out=folder, **small)
     >>> sorted(result.bounds)
-    ['assumption_free', 'held_out', 'if_gaussian']
+    ['assumption_free', 'if_gaussian']
     """
     from audit import own
 

@@ -1,24 +1,30 @@
 """Scores in, scores out -> a Bound that says what it stands on, or an Estimate that says it is none.
 
-Four estimators, from what the paper prints to what needs no assumption. Each takes the scores of
+Three estimators, from what the paper prints to what needs no assumption. Each takes the scores of
 independent runs with the canary (in) and without (out), higher meaning "in":
 
     in_sample        hidden-state paper, Algorithm 4: the best of all thresholds on the scores that it
                      then counts. An Estimate, not a confidence bound: with 5,000 scores it exceeds the
                      truth in up to 15% of audits where 5% is said, and more with more (Errata H10);
                      `noise_floor` says what it shows where nothing leaks.
-    held_out         the threshold from one half, two Clopper-Pearson limits on the other.
-    if_gaussian      the threshold from a twentieth, one exact test of both counts on the rest.
-    assumption_free  likewise, against the trade-off function of (epsilon, delta)-DP itself.
+    if_gaussian      the threshold's rank from a twentieth, one exact test on the rest (`exact`).
+    assumption_free  likewise from an eighth, against the trade-off function of (epsilon, delta)-DP itself.
 
-The first three give mu; their epsilon follows if the mechanism's trade-off curve is Gaussian (Errata H11).
-Rates are bounded from above, for a bound on mu from below (Errata H12).
+The first two give mu; their epsilon follows if the mechanism's trade-off curve is Gaussian (Errata H11).
+
+A bound is a function of the two sets of scores, and of their ranks alone: neither the order of rows nor an
+increasing map of all scores changes it. One split into pilot and rest would leave the threshold to chance.
+So 21 splits are drawn, by a hash of the ranks, and the bound is the median of theirs, each at 11/21 of the
+error. Where the median is above the truth, 11 of 21 tests reject a true hypothesis at once, which by Markov's
+inequality has at most the probability `error`, however the splits depend on each other (Meinshausen, Meier
+and Buehlmann, "p-Values for high-dimensional regression", 2009).
 """
 
 import dataclasses
 import functools
 import hashlib
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -40,12 +46,22 @@ from audit.statistics.method import (
 Array = NDArray[np.float64]
 Worlds = tuple[Array, Array]
 
-IN_SAMPLE, HELD_OUT = "in_sample", "held_out"
+IN_SAMPLE = "in_sample"
 IF_GAUSSIAN, ASSUMPTION_FREE = ONE_CANARY
-_HELD_OUT_SHARE, _PILOT_SHARE, _LEAST_PILOT = 0.5, 0.05, 20
+_LEAST_PILOT, _SPLITS, _REJECTING = 20, 21, 11
+_PILOT_IF_GAUSSIAN, _PILOT = 0.05, 0.125  # shares of the scores
 _FINENESS = 300  # neighbouring thresholds differ in a 300th of the scores outside of them, or in one
 _COUNTS = 1_000_000  # of all audits together that simulate a noise floor
 _MOST = 1000  # audits
+
+
+class Counts(NamedTuple):
+    """The errors of a threshold, and the scores that they are among."""
+
+    false_positives: int
+    false_negatives: int
+    n_in: int
+    n_out: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,44 +129,30 @@ def in_sample(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confide
     conversions.require_levels(delta, confidence)
     s_in, s_out = check_scores(scores_in, scores_out)
     threshold, mu = thresholds.best_empirical(s_in, s_out, conversions.mu_from_rates, (1 - confidence) / 2)
-    counts, epsilon = _count(s_in, s_out, threshold), conversions.epsilon_from_mu(max(mu, 0.0), delta)
-    found = (IN_SAMPLE, epsilon, max(mu, 0.0), delta, confidence, threshold)
-    return Estimate(*found, *counts, caveat=_IN_SAMPLE.text)
-
-
-def held_out(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float) -> Bound:
-    """The threshold from one half, bounded on the other with two Clopper-Pearson limits."""
-    conversions.require_levels(delta, confidence)
-    s_in, s_out = check_scores(scores_in, scores_out)
-    (choose_in, choose_out), (rest_in, rest_out) = _split(s_in, s_out, _HELD_OUT_SHARE)
-    error = (1 - confidence) / 2
-    threshold = thresholds.choose_on_pilot(
-        choose_in, choose_out, len(rest_in), len(rest_out), conversions.mu_from_rates, error
-    )
-    counts = _count(rest_in, rest_out, threshold)
-    fpr = intervals.upper_limits(counts.n_out, error)[counts.false_positives]
-    fnr = intervals.upper_limits(counts.n_in, error)[counts.false_negatives]
-    mu = float(conversions.mu_from_rates(fpr, fnr))
-    return _gaussian(HELD_OUT, mu, counts, threshold, delta, confidence)
+    errors = thresholds.count_errors(s_in, s_out, np.array([threshold]))
+    counts = Counts(int(errors.false_positives[0]), int(errors.false_negatives[0]), len(s_in), len(s_out))
+    found = (IN_SAMPLE, conversions.epsilon_from_mu(max(mu, 0.0), delta), max(mu, 0.0), delta, confidence)
+    return Estimate(*found, threshold, *counts, caveat=_IN_SAMPLE.text)
 
 
 def if_gaussian(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float) -> Bound:
-    """A threshold from a pilot, mu from one exact test of both counts (see `exact`)."""
+    """A threshold's rank from a pilot, mu from one exact test (see `exact`)."""
     conversions.require_levels(delta, confidence)
     s_in, s_out = check_scores(scores_in, scores_out)
-    mu, counts, threshold = _tested(s_in, s_out, exact.GAUSSIAN, confidence)
-    return _gaussian(IF_GAUSSIAN, mu, counts, threshold, delta, confidence)
+    mu, counts, threshold = _tested(s_in, s_out, exact.GAUSSIAN, _PILOT_IF_GAUSSIAN, confidence)
+    found = (IF_GAUSSIAN, conversions.epsilon_from_mu(mu, delta), mu, delta, confidence, threshold)
+    return Bound(*found, *counts, assumes=GAUSSIAN_CURVE.text)
 
 
 def assumption_free(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float) -> Bound:
-    """A threshold from a pilot, epsilon from one exact test against (epsilon, delta)-DP itself.
+    """A threshold's rank from a pilot, epsilon from one exact test against (epsilon, delta)-DP itself.
 
     It holds whatever the trade-off curve; n scores a world prove at most about
     log(2 n / 3).
     """
     conversions.require_levels(delta, confidence)
     s_in, s_out = check_scores(scores_in, scores_out)
-    epsilon, counts, threshold = _tested(s_in, s_out, exact.approximate_dp(delta), confidence)
+    epsilon, counts, threshold = _tested(s_in, s_out, exact.approximate_dp(delta), _PILOT, confidence)
     return Bound(ASSUMPTION_FREE, epsilon, None, delta, confidence, threshold, *counts, assumes=NOTHING.text)
 
 
@@ -216,14 +218,6 @@ _RECORDS = (
         mark=Mark("vermilion", "o", 5, 0, filled=False),
     ),
     ScoreMethod(
-        name=HELD_OUT,
-        compute=held_out,
-        assumes=GAUSSIAN_CURVE,
-        label="held-out",
-        legend="if the curve is Gaussian: held-out threshold",
-        mark=Mark("green", "s", 4.5, 2),
-    ),
-    ScoreMethod(
         name=IF_GAUSSIAN,
         compute=if_gaussian,
         assumes=GAUSSIAN_CURVE,
@@ -261,46 +255,65 @@ def check_scores(scores_in: ArrayLike, scores_out: ArrayLike) -> tuple[Array, Ar
     return arrays[0], arrays[1]
 
 
-def _split(scores_in: Array, scores_out: Array, share: float) -> tuple[Worlds, Worlds]:
-    """(chosen on, counted), each (in, out): a random share of each world.
+class _Ordered(NamedTuple):
+    """Two worlds by their distinct scores, ascending, and how many scores in and out equal each."""
 
-    The order of a file proves nothing, it may come sorted, and a fixed shuffle of sorted scores would
-    count fixed ranks. So the shuffle's seed is a hash of the ranks as they come: the same for the same
-    scores in any unit, and as good as random between audits. What is left unprotected is a file of few
-    distinct values that comes sorted: its ranks hardly vary, so shuffle such scores before.
-    """
-    values, worlds = np.unique(np.concatenate([scores_in, scores_out])), [scores_in, scores_out]
-    ranks = [np.searchsorted(values, world).astype("<i8").tobytes() for world in worlds]
-    rng = np.random.default_rng(int.from_bytes(hashlib.sha256(b"/".join(ranks)).digest(), "big"))
-    chosen, counted = [], []
-    for world in worlds:
-        size = min(max(round(share * len(world)), _LEAST_PILOT), len(world) // 2)
-        order = rng.permutation(len(world))
-        chosen.append(world[order[:size]])
-        counted.append(world[order[size:]])
-    return (chosen[0], chosen[1]), (counted[0], counted[1])
+    values: Array
+    counts_in: NDArray[np.int64]
+    counts_out: NDArray[np.int64]
+
+    def seed(self) -> int:
+        """A hash of the ranks: the same in any order and any unit, as good as random between audits."""
+        counts = self.counts_in.astype("<i8").tobytes() + b"/" + self.counts_out.astype("<i8").tobytes()
+        return int.from_bytes(hashlib.sha256(counts).digest(), "big")
+
+    def places(self, rng: np.random.Generator) -> Worlds:
+        """Ascending places (in, out) among the distinct scores, those of equal scores in random order."""
+        where = np.arange(len(self.values), dtype=np.float64)
+        worlds = [np.repeat(where, counts) for counts in (self.counts_in, self.counts_out)]
+        if (self.counts_in + self.counts_out).max() > 1:
+            worlds = [np.sort(world + rng.random(len(world))) for world in worlds]
+        return worlds[0], worlds[1]
 
 
-def _count(scores_in: Array, scores_out: Array, threshold: float) -> exact.Counts:
-    errors = thresholds.count_errors(scores_in, scores_out, np.array([threshold]))
-    wrong = int(errors.false_positives[0]), int(errors.false_negatives[0])
-    return exact.Counts(*wrong, len(scores_in), len(scores_out))
+def _ordered(scores_in: Array, scores_out: Array) -> _Ordered:
+    values, places = np.unique(np.concatenate([scores_in, scores_out]), return_inverse=True)
+    split = places[: len(scores_in)], places[len(scores_in) :]
+    return _Ordered(values, *(np.bincount(world, minlength=len(values)) for world in split))
+
+
+def _drawn(world: Array, share: float, rng: np.random.Generator) -> Worlds:
+    """(pilot, rest) of a world: a random part of it, and the others, in their order."""
+    size = min(max(round(share * len(world)), _LEAST_PILOT), len(world) // 2)
+    chosen = np.zeros(len(world), bool)
+    chosen[rng.choice(len(world), size, replace=False, shuffle=False)] = True
+    return world[chosen], world[~chosen]
 
 
 def _tested(
-    scores_in: Array, scores_out: Array, family: exact.Family, confidence: float
-) -> tuple[float, exact.Counts, float]:
-    (pilot_in, pilot_out), (rest_in, rest_out) = _split(scores_in, scores_out, _PILOT_SHARE)
-    threshold = thresholds.choose_on_pilot(
-        pilot_in, pilot_out, len(rest_in), len(rest_out), family.parameter, (1 - confidence) / 2
-    )
-    counts = _count(rest_in, rest_out, threshold)
-    return exact.lower_bound(family, counts, 1 - confidence), counts, threshold
-
-
-def _gaussian(
-    method: str, mu: float, counts: exact.Counts, threshold: float, delta: float, confidence: float
-) -> Bound:
-    mu = max(mu, 0.0)
-    epsilon = conversions.epsilon_from_mu(mu, delta)
-    return Bound(method, epsilon, mu, delta, confidence, threshold, *counts, assumes=GAUSSIAN_CURVE.text)
+    scores_in: Array, scores_out: Array, family: exact.Family, share: float, confidence: float
+) -> tuple[float, Counts, float]:
+    """(parameter, counts, threshold): of all splits' tests, those of the one that decides."""
+    ordered, error = _ordered(scores_in, scores_out), (1 - confidence) * _REJECTING / _SPLITS
+    roots, tests, found = np.random.SeedSequence(ordered.seed()).spawn(_SPLITS), [], []
+    for root in roots:
+        rng = np.random.default_rng(root)
+        drawn = [_drawn(world, share, rng) for world in ordered.places(rng)]
+        pilot, (rest_in, rest_out) = (drawn[0][0], drawn[1][0]), (drawn[0][1], drawn[1][1])
+        sizes = len(rest_in), len(rest_out)
+        chosen = thresholds.choose_on_pilot(
+            pilot, *sizes, family.parameter, error, family is not exact.GAUSSIAN
+        )
+        if chosen.is_in:
+            place = rest_in[chosen.rank - 1]
+            errors = sizes[1] - int(np.searchsorted(rest_out, place))
+            counts = Counts(errors, chosen.rank - 1, *sizes)
+            tests.append(exact.Counts(chosen.rank, sizes[0], errors, sizes[1]))
+        else:
+            place = rest_out[-chosen.rank]
+            errors = int(np.searchsorted(rest_in, place, side="right"))
+            counts = Counts(chosen.rank - 1, errors, *sizes)
+            tests.append(exact.Counts(chosen.rank, sizes[1], errors, sizes[0]))
+        found.append((counts, float(ordered.values[int(place)])))
+    parameter, decides = exact.lower_bound(family, tests, _REJECTING, 1 - confidence)
+    return parameter, *found[decides]

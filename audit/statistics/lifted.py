@@ -35,7 +35,7 @@ from scipy import special
 from audit.errors import require
 from audit.statistics import betting, conversions, exact, thresholds
 from audit.statistics.canaries import Counted, Design, RunErrors
-from audit.statistics.estimate import ASSUMPTION_FREE, HELD_OUT, IF_GAUSSIAN, Bound
+from audit.statistics.estimate import ASSUMPTION_FREE, IF_GAUSSIAN, Bound
 from audit.statistics.exact import Family
 from audit.statistics.method import GAUSSIAN_CURVE, MANY_CANARIES, NOTHING, Assumption, Method
 
@@ -235,7 +235,6 @@ _RECORDS = (
         assumes=GAUSSIAN_AND_MANY_RUNS,
         label="clustered",
         legend="clustered, if also runs are many",
-        counterpart=HELD_OUT,
     ),
 )
 METHODS = {record.name: record for record in _RECORDS}

@@ -16,6 +16,11 @@ from audit.statistics import intervals
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
+Worlds = tuple[Array, Array]
+_PRIOR = 5.0  # scores of normal distributions that join the pilot's
+_DOUBT = 1.7  # times the root of the pilot's size: the share by which its counts' promises err
+_STEADY = 8  # scores of the pilot beyond a rank that it can judge by itself
+_MISFIT = 1.8  # deviations
 
 
 class Parameter(Protocol):
@@ -57,34 +62,74 @@ def best_empirical(
     return float(candidates[best]), float(limits[best])
 
 
-def choose_on_pilot(
-    pilot_in: Array, pilot_out: Array, n_in: int, n_out: int, parameter: Parameter, error: float
-) -> float:
-    """The threshold that promises the largest lower limit on n_in and n_out further scores.
+class Rank(NamedTuple):
+    """A threshold for scores to come: the rank-th lowest of those in, or the rank-th highest of those out."""
 
-    Candidates are those of two normal distributions of one spread fitted to the pilot, by means and by
-    medians: they vary far less than the pilot's own best midpoint. The latter replaces the better of
-    them only where its lower limit on the pilot beats the pilot's point estimate there, as for scores
-    that are nothing like normal.
+    is_in: bool
+    rank: int
+
+
+def choose_on_pilot(
+    pilot: Worlds, n_in: int, n_out: int, parameter: Parameter, error: float, any_shape: bool
+) -> Rank:
+    """The rank among 1, 2, 4, ... of either world that promises the largest lower limit on n_in and n_out
+    further scores; looks at ranks alone. pilot: (scores in, scores out).
+
+    It is the best one of normal distributions with the pilot's area under the ROC curve, which varies little
+    between pilots. Scores of any shape may be nothing like normal: where the pilot's counts promise more
+    elsewhere by the share that they may err by, or contradict such distributions, they decide.
     """
+    pilot_in, pilot_out = pilot
     if not len(pilot_in) or not len(pilot_out):
-        return 0.0
-    if np.ptp(np.concatenate([pilot_in, pilot_out])) == 0:
-        return float(pilot_in[0])
-    empirical, limit = best_empirical(pilot_in, pilot_out, parameter, error)
-    low, high = midpoints(pilot_in, pilot_out)[[0, -1]]
-    chosen = []
-    for fit in normal_fits(pilot_in, pilot_out):
-        grid = fit.grid()
-        best = int(np.argmax(_limits(*fit.rates(grid), n_in, n_out, parameter, error)))
-        chosen.append(float(np.clip(grid[best], low, high)))
-    if not chosen:
-        return empirical
-    counts = count_errors(pilot_in, pilot_out, np.array(chosen))
-    fpr = (counts.false_positives + 0.5) / (len(pilot_out) + 1)
-    fnr = (counts.false_negatives + 0.5) / (len(pilot_in) + 1)
-    best = int(np.argmax(_limits(fpr, fnr, n_in, n_out, parameter, error)))
-    return empirical if limit > parameter(fpr, fnr)[best] else chosen[best]
+        return Rank(True, 1)
+    mu, places, promised, steady, misfit = _separation(pilot_in, pilot_out), [], [], [], 0.0
+    worlds = (True, n_in, n_out, pilot_in, pilot_out), (False, n_out, n_in, -pilot_out, -pilot_in)
+    for is_in, size, others, own, other in worlds:
+        ranks = 2 ** np.arange(max(size // 2, 1).bit_length())
+        levels = ranks / (size + 1)
+        below = _below(levels, mu, own, other)
+        near = intervals.clopper_pearson_upper(ranks - 1, size, error)
+        shares = np.stack([special.ndtr(mu + special.ndtri(levels)), below.shares])
+        promised.append(
+            parameter(intervals.clopper_pearson_upper(others * (1 - shares), others, error), near)
+        )
+        steady.append(below.places >= _STEADY)
+        misfit = max(misfit, float(np.abs(below.misfits[steady[-1]]).max(initial=0.0)))
+        places += [Rank(is_in, int(rank)) for rank in ranks]
+    normal, counted = np.round(np.concatenate(promised, axis=1), 9)
+    usual, best = int(np.argmax(normal)), int(np.argmax(counted))
+    if not any_shape:
+        return places[usual]
+    if misfit > _MISFIT:
+        return places[int(np.argmax(np.where(np.concatenate(steady), counted, -np.inf)))]
+    clearly = 1 + _DOUBT / np.sqrt(min(len(pilot_in), len(pilot_out)))
+    return places[best if counted[best] > clearly * max(counted[usual], 0.0) else usual]
+
+
+def _separation(pilot_in: Array, pilot_out: Array) -> float:
+    """How many deviations apart normal distributions of the pilot's area under the ROC curve are."""
+    below = np.searchsorted(np.sort(pilot_out), pilot_in).sum()
+    return float(np.sqrt(2) * special.ndtri((below + 0.5) / (len(pilot_in) * len(pilot_out) + 1)))
+
+
+class _Below(NamedTuple):
+    """The other world below quantiles of an own one: its estimated shares, at which of the pilot's own scores
+    they were counted, and how far normal distributions are from the counts, in deviations."""
+
+    shares: Array
+    places: Array
+    misfits: Array
+
+
+def _below(levels: Array, mu: float, own: Array, other: Array) -> _Below:
+    """Counted, with _PRIOR scores of normal distributions; beyond the outmost own score as theirs."""
+    places, size = np.maximum(np.rint(levels * (len(own) + 1)), 1.0), len(other)
+    nearest = special.ndtr(mu + special.ndtri(places / (len(own) + 1)))
+    counted = np.searchsorted(np.sort(other), np.sort(own)[places.astype(int) - 1])
+    shares = (counted + _PRIOR * nearest) / (size + _PRIOR)
+    spread = np.sqrt(size * nearest * (1 - nearest) + (size * nearest) ** 2 / places)
+    shares = np.minimum(shares * special.ndtr(mu + special.ndtri(levels)) / nearest, 1.0)
+    return _Below(shares, places, (counted - size * nearest) / spread)
 
 
 class NormalFit(NamedTuple):
@@ -119,9 +164,3 @@ def _fit(pilot_in: Array, pilot_out: Array, average: Callable[[Array], np.floati
     distances = np.concatenate([np.abs(pilot_in - centre_in), np.abs(pilot_out - centre_out)])
     unit = float(average(np.abs(special.ndtri((np.arange(999) + 0.5) / 999))))
     return NormalFit(centre_in, centre_out, float(average(distances)) / unit)
-
-
-def _limits(fpr: Array, fnr: Array, n_in: int, n_out: int, parameter: Parameter, error: float) -> Array:
-    """The lower limits that rates promise on n_in and n_out scores."""
-    upper = intervals.clopper_pearson_upper
-    return parameter(upper(n_out * fpr, n_out, error), upper(n_in * fnr, n_in, error))

@@ -330,7 +330,7 @@ def test_an_nnx_module_is_audited(tmp_path):
         return -jax.nn.log_softmax(nnx.merge(graph, params, rest)(example[0]))[example[1]]
 
     found = audit.audit_loss(loss, params, X, Y, out=tmp_path, **SMALL)
-    assert list(found.bounds)[-1] == "held_out" and len(found.bounds) == 3
+    assert list(found.bounds)[0] == "assumption_free" and len(found.bounds) == 2
     assert len(found.conclusion.scores_in) == 10
 
 

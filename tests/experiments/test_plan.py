@@ -20,7 +20,7 @@ def test_plan_says_bounds_runs_and_time(housing_file, tmp_path):
     result = json.loads(process.stdout)
     assert result["epsilon"] == pytest.approx(4)
     bounds = {row["method"]: row for row in result["bounds"]}
-    assert list(bounds) == ["in_sample", "held_out", "if_gaussian", "assumption_free"]
+    assert list(bounds) == ["in_sample", "if_gaussian", "assumption_free"]
     assert all(0 <= row["low"] <= row["mean"] <= row["high"] < 8 for row in bounds.values())
     assert 2 < bounds["if_gaussian"]["mean"] < 4 and 40 <= result["runs_needed"] <= 400
     trained = 400 * 8 * result["probe"]["model_step"]

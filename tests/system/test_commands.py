@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SLOW = pytest.mark.slow
-METHODS = ["in_sample", "held_out", "if_gaussian", "assumption_free"]
+METHODS = ["in_sample", "if_gaussian", "assumption_free"]
 
 
 @pytest.fixture

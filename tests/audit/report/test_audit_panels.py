@@ -101,7 +101,7 @@ def test_a_refuted_curve_is_refuted_in_every_panel(panel, refuted):
 def test_bars_of_refuted_bounds_are_grey_and_say_so(panel, refuted):
     axis = panel("bounds", refuted)
     ticks = [label.get_text().replace("-\n", "-").replace("\n", " ") for label in axis.get_xticklabels()]
-    assert ticks == ["assumption-free", "if Gaussian (refuted)", "held-out (refuted)", "in-sample (no bound)"]
+    assert ticks == ["assumption-free", "if Gaussian (refuted)", "in-sample (no bound)"]
     edges = [bar.get_edgecolor()[:3] for bar in axis.patches]
     grey = plt.matplotlib.colors.to_rgb(style.FADED)
     assert [edge == grey for edge in edges] == [False, True, True, False]

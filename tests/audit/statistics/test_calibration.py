@@ -14,7 +14,7 @@ from audit.statistics.estimate import METHODS, Estimate, in_sample, noise_floor
 from audit.statistics.known_laws import GAUSSIAN, LAWS, KnownLaw
 
 SETTING = KnownMechanism(mu=1.0, n_scores=5000, audits=40, delta=1e-5, confidence=0.95, seed=11)
-CONFIDENCE_BOUNDS = ["held_out", "if_gaussian", "assumption_free"]
+CONFIDENCE_BOUNDS = ["if_gaussian", "assumption_free"]
 LEAST_MEAN_MU = {0.25: 0.17, 1.0: 0.92, 1.77: 1.68, 3.95: 3.78}  # of if_gaussian, 5,000 scores
 
 
@@ -31,7 +31,7 @@ def test_confidence_bounds_cover_and_come_near_in_40_audits():
     results = by_method(SETTING)
     check_coverage(results, SETTING.audits)
     assert results["if_gaussian"].mean_mu > 0.9
-    assert results["held_out"].mean_mu > 0.79  # 0.842 over 2,000 audits, 0.015 a standard error here
+    assert results["if_gaussian"].mean_mu > 0.79  # 0.842 over 2,000 audits, 0.015 a standard error here
     assert results["if_gaussian"].mean_epsilon < results["if_gaussian"].true_epsilon
     assert results["assumption_free"].mean_mu is None and results["assumption_free"].mean_epsilon > 1.2
 
@@ -83,9 +83,9 @@ def test_a_method_that_claims_too_much_is_caught(monkeypatch):
     """It says 95% and means 20%."""
 
     def boastful(scores_in, scores_out, delta, confidence):
-        return estimate.held_out(scores_in, scores_out, delta, 0.2)
+        return estimate.if_gaussian(scores_in, scores_out, delta, 0.2)
 
-    record = dataclasses.replace(estimate.METHODS["held_out"], compute=boastful)
+    record = dataclasses.replace(estimate.METHODS["if_gaussian"], compute=boastful)
     monkeypatch.setattr(estimate, "METHODS", {"boastful": record})
     [result] = calibrate(SETTING)
     assert result.exceeding > allowed_share(0.05, SETTING.audits)
@@ -104,7 +104,7 @@ def test_a_law_that_is_gaussian_is_audited_as_mu_is():
 
 def test_where_the_curve_is_not_gaussian_mu_exceeds_and_the_curve_test_fires():
     results = by_method(SETTING._replace(audits=10, n_scores=1600, law=KnownLaw(LAWS["laplace"], 1.0)))
-    assert all(results[method].exceeding == 1 for method in ("in_sample", "held_out", "if_gaussian"))
+    assert all(results[method].exceeding == 1 for method in ("in_sample", "if_gaussian"))
     assert results["assumption_free"].exceeding <= allowed_share(0.05, 10)
     assert all(result.fired >= 0.9 for result in results.values())
 
@@ -117,12 +117,12 @@ def test_missed_audits_exceed_where_the_test_neither_fires_nor_lacks_power(monke
     def examine(scores_in, scores_out):
         passed.append(scores_in[0] > 2)
         strong.append(scores_in[1] > 1)
-        epsilons.append(estimate.held_out(scores_in, scores_out, 1e-5, 0.95).epsilon)
+        epsilons.append(estimate.if_gaussian(scores_in, scores_out, 1e-5, 0.95).epsilon)
         return calibration.gaussian_curve.CurveTest(float(passed[-1]), 1.0, 1.0, 1.0, 0.0, 16)
 
     monkeypatch.setattr(calibration.gaussian_curve, "examine", examine)
     monkeypatch.setattr(calibration.gaussian_curve, "power", lambda s_in, s_out: 0.9 + 0.1 * (s_in[1] > 1))
-    result = by_method(setting)["held_out"]
+    result = by_method(setting)["if_gaussian"]
     exceeding = np.array(epsilons) > result.true_epsilon
     assert result.fired == 1 - np.mean(passed) and 0 < result.fired < 1
     assert result.unsure == np.mean(np.array(passed) & ~np.array(strong)) > 0

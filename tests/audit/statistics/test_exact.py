@@ -1,215 +1,164 @@
-"""The exact test's promise, by enumeration: every pair of counts, every rate on a grid, no simulation."""
+"""The exact test's promise, by enumeration: every count, and the law of the rate at the threshold."""
 
 import functools
 
 import numpy as np
 import pytest
-from scipy import optimize, special, stats
+from scipy import special, stats
 
 from audit.statistics import exact
-from audit.statistics.exact import Counts, lower_bound
+from audit.statistics.exact import Counts, lower_bound, p_value
 
 ERROR = 0.05
-DELTA = 0.01
-FAMILIES = {"gaussian": exact.GAUSSIAN, "approximate_dp": exact.approximate_dp(DELTA)}
-SIZES = [(5, 5), (12, 5), (5, 30), (12, 12), (30, 12), (30, 30)]  # (n_in, n_out)
-TRUTHS = np.concatenate([[0.0, 1e-3], np.linspace(0.05, 4, 60)])
-RATES = np.concatenate([[0.0, 1e-9, 1e-6, 1e-4], special.ndtr(np.linspace(-3.3, 3.3, 133))])
-RATES = np.append(RATES, [1 - 1e-4, 1 - 1e-6, 1.0])
+FAMILIES = {"gaussian": exact.GAUSSIAN, "approximate_dp": exact.approximate_dp(0.01)}
+FAMILY = pytest.mark.parametrize("name", FAMILIES)
+SIZES = [(1, 5, 5), (1, 30, 12), (3, 12, 30), (15, 30, 30), (30, 30, 5), (2, 300, 300)]  # (rank, of, trials)
+TRUTHS = np.concatenate([[0.0, 1e-3], np.linspace(0.05, 6, 60)])
+QUANTILES = (np.arange(20_000) + 0.5) / 20_000
 
 
-def every_bound(family, n_in, n_out, error=ERROR):
-    pairs = [[Counts(x, y, n_in, n_out) for y in range(n_in + 1)] for x in range(n_out + 1)]
-    return np.array([[lower_bound(family, counts, error) for counts in row] for row in pairs])
+def every_bound(family, rank, of, trials, error=ERROR):
+    return np.array(
+        [lower_bound(family, [Counts(rank, of, x, trials)], 1, error)[0] for x in range(trials + 1)]
+    )
 
 
 @functools.cache
-def kept_bounds(name, n_in, n_out, error=ERROR):
-    return every_bound(FAMILIES[name], n_in, n_out, error)
+def kept_bounds(name, *sizes):
+    return every_bound(FAMILIES[name], *sizes)
 
 
-def worst_excess(family, bounds, slack=0.0):
-    """The largest probability, over truths t and rates (a, b >= f_t(a)), that the bound exceeds t."""
-    n_out, n_in = np.array(bounds.shape) - 1
-    of_x = stats.binom.pmf(np.arange(n_out + 1), n_out, RATES[:, None])
+def worst_excess(family, bounds, rank, of, trials, slack=0.0):
+    """The largest probability, over truths t, that the bound exceeds t where the curve is f_t or above."""
+    rates = special.betaincinv(rank, of - rank + 1, QUANTILES)
     worst = 0.0
     for truth in TRUTHS:
-        least = family.trade_off(truth, RATES)
-        of_y = stats.binom.pmf(np.arange(n_in + 1), n_in, (least + slack * (1 - least))[:, None])
-        worst = max(worst, np.einsum("ax,xy,ay->a", of_x, bounds > truth, of_y).max())
+        least = family.trade_off(truth, rates)
+        exceeding = bounds > truth  # so few errors, all or none
+        if exceeding.any():
+            most = np.flatnonzero(exceeding)[-1]
+            worst = max(worst, special.bdtr(float(most), trials, least + slack * (1 - least)).mean())
     return worst
 
 
-def normal_theory(counts, error):
-    """mu less its standard error (delta method) times a normal quantile."""
-    z = [special.ndtri(k / n) for k, n in zip(counts[:2], (counts.n_out, counts.n_in), strict=True)]
-    variance = sum(
-        special.ndtr(q) * special.ndtr(-q) / n / stats.norm.pdf(q) ** 2
-        for q, n in zip(z, (counts.n_out, counts.n_in), strict=True)
+@FAMILY
+@pytest.mark.parametrize("sizes", SIZES)
+def test_the_bound_exceeds_the_truth_at_most_as_often_as_said(name, sizes):
+    bounds = kept_bounds(name, *sizes)
+    assert worst_excess(FAMILIES[name], bounds, *sizes) <= ERROR
+    assert (np.diff(bounds) <= 0).all() and (bounds >= 0).all() and bounds[-1] == 0
+
+
+@FAMILY
+def test_the_level_is_used_and_mechanisms_above_the_curve_exceed_less(name):
+    """A bound that always says 0 would pass the former test."""
+    on_curve, near, above = (
+        worst_excess(FAMILIES[name], kept_bounds(name, 2, 300, 300), 2, 300, 300, slack)
+        for slack in (0, 0.01, 0.3)
     )
-    return -sum(z) + special.ndtri(error) * np.sqrt(variance)
+    assert above < near < on_curve and 0.8 * ERROR < on_curve <= ERROR
 
 
-def slow_bound(family, counts, error, points=1500):
-    """The same test as plainly as can be: the extreme set pair by pair, the p-value over a dense grid."""
-    fp, fn, n_in, n_out = counts
-    x, y = np.meshgrid(np.arange(n_out + 1), np.arange(n_in + 1), indexing="ij")
-    order = family.parameter((x + 0.5) / (n_out + 1), (y + 0.5) / (n_in + 1))
-    extreme = order >= order[fp, fn] - 1e-9
-    limits = stats.binomtest(fp, n_out).proportion_ci(1 - exact.GAMMA * error)
-    a = np.linspace(limits.low, limits.high, points)
-    of_x = stats.binom.pmf(np.arange(n_out + 1), n_out, a[:, None])
-
-    def excess(t):
-        of_y = stats.binom.pmf(np.arange(n_in + 1), n_in, family.trade_off(t, a)[:, None])
-        return np.einsum("ax,xy,ay->a", of_x, extreme, of_y).max() + exact.GAMMA * error - error
-
-    return optimize.brentq(excess, 0, 30) if excess(0) < 0 else 0.0
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-@pytest.mark.parametrize("n_in, n_out", SIZES)
-def test_the_bound_exceeds_the_truth_at_most_as_often_as_said(name, n_in, n_out):
-    assert worst_excess(FAMILIES[name], kept_bounds(name, n_in, n_out)) <= ERROR
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-@pytest.mark.parametrize("slack", [0.01, 0.3])
-def test_also_for_mechanisms_above_the_curve(name, slack):
-    on_curve, above = (worst_excess(FAMILIES[name], kept_bounds(name, 30, 30), s) for s in (0.0, slack))
-    assert above < on_curve <= ERROR
-
-
-@pytest.mark.parametrize("name", FAMILIES)
+@FAMILY
 @pytest.mark.parametrize("error", [0.001, 0.3, 0.9])
 def test_at_other_levels(name, error):
-    assert worst_excess(FAMILIES[name], kept_bounds(name, 12, 12, error)) <= error
+    bounds = every_bound(FAMILIES[name], 3, 12, 12, error)
+    assert worst_excess(FAMILIES[name], bounds, 3, 12, 12) <= error
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-def test_the_level_is_used_and_errors_fall_to_nothing_as_the_confidence_rises(name):
-    """A bound that always says 0 would pass all of the above."""
-    assert worst_excess(FAMILIES[name], kept_bounds(name, 30, 30)) > 0.9 * ERROR
-    errors = [0.5, 0.05, 1e-3, 1e-6, 1e-12, 1e-300]
-    bounds = [lower_bound(FAMILIES[name], Counts(40, 40, 300, 300), error) for error in errors]
-    assert np.all(np.diff(bounds) <= 0) and bounds[0] > bounds[2] > 0 == bounds[-1]
+@FAMILY
+def test_errors_fall_to_nothing_as_the_confidence_rises(name):
+    errors = [0.5, 0.05, 1e-3, 1e-6, 1e-9]
+    bounds = [lower_bound(FAMILIES[name], [Counts(40, 300, 40, 300)], 1, error)[0] for error in errors]
+    assert np.all(np.diff(bounds) <= 0) and bounds[0] > bounds[2] > 0
 
 
-def optimistic_corner(monkeypatch):
-    """Each cell's far corner (a_(i+1), f(a_i)), and so few points that the proof must do the work."""
-    honest = exact._log_largest
-
-    def largest(rates_out, rates_in, boundary, counts):
-        if len(rates_out) <= 5:  # the search
-            return honest(rates_out, rates_in, boundary, counts)
-        return honest(rates_out[2:], rates_in[:-2], boundary, counts)
-
-    monkeypatch.setattr(exact, "_log_largest", largest)
-    monkeypatch.setattr(exact, "_PROOF_CELLS", 12)
-    monkeypatch.setattr(exact, "_SEARCH_POINTS", 2)
+def lower_ends(monkeypatch):
+    """Each cell's probability at its lower end, where it is least."""
+    levels = np.append(special.ndtr(np.linspace(-6.0, 6.0, 25)), 1.0)
+    monkeypatch.setattr(exact, "_LEVELS", np.append(0.0, levels[:-1]))
+    monkeypatch.setattr(exact, "_MASSES", np.diff(levels, prepend=0.0))
 
 
-def no_nuisance(monkeypatch):
-    """The observed false-positive rate, as if it were the true one."""
-
-    def edges(counts, error, cells):
-        return np.full(cells + 1, (counts.false_positives + 0.5) / (counts.n_out + 1))
-
-    monkeypatch.setattr(exact, "_nuisance_edges", edges)
+def no_spread(monkeypatch):
+    """The rate at the threshold as if it were known."""
+    monkeypatch.setattr(
+        exact, "_rates", lambda counts: np.full(len(exact._LEVELS), counts.rank / (counts.of + 1))
+    )
 
 
-def strictly_more_extreme(monkeypatch):
-    """What was seen does not count as extreme."""
-    honest = exact._extreme_set
-    monkeypatch.setattr(exact, "_extreme_set", lambda *args: np.maximum(honest(*args) - 1, 0))
+def strictly_fewer(monkeypatch):
+    """What was seen does not count as so few."""
+    honest = exact._p_value
+
+    def fewer(family, parameter, counts, rates):
+        return honest(family, parameter, counts._replace(errors=max(counts.errors - 1, 0)), rates)
+
+    monkeypatch.setattr(exact, "_p_value", fewer)
 
 
-def lost_probability(monkeypatch):
-    """Sums that leave out a third of the probability and do not add it back."""
-    honest = exact._log_largest
-    monkeypatch.setattr(exact, "_log_largest", lambda *args: honest(*args) + np.log(2 / 3))
-
-
-BREAKAGES = [optimistic_corner, no_nuisance, strictly_more_extreme, lost_probability]
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-@pytest.mark.parametrize("breakage", BREAKAGES)
+@FAMILY
+@pytest.mark.parametrize("breakage", [lower_ends, no_spread, strictly_fewer])
 def test_the_enumeration_catches_a_broken_test(monkeypatch, name, breakage):
     breakage(monkeypatch)
-    assert worst_excess(FAMILIES[name], every_bound(FAMILIES[name], 12, 12)) > 1.1 * ERROR
+    sizes = (2, 60, 60)
+    assert worst_excess(FAMILIES[name], every_bound(FAMILIES[name], *sizes), *sizes) > 1.1 * ERROR
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-@pytest.mark.parametrize("constants", [{"_PROOF_CELLS": 6, "_SEARCH_POINTS": 2}, {"_NEGLIGIBLE": 1e-3}])
-def test_coarse_constants_cost_tightness_not_validity(monkeypatch, name, constants):
-    fine = kept_bounds(name, 12, 12)
-    for constant, value in constants.items():
-        monkeypatch.setattr(exact, constant, value)
-    coarse = every_bound(FAMILIES[name], 12, 12)
-    assert worst_excess(FAMILIES[name], coarse) <= ERROR and np.mean(coarse) < np.mean(fine)
+@FAMILY
+def test_coarse_cells_cost_tightness_not_validity(monkeypatch, name):
+    sizes, fine = (3, 12, 30), kept_bounds(name, 3, 12, 30)
+    monkeypatch.setattr(exact, "_LEVELS", np.append(special.ndtr(np.linspace(-6.0, 6.0, 13)), 1.0))
+    monkeypatch.setattr(exact, "_MASSES", np.diff(exact._LEVELS, prepend=0.0))
+    coarse = every_bound(FAMILIES[name], *sizes)
+    assert worst_excess(FAMILIES[name], coarse, *sizes) <= ERROR and np.mean(coarse) < np.mean(fine)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-@pytest.mark.parametrize(
-    "counts",
-    [(0, 0, 30, 30), (3, 4, 30, 30), (1, 5, 12, 30), (12, 0, 30, 30), (0, 9, 30, 12), (2, 11, 60, 40)],
-)
-def test_the_slow_reference_agrees(name, counts):
-    fast, slow = (f(FAMILIES[name], Counts(*counts), ERROR) for f in (lower_bound, slow_bound))
-    assert slow - 0.02 * max(slow, 1) <= fast <= slow + 1e-3
-
-
-@pytest.mark.parametrize("n_in, n_out", [(1, 1), (40, 90), (700, 2000)])
-@pytest.mark.parametrize("low, high", [(-0.3, 1.2), (0.4, 0.6), (0.0, 0.001), (-1.0, -0.1)])
-def test_the_largest_probability_is_scipys_and_what_is_left_out_is_added(n_in, n_out, low, high):
-    boundary = np.clip(np.linspace(high, low, n_out + 1) * n_in, -1, n_in).astype(int)
-    a, b = np.array([0.0, 1e-7, 0.02, 0.3, 0.9, 1.0]), np.array([1.0, 0.97, 0.5, 0.45, 1e-6, 0.0])
-    of_x = stats.binom.pmf(np.arange(n_out + 1), n_out, a[:, None])
-    truth = np.sum(of_x * stats.binom.cdf(boundary, n_in, b[:, None]), axis=1)
-    for rows in (slice(0, 3), slice(2, 4), slice(1, 6)):
-        ours = np.exp(exact._log_largest(a[rows], b[rows], boundary, Counts(0, 0, n_in, n_out)))
-        assert -1e-11 <= ours - truth[rows].max() <= 2e-8
-
-
-@pytest.mark.parametrize("mu", [0.5, 1.0, 1.768, 3.953])
-@pytest.mark.parametrize("n_in, n_out", [(2375, 2375), (1000, 4000)])
-def test_close_to_normal_theory_at_expected_counts(mu, n_in, n_out):
-    rate = special.ndtr(-mu / 2)
-    counts = Counts(round(n_out * rate), round(n_in * rate), n_in, n_out)
-    bound = lower_bound(exact.GAUSSIAN, counts, ERROR)
-    assert bound == pytest.approx(normal_theory(counts, ERROR), rel=0.03) and 0.9 * mu - 0.06 < bound < mu
+@FAMILY
+@pytest.mark.parametrize("counts", [(1, 30, 0, 30), (4, 30, 9, 30), (12, 12, 3, 30), (5, 2000, 700, 2000)])
+@pytest.mark.parametrize("parameter", [0.0, 0.7, 3.0])
+def test_the_p_value_is_the_simulated_share(name, counts, parameter, audits=40_000):
+    """Scores out are uniform, scores in by the curve: the share of audits with so few errors."""
+    rng, found = np.random.default_rng(1), Counts(*counts)
+    threshold = rng.beta(found.rank, found.of - found.rank + 1, audits)
+    errors = rng.binomial(found.trials, FAMILIES[name].trade_off(parameter, threshold))
+    share, said = np.mean(errors <= found.errors), p_value(FAMILIES[name], parameter, found)
+    assert said == pytest.approx(share, abs=4 * np.sqrt(said * (1 - said) / audits) + 0.02 * said + 1e-9)
 
 
 def test_known_counts():
-    """No error in n + n scores has probability exp(-2 n e^-epsilon) where both rates are e^-epsilon."""
+    """No score out among or above n scores in has probability exp(-2 n e^-epsilon) or so."""
     for n in (200, 2375):
-        bound = lower_bound(exact.approximate_dp(1e-5), Counts(0, 0, n, n), ERROR)
-        assert np.log(2 * n / 3) - 0.05 < bound <= np.log(2 * n / -np.log(ERROR))
-        mu = lower_bound(exact.GAUSSIAN, Counts(0, 0, n, n), ERROR)
-        assert mu == pytest.approx(-2 * special.ndtri(1 - ERROR ** (1 / 2 / n)), rel=0.01)
-    # The nuisance's interval moves with them, so they may: little, at many scores and Gaussian curves.
-    counts = [Counts(x, 400, 2375, 2375) for x in range(0, 1200, 60)]
-    bounds = np.array([lower_bound(exact.GAUSSIAN, c, ERROR) for c in counts])
-    assert np.all(np.diff(bounds) <= 1e-3) and bounds[0] > 2 > bounds[-1]
-    assert lower_bound(exact.GAUSSIAN, Counts(290, 290, 300, 300), ERROR) == 0.0
-    assert lower_bound(exact.approximate_dp(1e-5), Counts(300, 300, 300, 300), ERROR) == 0.0
+        bound, _ = lower_bound(exact.approximate_dp(1e-5), [Counts(1, n, 0, n)], 1, ERROR)
+        assert np.log(2 * n / 3) - 0.03 < bound <= np.log(2 * n / -np.log(ERROR))
+    for counts in (Counts(290, 300, 290, 300), Counts(300, 300, 300, 300)):
+        assert all(lower_bound(family, [counts], 1, ERROR)[0] == 0 for family in FAMILIES.values())
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-@pytest.mark.parametrize("n_in, n_out", SIZES)
-def test_never_above_what_was_seen_nor_raised_by_more_false_negatives(name, n_in, n_out):
-    x, y = np.meshgrid(np.arange(n_out + 1), np.arange(n_in + 1), indexing="ij")
-    seen = FAMILIES[name].parameter((x + 0.5) / (n_out + 1), (y + 0.5) / (n_in + 1))
-    bounds = kept_bounds(name, n_in, n_out)
-    assert np.all(bounds <= np.maximum(seen, 0)) and np.all(bounds >= 0) and bounds.max() > 0
-    assert np.all(np.diff(bounds, axis=1) <= 3e-3 * np.maximum(bounds[:, :-1], 1))
+@FAMILY
+def test_of_many_audits_so_many_have_to_reject_each_at_its_share(name):
+    audits = [Counts(4, 300, x, 300) for x in (40, 90, 60, 20, 70)]
+    alone = [lower_bound(FAMILIES[name], [one], 1, ERROR * 3 / 5)[0] for one in audits]
+    bound, decides = lower_bound(FAMILIES[name], audits, 3, ERROR)
+    assert bound == pytest.approx(sorted(alone)[2], abs=1e-5) and decides == 2
+    assert lower_bound(FAMILIES[name], audits, 5, ERROR)[1] == 1
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-@pytest.mark.parametrize("n_in, n_out", [(1, 1), (1, 200), (200, 1), (3, 5000)])
-def test_corner_counts_give_a_finite_bound(name, n_in, n_out):
-    for x in {0, n_out // 2, n_out}:
-        for y in {0, n_in // 2, n_in}:
+def test_the_same_hypothesis_rejected_by_a_median_of_dependent_tests(audits=4000):
+    """Eleven of 21 uniform p-values that share most of their evidence lie below 11/21 of the error in at most
+    the error of cases; taken at the whole error they would not."""
+    rng = np.random.default_rng(3)
+    shared, own = rng.normal(size=(audits, 1)), rng.normal(size=(audits, 21))
+    p_values = np.sort(special.ndtr(np.sqrt(0.99) * shared + np.sqrt(0.01) * own))[:, 10]
+    assert np.mean(p_values <= ERROR * 11 / 21) <= ERROR
+    assert np.mean(p_values <= ERROR) > stats.binom.ppf(0.01, audits, ERROR * 0.9) / audits
+
+
+@FAMILY
+@pytest.mark.parametrize("of, trials", [(1, 1), (1, 200), (200, 1), (3, 5000)])
+def test_corner_counts_give_a_finite_bound(name, of, trials):
+    for rank in {1, (of + 1) // 2, of}:
+        for errors in {0, trials // 2, trials}:
             for error in (1e-6, 0.05, 0.6):
-                assert 0 <= lower_bound(FAMILIES[name], Counts(x, y, n_in, n_out), error) < 30
+                found, _ = lower_bound(FAMILIES[name], [Counts(rank, of, errors, trials)], 1, error)
+                assert 0 <= found < 30

@@ -108,7 +108,7 @@ def test_what_is_not_said_is_none():
     assert parse(WHOLE) == Kept(40, 1e-6, 0.9, 2.5, 3.0, {"jax": "0"})
     assert parse(WHOLE | {"bounds": []}).delta is None
     assert parse(WHOLE | {"upper_bound": None}).upper_bound == math.inf
-    assert parse({"bounds": [ROW | {"method": "held_out"}]}).if_gaussian is None
+    assert parse({"bounds": [ROW | {"method": "assumption_free"}]}).if_gaussian is None
 
 
 @pytest.mark.parametrize(

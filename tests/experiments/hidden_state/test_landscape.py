@@ -23,7 +23,7 @@ CELL = LandscapeCell(4.0, 2, 3, 1e-5)
 GRID = landscape.Grid((2.0, 4.0), (1, 2), 3, 40)
 STUDY = landscape.study(GRID, 1e-5, 0.95)
 SIMULATION = Simulation(80, 0, 0.95)
-METHODS = ("in_sample", "held_out", "if_gaussian", "assumption_free")
+METHODS = ("in_sample", "if_gaussian", "assumption_free")
 
 
 def made_up(asked, epsilon=0.5):
