@@ -27,7 +27,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from audit.errors import require
-from audit.statistics import fair_coins
 from audit.statistics.arrays import floats, require_apart
 
 Array = NDArray[np.float64]
@@ -112,7 +111,9 @@ class Coins(NamedTuple):
         return f"{_counted(self.scores)} each, in by a coin of its own"
 
     def split(self) -> tuple["Coins", "Coins"]:
-        pilot, rest = (Coins(self.scores[runs], self.presence[runs], self.given) for runs in _drawn(self.scores))
+        pilot, rest = (
+            Coins(self.scores[runs], self.presence[runs], self.given) for runs in _drawn(self.scores)
+        )
         return pilot, rest
 
     def pooled(self) -> tuple[Array, Array]:
@@ -162,6 +163,8 @@ class Sets(NamedTuple):
 def coins(scores: ArrayLike, presence: ArrayLike) -> Coins:
     """The checked design of a caller's coins; raises InputError for shapes, values or bits that fit no audit,
     and for bits that fair independent coins do not give."""
+    from audit.statistics import fair_coins  # loads SciPy
+
     found = of_own_coins(scores, presence)
     fair_coins.require_fair(found.presence)
     return found._replace(given=True)

@@ -199,7 +199,9 @@ def _require_spread(found: Cosines) -> None:
     squares = float(np.square(found.observed - found.observed.mean()).sum())
     fits = special.chdtrc(freedom, squares * found.dimension) >= _SPREAD_ERROR
     units, suggested = np.sqrt(squares * found.dimension / freedom), max(round(freedom / squares), 1)
-    said = f"`dimension={found.dimension}`: cosines spread by {units:.3g} / sqrt(d), where uniform directions' "
+    said = (
+        f"`dimension={found.dimension}`: cosines spread by {units:.3g} / sqrt(d), where uniform directions' "
+    )
     law = f"do by 1, as these would in about {suggested:,} dimensions"
     mend = "count trained parameters alone, or save unobserved= too if canaries take part unequally often"
     require(fits, f"{said}{law}: {mend}")
