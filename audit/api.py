@@ -177,7 +177,7 @@ def audit(
     """
     import jax
 
-    from audit import concluded, progress, training, values, zoo
+    from audit import concluded, progress, training, zoo
     from audit.report.subjects import AskedLevels
     from audit.settings import build, make, stored
     from audit.settings.setting import flat
@@ -185,11 +185,10 @@ def audit(
     from audit.task import Sources
 
     runs, folder, delta, confidence = _require_request(runs, out, delta, confidence)
-    given = (("data_file", data_file), ("tfds_dir", tfds_dir))
-    files = [None if value is None else str(values.path(name, value)) for name, value in given]
+    sources = Sources(_named_file("data_file", data_file), _named_file("tfds_dir", tfds_dir))
     setting = make.setting_of(model, **settings)
     build.validate(setting, runs)
-    dataset = zoo.task(model).data.load(Sources(*files))
+    dataset = zoo.task(model).data.load(sources)
     with jax.default_matmul_precision("float32"):
         played, store = build.build(setting, dataset), stored.open_store(folder, setting, dataset)
         results.require_declared(store, [])
@@ -297,6 +296,12 @@ def _require_request(
     levels = number("delta", delta, float), number("confidence", confidence, float)
     conversions.require_levels(*levels)
     return number("runs", runs, int), path("out", out), *levels
+
+
+def _named_file(name: str, value: str | Path | None) -> str | None:
+    from audit.values import path
+
+    return None if value is None else str(path(name, value))
 
 
 def _composition(

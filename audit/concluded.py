@@ -87,9 +87,8 @@ def of_each_run(
         design = Coins(values[None], bits[None])
         by_coins = one_run_conclusion.of_coins(design, dimension, delta, confidence)
         if known_null:
-            alone = one_run_conclusion.of_cosines(
-                of_own_game(values[bits], None, dimension), delta, confidence
-            )
+            observed = of_own_game(values[bits], None, dimension)
+            alone = one_run_conclusion.of_cosines(observed, delta, confidence)
             by_coins = alone._replace(coins=True, bounds=[*by_coins.bounds, *alone.bounds])
         found.append(by_coins)
     return found

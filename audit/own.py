@@ -151,10 +151,8 @@ def _named(adversary: str | Adversary, model: Model) -> str | OwnAdversary:
 
 def _computed_by(adversary: Adversary, model: Model) -> str:
     """SHA-256, in hex, of what an adversary's functions compute, lowered for one platform."""
-    theta, norm = (
-        jax.ShapeDtypeStruct((model.n_parameters,), jnp.float32),
-        jax.ShapeDtypeStruct((), jnp.float32),
-    )
+    theta = jax.ShapeDtypeStruct((model.n_parameters,), jnp.float32)
+    norm = jax.ShapeDtypeStruct((), jnp.float32)
     key = jax.random.key(0, impl="threefry2x32")
     state = jax.eval_shape(adversary.init, key, theta, norm)
     step, _, seen = shapes(adversary, state, model.n_parameters)

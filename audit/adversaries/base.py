@@ -87,14 +87,12 @@ def shapes(adversary: Adversary, state: Tree, parameters: int) -> Shapes:
 
 def _require_crafted(crafted: Tree, canaries: int, parameters: int) -> None:
     """Raises InputError for what are no canaries, or not so many."""
-    mend = f"give an array (canaries, parameters) = {(canaries, parameters)}"
+    wanted = f"(canaries, parameters) = {(canaries, parameters)}"
     if not isinstance(crafted, Coordinates | Directions | Examples):
-        found = getattr(crafted, "shape", type(crafted).__name__)
-        require(found == (canaries, parameters), f"the adversary's craft gives shape {found}: {mend}")
+        found = f"the adversary's craft gives shape {getattr(crafted, 'shape', type(crafted).__name__)}"
+        require(found.endswith(f" {(canaries, parameters)}"), f"{found}: give an array {wanted}")
         return
     first = jax.tree.leaves(crafted)[0].shape
-    kind, numbers = type(crafted).__name__, first[0] if first else 0
-    require(
-        numbers == canaries,
-        f"the adversary's craft gives {kind} of {numbers} canaries: give {canaries}, or {mend}",
-    )
+    kind, number = type(crafted).__name__, first[0] if first else 0
+    found = f"the adversary's craft gives {kind} of {number} canaries"
+    require(number == canaries, f"{found}: give {canaries}, or an array {wanted}")

@@ -111,10 +111,8 @@ class Coins(NamedTuple):
         return f"{_counted(self.scores)} each, in by a coin of its own"
 
     def split(self) -> tuple["Coins", "Coins"]:
-        pilot, rest = (
-            Coins(self.scores[runs], self.presence[runs], self.given) for runs in _drawn(self.scores)
-        )
-        return pilot, rest
+        pilot, rest = _drawn(self.scores)
+        return self._of(pilot), self._of(rest)
 
     def pooled(self) -> tuple[Array, Array]:
         return self.scores[self.presence], self.scores[~self.presence]
@@ -127,6 +125,9 @@ class Coins(NamedTuple):
         misses = (self.presence & ~guessed).sum(1).astype(np.float64)
         alarms = (~self.presence & guessed).sum(1).astype(np.float64)
         return RunErrors(misses, alarms, *self.canaries, 2.0, True)
+
+    def _of(self, runs: NDArray[np.int64]) -> "Coins":
+        return Coins(self.scores[runs], self.presence[runs], self.given)
 
 
 class Sets(NamedTuple):

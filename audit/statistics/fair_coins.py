@@ -146,10 +146,8 @@ def _dispersion(counts: NDArray[np.int64], width: int, one: str) -> _Tested:
     spread, found = (2 * places - width) ** 2 / width, ((2 * counts - width) ** 2 / width).sum()
     moments = special.logsumexp(law - width * np.log(2) + _TILTS[:, None] * spread, axis=1)
     log_p = float((len(counts) * moments - _TILTS * found).min()) + np.log(2)
-    deviation = np.sqrt(found / len(counts) * width) / 2
-    said = (
-        f"how many coins of a {one} are in varies by {deviation:.3g}, fair coins' by {np.sqrt(width) / 2:.3g}"
-    )
+    deviation, fair = np.sqrt(found / len(counts) * width) / 2, np.sqrt(width) / 2
+    said = f"how many coins of a {one} are in varies by {deviation:.3g}, fair coins' by {fair:.3g}"
     return _Tested(min(log_p, 0.0), said)
 
 

@@ -81,9 +81,11 @@ class OneShotEstimate:
 
 
 def cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -> Cosines:
-    """A caller's checked cosines; raises InputError for shapes, values or numbers that fit no audit. Where the
-    law of a uniform direction stands for the unobserved, the observed must have its spread: each is that law
-    moved by what its canary leaves, which is the same for canaries that take part alike."""
+    """A caller's checked cosines; raises InputError for shapes, values or numbers that fit no audit.
+
+    Where the law of a uniform direction stands for the unobserved, the observed must not spread more: each is
+    that law, moved by what its canary leaves, which is the same for canaries that take part alike.
+    """
     found = of_own_game(observed, unobserved, dimension)
     if not len(found.unobserved):
         _require_spread(found)
@@ -193,16 +195,16 @@ def in_sample(found: Cosines, delta: float, error: float, prior: float) -> float
 
 
 def _require_spread(found: Cosines) -> None:
-    """Raises InputError where the sum of squared deviations is beyond chi-square's limit for 1/sqrt(d). Less
-    is no sign of a wrong dimension, as canaries may be tied, and in too few dimensions the bound still holds."""
+    """Raises InputError where the sum of squared deviations is beyond chi-square's limit for 1/sqrt(d).
+
+    Less is no sign of a wrong dimension, as canaries may be tied, and in too few dimensions the bound holds.
+    """
     freedom = len(found.observed) - 1
     squares = float(np.square(found.observed - found.observed.mean()).sum())
     fits = special.chdtrc(freedom, squares * found.dimension) >= _SPREAD_ERROR
     units, suggested = np.sqrt(squares * found.dimension / freedom), max(round(freedom / squares), 1)
-    said = (
-        f"`dimension={found.dimension}`: cosines spread by {units:.3g} / sqrt(d), where uniform directions' "
-    )
-    law = f"do by 1, as these would in about {suggested:,} dimensions"
+    said = f"`dimension={found.dimension}`: cosines spread by {units:.3g} / sqrt(d), those of uniform "
+    law = f"directions by 1, as these would in about {suggested:,} dimensions"
     mend = "count trained parameters alone, or save unobserved= too if canaries take part unequally often"
     require(fits, f"{said}{law}: {mend}")
 
