@@ -60,8 +60,9 @@ def cosines(displacement: ArrayLike, seed: int, count: int, first: int = 0) -> A
     require(moved.ndim == 1, f"the displacement has shape {moved.shape}: flatten it into one vector")
     require(len(moved) >= 2, f"the displacement has {len(moved)} entries: give at least 2")
     size, start = _within("count", count, 1, MOST_COUNT), _within("first", first, 0, _MOST_SEED)
-    parts = [np.linalg.norm(_part(moved, place)) for place in range(-(-len(moved) // _BLOCK))]
-    length = float(np.linalg.norm(parts))
+    with np.errstate(over="ignore"):  # what is too large is infinite, and refused
+        parts = [np.linalg.norm(_part(moved, place)) for place in range(-(-len(moved) // _BLOCK))]
+        length = float(np.linalg.norm(parts))
     require(np.isfinite(length), "the displacement is not finite: the model diverged, run it again")
     require(length > 0, "the displacement is 0: the model was not trained, or is its own start")
     return np.array([_product(moved, seed, start + i) for i in range(size)]) / length

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from audit.errors import require
+from audit.errors import InputError
 
 Bits = NDArray[np.bool_]
 Array = NDArray[np.float64]
@@ -37,18 +37,20 @@ _MEND = "presence has to be drawn by fair independent coins"
 
 
 class _Tested(NamedTuple):
-    """log of a p-value, and what is wrong if it is small."""
+    """log of a p-value, what is wrong if it is small, and whether that is the order of the coins alone."""
 
     log_p: float
     found: str
+    of_order: bool = False
 
 
 def require_fair(presence: Bits) -> None:
     """Raises InputError for bits (R, K) that fair independent coins give with a probability so small that all
     which are refused have ERROR together."""
     tests = list(_tests(presence))
-    for log_p, found in tests:
-        require(log_p >= np.log(ERROR / len(tests)), f"{found}; {_MEND}")
+    failed = [one for one in tests if one.log_p < np.log(ERROR / len(tests))]
+    if failed:  # say what is wrong by the plainest of them
+        raise InputError(f"{min(failed, key=lambda one: (one.of_order, one.log_p)).found}; {_MEND}")
 
 
 def _tests(presence: Bits) -> Iterator[_Tested]:
@@ -68,7 +70,8 @@ def _tests(presence: Bits) -> Iterator[_Tested]:
 
 
 def _expected(coins: int) -> str:
-    return f"fair coins would give {coins / 2:,.4g} +- {max(np.sqrt(coins) / 2, 0.5):,.2g}"
+    deviation = np.sqrt(coins) / 2
+    return f"fair coins would give {coins / 2:,.10g} +- {deviation:{',.0f' if deviation >= 10 else '.2g'}}"
 
 
 def _log_binomial(counts: NDArray[np.int64], coins: int) -> Array:
@@ -94,7 +97,7 @@ def _lags(bits: Bits, what: str) -> _Tested:
     worst = int(np.argmin(each))
     apart = f"{lags[worst]} {what}{'s' * (lags[worst] > 1)}".replace("canarys", "canaries")
     said = f"coins that lie {apart} apart differ {changes[worst]:,} times of {pairs[worst]:,}"
-    return _Tested(each[worst] + np.log(len(lags)), f"{said}: {_expected(pairs[worst])}")
+    return _Tested(each[worst] + np.log(len(lags)), f"{said}: {_expected(pairs[worst])}", of_order=True)
 
 
 def _sizes(bits: Bits) -> NDArray[np.int64]:
@@ -117,7 +120,7 @@ def _kinds(bits: Bits, one: str) -> _Tested:
     """Few different rows: by the exact law of their number, or for many by Chernoff's bound on repeats."""
     rows, width = bits.shape
     kinds, bins = len(_sizes(bits)), 2.0 ** min(width - 1, 1000)
-    said = f"of {rows:,} {_many(one)} only {kinds:,} differ in their {width:,} coins"
+    said = f"{rows:,} {_many(one)} have only {kinds:,} different rows of {width:,} coins"
     if rows <= _MOST_KINDS:
         with np.errstate(divide="ignore"):
             return _Tested(float(np.log(_law_of_kinds(rows, bins)[: kinds + 1].sum())), said)
