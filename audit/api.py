@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from audit.adversaries.base import Adversary
     from audit.own import OwnModel
     from audit.report.subjects import Subject
+    from audit.statistics.accounting import Composition
     from audit.statistics.conclusion import Conclusion
     from audit.statistics.curves import Auc
     from audit.statistics.estimate import Bound, Estimate
@@ -61,9 +62,10 @@ class Result:
     def true_positive_rate(self, false_positive_rate: float) -> float:
         """The share of scores in above a threshold that at most such a share of scores out exceeds."""
         from audit.statistics import curves
+        from audit.values import number
 
         scores = self.conclusion.scores_in, self.conclusion.scores_out
-        return curves.true_positive_rate(*scores, false_positive_rate)
+        return curves.true_positive_rate(*scores, number("false_positive_rate", false_positive_rate, float))
 
     def to_dict(self) -> dict[str, Any]:
         """What ./run.sh bound --json prints."""
@@ -82,10 +84,11 @@ class Result:
 
     def report(self, path: str | Path) -> Path:
         """Writes the page of ./run.sh report; returns its path."""
+        from audit import values
         from audit.report import audit_page
         from audit.storage import files
 
-        return files.write_whole(Path(path), audit_page.of_audits([self.subject()]))
+        return files.write_whole(values.path("path", path), audit_page.of_audits([self.subject()]))
 
     def __str__(self) -> str:
         from audit.report import bounds_table
@@ -106,7 +109,7 @@ def bounds(
     *,
     noise_multiplier: float | None = None,
     insertions: int | None = None,
-    sampling_rate: float = 1.0,
+    sampling_rate: float | None = None,
     upper_bound: float | None = None,
     name: str = "scores",
 ) -> Result:
@@ -117,8 +120,8 @@ def bounds(
       scores_out: (m,) of runs without it, or (m, M).
       delta: of every epsilon.
       confidence: of each bound.
-      noise_multiplier, insertions, sampling_rate: of DP-SGD's steps with the canary, where the upper bound is
-        wanted.
+      noise_multiplier, insertions: of DP-SGD's steps with the canary, where the upper bound is wanted.
+      sampling_rate: with which each of these takes the canary (Poisson), by default 1.
       upper_bound: epsilon by another accountant, in place of these.
       name: of what was audited, for the page.
 
@@ -134,18 +137,15 @@ def bounds(
     """
     from audit.concluded import conclude
     from audit.report import subjects
-    from audit.settings.setting import require_noise
     from audit.statistics import canaries
-    from audit.statistics.accounting import Composition
+    from audit.values import number, require_type
 
-    together = (noise_multiplier is None) == (insertions is None)
-    require(together, "`noise_multiplier` and `insertions` go together: give both or none")
-    composition = None
-    if noise_multiplier is not None and insertions is not None:
-        require_noise(noise_multiplier)
-        composition = Composition(noise_multiplier, insertions, sampling_rate)
+    require_type("name", name, str)
+    levels = number("delta", delta, float), number("confidence", confidence, float)
+    upper = None if upper_bound is None else number("upper_bound", upper_bound, float)
+    composition = _composition(noise_multiplier, insertions, sampling_rate)
     design = canaries.of_arrays(scores_in, scores_out)
-    conclusion = conclude(design, composition, delta, confidence, upper_bound=upper_bound)
+    conclusion = conclude(design, composition, *levels, upper_bound=upper)
     return Result(conclusion, partial(subjects.of_arrays, name, composition, conclusion))
 
 
@@ -156,8 +156,8 @@ def audit(
     out: str | Path = "results",
     delta: float = 1e-5,
     confidence: float = 0.95,
-    data_file: str | None = None,
-    tfds_dir: str | None = None,
+    data_file: str | Path | None = None,
+    tfds_dir: str | Path | None = None,
     **settings: Any,
 ) -> Result:
     """Trains and audits a model of the repository, as ./run.sh audit with these flags.
@@ -184,12 +184,13 @@ def audit(
     from audit.storage import results
     from audit.task import Sources
 
-    _require_request(runs, out, delta, confidence)
+    runs, folder, delta, confidence = _require_request(runs, out, delta, confidence)
+    sources = Sources(_named_file("data_file", data_file), _named_file("tfds_dir", tfds_dir))
     setting = make.setting_of(model, **settings)
     build.validate(setting, runs)
-    dataset = zoo.task(model).data.load(Sources(data_file, tfds_dir))
+    dataset = zoo.task(model).data.load(sources)
     with jax.default_matmul_precision("float32"):
-        played, store = build.build(setting, dataset), stored.open_store(Path(out), setting, dataset)
+        played, store = build.build(setting, dataset), stored.open_store(folder, setting, dataset)
         results.require_declared(store, [])
         with progress.bar(training.lacking(store, runs)) as line:
             trained = training.train(played, store, runs, progress=line)
@@ -289,16 +290,38 @@ def audit_loss(
 def _require_request(
     runs: int, out: str | Path, delta: float, confidence: float
 ) -> "tuple[int, Path, float, float]":
-    from audit.settings.fields import require_type
     from audit.statistics import conversions
+    from audit.values import number, path
 
-    require_type("runs", runs, int)
-    require_type("delta", delta, float)
-    require_type("confidence", confidence, float)
-    conversions.require_delta(delta)
-    conversions.require_confidence(confidence)
-    require(str(out), "`out=`: name a folder")
-    return runs, Path(out), delta, confidence
+    levels = number("delta", delta, float), number("confidence", confidence, float)
+    conversions.require_levels(*levels)
+    return number("runs", runs, int), path("out", out), *levels
+
+
+def _named_file(name: str, value: str | Path | None) -> str | None:
+    from audit.values import path
+
+    return None if value is None else str(path(name, value))
+
+
+def _composition(
+    noise_multiplier: float | None, insertions: int | None, sampling_rate: float | None
+) -> "Composition | None":
+    """The mechanism's steps, if they are known; raises InputError for a part of them alone."""
+    from audit.settings.setting import require_noise
+    from audit.statistics.accounting import Composition
+    from audit.values import number
+
+    if noise_multiplier is None or insertions is None:
+        known = [noise_multiplier, insertions, sampling_rate] != [None] * 3
+        message = "`noise_multiplier` and `insertions` go together, and `sampling_rate` goes with both"
+        require(not known, f"{message}: give both or none")
+        return None
+    sigma, rate = number("noise_multiplier", noise_multiplier, float), 1.0
+    require_noise(sigma)
+    if sampling_rate is not None:
+        rate = number("sampling_rate", sampling_rate, float)
+    return Composition(sigma, number("insertions", insertions, int), rate)
 
 
 def _audit_own(

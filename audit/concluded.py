@@ -15,11 +15,11 @@ from audit.settings.adversaries import adversary_row
 from audit.settings.setting import Setting
 from audit.statistics import accounting, conclusion, estimate, gaussian_curve, lifted, one_run_conclusion
 from audit.statistics.accounting import Composition
-from audit.statistics.canaries import Design
+from audit.statistics.canaries import Coins, Design
 from audit.statistics.conclusion import Conclusion, Look, Looks, Worlds
 from audit.statistics.estimate import Bound, Estimate
 from audit.statistics.one_run_conclusion import OneRunConclusion
-from audit.statistics.one_shot import cosines
+from audit.statistics.one_shot import of_own_game
 from audit.storage.store import Scores
 
 
@@ -84,10 +84,11 @@ def of_each_run(
     the canary is out, as it is of final models; else it is fitted to the canaries that are out."""
     found = []
     for values, bits in zip(scores.scores, scores.presence, strict=True):
-        design = one_run_conclusion.of_one_run(values, bits)
+        design = Coins(values[None], bits[None])
         by_coins = one_run_conclusion.of_coins(design, dimension, delta, confidence)
         if known_null:
-            alone = one_run_conclusion.of_cosines(cosines(values[bits], None, dimension), delta, confidence)
+            observed = of_own_game(values[bits], None, dimension)
+            alone = one_run_conclusion.of_cosines(observed, delta, confidence)
             by_coins = alone._replace(coins=True, bounds=[*by_coins.bounds, *alone.bounds])
         found.append(by_coins)
     return found

@@ -26,7 +26,7 @@ from jax import Array
 from jax.stages import Compiled, Traced, Wrapped
 from numpy.typing import NDArray
 
-from audit.adversaries.base import Adversary
+from audit.adversaries.base import Adversary, Shapes, shapes
 from audit.errors import require
 from audit.mechanism import ensemble
 from audit.mechanism.base import Data, Hyperparameters, Mechanism, Schedule, State, Tree
@@ -39,6 +39,7 @@ from audit.storage.store import Scores
 Arguments = Callable[[NDArray[np.int64], State, Schedule], tuple[Tree, ...]]
 _MAPPED: Programs[Wrapped] = Programs()
 _MEMORY: Programs[StepMemory] = Programs()
+_SHAPES: Programs[Shapes] = Programs()
 
 
 class Game(NamedTuple):
@@ -206,7 +207,10 @@ def _attack(game: Game) -> _Attack:
     theta_0 = game.init(root(game.seed, "theta"))
     known = game.init(root(game.seed, "guess")) if game.unknown_initialisation else theta_0
     norm = jnp.float32(game.hyper.clipping_norm)
-    return _Attack(game.adversary.init(root(game.seed, "canary"), known, norm), known, theta_0)
+    state = game.adversary.init(root(game.seed, "canary"), known, norm)
+    key = None if game.program is None else (game.program, theta_0.size, game.adversary.canaries)
+    _SHAPES.get(key, lambda: shapes(game.adversary, state, theta_0.size))  # before anything is trained
+    return _Attack(state, known, theta_0)
 
 
 def _compiled(

@@ -21,47 +21,55 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from audit.errors import require
+from audit.errors import InputError, require
+from audit.statistics import arrays
+from audit.values import number, shown
 
 Array = NDArray[np.float64]
+MOST_COUNT, MOST_DIMENSION = 5_000_000, 10**10  # of scores that `bound` takes; 80 GB
 _CANARIES, _COINS = 0, 1  # roots of the two streams under a seed
+_MOST_SEED = 2**63 - 1
 _BLOCK = 1 << 18  # coordinates in memory at once
 
 
 def canary(seed: int, index: int, dimension: int) -> Array:
     """Canary `index`, a uniform unit vector (dimension,); raises InputError for numbers out of range."""
-    drawn = np.concatenate(list(_blocks(seed, index, dimension)))
-    unit: Array = drawn / np.linalg.norm(drawn)
-    return unit
+    seed, index = _seed(seed), _within("index", index, 0, _MOST_SEED)
+    size = _within("dimension", dimension, 2, MOST_DIMENSION)
+    try:
+        drawn = np.empty(size)
+    except MemoryError:
+        raise InputError(f"`dimension={size}` takes {8 * size / 1e9:,.0f} GB, which are not free") from None
+    for place, block in enumerate(_blocks(seed, index, size)):
+        drawn[place * _BLOCK : (place + 1) * _BLOCK] = block
+    drawn /= np.linalg.norm(drawn)
+    return drawn
 
 
 def coins(seed: int, count: int) -> NDArray[np.bool_]:
     """Fair, independent coins (count,), which have nothing to do with the canaries' directions."""
-    _require_seed(seed)
-    require(count >= 1, f"`count={count}`: give at least 1")
-    return np.random.default_rng([_COINS, seed]).random(count) < 0.5
+    size = _within("count", count, 1, MOST_COUNT)
+    return np.random.default_rng([_COINS, _seed(seed)]).random(size) < 0.5
 
 
 def cosines(displacement: ArrayLike, seed: int, count: int, first: int = 0) -> Array:
     """Cosines (count,) of canaries first, first + 1, ... with a displacement (d,): larger, if they took part.
     Memory is two megabytes beside the displacement, time about a second for 10^8 coordinates of all canaries.
     Raises InputError for a displacement that is no finite vector, or is 0."""
-    moved = np.asarray(displacement)
+    moved, seed = arrays.real("the displacement's entries", displacement), _seed(seed)
     require(moved.ndim == 1, f"the displacement has shape {moved.shape}: flatten it into one vector")
-    require(moved.dtype.kind in "fiu", f"the displacement has dtype {moved.dtype}: give real numbers")
-    require(count >= 1, f"`count={count}`: give at least 1")
-    parts = [np.linalg.norm(_part(moved, place)) for place in range(-(-len(moved) // _BLOCK))]
-    length = float(np.linalg.norm(parts))
+    require(len(moved) >= 2, f"the displacement has {len(moved)} entries: give at least 2")
+    size, start = _within("count", count, 1, MOST_COUNT), _within("first", first, 0, _MOST_SEED)
+    with np.errstate(over="ignore"):  # what is too large is infinite, and refused
+        parts = [np.linalg.norm(_part(moved, place)) for place in range(-(-len(moved) // _BLOCK))]
+        length = float(np.linalg.norm(parts))
     require(np.isfinite(length), "the displacement is not finite: the model diverged, run it again")
     require(length > 0, "the displacement is 0: the model was not trained, or is its own start")
-    return np.array([_product(moved, seed, first + i) for i in range(count)]) / length
+    return np.array([_product(moved, seed, start + i) for i in range(size)]) / length
 
 
 def _blocks(seed: int, index: int, dimension: int) -> Iterator[Array]:
     """A canary's normal coordinates, not yet of length 1, one block after the other."""
-    _require_seed(seed)
-    require(index >= 0, f"`index={index}`: give at least 0")
-    require(dimension >= 2, f"`dimension={dimension}`: give at least 2")
     rng = np.random.default_rng([_CANARIES, seed, index])
     for start in range(0, dimension, _BLOCK):
         yield rng.standard_normal(min(_BLOCK, dimension - start))
@@ -79,5 +87,15 @@ def _part(moved: NDArray[np.generic], place: int) -> Array:
     return np.asarray(moved[place * _BLOCK : (place + 1) * _BLOCK], np.float64)
 
 
-def _require_seed(seed: int) -> None:
-    require(0 <= seed < 2**63, f"`seed={seed}`: give 0 to 2^63 - 1")
+def _seed(seed: int) -> int:
+    found = number("seed", seed, int)
+    require(0 <= found <= _MOST_SEED, f"`seed={shown(found)}`: give 0 to 2^63 - 1")
+    return found
+
+
+def _within(name: str, value: int, least: int, most: int) -> int:
+    """A whole number in a range; raises InputError for anything else."""
+    found = number(name, value, int)
+    end = f"{most:,}" if most < _MOST_SEED else "2^63 - 1"
+    require(least <= found <= most, f"`{name}={shown(found)}`: give {least} to {end}")
+    return found

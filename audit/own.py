@@ -17,7 +17,7 @@ from jax.flatten_util import ravel_pytree
 from numpy.typing import ArrayLike, NDArray
 
 from audit import progress, training
-from audit.adversaries.base import Adversary
+from audit.adversaries.base import Adversary, shapes
 from audit.concluded import of_setting
 from audit.errors import InputError, require
 from audit.mechanism.clipping.base import Batch, per_example
@@ -26,12 +26,15 @@ from audit.report import audit_page, audit_panels, subjects
 from audit.settings import build, stored
 from audit.settings.adversaries import Loss, OwnAdversary
 from audit.settings.build import Trainee
+from audit.settings.fields import declared
 from audit.settings.make import Usual, changed, make_setting
 from audit.settings.setting import STRATEGIES, Setting, flat, summary, validate
+from audit.statistics import arrays
 from audit.statistics.conclusion import Conclusion
 from audit.storage import results
 from audit.storage.store import FIGURE, RESULT, Store
 from audit.task import Dataset, checksum_of
+from audit.values import number
 
 Criterion = Callable[[Array, Array], Array]
 TreeLoss = Callable[[Any, tuple[Array, Array]], Array]
@@ -137,6 +140,7 @@ def _named(adversary: str | Adversary, model: Model) -> str | OwnAdversary:
     if not isinstance(adversary, Adversary):
         return adversary
     label = getattr(adversary.init, "__qualname__", "own").split(".<locals>")[0]
+    declared(Setting)["canaries"].require(number("canaries", adversary.canaries, int))
     try:
         return OwnAdversary(label, _computed_by(adversary, model))
     except Exception as error:  # whatever an outsider's functions raise
@@ -148,21 +152,14 @@ def _named(adversary: str | Adversary, model: Model) -> str | OwnAdversary:
 def _computed_by(adversary: Adversary, model: Model) -> str:
     """SHA-256, in hex, of what an adversary's functions compute, lowered for one platform."""
     theta = jax.ShapeDtypeStruct((model.n_parameters,), jnp.float32)
-    norm, step = jax.ShapeDtypeStruct((), jnp.float32), jax.ShapeDtypeStruct((), jnp.int32)
+    norm = jax.ShapeDtypeStruct((), jnp.float32)
     key = jax.random.key(0, impl="threefry2x32")
     state = jax.eval_shape(adversary.init, key, theta, norm)
+    step, _, seen = shapes(adversary, state, model.n_parameters)
     traced = [jax.jit(adversary.init).trace(key, theta, norm)]
     traced.append(jax.jit(adversary.craft).trace(state, step, theta))
-    crafted = jax.eval_shape(adversary.craft, state, step, theta)
-    wanted = adversary.canaries, model.n_parameters
-    shape = getattr(crafted, "shape", wanted)
-    require(shape == wanted, f"craft gives shape {shape}, not (canaries, parameters) = {wanted}")
-    seen: Any = ()
     if adversary.observer is not None:
-        seen = jax.eval_shape(adversary.observer.begin, state, theta)
         traced.append(jax.jit(adversary.observer.observe).trace(state, seen, step, theta))
-    scores = jax.eval_shape(adversary.score, state, seen, theta, theta)
-    require(scores.shape == wanted[:1], f"score gives shape {scores.shape}, not (canaries,) = {wanted[:1]}")
     traced.append(jax.jit(adversary.score).trace(state, seen, theta, theta))
     return _digest(traced)
 
@@ -181,20 +178,16 @@ def _digest(traced: list[Any]) -> str:
 
 
 def _dataset(features: ArrayLike, labels: ArrayLike) -> Dataset:
-    arrays = {"features": _canonical("features", features), "labels": _canonical("labels", labels)}
-    x, y = arrays.values()
+    both = {"features": _canonical("features", features), "labels": _canonical("labels", labels)}
+    x, y = both.values()
     require(x.size and y.size and x.ndim and y.ndim, "features and labels need an axis of examples each")
     require(len(x) == len(y), f"there are {len(x)} features and {len(y)} labels: give one label an example")
-    return Dataset(x, y, "arrays of the caller's", checksum_of(arrays))
+    return Dataset(x, y, "arrays of the caller's", checksum_of(both))
 
 
 def _canonical(name: str, values: ArrayLike) -> NDArray[Any]:
     """Whole numbers stay bytes or become int32, others float32."""
-    try:
-        array = np.asarray(values)
-    except ValueError:
-        raise InputError(f"{name} are no array: give rows of one length") from None
-    require(array.dtype.kind in "biuf", f"{name} are {array.dtype}: give numbers")
+    array = arrays.real(name, values)
     if array.dtype == np.uint8:
         return array
     whole = array.dtype.kind in "biu"

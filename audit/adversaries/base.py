@@ -8,9 +8,12 @@ paper's.
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+import jax
+import jax.numpy as jnp
 from jax import Array
 
-from audit.mechanism.base import Craft, Observe, Tree
+from audit.errors import require
+from audit.mechanism.base import Coordinates, Craft, Directions, Examples, Observe, Tree
 
 
 class Init(Protocol):
@@ -58,3 +61,38 @@ class Adversary(NamedTuple):
     observer: Observer | None = None
     reads_theta: bool = False
     constant: bool = False
+
+
+class Shapes(NamedTuple):
+    """The shapes, without values, of a step, of theta and of what an observer remembers."""
+
+    step: Tree
+    theta: Tree
+    seen: Tree
+
+
+def shapes(adversary: Adversary, state: Tree, parameters: int) -> Shapes:
+    """The shapes that an adversary's functions take for theta (p,), of which nothing is computed or compiled.
+    Raises InputError where craft or score do not give what the contract says, and whatever they raise."""
+    theta = jax.ShapeDtypeStruct((parameters,), jnp.float32)
+    step, canaries = jax.ShapeDtypeStruct((), jnp.int32), adversary.canaries
+    seen = () if adversary.observer is None else jax.eval_shape(adversary.observer.begin, state, theta)
+    _require_crafted(jax.eval_shape(adversary.craft, state, step, theta), canaries, parameters)
+    scores = jax.eval_shape(adversary.score, state, seen, theta, theta)
+    found = getattr(scores, "shape", type(scores).__name__)
+    wanted = f"a score a canary, (canaries,) = {(canaries,)}"
+    require(found == (canaries,), f"the adversary's score gives shape {found}: give {wanted}")
+    return Shapes(step, theta, seen)
+
+
+def _require_crafted(crafted: Tree, canaries: int, parameters: int) -> None:
+    """Raises InputError for what are no canaries, or not so many."""
+    wanted = f"(canaries, parameters) = {(canaries, parameters)}"
+    if not isinstance(crafted, Coordinates | Directions | Examples):
+        found = f"the adversary's craft gives shape {getattr(crafted, 'shape', type(crafted).__name__)}"
+        require(found.endswith(f" {(canaries, parameters)}"), f"{found}: give an array {wanted}")
+        return
+    first = jax.tree.leaves(crafted)[0].shape
+    kind, number = type(crafted).__name__, first[0] if first else 0
+    found = f"the adversary's craft gives {kind} of {number} canaries"
+    require(number == canaries, f"{found}: give {canaries}, or an array {wanted}")

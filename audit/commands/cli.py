@@ -170,7 +170,10 @@ def setting(names: Iterable[str] | None = None, **fixed: Any) -> "Setting":
     """The audit's setting that the flags of all fields, or of some, describe, beside fixed ones."""
     from audit.settings.make import setting_of
 
-    return setting_of(**{**values(None, names), **fixed})
+    given = {**values(None, names), **fixed}
+    if given.get("steps") is not None and "insertions" in given and not flags.FLAGS["insertions"].present:
+        del given["insertions"]  # a default
+    return setting_of(**given)
 
 
 def _chosen(kind: type | None, names: Iterable[str] | None) -> "list[Field]":

@@ -9,7 +9,7 @@ from audit.report.curves import mark, standing
 from audit.report.page import Html
 from audit.report.subjects import OneRunSubject, Subject
 from audit.report.verdicts import Verdict
-from audit.statistics.conclusion import Conclusion, method_of
+from audit.statistics.conclusion import Conclusion, assumption_of, method_of
 from audit.statistics.estimate import Bound, Finding
 
 _UNTESTED = " (not tested: scores of one run may depend on each other)"
@@ -150,14 +150,15 @@ def _cells(finding: Finding) -> tuple[str, ...]:
 def _assumes(finding: Finding, conclusion: Conclusion) -> str:
     """A bound's assumption, and whether the scores refute it; an estimate's caveat and noise floor."""
     method, p_value = method_of(finding), conclusion.p_value()
-    words = method.assumes.sentence
+    assumed = assumption_of(finding)
+    words = assumed.sentence
     if method.noise_floor is not None:
         floor = method.noise_floor(finding.n_in, finding.n_out, finding.delta, finding.confidence)
         return (
             f"{words}. Where nothing leaks it exceeds 0 in {floor.exceeding:.1%} of audits; epsilon's mean "
             f"is then {floor.mean:.2g}, its 95% quantile {floor.quantile_95:.2g}"
         )
-    if not method.assumes.gaussian:
+    if not assumed.gaussian:
         return words
     if conclusion.curve is None:
         return words if conclusion.design is None else words + _UNTESTED

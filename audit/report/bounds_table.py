@@ -8,7 +8,7 @@ import numpy as np
 
 from audit.report.table import Column, Table, at_least, at_most
 from audit.statistics import curves, estimate, lifted
-from audit.statistics.conclusion import Conclusion, method_of
+from audit.statistics.conclusion import Conclusion, assumption_of
 from audit.statistics.estimate import Finding
 
 _COUNTS, _RATES = ("FP/out", "FN/in"), ("FPR", "FNR")
@@ -38,7 +38,7 @@ def bounds_table(conclusion: Conclusion) -> str:
 
 def _notes(conclusion: Conclusion) -> list[str]:
     """The meaning of the last column's words, that of a Gaussian curve last: its test stands below."""
-    assumed = dict.fromkeys(method_of(row).assumes for row in conclusion.rows())
+    assumed = dict.fromkeys(assumption_of(row) for row in conclusion.rows())
     ranked = sorted(assumed, key=lambda one: one.gaussian)
     notes = [f"{one.word + ':':<12}{one.note}" for one in ranked if one.note]
     return notes if conclusion.design is None else [*notes, _UNTESTED]
@@ -88,7 +88,7 @@ def _row(finding: Finding, share: Callable[[int, int], str]) -> tuple[str, ...]:
         f"{finding.threshold:.4g}",
         share(finding.false_positives, finding.n_out),
         share(finding.false_negatives, finding.n_in),
-        method_of(finding).assumes.word,
+        assumption_of(finding).word,
     )
 
 

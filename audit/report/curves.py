@@ -10,7 +10,7 @@ from scipy import special
 from audit.report.style import BLACK, BOUND, FADED, OUT, PREDICTED, UPPER, VERMILION
 from audit.report.table import at_least, at_most
 from audit.statistics import conversions, curves
-from audit.statistics.conclusion import Conclusion, method_of
+from audit.statistics.conclusion import Conclusion, assumption_of
 from audit.statistics.estimate import Finding
 
 Array = NDArray[np.float64]
@@ -43,7 +43,7 @@ def standing(conclusion: Conclusion) -> Standing:
 
 def mark(finding: Finding, conclusion: Conclusion) -> str:
     """The mark of a bound that assumes a Gaussian curve; empty for other findings."""
-    return standing(conclusion).mark if method_of(finding).assumes.gaussian else ""
+    return standing(conclusion).mark if assumption_of(finding).gaussian else ""
 
 
 def draw_trade_off(

@@ -139,6 +139,9 @@ def build_for(
 
     known = Knowledge(trained.model, trained.classes, hyper, data, simulate, setting.canaries, expect)
     adversary = row.make(attack, known) if own is None else own
+    asked, made = setting.canaries, adversary.canaries
+    mend = "pass Knowledge.canaries on to Adversary, or drop `canaries`"
+    require(made == asked, f"`canaries={asked}`: the adversary {attack.name} has {made}: {mend}")
     return game.Game(
         mechanism,
         adversary._replace(craft=in_precision(adversary.craft, fields.precision)),

@@ -8,6 +8,7 @@ import math
 from typing import Any, NamedTuple
 
 from audit.errors import require
+from audit.values import require_type, shown
 
 AUDITED, ADVERSARY, DP_SGD = "what is audited", "adversary", "DP-SGD"  # groups in --help
 AUTO = "auto"  # as many as the model takes
@@ -64,7 +65,7 @@ class Field(NamedTuple):
     def require(self, value: Any) -> None:
         """Raises InputError, naming the field, the value and its limits, for a value beyond these."""
         unknown = " is unknown" if self.limits.choices else ""
-        require(self.limits.hold(value), f"`{self.name}={value}`{unknown}: {self.limits}")
+        require(self.limits.hold(value), f"`{self.name}={shown(value)}`{unknown}: {self.limits}")
 
 
 def described(
@@ -130,13 +131,6 @@ def require_types(part: Any) -> None:
         require_type(field.name, value, field.type)
         if dataclasses.is_dataclass(value):
             require_types(value)
-
-
-def require_type(name: str, value: object, kind: type) -> None:
-    """Raises InputError for a value of another type; a float may be an int, an int is no bool."""
-    whole = kind is float and type(value) is int
-    fits = isinstance(value, kind) and (kind is bool or type(value) is not bool)
-    require(whole or fits, f"`{name}={value!r}` is no {kind.__name__}: give one")
 
 
 def _shown(number: float) -> str:

@@ -6,8 +6,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from audit.errors import require
 from audit.settings.adversaries import ADVERSARIES, OwnAdversary, adversary_row
-from audit.settings.fields import AUTO, Field, FieldLimits, declared, require_fields, require_type
+from audit.settings.fields import AUTO, Field, FieldLimits, declared, require_fields
 from audit.settings.setting import MOST_STEPS, AdversaryFields, DpSgdFields, ScheduleFields, Setting, flat
+from audit.values import plain, require_type
 from audit.zoo import task, tasks
 
 P = TypeVar("P", AdversaryFields, DpSgdFields, ScheduleFields)
@@ -52,7 +53,7 @@ def setting_of(model: str, **given: Any) -> Setting:
     """
     require_type("model", model, str)
     row = task(model)
-    if given.get("canaries") == AUTO:
+    if isinstance(given.get("canaries"), str) and given["canaries"] == AUTO:
         given["canaries"] = row.canaries
     return make_setting(model, Usual(row.learning_rate, row.batch_size, row.clipping[0]), given)
 
@@ -70,6 +71,8 @@ def make_setting(model: str, usual: Usual, given: Mapping[str, Any]) -> Setting:
     for name, value in said.items():
         if name != "adversary" or not own:
             require_type(name, value, fields()[name].kind)
+    both = f"`steps={said.get('steps')}` and `insertions={said.get('insertions')}`"
+    require(not {"steps", "insertions"} <= set(said), f"{both} say the same: drop one")
     defaults = {name: field.default for name, field in fields().items() if field.default is not None}
     values = {**defaults, **usual._asdict(), **said}
     if "steps" not in said:
@@ -95,8 +98,8 @@ def _by_field(given: Mapping[str, Any]) -> dict[str, Any]:
     unknown = sorted(set(given) - set(by_flag) - set(fields()))
     known = f"choose of {', '.join(sorted(by_flag))}"
     require(not unknown, f"{', '.join(unknown)} is no field of a setting: {known}")
-    plain = {name: value.item() if getattr(value, "ndim", 1) == 0 else value for name, value in given.items()}
-    return {by_flag.get(name, name): value for name, value in plain.items() if value is not None}
+    found = {by_flag.get(name, name): plain(value) for name, value in given.items()}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _steps(insertions: int, periodicity: int) -> int:
@@ -111,7 +114,8 @@ def _steps(insertions: int, periodicity: int) -> int:
 def changed(setting: Setting, **given: Any) -> Setting:
     """The setting with other values of some fields."""
     usual = Usual(*(getattr(setting.mechanism, name) for name in Usual._fields))
-    values = {name: value for name, value in flat(setting).items() if name != "model"}
+    replaced = {"model", *(["steps"] if "insertions" in given else [])}
+    values = {name: value for name, value in flat(setting).items() if name not in replaced}
     if isinstance(setting.adversary, OwnAdversary):
         values = {name: value for name, value in values.items() if name in fields()}
         values["adversary"] = setting.adversary

@@ -26,7 +26,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from audit.errors import InputError, require
+from audit.errors import require
+from audit.statistics.arrays import floats, require_apart
 
 Array = NDArray[np.float64]
 _PILOT_SHARE, _LEAST_PILOT = 0.05, 4  # of the runs of a set
@@ -95,10 +96,12 @@ class Design(Protocol):
 
 
 class Coins(NamedTuple):
-    """Scores (R, K) float64 and presence (R, K) bool, each canary in with probability 1/2."""
+    """Scores (R, K) float64 and presence (R, K) bool, each canary in with probability 1/2. given: whether a
+    caller says so, of whose coins nothing else is known."""
 
     scores: Array
     presence: NDArray[np.bool_]
+    given: bool = False
 
     @property
     def canaries(self) -> tuple[int, int]:
@@ -109,7 +112,7 @@ class Coins(NamedTuple):
 
     def split(self) -> tuple["Coins", "Coins"]:
         pilot, rest = _drawn(self.scores)
-        return Coins(self.scores[pilot], self.presence[pilot]), Coins(self.scores[rest], self.presence[rest])
+        return self._of(pilot), self._of(rest)
 
     def pooled(self) -> tuple[Array, Array]:
         return self.scores[self.presence], self.scores[~self.presence]
@@ -122,6 +125,9 @@ class Coins(NamedTuple):
         misses = (self.presence & ~guessed).sum(1).astype(np.float64)
         alarms = (~self.presence & guessed).sum(1).astype(np.float64)
         return RunErrors(misses, alarms, *self.canaries, 2.0, True)
+
+    def _of(self, runs: NDArray[np.int64]) -> "Coins":
+        return Coins(self.scores[runs], self.presence[runs], self.given)
 
 
 class Sets(NamedTuple):
@@ -156,22 +162,31 @@ class Sets(NamedTuple):
 
 
 def coins(scores: ArrayLike, presence: ArrayLike) -> Coins:
-    """The checked design of coins; raises InputError for shapes, values or bits that fit no audit."""
-    values, bits = _matrix("", scores), np.asarray(presence)
+    """The checked design of a caller's coins; raises InputError for shapes, values or bits that fit no audit,
+    and for bits that fair independent coins do not give."""
+    from audit.statistics import fair_coins  # loads SciPy
+
+    found = of_own_coins(scores, presence)
+    fair_coins.require_fair(found.presence)
+    return found._replace(given=True)
+
+
+def of_own_coins(scores: ArrayLike, presence: ArrayLike) -> Coins:
+    """The checked design of coins that an audit's game drew; raises InputError for what fits no audit."""
+    values, bits = _matrix("", scores), floats("the bits of presence", presence)
     fits = bits.shape == values.shape
     require(fits, f"presence has shape {bits.shape}, scores {values.shape}: give one bit each")
-    are_bits = bits.dtype.kind in "biuf" and np.isin(bits, (0, 1)).all()
-    require(are_bits, "presence holds values that are no bits: give 0 or 1")
+    require(np.isin(bits, (0, 1)).all(), "presence holds values that are no bits: give 0 or 1")
     present = bits.astype(bool)
     require(present.any() and not present.all(), "presence puts all canaries into one world: both are needed")
-    _require_apart(values)
+    require_apart(values)
     return Coins(values, present)
 
 
 def sets(inserted: ArrayLike, fresh: ArrayLike) -> Sets:
     """The checked design of two sets of runs; raises InputError for what fits no audit."""
     found = Sets(_matrix("in ", inserted), _matrix("out ", fresh))
-    _require_apart(np.concatenate(found.pooled()))
+    require_apart(np.concatenate(found.pooled()))
     return found
 
 
@@ -184,10 +199,7 @@ def of_arrays(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
 
 
 def _array(world: str, values: ArrayLike) -> Array:
-    try:
-        array = np.asarray(values, np.float64)
-    except (TypeError, ValueError):
-        raise InputError(f"`scores_{world}` are no numbers in rows of one length: give an array") from None
+    array = floats(f"`scores_{world}`", values)
     fits = array.ndim in (1, 2)
     require(fits, f"`scores_{world}` have shape {array.shape}: give (runs,) or (runs, canaries)")
     return array
@@ -198,18 +210,13 @@ def single(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
     return Sets(*(np.asarray(scores, np.float64)[:, None] for scores in (scores_in, scores_out)))
 
 
-def _require_apart(scores: Array) -> None:
-    first = scores.flat[0]
-    require(np.ptp(scores) > 0, f"all {scores.size} scores equal {first:g}: they tell nothing apart")
-
-
 def _counted(scores: Array) -> str:
     runs, canaries = scores.shape
     return f"{runs:,} runs with {canaries:,} {'canary' if canaries == 1 else 'canaries'}"
 
 
 def _matrix(name: str, values: ArrayLike) -> Array:
-    array = np.asarray(values, np.float64)
+    array = floats(f"the {name}scores", values)
     fits = array.ndim == 2 and array.size > 0
     require(fits, f"the {name}scores have shape {array.shape}: give (runs, canaries)")
     bad = int(np.count_nonzero(~np.isfinite(array)))

@@ -21,7 +21,7 @@ from audit.statistics.accounting import Composition
 from audit.statistics.canaries import Design
 from audit.statistics.estimate import Bound, Estimate, Finding
 from audit.statistics.gaussian_curve import CURVE_LEVEL, CURVE_POWER, CurveTest
-from audit.statistics.method import MANY_CANARIES, ONE_CANARY, Method
+from audit.statistics.method import MANY_CANARIES, ONE_CANARY, Assumption, Method
 
 Worlds = tuple[NDArray[np.float64], NDArray[np.float64]]
 _LEAST_P_VALUE = 1e-6  # smaller ones rest on the tail of an approximation
@@ -31,6 +31,11 @@ def method_of(finding: Finding) -> Method:
     """The record of the method that a finding is by."""
     methods: dict[str, Method] = {**estimate.METHODS, **lifted.METHODS}
     return methods[finding.method]
+
+
+def assumption_of(finding: Finding) -> Assumption:
+    """What a bound says that it assumes, or why an estimate is none."""
+    return finding.assumes if isinstance(finding, Bound) else method_of(finding).assumes
 
 
 class Look(NamedTuple):

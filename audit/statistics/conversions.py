@@ -131,4 +131,5 @@ def require_levels(delta: float, confidence: float) -> None:
 
 def require_confidence(confidence: float) -> None:
     """Raises InputError unless 0 < confidence < 1."""
-    require(0 < confidence < 1, f"confidence is {confidence}: it must lie strictly between 0 and 1")
+    percent = f"; did you mean {confidence / 100:g}?" if 1 < confidence < 100 else ""
+    require(0 < confidence < 1, f"confidence is {confidence}: it must lie strictly between 0 and 1{percent}")

@@ -32,6 +32,7 @@ from scipy import special
 
 from audit.errors import require
 from audit.statistics import conversions, exact, intervals, thresholds
+from audit.statistics.arrays import floats, require_apart
 from audit.statistics.method import (
     GAUSSIAN_CURVE,
     NO_BOUND,
@@ -90,7 +91,7 @@ class _Counted:
 class Bound(_Counted):
     """A lower bound at a confidence, and what it assumes."""
 
-    assumes: str
+    assumes: Assumption
 
     def __str__(self) -> str:
         return self._line(">=", "confidence", f"assumes {self.assumes}")
@@ -141,7 +142,7 @@ def if_gaussian(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confi
     s_in, s_out = check_scores(scores_in, scores_out)
     mu, counts, threshold = _tested(s_in, s_out, exact.GAUSSIAN, _PILOT_IF_GAUSSIAN, confidence)
     found = (IF_GAUSSIAN, conversions.epsilon_from_mu(mu, delta), mu, delta, confidence, threshold)
-    return Bound(*found, *counts, assumes=GAUSSIAN_CURVE.text)
+    return Bound(*found, *counts, assumes=GAUSSIAN_CURVE)
 
 
 def assumption_free(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float) -> Bound:
@@ -153,7 +154,7 @@ def assumption_free(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, c
     conversions.require_levels(delta, confidence)
     s_in, s_out = check_scores(scores_in, scores_out)
     epsilon, counts, threshold = _tested(s_in, s_out, exact.approximate_dp(delta), _PILOT, confidence)
-    return Bound(ASSUMPTION_FREE, epsilon, None, delta, confidence, threshold, *counts, assumes=NOTHING.text)
+    return Bound(ASSUMPTION_FREE, epsilon, None, delta, confidence, threshold, *counts, assumes=NOTHING)
 
 
 @functools.lru_cache(maxsize=64)
@@ -242,7 +243,7 @@ def check_scores(scores_in: ArrayLike, scores_out: ArrayLike) -> tuple[Array, Ar
     world, values that are not finite, scores that are all equal."""
     arrays = []
     for name, scores in (("in", scores_in), ("out", scores_out)):
-        array = np.asarray(scores, np.float64)
+        array = floats(f"the {name} scores", scores)
         require(array.ndim == 1, f"the {name} scores have shape {array.shape}: give a flat array")
         require(array.size, f"there are no {name} scores: both worlds need runs")
         bad = np.flatnonzero(~np.isfinite(array))
@@ -250,8 +251,7 @@ def check_scores(scores_in: ArrayLike, scores_out: ArrayLike) -> tuple[Array, Ar
         found = f"{bad.size} of {array.size} {name} scores are not finite (the first is number {first})"
         require(not bad.size, f"{found}: a model diverged, lower its learning rate or drop the run")
         arrays.append(array)
-    both = np.concatenate(arrays)
-    require(np.ptp(both) > 0, f"all {both.size} scores equal {both[0]:g}: they tell nothing apart")
+    require_apart(np.concatenate(arrays))
     return arrays[0], arrays[1]
 
 

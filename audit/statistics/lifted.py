@@ -34,10 +34,10 @@ from scipy import special
 
 from audit.errors import require
 from audit.statistics import betting, conversions, exact, thresholds
-from audit.statistics.canaries import Counted, Design, RunErrors
+from audit.statistics.canaries import Coins, Counted, Design, RunErrors
 from audit.statistics.estimate import ASSUMPTION_FREE, IF_GAUSSIAN, Bound
 from audit.statistics.exact import Family
-from audit.statistics.method import GAUSSIAN_CURVE, MANY_CANARIES, NOTHING, Assumption, Method
+from audit.statistics.method import FAIR_COINS, GAUSSIAN_CURVE, MANY_CANARIES, NOTHING, Assumption, Method
 
 Array = NDArray[np.float64]
 
@@ -92,21 +92,21 @@ def count(design: Design, family: Family, error: float) -> Counted:
 def lifted(counted: Counted, delta: float, confidence: float) -> Bound:
     """epsilon at delta, for any trade-off curve and any number of runs."""
     epsilon = betting.lower_bound(exact.approximate_dp(delta), counted, 1 - confidence)
-    return _bound(LIFTED, (epsilon, None), counted, delta, confidence, NOTHING.text)
+    return _bound(LIFTED, (epsilon, None), counted, delta, confidence, NOTHING)
 
 
 def lifted_gaussian(counted: Counted, delta: float, confidence: float) -> Bound:
     """mu for any number of runs; epsilon follows if the average trade-off curve is Gaussian."""
     mu = betting.lower_bound(exact.GAUSSIAN, counted, 1 - confidence)
     found = conversions.epsilon_from_mu(mu, delta), mu
-    return _bound(LIFTED_GAUSSIAN, found, counted, delta, confidence, GAUSSIAN_CURVE.text)
+    return _bound(LIFTED_GAUSSIAN, found, counted, delta, confidence, GAUSSIAN_CURVE)
 
 
 def clustered(counted: Counted, delta: float, confidence: float) -> Bound:
     """mu from the average rates, less its standard error over runs times Student's quantile."""
     mu = max(_normal_limit(counted.rest, 1 - confidence), 0.0)
     found = conversions.epsilon_from_mu(mu, delta), mu
-    return _bound(CLUSTERED, found, counted, delta, confidence, GAUSSIAN_AND_MANY_RUNS.text)
+    return _bound(CLUSTERED, found, counted, delta, confidence, GAUSSIAN_AND_MANY_RUNS)
 
 
 def lidp(order: int, interval: Interval, assumes: Assumption) -> CanaryMethod:
@@ -121,7 +121,7 @@ def lidp(order: int, interval: Interval, assumes: Assumption) -> CanaryMethod:
 
         rates = upper(rest.alarms, rest.canaries_out), upper(rest.misses, rest.canaries_in)
         epsilon = max(float(conversions.epsilon_from_rates(*rates, delta)), 0.0)
-        return _bound(name, (epsilon, None), counted, delta, confidence, assumes.text)
+        return _bound(name, (epsilon, None), counted, delta, confidence, assumes)
 
     return CanaryMethod(
         name=name,
@@ -256,7 +256,13 @@ def bounds(design: Design, delta: float, confidence: float) -> list[Bound]:
     methods = usable(min(design.canaries)).values()
     families = dict.fromkeys(method.family for method in methods)
     counted = {family: count(design, family(delta), 1 - confidence) for family in families}
-    return [method.conclude(counted[method.family], delta, confidence) for method in methods]
+    found = [method.conclude(counted[method.family], delta, confidence) for method in methods]
+    return list(map(_of_given_coins, found)) if isinstance(design, Coins) and design.given else found
+
+
+def _of_given_coins(bound: Bound) -> Bound:
+    """The bound where nothing is known of the coins but what a caller says."""
+    return dataclasses.replace(bound, assumes=FAIR_COINS) if bound.assumes == NOTHING else bound
 
 
 def _bound(
@@ -265,7 +271,7 @@ def _bound(
     counted: Counted,
     delta: float,
     confidence: float,
-    assumes: str,
+    assumes: Assumption,
 ) -> Bound:
     """The bound (epsilon, mu); its counts are guesses, of all canaries of the runs that were counted."""
     alarms, misses = (int(errors.sum()) for errors in (counted.rest.alarms, counted.rest.misses))

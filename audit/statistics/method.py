@@ -34,6 +34,9 @@ class Assumption(NamedTuple):
     note: str = ""
     gaussian: bool = False
 
+    def __str__(self) -> str:
+        return self.text
+
 
 class Mark(NamedTuple):
     """How a method's epsilons look in a sweep's figure: a marker of matplotlib's, its size in points, and a
@@ -78,6 +81,12 @@ ONE_CANARY = Pair("if_gaussian", "assumption_free")
 MANY_CANARIES = Pair("lifted_gaussian", "lifted")
 NO_BOUND = "(no bound)"
 NOTHING = Assumption("nothing", "nothing", "independent runs")
+FAIR_COINS = Assumption(
+    "fair coins",
+    "fair coins",
+    "independent runs, and in each of them every canary in by a fair coin of its own",
+    "each canary in or out by a coin of its own, as whoever gave them says",
+)
 GAUSSIAN_CURVE = Assumption(
     "a Gaussian trade-off curve",
     "Gaussian",

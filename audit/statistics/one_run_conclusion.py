@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from audit.errors import require
-from audit.statistics import cosine_law, one_run_bounds, one_shot
+from audit.statistics import cosine_law, fair_coins, one_run_bounds, one_shot
+from audit.statistics.arrays import floats
 from audit.statistics.canaries import Coins
 from audit.statistics.cosine_law import AndersonDarling
 from audit.statistics.one_run_bounds import OneRunBound
@@ -43,18 +44,21 @@ def of_cosines(found: Cosines, delta: float, confidence: float) -> OneRunConclus
 def of_coins(design: Coins, dimension: int, delta: float, confidence: float) -> OneRunConclusion:
     """The conclusion from cosines of one run (1, K), each in by a coin; raises InputError for others."""
     evidence = one_run_bounds.of_coins(design)
-    found = one_shot.cosines(*design.pooled(), dimension)
+    found = one_shot.of_own_game(*design.pooled(), dimension)
     return _concluded(found, True, one_run_bounds.guessed(evidence, delta, confidence), delta, confidence)
 
 
 def of_one_run(scores: ArrayLike, presence: ArrayLike) -> Coins:
-    """The checked design of one run's scores and bits, (K,) or (1, K) each; values are not checked yet."""
-    values, bits = np.asarray(scores, np.float64), np.asarray(presence)
+    """The design of a caller's scores and bits of one run, (K,) or (1, K) each; values are not checked yet.
+    Raises InputError for what is no design, and for bits that fair independent coins do not give."""
+    values, bits = floats("scores", scores), floats("the bits of presence", presence)
     fits = values.shape == bits.shape and (values.ndim == 1 or (values.ndim == 2 and len(values) == 1))
     shapes = f"scores {values.shape} and presence {bits.shape}"
     require(fits, f"{shapes} must both be (canaries,) or (1, canaries)")
     require(np.isin(bits, (0, 1)).all(), "presence must be 1 (in) or 0 (out) everywhere")
-    return Coins(values.reshape(1, -1), bits.reshape(1, -1).astype(bool))
+    present = bits.reshape(1, -1).astype(bool)
+    fair_coins.require_fair(present)
+    return Coins(values.reshape(1, -1), present, given=True)
 
 
 def _concluded(

@@ -27,6 +27,7 @@ from scipy import special
 
 from audit.errors import require
 from audit.statistics import conversions, cosine_law, gaussians
+from audit.statistics.arrays import floats
 from audit.statistics.gaussians import Gaussian
 
 ONE_SHOT_FITTED, ONE_SHOT_EQUAL_VARIANCE = "one_shot_fitted", "one_shot_equal_variance"
@@ -41,6 +42,7 @@ _GRID, _FINE = 301, 61  # thresholds, and around the best of them
 _DRAWS, _SAMPLES, _ENTRIES = 2000, 400, 400_000  # simulated fits; simulated audits, and their canaries
 _EXACT_BELOW = 1000  # dimensions, as the paper's code has it
 _SLACK = 1e-9
+_SPREAD_ERROR = 1e-6  # with this probability cosines of the right dimension are refused
 _FIT_CAVEAT = "a Gaussian fit taken for the truth"
 _LIMIT_CAVEAT = "in-sample: the best of all thresholds"
 
@@ -79,7 +81,19 @@ class OneShotEstimate:
 
 
 def cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -> Cosines:
-    """The checked cosines; raises InputError for shapes, values or numbers that fit no audit."""
+    """A caller's checked cosines; raises InputError for shapes, values or numbers that fit no audit.
+
+    Where the law of a uniform direction stands for the unobserved, the observed must not spread more: each is
+    that law, moved by what its canary leaves, which is the same for canaries that take part alike.
+    """
+    found = of_own_game(observed, unobserved, dimension)
+    if not len(found.unobserved):
+        _require_spread(found)
+    return found
+
+
+def of_own_game(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -> Cosines:
+    """`cosines` of an audit whose dimension is known, and whose canaries may take part unequally often."""
     cosine_law.require_dimension(dimension)
     seen = _checked("observed", observed)
     return Cosines(seen, np.empty(0) if unobserved is None else _checked("unobserved", unobserved), dimension)
@@ -180,8 +194,23 @@ def in_sample(found: Cosines, delta: float, error: float, prior: float) -> float
     return float(_limits_of_one(observed[None], dimension, delta, error, prior)[0])
 
 
+def _require_spread(found: Cosines) -> None:
+    """Raises InputError where the sum of squared deviations is beyond chi-square's limit for 1/sqrt(d).
+
+    Less is no sign of a wrong dimension, as canaries may be tied, and in too few dimensions the bound holds.
+    """
+    freedom = len(found.observed) - 1
+    squares = float(np.square(found.observed - found.observed.mean()).sum())
+    fits = special.chdtrc(freedom, squares * found.dimension) >= _SPREAD_ERROR
+    units, suggested = np.sqrt(squares * found.dimension / freedom), max(round(freedom / squares), 1)
+    said = f"`dimension={found.dimension}`: cosines spread by {units:.3g} / sqrt(d), those of uniform "
+    law = f"directions by 1, as these would in about {suggested:,} dimensions"
+    mend = "count trained parameters alone, or save unobserved= too if canaries take part unequally often"
+    require(fits, f"{said}{law}: {mend}")
+
+
 def _checked(name: str, values: ArrayLike) -> Array:
-    array = np.asarray(values, np.float64)
+    array = floats(f"the {name} cosines", values)
     require(array.ndim == 1, f"the {name} cosines have shape {array.shape}: give one of a canary, (K,)")
     least = LEAST_CANARIES
     require(len(array) >= least, f"there are {len(array)} {name} cosines: give at least {least}")

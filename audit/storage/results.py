@@ -79,7 +79,8 @@ def _looks(conclusion: Conclusion) -> dict[str, Any]:
 def finding_fields(finding: Finding) -> dict[str, Any]:
     """A finding's fields: an estimate's caveat stands where a bound says what it assumes."""
     fields = dataclasses.asdict(finding)
-    assumes = fields.pop("assumes" if isinstance(finding, Bound) else "caveat")
+    del fields["assumes" if isinstance(finding, Bound) else "caveat"]
+    assumes = str(finding.assumes if isinstance(finding, Bound) else finding.caveat)
     return {"method": fields.pop("method"), "assumes": assumes, **fields}
 
 

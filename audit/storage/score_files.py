@@ -214,8 +214,16 @@ def _header(path: Path, line: str) -> tuple[tuple[str, str], tuple[int, int], st
         names = [name.strip().lower() for name in next(csv.reader([line], delimiter=separator), [])]
         for form in _FORMS:
             if set(form) <= set(names):
+                _require_one_reading(path, names)
                 return form, (names.index(form[0]), names.index(form[1])), separator
     raise InputError(f"{path}: its first line must be score,in (1 or 0), or in,out (a column a world)")
+
+
+def _require_one_reading(path: Path, names: list[str]) -> None:
+    """Raises InputError for a header with more than two of the names that count, or one of them twice."""
+    counted = [name for name in names if any(name in form for form in _FORMS)]
+    said = f"{path}: its columns {','.join(counted)} can be read in several ways"
+    require(len(counted) == 2, f"{said}: keep score,in (1 or 0), or in,out (a column a world)")
 
 
 def _rows(file: IO[str], at: tuple[int, int], separator: str) -> Iterator[_Cells]:

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.errors import InputError, require
-from audit.statistics.canaries import Coins, coins
+from audit.statistics.canaries import Coins, of_own_coins
 from audit.statistics.method import MANY_CANARIES, ONE_CANARY
 from audit.storage import files
 
@@ -48,7 +48,7 @@ class Scores(NamedTuple):
 
     def design(self) -> Coins:
         """The scores as statistics take them, however many canaries a run has."""
-        return coins(self.scores, self.presence)
+        return of_own_coins(self.scores, self.presence)
 
     def worlds(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """(scores in, scores out), flat, of one canary a run. Raises InputError for several canaries a run:

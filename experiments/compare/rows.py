@@ -16,7 +16,7 @@ from audit import progress, training
 from audit.concluded import of_each_run, of_setting
 from audit.settings import build
 from audit.statistics import conversions, one_shot, rounds
-from audit.statistics.conclusion import method_of
+from audit.statistics.conclusion import assumption_of
 from audit.statistics.rounds import Charge
 from audit.storage.store import Scores
 from experiments.canife import curves as canife_curves
@@ -73,7 +73,7 @@ def _many_runs(compared: Compared, one: TrainedMethod, place: Workplace) -> Iter
     conclusion = of_setting(scores, one.setting, compared.delta, compared.confidence)
     found = []
     for bound in map(conclusion.bound, one.shown):
-        assumed = method_of(bound).assumes
+        assumed = assumption_of(bound)
         word = REFUTED if assumed.gaussian and conclusion.refutes_gaussian else assumed.word
         found.append(ComparedRow(one.method, bound.method, one.sees, one.runs, seconds, bound.epsilon, word))
     yield from sorted(found, key=lambda row: row.assumes == REFUTED)

@@ -155,7 +155,7 @@ def splits(held: Holdings, asked: Splits, delta: float) -> Iterator[SplitQuantil
 
 def _observation(scores: Scores, dimension: int, known: bool, levels: Levels) -> Observation:
     values, bits = scores.scores[0], scores.presence[0]
-    found = one_shot.cosines(values[bits], None if known else values[~bits], dimension)
+    found = one_shot.of_own_game(values[bits], None if known else values[~bits], dimension)
     methods = one_shot.ONE_SHOT_FITTED, one_shot.ONE_SHOT_EQUAL_VARIANCE
     fitted, equal_variance = one_shot.fits(found, levels.delta, methods)
     in_sample = one_shot.in_sample(found, levels.delta, 1 - levels.confidence, _JEFFREYS)

@@ -2,6 +2,7 @@
 
 import doctest
 import json
+import pydoc
 import subprocess
 import sys
 from pathlib import Path
@@ -277,6 +278,15 @@ def test_scores_that_are_none_half_a_mechanism_and_what_the_door_lacks_are_said(
     assert set(audit.__all__) == functions | {"InputError", "Result", "__version__"}
     found = audit.bounds(RNG.normal(size=(80, 8)) + 2, RNG.normal(size=(80, 7)))
     assert found.bounds["lifted_gaussian"].epsilon > 0
+
+
+def test_the_door_is_what_it_lists_and_its_help_is_short():
+    assert dir(audit) == sorted(audit.__all__)
+    for name in ("bounds", "audit", "audit_model", "audit_loss"):
+        head = pydoc.plain(pydoc.render_doc(getattr(audit, name))).splitlines()[2]
+        assert len(head) < 450 and "Sequence" not in head and "numpy" not in head
+    text = pydoc.plain(pydoc.render_doc(audit))
+    assert "audit.bounds(scores_in, scores_out)" in text and "__getattr__" not in text
 
 
 def cross_entropy(params, example):

@@ -101,6 +101,11 @@ SIZES = [
     *rows((*AUDIT, "--steps=9"), "repetitions", "--repetitions={}: give 0 to 9, the steps", 10),
     *rows((*AUDIT, "--canaries=8", "--k=2"), "repetitions", "choose steps too: drop them", 3),
     *rows(AUDIT, "repetitions", "--repetitions={} is for many canaries: raise --canaries", 3),
+    *lines(
+        "--steps=20 and --insertions=3 say the same: drop one",
+        "audit --data_file=nowhere.csv --steps=20 --insertions=3",
+    ),
+    *rows(["audit"], "confidence", "confidence is {}.0: it must lie strictly between 0 and 1; did you", 95),
     *lines("give a range of directions, counted from 0", f"{POISONED} --first_direction=784"),
     *lines("give a range of directions", f"{POISONED} --first_direction=5 --end_direction=5"),
     *rows(["plan"], "epsilon", "epsilon is {}: give --epsilon", "nan", "inf", "-1", "0", "501", "1e-300"),

@@ -18,7 +18,8 @@ def patched(content, changes, mark=b"PK\x01\x02"):
     return bytes(whole)
 
 
-BITS = np.arange(480).reshape(60, 8) % 7 % 2
+RARE = np.random.default_rng(1).random((60, 8)) < 0.25
+BITS = (np.random.default_rng(0).random((60, 8)) < 0.5).astype(int)
 # fmt: off
 BAD_CSV = {
     "empty": (b"", "score,in"), "blank": (b"\n\n\n", "score,in"),
@@ -41,6 +42,12 @@ BAD_CSV = {
     "a gap in a column": (b"in,out\n1,2\n,3\n4,5\n", "line 4"),
     "a gap in the other": (b"in,out\n1,\n2,3\n", "line 3"),
     "words in a column": (b"in,out\n1,x\n", "line 2: score 'x'"),
+    "both worlds' columns": (b"score,in,out\n1,1,0\n", "columns score,in,out can be read in several ways"),
+    "two labels": (b"score,in,presence\n1,1,0\n", "columns score,in,presence can be read in several ways"),
+    "a label twice": (b"score,in,in\n1,1,0\n", "columns score,in,in can be read"),
+    "scores twice": (b"Score;in;score\n1;1;0\n", "columns score,in,score can be read"),
+    "a world twice": (b"in,out,out\n1,1,0\n", "columns in,out,out can be read"),
+    "both plural": (b"score,scores,presence\n1,1,0\n", "can be read in several ways: keep score,in"),
     "a long word": (b"score,in\n" + b"z" * 9999 + b",1\n", "..."),
 }
 BAD_NPZ = {
@@ -82,6 +89,15 @@ BAD_NPZ = {
     "coins of 2": (npz(scores=BITS, presence=BITS * 2), "presence must be 1 (in) or 0 (out)"),
     "7 runs": (npz(scores=BITS[:7], presence=BITS[:7]), "7 runs of a kind: give at least 8"),
     "7 runs out": (npz(**{"in": BITS, "out": BITS[:7]}), "7 runs of a kind: give at least 8"),
+    "rare coins": (npz(scores=BITS, presence=RARE),
+        "116 of 480 canaries are in: fair coins would give 240 +- 11; presence has to be drawn by fair"),
+    "the coins of one run": (npz(scores=BITS, presence=np.tile(BITS[:1], (60, 1))),
+        "60 of 60 runs have the same 8 coins, or their complement; presence has to be"),
+    "sorted coins": (npz(scores=BITS, presence=np.arange(480).reshape(60, 8) < 240),
+        "has to be drawn by fair"),
+    "turns": (npz(scores=BITS, presence=np.arange(480).reshape(60, 8) % 2), "presence has to be drawn"),
+    "pasted coins": (npz(scores=BITS, presence=np.repeat(BITS[:10], 6, 0)), "only 9 different rows"),
+    "masses": (npz(**{"in": BITS * 1e307, "out": BITS - 1e300}), "divide all by one number"),
     "a cube out": (npz(**{"in": BITS, "out": BITS[None]}), "the out scores have shape (1, 60, 8)"),
 }
 BAD_PAIRS = {
@@ -110,7 +126,7 @@ WORTHLESS = {
     "a table": ([[1.0, 2.0]], [1.0, 2.0], "at least 8"), "a cube in": ([[[1.0]]], [1.0, 2.0], "shape"),
     "no axis": (1.0, [1.0, 2.0], "shape"),
 }
-COSINES, COINS = np.linspace(-0.1, 0.2, 50), np.arange(50) % 2
+COSINES, COINS = np.linspace(-0.1, 0.2, 50), BITS.ravel()[:50]
 BAD_RUNS = {
     "no cosines": ({"in": COSINES, "out": COSINES}, "has no array observed: save observed="),
     "few": ({"observed": COSINES[:9]}, "there are 9 observed cosines: give at least 10"),
@@ -127,8 +143,12 @@ BAD_RUNS = {
     "two runs": ({"scores": np.ones((2, 25)), "presence": np.ones((2, 25))}, "(canaries,) or (1, canaries)"),
     "other shapes": ({"scores": COSINES, "presence": COINS[:9]}, "(canaries,) or (1, canaries)"),
     "no bits": ({"scores": COSINES, "presence": COINS * 2}, "presence must be 1 (in) or 0 (out)"),
-    "one world": ({"scores": COSINES, "presence": np.ones(50)}, "there are 0 unobserved cosines"),
+    "one world": ({"scores": COSINES, "presence": np.ones(50)}, "50 of 50 canaries are in: fair coins"),
     "few coins": ({"scores": COSINES[:39], "presence": COINS[:39]}, "there are 39 canaries with coins"),
+    "sorted coins": ({"scores": COSINES, "presence": np.arange(50) < 25}, "1 canary apart differ 1 times"),
+    "turns": ({"scores": COSINES, "presence": np.arange(50) % 2}, "1 canary apart differ 49 times of 49"),
+    "coins in fours": ({"scores": COSINES, "presence": np.arange(50) // 2 % 2}, "2 canaries apart differ"),
+    "few trained": ({"observed": COSINES * 4}, "--dimension=100: cosines spread by 3.5"),
     "coins beyond 1": ({"scores": 9 * COSINES, "presence": COINS}, "is no cosine"),
     "coins of NaN": ({"scores": np.nan * COSINES, "presence": COINS}, "not finite"),
 }

@@ -96,7 +96,7 @@ def test_looks_are_kept_and_resumed(audit, tmp_path):
         pytest.param(("--adversary=gc_r", "--k=3", "--clipping=per_example"), marks=SLOW),
         pytest.param(("--adversary=gc_s", "--gc_s=noisy_final_model", "--simulations=2"), marks=SLOW),
         pytest.param(("--adversary=cots", "--unknown_initialisation", "--optimizer=momentum"), marks=SLOW),
-        ("--adversary=loss", "--steps=7", "--runs=2"),
+        ("--adversary=loss", "--insertions=7", "--runs=2"),
     ],
 )
 def test_every_kind_of_audit_runs(audit, tmp_path, flags):
@@ -155,7 +155,7 @@ def test_a_full_stdout_is_one_line(run):
 
 
 def test_bounds_of_scores_that_are_there_are_shown_where_nothing_can_be_written(audit, tmp_path):
-    flags = ("--adversary=loss", "--steps=7", "--runs=40")
+    flags = ("--adversary=loss", "--insertions=7", "--runs=40")
     first = audit(tmp_path, *flags)
     result = only_folder(tmp_path) / "audit.json"
     result.unlink()

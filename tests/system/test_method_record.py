@@ -34,7 +34,7 @@ GUESS = Assumption("a guess", NO_BOUND, "no bound: a guess", "guessed, not count
 
 
 def planted(scores_in, scores_out, delta, confidence):
-    return Bound("planted", 1.234, None, delta, confidence, *COUNTS, assumes=LUCK.text)
+    return Bound("planted", 1.234, None, delta, confidence, *COUNTS, assumes=LUCK)
 
 
 TOLD = {"label": "Planted", "legend": "planted: luck", "mark": Mark("black", "D", 5, 4)}
@@ -54,7 +54,7 @@ ESTIMATE = ScoreMethod(name="guessed", compute=guessed, assumes=GUESS, noise_flo
 
 
 def of_many(counted, delta, confidence):
-    return Bound("planted_lifted", 1.234, None, delta, confidence, *COUNTS, assumes=LUCK.text)
+    return Bound("planted_lifted", 1.234, None, delta, confidence, *COUNTS, assumes=LUCK)
 
 
 NAMES = {"name": "planted_lifted", "label": "Planted", "legend": "planted for many", "counterpart": "planted"}

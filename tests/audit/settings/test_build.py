@@ -5,8 +5,10 @@ import numpy as np
 import pytest
 
 from audit import game, training
+from audit.adversaries import biased
 from audit.errors import InputError
 from audit.settings import build, stored
+from audit.settings.adversaries import ADVERSARIES
 from audit.settings.make import changed, setting_of
 from audit.task import Dataset
 
@@ -51,3 +53,19 @@ def test_errors_of_settings_and_device_are_not_hidden(dataset, tmp_path, monkeyp
     monkeypatch.setattr(game, "play", broken)
     with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
         train(SETTING, dataset, tmp_path, runs=4, chunk=4)
+
+
+def test_an_adversary_that_ignores_canaries_is_no_audit_of_several(dataset, monkeypatch):
+    alone = ADVERSARIES["gc_r"]._replace(make=lambda fields, known: biased.random_biased_dimension())
+    monkeypatch.setitem(ADVERSARIES, "gc_r", alone)
+    assert build.build(SETTING, dataset).adversary.canaries == 1
+    with pytest.raises(
+        InputError, match="`canaries=4`: the adversary gc_r has 1: pass Knowledge.canaries on"
+    ):
+        build.build(changed(SETTING, canaries=4), dataset)
+
+
+def test_insertions_take_the_place_of_steps():
+    assert changed(SETTING, insertions=5, k=2).schedule.steps == 10
+    with pytest.raises(InputError, match="`steps=3` and `insertions=5` say the same: drop one"):
+        setting_of("fcnn", steps=3, insertions=5)

@@ -81,7 +81,7 @@ REFUSED = {
     "flat": (lambda: canaries.coins(SCORES[0], BITS[0]), r"shape \(5,\)"),
     "another shape": (lambda: canaries.coins(SCORES, BITS[:3]), r"presence has shape \(3, 5\)"),
     "no bits": (lambda: canaries.coins(SCORES, SCORES), "no bits"),
-    "words": (lambda: canaries.coins(SCORES, BITS.astype(str)), "no bits"),
+    "words": (lambda: canaries.coins(SCORES, BITS.astype(str)), "bits of presence are no numbers but words"),
     "one world": (lambda: canaries.coins(SCORES, BITS | True), "both are needed"),
     "NaN": (lambda: canaries.coins(NAN, BITS), "5 of 200 scores are not finite"),
     "NaN in": (lambda: canaries.sets(NAN, SCORES), "5 of 200 in scores are not finite"),

@@ -307,7 +307,7 @@ def test_findings_are_every_estimators_and_only_what_covers_is_a_bound():
     found = estimate.findings(*gaussian_scores(1.0, 300), DELTA, CONFIDENCE)
     bounds = [finding.method for finding in found if isinstance(finding, estimate.Bound)]
     assert bounds == ["if_gaussian", "assumption_free"]
-    assert all(one.assumes == METHODS[one.method].assumes.text for one in found[1:])
+    assert all(one.assumes == METHODS[one.method].assumes for one in found[1:])
     assert isinstance(found[0], estimate.Estimate) and not hasattr(found[0], "assumes")
     in_line, gaussian_line, free_line = map(str, estimate.findings(*scores, DELTA, CONFIDENCE))
     assert "not a confidence bound" in in_line and "assumes" not in in_line

@@ -141,3 +141,27 @@ def test_bounds_cover_however_canaries_are_tied(name, mu, assert_covers):
 def test_bad_settings_are_refused(change):
     with pytest.raises(InputError):
         calibrate(SETTING._replace(**change))
+
+
+@pytest.mark.parametrize(("canaries", "factor"), [(100, 4), (1000, 1.6), (50, 11)])
+def test_a_dimension_that_counts_too_much_is_refused(canaries, factor):
+    """Null cosines of d parameters, declared as more: their bound would be far above 0."""
+    rng, d = np.random.default_rng(0), 900
+    for _ in range(20):
+        found = cosine_law.draw(rng, (canaries,), d)
+        assert len(one_shot.cosines(found, None, d).observed) == canaries
+        with pytest.raises(
+            InputError, match=r"spread by .* in about \d{3}|1,\d{3} dimensions: count trained"
+        ):
+            one_shot.cosines(found, None, int(factor * d))
+    out = cosine_law.draw(rng, (canaries,), d)
+    for own in (None, out):  # the null is fitted, or the dimension is our own
+        one_shot.of_own_game(found, own, 10_000)
+    one_shot.cosines(found, out, 10_000)
+
+
+@pytest.mark.parametrize("sigma", [0.0, 0.1, 10.0])
+def test_canaries_that_take_part_alike_spread_as_their_dimension_says(sigma):
+    for seed, (canaries, d) in enumerate([(10, 20), (90, 100), (500, 10_000)] * 20):
+        drawn = cosine_law.simulate(np.random.default_rng(seed), canaries, d, sigma)
+        assert one_shot.cosines(drawn, None, d).dimension == d

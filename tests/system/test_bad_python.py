@@ -1,0 +1,258 @@
+"""Bad arguments of every public function: each is one line that names it, before anything is trained."""
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import audit
+from audit import one_run
+from audit.adversaries.base import Adversary
+from audit.errors import InputError
+from audit.mechanism.base import Coordinates, Directions
+from tests.system.bad import HUGE
+
+RNG = np.random.default_rng(0)
+IN, OUT = RNG.normal(1, 1, 60), RNG.normal(0, 1, 60)
+MANY = RNG.normal(size=(20, 4))
+X, Y = RNG.normal(size=(40, 5)).astype(np.float32), np.arange(40) % 3
+MASKED = np.ma.masked_array(IN, IN < 0)  # some are
+TEXTS, KINDS = ("", "x", "0.5"), ([1], {}, (), True, b"1", 1j, np.ones(2))
+LONG = 10**5000
+
+
+def bounds(scores_in=IN, scores_out=OUT, **given):
+    return audit.bounds(scores_in, scores_out, **given)
+
+
+def loss(params, example):
+    return jnp.sum(params * example[0])
+
+
+def of_loss(loss=loss, params=None, features=X, labels=Y, **given):
+    params = jnp.ones(5) if params is None else params
+    return audit.audit_loss(loss, params, features, labels, **{"runs": 4, **given})
+
+
+def of_module(module=None, criterion=loss, features=X, labels=Y, **given):
+    return audit.audit_model(module, criterion, features, labels, **{"runs": 4, **given})
+
+
+def of_zoo(**given):
+    return audit.audit(**{"data_file": "nowhere.csv", **given})
+
+
+def of_result(name, value, says):
+    """The case of a result's method, by its name, with a value."""
+    return f"{name} {value!r}", lambda: getattr(audit.bounds(IN, OUT), name)(value), says
+
+
+def each(call, name, says, *values):
+    """A case a value of a keyword; `says` is what the line has to hold."""
+    return [(f"{name}={type(value).__name__}", lambda v=value: call(**{name: v}), says) for value in values]
+
+
+def typed(call, name, *more, optional=False, texts=TEXTS, **given):
+    """The cases of a number that has another type, beside further values of its own."""
+    values = (*texts, *KINDS, LONG, -LONG, *more, *(() if optional else (None,)))
+    return each(lambda **named: call(**given, **named), name, name.split("_")[0], *values)
+
+
+LEVEL = (0, 1, -1, 2, np.nan, np.inf, 95)
+# fmt: off
+ARRAYS = {  # (scores, what is said of them)
+    "masked": (MASKED, "masked entries"), "a list of masked": ([MASKED, MASKED], "masked entries"),
+    "a masked constant": ([1.0, np.ma.masked], "masked entries"), "complex": (IN + 1j, "complex"),
+    "records": (np.zeros(9, "f8,i4"), "records"), "a void": (np.zeros(9, "V8"), "records"),
+    "dates": (np.arange(9).astype("M8[s]"), "dates"),
+    "durations": (np.arange(9).astype("m8[s]"), "durations"),
+    "words": (["a", "b"], "words"), "numbers as words": (["1", "2"], "words"),
+    "bytes": ([b"1", b"2"], "bytes"),
+    "None within": ([1, None], "objects"), "too large": ([10**400, 1], "objects"), "None": (None, "objects"),
+    "a dict": ({1: 2}, "objects"), "a set": ({1, 2}, "objects"), "a text": ("abc", "words"),
+    "a generator": ((x for x in (1, 2)), "objects"), "an object": (object(), "objects"),
+    "rows": ([[1], [2, 3]], "rows of one length"), "a key": (jax.random.key(0), "rows of one length"),
+    "a number": (1.0, "shape ()"), "a cube": (np.zeros((2, 2, 2)), "shape (2, 2, 2)"), "none": ([], "no "),
+    "NaN": ([np.nan, 1.0], "not finite"), "infinite": ([1.0, np.inf], "not finite"),
+    "longer floats": (np.array([np.longdouble("1e400"), 1]), "not finite"),
+    "near the end": (IN * 1e307, "divide all by one number"), "many": (MANY, "shape"),
+}
+# fmt: on
+SCORES = [
+    (f"{name}: {note}", lambda n=name, v=value: bounds(**{n: v}), says)
+    for note, (value, says) in ARRAYS.items()
+    for name in ("scores_in", "scores_out")
+    if note != "many"
+]
+NOISY = {"noise_multiplier": 1.0, "insertions": 4}
+BOUNDS = [
+    *SCORES,
+    ("equal", lambda: bounds(np.ones(9), np.ones(9)), "equal 1"),
+    *typed(bounds, "delta", *LEVEL), *typed(bounds, "confidence", *LEVEL),
+    *typed(bounds, "noise_multiplier", -1, np.nan, 1e-9, 1e12, optional=True, insertions=4),
+    *typed(bounds, "insertions", -1, 1.5, np.nan, 10**13, optional=True, noise_multiplier=1.0),
+    *typed(bounds, "sampling_rate", 0, 1.5, -1, np.nan, optional=True, **NOISY),
+    *typed(bounds, "upper_bound", -1, np.nan, optional=True),
+    *each(bounds, "sampling_rate", "goes with both", 0.5, 1, 1.0),
+    *each(bounds, "noise_multiplier", "go together", 1.0), *each(bounds, "insertions", "go together", 3),
+    *each(lambda **one: bounds(upper_bound=3.0, **one, **NOISY), "delta", "upper_bound", 1e-5),
+    *each(bounds, "name", "`name=", None, 3, b"x", [], True),
+    *each(bounds, "confidence", "did you mean 0.95?", 95, 95.0, np.float32(95)),
+]  # fmt: skip
+RESULTS = [
+    *(of_result("report", value, "`path=") for value in (5, None, [], "", "a\0b")),
+    *(
+        of_result("true_positive_rate", value, "`false_positive_rate=")
+        for value in ("x", None, [], True, -0.1, 1, np.nan, 1j)
+    ),
+]
+REQUEST = {
+    "runs": ("x", None, 1.5, True, [4], 0, 1, -1, 10**18, HUGE, LONG, np.ones(2)),
+    "delta": ("x", None, [], True, 0, 1, np.nan, LONG, 1j),
+    "confidence": ("x", None, [], True, 0, 1, 95, np.nan, LONG),
+    "out": (None, 5, [], "", "a\0b", b"x"),
+}
+SETTING = {
+    "seed": ("x", 1.5, True, [1], -1, 2**32, HUGE, LONG), "canaries": ("all", 1.5, True, [2], 0, -1, HUGE),
+    "k": ("x", 1.5, 0, -1, [1], np.array([1, 2])), "batch_size": ("x", 1.5, 0, -1, LONG),
+    "steps": ("x", 1.5, 0, HUGE), "insertions": ("x", 1.5, 0, HUGE),
+    "noise_multiplier": ("x", [], -1, np.nan, LONG),
+    "learning_rate": ("x", 0, np.inf), "sampling_rate": ("x", 0, 2), "adversary": (5, [], "nobody"),
+    "nothing": (1,), "clipping": (3, "nobody"), "optimizer": (3, "adagrad"),
+}  # fmt: skip
+BOTH = {"steps": 5, "insertions": 2}
+
+
+def requests(call):
+    for name, values in {**REQUEST, **SETTING}.items():
+        yield from each(call, name, {"k": "periodicity"}.get(name, name), *values)
+    yield "steps and insertions", lambda: call(**BOTH), "`steps=5` and `insertions=2` say the same: drop one"
+
+
+AUDIT = [
+    *requests(of_zoo),
+    *each(of_zoo, "model", "`model=", None, ["fcnn"], 3, "", "nobody", b"fcnn"),
+    *each(of_zoo, "data_file", "`data_file=", 5, [], "", "a\0b", True),
+    *each(of_zoo, "tfds_dir", "`tfds_dir=", 5, [], "", "a\0b", b"x"),
+]
+OWN = [
+    *requests(of_loss),
+    *each(of_loss, "loss", "fails on one example", None, 3, "loss"),
+    *each(of_loss, "params", "float arrays", {}, "w", np.arange(3), [None, "x"]),
+    *each(of_loss, "features", "features", None, "x", [[1], [2, 3]], np.ma.masked_array(X, X < 0), X + 1j),
+    *each(of_loss, "labels", "labels", None, "x", MASKED, Y[:9], ["a"] * 40),
+    *each(of_module, "module", "takes a Flax Linen module", None, 3, "net", loss, dict),
+]
+
+
+def craft(state, step, theta):
+    return jnp.ones((1, theta.size))
+
+
+def own(**changes):
+    """A call with an adversary of one's own, whose functions fit but for the changes."""
+    fits = {
+        "init": lambda key, theta, norm: (),
+        "craft": craft,
+        "score": lambda state, seen, theta_t, theta_0: theta_t[:1],
+    }
+    return lambda: of_loss(adversary=Adversary(**{**fits, **changes}))
+
+
+def several(state, step, theta):
+    return jnp.ones((4, theta.size))
+
+
+TWO, KEYS = Coordinates(jnp.arange(2), jnp.ones(2)), Directions(jax.random.split(jax.random.key(0), 2), 1.0)
+ADVERSARIES = [
+    ("ignores canaries", own(canaries=4), "craft gives shape (1, 5): give an array (canaries, parameters)"),
+    ("more canaries than said", own(craft=several), "craft gives shape (4, 5)"),
+    ("a flat craft", own(craft=lambda s, i, t: t), "craft gives shape (5,)"),
+    ("craft of None", own(craft=lambda s, i, t: None), "craft gives shape NoneType"),
+    ("craft of a list", own(craft=lambda s, i, t: [t]), "craft gives shape list"),
+    ("craft that fails", own(craft=lambda s, i, t: t @ jnp.ones(9)), "fails on a model of 5 parameters"),
+    ("a score of no axis", own(score=lambda s, seen, t, t0: t[0]), "score gives shape ()"),
+    ("a score a parameter", own(score=lambda s, seen, t, t0: t), "score gives shape (5,)"),
+    ("a score a canary and more", own(score=lambda s, seen, t, t0: t[:1, None]), "score gives shape (1, 1)"),
+    ("a score of None", own(score=lambda s, seen, t, t0: None), "score gives shape NoneType"),
+    ("a score that fails", own(score=lambda s, seen: 0), "fails on a model"),
+    ("few coordinates", own(canaries=3, craft=lambda *_: TWO), "Coordinates of 2 canaries: give 3, or an"),
+    ("few keys", own(canaries=3, craft=lambda *_: KEYS), "Directions of 2 canaries: give 3, or an array"),
+    *((f"canaries={k!r}", own(canaries=k), "`canaries=") for k in (1.5, "all", None, 0, -1, HUGE, True)),
+]  # fmt: skip
+COUNTS = ("x", 1.5, None, True, [1], -1, HUGE, LONG, np.nan, 1j, np.ones(2))
+
+
+def canary(seed=0, index=0, dimension=9):
+    return one_run.canary(seed, index, dimension)
+
+
+def cosines(displacement=IN, seed=0, count=3, first=0):
+    return one_run.cosines(displacement, seed, count, first)
+
+
+def coins(seed=0, count=3):
+    return one_run.coins(seed, count)
+
+
+ONE_RUN = [
+    *(each(canary, name, f"`{name}=", *COUNTS) for name in ("seed", "index", "dimension")),
+    *(each(cosines, name, f"`{name}=", *COUNTS) for name in ("seed", "count", "first")),
+    *(each(coins, name, f"`{name}=", *COUNTS) for name in ("seed", "count")),
+    each(canary, "dimension", "give 2 to 10,000,000,000", 0, 1, 10**14),
+    each(cosines, "count", "give 1 to 5,000,000", 0, 10**12),
+    [
+        (f"displacement: {note}", lambda v=value: cosines(displacement=v), "displacement")
+        for note, (value, _) in ARRAYS.items()
+    ],
+]
+CORPUS = {"bounds": BOUNDS, "result": RESULTS, "audit": AUDIT, "own": OWN, "adversary": ADVERSARIES}
+CORPUS["one_run"] = [case for cases in ONE_RUN for case in cases]
+CASES = [
+    pytest.param(call, says, id=f"{door} {number}: {name}")
+    for door, cases in CORPUS.items()
+    for number, (name, call, says) in enumerate(cases)
+]
+
+
+@pytest.mark.parametrize(("call", "says"), CASES)
+def test_a_bad_argument_is_one_line_and_trains_nothing(tmp_path, monkeypatch, call, says):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(jax.stages.Lowered, "compile", lambda *_, **__: pytest.fail("compiled"))
+    with warnings.catch_warnings(), pytest.raises(InputError) as refused:
+        warnings.simplefilter("error")
+        call()
+    said = str(refused.value)
+    assert says in said and "\n" not in said and len(said) < 1500
+    assert not list(tmp_path.iterdir())
+
+
+def test_numpys_and_jaxs_numbers_are_numbers():
+    levels = {"delta": np.float32(1e-5), "confidence": np.float64(0.95)}
+    mechanism = {
+        "noise_multiplier": np.float32(1),
+        "insertions": np.int64(4),
+        "sampling_rate": jnp.float32(1),
+    }
+    found = audit.bounds(IN, OUT, **levels, **mechanism)
+    assert found.upper_bound == pytest.approx(audit.bounds(IN, OUT, **NOISY).upper_bound, rel=1e-3)
+    assert found.true_positive_rate(np.float32(0.5)) == found.true_positive_rate(0.5)
+    assert audit.bounds(IN, OUT, upper_bound=np.int32(3)).upper_bound == 3
+    assert np.array_equal(one_run.canary(np.uint8(1), np.int64(2), np.int32(9)), one_run.canary(1, 2, 9))
+    assert np.array_equal(one_run.coins(jnp.int32(1), np.int16(9)), one_run.coins(1, 9))
+
+
+def test_arrays_of_every_library_are_scores():
+    class Series:  # as pandas' is to NumPy
+        def __array__(self, dtype=None, copy=None):
+            return np.asarray(IN, dtype)
+
+    expected = audit.bounds(IN, OUT).bounds
+    unmasked = np.ma.masked_array(IN, np.zeros(60, bool))
+    for scores in (Series(), list(IN), unmasked, IN.astype(np.longdouble)):
+        assert audit.bounds(scores, OUT).bounds == expected
+    rounded = jnp.asarray(IN, jnp.bfloat16)
+    again = audit.bounds(np.asarray(rounded, np.float32), OUT).bounds
+    assert audit.bounds(rounded, OUT).bounds == audit.bounds(np.asarray(rounded), OUT).bounds == again
