@@ -4,7 +4,6 @@ import errno
 import logging
 import os
 import re
-import signal
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import app, flags
 
+from audit.commands import interrupts, streams
 from audit.errors import InputError, require
 from audit.machine import prepare_jax as prepare_jax
 from audit.settings.fields import ADVERSARY, AUDITED, AUTO, DP_SGD
@@ -49,14 +49,13 @@ def run(main: Callable[[], None]) -> None:
 
     def guarded(argv: Sequence[str]) -> int:
         try:
-            if len(argv) > 1:
-                raise InputError(f"argument {argv[1]!r} is no flag: write --name=value, see --help")
-            main()
-            sys.stdout.flush()
+            with interrupts.ending():
+                if len(argv) > 1:
+                    raise InputError(f"argument {argv[1]!r} is no flag: write --name=value, see --help")
+                main()
+                sys.stdout.flush()
         except InputError as error:
             return _complain(str(error), USAGE_ERROR)
-        except KeyboardInterrupt:
-            return _complain("interrupted: finished chunks are kept, the same command goes on", 130)
         except MemoryError:
             return _complain("out of memory: ask for less", USAGE_ERROR)
         except OSError as error:
@@ -64,8 +63,10 @@ def run(main: Callable[[], None]) -> None:
         return 0
 
     logging.getLogger("matplotlib").setLevel(logging.WARNING)  # it tells of its first look for fonts
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    app.run(guarded, flags_parser=_parse)
+    streams.mend()
+    interrupts.install()
+    with interrupts.ending():
+        app.run(guarded, flags_parser=_parse)
 
 
 def _parse(argv: Sequence[str]) -> list[str]:

@@ -4,8 +4,6 @@ JAX is imported by what simulates, so that the processes that solve laws do with
 it beforehand.
 """
 
-import concurrent.futures
-import multiprocessing
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -17,6 +15,7 @@ from audit.landscape import law, optimal
 from audit.landscape.optimal import Thresholds
 from audit.landscape.process import Process, constant, upper_bound
 from audit.machine import cores
+from audit.processes import as_completed
 from audit.statistics import conversions, densities, estimate
 from audit.storage.index import Holdings
 from audit.storage.results import finding_fields
@@ -70,7 +69,7 @@ def keep_laws(out: Path, study: Study, progress: Callable[[], object] = lambda: 
     for _ in range(len(laws) - len(missing)):
         progress()
     stores = {one: _open(held, one) for one in missing}
-    for one, result in _solved(missing):
+    for one, result in as_completed(solve, missing, min(cores(), len(missing))):
         stores[one].write_text(landscape.RESULT, landscape.text(result))
         progress()
 
@@ -123,16 +122,6 @@ def search(request: landscape.ThresholdSearch) -> landscape.Search:
 def _open(held: Holdings, request: landscape.Request) -> Store:
     found = held.open(request.setting())
     return Store(held.root / landscape.CELLS, request.setting()) if found is None else found
-
-
-def _solved(requests: Sequence[ExactLaw]) -> Iterator[tuple[ExactLaw, Exact]]:
-    if not requests:
-        return
-    spawn = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(min(cores(), len(requests)), spawn) as pool:
-        waiting = {pool.submit(solve, one): one for one in requests}
-        for future in concurrent.futures.as_completed(waiting):
-            yield waiting[future], future.result()
 
 
 def _batches(requests: Sequence[SimulatedAudit]) -> Iterator[Sequence[SimulatedAudit]]:
