@@ -41,6 +41,8 @@ _GROUPS = {  # of flags that are no fields of a setting
     "bounds and output": ("delta", "confidence", "chunk_size", "out", "json", "report", "figure"),
     "several machines": ("engine", "ray_address", "worker"),
 }
+_MOST_SHOWN = 1000  # characters of a message
+_LONG_WORD = re.compile(r"(\S{60})\S{240,}")  # longer than most paths
 _OUTPUT_ERRORS = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
@@ -137,9 +139,16 @@ def _complain(message: str, status: int) -> int:
 
 
 def one_line(message: str) -> str:
-    """A message for a terminal: flags for fields, one line, control characters escaped."""
-    line = as_flags(" ".join(message.split()))
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
+    """A message for a terminal: flags for fields, one line, control characters escaped, what is very long cut
+    out of it."""
+    line = _LONG_WORD.sub(r"\1...", as_flags(" ".join(message.split())))
+    ends = _MOST_SHOWN // 2
+    return printable(line if len(line) <= _MOST_SHOWN else f"{line[:ends]} ... {line[-ends:]}")
+
+
+def printable(text: str) -> str:
+    """Lines for a terminal, their control characters escaped."""
+    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
 
 
 def as_flags(message: str) -> str:

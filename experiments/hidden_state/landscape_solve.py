@@ -69,7 +69,7 @@ def keep_laws(out: Path, study: Study, progress: Callable[[], object] = lambda: 
     for _ in range(len(laws) - len(missing)):
         progress()
     stores = {one: _open(held, one) for one in missing}
-    for one, result in as_completed(solve, missing, min(cores(), len(missing))):
+    for one, result in _solved(missing):
         stores[one].write_text(landscape.RESULT, landscape.text(result))
         progress()
 
@@ -122,6 +122,10 @@ def search(request: landscape.ThresholdSearch) -> landscape.Search:
 def _open(held: Holdings, request: landscape.Request) -> Store:
     found = held.open(request.setting())
     return Store(held.root / landscape.CELLS, request.setting()) if found is None else found
+
+
+def _solved(requests: Sequence[ExactLaw]) -> Iterator[tuple[ExactLaw, Exact]]:
+    return as_completed(solve, requests, min(cores(), len(requests)))
 
 
 def _batches(requests: Sequence[SimulatedAudit]) -> Iterator[Sequence[SimulatedAudit]]:
