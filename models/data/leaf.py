@@ -122,6 +122,8 @@ def _users(file: Path) -> Iterator[tuple[str, list[Any], list[Any]]]:
         users, numbers, data = (content[name] for name in ("users", "num_samples", "user_data"))
         rows = [(str(user), data[user]["x"], data[user]["y"]) for user in users]
         fit = [len(x) == len(y) == number for (_, x, y), number in zip(rows, numbers, strict=True)]
+    except InputError:
+        raise
     except OSError as error:
         raise InputError(f"cannot read {file}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, RecursionError):
