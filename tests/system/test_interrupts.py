@@ -117,6 +117,46 @@ def strike(argv: tuple[str, ...], seconds: float, number: int, group: bool) -> f
     return took
 
 
+SCRIPT = """
+import hashlib, sys, time
+from audit.commands import cli
+
+class Dropped:
+    def __del__(self):
+        print("begun", flush=True)
+        time.sleep(100)
+
+def main():
+    {work}
+
+cli.run(main)
+"""
+WORK = {  # that goes on where an interrupt is raised once
+    "swallowed": ("Dropped(); time.sleep(100)", ""),
+    "compiled": ("print('begun', flush=True); hashlib.pbkdf2_hmac('sha256', b'', b'', 10**9)", "\n"),
+    "turned": (
+        "\n    try:\n        print('begun', flush=True); time.sleep(100)"
+        "\n    except KeyboardInterrupt:\n        raise ValueError('a library says so')",
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("work", WORK)
+def test_an_interrupt_is_not_lost_in_what_does_not_hear_it(work, number, tmp_path):
+    doing, before = WORK[work]
+    (tmp_path / "mine.py").write_text(SCRIPT.format(work=doing))
+    with killed.command("python", tmp_path / "mine.py") as process:
+        assert process.stdout.readline() == "begun\n"
+        time.sleep(0.1)
+        begin = time.monotonic()
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=killed.SECONDS)
+    assert (process.returncode, errors) == (interrupts.STATUS, f"{before}error: {interrupts.LINE}\n")
+    assert time.monotonic() - begin < MOST_SECONDS
+
+
 def how_long(seconds: float) -> str:
     return f"{seconds:.1f} s after the interrupt"
 
