@@ -95,8 +95,11 @@ def _audit(audited: _Audited, played: "Game", store: "Store") -> None:
     from audit.report import one_run_page, one_run_table, subjects
     from audit.storage import files
     from experiments.cells.federated import accuracies as stored_accuracies
+    from experiments.cells.federated import keep_lost_accuracies
 
-    scores = training.train(played, store, FLAGS.runs, watch=_Watch(audited, store)).scores
+    watch = _Watch(audited, store)
+    scores = training.train(played, store, FLAGS.runs, watch=watch).scores
+    keep_lost_accuracies(played, store, FLAGS.runs, watch)
     accuracies, setting, data = stored_accuracies(store), audited.setting, audited.federation.clients.source
     leaks = federated.leaks(setting, audited.federation.clients.number, audited.rounds.most)
     known = setting.observe in federated.FINAL

@@ -23,6 +23,8 @@ flags.DEFINE_string("scale", "laptop", f"The sweep's scale: {', '.join(registry.
 def main() -> None:
     """Find, read, write."""
     if FLAGS.sweep is None:
+        alone = FLAGS["scale"].present
+        require(not alone, f"--scale={FLAGS.scale} is a sweep's: name one with --sweep, or drop it")
         of_settings.main()
         return
     require(FLAGS.setting is None, "--setting and --sweep do not go together: drop one")

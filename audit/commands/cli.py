@@ -4,7 +4,6 @@ import errno
 import logging
 import os
 import re
-import signal
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import app, flags
 
+from audit.commands import interrupts, streams
 from audit.errors import InputError, require
 from audit.machine import prepare_jax as prepare_jax
 from audit.settings.fields import ADVERSARY, AUDITED, AUTO, DP_SGD
@@ -41,6 +41,8 @@ _GROUPS = {  # of flags that are no fields of a setting
     "bounds and output": ("delta", "confidence", "chunk_size", "out", "json", "report", "figure"),
     "several machines": ("engine", "ray_address", "worker"),
 }
+_MOST_SHOWN = 1000  # characters of a message
+_LONG_WORD = re.compile(r"(\S{60})\S{240,}")  # longer than most paths
 _OUTPUT_ERRORS = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
@@ -49,14 +51,13 @@ def run(main: Callable[[], None]) -> None:
 
     def guarded(argv: Sequence[str]) -> int:
         try:
-            if len(argv) > 1:
-                raise InputError(f"argument {argv[1]!r} is no flag: write --name=value, see --help")
-            main()
-            sys.stdout.flush()
+            with interrupts.ending():
+                if len(argv) > 1:
+                    raise InputError(f"argument {argv[1]!r} is no flag: write --name=value, see --help")
+                main()
+                sys.stdout.flush()
         except InputError as error:
             return _complain(str(error), USAGE_ERROR)
-        except KeyboardInterrupt:
-            return _complain("interrupted: finished chunks are kept, the same command goes on", 130)
         except MemoryError:
             return _complain("out of memory: ask for less", USAGE_ERROR)
         except OSError as error:
@@ -64,8 +65,10 @@ def run(main: Callable[[], None]) -> None:
         return 0
 
     logging.getLogger("matplotlib").setLevel(logging.WARNING)  # it tells of its first look for fonts
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    app.run(guarded, flags_parser=_parse)
+    streams.mend()
+    interrupts.install()
+    with interrupts.ending():
+        app.run(guarded, flags_parser=_parse)
 
 
 def _parse(argv: Sequence[str]) -> list[str]:
@@ -136,9 +139,16 @@ def _complain(message: str, status: int) -> int:
 
 
 def one_line(message: str) -> str:
-    """A message for a terminal: flags for fields, one line, control characters escaped."""
-    line = as_flags(" ".join(message.split()))
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
+    """A message for a terminal: flags for fields, one line, control characters escaped, what is very long cut
+    out of it."""
+    line = _LONG_WORD.sub(r"\1...", as_flags(" ".join(message.split())))
+    ends = _MOST_SHOWN // 2
+    return printable(line if len(line) <= _MOST_SHOWN else f"{line[:ends]} ... {line[-ends:]}")
+
+
+def printable(text: str) -> str:
+    """Lines for a terminal, their control characters escaped."""
+    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
 
 
 def as_flags(message: str) -> str:

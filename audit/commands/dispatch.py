@@ -9,6 +9,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from audit.commands import interrupts, streams
+from audit.progress import shortened
+
 _MARK = '\nif __name__ == "__main__":'
 _HELP = ("help", "-h", "--help")
 _HELP_FLAGS = {"-h", "-help", "--help", "--helpshort", "--helpfull"}
@@ -26,6 +29,13 @@ def run(program: str, packages: Sequence[str], usual: str | None = None, others:
 
     Exits with status 2 and a line on stderr for a command that is none.
     """
+    streams.mend()
+    interrupts.install()
+    with interrupts.ending():
+        _run(program, packages, usual, others)
+
+
+def _run(program: str, packages: Sequence[str], usual: str | None, others: Sequence[str]) -> None:
     arguments = sys.argv[1:]
     if usual is not None and (not arguments or (arguments[0][:1] == "-" and arguments[0] not in _HELP)):
         arguments = [usual, *arguments]
@@ -44,7 +54,7 @@ def run(program: str, packages: Sequence[str], usual: str | None = None, others:
         runpy.run_module(modules[command], run_name="__main__", alter_sys=True)
     else:
         unknown = flags[0] if command in _HELP else command
-        print(f"error: no command {unknown!r}; help lists them", file=sys.stderr)
+        print(f"error: no command {shortened(repr(unknown), 60)}; help lists them", file=sys.stderr)
         sys.exit(_USAGE_ERROR)
 
 

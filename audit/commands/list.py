@@ -37,9 +37,9 @@ def main() -> None:
     if FLAGS.json:
         print(json.dumps(listing.as_json(rows)))
     elif rows:
-        print(listing.as_table(rows, time.time()))
+        print(cli.printable(listing.as_table(rows, time.time())))
     else:
-        print(f"no audits in {FLAGS.out}: run ./run.sh audit, or name another folder with --out")
+        print(cli.one_line(f"no audits in {FLAGS.out}: run ./run.sh audit, or name another with `out`"))
 
 
 if __name__ == "__main__":

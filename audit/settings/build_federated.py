@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +29,8 @@ from audit.task import Clients, Test
 from audit.zoo import federated_task
 
 _SEGMENT_CLIENTS = 250  # updates between two checkpoints, or a little more
+_MOST_COHORTS = 1 << 30  # bytes
+_COHORTS_HEADER = re.compile(r"[#\s]*round\s*,\s*client\s*", re.IGNORECASE)
 _TESTED, _TESTED_LABELS = 10_000, 100_000  # examples, and labels, of which text has one a position
 
 _ADVERSARIES: dict[str, Callable[[FederatedSetting], Adversary]] = {
@@ -58,21 +61,30 @@ def checksum(clients: Clients) -> str:
 
 
 def read_rounds(path: Path) -> list[NDArray[np.int64]]:
-    """The clients of each round from lines `round,client`, rounds from 1 and clients from 0; raises
-    InputError for a file that holds something else."""
-    content = files.read(path)
-    require(content is not None, f"`cohorts={path}`: there is no such file")
-    assert content is not None
+    """The clients of each round from lines `round,client`, rounds from 1 and clients from 0, below a header
+    or none; raises InputError for a file that holds something else."""
+    try:
+        content = files.regular(path, "check `cohorts`", _MOST_COHORTS).read_bytes()
+    except FileNotFoundError:
+        raise InputError(f"`cohorts={path}`: there is no such file") from None
+    except OSError as error:
+        raise InputError(f"`cohorts={path}`: it cannot be read ({error.strerror})") from None
+    lines = content.decode("utf-8-sig", errors="replace").splitlines()
     pairs = []
-    for number, line in enumerate(content.decode(errors="replace").split(), 1):
-        parts = line.split(",")
-        whole = len(parts) == 2 and all(part.isdecimal() and len(part) < 10 for part in parts)
-        require(whole and int(parts[0]) >= 1, f"{path}, line {number}: {line[:40]!r} is not round,client")
-        pairs.append((int(parts[0]), int(parts[1])))
+    for number, line in enumerate(lines, 1):
+        if number > 1 or not _COHORTS_HEADER.fullmatch(line):
+            pairs += [_participation(path, number, text) for text in line.split()]
     require(pairs, f"{path} holds no rounds: give lines round,client")
     rounds, members = np.array(pairs).T
     require(rounds.max() <= 1_000_000, f"{path} names round {rounds.max()}: give at most 1,000,000")
     return [members[rounds == t] for t in range(1, rounds.max() + 1)]
+
+
+def _participation(path: Path, number: int, text: str) -> tuple[int, int]:
+    parts = text.split(",")
+    whole = len(parts) == 2 and all(part.isdecimal() and len(part) < 10 for part in parts)
+    require(whole and int(parts[0]) >= 1, f"{path}, line {number}: {text[:40]!r} is not round,client")
+    return int(parts[0]), int(parts[1])
 
 
 def with_rounds(setting: FederatedSetting, listed: list[NDArray[np.int64]]) -> FederatedSetting:

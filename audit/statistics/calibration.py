@@ -5,9 +5,7 @@ curve is Gaussian, so every estimator's assumption holds and epsilon(mu, delta) 
 another law of the scores (`known_laws`) the assumption fails, and the curve test is to say so.
 """
 
-import concurrent.futures
-import multiprocessing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -15,12 +13,12 @@ from numpy.typing import NDArray
 from scipy import special
 
 from audit.errors import require
+from audit.processes import in_order
 from audit.statistics import conversions, estimate, gaussian_curve
 from audit.statistics.gaussian_curve import CURVE_LEVEL, CURVE_POWER
 from audit.statistics.known_laws import KnownLaw
 
 Array = NDArray[np.float64]
-Task = TypeVar("Task")
 Known = TypeVar("Known")
 Found = TypeVar("Found")
 _SLACK = 1e-9  # epsilon above the truth by rounding alone is no excess
@@ -113,16 +111,6 @@ def every_audit(
         found.append(one)
         done(1)
     return found
-
-
-def in_order(audit: Callable[[Task], Found], tasks: list[Task], processes: int) -> Iterator[Found]:
-    """The results of many audits, spread over processes."""
-    if processes == 1:
-        yield from map(audit, tasks)
-        return
-    spawn = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(processes, spawn) as pool:
-        yield from pool.map(audit, tasks, chunksize=max(1, min(50, len(tasks) // processes)))
 
 
 def _audit(task: tuple[KnownMechanism, int]) -> _Audit:

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import functools
+import math
 import os
 import shutil
 import stat
@@ -14,7 +15,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from audit.errors import InputError
+from audit.errors import InputError, require
 
 NOT_AN_ARCHIVE: tuple[type[Exception], ...] = (  # what np.load raises, at last, of bytes that are damaged
     *(AttributeError, EOFError, KeyError, MemoryError, OSError, RuntimeError, SyntaxError, TypeError),
@@ -55,6 +56,15 @@ def read(path: Path) -> bytes | None:
         raise cannot_read(path, error) from None
 
 
+def regular(path: Path, mend: str = "copy it into one", most: float = math.inf) -> Path:
+    """The path, if it is a file's of at most so many bytes. Raises InputError, which ends in the mend, for a
+    larger one, and for a device or a pipe, which may never end; OSError where it can't be found out."""
+    status = path.stat()
+    require(stat.S_ISREG(status.st_mode), f"cannot read {path}: it is no file; {mend}")
+    require(status.st_size <= most, f"cannot read {path}: it is larger than {most / 2**30:g} GiB; {mend}")
+    return path
+
+
 def _is_replaceable(path: Path) -> bool:
     try:
         return stat.S_ISREG(path.stat().st_mode)
@@ -83,13 +93,13 @@ def remove(path: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def set_aside(path: Path, mend: str) -> Path:
-    """Moves a damaged file or folder to a name that nobody reads, which is returned, and says on stderr that
-    it is damaged and what mends it; raises InputError where it can't be moved."""
+def set_aside(path: Path, mend: str, what: str = "is damaged") -> Path:
+    """Moves a damaged file or folder to a name that nobody reads, which is returned, and says on stderr what
+    is wrong with it and what mends it; raises InputError where it can't be moved."""
     aside = path.with_name(f"{path.name}.damaged-{uuid.uuid4().hex[:6]}")
     with writing(path):
         os.replace(path, aside)
-    print(f"{path} is damaged: set aside, {mend}", file=sys.stderr)
+    print(f"{path} {what}: set aside, {mend}", file=sys.stderr)
     return aside
 
 

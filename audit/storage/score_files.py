@@ -6,7 +6,6 @@ import io
 import lzma
 import math
 import os
-import stat
 import struct
 import warnings
 import zipfile
@@ -21,7 +20,7 @@ from audit.errors import InputError, require
 from audit.statistics import canaries, one_run_conclusion, one_shot
 from audit.statistics.canaries import Coins, Design, Sets
 from audit.statistics.one_run_conclusion import OneRunConclusion
-from audit.storage.files import NOT_AN_ARCHIVE
+from audit.storage.files import NOT_AN_ARCHIVE, regular
 
 Array = NDArray[np.float64]
 
@@ -118,10 +117,7 @@ def _naming(path: Path) -> Iterator[None]:
 def _reading(path: Path) -> Iterator[None]:
     """Turns all that a reader raises into one line; refuses what is no file, or too large a one."""
     try:
-        status = path.stat()
-        require(stat.S_ISREG(status.st_mode), f"cannot read {path}: it is no file; check `scores`")
-        too_large = f"{path} is larger than {MOST_BYTES >> 30} GiB: keep a random part of the scores"
-        require(status.st_size <= MOST_BYTES, too_large)
+        regular(path, "check `scores`, or keep a random part of them", MOST_BYTES)
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             yield

@@ -7,7 +7,7 @@ beside and renamed into place, so that a kill at any instant loses at most the c
 scores are kept, so that new statistics need no new training.
 
     <root>/<words>-<hash>/config.json          the setting, in plain text
-      scores_<first>_<stop>.npz                scores, presence, and their SHA-256
+      scores_<first>_<stop>.npz                scores, presence, their SHA-256, and the setting's
       audit.json, audit.png                    what the last audit concluded
       claim.lease, runs_<first>_<stop>.lease   who has all of it, or a chunk (`audit.storage.shares`)
       checkpoints/                             states of a chunk in progress (`audit.storage.checkpoints`)
@@ -19,7 +19,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +32,7 @@ from audit.statistics.method import MANY_CANARIES, ONE_CANARY
 from audit.storage import files
 
 CONFIG, RESULT, FIGURE = "config.json", "audit.json", "audit.png"
+_SETTING = "setting"  # of the arrays that a file holds
 _CHUNK = re.compile(r"scores_(\d+)_(\d+)\.npz")
 
 
@@ -179,10 +180,9 @@ class Store:
     def save(self, chunk: Scores) -> None:
         """Keeps a finished chunk, scores and presence of one shape."""
         require(chunk.scores.shape == chunk.presence.shape, "`presence`: give a bit for every score")
-        buffer = io.BytesIO()
-        np.savez(buffer, scores=chunk.scores, presence=chunk.presence, sha256=np.array(_checksum(chunk)))
-        first, stop = _runs(chunk)
-        self.write_bytes(f"scores_{first:07d}_{stop:07d}.npz", buffer.getvalue())
+        (first, stop), checksum = _runs(chunk), np.array(_checksum(chunk))
+        arrays = {"scores": chunk.scores, "presence": chunk.presence, "sha256": checksum}
+        self.write_arrays(f"scores_{first:07d}_{stop:07d}.npz", arrays)
 
     def load(self, runs: int) -> Scores:
         """The scores of runs 0 .. runs - 1; raises InputError where some are missing or can't be read."""
@@ -220,12 +220,27 @@ class Store:
         return next((first for first, _ in gaps(held, end)), end)
 
     def distrust(self, path: Path, mend: str) -> None:
-        """Says on stderr that a file is damaged, and what mends it. Within this store's claim it is set
-        aside; otherwise it stays, and is said once a process: who reads renames nothing."""
+        """Says on stderr that a file is damaged or foreign, and what mends it. Within this store's claim it
+        is set aside; otherwise it stays, and is said once a process: who reads renames nothing."""
+        what = "is of another setting" if self.is_foreign(files.read(path) or b"") else "is damaged"
         if self._claimed:
-            files.set_aside(path, mend)
+            files.set_aside(path, mend, what)
         else:
-            files.say_once(f"{path} is damaged: it counts as missing")
+            files.say_once(f"{path} {what}: it counts as missing")
+
+    def is_foreign(self, content: bytes) -> bool:
+        """Whether the bytes of an .npz file say that they are of another setting; older files don't say."""
+        with contextlib.suppress(*files.NOT_AN_ARCHIVE), np.load(io.BytesIO(content)) as file:
+            return _SETTING in file.files and str(file[_SETTING]) != _hash(self.text.encode())
+        return False
+
+    def write_arrays(self, name: str, arrays: Mapping[str, Any]) -> Path:
+        """Writes arrays by name as a whole .npz file, beside them the setting's hash; the same bytes for the
+        same values."""
+        buffer = io.BytesIO()
+        marked: dict[str, Any] = {**arrays, _SETTING: np.array(_hash(self.text.encode()))}
+        np.savez(buffer, **marked)
+        return self.write_bytes(name, buffer.getvalue())
 
     def write_text(self, name: str, text: str) -> Path:
         return self.write_bytes(name, text.encode())
@@ -246,7 +261,7 @@ class Store:
 
     def _read(self, path: Path, first: int) -> Scores | None:
         content = files.read(path)
-        chunk = None if content is None else _parsed(content, first)
+        chunk = None if content is None or self.is_foreign(content) else _parsed(content, first)
         if content is not None and chunk is None:
             self.distrust(path, "its runs are trained again")
         return chunk

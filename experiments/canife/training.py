@@ -4,6 +4,7 @@ frozen model, mock rounds are played, and what their scores say stands beside wh
 Each measured round is a file; killed at any moment, a training goes on from the last one with the same bits.
 """
 
+import contextlib
 import hashlib
 import io
 import json
@@ -11,7 +12,7 @@ import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -99,15 +100,15 @@ def opened(attacked: Attacked, checksum: str, out: Path) -> Store:
 
 
 def kept(attacked: Attacked, store: Store, numbers: Collection[int] | None = None) -> dict[int, Measured]:
-    """The measured rounds that a store holds, by number; a damaged one counts as missing."""
+    """The measured rounds that a store holds, by number; a damaged or foreign one counts as missing."""
     found = {}
     for number in attacked.measured() if numbers is None else numbers:
         path = store.path / _FILE.format(number)
         content = files.read(path)
-        try:
-            if content is not None:
-                found[number] = from_bytes(content)
-        except files.NOT_AN_ARCHIVE:
+        one = None if content is None or store.is_foreign(content) else from_bytes(content)
+        if one is not None:
+            found[number] = one
+        elif content is not None:
             store.distrust(path, "measured again")
     return found
 
@@ -133,10 +134,10 @@ def measure_missing(
         message = f"the model diverged before round {number}: lower `learning_rate` or `noise_multiplier`"
         require(bool(jnp.isfinite(state.theta).all()), message)
         leaves = {f"leaf_{i}": leaf for i, leaf in enumerate(jax.tree.leaves(state))}
-        store.write_bytes(_STATE, as_bytes({"number": number, **leaves}))
+        store.write_arrays(_STATE, {"number": number, **leaves})
         if wanted in missing:
             one = measure(task, state.theta, number)
-            store.write_bytes(_FILE.format(number), as_bytes(one._asdict()))
+            store.write_arrays(_FILE.format(number), one._asdict())
             yield one
 
 
@@ -146,15 +147,19 @@ def _state_before(population: Population, store: Store, wanted: int) -> tuple[in
     leaves, structure = jax.tree.flatten(start)
     content = files.read(store.path / _STATE)
     if content is not None:
-        try:
-            with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-                number, arrays = int(archive["number"]), [archive[f"leaf_{i}"] for i in range(len(leaves))]
-        except files.NOT_AN_ARCHIVE:
+        found = None if store.is_foreign(content) else _numbered(content, len(leaves))
+        if found is None:
             store.distrust(store.path / _STATE, "trained again")
-        else:
-            if number <= wanted:
-                return number, jax.tree.unflatten(structure, map(jnp.asarray, arrays))
+        elif found[0] <= wanted:
+            return found[0], jax.tree.unflatten(structure, found[1])
     return 1, start
+
+
+def _numbered(content: bytes, leaves: int) -> tuple[int, list[Array]] | None:
+    """(next round, the state's leaves) of a file's bytes; None for others."""
+    with contextlib.suppress(*files.NOT_AN_ARCHIVE), np.load(io.BytesIO(content)) as archive:
+        return int(archive["number"]), [jnp.asarray(archive[f"leaf_{i}"]) for i in range(leaves)]
+    return None
 
 
 class Measuring(NamedTuple):
@@ -216,18 +221,13 @@ def measure(task: Measuring, theta: Array, number: int) -> Measured:
     )
 
 
-def as_bytes(fields: dict[str, Any]) -> bytes:
-    """An .npz file of arrays by name, the same bytes for the same values."""
-    buffer = io.BytesIO()
-    np.savez(buffer, **fields)
-    return buffer.getvalue()
-
-
-def from_bytes(content: bytes) -> Measured:
-    """The round in a file's bytes; raises one of `files.NOT_AN_ARCHIVE` for others."""
-    with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-        fields = {name: archive[name] for name in Measured._fields}
-    return Measured(**{name: v.item() if v.ndim == 0 else v for name, v in fields.items()})
+def from_bytes(content: bytes) -> Measured | None:
+    """The round in a file's bytes; None for others."""
+    with contextlib.suppress(*files.NOT_AN_ARCHIVE):
+        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+            fields = {name: archive[name] for name in Measured._fields}
+        return Measured(**{name: v.item() if v.ndim == 0 else v for name, v in fields.items()})
+    return None
 
 
 def _canary(task: Measuring, theta: Array, number: int) -> tuple[Sample, float, NDArray[np.float32]]:

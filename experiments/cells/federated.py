@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from audit.progress import Progress
 from audit.settings.federated import FINAL, FederatedSetting, federated_identity
 from audit.storage.index import Holdings
-from audit.storage.store import Scores, Store
+from audit.storage.store import Scores, Store, gaps
 from audit.task import Federation
 from experiments.cells.cell import Cell, DataSets, read_answer, write_answer
 
@@ -36,7 +36,8 @@ def federated_cell(setting: FederatedSetting, runs: int, name: str, seconds: flo
     kept too, as those of the setting that observes it alone: one training gives both."""
 
     def is_done(held: Holdings, data: DataSets) -> bool:
-        return all(read(held, one, runs) is not None for one in _observations(setting))
+        found = [read(held, one, runs) for one in _observations(setting)]
+        return all(one is not None and len(one.accuracies) == runs for one in found)
 
     def open_store(out: Path, data: DataSets) -> Store:
         from audit.settings import build_federated
@@ -81,6 +82,20 @@ def keep_accuracies(store: Store, first: int, values: NDArray[np.float64]) -> No
         write_answer(store, {_ACCURACIES: accuracies(store) | measured})
 
 
+def keep_lost_accuracies(played: "Game", store: Store, runs: int, watch: "Watch") -> None:
+    """Trains again, for `watch` to keep their accuracies, those runs whose scores alone are stored: a file of
+    accuracies that is damaged is set aside."""
+    from audit import game, training
+    from audit.storage.checkpoints import Checkpoints
+
+    with store.claim():
+        lost = gaps(((int(run), int(run) + 1) for run in accuracies(store)), runs)
+        if lost:
+            chunk = training.chunk_size(played, runs, 0)
+            for _ in game.play(played, lost, chunk, checkpoints=Checkpoints(store.checkpoints), watch=watch):
+                pass
+
+
 def _observations(setting: FederatedSetting) -> list[FederatedSetting]:
     return [setting] if setting.observe in FINAL else [setting, final(setting)]
 
@@ -107,6 +122,7 @@ def _train(
     for i, (played, place) in enumerate(observed):
         watch = _keep(place, observed[i + 1 :], len(who.clients), measure)
         training.train(played, place, runs, progress=progress, watch=watch)
+        keep_lost_accuracies(played, place, runs, _keep(place, [], len(who.clients), measure))
 
 
 def _keep(

@@ -10,9 +10,7 @@ Importing this starts no JAX. Sources of the chips' numbers, read in November 20
 
 import importlib.util
 import json
-import multiprocessing
 import os
-import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -22,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from audit import processes
 from audit.errors import require
 from audit.report.table import Column, Table
 from audit.settings.federated import FederatedSetting
@@ -166,10 +165,8 @@ def programs(precision: str) -> list[TrainingProgram]:
 
 def compiled_for(devices: Target, program: TrainingProgram) -> CompiledTraining:
     """The program with its defaults, compiled in a process that ends with it, whatever befalls it."""
-    context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe(duplex=False)
-    process = context.Process(target=_answer, args=(there, devices, program), daemon=True)
-    process.start()
+    here, there = processes.pipe(duplex=False)
+    process = processes.begin(_answer, there, devices, program)
     there.close()
     try:
         compiled: CompiledTraining = here.recv()
@@ -182,8 +179,7 @@ def compiled_for(devices: Target, program: TrainingProgram) -> CompiledTraining:
 
 
 def _answer(there: Connection, devices: Target, program: TrainingProgram) -> None:
-    """A process's life: it compiles, or says why it does not; Ctrl-C is its parent's affair."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """A process's life: it compiles, or says why it does not."""
     try:
         answer = _compile(devices, program)
     except Exception as error:  # whatever a compiler raises is a row of the table

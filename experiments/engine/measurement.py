@@ -7,28 +7,26 @@ to. The engines' libraries are imported in the workers only.
 
 import contextlib
 import json
-import multiprocessing
 import pickle
 import resource
-import signal
 import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from tqdm import tqdm
 
+from audit import processes
 from audit.errors import InputError, require
 from audit.machine import cores, prepare_jax
 from audit.report.table import Column, Table, number
 from audit.task import Sources
 from experiments.engine.engines import DPSGD, GEMM, GEMM_SIZE, TIMED, About, Build, Kind, rate
 
-_CONTEXT = multiprocessing.get_context("spawn")
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
@@ -169,11 +167,8 @@ class Worker:
 
     def __init__(self, kind: Kind, problem: Path, *models: int) -> None:
         self.name = kind.name
-        self._here, there = _CONTEXT.Pipe()
-        self._process = _CONTEXT.Process(
-            target=_serve, args=(there, kind.load, problem, *models), daemon=True
-        )
-        self._process.start()
+        self._here, there = processes.pipe()
+        self._process = processes.begin(_serve, there, kind.load, problem, *models)
         there.close()
 
     def about(self, tolerance: float) -> About:
@@ -223,13 +218,11 @@ def in_a_process(
     function: Callable[_Arguments, _Result], *args: _Arguments.args, **kwargs: _Arguments.kwargs
 ) -> _Result:
     """The function's result, or the error that it raised, from a process that ends with it."""
-    with ProcessPoolExecutor(1, _CONTEXT, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
-        return pool.submit(function, *args, **kwargs).result()
+    return processes.apart(partial(function, *args, **kwargs))
 
 
 def _serve(connection: Connection, load: Callable[[], Build], problem: Path, *models: int) -> None:
-    """A worker's life; Ctrl-C is its parent's affair."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """A worker's life."""
     try:
         build = load()
         imports = _peak_memory()

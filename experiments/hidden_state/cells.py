@@ -90,9 +90,7 @@ def kept_norms(
         with store.claim():
             _read(store, runs)  # sets a damaged file aside
             norms = _train(setting, dataset, runs, progress)
-            buffer = io.BytesIO()
-            np.savez(buffer, norms=norms, sha256=np.array(_checksum(norms)))
-            store.write_bytes(_FILE, buffer.getvalue())
+            store.write_arrays(_FILE, {"norms": norms, "sha256": np.array(_checksum(norms))})
     return norms
 
 
@@ -151,7 +149,7 @@ def _read(store: Store, runs: int) -> Norms | None:
     with contextlib.suppress(*files.NOT_AN_ARCHIVE):
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
             norms, checksum = file["norms"], str(file["sha256"])
-        if checksum == _checksum(norms):
+        if checksum == _checksum(norms) and not store.is_foreign(content):
             return norms[:runs] if len(norms) >= runs else None
     store.distrust(path, "its norms are trained again")
     return None

@@ -4,8 +4,6 @@ JAX is imported by what simulates, so that the processes that solve laws do with
 it beforehand.
 """
 
-import concurrent.futures
-import multiprocessing
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -17,6 +15,7 @@ from audit.landscape import law, optimal
 from audit.landscape.optimal import Thresholds
 from audit.landscape.process import Process, constant, upper_bound
 from audit.machine import cores
+from audit.processes import as_completed
 from audit.statistics import conversions, densities, estimate
 from audit.storage.index import Holdings
 from audit.storage.results import finding_fields
@@ -126,13 +125,7 @@ def _open(held: Holdings, request: landscape.Request) -> Store:
 
 
 def _solved(requests: Sequence[ExactLaw]) -> Iterator[tuple[ExactLaw, Exact]]:
-    if not requests:
-        return
-    spawn = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(min(cores(), len(requests)), spawn) as pool:
-        waiting = {pool.submit(solve, one): one for one in requests}
-        for future in concurrent.futures.as_completed(waiting):
-            yield waiting[future], future.result()
+    return as_completed(solve, requests, min(cores(), len(requests)))
 
 
 def _batches(requests: Sequence[SimulatedAudit]) -> Iterator[Sequence[SimulatedAudit]]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from audit.machine import cores
+from audit.processes import in_order
 from audit.progress import Progress
 from audit.storage.index import Holdings
 from audit.storage.store import Store
@@ -92,13 +93,12 @@ def read(held: Holdings, audit: MechanismAudit) -> MechanismFindings | None:
 
 def findings(audit: MechanismAudit, processes: int, progress: Progress) -> MechanismFindings:
     """Audits all seeds, over processes; raises InputError for settings out of range."""
-    from audit.statistics import calibration
     from experiments.lidp import gaussian_mechanism
 
     tuning = gaussian_mechanism.simulate(audit.mechanism(), TUNING_SEED)
     thresholds = gaussian_mechanism.choose(tuning, audit.delta, audit.confidence)
     found = []
-    for one in calibration.in_order(_audit, [(audit, thresholds, i) for i in range(audit.seeds)], processes):
+    for one in in_order(_audit, [(audit, thresholds, i) for i in range(audit.seeds)], processes):
         found.append(one)
         progress(audit.runs)
     middle = [by_order.get(2, by_order[1]) for by_order, _ in found]

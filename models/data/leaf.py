@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.errors import InputError, require
+from audit.storage.files import regular
 from audit.task import Clients
 from models.data.clients import by_name
 
@@ -117,13 +118,15 @@ def _load(kind: _Kind, folder: str | None, split: str, clients: int) -> Clients:
 def _users(file: Path) -> Iterator[tuple[str, list[Any], list[Any]]]:
     """(user, x, y) of each user of a file, by name; raises InputError for a file in another form."""
     try:
-        content = json.loads(file.read_bytes())
+        content = json.loads(regular(file, "LEAF writes files").read_bytes())
         users, numbers, data = (content[name] for name in ("users", "num_samples", "user_data"))
         rows = [(str(user), data[user]["x"], data[user]["y"]) for user in users]
         fit = [len(x) == len(y) == number for (_, x, y), number in zip(rows, numbers, strict=True)]
+    except InputError:
+        raise
     except OSError as error:
         raise InputError(f"cannot read {file}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise InputError(f"{file} is not LEAF's JSON: it is to hold {_FORM}") from None
     wrong = next((user for (user, _, _), fits in zip(rows, fit, strict=True) if not fits), "")
     require(all(fit), f"{file}: num_samples of user {wrong!r} is not the length of its x and y")

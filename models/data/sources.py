@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from audit.errors import InputError, require
+from audit.storage.files import regular
 from audit.task import checksum_of
 from models.data.formats import Arrays, Read, read_npz
 
@@ -199,11 +200,14 @@ def _read_file(recipe: Recipe, path: str) -> Arrays:
     known = " or ".join(name or "nothing" for name in recipe.files)
     require(suffix in recipe.files, f"it ends in {suffix or 'nothing'}, not {known}")
     with _errors_in_one_line():
-        return recipe.files[suffix](Path(path).read_bytes())
+        return recipe.files[suffix](regular(Path(path)).read_bytes())
 
 
 def _is_prepared(name: str, folder: str) -> bool:
-    return any(Path(folder, name).glob("**/dataset_info.json"))
+    """Whether a folder, which need not be one, holds it."""
+    with contextlib.suppress(OSError):
+        return any(Path(folder, name).glob("**/dataset_info.json"))
+    return False
 
 
 def _read_tfds(recipe: Recipe, folder: str) -> Arrays:

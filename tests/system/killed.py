@@ -3,9 +3,16 @@
 import contextlib
 import json
 import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 from audit.storage.store import Store
 
+ROOT = Path(__file__).resolve().parents[2]
+SECONDS = 900.0  # in which a command ends, on a busy machine too
 CONTEXT = multiprocessing.get_context("forkserver")  # a process begins with all imported
 CONTEXT.set_forkserver_preload(["audit.settings.build", "orbax.checkpoint"])
 
@@ -56,6 +63,29 @@ def ended(running):
         for process in running:
             process.kill()
             process.join()
+
+
+def command(*argv, home=ROOT, **changes):
+    """A command of the repository as a user starts it, in a group of its own, which hears Ctrl-C."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", **changes}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
+    argv = [sys.executable, "-P", "-m", "experiments", *map(str, argv)]
+    hears = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731
+    return subprocess.Popen(argv, cwd=home, env=environment, preexec_fn=hears, **pipes)
+
+
+def left_alone(*argv, home=ROOT, **changes):
+    """What a command prints that nobody kills."""
+    with command(*argv, home=home, **changes) as process:
+        printed, errors = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0 and "damaged" not in errors, errors
+    return printed
+
+
+def contents(out, *endings):
+    """The bytes of what a command leaves, by place, but for half-written files of one that was killed."""
+    files = [path for path in out.rglob("*") if path.is_file() and not path.name.startswith(".")]
+    return {path.relative_to(out): path.read_bytes() for path in files if path.name.endswith(endings or "")}
 
 
 def scores(out, runs):

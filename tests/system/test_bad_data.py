@@ -9,7 +9,18 @@ import pytest
 import safetensors.numpy
 
 from models.data.tables import FEATURES, TARGET
-from tests.system.bad import FORTY, HUGE, Bad, assert_refused, holding, lines, looping, named, rows
+from tests.system.bad import (
+    FORTY,
+    HUGE,
+    Bad,
+    assert_refused,
+    holding,
+    lines,
+    looping,
+    named,
+    odd_places,
+    rows,
+)
 from tests.system.damaged import archive, claiming, npy, npz
 
 COLUMNS, TABLE = [*FEATURES, TARGET], np.random.default_rng(1).normal(size=(30, 9))
@@ -159,6 +170,7 @@ DATA = [
             *rows(argv, "tfds_dir", "it holds no prepared california_housing", "", ".", "missing"),
         )
     ),
+    *lines("device.csv: it is no file", "audit --data_file=device.csv", lay=odd_places),
     *lines("loop.csv cannot be used", "audit --data_file=loop.csv", f"{LINEAR}=loop.csv", lay=loop),
 ]
 SCRIPT = """

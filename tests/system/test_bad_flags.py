@@ -38,6 +38,16 @@ UNKNOWN = {  # what no command takes, and what is said
 LEVELLED = ("audit", "bound", "calibrate", "figures", "landscape", "plan", "report", "federated")
 
 
+def brackets(folder):
+    (folder / "l" / "train").mkdir(parents=True)
+    (folder / "l" / "train" / "all.json").write_text("[" * 100_000)
+
+
+def endless(folder):
+    (folder / "m" / "train").mkdir(parents=True)
+    (folder / "m" / "train" / "all.json").symlink_to("/dev/zero")
+
+
 def flags_of(text):
     for command, *names in map(str.split, text.split(";")):
         yield from ((command, name) for name in names)
@@ -136,6 +146,7 @@ SIZES = [
     *rows(["one_shot"], "canaries", "--canaries: {}: give 10 to 10,000,000", 9, 0, HUGE),
     *lines("--out=: name a folder", "one_shot --out=", "canife --out=", "federated --out="),
 ]
+SENT140 = ("canife", "--model=sent140_lstm")
 CANIFE = [
     *rows(["canife"], "vary", "--vary=: name fields and values", "", " "),
     *rows(["canife"], "vary", "is no field: choose among model", "x=1", "pool=1;", "=1", "\udcff=1"),
@@ -151,12 +162,26 @@ CANIFE = [
     *rows(["canife"], "vary", "--examples=-1: give 0", "examples=-1"),
     *lines("--pool=3 is also in --vary: drop one", "canife --vary=pool=1 --pool=3"),
     *lines("--charge=forward is for curves", "canife --vary=pool=1;cohort=2 --charge=forward"),
+    *rows(["canife", "--model=linear"], "examples", "--examples={}: give 0 to 1,000,000", HUGE),
+    *rows(SENT140, "leaf", "train/all.json is not LEAF's JSON", "l", lay=brackets),
+    *rows(SENT140, "leaf", "cannot read m/train/all.json: it is no file", "m", lay=endless),
     *rows(["canife"], "charge", "--charge={}: choose one of forward, backward", "", "sideways"),
     named(Bad(("canife", "--leaf=here"), "--leaf=here is for celeba_cnn")),
     named(Bad(("canife", "--data_file=nowhere.npz"), "nowhere.npz")),
     named(Bad(("canife", "--model=celeba_cnn"), "--leaf: name the folder data/celeba/data")),
     named(Bad(("canife", "--model=sent140_lstm", "--leaf=nowhere"), "--leaf=nowhere holds no train/*.json")),
     *rows(["compare"], "measured_rounds", "--measured_rounds={}: give 1 to 250, the steps", 251),
+]
+LONG = "a" * 5000
+SHORTENED = [
+    *rows(["federated"], "model", f"--model={'a' * 52}... is unknown: choose one of convnet", LONG),
+    *rows(["audit"], "runs", f"flag --runs={'a' * 53}...", LONG),
+    *lines("error: no command 'aaaa", LONG),
+    *(
+        case
+        for name in ("federated", "canife", "compare", "plan")
+        for case in rows([name], "tfds_dir", "... cannot be used: it holds no prepared", LONG)
+    ),
 ]
 EVERY = ("sweep", "--name=all")
 CHOICES = [
@@ -192,6 +217,7 @@ CHOICES = [
     *rows(["figures"], "name", "--name= is unknown", "figure_4,,"),
     *rows(["figures"], "name", "--name is missing", ""),
     *rows(["figures"], "scale", "--scale={} is unknown: choose one of smoke", "huge", "Paper", ""),
+    *rows(["report"], "scale", "--scale={} is a sweep's: name one with --sweep", "laptop", "huge", ""),
     *rows(["report", "--sweep=figure_4"], "scale", "--scale={}: choose one of smoke", "", "huge", "Paper"),
     *rows(["report"], "sweep", "--sweep={} is unknown: choose one of figure_1a", "", "nobody", "all", "../x"),
     *rows(["report"], "sweep", "--sweep={} holds no audits of trained models", "landscape", "figure_8"),
@@ -254,6 +280,10 @@ FEDERATED = [
             (LISTED, "--cohorts=rounds.csv: there is no such file", images),
             (LISTED, "rounds.csv holds no rounds", with_rounds("")),
             (LISTED, "rounds.csv, line 2: '1;2' is not round,client", with_rounds("1,1\n1;2\n")),
+            (LISTED, "line 3: '1;2' is not round,client", with_rounds("round,client\n1,1\n1;2\n")),
+            (LISTED, "holds no rounds: give lines", with_rounds("# Round, client\n")),
+            ((*LISTED, "--cohorts=/dev/zero"), "/dev/zero: it is no file; check --cohorts", images),
+            ((*LISTED, "--cohorts=."), "cannot read .: it is no file", images),
             (LISTED, "round 1 names client [4]: there are 4", with_rounds("1,1\n1,4\n")),
             (LISTED, "round 1 names a client twice", with_rounds("1,1\n1,1\n")),
         )
@@ -261,7 +291,7 @@ FEDERATED = [
 ]
 
 
-CORPUS = [*PARSED, *SIZES, *CANIFE, *CHOICES, *TOGETHER, *FEDERATED]
+CORPUS = [*PARSED, *SIZES, *CANIFE, *CHOICES, *TOGETHER, *FEDERATED, *SHORTENED]
 
 
 @pytest.mark.parametrize("case", CORPUS)

@@ -1,18 +1,15 @@
 """`./run.sh canife`, killed wherever it leaves a file and started again, against one that is left alone."""
 
 import json
-import os
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-ROOT = Path(__file__).resolve().parents[2]
-SECONDS = 900.0  # in which a command ends, on a busy machine too
+from tests.system import killed
+from tests.system.killed import SECONDS, contents
+
 CACHES = ("XDG_CACHE_HOME", "JAX_COMPILATION_CACHE_DIR")
 FLAGS = (
     *("--model=celeba_cnn", "--rounds=3", "--every=1", "--cohort=2", "--design_steps=12", "--scores=20"),
@@ -42,39 +39,3 @@ def leaf(tmp_path_factory):
 def test_a_command_killed_at_any_point_ends_with_the_same_bits(leaf, tmp_path):
     """Of two trainings, so that it is killed within each and between them."""
     flags, alone, out = (f"--leaf={leaf}", "--vary=seed=0,1"), tmp_path / "alone", tmp_path / "killed"
-    printed = left_alone(flags, alone, tmp_path)
-    for name in (*KILLED_AT, "varied.csv"):
-        killed_at(flags, out, tmp_path, name)
-    assert left_alone(flags, out, tmp_path).replace(str(out), str(alone)) == printed
-    assert contents(out) == contents(alone)
-    assert sum(path.name.startswith("round_") for path in contents(out)) == 6
-
-
-def command(flags, out, home):
-    argv = [sys.executable, "-P", "-m", "experiments.canife", *FLAGS, *flags, f"--out={out}"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
-    environment |= dict.fromkeys(CACHES, str(home / "cache"))  # a kill may leave half a file there
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(argv, cwd=home, env=environment, **pipes)
-
-
-def left_alone(flags, out, home):
-    with command(flags, out, home) as process:
-        printed, said = process.communicate(timeout=SECONDS)
-    assert process.returncode == 0 and "damaged" not in said, said
-    return printed
-
-
-def killed_at(flags, out, home, name):
-    with command(flags, out, home) as process:
-        end = time.monotonic() + SECONDS
-        while process.poll() is None and not list(out.rglob(name)):
-            assert time.monotonic() < end
-            time.sleep(0.002)
-        process.kill()
-
-
-def contents(out):
-    """The bytes of what a command leaves, by place, but for half-written files of one that was killed."""
-    files = [path for path in out.rglob("*") if path.is_file() and not path.name.startswith(".")]
-    return {path.relative_to(out): path.read_bytes() for path in files}

@@ -101,6 +101,14 @@ def test_bounds_are_rounded_against_themselves_and_an_empty_store_is_a_line(tmp_
     assert "1.234 " in table and "23.996" in table and "1.235" not in table
 
 
+def test_a_foreign_name_moves_no_cursor(tmp_path):
+    stored(tmp_path, dataclasses.replace(setting_of("fcnn"), model="evil\x1b[2J\x07"))
+    process = command(f"--out={tmp_path}")
+    assert process.returncode == 0 and "evil\\x1b[2J\\x07, gc_s" in process.stdout
+    empty = command(f"--out={tmp_path}/no\x1b[2J")
+    assert "\\x1b[2J" in empty.stdout and "\x1b" not in process.stdout + empty.stdout
+
+
 def test_the_command_lists_the_newest_first_and_starts_no_jax(tmp_path):
     old = stored(tmp_path, setting_of("fcnn", seed=1), age=7300)
     new = stored(tmp_path, setting_of("convnet", adversary="gc_r"), runs=6, result=None)

@@ -48,6 +48,11 @@ def test_listed_rounds_are_read_and_counted(clients, tmp_path):
     who = build_federated.rounds(setting, clients, listed)
     np.testing.assert_array_equal(who.clients, [[3, 5, -1], [-1, -1, -1], [3, -1, -1], [0, 1, 3]])
     assert who.most == 3 and who.mean == pytest.approx(6 / 4 + 0.5 * 100 / 4)
+    written = path.read_bytes()
+    for header in (b"round,client\n", b"\xef\xbb\xbf", b"\xef\xbb\xbf# Round, client\r\n"):
+        path.write_bytes(header + written)
+        for members, expected in zip(build_federated.read_rounds(path), listed, strict=True):
+            np.testing.assert_array_equal(members, expected)
     for text in ("0,1\n", "1,a\n", "1\n"):
         path.write_text(text)
         with pytest.raises(InputError, match="line 1"):

@@ -121,7 +121,7 @@ def test_bounds_of_looks_are_those_of_each_look_at_its_share_of_the_error():
     for one in found.looks.taken:
         alone = if_gaussian(*seen[one.runs], 1e-5, conclusion.confidence_of_each(0.94, 3))
         assert one.bounds[0].epsilon == alone.epsilon
-    assert found.bound("if_gaussian").epsilon == max(one.bounds[1].epsilon for one in found.looks.taken)
+    assert found.bound("if_gaussian").epsilon == max(one.bounds[0].epsilon for one in found.looks.taken)
     assert len(found.scores_in) == 200 and found.estimates[0].n_in == 200  # the last look's
 
 

@@ -69,7 +69,7 @@ def test_a_killed_training_goes_on_with_the_same_bits(whole, known, tmp_path):
 def test_a_damaged_round_is_measured_again_with_the_same_bits(whole, known, tmp_path, capsys):
     (store, rounds), again, name = whole, store_in(tmp_path), "round_0000003.npz"
     for one in rounds:
-        again.write_bytes(f"round_{one.number:07d}.npz", training.as_bytes(one._asdict()))
+        again.write_arrays(f"round_{one.number:07d}.npz", one._asdict())
     again.write_bytes(name, b"nothing")
     assert len(training.kept(SMALL, again)) == 2 and "counts as missing" in capsys.readouterr().err
     with again.claim():
@@ -78,11 +78,32 @@ def test_a_damaged_round_is_measured_again_with_the_same_bits(whole, known, tmp_
     assert (again.path / name).read_bytes() == (store.path / name).read_bytes()
 
 
+def test_a_round_and_a_state_of_another_setting_are_made_again(whole, known, tmp_path, capsys):
+    (store, _), again = whole, store_in(tmp_path)
+    other = store_in(tmp_path / "other", dataclasses.replace(SMALL, noise_multiplier=9.0))
+    for name in ("round_0000001.npz", "state.npz"):
+        with np.load(store.path / name) as archive:
+            other.write_arrays(name, {key: archive[key] for key in archive.files if key != "setting"})
+        again.write_bytes(name, (other.path / name).read_bytes())
+    with again.claim():
+        assert len(list(training.measure_missing(SMALL, known, again))) == 3
+    assert capsys.readouterr().err.count("is of another setting: set aside, ") == 2
+    for name in ("round_0000001.npz", "state.npz"):
+        assert (again.path / name).read_bytes() == (store.path / name).read_bytes()
+
+
+def test_a_round_that_does_not_say_its_setting_is_read(whole, tmp_path):
+    (store, _), again = whole, store_in(tmp_path)
+    with np.load(store.path / "round_0000001.npz") as archive:
+        np.savez(again.path / "round_0000001.npz", **{k: archive[k] for k in archive.files if k != "setting"})
+    assert [*training.kept(SMALL, again)] == [1]
+
+
 def test_what_is_read_is_what_was_kept(whole):
     store, rounds = whole
     again = training.kept(SMALL, store)
     for one in rounds:
-        assert training.as_bytes(again[one.number]._asdict()) == training.as_bytes(one._asdict())
+        np.testing.assert_equal(again[one.number]._asdict(), one._asdict())
         assert isinstance(again[one.number].health, float)
 
 

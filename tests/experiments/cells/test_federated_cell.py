@@ -56,7 +56,7 @@ def test_what_a_kill_left_out_is_trained_and_nothing_else(data, tmp_path, monkey
 
 
 @pytest.mark.slow
-def test_accuracies_are_added_to_those_that_are_there_and_doubted_when_damaged(data, tmp_path):
+def test_accuracies_are_added_to_those_that_are_there_and_measured_again_when_damaged(data, tmp_path, capsys):
     place = Workplace(tmp_path, data)
     do_all([cell(runs=1)], place)
     first = kept(tmp_path, SETTING, 1).accuracies
@@ -67,6 +67,9 @@ def test_accuracies_are_added_to_those_that_are_there_and_doubted_when_damaged(d
     (path,) = store.path.glob("answer.json")
     path.write_text(path.read_text().replace("0.", "1.", 1))
     assert read_answer(store) is None and kept(tmp_path, SETTING, 3).accuracies == []
+    assert not is_done(cell(runs=3), place) and do_all([cell(runs=3)], place).here
+    assert kept(tmp_path, SETTING, 3).accuracies == three
+    assert f"{path} is damaged: set aside, it is computed again" in capsys.readouterr().err
 
 
 def test_a_single_canary_of_the_first_run_is_out(data, tmp_path):
