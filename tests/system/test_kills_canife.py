@@ -39,3 +39,25 @@ def leaf(tmp_path_factory):
 def test_a_command_killed_at_any_point_ends_with_the_same_bits(leaf, tmp_path):
     """Of two trainings, so that it is killed within each and between them."""
     flags, alone, out = (f"--leaf={leaf}", "--vary=seed=0,1"), tmp_path / "alone", tmp_path / "killed"
+    started = ("canife", *FLAGS, *flags)
+    printed = killed.left_alone(*started, f"--out={alone}", **caches(tmp_path))
+    for name in (*KILLED_AT, "varied.csv"):
+        killed_at(flags, out, tmp_path, name)
+    again = killed.left_alone(*started, f"--out={out}", **caches(tmp_path))
+    assert again.replace(str(out), str(alone)) == printed
+    assert contents(out) == contents(alone)
+    assert sum(path.name.startswith("round_") for path in contents(out)) == 6
+
+
+def caches(home):
+    """A kill may leave half a file there."""
+    return {"home": home, **dict.fromkeys(CACHES, str(home / "cache"))}
+
+
+def killed_at(flags, out, home, name):
+    with killed.command("canife", *FLAGS, *flags, f"--out={out}", **caches(home)) as process:
+        end = time.monotonic() + SECONDS
+        while process.poll() is None and not list(out.rglob(name)):
+            assert time.monotonic() < end
+            time.sleep(0.002)
+        process.kill()
