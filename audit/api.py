@@ -39,8 +39,26 @@ class Result:
 
     @property
     def bounds(self) -> "dict[str, Bound]":
-        """Lower bounds by method, in the table's order, each at its confidence under what it assumes."""
-        return {bound.method: bound for bound in self.conclusion.ranked()}
+        """Lower bounds by method, in the table's order, each at its confidence under what it assumes; where
+        its `holds` is false the scores refute that.
+
+        "assumption_free" and "if_gaussian" are there at any number of canaries a run.
+        """
+        ranked = self.conclusion.ranked()
+        always = zip(("assumption_free", "if_gaussian"), ranked, strict=False)
+        return {**dict(always), **{bound.method: bound for bound in ranked}}
+
+    @property
+    def epsilon(self) -> float:
+        """What is proven, whatever the trade-off curve: the epsilon on which the verdict relies."""
+        return self.conclusion.epsilon
+
+    @property
+    def verdict(self) -> str:
+        """ "violated", "leaks", "nothing proven", or one of these with its condition, as on the page."""
+        from audit.report import verdicts
+
+        return verdicts.verdict(self.conclusion).word
 
     @property
     def estimates(self) -> "dict[str, Estimate]":
@@ -72,7 +90,9 @@ class Result:
         from audit.storage import results
 
         values: dict[str, Any] = json.loads(
-            results.bounds_json(self.conclusion, **results.attack_fields(self.conclusion))
+            results.bounds_json(
+                self.conclusion, verdict=self.verdict, **results.attack_fields(self.conclusion)
+            )
         )
         return values
 

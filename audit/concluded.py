@@ -57,7 +57,10 @@ def conclude(
     estimates = tuple(one for one in found if isinstance(one, Estimate))
     bounds = tuple(one for one in found if isinstance(one, Bound))
     test = functools.cache(functools.partial(gaussian_curve.examine_with_power, *worlds))
-    one = Conclusion(*worlds, estimates, bounds, *upper, composition=composition, reason=reason, test=test)
+    deciding = functools.cache(functools.partial(gaussian_curve.deciding_runs, *worlds))
+    one = Conclusion(
+        *worlds, estimates, bounds, *upper, test, deciding, composition=composition, reason=reason
+    )
     return one if looks is None else _of_looks(one, {sum(map(len, worlds)): worlds}, looks)
 
 

@@ -21,7 +21,7 @@ from absl import flags
 from audit.commands import cli
 from audit.concluded import conclude
 from audit.errors import require
-from audit.report import bounds_table, one_run_table
+from audit.report import bounds_table, one_run_table, verdicts
 from audit.settings.setting import require_noise
 from audit.statistics.accounting import Composition
 from audit.statistics.conclusion import Conclusion
@@ -47,7 +47,11 @@ flags.DEFINE_integer("dimension", None, "Trained parameters, where scores are th
 flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of a table.")
 
 
+flags.DEFINE_bool("fail_if_violated", False, "Exit status 3 where more is proven than the upper bound.")
+
 MOST_DIMENSION = 10**13
+VIOLATED = 3  # exit status
+_NO_UPPER = "--fail_if_violated goes with an upper bound: give --upper_bound, or the noise and the insertions"
 
 
 def main() -> None:
@@ -71,13 +75,23 @@ def main() -> None:
     for flag, (path, content) in wanted.items():
         files.write_whole(path, content, f"name another file with --{flag}")
     if FLAGS.json:
-        print(results.bounds_json(conclusion, **results.attack_fields(conclusion)))
+        more = {"verdict": verdicts.verdict(conclusion).word, **results.attack_fields(conclusion)}
+        print(results.bounds_json(conclusion, **more))
     else:
         print(bounds_table.bounds_table(conclusion))
     for remark in bounds_table.remarks(conclusion) if FLAGS.json else []:  # the table has them
         print(remark, file=sys.stderr)
     for flag, (path, _) in wanted.items():
         print(f"{flag}: {path}", file=sys.stderr)
+    _judge(conclusion.epsilon, conclusion.upper_bound)
+
+
+def _judge(proven: float, upper: float | None) -> None:
+    """Ends with VIOLATED, where that is asked for, if more is proven than the upper bound allows."""
+    require(not FLAGS.fail_if_violated or upper is not None, _NO_UPPER)
+    if FLAGS.fail_if_violated and upper is not None and proven > upper:
+        sys.stdout.flush()
+        sys.exit(VIOLATED)
 
 
 def _one_run() -> None:
@@ -98,6 +112,7 @@ def _one_run() -> None:
         print(f"report: {written}", file=sys.stderr)
     shown = one_run_table.one_run_json if FLAGS.json else one_run_table.one_run_table
     print(shown(found, upper))
+    _judge(max((bound.epsilon for bound in found.bounds), default=0.0), upper)
 
 
 def _composition() -> Composition | None:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from audit.report import audit_panels, page, verdicts
-from audit.report.bounds_table import remarks
+from audit.report.bounds_table import curve_means, curve_tested, remarks
 from audit.report.curves import mark, standing
 from audit.report.page import Html
 from audit.report.subjects import OneRunSubject, Subject
@@ -164,10 +164,7 @@ def _assumes(finding: Finding, conclusion: Conclusion) -> str:
         return words if conclusion.design is None else words + _UNTESTED
     if conclusion.refutes_gaussian:
         return f"{words}, which these scores refute ({p_value}): it does not hold"
-    tested = f"{p_value}, power {conclusion.curve_power:.0%}"
-    if conclusion.doubts_gaussian:
-        return f"{words} (too few runs to tell it from other curves: {tested})"
-    return f"{words} (no evidence against it in these scores: {tested})"
+    return f"{words}: {curve_tested(conclusion)}, {curve_means(conclusion)}"
 
 
 def _upper(upper: float | None) -> str:

@@ -1,19 +1,20 @@
 """Bounds for people: a table of 80 columns, and remarks on the looks that they are the best of and on why
 they may be 0 for a reason that has nothing to do with privacy."""
 
+import math
 from collections.abc import Callable
 from operator import itemgetter
 
 import numpy as np
 
 from audit.report.table import Column, Table, at_least, at_most
+from audit.report.verdicts import is_reversed
 from audit.statistics import curves, estimate, lifted
 from audit.statistics.conclusion import Conclusion, assumption_of
-from audit.statistics.estimate import Finding
+from audit.statistics.estimate import Bound, Finding
 
 _COUNTS, _RATES = ("FP/out", "FN/in"), ("FPR", "FNR")
 _UNTESTED = "            (not tested here: scores of one run may depend on each other)"
-_CLEARLY = 4  # standard errors of the AUC below 1/2: three such audits in 100,000 where nothing leaks
 _FEW = 100  # scores of a world
 _SHOWN = 0.0005  # three decimals show 0 below it
 
@@ -31,9 +32,17 @@ def bounds_table(conclusion: Conclusion) -> str:
     rows += [_row(row, share) for row in conclusion.estimates]
     title = f"lower bounds on epsilon at delta {conclusion.delta:g}, confidence {conclusion.confidence:g}"
     before = [title, str(conclusion.design)] if many else [title]
-    notes = [*_notes(conclusion), *_curve(conclusion), *_exceeding(conclusion), *remarks(conclusion)]
+    means = [*_notes(conclusion), *_curve(conclusion), *_attack(conclusion)]
+    notes = [*means, *_exceeding(conclusion), *remarks(conclusion)]
     columns = [Column(None, itemgetter(place), head, left=True) for place, head in enumerate(header)]
     return Table(columns, rows, before=before, after=notes).text()
+
+
+def _attack(conclusion: Conclusion) -> list[str]:
+    found = curves.attack(conclusion.scores_in, conclusion.scores_out)
+    right, of_1, of_01 = (f"{rate.value:.1%} ({rate.lower:.1%} to {rate.upper:.1%})" for rate in found)
+    finds = f"            it finds {of_1} of those in at 1% false positives,"
+    return [f"{'attack:':<12}guesses right in {right}", finds, f"            {of_01} at 0.1%"]
 
 
 def _notes(conclusion: Conclusion) -> list[str]:
@@ -61,22 +70,41 @@ def look_rows(conclusion: Conclusion) -> str:
 def _curve(conclusion: Conclusion) -> list[str]:
     if conclusion.curve is None:
         return []
+    lines = [f"{curve_tested(conclusion)}: {curve_means(conclusion)}", conclusion.reason]
+    return [f"            {text}" for text in lines if text]
+
+
+def curve_tested(conclusion: Conclusion) -> str:
+    """What the test of the Gaussian curve found, "refuted (p < 1e-06)"."""
+    power = "" if conclusion.refutes_gaussian else f", power {conclusion.curve_power:.0%}"
+    return f"{conclusion.curve_status} ({conclusion.p_value()}{power})"
+
+
+def curve_means(conclusion: Conclusion) -> str:
+    """What follows from the test of the Gaussian curve, and how many runs would decide."""
     if conclusion.refutes_gaussian:
-        return [f"            REFUTED by these scores ({conclusion.p_value()}): such rows do not hold"]
-    tested = f"({conclusion.p_value()}, power {conclusion.curve_power:.0%})"
-    line = f"no evidence against a Gaussian curve {tested}"
-    if conclusion.doubts_gaussian:
-        line = f"too few runs to tell the curve's shape {tested}"
-    return [f"            {text}" for text in (line, conclusion.reason) if text]
+        return f"ignore these rows, only {conclusion.assumption_free.method} holds"
+    if not conclusion.doubts_gaussian:
+        return "no evidence against it"
+    runs = conclusion.deciding()
+    return "no number of runs would tell" if runs is None else f"{runs:,} runs would decide"
 
 
 def _exceeding(conclusion: Conclusion) -> list[str]:
     free, gaussian, upper = conclusion.assumption_free, conclusion.gaussian, conclusion.upper_bound
     if upper is not None and free.epsilon > upper:
         return [f"{free.method} exceeds the upper bound: the guarantee is violated"]
+    lines = []
     if upper is not None and gaussian.epsilon > upper and not conclusion.refutes_gaussian:
-        return [f"{gaussian.method} exceeds the upper bound: violated, or the curve is not Gaussian"]
-    return []
+        lines += [f"{gaussian.method} exceeds the upper bound: violated, or the curve is not Gaussian"]
+    most = conclusion.most_provable
+    if upper is not None and math.isfinite(upper) and most is not None and most < upper:
+        runs = f"{len(conclusion.scores_in) + len(conclusion.scores_out):,} runs"
+        lines += [
+            f"{runs} prove at most {at_most(most)} whatever the curve, so that none could contradict",
+            f"the upper bound {at_most(upper)}: take fewer insertions or a larger sigma to look for bugs",
+        ]
+    return lines
 
 
 def _row(finding: Finding, share: Callable[[int, int], str]) -> tuple[str, ...]:
@@ -88,7 +116,7 @@ def _row(finding: Finding, share: Callable[[int, int], str]) -> tuple[str, ...]:
         f"{finding.threshold:.4g}",
         share(finding.false_positives, finding.n_out),
         share(finding.false_negatives, finding.n_in),
-        assumption_of(finding).word,
+        assumption_of(finding).word if not isinstance(finding, Bound) or finding.holds else "REFUTED",
     )
 
 
@@ -118,8 +146,8 @@ def remarks(conclusion: Conclusion) -> list[str]:
 def _on_zeros(conclusion: Conclusion) -> list[str]:
     """Why bounds are 0, where it is for no reason of privacy."""
     canaries = (1, 1) if conclusion.design is None else conclusion.design.canaries  # all may be equal
-    area = curves.auc(conclusion.scores_in, conclusion.scores_out)
-    if area.deviations < -_CLEARLY * np.sqrt(max(canaries)):
+    if is_reversed(conclusion):
+        area = curves.auc(conclusion.scores_in, conclusion.scores_out)
         return [f"scores are lower with the canary (AUC {area.value:.2f}): did you mean minus the score?"]
     if conclusion.design is not None:
         fewest = min(canaries)

@@ -37,7 +37,9 @@ def standing(conclusion: Conclusion) -> Standing:
         return Standing(f"Gaussian curve refuted, {conclusion.p_value()}", VERMILION, "(refuted)", True)
     tested = f"{conclusion.p_value()}, power {conclusion.curve_power:.0%}"
     if conclusion.doubts_gaussian:
-        return Standing(f"too few runs to tell, {tested}", BLACK, "" if conclusion.reason else "(doubtful)")
+        return Standing(
+            f"Gaussian curve not confirmed, {tested}", BLACK, "" if conclusion.reason else "(not confirmed)"
+        )
     return Standing(f"no evidence against Gaussian, {tested}", BLACK, "")
 
 

@@ -24,6 +24,7 @@ from audit.statistics.gaussian_curve import CURVE_LEVEL, CURVE_POWER, CurveTest
 from audit.statistics.method import MANY_CANARIES, ONE_CANARY, Assumption, Method
 
 Worlds = tuple[NDArray[np.float64], NDArray[np.float64]]
+CONFIRMED, NOT_CONFIRMED, REFUTED, UNTESTED = "confirmed", "not confirmed", "refuted", "not tested"
 _LEAST_P_VALUE = 1e-6  # smaller ones rest on the tail of an approximation
 
 
@@ -64,6 +65,7 @@ class Conclusion(NamedTuple):
     is None too where steps are sampled, or the bound on epsilon was given.
     test: () -> the test of the Gaussian curve that bounds on mu assume, and its least power against the
     curves of other mechanisms; None where runs have several canaries, since it counts independent scores.
+    deciding: () -> how many runs would give it the power that it lacks; None where no number tried would.
     composition: the mechanism's.
     reason: why the curve should be Gaussian, where the mechanism's own law is a reason; else empty.
     looks: the declared looks where there were some: the bounds are then the best of those taken, and hold at
@@ -78,6 +80,7 @@ class Conclusion(NamedTuple):
     upper_bound: float | None = None
     mu_upper_bound: float | None = None
     test: Callable[[], tuple[CurveTest, float] | None] = lambda: None
+    deciding: Callable[[], int | None] = lambda: None
     composition: Composition | None = None
     reason: str = ""
     looks: Looks | None = None
@@ -106,23 +109,47 @@ class Conclusion(NamedTuple):
         return self.bound((ONE_CANARY if self.design is None else MANY_CANARIES).free)
 
     def ranked(self) -> tuple[Bound, ...]:
-        """The bounds, those first that a verdict rests on: `assumption_free` where the curve is refuted or
-        doubted or not tested and the mechanism is no reason for it, else `gaussian`."""
-        shaky = self.design is not None or self.doubts_gaussian
-        pair = (self.gaussian, self.assumption_free)
-        if self.refutes_gaussian or (shaky and not self.reason):
-            pair = pair[::-1]
+        """The bounds in the order of tables, whatever was found: first the one that assumes nothing."""
+        pair = (self.assumption_free, self.gaussian)
         named = {bound.method for bound in pair}
-        return (*pair, *(bound for bound in self.bounds if bound.method not in named))
+        return tuple(map(self._marked, (*pair, *(one for one in self.bounds if one.method not in named))))
+
+    def _marked(self, bound: Bound) -> Bound:
+        refuted = assumption_of(bound).gaussian and self.refutes_gaussian
+        return dataclasses.replace(bound, holds=False) if refuted else bound
+
+    @property
+    def epsilon(self) -> float:
+        """What is proven: the epsilon of `assumption_free`, on which every verdict relies."""
+        return self.assumption_free.epsilon
+
+    @property
+    def most_provable(self) -> float | None:
+        """The most that so many runs can prove without an assumption on the curve; None of several canaries
+        a run."""
+        if self.design is not None:
+            return None
+        sizes = len(self.scores_in), len(self.scores_out)
+        return estimate.most_provable(*sizes, self.delta, self.assumption_free.confidence)
+
+    @property
+    def curve_status(self) -> str:
+        """What the scores say of a Gaussian curve: CONFIRMED as far as they can, NOT_CONFIRMED, or REFUTED;
+        UNTESTED of several canaries a run."""
+        if self.curve is None:
+            return UNTESTED
+        if self.refutes_gaussian:
+            return REFUTED
+        return NOT_CONFIRMED if self.doubts_gaussian else CONFIRMED
 
     @property
     def delta(self) -> float:
-        return self.rows()[0].delta
+        return self.bounds[0].delta
 
     @property
     def confidence(self) -> float:
         """Confidence of every bound, and the level that estimates use."""
-        return self.rows()[0].confidence
+        return self.bounds[0].confidence
 
     @property
     def refutes_gaussian(self) -> bool:
@@ -143,7 +170,7 @@ class Conclusion(NamedTuple):
 
     def rows(self) -> tuple[Finding, ...]:
         """Estimates and bounds in the order of tables."""
-        return (*self.estimates, *self.bounds)
+        return (*self.estimates, *map(self._marked, self.bounds))
 
     def bound(self, method: str) -> Bound:
         """One method's bound; raises KeyError for an estimate's or an unknown name."""

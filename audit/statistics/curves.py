@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from audit.errors import require
-from audit.statistics import conversions, estimate, thresholds
+from audit.statistics import conversions, estimate, intervals, thresholds
 from audit.statistics.intervals import Interval
 
 Array = NDArray[np.float64]
@@ -117,6 +117,42 @@ def true_positive_rate(scores_in: ArrayLike, scores_out: ArrayLike, false_positi
     s_in, s_out = estimate.check_scores(scores_in, scores_out)
     allowed = int(rate * len(s_out) * (1 + 1e-12))
     return float((s_in > np.sort(s_out)[len(s_out) - 1 - allowed]).mean())
+
+
+class Rate(NamedTuple):
+    """A share of guesses, and its 95% limits by Clopper and Pearson, as if the threshold were given."""
+
+    value: float
+    lower: float
+    upper: float
+
+
+class Attack(NamedTuple):
+    """The attack in plain figures: how often a guess "in" for the upper half of all scores is right, and the
+    shares of scores in that are found at a false-positive rate of 1% and of 0.1%."""
+
+    accuracy: Rate
+    found_at_1_percent: Rate
+    found_at_01_percent: Rate
+
+
+def attack(scores_in: ArrayLike, scores_out: ArrayLike) -> Attack:
+    """The attack's accuracy, on worlds that are as likely, and its true-positive rates; none is a bound.
+
+    Raises InputError for scores that no estimator can use.
+    """
+    s_in, s_out = estimate.check_scores(scores_in, scores_out)
+    middle = float(np.median(np.concatenate([s_in, s_out])))
+    worlds = (s_in, s_in > middle), (s_out, s_out < middle)
+    right = [(guesses.mean() + ((world == middle).mean()) / 2) for world, guesses in worlds]
+    accuracy = _rate(float(np.mean(right)), len(s_in) + len(s_out))
+    found = [_rate(true_positive_rate(s_in, s_out, rate), len(s_in)) for rate in (0.01, 0.001)]
+    return Attack(accuracy, *found)
+
+
+def _rate(value: float, guesses: int) -> Rate:
+    limits = intervals.clopper_pearson(round(value * guesses), guesses, 0.95)
+    return Rate(value, float(limits.lower), float(limits.upper))
 
 
 class Limits(NamedTuple):

@@ -89,12 +89,15 @@ class _Counted:
 
 @dataclasses.dataclass(frozen=True)
 class Bound(_Counted):
-    """A lower bound at a confidence, and what it assumes."""
+    """A lower bound at a confidence, and what it assumes. holds: whether the scores did not refute that; a
+    bound that does not hold proves nothing."""
 
     assumes: Assumption
+    holds: bool = True
 
     def __str__(self) -> str:
-        return self._line(">=", "confidence", f"assumes {self.assumes}")
+        refuted = "" if self.holds else ", which the scores refute"
+        return self._line(">=", "confidence", f"assumes {self.assumes}{refuted}")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -46,6 +46,7 @@ _TINY = 1e-300
 _TABLES = 199  # drawn from the fit, and from each reference
 _SHARES = np.array([0.2, 0.2, 0.6])  # of the level, for cells, spread and tails
 _REFERENCES = tuple(known_laws.LAWS[name] for name in ("laplace", "logistic", "t3", "randomized_response"))
+_MORE = (1.5, 2, 3, 5, 10, 20)  # times the scores, for what would decide
 _MOST_PARAMETER = 30.0  # of a reference
 
 
@@ -102,6 +103,18 @@ def examine_with_power(scores_in: ArrayLike, scores_out: ArrayLike) -> tuple[Cur
     """(`examine`, `power`) of the scores, from one fit."""
     prepared = _prepared(*estimate.check_scores(scores_in, scores_out))
     return _examined(*prepared), _power(*prepared)
+
+
+def deciding_runs(scores_in: ArrayLike, scores_out: ArrayLike) -> int | None:
+    """How many scores in all would give `examine` the power CURVE_POWER, if these are like them: 1.5 to 20
+    times as many; None where not even these would, or nothing can be tested."""
+    table, fit, drawn = _prepared(*estimate.check_scores(scores_in, scores_out))
+    for factor in _MORE if len(drawn) else ():
+        sizes = table.sum(1) * factor
+        larger = draw(sizes, shares_of(fit), _TABLES)
+        if _power(table * factor, fit, _refitted(larger, fit)) >= CURVE_POWER:
+            return int(sizes.sum())
+    return None
 
 
 def _power(table: Array, fit: Fit, drawn: Array) -> float:

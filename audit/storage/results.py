@@ -46,26 +46,29 @@ def result_json(conclusion: Conclusion, **more: object) -> str:
 
 def bounds_json(conclusion: Conclusion, **more: object) -> str:
     """One JSON object on one line: `bounds`, with estimates and noise floors, `upper_bound`, null if infinite
-    or unknown, the Gaussian curve's test and the looks where there are any, and what else is given."""
+    or unknown, `epsilon`, that is proven without an assumption on the curve, the most that so many runs can
+    prove so, the Gaussian curve's test and the looks where there are any, and what else is given."""
     rows = [finding_fields(row) | _noise_floor(row) for row in conclusion.rows()]
     upper = finite(conclusion.upper_bound)
-    found = {"bounds": rows, "upper_bound": upper, **_curve(conclusion), **_looks(conclusion)}
+    proven = {"epsilon": conclusion.epsilon, "most_provable": conclusion.most_provable}
+    found = {"bounds": rows, "upper_bound": upper, **proven, **_curve(conclusion), **_looks(conclusion)}
     return json.dumps({**found, **more})
 
 
 def attack_fields(conclusion: Conclusion) -> dict[str, Any]:
-    """The attack's `auc` and its true-positive rates by false-positive rate, none of them a bound."""
+    """The attack's `auc`, `accuracy` and true-positive rates by false-positive rate, none of them a bound."""
     scores = conclusion.scores_in, conclusion.scores_out
     rates = {f"{rate:g}": curves.true_positive_rate(*scores, rate) for rate in (0.1, 0.01, 0.001)}
-    return {"auc": curves.auc(*scores).value, "true_positive_rates": rates}
+    attack = {name: rate._asdict() for name, rate in curves.attack(*scores)._asdict().items()}
+    return {"auc": curves.auc(*scores).value, "true_positive_rates": rates, "attack": attack}
 
 
 def _curve(conclusion: Conclusion) -> dict[str, Any]:
     if conclusion.curve is None:
         return {}
-    verdict = {"refuted": conclusion.refutes_gaussian, "doubtful": conclusion.doubts_gaussian}
-    power = conclusion.curve_power
-    return {"gaussian_curve": {"p_value": conclusion.curve.p_value, "power": power, **verdict}}
+    tested = {"p_value": conclusion.curve.p_value, "power": conclusion.curve_power}
+    decides = conclusion.deciding() if conclusion.doubts_gaussian else None
+    return {"gaussian_curve": {**tested, "status": conclusion.curve_status, "deciding_runs": decides}}
 
 
 def _looks(conclusion: Conclusion) -> dict[str, Any]:

@@ -65,15 +65,15 @@ class Scores(NamedTuple):
 class Kept(NamedTuple):
     """The conclusion of an audit; None for what the file does not say.
 
-    runs: those that it concludes from. delta, confidence: of its bounds. if_gaussian: epsilon of the bound
-    that assumes a Gaussian curve, `lifted_gaussian` of many canaries a run. upper_bound: the accountant's
+    runs: those that it concludes from. delta, confidence: of its bounds. epsilon: of the bound
+    that assumes nothing on the curve, `lifted` of many canaries a run. upper_bound: the accountant's
     epsilon, infinite where the file has null.
     """
 
     runs: int | None = None
     delta: float | None = None
     confidence: float | None = None
-    if_gaussian: float | None = None
+    epsilon: float | None = None
     upper_bound: float | None = None
     provenance: dict[str, str] = {}  # noqa: RUF012, never written to
 
@@ -365,11 +365,10 @@ def _conclusion(content: bytes) -> Kept:
     levels = [_number(rows[0].get(name)) for name in ("delta", "confidence")] if rows else []
     require(all(0 < level < 1 for level in levels), "levels")
     delta, confidence = levels or (None, None)
-    names = (ONE_CANARY.gaussian, MANY_CANARIES.gaussian)
-    gaussian = [row for row in rows if row.get("method") in names]
-    if_gaussian = _number(gaussian[0].get("epsilon")) if gaussian else None
+    free = [row for row in rows if row.get("method") in (ONE_CANARY.free, MANY_CANARIES.free)]
+    epsilon = _number(free[0].get("epsilon")) if free else None
     upper = math.inf if result.get("upper_bound", 0) is None else result.get("upper_bound")
-    return Kept(runs, delta, confidence, if_gaussian, None if upper is None else _number(upper), provenance)
+    return Kept(runs, delta, confidence, epsilon, None if upper is None else _number(upper), provenance)
 
 
 def _number(value: object) -> float:

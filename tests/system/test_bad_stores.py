@@ -33,7 +33,7 @@ from tests.system.damaged import archive, claiming, flipped, npy, npz
 
 SETTING = setting_of("fcnn", adversary="gc_r", noise_multiplier=1.0, insertions=4)
 OTHER = setting_of("fcnn", adversary="gc_r", noise_multiplier=1.0, insertions=4, seed=1)
-BOUND_ROW = {"method": "if_gaussian", "epsilon": 1.5, "delta": 1e-5, "confidence": 0.95}
+BOUND_ROW = {"method": "assumption_free", "epsilon": 1.5, "delta": 1e-5, "confidence": 0.95}
 CONCLUDED = {"bounds": [BOUND_ROW], "upper_bound": 9.75, "runs": 40, "provenance": {"jax": "0"}}
 MIXED = np.arange(40)[:, None] % 2 == 1
 

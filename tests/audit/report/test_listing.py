@@ -20,7 +20,7 @@ from models.catalogue import TASKS
 
 ROOT = Path(__file__).resolve().parents[3]
 CONCLUDED = {
-    "bounds": [{"method": "if_gaussian", "epsilon": 1.23456, "delta": 1e-5, "confidence": 0.95}],
+    "bounds": [{"method": "assumption_free", "epsilon": 1.23456, "delta": 1e-5, "confidence": 0.95}],
     "upper_bound": 23.99536,
     "runs": 40,
 }
@@ -127,8 +127,8 @@ def test_the_command_lists_the_newest_first_and_starts_no_jax(tmp_path):
     assert {"jax", "flax", "matplotlib"}.isdisjoint(modules.split())
     rows = json.loads(command(f"--out={tmp_path}", "--json").stdout)
     assert [row["setting"] for row in rows] == [new.name, old.name]
-    assert (rows[0]["if_gaussian"], rows[0]["audited_runs"], rows[0]["runs"]) == (None, None, 6)
-    found = [rows[1][name] for name in ("if_gaussian", "upper_bound", "differs")]
+    assert (rows[0]["epsilon"], rows[0]["audited_runs"], rows[0]["runs"]) == (None, None, 6)
+    found = [rows[1][name] for name in ("epsilon", "upper_bound", "differs")]
     assert found == [1.23456, 23.99536, {"seed": 1}] and abs(time.time() - rows[1]["time"] - 7300) < 600
     assert sorted(tmp_path.rglob("*")) == before
 

@@ -84,7 +84,7 @@ def test_a_root_that_can_not_be_read_is_one_line(tmp_path, find):
     assert "\n" not in str(caught.value)
 
 
-ROW = {"method": "if_gaussian", "epsilon": 2.5, "delta": 1e-6, "confidence": 0.9}
+ROW = {"method": "assumption_free", "epsilon": 2.5, "delta": 1e-6, "confidence": 0.9}
 WHOLE = {"bounds": [ROW], "upper_bound": 3, "runs": 40, "provenance": {"jax": "0"}}
 
 
@@ -98,7 +98,7 @@ def test_what_an_audit_writes_is_read(tmp_path, sigma):
     found = conclude(single(rng.normal(size=60) + 3, rng.normal(size=60)), Composition(sigma, 250), 1e-6, 0.9)
     assert store.result() is None
     results.keep_result(store, found, runs=120, provenance={"device": "abacus"})
-    epsilon = found.bound("if_gaussian").epsilon
+    epsilon = found.epsilon
     expected = Kept(120, 1e-6, 0.9, epsilon, found.upper_bound, {"device": "abacus"})
     assert store.result() == expected and math.isinf(expected.upper_bound) == (sigma == 0)
 
@@ -108,7 +108,7 @@ def test_what_is_not_said_is_none():
     assert parse(WHOLE) == Kept(40, 1e-6, 0.9, 2.5, 3.0, {"jax": "0"})
     assert parse(WHOLE | {"bounds": []}).delta is None
     assert parse(WHOLE | {"upper_bound": None}).upper_bound == math.inf
-    assert parse({"bounds": [ROW | {"method": "assumption_free"}]}).if_gaussian is None
+    assert parse({"bounds": [ROW | {"method": "if_gaussian"}]}).epsilon is None
 
 
 @pytest.mark.parametrize(
