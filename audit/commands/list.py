@@ -3,8 +3,9 @@
     ./run.sh list                       what is in results/
     ./run.sh list --out=other --json    another folder, as one JSON list
 
-A row has the setting's hash (for ./run.sh report --setting=...), the runs that are held, the epsilon
-that the last audit proved whatever the curve, its upper bound, both at its own delta and confidence, and what differs from the defaults.
+A row has the setting's hash (for ./run.sh report --setting=...), the runs that are held, the epsilon that the
+last audit proved whatever the curve, its upper bound, both at its own delta and confidence, and what differs
+from the defaults.
 """
 
 import json
