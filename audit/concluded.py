@@ -20,6 +20,7 @@ from audit.statistics.conclusion import Conclusion, Look, Looks, Worlds
 from audit.statistics.estimate import Bound, Estimate
 from audit.statistics.one_run_conclusion import OneRunConclusion
 from audit.statistics.one_shot import of_own_game
+from audit.statistics.repeats import once
 from audit.storage.store import Scores
 
 
@@ -40,6 +41,8 @@ def conclude(
     trade-off curve should be Gaussian, if the mechanism is a reason. Raises InputError for scores or values
     that nothing can be concluded from, and for looks with several canaries a run.
     """
+    runs = sum(map(len, design.pooled()))
+    design, repeats = once(design)
     worlds = design.pooled()
     require(looks is None or design.canaries == (1, 1), "`looks` goes with one canary a run: drop it")
     alone = upper_bound is None or (upper_bound >= 0 and composition is None)
@@ -52,16 +55,23 @@ def conclude(
         upper = upper_epsilon, accounting.mu_upper_bound(sigma, insertions) if rate == 1 else None
     if design.canaries != (1, 1):
         bounds = tuple(lifted.bounds(design, delta, confidence))
-        return Conclusion(*worlds, (), bounds, *upper, composition=composition, reason=reason, design=design)
+        return Conclusion(
+            *worlds,
+            (),
+            bounds,
+            *upper,
+            composition=composition,
+            reason=reason,
+            design=design,
+            repeats=repeats,
+        )
     found = estimate.findings(*worlds, delta, confidence)
     estimates = tuple(one for one in found if isinstance(one, Estimate))
     bounds = tuple(one for one in found if isinstance(one, Bound))
     test = functools.cache(functools.partial(gaussian_curve.examine_with_power, *worlds))
     deciding = functools.cache(functools.partial(gaussian_curve.deciding_runs, *worlds))
-    one = Conclusion(
-        *worlds, estimates, bounds, *upper, test, deciding, composition=composition, reason=reason
-    )
-    return one if looks is None else _of_looks(one, {sum(map(len, worlds)): worlds}, looks)
+    one = Conclusion(*worlds, estimates, bounds, *upper, test, deciding, composition, reason, repeats=repeats)
+    return one if looks is None else _of_looks(one, {runs: worlds}, looks)
 
 
 def of_setting(

@@ -129,6 +129,10 @@ def remarks(conclusion: Conclusion) -> list[str]:
     """A line each for declared looks, for scores that are all equal, for scores of the wrong sign, for too
     few to prove much, and for methods that need more canaries a run; mostly there is none."""
     found, looks = [], conclusion.looks
+    if conclusion.repeats:
+        found.append(
+            f"{conclusion.repeats:,} runs repeat another's scores to the last digit: each is counted once"
+        )
     if looks is not None:
         count = len(looks.schedule)
         words = f"the best of {len(looks.taken)} of {count} declared looks"

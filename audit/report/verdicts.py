@@ -59,6 +59,17 @@ def percent(confidence: float) -> str:
 
 def verdict(conclusion: Conclusion) -> Verdict:
     """The verdict on the bounds `if_gaussian` and `assumption_free` and the upper bound, if known."""
+    found = _verdict(conclusion)
+    if not conclusion.repeats:
+        return found
+    pasted = (
+        f" {conclusion.repeats:,} runs repeat another's scores to the last digit, as of rows pasted twice or "
+        "of one seed: each is counted once, since runs have to be independent trainings."
+    )
+    return found._replace(sentence=found.sentence + pasted)
+
+
+def _verdict(conclusion: Conclusion) -> Verdict:
     gaussian, free = conclusion.gaussian, conclusion.assumption_free
     upper = conclusion.upper_bound
     if upper is not None and free.epsilon > upper:

@@ -70,6 +70,7 @@ class Conclusion(NamedTuple):
     reason: why the curve should be Gaussian, where the mechanism's own law is a reason; else empty.
     looks: the declared looks where there were some: the bounds are then the best of those taken, and hold at
     the confidence together with all others.
+    repeats: how many runs repeat another's scores to the last digit; they are left out of all else.
     design: the scores by run and canary, where runs have several; the flat ones are then of all canaries.
     """
 
@@ -85,6 +86,7 @@ class Conclusion(NamedTuple):
     reason: str = ""
     looks: Looks | None = None
     design: Design | None = None
+    repeats: int = 0
 
     @property
     def curve(self) -> CurveTest | None:

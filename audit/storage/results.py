@@ -51,6 +51,7 @@ def bounds_json(conclusion: Conclusion, **more: object) -> str:
     rows = [finding_fields(row) | _noise_floor(row) for row in conclusion.rows()]
     upper = finite(conclusion.upper_bound)
     proven = {"epsilon": conclusion.epsilon, "most_provable": conclusion.most_provable}
+    proven |= {"repeats": conclusion.repeats} if conclusion.repeats else {}
     found = {"bounds": rows, "upper_bound": upper, **proven, **_curve(conclusion), **_looks(conclusion)}
     return json.dumps({**found, **more})
 
