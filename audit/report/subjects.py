@@ -4,15 +4,20 @@ trains."""
 import dataclasses
 import hashlib
 import json
+import platform
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
+import scipy
 
 from audit import zoo
 from audit.concluded import of_each_run
 from audit.concluded import of_setting as concluded
 from audit.errors import InputError, require
 from audit.progress import counted
+from audit.report.listing import differs
 from audit.report.one_run_table import RESULT, FederatedAudit, Upper, upper_bounds
 from audit.settings import stored
 from audit.settings.adversaries import adversary_row
@@ -24,6 +29,7 @@ from audit.statistics.conclusion import Conclusion
 from audit.statistics.one_run_conclusion import OneRunConclusion
 from audit.storage import files, results
 from audit.storage.store import Kept, Store
+from audit.version import __version__
 
 
 class Subject(NamedTuple):
@@ -87,9 +93,26 @@ def of_scores(
 ) -> Subject:
     """The audit of scores from one file or several; the composition where the mechanism is known."""
     checksums = [hashlib.sha256(source.read_bytes()).hexdigest() for source in sources]
-    kept = {"Scores": ", ".join(source.name for source in sources)}
-    kept["SHA-256 of the scores' file"] = ", ".join(checksums)
+    names = ",".join(source.name for source in sources)
+    kept = {"Command": _bound_command(names, composition, conclusion), "Scores": names.replace(",", ", ")}
+    kept |= {"SHA-256 of the scores' file": ", ".join(checksums), "Versions": _versions()}
     return of_arrays(name, composition, conclusion)._replace(provenance=kept)
+
+
+def _bound_command(names: str, composition: Composition | None, conclusion: Conclusion) -> str:
+    flags = {"scores": names, "delta": f"{conclusion.delta:g}", "confidence": f"{conclusion.confidence:g}"}
+    if conclusion.looks is not None:
+        flags["looks"] = ",".join(map(str, conclusion.looks.schedule))
+    if composition is not None:
+        flags |= {name: f"{value:.12g}" for name, value in composition._asdict().items()}
+    elif conclusion.upper_bound is not None:
+        flags["upper_bound"] = f"{conclusion.upper_bound:.12g}"
+    return " ".join(["./run.sh bound", *(f"--{name}={value}" for name, value in flags.items())])
+
+
+def _versions() -> str:
+    libraries = f"numpy {np.__version__}, scipy {scipy.__version__}"
+    return f"audit {__version__}, python {platform.python_version()}, {libraries}"
 
 
 def of_arrays(name: str, composition: Composition | None, conclusion: Conclusion) -> Subject:
@@ -104,7 +127,8 @@ def of_arrays(name: str, composition: Composition | None, conclusion: Conclusion
         given = f"epsilon = {conclusion.upper_bound:g} at delta = {conclusion.delta:g}"
         facts["Upper bound, as given"] = given
     scores = conclusion.scores_in.tobytes() + conclusion.scores_out.tobytes()
-    kept = {"SHA-256 of the scores, in before out": hashlib.sha256(scores).hexdigest()}
+    checksum = hashlib.sha256(scores).hexdigest()
+    kept = {"SHA-256 of the scores, in before out": checksum, "Versions": _versions()}
     return Subject("scores", name, facts, [_UNKNOWN_THREAT], conclusion, kept, None)
 
 
@@ -126,6 +150,8 @@ def of_setting(folder: Path, levels: AskedLevels, runs: int | None = None) -> Su
     looks = schedule.schedule if schedule else ()
     conclusion = concluded(store.load(runs), setting, delta, confidence, looks, own)
     provenance = _provenance(folder.name, known, kept.provenance)
+    if not own:
+        provenance = {"Command": _audit_command(setting, runs, delta, confidence, looks), **provenance}
     facts, threats = _facts(setting, conclusion, own), _threats(setting)
     anchor, title = f"s{folder.name}", summary(setting, runs)
     return Subject(anchor, title, facts, threats, conclusion, provenance, store.text)
@@ -204,6 +230,13 @@ def _threats(setting: Setting) -> list[str]:
         "(add or remove one).",
         counting,
     ]
+
+
+def _audit_command(setting: Setting, runs: int, delta: float, confidence: float, looks: Sequence[int]) -> str:
+    flags = {"model": setting.model, "adversary": setting.adversary.name, **differs(setting)}
+    flags |= {"looks": ",".join(map(str, looks))} if looks else {"runs": runs}
+    flags |= {"delta": f"{delta:g}", "confidence": f"{confidence:g}"}
+    return " ".join(["./run.sh audit", *(f"--{name}={value}" for name, value in flags.items())])
 
 
 def _provenance(name: str, known: Known, kept: dict[str, str]) -> dict[str, str]:
