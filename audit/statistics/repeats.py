@@ -19,20 +19,21 @@ _FLOAT32 = 2.0**-23  # share of pairs of scores that are equal by chance, at mos
 
 def once(design: Design) -> tuple[Design, int]:
     """The design with each repeated run once, and how many were left out; as it is where none repeats."""
+    single = design.canaries == (1, 1)
     if isinstance(design, Coins):
-        kept = _kept(np.concatenate([design.scores, design.presence], axis=1))
+        kept = _kept(np.concatenate([design.scores, design.presence], axis=1), single)
         return design._replace(scores=design.scores[kept], presence=design.presence[kept]), int((~kept).sum())
     if not isinstance(design, Sets):
         return design, 0
-    worlds = [_kept(world) for world in (design.inserted, design.fresh)]
+    worlds = [_kept(world, single) for world in (design.inserted, design.fresh)]
     out = sum(int((~kept).sum()) for kept in worlds)
     return Sets(design.inserted[worlds[0]], design.fresh[worlds[1]]), out
 
 
-def _kept(rows: Array) -> NDArray[np.bool_]:
-    """Which runs (n, K) are counted: of those that are equal in all scores of full precision, the first."""
-    single = rows.shape[1] == 1
-    keys = rows[:, 0] if single else rows
+def _kept(rows: Array, single: bool) -> NDArray[np.bool_]:
+    """Which runs (n, ..) are counted: of those that are equal in all scores of full precision, the first. Few
+    of a single canary are equal by chance."""
+    keys = rows[:, 0] if rows.shape[1] == 1 else rows
     _, first, places, counts = np.unique(
         keys, return_index=True, return_inverse=True, return_counts=True, axis=0
     )

@@ -69,3 +69,10 @@ def test_pasted_runs_exceed_no_more_often_than_others(audits=150):
         exceeding[True] += conclude(Sets(*(world[:, None] for world in pasted))).epsilon > 1
         exceeding[False] += estimate.assumption_free(*pasted, 1e-5, 0.95).epsilon > 1
     assert exceeding[True] <= 0.05 * audits + 5 and exceeding[False] > 0.12 * audits
+
+
+def test_few_equal_scores_in_float32_are_chance():
+    rng = np.random.default_rng(3)
+    scores = rng.normal(size=(5000, 1)).astype(np.float32).astype(np.float64)
+    scores[:8] = scores[8:16]
+    assert once(Coins(scores, rng.random((5000, 1)) < 0.5))[1] == 0
