@@ -19,6 +19,7 @@ bound is conservative by construction, not by the error of a quadrature. Equal s
 threshold among them is a randomised test, whose rates obey the trade-off function as well.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -31,7 +32,7 @@ from audit.statistics import conversions
 Array = NDArray[np.float64]
 _LEVELS = np.append(special.ndtr(np.linspace(-6.0, 6.0, 481)), 1.0)  # upper ends of U's cells, as quantiles
 _MASSES = np.diff(_LEVELS, prepend=0.0)
-_HALVINGS = 24
+_HALVINGS = 20
 
 
 class Family(NamedTuple):
@@ -68,7 +69,7 @@ class Counts(NamedTuple):
 
 def p_value(family: Family, parameter: float, counts: Counts) -> float:
     """The largest probability of so few errors under H(parameter)."""
-    return _p_value(family, parameter, counts, _rates(counts))
+    return _p_value(family, parameter, counts, _rates(counts.rank, counts.of))
 
 
 def lower_bound(family: Family, audits: Sequence[Counts], rejecting: int, error: float) -> tuple[float, int]:
@@ -78,7 +79,7 @@ def lower_bound(family: Family, audits: Sequence[Counts], rejecting: int, error:
     Each rejects at rejecting / len(audits) * error: by Markov's inequality so many do at once with
     probability at most `error` where H(t) is true.
     """
-    level, rates = error * rejecting / len(audits), [_rates(counts) for counts in audits]
+    level, rates = error * rejecting / len(audits), [_rates(counts.rank, counts.of) for counts in audits]
 
     def p_values(parameter: float) -> Array:
         return np.array([_p_value(family, parameter, *one) for one in zip(audits, rates, strict=True)])
@@ -97,9 +98,10 @@ def lower_bound(family: Family, audits: Sequence[Counts], rejecting: int, error:
     return low, int(np.argsort(p_values(high), kind="stable")[rejecting - 1])
 
 
-def _rates(counts: Counts) -> Array:
+@functools.lru_cache(maxsize=128)
+def _rates(rank: int, of: int) -> Array:
     """Upper ends of the cells of the rate at the threshold in the world that it is a score of."""
-    return np.asarray(special.betaincinv(counts.rank, counts.of - counts.rank + 1, _LEVELS))
+    return np.asarray(special.betaincinv(rank, of - rank + 1, _LEVELS))
 
 
 def _p_value(family: Family, parameter: float, counts: Counts, rates: Array) -> float:

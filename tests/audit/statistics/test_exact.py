@@ -23,6 +23,14 @@ def every_bound(family, rank, of, trials, error=ERROR):
     )
 
 
+@pytest.fixture(autouse=True)
+def fresh_rates():
+    """Tests change the cells, by which rates are kept."""
+    exact._rates.cache_clear()
+    yield
+    getattr(exact._rates, "cache_clear", lambda: None)()
+
+
 @functools.cache
 def kept_bounds(name, *sizes):
     return every_bound(FAMILIES[name], *sizes)
@@ -78,13 +86,12 @@ def lower_ends(monkeypatch):
     levels = np.append(special.ndtr(np.linspace(-6.0, 6.0, 25)), 1.0)
     monkeypatch.setattr(exact, "_LEVELS", np.append(0.0, levels[:-1]))
     monkeypatch.setattr(exact, "_MASSES", np.diff(levels, prepend=0.0))
+    exact._rates.cache_clear()
 
 
 def no_spread(monkeypatch):
     """The rate at the threshold as if it were known."""
-    monkeypatch.setattr(
-        exact, "_rates", lambda counts: np.full(len(exact._LEVELS), counts.rank / (counts.of + 1))
-    )
+    monkeypatch.setattr(exact, "_rates", lambda rank, of: np.full(len(exact._LEVELS), rank / (of + 1)))
 
 
 def strictly_fewer(monkeypatch):
@@ -110,6 +117,7 @@ def test_coarse_cells_cost_tightness_not_validity(monkeypatch, name):
     sizes, fine = (3, 12, 30), kept_bounds(name, 3, 12, 30)
     monkeypatch.setattr(exact, "_LEVELS", np.append(special.ndtr(np.linspace(-6.0, 6.0, 13)), 1.0))
     monkeypatch.setattr(exact, "_MASSES", np.diff(exact._LEVELS, prepend=0.0))
+    exact._rates.cache_clear()
     coarse = every_bound(FAMILIES[name], *sizes)
     assert worst_excess(FAMILIES[name], coarse, *sizes) <= ERROR and np.mean(coarse) < np.mean(fine)
 
