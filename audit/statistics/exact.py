@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
@@ -32,7 +33,8 @@ from audit.statistics import conversions
 Array = NDArray[np.float64]
 _LEVELS = np.append(special.ndtr(np.linspace(-6.0, 6.0, 481)), 1.0)  # upper ends of U's cells, as quantiles
 _MASSES = np.diff(_LEVELS, prepend=0.0)
-_HALVINGS = 20
+_STEP = 1e-5  # of the root, which is then moved down until the p-value confirms it
+_LEAST = 1e-300
 
 
 class Family(NamedTuple):
@@ -84,18 +86,19 @@ def lower_bound(family: Family, audits: Sequence[Counts], rejecting: int, error:
     def p_values(parameter: float) -> Array:
         return np.array([_p_value(family, parameter, *one) for one in zip(audits, rates, strict=True)])
 
-    def rejects(parameter: float) -> bool:
-        return bool(np.count_nonzero(p_values(parameter) <= level) >= rejecting)
+    def excess(parameter: float) -> float:
+        deciding = np.sort(p_values(parameter))[rejecting - 1]
+        return float(np.log(max(deciding, _LEAST)) - np.log(level))
 
-    low, high = 0.0, 0.0
-    if rejects(0.0):
-        high = 1.0
-        while rejects(high):
-            low, high = high, 2 * high
-    for _ in range(_HALVINGS if high else 0):
-        middle = (low + high) / 2
-        low, high = (middle, high) if rejects(middle) else (low, middle)
-    return low, int(np.argsort(p_values(high), kind="stable")[rejecting - 1])
+    low, high = 0.0, 1.0
+    if excess(low) > 0:
+        return low, int(np.argsort(p_values(low), kind="stable")[rejecting - 1])
+    while excess(high) <= 0:
+        low, high = high, 2 * high
+    root = float(scipy.optimize.brentq(excess, low, high, xtol=_STEP))
+    while root > 0 and excess(root) > 0:
+        root = max(root - _STEP, 0.0)
+    return root, int(np.argsort(p_values(root), kind="stable")[rejecting - 1])
 
 
 @functools.lru_cache(maxsize=128)
