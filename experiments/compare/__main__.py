@@ -1,7 +1,7 @@
 """Audit one mechanism by the methods of all four papers.
 
     ./run.sh compare                            a two-layer network on Fashion-MNIST
-    ./run.sh compare --model=linear --steps=100     half a minute
+    ./run.sh compare --model=linear --steps=20 --many_runs=40 --design_steps=200  half a minute
     ./run.sh compare --noise_multiplier=1           less noise
 
 The mechanism is DP-SGD whose every step takes the canary, so that all methods attack one composition of

@@ -17,7 +17,7 @@ from experiments.compare.rows import ESTIMATE, REFUTED, ComparedRow
 
 _LOOKS = {"nothing": FREE, "fair coins": FREE, "uniform canaries": FREE}  # other bounds assume more
 _NOTES = """\
-value: the estimator; bounds hold at confidence {confidence:g} for what they assume.
+estimator: bounds hold at confidence {confidence:g} for what they assume.
 (no bound): an estimate or a measurement. s: seconds spent now; kept: none.
 One mechanism, neighbours (a canary is added) and delta for all: {steps:,} steps of
 DP-SGD, each of which takes the canary, sigma = {sigma:g}."""
@@ -32,7 +32,7 @@ def comparison_table(compared: Compared, rows: Sequence[ComparedRow], upper: flo
 
     shown = (
         Column(None, lambda row: row.method, "method", width=20, left=True),
-        Column(None, lambda row: row.value, "value", width=23, left=True),
+        Column(None, lambda row: row.value, "estimator", width=23, left=True),
         Column(None, lambda row: row.runs, "runs", number(","), 5),
         Column(None, lambda row: "kept" if row.seconds is None else f"{row.seconds:.0f}", "s", width=4),
         Column(None, epsilon, "epsilon", width=7),
