@@ -246,7 +246,7 @@ def test_bounds_are_those_of_the_command():
     assert 0 < found.bounds["assumption_free"].epsilon < found.bounds["if_gaussian"].epsilon
     assert set(found.estimates) == {"in_sample"} and "in_sample" not in found.bounds
     assert "if_gaussian" in str(found)
-    assert "This training leaks" in found._repr_html_() and "<table" in found._repr_html_()
+    assert "Proven: epsilon is at least" in found._repr_html_() and "<table" in found._repr_html_()
     assert audit.bounds(IN, OUT, 1e-3, 0.9).conclusion.confidence == 0.9
 
 

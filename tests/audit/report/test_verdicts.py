@@ -1,14 +1,16 @@
 """A verdict claims what is proven, no more, and says what it assumes."""
 
 import dataclasses
+import html
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from audit.concluded import conclude
-from audit.report import verdicts
+from audit.report import audit_page, verdicts
 from audit.report.bounds_table import bounds_table
 from audit.statistics.accounting import Composition
 from audit.statistics.canaries import single
@@ -34,7 +36,7 @@ def conclusion(gaussian, free, upper):
 @pytest.mark.parametrize(
     ("gaussian", "free", "upper", "kind", "said"),
     [
-        (2.7348, 1.2599, 3.0001, verdicts.LEAKS, ["2.734 at", "if the trade", "at least 1.259", "3.001."]),
+        (2.7348, 1.2599, 3.0001, verdicts.LEAKS, ["= 1.259 at", "if the trade", "at least 2.734.", "3.001."]),
         (2.0, 0.0, 3.0, verdicts.LEAKS, ["without any assumption on the curve, these runs prove no leakage"]),
         (1.0, 1.5, 3.0, verdicts.LEAKS, ["whatever the trade-off curve", "epsilon = 1.5 "]),
         (0.0, 0.0, 3.0, verdicts.NOTHING, ["prove no leakage", "no proof of privacy", "most 3."]),
@@ -125,22 +127,71 @@ def test_too_few_runs_to_test_the_curve_lead_with_what_needs_no_assumption():
     epsilons = [found.bound(method).epsilon for method in ("assumption_free", "if_gaussian")]
     assert found.doubts_gaussian and epsilons == sorted(epsilons)
     free, gaussian = map(verdicts.at_least, epsilons)
-    sentence = verdicts.verdict(found).sentence
-    assert sentence.index(f"epsilon = {free} ") < sentence.index(f"at least {gaussian}.")
-    assert "too few to tell a Gaussian curve from others (p = " in sentence
-    reasoned = verdicts.verdict(found._replace(reason="it has one")).sentence
-    assert reasoned.index(f"epsilon = {gaussian} ") < reasoned.index(f"at least {free}.")
+    for reason in ("", "it has one"):
+        said = verdicts.verdict(found._replace(reason=reason))
+        sentence = said.sentence
+        assert sentence.index(f"epsilon = {free} ") < sentence.index(f"at least {gaussian}.")
+        assert "not confirmed by so few runs (p = " in sentence
+        assert said.headline == f"Proven: epsilon is at least {free}; accounting allows 23.996."
+        assert f"; {found.deciding():,} would decide." in sentence
+    never = verdicts.verdict(found._replace(deciding=lambda: None)).sentence
+    assert "not confirmed by so few runs (p = " in never and "decide" not in never
 
 
 def test_table_and_json_say_what_the_test_found():
     rng = np.random.default_rng(0)
     refuted = _tested(rng.laplace(1, 1, 2500), rng.laplace(0, 1, 2500))
     passed = _tested(rng.normal(1, 1, 2500), rng.normal(0, 1, 2500))
-    assert "REFUTED by these scores (p < 1e-06)" in bounds_table(refuted)
-    assert "no evidence against a Gaussian curve (p = " in bounds_table(passed)
+    ignored = "refuted (p < 1e-06): ignore these rows, only assumption_free holds"
+    assert ignored in bounds_table(refuted)
+    assert re.search(r" confirmed \(p = \S+, power 100%\): no evidence against it\n", bounds_table(passed))
     few = _tested(rng.normal(2, 1, 100), rng.normal(0, 1, 100))
-    assert "too few runs to tell the curve's shape (p = " in bounds_table(few)
+    decides = few.deciding()
+    assert decides > 200 and "not confirmed (p = " in bounds_table(few)
+    assert f"): {decides:,} runs would decide\n" in bounds_table(few)
+    never = bounds_table(few._replace(deciding=lambda: None))
+    assert "): no number of runs would tell\n" in never
     assert max(len(line) for one in (refuted, passed, few) for line in bounds_table(one).splitlines()) <= 80
-    assert json.loads(results.bounds_json(few))["gaussian_curve"]["doubtful"] is True
-    assert json.loads(results.bounds_json(refuted))["gaussian_curve"]["refuted"] is True
-    assert json.loads(results.bounds_json(passed))["gaussian_curve"]["refuted"] is False
+    for one, status, runs in (
+        (few, "not confirmed", decides),
+        (refuted, "refuted", None),
+        (passed, "confirmed", None),
+    ):
+        told = json.loads(results.bounds_json(one))
+        assert set(told["gaussian_curve"]) == {"p_value", "power", "status", "deciding_runs"}
+        assert (told["gaussian_curve"]["status"], told["gaussian_curve"]["deciding_runs"]) == (status, runs)
+        holds = {row["method"]: row["holds"] for row in told["bounds"] if "holds" in row}
+        assert holds == {"if_gaussian": status != "refuted", "assumption_free": True}
+        assert told["epsilon"] == one.epsilon and told["most_provable"] == one.most_provable
+        last = {line.split()[0]: line.split()[-1] for line in bounds_table(one).splitlines()[3:5]}
+        gaussian = "REFUTED" if status == "refuted" else "Gaussian"
+        assert list(last.items())[0][0] == "assumption_free" and "REFUTED" not in last["assumption_free"]
+        assert last["if_gaussian"].endswith(gaussian)
+        page = audit_page._bounds(one)
+        assert ("refute (p &lt; 1e-06): it does not hold" in html.escape(html.unescape(page))) == (status == "refuted")
+
+
+@pytest.mark.parametrize("upper", [None, 3.0, np.inf])
+def test_scores_of_the_wrong_sign_have_a_verdict_of_their_own(upper):
+    rng = np.random.default_rng(5)
+    found = _tested(rng.normal(-2, 1, 300), rng.normal(0, 1, 300))._replace(upper_bound=upper)
+    said = verdicts.verdict(found)
+    assert (said.kind, said.word) == (verdicts.NOTHING, "reversed scores")
+    assert said.headline == "Scores are lower with the canary."
+    assert "give minus the score" in said.sentence and "leaks" not in said.sentence
+    assert "did you mean minus the score?" in bounds_table(found)
+    turned = verdicts.verdict(_tested(-found.scores_in, -found.scores_out, None))
+    assert turned.kind == verdicts.LEAKS
+    same = verdicts.verdict(_tested(rng.normal(0, 1, 300), rng.normal(0, 1, 300)))
+    assert same.word == "nothing proven"  # chance alone is no wrong sign
+
+
+def test_what_so_many_runs_can_prove_at_most_is_said_where_it_is_below_the_upper_bound():
+    rng = np.random.default_rng(6)
+    found = _tested(rng.normal(1, 1, 60), rng.normal(0, 1, 60))
+    most = verdicts.at_most(found.most_provable)
+    perfect = _tested(np.ones(60), np.zeros(60))
+    assert perfect.epsilon == pytest.approx(found.most_provable, abs=1e-6)
+    for upper, said in ((4.0, True), (found.most_provable / 2, False), (None, False), (np.inf, False)):
+        text = bounds_table(found._replace(upper_bound=upper))
+        assert ("none could contradict" in text) == said and (f"prove at most {most} " in text) == said

@@ -1,5 +1,6 @@
 """Findings as estimates and bounds beside the upper bounds; the best of declared looks is a bound."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -30,15 +31,34 @@ def test_every_finding_is_an_estimate_or_a_bound_and_stands_in_the_tables_order(
     assert (found.delta, found.confidence) == (1e-4, 0.9)
 
 
-def test_the_bound_that_a_verdict_rests_on_comes_first():
-    curve = CurveTest(0.3, 0.3, 0.3, 0.3, 1.0, 9)
-    found = conclude(single(*WORLDS), None, 1e-4, 0.9)._replace(test=lambda: (curve, 0.5))
-    names = ["assumption_free", "if_gaussian"]
-    assert [row.method for row in found.ranked()] == names
-    assert found._replace(reason="a law").ranked()[0].method == "if_gaussian"
-    assert found._replace(test=lambda: (curve, 1.0)).ranked()[0].method == "if_gaussian"
-    refuted = found._replace(test=lambda: (curve._replace(p_value=1e-9), 1.0), reason="a law")
-    assert [row.method for row in refuted.ranked()] == names
+CURVE = CurveTest(0.3, 0.3, 0.3, 0.3, 1.0, 9)
+
+
+@pytest.mark.parametrize("reason", ["", "a law"])
+@pytest.mark.parametrize(
+    ("tested", "status"),
+    [
+        (None, "not tested"),
+        ((CURVE, 0.5), "not confirmed"),
+        ((CURVE, 1.0), "confirmed"),
+        ((CURVE._replace(p_value=1e-9), 0.5), "refuted"),
+        ((CURVE._replace(p_value=1e-9), 1.0), "refuted"),
+    ],
+)
+def test_what_needs_no_assumption_comes_first_whatever_was_found(tested, status, reason):
+    found = conclude(single(*WORLDS), None, 1e-4, 0.9)._replace(test=lambda: tested, reason=reason)
+    assert [row.method for row in found.ranked()] == ["assumption_free", "if_gaussian"]
+    assert found.curve_status == status
+    assert found.epsilon == found.bound("assumption_free").epsilon
+    holds = {row.method: row.holds for row in found.ranked()}
+    assert holds == {"assumption_free": True, "if_gaussian": status != "refuted"}
+    assert [row.holds for row in found.rows() if isinstance(row, Bound)] == [*holds.values()][::-1]
+    for row in found.ranked():
+        assert (", which the scores refute" in str(row)) == (not row.holds)
+        assert dataclasses.replace(row, holds=True) == found.bound(row.method)  # no number is changed
+
+
+def test_what_needs_no_assumption_comes_first_with_several_canaries_too():
     many = conclude(canaries.sets(*MATRICES), None, 1e-4, 0.9)
     assert [row.method for row in many.ranked()][:2] == ["lifted", "lifted_gaussian"]
     assert sorted(row.method for row in many.ranked()) == sorted(row.method for row in many.bounds)

@@ -38,7 +38,7 @@ def test_every_row_has_the_same_keys_and_only_the_estimate_a_noise_floor():
     assert list(estimate) == [*KEYS, "noise_floor"]
     assert estimate["assumes"] == "in-sample: not a confidence bound"
     assert set(estimate["noise_floor"]) == {"mean", "quantile_95", "exceeding", "audits"}
-    assert [list(bound) for bound in bounds] == [KEYS] * 3
+    assert [list(bound) for bound in bounds] == [[*KEYS, "holds"]] * 2
 
 
 @pytest.mark.parametrize("composition", [None, Composition(0.0, 3)])
