@@ -30,6 +30,7 @@ from audit.errors import require
 from audit.statistics.arrays import floats, require_apart
 
 Array = NDArray[np.float64]
+Places = NDArray[np.int64]
 _PILOT_SHARE, _LEAST_PILOT = 0.05, 4  # of the runs of a set
 
 
@@ -83,7 +84,8 @@ class Design(Protocol):
         """Its runs and canaries in words, "400 runs with 64 canaries each"."""
 
     def split(self) -> tuple["Design", "Design"]:
-        """(pilot, rest): disjoint runs, drawn by a fixed rule; raises InputError for too few runs."""
+        """(pilot, rest): disjoint runs, drawn by a hash of the ranks, so that the order of runs, that of the
+        canaries of a run and an increasing map of scores change nothing; raises InputError for few runs."""
 
     def pooled(self) -> tuple[Array, Array]:
         """(scores in, scores out), flat."""
@@ -111,7 +113,9 @@ class Coins(NamedTuple):
         return f"{_counted(self.scores)} each, in by a coin of its own"
 
     def split(self) -> tuple["Coins", "Coins"]:
-        pilot, rest = _drawn(self.scores)
+        keys = 2 * _ranks(self.scores) + self.presence
+        places = _canonical(keys)
+        pilot, rest = _drawn(places, _generator(keys.flat[places]))
         return self._of(pilot), self._of(rest)
 
     def pooled(self) -> tuple[Array, Array]:
@@ -126,8 +130,8 @@ class Coins(NamedTuple):
         alarms = (~self.presence & guessed).sum(1).astype(np.float64)
         return RunErrors(misses, alarms, *self.canaries, 2.0, True)
 
-    def _of(self, runs: NDArray[np.int64]) -> "Coins":
-        return Coins(self.scores[runs], self.presence[runs], self.given)
+    def _of(self, places: Places) -> "Coins":
+        return Coins(self.scores.flat[places], self.presence.flat[places], self.given)
 
 
 class Sets(NamedTuple):
@@ -144,9 +148,13 @@ class Sets(NamedTuple):
         return f"{_counted(self.inserted)} inserted, {_counted(self.fresh)} left out"
 
     def split(self) -> tuple["Sets", "Sets"]:
-        (pilot_in, rest_in), (pilot_out, rest_out) = _drawn(self.inserted), _drawn(self.fresh)
-        pilot = Sets(self.inserted[pilot_in], self.fresh[pilot_out])
-        return pilot, Sets(self.inserted[rest_in], self.fresh[rest_out])
+        ranks = np.split(_ranks(np.concatenate(self.pooled())), [self.inserted.size])
+        keys = ranks[0].reshape(self.inserted.shape), ranks[1].reshape(self.fresh.shape)
+        places = [_canonical(world) for world in keys]
+        rng = _generator(*(world.flat[ordered] for world, ordered in zip(keys, places, strict=True)))
+        (pilot_in, rest_in), (pilot_out, rest_out) = (_drawn(ordered, rng) for ordered in places)
+        pilot = Sets(self.inserted.flat[pilot_in], self.fresh.flat[pilot_out])
+        return pilot, Sets(self.inserted.flat[rest_in], self.fresh.flat[rest_out])
 
     def pooled(self) -> tuple[Array, Array]:
         return self.inserted.ravel(), self.fresh.ravel()
@@ -224,11 +232,27 @@ def _matrix(name: str, values: ArrayLike) -> Array:
     return array
 
 
-def _drawn(scores: Array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(runs of the pilot, the other runs), drawn by a hash of the scores' ranks: files come sorted."""
-    runs = len(scores)
+def _ranks(scores: Array) -> Places:
+    """Places among the distinct scores, in the scores' shape."""
+    return np.unique(scores, return_inverse=True)[1].astype(np.int64).reshape(scores.shape)
+
+
+def _canonical(keys: Places) -> Places:
+    """Flat places (R, K) of keys (R, K): each row's keys ascending, and rows in lexicographic order."""
+    columns = np.argsort(keys, axis=1, kind="stable")
+    rows = np.lexsort(np.take_along_axis(keys, columns, axis=1).T[::-1])
+    return np.asarray(rows[:, None] * keys.shape[1] + columns[rows])
+
+
+def _generator(*worlds: Places) -> np.random.Generator:
+    """A generator seeded by a hash of ordered keys: as good as random between audits."""
+    digest = hashlib.sha256(b"/".join(world.astype("<i8").tobytes() for world in worlds)).digest()
+    return np.random.default_rng(int.from_bytes(digest, "big"))
+
+
+def _drawn(places: Places, rng: np.random.Generator) -> tuple[Places, Places]:
+    """(places of the pilot's runs, those of the other runs)."""
+    runs = len(places)
     require(runs >= 2 * _LEAST_PILOT, f"there are {runs} runs of a kind: give at least {2 * _LEAST_PILOT}")
-    ranks = np.unique(scores, return_inverse=True)[1].astype("<i8")
-    rng = np.random.default_rng(int.from_bytes(hashlib.sha256(ranks.tobytes()).digest(), "big"))
     order, size = rng.permutation(runs), max(round(_PILOT_SHARE * runs), _LEAST_PILOT)
-    return order[:size], order[size:]
+    return places[order[:size]], places[order[size:]]

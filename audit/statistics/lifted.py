@@ -8,7 +8,9 @@
     clustered           mu from the two average rates with a normal error that runs, not canaries, give
 
 `canaries` says why average error rates obey the trade-off inequality, `betting` how they are tested. The
-threshold, and what is bet, come from a pilot of runs that are not counted.
+threshold, and what is bet, come from a pilot of runs that are not counted. Pilots are drawn by a hash of the
+set of runs, and a threshold is a score of the pilot, chosen by ranks: neither the order of runs, nor that of
+the canaries of a run, nor an increasing map of all scores changes a bound.
 
 Exchangeable bits (LiDP paper, Section 4 and Appendix): a run gives K of them, x_1..x_K, of which only the sum
 S matters. With m_l = C(S, l) / C(K, l), the share of l-tuples that are all ones, and mu_l = E m_l, the mean
@@ -293,20 +295,13 @@ def _normal_limit(errors: RunErrors, error: float) -> float:
 
 
 def _choose(pilot: Design, rest: RunErrors, family: Family, error: float) -> float:
-    """The threshold with the best promise on the pilot, among the best ones of two normal fits to it."""
-    scores_in, scores_out = pilot.pooled()
-    candidates = []
-    for fit in thresholds.normal_fits(scores_in, scores_out):
-        grid = fit.grid()
-        rates_out, rates_in = fit.rates(grid)
-        candidates.append(float(grid[int(np.argmax(_promise(rates_out, rates_in, rest, family, error)))]))
-    if not candidates:  # worlds without a spread, or one alone
-        both = np.concatenate([scores_in, scores_out])
-        return float(both.min() / 2 + both.max() / 2)
-    counts = thresholds.count_errors(scores_in, scores_out, np.array(candidates))
-    rates_out = (counts.false_positives + 0.5) / (len(scores_out) + 1)
-    rates_in = (counts.false_negatives + 0.5) / (len(scores_in) + 1)
-    return candidates[int(np.argmax(_promise(rates_out, rates_in, rest, family, error)))]
+    """The score of the pilot that promises most as a threshold, by normal distributions of its ranks, or by
+    its counts where these, raised by what they may err by, promise more; of no promise, the fewest errors."""
+    among = thresholds.candidates(*pilot.pooled())
+    normal, counted, raised = (_promise(*rates, rest, family, error) for rates in among[1:])
+    usual = int(np.argmax(normal) if normal.max() > 0 else np.argmin(sum(among.counted)))
+    best = int(np.argmax(raised))
+    return float(among.thresholds[best if raised[best] > max(counted[usual], 0.0) else usual])
 
 
 def _promise(rates_out: Array, rates_in: Array, rest: RunErrors, family: Family, error: float) -> Array:

@@ -5,7 +5,6 @@ functions here choose on one set of scores; that the counting is then done on an
 `estimate`. Everywhere: a score above the threshold is a guess of "in".
 """
 
-from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -21,6 +20,8 @@ _PRIOR = 5.0  # scores of normal distributions that join the pilot's
 _DOUBT = 1.7  # times the root of the pilot's size: the share by which its counts' promises err
 _STEADY = 8  # scores of the pilot beyond a rank that it can judge by itself
 _MISFIT = 1.8  # deviations
+_CLEAR = 1.5  # deviations
+_LATENT = np.linspace(-12.0, 12.0, 4801)
 
 
 class Parameter(Protocol):
@@ -108,7 +109,8 @@ def choose_on_pilot(
 
 def _separation(pilot_in: Array, pilot_out: Array) -> float:
     """How many deviations apart normal distributions of the pilot's area under the ROC curve are."""
-    below = np.searchsorted(np.sort(pilot_out), pilot_in).sum()
+    ordered = np.sort(pilot_out)
+    below = sum(np.searchsorted(ordered, pilot_in, side=side).sum() for side in ("left", "right")) / 2
     return float(np.sqrt(2) * special.ndtri((below + 0.5) / (len(pilot_in) * len(pilot_out) + 1)))
 
 
@@ -132,35 +134,32 @@ def _below(levels: Array, mu: float, own: Array, other: Array) -> _Below:
     return _Below(shares, places, (counted - size * nearest) / spread)
 
 
-class NormalFit(NamedTuple):
-    """Two normal distributions of one spread."""
+class Candidates(NamedTuple):
+    """A pilot's distinct scores as thresholds (T,), and their rates (false-positive, false-negative), each
+    (T,): of normal distributions, as counted, and these raised by what they may err by."""
 
-    centre_in: float
-    centre_out: float
-    spread: float
-
-    def grid(self) -> Array:
-        """401 thresholds, to 4 deviations beyond its centres."""
-        low, high = sorted([self.centre_in, self.centre_out])
-        return np.linspace(low - 4 * self.spread, high + 4 * self.spread, 401)
-
-    def rates(self, grid: Array) -> tuple[Array, Array]:
-        """(false-positive rates, false-negative rates) of thresholds."""
-        z_out, z_in = (self.centre_out - grid) / self.spread, (grid - self.centre_in) / self.spread
-        return special.ndtr(z_out), special.ndtr(z_in)
+    thresholds: Array
+    normal: Worlds
+    counted: Worlds
+    raised: Worlds
 
 
-def normal_fits(pilot_in: Array, pilot_out: Array) -> list[NormalFit]:
-    """Two normal distributions of one spread by means, and by medians; none without a spread or a world."""
-    if not len(pilot_in) or not len(pilot_out):
-        return []
-    fits = [_fit(pilot_in, pilot_out, np.mean), _fit(pilot_in, pilot_out, np.median)]
-    return [fit for fit in fits if fit.spread > 0]
+def candidates(pilot_in: Array, pilot_out: Array) -> Candidates:
+    """Each score of a pilot with rates that look at ranks alone: those of normal distributions with the
+    pilot's area under the ROC curve, where as many of their scores lie below; and counts of the pilot's
+    scores and a few of theirs."""
+    sizes = len(pilot_in), len(pilot_out)
+    values, counts = np.unique(np.concatenate([pilot_in, pilot_out]), return_counts=True)
+    mu = _separation(pilot_in, pilot_out) if all(sizes) else 0.0
+    below = (sizes[0] * special.ndtr(_LATENT - mu) + sizes[1] * special.ndtr(_LATENT)) / sum(sizes)
+    z = np.interp(np.cumsum(counts) / (sum(sizes) + 1), below, _LATENT)
+    normal, errors = (special.ndtr(-z), special.ndtr(z - mu)), count_errors(pilot_in, pilot_out, values)
+    out, into = map(_counted, errors, normal, sizes[::-1])
+    return Candidates(values, normal, (out[0], into[0]), (out[1], into[1]))
 
 
-def _fit(pilot_in: Array, pilot_out: Array, average: Callable[[Array], np.floating]) -> NormalFit:
-    """Centres by an average, spread by the same average of distances from them."""
-    centre_in, centre_out = float(average(pilot_in)), float(average(pilot_out))
-    distances = np.concatenate([np.abs(pilot_in - centre_in), np.abs(pilot_out - centre_out)])
-    unit = float(average(np.abs(special.ndtri((np.arange(999) + 0.5) / 999))))
-    return NormalFit(centre_in, centre_out, float(average(distances)) / unit)
+def _counted(errors: Counts, normal: Array, size: int) -> Worlds:
+    """(rates, those raised) of errors among the pilot's scores and _PRIOR normal ones."""
+    rates = (errors + _PRIOR * normal) / (size + _PRIOR)
+    deviations = np.sqrt(rates * (1 - rates) / (size + _PRIOR))
+    return rates, np.asarray(np.minimum(rates + _CLEAR * deviations, 1.0))

@@ -69,11 +69,14 @@ def test_the_pilot_and_the_rest_share_no_run(design):
     assert all(len(part.errors(0.0).misses) >= 4 for part in (pilot, rest))
 
 
-def test_the_pilot_follows_the_scores_ranks_alone():
+def test_the_pilot_follows_the_ranks_of_a_set_of_runs_alone():
     one, two = (Coins(scores, BITS).split()[0] for scores in (SCORES, np.exp(SCORES)))
     assert np.array_equal(np.exp(one.scores), two.scores)
-    turned = Coins(SCORES[::-1], BITS[::-1]).split()[0]
-    assert not np.array_equal(np.sort(turned.scores, None), np.sort(one.scores, None))
+    turned = Coins(SCORES[::-1, ::-1], BITS[::-1, ::-1]).split()
+    for part, same in zip(turned, Coins(SCORES, BITS).split(), strict=True):
+        assert np.array_equal(part.scores, same.scores) and np.array_equal(part.presence, same.presence)
+    other = Coins(SCORES, ~BITS).split()[0]
+    assert not np.array_equal(np.sort(other.scores, None), np.sort(one.scores, None))
 
 
 NAN = np.where(np.arange(40)[:, None] == 3, np.nan, SCORES)
