@@ -2,6 +2,7 @@
 they may be 0 for a reason that has nothing to do with privacy."""
 
 import math
+import textwrap
 from collections.abc import Callable
 from operator import itemgetter
 
@@ -16,6 +17,7 @@ from audit.statistics.estimate import Bound, Finding
 _COUNTS, _RATES = ("FP/out", "FN/in"), ("FPR", "FNR")
 _UNTESTED = "            (not tested here: scores of one run may depend on each other)"
 _FEW = 100  # scores of a world
+_WIDTH = 80  # columns
 _SHOWN = 0.0005  # three decimals show 0 below it
 
 
@@ -100,10 +102,11 @@ def _exceeding(conclusion: Conclusion) -> list[str]:
     most = conclusion.most_provable
     if upper is not None and math.isfinite(upper) and most is not None and most < upper:
         runs = f"{len(conclusion.scores_in) + len(conclusion.scores_out):,} runs"
-        lines += [
-            f"{runs} prove at most {at_most(most)} whatever the curve, so that none could contradict",
-            f"the upper bound {at_most(upper)}: take fewer insertions or a larger sigma to look for bugs",
-        ]
+        lines += textwrap.wrap(
+            f"{runs} prove at most {at_most(most)} whatever the curve, so that none could contradict the "
+            f"upper bound {at_most(upper)}: take fewer insertions or a larger sigma to look for bugs",
+            _WIDTH,
+        )
     return lines
 
 

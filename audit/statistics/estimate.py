@@ -56,7 +56,7 @@ _COUNTS = 1_000_000  # of all audits together that simulate a noise floor
 _MOST = 1000  # audits
 
 
-class Counts(NamedTuple):
+class _Counts(NamedTuple):
     """The errors of a threshold, and the scores that they are among."""
 
     false_positives: int
@@ -134,7 +134,7 @@ def in_sample(scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confide
     s_in, s_out = check_scores(scores_in, scores_out)
     threshold, mu = thresholds.best_empirical(s_in, s_out, conversions.mu_from_rates, (1 - confidence) / 2)
     errors = thresholds.count_errors(s_in, s_out, np.array([threshold]))
-    counts = Counts(int(errors.false_positives[0]), int(errors.false_negatives[0]), len(s_in), len(s_out))
+    counts = _Counts(int(errors.false_positives[0]), int(errors.false_negatives[0]), len(s_in), len(s_out))
     found = (IN_SAMPLE, conversions.epsilon_from_mu(max(mu, 0.0), delta), max(mu, 0.0), delta, confidence)
     return Estimate(*found, threshold, *counts, caveat=_IN_SAMPLE.text)
 
@@ -295,7 +295,7 @@ def _drawn(world: Array, share: float, rng: np.random.Generator) -> Worlds:
 
 def _tested(
     scores_in: Array, scores_out: Array, family: exact.Family, share: float, confidence: float
-) -> tuple[float, Counts, float]:
+) -> tuple[float, _Counts, float]:
     """(parameter, counts, threshold): of all splits' tests, those of the one that decides."""
     ordered, error = _ordered(scores_in, scores_out), (1 - confidence) * _REJECTING / _SPLITS
     roots, tests, found = np.random.SeedSequence(ordered.seed()).spawn(_SPLITS), [], []
@@ -310,12 +310,12 @@ def _tested(
         if chosen.is_in:
             place = rest_in[chosen.rank - 1]
             errors = sizes[1] - int(np.searchsorted(rest_out, place))
-            counts = Counts(errors, chosen.rank - 1, *sizes)
+            counts = _Counts(errors, chosen.rank - 1, *sizes)
             tests.append(exact.Counts(chosen.rank, sizes[0], errors, sizes[1]))
         else:
             place = rest_out[-chosen.rank]
             errors = int(np.searchsorted(rest_in, place, side="right"))
-            counts = Counts(chosen.rank - 1, errors, *sizes)
+            counts = _Counts(chosen.rank - 1, errors, *sizes)
             tests.append(exact.Counts(chosen.rank, sizes[1], errors, sizes[0]))
         found.append((counts, float(ordered.values[int(place)])))
     parameter, decides = exact.lower_bound(family, tests, _REJECTING, 1 - confidence)

@@ -53,7 +53,7 @@ def best_empirical(
     scores_in: Array, scores_out: Array, parameter: Parameter, error: float
 ) -> tuple[float, float]:
     """The midpoint with the largest in-sample lower limit of a parameter, and that limit: each rate
-    at its Clopper-Pearson upper limit, one-sided `error` each. Needs two distinct scores."""
+    at its Clopper-Pearson upper limit (Errata H12), one-sided `error` each. Needs two distinct scores."""
     candidates = midpoints(scores_in, scores_out)
     counts = count_errors(scores_in, scores_out, candidates)
     fpr = intervals.upper_limits(len(scores_out), error)[counts.false_positives]

@@ -250,6 +250,32 @@ def test_bounds_are_those_of_the_command():
     assert audit.bounds(IN, OUT, 1e-3, 0.9).conclusion.confidence == 0.9
 
 
+def test_a_result_says_what_is_proven_at_any_number_of_canaries():
+    rng = np.random.default_rng(8)
+    for canaries, methods in ((1, ["assumption_free", "if_gaussian"]), (4, ["lifted", "lifted_gaussian"])):
+        ins, outs = rng.normal(2, 1, (60, canaries)), rng.normal(0, 1, (60, canaries))
+        found = audit.bounds(ins, outs, upper_bound=9.0)
+        assert list(found.bounds)[:2] == ["assumption_free", "if_gaussian"]
+        for always, method in zip(("assumption_free", "if_gaussian"), methods, strict=True):
+            assert found.bounds[always] == found.bounds[method] and found.bounds[always].method == method
+        told = found.to_dict()
+        assert 0 < found.epsilon == found.bounds["assumption_free"].epsilon == told["epsilon"]
+        assert found.verdict == told["verdict"] == "leaks"
+        assert (told["most_provable"] is None) == (canaries > 1)
+        assert audit.bounds(-ins, -outs, upper_bound=9.0).verdict == "reversed scores"
+        assert audit.bounds(ins, outs, upper_bound=0.1).verdict == "violated"
+
+
+def test_a_refuted_bound_does_not_hold():
+    rng = np.random.default_rng(0)
+    found = audit.bounds(rng.laplace(1, 1, 2500), rng.laplace(0, 1, 2500))
+    assert {name: bound.holds for name, bound in found.bounds.items()} == {
+        "assumption_free": True,
+        "if_gaussian": False,
+    }
+    assert "which the scores refute" in str(found.bounds["if_gaussian"]) and "REFUTED" in str(found)
+
+
 def test_a_result_becomes_a_dict_a_figure_and_a_page(tmp_path):
     found = audit.bounds(list(IN), list(OUT), name="<mine>")
     told = found.to_dict()

@@ -71,10 +71,10 @@ def test_methods_that_need_more_canaries_are_left_out_and_said(bound, tmp_path):
 
 
 def test_a_page_says_the_rate_of_sampling(bound, tmp_path):
-    steps = ("--noise_multiplier=1", "--insertions=10", "--sampling_rate=0.1")
+    steps = ("--noise_multiplier=1", "--insertions=40", "--sampling_rate=0.1")
     ended = bound(*steps, "--report=p.html", "--json")
     found, page = json.loads(ended.stdout)["upper_bound"], (tmp_path / "p.html").read_text()
-    assert found == pytest.approx(sampled_upper_bound(1, 10, 1e-5, 0.1))
+    assert found == pytest.approx(sampled_upper_bound(1, 40, 1e-5, 0.1))
     assert "each with probability 0.1" in page and f"Accounting guarantees at most {at_most(found)}" in page
 
 
@@ -83,3 +83,48 @@ def test_the_ends_of_the_ranges_are_drawn_and_reported_in_silence(bound, sigma, 
     ended = bound(f"--noise_multiplier={sigma}", f"--insertions={insertions}", "--report=page.html")
     assert ended.status == 0 and "Traceback" not in ended.stderr and "upper bound" in ended.stdout
     assert ended.stderr == "report: page.html\n"
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+@pytest.mark.parametrize(("upper", "status"), [("0.1", 3), ("9", 0), ("inf", None)])
+def test_a_violation_is_a_status_where_that_is_asked_for(bound, form, upper, status):
+    """What is proven at n = 60, 70 and mu = 1 lies above 0.1; the same is printed whatever the status."""
+    if status is None:
+        flags, status = ("--noise_multiplier=0", "--insertions=3"), 0  # an infinite upper bound
+    else:
+        flags = (f"--upper_bound={upper}",)
+    usual, asked = bound(*flags, *form), bound(*flags, *form, "--fail_if_violated")
+    assert (usual.status, asked.status) == (0, status), asked.stderr
+    assert asked.stdout == usual.stdout != "" and asked.stderr == usual.stderr
+
+
+def test_only_what_is_proven_is_a_violation(bound):
+    """The bound that assumes a Gaussian curve alone exceeds it: status 0."""
+    found = json.loads(bound("--json").stdout)
+    gaussian = next(row["epsilon"] for row in found["bounds"] if row["method"] == "if_gaussian")
+    between = (found["epsilon"] + gaussian) / 2
+    ended = bound(f"--upper_bound={between}", "--fail_if_violated")
+    assert found["epsilon"] < between < gaussian and ended.status == 0
+    assert "violated, or the curve is not Gaussian" in ended.stdout
+
+
+def test_a_violation_of_several_canaries_a_run_is_a_status_too(bound, tmp_path):
+    np.savez(tmp_path / "scores.npz", **{"in": MATRIX + 2, "out": MATRIX[:, ::-1] - 2})
+    assert bound("--upper_bound=0.01", "--fail_if_violated").status == 3
+    assert bound("--upper_bound=50", "--fail_if_violated").status == 0
+
+
+def test_without_an_upper_bound_nothing_can_be_violated(bound):
+    ended = bound("--fail_if_violated")
+    assert ended.status == 2 and "--fail_if_violated goes with an upper bound" in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
+def test_the_json_says_what_is_proven_and_what_the_attack_finds(bound):
+    found = json.loads(bound("--json", "--upper_bound=3").stdout)
+    free = next(row for row in found["bounds"] if row["method"] == "assumption_free")
+    assert found["epsilon"] == free["epsilon"] <= found["most_provable"]
+    assert free["holds"] is True and found["verdict"].startswith(("leaks", "violated, or"))
+    assert set(found["attack"]) == {"accuracy", "found_at_1_percent", "found_at_01_percent"}
+    assert all(rate["lower"] <= rate["value"] <= rate["upper"] for rate in found["attack"].values())
+    assert found["attack"]["found_at_1_percent"]["value"] == found["true_positive_rates"]["0.01"]

@@ -195,3 +195,7 @@ def test_what_so_many_runs_can_prove_at_most_is_said_where_it_is_below_the_upper
     for upper, said in ((4.0, True), (found.most_provable / 2, False), (None, False), (np.inf, False)):
         text = bounds_table(found._replace(upper_bound=upper))
         assert ("none could contradict" in text) == said and (f"prove at most {most} " in text) == said
+    many = found._replace(scores_in=np.tile(found.scores_in, 5000), upper_bound=12345.6789)
+    lines = bounds_table(many).splitlines()
+    assert any(line.startswith("300,060 runs prove at most") for line in lines)
+    assert max(map(len, lines)) <= 80

@@ -280,3 +280,33 @@ def test_many_draws_are_looked_at_in_few_places_and_once(monkeypatch):
         assert curves.limits(trials, 0.0301) is found and len(calls) <= 10
     with pytest.raises(ValueError, match="read-only"):
         found.lower[0] = 0
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.5, 2.0])
+def test_the_attacks_rates_are_those_of_a_gaussian_mechanism(mu):
+    """Guesses at the middle are right with probability Phi(mu / 2); the limits hold what is true."""
+    rng, n = np.random.default_rng(72), 20_000
+    found = curves.attack(rng.normal(mu, 1, n), rng.normal(0, 1, n))
+    expected = [special.ndtr(mu / 2), *(special.ndtr(mu + special.ndtri(rate)) for rate in (0.01, 0.001))]
+    assert found.accuracy.value == pytest.approx(expected[0], abs=4 * 0.5 / np.sqrt(2 * n))
+    for rate, true in zip(found, expected, strict=True):
+        assert rate.lower < rate.value < rate.upper and rate.value == pytest.approx(true, abs=0.035)
+    assert found.accuracy.lower < expected[0] < found.accuracy.upper
+
+
+def test_the_attacks_limits_cover_its_accuracy():
+    rng, hits = np.random.default_rng(73), 0
+    for _ in range(SIMULATIONS):
+        found = curves.attack(rng.normal(MU, 1, 300), rng.normal(0, 1, 300)).accuracy
+        hits += found.lower <= special.ndtr(MU / 2) <= found.upper
+    assert hits >= stats.binom.ppf(1e-3, SIMULATIONS, 0.95)
+
+
+def test_a_tie_at_the_middle_is_half_right():
+    assert curves.attack([1.0, 1.0], [0.0, 1.0, 1.0]).accuracy.value == pytest.approx(7 / 12)
+    assert curves.attack([2.0, 1.0, 1.0], [0.0, 1.0, 1.0]).accuracy.value == pytest.approx(2 / 3)
+    apart = curves.attack([2.0, 3.0], [0.0, 1.0])
+    assert [rate.value for rate in apart] == [1.0, 1.0, 1.0] and apart.accuracy.upper == 1.0
+    assert [rate.value for rate in curves.attack([0.0, 1.0], [2.0, 3.0])] == [0.0, 0.0, 0.0]
+    with pytest.raises(InputError, match="no out scores"):
+        curves.attack([1.0], [])
