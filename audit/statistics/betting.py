@@ -205,7 +205,8 @@ def _coin_bets(family: Family, counted: Counted, target: float) -> _CoinBets:
 
 
 def _growth(errors: RunErrors, part: float, means: Array, stakes: Array) -> Array:
-    """log growth (stakes, means) of bets on z, which is at most scale * max(part, 1 - part)."""
+    """log growth (stakes, means) of bets on z. A coin gives one error at most: z is at most
+    the larger of the rates' parts, part * scale_in and (1 - part) * scale_out."""
     false_positive, false_negative = errors.rates()
-    most = errors.scale * max(part, 1 - part)
+    most = max(part * errors.scale_in, (1 - part) * errors.scale_out)
     return log_growth(part * false_negative + (1 - part) * false_positive, means, stakes, most)

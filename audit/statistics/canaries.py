@@ -14,6 +14,10 @@ Coins: every canary of every run is in with probability 1/2, independently, so t
     the canaries of a run together. The share of misses among those that happened to be in has not: it divides
     by a number that the run's other coins change.
 
+Coins that a caller gives may be fair by every test and not in truth: for one probability p of all coins the
+    factors are 1 / p and 1 / (1 - p) in place of 2. With exact limits of p from all coins they are 1 / p_low
+    and 1 / (1 - p_high), so that both rates are overestimated, and the limits take a tenth of the error.
+
 Averages. If a mechanism is f-DP, FNR >= f(FPR) for every pair of neighbours and every rejection region.
 Average both sides over random canaries, data and regions: f is convex, so E[FNR] >= E[f(FPR)] >= f(E[FPR]).
 Upper limits of the two average error rates therefore bound the privacy parameter from below, as for one
@@ -32,12 +36,15 @@ from audit.statistics.arrays import floats, require_apart
 Array = NDArray[np.float64]
 Places = NDArray[np.int64]
 _PILOT_SHARE, _LEAST_PILOT = 0.05, 4  # of the runs of a set
+_LIMITS_SHARE = 0.1  # of the error, for the limits of a caller's coins
+_TINY = 1e-12
 
 
 class RunErrors(NamedTuple):
     """The errors of a threshold: misses (n,) and false alarms (m,), a run each, of so many canaries.
 
-    scale: the mean of scale * misses / canaries_in is the average false-negative rate, likewise for alarms.
+    scale_in, scale_out: the mean of scale_in * misses / canaries_in is the average false-negative rate, or
+        above it, that of scale_out * alarms / canaries_out the average false-positive rate.
     paired: whether misses and alarms are of the same runs, which are independent of each other.
     """
 
@@ -45,12 +52,14 @@ class RunErrors(NamedTuple):
     alarms: Array
     canaries_in: int
     canaries_out: int
-    scale: float
+    scale_in: float
+    scale_out: float
     paired: bool
 
     def rates(self) -> tuple[Array, Array]:
-        """Each run's unbiased (false-positive rate (m,), false-negative rate (n,)), at most `scale`."""
-        return self.scale * self.alarms / self.canaries_out, self.scale * self.misses / self.canaries_in
+        """Each run's unbiased (false-positive rate (m,), false-negative rate (n,)), at most the scale."""
+        alarms, misses = self.scale_out * self.alarms, self.scale_in * self.misses
+        return alarms / self.canaries_out, misses / self.canaries_in
 
     def guesses(self) -> tuple[int, int]:
         """How many guesses stand behind (misses, false alarms), times the scale."""
@@ -59,8 +68,8 @@ class RunErrors(NamedTuple):
     def smoothed(self) -> list[float]:
         """The average [false-positive rate, false-negative rate], half an error more and one guess more."""
         of_in, of_out = self.guesses()
-        both = (self.alarms, of_out), (self.misses, of_in)
-        return [(self.scale * errors.sum() + 0.5) / (guesses + 1) for errors, guesses in both]
+        both = (self.scale_out, self.alarms, of_out), (self.scale_in, self.misses, of_in)
+        return [(scale * errors.sum() + 0.5) / (guesses + 1) for scale, errors, guesses in both]
 
 
 class Counted(NamedTuple):
@@ -96,6 +105,21 @@ class Design(Protocol):
     def errors(self, threshold: float) -> RunErrors:
         """The errors of guessing "in" above a threshold."""
 
+    def limits(self, error: float) -> "CoinLimits | None":
+        """What a caller's coins leave open; None where all is known of them."""
+
+
+class CoinLimits(NamedTuple):
+    """Limits (low, high) of the probability that a coin is in, and the error that they leave to a bound."""
+
+    low: float
+    high: float
+    error: float
+
+    def widened(self, errors: RunErrors) -> RunErrors:
+        """The errors with rates that are at least the true ones on average, if the limits hold."""
+        return errors._replace(scale_in=1 / max(self.low, _TINY), scale_out=1 / max(1 - self.high, _TINY))
+
 
 class Coins(NamedTuple):
     """Scores (R, K) float64 and presence (R, K) bool, each canary in with probability 1/2. given: whether a
@@ -128,7 +152,17 @@ class Coins(NamedTuple):
         guessed = self.scores > threshold
         misses = (self.presence & ~guessed).sum(1).astype(np.float64)
         alarms = (~self.presence & guessed).sum(1).astype(np.float64)
-        return RunErrors(misses, alarms, *self.canaries, 2.0, True)
+        return RunErrors(misses, alarms, *self.canaries, 2.0, 2.0, True)
+
+    def limits(self, error: float) -> CoinLimits | None:
+        """Clopper-Pearson's of one probability of all coins, if a caller gave them: a tenth of the error."""
+        from audit.statistics import intervals  # loads SciPy
+
+        if not self.given:
+            return None
+        spent, total = _LIMITS_SHARE * error, int(self.presence.sum())
+        low, high = intervals.clopper_pearson(total, self.presence.size, 1 - spent)
+        return CoinLimits(float(low), float(high), error - spent)
 
     def _of(self, places: Places) -> "Coins":
         return Coins(self.scores.flat[places], self.presence.flat[places], self.given)
@@ -166,7 +200,10 @@ class Sets(NamedTuple):
     def errors(self, threshold: float) -> RunErrors:
         misses = (self.inserted <= threshold).sum(1).astype(np.float64)
         alarms = (self.fresh > threshold).sum(1).astype(np.float64)
-        return RunErrors(misses, alarms, *self.canaries, 1.0, False)
+        return RunErrors(misses, alarms, *self.canaries, 1.0, 1.0, False)
+
+    def limits(self, error: float) -> None:
+        return None
 
 
 def coins(scores: ArrayLike, presence: ArrayLike) -> Coins:

@@ -36,7 +36,7 @@ from scipy import special
 
 from audit.errors import require
 from audit.statistics import betting, conversions, exact, thresholds
-from audit.statistics.canaries import Coins, Counted, Design, RunErrors
+from audit.statistics.canaries import Counted, Design, RunErrors
 from audit.statistics.estimate import ASSUMPTION_FREE, IF_GAUSSIAN, Bound
 from audit.statistics.exact import Family
 from audit.statistics.method import FAIR_COINS, GAUSSIAN_CURVE, MANY_CANARIES, NOTHING, Assumption, Method
@@ -81,7 +81,7 @@ class CanaryMethod(Method):
     canaries: int = 1
 
     def bound(self, design: Design, delta: float, confidence: float) -> Bound:
-        return self.conclude(count(design, self.family(delta), 1 - confidence), delta, confidence)
+        return _concluded(self, design, count(design, self.family(delta), 1 - confidence), delta, confidence)
 
 
 def count(design: Design, family: Family, error: float) -> Counted:
@@ -118,10 +118,11 @@ def lidp(order: int, interval: Interval, assumes: Assumption) -> CanaryMethod:
     def conclude(counted: Counted, delta: float, confidence: float) -> Bound:
         error, rest = (1 - confidence) / 2, counted.rest
 
-        def upper(sums: Array, canaries: int) -> float:
-            return min(rest.scale * exchangeable_limits(sums, canaries, order, error, interval)[1], 1.0)
+        def upper(scale: float, sums: Array, canaries: int) -> float:
+            return min(scale * exchangeable_limits(sums, canaries, order, error, interval)[1], 1.0)
 
-        rates = upper(rest.alarms, rest.canaries_out), upper(rest.misses, rest.canaries_in)
+        fpr = upper(rest.scale_out, rest.alarms, rest.canaries_out)
+        rates = fpr, upper(rest.scale_in, rest.misses, rest.canaries_in)
         epsilon = max(float(conversions.epsilon_from_rates(*rates, delta)), 0.0)
         return _bound(name, (epsilon, None), counted, delta, confidence, assumes)
 
@@ -258,13 +259,21 @@ def bounds(design: Design, delta: float, confidence: float) -> list[Bound]:
     methods = usable(min(design.canaries)).values()
     families = dict.fromkeys(method.family for method in methods)
     counted = {family: count(design, family(delta), 1 - confidence) for family in families}
-    found = [method.conclude(counted[method.family], delta, confidence) for method in methods]
-    return list(map(_of_given_coins, found)) if isinstance(design, Coins) and design.given else found
+    return [_concluded(method, design, counted[method.family], delta, confidence) for method in methods]
 
 
-def _of_given_coins(bound: Bound) -> Bound:
-    """The bound where nothing is known of the coins but what a caller says."""
-    return dataclasses.replace(bound, assumes=FAIR_COINS) if bound.assumes == NOTHING else bound
+def _concluded(
+    method: CanaryMethod, design: Design, counted: Counted, delta: float, confidence: float
+) -> Bound:
+    """The method's bound. A caller's coins widen only what is counted: what the pilot chose, limits of all
+    coins must not change."""
+    limits = design.limits(1 - confidence)
+    if limits is None:
+        return method.conclude(counted, delta, confidence)
+    widened = counted._replace(rest=limits.widened(counted.rest))
+    bound = method.conclude(widened, delta, 1 - limits.error)
+    assumes = FAIR_COINS if bound.assumes == NOTHING else bound.assumes
+    return dataclasses.replace(bound, assumes=assumes, confidence=confidence)
 
 
 def _bound(
@@ -277,7 +286,8 @@ def _bound(
 ) -> Bound:
     """The bound (epsilon, mu); its counts are guesses, of all canaries of the runs that were counted."""
     alarms, misses = (int(errors.sum()) for errors in (counted.rest.alarms, counted.rest.misses))
-    of_in, of_out = (round(count / counted.rest.scale) for count in counted.rest.guesses())
+    guesses, pilot = counted.rest.guesses(), counted.pilot
+    of_in, of_out = round(guesses[0] / pilot.scale_in), round(guesses[1] / pilot.scale_out)
     return Bound(method, *found, delta, confidence, counted.threshold, alarms, misses, of_in, of_out, assumes)
 
 
@@ -309,9 +319,9 @@ def _promise(rates_out: Array, rates_in: Array, rest: RunErrors, family: Family,
     independent guesses, and a share of log(1 / error) / n of the runs in which all is different."""
     depth, (of_in, of_out) = -np.log(error), rest.guesses()
 
-    def raised(rates: Array, guesses: int, runs: int) -> Array:
-        deviation = np.sqrt(2 * depth * rest.scale * rates * (1 - rates) / guesses)
-        return np.asarray(np.minimum(rates + deviation + rest.scale * depth / runs, 1.0))
+    def raised(rates: Array, scale: float, guesses: int, runs: int) -> Array:
+        deviation = np.sqrt(2 * depth * scale * rates * (1 - rates) / guesses)
+        return np.asarray(np.minimum(rates + deviation + scale * depth / runs, 1.0))
 
-    fpr = raised(rates_out, of_out, len(rest.alarms))
-    return family.parameter(fpr, raised(rates_in, of_in, len(rest.misses)))
+    fpr = raised(rates_out, rest.scale_out, of_out, len(rest.alarms))
+    return family.parameter(fpr, raised(rates_in, rest.scale_in, of_in, len(rest.misses)))

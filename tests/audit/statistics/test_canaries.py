@@ -47,7 +47,7 @@ def test_the_share_of_misses_among_those_that_happened_to_be_in_is_biased():
 def test_errors_are_counted_as_the_design_says():
     errors = Coins(SCORES, BITS).errors(0.1)
     assert np.all(errors.misses + errors.alarms <= 5) and errors.paired
-    assert np.all(sum(errors.rates()) <= errors.scale)
+    assert np.all(sum(errors.rates()) <= errors.scale_in)
     design = Sets(SCORES[:10], SCORES[10:, :3])
     errors = design.errors(0.2)
     alarms, misses = errors.rates()

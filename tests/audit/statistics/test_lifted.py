@@ -243,12 +243,53 @@ def test_pilots_without_a_spread_or_a_world_are_no_trouble(design):
 def test_separation_is_seen_and_what_cannot_be_used_said():
     assert found(LIFTED, SEPARATED).epsilon > 0.3 and found(LIFTED, SEPARATED).false_negatives == 0
     # 20 runs without an error: no test rules out that a share of log(20) / 20 of runs is all errors.
-    errors = RunErrors(np.zeros(20), np.zeros(20), 1000, 1000, 1.0, False)
+    errors = RunErrors(np.zeros(20), np.zeros(20), 1000, 1000, 1.0, 1.0, False)
     bound = lower(Counted(0.0, errors, errors), exact.approximate_dp(0.0))
     best = float(conversions.epsilon_from_rates(np.log(20) / 40, np.log(20) / 40, 0.0))
     assert 0.5 * best < bound < np.log(20 / np.log(20)) + 0.5
     with pytest.raises(InputError, match="order 4 needs 4 canaries a run, here are 2"):
         found("lidp_wilson_4", normal_coins(1.0, 40, 2))
+
+
+def biased(share, seed, runs=200, mu=0.0):
+    rng = np.random.default_rng([seed, 1])
+    present = rng.random((runs, 8)) < share
+    return Coins(mu * present + rng.normal(size=present.shape), present, given=True)
+
+
+def test_coins_of_a_caller_may_be_of_any_common_probability():
+    """All canaries are guessed in: 2 P(out) is below 1 where most coins are in, and nothing leaks."""
+    proven = {True: 0, False: 0}
+    for seed in range(10):
+        design = biased(0.56, seed)
+        pilot, rest = (part.errors(-10.0) for part in design.split())
+        for given in proven:
+            limits = design._replace(given=given).limits(0.05)
+            errors = limits.widened(rest) if limits else rest
+            for family in FAMILIES.values():
+                proven[given] += betting.lower_bound(family, Counted(-10.0, pilot, errors), 0.05) > 0
+    assert proven[True] == 0 and proven[False] >= 5
+    assert all(bound.confidence == CONFIDENCE for bound in lifted.bounds(design, DELTA, CONFIDENCE))
+
+
+def test_limits_of_a_callers_coins_are_exact_and_take_a_tenth_of_the_error():
+    design = biased(0.5, 0)
+    low, high, error = design.limits(0.05)
+    total, coins = int(design.presence.sum()), design.presence.size
+    assert special.bdtrc(total - 1, coins, low) == pytest.approx(0.0025)
+    assert special.bdtr(total, coins, high) == pytest.approx(0.0025) and error == pytest.approx(0.045)
+    errors = design.errors(0.0)
+    widened = design.limits(0.05).widened(errors)
+    assert widened == errors._replace(scale_in=1 / low, scale_out=1 / (1 - high))
+    assert design._replace(given=False).limits(0.05) is None and normal_sets(1.0, 9, 2).limits(0.05) is None
+
+
+def test_limits_of_a_callers_coins_cost_what_they_leave_open():
+    for seed in range(3):
+        given = biased(0.5, seed, 200, 1.768)
+        own = found(LIFTED_GAUSSIAN, given._replace(given=False))
+        assert own.mu - 0.4 < found(LIFTED_GAUSSIAN, given).mu < own.mu
+        assert found(LIFTED_GAUSSIAN, given).n_in == own.n_in
 
 
 @pytest.mark.parametrize(("delta", "confidence"), [(0.0, 0.95), (1e-5, 1.0)])
