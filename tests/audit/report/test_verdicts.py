@@ -168,7 +168,8 @@ def test_table_and_json_say_what_the_test_found():
         assert list(last.items())[0][0] == "assumption_free" and "REFUTED" not in last["assumption_free"]
         assert last["if_gaussian"].endswith(gaussian)
         page = audit_page._bounds(one)
-        assert ("refute (p &lt; 1e-06): it does not hold" in html.escape(html.unescape(page))) == (status == "refuted")
+        refuted = "refute (p &lt; 1e-06): it does not hold" in html.escape(html.unescape(page))
+        assert refuted == (status == "refuted")
 
 
 @pytest.mark.parametrize("upper", [None, 3.0, np.inf])
