@@ -58,6 +58,8 @@ def main() -> None:
     """Read, bound, draw, print."""
     require(FLAGS.scores, "--scores is missing: name a .npz or .csv file, or two .npy files")
     require(FLAGS.report != "", "--report=: name an HTML file")
+    known = FLAGS.upper_bound is not None or FLAGS.noise_multiplier is not None
+    require(known or not FLAGS.fail_if_violated, _NO_UPPER)
     if FLAGS.dimension is not None:
         _one_run()
         return
@@ -88,7 +90,6 @@ def main() -> None:
 
 def _judge(proven: float, upper: float | None) -> None:
     """Ends with VIOLATED, where that is asked for, if more is proven than the upper bound allows."""
-    require(not FLAGS.fail_if_violated or upper is not None, _NO_UPPER)
     if FLAGS.fail_if_violated and upper is not None and proven > upper:
         sys.stdout.flush()
         sys.exit(VIOLATED)

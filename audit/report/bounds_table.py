@@ -41,10 +41,16 @@ def bounds_table(conclusion: Conclusion) -> str:
 
 
 def _attack(conclusion: Conclusion) -> list[str]:
-    found = curves.attack(conclusion.scores_in, conclusion.scores_out)
-    right, of_1, of_01 = (f"{rate.value:.1%} ({rate.lower:.1%} to {rate.upper:.1%})" for rate in found)
-    finds = f"            it finds {of_1} of those in at 1% false positives,"
-    return [f"{'attack:':<12}guesses right in {right}", finds, f"            {of_01} at 0.1%"]
+    right, *found = curves.attack(conclusion.scores_in, conclusion.scores_out)
+    lines = [f"{'attack:':<12}guesses right in {_share(right)}"]
+    for rate, allowed in zip(found, ("1%", "0.1%"), strict=True):
+        if rate is not None:
+            lines.append(f"            finds {_share(rate)} of those in at {allowed} false positives")
+    return lines
+
+
+def _share(rate: curves.Rate) -> str:
+    return f"{rate.value:.1%} ({rate.lower:.1%} to {rate.upper:.1%})"
 
 
 def _notes(conclusion: Conclusion) -> list[str]:
@@ -100,11 +106,13 @@ def _exceeding(conclusion: Conclusion) -> list[str]:
     if upper is not None and gaussian.epsilon > upper and not conclusion.refutes_gaussian:
         lines += [f"{gaussian.method} exceeds the upper bound: violated, or the curve is not Gaussian"]
     most = conclusion.most_provable
-    if upper is not None and math.isfinite(upper) and most is not None and most < upper:
+    reachable = upper is None or math.isinf(upper) or most is None or most >= upper
+    if not reachable and not is_reversed(conclusion):
         runs = f"{len(conclusion.scores_in) + len(conclusion.scores_out):,} runs"
         lines += textwrap.wrap(
-            f"{runs} prove at most {at_most(most)} whatever the curve, so that none could contradict the "
-            f"upper bound {at_most(upper)}: take fewer insertions or a larger sigma to look for bugs",
+            f"{runs} prove at most {at_most(most or 0.0)} whatever the curve, so that none could contradict "
+            f"the upper bound {at_most(upper or 0.0)}: take fewer insertions or a larger sigma to look for "
+            "bugs",
             _WIDTH,
         )
     return lines
@@ -163,7 +171,8 @@ def _on_zeros(conclusion: Conclusion) -> list[str]:
         return [f"methods of order {needed} need so many canaries a run, here: {fewest}"] if orders else []
     n_in, n_out = len(conclusion.scores_in), len(conclusion.scores_out)
     nothing = max(conclusion.gaussian.epsilon, conclusion.assumption_free.epsilon) < _SHOWN
-    if not nothing or min(n_in, n_out) >= _FEW:
+    said = conclusion.upper_bound is not None  # with what so many runs prove at most
+    if said or not nothing or min(n_in, n_out) >= _FEW:
         return []
     provable = at_most(estimate.most_provable(n_in, n_out, conclusion.delta, conclusion.confidence))
     return [f"{n_in} and {n_out} runs prove at most epsilon = {provable} whatever the curve: run more"]

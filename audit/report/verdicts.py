@@ -114,8 +114,10 @@ def _without_gaussian(conclusion: Conclusion, free: Bound) -> Verdict:
 
 def _proven(conclusion: Conclusion) -> str:
     upper = conclusion.upper_bound
-    allowed = "" if upper is None or math.isinf(upper) else f"; accounting allows {at_most(upper)}"
-    return f"Proven: epsilon is at least {at_least(conclusion.epsilon)}{allowed}."
+    source = "the given bound" if conclusion.composition is None else "accounting"
+    allowed = "" if upper is None or math.isinf(upper) else f"; {source} allows {at_most(upper)}"
+    level = percent(conclusion.confidence)
+    return f"Proven with {level} confidence: epsilon is at least {at_least(conclusion.epsilon)}{allowed}."
 
 
 def is_reversed(conclusion: Conclusion) -> bool:

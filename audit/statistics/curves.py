@@ -128,30 +128,35 @@ class Rate(NamedTuple):
 
 
 class Attack(NamedTuple):
-    """The attack in plain figures: how often a guess "in" for the upper half of all scores is right, and the
-    shares of scores in that are found at a false-positive rate of 1% and of 0.1%."""
+    """The attack in plain figures: how often a guess is right where both worlds are as likely, and the shares
+    of scores in that are found at a false-positive rate of 1% and of 0.1%; None with so few scores out that
+    these allow no false positive."""
 
     accuracy: Rate
-    found_at_1_percent: Rate
-    found_at_01_percent: Rate
+    found_at_1_percent: Rate | None
+    found_at_01_percent: Rate | None
 
 
 def attack(scores_in: ArrayLike, scores_out: ArrayLike) -> Attack:
-    """The attack's accuracy, on worlds that are as likely, and its true-positive rates; none is a bound.
-
-    Raises InputError for scores that no estimator can use.
-    """
+    """The attack's accuracy, guessing "in" above the median of the worlds' even mixture, and its
+    true-positive rates; none is a bound. Raises InputError for scores that no estimator can use."""
     s_in, s_out = estimate.check_scores(scores_in, scores_out)
-    middle = float(np.median(np.concatenate([s_in, s_out])))
-    worlds = (s_in, s_in > middle), (s_out, s_out < middle)
-    right = [(guesses.mean() + ((world == middle).mean()) / 2) for world, guesses in worlds]
-    accuracy = _rate(float(np.mean(right)), len(s_in) + len(s_out))
-    found = [_rate(true_positive_rate(s_in, s_out, rate), len(s_in)) for rate in (0.01, 0.001)]
+    values, order = np.unique(np.concatenate([s_in, s_out]), return_inverse=True)
+    weights = np.repeat([0.5 / len(s_in), 0.5 / len(s_out)], [len(s_in), len(s_out)])
+    middle = values[np.searchsorted(np.bincount(order, weights).cumsum(), 0.5 - 1e-12)]
+    equal = np.array([(world == middle).mean() for world in (s_in, s_out)])
+    above, below = (s_in > middle).mean() + equal[0] / 2, (s_out < middle).mean() + equal[1] / 2
+    each = [_rate(float(share), len(world), 0.975) for share, world in ((above, s_in), (below, s_out))]
+    accuracy = Rate(*(float(np.mean(side)) for side in zip(*each, strict=True)))
+    found = [
+        _rate(true_positive_rate(s_in, s_out, rate), len(s_in)) if rate * len(s_out) >= 1 else None
+        for rate in (0.01, 0.001)
+    ]
     return Attack(accuracy, *found)
 
 
-def _rate(value: float, guesses: int) -> Rate:
-    limits = intervals.clopper_pearson(round(value * guesses), guesses, 0.95)
+def _rate(value: float, guesses: int, confidence: float = 0.95) -> Rate:
+    limits = intervals.clopper_pearson(round(value * guesses), guesses, confidence)
     return Rate(value, float(limits.lower), float(limits.upper))
 
 

@@ -60,7 +60,7 @@ def attack_fields(conclusion: Conclusion) -> dict[str, Any]:
     """The attack's `auc`, `accuracy` and true-positive rates by false-positive rate, none of them a bound."""
     scores = conclusion.scores_in, conclusion.scores_out
     rates = {f"{rate:g}": curves.true_positive_rate(*scores, rate) for rate in (0.1, 0.01, 0.001)}
-    attack = {name: rate._asdict() for name, rate in curves.attack(*scores)._asdict().items()}
+    attack = {name: rate and rate._asdict() for name, rate in curves.attack(*scores)._asdict().items()}
     return {"auc": curves.auc(*scores).value, "true_positive_rates": rates, "attack": attack}
 
 

@@ -149,7 +149,7 @@ def test_it_is_in_a_sweeps_figure_and_table(record, tmp_path):
 
 def test_marks_stand_beside_each_other_and_look_apart(record):
     looks = estimates.looks().values()
-    assert len({look.offset for look in looks}) == len(looks) == 4 + 1
+    assert len({look.offset for look in looks}) == len(looks) == 3 + 1
     assert len({(look.look["marker"], look.look["color"]) for look in looks}) == len(looks)
     assert max(look.offset for look in looks) < 0.45
 

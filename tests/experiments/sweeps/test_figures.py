@@ -285,6 +285,6 @@ def test_a_sweeps_trade_off_curve_is_tested(found):
     sweep = sweeps.sweeps("smoke")["figure_6a"]
     ((_, figure),) = figures.draw(sweep, points.Evidence(NOWHERE, found(sweep.audits()), LEVELS)).figures
     said = [text.get_text() for text in figure.axes[1].texts]
-    assert len(said) == 1 and said[0].startswith("too few runs to tell, p = ")
+    assert len(said) == 1 and said[0].startswith("Gaussian curve not confirmed, p = ")
     assert not any("doubtful" in label for label in figure.axes[0].get_legend_handles_labels()[1])
     estimates.plt.close(figure)
