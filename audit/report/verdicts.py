@@ -116,8 +116,7 @@ def _proven(conclusion: Conclusion) -> str:
     upper = conclusion.upper_bound
     source = "the given bound" if conclusion.composition is None else "accounting"
     allowed = "" if upper is None or math.isinf(upper) else f"; {source} allows {at_most(upper)}"
-    level = percent(conclusion.confidence)
-    return f"Proven with {level} confidence: epsilon is at least {at_least(conclusion.epsilon)}{allowed}."
+    return f"Proven: epsilon is at least {at_least(conclusion.epsilon)}{allowed}."
 
 
 def is_reversed(conclusion: Conclusion) -> bool:

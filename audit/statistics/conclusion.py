@@ -176,7 +176,7 @@ class Conclusion(NamedTuple):
 
     def bound(self, method: str) -> Bound:
         """One method's bound; raises KeyError for an estimate's or an unknown name."""
-        return self._marked({bound.method: bound for bound in self.bounds}[method])
+        return {bound.method: bound for bound in self.bounds}[method]
 
     def finding(self, method: str) -> Finding:
         """One method's bound or estimate; raises KeyError for an unknown name."""

@@ -143,7 +143,9 @@ def attack(scores_in: ArrayLike, scores_out: ArrayLike) -> Attack:
     s_in, s_out = estimate.check_scores(scores_in, scores_out)
     values, order = np.unique(np.concatenate([s_in, s_out]), return_inverse=True)
     weights = np.repeat([0.5 / len(s_in), 0.5 / len(s_out)], [len(s_in), len(s_out)])
-    middle = values[np.searchsorted(np.bincount(order, weights).cumsum(), 0.5 - 1e-12)]
+    share = np.bincount(order, weights).cumsum()
+    low, high = values[np.searchsorted(share, 0.5 - 1e-12)], values[np.searchsorted(share, 0.5 + 1e-12)]
+    middle = low / 2 + high / 2
     equal = np.array([(world == middle).mean() for world in (s_in, s_out)])
     above, below = (s_in > middle).mean() + equal[0] / 2, (s_out < middle).mean() + equal[1] / 2
     each = [_rate(float(share), len(world), 0.975) for share, world in ((above, s_in), (below, s_out))]

@@ -22,12 +22,14 @@ def once(design: Design) -> tuple[Design, int]:
     single = design.canaries == (1, 1)
     if isinstance(design, Coins):
         kept = _kept(np.concatenate([design.scores, design.presence], axis=1), single)
+        if kept.all():
+            return design, 0
         return design._replace(scores=design.scores[kept], presence=design.presence[kept]), int((~kept).sum())
     if not isinstance(design, Sets):
         return design, 0
     worlds = [_kept(world, single) for world in (design.inserted, design.fresh)]
     out = sum(int((~kept).sum()) for kept in worlds)
-    return Sets(design.inserted[worlds[0]], design.fresh[worlds[1]]), out
+    return (Sets(design.inserted[worlds[0]], design.fresh[worlds[1]]) if out else design), out
 
 
 def _kept(rows: Array, single: bool) -> NDArray[np.bool_]:

@@ -306,7 +306,11 @@ def test_a_tie_at_the_middle_is_half_right():
     assert curves.attack([1.0, 1.0], [0.0, 1.0, 1.0]).accuracy.value == pytest.approx(7 / 12)
     assert curves.attack([2.0, 1.0, 1.0], [0.0, 1.0, 1.0]).accuracy.value == pytest.approx(2 / 3)
     apart = curves.attack([2.0, 3.0], [0.0, 1.0])
-    assert [rate.value for rate in apart] == [1.0, 1.0, 1.0] and apart.accuracy.upper == 1.0
-    assert [rate.value for rate in curves.attack([0.0, 1.0], [2.0, 3.0])] == [0.0, 0.0, 0.0]
+    assert apart.accuracy.value == apart.accuracy.upper == 1.0
+    assert curves.attack([0.0, 1.0], [2.0, 3.0]).accuracy.value == 0.0
+    assert curves.attack([4.0, 5.0, 6.0, 7.0], [0.0]).accuracy.value == 1.0  # of unequal worlds too
+    assert apart[1:] == (None, None)  # so few scores out allow no false positive
+    found, none = curves.attack([2.0], np.arange(100) / 100)[1:]
+    assert found == pytest.approx((1.0, 0.025, 1.0)) and none is None
     with pytest.raises(InputError, match="no out scores"):
         curves.attack([1.0], [])

@@ -46,7 +46,7 @@ def test_the_notebook_runs_from_top_to_bottom_and_holds_no_output(tmp_path, monk
         exec(compile(code, "from_python.ipynb", "exec"), names)
     said = capsys.readouterr().out
     assert "if_gaussian" in said and "accounting guarantees epsilon <= 4.3" in said
-    assert "This training leaks" in names["result"]._repr_html_()
+    assert "Proven: epsilon is at least" in names["result"]._repr_html_()
     assert len(names["figure"].axes) == 4 and (tmp_path / "results" / "own.html").exists()
     cells = json.loads((EXAMPLES / "from_python.ipynb").read_text())["cells"]
     assert not any(cell.get("outputs") for cell in cells)
