@@ -95,7 +95,7 @@ def curve_means(conclusion: Conclusion) -> str:
     if not conclusion.doubts_gaussian:
         return "no evidence against it"
     runs = conclusion.deciding()
-    return "no number of runs would tell" if runs is None else f"{runs:,} runs would decide"
+    return "20 times as many runs would not tell" if runs is None else f"{runs:,} runs would decide"
 
 
 def _exceeding(conclusion: Conclusion) -> list[str]:
