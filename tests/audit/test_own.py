@@ -326,8 +326,9 @@ def test_a_loss_over_a_tree_is_audited_with_flags_names_and_not_twice(tmp_path, 
     before = {name: getattr(jax.config, name) for name in ("jax_default_matmul_precision", "jax_platforms")}
     given = (cross_entropy, PARAMS, X, Y)
     found = audit.audit_loss(*given, out=tmp_path, k=2, **SMALL)
-    assert found.upper_bound == epsilon_upper_bound(1.0, 2, 1e-5)
-    assert before == {name: getattr(jax.config, name) for name in before}
+    assert found.upper_bound == epsilon_upper_bound(1.0, 2, 1e-5) and before == {
+        name: getattr(jax.config, name) for name in before
+    }
     assert found.folder.name.startswith("cross_entropy-gc_r-k2-")
     again = audit.audit_loss(*given, out=tmp_path, k=2, **SMALL)
     np.testing.assert_array_equal(again.conclusion.scores_in, found.conclusion.scores_in)
