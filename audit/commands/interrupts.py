@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 STATUS, LINE = 130, "interrupted: finished chunks are kept, the same command goes on"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _AGAIN_SECONDS, _MOST_SECONDS = 0.1, 5.0
+_IMPORT = "<frozen importlib._bootstrap>"
 _HEARD, _OVER = threading.Event(), threading.Event()
 
 
@@ -71,10 +72,17 @@ def _ignore() -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Raises where none is on its way already, as in the blocks that clean up behind one."""
+    """Raises where none is on its way already, as in the blocks that clean up behind one, and no module is
+    being imported: compiled ones crash or print tracebacks. The watch comes again."""
     _HEARD.set()
-    if not isinstance(sys.exception(), KeyboardInterrupt | SystemExit):
+    if not isinstance(sys.exception(), KeyboardInterrupt | SystemExit) and not _imports(frame):
         raise KeyboardInterrupt
+
+
+def _imports(frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_code.co_filename != _IMPORT:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _watch(reading: int) -> None:
