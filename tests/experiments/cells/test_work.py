@@ -197,7 +197,7 @@ def test_the_fcnn_figures_are_trained_once_and_then_known_to_be_done(run, housin
     assert len(folders) == 14
     for folder in folders:
         result = json.loads((folder / "audit.json").read_text())
-        assert result["runs"] == 40 and len(result["bounds"]) == 4
+        assert result["runs"] == 40 and len(result["bounds"]) == 3
         assert Store(tmp_path, json.loads((folder / "config.json").read_text())).missing(40) == []
     listed = run("--list", *flags).stdout
     assert re.search(r"figure_1c +6 +6 ", listed) and re.search(r"figure_1a +6 +0 ", listed)
