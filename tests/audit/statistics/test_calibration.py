@@ -15,7 +15,7 @@ from audit.statistics.known_laws import GAUSSIAN, LAWS, KnownLaw
 
 SETTING = KnownMechanism(mu=1.0, n_scores=5000, audits=40, delta=1e-5, confidence=0.95, seed=11)
 CONFIDENCE_BOUNDS = ["if_gaussian", "assumption_free"]
-LEAST_MEAN_MU = {0.25: 0.17, 1.0: 0.92, 1.77: 1.68, 3.95: 3.78}  # of if_gaussian, 5,000 scores
+LEAST_MEAN_MU = {0.25: 0.17, 1.0: 0.91, 1.77: 1.68, 3.95: 3.78}  # of if_gaussian, 5,000 scores
 
 
 def by_method(setting, **arguments):
@@ -31,7 +31,6 @@ def test_confidence_bounds_cover_and_come_near_in_40_audits():
     results = by_method(SETTING)
     check_coverage(results, SETTING.audits)
     assert results["if_gaussian"].mean_mu > 0.9
-    assert results["if_gaussian"].mean_mu > 0.79  # 0.842 over 2,000 audits, 0.015 a standard error here
     assert results["if_gaussian"].mean_epsilon < results["if_gaussian"].true_epsilon
     assert results["assumption_free"].mean_mu is None and results["assumption_free"].mean_epsilon > 1.2
 

@@ -160,22 +160,21 @@ def test_a_schedule_that_is_none_is_refused(schedule):
 
 
 @pytest.mark.slow
-def test_the_best_of_five_declared_looks_holds_and_the_best_of_five_others_does_not(assert_covers):
+def test_the_best_of_five_declared_looks_holds_and_costs_little(assert_covers):
     """Audits of a Gaussian mechanism whose mu is 1."""
 
     def best(seed, confidence):
         seen = (worlds([7, seed], runs, 1.0) for runs in (200, 400, 600, 800, 1000))
         return max(if_gaussian(*one, 1e-5, confidence).mu for one in seen)
 
-    undeclared, declared = np.array([best(seed, 0.95) for seed in range(300)]), []
+    declared = []
 
     def draw(first, audits):
         declared.extend(best(first + i, conclusion.confidence_of_each(0.95, 5)) for i in range(audits))
         return {"declared": np.sum(np.array(declared[first:]) > 1)}
 
     drawn = assert_covers(draw, 300)
-    assert np.mean(undeclared > 1) > allowed_share(0.05, 300)
-    assert np.mean(undeclared[:drawn]) < 1.15 * np.mean(declared)  # and costs little
+    assert np.mean([best(seed, 0.95) for seed in range(drawn)]) < 1.15 * np.mean(declared)
 
 
 KNOWN = KnownMechanism(conversions.mu_from_epsilon(4.0, 1e-5), 1000, 16, 1e-5, 0.95, 3)
