@@ -11,7 +11,7 @@ from audit.errors import InputError
 from audit.settings.make import setting_of
 from audit.statistics import accounting, canaries, conclusion, conversions, estimate, lifted, planning
 from audit.statistics.accounting import Composition
-from audit.statistics.calibration import KnownMechanism, allowed_share
+from audit.statistics.calibration import KnownMechanism
 from audit.statistics.canaries import single
 from audit.statistics.conclusion import Look
 from audit.statistics.estimate import METHODS, Bound, Estimate, if_gaussian
