@@ -1,0 +1,258 @@
+"""The exact null: a lower bound on epsilon from runs whose canaries are uniform directions, all of them in.
+
+A canary's direction v is uniform on the sphere of R^d, drawn afresh for every run and canary. Whatever vector
+u is computed from the released model without v, in the world without v the cosine of u and v exceeds t with a
+probability a(t) that is known exactly, however small (`cosine_law`). DP holds for each fixed v; averaged over
+v, at every threshold t,
+
+    P_in(cosine > t) <= e^epsilon a(t) + delta,
+
+so that only runs with the canary are needed, and only true positives are counted. With K canaries in, the
+neighbour of canary j is the training with the other K - 1, and the inequality holds for the mean over j too:
+h_i(t), the share of run i's cosines above t, has a mean of at most m(t) = e^epsilon a(t) + delta given the
+runs before it, however the canaries of a run depend on each other.
+
+A gambler who doubts epsilon may bet the share c of his capital on h(t) in every run, or bet on a ramp: for
+f(x) = 1 + sum_t b_t 1{x > t} with any b >= 0, the mean of f over a run's cosines is on average at most
+1 + sum_t b_t m(t). After n runs he has
+
+    prod_i (1 + c (h_i(t) / m(t) - 1))    or    prod_i (1 + sum_t b_t h_i(t)) / (1 + sum_t b_t m(t)),
+
+nonnegative supermartingales from 1 if epsilon is true. So is a mixture of such bets with fixed shares, and by
+Ville's inequality it ever reaches 1 / error with probability at most `error`: the bound holds at all numbers
+of runs at once, whenever one stops. It is the least epsilon of a grid that was never refuted, less one step.
+
+Thresholds lie on the scale of Student's T, x. Ramps are likelihood ratios of N(nu, 1) and N(0, 1) over
+e^epsilon, cut at 1 and at 20, which is what grows fastest where canaries shift cosines by nu. In the first
+run a part of the capital is bet whole on the mean of likely thresholds, as Markov's inequality does, and goes
+on in the mixture with what it won.
+
+One run alone pays the logarithm of the number of thresholds. Where a cosine uses nothing of other canaries'
+directions (`plain`: no leave-one-out), one half of the first run's canaries chooses a threshold for the
+other: given the former, the law of each of the latter is what it was. As P_in(t chosen, hit) <= e^epsilon
+P_out(t chosen) a(t) + d(t), where the d(t) sum to delta at most, the share of hits over max(e^epsilon a(t) /
+(1 - eta), delta / eta) has a mean of at most (1 - eta) + eta = 1.
+"""
+
+import hashlib
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import special
+
+from audit.errors import require
+from audit.statistics import conversions, cosine_law
+from audit.statistics.arrays import floats
+
+Array = NDArray[np.float64]
+Payoff = Callable[[float], float]  # epsilon -> what a capital of 1 becomes
+
+STUDENT = np.concatenate([np.arange(0.5, 9.51, 0.25), np.arange(10.0, 41.0)])  # thresholds
+BETS = np.concatenate([np.geomspace(3e-4, 0.9, 12), [0.97, 0.995]])
+_FAR, _FAR_SHARE = 10.0, 0.05  # of the capital, on thresholds from there on
+_BET_SHARES = np.concatenate([np.full(11, 0.5 / 11), [0.1, 0.1, 0.3]])
+_LIKELY = np.arange(1.5, 7.1, 0.5)  # thresholds whose mean the first run's capital is bet on
+_CHOSEN_SHARE = 0.8  # of that, on a chosen threshold where it is allowed
+_OF_FEW, _OF_MANY = (0.5, 0.1), (0.2, 0.9)  # shares of the capital: on ramps; bet whole on the first run
+_LEAST_PILOT, _ETA = 20, 0.1
+_SHIFTS = np.geomspace(0.5, 12.0, 24)  # nu of the ramps
+_RAMPS_TOP = 20.0
+_STEP = 2.0**-6  # of epsilon
+
+
+class Proof(NamedTuple):
+    """What runs prove: epsilon after each of them (R,), which never falls. At the end most capital is on
+    `threshold`, a cosine, which so many of all cosines exceed, and without a canary exp(log_rate) of them."""
+
+    path: Array
+    threshold: float
+    hits: int
+    cosines: int
+    log_rate: float
+
+    @property
+    def epsilon(self) -> float:
+        """After all runs; 0 where nothing is proven."""
+        return float(self.path[-1])
+
+
+def checked(cosines: ArrayLike, dimension: int) -> Array:
+    """Cosines (R, K) of R runs with K canaries in; raises InputError for what are none."""
+    cosine_law.require_dimension(dimension)
+    found = floats("the cosines", cosines)
+    fits = found.ndim == 2 and found.size > 0
+    require(fits, f"the cosines have shape {found.shape}: give (runs, canaries)")
+    bad = int(np.count_nonzero(~(np.abs(found) <= 1 + 1e-6)))
+    require(not bad, f"{bad} of {found.size} values are no cosines, from -1 to 1: divide by both lengths")
+    return np.clip(found, -1.0, 1.0)
+
+
+def prove(
+    cosines: Array,
+    dimension: int,
+    delta: float,
+    confidence: float,
+    present: NDArray[np.bool_] | None = None,
+    plain: bool = False,
+) -> Proof:
+    """The bound from cosines (R, K), after every run in their order.
+
+    present: (R, K), where not all canaries are in; those in are what is bet on, and a run without any is
+    none. plain: no cosine uses anything of the other canaries' directions.
+    """
+    conversions.require_levels(delta, confidence)
+    runs = [run if present is None else run[present[place]] for place, run in enumerate(cosines)]
+    levels = cosine_of(STUDENT, dimension)
+    log_rates = cosine_law.log_sf(levels, dimension)
+    shares = np.stack([_shares(run, levels) for run in runs])
+    first = _first_bet(runs[0], dimension, delta, cosines.shape[1] >= 2 * _LEAST_PILOT, plain)
+    growth = _Growth(log_rates, delta, shares, first)
+    path = _path(growth, len(runs), -float(np.log(1 - confidence)))
+    on_thresholds = growth.of_all(path[-1])[: len(levels) * len(BETS)].reshape(len(levels), -1)
+    best = int(special.logsumexp(on_thresholds, axis=1).argmax())
+    exceed = sum(int(np.count_nonzero(run > levels[best])) for run in runs)
+    return Proof(path, float(levels[best]), exceed, sum(map(len, runs)), float(log_rates[best]))
+
+
+def cosine_of(student: ArrayLike, dimension: int) -> Array:
+    """The cosine at which Student's T with d - 1 degrees of freedom has a value."""
+    t = np.asarray(student, np.float64)
+    return np.asarray(t / np.sqrt(dimension - 1 + t * t))
+
+
+class _First(NamedTuple):
+    """The shares of the capital that are on ramps, and bet whole on the first run, and what 1 wins there."""
+
+    ramps: float
+    whole: float
+    won: Payoff
+
+    def log_won(self, epsilon: float) -> float:
+        """log of what the share that is bet whole becomes."""
+        return float(np.log(max(self.whole * self.won(epsilon), 1e-300)))
+
+
+class _Growth:
+    """The mixture's capital: a component for each threshold and bet, then one for each ramp."""
+
+    def __init__(self, log_rates: Array, delta: float, shares: Array, first: _First) -> None:
+        self._log_rates, self._delta, self._shares, self._first = log_rates, delta, shares, first
+        self._levels, places = np.unique(shares, return_inverse=True)
+        self._places = places.reshape(shares.shape)
+        self._counts = np.zeros((shares.shape[1], len(self._levels)))  # of the runs after the first
+        self._distinct, self._kinds = np.unique(shares, axis=0, return_inverse=True)
+        self._seen = np.zeros(len(self._distinct))  # how often each of the distinct runs was, after the first
+
+    def see(self, run: int) -> None:
+        """One run more, after the first."""
+        self._seen[self._kinds[run]] += 1
+        self._counts[np.arange(len(self._counts)), self._places[run]] += 1
+
+    def of_run(self, run: int, epsilon: float) -> Array:
+        """log of what a run makes of each component's capital of 1."""
+        most, steps = self._most(epsilon), self._steps(epsilon)
+        gains = self._shares[run] / most - 1
+        ramps = np.log1p(steps @ self._shares[run]) - self._expected(steps, most)
+        return np.append(np.log1p(BETS * gains[:, None]), ramps)
+
+    def of_all(self, epsilon: float) -> Array:
+        """log of the components' capital against epsilon, after the first run and those that were seen."""
+        first, shared = self._first, np.append(*_log_shares(self._first.ramps))
+        found = (
+            np.logaddexp(np.log1p(-first.whole) + self.of_run(0, epsilon), first.log_won(epsilon)) + shared
+        )
+        rows, columns = np.nonzero(self._counts)
+        if not len(rows):
+            return np.asarray(found)
+        most, steps, seen = self._most(epsilon), self._steps(epsilon), self._seen > 0
+        gains = (self._levels[columns] / most[rows] - 1)[:, None]
+        logs = np.log1p(BETS * gains) * self._counts[rows, columns][:, None]
+        bets = np.add.reduceat(logs, np.searchsorted(rows, np.arange(len(most))))
+        won = np.log1p(self._distinct[seen] @ steps.T) - self._expected(steps, most)
+        return np.asarray(found + np.append(bets, self._seen[seen] @ won))
+
+    def _most(self, epsilon: float) -> Array:
+        """m of each threshold."""
+        return np.asarray(np.exp(np.minimum(epsilon + self._log_rates, 700.0)) + self._delta)
+
+    def _steps(self, epsilon: float) -> Array:
+        """b of each ramp and threshold (ramps, T)."""
+        exponents = _SHIFTS[:, None] * (STUDENT - _SHIFTS[:, None] / 2) - epsilon
+        heights = np.exp(np.clip(exponents, 0.0, np.log(_RAMPS_TOP)))
+        return np.diff(heights, axis=1, prepend=1.0)
+
+    def _expected(self, steps: Array, most: Array) -> Array:
+        """log of the most that each ramp's mean is."""
+        return np.asarray(np.log1p(steps @ np.minimum(most, 1.0)))
+
+
+def _path(growth: _Growth, runs: int, target: float) -> Array:
+    """After each run the last of _STEP's multiples before the first that was not refuted yet, or 0."""
+    found, steps, capital = np.zeros(runs), 0, growth.of_all(0.0)
+    for run in range(runs):
+        if run:
+            growth.see(run)
+            capital += growth.of_run(run, steps * _STEP)
+        while special.logsumexp(capital) >= target:
+            steps += 1
+            capital = growth.of_all(steps * _STEP)
+        found[run] = max(steps - 1, 0) * _STEP
+    return found
+
+
+def _shares(run: Array, levels: Array) -> Array:
+    """The shares (T,) of a run's cosines above each level."""
+    return np.asarray(1 - np.searchsorted(np.sort(run), levels, side="right") / len(run))
+
+
+def _first_bet(run: Array, dimension: int, delta: float, many: bool, plain: bool) -> _First:
+    """What is bet whole on the first run: its mean over likely thresholds, and a chosen one where allowed."""
+    levels = cosine_of(_LIKELY, dimension)
+    log_rates, shares = cosine_law.log_sf(levels, dimension), _shares(run, levels)
+    part = _OF_MANY if many else _OF_FEW
+
+    def likely(epsilon: float) -> float:
+        return float(np.mean(shares / (np.exp(np.minimum(epsilon + log_rates, 700.0)) + delta)))
+
+    if not plain or len(run) < 2 * _LEAST_PILOT:
+        return _First(*part, likely)
+    pilot, rest = _halves(run)
+    level = _promising(pilot, len(rest), dimension)
+    log_rate, share = float(cosine_law.log_sf(level, dimension)), float(np.mean(rest > level))
+
+    def mixed(epsilon: float) -> float:
+        chosen = share / max(np.exp(min(epsilon + log_rate, 700.0)) / (1 - _ETA), delta / _ETA)
+        return float(_CHOSEN_SHARE * chosen + (1 - _CHOSEN_SHARE) * likely(epsilon))
+
+    return _First(*part, mixed)
+
+
+def _halves(values: Array) -> tuple[Array, Array]:
+    """Two halves by a shuffle that the values' ranks seed: files may come sorted."""
+    ranks = np.unique(values, return_inverse=True)[1].astype("<i8")
+    rng = np.random.default_rng(int.from_bytes(hashlib.sha256(ranks.tobytes()).digest(), "big"))
+    shuffled = values[rng.permutation(len(values))]
+    return shuffled[: len(values) // 2], shuffled[len(values) // 2 :]
+
+
+def _promising(pilot: Array, canaries: int, dimension: int) -> float:
+    """The cosine that promises most on so many canaries, if cosines are normal as in the pilot: of every
+    tenth of 1/sqrt(d) at first, then 1% apart."""
+    root = np.sqrt(dimension)
+    units = np.concatenate([np.arange(0, 100) / 10, np.geomspace(10, max(root, 11), 400)])
+    grid = units[units < root] / root
+    share = special.ndtr((pilot.mean() - grid) / max(float(pilot.std()), 1e-12))
+    sure = np.maximum(share - 2 * np.sqrt(share / canaries), 0.0)
+    with np.errstate(divide="ignore"):
+        promised = np.where(sure > 0, np.log(sure) - cosine_law.log_sf(grid, dimension), -np.inf)
+    return float(grid[np.argmax(promised)])
+
+
+def _log_shares(ramps: float) -> tuple[Array, Array]:
+    """log of the capital's shares at the start: (of thresholds and bets, of ramps)."""
+    near = STUDENT < _FAR
+    of_thresholds = np.where(near, (1 - _FAR_SHARE) / near.sum(), _FAR_SHARE / (~near).sum())
+    on_thresholds = np.log((1 - ramps) * of_thresholds[:, None] * _BET_SHARES)
+    return on_thresholds, np.full(len(_SHIFTS), np.log(ramps / len(_SHIFTS)))
