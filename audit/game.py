@@ -9,6 +9,7 @@ Randomness. Everything hangs on named roots under one seed:
     noise    run i's noise at step t from fold_in(fold_in(., i), t), which also gives the coins by which its
              canaries join step t, where they are sampled
     presence run i's coins from fold_in(., i), where it has several canaries
+    own      run i's own canaries from fold_in(., i), where an adversary draws them afresh for every run
 
 so a run's draws depend on the seed and its index alone: not on its chunk, the number of devices or
 where a resume began.
@@ -68,7 +69,24 @@ class Game(NamedTuple):
         """The adversary's part in training."""
         adversary = self.adversary
         observe = None if adversary.observer is None else adversary.observer.observe
-        return Insertion(adversary.craft, observe, adversary.constant, self.sampling_rate < 1)
+        sampled = self.sampling_rate < 1
+        return Insertion(adversary.craft, observe, adversary.constant, sampled, adversary.draw)
+
+    def presence(self, runs: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which canary is in in which run, (R, K)."""
+        if self.adversary.all_in:
+            return np.ones((len(runs), self.adversary.canaries), bool)
+        return presence(runs, self.adversary.canaries, self.seed)
+
+    def own_keys(self, runs: NDArray[np.int64]) -> tuple[Array, ...]:
+        """The runs' own keys, ((R,),), where each draws canaries of its own; else ()."""
+        return () if self.adversary.draw is None else (_run_keys(root(self.seed, "own"), runs),)
+
+    def score(
+        self, state: Tree, seen: Tree, theta_t: Array, known: Array, own_keys: tuple[Array, ...]
+    ) -> Array:
+        """One run's scores (K,)."""
+        return self.adversary.score(self.adversary.of_run(state, own_keys), seen, theta_t, known)
 
 
 class Midway(NamedTuple):
@@ -127,10 +145,12 @@ def traced_for(game: Game, placement: Placement, chunk: int) -> Traced:
     part = ensemble.segments(game.schedule, game.segment_steps)[0]
     hyper = jax.tree.map(jnp.float32, game.hyper)
     shared = placement.described((hyper, game.data, part, attack.state), by_run=False)
-    own = placement.described((states, present, keys), by_run=True)
-    (hyper, data, part, state), (states, present, keys) = shared, own
+    own = placement.described(
+        (states, present, keys, jax.eval_shape(lambda: game.own_keys(runs))), by_run=True
+    )
+    (hyper, data, part, state), (states, present, keys, own_keys) = shared, own
     program = ensemble.compile_segment(game.mechanism, game.insertion(), placement)
-    return program.trace(hyper, states, data, part, state, present, keys)
+    return program.trace(hyper, states, data, part, state, present, keys, own_keys)
 
 
 def play(
@@ -151,7 +171,7 @@ def play(
         (jax.tree.map(jnp.float32, game.hyper), _attack(game), game.data, segments)
     )
     begin = _over_runs(game, placement, "begin", _first_state(game), (0, None, None, None))
-    score = _over_runs(game, placement, "score", game.adversary.score, (None, 0, 0, None))
+    score = _over_runs(game, placement, "score", game.score, (None, 0, 0, None, 0))
 
     def first_states(runs: NDArray[np.int64]) -> State:
         keys = placement.by_run(_run_keys(root(game.seed, "theta"), runs))
@@ -159,8 +179,9 @@ def play(
         return first
 
     def arguments(runs: NDArray[np.int64], states: State, part: Schedule) -> tuple[Tree, ...]:
-        present = jnp.float32(presence(runs, game.adversary.canaries, game.seed) * game.sampling_rate)
-        by_run = placement.by_run((present, _run_keys(root(game.seed, "noise"), runs)))
+        present = jnp.float32(game.presence(runs) * game.sampling_rate)
+        noise_keys = _run_keys(root(game.seed, "noise"), runs)
+        by_run = placement.by_run((present, noise_keys, game.own_keys(runs)))
         return hyper, states, data, part, attack.state, *by_run
 
     compiled = _compiled(game, placement, arguments, first_states(np.arange(width)), segments)
@@ -169,20 +190,20 @@ def play(
         for first in range(start, stop, chunk):
             size = min(chunk, stop - first)
             runs = np.arange(first, first + width)
-            name = f"{first:07d}_{width}_{len(segments)}"
+            name, own = f"{first:07d}_{width}_{len(segments)}", placement.by_run(game.own_keys(runs))
             done, states = _resumed(checkpoints, name, first_states(runs), placement, segments)
             for number, part in enumerate(segments[done:], done + 1):
                 states = compiled[len(part.mask)](*arguments(runs, states, part))
                 jax.block_until_ready(states)
                 progress(size, len(part.mask))
                 if watch is not None:
-                    watch(_midway(first, size, states, partial(score, attack.state), attack.known))
+                    watch(_midway(first, size, states, partial(score, attack.state), (attack.known, own)))
                 if checkpoints is not None and number < len(segments):
                     checkpoints.offer(name, number, states)
-            scores = np.asarray(score(attack.state, states.seen, states.theta, attack.known), np.float64)
+            now = states.seen, states.theta
+            scores = np.asarray(score(attack.state, *now, attack.known, own), np.float64)
             _require_finite(scores[:size], first)
-            present = presence(runs[:size], game.adversary.canaries, game.seed)
-            yield Scores(first, scores[:size], present)
+            yield Scores(first, scores[:size], game.presence(runs[:size]))
             if checkpoints is not None:
                 checkpoints.drop(name)
 
@@ -190,17 +211,19 @@ def play(
 def final_scores(game: Game, thetas: Array, first: int) -> Scores:
     """What a game's adversary says of the final models (R, p) of runs first, first + 1, ..., of which it sees
     nothing else. Raises InputError where a model diverged."""
-    attack, score = _attack(game), jax.jit(jax.vmap(game.adversary.score, (None, None, 0, None)))
-    scores = np.asarray(score(attack.state, (), thetas, attack.known), np.float64)
+    attack, runs = _attack(game), np.arange(first, first + len(thetas))
+    score = jax.jit(jax.vmap(game.score, (None, None, 0, None, 0)))
+    scores = np.asarray(score(attack.state, (), thetas, attack.known, game.own_keys(runs)), np.float64)
     _require_finite(scores, first)
-    runs = np.arange(first, first + len(scores))
-    return Scores(first, scores, presence(runs, game.adversary.canaries, game.seed))
+    return Scores(first, scores, game.presence(runs))
 
 
-def _midway(first: int, size: int, states: State, score: Callable[..., Array], known: Array) -> Midway:
+def _midway(
+    first: int, size: int, states: State, score: Callable[..., Array], known: tuple[Tree, ...]
+) -> Midway:
     """A chunk as it is, without the runs that pad it."""
     now = first, int(states.step[0]), states.theta[:size]
-    return Midway(*now, lambda: score(states.seen, states.theta, known)[:size])
+    return Midway(*now, lambda: score(states.seen, states.theta, *known)[:size])
 
 
 def _attack(game: Game) -> _Attack:

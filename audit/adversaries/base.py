@@ -36,6 +36,12 @@ class Expect(Protocol):
     def __call__(self, craft: Craft, state: Tree, theta_0: Array, /) -> Array: ...
 
 
+class Draw(Protocol):
+    """(state, run key) -> the state of one run alone, in which its own canaries are drawn afresh."""
+
+    def __call__(self, state: Tree, key: Array, /) -> Tree: ...
+
+
 class Observer(NamedTuple):
     """Sees every iterate: a pytree of constant shapes. begin: (state, theta_0 (p,)) -> its first value."""
 
@@ -50,6 +56,9 @@ class Adversary(NamedTuple):
     reads_theta: whether craft looks at theta, as a real training example's gradient must. An adversary
         that crafts gradients in the hidden-state model may not (hidden-state paper, Section 4).
     constant: whether craft gives the same at every step.
+    draw: where every run has canaries of its own; craft and score then get what it gives for `state`.
+    all_in: whether every canary is in in every run.
+    variant: what tells its functions from those that the same maker gives for other settings.
 
     All functions but init are compiled: what differs from one audit to the next belongs in the state.
     """
@@ -61,6 +70,13 @@ class Adversary(NamedTuple):
     observer: Observer | None = None
     reads_theta: bool = False
     constant: bool = False
+    draw: Draw | None = None
+    all_in: bool = False
+    variant: str = ""
+
+    def of_run(self, state: Tree, keys: tuple[Array, ...]) -> Tree:
+        """The state that craft and score get in a run; keys: one where the run draws canaries of its own."""
+        return state if self.draw is None else self.draw(state, *keys)
 
 
 class Shapes(NamedTuple):
@@ -75,6 +91,8 @@ def shapes(adversary: Adversary, state: Tree, parameters: int) -> Shapes:
     """The shapes that an adversary's functions take for theta (p,), of which nothing is computed or compiled.
     Raises InputError where craft or score do not give what the contract says, and whatever they raise."""
     theta = jax.ShapeDtypeStruct((parameters,), jnp.float32)
+    if adversary.draw is not None:
+        state = jax.eval_shape(lambda: adversary.of_run(state, (jax.random.key(0),)))
     step, canaries = jax.ShapeDtypeStruct((), jnp.int32), adversary.canaries
     seen = () if adversary.observer is None else jax.eval_shape(adversary.observer.begin, state, theta)
     _require_crafted(jax.eval_shape(adversary.craft, state, step, theta), canaries, parameters)

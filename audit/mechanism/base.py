@@ -20,6 +20,7 @@ Data = tuple[Array, ...]  # features (N, ...), labels (N, ...), and what else a 
 
 _JOINS = zlib.crc32(b"joins")  # beyond any p: a step's key also gives its noise, entry by entry
 _MOST_KEPT = 1 << 25  # entries (K, p) of directions that a segment keeps
+BLOCK = 1 << 12  # coordinates that a key of a direction drawn in blocks gives
 PARTS = "parts"  # the axis of devices over which a mechanism that `spreads` divides a run's step
 
 
@@ -57,8 +58,9 @@ class Coordinates(NamedTuple):
 
 
 class Directions(NamedTuple):
-    """K canaries in random directions: canary k has a norm (), along the uniform direction of keys[k] (K,).
-    A direction is drawn when it is needed, so that (K, p) is never in memory."""
+    """K canaries in random directions: canary k has a norm (), along the uniform direction of keys[k], of
+    keys (K,), or (K, blocks) where each BLOCK coordinates are drawn by a key of their own. A direction is
+    drawn when it is needed, so that (K, p) is never in memory."""
 
     keys: Array
     norm: Array
@@ -192,9 +194,17 @@ def _sum_of_present(weights: Array, theta: Array, term: Callable[[Array, Array],
 
 
 def unit_direction(key: Array, like: Array) -> Array:
-    """A uniform direction (p,) of a key, of the type and shape of an array."""
-    normal = jax.random.normal(key, like.shape, like.dtype)
+    """A uniform direction (p,) of a key, or of the keys (blocks,) of its blocks, as an array is."""
+    if jnp.ndim(key):
+        normal = jax.vmap(lambda one: block_of(one, like))(key).ravel()[: like.size]
+    else:
+        normal = jax.random.normal(key, like.shape, like.dtype)
     return jnp.asarray(normal / jnp.linalg.norm(normal))
+
+
+def block_of(key: Array, like: Array) -> Array:
+    """BLOCK normal coordinates of a direction that is drawn in blocks, before it has length 1."""
+    return jax.random.normal(key, (BLOCK,), like.dtype)
 
 
 def inserter(

@@ -110,15 +110,19 @@ class Placement(NamedTuple):
 
 
 class Insertion(NamedTuple):
-    """An adversary's part in a training; `observe` None: it sees the last iterate only."""
+    """An adversary's part in a training; `observe` None: it sees the last iterate only. draw: (state, the
+    run's own key) -> its state in that run."""
 
     craft: base.Craft
     observe: base.Observe | None = None
     constant: bool = False
     sampled: bool = False
+    draw: Callable[[base.Tree, Array], base.Tree] | None = None
 
-    def bind(self, state: base.Tree, presence: Array) -> base.Canaries:
-        """The canaries of one run."""
+    def bind(self, state: base.Tree, presence: Array, keys: tuple[Array, ...] = ()) -> base.Canaries:
+        """The canaries of one run; keys: its own, where it draws them."""
+        if self.draw is not None:
+            state = self.draw(state, *keys)
         observe = None if self.observe is None else functools.partial(self.observe, state)
         return base.Canaries(
             functools.partial(self.craft, state), presence, observe, self.constant, self.sampled
@@ -130,9 +134,10 @@ def compile_segment(
 ) -> jax.stages.Wrapped:
     """The compiled segment of a chunk of runs:
 
-    run(hyper, states, data, schedule, adversary_state, presence (R, K), run_keys (R,)) -> states
+    run(hyper, states, data, schedule, adversary_state, presence (R, K), run_keys (R,), own_keys) -> states
 
-    where states is a State with a leading axis of runs; the old states' buffers are reused.
+    where states is a State with a leading axis of runs; the old states' buffers are reused. own_keys: ((R,),)
+    where runs draw their own canaries, else ().
     """
 
     def one(
@@ -143,11 +148,12 @@ def compile_segment(
         adversary_state: base.Tree,
         presence: Array,
         run_key: Array,
+        own_keys: tuple[Array, ...],
     ) -> base.State:
-        canaries = insertion.bind(adversary_state, presence)
+        canaries = insertion.bind(adversary_state, presence, own_keys)
         return mechanism.segment(hyper, state, data, schedule, canaries, run_key)
 
-    return placement.over_runs(one, (None, 0, None, None, None, 0, 0), donated=(1,))
+    return placement.over_runs(one, (None, 0, None, None, None, 0, 0, 0), donated=(1,))
 
 
 def compiled_for(

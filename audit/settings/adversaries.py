@@ -74,6 +74,17 @@ class CotS(AdversaryFields):
 
 
 @dataclasses.dataclass(frozen=True)
+class SphereFields(AdversaryFields):
+    """The fresh directions' fields."""
+
+    name: ClassVar[str] = "sphere"
+    coins: bool = described(
+        "sphere: each canary in by a coin, which checks the law of those that are out; else all are in.",
+        default=False,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
 class OneShotCanaries(AdversaryFields):
     """The one-shot canaries' fields."""
 
@@ -142,11 +153,15 @@ class OwnAdversary(AdversaryFields):
     computes: str
 
 
+_BLUR = 0.01  # of a score's variance, from the other canaries; beyond it they are left out
+
+
 class Knowledge(NamedTuple):
     """The training as an adversary knows it: everything but the noise.
 
     simulate(hyper, key, theta_0) trains once without canaries. classes: how many labels there are. canaries:
     how many are to be made. expect: what an adversary with several canaries expects of the final model.
+    insertions, steps: how many insert, of how many.
     """
 
     model: "Model"
@@ -156,6 +171,8 @@ class Knowledge(NamedTuple):
     simulate: "Callable[[Hyperparameters, Array, Array], Trajectory]"
     canaries: int
     expect: "Expect"
+    insertions: int = 1
+    steps: int = 1
 
     def inputs(self) -> "jax.ShapeDtypeStruct":
         """An example as the model's first layer sees it; raises InputError where that is no floats."""
@@ -238,6 +255,26 @@ def _cots(fields: CotS, known: Knowledge) -> "Adversary":
     if known.canaries == 1:
         return directions.random_direction(directions.itself if displacement else directions.nothing)
     return directions.random_directions(known.canaries, known.expect if displacement else directions.weights)
+
+
+def _sphere(fields: SphereFields, known: Knowledge) -> "Adversary":
+    from audit.adversaries import sphere
+
+    asked, parameters = known.canaries, known.model.n_parameters
+    require(
+        2 * asked <= parameters, f"`canaries={asked}`: give at most {parameters // 2}, half the parameters"
+    )
+    hyper = known.hyper
+    sigma, silent = float(hyper.noise_multiplier), hyper._replace(noise_multiplier=0.0)
+    blurred = asked * known.insertions**2 > _BLUR * parameters * known.steps * sigma**2
+    require(asked > 1 or not fields.coins, "`coins` are for several canaries: raise `canaries`")
+
+    def rehearse(theta_0: "Array") -> "Array":
+        import jax
+
+        return known.simulate(silent, jax.random.key(0, impl="threefry2x32"), theta_0).theta
+
+    return sphere.fresh_directions(asked, rehearse, asked > 1 and blurred, not fields.coins)
 
 
 def _one_shot(fields: OneShotCanaries, known: Knowledge) -> "Adversary":
@@ -324,6 +361,15 @@ _ROWS = (
         "cosine of that direction and the model's displacement, or its weights where that is chosen.",
         "sphere",
         _cots,
+    ),
+    AdversaryRow(
+        SphereFields,
+        "sphere",
+        "Fresh directions: every run draws directions on the sphere of its own and inserts a gradient of "
+        "norm C along each. A score is the cosine of a direction and how far the model ended from where a "
+        "training without noise and canaries ends, off the other directions where canaries are many.",
+        "fresh_directions",
+        _sphere,
     ),
     AdversaryRow(
         OneShotCanaries,

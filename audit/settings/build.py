@@ -82,6 +82,7 @@ class _Program:
     several_canaries: bool
     sampled: bool
     observes: bool = False
+    variant: str = ""
 
 
 def in_precision(function: F, name: str) -> F:
@@ -138,6 +139,7 @@ def build_for(
         return found
 
     known = Knowledge(trained.model, trained.classes, hyper, data, simulate, setting.canaries, expect)
+    known = known._replace(insertions=setting.insertions, steps=schedule.steps)
     adversary = row.make(attack, known) if own is None else own
     asked, made = setting.canaries, adversary.canaries
     mend = "pass Knowledge.canaries on to Adversary, or drop `canaries`"
@@ -151,7 +153,7 @@ def build_for(
         inserted,
         setting.seed,
         setting.unknown_initialisation,
-        dataclasses.replace(program, observes=adversary.observer is not None),
+        dataclasses.replace(program, observes=adversary.observer is not None, variant=adversary.variant),
         setting.sampling_rate,
     )
 

@@ -1,0 +1,102 @@
+"""Gradients of norm C along uniform directions that every run draws afresh, so that the law of a score is
+known exactly where its canary is out (`audit.statistics.exact_null`).
+
+A score is the cosine of a canary's direction and u, how far below its expected place the model ended: that of
+a training without noise and without canaries. Where canaries are many for the dimension, they blur each
+other: u moves along all of them. Leave-one-out takes from u what lies along the other canaries' directions.
+The adversary knows them, and they tell nothing of the one that is scored, so that its law stays what it was.
+
+Directions come from a run's own key, in blocks of coordinates: K x p numbers are never in memory.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from audit.adversaries.base import Adversary
+from audit.mechanism.base import BLOCK, Directions, Tree, block_of
+
+_TINY = 1e-30
+
+
+class Sphere(NamedTuple):
+    """K directions as typed keys (K, blocks), C (), and the model (p,) that is expected without canaries."""
+
+    keys: Array
+    norm: Array
+    expected: Array
+
+
+def fresh_directions(
+    canaries: int, rehearse: Callable[[Array], Array], leave_one_out: bool, all_in: bool
+) -> Adversary:
+    """Inserts C * v_k for uniform unit vectors v_k, K of them in every run.
+
+    rehearse: theta_0 (p,) -> the final model without noise and canaries. leave_one_out: of at most half as
+    many canaries as parameters, whose Gram matrix is well conditioned in float32. all_in: no coins.
+    """
+
+    def init(key: Array, theta_0: Array, clipping_norm: Array) -> Sphere:
+        return Sphere(_keys(key, canaries, theta_0.size), clipping_norm, rehearse(theta_0))
+
+    def draw(state: Sphere, key: Array) -> Sphere:
+        return state._replace(keys=_keys(key, canaries, state.expected.size))
+
+    def score(state: Sphere, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
+        u = state.expected - theta_t
+        return _apart(state.keys, u) if leave_one_out else _plain(state.keys, u)
+
+    variant = "leave-one-out" if leave_one_out else ""
+    return Adversary(init, _craft, score, canaries, constant=True, draw=draw, all_in=all_in, variant=variant)
+
+
+def _craft(state: Sphere, step: Array, theta: Array) -> Directions:
+    return Directions(state.keys, state.norm)
+
+
+def _keys(key: Array, canaries: int, parameters: int) -> Array:
+    return jax.random.split(key, (canaries, -(-parameters // BLOCK)))
+
+
+def _over_blocks(keys: Array, u: Array, start: Tree, add: Callable[[Tree, Array, Array], Tree]) -> Tree:
+    """Folds add(total, directions (K, BLOCK) before they have length 1, u (BLOCK,)) over the blocks."""
+    blocks = keys.shape[1]
+    padded = jnp.pad(u, (0, blocks * BLOCK - u.size)).reshape(blocks, BLOCK)
+    filled = jnp.arange(blocks * BLOCK).reshape(blocks, BLOCK) < u.size
+
+    def one(total: Tree, now: tuple[Array, Array, Array]) -> tuple[Tree, None]:
+        own, part, inside = now
+        drawn = jax.vmap(block_of, (0, None))(own, u) * inside
+        return add(total, drawn, part), None
+
+    return jax.lax.scan(one, start, (keys.T, padded, filled))[0]
+
+
+def _plain(keys: Array, u: Array) -> Array:
+    """Each direction's cosine (K,) with u."""
+
+    def add(total: tuple[Array, Array], drawn: Array, part: Array) -> tuple[Array, Array]:
+        return total[0] + drawn @ part, total[1] + jnp.sum(drawn**2, axis=1)
+
+    zeros = jnp.zeros(len(keys))
+    along, squares = _over_blocks(keys, u, (zeros, zeros), add)
+    return along / jnp.maximum(jnp.sqrt(squares) * jnp.linalg.norm(u), _TINY)
+
+
+def _apart(keys: Array, u: Array) -> Array:
+    """Each direction's cosine (K,) with what is left of u off all other directions; by the inverse H of the
+    Gram matrix, with w = H V u: cos_k = (w_k / H_kk) / sqrt(|u|^2 - (V u)' w + w_k^2 / H_kk)."""
+
+    def add(total: tuple[Array, Array], drawn: Array, part: Array) -> tuple[Array, Array]:
+        return total[0] + drawn @ part, total[1] + drawn @ drawn.T
+
+    size = len(keys)
+    along, gram = _over_blocks(keys, u, (jnp.zeros(size), jnp.zeros((size, size))), add)
+    lengths = jnp.sqrt(jnp.diagonal(gram))
+    along, inverse = along / lengths, jnp.linalg.inv(gram / jnp.outer(lengths, lengths))
+    weights, own = inverse @ along, jnp.diagonal(inverse)
+    left = jnp.maximum(jnp.vdot(u, u) - jnp.vdot(along, weights), 0.0)
+    return (weights / own) / jnp.maximum(jnp.sqrt(left + weights**2 / own), _TINY)
