@@ -86,7 +86,7 @@ class Result:
         return curves.true_positive_rate(*scores, number("false_positive_rate", false_positive_rate, float))
 
     def to_dict(self) -> dict[str, Any]:
-        """What ./run.sh bound --json prints."""
+        """What the command `bound --json` prints."""
         from audit.storage import results
 
         values: dict[str, Any] = json.loads(
@@ -103,7 +103,7 @@ class Result:
         return audit_panels.audit_drawing(self.conclusion, self.subject().title)
 
     def report(self, path: str | Path) -> Path:
-        """Writes the page of ./run.sh report; returns its path."""
+        """Writes the report, an HTML page; returns its path."""
         from audit import values
         from audit.report import audit_page
         from audit.storage import files
@@ -180,15 +180,15 @@ def audit(
     tfds_dir: str | Path | None = None,
     **settings: Any,
 ) -> Result:
-    """Trains and audits a model of the repository, as ./run.sh audit with these flags.
+    """Trains and audits a model of the repository, in a clone of it, as its command `audit` with these flags.
 
     Args:
-      model: a name that ./run.sh audit --help lists.
+      model: "fcnn", "convnet" or another of `models.catalogue.TASKS`.
       runs: models to train, half with the canary; those that `out` has are not trained again.
       out: folder of the store.
       delta, confidence: of the bounds.
       data_file, tfds_dir: the data, instead of fetching them.
-      settings: ./run.sh audit's other flags that describe the setting, as adversary="gc_r", k=5, seed=1.
+      settings: that command's other flags that describe the setting, as adversary="gc_r", k=5, seed=1.
 
     Raises InputError, in one line, for what cannot be audited.
 
@@ -241,13 +241,13 @@ def audit_model(
       features: (N, ...), kept as float32 or as whole numbers.
       labels: (N, ...); the adversary "loss" needs classes, whole numbers from 0.
       runs: how many models; those that `out` has already are not trained again.
-      adversary: a name that ./run.sh audit --help lists, or an `audit.adversaries.base.Adversary` of your
-        own.
+      adversary: a name of `audit.settings.adversaries.ADVERSARIES`, as "gc_r", or an
+        `audit.adversaries.base.Adversary` of your own.
       out: folder of the store; figure and page are written there too.
       delta, confidence: of the bounds.
-      settings: ./run.sh audit's flags that describe the setting, as steps=100, noise_multiplier=2; `model`
-        names the model in the report, and `clipping` is by default the fastest strategy that takes it, or one
-        by which `out` has all runs.
+      settings: what describes the training, as steps=100, noise_multiplier=2, k=5; `model` names the model
+        in the report, and `clipping` is by default the fastest strategy that takes it, or one by which `out`
+        has all runs.
 
     Where `out` has all runs nothing is trained, and where scores, levels and version are those of the last
     call nothing is drawn.

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from audit import started
 from audit.commands import dispatch
 
 PACKAGES = ("experiments", "audit.commands")
@@ -26,7 +27,7 @@ def main() -> None:
         print(OTHERS[arguments[0]][0])
         return
     help_lines = [f"  {name:<12} {summary}" for name, (summary, _) in OTHERS.items()]
-    dispatch.run("./run.sh", PACKAGES, "audit", help_lines)
+    dispatch.run(started.RUN_SH, PACKAGES, "audit", help_lines)
 
 
 def _script(arguments: Sequence[str]) -> int:

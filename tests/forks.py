@@ -26,6 +26,7 @@ for package in (audit, models, experiments):
 gc.freeze()
 
 def run(argv):
+    sys.orig_argv = [sys.executable, "-P", "-m", "experiments", *argv]  # as ./run.sh starts it
     if argv[0] == "python":  # as ./run.sh python does
         sys.argv = argv[1:]
         runpy.run_path(argv[1], run_name="__main__")

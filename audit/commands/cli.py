@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import app, flags
 
+from audit import started
 from audit.commands import interrupts, streams
 from audit.errors import InputError, require
 from audit.machine import prepare_jax as prepare_jax
@@ -95,7 +96,7 @@ def _help() -> str:
 
     grouped = {name: title for title, names in _GROUPS.items() for name in names}
     grouped |= {field.flag: field.group for field in fields().values()}
-    about = (getattr(sys.modules["__main__"], "__doc__", None) or "").strip()
+    about = started.in_its_words(getattr(sys.modules["__main__"], "__doc__", None) or "").strip()
     parts = ["\n\n".join(map(_narrow, about.split("\n\n")))]
     for title in ("this command", *_GROUPS):
         lines = [_described(flag) for flag in own if grouped.get(flag.name, "this command") == title]
@@ -106,7 +107,7 @@ def _help() -> str:
 
 def _narrow(paragraph: str) -> str:
     """A paragraph in 80 columns; examples stay lines, their comments in a column or below."""
-    if not paragraph.lstrip().startswith("./"):
+    if not paragraph.lstrip().startswith(("./", started.program() or started.MODULE)):
         return textwrap.fill(paragraph, 80)
     examples = [line.strip().partition("  ") for line in paragraph.splitlines()]
     width = max(len(command) for command, _, _ in examples)
