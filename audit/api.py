@@ -142,7 +142,7 @@ def bounds(
       confidence: of each bound.
       noise_multiplier, insertions: of DP-SGD's steps with the canary, where the upper bound is wanted.
       sampling_rate: with which each of these takes the canary (Poisson), by default 1.
-      upper_bound: epsilon by another accountant, in place of these.
+      upper_bound: epsilon at delta from your own accountant, instead of these.
       name: of what was audited, for the page.
 
     Raises InputError, in one line, for what nothing can be concluded from.

@@ -27,6 +27,8 @@ from audit.statistics.accounting import Composition
 from audit.statistics.conclusion import Conclusion
 from audit.storage import files, results, score_files
 
+_UPPER_HELP = "Epsilon at delta from your own accountant, instead of --noise_multiplier and --insertions."
+
 FLAGS = flags.FLAGS
 flags.DEFINE_string(
     "scores",
@@ -39,7 +41,7 @@ flags.DEFINE_list("looks", None, "Numbers of scores at which to look, declared b
 flags.DEFINE_float("noise_multiplier", None, "Noise multiplier, where the upper bound is wanted.")
 flags.DEFINE_integer("insertions", None, "Steps with the canary, where the upper bound is wanted.")
 flags.DEFINE_float("sampling_rate", None, "Each step's probability to take the canary; by default 1.")
-flags.DEFINE_float("upper_bound", None, "Another accountant's epsilon at delta, in place of these.")
+flags.DEFINE_float("upper_bound", None, _UPPER_HELP)
 flags.DEFINE_string("figure", None, "Also draw the audit into this .png, .pdf or .svg file.")
 flags.DEFINE_string("report", None, "Also write a report into this HTML file.")
 flags.DEFINE_string("name", None, "What was audited, for the report; by default the scores' file.")

@@ -81,8 +81,20 @@ def _parse(argv: Sequence[str]) -> list[str]:
         sys.exit(0)
     try:
         return flags.FLAGS(argv)
+    except flags.IllegalFlagValueError as error:
+        sys.exit(_complain(_mended(error), USAGE_ERROR))
     except flags.Error as error:
         sys.exit(_complain(f"{error}: see --help", USAGE_ERROR))
+
+
+def _mended(error: flags.IllegalFlagValueError) -> str:
+    """absl's message on a value of another type, with what to give in place of Python's words."""
+    why = str(error.__context__)
+    said = str(error).removeprefix("flag ").removesuffix(f": {why}")
+    found = re.match(r"--([a-z_]+)=", said)
+    kind = flags.FLAGS[found[1]].flag_type() if found else ""
+    give = {"int": "give a whole number", "float": "give a number", "bool": "give true or false"}
+    return f"{said}: {give.get(kind, why)}"
 
 
 def _help() -> str:

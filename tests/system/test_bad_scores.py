@@ -194,7 +194,7 @@ NOISE = "--noise_multiplier={}: give 0, or 1e-6 to 1e9"
 FLAGS = [
     *bound(STEPS[1:], "noise_multiplier", NOISE, "nan", "inf", "-1.0", "1e-300", "5e-324", "1e+300"),
     *bound(STEPS[1:], "noise_multiplier", "give 0, or 1e-6 to 1e9", "1e12"),
-    *bound(STEPS[1:], "noise_multiplier", "flag --noise_multiplier={}", "many", ""),
+    *bound(STEPS[1:], "noise_multiplier", "--noise_multiplier={}: give a number", "many", ""),
     *bound(STEPS[:1], "insertions", "--insertions={}: give", -1, 10**13, 2**70, HUGE),
     *bound(STEPS[:1], "insertions", "--insertions", "9" * 5000),
     *bound(STEPS, "sampling_rate", "--sampling_rate={}: give", "nan", "inf", "0.0", "1.5", "-1.0"),
@@ -202,7 +202,7 @@ FLAGS = [
     *bound((*STEPS, "--noise_multiplier=1e-5"), "sampling_rate", "from 0.3", "0.5"),
     *bound((*STEPS, "--insertions=1000001"), "sampling_rate", "at most 1,000,000", "0.5"),
     *bound((), "upper_bound", "--upper_bound={}: give", "nan", "-1.0"),
-    *bound((), "upper_bound", "flag --upper_bound={}", "many", ""),
+    *bound((), "upper_bound", "--upper_bound={}: give a number", "many", ""),
     *bound((), "figure", "--figure={}: end it in .png, .pdf, .svg", "", "f", "f.jpg", ".png", "/dev/null"),
     *bound((), "figure", "name another file with --figure", "scores.npz/f.png"),
     *bound((), "report", "--report=: name an HTML file", ""),
