@@ -84,7 +84,7 @@ NOTHING = Assumption("nothing", "nothing", "independent runs")
 COINS = Assumption(
     "independent coins of one probability",
     "coins",
-    "independent runs, and in each of them every canary in by a coin of its own, all coins of one probability",
+    "independent runs, every canary of each in by a coin of its own, and all coins of one probability",
     "each canary in by a coin of its own, all coins of one probability",
 )
 GAUSSIAN_CURVE = Assumption(
