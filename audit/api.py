@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from audit.errors import require
 
@@ -24,6 +24,17 @@ if TYPE_CHECKING:
     from audit.statistics.conclusion import Conclusion
     from audit.statistics.curves import Auc
     from audit.statistics.estimate import Bound, Estimate
+
+
+class Table(Protocol):
+    """A table of named columns, as a DataFrame of pandas or Polars."""
+
+    @property
+    def columns(self) -> Any:
+        """The columns' names."""
+
+    def __getitem__(self, name: Any, /) -> Any:
+        """The column of a name."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,8 +133,8 @@ class Result:
 
 
 def bounds(
-    scores_in: "ArrayLike",
-    scores_out: "ArrayLike",
+    scores_in: "ArrayLike | Table",
+    scores_out: "ArrayLike | None" = None,
     delta: float = 1e-5,
     confidence: float = 0.95,
     *,
@@ -136,7 +147,8 @@ def bounds(
     """Lower bounds on epsilon from scores of runs with and without a canary; loads no JAX.
 
     Args:
-      scores_in: (n,) of independent runs with the canary, higher meaning in; or (n, K) of K canaries a run.
+      scores_in: (n,) of independent runs with the canary, higher meaning in; or (n, K) of K canaries a run;
+        or alone a table, as a DataFrame of pandas, with columns score,in (1 or 0) or in,out.
       scores_out: (m,) of runs without it, or (m, M).
       delta: of every epsilon.
       confidence: of each bound.
@@ -158,13 +170,21 @@ def bounds(
     from audit.concluded import conclude
     from audit.report import subjects
     from audit.statistics import canaries
+    from audit.storage import score_files
     from audit.values import number, require_type
 
     require_type("name", name, str)
     levels = number("delta", delta, float), number("confidence", confidence, float)
     upper = None if upper_bound is None else number("upper_bound", upper_bound, float)
     composition = _composition(noise_multiplier, insertions, sampling_rate)
-    design = canaries.of_arrays(scores_in, scores_out)
+    if scores_out is None:
+        table: Any = scores_in
+        missing = "`scores_out` is missing: give it, or a table with columns score,in (1 or 0) alone"
+        require(hasattr(table, "columns") and hasattr(table, "__getitem__"), missing)
+        design = score_files.of_columns("the table", list(table.columns), table.__getitem__)
+    else:
+        arrays: Any = scores_in, scores_out
+        design = canaries.of_arrays(*arrays)
     conclusion = conclude(design, composition, *levels, upper_bound=upper)
     return Result(conclusion, partial(subjects.of_arrays, name, composition, conclusion))
 

@@ -27,7 +27,8 @@ from audit.settings.stored import Known
 from audit.statistics.accounting import Composition
 from audit.statistics.conclusion import Conclusion
 from audit.statistics.one_run_conclusion import OneRunConclusion
-from audit.storage import files, results
+from audit.storage import files, results, score_files
+from audit.storage.score_files import STDIN
 from audit.storage.store import Kept, Store
 from audit.version import __version__
 
@@ -92,11 +93,13 @@ def of_scores(
     name: str, sources: Sequence[Path], composition: Composition | None, conclusion: Conclusion
 ) -> Subject:
     """The audit of scores from one file or several; the composition where the mechanism is known."""
+    about, names = of_arrays(name, composition, conclusion), ",".join(source.name for source in sources)
+    kept = {"Command": _bound_command(names, composition, conclusion), "Scores": score_files.said(sources)}
+    if STDIN in sources:
+        return about._replace(provenance=kept | about.provenance)
     checksums = [hashlib.sha256(source.read_bytes()).hexdigest() for source in sources]
-    names = ",".join(source.name for source in sources)
-    kept = {"Command": _bound_command(names, composition, conclusion), "Scores": names.replace(",", ", ")}
     kept |= {"SHA-256 of the scores' file": ", ".join(checksums), "Versions": _versions()}
-    return of_arrays(name, composition, conclusion)._replace(provenance=kept)
+    return about._replace(provenance=kept)
 
 
 def _bound_command(names: str, composition: Composition | None, conclusion: Conclusion) -> str:

@@ -109,8 +109,8 @@ BAD_PAIRS = {
     "second.npy,out.npy": "second.npy: it is damaged",
 }
 BAD_PLACES = {
-    "": "--scores is missing: name a .npz", ".": "--scores=.: give a .npz", "s": "give a .npz or .csv",
-    "s.txt": "give a .npz or .csv", "s.json": "give a .npz or .csv", "s.pt": "give a .npz or .csv",
+    "": "--scores is missing: name a .npz", ".": "--scores=.: give a .npz", "s": "give a .npz, .csv",
+    "s.txt": "give a .npz, .csv", "s.json": "s.json: No such file", "s.pt": "give a .npz, .csv",
     "missing.csv": "missing.csv: No such file", "missing.npz": "missing.npz: No such file",
     "folder.npz": "folder.npz: it is no file", "folder.csv": "folder.csv: it is no file",
     "pipe.csv": "pipe.csv: it is no file", "loop.npz": "loop.npz: Too many levels of symbolic links",
@@ -155,6 +155,30 @@ BAD_RUNS = {
 # fmt: on
 
 
+BAD_JSON = {
+    "empty": (b"", "it is no JSON; give {"),
+    "cut": (b'{"in": [1', "it is no JSON; give {"),
+    "deep": (b"[" * 100_000, "it is no JSON; give {"),
+    "list": (b"[1, 2]", "is no JSON object: give {"),
+    "no UTF-8": (b'{"in": "\xff"}', "it is no text in UTF-8"),
+    "other names": (b'{"a": [1], "b": [2]}', "s.json has columns 'a,b': give score,in"),
+    "twice": (b'{"in": [1], "in": [2], "out": [3]}', "its columns in,in,out can be read in several ways"),
+    "two readings": (
+        b'{"scores": [1, 2], "presence": [1, 0], "in": [1]}',
+        "its columns scores,presence,in can be read in several ways",
+    ),
+    "label": (b'{"score": [1, 2], "in": ["in", "maybe"]}', "s.json: 'maybe' says neither in nor out"),
+    "number for a label": (b'{"score": [1, 2], "in": [1, 2]}', "presence must be 1 (in) or 0 (out)"),
+    "words": (b'{"in": [1, "x"], "out": [0]}', "s.json: in are no numbers but words"),
+    "null": (b'{"in": [1, null], "out": [0]}', "s.json: in are no numbers but objects"),
+    "objects": (b'{"in": {"a": 1}, "out": [1]}', "s.json: in are no numbers"),
+    "ragged": (b'{"in": [[1, 2], [1]], "out": [1]}', "s.json: in are no numbers in rows of one length"),
+    "infinite": (b'{"in": [1e999, 2], "out": [1, 2]}', "1 of 2 in scores are not finite"),
+    "huge": (b'{"in": [%s, 2], "out": [1, 2]}' % (b"9" * 400), "s.json: in are no numbers"),
+    "shapes": (b'{"scores": [[1, 2]], "presence": [1, 0]}', "must both be (runs,) or (runs, canaries)"),
+}
+
+
 def pairs(folder):
     contents = {"out": npy(FORTY), "text": b"1 2 3", "archive": archive(), "table": npy(np.ones((4, 2)))}
     contents |= {"objects": npy(np.array([1, None])), "claims": claiming((3000,))}
@@ -179,6 +203,8 @@ def files(kind, contents):
 FILES = [
     *files("csv", BAD_CSV),
     *files("npz", BAD_NPZ),
+    *files("json", BAD_JSON),
+    one("standard input is empty: give score,in lines, or JSON", "--scores=-"),
     *files("npz", {n: (npz(**{"in": x, "out": y}), says) for n, (x, y, says) in WORTHLESS.items()}),
     *(one(says, f"--scores={names}", lay=pairs) for names, says in BAD_PAIRS.items()),
     *(one(says, f"--scores={place}", lay=odd_places) for place, says in BAD_PLACES.items()),
