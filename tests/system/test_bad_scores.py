@@ -110,7 +110,7 @@ BAD_PAIRS = {
 }
 BAD_PLACES = {
     "": "--scores is missing: name a .npz", ".": "--scores=.: give a .npz", "s": "give a .npz, .csv",
-    "s.txt": "give a .npz, .csv", "s.json": "s.json: No such file", "s.pt": "give a .npz, .csv",
+    "s.txt": "give a .npz, .csv", "s.json": "it is no JSON", "s.pt": "give a .npz, .csv",
     "missing.csv": "missing.csv: No such file", "missing.npz": "missing.npz: No such file",
     "folder.npz": "folder.npz: it is no file", "folder.csv": "folder.csv: it is no file",
     "pipe.csv": "pipe.csv: it is no file", "loop.npz": "loop.npz: Too many levels of symbolic links",
