@@ -3,6 +3,7 @@
 import math
 import textwrap
 from collections.abc import Callable
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -114,7 +115,12 @@ def _draw_lying(axis: Axes, conclusion: Conclusion, labels: list[str], epsilons:
     right = 1.15 * max(*epsilons, 0.1 if line == math.inf else line)
     for place, value in enumerate(epsilons):
         inside = value <= line < value + _WIDE * right  # the number would lie on the line
-        how = {"ha": "right" if inside else "left", "va": "center", "fontsize": 8, "bbox": _BOX}
+        how: dict[str, Any] = {
+            "ha": "right" if inside else "left",
+            "va": "center",
+            "fontsize": 8,
+            "bbox": _BOX,
+        }
         offset = (-4 if inside else 4, 0)
         axis.annotate(at_least(value, 2), (value, place), offset, textcoords="offset points", **how)
     axis.invert_yaxis()
@@ -123,7 +129,7 @@ def _draw_lying(axis: Axes, conclusion: Conclusion, labels: list[str], epsilons:
     axis.set_xlabel(f"epsilon at delta {conclusion.delta:g}")
     if line < math.inf:
         axis.axvline(line, color=UPPER, ls=":")
-        beside = {"ha": "left", "va": "center", "rotation": 90, "fontsize": 8, "bbox": _BOX}
+        beside: dict[str, Any] = {"ha": "left", "va": "center", "rotation": 90, "fontsize": 8, "bbox": _BOX}
         name, places = f"upper bound {at_most(line, 2)}", ("data", "axes fraction")
         axis.annotate(name, (line, 0.5), (5, 0), xycoords=places, textcoords="offset points", **beside)
     return bars
@@ -144,7 +150,7 @@ def _draw_upright(
     if line < math.inf:
         axis.axhline(line, color=UPPER, ls=":")
         coords, name = ("axes fraction", "data"), f"upper bound {at_most(line, 2)}"
-        above = {"ha": "right", "va": "bottom", "bbox": _BOX}
+        above: dict[str, Any] = {"ha": "right", "va": "bottom", "bbox": _BOX}
         axis.annotate(name, (1, line), (0, 4), xycoords=coords, textcoords="offset points", **above)
     axis.set(ylabel=f"epsilon at delta {conclusion.delta:g}", ylim=(0, top))
     return bars
@@ -164,7 +170,7 @@ def _draw_profile(axis: Axes, conclusion: Conclusion) -> None:
             delta = conversions.delta_from_mu(known, grid)
             axis.plot(grid, delta, color=UPPER, ls=":", label="upper bound")
     axis.axhline(conclusion.delta, color="0.7", lw=0.8)
-    how = {"ha": "right", "va": "bottom", "fontsize": 8, "color": "0.4"}
+    how: dict[str, Any] = {"ha": "right", "va": "bottom", "fontsize": 8, "color": "0.4"}
     place, name = ("axes fraction", "data"), f"delta {conclusion.delta:g}"
     axis.annotate(name, (1, conclusion.delta), (0, 1), xycoords=place, textcoords="offset points", **how)
     axis.set(xlabel="epsilon", ylabel="delta", title="Privacy profile", yscale="log", ylim=(1e-10, 1e3))
