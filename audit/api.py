@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from audit.errors import require
 
@@ -24,6 +24,17 @@ if TYPE_CHECKING:
     from audit.statistics.conclusion import Conclusion
     from audit.statistics.curves import Auc
     from audit.statistics.estimate import Bound, Estimate
+
+
+class Table(Protocol):
+    """A table of named columns, as a DataFrame of pandas or Polars."""
+
+    @property
+    def columns(self) -> Any:
+        """The columns' names."""
+
+    def __getitem__(self, name: Any, /) -> Any:
+        """The column of a name."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +97,7 @@ class Result:
         return curves.true_positive_rate(*scores, number("false_positive_rate", false_positive_rate, float))
 
     def to_dict(self) -> dict[str, Any]:
-        """What ./run.sh bound --json prints."""
+        """What the command `bound --json` prints."""
         from audit.storage import results
 
         values: dict[str, Any] = json.loads(
@@ -103,7 +114,7 @@ class Result:
         return audit_panels.audit_drawing(self.conclusion, self.subject().title)
 
     def report(self, path: str | Path) -> Path:
-        """Writes the page of ./run.sh report; returns its path."""
+        """Writes the report, an HTML page; returns its path."""
         from audit import values
         from audit.report import audit_page
         from audit.storage import files
@@ -122,8 +133,8 @@ class Result:
 
 
 def bounds(
-    scores_in: "ArrayLike",
-    scores_out: "ArrayLike",
+    scores_in: "ArrayLike | Table",
+    scores_out: "ArrayLike | None" = None,
     delta: float = 1e-5,
     confidence: float = 0.95,
     *,
@@ -136,13 +147,14 @@ def bounds(
     """Lower bounds on epsilon from scores of runs with and without a canary; loads no JAX.
 
     Args:
-      scores_in: (n,) of independent runs with the canary, higher meaning in; or (n, K) of K canaries a run.
+      scores_in: (n,) of independent runs with the canary, higher meaning in; or (n, K) of K canaries a run;
+        or alone a table, as a DataFrame of pandas, with columns score,in (1 or 0) or in,out.
       scores_out: (m,) of runs without it, or (m, M).
       delta: of every epsilon.
       confidence: of each bound.
       noise_multiplier, insertions: of DP-SGD's steps with the canary, where the upper bound is wanted.
       sampling_rate: with which each of these takes the canary (Poisson), by default 1.
-      upper_bound: epsilon by another accountant, in place of these.
+      upper_bound: epsilon at delta from your own accountant, instead of these.
       name: of what was audited, for the page.
 
     Raises InputError, in one line, for what nothing can be concluded from.
@@ -158,13 +170,21 @@ def bounds(
     from audit.concluded import conclude
     from audit.report import subjects
     from audit.statistics import canaries
+    from audit.storage import score_files
     from audit.values import number, require_type
 
     require_type("name", name, str)
     levels = number("delta", delta, float), number("confidence", confidence, float)
     upper = None if upper_bound is None else number("upper_bound", upper_bound, float)
     composition = _composition(noise_multiplier, insertions, sampling_rate)
-    design = canaries.of_arrays(scores_in, scores_out)
+    if scores_out is None:
+        table: Any = scores_in
+        missing = "`scores_out` is missing: give it, or a table with columns score,in (1 or 0) alone"
+        require(hasattr(table, "columns") and hasattr(table, "__getitem__"), missing)
+        design = score_files.of_columns("the table", list(table.columns), table.__getitem__)
+    else:
+        arrays: Any = scores_in, scores_out
+        design = canaries.of_arrays(*arrays)
     conclusion = conclude(design, composition, *levels, upper_bound=upper)
     return Result(conclusion, partial(subjects.of_arrays, name, composition, conclusion))
 
@@ -180,15 +200,15 @@ def audit(
     tfds_dir: str | Path | None = None,
     **settings: Any,
 ) -> Result:
-    """Trains and audits a model of the repository, as ./run.sh audit with these flags.
+    """Trains and audits a model of the repository, in a clone of it, as its command `audit` with these flags.
 
     Args:
-      model: a name that ./run.sh audit --help lists.
+      model: "fcnn", "convnet" or another of `models.catalogue.TASKS`.
       runs: models to train, half with the canary; those that `out` has are not trained again.
       out: folder of the store.
       delta, confidence: of the bounds.
       data_file, tfds_dir: the data, instead of fetching them.
-      settings: ./run.sh audit's other flags that describe the setting, as adversary="gc_r", k=5, seed=1.
+      settings: that command's other flags that describe the setting, as adversary="gc_r", k=5, seed=1.
 
     Raises InputError, in one line, for what cannot be audited.
 
@@ -241,13 +261,13 @@ def audit_model(
       features: (N, ...), kept as float32 or as whole numbers.
       labels: (N, ...); the adversary "loss" needs classes, whole numbers from 0.
       runs: how many models; those that `out` has already are not trained again.
-      adversary: a name that ./run.sh audit --help lists, or an `audit.adversaries.base.Adversary` of your
-        own.
+      adversary: a name of `audit.settings.adversaries.ADVERSARIES`, as "gc_r", or an
+        `audit.adversaries.base.Adversary` of your own.
       out: folder of the store; figure and page are written there too.
       delta, confidence: of the bounds.
-      settings: ./run.sh audit's flags that describe the setting, as steps=100, noise_multiplier=2; `model`
-        names the model in the report, and `clipping` is by default the fastest strategy that takes it, or one
-        by which `out` has all runs.
+      settings: what describes the training, as steps=100, noise_multiplier=2, k=5; `model` names the model
+        in the report, and `clipping` is by default the fastest strategy that takes it, or one by which `out`
+        has all runs.
 
     Where `out` has all runs nothing is trained, and where scores, levels and version are those of the last
     call nothing is drawn.

@@ -1,7 +1,8 @@
 """Canaries for one training run of any framework, in NumPy alone.
 
 A canary is a client (or an example) whose update is a known random direction, as long as the clipping norm.
-Train once with many of them, score the final model, and hand the cosines to `./run.sh bound --dimension`:
+Train once with many of them, score the final model, and hand the cosines to `bound --dimension`, a command of
+`python -m audit`:
 
     bits = one_run.coins(seed, count)                         # True: this canary takes part
     update = clipping_norm * one_run.canary(seed, i, d)       # what canary i sends, for bits[i]

@@ -13,7 +13,7 @@ from audit.task import FederatedTask, Task
 
 _ZOO = "models"
 _ROOT = Path(__file__).resolve().parents[1]
-_ALONE = "start your script with its ./run.sh python, or give a model of your own to audit.audit_loss"
+_ALONE = "give a model of your own to audit.audit_loss, or run your script in a clone of the repository"
 
 
 def tasks() -> Mapping[str, Task]:

@@ -7,9 +7,11 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from audit import started
 from audit.commands import dispatch
 
 PACKAGES = ("experiments", "audit.commands")
+_NEEDED = ("torch", "opacus")  # by examples, and by no extra that every user has
 _ROOT = Path(__file__).resolve().parents[1]
 _SPREADING = ("calibrate", "landscape", "plan", "sweep", "test")  # small products over processes, one a core
 
@@ -26,7 +28,7 @@ def main() -> None:
         print(OTHERS[arguments[0]][0])
         return
     help_lines = [f"  {name:<12} {summary}" for name, (summary, _) in OTHERS.items()]
-    dispatch.run("./run.sh", PACKAGES, "audit", help_lines)
+    dispatch.run(started.RUN_SH, PACKAGES, "audit", help_lines)
 
 
 def _script(arguments: Sequence[str]) -> int:
@@ -36,7 +38,14 @@ def _script(arguments: Sequence[str]) -> int:
         return 2
     sys.argv = list(arguments)
     sys.path.append(os.path.dirname(os.path.abspath(arguments[0])))
-    runpy.run_path(arguments[0], run_name="__main__")
+    try:
+        runpy.run_path(arguments[0], run_name="__main__")
+    except ModuleNotFoundError as error:
+        if error.name not in _NEEDED:
+            raise
+        mend = f"{sys.prefix}/bin/pip install {error.name}"
+        print(f"error: {arguments[0]} needs {error.name}, which is not installed: {mend}", file=sys.stderr)
+        return 2
     return 0
 
 

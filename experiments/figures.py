@@ -12,7 +12,7 @@ import os
 import shlex
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,7 +53,8 @@ def main() -> None:
     chosen = registry.chosen(scale, FLAGS.name)
     evidence = points.evidence(held, [one for sweep in chosen for one in sweep.audits()], levels)
     folder = held.root / "figures" / ("" if scale == "laptop" else scale)
-    written, found, missing, waiting = list[Path](), list[Row](), list[str](), list[str]()
+    written, found, missing = list[Path](), list[Row](), list[str]()
+    incomplete, waiting = list[str](), list[str]()
     for sweep in chosen:
         drawn = registry.draw(sweep, evidence)
         for name, figure in drawn.figures:
@@ -66,20 +67,29 @@ def main() -> None:
         if drawn.missing and not drawn.figures:
             waiting.append(sweep.name)
         elif drawn.missing:
+            incomplete.append(sweep.name)
             are = "is" if drawn.missing == 1 else "are"
             missing.append(f"{sweep.name}: {counted(drawn.missing, 'cell')} {are} missing")
     names = ",".join(FLAGS.name)
-    mend = f"./run.sh sweep --name={names} --scale={scale} --out={shlex.quote(FLAGS.out)}"
-    require(written, f"{held.root} holds no finished cell of {names} at scale {scale}: run {mend}")
+    said = (
+        f"{held.root} holds no finished cell of {names} at scale {scale}: run {_training(FLAGS.name, scale)}"
+    )
+    require(written, said)
     if FLAGS.scale is None:
         print(f"scale: {scale}", file=sys.stderr)
     if waiting:
         missing += textwrap.wrap(f"not drawn, for want of cells: {', '.join(waiting)}", 80)
+    if missing:
+        missing.append(f"to train them: {_training(incomplete or waiting, scale)}")
     print("\n".join(missing), end="\n" if missing else "", file=sys.stderr)
     if found:
         written.append(files.write_whole(folder / "figures.csv", table.as_csv(found)))
         print(table.as_text(chosen, found, *levels, proves=scale != registry.SMOKE) + "\n")
     print("\n".join(os.fspath(path) for path in written))
+
+
+def _training(names: Sequence[str], scale: str) -> str:
+    return f"./run.sh sweep --name={','.join(names)} --scale={scale} --out={shlex.quote(FLAGS.out)}"
 
 
 def _largest(held: Holdings) -> str:

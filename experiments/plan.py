@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 FIELDS = ("model", "periodicity", "insertions", "noise_multiplier", "batch_size", "canaries")
 FLAGS = flags.FLAGS
+_COUNTED = "{desc}: {n_fmt} of {total_fmt}"  # no time left: to start the processes takes most of it
 _MOST_AUDITS = 20  # simulated with several canaries a run
 flags.DEFINE_float("epsilon", None, "The truth to be found; by default the accountant's upper bound.")
 flags.DEFINE_integer("runs", 5000, "Models to train, half with the canary.")
@@ -55,10 +56,12 @@ def main() -> None:
     mu = conversions.mu_from_epsilon(truth, FLAGS.delta)
     levels = (FLAGS.delta, FLAGS.confidence, FLAGS.seed)
     known = calibration.KnownMechanism(mu, FLAGS.runs, FLAGS.audits, *levels)
-    with tqdm(total=FLAGS.audits, desc="simulating audits", unit="audits", leave=False) as bar:
-        bounds = calibration.calibrate(known, cores(), bar.update)
-    needed = planning.runs_needed(known, FLAGS.tightness)
-    many = _many(known, setting.canaries)
+    with tqdm(total=FLAGS.audits, desc="simulating audits", bar_format=_COUNTED, leave=False) as line:
+        bounds = calibration.calibrate(known, cores(), line.update)
+    searched = f"looking for the runs that prove {FLAGS.tightness:.0%} of it"
+    with tqdm(desc=searched, bar_format="{desc} ...", leave=False):
+        needed = planning.runs_needed(known, FLAGS.tightness)
+        many = _many(known, setting.canaries)
     trained = (setting.model, setting.schedule.steps)
     expected = forecast.Forecast(
         bounds, upper, FLAGS.tightness, needed, probed, *trained, many=many, workers=workers

@@ -16,7 +16,7 @@ import audit, experiments, models
 from audit.commands import dispatch
 from experiments import __main__ as main
 commands = {name: module for name, module, _ in dispatch.commands(main.PACKAGES)}
-torch = "experiments.engine.peers_", "experiments.examples."  # not everyone has it
+torch = "audit.opacus_canary", "experiments.engine.peers_", "experiments.examples."  # not everyone has it
 for package in (audit, models, experiments):
     for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         mains = {*commands.values(), "audit.commands.report"}
@@ -26,6 +26,7 @@ for package in (audit, models, experiments):
 gc.freeze()
 
 def run(argv):
+    sys.orig_argv = [sys.executable, "-P", "-m", "experiments", *argv]  # as ./run.sh starts it
     if argv[0] == "python":  # as ./run.sh python does
         sys.argv = argv[1:]
         runpy.run_path(argv[1], run_name="__main__")

@@ -3,6 +3,8 @@
     ./run.sh bound --scores=scores.npz                   in, out or scores, presence
     ./run.sh bound --scores=in.npy,out.npy               or an array a file
     ./run.sh bound --scores=scores.csv --json            columns score,in (1 or 0)
+    ./run.sh bound --scores=scores.json                  the same names, each a list
+    ./run.sh bound --scores=-                            CSV or JSON from a pipe
     ./run.sh bound --scores=scores.csv --upper_bound=3   an accountant's epsilon
     ./run.sh bound --scores=scores.csv --looks=500,1000  one of the declared looks
     ./run.sh bound --scores=scores.csv --report=p.html   the page of ./run.sh report
@@ -27,11 +29,13 @@ from audit.statistics.accounting import Composition
 from audit.statistics.conclusion import Conclusion
 from audit.storage import files, results, score_files
 
+_UPPER_HELP = "Epsilon at delta from your own accountant, instead of --noise_multiplier and --insertions."
+
 FLAGS = flags.FLAGS
 flags.DEFINE_string(
     "scores",
     None,
-    "The scores: .npz with arrays in, out or scores, presence; .csv with score,in; or in.npy,out.npy.",
+    "The scores: .npz or .json with in, out or scores, presence; .csv with score,in; in.npy,out.npy; or -.",
 )
 flags.DEFINE_float("delta", 1e-5, "delta of the bounds.")
 flags.DEFINE_float("confidence", 0.95, "Confidence of the lower bounds.")
@@ -39,7 +43,7 @@ flags.DEFINE_list("looks", None, "Numbers of scores at which to look, declared b
 flags.DEFINE_float("noise_multiplier", None, "Noise multiplier, where the upper bound is wanted.")
 flags.DEFINE_integer("insertions", None, "Steps with the canary, where the upper bound is wanted.")
 flags.DEFINE_float("sampling_rate", None, "Each step's probability to take the canary; by default 1.")
-flags.DEFINE_float("upper_bound", None, "Another accountant's epsilon at delta, in place of these.")
+flags.DEFINE_float("upper_bound", None, _UPPER_HELP)
 flags.DEFINE_string("figure", None, "Also draw the audit into this .png, .pdf or .svg file.")
 flags.DEFINE_string("report", None, "Also write a report into this HTML file.")
 flags.DEFINE_string("name", None, "What was audited, for the report; by default the scores' file.")
@@ -56,7 +60,7 @@ _NO_UPPER = "--fail_if_violated goes with an upper bound: give --upper_bound, or
 
 def main() -> None:
     """Read, bound, draw, print."""
-    require(FLAGS.scores, "--scores is missing: name a .npz or .csv file, or two .npy files")
+    require(FLAGS.scores, "--scores is missing: name a .npz, .csv or .json file, two .npy files, or -")
     require(FLAGS.report != "", "--report=: name an HTML file")
     known = FLAGS.upper_bound is not None or FLAGS.noise_multiplier is not None
     require(known or not FLAGS.fail_if_violated, _NO_UPPER)
@@ -145,7 +149,7 @@ def _wanted(
     if FLAGS.report is not None:
         from audit.report import audit_page, subjects
 
-        name = FLAGS.name or ", ".join(path.name for path in paths)
+        name = FLAGS.name or score_files.said(paths)
         about = subjects.of_scores(name, paths, composition, conclusion)
         found["report"] = Path(FLAGS.report), audit_page.of_audits([about])
     return found

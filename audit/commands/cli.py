@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import app, flags
 
+from audit import started
 from audit.commands import interrupts, streams
 from audit.errors import InputError, require
 from audit.machine import prepare_jax as prepare_jax
@@ -80,8 +81,20 @@ def _parse(argv: Sequence[str]) -> list[str]:
         sys.exit(0)
     try:
         return flags.FLAGS(argv)
+    except flags.IllegalFlagValueError as error:
+        sys.exit(_complain(_mended(error), USAGE_ERROR))
     except flags.Error as error:
         sys.exit(_complain(f"{error}: see --help", USAGE_ERROR))
+
+
+def _mended(error: flags.IllegalFlagValueError) -> str:
+    """absl's message on a value of another type, with what to give in place of Python's words."""
+    why = str(error.__context__)
+    said = str(error).removeprefix("flag ").removesuffix(f": {why}")
+    found = re.match(r"--([a-z_]+)=", said)
+    kind = flags.FLAGS[found[1]].flag_type() if found else ""
+    give = {"int": "give a whole number", "float": "give a number", "bool": "give true or false"}
+    return f"{said}: {give.get(kind, why)}"
 
 
 def _help() -> str:
@@ -95,7 +108,7 @@ def _help() -> str:
 
     grouped = {name: title for title, names in _GROUPS.items() for name in names}
     grouped |= {field.flag: field.group for field in fields().values()}
-    about = (getattr(sys.modules["__main__"], "__doc__", None) or "").strip()
+    about = started.in_its_words(getattr(sys.modules["__main__"], "__doc__", None) or "").strip()
     parts = ["\n\n".join(map(_narrow, about.split("\n\n")))]
     for title in ("this command", *_GROUPS):
         lines = [_described(flag) for flag in own if grouped.get(flag.name, "this command") == title]
@@ -106,7 +119,7 @@ def _help() -> str:
 
 def _narrow(paragraph: str) -> str:
     """A paragraph in 80 columns; examples stay lines, their comments in a column or below."""
-    if not paragraph.lstrip().startswith("./"):
+    if not paragraph.lstrip().startswith(("./", started.program() or started.MODULE)):
         return textwrap.fill(paragraph, 80)
     examples = [line.strip().partition("  ") for line in paragraph.splitlines()]
     width = max(len(command) for command, _, _ in examples)

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from audit import started
 from audit.commands import interrupts, streams
 from audit.progress import shortened
 
@@ -86,7 +87,8 @@ def commands(packages: Sequence[str]) -> Iterator[tuple[str, str, str]]:
 def _docstring(module: str) -> str:
     spec = importlib.util.find_spec(module)
     assert spec is not None and spec.origin is not None
-    return ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
+    text = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
+    return started.in_its_words(text)
 
 
 def _print_whole(text: str) -> None:

@@ -14,6 +14,7 @@ import time
 
 from absl import flags
 
+from audit import started
 from audit.commands import cli
 from audit.errors import InputError
 from audit.report import listing
@@ -40,7 +41,7 @@ def main() -> None:
     elif rows:
         print(cli.printable(listing.as_table(rows, time.time())))
     else:
-        print(cli.one_line(f"no audits in {FLAGS.out}: run ./run.sh audit, or name another with `out`"))
+        print(cli.one_line(f"no audits in {FLAGS.out}: {started.training()}, or name another with `out`"))
 
 
 if __name__ == "__main__":

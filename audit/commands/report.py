@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from absl import flags
 
+from audit import started
 from audit.commands import cli
 from audit.errors import InputError, require
 from audit.settings import stored
@@ -94,7 +95,7 @@ def _settings(root: Path, levels: "AskedLevels") -> "tuple[list[Subject], Path]"
     found = stored.audits(root)
     named = FLAGS.setting not in (None, "all")
     others = f" ({found.others} with other results)" if found.others else ""
-    mend = next(iter(found.refused.values()), "run ./run.sh audit, or name another folder")
+    mend = next(iter(found.refused.values()), f"{started.training()}, or name another folder")
     require(found.folders or (named and found.refused), f"--out={root} holds no audits{others}: {mend}")
     if named:
         chosen = _chosen(found)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 
+from audit import started
 from audit.report import audit_panels, page, verdicts
 from audit.report.bounds_table import curve_means, curve_tested, remarks
 from audit.report.curves import mark, standing
@@ -15,9 +16,7 @@ from audit.statistics.estimate import Bound, Finding
 _UNTESTED = " (not tested: scores of one run may depend on each other)"
 _NO_LINE = " Where no such line fits into the band, the bounds that assume a Gaussian curve do not apply."
 _MOST_DRAWN = 12  # audits in a page that each have a quarter of a megabyte of panels
-_NOT_DRAWN = (
-    f"A page of more than {_MOST_DRAWN} audits leaves panels out; ./run.sh report --setting=HASH has them."
-)
+_NOT_DRAWN = f"A page of more than {_MOST_DRAWN} audits leaves panels out; {{}} --setting=HASH has them."
 _CAUTION = (
     "Each verdict has its own confidence. Of {} audits up to {} by a method may exceed the truth by chance: "
     "look at what stands alone among many again, with another seed. Audits of one seed share their noise and "
@@ -75,7 +74,7 @@ def _index(about: Sequence[Subject]) -> Html:
 
 
 def _article(subject: Subject, count: int) -> Html:
-    panels = page.element("p", _NOT_DRAWN, class_="note")
+    panels = page.element("p", _NOT_DRAWN.format(started.command("report")), class_="note")
     if count <= _MOST_DRAWN:
         panels = page.element("div", *_figures(subject.conclusion), class_="figures")
     said = [f"{text[0].upper()}{text[1:]}" for text in remarks(subject.conclusion)]

@@ -3,6 +3,7 @@
 import math
 import textwrap
 from collections.abc import Callable
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -18,11 +19,13 @@ from audit.statistics import conversions
 from audit.statistics.conclusion import Conclusion, method_of
 from audit.statistics.curves import auc
 from audit.statistics.estimate import Estimate, Finding
-from audit.statistics.method import NO_BOUND
+from audit.statistics.method import COINS, NO_BOUND, NOTHING
 
 _BOX = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
 _HEADROOM = 1.35  # of the scores' panel, for its legend
 _APART = 0.4  # between the bounds and what is none, in bars
+_LIGHT = 0.3  # opacity of what assumes something
+_WIDE, _TALL = 0.16, 0.06  # a number's share of an axis, at most
 _MOST_UPRIGHT = 5  # bars beside each other; more lie, one above the other
 
 
@@ -65,8 +68,10 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
     bins = np.histogram_bin_edges(both, min(math.isqrt(len(both)) + 1, 60)).tolist()
     axis.hist(scores_out, bins, color=OUT, alpha=0.6, label=f"out ({len(scores_out)} {what})")
     axis.hist(scores_in, bins, color=IN, alpha=0.6, hatch="///", label=f"in ({len(scores_in)} {what})")
-    label = f"threshold, {method_of(gaussian).label}"
-    axis.axvline(gaussian.threshold, ymax=1 / _HEADROOM, color=BOUND, ls="--", label=label)
+    state = standing(conclusion)
+    label = f"threshold, {method_of(gaussian).label} {state.mark if state.faded else ''}".strip()
+    color = FADED if state.faded else BOUND
+    axis.axvline(gaussian.threshold, ymax=1 / _HEADROOM, color=color, ls="--", label=label)
     axis.set(xlabel="score of the final model", ylabel=what, title="Scores")
     axis.locator_params(axis="x", nbins=6)
     axis.set_ylim(top=axis.get_ylim()[1] * _HEADROOM)
@@ -81,7 +86,8 @@ def _draw_trade_off(axis: Axes, conclusion: Conclusion) -> None:
 
 
 def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
-    """A bar a lower bound, hatched for an estimate, faded where refuted, and a line at the upper bound."""
+    """A bar a lower bound, light where it assumes something, faded where that is refuted, hatched for an
+    estimate, and a line at the upper bound."""
     rows: tuple[Finding, ...] = (*conclusion.ranked(), *conclusion.estimates)  # as in the printed table
     labels = []
     for row in rows:
@@ -92,23 +98,40 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
     for bar, row in zip(bars, rows, strict=True):
         if isinstance(row, Estimate):
             bar.set(facecolor="white", edgecolor=BOUND, hatch="///")
-        elif mark(row, conclusion) and standing(conclusion).faded:
+        elif not row.holds:
             bar.set(facecolor="white", edgecolor=FADED, hatch="xxx")
-    axis.set_title("Lower bounds on epsilon")
+        elif row.assumes not in (NOTHING, COINS):
+            bar.set(alpha=None, facecolor=(BOUND, _LIGHT), edgecolor=BOUND, linewidth=1.2)
+    axis.set_title("Lower bounds on epsilon", pad=16)
+    many = " or many runs" if conclusion.design is not None else ""
+    if not conclusion.refutes_gaussian:
+        said = f"light: assumes a Gaussian curve{many}"
+        axis.text(0.5, 1.02, said, transform=axis.transAxes, ha="center", va="bottom", fontsize=8)
 
 
 def _draw_lying(axis: Axes, conclusion: Conclusion, labels: list[str], epsilons: list[float]) -> BarContainer:
     upper, bars = conclusion.upper_bound, axis.barh(labels, epsilons, color=BOUND, alpha=0.8, height=0.7)
-    axis.bar_label(bars, [at_least(value, 2) for value in epsilons], padding=3, fontsize=8, bbox=_BOX)
+    line = upper if upper is not None and np.isfinite(upper) else math.inf
+    right = 1.15 * max(*epsilons, 0.1 if line == math.inf else line)
+    for place, value in enumerate(epsilons):
+        inside = value <= line < value + _WIDE * right  # the number would lie on the line
+        how: dict[str, Any] = {
+            "ha": "right" if inside else "left",
+            "va": "center",
+            "fontsize": 8,
+            "bbox": _BOX,
+        }
+        offset = (-4 if inside else 4, 0)
+        axis.annotate(at_least(value, 2), (value, place), offset, textcoords="offset points", **how)
     axis.invert_yaxis()
     axis.tick_params(axis="y", labelsize=8)
-    axis.set_xlim(right=1.15 * max(*epsilons, 0.1))
+    axis.set_xlim(right=right)
     axis.set_xlabel(f"epsilon at delta {conclusion.delta:g}")
-    if upper is not None and np.isfinite(upper):
-        axis.set_xlim(right=1.15 * max(*epsilons, upper))
-        axis.axvline(upper, color=UPPER, ls=":")
-        place, name = ("data", "axes fraction"), f"upper bound {at_most(upper, 2)} "
-        axis.annotate(name, (upper, 0.98), xycoords=place, ha="right", va="top", fontsize=8, bbox=_BOX)
+    if line < math.inf:
+        axis.axvline(line, color=UPPER, ls=":")
+        beside: dict[str, Any] = {"ha": "left", "va": "center", "rotation": 90, "fontsize": 8, "bbox": _BOX}
+        name, places = f"upper bound {at_most(line, 2)}", ("data", "axes fraction")
+        axis.annotate(name, (line, 0.5), (5, 0), xycoords=places, textcoords="offset points", **beside)
     return bars
 
 
@@ -119,15 +142,17 @@ def _draw_upright(
     places = [i + _APART * (i >= len(conclusion.bounds)) for i in range(len(labels))]
     bars = axis.bar(places, epsilons, color=BOUND, alpha=0.8, width=0.6)
     axis.set_xticks(places, [textwrap.fill(label, 11) for label in labels])
-    axis.bar_label(bars, [at_least(value, 2) for value in epsilons], label_type="center", bbox=_BOX)
-    if upper is not None and np.isfinite(upper):
-        axis.axhline(upper, color=UPPER, ls=":")
-        place, name = ("axes fraction", "data"), f"upper bound {at_most(upper, 2)}"
-        axis.annotate(
-            name, (1, upper), (0, 2), xycoords=place, textcoords="offset points", ha="right", va="bottom"
-        )
-    axis.set(ylabel=f"epsilon at delta {conclusion.delta:g}")
-    axis.set_ylim(top=axis.get_ylim()[1] * 1.08)
+    line = upper if upper is not None and np.isfinite(upper) else math.inf
+    top = 1.15 * max(*epsilons, 0.1 if line == math.inf else line)
+    for place, value in zip(places, epsilons, strict=True):
+        height = value / 2 if abs(value / 2 - line) > _TALL * top else value / 4
+        axis.text(place, height, at_least(value, 2), ha="center", va="center", bbox=_BOX)
+    if line < math.inf:
+        axis.axhline(line, color=UPPER, ls=":")
+        coords, name = ("axes fraction", "data"), f"upper bound {at_most(line, 2)}"
+        above: dict[str, Any] = {"ha": "right", "va": "bottom", "bbox": _BOX}
+        axis.annotate(name, (1, line), (0, 4), xycoords=coords, textcoords="offset points", **above)
+    axis.set(ylabel=f"epsilon at delta {conclusion.delta:g}", ylim=(0, top))
     return bars
 
 
@@ -145,6 +170,9 @@ def _draw_profile(axis: Axes, conclusion: Conclusion) -> None:
             delta = conversions.delta_from_mu(known, grid)
             axis.plot(grid, delta, color=UPPER, ls=":", label="upper bound")
     axis.axhline(conclusion.delta, color="0.7", lw=0.8)
+    how: dict[str, Any] = {"ha": "right", "va": "bottom", "fontsize": 8, "color": "0.4"}
+    place, name = ("axes fraction", "data"), f"delta {conclusion.delta:g}"
+    axis.annotate(name, (1, conclusion.delta), (0, 1), xycoords=place, textcoords="offset points", **how)
     axis.set(xlabel="epsilon", ylabel="delta", title="Privacy profile", yscale="log", ylim=(1e-10, 1e3))
     axis.set_yticks([1e-10, 1e-8, 1e-6, 1e-4, 1e-2, 1])
     if mu or known is not None:

@@ -9,7 +9,7 @@ from operator import itemgetter
 import numpy as np
 
 from audit.report.table import Column, Table, at_least, at_most
-from audit.report.verdicts import is_reversed
+from audit.report.verdicts import is_reversed, to_decide
 from audit.statistics import curves, estimate, lifted
 from audit.statistics.conclusion import Conclusion, assumption_of
 from audit.statistics.estimate import Bound, Finding
@@ -99,23 +99,23 @@ def curve_means(conclusion: Conclusion) -> str:
 
 
 def _exceeding(conclusion: Conclusion) -> list[str]:
+    """What a bound above the upper one means and what decides, or that these runs can't bring one there."""
     free, gaussian, upper = conclusion.assumption_free, conclusion.gaussian, conclusion.upper_bound
     if upper is not None and free.epsilon > upper:
         return [f"{free.method} exceeds the upper bound: the guarantee is violated"]
-    lines = []
     if upper is not None and gaussian.epsilon > upper and not conclusion.refutes_gaussian:
-        lines += [f"{gaussian.method} exceeds the upper bound: violated, or the curve is not Gaussian"]
+        said = f"{gaussian.method} exceeds the upper bound: violated, or the curve is not Gaussian"
+        return [said, f"to decide: {to_decide(conclusion)}"]
     most = conclusion.most_provable
     reachable = upper is None or math.isinf(upper) or most is None or most >= upper
-    if not reachable and not is_reversed(conclusion):
-        runs = f"{len(conclusion.scores_in) + len(conclusion.scores_out):,} runs"
-        lines += textwrap.wrap(
-            f"{runs} prove at most {at_most(most or 0.0)} whatever the curve, so that none could contradict "
-            f"the upper bound {at_most(upper or 0.0)}: take fewer insertions or a larger sigma to look for "
-            "bugs",
-            _WIDTH,
-        )
-    return lines
+    if reachable or is_reversed(conclusion):
+        return []
+    runs = f"{len(conclusion.scores_in) + len(conclusion.scores_out):,} runs"
+    return textwrap.wrap(
+        f"{runs} prove at most {at_most(most or 0.0)} whatever the curve, so that none could contradict "
+        f"the upper bound {at_most(upper or 0.0)}: take fewer insertions or a larger sigma to look for bugs",
+        _WIDTH,
+    )
 
 
 def _row(finding: Finding, share: Callable[[int, int], str]) -> tuple[str, ...]:

@@ -45,7 +45,7 @@ def listed(folder: Path) -> Listed:
 
 
 def differs(setting: Setting) -> dict[str, Any]:
-    """The fields of a setting, by their flags, that differ from those of ./run.sh audit with its model and
+    """The fields of a setting, by their flags, that differ from those of an audit with its model and
     adversary; `insertions` stands for the steps where these hold a whole number of them."""
     if setting.model in zoo.tasks():
         usual = flat(setting_of(setting.model, adversary=setting.adversary.name))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy
 
-from audit import zoo
+from audit import started, zoo
 from audit.concluded import of_each_run
 from audit.concluded import of_setting as concluded
 from audit.errors import InputError, require
@@ -27,7 +27,8 @@ from audit.settings.stored import Known
 from audit.statistics.accounting import Composition
 from audit.statistics.conclusion import Conclusion
 from audit.statistics.one_run_conclusion import OneRunConclusion
-from audit.storage import files, results
+from audit.storage import files, results, score_files
+from audit.storage.score_files import STDIN
 from audit.storage.store import Kept, Store
 from audit.version import __version__
 
@@ -92,11 +93,13 @@ def of_scores(
     name: str, sources: Sequence[Path], composition: Composition | None, conclusion: Conclusion
 ) -> Subject:
     """The audit of scores from one file or several; the composition where the mechanism is known."""
+    about, names = of_arrays(name, composition, conclusion), ",".join(source.name for source in sources)
+    kept = {"Command": _bound_command(names, composition, conclusion), "Scores": score_files.said(sources)}
+    if STDIN in sources:
+        return about._replace(provenance=kept | about.provenance)
     checksums = [hashlib.sha256(source.read_bytes()).hexdigest() for source in sources]
-    names = ",".join(source.name for source in sources)
-    kept = {"Command": _bound_command(names, composition, conclusion), "Scores": names.replace(",", ", ")}
     kept |= {"SHA-256 of the scores' file": ", ".join(checksums), "Versions": _versions()}
-    return of_arrays(name, composition, conclusion)._replace(provenance=kept)
+    return about._replace(provenance=kept)
 
 
 def _bound_command(names: str, composition: Composition | None, conclusion: Conclusion) -> str:
@@ -107,7 +110,7 @@ def _bound_command(names: str, composition: Composition | None, conclusion: Conc
         flags |= {name: f"{value:.12g}" for name, value in composition._asdict().items()}
     elif conclusion.upper_bound is not None:
         flags["upper_bound"] = f"{conclusion.upper_bound:.12g}"
-    return " ".join(["./run.sh bound", *(f"--{name}={value}" for name, value in flags.items())])
+    return " ".join([started.command("bound"), *(f"--{name}={value}" for name, value in flags.items())])
 
 
 def _versions() -> str:
@@ -142,7 +145,7 @@ def of_setting(folder: Path, levels: AskedLevels, runs: int | None = None) -> Su
     kept, held = store.result() or Kept(), store.runs_held()
     schedule = None if runs else results.declared_looks(store)
     runs = runs or (schedule.looks()[-1] if schedule else kept.runs) or held
-    require(runs >= 2, f"{folder} has no finished runs: train some with ./run.sh audit")
+    require(runs >= 2, f"{folder} has no finished runs: {started.training()}")
     require(runs <= held, f"{folder} lacks runs {held} to {runs - 1}: train them")
     setting, own = known.setting, known.model is not None
     delta = kept.delta or 1e-5 if levels.delta is None else levels.delta
@@ -151,7 +154,8 @@ def of_setting(folder: Path, levels: AskedLevels, runs: int | None = None) -> Su
     conclusion = concluded(store.load(runs), setting, delta, confidence, looks, own)
     provenance = _provenance(folder.name, known, kept.provenance)
     if not own:
-        provenance = {"Command": _audit_command(setting, runs, delta, confidence, looks), **provenance}
+        where = "Command" if zoo.tasks() else "Command, in a clone of the repository"
+        provenance = {where: _audit_command(setting, runs, delta, confidence, looks), **provenance}
     facts, threats = _facts(setting, conclusion, own), _threats(setting)
     anchor, title = f"s{folder.name}", summary(setting, runs)
     return Subject(anchor, title, facts, threats, conclusion, provenance, store.text)
@@ -236,7 +240,7 @@ def _audit_command(setting: Setting, runs: int, delta: float, confidence: float,
     flags = {"model": setting.model, "adversary": setting.adversary.name, **differs(setting)}
     flags |= {"looks": ",".join(map(str, looks))} if looks else {"runs": runs}
     flags |= {"delta": f"{delta:g}", "confidence": f"{confidence:g}"}
-    return " ".join(["./run.sh audit", *(f"--{name}={value}" for name, value in flags.items())])
+    return " ".join([f"{started.RUN_SH} audit", *(f"--{name}={value}" for name, value in flags.items())])
 
 
 def _provenance(name: str, known: Known, kept: dict[str, str]) -> dict[str, str]:
@@ -303,7 +307,7 @@ def of_federated_folder(folder: Path, levels: AskedLevels) -> OneRunSubject:
     """The audit that a federated run's folder keeps; raises InputError where none can be read."""
     store = Store.at(folder)
     content = files.read(folder / RESULT)
-    mend = "start the same ./run.sh federated again"
+    mend = "start the same federated audit again"
     require(content is not None, f"{folder} has no {RESULT}: {mend}")
     try:
         kept: dict[str, Any] = json.loads(content or b"")

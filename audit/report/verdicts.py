@@ -87,6 +87,7 @@ def _verdict(conclusion: Conclusion) -> Verdict:
     if upper is not None and gaussian.epsilon > upper:
         headline = "The guarantee is violated, or the trade-off curve is not Gaussian."
         full = _violated_if_gaussian(gaussian, free, upper) + _not_refuted(conclusion)
+        full += f" To decide: {to_decide(conclusion)}."
         return Verdict(VIOLATED, "violated, or not Gaussian", headline, full)
     if _is_zero(gaussian) and _is_zero(free):
         full = _nothing(conclusion) + guaranteed(upper)
@@ -194,6 +195,14 @@ def _violated_if_gaussian(gaussian: Bound, free: Bound, upper: float) -> str:
         f"{_by_chance(gaussian)} Without any assumption on the curve these runs prove {kept}, which "
         "contradicts nothing."
     )
+
+
+def to_decide(conclusion: Conclusion) -> str:
+    """What decides between a violated guarantee and a curve that is not Gaussian."""
+    most, upper = conclusion.most_provable, conclusion.upper_bound
+    if most is None or upper is None or most >= upper:
+        return "more runs"
+    return f"more runs, or fewer insertions until the upper bound is below {at_least(most)}"
 
 
 def _by_chance(bound: Bound) -> str:

@@ -199,13 +199,15 @@ class Knowledge(NamedTuple):
 class AdversaryRow(NamedTuple):
     """An adversary as people and programs know it.
 
-    label: on figures. description: for a report, a sentence or two. functions: equal for adversaries whose
-    craft and score are the same functions, which then share compiled programs. biased: whether it inserts a
-    gradient along one coordinate, whose law is known where genuine gradients do not interfere.
+    label: on figures. canary: what is inserted, for --help. description: for a report, a sentence or two.
+    functions: equal for adversaries whose craft and score are the same functions, which then share compiled
+    programs. biased: whether it inserts a gradient along one coordinate, whose law is known where genuine
+    gradients do not interfere.
     """
 
     fields: type[AdversaryFields]
     label: str
+    canary: str
     description: str
     functions: str
     make: "Callable[[Any, Knowledge], Adversary]"
@@ -330,6 +332,7 @@ _ROWS = (
     AdversaryRow(
         GcS,
         "GC-S",
+        "a gradient along the coordinate that moves least",
         "GC-S: simulates training, picks the coordinate of the model that moves least, and inserts a "
         "gradient of norm C along it. Its score is how far the final model moved along that coordinate.",
         "biased",
@@ -339,6 +342,7 @@ _ROWS = (
     AdversaryRow(
         GcR,
         "GC-R",
+        "along a random coordinate",
         "GC-R: draws a coordinate of the model at random and inserts a gradient of norm C along it. Its "
         "score is how far the final model moved along that coordinate.",
         "biased",
@@ -348,6 +352,7 @@ _ROWS = (
     AdversaryRow(
         GcFixed,
         "fixed coordinate",
+        "along the coordinate --dimension",
         "Fixed coordinate: inserts a gradient of norm C along a given coordinate of the model. Its "
         "score is how far the final model moved along it.",
         "biased",
@@ -357,6 +362,7 @@ _ROWS = (
     AdversaryRow(
         CotS,
         "CotS",
+        "along a random direction",
         "CotS: draws a direction at random and inserts a gradient of norm C along it. Its score is the "
         "cosine of that direction and the model's displacement, or its weights where that is chosen.",
         "sphere",
@@ -374,6 +380,7 @@ _ROWS = (
     AdversaryRow(
         OneShotCanaries,
         "one-shot",
+        "the one-shot paper's random directions",
         "One-shot: inserts gradients of norm C along random directions. A score is the cosine of a direction "
         "and the model's displacement, its weights, or the largest with any step's move, as chosen.",
         "one_shot",
@@ -382,6 +389,7 @@ _ROWS = (
     AdversaryRow(
         Loss,
         "L",
+        "an example with a wrong label",
         "L: inserts the gradient of a training example with a wrong label. Its score is minus the final "
         "model's loss on that example.",
         "flipped_label",
@@ -390,6 +398,7 @@ _ROWS = (
     AdversaryRow(
         Poisoned,
         "poisoned data",
+        "examples along directions in which the data hardly vary",
         "Poisoned data: inserts the gradients of examples that lie along directions in which the data hardly "
         "vary, all of one label. A score is minus the final model's loss on such an example.",
         "poisoned",
@@ -398,6 +407,7 @@ _ROWS = (
     AdversaryRow(
         ClipBkd,
         "ClipBKD",
+        "an example along the least of these",
         "ClipBKD: inserts the gradient of an example along the direction in which the data vary least, with "
         "the label that a model trained without it finds least likely. Its score is minus the final model's "
         "loss on that example.",
@@ -415,6 +425,7 @@ def _own(fields: OwnAdversary, known: Knowledge) -> "Adversary":
 _OWN = AdversaryRow(
     OwnAdversary,
     "own adversary",
+    "",
     "An adversary of the caller's own, which is not described here: what it inserts is clipped like anything "
     "else, and its score sees what its own functions see.",
     "own",

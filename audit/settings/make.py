@@ -36,7 +36,8 @@ def fields(kind: type = Setting) -> dict[str, Field]:
         by_data.setdefault(row.data.label, []).append(row.name)
     models = "; ".join(f"{_choice(names)} ({data})" for data, names in by_data.items())
     audited, attack, names = ScheduleFields.group, AdversaryFields.group, tuple(ADVERSARIES)
-    adversaries, length = f"{_choice(names)}.", "Insertions; training takes insertions * k steps."
+    adversaries = "; ".join(f"{name}: {row.canary}" for name, row in ADVERSARIES.items()) + "."
+    length = "Insertions; training takes insertions * k steps."
     ways = (
         Field("model", "model", str, "fcnn", f"{models}.", audited, FieldLimits(choices=tuple(tasks()))),
         Field("adversary", "adversary", str, "gc_s", adversaries, attack, FieldLimits(choices=names)),

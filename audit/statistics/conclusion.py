@@ -67,6 +67,7 @@ class Conclusion(NamedTuple):
     curves of other mechanisms; None where runs have several canaries, since it counts independent scores.
     deciding: () -> how many runs would give it the power that it lacks; None where no number tried would.
     composition: the mechanism's.
+    bounds: as they were computed; `ranked`, `rows`, `bound` and `finding` mark what the scores refute.
     reason: why the curve should be Gaussian, where the mechanism's own law is a reason; else empty.
     looks: the declared looks where there were some: the bounds are then the best of those taken, and hold at
     the confidence together with all others.
@@ -114,7 +115,7 @@ class Conclusion(NamedTuple):
         """The bounds in the order of tables, whatever was found: first the one that assumes nothing."""
         pair = (self.assumption_free, self.gaussian)
         named = {bound.method for bound in pair}
-        return tuple(map(self._marked, (*pair, *(one for one in self.bounds if one.method not in named))))
+        return (*pair, *(self._marked(one) for one in self.bounds if one.method not in named))
 
     def _marked(self, bound: Bound) -> Bound:
         refuted = assumption_of(bound).gaussian and self.refutes_gaussian
@@ -176,7 +177,7 @@ class Conclusion(NamedTuple):
 
     def bound(self, method: str) -> Bound:
         """One method's bound; raises KeyError for an estimate's or an unknown name."""
-        return {bound.method: bound for bound in self.bounds}[method]
+        return self._marked({bound.method: bound for bound in self.bounds}[method])
 
     def finding(self, method: str) -> Finding:
         """One method's bound or estimate; raises KeyError for an unknown name."""

@@ -1,9 +1,10 @@
 """Coins that fair and independent ones do not give: a caller's are looked at before a bound rests on them.
 
-Bounds from coins hold where each canary of each run is in by a fair coin of its own. Coins of another share,
-one draw for all runs, or canaries sorted by world look alike in a file, and the bounds are wrong then. Each
-test here is exact or conservative for fair coins (R, K), and all of them together refuse such with
-probability ERROR at most:
+Bounds of one run hold where each canary is in by a fair coin of its own; those of several runs where all
+coins have one probability, of which limits are read off the coins (`canaries.Coins.limits`). Coins of several
+shares, one draw for all runs, or canaries sorted by world look alike in a file, and the bounds are wrong
+then: a caller's coins have to pass for fair ones. Each test here is exact or conservative for fair coins
+(R, K), and all of them together refuse such with probability ERROR at most:
 
     totals       all, each row's and each column's: Binomial(n, 1/2), two-sided
     lags         how many bits differ from the one L places on, for L = 1, 2, ..: for each L the differences

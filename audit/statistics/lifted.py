@@ -39,7 +39,7 @@ from audit.statistics import betting, conversions, exact, thresholds
 from audit.statistics.canaries import Counted, Design, RunErrors
 from audit.statistics.estimate import ASSUMPTION_FREE, IF_GAUSSIAN, Bound
 from audit.statistics.exact import Family
-from audit.statistics.method import FAIR_COINS, GAUSSIAN_CURVE, MANY_CANARIES, NOTHING, Assumption, Method
+from audit.statistics.method import COINS, GAUSSIAN_CURVE, MANY_CANARIES, NOTHING, Assumption, Method
 
 Array = NDArray[np.float64]
 
@@ -272,7 +272,7 @@ def _concluded(
         return method.conclude(counted, delta, confidence)
     widened = counted._replace(rest=limits.widened(counted.rest))
     bound = method.conclude(widened, delta, 1 - limits.error)
-    assumes = FAIR_COINS if bound.assumes == NOTHING else bound.assumes
+    assumes = COINS if bound.assumes == NOTHING else bound.assumes
     return dataclasses.replace(bound, assumes=assumes, confidence=confidence)
 
 

@@ -81,11 +81,11 @@ ONE_CANARY = Pair("if_gaussian", "assumption_free")
 MANY_CANARIES = Pair("lifted_gaussian", "lifted")
 NO_BOUND = "(no bound)"
 NOTHING = Assumption("nothing", "nothing", "independent runs")
-FAIR_COINS = Assumption(
-    "fair coins",
-    "fair coins",
-    "independent runs, and in each of them every canary in by a fair coin of its own",
-    "each canary in or out by a coin of its own, as whoever gave them says",
+COINS = Assumption(
+    "independent coins of one probability",
+    "coins",
+    "independent runs, every canary of each in by a coin of its own, and all coins of one probability",
+    "each canary in by a coin of its own, all coins of one probability",
 )
 GAUSSIAN_CURVE = Assumption(
     "a Gaussian trade-off curve",

@@ -1,63 +1,94 @@
-"""Files of scores from any framework: one .npz or .csv, or two .npy."""
+"""Scores from any framework: a .npz, .csv or .json file, two .npy, standard input, or a table of columns."""
 
 import contextlib
 import csv
 import io
+import json
 import lzma
 import math
 import os
 import struct
+import sys
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from audit.errors import InputError, require
 from audit.statistics import canaries, one_run_conclusion, one_shot
+from audit.statistics.arrays import floats
 from audit.statistics.canaries import Coins, Design, Sets
 from audit.statistics.one_run_conclusion import OneRunConclusion
 from audit.storage.files import NOT_AN_ARCHIVE, regular
 
 Array = NDArray[np.float64]
 
+STDIN = Path("-")
 MOST_SCORES = 5_000_000
 MOST_BYTES = 1 << 30
 _HEADER_BYTES = 1 << 16
+_STANDARD_INPUT = Path("standard input")
 _PARSERS = (ArithmeticError, csv.Error, struct.error, lzma.LZMAError)
 _UNREADABLE: tuple[type[Exception], ...] = (*NOT_AN_ARCHIVE, *_PARSERS)
+_MEND = "check `scores`, or keep a random part of them"
 _LABELS = {"true": True, "in": True, "false": False, "out": False}
 _FORMS = (("score", "in"), ("score", "presence"), ("scores", "presence"), ("in", "out"))
 
 
 def paths(scores: str) -> tuple[Path, ...]:
-    """The files that `scores` names: one, or several with commas between them."""
+    """The files that `scores` names: one, several with commas between them, or STDIN."""
     return tuple(map(Path, [scores] if os.path.exists(scores) else scores.split(",")))
 
 
+def said(files: Sequence[Path]) -> str:
+    """The files' names, for people."""
+    return ", ".join(str(_STANDARD_INPUT) if path == STDIN else path.name for path in files)
+
+
 def read_scores(*files: Path) -> Design:
-    """The scores of a .npz or .csv file, or of two .npy files.
+    """The scores of a .npz, .csv or .json file, of two .npy files, or of STDIN, which is CSV or JSON.
 
     A .npz holds arrays in, out or scores, presence; a .csv has columns score,in or score,presence or in,out;
-    of two .npy files the first is in. Arrays are (runs,) or, with several canaries a run, (runs, canaries).
+    a .json is an object of lists of these names; of two .npy files the first is in. Arrays are (runs,) or,
+    with several canaries a run, (runs, canaries).
     Raises InputError, in one line, for what it cannot read, makes no sense, or is more than MOST_SCORES.
     """
     readers: dict[tuple[str, ...], Callable[..., Design]] = {
         (".npz",): _read_npz,
         (".csv",): _read_csv,
+        (".json",): _read_json,
         (".npy", ".npy"): lambda *pair: _sets(pair[0], *map(_read_npy, pair)),
     }
     reader = readers.get(tuple(path.suffix.lower() for path in files))
+    if files == (STDIN,):
+        reader = _read_stdin
     if reader is None:
         named = ",".join(map(str, files))
-        raise InputError(f"`scores={named}`: give a .npz or .csv file, or two .npy files, in.npy,out.npy")
+        give = "give a .npz, .csv or .json file, two .npy files, in.npy,out.npy, or - for standard input"
+        raise InputError(f"`scores={named}`: {give}")
     design = reader(*files)
     size = sum(world.size for world in design.pooled())
     require(size <= MOST_SCORES, _too_many(files[0], size))
     return design
+
+
+def of_columns(place: object, names: Sequence[object], column: Callable[[Any], Any]) -> Design:
+    """The scores of a table with columns score,in or score,presence (1 or 0), or in,out; `column` gives the
+    column of a name, (runs,) or (runs, canaries). Raises InputError, in which `place` names the table."""
+    known = [str(name).strip().lower() for name in names]
+    form = _form(place, known)
+    require(form, f"{place} has columns {_shown(','.join(known))}: give score,in (1 or 0), or in,out")
+    assert form is not None
+    first, second = (column(names[known.index(name)]) for name in form)
+    with _naming(place):
+        scores, others = floats(form[0], first), _numbers_of(form[1], second)
+    if form == ("in", "out"):
+        return _sets(place, scores, others)
+    return _by_presence(place, scores, others)
 
 
 class OneRun(NamedTuple):
@@ -96,7 +127,7 @@ def read_one_run(path: Path) -> OneRun:
     return OneRun(arrays["observed"], arrays.get("unobserved"), None)
 
 
-def _sets(path: Path, scores_in: Array, scores_out: Array) -> Design:
+def _sets(path: object, scores_in: Array, scores_out: Array) -> Design:
     """Scores of two sets of runs; flat ones are of one canary a run."""
     columns = [scores[:, None] if scores.ndim == 1 else scores for scores in (scores_in, scores_out)]
     if scores_in.ndim == scores_out.ndim == 1:
@@ -106,7 +137,7 @@ def _sets(path: Path, scores_in: Array, scores_out: Array) -> Design:
 
 
 @contextlib.contextmanager
-def _naming(path: Path) -> Iterator[None]:
+def _naming(path: object) -> Iterator[None]:
     try:
         yield
     except InputError as error:
@@ -117,7 +148,8 @@ def _naming(path: Path) -> Iterator[None]:
 def _reading(path: Path) -> Iterator[None]:
     """Turns all that a reader raises into one line; refuses what is no file, or too large a one."""
     try:
-        regular(path, "check `scores`, or keep a random part of them", MOST_BYTES)
+        if path != _STANDARD_INPUT:
+            regular(path, _MEND, MOST_BYTES)
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             yield
@@ -170,7 +202,7 @@ def _numbers(path: Path, name: str, file: IO[bytes]) -> Array:
     return array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
 
 
-def _by_presence(path: Path, scores: Array, presence: Array) -> Design:
+def _by_presence(path: object, scores: Array, presence: Array) -> Design:
     fits = scores.ndim in (1, 2) and scores.shape == presence.shape
     shapes = f"scores {scores.shape} and presence {presence.shape}"
     require(fits, f"{path}: {shapes} must both be (runs,) or (runs, canaries)")
@@ -191,35 +223,73 @@ class _Cells(NamedTuple):
     second: str
 
 
+def _read_stdin(path: Path) -> Design:
+    """JSON where the first character is that of an object, else CSV."""
+    with _reading(_STANDARD_INPUT):
+        content = sys.stdin.buffer.read(MOST_BYTES + 1)
+        require(content.strip(), f"{_STANDARD_INPUT} is empty: give score,in lines, or JSON")
+        too_large = f"{_STANDARD_INPUT} is larger than {MOST_BYTES / 2**30:g} GiB: keep a random part of it"
+        require(len(content) <= MOST_BYTES, too_large)
+        text = content.decode("utf-8-sig")
+        of_text = _of_json if text.lstrip()[:1] in ("{", "[") else _of_csv
+        return of_text(_STANDARD_INPUT, io.StringIO(text, newline=""))
+
+
+def _read_json(path: Path) -> Design:
+    with _reading(path), open(path, encoding="utf-8-sig") as file:
+        return _of_json(path, file)
+
+
+def _of_json(path: Path, file: IO[str]) -> Design:
+    """An object of lists, whose names are those of a CSV's columns."""
+    mend = 'give {"in": [...], "out": [...]}, or "scores" and "presence"'
+    try:
+        found = json.load(file, object_pairs_hook=tuple)
+    except UnicodeDecodeError:
+        raise
+    except (ValueError, RecursionError):
+        raise InputError(f"cannot read {path}: it is no JSON; {mend}") from None
+    require(isinstance(found, tuple), f"{path} is no JSON object: {mend}")
+    lists = dict(found)
+    return of_columns(path, [name for name, _ in found], lists.__getitem__)
+
+
 def _read_csv(path: Path) -> Design:
-    """Columns score,in or score,presence, or a column a world; commas, semicolons, tabs or spaces between."""
     with _reading(path), open(path, newline="", encoding="utf-8-sig") as file:
-        first = file.readline(_HEADER_BYTES).lstrip("# ")
-        form, at, separator = _header(path, first)
-        worlds: dict[bool, list[float]] = {True: [], False: []}
-        add = _add_pair if form == ("in", "out") else _add_labelled
-        for cells in _rows(file, at, separator):
-            add(path, cells, worlds)
-            size = len(worlds[True]) + len(worlds[False])
-            require(size <= MOST_SCORES, _too_many(path, size))
+        return _of_csv(path, file)
+
+
+def _of_csv(path: Path, file: IO[str]) -> Design:
+    """Columns score,in or score,presence, or a column a world; commas, semicolons, tabs or spaces between."""
+    first = file.readline(_HEADER_BYTES).lstrip("# ")
+    form, at, separator = _header(path, first)
+    worlds: dict[bool, list[float]] = {True: [], False: []}
+    add = _add_pair if form == ("in", "out") else _add_labelled
+    for cells in _rows(file, at, separator):
+        add(path, cells, worlds)
+        size = len(worlds[True]) + len(worlds[False])
+        require(size <= MOST_SCORES, _too_many(path, size))
     return _sets(path, np.array(worlds[True], np.float64), np.array(worlds[False], np.float64))
 
 
 def _header(path: Path, line: str) -> tuple[tuple[str, str], tuple[int, int], str]:
     for separator in "\t;, ":
         names = [name.strip().lower() for name in next(csv.reader([line], delimiter=separator), [])]
-        for form in _FORMS:
-            if set(form) <= set(names):
-                _require_one_reading(path, names)
-                return form, (names.index(form[0]), names.index(form[1])), separator
+        form = _form(path, names)
+        if form is not None:
+            return form, (names.index(form[0]), names.index(form[1])), separator
     raise InputError(f"{path}: its first line must be score,in (1 or 0), or in,out (a column a world)")
 
 
-def _require_one_reading(path: Path, names: list[str]) -> None:
-    """Raises InputError for a header with more than two of the names that count, or one of them twice."""
+def _form(path: object, names: Sequence[str]) -> tuple[str, str] | None:
+    """The two names that count, if they are there. Raises InputError where more than two of those that could
+    are there, or one of them twice."""
+    form = next((form for form in _FORMS if set(form) <= set(names)), None)
     counted = [name for name in names if any(name in form for form in _FORMS)]
     said = f"{path}: its columns {','.join(counted)} can be read in several ways"
-    require(len(counted) == 2, f"{said}: keep score,in (1 or 0), or in,out (a column a world)")
+    once = f"{said}: keep score,in (1 or 0), or in,out (a column a world)"
+    require(form is None or len(counted) == 2, once)
+    return form
 
 
 def _rows(file: IO[str], at: tuple[int, int], separator: str) -> Iterator[_Cells]:
@@ -231,15 +301,27 @@ def _rows(file: IO[str], at: tuple[int, int], separator: str) -> Iterator[_Cells
 
 def _add_labelled(path: Path, cells: _Cells, worlds: dict[bool, list[float]]) -> None:
     """A score to the world that its label names: a number equal to 1 or 0, true or false, in or out."""
-    label = cells.second.lower()
-    known = _LABELS.get(label)
+    with _naming(f"{path} line {cells.line}"):
+        label = _label(cells.second)
+    worlds[label].append(_score(path, cells.line, cells.first))
+
+
+def _label(text: str) -> bool:
+    known = _LABELS.get(text.lower())
     if known is None:
         with contextlib.suppress(ValueError):
-            known = {1.0: True, 0.0: False}.get(float(label))
+            known = {1.0: True, 0.0: False}.get(float(text))
     if known is None:
-        what = f"{_shown(cells.second)} says neither in nor out: give 1 or 0"
-        raise InputError(f"{path} line {cells.line}: {what}")
-    worlds[known].append(_score(path, cells.line, cells.first))
+        raise InputError(f"{_shown(text)} says neither in nor out: give 1 or 0")
+    return known
+
+
+def _numbers_of(name: str, values: ArrayLike) -> Array:
+    """The last of the two columns: scores out, or labels, of which words are read as in a CSV."""
+    words = isinstance(values, list) and any(isinstance(one, str) for one in values)
+    if name == "out" or not (words or getattr(getattr(values, "dtype", None), "kind", "") in ("O", "U", "T")):
+        return floats(name, values)
+    return np.array([_label(str(one)) for one in np.asarray(values).ravel()], np.float64)
 
 
 def _add_pair(path: Path, cells: _Cells, worlds: dict[bool, list[float]]) -> None:

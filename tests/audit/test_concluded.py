@@ -40,7 +40,7 @@ def test_the_curve_is_tested_whoever_concludes_and_once(monkeypatch):
     called = []
     monkeypatch.setattr(gaussian_curve, "examine_with_power", lambda *worlds: called.append(1) or (None, 0.5))
     found = conclude(NORMAL.design())
-    assert found.gaussian.epsilon > 0 and not called
+    assert found.assumption_free.epsilon > 0 and not called
     assert (found.curve_power, found.curve_power, called) == (0.5, 0.5, [1])
 
 

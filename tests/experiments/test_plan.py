@@ -1,6 +1,7 @@
 """`plan` as a user types it, on made-up data."""
 
 import json
+import re
 
 import pytest
 
@@ -17,6 +18,8 @@ def test_plan_says_bounds_runs_and_time(housing_file, tmp_path):
     flags = (f"--data_file={housing_file}", "--epsilon=4", "--runs=400", "--tightness=0.5", *small, "--json")
     process = command(*flags, XDG_CACHE_HOME=str(tmp_path))
     assert process.returncode == 0, process.stderr
+    assert "looking for the runs that prove 50% of it ..." in process.stderr
+    assert not re.search(r"\d<[\d?]|s/audits", process.stderr)  # times that are left
     result = json.loads(process.stdout)
     assert result["epsilon"] == pytest.approx(4)
     bounds = {row["method"]: row for row in result["bounds"]}

@@ -69,7 +69,7 @@ def on_command_lines():
             for value in beyond(field.kind, field.limits):
                 yield named(Bad((*line, f"--{field.flag}={value}"), says(field, value)))
             for text in WRONG_TEXTS[field.kind]:
-                yield named(Bad((*line, f"--{field.flag}={text}"), f"flag --{field.flag}={text}"))
+                yield named(Bad((*line, f"--{field.flag}={text}"), f"--{field.flag}={text}: give "))
 
 
 CORPUS = list(on_command_lines())

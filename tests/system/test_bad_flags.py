@@ -65,14 +65,14 @@ def levels():
         argv, lay = (BOUND, two_worlds) if command == "bound" else ((command,), nothing)
         yield from rows(argv, level, f"{level} is {{}}", "nan", "-1.0", lay=lay)
         yield from rows(argv, level, f"{level} is {{}}.0: it must lie strictly between", "0", "1", lay=lay)
-        yield from rows(argv, level, f"flag --{level}={{}}", *WORDS, lay=lay)
+        yield from rows(argv, level, f"--{level}={{}}: give a number", *WORDS, lay=lay)
 
 
 def of_no_kind():
     for command, flag in flags_of(COUNTS):
-        yield from rows([command], flag, f"flag --{flag}={{}}", "", "1.5")
+        yield from rows([command], flag, f"--{flag}={{}}: give a whole number", "", "1.5")
     for command, flag in flags_of(SWITCHES):
-        yield from rows([command], flag, f"flag --{flag}={{}}", "maybe")
+        yield from rows([command], flag, f"--{flag}={{}}: give true or false", "maybe")
     for command, flag in flags_of(EMPTY):
         yield from rows([command], flag, f"{flag} is empty{{}}: ", "")
 
@@ -119,7 +119,7 @@ SIZES = [
     *lines("give a range of directions, counted from 0", f"{POISONED} --first_direction=784"),
     *lines("give a range of directions", f"{POISONED} --first_direction=5 --end_direction=5"),
     *rows(["plan"], "epsilon", "epsilon is {}: give --epsilon", "nan", "inf", "-1", "0", "501", "1e-300"),
-    *rows(["plan"], "epsilon", "flag --epsilon={}", *WORDS),
+    *rows(["plan"], "epsilon", "--epsilon={}: give a number", *WORDS),
     *rows(["plan"], "tightness", "--tightness={}: give more than 0", "nan", "inf", "1.0", "0.0", "-1.0"),
     *rows(["plan"], "noise_multiplier", "give --epsilon, 1e-06 to 500", "0", "1e9", "1e-6"),
     *rows(["calibrate"], "mu", "--mu={}: give 0 to 100", "nan", "inf", "-1", "100", "1e+300"),
@@ -175,7 +175,7 @@ CANIFE = [
 LONG = "a" * 5000
 SHORTENED = [
     *rows(["federated"], "model", f"--model={'a' * 52}... is unknown: choose one of convnet", LONG),
-    *rows(["audit"], "runs", f"flag --runs={'a' * 53}...", LONG),
+    *rows(["audit"], "runs", f"--runs={'a' * 53}...", LONG),
     *lines("error: no command 'aaaa", LONG),
     *(
         case

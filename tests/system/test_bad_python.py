@@ -1,6 +1,7 @@
 """Bad arguments of every public function: each is one line that names it, before anything is trained."""
 
 import warnings
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -90,6 +91,12 @@ NOISY = {"noise_multiplier": 1.0, "insertions": 4}
 BOUNDS = [
     *SCORES,
     ("equal", lambda: bounds(np.ones(9), np.ones(9)), "equal 1"),
+    *(
+        (f"alone {note}", lambda alone=alone: audit.bounds(alone), "`scores_out` is missing: give it")
+        for note, alone in {"array": IN, "list": [1.0], "none": None, "word": "scores.csv"}.items()
+    ),
+    ("no table", lambda: audit.bounds(SimpleNamespace(columns=["a"])), "`scores_out` is missing"),
+    ("other columns", lambda: audit.bounds(type("Frame", (dict,), {"columns": ["a"]})()), "has columns 'a'"),
     *typed(bounds, "delta", *LEVEL), *typed(bounds, "confidence", *LEVEL),
     *typed(bounds, "noise_multiplier", -1, np.nan, 1e-9, 1e12, optional=True, insertions=4),
     *typed(bounds, "insertions", -1, 1.5, np.nan, 10**13, optional=True, noise_multiplier=1.0),

@@ -109,8 +109,8 @@ BAD_PAIRS = {
     "second.npy,out.npy": "second.npy: it is damaged",
 }
 BAD_PLACES = {
-    "": "--scores is missing: name a .npz", ".": "--scores=.: give a .npz", "s": "give a .npz or .csv",
-    "s.txt": "give a .npz or .csv", "s.json": "give a .npz or .csv", "s.pt": "give a .npz or .csv",
+    "": "--scores is missing: name a .npz", ".": "--scores=.: give a .npz", "s": "give a .npz, .csv",
+    "s.txt": "give a .npz, .csv", "s.json": "it is no JSON", "s.pt": "give a .npz, .csv",
     "missing.csv": "missing.csv: No such file", "missing.npz": "missing.npz: No such file",
     "folder.npz": "folder.npz: it is no file", "folder.csv": "folder.csv: it is no file",
     "pipe.csv": "pipe.csv: it is no file", "loop.npz": "loop.npz: Too many levels of symbolic links",
@@ -155,6 +155,30 @@ BAD_RUNS = {
 # fmt: on
 
 
+BAD_JSON = {
+    "empty": (b"", "it is no JSON; give {"),
+    "cut": (b'{"in": [1', "it is no JSON; give {"),
+    "deep": (b"[" * 100_000, "it is no JSON; give {"),
+    "list": (b"[1, 2]", "is no JSON object: give {"),
+    "no UTF-8": (b'{"in": "\xff"}', "it is no text in UTF-8"),
+    "other names": (b'{"a": [1], "b": [2]}', "s.json has columns 'a,b': give score,in"),
+    "twice": (b'{"in": [1], "in": [2], "out": [3]}', "its columns in,in,out can be read in several ways"),
+    "two readings": (
+        b'{"scores": [1, 2], "presence": [1, 0], "in": [1]}',
+        "its columns scores,presence,in can be read in several ways",
+    ),
+    "label": (b'{"score": [1, 2], "in": ["in", "maybe"]}', "s.json: 'maybe' says neither in nor out"),
+    "number for a label": (b'{"score": [1, 2], "in": [1, 2]}', "presence must be 1 (in) or 0 (out)"),
+    "words": (b'{"in": [1, "x"], "out": [0]}', "s.json: in are no numbers but words"),
+    "null": (b'{"in": [1, null], "out": [0]}', "s.json: in are no numbers but objects"),
+    "objects": (b'{"in": {"a": 1}, "out": [1]}', "s.json: in are no numbers"),
+    "ragged": (b'{"in": [[1, 2], [1]], "out": [1]}', "s.json: in are no numbers in rows of one length"),
+    "infinite": (b'{"in": [1e999, 2], "out": [1, 2]}', "1 of 2 in scores are not finite"),
+    "huge": (b'{"in": [%s, 2], "out": [1, 2]}' % (b"9" * 400), "s.json: in are no numbers"),
+    "shapes": (b'{"scores": [[1, 2]], "presence": [1, 0]}', "must both be (runs,) or (runs, canaries)"),
+}
+
+
 def pairs(folder):
     contents = {"out": npy(FORTY), "text": b"1 2 3", "archive": archive(), "table": npy(np.ones((4, 2)))}
     contents |= {"objects": npy(np.array([1, None])), "claims": claiming((3000,))}
@@ -179,6 +203,8 @@ def files(kind, contents):
 FILES = [
     *files("csv", BAD_CSV),
     *files("npz", BAD_NPZ),
+    *files("json", BAD_JSON),
+    one("standard input is empty: give score,in lines, or JSON", "--scores=-"),
     *files("npz", {n: (npz(**{"in": x, "out": y}), says) for n, (x, y, says) in WORTHLESS.items()}),
     *(one(says, f"--scores={names}", lay=pairs) for names, says in BAD_PAIRS.items()),
     *(one(says, f"--scores={place}", lay=odd_places) for place, says in BAD_PLACES.items()),
@@ -194,7 +220,7 @@ NOISE = "--noise_multiplier={}: give 0, or 1e-6 to 1e9"
 FLAGS = [
     *bound(STEPS[1:], "noise_multiplier", NOISE, "nan", "inf", "-1.0", "1e-300", "5e-324", "1e+300"),
     *bound(STEPS[1:], "noise_multiplier", "give 0, or 1e-6 to 1e9", "1e12"),
-    *bound(STEPS[1:], "noise_multiplier", "flag --noise_multiplier={}", "many", ""),
+    *bound(STEPS[1:], "noise_multiplier", "--noise_multiplier={}: give a number", "many", ""),
     *bound(STEPS[:1], "insertions", "--insertions={}: give", -1, 10**13, 2**70, HUGE),
     *bound(STEPS[:1], "insertions", "--insertions", "9" * 5000),
     *bound(STEPS, "sampling_rate", "--sampling_rate={}: give", "nan", "inf", "0.0", "1.5", "-1.0"),
@@ -202,7 +228,7 @@ FLAGS = [
     *bound((*STEPS, "--noise_multiplier=1e-5"), "sampling_rate", "from 0.3", "0.5"),
     *bound((*STEPS, "--insertions=1000001"), "sampling_rate", "at most 1,000,000", "0.5"),
     *bound((), "upper_bound", "--upper_bound={}: give", "nan", "-1.0"),
-    *bound((), "upper_bound", "flag --upper_bound={}", "many", ""),
+    *bound((), "upper_bound", "--upper_bound={}: give a number", "many", ""),
     *bound((), "figure", "--figure={}: end it in .png, .pdf, .svg", "", "f", "f.jpg", ".png", "/dev/null"),
     *bound((), "figure", "name another file with --figure", "scores.npz/f.png"),
     *bound((), "report", "--report=: name an HTML file", ""),

@@ -11,6 +11,7 @@ import pytest
 
 import experiments
 from tests.forks import python
+from tests.system.test_golden_outputs import without_digits
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("audit", "models", "experiments", "tests")
@@ -168,6 +169,58 @@ def test_a_page_has_no_block_that_looks_like_a_sentence(path):
     text = path.read_text(encoding="utf-8")
     assert not [line for line in text.splitlines() if line.startswith("    ./run.sh")]
     assert text.count("\n```") % 2 == 0
+
+
+TEXT = re.compile(r"^```text\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_BOUNDS = "lower bounds on epsilon"
+SHOWN = {  # (page, how its block begins): the command that prints it
+    ("README.md", _BOUNDS): "audit",
+    ("audit/mechanism/README.md", "precision "): "precision",
+    ("experiments/README.md", _BOUNDS): "audit --canaries=24 --runs=400",
+}
+NOT_RUN = {  # why nothing compares a page's other blocks
+    "audit/mechanism/README.md": "timings of one machine, and compilations of minutes",
+    "audit/statistics/README.md": "three minutes",
+    "experiments/README.md": "a line for a cluster",
+    "experiments/canife/README.md": "trainings of minutes",
+    "experiments/compare/README.md": "ten minutes",
+    "experiments/hidden_state/README.md": "a formula",
+    "experiments/one_shot/README.md": "sweeps of minutes",
+}
+_DEPENDS = re.compile(r"(not )?confirmed \(|refuted \(")  # on a score or two
+
+
+def shown():
+    """(page, text) of every block of output."""
+    pages = [(str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")) for path in READMES]
+    return [(page, text) for page, content in pages for text in TEXT.findall(content)]
+
+
+def test_a_block_of_output_is_compared_or_says_why_not():
+    found = shown()
+    begun = [{key for key in SHOWN if page == key[0] and text.startswith(key[1])} for page, text in found]
+    assert set().union(*begun) == set(SHOWN)
+    rest = {page for (page, _), keys in zip(found, begun, strict=True) if not keys}
+    assert rest == set(NOT_RUN)
+    (first,) = [text for page, text in found if page == "README.md"]
+    assert first == (ROOT / "tests" / "system" / "golden" / "audit.txt").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("page", "begins"), SHOWN)
+def test_a_block_of_output_is_what_its_command_prints(tmp_path, page, begins):
+    (expected,) = [text for name, text in shown() if name == page and text.startswith(begins)]
+    out = (f"--out={tmp_path}",) * (SHOWN[page, begins] != "precision")
+    done = python("-m", "experiments", *SHOWN[page, begins].split(), *out)
+    if "could not be loaded" in done.stderr:
+        pytest.skip("the data can't be fetched here")
+    assert done.returncode == 0, done.stderr
+    printed, documented = (
+        [line.strip() for line in without_digits(text).splitlines() if not _DEPENDS.search(line)]
+        for text in (done.stdout, expected)
+    )
+    places = [i for i, line in enumerate(printed) if line == documented[0]]
+    assert any(printed[i : i + len(documented)] == documented for i in places), done.stdout
 
 
 @pytest.fixture

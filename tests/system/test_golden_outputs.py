@@ -62,7 +62,7 @@ def test_outputs_are_as_recorded(forked, image_file, tmp_path, name):
         content = _content(path) if path.suffix in shown and path.name != "made.json" else ""
         parts.append(f"> {path.relative_to(tmp_path)}\n{content}")
     text = re.sub(CIRCUMSTANCES_OF_PAGES, "...", "\n".join(parts).replace(str(tmp_path), "FOLDER"))
-    found = _once(_without_digits(text) if case["trains"] else text)
+    found = _once(without_digits(text) if case["trains"] else text)
     expected = FOLDER / f"{name}.txt"
     if RECORDS:
         expected.write_text(found)
@@ -182,7 +182,7 @@ def _words(page: str) -> str:
     return "".join(f"{line}\n" for line in lines if line)
 
 
-def _without_digits(text: str) -> str:
+def without_digits(text: str) -> str:
     """The text with N for numbers and single spaces, for what training decides; folders' hashes stay."""
     number = r"(?:(?<![\w-])-?|(?<=\d-))\d[\d,.]*(e[+-]?\d+)?(?!\w)|\b[0-9a-f]{64}\b|\binf\b|\bnan\b"
     return re.sub(r"[ -]{2,}", " ", re.sub(number, "N", text))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import audit
+from audit import started
 from tests.forks import python
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,6 +43,44 @@ def test_the_package_has_the_commands_that_need_no_repository(tmp_path):
     told = python("-m", "audit", "help", cwd=tmp_path)
     names = [line.split()[0] for line in told.stdout.splitlines() if line.startswith("  ")]
     assert told.returncode == 0 and names == ["bound", "list", "report", "help"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "program"),
+    [
+        ("-P -m experiments bound", "./run.sh"),
+        ("-m experiments.plan", "./run.sh"),
+        ("-X utf8 -Im audit bound", "python -m audit"),
+        ("/home/me/bin/hidden-state-audit bound", "hidden-state-audit"),
+        ("mine.py -m audit", ""),
+        ("-m pytest", ""),
+        ("-c pass", ""),
+        ("", ""),
+    ],
+)
+def test_the_program_that_was_started_is_known_by_its_arguments(monkeypatch, argv, program):
+    monkeypatch.setattr(sys, "orig_argv", ["python", *argv.split()])
+    assert started.program() == program
+    assert started.command("report") == f"{program or 'python -m audit'} report"
+    assert ("run.sh" in started.training()) == (program == "./run.sh")
+
+
+@pytest.mark.parametrize(
+    "words", ["help", "help bound", "bound --help", "list --help", "list", "report", "report --setting=ab"]
+)
+def test_whoever_started_the_package_is_told_of_no_script_of_the_repository(tmp_path, words):
+    told = python("-m", "audit", *words.split(), cwd=tmp_path)
+    said = told.stdout + told.stderr
+    assert said and "run.sh" not in said and "Traceback" not in said
+    assert "python -m audit" in said or "audit.audit_loss" in said
+
+
+def test_a_page_has_the_command_as_it_was_started(tmp_path):
+    (tmp_path / "scores.csv").write_text("score,in\n" + "".join(f"{i},{i % 2}\n" for i in range(60)))
+    done = python("-m", "audit", "bound", "--scores=scores.csv", "--report=page.html", cwd=tmp_path)
+    page = (tmp_path / "page.html").read_text()
+    assert done.returncode == 0 and "python -m audit bound --scores=scores.csv" in page
+    assert "run.sh" not in page
 
 
 def test_help_whose_reader_leaves_ends_without_a_word():

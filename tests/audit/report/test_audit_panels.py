@@ -7,8 +7,10 @@ import pytest
 from audit.concluded import conclude
 from audit.report import audit_page, audit_panels, style
 from audit.settings.make import setting_of
+from audit.statistics import canaries
 from audit.statistics.accounting import Composition
 from audit.statistics.canaries import single
+from audit.statistics.method import NOTHING
 from experiments.cells.cell import Audited
 from experiments.sweeps import estimates
 from experiments.sweeps.points import Point
@@ -106,6 +108,33 @@ def test_bars_of_refuted_bounds_are_grey_and_say_so(panel, refuted):
     grey = plt.matplotlib.colors.to_rgb(style.FADED)
     assert [edge == grey for edge in edges] == [False, True, False]
     assert [bool(bar.get_hatch()) for bar in axis.patches] == [False, True, True]
+
+
+COINS = np.random.default_rng(0).random((60, 24)) < 0.5
+MATRIX = np.random.default_rng(1).normal(size=COINS.shape) + 4 * COINS
+
+
+@pytest.mark.parametrize("upper", [2.0, 3.5, 4.7, 7.0, 12.0, 16.0, 23.0])
+@pytest.mark.parametrize("many", [False, True])
+def test_what_assumes_something_is_light_and_no_number_lies_on_the_upper_bounds_line(panel, upper, many):
+    design = canaries.of_own_coins(MATRIX, COINS) if many else single(NORMAL[0] + 3, NORMAL[1])
+    found = conclude(design, upper_bound=upper)
+    axis = panel("bounds", found)
+    light = [bar.get_facecolor()[3] == audit_panels._LIGHT for bar in axis.patches]
+    assert light[: len(found.bounds)] == [row.assumes != NOTHING for row in found.ranked()]
+    assert "light: assumes a Gaussian curve" + " or many runs" * many in words(axis)
+    axis.figure.canvas.draw()
+    (line,) = [one for one in axis.lines if one.get_linestyle() == ":"]
+    place = axis.transData.transform((upper, upper))[0 if many else 1]
+    for text in axis.texts:
+        box = text.get_window_extent()
+        low, high = (box.x0, box.x1) if many else (box.y0, box.y1)
+        named = text.get_text()[:1].isdigit() or text.get_text().startswith("upper bound")
+        assert not named or not low <= place <= high, text.get_text()
+
+
+def test_the_profiles_line_says_its_delta(panel, passed):
+    assert f"delta {passed.delta:g}" in words(panel("profile", passed))
 
 
 def test_the_profile_of_a_refuted_bound_is_grey_and_says_so(panel, refuted):

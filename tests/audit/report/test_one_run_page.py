@@ -111,7 +111,7 @@ def test_a_kept_run_is_read_again_at_its_levels_or_others(tmp_path, plain):
 
 @pytest.mark.parametrize("changes", [{"compositions": None}, {"runs": []}, {"setting": 3}, {"delta": "x"}])
 def test_an_older_or_damaged_result_is_one_line(tmp_path, changes):
-    with pytest.raises(InputError, match="start the same ./run.sh federated again") as caught:
+    with pytest.raises(InputError, match="start the same federated audit again") as caught:
         subjects.of_federated_folder(kept(tmp_path, **changes), AskedLevels())
     assert "\n" not in str(caught.value)
 

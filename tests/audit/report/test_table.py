@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from audit.concluded import conclude
-from audit.report import audit_page, bounds_table, subjects
+from audit.report import audit_page, bounds_table, subjects, verdicts
 from audit.report.bounds_table import remarks
 from audit.report.table import Column, Table, at_least, at_most, number
 from audit.statistics import estimate
@@ -121,3 +121,13 @@ def test_the_table_says_where_a_bound_exceeds_the_upper_one(worlds, upper, line)
     found = conclude(single(*worlds), None, 1e-5, 0.95, upper_bound=upper)
     said = [row for row in bounds_table.bounds_table(found).splitlines() if "exceeds the upper" in row]
     assert len(said) == (line != "") and all(row.startswith(line) and len(row) <= 80 for row in said)
+
+
+@pytest.mark.parametrize(
+    ("upper", "decides"), [(9.0, ", or fewer insertions until the upper bound is below 5.469"), (5.4, "")]
+)
+def test_the_table_and_the_verdict_say_what_decides(upper, decides):
+    found = conclude(single(NORMAL[::2] + 3, NORMAL[::2]), None, 1e-5, 0.95, upper_bound=upper)
+    *_, last = bounds_table.bounds_table(found).splitlines()
+    assert last.startswith(f"to decide: more runs{decides}") and len(last) <= 80
+    assert f" To decide: more runs{decides}" in verdicts.verdict(found).sentence

@@ -27,8 +27,8 @@ def conclusion(gaussian, free, upper):
     rest = (1e-5, 0.95, 0.0, 1, 1, 10, 10)
     absurd = Estimate("in_sample", 99.0, 9.0, *rest, caveat="made up")
     bounds = (
-        Bound("if_gaussian", gaussian, 1.0, *rest, assumes=GAUSSIAN_CURVE.text),
-        Bound("assumption_free", free, None, *rest, assumes=NOTHING.text),
+        Bound("if_gaussian", gaussian, 1.0, *rest, assumes=GAUSSIAN_CURVE),
+        Bound("assumption_free", free, None, *rest, assumes=NOTHING),
     )
     return Conclusion(np.zeros(10), np.ones(10), (absurd,), bounds, upper, None)
 

@@ -53,9 +53,12 @@ def test_what_needs_no_assumption_comes_first_whatever_was_found(tested, status,
     holds = {row.method: row.holds for row in found.ranked()}
     assert holds == {"assumption_free": True, "if_gaussian": status != "refuted"}
     assert [row.holds for row in found.rows() if isinstance(row, Bound)] == [*holds.values()][::-1]
+    computed = {row.method: row for row in found.bounds}
     for row in found.ranked():
         assert (", which the scores refute" in str(row)) == (not row.holds)
-        assert dataclasses.replace(row, holds=True) == found.bound(row.method)  # no number is changed
+        assert row == found.bound(row.method) == found.finding(row.method)
+        assert dataclasses.replace(row, holds=True) == computed[row.method]  # no number is changed
+    assert found.gaussian.holds == holds["if_gaussian"] and found.assumption_free.holds
 
 
 def test_what_needs_no_assumption_comes_first_with_several_canaries_too():

@@ -9,7 +9,7 @@ from audit.concluded import conclude, of_each_run
 from audit.errors import InputError
 from audit.report import audit_page, bounds_table, subjects
 from audit.statistics import canaries, fair_coins, lifted, one_run_conclusion
-from audit.statistics.method import FAIR_COINS, GAUSSIAN_CURVE, NOTHING
+from audit.statistics.method import COINS, GAUSSIAN_CURVE, NOTHING
 from audit.storage.store import Scores
 
 RNG = np.random.default_rng(0)
@@ -83,10 +83,10 @@ def test_the_law_of_kinds_is_that_of_balls_in_bins():
     assert fair_coins._law_of_kinds(5, 4.0) == pytest.approx(counts / 4**5)
 
 
-def test_bounds_of_given_coins_say_that_they_assume_fair_ones():
+def test_bounds_of_given_coins_say_that_they_assume_one_probability():
     scores = RNG.normal(size=FAIR.shape) + 2 * FAIR
     given, drawn = canaries.coins(scores, FAIR), Scores(0, scores, FAIR).design()
-    for design, assumed in ((given, FAIR_COINS), (drawn, NOTHING)):
+    for design, assumed in ((given, COINS), (drawn, NOTHING)):
         found = {bound.method: bound for bound in lifted.bounds(design, 1e-5, 0.95)}
         assert found["lifted"].assumes == found["lidp_bernstein_2"].assumes == assumed
         assert found["lifted_gaussian"].assumes == GAUSSIAN_CURVE
@@ -95,8 +95,8 @@ def test_bounds_of_given_coins_say_that_they_assume_fair_ones():
             bounds_table.bounds_table(conclusion),
             audit_page.of_audits([subjects.of_arrays("x", None, conclusion)]),
         )
-        assert ("nothing" in table) == (assumed is NOTHING) == (FAIR_COINS.note not in table)
-        assert (FAIR_COINS.sentence in page.decode()) == (assumed is FAIR_COINS)
+        assert ("nothing" in table) == (assumed is NOTHING) == (COINS.note not in table)
+        assert (COINS.sentence in page.decode()) == (assumed is COINS)
 
 
 def test_coins_that_our_own_game_drew_are_not_tested():

@@ -1,12 +1,16 @@
 """Scores from files of every common make, each number in its world; anything else is one line."""
 
 import io
+import json
 import math
+import sys
 
 import numpy as np
 import pytest
 
+import audit
 from audit.errors import InputError
+from audit.statistics import canaries
 from audit.storage import score_files
 
 IN, OUT = [1.5, -2.25, 3e-7], [0.125, 7.0]
@@ -54,6 +58,54 @@ def test_every_csv_gives_the_scores(tmp_path, text):
     scores_in, scores_out = score_files.read_scores(tmp_path / "s.csv").pooled()
     assert scores_in.tolist() == IN and scores_out.tolist() == OUT
     assert scores_in.dtype == scores_out.dtype == np.float64
+
+
+SCORES, PRESENCE = [score for score, _ in LABELLED], [label for _, label in LABELLED]
+OBJECTS = [
+    {"in": IN, "out": OUT},
+    {"scores": SCORES, "presence": PRESENCE},
+    {"score": SCORES, "in": PRESENCE, "seed": [1] * 5},
+    {"presence": ["in" if label else "out" for label in PRESENCE], "score": SCORES},
+    {"score": SCORES, "in": [bool(label) for label in PRESENCE]},
+]
+
+
+class Frame:
+    """What pandas and Polars have in common."""
+
+    def __init__(self, columns):
+        self.columns = list(columns)
+        self._columns = columns
+
+    def __getitem__(self, name):
+        values = self._columns[name]
+        return np.array(values, object if isinstance(values[0], str) else None)
+
+
+@pytest.mark.parametrize("named", OBJECTS, ids=lambda named: ",".join(named))
+def test_json_standard_input_and_tables_give_the_scores(tmp_path, monkeypatch, named):
+    content = b"\xef\xbb\xbf \n" + json.dumps(named).encode()
+    (tmp_path / "s.JSON").write_bytes(content)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+    read = score_files.read_scores(tmp_path / "s.JSON"), score_files.read_scores(*score_files.paths("-"))
+    table = audit.bounds(Frame(named)).conclusion
+    for scores_in, scores_out in (*(one.pooled() for one in read), (table.scores_in, table.scores_out)):
+        assert scores_in.tolist() == IN and scores_out.tolist() == OUT
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+def test_every_csv_comes_from_standard_input_too(monkeypatch, text):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    scores_in, scores_out = score_files.read_scores(score_files.STDIN).pooled()
+    assert scores_in.tolist() == IN and scores_out.tolist() == OUT
+
+
+def test_matrices_come_by_json():
+    matrix = np.arange(32.0).reshape(8, 4).tolist()
+    coins = (np.random.default_rng(0).random((8, 4)) < 0.5).tolist()
+    named = {"scores": matrix, "presence": coins}
+    design = score_files.of_columns("x", list(named), named.get)
+    assert isinstance(design, canaries.Coins) and design.given and design.canaries == (4, 4)
 
 
 def column(values):

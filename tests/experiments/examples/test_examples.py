@@ -34,6 +34,18 @@ def test_an_audit_in_pytorch_shows_most_of_what_accounting_allows(
     assert "Mechanism, as given" in (tmp_path / "page.html").read_text()
 
 
+@pytest.mark.parametrize(("name", "status"), [("torch", 2), ("opacus", 2), ("mine", 1)])
+def test_an_example_without_its_library_ends_in_a_line_that_names_it(forked, tmp_path, name, status):
+    (tmp_path / "script.py").write_text(f"raise ModuleNotFoundError('No module', name={name!r})\n")
+    program = "from experiments import __main__ as main; raise SystemExit(main._script(['script.py']))"
+    (tmp_path / "start.py").write_text(program)
+    ended = forked("python", "start.py", folder=tmp_path)
+    assert ended.status == status and ended.stdout == ""
+    if status == 2:
+        (line,) = ended.stderr.splitlines()
+        assert line.startswith(f"error: script.py needs {name}, ") and line.endswith(f"pip install {name}")
+
+
 def notebook():
     cells = json.loads((EXAMPLES / "from_python.ipynb").read_text())["cells"]
     return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]

@@ -1,0 +1,82 @@
+"""The canary for Opacus: inserted once a step, at its rate, and nothing else is changed."""
+
+import numpy as np
+import pytest
+
+from audit.errors import InputError
+
+torch = pytest.importorskip("torch")
+opacus = pytest.importorskip("opacus")
+
+from opacus.optimizers import DPPerLayerOptimizer  # noqa: E402
+from opacus.utils.batch_memory_manager import BatchMemoryManager  # noqa: E402
+
+from audit.opacus_canary import CanaryOptimizer  # noqa: E402
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+RATE, NORM, BATCH, SIZE = 0.5, 2.0, 10, 60
+
+
+def trained(present, epochs=1, physical=None, **given):
+    """A noiseless training by a Poisson loader, by Opacus alone where present is None: its score, steps by
+    the engine's accountant, final model."""
+    torch.manual_seed(0)
+    data = torch.utils.data.TensorDataset(torch.randn(SIZE, 4), torch.randint(2, (SIZE,)))
+    model, engine = torch.nn.Linear(4, 2), opacus.PrivacyEngine()
+    sgd = torch.optim.SGD(model.parameters(), lr=RATE)
+    loader = torch.utils.data.DataLoader(data, batch_size=BATCH)
+    made = {"module": model, "optimizer": sgd, "data_loader": loader}
+    model, optimizer, loader = engine.make_private(
+        **made, noise_multiplier=0.0, max_grad_norm=NORM, noise_generator=torch.Generator().manual_seed(0)
+    )
+    if present is not None:
+        optimizer = CanaryOptimizer(optimizer, present, **given)
+    batches = loader
+    if physical:
+        batches = BatchMemoryManager(
+            data_loader=loader, max_physical_batch_size=physical, optimizer=optimizer
+        ).__enter__()
+    for _ in range(epochs):
+        for features, labels in batches:
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(features), labels).backward()
+            optimizer.step()
+    steps = sum(entry[-1] for entry in engine.accountant.history)
+    score = None if present is None else optimizer.score()
+    return score, steps, [one.detach().numpy().copy() for one in model.parameters()]
+
+
+@pytest.mark.parametrize("physical", [None, 3])
+def test_every_step_takes_the_canary_once_whatever_its_batches_are(physical):
+    (inside, steps, _), (outside, _, _) = (trained(one, physical=physical) for one in (True, False))
+    assert steps == SIZE // BATCH
+    assert inside - outside == pytest.approx(steps * RATE * NORM / BATCH, rel=0.3)
+
+
+def test_without_it_a_training_is_opacus_own():
+    _, steps, expected = trained(None)
+    assert steps == SIZE // BATCH
+    for given in ({}, {"sampling_rate": 0.3, "seed": 1}):
+        np.testing.assert_array_equal(
+            np.concatenate([one.ravel() for one in trained(False, **given)[2]]),
+            np.concatenate([one.ravel() for one in expected]),
+        )
+
+
+def test_coins_take_it_at_their_rate():
+    scores = [trained(True, sampling_rate=rate, epochs=4, seed=3)[0] for rate in (0.01, 0.5, 1.0)]
+    assert scores == sorted(scores) and scores[2] > scores[1] + 0.1 > scores[0] + 0.2
+
+
+def test_another_optimizer_or_rate_is_refused():
+    parameters = torch.nn.Linear(4, 2)
+    parameters = opacus.GradSampleModule(parameters).parameters()
+    sgd = torch.optim.SGD(parameters, lr=1.0)
+    common = {"noise_multiplier": 1.0, "expected_batch_size": 4}
+    layers = DPPerLayerOptimizer(sgd, max_grad_norm=[1.0, 1.0], **common)
+    with pytest.raises(InputError, match="`optimizer=DPPerLayerOptimizer`: give a DPOptimizer"):
+        CanaryOptimizer(layers, True)
+    flat = opacus.optimizers.DPOptimizer(sgd, max_grad_norm=1.0, **common)
+    for rate in (0.0, 1.5):
+        with pytest.raises(InputError, match="`sampling_rate="):
+            CanaryOptimizer(flat, True, sampling_rate=rate)
