@@ -9,13 +9,23 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from audit import zoo
 from audit.errors import require
-from audit.settings.adversaries import adversary_row
+from audit.settings.adversaries import SphereFields, adversary_row
 from audit.settings.setting import Setting
-from audit.statistics import accounting, conclusion, estimate, gaussian_curve, lifted, one_run_conclusion
+from audit.statistics import (
+    accounting,
+    conclusion,
+    estimate,
+    exact_null,
+    gaussian_curve,
+    lifted,
+    one_run_conclusion,
+)
 from audit.statistics.accounting import Composition
-from audit.statistics.canaries import Coins, Design
+from audit.statistics.canaries import Coins, Design, Fresh
 from audit.statistics.conclusion import Conclusion, Look, Looks, Worlds
 from audit.statistics.estimate import Bound, Estimate
 from audit.statistics.one_run_conclusion import OneRunConclusion
@@ -45,14 +55,7 @@ def conclude(
     design, repeats = once(design)
     worlds = design.pooled()
     require(looks is None or design.canaries == (1, 1), "`looks` goes with one canary a run: drop it")
-    alone = upper_bound is None or (upper_bound >= 0 and composition is None)
-    require(alone, f"`upper_bound={upper_bound}`: give epsilon, at least 0, and no mechanism beside it")
-    upper: tuple[float | None, float | None] = upper_bound, None
-    if composition is not None:
-        sigma, insertions, rate = composition
-        upper_epsilon = accounting.sampled_upper_bound(sigma, insertions, delta, rate)
-        # no mu where steps are sampled: the curve is not Gaussian then
-        upper = upper_epsilon, accounting.mu_upper_bound(sigma, insertions) if rate == 1 else None
+    upper = _upper_bounds(composition, delta, upper_bound)
     if design.canaries != (1, 1):
         bounds = tuple(lifted.bounds(design, delta, confidence))
         return Conclusion(
@@ -74,6 +77,40 @@ def conclude(
     return one if looks is None else _of_looks(one, {runs: worlds}, looks)
 
 
+def _upper_bounds(
+    composition: Composition | None, delta: float, given: float | None
+) -> tuple[float | None, float | None]:
+    """The upper bounds on epsilon and mu, where they are known; raises InputError for two at once."""
+    alone = given is None or (given >= 0 and composition is None)
+    require(alone, f"`upper_bound={given}`: give epsilon, at least 0, and no mechanism beside it")
+    if composition is None:
+        return given, None
+    sigma, insertions, rate = composition
+    upper_epsilon = accounting.sampled_upper_bound(sigma, insertions, delta, rate)
+    # no mu where steps are sampled: the curve is not Gaussian then
+    return upper_epsilon, accounting.mu_upper_bound(sigma, insertions) if rate == 1 else None
+
+
+def conclude_fresh(
+    design: Fresh,
+    composition: Composition | None = None,
+    delta: float = 1e-5,
+    confidence: float = 0.95,
+    *,
+    upper_bound: float | None = None,
+) -> Conclusion:
+    """`conclude` from cosines of fresh directions, in the order of runs."""
+    once, places = np.unique(design.cosines, axis=0, return_index=True)
+    repeats = len(design.cosines) - len(once)
+    if repeats:
+        kept = np.sort(places)
+        design = design._replace(cosines=design.cosines[kept], presence=design.presence[kept])
+    upper = _upper_bounds(composition, delta, upper_bound)
+    bounds = tuple(method.compute(design, delta, confidence) for method in exact_null.METHODS.values())
+    known = {"composition": composition, "design": design, "repeats": repeats}
+    return Conclusion(*design.pooled(), (), bounds, *upper, **known)
+
+
 def of_setting(
     scores: Scores,
     setting: Setting,
@@ -84,6 +121,9 @@ def of_setting(
 ) -> Conclusion:
     """The conclusion from the scores of a setting's first runs, or from those of the declared looks that they
     reach; of a caller's own model nothing but its name is known. Raises InputError as `conclude`."""
+    if isinstance(setting.adversary, SphereFields):
+        require(not looks, "`looks` are for other adversaries: fresh directions may be looked at at any time")
+        return conclude_fresh(scores.directions(), Composition(*setting.composition), delta, confidence)
     composition, reason = Composition(*setting.composition), "" if own_model else gaussian_reason(setting)
     one = conclude(scores.design(), composition, delta, confidence, reason=reason)
     taken = [runs for runs in looks if runs <= len(scores.scores)]

@@ -78,6 +78,11 @@ class Game(NamedTuple):
             return np.ones((len(runs), self.adversary.canaries), bool)
         return presence(runs, self.adversary.canaries, self.seed)
 
+    def scored(self, first: int, scores: NDArray[np.float64]) -> Scores:
+        """The scores (n, K) of runs from `first` on with what is known of them."""
+        dimension = 0 if self.adversary.draw is None else jax.eval_shape(self.init, jax.random.key(0)).size
+        return Scores(first, scores, self.presence(np.arange(first, first + len(scores))), dimension)
+
     def own_keys(self, runs: NDArray[np.int64]) -> tuple[Array, ...]:
         """The runs' own keys, ((R,),), where each draws canaries of its own; else ()."""
         return () if self.adversary.draw is None else (_run_keys(root(self.seed, "own"), runs),)
@@ -203,7 +208,7 @@ def play(
             now = states.seen, states.theta
             scores = np.asarray(score(attack.state, *now, attack.known, own), np.float64)
             _require_finite(scores[:size], first)
-            yield Scores(first, scores[:size], game.presence(runs[:size]))
+            yield game.scored(first, scores[:size])
             if checkpoints is not None:
                 checkpoints.drop(name)
 
@@ -215,7 +220,7 @@ def final_scores(game: Game, thetas: Array, first: int) -> Scores:
     score = jax.jit(jax.vmap(game.score, (None, None, 0, None, 0)))
     scores = np.asarray(score(attack.state, (), thetas, attack.known, game.own_keys(runs)), np.float64)
     _require_finite(scores, first)
-    return Scores(first, scores, game.presence(runs))
+    return game.scored(first, scores)
 
 
 def _midway(

@@ -16,6 +16,7 @@ from audit.statistics.estimate import Bound, Finding
 
 _COUNTS, _RATES = ("FP/out", "FN/in"), ("FPR", "FNR")
 _UNTESTED = "            (not tested here: scores of one run may depend on each other)"
+_WITHDRAWN = "withdrawn: canaries that were out have not the law of directions (p < 1e-06)"
 _FEW = 100  # scores of a world
 _WIDTH = 80  # columns
 _SHOWN = 0.0005  # three decimals show 0 below it
@@ -58,7 +59,8 @@ def _notes(conclusion: Conclusion) -> list[str]:
     assumed = dict.fromkeys(assumption_of(row) for row in conclusion.rows())
     ranked = sorted(assumed, key=lambda one: one.gaussian)
     notes = [f"{one.word + ':':<12}{one.note}" for one in ranked if one.note]
-    return notes if conclusion.design is None else [*notes, _UNTESTED]
+    tested = conclusion.design is None or conclusion.fresh is not None
+    return notes if tested else [*notes, _UNTESTED]
 
 
 def look_rows(conclusion: Conclusion) -> str:
@@ -164,6 +166,8 @@ def _on_zeros(conclusion: Conclusion) -> list[str]:
     if is_reversed(conclusion):
         area = curves.auc(conclusion.scores_in, conclusion.scores_out)
         return [f"scores are lower with the canary (AUC {area.value:.2f}): did you mean minus the score?"]
+    if conclusion.fresh is not None:
+        return [] if conclusion.assumption_free.holds else [_WITHDRAWN]
     if conclusion.design is not None:
         fewest = min(canaries)
         orders = sorted({method.canaries for method in lifted.METHODS.values() if method.canaries > fewest})

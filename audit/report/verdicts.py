@@ -137,7 +137,7 @@ def _reversed(conclusion: Conclusion) -> str:
 
 def _not_refuted(conclusion: Conclusion) -> str:
     if conclusion.curve is None:
-        return "" if conclusion.design is None else _UNTESTED
+        return "" if conclusion.design is None or conclusion.fresh is not None else _UNTESTED
     tested = f"({conclusion.p_value()}, power {conclusion.curve_power:.0%})"
     if conclusion.doubts_gaussian:
         runs = conclusion.deciding()

@@ -37,6 +37,7 @@ Array = NDArray[np.float64]
 Places = NDArray[np.int64]
 _PILOT_SHARE, _LEAST_PILOT = 0.05, 4  # of the runs of a set
 _LIMITS_SHARE = 0.1  # of the error, for the limits of a caller's coins
+_LEAST_QUANTILES, _MOST_QUANTILES = 1_000, 20_000
 _TINY = 1e-12
 
 
@@ -204,6 +205,40 @@ class Sets(NamedTuple):
 
     def limits(self, error: float) -> None:
         return None
+
+
+class Fresh(NamedTuple):
+    """Cosines (R, K) of canaries that are uniform directions of R^dimension, which every run draws afresh, and
+    presence (R, K), mostly true everywhere. plain: no cosine uses anything of the other canaries' directions.
+    given: whether a caller says all that."""
+
+    cosines: Array
+    presence: NDArray[np.bool_]
+    dimension: int
+    plain: bool = False
+    given: bool = False
+
+    @property
+    def canaries(self) -> tuple[int, int]:
+        return self.cosines.shape[1], self.cosines.shape[1]
+
+    def __str__(self) -> str:
+        runs, each = self.cosines.shape
+        drawn = "direction" if each == 1 else "directions"
+        world = "all in" if self.presence.all() else "in by coins"
+        return f"{runs:,} {'run' if runs == 1 else 'runs'} with {each:,} fresh {drawn} each, {world}"
+
+    def out(self) -> Array:
+        """Cosines (n,) of canaries that were out."""
+        return self.cosines[~self.presence]
+
+    def pooled(self) -> tuple[Array, Array]:
+        """(cosines in, flat; as many quantiles of the law where the canary is out, up to _MOST_QUANTILES)."""
+        from audit.statistics import cosine_law  # loads SciPy
+
+        found = self.cosines[self.presence]
+        number = min(max(found.size, _LEAST_QUANTILES), _MOST_QUANTILES)
+        return found, cosine_law.quantile((np.arange(number) + 0.5) / number, self.dimension)
 
 
 def coins(scores: ArrayLike, presence: ArrayLike) -> Coins:

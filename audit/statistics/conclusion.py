@@ -16,12 +16,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.errors import require
-from audit.statistics import estimate, lifted
+from audit.statistics import estimate, exact_null, lifted
 from audit.statistics.accounting import Composition
-from audit.statistics.canaries import Design
+from audit.statistics.canaries import Design, Fresh
 from audit.statistics.estimate import Bound, Estimate, Finding
 from audit.statistics.gaussian_curve import CURVE_LEVEL, CURVE_POWER, CurveTest
-from audit.statistics.method import MANY_CANARIES, ONE_CANARY, Assumption, Method
+from audit.statistics.method import (
+    FRESH_DIRECTIONS,
+    MANY_CANARIES,
+    ONE_CANARY,
+    Assumption,
+    Method,
+    Pair,
+)
 
 Worlds = tuple[NDArray[np.float64], NDArray[np.float64]]
 CONFIRMED, NOT_CONFIRMED, REFUTED, UNTESTED = "confirmed", "not confirmed", "refuted", "not tested"
@@ -30,7 +37,7 @@ _LEAST_P_VALUE = 1e-6  # smaller ones rest on the tail of an approximation
 
 def method_of(finding: Finding) -> Method:
     """The record of the method that a finding is by."""
-    methods: dict[str, Method] = {**estimate.METHODS, **lifted.METHODS}
+    methods: dict[str, Method] = {**estimate.METHODS, **lifted.METHODS, **exact_null.METHODS}
     return methods[finding.method]
 
 
@@ -86,7 +93,7 @@ class Conclusion(NamedTuple):
     composition: Composition | None = None
     reason: str = ""
     looks: Looks | None = None
-    design: Design | None = None
+    design: Design | Fresh | None = None
     repeats: int = 0
 
     @property
@@ -103,19 +110,36 @@ class Conclusion(NamedTuple):
 
     @property
     def gaussian(self) -> Bound:
-        """The bound that stands for those that assume a Gaussian curve."""
-        return self.bound((ONE_CANARY if self.design is None else MANY_CANARIES).gaussian)
+        """The bound that stands for those that assume a Gaussian curve; of fresh directions none needs it."""
+        return self.bound(self._pair.gaussian)
 
     @property
     def assumption_free(self) -> Bound:
         """The bound that stands for those that assume nothing."""
-        return self.bound((ONE_CANARY if self.design is None else MANY_CANARIES).free)
+        return self.bound(self._pair.free)
+
+    @property
+    def _pair(self) -> Pair:
+        if self.fresh is not None:
+            return FRESH_DIRECTIONS
+        return ONE_CANARY if self.design is None else MANY_CANARIES
+
+    @property
+    def fresh(self) -> Fresh | None:
+        """The design, where its canaries are fresh directions."""
+        return self.design if isinstance(self.design, Fresh) else None
+
+    @property
+    def path(self) -> tuple[float, ...]:
+        """What was proven after each run, of fresh directions; else empty."""
+        free = self.assumption_free
+        return free.path if isinstance(free, exact_null.ExactBound) else ()
 
     def ranked(self) -> tuple[Bound, ...]:
         """The bounds in the order of tables, whatever was found: first the one that assumes nothing."""
-        pair = (self.assumption_free, self.gaussian)
-        named = {bound.method for bound in pair}
-        return (*pair, *(self._marked(one) for one in self.bounds if one.method not in named))
+        first = dict.fromkeys((self._pair.free, self._pair.gaussian))
+        others = (one.method for one in self.bounds if one.method not in first)
+        return tuple(map(self.bound, (*first, *others)))
 
     def _marked(self, bound: Bound) -> Bound:
         refuted = assumption_of(bound).gaussian and self.refutes_gaussian

@@ -34,6 +34,7 @@ P_out(t chosen) a(t) + d(t), where the d(t) sum to delta at most, the share of h
 (1 - eta), delta / eta) has a mean of at most (1 - eta) + eta = 1.
 """
 
+import dataclasses
 import hashlib
 from collections.abc import Callable
 from typing import NamedTuple
@@ -45,10 +46,15 @@ from scipy import special
 from audit.errors import require
 from audit.statistics import conversions, cosine_law
 from audit.statistics.arrays import floats
+from audit.statistics.canaries import Fresh
+from audit.statistics.estimate import Bound
+from audit.statistics.method import FRESH_DIRECTIONS, Assumption, Method
 
 Array = NDArray[np.float64]
 Payoff = Callable[[float], float]  # epsilon -> what a capital of 1 becomes
 
+EXACT_NULL = FRESH_DIRECTIONS.free
+LAW_LEVEL = 1e-6  # below it canaries that are out refute the law
 STUDENT = np.concatenate([np.arange(0.5, 9.51, 0.25), np.arange(10.0, 41.0)])  # thresholds
 BETS = np.concatenate([np.geomspace(3e-4, 0.9, 12), [0.97, 0.995]])
 _FAR, _FAR_SHARE = 10.0, 0.05  # of the capital, on thresholds from there on
@@ -120,6 +126,66 @@ def cosine_of(student: ArrayLike, dimension: int) -> Array:
     """The cosine at which Student's T with d - 1 degrees of freedom has a value."""
     t = np.asarray(student, np.float64)
     return np.asarray(t / np.sqrt(dimension - 1 + t * t))
+
+
+@dataclasses.dataclass(frozen=True)
+class ExactBound(Bound):
+    """`exact_null`: its threshold is the one that most capital is on, with the false-positive rate that is
+    known there; path: epsilon after each run (R,)."""
+
+    false_positive_rate: float = 0.0
+    path: tuple[float, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DirectionsMethod(Method):
+    """A method for fresh directions: (design, delta, confidence) -> its bound."""
+
+    compute: Callable[[Fresh, float, float], ExactBound]
+
+
+def of_fresh(design: Fresh, delta: float, confidence: float) -> ExactBound:
+    """`exact_null` of a design; 0, and refuted, where canaries that are out have not the law of directions."""
+    cosines, presence, dimension, plain, given = design
+    proof = prove(cosines, dimension, delta, confidence, presence, plain)
+    holds = law_p_value(design) >= LAW_LEVEL
+    counts = 0, proof.cosines - proof.hits, proof.cosines, int((~presence).sum())
+    path = proof.path if holds else np.zeros_like(proof.path)
+    levels = float(path[-1]), None, delta, confidence, proof.threshold
+    assumes, rate = _GIVEN if given else _OWN, float(np.exp(proof.log_rate))
+    return ExactBound(EXACT_NULL, *levels, *counts, assumes, holds, rate, tuple(path.tolist()))
+
+
+def law_p_value(design: Fresh) -> float:
+    """The p-value of the law of the canaries that are out, by Kolmogorov and Smirnov's test; 1 if all are in."""
+    out = design.out()
+    if not len(out):
+        return 1.0
+    from scipy import stats  # most of SciPy's time to load
+
+    def below(cosines: Array) -> Array:
+        return np.exp(cosine_law.log_cdf(cosines, design.dimension))
+
+    return float(stats.kstest(out, below).pvalue)
+
+
+_DRAWN = "uniform directions, drawn afresh for every run, of which the released model without them knows nothing"
+_OWN = Assumption("nothing", "nothing", f"{_DRAWN}: this tool drew them")
+_GIVEN = Assumption(
+    "uniform directions, drawn afresh for every run",
+    "directions",
+    f"{_DRAWN}, as whoever gave the cosines says",
+    "uniform ones, drawn afresh for every run, as whoever gave them says",
+)
+METHODS = {
+    EXACT_NULL: DirectionsMethod(
+        name=EXACT_NULL,
+        assumes=_OWN,
+        label="exact null",
+        legend="exact null (assumes nothing)",
+        compute=of_fresh,
+    )
+}
 
 
 class _First(NamedTuple):

@@ -79,6 +79,7 @@ class Pair(NamedTuple):
 
 ONE_CANARY = Pair("if_gaussian", "assumption_free")
 MANY_CANARIES = Pair("lifted_gaussian", "lifted")
+FRESH_DIRECTIONS = Pair("exact_null", "exact_null")
 NO_BOUND = "(no bound)"
 NOTHING = Assumption("nothing", "nothing", "independent runs")
 COINS = Assumption(

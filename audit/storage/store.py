@@ -27,8 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.errors import InputError, require
-from audit.statistics.canaries import Coins, of_own_coins
-from audit.statistics.method import MANY_CANARIES, ONE_CANARY
+from audit.statistics.canaries import Coins, Fresh, of_own_coins
+from audit.statistics.method import FRESH_DIRECTIONS, MANY_CANARIES, ONE_CANARY
 from audit.storage import files
 
 CONFIG, RESULT, FIGURE = "config.json", "audit.json", "audit.png"
@@ -37,19 +37,25 @@ _CHUNK = re.compile(r"scores_(\d+)_(\d+)\.npz")
 
 
 class Scores(NamedTuple):
-    """Scores of runs from `first` on, K canaries each: scores (n, K) float64, presence (n, K) bool."""
+    """Scores of runs from `first` on, K canaries each: scores (n, K) float64, presence (n, K) bool. dimension:
+    of the space where they are cosines of directions that each run drew afresh; else 0."""
 
     first: int
     scores: NDArray[np.float64]
     presence: NDArray[np.bool_]
+    dimension: int = 0
 
     def of_first(self, runs: int) -> "Scores":
         """The scores of the first so many runs."""
-        return Scores(self.first, self.scores[:runs], self.presence[:runs])
+        return self._replace(scores=self.scores[:runs], presence=self.presence[:runs])
 
     def design(self) -> Coins:
         """The scores as statistics take them, however many canaries a run has."""
         return of_own_coins(self.scores, self.presence)
+
+    def directions(self) -> Fresh:
+        """The scores as cosines of fresh directions."""
+        return Fresh(self.scores, self.presence, self.dimension)
 
     def worlds(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """(scores in, scores out), flat, of one canary a run. Raises InputError for several canaries a run:
@@ -182,6 +188,8 @@ class Store:
         require(chunk.scores.shape == chunk.presence.shape, "`presence`: give a bit for every score")
         (first, stop), checksum = _runs(chunk), np.array(_checksum(chunk))
         arrays = {"scores": chunk.scores, "presence": chunk.presence, "sha256": checksum}
+        if chunk.dimension:
+            arrays["dimension"] = np.array(chunk.dimension)
         self.write_arrays(f"scores_{first:07d}_{stop:07d}.npz", arrays)
 
     def load(self, runs: int) -> Scores:
@@ -192,11 +200,11 @@ class Store:
             raise InputError(f"{self.path} lacks runs {missing[0][0]} to {missing[0][1] - 1}: train them")
         shape = (runs, chunks[0].scores.shape[1] if chunks else 1)
         scores, present = np.empty(shape), np.empty(shape, bool)
-        for first, values, presence in chunks:
+        for first, values, presence, _ in chunks:
             stop = min(first + len(values), runs)
             scores[first:stop] = values[: max(stop - first, 0)]
             present[first:stop] = presence[: max(stop - first, 0)]
-        return Scores(0, scores, present)
+        return Scores(0, scores, present, chunks[0].dimension if chunks else 0)
 
     def missing(self, runs: int) -> list[tuple[int, int]]:
         """The ranges [start, stop) of runs that no intact file holds; see `distrust` for the others. Raises
@@ -336,6 +344,8 @@ def _checksum(chunk: Scores) -> str:
     digest = hashlib.sha256(str(chunk.first).encode())
     if chunk.scores.size > len(chunk.scores):
         digest.update(f" {chunk.scores.shape}".encode())
+    if chunk.dimension:
+        digest.update(f" in {chunk.dimension}".encode())
     digest.update(chunk.scores.astype("<f8").tobytes())
     digest.update(chunk.presence.astype("u1").tobytes())
     return digest.hexdigest()
@@ -346,7 +356,7 @@ def _parsed(content: bytes, first: int) -> Scores | None:
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
             arrays = [np.atleast_2d(file[name].T).T for name in ("scores", "presence")]
-            chunk = Scores(first, *arrays)
+            chunk = Scores(first, *arrays, int(file["dimension"]) if "dimension" in file.files else 0)
             whole = arrays[0].ndim == 2 and arrays[0].shape == arrays[1].shape
             return chunk if whole and str(file["sha256"]) == _checksum(chunk) else None
     except files.NOT_AN_ARCHIVE:
@@ -361,11 +371,12 @@ def _conclusion(content: bytes) -> Kept:
     require(isinstance(rows, list) and all(isinstance(row, dict) for row in rows), "rows")
     texts = isinstance(provenance, dict) and all(isinstance(value, str) for value in provenance.values())
     require(texts, "texts")
-    require(runs is None or (type(runs) is int and runs >= 2), "a number of runs")
+    require(runs is None or (type(runs) is int and runs >= 1), "a number of runs")
     levels = [_number(rows[0].get(name)) for name in ("delta", "confidence")] if rows else []
     require(all(0 < level < 1 for level in levels), "levels")
     delta, confidence = levels or (None, None)
-    free = [row for row in rows if row.get("method") in (ONE_CANARY.free, MANY_CANARIES.free)]
+    names = {pair.free for pair in (ONE_CANARY, MANY_CANARIES, FRESH_DIRECTIONS)}
+    free = [row for row in rows if row.get("method") in names]
     epsilon = _number(free[0].get("epsilon")) if free else None
     upper = math.inf if result.get("upper_bound", 0) is None else result.get("upper_bound")
     return Kept(runs, delta, confidence, epsilon, None if upper is None else _number(upper), provenance)
