@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from audit.statistics.estimate import Bound, Estimate
 
 
-class Table(Protocol):
+class Columns(Protocol):
     """A table of named columns, as a DataFrame of pandas or Polars."""
 
     @property
@@ -133,7 +133,7 @@ class Result:
 
 
 def bounds(
-    scores_in: "ArrayLike | Table",
+    scores_in: "ArrayLike | Columns",
     scores_out: "ArrayLike | None" = None,
     delta: float = 1e-5,
     confidence: float = 0.95,

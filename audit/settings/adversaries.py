@@ -371,6 +371,7 @@ _ROWS = (
     AdversaryRow(
         SphereFields,
         "sphere",
+        "directions that every run draws anew",
         "Fresh directions: every run draws directions on the sphere of its own and inserts a gradient of "
         "norm C along each. A score is the cosine of a direction and how far the model ended from where a "
         "training without noise and canaries ends, off the other directions where canaries are many.",

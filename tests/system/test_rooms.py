@@ -21,10 +21,18 @@ ROOMS = [  # (files, what none of them imports)
 ]
 ALONE = {"matplotlib": ("audit/report",), "absl": ("audit/commands",)}  # of audit, who may import it
 FLOORS = [  # from the ground up: nobody imports from a higher floor
-    ["audit.errors", "audit.version", "audit.machine", "audit.processes", "audit.progress", "audit.values"],
+    [
+        "audit.errors",
+        "audit.version",
+        "audit.machine",
+        "audit.processes",
+        "audit.progress",
+        "audit.started",
+        "audit.values",
+    ],
     ["audit.mechanism", "audit.statistics", "audit.task", "audit.model"],
     ["audit.adversaries", "audit.landscape", "audit.storage", "audit.zoo"],
-    ["audit.game", "audit.round_game", "audit.one_run"],
+    ["audit.game", "audit.round_game", "audit.one_run", "audit.opacus_canary"],
     ["audit.training", "audit.settings"],
     ["audit.concluded"],
     ["audit.report"],
