@@ -126,8 +126,9 @@ class Task(NamedTuple):
 
     label: on figures. description: for a report. clipping: the strategies that it can take, the fastest
     first. canaries: how many a run `auto` takes, so that they hardly disturb each other (README, "Many
-    canaries a run"). over_parameterised: whether genuine gradients leave a crafted coordinate alone, so that
-    its score's law is known (Errata H16).
+    canaries a run"); directions: how many fresh ones, a power of 2 of at most an eighth of the parameters,
+    until drawing them takes as long as training. over_parameterised: whether genuine gradients leave a
+    crafted coordinate alone, so that its score's law is known (Errata H16).
     """
 
     name: str
@@ -142,6 +143,7 @@ class Task(NamedTuple):
     over_parameterised: bool
     step_seconds: StepSeconds
     canaries: int = 256
+    directions: int = 1024
 
 
 Test = tuple[NDArray[np.generic], NDArray[np.integer]]  # features (n, ...), labels (n, ...)

@@ -170,10 +170,24 @@ def _of_images(
     make: MakeModel,
     step_seconds: StepSeconds,
     federated: str,
+    directions: int = 1024,
 ) -> ZooModel:
     """An over-parameterised model of images in ten classes. images: the data set, and its test's loader."""
     data, load = images
-    row = Task(name, label, description, data, make, 10, 0.01, 128, _LAYERS, True, step_seconds)
+    row = Task(
+        name,
+        label,
+        description,
+        data,
+        make,
+        10,
+        0.01,
+        128,
+        _LAYERS,
+        True,
+        step_seconds,
+        directions=directions,
+    )
     bound = partial(make, data.examples.shape)
     return ZooModel(name, row, FederatedTask(federated, _dealt(load), bound, data.file, data.examples))
 
@@ -210,6 +224,7 @@ _ROWS = (
             over_parameterised=False,
             step_seconds=StepSeconds(8e-7, 7.5e-9),
             canaries=8,
+            directions=8,
         ),
         None,
         _NO_IMAGES,
@@ -228,6 +243,7 @@ _ROWS = (
             clipping=("book_keeping", "unfolded", "per_example"),
             over_parameterised=False,
             step_seconds=StepSeconds(4e-5, 4e-7),
+            directions=256,
         ),
         None,
         _NO_IMAGES,
@@ -249,6 +265,7 @@ _ROWS = (
         _making("convolutional:resnet18"),
         StepSeconds(0.08, 0.028),
         "ResNet18 on CIFAR-10",
+        directions=64,
     ),
     _head("mobilenet", "MobileNetV2", "MOBILENET_V2", 1280, StepSeconds(2e-5, 8e-7)),
     _head("alexnet", "AlexNet", "ALEXNET", 4096, StepSeconds(6e-5, 2.4e-6)),
@@ -260,6 +277,7 @@ _ROWS = (
         _making("dense:linear"),
         StepSeconds(2e-5, 1e-6),
         "784-10 on Fashion-MNIST",
+        directions=512,
     ),
     _of_images(
         "mlp",

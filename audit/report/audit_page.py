@@ -12,6 +12,7 @@ from audit.report.subjects import OneRunSubject, Subject
 from audit.report.verdicts import Verdict
 from audit.statistics.conclusion import Conclusion, assumption_of, method_of
 from audit.statistics.estimate import Bound, Finding
+from audit.statistics.exact_null import ExactBound
 
 _UNTESTED = " (not tested: scores of one run may depend on each other)"
 _NO_LINE = " Where no such line fits into the band, the bounds that assume a Gaussian curve do not apply."
@@ -141,9 +142,15 @@ def _cells(finding: Finding) -> tuple[str, ...]:
         show(finding.epsilon),
         "" if finding.mu is None else show(finding.mu),
         f"{finding.threshold:.4g}",
-        f"{finding.false_positives:,} of {finding.n_out:,}",
+        _false_positives(finding),
         f"{finding.false_negatives:,} of {finding.n_in:,}",
     )
+
+
+def _false_positives(finding: Finding) -> str:
+    if isinstance(finding, ExactBound):
+        return f"{finding.false_positive_rate:.1e}, known"
+    return f"{finding.false_positives:,} of {finding.n_out:,}"
 
 
 def _assumes(finding: Finding, conclusion: Conclusion) -> str:
@@ -184,14 +191,20 @@ def _figures(conclusion: Conclusion) -> list[Html]:
     band, without = "", ""
     if conclusion.design is None:
         band, without = f" in its {verdicts.percent(gaussian.confidence)} band", _NO_LINE
+    gaussians = "" if gaussian.mu is None else f", and the Gaussian curve of mu = {mu}"
     texts = {
+        "path": (
+            f"Epsilon proven after each of {len(conclusion.path):,} trainings{above}.",
+            "What was proven after each training. It holds whenever one stops.",
+        ),
         "scores": (
             f"Histograms of the scores in both worlds. {means}.",
-            "Scores of the final models with (in) and without (out) the canary.",
+            "Scores of the final models with (in) and without (out) the canary."
+            if conclusion.fresh is None
+            else "Cosines of the canaries' directions, and their known law where the canary is out.",
         ),
         "trade_off": (
-            f"Empirical trade-off curve{band}, and the Gaussian curve of mu = {mu}, on axes of normal "
-            f"deviates.{tested}",
+            f"Empirical trade-off curve{band}{gaussians}, on axes of normal deviates.{tested}",
             "False-negative rate against false-positive rate, on axes where a Gaussian curve is a straight "
             f"line of slope -1.{without}{tested}",
         ),

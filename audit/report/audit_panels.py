@@ -41,7 +41,7 @@ def audit_drawing(conclusion: Conclusion, audited: str = "") -> Figure:
     """All panels of one audit as a figure that pyplot has let go of."""
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(2, 2, figsize=(9, 6.6))
-        for axis, draw in zip(axes.flat, _PANELS.values(), strict=True):
+        for axis, draw in zip(axes.flat, _panels(conclusion).values(), strict=True):
             draw(axis, conclusion)
         if audited:
             figure.suptitle(textwrap.fill(audited, 120), fontsize=9)
@@ -51,10 +51,11 @@ def audit_drawing(conclusion: Conclusion, audited: str = "") -> Figure:
 
 
 def audit_panels(conclusion: Conclusion) -> dict[str, bytes]:
-    """Each panel of one audit apart, as SVG bytes: "scores", "trade_off", "bounds", "profile"."""
+    """Each panel of one audit apart, as SVG bytes: "scores", "trade_off", "bounds" and "profile", or "path" where
+    directions are fresh."""
     drawn = {}
     with plt.rc_context(STYLE):
-        for name, draw in _PANELS.items():
+        for name, draw in _panels(conclusion).items():
             figure, axis = plt.subplots(figsize=(4.2, 3.4))
             draw(axis, conclusion)
             drawn[name] = style.svg(figure)
@@ -66,7 +67,8 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
     gaussian, what = conclusion.gaussian, "runs" if conclusion.design is None else "scores"
     both = np.concatenate([scores_in, scores_out])
     bins = np.histogram_bin_edges(both, min(math.isqrt(len(both)) + 1, 60)).tolist()
-    axis.hist(scores_out, bins, color=OUT, alpha=0.6, label=f"out ({len(scores_out)} {what})")
+    out = f"out ({len(scores_out)} {what})" if conclusion.fresh is None else "out (the known law)"
+    axis.hist(scores_out, bins, color=OUT, alpha=0.6, label=out)
     axis.hist(scores_in, bins, color=IN, alpha=0.6, hatch="///", label=f"in ({len(scores_in)} {what})")
     state = standing(conclusion)
     label = f"threshold, {method_of(gaussian).label} {state.mark if state.faded else ''}".strip()
@@ -177,6 +179,27 @@ def _draw_profile(axis: Axes, conclusion: Conclusion) -> None:
     axis.set_yticks([1e-10, 1e-8, 1e-6, 1e-4, 1e-2, 1])
     if mu or known is not None:
         axis.legend(loc="upper right", fontsize=8)
+
+
+def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
+    """What was proven after each run, and the upper bound."""
+    path, upper = conclusion.path, conclusion.upper_bound
+    runs = range(1, len(path) + 1)
+    axis.step(runs, path, where="post", color=BOUND, marker="o" if len(path) < 4 else "", label="proven")
+    if upper is not None and np.isfinite(upper):
+        axis.axhline(upper, color=UPPER, ls=":", label=f"upper bound {at_most(upper, 2)}")
+    axis.set(xlabel="trainings", ylabel=f"epsilon at delta {conclusion.delta:g}")
+    axis.set_title("Proven, whatever the curve")
+    axis.set_xscale("log")
+    axis.set_ylim(bottom=0)
+    axis.legend(loc="lower right", fontsize=8)
+
+
+def _panels(conclusion: Conclusion) -> "dict[str, Callable[[Axes, Conclusion], None]]":
+    """The panels by name: a Gaussian curve's profile is none of fresh directions, which assume no curve."""
+    if not conclusion.path:
+        return _PANELS
+    return {**{name: draw for name, draw in _PANELS.items() if name != "profile"}, "path": _draw_path}
 
 
 _PANELS: dict[str, Callable[[Axes, Conclusion], None]] = {

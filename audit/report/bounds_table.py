@@ -13,6 +13,7 @@ from audit.report.verdicts import is_reversed, to_decide
 from audit.statistics import curves, estimate, lifted
 from audit.statistics.conclusion import Conclusion, assumption_of
 from audit.statistics.estimate import Bound, Finding
+from audit.statistics.exact_null import ExactBound
 
 _COUNTS, _RATES = ("FP/out", "FN/in"), ("FPR", "FNR")
 _UNTESTED = "            (not tested here: scores of one run may depend on each other)"
@@ -127,10 +128,16 @@ def _row(finding: Finding, share: Callable[[int, int], str]) -> tuple[str, ...]:
         at_least(finding.epsilon),
         "" if finding.mu is None else at_least(finding.mu),
         f"{finding.threshold:.4g}",
-        share(finding.false_positives, finding.n_out),
+        _false_positives(finding, share),
         share(finding.false_negatives, finding.n_in),
         assumption_of(finding).word if not isinstance(finding, Bound) or finding.holds else "REFUTED",
     )
+
+
+def _false_positives(finding: Finding, share: Callable[[int, int], str]) -> str:
+    if isinstance(finding, ExactBound):
+        return f"{finding.false_positive_rate:.1e}"
+    return share(finding.false_positives, finding.n_out)
 
 
 def _rate(count: int, guesses: int) -> str:

@@ -57,8 +57,9 @@ def draw_trade_off(
     mu, upper = conclusion.gaussian.mu or 0.0, conclusion.mu_upper_bound
     state = standing(conclusion)
     color = FADED if state.faded else BOUND
-    proven = f"mu ≥ {at_least(mu, 2)} {state.mark}".strip()
-    _draw_gaussian(axis, proven, mu, grid, color=color, ls="--")
+    if conclusion.gaussian.mu is not None:
+        proven = f"mu ≥ {at_least(mu, 2)} {state.mark}".strip()
+        _draw_gaussian(axis, proven, mu, grid, color=color, ls="--")
     if predicted_mu is not None:
         label = f"predicted mu = {predicted_mu:.2f}"
         _draw_gaussian(axis, label, predicted_mu, grid, color=PREDICTED, ls="-", lw=4, alpha=0.55)

@@ -8,16 +8,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from audit.errors import InputError, require
 from audit.settings.fields import described, require_fields
+from audit.settings.knowledge import Knowledge
 from audit.settings.setting import AdversaryFields
 
 if TYPE_CHECKING:
-    import jax
     from jax import Array
 
     from audit.adversaries.base import Adversary, Expect
-    from audit.adversaries.examples import Principal
-    from audit.mechanism.base import Data, Hyperparameters, Trajectory
-    from audit.model import Model
 
 GC_S_VARIANTS = {  # (noisy simulations, movement accumulated per step)
     "noiseless_per_step": (False, True),
@@ -78,6 +75,7 @@ class SphereFields(AdversaryFields):
     """The fresh directions' fields."""
 
     name: ClassVar[str] = "sphere"
+    least_runs: ClassVar[int] = 1
     coins: bool = described(
         "sphere: each canary in by a coin, which checks the law of those that are out; else all are in.",
         default=False,
@@ -154,46 +152,6 @@ class OwnAdversary(AdversaryFields):
 
 
 _BLUR = 0.01  # of a score's variance, from the other canaries; beyond it they are left out
-
-
-class Knowledge(NamedTuple):
-    """The training as an adversary knows it: everything but the noise.
-
-    simulate(hyper, key, theta_0) trains once without canaries. classes: how many labels there are. canaries:
-    how many are to be made. expect: what an adversary with several canaries expects of the final model.
-    insertions, steps: how many insert, of how many.
-    """
-
-    model: "Model"
-    classes: int
-    hyper: "Hyperparameters"
-    data: "Data"
-    simulate: "Callable[[Hyperparameters, Array, Array], Trajectory]"
-    canaries: int
-    expect: "Expect"
-    insertions: int = 1
-    steps: int = 1
-
-    def inputs(self) -> "jax.ShapeDtypeStruct":
-        """An example as the model's first layer sees it; raises InputError where that is no floats."""
-        import jax
-        import jax.numpy as jnp
-
-        example = jax.ShapeDtypeStruct(self.data[0].shape[1:], self.data[0].dtype)
-        found: jax.ShapeDtypeStruct = jax.eval_shape(self.model.inputs, example)
-        floats = jnp.issubdtype(found.dtype, jnp.floating)
-        whole = "this model takes whole numbers: choose another `adversary`"
-        require(floats, f"poisoned examples are floats, and {whole}")
-        return found
-
-    def principal(self) -> "Principal":
-        """The principal directions of the data as the model's first layer sees them."""
-        import jax
-        import numpy as np
-
-        from audit.adversaries import examples
-
-        return examples.principal(np.asarray(jax.vmap(self.model.inputs)(self.data[0])))
 
 
 class AdversaryRow(NamedTuple):

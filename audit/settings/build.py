@@ -26,7 +26,8 @@ from audit.mechanism.ensemble import Programs
 from audit.mechanism.memory import Hardware
 from audit.model import Model
 from audit.settings import setting as settings
-from audit.settings.adversaries import Knowledge, OwnAdversary, adversary_row
+from audit.settings.adversaries import OwnAdversary, adversary_row
+from audit.settings.knowledge import Knowledge
 from audit.settings.setting import Setting
 from audit.task import Dataset
 from audit.version import __version__

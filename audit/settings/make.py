@@ -1,6 +1,5 @@
 """Settings from flat names and values, as flags and callers give them, and from identities."""
 
-import math
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
@@ -9,11 +8,9 @@ from audit.errors import require
 from audit.settings.adversaries import ADVERSARIES, OwnAdversary, SphereFields, adversary_row
 from audit.settings.fields import AUTO, Field, FieldLimits, declared, require_fields
 from audit.settings.setting import MOST_STEPS, AdversaryFields, DpSgdFields, ScheduleFields, Setting, flat
-from audit.task import Task
 from audit.values import plain, require_type
 from audit.zoo import task, tasks
 
-_MOST_DRAWN = 8e8  # coordinates of all canaries
 P = TypeVar("P", AdversaryFields, DpSgdFields, ScheduleFields)
 
 
@@ -58,7 +55,8 @@ def setting_of(model: str, **given: Any) -> Setting:
     require_type("model", model, str)
     row = task(model)
     if isinstance(given.get("canaries"), str) and given["canaries"] == AUTO:
-        given["canaries"] = _auto_canaries(row, str(given.get("adversary", "")))
+        fresh = given.get("adversary") == SphereFields.name
+        given["canaries"] = row.directions if fresh else row.canaries
     return make_setting(model, Usual(row.learning_rate, row.batch_size, row.clipping[0]), given)
 
 
@@ -90,16 +88,6 @@ def make_setting(model: str, usual: Usual, given: Mapping[str, Any]) -> Setting:
     setting = Setting(model, adversary, *parts, **{name: values[name] for name in declared(Setting)})
     require_fields(setting)
     return setting
-
-
-def _auto_canaries(row: Task, adversary: str) -> int:
-    """The model's canaries; of fresh directions a power of 2 that pays: the more there are, the more precise
-    is the share of hits, until drawing them takes as long as training, or they fill the space."""
-    if adversary != SphereFields.name:
-        return row.canaries
-    parameters = row.make(row.data.examples.shape).n_parameters
-    pays = min(5 * math.sqrt(parameters), parameters / 8, _MOST_DRAWN / parameters)
-    return 1 << max(int(math.log2(pays)), 0)
 
 
 def _part(kind: type[P], values: Mapping[str, Any]) -> P:

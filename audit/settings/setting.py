@@ -61,6 +61,7 @@ class AdversaryFields:
 
     name: ClassVar[str]
     group: ClassVar[str] = fields.ADVERSARY
+    least_runs: ClassVar[int] = 2  # a run in each world
 
     def deciding(self) -> dict[str, Any]:
         """The fields that decide scores, but for those at their defaults."""
@@ -166,7 +167,7 @@ def validate(setting: Setting, runs: int, strategies: tuple[str, ...]) -> None:
         require(setting.canaries > 1, f"{said} is for many canaries: raise `canaries`")
         most, both = 10**9, f"`canaries={setting.canaries}` times `steps={steps}`"
         require(setting.canaries * steps <= most, f"{both}: with `repetitions`, at most {most:,}")
-    require_runs(runs)
+    require_runs(runs, setting.adversary.least_runs)
 
 
 def require_noise(sigma: float) -> None:
@@ -176,5 +177,6 @@ def require_noise(sigma: float) -> None:
 
 def require_runs(runs: int, least: int = 2) -> None:
     """Raises InputError unless there are runs for both worlds, and not more than any audit can train."""
-    require(runs >= least, f"`runs={runs}`: give at least {least}, half of them in each world")
+    worlds = ", half of them in each world" if least > 1 else ""
+    require(runs >= least, f"`runs={runs}`: give at least {least}{worlds}")
     require(runs <= MOST_RUNS, f"`runs={runs}`: give at most {MOST_RUNS:,}")

@@ -208,7 +208,7 @@ class Sets(NamedTuple):
 
 
 class Fresh(NamedTuple):
-    """Cosines (R, K) of canaries that are uniform directions of R^dimension, which every run draws afresh, and
+    """Cosines (R, K) of canaries that are uniform directions of R^dimension, drawn afresh for every run, and
     presence (R, K), mostly true everywhere. plain: no cosine uses anything of the other canaries' directions.
     given: whether a caller says all that."""
 

@@ -145,7 +145,7 @@ class DirectionsMethod(Method):
 
 
 def of_fresh(design: Fresh, delta: float, confidence: float) -> ExactBound:
-    """`exact_null` of a design; 0, and refuted, where canaries that are out have not the law of directions."""
+    """`exact_null` of a design; 0, and refuted, where canaries that are out have not the law."""
     cosines, presence, dimension, plain, given = design
     proof = prove(cosines, dimension, delta, confidence, presence, plain)
     holds = law_p_value(design) >= LAW_LEVEL
@@ -157,7 +157,7 @@ def of_fresh(design: Fresh, delta: float, confidence: float) -> ExactBound:
 
 
 def law_p_value(design: Fresh) -> float:
-    """The p-value of the law of the canaries that are out, by Kolmogorov and Smirnov's test; 1 if all are in."""
+    """The p-value of the law of canaries that are out, by Kolmogorov and Smirnov's test; 1 if all are in."""
     out = design.out()
     if not len(out):
         return 1.0
@@ -169,7 +169,7 @@ def law_p_value(design: Fresh) -> float:
     return float(stats.kstest(out, below).pvalue)
 
 
-_DRAWN = "uniform directions, drawn afresh for every run, of which the released model without them knows nothing"
+_DRAWN = "uniform directions, drawn afresh for every run, unknown to a model trained without them"
 _OWN = Assumption("nothing", "nothing", f"{_DRAWN}: this tool drew them")
 _GIVEN = Assumption(
     "uniform directions, drawn afresh for every run",

@@ -37,8 +37,8 @@ _CHUNK = re.compile(r"scores_(\d+)_(\d+)\.npz")
 
 
 class Scores(NamedTuple):
-    """Scores of runs from `first` on, K canaries each: scores (n, K) float64, presence (n, K) bool. dimension:
-    of the space where they are cosines of directions that each run drew afresh; else 0."""
+    """Scores of runs from `first` on, K canaries each: scores (n, K) float64, presence (n, K) bool.
+    dimension: of the space where they are cosines of directions that each run drew afresh; else 0."""
 
     first: int
     scores: NDArray[np.float64]
