@@ -107,8 +107,8 @@ def conclude_fresh(
         design = design._replace(cosines=design.cosines[kept], presence=design.presence[kept])
     upper = _upper_bounds(composition, delta, upper_bound)
     bounds = tuple(method.compute(design, delta, confidence) for method in exact_null.METHODS.values())
-    known = {"composition": composition, "design": design, "repeats": repeats}
-    return Conclusion(*design.pooled(), (), bounds, *upper, **known)
+    found = Conclusion(*design.pooled(), (), bounds, *upper, composition=composition)
+    return found._replace(design=design, repeats=repeats)
 
 
 def of_setting(

@@ -9,15 +9,16 @@ SegmentProgress = Callable[[int, int], object]  # of (0, 0) when all is compiled
 
 
 @contextlib.contextmanager
-def bar(count: int) -> Iterator[Progress]:
-    """A bar on stderr that hears of runs as they are trained; none where nothing is to be trained."""
+def bar(count: int, describe: Callable[[], str] = lambda: "training") -> Iterator[Progress]:
+    """A bar on stderr that hears of runs as they are trained, behind what there is to say of them; none where
+    nothing is to be trained."""
     from tqdm import tqdm
 
     layout = "{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total} runs [{elapsed}<{remaining}, {rate_fmt}]"
     with tqdm(total=count, unit="runs", desc="compiling", bar_format=layout, disable=not count) as line:
 
         def progress(runs: float) -> None:
-            line.set_description_str("training", refresh=False)  # the first call says that all is compiled
+            line.set_description_str(describe(), refresh=False)  # the first call says that all is compiled
             line.update(min(runs, count - line.n))
 
         yield progress

@@ -4,14 +4,17 @@
     ./run.sh audit --adversary=gc_r --k=5        another adversary, inserted every 5 steps
     ./run.sh audit --model=convnet               the ConvNet on CIFAR-10
     ./run.sh audit --looks=500,1000,5000         bounds while runs are added
+    ./run.sh audit --adversary=sphere --canaries=auto --until=10   fresh directions, till that is proven
 
 Trained runs are kept under --out and never trained twice; an interrupted audit goes on where it was. The same
 command, started again beside it or on another host that has the folder, takes a part of the work.
 """
 
 import json
+import math
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from absl import flags
@@ -31,8 +34,16 @@ if TYPE_CHECKING:
     from experiments.cells.work import Trainer
 
 FLAGS = flags.FLAGS
-flags.DEFINE_integer("runs", 5000, "Models to train, half with the canary.")
+_LOOK_SECONDS = 3.0
+flags.DEFINE_integer(
+    "runs",
+    None,
+    "Models to train, by default 5,000, half with the canary; with sphere 60, all with canaries.",
+    1,
+)
 flags.DEFINE_list("looks", None, "Runs at which to look, e.g. 500,1000,5000, in place of --runs.")
+flags.DEFINE_float("until", None, "sphere: stop as soon as this epsilon is proven.")
+flags.DEFINE_float("minutes", None, "sphere: begin no further training after so many minutes.")
 cli.define_setting()
 flags.DEFINE_float("delta", 1e-5, "delta of the bounds.")
 flags.DEFINE_float("confidence", 0.95, "Confidence of the lower bounds.")
@@ -54,6 +65,11 @@ class _Audited(NamedTuple):
     looks: Sequence[int]
     trainer: "Trainer | None" = None
 
+    @property
+    def any_time(self) -> bool:
+        """Whether what is proven holds whenever one stops."""
+        return self.setting.adversary.any_time
+
 
 class _Trained(NamedTuple):
     """All scores, and the training of those that were missing, if any were."""
@@ -74,6 +90,10 @@ def main() -> None:
     setting, engines, out = cli.setting(), engine_flags.engine(), cli.folder()  # flags before data
     audited = _asked(setting)
     found = stored.find_store(out, audited.setting, audited.dataset)
+    if found is not None and audited.any_time:
+        held = min(found.runs_held(), audited.runs)
+        if held and _is_proven(audited, found.load(held)):
+            audited = audited._replace(runs=held)
     if found is not None and not (audited.looks or found.missing(audited.runs)) and concluded_runs(found):
         results.require_declared(found, [])
         _conclude(audited, found, _Trained(found.load(audited.runs)))
@@ -83,13 +103,26 @@ def main() -> None:
         audited = audited._replace(trainer=trainer)
         store = stored.open_store(out, audited.setting, audited.dataset)
         results.require_declared(store, audited.looks)
-        training = (_train_to_looks if audited.looks else _train)(audited, store)
+        training = _way(audited)(audited, store)
+    audited = audited._replace(runs=len(training.scores.scores))
     _conclude(audited, store, _Trained(training.scores, training))
+
+
+def _way(audited: _Audited) -> "Callable[[_Audited, Store], Trained]":
+    if audited.looks:
+        return _train_to_looks
+    return _train_until_proven if audited.any_time else _train
 
 
 def _asked(setting: Setting) -> _Audited:
     looks = _looks()
-    runs = looks[-1] if looks else FLAGS.runs
+    runs = looks[-1] if looks else FLAGS.runs or setting.adversary.usual_runs
+    for name in ("until", "minutes"):
+        given = FLAGS[name].value
+        fits = given is None or (setting.adversary.any_time and 0 < given < math.inf)
+        require(fits, f"--{name}={given}: give a number above 0, with --adversary=sphere")
+    whenever = "bounds of fresh directions hold at any number of runs: drop --looks"
+    require(not (looks and setting.adversary.any_time), whenever)
     require(
         setting.canaries == 1 or not looks, "--looks goes with one canary a run: drop --looks or --canaries"
     )
@@ -135,6 +168,33 @@ def _train_to_looks(audited: _Audited, store: "Store") -> "Trained":
         _look(until, store, _Trained(parts[-1].scores), number)
         before = runs
     return training.together(parts)
+
+
+def _train_until_proven(audited: _Audited, store: "Store") -> "Trained":
+    """In stages, until enough is proven or time is up; what is proven stands before the bar, up to date to a
+    few seconds."""
+    from audit import progress, training
+    from experiments.cells.work import Wanted
+
+    assert audited.trainer is not None
+    stage = min(FLAGS.chunk_size or audited.trainer.stage(audited.runs), audited.runs)
+    end = math.inf if FLAGS.minutes is None else time.monotonic() + 60 * FLAGS.minutes
+    parts, runs, said, looked = list["Trained"](), 0, "training", time.monotonic()
+    with progress.bar(training.lacking(store, audited.runs), lambda: said) as line:
+        while runs < audited.runs and not (parts and time.monotonic() > end):
+            runs = min(max(runs, store.runs_held()) + stage, audited.runs)
+            parts.append(audited.trainer.train(Wanted(store, runs, stage, FLAGS.chunk_size or stage, line)))
+            if FLAGS.until is None and time.monotonic() < looked + _LOOK_SECONDS:
+                continue
+            conclusion, looked = _concluded(audited, _Trained(parts[-1].scores)), time.monotonic()
+            said = f"proven {conclusion.epsilon:.1f} of {conclusion.upper_bound or math.inf:.1f}"
+            if conclusion.epsilon >= (FLAGS.until or math.inf):
+                break
+    return training.together(parts)
+
+
+def _is_proven(audited: _Audited, scores: "Scores") -> bool:
+    return FLAGS.until is not None and _concluded(audited, _Trained(scores)).epsilon >= FLAGS.until
 
 
 def _look(audited: _Audited, store: "Store", trained: _Trained, number: int) -> None:

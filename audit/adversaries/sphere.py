@@ -88,7 +88,8 @@ def _inverse(gram: Array, parameters: int) -> Array:
     def improve(found: Array, _: None) -> tuple[Array, None]:
         return found @ (2 * unit - gram @ found), None
 
-    return jax.lax.scan(improve, unit / (1 + share), length=steps)[0]
+    found: Array = jax.lax.scan(improve, unit / (1 + share), length=steps)[0]
+    return found
 
 
 def _plain(keys: Array, u: Array) -> Array:
@@ -99,7 +100,7 @@ def _plain(keys: Array, u: Array) -> Array:
 
     zeros = jnp.zeros(len(keys))
     along, squares = _over_blocks(keys, u, (zeros, zeros), add)
-    return along / jnp.maximum(jnp.sqrt(squares) * jnp.linalg.norm(u), _TINY)
+    return jnp.asarray(along / jnp.maximum(jnp.sqrt(squares) * jnp.linalg.norm(u), _TINY))
 
 
 def _apart(keys: Array, u: Array) -> Array:
@@ -115,4 +116,4 @@ def _apart(keys: Array, u: Array) -> Array:
     along, inverse = along / lengths, _inverse(gram / jnp.outer(lengths, lengths), u.size)
     weights, own = inverse @ along, jnp.diagonal(inverse)
     left = jnp.maximum(jnp.vdot(u, u) - jnp.vdot(along, weights), 0.0)
-    return (weights / own) / jnp.maximum(jnp.sqrt(left + weights**2 / own), _TINY)
+    return jnp.asarray((weights / own) / jnp.maximum(jnp.sqrt(left + weights**2 / own), _TINY))

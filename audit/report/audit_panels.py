@@ -51,8 +51,8 @@ def audit_drawing(conclusion: Conclusion, audited: str = "") -> Figure:
 
 
 def audit_panels(conclusion: Conclusion) -> dict[str, bytes]:
-    """Each panel of one audit apart, as SVG bytes: "scores", "trade_off", "bounds" and "profile", or "path" where
-    directions are fresh."""
+    """Each panel of one audit apart, as SVG bytes: "scores", "trade_off", "bounds", and "profile", or "path"
+    where directions are fresh."""
     drawn = {}
     with plt.rc_context(STYLE):
         for name, draw in _panels(conclusion).items():
@@ -102,7 +102,7 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
             bar.set(facecolor="white", edgecolor=BOUND, hatch="///")
         elif not row.holds:
             bar.set(facecolor="white", edgecolor=FADED, hatch="xxx")
-        elif row.assumes not in (NOTHING, COINS):
+        elif row.assumes.text not in (NOTHING.text, COINS.text):
             bar.set(alpha=None, facecolor=(BOUND, _LIGHT), edgecolor=BOUND, linewidth=1.2)
     axis.set_title("Lower bounds on epsilon", pad=16)
     many = " or many runs" if conclusion.design is not None else ""

@@ -1,6 +1,7 @@
 """The adversaries that an audit can choose: a row each. Importing it starts no JAX."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from functools import partial
@@ -76,6 +77,8 @@ class SphereFields(AdversaryFields):
 
     name: ClassVar[str] = "sphere"
     least_runs: ClassVar[int] = 1
+    usual_runs: ClassVar[int] = 60
+    any_time: ClassVar[bool] = True
     coins: bool = described(
         "sphere: each canary in by a coin, which checks the law of those that are out; else all are in.",
         default=False,
@@ -229,10 +232,18 @@ def _sphere(fields: SphereFields, known: Knowledge) -> "Adversary":
     blurred = asked * known.insertions**2 > _BLUR * parameters * known.steps * sigma**2
     require(asked > 1 or not fields.coins, "`coins` are for several canaries: raise `canaries`")
 
-    def rehearse(theta_0: "Array") -> "Array":
+    @functools.lru_cache(maxsize=1)  # a training that is continued begins anew from one theta_0
+    def trained(theta_0: bytes) -> "Array":
         import jax
+        import jax.numpy as jnp
 
-        return known.simulate(silent, jax.random.key(0, impl="threefry2x32"), theta_0).theta
+        key = jax.random.key(0, impl="threefry2x32")
+        return known.simulate(silent, key, jnp.frombuffer(theta_0, jnp.float32)).theta
+
+    def rehearse(theta_0: "Array") -> "Array":
+        import numpy as np
+
+        return trained(np.asarray(theta_0, np.float32).tobytes())
 
     return sphere.fresh_directions(asked, rehearse, asked > 1 and blurred, not fields.coins)
 

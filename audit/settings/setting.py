@@ -62,6 +62,8 @@ class AdversaryFields:
     name: ClassVar[str]
     group: ClassVar[str] = fields.ADVERSARY
     least_runs: ClassVar[int] = 2  # a run in each world
+    usual_runs: ClassVar[int] = 5000
+    any_time: ClassVar[bool] = False  # whether what is proven holds whenever one stops
 
     def deciding(self) -> dict[str, Any]:
         """The fields that decide scores, but for those at their defaults."""

@@ -356,11 +356,15 @@ def _parsed(content: bytes, first: int) -> Scores | None:
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
             arrays = [np.atleast_2d(file[name].T).T for name in ("scores", "presence")]
-            chunk = Scores(first, *arrays, int(file["dimension"]) if "dimension" in file.files else 0)
+            chunk = Scores(first, arrays[0], arrays[1], _dimension(file))
             whole = arrays[0].ndim == 2 and arrays[0].shape == arrays[1].shape
             return chunk if whole and str(file["sha256"]) == _checksum(chunk) else None
     except files.NOT_AN_ARCHIVE:
         return None
+
+
+def _dimension(file: Mapping[str, NDArray[np.generic]]) -> int:
+    return int(file["dimension"]) if "dimension" in file else 0
 
 
 def _conclusion(content: bytes) -> Kept:

@@ -35,6 +35,7 @@ from experiments.cells.work import Outcome, SweepProgress, TrainingEngine, Wante
 
 _AHEAD = 2  # tasks a worker, so that none waits for the driver
 _POLL_SECONDS = 1.0
+_STAGE = 64  # runs that a cluster trains between two looks
 _TASK_SECONDS = 2.0  # of chunks: many times what it takes to send a task and its result
 _prepare_jax = functools.cache(prepare_jax)  # once a process
 _TRAINERS: Programs[ChunkTrainer] = Programs(kept=1)  # whose data are on the devices
@@ -278,6 +279,9 @@ class _Trainer:
             time.sleep(_POLL_SECONDS)
         seconds, scores = time.perf_counter() - begin, wanted.store.load(wanted.runs)
         return Trained(scores, job.trained, seconds, job.prepared.size, job.trained * job.prepared.steps)
+
+    def stage(self, runs: int) -> int:
+        return min(runs, _STAGE)
 
     def about(self) -> dict[str, Any]:
         return self._about

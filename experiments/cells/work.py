@@ -61,6 +61,9 @@ class Trainer(Protocol):
     def train(self, wanted: Wanted, /) -> "Trained":
         """Trains what is missing and reads all."""
 
+    def stage(self, runs: int) -> int:
+        """Of so many runs, as many as are best trained between two looks at what they prove."""
+
     def about(self) -> dict[str, Any]:
         """The circumstances, to be kept beside the scores."""
 
@@ -88,6 +91,11 @@ class LocalTrainer:
         if training.lacking(store, wanted.runs):
             chunk = training.chunk_size(self._played, wanted.added, chunk)
         return training.train(self._played, store, wanted.runs, chunk, progress=wanted.progress)
+
+    def stage(self, runs: int) -> int:
+        from audit import training
+
+        return training.chunk_size(self._played, runs, 0)
 
     def about(self) -> dict[str, Any]:
         return self._recipe.about(self._data)
