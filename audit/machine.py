@@ -1,6 +1,7 @@
 """The machine that a process runs on, and JAX as every command sets it up there, before it touches a device.
 Importing this starts nothing."""
 
+import functools
 import logging
 import os
 import sys
@@ -25,6 +26,7 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
+@functools.cache
 def prepare_jax(cpu_devices: int = 0) -> None:
     """Full float32 products; on a CPU so many devices (0: one a core), each of which trains its own runs; and
     a persistent compilation cache in a folder that only the user can read. Raises InputError where JAX finds

@@ -17,8 +17,10 @@ _SPREADING = ("calibrate", "landscape", "plan", "sweep", "test")  # small produc
 
 
 def main() -> None:
-    """Runs the command that the first argument names; without one, audit."""
-    command, *arguments = sys.argv[1:] or ["audit"]
+    """Runs the command that the first argument names; flags alone are of audit, and nothing means first."""
+    if not sys.argv[1:]:
+        sys.argv.append("first")
+    command, *arguments = sys.argv[1:]
     if command in _SPREADING:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if command in OTHERS:
