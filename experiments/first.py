@@ -15,13 +15,8 @@ from experiments import audit
 
 FLAGS = flags.FLAGS
 _PROOF = {"model": "wide_fcnn", "adversary": "sphere", "canaries": "auto", "runs": 400, "until": 18.5}
-_SAID = """\
-Fresh directions in a wider network, 2,689 parameters. Nothing is assumed, and one
-may stop at any time.
-"""
-_PAPER = """
-The hidden-state paper's adversary in its network, 68 parameters.
-"""
+_SAID = "Fresh directions in a wider network, 2,689 parameters: nothing is assumed.\n"
+_PAPER = "\nThe hidden-state paper's adversary in its network, 68 parameters.\n"
 
 
 def main() -> None:
