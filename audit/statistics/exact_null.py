@@ -50,6 +50,7 @@ from audit.statistics.canaries import Fresh
 from audit.statistics.estimate import Bound
 from audit.statistics.method import FRESH_DIRECTIONS, Assumption, Method
 
+EXACT_NULL = "exact_null"
 Array = NDArray[np.float64]
 Payoff = Callable[[float], float]  # epsilon -> what a capital of 1 becomes
 
@@ -70,7 +71,8 @@ _STEP = 2.0**-6  # of epsilon
 
 class Proof(NamedTuple):
     """What runs prove: epsilon after each of them (R,), which never falls. At the end most capital is on
-    `threshold`, a cosine, which so many of all cosines exceed, and without a canary exp(log_rate) of them."""
+    `threshold`, a cosine (one plain run: the chosen one), which `hits` of all cosines exceed, and without a
+    canary exp(log_rate) of them."""
 
     path: Array
     threshold: float
@@ -116,10 +118,12 @@ def prove(
     first = _first_bet(runs[0], dimension, delta, cosines.shape[1] >= 2 * _LEAST_PILOT, plain)
     growth = _Growth(log_rates, delta, shares, first)
     path = _path(growth, len(runs), -float(np.log(1 - confidence)))
-    on_thresholds = growth.of_all(path[-1])[: len(levels) * len(BETS)].reshape(len(levels), -1)
-    best = int(special.logsumexp(on_thresholds, axis=1).argmax())
-    exceed = sum(int(np.count_nonzero(run > levels[best])) for run in runs)
-    return Proof(path, float(levels[best]), exceed, sum(map(len, runs)), float(log_rates[best]))
+    level = first.level
+    if len(runs) > 1 or level is None:
+        on_thresholds = growth.of_all(path[-1])[: len(levels) * len(BETS)].reshape(len(levels), -1)
+        level = float(levels[special.logsumexp(on_thresholds, axis=1).argmax()])
+    exceed = sum(int(np.count_nonzero(run > level)) for run in runs)
+    return Proof(path, level, exceed, sum(map(len, runs)), float(cosine_law.log_sf(level, dimension)))
 
 
 def cosine_of(student: ArrayLike, dimension: int) -> Array:
@@ -189,11 +193,13 @@ METHODS = {
 
 
 class _First(NamedTuple):
-    """The shares of the capital that are on ramps, and bet whole on the first run, and what 1 wins there."""
+    """The shares of the capital that are on ramps, and bet whole on the first run; what 1 wins there; the
+    cosine that was chosen for it, if one was."""
 
     ramps: float
     whole: float
     won: Payoff
+    level: float | None = None
 
     def log_won(self, epsilon: float) -> float:
         """log of what the share that is bet whole becomes."""
@@ -261,11 +267,29 @@ def _path(growth: _Growth, runs: int, target: float) -> Array:
         if run:
             growth.see(run)
             capital += growth.of_run(run, steps * _STEP)
+        if special.logsumexp(capital) >= target:
+            steps = _leap(growth, steps, target)
+            capital = growth.of_all(steps * _STEP)
         while special.logsumexp(capital) >= target:
             steps += 1
             capital = growth.of_all(steps * _STEP)
         found[run] = max(steps - 1, 0) * _STEP
     return found
+
+
+def _leap(growth: _Growth, steps: int, target: float) -> int:
+    """The last step that thresholds alone refute, and so all before it: their capital falls with epsilon."""
+    on_thresholds, leap = len(STUDENT) * len(BETS), 1
+
+    def refuted(step: int) -> bool:
+        return bool(special.logsumexp(growth.of_all(step * _STEP)[:on_thresholds]) >= target)
+
+    while refuted(steps + leap):
+        steps, leap = steps + leap, 2 * leap
+    while leap > 1:
+        leap //= 2
+        steps += leap if refuted(steps + leap) else 0
+    return steps
 
 
 def _shares(run: Array, levels: Array) -> Array:
@@ -284,7 +308,7 @@ def _first_bet(run: Array, dimension: int, delta: float, many: bool, plain: bool
 
     if not plain or len(run) < 2 * _LEAST_PILOT:
         return _First(*part, likely)
-    pilot, rest = _halves(run)
+    pilot, rest = (run[places] for places in parted(run, len(run) // 2))
     level = _promising(pilot, len(rest), dimension)
     log_rate, share = float(cosine_law.log_sf(level, dimension)), float(np.mean(rest > level))
 
@@ -292,15 +316,15 @@ def _first_bet(run: Array, dimension: int, delta: float, many: bool, plain: bool
         chosen = share / max(np.exp(min(epsilon + log_rate, 700.0)) / (1 - _ETA), delta / _ETA)
         return float(_CHOSEN_SHARE * chosen + (1 - _CHOSEN_SHARE) * likely(epsilon))
 
-    return _First(*part, mixed)
+    return _First(*part, mixed, level)
 
 
-def _halves(values: Array) -> tuple[Array, Array]:
-    """Two halves by a shuffle that the values' ranks seed: files may come sorted."""
+def parted(values: Array, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(places of a pilot, of the rest) by a shuffle seeded by the values' ranks: files may come sorted."""
     ranks = np.unique(values, return_inverse=True)[1].astype("<i8")
     rng = np.random.default_rng(int.from_bytes(hashlib.sha256(ranks.tobytes()).digest(), "big"))
-    shuffled = values[rng.permutation(len(values))]
-    return shuffled[: len(values) // 2], shuffled[len(values) // 2 :]
+    order = rng.permutation(len(values))
+    return order[:size], order[size:]
 
 
 def _promising(pilot: Array, canaries: int, dimension: int) -> float:
