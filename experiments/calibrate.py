@@ -141,13 +141,13 @@ def _directions(runs: list[int]) -> _Kind:
         require(FLAGS[name].value is None, f"--directions and --{name} do not go together: drop one")
     require(FLAGS.directions >= 1, f"--directions={FLAGS.directions}: give at least 1")
     numbers = tuple(sorted(set(runs))) if FLAGS["runs"].present else (1, 10, 60)
-    size, levels = (
-        (FLAGS.directions, FLAGS.dimension),
-        (FLAGS.audits, FLAGS.delta, FLAGS.confidence, FLAGS.seed),
-    )
+    shape, levels = (FLAGS.directions, FLAGS.dimension), (FLAGS.delta, FLAGS.confidence, FLAGS.seed)
     settings = [
-        DirectionSetting(law, mu, numbers, *size, *levels) for law in DIRECTION_LAWS.values() for mu in _mus()
+        DirectionSetting(law, mu, numbers, *shape, FLAGS.audits, *levels)
+        for law in DIRECTION_LAWS.values()
+        for mu in _mus()
     ]
+    exact_null_calibration.require_possible(settings[0])
 
     def fields(row: DirectionCalibration) -> dict[str, Any]:
         return row._asdict() | {"setting": row.setting._asdict() | {"law": row.setting.law.name}}
@@ -167,7 +167,7 @@ def _directions(runs: list[int]) -> _Kind:
 {FLAGS.audits} audits by exact_null with {FLAGS.directions} uniform directions a run in R^{FLAGS.dimension:,};
 exceeding: share of audits whose epsilon was above the truth at delta {FLAGS.delta:g} after
 one of so many runs (* above {_allowed():.1%}, reached once in 1,000 tables at
-error {1 - FLAGS.confidence:.3g}); mu is epsilon for laplace, and for bound, the edge of (epsilon, delta)-DP"""
+error {1 - FLAGS.confidence:.3g}); mu is epsilon for laplace, and bound, the edge of (epsilon, delta)-DP"""
     table = partial(Table, columns, before=(title,), gap=" ")
     return _Kind(settings, exact_null_calibration.calibrate, table, fields)
 

@@ -50,7 +50,6 @@ from audit.statistics.canaries import Fresh
 from audit.statistics.estimate import Bound
 from audit.statistics.method import FRESH_DIRECTIONS, Assumption, Method
 
-EXACT_NULL = "exact_null"
 Array = NDArray[np.float64]
 Payoff = Callable[[float], float]  # epsilon -> what a capital of 1 becomes
 
@@ -62,7 +61,8 @@ _FAR, _FAR_SHARE = 10.0, 0.05  # of the capital, on thresholds from there on
 _BET_SHARES = np.concatenate([np.full(11, 0.5 / 11), [0.1, 0.1, 0.3]])
 _LIKELY = np.arange(1.5, 7.1, 0.5)  # thresholds whose mean the first run's capital is bet on
 _CHOSEN_SHARE = 0.8  # of that, on a chosen threshold where it is allowed
-_OF_FEW, _OF_MANY = (0.5, 0.1), (0.2, 0.9)  # shares of the capital: on ramps; bet whole on the first run
+# shares of the capital, on ramps and bet whole on the first run: of few canaries, of many, of many and plain
+_OF_FEW, _OF_MANY, _OF_PLAIN = (0.5, 0.1), (0.1, 0.3), (0.1, 0.9)
 _LEAST_PILOT, _ETA = 20, 0.1
 _SHIFTS = np.geomspace(0.5, 12.0, 24)  # nu of the ramps
 _RAMPS_TOP = 20.0
@@ -161,16 +161,28 @@ def of_fresh(design: Fresh, delta: float, confidence: float) -> ExactBound:
 
 
 def law_p_value(design: Fresh) -> float:
-    """The p-value of the law of canaries that are out, by Kolmogorov and Smirnov's test; 1 if all are in."""
+    """The p-value of `law_test` for canaries that are out; 1 if all are in."""
     out = design.out()
-    if not len(out):
-        return 1.0
+    return law_test(out, design.dimension) if len(out) else 1.0
+
+
+def law_test(cosines: ArrayLike, dimension: int) -> float:
+    """The p-value of cosines (any shape) of canaries that were out having the law in R^d.
+
+    They must be independent: those of different directions with one vector a run that depends on none of
+    them, as the movement does, or what is left of it off the canaries that were in. Normal deviates of the
+    law's probabilities are tested by Kolmogorov and Smirnov, and by the sum of their squares, chi-squared;
+    the p-value is twice the smaller one. At LAW_LEVEL it sees in 9 of 10 audits that d was given 1.2 times
+    too large or too small with 2,600 cosines, 1.5 times with 520, twice with 210.
+    """
     from scipy import stats  # most of SciPy's time to load
 
-    def below(cosines: Array) -> Array:
-        return np.exp(cosine_law.log_cdf(cosines, design.dimension))
-
-    return float(stats.kstest(out, below).pvalue)
+    found = checked(np.atleast_2d(floats("the cosines", cosines)), dimension).ravel()
+    upper = cosine_law.log_sf(np.abs(found), dimension)
+    deviates = np.copysign(special.ndtri_exp(upper), found)
+    squares = float(deviates @ deviates)
+    spread = 2 * min(stats.chi2.cdf(squares, found.size), stats.chi2.sf(squares, found.size))
+    return float(min(2 * min(stats.kstest(deviates, "norm").pvalue, spread), 1.0))
 
 
 _DRAWN = "uniform directions, drawn afresh for every run, unknown to a model trained without them"
@@ -306,7 +318,7 @@ def _first_bet(run: Array, dimension: int, delta: float, many: bool, plain: bool
     def likely(epsilon: float) -> float:
         return float(np.mean(shares / (np.exp(np.minimum(epsilon + log_rates, 700.0)) + delta)))
 
-    if not plain or len(run) < 2 * _LEAST_PILOT:
+    if not (plain and many) or len(run) < 2 * _LEAST_PILOT:
         return _First(*part, likely)
     pilot, rest = (run[places] for places in parted(run, len(run) // 2))
     level = _promising(pilot, len(rest), dimension)
@@ -316,7 +328,7 @@ def _first_bet(run: Array, dimension: int, delta: float, many: bool, plain: bool
         chosen = share / max(np.exp(min(epsilon + log_rate, 700.0)) / (1 - _ETA), delta / _ETA)
         return float(_CHOSEN_SHARE * chosen + (1 - _CHOSEN_SHARE) * likely(epsilon))
 
-    return _First(*part, mixed, level)
+    return _First(*_OF_PLAIN, mixed, level)
 
 
 def parted(values: Array, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -66,13 +66,8 @@ class DirectionCalibration(NamedTuple):
     true_epsilon: float
 
 
-def calibrate(
-    setting: DirectionSetting, processes: int = 1, done: Callable[[int], object] = lambda audits: None
-) -> list[DirectionCalibration]:
-    """One row for each number of runs; `done` hears of each audit that ends.
-
-    An audit depends on the seed and its index alone. Raises InputError for values out of range.
-    """
+def require_possible(setting: DirectionSetting) -> None:
+    """Raises InputError for values out of range."""
     require(setting.mu >= 0, f"mu is {setting.mu}: it must be at least 0")
     require(min(setting.runs) >= 1, f"`runs={min(setting.runs)}`: give at least 1")
     size, most = int(np.prod(setting.shape, dtype=float)), f"at most {MOST_COSINES:,} together"
@@ -83,6 +78,16 @@ def calibrate(
     require(fits, f"`dimension={setting.dimension}`: give more than there are canaries, {setting.canaries}")
     require(setting.audits >= 1, f"audits is {setting.audits}: give at least 1")
     conversions.require_levels(setting.delta, setting.confidence)
+
+
+def calibrate(
+    setting: DirectionSetting, processes: int = 1, done: Callable[[int], object] = lambda audits: None
+) -> list[DirectionCalibration]:
+    """One row for each number of runs; `done` hears of each audit that ends.
+
+    An audit depends on the seed and its index alone. Raises InputError for values out of range.
+    """
+    require_possible(setting)
     found = calibration.every_audit(epsilons, setting, setting.audits, processes, done)
     table, truth = np.array(found), setting.law.truth(setting)  # (audits, numbers of runs)
     return [_summary(setting, runs, table[:, i], truth) for i, runs in enumerate(setting.runs)]
@@ -93,7 +98,7 @@ def epsilons(task: tuple[DirectionSetting, int]) -> Array:
     setting, index = task
     cosines = setting.law.draw(np.random.default_rng([setting.seed, index]), setting)
     proof = exact_null.prove(cosines, setting.dimension, setting.delta, setting.confidence)
-    return proof.path[np.array(setting.runs) - 1]
+    return np.asarray(proof.path[np.array(setting.runs) - 1])
 
 
 def _summary(setting: DirectionSetting, runs: int, epsilon: Array, truth: float) -> DirectionCalibration:
@@ -129,7 +134,7 @@ def _equal(rng: np.random.Generator, setting: DirectionSetting) -> Array:
 
 
 def _failing(rng: np.random.Generator, setting: DirectionSetting) -> Array:
-    works = rng.random((setting.shape[0], 1)) < 0.5
+    works = (rng.random((setting.shape[0], 1)) < 0.5).astype(np.float64)
     return _shifted(rng, setting.mu * works, setting.shape, setting)
 
 
