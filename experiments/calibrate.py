@@ -167,7 +167,7 @@ def _directions(runs: list[int]) -> _Kind:
 {FLAGS.audits} audits by exact_null with {FLAGS.directions} uniform directions a run in R^{FLAGS.dimension:,};
 exceeding: share of audits whose epsilon was above the truth at delta {FLAGS.delta:g} after
 one of so many runs (* above {_allowed():.1%}, reached once in 1,000 tables at
-error {1 - FLAGS.confidence:.3g}); mu is epsilon for laplace, and bound, the edge of (epsilon, delta)-DP"""
+error {1 - FLAGS.confidence:.3g}); mu is epsilon for laplace and for bound, the edge of what DP allows"""
     table = partial(Table, columns, before=(title,), gap=" ")
     return _Kind(settings, exact_null_calibration.calibrate, table, fields)
 
