@@ -5,6 +5,7 @@
 ./run.sh calibrate --mechanism=laplace      where the curve is not Gaussian; with the curve test
 ./run.sh calibrate --canaries=32 --mu=1 --tie=equal --design=sets    many canaries a run
 ./run.sh calibrate --one_run=1000 --mu=0,1,4 --audits=200            one run alone
+./run.sh calibrate --directions=64 --runs=1,10,60 --audits=200       uniform directions, the exact null
 """
 
 import json
@@ -20,8 +21,17 @@ from audit.errors import require
 from audit.machine import cores
 from audit.report.table import Column, Table, number
 from audit.settings.setting import require_runs
-from audit.statistics import calibration, conversions, many_calibration, one_run_bounds, one_run_calibration
+from audit.statistics import (
+    calibration,
+    conversions,
+    exact_null_calibration,
+    many_calibration,
+    one_run_bounds,
+    one_run_calibration,
+)
 from audit.statistics.calibration import Calibration, KnownMechanism
+from audit.statistics.exact_null_calibration import LAWS as DIRECTION_LAWS
+from audit.statistics.exact_null_calibration import DirectionCalibration, DirectionSetting
 from audit.statistics.gaussian_curve import CURVE_LEVEL, CURVE_POWER
 from audit.statistics.known_laws import GAUSSIAN, LAWS, KnownLaw
 from audit.statistics.many_calibration import TIES, ManyCalibration, ManyCanaries
@@ -35,11 +45,13 @@ flags.DEFINE_list(
     None,
     f"Test the curve, too, of known mechanisms: {', '.join(LAWS)}; by default gaussian, untested.",
 )
-flags.DEFINE_list("runs", ["5000"], "Scores an audit, half of them in; with --canaries runs, some numbers.")
+flags.DEFINE_list("runs", ["5000"], "Scores an audit, half of them in; otherwise runs, some numbers.")
 flags.DEFINE_integer("canaries", None, "Canaries a run; by default one, and other estimators.")
 flags.DEFINE_list("tie", None, f"Of the canaries of a run: some of {', '.join(TIES)}; by default all.")
 flags.DEFINE_list("design", None, "coins (by default), sets, or both.")
 flags.DEFINE_integer("one_run", None, "Canaries of one run, for the bounds that need no other.")
+flags.DEFINE_integer("directions", None, "Canaries a run that are uniform directions, all in: exact_null.")
+flags.DEFINE_integer("dimension", 62_006, "Dimension of the directions.")
 flags.DEFINE_integer("audits", 2000, "Audits a mechanism.")
 flags.DEFINE_float("delta", 1e-5, "delta of the bounds.")
 flags.DEFINE_float("confidence", 0.95, "Confidence of the lower bounds.")
@@ -66,12 +78,14 @@ def main() -> None:
     require(1 <= FLAGS.audits <= 10**7, f"--audits={FLAGS.audits}: give 1 to 10,000,000")
     runs = cli.whole_numbers("runs")
     require(runs, "--runs is empty: give whole numbers, comma-separated")
-    for count in runs:
+    for count in runs if FLAGS.directions is None else ():
         require_runs(count)
     require(0 <= FLAGS.seed < 2**32, f"--seed={FLAGS.seed}: give 0 to 2^32 - 1")
     conversions.require_delta(FLAGS.delta)
     conversions.require_confidence(FLAGS.confidence)
-    if FLAGS.one_run is not None:
+    if FLAGS.directions is not None:
+        kind = _directions(runs)
+    elif FLAGS.one_run is not None:
         kind = _one_run()
     else:
         kind = _one_canary(runs) if FLAGS.canaries is None else _many_canaries(runs)
@@ -120,6 +134,42 @@ epsilon above the truth at delta {FLAGS.delta:g} (* above {_allowed():.1%}, reac
 1,000 tables at error {1 - FLAGS.confidence:.3g}); one_shot_jeffreys is the paper's, no bound"""
     table = partial(Table, columns, before=(title,), gap=" ")
     return _Kind(settings, one_run_calibration.calibrate, table, fields)
+
+
+def _directions(runs: list[int]) -> _Kind:
+    for name in ("canaries", "mechanism", "tie", "design", "one_run"):
+        require(FLAGS[name].value is None, f"--directions and --{name} do not go together: drop one")
+    require(FLAGS.directions >= 1, f"--directions={FLAGS.directions}: give at least 1")
+    numbers = tuple(sorted(set(runs))) if FLAGS["runs"].present else (1, 10, 60)
+    shape, levels = (FLAGS.directions, FLAGS.dimension), (FLAGS.delta, FLAGS.confidence, FLAGS.seed)
+    settings = [
+        DirectionSetting(law, mu, numbers, *shape, FLAGS.audits, *levels)
+        for law in DIRECTION_LAWS.values()
+        for mu in _mus()
+    ]
+    exact_null_calibration.require_possible(settings[0])
+
+    def fields(row: DirectionCalibration) -> dict[str, Any]:
+        return row._asdict() | {"setting": row.setting._asdict() | {"law": row.setting.law.name}}
+
+    shown = number(".3f")
+    columns = (
+        Column(None, lambda row: row.setting.law.name, "law", width=11, left=True),
+        Column(None, lambda row: row.setting.mu, "mu", number(".3g"), 5),
+        Column(None, lambda row: row.runs, "runs", width=6),
+        _exceeding(),
+        Column(None, lambda row: row.mean_epsilon, "mean", shown, 8),
+        Column(None, lambda row: row.low_epsilon, "5%", shown, 8),
+        Column(None, lambda row: row.high_epsilon, "95%", shown, 8),
+        Column(None, lambda row: row.true_epsilon, "true", shown, 8),
+    )
+    title = f"""\
+{FLAGS.audits} audits by exact_null with {FLAGS.directions} uniform directions a run in R^{FLAGS.dimension:,};
+exceeding: share of audits whose epsilon was above the truth at delta {FLAGS.delta:g} after
+one of so many runs (* above {_allowed():.1%}, reached once in 1,000 tables at
+error {1 - FLAGS.confidence:.3g}); mu is epsilon for laplace and for bound, the edge of what DP allows"""
+    table = partial(Table, columns, before=(title,), gap=" ")
+    return _Kind(settings, exact_null_calibration.calibrate, table, fields)
 
 
 def _many_canaries(runs: list[int]) -> _Kind:

@@ -61,7 +61,8 @@ _FAR, _FAR_SHARE = 10.0, 0.05  # of the capital, on thresholds from there on
 _BET_SHARES = np.concatenate([np.full(11, 0.5 / 11), [0.1, 0.1, 0.3]])
 _LIKELY = np.arange(1.5, 7.1, 0.5)  # thresholds whose mean the first run's capital is bet on
 _CHOSEN_SHARE = 0.8  # of that, on a chosen threshold where it is allowed
-_OF_FEW, _OF_MANY = (0.5, 0.1), (0.2, 0.9)  # shares of the capital: on ramps; bet whole on the first run
+# shares of the capital, on ramps and bet whole on the first run: of few canaries, of many, of many and plain
+_OF_FEW, _OF_MANY, _OF_PLAIN = (0.5, 0.1), (0.1, 0.3), (0.1, 0.9)
 _LEAST_PILOT, _ETA = 20, 0.1
 _SHIFTS = np.geomspace(0.5, 12.0, 24)  # nu of the ramps
 _RAMPS_TOP = 20.0
@@ -70,7 +71,8 @@ _STEP = 2.0**-6  # of epsilon
 
 class Proof(NamedTuple):
     """What runs prove: epsilon after each of them (R,), which never falls. At the end most capital is on
-    `threshold`, a cosine, which so many of all cosines exceed, and without a canary exp(log_rate) of them."""
+    `threshold`, a cosine (one plain run: the chosen one), which `hits` of all cosines exceed, and without a
+    canary exp(log_rate) of them."""
 
     path: Array
     threshold: float
@@ -116,10 +118,12 @@ def prove(
     first = _first_bet(runs[0], dimension, delta, cosines.shape[1] >= 2 * _LEAST_PILOT, plain)
     growth = _Growth(log_rates, delta, shares, first)
     path = _path(growth, len(runs), -float(np.log(1 - confidence)))
-    on_thresholds = growth.of_all(path[-1])[: len(levels) * len(BETS)].reshape(len(levels), -1)
-    best = int(special.logsumexp(on_thresholds, axis=1).argmax())
-    exceed = sum(int(np.count_nonzero(run > levels[best])) for run in runs)
-    return Proof(path, float(levels[best]), exceed, sum(map(len, runs)), float(log_rates[best]))
+    level = first.level
+    if len(runs) > 1 or level is None:
+        on_thresholds = growth.of_all(path[-1])[: len(levels) * len(BETS)].reshape(len(levels), -1)
+        level = float(levels[special.logsumexp(on_thresholds, axis=1).argmax()])
+    exceed = sum(int(np.count_nonzero(run > level)) for run in runs)
+    return Proof(path, level, exceed, sum(map(len, runs)), float(cosine_law.log_sf(level, dimension)))
 
 
 def cosine_of(student: ArrayLike, dimension: int) -> Array:
@@ -157,16 +161,28 @@ def of_fresh(design: Fresh, delta: float, confidence: float) -> ExactBound:
 
 
 def law_p_value(design: Fresh) -> float:
-    """The p-value of the law of canaries that are out, by Kolmogorov and Smirnov's test; 1 if all are in."""
+    """The p-value of `law_test` for canaries that are out; 1 if all are in."""
     out = design.out()
-    if not len(out):
-        return 1.0
+    return law_test(out, design.dimension) if len(out) else 1.0
+
+
+def law_test(cosines: ArrayLike, dimension: int) -> float:
+    """The p-value of cosines (any shape) of canaries that were out having the law in R^d.
+
+    They must be independent: those of different directions with one vector a run that depends on none of
+    them, as the movement does, or what is left of it off the canaries that were in. Normal deviates of the
+    law's probabilities are tested by Kolmogorov and Smirnov, and by the sum of their squares, chi-squared;
+    the p-value is twice the smaller one. At LAW_LEVEL it sees in 9 of 10 audits that d was given 1.2 times
+    too large or too small with 2,600 cosines, 1.5 times with 520, twice with 210.
+    """
     from scipy import stats  # most of SciPy's time to load
 
-    def below(cosines: Array) -> Array:
-        return np.exp(cosine_law.log_cdf(cosines, design.dimension))
-
-    return float(stats.kstest(out, below).pvalue)
+    found = checked(np.atleast_2d(floats("the cosines", cosines)), dimension).ravel()
+    upper = cosine_law.log_sf(np.abs(found), dimension)
+    deviates = np.copysign(special.ndtri_exp(upper), found)
+    squares = float(deviates @ deviates)
+    spread = 2 * min(stats.chi2.cdf(squares, found.size), stats.chi2.sf(squares, found.size))
+    return float(min(2 * min(stats.kstest(deviates, "norm").pvalue, spread), 1.0))
 
 
 _DRAWN = "uniform directions, drawn afresh for every run, unknown to a model trained without them"
@@ -189,11 +205,13 @@ METHODS = {
 
 
 class _First(NamedTuple):
-    """The shares of the capital that are on ramps, and bet whole on the first run, and what 1 wins there."""
+    """The shares of the capital that are on ramps, and bet whole on the first run; what 1 wins there; the
+    cosine that was chosen for it, if one was."""
 
     ramps: float
     whole: float
     won: Payoff
+    level: float | None = None
 
     def log_won(self, epsilon: float) -> float:
         """log of what the share that is bet whole becomes."""
@@ -261,11 +279,29 @@ def _path(growth: _Growth, runs: int, target: float) -> Array:
         if run:
             growth.see(run)
             capital += growth.of_run(run, steps * _STEP)
+        if special.logsumexp(capital) >= target:
+            steps = _leap(growth, steps, target)
+            capital = growth.of_all(steps * _STEP)
         while special.logsumexp(capital) >= target:
             steps += 1
             capital = growth.of_all(steps * _STEP)
         found[run] = max(steps - 1, 0) * _STEP
     return found
+
+
+def _leap(growth: _Growth, steps: int, target: float) -> int:
+    """The last step that thresholds alone refute, and so all before it: their capital falls with epsilon."""
+    on_thresholds, leap = len(STUDENT) * len(BETS), 1
+
+    def refuted(step: int) -> bool:
+        return bool(special.logsumexp(growth.of_all(step * _STEP)[:on_thresholds]) >= target)
+
+    while refuted(steps + leap):
+        steps, leap = steps + leap, 2 * leap
+    while leap > 1:
+        leap //= 2
+        steps += leap if refuted(steps + leap) else 0
+    return steps
 
 
 def _shares(run: Array, levels: Array) -> Array:
@@ -282,9 +318,9 @@ def _first_bet(run: Array, dimension: int, delta: float, many: bool, plain: bool
     def likely(epsilon: float) -> float:
         return float(np.mean(shares / (np.exp(np.minimum(epsilon + log_rates, 700.0)) + delta)))
 
-    if not plain or len(run) < 2 * _LEAST_PILOT:
+    if not (plain and many) or len(run) < 2 * _LEAST_PILOT:
         return _First(*part, likely)
-    pilot, rest = _halves(run)
+    pilot, rest = (run[places] for places in parted(run, len(run) // 2))
     level = _promising(pilot, len(rest), dimension)
     log_rate, share = float(cosine_law.log_sf(level, dimension)), float(np.mean(rest > level))
 
@@ -292,15 +328,15 @@ def _first_bet(run: Array, dimension: int, delta: float, many: bool, plain: bool
         chosen = share / max(np.exp(min(epsilon + log_rate, 700.0)) / (1 - _ETA), delta / _ETA)
         return float(_CHOSEN_SHARE * chosen + (1 - _CHOSEN_SHARE) * likely(epsilon))
 
-    return _First(*part, mixed)
+    return _First(*_OF_PLAIN, mixed, level)
 
 
-def _halves(values: Array) -> tuple[Array, Array]:
-    """Two halves by a shuffle that the values' ranks seed: files may come sorted."""
+def parted(values: Array, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(places of a pilot, of the rest) by a shuffle seeded by the values' ranks: files may come sorted."""
     ranks = np.unique(values, return_inverse=True)[1].astype("<i8")
     rng = np.random.default_rng(int.from_bytes(hashlib.sha256(ranks.tobytes()).digest(), "big"))
-    shuffled = values[rng.permutation(len(values))]
-    return shuffled[: len(values) // 2], shuffled[len(values) // 2 :]
+    order = rng.permutation(len(values))
+    return order[:size], order[size:]
 
 
 def _promising(pilot: Array, canaries: int, dimension: int) -> float:

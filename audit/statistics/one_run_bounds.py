@@ -1,19 +1,11 @@
 """Lower bounds on epsilon from one run with many canaries, which may hang together in any way.
 
-    one_run            from cosines of uniformly random canaries that are all in, and the dimension
+    exact_null         from cosines of uniformly random canaries that are all in: `exact_null` of one run
     one_run_guesses    from fair coins: right guesses against (epsilon, delta)-DP
     one_run_gaussian   from fair coins: right guesses against mu-GDP
 
 Given the released model the scores of one run's canaries are not independent, so that no method here counts
 them as if they were.
-
-one_run. Let canary i be uniform, a(t) the exact probability that the cosine of a canary exceeds t with a
-model that was trained without it, and t a threshold that the pilot's canaries choose from a fixed grid. By
-(epsilon, delta)-DP, P_in(t chosen, hit) <= e^epsilon P_out(t chosen) a(t) + d(t), where the d(t) sum to
-delta at most. With D(t) = max(e^epsilon a(t) / (1 - eta), delta / eta) the mean of 1{hit} / D(t) is
-therefore at most (1 - eta) + eta = 1, on average over canaries too, whatever ties them together; and
-Markov's inequality refutes epsilon where hits / K >= D(t) / error. That costs log(1 / error) against what a
-known hit rate would prove, and nothing else: a(t) has a closed form, however small it is.
 
 Guesses. m canaries of one run are each in or out by a fair coin of its own, independent of all else. From all
 that is released somebody guesses exactly r of the coins, and v guesses are right. The canaries may be
@@ -45,7 +37,6 @@ replacing it, (2 epsilon, (1 + e^epsilon) delta)-DP or 2 mu-GDP.
 """
 
 import dataclasses
-import hashlib
 from collections.abc import Callable
 from typing import Generic, NamedTuple, TypeVar
 
@@ -55,18 +46,18 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from audit.errors import require
-from audit.statistics import conversions, cosine_law, intervals
+from audit.statistics import conversions, exact_null, intervals
 from audit.statistics.canaries import Coins
+from audit.statistics.exact_null import EXACT_NULL
 from audit.statistics.method import GAUSSIAN_CURVE
 from audit.statistics.one_shot import Cosines
 
 Array = NDArray[np.float64]
 
 Seen = TypeVar("Seen")
-ONE_RUN, ONE_RUN_GUESSES, ONE_RUN_GAUSSIAN = "one_run", "one_run_guesses", "one_run_gaussian"
+ONE_RUN_GUESSES, ONE_RUN_GAUSSIAN = "one_run_guesses", "one_run_gaussian"
 LEAST_COINS, MOST_COINS = 40, 20_000
 _PILOT_SHARE, _LEAST_PILOT = 0.2, 20
-_ETA = 0.1  # of one_run's level, for delta
 _SHARES = np.concatenate([np.geomspace(0.02, 0.5, 8), np.linspace(0.6, 1.0, 5)])  # of coins that are guessed
 _SECTIONS, _PASSES, _FIRST_MU = 32, 5, 8.0
 _HALVINGS = 40
@@ -84,12 +75,12 @@ class CanaryAssumption(NamedTuple):
 
 
 UNIFORM = CanaryAssumption(
-    "uniform canaries",
-    "uniform canaries",
-    "random directions, of which training knows nothing",
-    "canaries that are uniform directions of which training knows nothing; nothing else, however the "
-    "canaries of a run hang together",
-    "if canaries are uniform",
+    "uniform directions, drawn afresh for every run",
+    "fresh directions",
+    "uniform directions, drawn afresh for every run",
+    "uniform directions, drawn afresh for every run, of which training knows nothing; nothing else, however "
+    "the canaries of a run hang together",
+    "if directions are uniform",
 )
 FAIR_COINS = CanaryAssumption(
     "fair coins",
@@ -147,7 +138,7 @@ class CoinEvidence(NamedTuple):
 
 
 def bounds(found: Cosines, delta: float, confidence: float) -> list[OneRunBound]:
-    """The bounds from cosines: `one_run` if all canaries are observed, from pairs if as many are not."""
+    """The bounds from cosines: `exact_null` if all canaries are observed, from pairs if as many are not."""
     if not len(found.unobserved):
         return [method.compute(found, delta, confidence) for method in OF_COSINES.values()]
     if len(found.observed) != len(found.unobserved) or len(found.observed) < LEAST_COINS:
@@ -156,20 +147,11 @@ def bounds(found: Cosines, delta: float, confidence: float) -> list[OneRunBound]
 
 
 def of_uniform_canaries(found: Cosines, delta: float, confidence: float) -> OneRunBound:
-    """`one_run`, from observed cosines alone."""
-    conversions.require_levels(delta, confidence)
-    observed, _, dimension = found
-    pilot, rest = _parted(observed, len(observed) // 2)
-    grid = _thresholds(dimension)
-    log_rates = cosine_law.log_sf(grid, dimension)
-    error, scored = 1 - confidence, observed[rest]
-    best = _best_threshold(observed[pilot], len(scored), grid, log_rates)
-    hits = int(np.count_nonzero(scored > grid[best]))
-    share, epsilon = error * hits / len(scored), 0.0
-    if hits and share >= delta / _ETA:
-        epsilon = max(float(np.log((1 - _ETA) * share) - log_rates[best]), 0.0)
-    counted = f"{hits}/{len(scored)} above {grid[best]:.3g}"
-    return OneRunBound(ONE_RUN, epsilon, None, delta, confidence, UNIFORM, counted)
+    """`exact_null`, from observed cosines alone."""
+    cosines = exact_null.checked(found.observed[None], found.dimension)
+    proof = exact_null.prove(cosines, found.dimension, delta, confidence, plain=True)
+    counted = f"{proof.hits}/{proof.cosines} above {proof.threshold:.3g}"
+    return OneRunBound(EXACT_NULL, proof.epsilon, None, delta, confidence, UNIFORM, counted)
 
 
 def of_coins(design: Coins) -> CoinEvidence:
@@ -213,7 +195,7 @@ def gaussian_from_guesses(evidence: CoinEvidence, delta: float, confidence: floa
     return OneRunBound(ONE_RUN_GAUSSIAN, *found, delta, confidence, evidence.assumes, said, gaussian=True)
 
 
-OF_COSINES = {ONE_RUN: OneRunMethod(ONE_RUN, of_uniform_canaries)}
+OF_COSINES = {EXACT_NULL: OneRunMethod(EXACT_NULL, of_uniform_canaries)}
 OF_COINS = {
     ONE_RUN_GUESSES: OneRunMethod(ONE_RUN_GUESSES, from_guesses),
     ONE_RUN_GAUSSIAN: OneRunMethod(ONE_RUN_GAUSSIAN, gaussian_from_guesses),
@@ -233,7 +215,7 @@ class _Ordered(NamedTuple):
 def _ordered(evidence: CoinEvidence) -> _Ordered:
     """The coins that are counted, the surest guess first, and what the pilot promises."""
     certainty = np.abs(evidence.signed)  # what is seen without the coins
-    pilot, rest = _parted(certainty, max(round(_PILOT_SHARE * len(certainty)), _LEAST_PILOT))
+    pilot, rest = exact_null.parted(certainty, max(round(_PILOT_SHARE * len(certainty)), _LEAST_PILOT))
     rest = rest[:MOST_COINS]
     right = np.cumsum(evidence.signed[rest[np.argsort(-certainty[rest], kind="stable")]] > 0, dtype=np.int64)
     return _Ordered(len(rest), right, *_promises(evidence.signed[pilot], len(rest)))
@@ -307,30 +289,6 @@ def gaussian_refutes(
         total = np.where(j < v, total + tail, total)
     refuted: NDArray[np.bool_] = (v > 0) & (tail > 1)
     return refuted
-
-
-def _parted(values: Array, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(places of the pilot, of the rest) by a shuffle seeded by the values' ranks: files may come sorted."""
-    ranks = np.unique(values, return_inverse=True)[1].astype("<i8")
-    rng = np.random.default_rng(int.from_bytes(hashlib.sha256(ranks.tobytes()).digest(), "big"))
-    order = rng.permutation(len(values))
-    return order[:size], order[size:]
-
-
-def _thresholds(dimension: int) -> Array:
-    """Cosines from 0 to below 1: every tenth of 1/sqrt(d) at first, then 1% apart."""
-    root = np.sqrt(dimension)
-    near, far = np.arange(0, 100) / 10, np.geomspace(10, max(root, 11), 400)
-    units = np.concatenate([near, far])
-    return np.asarray(units[units < root] / root)
-
-
-def _best_threshold(pilot: Array, canaries: int, grid: Array, log_rates: Array) -> int:
-    """The threshold that promises most on so many canaries, if cosines are normal as in the pilot."""
-    share = special.ndtr((pilot.mean() - grid) / max(float(pilot.std()), 1e-12))
-    sure = np.maximum(share - 2 * np.sqrt(share / canaries), 0.0)
-    with np.errstate(divide="ignore"):
-        return int(np.argmax(np.where(sure > 0, np.log(sure) - log_rates, -np.inf)))
 
 
 def _promises(pilot: Array, coins: int) -> tuple[NDArray[np.int64], Array]:

@@ -15,7 +15,7 @@ from audit.report.table import Column, Table, at_least, at_most, number
 from experiments.compare.compared import FINAL, Compared
 from experiments.compare.rows import ESTIMATE, REFUTED, ComparedRow
 
-_LOOKS = {"nothing": FREE, "fair coins": FREE, "uniform canaries": FREE}  # other bounds assume more
+_LOOKS = {"nothing": FREE, "fair coins": FREE, "fresh directions": FREE}  # other bounds assume more
 _NOTES = """\
 estimator: bounds hold at confidence {confidence:g} for what they assume.
 (no bound): an estimate or a measurement. s: seconds spent now; kept: none.

@@ -88,7 +88,7 @@ def _one_run(compared: Compared, one: TrainedMethod, place: Workplace) -> Iterat
         if row.method in (one_shot.ONE_SHOT_FITTED, one_shot.ONE_SHOT_EQUAL_VARIANCE):
             yield ComparedRow(one.method, row.method, one.sees, 1, seconds, row.epsilon, ESTIMATE)
     for bound in found.bounds:
-        assumes = "Gaussian" if bound.gaussian else bound.assumes
+        assumes = "Gaussian" if bound.gaussian else bound.canaries.word
         yield ComparedRow(one.method, bound.method, one.sees, 1, seconds, bound.epsilon, assumes)
 
 

@@ -17,8 +17,8 @@ AUDIT = ("audit", "--data_file=nowhere.csv")  # what is out of range is said bef
 POISONED = "audit --data_file=nowhere.csv --adversary=poisoned"
 COUNTS = (  # flags of whole numbers that are no fields, after their command
     "audit runs chunk_size; plan runs audits seed; calibrate canaries audits seed processes one_run; "
-    "norms runs; landscape steps runs seed; precision examples steps; throughput rounds; own_model runs; "
-    "federated runs; bound insertions dimension; one_shot simulations seed"
+    "calibrate directions dimension; norms runs; landscape steps runs seed; precision examples steps; "
+    "throughput rounds; own_model runs; federated runs; bound insertions dimension; one_shot simulations seed"
 )
 EMPTY = (  # lists that name nothing, after their command
     "calibrate mu runs mechanism; landscape batch_sizes; norms models; throughput models engines; "
@@ -239,6 +239,8 @@ TOGETHER = [
     *rows(["calibrate", "--one_run=50"], "canaries", "do not go together: drop one", 2),
     *rows(["calibrate", "--one_run=50"], "mechanism", "do not go together: drop one", "laplace"),
     *rows(["calibrate", "--one_run=50"], "tie", "do not go together: drop one", "equal"),
+    *rows(["calibrate", "--directions=50"], "one_run", "do not go together: drop one", 60),
+    *rows(["calibrate", "--directions=50"], "dimension", "give more than there are canaries, 50", 50),
     *rows(["calibrate", "--one_run=50"], "design", "do not go together: drop one", "sets"),
 ]
 

@@ -39,7 +39,7 @@ def test_observed_cosines_have_estimates_and_a_bound_below_the_truth(bound):
     estimates, bounds = epsilons(bound("--json", observed=drawn(0.1, 90)))
     names = ("fitted", "equal_variance", "threshold", "jeffreys")
     assert all(estimates[f"one_shot_{name}"] > 20 for name in names)
-    assert 20 < bounds["one_run"] < conversions.epsilon_from_mu(10, 1e-5) and len(estimates) == 5
+    assert 20 < bounds["exact_null"] < conversions.epsilon_from_mu(10, 1e-5) and len(estimates) == 5
 
 
 def test_coins_have_bounds_below_the_truth_in_either_shape(bound):

@@ -8,7 +8,6 @@ from audit.errors import InputError
 from audit.statistics import conversions, cosine_law, one_run_bounds, one_shot
 from audit.statistics.canaries import Coins
 from audit.statistics.one_run_bounds import (
-    ONE_RUN,
     ONE_RUN_GAUSSIAN,
     ONE_RUN_GUESSES,
     epsilon_from_guesses,
@@ -34,14 +33,14 @@ def uniform(sigma, canaries=1000, dimension=10**6, seed=0):
 
 
 @pytest.mark.parametrize(("sigma", "least"), [(0.1, 55.0), (0.25, 11.0), (0.5, 1.5)])
-def test_one_run_is_below_the_truth_and_near_it_where_much_leaks(sigma, least):
+def test_the_exact_null_of_one_run_is_below_the_truth_and_near_it_where_much_leaks(sigma, least):
     truth = conversions.epsilon_from_mu(1 / sigma, DELTA)
     found = [one_run_bounds.of_uniform_canaries(uniform(sigma, seed=s), DELTA, 0.95) for s in range(10)]
     assert all(one.epsilon <= truth for one in found) and np.median([one.epsilon for one in found]) > least
-    assert {one.method for one in found} == {ONE_RUN}
+    assert {one.method for one in found} == {"exact_null"}
 
 
-def test_one_run_holds_where_all_canaries_stand_or_fall_together():
+def test_the_exact_null_of_one_run_holds_where_all_canaries_stand_or_fall_together():
     """In one of 25 runs every canary has the same huge cosine: counting canaries as independent would prove a
     large epsilon in these, while (0.04 in 1) the level allows for them; in the others nothing is proved."""
     rng, dimension = np.random.default_rng(0), 10**4
@@ -58,7 +57,7 @@ def test_one_run_holds_where_all_canaries_stand_or_fall_together():
 def test_delta_costs_one_run_all_where_hits_are_rarer_than_it():
     of_run = one_run_bounds.of_uniform_canaries
     found = [of_run(uniform(0.2), delta, 0.95).epsilon for delta in (1e-9, 1e-5, 0.2)]
-    assert found[0] == found[1] > 10 and found[2] == 0
+    assert found[0] >= found[1] > 10 and found[2] == 0
 
 
 @pytest.mark.parametrize(("mu", "least"), [(1.0, (0.9, 1.6)), (2.0, (2.3, 4.0)), (6.0, (4.5, 9.5))])

@@ -6,8 +6,9 @@ import pytest
 from audit.errors import InputError
 from audit.statistics import conversions, cosine_law, gaussians, one_shot
 from audit.statistics.estimate import Bound
+from audit.statistics.exact_null import EXACT_NULL
 from audit.statistics.gaussians import Gaussian
-from audit.statistics.one_run_bounds import ONE_RUN, ONE_RUN_GAUSSIAN, ONE_RUN_GUESSES
+from audit.statistics.one_run_bounds import ONE_RUN_GAUSSIAN, ONE_RUN_GUESSES
 from audit.statistics.one_run_calibration import LAWS, OneRunSetting, calibrate
 from audit.statistics.one_shot import (
     FITTED,
@@ -113,7 +114,7 @@ SETTING = OneRunSetting(LAWS["independent"], 1.0, 100, 4, 1e-3, 0.95, 0)
 def test_each_law_has_its_methods_and_truth(name):
     heard = []
     rows = calibrate(SETTING._replace(law=LAWS[name], audits=2), done=heard.append)
-    methods = {"leaking": [ONE_RUN_GUESSES], "cosines": [ONE_RUN, ONE_SHOT_JEFFREYS]}
+    methods = {"leaking": [ONE_RUN_GUESSES], "cosines": [EXACT_NULL, ONE_SHOT_JEFFREYS]}
     assert [row.method for row in rows] == methods.get(name, [ONE_RUN_GUESSES, ONE_RUN_GAUSSIAN])
     assert rows[0].true_epsilon == pytest.approx(1.0 if name == "leaking" else 3.139, abs=1e-3)
     assert heard == [1, 1]

@@ -15,7 +15,7 @@ from experiments.compare.compared import ALL, FINAL, Compared, trained
 from experiments.compare.rows import ESTIMATE, REFUTED, ComparedRow
 from models.catalogue import task
 
-UNIFORM = "uniform canaries"
+UNIFORM = "fresh directions"
 ROWS = [
     ComparedRow("hidden state, K = 64", "lifted_gaussian", FINAL, 1_000, 12.3, 21.25, "Gaussian, runs"),
     ComparedRow("hidden state, K = 64", "one_shot_equal_variance", FINAL, 1, None, 123.4567, UNIFORM),
