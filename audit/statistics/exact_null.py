@@ -306,7 +306,7 @@ def _leap(growth: _Growth, steps: int, target: float) -> int:
 
 def _shares(run: Array, levels: Array) -> Array:
     """The shares (T,) of a run's cosines above each level."""
-    return np.asarray(1 - np.searchsorted(np.sort(run), levels, side="right") / len(run))
+    return np.asarray((len(run) - np.searchsorted(np.sort(run), levels, side="right")) / max(len(run), 1))
 
 
 def _first_bet(run: Array, dimension: int, delta: float, many: bool, plain: bool) -> _First:
