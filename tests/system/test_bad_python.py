@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 
 import audit
 from audit import one_run
@@ -173,6 +174,13 @@ OWN = [
         for name, labels in (("labels of one class", Y * 0), ("labels below 0", Y - 1))
     ),
     *each(of_module, "module", "takes a Flax Linen module", None, 3, "net", loss, dict),
+    *each(
+        of_module,
+        "module",
+        "not one of type Linear: give any other model as loss(params, (feature, label)) to audit_loss",
+        nnx.Linear(5, 3, rngs=nnx.Rngs(0)),
+    ),
+    *each(of_module, "batch_size", "40 examples", 41),
     *each(of_module, "module", "not the class Net: give an instance, Net()", Net),
     *each(
         of_module,
