@@ -103,12 +103,7 @@ BAD_HOUSING = {
     "none above the median": ("h.npz", columns(MedHouseVal=np.array([1.0] * 29 + [0.0])), "above the median"),
 }
 BAD_IMAGES = {
-    **unusable("npz", {
-        "h.npz of housing": columns(), "another side": images(side=28), "none": images(count=0),
-        "floats": images(train_images=np.zeros((20, 32, 32, 3))), "few": images(train_labels=np.arange(3)),
-        "labels of 10": images(train_labels=np.full(20, 10)), "below 0": images(train_labels=np.full(20, -1)),
-        "labels of words": images(train_labels=np.array(["a"] * 20)),
-    }),
+    **unusable("npz", {"h.npz of housing": columns(), "labels of 10": images(train_labels=np.full(20, 10))}),
     **unusable("tar.gz", {"no gzip": b"text", "torn gzip": tarred(test_batch=bytes(3073))[:40]}),
     "no batches": ("h.tar.gz", tarred(other=b"1"), "only cifar-10-binary.tar.gz is read, no pickles"),
     "torn batches": ("h.tar.gz", tarred(**{f"data_batch_{i}": bytes(3073) for i in range(1, 6)},
@@ -119,13 +114,11 @@ ARCH = b"!<arch>\n"
 BAD_FASHION = {
     "a folder of nothing": ("h", None, "the folder holds no train-images-idx3-ubyte.gz"),
     **unusable("npz", {"CIFAR-10": images()}),
-    **unusable("deb", {"no package": ARCH, "torn": ARCH + b"debian-binary   " * 9, "text": b"text"}),
+    **unusable("deb", {"torn": ARCH + b"debian-binary   " * 9}),
 }
 SAFE = safetensors.numpy.save({"weight": np.ones(3, np.float32)})
 BAD_WEIGHTS = {
     "empty": ("w.pth", b"", "it is neither a state dict that torch.save wrote nor a safetensors file"),
-    "text": ("w.pth", b"weights", "it is neither a state dict"),
-    "HTML": ("w.pth", b"<!DOCTYPE html><p>404", "it is neither a state dict"),
     "another network": ("w.safetensors", SAFE, "is missing: it holds another network"),
     "torn": ("w.safetensors", SAFE[:-4], "is torn"),
     "a header of 2**63": ("w.safetensors", b"\xff" * 7 + b"\x7f" + SAFE[8:], "is torn"),
@@ -133,8 +126,6 @@ BAD_WEIGHTS = {
     "a bare zip": ("w.pth", archive(), "it holds 0 data.pkl, not one"),
     "a torn zip": ("w.pth", archive()[:99], "is torn"),
     "a pickle of code": ("w.pth", pickled(b"cos\nsystem\n(S'touch owned'\ntR."), "it names os.system"),
-    "a pickle of eval": ("w.pth", pickled(b"cbuiltins\neval\n(S'1'\ntR."), "it names builtins.eval"),
-    "a pickle of a list": ("w.pth", pickled(b"(lp0\n."), "it holds a list: save a state_dict() alone"),
     "a torn pickle": ("w.pth", pickled(b"\x80\x02"), "is torn"),
     "no pickle": ("w.pth", pickled(b""), "is torn"),
     "the older format, torn": ("w.pth", b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.", "is torn"),
