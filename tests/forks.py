@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 FORKS = """
 import atexit, gc, importlib, json, os, pkgutil, runpy, signal, sys, traceback
+import dp_accounting.pld.accountant, scipy.optimize, scipy.signal, scipy.stats  # imported late
 import audit, experiments, models
 from audit.commands import dispatch
 from experiments import __main__ as main

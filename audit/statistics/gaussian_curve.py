@@ -173,8 +173,8 @@ def _fires(law: Law, mu: float, cells: int, sizes: Array, drawn: Array) -> float
 def _fitted_mus(law: Law, cells: int) -> tuple[Array, Array]:
     """(parameters, the mu that is fitted to many scores of each), both ascending."""
     parameters = np.geomspace(0.01, _MOST_PARAMETER, 48)
-    tables = [_reference_shares(KnownLaw(law, float(parameter)), cells) for parameter in parameters]
-    return parameters, np.maximum.accumulate(np.array([float(fitted(t, start(t)).mu) for t in tables]))
+    tables = np.array([_reference_shares(KnownLaw(law, float(each)), cells) for each in parameters])
+    return parameters, np.maximum.accumulate(fitted(tables, start(tables)).mu)
 
 
 def _matched(law: Law, mu: float, cells: int) -> KnownLaw:
@@ -190,7 +190,7 @@ def _reference_shares(known: KnownLaw, cells: int) -> Array:
     return np.array([np.diff(world, prepend=0.0, append=1.0) for world in below])
 
 
-# Tables hold counts (2, cells), world 0 out; but for `table_of` and `start`, batches of them (..., 2, cells).
+# Tables hold counts (2, cells), world 0 out; but for `table_of`, batches of them (..., 2, cells).
 
 
 def table_of(scores_in: Array, scores_out: Array) -> Array:
@@ -212,19 +212,19 @@ def overlap(table: Array) -> bool:
 
 
 def start(table: Array) -> Fit:
-    """Parameters near the fit of one table: probits of cumulative shares."""
-    below, size = table.cumsum(1)[:, :-1], table.sum(1)
-    z_out, z_in = special.ndtri((below + 0.5) / (size + 1)[:, None])
+    """Parameters near the fit of tables: probits of cumulative shares."""
+    below, size = table.cumsum(-1)[..., :-1], table.sum(-1, keepdims=True)
+    z_out, z_in = np.moveaxis(special.ndtri((below + 0.5) / (size + 1)), -2, 0)
     variances = 1 / np.exp(-(z_out**2)) + 1 / np.exp(-(z_in**2))
-    mu = float(np.clip(np.average(z_out - z_in, weights=1 / variances), -_MOST, _MOST))
-    share = below.sum(0) / size.sum()
-    low, high = np.full(len(share), -40.0), np.full(len(share), 40.0)
-    weight = size[1] / size.sum()
+    mu = np.clip(np.average(z_out - z_in, -1, 1 / variances, keepdims=True), -_MOST, _MOST)
+    share = below.sum(-2) / size.sum(-2)
+    low, high = np.full(share.shape, -40.0), np.full(share.shape, 40.0)
+    weight = size[..., 1, :] / size.sum(-2)
     for _ in range(60):
         middle = (low + high) / 2
         under = weight * special.ndtr(middle - mu) + (1 - weight) * special.ndtr(middle) < share
         low, high = np.where(under, middle, low), np.where(under, high, middle)
-    return Fit(np.array(mu), (low + high) / 2)
+    return Fit(mu[..., 0], (low + high) / 2)
 
 
 def _edges(fit: Fit) -> Array:

@@ -295,23 +295,3 @@ def test_cohorts_are_uniform_and_of_one_size(matrix, canary):
     assert round_game.own_dot(slow, 1.0) == pytest.approx(0.05)
     with pytest.raises(InputError, match="norm 0"):
         round_game.inserted(jnp.zeros(2), None, 1.0)
-
-
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"canaries": 3}, r"craft gives shape \(1, 4\): give an array \(canaries, parameters\) = \(3, 4\)"),
-        ({"score": lambda state, seen, theta, start: theta[0]}, r"score gives shape \(\): give a score a"),
-        ({"score": lambda state, seen, theta, start: theta}, r"score gives shape \(4,\): give a score a"),
-        ({"craft": lambda state, step, theta: theta}, r"craft gives shape \(4,\): give an array"),
-        ({"craft": lambda *_: base.Coordinates(jnp.arange(2), jnp.ones(2))}, "Coordinates of 2 canaries"),
-    ],
-)
-def test_what_is_no_adversary_is_one_line_before_anything_is_compiled(
-    empty_game, play, monkeypatch, changes, says
-):
-    monkeypatch.setattr(ensemble, "compile_segment", lambda *_: pytest.fail("compiled"))
-    dense = lambda state, step, theta: jnp.ones((1, theta.size))  # noqa: E731
-    adversary = empty_game().adversary._replace(**{"craft": dense, **changes})
-    with pytest.raises(InputError, match=says):
-        play(empty_game(adversary=adversary), [(0, 4)], 4)

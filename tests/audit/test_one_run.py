@@ -49,23 +49,10 @@ def test_a_canary_that_took_part_is_seen():
     assert one_run.cosines(1e100 * moved, 9, 10) == pytest.approx(found)
 
 
-@pytest.mark.parametrize(
-    ("moved", "says"),
-    [
-        *((np.zeros(5), "displacement is 0"), (np.array([1.0, np.nan]), "not finite")),
-        *((np.array([1.0, np.inf]), "not finite"), (np.ones((2, 2)), "shape")),
-        *((np.array(["a", "b"]), "no numbers but words"), (np.ones(1), "1 entries")),
-    ],
-)
-def test_bad_displacements_are_refused(moved, says):
+@pytest.mark.parametrize(("moved", "says"), [(np.zeros(5), "displacement is 0"), (np.ones(1), "1 entries")])
+def test_a_displacement_without_direction_is_refused(moved, says):
     with pytest.raises(InputError, match=says):
         one_run.cosines(moved, 0, 3)
-
-
-def test_bad_numbers_are_refused():
-    for call in ((-1, 0, 5), (2**63, 0, 5), (0, -1, 5), (0, 0, 1)):
-        with pytest.raises(InputError, match="give"):
-            one_run.canary(*call)
 
 
 def test_it_needs_numpy_alone():

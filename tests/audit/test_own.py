@@ -32,6 +32,7 @@ WORK = [  # what a second call has no reason for
     *[(training, "train"), (build, "build_for"), (own, "_unfit"), (ensemble, "compiled_for")],
     *[(audit_panels, "audit_figure"), (audit_panels, "audit_panels")],
 ]
+HEAVY = {"jax", "jaxlib", "flax", "optax", "orbax", "tensorflow", "numpy", "scipy", "matplotlib", "torch"}
 CROSS_ENTROPY = optax.softmax_cross_entropy_with_integer_labels
 
 
@@ -145,20 +146,6 @@ def test_images_stay_bytes_and_other_numbers_become_32_bits():
     assert own._dataset(np.zeros((3, 2)), [1, 2, 3]).labels.dtype == np.int32
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"module": nnx.Linear(8, 2, rngs=nnx.Rngs(0))}, "not one of type Linear: .* to audit_loss"),
-        ({"batch_size": 61}, "60 examples"),
-    ],
-)
-def test_a_mistake_is_one_line_and_leaves_nothing(dataset, tmp_path, change, words):
-    given = {"module": Net(), "criterion": CROSS_ENTROPY, **rows(dataset), **SMALL, **change}
-    with pytest.raises(InputError, match=words) as raised:
-        audit_model(**given, out=tmp_path / "out")
-    assert "\n" not in str(raised.value) and not (tmp_path / "out").exists()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "told", "shown", "kept"),
@@ -180,11 +167,10 @@ def test_the_example_runs(tmp_path, flags, told, shown, kept):
     assert shown in (folder / "report.html").read_text() and kept in (folder / "config.json").read_text()
 
 
-def constant(slope=1.0, canaries=1):
-    """The example's adversary, or one that differs in a constant."""
+def doubled():
+    """The example's adversary but for a constant."""
     adversary = own_adversary.constant_direction()
-    scaled = lambda *seen: slope * adversary.score(*seen)  # noqa: E731
-    return adversary._replace(score=scaled, canaries=canaries)
+    return adversary._replace(score=lambda *seen: 2 * adversary.score(*seen))
 
 
 @pytest.mark.slow
@@ -197,23 +183,10 @@ def test_an_adversary_of_ones_own_is_scored_kept_listed_and_drawn_like_ours(data
     assert first.conclusion.scores_in.min() > first.conclusion.scores_out.max()  # hardly any noise
     assert "constant_direction" in page(first).read_text() and first.figure().axes
     again = audit(own_adversary.constant_direction())
-    assert again.folder == first.folder and audit(constant(2.0)).folder != first.folder
+    assert again.folder == first.folder and audit(doubled()).folder != first.folder
     argv = [sys.executable, "-m", "audit", "list", f"--out={tmp_path}"]
     listed = subprocess.run(argv, cwd=Path(__file__).parents[2], capture_output=True, text=True)
     assert listed.returncode == 0 and "own" in listed.stdout, listed.stderr
-
-
-def test_an_adversary_that_does_not_fit_is_refused_in_one_line(dataset, tmp_path):
-    wrong = [
-        (constant(canaries=2), "craft gives shape"),
-        (constant()._replace(craft=lambda state, step: state), "fails on a model"),
-        ("nobody", "unknown"),
-    ]
-    for adversary, words in wrong:
-        with pytest.raises(InputError, match=words) as raised:
-            settings = {**SMALL, "adversary": adversary}
-            audit_model(Net(), CROSS_ENTROPY, **rows(dataset), out=tmp_path / "out", **settings)
-        assert "\n" not in str(raised.value) and not (tmp_path / "out").exists()
 
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -236,7 +209,7 @@ assert "if_gaussian" in audit.bounds(range(60), range(60)).bounds
 print(*sys.modules, sep="\\n")"""
     loaded = fresh(code)
     before, after = loaded[: loaded.index("then")], loaded[loaded.index("then") :]
-    assert "numpy" not in before and "scipy" in after
+    assert HEAVY.isdisjoint(before) and "scipy" in after
     assert {"jax", "flax", "matplotlib", "audit.commands.cli"}.isdisjoint(after)
 
 
@@ -287,17 +260,7 @@ def test_a_result_becomes_a_dict_a_figure_and_a_page(tmp_path):
     assert len(found.figure().axes) == 4
 
 
-def test_scores_that_are_none_half_a_mechanism_and_what_the_door_lacks_are_said():
-    for scores_in, scores_out, says in (
-        ([1, 2], ["a"], "`scores_out` are no numbers"),
-        ([[1], [2, 3]], [1], "`scores_in` are no numbers"),
-        (np.zeros((2, 2, 2)), [1], r"shape \(2, 2, 2\)"),
-    ):
-        with pytest.raises(InputError, match=says) as caught:
-            audit.bounds(scores_in, scores_out)
-        assert "\n" not in str(caught.value)
-    with pytest.raises(InputError, match="go together"):
-        audit.bounds(IN, OUT, insertions=3)
+def test_what_the_door_lacks_is_said_and_worlds_may_differ_in_canaries():
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         audit.nothing  # noqa: B018
     functions = {"audit", "audit_loss", "audit_model", "bounds"}
@@ -359,8 +322,6 @@ def test_a_loss_that_does_not_fit_is_one_line(tmp_path, loss, params, more, says
 
 
 def test_an_nnx_module_is_audited(tmp_path):
-    from flax import nnx
-
     graph, params, rest = nnx.split(nnx.Sequential(nnx.Linear(3, 2, rngs=nnx.Rngs(0))), nnx.Param, ...)
 
     def loss(params, example):

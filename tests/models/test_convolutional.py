@@ -23,10 +23,10 @@ def images(count, seed=0):
 
 def test_it_has_62006_parameters_and_normalises_pixels():
     model = convnet()
-    assert model.n_parameters == 62_006 == model.init(jax.random.key(0)).size
-    variables = ConvNet().init(jax.random.key(0), images(1)[0])
+    assert model.n_parameters == 62_006 == jax.eval_shape(model.init, jax.random.key(0)).size
+    variables, apply = jax.jit(ConvNet().init)(jax.random.key(0), images(1)[0]), jax.jit(ConvNet().apply)
     dark, light = (jnp.full((32, 32, 3), value, jnp.uint8) for value in (0, 255))
-    assert not np.allclose(ConvNet().apply(variables, dark), ConvNet().apply(variables, light))
+    assert not np.allclose(apply(variables, dark), apply(variables, light))
 
 
 def game_of(sigma, steps, seed):
@@ -59,7 +59,7 @@ def test_genuine_gradients_do_not_interfere_and_mu_is_the_analytic_one():
 
 def test_parameters_are_the_papers():
     model = emnist_cnn()
-    assert model.n_parameters == 1_206_590 == model.init(jax.random.key(0)).size
+    assert model.n_parameters == 1_206_590 == jax.eval_shape(model.init, jax.random.key(0)).size
     assert emnist_cnn(10).n_parameters == 1_199_882
 
 
@@ -79,11 +79,11 @@ class Ordinary(nn.Module):
 def test_logits_and_losses_are_those_of_flax_s_layers():
     model = emnist_cnn()
     images = np.random.default_rng(0).random((3, 28, 28), np.float32)
-    theta = model.init(jax.random.key(1))
-    expected = Ordinary().apply({"params": model.unravel(theta)}, images)
-    got = jax.vmap(lambda image: model.module.apply({"params": model.unravel(theta)}, image))(images)
+    parameters = {"params": model.unravel(theta := jax.jit(model.init)(jax.random.key(1)))}
+    expected = jax.jit(Ordinary().apply)(parameters, images)
+    got = jax.jit(jax.vmap(model.module.apply, (None, 0)))(parameters, images)
     np.testing.assert_allclose(got, expected, atol=1e-4)
-    losses = jax.vmap(model.loss, (None, 0))(theta, (images, np.arange(3)))
+    losses = jax.jit(jax.vmap(model.loss, (None, 0)))(theta, (images, np.arange(3)))
     by_numpy = [np.logaddexp.reduce(x) - x[i] for i, x in enumerate(expected)]
     np.testing.assert_allclose(losses, by_numpy, rtol=1e-4)
 
@@ -135,9 +135,10 @@ def net():
 
 @pytest.fixture(scope="module")
 def parameters(net):
-    return net.unravel(net.init(jax.random.key(1)))
+    return net.unravel(jax.jit(net.init)(jax.random.key(1)))
 
 
+@jax.jit
 def _expected(parameters):
     logits = OrdinaryLeNet().apply({"params": parameters}, IMAGES)
     return optax.softmax_cross_entropy_with_integer_labels(logits, LABELS)
@@ -145,19 +146,19 @@ def _expected(parameters):
 
 @pytest.mark.parametrize("losses", [losses_by_example, losses_of_batch])
 def test_losses_are_those_of_flax_s_layers(net, parameters, losses):
-    found = losses(net)(parameters, (IMAGES, LABELS))
+    found = jax.jit(losses(net))(parameters, (IMAGES, LABELS))
     np.testing.assert_allclose(found, _expected(parameters), rtol=1e-4, atol=1e-4)
 
 
 def test_gradients_are_those_of_flax_s_layers_and_losses_the_batch_s(net, parameters):
-    expected = jax.grad(lambda p: _expected(p).mean())(parameters)
-    got = jax.grad(lambda p: losses_of_batch(net)(p, (IMAGES, LABELS)).mean())(parameters)
+    whole, loss = jax.jit(losses_of_batch(net)), jax.jit(net.loss)
+    expected = jax.jit(jax.grad(lambda p: _expected(p).mean()))(parameters)
+    got = jax.jit(jax.grad(lambda p: whole(p, (IMAGES, LABELS)).mean()))(parameters)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), got, expected)
-    theta = net.init(jax.random.key(2))
-    alone = [net.loss(theta, example) for example in zip(IMAGES, LABELS, strict=True)]
-    np.testing.assert_allclose(alone, losses_of_batch(net)(net.unravel(theta), (IMAGES, LABELS)), rtol=1e-4)
-    assert net.n_parameters == 156 + 2416 + 30_840 + 10_164 + 850 == 44_426
-    assert net.init(jax.random.key(0)).shape == (44_426,)
+    theta = jax.jit(net.init)(jax.random.key(2))
+    alone = [loss(theta, example) for example in zip(IMAGES, LABELS, strict=True)]
+    np.testing.assert_allclose(alone, whole(net.unravel(theta), (IMAGES, LABELS)), rtol=1e-4)
+    assert theta.shape == (net.n_parameters,) == (156 + 2416 + 30_840 + 10_164 + 850,)
 
 
 IMAGE = jnp.zeros((32, 32, 3), jnp.uint8)

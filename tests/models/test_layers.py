@@ -30,9 +30,9 @@ def test_folding_is_the_gradient_of_a_product_with_patches(lead):
     x = jax.random.normal(jax.random.key(0), (*lead, 6, 14, 11))
     kernel = jax.random.normal(jax.random.key(1), (5 * 5 * 6, 16))
     layer = Convolution(16, 5)
-    product, back = jax.vjp(lambda x: kernel.T @ layer.unfold(x), x)
+    product, back = jax.vjp(jax.jit(lambda x: kernel.T @ layer.unfold(x)), x)
     gradient = jax.random.normal(jax.random.key(2), product.shape)
-    for fold in (layer.fold, layer._fold_patches):  # a CPU's, accelerators'
+    for fold in map(jax.jit, (layer.fold, layer._fold_patches)):  # a CPU's, accelerators'
         np.testing.assert_allclose(fold(kernel, gradient, x), *back(gradient), rtol=1e-4, atol=1e-4)
 
 
@@ -47,12 +47,13 @@ def test_pooling_takes_maxima_of_four_pixels_and_sends_gradients_there():
         return jnp.sum(nn.max_pool(x, (2, 2), (2, 2)) * weights)
 
     np.testing.assert_array_equal(max_pool(channels_first(x)), channels_first(nn.max_pool(x, (2, 2), (2, 2))))
-    np.testing.assert_allclose(jax.grad(ours)(x), jax.grad(theirs)(x), atol=1e-6)
-    gradient = jax.grad(lambda x: jnp.sum(max_pool(x)))(jnp.zeros((1, 4, 4)))
+    np.testing.assert_allclose(*(jax.jit(jax.grad(pooled))(x) for pooled in (ours, theirs)), atol=1e-6)
+    gradient = jax.jit(jax.grad(lambda x: jnp.sum(max_pool(x))))(jnp.zeros((1, 4, 4)))
     np.testing.assert_array_equal(gradient[0], np.kron(np.ones((2, 2)), [[1, 0], [0, 0]]))
     x = jax.random.randint(jax.random.key(0), (5, 6, 8, 12), 0, 3).astype(jnp.float32)  # with ties
     gradient = jax.random.normal(jax.random.key(1), (5, 6, 4, 6))
-    np.testing.assert_array_equal(layers._at_once(x, gradient), layers._in_two_passes(x, gradient))
+    passes = (jax.jit(layers._at_once), jax.jit(layers._in_two_passes))
+    np.testing.assert_array_equal(*(each(x, gradient) for each in passes))
     x = jnp.arange(2 * 3 * 4 * 5).reshape(2, 3, 4, 5)
     np.testing.assert_array_equal(channels_first(x), jnp.moveaxis(x, -1, -3))
 
@@ -63,21 +64,21 @@ WORDS = 11
 def test_pure_labels_and_texts_give_the_models_loss():
     model = mlp(6, (4,), 3)
     theta, features = model.init(jax.random.key(0)), jnp.arange(6.0)
-    loss = soft.soft_label(model, 3)
+    loss, hard = jax.jit(soft.soft_label(model, 3)), jax.jit(model.loss)
     for label in range(3):
         pure = loss(theta, (features, jax.nn.one_hot(label, 3)))
-        assert float(pure) == pytest.approx(float(model.loss(theta, (features, jnp.int32(label)))), rel=1e-6)
+        assert float(pure) == pytest.approx(float(hard(theta, (features, jnp.int32(label)))), rel=1e-6)
     criterion = optax.softmax_cross_entropy_with_integer_labels
     model = flat_model(TextClassifier(WORDS, 3, 2, 4), jnp.zeros(5, jnp.uint8), criterion)
-    theta = model.init(jax.random.key(0))
+    theta = jax.jit(model.init)(jax.random.key(0))
     tokens = jax.random.randint(jax.random.key(1), (5,), 0, WORDS)
-    found = soft.soft_text(model, 4)(theta, (jax.nn.one_hot(tokens, WORDS), jax.nn.one_hot(2, 4)))
-    assert float(found) == pytest.approx(float(model.loss(theta, (tokens, jnp.int32(2)))), rel=1e-5)
+    found = jax.jit(soft.soft_text(model, 4))(theta, (jax.nn.one_hot(tokens, WORDS), jax.nn.one_hot(2, 4)))
+    assert float(found) == pytest.approx(float(jax.jit(model.loss)(theta, (tokens, jnp.int32(2)))), rel=1e-5)
 
 
 def test_pure_tokens_give_the_language_models_loss_and_gradient():
     model = flat_model(LanguageModel(WORDS, 3, 2, 1), jnp.zeros(4, jnp.uint8), next_token_loss(WORDS))
-    theta = model.init(jax.random.key(0))
+    theta = jax.jit(model.init)(jax.random.key(0))
     tokens = jax.random.randint(jax.random.key(1), (5,), 0, WORDS)
     loss, pure = soft.soft_tokens(model), jax.nn.one_hot(tokens, WORDS)
     hard = theta, (tokens[:-1], tokens[1:])

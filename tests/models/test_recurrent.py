@@ -49,19 +49,19 @@ def test_padding_and_what_comes_later_change_nothing():
     assert next_token_loss(0)(logits, labels) == pytest.approx(expected, rel=1e-6)
     assert next_token_loss(0)(logits, np.zeros(6, int)) == 0
     module = LanguageModel(11, 4, 6, 1)
-    variables = module.init(jax.random.key(2), jnp.zeros(8, jnp.uint8))
-    one, two = (module.apply(variables, jnp.array([*range(5), last, last, 1])) for last in (5, 9))
+    variables, apply = jax.jit(module.init)(jax.random.key(2), jnp.zeros(8, jnp.uint8)), jax.jit(module.apply)
+    one, two = (apply(variables, jnp.array([*range(5), last, last, 1])) for last in (5, 9))
     np.testing.assert_array_equal(one[:5], two[:5])
     assert not np.allclose(one[5:], two[5:])
     from audit.model import flat_model
 
     model = flat_model(LanguageModel(11, 4, 6, 2, 3), jnp.zeros(8, jnp.uint8), next_token_loss(0))
-    theta = model.init(jax.random.key(1))
+    theta, slope = jax.jit(model.init)(jax.random.key(1)), jax.jit(jax.value_and_grad(model.loss))
     numbers, labels = np.array([9, 1, 2, 5, 0, 0, 0, 0]), np.array([1, 2, 5, 10, 0, 0, 0, 0])
     other = np.array([9, 1, 2, 5, 7, 8, 3, 3])
-    one, two = (jax.value_and_grad(model.loss)(theta, (x, labels)) for x in (numbers, other))
+    one, two = (slope(theta, (x, labels)) for x in (numbers, other))
     assert one[0] == two[0] and np.array_equal(one[1], two[1]) and np.any(one[1])
-    empty = jax.grad(model.loss)(theta, (numbers, np.zeros(8, int)))
+    _, empty = slope(theta, (numbers, np.zeros(8, int)))
     assert not np.any(empty) and np.isfinite(empty).all()
 
 

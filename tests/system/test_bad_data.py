@@ -103,12 +103,7 @@ BAD_HOUSING = {
     "none above the median": ("h.npz", columns(MedHouseVal=np.array([1.0] * 29 + [0.0])), "above the median"),
 }
 BAD_IMAGES = {
-    **unusable("npz", {
-        "h.npz of housing": columns(), "another side": images(side=28), "none": images(count=0),
-        "floats": images(train_images=np.zeros((20, 32, 32, 3))), "few": images(train_labels=np.arange(3)),
-        "labels of 10": images(train_labels=np.full(20, 10)), "below 0": images(train_labels=np.full(20, -1)),
-        "labels of words": images(train_labels=np.array(["a"] * 20)),
-    }),
+    **unusable("npz", {"h.npz of housing": columns(), "labels of 10": images(train_labels=np.full(20, 10))}),
     **unusable("tar.gz", {"no gzip": b"text", "torn gzip": tarred(test_batch=bytes(3073))[:40]}),
     "no batches": ("h.tar.gz", tarred(other=b"1"), "only cifar-10-binary.tar.gz is read, no pickles"),
     "torn batches": ("h.tar.gz", tarred(**{f"data_batch_{i}": bytes(3073) for i in range(1, 6)},
@@ -119,13 +114,11 @@ ARCH = b"!<arch>\n"
 BAD_FASHION = {
     "a folder of nothing": ("h", None, "the folder holds no train-images-idx3-ubyte.gz"),
     **unusable("npz", {"CIFAR-10": images()}),
-    **unusable("deb", {"no package": ARCH, "torn": ARCH + b"debian-binary   " * 9, "text": b"text"}),
+    **unusable("deb", {"torn": ARCH + b"debian-binary   " * 9}),
 }
 SAFE = safetensors.numpy.save({"weight": np.ones(3, np.float32)})
 BAD_WEIGHTS = {
     "empty": ("w.pth", b"", "it is neither a state dict that torch.save wrote nor a safetensors file"),
-    "text": ("w.pth", b"weights", "it is neither a state dict"),
-    "HTML": ("w.pth", b"<!DOCTYPE html><p>404", "it is neither a state dict"),
     "another network": ("w.safetensors", SAFE, "is missing: it holds another network"),
     "torn": ("w.safetensors", SAFE[:-4], "is torn"),
     "a header of 2**63": ("w.safetensors", b"\xff" * 7 + b"\x7f" + SAFE[8:], "is torn"),
@@ -133,8 +126,6 @@ BAD_WEIGHTS = {
     "a bare zip": ("w.pth", archive(), "it holds 0 data.pkl, not one"),
     "a torn zip": ("w.pth", archive()[:99], "is torn"),
     "a pickle of code": ("w.pth", pickled(b"cos\nsystem\n(S'touch owned'\ntR."), "it names os.system"),
-    "a pickle of eval": ("w.pth", pickled(b"cbuiltins\neval\n(S'1'\ntR."), "it names builtins.eval"),
-    "a pickle of a list": ("w.pth", pickled(b"(lp0\n."), "it holds a list: save a state_dict() alone"),
     "a torn pickle": ("w.pth", pickled(b"\x80\x02"), "is torn"),
     "no pickle": ("w.pth", pickled(b""), "is torn"),
     "the older format, torn": ("w.pth", b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.", "is torn"),
@@ -173,73 +164,18 @@ DATA = [
     *lines("device.csv: it is no file", "audit --data_file=device.csv", lay=odd_places),
     *lines("loop.csv cannot be used", "audit --data_file=loop.csv", f"{LINEAR}=loop.csv", lay=loop),
 ]
-SCRIPT = """
-import flax.linen as nn, jax.numpy as jnp, numpy as np, optax
+SCRIPT = b"""
 from audit.commands import cli
 
-class Net(nn.Module):
-    then = staticmethod(lambda: lambda x: x)
-    @nn.compact
-    def __call__(self, x):
-        return self.then()(nn.Dense(3)(x))
-
-class Drop(Net):
-    then = staticmethod(lambda: nn.Dropout(0.5, deterministic=False))
-
-class Batch(Net):
-    then = staticmethod(lambda: nn.BatchNorm(use_running_average=False))
-
-class Empty(nn.Module):
-    def __call__(self, x):
-        return x
-
 def main():
-    cli.prepare_jax()
     import audit
-    module, criterion = Net(), optax.softmax_cross_entropy_with_integer_labels
-    features, labels = np.random.default_rng(0).normal(size=(40, 5)), np.arange(40) % 3
-    named = dict(runs=4, steps=3, batch_size=8, adversary="gc_r")
-    {change}
-    audit.audit_model(module, criterion, features, labels, **named)
+    audit.audit("fcnn", data_file="nowhere.csv", RUNS)
 
 cli.run(main)
 """
-# fmt: off
-CHANGES = {
-    "named['runs'] = 1": "--runs=1: give at least 2", "named['runs'] = 10**18": "give at most 100,000,000",
-    "named['delta'] = 0": "delta is 0", "named['confidence'] = 1": "confidence is 1",
-    "named['magic'] = 2": "magic is no field of a setting", "named['model'] = 3": "--model=3 is no str",
-    "named['out'] = ''": "--out= is no path: name one", "named['runs'] = '4'": "--runs='4' is no int",
-    "named['runs'] = 4.5": "--runs=4.5 is no int", "named['delta'] = 'small'": "--delta='small' is no float",
-    "named['adversary'] = 'loss'; labels = labels * 0": "flips labels",
-    "named['adversary'] = 'loss'; labels = labels - 1": "flips labels",
-    "features = features[:30]": "there are 30 features and 40 labels",
-    "features = features[:0]; labels = labels[:0]": "need an axis of examples each",
-    "features = 3.0": "need an axis of examples each",
-    "features = features * np.nan": "features hold 200 values that are not finite",
-    "features[3, 2] = np.inf": "features hold 1 values that are not finite",
-    "features = features * 1e300": "that are not finite or too large",
-    "features = features * 1j": "features are no numbers but complex",
-    "features = features.astype(str)": "features are no numbers but words",
-    "features = [[1, 2], [3]]": "features are no numbers in rows of one length",
-    "features = np.array([{}] * 40)": "features are no numbers but objects",
-    "labels = np.arange(40).astype('M8[s]')": "labels are no numbers but dates",
-    "labels = np.array(['a'] * 40)": "labels are no numbers but words",
-    "labels = np.arange(40) * 10**12": "labels hold", "labels = None": "labels are no numbers but objects",
-    "module = Drop()": "the module draws randomness: switch dropout off",
-    "module = Batch()": "the module keeps batch_stats",
-    "module = Empty()": "the module keeps nothing to train",
-    "module = 3": "takes a Flax Linen module, not one of type int",
-    "module = Net": "takes a Flax Linen module, not the class Net: give an instance, Net()",
-    "criterion = None": "the module or criterion fails on one example",
-    "criterion = lambda logits, label: logits": "the loss of one example has shape (3,), not ()",
-    "criterion = lambda logits: 0.0": "the module or criterion fails on one example",
-    "features = features[:, None, :]": "the module or criterion fails on one example of shape (1, 5)",
-}
-# fmt: on
-OWN = [
-    named(Bad(("python", "mine.py"), says, holding(SCRIPT.format(change=x).encode(), "mine.py")), f": {x}")
-    for x, says in CHANGES.items()
+OWN = [  # a script's mistakes, in the words of a command line
+    named(Bad(("python", "mine.py"), says, holding(SCRIPT.replace(b"RUNS", given), "mine.py")), f": {says}")
+    for given, says in ((b"runs=1", "--runs=1: give at least 2"), (b"runs='4'", "--runs='4' is no int"))
 ]
 
 

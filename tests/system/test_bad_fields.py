@@ -61,14 +61,18 @@ def says(field, value):
 
 
 def on_command_lines():
+    """All bad values of the audit's flags; of another command's, the first and the last."""
     for argv, kind, names in COMMANDS:
         for name, field in fields(kind).items():
             if names is not None and name not in names:
                 continue
             line = (*argv, *filter(None, [owner(name)])) if kind is Setting and argv[0] == "audit" else argv
-            for value in beyond(field.kind, field.limits):
+            values, texts = beyond(field.kind, field.limits), WRONG_TEXTS[field.kind]
+            if argv[0] != "audit":
+                values, texts = values[:: max(1, len(values) - 1)], texts[-1:]
+            for value in values:
                 yield named(Bad((*line, f"--{field.flag}={value}"), says(field, value)))
-            for text in WRONG_TEXTS[field.kind]:
+            for text in texts:
                 yield named(Bad((*line, f"--{field.flag}={text}"), f"--{field.flag}={text}: give "))
 
 

@@ -3,10 +3,13 @@
 import warnings
 from types import SimpleNamespace
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
+from flax import nnx
 
 import audit
 from audit import one_run
@@ -19,9 +22,11 @@ RNG = np.random.default_rng(0)
 IN, OUT = RNG.normal(1, 1, 60), RNG.normal(0, 1, 60)
 MANY = RNG.normal(size=(20, 4))
 X, Y = RNG.normal(size=(40, 5)).astype(np.float32), np.arange(40) % 3
+ONE_INFINITE = np.where(np.arange(200).reshape(40, 5) == 17, np.inf, X)
 MASKED = np.ma.masked_array(IN, IN < 0)  # some are
 TEXTS, KINDS = ("", "x", "0.5"), ([1], {}, (), True, b"1", 1j, np.ones(2))
 LONG = 10**5000
+CROSS_ENTROPY = optax.softmax_cross_entropy_with_integer_labels
 
 
 def bounds(scores_in=IN, scores_out=OUT, **given):
@@ -37,7 +42,20 @@ def of_loss(loss=loss, params=None, features=X, labels=Y, **given):
     return audit.audit_loss(loss, params, features, labels, **{"runs": 4, **given})
 
 
-def of_module(module=None, criterion=loss, features=X, labels=Y, **given):
+class Net(nn.Module):
+    then: object = None
+
+    @nn.compact
+    def __call__(self, x):
+        return self.then()(nn.Dense(3)(x)) if self.then else nn.Dense(3)(x)
+
+
+class Empty(nn.Module):
+    def __call__(self, x):
+        return x
+
+
+def of_module(module=Net(), criterion=CROSS_ENTROPY, features=X, labels=Y, **given):  # noqa: B008
     return audit.audit_model(module, criterion, features, labels, **{"runs": 4, **given})
 
 
@@ -121,13 +139,8 @@ REQUEST = {
     "confidence": ("x", None, [], True, 0, 1, 95, np.nan, LONG),
     "out": (None, 5, [], "", "a\0b", b"x"),
 }
-SETTING = {
-    "seed": ("x", 1.5, True, [1], -1, 2**32, HUGE, LONG), "canaries": ("all", 1.5, True, [2], 0, -1, HUGE),
-    "k": ("x", 1.5, 0, -1, [1], np.array([1, 2])), "batch_size": ("x", 1.5, 0, -1, LONG),
-    "steps": ("x", 1.5, 0, HUGE), "insertions": ("x", 1.5, 0, HUGE),
-    "noise_multiplier": ("x", [], -1, np.nan, LONG),
-    "learning_rate": ("x", 0, np.inf), "sampling_rate": ("x", 0, 2), "adversary": (5, [], "nobody"),
-    "nothing": (1,), "clipping": (3, "nobody"), "optimizer": (3, "adagrad"),
+SETTING = {  # what test_bad_fields.py does not generate from the limits
+    "seed": (LONG,), "k": (np.array([1, 2]),), "noise_multiplier": (LONG,), "nothing": (1,), "model": (3,)
 }  # fmt: skip
 BOTH = {"steps": 5, "insertions": 2}
 
@@ -149,8 +162,39 @@ OWN = [
     *each(of_loss, "loss", "fails on one example", None, 3, "loss"),
     *each(of_loss, "params", "float arrays", {}, "w", np.arange(3), [None, "x"]),
     *each(of_loss, "features", "features", None, "x", [[1], [2, 3]], np.ma.masked_array(X, X < 0), X + 1j),
-    *each(of_loss, "labels", "labels", None, "x", MASKED, Y[:9], ["a"] * 40),
+    *each(of_loss, "features", "features", X.astype(str), np.array([{}] * 40), X[:30], X[:0], 3.0),
+    *each(
+        of_loss, "features", "features hold 200 values that are not finite", X * np.nan, X * np.float64(1e300)
+    ),
+    *each(of_loss, "features", "features hold 1 values that are not finite", ONE_INFINITE),
+    *each(of_loss, "labels", "labels", None, "x", MASKED, Y[:9], ["a"] * 40, Y.astype("M8[s]"), Y + 10**12),
+    *each(of_loss, "labels", "there are 40 features and 30 labels", Y[:30]),
+    *(
+        (f"flipped {name}", lambda y=labels: of_module(labels=y, adversary="loss"), "flips labels")
+        for name, labels in (("labels of one class", Y * 0), ("labels below 0", Y - 1))
+    ),
     *each(of_module, "module", "takes a Flax Linen module", None, 3, "net", loss, dict),
+    *each(
+        of_module,
+        "module",
+        "not one of type Linear: give any other model as loss(params, (feature, label)) to audit_loss",
+        nnx.Linear(5, 3, rngs=nnx.Rngs(0)),
+    ),
+    *each(of_module, "batch_size", "40 examples", 41),
+    *each(of_module, "module", "not the class Net: give an instance, Net()", Net),
+    *each(
+        of_module,
+        "module",
+        "draws randomness: switch dropout off",
+        Net(lambda: nn.Dropout(0.5, deterministic=False)),
+    ),
+    *each(of_module, "module", "the module keeps batch_stats", Net(lambda: nn.BatchNorm(False))),
+    *each(of_module, "module", "the module keeps nothing to train", Empty()),
+    *each(of_module, "criterion", "the module or criterion fails on one example", None, lambda logits: 0.0),
+    *each(
+        of_module, "criterion", "the loss of one example has shape (3,), not ()", lambda logits, label: logits
+    ),
+    *each(of_module, "features", "the module or criterion fails on one example of shape (1, 5)", X[:, None]),
 ]
 
 

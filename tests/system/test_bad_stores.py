@@ -103,19 +103,7 @@ BAD_CONCLUSIONS = {
     "a list": writing("audit.json", b"[]"), "null": writing("audit.json", b"null"),
     "a number": writing("audit.json", b"3"), "brackets": writing("audit.json", b"[" * 100_000),
     "a number of 5,000 digits": writing("audit.json", b'{"runs": ' + b"9" * 5000 + b"}"),
-    "bounds of nothing": concluding(bounds=[{}]), "bounds of numbers": concluding(bounds=[3]),
-    "bounds in an object": concluding(bounds={"method": 1}), "no bounds": concluding(bounds=None),
-    "delta of words": concluding(bounds=[BOUND_ROW | {"delta": "x"}]),
-    "delta of 0": concluding(bounds=[BOUND_ROW | {"delta": 0}]),
-    "delta NaN": concluding(bounds=[BOUND_ROW | {"delta": float("nan")}]),
-    "confidence of 2": concluding(bounds=[BOUND_ROW | {"confidence": 2}]),
-    "confidence true": concluding(bounds=[BOUND_ROW | {"confidence": True}]),
-    "epsilon of words": concluding(bounds=[BOUND_ROW | {"epsilon": "x"}]),
-    "runs of words": concluding(runs="x"), "runs of 3.5": concluding(runs=3.5),
-    "runs true": concluding(runs=True), "runs below 0": concluding(runs=-1),
-    "provenance of numbers": concluding(provenance={"jax": 3}),
-    "provenance of a list": concluding(provenance=[1]), "no provenance": concluding(provenance=None),
-    "upper bound of words": concluding(upper_bound="x"),
+    "bounds of nothing": concluding(bounds=[{}]), "runs of words": concluding(runs="x"),
     "upper bound NaN": concluding(upper_bound=float("nan")), "a folder": replaced("audit.json", Path.mkdir),
     "a loop": replaced("audit.json", looping),
 }
@@ -126,18 +114,9 @@ BAD_CONFIGS = {
     "a folder": (replaced("config.json", Path.mkdir), "config.json (Is a directory)"),
     "a loop": (replaced("config.json", looping), "config.json (Too many levels of symbolic links)"),
 }
-FOREIGN_CONFIGS = {
-    "another experiment": configured(experiment="canary_norms"), "no experiment": configured(experiment=None),
-    "no mechanism": configured(mechanism=None), "a mechanism of numbers": configured(mechanism=3),
-    "an unknown field": configured(mechanism={"name": "dp_sgd", "magic": 1}),
-    "no schedule": configured(schedule=None),
-    "a periodicity of 0": configured(schedule={"steps": 4, "periodicity": 0}),
-    "steps of words": configured(schedule={"steps": "4", "periodicity": 1}),
-    "an unknown adversary": configured(adversary={"name": "nobody"}),
-    "an adversary of words": configured(adversary="gc_r"),
-    "simulations of 10**9": configured(adversary={"name": "gc_s", "simulations": 10**9}),
-    "a seed of words": configured(seed="0"), "a seed below 0": configured(seed=-1),
-    "a model of numbers": configured(model=3), "data of numbers": configured(data_sha256=3),
+FOREIGN_CONFIGS = {  # test_identity.py has all kinds
+    "another experiment": configured(experiment="canary_norms"), "no mechanism": configured(mechanism=None),
+    "an unknown adversary": configured(adversary={"name": "nobody"}), "a seed of words": configured(seed="0"),
 }
 LACKS = "lacks runs 0 to 39"
 BAD_SCORES = {
@@ -184,7 +163,7 @@ STORES = [
     *damaged(LIST, "r/920f8cebe5bfd86a/", {f"a conclusion, {n}": x for n, x in BAD_CONCLUSIONS.items()}),
     *damaged((*LIST, "--json"), "r/920f8cebe5bfd86a/", {n: x for n, (x, _) in BAD_CONFIGS.items()}),
     *damaged(LIST, "skipped: 1 folder holds other", FOREIGN_CONFIGS),
-    *damaged(REPORT, "error: r/", dict(list(BAD_CONCLUSIONS.items())[::3]), 2),
+    *damaged(REPORT, "error: r/", dict(list(BAD_CONCLUSIONS.items())[:12:3]), 2),
     *damaged(REPORT, "holds no audits", {f"a config, {n}": x for n, (x, _) in BAD_CONFIGS.items()}, 2),
     *damaged(REPORT, "no audits (1 with other results): run", dict(list(FOREIGN_CONFIGS.items())[::3]), 2),
     *(

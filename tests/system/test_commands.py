@@ -2,10 +2,8 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -179,49 +177,6 @@ def test_an_unwritable_folder_is_one_line(audit, tmp_path):
     assert_one_line(audit(tmp_path / "file" / "out"), "cannot write", "--out")
 
 
-def all_scores(out):
-    files = sorted(only_folder(out).glob("scores_*.npz"))
-    return np.concatenate([np.load(path)["scores"] for path in files])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kill", [signal.SIGTERM, signal.SIGINT])
-def test_an_interrupted_audit_goes_on_and_ends_with_the_same_bits(audit, tmp_path, kill):
-    flags = ("--chunk_size=4", "--runs=200", "--json")
-    process = audit(tmp_path / "killed", *flags, start=subprocess.Popen)
-    deadline = time.monotonic() + 60
-    while not list(tmp_path.glob("killed/*/scores*")) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    process.send_signal(kill)
-    _, errors = process.communicate(timeout=60)
-    assert "Traceback" not in errors
-    resumed, whole = (audit(tmp_path / name, *flags) for name in ("killed", "whole"))
-    assert json.loads(resumed.stdout)["bounds"] == json.loads(whole.stdout)["bounds"]
-    assert np.array_equal(all_scores(tmp_path / "killed"), all_scores(tmp_path / "whole"))
-
-
-@pytest.mark.slow
-def test_a_damaged_chunk_is_said_and_trained_again(audit, tmp_path):
-    audit(tmp_path, "--chunk_size=60")
-    before = all_scores(tmp_path)
-    victim = sorted(only_folder(tmp_path).glob("scores_*.npz"))[0]
-    victim.write_bytes(victim.read_bytes()[:100])
-    process = audit(tmp_path, "--chunk_size=60")
-    assert process.returncode == 0 and "damaged" in process.stderr
-    assert np.array_equal(before, all_scores(tmp_path))
-
-
 def save_scores(path, scores_in, scores_out):
     np.savez(path, **{"in": scores_in, "out": scores_out})
     return f"--scores={path}"
-
-
-def test_bound_reads_npz_and_csv_alike(run, tmp_path):
-    rng = np.random.default_rng(1)
-    scores_in, scores_out = rng.normal(1, 1, 400), rng.normal(0, 1, 400)
-    npz = save_scores(tmp_path / "s.npz", scores_in, scores_out)
-    rows = [f"{s!r},1" for s in scores_in.tolist()] + [f"{s!r},0" for s in scores_out.tolist()]
-    (tmp_path / "s.csv").write_text("score,in\n" + "\n".join(rows) + "\n")
-    one = run("bound", npz, "--json")
-    two = run("bound", f"--scores={tmp_path / 's.csv'}", "--json")
-    assert json.loads(one.stdout) == json.loads(two.stdout)

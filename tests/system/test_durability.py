@@ -119,8 +119,8 @@ def test_two_at_once_share_the_chunks_and_both_have_all_scores(train):
         np.testing.assert_array_equal(one.scores.scores, alone.scores.scores)
 
 
-def test_memory_that_runs_out_halves_the_chunk(train, monkeypatch, capsys):
-    play = game.play
+def test_memory_that_runs_out_halves_the_chunk_once_said(train, monkeypatch, capsys):
+    whole, play = train(SETTING, "whole", runs=16), game.play
 
     def scarce(table, ranges, chunk, *others):
         for part in play(table, ranges, chunk, *others):
@@ -129,8 +129,10 @@ def test_memory_that_runs_out_halves_the_chunk(train, monkeypatch, capsys):
             yield part
 
     monkeypatch.setattr(game, "play", scarce)
-    assert train(SETTING, runs=10).trained_runs == 10
-    assert "out of memory: going on with chunks of 2 runs" in capsys.readouterr().err
+    halved = train(SETTING, runs=16, chunk=8)
+    np.testing.assert_array_equal(halved.scores.scores, whole.scores.scores)
+    said = [line for line in capsys.readouterr().err.splitlines() if "out of memory: going on with" in line]
+    assert halved.trained_runs == 16 and [line.split()[-2] for line in said] == ["4", "2"]
 
 
 def test_a_disk_that_is_full_when_scores_are_kept_loses_one_segment(train, store, monkeypatch):

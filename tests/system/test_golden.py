@@ -143,9 +143,8 @@ def test_a_number_is_near_within_rounding_and_a_millionth(value, near):
     assert is_near(value, "0.915234") == near
 
 
-@pytest.mark.parametrize("cell", [(1.0, 1, 25), (4.0, 2, 25), (1.0, 16, 25)])
-def test_three_cells_are_the_tables(cell):
-    assert not list(differences((*cell, name) for name in ADVERSARIES))
+def test_a_cell_is_the_tables():
+    assert not list(differences((4.0, 2, 25, name) for name in ADVERSARIES))
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Audits that are killed and started again, against one that is left alone. Every other kill strikes at a
-random moment; the rest, with something written and not yet in its place.
+random moment; the rest, with something written and not yet in its place. And `./run.sh canife`, killed
+wherever it leaves a file.
 
     ./run.sh test --slow tests/system/test_kills.py --kills=100 --kills_out=/shared/folder -rP
 
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 
 from tests.system import killed
-from tests.system.killed import log, said, scores
+from tests.system.killed import contents, log, said, scores
 
 RUNS, CHUNK = 24, 8
 RENAMES = 19  # that an audit makes
@@ -128,3 +129,38 @@ def left_behind(out: Path) -> tuple[bool, bool]:
     """Whether a kill left a checkpoint, and whether it left something half written."""
     found = list(out.rglob("*")) if out.is_dir() else []
     return any(path.name == "sha256" for path in found), any(path.name[0] == "." for path in found)
+
+
+CANIFE = (
+    *(
+        "canife",
+        "--model=linear",
+        "--rounds=3",
+        "--every=1",
+        "--cohort=2",
+        "--design_steps=12",
+        "--scores=20",
+    ),
+    *("--mock_rounds=200", "--noise_multiplier=0.5", "--batch_size=2", "--pool=8", "--population=20"),
+)
+KILLED_AT = ("setting.json", "state.npz", "round_0000001.npz", "round_0000002.npz", "varied.csv")
+
+
+@pytest.mark.slow
+def test_canife_killed_at_any_point_ends_with_the_same_bits(image_file, tmp_path):
+    """Of two trainings, so that it is killed within each and between them; a kill may leave half a file in a
+    cache."""
+    started, out = (*CANIFE, f"--data_file={image_file}", "--vary=seed=0,1"), tmp_path / "killed"
+    caches = dict.fromkeys(("XDG_CACHE_HOME", "JAX_COMPILATION_CACHE_DIR"), str(tmp_path / "cache"))
+    printed = killed.left_alone(*started, f"--out={tmp_path / 'alone'}", home=tmp_path, **caches)
+    for name in KILLED_AT:
+        with killed.command(*started, f"--out={out}", home=tmp_path, **caches) as process:
+            end = time.monotonic() + SECONDS
+            while process.poll() is None and not list(out.rglob(name)):
+                assert time.monotonic() < end
+                time.sleep(0.002)
+            process.kill()
+    again = killed.left_alone(*started, f"--out={out}", home=tmp_path, **caches)
+    assert again.replace(str(out), str(tmp_path / "alone")) == printed
+    assert contents(out) == contents(tmp_path / "alone")
+    assert sum(path.name.startswith("round_") for path in contents(out)) == 6

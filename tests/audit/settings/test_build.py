@@ -1,4 +1,4 @@
-"""Values out of range, and memory that runs out in training."""
+"""Values out of range, and errors of a device."""
 
 import jax
 import numpy as np
@@ -21,27 +21,6 @@ def dataset():
     return Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0" * 64)
 
 
-def train(setting, dataset, out, **arguments):
-    store = stored.open_store(out, setting, dataset)
-    return training.train(build.build(setting, dataset), store, **arguments)
-
-
-def test_memory_that_runs_out_halves_the_chunk_once_said(dataset, tmp_path, monkeypatch, capsys):
-    whole = train(SETTING, dataset, tmp_path / "whole", runs=16, chunk=4)
-    play = game.play
-
-    def small_machine(table, ranges, chunk, *others):
-        if chunk > 4:
-            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1 byte")
-        return play(table, ranges, chunk, *others)
-
-    monkeypatch.setattr(game, "play", small_machine)
-    halved = train(SETTING, dataset, tmp_path / "halved", runs=16, chunk=16)
-    np.testing.assert_array_equal(halved.scores.scores, whole.scores.scores)
-    said = [line for line in capsys.readouterr().err.splitlines() if "out of memory" in line]
-    assert [line.split()[-2] for line in said] == ["8", "4"]
-
-
 def test_errors_of_settings_and_device_are_not_hidden(dataset, tmp_path, monkeypatch):
     setting = changed(SETTING, adversary="gc_fixed", dimension=68)
     with pytest.raises(InputError, match="`dimension=68`"):
@@ -52,7 +31,7 @@ def test_errors_of_settings_and_device_are_not_hidden(dataset, tmp_path, monkeyp
 
     monkeypatch.setattr(game, "play", broken)
     with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
-        train(SETTING, dataset, tmp_path, runs=4, chunk=4)
+        training.train(build.build(SETTING, dataset), stored.open_store(tmp_path, SETTING, dataset), 4, 4)
 
 
 def test_an_adversary_that_ignores_canaries_is_no_audit_of_several(dataset, monkeypatch):

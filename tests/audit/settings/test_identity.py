@@ -132,10 +132,12 @@ SCHEDULE, MECHANISM = AUDIT["schedule"], AUDIT["mechanism"]
         *({"schedule": SCHEDULE | {"periodicity": k}} for k in (0, -1, 1.5, "1", None, True, 251)),
         *({"mechanism": MECHANISM | {"noise_multiplier": s}} for s in ("4", -1, float("nan"), None, [])),
         *({"mechanism": MECHANISM | {"name": "dp_sgd", "optimizer": o}} for o in ("magic", 3)),
-        *({"schedule": schedule} for schedule in ({}, [], None, {"steps": 250}, SCHEDULE | {"more": 1})),
+        *({"mechanism": mechanism} for mechanism in (None, 3, {"name": "dp_sgd", "magic": 1})),
+        *({"schedule": schedule} for schedule in ({}, [], None, {"steps": 250}, SCHEDULE | {"steps": "4"})),
         *({"adversary": adversary} for adversary in ({}, "gc_s", {"name": []}, {"name": "gc_s", "p": 1})),
         *({"model": 3}, {"seed": -1}, {"seed": "0"}, {"unknown_initialisation": 1}, {"data_sha256": []}),
-        *({"experiment": []}, {"experiment": "norms"}),
+        *({"experiment": []}, {"experiment": None}, {"schedule": SCHEDULE | {"more": 1}}),
+        {"adversary": {"name": "gc_s", "simulations": 10**9}},
     ],
 )
 def test_a_foreign_config_is_no_audit(foreign):

@@ -9,12 +9,7 @@ from scipy import special
 from audit.errors import InputError
 from audit.statistics import betting, conversions, exact, lifted
 from audit.statistics.canaries import Coins, Counted, RunErrors, Sets
-from audit.statistics.lifted import (
-    CLUSTERED,
-    LIFTED,
-    LIFTED_GAUSSIAN,
-    METHODS,
-)
+from audit.statistics.lifted import CLUSTERED, LIFTED, LIFTED_GAUSSIAN, METHODS
 
 DELTA, CONFIDENCE = 1e-5, 0.95
 FINITE = [name for name, method in METHODS.items() if "wilson" not in name and name != CLUSTERED]

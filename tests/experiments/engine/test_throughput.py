@@ -78,8 +78,7 @@ def test_a_peer_takes_our_step_and_counts_its_model_steps(load, name, given, qui
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["convnet", "resnet18"])
-@pytest.mark.parametrize("name", ["opacus", "torch_func"])  # which have networks of their own
+@pytest.mark.parametrize(("name", "model"), [("opacus", "resnet18"), ("torch_func", "convnet")])
 def test_a_peer_takes_our_step_of_a_network_of_its_own(load, name, model, quickly):
     assert_takes_our_step(load, name, small_problem(model))
 

@@ -117,6 +117,7 @@ def test_cifar_10_without_ids_is_said_to_differ(tmp_path, monkeypatch):
         (CIFAR, "test_images", np.uint8(3), "uint8 (), not"),
         (CIFAR, "train_labels", np.zeros((15, 1), np.int32), "(15, 1), not integers (15,)"),
         (CIFAR, "test_labels", np.zeros(4), "float64 (4,), not integers"),
+        (CIFAR, "test_labels", np.array(["a"] * 4), "<U1 (4,), not integers"),
         (FASHION, "train_images", np.zeros((15, 28, 28, 1), np.uint8), "28, 1), not uint8 (n, 28, 28)"),
         (FASHION, "test_images", np.zeros((4, 28, 28), np.float32), "float32 (4, 28, 28), not uint8"),
         *((one, "train_labels", np.zeros(14, np.int32), "(14,), not integers (15,)") for one in IMAGE_SETS),
