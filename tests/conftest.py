@@ -173,7 +173,7 @@ def play():
     from audit import game
 
     def run(table, ranges, chunk, progress=lambda runs, steps: None):
-        first, scores, presence = zip(*game.play(table, ranges, chunk, progress), strict=True)
+        first, scores, presence, _ = zip(*game.play(table, ranges, chunk, progress), strict=True)
         return game.Scores(first[0], np.concatenate(scores), np.concatenate(presence))
 
     return run

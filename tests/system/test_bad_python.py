@@ -103,7 +103,7 @@ SCORES = [
     (f"{name}: {note}", lambda n=name, v=value: bounds(**{n: v}), says)
     for note, (value, says) in ARRAYS.items()
     for name in ("scores_in", "scores_out")
-    if note != "many"
+    if note != "many" and (name, note) != ("scores_out", "None")
 ]
 NOISY = {"noise_multiplier": 1.0, "insertions": 4}
 BOUNDS = [

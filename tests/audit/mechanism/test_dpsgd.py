@@ -149,7 +149,7 @@ def test_one_program_serves_every_setting_of_the_same_shapes(data, choices, thet
         states = jax.vmap(lambda key: counted.start(theta))(keys)
         hyper, presence = jax.tree.map(jnp.float32, hyper), jnp.float32(presence)[:, None]
         now, crafted = base.Schedule(schedule.batches, mask), jnp.full_like(theta, crafted)
-        return np.asarray(train(hyper, states, data, now, crafted, presence, keys).theta)
+        return np.asarray(train(hyper, states, data, now, crafted, presence, keys, ()).theta)
 
     first = run()
     once = len(traced)

@@ -27,7 +27,7 @@ def _train(mechanism, theta, data, schedule, runs):
     states = jax.vmap(lambda key: mechanism.start(theta))(keys)
     presence = jnp.asarray([[run % 2] for run in runs], jnp.float32)
     canary = jnp.ones((1, theta.size))
-    return np.asarray(train(HYPER, states, data, schedule, canary, presence, keys).theta), keys
+    return np.asarray(train(HYPER, states, data, schedule, canary, presence, keys, ()).theta), keys
 
 
 @pytest.fixture(scope="module")
