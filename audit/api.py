@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from audit.adversaries.base import Adversary
     from audit.own import OwnModel
     from audit.report.subjects import Subject
-    from audit.statistics.accounting import Composition
     from audit.statistics.conclusion import Conclusion
     from audit.statistics.curves import Auc
     from audit.statistics.estimate import Bound, Estimate
@@ -138,6 +137,9 @@ def bounds(
     delta: float = 1e-5,
     confidence: float = 0.95,
     *,
+    dimension: int | None = None,
+    leave_one_out: bool = False,
+    presence: "ArrayLike | None" = None,
     noise_multiplier: float | None = None,
     insertions: int | None = None,
     sampling_rate: float | None = None,
@@ -152,6 +154,10 @@ def bounds(
       scores_out: (m,) of runs without it, or (m, M).
       delta: of every epsilon.
       confidence: of each bound.
+      dimension: d, the number of trained parameters, where scores_in are alone and cosines of canaries that
+        were in with uniform directions of R^d, drawn afresh for every run (see `audit.directions`).
+      leave_one_out: whether such a cosine used other canaries' directions.
+      presence: of the cosines' shape, 1 where the canary was in; by default all were.
       noise_multiplier, insertions: of DP-SGD's steps with the canary, where the upper bound is wanted.
       sampling_rate: with which each of these takes the canary (Poisson), by default 1.
       upper_bound: epsilon at delta from your own accountant, instead of these.
@@ -166,20 +172,34 @@ def bounds(
     True
     >>> round(result.upper_bound, 2)
     10.0
+    >>> cosines = rng.normal(4, 1, (10, 256)) / 62_006**0.5
+    >>> audit.bounds(cosines, dimension=62_006).epsilon > 14
+    True
     """
-    from audit.concluded import conclude
+    from audit.concluded import composition_of, conclude, conclude_fresh
     from audit.report import subjects
-    from audit.statistics import canaries
+    from audit.statistics import canaries, given_directions
     from audit.storage import score_files
     from audit.values import number, require_type
 
     require_type("name", name, str)
     levels = number("delta", delta, float), number("confidence", confidence, float)
     upper = None if upper_bound is None else number("upper_bound", upper_bound, float)
-    composition = _composition(noise_multiplier, insertions, sampling_rate)
+    composition = composition_of(noise_multiplier, insertions, sampling_rate)
+    if dimension is not None:
+        alone = "`dimension` goes with cosines of canaries that are in: drop `scores_out`, or `dimension`"
+        require(scores_out is None, alone)
+        cosines: Any = scores_in
+        fresh = given_directions.given(cosines, dimension, leave_one_out, presence)
+        conclusion = conclude_fresh(fresh, composition, *levels, upper_bound=upper)
+        return Result(conclusion, partial(subjects.of_arrays, name, composition, conclusion))
+    plain = leave_one_out is False and presence is None
+    require(plain, "`leave_one_out` and `presence` go with `dimension`: give it, or drop them")
     if scores_out is None:
         table: Any = scores_in
-        missing = "`scores_out` is missing: give it, or a table with columns score,in (1 or 0) alone"
+        missing = (
+            "`scores_out` is missing: give it, or a table with columns score,in (1 or 0), or `dimension`"
+        )
         require(hasattr(table, "columns") and hasattr(table, "__getitem__"), missing)
         design = score_files.of_columns("the table", list(table.columns), table.__getitem__)
     else:
@@ -342,26 +362,6 @@ def _named_file(name: str, value: str | Path | None) -> str | None:
     from audit.values import path
 
     return None if value is None else str(path(name, value))
-
-
-def _composition(
-    noise_multiplier: float | None, insertions: int | None, sampling_rate: float | None
-) -> "Composition | None":
-    """The mechanism's steps, if they are known; raises InputError for a part of them alone."""
-    from audit.settings.setting import require_noise
-    from audit.statistics.accounting import Composition
-    from audit.values import number
-
-    if noise_multiplier is None or insertions is None:
-        known = [noise_multiplier, insertions, sampling_rate] != [None] * 3
-        message = "`noise_multiplier` and `insertions` go together, and `sampling_rate` goes with both"
-        require(not known, f"{message}: give both or none")
-        return None
-    sigma, rate = number("noise_multiplier", noise_multiplier, float), 1.0
-    require_noise(sigma)
-    if sampling_rate is not None:
-        rate = number("sampling_rate", sampling_rate, float)
-    return Composition(sigma, number("insertions", insertions, int), rate)
 
 
 def _audit_own(
