@@ -34,7 +34,8 @@ LEVEL, LEAST, MOST_DIMENSION = 1e-6, 10, 10**13
 _SLACK = 1e-6  # of cosines in float32
 _ALIKE = 1e-12  # cosines of a run that differ by less are equal
 _MEND = "count trained parameters alone, or leave out some canaries by coins if they take part unequally"
-_SAME = "directions look the same in every run: draw them afresh, and keep each run's cosines unsorted"
+_SHUFFLE = "shuffle each run's cosines if they are sorted, or canaries take part unequally"
+_SAME = f"directions look the same in every run: draw them afresh, or {_SHUFFLE}"
 
 
 def given(
@@ -53,8 +54,8 @@ def given(
     found = _matrix(cosines)
     present = np.ones(found.shape, bool) if presence is None else _bits(presence, found.shape)
     design = Fresh(found, present, size, plain=not leave_one_out, given=True)
+    require(columns_p_value(found, present) >= LEVEL, _SAME)
     _require_law(design)
-    _require_fresh(found, present)
     return design
 
 
@@ -124,6 +125,3 @@ def _require_law(design: Fresh) -> None:
     if freedom >= LEAST - 1:
         require_spread(float(np.square(left).sum()), freedom, dimension, _MEND)
 
-
-def _require_fresh(cosines: Array, presence: Bits) -> None:
-    require(columns_p_value(cosines, presence) >= LEVEL, _SAME)
