@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from audit.adversaries.base import Adversary
     from audit.own import OwnModel
     from audit.report.subjects import Subject
+    from audit.statistics.canaries import Design, Fresh
     from audit.statistics.conclusion import Conclusion
     from audit.statistics.curves import Auc
     from audit.statistics.estimate import Bound, Estimate
@@ -152,12 +153,11 @@ def bounds(
       scores_in: (n,) of independent runs with the canary, higher meaning in; or (n, K) of K canaries a run;
         or alone a table, as a DataFrame of pandas, with columns score,in (1 or 0) or in,out.
       scores_out: (m,) of runs without it, or (m, M).
-      delta: of every epsilon.
-      confidence: of each bound.
-      dimension: d, the number of trained parameters, where scores_in are alone and cosines of canaries that
-        were in with uniform directions of R^d, drawn afresh for every run (see `audit.directions`).
-      leave_one_out: whether such a cosine used other canaries' directions.
-      presence: of the cosines' shape, 1 where the canary was in; by default all were.
+      delta, confidence: of each bound.
+      dimension: d, the number of trained parameters, where scores_in are alone, and cosines of uniform
+        directions of R^d that every run drew afresh and inserted (see `audit.directions`).
+      leave_one_out, presence: whether a cosine used other canaries' directions; of the cosines' shape, 1
+        where the canary was in, by default everywhere.
       noise_multiplier, insertions: of DP-SGD's steps with the canary, where the upper bound is wanted.
       sampling_rate: with which each of these takes the canary (Poisson), by default 1.
       upper_bound: epsilon at delta from your own accountant, instead of these.
@@ -178,34 +178,17 @@ def bounds(
     """
     from audit.concluded import composition_of, conclude, conclude_fresh
     from audit.report import subjects
-    from audit.statistics import canaries, given_directions
-    from audit.storage import score_files
     from audit.values import number, require_type
 
     require_type("name", name, str)
     levels = number("delta", delta, float), number("confidence", confidence, float)
     upper = None if upper_bound is None else number("upper_bound", upper_bound, float)
     composition = composition_of(noise_multiplier, insertions, sampling_rate)
-    if dimension is not None:
-        alone = "`dimension` goes with cosines of canaries that are in: drop `scores_out`, or `dimension`"
-        require(scores_out is None, alone)
-        cosines: Any = scores_in
-        fresh = given_directions.given(cosines, dimension, leave_one_out, presence)
-        conclusion = conclude_fresh(fresh, composition, *levels, upper_bound=upper)
-        return Result(conclusion, partial(subjects.of_arrays, name, composition, conclusion))
-    plain = leave_one_out is False and presence is None
-    require(plain, "`leave_one_out` and `presence` go with `dimension`: give it, or drop them")
-    if scores_out is None:
-        table: Any = scores_in
-        missing = (
-            "`scores_out` is missing: give it, or a table with columns score,in (1 or 0), or `dimension`"
-        )
-        require(hasattr(table, "columns") and hasattr(table, "__getitem__"), missing)
-        design = score_files.of_columns("the table", list(table.columns), table.__getitem__)
+    if dimension is None and presence is None and leave_one_out is False:
+        conclusion = conclude(_of_worlds(scores_in, scores_out), composition, *levels, upper_bound=upper)
     else:
-        arrays: Any = scores_in, scores_out
-        design = canaries.of_arrays(*arrays)
-    conclusion = conclude(design, composition, *levels, upper_bound=upper)
+        cosines = _of_directions(scores_in, scores_out, dimension, leave_one_out, presence)
+        conclusion = conclude_fresh(cosines, composition, *levels, upper_bound=upper)
     return Result(conclusion, partial(subjects.of_arrays, name, composition, conclusion))
 
 
@@ -345,6 +328,29 @@ def audit_loss(
 
     request = _require_request(runs, out, delta, confidence)
     return _audit_own(own.of_loss(loss, params, features, labels), request, adversary, settings)
+
+
+def _of_worlds(scores_in: Any, scores_out: Any) -> "Design":
+    from audit.statistics import canaries
+    from audit.storage import score_files
+
+    if scores_out is not None:
+        return canaries.of_arrays(scores_in, scores_out)
+    missing = "`scores_out` is missing: give it, or a table with columns score,in (1 or 0), or `dimension`"
+    require(hasattr(scores_in, "columns") and hasattr(scores_in, "__getitem__"), missing)
+    return score_files.of_columns("the table", list(scores_in.columns), scores_in.__getitem__)
+
+
+def _of_directions(
+    cosines: Any, scores_out: Any, dimension: int | None, leave_one_out: bool, presence: Any
+) -> "Fresh":
+    from audit.statistics import given_directions
+
+    together = "`leave_one_out` and `presence` go with `dimension`: give it, or drop them"
+    require(dimension is not None, together)
+    alone = "`dimension` goes with cosines of canaries that are in: drop `scores_out`, or `dimension`"
+    require(scores_out is None, alone)
+    return given_directions.given(cosines, dimension, leave_one_out, presence)
 
 
 def _require_request(

@@ -1,4 +1,4 @@
-"""Fresh directions for several trainings of any framework, in NumPy alone.
+"""Fresh directions for several trainings of any framework, in NumPy alone (leave-one-out loads SciPy).
 
 Each canary is a gradient along a uniform direction that every run draws afresh. The law of its cosine in a
 model that was trained without it is known exactly, so that all canaries take part in every run, and a few
@@ -36,7 +36,6 @@ Array = NDArray[np.float64]
 MOST_COUNT = 20_000  # whose Gram matrix has 3 GB
 _ROOT = 2  # of the stream under a seed, beside those of one_run
 _BLOCK = 1 << 13  # coordinates of all canaries in memory at once
-_TINY = 1e-300
 
 
 def canaries(seed: int, run: int, count: int, dimension: int) -> Iterator[Array]:
@@ -59,9 +58,8 @@ def cosines(displacement: ArrayLike, seed: int, run: int, count: int, leave_one_
     """Cosines (count,) of a run's directions with a displacement (dimension,): larger, if they took part.
 
     leave_one_out: each direction's cosine with what is left of the displacement off all others, of fewer
-    canaries than coordinates: with the Gram matrix G, H = inv(G) and w = H V u, that of canary k is
-    (w_k / H_kk) / sqrt(|u|^2 - (V u)' w + w_k^2 / H_kk). Memory is count times 64 kB, and its matrices.
-    Raises InputError for a displacement that is no finite vector, or is 0.
+    canaries than coordinates (`audit.statistics.leave_one_out`). Memory is count times 64 kB, and then
+    a few matrices (count, count). Raises InputError for a displacement that is no finite vector, or is 0.
     """
     require_type("leave_one_out", leave_one_out, bool)
     moved, length = with_length(arrays.real("the displacement's entries", displacement))
@@ -75,18 +73,11 @@ def cosines(displacement: ArrayLike, seed: int, run: int, count: int, leave_one_
         gram += drawn @ drawn.T if leave_one_out else np.square(drawn).sum(1)
     lengths = np.sqrt(np.diagonal(gram) if leave_one_out else gram)
     along /= lengths
-    return _apart(along, gram / np.outer(lengths, lengths)) if leave_one_out else along
+    if not leave_one_out:
+        return along
+    from audit.statistics import leave_one_out as apart  # loads SciPy
 
-
-def _apart(along: Array, gram: Array) -> Array:
-    """Leave-one-out cosines from those (K,) with a unit vector and the directions' Gram matrix (K, K)."""
-    try:
-        inverse = np.linalg.inv(gram)
-    except np.linalg.LinAlgError:
-        raise InputError("leave-one-out: the directions depend on each other, take fewer canaries") from None
-    weights, own = inverse @ along, np.diagonal(inverse)
-    left = max(1.0 - float(along @ weights), 0.0)
-    return np.asarray((weights / own) / np.sqrt(np.maximum(left + weights**2 / own, _TINY)))
+    return apart.cosines(gram / np.outer(lengths, lengths), along, 1.0, size)
 
 
 def _unit(seed: int, run: int, index: int, size: int) -> Array:

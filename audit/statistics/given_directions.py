@@ -3,9 +3,9 @@
 `exact_null` stands on directions that are uniform in R^d and drawn afresh for every run. Refused are, each
 with a probability of about LEVEL at most where cosines are what they should be:
 
-- a spread beyond 1/sqrt(d), as where d counts parameters that are not trained. Looked at are canaries that
-  are out, if there are LEAST of them, else those that are in, about their run's mean (of one canary a run,
-  about the mean of all): a canary shifts its cosine and does not widen it, if all take part alike;
+- a spread beyond 1/sqrt(d), as where d counts parameters that are not trained: of canaries that are in, about
+  their run's mean (of one canary a run, about the mean of all), since a canary shifts its cosine and does not
+  widen it, if all take part alike. Where LEAST of them are out, `exact_null.law_test` looks at those instead;
 - columns whose means differ (analysis of variance over at least 3 runs of LEAST canaries), as where one seed
   drew the directions of all runs: whatever training moves alike in every run, the other canaries among it,
   lies along some of them more than along others.
@@ -113,10 +113,9 @@ def _about_means(cosines: Array, presence: Bits) -> Array:
 
 def _require_law(design: Fresh) -> None:
     cosines, presence, dimension, *_ = design
-    if (~presence).sum() >= LEAST:
-        left = design.out()
-        freedom = len(left)
-    elif cosines.shape[1] == 1:
+    if len(design.out()) >= LEAST:
+        return
+    if cosines.shape[1] == 1:
         found = cosines[presence]
         left, freedom = found - found.mean(), len(found) - 1
     else:

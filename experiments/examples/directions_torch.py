@@ -4,7 +4,8 @@
 
 Needs PyTorch: `.venv/bin/pip install torch`, or, where you have it, `pip install` of this repository.
 Replace the model, the data and the loop by your own; the lines that matter are marked with DIRECTIONS. With
-Opacus, add the same vector to `summed_grad` before the noise, as `audit/opacus_canary.py` does.
+Opacus, add the parts of the same vector to each parameter's `summed_grad` before the noise, where
+`audit/opacus_canary.py` adds its canary.
 """
 
 import sys
