@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from audit.adversaries.base import Adversary
     from audit.own import OwnModel
     from audit.report.subjects import Subject
-    from audit.statistics.accounting import Composition
+    from audit.statistics.canaries import Design, Fresh
     from audit.statistics.conclusion import Conclusion
     from audit.statistics.curves import Auc
     from audit.statistics.estimate import Bound, Estimate
@@ -138,6 +138,9 @@ def bounds(
     delta: float = 1e-5,
     confidence: float = 0.95,
     *,
+    dimension: int | None = None,
+    leave_one_out: bool = False,
+    presence: "ArrayLike | None" = None,
     noise_multiplier: float | None = None,
     insertions: int | None = None,
     sampling_rate: float | None = None,
@@ -150,8 +153,11 @@ def bounds(
       scores_in: (n,) of independent runs with the canary, higher meaning in; or (n, K) of K canaries a run;
         or alone a table, as a DataFrame of pandas, with columns score,in (1 or 0) or in,out.
       scores_out: (m,) of runs without it, or (m, M).
-      delta: of every epsilon.
-      confidence: of each bound.
+      delta, confidence: of each bound.
+      dimension: d, the number of trained parameters, where scores_in are alone, and cosines of uniform
+        directions of R^d that every run drew afresh and inserted (see `audit.directions`).
+      leave_one_out, presence: whether a cosine used other canaries' directions; of the cosines' shape, 1
+        where the canary was in, by default everywhere.
       noise_multiplier, insertions: of DP-SGD's steps with the canary, where the upper bound is wanted.
       sampling_rate: with which each of these takes the canary (Poisson), by default 1.
       upper_bound: epsilon at delta from your own accountant, instead of these.
@@ -166,26 +172,23 @@ def bounds(
     True
     >>> round(result.upper_bound, 2)
     10.0
+    >>> cosines = rng.normal(4, 1, (10, 256)) / 62_006**0.5
+    >>> audit.bounds(cosines, dimension=62_006).epsilon > 14
+    True
     """
-    from audit.concluded import conclude
+    from audit.concluded import composition_of, conclude, conclude_fresh
     from audit.report import subjects
-    from audit.statistics import canaries
-    from audit.storage import score_files
     from audit.values import number, require_type
 
     require_type("name", name, str)
     levels = number("delta", delta, float), number("confidence", confidence, float)
     upper = None if upper_bound is None else number("upper_bound", upper_bound, float)
-    composition = _composition(noise_multiplier, insertions, sampling_rate)
-    if scores_out is None:
-        table: Any = scores_in
-        missing = "`scores_out` is missing: give it, or a table with columns score,in (1 or 0) alone"
-        require(hasattr(table, "columns") and hasattr(table, "__getitem__"), missing)
-        design = score_files.of_columns("the table", list(table.columns), table.__getitem__)
+    composition = composition_of(noise_multiplier, insertions, sampling_rate)
+    if dimension is None and presence is None and leave_one_out is False:
+        conclusion = conclude(_of_worlds(scores_in, scores_out), composition, *levels, upper_bound=upper)
     else:
-        arrays: Any = scores_in, scores_out
-        design = canaries.of_arrays(*arrays)
-    conclusion = conclude(design, composition, *levels, upper_bound=upper)
+        cosines = _of_directions(scores_in, scores_out, dimension, leave_one_out, presence)
+        conclusion = conclude_fresh(cosines, composition, *levels, upper_bound=upper)
     return Result(conclusion, partial(subjects.of_arrays, name, composition, conclusion))
 
 
@@ -327,6 +330,29 @@ def audit_loss(
     return _audit_own(own.of_loss(loss, params, features, labels), request, adversary, settings)
 
 
+def _of_worlds(scores_in: Any, scores_out: Any) -> "Design":
+    from audit.statistics import canaries
+    from audit.storage import score_files
+
+    if scores_out is not None:
+        return canaries.of_arrays(scores_in, scores_out)
+    missing = "`scores_out` is missing: give it, or a table with columns score,in (1 or 0), or `dimension`"
+    require(hasattr(scores_in, "columns") and hasattr(scores_in, "__getitem__"), missing)
+    return score_files.of_columns("the table", list(scores_in.columns), scores_in.__getitem__)
+
+
+def _of_directions(
+    cosines: Any, scores_out: Any, dimension: int | None, leave_one_out: bool, presence: Any
+) -> "Fresh":
+    from audit.statistics import given_directions
+
+    together = "`leave_one_out` and `presence` go with `dimension`: give it, or drop them"
+    require(dimension is not None, together)
+    alone = "`dimension` goes with cosines of canaries that are in: drop `scores_out`, or `dimension`"
+    require(scores_out is None, alone)
+    return given_directions.given(cosines, dimension, leave_one_out, presence)
+
+
 def _require_request(
     runs: int, out: str | Path, delta: float, confidence: float
 ) -> "tuple[int, Path, float, float]":
@@ -342,26 +368,6 @@ def _named_file(name: str, value: str | Path | None) -> str | None:
     from audit.values import path
 
     return None if value is None else str(path(name, value))
-
-
-def _composition(
-    noise_multiplier: float | None, insertions: int | None, sampling_rate: float | None
-) -> "Composition | None":
-    """The mechanism's steps, if they are known; raises InputError for a part of them alone."""
-    from audit.settings.setting import require_noise
-    from audit.statistics.accounting import Composition
-    from audit.values import number
-
-    if noise_multiplier is None or insertions is None:
-        known = [noise_multiplier, insertions, sampling_rate] != [None] * 3
-        message = "`noise_multiplier` and `insertions` go together, and `sampling_rate` goes with both"
-        require(not known, f"{message}: give both or none")
-        return None
-    sigma, rate = number("noise_multiplier", noise_multiplier, float), 1.0
-    require_noise(sigma)
-    if sampling_rate is not None:
-        rate = number("sampling_rate", sampling_rate, float)
-    return Composition(sigma, number("insertions", insertions, int), rate)
 
 
 def _audit_own(

@@ -14,7 +14,7 @@ import numpy as np
 from audit import zoo
 from audit.errors import require
 from audit.settings.adversaries import SphereFields, adversary_row
-from audit.settings.setting import Setting
+from audit.settings.setting import Setting, require_noise
 from audit.statistics import (
     accounting,
     conclusion,
@@ -32,6 +32,7 @@ from audit.statistics.one_run_conclusion import OneRunConclusion
 from audit.statistics.one_shot import of_own_game
 from audit.statistics.repeats import once
 from audit.storage.store import Scores
+from audit.values import number
 
 
 def conclude(
@@ -75,6 +76,22 @@ def conclude(
     deciding = functools.cache(functools.partial(gaussian_curve.deciding_runs, *worlds))
     one = Conclusion(*worlds, estimates, bounds, *upper, test, deciding, composition, reason, repeats=repeats)
     return one if looks is None else _of_looks(one, {runs: worlds}, looks)
+
+
+def composition_of(
+    noise_multiplier: float | None, insertions: int | None, sampling_rate: float | None
+) -> Composition | None:
+    """The mechanism's steps, if a caller gives them; raises InputError for a part of them alone."""
+    if noise_multiplier is None or insertions is None:
+        known = [noise_multiplier, insertions, sampling_rate] != [None] * 3
+        message = "`noise_multiplier` and `insertions` go together, and `sampling_rate` goes with both"
+        require(not known, f"{message}: give both or none")
+        return None
+    sigma, rate = number("noise_multiplier", noise_multiplier, float), 1.0
+    require_noise(sigma)
+    if sampling_rate is not None:
+        rate = number("sampling_rate", sampling_rate, float)
+    return Composition(sigma, number("insertions", insertions, int), rate)
 
 
 def _upper_bounds(

@@ -29,14 +29,14 @@ from audit.values import number, shown
 Array = NDArray[np.float64]
 MOST_COUNT, MOST_DIMENSION = 5_000_000, 10**10  # of scores that `bound` takes; 80 GB
 _CANARIES, _COINS = 0, 1  # roots of the two streams under a seed
-_MOST_SEED = 2**63 - 1
+MOST_SEED = 2**63 - 1
 _BLOCK = 1 << 18  # coordinates in memory at once
 
 
 def canary(seed: int, index: int, dimension: int) -> Array:
     """Canary `index`, a uniform unit vector (dimension,); raises InputError for numbers out of range."""
-    seed, index = _seed(seed), _within("index", index, 0, _MOST_SEED)
-    size = _within("dimension", dimension, 2, MOST_DIMENSION)
+    seed, index = seed_of(seed), whole("index", index, 0, MOST_SEED)
+    size = whole("dimension", dimension, 2, MOST_DIMENSION)
     try:
         drawn = np.empty(size)
     except MemoryError:
@@ -49,24 +49,43 @@ def canary(seed: int, index: int, dimension: int) -> Array:
 
 def coins(seed: int, count: int) -> NDArray[np.bool_]:
     """Fair, independent coins (count,), which have nothing to do with the canaries' directions."""
-    size = _within("count", count, 1, MOST_COUNT)
-    return np.random.default_rng([_COINS, _seed(seed)]).random(size) < 0.5
+    size = whole("count", count, 1, MOST_COUNT)
+    return np.random.default_rng([_COINS, seed_of(seed)]).random(size) < 0.5
 
 
 def cosines(displacement: ArrayLike, seed: int, count: int, first: int = 0) -> Array:
     """Cosines (count,) of canaries first, first + 1, ... with a displacement (d,): larger, if they took part.
     Memory is two megabytes beside the displacement, time about a second for 10^8 coordinates of all canaries.
     Raises InputError for a displacement that is no finite vector, or is 0."""
-    moved, seed = arrays.real("the displacement's entries", displacement), _seed(seed)
+    moved, length = with_length(arrays.real("the displacement's entries", displacement))
+    seed, size = seed_of(seed), whole("count", count, 1, MOST_COUNT)
+    start = whole("first", first, 0, MOST_SEED)
+    return np.array([_product(moved, seed, start + i) for i in range(size)]) / length
+
+
+def with_length(moved: NDArray[np.generic]) -> tuple[NDArray[np.generic], float]:
+    """A displacement and its length; raises InputError for one that is no finite vector, or is 0."""
     require(moved.ndim == 1, f"the displacement has shape {moved.shape}: flatten it into one vector")
     require(len(moved) >= 2, f"the displacement has {len(moved)} entries: give at least 2")
-    size, start = _within("count", count, 1, MOST_COUNT), _within("first", first, 0, _MOST_SEED)
     with np.errstate(over="ignore"):  # what is too large is infinite, and refused
         parts = [np.linalg.norm(_part(moved, place)) for place in range(-(-len(moved) // _BLOCK))]
         length = float(np.linalg.norm(parts))
     require(np.isfinite(length), "the displacement is not finite: the model diverged, run it again")
     require(length > 0, "the displacement is 0: the model was not trained, or is its own start")
-    return np.array([_product(moved, seed, start + i) for i in range(size)]) / length
+    return moved, length
+
+
+def seed_of(seed: int) -> int:
+    """A caller's seed; raises InputError unless it is a whole number from 0 to 2^63 - 1."""
+    return whole("seed", seed, 0, MOST_SEED)
+
+
+def whole(name: str, value: int, least: int, most: int) -> int:
+    """A caller's whole number in a range; raises InputError for anything else."""
+    found = number(name, value, int)
+    end = f"{most:,}" if most < MOST_SEED else "2^63 - 1"
+    require(least <= found <= most, f"`{name}={shown(found)}`: give {least} to {end}")
+    return found
 
 
 def _blocks(seed: int, index: int, dimension: int) -> Iterator[Array]:
@@ -86,17 +105,3 @@ def _product(moved: NDArray[np.generic], seed: int, index: int) -> float:
 
 def _part(moved: NDArray[np.generic], place: int) -> Array:
     return np.asarray(moved[place * _BLOCK : (place + 1) * _BLOCK], np.float64)
-
-
-def _seed(seed: int) -> int:
-    found = number("seed", seed, int)
-    require(0 <= found <= _MOST_SEED, f"`seed={shown(found)}`: give 0 to 2^63 - 1")
-    return found
-
-
-def _within(name: str, value: int, least: int, most: int) -> int:
-    """A whole number in a range; raises InputError for anything else."""
-    found = number(name, value, int)
-    end = f"{most:,}" if most < _MOST_SEED else "2^63 - 1"
-    require(least <= found <= most, f"`{name}={shown(found)}`: give {least} to {end}")
-    return found

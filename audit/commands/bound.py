@@ -9,6 +9,7 @@
     ./run.sh bound --scores=scores.csv --looks=500,1000  one of the declared looks
     ./run.sh bound --scores=scores.csv --report=p.html   the page of ./run.sh report
     ./run.sh bound --scores=run.npz --dimension=68       one run's cosines: observed
+    ./run.sh bound --scores=in.npy --dimension=62006     those of several: (runs, canaries)
 
 Arrays are flat, or matrices where runs have several canaries: a row a run, a column a canary.
 """
@@ -21,13 +22,16 @@ from pathlib import Path
 from absl import flags
 
 from audit.commands import cli
-from audit.concluded import conclude
+from audit.concluded import conclude, conclude_fresh
 from audit.errors import require
 from audit.report import bounds_table, one_run_table, verdicts
 from audit.settings.setting import require_noise
+from audit.statistics import given_directions
 from audit.statistics.accounting import Composition
+from audit.statistics.canaries import Fresh
 from audit.statistics.conclusion import Conclusion
 from audit.storage import files, results, score_files
+from audit.storage.score_files import OneRun
 
 _UPPER_HELP = "Epsilon at delta from your own accountant, instead of --noise_multiplier and --insertions."
 
@@ -47,13 +51,13 @@ flags.DEFINE_float("upper_bound", None, _UPPER_HELP)
 flags.DEFINE_string("figure", None, "Also draw the audit into this .png, .pdf or .svg file.")
 flags.DEFINE_string("report", None, "Also write a report into this HTML file.")
 flags.DEFINE_string("name", None, "What was audited, for the report; by default the scores' file.")
-flags.DEFINE_integer("dimension", None, "Trained parameters, where scores are the cosines of one run.")
+flags.DEFINE_integer("dimension", None, "Trained parameters, where scores are cosines of one run or several.")
+flags.DEFINE_bool("leave_one_out", False, "With --dimension: a cosine used the other canaries' directions.")
 flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of a table.")
 
 
 flags.DEFINE_bool("fail_if_violated", False, "Exit status 3 where more is proven than the upper bound.")
 
-MOST_DIMENSION = 10**13
 VIOLATED = 3  # exit status
 _NO_UPPER = "--fail_if_violated goes with an upper bound: give --upper_bound, or the noise and the insertions"
 
@@ -64,19 +68,25 @@ def main() -> None:
     require(FLAGS.report != "", "--report=: name an HTML file")
     known = FLAGS.upper_bound is not None or FLAGS.noise_multiplier is not None
     require(known or not FLAGS.fail_if_violated, _NO_UPPER)
-    if FLAGS.dimension is not None:
-        _one_run()
+    require(FLAGS.dimension is not None or not FLAGS.leave_one_out, "--leave_one_out goes with --dimension")
+    paths = score_files.paths(FLAGS.scores)
+    cosines = None if FLAGS.dimension is None else _cosines(paths)
+    if isinstance(cosines, OneRun):
+        _one_run(paths[0], cosines)
         return
     if FLAGS.figure is not None:
         from audit.report.style import FORMATS
 
         known = Path(FLAGS.figure).suffix.lower() in FORMATS
         require(known, f"--figure={FLAGS.figure}: end it in {', '.join(FORMATS)}")
-    composition, paths = _composition(), score_files.paths(FLAGS.scores)
-    design = score_files.read_scores(*paths)
-    looks = None if FLAGS.looks is None else cli.whole_numbers("looks")
+    composition = _composition()
     levels, given = (FLAGS.delta, FLAGS.confidence), FLAGS.upper_bound
-    conclusion = conclude(design, composition, *levels, looks=looks, upper_bound=given)
+    if cosines is not None:
+        conclusion = conclude_fresh(cosines, composition, *levels, upper_bound=given)
+    else:
+        design = score_files.read_scores(*paths)
+        looks = None if FLAGS.looks is None else cli.whole_numbers("looks")
+        conclusion = conclude(design, composition, *levels, looks=looks, upper_bound=given)
     wanted = _wanted(paths, composition, conclusion)
     for flag, (path, content) in wanted.items():
         files.write_whole(path, content, f"name another file with --{flag}")
@@ -99,19 +109,25 @@ def _judge(proven: float, upper: float | None) -> None:
         sys.exit(VIOLATED)
 
 
-def _one_run() -> None:
-    for name in ("looks", "noise_multiplier", "insertions", "sampling_rate", "figure"):
-        require(FLAGS[name].value is None, f"--{name} does not go with --dimension: drop one")
-    upper, paths = FLAGS.upper_bound, score_files.paths(FLAGS.scores)
+def _cosines(paths: Sequence[Path]) -> OneRun | Fresh:
+    require(FLAGS.looks is None, "--looks does not go with --dimension: drop one")
+    require(len(paths) == 1, f"--scores={FLAGS.scores}: with --dimension give one file")
+    given_directions.require_dimension(FLAGS.dimension)
+    return score_files.read_cosines(paths[0], FLAGS.dimension, FLAGS.leave_one_out)
+
+
+def _one_run(path: Path, cosines: OneRun) -> None:
+    for name in ("noise_multiplier", "insertions", "sampling_rate", "figure"):
+        message = f"--{name} does not go with --dimension and the cosines of one run: drop one"
+        require(FLAGS[name].value is None, message)
+    upper = FLAGS.upper_bound
     require(upper is None or 0 <= upper < math.inf, f"--upper_bound={upper}: give a finite one, at least 0")
-    require(len(paths) == 1, f"--scores={FLAGS.scores}: with --dimension give one .npz file")
-    fits = 2 <= FLAGS.dimension <= MOST_DIMENSION
-    require(fits, f"--dimension={FLAGS.dimension}: give 2 to {MOST_DIMENSION:,}")
-    found = score_files.conclude_one_run(paths[0], FLAGS.dimension, FLAGS.delta, FLAGS.confidence)
+    levels = FLAGS.delta, FLAGS.confidence
+    found = score_files.conclude_one_run(path, cosines, FLAGS.dimension, *levels)
     if FLAGS.report is not None:
         from audit.report import one_run_page, subjects
 
-        about = subjects.of_cosines(FLAGS.name or paths[0].name, paths[0], found, upper)
+        about = subjects.of_cosines(FLAGS.name or path.name, path, found, upper)
         content = one_run_page.one_run_report(f"Audit: {about.title}", [about])
         written = files.write_whole(Path(FLAGS.report), content, "name another file with --report")
         print(f"report: {written}", file=sys.stderr)

@@ -73,6 +73,12 @@ _UNKNOWN_THREAT = (
     "for the training that made the scores, if its runs are independent and a score never saw which world "
     "its run was in."
 )
+_UNKNOWN_DIRECTIONS = (
+    "The cosines come from elsewhere: this page knows neither the training nor who drew the directions. The "
+    "bound holds for the training that made them, with all its canaries, if directions were uniform in so "
+    "many dimensions, drawn afresh for every run, and unknown to the training but for what was inserted, and "
+    "no run was left out for its scores. What cosines alone can show of this was checked."
+)
 _REASON = (
     "has a reason here: the noise is Gaussian, the canary is one coordinate of an over-parameterised model, "
     "and genuine gradients leave that coordinate alone"
@@ -104,6 +110,9 @@ def of_scores(
 
 def _bound_command(names: str, composition: Composition | None, conclusion: Conclusion) -> str:
     flags = {"scores": names, "delta": f"{conclusion.delta:g}", "confidence": f"{conclusion.confidence:g}"}
+    if conclusion.fresh is not None:
+        flags["dimension"] = str(conclusion.fresh.dimension)
+        flags |= {} if conclusion.fresh.plain else {"leave_one_out": "true"}
     if conclusion.looks is not None:
         flags["looks"] = ",".join(map(str, conclusion.looks.schedule))
     if composition is not None:
@@ -132,7 +141,8 @@ def of_arrays(name: str, composition: Composition | None, conclusion: Conclusion
     scores = conclusion.scores_in.tobytes() + conclusion.scores_out.tobytes()
     checksum = hashlib.sha256(scores).hexdigest()
     kept = {"SHA-256 of the scores, in before out": checksum, "Versions": _versions()}
-    return Subject("scores", name, facts, [_UNKNOWN_THREAT], conclusion, kept, None)
+    threat = _UNKNOWN_THREAT if conclusion.fresh is None else _UNKNOWN_DIRECTIONS
+    return Subject("scores", name, facts, [threat], conclusion, kept, None)
 
 
 def of_setting(folder: Path, levels: AskedLevels, runs: int | None = None) -> Subject:

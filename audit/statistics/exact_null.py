@@ -112,6 +112,7 @@ def prove(
     """
     conversions.require_levels(delta, confidence)
     runs = [run if present is None else run[present[place]] for place, run in enumerate(cosines)]
+    runs = [run for run in runs if len(run)]
     levels = cosine_of(STUDENT, dimension)
     log_rates = cosine_law.log_sf(levels, dimension)
     shares = np.stack([_shares(run, levels) for run in runs])

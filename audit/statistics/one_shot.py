@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from audit.errors import require
+from audit.errors import InputError, require
 from audit.statistics import conversions, cosine_law, gaussians
 from audit.statistics.arrays import floats
 from audit.statistics.gaussians import Gaussian
@@ -43,6 +43,7 @@ _DRAWS, _SAMPLES, _ENTRIES = 2000, 400, 400_000  # simulated fits; simulated aud
 _EXACT_BELOW = 1000  # dimensions, as the paper's code has it
 _SLACK = 1e-9
 _SPREAD_ERROR = 1e-6  # with this probability cosines of the right dimension are refused
+_SPREAD_MEND = "count trained parameters alone, or save unobserved= too if canaries take part unequally often"
 _FIT_CAVEAT = "a Gaussian fit taken for the truth"
 _LIMIT_CAVEAT = "in-sample: the best of all thresholds"
 
@@ -88,7 +89,8 @@ def cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -
     """
     found = of_own_game(observed, unobserved, dimension)
     if not len(found.unobserved):
-        _require_spread(found)
+        squares = float(np.square(found.observed - found.observed.mean()).sum())
+        require_spread(squares, len(found.observed) - 1, dimension, _SPREAD_MEND)
     return found
 
 
@@ -103,6 +105,18 @@ def estimates(found: Cosines, delta: float, confidence: float) -> list[OneShotEs
     """All estimates at delta; `confidence` is the level of the last two's limits, which they do not keep."""
     conversions.require_levels(delta, confidence)
     return [*fits(found, delta), *_limits(found, delta, confidence)]
+
+
+def require_spread(squares: float, freedom: int, dimension: int, mend: str) -> None:
+    """Raises InputError where the sum of squared deviations is beyond chi-square's limit for 1/sqrt(d).
+
+    Less is no sign of a wrong dimension, as canaries may be tied, and in too few dimensions the bound holds.
+    """
+    if special.chdtrc(freedom, squares * dimension) < _SPREAD_ERROR:
+        units, suggested = np.sqrt(squares * dimension / freedom), max(round(freedom / squares), 1)
+        said = f"`dimension={dimension}`: cosines spread by {units:.3g} / sqrt(d), those of uniform "
+        law = f"directions by 1, as these would in about {suggested:,} dimensions"
+        raise InputError(f"{said}{law}: {mend}")
 
 
 def fit(values: Array, dimension: int) -> Gaussian:
@@ -192,21 +206,6 @@ def in_sample(found: Cosines, delta: float, error: float, prior: float) -> float
     if len(unobserved):
         return float(_limits_of_both(observed[None], unobserved[None], delta, error, prior)[0])
     return float(_limits_of_one(observed[None], dimension, delta, error, prior)[0])
-
-
-def _require_spread(found: Cosines) -> None:
-    """Raises InputError where the sum of squared deviations is beyond chi-square's limit for 1/sqrt(d).
-
-    Less is no sign of a wrong dimension, as canaries may be tied, and in too few dimensions the bound holds.
-    """
-    freedom = len(found.observed) - 1
-    squares = float(np.square(found.observed - found.observed.mean()).sum())
-    fits = special.chdtrc(freedom, squares * found.dimension) >= _SPREAD_ERROR
-    units, suggested = np.sqrt(squares * found.dimension / freedom), max(round(freedom / squares), 1)
-    said = f"`dimension={found.dimension}`: cosines spread by {units:.3g} / sqrt(d), those of uniform "
-    law = f"directions by 1, as these would in about {suggested:,} dimensions"
-    mend = "count trained parameters alone, or save unobserved= too if canaries take part unequally often"
-    require(fits, f"{said}{law}: {mend}")
 
 
 def _checked(name: str, values: ArrayLike) -> Array:

@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from audit.errors import InputError, require
-from audit.statistics import canaries, one_run_conclusion, one_shot
+from audit.statistics import canaries, given_directions, one_run_conclusion, one_shot
 from audit.statistics.arrays import floats
-from audit.statistics.canaries import Coins, Design, Sets
+from audit.statistics.canaries import Coins, Design, Fresh, Sets
 from audit.statistics.one_run_conclusion import OneRunConclusion
 from audit.storage.files import NOT_AN_ARCHIVE, regular
 
@@ -36,6 +36,7 @@ _PARSERS = (ArithmeticError, csv.Error, struct.error, lzma.LZMAError)
 _UNREADABLE: tuple[type[Exception], ...] = (*NOT_AN_ARCHIVE, *_PARSERS)
 _MEND = "check `scores`, or keep a random part of them"
 _LABELS = {"true": True, "in": True, "false": False, "out": False}
+_COSINES = ("observed", "unobserved", "in", "out", "scores", "presence")
 _FORMS = (("score", "in"), ("score", "presence"), ("scores", "presence"), ("in", "out"))
 
 
@@ -99,9 +100,10 @@ class OneRun(NamedTuple):
     coins: Coins | None
 
 
-def conclude_one_run(path: Path, dimension: int, delta: float, confidence: float) -> OneRunConclusion:
-    """All that a file of one run's cosines says (see `read_one_run`); raises InputError in one line."""
-    found = read_one_run(path)
+def conclude_one_run(
+    path: Path, found: OneRun, dimension: int, delta: float, confidence: float
+) -> OneRunConclusion:
+    """All that one run's cosines from a file say; raises InputError in one line."""
     with _naming(path):
         if found.coins is not None:
             return one_run_conclusion.of_coins(found.coins, dimension, delta, confidence)
@@ -110,21 +112,58 @@ def conclude_one_run(path: Path, dimension: int, delta: float, confidence: float
         return one_run_conclusion.of_cosines(cosines, delta, confidence)
 
 
-def read_one_run(path: Path) -> OneRun:
-    """The cosines of one run: a .npz with arrays `observed`, (K,), and `unobserved` where there are any; or
-    `scores` and `presence`, (1, K) or (K,). Raises InputError, in one line, for what is something else."""
-    require(path.suffix.lower() == ".npz", f"`scores={path}`: give a .npz file with observed cosines")
-    with _reading(path), zipfile.ZipFile(path) as archive:
-        arrays = {}
-        members = {name.removesuffix(".npy"): name for name in archive.namelist()}
-        for name in {"observed", "unobserved", "scores", "presence"} & set(members):
-            with archive.open(members[name]) as file:
-                arrays[name] = _numbers(path, name, file)
-    if {"scores", "presence"} <= set(arrays):
-        with _naming(path):
+def read_cosines(path: Path, dimension: int, leave_one_out: bool = False) -> OneRun | Fresh:
+    """A file's cosines: of one run, or the checked design of several.
+
+    A .npz or a .json holds `observed`, (K,) of one run or (runs, K), and of one run maybe `unobserved`; or
+    `in`, (runs,) or (runs, K); or `scores` and `presence` of these shapes, (K,) of one run. A .npy is one
+    matrix. One run whose cosines used other canaries' directions (leave_one_out) is a design too.
+    Raises InputError, in one line, for what is something else.
+    """
+    kind, give = path.suffix.lower(), "give a .npz, .npy or .json file of cosines"
+    require(kind in (".npz", ".npy", ".json"), f"`scores={path}`: {give}")
+    other = _json_cosines if kind == ".json" else _npy_cosines
+    arrays = _npz_arrays(path, _COSINES, flat=False) if kind == ".npz" else other(path)
+    with _naming(path):
+        cosines, presence, several = _of_runs(arrays)
+        if several or leave_one_out:
+            extra = ", ".join(sorted({"unobserved", "out"} & set(arrays)))
+            require(not extra, f"drop {extra}, or save scores= and presence= where some canaries are out")
+            return given_directions.given(cosines, dimension, leave_one_out, presence)
+        if presence is not None:
             return OneRun(None, None, one_run_conclusion.of_one_run(arrays["scores"], arrays["presence"]))
-    require("observed" in arrays, f"{path} has no array observed: save observed=, or scores= and presence=")
-    return OneRun(arrays["observed"], arrays.get("unobserved"), None)
+    return OneRun(cosines[0], arrays.get("unobserved"), None)
+
+
+def _of_runs(arrays: dict[str, Array]) -> tuple[Array, Array | None, bool]:
+    """(cosines (runs, K), presence alike or None, whether they are of several runs)."""
+    both = {"scores", "presence"} <= set(arrays)
+    name = "scores" if both else next((one for one in ("observed", "in") if one in arrays), "")
+    require(name, "it has no array observed: save observed=, or scores= and presence=")
+    found, present = arrays[name], arrays["presence"] if both else None
+    if found.ndim == 1:
+        found = found[:, None] if name == "in" else found[None]
+        present = None if present is None else np.atleast_2d(present)
+    several = found.ndim != 2 or len(found) > 1 or name == "in"
+    return found, present, several
+
+
+def _json_cosines(path: Path) -> dict[str, Array]:
+    with _reading(path), open(path, encoding="utf-8-sig") as file:
+        lists = dict(_json_lists(path, file))
+    with _naming(path):
+        arrays = {name: floats(name, lists[name]) for name in _COSINES if name in lists}
+    size = sum(array.size for array in arrays.values())
+    require(size <= MOST_SCORES, _too_many(path, size))
+    return arrays
+
+
+def _npy_cosines(path: Path) -> dict[str, Array]:
+    with _reading(path), open(path, "rb") as file:
+        found = _numbers(path, path.stem, file, flat=False)
+    shape = f"{path} has shape {found.shape}: save (runs, canaries), or a .npz with observed= of one run"
+    require(found.ndim == 2, shape)
+    return {"observed": found}
 
 
 def _sets(path: object, scores_in: Array, scores_out: Array) -> Design:
@@ -168,18 +207,23 @@ def _too_many(path: Path, size: int) -> str:
 
 def _read_npz(path: Path) -> Design:
     """Arrays `in` and `out`, or `scores` and `presence`, which is true or 1 for in."""
+    arrays = _npz_arrays(path, ("in", "out", "scores", "presence"))
+    if {"scores", "presence"} <= set(arrays):
+        return _by_presence(path, arrays["scores"], arrays["presence"])
+    missing = {"in", "out"} - set(arrays)
+    require(not missing, f"{path} has no array {', '.join(sorted(missing))}: save in= and out=")
+    return _sets(path, arrays["in"], arrays["out"])
+
+
+def _npz_arrays(path: Path, names: Sequence[str], flat: bool = True) -> dict[str, Array]:
+    """Those of the arrays that are there; see `_numbers`."""
     with _reading(path), zipfile.ZipFile(path) as archive:
         members = {name.removesuffix(".npy"): name for name in archive.namelist()}
-
-        def array(name: str) -> Array:
+        arrays = {}
+        for name in sorted(set(names) & set(members)):
             with archive.open(members[name]) as file:
-                return _numbers(path, name, file)
-
-        if {"scores", "presence"} <= set(members):
-            return _by_presence(path, array("scores"), array("presence"))
-        missing = {"in", "out"} - set(members)
-        require(not missing, f"{path} has no array {', '.join(sorted(missing))}: save in= and out=")
-        return _sets(path, array("in"), array("out"))
+                arrays[name] = _numbers(path, name, file, flat)
+    return arrays
 
 
 def _read_npy(path: Path) -> Array:
@@ -187,8 +231,9 @@ def _read_npy(path: Path) -> Array:
         return _numbers(path, path.stem, file)
 
 
-def _numbers(path: Path, name: str, file: IO[bytes]) -> Array:
-    """A .npy's array as float64, flat if it is one column; what its header claims is looked at first."""
+def _numbers(path: Path, name: str, file: IO[bytes], flat: bool = True) -> Array:
+    """A .npy's array as float64, by default flat if it is one column; what its header claims is looked at
+    first."""
     head = io.BytesIO(file.read(_HEADER_BYTES))
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     version = np.lib.format.read_magic(head)
@@ -199,7 +244,7 @@ def _numbers(path: Path, name: str, file: IO[bytes]) -> Array:
     require(size <= MOST_SCORES, _too_many(path, size))
     file.seek(0)
     array = np.asarray(np.lib.format.read_array(file, allow_pickle=False), np.float64)
-    return array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
+    return array[:, 0] if flat and array.ndim == 2 and array.shape[1] == 1 else array
 
 
 def _by_presence(path: object, scores: Array, presence: Array) -> Design:
@@ -242,6 +287,13 @@ def _read_json(path: Path) -> Design:
 
 def _of_json(path: Path, file: IO[str]) -> Design:
     """An object of lists, whose names are those of a CSV's columns."""
+    found = _json_lists(path, file)
+    lists = dict(found)
+    return of_columns(path, [name for name, _ in found], lists.__getitem__)
+
+
+def _json_lists(path: Path, file: IO[str]) -> tuple[tuple[str, Any], ...]:
+    """An object's (name, value) pairs, in their order."""
     mend = 'give {"in": [...], "out": [...]}, or "scores" and "presence"'
     try:
         found = json.load(file, object_pairs_hook=tuple)
@@ -250,8 +302,7 @@ def _of_json(path: Path, file: IO[str]) -> Design:
     except (ValueError, RecursionError):
         raise InputError(f"cannot read {path}: it is no JSON; {mend}") from None
     require(isinstance(found, tuple), f"{path} is no JSON object: {mend}")
-    lists = dict(found)
-    return of_columns(path, [name for name, _ in found], lists.__getitem__)
+    return tuple(found)
 
 
 def _read_csv(path: Path) -> Design:

@@ -12,7 +12,7 @@ import pytest
 from flax import nnx
 
 import audit
-from audit import one_run
+from audit import directions, one_run
 from audit.adversaries.base import Adversary
 from audit.errors import InputError
 from audit.mechanism.base import Coordinates, Directions
@@ -31,6 +31,10 @@ CROSS_ENTROPY = optax.softmax_cross_entropy_with_integer_labels
 
 def bounds(scores_in=IN, scores_out=OUT, **given):
     return audit.bounds(scores_in, scores_out, **given)
+
+
+def fresh(scores_in=MANY / 10, dimension=200, **given):
+    return audit.bounds(scores_in, dimension=dimension, **given)
 
 
 def loss(params, example):
@@ -126,6 +130,30 @@ BOUNDS = [
     *each(bounds, "name", "`name=", None, 3, b"x", [], True),
     *each(bounds, "confidence", "did you mean 0.95?", 95, 95.0, np.float32(95)),
 ]  # fmt: skip
+COSINES = [
+    *(
+        (f"cosines: {note}", lambda v=value: fresh(v), says)
+        for note, (value, says) in ARRAYS.items()
+        if note not in ("None", "many", "none", "NaN", "infinite", "near the end", "longer floats")
+    ),
+    *typed(fresh, "dimension", 0, 1, -5, 1.5, 10**14, HUGE, optional=True),
+    *each(fresh, "leave_one_out", "`leave_one_out=", None, 1, "x", np.ones(2)),
+    *each(fresh, "presence", "presence", np.ones(3), np.zeros(MANY.shape), 2 * np.ones(MANY.shape), "x"),
+    *each(fresh, "scores_out", "drop `scores_out`", OUT, [1.0], 3),
+    *each(fresh, "upper_bound", "`upper_bound=", -1, "x"),
+    *each(fresh, "insertions", "go together", 3),
+    *each(fresh, "delta", "delta", 0, 1, "x"),
+    *each(fresh, "confidence", "confidence", 0, 1, "x"),
+    *each(bounds, "leave_one_out", "go with `dimension`", True),
+    *each(bounds, "presence", "go with", OUT),
+    ("no dimension", lambda: audit.bounds(MANY / 10, leave_one_out=True), "go with `dimension`"),
+    ("a table", lambda: fresh(SimpleNamespace(columns=["score", "in"])), "array of cosines: give no table"),
+    ("none", lambda: fresh([]), "the cosines have shape (0,)"),
+    ("NaN", lambda: fresh([np.nan, 0.1]), "1 of 2 cosines are not finite: a model diverged"),
+    ("beyond 1", lambda: fresh(MANY), "is no cosine: divide by both lengths"),
+    ("too many dimensions", lambda: fresh(dimension=2000), "as these would in about"),
+    ("one seed", lambda: fresh(np.arange(60) / 600 + MANY[:, :1] / 90), "directions look the same in every"),
+]
 RESULTS = [
     *(of_result("report", value, "`path=") for value in (5, None, [], "", "a\0b")),
     *(
@@ -259,7 +287,37 @@ ONE_RUN = [
         for note, (value, _) in ARRAYS.items()
     ],
 ]
-CORPUS = {"bounds": BOUNDS, "result": RESULTS, "audit": AUDIT, "own": OWN, "adversary": ADVERSARIES}
+
+
+def inserted(seed=0, run=0, count=3, dimension=9, norm=1.0):
+    return directions.inserted(seed, run, count, dimension, norm)
+
+
+def turned(displacement=IN, seed=0, run=0, count=3, leave_one_out=False):
+    return directions.cosines(displacement, seed, run, count, leave_one_out)
+
+
+DIRECTIONS = [
+    *(each(inserted, name, f"`{name}=", *COUNTS) for name in ("seed", "run", "count", "dimension")),
+    *(each(turned, name, f"`{name}=", *COUNTS) for name in ("seed", "run", "count")),
+    each(inserted, "norm", "`norm=", "x", None, True, 0, -1, np.nan, np.inf, 1j),
+    each(inserted, "count", "give 1 to 20,000", 0, 10**6),
+    each(turned, "leave_one_out", "`leave_one_out=", None, 1, "x"),
+    [("many", lambda: turned(count=60, leave_one_out=True), "fewer canaries than the 60 coordinates")],
+    [
+        (f"displacement: {note}", lambda v=value: turned(displacement=v), "displacement")
+        for note, (value, _) in ARRAYS.items()
+    ],
+]
+CORPUS = {
+    "bounds": BOUNDS,
+    "cosines": COSINES,
+    "result": RESULTS,
+    "audit": AUDIT,
+    "own": OWN,
+    "adversary": ADVERSARIES,
+}
+CORPUS["directions"] = [case for cases in DIRECTIONS for case in cases]
 CORPUS["one_run"] = [case for cases in ONE_RUN for case in cases]
 CASES = [
     pytest.param(call, says, id=f"{door} {number}: {name}")

@@ -126,21 +126,30 @@ WORTHLESS = {
     "a table": ([[1.0, 2.0]], [1.0, 2.0], "at least 8"), "a cube in": ([[[1.0]]], [1.0, 2.0], "shape"),
     "no axis": (1.0, [1.0, 2.0], "shape"),
 }
+SEVERAL = np.random.default_rng(5).normal(size=(20, 5)) / 10
 COSINES, COINS = np.linspace(-0.1, 0.2, 50), BITS.ravel()[:50]
 BAD_RUNS = {
-    "no cosines": ({"in": COSINES, "out": COSINES}, "has no array observed: save observed="),
+    "no cosines": ({"a": COSINES}, "it has no array observed: save observed="),
+    "a world out": ({"in": COSINES, "out": COSINES}, "drop out, or save scores= and presence="),
     "few": ({"observed": COSINES[:9]}, "there are 9 observed cosines: give at least 10"),
     "none": ({"observed": COSINES[:0]}, "there are 0 observed cosines"),
     "few unobserved": ({"observed": COSINES, "unobserved": COSINES[:3]}, "there are 3 unobserved cosines"),
-    "a matrix": ({"observed": COSINES.reshape(5, 10)}, "have shape (5, 10): give one of a canary"),
-    "a number": ({"observed": np.float64(0.1)}, "have shape (): give one of a canary"),
+    "a cube": ({"observed": COSINES.reshape(5, 5, 2)}, "have shape (5, 5, 2): give (runs,)"),
+    "a number": ({"observed": np.float64(0.1)}, "have shape (): give (runs,) or (runs, canaries)"),
+    "sorted runs": ({"observed": COSINES.reshape(5, 10)}, "directions look the same in every run"),
+    "runs beyond 1": ({"in": 20 * SEVERAL}, "is no cosine: divide by both lengths"),
+    "a run diverged": ({"in": np.where(SEVERAL > 0.2, np.nan, SEVERAL)}, "a model diverged, put 0 for all"),
+    "unobserved of runs": ({"observed": SEVERAL, "unobserved": COSINES}, "drop unobserved, or save scores="),
+    "few trained in runs": ({"observed": 3 * SEVERAL}, "--dimension=100: cosines spread by 2."),
+    "runs of no bits": ({"scores": SEVERAL, "presence": SEVERAL}, "presence must be 1 (in) or 0 (out)"),
+    "fewer bits": ({"scores": SEVERAL, "presence": np.ones((20, 3))}, "one bit each"),
+    "all out": ({"scores": SEVERAL, "presence": 0 * SEVERAL}, "presence puts all canaries out"),
     "beyond 1": ({"observed": COSINES + 1}, "is no cosine: divide by both lengths"),
     "unobserved beyond 1": ({"observed": COSINES, "unobserved": 9 * COSINES}, "unobserved: 1.8 is no cosine"),
     "NaN": ({"observed": np.where(COSINES > 0, np.nan, COSINES)}, "observed cosines are not finite"),
     "infinite": ({"observed": np.where(COSINES > 0, np.inf, COSINES)}, "observed cosines are not finite"),
     "equal": ({"observed": np.zeros(50)}, "all 50 observed cosines equal 0"),
     "words": ({"observed": np.array(["a"] * 50)}, "plain numbers"),
-    "two runs": ({"scores": np.ones((2, 25)), "presence": np.ones((2, 25))}, "(canaries,) or (1, canaries)"),
     "other shapes": ({"scores": COSINES, "presence": COINS[:9]}, "(canaries,) or (1, canaries)"),
     "no bits": ({"scores": COSINES, "presence": COINS * 2}, "presence must be 1 (in) or 0 (out)"),
     "one world": ({"scores": COSINES, "presence": np.ones(50)}, "50 of 50 canaries are in: fair coins"),
@@ -189,6 +198,10 @@ def pairs(folder):
 
 def cosines(folder):
     np.savez(folder / "scores.npz", observed=COSINES)
+
+
+def several(folder):
+    np.savez(folder / "scores.npz", observed=SEVERAL)
 
 
 def one(says, *argv, note="", lay=two_worlds):
@@ -241,7 +254,8 @@ FLAGS = [
     one("goes with none of", *BOUND[1:], *STEPS, "--upper_bound=3"),
     one("go together", *BOUND[1:], "--insertions=1", "--upper_bound=3"),
 ]
-ONE_RUN = ("--scores=scores.npz", "--dimension=100")
+DIMENSION = "--dimension=100"
+ONE_RUN, UNOBSERVED = ("--scores=scores.npz", DIMENSION), npz(observed=COSINES, unobserved=COSINES)
 RUNS = [
     *(one(says, *ONE_RUN, lay=holding(npz(**x), "scores.npz"), note=n) for n, (x, says) in BAD_RUNS.items()),
     *rows(BOUND, "dimension", "--dimension={}: give 2 to 10,000,000,000,000", 1, 0, -5, HUGE, lay=cosines),
@@ -254,8 +268,17 @@ RUNS = [
     one("delta is 0", *ONE_RUN, "--delta=0", lay=cosines),
     one("confidence is 1", *ONE_RUN, "--confidence=1", lay=cosines),
     one("missing.npz: No such file", "--scores=missing.npz", "--dimension=9"),
-    one("give a .npz file with observed cosines", "--scores=s.csv", "--dimension=9"),
-    one("give one .npz file", "--scores=a.npy,b.npy", "--dimension=9"),
+    one("give a .npz, .npy or .json file of cosines", "--scores=s.csv", "--dimension=9"),
+    one("with --dimension give one file", "--scores=a.npy,b.npy", "--dimension=9"),
+    one("save (runs, canaries), or a .npz", "--scores=c.npy", DIMENSION, lay=holding(npy(COSINES), "c.npy")),
+    one("is no JSON", "--scores=c.json", DIMENSION, lay=holding(b"[[0.1]]", "c.json")),
+    one("c.json: it has no array", "--scores=c.json", DIMENSION, lay=holding(b'{"a": [[1]]}', "c.json")),
+    one("rows of one length", "--scores=c.json", DIMENSION, lay=holding(b'{"in": [[1], [0, 1]]}', "c.json")),
+    one("--leave_one_out goes with --dimension", *BOUND[1:], "--leave_one_out"),
+    one("drop unobserved", *ONE_RUN, "--leave_one_out", lay=holding(UNOBSERVED, "scores.npz")),
+    one("--figure=f.jpg: end it in", *ONE_RUN, "--figure=f.jpg", lay=several),
+    one("go together", *ONE_RUN, "--insertions=3", lay=several),
+    one("goes with none of", *ONE_RUN, *STEPS, "--upper_bound=3", lay=several),
     one("damaged", "--scores=scores.npz", "--dimension=9", lay=holding(b"no", "scores.npz")),
     one("has no array in, out", "--scores=scores.npz", lay=cosines),
 ]
