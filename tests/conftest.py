@@ -173,8 +173,8 @@ def play():
     from audit import game
 
     def run(table, ranges, chunk, progress=lambda runs, steps: None):
-        first, scores, presence, _ = zip(*game.play(table, ranges, chunk, progress), strict=True)
-        return game.Scores(first[0], np.concatenate(scores), np.concatenate(presence))
+        first, scores, presence, dimension = zip(*game.play(table, ranges, chunk, progress), strict=True)
+        return game.Scores(first[0], np.concatenate(scores), np.concatenate(presence), dimension[0])
 
     return run
 

@@ -21,6 +21,7 @@ from audit.adversaries.base import Adversary
 from audit.mechanism.base import BLOCK, Directions, Tree, block_of
 
 _TINY, _PRECISE = 1e-30, 1e-8
+_LEAST_EDGE = 0.2  # of the least eigenvalue in the limit
 
 
 class Sphere(NamedTuple):
@@ -44,7 +45,8 @@ def fresh_directions(
         return Sphere(_keys(key, canaries, theta_0.size), clipping_norm, rehearse(theta_0))
 
     def draw(state: Sphere, key: Array) -> Sphere:
-        return state._replace(keys=_keys(key, canaries, state.expected.size))
+        # the number of canaries is read off the state: games of one program share this function
+        return state._replace(keys=_keys(key, len(state.keys), state.expected.size))
 
     def score(state: Sphere, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
         u = state.expected - theta_t
@@ -77,19 +79,27 @@ def _over_blocks(keys: Array, u: Array, start: Tree, add: Callable[[Tree, Array,
 
 
 def _inverse(gram: Array, parameters: int) -> Array:
-    """The inverse of a Gram matrix (K, K) of K <= p / 2 uniform directions of R^p. Its eigenvalues lie about
-    (1 - s)^2 to (1 + s)^2, s^2 = K / p (Marchenko and Pastur), by Newton's iteration of products alone: a
-    CPU's LAPACK waits for ever where several devices of a process call it."""
-    share = len(gram) / parameters
-    left = min(1.1 * 2 * math.sqrt(share) / (1 + share), 0.99)  # of the error, at first
+    """The inverse of a Gram matrix (K, K) of K <= p / 2 uniform directions of R^p, by Newton's iteration of
+    products alone: a CPU's LAPACK waits for ever where several devices of a process call it."""
+    low, high = _eigenvalues(len(gram), parameters)
+    left = (high - low) / (high + low)  # of the error, at first
     steps = math.ceil(math.log2(math.log(_PRECISE) / math.log(left)))
     unit = jnp.eye(len(gram))
 
     def improve(found: Array, _: None) -> tuple[Array, None]:
         return found @ (2 * unit - gram @ found), None
 
-    found: Array = jax.lax.scan(improve, unit / (1 + share), length=steps)[0]
+    found: Array = jax.lax.scan(improve, unit * (2 / (high + low)), length=steps)[0]
     return found
+
+
+def _eigenvalues(canaries: int, parameters: int) -> tuple[float, float]:
+    """Limits of a Gram matrix's eigenvalues: (1 - s)^2 to (1 + s)^2, s^2 = K / p (Marchenko and Pastur), and
+    six times the scale of their edges' fluctuations beyond (Johnstone 2001, Theorem 1.1)."""
+    less, more = (math.sqrt(parameters) + sign * math.sqrt(canaries) for sign in (-1, 1))
+    scale = 6 * (canaries * parameters) ** (-1 / 6)
+    low, high = 1 - scale * less ** (-2 / 3), 1 + scale * more ** (-2 / 3)
+    return less**2 * max(low, _LEAST_EDGE) / parameters, more**2 * high / parameters
 
 
 def _plain(keys: Array, u: Array) -> Array:

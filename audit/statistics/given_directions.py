@@ -123,4 +123,3 @@ def _require_law(design: Fresh) -> None:
         freedom = int(presence.sum() - np.count_nonzero(presence.any(1)))
     if freedom >= LEAST - 1:
         require_spread(float(np.square(left).sum()), freedom, dimension, _MEND)
-

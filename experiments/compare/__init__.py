@@ -1,1 +1,1 @@
-"""One mechanism audited by the methods of all four papers."""
+"""One mechanism audited by fresh directions and by the methods of all four papers."""

@@ -1,4 +1,4 @@
-"""Audit one mechanism by the methods of all four papers.
+"""Audit one mechanism by fresh directions, whose null law is known, and by the methods of all four papers.
 
     ./run.sh compare                            a two-layer network on Fashion-MNIST
     ./run.sh compare --model=linear --steps=20 --many_runs=40 --design_steps=200  half a minute

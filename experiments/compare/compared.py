@@ -48,6 +48,12 @@ class Compared:
         "Models with 64 canaries along coordinates each.", default=100, least=8, most=10**6
     )
     lidp_runs: int = described("Models with 32 random directions each.", default=100, least=8, most=10**6)
+    fresh_runs: int = described(
+        "Models with directions of their own, as many as `audit --canaries=auto` takes.",
+        default=10,
+        least=1,
+        most=10**6,
+    )
     one_run_canaries: int = described(
         "Canaries of the one model, each in by a coin.", default=2000, least=100, most=100_000
     )
@@ -107,6 +113,7 @@ class TrainedMethod(NamedTuple):
 def trained(compared: Compared) -> list[TrainedMethod]:
     """The methods of one mechanism that train it."""
     from audit.statistics.estimate import ASSUMPTION_FREE, IF_GAUSSIAN
+    from audit.statistics.exact_null import EXACT_NULL
     from audit.statistics.lifted import CLUSTERED, LIFTED, LIFTED_GAUSSIAN
 
     same = ("steps", "batch_size", "learning_rate", "clipping_norm", "noise_multiplier", "seed")
@@ -114,11 +121,13 @@ def trained(compared: Compared) -> list[TrainedMethod]:
     many, once = f"hidden state, K = {COORDINATES}", compared.one_run_canaries
     single, coordinates = setting(adversary="gc_s"), setting(adversary="gc_r", canaries=COORDINATES)
     directions = setting(adversary="cots", canaries=DIRECTIONS)
+    fresh = setting(adversary="sphere", canaries="auto")
     one_run = partial(setting, adversary="one_shot", canaries=once)
     final, every = one_run(observe="final"), one_run(observe="all")
     lifted = LIFTED_GAUSSIAN, CLUSTERED, LIFTED
     intervals = "lidp_wilson_2", "lidp_bernstein_2"
     return [
+        TrainedMethod("fresh directions", FINAL, fresh, compared.fresh_runs, (EXACT_NULL,)),
         TrainedMethod("hidden state", FINAL, single, compared.single_runs, (IF_GAUSSIAN, ASSUMPTION_FREE)),
         TrainedMethod(many, FINAL, coordinates, compared.many_runs, lifted),
         TrainedMethod(f"LiDP, K = {DIRECTIONS}", FINAL, directions, compared.lidp_runs, intervals),

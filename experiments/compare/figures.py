@@ -90,6 +90,6 @@ def comparison_figure(rows: Sequence[ComparedRow], upper: float, delta: float) -
                 axis.axhline(place - 0.5, color="0.7", lw=0.8)
                 axis.text(0.99, place - 0.6, f"sees the {above.sees}", va="bottom", transform=at, **look)
                 axis.text(0.99, place - 0.4, f"sees {below.sees}", va="top", transform=at, **look)
-        figure.suptitle("One mechanism, audited by the methods of four papers", fontsize=10)
+        figure.suptitle("One mechanism: fresh directions, and the methods of four papers", fontsize=10)
         figure.legend(loc="outside lower center", ncols=2, fontsize=8)
         return figure

@@ -20,7 +20,7 @@ from audit.report.style import BLUE, BOUND, GREEN, IN, ORANGE, OUT, PURPLE, STYL
 from audit.statistics import conversions, densities
 from experiments.cells.cell import Audited
 from experiments.hidden_state import cells as own_cells
-from experiments.hidden_state import landscape
+from experiments.hidden_state import landscape, proven
 from experiments.hidden_state.landscape import CellResults, LandscapeCell, SearchResults, StudyResults
 from experiments.hidden_state.sweep import CLAIMS
 from experiments.sweeps import estimates, points, table
@@ -34,7 +34,7 @@ _LOOKS = ((VERMILION, "-"), (BLUE, "--"), (GREEN, "-."), (PURPLE, (0, (5, 1))), 
 
 def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
     """A sweep's figures of the cells that are there."""
-    drawings = {"figure_8": _draw_norms, "landscape": _draw_landscape}
+    drawings = {"figure_8": _draw_norms, "landscape": _draw_landscape, "proven": proven.draw}
     return drawings.get(sweep.name, _draw_audits)(sweep, evidence)
 
 

@@ -1,4 +1,5 @@
-"""The hidden-state paper's experiments as data: every figure that trains something, at three scales.
+"""The hidden-state paper's experiments as data: every figure that trains something, at three scales; and
+`proven`, which no paper has: what fresh directions prove of its models.
 
     smoke    seconds a figure: a few runs of a few steps, to see that all is in its place
     laptop   at most an hour a figure on two cores: the FCNN in full, fewer runs of the image models, with
@@ -15,7 +16,8 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from audit.settings.adversaries import ADVERSARIES, GC_S_VARIANTS, CotS, GcR, GcS, Loss
+from audit.settings.adversaries import ADVERSARIES, GC_S_VARIANTS, CotS, GcR, GcS, Loss, SphereFields
+from audit.settings.fields import AUTO
 from audit.settings.make import setting_of
 from audit.settings.setting import AdversaryFields
 from experiments.cells.audits import audit_cell
@@ -40,7 +42,8 @@ class Many(NamedTuple):
 
 class Size(NamedTuple):
     """How much is trained of a model: runs a cell at each periodicity, seeds, insertions, batch size, noise
-    multiplier; whether gradients along coordinates have several canaries a run."""
+    multiplier; whether gradients along coordinates have several canaries a run; and runs of fresh directions,
+    of which there are as many as the model takes."""
 
     runs: dict[int, int]
     seeds: int
@@ -48,9 +51,12 @@ class Size(NamedTuple):
     batch_size: int
     noise_multiplier: float = 4.0
     many: Many | None = None
+    fresh: dict[int, int] = {}  # noqa: RUF012, never written to
 
-    def of(self, adversary: AdversaryFields, periodicity: int) -> tuple[int, int]:
+    def of(self, adversary: AdversaryFields, periodicity: int) -> tuple[int, int | str]:
         """(runs, canaries a run)."""
+        if isinstance(adversary, SphereFields):
+            return self.fresh[periodicity], AUTO
         if self.many is not None and ADVERSARIES[adversary.name].biased:
             return self.many.runs[periodicity], self.many.canaries
         return self.runs[periodicity], 1
@@ -67,20 +73,28 @@ Cells = Callable[[str], Iterator[Cell]]  # of a scale
 _FULL = {1: 5000, 5: 5000, 25: 5000}
 SIZES: dict[str, dict[str, Size]] = {
     "smoke": {
-        "fcnn": Size({1: 40}, 1, 4, 20),
-        "convnet": Size({1: 4, 5: 4, 25: 4}, 1, 2, 4),
+        "fcnn": Size({1: 40}, 1, 4, 20, fresh={1: 4}),
+        "wide_fcnn": Size({}, 1, 4, 20, many=Many(8, {1: 8}), fresh={1: 2}),
+        "convnet": Size({1: 4, 5: 4, 25: 4}, 1, 2, 4, fresh={1: 1, 5: 1, 25: 1}),
         "resnet18": Size({1: 2, 5: 2, 25: 2}, 1, 1, 2),
         "mobilenet_head": Size({1: 4}, 1, 2, 4),
     },
     "laptop": {
-        "fcnn": Size(_FULL, 5, 250, 400),
-        "convnet": Size({1: 40, 5: 16, 25: 4}, 1, 250, 128, 4.0, Many(256, {1: 60, 5: 24, 25: 12})),
+        "fcnn": Size(_FULL, 5, 250, 400, fresh={1: 5000}),
+        "wide_fcnn": Size({}, 1, 250, 400, many=Many(64, {1: 400}), fresh={1: 400}),
+        "convnet": Size(
+            {1: 40, 5: 16, 25: 4},
+            *(1, 250, 128, 4.0),
+            many=Many(256, {1: 60, 5: 24, 25: 12}),
+            fresh={1: 10, 5: 10, 25: 3},
+        ),
         "resnet18": Size({1: 8, 5: 6, 25: 4}, 1, 4, 8, 0.506, Many(256, {1: 16, 5: 8, 25: 8})),
         "mobilenet_head": Size({}, 1, 250, 128, 4.0, Many(256, {1: 100})),
     },
     "paper": {
-        "fcnn": Size(_FULL, 5, 250, 400),
-        "convnet": Size(_FULL, 1, 250, 128),
+        "fcnn": Size(_FULL, 5, 250, 400, fresh=_FULL),
+        "wide_fcnn": Size({}, 1, 250, 400, many=Many(64, {1: 5000}), fresh=_FULL),
+        "convnet": Size(_FULL, 1, 250, 128, fresh={1: 60, 5: 60, 25: 60}),
         "resnet18": Size(_FULL, 1, 250, 128),
         "mobilenet_head": Size(_FULL, 1, 250, 128),
     },
@@ -91,6 +105,7 @@ GRIDS = {"smoke": Grid((1.0, 4.0), (1, 4), 5, 200), "laptop": _WHOLE, "paper": _
 
 L, GC_R, COTS = Series("L", Loss()), Series("GC-R", GcR()), Series("CotS", CotS())
 GC_S = tuple(Series(f"GC-S, {variant.replace('_', ' ')}", GcS(variant)) for variant in GC_S_VARIANTS)
+FRESH = Series("fresh directions", SphereFields())
 NOISELESS_PER_STEP, _IMAGE_MODELS = GC_S[0], ("convnet", "resnet18")
 
 
@@ -148,6 +163,21 @@ def _norms(model: str) -> Cells:
     return cells
 
 
+def _proven(model: str, *periodicities: int) -> list[Cells]:
+    """Fresh directions beside GC-R, of one seed, with a panel for each k."""
+
+    def cells(k: int) -> Cells:
+        panel = task(model).label + (f", k = {k}" if len(periodicities) > 1 else "")
+
+        def of_scale(scale: str) -> Iterator[Cell]:
+            for series in (FRESH, GC_R):
+                yield audit_cell(next(audits(panel, series, k, model, scale, {"periodicity": k})))
+
+        return of_scale
+
+    return list(map(cells, periodicities))
+
+
 FIGURES: dict[str, tuple[str, list[Cells]]] = {
     "figure_1a": ("GC-R and L on the ConvNet, k = 1", _by_clipping_norm("convnet")),
     "figure_1b": ("GC-R and L on the ResNet18, k = 1", _by_clipping_norm("resnet18")),
@@ -170,6 +200,10 @@ FIGURES: dict[str, tuple[str, list[Cells]]] = {
     "figure_13": (
         "GC-R on a pretrained network's head and on a network trained whole",
         [_gc_r(task(one).label, panel="CIFAR-10", model=one) for one in ("mobilenet_head", "convnet")],
+    ),
+    "proven": (
+        "What is proven after so many trainings",
+        [*_proven("wide_fcnn", 1), *_proven("fcnn", 1), *_proven("convnet", 1, 5, 25)],
     ),
     "landscape": ("The crafted loss landscape", [lambda scale: iter([landscape_cell(GRIDS[scale])])]),
 }

@@ -11,8 +11,10 @@ from audit.concluded import of_setting, predicted_mu
 from audit.errors import InputError
 from audit.settings.setting import Setting, identity
 from audit.statistics import conversions, lifted, normal_scores
+from audit.statistics.canaries import Fresh
 from audit.statistics.conclusion import Conclusion
-from audit.statistics.estimate import Bound
+from audit.statistics.estimate import ASSUMPTION_FREE, Bound
+from audit.statistics.method import FRESH_DIRECTIONS
 from audit.storage.index import Holdings
 from experiments.cells.cell import Audited, Levels
 
@@ -82,6 +84,8 @@ class Point(NamedTuple):
 def _of_design(conclusion: Conclusion, method: str) -> str:
     if conclusion.design is None:
         return method
+    if conclusion.fresh is not None:
+        return FRESH_DIRECTIONS.free if method == ASSUMPTION_FREE else ""
     found = lifted.counterpart(method)
     return "" if found is None else found.name
 
@@ -121,10 +125,14 @@ def points(cells: Iterable[Audited], found: Audits) -> list[Point]:
 
 
 def _interval(conclusion: Conclusion) -> tuple[float, float]:
-    """`normal_scores.mu_interval` of one audit, or its counterpart for several canaries a run, as epsilon."""
+    """`normal_scores.mu_interval` of one audit, or its counterpart for several canaries a run, as epsilon;
+    NaN for fresh directions."""
     delta, confidence = conclusion.delta, conclusion.confidence
-    if conclusion.design is None:
+    design = conclusion.design
+    if isinstance(design, Fresh):
+        return math.nan, math.nan
+    if design is None:
         low, high = normal_scores.mu_interval(conclusion.scores_in, conclusion.scores_out, confidence)
     else:
-        low, high = normal_scores.mu_interval_of_runs(conclusion.design, confidence)
+        low, high = normal_scores.mu_interval_of_runs(design, confidence)
     return conversions.epsilon_from_mu(float(low), delta), conversions.epsilon_from_mu(float(high), delta)

@@ -100,7 +100,7 @@ def test_draws_depend_on_seed_and_run_alone(empty_game, play):
 
 
 def test_named_roots_differ():
-    streams = ("theta", "noise", "canary", "batches", "guess")
+    streams = ("theta", "noise", "canary", "batches", "guess", "presence", "own")
     names = [(seed, name) for seed in (0, 1, 2**32 - 1) for name in streams]
     assert len({tuple(np.asarray(jax.random.key_data(game.root(*name)))) for name in names}) == len(names)
     assert "fry" in str(jax.random.key_impl(game.root(0, "noise")))  # never rbg: vmap would share draws

@@ -102,12 +102,14 @@ def shares_of(store, runs, size):
     return contextlib.closing(shares.chunks(store, runs, size))
 
 
-def test_two_at_once_share_the_chunks_and_both_have_all_scores(train):
-    alone, began, found = train(SETTING, "alone", runs=24), threading.Barrier(2), []
+@pytest.mark.parametrize("fields", [{}, {"adversary": "sphere", "canaries": 8}], ids=str)
+def test_two_at_once_share_the_chunks_and_both_have_all_scores(train, fields):
+    setting = changed(SETTING, **fields)
+    alone, began, found = train(setting, "alone", runs=24), threading.Barrier(2), []
 
     def attempt():
         began.wait()
-        found.append(train(SETTING, runs=24))
+        found.append(train(setting, runs=24))
 
     threads = [threading.Thread(target=attempt) for _ in range(2)]
     for thread in threads:

@@ -102,7 +102,9 @@ def _fill(root: Path, group: str) -> None:
             runs, canaries, shift, scale = row["scores"]
             coins = rng.random((runs, canaries)) < 0.5
             present = coins if canaries > 1 else np.arange(runs)[:, None] % 2 == 1
-            store.save(Scores(0, (rng.normal(size=coins.shape) + shift * present) * scale, present))
+            present, dimension = present | ("dimension" in row), row.get("dimension", 0)  # directions are in
+            scores = (rng.normal(size=coins.shape) + shift * present) * scale
+            store.save(Scores(0, scores, present, dimension))
             when = time.time() - (i + 1.5) * 86_400
             for path in store.path.glob("scores*"):
                 os.utime(path, (when, when))

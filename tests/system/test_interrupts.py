@@ -38,6 +38,7 @@ COMMANDS = {  # the first few are interrupted in CI
     "one_shot": ("--simulations=60", "--dimensions=1e4"),
     "compare": (
         *(*IMAGES, "--steps=20", "--batch_size=20", "--single_runs=80", "--many_runs=8", "--lidp_runs=8"),
+        "--fresh_runs=2",
         *("--one_run_canaries=100", "--measured_rounds=2", "--design_steps=20"),
     ),
     "norms": ("--models=fcnn", "--steps=20", "--runs=4"),  # on data that no flag names

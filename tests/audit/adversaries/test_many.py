@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from audit import game
-from audit.adversaries import biased, directions, examples
+from audit.adversaries import biased, directions, examples, sphere
 from audit.adversaries.examples import plain
 from audit.mechanism import base, dpsgd
 from audit.mechanism.clipping.base import per_example
@@ -47,7 +47,11 @@ def simulate(mechanism, data):
 
 
 @pytest.fixture(
-    scope="module", params=["gc_r", "gc_s", "cots", "cots of weights", "one shot", "loss", "excess loss"]
+    scope="module",
+    params=[
+        *("gc_r", "gc_s", "cots", "cots of weights", "one shot", "sphere", "sphere, leave-one-out"),
+        *("loss", "excess loss"),
+    ],
 )
 def named(request, model, data, expect, simulate):
     make = {
@@ -56,6 +60,10 @@ def named(request, model, data, expect, simulate):
         "cots": lambda: directions.random_directions(CANARIES, expect),
         "cots of weights": lambda: directions.random_directions(CANARIES, directions.weights),
         "one shot": lambda: directions.final_cosines(CANARIES),
+        "sphere": lambda: sphere.fresh_directions(CANARIES, lambda theta_0: theta_0, False, True),
+        "sphere, leave-one-out": lambda: sphere.fresh_directions(
+            CANARIES, lambda theta_0: theta_0, True, True
+        ),
         "loss": lambda: examples.flipped_labels(model.loss, *data, 2, CANARIES, plain),
         "excess loss": lambda: examples.flipped_labels(model.loss, *data, 2, CANARIES, expect),
     }

@@ -61,15 +61,27 @@ CHANGES = {
     **{"poison_label": 1, "poison_mean": False, "loss_score": "excess", "learning_rate": 0.2},
     **{"clipping_norm": 2.0, "noise_multiplier": 1.0, "batch_size": 3, "clipping": "per_example"},
     **{"optimizer": "adam", "precision": "tf32", "steps": 7, "periodicity": 2, "seed": 1, "canaries": 8},
-    **{"unknown_initialisation": True, "sampling_rate": 0.5, "repetitions": 2, "observe": "all", "coins": True},
+    **{
+        "unknown_initialisation": True,
+        "sampling_rate": 0.5,
+        "repetitions": 2,
+        "observe": "all",
+        "coins": True,
+    },
 }
 
 
 @pytest.mark.parametrize("field", CHANGES)
 def test_every_field_that_decides_is_part_of_it(field):
     poison = ("first_direction", "end_direction", "poison_scale", "poison_label", "poison_mean")
-    whose = {"dimension": "gc_fixed", "cots_score": "cots", "observe": "one_shot", "loss_score": "loss", "coins": "sphere"}
-    whose |= dict.fromkeys(poison, "poisoned")
+    whose = {
+        "dimension": "gc_fixed",
+        "cots_score": "cots",
+        "observe": "one_shot",
+        "loss_score": "loss",
+        "coins": "sphere",
+    }
+    whose |= {"coins": "sphere", **dict.fromkeys(poison, "poisoned")}
     base = {"adversary": whose[field]} if field in whose else {}
     base |= {"gc_s": "noisy_per_step"} if field == "simulations" else {}
     after = setting_of(**{"model": "fcnn", **base, field: CHANGES[field]})

@@ -64,7 +64,7 @@ def nothing():
 
 
 def is_epsilon(sweep):
-    return sweep.name not in ("figure_6a", "figure_8", "figure_11", "landscape")
+    return sweep.name not in ("figure_6a", "figure_8", "figure_11", "landscape", "proven")
 
 
 def bars(axis, method):

@@ -1,0 +1,300 @@
+"""Fresh directions: what they are drawn from, what is inserted, and what is scored, against NumPy."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from audit import game
+from audit.adversaries import directions, sphere
+from audit.concluded import conclude_fresh, of_setting
+from audit.errors import InputError
+from audit.mechanism import base
+from audit.report import bounds_table
+from audit.settings import build
+from audit.settings.make import setting_of
+from audit.statistics import cosine_law, exact_null
+from audit.statistics.canaries import Fresh
+from audit.statistics.exact_null import LAW_LEVEL
+from audit.storage.checkpoints import Checkpoints
+from tests.forks import python
+
+P = base.BLOCK + 904  # more than a block, and no multiple
+K, STEPS = 12, 6
+
+
+def _adversary(canaries=K, leave_one_out=True, all_in=True):
+    return sphere.fresh_directions(canaries, directions.itself, leave_one_out, all_in)
+
+
+def _table(empty_game, adversary, steps=STEPS, parameters=P, **changes):
+    return empty_game(steps, adversary=adversary, init=lambda key: jnp.zeros(parameters), **changes)
+
+
+def _run_state(adversary, seed, run, parameters=P):
+    state = adversary.init(game.root(seed, "canary"), jnp.zeros(parameters), jnp.float32(3.0))
+    return adversary.of_run(state, (jax.random.fold_in(game.root(seed, "own"), run),))
+
+
+def _units(adversary, run, seed=0, parameters=P):
+    """A run's directions (K, p) as they are inserted, in float64."""
+    keys = _run_state(adversary, seed, run, parameters).keys
+    return np.array([base.unit_direction(key, jnp.zeros(parameters)) for key in keys], np.float64)
+
+
+def _left_out(units, u):
+    """Each direction's cosine with u off all others, by a least squares of its own."""
+    found = []
+    for k, unit in enumerate(units):
+        others = np.delete(units, k, axis=0).T
+        rest = u - others @ np.linalg.lstsq(others, u, rcond=None)[0]
+        found.append(unit @ rest / np.linalg.norm(rest))
+    return np.array(found)
+
+
+def _plain(units, u):
+    return units @ u / np.linalg.norm(u)
+
+
+@pytest.mark.parametrize(("leave_one_out", "expected"), [(True, _left_out), (False, _plain)])
+def test_scores_are_numpys_and_what_is_scored_was_inserted(empty_game, play, leave_one_out, expected):
+    """Without noise and gradients the model moves along the sum of the directions, C a step."""
+    adversary = _adversary(leave_one_out=leave_one_out)
+    table = _table(empty_game, adversary, sigma=0.0)
+    scores = play(table, [(0, 3)], 3).scores
+    for run in range(3):
+        units = _units(adversary, run)
+        np.testing.assert_allclose(np.linalg.norm(units, axis=1), 1, rtol=1e-6)
+        moved = []
+        game_of_one = table._replace(adversary=adversary._replace(score=_first(moved)))
+        next(game.play(game_of_one, [(run, run + 1)], 1))
+        np.testing.assert_allclose(moved[-1], -0.5 * 3.0 * STEPS / 4 * units.sum(axis=0), atol=2e-6)
+        np.testing.assert_allclose(scores[run], expected(units, units.sum(axis=0)), rtol=0, atol=1e-4)
+
+
+def _first(moved):
+    def score(state, seen, theta_t, theta_0):
+        jax.debug.callback(lambda theta: moved.append(np.asarray(theta)), theta_t)
+        return theta_t[:K]
+
+    return score
+
+
+@pytest.mark.parametrize("canaries", [2, K, 90])
+def test_scores_of_any_vector_are_numpys(canaries):
+    rng = np.random.default_rng(canaries)
+    for leave_one_out, expected in ((True, _left_out), (False, _plain)):
+        adversary = _adversary(canaries, leave_one_out)
+        state, units = _run_state(adversary, 1, 4), _units(adversary, 4, seed=1)
+        u = rng.normal(size=P) / 8 + units.sum(axis=0)
+        expecting = state._replace(expected=jnp.asarray(rng.normal(size=P), jnp.float32))
+        end = expecting.expected - jnp.asarray(u, jnp.float32)
+        found = adversary.score(expecting, (), end, jnp.zeros(P))
+        np.testing.assert_allclose(found, expected(units, u), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "canaries", "draws"),
+    [(1200, 600, 3), (1200, 150, 3), (1200, 20, 3), (68, 34, 2000), (200, 100, 300)],
+)
+def test_the_inverse_converges_where_canaries_are_many_for_the_dimension(parameters, canaries, draws):
+    """Of 68 parameters the eigenvalues of 34 directions pass Marchenko and Pastur's edges at times."""
+
+    @jax.jit
+    def found(keys):
+        drawn = jax.vmap(lambda key: jax.random.normal(key, (canaries, parameters)))(keys)
+        units = drawn / jnp.linalg.norm(drawn, axis=2, keepdims=True)
+        grams = units @ jnp.swapaxes(units, 1, 2)
+        return grams, jax.vmap(lambda gram: sphere._inverse(gram, parameters))(grams)
+
+    grams, inverses = map(np.asarray, found(jax.random.split(jax.random.key(0), draws)))
+    errors = np.abs(inverses.astype(np.float64) @ grams - np.eye(canaries)).max(axis=(1, 2))
+    assert errors.max() < 1e-3 and np.median(errors) < 2e-5
+
+
+def test_directions_are_of_the_seed_the_run_and_the_canary_alone():
+    adversary = _adversary()
+    states = {(seed, run): _run_state(adversary, seed, run) for seed in (0, 1) for run in range(3)}
+    keys = [np.asarray(jax.random.key_data(state.keys)).reshape(-1, 2) for state in states.values()]
+    blocks = -(-P // base.BLOCK)
+    assert len(np.unique(np.concatenate(keys), axis=0)) == len(states) * K * blocks
+    fewer = _run_state(_adversary(K), 1, 2).keys
+    np.testing.assert_array_equal(jax.random.key_data(fewer), keys[-1].reshape(K, blocks, 2))
+    cosines = np.concatenate([_units(adversary, run) for run in range(2)])
+    apart = (cosines @ cosines.T)[np.triu_indices(2 * K, 1)]
+    assert np.abs(apart).max() < 6 / np.sqrt(P)
+
+
+def test_no_key_of_a_direction_is_one_of_the_noise_the_coins_or_the_batches():
+    drawn = [_run_state(_adversary(), 0, run).keys for run in range(4)]
+    others = [game.root(0, name) for name in ("theta", "batches", "guess", "canary", "noise", "presence")]
+    for run in range(4):
+        noise = jax.random.fold_in(game.root(0, "noise"), run)
+        others += [noise, jax.random.fold_in(game.root(0, "presence"), run)]
+        others += [jax.random.fold_in(noise, step) for step in range(300)]
+    of_others = {tuple(jax.random.key_data(key).tolist()) for key in others}
+    of_directions = {
+        tuple(key) for keys in drawn for key in np.asarray(jax.random.key_data(keys)).reshape(-1, 2)
+    }
+    assert len(of_others) == len(others) and not of_others & of_directions
+
+
+@pytest.mark.parametrize("leave_one_out", [True, False])
+def test_scores_are_of_the_seed_and_the_run_alone(empty_game, play, leave_one_out):
+    table = _table(empty_game, _adversary(leave_one_out=leave_one_out))
+    whole = play(table, [(0, 6)], 6).scores
+    assert len(np.unique(whole)) == whole.size
+    np.testing.assert_allclose(play(table, [(1, 6)], 2).scores, whole[1:], rtol=0, atol=2e-6)
+    np.testing.assert_array_equal(play(table, [(0, 6)], 6).scores, whole)
+    other = play(table._replace(seed=1), [(0, 6)], 6).scores
+    assert np.abs(other - whole).min() > 1e-7
+
+
+def test_a_killed_audit_goes_on_to_the_bit(empty_game, tmp_path):
+    class Killed(Exception):
+        pass
+
+    table, heard = _table(empty_game, _adversary(), 600), []
+
+    def die(runs, steps):
+        heard.append(steps)
+        if len(heard) == 3:
+            raise Killed
+
+    (whole,) = game.play(table, [(0, 3)], 3)
+    with pytest.raises(Killed):
+        list(game.play(table, [(0, 3)], 3, die, Checkpoints(tmp_path, 0)))
+    steps = []
+    (again,) = game.play(table, [(0, 3)], 3, lambda runs, done: steps.append(done), Checkpoints(tmp_path, 0))
+    np.testing.assert_array_equal(again.scores, whole.scores)
+    assert sum(steps) < 600
+
+
+@pytest.mark.slow
+def test_scores_do_not_depend_on_the_number_of_devices():
+    scores = []
+    for devices in (1, 2):
+        done = python("-c", ON_DEVICES, str(devices))
+        assert done.returncode == 0, done.stderr
+        scores.append(np.array(json.loads(done.stdout.splitlines()[-1])))
+    np.testing.assert_allclose(scores[1], scores[0], rtol=0, atol=2e-6)
+
+
+ON_DEVICES = """
+import json, sys
+import jax
+jax.config.update("jax_num_cpu_devices", int(sys.argv[1]))
+import numpy as np
+from audit import game
+from audit.settings import build
+from audit.settings.make import setting_of
+from audit.task import Dataset
+
+features = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
+data = Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0" * 64)
+setting = setting_of("wide_fcnn", adversary="sphere", canaries=64, batch_size=10, steps=5)
+(scores,) = game.play(build.build(setting, data), [(0, 4)], 4)
+print(json.dumps(scores.scores.tolist()))
+"""
+
+
+def _with_coins(empty_game, play, leave_one_out, runs=30, canaries=64):
+    """Scores of runs with coins and noise, without gradients."""
+    adversary = _adversary(canaries, leave_one_out, all_in=False)
+    return play(_table(empty_game, adversary), [(0, runs)], runs)
+
+
+@pytest.mark.parametrize("leave_one_out", [True, False])
+def test_cosines_of_canaries_that_are_out_have_the_law(empty_game, play, leave_one_out):
+    scores = _with_coins(empty_game, play, leave_one_out)
+    out, present = scores.scores[~scores.presence], scores.scores[scores.presence]
+    assert 0.4 < scores.presence.mean() < 0.6
+
+    def below(cosines):
+        return np.exp(cosine_law.log_cdf(cosines, P))
+
+    assert stats.kstest(out, below).pvalue > 1e-3 and stats.kstest(present, below).pvalue < 1e-6
+
+
+def test_coins_check_the_law_and_one_that_fails_withdraws_the_bound(empty_game, play):
+    scores = _with_coins(empty_game, play, True)
+    sound = Fresh(scores.scores, scores.presence, P)
+    assert exact_null.law_p_value(sound) > LAW_LEVEL
+    proven = conclude_fresh(sound)
+    assert proven.epsilon > 0 and proven.assumption_free.holds and max(proven.path) == proven.epsilon
+    wrong = conclude_fresh(sound._replace(dimension=P // 4))
+    assert wrong.epsilon == 0 and not wrong.assumption_free.holds and not any(wrong.path)
+    said = bounds_table._WITHDRAWN
+    assert said in bounds_table.bounds_table(wrong) and said not in bounds_table.bounds_table(proven)
+
+
+def _played(dataset, model="wide_fcnn", **fields):
+    setting = setting_of(model, **{"adversary": "sphere", "batch_size": 50, **fields})
+    return setting, build.build(setting, dataset)
+
+
+def _theory(dimension, canaries, mu, leave_one_out):
+    """The mean of cosine times sqrt(d) where u is mu (sum of directions) plus N(0, I): leave-one-out keeps
+    the share q = 1 - (K - 1) / d of a direction and of the noise; else the others' K mu^2 lies upon it."""
+    if leave_one_out:
+        share = 1 - (canaries - 1) / dimension
+        return mu * np.sqrt(share / (1 + mu**2 / dimension))
+    return mu / np.sqrt(1 + canaries * mu**2 / dimension)
+
+
+@pytest.mark.parametrize(
+    ("model", "canaries", "runs", "leave_one_out"),
+    [("wide_fcnn", 256, 12, True), ("wide_fcnn", 12, 200, False), ("fcnn", 8, 600, True)],
+)
+def test_the_mean_cosine_is_theorys(dataset, play, model, canaries, runs, leave_one_out):
+    """At a learning rate at which gradients hardly answer to canaries, and of 25 insertions at k = 1."""
+    fields = {"canaries": canaries, "insertions": 25, "noise_multiplier": 4.0, "learning_rate": 1e-3}
+    _, table = _played(dataset, model, **fields)
+    assert bool(table.adversary.variant) == leave_one_out
+    scores, dimension = play(table, [(0, runs)], runs).scores, table.init(jax.random.key(0)).size
+    expected = _theory(dimension, canaries, 5 / 4.0, leave_one_out)
+    error = 1 / np.sqrt(scores.size)
+    assert scores.mean() * np.sqrt(dimension) == pytest.approx(expected, abs=0.03 * expected + 4 * error)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"precision": "tf32"},
+        {"precision": "bf16"},
+        {"unknown_initialisation": True},
+        {"periodicity": 5},
+        {"canaries": 1},
+        {"coins": True},
+        {"optimizer": "adam"},
+    ],
+    ids=str,
+)
+def test_every_setting_is_audited(dataset, play, fields):
+    setting, table = _played(dataset, **{"canaries": 64, "insertions": 4, "noise_multiplier": 0.5, **fields})
+    scores = next(game.play(table, [(0, 4)], 4))
+    assert scores.dimension == 2689 and scores.scores.shape == (4, setting.canaries)
+    assert np.abs(scores.scores).max() <= 1 + 1e-6
+    found = of_setting(scores, setting, 1e-5, 0.95)
+    assert len(found.path) == 4 and found.epsilon <= found.upper_bound
+
+
+def test_games_of_one_program_have_their_own_number_of_canaries(dataset, play):
+    for canaries in (4, 6):
+        _, table = _played(dataset, "fcnn", canaries=canaries, insertions=25, learning_rate=1e-3)
+        assert play(table, [(0, 2)], 2).scores.shape == (2, canaries)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"canaries": 35}, "^`canaries=35`: give at most 34, half the parameters$"),
+        ({"canaries": 1, "coins": True}, "^`coins` are for several canaries: raise `canaries`$"),
+    ],
+)
+def test_what_cannot_be_is_one_line(dataset, fields, message):
+    with pytest.raises(InputError, match=message):
+        _played(dataset, "fcnn", **fields)
