@@ -173,11 +173,12 @@ def of_setting(folder: Path, levels: AskedLevels, runs: int | None = None) -> Su
 
 def _facts(setting: Setting, conclusion: Conclusion, own: bool) -> dict[str, str]:
     mechanism, steps = setting.mechanism, setting.schedule.steps
-    sigma, norm = mechanism.noise_multiplier, mechanism.clipping_norm
+    sigma, norm, rate = mechanism.noise_multiplier, mechanism.clipping_norm, mechanism.learning_rate
+    decay = f", weight decay {mechanism.weight_decay:g}" if mechanism.weight_decay else ""
     known = None if own else zoo.tasks().get(setting.model)
     return {
         "Model": known.description if known else setting.model,
-        "Optimiser": f"{mechanism.optimizer} on the private mean, learning rate {mechanism.learning_rate:g}",
+        "Optimiser": f"{mechanism.optimizer} on the private mean, learning rate {rate:g}{decay}",
         "DP-SGD": f"clipping norm C = {norm:g}, noise multiplier sigma = {sigma:g} (deviation sigma C)",
         "Training": f"{steps:,} steps of {mechanism.batch_size:,} examples, in a fixed order",
         "Insertions": _insertions(setting),
@@ -190,7 +191,8 @@ def _facts(setting: Setting, conclusion: Conclusion, own: bool) -> dict[str, str
 
 def _insertions(setting: Setting) -> str:
     k, rate = setting.schedule.periodicity, setting.sampling_rate
-    often = f"{setting.insertions:,}, {f'every {k} steps' if k > 1 else 'at every step'}"
+    place = "" if setting.schedule.place == k else f", at step {setting.schedule.place} of each {k}"
+    often = f"{setting.insertions:,}, {f'every {k} steps' if k > 1 else 'at every step'}{place}"
     return often if rate == 1 else f"{often}, each with probability {rate:g} (Poisson sampling)"
 
 

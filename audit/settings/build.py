@@ -118,7 +118,12 @@ def build_for(
     shuffle = game.root(setting.seed, "batches")
     batches = base.fixed_shuffle(shuffle, n_examples, fields.batch_size, schedule.steps)
     data = (jnp.asarray(dataset.features), jnp.asarray(dataset.labels))
-    hyper = Hyperparameters(fields.learning_rate, fields.clipping_norm, fields.noise_multiplier)
+    hyper = Hyperparameters(
+        fields.learning_rate,
+        fields.clipping_norm,
+        fields.noise_multiplier,
+        weight_decay=fields.weight_decay,
+    )
     mechanism = dpsgd.mechanism(choices(setting, trained.model))
     row = adversary_row(setting.adversary.name)
     how, attack = (fields.clipping, fields.optimizer, fields.precision), setting.adversary
@@ -161,9 +166,9 @@ def build_for(
 
 def _mask(setting: Setting, shuffle: Array) -> Array:
     """The steps that insert, (T,), or each canary's own, (T, K)."""
-    steps, periodicity = setting.schedule.steps, setting.schedule.periodicity
+    steps = setting.schedule.steps
     if not setting.repetitions:
-        return base.insertion_mask(steps, periodicity)
+        return base.insertion_mask(steps, setting.schedule.periodicity, setting.schedule.place)
     own = jax.random.fold_in(shuffle, zlib.crc32(b"canaries"))  # beyond any epoch
     return jnp.asarray(cohorts.repeated(own, setting.canaries, steps, setting.repetitions))
 

@@ -170,6 +170,12 @@ PREDICTIONS = [
     *[({"adversary": "gc_s", "model": "resnet18"}, 3.953), ({"model": "mobilenet_head"}, 3.953)],
     *[({"model": "fcnn"}, None), ({"adversary": "loss"}, None), ({"adversary": "cots"}, None)],
     *[({"unknown_initialisation": True}, None), ({"optimizer": "adam"}, None)],
+    ({"periodicity": 5, "steps": 1250, "insert": "first"}, 1.768),
+    *(
+        ({"periodicity": 5, "steps": 1250, "weight_decay": 1.0, "insert": insert}, mu)
+        for insert, mu in (("first", 0.6912), ("last", 0.7196))
+    ),
+    ({"periodicity": 5, "steps": 1250, "weight_decay": 200.0, "learning_rate": 0.02}, 0.0029),
 ]
 
 
