@@ -19,6 +19,7 @@ from audit.errors import InputError, require
 from audit.statistics import accounting, arrays, conversions
 from audit.statistics.accounting import Composition
 from audit.statistics.arrays import Array
+from audit.statistics.method import Assumption
 
 FIRST, LAST = "first", "last"
 MOST_STEPS = 10**7
@@ -49,6 +50,30 @@ class Periods(NamedTuple):
     lipschitz: ArrayLike
     k: int
     insert: int
+
+
+class HiddenState(NamedTuple):
+    """The bound on the last model of a schedule, and why its steps are as Lipschitz as the periods say."""
+
+    bound: HiddenStateBound
+    periods: Periods
+    reason: str = "as given"
+
+    @property
+    def assumes(self) -> Assumption:
+        """The bound's assumption, in the words of tables and pages."""
+        least, most = (f"{end:.6g}" for end in self.range)
+        constant = most if least == most else f"{least} to {most}"
+        steps = f"of Lipschitz constant {constant} ({self.reason})"
+        comes = f"a canary at step {self.periods.insert} of every {self.periods.k}"
+        sentence = f"only the last model is seen; steps {steps}, {comes}; sensitivity C, Gaussian noise"
+        return Assumption(f"steps {steps}", "Lipschitz steps", sentence, f"{steps}, {comes}")
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """The least and the largest Lipschitz constant."""
+        constants = np.asarray(self.periods.lipschitz)
+        return float(constants.min()), float(constants.max())
 
 
 def hidden_state_bound(
@@ -112,7 +137,7 @@ def insert_step(insert: str | int, k: int) -> int:
     """The step of a period, 1 to k, that "last", "first" or a number says; raises InputError for others."""
     require(k >= 1, f"`k={k}`: give at least 1")
     named = {FIRST: 1, LAST: k}.get(str(insert), insert)
-    whole = isinstance(named, int) or (named.isascii() and named.isdecimal() and len(named) < 20)
+    whole = type(named) is int or (isinstance(named, str) and named.isdecimal() and len(named) < 20)
     known = whole and 1 <= int(named) <= k
     require(known, f"`insert={insert}`: give {LAST}, {FIRST} or a number from 1 to {k}, the period's steps")
     return int(named)
