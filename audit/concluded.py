@@ -9,9 +9,10 @@ import functools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from audit import zoo
-from audit.errors import require
+from audit.errors import InputError, require
 from audit.settings.adversaries import SphereFields, adversary_row
 from audit.settings.setting import Setting, require_noise
 from audit.statistics import (
@@ -27,11 +28,12 @@ from audit.statistics.accounting import Composition
 from audit.statistics.canaries import Coins, Design, Fresh
 from audit.statistics.conclusion import Conclusion, Look, Looks, Worlds
 from audit.statistics.estimate import Bound, Estimate
+from audit.statistics.hidden_state import LAST, HiddenState, Periods, insert_step, of_periods
 from audit.statistics.one_run_conclusion import OneRunConclusion
 from audit.statistics.one_shot import of_own_game
 from audit.statistics.repeats import once
 from audit.storage.store import Scores
-from audit.values import number
+from audit.values import number, plain
 
 
 def conclude(
@@ -42,14 +44,16 @@ def conclude(
     *,
     looks: Sequence[int] | None = None,
     upper_bound: float | None = None,
+    hidden_state: HiddenState | None = None,
     reason: str = "",
 ) -> Conclusion:
     """The conclusion from a caller's scores and the mechanism's composition or, of another accountant, the
     upper bound on epsilon, where one of them is known.
 
-    looks: the declared numbers of scores, where these are the scores of one of them. reason: why the
-    trade-off curve should be Gaussian, if the mechanism is a reason. Raises InputError for scores or values
-    that nothing can be concluded from, and for looks with several canaries a run.
+    looks: the declared numbers of scores, where these are the scores of one of them. hidden_state: the bound
+    on the last model at this delta, where steps are Lipschitz. reason: why the trade-off curve should be
+    Gaussian, if the mechanism is a reason. Raises InputError for scores or values that nothing can be
+    concluded from, and for looks with several canaries a run.
     """
     runs = sum(map(len, design.pooled()))
     design, repeats = once(design)
@@ -67,13 +71,15 @@ def conclude(
             reason=reason,
             design=design,
             repeats=repeats,
+            hidden_state=hidden_state,
         )
     found = estimate.findings(*worlds, delta, confidence)
     estimates = tuple(one for one in found if isinstance(one, Estimate))
     bounds = tuple(one for one in found if isinstance(one, Bound))
     test = functools.cache(functools.partial(gaussian_curve.examine_with_power, *worlds))
     deciding = functools.cache(functools.partial(gaussian_curve.deciding_runs, *worlds))
-    one = Conclusion(*worlds, estimates, bounds, *upper, test, deciding, composition, reason, repeats=repeats)
+    one = Conclusion(*worlds, estimates, bounds, *upper, test, deciding, composition, reason)
+    one = one._replace(repeats=repeats, hidden_state=hidden_state)
     return one if looks is None else _of_looks(one, {runs: worlds}, looks)
 
 
@@ -91,6 +97,27 @@ def composition_of(
     if sampling_rate is not None:
         rate = number("sampling_rate", sampling_rate, float)
     return Composition(sigma, number("insertions", insertions, int), rate)
+
+
+def hidden_state_of(
+    composition: Composition | None,
+    lipschitz: ArrayLike | None,
+    k: int | None,
+    insert: str | int | None,
+    delta: float,
+) -> HiddenState | None:
+    """The bound on a caller's last model, if the Lipschitz constants of its steps are given: k is 1, and the
+    canary comes last in each period, unless they say otherwise. Raises InputError for a part of them alone."""
+    if lipschitz is None:
+        require(k is None and insert is None, "`k` and `insert` go with `lipschitz`: give it, or drop them")
+        return None
+    missing = "`lipschitz` goes with `noise_multiplier` and `insertions`: give all three"
+    if composition is None:
+        raise InputError(missing)
+    every = 1 if k is None else number("k", k, int)
+    place = insert_step(LAST if insert is None else plain(insert), every)
+    periods = Periods(lipschitz, every, place)
+    return HiddenState(of_periods(composition, periods, delta), periods)
 
 
 def _upper_bounds(
@@ -114,6 +141,7 @@ def conclude_fresh(
     confidence: float = 0.95,
     *,
     upper_bound: float | None = None,
+    hidden_state: HiddenState | None = None,
 ) -> Conclusion:
     """`conclude` from cosines of fresh directions, in the order of runs."""
     once, places = np.unique(design.cosines, axis=0, return_index=True)
@@ -124,7 +152,7 @@ def conclude_fresh(
     upper = _upper_bounds(composition, delta, upper_bound)
     bounds = tuple(method.compute(design, delta, confidence) for method in exact_null.METHODS.values())
     found = Conclusion(*design.pooled(), (), bounds, *upper, composition=composition)
-    return found._replace(design=design, repeats=repeats)
+    return found._replace(design=design, repeats=repeats, hidden_state=hidden_state)
 
 
 def of_setting(
