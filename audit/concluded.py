@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from audit import zoo
+from audit import lipschitz, zoo
 from audit.errors import InputError, require
+from audit.lipschitz import Steps
 from audit.settings.adversaries import SphereFields, adversary_row
 from audit.settings.setting import Setting, require_noise
 from audit.statistics import (
@@ -162,14 +163,19 @@ def of_setting(
     confidence: float,
     looks: Sequence[int] = (),
     own_model: bool = False,
+    steps: Steps | None = None,
 ) -> Conclusion:
     """The conclusion from the scores of a setting's first runs, or from those of the declared looks that they
-    reach; of a caller's own model nothing but its name is known. Raises InputError as `conclude`."""
+    reach; of a caller's own model nothing but its name is known. steps: how Lipschitz they are, where that is
+    known of the data or vouched for. Raises InputError as `conclude`."""
+    composition = Composition(*setting.composition)
+    last = lipschitz.hidden_state(setting, delta, steps, own_model)
+    known = {"hidden_state": last} if isinstance(last, HiddenState) else {"uncovered": last}
     if isinstance(setting.adversary, SphereFields):
         require(not looks, "`looks` are for other adversaries: fresh directions may be looked at at any time")
-        return conclude_fresh(scores.directions(), Composition(*setting.composition), delta, confidence)
-    composition, reason = Composition(*setting.composition), "" if own_model else gaussian_reason(setting)
-    one = conclude(scores.design(), composition, delta, confidence, reason=reason)
+        return conclude_fresh(scores.directions(), composition, delta, confidence)._replace(**known)
+    reason = "" if own_model else gaussian_reason(setting)
+    one = conclude(scores.design(), composition, delta, confidence, reason=reason)._replace(**known)
     taken = [runs for runs in looks if runs <= len(scores.scores)]
     return _of_looks(one, {runs: scores.of_first(runs).worlds() for runs in taken}, looks) if looks else one
 

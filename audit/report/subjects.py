@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy
 
-from audit import started, zoo
+from audit import lipschitz, started, zoo
 from audit.concluded import of_each_run
 from audit.concluded import of_setting as concluded
 from audit.errors import InputError, require
@@ -161,7 +161,8 @@ def of_setting(folder: Path, levels: AskedLevels, runs: int | None = None) -> Su
     delta = kept.delta or 1e-5 if levels.delta is None else levels.delta
     confidence = kept.confidence or 0.95 if levels.confidence is None else levels.confidence
     looks = schedule.schedule if schedule else ()
-    conclusion = concluded(store.load(runs), setting, delta, confidence, looks, own)
+    steps = lipschitz.kept(store)
+    conclusion = concluded(store.load(runs), setting, delta, confidence, looks, own, steps)
     provenance = _provenance(folder.name, known, kept.provenance)
     if not own:
         where = "Command" if zoo.tasks() else "Command, in a clone of the repository"

@@ -115,8 +115,7 @@ def build_for(
     fields, schedule, n_examples = setting.mechanism, setting.schedule, len(dataset.labels)
     many = f"`batch_size={fields.batch_size}` is more than the data's {n_examples} examples"
     require(fields.batch_size <= n_examples, f"{many}: lower it")
-    shuffle = game.root(setting.seed, "batches")
-    batches = base.fixed_shuffle(shuffle, n_examples, fields.batch_size, schedule.steps)
+    shuffle, batches = game.root(setting.seed, "batches"), batches_of(setting, n_examples)
     data = (jnp.asarray(dataset.features), jnp.asarray(dataset.labels))
     hyper = Hyperparameters(
         fields.learning_rate,
@@ -162,6 +161,12 @@ def build_for(
         dataclasses.replace(program, observes=adversary.observer is not None, variant=adversary.variant),
         setting.sampling_rate,
     )
+
+
+def batches_of(setting: Setting, n_examples: int) -> Array:
+    """A setting's mini-batches (T, B), indices of examples."""
+    shuffle = game.root(setting.seed, "batches")
+    return base.fixed_shuffle(shuffle, n_examples, setting.mechanism.batch_size, setting.schedule.steps)
 
 
 def _mask(setting: Setting, shuffle: Array) -> Array:
