@@ -108,7 +108,7 @@ def hidden_state_of(
     delta: float,
 ) -> HiddenState | None:
     """The bound on a caller's last model, if the Lipschitz constants of its steps are given: k is 1, and the
-    canary comes last in each period, unless they say otherwise. Raises InputError for a part of them alone."""
+    canary comes last in each period, unless they say otherwise. Raises InputError for a part alone."""
     if lipschitz is None:
         require(k is None and insert is None, "`k` and `insert` go with `lipschitz`: give it, or drop them")
         return None
