@@ -64,7 +64,8 @@ def nothing():
 
 
 def is_epsilon(sweep):
-    return sweep.name not in ("figure_6a", "figure_8", "figure_11", "landscape", "proven")
+    own_axes = "figure_6a", "figure_8", "figure_11", "landscape", "proven", "bracket_k", "bracket_steps"
+    return sweep.name not in own_axes
 
 
 def bars(axis, method):
