@@ -208,18 +208,7 @@ def predicted_mu(setting: Setting) -> float | None:
     crafted = adversary_row(setting.adversary.name).biased and known is not None and known.over_parameterised
     if not (plain and crafted and mechanism.noise_multiplier > 0):
         return None
-    return _constant_direction(setting) / mechanism.noise_multiplier
-
-
-def _constant_direction(setting: Setting) -> float:
-    """sum of w_t over insertions / |w|."""
-    schedule, decay = setting.schedule, setting.mechanism.learning_rate * setting.mechanism.weight_decay
-    after = np.arange(schedule.steps - 1, -1, -1.0)  # steps after each
-    weights = (1 - decay) ** (
-        after if decay <= 2 else after - schedule.steps
-    )  # of at most 1, but for a scale
-    inserted = weights[schedule.place - 1 :: schedule.periodicity]
-    return float(abs(inserted.sum()) / np.linalg.norm(weights))
+    return lipschitz.constant_direction(setting)
 
 
 def gaussian_reason(setting: Setting) -> str:

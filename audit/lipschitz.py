@@ -50,11 +50,23 @@ def hidden_state(
     if row.convex is None:
         return row.not_convex
     whatever = f"any data with |x| <= {row.convex.norm:g}"
-    promised = _bound(setting, Steps(_of_any(setting, row.convex), f"convex loss, {whatever}"), delta)
-    if given is None:
-        return promised
-    said = f"{given.reason}; {whatever}: epsilon {promised.bound.epsilon:.4g}"
-    return _bound(setting, given._replace(reason=said), delta)
+    found = _bound(setting, Steps(_of_any(setting, row.convex), f"convex loss, {whatever}"), delta)
+    if given is not None:
+        said = f"{given.reason}; {whatever}: epsilon {found.bound.epsilon:.4g}"
+        found = _bound(setting, given._replace(reason=said), delta)
+    return found._replace(constant=constant_direction(setting)) if np.isfinite(found.bound.mu) else found
+
+
+def constant_direction(setting: Setting) -> float:
+    """mu of who inserts along one direction that the data never vary in: what is inserted at step t, and its
+    noise, shrink by w_t = (1 - eta lambda)^(T - t), so mu = sum of w_t over insertions / (sigma |w|). Where
+    the canary comes first in its period this is the hidden-state bound itself."""
+    schedule, decay = setting.schedule, setting.mechanism.learning_rate * setting.mechanism.weight_decay
+    after = np.arange(schedule.steps - 1, -1, -1.0)  # steps after each
+    exponents = after if decay <= 2 else after - schedule.steps  # so that none is above 1
+    weights = (1 - decay) ** exponents
+    inserted = weights[schedule.place - 1 :: schedule.periodicity]
+    return float(abs(inserted.sum()) / np.linalg.norm(weights)) / setting.mechanism.noise_multiplier
 
 
 def of_data(store: Store, setting: Setting, dataset: Dataset) -> Steps | None:

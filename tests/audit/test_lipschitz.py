@@ -59,6 +59,25 @@ def test_a_convex_models_bound_is_the_accountants(fields, mu, epsilon):
     assert "any data with |x| <= 1" in str(concluded.hidden_state.reason)
 
 
+@pytest.mark.parametrize(
+    ("fields", "reached", "attained"),
+    [
+        ({"insert": "first"}, 1.767767, True),
+        ({"insert": "first", "weight_decay": 0.02}, 0.6912, True),
+        ({"k": 1, "weight_decay": 0.02}, 3.2515, True),
+        ({"weight_decay": 0.02}, 0.7196, False),
+        ({"k": 25, "weight_decay": 0.02}, 0.1587, False),
+        ({"k": 25}, 0.7906, False),
+    ],
+)
+def test_where_a_constant_direction_falls_short_a_crafted_landscape_is_named(fields, reached, attained):
+    found = last(of(**fields))
+    assert found.constant == pytest.approx(reached, abs=1e-4)
+    assert (found.constant == pytest.approx(found.bound.mu, rel=1e-9)) == attained
+    assert ("a crafted landscape alone" in found.assumes.note) != attained
+    assert f"reaches {found.constant:.4g}" in found.assumes.sentence or attained
+
+
 def test_steps_that_are_no_whole_period_are_counted_as_they_are():
     whole, torn = (last(setting_of("logistic", k=5, insert="first", steps=steps)) for steps in (15, 11))
     shifts = np.arange(11) % 5 == 0
