@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from audit import values
 from audit.errors import InputError, require
 from audit.statistics import accounting, arrays, conversions
 from audit.statistics.accounting import Composition
@@ -139,12 +140,13 @@ def insert_step(insert: str | int, k: int) -> int:
     named = {FIRST: 1, LAST: k}.get(str(insert), insert)
     whole = type(named) is int or (isinstance(named, str) and named.isdecimal() and len(named) < 20)
     known = whole and 1 <= int(named) <= k
-    require(known, f"`insert={insert}`: give {LAST}, {FIRST} or a number from 1 to {k}, the period's steps")
+    said = f"`insert={values.shown(insert)}`"
+    require(known, f"{said}: give {LAST}, {FIRST} or a number from 1 to {k}, the steps of a period")
     return int(named)
 
 
-def _each_step(name: str, values: ArrayLike, steps: int) -> Array:
-    array = arrays.floats(f"values of `{name}`", values)
+def _each_step(name: str, given: ArrayLike, steps: int) -> Array:
+    array = arrays.floats(f"values of `{name}`", given)
     shape = f"`{name}` has shape {array.shape}: give a number, or one for each of {steps:,} steps"
     require(array.shape in ((), (steps,)), shape)
     outside = array[~((array == 0) | ((array >= LEAST) & (array <= MOST)))]
