@@ -111,7 +111,7 @@ def _exceeding(conclusion: Conclusion) -> list[str]:
     if broken_if_gaussian is not None and not conclusion.refutes_gaussian:
         name = broken_if_gaussian.name
         said = f"{gaussian.method} exceeds the {name}: violated, or the curve is not Gaussian"
-        return [said, f"to decide: {to_decide(conclusion)}"]
+        return [*textwrap.wrap(said, _WIDTH), f"to decide: {to_decide(conclusion)}"]
     most = conclusion.most_provable
     reachable = upper is None or math.isinf(upper.epsilon) or most is None or most >= upper.epsilon
     if upper is None or reachable or is_reversed(conclusion):

@@ -65,10 +65,10 @@ class HiddenState(NamedTuple):
         """The bound's assumption, in the words of tables and pages."""
         least, most = (f"{end:.6g}" for end in self.range)
         constant = most if least == most else f"{least} to {most}"
-        steps = f"of Lipschitz constant {constant} ({self.reason})"
-        comes = f"a canary at step {self.periods.insert} of every {self.periods.k}"
+        steps, k = f"of Lipschitz constant {constant} ({self.reason})", self.periods.k
+        comes = f"the canary in step {self.periods.insert} of every {k}" if k > 1 else "the canary in each"
         sentence = f"only the last model is seen; steps {steps}, {comes}; sensitivity C, Gaussian noise"
-        return Assumption(f"steps {steps}", "Lipschitz steps", sentence, f"{steps}, {comes}")
+        return Assumption(f"steps {steps}", "Lipschitz", sentence, f"steps {steps}, {comes}")
 
     @property
     def range(self) -> tuple[float, float]:
