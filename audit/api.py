@@ -82,6 +82,12 @@ class Result:
         return self.conclusion.upper_bound
 
     @property
+    def hidden_state_bound(self) -> float | None:
+        """The epsilon at delta of the last model alone; None where no Lipschitz constants are known."""
+        found = self.conclusion.hidden_state
+        return None if found is None else found.bound.epsilon
+
+    @property
     def auc(self) -> "Auc":
         """The area under the ROC curve; its standard error counts all scores as independent."""
         from audit.statistics import curves
@@ -144,6 +150,9 @@ def bounds(
     noise_multiplier: float | None = None,
     insertions: int | None = None,
     sampling_rate: float | None = None,
+    lipschitz: "ArrayLike | None" = None,
+    k: int | None = None,
+    insert: str | int | None = None,
     upper_bound: float | None = None,
     name: str = "scores",
 ) -> Result:
@@ -160,6 +169,8 @@ def bounds(
         where the canary was in, by default everywhere.
       noise_multiplier, insertions: of DP-SGD's steps with the canary, where the upper bound is wanted.
       sampling_rate: with which each of these takes the canary (Poisson), by default 1.
+      lipschitz, k, insert: of its steps, where the bound on the last model is wanted: see
+        `hidden_state_epsilon`.
       upper_bound: epsilon at delta from your own accountant, instead of these.
       name: of what was audited, for the page.
 
@@ -176,7 +187,7 @@ def bounds(
     >>> audit.bounds(cosines, dimension=62_006).epsilon > 14
     True
     """
-    from audit.concluded import composition_of, conclude, conclude_fresh
+    from audit.concluded import composition_of, conclude, conclude_fresh, hidden_state_of
     from audit.report import subjects
     from audit.values import number, require_type
 
@@ -184,12 +195,54 @@ def bounds(
     levels = number("delta", delta, float), number("confidence", confidence, float)
     upper = None if upper_bound is None else number("upper_bound", upper_bound, float)
     composition = composition_of(noise_multiplier, insertions, sampling_rate)
+    hidden_state = hidden_state_of(composition, lipschitz, k, insert, levels[0])
     if dimension is None and presence is None and leave_one_out is False:
         conclusion = conclude(_of_worlds(scores_in, scores_out), composition, *levels, upper_bound=upper)
     else:
         cosines = _of_directions(scores_in, scores_out, dimension, leave_one_out, presence)
         conclusion = conclude_fresh(cosines, composition, *levels, upper_bound=upper)
+    conclusion = conclusion._replace(hidden_state=hidden_state)
     return Result(conclusion, partial(subjects.of_arrays, name, composition, conclusion))
+
+
+def hidden_state_epsilon(
+    *,
+    noise_multiplier: float,
+    insertions: int,
+    lipschitz: "ArrayLike",
+    k: int = 1,
+    insert: str | int = "last",
+    step_sizes: "ArrayLike" = 1.0,
+    delta: float = 1e-5,
+) -> float:
+    """An upper bound on the epsilon of DP-SGD's last model, where nobody sees the models before; no JAX.
+
+    Args:
+      noise_multiplier, insertions: of DP-SGD's steps with the canary.
+      lipschitz: constant of a step without the canary and noise, a number or one for each of insertions * k
+        steps: 1 for a convex loss and a step of at most 2 / smoothness, 1 - learning rate * weight decay with
+        an L2 penalty (`audit/statistics/README.md` says of which models). Not for momentum or Adam.
+      k: steps from one insertion to the next.
+      insert: which of every k steps inserts the canary, "last", "first" or 1 to k.
+      step_sizes: learning rates, a number or one for each step; their ratios count.
+      delta: of epsilon.
+
+    Never above composition, and no better bound holds of all losses with these constants. Raises InputError
+    for values out of range.
+
+    >>> round(audit.hidden_state_epsilon(noise_multiplier=4.0, insertions=250, k=5, lipschitz=1.0), 2)
+    8.68
+    >>> round(audit.hidden_state_epsilon(noise_multiplier=4.0, insertions=250, k=5, lipschitz=0.99), 2)
+    3.08
+    """
+    from audit.concluded import composition_of, hidden_state_of
+    from audit.values import number
+
+    require(lipschitz is not None, "`lipschitz=None`: give a number, or one for each step")
+    composition = composition_of(noise_multiplier, insertions, None)
+    found = hidden_state_of(composition, lipschitz, k, insert, number("delta", delta, float), step_sizes)
+    assert found is not None
+    return found.bound.epsilon
 
 
 def audit(

@@ -45,16 +45,14 @@ def conclude(
     *,
     looks: Sequence[int] | None = None,
     upper_bound: float | None = None,
-    hidden_state: HiddenState | None = None,
     reason: str = "",
 ) -> Conclusion:
     """The conclusion from a caller's scores and the mechanism's composition or, of another accountant, the
     upper bound on epsilon, where one of them is known.
 
-    looks: the declared numbers of scores, where these are the scores of one of them. hidden_state: the bound
-    on the last model at this delta, where steps are Lipschitz. reason: why the trade-off curve should be
-    Gaussian, if the mechanism is a reason. Raises InputError for scores or values that nothing can be
-    concluded from, and for looks with several canaries a run.
+    looks: the declared numbers of scores, where these are the scores of one of them. reason: why the
+    trade-off curve should be Gaussian, if the mechanism is a reason. Raises InputError for scores or values
+    that nothing can be concluded from, and for looks with several canaries a run.
     """
     runs = sum(map(len, design.pooled()))
     design, repeats = once(design)
@@ -72,15 +70,13 @@ def conclude(
             reason=reason,
             design=design,
             repeats=repeats,
-            hidden_state=hidden_state,
         )
     found = estimate.findings(*worlds, delta, confidence)
     estimates = tuple(one for one in found if isinstance(one, Estimate))
     bounds = tuple(one for one in found if isinstance(one, Bound))
     test = functools.cache(functools.partial(gaussian_curve.examine_with_power, *worlds))
     deciding = functools.cache(functools.partial(gaussian_curve.deciding_runs, *worlds))
-    one = Conclusion(*worlds, estimates, bounds, *upper, test, deciding, composition, reason)
-    one = one._replace(repeats=repeats, hidden_state=hidden_state)
+    one = Conclusion(*worlds, estimates, bounds, *upper, test, deciding, composition, reason, repeats=repeats)
     return one if looks is None else _of_looks(one, {runs: worlds}, looks)
 
 
@@ -106,6 +102,7 @@ def hidden_state_of(
     k: int | None,
     insert: str | int | None,
     delta: float,
+    step_sizes: ArrayLike = 1.0,
 ) -> HiddenState | None:
     """The bound on a caller's last model, if the Lipschitz constants of its steps are given: k is 1, and the
     canary comes last in each period, unless they say otherwise. Raises InputError for a part alone."""
@@ -118,7 +115,7 @@ def hidden_state_of(
     every = 1 if k is None else number("k", k, int)
     place = insert_step(LAST if insert is None else plain(insert), every)
     periods = Periods(lipschitz, every, place)
-    return HiddenState(of_periods(composition, periods, delta), periods)
+    return HiddenState(of_periods(composition, periods, delta, step_sizes), periods)
 
 
 def _upper_bounds(
@@ -142,7 +139,6 @@ def conclude_fresh(
     confidence: float = 0.95,
     *,
     upper_bound: float | None = None,
-    hidden_state: HiddenState | None = None,
 ) -> Conclusion:
     """`conclude` from cosines of fresh directions, in the order of runs."""
     once, places = np.unique(design.cosines, axis=0, return_index=True)
@@ -153,7 +149,7 @@ def conclude_fresh(
     upper = _upper_bounds(composition, delta, upper_bound)
     bounds = tuple(method.compute(design, delta, confidence) for method in exact_null.METHODS.values())
     found = Conclusion(*design.pooled(), (), bounds, *upper, composition=composition)
-    return found._replace(design=design, repeats=repeats, hidden_state=hidden_state)
+    return found._replace(design=design, repeats=repeats)
 
 
 def of_setting(

@@ -117,6 +117,10 @@ def _bound_command(names: str, composition: Composition | None, conclusion: Conc
         flags["looks"] = ",".join(map(str, conclusion.looks.schedule))
     if composition is not None:
         flags |= {name: f"{value:.12g}" for name, value in composition._asdict().items()}
+        found = conclusion.hidden_state
+        if found is not None:
+            flags["lipschitz"] = f"{found.range[1]:.12g}"
+            flags |= {"k": str(found.periods.k), "insert": str(found.periods.insert)}
     elif conclusion.upper_bound is not None:
         flags["upper_bound"] = f"{conclusion.upper_bound:.12g}"
     return " ".join([started.command("bound"), *(f"--{name}={value}" for name, value in flags.items())])
@@ -134,7 +138,9 @@ def of_arrays(name: str, composition: Composition | None, conclusion: Conclusion
         sigma, insertions, rate = composition
         sampled = f", each with probability {rate:g} (Poisson sampling)" if rate < 1 else ""
         given = f"{insertions:,} insertions{sampled}, noise multiplier sigma = {sigma:g}"
-        facts["Mechanism, as given"] = given
+        found = conclusion.hidden_state
+        contracts = "" if found is None else f"; {found.assumes.note}"
+        facts["Mechanism, as given"] = f"{given}{contracts}"
     elif conclusion.upper_bound is not None:
         given = f"epsilon = {conclusion.upper_bound:g} at delta = {conclusion.delta:g}"
         facts["Upper bound, as given"] = given

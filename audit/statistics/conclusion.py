@@ -142,6 +142,11 @@ class Conclusion(NamedTuple):
         """The smallest upper bound; None where none is known."""
         return next(iter(self.upper_bounds), None)
 
+    @property
+    def tightest_mu(self) -> float | None:
+        """The smallest upper bound on mu; None where none is known."""
+        return min((bound.mu for bound in self.upper_bounds if bound.mu is not None), default=None)
+
     def exceeded(self, epsilon: float) -> UpperBound | None:
         """The largest upper bound that so much exceeds; None where there is none."""
         return next((bound for bound in reversed(self.upper_bounds) if epsilon > bound.epsilon), None)

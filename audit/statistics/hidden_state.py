@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from audit import values
 from audit.errors import InputError, require
 from audit.statistics import accounting, arrays, conversions
 from audit.statistics.accounting import Composition
@@ -67,16 +68,15 @@ class HiddenState(NamedTuple):
         """The bound's assumption, in the words of tables and pages."""
         least, most = (f"{end:.6g}" for end in self.range)
         constant = most if least == most else f"{least} to {most}"
-        steps = f"of Lipschitz constant {constant} ({self.reason})"
-        comes = f"a canary at step {self.periods.insert} of every {self.periods.k}"
+        steps, k = f"of Lipschitz constant {constant} ({self.reason})", self.periods.k
+        comes = f"the canary in step {self.periods.insert} of every {k}" if k > 1 else "the canary in each"
         sentence = f"only the last model is seen; steps {steps}, {comes}; sensitivity C, Gaussian noise"
         attained = ""
         if self.constant is not None and self.constant < _ATTAINED * self.bound.mu:
             attained = f"; mu {self.bound.mu:.4g} is attained by a crafted landscape alone, where a "
             attained += f"constant direction reaches {self.constant:.4g}"
-        return Assumption(
-            f"steps {steps}", "Lipschitz steps", sentence + attained, f"{steps}, {comes}{attained}"
-        )
+        note = f"steps {steps}, {comes}{attained}"
+        return Assumption(f"steps {steps}", "Lipschitz", sentence + attained, note)
 
     @property
     def range(self) -> tuple[float, float]:
@@ -148,12 +148,13 @@ def insert_step(insert: str | int, k: int) -> int:
     named = {FIRST: 1, LAST: k}.get(str(insert), insert)
     whole = type(named) is int or (isinstance(named, str) and named.isdecimal() and len(named) < 20)
     known = whole and 1 <= int(named) <= k
-    require(known, f"`insert={insert}`: give {LAST}, {FIRST} or a number from 1 to {k}, the period's steps")
+    said = f"`insert={values.shown(insert)}`"
+    require(known, f"{said}: give {LAST}, {FIRST} or a number from 1 to {k}, the steps of a period")
     return int(named)
 
 
-def _each_step(name: str, values: ArrayLike, steps: int) -> Array:
-    array = arrays.floats(f"values of `{name}`", values)
+def _each_step(name: str, given: ArrayLike, steps: int) -> Array:
+    array = arrays.floats(f"values of `{name}`", given)
     shape = f"`{name}` has shape {array.shape}: give a number, or one for each of {steps:,} steps"
     require(array.shape in ((), (steps,)), shape)
     outside = array[~((array == 0) | ((array >= LEAST) & (array <= MOST)))]
