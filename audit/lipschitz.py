@@ -45,7 +45,9 @@ def hidden_state(
     row = None if own_model else zoo.tasks().get(setting.model)
     if row is None:
         return (
-            "nobody vouches for `lipschitz` of its steps" if given is None else _bound(setting, given, delta)
+            "nobody vouches for how Lipschitz its steps are"
+            if given is None
+            else _bound(setting, given, delta)
         )
     if row.convex is None:
         return row.not_convex

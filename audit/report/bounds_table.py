@@ -18,6 +18,7 @@ from audit.statistics.exact_null import ExactBound
 _COUNTS, _RATES = ("FP/out", "FN/in"), ("FPR", "FNR")
 _UNTESTED = "            (not tested here: scores of one run may depend on each other)"
 _WITHDRAWN = "withdrawn: canaries that were out have not the law of directions (p < 1e-06)"
+_NO_HIDDEN = "no bound but composition"
 _FEW = 100  # scores of a world
 _WIDTH = 80  # columns
 _SHOWN = 0.0005  # three decimals show 0 below it
@@ -60,9 +61,15 @@ def _notes(conclusion: Conclusion) -> list[str]:
     uppers = (bound.assumes for bound in conclusion.upper_bounds)
     assumed = dict.fromkeys([*map(assumption_of, conclusion.rows()), *uppers])
     ranked = sorted(assumed, key=lambda one: one.gaussian)
-    notes = [f"{one.word + ':':<12}{one.note}" for one in ranked if one.note]
+    notes = [line for one in ranked if one.note for line in _noted(one.word, one.note)]
+    if conclusion.uncovered:
+        notes = [*_noted("last model", f"{_NO_HIDDEN}: {conclusion.uncovered}"), *notes]
     tested = conclusion.design is None or conclusion.fresh is not None
     return notes if tested else [*notes, _UNTESTED]
+
+
+def _noted(word: str, note: str) -> list[str]:
+    return textwrap.wrap(f"{word + ':':<12}{note}", _WIDTH, subsequent_indent=" " * 12)
 
 
 def look_rows(conclusion: Conclusion) -> str:

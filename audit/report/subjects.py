@@ -193,6 +193,11 @@ def _facts(setting: Setting, conclusion: Conclusion, own: bool) -> dict[str, str
         **_looks(conclusion),
         "Arithmetic": f"{mechanism.precision}, clipped sums by {mechanism.clipping}",
         **({"Gaussian curve": _REASON} if conclusion.reason else {}),
+        **(
+            {"Last model": f"no bound but composition: {conclusion.uncovered}"}
+            if conclusion.uncovered
+            else {}
+        ),
     }
 
 

@@ -179,7 +179,7 @@ def test_an_author_vouches_for_the_steps_of_a_model(tmp_path):
     assert each.conclusion.hidden_state.bound.mu < first.conclusion.hidden_state.bound.mu
     none = audited()
     assert none.conclusion.hidden_state is None and none.subject().conclusion.hidden_state is None
-    assert none.conclusion.uncovered == "nobody vouches for `lipschitz` of its steps"
+    assert none.conclusion.uncovered == "nobody vouches for how Lipschitz its steps are"
     for wrong, said in (
         ([1.0, 1.0], "`lipschitz` has shape"),
         (-1.0, "`lipschitz` holds -1"),
