@@ -14,6 +14,7 @@ from audit.statistics import curves, estimate, lifted
 from audit.statistics.conclusion import Conclusion, assumption_of
 from audit.statistics.estimate import Bound, Finding
 from audit.statistics.exact_null import ExactBound
+from audit.statistics.method import Assumption
 
 _COUNTS, _RATES = ("FP/out", "FN/in"), ("FPR", "FNR")
 _UNTESTED = "            (not tested here: scores of one run may depend on each other)"
@@ -60,9 +61,13 @@ def _notes(conclusion: Conclusion) -> list[str]:
     uppers = (bound.assumes for bound in conclusion.upper_bounds)
     assumed = dict.fromkeys([*map(assumption_of, conclusion.rows()), *uppers])
     ranked = sorted(assumed, key=lambda one: one.gaussian)
-    notes = [f"{one.word + ':':<12}{one.note}" for one in ranked if one.note]
+    notes = [_note(one) for one in ranked if one.note]
     tested = conclusion.design is None or conclusion.fresh is not None
     return notes if tested else [*notes, _UNTESTED]
+
+
+def _note(assumed: Assumption) -> str:
+    return textwrap.fill(f"{assumed.word + ':':<12}{assumed.note}", _WIDTH, subsequent_indent=12 * " ")
 
 
 def look_rows(conclusion: Conclusion) -> str:
