@@ -16,10 +16,10 @@ WORDS, BOUND = ("many", ""), ("bound", "--scores=scores.npz")
 AUDIT = ("audit", "--data_file=nowhere.csv")  # what is out of range is said before the data are looked for
 POISONED = "audit --data_file=nowhere.csv --adversary=poisoned"
 COUNTS = (  # flags of whole numbers that are no fields, after their command
+    "bound k; "
     "audit runs chunk_size; plan runs audits seed; calibrate canaries audits seed processes one_run; "
     "calibrate directions dimension; norms runs; landscape steps runs seed; precision examples steps; "
-    "throughput rounds; own_model runs; federated runs; bound insertions dimension k; "
-    "one_shot simulations seed"
+    "throughput rounds; own_model runs; federated runs; bound insertions dimension; one_shot simulations seed"
 )
 EMPTY = (  # lists that name nothing, after their command
     "calibrate mu runs mechanism; landscape batch_sizes; norms models; throughput models engines; "

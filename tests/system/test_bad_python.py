@@ -167,7 +167,6 @@ HIDDEN = [
     *each(hidden, "insert", "`insert=", "second", "", 0, 3, -1, 1.5, [1], {}, True, LONG, np.ones(2)),
     *each(hidden, "lipschitz", "lipschitz", None, -1, np.nan, np.inf, "x", {}, np.ones(3), 1j),
     *each(hidden, "step_sizes", "step_sizes", None, -1, np.nan, "x", [], np.ones(3)),
-    *each(hidden, "step_sizes", "`noise` is 0 at step 1", 0.0),
     *each(bounds, "lipschitz", "goes with `noise_multiplier` and `insertions`", 1.0),
     *each(bounds, "k", "go with `lipschitz`", 5), *each(bounds, "insert", "go with `lipschitz`", "last"),
 ]  # fmt: skip
