@@ -61,15 +61,15 @@ def _notes(conclusion: Conclusion) -> list[str]:
     uppers = (bound.assumes for bound in conclusion.upper_bounds)
     assumed = dict.fromkeys([*map(assumption_of, conclusion.rows()), *uppers])
     ranked = sorted(assumed, key=lambda one: one.gaussian)
-    notes = [line for one in ranked if one.note for line in _noted(one.word, one.note)]
+    notes = [_noted(one.word, one.note) for one in ranked if one.note]
     if conclusion.uncovered:
-        notes = [*_noted("last model", f"{_NO_HIDDEN}: {conclusion.uncovered}"), *notes]
+        notes = [_noted("last model", f"{_NO_HIDDEN}: {conclusion.uncovered}"), *notes]
     tested = conclusion.design is None or conclusion.fresh is not None
     return notes if tested else [*notes, _UNTESTED]
 
 
-def _noted(word: str, note: str) -> list[str]:
-    return textwrap.wrap(f"{word + ':':<12}{note}", _WIDTH, subsequent_indent=" " * 12)
+def _noted(word: str, note: str) -> str:
+    return textwrap.fill(f"{word + ':':<12}{note}", _WIDTH, subsequent_indent=12 * " ")
 
 
 def look_rows(conclusion: Conclusion) -> str:

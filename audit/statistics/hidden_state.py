@@ -145,7 +145,7 @@ def of_periods(
 def insert_step(insert: str | int, k: int) -> int:
     """The step of a period, 1 to k, that "last", "first" or a number says; raises InputError for others."""
     require(k >= 1, f"`k={k}`: give at least 1")
-    named = {FIRST: 1, LAST: k}.get(str(insert), insert)
+    named = {FIRST: 1, LAST: k}.get(insert, insert) if isinstance(insert, str) else insert
     whole = type(named) is int or (isinstance(named, str) and named.isdecimal() and len(named) < 20)
     known = whole and 1 <= int(named) <= k
     said = f"`insert={values.shown(insert)}`"
