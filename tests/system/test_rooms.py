@@ -34,7 +34,7 @@ FLOORS = [  # from the ground up: nobody imports from a higher floor
     ["audit.adversaries", "audit.landscape", "audit.storage", "audit.zoo"],
     ["audit.game", "audit.round_game", "audit.one_run", "audit.opacus_canary"],
     ["audit.training", "audit.settings"],
-    ["audit.concluded"],
+    ["audit.concluded", "audit.lipschitz"],
     ["audit.report"],
     ["audit.own"],
     ["audit.api", "audit.commands"],
