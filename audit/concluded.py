@@ -164,6 +164,14 @@ def of_each_run(
     return found
 
 
+def of_runs_together(scores: Scores, delta: float, confidence: float) -> Bound | None:
+    """The bound that several runs of fresh directions prove together, of which no score uses anything of the
+    other canaries; None of one run, and of other canaries."""
+    if not scores.dimension or len(scores.scores) == 1:
+        return None
+    return exact_null.of_fresh(scores.directions()._replace(plain=True), delta, confidence)
+
+
 def predicted_mu(setting: Setting) -> float | None:
     """mu of the biased dimension's score where genuine gradients do not interfere: insertions add up and
     all steps' noise does, so mu = sqrt(insertions / k) / sigma (derived in
