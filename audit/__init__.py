@@ -6,16 +6,17 @@
     audit.audit_loss(loss, params, features, labels, runs=1000)             loss(params, (feature, label))
     audit.audit_model(module, criterion, features, labels, runs=1000)       a Flax module
     audit.audit("fcnn", runs=5000, adversary="gc_r", k=5)                   a model of the repository
+    audit.hidden_state_epsilon(noise_multiplier=4.0, insertions=250, k=5, lipschitz=1.0)    an upper bound
 
-Each returns a `Result`; what cannot be audited raises `InputError`, in one line. `bounds` loads no JAX, and
-none of them touches the command line or JAX's configuration.
+Each but the last returns a `Result`; what cannot be audited raises `InputError`, in one line. `bounds` and
+`hidden_state_epsilon` load no JAX, and none of them touches the command line or JAX's configuration.
 """
 
 import importlib
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from audit.api import Result, audit, audit_loss, audit_model, bounds
+from audit.api import Result, audit, audit_loss, audit_model, bounds, hidden_state_epsilon
 from audit.errors import InputError
 from audit.version import __version__
 
@@ -31,6 +32,7 @@ __all__ = [
     "audit_model",
     "bounds",
     "directions",
+    "hidden_state_epsilon",
 ]
 
 if not TYPE_CHECKING:

@@ -82,6 +82,12 @@ class Result:
         return self.conclusion.upper_bound
 
     @property
+    def hidden_state_bound(self) -> float | None:
+        """The epsilon at delta of the last model alone; None where no Lipschitz constants are known."""
+        found = self.conclusion.hidden_state
+        return None if found is None else found.bound.epsilon
+
+    @property
     def auc(self) -> "Auc":
         """The area under the ROC curve; its standard error counts all scores as independent."""
         from audit.statistics import curves
@@ -144,6 +150,9 @@ def bounds(
     noise_multiplier: float | None = None,
     insertions: int | None = None,
     sampling_rate: float | None = None,
+    lipschitz: "ArrayLike | None" = None,
+    k: int | None = None,
+    insert: str | int | None = None,
     upper_bound: float | None = None,
     name: str = "scores",
 ) -> Result:
@@ -160,6 +169,8 @@ def bounds(
         where the canary was in, by default everywhere.
       noise_multiplier, insertions: of DP-SGD's steps with the canary, where the upper bound is wanted.
       sampling_rate: with which each of these takes the canary (Poisson), by default 1.
+      lipschitz, k, insert: of its steps, where the bound on the last model is wanted: see
+        `hidden_state_epsilon`.
       upper_bound: epsilon at delta from your own accountant, instead of these.
       name: of what was audited, for the page.
 
@@ -176,7 +187,7 @@ def bounds(
     >>> audit.bounds(cosines, dimension=62_006).epsilon > 14
     True
     """
-    from audit.concluded import composition_of, conclude, conclude_fresh
+    from audit.concluded import composition_of, conclude, conclude_fresh, hidden_state_of
     from audit.report import subjects
     from audit.values import number, require_type
 
@@ -184,12 +195,54 @@ def bounds(
     levels = number("delta", delta, float), number("confidence", confidence, float)
     upper = None if upper_bound is None else number("upper_bound", upper_bound, float)
     composition = composition_of(noise_multiplier, insertions, sampling_rate)
+    hidden_state = hidden_state_of(composition, lipschitz, k, insert, levels[0])
     if dimension is None and presence is None and leave_one_out is False:
         conclusion = conclude(_of_worlds(scores_in, scores_out), composition, *levels, upper_bound=upper)
     else:
         cosines = _of_directions(scores_in, scores_out, dimension, leave_one_out, presence)
         conclusion = conclude_fresh(cosines, composition, *levels, upper_bound=upper)
+    conclusion = conclusion._replace(hidden_state=hidden_state)
     return Result(conclusion, partial(subjects.of_arrays, name, composition, conclusion))
+
+
+def hidden_state_epsilon(
+    *,
+    noise_multiplier: float,
+    insertions: int,
+    lipschitz: "ArrayLike",
+    k: int = 1,
+    insert: str | int = "last",
+    step_sizes: "ArrayLike" = 1.0,
+    delta: float = 1e-5,
+) -> float:
+    """An upper bound on the epsilon of DP-SGD's last model, where nobody sees the models before; no JAX.
+
+    Args:
+      noise_multiplier, insertions: of DP-SGD's steps with the canary.
+      lipschitz: constant of a step without the canary and noise, a number or one for each of insertions * k
+        steps: 1 for a convex loss and a step of at most 2 / smoothness, 1 - learning rate * weight decay with
+        an L2 penalty (`audit/statistics/README.md` says of which models). Not for momentum or Adam.
+      k: steps from one insertion to the next.
+      insert: which of every k steps inserts the canary, "last", "first" or 1 to k.
+      step_sizes: learning rates, a number or one for each step; their ratios count.
+      delta: of epsilon.
+
+    Never above composition, and no better bound holds of all losses with these constants. Raises InputError
+    for values out of range.
+
+    >>> round(audit.hidden_state_epsilon(noise_multiplier=4.0, insertions=250, k=5, lipschitz=1.0), 2)
+    8.68
+    >>> round(audit.hidden_state_epsilon(noise_multiplier=4.0, insertions=250, k=5, lipschitz=0.99), 2)
+    3.08
+    """
+    from audit.concluded import composition_of, hidden_state_of
+    from audit.values import number
+
+    require(lipschitz is not None, "`lipschitz=None`: give a number, or one for each step")
+    composition = composition_of(noise_multiplier, insertions, None)
+    found = hidden_state_of(composition, lipschitz, k, insert, number("delta", delta, float), step_sizes)
+    assert found is not None
+    return found.bound.epsilon
 
 
 def audit(
@@ -220,7 +273,7 @@ def audit(
     """
     import jax
 
-    from audit import concluded, progress, training, zoo
+    from audit import concluded, lipschitz, progress, training, zoo
     from audit.report.subjects import AskedLevels
     from audit.settings import build, make, stored
     from audit.settings.setting import flat
@@ -237,7 +290,8 @@ def audit(
         results.require_declared(store, [])
         with progress.bar(training.lacking(store, runs)) as line:
             trained = training.train(played, store, runs, progress=line)
-    conclusion = concluded.of_setting(trained.scores, setting, delta, confidence)
+    steps = lipschitz.of_data(store, setting, dataset)
+    conclusion = concluded.of_setting(trained.scores, setting, delta, confidence, steps=steps)
     about = {"setting": flat(setting), "runs": runs, "provenance": build.provenance(dataset)}
     results.keep_result(store, conclusion, **about, out=str(store.path))
     return _kept(conclusion, store.path, AskedLevels(delta, confidence), runs)
@@ -254,6 +308,7 @@ def audit_model(
     out: str | Path = "results",
     delta: float = 1e-5,
     confidence: float = 0.95,
+    lipschitz: "ArrayLike | None" = None,
     **settings: Any,
 ) -> Result:
     """Trains a Flax Linen module, half of the runs with a canary, and bounds what their last iterates leak.
@@ -268,6 +323,9 @@ def audit_model(
         `audit.adversaries.base.Adversary` of your own.
       out: folder of the store; figure and page are written there too.
       delta, confidence: of the bounds.
+      lipschitz: the constant, or one a step, of the map from a model to the next without canary and noise,
+        learning rate, clipping and weight decay included, where you can vouch for it: what the last model
+        leaks then has a smaller upper bound (`audit.hidden_state_epsilon`).
       settings: what describes the training, as steps=100, noise_multiplier=2, k=5; `model` names the model
         in the report, and `clipping` is by default the fastest strategy that takes it, or one by which `out`
         has all runs.
@@ -288,7 +346,8 @@ def audit_model(
     from audit import own
 
     request = _require_request(runs, out, delta, confidence)
-    return _audit_own(own.of_module(module, criterion, features, labels), request, adversary, settings)
+    model = own.of_module(module, criterion, features, labels)
+    return _audit_own(model, request, adversary, settings, lipschitz)
 
 
 def audit_loss(
@@ -302,6 +361,7 @@ def audit_loss(
     out: str | Path = "results",
     delta: float = 1e-5,
     confidence: float = 0.95,
+    lipschitz: "ArrayLike | None" = None,
     **settings: Any,
 ) -> Result:
     """`audit_model` for any JAX model: Flax NNX, Equinox and Haiku all have such a loss.
@@ -310,8 +370,8 @@ def audit_loss(
       loss: (params, (features[i], labels[i])) -> scalar loss of one example, without a batch axis; no
         randomness.
       params: a tree of float arrays, at which every run begins.
-      runs, adversary, out, settings: see `audit_model`. Gradients are taken example by example, which is
-        slower than what a Linen module allows.
+      runs, adversary, out, lipschitz, settings: see `audit_model`. Gradients are taken example by example,
+        which is slower than what a Linen module allows.
 
     Raises InputError for what cannot be audited, in one line.
 
@@ -327,7 +387,8 @@ def audit_loss(
     from audit import own
 
     request = _require_request(runs, out, delta, confidence)
-    return _audit_own(own.of_loss(loss, params, features, labels), request, adversary, settings)
+    model = own.of_loss(loss, params, features, labels)
+    return _audit_own(model, request, adversary, settings, lipschitz)
 
 
 def _of_worlds(scores_in: Any, scores_out: Any) -> "Design":
@@ -375,6 +436,7 @@ def _audit_own(
     request: tuple[int, Path, float, float],
     adversary: "str | Adversary",
     settings: dict[str, Any],
+    lipschitz: "ArrayLike | None",
 ) -> Result:
     """The result of an audit of `audit.own`, products in float32 whatever JAX is set to."""
     import jax
@@ -384,7 +446,7 @@ def _audit_own(
 
     runs, out, delta, confidence = request
     with jax.default_matmul_precision("float32"):
-        conclusion, folder = own.audited(model, settings, adversary, runs, out, delta, confidence)
+        conclusion, folder = own.audited(model, settings, adversary, runs, out, delta, confidence, lipschitz)
     return _kept(conclusion, folder, AskedLevels(delta, confidence), runs)
 
 

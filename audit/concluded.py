@@ -6,13 +6,14 @@ for it, which takes about 0.2 s, and the test is then kept.
 """
 
 import functools
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from audit import zoo
-from audit.errors import require
+from audit import lipschitz, zoo
+from audit.errors import InputError, require
+from audit.lipschitz import Steps
 from audit.settings.adversaries import SphereFields, adversary_row
 from audit.settings.setting import Setting, require_noise
 from audit.statistics import (
@@ -28,11 +29,12 @@ from audit.statistics.accounting import Composition
 from audit.statistics.canaries import Coins, Design, Fresh
 from audit.statistics.conclusion import Conclusion, Look, Looks, Worlds
 from audit.statistics.estimate import Bound, Estimate
+from audit.statistics.hidden_state import LAST, HiddenState, Periods, insert_step, of_periods
 from audit.statistics.one_run_conclusion import OneRunConclusion
 from audit.statistics.one_shot import of_own_game
 from audit.statistics.repeats import once
 from audit.storage.store import Scores
-from audit.values import number
+from audit.values import number, plain
 
 
 def conclude(
@@ -94,6 +96,28 @@ def composition_of(
     return Composition(sigma, number("insertions", insertions, int), rate)
 
 
+def hidden_state_of(
+    composition: Composition | None,
+    lipschitz: ArrayLike | None,
+    k: int | None,
+    insert: str | int | None,
+    delta: float,
+    step_sizes: ArrayLike = 1.0,
+) -> HiddenState | None:
+    """The bound on a caller's last model, if the Lipschitz constants of its steps are given: k is 1, and the
+    canary comes last in each period, unless they say otherwise. Raises InputError for a part alone."""
+    if lipschitz is None:
+        require(k is None and insert is None, "`k` and `insert` go with `lipschitz`: give it, or drop them")
+        return None
+    missing = "`lipschitz` goes with `noise_multiplier` and `insertions`: give all three"
+    if composition is None:
+        raise InputError(missing)
+    every = 1 if k is None else number("k", k, int)
+    place = insert_step(LAST if insert is None else plain(insert), every)
+    periods = Periods(lipschitz, every, place)
+    return HiddenState(of_periods(composition, periods, delta, step_sizes), periods)
+
+
 def _upper_bounds(
     composition: Composition | None, delta: float, given: float | None
 ) -> tuple[float | None, float | None]:
@@ -135,14 +159,19 @@ def of_setting(
     confidence: float,
     looks: Sequence[int] = (),
     own_model: bool = False,
+    steps: Steps | None = None,
 ) -> Conclusion:
     """The conclusion from the scores of a setting's first runs, or from those of the declared looks that they
-    reach; of a caller's own model nothing but its name is known. Raises InputError as `conclude`."""
+    reach; of a caller's own model nothing but its name is known. steps: how Lipschitz they are, where that is
+    known of the data or vouched for. Raises InputError as `conclude`."""
+    composition = Composition(*setting.composition)
+    last = lipschitz.hidden_state(setting, delta, steps, own_model)
+    known = {"hidden_state": last} if isinstance(last, HiddenState) else {"uncovered": last}
     if isinstance(setting.adversary, SphereFields):
         require(not looks, "`looks` are for other adversaries: fresh directions may be looked at at any time")
-        return conclude_fresh(scores.directions(), Composition(*setting.composition), delta, confidence)
-    composition, reason = Composition(*setting.composition), "" if own_model else gaussian_reason(setting)
-    one = conclude(scores.design(), composition, delta, confidence, reason=reason)
+        return conclude_fresh(scores.directions(), composition, delta, confidence)._replace(**known)
+    reason = "" if own_model else gaussian_reason(setting)
+    one = conclude(scores.design(), composition, delta, confidence, reason=reason)._replace(**known)
     taken = [runs for runs in looks if runs <= len(scores.scores)]
     return _of_looks(one, {runs: scores.of_first(runs).worlds() for runs in taken}, looks) if looks else one
 
@@ -174,7 +203,8 @@ def of_runs_together(scores: Scores, delta: float, confidence: float) -> Bound |
 
 def predicted_mu(setting: Setting) -> float | None:
     """mu of the biased dimension's score where genuine gradients do not interfere: insertions add up and
-    all steps' noise does, so mu = sqrt(insertions / k) / sigma (derived in
+    all steps' noise does, each shrunk by weight decay in the steps after it, w_t = (1 - eta lambda)^(T - t),
+    so mu = sum of w_t over insertions / (sigma |w|), without decay sqrt(insertions / k) / sigma (derived in
     experiments/hidden_state/README.md). None where that is not known: small models, other adversaries or
     optimizers, sampled insertions, an unknown initialisation (Errata H14)."""
     mechanism, known = setting.mechanism, zoo.tasks().get(setting.model)
@@ -182,7 +212,7 @@ def predicted_mu(setting: Setting) -> float | None:
     crafted = adversary_row(setting.adversary.name).biased and known is not None and known.over_parameterised
     if not (plain and crafted and mechanism.noise_multiplier > 0):
         return None
-    return math.sqrt(setting.insertions / setting.schedule.periodicity) / mechanism.noise_multiplier
+    return lipschitz.constant_direction(setting)
 
 
 def gaussian_reason(setting: Setting) -> str:

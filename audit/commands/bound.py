@@ -6,6 +6,8 @@
     ./run.sh bound --scores=scores.json                  the same names, each a list
     ./run.sh bound --scores=-                            CSV or JSON from a pipe
     ./run.sh bound --scores=scores.csv --upper_bound=3   an accountant's epsilon
+    ./run.sh bound --scores=scores.csv --noise_multiplier=4 --insertions=250 --k=5 --lipschitz=1
+                                                         steps that contract: hidden state
     ./run.sh bound --scores=scores.csv --looks=500,1000  one of the declared looks
     ./run.sh bound --scores=scores.csv --report=p.html   the page of ./run.sh report
     ./run.sh bound --scores=run.npz --dimension=68       one run's cosines: observed
@@ -22,7 +24,7 @@ from pathlib import Path
 from absl import flags
 
 from audit.commands import cli
-from audit.concluded import conclude, conclude_fresh
+from audit.concluded import conclude, conclude_fresh, hidden_state_of
 from audit.errors import require
 from audit.report import bounds_table, one_run_table, verdicts
 from audit.settings.setting import require_noise
@@ -48,6 +50,9 @@ flags.DEFINE_float("noise_multiplier", None, "Noise multiplier, where the upper 
 flags.DEFINE_integer("insertions", None, "Steps with the canary, where the upper bound is wanted.")
 flags.DEFINE_float("sampling_rate", None, "Each step's probability to take the canary; by default 1.")
 flags.DEFINE_float("upper_bound", None, _UPPER_HELP)
+flags.DEFINE_float("lipschitz", None, "Lipschitz constant of every step, for the hidden-state bound.")
+flags.DEFINE_integer("k", None, "With --lipschitz: steps from one insertion to the next; by default 1.")
+flags.DEFINE_string("insert", None, "With --lipschitz: the canary's step of each k: last, first or a number.")
 flags.DEFINE_string("figure", None, "Also draw the audit into this .png, .pdf or .svg file.")
 flags.DEFINE_string("report", None, "Also write a report into this HTML file.")
 flags.DEFINE_string("name", None, "What was audited, for the report; by default the scores' file.")
@@ -56,7 +61,7 @@ flags.DEFINE_bool("leave_one_out", False, "With --dimension: a cosine used the o
 flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of a table.")
 
 
-flags.DEFINE_bool("fail_if_violated", False, "Exit status 3 where more is proven than the upper bound.")
+flags.DEFINE_bool("fail_if_violated", False, "Exit status 3 where more is proven than an upper bound.")
 
 VIOLATED = 3  # exit status
 _NO_UPPER = "--fail_if_violated goes with an upper bound: give --upper_bound, or the noise and the insertions"
@@ -80,6 +85,8 @@ def main() -> None:
         known = Path(FLAGS.figure).suffix.lower() in FORMATS
         require(known, f"--figure={FLAGS.figure}: end it in {', '.join(FORMATS)}")
     composition = _composition()
+    periods = FLAGS.lipschitz, FLAGS.k, FLAGS.insert
+    hidden_state = hidden_state_of(composition, *periods, FLAGS.delta)
     levels, given = (FLAGS.delta, FLAGS.confidence), FLAGS.upper_bound
     if cosines is not None:
         conclusion = conclude_fresh(cosines, composition, *levels, upper_bound=given)
@@ -87,6 +94,7 @@ def main() -> None:
         design = score_files.read_scores(*paths)
         looks = None if FLAGS.looks is None else cli.whole_numbers("looks")
         conclusion = conclude(design, composition, *levels, looks=looks, upper_bound=given)
+    conclusion = conclusion._replace(hidden_state=hidden_state)
     wanted = _wanted(paths, composition, conclusion)
     for flag, (path, content) in wanted.items():
         files.write_whole(path, content, f"name another file with --{flag}")
@@ -99,7 +107,8 @@ def main() -> None:
         print(remark, file=sys.stderr)
     for flag, (path, _) in wanted.items():
         print(f"{flag}: {path}", file=sys.stderr)
-    _judge(conclusion.epsilon, conclusion.upper_bound)
+    tightest = conclusion.tightest
+    _judge(conclusion.epsilon, None if tightest is None else tightest.epsilon)
 
 
 def _judge(proven: float, upper: float | None) -> None:
@@ -117,7 +126,7 @@ def _cosines(paths: Sequence[Path]) -> OneRun | Fresh:
 
 
 def _one_run(path: Path, cosines: OneRun) -> None:
-    for name in ("noise_multiplier", "insertions", "sampling_rate", "figure"):
+    for name in ("noise_multiplier", "insertions", "sampling_rate", "lipschitz", "k", "insert", "figure"):
         message = f"--{name} does not go with --dimension and the cosines of one run: drop one"
         require(FLAGS[name].value is None, message)
     upper = FLAGS.upper_bound

@@ -66,7 +66,7 @@ def _index(about: Sequence[Subject]) -> Html:
         gaussian, free = subject.conclusion.gaussian, subject.conclusion.assumption_free
         word = page.join([page.element("strong", found.word, class_=found.kind)])
         epsilons = verdicts.at_least(gaussian.epsilon), verdicts.at_least(free.epsilon)
-        rows.append((link, word, *epsilons, _upper(subject.conclusion.upper_bound)))
+        rows.append((link, word, *epsilons, _upper(subject.conclusion)))
     header = ("audit", "verdict", "epsilon, Gaussian curve", "epsilon, any curve", "upper bound")
     table = page.table("Audits in this report", header, rows)
     error = 1 - min(subject.conclusion.confidence for subject in about)
@@ -119,14 +119,9 @@ def _verdict(found: Verdict) -> Html:
 def _bounds(conclusion: Conclusion) -> Html:
     """A row a bound, then the upper bound, then what is no bound, as in the printed table."""
     rows = [(*_cells(row), _assumes(row, conclusion)) for row in conclusion.ranked()]
-    upper, mu = conclusion.upper_bound, conclusion.mu_upper_bound
-    if upper is not None:
-        limit = verdicts.limit(mu) if mu is not None and math.isfinite(mu) else ""
-        assumed, composition = "as given, from another accountant", conclusion.composition
-        if composition is not None:
-            sampled = " and batches that the adversary does not know" if composition.sampling_rate < 1 else ""
-            assumed = f"sensitivity C, Gaussian noise of deviation sigma C{sampled}"
-        rows.append(("upper bound", verdicts.limit(upper), limit, "", "", "", assumed))
+    for upper in conclusion.upper_bounds:
+        mu = verdicts.limit(upper.mu) if upper.mu is not None and math.isfinite(upper.mu) else ""
+        rows.append((upper.name, verdicts.limit(upper.epsilon), mu, "", "", "", upper.assumes.sentence))
     rows += [(*_cells(row), _assumes(row, conclusion)) for row in conclusion.estimates]
     level = verdicts.percent(conclusion.confidence)
     caption = f"Epsilon at delta = {conclusion.delta:g}; lower bounds at {level} confidence"
@@ -173,8 +168,9 @@ def _assumes(finding: Finding, conclusion: Conclusion) -> str:
     return f"{words}: {curve_tested(conclusion)}, {curve_means(conclusion)}"
 
 
-def _upper(upper: float | None) -> str:
-    return "not given" if upper is None else verdicts.at_most(upper)
+def _upper(conclusion: Conclusion) -> str:
+    upper = conclusion.tightest
+    return "not given" if upper is None else verdicts.at_most(upper.epsilon)
 
 
 def _figures(conclusion: Conclusion) -> list[Html]:
@@ -187,7 +183,7 @@ def _figures(conclusion: Conclusion) -> list[Html]:
     state = standing(conclusion)
     marked = f" Marked {state.mark}: what assumes a Gaussian curve." if state.mark else ""
     tested = f" {state.found[0].upper()}{state.found[1:]}." if state.found else ""
-    above = f"; upper bound {_upper(conclusion.upper_bound)}"
+    above = "".join(f"; {one.name} {verdicts.at_most(one.epsilon)}" for one in conclusion.upper_bounds)
     band, without = "", ""
     if conclusion.design is None:
         band, without = f" in its {verdicts.percent(gaussian.confidence)} band", _NO_LINE

@@ -26,6 +26,7 @@ _HEADROOM = 1.35  # of the scores' panel, for its legend
 _APART = 0.4  # between the bounds and what is none, in bars
 _LIGHT = 0.3  # opacity of what assumes something
 _WIDE, _TALL = 0.16, 0.06  # a number's share of an axis, at most
+_CLOSE = 0.2  # between two upper bounds, of the smaller: less than a name is wide
 _MOST_UPRIGHT = 5  # bars beside each other; more lie, one above the other
 
 
@@ -89,7 +90,7 @@ def _draw_trade_off(axis: Axes, conclusion: Conclusion) -> None:
 
 def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
     """A bar a lower bound, light where it assumes something, faded where that is refuted, hatched for an
-    estimate, and a line at the upper bound."""
+    estimate, and a line at each upper bound."""
     rows: tuple[Finding, ...] = (*conclusion.ranked(), *conclusion.estimates)  # as in the printed table
     labels = []
     for row in rows:
@@ -112,11 +113,10 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
 
 
 def _draw_lying(axis: Axes, conclusion: Conclusion, labels: list[str], epsilons: list[float]) -> BarContainer:
-    upper, bars = conclusion.upper_bound, axis.barh(labels, epsilons, color=BOUND, alpha=0.8, height=0.7)
-    line = upper if upper is not None and np.isfinite(upper) else math.inf
-    right = 1.15 * max(*epsilons, 0.1 if line == math.inf else line)
+    bars, limits = axis.barh(labels, epsilons, color=BOUND, alpha=0.8, height=0.7), _limits(conclusion)
+    right = 1.15 * max(*epsilons, *(limits or [0.1]))
     for place, value in enumerate(epsilons):
-        inside = value <= line < value + _WIDE * right  # the number would lie on the line
+        inside = any(value <= line < value + _WIDE * right for line in limits)  # it would lie on the line
         how: dict[str, Any] = {
             "ha": "right" if inside else "left",
             "va": "center",
@@ -129,65 +129,79 @@ def _draw_lying(axis: Axes, conclusion: Conclusion, labels: list[str], epsilons:
     axis.tick_params(axis="y", labelsize=8)
     axis.set_xlim(right=right)
     axis.set_xlabel(f"epsilon at delta {conclusion.delta:g}")
-    if line < math.inf:
-        axis.axvline(line, color=UPPER, ls=":")
-        beside: dict[str, Any] = {"ha": "left", "va": "center", "rotation": 90, "fontsize": 8, "bbox": _BOX}
-        name, places = f"upper bound {at_most(line, 2)}", ("data", "axes fraction")
-        axis.annotate(name, (line, 0.5), (5, 0), xycoords=places, textcoords="offset points", **beside)
+    beside: dict[str, Any] = {"va": "center", "rotation": 90, "fontsize": 8, "bbox": _BOX}
+    for line, (name, dashes, before) in limits.items():
+        axis.axvline(line, color=UPPER, ls=dashes)
+        how = {**beside, "ha": "right" if before else "left"}
+        offset, places = (-5 if before else 5, 0), ("data", "axes fraction")
+        axis.annotate(name, (line, 0.5), offset, xycoords=places, textcoords="offset points", **how)
     return bars
+
+
+def _limits(conclusion: Conclusion) -> dict[float, tuple[str, str, bool]]:
+    """The finite upper bounds on epsilon: the name of a line there, its dashes, and whether the name has to
+    stand before the line, since another follows too soon."""
+    uppers = [upper for upper in conclusion.upper_bounds if math.isfinite(upper.epsilon)]
+    close = len(uppers) == 2 and uppers[1].epsilon < (1 + _CLOSE) * uppers[0].epsilon
+    named = [(f"{upper.name} {at_most(upper.epsilon, 2)}", "-." if upper.hidden else ":") for upper in uppers]
+    ends = (close, False)
+    return {upper.epsilon: (*name, before) for upper, name, before in zip(uppers, named, ends, strict=False)}
 
 
 def _draw_upright(
     axis: Axes, conclusion: Conclusion, labels: list[str], epsilons: list[float]
 ) -> BarContainer:
-    upper = conclusion.upper_bound
+    limits = _limits(conclusion)
     places = [i + _APART * (i >= len(conclusion.bounds)) for i in range(len(labels))]
     bars = axis.bar(places, epsilons, color=BOUND, alpha=0.8, width=0.6)
     axis.set_xticks(places, [textwrap.fill(label, 11) for label in labels])
-    line = upper if upper is not None and np.isfinite(upper) else math.inf
-    top = 1.15 * max(*epsilons, 0.1 if line == math.inf else line)
+    top = 1.15 * max(*epsilons, *(limits or [0.1]))
     for place, value in zip(places, epsilons, strict=True):
-        height = value / 2 if abs(value / 2 - line) > _TALL * top else value / 4
+        shares = [value / 2, value / 4, value * 3 / 4]
+        free = [one for one in shares if all(abs(one - line) > _TALL * top for line in limits)]
+        height = free[0] if free else shares[1]
         axis.text(place, height, at_least(value, 2), ha="center", va="center", bbox=_BOX)
-    if line < math.inf:
-        axis.axhline(line, color=UPPER, ls=":")
-        coords, name = ("axes fraction", "data"), f"upper bound {at_most(line, 2)}"
-        above: dict[str, Any] = {"ha": "right", "va": "bottom", "bbox": _BOX}
-        axis.annotate(name, (1, line), (0, 4), xycoords=coords, textcoords="offset points", **above)
+    above: dict[str, Any] = {"ha": "right", "va": "bottom", "bbox": _BOX}
+    for line, (name, dashes, before) in limits.items():
+        axis.axhline(line, color=UPPER, ls=dashes)
+        how = {**above, "va": "top" if before else "bottom"}
+        offset, coords = (0, -4 if before else 4), ("axes fraction", "data")
+        axis.annotate(name, (1, line), offset, xycoords=coords, textcoords="offset points", **how)
     axis.set(ylabel=f"epsilon at delta {conclusion.delta:g}", ylim=(0, top))
     return bars
 
 
 def _draw_profile(axis: Axes, conclusion: Conclusion) -> None:
-    mu, upper = conclusion.gaussian.mu or 0.0, conclusion.mu_upper_bound
-    known = upper if upper is not None and np.isfinite(upper) else None
-    grid = np.linspace(0, conversions.epsilon_from_mu(max(mu, known or 0.0, 0.05), 1e-10), 400)
+    mu, uppers = conclusion.gaussian.mu or 0.0, conclusion.upper_bounds
+    known = [(one, one.mu) for one in uppers if one.mu is not None and np.isfinite(one.mu)]
+    largest = max(mu, 0.05, *(upper for _, upper in known))
+    grid = np.linspace(0, conversions.epsilon_from_mu(largest, 1e-10), 400)
     state = standing(conclusion)
     with np.errstate(over="ignore"):
         if mu:
             delta = conversions.delta_from_mu(mu, grid)
             label = f"lower bound, if Gaussian {state.mark}".strip()
             axis.plot(grid, delta, color=FADED if state.faded else BOUND, ls="--", label=label)
-        if known is not None:
-            delta = conversions.delta_from_mu(known, grid)
-            axis.plot(grid, delta, color=UPPER, ls=":", label="upper bound")
+        for one, upper in known:
+            dashes = "-." if one.hidden else ":"
+            axis.plot(grid, conversions.delta_from_mu(upper, grid), color=UPPER, ls=dashes, label=one.name)
     axis.axhline(conclusion.delta, color="0.7", lw=0.8)
     how: dict[str, Any] = {"ha": "right", "va": "bottom", "fontsize": 8, "color": "0.4"}
     place, name = ("axes fraction", "data"), f"delta {conclusion.delta:g}"
     axis.annotate(name, (1, conclusion.delta), (0, 1), xycoords=place, textcoords="offset points", **how)
     axis.set(xlabel="epsilon", ylabel="delta", title="Privacy profile", yscale="log", ylim=(1e-10, 1e3))
     axis.set_yticks([1e-10, 1e-8, 1e-6, 1e-4, 1e-2, 1])
-    if mu or known is not None:
+    if mu or known:
         axis.legend(loc="upper right", fontsize=8)
 
 
 def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
-    """What was proven after each run, and the upper bound."""
-    path, upper = conclusion.path, conclusion.upper_bound
+    """What was proven after each run, and the upper bounds."""
+    path = conclusion.path
     runs = range(1, len(path) + 1)
     axis.step(runs, path, where="post", color=BOUND, marker="o" if len(path) < 4 else "", label="proven")
-    if upper is not None and np.isfinite(upper):
-        axis.axhline(upper, color=UPPER, ls=":", label=f"upper bound {at_most(upper, 2)}")
+    for line, (name, dashes, _) in _limits(conclusion).items():
+        axis.axhline(line, color=UPPER, ls=dashes, label=name)
     axis.set(xlabel="trainings", ylabel=f"epsilon at delta {conclusion.delta:g}")
     axis.set_title("Proven, whatever the curve")
     axis.set_xscale("log")

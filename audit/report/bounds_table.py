@@ -18,6 +18,7 @@ from audit.statistics.exact_null import ExactBound
 _COUNTS, _RATES = ("FP/out", "FN/in"), ("FPR", "FNR")
 _UNTESTED = "            (not tested here: scores of one run may depend on each other)"
 _WITHDRAWN = "withdrawn: canaries that were out have not the law of directions (p < 1e-06)"
+_NO_HIDDEN = "no bound but composition"
 _FEW = 100  # scores of a world
 _WIDTH = 80  # columns
 _SHOWN = 0.0005  # three decimals show 0 below it
@@ -30,9 +31,9 @@ def bounds_table(conclusion: Conclusion) -> str:
     share = _rate if many else "{}/{}".format
     header = ("method", "epsilon", "mu", "threshold", *(_RATES if many else _COUNTS), "assumes")
     rows = [_row(row, share) for row in conclusion.ranked()]
-    if conclusion.upper_bound is not None:
-        source = "given" if conclusion.composition is None else "accounting"
-        rows.append(("upper bound", at_most(conclusion.upper_bound), "", "", "", "", source))
+    for bound in conclusion.upper_bounds:
+        mu = at_most(bound.mu or 0.0) if bound.hidden else ""
+        rows.append((bound.name, at_most(bound.epsilon), mu, "", "", "", bound.assumes.word))
     rows += [_row(row, share) for row in conclusion.estimates]
     title = f"lower bounds on epsilon at delta {conclusion.delta:g}, confidence {conclusion.confidence:g}"
     before = [title, str(conclusion.design)] if many else [title]
@@ -57,11 +58,18 @@ def _share(rate: curves.Rate) -> str:
 
 def _notes(conclusion: Conclusion) -> list[str]:
     """The meaning of the last column's words, that of a Gaussian curve last: its test stands below."""
-    assumed = dict.fromkeys(assumption_of(row) for row in conclusion.rows())
+    uppers = (bound.assumes for bound in conclusion.upper_bounds)
+    assumed = dict.fromkeys([*map(assumption_of, conclusion.rows()), *uppers])
     ranked = sorted(assumed, key=lambda one: one.gaussian)
-    notes = [f"{one.word + ':':<12}{one.note}" for one in ranked if one.note]
+    notes = [_noted(one.word, one.note) for one in ranked if one.note]
+    if conclusion.uncovered:
+        notes = [_noted("last model", f"{_NO_HIDDEN}: {conclusion.uncovered}"), *notes]
     tested = conclusion.design is None or conclusion.fresh is not None
     return notes if tested else [*notes, _UNTESTED]
+
+
+def _noted(word: str, note: str) -> str:
+    return textwrap.fill(f"{word + ':':<12}{note}", _WIDTH, subsequent_indent=12 * " ")
 
 
 def look_rows(conclusion: Conclusion) -> str:
@@ -103,20 +111,23 @@ def curve_means(conclusion: Conclusion) -> str:
 
 def _exceeding(conclusion: Conclusion) -> list[str]:
     """What a bound above the upper one means and what decides, or that these runs can't bring one there."""
-    free, gaussian, upper = conclusion.assumption_free, conclusion.gaussian, conclusion.upper_bound
-    if upper is not None and free.epsilon > upper:
-        return [f"{free.method} exceeds the upper bound: the guarantee is violated"]
-    if upper is not None and gaussian.epsilon > upper and not conclusion.refutes_gaussian:
-        said = f"{gaussian.method} exceeds the upper bound: violated, or the curve is not Gaussian"
-        return [said, f"to decide: {to_decide(conclusion)}"]
+    free, gaussian, upper = conclusion.assumption_free, conclusion.gaussian, conclusion.tightest
+    broken, broken_if_gaussian = map(conclusion.exceeded, (free.epsilon, gaussian.epsilon))
+    if broken is not None:
+        return [f"{free.method} exceeds the {broken.name}: the guarantee is violated"]
+    if broken_if_gaussian is not None and not conclusion.refutes_gaussian:
+        name = broken_if_gaussian.name
+        said = f"{gaussian.method} exceeds the {name}: violated, or the curve is not Gaussian"
+        return [*textwrap.wrap(said, _WIDTH), f"to decide: {to_decide(conclusion)}"]
     most = conclusion.most_provable
-    reachable = upper is None or math.isinf(upper) or most is None or most >= upper
-    if reachable or is_reversed(conclusion):
+    reachable = upper is None or math.isinf(upper.epsilon) or most is None or most >= upper.epsilon
+    if upper is None or reachable or is_reversed(conclusion):
         return []
     runs = f"{len(conclusion.scores_in) + len(conclusion.scores_out):,} runs"
     return textwrap.wrap(
         f"{runs} prove at most {at_most(most or 0.0)} whatever the curve, so that none could contradict "
-        f"the upper bound {at_most(upper or 0.0)}: take fewer insertions or a larger sigma to look for bugs",
+        f"the {upper.name} {at_most(upper.epsilon)}: take fewer insertions or a larger sigma to look for "
+        "bugs",
         _WIDTH,
     )
 
@@ -182,7 +193,7 @@ def _on_zeros(conclusion: Conclusion) -> list[str]:
         return [f"methods of order {needed} need so many canaries a run, here: {fewest}"] if orders else []
     n_in, n_out = len(conclusion.scores_in), len(conclusion.scores_out)
     nothing = max(conclusion.gaussian.epsilon, conclusion.assumption_free.epsilon) < _SHOWN
-    said = conclusion.upper_bound is not None  # with what so many runs prove at most
+    said = conclusion.tightest is not None  # with what so many runs prove at most
     if said or not nothing or min(n_in, n_out) >= _FEW:
         return []
     provable = at_most(estimate.most_provable(n_in, n_out, conclusion.delta, conclusion.confidence))

@@ -52,9 +52,9 @@ def draw_trade_off(
     axis: Axes, conclusion: Conclusion, grid: Array, predicted_mu: float | None = None
 ) -> None:
     """The empirical curve in its band, and Gaussian curves at the mu of `if_gaussian`, the predicted one and
-    the upper bound's, where they are known, over false-positive rates (n,)."""
+    the tightest upper bound's, where they are known, over false-positive rates (n,)."""
     _draw_empirical(axis, conclusion, grid)
-    mu, upper = conclusion.gaussian.mu or 0.0, conclusion.mu_upper_bound
+    mu, upper = conclusion.gaussian.mu or 0.0, conclusion.tightest_mu
     state = standing(conclusion)
     color = FADED if state.faded else BOUND
     if conclusion.gaussian.mu is not None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy
 
-from audit import started, zoo
+from audit import lipschitz, started, zoo
 from audit.concluded import of_each_run, of_runs_together
 from audit.concluded import of_setting as concluded
 from audit.errors import InputError, require
@@ -120,6 +120,10 @@ def _bound_command(names: str, composition: Composition | None, conclusion: Conc
         flags["looks"] = ",".join(map(str, conclusion.looks.schedule))
     if composition is not None:
         flags |= {name: f"{value:.12g}" for name, value in composition._asdict().items()}
+        found = conclusion.hidden_state
+        if found is not None:
+            flags["lipschitz"] = f"{found.range[1]:.12g}"
+            flags |= {"k": str(found.periods.k), "insert": str(found.periods.insert)}
     elif conclusion.upper_bound is not None:
         flags["upper_bound"] = f"{conclusion.upper_bound:.12g}"
     return " ".join([started.command("bound"), *(f"--{name}={value}" for name, value in flags.items())])
@@ -137,7 +141,9 @@ def of_arrays(name: str, composition: Composition | None, conclusion: Conclusion
         sigma, insertions, rate = composition
         sampled = f", each with probability {rate:g} (Poisson sampling)" if rate < 1 else ""
         given = f"{insertions:,} insertions{sampled}, noise multiplier sigma = {sigma:g}"
-        facts["Mechanism, as given"] = given
+        found = conclusion.hidden_state
+        contracts = "" if found is None else f"; {found.assumes.note}"
+        facts["Mechanism, as given"] = f"{given}{contracts}"
     elif conclusion.upper_bound is not None:
         given = f"epsilon = {conclusion.upper_bound:g} at delta = {conclusion.delta:g}"
         facts["Upper bound, as given"] = given
@@ -164,7 +170,8 @@ def of_setting(folder: Path, levels: AskedLevels, runs: int | None = None) -> Su
     delta = kept.delta or 1e-5 if levels.delta is None else levels.delta
     confidence = kept.confidence or 0.95 if levels.confidence is None else levels.confidence
     looks = schedule.schedule if schedule else ()
-    conclusion = concluded(store.load(runs), setting, delta, confidence, looks, own)
+    steps = lipschitz.kept(store)
+    conclusion = concluded(store.load(runs), setting, delta, confidence, looks, own, steps)
     provenance = _provenance(folder.name, known, kept.provenance)
     if not own:
         where = "Command" if zoo.tasks() else "Command, in a clone of the repository"
@@ -176,11 +183,12 @@ def of_setting(folder: Path, levels: AskedLevels, runs: int | None = None) -> Su
 
 def _facts(setting: Setting, conclusion: Conclusion, own: bool) -> dict[str, str]:
     mechanism, steps = setting.mechanism, setting.schedule.steps
-    sigma, norm = mechanism.noise_multiplier, mechanism.clipping_norm
+    sigma, norm, rate = mechanism.noise_multiplier, mechanism.clipping_norm, mechanism.learning_rate
+    decay = f", weight decay {mechanism.weight_decay:g}" if mechanism.weight_decay else ""
     known = None if own else zoo.tasks().get(setting.model)
     return {
         "Model": known.description if known else setting.model,
-        "Optimiser": f"{mechanism.optimizer} on the private mean, learning rate {mechanism.learning_rate:g}",
+        "Optimiser": f"{mechanism.optimizer} on the private mean, learning rate {rate:g}{decay}",
         "DP-SGD": f"clipping norm C = {norm:g}, noise multiplier sigma = {sigma:g} (deviation sigma C)",
         "Training": f"{steps:,} steps of {mechanism.batch_size:,} examples, in a fixed order",
         "Insertions": _insertions(setting),
@@ -188,12 +196,18 @@ def _facts(setting: Setting, conclusion: Conclusion, own: bool) -> dict[str, str
         **_looks(conclusion),
         "Arithmetic": f"{mechanism.precision}, clipped sums by {mechanism.clipping}",
         **({"Gaussian curve": _REASON} if conclusion.reason else {}),
+        **(
+            {"Last model": f"no bound but composition: {conclusion.uncovered}"}
+            if conclusion.uncovered
+            else {}
+        ),
     }
 
 
 def _insertions(setting: Setting) -> str:
     k, rate = setting.schedule.periodicity, setting.sampling_rate
-    often = f"{setting.insertions:,}, {f'every {k} steps' if k > 1 else 'at every step'}"
+    place = "" if setting.schedule.place == k else f", at step {setting.schedule.place} of each {k}"
+    often = f"{setting.insertions:,}, {f'every {k} steps' if k > 1 else 'at every step'}{place}"
     return often if rate == 1 else f"{often}, each with probability {rate:g} (Poisson sampling)"
 
 

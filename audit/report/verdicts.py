@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from audit.report import table
 from audit.statistics import curves
-from audit.statistics.conclusion import Conclusion
+from audit.statistics.conclusion import Conclusion, UpperBound
 from audit.statistics.estimate import Bound
 
 LEAKS, NOTHING, VIOLATED = "leaks", "nothing", "violated"
@@ -71,12 +71,12 @@ def verdict(conclusion: Conclusion) -> Verdict:
 
 def _verdict(conclusion: Conclusion) -> Verdict:
     gaussian, free = conclusion.gaussian, conclusion.assumption_free
-    upper = conclusion.upper_bound
-    if upper is not None and free.epsilon > upper:
+    broken, broken_if_gaussian = map(conclusion.exceeded, (free.epsilon, gaussian.epsilon))
+    if broken is not None:
         full = (
-            f"{_claim(free, _WHATEVER)}, more than the {at_most(upper)} that accounting guarantees. There is "
-            "a bug (in clipping, noise, randomness or how steps are counted), or the upper bound is for "
-            f"another training; {_by_chance(free)}"
+            f"{_claim(free, _WHATEVER)}, more than {_which(broken)}. There is a bug (in clipping, noise, "
+            f"randomness or how steps are counted), {_other_steps(broken)}or the upper bound is for another "
+            f"training; {_by_chance(free)}{_kept(broken, conclusion)}"
         )
         return Verdict(VIOLATED, "violated", "The guarantee is violated.", full)
     if is_reversed(conclusion):
@@ -84,15 +84,15 @@ def _verdict(conclusion: Conclusion) -> Verdict:
         return Verdict(NOTHING, "reversed scores", headline, _reversed(conclusion))
     if conclusion.refutes_gaussian:
         return _without_gaussian(conclusion, free)
-    if upper is not None and gaussian.epsilon > upper:
+    if broken_if_gaussian is not None:
         headline = "The guarantee is violated, or the trade-off curve is not Gaussian."
-        full = _violated_if_gaussian(gaussian, free, upper) + _not_refuted(conclusion)
-        full += f" To decide: {to_decide(conclusion)}."
+        full = _violated_if_gaussian(gaussian, free, broken_if_gaussian) + _not_refuted(conclusion)
+        full += f" To decide: {to_decide(conclusion)}.{_kept(broken_if_gaussian, conclusion)}"
         return Verdict(VIOLATED, "violated, or not Gaussian", headline, full)
     if _is_zero(gaussian) and _is_zero(free):
-        full = _nothing(conclusion) + guaranteed(upper)
+        full = _nothing(conclusion) + _guaranteed(conclusion)
         return Verdict(NOTHING, "nothing proven", "No leakage is proven.", full)
-    full = _leaks(gaussian, free) + _not_refuted(conclusion) + guaranteed(upper)
+    full = _leaks(gaussian, free) + _not_refuted(conclusion) + _guaranteed(conclusion)
     if _is_zero(free):
         headline = "This training leaks, if its trade-off curve is Gaussian."
         return Verdict(LEAKS, "leaks, if Gaussian", headline, full)
@@ -106,15 +106,21 @@ def _without_gaussian(conclusion: Conclusion, free: Bound) -> Verdict:
         full = (
             f"With {percent(free.confidence)} confidence, and {_WHATEVER}, these runs prove no leakage at "
             f"delta = {free.delta:g}. That is no proof of privacy: a stronger adversary or more runs may "
-            f"find some.{refuted}{guaranteed(conclusion.upper_bound)}"
+            f"find some.{refuted}{_guaranteed(conclusion)}"
         )
         return Verdict(NOTHING, "nothing proven", "No leakage is proven.", full)
-    full = f"{_claim(free, _WHATEVER)}.{refuted}{guaranteed(conclusion.upper_bound)}"
+    full = f"{_claim(free, _WHATEVER)}.{refuted}{_guaranteed(conclusion)}"
     return Verdict(LEAKS, "leaks", _proven(conclusion), full)
 
 
 def _proven(conclusion: Conclusion) -> str:
-    upper = conclusion.upper_bound
+    upper, tightest = conclusion.upper_bound, conclusion.tightest
+    if tightest is not None and tightest.hidden and math.isfinite(tightest.epsilon):
+        proven, gaussian = at_least(conclusion.epsilon), conclusion.gaussian
+        if gaussian.holds and gaussian.epsilon > conclusion.epsilon:
+            proven += f" ({at_least(gaussian.epsilon)} if its curve is Gaussian)"
+        most, composition = at_most(tightest.epsilon), at_most(upper or 0.0)
+        return f"Epsilon is between {proven} and {most}; composition says {composition}."
     source = "the given bound" if conclusion.composition is None else "accounting"
     allowed = "" if upper is None or math.isinf(upper) else f"; {source} allows {at_most(upper)}"
     return f"Proven: epsilon is at least {at_least(conclusion.epsilon)}{allowed}."
@@ -131,7 +137,7 @@ def _reversed(conclusion: Conclusion) -> str:
     area = curves.auc(conclusion.scores_in, conclusion.scores_out)
     return (
         f"The area under their ROC curve is {area.value:.2f}, far below 1/2: give minus the score, since "
-        f"higher has to mean in. As they are they prove nothing.{guaranteed(conclusion.upper_bound)}"
+        f"higher has to mean in. As they are they prove nothing.{_guaranteed(conclusion)}"
     )
 
 
@@ -187,11 +193,34 @@ def guaranteed(upper: float | None) -> str:
     return f" Accounting guarantees at most {at_most(upper)}."
 
 
-def _violated_if_gaussian(gaussian: Bound, free: Bound, upper: float) -> str:
+def _guaranteed(conclusion: Conclusion) -> str:
+    tightest = conclusion.tightest
+    if tightest is None or not tightest.hidden or math.isinf(tightest.epsilon):
+        return guaranteed(conclusion.upper_bound)
+    most, composition = at_most(tightest.epsilon), at_most(conclusion.upper_bound or 0.0)
+    return f" The hidden-state bound guarantees at most {most}, and composition {composition}."
+
+
+def _which(upper: UpperBound) -> str:
+    source = "the hidden-state bound" if upper.hidden else "accounting"
+    return f"the {at_most(upper.epsilon)} that {source} guarantees"
+
+
+def _other_steps(broken: UpperBound) -> str:
+    return "steps are less Lipschitz than was said, " if broken.hidden else ""
+
+
+def _kept(broken: UpperBound, conclusion: Conclusion) -> str:
+    """The sentence on composition where the hidden-state bound alone is exceeded."""
+    composition = at_most(conclusion.upper_bound or 0.0)
+    return f" Composition, which allows {composition}, notices nothing." if broken.hidden else ""
+
+
+def _violated_if_gaussian(gaussian: Bound, free: Bound, upper: UpperBound) -> str:
     kept = "nothing" if _is_zero(free) else f"at least {at_least(free.epsilon)}"
     return (
-        f"{_claim(gaussian, _IF_GAUSSIAN)}, more than the {at_most(upper)} that accounting guarantees. "
-        "Either the curve is not Gaussian, or there is a bug, or the upper bound is for another training; "
+        f"{_claim(gaussian, _IF_GAUSSIAN)}, more than {_which(upper)}. Either the curve is not Gaussian, or "
+        f"there is a bug, {_other_steps(upper)}or the upper bound is for another training; "
         f"{_by_chance(gaussian)} Without any assumption on the curve these runs prove {kept}, which "
         "contradicts nothing."
     )
@@ -199,8 +228,8 @@ def _violated_if_gaussian(gaussian: Bound, free: Bound, upper: float) -> str:
 
 def to_decide(conclusion: Conclusion) -> str:
     """What decides between a violated guarantee and a curve that is not Gaussian."""
-    most, upper = conclusion.most_provable, conclusion.upper_bound
-    if most is None or upper is None or most >= upper:
+    most, upper = conclusion.most_provable, conclusion.tightest
+    if most is None or upper is None or most >= upper.epsilon:
         return "more runs"
     return f"more runs, or fewer insertions until the upper bound is below {at_least(most)}"
 

@@ -262,7 +262,7 @@ def _one_shot(fields: OneShotCanaries, known: Knowledge) -> "Adversary":
 def _loss(fields: Loss, known: Knowledge) -> "Adversary":
     from audit.adversaries import examples
 
-    task = known.model.loss, known.data[0], known.data[1], known.classes
+    task = known.model.loss, known.data[0], known.data[1], known.labels()
     if known.canaries == 1:
         return examples.flipped_label(*task)
     most = len(known.data[1])
@@ -276,7 +276,7 @@ def _poisoned(fields: Poisoned, known: Knowledge) -> "Adversary":
     most, label = math.prod(known.inputs().shape), fields.poison_label
     said = f"`end_direction={fields.end_direction}`: the data have {most} directions"
     require(fields.end_direction <= most, f"{said}; give at most {most}")
-    require(0 <= label < known.classes, f"`poison_label={label}`: the labels are 0 to {known.classes - 1}")
+    require(0 <= label < known.labels(), f"`poison_label={label}`: the labels are 0 to {known.classes - 1}")
     ends = fields.first_direction, fields.end_direction
     tail = examples.Tail(*ends, fields.poison_scale, label, fields.poison_mean)
     task = known.model.loss, known.principal
@@ -294,7 +294,7 @@ def _clip_bkd(fields: ClipBkd, known: Knowledge) -> "Adversary":
     def train(key: "Array", theta_0: "Array") -> "Array":
         return known.simulate(noiseless, key, theta_0).theta
 
-    return examples.least_direction(known.model.loss, known.principal, train, known.classes)
+    return examples.least_direction(known.model.loss, known.principal, train, known.labels())
 
 
 _ROWS = (

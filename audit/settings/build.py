@@ -115,10 +115,14 @@ def build_for(
     fields, schedule, n_examples = setting.mechanism, setting.schedule, len(dataset.labels)
     many = f"`batch_size={fields.batch_size}` is more than the data's {n_examples} examples"
     require(fields.batch_size <= n_examples, f"{many}: lower it")
-    shuffle = game.root(setting.seed, "batches")
-    batches = base.fixed_shuffle(shuffle, n_examples, fields.batch_size, schedule.steps)
+    shuffle, batches = game.root(setting.seed, "batches"), batches_of(setting, n_examples)
     data = (jnp.asarray(dataset.features), jnp.asarray(dataset.labels))
-    hyper = Hyperparameters(fields.learning_rate, fields.clipping_norm, fields.noise_multiplier)
+    hyper = Hyperparameters(
+        fields.learning_rate,
+        fields.clipping_norm,
+        fields.noise_multiplier,
+        weight_decay=fields.weight_decay,
+    )
     mechanism = dpsgd.mechanism(choices(setting, trained.model))
     row = adversary_row(setting.adversary.name)
     how, attack = (fields.clipping, fields.optimizer, fields.precision), setting.adversary
@@ -159,11 +163,17 @@ def build_for(
     )
 
 
+def batches_of(setting: Setting, n_examples: int) -> Array:
+    """A setting's mini-batches (T, B), indices of examples."""
+    shuffle = game.root(setting.seed, "batches")
+    return base.fixed_shuffle(shuffle, n_examples, setting.mechanism.batch_size, setting.schedule.steps)
+
+
 def _mask(setting: Setting, shuffle: Array) -> Array:
     """The steps that insert, (T,), or each canary's own, (T, K)."""
-    steps, periodicity = setting.schedule.steps, setting.schedule.periodicity
+    steps = setting.schedule.steps
     if not setting.repetitions:
-        return base.insertion_mask(steps, periodicity)
+        return base.insertion_mask(steps, setting.schedule.periodicity, setting.schedule.place)
     own = jax.random.fold_in(shuffle, zlib.crc32(b"canaries"))  # beyond any epoch
     return jnp.asarray(cohorts.repeated(own, setting.canaries, steps, setting.repetitions))
 

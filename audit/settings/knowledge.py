@@ -45,6 +45,12 @@ class Knowledge(NamedTuple):
         require(floats, f"poisoned examples are floats, and {whole}")
         return found
 
+    def labels(self) -> int:
+        """How many classes there are; raises InputError where labels are none."""
+        none = "labels are no classes, which this adversary needs: choose another `adversary`"
+        require(self.classes >= 2, none)
+        return self.classes
+
     def principal(self) -> "Principal":
         """The principal directions of the data as the model's first layer sees them."""
         import jax

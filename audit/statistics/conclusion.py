@@ -21,8 +21,11 @@ from audit.statistics.accounting import Composition
 from audit.statistics.canaries import Design, Fresh
 from audit.statistics.estimate import Bound, Estimate, Finding
 from audit.statistics.gaussian_curve import CURVE_LEVEL, CURVE_POWER, CurveTest
+from audit.statistics.hidden_state import HiddenState
 from audit.statistics.method import (
+    ACCOUNTED,
     FRESH_DIRECTIONS,
+    GIVEN,
     MANY_CANARIES,
     ONE_CANARY,
     Assumption,
@@ -46,6 +49,13 @@ def assumption_of(finding: Finding) -> Assumption:
     return finding.assumes if isinstance(finding, Bound) else method_of(finding).assumes
 
 
+def accounted(composition: Composition) -> Assumption:
+    """What composition's upper bound assumes."""
+    if composition.sampling_rate == 1:
+        return ACCOUNTED
+    return ACCOUNTED._replace(sentence=f"{ACCOUNTED.sentence} and batches that the adversary does not know")
+
+
 class Look(NamedTuple):
     """A look: the runs that it is at, and its bounds, at its own confidence."""
 
@@ -65,11 +75,28 @@ class Looks(NamedTuple):
         return self.schedule.index(look.runs) + 1
 
 
+class UpperBound(NamedTuple):
+    """An upper bound: mu is None where the curve is not Gaussian or not known. hidden: whether it is one on
+    the last model alone, of steps that are Lipschitz; else it is one on all models."""
+
+    epsilon: float
+    mu: float | None
+    assumes: Assumption
+    hidden: bool = False
+
+    @property
+    def name(self) -> str:
+        """Its name in tables and figures."""
+        return "hidden-state bound" if self.hidden else "upper bound"
+
+
 class Conclusion(NamedTuple):
     """Scores (n_in,) and (n_out,), the estimates and the lower bounds on them, at one delta and confidence.
 
-    The upper bounds on epsilon and mu are infinite without noise, None where the mechanism is not known; mu's
-    is None too where steps are sampled, or the bound on epsilon was given.
+    The upper bounds on epsilon and mu are composition's: infinite without noise, None where the mechanism is
+    not known; mu's is None too where steps are sampled, or the bound on epsilon was given.
+    hidden_state: the upper bound on the last model alone, at the delta, where steps are known Lipschitz;
+    uncovered: of a known training, why they are not.
     test: () -> the test of the Gaussian curve that bounds on mu assume, and its least power against the
     curves of other mechanisms; None where runs have several canaries, since it counts independent scores.
     deciding: () -> how many runs would give it the power that it lacks; None where no number tried would.
@@ -95,6 +122,34 @@ class Conclusion(NamedTuple):
     looks: Looks | None = None
     design: Design | Fresh | None = None
     repeats: int = 0
+    hidden_state: HiddenState | None = None
+    uncovered: str = ""
+
+    @property
+    def upper_bounds(self) -> tuple[UpperBound, ...]:
+        """The upper bounds that are known, the smallest first: a verdict holds what is proven against it."""
+        found = []
+        if self.hidden_state is not None:
+            bound = self.hidden_state.bound
+            found.append(UpperBound(bound.epsilon, bound.mu, self.hidden_state.assumes, hidden=True))
+        if self.upper_bound is not None:
+            assumed = GIVEN if self.composition is None else accounted(self.composition)
+            found.append(UpperBound(self.upper_bound, self.mu_upper_bound, assumed))
+        return tuple(sorted(found, key=lambda bound: bound.epsilon))
+
+    @property
+    def tightest(self) -> UpperBound | None:
+        """The smallest upper bound; None where none is known."""
+        return next(iter(self.upper_bounds), None)
+
+    @property
+    def tightest_mu(self) -> float | None:
+        """The smallest upper bound on mu; None where none is known."""
+        return min((bound.mu for bound in self.upper_bounds if bound.mu is not None), default=None)
+
+    def exceeded(self, epsilon: float) -> UpperBound | None:
+        """The largest upper bound that so much exceeds; None where there is none."""
+        return next((bound for bound in reversed(self.upper_bounds) if epsilon > bound.epsilon), None)
 
     @property
     def curve(self) -> CurveTest | None:

@@ -46,13 +46,15 @@ def result_json(conclusion: Conclusion, **more: object) -> str:
 
 def bounds_json(conclusion: Conclusion, **more: object) -> str:
     """One JSON object on one line: `bounds`, with estimates and noise floors, `upper_bound`, null if infinite
-    or unknown, `epsilon`, that is proven without an assumption on the curve, the most that so many runs can
-    prove so, the Gaussian curve's test and the looks where there are any, and what else is given."""
+    or unknown, `hidden_state` where there is one, `epsilon`, that is proven without an assumption on the
+    curve, the most that so many runs can prove so, the Gaussian curve's test and the looks where there are
+    any, and what else is given."""
     rows = [finding_fields(row) | _noise_floor(row) for row in conclusion.rows()]
     upper = finite(conclusion.upper_bound)
     proven = {"epsilon": conclusion.epsilon, "most_provable": conclusion.most_provable}
     proven |= {"repeats": conclusion.repeats} if conclusion.repeats else {}
-    found = {"bounds": rows, "upper_bound": upper, **proven, **_curve(conclusion), **_looks(conclusion)}
+    uppers = {"upper_bound": upper, **_hidden_state(conclusion)}
+    found = {"bounds": rows, **uppers, **proven, **_curve(conclusion), **_looks(conclusion)}
     return json.dumps({**found, **more})
 
 
@@ -62,6 +64,15 @@ def attack_fields(conclusion: Conclusion) -> dict[str, Any]:
     rates = {f"{rate:g}": curves.true_positive_rate(*scores, rate) for rate in (0.1, 0.01, 0.001)}
     attack = {name: rate and rate._asdict() for name, rate in curves.attack(*scores)._asdict().items()}
     return {"auc": curves.auc(*scores).value, "true_positive_rates": rates, "attack": attack}
+
+
+def _hidden_state(conclusion: Conclusion) -> dict[str, Any]:
+    found = conclusion.hidden_state
+    if found is None:
+        return {}
+    bound, periods = found.bound, found.periods
+    levels = {"epsilon": finite(bound.epsilon), "mu": finite(bound.mu), "assumes": str(found.assumes)}
+    return {"hidden_state": {**levels, "lipschitz": found.range, "k": periods.k, "insert": periods.insert}}
 
 
 def _curve(conclusion: Conclusion) -> dict[str, Any]:
@@ -98,6 +109,8 @@ def _noise_floor(finding: Finding) -> dict[str, Any]:
 def source(store: Store, conclusion: Conclusion) -> str:
     """SHA-256 of what decides a conclusion's files: this version, the setting, levels and scores."""
     said: list[object] = [__version__, store.text, conclusion.delta, conclusion.confidence]
+    if conclusion.hidden_state is not None:
+        said += [conclusion.hidden_state.bound.mu, conclusion.hidden_state.reason]
     if conclusion.looks is not None:
         said += [conclusion.looks.schedule, [look.runs for look in conclusion.looks.taken]]
     digest = hashlib.sha256(json.dumps(said).encode())

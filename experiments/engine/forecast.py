@@ -11,7 +11,7 @@ from audit.machine import prepare_jax
 from audit.report.table import Column, Table, number
 from audit.settings import build
 from audit.settings.make import changed
-from audit.settings.setting import Setting
+from audit.settings.setting import LAST, Setting
 from audit.statistics.calibration import Calibration
 from audit.statistics.many_calibration import ManyCalibration
 from audit.statistics.planning import MOST_RUNS
@@ -156,7 +156,9 @@ def probe(setting: Setting, dataset: Dataset, runs: int) -> Probe:
     """
 
     def stepping(steps: int) -> game.Game:
-        return build.build(changed(setting, steps=steps, periodicity=1), dataset)  # each with the canary
+        return build.build(
+            changed(setting, steps=steps, periodicity=1, insert=LAST), dataset
+        )  # each with the canary
 
     first = stepping(1)
     chunk = chunk_size(first, runs, 0)

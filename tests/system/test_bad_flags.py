@@ -16,6 +16,7 @@ WORDS, BOUND = ("many", ""), ("bound", "--scores=scores.npz")
 AUDIT = ("audit", "--data_file=nowhere.csv")  # what is out of range is said before the data are looked for
 POISONED = "audit --data_file=nowhere.csv --adversary=poisoned"
 COUNTS = (  # flags of whole numbers that are no fields, after their command
+    "bound k; "
     "audit runs chunk_size; plan runs audits seed; calibrate canaries audits seed processes one_run; "
     "calibrate directions dimension; norms runs; landscape steps runs seed; precision examples steps; "
     "throughput rounds; own_model runs; federated runs; bound insertions dimension; one_shot simulations seed"

@@ -154,6 +154,22 @@ COSINES = [
     ("too many dimensions", lambda: fresh(dimension=2000), "as these would in about"),
     ("one seed", lambda: fresh(np.arange(60) / 600 + MANY[:, :1] / 90), "directions look the same in every"),
 ]
+CONTRACTING = {**NOISY, "lipschitz": 1.0}
+
+
+def hidden(**given):
+    return audit.hidden_state_epsilon(**{**CONTRACTING, **given})
+
+
+HIDDEN = [
+    *typed(hidden, "noise_multiplier", -1, np.nan, 1e-9), *typed(hidden, "insertions", -1, 1.5, 10**9),
+    *typed(hidden, "delta", *LEVEL), *typed(hidden, "k", 0, -1, 1.5, 10**9, optional=True),
+    *each(hidden, "insert", "`insert=", "second", "", 0, 3, -1, 1.5, [1], {}, True, LONG, np.ones(2)),
+    *each(hidden, "lipschitz", "lipschitz", None, -1, np.nan, np.inf, "x", {}, np.ones(3), 1j),
+    *each(hidden, "step_sizes", "step_sizes", None, -1, np.nan, "x", [], np.ones(3)),
+    *each(bounds, "lipschitz", "goes with `noise_multiplier` and `insertions`", 1.0),
+    *each(bounds, "k", "go with `lipschitz`", 5), *each(bounds, "insert", "go with `lipschitz`", "last"),
+]  # fmt: skip
 RESULTS = [
     *(of_result("report", value, "`path=") for value in (5, None, [], "", "a\0b")),
     *(
@@ -312,6 +328,7 @@ DIRECTIONS = [
 CORPUS = {
     "bounds": BOUNDS,
     "cosines": COSINES,
+    "hidden state": HIDDEN,
     "result": RESULTS,
     "audit": AUDIT,
     "own": OWN,

@@ -114,6 +114,24 @@ def test_a_violation_of_several_canaries_a_run_is_a_status_too(bound, tmp_path):
     assert bound("--upper_bound=50", "--fail_if_violated").status == 0
 
 
+def test_the_hidden_state_bound_is_the_one_that_is_held_against(bound, tmp_path):
+    flags = ("--noise_multiplier=4", "--insertions=250", "--k=5", "--lipschitz=0.99", "--report=p.html")
+    scores = [np.random.default_rng(seed).normal(shift, 1, 2000) for seed, shift in ((0, 4.0), (1, 0.0))]
+    np.savez(tmp_path / "scores.npz", **dict(zip(("in", "out"), scores, strict=True)))
+    ended, found = bound(*flags, "--fail_if_violated"), json.loads(bound(*flags, "--json").stdout)
+    assert (
+        found["hidden_state"]["epsilon"] == pytest.approx(3.0756, abs=1e-4) and found["verdict"] == "violated"
+    )
+    assert (found["hidden_state"]["k"], found["hidden_state"]["insert"]) == (5, 5)
+    assert 3.1 < found["epsilon"] < found["upper_bound"] == pytest.approx(23.9954, abs=1e-4)
+    assert ended.status == 3 and "exceeds the hidden-state bound: the guarantee is violated" in ended.stdout
+    assert max(map(len, ended.stdout.splitlines())) <= 80
+    page = (tmp_path / "p.html").read_text()
+    assert "hidden-state bound" in page and "--lipschitz=0.99 --k=5 --insert=5" in page
+    first = json.loads(bound(*flags[:-1], "--insert=first", "--json").stdout)["hidden_state"]
+    assert first["mu"] < found["hidden_state"]["mu"] and first["insert"] == 1
+
+
 def test_without_an_upper_bound_nothing_can_be_violated(bound):
     ended = bound("--fail_if_violated")
     assert ended.status == 2 and "--fail_if_violated goes with an upper bound" in ended.stderr

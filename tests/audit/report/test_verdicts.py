@@ -16,6 +16,7 @@ from audit.statistics.accounting import Composition
 from audit.statistics.canaries import single
 from audit.statistics.conclusion import Conclusion
 from audit.statistics.estimate import Bound, Estimate
+from audit.statistics.hidden_state import HiddenState, Periods, of_periods
 from audit.statistics.method import GAUSSIAN_CURVE, NOTHING
 from audit.storage import results
 
@@ -52,6 +53,44 @@ def test_every_case_is_said(gaussian, free, upper, kind, said):
     for words in said:
         assert words in found.sentence
     assert "99" not in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("gaussian", "free", "headline", "said"),
+    [
+        (
+            8.4,
+            4.98,
+            "is between 4.98 (8.4 if its curve is Gaussian) and 8.68; composition says 24.",
+            "at most 8.68",
+        ),
+        (
+            2.0,
+            2.5,
+            "Epsilon is between 2.5 and 8.68; composition says 24.",
+            "at most 8.68, and composition 24.",
+        ),
+        (0.0, 0.0, "No leakage is proven.", "at most 8.68, and composition 24."),
+        (9.0, 8.9, "The guarantee is violated.", "Composition, which allows 24, notices nothing."),
+        (
+            9.0,
+            5.0,
+            "or the trade-off curve is not Gaussian.",
+            "more than the 8.68 that the hidden-state bound",
+        ),
+        (30.0, 25.0, "The guarantee is violated.", "more than the 24 that accounting guarantees"),
+    ],
+)
+def test_two_upper_bounds_are_a_bracket(gaussian, free, headline, said):
+    periods = Periods(1.0, 5, 5)
+    state = HiddenState(of_periods(Composition(4.0, 250), periods, 1e-5)._replace(epsilon=8.68), periods)
+    one = conclusion(gaussian, free, 24.0)._replace(hidden_state=state, composition=Composition(4.0, 250))
+    found = verdicts.verdict(one)
+    assert headline in found.headline and said in found.sentence
+    assert ("less Lipschitz" in found.sentence) == (one.exceeded(max(gaussian, free)) == one.tightest)
+    rows = [line.split() for line in bounds_table(one).splitlines()]
+    assert ["hidden-state", "bound", "8.680", "1.782", "Lipschitz"] in rows
+    assert one.tightest.hidden and one.tightest_mu == state.bound.mu
 
 
 def test_a_bound_that_assumes_a_curve_never_stands_without_it():

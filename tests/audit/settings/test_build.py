@@ -48,3 +48,32 @@ def test_insertions_take_the_place_of_steps():
     assert changed(SETTING, insertions=5, k=2).schedule.steps == 10
     with pytest.raises(InputError, match="`steps=3` and `insertions=5` say the same: drop one"):
         setting_of("fcnn", steps=3, insertions=5)
+
+
+@pytest.mark.parametrize(
+    ("insert", "steps", "attack"),
+    [
+        ("first", (1, 5, 9), {"adversary": "gc_fixed", "dimension": 9}),
+        ("2", (2, 6, 10), {"adversary": "gc_r", "canaries": 12}),
+        ("3", (3, 7, 11), {"adversary": "sphere"}),
+    ],
+)
+def test_the_canary_comes_at_its_step_and_decays_after_it(insert, steps, attack, play):
+    """Without noise, along coordinates in which the data do not vary, or in a direction of the run's own."""
+    features = np.random.default_rng(0).normal(size=(40, 12)).astype(np.float32) / 9
+    features[:, 6:] = 0
+    data = Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0" * 64)
+    more = {"insertions": 3, "k": 4, "insert": insert, "learning_rate": 0.5, "weight_decay": 0.2, **attack}
+    more |= {"noise_multiplier": 0.0, "batch_size": 10, "clipping_norm": 0.7}
+    game_played = build.build(setting_of("logistic", **more), data)
+    assert np.flatnonzero(game_played.schedule.mask).tolist() == [step - 1 for step in steps]
+    found = play(game_played, [(0, 8)], 8)
+    moved = 0.5 * 0.7 / 10 * sum(0.9 ** (12 - step) for step in steps)
+    if attack["adversary"] == "gc_fixed":
+        np.testing.assert_allclose(found.scores[1::2] - found.scores[::2], moved, rtol=1e-4)
+    elif attack["adversary"] == "gc_r":
+        still = np.argsort(np.ptp(np.abs(found.scores), axis=0))[:6]
+        coins = found.presence[:, still] - 0.5
+        np.testing.assert_allclose(found.scores[:, still], moved * coins, rtol=1e-3, atol=1e-6)
+    else:
+        assert (found.scores > 0.99).all()  # all that moves the model off its rehearsal is the canary
