@@ -1,7 +1,6 @@
 """The adversaries that an audit can choose: a row each. Importing it starts no JAX."""
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable
 from functools import partial
@@ -184,7 +183,7 @@ def _gc_s(fields: GcS, known: Knowledge) -> "Adversary":
     choice = partial(known.simulate, hyper), fields.simulations if noisy else 1, per_step
     if known.canaries == 1:
         return biased.simulated_biased_dimension(*choice)
-    _require_coordinates(known)
+    known.require_coordinates()
     return biased.simulated_biased_dimensions(*choice, known.canaries, known.expect)
 
 
@@ -193,13 +192,8 @@ def _gc_r(fields: GcR, known: Knowledge) -> "Adversary":
 
     if known.canaries == 1:
         return biased.random_biased_dimension()
-    _require_coordinates(known)
+    known.require_coordinates()
     return biased.random_biased_dimensions(known.canaries, known.expect)
-
-
-def _require_coordinates(known: Knowledge) -> None:
-    asked, most = known.canaries, known.model.n_parameters
-    require(asked <= most, f"`canaries={asked}`: the model has {most} coordinates; give fewer")
 
 
 def _gc_fixed(fields: GcFixed, known: Knowledge) -> "Adversary":
@@ -227,25 +221,10 @@ def _sphere(fields: SphereFields, known: Knowledge) -> "Adversary":
     require(
         2 * asked <= parameters, f"`canaries={asked}`: give at most {parameters // 2}, half the parameters"
     )
-    hyper = known.hyper
-    sigma, silent = float(hyper.noise_multiplier), hyper._replace(noise_multiplier=0.0)
+    sigma = float(known.hyper.noise_multiplier)
     blurred = asked * known.insertions**2 > _BLUR * parameters * known.steps * sigma**2
     require(asked > 1 or not fields.coins, "`coins` are for several canaries: raise `canaries`")
-
-    @functools.lru_cache(maxsize=1)  # a training that is continued begins anew from one theta_0
-    def trained(theta_0: bytes) -> "Array":
-        import jax
-        import jax.numpy as jnp
-
-        key = jax.random.key(0, impl="threefry2x32")
-        return known.simulate(silent, key, jnp.frombuffer(theta_0, jnp.float32)).theta
-
-    def rehearse(theta_0: "Array") -> "Array":
-        import numpy as np
-
-        return trained(np.asarray(theta_0, np.float32).tobytes())
-
-    return sphere.fresh_directions(asked, rehearse, asked > 1 and blurred, not fields.coins)
+    return sphere.fresh_directions(asked, known.rehearsal(), asked > 1 and blurred, not fields.coins)
 
 
 def _one_shot(fields: OneShotCanaries, known: Knowledge) -> "Adversary":
