@@ -22,6 +22,7 @@ GC_S_VARIANTS = {  # (noisy simulations, movement accumulated per step)
     "noiseless_final_model": (False, False),
     "noisy_final_model": (True, False),
 }
+_RESPONSE = "linear_response"  # a variant beyond the paper's
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,16 +31,16 @@ class GcS(AdversaryFields):
 
     name: ClassVar[str] = "gc_s"
     gc_s: str = described(
-        "GC-S: {noiseless,noisy}_{per_step,final_model}.",
+        "GC-S: {noiseless,noisy}_{per_step,final_model}, or linear_response.",
         default="noiseless_per_step",
-        choices=tuple(GC_S_VARIANTS),
+        choices=(*GC_S_VARIANTS, _RESPONSE),
     )
     simulations: int = described("GC-S: how many noisy simulations.", default=4, least=1, most=10_000)
 
     def deciding(self) -> dict[str, Any]:
         """Without the number of simulations where only one is run, as noiseless ones are all the same."""
         found = super().deciding()
-        if not GC_S_VARIANTS[self.gc_s][0]:
+        if self.gc_s == _RESPONSE or not GC_S_VARIANTS[self.gc_s][0]:
             found.pop("simulations", None)
         return found
 
@@ -178,12 +179,19 @@ def _gc_s(fields: GcS, known: Knowledge) -> "Adversary":
     from audit.adversaries import biased
     from audit.mechanism import dpsgd
 
+    if known.canaries > 1:
+        known.require_coordinates()
+    if fields.gc_s == _RESPONSE:
+        why = known.unresponsive
+        require(not why, f"`gc_s={_RESPONSE}`: {why}; choose another")
+        if known.canaries == 1:
+            return biased.responsive_biased_dimension(known.respond)
+        return biased.responsive_biased_dimensions(known.respond, known.canaries, known.expect)
     noisy, per_step = GC_S_VARIANTS[fields.gc_s]
     hyper = known.hyper if noisy else dpsgd.without_privacy(known.hyper)
     choice = partial(known.simulate, hyper), fields.simulations if noisy else 1, per_step
     if known.canaries == 1:
         return biased.simulated_biased_dimension(*choice)
-    known.require_coordinates()
     return biased.simulated_biased_dimensions(*choice, known.canaries, known.expect)
 
 
@@ -281,8 +289,9 @@ _ROWS = (
         GcS,
         "GC-S",
         "a gradient along the coordinate that moves least",
-        "GC-S: simulates training, picks the coordinate of the model that moves least, and inserts a "
-        "gradient of norm C along it. Its score is how far the final model moved along that coordinate.",
+        "GC-S: simulates training, picks the coordinate of the model that moves least, or leaks most by "
+        "linear response, and inserts a gradient of norm C along it. Its score is how far the final model "
+        "moved along that coordinate.",
         "biased",
         _gc_s,
         biased=True,

@@ -21,7 +21,8 @@ class Knowledge(NamedTuple):
 
     simulate(hyper, key, theta_0) trains once without canaries. classes: how many labels there are. canaries:
     how many are to be made. expect: what an adversary with several canaries expects of the final model.
-    insertions, steps: how many insert, of how many.
+    respond(theta_0): the mu (p,) that linear response forecasts by coordinate; unresponsive: why it can't,
+    empty where it can. insertions, steps: how many insert, of how many.
     """
 
     model: "Model"
@@ -31,6 +32,8 @@ class Knowledge(NamedTuple):
     simulate: "Callable[[Hyperparameters, Array, Array], Trajectory]"
     canaries: int
     expect: "Expect"
+    respond: "Callable[[Array], Array]"
+    unresponsive: str
     insertions: int = 1
     steps: int = 1
 
