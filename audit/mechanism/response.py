@@ -68,7 +68,8 @@ def respond(
     def step(x: Array, at: tuple[Array, Array], pushed: Array) -> Array:
         batch, number = at
         inserted = base.Canaries(lambda step, theta: pushed[None], jnp.ones(1))
-        one, state = base.Schedule(batch[None], jnp.ones(1)), base.State(*unravel(x), number)
+        theta, optimizer = unravel(x)
+        state, one = base.State(theta, optimizer, number), base.Schedule(batch[None], jnp.ones(1))
         after = mechanism.segment(silent, state, data, one, inserted, key)
         flat: Array = ravel_pytree((after.theta, after.optimizer))[0]
         return flat

@@ -173,8 +173,8 @@ def unresponsive(setting: Setting, parameters: int) -> str:
     if parameters > most:
         return f"{setting.model} has {parameters:,} parameters, more than {most:,}"
     if fields.optimizer == "adam":
-        return "steps of `optimizer=adam` are not linear in the noise"
-    return "" if fields.noise_multiplier else "`noise_multiplier=0` is no noise"
+        return "Adam's steps are not linear in the noise"
+    return "" if fields.noise_multiplier else "there is no noise"
 
 
 def mu_by_coordinate(played: game.Game) -> tuple[Array, Array]:
