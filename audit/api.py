@@ -228,7 +228,7 @@ def audit(
     """
     import jax
 
-    from audit import concluded, progress, training, zoo
+    from audit import concluded, lipschitz, progress, training, zoo
     from audit.report.subjects import AskedLevels
     from audit.settings import build, make, stored
     from audit.settings.setting import flat
@@ -245,7 +245,8 @@ def audit(
         results.require_declared(store, [])
         with progress.bar(training.lacking(store, runs)) as line:
             trained = training.train(played, store, runs, progress=line)
-    conclusion = concluded.of_setting(trained.scores, setting, delta, confidence)
+    steps = lipschitz.of_data(store, setting, dataset)
+    conclusion = concluded.of_setting(trained.scores, setting, delta, confidence, steps=steps)
     about = {"setting": flat(setting), "runs": runs, "provenance": build.provenance(dataset)}
     results.keep_result(store, conclusion, **about, out=str(store.path))
     return _kept(conclusion, store.path, AskedLevels(delta, confidence), runs)
@@ -262,6 +263,7 @@ def audit_model(
     out: str | Path = "results",
     delta: float = 1e-5,
     confidence: float = 0.95,
+    lipschitz: "ArrayLike | None" = None,
     **settings: Any,
 ) -> Result:
     """Trains a Flax Linen module, half of the runs with a canary, and bounds what their last iterates leak.
@@ -276,6 +278,9 @@ def audit_model(
         `audit.adversaries.base.Adversary` of your own.
       out: folder of the store; figure and page are written there too.
       delta, confidence: of the bounds.
+      lipschitz: the constant, or one a step, of the map from a model to the next without canary and noise,
+        learning rate, clipping and weight decay included, where you can vouch for it: what the last model
+        leaks then has a smaller upper bound (`audit.hidden_state_epsilon`).
       settings: what describes the training, as steps=100, noise_multiplier=2, k=5; `model` names the model
         in the report, and `clipping` is by default the fastest strategy that takes it, or one by which `out`
         has all runs.
@@ -296,7 +301,8 @@ def audit_model(
     from audit import own
 
     request = _require_request(runs, out, delta, confidence)
-    return _audit_own(own.of_module(module, criterion, features, labels), request, adversary, settings)
+    model = own.of_module(module, criterion, features, labels)
+    return _audit_own(model, request, adversary, settings, lipschitz)
 
 
 def audit_loss(
@@ -310,6 +316,7 @@ def audit_loss(
     out: str | Path = "results",
     delta: float = 1e-5,
     confidence: float = 0.95,
+    lipschitz: "ArrayLike | None" = None,
     **settings: Any,
 ) -> Result:
     """`audit_model` for any JAX model: Flax NNX, Equinox and Haiku all have such a loss.
@@ -318,8 +325,8 @@ def audit_loss(
       loss: (params, (features[i], labels[i])) -> scalar loss of one example, without a batch axis; no
         randomness.
       params: a tree of float arrays, at which every run begins.
-      runs, adversary, out, settings: see `audit_model`. Gradients are taken example by example, which is
-        slower than what a Linen module allows.
+      runs, adversary, out, lipschitz, settings: see `audit_model`. Gradients are taken example by example,
+        which is slower than what a Linen module allows.
 
     Raises InputError for what cannot be audited, in one line.
 
@@ -335,7 +342,8 @@ def audit_loss(
     from audit import own
 
     request = _require_request(runs, out, delta, confidence)
-    return _audit_own(own.of_loss(loss, params, features, labels), request, adversary, settings)
+    model = own.of_loss(loss, params, features, labels)
+    return _audit_own(model, request, adversary, settings, lipschitz)
 
 
 def _conclusions(
@@ -395,6 +403,7 @@ def _audit_own(
     request: tuple[int, Path, float, float],
     adversary: "str | Adversary",
     settings: dict[str, Any],
+    lipschitz: "ArrayLike | None",
 ) -> Result:
     """The result of an audit of `audit.own`, products in float32 whatever JAX is set to."""
     import jax
@@ -404,7 +413,7 @@ def _audit_own(
 
     runs, out, delta, confidence = request
     with jax.default_matmul_precision("float32"):
-        conclusion, folder = own.audited(model, settings, adversary, runs, out, delta, confidence)
+        conclusion, folder = own.audited(model, settings, adversary, runs, out, delta, confidence, lipschitz)
     return _kept(conclusion, folder, AskedLevels(delta, confidence), runs)
 
 

@@ -6,14 +6,14 @@ for it, which takes about 0.2 s, and the test is then kept.
 """
 
 import functools
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from audit import zoo
+from audit import lipschitz, zoo
 from audit.errors import InputError, require
+from audit.lipschitz import Steps
 from audit.settings.adversaries import SphereFields, adversary_row
 from audit.settings.setting import Setting, require_noise
 from audit.statistics import (
@@ -175,18 +175,24 @@ def of_setting(
     confidence: float,
     looks: Sequence[int] = (),
     own_model: bool = False,
+    steps: Steps | None = None,
 ) -> Conclusion:
     """The conclusion from the scores of a setting's first runs, or from those of the declared looks that they
-    reach; of a caller's own model nothing but its name is known. Raises InputError as `conclude`."""
+    reach; of a caller's own model nothing but its name is known. steps: how Lipschitz they are, where that is
+    known of the data or vouched for. Raises InputError as `conclude`."""
+    composition = Composition(*setting.composition)
+    last = lipschitz.hidden_state(setting, delta, steps, own_model)
+    known = {"hidden_state": last} if isinstance(last, HiddenState) else {"uncovered": last}
     if isinstance(setting.adversary, SphereFields):
         require(not looks, "`looks` are for other adversaries: fresh directions may be looked at at any time")
-        return conclude_fresh(scores.directions(), Composition(*setting.composition), delta, confidence)
-    composition, reason = Composition(*setting.composition), "" if own_model else gaussian_reason(setting)
-    one = conclude(scores.design(), composition, delta, confidence, reason=reason)
+        return conclude_fresh(scores.directions(), composition, delta, confidence)._replace(**known)
+    reason = "" if own_model else gaussian_reason(setting)
+    one = conclude(scores.design(), composition, delta, confidence, reason=reason)._replace(**known)
     taken = [runs for runs in looks if runs <= len(scores.scores)]
     seen = {runs: scores.of_first(runs).worlds() for runs in taken}
     found = _of_looks(one, seen, looks) if looks else one
-    k, plain = setting.schedule.periodicity, setting.mechanism.optimizer == "sgd"
+    k, mechanism = setting.schedule.periodicity, setting.mechanism
+    plain = mechanism.optimizer == "sgd" and mechanism.weight_decay == 0
     return found._replace(expected=_expected(composition, k, delta) if plain else None)
 
 
@@ -207,9 +213,18 @@ def of_each_run(
     return found
 
 
+def of_runs_together(scores: Scores, delta: float, confidence: float) -> Bound | None:
+    """The bound that several runs of fresh directions prove together, of which no score uses anything of the
+    other canaries; None of one run, and of other canaries."""
+    if not scores.dimension or len(scores.scores) == 1:
+        return None
+    return exact_null.of_fresh(scores.directions()._replace(plain=True), delta, confidence)
+
+
 def predicted_mu(setting: Setting) -> float | None:
     """mu of the biased dimension's score where genuine gradients do not interfere: insertions add up and
-    all steps' noise does, so mu = sqrt(insertions / k) / sigma (derived in
+    all steps' noise does, each shrunk by weight decay in the steps after it, w_t = (1 - eta lambda)^(T - t),
+    so mu = sum of w_t over insertions / (sigma |w|), without decay sqrt(insertions / k) / sigma (derived in
     experiments/hidden_state/README.md). None where that is not known: small models, other adversaries or
     optimizers, sampled insertions, an unknown initialisation (Errata H14)."""
     mechanism, known = setting.mechanism, zoo.tasks().get(setting.model)
@@ -217,7 +232,7 @@ def predicted_mu(setting: Setting) -> float | None:
     crafted = adversary_row(setting.adversary.name).biased and known is not None and known.over_parameterised
     if not (plain and crafted and mechanism.noise_multiplier > 0):
         return None
-    return math.sqrt(setting.insertions / setting.schedule.periodicity) / mechanism.noise_multiplier
+    return lipschitz.constant_direction(setting)
 
 
 def gaussian_reason(setting: Setting) -> str:

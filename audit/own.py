@@ -16,10 +16,11 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from numpy.typing import ArrayLike, NDArray
 
-from audit import progress, training
+from audit import lipschitz, progress, training
 from audit.adversaries.base import Adversary, shapes
 from audit.concluded import of_setting
 from audit.errors import InputError, require
+from audit.lipschitz import Steps
 from audit.mechanism.clipping.base import Batch, per_example
 from audit.model import Model, flat_model
 from audit.report import audit_page, audit_panels, subjects
@@ -84,10 +85,11 @@ def audited(
     out: Path,
     delta: float,
     confidence: float,
+    constants: ArrayLike | None = None,
 ) -> tuple[Conclusion, Path]:
     """Trains what `out` lacks, concludes, and writes figure and page where they do not stand: (the
-    conclusion, the setting's folder). fields: of the setting, by their names; raises InputError for one that
-    does not fit."""
+    conclusion, the setting's folder). fields: of the setting, by their names; constants: `lipschitz` of its
+    steps, vouched for. Raises InputError for what does not fit."""
     theirs = adversary if isinstance(adversary, Adversary) else None
     fields = {**fields, "adversary": _named(adversary, own.model)}
     if theirs is not None:
@@ -97,10 +99,12 @@ def audited(
     validate(asked, runs, own.strategies)
     own_start = "`unknown_initialisation` needs a module that draws one: every run begins at params"
     require(own.draws or not asked.unknown_initialisation, own_start)
+    steps = _vouched(asked, constants, theirs, delta)
     chosen = fields.get("clipping") is not None or len(own.strategies) == 1
     audit = _Audit(own, theirs, out)
     setting, store = _held(audit, asked, chosen, runs) or _trained(audit, asked, chosen, runs)
-    conclusion = of_setting(store.load(runs), setting, delta, confidence, own_model=True)
+    lipschitz.keep(store, steps)
+    conclusion = of_setting(store.load(runs), setting, delta, confidence, own_model=True, steps=steps)
     made_from = results.source(store, conclusion)
     if not results.stands(store, made_from, _FILES):
         drawn = audit_panels.audit_figure(conclusion, summary(setting, runs))
@@ -110,6 +114,22 @@ def audited(
         store.write_bytes(_PAGE, audit_page.of_audits([about]))
         results.mark(store, made_from, _FILES)
     return conclusion, store.path
+
+
+def _vouched(
+    setting: Setting, constants: ArrayLike | None, theirs: Adversary | None, delta: float
+) -> Steps | None:
+    """The steps that a caller vouches for; raises InputError where they cover no bound of this audit."""
+    if constants is None:
+        return None
+    steps, seen = (
+        Steps(constants, "as its author vouches"),
+        theirs is not None and theirs.observer is not None,
+    )
+    found = lipschitz.hidden_state(setting, delta, steps, own_model=True)
+    why = "this adversary sees every model" if seen else found if isinstance(found, str) else ""
+    require(not why, f"`lipschitz` bounds what the last model leaks, and {why}: drop it")
+    return steps
 
 
 def _held(audit: _Audit, asked: Setting, chosen: bool, runs: int) -> tuple[Setting, Store] | None:

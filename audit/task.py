@@ -121,6 +121,15 @@ class StepSeconds(NamedTuple):
         return self.fixed + batch_size * self.per_example
 
 
+class Convex(NamedTuple):
+    """A model whose loss is l(w'x, y), convex in the scalar w'x: a clipped gradient is then that of a convex
+    loss too. curvature: the most of l'', b. norm: the most of |x|, whatever the data, since the loader sees
+    to it. A loss is b |x|^2-smooth."""
+
+    curvature: float
+    norm: float
+
+
 class Task(NamedTuple):
     """A model on its data.
 
@@ -128,7 +137,8 @@ class Task(NamedTuple):
     first. canaries: how many a run `auto` takes, so that they hardly disturb each other (README, "Many
     canaries a run"); directions: how many fresh ones, a power of 2 of at most an eighth of the parameters,
     until drawing them takes as long as training. over_parameterised: whether genuine gradients leave a
-    crafted coordinate alone, so that its score's law is known (Errata H16).
+    crafted coordinate alone, so that its score's law is known (Errata H16). classes: 0 of a regression.
+    convex: what makes its steps Lipschitz, else `not_convex` why no such constant is known of them.
     """
 
     name: str
@@ -144,6 +154,8 @@ class Task(NamedTuple):
     step_seconds: StepSeconds
     canaries: int = 256
     directions: int = 1024
+    convex: Convex | None = None
+    not_convex: str = "a network with ReLU is not smooth"
 
 
 Test = tuple[NDArray[np.generic], NDArray[np.integer]]  # features (n, ...), labels (n, ...)

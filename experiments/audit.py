@@ -92,7 +92,7 @@ def main() -> None:
     found = stored.find_store(out, audited.setting, audited.dataset)
     if found is not None and audited.any_time:
         held = min(found.runs_held(), audited.runs)
-        if held and _is_proven(audited, found.load(held)):
+        if held and _is_proven(audited, found, found.load(held)):
             audited = audited._replace(runs=held)
     if found is not None and not (audited.looks or found.missing(audited.runs)) and concluded_runs(found):
         results.require_declared(found, [])
@@ -186,22 +186,22 @@ def _train_until_proven(audited: _Audited, store: "Store") -> "Trained":
             parts.append(audited.trainer.train(Wanted(store, runs, stage, FLAGS.chunk_size or stage, line)))
             if FLAGS.until is None and time.monotonic() < looked + _LOOK_SECONDS:
                 continue
-            conclusion, looked = _concluded(audited, _Trained(parts[-1].scores)), time.monotonic()
+            conclusion, looked = _concluded(audited, store, _Trained(parts[-1].scores)), time.monotonic()
             said = f"proven {conclusion.epsilon:.1f} of {conclusion.upper_bound or math.inf:.1f}"
             if conclusion.epsilon >= (FLAGS.until or math.inf):
                 break
     return training.together(parts)
 
 
-def _is_proven(audited: _Audited, scores: "Scores") -> bool:
-    return FLAGS.until is not None and _concluded(audited, _Trained(scores)).epsilon >= FLAGS.until
+def _is_proven(audited: _Audited, store: "Store", scores: "Scores") -> bool:
+    return FLAGS.until is not None and _concluded(audited, store, _Trained(scores)).epsilon >= FLAGS.until
 
 
 def _look(audited: _Audited, store: "Store", trained: _Trained, number: int) -> None:
     from audit.report import bounds_table
     from audit.storage import results
 
-    conclusion = _concluded(audited, trained)
+    conclusion = _concluded(audited, store, trained)
     if results.take_looks(store, audited.looks, number):
         results.keep_result(store, conclusion, **_about(audited, store))
     if not FLAGS.json:
@@ -209,10 +209,13 @@ def _look(audited: _Audited, store: "Store", trained: _Trained, number: int) -> 
         print(bounds_table.look_rows(conclusion), end=end, flush=True)
 
 
-def _concluded(audited: _Audited, trained: _Trained) -> "Conclusion":
+def _concluded(audited: _Audited, store: "Store", trained: _Trained) -> "Conclusion":
+    from audit import lipschitz
     from audit.concluded import of_setting
 
-    return of_setting(trained.scores, audited.setting, FLAGS.delta, FLAGS.confidence, audited.looks)
+    steps = lipschitz.of_data(store, audited.setting, audited.dataset)
+    levels = FLAGS.delta, FLAGS.confidence
+    return of_setting(trained.scores, audited.setting, *levels, audited.looks, steps=steps)
 
 
 def _about(audited: _Audited, store: "Store") -> dict[str, Any]:
@@ -238,7 +241,7 @@ def _conclude(audited: _Audited, store: "Store", trained: _Trained) -> None:
     from audit.storage import files, results
     from audit.storage.store import FIGURE, RESULT
 
-    conclusion = _concluded(audited, trained)
+    conclusion = _concluded(audited, store, trained)
     made_from, names = results.source(store, conclusion), (RESULT, FIGURE)
     places, refused = f"\n\nfigure: {store.path / FIGURE}\nresult: {store.path / RESULT}", ""
     if results.stands(store, made_from, names):

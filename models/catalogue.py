@@ -11,6 +11,7 @@ import numpy as np
 from audit.errors import InputError, require
 from audit.task import (
     Clients,
+    Convex,
     Data,
     Dataset,
     DataShape,
@@ -24,7 +25,7 @@ from audit.task import (
 )
 from models.data import tables
 from models.data.clients import dirichlet, one_each
-from models.data.images import CIFAR10, FASHION_MNIST, load_cifar10, load_fashion_mnist
+from models.data.images import CIFAR10, FASHION_MNIST, load_cifar10, load_fashion_mnist, load_shirts
 from models.data.shakespeare import load_shakespeare
 from models.data.tff import load_emnist, load_stackoverflow
 
@@ -159,6 +160,18 @@ _PIXELS, _COLOURS = DataShape(60_000, (28, 28), "u1"), DataShape(50_000, (32, 32
 _HOUSING = _data(tables.HOUSING, "California Housing", tables.load_housing, DataShape(20_640, (8,), "f4"))
 _PURCHASE = _data(tables.PURCHASE, "Purchase-100", tables.load_purchase, DataShape(20_000, (600,), "f4"))
 _CIFAR10 = _data(CIFAR10, "CIFAR-10", _images(load_cifar10), _COLOURS), load_cifar10
+_PRICES = _HOUSING._replace(
+    name="california_prices", label="California Housing's prices", load=_whole(tables.load_prices)
+)
+_SHIRTS = Data(
+    "fashion_mnist_shirts",
+    "Fashion-MNIST's T-shirts and shirts",
+    FASHION_MNIST.checksum,
+    _whole(load_shirts),
+    FASHION_MNIST.name,
+    DataShape(12_000, (784,), "f4"),
+)
+_SOFTMAX = "the clipped gradient of a softmax of many classes is not that of a convex loss"
 _FASHION = _data(FASHION_MNIST, "Fashion-MNIST", _images(load_fashion_mnist), _PIXELS), load_fashion_mnist
 
 
@@ -170,26 +183,18 @@ def _of_images(
     make: MakeModel,
     step_seconds: StepSeconds,
     federated: str,
-    directions: int = 1024,
+    **more: Any,
 ) -> ZooModel:
     """An over-parameterised model of images in ten classes. images: the data set, and its test's loader."""
     data, load = images
-    row = Task(
-        name,
-        label,
-        description,
-        data,
-        make,
-        10,
-        0.01,
-        128,
-        _LAYERS,
-        True,
-        step_seconds,
-        directions=directions,
-    )
+    about = name, label, description, data, make
+    row = Task(*about, 10, 0.01, 128, _LAYERS, True, step_seconds, **more)
     bound = partial(make, data.examples.shape)
     return ZooModel(name, row, FederatedTask(federated, _dealt(load), bound, data.file, data.examples))
+
+
+def _alone(row: Task, why: str = _NO_IMAGES) -> ZooModel:
+    return ZooModel(row.name, row, None, why)
 
 
 def _head(module: str, label: str, constant: str, width: int, step_seconds: StepSeconds) -> ZooModel:
@@ -204,13 +209,11 @@ def _head(module: str, label: str, constant: str, width: int, step_seconds: Step
     name, description = f"{module}_head", f"last layer on a frozen {label}'s features of CIFAR-10"
     make, clipping = _making("dense:head", sized=True), ("book_keeping", "per_example")
     defaults = (10, 0.01, 128, clipping, True, step_seconds)
-    row = Task(name, f"{label}'s head", description, features, make, *defaults)
-    return ZooModel(name, row, None, _NO_IMAGES)
+    return _alone(Task(name, f"{label}'s head", description, features, make, *defaults, not_convex=_SOFTMAX))
 
 
 _ROWS = (
-    ZooModel(
-        "fcnn",
+    _alone(
         Task(
             "fcnn",
             "FCNN",
@@ -225,12 +228,9 @@ _ROWS = (
             step_seconds=StepSeconds(8e-7, 7.5e-9),
             canaries=8,
             directions=8,
-        ),
-        None,
-        _NO_IMAGES,
+        )
     ),
-    ZooModel(
-        "wide_fcnn",
+    _alone(
         Task(
             "wide_fcnn",
             "wide FCNN",
@@ -244,9 +244,7 @@ _ROWS = (
             over_parameterised=False,
             step_seconds=StepSeconds(4e-5, 4e-7),
             directions=256,
-        ),
-        None,
-        _NO_IMAGES,
+        )
     ),
     _of_images(
         "convnet",
@@ -278,6 +276,7 @@ _ROWS = (
         StepSeconds(2e-5, 1e-6),
         "784-10 on Fashion-MNIST",
         directions=512,
+        not_convex=_SOFTMAX,
     ),
     _of_images(
         "mlp",
@@ -297,8 +296,7 @@ _ROWS = (
         StepSeconds(2e-4, 1e-5),
         "784-128-10 on Fashion-MNIST",
     ),
-    ZooModel(
-        "purchase_mlp",
+    _alone(
         Task(
             "purchase_mlp",
             "Purchase MLP",
@@ -311,9 +309,45 @@ _ROWS = (
             clipping=_LAYERS,
             over_parameterised=True,
             step_seconds=StepSeconds(5e-4, 3e-5),
+        )
+    ),
+    _alone(
+        Task(
+            "ridge",
+            "ridge regression",
+            "linear regression of standardised prices, 8 parameters, on California Housing; ridge regression "
+            "with weight decay",
+            _PRICES,
+            _making("dense:least_squares", sized=True),
+            classes=0,
+            learning_rate=0.1,
+            batch_size=400,
+            clipping=_LAYERS,
+            over_parameterised=False,
+            step_seconds=StepSeconds(5e-7, 4e-9),
+            canaries=1,
+            directions=1,
+            convex=Convex(curvature=1.0, norm=1.0),
+        )
+    ),
+    _alone(
+        Task(
+            "logistic",
+            "logistic regression",
+            "logistic regression, 784 parameters, on Fashion-MNIST's T-shirts and shirts",
+            _SHIRTS,
+            _making("dense:logistic", sized=True),
+            classes=2,
+            learning_rate=0.5,
+            batch_size=128,
+            clipping=_LAYERS,
+            over_parameterised=True,
+            step_seconds=StepSeconds(1e-5, 1e-7),
+            canaries=64,
+            directions=64,
+            convex=Convex(curvature=0.25, norm=1.0),
         ),
-        None,
-        _NO_IMAGES,
+        "it has two of Fashion-MNIST's classes, and clients are dealt all",
     ),
 )
 _CLIENTS_ALONE = {

@@ -65,6 +65,22 @@ def wide_fcnn(n_features: int = 8) -> Model:
     return flat_model(WideFCNN(), jnp.zeros(n_features), _one_logit_cross_entropy)
 
 
+def _half_square(output: Array, target: Array) -> Array:
+    return 0.5 * (output[0] - target) ** 2
+
+
+def logistic(n_features: int) -> Model:
+    """Binary logistic regression without an intercept, n_features parameters: the loss of a label y in {0, 1}
+    is log(1 + exp(-(2y - 1) w'x)), whose second derivative in w'x is at most 1/4."""
+    return flat_model(nn.Dense(1, use_bias=False), jnp.zeros(n_features), _one_logit_cross_entropy)
+
+
+def least_squares(n_features: int) -> Model:
+    """Linear regression without an intercept, n_features parameters, ridge regression with weight decay: the
+    loss is (w'x - y)^2 / 2, whose second derivative in w'x is 1."""
+    return flat_model(nn.Dense(1, use_bias=False), jnp.zeros(n_features), _half_square)
+
+
 def head(n_features: int, classes: int = 10) -> Model:
     """The last layer of a pretrained network, trained alone on the features below it: one dense layer,
     n_features x classes + classes parameters; softmax cross entropy."""

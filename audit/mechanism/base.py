@@ -25,12 +25,14 @@ PARTS = "parts"  # the axis of devices over which a mechanism that `spreads` div
 
 
 class Hyperparameters(NamedTuple):
-    """Traced scalars; noise has deviation noise_multiplier * clipping_norm. own: a mechanism's further."""
+    """Traced scalars; noise has deviation noise_multiplier * clipping_norm. own: a mechanism's further.
+    weight_decay: lambda, of DP-SGD."""
 
     learning_rate: Array | float
     clipping_norm: Array | float
     noise_multiplier: Array | float
     own: Tree = ()
+    weight_decay: Array | float = 0.0
 
 
 class Schedule(NamedTuple):
@@ -274,9 +276,10 @@ def fixed_shuffle(key: Array, n_examples: int, batch_size: int, steps: int) -> A
     return whole.reshape(epochs * per_epoch, batch_size)[:steps].astype(jnp.int32)
 
 
-def insertion_mask(steps: int, periodicity: int) -> Array:
-    """1.0 at steps k, 2k, ... counted from 1 (hidden-state paper, Algorithm 4), else 0.0; (steps,)."""
-    return (jnp.arange(1, steps + 1) % periodicity == 0).astype(jnp.float32)
+def insertion_mask(steps: int, periodicity: int, place: int = 0) -> Array:
+    """1.0 at steps place, place + k, ... counted from 1, by default k, 2k, ... (hidden-state paper, Algorithm
+    4), else 0.0; (steps,)."""
+    return (jnp.arange(1, steps + 1) % periodicity == place % periodicity).astype(jnp.float32)
 
 
 class Trajectory(NamedTuple):

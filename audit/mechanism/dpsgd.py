@@ -1,10 +1,12 @@
 """Example-level DP-SGD over a flat parameter vector, with canaries inserted.
 
-    theta_{t+1} = optimizer(theta_t, (sum_i clip(g_i, C) + mask_t sum_k b_k clip(v_tk, C) + Z_t) / B)
+    m_t = (sum_i clip(g_i, C) + mask_t sum_k b_k clip(v_tk, C) + Z_t) / B
+    theta_{t+1} = optimizer(theta_t, m_t + lambda theta_t)
 
-with Z_t ~ N(0, (sigma C)^2 I) (hidden-state paper, Equation 2 and Algorithm 4) and b_k the presence of
-canary k, or whether it joins step t where canaries are sampled. Learning rate, C, sigma, mask, presence and
-canaries are traced.
+with Z_t ~ N(0, (sigma C)^2 I) (hidden-state paper, Equation 2 and Algorithm 4), b_k the presence of canary k,
+or whether it joins step t where canaries are sampled, and weight decay lambda outside the clipping, as by
+`optax.add_decayed_weights` before any optimizer. Learning rate, C, sigma, lambda, mask, presence and canaries
+are traced.
 """
 
 from collections.abc import Callable
@@ -79,8 +81,9 @@ def step(
         jnp.asarray(hyper.noise_multiplier) > 0, hyper.noise_multiplier * hyper.clipping_norm, 0.0
     )
     mean = (genuine + extra + _noise(noise_key, deviation, state.theta)) / len(batch[1])
+    decayed = mean + jnp.asarray(hyper.weight_decay) * state.theta
     optimizer = choices.optimizer(jnp.asarray(hyper.learning_rate))
-    updates, optimizer_state = optimizer.update(mean, state.optimizer, state.theta)
+    updates, optimizer_state = optimizer.update(decayed, state.optimizer, state.theta)
     theta = jnp.asarray(optax.apply_updates(state.theta, updates))
     return base.State(theta, optimizer_state, state.step + 1, state.seen)
 

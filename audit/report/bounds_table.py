@@ -15,11 +15,11 @@ from audit.statistics.conclusion import Conclusion, assumption_of
 from audit.statistics.estimate import Bound, Finding
 from audit.statistics.exact_null import ExactBound
 from audit.statistics.linear_losses import EXPECTED
-from audit.statistics.method import Assumption
 
 _COUNTS, _RATES = ("FP/out", "FN/in"), ("FPR", "FNR")
 _UNTESTED = "            (not tested here: scores of one run may depend on each other)"
 _WITHDRAWN = "withdrawn: canaries that were out have not the law of directions (p < 1e-06)"
+_NO_HIDDEN = "no bound but composition"
 _FEW = 100  # scores of a world
 _WIDTH = 80  # columns
 _SHOWN = 0.0005  # three decimals show 0 below it
@@ -65,13 +65,15 @@ def _notes(conclusion: Conclusion) -> list[str]:
     expected = () if conclusion.expected is None else (EXPECTED,)
     assumed = dict.fromkeys([*map(assumption_of, conclusion.rows()), *uppers, *expected])
     ranked = sorted(assumed, key=lambda one: one.gaussian)
-    notes = [_note(one) for one in ranked if one.note]
+    notes = [_noted(one.word, one.note) for one in ranked if one.note]
+    if conclusion.uncovered:
+        notes = [_noted("last model", f"{_NO_HIDDEN}: {conclusion.uncovered}"), *notes]
     tested = conclusion.design is None or conclusion.fresh is not None
     return notes if tested else [*notes, _UNTESTED]
 
 
-def _note(assumed: Assumption) -> str:
-    return textwrap.fill(f"{assumed.word + ':':<12}{assumed.note}", _WIDTH, subsequent_indent=12 * " ")
+def _noted(word: str, note: str) -> str:
+    return textwrap.fill(f"{word + ':':<12}{note}", _WIDTH, subsequent_indent=12 * " ")
 
 
 def look_rows(conclusion: Conclusion) -> str:

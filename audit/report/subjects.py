@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy
 
-from audit import started, zoo
-from audit.concluded import of_each_run
+from audit import lipschitz, started, zoo
+from audit.concluded import of_each_run, of_runs_together
 from audit.concluded import of_setting as concluded
 from audit.errors import InputError, require
 from audit.progress import counted
 from audit.report.listing import differs
 from audit.report.one_run_table import RESULT, FederatedAudit, Upper, upper_bounds
+from audit.report.table import at_least
 from audit.settings import stored
 from audit.settings.adversaries import adversary_row
 from audit.settings.federated import FINAL, FederatedSetting
@@ -90,6 +91,8 @@ _UNKNOWN_RUN = (
 _SEEN = {
     "final": "It sees the final model only, and takes its cosine with each canary's direction.",
     "weights": "It sees the final weights only, and takes their cosine with each canary's direction.",
+    "fresh": "It sees the final model only, and takes the cosine of each canary's direction, which every run "
+    "draws afresh, with how far that model is from a training without noise and canaries.",
     "all": "It sees every round's model, and takes the largest cosine of a round's move over rounds.",
     "means": "It sees every round's noisy mean, and takes the largest cosine over rounds.",
 }
@@ -167,7 +170,8 @@ def of_setting(folder: Path, levels: AskedLevels, runs: int | None = None) -> Su
     delta = kept.delta or 1e-5 if levels.delta is None else levels.delta
     confidence = kept.confidence or 0.95 if levels.confidence is None else levels.confidence
     looks = schedule.schedule if schedule else ()
-    conclusion = concluded(store.load(runs), setting, delta, confidence, looks, own)
+    steps = lipschitz.kept(store)
+    conclusion = concluded(store.load(runs), setting, delta, confidence, looks, own, steps)
     provenance = _provenance(folder.name, known, kept.provenance)
     if not own:
         where = "Command" if zoo.tasks() else "Command, in a clone of the repository"
@@ -179,11 +183,12 @@ def of_setting(folder: Path, levels: AskedLevels, runs: int | None = None) -> Su
 
 def _facts(setting: Setting, conclusion: Conclusion, own: bool) -> dict[str, str]:
     mechanism, steps = setting.mechanism, setting.schedule.steps
-    sigma, norm = mechanism.noise_multiplier, mechanism.clipping_norm
+    sigma, norm, rate = mechanism.noise_multiplier, mechanism.clipping_norm, mechanism.learning_rate
+    decay = f", weight decay {mechanism.weight_decay:g}" if mechanism.weight_decay else ""
     known = None if own else zoo.tasks().get(setting.model)
     return {
         "Model": known.description if known else setting.model,
-        "Optimiser": f"{mechanism.optimizer} on the private mean, learning rate {mechanism.learning_rate:g}",
+        "Optimiser": f"{mechanism.optimizer} on the private mean, learning rate {rate:g}{decay}",
         "DP-SGD": f"clipping norm C = {norm:g}, noise multiplier sigma = {sigma:g} (deviation sigma C)",
         "Training": f"{steps:,} steps of {mechanism.batch_size:,} examples, in a fixed order",
         "Insertions": _insertions(setting),
@@ -191,12 +196,18 @@ def _facts(setting: Setting, conclusion: Conclusion, own: bool) -> dict[str, str
         **_looks(conclusion),
         "Arithmetic": f"{mechanism.precision}, clipped sums by {mechanism.clipping}",
         **({"Gaussian curve": _REASON} if conclusion.reason else {}),
+        **(
+            {"Last model": f"no bound but composition: {conclusion.uncovered}"}
+            if conclusion.uncovered
+            else {}
+        ),
     }
 
 
 def _insertions(setting: Setting) -> str:
     k, rate = setting.schedule.periodicity, setting.sampling_rate
-    often = f"{setting.insertions:,}, {f'every {k} steps' if k > 1 else 'at every step'}"
+    place = "" if setting.schedule.place == k else f", at step {setting.schedule.place} of each {k}"
+    often = f"{setting.insertions:,}, {f'every {k} steps' if k > 1 else 'at every step'}{place}"
     return often if rate == 1 else f"{often}, each with probability {rate:g} (Poisson sampling)"
 
 
@@ -305,6 +316,9 @@ def of_federated(
         f"{counted(setting.repetitions, 'round')} each; {_null(found.runs[0])}",
         "Runs": f"{len(found.runs):,}",
     }
+    if found.together is not None:
+        proven = f"at least epsilon = {at_least(found.together.epsilon)}, whatever the curve"
+        facts["All runs together"] = f"{proven} ({found.together.method}); fresh directions"
     if accuracies:
         mean = sum(accuracies) / len(accuracies)
         facts["Accuracy"] = f"{mean:.4f}, mean of {counted(len(accuracies), 'run')}"
@@ -336,8 +350,10 @@ def of_federated_folder(folder: Path, levels: AskedLevels) -> OneRunSubject:
         data, accuracies = str(kept["data"]), list(map(float, kept["accuracies"]))
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
         raise InputError(f"{folder / RESULT} cannot be read, or is an older one: {mend}") from None
-    found = of_each_run(store.load(runs), dimension, setting.observe in FINAL, delta, confidence)
-    audit = FederatedAudit(found, canary, client, accuracies)
+    scores = store.load(runs)
+    found = of_each_run(scores, dimension, setting.observe in FINAL, delta, confidence)
+    together = of_runs_together(scores, delta, confidence)
+    audit = FederatedAudit(found, canary, client, accuracies, together)
     return of_federated(setting, audit, data, folder.name, store.text)
 
 

@@ -5,6 +5,7 @@ Flags and `--help`, validation, keywords, identities in the store and the tests 
 
 import dataclasses
 import math
+import re
 from typing import Any, NamedTuple
 
 from audit.errors import require
@@ -16,7 +17,8 @@ MOST_SEED = 2**32 - 1
 
 
 class FieldLimits(NamedTuple):
-    """A field's values: one of the choices, or a number in [least, most], (above, below); or 0."""
+    """A field's values: one of the choices, or a number in [least, most], (above, below); or 0. numbers_too:
+    beside choices, whole numbers from 1, as text."""
 
     least: float = -math.inf
     most: float = math.inf
@@ -24,17 +26,18 @@ class FieldLimits(NamedTuple):
     below: float = math.inf
     choices: tuple[str, ...] = ()
     zero_too: bool = False
+    numbers_too: bool = False
 
     def hold(self, value: Any) -> bool:
         """Whether the value is one of them; a text without choices always is."""
         if self.choices or isinstance(value, str):
-            return not self.choices or value in self.choices
+            return not self.choices or value in self.choices or (self.numbers_too and _is_whole(value))
         within = self.least <= value <= self.most and self.above < value < self.below
         return within or (self.zero_too and value == 0)
 
     def __str__(self) -> str:
         if self.choices:
-            return f"choose one of {', '.join(self.choices)}"
+            return f"choose one of {', '.join(self.choices)}{', or a whole number from 1' * self.numbers_too}"
         least, most, above, below = map(_shown, (self.least, self.most, self.above, self.below))
         if self.above > -math.inf:
             end = f", at most {most}" * (self.most < math.inf) + f", below {below}" * (self.below < math.inf)
@@ -131,6 +134,11 @@ def require_types(part: Any) -> None:
         require_type(field.name, value, field.type)
         if dataclasses.is_dataclass(value):
             require_types(value)
+
+
+def _is_whole(text: Any) -> bool:
+    """Whether it is a whole number from 1 as text, without leading zeros."""
+    return isinstance(text, str) and re.fullmatch("[1-9][0-9]{0,8}", text) is not None
 
 
 def _shown(number: float) -> str:

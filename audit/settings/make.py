@@ -7,7 +7,16 @@ from typing import Any, NamedTuple, TypeVar
 from audit.errors import require
 from audit.settings.adversaries import ADVERSARIES, OwnAdversary, SphereFields, adversary_row
 from audit.settings.fields import AUTO, Field, FieldLimits, declared, require_fields
-from audit.settings.setting import MOST_STEPS, AdversaryFields, DpSgdFields, ScheduleFields, Setting, flat
+from audit.settings.setting import (
+    FIRST,
+    LAST,
+    MOST_STEPS,
+    AdversaryFields,
+    DpSgdFields,
+    ScheduleFields,
+    Setting,
+    flat,
+)
 from audit.values import plain, require_type
 from audit.zoo import task, tasks
 
@@ -69,6 +78,8 @@ def make_setting(model: str, usual: Usual, given: Mapping[str, Any]) -> Setting:
     """
     require_type("model", model, str)
     said = _by_field(given)
+    if type(said.get("insert")) is int:
+        said["insert"] = str(said["insert"])
     own = isinstance(said.get("adversary"), AdversaryFields)
     for name, value in said.items():
         if name != "adversary" or not own:
@@ -80,6 +91,8 @@ def make_setting(model: str, usual: Usual, given: Mapping[str, Any]) -> Setting:
     if "steps" not in said:
         default = values["insertions"]
         values["steps"] = _steps(default, values["periodicity"]) if "insertions" in said else default
+    fields()["insert"].require(values["insert"])
+    values["insert"] = _spelt(values["insert"], values["periodicity"])
     adversary = values["adversary"]
     if not own:
         fields()["adversary"].require(adversary)
@@ -111,6 +124,12 @@ def _steps(insertions: int, periodicity: int) -> int:
     message = f"`insertions={insertions}` times `periodicity={periodicity}`"
     require(insertions * periodicity <= MOST_STEPS, f"{message}: give at most {MOST_STEPS:,} steps")
     return insertions * periodicity
+
+
+def _spelt(insert: str, periodicity: int) -> str:
+    """The one spelling of a step of a period."""
+    number = "1" if insert == FIRST else insert
+    return {"1": FIRST, str(periodicity): LAST}.get(number, number)
 
 
 def changed(setting: Setting, **given: Any) -> Setting:

@@ -19,6 +19,7 @@ MOST_CANARIES = 100_000
 OPTIMIZERS = ("sgd", "momentum", "adam")
 STRATEGIES = ("book_keeping", "unfolded", "per_example")  # of clipping, the fastest first
 PRECISIONS = ("float32", "tf32", "bf16")
+LAST, FIRST = "last", "first"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,17 +43,34 @@ class DpSgdFields:
     precision: str = described(
         "Operands of the training's products: float32, tf32 or bf16.", default="float32", choices=PRECISIONS
     )
+    weight_decay: float = described(
+        "Weight decay lambda, outside the clipping: lambda theta joins the private mean gradient.",
+        default=0.0,
+        least=0,
+        most=1e6,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class ScheduleFields:
-    """The training's steps, and the periodicity k: the canary is inserted at steps k, 2k, ..."""
+    """The training's steps, the periodicity k, and at which of each k steps the canary is inserted."""
 
     group: ClassVar[str] = fields.AUDITED
     steps: int = described("Training steps, instead of --insertions.", least=1, most=MOST_STEPS)
     periodicity: int = described(
         "Periodicity: the canary is inserted every k steps.", usual=1, flag="k", least=1, most=MOST_STEPS
     )
+    insert: str = described(
+        "At which of each k steps: last, first, or a number from 1 to k.",
+        default=LAST,
+        choices=(LAST, FIRST),
+        numbers_too=True,
+    )
+
+    @property
+    def place(self) -> int:
+        """The step of each period, 1 to k, at which the canary is inserted."""
+        return {LAST: self.periodicity, FIRST: 1}.get(self.insert) or int(self.insert)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +126,8 @@ class Setting:
     @property
     def insertions(self) -> int:
         """Steps at which a canary is inserted."""
-        return self.repetitions or self.schedule.steps // self.schedule.periodicity
+        schedule = self.schedule
+        return self.repetitions or (schedule.steps - schedule.place) // schedule.periodicity + 1
 
     @property
     def composition(self) -> tuple[float, int, float]:
@@ -159,6 +178,8 @@ def validate(setting: Setting, runs: int, strategies: tuple[str, ...]) -> None:
     require(clipping in strategies, f"{fits}: choose one of {', '.join(strategies)}")
     steps, k, batch_size = setting.schedule.steps, setting.schedule.periodicity, setting.mechanism.batch_size
     require(k <= steps, f"`periodicity={k}` inserts nothing in {steps} steps: lower it or add steps")
+    place, insert = setting.schedule.place, setting.schedule.insert
+    require(place <= k, f"`insert={insert}`: choose last, first, or one of 1 to {k}, the steps of a period")
     draws = f"`steps={steps}` of `batch_size={batch_size}`"
     require(steps * batch_size <= MOST_DRAWS, f"{draws}: their product is to be at most {MOST_DRAWS:,}")
     if repetitions := setting.repetitions:

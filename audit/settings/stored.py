@@ -91,7 +91,8 @@ def open_store(
         return found
     words = re.sub(r"[^a-z0-9_]+", "_", setting.model.lower()).strip("_")[:_WIDTH] or "model"
     k, seed = setting.schedule.periodicity, setting.seed
-    unusual = [*([f"k{k}"] if k != 1 else []), *([f"seed{seed}"] if seed else [])]
+    insert = "" if setting.schedule.place == k else setting.schedule.insert
+    unusual = [*([f"k{k}{insert}"] if k != 1 else []), *([f"seed{seed}"] if seed else [])]
     named = [*([] if experiment == "audit" else [experiment]), words, setting.adversary.name, *unusual]
     return Store(out, _config(setting, dataset, experiment, model), "-".join(named))
 

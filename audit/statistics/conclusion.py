@@ -95,7 +95,8 @@ class Conclusion(NamedTuple):
 
     The upper bounds on epsilon and mu are composition's: infinite without noise, None where the mechanism is
     not known; mu's is None too where steps are sampled, or the bound on epsilon was given.
-    hidden_state: the upper bound on the last model alone, at the delta, where steps are known Lipschitz.
+    hidden_state: the upper bound on the last model alone, at the delta, where steps are known Lipschitz;
+    uncovered: of a known training, why they are not.
     expected: what the last model would leak under linear losses, of sampled canaries; no bound.
     test: () -> the test of the Gaussian curve that bounds on mu assume, and its least power against the
     curves of other mechanisms; None where runs have several canaries, since it counts independent scores.
@@ -123,6 +124,7 @@ class Conclusion(NamedTuple):
     design: Design | Fresh | None = None
     repeats: int = 0
     hidden_state: HiddenState | None = None
+    uncovered: str = ""
     expected: float | None = None
 
     @property

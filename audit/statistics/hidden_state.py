@@ -24,6 +24,7 @@ from audit.statistics.method import Assumption
 
 FIRST, LAST = "first", "last"
 MOST_STEPS = 10**7
+_ATTAINED = 0.999  # of mu, and the bound counts as attained
 LEAST, MOST, MOST_MU = 1e-50, 1e50, 1e12  # of shifts, constants and noise; what converts to epsilon
 
 
@@ -54,11 +55,13 @@ class Periods(NamedTuple):
 
 
 class HiddenState(NamedTuple):
-    """The bound on the last model of a schedule, and why its steps are as Lipschitz as the periods say."""
+    """The bound on the last model of a schedule, and why its steps are as Lipschitz as the periods say.
+    constant: mu of who inserts along one direction in which nothing else happens, where that is known."""
 
     bound: HiddenStateBound
     periods: Periods
     reason: str = "as given"
+    constant: float | None = None
 
     @property
     def assumes(self) -> Assumption:
@@ -68,7 +71,12 @@ class HiddenState(NamedTuple):
         steps, k = f"of Lipschitz constant {constant} ({self.reason})", self.periods.k
         comes = f"the canary in step {self.periods.insert} of every {k}" if k > 1 else "the canary in each"
         sentence = f"only the last model is seen; steps {steps}, {comes}; sensitivity C, Gaussian noise"
-        return Assumption(f"steps {steps}", "Lipschitz", sentence, f"steps {steps}, {comes}")
+        attained = ""
+        if self.constant is not None and self.constant < _ATTAINED * self.bound.mu:
+            attained = f"; mu {self.bound.mu:.4g} is attained by a crafted landscape alone, where a "
+            attained += f"constant direction reaches {self.constant:.4g}"
+        note = f"steps {steps}, {comes}{attained}"
+        return Assumption(f"steps {steps}", "Lipschitz", sentence + attained, note)
 
     @property
     def range(self) -> tuple[float, float]:

@@ -110,6 +110,8 @@ def _noise_floor(finding: Finding) -> dict[str, Any]:
 def source(store: Store, conclusion: Conclusion) -> str:
     """SHA-256 of what decides a conclusion's files: this version, the setting, levels and scores."""
     said: list[object] = [__version__, store.text, conclusion.delta, conclusion.confidence]
+    if conclusion.hidden_state is not None:
+        said += [conclusion.hidden_state.bound.mu, conclusion.hidden_state.reason]
     if conclusion.looks is not None:
         said += [conclusion.looks.schedule, [look.runs for look in conclusion.looks.taken]]
     digest = hashlib.sha256(json.dumps(said).encode())

@@ -66,7 +66,7 @@ class Compared:
 
 def validate(compared: Compared) -> None:
     """Raises InputError for a field out of range, or a model that not every method can audit."""
-    why = "is not on Fashion-MNIST, as all methods are" if compared.model in TASKS else "is unknown"
+    why = "is not on all of Fashion-MNIST, as the methods are" if compared.model in TASKS else "is unknown"
     known = f"choose one of {', '.join(MODELS)}"
     require(compared.model in MODELS, f"`model={compared.model}` {why}: {known}")
     require_fields(compared)

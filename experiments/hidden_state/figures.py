@@ -19,8 +19,8 @@ from audit.landscape.process import Process, constant
 from audit.report.style import BLUE, BOUND, GREEN, IN, ORANGE, OUT, PURPLE, STYLE, UPPER, VERMILION
 from audit.statistics import conversions, densities
 from experiments.cells.cell import Audited
+from experiments.hidden_state import bracket, landscape, proven
 from experiments.hidden_state import cells as own_cells
-from experiments.hidden_state import landscape, proven
 from experiments.hidden_state.landscape import CellResults, LandscapeCell, SearchResults, StudyResults
 from experiments.hidden_state.sweep import CLAIMS
 from experiments.sweeps import estimates, points, table
@@ -35,6 +35,7 @@ _LOOKS = ((VERMILION, "-"), (BLUE, "--"), (GREEN, "-."), (PURPLE, (0, (5, 1))), 
 def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
     """A sweep's figures of the cells that are there."""
     drawings = {"figure_8": _draw_norms, "landscape": _draw_landscape, "proven": proven.draw}
+    drawings |= dict.fromkeys(("bracket_k", "bracket_steps"), bracket.draw)
     return drawings.get(sweep.name, _draw_audits)(sweep, evidence)
 
 

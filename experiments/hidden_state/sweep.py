@@ -1,5 +1,6 @@
-"""The hidden-state paper's experiments as data: every figure that trains something, at three scales; and
-`proven`, which no paper has: what fresh directions prove of its models.
+"""The hidden-state paper's experiments as data: every figure that trains something, at three scales; and what
+no paper has: `proven`, what fresh directions prove of its models, and the two `bracket` figures, audits of a
+convex model below its hidden-state bound.
 
     smoke    seconds a figure: a few runs of a few steps, to see that all is in its place
     laptop   at most an hour a figure on two cores: the FCNN in full, fewer runs of the image models, with
@@ -31,6 +32,7 @@ SMOKE = "smoke"
 SCALES = (SMOKE, "laptop", "paper")  # the smallest first
 AXES = dict.fromkeys(("figure_1a", "figure_1b"), Axis("clipping norm C", "C"))
 AXES |= {"figure_5": Axis("periodicity k", "k"), "figure_8": Axis("step", "t")}
+AXES |= {"bracket_k": Axis("periodicity k", "k"), "bracket_steps": Axis("training steps T", "T")}
 
 
 class Many(NamedTuple):
@@ -71,6 +73,7 @@ class Series(NamedTuple):
 
 Cells = Callable[[str], Iterator[Cell]]  # of a scale
 _FULL = {1: 5000, 5: 5000, 25: 5000}
+_KS = (1, 2, 5, 10, 25, 50)
 SIZES: dict[str, dict[str, Size]] = {
     "smoke": {
         "fcnn": Size({1: 40}, 1, 4, 20, fresh={1: 4}),
@@ -78,6 +81,7 @@ SIZES: dict[str, dict[str, Size]] = {
         "convnet": Size({1: 4, 5: 4, 25: 4}, 1, 2, 4, fresh={1: 1, 5: 1, 25: 1}),
         "resnet18": Size({1: 2, 5: 2, 25: 2}, 1, 1, 2),
         "mobilenet_head": Size({1: 4}, 1, 2, 4),
+        "logistic": Size({}, 1, 2, 4, many=Many(8, dict.fromkeys(_KS, 8)), fresh=dict.fromkeys(_KS, 1)),
     },
     "laptop": {
         "fcnn": Size(_FULL, 5, 250, 400, fresh={1: 5000}),
@@ -90,6 +94,9 @@ SIZES: dict[str, dict[str, Size]] = {
         ),
         "resnet18": Size({1: 8, 5: 6, 25: 4}, 1, 4, 8, 0.506, Many(256, {1: 16, 5: 8, 25: 8})),
         "mobilenet_head": Size({}, 1, 250, 128, 4.0, Many(256, {1: 100})),
+        "logistic": Size(
+            *({}, 1, 250, 16), many=Many(128, dict.fromkeys(_KS, 120)), fresh=dict.fromkeys(_KS, 40)
+        ),
     },
     "paper": {
         "fcnn": Size(_FULL, 5, 250, 400, fresh=_FULL),
@@ -97,8 +104,14 @@ SIZES: dict[str, dict[str, Size]] = {
         "convnet": Size(_FULL, 1, 250, 128, fresh={1: 60, 5: 60, 25: 60}),
         "resnet18": Size(_FULL, 1, 250, 128),
         "mobilenet_head": Size(_FULL, 1, 250, 128),
+        "logistic": Size(
+            *({}, 1, 250, 128), many=Many(128, dict.fromkeys(_KS, 5000)), fresh=dict.fromkeys(_KS, 5000)
+        ),
     },
 }
+BRACKETED_KS = {"smoke": (1, 5), "laptop": _KS, "paper": _KS}
+_LENGTHS = (25, 50, 100, 250, 500, 1000)
+INSERTIONS = {"smoke": (1, 2), "laptop": _LENGTHS, "paper": _LENGTHS}  # at k = 5
 NORM_RUNS = {"smoke": 2, "laptop": 30, "paper": 30}  # Figure 8's runs a model, at most
 _WHOLE = Grid(tuple(map(float, range(1, 9))), (1, 2, 4, 8, 16), 25, 5000)
 GRIDS = {"smoke": Grid((1.0, 4.0), (1, 4), 5, 200), "laptop": _WHOLE, "paper": _WHOLE}
@@ -178,6 +191,22 @@ def _proven(model: str, *periodicities: int) -> list[Cells]:
     return list(map(cells, periodicities))
 
 
+def _bracket(scale: str, places: Mapping[float, Mapping[str, Any]]) -> Iterator[Cell]:
+    """Coordinates and fresh directions of logistic regression, with a panel for each weight decay."""
+    for decay, x in itertools.product((0.0, 1e-3, 1e-2), places):
+        panel, changed = f"weight decay {decay:g}", {**places[x], "weight_decay": decay}
+        for series in (NOISELESS_PER_STEP, FRESH):
+            yield from map(audit_cell, audits(panel, series, x, "logistic", scale, changed))
+
+
+def _bracket_k(scale: str) -> Iterator[Cell]:
+    return _bracket(scale, {k: {"periodicity": k} for k in BRACKETED_KS[scale]})
+
+
+def _bracket_steps(scale: str) -> Iterator[Cell]:
+    return _bracket(scale, {5 * n: {"periodicity": 5, "insertions": n} for n in INSERTIONS[scale]})
+
+
 FIGURES: dict[str, tuple[str, list[Cells]]] = {
     "figure_1a": ("GC-R and L on the ConvNet, k = 1", _by_clipping_norm("convnet")),
     "figure_1b": ("GC-R and L on the ResNet18, k = 1", _by_clipping_norm("resnet18")),
@@ -205,6 +234,8 @@ FIGURES: dict[str, tuple[str, list[Cells]]] = {
         "What is proven after so many trainings",
         [*_proven("wide_fcnn", 1), *_proven("fcnn", 1), *_proven("convnet", 1, 5, 25)],
     ),
+    "bracket_k": ("Logistic regression: what k steps for each insertion hide", [_bracket_k]),
+    "bracket_steps": ("Logistic regression: what a longer training leaks, k = 5", [_bracket_steps]),
     "landscape": ("The crafted loss landscape", [lambda scale: iter([landscape_cell(GRIDS[scale])])]),
 }
 CLAIMS: PaperClaims = {  # the paper's words for its figures' series

@@ -12,9 +12,11 @@ from typing import NamedTuple
 import numpy as np
 
 from audit.errors import InputError, require
+from audit.task import Dataset
 from models.data.formats import Arrays, deb_members, gunzip, read_idx, read_npz, tar_members
 from models.data.sources import Package, Recipe, load_arrays
 
+SHIRTS = 0, 6  # labels of T-shirts and of shirts
 IMAGE_ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
 TRAIN_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
 TEST_BATCH = "test_batch"
@@ -75,6 +77,27 @@ def load_fashion_mnist(
     """
     loaded = load_arrays(FASHION_MNIST, file=file, tfds_dir=tfds_dir, cache_dir=cache_dir)
     return ImageDataset(**loaded.arrays, source=loaded.source, checksum=loaded.checksum)
+
+
+def load_shirts(
+    *, file: str | None = None, tfds_dir: str | None = None, cache_dir: str | None = None
+) -> Dataset:
+    """T-shirts and shirts of Fashion-MNIST's training images, classes 0 and 6, for a logistic regression.
+
+    Arguments and errors as of `load_fashion_mnist`. Returns the pixels, (12000, 784) float32, divided by the
+    largest image's length, so that none is longer than 1, and labels (12000,), 1 where it is a shirt.
+    """
+    images = load_fashion_mnist(file=file, tfds_dir=tfds_dir, cache_dir=cache_dir)
+    chosen = np.isin(images.train_labels, SHIRTS)
+    pixels, labels = images.train_images[chosen], images.train_labels[chosen]
+    require(
+        len(np.unique(labels)) == 2, f"{images.source}: it has not both classes {SHIRTS}: give more images"
+    )
+    rows = pixels.reshape(len(pixels), -1).astype(np.float64)
+    longest = np.sqrt((rows**2).sum(axis=1).max())
+    require(longest > 0, f"{images.source}: all images are black: give others")
+    features = (rows / longest * (1 - 1e-6)).astype(np.float32)
+    return Dataset(features, (labels == SHIRTS[1]).astype(np.int32), images.source, images.checksum)
 
 
 def _canonical(raw: Arrays, shape: tuple[int, ...]) -> Arrays:

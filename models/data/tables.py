@@ -13,6 +13,8 @@ from models.data.sources import Package, Recipe, load_arrays
 
 FEATURES = ("MedInc", "HouseAge", "AveRooms", "AveBedrms", "Population", "AveOccup", "Latitude", "Longitude")
 TARGET = "MedHouseVal"
+PRICES_NORM = 4.0  # of a row of standardised features; the median is 2.0
+_BELOW_1 = 1 - 1e-6  # so that rounding to float32 leaves no row longer than 1
 PURCHASE_FEATURES, PURCHASE_CLASSES = 600, 100
 PURCHASE_ROWS = 20_000  # LiDP paper, Appendix F.1
 PURCHASE_PUBLISHED = "dataset_purchase of the GitHub project privacytrustlab/datasets, as .tgz or unpacked"
@@ -33,6 +35,22 @@ def load_housing(
     labels = (prices > np.median(prices)).astype(np.int32)
     require(labels.any(), f"{loaded.source}: no {TARGET} is above the median; give more varied prices")
     return Dataset(features, labels, loaded.source, loaded.checksum)
+
+
+def load_prices(
+    *, file: str | None = None, tfds_dir: str | None = None, cache_dir: str | None = None
+) -> Dataset:
+    """California Housing for a linear regression of the price, standardised.
+
+    Arguments and errors as of `load_housing`. Returns its features, each row shortened to length PRICES_NORM
+    where it is longer (3.5% of the rows, whose outliers would decide how far all others have to be shrunk)
+    and divided by it, so that no row is longer than 1; labels (20640,) are float32.
+    """
+    loaded = load_arrays(HOUSING, file=file, tfds_dir=tfds_dir, cache_dir=cache_dir)
+    features = np.stack([_standardised(loaded.arrays[name]) for name in FEATURES], axis=1).astype(np.float64)
+    lengths = np.sqrt((features**2).sum(axis=1, keepdims=True))
+    shortened = (features / np.maximum(lengths, PRICES_NORM) * _BELOW_1).astype(np.float32)
+    return Dataset(shortened, _standardised(loaded.arrays[TARGET]), loaded.source, loaded.checksum)
 
 
 def _standardised(column: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ import pytest
 from audit.mechanism.clipping import base, dense, layerwise
 from audit.model import flat_model
 from models.data.images import FASHION_MNIST_MEAN, FASHION_MNIST_STD
-from models.dense import FCNN, fcnn, linear, mlp, two_logit_cross_entropy
+from models.dense import FCNN, fcnn, least_squares, linear, logistic, mlp, two_logit_cross_entropy
 
 EXAMPLES = 9
 PIXELS = np.random.default_rng(0).integers(0, 256, (EXAMPLES, 28, 28), np.uint8)
@@ -74,6 +74,32 @@ def test_clipped_sums_are_those_of_a_loop_over_gradients(net, gradients, strateg
         got = clipped_sum(theta_of(net), batch, clipping_norm)
         largest = min(clipping_norm, max(norms))
         np.testing.assert_allclose(got, sum(clipped), rtol=1e-4, atol=2e-5 * largest)
+
+
+def _logistic_slope(z, y):
+    return 1 / (1 + np.exp(-z)) - y
+
+
+@pytest.mark.parametrize(
+    ("model", "targets", "slope"),
+    [(logistic(8), [0, 1, 1, 0, 1], _logistic_slope), (least_squares(8), [0.2, 3, -2, 0, 9], np.subtract)],
+)
+def test_a_linear_models_clipped_sum_clips_the_slope_of_its_scalar(model, targets, slope):
+    x = np.random.default_rng(0).normal(size=(5, 8)).astype(np.float32)
+    x[3] = 0
+    theta, y = theta_of(model) * 9, np.asarray(targets, np.float32)
+    assert model.n_parameters == 8
+    with np.errstate(divide="ignore"):
+        limits = 0.5 / np.linalg.norm(x, axis=1)
+    slopes = np.clip(slope(x @ np.asarray(theta), y), -limits, limits)
+    strategies = (
+        base.per_example(model.loss),
+        layerwise.unfolded_book_keeping(model.module, model.unravel, model.criterion, 1 << 20),
+    )
+    for clipped_sum in strategies:
+        got = jax.jit(clipped_sum)(theta, (jnp.asarray(x), jnp.asarray(y)), 0.5)
+        np.testing.assert_allclose(got, slopes @ x, atol=1e-5)
+    assert (np.abs(slopes) < limits).any() and (np.abs(slopes) == limits).any()
 
 
 theirs = optax.softmax_cross_entropy_with_integer_labels

@@ -181,22 +181,29 @@ def test_whatever_is_inserted_is_clipped(silent_step, length):
     assert not np.any(silent_step(hyper, jnp.asarray(crafted), 0.0, KEY[None]))
 
 
-@pytest.mark.parametrize("name", ["momentum", "adam"])
-def test_any_optimizer_sees_the_privatised_mean(
-    data, choices, theta, schedule, name, gradient, slow_clipped_sum
+@pytest.mark.parametrize("decay", [0.0, 0.2])
+@pytest.mark.parametrize("name", ["sgd", "momentum", "adam"])
+def test_any_optimizer_sees_the_privatised_mean_and_decay(
+    data, choices, theta, schedule, name, decay, gradient, slow_clipped_sum
 ):
-    make = {"momentum": lambda rate: optax.sgd(rate, momentum=0.9), "adam": optax.adam}[name]
+    make = {"sgd": optax.sgd, "momentum": lambda rate: optax.sgd(rate, momentum=0.9), "adam": optax.adam}[
+        name
+    ]
     other, canary = dpsgd.mechanism(choices._replace(optimizer=make)), one_canary(jnp.ones_like(theta), 1.0)
-    run = jax.jit(lambda state, now: other.segment(HYPER, state, data, now, canary, KEY))
+    hyper, decayed = (
+        HYPER._replace(weight_decay=decay),
+        optax.chain(optax.add_decayed_weights(decay), make(0.3)),
+    )
+    run = jax.jit(lambda state, now: other.segment(hyper, state, data, now, canary, KEY))
     state = run(other.start(theta), jax.tree.map(lambda a: a[:4], schedule))
-    expected, optimizer_state = theta, make(0.3).init(theta)
+    expected, optimizer_state = theta, decayed.init(theta)
     for t in range(4):
         batch = (data[0][schedule.batches[t]], data[1][schedule.batches[t]])
         total = slow_clipped_sum(gradient, expected, batch, 0.5)
         total += jax.random.normal(jax.random.fold_in(KEY, t), theta.shape)
         total += schedule.mask[t] * 0.5 / np.sqrt(theta.size)
         mean = jnp.asarray(total / 16, jnp.float32)
-        updates, optimizer_state = make(0.3).update(mean, optimizer_state, expected)
+        updates, optimizer_state = decayed.update(mean, optimizer_state, expected)
         expected = optax.apply_updates(expected, updates)
     np.testing.assert_allclose(state.theta, expected, rtol=0, atol=1e-5)
 
@@ -224,10 +231,13 @@ def test_a_batch_of_one_example(data, mechanism, train, theta, gradient, slow_cl
 
 @pytest.mark.parametrize(
     ("steps", "k", "inserted"),
-    [(4, 1, [0, 1, 2, 3]), (12, 5, [4, 9]), (10, 5, [4, 9]), (4, 5, []), (1, 1, [0])],
+    [
+        *((4, (1,), [0, 1, 2, 3]), (12, (5,), [4, 9]), (10, (5,), [4, 9]), (4, (5,), []), (1, (1,), [0])),
+        *((12, (5, 5), [4, 9]), (12, (5, 1), [0, 5, 10]), (12, (5, 2), [1, 6, 11]), (12, (5, 3), [2, 7])),
+    ],
 )
 def test_insertion_mask(steps, k, inserted):
-    mask = base.insertion_mask(steps, k)
+    mask = base.insertion_mask(steps, *k)
     assert mask.shape == (steps,) and np.flatnonzero(mask).tolist() == inserted
     assert set(np.unique(mask)) <= {0.0, 1.0}
 

@@ -44,7 +44,63 @@ def test_an_adversary_that_ignores_canaries_is_no_audit_of_several(dataset, monk
         build.build(changed(SETTING, canaries=4), dataset)
 
 
+def test_gc_s_chooses_the_coordinate_that_linear_response_forecasts(dataset):
+    alone = changed(SETTING, adversary="gc_s", gc_s="linear_response", steps=4)
+    for more in ({}, {"canaries": 3}, {"canaries": 3, "repetitions": 2}):
+        played = build.build(changed(alone, **more), dataset)
+        theta_0 = played.init(game.root(0, "theta"))
+        state = played.adversary.init(jax.random.key(0), theta_0, np.float32(1))
+        projected, optimal = map(np.asarray, build.mu_by_coordinate(played))
+        chosen = np.ravel(state.dimensions if more else state.dimension)
+        assert chosen.tolist() == np.argsort(-projected)[: len(chosen)].tolist()
+        assert (projected > 0).all() and (projected <= optimal * (1 + 1e-4)).all()
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"optimizer": "adam"}, "Adam's steps are not linear in the noise"),
+        ({"noise_multiplier": 0.0}, "there is no noise"),
+    ],
+)
+def test_linear_response_is_refused_where_it_is_none(dataset, fields, why):
+    setting = changed(SETTING, adversary="gc_s", gc_s="linear_response", **fields)
+    with pytest.raises(InputError, match=f"`gc_s=linear_response`: {why}; choose another"):
+        build.build(setting, dataset)
+    assert "parameters, more than 1,024" in build.unresponsive(SETTING, 1025)
+    assert not build.unresponsive(SETTING, 1024)
+
+
 def test_insertions_take_the_place_of_steps():
     assert changed(SETTING, insertions=5, k=2).schedule.steps == 10
     with pytest.raises(InputError, match="`steps=3` and `insertions=5` say the same: drop one"):
         setting_of("fcnn", steps=3, insertions=5)
+
+
+@pytest.mark.parametrize(
+    ("insert", "steps", "attack"),
+    [
+        ("first", (1, 5, 9), {"adversary": "gc_fixed", "dimension": 9}),
+        ("2", (2, 6, 10), {"adversary": "gc_r", "canaries": 12}),
+        ("3", (3, 7, 11), {"adversary": "sphere"}),
+    ],
+)
+def test_the_canary_comes_at_its_step_and_decays_after_it(insert, steps, attack, play):
+    """Without noise, along coordinates in which the data do not vary, or in a direction of the run's own."""
+    features = np.random.default_rng(0).normal(size=(40, 12)).astype(np.float32) / 9
+    features[:, 6:] = 0
+    data = Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0" * 64)
+    more = {"insertions": 3, "k": 4, "insert": insert, "learning_rate": 0.5, "weight_decay": 0.2, **attack}
+    more |= {"noise_multiplier": 0.0, "batch_size": 10, "clipping_norm": 0.7}
+    game_played = build.build(setting_of("logistic", **more), data)
+    assert np.flatnonzero(game_played.schedule.mask).tolist() == [step - 1 for step in steps]
+    found = play(game_played, [(0, 8)], 8)
+    moved = 0.5 * 0.7 / 10 * sum(0.9 ** (12 - step) for step in steps)
+    if attack["adversary"] == "gc_fixed":
+        np.testing.assert_allclose(found.scores[1::2] - found.scores[::2], moved, rtol=1e-4)
+    elif attack["adversary"] == "gc_r":
+        still = np.argsort(np.ptp(np.abs(found.scores), axis=0))[:6]
+        coins = found.presence[:, still] - 0.5
+        np.testing.assert_allclose(found.scores[:, still], moved * coins, rtol=1e-3, atol=1e-6)
+    else:
+        assert (found.scores > 0.99).all()  # all that moves the model off its rehearsal is the canary

@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from audit.errors import InputError
 from audit.settings import make as settings
 from audit.settings import stored
 from audit.settings.adversaries import ADVERSARIES
 from audit.settings.make import changed, from_identity, setting_of
-from audit.settings.setting import flat, identity
+from audit.settings.setting import flat, identity, validate
 from audit.storage.store import Scores, Store
 from audit.task import Dataset
 from models.catalogue import TASKS
@@ -39,7 +40,10 @@ def test_what_decides_nothing_is_no_part_of_a_name():
     nothing = {"dimension": 3, "simulations": 8, "gc_s": "noisy_per_step", "precision": "float32"}
     for field, value in nothing.items():
         assert identity(setting_of("fcnn", adversary="gc_r", **{field: value})) == name
-    assert identity(setting_of("fcnn", simulations=8)) == identity(setting_of("fcnn"))
+    for once in ("noiseless_per_step", "linear_response"):
+        assert identity(setting_of("fcnn", gc_s=once, simulations=8)) == identity(
+            setting_of("fcnn", gc_s=once)
+        )
     # As a part with one more field would be written.
     part = setting_of("fcnn").mechanism
     further = dataclasses.make_dataclass("Further", [("more", int, 3)], bases=(type(part),), frozen=True)
@@ -55,6 +59,24 @@ def test_what_decides_nothing_is_no_part_of_a_name():
     }
 
 
+def test_a_step_of_a_period_has_one_name():
+    def at(insert, **more):
+        return setting_of("fcnn", insert=insert, **{"k": 5, "steps": 12, **more})
+
+    assert at("5") == at(5) == at("last") == setting_of("fcnn", k=5, steps=12) and at(1) == at("first")
+    assert at("first", k=1) == at(1, k=1) == at("last", k=1)
+    places = [at(step).schedule.place for step in (1, 2, 3, 4, 5)]
+    assert places == [1, 2, 3, 4, 5] and [at(step).insertions for step in places] == [3, 3, 2, 2, 2]
+    assert changed(at("first"), steps=20).schedule.insert == "first"
+    for wrong in ("6", 6):
+        settings_are = at(wrong)
+        with pytest.raises(InputError, match="^`insert=6`: choose last, first, or one of 1 to 5"):
+            validate(settings_are, 2, ("book_keeping",))
+    for wrong in ("0", "-1", 0, "1.0", "middle", "9" * 10, "٣"):
+        with pytest.raises(InputError, match="`insert=.*` is unknown: choose one of last, first, or a whole"):
+            at(wrong)
+
+
 CHANGES = {
     **{"model": "convnet", "adversary": "gc_r", "gc_s": "noisy_per_step", "simulations": 5, "dimension": 1},
     **{"cots_score": "weights", "first_direction": 500, "end_direction": 700, "poison_scale": 2.0},
@@ -62,6 +84,8 @@ CHANGES = {
     **{"clipping_norm": 2.0, "noise_multiplier": 1.0, "batch_size": 3, "clipping": "per_example"},
     **{"optimizer": "adam", "precision": "tf32", "steps": 7, "periodicity": 2, "seed": 1, "canaries": 8},
     **{
+        "weight_decay": 0.01,
+        "insert": "first",
         "unknown_initialisation": True,
         "sampling_rate": 0.5,
         "repetitions": 2,
@@ -84,6 +108,7 @@ def test_every_field_that_decides_is_part_of_it(field):
     whose |= {"coins": "sphere", **dict.fromkeys(poison, "poisoned")}
     base = {"adversary": whose[field]} if field in whose else {}
     base |= {"gc_s": "noisy_per_step"} if field == "simulations" else {}
+    base |= {"periodicity": 5} if field == "insert" else {}
     after = setting_of(**{"model": "fcnn", **base, field: CHANGES[field]})
     assert identity(after) != identity(setting_of("fcnn", **base))
 
@@ -110,6 +135,7 @@ def test_a_setting_comes_back_from_its_identity(adversary):
     [
         ({"model": "fcnn"}, "audit", "fcnn-gc_s"),
         ({"model": "fcnn", "adversary": "gc_r", "periodicity": 5, "seed": 3}, "audit", "fcnn-gc_r-k5-seed3"),
+        ({"model": "fcnn", "k": 5, "insert": "first"}, "audit", "fcnn-gc_s-k5first"),
         ({"model": "fcnn"}, "norms", "norms-fcnn-gc_s"),
         ({"model": "../My CNN, on its images!"}, "audit", "my_cnn_on_its_images-gc_s"),
         ({"model": "m" * 300}, "audit", f"{'m' * 24}-gc_s"),

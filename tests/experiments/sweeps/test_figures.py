@@ -64,7 +64,8 @@ def nothing():
 
 
 def is_epsilon(sweep):
-    return sweep.name not in ("figure_6a", "figure_8", "figure_11", "landscape", "proven")
+    own_axes = "figure_6a", "figure_8", "figure_11", "landscape", "proven", "bracket_k", "bracket_steps"
+    return sweep.name not in own_axes
 
 
 def bars(axis, method):
@@ -170,6 +171,12 @@ PREDICTIONS = [
     *[({"adversary": "gc_s", "model": "resnet18"}, 3.953), ({"model": "mobilenet_head"}, 3.953)],
     *[({"model": "fcnn"}, None), ({"adversary": "loss"}, None), ({"adversary": "cots"}, None)],
     *[({"unknown_initialisation": True}, None), ({"optimizer": "adam"}, None)],
+    ({"periodicity": 5, "steps": 1250, "insert": "first"}, 1.768),
+    *(
+        ({"periodicity": 5, "steps": 1250, "weight_decay": 1.0, "insert": insert}, mu)
+        for insert, mu in (("first", 0.6912), ("last", 0.7196))
+    ),
+    ({"periodicity": 5, "steps": 1250, "weight_decay": 200.0, "learning_rate": 0.02}, 0.0029),
 ]
 
 

@@ -54,6 +54,21 @@ def test_features_are_standardised_and_labels_split_at_the_median(tmp_path):
     assert data.labels.sum() == 20
 
 
+def test_prices_are_standardised_and_no_row_is_longer_than_1(tmp_path):
+    columns = _columns()
+    columns[tables.FEATURES[0]][:2] = 1e3, -1e3
+    file = _write_csv(tmp_path / "h.csv", columns)
+    data, plain = tables.load_prices(file=file), tables.load_housing(file=file)
+    lengths = np.linalg.norm(plain.features, axis=1)
+    shortened = np.minimum(1, tables.PRICES_NORM / lengths)[:, None] * plain.features / tables.PRICES_NORM
+    np.testing.assert_allclose(data.features, shortened, atol=2e-6)
+    assert (lengths > tables.PRICES_NORM).any() and (lengths < tables.PRICES_NORM).any()
+    assert np.linalg.norm(data.features.astype(float), axis=1).max() <= 1
+    prices = columns[tables.TARGET]
+    np.testing.assert_allclose(data.labels, (prices - prices.mean()) / prices.std(), atol=1e-5)
+    assert data.features.dtype == data.labels.dtype == np.float32 and data.checksum == plain.checksum
+
+
 def test_a_price_at_the_median_is_not_above_it_and_a_pickle_is_not_opened(tmp_path):
     columns = _columns(rows=5) | {tables.TARGET: np.array([2.0, 3.0, 3.0, 3.0, 4.0])}
     data = tables.load_housing(file=_write_csv(tmp_path / "h.csv", columns))

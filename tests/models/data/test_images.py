@@ -50,6 +50,28 @@ def test_the_package_gives_its_pixels_and_is_then_cached(one, tmp_path, monkeypa
     assert one.load(file=str(kept / name)).source == f"file {kept / name}" and capfd.readouterr() == ("", "")
 
 
+def test_shirts_are_two_classes_and_no_image_is_longer_than_1(monkeypatch, tmp_path):
+    arrays = FASHION.arrays(train=60)
+    FASHION.publish(monkeypatch, arrays)
+    np.savez(tmp_path / "c.npz", **arrays)
+    data = images.load_shirts(file=str(tmp_path / "c.npz"))
+    chosen = np.isin(arrays["train_labels"], (0, 6))
+    pixels = arrays["train_images"][chosen].reshape(-1, 784).astype(float)
+    np.testing.assert_array_equal(data.labels, arrays["train_labels"][chosen] == 6)
+    np.testing.assert_allclose(data.features, pixels / np.linalg.norm(pixels, axis=1).max(), atol=2e-6)
+    assert 0.99999 < np.linalg.norm(data.features.astype(float), axis=1).max() <= 1
+    assert data.features.dtype == np.float32 and data.checksum == sources.checksum_of(arrays)
+    for train_labels, message in (
+        (arrays["train_labels"] * 0, "both classes"),
+        (None, "all images are black"),
+    ):
+        spoilt = arrays | ({"train_images": arrays["train_images"] * 0} if train_labels is None else {})
+        spoilt |= {} if train_labels is None else {"train_labels": train_labels}
+        np.savez(tmp_path / "bad.npz", **spoilt)
+        with pytest.raises(InputError, match=message):
+            images.load_shirts(file=str(tmp_path / "bad.npz"))
+
+
 @BOTH
 def test_the_published_files_and_an_npz_give_the_same_bits(one, tmp_path, monkeypatch):
     arrays = one.arrays()
