@@ -195,8 +195,7 @@ def bounds(
     composition = composition_of(noise_multiplier, insertions, sampling_rate)
     last = hidden_state_of(composition, lipschitz, k, insert, levels[0])
     of_scores = _conclusions(scores_in, scores_out, dimension, leave_one_out, presence)
-    conclusion = of_scores(composition, *levels, upper_bound=upper)
-    conclusion = of_last_model(conclusion, last)
+    conclusion = of_last_model(of_scores(composition, *levels, upper_bound=upper), last)
     return Result(conclusion, partial(subjects.of_arrays, name, composition, conclusion))
 
 
