@@ -16,7 +16,8 @@ import importlib
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from audit.api import Result, audit, audit_loss, audit_model, bounds, hidden_state_epsilon
+from audit.accountant import hidden_state_epsilon
+from audit.api import Result, audit, audit_loss, audit_model, bounds
 from audit.errors import InputError
 from audit.version import __version__
 

@@ -165,16 +165,14 @@ def bounds(
       delta, confidence: of each bound.
       dimension: d, the number of trained parameters, where scores_in are alone, and cosines of uniform
         directions of R^d that every run drew afresh and inserted (see `audit.directions`).
-      leave_one_out, presence: whether a cosine used other canaries' directions; of the cosines' shape, 1
-        where the canary was in, by default everywhere.
+      leave_one_out, presence: whether a cosine used other canaries' directions; 1 where one was in.
       noise_multiplier, insertions: of DP-SGD's steps with the canary, where the upper bound is wanted.
       sampling_rate: with which each of these takes the canary (Poisson), by default 1.
-      lipschitz, k, insert: of its steps, where the bound on the last model is wanted: see
-        `hidden_state_epsilon`.
+      lipschitz, k, insert: of `hidden_state_epsilon`, where the bound on the last model is wanted.
       upper_bound: epsilon at delta from your own accountant, instead of these.
       name: of what was audited, for the page.
 
-    Raises InputError, in one line, for what nothing can be concluded from.
+    Raises InputError for what nothing can be concluded from.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
@@ -187,7 +185,7 @@ def bounds(
     >>> audit.bounds(cosines, dimension=62_006).epsilon > 14
     True
     """
-    from audit.concluded import composition_of, conclude, conclude_fresh, hidden_state_of
+    from audit.concluded import composition_of, hidden_state_of, of_last_model
     from audit.report import subjects
     from audit.values import number, require_type
 
@@ -195,54 +193,10 @@ def bounds(
     levels = number("delta", delta, float), number("confidence", confidence, float)
     upper = None if upper_bound is None else number("upper_bound", upper_bound, float)
     composition = composition_of(noise_multiplier, insertions, sampling_rate)
-    hidden_state = hidden_state_of(composition, lipschitz, k, insert, levels[0])
-    if dimension is None and presence is None and leave_one_out is False:
-        conclusion = conclude(_of_worlds(scores_in, scores_out), composition, *levels, upper_bound=upper)
-    else:
-        cosines = _of_directions(scores_in, scores_out, dimension, leave_one_out, presence)
-        conclusion = conclude_fresh(cosines, composition, *levels, upper_bound=upper)
-    conclusion = conclusion._replace(hidden_state=hidden_state)
+    last = hidden_state_of(composition, lipschitz, k, insert, levels[0])
+    of_scores = _conclusions(scores_in, scores_out, dimension, leave_one_out, presence)
+    conclusion = of_last_model(of_scores(composition, *levels, upper_bound=upper), last)
     return Result(conclusion, partial(subjects.of_arrays, name, composition, conclusion))
-
-
-def hidden_state_epsilon(
-    *,
-    noise_multiplier: float,
-    insertions: int,
-    lipschitz: "ArrayLike",
-    k: int = 1,
-    insert: str | int = "last",
-    step_sizes: "ArrayLike" = 1.0,
-    delta: float = 1e-5,
-) -> float:
-    """An upper bound on the epsilon of DP-SGD's last model, where nobody sees the models before; no JAX.
-
-    Args:
-      noise_multiplier, insertions: of DP-SGD's steps with the canary.
-      lipschitz: constant of a step without the canary and noise, a number or one for each of insertions * k
-        steps: 1 for a convex loss and a step of at most 2 / smoothness, 1 - learning rate * weight decay with
-        an L2 penalty (`audit/statistics/README.md` says of which models). Not for momentum or Adam.
-      k: steps from one insertion to the next.
-      insert: which of every k steps inserts the canary, "last", "first" or 1 to k.
-      step_sizes: learning rates, a number or one for each step; their ratios count.
-      delta: of epsilon.
-
-    Never above composition, and no better bound holds of all losses with these constants. Raises InputError
-    for values out of range.
-
-    >>> round(audit.hidden_state_epsilon(noise_multiplier=4.0, insertions=250, k=5, lipschitz=1.0), 2)
-    8.68
-    >>> round(audit.hidden_state_epsilon(noise_multiplier=4.0, insertions=250, k=5, lipschitz=0.99), 2)
-    3.08
-    """
-    from audit.concluded import composition_of, hidden_state_of
-    from audit.values import number
-
-    require(lipschitz is not None, "`lipschitz=None`: give a number, or one for each step")
-    composition = composition_of(noise_multiplier, insertions, None)
-    found = hidden_state_of(composition, lipschitz, k, insert, number("delta", delta, float), step_sizes)
-    assert found is not None
-    return found.bound.epsilon
 
 
 def audit(
@@ -389,6 +343,18 @@ def audit_loss(
     request = _require_request(runs, out, delta, confidence)
     model = own.of_loss(loss, params, features, labels)
     return _audit_own(model, request, adversary, settings, lipschitz)
+
+
+def _conclusions(
+    scores_in: Any, scores_out: Any, dimension: int | None, leave_one_out: bool, presence: Any
+) -> "Callable[..., Conclusion]":
+    """What draws the conclusion from a caller's scores, or cosines, once mechanism and levels are known."""
+    from audit.concluded import conclude, conclude_fresh
+
+    if dimension is None and presence is None and leave_one_out is False:
+        return partial(conclude, _of_worlds(scores_in, scores_out))
+    cosines = _of_directions(scores_in, scores_out, dimension, leave_one_out, presence)
+    return partial(conclude_fresh, cosines)
 
 
 def _of_worlds(scores_in: Any, scores_out: Any) -> "Design":

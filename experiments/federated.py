@@ -3,6 +3,7 @@
     ./run.sh federated                            Fashion-MNIST dealt to 600 clients
     ./run.sh federated --observe=all              canaries seen in every round's move
     ./run.sh federated --repetitions=5            each canary takes part in five rounds
+    ./run.sh federated --observe=fresh --runs=10  canaries of each run's own: runs prove together
     ./run.sh federated --quantile=0.5             clipping adapts to the updates' norms
     ./run.sh federated --model=character_lstm     Shakespeare's roles
     ./run.sh federated --report=page.html         a page; later ./run.sh report makes one too
@@ -91,7 +92,7 @@ def main() -> None:
 
 def _audit(audited: _Audited, played: "Game", store: "Store") -> None:
     from audit import training
-    from audit.concluded import of_each_run
+    from audit.concluded import of_each_run, of_runs_together
     from audit.report import one_run_page, one_run_table, subjects
     from audit.storage import files
     from experiments.cells.federated import accuracies as stored_accuracies
@@ -103,9 +104,10 @@ def _audit(audited: _Audited, played: "Game", store: "Store") -> None:
     accuracies, setting, data = stored_accuracies(store), audited.setting, audited.federation.clients.source
     leaks = federated.leaks(setting, audited.federation.clients.number, audited.rounds.most)
     known = setting.observe in federated.FINAL
-    runs = of_each_run(scores, audited.dimension, known, FLAGS.delta, FLAGS.confidence)
+    levels = FLAGS.delta, FLAGS.confidence
+    runs, together = of_each_run(scores, audited.dimension, known, *levels), of_runs_together(scores, *levels)
     shown = [accuracies[str(run)] for run in range(len(runs)) if str(run) in accuracies]
-    found = one_run_table.FederatedAudit(runs, leaks.canary, leaks.client, shown)
+    found = one_run_table.FederatedAudit(runs, leaks.canary, leaks.client, shown, together)
     about = {"setting": dataclasses.asdict(setting), "data": data, "accuracy": accuracies}
     text = one_run_table.federated_json(found, {**about, "out": str(store.path)})
     result = store.write_text(one_run_table.RESULT, text + "\n")

@@ -15,6 +15,7 @@ from audit.adversaries.base import Adversary, Expect
 from audit.mechanism.base import Coordinates, Trajectory, Tree
 
 Simulate = Callable[[Array, Array], Trajectory]  # (key, theta_0) -> a training without the canary
+Respond = Callable[[Array], Array]  # theta_0 -> the mu (p,) that linear response forecasts by coordinate
 
 
 class BiasedDimension(NamedTuple):
@@ -47,6 +48,11 @@ def simulated_biased_dimension(simulate: Simulate, simulations: int, per_step: b
         return jnp.argmin(_movement(simulate, simulations, per_step, key, theta_0))
 
     return _biased(choose)
+
+
+def responsive_biased_dimension(respond: Respond) -> Adversary:
+    """GC-S's fifth way, which is not the paper's: the coordinate of the largest mu by linear response."""
+    return _biased(lambda key, theta_0: jnp.argmax(respond(theta_0)))
 
 
 def _movement(simulate: Simulate, simulations: int, per_step: bool, key: Array, theta_0: Array) -> Array:
@@ -98,6 +104,11 @@ def simulated_biased_dimensions(
         return jnp.argsort(_movement(simulate, simulations, per_step, key, theta_0))[:canaries]
 
     return _many(choose, canaries, expect)
+
+
+def responsive_biased_dimensions(respond: Respond, canaries: int, expect: Expect) -> Adversary:
+    """`responsive_biased_dimension` with K canaries: the K coordinates of the largest mu."""
+    return _many(lambda key, theta_0: jnp.argsort(-respond(theta_0))[:canaries], canaries, expect)
 
 
 def _many(choose: Callable[[Array, Array], Array], canaries: int, expect: Expect) -> Adversary:

@@ -105,14 +105,19 @@ class Seen(NamedTuple):
     largest: Array
 
 
-def final_cosines(canaries: int, origin: Callable[[Array], Array] = itself) -> Adversary:
+def final_cosines(canaries: int, origin: Callable[[Array], Array] = itself, fresh: bool = False) -> Adversary:
     """A canary's score is its cosine with origin(theta_0) - theta_T. With `nothing` that is the cosine with
-    the final weights, as in the paper, which the initial weights dilute."""
+    the final weights, as in the paper, which the initial weights dilute. fresh: every run draws directions
+    of its own."""
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirections:
         return RandomDirections(jax.random.split(key, canaries), jnp.float32(jnp.inf), origin(theta_0))
 
-    return Adversary(init, _craft_unclipped, _score_many, canaries=canaries, constant=True)
+    def draw(state: RandomDirections, key: Array) -> RandomDirections:
+        return state._replace(keys=jax.random.split(key, canaries))
+
+    drawn = draw if fresh else None
+    return Adversary(init, _craft_unclipped, _score_many, canaries=canaries, constant=True, draw=drawn)
 
 
 def largest_cosines(canaries: int, momentum: float = 0.0, most_kept: int = _MOST_KEPT) -> Adversary:

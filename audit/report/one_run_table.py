@@ -10,10 +10,12 @@ import numpy as np
 from audit.progress import counted
 from audit.report.table import Column, Table, at_least, at_most, number
 from audit.statistics.accounting import Composition, epsilon_upper_bound, participant_upper_bound
+from audit.statistics.estimate import Bound
 from audit.statistics.method import GAUSSIAN_CURVE
 from audit.statistics.one_run_bounds import OF_COINS
 from audit.statistics.one_run_conclusion import OneRunConclusion
 from audit.statistics.one_shot import EstimateFloor
+from audit.storage.results import finding_fields
 
 RESULT = "federated.json"  # in a setting's folder
 _CLEARLY = 4  # standard errors below the null
@@ -115,12 +117,14 @@ def over_runs(runs: list[OneRunConclusion]) -> str:
 
 
 class FederatedAudit(NamedTuple):
-    """What each run's canaries say, the steps of a canary and of a client, measured accuracies."""
+    """What each run's canaries say, the steps of a canary and of a client, measured accuracies, and what all
+    runs prove together, where their directions are fresh."""
 
     runs: list[OneRunConclusion]
     canary: Composition
     client: Composition
     accuracies: list[float]
+    together: Bound | None = None
 
 
 class Upper(NamedTuple):
@@ -152,6 +156,9 @@ def federated_table(found: FederatedAudit) -> str:
         Column(None, lambda row: row.reason, f"  at delta {first.delta:g}", "  {}".format, left=True),
     )
     lines = [one_run_table(first, None) if len(found.runs) == 1 else over_runs(found.runs), ""]
+    if found.together is not None:
+        epsilon, count = at_least(found.together.epsilon), f"{len(found.runs):,} runs together"
+        lines += [f"{found.together.method}: {count} prove {epsilon}, whatever the curve", ""]
     lines.append(Table(columns, upper_bounds(found), gap=" ", rule=80).text())
     if found.accuracies:
         measured = np.array(found.accuracies)
@@ -165,6 +172,7 @@ def federated_json(found: FederatedAudit, about: dict[str, Any]) -> str:
     accounted = {row.name: row.epsilon for row in upper_bounds(found)}
     runs = [json.loads(one_run_json(run, None)) for run in found.runs]
     levels = {"delta": found.runs[0].delta, "confidence": found.runs[0].confidence}
-    counted_steps = {"compositions": [found.canary, found.client]}
-    values = {**about, **levels, "epsilon": accounted, **counted_steps, "accuracies": found.accuracies}
+    values = {**about, **levels, "epsilon": accounted, "compositions": [found.canary, found.client]}
+    values |= {"accuracies": found.accuracies}
+    values |= {} if found.together is None else {"together": finding_fields(found.together)}
     return json.dumps({**values, "runs": runs})

@@ -13,12 +13,13 @@ import numpy as np
 import scipy
 
 from audit import lipschitz, started, zoo
-from audit.concluded import of_each_run
+from audit.concluded import of_each_run, of_runs_together
 from audit.concluded import of_setting as concluded
 from audit.errors import InputError, require
 from audit.progress import counted
 from audit.report.listing import differs
 from audit.report.one_run_table import RESULT, FederatedAudit, Upper, upper_bounds
+from audit.report.table import at_least
 from audit.settings import stored
 from audit.settings.adversaries import adversary_row
 from audit.settings.federated import FINAL, FederatedSetting
@@ -90,6 +91,8 @@ _UNKNOWN_RUN = (
 _SEEN = {
     "final": "It sees the final model only, and takes its cosine with each canary's direction.",
     "weights": "It sees the final weights only, and takes their cosine with each canary's direction.",
+    "fresh": "It sees the final model only, and takes the cosine of each canary's direction, which every run "
+    "draws afresh, with how far that model is from a training without noise and canaries.",
     "all": "It sees every round's model, and takes the largest cosine of a round's move over rounds.",
     "means": "It sees every round's noisy mean, and takes the largest cosine over rounds.",
 }
@@ -313,6 +316,9 @@ def of_federated(
         f"{counted(setting.repetitions, 'round')} each; {_null(found.runs[0])}",
         "Runs": f"{len(found.runs):,}",
     }
+    if found.together is not None:
+        proven = f"at least epsilon = {at_least(found.together.epsilon)}, whatever the curve"
+        facts["All runs together"] = f"{proven} ({found.together.method}); fresh directions"
     if accuracies:
         mean = sum(accuracies) / len(accuracies)
         facts["Accuracy"] = f"{mean:.4f}, mean of {counted(len(accuracies), 'run')}"
@@ -344,8 +350,10 @@ def of_federated_folder(folder: Path, levels: AskedLevels) -> OneRunSubject:
         data, accuracies = str(kept["data"]), list(map(float, kept["accuracies"]))
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
         raise InputError(f"{folder / RESULT} cannot be read, or is an older one: {mend}") from None
-    found = of_each_run(store.load(runs), dimension, setting.observe in FINAL, delta, confidence)
-    audit = FederatedAudit(found, canary, client, accuracies)
+    scores = store.load(runs)
+    found = of_each_run(scores, dimension, setting.observe in FINAL, delta, confidence)
+    together = of_runs_together(scores, delta, confidence)
+    audit = FederatedAudit(found, canary, client, accuracies, together)
     return of_federated(setting, audit, data, folder.name, store.text)
 
 

@@ -1,7 +1,6 @@
 """The adversaries that an audit can choose: a row each. Importing it starts no JAX."""
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable
 from functools import partial
@@ -23,6 +22,7 @@ GC_S_VARIANTS = {  # (noisy simulations, movement accumulated per step)
     "noiseless_final_model": (False, False),
     "noisy_final_model": (True, False),
 }
+_RESPONSE = "linear_response"  # a variant beyond the paper's
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,16 +31,16 @@ class GcS(AdversaryFields):
 
     name: ClassVar[str] = "gc_s"
     gc_s: str = described(
-        "GC-S: {noiseless,noisy}_{per_step,final_model}.",
+        "GC-S: {noiseless,noisy}_{per_step,final_model}, or linear_response.",
         default="noiseless_per_step",
-        choices=tuple(GC_S_VARIANTS),
+        choices=(*GC_S_VARIANTS, _RESPONSE),
     )
     simulations: int = described("GC-S: how many noisy simulations.", default=4, least=1, most=10_000)
 
     def deciding(self) -> dict[str, Any]:
         """Without the number of simulations where only one is run, as noiseless ones are all the same."""
         found = super().deciding()
-        if not GC_S_VARIANTS[self.gc_s][0]:
+        if self.gc_s == _RESPONSE or not GC_S_VARIANTS[self.gc_s][0]:
             found.pop("simulations", None)
         return found
 
@@ -179,12 +179,19 @@ def _gc_s(fields: GcS, known: Knowledge) -> "Adversary":
     from audit.adversaries import biased
     from audit.mechanism import dpsgd
 
+    if known.canaries > 1:
+        known.require_coordinates()
+    if fields.gc_s == _RESPONSE:
+        why = known.unresponsive
+        require(not why, f"`gc_s={_RESPONSE}`: {why}; choose another")
+        if known.canaries == 1:
+            return biased.responsive_biased_dimension(known.respond)
+        return biased.responsive_biased_dimensions(known.respond, known.canaries, known.expect)
     noisy, per_step = GC_S_VARIANTS[fields.gc_s]
     hyper = known.hyper if noisy else dpsgd.without_privacy(known.hyper)
     choice = partial(known.simulate, hyper), fields.simulations if noisy else 1, per_step
     if known.canaries == 1:
         return biased.simulated_biased_dimension(*choice)
-    _require_coordinates(known)
     return biased.simulated_biased_dimensions(*choice, known.canaries, known.expect)
 
 
@@ -193,13 +200,8 @@ def _gc_r(fields: GcR, known: Knowledge) -> "Adversary":
 
     if known.canaries == 1:
         return biased.random_biased_dimension()
-    _require_coordinates(known)
+    known.require_coordinates()
     return biased.random_biased_dimensions(known.canaries, known.expect)
-
-
-def _require_coordinates(known: Knowledge) -> None:
-    asked, most = known.canaries, known.model.n_parameters
-    require(asked <= most, f"`canaries={asked}`: the model has {most} coordinates; give fewer")
 
 
 def _gc_fixed(fields: GcFixed, known: Knowledge) -> "Adversary":
@@ -227,25 +229,10 @@ def _sphere(fields: SphereFields, known: Knowledge) -> "Adversary":
     require(
         2 * asked <= parameters, f"`canaries={asked}`: give at most {parameters // 2}, half the parameters"
     )
-    hyper = known.hyper
-    sigma, silent = float(hyper.noise_multiplier), hyper._replace(noise_multiplier=0.0)
+    sigma = float(known.hyper.noise_multiplier)
     blurred = asked * known.insertions**2 > _BLUR * parameters * known.steps * sigma**2
     require(asked > 1 or not fields.coins, "`coins` are for several canaries: raise `canaries`")
-
-    @functools.lru_cache(maxsize=1)  # a training that is continued begins anew from one theta_0
-    def trained(theta_0: bytes) -> "Array":
-        import jax
-        import jax.numpy as jnp
-
-        key = jax.random.key(0, impl="threefry2x32")
-        return known.simulate(silent, key, jnp.frombuffer(theta_0, jnp.float32)).theta
-
-    def rehearse(theta_0: "Array") -> "Array":
-        import numpy as np
-
-        return trained(np.asarray(theta_0, np.float32).tobytes())
-
-    return sphere.fresh_directions(asked, rehearse, asked > 1 and blurred, not fields.coins)
+    return sphere.fresh_directions(asked, known.rehearsal(), asked > 1 and blurred, not fields.coins)
 
 
 def _one_shot(fields: OneShotCanaries, known: Knowledge) -> "Adversary":
@@ -302,8 +289,9 @@ _ROWS = (
         GcS,
         "GC-S",
         "a gradient along the coordinate that moves least",
-        "GC-S: simulates training, picks the coordinate of the model that moves least, and inserts a "
-        "gradient of norm C along it. Its score is how far the final model moved along that coordinate.",
+        "GC-S: simulates training, picks the coordinate of the model that moves least, or leaks most by "
+        "linear response, and inserts a gradient of norm C along it. Its score is how far the final model "
+        "moved along that coordinate.",
         "biased",
         _gc_s,
         biased=True,

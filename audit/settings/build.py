@@ -18,7 +18,7 @@ from jax.stages import Wrapped
 from audit import game
 from audit.adversaries.base import Adversary
 from audit.errors import require
-from audit.mechanism import base, cohorts, dpsgd, precision
+from audit.mechanism import base, cohorts, dpsgd, precision, response
 from audit.mechanism.base import Hyperparameters, Schedule, Trajectory
 from audit.mechanism.clipping import dense, layerwise
 from audit.mechanism.clipping.base import ClippedDots, ClippedSum, per_example, per_example_dots
@@ -36,6 +36,7 @@ from audit.zoo import task
 F = TypeVar("F", bound=Callable[..., Any])
 _SIMULATE: Programs[Wrapped] = Programs()
 _EXPECT: Programs[Wrapped] = Programs()
+_RESPOND: Programs[Wrapped] = Programs()
 
 OPTIMIZERS: dict[str, Callable[[Array], optax.GradientTransformation]] = {
     "sgd": optax.sgd,
@@ -143,8 +144,15 @@ def build_for(
         found: Array = run(traced, state, theta_0, data, inserted, share)
         return found
 
-    known = Knowledge(trained.model, trained.classes, hyper, data, simulate, setting.canaries, expect)
-    known = known._replace(insertions=setting.insertions, steps=schedule.steps)
+    def respond(theta_0: Array) -> Array:
+        return _responding(program, mechanism, hyper, data, inserted, theta_0)[0]
+
+    known = Knowledge(
+        *(trained.model, trained.classes, hyper, data, simulate, setting.canaries, expect, respond),
+        unresponsive(setting, trained.model.n_parameters),
+        setting.insertions,
+        schedule.steps,
+    )
     adversary = row.make(attack, known) if own is None else own
     asked, made = setting.canaries, adversary.canaries
     mend = "pass Knowledge.canaries on to Adversary, or drop `canaries`"
@@ -167,6 +175,46 @@ def batches_of(setting: Setting, n_examples: int) -> Array:
     """A setting's mini-batches (T, B), indices of examples."""
     shuffle = game.root(setting.seed, "batches")
     return base.fixed_shuffle(shuffle, n_examples, setting.mechanism.batch_size, setting.schedule.steps)
+
+
+def unresponsive(setting: Setting, parameters: int) -> str:
+    """Why linear response forecasts nothing for a setting, in a few words; empty where it does."""
+    fields, most = setting.mechanism, response.MOST_PARAMETERS
+    if parameters > most:
+        return f"{setting.model} has {parameters:,} parameters, more than {most:,}"
+    if fields.optimizer == "adam":
+        return "Adam's steps are not linear in the noise"
+    return "" if fields.noise_multiplier else "there is no noise"
+
+
+def mu_by_coordinate(played: game.Game) -> tuple[Array, Array]:
+    """The mu (p,) that linear response forecasts for a canary along each coordinate: of the score that
+    projects on it, as GC-R's and GC-S's, and of the best linear score."""
+    theta_0 = played.init(game.root(played.seed, "theta"))
+    return _responding(played.program, played.mechanism, played.hyper, played.data, played.schedule, theta_0)
+
+
+def _responding(
+    program: Hashable,
+    mechanism: base.Mechanism,
+    hyper: Hyperparameters,
+    data: base.Data,
+    inserted: Schedule,
+    theta_0: Array,
+) -> tuple[Array, Array]:
+    def along(
+        hyper: Hyperparameters, theta_0: Array, data: base.Data, inserted: Schedule
+    ) -> tuple[Array, Array]:
+        canaries = hyper.clipping_norm * jnp.eye(theta_0.size)
+        found = response.respond(mechanism, hyper, theta_0, data, inserted, canaries)
+        return found.projected(canaries), found.optimal
+
+    mask = inserted.mask if inserted.mask.ndim == 1 else jnp.mean(inserted.mask, axis=1)
+    run = _RESPOND.get(program, lambda: jax.jit(along))
+    found: tuple[Array, Array] = run(
+        jax.tree.map(jnp.float32, hyper), theta_0, data, inserted._replace(mask=mask)
+    )
+    return found
 
 
 def _mask(setting: Setting, shuffle: Array) -> Array:

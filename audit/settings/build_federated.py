@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from audit.adversaries import directions
 from audit.adversaries.base import Adversary
 from audit.errors import InputError, require
 from audit.game import Game
-from audit.mechanism import cohorts, ensemble, fedavg
+from audit.mechanism import base, cohorts, ensemble, fedavg
 from audit.mechanism.base import Hyperparameters, Schedule
 from audit.mechanism.memory import Hardware, local_hardware
 from audit.model import losses_by_example, losses_of_batch
@@ -33,11 +34,13 @@ _MOST_COHORTS = 1 << 30  # bytes
 _COHORTS_HEADER = re.compile(r"[#\s]*round\s*,\s*client\s*", re.IGNORECASE)
 _TESTED, _TESTED_LABELS = 10_000, 100_000  # examples, and labels, of which text has one a position
 
-_ADVERSARIES: dict[str, Callable[[FederatedSetting], Adversary]] = {
-    "final": lambda setting: directions.final_cosines(setting.canaries, directions.itself),
-    "weights": lambda setting: directions.final_cosines(setting.canaries, directions.nothing),
-    "all": lambda setting: directions.largest_cosines(setting.canaries),
-    "means": lambda setting: directions.largest_cosines(setting.canaries, setting.momentum),
+Rehearse = Callable[[Array], Array]  # theta_0 -> the final model without noise and canaries
+_ADVERSARIES: dict[str, Callable[[FederatedSetting, Rehearse], Adversary]] = {
+    "final": lambda setting, _: directions.final_cosines(setting.canaries, directions.itself),
+    "weights": lambda setting, _: directions.final_cosines(setting.canaries, directions.nothing),
+    "fresh": lambda setting, rehearse: directions.final_cosines(setting.canaries, rehearse, fresh=True),
+    "all": lambda setting, _: directions.largest_cosines(setting.canaries),
+    "means": lambda setting, _: directions.largest_cosines(setting.canaries, setting.momentum),
 }
 
 
@@ -123,13 +126,23 @@ def build(setting: FederatedSetting, clients: Clients, who: Participation) -> Ga
     given = setting.client_learning_rate, who.mean, setting.quantile
     own = fedavg.Federated(*given, split.quantile_rate, split.on_count)
     ordered = cohorts.by_size(who.clients, clients.counts)
+    chosen, data = choices(setting, clients), tuple(map(jnp.asarray, clients.arrays))
+    hyper = Hyperparameters(setting.learning_rate, setting.clipping_norm, split.multiplier, own)
+    schedule = Schedule(jnp.asarray(ordered), jnp.asarray(who.canaries))
+
+    def rehearse(theta_0: Array) -> Array:
+        alone, empty = fedavg.mechanism(chosen._replace(spreads=False)), jnp.zeros(len(ordered))
+        train = jax.jit(partial(base.rehearse, alone, canaries=base.no_canaries()))
+        found: Array = train(hyper, theta_0, data, schedule._replace(mask=empty))
+        return found
+
     return Game(
-        fedavg.mechanism(choices(setting, clients)),
-        _ADVERSARIES[setting.observe](setting),
+        fedavg.mechanism(chosen),
+        _ADVERSARIES[setting.observe](setting, rehearse),
         federated_task(setting.model).make().init,
-        tuple(map(jnp.asarray, clients.arrays)),
-        Hyperparameters(setting.learning_rate, setting.clipping_norm, split.multiplier, own),
-        Schedule(jnp.asarray(ordered), jnp.asarray(who.canaries)),
+        data,
+        hyper,
+        schedule,
         setting.seed,
         segment_steps=max(1, _SEGMENT_CLIENTS // ordered.shape[1]),
     )

@@ -11,7 +11,7 @@ from audit.settings.setting import MOST_CANARIES, NOISE_LIMITS
 if TYPE_CHECKING:
     from audit.statistics.accounting import Composition
 
-FINAL = ("final", "weights")
+FINAL = ("final", "weights", "fresh")
 OBSERVED = (*FINAL, "all", "means")
 LEAST_CANARIES = 100
 PARTICIPATIONS = ("shuffled", "poisson", "listed")
@@ -67,8 +67,8 @@ class FederatedSetting:
         "Rounds in which each canary takes part.", default=1, least=1, most=MOST_ROUNDS
     )
     observe: str = described(
-        "Cosines with the final displacement (final) or weights, or the largest over rounds: with moves "
-        "(all) or noisy means.",
+        "Cosines with the final displacement (final; fresh: of canaries that each run draws anew, so that "
+        "runs prove together) or weights, or the largest over rounds: with moves (all) or noisy means.",
         default="final",
         choices=OBSERVED,
     )

@@ -1,5 +1,6 @@
 """What an adversary knows of a training. Importing it starts no JAX."""
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,7 +21,8 @@ class Knowledge(NamedTuple):
 
     simulate(hyper, key, theta_0) trains once without canaries. classes: how many labels there are. canaries:
     how many are to be made. expect: what an adversary with several canaries expects of the final model.
-    insertions, steps: how many insert, of how many.
+    respond(theta_0): the mu (p,) that linear response forecasts by coordinate; unresponsive: why it can't,
+    empty where it can. insertions, steps: how many insert, of how many.
     """
 
     model: "Model"
@@ -30,6 +32,8 @@ class Knowledge(NamedTuple):
     simulate: "Callable[[Hyperparameters, Array, Array], Trajectory]"
     canaries: int
     expect: "Expect"
+    respond: "Callable[[Array], Array]"
+    unresponsive: str
     insertions: int = 1
     steps: int = 1
 
@@ -50,6 +54,30 @@ class Knowledge(NamedTuple):
         none = "labels are no classes, which this adversary needs: choose another `adversary`"
         require(self.classes >= 2, none)
         return self.classes
+
+    def require_coordinates(self) -> None:
+        """Raises InputError for more canaries than the model has coordinates."""
+        asked, most = self.canaries, self.model.n_parameters
+        require(asked <= most, f"`canaries={asked}`: the model has {most} coordinates; give fewer")
+
+    def rehearsal(self) -> "Callable[[Array], Array]":
+        """theta_0 (p,) -> the final model without noise and canaries, trained once for one theta_0."""
+        silent = self.hyper._replace(noise_multiplier=0.0)
+
+        @functools.lru_cache(maxsize=1)  # a training that is continued begins anew from one theta_0
+        def trained(theta_0: bytes) -> "Array":
+            import jax
+            import jax.numpy as jnp
+
+            key = jax.random.key(0, impl="threefry2x32")
+            return self.simulate(silent, key, jnp.frombuffer(theta_0, jnp.float32)).theta
+
+        def rehearse(theta_0: "Array") -> "Array":
+            import numpy as np
+
+            return trained(np.asarray(theta_0, np.float32).tobytes())
+
+        return rehearse
 
     def principal(self) -> "Principal":
         """The principal directions of the data as the model's first layer sees them."""

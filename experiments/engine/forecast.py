@@ -1,4 +1,5 @@
-"""An audit's bounds and its time, before it is run, and a short look at how fast this machine trains."""
+"""An audit's bounds and its time, before it is run: a probe of how fast this machine trains, and what linear
+response expects along coordinates."""
 
 import json
 import math
@@ -6,12 +7,16 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from audit import game
 from audit.machine import prepare_jax
 from audit.report.table import Column, Table, number
 from audit.settings import build
 from audit.settings.make import changed
 from audit.settings.setting import LAST, Setting
+from audit.statistics import conversions
 from audit.statistics.calibration import Calibration
 from audit.statistics.many_calibration import ManyCalibration
 from audit.statistics.planning import MOST_RUNS
@@ -20,6 +25,7 @@ from audit.training import chunk_size
 
 _SECONDS = 2.0  # of training, after compilation
 _MOST_STEPS = 250  # a run's, of which a chunk is measured
+_PATIENCE, _FLOPS = 60.0, 1e10  # seconds, and a second's of a core, for linear response unless asked for
 _WHERE = {None: "here", 1: "on the cluster's one worker"}
 
 
@@ -38,6 +44,22 @@ class Probe(NamedTuple):
     compilation: float
 
 
+class Expected(NamedTuple):
+    """mu (p,) that linear response expects of GC-R and GC-S by coordinate; empty where `why` says why."""
+
+    mu: NDArray[np.float64]
+    why: str = ""
+
+    def rows(self, delta: float) -> list[tuple[str, int | None, float, float]]:
+        """(which coordinate, its index, mu, epsilon): the worst, their average, and the best."""
+        if self.why:
+            return []
+        epsilons = [conversions.epsilon_from_mu(float(mu), delta) for mu in self.mu]
+        ends = [("worst", int(np.argmin(self.mu))), ("best", int(np.argmax(self.mu)))]
+        worst, best = ((name, at, float(self.mu[at]), epsilons[at]) for name, at in ends)
+        return [worst, ("average", None, float(np.mean(self.mu)), float(np.mean(epsilons))), best]
+
+
 class Forecast(NamedTuple):
     """An audit's expected bounds and time.
 
@@ -45,6 +67,7 @@ class Forecast(NamedTuple):
     accountant's epsilon; runs_needed, None where a million do not suffice, are the runs that prove the
     share `tightness` of the truth on average; a run of `model` takes `steps` steps. many: with several
     canaries a run, where they are requested. workers: of the cluster that is to train; None: this machine.
+    expected: of canaries along coordinates, an estimate.
     """
 
     bounds: list[Calibration]
@@ -56,6 +79,7 @@ class Forecast(NamedTuple):
     steps: int
     many: ManyForecast | None = None
     workers: int | None = None
+    expected: Expected | None = None
 
     def seconds(self, runs: int) -> float:
         """The time that so many runs take, compilation included."""
@@ -76,7 +100,8 @@ def as_text(forecast: Forecast) -> str:
     ]
     lines = [*before, _table(forecast.bounds, truth).text(), "", *_time_lines(forecast)]
     many = [] if forecast.many is None else ["", *_many_lines(forecast, forecast.many)]
-    return "\n".join([*lines, *many])
+    expected = [] if forecast.expected is None else ["", *_expected_lines(forecast.expected, known.delta)]
+    return "\n".join([*lines, *many, *expected])
 
 
 def _table(bounds: Sequence[Calibration | ManyCalibration], truth: float) -> Table[Any]:
@@ -89,6 +114,35 @@ def _table(bounds: Sequence[Calibration | ManyCalibration], truth: float) -> Tab
         Column(None, lambda row: row.mean_epsilon / truth, "of truth", number(".0%"), 9),
     )
     return Table(columns, bounds, gap=" ")
+
+
+def _expected_lines(expected: Expected, delta: float) -> list[str]:
+    if expected.why:
+        return [f"linear response, an estimate, is left out: {expected.why}"]
+    rows = expected.rows(delta)
+    columns = (
+        Column("coordinate", _named, "coordinate", width=12, left=True),
+        Column("mu", lambda row: row[2], "mu", number(".3f"), 8),
+        Column("epsilon", lambda row: row[3], "epsilon", number(".3f"), 8),
+    )
+    return [
+        "linear response expects of a canary along a coordinate (an estimate, no bound):",
+        "",
+        *Table(columns, rows, gap=" ").text().splitlines(),
+        "",
+        f"the best is what --gc_s=linear_response audits; plan for it: --epsilon={rows[-1][3]:.3g}",
+    ]
+
+
+def _expected_json(expected: Expected, delta: float) -> dict[str, Any]:
+    if expected.why:
+        return {"left_out": expected.why}
+    names = ("coordinate", "mu", "epsilon")
+    return {name: dict(zip(names, row, strict=True)) for name, *row in expected.rows(delta)}
+
+
+def _named(row: tuple[str, int | None, float, float]) -> str:
+    return row[0] if row[1] is None else f"{row[0]} ({row[1]})"
 
 
 def _many_lines(forecast: Forecast, many: ManyForecast) -> list[str]:
@@ -130,6 +184,8 @@ def as_json(forecast: Forecast) -> str:
         "seconds_needed": None if needed is None else forecast.seconds(needed),
         **({} if forecast.workers is None else {"workers": forecast.workers}),
     }
+    if forecast.expected is not None:
+        content["linear_response"] = _expected_json(forecast.expected, first.setting.delta)
     if forecast.many is not None:
         canaries, rows = forecast.many.bounds[0].setting.canaries, _table(forecast.many.bounds, 1.0).json()
         many = {"canaries": canaries, "bounds": rows, "runs_needed": forecast.many.runs_needed}
@@ -165,6 +221,18 @@ def probe(setting: Setting, dataset: Dataset, runs: int) -> Probe:
     begun = _timed(first, chunk, 0.0)
     steps = int(min(max(_SECONDS / 2 / (begun.model_step * chunk), 1), setting.schedule.steps, _MOST_STEPS))
     return _timed(stepping(steps), chunk, _SECONDS)._replace(compilation=begun.compilation)
+
+
+def expected(setting: Setting, dataset: Dataset, probed: Probe, patient: bool) -> Expected:
+    """What linear response expects; left out where it takes over a minute, unless one is patient."""
+    parameters, steps = build.trainee(setting.model, dataset).model.n_parameters, setting.schedule.steps
+    none, why = np.zeros(0), build.unresponsive(setting, parameters)
+    seconds = steps * (2 * parameters * probed.model_step + 4 * parameters**3 / _FLOPS)
+    if not why and seconds > _PATIENCE and not patient:
+        why = f"it would take {_clock(seconds)}; ask with --linear_response"
+    if why:
+        return Expected(none, why)
+    return Expected(np.asarray(build.mu_by_coordinate(build.build(setting, dataset))[0], np.float64))
 
 
 def probe_elsewhere(devices: int, setting: Setting, dataset: Dataset, runs: int) -> Probe:

@@ -112,6 +112,18 @@ def test_a_dead_coordinate_is_chosen(per_step):
     assert chosen == 4 if per_step else chosen in (1, 4)
 
 
+def test_linear_response_chooses_where_it_forecasts_most():
+    theta_0, forecasts = jnp.arange(4.0), jnp.array([1.0, 0.2, 3.0, 2.0])
+    adversary = biased.responsive_biased_dimension(lambda known: forecasts * (known.sum() == 6))
+    state = adversary.init(jax.random.key(0), theta_0, jnp.float32(2))
+    assert state.dimension == 2 and state.gradient.tolist() == [[0, 0, 2, 0]]
+    many = biased.responsive_biased_dimensions(
+        lambda known: forecasts, 3, lambda craft, state, theta: 10 * theta
+    )
+    found = many.init(jax.random.key(0), theta_0, jnp.float32(2))
+    assert found.dimensions.tolist() == [2, 3, 0] and found.expected.tolist() == [20, 30, 0]
+
+
 def test_gc_r_draws_every_coordinate_alike():
     init = jax.jit(jax.vmap(biased.random_biased_dimension().init, (0, None, None)))
     states = init(jax.random.split(jax.random.key(0), 6800), jnp.zeros(68), jnp.float32(2))

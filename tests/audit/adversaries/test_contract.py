@@ -18,7 +18,7 @@ GC_S = {
     f"gc_s {'noisy' if noisy else 'noiseless'} {'per step' if per_step else 'final model'}": (noisy, per_step)
     for noisy, per_step in itertools.product((True, False), repeat=2)
 }
-CRAFTERS = ("gc_r", "gc_fixed", "cots", "cots of weights", *GC_S)
+CRAFTERS = ("gc_r", "gc_fixed", "cots", "cots of weights", "gc_s linear response", *GC_S)
 DRAWN = ("gc_r", "cots", "cots of weights", "loss", *(name for name, (noisy, _) in GC_S.items() if noisy))
 
 
@@ -43,6 +43,7 @@ def named(request, model, mechanism, data):
     make = {
         "gc_r": biased.random_biased_dimension,
         "gc_fixed": lambda: biased.fixed_biased_dimension(11),
+        "gc_s linear response": lambda: biased.responsive_biased_dimension(lambda theta_0: theta_0),
         "cots": directions.random_direction,
         "cots of weights": lambda: directions.random_direction(directions.nothing),
         "loss": lambda: examples.flipped_label(model.loss, *data, classes=2),

@@ -2,10 +2,12 @@
 
 import dataclasses
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from audit import training, zoo
+from audit import concluded, training, zoo
 from audit.errors import InputError
 from audit.mechanism import cohorts
 from audit.settings import build_federated, federated
@@ -113,6 +115,25 @@ def test_canaries_that_are_in_have_larger_cosines(clients, tmp_path, observe):
     observed, unobserved = scores.scores[scores.presence], scores.scores[~scores.presence]
     assert observed.mean() > unobserved.mean() + (0.5 if observe == "weights" else 3) / np.sqrt(7850)
     assert training.train(played, store, 1).trained_runs == 0
+
+
+def test_runs_that_draw_canaries_of_their_own_prove_together(clients, tmp_path):
+    setting = changed(observe="fresh", noise_multiplier=0.5, client_learning_rate=0.01, repetitions=6)
+    played = build_federated.build(setting, clients, build_federated.rounds(setting, clients, None))
+    scores = training.train(played, Store(tmp_path, {}), 4).scores
+    upper, alone = epsilon_upper_bound(0.5, 6, 1e-5), scores.of_first(1)
+    assert concluded.of_runs_together(alone, 1e-5, 0.95) is None
+    together = concluded.of_runs_together(scores, 1e-5, 0.95)
+    each = concluded.of_each_run(scores, scores.dimension, True, 1e-5, 0.95)
+    best = max(row.epsilon for run in each for row in run.bounds if not row.gaussian)
+    assert together.holds and best < together.epsilon < upper
+    again = training.train(played, Store(tmp_path / "again", {}), 1).scores
+    np.testing.assert_array_equal(again.scores, alone.scores)
+    first, second = (
+        played.adversary.of_run(played.adversary.init(jax.random.key(0), jnp.zeros(7850), 1.0), (key,)).keys
+        for key in played.own_keys(np.arange(2))[0]
+    )
+    assert (jax.random.key_data(first) != jax.random.key_data(second)).any()
 
 
 def test_zero_clients_of_images_is_one_for_each(tmp_path):

@@ -40,7 +40,10 @@ def test_what_decides_nothing_is_no_part_of_a_name():
     nothing = {"dimension": 3, "simulations": 8, "gc_s": "noisy_per_step", "precision": "float32"}
     for field, value in nothing.items():
         assert identity(setting_of("fcnn", adversary="gc_r", **{field: value})) == name
-    assert identity(setting_of("fcnn", simulations=8)) == identity(setting_of("fcnn"))
+    for once in ("noiseless_per_step", "linear_response"):
+        assert identity(setting_of("fcnn", gc_s=once, simulations=8)) == identity(
+            setting_of("fcnn", gc_s=once)
+        )
     # As a part with one more field would be written.
     part = setting_of("fcnn").mechanism
     further = dataclasses.make_dataclass("Further", [("more", int, 3)], bases=(type(part),), frozen=True)

@@ -13,6 +13,7 @@ from audit.mechanism.base import no_canaries
 from audit.settings import build
 from audit.settings.make import changed, setting_of
 from audit.statistics.calibration import Calibration, KnownMechanism
+from audit.statistics.conversions import epsilon_from_mu
 from audit.task import Dataset
 from experiments.engine import forecast, rounding
 from experiments.engine.forecast import Forecast, Probe
@@ -31,6 +32,40 @@ def test_the_text_says_bounds_runs_and_time():
     assert "if_gaussian, on average 90% of the truth: about 1,200 runs" in lines
     assert "here a model-step takes 2.0 us (fcnn, chunks of 640)" in lines
     assert lines[-2:] == ["5000 runs of 250 steps: 10 s, 7 s of them to compile", "1200 runs: 8 s"]
+
+
+def test_linear_response_says_which_coordinates_leak_or_why_it_says_nothing():
+    mu = np.array([1.5, 0.5, 1.0])
+    told = EXPECTED._replace(expected=forecast.Expected(mu))
+    lines = forecast.as_text(told).splitlines()
+    assert max(map(len, lines)) <= 80 and "an estimate, no bound" in "\n".join(lines)
+    worst, average, best = (epsilon_from_mu(one, 1e-5) for one in (0.5, 1.0, 1.5))
+    average, rows = (worst + average + best) / 3, [line.split() for line in lines]
+    assert ["worst", "(1)", "0.500", f"{worst:.3f}"] in rows and [
+        "best",
+        "(0)",
+        "1.500",
+        f"{best:.3f}",
+    ] in rows
+    assert ["average", "1.000", f"{average:.3f}"] in rows
+    assert lines[-1].endswith(f"--epsilon={best:.3g}")
+    row = {"coordinate": 0, "mu": 1.5, "epsilon": pytest.approx(best)}
+    assert json.loads(forecast.as_json(told))["linear_response"]["best"] == row
+    silent = EXPECTED._replace(expected=forecast.Expected(np.zeros(0), "there is no noise"))
+    assert forecast.as_text(silent).endswith("is left out: there is no noise")
+    assert json.loads(forecast.as_json(silent))["linear_response"] == {"left_out": "there is no noise"}
+
+
+def test_linear_response_is_asked_for_where_it_takes_long(dataset):
+    few = changed(SETTING, batch_size=50)
+    found = forecast.expected(few, dataset, Probe(1e-6, 640, 1.0), patient=False)
+    assert found.mu.shape == (68,) and not found.why
+    bound = np.sqrt(2) / 4  # of two insertions, at sigma = 4
+    assert 0.5 * bound < found.mu.min() and found.mu.max() <= bound * (1 + 1e-5)
+    slow = forecast.expected(few, dataset, Probe(1.0, 640, 1.0), patient=False)
+    assert slow.why == "it would take 14 minutes; ask with --linear_response" and not slow.mu.size
+    adam = forecast.expected(changed(few, optimizer="adam"), dataset, Probe(1e-6, 640, 1.0), patient=True)
+    assert "Adam" in adam.why
 
 
 def test_workers_of_a_cluster_train_chunks_at_once():

@@ -1,0 +1,48 @@
+"""Upper bounds from Python, as `import audit` offers them: what they need is loaded when they are called."""
+
+from typing import TYPE_CHECKING
+
+from audit.errors import require
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+
+def hidden_state_epsilon(
+    *,
+    noise_multiplier: float,
+    insertions: int,
+    lipschitz: "ArrayLike",
+    k: int = 1,
+    insert: str | int = "last",
+    step_sizes: "ArrayLike" = 1.0,
+    delta: float = 1e-5,
+) -> float:
+    """An upper bound on the epsilon of DP-SGD's last model, where nobody sees the models before; no JAX.
+
+    Args:
+      noise_multiplier, insertions: of DP-SGD's steps with the canary.
+      lipschitz: constant of a step without the canary and noise, a number or one for each of insertions * k
+        steps: 1 for a convex loss and a step of at most 2 / smoothness, 1 - learning rate * weight decay with
+        an L2 penalty (`audit/statistics/README.md` says of which models). Not for momentum or Adam.
+      k: steps from one insertion to the next.
+      insert: which of every k steps inserts the canary, "last", "first" or 1 to k.
+      step_sizes: learning rates, a number or one for each step; their ratios count.
+      delta: of epsilon.
+
+    Never above composition, and no better bound holds of all losses with these constants. Raises InputError
+    for values out of range.
+
+    >>> round(audit.hidden_state_epsilon(noise_multiplier=4.0, insertions=250, k=5, lipschitz=1.0), 2)
+    8.68
+    >>> round(audit.hidden_state_epsilon(noise_multiplier=4.0, insertions=250, k=5, lipschitz=0.99), 2)
+    3.08
+    """
+    from audit.concluded import composition_of, hidden_state_of
+    from audit.values import number
+
+    require(lipschitz is not None, "`lipschitz=None`: give a number, or one for each step")
+    composition = composition_of(noise_multiplier, insertions, None)
+    found = hidden_state_of(composition, lipschitz, k, insert, number("delta", delta, float), step_sizes)
+    assert found is not None
+    return found.bound.epsilon
