@@ -1,4 +1,4 @@
-"""What an estimator and a mechanism of the benchmark are: records, of which a new one is all that it takes."""
+"""What an estimator and a mechanism of the benchmark are: records, one of which is all that a new one takes."""
 
 import zlib
 from collections.abc import Callable

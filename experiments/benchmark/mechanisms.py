@@ -1,7 +1,7 @@
 """Mechanisms whose epsilon is known exactly, with how an audit's scores are drawn.
 
-Where one run has several canaries, what is released is a vector, and every canary's score is its inner product
-with that canary: whoever sees all scores knows no more of a canary than mu says, however they are tied.
+Where one run has several canaries, what is released is a vector, and every canary's score is its inner
+product with that canary: whoever sees all scores knows no more of a canary than mu says, however they are tied.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from audit.statistics import conversions, exact_null_calibration, known_laws
+from audit.statistics import conversions, cosine_law, exact_null_calibration, known_laws
 from audit.statistics.exact_null_calibration import DirectionSetting
 from audit.statistics.known_laws import KnownLaw, Law
 from experiments.benchmark.contract import (
@@ -34,7 +34,8 @@ Truth = Callable[[float], float]
 _CURVED = frozenset([GAUSSIAN])
 _SIZES, _RUNS, _COINS = (1000, 50, 250, 5000), (200, 50, 1000), (1000, 100, 5000)
 _OPEN_DELTA = 0.01  # of the mechanism that lays bits open
-_CANARIES, _DIMENSION = 16, 10_000  # of a run; of directions
+_CANARIES, _DIMENSION = 16, 100_000  # of a run; of directions
+_NO_LEAK = 1e6  # sigma
 _WEAK, _STRONG = 0.5, 3.0  # halves of the runs
 
 
@@ -144,8 +145,19 @@ def _opened(rng: np.random.Generator, n: int) -> Evidence:
     return Evidence(scores, presence)
 
 
-def _directions(law: str, mu: float) -> Mechanism:
-    """Uniform directions of one run, all in, by a law of the exact null's calibration."""
+def _released(mu: float) -> Mechanism:
+    """Uniform directions of one run, all in, and their cosines with what is released in Gaussian noise."""
+
+    def drawn(rng: np.random.Generator, n: int) -> Evidence:
+        cosines = cosine_law.simulate(rng, n, _DIMENSION, 1 / mu if mu else _NO_LEAK)
+        return Evidence(cosines[None], np.ones((1, n), bool), _DIMENSION)
+
+    name, says = f"directions: Gaussian {mu:g}", f"cosines of uniform directions with a release of mu {mu:g}"
+    return Mechanism(name, DIRECTIONS, drawn, partial(conversions.epsilon_from_mu, mu), says, (1000, 100))
+
+
+def _directions(law: str, mu: float, *breaks: str) -> Mechanism:
+    """Cosines by a law of the exact null's calibration."""
     found = exact_null_calibration.LAWS[law]
 
     def setting(n: int, delta: float) -> DirectionSetting:
@@ -155,10 +167,9 @@ def _directions(law: str, mu: float) -> Mechanism:
         cosines = found.draw(rng, setting(n, DELTA))
         return Evidence(cosines, np.ones(cosines.shape, bool), _DIMENSION)
 
-    breaks = {"gaussian": (), "equal": (INDEPENDENT,), "bound equal": (GAUSSIAN, INDEPENDENT)}
-    name, says = f"directions: {law} {mu:g}", f"cosines of uniform directions, {law} of parameter {mu:g}"
-    broken = frozenset(breaks.get(law, (GAUSSIAN,)))
-    return Mechanism(name, DIRECTIONS, drawn, lambda d: found.truth(setting(1, d)), says, (1000, 100), broken)
+    name, says = f"directions: {law} {mu:g}", f"cosines of the law {law!r} of calibrate, parameter {mu:g}"
+    truth = lambda delta: found.truth(setting(1, delta))  # noqa: E731
+    return Mechanism(name, DIRECTIONS, drawn, truth, says, (1000, 100), frozenset(breaks))
 
 
 def _one_canary() -> list[Mechanism]:
@@ -232,10 +243,10 @@ _RECORDS = (
     *_one_canary(),
     *_of_runs(SEVERAL, "runs of 16", _matrix, _RUNS),
     *_of_runs(ONE_RUN, "coins", _row, _COINS),
-    Mechanism(
-        "coins: (0, delta)", ONE_RUN, _opened, OPEN.truth, _OPENED, (1000,), _CURVED, _OPEN_DELTA
-    ),
-    *(_directions("gaussian", mu) for mu in (0.0, 1.0, 4.0)),
-    *(_directions(law, 2.0) for law in ("failing", "equal", "laplace", "bound")),
+    Mechanism("coins: (0, delta)", ONE_RUN, _opened, OPEN.truth, _OPENED, (1000,), _CURVED, _OPEN_DELTA),
+    *map(_released, (0.0, 1.0, 4.0)),
+    _directions("equal", 2.0, INDEPENDENT),
+    _directions("failing", 2.0, GAUSSIAN, INDEPENDENT),
+    *(_directions(law, 2.0, GAUSSIAN) for law in ("laplace", "bound")),
 )
 MECHANISMS = {record.name: record for record in _RECORDS}

@@ -1,4 +1,4 @@
-"""Our own estimators, from the records of `audit.statistics`: a bound that is added there is measured here."""
+"""Our own estimators, from the records of `audit.statistics`: a bound added there is measured here."""
 
 from collections.abc import Callable
 
@@ -57,7 +57,7 @@ def _of_coins(method: one_run_bounds.OneRunMethod[one_run_bounds.CoinEvidence]) 
 
 def _of_directions(method: DirectionsMethod) -> Function:
     def epsilon(evidence: Evidence, delta: float, confidence: float) -> float:
-        design = canaries.Fresh(evidence.scores, evidence.presence, evidence.dimension, given=True)
+        design = canaries.Fresh(evidence.scores, evidence.presence, evidence.dimension, True, True)
         return method.compute(design, delta, confidence).epsilon
 
     return epsilon

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
 from scipy import special
 
@@ -89,8 +88,8 @@ def _fourth_order(sums: Array, canaries: int, error: float) -> float:
 
 
 def steinke(best: bool) -> Function:
-    """Steinke, Nasr and Jagielski (2023), Algorithm 1 and Theorem 5.2: k_+ largest scores guessed in, as many
-    lowest guessed out. best: of 50 numbers of guesses the one that gives most, as their experiments report."""
+    """Steinke, Nasr and Jagielski (2023), Algorithm 1 and Theorem 5.2: the largest scores guessed in, as
+    many of the lowest guessed out. best: of 50 numbers of guesses the one that gives most."""
 
     def epsilon(evidence: Evidence, delta: float, confidence: float) -> float:
         right = _right(evidence)
@@ -110,7 +109,7 @@ def mahloujifar(best: bool) -> Function:
         (h' - h), with f(r) = Phi(Phi^-1(r) - mu);  mu is refuted if r + h > c' / m.
     """
 
-    def refuted(coins: int, number: int, right: int, mu: float, error: float) -> bool:
+    def refuted(coins: int, number: int, right: int, error: float, mu: float) -> bool:
         r, h = error * right / coins, error * (number - right) / coins
         for i in range(right - 1, -1, -1):
             raised = max(h, float(special.ndtr(special.ndtri(min(r, 1.0)) - mu)))
@@ -122,8 +121,7 @@ def mahloujifar(best: bool) -> Function:
     def epsilon(evidence: Evidence, delta: float, confidence: float) -> float:
         right, error, low = _right(evidence), 1 - confidence, 0.0
         for number, hits in _guesses(right, best):
-            refutes = partial(refuted, len(right), number, hits, error=error)
-            low = _largest(lambda mu, refutes=refutes: refutes(mu=mu), low)  # type: ignore[misc]
+            low = _largest(partial(refuted, len(right), number, hits, error), low)
         return conversions.epsilon_from_mu(low, delta)
 
     return epsilon
@@ -209,7 +207,12 @@ ESTIMATORS = (
         *(ENOUGH_RUNS, FAIR),
     ),
     _printed(
-        *("Steinke: a fifth guessed", _STEINKE, ONE_RUN, "fair coins; the number of guesses fixed beforehand"),
+        *(
+            "Steinke: a fifth guessed",
+            _STEINKE,
+            ONE_RUN,
+            "fair coins; the number of guesses fixed beforehand",
+        ),
         steinke(False),
         FAIR,
     ),

@@ -1,0 +1,194 @@
+"""A cell of the benchmark: an estimator's audits of one mechanism, made once and kept.
+
+Cells are made in processes of their own and written as soon as they are done, so that whatever ends the
+command, the next one goes on with the cells that are missing.
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from audit.processes import as_completed
+from audit.statistics import intervals
+from audit.storage import files
+from experiments.benchmark import contract, registry
+from experiments.benchmark.contract import CONFIDENCE, Estimator, Evidence, Mechanism
+from experiments.benchmark.mechanisms import MECHANISMS
+
+MOST = 100.0  # larger values, infinite ones too, count as this
+LEAST_AUDITS = 1
+_SLACK = 1e-6  # epsilon above the truth by rounding alone is no excess
+_ORDERS = 5  # of one audit's rows
+
+
+class Scale(NamedTuple):
+    """Audits a cell, and whether a mechanism is audited at all its sizes, or at the first."""
+
+    audits: int
+    every_size: bool
+
+
+SCALES = {"smoke": Scale(5, False), "full": Scale(1000, True)}
+
+
+class Cell(NamedTuple):
+    """What is measured, by names: all that decides the result but the estimator's version."""
+
+    estimator: str
+    mechanism: str
+    n: int
+    audits: int
+    seed: int
+
+
+class Measured(NamedTuple):
+    """What audits of a cell say.
+
+    exceeding: how many claim more than the truth; low, high: exact 95% limits of their probability.
+    beyond: by how much those do, on average; 0 where none does. refused: audits in which it gave no value,
+    which count as 0; why: what it said first. spread: the standard deviation of one audit's value over
+    orders of its rows. seconds: of an audit. broken: assumptions of its that do not hold here.
+    """
+
+    estimator: str
+    version: str
+    mechanism: str
+    design: str
+    n: int
+    audits: int
+    seed: int
+    delta: float
+    confidence: float
+    truth: float
+    exceeding: int
+    low: float
+    high: float
+    beyond: float
+    mean: float
+    spread: float
+    seconds: float
+    refused: int
+    why: str
+    level: bool
+    broken: tuple[str, ...]
+
+    @property
+    def share(self) -> float:
+        return self.exceeding / self.audits
+
+    @property
+    def proven(self) -> float | None:
+        """The mean's share of the truth; None where nothing leaks."""
+        return self.mean / self.truth if self.truth > 0 else None
+
+    @property
+    def blamed(self) -> bool:
+        """Whether it has to keep its level here."""
+        return self.level and not self.broken
+
+    @property
+    def over(self) -> bool:
+        """Whether the exact test at 1% says that it exceeds the truth more often than its level allows."""
+        limit = intervals.clopper_pearson(self.exceeding, self.audits, 0.98).lower
+        return bool(limit > 1 - self.confidence + 1e-12)
+
+
+def cells(estimators: Iterable[str], mechanisms: Iterable[str], scale: Scale, seed: int) -> list[Cell]:
+    """Every estimator on every mechanism of its design, those left out whose package is missing."""
+    there = [name for name in estimators if registry.installed(registry.ESTIMATORS[name])]
+    found = []
+    for name in mechanisms:
+        mechanism = MECHANISMS[name]
+        for n in mechanism.sizes if scale.every_size else mechanism.sizes[:1]:
+            fitting = (one for one in there if registry.ESTIMATORS[one].design == mechanism.design)
+            for one in fitting:
+                audits = max(scale.audits // registry.ESTIMATORS[one].cost, LEAST_AUDITS)
+                found.append(Cell(one, name, n, audits, seed))
+    return found
+
+
+def measure(cell: Cell) -> Measured:
+    """Makes a cell's audits."""
+    estimator, mechanism = registry.ESTIMATORS[cell.estimator], MECHANISMS[cell.mechanism]
+    values, seconds, refusals = [], [], []
+    for index in range(cell.audits):
+        evidence = mechanism.audit(cell.seed, cell.n, index)
+        begin = time.perf_counter()
+        value, why = _value(estimator, mechanism, evidence)
+        seconds.append(time.perf_counter() - begin)
+        values.append(value)
+        refusals += [why] if why else []
+    first, rng = mechanism.audit(cell.seed, cell.n, 0), np.random.default_rng(cell.seed)
+    orders = [_value(estimator, mechanism, first.shuffled(rng))[0] for _ in range(_ORDERS)]
+    return _summary(cell, np.array(values), float(np.std(orders)), float(np.median(seconds)), refusals)
+
+
+def _value(estimator: Estimator, mechanism: Mechanism, evidence: Evidence) -> tuple[float, str]:
+    """(epsilon, why there is none): another's code may raise anything, which ends no benchmark."""
+    try:
+        value = float(estimator.epsilon(evidence, mechanism.delta, CONFIDENCE))
+    except Exception as error:
+        return 0.0, f"{type(error).__name__}: {error}".splitlines()[0][:200]
+    return (0.0, "not a number") if np.isnan(value) else (min(max(value, 0.0), MOST), "")
+
+
+def _summary(
+    cell: Cell, values: contract.Array, spread: float, seconds: float, refusals: list[str]
+) -> Measured:
+    estimator, mechanism = registry.ESTIMATORS[cell.estimator], MECHANISMS[cell.mechanism]
+    truth = mechanism.truth(mechanism.delta)
+    excess = values[values > truth + _SLACK] - truth
+    limits = intervals.clopper_pearson(len(excess), len(values), 0.95)
+    broken = tuple(sorted(contract.broken(estimator, mechanism, cell.n)))
+    return Measured(
+        *(cell.estimator, registry.version(estimator), cell.mechanism, estimator.design, cell.n),
+        *(cell.audits, cell.seed, mechanism.delta, CONFIDENCE, truth, len(excess)),
+        *(float(limits.lower), float(limits.upper)),
+        beyond=float(excess.mean()) if len(excess) else 0.0,
+        mean=float(values.mean()),
+        spread=spread,
+        seconds=seconds,
+        refused=len(refusals),
+        why=refusals[0] if refusals else "",
+        level=estimator.level,
+        broken=broken,
+    )
+
+
+class Kept(NamedTuple):
+    """The folder in which cells are kept, a file each."""
+
+    folder: Path
+
+    def path(self, cell: Cell) -> Path:
+        """The file's name is a hash of the cell and of the version of what is measured."""
+        said = json.dumps([*cell, registry.version(registry.ESTIMATORS[cell.estimator])])
+        return self.folder / f"{hashlib.sha256(said.encode()).hexdigest()[:16]}.json"
+
+    def load(self, cell: Cell) -> Measured | None:
+        """What is kept of a cell; a damaged file counts as missing."""
+        content = files.read(self.path(cell))
+        try:
+            found = None if content is None else Measured(**json.loads(content))
+        except (ValueError, TypeError):
+            return None
+        return found and found._replace(broken=tuple(found.broken))
+
+    def save(self, cell: Cell, measured: Measured) -> None:
+        """Writes a cell whole; raises InputError where that can't be done."""
+        files.write_whole(self.path(cell), (json.dumps(measured._asdict(), indent=1) + "\n").encode())
+
+
+def missing(wanted: list[Cell], kept: Kept, processes: int) -> Iterator[Cell]:
+    """Measures and keeps the cells that are not kept yet, those that take longest first."""
+    lacking = [cell for cell in wanted if kept.load(cell) is None]
+    slowest = sorted(lacking, key=lambda cell: -registry.ESTIMATORS[cell.estimator].cost)
+    alone = ((cell, measure(cell)) for cell in slowest)
+    for cell, found in alone if processes == 1 else as_completed(measure, slowest, processes):
+        kept.save(cell, found)
+        yield cell

@@ -1,0 +1,113 @@
+"""The benchmark's figure and page, and the files of a run."""
+
+import json
+import platform
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from audit.machine import cores
+from audit.report import page, style
+from audit.report.style import BLUE, GREEN, STYLE, VERMILION
+from audit.storage import files
+from experiments.benchmark.contract import DESIGNS, OURS, PAPER, PEER
+from experiments.benchmark.measured import Measured
+from experiments.benchmark.mechanisms import MECHANISMS
+from experiments.benchmark.registry import ESTIMATORS
+from experiments.benchmark.shown import LEVEL, Row, details, rows, summary
+
+_COLORS = {OURS: BLUE, PEER: VERMILION, PAPER: GREEN}
+_TITLE = "How often an estimator claims too much, and how much of the truth it proves"
+_NEAR = 0.06, 0.07  # of an axis: numbers so close are set above each other
+
+
+def write(folder: Path, found: Sequence[Measured]) -> list[Path]:
+    """Writes the table, the figure, the page and all cells as CSV and JSON; the paths."""
+    cells = details(found)
+    whole = {"machine": machine(), "cells": [one._asdict() for one in found]}
+    contents = {
+        "benchmark.csv": cells.csv(),
+        "benchmark.json": (json.dumps(whole, indent=1) + "\n").encode(),
+        "benchmark.txt": (summary(found).text() + "\n").encode(),
+        "benchmark.png": style.png(figure(rows(found))),
+        "benchmark.html": html(found),
+    }
+    return [files.write_whole(folder / name, content) for name, content in contents.items()]
+
+
+def machine() -> dict[str, str]:
+    """What a run was made on and with."""
+    libraries = {name: metadata.version(name) for name in ("numpy", "scipy")}
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cores": str(cores()),
+    } | libraries
+
+
+def figure(found: Sequence[Row]) -> Figure:
+    """A panel a design; points filled where the estimator says a level."""
+    shown = [[row for row in found if row.design == design and row.worst is not None] for design in DESIGNS]
+    with plt.rc_context(STYLE):
+        drawn, axes = plt.subplots(2, 2, figsize=(9, 9.5))
+        for axis, design, of_design in zip(axes.flat, DESIGNS, shown, strict=True):
+            _panel(axis, design, of_design)
+        for kind, color in _COLORS.items():
+            axes.flat[0].plot([], [], "o", color=color, label={OURS: "ours"}.get(kind, f"a {kind}'s"))
+        axes.flat[0].plot([], [], "o", color="0.4", mfc="white", label="says no level")
+        drawn.suptitle(_TITLE, fontsize=11)
+        drawn.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+        return drawn
+
+
+def _panel(axis: Axes, design: str, found: list[Row]) -> None:
+    axis.set_yscale("function", functions=(lambda y: np.sqrt(np.maximum(y, 0)), np.square))
+    axis.axhline(LEVEL, color="0.3", lw=1, ls=(0, (4, 2)))
+    axis.text(1.0, LEVEL, f" {LEVEL:.0%}", va="center", fontsize=8, transform=axis.get_yaxis_transform())
+    placed: list[tuple[float, float]] = []
+    for place, row in enumerate(found, 1):
+        x, y, color = min(row.proven or 0.0, 1.5), row.worst or 0.0, _COLORS[row.kind]
+        axis.plot(x, y, "o", color=color, mfc=color if row.level else "white", clip_on=False, zorder=3)
+        above = sum(abs(x - a) < _NEAR[0] and abs(y**0.5 - b**0.5) < _NEAR[1] for a, b in placed)
+        offset = (0, 5 + 8 * above)
+        axis.annotate(f"{place}", (x, y), offset, textcoords="offset points", ha="center", fontsize=7)
+        placed.append((x, y))
+    axis.set(title=design, xlim=(0, 1.25), ylim=(0, 1), yticks=(0, 0.01, 0.05, 0.2, 0.5, 1))
+    axis.set_yticklabels(["0", "1%", "5%", "20%", "50%", "100%"])
+    axis.set(xlabel="mean share of the truth that it proves", ylabel="claims too much, in its worst cell")
+    names = "\n".join(f"{place}  {row.estimator}" for place, row in enumerate(found, 1))
+    axis.text(0.0, -0.2, names, va="top", fontsize=7, transform=axis.transAxes)
+
+
+def html(found: Sequence[Measured]) -> bytes:
+    """The page: figure, table, what each estimator and mechanism is, and every cell."""
+    table, cells = summary(found), details(found)
+    header = [head.replace("\n", " ").strip() for head in table.header()]
+    used = dict.fromkeys(one.estimator for one in found)
+    known = [ESTIMATORS[name] for name in used]
+    versions = {one.estimator: one.version for one in found}
+    about = [[one.name, f"{one.source} {versions[one.name]}", one.design, one.says] for one in known]
+    laws = [MECHANISMS[name] for name in dict.fromkeys(one.mechanism for one in found)]
+    mechanisms = [
+        [law.name, law.design, law.says, f"{law.truth(law.delta):.3f}", f"{law.delta:g}"] for law in laws
+    ]
+    return page.document(
+        _TITLE,
+        page.element("h1", _TITLE),
+        page.element("p", " ".join(table.after)),
+        page.figure(
+            style.svg(figure(rows(found))), f"{_TITLE}. The numbers are in the tables.", _TITLE, "wide"
+        ),
+        page.table("Estimators over all their cells", header, table.cells()),
+        page.table("What they are", ["estimator", "source", "takes", "assumes, as documented"], about),
+        page.table(
+            "Mechanisms", ["mechanism", "scores", "what it is", "true epsilon", "at delta"], mechanisms
+        ),
+        page.table("Every cell", cells.header(), cells.cells()),
+        page.terms({**machine(), "seed": str(found[0].seed)}),
+    )
