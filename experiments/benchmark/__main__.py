@@ -1,6 +1,6 @@
 """Every estimator of epsilon, ours and others', on the same scores of mechanisms whose truth is known.
 
-    ./run.sh benchmark                    five audits a cell, two minutes
+    ./run.sh benchmark                    ten small audits a cell, two minutes
     ./run.sh benchmark --scale=full       1,000 audits a cell, an hour on two quiet cores
     ./run.sh benchmark --audits=25 --estimators=ours,jax-privacy --mechanisms="Gaussian 1"    some of them
 

@@ -1,4 +1,4 @@
-"""What an estimator and a mechanism of the benchmark are: records, one of which is all that a new one takes."""
+"""An estimator and a mechanism of the benchmark as records: a new one is one record more."""
 
 import zlib
 from collections.abc import Callable
@@ -73,7 +73,7 @@ class Mechanism(NamedTuple):
 
     name: unique. design: one of DESIGNS. draw: (generator, n) -> one audit's evidence, n being the scores of
     a world, the runs, or the canaries of the one run. truth: delta -> the least epsilon at which it is
-    (epsilon, delta)-DP for adding or removing one canary. sizes: the n of a full run; smoke takes the first.
+    (epsilon, delta)-DP for adding or removing one canary. sizes: the n of a full run.
     breaks: which assumptions it breaks. delta: where its audits ask. says: what it is, in words.
     """
 

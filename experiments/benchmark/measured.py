@@ -4,6 +4,7 @@ Cells are made in processes of their own and written as soon as they are done, s
 command, the next one goes on with the cells that are missing.
 """
 
+import functools
 import hashlib
 import json
 import time
@@ -23,17 +24,17 @@ from experiments.benchmark.mechanisms import MECHANISMS
 MOST = 100.0  # larger values, infinite ones too, count as this
 LEAST_AUDITS = 1
 _SLACK = 1e-6  # epsilon above the truth by rounding alone is no excess
-_ORDERS = 5  # of one audit's rows
+_ORDERS = 5, 2  # of one audit's rows; of a slow one's
 
 
 class Scale(NamedTuple):
-    """Audits a cell, and whether a mechanism is audited at all its sizes, or at the first."""
+    """Audits a cell, and its n; None: all of the mechanism's."""
 
     audits: int
-    every_size: bool
+    n: int | None
 
 
-SCALES = {"smoke": Scale(5, False), "full": Scale(1000, True)}
+SCALES = {"smoke": Scale(10, 100), "full": Scale(1000, None)}
 
 
 class Cell(NamedTuple):
@@ -104,7 +105,7 @@ def cells(estimators: Iterable[str], mechanisms: Iterable[str], scale: Scale, se
     found = []
     for name in mechanisms:
         mechanism = MECHANISMS[name]
-        for n in mechanism.sizes if scale.every_size else mechanism.sizes[:1]:
+        for n in mechanism.sizes if scale.n is None else (scale.n,):
             fitting = (one for one in there if registry.ESTIMATORS[one].design == mechanism.design)
             for one in fitting:
                 audits = max(scale.audits // registry.ESTIMATORS[one].cost, LEAST_AUDITS)
@@ -124,7 +125,8 @@ def measure(cell: Cell) -> Measured:
         values.append(value)
         refusals += [why] if why else []
     first, rng = mechanism.audit(cell.seed, cell.n, 0), np.random.default_rng(cell.seed)
-    orders = [_value(estimator, mechanism, first.shuffled(rng))[0] for _ in range(_ORDERS)]
+    number = _ORDERS[estimator.cost > 1]
+    orders = [_value(estimator, mechanism, first.shuffled(rng))[0] for _ in range(number)]
     return _summary(cell, np.array(values), float(np.std(orders)), float(np.median(seconds)), refusals)
 
 
@@ -144,11 +146,20 @@ def _summary(
     truth = mechanism.truth(mechanism.delta)
     excess = values[values > truth + _SLACK] - truth
     limits = intervals.clopper_pearson(len(excess), len(values), 0.95)
-    broken = tuple(sorted(contract.broken(estimator, mechanism, cell.n)))
     return Measured(
-        *(cell.estimator, registry.version(estimator), cell.mechanism, estimator.design, cell.n),
-        *(cell.audits, cell.seed, mechanism.delta, CONFIDENCE, truth, len(excess)),
-        *(float(limits.lower), float(limits.upper)),
+        cell.estimator,
+        registry.version(estimator),
+        cell.mechanism,
+        estimator.design,
+        cell.n,
+        cell.audits,
+        cell.seed,
+        mechanism.delta,
+        CONFIDENCE,
+        truth,
+        exceeding=len(excess),
+        low=float(limits.lower),
+        high=float(limits.upper),
         beyond=float(excess.mean()) if len(excess) else 0.0,
         mean=float(values.mean()),
         spread=spread,
@@ -156,8 +167,15 @@ def _summary(
         refused=len(refusals),
         why=refusals[0] if refusals else "",
         level=estimator.level,
-        broken=broken,
+        broken=tuple(sorted(contract.broken(estimator, mechanism, cell.n))),
     )
+
+
+@functools.cache
+def _drawn(mechanism: str, seed: int, n: int) -> str:
+    """A hash of the scores of a mechanism's first audit: of a mechanism that is changed nothing is kept."""
+    scores = np.round(MECHANISMS[mechanism].audit(seed, n, 0).scores, 6)
+    return hashlib.sha256(scores.tobytes()).hexdigest()
 
 
 class Kept(NamedTuple):
@@ -166,8 +184,9 @@ class Kept(NamedTuple):
     folder: Path
 
     def path(self, cell: Cell) -> Path:
-        """The file's name is a hash of the cell and of the version of what is measured."""
-        said = json.dumps([*cell, registry.version(registry.ESTIMATORS[cell.estimator])])
+        """The file's name is a hash of the cell, the estimator's version and the first audit's scores."""
+        version = registry.version(registry.ESTIMATORS[cell.estimator])
+        said = json.dumps([*cell, version, _drawn(cell.mechanism, cell.seed, cell.n)])
         return self.folder / f"{hashlib.sha256(said.encode()).hexdigest()[:16]}.json"
 
     def load(self, cell: Cell) -> Measured | None:

@@ -1,7 +1,7 @@
 """Mechanisms whose epsilon is known exactly, with how an audit's scores are drawn.
 
 Where one run has several canaries, what is released is a vector, and every canary's score is its inner
-product with that canary: whoever sees all scores knows no more of a canary than mu says, however they are tied.
+product with that canary: all scores together say no more of one canary than mu does, however they are tied.
 """
 
 from collections.abc import Callable
@@ -41,7 +41,7 @@ _WEAK, _STRONG = 0.5, 3.0  # halves of the runs
 
 def _mixture(rng: np.random.Generator, strong: float, inserted: bool, n: int) -> Array:
     centres = np.where(rng.random(n) < 0.5, _WEAK, strong)
-    return rng.normal(centres * inserted, 1.0)
+    return centres * inserted + rng.standard_normal(n)
 
 
 def _mixture_density(x: Array, strong: float, inserted: bool) -> Array:
@@ -52,15 +52,6 @@ def _mixture_density(x: Array, strong: float, inserted: bool) -> Array:
 
 def _mixture_distribution(x: Array, strong: float, inserted: bool) -> Array:
     return np.asarray((special.ndtr(x - _WEAK * inserted) + special.ndtr(x - strong * inserted)) / 2)
-
-
-def _bits(rng: np.random.Generator, epsilon: float, inserted: bool, n: int) -> Array:
-    return (rng.random(n) < special.expit(epsilon if inserted else -epsilon)).astype(np.float64)
-
-
-def _bits_truth(epsilon: float, delta: float) -> float:
-    rate = special.expit(epsilon)
-    return max(float(np.log((rate - delta) / (1 - rate))), 0.0)
 
 
 class Draw(NamedTuple):
@@ -82,7 +73,7 @@ def _open(rng: np.random.Generator, inserted: bool, n: int) -> Array:
 
 _MIXTURE = Law("mixture", (_STRONG,), _mixture, _mixture_density, _mixture_distribution)
 LAPLACE = _of_law(known_laws.LAWS["laplace"], 1.0)
-RESPONSE = Draw(lambda rng, inserted, n: _bits(rng, 1.0, inserted, n), partial(_bits_truth, 1.0))
+RESPONSE = _of_law(known_laws.LAWS["randomized_response"], 1.0)
 HEAVY = _of_law(known_laws.LAWS["t3"], 2.0)
 OPEN = Draw(_open, lambda delta: 0.0)
 
@@ -184,7 +175,7 @@ def _one_canary() -> list[Mechanism]:
     subsampled = _of_law(known_laws.LAWS["subsampled"], 0.5)
     laws = (
         ("Laplace 1", LAPLACE, "Laplace noise of scale 1, shifted by 1"),
-        ("randomised response 1", RESPONSE, "a bit that is right with the odds e"),
+        ("randomised response 1", RESPONSE, "a bit that is right with the odds e, in little noise"),
         ("Poisson-subsampled", subsampled, "noise 0.5, inserted with probability 0.1"),
         ("mixture of runs", _of_law(_MIXTURE, _STRONG), "half of the runs at mu 0.5, half at mu 3"),
         ("heavy tails", HEAVY, "Student's t of 3 degrees of freedom, shifted by 2"),

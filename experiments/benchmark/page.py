@@ -23,7 +23,8 @@ from experiments.benchmark.shown import LEVEL, Row, details, rows, summary
 
 _COLORS = {OURS: BLUE, PEER: VERMILION, PAPER: GREEN}
 _TITLE = "How often an estimator claims too much, and how much of the truth it proves"
-_NEAR = 0.06, 0.07  # of an axis: numbers so close are set above each other
+_NEAR = 0.06, 0.07  # along the axes: points so close share a label
+_MOST_SHARE = 1.3  # of the truth; more is drawn here
 
 
 def write(folder: Path, found: Sequence[Measured]) -> list[Path]:
@@ -69,15 +70,18 @@ def _panel(axis: Axes, design: str, found: list[Row]) -> None:
     axis.set_yscale("function", functions=(lambda y: np.sqrt(np.maximum(y, 0)), np.square))
     axis.axhline(LEVEL, color="0.3", lw=1, ls=(0, (4, 2)))
     axis.text(1.0, LEVEL, f" {LEVEL:.0%}", va="center", fontsize=8, transform=axis.get_yaxis_transform())
-    placed: list[tuple[float, float]] = []
+    groups: dict[tuple[float, float], list[int]] = {}
     for place, row in enumerate(found, 1):
-        x, y, color = min(row.proven or 0.0, 1.5), row.worst or 0.0, _COLORS[row.kind]
-        axis.plot(x, y, "o", color=color, mfc=color if row.level else "white", clip_on=False, zorder=3)
-        above = sum(abs(x - a) < _NEAR[0] and abs(y**0.5 - b**0.5) < _NEAR[1] for a, b in placed)
-        offset = (0, 5 + 8 * above)
-        axis.annotate(f"{place}", (x, y), offset, textcoords="offset points", ha="center", fontsize=7)
-        placed.append((x, y))
-    axis.set(title=design, xlim=(0, 1.25), ylim=(0, 1), yticks=(0, 0.01, 0.05, 0.2, 0.5, 1))
+        x, y, color = min(row.proven or 0.0, _MOST_SHARE), row.worst or 0.0, _COLORS[row.kind]
+        marker = "o" if x < _MOST_SHARE else ">"
+        axis.plot(x, y, marker, color=color, mfc=color if row.level else "white", clip_on=False, zorder=3)
+        near = (at for at in groups if abs(x - at[0]) < _NEAR[0] and abs(y**0.5 - at[1] ** 0.5) < _NEAR[1])
+        groups.setdefault(next(near, (x, y)), []).append(place)
+    for at, places in groups.items():
+        text = " ".join(map(str, places))
+        axis.annotate(text, at, (0, 5), textcoords="offset points", ha="center", fontsize=7)
+    axis.set_title(design, pad=14)
+    axis.set(xlim=(0, _MOST_SHARE), ylim=(0, 1), yticks=(0, 0.01, 0.05, 0.2, 0.5, 1))
     axis.set_yticklabels(["0", "1%", "5%", "20%", "50%", "100%"])
     axis.set(xlabel="mean share of the truth that it proves", ylabel="claims too much, in its worst cell")
     names = "\n".join(f"{place}  {row.estimator}" for place, row in enumerate(found, 1))

@@ -131,7 +131,7 @@ ESTIMATORS = (
             *(f"one_run_fdp, {way}", ONE_RUN, f"{_HELD} of a single run; its source: a Gaussian curve"),
             partial(jax_bound, _F_DP, way),
             *(FAIR, GAUSSIAN),
-            cost=4,
+            cost=10,
         )
         for way in ("Bonferroni", "Split")
     ),

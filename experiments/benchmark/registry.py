@@ -25,11 +25,17 @@ def version(estimator: Estimator) -> str:
 
 
 def chosen(flag: str, names: list[str] | None, known: Iterable[str]) -> list[str]:
-    """The names that contain one of these parts, all by default; raises InputError for a part of none."""
+    """The names that are one of these, or contain it where it is none; by default all. Raises InputError for
+    what is in no name."""
     for part in names or []:
         there = part and any(part in name for name in known)
         require(there, f"--{flag}={part!r} is in no name: {', '.join(list(known)[:4])}, ...")
-    return [name for name in known if names is None or any(part in name for part in names)]
+    whole = set(known)
+    return [
+        name
+        for name in known
+        if names is None or any(part == name if part in whole else part in name for part in names)
+    ]
 
 
 assert len(ESTIMATORS) == len(_RECORDS) and MECHANISMS
