@@ -27,6 +27,7 @@ def version(estimator: Estimator) -> str:
 def chosen(flag: str, names: list[str] | None, known: Iterable[str]) -> list[str]:
     """The names that are one of these, or contain it where it is none; by default all. Raises InputError for
     what is in no name."""
+    require(names is None or names, f"--{flag} is empty: give parts of names, comma-separated")
     for part in names or []:
         there = part and any(part in name for name in known)
         require(there, f"--{flag}={part!r} is in no name: {', '.join(list(known)[:4])}, ...")
