@@ -35,7 +35,7 @@ MOST_PROCESSES, MOST_AUDITS = 1024, 10**6
 
 def main() -> None:
     """Parse, measure what is missing, print, draw."""
-    wanted, processes, folder = _wanted(), _processes(), cli.folder() / "benchmark"
+    processes, folder, wanted = _processes(), cli.folder() / "benchmark", _wanted()
     kept = Kept(folder / "cells")
     lacking = sum(kept.load(cell) is None for cell in wanted)
     with tqdm(total=lacking, unit="cell", desc="benchmark", disable=not lacking) as bar:
@@ -59,12 +59,12 @@ def _wanted() -> list[Cell]:
     require(0 <= FLAGS.seed < 2**32, f"--seed={FLAGS.seed}: give 0 to 2^32 - 1")
     names = registry.chosen("estimators", FLAGS.estimators, registry.ESTIMATORS)
     mechanisms = registry.chosen("mechanisms", FLAGS.mechanisms, MECHANISMS)
+    wanted = cells(names, mechanisms, scale, FLAGS.seed)
+    require(wanted, "--estimators and --mechanisms: no estimator that is installed takes such scores")
     left_out = [one for one in map(registry.ESTIMATORS.__getitem__, names) if not registry.installed(one)]
     for package in dict.fromkeys(one.package for one in left_out):
         mend = f"{sys.prefix}/bin/pip install {package}"
         print(f"{package} is not installed, its estimators are left out: {mend}", file=sys.stderr)
-    wanted = cells(names, mechanisms, scale, FLAGS.seed)
-    require(wanted, "--estimators and --mechanisms: no estimator that is installed takes such scores")
     return wanted
 
 

@@ -23,7 +23,7 @@ from experiments.benchmark.shown import LEVEL, Row, details, rows, summary
 
 _COLORS = {OURS: BLUE, PEER: VERMILION, PAPER: GREEN}
 _TITLE = "How often an estimator claims too much, and how much of the truth it proves"
-_NEAR = 0.06, 0.07  # along the axes: points so close share a label
+_NEAR = 0.11, 0.07  # along the axes: points so close share a label
 _MOST_SHARE = 1.3  # of the truth; more is drawn here
 
 
@@ -78,7 +78,7 @@ def _panel(axis: Axes, design: str, found: list[Row]) -> None:
         near = (at for at in groups if abs(x - at[0]) < _NEAR[0] and abs(y**0.5 - at[1] ** 0.5) < _NEAR[1])
         groups.setdefault(next(near, (x, y)), []).append(place)
     for at, places in groups.items():
-        text = " ".join(map(str, places))
+        text = ", ".join(map(str, places))
         axis.annotate(text, at, (0, 5), textcoords="offset points", ha="center", fontsize=7)
     axis.set_title(design, pad=14)
     axis.set(xlim=(0, _MOST_SHARE), ylim=(0, 1), yticks=(0, 0.01, 0.05, 0.2, 0.5, 1))

@@ -14,10 +14,10 @@ from experiments.benchmark.registry import ESTIMATORS
 LEVEL = 1 - CONFIDENCE
 _NOTES = (
     "too much: the share of audits that claim more than the truth, in the worst cell",
-    f"whose mechanism keeps what the estimator assumes; *: above {LEVEL:.0%} by an exact test",
-    "at 1%, in some such cell; -: it says no level. else: the same in the worst other",
-    "cell, for which nobody is blamed. proven: the mean share of the truth. refused:",
-    "audits without a value, which count as 0.",
+    "whose mechanism keeps what the estimator assumes; * in some such cell an exact",
+    f"test at 1% finds it above {LEVEL:.0%}; - it says no level. else: the share in the worst",
+    "other cell, for which nobody is blamed. proven: the mean share of the truth.",
+    "refused: audits without a value, which count as 0.",
 )
 
 

@@ -10,7 +10,8 @@ from tests.system.bad import HUGE, Bad, assert_refused, lines, named, nothing, r
 
 COMMANDS = (
     "audit", "benchmark", "bound", "calibrate", "canife", "compare", "compile", "federated", "figures",
-    "landscape", "list", "norms", "one_shot", "own_model", "plan", "precision", "report", "sweep", "throughput",
+    "landscape", "list", "norms", "one_shot", "own_model", "plan", "precision", "report", "sweep",
+    "throughput",
 )  # fmt: skip
 WORDS, BOUND = ("many", ""), ("bound", "--scores=scores.npz")
 AUDIT = ("audit", "--data_file=nowhere.csv")  # what is out of range is said before the data are looked for
@@ -18,7 +19,8 @@ POISONED = "audit --data_file=nowhere.csv --adversary=poisoned"
 COUNTS = (  # flags of whole numbers that are no fields, after their command
     "audit runs chunk_size; plan runs audits seed; calibrate canaries audits seed processes one_run; "
     "calibrate directions dimension; norms runs; landscape steps runs seed; precision examples steps; "
-    "throughput rounds; own_model runs; benchmark audits processes seed; federated runs; bound insertions dimension; one_shot simulations seed"
+    "throughput rounds; own_model runs; federated runs; bound insertions dimension; one_shot simulations seed"
+    "; benchmark audits processes seed"
 )
 EMPTY = (  # lists that name nothing, after their command
     "calibrate mu runs mechanism; landscape batch_sizes; norms models; throughput models engines; "
