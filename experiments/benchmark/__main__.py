@@ -18,7 +18,7 @@ from audit.commands import cli
 from audit.errors import require
 from audit.machine import cores
 from experiments.benchmark import registry, shown
-from experiments.benchmark.measured import SCALES, Cell, Kept, cells, missing
+from experiments.benchmark.measured import SCALES, AuditedCell, KeptCells, cells, missing
 from experiments.benchmark.mechanisms import MECHANISMS
 
 FLAGS = flags.FLAGS
@@ -36,7 +36,7 @@ MOST_PROCESSES, MOST_AUDITS = 1024, 10**6
 def main() -> None:
     """Parse, measure what is missing, print, draw."""
     processes, folder, wanted = _processes(), cli.folder() / "benchmark", _wanted()
-    kept = Kept(folder / "cells")
+    kept = KeptCells(folder / "cells")
     lacking = sum(kept.load(cell) is None for cell in wanted)
     with tqdm(total=lacking, unit="cell", desc="benchmark", disable=not lacking) as bar:
         for _ in missing(wanted, kept, processes):
@@ -49,7 +49,7 @@ def main() -> None:
     print("\n" + "\n".join(map(os.fspath, written)))
 
 
-def _wanted() -> list[Cell]:
+def _wanted() -> list[AuditedCell]:
     """The cells that the flags ask for; says on stderr which packages are missing."""
     require(FLAGS.scale in SCALES, f"--scale={FLAGS.scale} is unknown: choose one of {', '.join(SCALES)}")
     scale = SCALES[FLAGS.scale]

@@ -23,7 +23,7 @@ LEAST_RUNS = 100  # of what a method for many runs may be blamed for
 OURS, PEER, PAPER = "ours", "package", "paper"
 
 
-class Evidence(NamedTuple):
+class AuditScores(NamedTuple):
     """What one audit hands to an estimator: scores (R, K) float64, a row a run, higher meaning in; presence
     (R, K) bool; and of directions the dimension, else 0, where the scores are cosines and all are in."""
 
@@ -35,7 +35,7 @@ class Evidence(NamedTuple):
         """(scores in, scores out), flat."""
         return Coins(self.scores, self.presence).pooled()
 
-    def shuffled(self, rng: np.random.Generator) -> "Evidence":
+    def shuffled(self, rng: np.random.Generator) -> "AuditScores":
         """The same audit in another order of its runs, and of the canaries of all runs."""
         runs, canaries = (rng.permutation(size) for size in self.scores.shape)
         places = np.ix_(runs, canaries)
@@ -61,14 +61,14 @@ class Estimator(NamedTuple):
     design: str
     says: str
     assumes: frozenset[str]
-    epsilon: Callable[[Evidence, float, float], float]
+    epsilon: Callable[[AuditScores, float, float], float]
     level: bool = True
     package: str = ""
     module: str = ""
     cost: int = 1
 
 
-class Mechanism(NamedTuple):
+class SimulatedMechanism(NamedTuple):
     """A mechanism with an exactly known truth.
 
     name: unique. design: one of DESIGNS. draw: (generator, n) -> one audit's evidence, n being the scores of
@@ -79,20 +79,20 @@ class Mechanism(NamedTuple):
 
     name: str
     design: str
-    draw: Callable[[np.random.Generator, int], Evidence]
+    draw: Callable[[np.random.Generator, int], AuditScores]
     truth: Callable[[float], float]
     says: str
     sizes: tuple[int, ...] = (1000,)
     breaks: frozenset[str] = frozenset()
     delta: float = DELTA
 
-    def audit(self, seed: int, n: int, index: int) -> Evidence:
+    def audit(self, seed: int, n: int, index: int) -> AuditScores:
         """An audit's scores, the same for every estimator: they depend on the arguments alone."""
         root = [seed, zlib.crc32(self.name.encode()), n, index]
         return self.draw(np.random.default_rng(root), n)
 
 
-def broken(estimator: Estimator, mechanism: Mechanism, n: int) -> frozenset[str]:
+def broken(estimator: Estimator, mechanism: SimulatedMechanism, n: int) -> frozenset[str]:
     """The estimator's assumptions that do not hold in a cell; empty where it has to keep its level."""
     few = mechanism.design == SEVERAL and n < LEAST_RUNS
     return estimator.assumes & (mechanism.breaks | ({ENOUGH_RUNS} if few else frozenset()))

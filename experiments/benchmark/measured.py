@@ -18,7 +18,7 @@ from audit.processes import as_completed
 from audit.statistics import intervals
 from audit.storage import files
 from experiments.benchmark import contract, registry
-from experiments.benchmark.contract import CONFIDENCE, Estimator, Evidence, Mechanism
+from experiments.benchmark.contract import CONFIDENCE, AuditScores, Estimator, SimulatedMechanism
 from experiments.benchmark.mechanisms import MECHANISMS
 
 MOST = 100.0  # larger values, infinite ones too, count as this
@@ -37,7 +37,7 @@ class Scale(NamedTuple):
 SCALES = {"smoke": Scale(10, 100), "full": Scale(1000, None)}
 
 
-class Cell(NamedTuple):
+class AuditedCell(NamedTuple):
     """What is measured, by names: all that decides the result but the estimator's version."""
 
     estimator: str
@@ -47,7 +47,7 @@ class Cell(NamedTuple):
     seed: int
 
 
-class Measured(NamedTuple):
+class MeasuredCell(NamedTuple):
     """What audits of a cell say.
 
     exceeding: how many claim more than the truth; low, high: exact 95% limits of their probability.
@@ -99,7 +99,7 @@ class Measured(NamedTuple):
         return bool(limit > 1 - self.confidence + 1e-12)
 
 
-def cells(estimators: Iterable[str], mechanisms: Iterable[str], scale: Scale, seed: int) -> list[Cell]:
+def cells(estimators: Iterable[str], mechanisms: Iterable[str], scale: Scale, seed: int) -> list[AuditedCell]:
     """Every estimator on every mechanism of its design, those left out whose package is missing."""
     there = [name for name in estimators if registry.installed(registry.ESTIMATORS[name])]
     found = []
@@ -109,11 +109,11 @@ def cells(estimators: Iterable[str], mechanisms: Iterable[str], scale: Scale, se
             fitting = (one for one in there if registry.ESTIMATORS[one].design == mechanism.design)
             for one in fitting:
                 audits = max(scale.audits // registry.ESTIMATORS[one].cost, LEAST_AUDITS)
-                found.append(Cell(one, name, n, audits, seed))
+                found.append(AuditedCell(one, name, n, audits, seed))
     return found
 
 
-def measure(cell: Cell) -> Measured:
+def measure(cell: AuditedCell) -> MeasuredCell:
     """Makes a cell's audits."""
     estimator, mechanism = registry.ESTIMATORS[cell.estimator], MECHANISMS[cell.mechanism]
     values, seconds, refusals = [], [], []
@@ -130,7 +130,7 @@ def measure(cell: Cell) -> Measured:
     return _summary(cell, np.array(values), float(np.std(orders)), float(np.median(seconds)), refusals)
 
 
-def _value(estimator: Estimator, mechanism: Mechanism, evidence: Evidence) -> tuple[float, str]:
+def _value(estimator: Estimator, mechanism: SimulatedMechanism, evidence: AuditScores) -> tuple[float, str]:
     """(epsilon, why there is none): another's code may raise anything, which ends no benchmark."""
     try:
         value = float(estimator.epsilon(evidence, mechanism.delta, CONFIDENCE))
@@ -140,13 +140,13 @@ def _value(estimator: Estimator, mechanism: Mechanism, evidence: Evidence) -> tu
 
 
 def _summary(
-    cell: Cell, values: contract.Array, spread: float, seconds: float, refusals: list[str]
-) -> Measured:
+    cell: AuditedCell, values: contract.Array, spread: float, seconds: float, refusals: list[str]
+) -> MeasuredCell:
     estimator, mechanism = registry.ESTIMATORS[cell.estimator], MECHANISMS[cell.mechanism]
     truth = mechanism.truth(mechanism.delta)
     excess = values[values > truth + _SLACK] - truth
     limits = intervals.clopper_pearson(len(excess), len(values), 0.95)
-    return Measured(
+    return MeasuredCell(
         cell.estimator,
         registry.version(estimator),
         cell.mechanism,
@@ -178,32 +178,32 @@ def _drawn(mechanism: str, seed: int, n: int) -> str:
     return hashlib.sha256(scores.tobytes()).hexdigest()
 
 
-class Kept(NamedTuple):
+class KeptCells(NamedTuple):
     """The folder in which cells are kept, a file each."""
 
     folder: Path
 
-    def path(self, cell: Cell) -> Path:
+    def path(self, cell: AuditedCell) -> Path:
         """The file's name is a hash of the cell, the estimator's version and the first audit's scores."""
         version = registry.version(registry.ESTIMATORS[cell.estimator])
         said = json.dumps([*cell, version, _drawn(cell.mechanism, cell.seed, cell.n)])
         return self.folder / f"{hashlib.sha256(said.encode()).hexdigest()[:16]}.json"
 
-    def load(self, cell: Cell) -> Measured | None:
+    def load(self, cell: AuditedCell) -> MeasuredCell | None:
         """What is kept of a cell; a damaged file counts as missing."""
         content = files.read(self.path(cell))
         try:
-            found = None if content is None else Measured(**json.loads(content))
+            found = None if content is None else MeasuredCell(**json.loads(content))
         except (ValueError, TypeError):
             return None
         return found and found._replace(broken=tuple(found.broken))
 
-    def save(self, cell: Cell, measured: Measured) -> None:
+    def save(self, cell: AuditedCell, measured: MeasuredCell) -> None:
         """Writes a cell whole; raises InputError where that can't be done."""
         files.write_whole(self.path(cell), (json.dumps(measured._asdict(), indent=1) + "\n").encode())
 
 
-def missing(wanted: list[Cell], kept: Kept, processes: int) -> Iterator[Cell]:
+def missing(wanted: list[AuditedCell], kept: KeptCells, processes: int) -> Iterator[AuditedCell]:
     """Measures and keeps the cells that are not kept yet, those that take longest first."""
     lacking = [cell for cell in wanted if kept.load(cell) is None]
     slowest = sorted(lacking, key=lambda cell: -registry.ESTIMATORS[cell.estimator].cost)

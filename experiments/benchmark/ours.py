@@ -19,18 +19,18 @@ from experiments.benchmark.contract import (
     ONE_RUN,
     OURS,
     SEVERAL,
+    AuditScores,
     Estimator,
-    Evidence,
 )
 
-Function = Callable[[Evidence, float, float], float]
+Function = Callable[[AuditScores, float, float], float]
 _SLOW = {"lifted": 5, "lifted_gaussian": 10}  # audits that take seconds
 
 
 def _of_scores(method: ScoreMethod) -> Function:
     """A method of one canary a run; what a page marks as refuted is a refusal."""
 
-    def epsilon(evidence: Evidence, delta: float, confidence: float) -> float:
+    def epsilon(evidence: AuditScores, delta: float, confidence: float) -> float:
         worlds = evidence.worlds()
         if method.assumes.gaussian and gaussian_curve.examine(*worlds).p_value < CURVE_LEVEL:
             raise InputError("the scores refute a Gaussian curve")
@@ -40,7 +40,7 @@ def _of_scores(method: ScoreMethod) -> Function:
 
 
 def _of_canaries(method: CanaryMethod) -> Function:
-    def epsilon(evidence: Evidence, delta: float, confidence: float) -> float:
+    def epsilon(evidence: AuditScores, delta: float, confidence: float) -> float:
         design = canaries.coins(evidence.scores, evidence.presence)
         return method.bound(design, delta, confidence).epsilon
 
@@ -48,7 +48,7 @@ def _of_canaries(method: CanaryMethod) -> Function:
 
 
 def _of_coins(method: one_run_bounds.OneRunMethod[one_run_bounds.CoinEvidence]) -> Function:
-    def epsilon(evidence: Evidence, delta: float, confidence: float) -> float:
+    def epsilon(evidence: AuditScores, delta: float, confidence: float) -> float:
         coins = one_run.of_one_run(evidence.scores, evidence.presence)
         return method.compute(one_run_bounds.of_coins(coins), delta, confidence).epsilon
 
@@ -56,7 +56,7 @@ def _of_coins(method: one_run_bounds.OneRunMethod[one_run_bounds.CoinEvidence]) 
 
 
 def _of_directions(method: DirectionsMethod) -> Function:
-    def epsilon(evidence: Evidence, delta: float, confidence: float) -> float:
+    def epsilon(evidence: AuditScores, delta: float, confidence: float) -> float:
         design = canaries.Fresh(evidence.scores, evidence.presence, evidence.dimension, True, True)
         return method.compute(design, delta, confidence).epsilon
 

@@ -16,10 +16,10 @@ from audit.report import page, style
 from audit.report.style import BLUE, GREEN, STYLE, VERMILION
 from audit.storage import files
 from experiments.benchmark.contract import DESIGNS, OURS, PAPER, PEER
-from experiments.benchmark.measured import Measured
+from experiments.benchmark.measured import MeasuredCell
 from experiments.benchmark.mechanisms import MECHANISMS
 from experiments.benchmark.registry import ESTIMATORS
-from experiments.benchmark.shown import LEVEL, Row, details, rows, summary
+from experiments.benchmark.shown import LEVEL, MeasuredEstimator, details, rows, summary
 
 _COLORS = {OURS: BLUE, PEER: VERMILION, PAPER: GREEN}
 _TITLE = "How often an estimator claims too much, and how much of the truth it proves"
@@ -27,7 +27,7 @@ _NEAR = 0.11, 0.07  # along the axes: points so close share a label
 _MOST_SHARE = 1.3  # of the truth; more is drawn here
 
 
-def write(folder: Path, found: Sequence[Measured]) -> list[Path]:
+def write(folder: Path, found: Sequence[MeasuredCell]) -> list[Path]:
     """Writes the table, the figure, the page and all cells as CSV and JSON; the paths."""
     cells = details(found)
     whole = {"machine": machine(), "cells": [one._asdict() for one in found]}
@@ -51,7 +51,7 @@ def machine() -> dict[str, str]:
     } | libraries
 
 
-def figure(found: Sequence[Row]) -> Figure:
+def figure(found: Sequence[MeasuredEstimator]) -> Figure:
     """A panel a design; points filled where the estimator says a level."""
     shown = [[row for row in found if row.design == design and row.worst is not None] for design in DESIGNS]
     with plt.rc_context(STYLE):
@@ -66,7 +66,7 @@ def figure(found: Sequence[Row]) -> Figure:
         return drawn
 
 
-def _panel(axis: Axes, design: str, found: list[Row]) -> None:
+def _panel(axis: Axes, design: str, found: list[MeasuredEstimator]) -> None:
     axis.set_yscale("function", functions=(lambda y: np.sqrt(np.maximum(y, 0)), np.square))
     axis.axhline(LEVEL, color="0.3", lw=1, ls=(0, (4, 2)))
     axis.text(1.0, LEVEL, f" {LEVEL:.0%}", va="center", fontsize=8, transform=axis.get_yaxis_transform())
@@ -88,7 +88,7 @@ def _panel(axis: Axes, design: str, found: list[Row]) -> None:
     axis.text(0.0, -0.2, names, va="top", fontsize=7, transform=axis.transAxes)
 
 
-def html(found: Sequence[Measured]) -> bytes:
+def html(found: Sequence[MeasuredCell]) -> bytes:
     """The page: figure, table, what each estimator and mechanism is, and every cell."""
     table, cells = summary(found), details(found)
     header = [head.replace("\n", " ").strip() for head in table.header()]

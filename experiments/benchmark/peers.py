@@ -15,15 +15,15 @@ from experiments.benchmark.contract import (
     ONE_RUN,
     PEER,
     SEVERAL,
+    AuditScores,
     Estimator,
-    Evidence,
 )
 
 _GRID = 1_000
 _FIXED = 0.5  # a threshold that is chosen without looking
 
 
-def _auditor(evidence: Evidence) -> Any:
+def _auditor(evidence: AuditScores) -> Any:
     from jax_privacy import auditing
 
     return auditing.CanaryScoreAuditor(*evidence.worlds())
@@ -39,23 +39,23 @@ def _strategy(name: str) -> Any:
     return getattr(auditing, name)(seed=0)
 
 
-def jax_bound(method: str, strategy: str, evidence: Evidence, delta: float, confidence: float) -> float:
+def jax_bound(method: str, strategy: str, evidence: AuditScores, delta: float, confidence: float) -> float:
     """A bound of jax-privacy that takes a threshold strategy."""
     found = getattr(_auditor(evidence), method)
     return float(found(1 - confidence, delta, threshold_strategy=_strategy(strategy)))
 
 
-def jax_gdp(evidence: Evidence, delta: float, confidence: float) -> float:
+def jax_gdp(evidence: AuditScores, delta: float, confidence: float) -> float:
     """jax-privacy's bound by a Gaussian trade-off curve."""
     return float(_auditor(evidence).epsilon_from_gdp(1 - confidence, delta))
 
 
-def jax_counts(evidence: Evidence, delta: float, confidence: float) -> float:
+def jax_counts(evidence: AuditScores, delta: float, confidence: float) -> float:
     """jax-privacy's estimate from counts, which has no level."""
     return float(_auditor(evidence).epsilon_raw_counts(delta=delta))
 
 
-def _opake(evidence: Evidence) -> Any:
+def _opake(evidence: AuditScores) -> Any:
     from opake import auditing
     from opake.auditing.types import CoinFlip
 
@@ -65,14 +65,14 @@ def _opake(evidence: Evidence) -> Any:
     return auditing.one_run(auditing.canary_scores(scores, canary_indices=places), coin_flip=flip)
 
 
-def opake_gdp(evidence: Evidence, delta: float, confidence: float) -> float:
+def opake_gdp(evidence: AuditScores, delta: float, confidence: float) -> float:
     """opake-auditing's default method, on the coarsest grid that its documentation allows: the usual one
     takes ten times as long."""
     found = _opake(evidence).gdp(grid_size=_GRID)
     return float(found.epsilon_at(delta=delta, significance=1 - confidence))
 
 
-def opake_eps_delta(evidence: Evidence, delta: float, confidence: float) -> float:
+def opake_eps_delta(evidence: AuditScores, delta: float, confidence: float) -> float:
     """opake-auditing's method for any mechanism."""
     return float(_opake(evidence).eps_delta().epsilon_at(delta=delta, significance=1 - confidence))
 
@@ -81,7 +81,7 @@ def _of_jax(
     name: str,
     design: str,
     says: str,
-    epsilon: Callable[[Evidence, float, float], float],
+    epsilon: Callable[[AuditScores, float, float], float],
     *assumes: str,
     level: bool = True,
     cost: int = 1,
@@ -95,7 +95,7 @@ def _of_jax(
 
 
 def _of_opake(
-    name: str, says: str, epsilon: Callable[[Evidence, float, float], float], *assumes: str, cost: int
+    name: str, says: str, epsilon: Callable[[AuditScores, float, float], float], *assumes: str, cost: int
 ) -> Estimator:
     packages = "opake-auditing", "opake"
     return Estimator(

@@ -25,12 +25,12 @@ from experiments.benchmark.contract import (
     ONE_RUN,
     PAPER,
     SEVERAL,
+    AuditScores,
     Estimator,
-    Evidence,
 )
 
 Array = NDArray[np.float64]
-Function = Callable[[Evidence, float, float], float]
+Function = Callable[[AuditScores, float, float], float]
 _BOOTSTRAPS = 2000
 _GUESSED = 0.2  # of the coins, where the number of guesses is fixed beforehand
 _SHARES = np.linspace(0.02, 1.0, 50)  # of the coins, where the best number is taken
@@ -40,13 +40,13 @@ _HALVINGS = 30
 def canife(estimate: Callable[..., rounds.RoundEstimate]) -> Function:
     """CANIFE (2023), Algorithm 2: the best threshold on the scores that it counts."""
 
-    def epsilon(evidence: Evidence, delta: float, confidence: float) -> float:
+    def epsilon(evidence: AuditScores, delta: float, confidence: float) -> float:
         return estimate(*evidence.worlds(), confidence, delta).estimate.epsilon
 
     return epsilon
 
 
-def bootstrapped_gaussian(evidence: Evidence, delta: float, confidence: float) -> float:
+def bootstrapped_gaussian(evidence: AuditScores, delta: float, confidence: float) -> float:
     """dpsgd-auditbench's lower limit: epsilon between two Gaussians with the scores' means and their pooled
     deviation, at the quantile 1 - confidence of 2,000 bootstrap samples of it.
 
@@ -62,7 +62,7 @@ def bootstrapped_gaussian(evidence: Evidence, delta: float, confidence: float) -
     return conversions.epsilon_from_mu(float(np.quantile(distances, 1 - confidence)), delta)
 
 
-def lidp_order_4(evidence: Evidence, delta: float, confidence: float) -> float:
+def lidp_order_4(evidence: AuditScores, delta: float, confidence: float) -> float:
     """LiDP's fourth-order Wilson interval with the variance of its public code: the last term of Var(m_2) is
     h(0) (mu_4 - mu_3^2), with the limit on mu_3, in place of h(0) (mu_4 - mu_2^2) (Errata L1)."""
     design = Coins(evidence.scores, evidence.presence)
@@ -91,7 +91,7 @@ def steinke(best: bool) -> Function:
     """Steinke, Nasr and Jagielski (2023), Algorithm 1 and Theorem 5.2: the largest scores guessed in, as
     many of the lowest guessed out. best: of 50 numbers of guesses the one that gives most."""
 
-    def epsilon(evidence: Evidence, delta: float, confidence: float) -> float:
+    def epsilon(evidence: AuditScores, delta: float, confidence: float) -> float:
         right = _right(evidence)
         return max(
             one_run_bounds.epsilon_from_guesses(len(right), number, hits, delta, 1 - confidence)
@@ -118,7 +118,7 @@ def mahloujifar(best: bool) -> Function:
                 return True
         return False
 
-    def epsilon(evidence: Evidence, delta: float, confidence: float) -> float:
+    def epsilon(evidence: AuditScores, delta: float, confidence: float) -> float:
         right, error, low = _right(evidence), 1 - confidence, 0.0
         for number, hits in _guesses(right, best):
             low = _largest(partial(refuted, len(right), number, hits, error), low)
@@ -140,7 +140,7 @@ def _largest(refuted: Callable[[float], bool], low: float) -> float:
     return low
 
 
-def _right(evidence: Evidence) -> NDArray[np.bool_]:
+def _right(evidence: AuditScores) -> NDArray[np.bool_]:
     """Which guesses are right (m,): the largest score, guessed in, the lowest, guessed out, the next."""
     order = np.argsort(-evidence.scores[0], kind="stable")
     bits, half = evidence.presence[0][order], (len(order) + 1) // 2
@@ -158,7 +158,7 @@ def _guesses(right: NDArray[np.bool_], best: bool) -> list[tuple[int, int]]:
 def one_shot_fit(name: str) -> Function:
     """One-shot (2024), a fit taken for the truth (`one_shot.FITTED`)."""
 
-    def epsilon(evidence: Evidence, delta: float, confidence: float) -> float:
+    def epsilon(evidence: AuditScores, delta: float, confidence: float) -> float:
         seen = one_shot.fit(evidence.scores[0], evidence.dimension)
         return float(one_shot.FITTED[name](Gaussian(0.0, 1.0), seen, delta))
 
@@ -168,7 +168,7 @@ def one_shot_fit(name: str) -> Function:
 def one_shot_limit(prior: float) -> Function:
     """One-shot's eps_lo (`one_shot.in_sample`)."""
 
-    def epsilon(evidence: Evidence, delta: float, confidence: float) -> float:
+    def epsilon(evidence: AuditScores, delta: float, confidence: float) -> float:
         found = Cosines(evidence.scores[0], np.empty(0), evidence.dimension)
         return one_shot.in_sample(found, delta, 1 - confidence, prior)
 

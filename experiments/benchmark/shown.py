@@ -8,7 +8,7 @@ import numpy as np
 
 from audit.report.table import Column, Table, number
 from experiments.benchmark.contract import CONFIDENCE, DESIGNS
-from experiments.benchmark.measured import Measured
+from experiments.benchmark.measured import MeasuredCell
 from experiments.benchmark.registry import ESTIMATORS
 
 LEVEL = 1 - CONFIDENCE
@@ -17,11 +17,11 @@ _NOTES = (
     "whose mechanism keeps what the estimator assumes; * in some such cell an exact",
     f"test at 1% finds it above {LEVEL:.0%}; - it says no level. else: the share in the worst",
     "other cell, for which nobody is blamed. proven: the mean share of the truth.",
-    "refused: audits without a value, which count as 0.",
+    "no value: audits that gave none, which count as 0.",
 )
 
 
-class Row(NamedTuple):
+class MeasuredEstimator(NamedTuple):
     """An estimator over all its cells: those of mechanisms that it is for, and the others.
 
     worst: the largest share of audits above the truth in a cell that it is for; elsewhere: in another; None
@@ -34,7 +34,7 @@ class Row(NamedTuple):
     level: bool
     cells: int
     worst: float | None
-    over: tuple[Measured, ...]
+    over: tuple[MeasuredCell, ...]
     elsewhere: float | None
     proven: float | None
     refused: float
@@ -45,17 +45,17 @@ class Row(NamedTuple):
         return ESTIMATORS[self.estimator].kind
 
 
-def rows(found: Sequence[Measured]) -> list[Row]:
+def rows(found: Sequence[MeasuredCell]) -> list[MeasuredEstimator]:
     """A row an estimator, by design and in the order of the records."""
     order = {name: place for place, name in enumerate(ESTIMATORS)}
     ranked = sorted(found, key=lambda one: (DESIGNS.index(one.design), order[one.estimator]))
     return [_row(list(group)) for _, group in itertools.groupby(ranked, lambda one: one.estimator)]
 
 
-def _row(cells: list[Measured]) -> Row:
+def _row(cells: list[MeasuredCell]) -> MeasuredEstimator:
     own = [one for one in cells if not one.broken]
     shares = [one.proven for one in own if one.proven is not None]
-    return Row(
+    return MeasuredEstimator(
         *(cells[0].estimator, cells[0].design, cells[0].level, len(cells)),
         worst=max((one.share for one in own), default=None),
         over=tuple(one for one in own if one.blamed and one.over),
@@ -66,10 +66,10 @@ def _row(cells: list[Measured]) -> Row:
     )
 
 
-def summary(found: Sequence[Measured]) -> Table[Row]:
+def summary(found: Sequence[MeasuredCell]) -> Table[MeasuredEstimator]:
     """The table for a terminal."""
 
-    def worst(row: Row) -> str | None:
+    def worst(row: MeasuredEstimator) -> str | None:
         mark = "-" if not row.level else "*" if row.over else " "
         return None if row.worst is None else f"{row.worst:.1%}{mark}"
 
@@ -80,8 +80,8 @@ def summary(found: Sequence[Measured]) -> Table[Row]:
         Column(None, worst, "too\nmuch", width=7),
         Column("elsewhere", lambda row: row.elsewhere, "\nelse", share, 5),
         Column("proven", lambda row: row.proven, "\nproven", share, 6),
-        Column("refused", lambda row: row.refused, "\nrefused", share, 7),
-        Column("seconds", lambda row: row.seconds, "\nms", lambda value: f"{1e3 * value:,.1f}", 8),
+        Column("refused", lambda row: row.refused, "no\nvalue", share, 5),
+        Column("seconds", lambda row: row.seconds, "\nms", _milliseconds, 5),
     )
     audits = max((one.audits for one in found), default=0)
     title = f"up to {audits:,} audits a cell, of {len(found):,} cells; level {LEVEL:.0%}"
@@ -90,9 +90,13 @@ def summary(found: Sequence[Measured]) -> Table[Row]:
     )
 
 
-def details(found: Sequence[Measured]) -> Table[Measured]:
+def _milliseconds(seconds: float) -> str:
+    return "<1" if seconds < 1e-3 else f"{1e3 * seconds:,.0f}"
+
+
+def details(found: Sequence[MeasuredCell]) -> Table[MeasuredCell]:
     """A row a cell, for CSV and JSON, and for people what matters of it."""
-    kept = [Column(name, lambda one, name=name: getattr(one, name)) for name in Measured._fields[:-1]]  # type: ignore[misc]
+    kept = [Column(name, lambda one, name=name: getattr(one, name)) for name in MeasuredCell._fields[:-1]]  # type: ignore[misc]
     share = "{:.1%}".format
     seen = (
         Column(None, lambda one: one.estimator, "estimator", left=True),

@@ -20,7 +20,7 @@ from experiments.benchmark.contract import (
     Estimator,
     broken,
 )
-from experiments.benchmark.measured import Cell, Kept, Scale, cells, measure, missing
+from experiments.benchmark.measured import AuditedCell, KeptCells, Scale, cells, measure, missing
 from experiments.benchmark.mechanisms import MECHANISMS
 from experiments.benchmark.registry import ESTIMATORS
 from tests.audit.statistics.test_exchangeable import CANARIES
@@ -126,20 +126,20 @@ def planted(monkeypatch):
 
 
 def test_a_cell_says_how_often_and_by_how_much(planted):
-    over = measure(Cell("too much", "Gaussian 1", 50, 20, 0))
+    over = measure(AuditedCell("too much", "Gaussian 1", 50, 20, 0))
     assert (over.exceeding, over.audits, over.refused, over.spread) == (20, 20, 0, 0)
     assert over.over and over.blamed and over.proven == pytest.approx(1.01) and over.high == 1
     assert over.beyond == pytest.approx(0.01 * over.truth) and 0.8 < over.low < 0.85
-    blameless = measure(Cell("too much", "Laplace 1", 50, 20, 0))
+    blameless = measure(AuditedCell("too much", "Laplace 1", 50, 20, 0))
     assert blameless.over and not blameless.blamed and blameless.broken == (GAUSSIAN,)
-    assert not measure(Cell("little", "Gaussian 1", 50, 20, 0)).over
-    refusing = measure(Cell("none", "Gaussian 1", 50, 5, 0))
+    assert not measure(AuditedCell("little", "Gaussian 1", 50, 20, 0)).over
+    refusing = measure(AuditedCell("none", "Gaussian 1", 50, 5, 0))
     assert (refusing.refused, refusing.mean, refusing.why) == (5, 0, "ValueError: too few")
 
 
 def test_a_cell_is_made_once_and_again_where_its_file_is_damaged(planted, tmp_path):
     wanted = cells(["too much", "little"], ["Gaussian 1", "coins: Gaussian 1"], Scale(3, 40), 0)
-    kept = Kept(tmp_path)
+    kept = KeptCells(tmp_path)
     assert len(wanted) == 2 and set(missing(wanted, kept, 1)) == set(wanted)
     assert not list(missing(wanted, kept, 1)) and kept.load(wanted[0]) == kept.load(wanted[0])
     kept.path(wanted[0]).write_text("{")
