@@ -68,7 +68,7 @@ class Estimator(NamedTuple):
     cost: int = 1
 
 
-class SimulatedMechanism(NamedTuple):
+class KnownTruth(NamedTuple):
     """A mechanism with an exactly known truth.
 
     name: unique. design: one of DESIGNS. draw: (generator, n) -> one audit's evidence, n being the scores of
@@ -92,7 +92,7 @@ class SimulatedMechanism(NamedTuple):
         return self.draw(np.random.default_rng(root), n)
 
 
-def broken(estimator: Estimator, mechanism: SimulatedMechanism, n: int) -> frozenset[str]:
+def broken(estimator: Estimator, mechanism: KnownTruth, n: int) -> frozenset[str]:
     """The estimator's assumptions that do not hold in a cell; empty where it has to keep its level."""
     few = mechanism.design == SEVERAL and n < LEAST_RUNS
     return estimator.assumes & (mechanism.breaks | ({ENOUGH_RUNS} if few else frozenset()))

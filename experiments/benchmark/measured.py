@@ -18,7 +18,7 @@ from audit.processes import as_completed
 from audit.statistics import intervals
 from audit.storage import files
 from experiments.benchmark import contract, registry
-from experiments.benchmark.contract import CONFIDENCE, AuditScores, Estimator, SimulatedMechanism
+from experiments.benchmark.contract import CONFIDENCE, AuditScores, Estimator, KnownTruth
 from experiments.benchmark.mechanisms import MECHANISMS
 
 MOST = 100.0  # larger values, infinite ones too, count as this
@@ -130,7 +130,7 @@ def measure(cell: AuditedCell) -> MeasuredCell:
     return _summary(cell, np.array(values), float(np.std(orders)), float(np.median(seconds)), refusals)
 
 
-def _value(estimator: Estimator, mechanism: SimulatedMechanism, evidence: AuditScores) -> tuple[float, str]:
+def _value(estimator: Estimator, mechanism: KnownTruth, evidence: AuditScores) -> tuple[float, str]:
     """(epsilon, why there is none): another's code may raise anything, which ends no benchmark."""
     try:
         value = float(estimator.epsilon(evidence, mechanism.delta, CONFIDENCE))

@@ -26,7 +26,7 @@ from experiments.benchmark.contract import (
     ONE_RUN,
     SEVERAL,
     AuditScores,
-    SimulatedMechanism,
+    KnownTruth,
 )
 
 Array = NDArray[np.float64]
@@ -136,7 +136,7 @@ def _opened(rng: np.random.Generator, n: int) -> AuditScores:
     return AuditScores(scores, presence)
 
 
-def _released(mu: float) -> SimulatedMechanism:
+def _released(mu: float) -> KnownTruth:
     """Uniform directions of one run, all in, and their cosines with what is released in Gaussian noise."""
 
     def drawn(rng: np.random.Generator, n: int) -> AuditScores:
@@ -144,12 +144,10 @@ def _released(mu: float) -> SimulatedMechanism:
         return AuditScores(cosines[None], np.ones((1, n), bool), _DIMENSION)
 
     name, says = f"directions: Gaussian {mu:g}", f"cosines of uniform directions with a release of mu {mu:g}"
-    return SimulatedMechanism(
-        name, DIRECTIONS, drawn, partial(conversions.epsilon_from_mu, mu), says, (1000, 100)
-    )
+    return KnownTruth(name, DIRECTIONS, drawn, partial(conversions.epsilon_from_mu, mu), says, (1000, 100))
 
 
-def _directions(law: str, mu: float, *breaks: str) -> SimulatedMechanism:
+def _directions(law: str, mu: float, *breaks: str) -> KnownTruth:
     """Cosines by a law of the exact null's calibration."""
     found = exact_null_calibration.LAWS[law]
 
@@ -162,22 +160,18 @@ def _directions(law: str, mu: float, *breaks: str) -> SimulatedMechanism:
 
     name, says = f"directions: {law} {mu:g}", f"cosines of the law {law!r} of calibrate, parameter {mu:g}"
     truth = lambda delta: found.truth(setting(1, delta))  # noqa: E731
-    return SimulatedMechanism(name, DIRECTIONS, drawn, truth, says, (1000, 100), frozenset(breaks))
+    return KnownTruth(name, DIRECTIONS, drawn, truth, says, (1000, 100), frozenset(breaks))
 
 
-def _one_canary() -> list[SimulatedMechanism]:
+def _one_canary() -> list[KnownTruth]:
     found = []
     for mu in (0.0, 0.5, 1.0, 2.0, 4.0):
         drawn, sizes = _gaussian(mu), _SIZES if mu in (0.0, 1.0) else _SIZES[:1]
         says = f"N({mu:g}, 1) against N(0, 1)"
-        found.append(
-            SimulatedMechanism(f"Gaussian {mu:g}", ONE_CANARY, _worlds(drawn), drawn.truth, says, sizes)
-        )
+        found.append(KnownTruth(f"Gaussian {mu:g}", ONE_CANARY, _worlds(drawn), drawn.truth, says, sizes))
     unequal = _gaussian(1.0)
     words = "N(1, 1) against N(0, 1), a tenth of the runs in"
-    found.append(
-        SimulatedMechanism("Gaussian 1, few in", ONE_CANARY, _worlds(unequal, 0.1), unequal.truth, words)
-    )
+    found.append(KnownTruth("Gaussian 1, few in", ONE_CANARY, _worlds(unequal, 0.1), unequal.truth, words))
     subsampled = _of_law(known_laws.LAWS["subsampled"], 0.5)
     laws = (
         ("Laplace 1", LAPLACE, "Laplace noise of scale 1, shifted by 1"),
@@ -187,40 +181,38 @@ def _one_canary() -> list[SimulatedMechanism]:
         ("heavy tails", HEAVY, "Student's t of 3 degrees of freedom, shifted by 2"),
     )
     for name, law, says in laws:
-        found.append(SimulatedMechanism(name, ONE_CANARY, _worlds(law), law.truth, says, breaks=_CURVED))
+        found.append(KnownTruth(name, ONE_CANARY, _worlds(law), law.truth, says, breaks=_CURVED))
     says = "nothing leaks, but a run in a hundred tells its bit; asked at delta 0.01"
     found.append(
-        SimulatedMechanism(
-            "(0, delta)", ONE_CANARY, _worlds(OPEN), OPEN.truth, says, (1000,), _CURVED, _OPEN_DELTA
-        )
+        KnownTruth("(0, delta)", ONE_CANARY, _worlds(OPEN), OPEN.truth, says, (1000,), _CURVED, _OPEN_DELTA)
     )
     return found
 
 
 def _of_runs(
     design: str, tag: str, shape: Callable[[int], tuple[int, int]], sizes: tuple[int, ...]
-) -> list[SimulatedMechanism]:
+) -> list[KnownTruth]:
     """Canaries with coins, several a run or all in one."""
     found, first = [], sizes[:1]
     for mu in (0.0, 1.0, 2.0, 4.0):
         drawn, at = _vector(mu, False, False, shape), sizes if mu in (0.0, 1.0) else first
         truth, says = partial(conversions.epsilon_from_mu, mu), f"orthogonal canaries, each of mu {mu:g}"
-        found.append(SimulatedMechanism(f"{tag}: Gaussian {mu:g}", design, drawn, truth, says, at))
+        found.append(KnownTruth(f"{tag}: Gaussian {mu:g}", design, drawn, truth, says, at))
     drawn, says = _vector(1.0, True, False, shape), "any two canaries have the inner product 1/2; mu 1"
     truth = partial(conversions.epsilon_from_mu, 1.0)
     tie = frozenset([INDEPENDENT])
-    found.append(SimulatedMechanism(f"{tag}: tied canaries", design, drawn, truth, says, sizes, tie))
+    found.append(KnownTruth(f"{tag}: tied canaries", design, drawn, truth, says, sizes, tie))
     says = "in half of the runs, which is released, nothing is inserted; else mu 2"
     both = frozenset([INDEPENDENT, GAUSSIAN])
     drawn = _vector(2.0, False, True, shape)
-    found.append(SimulatedMechanism(f"{tag}: failing runs", design, drawn, _failing_truth, says, first, both))
+    found.append(KnownTruth(f"{tag}: failing runs", design, drawn, _failing_truth, says, first, both))
     for name, law in (("Laplace 1", LAPLACE), ("randomised response 1", RESPONSE), ("heavy tails", HEAVY)):
         drawn, says = _coins(law, shape), f"independent canaries, each by {name}"
-        found.append(SimulatedMechanism(f"{tag}: {name}", design, drawn, law.truth, says, first, _CURVED))
+        found.append(KnownTruth(f"{tag}: {name}", design, drawn, law.truth, says, first, _CURVED))
     unequal = _coins(_gaussian(1.0), shape, 0.9)
     words = "mu 1, coins that are in with probability 0.9"
     uneven = frozenset([FAIR])
-    found.append(SimulatedMechanism(f"{tag}: nine tenths in", design, unequal, truth, words, first, uneven))
+    found.append(KnownTruth(f"{tag}: nine tenths in", design, unequal, truth, words, first, uneven))
     return found
 
 
@@ -242,9 +234,7 @@ _RECORDS = (
     *_one_canary(),
     *_of_runs(SEVERAL, "runs of 16", _matrix, _RUNS),
     *_of_runs(ONE_RUN, "coins", _row, _COINS),
-    SimulatedMechanism(
-        "coins: (0, delta)", ONE_RUN, _opened, OPEN.truth, _OPENED, (1000,), _CURVED, _OPEN_DELTA
-    ),
+    KnownTruth("coins: (0, delta)", ONE_RUN, _opened, OPEN.truth, _OPENED, (1000,), _CURVED, _OPEN_DELTA),
     *map(_released, (0.0, 1.0, 4.0)),
     _directions("equal", 2.0, INDEPENDENT),
     _directions("failing", 2.0, GAUSSIAN, INDEPENDENT),
