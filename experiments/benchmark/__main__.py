@@ -24,6 +24,7 @@ from experiments.benchmark.mechanisms import MECHANISMS
 FLAGS = flags.FLAGS
 flags.DEFINE_string("scale", "smoke", f"How many audits: {', '.join(SCALES)}.")
 flags.DEFINE_integer("audits", None, "Audits a cell, in place of the scale's; slow estimators have fewer.")
+flags.DEFINE_integer("n", None, "Scores a world, runs, or coins of the one run, in place of the scale's.")
 flags.DEFINE_list("estimators", None, "Parts of estimators' names; by default all.")
 flags.DEFINE_list("mechanisms", None, "Parts of mechanisms' names; by default all.")
 flags.DEFINE_integer("processes", None, "Processes; by default one a core.")
@@ -31,6 +32,7 @@ flags.DEFINE_integer("seed", 0, "Seed of the scores.")
 flags.DEFINE_string("out", "results", "Folder for results; the table goes into its folder benchmark.")
 
 MOST_PROCESSES, MOST_AUDITS = 1024, 10**6
+LEAST_N, MOST_N = 50, 5_000
 
 
 def main() -> None:
@@ -56,6 +58,9 @@ def _wanted() -> list[AuditedCell]:
     if FLAGS.audits is not None:
         require(1 <= FLAGS.audits <= MOST_AUDITS, f"--audits={FLAGS.audits}: give 1 to {MOST_AUDITS:,}")
         scale = scale._replace(audits=FLAGS.audits)
+    if FLAGS.n is not None:
+        require(LEAST_N <= FLAGS.n <= MOST_N, f"--n={FLAGS.n}: give {LEAST_N} to {MOST_N:,}")
+        scale = scale._replace(n=FLAGS.n)
     require(0 <= FLAGS.seed < 2**32, f"--seed={FLAGS.seed}: give 0 to 2^32 - 1")
     names = registry.chosen("estimators", FLAGS.estimators, registry.ESTIMATORS)
     mechanisms = registry.chosen("mechanisms", FLAGS.mechanisms, MECHANISMS)

@@ -20,7 +20,7 @@ COUNTS = (  # flags of whole numbers that are no fields, after their command
     "audit runs chunk_size; plan runs audits seed; calibrate canaries audits seed processes one_run; "
     "calibrate directions dimension; norms runs; landscape steps runs seed; precision examples steps; "
     "throughput rounds; own_model runs; federated runs; bound insertions dimension; one_shot simulations seed"
-    "; benchmark audits processes seed"
+    "; benchmark audits processes seed n"
 )
 EMPTY = (  # lists that name nothing, after their command
     "calibrate mu runs mechanism; landscape batch_sizes; norms models; throughput models engines; "
@@ -85,7 +85,7 @@ def of_no_kind():
 SAID = """
     plan runs 4 1e8; plan audits 2 1e7; calibrate audits 1 1e7; calibrate processes 1 1024;
     calibrate one_run 40 20000; throughput rounds 1 1000; one_shot simulations 2 1e6; federated runs 1 1e6;
-    precision steps 1 1e7; benchmark audits 1 1e6; benchmark processes 1 1024
+    precision steps 1 1e7; benchmark audits 1 1e6; benchmark n 50 5000; benchmark processes 1 1024
 """  # command, flag, the least and the most that it takes, as the line says
 RANGES = """
     audit runs 2 1e8; audit chunk_size 0 1e8; plan seed 0 4294967295; calibrate runs 2 1e17;
