@@ -24,6 +24,7 @@ from experiments.benchmark.contract import (
 )
 
 Function = Callable[[AuditScores, float, float], float]
+_BY_MU = (estimate.IN_SAMPLE,)  # estimates whose epsilon follows from a Gaussian curve
 _SLOW = {"lifted": 5, "lifted_gaussian": 10}  # audits that take seconds
 
 
@@ -65,7 +66,7 @@ def _of_directions(method: DirectionsMethod) -> Function:
 
 def _estimator(method: Method, design: str, epsilon: Function, *more: str) -> Estimator:
     assumed = method.assumes
-    words = {GAUSSIAN: assumed.gaussian, ENOUGH_RUNS: "many runs" in assumed.text}
+    words = {GAUSSIAN: assumed.gaussian or method.name in _BY_MU, ENOUGH_RUNS: "many runs" in assumed.text}
     assumes = frozenset([*more, *(word for word, holds in words.items() if holds)])
     level, cost = assumed.word != NO_BOUND, _SLOW.get(method.name, 1)
     name, source = f"ours: {method.name}", f"audit.statistics, {method.name}"

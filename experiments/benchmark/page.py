@@ -53,11 +53,15 @@ def machine() -> dict[str, str]:
 
 def figure(found: Sequence[MeasuredEstimator]) -> Figure:
     """A panel a design; points filled where the estimator says a level."""
-    shown = [[row for row in found if row.design == design and row.worst is not None] for design in DESIGNS]
+    shown = [row for row in found if row.worst is not None]
+    designs = [design for design in DESIGNS if any(row.design == design for row in shown)]
+    down, across = (len(designs) + 1) // 2, min(len(designs), 2)
     with plt.rc_context(STYLE):
-        drawn, axes = plt.subplots(2, 2, figsize=(9, 9.5))
-        for axis, design, of_design in zip(axes.flat, DESIGNS, shown, strict=True):
-            _panel(axis, design, of_design)
+        drawn, axes = plt.subplots(down, across, figsize=(9, 4.75 * down), squeeze=False)
+        for axis, design in zip(axes.flat, designs, strict=False):
+            _panel(axis, design, [row for row in shown if row.design == design])
+        for axis in axes.flat[len(designs) :]:
+            axis.set_axis_off()
         for kind, color in _COLORS.items():
             axes.flat[0].plot([], [], "o", color=color, label={OURS: "ours"}.get(kind, f"a {kind}'s"))
         axes.flat[0].plot([], [], "o", color="0.4", mfc="white", label="says no level")

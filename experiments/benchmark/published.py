@@ -33,7 +33,7 @@ Array = NDArray[np.float64]
 Function = Callable[[AuditScores, float, float], float]
 _BOOTSTRAPS = 2000
 _GUESSED = 0.2  # of the coins, where the number of guesses is fixed beforehand
-_SHARES = np.linspace(0.02, 1.0, 50)  # of the coins, where the best number is taken
+_SHARES = np.linspace(0.05, 1.0, 20)  # of the coins, where the best number is taken
 _HALVINGS = 30
 
 
@@ -89,7 +89,7 @@ def _fourth_order(sums: Array, canaries: int, error: float) -> float:
 
 def steinke(best: bool) -> Function:
     """Steinke, Nasr and Jagielski (2023), Algorithm 1 and Theorem 5.2: the largest scores guessed in, as
-    many of the lowest guessed out. best: of 50 numbers of guesses the one that gives most."""
+    many of the lowest guessed out. best: of 20 numbers of guesses the one that gives most."""
 
     def epsilon(evidence: AuditScores, delta: float, confidence: float) -> float:
         right = _right(evidence)
@@ -150,7 +150,7 @@ def _right(evidence: AuditScores) -> NDArray[np.bool_]:
 
 
 def _guesses(right: NDArray[np.bool_], best: bool) -> list[tuple[int, int]]:
-    """(guesses, right ones) for a fifth of the coins, or for 50 numbers of them."""
+    """(guesses, right ones) for a fifth of the coins, or for 20 numbers of them."""
     numbers = np.maximum((len(right) * (_SHARES if best else np.array([_GUESSED]))).astype(int) // 2 * 2, 2)
     return [(int(number), int(right[:number].sum())) for number in numbers]
 
@@ -178,14 +178,14 @@ def one_shot_limit(prior: float) -> Function:
 def _printed(
     name: str, source: str, design: str, says: str, epsilon: Function, *assumes: str, level: bool = True
 ) -> Estimator:
-    cost = 4 if epsilon is bootstrapped_gaussian or name.endswith("best number") else 1
+    cost = 10 if epsilon is bootstrapped_gaussian or name.endswith("best number") else 1
     return Estimator(name, PAPER, source, design, says, frozenset(assumes), epsilon, level, cost=cost)
 
 
 _CANIFE, _LIDP = "CANIFE (Maddock et al., 2023)", "LiDP (Pillutla et al., 2023)"
 _STEINKE, _F_DP = "Steinke et al. (2023)", "Mahloujifar et al. (2024)"
 _ONE_SHOT, _FITS = "One-shot (Andrew et al., 2024)", "normal cosines; an estimate"
-_BEST = "fair coins; the best of 50 numbers of guesses, for which no theorem gives a level"
+_BEST = "fair coins; the best of 20 numbers of guesses, for which no theorem gives a level"
 _LIMIT = "a 95% lower limit, by independent canaries"
 ESTIMATORS = (
     _printed(

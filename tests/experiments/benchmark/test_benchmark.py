@@ -17,6 +17,7 @@ from experiments.benchmark.contract import (
     GAUSSIAN,
     ONE_CANARY,
     OURS,
+    SEVERAL,
     Estimator,
     broken,
 )
@@ -27,7 +28,10 @@ from tests.audit.statistics.test_exchangeable import CANARIES
 
 DELTA, CONFIDENCE = 1e-5, 0.95
 OWN = [one for one in ESTIMATORS.values() if not one.package]
-PLAIN = {design: next(one for one in MECHANISMS.values() if one.design == design) for design in DESIGNS}
+PLAIN = {
+    design: next(one for one in MECHANISMS.values() if one.design == design and "Gaussian 1" in one.name)
+    for design in DESIGNS
+}
 
 
 @pytest.mark.parametrize("estimator", OWN, ids=lambda one: one.name)
@@ -35,7 +39,7 @@ def test_an_estimator_takes_the_scores_of_its_design(estimator):
     evidence = PLAIN[estimator.design].audit(0, 60, 0)
     found = estimator.epsilon(evidence, DELTA, CONFIDENCE)
     assert 0 <= found < measured.MOST and estimator.says and estimator.source
-    if estimator.kind == OURS:  # nothing hangs on the order of rows
+    if estimator.kind == OURS and estimator.design in (ONE_CANARY, SEVERAL):  # rows have no order
         assert estimator.epsilon(evidence.shuffled(np.random.default_rng(0)), DELTA, CONFIDENCE) == found
 
 
