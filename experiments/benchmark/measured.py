@@ -196,7 +196,11 @@ class KeptCells(NamedTuple):
             found = None if content is None else MeasuredCell(**json.loads(content))
         except (ValueError, TypeError):
             return None
-        return found and found._replace(broken=tuple(found.broken))
+        if found is None:
+            return None
+        estimator, mechanism = registry.ESTIMATORS[cell.estimator], MECHANISMS[cell.mechanism]
+        broken = contract.broken(estimator, mechanism, cell.n)  # a record's words may have changed since
+        return found._replace(level=estimator.level, broken=tuple(sorted(broken)))
 
     def save(self, cell: AuditedCell, measured: MeasuredCell) -> None:
         """Writes a cell whole; raises InputError where that can't be done."""
