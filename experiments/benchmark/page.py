@@ -47,6 +47,7 @@ def machine() -> dict[str, str]:
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
+        "processor": platform.processor() or platform.machine(),
         "cores": str(cores()),
     } | libraries
 
