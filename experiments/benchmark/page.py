@@ -23,7 +23,6 @@ from experiments.benchmark.shown import LEVEL, MeasuredEstimator, details, rows,
 
 _COLORS = {OURS: BLUE, PEER: VERMILION, PAPER: GREEN}
 _TITLE = "How often an estimator claims too much, and how much of the truth it proves"
-_NEAR = 0.11, 0.07  # along the axes: points so close share a label
 _MOST_SHARE = 1.3  # of the truth; more is drawn here
 
 
@@ -75,22 +74,35 @@ def _panel(axis: Axes, design: str, found: list[MeasuredEstimator]) -> None:
     axis.set_yscale("function", functions=(lambda y: np.sqrt(np.maximum(y, 0)), np.square))
     axis.axhline(LEVEL, color="0.3", lw=1, ls=(0, (4, 2)))
     axis.text(1.0, LEVEL, f" {LEVEL:.0%}", va="center", fontsize=8, transform=axis.get_yaxis_transform())
-    groups: dict[tuple[float, float], list[int]] = {}
-    for place, row in enumerate(found, 1):
-        x, y, color = min(row.proven or 0.0, _MOST_SHARE), row.worst or 0.0, _COLORS[row.kind]
-        marker = "o" if x < _MOST_SHARE else ">"
+    points = [(min(row.proven or 0.0, _MOST_SHARE), row.worst or 0.0) for row in found]
+    for row, (x, y) in zip(found, points, strict=True):
+        marker, color = "o" if x < _MOST_SHARE else ">", _COLORS[row.kind]
         axis.plot(x, y, marker, color=color, mfc=color if row.level else "white", clip_on=False, zorder=3)
-        near = (at for at in groups if abs(x - at[0]) < _NEAR[0] and abs(y**0.5 - at[1] ** 0.5) < _NEAR[1])
-        groups.setdefault(next(near, (x, y)), []).append(place)
-    for at, places in groups.items():
-        text = ", ".join(map(str, places))
-        axis.annotate(text, at, (0, 5), textcoords="offset points", ha="center", fontsize=7)
-    axis.set_title(design, pad=14)
+    _number(axis, points)
+    axis.set_title(design, pad=20)
     axis.set(xlim=(0, _MOST_SHARE), ylim=(0, 1), yticks=(0, 0.01, 0.05, 0.2, 0.5, 1))
     axis.set_yticklabels(["0", "1%", "5%", "20%", "50%", "100%"])
     axis.set(xlabel="mean share of the truth that it proves", ylabel="claims too much, in its worst cell")
     names = "\n".join(f"{place}  {row.estimator}" for place, row in enumerate(found, 1))
     axis.text(0.0, -0.2, names, va="top", fontsize=7, transform=axis.transAxes)
+
+
+def _number(axis: Axes, points: Sequence[tuple[float, float]]) -> None:
+    """Numbers above points: those that nearly coincide share a label, neighbours' stand at other heights."""
+    groups: dict[tuple[float, float], list[int]] = {}
+    for place, point in sorted(enumerate(points, 1), key=lambda numbered: numbered[1]):
+        coincide = (at for at in groups if _near(at, point, 0.04))
+        groups.setdefault(next(coincide, point), []).append(place)
+    heights: dict[tuple[float, float], int] = {}
+    for at, places in groups.items():
+        taken = {height for other, height in heights.items() if _near(at, other, 0.13)}
+        heights[at] = min(set(range(len(groups))) - taken)
+        offset, text = (0, 5 + 8 * heights[at]), ", ".join(map(str, places))
+        axis.annotate(text, at, offset, textcoords="offset points", ha="center", fontsize=7)
+
+
+def _near(one: tuple[float, float], other: tuple[float, float], across: float) -> bool:
+    return abs(one[0] - other[0]) < across and abs(one[1] ** 0.5 - other[1] ** 0.5) < 0.07
 
 
 def html(found: Sequence[MeasuredCell]) -> bytes:
