@@ -44,7 +44,12 @@ FLOORS = [  # from the ground up: nobody imports from a higher floor
     ["experiments.sweeps"],
     ["experiments.engine"],
     ["experiments.hidden_state", "experiments.lidp", "experiments.one_shot", "experiments.canife"],
-    ["experiments.compare", "experiments.sweeps.registry", "experiments.sweeps.page"],
+    [
+        "experiments.benchmark",
+        "experiments.compare",
+        "experiments.sweeps.registry",
+        "experiments.sweeps.page",
+    ],
     ["experiments"],  # the commands, a paper's __main__ among them
 ]
 RAISED = ("InputError", "CannotWriteError", "require", "UnknownLayer")
