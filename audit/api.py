@@ -185,7 +185,7 @@ def bounds(
     >>> audit.bounds(cosines, dimension=62_006).epsilon > 14
     True
     """
-    from audit.concluded import composition_of, hidden_state_of
+    from audit.concluded import composition_of, hidden_state_of, of_last_model
     from audit.report import subjects
     from audit.values import number, require_type
 
@@ -195,7 +195,7 @@ def bounds(
     composition = composition_of(noise_multiplier, insertions, sampling_rate)
     last = hidden_state_of(composition, lipschitz, k, insert, levels[0])
     of_scores = _conclusions(scores_in, scores_out, dimension, leave_one_out, presence)
-    conclusion = of_scores(composition, *levels, upper_bound=upper)._replace(hidden_state=last)
+    conclusion = of_last_model(of_scores(composition, *levels, upper_bound=upper), last)
     return Result(conclusion, partial(subjects.of_arrays, name, composition, conclusion))
 
 

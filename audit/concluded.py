@@ -30,6 +30,7 @@ from audit.statistics.canaries import Coins, Design, Fresh
 from audit.statistics.conclusion import Conclusion, Look, Looks, Worlds
 from audit.statistics.estimate import Bound, Estimate
 from audit.statistics.hidden_state import LAST, HiddenState, Periods, insert_step, of_periods
+from audit.statistics.linear_losses import expected_epsilon
 from audit.statistics.one_run_conclusion import OneRunConclusion
 from audit.statistics.one_shot import of_own_game
 from audit.statistics.repeats import once
@@ -118,6 +119,21 @@ def hidden_state_of(
     return HiddenState(of_periods(composition, periods, delta, step_sizes), periods)
 
 
+def of_last_model(conclusion: Conclusion, last: HiddenState | None) -> Conclusion:
+    """A caller's conclusion with the bound on the last model, and what is expected of sampled canaries, in
+    every step unless the bound's periods say otherwise."""
+    k = 1 if last is None else last.periods.k
+    expected = _expected(conclusion.composition, k, conclusion.delta)
+    return conclusion._replace(hidden_state=last, expected=expected)
+
+
+def _expected(composition: Composition | None, k: int, delta: float) -> float | None:
+    """What sampled canaries leak under linear losses; None of others."""
+    if composition is None or composition.sampling_rate == 1:
+        return None
+    return expected_epsilon(composition, k, delta)
+
+
 def _upper_bounds(
     composition: Composition | None, delta: float, given: float | None
 ) -> tuple[float | None, float | None]:
@@ -173,7 +189,11 @@ def of_setting(
     reason = "" if own_model else gaussian_reason(setting)
     one = conclude(scores.design(), composition, delta, confidence, reason=reason)._replace(**known)
     taken = [runs for runs in looks if runs <= len(scores.scores)]
-    return _of_looks(one, {runs: scores.of_first(runs).worlds() for runs in taken}, looks) if looks else one
+    seen = {runs: scores.of_first(runs).worlds() for runs in taken}
+    found = _of_looks(one, seen, looks) if looks else one
+    k, mechanism = setting.schedule.periodicity, setting.mechanism
+    plain = mechanism.optimizer == "sgd" and mechanism.weight_decay == 0
+    return found._replace(expected=_expected(composition, k, delta) if plain else None)
 
 
 def of_each_run(

@@ -24,7 +24,7 @@ from pathlib import Path
 from absl import flags
 
 from audit.commands import cli
-from audit.concluded import conclude, conclude_fresh, hidden_state_of
+from audit.concluded import conclude, conclude_fresh, hidden_state_of, of_last_model
 from audit.errors import require
 from audit.report import bounds_table, one_run_table, verdicts
 from audit.settings.setting import require_noise
@@ -94,7 +94,7 @@ def main() -> None:
         design = score_files.read_scores(*paths)
         looks = None if FLAGS.looks is None else cli.whole_numbers("looks")
         conclusion = conclude(design, composition, *levels, looks=looks, upper_bound=given)
-    conclusion = conclusion._replace(hidden_state=hidden_state)
+    conclusion = of_last_model(conclusion, hidden_state)
     wanted = _wanted(paths, composition, conclusion)
     for flag, (path, content) in wanted.items():
         files.write_whole(path, content, f"name another file with --{flag}")

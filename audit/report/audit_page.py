@@ -13,6 +13,7 @@ from audit.report.verdicts import Verdict
 from audit.statistics.conclusion import Conclusion, assumption_of, method_of
 from audit.statistics.estimate import Bound, Finding
 from audit.statistics.exact_null import ExactBound
+from audit.statistics.linear_losses import EXPECTED
 
 _UNTESTED = " (not tested: scores of one run may depend on each other)"
 _NO_LINE = " Where no such line fits into the band, the bounds that assume a Gaussian curve do not apply."
@@ -123,6 +124,9 @@ def _bounds(conclusion: Conclusion) -> Html:
         mu = verdicts.limit(upper.mu) if upper.mu is not None and math.isfinite(upper.mu) else ""
         rows.append((upper.name, verdicts.limit(upper.epsilon), mu, "", "", "", upper.assumes.sentence))
     rows += [(*_cells(row), _assumes(row, conclusion)) for row in conclusion.estimates]
+    if conclusion.expected is not None:
+        said = verdicts.at_most(conclusion.expected)
+        rows.append(("linear losses", said, "", "", "", "", EXPECTED.sentence))
     level = verdicts.percent(conclusion.confidence)
     caption = f"Epsilon at delta = {conclusion.delta:g}; lower bounds at {level} confidence"
     header = ("method", "epsilon", "mu", "threshold", "false positives", "false negatives", "assumes")

@@ -14,6 +14,7 @@ from audit.statistics import curves, estimate, lifted
 from audit.statistics.conclusion import Conclusion, assumption_of
 from audit.statistics.estimate import Bound, Finding
 from audit.statistics.exact_null import ExactBound
+from audit.statistics.linear_losses import EXPECTED
 
 _COUNTS, _RATES = ("FP/out", "FN/in"), ("FPR", "FNR")
 _UNTESTED = "            (not tested here: scores of one run may depend on each other)"
@@ -35,6 +36,8 @@ def bounds_table(conclusion: Conclusion) -> str:
         mu = at_most(bound.mu or 0.0) if bound.hidden else ""
         rows.append((bound.name, at_most(bound.epsilon), mu, "", "", "", bound.assumes.word))
     rows += [_row(row, share) for row in conclusion.estimates]
+    if conclusion.expected is not None:
+        rows.append(("linear_losses", at_most(conclusion.expected), "", "", "", "", EXPECTED.word))
     title = f"lower bounds on epsilon at delta {conclusion.delta:g}, confidence {conclusion.confidence:g}"
     before = [title, str(conclusion.design)] if many else [title]
     means = [*_notes(conclusion), *_curve(conclusion), *_attack(conclusion)]
@@ -59,7 +62,8 @@ def _share(rate: curves.Rate) -> str:
 def _notes(conclusion: Conclusion) -> list[str]:
     """The meaning of the last column's words, that of a Gaussian curve last: its test stands below."""
     uppers = (bound.assumes for bound in conclusion.upper_bounds)
-    assumed = dict.fromkeys([*map(assumption_of, conclusion.rows()), *uppers])
+    expected = () if conclusion.expected is None else (EXPECTED,)
+    assumed = dict.fromkeys([*map(assumption_of, conclusion.rows()), *uppers, *expected])
     ranked = sorted(assumed, key=lambda one: one.gaussian)
     notes = [_noted(one.word, one.note) for one in ranked if one.note]
     if conclusion.uncovered:

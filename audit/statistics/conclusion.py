@@ -97,6 +97,7 @@ class Conclusion(NamedTuple):
     not known; mu's is None too where steps are sampled, or the bound on epsilon was given.
     hidden_state: the upper bound on the last model alone, at the delta, where steps are known Lipschitz;
     uncovered: of a known training, why they are not.
+    expected: what the last model would leak under linear losses, of sampled canaries; no bound.
     test: () -> the test of the Gaussian curve that bounds on mu assume, and its least power against the
     curves of other mechanisms; None where runs have several canaries, since it counts independent scores.
     deciding: () -> how many runs would give it the power that it lacks; None where no number tried would.
@@ -124,6 +125,7 @@ class Conclusion(NamedTuple):
     repeats: int = 0
     hidden_state: HiddenState | None = None
     uncovered: str = ""
+    expected: float | None = None
 
     @property
     def upper_bounds(self) -> tuple[UpperBound, ...]:

@@ -46,14 +46,15 @@ def result_json(conclusion: Conclusion, **more: object) -> str:
 
 def bounds_json(conclusion: Conclusion, **more: object) -> str:
     """One JSON object on one line: `bounds`, with estimates and noise floors, `upper_bound`, null if infinite
-    or unknown, `hidden_state` where there is one, `epsilon`, that is proven without an assumption on the
-    curve, the most that so many runs can prove so, the Gaussian curve's test and the looks where there are
-    any, and what else is given."""
+    or unknown, `hidden_state` and `expected` where there are such, `epsilon`, that is proven without an
+    assumption on the curve, the most that so many runs can prove so, the Gaussian curve's test and the looks
+    where there are any, and what else is given."""
     rows = [finding_fields(row) | _noise_floor(row) for row in conclusion.rows()]
     upper = finite(conclusion.upper_bound)
     proven = {"epsilon": conclusion.epsilon, "most_provable": conclusion.most_provable}
     proven |= {"repeats": conclusion.repeats} if conclusion.repeats else {}
     uppers = {"upper_bound": upper, **_hidden_state(conclusion)}
+    uppers |= {} if conclusion.expected is None else {"expected": conclusion.expected}
     found = {"bounds": rows, **uppers, **proven, **_curve(conclusion), **_looks(conclusion)}
     return json.dumps({**found, **more})
 

@@ -34,10 +34,10 @@ FLOORS = [  # from the ground up: nobody imports from a higher floor
     ["audit.adversaries", "audit.landscape", "audit.storage", "audit.zoo"],
     ["audit.game", "audit.round_game", "audit.one_run", "audit.opacus_canary"],
     ["audit.training", "audit.settings"],
-    ["audit.concluded"],
+    ["audit.lipschitz", "audit.concluded"],
     ["audit.report"],
     ["audit.own"],
-    ["audit.api", "audit.commands"],
+    ["audit.api", "audit.accountant", "audit.commands"],
     ["audit"],  # __init__ and __main__
     ["models"],
     ["experiments.cells"],
