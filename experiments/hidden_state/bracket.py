@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -15,7 +16,8 @@ from experiments.sweeps import points
 from experiments.sweeps.points import Evidence, Point
 from experiments.sweeps.sweep import Axis, Drawn, OwnTable, Sweep
 
-_INTERVAL = "0.75"
+_INTERVAL = "0.25"
+_LEAST, _TICKS = 0.2, (0.3, 1, 3, 10, 30)  # of the epsilons that are drawn
 _NOTES = """\
 proven:   without an assumption on the curve, by fresh directions
 Gaussian: if the curve is Gaussian, by coordinates; interval: two-sided, by them
@@ -50,8 +52,9 @@ def bracket_figure(title: str, x: Axis, every: Sequence[Point], delta: float) ->
         figure, axes = plt.subplots(1, len(panels), figsize=size, squeeze=False, sharey=True)
         for axis, panel in zip(axes[0], panels, strict=True):
             _draw_panel(axis, [point for point in every if point.panel == panel], delta)
-            axis.set(xscale="log", title=panel, xlabel=x.name, ylim=(0, None))
+            axis.set(xscale="log", yscale="log", title=panel, xlabel=x.name, ylim=(_LEAST, None))
             places = sorted({point.x for point in every})
+            axis.set_yticks(_TICKS, [f"{tick:g}" for tick in _TICKS])
             axis.set_xticks(places, [f"{place:g}" for place in places], rotation=45 * (max(places) > 100))
             axis.minorticks_off()
         axes[0, 0].set_ylabel(f"epsilon at delta {delta:g}")
@@ -76,8 +79,10 @@ def _draw_panel(axis: Axes, every: Sequence[Point], delta: float) -> None:
         if point.found[0].fresh is not None:
             axis.plot(point.x, point.found[0].epsilon, "o", color=FREE, ms=4, label=_WORDS["free"])
             continue
-        low, high = point.interval()
-        axis.vlines(point.x, low, high, color=_INTERVAL, lw=4, label=_WORDS["interval"])
+        low, high = np.minimum(point.interval(), 1e3)
+        ends = [[(low * high) ** 0.5 - low], [high - (low * high) ** 0.5]]
+        shown: dict[str, Any] = {"color": _INTERVAL, "ls": "none", "capsize": 3, "lw": 1.2, "zorder": 3}
+        axis.errorbar([point.x], [(low * high) ** 0.5], ends, label=_WORDS["interval"], **shown)
         axis.plot(point.x, _gaussian(point), "^", color=BLUE, ms=4, label=_WORDS["gaussian"])
 
 

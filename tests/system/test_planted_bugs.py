@@ -11,8 +11,13 @@ import numpy as np
 import pytest
 
 from audit import game
+from audit.concluded import of_setting
 from audit.mechanism import base, dpsgd
+from audit.report import verdicts
+from audit.settings import build
+from audit.settings.make import setting_of
 from audit.statistics import accounting, estimate
+from audit.task import Dataset
 
 RUNS, STEPS, SIGMA, NORM, BATCH = 4000, 20, 2.0, 4.0, 4
 HONEST = (0.85, 1.0)
@@ -157,3 +162,25 @@ def test_the_whole_audit_on_genuine_gradients(dataset, play, adversary):
     assert share < 1
     if adversary in ("gc_s", "loss"):
         assert share > HONEST[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("factor", "least", "most"), [(1.0, 0, 1), (0.9, 8, 10)])
+def test_too_little_noise_exceeds_the_hidden_state_bound_alone(factor, least, most, play):
+    """Ten audits of logistic regression at k = 5 with noise of which a tenth is missing: it leaks a third of
+    what composition allows."""
+    features = np.zeros((60, 320), np.float32)
+    features[:, :20] = np.random.default_rng(0).normal(size=(60, 20)) / 9
+    data = Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0" * 64)
+    setting = setting_of("logistic", k=5, insertions=250, canaries=256, batch_size=4)
+    table = build.build(setting, data)
+    table = table._replace(hyper=table.hyper._replace(noise_multiplier=factor * 4.0))
+    found = play(table, [(0, 2000)], 200)
+    violated = 0
+    for first in range(0, 2000, 200):
+        runs = slice(first, first + 200)
+        scores = game.Scores(0, found.scores[runs], found.presence[runs])
+        concluded = of_setting(scores, setting, 1e-5, 0.95)
+        violated += verdicts.verdict(concluded).kind == verdicts.VIOLATED
+        assert max(concluded.gaussian.epsilon, concluded.epsilon) < 0.5 * concluded.upper_bound
+    assert least <= violated <= most
