@@ -1,0 +1,201 @@
+"""One step of anyone's DP-SGD, replayed on neighbouring batches with the same seed, and on one with many seeds.
+
+f(batch, seed) is what the step gives; a unit is eta C / B, as far as one example may move it. Related:
+Re:cord-play (Cebere et al., 2026, arXiv 2602.17454), which records the noise primitives' inputs.
+"""
+
+import time
+from typing import Any
+
+import numpy as np
+
+from audit.check import findings, trees, worlds
+from audit.check.findings import Moved, Stated
+from audit.check.probe import Probe, RefusedError, Seen, Step, probe_of
+from audit.check.report import Check, CheckFinding, CheckReport, refused, row
+from audit.check.trees import Columns
+from audit.errors import InputError, require
+from audit.values import number, shown
+
+_COARSE = 0.05  # a tolerance beyond which a movement is not told
+ROWS = ("replay", "sensitivity", "separation", "noise", "independence", "shape", "noise and data", "empty batch")
+
+
+def check_step(
+    step: Step,
+    params: Any,
+    batch: Any,
+    *,
+    clipping_norm: float,
+    noise_multiplier: float,
+    learning_rate: float,
+    batch_size: float,
+    extreme_examples: Any = None,
+    seeds: int | None = None,
+) -> CheckReport:
+    """Whether one step of DP-SGD clips, adds noise and averages as it should; no training, no JAX of its own.
+
+    Args:
+      step: (params, batch, seed) -> params, one step of plain SGD, or the first of one with momentum; all its
+        randomness follows from the whole number `seed`. For another optimizer let it return the private
+        gradient in place of parameters, with learning_rate=1.
+      params: arrays or tensors in dicts, lists or tuples, at which the step begins. Copies are handed over.
+      batch: such arrays, their rows examples; labels last.
+      clipping_norm, noise_multiplier, learning_rate: C, sigma, eta. The noise on the sum has deviation sigma C.
+      batch_size: B, by which the sum is divided: the expected size of a Poisson batch, the same for any data.
+      extreme_examples: a batch of further examples to try, beside those that are made of the batch's.
+      seeds: how many draws of the noise, by default as many as layers need and 20 seconds allow.
+
+    Raises InputError for what is no step, or one that fails on the batch as given.
+
+    >>> import numpy as np
+    >>> def step(w, batch, seed):
+    ...     x, y = batch
+    ...     gradients = (1 / (1 + np.exp(-x @ w)) - y)[:, None] * x
+    ...     norms = np.linalg.norm(gradients, axis=1, keepdims=True)
+    ...     clipped = gradients / np.maximum(1, norms)
+    ...     noise = 1.1 * np.random.default_rng(seed).normal(size=w.shape)
+    ...     return w - 0.5 * (clipped.sum(axis=0) + noise) / 32
+    >>> rng = np.random.default_rng(0)
+    >>> batch = rng.normal(size=(32, 8)), rng.integers(0, 2, 32)
+    >>> stated = dict(clipping_norm=1.0, noise_multiplier=1.1, learning_rate=0.5, batch_size=32)
+    >>> audit.check_step(step, np.zeros(8), batch, **stated).passed
+    True
+    >>> audit.check_step(step, np.zeros(8), batch, **stated | {"noise_multiplier": 2.2}).verdict
+    'FAILED: noise of 0.5 times the stated deviation'
+    """
+    stated = findings.stated(clipping_norm, noise_multiplier, learning_rate, batch_size)
+    require(callable(step), f"`step={shown(step)}` is no function: give (params, batch, seed) -> params")
+    count = None if seeds is None else number("seeds", seeds, int)
+    require(count is None or 4 <= count <= 10**5, f"`seeds={count}`: give 4 to 100,000")
+    probe = probe_of(step, params, batch, stated)
+    tried = trees.extremes(probe.batch.columns) | _own(probe, extreme_examples)
+    replay, seconds = _replay(probe)
+    moved, refusal = _movements(probe, tried)
+    fixed = not replay.found and not _noise_differs(moved, stated)
+    apart = _separation(probe, tried) if fixed and not refusal else Seen()
+    drawn = worlds.draw(probe, count, seconds, {} if fixed else tried)
+    if fixed:
+        sensitive = _sensitivity(probe, moved, refusal)
+    else:
+        sensitive = worlds.sensitivity(probe, drawn, replayed=not replay.found)
+    return _reported(probe, [replay, apart, worlds.law(probe, drawn), sensitive], moved, drawn)
+
+
+def _own(probe: Probe, examples: Any) -> dict[str, Columns]:
+    if examples is None:
+        return {}
+    more = trees.examples_of("extreme_examples", examples).columns
+    same = [column.shape[1:] for column in more] == [column.shape[1:] for column in probe.batch.columns]
+    require(same, "`extreme_examples`: give arrays like the batch's, rows of the same shapes")
+    return {f"your example {i}": trees.taken(more, [i]) for i in range(len(more[0]))}
+
+
+def _replay(probe: Probe) -> tuple[Seen, float]:
+    """The first check, and the seconds that a step takes."""
+    columns = probe.batch.columns
+    try:
+        base, began = probe(columns, 0), time.perf_counter()
+        again = probe(columns, 0)
+    except RefusedError as error:
+        raise InputError(f"`step` failed on the batch as given: {error}") from error.__cause__
+    seconds = time.perf_counter() - began
+    if not np.all(np.isfinite(base)):
+        finding = findings.not_finite("replay", "the batch as given")
+        return Seen({"replay": ("the step gives NaN or infinity", True)}, [finding]), seconds
+    far = float(np.linalg.norm(again - base)) / probe.stated.unit
+    if far <= 2 * np.linalg.norm(probe.grid(base, len(columns[0]))):
+        how = "equal to the bit" if far == 0 else "equal up to rounding"
+        return Seen({"replay": (f"same seed, same step: {how}", True)}, [], {}, {"replay": far}), seconds
+    finding = findings.unseeded(far, base.size, probe.stated)
+    said = f"same seed, another step: {far:.3g} eta C / B apart"
+    return Seen({"replay": (said, True)}, [finding], {}, {"replay": far}), seconds
+
+
+def _movements(probe: Probe, tried: dict[str, Columns]) -> tuple[dict[str, Moved], str]:
+    """How far each example moves the step, and why the step refused the neighbouring batch, if it did."""
+    columns, moved, refusal = probe.batch.columns, {}, ""
+    base = probe.base
+    assert base is not None
+    for name, example in tried.items():
+        try:
+            after = probe(trees.joined(columns, example), 0)
+        except RefusedError as error:
+            refusal = refusal or str(error)
+            continue
+        moved[name] = probe.moved(after, base, len(columns[0]))
+    if len(columns[0]) > 1:
+        try:
+            less = probe(trees.taken(columns, slice(1, None)), 0)
+            moved["the first example, taken out"] = probe.moved(less, base, len(columns[0]))
+        except RefusedError:
+            pass
+    return moved, "" if len(moved) > 1 else refusal
+
+
+def _noise_differs(moved: dict[str, Moved], stated: Stated) -> bool:
+    """Whether every example moves all numbers by as much as two draws of the noise are apart."""
+    rms = [m.units / max(m.difference.size, 1) ** 0.5 for m in moved.values() if np.isfinite(m.units)]
+    wide = all(m.difference.size >= 8 for m in moved.values())
+    return wide and bool(rms) and stated.noise_multiplier > 0 and min(rms) > 0.9 * stated.noise_multiplier
+
+
+def _separation(probe: Probe, tried: dict[str, Columns]) -> Seen:
+    """Whether two examples move the step by the sum of what each does."""
+    columns, base, examples = probe.batch.columns, probe.base, list(tried.items())
+    assert base is not None
+    worst, limit, pair = 0.0, 0.0, ""
+    chosen = [examples[0], examples[len(examples) // 2], examples[1], examples[-1]]
+    for (a, one), (b, other) in zip(chosen, chosen[1:] + chosen[:1], strict=True):
+        try:
+            both, first, second = (
+                probe(trees.joined(columns, *parts), 0) for parts in ((one, other), (one,), (other,))
+            )
+        except RefusedError as error:
+            return Seen({"separation": (f"the step refused two more examples: {error}", False)})
+        residual = (both - first - second + base) / probe.stated.unit
+        grid = probe.grid(first, len(columns[0]))
+        squares = float(np.sum(residual**2)) - float(np.sum(grid**2)) / 3
+        noise_of_it = 2e-3 + 12 * float(np.max(probe.spacings)) + float(6 * 0.12 * np.sum(grid**4)) ** 0.25
+        noise_of_it += float(np.max(grid, initial=0))
+        far = float(np.sqrt(max(squares, 0))) if np.isfinite(squares) else 0.0
+        if far >= worst:
+            worst, limit, pair = far, noise_of_it, f"{a}; {b}"
+    figures = {"separation": worst, "separation tolerance": limit}
+    if worst > limit:
+        said = f"two examples together move it by {worst:.3g} C more than one by one"
+        return Seen({"separation": (said, True)}, [findings.not_separate(worst, pair)], {}, figures)
+    if limit > _COARSE:
+        return Seen({"separation": (findings.coarse(limit), False)}, figures=figures)
+    return Seen({"separation": ("two examples move it by the sum of what each does", True)}, figures=figures)
+
+
+def _sensitivity(probe: Probe, moved: dict[str, Moved], refusal: str) -> Seen:
+    """Whether no example moves the step by more than C."""
+    if refusal:
+        return Seen({"sensitivity": (f"the step refused a batch with one example more: {refusal}", False)})
+    name, worst = max(moved.items(), key=lambda one: one[1].units)
+    found = findings.too_sensitive(name, moved, probe.stated, probe.base_update(), len(probe.batch.columns[0]))
+    figures = {"movements": {name: m.units for name, m in moved.items()}, "tolerance": worst.tolerance}
+    if not found and worst.tolerance > _COARSE:
+        return Seen({"sensitivity": (findings.coarse(worst.tolerance), False)}, figures=figures)
+    said = f"the step moves by {worst.units:.4g} C at most (tolerance {worst.tolerance:.2g}): {name}"
+    return Seen({"sensitivity": (said, True)}, found, figures=figures)
+
+
+def _reported(
+    probe: Probe, parts: list[Seen], moved: dict[str, Moved], drawn: worlds.Drawn
+) -> CheckReport:
+    p_values = {name: p for part in parts for name, p in part.p_values.items()}
+    rejected = refused(p_values)
+    found = [finding for part in parts for finding in part.found]
+    found += worlds.named(probe, drawn, rejected, p_values)
+    found = findings.merged(found, probe.stated, worlds.overall(probe, drawn), moved)
+    said = {name: seen for part in parts for name, seen in part.said.items()}
+    unseeded = "noise that the seed does not fix hides it"
+    checks = tuple(row(name, found, *said.get(name, (unseeded, False))) for name in ROWS)
+    figures = {key: value for part in parts for key, value in part.figures.items()}
+    order = sorted(found, key=lambda finding: ROWS.index(finding.check))
+    pictures = worlds.pictures(probe, drawn) | {"movements": {n: m.units for n, m in moved.items()}}
+    needed = ("replay", "sensitivity", "noise")
+    return CheckReport("step", checks, tuple(order), needed, p_values, figures, pictures)
