@@ -89,9 +89,11 @@ def is_as(one: Spread, other: Spread) -> float:
 def standardised(draws: Draws, layers: Mapping[str, Layer]) -> dict[str, Vector]:
     """Every layer's noise at deviation 1, (n, kept), of layers that have some; only coordinates that resolve it."""
     found = {}
+    spreads = {name: draws.spread(layer) for name, layer in layers.items()}
+    most = max((s.ratio for s in spreads.values() if s.freedom), default=0.0)
     for name, layer in layers.items():
-        spread = draws.spread(layer)
-        if spread.freedom and spread.ratio > 0:
+        spread = spreads[name]
+        if spread.freedom and spread.ratio > most / 100:
             resolved, _ = draws.fine(layer)
             found[name] = np.where(resolved, draws.centred(layer), 0.0) / spread.ratio
     return found

@@ -40,7 +40,7 @@ class Probe:
         """(p,) after a step from copies of the parameters."""
         own = trees.mapped(self.params, lambda _, leaf: trees.copied(leaf))
         try:
-            with np.errstate(all="ignore"), warnings.catch_warnings():
+            with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 given = self.step(own, self.batch.as_given(columns), seed)
         except InputError:
@@ -59,7 +59,9 @@ class Probe:
             given = list(given)
         after = trees.leaves("step", given)
         missing = [name for name in self.layers if name not in after]
-        require(not missing, f"`step` returned no {', '.join(missing[:5])!r}: return the parameters' own tree")
+        require(
+            not missing, f"`step` returned no {', '.join(missing[:5])!r}: return the parameters' own tree"
+        )
         parts = [trees.numpy_of(after[name]).ravel() for name in self.layers]
         sizes = [place.stop - place.start for place in self.layers.values()]
         same = [part.size for part in parts] == sizes
@@ -70,12 +72,9 @@ class Probe:
         """(p,) how far rounding may move each number of a difference of two steps, in units."""
         update = trees.ulp(after - self.start, np.maximum(self.spacings, 2.0**-23))
         grid = np.sqrt(trees.ulp(after, self.spacings) ** 2 + (4 + examples) * update**2) / self.stated.unit
-        return np.asarray(np.where(after == self.start, 0, grid) if self.stated.noise_multiplier == 0 else grid)
-
-    def base_update(self) -> Vector:
-        """(p,) of the batch as given, with seed 0, in units."""
-        assert self.base is not None
-        return np.asarray((self.base - self.start) / self.stated.unit)
+        return np.asarray(
+            np.where(after == self.start, 0, grid) if self.stated.noise_multiplier == 0 else grid
+        )
 
     def moved(self, one: Vector, other: Vector, examples: int) -> Moved:
         """How far it is from one step to another, in units, without what rounding adds."""
@@ -109,5 +108,7 @@ def probe_of(step: Step, params: Any, batch: Any, stated: Stated) -> Probe:
     require(start.size and np.all(np.isfinite(start)), "`params` are not finite: give numbers")
     ends = np.cumsum([value.size for value in values.values()])
     layers = {name: slice(int(e) - v.size, int(e)) for (name, v), e in zip(values.items(), ends, strict=True)}
-    spacings = np.concatenate([np.full(values[name].size, trees.spacing(leaf)) for name, leaf in found.items()])
+    spacings = np.concatenate(
+        [np.full(values[name].size, trees.spacing(leaf)) for name, leaf in found.items()]
+    )
     return Probe(step, params, trees.examples_of("batch", batch), stated, start, spacings, layers)

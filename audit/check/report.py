@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 PASSED, FAILED, UNTRIED = "passed", "failed", "could not be tried"
 LEVEL = 0.001  # of all statistical tests of a report together, by Holm's method
-_COLUMNS, _INDENT = 80, 33
+_COLUMNS, _INDENT = 80, 35
 
 
 class Check(NamedTuple):
@@ -62,7 +62,9 @@ class CheckReport:
             names = "; ".join(dict.fromkeys(finding.name for finding in self.findings))
             return f"FAILED: {names}"
         missing = [c.name for c in self.checks if c.name in self.needed and c.result != PASSED]
-        return f"INCOMPLETE: {', '.join(missing)} could not be tried" if missing else "PASSED: no bug was found"
+        return (
+            f"INCOMPLETE: {', '.join(missing)} could not be tried" if missing else "PASSED: no bug was found"
+        )
 
     def raise_for_findings(self) -> None:
         """Raises FindingsError, with the report as its message, where something was found."""
@@ -96,10 +98,10 @@ class CheckReport:
         return files.write_whole(values.path("path", path), content)
 
     def __str__(self) -> str:
-        lines = [f"{'check':<13}  {'result':<18}what was seen", "-" * _COLUMNS]
+        lines = [f"{'check':<16}{'result':<19}what was seen", "-" * _COLUMNS]
         for check in self.checks:
             result = check.result.upper() if check.result == FAILED else check.result
-            first = f"{check.name:<13}  {result:<18}"
+            first = f"{check.name:<16}{result:<19}"
             lines += textwrap.wrap(first + check.seen, _COLUMNS, subsequent_indent=" " * _INDENT)
         lines += ["-" * _COLUMNS, *textwrap.wrap(self.verdict, _COLUMNS)]
         for finding in self.findings:
@@ -121,13 +123,11 @@ def refused(p_values: Mapping[str, float], level: float = LEVEL) -> set[str]:
 
 def row(name: str, findings: Sequence[CheckFinding], seen: str, tried: bool = True) -> Check:
     """A check's row: failed where a finding is its own."""
-    failed = any(finding.check == name for finding in findings)
-    return Check(name, FAILED if failed else PASSED if tried else UNTRIED, seen)
+    names = [finding.name for finding in findings if finding.check == name]
+    return Check(name, FAILED, "; ".join(names)) if names else Check(name, PASSED if tried else UNTRIED, seen)
 
 
 def one_line(error: Exception) -> str:
     """An error of the caller's code, on one line."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:120]}" if text else type(error).__name__
-
-

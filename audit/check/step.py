@@ -18,7 +18,16 @@ from audit.errors import InputError, require
 from audit.values import number, shown
 
 _COARSE = 0.05  # a tolerance beyond which a movement is not told
-ROWS = ("replay", "sensitivity", "separation", "noise", "independence", "shape", "noise and data", "empty batch")
+ROWS = (
+    "replay",
+    "sensitivity",
+    "separation",
+    "noise",
+    "independence",
+    "shape",
+    "noise and data",
+    "empty batch",
+)
 
 
 def check_step(
@@ -68,13 +77,17 @@ def check_step(
     require(callable(step), f"`step={shown(step)}` is no function: give (params, batch, seed) -> params")
     count = None if seeds is None else number("seeds", seeds, int)
     require(count is None or 4 <= count <= 10**5, f"`seeds={count}`: give 4 to 100,000")
-    probe = probe_of(step, params, batch, stated)
+    with np.errstate(all="ignore"):
+        return _checked(probe_of(step, params, batch, stated), extreme_examples, count)
+
+
+def _checked(probe: Probe, extreme_examples: Any, seeds: int | None) -> CheckReport:
     tried = trees.extremes(probe.batch.columns) | _own(probe, extreme_examples)
     replay, seconds = _replay(probe)
     moved, refusal = _movements(probe, tried)
-    fixed = not replay.found and not _noise_differs(moved, stated)
+    fixed = not replay.found and not _noise_differs(moved, probe.stated)
     apart = _separation(probe, tried) if fixed and not refusal else Seen()
-    drawn = worlds.draw(probe, count, seconds, {} if fixed else tried)
+    drawn = worlds.draw(probe, seeds, seconds, {} if fixed else tried)
     if fixed:
         sensitive = _sensitivity(probe, moved, refusal)
     else:
@@ -175,7 +188,7 @@ def _sensitivity(probe: Probe, moved: dict[str, Moved], refusal: str) -> Seen:
     if refusal:
         return Seen({"sensitivity": (f"the step refused a batch with one example more: {refusal}", False)})
     name, worst = max(moved.items(), key=lambda one: one[1].units)
-    found = findings.too_sensitive(name, moved, probe.stated, probe.base_update(), len(probe.batch.columns[0]))
+    found = findings.too_sensitive(name, moved, probe.stated, _shrinks(probe), len(probe.batch.columns[0]))
     figures = {"movements": {name: m.units for name, m in moved.items()}, "tolerance": worst.tolerance}
     if not found and worst.tolerance > _COARSE:
         return Seen({"sensitivity": (findings.coarse(worst.tolerance), False)}, figures=figures)
@@ -183,9 +196,20 @@ def _sensitivity(probe: Probe, moved: dict[str, Moved], refusal: str) -> Seen:
     return Seen({"sensitivity": (said, True)}, found, figures=figures)
 
 
-def _reported(
-    probe: Probe, parts: list[Seen], moved: dict[str, Moved], drawn: worlds.Drawn
-) -> CheckReport:
+def _shrinks(probe: Probe) -> bool:
+    """Whether one more example takes 1 / (n + 1) off the noise, as division by the actual size does."""
+    rows, base = probe.batch.columns, probe.base
+    assert base is not None
+    try:
+        more = trees.joined(rows, trees.taken(rows, slice(0, 1)))
+        before, after = probe(rows, 1) - base, probe(more, 1) - probe(more, 0)
+    except RefusedError:
+        return False
+    size, n = float(before @ before), len(rows[0])
+    return size > 0 and abs((1 - float(before @ after) / size) * (n + 1) - 1) < 0.1
+
+
+def _reported(probe: Probe, parts: list[Seen], moved: dict[str, Moved], drawn: worlds.Drawn) -> CheckReport:
     p_values = {name: p for part in parts for name, p in part.p_values.items()}
     rejected = refused(p_values)
     found = [finding for part in parts for finding in part.found]

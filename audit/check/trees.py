@@ -13,6 +13,7 @@ from audit.values import shown
 
 Vector = NDArray[np.float64]
 Columns = list[NDArray[Any]]  # a batch's arrays, each (examples, ...)
+WHOLE = "parameters"  # the name of a tree that is one array
 _SPACING = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-23}  # of numbers from 1 to 2
 
 
@@ -21,7 +22,7 @@ def leaves(name: str, tree: Any, path: str = "") -> dict[str, Any]:
     if tree is None:
         return {}
     if hasattr(tree, "dtype") and hasattr(tree, "shape"):
-        return {path or name: tree}
+        return {path or WHOLE: tree}
     if isinstance(tree, Mapping):
         parts = tree.items()
     elif isinstance(tree, list | tuple):
@@ -43,7 +44,9 @@ def mapped(tree: Any, function: Callable[[str, Any], Any], path: str = "") -> An
     if tree is None or hasattr(tree, "dtype"):
         return tree if tree is None else function(path, tree)
     if isinstance(tree, Mapping):
-        of = {key: mapped(part, function, f"{path}.{key}" if path else str(key)) for key, part in tree.items()}
+        of = {
+            key: mapped(part, function, f"{path}.{key}" if path else str(key)) for key, part in tree.items()
+        }
         return of if type(tree) is dict else type(tree)(of)  # type: ignore[call-arg]
     if isinstance(tree, list | tuple):
         names = getattr(tree, "_fields", range(len(tree)))
@@ -106,7 +109,7 @@ class GivenBatch(NamedTuple):
     def as_given(self, columns: Columns) -> Any:
         """A batch of the caller's kind with these columns."""
         of = dict(zip(self.names, columns, strict=True))
-        return mapped(self.tree, lambda name, leaf: like(of[name or "batch"], leaf))
+        return mapped(self.tree, lambda name, leaf: like(of[name or WHOLE], leaf))
 
 
 def examples_of(name: str, batch: Any) -> GivenBatch:
@@ -141,7 +144,9 @@ def extremes(columns: Columns) -> dict[str, Columns]:
         turned = [*one[:-1], _other_label(one[-1], columns[-1])] if len(columns) > 1 else one
         for labels, kind in ((one, ""), (turned, ", label changed"))[: 1 + (len(columns) > 1)]:
             for scale in (1, 1e3, -1e3, 30, 3, 0.1, 1e-3, 0):
-                changed = [_scaled(c, columns[i], scale) if i in features else c for i, c in enumerate(labels)]
+                changed = [
+                    _scaled(c, columns[i], scale) if i in features else c for i, c in enumerate(labels)
+                ]
                 found[f"{of}{'' if scale == 1 else f', features times {scale:g}'}{kind}"] = changed
         if len(columns) > 1 and columns[-1].dtype.kind == "f":
             found[f"{of}, label times 1000"] = [*one[:-1], 1e3 * one[-1]]
@@ -163,7 +168,9 @@ def _scaled(one: NDArray[Any], all_rows: NDArray[Any], scale: float) -> NDArray[
 def _other_label(one: NDArray[Any], all_rows: NDArray[Any]) -> NDArray[Any]:
     known = np.unique(all_rows)
     if one.dtype.kind == "b" or set(known.tolist()) <= {0, 1}:
-        return np.roll(one, 1, axis=-1) if one.ndim > 1 and one.shape[-1] > 1 else np.asarray(1 - one, one.dtype)
+        return (
+            np.roll(one, 1, axis=-1) if one.ndim > 1 and one.shape[-1] > 1 else np.asarray(1 - one, one.dtype)
+        )
     if one.dtype.kind == "f":
         return -one
     others = known[~np.isin(known, one)]

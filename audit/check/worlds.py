@@ -131,7 +131,9 @@ def law(probe: Probe, drawn: Drawn) -> Seen:
 _ROWS = ("noise", "independence", "shape", "noise and data", "empty batch")
 
 
-def _beside(drawn: Drawn, ratios: Mapping[str, float]) -> tuple[dict[str, tuple[str, bool]], dict[str, float]]:
+def _beside(
+    drawn: Drawn, ratios: Mapping[str, float]
+) -> tuple[dict[str, tuple[str, bool]], dict[str, float]]:
     """What is said of noise at other batches, and p-values of its being as at the batch as given."""
     said, p_values, tried = {}, {}, []
     for batch, draws in drawn.others.items():
