@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import stats
 
 from audit.check.report import CheckFinding
 from audit.check.trees import Vector
@@ -72,8 +73,8 @@ _FINITE = "clip with C / max(C, norm), replace gradients that are not finite by 
 
 def unseeded(far: float, size: int, given: Stated) -> CheckFinding:
     """Of a step that is another one with the same seed."""
-    of_noise = given.noise_multiplier > 0 and 0.7 < far / (2 * size) ** 0.5 / given.noise_multiplier < 1.4
-    if of_noise:
+    sigma = max(given.noise_multiplier, 1e-300)
+    if 1e-3 < stats.chi2.cdf((far / sigma) ** 2 / 2, size) < 0.999:
         meaning = (
             "Two calls with one seed are as far apart as two draws of the noise: the seed does not fix it."
         )
@@ -199,7 +200,7 @@ def _cause(
 
 def not_separate(far: float, pair: str) -> CheckFinding:
     """Of examples that are not added up."""
-    meaning = f"Two examples together move the step by {far:.3g} C more than each alone does ({pair})."
+    meaning = f"Two parts together move the step by {far:.3g} C more than each alone does ({pair})."
     mend = (
         "look for what mixes examples: batch norm, a division by the actual batch size, a clipping norm taken "
         "from the batch, microbatches clipped as one, a loss over pairs"

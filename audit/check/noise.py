@@ -52,10 +52,11 @@ class Draws(NamedTuple):
         return (values - values.mean(axis=0)) / self.unit
 
     def fine(self, layer: Layer) -> "tuple[Vector, Vector]":
-        """Which coordinates resolve a unit, and each one's variance from rounding, in units."""
+        """Which coordinates resolve the noise, and each one's variance from rounding, in units."""
         values = self.values[:, layer.where]
         steps = ulp(values, np.full(values.shape, layer.spacing)) / self.unit
-        return np.max(steps, axis=0) <= 1, np.mean(steps**2, axis=0) / 12  # Sheppard's correction
+        spread = np.maximum(1, np.std(values, axis=0) / self.unit)
+        return np.max(steps, axis=0) <= spread, np.mean(steps**2, axis=0) / 12  # Sheppard's correction
 
     def spread(self, layer: Layer) -> Spread:
         """How large a layer's noise is, without what rounding of the parameters adds."""

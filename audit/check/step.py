@@ -153,34 +153,44 @@ def _noise_differs(moved: dict[str, Moved], stated: Stated) -> bool:
     return wide and bool(rms) and stated.noise_multiplier > 0 and min(rms) > 0.9 * stated.noise_multiplier
 
 
+def _quartets(probe: Probe, tried: dict[str, Columns]) -> dict[str, tuple[Columns, Columns, Columns]]:
+    """What two parts are added to, and these, by what they are."""
+    rows, examples = probe.batch.columns, list(tried.items())
+    found = {}
+    for (a, one), (b, other) in ((examples[0], examples[-1]), (examples[1], examples[len(examples) // 2])):
+        found[f"{a}; {b}"] = rows, one, other
+    middle = (len(rows[0]) + 1) // 2
+    if middle > 1:
+        parts = [trees.taken(rows, part) for part in (slice(0, 1), slice(1, middle), slice(middle, None))]
+        found["the halves of the batch"] = parts[0], parts[1], parts[2]
+    return found
+
+
 def _separation(probe: Probe, tried: dict[str, Columns]) -> Seen:
-    """Whether two examples move the step by the sum of what each does."""
-    columns, base, examples = probe.batch.columns, probe.base, list(tried.items())
-    assert base is not None
+    """Whether two examples, or two halves of a batch, move the step by the sum of what each does."""
     worst, limit, pair = 0.0, 0.0, ""
-    chosen = [examples[0], examples[len(examples) // 2], examples[1], examples[-1]]
-    for (a, one), (b, other) in zip(chosen, chosen[1:] + chosen[:1], strict=True):
+    for name, (rows, one, other) in _quartets(probe, tried).items():
+        batches = trees.joined(rows, one, other), trees.joined(rows, one), trees.joined(rows, other), rows
         try:
-            both, first, second = (
-                probe(trees.joined(columns, *parts), 0) for parts in ((one, other), (one,), (other,))
-            )
+            both, first, second, neither = (probe(batch, 0) for batch in batches)
         except RefusedError as error:
-            return Seen({"separation": (f"the step refused two more examples: {error}", False)})
-        residual = (both - first - second + base) / probe.stated.unit
-        grid = probe.grid(first, len(columns[0]))
+            return Seen({"separation": (f"the step refused another batch: {error}", False)})
+        residual = (both - first - second + neither) / probe.stated.unit
+        grid = probe.grid(first, len(probe.batch.columns[0]))
         squares = float(np.sum(residual**2)) - float(np.sum(grid**2)) / 3
-        noise_of_it = 2e-3 + 12 * float(np.max(probe.spacings)) + float(6 * 0.12 * np.sum(grid**4)) ** 0.25
-        noise_of_it += float(np.max(grid, initial=0))
+        allowed = 2e-3 + 12 * float(np.max(probe.spacings)) + float(6 * 0.12 * np.sum(grid**4)) ** 0.25
+        allowed += float(np.max(grid, initial=0))
         far = float(np.sqrt(max(squares, 0))) if np.isfinite(squares) else 0.0
-        if far >= worst:
-            worst, limit, pair = far, noise_of_it, f"{a}; {b}"
+        if not pair or far / allowed > worst / limit:
+            worst, limit, pair = far, allowed, name
     figures = {"separation": worst, "separation tolerance": limit}
     if worst > limit:
-        said = f"two examples together move it by {worst:.3g} C more than one by one"
-        return Seen({"separation": (said, True)}, [findings.not_separate(worst, pair)], {}, figures)
+        said = f"two parts together move it by {worst:.3g} C more than one by one"
+        return Seen({"separation": (said, True)}, [findings.not_separate(worst, pair)], figures=figures)
     if limit > _COARSE:
         return Seen({"separation": (findings.coarse(limit), False)}, figures=figures)
-    return Seen({"separation": ("two examples move it by the sum of what each does", True)}, figures=figures)
+    said = "two examples, and halves of the batch, move it by the sum of what each does"
+    return Seen({"separation": (said, True)}, figures=figures)
 
 
 def _sensitivity(probe: Probe, moved: dict[str, Moved], refusal: str) -> Seen:

@@ -13,9 +13,10 @@ from audit.check.probe import Probe, RefusedError, Seen
 from audit.check.report import CheckFinding
 from audit.check.trees import Columns, Vector
 
-_USUAL, _LEAST, _MOST, _FREEDOM = 64, 12, 320, 320  # draws; degrees of freedom wanted in the smallest layer
-_SECONDS, _KEPT, _OTHERS = 20.0, 60_000, 100_003  # of draws; numbers kept of each; seeds beside the base's
-EMPTY = "an empty batch"
+_USUAL, _LEAST, _MOST = 64, 12, 2000  # draws
+_FREEDOM, _NUMBERS = 320, 20_000  # wanted in the smallest layer, and in all, where a few seconds allow
+_SECONDS, _MORE_SECONDS, _KEPT, _OTHERS = 20.0, 3.0, 60_000, 100_003  # numbers kept of each; others' seeds
+EMPTY, _FOURFOLD = "an empty batch", "four times the batch"
 
 
 class Drawn(NamedTuple):
@@ -43,9 +44,10 @@ def draw(probe: Probe, seeds: int | None, seconds: float, tried: Mapping[str, Co
         values.append(after[where])
         if seeds is None and len(values) == 2:
             trained = [at.stop - at.start for at in probe.layers.values() if np.any(probe.depends[at])]
-            wanted = int(np.clip(_FREEDOM / min(trained, default=_FREEDOM), _USUAL, _MOST))
-            count = max(_LEAST, min(wanted, int(_SECONDS / max(seconds, 1e-9))))
-    fewer = max(_LEAST, count // 4) if time.perf_counter() - began < 2 * _SECONDS else 4
+            wanted = int(np.clip(_FREEDOM / min(trained, default=_FREEDOM), _USUAL, _FREEDOM))
+            more = int(np.clip(_NUMBERS / max(sum(trained), 1), wanted, _MOST))
+            count = max(min(more, int(_MORE_SECONDS / seconds)), min(wanted, int(_SECONDS / seconds)), _LEAST)
+    fewer = max(_LEAST, min(count, _FREEDOM) // 4) if time.perf_counter() - began < 2 * _SECONDS else 4
     others = {name: _at(probe, rows, fewer, where, unit) for name, rows in _batches(probe).items()}
     names = list(tried)
     some = [names[i] for i in np.unique(np.linspace(0, len(names) - 1, 6).astype(int))] if names else []
@@ -75,7 +77,7 @@ def _batches(probe: Probe) -> dict[str, Columns]:
     floats = [c.dtype.kind == "f" and (i < last or not last) for i, c in enumerate(rows)]
     scaled = [1e3 * c if kind else c for c, kind in zip(rows, floats, strict=True)]
     found = {"a quarter of the batch": trees.taken(rows, slice(0, quarter))} if quarter < len(rows[0]) else {}
-    found["four times the batch"] = trees.joined(*[rows] * 4)
+    found[_FOURFOLD] = trees.joined(*[rows] * 4)
     if any(floats):
         found["features times 1000"] = scaled
     return found | {EMPTY: trees.taken(rows, slice(0, 0))}
@@ -224,12 +226,13 @@ def named(
 
 
 def _constant(probe: Probe, drawn: Drawn) -> bool:
-    """Whether an empty batch moves all numbers by about the noise, the same for all seeds."""
-    empty = drawn.others.get(EMPTY)
-    if not isinstance(empty, Draws) or np.any(drawn.noisy):
+    """Whether there is noise of about the right size, the same for all seeds: what four times the batch does
+    not move four times as far."""
+    more = drawn.others.get(_FOURFOLD)
+    if not isinstance(more, Draws) or np.any(drawn.noisy):
         return False
     where, _ = _kept(probe)
-    moved = (empty.values[0] - probe.start[where]) / empty.unit
+    moved = ((4 * drawn.base.values[0] - more.values[0]) / 3 - probe.start[where]) / more.unit
     return bool(np.all(np.isfinite(moved)) and 0.3 < np.sqrt(np.mean(moved**2)) < 3)
 
 
