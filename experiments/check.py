@@ -39,7 +39,9 @@ flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of a t
 
 def main() -> None:
     """Load, check, print; exit status 3 where something was found."""
-    require((FLAGS.example is None) != (FLAGS.step is None), "give one of --example=NAME, --step=mine.py:step")
+    require(
+        (FLAGS.example is None) != (FLAGS.step is None), "give one of --example=NAME, --step=mine.py:step"
+    )
     require(FLAGS.report != "", "--report=: name an HTML file")
     if FLAGS.example is not None:
         known = ", ".join(sorted(_EXAMPLES))

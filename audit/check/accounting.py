@@ -29,7 +29,7 @@ def check_accounting(
 
     Args:
       epsilon, delta: what is claimed.
-      noise_multiplier, steps, sampling_rate: sigma; all steps of the training; with which each takes an example.
+      noise_multiplier, steps, sampling_rate: sigma; all steps; with which each takes an example.
       batches: "poisson", or "shuffled" once an epoch of 1 / sampling_rate steps, for which only a lower bound
         on epsilon is known.
       examples: how many there are, to judge delta.
@@ -65,7 +65,9 @@ def check_accounting(
     said = {"epsilon": (seen, tried), "delta": (f"delta {level:g}", size is not None)}
     if size is not None and level * size > 1:
         meaning = f"delta {level:g} times {size:,} examples is above 1: releasing one example whole would do."
-        findings.append(CheckFinding("delta", "a delta that allows anything", meaning, f"claim at {0.1 / size:.1g}"))
+        findings.append(
+            CheckFinding("delta", "a delta that allows anything", meaning, f"claim at {0.1 / size:.1g}")
+        )
     checks = tuple(row(name, findings, *said[name]) for name in ROWS if size is not None or name != "delta")
     return CheckReport("accounting", checks, tuple(findings), ("epsilon",), {}, figures)
 
@@ -96,9 +98,14 @@ def _of_shuffled(
     if claimed >= least:
         said = f"shuffled batches leak at least {least:.4g}; how much at most is not known"
         return None, said, figures, False
-    meaning = f"{claimed:.4g} is claimed; some data leak at least {least:.4g} at delta {delta:g} (Chua et al., 2024)."
+    meaning = f"{claimed:.4g} is claimed; at least {least:.4g} leaks from some data (Chua et al., 2024)."
     mend = "draw Poisson batches, or account for every epoch without amplification by sampling"
-    return CheckFinding("epsilon", "shuffled batches leak more than is claimed", meaning, mend), "", figures, True
+    return (
+        CheckFinding("epsilon", "shuffled batches leak more than is claimed", meaning, mend),
+        "",
+        figures,
+        True,
+    )
 
 
 def _mistake(claimed: float, delta: float, composition: Composition) -> str:
@@ -123,7 +130,7 @@ def _mistake(claimed: float, delta: float, composition: Composition) -> str:
             continue
         if other != composition and abs(claimed / max(epsilon, 1e-12) - 1) < 0.02:
             fits.append(said)
-    if steps and 0 < sigma and not fits:
+    if steps and sigma > 0 and not fits:
         tenfold = accounting.participant_upper_bound(composition, min(10 * delta, 0.5))
         fits += ["delta is ten times as large"] if abs(claimed / tenfold - 1) < 0.02 else []
     return f"It fits if {' or if '.join(fits[:2])}." if fits else ""

@@ -1,4 +1,4 @@
-"""Are batches what the accountant assumes? Their sizes, how often each example comes, and who comes together."""
+"""Are batches what the accountant assumes? Their sizes, how often examples come, and who comes together."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -16,7 +16,15 @@ POISSON, FIXED, SHUFFLED = "poisson", "fixed", "shuffled"
 _SIMULATED, _MOST_EXAMPLES, _MOST_NUMBERS = 300, 1500, 4e7
 _PASSES, _LEAST_BATCHES, _MOST_BATCHES = 8, 320, 400
 _BUCKETS = 400  # of the largest number of an epoch
-ROWS = ("indices", "batch size", "spread of sizes", "every example", "within a pass", "across passes", "order")
+ROWS = (
+    "indices",
+    "batch size",
+    "spread of sizes",
+    "every example",
+    "within a pass",
+    "across passes",
+    "order",
+)
 
 
 class _Pass(NamedTuple):
@@ -62,7 +70,7 @@ def check_batches(
     """Whether a loader's batches are those that the accountant assumes.
 
     Args:
-      draw: seed -> the batches of one pass over the loader, each the indices 0 to examples - 1 of its examples;
+      draw: seed -> the batches of one pass over the loader, each the indices, from 0, of its examples;
         or one batch. Passes are drawn with seeds 0, 1, ...: ignore the seed where yours follow each other.
       examples: how many the data set has.
       sampling_rate: with which the accountant lets each batch take each example.
@@ -104,15 +112,27 @@ def check_batches(
     said = {
         "indices": (f"{len(sizes)} batches in {len(passes)} passes; none holds an example twice", True),
         "batch size": (f"{sizes.mean():.4g} examples on average, {size * rate:.4g} expected", True),
-        "spread of sizes": (f"deviation {sizes.std():.3g}, {_deviation(size, rate, assumed):.3g} expected", True),
+        "spread of sizes": (
+            f"deviation {sizes.std():.3g}, {_deviation(size, rate, assumed):.3g} expected",
+            True,
+        ),
         **{name: ("as expected", name in p_values) for name in ROWS[3:]},
     }
     if "poisson epsilon" in figures:
         one, other = figures["poisson epsilon"], figures["shuffled epsilon at least"]
-        said["leak"] = (f"Poisson accounting: epsilon {one:.3f}; shuffled batches: at least {other:.3f}", True)
+        said["leak"] = (
+            f"Poisson accounting: epsilon {one:.3f}; shuffled batches: at least {other:.3f}",
+            True,
+        )
     checks = tuple(row(name, found, *said[name]) for name in said)
     return CheckReport(
-        "batches", checks, tuple(found), ROWS[:4], p_values, figures, {"sizes": sizes, "expected": size * rate}
+        "batches",
+        checks,
+        tuple(found),
+        ROWS[:4],
+        p_values,
+        figures,
+        {"sizes": sizes, "expected": size * rate},
     )
 
 
@@ -126,7 +146,9 @@ def _passes(draw: Callable[[int], Any], size: int, rate: float) -> tuple[list[_P
         member = np.zeros((len(batches), looked.size), bool)
         for i, batch in enumerate(batches):
             inside = batch.size == 0 or (batch.min() >= 0 and batch.max() < size)
-            require(inside, f"`draw` gave indices from {batch.min() if batch.size else 0}: give 0 to {size - 1}")
+            require(
+                inside, f"`draw` gave indices from {batch.min() if batch.size else 0}: give 0 to {size - 1}"
+            )
             unique = np.unique(batch)
             doubled += len(unique) < len(batch)
             member[i] = np.isin(looked, unique, assume_unique=True)
@@ -172,17 +194,23 @@ def _statistics(passes: Sequence[_Pass], rate: float, size: int) -> dict[str, fl
     }
     window = round(1 / rate)
     centred = [one.joined - rate for one in passes]
-    within = [c[:window] for c in centred] if len(passes) > 1 else np.array_split(centred[0], -(-total // window))
+    within = (
+        [c[:window] for c in centred] if len(passes) > 1 else np.array_split(centred[0], -(-total // window))
+    )
     if any(len(c) > 1 for c in within):
         found["within a pass"] = float(sum(np.sum(c.sum(axis=0) ** 2) - np.sum(c**2) for c in within))
     if len(passes) > 1:
         grams = [np.sum((a @ b.T) ** 2) for a, b in zip(centred, centred[1:], strict=False)]
         found["across passes"] = float(np.cbrt(sum(grams)))
-    found["order"] = float(sum(np.sum(c[:, :-1] * c[:, 1:]) for c in centred)) if len(centred[0][0]) == size else 0.0
+    found["order"] = (
+        float(sum(np.sum(c[:, :-1] * c[:, 1:]) for c in centred)) if len(centred[0][0]) == size else 0.0
+    )
     return found
 
 
-def _simulated(passes: Sequence[_Pass], size: int, rate: float, kind: str, rng: np.random.Generator) -> list[_Pass]:
+def _simulated(
+    passes: Sequence[_Pass], size: int, rate: float, kind: str, rng: np.random.Generator
+) -> list[_Pass]:
     """Passes of as many batches as were seen, of a kind of sampling."""
     looked, fixed, found = passes[0].joined.shape[1], round(size * rate), []
     for one in passes:
@@ -238,7 +266,9 @@ def _kind(passes: Sequence[_Pass], size: int, rate: float, assumed: str) -> str:
         return SHUFFLED
     if len(passes) == 1 and np.ptp(sizes[: max(len(sizes) - 1, 1)]) == 0:
         window = max(round(1 / rate), 1)
-        whole = passes[0].joined[: len(sizes) // window * window].reshape(-1, window, passes[0].joined.shape[1])
+        whole = (
+            passes[0].joined[: len(sizes) // window * window].reshape(-1, window, passes[0].joined.shape[1])
+        )
         if len(whole) and whole.sum(axis=1).max() <= 1:
             return SHUFFLED
     if np.ptp(sizes) == 0:
@@ -251,7 +281,9 @@ def _deviation(size: int, rate: float, kind: str) -> float:
 
 
 def _doubled(count: int) -> CheckFinding:
-    meaning = f"{count} batches hold an example twice, which then counts twice: its sensitivity is 2 C or more."
+    meaning = (
+        f"{count} batches hold an example twice, which then counts twice: its sensitivity is 2 C or more."
+    )
     mend = "draw without replacement, or clip the sum of an example's copies"
     return CheckFinding("indices", "an example twice in a batch", meaning, mend)
 
@@ -274,14 +306,16 @@ def _named(
         mend = "give the accountant the rate at which batches are drawn, examples in a batch / all examples"
         found.append(CheckFinding("batch size", "another sampling rate than stated", meaning, mend))
     if kind and kind != assumed:
-        meaning = f"The accountant assumes {title[assumed]} batches, these are {title[kind]}: its epsilon is not theirs."
+        meaning = f"The accountant assumes {title[assumed]} batches, these are {title[kind]}."
         unseen = [int(np.sum(one.joined.sum(axis=0) == 0)) for one in passes]
-        dropped = kind == SHUFFLED and np.ptp(sizes) == 0 and len(passes) > 1 and 0 < min(unseen)
+        dropped = kind == SHUFFLED and np.ptp(sizes) == 0 and len(passes) > 1 and min(unseen) > 0
         meaning += " The last, smaller batch of a pass is dropped (drop_last)." if dropped else ""
-        mend = f"sample {title[assumed]} batches (every example by a coin of its own), or account for {kind} ones"
+        mend = f"sample {title[assumed]} batches, a coin for every example, or account for {kind} ones"
         mend = mend if assumed == POISSON else f"account for {kind} batches"
         name = f"{title[kind]} batches, not {title[assumed]}"
-        found.append(CheckFinding("spread of sizes" if kind != POISSON else "every example", name, meaning, mend))
+        found.append(
+            CheckFinding("spread of sizes" if kind != POISSON else "every example", name, meaning, mend)
+        )
     elif not kind:
         found += _unknown(rejected, assumed)
     if not found:
@@ -292,15 +326,26 @@ def _named(
 def _unknown(rejected: set[str], assumed: str) -> list[CheckFinding]:
     """Findings of batches that are no known kind, each by the figure that shows it."""
     meanings = {
-        "spread of sizes": ("sizes that vary otherwise", "Sizes spread otherwise than they should: cut or padded?"),
+        "spread of sizes": (
+            "sizes that vary otherwise",
+            "Sizes spread otherwise than they should: cut or padded?",
+        ),
         "every example": ("examples that come unequally often", "Some come more often, or all too evenly."),
-        "empty": ("no empty batch, or too many", "Empty batches come in another number than by chance: skipped?"),
-        "within a pass": ("batches of a pass that depend on each other", "Who was in one is rarer in the next."),
+        "empty": (
+            "no empty batch, or too many",
+            "Empty batches come in another number than by chance: skipped?",
+        ),
+        "within a pass": (
+            "batches of a pass that depend on each other",
+            "Who was in one is rarer in the next.",
+        ),
         "across passes": ("passes that resemble each other", "The same examples come together again."),
         "order": ("neighbours come together", "An example's neighbour in the data set comes with it."),
         "batch size": ("another sampling rate than stated", "The mean size is not the stated one."),
     }
-    mend = f"take every example by a coin of its own, in every batch; the accountant assumes {assumed} batches"
+    mend = (
+        f"take every example by a coin of its own, in every batch; the accountant assumes {assumed} batches"
+    )
     rows = {"empty": "spread of sizes"}
     return [
         CheckFinding(rows.get(name, name), meanings[name][0], meanings[name][1], mend)
@@ -321,4 +366,7 @@ def _leaks(noise_multiplier: Any, rate: float, epochs: Any, delta: Any) -> Mappi
     require(0.05 <= sigma <= 1e4, f"`noise_multiplier={sigma:g}`: give 0.05 to 10,000")
     require(1 <= passes <= 10_000, f"`epochs={passes}`: give 1 to 10,000")
     claimed = accounting.participant_upper_bound(accounting.Composition(sigma, steps * passes, rate), level)
-    return {"poisson epsilon": claimed, "shuffled epsilon at least": shuffled_epsilon(sigma, steps, passes, level)}
+    return {
+        "poisson epsilon": claimed,
+        "shuffled epsilon at least": shuffled_epsilon(sigma, steps, passes, level),
+    }

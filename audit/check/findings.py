@@ -30,7 +30,7 @@ class Stated(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """How far an example moves the step, in units, with its tolerance; by layer; each number's movement (p,)."""
+    """How far an example moves the step, in units, with its tolerance; by layer; each number's (p,)."""
 
     units: float
     tolerance: float
@@ -93,7 +93,7 @@ def moving_noise() -> CheckFinding:
         "With one example more and the same seed all numbers change by sqrt(2) sigma: it is another noise."
     )
     mend = (
-        "draw the noise from a generator of its own, that dropout, augmentation or a batch's size do not move; "
+        "draw the noise from a generator of its own, that dropout or a batch's size do not move; "
         "until then one example's effect can only be estimated"
     )
     return CheckFinding("sensitivity", "noise that depends on the batch's size", meaning, mend)
@@ -111,8 +111,8 @@ _CLIP = "clip every example's whole gradient, all layers together, to norm C bef
 def too_sensitive(
     name: str, moved: Mapping[str, Moved], given: Stated, shrinks: bool, examples: int
 ) -> list[CheckFinding]:
-    """Of the example that moves the step most, or of all that move it too little; whether the noise shrinks as
-    the batch grows."""
+    """Of the example that moves the step most, or of all that move it too little; `shrinks`: whether noise
+    does so as the batch grows."""
     one = moved[name]
     if np.isinf(one.units):
         return [not_finite("sensitivity", name)]
@@ -202,7 +202,7 @@ def not_separate(far: float, pair: str) -> CheckFinding:
     """Of examples that are not added up."""
     meaning = f"Two parts together move the step by {far:.3g} C more than each alone does ({pair})."
     mend = (
-        "look for what mixes examples: batch norm, a division by the actual batch size, a clipping norm taken "
+        "look for what mixes examples: batch norm, division by the actual size, a clipping norm taken "
         "from the batch, microbatches clipped as one, a loss over pairs"
     )
     return CheckFinding("separation", "examples change each other's gradients", meaning, mend)

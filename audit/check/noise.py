@@ -28,7 +28,7 @@ class Layer(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """A sum of squares of so many degrees of freedom, 1 each expected, and how far rounding may move its root."""
+    """A sum of squares of so many degrees of freedom, and how far rounding may move its root."""
 
     squares: float
     freedom: int
@@ -88,7 +88,7 @@ def is_as(one: Spread, other: Spread) -> float:
 
 
 def standardised(draws: Draws, layers: Mapping[str, Layer]) -> dict[str, Vector]:
-    """Every layer's noise at deviation 1, (n, kept), of layers that have some; only coordinates that resolve it."""
+    """Every layer's noise at deviation 1, (n, kept), of layers that have some."""
     found = {}
     spreads = {name: draws.spread(layer) for name, layer in layers.items()}
     most = max((s.ratio for s in spreads.values() if s.freedom), default=0.0)
@@ -146,7 +146,7 @@ def shape(draws: Draws, layers: Mapping[str, Layer]) -> dict[str, float]:
 
 
 def _projection(noise: Vector, signs: Vector) -> float:
-    """p-value of a sum of signed coordinates that varies as independent ones' does; its share of all is Beta."""
+    """p-value of a sum of signed coordinates that varies as of independent ones: a Beta share."""
     size = int(np.sum(np.any(noise != 0, axis=0)))
     if size < 2:
         return 1.0

@@ -1,5 +1,5 @@
-"""Anyone's arrays as NumPy's and back: parameters as one float64 vector, batches row by row. JAX and torch are
-used where the caller's arrays are theirs, and never imported."""
+"""Anyone's arrays as NumPy's and back: parameters as one float64 vector, batches row by row. JAX and torch
+are used where the caller's arrays are theirs, and never imported."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ _SPACING = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-23}  # of
 
 
 def leaves(name: str, tree: Any, path: str = "") -> dict[str, Any]:
-    """The arrays of a tree of dicts, lists, tuples and, where JAX is loaded, its other trees, by their path."""
+    """The arrays of a tree of dicts, lists, tuples and, where JAX is loaded, of its other trees, by path."""
     if tree is None:
         return {}
     if hasattr(tree, "dtype") and hasattr(tree, "shape"):
@@ -135,7 +135,7 @@ def taken(columns: Columns, rows: Any) -> Columns:
 
 
 def extremes(columns: Columns) -> dict[str, Columns]:
-    """Examples that try a step's clipping, by what was done to one of the batch: repeated, its features scaled,
+    """Examples that try a step's clipping, by what was done to one of the batch: repeated, features scaled,
     its label changed; the last array holds labels where there are several."""
     features, found = range(max(len(columns) - 1, 1)), {}
     for row in sorted({0, len(columns[0]) - 1}):

@@ -51,7 +51,7 @@ def draw(probe: Probe, seeds: int | None, seconds: float, tried: Mapping[str, Co
     others = {name: _at(probe, rows, fewer, where, unit) for name, rows in _batches(probe).items()}
     names = list(tried)
     some = [names[i] for i in np.unique(np.linspace(0, len(names) - 1, 6).astype(int))] if names else []
-    extreme = {n: _at(probe, trees.joined(rows, tried[n]), count, where, unit) for n in some}
+    extreme = {n: _at(probe, trees.joined(rows, tried[n]), min(count, 128), where, unit) for n in some}
     trained_layers = {n: layers[n] for n, at in probe.layers.items() if np.any(probe.depends[at])}
     found = {name: draws for name, draws in extreme.items() if isinstance(draws, Draws)}
     return Drawn(Draws(np.array(values), unit), others, trained_layers, noisy, found)
@@ -70,13 +70,18 @@ def _kept(probe: Probe) -> tuple[Vector, dict[str, Layer]]:
     return np.concatenate(where), found
 
 
+def quarter(rows: Columns) -> int:
+    """How many examples are a quarter of a batch, 1 at least."""
+    return max(1, len(rows[0]) // 4)
+
+
 def _batches(probe: Probe) -> dict[str, Columns]:
     """Batches at which the noise has to be as at the batch as given."""
     rows = probe.batch.columns
-    quarter, last = max(1, len(rows[0]) // 4), len(rows) - 1
+    few, last = quarter(rows), len(rows) - 1
     floats = [c.dtype.kind == "f" and (i < last or not last) for i, c in enumerate(rows)]
     scaled = [1e3 * c if kind else c for c, kind in zip(rows, floats, strict=True)]
-    found = {"a quarter of the batch": trees.taken(rows, slice(0, quarter))} if quarter < len(rows[0]) else {}
+    found = {"a quarter of the batch": trees.taken(rows, slice(0, few))} if few < len(rows[0]) else {}
     found[_FOURFOLD] = trees.joined(*[rows] * 4)
     if any(floats):
         found["features times 1000"] = scaled
@@ -169,7 +174,7 @@ def overall(probe: Probe, drawn: Drawn, batch: str | None = None) -> float:
 
 
 def sensitivity(probe: Probe, drawn: Drawn, replayed: bool) -> Seen:
-    """How far examples move the mean over seeds, where noise differs between neighbouring batches: p-values of
+    """How far examples move the mean over seeds, where noise differs between neighbours: p-values of
     a movement of at most C, noncentral chi-square."""
     why = "noise differs between a batch and its neighbours" if replayed else "noise does not follow the seed"
     scale = {name: drawn.base.spread(layer).ratio for name, layer in drawn.layers.items()}
@@ -237,7 +242,7 @@ def _constant(probe: Probe, drawn: Drawn) -> bool:
 
 
 def _silent(probe: Probe, drawn: Drawn, bad: Mapping[str, float]) -> list[CheckFinding]:
-    """Findings of layers some of whose numbers get no noise; those with none at all are known by their spread."""
+    """Findings of layers some of whose numbers get no noise, others some."""
     found = []
     for name, at in probe.layers.items():
         noisy = drawn.noisy[at]

@@ -27,7 +27,9 @@ mechanism = fedavg.mechanism(choices)
 def step(params, batch, seed):
     """One round of all clients in the batch; a place for none keeps an empty one a round."""
     clients = len(batch[1])
-    features, labels = (jnp.concatenate([part, jnp.zeros_like(part, shape=(1, *part.shape[1:]))]) for part in batch)
+    features, labels = (
+        jnp.concatenate([part, jnp.zeros_like(part, shape=(1, *part.shape[1:]))]) for part in batch
+    )
     starts = 5 * jnp.arange(clients + 1)
     data = features.reshape(-1, 8), labels.ravel(), starts, jnp.full(clients + 1, 5)
     cohort = jnp.append(jnp.arange(clients), -1)

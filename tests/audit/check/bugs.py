@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Bugs planted into the examples of `check`: (example, what stands there, what the bug makes of it, its check)."""
 
 from pathlib import Path
