@@ -10,8 +10,8 @@
     audit.check_batches(draw, examples, sampling_rate)                      are its batches?
     audit.check_accounting(epsilon, delta, ...)                             is its epsilon?
 
-The checks return a `CheckReport`, each of the others a `Result`; what cannot be audited raises `InputError`,
-in one line. `bounds` and the checks load no JAX, and none of them touches the command line or JAX's configuration.
+The checks return a `CheckReport`, the others a `Result`; what cannot be audited raises `InputError`, in one
+line. `bounds` and the checks load no JAX, and none of them touches the command line or JAX's configuration.
 """
 
 import importlib

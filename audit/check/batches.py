@@ -99,6 +99,7 @@ def check_batches(
         isinstance(assumed, str) and assumed in (POISSON, FIXED, SHUFFLED),
         f"`assumed={shown(assumed)}`: give poisson, fixed or shuffled",
     )
+    leaks = {} if noise_multiplier is None else _leaks(noise_multiplier, rate, epochs, delta)
     passes, doubled = _passes(draw, size, rate)
     found = [_doubled(doubled)] if doubled else []
     p_values = _against(passes, size, rate, assumed)
@@ -106,8 +107,7 @@ def check_batches(
     kind = _kind(passes, size, rate, assumed) if rejected else assumed
     found += _named(rejected, kind, assumed, passes, size * rate)
     figures: dict[str, Any] = {"kind": kind, "batches": sum(len(one.sizes) for one in passes)}
-    if noise_multiplier is not None:
-        figures |= _leaks(noise_multiplier, rate, epochs, delta)
+    figures |= leaks
     sizes = np.concatenate([one.sizes for one in passes])
     said = {
         "indices": (f"{len(sizes)} batches in {len(passes)} passes; none holds an example twice", True),
@@ -139,7 +139,8 @@ def check_batches(
 def _passes(draw: Callable[[int], Any], size: int, rate: float) -> tuple[list[_Pass], int]:
     """Passes of boolean membership of some examples, and how many batches hold an example twice."""
     looked = np.unique(np.linspace(0, size - 1, min(size, _MOST_EXAMPLES)).astype(int))
-    passes, doubled, total = [], 0, 0
+    passes: list[_Pass] = []
+    doubled, total = 0, 0
     while len(passes) < _PASSES or total < _LEAST_BATCHES:
         batches = _batches(draw(len(passes)))
         require(batches, f"`draw` gave no batch with seed {len(passes)}: return batches of indices")
@@ -255,7 +256,18 @@ def _against(passes: Sequence[_Pass], size: int, rate: float, kind: str) -> dict
         else:
             far = abs(value - center) / spread / np.sqrt(1 + 1 / times)
             found[name] = float(2 * stats.t.sf(far, times - 1))
+    if kind == POISSON:
+        found["law of sizes"] = _law_of_sizes(np.concatenate([one.sizes for one in passes]), size, rate)
     return found
+
+
+def _law_of_sizes(sizes: NDArray[np.int64], size: int, rate: float) -> float:
+    """p-value of binomial sizes, chi-square over an eighth of the law each."""
+    edges = np.unique(stats.binom.ppf(np.arange(1, 8) / 8, size, rate))
+    share = np.diff(np.concatenate([[0.0], stats.binom.cdf(edges, size, rate), [1.0]]))
+    seen = np.bincount(np.searchsorted(edges, sizes, side="left"), minlength=len(share))
+    few = share * len(sizes) < 5
+    return 1.0 if np.any(few) or len(share) < 2 else float(stats.chisquare(seen, share * len(sizes)).pvalue)
 
 
 def _kind(passes: Sequence[_Pass], size: int, rate: float, assumed: str) -> str:
@@ -346,7 +358,8 @@ def _unknown(rejected: set[str], assumed: str) -> list[CheckFinding]:
     mend = (
         f"take every example by a coin of its own, in every batch; the accountant assumes {assumed} batches"
     )
-    rows = {"empty": "spread of sizes"}
+    meanings["law of sizes"] = meanings["spread of sizes"]
+    rows = {"empty": "spread of sizes", "law of sizes": "spread of sizes"}
     return [
         CheckFinding(rows.get(name, name), meanings[name][0], meanings[name][1], mend)
         for name in sorted(rejected)

@@ -49,7 +49,7 @@ class Draws(NamedTuple):
     def centred(self, layer: Layer) -> Vector:
         """(n, kept of the layer), in units."""
         values = self.values[:, layer.where]
-        return (values - values.mean(axis=0)) / self.unit
+        return np.asarray((values - values.mean(axis=0)) / self.unit)
 
     def fine(self, layer: Layer) -> "tuple[Vector, Vector]":
         """Which coordinates resolve the noise, and each one's variance from rounding, in units."""

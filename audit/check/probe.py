@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from audit.check import trees
 from audit.check.findings import Moved, Stated
@@ -33,7 +34,9 @@ class Probe:
     start: Vector
     spacings: Vector
     layers: dict[str, slice]
-    depends: Vector = field(default_factory=lambda: np.zeros(0, bool))  # on seed or batch, a coordinate each
+    depends: NDArray[np.bool_] = field(
+        default_factory=lambda: np.zeros(0, bool)
+    )  # on seed or batch, a coordinate each
     base: Vector | None = None
 
     def __call__(self, columns: Columns, seed: int) -> Vector:

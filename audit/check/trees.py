@@ -2,7 +2,7 @@
 are used where the caller's arrays are theirs, and never imported."""
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,11 +24,11 @@ def leaves(name: str, tree: Any, path: str = "") -> dict[str, Any]:
     if hasattr(tree, "dtype") and hasattr(tree, "shape"):
         return {path or WHOLE: tree}
     if isinstance(tree, Mapping):
-        parts = tree.items()
+        parts: Iterable[tuple[Any, Any]] = tree.items()
     elif isinstance(tree, list | tuple):
         parts = zip(getattr(tree, "_fields", range(len(tree))), tree, strict=True)
     else:
-        known = sys.modules.get("jax")
+        known: Any = sys.modules.get("jax")
         found = known.tree_util.tree_flatten_with_path(tree)[0] if known else [((), tree)]
         unknown = f"`{name}` holds {shown(tree)}: give arrays or tensors in dicts, lists or tuples"
         require(all(way and hasattr(leaf, "dtype") for way, leaf in found), unknown)

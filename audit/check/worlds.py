@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import stats
 
 from audit.check import findings, noise, trees
@@ -26,7 +27,7 @@ class Drawn(NamedTuple):
     base: Draws
     others: dict[str, Draws | str]
     layers: dict[str, Layer]
-    noisy: Vector
+    noisy: NDArray[np.bool_]
     extremes: dict[str, Draws]
 
 
@@ -142,7 +143,8 @@ def _beside(
     drawn: Drawn, ratios: Mapping[str, float]
 ) -> tuple[dict[str, tuple[str, bool]], dict[str, float]]:
     """What is said of noise at other batches, and p-values of its being as at the batch as given."""
-    said, p_values, tried = {}, {}, []
+    said: dict[str, tuple[str, bool]] = {}
+    p_values, tried = {}, []
     for batch, draws in drawn.others.items():
         check = "empty batch" if batch == EMPTY else "noise and data"
         if isinstance(draws, str):

@@ -78,7 +78,7 @@ def _bars(axes: Axes, values: Mapping[str, float], log: bool = False) -> None:
 
 def _noise(axes: Axes, sample: Any) -> None:
     edges = np.linspace(-5, 5, 61)
-    axes.hist(np.clip(sample, -5, 5), edges, density=True, color=style.OUT)
+    axes.hist(np.clip(sample, -5, 5), list(edges), density=True, color=style.OUT)
     axes.plot(edges, stats.norm.pdf(edges), color=style.BLACK)
     axes.set_xlabel("stated deviations")
     axes.set_ylabel("density")

@@ -1,5 +1,7 @@
 """This project's own DP-FedAvg: a round, in which an example is a client. ./run.sh check --example=fedavg"""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,10 +12,15 @@ from audit.mechanism import base, fedavg
 rng = np.random.default_rng(0)
 params = jnp.zeros(9)
 batch = rng.normal(size=(16, 5, 8)).astype(np.float32), rng.integers(0, 2, (16, 5))  # of 16 clients
-stated = {"clipping_norm": 0.5, "noise_multiplier": 1.1, "learning_rate": 1.0, "batch_size": 16}
+stated: dict[str, Any] = {
+    "clipping_norm": 0.5,
+    "noise_multiplier": 1.1,
+    "learning_rate": 1.0,
+    "batch_size": 16,
+}
 
 
-def losses(theta, examples):
+def losses(theta: Any, examples: Any) -> Any:
     """Logistic losses of a client's examples."""
     return jnp.logaddexp(0, (1 - 2 * examples[1]) * (examples[0] @ theta[:8] + theta[8]))
 
@@ -24,7 +31,7 @@ mechanism = fedavg.mechanism(choices)
 
 
 @jax.jit
-def step(params, batch, seed):
+def step(params: Any, batch: Any, seed: int) -> Any:
     """One round of all clients in the batch; a place for none keeps an empty one a round."""
     clients = len(batch[1])
     features, labels = (

@@ -1,5 +1,7 @@
 """A linear classifier by jax_privacy's clipped gradients. ./run.sh check --example=jax_privacy"""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import jax_privacy
@@ -11,10 +13,15 @@ import audit
 rng = np.random.default_rng(0)
 params = {"kernel": jnp.asarray(0.1 * rng.normal(size=(8, 3)), jnp.float32), "bias": jnp.zeros(3)}
 batch = rng.normal(size=(32, 8)).astype(np.float32), rng.integers(0, 3, 32)
-stated = {"clipping_norm": 1.5, "noise_multiplier": 1.1, "learning_rate": 0.5, "batch_size": 32}
+stated: dict[str, Any] = {
+    "clipping_norm": 1.5,
+    "noise_multiplier": 1.1,
+    "learning_rate": 0.5,
+    "batch_size": 32,
+}
 
 
-def loss(params, x, y):
+def loss(params: Any, x: Any, y: Any) -> Any:
     """The mean loss of a batch, as jax_privacy calls it with one example."""
     logits = x @ params["kernel"] + params["bias"]
     return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean()
@@ -24,7 +31,7 @@ clipped = jax_privacy.clipped_grad(loss, batch_argnums=(1, 2), l2_clip_norm=1.5,
 
 
 @jax.jit
-def step(params, batch, seed):
+def step(params: Any, batch: Any, seed: int) -> Any:
     """One step: the mean of clipped gradients and noise of the sensitivity that it says it has."""
     gradients = clipped(params, *batch)
     deviation = 1.1 * clipped.sensitivity()

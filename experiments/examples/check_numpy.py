@@ -1,5 +1,7 @@
 """Logistic regression by DP-SGD in NumPy. ./run.sh check --example=numpy"""
 
+from typing import Any
+
 import numpy as np
 
 import audit
@@ -7,10 +9,15 @@ import audit
 rng = np.random.default_rng(0)
 params = {"w": np.zeros(8), "b": np.zeros(1)}
 batch = rng.normal(size=(32, 8)), rng.integers(0, 2, 32)
-stated = {"clipping_norm": 1.5, "noise_multiplier": 1.1, "learning_rate": 0.5, "batch_size": 32}
+stated: dict[str, Any] = {
+    "clipping_norm": 1.5,
+    "noise_multiplier": 1.1,
+    "learning_rate": 0.5,
+    "batch_size": 32,
+}
 
 
-def step(params, batch, seed):
+def step(params: Any, batch: Any, seed: int) -> Any:
     """One step: clipped gradients, one sum, noise, the expected size of a batch."""
     x, y = batch
     residual = 1 / (1 + np.exp(-x @ params["w"] - params["b"])) - y

@@ -1,6 +1,9 @@
 """A step of Opacus, as `PrivacyEngine.make_private` sets it up, in physical batches of at most 10 by its
 BatchMemoryManager. ./run.sh check --example=opacus"""
 
+from collections.abc import Iterator
+from typing import Any
+
 import torch
 from opacus import PrivacyEngine
 from opacus.utils.batch_memory_manager import BatchMemoryManager
@@ -21,23 +24,28 @@ model, optimizer, poisson = PrivacyEngine().make_private(
 )
 params = {name: value.detach().clone() for name, value in model.named_parameters()}
 batch = torch.randn(32, 8), torch.randint(3, (32,))
-stated = {"clipping_norm": 1.5, "noise_multiplier": 1.1, "learning_rate": 0.5, "batch_size": 32}
+stated: dict[str, Any] = {
+    "clipping_norm": 1.5,
+    "noise_multiplier": 1.1,
+    "learning_rate": 0.5,
+    "batch_size": 32,
+}
 
 
 class OneBatch(torch.utils.data.Sampler):
     """A batch in place of the Poisson sampler's."""
 
-    def __init__(self, size):
+    def __init__(self, size: int) -> None:
         self.size = size
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[list[int]]:
         yield list(range(self.size))
 
-    def __len__(self):
+    def __len__(self) -> int:
         return 1
 
 
-def step(params, batch, seed):
+def step(params: Any, batch: Any, seed: int) -> Any:
     """The engine's own step from these parameters, on this batch in place of its Poisson sampler's."""
     model.load_state_dict(params)
     torch.manual_seed(seed)

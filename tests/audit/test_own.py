@@ -356,7 +356,10 @@ def test_a_built_in_model_is_audited_as_by_the_command(tmp_path):
         audit.audit(runs=40, out=tmp_path / "out", data_file=str(file), k=0)
 
 
-@pytest.mark.parametrize("name", ["bounds", "audit", "audit_model", "audit_loss"])
+CHECKS = ["check_step", "check_batches", "check_accounting"]
+
+
+@pytest.mark.parametrize("name", ["bounds", "audit", "audit_model", "audit_loss", *CHECKS])
 def test_the_example_in_its_docstring_gives_what_it_says(name, tmp_path):
     found = doctest.DocTestFinder().find(getattr(audit, name), globs={"audit": audit, "folder": tmp_path})
     (example,) = [one for one in found if one.examples]
