@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from audit.check.report import CheckFinding, CheckReport, refused, row
-from audit.errors import require
+from audit.check.report import CheckFinding, CheckReport, one_line, refused, row
+from audit.errors import InputError, require
 from audit.statistics import accounting
 from audit.values import number, shown
 
@@ -95,45 +95,43 @@ def check_batches(
     size, rate = number("examples", examples, int), number("sampling_rate", sampling_rate, float)
     require(2 <= size <= 10**9, f"`examples={size}`: give 2 to 1,000,000,000")
     require(0 < rate < 1, f"`sampling_rate={rate:g}`: give a number between 0 and 1")
-    require(
-        isinstance(assumed, str) and assumed in (POISSON, FIXED, SHUFFLED),
-        f"`assumed={shown(assumed)}`: give poisson, fixed or shuffled",
-    )
+    known = isinstance(assumed, str) and assumed in (POISSON, FIXED, SHUFFLED)
+    require(known, f"`assumed={shown(assumed)}`: give poisson, fixed or shuffled")
     leaks = {} if noise_multiplier is None else _leaks(noise_multiplier, rate, epochs, delta)
     passes, doubled = _passes(draw, size, rate)
-    found = [_doubled(doubled)] if doubled else []
     p_values = _against(passes, size, rate, assumed)
     rejected = refused(p_values)
     kind = _kind(passes, size, rate, assumed) if rejected else assumed
-    found += _named(rejected, kind, assumed, passes, size * rate)
-    figures: dict[str, Any] = {"kind": kind, "batches": sum(len(one.sizes) for one in passes)}
-    figures |= leaks
+    found = [*_doubled(doubled), *_named(rejected, kind, assumed, passes, size * rate)]
     sizes = np.concatenate([one.sizes for one in passes])
+    said = _said(sizes, len(passes), size * rate, p_values, leaks)
+    checks = tuple(row(name, found, *said[name]) for name in said)
+    figures = {"kind": kind, "batches": len(sizes), **leaks}
+    drawn = {"sizes": sizes, "expected": size * rate}
+    return CheckReport("batches", checks, tuple(found), ROWS[:4], p_values, figures, drawn)
+
+
+def _said(
+    sizes: NDArray[np.int64],
+    passes: int,
+    expected: float,
+    p_values: Mapping[str, float],
+    leaks: Mapping[str, float],
+) -> dict[str, tuple[str, bool]]:
+    """What the rows say where nothing is found, and whether they could be tried."""
     said = {
-        "indices": (f"{len(sizes)} batches in {len(passes)} passes; none holds an example twice", True),
-        "batch size": (f"{sizes.mean():.4g} examples on average, {size * rate:.4g} expected", True),
-        "spread of sizes": (
-            f"deviation {sizes.std():.3g}, {_deviation(size, rate, assumed):.3g} expected",
-            True,
-        ),
+        "indices": (f"{len(sizes)} batches in {passes} passes; none holds an example twice", True),
+        "batch size": (f"{sizes.mean():.4g} examples on average, {expected:.4g} expected", True),
+        "spread of sizes": (f"deviation {sizes.std():.3g}", True),
         **{name: ("as expected", name in p_values) for name in ROWS[3:]},
     }
-    if "poisson epsilon" in figures:
-        one, other = figures["poisson epsilon"], figures["shuffled epsilon at least"]
+    if leaks:
+        one, other = leaks["poisson epsilon"], leaks["shuffled epsilon at least"]
         said["leak"] = (
             f"Poisson accounting: epsilon {one:.3f}; shuffled batches: at least {other:.3f}",
             True,
         )
-    checks = tuple(row(name, found, *said[name]) for name in said)
-    return CheckReport(
-        "batches",
-        checks,
-        tuple(found),
-        ROWS[:4],
-        p_values,
-        figures,
-        {"sizes": sizes, "expected": size * rate},
-    )
+    return said
 
 
 def _passes(draw: Callable[[int], Any], size: int, rate: float) -> tuple[list[_Pass], int]:
@@ -142,7 +140,12 @@ def _passes(draw: Callable[[int], Any], size: int, rate: float) -> tuple[list[_P
     passes: list[_Pass] = []
     doubled, total = 0, 0
     while len(passes) < _PASSES or total < _LEAST_BATCHES:
-        batches = _batches(draw(len(passes)))
+        try:
+            batches = _batches(draw(len(passes)))
+        except InputError:
+            raise
+        except Exception as error:  # of the caller's code
+            raise InputError(f"`draw` failed with seed {len(passes)}: {one_line(error)}") from error
         require(batches, f"`draw` gave no batch with seed {len(passes)}: return batches of indices")
         member = np.zeros((len(batches), looked.size), bool)
         for i, batch in enumerate(batches):
@@ -288,16 +291,14 @@ def _kind(passes: Sequence[_Pass], size: int, rate: float, assumed: str) -> str:
     return POISSON if assumed != POISSON and not refused(_against(passes, size, rate, POISSON)) else ""
 
 
-def _deviation(size: int, rate: float, kind: str) -> float:
-    return (size * rate * (1 - rate)) ** 0.5 if kind == POISSON else 0.0
-
-
-def _doubled(count: int) -> CheckFinding:
+def _doubled(count: int) -> list[CheckFinding]:
+    if not count:
+        return []
     meaning = (
         f"{count} batches hold an example twice, which then counts twice: its sensitivity is 2 C or more."
     )
     mend = "draw without replacement, or clip the sum of an example's copies"
-    return CheckFinding("indices", "an example twice in a batch", meaning, mend)
+    return [CheckFinding("indices", "an example twice in a batch", meaning, mend)]
 
 
 def _named(

@@ -27,7 +27,7 @@ class Layer(NamedTuple):
     spacing: float
 
 
-class Spread(NamedTuple):
+class NoiseSpread(NamedTuple):
     """A sum of squares of so many degrees of freedom, and how far rounding may move its root."""
 
     squares: float
@@ -58,12 +58,12 @@ class Draws(NamedTuple):
         spread = np.maximum(1, np.std(values, axis=0) / self.unit)
         return np.max(steps, axis=0) <= spread, np.mean(steps**2, axis=0) / 12  # Sheppard's correction
 
-    def spread(self, layer: Layer) -> Spread:
+    def spread(self, layer: Layer) -> NoiseSpread:
         """How large a layer's noise is, without what rounding of the parameters adds."""
         resolved, rounding = self.fine(layer)
         part, n = self.centred(layer)[:, resolved], len(self.values)
         squares = float(np.sum(part**2) - (n - 1) * np.sum(rounding[resolved]))
-        return Spread(squares, (n - 1) * part.shape[1], 4 * layer.spacing)
+        return NoiseSpread(squares, (n - 1) * part.shape[1], 4 * layer.spacing)
 
     def silent(self, layer: Layer) -> int:
         """How many coordinates that resolve a unit are the same for all seeds."""
@@ -71,14 +71,14 @@ class Draws(NamedTuple):
         return int(np.sum(resolved & (np.ptp(self.values[:, layer.where], axis=0) == 0)))
 
 
-def is_one(spread: Spread) -> float:
+def is_one(spread: NoiseSpread) -> float:
     """p-value of a deviation of one unit, give or take its tolerance, two-sided chi-square."""
     most, least = (spread.squares / (1 + sign * spread.tolerance) ** 2 for sign in (1, -1))
     tails = stats.chi2.sf(most, spread.freedom), stats.chi2.cdf(least, spread.freedom)
     return float(min(1.0, 2 * min(tails)))
 
 
-def is_as(one: Spread, other: Spread) -> float:
+def is_as(one: NoiseSpread, other: NoiseSpread) -> float:
     """p-value of two equal deviations, give or take their tolerances, two-sided F."""
     quotient = (one.squares / one.freedom) / (other.squares / other.freedom)
     wide = (1 + one.tolerance) * (1 + other.tolerance)

@@ -24,7 +24,7 @@ class RefusedError(Exception):
 
 
 @dataclass
-class Probe:
+class StepProbe:
     """A step as a function of rows and a seed to a float64 vector, in units once the start is taken off."""
 
     step: Step
@@ -93,7 +93,7 @@ class Probe:
         return Moved(float(np.sqrt(squares)), tolerance, by_layer, difference)
 
 
-class Seen(NamedTuple):
+class PartSeen(NamedTuple):
     """A part of a report: what its rows say and whether they could be tried, findings, p-values, figures."""
 
     said: dict[str, tuple[str, bool]] = {}
@@ -102,7 +102,7 @@ class Seen(NamedTuple):
     figures: dict[str, Any] = {}
 
 
-def probe_of(step: Step, params: Any, batch: Any, stated: Stated) -> Probe:
+def probe_of(step: Step, params: Any, batch: Any, stated: Stated) -> StepProbe:
     """The probe; raises InputError for parameters or a batch that are none."""
     found = {name: leaf for name, leaf in trees.leaves("params", params).items() if trees.is_float(leaf)}
     require(found, f"`params={shown(params)}` holds no floating-point array: give the parameters")
@@ -114,4 +114,4 @@ def probe_of(step: Step, params: Any, batch: Any, stated: Stated) -> Probe:
     spacings = np.concatenate(
         [np.full(values[name].size, trees.spacing(leaf)) for name, leaf in found.items()]
     )
-    return Probe(step, params, trees.examples_of("batch", batch), stated, start, spacings, layers)
+    return StepProbe(step, params, trees.examples_of("batch", batch), stated, start, spacings, layers)

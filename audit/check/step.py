@@ -11,7 +11,7 @@ import numpy as np
 
 from audit.check import findings, trees, worlds
 from audit.check.findings import Moved, Stated
-from audit.check.probe import Probe, RefusedError, Seen, Step, probe_of
+from audit.check.probe import StepProbe, RefusedError, PartSeen, Step, probe_of
 from audit.check.report import CheckReport, refused, row
 from audit.check.trees import Columns
 from audit.errors import InputError, require
@@ -81,12 +81,12 @@ def check_step(
         return _checked(probe_of(step, params, batch, stated), extreme_examples, count)
 
 
-def _checked(probe: Probe, extreme_examples: Any, seeds: int | None) -> CheckReport:
+def _checked(probe: StepProbe, extreme_examples: Any, seeds: int | None) -> CheckReport:
     tried = trees.extremes(probe.batch.columns) | _own(probe, extreme_examples)
     replay, seconds = _replay(probe)
     moved, refusal = _movements(probe, tried)
     fixed = not replay.found and not _noise_differs(moved, probe.stated)
-    apart = _separation(probe, tried) if fixed and not refusal else Seen()
+    apart = _separation(probe, tried) if fixed and not refusal else PartSeen()
     drawn = worlds.draw(probe, seeds, seconds, {} if fixed else tried)
     if fixed:
         sensitive = _sensitivity(probe, moved, refusal)
@@ -95,7 +95,7 @@ def _checked(probe: Probe, extreme_examples: Any, seeds: int | None) -> CheckRep
     return _reported(probe, [replay, apart, worlds.law(probe, drawn), sensitive], moved, drawn)
 
 
-def _own(probe: Probe, examples: Any) -> dict[str, Columns]:
+def _own(probe: StepProbe, examples: Any) -> dict[str, Columns]:
     if examples is None:
         return {}
     more = trees.examples_of("extreme_examples", examples).columns
@@ -104,7 +104,7 @@ def _own(probe: Probe, examples: Any) -> dict[str, Columns]:
     return {f"your example {i}": trees.taken(more, [i]) for i in range(len(more[0]))}
 
 
-def _replay(probe: Probe) -> tuple[Seen, float]:
+def _replay(probe: StepProbe) -> tuple[PartSeen, float]:
     """The first check, and the seconds that a step takes."""
     columns = probe.batch.columns
     try:
@@ -115,17 +115,17 @@ def _replay(probe: Probe) -> tuple[Seen, float]:
     seconds = time.perf_counter() - began
     if not np.all(np.isfinite(base)):
         finding = findings.not_finite("replay", "the batch as given")
-        return Seen({"replay": ("the step gives NaN or infinity", True)}, [finding]), seconds
+        return PartSeen({"replay": ("the step gives NaN or infinity", True)}, [finding]), seconds
     far = float(np.linalg.norm(again - base)) / probe.stated.unit
     if far <= 2 * np.linalg.norm(probe.grid(base, len(columns[0]))):
         how = "equal to the bit" if far == 0 else "equal up to rounding"
-        return Seen({"replay": (f"same seed, same step: {how}", True)}, [], {}, {"replay": far}), seconds
+        return PartSeen({"replay": (f"same seed, same step: {how}", True)}, [], {}, {"replay": far}), seconds
     finding = findings.unseeded(far, base.size, probe.stated)
     said = f"same seed, another step: {far:.3g} eta C / B apart"
-    return Seen({"replay": (said, True)}, [finding], {}, {"replay": far}), seconds
+    return PartSeen({"replay": (said, True)}, [finding], {}, {"replay": far}), seconds
 
 
-def _movements(probe: Probe, tried: dict[str, Columns]) -> tuple[dict[str, Moved], str]:
+def _movements(probe: StepProbe, tried: dict[str, Columns]) -> tuple[dict[str, Moved], str]:
     """How far each example moves the step, and why the step refused the neighbouring batch, if it did."""
     columns, moved, refusal = probe.batch.columns, {}, ""
     base = probe.base
@@ -147,7 +147,7 @@ def _noise_differs(moved: dict[str, Moved], stated: Stated) -> bool:
     return wide and bool(rms) and stated.noise_multiplier > 0 and min(rms) > 0.9 * stated.noise_multiplier
 
 
-def _quartets(probe: Probe, tried: dict[str, Columns]) -> dict[str, tuple[Columns, Columns, Columns]]:
+def _quartets(probe: StepProbe, tried: dict[str, Columns]) -> dict[str, tuple[Columns, Columns, Columns]]:
     """What two parts are added to, and these, by what they are."""
     rows, examples = probe.batch.columns, list(tried.items())
     found = {}
@@ -162,7 +162,7 @@ def _quartets(probe: Probe, tried: dict[str, Columns]) -> dict[str, tuple[Column
     return found
 
 
-def _separation(probe: Probe, tried: dict[str, Columns]) -> Seen:
+def _separation(probe: StepProbe, tried: dict[str, Columns]) -> PartSeen:
     """Whether two examples, or two parts of a batch, move the step by the sum of what each does."""
     worst, limit, pair = 0.0, 0.0, ""
     for name, (rows, one, other) in _quartets(probe, tried).items():
@@ -170,7 +170,7 @@ def _separation(probe: Probe, tried: dict[str, Columns]) -> Seen:
         try:
             both, first, second, neither = (probe(batch, 0) for batch in batches)
         except RefusedError as error:
-            return Seen({"separation": (f"the step refused another batch: {error}", False)})
+            return PartSeen({"separation": (f"the step refused another batch: {error}", False)})
         residual = (both - first - second + neither) / probe.stated.unit
         grid = probe.grid(first, len(probe.batch.columns[0]))
         squares = float(np.sum(residual**2)) - float(np.sum(grid**2)) / 3
@@ -182,27 +182,29 @@ def _separation(probe: Probe, tried: dict[str, Columns]) -> Seen:
     figures = {"separation": worst, "separation tolerance": limit}
     if worst > limit:
         said = f"two parts together move it by {worst:.3g} C more than one by one"
-        return Seen({"separation": (said, True)}, [findings.not_separate(worst, pair)], figures=figures)
+        return PartSeen({"separation": (said, True)}, [findings.not_separate(worst, pair)], figures=figures)
     if limit > _COARSE:
-        return Seen({"separation": (findings.coarse(limit), False)}, figures=figures)
+        return PartSeen({"separation": (findings.coarse(limit), False)}, figures=figures)
     said = "two examples, and parts of the batch, move it by the sum of what each does"
-    return Seen({"separation": (said, True)}, figures=figures)
+    return PartSeen({"separation": (said, True)}, figures=figures)
 
 
-def _sensitivity(probe: Probe, moved: dict[str, Moved], refusal: str) -> Seen:
+def _sensitivity(probe: StepProbe, moved: dict[str, Moved], refusal: str) -> PartSeen:
     """Whether no example moves the step by more than C."""
     if refusal:
-        return Seen({"sensitivity": (f"the step refused a batch with one example more: {refusal}", False)})
+        return PartSeen(
+            {"sensitivity": (f"the step refused a batch with one example more: {refusal}", False)}
+        )
     name, worst = max(moved.items(), key=lambda one: one[1].units)
     found = findings.too_sensitive(name, moved, probe.stated, _shrinks(probe), len(probe.batch.columns[0]))
     figures = {"movements": {name: m.units for name, m in moved.items()}, "tolerance": worst.tolerance}
     if not found and worst.tolerance > _COARSE:
-        return Seen({"sensitivity": (findings.coarse(worst.tolerance), False)}, figures=figures)
+        return PartSeen({"sensitivity": (findings.coarse(worst.tolerance), False)}, figures=figures)
     said = f"the step moves by {worst.units:.4g} C at most (tolerance {worst.tolerance:.2g}): {name}"
-    return Seen({"sensitivity": (said, True)}, found, figures=figures)
+    return PartSeen({"sensitivity": (said, True)}, found, figures=figures)
 
 
-def _shrinks(probe: Probe) -> bool:
+def _shrinks(probe: StepProbe) -> bool:
     """Whether one more example takes 1 / (n + 1) off the noise, as division by the actual size does."""
     rows, base = probe.batch.columns, probe.base
     assert base is not None
@@ -215,7 +217,9 @@ def _shrinks(probe: Probe) -> bool:
     return size > 0 and abs((1 - float(before @ after) / size) * (n + 1) - 1) < 0.1
 
 
-def _reported(probe: Probe, parts: list[Seen], moved: dict[str, Moved], drawn: worlds.Drawn) -> CheckReport:
+def _reported(
+    probe: StepProbe, parts: list[PartSeen], moved: dict[str, Moved], drawn: worlds.DrawnNoise
+) -> CheckReport:
     p_values = {name: p for part in parts for name, p in part.p_values.items()}
     rejected = refused(p_values)
     found = [finding for part in parts for finding in part.found]

@@ -10,7 +10,7 @@ from scipy import stats
 
 from audit.check import findings, noise, trees
 from audit.check.noise import Draws, Layer
-from audit.check.probe import Probe, RefusedError, Seen
+from audit.check.probe import StepProbe, RefusedError, PartSeen
 from audit.check.report import CheckFinding
 from audit.check.trees import Columns, Vector
 
@@ -20,7 +20,7 @@ _SECONDS, _MORE_SECONDS, _KEPT, _OTHERS = 20.0, 3.0, 60_000, 100_003  # numbers 
 EMPTY, _FOURFOLD = "an empty batch", "four times the batch"
 
 
-class Drawn(NamedTuple):
+class DrawnNoise(NamedTuple):
     """Draws at the batch as given, and by name at others or why there are none; where the kept numbers stand,
     trained layers among them, and which numbers (p,) the noise moves."""
 
@@ -31,7 +31,7 @@ class Drawn(NamedTuple):
     extremes: dict[str, Draws]
 
 
-def draw(probe: Probe, seeds: int | None, seconds: float, tried: Mapping[str, Columns]) -> Drawn:
+def draw(probe: StepProbe, seeds: int | None, seconds: float, tried: Mapping[str, Columns]) -> DrawnNoise:
     """The draws that time allows; with `tried`, at batches with some of these examples too."""
     where, layers = _kept(probe)
     rows, unit = probe.batch.columns, probe.stated.unit * max(probe.stated.noise_multiplier, 1e-300)
@@ -55,10 +55,10 @@ def draw(probe: Probe, seeds: int | None, seconds: float, tried: Mapping[str, Co
     extreme = {n: _at(probe, trees.joined(rows, tried[n]), min(count, 128), where, unit) for n in some}
     trained_layers = {n: layers[n] for n, at in probe.layers.items() if np.any(probe.depends[at])}
     found = {name: draws for name, draws in extreme.items() if isinstance(draws, Draws)}
-    return Drawn(Draws(np.array(values), unit), others, trained_layers, noisy, found)
+    return DrawnNoise(Draws(np.array(values), unit), others, trained_layers, noisy, found)
 
 
-def _kept(probe: Probe) -> tuple[Vector, dict[str, Layer]]:
+def _kept(probe: StepProbe) -> tuple[Vector, dict[str, Layer]]:
     """Which numbers are kept, the first ones of every layer, and where they stand."""
     given, most = trees.leaves("params", probe.params), max(_KEPT // len(probe.layers), 256)
     where, found, start = [], {}, 0
@@ -76,7 +76,7 @@ def quarter(rows: Columns) -> int:
     return max(1, len(rows[0]) // 4)
 
 
-def _batches(probe: Probe) -> dict[str, Columns]:
+def _batches(probe: StepProbe) -> dict[str, Columns]:
     """Batches at which the noise has to be as at the batch as given."""
     rows = probe.batch.columns
     few, last = quarter(rows), len(rows) - 1
@@ -89,7 +89,7 @@ def _batches(probe: Probe) -> dict[str, Columns]:
     return found | {EMPTY: trees.taken(rows, slice(0, 0))}
 
 
-def _at(probe: Probe, rows: Columns, count: int, where: Vector, unit: float) -> Draws | str:
+def _at(probe: StepProbe, rows: Columns, count: int, where: Vector, unit: float) -> Draws | str:
     values = []
     for seed in range(count):
         try:
@@ -100,11 +100,11 @@ def _at(probe: Probe, rows: Columns, count: int, where: Vector, unit: float) -> 
     return Draws(np.array(values), unit)
 
 
-def law(probe: Probe, drawn: Drawn) -> Seen:
+def law(probe: StepProbe, drawn: DrawnNoise) -> PartSeen:
     """Every statistical test of the noise, and what the report says of each where nothing is wrong."""
     if probe.stated.noise_multiplier == 0:
         none = {name: ("noise_multiplier=0: no noise is expected", False) for name in _ROWS}
-        return Seen(none)
+        return PartSeen(none)
     said: dict[str, tuple[str, bool]] = {}
     p_values, ratios, found = {}, {}, []
     for name, layer in drawn.layers.items():
@@ -133,14 +133,14 @@ def law(probe: Probe, drawn: Drawn) -> Seen:
         for name in ("independence", "shape"):
             said[name] = ("there is no noise to look at", False)
     seen_others, others = _beside(drawn, ratios)
-    return Seen({**said, **seen_others}, found, p_values | others, {"noise": ratios, "seeds": n})
+    return PartSeen({**said, **seen_others}, found, p_values | others, {"noise": ratios, "seeds": n})
 
 
 _ROWS = ("noise", "independence", "shape", "noise and data", "empty batch")
 
 
 def _beside(
-    drawn: Drawn, ratios: Mapping[str, float]
+    drawn: DrawnNoise, ratios: Mapping[str, float]
 ) -> tuple[dict[str, tuple[str, bool]], dict[str, float]]:
     """What is said of noise at other batches, and p-values of its being as at the batch as given."""
     said: dict[str, tuple[str, bool]] = {}
@@ -166,16 +166,16 @@ def _beside(
     return said, p_values
 
 
-def overall(probe: Probe, drawn: Drawn, batch: str | None = None) -> float:
+def overall(probe: StepProbe, drawn: DrawnNoise, batch: str | None = None) -> float:
     """The deviation over all layers, in stated ones; NaN where none can be told."""
     draws = drawn.base if batch is None else drawn.others[batch]
     if isinstance(draws, str) or probe.stated.noise_multiplier == 0:
         return float("nan")
     spreads = [draws.spread(layer) for layer in drawn.layers.values()]
-    return noise.Spread(sum(s.squares for s in spreads), sum(s.freedom for s in spreads), 0).ratio
+    return noise.NoiseSpread(sum(s.squares for s in spreads), sum(s.freedom for s in spreads), 0).ratio
 
 
-def sensitivity(probe: Probe, drawn: Drawn, replayed: bool) -> Seen:
+def sensitivity(probe: StepProbe, drawn: DrawnNoise, replayed: bool) -> PartSeen:
     """How far examples move the mean over seeds, where noise differs between neighbours: p-values of
     a movement of at most C, noncentral chi-square."""
     why = "noise differs between a batch and its neighbours" if replayed else "noise does not follow the seed"
@@ -198,11 +198,11 @@ def sensitivity(probe: Probe, drawn: Drawn, replayed: bool) -> Seen:
             most = max(most, (max(squares - freedom, 0.0) * counts) ** 0.5 * sigma)
     said = {"sensitivity": (f"{why}: in the mean of seeds up to {most:.3g} C", False)}
     found = [findings.moving_noise()] if replayed else []
-    return Seen(said, found, p_values, {"statistical movement": most})
+    return PartSeen(said, found, p_values, {"statistical movement": most})
 
 
 def named(
-    probe: Probe, drawn: Drawn, rejected: set[str], p_values: Mapping[str, float]
+    probe: StepProbe, drawn: DrawnNoise, rejected: set[str], p_values: Mapping[str, float]
 ) -> list[CheckFinding]:
     """The findings that follow from rejected tests, and from numbers without noise."""
     found: list[CheckFinding] = []
@@ -232,7 +232,7 @@ def named(
     return found
 
 
-def _constant(probe: Probe, drawn: Drawn) -> bool:
+def _constant(probe: StepProbe, drawn: DrawnNoise) -> bool:
     """Whether there is noise of about the right size, the same for all seeds: what four times the batch does
     not move four times as far."""
     more = drawn.others.get(_FOURFOLD)
@@ -243,7 +243,7 @@ def _constant(probe: Probe, drawn: Drawn) -> bool:
     return bool(np.all(np.isfinite(moved)) and 0.3 < np.sqrt(np.mean(moved**2)) < 3)
 
 
-def _silent(probe: Probe, drawn: Drawn, bad: Mapping[str, float]) -> list[CheckFinding]:
+def _silent(probe: StepProbe, drawn: DrawnNoise, bad: Mapping[str, float]) -> list[CheckFinding]:
     """Findings of layers some of whose numbers get no noise, others some."""
     found = []
     for name, at in probe.layers.items():
@@ -256,7 +256,7 @@ def _silent(probe: Probe, drawn: Drawn, bad: Mapping[str, float]) -> list[CheckF
     return found
 
 
-def pictures(probe: Probe, drawn: Drawn) -> dict[str, Any]:
+def pictures(probe: StepProbe, drawn: DrawnNoise) -> dict[str, Any]:
     """What the page draws of the noise: a sample, and its deviations by layer and batch."""
     if probe.stated.noise_multiplier == 0:
         return {}
