@@ -11,7 +11,7 @@ import numpy as np
 
 from audit.check import findings, trees, worlds
 from audit.check.findings import Moved, Stated
-from audit.check.probe import StepProbe, RefusedError, PartSeen, Step, probe_of
+from audit.check.probe import PartSeen, RefusedError, Step, StepProbe, probe_of
 from audit.check.report import CheckReport, refused, row
 from audit.check.trees import Columns
 from audit.errors import InputError, require

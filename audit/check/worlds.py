@@ -10,7 +10,7 @@ from scipy import stats
 
 from audit.check import findings, noise, trees
 from audit.check.noise import Draws, Layer
-from audit.check.probe import StepProbe, RefusedError, PartSeen
+from audit.check.probe import PartSeen, RefusedError, StepProbe
 from audit.check.report import CheckFinding
 from audit.check.trees import Columns, Vector
 
