@@ -70,8 +70,8 @@ def check_step(
     >>> stated = dict(clipping_norm=1.0, noise_multiplier=1.1, learning_rate=0.5, batch_size=32)
     >>> audit.check_step(step, np.zeros(8), batch, **stated).passed
     True
-    >>> audit.check_step(step, np.zeros(8), batch, **stated | {"noise_multiplier": 2.2}).verdict
-    'FAILED: noise of 0.497 times the stated deviation'
+    >>> audit.check_step(step, np.zeros(8), batch, **stated | {"noise_multiplier": 2.2}).findings[0].check
+    'noise'
     """
     stated = findings.stated(clipping_norm, noise_multiplier, learning_rate, batch_size)
     require(callable(step), f"`step={shown(step)}` is no function: give (params, batch, seed) -> params")

@@ -1,7 +1,8 @@
 """A step's noise over many seeds: at the batch as given, and at batches that should not change it."""
 
 import time
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from audit.check.trees import Columns, Vector
 
 _USUAL, _LEAST, _MOST = 64, 12, 2000  # draws
 _FREEDOM, _NUMBERS = 320, 20_000  # wanted in the smallest layer, and in all, where a few seconds allow
-_SECONDS, _MORE_SECONDS, _KEPT, _OTHERS = 20.0, 3.0, 60_000, 100_003  # numbers kept of each; others' seeds
+_SECONDS, _MORE_SECONDS, _KEPT = 20.0, 3.0, 60_000  # of draws; numbers kept of each
 EMPTY, _FOURFOLD = "an empty batch", "four times the batch"
 
 
@@ -39,8 +40,10 @@ def draw(probe: StepProbe, seeds: int | None, seconds: float, tried: Mapping[str
     assert base is not None
     values, noisy, began = [base[where]], np.zeros(base.size, bool), time.perf_counter()
     count = seeds or _USUAL
+    seeds_of_base = _seeds(probe, 0)
+    next(seeds_of_base)  # the base's
     while len(values) < count:
-        after = probe(rows, len(values))
+        after = probe(rows, next(seeds_of_base))
         noisy |= after != base
         values.append(after[where])
         if seeds is None and len(values) == 2:
@@ -56,6 +59,17 @@ def draw(probe: StepProbe, seeds: int | None, seconds: float, tried: Mapping[str
     trained_layers = {n: layers[n] for n, at in probe.layers.items() if np.any(probe.depends[at])}
     found = {name: draws for name, draws in extreme.items() if isinstance(draws, Draws)}
     return DrawnNoise(Draws(np.array(values), unit), others, trained_layers, noisy, found)
+
+
+def _seeds(probe: StepProbe, stream: int) -> Iterator[int]:
+    """Seeds 0 and 1, then pairs of consecutive ones, of this step's own: chance correlations of a generator's
+    first seeds would be found in every step else."""
+    own = zlib.crc32(repr(probe.stated).encode(), zlib.crc32(probe.start.tobytes()))
+    rng = np.random.default_rng([own, stream])
+    yield from (0, 1) if stream == 0 else ()
+    while True:
+        first = 2 * int(rng.integers(1, 2**30))
+        yield from (first, first + 1)
 
 
 def _kept(probe: StepProbe) -> tuple[Vector, dict[str, Layer]]:
@@ -91,9 +105,9 @@ def _batches(probe: StepProbe) -> dict[str, Columns]:
 
 def _at(probe: StepProbe, rows: Columns, count: int, where: Vector, unit: float) -> Draws | str:
     values = []
-    for seed in range(count):
+    for _, seed in zip(range(count), _seeds(probe, 1), strict=False):
         try:
-            after = probe(rows, _OTHERS + seed)
+            after = probe(rows, seed)
         except RefusedError as error:
             return str(error)
         values.append(after[where])
