@@ -200,7 +200,7 @@ def _sensitivity(probe: StepProbe, moved: dict[str, Moved], refusal: str) -> Par
     figures = {"movements": {name: m.units for name, m in moved.items()}, "tolerance": worst.tolerance}
     if not found and worst.tolerance > _COARSE:
         return PartSeen({"sensitivity": (findings.coarse(worst.tolerance), False)}, figures=figures)
-    said = f"the step moves by {worst.units:.4g} C at most (tolerance {worst.tolerance:.2g}): {name}"
+    said = f"one example moves it by at most {worst.units:.4g} eta C / B (tolerance {worst.tolerance:.2g})"
     return PartSeen({"sensitivity": (said, True)}, found, figures=figures)
 
 

@@ -288,3 +288,21 @@ def test_opacus_as_released_changes_its_divisor_between_neighbours(examples, fou
     stated = {"clipping_norm": 1.5, "noise_multiplier": 1.1, "learning_rate": 0.5, "batch_size": size}
     report = audit.check_step(step, network.state_dict(), batch, **stated, seeds=20)
     assert ("sensitivity" in {finding.check for finding in report.findings}) == found, report
+
+
+MINE = """
+import numpy as np
+params, batch = np.zeros(3), (np.ones((4, 3)),)
+stated = {"clipping_norm": 1, "noise_multiplier": 1, "learning_rate": 1, "batch_size": 4}
+def step(params, batch, seed):
+    return params + (np.sum(batch[0] / 3**0.5 / np.maximum(1, abs(batch[0])), 0) + NOISE) / 4
+"""
+
+
+@pytest.mark.parametrize(("noise", "status"), [("np.random.default_rng(seed).normal(size=3)", 0), ("0", 3)])
+def test_the_command_checks_a_step_of_the_users(forked, tmp_path, noise, status):
+    (tmp_path / "mine.py").write_text(MINE.replace("NOISE", noise))
+    ended = forked("check", "--step=mine.py:step", "--json", "--report=page.html", folder=tmp_path)
+    assert ended.status == status, ended.stderr
+    assert json.loads(ended.stdout)["passed"] == (status == 0)
+    assert (tmp_path / "page.html").exists() and ended.stderr == "report: page.html\n"
