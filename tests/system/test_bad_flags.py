@@ -9,7 +9,7 @@ import pytest
 from tests.system.bad import HUGE, Bad, assert_refused, lines, named, nothing, rows, two_worlds
 
 COMMANDS = (
-    "audit", "benchmark", "bound", "calibrate", "canife", "compare", "compile", "federated", "figures",
+    "audit", "benchmark", "bound", "calibrate", "canife", "check", "compare", "compile", "federated", "figures",
     "landscape", "list", "norms", "one_shot", "own_model", "plan", "precision", "report", "sweep",
     "throughput",
 )  # fmt: skip
@@ -20,15 +20,15 @@ COUNTS = (  # flags of whole numbers that are no fields, after their command
     "bound k; "
     "audit runs chunk_size; plan runs audits seed; calibrate canaries audits seed processes one_run; "
     "calibrate directions dimension; norms runs; landscape steps runs seed; precision examples steps; "
-    "throughput rounds; own_model runs; federated runs; bound insertions dimension; one_shot simulations seed"
-    "; benchmark audits processes seed n"
+    "throughput rounds; own_model runs; check seeds; federated runs; bound insertions dimension; "
+    "one_shot simulations seed; benchmark audits processes seed n"
 )
 EMPTY = (  # lists that name nothing, after their command
     "calibrate mu runs mechanism; landscape batch_sizes; norms models; throughput models engines; "
     "one_shot sigmas dimensions; compile device models; benchmark estimators mechanisms"
 )
 SWITCHES = (
-    "audit json; bound json; calibrate json; compile json; list json; plan json; precision json; "
+    "audit json; bound json; calibrate json; check json; compile json; list json; plan json; precision json; "
     "throughput json; sweep list"
 )
 
@@ -153,6 +153,35 @@ SIZES = [
     *lines(
         "--out=: name a folder", "one_shot --out=", "canife --out=", "federated --out=", "benchmark --out="
     ),
+]
+MINE = (  # a file of the user's, and what is said of it
+    ("def step(p, b, s):\n    return p\n", "mine.py has no params, batch: define step, params"),
+    ("1 / 0\n", "mine.py fails with ZeroDivisionError: division by zero"),
+    ("def step(:\n", "mine.py fails with SyntaxError"),
+    ("import nothing_such\n", "mine.py needs nothing_such, which is not installed"),
+    ("step = params = batch = stated = 1\n", "mine.py: stated is no dict"),
+    ("step = params = batch = 1\nstated = {'clipping_norm': 1}\n", "give --noise_multiplier=, --lea"),
+    ("step = params = batch = 1\nstated = dict.fromkeys(('clipping_norm', 'noise_multiplier',"
+     " 'learning_rate', 'batch_size'), 'x')\n", "--clipping_norm='x' is no float"),
+)  # fmt: skip
+CHECK = [
+    *lines("give one of --example=NAME, --step=mine.py:step", "check", "check --example=numpy --step=a.py:f"),
+    *lines("--example=nobody: give dpsgd, fedavg", "check --example=nobody"),
+    *lines("--report=: name an HTML file", "check --example=numpy --report="),
+    *rows(["check"], "step", "--step={}: name a file and its function", "mine.py", "", "mine.py:", ":step"),
+    *rows(["check"], "step", "--step={}: there is no file", "nowhere.py:step"),
+    *rows(["check"], "clipping_norm", "--clipping_norm={}: give a number", *WORDS),
+    *(
+        named(
+            Bad(("check", "--step=mine.py:step"), says, lambda f, t=text: (f / "mine.py").write_text(t)),
+            f" {i}",
+        )
+        for i, (text, says) in enumerate(MINE)
+    ),
+    *rows(
+        ["check", "--example=numpy"], "batch_size", "--batch_size={}: give a finite number", "0", "nan", "-1"
+    ),
+    *rows(["check", "--example=numpy"], "seeds", "--seeds={}: give 4 to 100,000", "3", "-1"),
 ]
 SENT140 = ("canife", "--model=sent140_lstm")
 CANIFE = [
@@ -305,7 +334,7 @@ FEDERATED = [
 ]
 
 
-CORPUS = [*PARSED, *SIZES, *CANIFE, *CHOICES, *TOGETHER, *FEDERATED, *SHORTENED]
+CORPUS = [*PARSED, *SIZES, *CHECK, *CANIFE, *CHOICES, *TOGETHER, *FEDERATED, *SHORTENED]
 
 
 @pytest.mark.parametrize("case", CORPUS)
