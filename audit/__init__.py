@@ -20,8 +20,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from audit.accountant import hidden_state_epsilon
-from audit.api import Result, audit, audit_loss, audit_model, bounds
+from audit.api import audit, audit_loss, audit_model, bounds
 from audit.errors import InputError
+from audit.result import Result
 from audit.version import __version__
 
 if TYPE_CHECKING:

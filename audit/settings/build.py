@@ -118,12 +118,8 @@ def build_for(
     require(fields.batch_size <= n_examples, f"{many}: lower it")
     shuffle, batches = game.root(setting.seed, "batches"), batches_of(setting, n_examples)
     data = (jnp.asarray(dataset.features), jnp.asarray(dataset.labels))
-    hyper = Hyperparameters(
-        fields.learning_rate,
-        fields.clipping_norm,
-        fields.noise_multiplier,
-        weight_decay=fields.weight_decay,
-    )
+    rates = fields.learning_rate, fields.clipping_norm, fields.noise_multiplier
+    hyper = Hyperparameters(*rates, weight_decay=fields.weight_decay)
     mechanism = dpsgd.mechanism(choices(setting, trained.model))
     row = adversary_row(setting.adversary.name)
     how, attack = (fields.clipping, fields.optimizer, fields.precision), setting.adversary

@@ -263,7 +263,7 @@ def test_a_result_becomes_a_dict_a_figure_and_a_page(tmp_path):
 def test_what_the_door_lacks_is_said_and_worlds_may_differ_in_canaries():
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         audit.nothing  # noqa: B018
-    functions = {"audit", "audit_loss", "audit_model", "bounds", "directions", *CHECKS}
+    functions = {"audit", "audit_loss", "audit_model", "bounds", "directions", *OTHERS}
     assert set(audit.__all__) == functions | {"InputError", "Result", "__version__"}
     found = audit.bounds(RNG.normal(size=(80, 8)) + 2, RNG.normal(size=(80, 7)))
     assert found.bounds["lifted_gaussian"].epsilon > 0

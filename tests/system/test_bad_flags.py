@@ -9,8 +9,8 @@ import pytest
 from tests.system.bad import HUGE, Bad, assert_refused, lines, named, nothing, rows, two_worlds
 
 COMMANDS = (
-    "audit", "benchmark", "bound", "calibrate", "canife", "check", "compare", "compile", "federated", "figures",
-    "landscape", "list", "norms", "one_shot", "own_model", "plan", "precision", "report", "sweep",
+    "audit", "benchmark", "bound", "calibrate", "canife", "check", "compare", "compile", "federated",
+    "figures", "landscape", "list", "norms", "one_shot", "own_model", "plan", "precision", "report", "sweep",
     "throughput",
 )  # fmt: skip
 WORDS, BOUND = ("many", ""), ("bound", "--scores=scores.npz")

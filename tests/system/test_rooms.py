@@ -37,7 +37,7 @@ FLOORS = [  # from the ground up: nobody imports from a higher floor
     ["audit.lipschitz", "audit.concluded"],
     ["audit.report"],
     ["audit.own", "audit.check"],
-    ["audit.api", "audit.accountant", "audit.commands"],
+    ["audit.api", "audit.result", "audit.accountant", "audit.commands"],
     ["audit"],  # __init__ and __main__
     ["models"],
     ["experiments.cells"],
