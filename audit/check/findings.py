@@ -11,7 +11,7 @@ from audit.check.trees import Vector
 from audit.errors import require
 from audit.values import number
 
-SHARED = "noise shared by several numbers"
+SHARED, REPEATED = "noise shared by several numbers", "one noise for several seeds"
 _ALIKE = 0.02  # how near a figure must be to a cause's
 
 
@@ -286,7 +286,7 @@ def repeated(again: int, seeds: int) -> CheckFinding:
     """Of seeds that give one noise."""
     meaning = f"{again} of {seeds} seeds give exactly the noise of another: their difference has none."
     mend = "make the generator once, or from the whole of the step's seed"
-    return CheckFinding("independence", "one noise for several seeds", meaning, mend)
+    return CheckFinding("independence", REPEATED, meaning, mend)
 
 
 def dependent(tests: Sequence[str]) -> CheckFinding:
@@ -343,11 +343,12 @@ def merged(
 ) -> list[CheckFinding]:
     """The findings, each name of a check once; movement and noise that err by one factor are one finding."""
     once = list({(finding.check, finding.name): finding for finding in found}.values())
-    if any(
-        finding.name == SHARED for finding in once
-    ):  # whose squares and shape are not those of many numbers
+    names = {finding.name for finding in once}
+    if names & {SHARED, REPEATED}:  # the squares and shape of fewer numbers than were counted
         small = ("shape", "noise and data", "empty batch", *["noise"] * (0.5 < ratio < 2))
         once = [finding for finding in once if finding.check not in small]
+    if REPEATED in names:
+        once = [f for f in once if f.check != "independence" or f.name == REPEATED]
     level = plateau(moved)
     kinds = {finding.check for finding in once}
     both = {"sensitivity", "noise"} <= kinds and "noise and data" not in kinds

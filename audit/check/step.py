@@ -126,18 +126,32 @@ def _replay(probe: StepProbe) -> tuple[PartSeen, float]:
 
 
 def _movements(probe: StepProbe, tried: dict[str, Columns]) -> tuple[dict[str, Moved], str]:
-    """How far each example moves the step, and why the step refused the neighbouring batch, if it did."""
-    columns, moved, refusal = probe.batch.columns, {}, ""
-    base = probe.base
+    """How far each example more moves the step; where one more is refused, or never moves it, half of how far
+    one does in place of the first, and why."""
+    rows = probe.batch.columns
+    moved, refusal = _against_base(probe, {n: trees.joined(rows, one) for n, one in tried.items()})
+    if any(one.units > 1e-3 for one in moved.values()):
+        return moved, refusal if not moved else ""
+    others = trees.taken(rows, slice(1, None))
+    halved, again = _against_base(probe, {n: trees.joined(one, others) for n, one in tried.items()}, 0.5)
+    why = refusal or "one example more does not move it"
+    return {f"{n}, in place of the first": one for n, one in halved.items()}, "" if halved else again or why
+
+
+def _against_base(
+    probe: StepProbe, batches: dict[str, Columns], scale: float = 1.0
+) -> tuple[dict[str, Moved], str]:
+    base, moved, refusal = probe.base, {}, ""
     assert base is not None
-    for name, example in tried.items():
+    for name, batch in batches.items():
         try:
-            after = probe(trees.joined(columns, example), 0)
+            found = probe.moved(probe(batch, 0), base, len(batch[0]))
         except RefusedError as error:
             refusal = refusal or str(error)
             continue
-        moved[name] = probe.moved(after, base, len(columns[0]))
-    return moved, "" if moved else refusal
+        layers = {layer: scale * units for layer, units in found.layers.items()}
+        moved[name] = Moved(scale * found.units, found.tolerance, layers, scale * found.difference)
+    return moved, refusal
 
 
 def _noise_differs(moved: dict[str, Moved], stated: Stated) -> bool:

@@ -138,7 +138,8 @@ def law(probe: StepProbe, drawn: DrawnNoise) -> PartSeen:
         seen = "between numbers, layers and seeds: nothing against it"
         said["independence"] = (seen, bool(tests))
         again = noise.repeated_seeds(drawn.base, drawn.layers)
-        if again and sum(layer.prefix for layer in drawn.layers.values()) >= 16:
+        coarse = max(layer.spacing for layer in drawn.layers.values()) > 1e-6
+        if again and sum(layer.prefix for layer in drawn.layers.values()) >= (16 if coarse else 4):
             found.append(findings.repeated(again, n))
         shapes = noise.shape(drawn.base, drawn.layers)
         p_values |= {f"shape: {name}": p for name, p in shapes.items()}

@@ -69,7 +69,7 @@ OPACUS = [
 ]  # fmt: skip
 JAX_PRIVACY = [
     ("no clipping", "l2_clip_norm=1.5", "l2_clip_norm=1e9", "noise"),
-    ("clipped to more", "l2_clip_norm=1.5, normalize_by=32.0", "l2_clip_norm=3.0, normalize_by=64.0", "noise"),
+    ("half the noise", "1.1 * clipped.sensitivity()", "0.55 * clipped.sensitivity()", "noise"),
     ("noise without C / B", "1.1 * clipped.sensitivity()", "1.1", "noise"),
     ("sensitivity of no division", "normalize_by=32.0", "normalize_by=1.0", "sensitivity"),
     ("one key for all layers", "jax.random.normal(keys[name]", "jax.random.normal(jax.random.key(seed)", "independence"),

@@ -90,6 +90,57 @@ def test_momentum_in_a_closure_is_state_that_is_named():
     assert finding.check == "replay" and "keeps state" in finding.name
 
 
+NO_CLIPPING = " / np.maximum(1, np.linalg.norm(gradients, axis=1, keepdims=True) / 1.5)", ""
+
+
+def of_32(params, batch, seed, step):
+    assert len(batch[0]) == 32, "compiled for 32"
+    return step(params, batch, seed)
+
+
+def of_the_first(params, batch, seed, step):
+    return step(params, tuple(part[:32] for part in batch), seed)
+
+
+@pytest.mark.parametrize("only", [of_32, of_the_first])
+def test_a_step_that_takes_no_example_more_is_tried_with_others_in_place_of_the_first(only):
+    for bug, passes in ((("", ""), True), (NO_CLIPPING, False)):
+        given = planted("numpy", *bug)
+        plain = given["step"]
+        report = audit.check_step(**given | {"step": lambda *now, plain=plain: only(*now, step=plain)})
+        assert ("sensitivity" not in {finding.check for finding in report.findings}) == passes, report
+        assert any("in place of the first" in name for name in report.figures["movements"])
+
+
+@pytest.mark.parametrize(
+    ("seeded", "name"),
+    [(lambda seed: 3, "one noise for every seed"), (lambda seed: seed % 16, "one noise for several seeds")],
+)
+def test_seeds_that_are_lost_are_named(seeded, name):
+    given = planted("numpy")
+    plain = given["step"]
+    report = audit.check_step(**given | {"step": lambda p, b, seed: plain(p, b, seeded(seed))})
+    assert [finding.name for finding in report.findings] == [name], report
+
+
+def test_a_row_of_an_embedding_without_noise_and_a_statistic_without_clipping_are_found():
+    given = planted("numpy")
+    plain, start = given["step"], given["params"] | {"mean": np.zeros(8)}
+
+    def keeps_a_mean(params, batch, seed):
+        return plain(params, batch, seed) | {"mean": params["mean"] + batch[0].sum(axis=0)}
+
+    found = audit.check_step(**given | {"step": keeps_a_mean, "params": start}).findings
+    assert {finding.name for finding in found} >= {"mean left out of clipping", "no noise in mean"}
+
+    def silent(params, batch, seed):
+        after = plain(params, batch, seed)
+        return after | {"w": np.where(np.arange(8) == 3, params["w"], after["w"])}
+
+    found = audit.check_step(**given | {"step": silent}).findings
+    assert "no noise in a part of w" in {finding.name for finding in found}
+
+
 def test_what_rounding_hides_is_said_and_not_passed():
     given = planted("numpy")
     low = {name: value.astype(np.float16) + np.float16(100) for name, value in given["params"].items()}
