@@ -39,6 +39,7 @@ find_extras() { # sets extras: what the command needs, and what is installed alr
   case $1 in
     test | lint) add_extra test ;;
     throughput) add_extra bench ;;
+    benchmark) add_extra peers ;;
     compile) add_extra tpu ;;
     ray) add_extra ray ;;
   esac

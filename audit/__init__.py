@@ -7,23 +7,36 @@
     audit.audit_model(module, criterion, features, labels, runs=1000)       a Flax module
     audit.audit("fcnn", runs=5000, adversary="gc_r", k=5)                   a model of the repository
     audit.hidden_state_epsilon(noise_multiplier=4.0, insertions=250, k=5, lipschitz=1.0)    an upper bound
+    audit.check_step(step, params, batch, clipping_norm=1, ...)             is one step of DP-SGD right?
+    audit.check_batches(draw, examples, sampling_rate)                      are its batches?
+    audit.check_accounting(epsilon, delta, ...)                             is its epsilon?
 
-Each but the last returns a `Result`; what cannot be audited raises `InputError`, in one line. `bounds` and
-`hidden_state_epsilon` load no JAX, and none of them touches the command line or JAX's configuration.
+The first four return a `Result`, the checks a `CheckReport`; what cannot be audited raises `InputError`, in
+one line. `bounds`, `hidden_state_epsilon` and the checks load no JAX, and none of them touches the command
+line or JAX's configuration.
 """
 
 import importlib
-from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from audit.accountant import hidden_state_epsilon
-from audit.api import Result, audit, audit_loss, audit_model, bounds
+from audit.api import audit, audit_loss, audit_model, bounds
 from audit.errors import InputError
+from audit.result import Result
 from audit.version import __version__
 
 if TYPE_CHECKING:
     from audit import directions
+    from audit.check.accounting import check_accounting
+    from audit.check.batches import check_batches
+    from audit.check.step import check_step
 
+_ROOMS = {
+    "directions": "audit.directions",
+    "check_accounting": "audit.check.accounting",
+    "check_batches": "audit.check.batches",
+    "check_step": "audit.check.step",
+}
 __all__ = [
     "InputError",
     "Result",
@@ -32,17 +45,21 @@ __all__ = [
     "audit_loss",
     "audit_model",
     "bounds",
+    "check_accounting",
+    "check_batches",
+    "check_step",
     "directions",
     "hidden_state_epsilon",
 ]
 
 if not TYPE_CHECKING:
 
-    def __getattr__(name: str) -> ModuleType:
-        """The rooms that are loaded when they are asked for."""
-        if name == "directions":
-            return importlib.import_module("audit.directions")
-        raise AttributeError(f"module 'audit' has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        """The rooms, and functions of them, that are loaded when they are asked for."""
+        if name not in _ROOMS:
+            raise AttributeError(f"module 'audit' has no attribute {name!r}")
+        room = importlib.import_module(_ROOMS[name])
+        return getattr(room, name, room)
 
 
 def __dir__() -> list[str]:

@@ -13,7 +13,14 @@ from audit.commands import dispatch
 PACKAGES = ("experiments", "audit.commands")
 _NEEDED = ("torch", "opacus")  # by examples, and by no extra that every user has
 _ROOT = Path(__file__).resolve().parents[1]
-_SPREADING = ("calibrate", "landscape", "plan", "sweep", "test")  # small products over processes, one a core
+_SPREADING = (
+    "benchmark",
+    "calibrate",
+    "landscape",
+    "plan",
+    "sweep",
+    "test",
+)  # small products over processes, one a core
 
 
 def main() -> None:

@@ -263,7 +263,7 @@ def test_a_result_becomes_a_dict_a_figure_and_a_page(tmp_path):
 def test_what_the_door_lacks_is_said_and_worlds_may_differ_in_canaries():
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         audit.nothing  # noqa: B018
-    functions = {"audit", "audit_loss", "audit_model", "bounds", "directions"}
+    functions = {"audit", "audit_loss", "audit_model", "bounds", "directions", *OTHERS}
     assert set(audit.__all__) == functions | {"InputError", "Result", "__version__"}
     found = audit.bounds(RNG.normal(size=(80, 8)) + 2, RNG.normal(size=(80, 7)))
     assert found.bounds["lifted_gaussian"].epsilon > 0
@@ -356,7 +356,10 @@ def test_a_built_in_model_is_audited_as_by_the_command(tmp_path):
         audit.audit(runs=40, out=tmp_path / "out", data_file=str(file), k=0)
 
 
-@pytest.mark.parametrize("name", ["bounds", "audit", "audit_model", "audit_loss", "hidden_state_epsilon"])
+OTHERS = ["hidden_state_epsilon", "check_step", "check_batches", "check_accounting"]
+
+
+@pytest.mark.parametrize("name", ["bounds", "audit", "audit_model", "audit_loss", *OTHERS])
 def test_the_example_in_its_docstring_gives_what_it_says(name, tmp_path):
     found = doctest.DocTestFinder().find(getattr(audit, name), globs={"audit": audit, "folder": tmp_path})
     (example,) = [one for one in found if one.examples]

@@ -9,8 +9,9 @@ import pytest
 from tests.system.bad import HUGE, Bad, assert_refused, lines, named, nothing, rows, two_worlds
 
 COMMANDS = (
-    "audit", "bound", "calibrate", "canife", "compare", "compile", "federated", "figures", "landscape",
-    "list", "norms", "one_shot", "own_model", "plan", "precision", "report", "sweep", "throughput",
+    "audit", "benchmark", "bound", "calibrate", "canife", "check", "compare", "compile", "federated",
+    "figures", "landscape", "list", "norms", "one_shot", "own_model", "plan", "precision", "report", "sweep",
+    "throughput",
 )  # fmt: skip
 WORDS, BOUND = ("many", ""), ("bound", "--scores=scores.npz")
 AUDIT = ("audit", "--data_file=nowhere.csv")  # what is out of range is said before the data are looked for
@@ -19,14 +20,15 @@ COUNTS = (  # flags of whole numbers that are no fields, after their command
     "bound k; "
     "audit runs chunk_size; plan runs audits seed; calibrate canaries audits seed processes one_run; "
     "calibrate directions dimension; norms runs; landscape steps runs seed; precision examples steps; "
-    "throughput rounds; own_model runs; federated runs; bound insertions dimension; one_shot simulations seed"
+    "throughput rounds; own_model runs; check seeds; federated runs; bound insertions dimension; "
+    "one_shot simulations seed; benchmark audits processes seed n"
 )
 EMPTY = (  # lists that name nothing, after their command
     "calibrate mu runs mechanism; landscape batch_sizes; norms models; throughput models engines; "
-    "one_shot sigmas dimensions; compile device models"
+    "one_shot sigmas dimensions; compile device models; benchmark estimators mechanisms"
 )
 SWITCHES = (
-    "audit json; bound json; calibrate json; compile json; list json; plan json; precision json; "
+    "audit json; bound json; calibrate json; check json; compile json; list json; plan json; precision json; "
     "throughput json; sweep list"
 )
 
@@ -84,12 +86,12 @@ def of_no_kind():
 SAID = """
     plan runs 4 1e8; plan audits 2 1e7; calibrate audits 1 1e7; calibrate processes 1 1024;
     calibrate one_run 40 20000; throughput rounds 1 1000; one_shot simulations 2 1e6; federated runs 1 1e6;
-    precision steps 1 1e7
+    precision steps 1 1e7; benchmark audits 1 1e6; benchmark n 50 5000; benchmark processes 1 1024
 """  # command, flag, the least and the most that it takes, as the line says
 RANGES = """
     audit runs 2 1e8; audit chunk_size 0 1e8; plan seed 0 4294967295; calibrate runs 2 1e17;
     calibrate seed 0 4294967295; landscape seed 0 4294967295; landscape steps 1 999999; norms runs 2 1e17;
-    own_model runs 2 1e17; one_shot seed 0 4294967295; landscape runs 4 1e17
+    own_model runs 2 1e17; benchmark seed 0 4294967295; one_shot seed 0 4294967295; landscape runs 4 1e17
 """  # in other words, or a number beyond which it takes none
 
 
@@ -148,7 +150,38 @@ SIZES = [
     *rows(["one_shot"], "dimensions", "--dimensions: {}: give 100 to 100,000,000", 99, -1, 10**9, HUGE),
     *rows(["one_shot"], "dimensions", "is no whole number", "1000.5", "nan", "inf"),
     *rows(["one_shot"], "canaries", "--canaries: {}: give 10 to 10,000,000", 9, 0, HUGE),
-    *lines("--out=: name a folder", "one_shot --out=", "canife --out=", "federated --out="),
+    *lines(
+        "--out=: name a folder", "one_shot --out=", "canife --out=", "federated --out=", "benchmark --out="
+    ),
+]
+MINE = (  # a file of the user's, and what is said of it
+    ("def step(p, b, s):\n    return p\n", "mine.py has no params, batch: define step, params"),
+    ("1 / 0\n", "mine.py fails with ZeroDivisionError: division by zero"),
+    ("def step(:\n", "mine.py fails with SyntaxError"),
+    ("import nothing_such\n", "mine.py needs nothing_such, which is not installed"),
+    ("step = params = batch = stated = 1\n", "mine.py: stated is no dict"),
+    ("step = params = batch = 1\nstated = {'clipping_norm': 1}\n", "give --noise_multiplier=, --lea"),
+    ("step = params = batch = 1\nstated = dict.fromkeys(('clipping_norm', 'noise_multiplier',"
+     " 'learning_rate', 'batch_size'), 'x')\n", "--clipping_norm='x' is no float"),
+)  # fmt: skip
+CHECK = [
+    *lines("give one of --example=NAME, --step=mine.py:step", "check", "check --example=numpy --step=a.py:f"),
+    *lines("--example=nobody: give dpsgd, fedavg", "check --example=nobody"),
+    *lines("--report=: name an HTML file", "check --example=numpy --report="),
+    *rows(["check"], "step", "--step={}: name a file and its function", "mine.py", "", "mine.py:", ":step"),
+    *rows(["check"], "step", "--step={}: there is no file", "nowhere.py:step"),
+    *rows(["check"], "clipping_norm", "--clipping_norm={}: give a number", *WORDS),
+    *(
+        named(
+            Bad(("check", "--step=mine.py:step"), says, lambda f, t=text: (f / "mine.py").write_text(t)),
+            f" {i}",
+        )
+        for i, (text, says) in enumerate(MINE)
+    ),
+    *rows(
+        ["check", "--example=numpy"], "batch_size", "--batch_size={}: give a finite number", "0", "nan", "-1"
+    ),
+    *rows(["check", "--example=numpy"], "seeds", "--seeds={}: give 4 to 100,000", "3", "-1"),
 ]
 SENT140 = ("canife", "--model=sent140_lstm")
 CANIFE = [
@@ -196,6 +229,10 @@ CHOICES = [
     *rows(["norms"], "models", "--models: 'nobody' is unknown", "fcnn,nobody"),
     *rows(["calibrate"], "mechanism", "--mechanism='{}': give some of gaussian", "nobody", "Laplace"),
     *rows(["calibrate"], "mechanism", "--mechanism='': give some of", "laplace,,t3", ","),
+    *rows(["benchmark"], "scale", "--scale={} is unknown: choose one of smoke, full", "", "huge", "Full"),
+    *rows(["benchmark"], "estimators", "--estimators='{}' is in no name: ", "nobody", "OURS"),
+    *rows(["benchmark"], "mechanisms", "--mechanisms='' is in no name: ", "Gaussian,,", ","),
+    *lines("takes such scores", "benchmark --estimators=CANIFE --mechanisms=coins"),
     *rows(["throughput"], "models", "--models: '{}' is unknown: choose of", "nobody"),
     *rows(["throughput"], "models", "--models: '{}' can't be timed, its network has not", "mlp"),
     *rows(["throughput"], "engines", "--engines: '{}' is unknown: choose of", "nobody", "OURS"),
@@ -297,7 +334,7 @@ FEDERATED = [
 ]
 
 
-CORPUS = [*PARSED, *SIZES, *CANIFE, *CHOICES, *TOGETHER, *FEDERATED, *SHORTENED]
+CORPUS = [*PARSED, *SIZES, *CHECK, *CANIFE, *CHOICES, *TOGETHER, *FEDERATED, *SHORTENED]
 
 
 @pytest.mark.parametrize("case", CORPUS)

@@ -325,7 +325,52 @@ DIRECTIONS = [
         for note, (value, _) in ARRAYS.items()
     ],
 ]
+STATED = {"clipping_norm": 1.0, "noise_multiplier": 1.0, "learning_rate": 1.0, "batch_size": 4}
+
+
+def checked(step=lambda w, batch, seed: w, params=np.ones(3), batch=(X, Y), **given):  # noqa: B008
+    return audit.check_step(step, params, batch, **{**STATED, **given})
+
+
+def batches(draw=lambda seed: [[0, 1], [2]], examples=9, sampling_rate=0.5, **given):
+    return audit.check_batches(draw, examples, sampling_rate, **given)
+
+
+def claimed(epsilon=1.0, delta=1e-5, noise_multiplier=1.0, steps=10, **given):
+    return audit.check_accounting(epsilon, delta, noise_multiplier=noise_multiplier, steps=steps, **given)
+
+
+def fails(params, batch, seed):
+    raise KeyError("mine")
+
+
+CHECKS = [
+    *(case for name in STATED for case in typed(checked, name, -1, np.nan, np.inf)),
+    *each(checked, "batch_size", "`batch_size=0", 0),
+    *typed(checked, "seeds", 3, 1.5, 10**9, optional=True),
+    *each(checked, "step", "is no function", None, 1, "x"),
+    *each(checked, "step", "returned nothing", lambda *_: None),
+    *each(checked, "step", "returned no 'parameters'", lambda *_: {"w": np.ones(3)}),
+    *each(checked, "step", "of other shapes", lambda *_: np.ones(2)),
+    ("step raises", lambda: checked(fails), "failed on the batch as given: KeyError: 'mine'"),
+    *each(checked, "params", "`params", None, "x", 1, {}, [], np.ones(3, int), np.array(np.nan), {"w": ""}),
+    *each(checked, "batch", "`batch", None, "x", (), (X, Y[:3]), (X[:0],), (X, 1.0), (np.float64(1),)),
+    *each(checked, "extreme_examples", "`extreme_examples", "x", (), (X[:, :2], Y), (X,)),
+    *each(batches, "draw", "`draw", None, 1, lambda _: None, lambda _: [], lambda _: [["a"]], lambda _: [[9]],
+          lambda _: [[-1]], lambda _: [[0.5]], lambda _: 3),
+    *typed(batches, "examples", 1, 0, 1.5, 10**12), *typed(batches, "sampling_rate", 0, 1, -1, np.nan),
+    *each(batches, "assumed", "`assumed=", None, 1, "round", [1]),
+    *typed(batches, "noise_multiplier", 0, -1, np.nan, np.inf, optional=True),
+    *typed(batches, "epochs", 0, -1, 10**6, 1.5, noise_multiplier=1.0),
+    *typed(batches, "delta", 0, 2, -1, np.nan, noise_multiplier=1.0),
+    *typed(claimed, "epsilon", -1, np.nan, np.inf), *typed(claimed, "delta", 0, 1, -1, np.nan),
+    *typed(claimed, "noise_multiplier", 0, -1, np.nan, np.inf), *typed(claimed, "steps", 0, -1, 1.5, 10**12),
+    *typed(claimed, "sampling_rate", 0, 2, -1, np.nan),
+    *each(claimed, "batches", "`batches=", None, "fixed", 1),
+    *typed(claimed, "examples", optional=True),
+]  # fmt: skip
 CORPUS = {
+    "checks": CHECKS,
     "bounds": BOUNDS,
     "cosines": COSINES,
     "hidden state": HIDDEN,
@@ -353,32 +398,3 @@ def test_a_bad_argument_is_one_line_and_trains_nothing(tmp_path, monkeypatch, ca
     said = str(refused.value)
     assert says in said and "\n" not in said and len(said) < 1500
     assert not list(tmp_path.iterdir())
-
-
-def test_numpys_and_jaxs_numbers_are_numbers():
-    levels = {"delta": np.float32(1e-5), "confidence": np.float64(0.95)}
-    mechanism = {
-        "noise_multiplier": np.float32(1),
-        "insertions": np.int64(4),
-        "sampling_rate": jnp.float32(1),
-    }
-    found = audit.bounds(IN, OUT, **levels, **mechanism)
-    assert found.upper_bound == pytest.approx(audit.bounds(IN, OUT, **NOISY).upper_bound, rel=1e-3)
-    assert found.true_positive_rate(np.float32(0.5)) == found.true_positive_rate(0.5)
-    assert audit.bounds(IN, OUT, upper_bound=np.int32(3)).upper_bound == 3
-    assert np.array_equal(one_run.canary(np.uint8(1), np.int64(2), np.int32(9)), one_run.canary(1, 2, 9))
-    assert np.array_equal(one_run.coins(jnp.int32(1), np.int16(9)), one_run.coins(1, 9))
-
-
-def test_arrays_of_every_library_are_scores():
-    class Series:  # as pandas' is to NumPy
-        def __array__(self, dtype=None, copy=None):
-            return np.asarray(IN, dtype)
-
-    expected = audit.bounds(IN, OUT).bounds
-    unmasked = np.ma.masked_array(IN, np.zeros(60, bool))
-    for scores in (Series(), list(IN), unmasked, IN.astype(np.longdouble)):
-        assert audit.bounds(scores, OUT).bounds == expected
-    rounded = jnp.asarray(IN, jnp.bfloat16)
-    again = audit.bounds(np.asarray(rounded, np.float32), OUT).bounds
-    assert audit.bounds(rounded, OUT).bounds == audit.bounds(np.asarray(rounded), OUT).bounds == again

@@ -115,6 +115,7 @@ flags.FLAGS(sys.argv[1:])
 _IMAGES = ("--data_file=images.npz", "--noise_multiplier=1")
 SMALLER = {  # what keeps a command to some seconds, on made-up data; a later flag wins
     "audit": ("--data_file=housing.csv", "--runs=40", "--insertions=4", "--batch_size=8"),
+    "benchmark": ("--audits=1", "--estimators=CANIFE", "--mechanisms=Gaussian 1", "--processes=1"),
     "bound": (),
     "canife": (*_IMAGES, "--rounds=2", "--every=1", "--cohort=4", "--pool=8", "--design_steps=4"),
     "compare": (
@@ -186,6 +187,7 @@ NOT_RUN = {  # why nothing compares a page's other blocks
     "audit/mechanism/README.md": "timings of one machine, and compilations of minutes",
     "audit/statistics/README.md": "three minutes",
     "experiments/README.md": "a line for a cluster",
+    "experiments/benchmark/README.md": "a run of an hour",
     "experiments/canife/README.md": "trainings of minutes",
     "experiments/compare/README.md": "ten minutes",
     "experiments/hidden_state/README.md": "a formula",

@@ -1,0 +1,32 @@
+"""Logistic regression by DP-SGD in NumPy. ./run.sh check --example=numpy"""
+
+from typing import Any
+
+import numpy as np
+
+import audit
+
+rng = np.random.default_rng(0)
+params = {"w": np.zeros(8), "b": np.zeros(1)}
+batch = rng.normal(size=(32, 8)), rng.integers(0, 2, 32)
+stated: dict[str, Any] = {
+    "clipping_norm": 1.5,
+    "noise_multiplier": 1.1,
+    "learning_rate": 0.5,
+    "batch_size": 32,
+}
+
+
+def step(params: Any, batch: Any, seed: int) -> Any:
+    """One step: clipped gradients, one sum, noise, the expected size of a batch."""
+    x, y = batch
+    residual = 1 / (1 + np.exp(-x @ params["w"] - params["b"])) - y
+    gradients = np.column_stack([residual[:, None] * x, residual])
+    clipped = gradients / np.maximum(1, np.linalg.norm(gradients, axis=1, keepdims=True) / 1.5)
+    noise = 1.1 * 1.5 * np.random.default_rng(seed).normal(size=9)
+    mean = (clipped.sum(axis=0) + noise) / 32
+    return {"w": params["w"] - 0.5 * mean[:8], "b": params["b"] - 0.5 * mean[8:]}
+
+
+if __name__ == "__main__":
+    print(audit.check_step(step, params, batch, **stated))

@@ -1,0 +1,40 @@
+"""A small network by DP-SGD with torch.func. ./run.sh check --example=torch_func"""
+
+from typing import Any
+
+import torch
+from torch.func import functional_call, grad, vmap
+from torch.nn.functional import cross_entropy
+
+import audit
+
+torch.manual_seed(0)
+torch.set_num_threads(1)  # its products are small
+network = torch.nn.Sequential(torch.nn.Linear(8, 6), torch.nn.Tanh(), torch.nn.Linear(6, 3))
+params = {name: value.detach() for name, value in network.named_parameters()}
+batch = torch.randn(32, 8), torch.randint(3, (32,))
+stated: dict[str, Any] = {
+    "clipping_norm": 1.5,
+    "noise_multiplier": 1.1,
+    "learning_rate": 0.5,
+    "batch_size": 32,
+}
+
+
+def step(params: Any, batch: Any, seed: int) -> Any:
+    """One step: per-example gradients, one norm over all layers."""
+
+    def loss(params: Any, x: Any, y: Any) -> Any:
+        return cross_entropy(functional_call(network, params, x[None]), y[None])
+
+    gradients = vmap(grad(loss), (None, 0, 0))(params, *batch)
+    norms = sum(g.flatten(1).square().sum(1) for g in gradients.values()).sqrt()
+    factors = (1.5 / norms).clamp(max=1)
+    generator = torch.Generator().manual_seed(seed)
+    noise = {name: torch.randn(value.shape, generator=generator) for name, value in params.items()}
+    sums = {name: torch.tensordot(factors, g, 1) + 1.1 * 1.5 * noise[name] for name, g in gradients.items()}
+    return {name: value - 0.5 * sums[name] / 32 for name, value in params.items()}
+
+
+if __name__ == "__main__":
+    print(audit.check_step(step, params, batch, **stated))

@@ -1,0 +1,100 @@
+# ruff: noqa: E501
+"""Bugs planted into the examples of `check`: (example, what stands there, what the bug makes of it, its check)."""
+
+from pathlib import Path
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "experiments" / "examples"
+NUMPY = [
+    ("no clipping", " / np.maximum(1, np.linalg.norm(gradients, axis=1, keepdims=True) / 1.5)", "", "sensitivity"),
+    ("number by number", "gradients / np.maximum(1, np.linalg.norm(gradients, axis=1, keepdims=True) / 1.5)",
+     "np.clip(gradients, -1.5, 1.5)", "sensitivity"),
+    ("bias outside the norm", "np.linalg.norm(gradients,", "np.linalg.norm(gradients[:, :8],", "sensitivity"),
+    ("each twice", "clipped.sum(axis=0)", "2 * clipped.sum(axis=0)", "sensitivity"),
+    ("divided twice", "clipped.sum(axis=0)", "clipped.sum(axis=0) / 32", "sensitivity"),
+    ("the mean is clipped", "clipped.sum(axis=0)",
+     "32 * (g := gradients.mean(axis=0)) / max(1, np.linalg.norm(g) / 1.5)", "sensitivity"),
+    ("actual size", "/ 32\n", "/ len(x)\n", "noise and data"),
+    ("standardised", "x, y = batch\n", "x, y = batch\n    x = x - x.mean(axis=0)\n", "separation"),
+    ("sigma without C", "1.1 * 1.5 * np", "1.1 * np", "noise"),
+    ("noise by sqrt(B)", "1.1 * 1.5 * np", "1.1 * 1.5 / 32**0.5 * np", "noise"),
+    ("noise after the mean", "clipped.sum(axis=0) + noise) / 32", "clipped.sum(axis=0) / 32 + noise)", "noise"),
+    ("no noise on b", 'mean[8:]}', '(clipped.sum(axis=0) / 32)[8:]}', "noise"),
+    ("variance for deviation", "1.1 * 1.5 * np", "(1.1 * 1.5) ** 2 * np", "noise"),
+    ("noise clipped", "size=9)", "size=9).clip(-2, 2)", "shape"),
+    ("uniform", ".normal(size=9)", ".uniform(-(3**0.5), 3**0.5, size=9)", "shape"),
+    ("one number", ".normal(size=9)", ".normal() * np.ones(9)", "independence"),
+    ("seed fixed", "default_rng(seed)", "default_rng(0)", "independence"),
+    ("seed of two steps", "default_rng(seed)", "default_rng(seed // 2)", "independence"),
+    ("no seed", "default_rng(seed)", "default_rng()", "replay"),
+    ("scaled by the batch", "1.1 * 1.5 * np", "1.1 * np.max(abs(x), initial=1) * np", "noise and data"),
+    ("skipped when empty", "x, y = batch\n", "x, y = batch\n    if len(x) == 0:\n        return params\n", "empty batch"),
+    ("NaN when empty", "/ 32\n", "/ 32 * (len(x) / len(x) if len(x) else np.nan)\n", "empty batch"),
+    ("noise an example", ".normal(size=9)", ".normal(size=(len(x), 9)).sum(axis=0)", "noise and data"),
+]  # fmt: skip
+TORCH_FUNC = [
+    ("layers by themselves", "factors = (1.5 / norms).clamp(max=1)\n",
+     "gradients = {k: g * (1.5 / g.flatten(1).norm(dim=1)).clamp(max=1).view(-1, *[1] * (g.ndim - 1)) "
+     "for k, g in gradients.items()}\n    factors = torch.ones(len(norms))\n", "sensitivity"),
+    ("head left out", "for g in gradients.values()).sqrt()",
+     'for k, g in gradients.items() if not k.startswith("2")).sqrt()', "sensitivity"),
+    ("the largest number for the norm", "g.flatten(1).square().sum(1) for", "g.flatten(1).square().amax(1) for",
+     "sensitivity"),
+    ("max for min", ".clamp(max=1)", ".clamp(min=1)", "sensitivity"),
+    ("a generator a layer", "generator=generator)", "generator=torch.Generator().manual_seed(seed))", "independence"),
+    ("rows share noise", "torch.randn(value.shape, generator=generator)",
+     "torch.randn(value.shape[-1:], generator=generator).expand(value.shape)", "independence"),
+    ("no noise in biases", "* noise[name]", '* noise[name] * ("bias" not in name)', "noise"),
+    ("by accumulated batches", "* noise[name]", "* noise[name] / 4", "noise"),
+    ("uniform", "torch.randn(", "2 * 3**0.5 * torch.rand(", "shape"),
+    ("median for C", "(1.5 / norms)", "((norms.median() / 2).clamp(max=1.5) / norms)", "separation"),
+    ("loss divided", "y[None])\n", "y[None]) / len(batch[0])\n", "separation"),
+]  # fmt: skip
+OPACUS = [
+    ("layers by themselves", "max_grad_norm=1.5,", 'max_grad_norm=[1.5] * 4, clipping="per_layer",', "sensitivity"),
+    ("actual size", "    torch.manual_seed(seed)\n",
+     "    torch.manual_seed(seed)\n    optimizer.expected_batch_size = max(len(batch[0]), 1)\n", "noise and data"),
+    ("noise a physical batch", "            optimizer.step()",
+     "            optimizer._step_skip_queue.clear()\n            optimizer.step()", "noise and data"),
+    ("too little noise", "torch.manual_seed(seed)", "torch.manual_seed(seed); optimizer.noise_multiplier = 0.55", "noise"),
+    ("no noise", "torch.manual_seed(seed)", "torch.manual_seed(seed); optimizer.noise_multiplier = 0", "noise"),
+    ("seed fixed", "torch.manual_seed(seed)", "torch.manual_seed(1)", "independence"),
+    ("no seed", "torch.manual_seed(seed)", "pass", "replay"),
+    ("centred", "model(x)", "model(x - x.mean(0) if len(x) else x)", "separation"),
+    ("another expected size", "torch.manual_seed(seed)",
+     "torch.manual_seed(seed); optimizer.expected_batch_size = 16", "sensitivity"),
+    ("parameters kept", "    model.load_state_dict(params)\n", "", "replay"),
+    ("clipping off", "max_grad_norm=1.5,", "max_grad_norm=1e9,", "noise"),
+    ("clipped later", "torch.manual_seed(seed)",
+     "torch.manual_seed(seed); optimizer.max_grad_norm = 1e5; optimizer.noise_multiplier = 1.65e-5", "sensitivity"),
+]  # fmt: skip
+JAX_PRIVACY = [
+    ("no clipping", "l2_clip_norm=1.5", "l2_clip_norm=1e9", "noise"),
+    ("half the noise", "1.1 * clipped.sensitivity()", "0.55 * clipped.sensitivity()", "noise"),
+    ("noise without C / B", "1.1 * clipped.sensitivity()", "1.1", "noise"),
+    ("sensitivity of no division", "normalize_by=32.0", "normalize_by=1.0", "sensitivity"),
+    ("one key for all layers", "jax.random.normal(keys[name]", "jax.random.normal(jax.random.key(seed)", "independence"),
+    ("key fixed", "jax.random.key(seed)", "jax.random.key(0)", "independence"),
+    ("one number a layer", "value.shape) for", "()) for", "independence"),
+    ("truncated", "jax.random.normal(keys[name], value.shape)",
+     "jax.random.truncated_normal(keys[name], -2, 2, value.shape)", "shape"),
+    ("noise on the kernel", "+ noise[name]", '+ noise[name] * (name == "kernel")', "noise"),
+    ("actual size", "(gradients[name] + noise[name])",
+     "(gradients[name] + noise[name]) * 32 / max(len(batch[0]), 1)", "noise and data"),
+]  # fmt: skip
+BUGS = [
+    (example, *bug)
+    for example, bugs in (
+        ("numpy", NUMPY), ("torch_func", TORCH_FUNC), ("opacus", OPACUS), ("jax_privacy", JAX_PRIVACY)
+    )
+    for bug in bugs
+]  # fmt: skip
+
+
+def planted(example, old="", new=""):
+    """What check_step takes, of an example with a bug."""
+    path = EXAMPLES / f"check_{example}.py"
+    source = path.read_text()
+    assert old in source, (example, old)
+    names = {"__name__": "check"}
+    exec(compile(source.replace(old, new), str(path), "exec"), names)
+    return {name: names[name] for name in ("step", "params", "batch")} | names["stated"]

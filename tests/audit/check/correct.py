@@ -1,0 +1,162 @@
+"""Correct steps of many kinds, in NumPy, torch.func, Opacus, plain JAX and jax_privacy, drawn from a seed."""
+
+import numpy as np
+
+
+def drawn(seed, engine):
+    """What check_step takes, of a correct step whose sizes, noise, precision and optimizer the seed draws."""
+    rng = np.random.default_rng(seed)
+    size = int(2 ** rng.uniform(0, 9))
+    stated = {
+        "clipping_norm": float(10 ** rng.uniform(-1, 1)),
+        "noise_multiplier": float(0.3 * (10 / 0.3) ** rng.uniform()),
+        "learning_rate": float(10 ** rng.uniform(-1, 0.5)),
+        "batch_size": size,
+    }
+    inputs, hidden, classes = (int(n) for n in rng.integers((2, 1, 2), (20, 16, 6)))
+    features = rng.normal(size=(size, inputs)) * 10 ** rng.uniform(-1, 1)
+    labels = rng.integers(0, classes, size)
+    shapes = {"v": (inputs, hidden), "c": (hidden,), "w": (hidden, classes), "b": (classes,)}
+    params = {name: 0.5 * rng.normal(size=shape) / shape[0] ** 0.5 for name, shape in shapes.items()}
+    how = {"frozen": rng.uniform() < 0.3, "decay": 0.01 * (rng.uniform() < 0.5), "low": rng.uniform() < 0.3}
+    return ENGINES[engine](params, (features, labels), stated, how) | stated
+
+
+def _numpy(params, batch, stated, how):
+    kind = np.float32 if how["low"] else np.float64
+    params = {name: value.astype(kind) for name, value in params.items()}
+    clip, sigma, rate, size = stated.values()
+
+    def step(params, batch, seed):
+        x, y = batch
+        hidden = np.tanh(x @ params["v"] + params["c"])
+        logits = hidden @ params["w"] + params["b"]
+        p = np.exp(logits - logits.max(axis=1, keepdims=True))
+        error = p / p.sum(axis=1, keepdims=True) - np.eye(p.shape[1])[y]
+        back = (error @ params["w"].T) * (1 - hidden**2)
+        gradients = {"w": hidden[:, :, None] * error[:, None], "b": error}
+        if not how["frozen"]:
+            gradients |= {"v": x[:, :, None] * back[:, None], "c": back}
+        norms = np.sqrt(
+            sum((g.reshape(len(x), int(np.prod(g.shape[1:]))) ** 2).sum(1) for g in gradients.values())
+        )
+        factors, rng = np.minimum(1, clip / np.maximum(norms, 1e-30)), np.random.default_rng(seed)
+        after = dict(params)
+        for name, g in gradients.items():
+            total = np.tensordot(factors, g, 1) + sigma * clip * rng.normal(size=g.shape[1:])
+            after[name] = (params[name] - rate * (total / size + how["decay"] * params[name])).astype(kind)
+        return after
+
+    return {"step": step, "params": params, "batch": batch}
+
+
+def _torch_func(params, batch, stated, how):
+    import torch
+    from torch.func import grad, vmap
+
+    kind = torch.bfloat16 if how["low"] else torch.float32
+    clip, sigma, rate, size = stated.values()
+    params = {name: torch.tensor(value, dtype=kind) for name, value in params.items()}
+    batch = torch.tensor(batch[0], dtype=kind), torch.tensor(batch[1])
+
+    def loss(params, x, y):
+        logits = torch.tanh(x @ params["v"] + params["c"]) @ params["w"] + params["b"]
+        return torch.nn.functional.cross_entropy(logits[None], y[None])
+
+    def step(params, batch, seed):
+        generator = torch.Generator().manual_seed(seed)
+        gradients = vmap(grad(loss), (None, 0, 0))(params, *batch) if len(batch[1]) else {}
+        gradients = gradients or {name: value[None][:0] for name, value in params.items()}
+        norms = sum(g.flatten(1).float().square().sum(1) for g in gradients.values()).sqrt()
+        factors = (clip / norms.clamp(min=1e-30)).clamp(max=1)
+        after = {}
+        for name, value in params.items():
+            total = torch.tensordot(factors, gradients[name].float(), 1)
+            total += sigma * clip * torch.randn(value.shape, generator=generator)
+            mean = (total / size).to(kind)
+            after[name] = value - rate * (mean + how["decay"] * value)
+        return after
+
+    return {"step": step, "params": params, "batch": batch}
+
+
+def _jax(params, batch, stated, how, theirs=False):
+    import jax
+    import jax.numpy as jnp
+    import optax
+
+    kind = jnp.bfloat16 if how["low"] and not theirs else jnp.float32
+    clip, sigma, rate, size = stated.values()
+    params = {name: jnp.asarray(value, kind) for name, value in params.items()}
+    batch = np.asarray(batch[0], np.float32), batch[1]
+
+    def loss(params, x, y):
+        logits = jnp.tanh(x @ params["v"] + params["c"]) @ params["w"] + params["b"]
+        return optax.softmax_cross_entropy_with_integer_labels(logits.astype(jnp.float32), y).mean()
+
+    def mine(params, x, y):
+        gradients = jax.vmap(jax.grad(loss), (None, 0, 0))(params, x, y)
+        gradients = jax.tree.map(lambda g: g.astype(jnp.float32), gradients)
+        clipped = jax.vmap(lambda g: optax.projections.projection_l2_ball(g, clip))(gradients)
+        return jax.tree.map(lambda g: g.sum(0) / size, clipped)
+
+    if theirs:
+        import jax_privacy
+
+        mine = jax_privacy.clipped_grad(
+            loss, batch_argnums=(1, 2), l2_clip_norm=clip, normalize_by=float(size)
+        )
+    optimizer = optax.chain(optax.add_decayed_weights(how["decay"]), optax.sgd(rate, momentum=0.9))
+
+    @jax.jit
+    def step(params, batch, seed):
+        leaves, tree = jax.tree.flatten(mine(params, *batch))
+        keys = jax.random.split(jax.random.key(seed), len(leaves))
+        noisy = [
+            leaf + sigma * clip / size * jax.random.normal(key, leaf.shape)
+            for key, leaf in zip(keys, leaves, strict=True)
+        ]
+        updates, _ = optimizer.update(jax.tree.unflatten(tree, noisy), optimizer.init(params), params)
+        return optax.apply_updates(params, updates)
+
+    return {"step": step, "params": params, "batch": batch}
+
+
+def _opacus(params, batch, stated, how):
+    import torch
+    from opacus import GradSampleModule
+    from opacus.optimizers import DPOptimizer
+
+    clip, sigma, rate, size = stated.values()
+    sizes = *params["v"].shape, params["w"].shape[1]
+    network = torch.nn.Sequential(torch.nn.Linear(*sizes[:2]), torch.nn.Tanh(), torch.nn.Linear(*sizes[1:]))
+    network[0].weight.requires_grad_(not how["frozen"])
+    model = GradSampleModule(network)
+    start = {name: value.detach().clone() for name, value in model.named_parameters()}
+    batch = torch.tensor(batch[0], dtype=torch.float32), torch.tensor(batch[1])
+
+    def step(params, batch, seed):
+        model.load_state_dict(params)
+        trained = [value for value in model.parameters() if value.requires_grad]
+        optimizer = DPOptimizer(
+            torch.optim.SGD(trained, lr=rate, momentum=0.9, weight_decay=how["decay"]),
+            noise_multiplier=sigma,
+            max_grad_norm=clip,
+            expected_batch_size=size,
+            generator=torch.Generator().manual_seed(seed),
+        )
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(batch[0]), batch[1]).backward()
+        optimizer.step()
+        return dict(model.named_parameters())
+
+    return {"step": step, "params": start, "batch": batch}
+
+
+ENGINES = {
+    "numpy": _numpy,
+    "torch_func": _torch_func,
+    "opacus": _opacus,
+    "jax": _jax,
+    "jax_privacy": lambda *given: _jax(*given, theirs=True),
+}

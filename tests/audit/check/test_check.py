@@ -1,0 +1,359 @@
+"""One step of anyone's DP-SGD, its batches and its accounting: bugs are found by name, correct ones pass."""
+
+import json
+import subprocess
+import sys
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import audit
+from audit.check import trees
+from audit.check.batches import shuffled_epsilon
+from audit.check.report import FindingsError, refused
+from tests.audit.check.bugs import BUGS, EXAMPLES, planted
+from tests.audit.check.correct import ENGINES, drawn
+
+NEEDS = {"torch_func": "torch", "opacus": "opacus", "jax_privacy": "jax_privacy"}
+SLOW = ("opacus", "jax_privacy", "torch_func", "jax", "dpsgd", "fedavg")
+NAMES = sorted(path.stem.removeprefix("check_") for path in EXAMPLES.glob("check_*.py"))
+
+
+def flat(report):
+    return " ".join(str(report).split())
+
+
+def marked(engine, *values, id):
+    return pytest.param(engine, *values, id=id, marks=[pytest.mark.slow] * (engine in SLOW))
+
+
+@pytest.mark.parametrize("example", [marked(name, id=name) for name in NAMES])
+def test_an_example_passes(example):
+    pytest.importorskip(NEEDS.get(example, "numpy"))
+    report = audit.check_step(**planted(example))
+    assert report.passed, report
+    assert {check.result for check in report.checks[:-1]} == {"passed"}
+
+
+@pytest.mark.parametrize(
+    ("example", "old", "new", "check"), [marked(bug[0], *bug[2:], id=f"{bug[0]} {bug[1]}") for bug in BUGS]
+)
+def test_a_planted_bug_is_found_by_the_check_that_names_it(example, old, new, check):
+    pytest.importorskip(NEEDS.get(example, "numpy"))
+    report = audit.check_step(**planted(example, old, new))
+    assert check in {finding.check for finding in report.findings}, report
+    assert not report.passed and max(map(len, str(report).splitlines())) <= 80
+
+
+def test_there_are_bugs_on_four_engines():
+    assert len(BUGS) >= 50 and {bug[0] for bug in BUGS} == {"numpy", "torch_func", "opacus", "jax_privacy"}
+
+
+@pytest.mark.parametrize("engine", [marked(name, id=name) for name in ENGINES])
+def test_correct_steps_have_no_finding(engine):
+    pytest.importorskip(NEEDS.get(engine, "numpy"))
+    for seed in range(6 if engine == "numpy" else 3):
+        assert not (report := audit.check_step(**drawn(10_000 + seed, engine))).findings, (seed, report)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "name"),
+    [
+        ("1.1 * 1.5 * np", "1.1 * np", "C is left out"),
+        ("1.1 * 1.5 * np", "1.1 * 1.5 / 32**0.5 * np", "divided by sqrt(B)"),
+        (
+            "(clipped.sum(axis=0) + noise) / 32",
+            "clipped.sum(axis=0) / 32 + noise",
+            "not divided by the batch",
+        ),
+        ("clipped.sum(axis=0)", "2 * clipped.sum(axis=0)", "an example that counts twice"),
+        ("clipped.sum(axis=0)", "clipped.sum(axis=0) / 32", "divided by the batch size twice"),
+        ("/ 32\n", "/ 16\n", "a step of another size than stated"),
+    ],
+)
+def test_a_finding_names_its_cause(old, new, name):
+    assert name in flat(audit.check_step(**planted("numpy", old, new)))
+
+
+def test_momentum_in_a_closure_is_state_that_is_named():
+    given, memory = planted("numpy"), []
+    plain = given["step"]
+
+    def step(params, batch, seed):
+        memory.append(seed)
+        after = plain(params, batch, seed)
+        return {name: value + 0.3 * (len(memory) > 1) for name, value in after.items()}
+
+    (finding,) = audit.check_step(**given | {"step": step}).findings[:1]
+    assert finding.check == "replay" and "keeps state" in finding.name
+
+
+NO_CLIPPING = " / np.maximum(1, np.linalg.norm(gradients, axis=1, keepdims=True) / 1.5)", ""
+
+
+def of_32(params, batch, seed, step):
+    assert len(batch[0]) == 32, "compiled for 32"
+    return step(params, batch, seed)
+
+
+def of_the_first(params, batch, seed, step):
+    return step(params, tuple(part[:32] for part in batch), seed)
+
+
+@pytest.mark.parametrize("only", [of_32, of_the_first])
+def test_a_step_that_takes_no_example_more_is_tried_with_others_in_place_of_the_first(only):
+    for bug, passes in ((("", ""), True), (NO_CLIPPING, False)):
+        given = planted("numpy", *bug)
+        plain = given["step"]
+        report = audit.check_step(**given | {"step": lambda *now, plain=plain: only(*now, step=plain)})
+        assert ("sensitivity" not in {finding.check for finding in report.findings}) == passes, report
+        assert any("in place of the first" in name for name in report.figures["movements"])
+
+
+@pytest.mark.parametrize(
+    ("seeded", "name"),
+    [(lambda seed: 3, "one noise for every seed"), (lambda seed: seed % 16, "one noise for several seeds")],
+)
+def test_seeds_that_are_lost_are_named(seeded, name):
+    given = planted("numpy")
+    plain = given["step"]
+    report = audit.check_step(**given | {"step": lambda p, b, seed: plain(p, b, seeded(seed))})
+    assert [finding.name for finding in report.findings] == [name], report
+
+
+def test_a_row_of_an_embedding_without_noise_and_a_statistic_without_clipping_are_found():
+    given = planted("numpy")
+    plain, start = given["step"], given["params"] | {"mean": np.zeros(8)}
+
+    def keeps_a_mean(params, batch, seed):
+        return plain(params, batch, seed) | {"mean": params["mean"] + batch[0].sum(axis=0)}
+
+    found = audit.check_step(**given | {"step": keeps_a_mean, "params": start}).findings
+    assert {finding.name for finding in found} >= {"mean left out of clipping", "no noise in mean"}
+
+    def silent(params, batch, seed):
+        after = plain(params, batch, seed)
+        return after | {"w": np.where(np.arange(8) == 3, params["w"], after["w"])}
+
+    found = audit.check_step(**given | {"step": silent}).findings
+    assert "no noise in a part of w" in {finding.name for finding in found}
+
+
+def test_what_rounding_hides_is_said_and_not_passed():
+    given = planted("numpy")
+    low = {name: value.astype(np.float16) + np.float16(100) for name, value in given["params"].items()}
+
+    def step(params, batch, seed):
+        after = given["step"](
+            {name: value.astype(float) - 100 for name, value in params.items()}, batch, seed
+        )
+        return {name: (value + 100).astype(np.float16) for name, value in after.items()}
+
+    report = audit.check_step(**given | {"params": low, "step": step})
+    assert not report.findings and not report.passed and "INCOMPLETE" in report.verdict
+    assert "use float64 or a larger learning rate" in flat(report)
+
+
+def test_extreme_examples_of_the_callers_are_tried():
+    given = planted("numpy", "clipped = gradients", "gradients = gradients * (1 + 9 * (x[:, :1] > 50))\n"
+                    "    clipped = gradients", )  # fmt: skip
+    given["step"] = _unclipped_where(given["step"], 77.0)
+    assert audit.check_step(**given).passed
+    rows = np.full((2, 8), 77.0), np.array([0, 1])
+    found = audit.check_step(**given, extreme_examples=rows).findings
+    assert "your example" in found[0].meaning
+
+
+def _unclipped_where(plain, value):
+    def step(params, batch, seed):
+        after = plain(params, batch, seed)
+        return {name: new + np.sum(batch[0] == value) for name, new in after.items()}
+
+    return step
+
+
+def test_a_report_is_json_a_page_and_an_exception(tmp_path):
+    report = audit.check_step(**planted("numpy", "1.1 * 1.5 * np", "1.1 * np"))
+    values = json.loads(report.to_json())
+    assert values["passed"] is False and values["findings"][0]["check"] == "noise" and values["p_values"]
+    text = report.page(tmp_path / "page.html").read_text()
+    assert "<svg" in text and "Mend: " in text and "Check of a step of DP-SGD" in text
+    with pytest.raises(FindingsError, match="C is left out"):
+        report.raise_for_findings()
+    audit.check_step(**planted("numpy")).raise_for_findings()
+
+
+def test_a_check_loads_neither_jax_nor_torch():
+    program = (
+        "import sys, numpy as np, audit\n"
+        "step = lambda w, batch, seed: w + np.random.default_rng(seed).normal(size=3)\n"
+        "audit.check_step(step, np.zeros(3), (np.ones((4, 2)),), clipping_norm=1, noise_multiplier=1,"
+        " learning_rate=1, batch_size=1)\n"
+        "assert not {'jax', 'torch', 'matplotlib'} & set(sys.modules)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0
+
+
+class Two(NamedTuple):
+    first: np.ndarray
+    rest: dict
+
+
+def test_trees_of_any_kind_come_back_as_they_went():
+    tree = Two(np.ones(2), {"a": [np.zeros((2, 3)), None], "b": (np.float32([1]),)})
+    assert list(trees.leaves("tree", tree)) == ["first", "rest.a.0", "rest.b.0"]
+    again = trees.mapped(tree, lambda name, leaf: leaf + 1)
+    assert isinstance(again, Two) and again.rest["a"][1] is None and again.rest["b"][0] == 2
+
+
+def test_holms_method_rejects_one_after_the_other():
+    assert refused({"a": 1e-5, "b": 4e-4, "c": 0.5}) == {"a", "b"}
+    assert refused({"a": 4e-4, "b": 0.5, "c": 0.5}) == set()
+
+
+SIZE, RATE = 600, 0.05
+
+
+def poisson(seed, rate=RATE):
+    rng = np.random.default_rng(seed)
+    return [np.flatnonzero(rng.random(SIZE) < rate) for _ in range(20)]
+
+
+def shuffled(seed):
+    return np.random.default_rng(seed).permutation(SIZE).reshape(20, 30)
+
+
+def fixed(seed):
+    rng = np.random.default_rng(seed)
+    return [rng.choice(SIZE, 30, replace=False) for _ in range(20)]
+
+
+def pairs(seed):
+    rng = np.random.default_rng(seed)
+    chosen = [np.flatnonzero(rng.random(SIZE // 2) < RATE) for _ in range(20)]
+    return [np.concatenate([2 * half, 2 * half + 1]) for half in chosen]
+
+
+WRONG = {
+    "shuffled": (shuffled, "shuffled batches, not Poisson"),
+    "shuffled once": (lambda seed: shuffled(0), "the same batches in every pass"),
+    "fixed": (fixed, "fixed-size batches, not Poisson"),
+    "one fixed batch": (lambda seed: fixed(seed)[0], "fixed-size batches, not Poisson"),
+    "with replacement": (
+        lambda seed: [np.random.default_rng([seed, i]).integers(0, SIZE, 30) for i in range(20)],
+        "an example twice in a batch",
+    ),
+    "another rate": (lambda seed: poisson(seed, 1.1 * RATE), "another sampling rate than stated"),
+    "cut": (lambda seed: [batch[:34] for batch in poisson(seed)], "sampling rate|vary otherwise"),
+    "neighbours": (pairs, "neighbours come together"),
+    "no empty ones": (lambda seed: [b for b in poisson(seed, 0.005) if len(b)], "empty"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_batches_that_the_accountant_does_not_assume_are_named(name):
+    draw, says = WRONG[name]
+    report = audit.check_batches(draw, SIZE, 0.005 if name == "no empty ones" else RATE)
+    assert any(word in report.verdict for word in says.split("|")), report
+    assert max(map(len, str(report).splitlines())) <= 80
+
+
+def test_right_batches_pass_under_each_assumption():
+    assert audit.check_batches(poisson, SIZE, RATE).passed
+    assert audit.check_batches(lambda seed: poisson(seed)[0], SIZE, RATE).passed
+    assert audit.check_batches(fixed, SIZE, RATE, assumed="fixed").passed
+    assert audit.check_batches(shuffled, SIZE, RATE, assumed="shuffled").passed
+    assert not audit.check_batches(poisson, SIZE, RATE, assumed="shuffled").passed
+
+
+def test_a_dropped_last_batch_is_said_and_what_shuffling_leaks():
+    def draw(seed):
+        return np.random.default_rng(seed).permutation(SIZE + 13)[:SIZE].reshape(20, 30)
+
+    report = audit.check_batches(draw, SIZE + 13, 30 / (SIZE + 13), noise_multiplier=1.0, epochs=2)
+    assert "drop_last" in flat(report)
+    assert report.figures["shuffled epsilon at least"] > report.figures["poisson epsilon"] > 0
+
+
+@pytest.mark.parametrize(("sigma", "batches"), [(0.5, 1000), (1.0, 20)])
+def test_shuffled_batches_leak_what_their_worst_pair_does(sigma, batches):
+    epsilon, delta = shuffled_epsilon(sigma, batches, 1, 1e-5), 1e-5
+    cuts = np.linspace(0, 12, 20_001)
+
+    def above(shift):  # of the largest of all batches' sums
+        return -np.expm1(
+            stats.norm.logcdf((cuts - shift) / sigma) + (batches - 1) * stats.norm.logcdf(cuts / sigma)
+        )
+
+    def leaks(value):
+        return float(np.max(above(2.0) - np.exp(value) * above(1.0)))
+
+    assert leaks(epsilon) >= delta and leaks(epsilon + 0.05) < delta
+    assert shuffled_epsilon(sigma, batches, 2, delta) > epsilon
+
+
+def test_figure_1_of_chua_et_al():
+    assert shuffled_epsilon(0.5, 10_000, 1, 1e-6) == pytest.approx(10.994, abs=0.01)
+
+
+TRAINING = {"noise_multiplier": 1.1, "steps": 1000, "sampling_rate": 0.01}
+
+
+def test_a_claim_is_held_against_accounting():
+    accounted = audit.check_accounting(5, 1e-5, **TRAINING).figures["accounted"]
+    assert audit.check_accounting(accounted, 1e-5, **TRAINING).passed
+    found = audit.check_accounting(0.9 * accounted, 1e-5, **TRAINING).findings
+    assert found[0].name == "a claim that is too low"
+    one_epoch = audit.check_accounting(5, 1e-5, **TRAINING | {"steps": 100}).figures["accounted"]
+    assert "one epoch is counted" in flat(audit.check_accounting(one_epoch, 1e-5, **TRAINING))
+    assert audit.check_accounting(5, 1e-2, **TRAINING, examples=1000).findings[0].check == "delta"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("examples", "found"), [(95, False), (100, True)])
+def test_opacus_as_released_changes_its_divisor_between_neighbours(examples, found):
+    """Opacus's issue 819: the expected batch size is int(examples / batches), and batches jump at 100."""
+    torch, opacus = pytest.importorskip("torch"), pytest.importorskip("opacus")
+    network = torch.nn.Linear(8, 3)
+
+    def step(params, batch, seed):
+        data = torch.utils.data.TensorDataset(*batch)
+        module = torch.nn.Linear(8, 3)
+        model, optimizer, _ = opacus.PrivacyEngine().make_private(
+            module=module,
+            optimizer=torch.optim.SGD(module.parameters(), lr=0.5),
+            data_loader=torch.utils.data.DataLoader(data, batch_size=10),
+            noise_multiplier=1.1,
+            max_grad_norm=1.5,
+        )
+        module.load_state_dict(params)
+        torch.manual_seed(seed)
+        torch.nn.functional.cross_entropy(model(batch[0]), batch[1]).backward()
+        optimizer.step()
+        return module.state_dict()
+
+    batch = torch.randn(examples, 8), torch.randint(3, (examples,))
+    size = int(examples / -(-examples // 10))
+    stated = {"clipping_norm": 1.5, "noise_multiplier": 1.1, "learning_rate": 0.5, "batch_size": size}
+    report = audit.check_step(step, network.state_dict(), batch, **stated, seeds=20)
+    assert ("sensitivity" in {finding.check for finding in report.findings}) == found, report
+
+
+MINE = """
+import numpy as np
+params, batch = np.zeros(3), (np.ones((4, 3)),)
+stated = {"clipping_norm": 1, "noise_multiplier": 1, "learning_rate": 1, "batch_size": 4}
+def step(params, batch, seed):
+    return params + (np.sum(batch[0] / 3**0.5 / np.maximum(1, abs(batch[0])), 0) + NOISE) / 4
+"""
+
+
+@pytest.mark.parametrize(("noise", "status"), [("np.random.default_rng(seed).normal(size=3)", 0), ("0", 3)])
+def test_the_command_checks_a_step_of_the_users(forked, tmp_path, noise, status):
+    (tmp_path / "mine.py").write_text(MINE.replace("NOISE", noise))
+    ended = forked("check", "--step=mine.py:step", "--json", "--report=page.html", folder=tmp_path)
+    assert ended.status == status, ended.stderr
+    assert json.loads(ended.stdout)["passed"] == (status == 0)
+    assert (tmp_path / "page.html").exists() and ended.stderr == "report: page.html\n"

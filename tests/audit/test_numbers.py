@@ -1,0 +1,42 @@
+"""Numbers and arrays of NumPy, JAX and others where `import audit` takes numbers and scores."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import audit
+from audit import one_run
+
+IN, OUT = np.random.default_rng(0).normal(size=(2, 60))
+IN = IN + 2
+
+
+def test_numpys_and_jaxs_numbers_are_numbers():
+    levels = {"delta": np.float32(1e-5), "confidence": np.float64(0.95)}
+    mechanism = {
+        "noise_multiplier": np.float32(1),
+        "insertions": np.int64(4),
+        "sampling_rate": jnp.float32(1),
+    }
+    found = audit.bounds(IN, OUT, **levels, **mechanism)
+    assert found.upper_bound == pytest.approx(
+        audit.bounds(IN, OUT, noise_multiplier=1.0, insertions=4).upper_bound, rel=1e-3
+    )
+    assert found.true_positive_rate(np.float32(0.5)) == found.true_positive_rate(0.5)
+    assert audit.bounds(IN, OUT, upper_bound=np.int32(3)).upper_bound == 3
+    assert np.array_equal(one_run.canary(np.uint8(1), np.int64(2), np.int32(9)), one_run.canary(1, 2, 9))
+    assert np.array_equal(one_run.coins(jnp.int32(1), np.int16(9)), one_run.coins(1, 9))
+
+
+def test_arrays_of_every_library_are_scores():
+    class Series:  # as pandas' is to NumPy
+        def __array__(self, dtype=None, copy=None):
+            return np.asarray(IN, dtype)
+
+    expected = audit.bounds(IN, OUT).bounds
+    unmasked = np.ma.masked_array(IN, np.zeros(60, bool))
+    for scores in (Series(), list(IN), unmasked, IN.astype(np.longdouble)):
+        assert audit.bounds(scores, OUT).bounds == expected
+    rounded = jnp.asarray(IN, jnp.bfloat16)
+    again = audit.bounds(np.asarray(rounded, np.float32), OUT).bounds
+    assert audit.bounds(rounded, OUT).bounds == audit.bounds(np.asarray(rounded), OUT).bounds == again
