@@ -26,13 +26,13 @@ PARTS = "parts"  # the axis of devices over which a mechanism that `spreads` div
 
 class Hyperparameters(NamedTuple):
     """Traced scalars; noise has deviation noise_multiplier * clipping_norm. own: a mechanism's further.
-    weight_decay: lambda, of DP-SGD."""
+    weight_decay: lambda, of DP-SGD; None: a step without it, which rounds otherwise than one of 0."""
 
     learning_rate: Array | float
     clipping_norm: Array | float
     noise_multiplier: Array | float
     own: Tree = ()
-    weight_decay: Array | float = 0.0
+    weight_decay: Array | float | None = None
 
 
 class Schedule(NamedTuple):

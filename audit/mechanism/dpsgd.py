@@ -81,9 +81,10 @@ def step(
         jnp.asarray(hyper.noise_multiplier) > 0, hyper.noise_multiplier * hyper.clipping_norm, 0.0
     )
     mean = (genuine + extra + _noise(noise_key, deviation, state.theta)) / len(batch[1])
-    decayed = mean + jnp.asarray(hyper.weight_decay) * state.theta
+    if hyper.weight_decay is not None:
+        mean += jnp.asarray(hyper.weight_decay) * state.theta
     optimizer = choices.optimizer(jnp.asarray(hyper.learning_rate))
-    updates, optimizer_state = optimizer.update(decayed, state.optimizer, state.theta)
+    updates, optimizer_state = optimizer.update(mean, state.optimizer, state.theta)
     theta = jnp.asarray(optax.apply_updates(state.theta, updates))
     return base.State(theta, optimizer_state, state.step + 1, state.seen)
 

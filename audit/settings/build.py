@@ -119,7 +119,7 @@ def build_for(
     shuffle, batches = game.root(setting.seed, "batches"), batches_of(setting, n_examples)
     data = (jnp.asarray(dataset.features), jnp.asarray(dataset.labels))
     rates = fields.learning_rate, fields.clipping_norm, fields.noise_multiplier
-    hyper = Hyperparameters(*rates, weight_decay=fields.weight_decay)
+    hyper = Hyperparameters(*rates, weight_decay=fields.weight_decay or None)
     mechanism = dpsgd.mechanism(choices(setting, trained.model))
     row = adversary_row(setting.adversary.name)
     how, attack = (fields.clipping, fields.optimizer, fields.precision), setting.adversary
