@@ -104,7 +104,10 @@ def test_a_bad_keyword_is_one_line(tmp_path, monkeypatch, entry, name):
     field, adversary = fields()[name], owner(name)
     chosen = {"adversary": adversary.partition("=")[2]} if adversary else {}
     bad = [(value, f"`{name}={value}`") for value in beyond(field.kind, field.limits)]
-    bad += [(value, f"`{name}={value!r}` is no {field.kind.__name__}") for value in WRONG_VALUES[field.kind]]
+    wrong = [
+        one for one in WRONG_VALUES[field.kind] if not (field.limits.numbers_too and isinstance(one, int))
+    ]
+    bad += [(value, f"`{name}={value!r}` is no {field.kind.__name__}") for value in wrong]
     if name == "model":  # of one's own a model has any name
         bad = [one for one in bad if entry is built_in or not isinstance(one[0], str)]
     for keyword in {name, field.flag}:
