@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from audit.concluded import of_setting
 from audit.errors import InputError
-from audit.report.style import BLUE, FADED, FREE, ORANGE, PREDICTED, STYLE, UPPER, VERMILION
+from audit.report.style import BLUE, FADED, FREE, GREEN, PREDICTED, STYLE, UPPER, VERMILION
 from audit.report.table import Column, Table, at_least, at_most, number
 from audit.settings.setting import identity
 from audit.statistics.conclusion import Conclusion, method_of
@@ -29,7 +29,7 @@ _LOOKS = {  # of methods: colour, marker, line
     LIFTED: (BLUE, "s", "--"),
     IF_GAUSSIAN: (VERMILION, "^", "-."),
     LIFTED_GAUSSIAN: (VERMILION, "^", "-."),
-    CLUSTERED: (ORANGE, "v", (0, (5, 1))),
+    CLUSTERED: (GREEN, "v", (0, (5, 1))),
 }
 
 
