@@ -22,7 +22,7 @@ def batches(data):
 def _algorithm_3(gradient, theta_0, data, batches, key, noisy, per_step, simulations):
     """S of Algorithm 3, line by line, with Errata H1 and H4: noise of deviation sigma * C; S
     accumulates over the simulations; noiseless means no clipping either; one root at the end."""
-    rate, norm, sigma, _ = HYPER
+    rate, norm, sigma = HYPER[:3]
     total = np.zeros(theta_0.size)
     for j in range(simulations):
         theta = np.asarray(theta_0, np.float64)
