@@ -38,7 +38,7 @@ find_extras() { # sets extras: what the command needs, and what is installed alr
   if [[ -s $stamp ]]; then IFS= read -r extras <"$stamp"; fi
   case $1 in
     test | lint) add_extra test ;;
-    throughput) add_extra bench ;;
+    throughput | proof) add_extra bench ;;
     benchmark) add_extra peers ;;
     compile) add_extra tpu ;;
     ray) add_extra ray ;;

@@ -10,8 +10,8 @@ from tests.system.bad import HUGE, Bad, assert_refused, lines, named, nothing, r
 
 COMMANDS = (
     "audit", "benchmark", "bound", "calibrate", "canife", "check", "compare", "compile", "federated",
-    "figures", "landscape", "list", "norms", "one_shot", "own_model", "plan", "precision", "report", "sweep",
-    "throughput",
+    "figures", "landscape", "list", "norms", "one_shot", "own_model", "plan", "precision", "proof", "report",
+    "sweep", "throughput",
 )  # fmt: skip
 WORDS, BOUND = ("many", ""), ("bound", "--scores=scores.npz")
 AUDIT = ("audit", "--data_file=nowhere.csv")  # what is out of range is said before the data are looked for
@@ -21,7 +21,7 @@ COUNTS = (  # flags of whole numbers that are no fields, after their command
     "audit runs chunk_size; plan runs audits seed; calibrate canaries audits seed processes one_run; "
     "calibrate directions dimension; norms runs; landscape steps runs seed; precision examples steps; "
     "throughput rounds; own_model runs; check seeds; federated runs; bound insertions dimension; "
-    "one_shot simulations seed; benchmark audits processes seed n"
+    "one_shot simulations seed; benchmark audits processes seed n; proof rounds seed"
 )
 EMPTY = (  # lists that name nothing, after their command
     "calibrate mu runs mechanism; landscape batch_sizes; norms models; throughput models engines; "
@@ -38,7 +38,7 @@ UNKNOWN = {  # what no command takes, and what is said
     "--nothing=1": "Unknown command line flag 'nothing'",
     "--\udcff=1": r"Unknown command line flag '\udcff'",
 }
-LEVELLED = ("audit", "bound", "calibrate", "figures", "landscape", "plan", "report", "federated")
+LEVELLED = ("audit", "bound", "calibrate", "figures", "landscape", "plan", "proof", "report", "federated")
 
 
 def brackets(folder):
@@ -144,6 +144,8 @@ SIZES = [
     *rows(["landscape"], "clipping_norm", "--clipping_norm={}: give 1e-6 to 1e6", "0.0", "1e-320", "1e+300"),
     *rows(["landscape"], "threshold", "--threshold={}: give", "nan", "inf", "1e+300", "-1e+18"),
     *rows(["landscape"], "delta", "--delta={}: give at least 1e-100", "1e-300"),
+    *rows(["proof"], "seconds", "--seconds={}: give more than 0", "nan", "inf", "0.0", "-1.0", "3600.0"),
+    *rows(["proof"], "minutes", "--minutes={}: give 0.01 to 1,440", "nan", "inf", "0.0", "-1.0"),
     *rows(["throughput"], "seconds", "--seconds={}: give more than 0", "nan", "inf", "0.0", "-1.0", "3600.0"),
     *rows(["one_shot"], "sigmas", "--sigmas: {}: give 0.001 to 1e+06", "0", "-1", "nan", "inf", "1e+300"),
     *rows(["one_shot"], "sigmas", "is no number: give numbers", "x", "1,"),
@@ -233,6 +235,8 @@ CHOICES = [
     *rows(["benchmark"], "estimators", "--estimators='{}' is in no name: ", "nobody", "OURS"),
     *rows(["benchmark"], "mechanisms", "--mechanisms='' is in no name: ", "Gaussian,,", ","),
     *lines("takes such scores", "benchmark --estimators=CANIFE --mechanisms=coins"),
+    *rows(["proof"], "model", "--model={}: choose of convnet, fcnn", "nobody", "resnet18"),
+    *rows(["proof"], "engines", "--engines: '{}' is unknown: choose of", "nobody", "ours,"),
     *rows(["throughput"], "models", "--models: '{}' is unknown: choose of", "nobody"),
     *rows(["throughput"], "models", "--models: '{}' can't be timed, its network has not", "mlp"),
     *rows(["throughput"], "engines", "--engines: '{}' is unknown: choose of", "nobody", "OURS"),

@@ -1,0 +1,71 @@
+"""Time to proof: the epsilon that each way of auditing proves, against the minutes that it takes.
+
+    ./run.sh proof                                ConvNet, 5 minutes for each of our ways
+    ./run.sh proof --model=fcnn --minutes=0.2     a smaller network, quickly
+
+DP-SGD with a canary in every step, audited on one machine by one clock, which runs from the start of a
+process: imports, data and compilation count. Ours train what `audit` trains. Opacus and jax_privacy, where
+they are installed, are timed as by `throughput`, in rounds with the product of matrices that is shown beside
+them. What a user of theirs would prove after as long follows from that speed (their start-up is not counted)
+by the estimators that are published for them, on scores of the same mechanism. Opacus has none of its own.
+"""
+
+import os
+
+from absl import flags
+
+from audit.commands import cli
+from audit.errors import require
+from audit.task import Sources
+
+FLAGS = flags.FLAGS
+_MODELS = ("convnet", "fcnn")
+flags.DEFINE_string("model", "convnet", f"{' or '.join(_MODELS)}.")
+flags.DEFINE_float("minutes", 5.0, "Minutes for each of our ways; none begins a training after that.")
+flags.DEFINE_list("engines", ["jax_privacy", "opacus"], "Of jax_privacy, opacus: beside ours; empty: none.")
+flags.DEFINE_integer("rounds", 3, "Rounds; each times every engine once.")
+flags.DEFINE_float("seconds", 3.0, "Seconds a measurement of an engine, at least.")
+flags.DEFINE_integer("seed", 0, "Seed of all trainings.")
+flags.DEFINE_float("delta", 1e-5, "delta of the bounds.")
+flags.DEFINE_float("confidence", 0.95, "Confidence of the lower bounds.")
+flags.DEFINE_string("data_file", None, "The model's data as a file, instead of fetching them.")
+flags.DEFINE_string("tfds_dir", None, "A prepared TFDS folder that holds the data.")
+flags.DEFINE_string("out", "results", "Folder for the figure and its numbers; they go into its folder proof.")
+
+
+def main() -> None:
+    """Parse, train and time, print, draw."""
+    from audit.statistics import conversions
+    from audit.storage import files
+
+    require(FLAGS.model in _MODELS, f"--model={FLAGS.model}: choose of {', '.join(_MODELS)}")
+    require(0.01 <= FLAGS.minutes <= 1440, f"--minutes={FLAGS.minutes}: give 0.01 to 1,440")
+    require(1 <= FLAGS.rounds <= 1000, f"--rounds={FLAGS.rounds}: give 1 to 1,000")
+    require(0 < FLAGS.seconds < 3600, f"--seconds={FLAGS.seconds}: give more than 0, up to an hour")
+    require(0 <= FLAGS.seed < 2**32, f"--seed={FLAGS.seed}: give 0 to 2^32 - 1")
+    conversions.require_delta(FLAGS.delta)
+    conversions.require_confidence(FLAGS.confidence)
+    out = cli.folder() / "proof"
+    from audit.report import style
+    from experiments.engine import proof
+
+    for name in FLAGS.engines:
+        require(name in proof.PEERS, f"--engines: {name!r} is unknown: choose of {', '.join(proof.PEERS)}")
+    sources = Sources(data_file=FLAGS.data_file, tfds_dir=FLAGS.tfds_dir)
+    how = proof.How(
+        *(FLAGS.model, 60 * FLAGS.minutes, tuple(FLAGS.engines), FLAGS.rounds, FLAGS.seconds, FLAGS.seed),
+        *(FLAGS.delta, FLAGS.confidence, sources),
+    )
+    found = proof.measured(how)
+    table = proof.proof_table(how, found)
+    written = [
+        files.write_whole(out / "proof.csv", table.csv()),
+        files.write_whole(out / "proof.json", proof.as_json(how, found).encode()),
+        files.write_whole(out / "proof.png", style.png(proof.proof_figure(how, found))),
+    ]
+    print(table.text())
+    print("\n" + "\n".join(map(os.fspath, written)))
+
+
+if __name__ == "__main__":
+    cli.run(main)
