@@ -92,8 +92,8 @@ def main() -> None:
     found = stored.find_store(out, audited.setting, audited.dataset)
     if found is not None and audited.any_time:
         held = min(found.runs_held(), audited.runs)
-        if held and _is_proven(audited, found, found.load(held)):
-            audited = audited._replace(runs=held)
+        proven = _first_proven(_concluded(audited, found, _Trained(found.load(held)))) if held else None
+        audited = audited._replace(runs=proven or audited.runs)
     if found is not None and not (audited.looks or found.missing(audited.runs)) and concluded_runs(found):
         results.require_declared(found, [])
         _conclude(audited, found, _Trained(found.load(audited.runs)))
@@ -172,29 +172,31 @@ def _train_to_looks(audited: _Audited, store: "Store") -> "Trained":
 
 def _train_until_proven(audited: _Audited, store: "Store") -> "Trained":
     """In stages, until enough is proven or time is up; what is proven stands before the bar, up to date to a
-    few seconds."""
+    few seconds. The scores are those of the first runs that prove enough, whatever the stages were."""
     from audit import progress, training
     from experiments.cells.work import Wanted
 
     assert audited.trainer is not None
     stage = min(FLAGS.chunk_size or audited.trainer.stage(audited.runs), audited.runs)
     end = math.inf if FLAGS.minutes is None else time.monotonic() + 60 * FLAGS.minutes
-    parts, runs, said, looked = list["Trained"](), 0, "training", time.monotonic()
+    parts, runs, said, looked, proven = list["Trained"](), 0, "training", time.monotonic(), None
     with progress.bar(training.lacking(store, audited.runs), lambda: said) as line:
-        while runs < audited.runs and not (parts and time.monotonic() > end):
+        while runs < audited.runs and not (proven or (parts and time.monotonic() > end)):
             runs = min(max(runs, store.runs_held()) + stage, audited.runs)
             parts.append(audited.trainer.train(Wanted(store, runs, stage, FLAGS.chunk_size or stage, line)))
             if FLAGS.until is None and time.monotonic() < looked + _LOOK_SECONDS:
                 continue
             conclusion, looked = _concluded(audited, store, _Trained(parts[-1].scores)), time.monotonic()
             said = f"proven {conclusion.epsilon:.1f} of {conclusion.upper_bound or math.inf:.1f}"
-            if conclusion.epsilon >= (FLAGS.until or math.inf):
-                break
-    return training.together(parts)
+            proven = _first_proven(conclusion)
+    done = training.together(parts)
+    return done._replace(scores=done.scores.of_first(proven or runs))
 
 
-def _is_proven(audited: _Audited, store: "Store", scores: "Scores") -> bool:
-    return FLAGS.until is not None and _concluded(audited, store, _Trained(scores)).epsilon >= FLAGS.until
+def _first_proven(conclusion: "Conclusion") -> int | None:
+    """The first number of runs that proves as much as --until; None where none does."""
+    enough = math.inf if FLAGS.until is None else FLAGS.until
+    return next((runs for runs, proven in enumerate(conclusion.path, 1) if proven >= enough), None)
 
 
 def _look(audited: _Audited, store: "Store", trained: _Trained, number: int) -> None:

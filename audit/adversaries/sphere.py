@@ -65,10 +65,10 @@ def _keys(key: Array, canaries: int, parameters: int) -> Array:
 
 
 def _over_blocks(keys: Array, u: Array, start: Tree, add: Callable[[Tree, Array, Array], Tree]) -> Tree:
-    """Folds add(total, directions (K, BLOCK) before they have length 1, u (BLOCK,)) over the blocks."""
-    blocks = keys.shape[1]
-    padded = jnp.pad(u, (0, blocks * BLOCK - u.size)).reshape(blocks, BLOCK)
-    filled = jnp.arange(blocks * BLOCK).reshape(blocks, BLOCK) < u.size
+    """Folds add(total, directions (K, B) before they have length 1, u (B,)) over blocks of B coordinates."""
+    blocks, size = keys.shape[1], min(BLOCK, u.size)
+    padded = jnp.pad(u, (0, blocks * size - u.size)).reshape(blocks, size)
+    filled = jnp.arange(blocks * size).reshape(blocks, size) < u.size
 
     def one(total: Tree, now: tuple[Array, Array, Array]) -> tuple[Tree, None]:
         own, part, inside = now

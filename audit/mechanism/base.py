@@ -205,8 +205,9 @@ def unit_direction(key: Array, like: Array) -> Array:
 
 
 def block_of(key: Array, like: Array) -> Array:
-    """BLOCK normal coordinates of a direction that is drawn in blocks, before it has length 1."""
-    return jax.random.normal(key, (BLOCK,), like.dtype)
+    """A block's normal coordinates, BLOCK or all, of a direction (p,) that is drawn in blocks, before it has
+    length 1."""
+    return jax.random.normal(key, (min(BLOCK, like.size),), like.dtype)
 
 
 def inserter(

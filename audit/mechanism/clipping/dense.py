@@ -36,9 +36,13 @@ def book_keeping(module: nn.Module, unravel: Callable[[Array], Any], criterion: 
     examples mix (both are checked on a probe when the function is traced): use `per_example` there.
     """
 
+    @functools.cache
+    def require_separate_examples(size: tuple[int, ...], shape: tuple[int, ...]) -> None:
+        _require_separate_examples(module, unravel, size, shape)
+
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
         features, labels = batch
-        _require_separate_examples(module, unravel, theta.shape, features.shape)
+        require_separate_examples(theta.shape, features.shape)
         columns, params = features.T, unravel(theta)
         taps = _taps(params, len(labels))
         first: set[str] = set()  # layers that read the features, which all models share
