@@ -15,6 +15,7 @@ from scipy import special
 from audit.statistics import conversions, cosine_law, exact_null_calibration, known_laws
 from audit.statistics.exact_null_calibration import DirectionSetting
 from audit.statistics.known_laws import KnownLaw, Law
+from experiments.benchmark import trained
 from experiments.benchmark.contract import (
     CONFIDENCE,
     DELTA,
@@ -240,4 +241,4 @@ _RECORDS = (
     _directions("failing", 2.0, GAUSSIAN, INDEPENDENT),
     *(_directions(law, 2.0, GAUSSIAN) for law in ("laplace", "bound")),
 )
-MECHANISMS = {record.name: record for record in _RECORDS}
+MECHANISMS = {record.name: record for record in (*_RECORDS, *trained.MECHANISMS)}

@@ -58,7 +58,11 @@ def test_there_are_as_many_as_a_benchmark_needs():
     assert set(lifted.METHODS) | set(one_run_bounds.OF_COINS) < own
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS.values(), ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "mechanism",
+    [pytest.param(one, marks=[pytest.mark.slow] * ("trained" in one.name)) for one in MECHANISMS.values()],
+    ids=lambda one: one.name,
+)
 def test_an_audits_scores_are_of_its_design_and_the_same_each_time(mechanism):
     one, again, other = (mechanism.audit(3, 40, index) for index in (0, 0, 1))
     assert one.scores.shape == one.presence.shape and np.array_equal(one.scores, again.scores)
