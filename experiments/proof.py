@@ -47,7 +47,7 @@ def main() -> None:
     conversions.require_confidence(FLAGS.confidence)
     out = cli.folder() / "proof"
     from audit.report import style
-    from experiments.engine import proof
+    from experiments.benchmark import proof
 
     for name in FLAGS.engines:
         require(name in proof.PEERS, f"--engines: {name!r} is unknown: choose of {', '.join(proof.PEERS)}")

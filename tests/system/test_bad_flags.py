@@ -236,7 +236,7 @@ CHOICES = [
     *rows(["benchmark"], "mechanisms", "--mechanisms='' is in no name: ", "Gaussian,,", ","),
     *lines("takes such scores", "benchmark --estimators=CANIFE --mechanisms=coins"),
     *rows(["proof"], "model", "--model={}: choose of convnet, fcnn", "nobody", "resnet18"),
-    *rows(["proof"], "engines", "--engines: '{}' is unknown: choose of", "nobody", "ours,"),
+    *rows(["proof"], "engines", "--engines: '{}' is unknown: choose of", "nobody", "ours"),
     *rows(["throughput"], "models", "--models: '{}' is unknown: choose of", "nobody"),
     *rows(["throughput"], "models", "--models: '{}' can't be timed, its network has not", "mlp"),
     *rows(["throughput"], "engines", "--engines: '{}' is unknown: choose of", "nobody", "OURS"),

@@ -9,7 +9,7 @@ import pytest
 from audit.report import style
 from audit.storage.store import Scores
 from audit.task import Sources
-from experiments.engine import proof
+from experiments.benchmark import proof
 from experiments.engine.engines import About
 from experiments.engine.measurement import Measurement, Memory
 from tests.forks import python
@@ -54,7 +54,7 @@ def test_what_refuses_proves_nothing():
 def test_table_figure_and_parts():
     single, once = clocked(900, 1, 3.0), clocked(1, 2000, 3.0)
     curves = [*proof._ours(HOW, proof.SINGLE, single), *proof._of_one_run(HOW, once)]
-    found = proof.Found(curves, ENGINES, single)
+    found = proof.Proofs(curves, ENGINES, single)
     text = proof.proof_table(HOW, found).text()
     assert max(map(len, text.splitlines())) <= 80
     assert "one canary a run  if_gaussian                   900    1.58" in text

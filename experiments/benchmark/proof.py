@@ -113,7 +113,7 @@ class Curve(NamedTuple):
     epsilons: tuple[float, ...]
 
 
-class Found(NamedTuple):
+class Proofs(NamedTuple):
     """All curves, the engines' speed, and the clock of fresh directions."""
 
     curves: list[Curve]
@@ -121,7 +121,7 @@ class Found(NamedTuple):
     fresh: Clocked
 
 
-def measured(how: How) -> Found:
+def measured(how: How) -> Proofs:
     """Times the engines, trains by each of our ways in a process of its own, and concludes; says on stderr
     what it is at. Raises InputError where the data can't be had, or an engine fails."""
     kinds = [k for k in TIMED[how.model].work.kinds if k.name in ("ours", *how.peers) and k.is_installed()]
@@ -135,7 +135,7 @@ def measured(how: How) -> Found:
     for engine in engines:
         if engine.engine in how.peers:
             curves += _theirs(how, engine, clocked[SINGLE], clocked[ONCE])
-    return Found(curves, engines, clocked[FRESH])
+    return Proofs(curves, engines, clocked[FRESH])
 
 
 def _our_rate(engines: Sequence[Measurement]) -> float:
@@ -224,7 +224,7 @@ def _epsilon(estimator: Callable[..., float], *args: Any) -> float:
         return 0.0
 
 
-def proof_table(how: How, found: Found) -> Table[Curve]:
+def proof_table(how: How, found: Proofs) -> Table[Curve]:
     """A row a method at its end; below, where the time of fresh directions goes."""
     shown = (
         Column(None, lambda c: c.way, "canaries", width=17, left=True),
@@ -253,7 +253,7 @@ def _trained_by(curve: Curve) -> str:
     return "this tool" if curve.engine == "ours" else f"at {curve.engine}'s speed, without its start-up"
 
 
-def _parts(found: Found) -> dict[str, float]:
+def _parts(found: Proofs) -> dict[str, float]:
     """Seconds of fresh directions, by what they go into."""
     fresh = found.fresh
     steps = fresh.model_steps / _our_rate(found.engines)
@@ -265,7 +265,7 @@ def _parts(found: Found) -> dict[str, float]:
     }
 
 
-def _profile(found: Found) -> list[str]:
+def _profile(found: Proofs) -> list[str]:
     seconds, runs = found.fresh.clock[-1]
     lines = [f"Where the {seconds:.0f} seconds of fresh directions went, {runs:,} trainings:"]
     return lines + [
@@ -273,16 +273,16 @@ def _profile(found: Found) -> list[str]:
     ]
 
 
-def _machine(found: Found) -> str:
+def _machine(found: Proofs) -> str:
     shares = ", ".join(f"{e.engine} {e.gemm_share():.0%}" for e in found.engines)
     return f"GEMM: {_gemm(found) / 1e9:,.0f} GFLOP/s on {cores()} cores, of which training takes: {shares}"
 
 
-def _gemm(found: Found) -> float:
+def _gemm(found: Proofs) -> float:
     return float(np.median([value for engine in found.engines for value in engine.gemm]))
 
 
-def as_json(how: How, found: Found) -> str:
+def as_json(how: How, found: Proofs) -> str:
     """One object: what was audited, the curves, the engines, the parts of fresh directions' seconds."""
     said = {name: getattr(how, name) for name in ("model", "seed", "delta", "confidence")}
     curves, engines = [curve._asdict() for curve in found.curves], [one.fields() for one in found.engines]
@@ -300,7 +300,7 @@ _COLORS = {
 }
 
 
-def proof_figure(how: How, found: Found) -> Figure:
+def proof_figure(how: How, found: Proofs) -> Figure:
     """Epsilon over minutes, a line a method; a lone run's as a mark."""
     with plt.rc_context(STYLE):
         figure, axis = plt.subplots(figsize=(7, 4.6))
