@@ -33,7 +33,7 @@ TOLERANCES = {"float32": 1e-5, "tf32": 1e-2, "bf16": 3e-2}  # CPUs reach 0, 6e-3
 _CHUNKS = (256, 512, 1024, 2048)
 _DELTA, _CONFIDENCE = 1e-5, 0.95
 _GEMM = 8192  # of square matrices
-_RANDOM = "random numbers of the same shapes"
+MADE_UP = "random numbers of the same shapes"
 
 
 class Trial(NamedTuple):
@@ -65,7 +65,7 @@ class Trial(NamedTuple):
             rng.integers(0, 256, (number, *shape)) if kind == "u1" else rng.normal(size=(number, *shape))
         )
         labels = rng.integers(0, row.classes, number)
-        return Dataset(features.astype(kind), labels.astype(np.int32), _RANDOM, "0" * 64)
+        return Dataset(features.astype(kind), labels.astype(np.int32), MADE_UP, "0" * 64)
 
 
 class Part(NamedTuple):
@@ -162,12 +162,9 @@ def _fcnn_rows(trial: Trial) -> Rows:
 
 
 def _chunk_rows(trial: Trial) -> Rows:
-    setting, dataset = (
-        setting_of("convnet", adversary="gc_r", steps=trial.length(50)),
-        trial.dataset("convnet"),
-    )
+    setting = setting_of("convnet", adversary="gc_r", steps=trial.length(50))
     for chunk in sorted({trial.models(chunk, 16) for chunk in _CHUNKS}):  # peak memory only rises
-        yield _trained(setting, dataset, chunk, chunk)[0]
+        yield _trained(setting, trial, chunk, chunk)[0]
 
 
 def _convnet_rows(trial: Trial) -> Rows:
@@ -178,7 +175,7 @@ def _audited(setting: Setting, trial: Trial) -> Row:
     """A training of 5,000 models, and what their scores prove."""
     from audit.statistics import estimate
 
-    row, scores = _trained(setting, trial.dataset(setting.model), trial.models(5000))
+    row, scores = _trained(setting, trial, trial.models(5000))
     proven = estimate.if_gaussian(*scores.worlds(), _DELTA, _CONFIDENCE).epsilon
     return {**row, "epsilon_if_gaussian": proven, "upper_bound": _upper_bound(setting)}
 
@@ -187,7 +184,7 @@ def _directions_rows(trial: Trial) -> Rows:
     from audit.statistics import exact_null
 
     setting = setting_of("convnet", adversary="sphere", canaries="auto", steps=trial.length(250))
-    row, scores = _trained(setting, trial.dataset("convnet"), trial.models(60))
+    row, scores = _trained(setting, trial, trial.models(60))
     path, upper = exact_null.of_fresh(scores.directions(), _DELTA, _CONFIDENCE).path, _upper_bound(setting)
     for runs in sorted({min(runs, len(path)) for runs in (1, 2, 5, 10, 20, 40, 60)}):
         yield {
@@ -212,11 +209,11 @@ def _resnet_rows(trial: Trial) -> Rows:
     for precision in ("float32", "bf16") if trial.scale == 1 else ("float32",):
         size = {"batch_size": trial.length(128), "steps": trial.length(25), "precision": precision}
         setting = setting_of("resnet18", adversary="gc_r", **size)
-        yield _trained(setting, trial.dataset("resnet18"), trial.models(4, 2))[0]
+        yield _trained(setting, trial, trial.models(4, 2))[0]
 
 
 def _trained(
-    setting: Setting, dataset: Dataset, runs: int, chunk: int = 0, seconds: float = 240.0
+    setting: Setting, trial: Trial, runs: int, chunk: int = 0, seconds: float = 240.0
 ) -> "tuple[Row, Scores]":
     """Trains runs in chunks, none of which begins after so many seconds; 0: in those that an audit takes."""
     import jax
@@ -225,7 +222,8 @@ def _trained(
     from audit.mechanism import ensemble
     from audit.settings import build
 
-    begin, played, fields = time.perf_counter(), build.build(setting, dataset), setting.mechanism
+    dataset, fields, begin = trial.dataset(setting.model), setting.mechanism, time.perf_counter()
+    played = build.build(setting, dataset)
     size, steps = chunk or game.chunk_size(played, runs), setting.schedule.steps
     foretold: int | None = None
     if played.adversary.draw is None:  # else a training is simulated, which can't be traced
@@ -238,7 +236,7 @@ def _trained(
             break
     trained, spent = sum(len(part.scores) for part in parts), marks[-1] - marks[0]
     rate = trained * steps / spent
-    share = rate * _arithmetic(setting, dataset) / _gemm("float32", 2048, 0.5)
+    share = rate * _arithmetic(setting, dataset) / _gemm("float32", trial.length(4096, 256), 0.5)
     row: Row = {
         **{"model": setting.model, "precision": fields.precision, "batch_size": fields.batch_size},
         **{"models": trained, "at_once": size, "steps": steps, "data": dataset.source},
