@@ -17,7 +17,7 @@ JSON, PAGE = "accelerator.json", "accelerator.html"
 LONGEST = 540.0  # seconds a part
 
 
-class Found(NamedTuple):
+class PartFound(NamedTuple):
     """What a part found: rows, where they are from, and why there are no more; empty where that is all."""
 
     name: str
@@ -36,7 +36,7 @@ def work(
     say: Callable[[str], object],
     tell: Callable[[str, Trial], Iterator[Row]] = tell,
     longest: float = LONGEST,
-) -> list[Found]:
+) -> list[PartFound]:
     """Does the parts that the folder lacks, and then again those that failed, until so much time is up.
 
     Every part has a process of its own, which is killed after `longest` seconds; the rows that it told until
@@ -52,7 +52,7 @@ def work(
             continue
         told, failure = processes.attempt(partial(tell, part.name, trial), min(longest, end - begin))
         about, rows = (told[0], told[1:]) if told else ({}, [])
-        found = Found(part.name, part.measures, time.monotonic() - begin, about, rows, failure)
+        found = PartFound(part.name, part.measures, time.monotonic() - begin, about, rows, failure)
         say(f"{part.name}: {found.seconds:.0f} s{failure and ': '}{failure}")
         if part.name not in kept or not failure or len(rows) >= len(kept[part.name].rows):
             kept[part.name] = found
@@ -60,23 +60,23 @@ def work(
     return [kept[part.name] for part in parts if part.name in kept]
 
 
-def _kept(folder: Path, trial: Trial) -> dict[str, Found]:
+def _kept(folder: Path, trial: Trial) -> dict[str, PartFound]:
     """What an earlier start found in the same trial; what is not whole counts as missing."""
     try:
         content = json.loads(files.read(folder / JSON) or b"{}")
-        found = [Found(**one) for one in content.get("parts", [])]
+        found = [PartFound(**one) for one in content.get("parts", [])]
         return {one.name: one for one in found} if content.get("trial") == trial._asdict() else {}
     except (AttributeError, TypeError, ValueError):
         return {}
 
 
-def _keep(folder: Path, trial: Trial, found: Sequence[Found]) -> None:
+def _keep(folder: Path, trial: Trial, found: Sequence[PartFound]) -> None:
     content = {"trial": trial._asdict(), "parts": [one._asdict() for one in found]}
     files.write_whole(folder / JSON, (json.dumps(content, indent=1) + "\n").encode())
     files.write_whole(folder / PAGE, as_page(trial, found))
 
 
-def as_page(trial: Trial, found: Sequence[Found]) -> bytes:
+def as_page(trial: Trial, found: Sequence[PartFound]) -> bytes:
     """One self-contained page, a section a part."""
     about: Row = next((one.about for one in found if one.about), {})
     failed = [f"{one.name}: {one.failure}" for one in found if one.failure]
@@ -86,7 +86,7 @@ def as_page(trial: Trial, found: Sequence[Found]) -> bytes:
     return page.document(title, page.element("h1", title), page.terms(facts), why, *map(_section, found))
 
 
-def _section(found: Found) -> page.Html:
+def _section(found: PartFound) -> page.Html:
     """What all rows have in common stands above them."""
     heads = dict.fromkeys(name for row in found.rows for name in row)
     values = {name: [_shown(row.get(name)) for row in found.rows] for name in heads}
