@@ -130,7 +130,10 @@ def audit(
 
     runs, folder, delta, confidence = _require_request(runs, out, delta, confidence)
     sources = Sources(_named_file("data_file", data_file), _named_file("tfds_dir", tfds_dir))
-    setting = make.setting_of(model, **settings)
+    length = (
+        {} if {"steps", "insertions"} & {*settings} else {"insertions": make.fields()["insertions"].default}
+    )
+    setting = make.setting_of(model, **length, **settings)
     build.validate(setting, runs)
     dataset = zoo.task(model).data.load(sources)
     with jax.default_matmul_precision("float32"):

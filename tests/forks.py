@@ -20,7 +20,7 @@ commands = {name: module for name, module, _ in dispatch.commands(main.PACKAGES)
 torch = "audit.opacus_canary", "experiments.engine.peers_", "experiments.examples."  # not everyone has it
 for package in (audit, models, experiments):
     for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-        mains = {*commands.values(), "audit.commands.report"}
+        mains = {*commands.values(), *(module for _, module, _ in dispatch.commands(["audit.commands"]))}
         own = {found.name, found.name.removesuffix(".__main__")} & mains
         if not own and not found.name.startswith(torch):
             importlib.import_module(found.name)

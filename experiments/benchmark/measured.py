@@ -53,7 +53,7 @@ class MeasuredCell(NamedTuple):
     exceeding: how many claim more than the truth; low, high: exact 95% limits of their probability.
     beyond: by how much those do, on average; 0 where none does. refused: audits in which it gave no value,
     which count as 0; why: what it said first. spread: the standard deviation of one audit's value over
-    orders of its rows. seconds: of an audit. broken: assumptions of its that do not hold here.
+    orders of its rows. seconds: of a processor, an audit. broken: assumptions of its that do not hold here.
     """
 
     estimator: str
@@ -119,9 +119,9 @@ def measure(cell: AuditedCell) -> MeasuredCell:
     values, seconds, refusals = [], [], []
     for index in range(cell.audits):
         evidence = mechanism.audit(cell.seed, cell.n, index)
-        begin = time.perf_counter()
+        begin = time.process_time()
         value, why = _value(estimator, mechanism, evidence)
-        seconds.append(time.perf_counter() - begin)
+        seconds.append(time.process_time() - begin)
         values.append(value)
         refusals += [why] if why else []
     first, rng = mechanism.audit(cell.seed, cell.n, 0), np.random.default_rng(cell.seed)

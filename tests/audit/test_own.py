@@ -350,6 +350,8 @@ def test_a_built_in_model_is_audited_as_by_the_command(tmp_path):
     flags = {"adversary": "gc_r", "k": 2, "insertions": 3, "batch_size": 20}
     found = audit.audit("fcnn", runs=40, out=tmp_path / "out", data_file=str(file), **flags)
     assert found.upper_bound == epsilon_upper_bound(4.0, 3, 1e-5)
+    usual = audit.audit("fcnn", runs=4, k=2, batch_size=20, out=tmp_path / "usual", data_file=str(file))
+    assert usual.upper_bound == epsilon_upper_bound(4.0, 250, 1e-5)
     assert (found.folder / "audit.json").exists() and len(found.conclusion.scores_in) == 20
     assert "California Housing" in found.report(tmp_path / "page.html").read_text()
     with pytest.raises(InputError, match="`k=0`|periodicity"):

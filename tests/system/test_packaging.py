@@ -31,7 +31,7 @@ def test_the_version_is_said_once_and_cited():
 def test_the_package_has_the_commands_that_need_no_repository(tmp_path):
     told = python("-m", "audit", "help", cwd=tmp_path)
     names = [line.split()[0] for line in told.stdout.splitlines() if line.startswith("  ")]
-    assert told.returncode == 0 and names == ["bound", "list", "report", "help"]
+    assert told.returncode == 0 and names == ["bound", "check", "list", "report", "help"]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,17 @@ def test_the_program_that_was_started_is_known_by_its_arguments(monkeypatch, arg
 
 
 @pytest.mark.parametrize(
-    "words", ["help", "help bound", "bound --help", "list --help", "list", "report", "report --setting=ab"]
+    "words",
+    [
+        "help",
+        "help bound",
+        "bound --help",
+        "check --help",
+        "list --help",
+        "list",
+        "report",
+        "report --setting=ab",
+    ],
 )
 def test_whoever_started_the_package_is_told_of_no_script_of_the_repository(tmp_path, words):
     told = python("-m", "audit", *words.split(), cwd=tmp_path)
@@ -140,5 +150,8 @@ def test_what_is_installed_works_beside_files_of_the_names_of_ours(installed, tm
     assert len(done.stdout.splitlines()) == 2 and "model of the repository" in done.stdout
     done = subprocess.run([sys.executable, "-m", "audit", "bound", "--scores=scores.csv"], **pipes)
     assert done.returncode == 0 and "assumption_free" in done.stdout, done.stderr
+    shutil.copy(ROOT / "experiments" / "examples" / "check_numpy.py", tmp_path / "step.py")
+    done = subprocess.run([sys.executable, "-m", "audit", "check", "--step=step.py:step"], **pipes)
+    assert done.returncode == 0 and "passed" in done.stdout, done.stderr
     done = subprocess.run([installed / "bin" / "hidden-state-audit", "help"], **pipes)
     assert done.returncode == 0 and "  bound " in done.stdout, done.stderr

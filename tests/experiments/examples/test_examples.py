@@ -7,6 +7,9 @@ import runpy
 from pathlib import Path
 
 import pytest
+from matplotlib import pyplot as plt
+
+from audit.errors import InputError
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "experiments" / "examples"
 
@@ -62,3 +65,27 @@ def test_the_notebook_runs_from_top_to_bottom_and_holds_no_output(tmp_path, monk
     assert len(names["figure"].axes) == 4 and (tmp_path / "results" / "own.html").exists()
     cells = json.loads((EXAMPLES / "from_python.ipynb").read_text())["cells"]
     assert not any(cell.get("outputs") for cell in cells)
+
+
+def test_the_first_pages_picture_shows_every_bug_beyond_what_is_stated(monkeypatch, tmp_path):
+    names = runpy.run_path(str(EXAMPLES / "three_questions.py"))
+    _, axes = plt.subplots()
+    names["draw_steps"](axes)
+    right, *wrong = [bar.get_width() for bar in axes.patches]
+    assert 0.95 < right < 1.03 < min(wrong) and len(wrong) == len(names["STEPS"]) - 1
+
+
+@pytest.mark.slow
+def test_the_first_pages_picture_is_drawn(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    names = runpy.run_path(str(EXAMPLES / "three_questions.py"))
+    monkeypatch.setitem(names["draw_bracket"].__globals__, "PERIODS", (1, 5))
+    try:
+        figure = names["picture"](4)
+    except InputError as error:
+        pytest.skip(str(error))
+    _, proof, bracket = figure.axes
+    proven = proof.lines[0].get_ydata()
+    assert len(proven) == 8 and 0 < proven[-1] < proof.lines[1].get_ydata()[0] < 24
+    composed, possible, proven = (line.get_ydata() for line in bracket.lines)
+    assert all(proven < possible) and possible[1] < composed[1] == composed[0]
