@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
 from multiprocessing import connection, resource_tracker
@@ -61,6 +62,28 @@ def apart(function: Callable[[], Result]) -> Result:
         return future.result()
 
 
+def attempt(function: Callable[[], Iterable[Result]], seconds: float) -> tuple[list[Result], str]:
+    """What a function yields in a process of its own, which is killed after so many seconds, and a line that
+    says why no more came; empty where the function ended by itself."""
+    here, there = pipe(duplex=False)
+    end, found = time.monotonic() + seconds, list[Result]()
+    process = begin(_tell, there, function)
+    there.close()
+    try:
+        while here.poll(max(end - time.monotonic(), 0)):
+            result, why = here.recv()
+            if why is not None:
+                return found, why
+            found.append(result)
+        return found, f"not done after {seconds:.0f} s"
+    except EOFError:
+        process.join()
+        return found, f"its process ended with status {process.exitcode}"
+    finally:
+        process.kill()
+        process.join()
+
+
 def begin(function: Callable[..., object], *arguments: Any) -> SpawnProcess:
     """A process that calls a function, and ends with this one."""
     process = _SPAWN.Process(target=_serve, args=(function, *arguments), daemon=True)
@@ -95,6 +118,18 @@ def _pool(processes: int) -> Iterator[ProcessPoolExecutor]:
 def _serve(function: Callable[..., object], *arguments: Any) -> None:
     _attach()
     function(*arguments)
+
+
+def _tell(there: connection.Connection, function: Callable[[], Iterable[object]]) -> None:
+    """Sends (a result, None) for each, and at last (None, why there are no more)."""
+    try:
+        for result in function():
+            there.send((result, None))
+        why = ""
+    except Exception as error:  # whatever it is, it is said
+        line = (str(error).splitlines() or [""])[0]
+        why = line if isinstance(error, InputError) else f"{type(error).__name__}: {line}"
+    there.send((None, why[:300]))
 
 
 def _attach() -> None:

@@ -1,10 +1,13 @@
 """What several rooms' tests share. JAX is imported by the fixtures that need it, since most tests don't."""
 
 import contextlib
+import ctypes
+import gc
 import hashlib
 import os
 import platform
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +18,7 @@ from tests.forks import forked, forks, homes, run_command  # noqa: F401 - fixtur
 
 ROOT = Path(__file__).resolve().parents[1]
 HOUSING = "MedInc,HouseAge,AveRooms,AveBedrms,Population,AveOccup,Latitude,Longitude,MedHouseVal"
+LARGE_BYTES = 2**30  # of resident memory, beyond which a process lets go of what it compiled
 CACHE_BYTES = 2**30  # beyond these the compiled programs are thrown away when tests begin
 
 
@@ -71,6 +75,25 @@ def pytest_configure():
         define(values, name, flag)
 
     flags.FlagValues.__setitem__ = redefine
+
+
+def _resident_bytes():
+    """Of this process; 0 where the platform does not say."""
+    with contextlib.suppress(OSError):
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
+@pytest.fixture(autouse=True)
+def small_processes():
+    """After a test a large process drops its compiled programs and gives free memory back to the system."""
+    yield
+    if _resident_bytes() > LARGE_BYTES:
+        if "jax" in sys.modules:
+            sys.modules["jax"].clear_caches()
+        gc.collect()
+        with contextlib.suppress(OSError, AttributeError):  # no glibc
+            ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 @pytest.fixture(scope="session")

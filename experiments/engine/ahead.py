@@ -181,7 +181,7 @@ def compiled_for(devices: Target, program: TrainingProgram) -> CompiledTraining:
 def _answer(there: Connection, devices: Target, program: TrainingProgram) -> None:
     """A process's life: it compiles, or says why it does not."""
     try:
-        answer = _compile(devices, program)
+        answer = compiled_here(devices, program)
     except Exception as error:  # whatever a compiler raises is a row of the table
         answer = _failed(program, error)
     there.send(answer)
@@ -192,8 +192,9 @@ def _failed(program: TrainingProgram, error: Exception) -> CompiledTraining:
     return CompiledTraining(program, failure=f"{type(error).__name__}: {line}"[:200])
 
 
-def _compile(target: Target, program: TrainingProgram) -> CompiledTraining:
-    """In a process that has not imported JAX: chunks, each half of the one before, until one fits."""
+def compiled_here(target: Target, program: TrainingProgram) -> CompiledTraining:
+    """`compiled_for` in this process, which has not touched JAX's devices: chunks, each half of the one
+    before, until one fits."""
     prepare_for(target.name)
     import jax
 
@@ -206,7 +207,7 @@ def _compile(target: Target, program: TrainingProgram) -> CompiledTraining:
     game, chunk = _of_rounds(program, hardware) if federated else _of_steps(program, hardware)
     while True:
         try:
-            compiled = _measured(program, game, chunk, places)
+            compiled = measured(program, game, chunk, places)
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
@@ -218,9 +219,10 @@ def _compile(target: Target, program: TrainingProgram) -> CompiledTraining:
         chunk //= 2
 
 
-def _measured(
-    program: TrainingProgram, played: "Game", chunk: int, places: "list[jax.Device]"
+def measured(
+    program: TrainingProgram, played: "Game", chunk: int, places: "Sequence[jax.Device]"
 ) -> CompiledTraining:
+    """A game's chunk as the compiler of these devices makes it; raises what the compiler raises."""
     from audit import game
     from audit.mechanism.ensemble import Placement
 

@@ -9,9 +9,9 @@ import pytest
 from tests.system.bad import HUGE, Bad, assert_refused, lines, named, nothing, rows, two_worlds
 
 COMMANDS = (
-    "audit", "benchmark", "bound", "calibrate", "canife", "check", "compare", "compile", "federated",
-    "figures", "landscape", "list", "norms", "one_shot", "own_model", "plan", "precision", "proof", "report",
-    "sweep", "throughput",
+    "accelerator", "audit", "benchmark", "bound", "calibrate", "canife", "check", "compare", "compile",
+    "federated", "figures", "landscape", "list", "norms", "one_shot", "own_model", "plan", "precision",
+    "proof", "report", "sweep", "throughput",
 )  # fmt: skip
 WORDS, BOUND = ("many", ""), ("bound", "--scores=scores.npz")
 AUDIT = ("audit", "--data_file=nowhere.csv")  # what is out of range is said before the data are looked for
@@ -25,7 +25,7 @@ COUNTS = (  # flags of whole numbers that are no fields, after their command
 )
 EMPTY = (  # lists that name nothing, after their command
     "calibrate mu runs mechanism; landscape batch_sizes; norms models; throughput models engines; "
-    "one_shot sigmas dimensions; compile device models; benchmark estimators mechanisms"
+    "one_shot sigmas dimensions; compile device models; accelerator only; benchmark estimators mechanisms"
 )
 SWITCHES = (
     "audit json; bound json; calibrate json; check json; compile json; list json; plan json; precision json; "
@@ -145,6 +145,10 @@ SIZES = [
     *rows(["landscape"], "threshold", "--threshold={}: give", "nan", "inf", "1e+300", "-1e+18"),
     *rows(["landscape"], "delta", "--delta={}: give at least 1e-100", "1e-300"),
     *rows(["proof"], "seconds", "--seconds={}: give more than 0", "nan", "inf", "0.0", "-1.0", "3600.0"),
+    *rows(
+        ["accelerator"], "scale", "--scale={}: give more than 0, up to 1", "nan", "inf", "0.0", "-1.0", "1.5"
+    ),
+    *rows(["accelerator"], "minutes", "--minutes={}: give 0.01 to 1,440", "nan", "inf", "0.0", "-1.0"),
     *rows(["proof"], "minutes", "--minutes={}: give 0.01 to 1,440", "nan", "inf", "0.0", "-1.0"),
     *rows(["throughput"], "seconds", "--seconds={}: give more than 0", "nan", "inf", "0.0", "-1.0", "3600.0"),
     *rows(["one_shot"], "sigmas", "--sigmas: {}: give 0.001 to 1e+06", "0", "-1", "nan", "inf", "1e+300"),
@@ -235,6 +239,9 @@ CHOICES = [
     *rows(["benchmark"], "estimators", "--estimators='{}' is in no name: ", "nobody", "OURS"),
     *rows(["benchmark"], "mechanisms", "--mechanisms='' is in no name: ", "Gaussian,,", ","),
     *lines("takes such scores", "benchmark --estimators=CANIFE --mechanisms=coins"),
+    *rows(["accelerator"], "only", "--only: '{}' is unknown: choose of gemm", "nobody", "GEMM"),
+    *rows(["accelerator"], "cifar10", "--cifar10={}: there is no such file", "nowhere.npz"),
+    *rows(["accelerator"], "california_housing", "--california_housing={}: there is no such", "nowhere.csv"),
     *rows(["proof"], "model", "--model={}: choose of convnet, fcnn", "nobody", "resnet18"),
     *rows(["proof"], "engines", "--engines: '{}' is unknown: choose of", "nobody", "ours"),
     *rows(["throughput"], "models", "--models: '{}' is unknown: choose of", "nobody"),

@@ -141,7 +141,7 @@ class Short(nn.Module):
 def short_resnet(name):
     image, cross_entropy = jnp.zeros((32, 32, 3), jnp.uint8), optax.softmax_cross_entropy_with_integer_labels
     convolutional.resnet18 = lambda: flat_model(Short(), image, cross_entropy)
-    return ahead._compile(ahead.target(name), TrainingProgram(DP_SGD, "resnet18"))
+    return ahead.compiled_here(ahead.target(name), TrainingProgram(DP_SGD, "resnet18"))
 
 
 def fits(name, mechanism, found):

@@ -269,10 +269,20 @@ def test_figure_4_compares_one_run_with_several(tmp_path):
     assert np.median(found.several) == pytest.approx(np.median(found.one), rel=0.4)
 
 
+@pytest.fixture
+def a_play(tmp_path):
+    """A play of four roles who say little: the longest of the real ones takes most of a minute a round."""
+    said = [f"  Role{'ABCD'[i % 4]}. {'To be, or not to be: that is the question. ' * 3}" for i in range(12)]
+    path = tmp_path / "play.txt"
+    path.write_text("\n".join(["", "1603", "", "A PLAY", "", "by nobody", "", "ACT I.", "", *said, ""]))
+    return path
+
+
 @pytest.mark.slow
-def test_the_smoke_sweeps_are_trained_and_drawn(tmp_path):
+def test_the_smoke_sweeps_are_trained_and_drawn(tmp_path, a_play, image_file):
+    data = DataSets({"shakespeare": str(a_play), "fashion_mnist": str(image_file)})
     for one in sweep.sweeps("smoke").values():
-        found = do_all(list(one.cells), Workplace(tmp_path, DataSets({})))
+        found = do_all(list(one.cells), Workplace(tmp_path, data))
         assert not found.failed and len(found.here) + len(found.elsewhere) == len(one.cells)
         drawn = figures.draw(one, points.Evidence(stored.holdings(tmp_path), {}, LEVELS))
         assert drawn.missing == 0 and len(drawn.figures) == 1
