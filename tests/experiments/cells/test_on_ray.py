@@ -96,16 +96,6 @@ def test_a_sweep_on_two_nodes_has_the_bits_of_one_machine(nodes, run, tmp_path):
     assert "cells are done" in run("sweep", *flags, *on_ray).stdout
 
 
-@slow_on_ray
-def test_a_cluster_of_one_machine_leaves_no_token_behind(run, environment, tmp_path, monkeypatch):
-    """With one, Ray's next head would ask for it, and other nodes would not know."""
-    monkeypatch.setitem(environment, "HOME", str(tmp_path))
-    small = ("--runs=8", "--insertions=2", "--batch_size=8")
-    found = run("audit", *small, "--engine=ray", f"--out={tmp_path / 'out'}")
-    assert found.returncode == 0, found.stderr
-    assert not (tmp_path / ".ray").exists()
-
-
 DRIVER = """
 import functools, os, sys
 from pathlib import Path
