@@ -14,13 +14,20 @@ from audit.errors import InputError, require
 
 HEAD_PORT = "6379"
 _ANSWER_SECONDS = 5.0
+_SETTINGS = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",  # what training without Ray has; Ray's own is 15
+    # A task on a host that can't be reached is given up after their sum; Ray's own is 7 minutes
+    "RAY_grpc_client_keepalive_time_ms": "20000",
+    "RAY_grpc_client_keepalive_timeout_ms": "20000",
+}
 
 
 def set_up(alone: bool) -> None:
     """Ray's settings, which it reads as it is imported; the user's own stay. Alone, the cluster to be started
     is heard on this machine only. Raises InputError where Ray's folder is another user's."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_worker_niceness", "0")  # what training without Ray has; Ray's own is 15
+    for name, value in _SETTINGS.items():
+        os.environ.setdefault(name, value)
     if "RAY_TMPDIR" not in os.environ:
         os.environ["RAY_TMPDIR"] = str(_own_folder(Path("/tmp")))  # short, as the paths of sockets must be
     if alone:
