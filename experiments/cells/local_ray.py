@@ -40,9 +40,12 @@ def set_up(alone: bool) -> None:
 def _own_folder(temporary: Path) -> Path:
     """A folder that no other user can read, for sessions, which Ray would let everybody write."""
     folder = temporary / f"ray-{os.getuid()}"
-    with contextlib.suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    found = folder.lstat()
+    try:
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        found = folder.lstat()
+    except OSError as error:
+        raise InputError(f"{folder}: {error.strerror}: name a folder of yours in RAY_TMPDIR") from None
     own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
     require(own, f"{folder} is another user's: name a folder of yours in RAY_TMPDIR")
     folder.chmod(0o700)

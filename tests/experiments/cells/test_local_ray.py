@@ -121,6 +121,7 @@ def addresses(pids):
     return found
 
 
+@linux
 def test_where_processes_listen_is_found():
     with socket.create_server(("127.0.0.1", 0)):
         assert "127.0.0.1" in addresses([os.getpid()]) and "0.0.0.0" not in addresses([os.getpid()])
