@@ -9,6 +9,7 @@ from pathlib import Path
 
 from audit import started
 from audit.commands import dispatch
+from audit.errors import InputError
 
 PACKAGES = ("experiments", "audit.commands")
 _NEEDED = ("torch", "opacus")  # by examples, and by no extra that every user has
@@ -72,12 +73,16 @@ def _linters(arguments: Sequence[str]) -> int:
 
 
 def _ray(arguments: Sequence[str]) -> int:
-    """Without the monitor of logs, which nobody reads and which takes a twentieth of a core."""
+    from experiments.cells import local_ray
+
     rest = list(arguments)
-    if rest[:1] == ["start"]:
-        rest.insert(1, "--include-log-monitor=False")
-    os.environ.setdefault("RAY_worker_niceness", "0")  # what training without Ray has; Ray's own is 15
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        local_ray.set_up(alone=False)
+        if rest[:1] == ["start"]:
+            rest[1:] = local_ray.start_arguments(rest[1:])
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     os.execv(sys.executable, [sys.executable, "-P", "-m", "ray.scripts.scripts", *rest])
 
 

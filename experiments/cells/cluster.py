@@ -2,10 +2,7 @@
 
 import contextlib
 import io
-import os
 import re
-import secrets
-import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -15,6 +12,7 @@ from tqdm import tqdm
 
 from audit.errors import InputError, require
 from audit.machine import cores
+from experiments.cells import local_ray
 
 LOCAL = "local"
 _RETRIES = 20  # of a task whose worker or node died
@@ -105,29 +103,32 @@ class Cluster:
 def joined(address: str) -> Iterator[Cluster]:
     """The cluster at an address (host:port, or auto: the one that this machine belongs to; local: one of this
     machine alone, which ends with the block). Raises InputError where there is none, or no Ray."""
-    _set_up_ray(address)
+    alone = address == LOCAL
+    local_ray.set_up(alone)
     try:
         import ray
     except ImportError:
         raise InputError("Ray is not installed: install the extra ray, pip install -e '.[ray]'") from None
-    alone = {"num_cpus": cores(), "include_dashboard": False} if address == LOCAL else {}
-    host, _, port = address.rpartition(":")
+    own = {"num_cpus": cores(), "include_dashboard": False} if alone else {}
     try:
-        if host and port.isdecimal() and int(port) < 2**16:  # where nobody answers Ray would try for minutes
-            socket.create_connection((host.strip("[]"), int(port)), 5.0).close()
-        ray.init(address=address, log_to_driver=False, logging_level="ERROR", **alone)
+        local_ray.ask(address)
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR", **own)
     except (ConnectionError, RuntimeError, ValueError, OSError, AssertionError) as error:
-        why = " ".join(str(error).split())[:120]
-        raise InputError(
-            f"`ray_address={address}`: no Ray cluster there ({why}): see ray start; if it asks for a token, "
-            "set RAY_AUTH_MODE=token"
-        ) from None
-    try:
-        with contextlib.redirect_stdout(_Aside(sys.stdout)):
-            yield Cluster(ray)
-    finally:
-        with contextlib.redirect_stdout(io.StringIO()):  # what it has said already, and how often
-            ray.shutdown()
+        raise InputError(_no_cluster(address, " ".join(str(error).split())[:120])) from None
+    with local_ray.nothing_left() if alone else contextlib.nullcontext():
+        try:
+            with contextlib.redirect_stdout(_Aside(sys.stdout)):
+                yield Cluster(ray)
+        finally:
+            with contextlib.redirect_stdout(io.StringIO()):  # what it has said already, and how often
+                ray.shutdown()
+
+
+def _no_cluster(address: str, why: str) -> str:
+    if address == LOCAL:
+        return f"`engine=ray`: no cluster could be started here ({why}): name a short folder in RAY_TMPDIR"
+    mend = "see ray start; if it asks for a token, set RAY_AUTH_MODE=token"
+    return f"`ray_address={address}`: no Ray cluster there ({why}): {mend}"
 
 
 class _Aside(io.TextIOBase):
@@ -146,15 +147,6 @@ class _Aside(io.TextIOBase):
 
     def flush(self) -> None:
         self._out.flush()
-
-
-def _set_up_ray(address: str) -> None:
-    """Ray's settings, which it reads as it is imported; the user's own stay."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_worker_niceness", "0")  # what training without Ray has; Ray's own is 15
-    if address == LOCAL:  # Ray would write a token to ~/.ray, and later clusters' heads would ask for it
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
-        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
 
 def _need(nodes: list[dict[str, float]]) -> Need:

@@ -203,8 +203,10 @@ def test_lint_runs_all_linters(handed):
     assert [argv[0] for argv in handed("lint")] == ["ruff", "ruff", "mypy"]
 
 
-def test_rays_workers_are_not_nice_and_it_keeps_no_logs(handed):
-    assert handed("ray", "start", "--head")[0][-3:] == ["start", "--include-log-monitor=False", "--head"]
+def test_rays_workers_are_not_nice_and_it_keeps_no_logs(handed, monkeypatch, tmp_path):
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    ours = ["--include-log-monitor=False", f"--temp-dir={tmp_path / 'ray'}"]
+    assert handed("ray", "start", "--head", "--port=0")[0][-5:] == ["start", *ours, "--head", "--port=0"]
     assert os.environ["RAY_worker_niceness"] == "0"  # noqa: SIM112
 
 
