@@ -50,7 +50,7 @@ TORCH_FUNC = [
     ("loss divided", "y[None])\n", "y[None]) / len(batch[0])\n", "separation"),
 ]  # fmt: skip
 OPACUS = [
-    ("layers by themselves", "max_grad_norm=1.5,", 'max_grad_norm=[1.5] * 4, clipping="per_layer",', "sensitivity"),
+    ("layers by themselves", "max_grad_norm=1.5", 'max_grad_norm=[1.5] * 4, clipping="per_layer"', "sensitivity"),
     ("actual size", "    torch.manual_seed(seed)\n",
      "    torch.manual_seed(seed)\n    optimizer.expected_batch_size = max(len(batch[0]), 1)\n", "noise and data"),
     ("noise a physical batch", "            optimizer.step()",
@@ -63,7 +63,7 @@ OPACUS = [
     ("another expected size", "torch.manual_seed(seed)",
      "torch.manual_seed(seed); optimizer.expected_batch_size = 16", "sensitivity"),
     ("parameters kept", "    model.load_state_dict(params)\n", "", "replay"),
-    ("clipping off", "max_grad_norm=1.5,", "max_grad_norm=1e9,", "noise"),
+    ("clipping off", "max_grad_norm=1.5", "max_grad_norm=1e9", "noise"),
     ("clipped later", "torch.manual_seed(seed)",
      "torch.manual_seed(seed); optimizer.max_grad_norm = 1e5; optimizer.noise_multiplier = 1.65e-5", "sensitivity"),
 ]  # fmt: skip
