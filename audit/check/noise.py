@@ -92,47 +92,35 @@ def _independence(known: Layers) -> dict[str, float]:
     """p-values of noise that is independent over numbers, layers and seeds, by what was tried."""
     noise = {name: one.noise / one.ratio for name, one in known.items()}
     tests = {"consecutive seeds": _pairs_of_seeds(np.concatenate(list(noise.values()), axis=1))}
-    for name, part in noise.items():
-        tests[f"{name}: numbers at a distance"] = _distances(part)
+    tests |= {f"{name}: numbers at a distance": _at_distances(one, one) for name, one in noise.items()}
     pairs = list(itertools.combinations(list(noise.values())[:_MOST_LAYERS], 2))
     if pairs:
-        tests["layers"] = min(1.0, len(pairs) * min(_of_two(one, other) for one, other in pairs))
+        tests["layers"] = min(1.0, len(pairs) * min(_at_distances(one, other) for one, other in pairs))
     return tests
 
 
-def _distances(noise: Vector) -> float:
-    """p-value of no correlation between numbers at any one distance, up to half of all: what shares of
-    workers with one generator have, rows with one draw, and antithetic halves."""
-    n, size = noise.shape
-    length, lags = fft.next_fast_len(2 * size, real=True), np.arange(1, size // 2 + 1)
-    if not lags.size:
+def _at_distances(one: Vector, other: Vector) -> float:
+    """p-value of no correlation, Student's t, between numbers of two layers, or of one, at whatever distance:
+    what shares of workers with one generator have, rows with one draw, and antithetic halves."""
+    n, same, most = len(one), one is other, one.shape[1] + other.shape[1] - 1
+    length = fft.next_fast_len(most, real=True)
+
+    def products(a: Vector, b: Vector) -> Vector:
+        spectrum = sum(np.conj(fft.rfft(x, length)) * fft.rfft(y, length) for x, y in zip(a, b, strict=True))
+        found = fft.irfft(spectrum, length)  # of b's numbers 0, 1, ... later than a's, then of earlier ones
+        return np.asarray(found[1 : one.shape[1]] if same else found)
+
+    masks = [np.any(x, axis=0)[None].astype(float) for x in (one, other)]
+    squares = [np.sum(x**2, axis=0)[None] for x in (one, other)]
+    pairs = np.round((n - 1) * products(*masks))
+    energy = np.sqrt(products(squares[0], masks[1]) * products(masks[0], squares[1]))
+    tried = pairs >= 8
+    if not np.any(tried):
         return 1.0
-
-    def products(rows: Vector) -> Vector:
-        power = sum(np.abs(fft.rfft(row, length)) ** 2 for row in rows)
-        return np.asarray(fft.irfft(power, length)[lags])
-
-    energy = np.cumsum(np.sum(noise**2, axis=0))
-    within = np.sqrt(energy[size - 1 - lags] * (energy[-1] - energy[lags - 1]))
-    pairs = products(np.any(noise, axis=0)[None].astype(float))
-    least = np.min(_of_correlation(products(noise) / within, (n - 1) * pairs / 2))  # numbers come twice
-    return float(min(1.0, least * lags.size))
-
-
-def _of_two(one: Vector, other: Vector) -> float:
-    """p-value of no correlation between the first numbers of two layers."""
-    size = min(one.shape[1], other.shape[1])
-    x, y = one[:, :size], other[:, :size]
-    pairs = np.sum(np.any(x, axis=0) & np.any(y, axis=0))
-    quotient = np.sum(x * y) / np.sqrt(np.sum(x**2) * np.sum(y**2))
-    return float(_of_correlation(quotient, (len(one) - 1) * pairs))
-
-
-def _of_correlation(r: Any, pairs: Any) -> Vector:
-    """p-values of correlations of so many independent pairs, by Student's t."""
-    freedom, r = np.maximum(pairs - 1, 1), np.minimum(np.abs(r), 1 - 1e-12)
+    r = np.minimum(np.abs(products(one, other)[tried] / energy[tried]), 1 - 1e-12)
+    freedom = pairs[tried] / 2 - 1  # a number is in two pairs
     p = 2 * stats.t.sf(r * np.sqrt(freedom / (1 - r**2)), freedom)
-    return np.asarray(np.where((pairs < 4) | np.isnan(r), 1.0, p))
+    return float(min(1.0, np.min(p) * len(p)))
 
 
 def _pairs_of_seeds(noise: Vector) -> float:
@@ -272,5 +260,6 @@ def why(ratio: float, stated: Stated, layers: int, wide: float) -> str:
     causes += [(k**-0.5, f"the noise of one of {k} {workers}") for k in range(2, 17)]
     causes += [(1 / k, f"divided by {k} {workers}") for k in range(3, 17)]
     near = min(0.01 + wide, 0.05)
-    fits = [said for figure, said in causes if abs(figure - 1) > 0.02 and abs(ratio / figure - 1) < near]
-    return f"So large if {' or if '.join(fits[:2])}." if fits else ""
+    fits = [(abs(ratio / figure - 1), said) for figure, said in causes if abs(figure - 1) > 0.02]
+    said = [said for far, said in sorted(fits, key=lambda one: round(one[0], 3)) if far < near]
+    return f"So large if {' or if '.join(said[:3])}." if said else ""

@@ -98,7 +98,7 @@ def _checked(probe: StepProbe, tried: dict[str, Columns], count: int | None) -> 
     drawn = draws.draw(probe, count, seconds, {} if fixed else tried)
     sensitive = noise.sensitivity(probe.stated.noise_multiplier, drawn, moving)
     if fixed:
-        sensitive = _sensitivity(probe, moved, refusal, drawn)
+        sensitive = _sensitivity(probe, moved, refusal, drawn, bool(apart.findings))
     seen = {"replay": replay, "sensitivity": sensitive, "separation": apart, **noise.law(probe.stated, drawn)}
 
     def named(certain: list[CheckFinding], rejected: set[str]) -> list[CheckFinding]:
@@ -200,12 +200,14 @@ def _hidden(tolerance: float) -> str:
     return f"rounding hides it (tolerance {tolerance:.2g} C): use float64 or a larger learning rate"
 
 
-def _sensitivity(probe: StepProbe, moved: dict[str, Moved], refusal: str, drawn: DrawnNoise) -> Seen:
+def _sensitivity(
+    probe: StepProbe, moved: dict[str, Moved], refusal: str, drawn: DrawnNoise, mixes: bool
+) -> Seen:
     """Whether no example moves the step by more than C."""
     if refusal:
         return Seen(_refused(refusal), False)
     worst = max(moved.values(), key=lambda one: one.units)
-    found = _named(moved, probe.stated, len(probe.rows[0]), drawn.by_size())
+    found = _named(moved, probe.stated, len(probe.rows[0]), drawn.by_size(), mixes)
     figures = {"movements": {name: m.units for name, m in moved.items()}, "tolerance": worst.tolerance}
     if not found and worst.tolerance > _COARSE:
         return Seen(_hidden(worst.tolerance), False, figures=figures)
@@ -213,8 +215,11 @@ def _sensitivity(probe: StepProbe, moved: dict[str, Moved], refusal: str, drawn:
     return Seen(said, True, [found] if found else [], figures=figures)
 
 
-def _named(moved: dict[str, Moved], stated: Stated, examples: int, by_size: bool) -> CheckFinding | None:
-    """The bug that movements amount to, if any; `by_size`: whether noise shrinks as the batch grows."""
+def _named(
+    moved: dict[str, Moved], stated: Stated, examples: int, by_size: bool, mixes: bool
+) -> CheckFinding | None:
+    """The bug that movements amount to, if any; `by_size`: whether noise shrinks as the batch grows, `mixes`:
+    whether examples change what others do."""
     example, one = max(moved.items(), key=lambda named: named[1].units)
     level, allowed = _plateau(moved), 1 + one.tolerance
     if np.isinf(one.units):
@@ -244,7 +249,7 @@ def _named(moved: dict[str, Moved], stated: Stated, examples: int, by_size: bool
     plain = [m.units for name, m in moved.items() if "times" not in name]
     if one.units > 3 and large and plain and max(large) > 5 * max(*plain, 1e-9):
         return findings.UNCLIPPED.of(**said)
-    return (findings.WHOLE_BATCH if one.units > 3 else findings.TOO_FAR).of(**said)
+    return (findings.WHOLE_BATCH if mixes and one.units > 3 else findings.TOO_FAR).of(**said)
 
 
 def _plateau(moved: dict[str, Moved]) -> float:
@@ -287,8 +292,9 @@ def _one_of_both(
 ) -> list[CheckFinding]:
     """The findings; movement and noise that err by one factor are one of them."""
     kinds, level = {one.check for one in found}, _plateau(moved)
-    both = {"sensitivity", "noise"} <= kinds and "noise and data" not in kinds
-    if not (level and both and abs(level / ratio - 1) < 0.05 and abs(ratio - 1) > _ALIKE):
+    both = "noise" in kinds and "noise and data" not in kinds
+    far = min(abs(ratio - 1), abs(level - 1)) > _ALIKE
+    if not (both and far and abs(level / ratio - 1) < 0.05):
         return found
     why = noise.why(ratio, stated, 1, 0.0).replace("the noise is", "the step is").replace(" the noise", "")
     rest = [one for one in found if one.check not in ("sensitivity", "noise")]
