@@ -74,9 +74,11 @@ def draw(probe: StepProbe, seeds: int | None, seconds: float, tried: Mapping[str
         return DrawnNoise({}, {}, {}, [], False)
     began, rows, few = time.perf_counter(), probe.rows, quarter(probe.rows)
     probe(rows, 1)  # shows what is trained
-    count = seeds or _count(probe, seconds)
-    noisy = np.zeros(probe.base.size, bool)
-    base = _at(probe, rows, [0, 1, *_seeds(probe, 0, count - 2)], noisy)
+    count, moved = seeds or _count(probe, seconds), probe.depends.copy()
+    probe.depends[:] = False
+    base = _at(probe, rows, [0, 1, *_seeds(probe, 0, count - 2)])
+    noisy = probe.depends.copy()
+    probe.depends |= moved
     fewer = max(_LEAST, min(count, _FREEDOM) // 4) if time.perf_counter() - began < 2 * _SECONDS else 4
     batches = {QUARTER: trees.taken(rows, slice(0, few))} if few < len(rows[0]) else {}
     batches |= {FOURFOLD: trees.joined(*[rows] * 4), "features times 1000": trees.scaled(rows, 1e3, rows)}
@@ -112,16 +114,12 @@ def _or_why(probe: StepProbe, rows: Columns, seeds: Iterable[int]) -> Layers | s
         return str(error)
 
 
-def _at(
-    probe: StepProbe, rows: Columns, seeds: Iterable[int], noisy: NDArray[np.bool_] | None = None
-) -> Layers:
-    """The layers' noise from the first numbers of each; `noisy` is told which of all the seeds move."""
+def _at(probe: StepProbe, rows: Columns, seeds: Iterable[int]) -> Layers:
+    """The layers' noise, from the first numbers of each."""
     most = max(_KEPT // len(probe.layers), 256)
     values: dict[str, list[Vector]] = {name: [] for name in probe.layers}
     for seed in seeds:
         after = probe(rows, seed)
-        if noisy is not None:
-            noisy |= after != probe.base
         for name, at in probe.layers.items():
             values[name].append(after[at][:most].copy())
     unit = probe.stated.unit * probe.stated.noise_multiplier

@@ -36,10 +36,9 @@ def law(stated: Stated, drawn: DrawnNoise) -> dict[str, Seen]:
     if loud:
         between = "between numbers, layers and seeds: nothing against it"
         seen["independence"] = Seen(between, True, _repeated(loud), _independence(loud))
-        tests = _shape(loud)
-        seen["shape"] = Seen(
-            "normal" if tests else "too few numbers, or too coarse ones", bool(tests), (), tests
-        )
+        shapes = _shape(loud)
+        text = "normal" if shapes else "too few numbers, or too coarse ones"
+        seen["shape"] = Seen(text, bool(shapes), (), shapes)
     others = {name: one for name, one in drawn.others.items() if name != EMPTY}
     seen["noise and data"] = _elsewhere("noise and data", loud, others)
     seen["empty batch"] = _elsewhere("empty batch", loud, {EMPTY: drawn.others[EMPTY]})
@@ -80,12 +79,10 @@ def _is_as(one: LayerNoise, other: LayerNoise) -> float:
 def _repeated(known: Layers) -> list[CheckFinding]:
     """The finding of seeds that gave exactly what an earlier one gave."""
     whole = np.concatenate([one.noise for one in known.values()], axis=1)
-    again, coarse = (
-        len(whole) - len(np.unique(whole, axis=0)),
-        any(o.tolerance > 1e-6 for o in known.values()),
-    )
-    enough = np.sum(np.any(whole, axis=0)) >= (16 if coarse else 4)
-    return [findings.REPEATED.of(again=again, seeds=len(whole))] if again and enough else []
+    again = len(whole) - len(np.unique(whole, axis=0))
+    by_chance = 16 if any(one.tolerance > 1e-6 for one in known.values()) else 4  # of numbers so coarse
+    found = again and np.sum(np.any(whole, axis=0)) >= by_chance
+    return [findings.REPEATED.of(again=again, seeds=len(whole))] if found else []
 
 
 def _independence(known: Layers) -> dict[str, float]:
@@ -142,10 +139,8 @@ def _shape(known: Layers) -> dict[str, float]:
     whole = pooled * np.sqrt(n / (n - 1))
     some = np.random.default_rng(0).choice(whole, min(_SAMPLE, whole.size), replace=False)
     tails = stats.binomtest(int(np.sum(np.abs(whole) > 3)), whole.size, float(2 * stats.norm.sf(3)))
-    return {
-        "distribution": float(stats.kstest(some, "norm").pvalue),
-        "beyond 3 deviations": float(tails.pvalue),
-    }
+    tests = {"distribution": stats.kstest(some, "norm"), "beyond 3 deviations": tails}
+    return {name: float(test.pvalue) for name, test in tests.items()}
 
 
 def sensitivity(sigma: float, drawn: DrawnNoise, moving: bool) -> Seen:

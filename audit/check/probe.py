@@ -117,7 +117,8 @@ class StepProbe:
 
 
 def probe_of(step: Step, params: Any, batch: Any, given: Mapping[str, Any]) -> StepProbe:
-    """The probe, once the step was made on the batch as given; raises InputError for what is none."""
+    """The probe, once the step was made on the batch as given; raises InputError for what is none, and
+    RefusedError for a step that fails."""
     stated = Stated(**{name: number(name, value, float) for name, value in given.items()})
     for name, value in stated._asdict().items():
         least, above = (0, "0 or more") if name == "noise_multiplier" else (1e-30, "more than 0")
@@ -132,9 +133,6 @@ def probe_of(step: Step, params: Any, batch: Any, given: Mapping[str, Any]) -> S
     layers = {name: slice(int(e) - p.size, int(e)) for name, p, e in zip(found, parts, ends, strict=True)}
     rows, still = trees.columns_of("batch", batch), np.zeros(start.size, bool)
     probe = StepProbe(step, params, batch, rows, stated, start, spacings, layers, start, still)
-    try:
-        probe.base = probe(rows, 0)
-    except RefusedError as error:
-        raise InputError(f"`step` failed on the batch as given: {error}") from error.__cause__
+    probe.base = probe(rows, 0)
     probe.depends[:] = False
     return probe

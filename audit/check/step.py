@@ -17,7 +17,7 @@ from audit.check.findings import CheckFinding
 from audit.check.probe import Moved, RefusedError, Stated, Step, StepProbe, probe_of
 from audit.check.report import CheckReport, Seen, concluded
 from audit.check.trees import Columns
-from audit.errors import require
+from audit.errors import InputError, require
 from audit.values import number
 
 _COARSE = 0.05  # a tolerance beyond which a movement is not told
@@ -71,9 +71,12 @@ def check_step(
     require(count is None or 4 <= count <= 10**5, f"`seeds={count}`: give 4 to 100,000")
     stated = {"clipping_norm": clipping_norm, "noise_multiplier": noise_multiplier}
     stated |= {"learning_rate": learning_rate, "batch_size": batch_size}
-    with np.errstate(all="ignore"):
-        probe = probe_of(step, params, batch, stated)
-        return _checked(probe, trees.extremes(probe.rows) | _own(probe.rows, extreme_examples), count)
+    try:
+        with np.errstate(all="ignore"):
+            probe = probe_of(step, params, batch, stated)
+            return _checked(probe, trees.extremes(probe.rows) | _own(probe.rows, extreme_examples), count)
+    except RefusedError as error:
+        raise InputError(f"`step` failed on the batch as given: {error}") from error.__cause__
 
 
 def _own(rows: Columns, examples: Any) -> dict[str, Columns]:
