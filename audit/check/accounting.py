@@ -6,7 +6,7 @@ import numpy as np
 
 from audit.check import findings
 from audit.check.batches import POISSON, SHUFFLED, shuffled_epsilon
-from audit.check.report import CheckReport, Seen, concluded
+from audit.check.report import CheckOutcome, CheckReport, concluded
 from audit.errors import InputError, require
 from audit.statistics import accounting, conversions
 from audit.statistics.accounting import Composition
@@ -62,30 +62,30 @@ def check_accounting(
     seen = {"epsilon": judged(claimed, level, Composition(sigma, count, rate))}
     if size is not None:
         idle = [findings.IDLE_DELTA.of(delta=level, size=size, least=0.1 / size)] if level * size > 1 else []
-        seen["delta"] = Seen(f"delta {level:g}", findings=idle)
+        seen["delta"] = CheckOutcome(f"delta {level:g}", findings=idle)
     return concluded("accounting", seen, ("epsilon",))
 
 
-def _of_poisson(claimed: float, delta: float, composition: Composition) -> Seen:
+def _of_poisson(claimed: float, delta: float, composition: Composition) -> CheckOutcome:
     epsilon = accounting.participant_upper_bound(composition, delta)
     figures, found = {"claimed": claimed, "accounted": epsilon}, []
     if claimed < epsilon * (1 - _CLOSE):
         why = _mistake(claimed, delta, composition)
         found = [findings.TOO_LOW.of(claimed=claimed, epsilon=epsilon, delta=delta, why=why)]
     loose = f", which {claimed:.4g} is well above" if claimed > _LOOSE * epsilon else ""
-    return Seen(
+    return CheckOutcome(
         f"dp-accounting (PLD) gives {epsilon:.4g} at delta {delta:g}{loose}", True, found, {}, figures
     )
 
 
-def _of_shuffled(claimed: float, delta: float, composition: Composition) -> Seen:
+def _of_shuffled(claimed: float, delta: float, composition: Composition) -> CheckOutcome:
     sigma, steps, rate = composition
     per = max(round(1 / rate), 1)
     require(steps >= per, f"`steps={steps}`: shuffled batches take at least an epoch, {per} steps")
     least = shuffled_epsilon(sigma, per, steps // per, delta)
     found = [findings.SHUFFLED_LEAK.of(claimed=claimed, least=least)] if claimed < least else []
     said = f"shuffled batches leak at least {least:.4g}; how much at most is not known"
-    return Seen(said, False, found, {}, {"claimed": claimed, "at least": least})
+    return CheckOutcome(said, False, found, {}, {"claimed": claimed, "at least": least})
 
 
 def _mistake(claimed: float, delta: float, composition: Composition) -> str:

@@ -9,7 +9,7 @@ from scipy import special, stats
 
 from audit.check import findings
 from audit.check.findings import CheckFinding
-from audit.check.report import CheckReport, Seen, concluded, one_line, refused
+from audit.check.report import CheckOutcome, CheckReport, concluded, one_line, refused
 from audit.errors import InputError, require
 from audit.statistics import accounting
 from audit.values import number, shown
@@ -94,6 +94,12 @@ def check_batches(
     known = isinstance(assumed, str) and assumed in _TITLES
     require(known, f"`assumed={shown(assumed)}`: give poisson, fixed or shuffled")
     leaks = {} if noise_multiplier is None else _leaks(noise_multiplier, rate, epochs, delta)
+    return _checked(draw, size, rate, assumed, leaks)
+
+
+def _checked(
+    draw: Callable[[int], Any], size: int, rate: float, assumed: str, leaks: Mapping[str, float]
+) -> CheckReport:
     passes, doubled = _passes(draw, size)
     sizes = np.concatenate([one.sizes for one in passes])
     p_values = _of_sizes(sizes, size, rate, assumed) | _of_examples(passes, size, rate, assumed)
@@ -106,13 +112,13 @@ def check_batches(
     seen = {}
     for row in ("indices", "batch size", "spread of sizes", *_TOGETHER):
         own = {what: p for what, p in p_values.items() if findings.ODD_BATCHES[what].check == row}
-        seen[row] = Seen(texts.get(row, "as expected"), bool(own), (), own)
+        seen[row] = CheckOutcome(texts.get(row, "as expected"), bool(own), (), own)
     certain = [findings.DOUBLED.of(count=doubled)] if doubled else []
     figures = {"kind": kind, "batches": len(sizes)}
     seen["indices"] = seen["indices"]._replace(tried=True, findings=certain, figures=figures)
     if leaks:
         said = "Poisson accounting: epsilon {:.3f}; shuffled batches: at least {:.3f}".format(*leaks.values())
-        seen["leak"] = Seen(said, figures=leaks)
+        seen["leak"] = CheckOutcome(said, figures=leaks)
 
     def named(certain: list[CheckFinding], rejected: set[str]) -> list[CheckFinding]:
         odd = {test.partition(": ")[2] for test in rejected}

@@ -12,17 +12,17 @@ from audit.check import findings
 from audit.check.draws import EMPTY, FOURFOLD, QUARTER, DrawnNoise, LayerNoise, Layers
 from audit.check.findings import CheckFinding
 from audit.check.probe import Stated
-from audit.check.report import Seen
+from audit.check.report import CheckOutcome
 from audit.check.trees import Vector
 
 _MOST_LAYERS, _SAMPLE = 40, 20_000
 _SILENT = 0.01  # a deviation below which noise is none
 
 
-def law(stated: Stated, drawn: DrawnNoise) -> dict[str, Seen]:
+def law(stated: Stated, drawn: DrawnNoise) -> dict[str, CheckOutcome]:
     """The rows of the noise, with every statistical test of it."""
     if stated.noise_multiplier == 0:
-        none = Seen("noise_multiplier=0: no noise is expected", False)
+        none = CheckOutcome("noise_multiplier=0: no noise is expected", False)
         return dict.fromkeys(("noise", "independence", "shape", "noise and data", "empty batch"), none)
     known, whole = {name: one for name, one in drawn.base.items() if one.freedom}, drawn.ratio()
     n = max((len(one.noise) for one in known.values()), default=0)
@@ -30,22 +30,22 @@ def law(stated: Stated, drawn: DrawnNoise) -> dict[str, Seen]:
     hidden = "the noise lies below the parameters' rounding: use float64 or a larger learning rate"
     p_values = {name: _is_one(one) for name, one in known.items()}
     figures = {"noise": {name: one.ratio for name, one in known.items()}, "seeds": n}
-    seen = {"noise": Seen(said if known else hidden, bool(known), (), p_values, figures)}
-    seen["independence"] = seen["shape"] = Seen("there is no noise to look at", False)
+    seen = {"noise": CheckOutcome(said if known else hidden, bool(known), (), p_values, figures)}
+    seen["independence"] = seen["shape"] = CheckOutcome("there is no noise to look at", False)
     loud = {name: one for name, one in known.items() if one.ratio > max(whole, 1) * _SILENT}
     if loud:
         between = "between numbers, layers and seeds: nothing against it"
-        seen["independence"] = Seen(between, True, _repeated(loud), _independence(loud))
+        seen["independence"] = CheckOutcome(between, True, _repeated(loud), _independence(loud))
         shapes = _shape(loud)
         text = "normal" if shapes else "too few numbers, or too coarse ones"
-        seen["shape"] = Seen(text, bool(shapes), (), shapes)
+        seen["shape"] = CheckOutcome(text, bool(shapes), (), shapes)
     others = {name: one for name, one in drawn.others.items() if name != EMPTY}
     seen["noise and data"] = _elsewhere("noise and data", loud, others)
     seen["empty batch"] = _elsewhere("empty batch", loud, {EMPTY: drawn.others[EMPTY]})
     return seen
 
 
-def _elsewhere(check: str, usual: Layers, others: Mapping[str, Layers | str]) -> Seen:
+def _elsewhere(check: str, usual: Layers, others: Mapping[str, Layers | str]) -> CheckOutcome:
     """Whether noise is at other batches what it is at the batch as given."""
     p_values, found, why = {}, [], "there is no noise to compare"
     for batch, layers in others.items():
@@ -56,7 +56,7 @@ def _elsewhere(check: str, usual: Layers, others: Mapping[str, Layers | str]) ->
         elif tests := [_is_as(layers[name], one) for name, one in usual.items() if layers[name].freedom]:
             p_values[batch] = min(1.0, min(tests) * len(tests))
     said = f"as usual at {', '.join(p_values)}"
-    return Seen(said if p_values else why, bool(p_values), found, p_values)
+    return CheckOutcome(said if p_values else why, bool(p_values), found, p_values)
 
 
 def _two_sided(law: Any, most: float, least: float | None = None) -> float:
@@ -143,7 +143,7 @@ def _shape(known: Layers) -> dict[str, float]:
     return {name: float(test.pvalue) for name, test in tests.items()}
 
 
-def sensitivity(sigma: float, drawn: DrawnNoise, moving: bool) -> Seen:
+def sensitivity(sigma: float, drawn: DrawnNoise, moving: bool) -> CheckOutcome:
     """How far examples move the mean over seeds, where the noise of neighbours differs (`moving`) or does not
     follow the seed: p-values of a movement of at most C, noncentral chi-square."""
     why = "noise differs between a batch and its neighbours" if moving else "noise does not follow the seed"
@@ -160,7 +160,7 @@ def sensitivity(sigma: float, drawn: DrawnNoise, moving: bool) -> Seen:
             most = max(most, sigma * max(far - freedom * counts, 0.0) ** 0.5)
     found = [findings.MOVING_NOISE] if moving else []
     text = f"{why}: in the mean of seeds up to {most:.3g} C"
-    return Seen(text, False, found, p_values, {"statistical movement": most})
+    return CheckOutcome(text, False, found, p_values, {"statistical movement": most})
 
 
 def named(

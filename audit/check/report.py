@@ -24,7 +24,7 @@ class Check(NamedTuple):
     seen: str
 
 
-class Seen(NamedTuple):
+class CheckOutcome(NamedTuple):
     """What a check saw where nothing is wrong, whether it could be tried, what is wrong for certain, the
     p-values of its tests by what was tested, and figures."""
 
@@ -116,7 +116,7 @@ class CheckReport:
 
 def concluded(
     subject: str,
-    seen: Mapping[str, Seen],
+    seen: Mapping[str, CheckOutcome],
     needed: tuple[str, ...],
     named: Callable[[list[CheckFinding], set[str]], Sequence[CheckFinding]] = lambda certain, _: certain,
     **pictures: Any,

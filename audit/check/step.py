@@ -15,7 +15,7 @@ from audit.check import draws, findings, noise, trees
 from audit.check.draws import DrawnNoise
 from audit.check.findings import CheckFinding
 from audit.check.probe import Moved, RefusedError, Stated, Step, StepProbe, probe_of
-from audit.check.report import CheckReport, Seen, concluded
+from audit.check.report import CheckOutcome, CheckReport, concluded
 from audit.check.trees import Columns
 from audit.errors import InputError, require
 from audit.values import number
@@ -95,7 +95,7 @@ def _checked(probe: StepProbe, tried: dict[str, Columns], count: int | None) -> 
     moved, refusal = _movements(probe, tried)
     moving = not replay.findings and _noise_differs(moved, probe.stated)
     fixed = not replay.findings and not moving
-    apart = Seen("noise that the seed does not fix hides it", False)
+    apart = CheckOutcome("noise that the seed does not fix hides it", False)
     if fixed:
         apart = _separation(probe, tried) if not refusal else apart._replace(text=_refused(refusal))
     drawn = draws.draw(probe, count, seconds, {} if fixed else tried)
@@ -112,21 +112,21 @@ def _checked(probe: StepProbe, tried: dict[str, Columns], count: int | None) -> 
     return concluded("step", seen, ("replay", "sensitivity", "noise"), named, **pictures)
 
 
-def _replay(probe: StepProbe) -> Seen:
+def _replay(probe: StepProbe) -> CheckOutcome:
     base, size = probe.base, probe.base.size
     again = probe(probe.rows, 0)
     if not np.all(np.isfinite(base)):
         finding = findings.NOT_FINITE.of(check="replay", where="the batch as given")
-        return Seen("the step gives NaN or infinity", findings=[finding])
+        return CheckOutcome("the step gives NaN or infinity", findings=[finding])
     far = float(np.linalg.norm(again - base)) / probe.stated.unit
     figures = {"replay": far}
     if far <= 2 * np.linalg.norm(probe.grid(base, len(probe.rows[0]))):
         how = "equal to the bit" if far == 0 else "equal up to rounding"
-        return Seen(f"same seed, same step: {how}", figures=figures)
+        return CheckOutcome(f"same seed, same step: {how}", figures=figures)
     sigma = max(probe.stated.noise_multiplier, 1e-300)
     of_noise = 1e-3 < stats.chi2.cdf((far / sigma) ** 2 / 2, size) < 0.999
     finding = findings.UNSEEDED if of_noise else findings.STATEFUL.of(far=far)
-    return Seen("same seed, another step", findings=[finding], figures=figures)
+    return CheckOutcome("same seed, another step", findings=[finding], figures=figures)
 
 
 def _refused(refusal: str) -> str:
@@ -166,7 +166,7 @@ def _noise_differs(moved: dict[str, Moved], stated: Stated) -> bool:
     return wide and bool(rms) and stated.noise_multiplier > 0 and min(rms) > 0.9 * stated.noise_multiplier
 
 
-def _separation(probe: StepProbe, tried: dict[str, Columns]) -> Seen:
+def _separation(probe: StepProbe, tried: dict[str, Columns]) -> CheckOutcome:
     """Whether two examples, or two parts of a batch, move the step by the sum of what each does."""
     rows, examples = probe.rows, list(tried.items())
     parts: dict[str, tuple[Columns, ...]] = {}
@@ -183,20 +183,20 @@ def _separation(probe: StepProbe, tried: dict[str, Columns]) -> Seen:
         try:
             both, first, second, neither = (probe(batch, 0) for batch in batches)
         except RefusedError as error:
-            return Seen(f"the step refused another batch: {error}", False)
+            return CheckOutcome(f"the step refused another batch: {error}", False)
         residual = both - first - second + neither
         if np.all(np.isfinite(residual)):
             found[name] = probe.measured(residual, first, len(rows[0]), steps=4)
     if not found:
-        return Seen("the step is not finite", False)
+        return CheckOutcome("the step is not finite", False)
     name, worst = max(found.items(), key=lambda one: one[1].units / one[1].tolerance)
     figures = {"separation": worst.units, "separation tolerance": worst.tolerance}
     if worst.units > worst.tolerance:
-        return Seen("", findings=[findings.MIXED.of(far=worst.units, parts=name)], figures=figures)
+        return CheckOutcome("", findings=[findings.MIXED.of(far=worst.units, parts=name)], figures=figures)
     if worst.tolerance > _COARSE:
-        return Seen(_hidden(worst.tolerance), False, figures=figures)
+        return CheckOutcome(_hidden(worst.tolerance), False, figures=figures)
     said = "two examples, and parts of the batch, move it by the sum of what each does"
-    return Seen(said, figures=figures)
+    return CheckOutcome(said, figures=figures)
 
 
 def _hidden(tolerance: float) -> str:
@@ -205,17 +205,17 @@ def _hidden(tolerance: float) -> str:
 
 def _sensitivity(
     probe: StepProbe, moved: dict[str, Moved], refusal: str, drawn: DrawnNoise, mixes: bool
-) -> Seen:
+) -> CheckOutcome:
     """Whether no example moves the step by more than C."""
     if refusal:
-        return Seen(_refused(refusal), False)
+        return CheckOutcome(_refused(refusal), False)
     worst = max(moved.values(), key=lambda one: one.units)
     found = _named(moved, probe.stated, len(probe.rows[0]), drawn.by_size(), mixes)
     figures = {"movements": {name: m.units for name, m in moved.items()}, "tolerance": worst.tolerance}
     if not found and worst.tolerance > _COARSE:
-        return Seen(_hidden(worst.tolerance), False, figures=figures)
+        return CheckOutcome(_hidden(worst.tolerance), False, figures=figures)
     said = f"one example moves it by at most {worst.units:.4g} eta C / B (tolerance {worst.tolerance:.2g})"
-    return Seen(said, True, [found] if found else [], figures=figures)
+    return CheckOutcome(said, True, [found] if found else [], figures=figures)
 
 
 def _named(
