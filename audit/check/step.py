@@ -138,25 +138,20 @@ def _movements(probe: StepProbe, tried: dict[str, Columns]) -> tuple[dict[str, M
     one does in place of the first; and why none could be tried."""
     rows, others = probe.rows, trees.taken(probe.rows, slice(1, None))
     more = {name: trees.joined(rows, one) for name, one in tried.items()}
-    moved, refusal = _against_base(probe, more, 1.0)
-    if any(one.units > 1e-3 for one in moved.values()):
-        return moved, ""
     instead = {f"{name}, in place of the first": trees.joined(one, others) for name, one in tried.items()}
-    halved, again = _against_base(probe, instead, 0.5)
-    return halved, "" if halved else refusal or again
-
-
-def _against_base(
-    probe: StepProbe, batches: dict[str, Columns], scale: float
-) -> tuple[dict[str, Moved], str]:
-    moved, refusal = {}, ""
-    for name, rows in batches.items():
-        try:
-            difference = scale * (probe(rows, 0) - probe.base)
-            moved[name] = probe.measured(difference, probe.base, len(rows[0]))
-        except RefusedError as error:
-            refusal = refusal or str(error)
-    return moved, refusal
+    moved: dict[str, Moved] = {}
+    refusal = ""
+    for scale, batches in ((1.0, more), (0.5, instead)):
+        moved = {}
+        for name, batch in batches.items():
+            try:
+                difference = scale * (probe(batch, 0) - probe.base)
+                moved[name] = probe.measured(difference, probe.base, len(batch[0]))
+            except RefusedError as error:
+                refusal = refusal or str(error)
+        if any(one.units > 1e-3 for one in moved.values()):
+            break
+    return moved, "" if moved else refusal
 
 
 def _noise_differs(moved: dict[str, Moved], stated: Stated) -> bool:
