@@ -1,18 +1,18 @@
 """Is a claimed epsilon what accounting gives for these steps, and if not, what mistake would give it?"""
 
-from typing import Any
+import contextlib
 
 import numpy as np
 
+from audit.check import findings
 from audit.check.batches import POISSON, SHUFFLED, shuffled_epsilon
-from audit.check.report import CheckFinding, CheckReport, row
+from audit.check.report import CheckOutcome, CheckReport, concluded
 from audit.errors import InputError, require
 from audit.statistics import accounting, conversions
 from audit.statistics.accounting import Composition
 from audit.values import number, shown
 
 _CLOSE, _LOOSE = 2e-3, 1.02  # relative: what another accountant may differ by, and what is looser than needed
-ROWS = ("epsilon", "delta")
 
 
 def check_accounting(
@@ -58,54 +58,34 @@ def check_accounting(
     known = isinstance(batches, str) and batches in (POISSON, SHUFFLED)
     require(known, f"`batches={shown(batches)}`: give poisson or shuffled")
     size = None if examples is None else number("examples", examples, int)
-    composition = Composition(sigma, count, rate)
-    found = _of_shuffled if batches == SHUFFLED else _of_poisson
-    finding, seen, figures, tried = found(claimed, level, composition)
-    findings = [finding] if finding else []
-    said = {"epsilon": (seen, tried), "delta": (f"delta {level:g}", size is not None)}
-    if size is not None and level * size > 1:
-        meaning = f"delta {level:g} times {size:,} examples is above 1: releasing one example whole would do."
-        findings.append(
-            CheckFinding("delta", "a delta that allows anything", meaning, f"claim at {0.1 / size:.1g}")
-        )
-    checks = tuple(row(name, findings, *said[name]) for name in ROWS if size is not None or name != "delta")
-    return CheckReport("accounting", checks, tuple(findings), ("epsilon",), {}, figures)
+    judged = _of_shuffled if batches == SHUFFLED else _of_poisson
+    seen = {"epsilon": judged(claimed, level, Composition(sigma, count, rate))}
+    if size is not None:
+        idle = [findings.IDLE_DELTA.of(delta=level, size=size, least=0.1 / size)] if level * size > 1 else []
+        seen["delta"] = CheckOutcome(f"delta {level:g}", findings=idle)
+    return concluded("accounting", seen, ("epsilon",))
 
 
-def _of_poisson(
-    claimed: float, delta: float, composition: Composition
-) -> tuple[CheckFinding | None, str, dict[str, Any], bool]:
+def _of_poisson(claimed: float, delta: float, composition: Composition) -> CheckOutcome:
     epsilon = accounting.participant_upper_bound(composition, delta)
-    figures = {"claimed": claimed, "accounted": epsilon}
-    if claimed >= epsilon * (1 - _CLOSE):
-        loose = f", which {claimed:.4g} is well above" if claimed > _LOOSE * epsilon else ""
-        return None, f"dp-accounting (PLD) gives {epsilon:.4g} at delta {delta:g}{loose}", figures, True
-    why = _mistake(claimed, delta, composition)
-    meaning = f"{claimed:.4g} is claimed, accounting gives {epsilon:.4g} at delta {delta:g}. {why}".strip()
-    mend = f"claim {epsilon:.4g}, or train with more noise or fewer steps"
-    return CheckFinding("epsilon", "a claim that is too low", meaning, mend), "", figures, True
+    figures, found = {"claimed": claimed, "accounted": epsilon}, []
+    if claimed < epsilon * (1 - _CLOSE):
+        why = _mistake(claimed, delta, composition)
+        found = [findings.TOO_LOW.of(claimed=claimed, epsilon=epsilon, delta=delta, why=why)]
+    loose = f", which {claimed:.4g} is well above" if claimed > _LOOSE * epsilon else ""
+    return CheckOutcome(
+        f"dp-accounting (PLD) gives {epsilon:.4g} at delta {delta:g}{loose}", True, found, {}, figures
+    )
 
 
-def _of_shuffled(
-    claimed: float, delta: float, composition: Composition
-) -> tuple[CheckFinding | None, str, dict[str, Any], bool]:
+def _of_shuffled(claimed: float, delta: float, composition: Composition) -> CheckOutcome:
     sigma, steps, rate = composition
     per = max(round(1 / rate), 1)
-    epochs = steps // per
-    require(epochs >= 1, f"`steps={steps}`: shuffled batches take at least an epoch, {per} steps")
-    least = shuffled_epsilon(sigma, per, epochs, delta)
-    figures = {"claimed": claimed, "at least": least}
-    if claimed >= least:
-        said = f"shuffled batches leak at least {least:.4g}; how much at most is not known"
-        return None, said, figures, False
-    meaning = f"{claimed:.4g} is claimed; at least {least:.4g} leaks from some data (Chua et al., 2024)."
-    mend = "draw Poisson batches, or account for every epoch without amplification by sampling"
-    return (
-        CheckFinding("epsilon", "shuffled batches leak more than is claimed", meaning, mend),
-        "",
-        figures,
-        True,
-    )
+    require(steps >= per, f"`steps={steps}`: shuffled batches take at least an epoch, {per} steps")
+    least = shuffled_epsilon(sigma, per, steps // per, delta)
+    found = [findings.SHUFFLED_LEAK.of(claimed=claimed, least=least)] if claimed < least else []
+    said = f"shuffled batches leak at least {least:.4g}; how much at most is not known"
+    return CheckOutcome(said, False, found, {}, {"claimed": claimed, "at least": least})
 
 
 def _mistake(claimed: float, delta: float, composition: Composition) -> str:
@@ -113,24 +93,20 @@ def _mistake(claimed: float, delta: float, composition: Composition) -> str:
     sigma, steps, rate = composition
     per = max(round(1 / rate), 1)
     causes = {
-        "epochs are counted as steps": composition._replace(insertions=max(round(steps / per), 1)),
-        "only one step is counted": composition._replace(insertions=1),
-        "only one epoch is counted": composition._replace(insertions=min(per, steps)),
-        "sigma is counted with C = 2": composition._replace(noise_multiplier=2 * sigma),
-        "half the steps are counted": composition._replace(insertions=max(steps // 2, 1)),
-        "the sampling rate is squared": composition._replace(sampling_rate=rate**2),
-        "half the sampling rate is used": composition._replace(sampling_rate=rate / 2),
-        "sigma is squared": composition._replace(noise_multiplier=sigma**2),
+        "epochs are counted as steps": (Composition(sigma, max(round(steps / per), 1), rate), delta),
+        "only one step is counted": (Composition(sigma, 1, rate), delta),
+        "only one epoch is counted": (Composition(sigma, min(per, steps), rate), delta),
+        "sigma is counted with C = 2": (Composition(2 * sigma, steps, rate), delta),
+        "half the steps are counted": (Composition(sigma, max(steps // 2, 1), rate), delta),
+        "the sampling rate is squared": (Composition(sigma, steps, rate**2), delta),
+        "half the sampling rate is used": (Composition(sigma, steps, rate / 2), delta),
+        "sigma is squared": (Composition(sigma**2, steps, rate), delta),
+        "delta is ten times as large": (composition, min(10 * delta, 0.5)),
     }
     fits = []
-    for said, other in causes.items():
-        try:
-            epsilon = accounting.participant_upper_bound(other, delta)
-        except InputError:
-            continue
-        if other != composition and abs(claimed / max(epsilon, 1e-12) - 1) < 0.02:
-            fits.append(said)
-    if steps and sigma > 0 and not fits:
-        tenfold = accounting.participant_upper_bound(composition, min(10 * delta, 0.5))
-        fits += ["delta is ten times as large"] if abs(claimed / tenfold - 1) < 0.02 else []
+    for said, (other, level) in causes.items():
+        with contextlib.suppress(InputError):
+            epsilon = accounting.participant_upper_bound(other, level)
+            if (other, level) != (composition, delta) and abs(claimed / max(epsilon, 1e-12) - 1) < 0.02:
+                fits.append(said)
     return f"It fits if {' or if '.join(fits[:2])}." if fits else ""

@@ -7,25 +7,19 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from audit.check.report import FAILED, Check, CheckFinding, CheckReport, one_line, refused, row
+from audit.check import findings
+from audit.check.findings import CheckFinding
+from audit.check.report import CheckOutcome, CheckReport, concluded, one_line, refused
 from audit.errors import InputError, require
 from audit.statistics import accounting
 from audit.values import number, shown
 
 POISSON, FIXED, SHUFFLED = "poisson", "fixed", "shuffled"
+_TITLES = {POISSON: "Poisson", FIXED: "fixed-size", SHUFFLED: "shuffled"}
+_TOGETHER = ("every example", "within a pass", "across passes", "order")
 _SIMULATED, _MOST_EXAMPLES, _MOST_NUMBERS = 300, 1500, 4e7
 _PASSES, _LEAST_BATCHES, _MOST_BATCHES = 8, 320, 400
-_OTHERWISE = "otherwise than assumed"
 _BUCKETS = 400  # of the largest number of an epoch
-ROWS = (
-    "indices",
-    "batch size",
-    "spread of sizes",
-    "every example",
-    "within a pass",
-    "across passes",
-    "order",
-)
 
 
 class _Pass(NamedTuple):
@@ -97,57 +91,49 @@ def check_batches(
     size, rate = number("examples", examples, int), number("sampling_rate", sampling_rate, float)
     require(2 <= size <= 10**9, f"`examples={size}`: give 2 to 1,000,000,000")
     require(0 < rate < 1, f"`sampling_rate={rate:g}`: give a number between 0 and 1")
-    known = isinstance(assumed, str) and assumed in (POISSON, FIXED, SHUFFLED)
+    known = isinstance(assumed, str) and assumed in _TITLES
     require(known, f"`assumed={shown(assumed)}`: give poisson, fixed or shuffled")
     leaks = {} if noise_multiplier is None else _leaks(noise_multiplier, rate, epochs, delta)
-    passes, doubled = _passes(draw, size, rate)
-    p_values = _against(passes, size, rate, assumed)
-    rejected = refused(p_values)
-    kind = _kind(passes, size, rate, assumed) if rejected else assumed
-    found = [*_doubled(doubled), *_named(rejected, kind, assumed, passes, size * rate)]
+    return _checked(draw, size, rate, assumed, leaks)
+
+
+def _checked(
+    draw: Callable[[int], Any], size: int, rate: float, assumed: str, leaks: Mapping[str, float]
+) -> CheckReport:
+    passes, doubled = _passes(draw, size)
     sizes = np.concatenate([one.sizes for one in passes])
-    said = _said(sizes, len(passes), size * rate, p_values, leaks)
-    rows = [row(name, found, *said[name]) for name in said]
-    checks = tuple(c._replace(result=FAILED, seen=_OTHERWISE) if _failed(c, rejected) else c for c in rows)
-    figures = {"kind": kind, "batches": len(sizes), **leaks}
-    drawn = {"sizes": sizes, "expected": size * rate}
-    return CheckReport("batches", checks, tuple(found), ROWS[:4], p_values, figures, drawn)
-
-
-def _failed(check: Check, rejected: set[str]) -> bool:
-    """Whether a row's own test rejects, and a finding of another row says why."""
-    return check.name in rejected and check.result != FAILED
-
-
-def _said(
-    sizes: NDArray[np.int64],
-    passes: int,
-    expected: float,
-    p_values: Mapping[str, float],
-    leaks: Mapping[str, float],
-) -> dict[str, tuple[str, bool]]:
-    """What the rows say where nothing is found, and whether they could be tried."""
-    said = {
-        "indices": (f"{len(sizes)} batches in {passes} passes; none holds an example twice", True),
-        "batch size": (f"{sizes.mean():.4g} examples on average, {expected:.4g} expected", True),
-        "spread of sizes": (f"deviation {sizes.std():.3g}", True),
-        **{name: ("as expected", name in p_values) for name in ROWS[3:]},
+    p_values = _of_sizes(sizes, size, rate, assumed) | _of_examples(passes, size, rate, assumed)
+    kind = _kind(passes, size, rate, assumed)
+    texts = {
+        "indices": f"{len(sizes)} batches in {len(passes)} passes; none holds an example twice",
+        "batch size": f"{sizes.mean():.4g} examples on average, {size * rate:.4g} expected",
+        "spread of sizes": f"deviation {sizes.std():.3g}",
     }
+    seen = {}
+    for row in ("indices", "batch size", "spread of sizes", *_TOGETHER):
+        own = {what: p for what, p in p_values.items() if findings.ODD_BATCHES[what].check == row}
+        seen[row] = CheckOutcome(texts.get(row, "as expected"), bool(own), (), own)
+    certain = [findings.DOUBLED.of(count=doubled)] if doubled else []
+    figures = {"kind": kind, "batches": len(sizes)}
+    seen["indices"] = seen["indices"]._replace(tried=True, findings=certain, figures=figures)
     if leaks:
-        one, other = leaks["poisson epsilon"], leaks["shuffled epsilon at least"]
-        said["leak"] = (
-            f"Poisson accounting: epsilon {one:.3f}; shuffled batches: at least {other:.3f}",
-            True,
-        )
-    return said
+        said = "Poisson accounting: epsilon {:.3f}; shuffled batches: at least {:.3f}".format(*leaks.values())
+        seen["leak"] = CheckOutcome(said, figures=leaks)
+
+    def named(certain: list[CheckFinding], rejected: set[str]) -> list[CheckFinding]:
+        odd = {test.partition(": ")[2] for test in rejected}
+        return certain + (_named(odd, kind, assumed, passes, size * rate) if odd else [])
+
+    needed = ("indices", "batch size", "spread of sizes", "every example")
+    return concluded("batches", seen, needed, named, sizes=sizes, expected=size * rate)
 
 
-def _passes(draw: Callable[[int], Any], size: int, rate: float) -> tuple[list[_Pass], int]:
+def _passes(draw: Callable[[int], Any], size: int) -> tuple[list[_Pass], int]:
     """Passes of boolean membership of some examples, and how many batches hold an example twice."""
     looked = np.unique(np.linspace(0, size - 1, min(size, _MOST_EXAMPLES)).astype(int))
     passes: list[_Pass] = []
-    doubled, total = 0, 0
-    while len(passes) < _PASSES or total < _LEAST_BATCHES:
+    doubled = total = 0
+    while (len(passes) < _PASSES or total < _LEAST_BATCHES) and (total < _MOST_BATCHES or len(passes) < 2):
         try:
             batches = _batches(draw(len(passes)))
         except InputError:
@@ -155,29 +141,21 @@ def _passes(draw: Callable[[int], Any], size: int, rate: float) -> tuple[list[_P
         except Exception as error:  # of the caller's code
             raise InputError(f"`draw` failed with seed {len(passes)}: {one_line(error)}") from error
         require(batches, f"`draw` gave no batch with seed {len(passes)}: return batches of indices")
-        member = np.zeros((len(batches), looked.size), bool)
-        for i, batch in enumerate(batches):
-            inside = batch.size == 0 or (batch.min() >= 0 and batch.max() < size)
-            require(
-                inside, f"`draw` gave indices from {batch.min() if batch.size else 0}: give 0 to {size - 1}"
-            )
-            unique = np.unique(batch)
-            doubled += len(unique) < len(batch)
-            member[i] = np.isin(looked, unique, assume_unique=True)
-        passes.append(_Pass(np.array([len(batch) for batch in batches]), member))
+        known = np.concatenate(batches)
+        inside = not known.size or (known.min() >= 0 and known.max() < size)
+        require(inside, f"`draw` gave indices outside the data set: give 0 to {size - 1}")
+        unique = [np.unique(batch) for batch in batches]
+        doubled += sum(len(one) < len(batch) for one, batch in zip(unique, batches, strict=True))
+        joined = np.array([np.isin(looked, one, assume_unique=True) for one in unique])
+        passes.append(_Pass(np.array([len(batch) for batch in batches]), joined))
         total += len(batches)
-        if total >= _MOST_BATCHES and len(passes) > 1:
-            break
     if all(len(one.sizes) == 1 for one in passes):  # batch by batch: whoever follows each other is a pass
-        whole = _Pass(np.concatenate([p.sizes for p in passes]), np.concatenate([p.joined for p in passes]))
-        passes = [whole]
+        passes = [_Pass(*(np.concatenate(parts) for parts in zip(*passes, strict=True)))]
     return passes, doubled
 
 
 def _batches(given: Any) -> list[NDArray[np.int64]]:
     """The batches of a pass, or the one that it is."""
-    if hasattr(given, "detach"):
-        given = given.detach().cpu().numpy()
     require(isinstance(given, Iterable), f"`draw` gave {shown(given)}: return batches of indices")
     parts = []
     for part in given:
@@ -186,193 +164,113 @@ def _batches(given: Any) -> list[NDArray[np.int64]]:
             break
     if parts and all(part.ndim == 0 for part in parts):
         parts = [np.array(parts)]
-    elif not parts:
-        parts = [np.zeros(0, int)] if isinstance(given, np.ndarray) else []
+    elif not parts and hasattr(given, "dtype"):
+        parts = [np.zeros(0, int)]
     whole = all(part.ndim == 1 and (part.dtype.kind in "iu" or not part.size) for part in parts)
     require(whole, "`draw` gave no indices: return batches, each whole numbers from 0")
     return [part.astype(np.int64) for part in parts]
 
 
-def _statistics(passes: Sequence[_Pass], rate: float, size: int) -> dict[str, float]:
-    """Figures whose law under an assumption is simulated."""
-    sizes = np.concatenate([one.sizes for one in passes]).astype(float)
-    counts = np.sum([one.joined.sum(axis=0) for one in passes], axis=0)
-    total = len(sizes)
-    found = {
-        "batch size": float(sizes.mean()),
-        "spread of sizes": float(np.cbrt(np.mean((sizes - size * rate) ** 2))),
-        "every example": float(np.cbrt(np.var(counts))),
-        "empty": float(np.sum(sizes == 0)),
+def _of_sizes(sizes: NDArray[np.int64], size: int, rate: float, kind: str) -> dict[str, float]:
+    """p-values of batches' sizes under a kind of sampling: binomial ones, or 1 and 0."""
+    if kind != POISSON:
+        usual = round(size * rate)
+        rest = size % max(usual, 1) if kind == SHUFFLED else usual
+        fits = bool(np.all((sizes == usual) | (sizes == rest)))
+        near = fits or abs(sizes.mean() - usual) < 0.01 * usual
+        return {"batch size": float(near), "spread of sizes": float(fits)}
+    edges = np.unique(stats.binom.ppf(np.arange(1, 8) / 8, size, rate))
+    share = np.diff(np.concatenate([[0.0], stats.binom.cdf(edges, size, rate), [1.0]]))
+    seen, expected = np.bincount(np.searchsorted(edges, sizes), minlength=len(share)), share * len(sizes)
+    enough = len(share) > 1 and bool(np.all(expected >= 5))
+    return {
+        "batch size": _binomial(int(sizes.sum()), size * len(sizes), rate),
+        "spread of sizes": float(stats.chisquare(seen, expected).pvalue) if enough else 1.0,
+        "empty": _binomial(int(np.sum(sizes == 0)), len(sizes), float((1 - rate) ** size)),
     }
-    window = round(1 / rate)
-    centred = [one.joined - rate for one in passes]
-    within = (
-        [c[:window] for c in centred] if len(passes) > 1 else np.array_split(centred[0], -(-total // window))
-    )
-    if any(len(c) > 1 for c in within):
+
+
+def _binomial(count: int, n: int, rate: float) -> float:
+    """Two-sided p-value of a binomial count."""
+    law = stats.binom(n, rate)
+    return float(min(1.0, 2 * min(law.cdf(count), law.sf(count - 1))))
+
+
+def _of_examples(passes: Sequence[_Pass], size: int, rate: float, kind: str) -> dict[str, float]:
+    """p-values of who is in batches of these sizes, by figures whose law is simulated: in every batch, or
+    shuffled in every pass, it may as well be any other example."""
+    rng, given = np.random.default_rng(0), [one.joined for one in passes]
+    other = rng.permutation if kind == SHUFFLED else rng.permuted
+    times = int(np.clip(_MOST_NUMBERS / sum(one.size for one in given), 40, _SIMULATED))
+    drawn = [_statistics([other(one, axis=1) for one in given], size, rate) for _ in range(times)]
+    found = {}
+    for name, value in _statistics(given, size, rate).items():
+        law = np.array([one[name] for one in drawn])
+        spread = max(float(law.std(ddof=1)) * (1 + 1 / times) ** 0.5, 1e-9 * max(abs(value), 1))
+        found[name] = float(2 * stats.t.sf(abs(value - law.mean()) / spread, times - 1))
+    return found
+
+
+def _statistics(passes: Sequence[NDArray[np.bool_]], size: int, rate: float) -> dict[str, float]:
+    """How evenly examples come, how they are together within a pass, in the next one, and with neighbours."""
+    centred = [joined - rate for joined in passes]
+    found = {"every example": float(np.cbrt(np.var(np.sum(np.concatenate(passes), axis=0))))}
+    within = [c for c in _windows(centred, rate) if len(c) > 1]
+    if within:
         found["within a pass"] = float(sum(np.sum(c.sum(axis=0) ** 2) - np.sum(c**2) for c in within))
     if len(passes) > 1:
         grams = [np.sum((a @ b.T) ** 2) for a, b in zip(centred, centred[1:], strict=False)]
         found["across passes"] = float(np.cbrt(sum(grams)))
-    found["order"] = (
-        float(sum(np.sum(c[:, :-1] * c[:, 1:]) for c in centred)) if len(centred[0][0]) == size else 0.0
-    )
+    if passes[0].shape[1] == size:
+        found["order"] = float(sum(np.sum(c[:, :-1] * c[:, 1:]) for c in centred))
     return found
 
 
-def _simulated(
-    passes: Sequence[_Pass], size: int, rate: float, kind: str, rng: np.random.Generator
-) -> list[_Pass]:
-    """Passes of as many batches as were seen, of a kind of sampling."""
-    looked, fixed, found = passes[0].joined.shape[1], round(size * rate), []
-    for one in passes:
-        count = len(one.sizes)
-        if kind == POISSON:
-            joined = rng.random((count, looked), np.float32) < rate
-            others = rng.binomial(size - looked, rate, count)
-        elif kind == FIXED:
-            others = fixed - rng.hypergeometric(looked, size - looked, fixed, count)
-            ranks = rng.random((count, looked), np.float32).argsort(axis=1)
-            joined = ranks < (fixed - others)[:, None]
-        else:
-            per = -(-size // max(fixed, 1))
-            place = rng.integers(0, size, looked) if looked < size else rng.permutation(size)
-            joined = np.zeros((count, looked), bool)
-            for begin in range(0, count, per):
-                place = rng.permutation(size)[:looked]
-                for i in range(begin, min(count, begin + per)):
-                    joined[i] = place // max(fixed, 1) == i - begin
-            cut = [min(fixed, size - (i % per) * fixed) for i in range(count)]
-            found.append(_Pass(np.array(cut), joined))
-            continue
-        found.append(_Pass(joined.sum(axis=1) + others, joined))
-    return found
-
-
-def _against(passes: Sequence[_Pass], size: int, rate: float, kind: str) -> dict[str, float]:
-    """p-values of the batches' figures under a kind of sampling, whose law is simulated."""
-    seen, rng = _statistics(passes, rate, size), np.random.default_rng(0)
-    numbers = sum(one.joined.size for one in passes)
-    times = int(np.clip(_MOST_NUMBERS / numbers, 40, _SIMULATED))
-    drawn = [_statistics(_simulated(passes, size, rate, kind, rng), rate, size) for _ in range(times)]
-    found = {}
-    for name, value in seen.items():
-        law = np.array([one[name] for one in drawn])
-        center, spread = float(law.mean()), float(law.std(ddof=1))
-        if spread < 1e-9 * max(abs(center), 1):
-            found[name] = 1.0 if abs(value - center) <= 1e-6 * max(abs(center), 1) else 0.0
-        elif name == "empty":
-            few = special.pdtr(value, center) if value < center else special.pdtrc(value - 1, center)
-            found[name] = float(min(1.0, 2 * few))
-        else:
-            far = abs(value - center) / spread / np.sqrt(1 + 1 / times)
-            found[name] = float(2 * stats.t.sf(far, times - 1))
-    if kind == POISSON:
-        found["law of sizes"] = _law_of_sizes(np.concatenate([one.sizes for one in passes]), size, rate)
-    return found
-
-
-def _law_of_sizes(sizes: NDArray[np.int64], size: int, rate: float) -> float:
-    """p-value of binomial sizes, chi-square over an eighth of the law each."""
-    edges = np.unique(stats.binom.ppf(np.arange(1, 8) / 8, size, rate))
-    share = np.diff(np.concatenate([[0.0], stats.binom.cdf(edges, size, rate), [1.0]]))
-    seen = np.bincount(np.searchsorted(edges, sizes, side="left"), minlength=len(share))
-    few = share * len(sizes) < 5
-    return 1.0 if np.any(few) or len(share) < 2 else float(stats.chisquare(seen, share * len(sizes)).pvalue)
+def _windows(passes: Sequence[NDArray[Any]], rate: float) -> list[NDArray[Any]]:
+    """Batches that are a pass, or one after the other as many as a pass has."""
+    window = max(round(1 / rate), 1)
+    if len(passes) > 1:
+        return [one[:window] for one in passes]
+    return [passes[0][i : i + window] for i in range(0, len(passes[0]), window)]
 
 
 def _kind(passes: Sequence[_Pass], size: int, rate: float, assumed: str) -> str:
     """What the batches look like, empty where they look like nothing that is known."""
     sizes = np.concatenate([one.sizes for one in passes])
-    once = all(one.joined.sum(axis=0).max() <= 1 for one in passes) and len(passes) > 1
-    if once:
+    windows = _windows([one.joined for one in passes], rate)
+    even = len(passes) > 1 or np.ptp(sizes[:-1]) == 0
+    if even and len(windows) > 1 and all(one.sum(axis=0).max() <= 1 for one in windows[:-1]):
         return SHUFFLED
-    if len(passes) == 1 and np.ptp(sizes[: max(len(sizes) - 1, 1)]) == 0:
-        window = max(round(1 / rate), 1)
-        whole = (
-            passes[0].joined[: len(sizes) // window * window].reshape(-1, window, passes[0].joined.shape[1])
-        )
-        if len(whole) and whole.sum(axis=1).max() <= 1:
-            return SHUFFLED
     if np.ptp(sizes) == 0:
         return FIXED
-    return POISSON if assumed != POISSON and not refused(_against(passes, size, rate, POISSON)) else ""
-
-
-def _doubled(count: int) -> list[CheckFinding]:
-    if not count:
-        return []
-    meaning = (
-        f"{count} batches hold an example twice, which then counts twice: its sensitivity is 2 C or more."
-    )
-    mend = "draw without replacement, or clip the sum of an example's copies"
-    return [CheckFinding("indices", "an example twice in a batch", meaning, mend)]
+    tests = _of_sizes(sizes, size, rate, POISSON) | _of_examples(passes, size, rate, POISSON)
+    return "" if refused(tests) else POISSON
 
 
 def _named(
-    rejected: set[str], kind: str, assumed: str, passes: Sequence[_Pass], expected: float
+    odd: set[str], kind: str, assumed: str, passes: Sequence[_Pass], expected: float
 ) -> list[CheckFinding]:
     """The findings that rejected tests amount to."""
-    if not rejected:
-        return []
-    sizes = np.concatenate([one.sizes for one in passes])
-    title = {POISSON: "Poisson", FIXED: "fixed-size", SHUFFLED: "shuffled"}
-    found = []
-    if "across passes" in rejected and kind == SHUFFLED and _repeats(passes):
-        meaning = "Passes are cut into the same batches: an example always meets the same others."
-        mend = "shuffle anew in every pass, or sample every batch"
-        found.append(CheckFinding("across passes", "the same batches in every pass", meaning, mend))
-    if "batch size" in rejected and abs(sizes.mean() / expected - 1) > 0.005:
-        meaning = f"Batches hold {sizes.mean():.4g} examples on average where the rate says {expected:.4g}."
-        mend = "give the accountant the rate at which batches are drawn, examples in a batch / all examples"
-        found.append(CheckFinding("batch size", "another sampling rate than stated", meaning, mend))
+    sizes, found = np.concatenate([one.sizes for one in passes]), []
+    if "across passes" in odd and kind == SHUFFLED and _repeats(passes):
+        found.append(findings.SAME_BATCHES)
+    if "batch size" in odd and abs(sizes.mean() / expected - 1) > 0.005:
+        found.append(findings.ANOTHER_RATE.of(mean=sizes.mean(), expected=expected))
     if kind and kind != assumed:
-        meaning = f"The accountant assumes {title[assumed]} batches, these are {title[kind]}."
-        unseen = [int(np.sum(one.joined.sum(axis=0) == 0)) for one in passes]
-        dropped = kind == SHUFFLED and np.ptp(sizes) == 0 and len(passes) > 1 and min(unseen) > 0
-        meaning += " The last, smaller batch of a pass is dropped (drop_last)." if dropped else ""
-        mend = f"sample {title[assumed]} batches, a coin for every example, or account for {kind} ones"
-        mend = mend if assumed == POISSON else f"account for {kind} batches"
-        name = f"{title[kind]} batches, not {title[assumed]}"
-        found.append(
-            CheckFinding("spread of sizes" if kind != POISSON else "every example", name, meaning, mend)
+        unseen = min(int(np.sum(~np.any(one.joined, axis=0))) for one in passes)
+        dropped = kind == SHUFFLED and np.ptp(sizes) == 0 and len(passes) > 1 and unseen > 0
+        coin = "sample Poisson batches, a coin for every example, or " if assumed == POISSON else ""
+        given = findings.ANOTHER_KIND.of(
+            check="spread of sizes" if kind != POISSON else "every example",
+            kind=_TITLES[kind],
+            assumed=_TITLES[assumed],
+            dropped="The last, smaller batch of a pass is dropped (drop_last)." if dropped else "",
+            mend=coin,
         )
-    elif not kind:
-        found += _unknown(rejected, assumed)
-    if not found:
-        found += _unknown(rejected, assumed)
-    return found
-
-
-def _unknown(rejected: set[str], assumed: str) -> list[CheckFinding]:
-    """Findings of batches that are no known kind, each by the figure that shows it."""
-    meanings = {
-        "spread of sizes": (
-            "sizes that vary otherwise",
-            "Sizes spread otherwise than they should: cut or padded?",
-        ),
-        "every example": ("examples that come unequally often", "Some come more often, or all too evenly."),
-        "empty": (
-            "no empty batch, or too many",
-            "Empty batches come in another number than by chance: skipped?",
-        ),
-        "within a pass": (
-            "batches of a pass that depend on each other",
-            "Who was in one is rarer in the next.",
-        ),
-        "across passes": ("passes that resemble each other", "The same examples come together again."),
-        "order": ("neighbours come together", "An example's neighbour in the data set comes with it."),
-        "batch size": ("another sampling rate than stated", "The mean size is not the stated one."),
-    }
-    mend = (
-        f"take every example by a coin of its own, in every batch; the accountant assumes {assumed} batches"
-    )
-    meanings["law of sizes"] = meanings["spread of sizes"]
-    rows = {"empty": "spread of sizes", "law of sizes": "spread of sizes"}
-    return [
-        CheckFinding(rows.get(name, name), meanings[name][0], meanings[name][1], mend)
-        for name in sorted(rejected)
-    ]
+        found.append(given)
+    if found and kind:
+        return found
+    return found + [findings.ODD_BATCHES[what].of(assumed=_TITLES[assumed]) for what in sorted(odd)]
 
 
 def _repeats(passes: Sequence[_Pass]) -> bool:
@@ -388,7 +286,5 @@ def _leaks(noise_multiplier: Any, rate: float, epochs: Any, delta: Any) -> Mappi
     require(0.05 <= sigma <= 1e4, f"`noise_multiplier={sigma:g}`: give 0.05 to 10,000")
     require(1 <= passes <= 10_000, f"`epochs={passes}`: give 1 to 10,000")
     claimed = accounting.participant_upper_bound(accounting.Composition(sigma, steps * passes, rate), level)
-    return {
-        "poisson epsilon": claimed,
-        "shuffled epsilon at least": shuffled_epsilon(sigma, steps, passes, level),
-    }
+    least = shuffled_epsilon(sigma, steps, passes, level)
+    return {"poisson epsilon": claimed, "shuffled epsilon at least": least}

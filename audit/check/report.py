@@ -1,14 +1,18 @@
 """What a check found: a table for a terminal, findings with their mend, JSON, a page."""
 
+import itertools
 import json
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from audit.check.findings import CheckFinding
+
 PASSED, FAILED, UNTRIED = "passed", "failed", "could not be tried"
 LEVEL = 0.001  # of all statistical tests of a report together, by Holm's method
+_OTHERWISE = "otherwise than expected, by what is found below"
 _COLUMNS, _INDENT = 80, 35
 
 
@@ -20,13 +24,15 @@ class Check(NamedTuple):
     seen: str
 
 
-class CheckFinding(NamedTuple):
-    """A bug by its name, the check that found it, what it means and how to mend it."""
+class CheckOutcome(NamedTuple):
+    """What a check saw where nothing is wrong, whether it could be tried, what is wrong for certain, the
+    p-values of its tests by what was tested, and figures."""
 
-    check: str
-    name: str
-    meaning: str
-    mend: str
+    text: str
+    tried: bool = True
+    findings: Sequence[CheckFinding] = ()
+    p_values: Mapping[str, float] = {}
+    figures: Mapping[str, Any] = {}
 
 
 class FindingsError(AssertionError):
@@ -53,18 +59,16 @@ class CheckReport:
     @property
     def passed(self) -> bool:
         """Whether nothing was found and every check that is needed could be tried."""
-        return not self.findings and all(c.result == PASSED for c in self.checks if c.name in self.needed)
+        return self.verdict.startswith("PASSED")
 
     @property
     def verdict(self) -> str:
         """One line."""
         if self.findings:
-            names = "; ".join(dict.fromkeys(finding.name for finding in self.findings))
-            return f"FAILED: {names}"
+            return f"FAILED: {'; '.join(dict.fromkeys(finding.name for finding in self.findings))}"
         missing = [c.name for c in self.checks if c.name in self.needed and c.result != PASSED]
-        return (
-            f"INCOMPLETE: {', '.join(missing)} could not be tried" if missing else "PASSED: no bug was found"
-        )
+        untried = f"INCOMPLETE: {', '.join(missing)} could not be tried"
+        return untried if missing else "PASSED: no bug was found"
 
     def raise_for_findings(self) -> None:
         """Raises FindingsError, with the report as its message, where something was found."""
@@ -99,32 +103,46 @@ class CheckReport:
 
     def __str__(self) -> str:
         lines = [f"{'check':<16}{'result':<19}what was seen", "-" * _COLUMNS]
-        for check in self.checks:
-            result = check.result.upper() if check.result == FAILED else check.result
-            first = f"{check.name:<16}{result:<19}"
-            lines += textwrap.wrap(first + check.seen, _COLUMNS, subsequent_indent=" " * _INDENT)
+        for name, result, seen in self.checks:
+            first = f"{name:<16}{result.upper() if result == FAILED else result:<19}"
+            lines += textwrap.wrap(first + seen, _COLUMNS, subsequent_indent=" " * _INDENT)
         lines += ["-" * _COLUMNS, *textwrap.wrap(self.verdict, _COLUMNS)]
-        for finding in self.findings:
-            lines += ["", *textwrap.wrap(f"{finding.check}: {finding.name}", _COLUMNS)]
-            for text in (finding.meaning, f"Mend: {finding.mend}"):
+        for check, name, meaning, mend in self.findings:
+            lines += ["", *textwrap.wrap(f"{check}: {name}", _COLUMNS)]
+            for text in (meaning, f"Mend: {mend}"):
                 lines += textwrap.wrap(text, _COLUMNS, initial_indent="  ", subsequent_indent="  ")
         return "\n".join(lines)
 
 
+def concluded(
+    subject: str,
+    seen: Mapping[str, CheckOutcome],
+    needed: tuple[str, ...],
+    named: Callable[[list[CheckFinding], set[str]], Sequence[CheckFinding]] = lambda certain, _: certain,
+    **pictures: Any,
+) -> CheckReport:
+    """The report of what the checks saw, by their rows in order; `named` gives the findings, of those that
+    are certain and the tests that are rejected, "noise: w" for w in the row of noise."""
+    p_values = {f"{row}: {what}": p for row, one in seen.items() for what, p in one.p_values.items()}
+    rejected, order = refused(p_values), list(seen)
+    found = named([finding for one in seen.values() for finding in one.findings], rejected)
+    each = {(one.check, one.name): one for one in found}.values()
+    unique = sorted(each, key=lambda one: order.index(one.check))
+    checks = []
+    for row, (text, tried, _, tests, _) in seen.items():
+        names = [one.name for one in unique if one.check == row]
+        odd = any(f"{row}: {what}" in rejected for what in tests)
+        result = FAILED if names or odd else PASSED if tried else UNTRIED
+        checks.append(Check(row, result, "; ".join(names) or (_OTHERWISE if odd else text)))
+    figures = {key: value for one in seen.values() for key, value in one.figures.items()}
+    return CheckReport(subject, tuple(checks), tuple(unique), needed, p_values, figures, pictures)
+
+
 def refused(p_values: Mapping[str, float], level: float = LEVEL) -> set[str]:
     """The tests that Holm's method rejects at the level of all together."""
-    found: set[str] = set()
-    for rank, (name, p) in enumerate(sorted(p_values.items(), key=lambda one: one[1])):
-        if p > level / (len(p_values) - rank):
-            break
-        found.add(name)
-    return found
-
-
-def row(name: str, findings: Sequence[CheckFinding], seen: str, tried: bool = True) -> Check:
-    """A check's row: failed where a finding is its own."""
-    names = [finding.name for finding in findings if finding.check == name]
-    return Check(name, FAILED, "; ".join(names)) if names else Check(name, PASSED if tried else UNTRIED, seen)
+    ranked = enumerate(sorted(p_values.items(), key=lambda one: one[1]))
+    kept = itertools.takewhile(lambda one: one[1][1] <= level / (len(p_values) - one[0]), ranked)
+    return {name for _, (name, _) in kept}
 
 
 def one_line(error: Exception) -> str:

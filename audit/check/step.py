@@ -4,30 +4,24 @@ f(batch, seed) is what the step gives; a unit is eta C / B, as far as one exampl
 Re:cord-play (Cebere et al., 2026, arXiv 2602.17454), which records the noise primitives' inputs.
 """
 
+import itertools
 import time
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
-from audit.check import findings, trees, worlds
-from audit.check.findings import Moved, Stated
-from audit.check.probe import PartSeen, RefusedError, Step, StepProbe, probe_of
-from audit.check.report import CheckReport, refused, row
+from audit.check import draws, findings, noise, trees
+from audit.check.draws import DrawnNoise
+from audit.check.findings import CheckFinding
+from audit.check.probe import Moved, RefusedError, Stated, Step, StepProbe, probe_of
+from audit.check.report import CheckOutcome, CheckReport, concluded
 from audit.check.trees import Columns
 from audit.errors import InputError, require
-from audit.values import number, shown
+from audit.values import number
 
 _COARSE = 0.05  # a tolerance beyond which a movement is not told
-ROWS = (
-    "replay",
-    "sensitivity",
-    "separation",
-    "noise",
-    "independence",
-    "shape",
-    "noise and data",
-    "empty batch",
-)
+_ALIKE = 0.02  # how near a figure must be to a cause's
 
 
 def check_step(
@@ -73,177 +67,233 @@ def check_step(
     >>> audit.check_step(step, np.zeros(8), batch, **stated | {"noise_multiplier": 2.2}).findings[0].check
     'noise'
     """
-    stated = findings.stated(clipping_norm, noise_multiplier, learning_rate, batch_size)
-    require(callable(step), f"`step={shown(step)}` is no function: give (params, batch, seed) -> params")
     count = None if seeds is None else number("seeds", seeds, int)
     require(count is None or 4 <= count <= 10**5, f"`seeds={count}`: give 4 to 100,000")
-    with np.errstate(all="ignore"):
-        return _checked(probe_of(step, params, batch, stated), extreme_examples, count)
+    stated = {"clipping_norm": clipping_norm, "noise_multiplier": noise_multiplier}
+    stated |= {"learning_rate": learning_rate, "batch_size": batch_size}
+    try:
+        with np.errstate(all="ignore"):
+            probe = probe_of(step, params, batch, stated)
+            return _checked(probe, trees.extremes(probe.rows) | _own(probe.rows, extreme_examples), count)
+    except RefusedError as error:
+        raise InputError(f"`step` failed on the batch as given: {error}") from error.__cause__
 
 
-def _checked(probe: StepProbe, extreme_examples: Any, seeds: int | None) -> CheckReport:
-    tried = trees.extremes(probe.batch.columns) | _own(probe, extreme_examples)
-    replay, seconds = _replay(probe)
-    moved, refusal = _movements(probe, tried)
-    fixed = not replay.found and not _noise_differs(moved, probe.stated)
-    apart = _separation(probe, tried) if fixed and not refusal else PartSeen()
-    drawn = worlds.draw(probe, seeds, seconds, {} if fixed else tried)
-    if fixed:
-        sensitive = _sensitivity(probe, moved, refusal)
-    else:
-        sensitive = worlds.sensitivity(probe, drawn, replayed=not replay.found)
-    return _reported(probe, [replay, apart, worlds.law(probe, drawn), sensitive], moved, drawn)
-
-
-def _own(probe: StepProbe, examples: Any) -> dict[str, Columns]:
+def _own(rows: Columns, examples: Any) -> dict[str, Columns]:
     if examples is None:
         return {}
-    more = trees.examples_of("extreme_examples", examples).columns
-    same = [column.shape[1:] for column in more] == [column.shape[1:] for column in probe.batch.columns]
+    more = trees.columns_of("extreme_examples", examples)
+    same = [column.shape[1:] for column in more] == [column.shape[1:] for column in rows]
     require(same, "`extreme_examples`: give arrays like the batch's, rows of the same shapes")
     return {f"your example {i}": trees.taken(more, [i]) for i in range(len(more[0]))}
 
 
-def _replay(probe: StepProbe) -> tuple[PartSeen, float]:
-    """The first check, and the seconds that a step takes."""
-    columns = probe.batch.columns
-    try:
-        base, began = probe(columns, 0), time.perf_counter()
-        again = probe(columns, 0)
-    except RefusedError as error:
-        raise InputError(f"`step` failed on the batch as given: {error}") from error.__cause__
+def _checked(probe: StepProbe, tried: dict[str, Columns], count: int | None) -> CheckReport:
+    began = time.perf_counter()
+    replay = _replay(probe)
     seconds = time.perf_counter() - began
+    moved, refusal = _movements(probe, tried)
+    moving = not replay.findings and _noise_differs(moved, probe.stated)
+    fixed = not replay.findings and not moving
+    apart = CheckOutcome("noise that the seed does not fix hides it", False)
+    if fixed:
+        apart = _separation(probe, tried) if not refusal else apart._replace(text=_refused(refusal))
+    drawn = draws.draw(probe, count, seconds, {} if fixed else tried)
+    sensitive = noise.sensitivity(probe.stated.noise_multiplier, drawn, moving)
+    if fixed:
+        sensitive = _sensitivity(probe, moved, refusal, drawn, bool(apart.findings))
+    seen = {"replay": replay, "sensitivity": sensitive, "separation": apart, **noise.law(probe.stated, drawn)}
+
+    def named(certain: list[CheckFinding], rejected: set[str]) -> list[CheckFinding]:
+        found = noise.named(probe.stated, drawn, certain, rejected)
+        return _one_of_both(found, probe.stated, drawn.ratio(), moved)
+
+    pictures = draws.pictures(drawn) | {"movements": {name: one.units for name, one in moved.items()}}
+    return concluded("step", seen, ("replay", "sensitivity", "noise"), named, **pictures)
+
+
+def _replay(probe: StepProbe) -> CheckOutcome:
+    base, size = probe.base, probe.base.size
+    again = probe(probe.rows, 0)
     if not np.all(np.isfinite(base)):
-        finding = findings.not_finite("replay", "the batch as given")
-        return PartSeen({"replay": ("the step gives NaN or infinity", True)}, [finding]), seconds
+        finding = findings.NOT_FINITE.of(check="replay", where="the batch as given")
+        return CheckOutcome("the step gives NaN or infinity", findings=[finding])
     far = float(np.linalg.norm(again - base)) / probe.stated.unit
-    if far <= 2 * np.linalg.norm(probe.grid(base, len(columns[0]))):
+    figures = {"replay": far}
+    if far <= 2 * np.linalg.norm(probe.grid(base, len(probe.rows[0]))):
         how = "equal to the bit" if far == 0 else "equal up to rounding"
-        return PartSeen({"replay": (f"same seed, same step: {how}", True)}, [], {}, {"replay": far}), seconds
-    finding = findings.unseeded(far, base.size, probe.stated)
-    said = f"same seed, another step: {far:.3g} eta C / B apart"
-    return PartSeen({"replay": (said, True)}, [finding], {}, {"replay": far}), seconds
+        return CheckOutcome(f"same seed, same step: {how}", figures=figures)
+    sigma = max(probe.stated.noise_multiplier, 1e-300)
+    of_noise = 1e-3 < stats.chi2.cdf((far / sigma) ** 2 / 2, size) < 0.999
+    finding = findings.UNSEEDED if of_noise else findings.STATEFUL.of(far=far)
+    return CheckOutcome("same seed, another step", findings=[finding], figures=figures)
+
+
+def _refused(refusal: str) -> str:
+    return f"the step refused a batch with one example more: {refusal}"
 
 
 def _movements(probe: StepProbe, tried: dict[str, Columns]) -> tuple[dict[str, Moved], str]:
     """How far each example more moves the step; where one more is refused, or never moves it, half of how far
-    one does in place of the first, and why."""
-    rows = probe.batch.columns
-    moved, refusal = _against_base(probe, {n: trees.joined(rows, one) for n, one in tried.items()})
-    if any(one.units > 1e-3 for one in moved.values()):
-        return moved, refusal if not moved else ""
-    others = trees.taken(rows, slice(1, None))
-    halved, again = _against_base(probe, {n: trees.joined(one, others) for n, one in tried.items()}, 0.5)
-    why = refusal or "one example more does not move it"
-    return {f"{n}, in place of the first": one for n, one in halved.items()}, "" if halved else again or why
-
-
-def _against_base(
-    probe: StepProbe, batches: dict[str, Columns], scale: float = 1.0
-) -> tuple[dict[str, Moved], str]:
-    base, moved, refusal = probe.base, {}, ""
-    assert base is not None
-    for name, batch in batches.items():
-        try:
-            found = probe.moved(probe(batch, 0), base, len(batch[0]))
-        except RefusedError as error:
-            refusal = refusal or str(error)
-            continue
-        layers = {layer: scale * units for layer, units in found.layers.items()}
-        moved[name] = Moved(scale * found.units, found.tolerance, layers, scale * found.difference)
-    return moved, refusal
+    one does in place of the first; and why none could be tried."""
+    rows, others = probe.rows, trees.taken(probe.rows, slice(1, None))
+    more = {name: trees.joined(rows, one) for name, one in tried.items()}
+    instead = {f"{name}, in place of the first": trees.joined(one, others) for name, one in tried.items()}
+    moved: dict[str, Moved] = {}
+    refusal = ""
+    for scale, batches in ((1.0, more), (0.5, instead)):
+        moved = {}
+        for name, batch in batches.items():
+            try:
+                difference = scale * (probe(batch, 0) - probe.base)
+                moved[name] = probe.measured(difference, probe.base, len(batch[0]))
+            except RefusedError as error:
+                refusal = refusal or str(error)
+        if any(one.units > 1e-3 for one in moved.values()):
+            break
+    return moved, "" if moved else refusal
 
 
 def _noise_differs(moved: dict[str, Moved], stated: Stated) -> bool:
     """Whether every example moves all numbers by as much as two draws of the noise are apart."""
-    rms = [m.units / max(m.difference.size, 1) ** 0.5 for m in moved.values() if np.isfinite(m.units)]
+    rms = [m.units / m.difference.size**0.5 for m in moved.values() if np.isfinite(m.units)]
     wide = all(m.difference.size >= 8 for m in moved.values())
     return wide and bool(rms) and stated.noise_multiplier > 0 and min(rms) > 0.9 * stated.noise_multiplier
 
 
-def _quartets(probe: StepProbe, tried: dict[str, Columns]) -> dict[str, tuple[Columns, Columns, Columns]]:
-    """What two parts are added to, and these, by what they are."""
-    rows, examples = probe.batch.columns, list(tried.items())
-    found = {}
-    for (a, one), (b, other) in ((examples[0], examples[-1]), (examples[1], examples[len(examples) // 2])):
-        found[f"{a}; {b}"] = rows, one, other
-    size, quarter = len(rows[0]), worlds.quarter(rows)
-    part = (size - quarter) // 2
-    if part:  # two of a size that is compiled once, and a quarter that is drawn from anyway
-        places = slice(0, quarter), slice(quarter, quarter + part), slice(quarter + part, quarter + 2 * part)
-        least, one, other = (trees.taken(rows, place) for place in places)
-        found["the parts of the batch"] = least, one, other
-    return found
-
-
-def _separation(probe: StepProbe, tried: dict[str, Columns]) -> PartSeen:
+def _separation(probe: StepProbe, tried: dict[str, Columns]) -> CheckOutcome:
     """Whether two examples, or two parts of a batch, move the step by the sum of what each does."""
-    worst, limit, pair = 0.0, 0.0, ""
-    for name, (rows, one, other) in _quartets(probe, tried).items():
-        batches = trees.joined(rows, one, other), trees.joined(rows, one), trees.joined(rows, other), rows
+    rows, examples = probe.rows, list(tried.items())
+    parts: dict[str, tuple[Columns, ...]] = {}
+    for (a, one), (b, other) in ((examples[0], examples[-1]), (examples[1], examples[len(examples) // 2])):
+        parts[f"{a}; {b}"] = rows, one, other
+    quarter = draws.quarter(rows)
+    part = (len(rows[0]) - quarter) // 2
+    if part:  # two of a size that is compiled once, and a quarter that is drawn from anyway
+        cuts = [slice(0, quarter), slice(quarter, quarter + part), slice(quarter + part, quarter + 2 * part)]
+        parts["the parts of the batch"] = tuple(trees.taken(rows, cut) for cut in cuts)
+    found = {}
+    for name, (least, one, other) in parts.items():
+        batches = trees.joined(least, one, other), trees.joined(least, one), trees.joined(least, other), least
         try:
             both, first, second, neither = (probe(batch, 0) for batch in batches)
         except RefusedError as error:
-            return PartSeen({"separation": (f"the step refused another batch: {error}", False)})
-        residual = (both - first - second + neither) / probe.stated.unit
-        grid = probe.grid(first, len(probe.batch.columns[0]))
-        squares = float(np.sum(residual**2)) - float(np.sum(grid**2)) / 3
-        allowed = 2e-3 + 12 * float(np.max(probe.spacings)) + float(6 * 0.12 * np.sum(grid**4)) ** 0.25
-        allowed += float(np.max(grid, initial=0))
-        far = float(np.sqrt(max(squares, 0))) if np.isfinite(squares) else 0.0
-        if not pair or far / allowed > worst / limit:
-            worst, limit, pair = far, allowed, name
-    figures = {"separation": worst, "separation tolerance": limit}
-    if worst > limit:
-        said = f"two parts together move it by {worst:.3g} C more than one by one"
-        return PartSeen({"separation": (said, True)}, [findings.not_separate(worst, pair)], figures=figures)
-    if limit > _COARSE:
-        return PartSeen({"separation": (findings.coarse(limit), False)}, figures=figures)
+            return CheckOutcome(f"the step refused another batch: {error}", False)
+        residual = both - first - second + neither
+        if np.all(np.isfinite(residual)):
+            found[name] = probe.measured(residual, first, len(rows[0]), steps=4)
+    if not found:
+        return CheckOutcome("the step is not finite", False)
+    name, worst = max(found.items(), key=lambda one: one[1].units / one[1].tolerance)
+    figures = {"separation": worst.units, "separation tolerance": worst.tolerance}
+    if worst.units > worst.tolerance:
+        return CheckOutcome("", findings=[findings.MIXED.of(far=worst.units, parts=name)], figures=figures)
+    if worst.tolerance > _COARSE:
+        return CheckOutcome(_hidden(worst.tolerance), False, figures=figures)
     said = "two examples, and parts of the batch, move it by the sum of what each does"
-    return PartSeen({"separation": (said, True)}, figures=figures)
+    return CheckOutcome(said, figures=figures)
 
 
-def _sensitivity(probe: StepProbe, moved: dict[str, Moved], refusal: str) -> PartSeen:
+def _hidden(tolerance: float) -> str:
+    return f"rounding hides it (tolerance {tolerance:.2g} C): use float64 or a larger learning rate"
+
+
+def _sensitivity(
+    probe: StepProbe, moved: dict[str, Moved], refusal: str, drawn: DrawnNoise, mixes: bool
+) -> CheckOutcome:
     """Whether no example moves the step by more than C."""
     if refusal:
-        return PartSeen(
-            {"sensitivity": (f"the step refused a batch with one example more: {refusal}", False)}
-        )
-    name, worst = max(moved.items(), key=lambda one: one[1].units)
-    found = findings.too_sensitive(name, moved, probe.stated, _shrinks(probe), len(probe.batch.columns[0]))
+        return CheckOutcome(_refused(refusal), False)
+    worst = max(moved.values(), key=lambda one: one.units)
+    found = _named(moved, probe.stated, len(probe.rows[0]), drawn.by_size(), mixes)
     figures = {"movements": {name: m.units for name, m in moved.items()}, "tolerance": worst.tolerance}
     if not found and worst.tolerance > _COARSE:
-        return PartSeen({"sensitivity": (findings.coarse(worst.tolerance), False)}, figures=figures)
+        return CheckOutcome(_hidden(worst.tolerance), False, figures=figures)
     said = f"one example moves it by at most {worst.units:.4g} eta C / B (tolerance {worst.tolerance:.2g})"
-    return PartSeen({"sensitivity": (said, True)}, found, figures=figures)
+    return CheckOutcome(said, True, [found] if found else [], figures=figures)
 
 
-def _shrinks(probe: StepProbe) -> bool:
-    """Whether one more example takes 1 / (n + 1) off the noise, as division by the actual size does."""
-    rows, base = probe.batch.columns, probe.base
-    assert base is not None
-    try:
-        more = trees.joined(rows, trees.taken(rows, slice(0, 1)))
-        before, after = probe(rows, 1) - base, probe(more, 1) - probe(more, 0)
-    except RefusedError:
-        return False
-    size, n = float(before @ before), len(rows[0])
-    return size > 0 and abs((1 - float(before @ after) / size) * (n + 1) - 1) < 0.1
+def _named(
+    moved: dict[str, Moved], stated: Stated, examples: int, by_size: bool, mixes: bool
+) -> CheckFinding | None:
+    """The bug that movements amount to, if any; `by_size`: whether noise shrinks as the batch grows, `mixes`:
+    whether examples change what others do."""
+    example, one = max(moved.items(), key=lambda named: named[1].units)
+    level, allowed = _plateau(moved), 1 + one.tolerance
+    if np.isinf(one.units):
+        return findings.NOT_FINITE.of(check="sensitivity", where=example)
+    if one.units <= allowed:
+        for size, divisor in ((stated.batch_size, "the batch size"), (examples, "the number of examples")):
+            exact = level and size > 1 and one.tolerance < 5e-3 / size + 1e-3
+            if exact and abs(level * size - 1) < 5e-3:
+                return findings.DIVIDED_TWICE.of(units=level, divisor=divisor)
+        return None
+    said: dict[str, Any] = {"units": one.units, "example": example}
+    if by_size:
+        figure = f"{one.units:.4g} times eta C / B, with {example}"
+        return findings.ACTUAL_SIZE.of(check="sensitivity", figure=figure)
+    numbers = np.abs(one.difference)[np.abs(one.difference) > 1e-3]
+    if numbers.size > 3 and np.max(numbers) < 1 + _ALIKE and np.mean(numbers > 0.98) > 0.5:
+        return findings.BY_NUMBER.of(**said)
+    layers = {name: units for name, units in one.layers.items() if units > 1e-3}
+    for times, factor, mend in _factors(stated, len(layers), examples) if level else ():
+        if abs(times - 1) > _ALIKE and abs(level / times - 1) < 5e-3:
+            return findings.BY_A_FACTOR.of(**said, factor=factor, level=level, mend=mend)
+    if left := _left_out(moved, allowed):
+        return findings.LEFT_OUT.of(**said, layers=", ".join(sorted(left)))
+    if len(layers) > 1 and max(layers.values()) <= allowed:
+        return findings.BY_LAYER.of(**said, count=len(layers))
+    large = [m.units for name, m in moved.items() if "times 1000" in name or "times -1000" in name]
+    plain = [m.units for name, m in moved.items() if "times" not in name]
+    if one.units > 3 and large and plain and max(large) > 5 * max(*plain, 1e-9):
+        return findings.UNCLIPPED.of(**said)
+    return (findings.WHOLE_BATCH if mixes and one.units > 3 else findings.TOO_FAR).of(**said)
 
 
-def _reported(
-    probe: StepProbe, parts: list[PartSeen], moved: dict[str, Moved], drawn: worlds.DrawnNoise
-) -> CheckReport:
-    p_values = {name: p for part in parts for name, p in part.p_values.items()}
-    rejected = refused(p_values)
-    found = [finding for part in parts for finding in part.found]
-    found += worlds.named(probe, drawn, rejected, p_values)
-    found = findings.merged(found, probe.stated, worlds.overall(probe, drawn), moved)
-    said = {name: seen for part in parts for name, seen in part.said.items()}
-    unseeded = "noise that the seed does not fix hides it"
-    checks = tuple(row(name, found, *said.get(name, (unseeded, False))) for name in ROWS)
-    figures = {key: value for part in parts for key, value in part.figures.items()}
-    order = sorted(found, key=lambda finding: ROWS.index(finding.check))
-    pictures = worlds.pictures(probe, drawn) | {"movements": {n: m.units for n, m in moved.items()}}
-    needed = ("replay", "sensitivity", "noise")
-    return CheckReport("step", checks, tuple(order), needed, p_values, figures, pictures)
+def _plateau(moved: dict[str, Moved]) -> float:
+    """The movement at which the most extreme examples stop, 0 where they don't."""
+    sizes = sorted((m.units for m in moved.values() if np.isfinite(m.units)), reverse=True)[:4]
+    return sizes[0] if len(sizes) == 4 and sizes[0] <= sizes[-1] * 1.003 else 0.0
+
+
+def _factors(stated: Stated, layers: int, examples: int) -> list[tuple[float, str, str]]:
+    """By what a mistake multiplies the movement of every clipped example, its name and its mend."""
+    clip, _, rate, size = stated
+    once = "count it once: clip the sum of its copies, not each of them"
+    return [
+        (size, "not divided by the batch size", "divide the sum of gradients by the batch size"),
+        (layers**0.5, "every layer clipped by itself", f"clip each of {layers} layers to C / sqrt({layers})"),
+        (2.0, "an example that counts twice", once),
+        (size / examples, "divided by another batch size", "divide by the stated batch size"),
+        (1 / clip, "clipped to 1 in place of C", "clip to the stated clipping norm"),
+        (clip, "C enters twice", "multiply by min(1, C / norm), which is already in C"),
+        (1 / rate, "learning rate left out", "state the learning rate that the step has"),
+    ]
+
+
+def _left_out(moved: dict[str, Moved], allowed: float) -> tuple[str, ...]:
+    """The fewest layers, some moved by more than C, without which examples move the step by C at most, and
+    one by C."""
+    squares = np.array([list(one.layers.values()) for one in moved.values()]) ** 2
+    names = list(next(iter(moved.values())).layers)
+    loud = np.max(squares, axis=0) > max(allowed, 1.01) ** 2
+    for several in (1, 2, 3):
+        for left in itertools.combinations(range(len(names))[:24], several):
+            rest = np.max(np.sum(np.delete(squares, left, axis=1), axis=1)) ** 0.5
+            if np.any(loud[list(left)]) and abs(rest - 1) < _ALIKE:
+                return tuple(names[i] for i in left)
+    return ()
+
+
+def _one_of_both(
+    found: list[CheckFinding], stated: Stated, ratio: float, moved: dict[str, Moved]
+) -> list[CheckFinding]:
+    """The findings; movement and noise that err by one factor are one of them."""
+    kinds, level = {one.check for one in found}, _plateau(moved)
+    both = "noise" in kinds and "noise and data" not in kinds
+    far = min(abs(ratio - 1), abs(level - 1)) > _ALIKE
+    if not (both and far and abs(level / ratio - 1) < 0.05):
+        return found
+    why = noise.why(ratio, stated, 1, 0.0).replace("the noise is", "the step is").replace(" the noise", "")
+    rest = [one for one in found if one.check not in ("sensitivity", "noise")]
+    return [findings.ANOTHER_SIZE.of(ratio=ratio, why=why), *rest]

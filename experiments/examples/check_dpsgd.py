@@ -14,12 +14,7 @@ rng = np.random.default_rng(0)
 data = jnp.asarray(rng.normal(size=(32, 8)), jnp.float32), jnp.asarray(rng.integers(0, 2, 32))
 params = jnp.zeros(9)
 batch = rng.normal(size=(6, 8)).astype(np.float32), rng.integers(0, 2, 6)
-stated: dict[str, Any] = {
-    "clipping_norm": 1.5,
-    "noise_multiplier": 1.1,
-    "learning_rate": 0.5,
-    "batch_size": 32,
-}
+stated: dict[str, Any] = dict(clipping_norm=1.5, noise_multiplier=1.1, learning_rate=0.5, batch_size=32)
 
 
 def loss(theta: Any, example: Any) -> Any:

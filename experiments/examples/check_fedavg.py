@@ -12,12 +12,7 @@ from audit.mechanism import base, fedavg
 rng = np.random.default_rng(0)
 params = jnp.zeros(9)
 batch = rng.normal(size=(16, 5, 8)).astype(np.float32), rng.integers(0, 2, (16, 5))  # of 16 clients
-stated: dict[str, Any] = {
-    "clipping_norm": 0.5,
-    "noise_multiplier": 1.1,
-    "learning_rate": 1.0,
-    "batch_size": 16,
-}
+stated: dict[str, Any] = dict(clipping_norm=0.5, noise_multiplier=1.1, learning_rate=1.0, batch_size=16)
 
 
 def losses(theta: Any, examples: Any) -> Any:

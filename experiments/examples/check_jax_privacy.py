@@ -13,12 +13,7 @@ import audit
 rng = np.random.default_rng(0)
 params = {"kernel": jnp.asarray(0.1 * rng.normal(size=(8, 3)), jnp.float32), "bias": jnp.zeros(3)}
 batch = rng.normal(size=(32, 8)).astype(np.float32), rng.integers(0, 3, 32)
-stated: dict[str, Any] = {
-    "clipping_norm": 1.5,
-    "noise_multiplier": 1.1,
-    "learning_rate": 0.5,
-    "batch_size": 32,
-}
+stated: dict[str, Any] = dict(clipping_norm=1.5, noise_multiplier=1.1, learning_rate=0.5, batch_size=32)
 
 
 def loss(params: Any, x: Any, y: Any) -> Any:

@@ -9,12 +9,7 @@ import audit
 rng = np.random.default_rng(0)
 params = {"w": np.zeros(8), "b": np.zeros(1)}
 batch = rng.normal(size=(32, 8)), rng.integers(0, 2, 32)
-stated: dict[str, Any] = {
-    "clipping_norm": 1.5,
-    "noise_multiplier": 1.1,
-    "learning_rate": 0.5,
-    "batch_size": 32,
-}
+stated: dict[str, Any] = dict(clipping_norm=1.5, noise_multiplier=1.1, learning_rate=0.5, batch_size=32)
 
 
 def step(params: Any, batch: Any, seed: int) -> Any:

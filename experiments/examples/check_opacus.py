@@ -1,7 +1,6 @@
 """A step of Opacus, as `PrivacyEngine.make_private` sets it up, in physical batches of at most 10 by its
 BatchMemoryManager. ./run.sh check --example=opacus"""
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -15,42 +14,21 @@ torch.manual_seed(0)
 torch.set_num_threads(1)  # its products are small
 network = torch.nn.Sequential(torch.nn.Linear(8, 6), torch.nn.Tanh(), torch.nn.Linear(6, 3))
 loader = DataLoader(TensorDataset(torch.randn(320, 8), torch.randint(3, (320,))), batch_size=32)
+sgd = torch.optim.SGD(network.parameters(), lr=0.5)
 model, optimizer, poisson = PrivacyEngine().make_private(
-    module=network,
-    optimizer=torch.optim.SGD(network.parameters(), lr=0.5),
-    data_loader=loader,
-    noise_multiplier=1.1,
-    max_grad_norm=1.5,
+    module=network, optimizer=sgd, data_loader=loader, noise_multiplier=1.1, max_grad_norm=1.5
 )
 params = {name: value.detach().clone() for name, value in model.named_parameters()}
 batch = torch.randn(32, 8), torch.randint(3, (32,))
-stated: dict[str, Any] = {
-    "clipping_norm": 1.5,
-    "noise_multiplier": 1.1,
-    "learning_rate": 0.5,
-    "batch_size": 32,
-}
-
-
-class OneBatch(torch.utils.data.Sampler):
-    """A batch in place of the Poisson sampler's."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def __iter__(self) -> Iterator[list[int]]:
-        yield list(range(self.size))
-
-    def __len__(self) -> int:
-        return 1
+stated: dict[str, Any] = dict(clipping_norm=1.5, noise_multiplier=1.1, learning_rate=0.5, batch_size=32)
 
 
 def step(params: Any, batch: Any, seed: int) -> Any:
     """The engine's own step from these parameters, on this batch in place of its Poisson sampler's."""
     model.load_state_dict(params)
     torch.manual_seed(seed)
-    whole = DataLoader(TensorDataset(*batch), batch_sampler=OneBatch(len(batch[0])))
-    whole.collate_fn = poisson.collate_fn  # which makes an empty batch of none
+    rows = list(range(len(batch[0])))
+    whole = DataLoader(TensorDataset(*batch), batch_sampler=[rows], collate_fn=poisson.collate_fn)
     with BatchMemoryManager(data_loader=whole, max_physical_batch_size=10, optimizer=optimizer) as parts:
         for x, y in parts:
             optimizer.zero_grad()

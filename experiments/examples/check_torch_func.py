@@ -13,12 +13,7 @@ torch.set_num_threads(1)  # its products are small
 network = torch.nn.Sequential(torch.nn.Linear(8, 6), torch.nn.Tanh(), torch.nn.Linear(6, 3))
 params = {name: value.detach() for name, value in network.named_parameters()}
 batch = torch.randn(32, 8), torch.randint(3, (32,))
-stated: dict[str, Any] = {
-    "clipping_norm": 1.5,
-    "noise_multiplier": 1.1,
-    "learning_rate": 0.5,
-    "batch_size": 32,
-}
+stated: dict[str, Any] = dict(clipping_norm=1.5, noise_multiplier=1.1, learning_rate=0.5, batch_size=32)
 
 
 def step(params: Any, batch: Any, seed: int) -> Any:

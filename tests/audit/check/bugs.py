@@ -30,6 +30,28 @@ NUMPY = [
     ("skipped when empty", "x, y = batch\n", "x, y = batch\n    if len(x) == 0:\n        return params\n", "empty batch"),
     ("NaN when empty", "/ 32\n", "/ 32 * (len(x) / len(x) if len(x) else np.nan)\n", "empty batch"),
     ("noise an example", ".normal(size=9)", ".normal(size=(len(x), 9)).sum(axis=0)", "noise and data"),
+    ("one draw added by each of 3 workers", "noise = 1.1", "noise = 3 * 1.1", "noise"),
+    ("one generator for 3 workers' shards", ".normal(size=9)", ".normal(size=3)[np.arange(9) % 3]", "independence"),
+    ("antithetic halves", ".normal(size=9)", ".normal(size=5)[np.arange(9) % 5] * np.where(np.arange(9) < 5, 1, -1)",
+     "independence"),
+    ("this step's noise and the next one's", "np.random.default_rng(seed).normal(size=9)",
+     "sum(np.random.default_rng(seed + i).normal(size=9) for i in (0, 1)) / 2**0.5", "independence"),
+    ("seeded by the batch", "default_rng(seed)", "default_rng([seed, len(x)])", "sensitivity"),
+    ("padding that counts", "x, y = batch\n",
+     "more = -len(batch[0]) % 64\n    x = np.pad(batch[0], ((0, more), (0, 0)), constant_values=1)\n"
+     "    y = np.pad(batch[1], (0, more))\n", "sensitivity"),
+    ("classes weighted by the batch", "clipped.sum(axis=0)",
+     "(clipped * (0.5 / np.where(y, y.mean(), 1 - y.mean()).clip(0.2))[:, None]).sum(axis=0)", "separation"),
+    ("pairs clipped as one", "    clipped = gradients", "    if len(x):\n        sums = np.add.reduceat(gradients, "
+     "np.arange(0, len(x), 2))\n        gradients = np.repeat(sums, 2, axis=0)[: len(x)] / 2\n"
+     "    clipped = gradients", "separation"),
+    ("noise where the gradient is", "size=9)\n", "size=9) * (clipped.sum(axis=0) != 0)\n", "empty batch"),
+    ("the noisy sum is clipped", "mean = (clipped.sum(axis=0) + noise) / 32",
+     "mean = clipped.sum(axis=0) + noise\n    mean = mean / max(1, np.linalg.norm(mean) / 4) / 32", "noise"),
+    ("only the largest numbers", "+ noise) / 32", "+ noise) / 32\n    mean = mean * (abs(mean) >= np.sort(abs(mean))[-4])",
+     "noise and data"),
+    ("Laplace's noise", ".normal(size=9)", ".laplace(scale=0.5**0.5, size=9)", "shape"),
+    ("divided by 4 workers again", "/ 32\n", "/ 32 / 4\n", "sensitivity"),
 ]  # fmt: skip
 TORCH_FUNC = [
     ("layers by themselves", "factors = (1.5 / norms).clamp(max=1)\n",
@@ -48,9 +70,14 @@ TORCH_FUNC = [
     ("uniform", "torch.randn(", "2 * 3**0.5 * torch.rand(", "shape"),
     ("median for C", "(1.5 / norms)", "((norms.median() / 2).clamp(max=1.5) / norms)", "separation"),
     ("loss divided", "y[None])\n", "y[None]) / len(batch[0])\n", "separation"),
+    ("one generator for 3 workers' rows", "torch.randn(value.shape, generator=generator)",
+     "torch.randn(len(value) // 3, *value.shape[1:], generator=generator).repeat(3, *[1] * (value.ndim - 1))",
+     "independence"),
+    ("the mean square for the norm", "g.flatten(1).square().sum(1) for", "g.flatten(1).square().mean(1) for",
+     "sensitivity"),
 ]  # fmt: skip
 OPACUS = [
-    ("layers by themselves", "max_grad_norm=1.5,", 'max_grad_norm=[1.5] * 4, clipping="per_layer",', "sensitivity"),
+    ("layers by themselves", "max_grad_norm=1.5", 'max_grad_norm=[1.5] * 4, clipping="per_layer"', "sensitivity"),
     ("actual size", "    torch.manual_seed(seed)\n",
      "    torch.manual_seed(seed)\n    optimizer.expected_batch_size = max(len(batch[0]), 1)\n", "noise and data"),
     ("noise a physical batch", "            optimizer.step()",
@@ -63,7 +90,7 @@ OPACUS = [
     ("another expected size", "torch.manual_seed(seed)",
      "torch.manual_seed(seed); optimizer.expected_batch_size = 16", "sensitivity"),
     ("parameters kept", "    model.load_state_dict(params)\n", "", "replay"),
-    ("clipping off", "max_grad_norm=1.5,", "max_grad_norm=1e9,", "noise"),
+    ("clipping off", "max_grad_norm=1.5", "max_grad_norm=1e9", "noise"),
     ("clipped later", "torch.manual_seed(seed)",
      "torch.manual_seed(seed); optimizer.max_grad_norm = 1e5; optimizer.noise_multiplier = 1.65e-5", "sensitivity"),
 ]  # fmt: skip

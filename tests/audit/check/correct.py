@@ -1,6 +1,15 @@
-"""Correct steps of many kinds, in NumPy, torch.func, Opacus, plain JAX and jax_privacy, drawn from a seed."""
+"""Correct steps of many kinds, in NumPy, torch.func, Opacus, plain JAX and jax_privacy, drawn from a seed.
+
+python -m tests.audit.check.correct numpy 0 100    checks so many of an engine, a line each
+"""
+
+import functools
+import sys
+import time
 
 import numpy as np
+
+import audit
 
 
 def drawn(seed, engine):
@@ -14,6 +23,9 @@ def drawn(seed, engine):
         "batch_size": size,
     }
     inputs, hidden, classes = (int(n) for n in rng.integers((2, 1, 2), (20, 16, 6)))
+    if engine == "jax_privacy":  # one program for many steps
+        inputs, hidden, classes = 12, 6, 4
+        stated["clipping_norm"] = float(rng.choice([0.1, 1.0, 10.0]))
     features = rng.normal(size=(size, inputs)) * 10 ** rng.uniform(-1, 1)
     labels = rng.integers(0, classes, size)
     shapes = {"v": (inputs, hidden), "c": (hidden,), "w": (hidden, classes), "b": (classes,)}
@@ -80,46 +92,94 @@ def _torch_func(params, batch, stated, how):
     return {"step": step, "params": params, "batch": batch}
 
 
-def _jax(params, batch, stated, how, theirs=False):
+def _loss(params, x, y):
+    import jax.numpy as jnp
+    import optax
+
+    logits = jnp.tanh(x @ params["v"] + params["c"]) @ params["w"] + params["b"]
+    return optax.softmax_cross_entropy_with_integer_labels(logits.astype(jnp.float32), y).mean()
+
+
+def _jax(params, batch, stated, how):
     import jax
     import jax.numpy as jnp
     import optax
 
-    kind = jnp.bfloat16 if how["low"] and not theirs else jnp.float32
     clip, sigma, rate, size = stated.values()
-    params = {name: jnp.asarray(value, kind) for name, value in params.items()}
+    params = {
+        name: jnp.asarray(value, jnp.bfloat16 if how["low"] else jnp.float32)
+        for name, value in params.items()
+    }
     batch = np.asarray(batch[0], np.float32), batch[1]
-
-    def loss(params, x, y):
-        logits = jnp.tanh(x @ params["v"] + params["c"]) @ params["w"] + params["b"]
-        return optax.softmax_cross_entropy_with_integer_labels(logits.astype(jnp.float32), y).mean()
-
-    def mine(params, x, y):
-        gradients = jax.vmap(jax.grad(loss), (None, 0, 0))(params, x, y)
-        gradients = jax.tree.map(lambda g: g.astype(jnp.float32), gradients)
-        clipped = jax.vmap(lambda g: optax.projections.projection_l2_ball(g, clip))(gradients)
-        return jax.tree.map(lambda g: g.sum(0) / size, clipped)
-
-    if theirs:
-        import jax_privacy
-
-        mine = jax_privacy.clipped_grad(
-            loss, batch_argnums=(1, 2), l2_clip_norm=clip, normalize_by=float(size)
-        )
     optimizer = optax.chain(optax.add_decayed_weights(how["decay"]), optax.sgd(rate, momentum=0.9))
 
     @jax.jit
     def step(params, batch, seed):
-        leaves, tree = jax.tree.flatten(mine(params, *batch))
-        keys = jax.random.split(jax.random.key(seed), len(leaves))
-        noisy = [
-            leaf + sigma * clip / size * jax.random.normal(key, leaf.shape)
-            for key, leaf in zip(keys, leaves, strict=True)
-        ]
-        updates, _ = optimizer.update(jax.tree.unflatten(tree, noisy), optimizer.init(params), params)
-        return optax.apply_updates(params, updates)
+        gradients = jax.vmap(jax.grad(_loss), (None, 0, 0))(params, *batch)
+        gradients = jax.tree.map(lambda g: g.astype(jnp.float32), gradients)
+        clipped = jax.vmap(lambda g: optax.projections.projection_l2_ball(g, clip))(gradients)
+        sums = jax.tree.map(lambda g: g.sum(0), clipped)
+        return optax.apply_updates(params, _noisy(optimizer, params, sums, seed, sigma * clip, size))
 
     return {"step": step, "params": params, "batch": batch}
+
+
+def _noisy(optimizer, params, sums, seed, deviation, size):
+    """The first updates of an optimizer by sums of clipped gradients."""
+    import jax
+
+    leaves, tree = jax.tree.flatten(sums)
+    keys = jax.random.split(jax.random.key(seed), len(leaves))
+    noisy = [
+        (leaf + deviation * jax.random.normal(key, leaf.shape)) / size
+        for key, leaf in zip(keys, leaves, strict=True)
+    ]
+    return optimizer.update(jax.tree.unflatten(tree, noisy), optimizer.init(params), params)[0]
+
+
+@functools.cache
+def _jax_privacy_step(clip):
+    """A step whose batch has a mask of padding, so that batches of many sizes share a program."""
+    import jax
+    import jax.numpy as jnp
+    import jax_privacy
+    import optax
+
+    def loss(trained, frozen, x, y):
+        return _loss(frozen | trained, x, y)
+
+    clipped = jax_privacy.clipped_grad(loss, batch_argnums=(2, 3), l2_clip_norm=clip, dtype=jnp.float32)
+
+    @jax.jit
+    def step(trained, frozen, batch, padding, seed, sigma, rate, size, decay):
+        optimizer = optax.chain(optax.add_decayed_weights(decay), optax.sgd(rate, momentum=0.9))
+        sums = clipped(trained, frozen, *batch, is_padding_example=padding)
+        updates = _noisy(optimizer, trained, sums, seed, sigma * clip, size)
+        return frozen | optax.apply_updates(trained, updates)
+
+    return step
+
+
+def _jax_privacy(params, batch, stated, how):
+    import jax.numpy as jnp
+
+    kind = jnp.bfloat16 if how["low"] else jnp.float32
+    clip, sigma, rate, size = stated.values()
+    params = {name: jnp.asarray(value, kind) for name, value in params.items()}
+    still = ("v", "c") if how["frozen"] else ()
+
+    def step(params, batch, seed):
+        count = len(batch[1])
+        padded = next(n for n in (64, 576, 2176) if n >= count)
+        rows = [
+            np.concatenate([part, np.zeros((padded - count, *part.shape[1:]), part.dtype)]) for part in batch
+        ]
+        frozen = {name: params[name] for name in still}
+        trained = {name: value for name, value in params.items() if name not in still}
+        numbers = sigma, rate, float(size), how["decay"]
+        return _jax_privacy_step(clip)(trained, frozen, rows, np.arange(padded) >= count, seed, *numbers)
+
+    return {"step": step, "params": params, "batch": (np.asarray(batch[0], np.float32), batch[1])}
 
 
 def _opacus(params, batch, stated, how):
@@ -131,9 +191,10 @@ def _opacus(params, batch, stated, how):
     sizes = *params["v"].shape, params["w"].shape[1]
     network = torch.nn.Sequential(torch.nn.Linear(*sizes[:2]), torch.nn.Tanh(), torch.nn.Linear(*sizes[1:]))
     network[0].weight.requires_grad_(not how["frozen"])
-    model = GradSampleModule(network)
+    kind = torch.bfloat16 if how["low"] else torch.float32
+    model = GradSampleModule(network.to(kind))
     start = {name: value.detach().clone() for name, value in model.named_parameters()}
-    batch = torch.tensor(batch[0], dtype=torch.float32), torch.tensor(batch[1])
+    batch = torch.tensor(batch[0], dtype=kind), torch.tensor(batch[1])
 
     def step(params, batch, seed):
         model.load_state_dict(params)
@@ -158,5 +219,12 @@ ENGINES = {
     "torch_func": _torch_func,
     "opacus": _opacus,
     "jax": _jax,
-    "jax_privacy": lambda *given: _jax(*given, theirs=True),
+    "jax_privacy": _jax_privacy,
 }
+
+if __name__ == "__main__":
+    for seed in range(int(sys.argv[2]), int(sys.argv[3])):
+        began = time.perf_counter()
+        report = audit.check_step(**drawn(seed, sys.argv[1]))
+        found = [f"{one.check}: {one.name}" for one in report.findings]
+        print(sys.argv[1], seed, f"{time.perf_counter() - began:.2f}", report.passed, found, flush=True)

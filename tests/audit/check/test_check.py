@@ -48,7 +48,7 @@ def test_a_planted_bug_is_found_by_the_check_that_names_it(example, old, new, ch
 
 
 def test_there_are_bugs_on_four_engines():
-    assert len(BUGS) >= 50 and {bug[0] for bug in BUGS} == {"numpy", "torch_func", "opacus", "jax_privacy"}
+    assert len(BUGS) >= 70 and {bug[0] for bug in BUGS} == {"numpy", "torch_func", "opacus", "jax_privacy"}
 
 
 @pytest.mark.parametrize("engine", [marked(name, id=name) for name in ENGINES])
@@ -71,6 +71,10 @@ def test_correct_steps_have_no_finding(engine):
         ("clipped.sum(axis=0)", "2 * clipped.sum(axis=0)", "an example that counts twice"),
         ("clipped.sum(axis=0)", "clipped.sum(axis=0) / 32", "divided by the batch size twice"),
         ("/ 32\n", "/ 16\n", "a step of another size than stated"),
+        ("/ 32\n", "/ 32 / 4\n", "a step of another size than stated"),
+        ("noise = 1.1", "noise = 3 * 1.1", "one draw added 3 times, by workers with one generator"),
+        (".normal(size=9)", ".normal(size=3)[np.arange(9) % 3]", "noise shared by several numbers"),
+        ("default_rng(seed)", "default_rng([seed, len(x)])", "noise that depends on the batch's size"),
     ],
 )
 def test_a_finding_names_its_cause(old, new, name):
