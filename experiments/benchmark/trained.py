@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from audit import processes
 from audit.statistics import conversions
 from experiments.benchmark.contract import ONE_CANARY, SEVERAL, AuditScores, KnownTruth
 
@@ -20,7 +21,11 @@ _TIMES = 10  # an audit's runs are trained, and every audit is a sample of them 
 
 @functools.cache
 def _pool(canaries: int, runs: int) -> AuditScores:
-    """The scores of so many runs, which a process trains when it first needs them."""
+    """The scores of so many runs, trained when they are first needed, by a process of its own."""
+    return processes.apart(functools.partial(_trained, canaries, runs))
+
+
+def _trained(canaries: int, runs: int) -> AuditScores:
     from audit import training
     from audit.machine import prepare_jax
     from audit.settings import build, stored
