@@ -243,7 +243,7 @@ _ROWS = (
             clipping=("book_keeping", "unfolded", "per_example"),
             over_parameterised=False,
             step_seconds=StepSeconds(4e-5, 4e-7),
-            directions=256,
+            directions=128,
         )
     ),
     _of_images(
