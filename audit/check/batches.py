@@ -26,9 +26,7 @@ _ODD = {  # by row, what batches that fail its test have
     "every example": "examples that come unequally often",
     "order": "neighbours come together",
 }
-Pass = tuple[
-    NDArray[np.int64], NDArray[np.bool_]
-]  # (batches,) sizes, (batches, examples looked at) membership
+Pass = tuple[NDArray[np.int64], NDArray[np.bool_]]  # (batches,) sizes, (batches, some examples) membership
 
 
 def check_batches(

@@ -25,7 +25,7 @@ NOT_FINITE = CheckFinding("{check}", "NaN or infinity",
     "clip with C / max(C, norm), replace gradients that are not finite by 0, never divide by a size")
 UNSEEDED = CheckFinding("replay", "noise that does not follow the seed",
     "Two calls with one seed are as far apart as two draws of the noise: the seed does not fix it.",
-    "draw the noise from a generator made of `seed`; only statistical checks were run")
+    "draw the noise from a generator made of `seed`; until then only the noise can be checked")
 STATEFUL = CheckFinding("replay", "a step that keeps state between calls",
     "Two calls with one seed and one batch are {far:.3g} eta C / B apart, which is not the noise alone.",
     "restore parameters, optimizer and generators before each call, and leave out dropout")

@@ -29,8 +29,8 @@ _KEPT = 60_000  # numbers of a draw
 
 class Noise(NamedTuple):
     """Noise of n seeds: (n, k) numbers, 0 where rounding hides them; (k,) how far their mean is from the
-    start, their layers, where no rounding shows in their shape; (l,) the layers' deviations, what rounding adds
-    taken off, degrees of freedom, how far deviations may be wrong, how many numbers have no noise."""
+    start, their layers, where no rounding shows in their shape; (l,) the layers' deviations, what rounding
+    adds taken off, degrees of freedom, how far deviations may be wrong, how many numbers have no noise."""
 
     values: Vector
     mean: Vector
@@ -166,7 +166,7 @@ def two_sided(law: Any, most: Any, least: Any = None) -> Any:
 
 def fits(values: NDArray[Any], law: Any) -> float:
     """p-value of numbers of a law, chi-square between its deviations; conservative where few are expected."""
-    edges = np.unique(law.ppf([p for p in stats.norm.cdf(range(-4, 5)) if len(values) * min(p, 1 - p) > 5]))
+    edges = np.unique(law.ppf([p for p in stats.norm.cdf(range(-4, 5)) if len(values) * min(p, 1 - p) > 20]))
     expected = np.diff([0.0, *law.cdf(edges), 1.0]) * len(values)
     seen = np.bincount(np.searchsorted(edges, values), minlength=len(expected))
     return float(stats.chi2.sf(np.sum((seen - expected) ** 2 / np.maximum(expected, 5)), len(edges)))
@@ -178,7 +178,9 @@ def _relations(noise: Vector) -> Iterator[tuple[str, str, float]]:
     n, numbers = noise.shape
 
     def unrelated(r: float, terms: int) -> float:
-        return float(2 * stats.t.sf(r * np.sqrt(terms / max(1 - r**2, 1e-12)), terms))
+        return float(
+            2 * stats.t.sf(r * np.sqrt(terms / max(1 - r**2, 1e-12)), terms / 2)
+        )  # a number is in two pairs
 
     pairs = np.mean(noise[: n - 1 : 2] * noise[1::2]) + 1 / (n - 1)  # which the mean's removal takes off
     yield "independence", "consecutive seeds", unrelated(abs(pairs), (n // 2 - 1) * numbers)
@@ -197,7 +199,8 @@ def named(
     movement by `level` and noise that err by one factor are one."""
     found, given, whole, seeds = list(certain), drawn.given, drawn.ratio(), len(drawn.given.values)
     again, fewer = seeds - len({one.tobytes() for one in given.values[:, given.exact]}), False
-    if again and np.sum(given.exact) >= 4 and (whole or drawn.constant()):
+    least = 16 if np.max(given.tolerance) > 1e-6 else 4  # numbers, which are coarse, that repeat by no chance
+    if again and np.sum(given.exact) >= least and (whole or drawn.constant()):
         which, fewer = "several seeds" if whole else "every seed", True  # numbers than were counted
         found.append(findings.REPEATED.of(which=which, again=again, seeds=seeds))
     elif odd["independence"]:
