@@ -70,7 +70,12 @@ def check_batches(
     known = isinstance(assumed, str) and assumed in _TITLES
     require(known, f"`assumed={shown(assumed)}`: give poisson, fixed or shuffled")
     leak = {} if noise_multiplier is None else {"leak": _leak(noise_multiplier, rate, epochs, delta)}
-    passes, doubled = _passes(draw, size)
+    return _checked(*_passes(draw, size), size, rate, assumed, leak)
+
+
+def _checked(
+    passes: list[Pass], doubled: int, size: int, rate: float, assumed: str, leak: dict[str, CheckOutcome]
+) -> CheckReport:
     sizes, tests = np.concatenate([one for one, _ in passes]), _tests(passes, size, rate)
     kind = _kind(passes, rate) or (POISSON if not refused(tests) else "")
     if assumed != POISSON:

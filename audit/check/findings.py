@@ -58,7 +58,7 @@ RELATED_STEPS = CheckFinding("independence", "noise of consecutive steps is rela
     "Differences of steps are known better than the accountant assumes.",
     "a generator made once, or a key folded for a step")
 SHARED = CheckFinding("independence", "noise shared by several numbers",
-    "Sums or differences of {tests}, in a layer or of two, are known better than the accountant assumes.",
+    "Sums or differences are known better than the accountant assumes; seen in {tests}.",
     "draw a number for every parameter, from another key in every layer, another generator on every worker")
 NOT_NORMAL = CheckFinding("shape", "noise that is not normal",
     "Its law is not the Gaussian that the accountant assumes.",

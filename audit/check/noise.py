@@ -5,6 +5,7 @@ Noise is in stated deviations eta sigma C / B; its mean over n seeds is removed,
 freedom a number.
 """
 
+import itertools
 import time
 import zlib
 from collections.abc import Iterator, Mapping
@@ -16,7 +17,7 @@ from scipy import fft, stats
 
 from audit.check import findings, trees
 from audit.check.findings import CheckFinding
-from audit.check.probe import Probe, RefusedError, Stated
+from audit.check.probe import RefusedError, Stated, StepProbe
 from audit.check.report import CheckOutcome
 from audit.check.trees import Columns, Vector
 
@@ -27,7 +28,7 @@ _FREEDOM, _NUMBERS = 320, 20_000  # wanted in the smallest layer, and in all, wh
 _KEPT = 60_000  # numbers of a draw
 
 
-class Noise(NamedTuple):
+class StepNoise(NamedTuple):
     """Noise of n seeds: (n, k) numbers, 0 where rounding hides them; (k,) how far their mean is from the
     start, their layers, where no rounding shows in their shape; (l,) the layers' deviations, what rounding
     adds taken off, degrees of freedom, how far deviations may be wrong, how many numbers have no noise."""
@@ -42,12 +43,12 @@ class Noise(NamedTuple):
     silent: NDArray[Any]
 
 
-class Drawn(NamedTuple):
+class DrawnNoise(NamedTuple):
     """Noise of these layers at the batch as given, and by name of others, or why there is none."""
 
     names: list[str]
-    given: Noise
-    others: dict[str, Noise | str]
+    given: StepNoise
+    others: dict[str, StepNoise | str]
 
     def ratio(self, batch: str = "") -> Any:
         """The deviation over all layers, NaN where none can be told."""
@@ -66,7 +67,7 @@ class Drawn(NamedTuple):
         return bool(0.3 < np.sqrt(np.mean(still[still != 0] ** 2)) < 3)
 
 
-def draw(probe: Probe, seeds: int | None, seconds: float) -> Drawn:
+def draw(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNoise:
     """As many draws as layers need and time allows, where one takes `seconds`."""
     rows, few, began = probe.rows, max(1, len(probe.rows[0]) // 4), time.perf_counter()
     probe(rows, 1)  # shows what is trained
@@ -83,10 +84,10 @@ def draw(probe: Probe, seeds: int | None, seconds: float) -> Drawn:
     batches |= {EMPTY: trees.taken(rows, slice(0, 0))}
     others = {name: _at(probe, batch, 1, fewer) for name, batch in batches.items()}
     trained = np.bincount(probe.layer, probe.depends) > 0
-    return Drawn(probe.names, given._replace(freedom=given.freedom * trained), others)
+    return DrawnNoise(probe.names, given._replace(freedom=given.freedom * trained), others)
 
 
-def _at(probe: Probe, rows: Columns, stream: int, count: int) -> Noise | str:
+def _at(probe: StepProbe, rows: Columns, stream: int, count: int) -> StepNoise | str:
     """Noise of pairs of consecutive seeds, this step's own: chance correlations of a generator's first seeds
     would be found in every step else."""
     own = zlib.crc32(repr(probe.stated).encode() + probe.start.tobytes())
@@ -108,10 +109,12 @@ def _at(probe: Probe, rows: Columns, stream: int, count: int) -> Noise | str:
     ratios = np.sqrt(np.maximum(np.bincount(layer, np.where(fine, squares, 0)), 0) / np.maximum(freedom, 1))
     silent = np.bincount(layer, (coarse <= 0.25) & (np.ptp(values, axis=0) == 0))
     tolerance = 4 * probe.spacings[np.flatnonzero(place == 0)]
-    return Noise(np.where(fine, noise, 0), mean, layer, 32 * coarse <= 1, ratios, freedom, tolerance, silent)
+    return StepNoise(
+        np.where(fine, noise, 0), mean, layer, 32 * coarse <= 1, ratios, freedom, tolerance, silent
+    )
 
 
-def law(drawn: Drawn) -> dict[str, CheckOutcome]:
+def law(drawn: DrawnNoise) -> dict[str, CheckOutcome]:
     """The rows of the noise, with every statistical test of it."""
     p_values: dict[str, dict[str, float]] = {row: {} for row in ROWS}
     for row, what, p in _tests(drawn):
@@ -137,7 +140,7 @@ def _row(batch: str) -> str:
     return "empty batch" if batch == EMPTY else "noise and data"
 
 
-def _tests(drawn: Drawn) -> Iterator[tuple[str, str, float]]:
+def _tests(drawn: DrawnNoise) -> Iterator[tuple[str, str, float]]:
     """Row, object and p-value of each test of the noise."""
     given, n, least = drawn.given, len(drawn.given.values), 0.01 * max(drawn.ratio(), 1)
     law, squares, wide = stats.chi2(given.freedom), given.ratios**2 * given.freedom, 1 + given.tolerance
@@ -146,7 +149,7 @@ def _tests(drawn: Drawn) -> Iterator[tuple[str, str, float]]:
     loud = given.values.std(axis=0) > least
     if not np.any(loud):
         return
-    yield from _relations(given.values[:, loud] / given.values[:, loud].std(axis=0))
+    yield from _relations(given.values[:, loud] / given.values[:, loud].std(axis=0), given.layer[loud])
     normal = (given.values / given.ratios[given.layer])[:, loud & given.exact] * np.sqrt(n / (n - 1))
     if normal.size >= 200:
         yield "shape", "distribution", fits(normal.ravel(), stats.norm())
@@ -172,12 +175,12 @@ def fits(values: NDArray[Any], law: Any) -> float:
     return float(stats.chi2.sf(np.sum((seen - expected) ** 2 / np.maximum(expected, 5)), len(edges)))
 
 
-def _relations(noise: Vector) -> Iterator[tuple[str, str, float]]:
-    """Tests of no correlation, Student's t, between consecutive seeds, and between numbers at every distance:
-    what layers with one key have, shares of workers with one generator, rows with one draw."""
+def _relations(noise: Vector, layer: NDArray[np.int64]) -> Iterator[tuple[str, str, float]]:
+    """Tests of no correlation, Student's t, between consecutive seeds, numbers at every distance (as rows with
+    one draw, shares of workers with one generator have), and layers (with one key)."""
     n, numbers = noise.shape
 
-    def unrelated(r: float, terms: int) -> float:
+    def unrelated(r: Any, terms: int) -> float:
         return float(
             2 * stats.t.sf(r * np.sqrt(terms / max(1 - r**2, 1e-12)), terms / 2)
         )  # a number is in two pairs
@@ -190,10 +193,16 @@ def _relations(noise: Vector) -> Iterator[tuple[str, str, float]]:
         r = np.abs(fft.irfft(power, size)[1 : size // 2 + 1]) / noise.size
         at = f"numbers at a distance of {np.argmax(r) + 1}"
         yield "independence", at, min(1.0, len(r) * unrelated(np.max(r), (n - 1) * numbers))
+    tests, parts = [], [noise[:, layer == one] for one in np.unique(layer)[:40]]
+    for one, other in itertools.combinations(parts, 2):
+        size = min(one.shape[1], other.shape[1])
+        tests.append(unrelated(abs(np.mean(one[:, :size] * other[:, :size])), (n - 1) * size))
+    if tests:
+        yield "independence", "layers", min(1.0, len(tests) * min(tests))
 
 
 def named(
-    stated: Stated, drawn: Drawn, level: float, certain: list[CheckFinding], odd: Mapping[str, list[str]]
+    stated: Stated, drawn: DrawnNoise, level: float, certain: list[CheckFinding], odd: Mapping[str, list[str]]
 ) -> list[CheckFinding]:
     """The findings that are certain, and those that numbers without noise and rejected tests amount to;
     movement by `level` and noise that err by one factor are one."""
@@ -204,8 +213,9 @@ def named(
         which, fewer = "several seeds" if whole else "every seed", True  # numbers than were counted
         found.append(findings.REPEATED.of(which=which, again=again, seeds=seeds))
     elif odd["independence"]:
-        fewer = "distance" in odd["independence"][-1]
-        found.append(findings.SHARED.of(tests=odd["independence"][-1]) if fewer else findings.RELATED_STEPS)
+        shared = "; ".join(what for what in odd["independence"] if what != "consecutive seeds")
+        found.append(findings.SHARED.of(tests=shared) if shared else findings.RELATED_STEPS)
+        fewer = bool(shared)
     for i in np.flatnonzero(given.silent * given.ratios * given.freedom):
         said = {"where": f"in a part of {drawn.names[i]}", "what": f"numbers of {drawn.names[i]}"}
         found.append(findings.SILENT.of(**said, count=given.silent[i], all=np.sum(given.layer == i)))
@@ -233,7 +243,7 @@ def _changes(row: str, batch: str, ratio: float) -> CheckFinding:
     return findings.CHANGES.of(check=row, batch=batch, ratio=ratio)
 
 
-def _wrong(bad: list[str], drawn: Drawn, stated: Stated) -> list[CheckFinding]:
+def _wrong(bad: list[str], drawn: DrawnNoise, stated: Stated) -> list[CheckFinding]:
     """The findings of layers whose noise has another deviation, together where it is one."""
     layers = zip(drawn.names, drawn.given.ratios, drawn.given.freedom, strict=True)
     of, found = {name: (ratio, count) for name, ratio, count in layers if count}, []
@@ -293,7 +303,7 @@ def why(ratio: float, stated: Stated, layers: int, near: float) -> str:
     return f"It fits: {'; or '.join(said)}." if said else ""
 
 
-def pictures(drawn: Drawn) -> dict[str, Any]:
+def pictures(drawn: DrawnNoise) -> dict[str, Any]:
     """What the page draws of the noise: a sample, and its deviations by layer and batch."""
     pooled, trained = drawn.given.values.ravel(), drawn.given.freedom > 0
     sample = np.random.default_rng(0).choice(pooled, min(5000, pooled.size), replace=False)

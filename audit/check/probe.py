@@ -43,7 +43,7 @@ class RefusedError(Exception):
     """The step failed on a batch."""
 
 
-class Probe:
+class StepProbe:
     """A step as a function of a batch's rows and a seed to a float64 vector (p,), and what is known of it.
 
     names: the layers'. layer, start, spacings: (p,) whose a number is, what it is before the step, and the

@@ -12,7 +12,7 @@ from scipy import stats
 
 from audit.check import findings, noise, trees
 from audit.check.findings import CheckFinding
-from audit.check.probe import Moved, Probe, RefusedError, Step
+from audit.check.probe import Moved, RefusedError, Step, StepProbe
 from audit.check.report import CheckOutcome, CheckReport, concluded
 from audit.check.trees import Columns
 from audit.errors import InputError, require
@@ -71,7 +71,7 @@ def check_step(
     stated |= {"learning_rate": learning_rate, "batch_size": batch_size}
     try:
         with np.errstate(all="ignore"):
-            probe = Probe(step, params, batch, stated)
+            probe = StepProbe(step, params, batch, stated)
             return _checked(probe, trees.extremes(probe.rows) | _own(probe.rows, extreme_examples), count)
     except RefusedError as error:
         raise InputError(f"`step` failed on the batch as given: {error}") from error.__cause__
@@ -86,7 +86,7 @@ def _own(rows: Columns, examples: Any) -> dict[str, Columns]:
     return {f"your example {i}": trees.taken(more, [i]) for i in range(len(more[0]))}
 
 
-def _checked(probe: Probe, tried: dict[str, Columns], count: int | None) -> CheckReport:
+def _checked(probe: StepProbe, tried: dict[str, Columns], count: int | None) -> CheckReport:
     began, stated, drawn = time.perf_counter(), probe.stated, None
     replay = _replay(probe)
     seconds = time.perf_counter() - began
@@ -117,7 +117,7 @@ def _checked(probe: Probe, tried: dict[str, Columns], count: int | None) -> Chec
     return concluded("step", seen, ("replay", "sensitivity", "noise"), named, **pictures)
 
 
-def _replay(probe: Probe) -> CheckOutcome:
+def _replay(probe: StepProbe) -> CheckOutcome:
     base, stated = probe.base, probe.stated
     if not np.all(np.isfinite(base)):
         finding = findings.NOT_FINITE.of(check="replay", where="the batch as given")
@@ -133,7 +133,7 @@ def _replay(probe: Probe) -> CheckOutcome:
     return CheckOutcome("", findings=[finding], figures=figures)
 
 
-def _movements(probe: Probe, tried: dict[str, Columns]) -> tuple[dict[str, Moved], str]:
+def _movements(probe: StepProbe, tried: dict[str, Columns]) -> tuple[dict[str, Moved], str]:
     """How far each example more moves the step; where one more is refused, or never moves it, half of how far
     one does in place of the first; and why none more could be tried."""
     refusal = "the step ignores an example more"
@@ -151,7 +151,7 @@ def _movements(probe: Probe, tried: dict[str, Columns]) -> tuple[dict[str, Moved
     return moved, refusal
 
 
-def _separation(probe: Probe, tried: dict[str, Columns]) -> CheckOutcome:
+def _separation(probe: StepProbe, tried: dict[str, Columns]) -> CheckOutcome:
     """Whether two parts of a batch, of extreme examples, move the step by the sum of what each does."""
     every, half = list(tried.values()), len(tried) // 2 | 1  # odd: pairs that are clipped as one show
     one, other = trees.joined(*every[:half]), trees.joined(*every[half:])
@@ -181,7 +181,7 @@ def _unless_hidden(
     return CheckOutcome(how if hidden else said, not hidden, found, {}, figures)
 
 
-def _sensitivity(probe: Probe, moved: dict[str, Moved], by_size: Any, mixes: Any) -> CheckOutcome:
+def _sensitivity(probe: StepProbe, moved: dict[str, Moved], by_size: Any, mixes: Any) -> CheckOutcome:
     """Whether no example moves the step by more than C; `by_size`: whether noise shrinks as the batch grows,
     `mixes`: whether examples change what others do."""
     example, worst = max(moved.items(), key=lambda one: one[1].units)
@@ -202,7 +202,7 @@ def _plateau(moved: dict[str, Moved]) -> float:
 
 
 def _cause(
-    probe: Probe, moved: dict[str, Moved], worst: Moved, by_size: Any, mixes: Any
+    probe: StepProbe, moved: dict[str, Moved], worst: Moved, by_size: Any, mixes: Any
 ) -> tuple[str, str] | None:
     """The name of the bug that movements amount to, and what shows it; None where there is none."""
     level, examples, size = _plateau(moved), len(probe.rows[0]), probe.stated.batch_size
