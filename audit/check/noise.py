@@ -176,14 +176,13 @@ def fits(values: NDArray[Any], law: Any) -> float:
 
 
 def _relations(noise: Vector, layer: NDArray[np.int64]) -> Iterator[tuple[str, str, float]]:
-    """Tests of no correlation, Student's t, between consecutive seeds, numbers at every distance (as rows with
-    one draw, shares of workers with one generator have), and layers (with one key)."""
+    """Student's t of no correlation between consecutive seeds, numbers at every distance (rows with one draw,
+    shares of workers with one generator), and layers (with one key)."""
     n, numbers = noise.shape
 
     def unrelated(r: Any, terms: int) -> float:
-        return float(
-            2 * stats.t.sf(r * np.sqrt(terms / max(1 - r**2, 1e-12)), terms / 2)
-        )  # a number is in two pairs
+        student = r * np.sqrt(terms / max(1 - r**2, 1e-12))
+        return float(2 * stats.t.sf(student, terms / 2))  # a number is in two pairs
 
     pairs = np.mean(noise[: n - 1 : 2] * noise[1::2]) + 1 / (n - 1)  # which the mean's removal takes off
     yield "independence", "consecutive seeds", unrelated(abs(pairs), (n // 2 - 1) * numbers)
