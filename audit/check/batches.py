@@ -85,7 +85,8 @@ def _checked(
         tests |= {"batch size": float(near), "spread of sizes": float(fits), "empty batches": 1.0}
         tests |= {"every example": float(kind == SHUFFLED)} if assumed == SHUFFLED else {}
     certain = [findings.DOUBLED.of(count=doubled)] if doubled else []
-    certain += [findings.SAME_BATCHES] if len(passes) > 1 and _again(passes[0][1], passes[1][1]) else []
+    again = kind == SHUFFLED and len(passes) > 1 and _again(passes[0][1], passes[1][1])
+    certain += [findings.SAME_BATCHES] if again else []
     said = f"{len(sizes)} batches in {len(passes)} passes; none holds an example twice"
     seen = {"indices": CheckOutcome(said, True, certain, {}, {"kind": kind, "batches": len(sizes)})}
     text = dict.fromkeys(_ODD, "as expected") | {"spread of sizes": f"deviation {sizes.std():.3g}"}
@@ -162,7 +163,7 @@ def _tests(passes: list[Pass], size: int, rate: float) -> dict[str, float]:
         "batch size": float(stats.binomtest(int(sizes.sum()), size * len(sizes), rate).pvalue),
         "spread of sizes": fits(sizes, stats.binom(size, actual)),
         "empty batches": float(stats.binomtest(empty, len(sizes), (1 - rate) ** size).pvalue),
-        "every example": _spread(joined.sum(axis=0), stats.binom(len(sizes), actual)),
+        "every example": 1.0 if size < 10 else _spread(joined.sum(axis=0), stats.binom(len(sizes), actual)),
         "order": _spread((joined[:, ::2].astype(int) + joined[:, 1::2]).ravel(), stats.binom(2, actual)),
     }
 
@@ -171,7 +172,8 @@ def _spread(values: NDArray[np.int64], law: Any) -> float:
     """p-value of the spread of numbers of a law around its mean, chi-square with its kurtosis."""
     mean, variance, excess = law.stats("mvk")
     freedom = 2 * (len(values) - 1) / (2 + excess)
-    return float(two_sided(stats.chi2(freedom), np.mean((values - mean) ** 2) / variance * freedom))
+    found = np.sum((values - mean) ** 2) / (len(values) - 1) / variance
+    return float(two_sided(stats.chi2(freedom), found * freedom))
 
 
 def _kind(passes: list[Pass], rate: float) -> str:
@@ -188,9 +190,9 @@ def _kind(passes: list[Pass], rate: float) -> str:
 
 
 def _again(one: NDArray[np.bool_], other: NDArray[np.bool_]) -> bool:
-    """Whether some batch of a pass comes again in the next one."""
+    """Whether all batches of a pass come again in the next one."""
     members = one.sum(axis=1)
-    return bool(np.any((one.astype(float) @ other.T >= members[:, None] - 0.5) & (members >= 4)[:, None]))
+    return bool(members.max() > 1 and np.all(np.max(one.astype(int) @ other.T, axis=1) == members))
 
 
 def _leak(noise_multiplier: Any, rate: float, epochs: Any, delta: Any) -> CheckOutcome:
