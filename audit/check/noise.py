@@ -168,8 +168,9 @@ def two_sided(law: Any, most: Any, least: Any = None) -> Any:
 
 
 def fits(values: NDArray[Any], law: Any) -> float:
-    """p-value of numbers of a law, chi-square between its deviations; conservative where few are expected."""
-    edges = np.unique(law.ppf([p for p in stats.norm.cdf(range(-4, 5)) if len(values) * min(p, 1 - p) > 20]))
+    """p-value of numbers of a law, chi-square by half deviations; conservative where few are expected."""
+    below = stats.norm.cdf(np.arange(-3, 3.1, 0.5))
+    edges = np.unique(law.ppf(below[len(values) * np.minimum(below, 1 - below) > 10]))
     expected = np.diff([0.0, *law.cdf(edges), 1.0]) * len(values)
     seen = np.bincount(np.searchsorted(edges, values), minlength=len(expected))
     return float(stats.chi2.sf(np.sum((seen - expected) ** 2 / np.maximum(expected, 5)), len(edges)))
