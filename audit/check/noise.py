@@ -1,260 +1,312 @@
-"""What a step's noise has to be: how large, independent of what, how shaped, whatever the batch; and the bugs
-that it amounts to where it is not."""
+"""A step's noise, drawn with many seeds at the batch as given and at others: how large it is, independent of
+what, how shaped, whatever the batch; and the bugs that it amounts to where it is otherwise.
+
+Noise is in stated deviations eta sigma C / B; its mean over n seeds is removed, which leaves n - 1 degrees of
+freedom a number.
+"""
 
 import itertools
-from collections.abc import Mapping, Sequence
-from typing import Any
+import time
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import fft, stats
 
-from audit.check import findings
-from audit.check.draws import EMPTY, FOURFOLD, QUARTER, DrawnNoise, LayerNoise, Layers
+from audit.check import findings, trees
 from audit.check.findings import CheckFinding
-from audit.check.probe import Stated
+from audit.check.probe import RefusedError, Stated, StepProbe
 from audit.check.report import CheckOutcome
-from audit.check.trees import Vector
+from audit.check.trees import Columns, Vector
 
-_MOST_LAYERS, _SAMPLE = 40, 20_000
-_SILENT = 0.01  # a deviation below which noise is none
+EMPTY, FOURFOLD, QUARTER = "an empty batch", "four times the batch", "a quarter of the batch"
+FEATURES = "features times 1000"
+ROWS = ("noise", "independence", "shape", "noise and data", "empty batch")
+_FREEDOM, _NUMBERS = 320, 20_000  # wanted in the smallest layer, and in all, where a few seconds allow
+_KEPT = 60_000  # numbers of a draw
 
 
-def law(stated: Stated, drawn: DrawnNoise) -> dict[str, CheckOutcome]:
+class StepNoise(NamedTuple):
+    """Noise of n seeds: (n, k) numbers, 0 where rounding hides them; (k,) how far their mean is from the
+    start, their layers, where no rounding shows in their shape; (l,) the layers' deviations, what rounding
+    adds taken off, degrees of freedom, how far deviations may be wrong, how many numbers have no noise."""
+
+    values: Vector
+    mean: Vector
+    layer: NDArray[np.int64]
+    exact: NDArray[np.bool_]
+    ratios: Vector
+    freedom: NDArray[Any]
+    tolerance: Vector
+    silent: NDArray[Any]
+
+
+class DrawnNoise(NamedTuple):
+    """Noise of these layers at the batch as given, and by name of others, or why there is none."""
+
+    names: list[str]
+    given: StepNoise
+    others: dict[str, StepNoise | str]
+
+    def ratio(self, batch: str = "") -> Any:
+        """The deviation over all layers, NaN where none can be told."""
+        noise = self.others.get(batch, "") if batch else self.given
+        freedom = (
+            np.zeros(1) if isinstance(noise, str) else np.where(self.given.freedom > 0, noise.freedom, 0)
+        )
+        return np.sqrt(np.sum(freedom * (0 if isinstance(noise, str) else noise.ratios**2)) / np.sum(freedom))
+
+    def constant(self) -> bool:
+        """Whether all seeds give one noise: what four times the batch does not move four times as far."""
+        more = self.others[FOURFOLD]
+        if isinstance(more, str) or np.any(self.given.values):
+            return False
+        still = (4 * self.given.mean - more.mean) / 3
+        return bool(0.3 < np.sqrt(np.mean(still[still != 0] ** 2)) < 3)
+
+
+def draw(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNoise:
+    """As many draws as layers need and time allows, where one takes `seconds`."""
+    rows, few, began = probe.rows, max(1, len(probe.rows[0]) // 4), time.perf_counter()
+    probe(rows, 1)  # shows what is trained
+    sizes = np.bincount(probe.layer)[np.unique(probe.layer[probe.depends])].tolist() or [_FREEDOM]
+    wanted = int(np.clip(_FREEDOM / min(sizes), 64, _FREEDOM))
+    more = int(np.clip(_NUMBERS / sum(sizes), wanted, 2000))
+    count = seeds or max(min(more, int(3 / seconds)), min(wanted, int(20 / seconds)), 12)
+    given = _at(probe, rows, 0, count)
+    if isinstance(given, str):
+        raise RefusedError(given)
+    fewer = max(12, min(count, _FREEDOM) // 4) if time.perf_counter() - began < 40 else 4
+    batches = {QUARTER: trees.taken(rows, slice(0, few))} if few < len(rows[0]) else {}
+    batches |= {FOURFOLD: trees.joined(*[rows] * 4), FEATURES: trees.scaled(rows, 1e3, rows)}
+    batches |= {EMPTY: trees.taken(rows, slice(0, 0))}
+    others = {name: _at(probe, batch, 1, fewer) for name, batch in batches.items()}
+    trained = np.bincount(probe.layer, probe.depends) > 0
+    return DrawnNoise(probe.names, given._replace(freedom=given.freedom * trained), others)
+
+
+def _at(probe: StepProbe, rows: Columns, stream: int, count: int) -> StepNoise | str:
+    """Noise of pairs of consecutive seeds, this step's own: chance correlations of a generator's first seeds
+    would be found in every step else."""
+    own = zlib.crc32(repr(probe.stated).encode() + probe.start.tobytes())
+    first = 2 * np.random.default_rng([own, stream]).integers(1, 2**30, -(-count // 2))
+    seeds = np.column_stack([first, first + 1]).ravel()[:count]
+    place = np.arange(probe.start.size) - np.searchsorted(probe.layer, probe.layer)  # in its layer
+    kept = place < max(_KEPT // len(probe.names), 256)
+    try:
+        values = np.array([probe(rows, int(seed))[kept] for seed in seeds])
+    except RefusedError as error:
+        return str(error)
+    unit, n, layer = probe.stated.unit * probe.stated.noise_multiplier, count, probe.layer[kept]
+    steps, noise = trees.ulp(values, probe.spacings[kept]) / unit, (values - values[0]) / unit
+    noise, mean = noise - noise.mean(axis=0), (values.mean(axis=0) - probe.start[kept]) / unit
+    coarse = np.max(steps, axis=0)
+    fine = coarse <= np.maximum(1, noise.std(axis=0))
+    squares = np.sum(noise**2, axis=0) - (n - 1) / 12 * np.mean(steps**2, axis=0)  # Sheppard's correction
+    freedom = (n - 1) * np.bincount(layer, fine)
+    ratios = np.sqrt(np.maximum(np.bincount(layer, np.where(fine, squares, 0)), 0) / np.maximum(freedom, 1))
+    silent = np.bincount(layer, (coarse <= 0.25) & (np.ptp(values, axis=0) == 0))
+    tolerance = 4 * probe.spacings[np.flatnonzero(place == 0)]
+    return StepNoise(
+        np.where(fine, noise, 0), mean, layer, 32 * coarse <= 1, ratios, freedom, tolerance, silent
+    )
+
+
+def law(drawn: DrawnNoise) -> dict[str, CheckOutcome]:
     """The rows of the noise, with every statistical test of it."""
-    if stated.noise_multiplier == 0:
-        none = CheckOutcome("noise_multiplier=0: no noise is expected", False)
-        return dict.fromkeys(("noise", "independence", "shape", "noise and data", "empty batch"), none)
-    known, whole = {name: one for name, one in drawn.base.items() if one.freedom}, drawn.ratio()
-    n = max((len(one.noise) for one in known.values()), default=0)
-    said = f"deviation {whole:.4g} times eta sigma C / B, {len(known)} layers, {n} seeds"
-    hidden = "the noise lies below the parameters' rounding: use float64 or a larger learning rate"
-    p_values = {name: _is_one(one) for name, one in known.items()}
-    figures = {"noise": {name: one.ratio for name, one in known.items()}, "seeds": n}
-    seen = {"noise": CheckOutcome(said if known else hidden, bool(known), (), p_values, figures)}
-    seen["independence"] = seen["shape"] = CheckOutcome("there is no noise to look at", False)
-    loud = {name: one for name, one in known.items() if one.ratio > max(whole, 1) * _SILENT}
-    if loud:
-        between = "between numbers, layers and seeds: nothing against it"
-        seen["independence"] = CheckOutcome(between, True, _repeated(loud), _independence(loud))
-        shapes = _shape(loud)
-        text = "normal" if shapes else "too few numbers, or too coarse ones"
-        seen["shape"] = CheckOutcome(text, bool(shapes), (), shapes)
-    others = {name: one for name, one in drawn.others.items() if name != EMPTY}
-    seen["noise and data"] = _elsewhere("noise and data", loud, others)
-    seen["empty batch"] = _elsewhere("empty batch", loud, {EMPTY: drawn.others[EMPTY]})
+    p_values: dict[str, dict[str, float]] = {row: {} for row in ROWS}
+    for row, what, p in _tests(drawn):
+        p_values[row][what] = p
+    ratios = dict(zip(drawn.names, drawn.given.ratios.tolist(), strict=True))
+    figures = {"noise": {name: ratios[name] for name in p_values["noise"]}, "seeds": len(drawn.given.values)}
+    text = {row: f"as usual at {', '.join(p)}" for row, p in p_values.items()}
+    text["noise"] = f"deviation {drawn.ratio():.4g} times eta sigma C / B, "
+    text["noise"] += f"{len(p_values['noise'])} layers, {figures['seeds']} seeds"
+    text |= {"independence": "between numbers, layers and seeds: nothing against it", "shape": "normal"}
+    why = dict.fromkeys(ROWS, "there is no noise to look at")
+    why["noise"] = "the noise lies below the parameters' rounding: use float64 or a larger learning rate"
+    for batch, noise in drawn.others.items():
+        why |= {_row(batch): f"the step refused {batch}: {noise}"} if isinstance(noise, str) else {}
+    seen = {}
+    for row, tests in p_values.items():
+        own = figures if row == "noise" else {}
+        seen[row] = CheckOutcome((text if tests else why)[row], bool(tests), (), tests, own)
     return seen
 
 
-def _elsewhere(check: str, usual: Layers, others: Mapping[str, Layers | str]) -> CheckOutcome:
-    """Whether noise is at other batches what it is at the batch as given."""
-    p_values, found, why = {}, [], "there is no noise to compare"
-    for batch, layers in others.items():
-        if isinstance(layers, str):
-            why = f"the step refused {batch}: {layers}"
-        elif not all(np.all(np.isfinite(one.mean)) for one in layers.values()):
-            found.append(findings.NOT_FINITE.of(check=check, where=batch))
-        elif tests := [_is_as(layers[name], one) for name, one in usual.items() if layers[name].freedom]:
-            p_values[batch] = min(1.0, min(tests) * len(tests))
-    said = f"as usual at {', '.join(p_values)}"
-    return CheckOutcome(said if p_values else why, bool(p_values), found, p_values)
+def _row(batch: str) -> str:
+    return "empty batch" if batch == EMPTY else "noise and data"
 
 
-def _two_sided(law: Any, most: float, least: float | None = None) -> float:
-    """p-value of a statistic of a law; of the nearest one where it lies between `most` and `least`."""
-    return float(min(1.0, 2 * min(law.sf(most), law.cdf(most if least is None else least))))
+def _tests(drawn: DrawnNoise) -> Iterator[tuple[str, str, float]]:
+    """Row, object and p-value of each test of the noise."""
+    given, n, least = drawn.given, len(drawn.given.values), 0.01 * max(drawn.ratio(), 1)
+    law, squares, wide = stats.chi2(given.freedom), given.ratios**2 * given.freedom, 1 + given.tolerance
+    p = two_sided(law, squares / wide**2, squares / (2 - wide) ** 2)
+    yield from (("noise", drawn.names[i], float(p[i])) for i in np.flatnonzero(given.freedom))
+    loud = given.values.std(axis=0) > least
+    if not np.any(loud):
+        return
+    yield from _relations(given.values[:, loud] / given.values[:, loud].std(axis=0), given.layer[loud])
+    normal = (given.values / given.ratios[given.layer])[:, loud & given.exact] * np.sqrt(n / (n - 1))
+    if normal.size >= 200:
+        yield "shape", "distribution", fits(normal.ravel(), stats.norm())
+    for batch, noise in drawn.others.items():
+        if not isinstance(noise, str):
+            both = (given.freedom > 0) & (given.ratios > least) & (noise.freedom > 0)
+            quotient, wide = (given.ratios / noise.ratios) ** 2, (1 + given.tolerance + noise.tolerance) ** 2
+            p = two_sided(stats.f(given.freedom, noise.freedom), quotient / wide, quotient * wide)[both]
+            if p.size:
+                yield _row(batch), batch, float(min(1, np.min(p) * p.size))
 
 
-def _is_one(layer: LayerNoise) -> float:
-    """p-value of a deviation of 1, give or take its tolerance."""
-    squares, wide = layer.ratio**2 * layer.freedom, layer.tolerance
-    return _two_sided(stats.chi2(layer.freedom), squares / (1 + wide) ** 2, squares / (1 - wide) ** 2)
+def two_sided(law: Any, most: Any, least: Any = None) -> Any:
+    """p-values of statistics of a law; of the nearest one where they lie between `most` and `least`."""
+    return np.minimum(1, 2 * np.minimum(law.sf(most), law.cdf(most if least is None else least)))
 
 
-def _is_as(one: LayerNoise, other: LayerNoise) -> float:
-    """p-value of two equal deviations, give or take their tolerances."""
-    quotient, wide = (one.ratio / other.ratio) ** 2, ((1 + one.tolerance) * (1 + other.tolerance)) ** 2
-    return _two_sided(stats.f(one.freedom, other.freedom), quotient / wide, quotient * wide)
+def fits(values: NDArray[Any], law: Any) -> float:
+    """p-value of numbers of a law, chi-square by half deviations; conservative where few are expected."""
+    below = stats.norm.cdf(np.arange(-3, 3.1, 0.5))
+    edges = np.unique(law.ppf(below[len(values) * np.minimum(below, 1 - below) > 10]))
+    expected = np.diff([0.0, *law.cdf(edges), 1.0]) * len(values)
+    seen = np.bincount(np.searchsorted(edges, values), minlength=len(expected))
+    return float(stats.chi2.sf(np.sum((seen - expected) ** 2 / np.maximum(expected, 5)), len(edges)))
 
 
-def _repeated(known: Layers) -> list[CheckFinding]:
-    """The finding of seeds that gave exactly what an earlier one gave."""
-    whole = np.concatenate([one.noise for one in known.values()], axis=1)
-    again = len(whole) - len(np.unique(whole, axis=0))
-    by_chance = 16 if any(one.tolerance > 1e-6 for one in known.values()) else 4  # of numbers so coarse
-    found = again and np.sum(np.any(whole, axis=0)) >= by_chance
-    return [findings.REPEATED.of(again=again, seeds=len(whole))] if found else []
+def _relations(noise: Vector, layer: NDArray[np.int64]) -> Iterator[tuple[str, str, float]]:
+    """Student's t of no correlation between consecutive seeds, numbers at every distance (rows with one draw,
+    shares of workers with one generator), and layers (with one key)."""
+    n, numbers = noise.shape
 
+    def unrelated(r: Any, terms: int) -> float:
+        student = r * np.sqrt(terms / max(1 - r**2, 1e-12))
+        return float(2 * stats.t.sf(student, terms / 2))  # a number is in two pairs
 
-def _independence(known: Layers) -> dict[str, float]:
-    """p-values of noise that is independent over numbers, layers and seeds, by what was tried."""
-    noise = {name: one.noise / one.ratio for name, one in known.items()}
-    tests = {"consecutive seeds": _pairs_of_seeds(np.concatenate(list(noise.values()), axis=1))}
-    tests |= {f"{name}: numbers at a distance": _at_distances(one, one) for name, one in noise.items()}
-    pairs = list(itertools.combinations(list(noise.values())[:_MOST_LAYERS], 2))
-    if pairs:
-        tests["layers"] = min(1.0, len(pairs) * min(_at_distances(one, other) for one, other in pairs))
-    return tests
-
-
-def _at_distances(one: Vector, other: Vector) -> float:
-    """p-value of no correlation, Student's t, between numbers of two layers, or of one, at whatever distance:
-    what shares of workers with one generator have, rows with one draw, and antithetic halves."""
-    n, same, most = len(one), one is other, one.shape[1] + other.shape[1] - 1
-    length = fft.next_fast_len(most, real=True)
-
-    def products(a: Vector, b: Vector) -> Vector:
-        spectrum = sum(np.conj(fft.rfft(x, length)) * fft.rfft(y, length) for x, y in zip(a, b, strict=True))
-        found = fft.irfft(spectrum, length)  # of b's numbers 0, 1, ... later than a's, then of earlier ones
-        return np.asarray(found[1 : one.shape[1]] if same else found)
-
-    masks = [np.any(x, axis=0)[None].astype(float) for x in (one, other)]
-    squares = [np.sum(x**2, axis=0)[None] for x in (one, other)]
-    pairs = np.round((n - 1) * products(*masks))
-    energy = np.sqrt(products(squares[0], masks[1]) * products(masks[0], squares[1]))
-    tried = pairs >= 8
-    if not np.any(tried):
-        return 1.0
-    r = np.minimum(np.abs(products(one, other)[tried] / energy[tried]), 1 - 1e-12)
-    freedom = pairs[tried] / 2 - 1  # a number is in two pairs
-    p = 2 * stats.t.sf(r * np.sqrt(freedom / (1 - r**2)), freedom)
-    return float(min(1.0, np.min(p) * len(p)))
-
-
-def _pairs_of_seeds(noise: Vector) -> float:
-    """p-value of seeds 2i and 2i + 1 that are as different as others: analysis of variance."""
-    pairs, size = len(noise) // 2, int(np.sum(np.any(noise, axis=0)))
-    first, second = noise[: 2 * pairs : 2], noise[1 : 2 * pairs : 2]
-    means = (first + second) / 2
-    between = 2 * np.sum((means - means.mean(axis=0)) ** 2) / (pairs - 1)
-    within = np.sum((first - second) ** 2) / 2 / pairs
-    return _two_sided(stats.f(size * (pairs - 1), size * pairs), between / within if within else np.inf)
-
-
-def _shape(known: Layers) -> dict[str, float]:
-    """p-values of normal noise: Kolmogorov and Smirnov's test, and how much lies beyond 3 deviations."""
-    pooled = np.concatenate([(one.noise[:, one.exact] / one.ratio).ravel() for one in known.values()])
-    if pooled.size < 200:
-        return {}
-    n = max(len(one.noise) for one in known.values())
-    whole = pooled * np.sqrt(n / (n - 1))
-    some = np.random.default_rng(0).choice(whole, min(_SAMPLE, whole.size), replace=False)
-    tails = stats.binomtest(int(np.sum(np.abs(whole) > 3)), whole.size, float(2 * stats.norm.sf(3)))
-    tests = {"distribution": stats.kstest(some, "norm"), "beyond 3 deviations": tails}
-    return {name: float(test.pvalue) for name, test in tests.items()}
-
-
-def sensitivity(sigma: float, drawn: DrawnNoise, moving: bool) -> CheckOutcome:
-    """How far examples move the mean over seeds, where the noise of neighbours differs (`moving`) or does not
-    follow the seed: p-values of a movement of at most C, noncentral chi-square."""
-    why = "noise differs between a batch and its neighbours" if moving else "noise does not follow the seed"
-    loud = {name: one for name, one in drawn.base.items() if one.ratio > 0}
-    p_values, most = {}, 0.0
-    for example, layers in drawn.extremes.items():
-        known = {name: np.any(one.noise, axis=0) for name, one in loud.items()}
-        apart = [((layers[n].mean - o.mean) / o.ratio)[known[n]] for n, o in loud.items()]
-        far, freedom = sum(float(np.sum(one**2)) for one in apart), sum(one.size for one in apart)
-        if freedom and np.isfinite(far):
-            counts = sum(1 / len(next(iter(of.values())).noise) for of in (layers, loud))
-            allowed = 1.02 / (sigma * min(one.ratio for one in loud.values())) ** 2
-            p_values[example] = float(stats.ncx2.sf(far / counts, freedom, allowed / counts))
-            most = max(most, sigma * max(far - freedom * counts, 0.0) ** 0.5)
-    found = [findings.MOVING_NOISE] if moving else []
-    text = f"{why}: in the mean of seeds up to {most:.3g} C"
-    return CheckOutcome(text, False, found, p_values, {"statistical movement": most})
+    pairs = np.mean(noise[: n - 1 : 2] * noise[1::2]) + 1 / (n - 1)  # which the mean's removal takes off
+    yield "independence", "consecutive seeds", unrelated(abs(pairs), (n // 2 - 1) * numbers)
+    if numbers > 1:
+        size = numbers | 1  # odd, so that no distance is its own opposite
+        power = sum(np.abs(fft.rfft(one, size)) ** 2 for one in noise)
+        r = np.abs(fft.irfft(power, size)[1 : size // 2 + 1]) / noise.size
+        at = f"numbers at a distance of {np.argmax(r) + 1}"
+        yield "independence", at, min(1.0, len(r) * unrelated(np.max(r), (n - 1) * numbers))
+    tests, parts = [], [noise[:, layer == one] for one in np.unique(layer)[:40]]
+    for one, other in itertools.combinations(parts, 2):
+        size = min(one.shape[1], other.shape[1])
+        tests.append(unrelated(abs(np.mean(one[:, :size] * other[:, :size])), (n - 1) * size))
+    if tests:
+        yield "independence", "layers", min(1.0, len(tests) * min(tests))
 
 
 def named(
-    stated: Stated, drawn: DrawnNoise, certain: list[CheckFinding], rejected: set[str]
+    stated: Stated, drawn: DrawnNoise, level: float, certain: list[CheckFinding], odd: Mapping[str, list[str]]
 ) -> list[CheckFinding]:
-    """The findings that are certain, and those that rejected tests amount to."""
-    tests: dict[str, list[str]] = {}
-    for row, _, what in sorted(test.partition(": ") for test in rejected):
-        tests.setdefault(row, []).append(what)
-    found = certain + drawn.partly_silent
-    if "noise" in tests:
-        found += [findings.ONE_NOISE] if drawn.constant else _wrong(tests["noise"], drawn.base, stated)
-    found += [findings.MOVES_THE_MEAN.of(example=example) for example in tests.get("sensitivity", [])[:1]]
-    if "shape" in tests:
-        found.append(findings.NOT_NORMAL.of(tests=", ".join(tests["shape"])))
-    for batch in tests.get("noise and data", []) + tests.get("empty batch", []):
-        found.append(_changes(batch, drawn.ratio(batch) / drawn.ratio()))
-    repeated = any(one.name == findings.REPEATED.name for one in found)
-    related = tests.get("independence", [])
-    if related and not repeated:
-        found.append(_dependent(related))
-    if repeated or (found and found[-1].name == findings.SHARED.name):
-        # squares and shape are of fewer numbers than were counted
-        follow = {"shape", "noise and data", "empty batch", "noise" if 0.5 < drawn.ratio() < 2 else ""}
-        found = [one for one in found if one.check not in follow]
-    return found
+    """The findings that are certain, and those that numbers without noise and rejected tests amount to;
+    movement by `level` and noise that err by one factor are one."""
+    found, given, whole, seeds = list(certain), drawn.given, drawn.ratio(), len(drawn.given.values)
+    again, fewer = seeds - len({one.tobytes() for one in given.values[:, given.exact]}), False
+    least = 16 if np.max(given.tolerance) > 1e-6 else 4  # numbers, which are coarse, that repeat by no chance
+    if again and np.sum(given.exact) >= least and (whole or drawn.constant()):
+        which, fewer = "several seeds" if whole else "every seed", True  # numbers than were counted
+        found.append(findings.REPEATED.of(which=which, again=again, seeds=seeds))
+    elif odd["independence"]:
+        shared = "; ".join(what for what in odd["independence"] if what != "consecutive seeds")
+        found.append(findings.SHARED.of(tests=shared) if shared else findings.RELATED_STEPS)
+        fewer = bool(shared)
+    for i in np.flatnonzero(given.silent * given.ratios * given.freedom):
+        said = {"where": f"in a part of {drawn.names[i]}", "what": f"numbers of {drawn.names[i]}"}
+        found.append(findings.SILENT.of(**said, count=given.silent[i], all=np.sum(given.layer == i)))
+    scaled = odd["noise"] and not odd["noise and data"] and abs(level / whole - 1) < 0.05
+    if scaled and min(abs(whole - 1), abs(level - 1)) > 0.02:
+        found = [one for one in found if one.check != "sensitivity"]
+        found.append(findings.ANOTHER_SIZE.of(ratio=whole, why=why(whole, stated, 1, 0.01)))
+    elif odd["noise"] and not (fewer and (not whole or 0.5 < whole < 2)):
+        found += _wrong(odd["noise"], drawn, stated)
+    for batch, noise in drawn.others.items():
+        row = _row(batch)
+        if not isinstance(noise, str) and not np.all(np.isfinite(noise.mean)):
+            found.append(findings.NOT_FINITE.of(check=row, where=batch))
+        elif batch in odd[row] and not fewer:
+            found.append(_changes(row, batch, drawn.ratio(batch) / whole))
+    return found + [findings.NOT_NORMAL] * bool(odd["shape"] and not fewer)
 
 
-def _dependent(tests: Sequence[str]) -> CheckFinding:
-    if "consecutive seeds" in tests and not any("distance" in test for test in tests):
-        return findings.RELATED_STEPS
-    if tests == ["layers"]:
-        return findings.SHARED_BY_LAYERS
-    return findings.SHARED.of(tests="; ".join(tests[:3]))
-
-
-def _changes(batch: str, ratio: float) -> CheckFinding:
+def _changes(row: str, batch: str, ratio: float) -> CheckFinding:
     """The finding of noise that is so many times as large at another batch."""
-    if batch == EMPTY:
-        return findings.SKIPPED if ratio < 1e-3 else findings.OTHER_WHEN_EMPTY.of(ratio=ratio)
-    larger = {QUARTER: 4.0, FOURFOLD: 0.25}.get(batch, np.inf)
-    if abs(ratio / larger - 1) < 0.15:
-        return findings.ACTUAL_SIZE.of(
-            check="noise and data", figure=f"noise {ratio:.3g} times as large at {batch}"
-        )
-    return findings.CHANGES.of(batch=batch, ratio=ratio)
+    if batch == EMPTY and ratio < 1e-3:
+        return findings.SKIPPED
+    if abs(ratio / {QUARTER: 4.0, FOURFOLD: 0.25}.get(batch, np.inf) - 1) < 0.15:
+        return findings.ACTUAL_SIZE.of(check=row, figure=f"noise {ratio:.3g} times as large at {batch}")
+    return findings.CHANGES.of(check=row, batch=batch, ratio=ratio)
 
 
-def _wrong(bad: Sequence[str], layers: Layers, stated: Stated) -> list[CheckFinding]:
+def _wrong(bad: list[str], drawn: DrawnNoise, stated: Stated) -> list[CheckFinding]:
     """The findings of layers whose noise has another deviation, together where it is one."""
-    silent = [name for name in bad if layers[name].ratio < 1e-3]
-    loud = {name: layers[name] for name in bad if name not in silent}
-    known, found = sum(one.freedom > 0 for one in layers.values()), []
+    layers = zip(drawn.names, drawn.given.ratios, drawn.given.freedom, strict=True)
+    of, found = {name: (ratio, count) for name, ratio, count in layers if count}, []
+    silent = [name for name in bad if of[name][0] < 1e-3]
+    loud = [name for name in bad if name not in silent]
     if silent:
-        where = "anywhere" if len(silent) == known else f"in {', '.join(silent[:4])}"
-        found.append(findings.SILENT.of(where=where, count=len(silent), all=known))
+        where = "anywhere" if len(silent) == len(of) else f"in {', '.join(silent[:4])}"
+        found.append(findings.SILENT.of(where=where, count=len(silent), all=len(of), what="trained layers"))
     if loud:
-        ratios = [one.ratio for one in loud.values()]
-        low, high, freedom = min(ratios), max(ratios), [one.freedom for one in loud.values()]
+        ratios, freedom = np.transpose([of[name] for name in loud])
+        low, high, ratio = min(ratios), max(ratios), np.average(ratios**2, weights=freedom) ** 0.5
         alike = high / low < max(1.1, 1 + 8 / (2 * min(freedom)) ** 0.5)
-        ratio = float(np.average(np.square(ratios), weights=freedom) ** 0.5)
+        near = min(0.01 + 4 / (2 * sum(freedom)) ** 0.5, 0.05)
         figure = f"{ratio:.3g}" if alike else f"{low:.3g} to {high:.3g}"
-        where = "" if len(loud) == known else f" in {', '.join(list(loud)[:4])}"
-        cause = why(ratio, stated, known, 4 / (2 * sum(freedom)) ** 0.5) if alike else "It differs by layer."
+        where = "" if len(loud) == len(of) else f" in {', '.join(loud[:4])}"
+        cause = why(ratio, stated, len(of), near) if alike else "It differs by layer."
         found.append(findings.WRONG_NOISE.of(figure=figure, where=where, why=cause))
     return found
 
 
-def why(ratio: float, stated: Stated, layers: int, wide: float) -> str:
-    """The mistakes that make noise so many times too large, give or take `wide`."""
-    clip, sigma, rate, size = stated
-    causes = [
-        (1 / clip, "C is left out of the noise"),
-        (clip, "C is in the noise twice"),
-        (1 / size, "the noise is divided by the batch size twice"),
-        (size, "the noise is not divided by the batch size"),
-        (size**-0.5, "the noise is divided by sqrt(B) too much"),
-        (size**0.5, "the noise is divided by sqrt(B), or drawn for every example"),
-        (sigma, "sigma is squared: a variance taken for a deviation"),
-        (1 / sigma, "sigma is left out"),
-        (sigma**-0.5, "the root of sigma: a deviation taken for a variance"),
-        (rate, "the learning rate is in the noise twice"),
-        (1 / rate, "the learning rate is left out of the noise"),
-        (layers**-0.5, "the noise is shared out among layers"),
-        (2.0, "sensitivity 2 C (one replaced), or noise added twice by one generator"),
-        (0.5, "halved, as for two workers that average"),
-        (2**0.5, "noise added twice"),
-    ]
-    workers = "accumulated batches or workers"
-    causes += [(k**0.5, f"noise added {k} times, by {workers}") for k in range(3, 17)]
-    causes += [(float(k), f"one draw added {k} times, by workers with one generator") for k in range(3, 17)]
-    causes += [(k**-0.5, f"the noise of one of {k} {workers}") for k in range(2, 17)]
-    causes += [(1 / k, f"divided by {k} {workers}") for k in range(3, 17)]
-    near = min(0.01 + wide, 0.05)
-    fits = [(abs(ratio / figure - 1), said) for figure, said in causes if abs(figure - 1) > 0.02]
-    said = [said for far, said in sorted(fits, key=lambda one: round(one[0], 3)) if far < near]
-    return f"So large if {' or if '.join(said[:3])}." if said else ""
+def mistakes(stated: Stated, factor: float, near: float, own: dict[str, float]) -> list[str]:
+    """The mistakes, `own` or of both, that multiply a movement or the noise by a factor, give or take `near`;
+    the likeliest first."""
+    clip, _, rate, size = stated
+    every = {
+        "C is left out": 1 / clip,
+        "C enters twice": clip,
+        "divided by the batch size twice": 1 / size,
+        "not divided by the batch size": size,
+        "the learning rate is left out": 1 / rate,
+    }
+    far = {said: round(abs(factor / of - 1), 3) for said, of in (own | every).items() if abs(of - 1) > 0.02}
+    return sorted((said for said in far if far[said] < near), key=lambda said: far[said])
+
+
+def why(ratio: float, stated: Stated, layers: int, near: float) -> str:
+    """The mistakes that make noise so many times too large."""
+    _, sigma, rate, size = stated
+    own = {
+        "divided by sqrt(B) too much": size**-0.5,
+        "divided by sqrt(B), or drawn for every example": size**0.5,
+        "sigma is squared: a variance taken for a deviation": sigma,
+        "sigma is left out": 1 / sigma,
+        "the root of sigma: a deviation taken for a variance": sigma**-0.5,
+        "the learning rate enters twice": rate,
+        "shared out among layers": layers**-0.5,
+        "sensitivity 2 C (one replaced)": 2.0,
+    }
+    for k in range(2, 17):
+        own |= {
+            f"noise added {k} times, by accumulated batches or workers": k**0.5,
+            f"one draw added {k} times, by workers with one generator": k,
+            f"the noise of one of {k} accumulated batches or workers": k**-0.5,
+            f"divided by {k} accumulated batches or workers": 1 / k,
+        }
+    said = mistakes(stated, ratio, near, own)[:3]
+    return f"It fits: {'; or '.join(said)}." if said else ""
+
+
+def pictures(drawn: DrawnNoise) -> dict[str, Any]:
+    """What the page draws of the noise: a sample, and its deviations by layer and batch."""
+    pooled, trained = drawn.given.values.ravel(), drawn.given.freedom > 0
+    sample = np.random.default_rng(0).choice(pooled, min(5000, pooled.size), replace=False)
+    batches = {"the batch as given": drawn.ratio()} | {batch: drawn.ratio(batch) for batch in drawn.others}
+    layers = {drawn.names[i]: float(drawn.given.ratios[i]) for i in np.flatnonzero(trained)}
+    return {"sample": sample, "layers": layers, "batches": batches}

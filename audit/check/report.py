@@ -12,7 +12,6 @@ from audit.check.findings import CheckFinding
 
 PASSED, FAILED, UNTRIED = "passed", "failed", "could not be tried"
 LEVEL = 0.001  # of all statistical tests of a report together, by Holm's method
-_OTHERWISE = "otherwise than expected, by what is found below"
 _COLUMNS, _INDENT = 80, 35
 
 
@@ -77,16 +76,9 @@ class CheckReport:
 
     def to_dict(self) -> dict[str, Any]:
         """All but the pictures, for json.dumps."""
-        return {
-            "subject": self.subject,
-            "verdict": self.verdict,
-            "passed": self.passed,
-            "checks": [check._asdict() for check in self.checks],
-            "findings": [finding._asdict() for finding in self.findings],
-            "level": LEVEL,
-            "p_values": dict(self.p_values),
-            "figures": dict(self.figures),
-        }
+        found = {name: getattr(self, name) for name in ("subject", "verdict", "passed")}
+        found |= {name: [one._asdict() for one in getattr(self, name)] for name in ("checks", "findings")}
+        return found | {"level": LEVEL, "p_values": dict(self.p_values), "figures": dict(self.figures)}
 
     def to_json(self) -> str:
         """`to_dict` as text."""
@@ -118,30 +110,32 @@ def concluded(
     subject: str,
     seen: Mapping[str, CheckOutcome],
     needed: tuple[str, ...],
-    named: Callable[[list[CheckFinding], set[str]], Sequence[CheckFinding]] = lambda certain, _: certain,
+    named: Callable[[list[CheckFinding], dict[str, list[str]]], Sequence[CheckFinding]] = lambda found, _: (
+        found
+    ),
     **pictures: Any,
 ) -> CheckReport:
     """The report of what the checks saw, by their rows in order; `named` gives the findings, of those that
-    are certain and the tests that are rejected, "noise: w" for w in the row of noise."""
+    are certain and, by row, what the rejected tests are of."""
     p_values = {f"{row}: {what}": p for row, one in seen.items() for what, p in one.p_values.items()}
     rejected, order = refused(p_values), list(seen)
-    found = named([finding for one in seen.values() for finding in one.findings], rejected)
+    odd = {row: [what for what in one.p_values if f"{row}: {what}" in rejected] for row, one in seen.items()}
+    found = named([finding for one in seen.values() for finding in one.findings], odd)
     each = {(one.check, one.name): one for one in found}.values()
-    unique = sorted(each, key=lambda one: order.index(one.check))
-    checks = []
-    for row, (text, tried, _, tests, _) in seen.items():
-        names = [one.name for one in unique if one.check == row]
-        odd = any(f"{row}: {what}" in rejected for what in tests)
-        result = FAILED if names or odd else PASSED if tried else UNTRIED
-        checks.append(Check(row, result, "; ".join(names) or (_OTHERWISE if odd else text)))
+    unique, checks = sorted(each, key=lambda one: order.index(one.check)), []
+    for row, one in seen.items():
+        wrong = "; ".join(finding.name for finding in unique if finding.check == row)
+        wrong = wrong or ("otherwise than expected, by what is found below" if odd[row] else "")
+        result = FAILED if wrong else PASSED if one.tried else UNTRIED
+        checks.append(Check(row, result, wrong or one.text))
     figures = {key: value for one in seen.values() for key, value in one.figures.items()}
     return CheckReport(subject, tuple(checks), tuple(unique), needed, p_values, figures, pictures)
 
 
-def refused(p_values: Mapping[str, float], level: float = LEVEL) -> set[str]:
+def refused(p_values: Mapping[str, float]) -> set[str]:
     """The tests that Holm's method rejects at the level of all together."""
     ranked = enumerate(sorted(p_values.items(), key=lambda one: one[1]))
-    kept = itertools.takewhile(lambda one: one[1][1] <= level / (len(p_values) - one[0]), ranked)
+    kept = itertools.takewhile(lambda one: one[1][1] <= LEVEL / (len(p_values) - one[0]), ranked)
     return {name for _, (name, _) in kept}
 
 

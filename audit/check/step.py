@@ -4,24 +4,22 @@ f(batch, seed) is what the step gives; a unit is eta C / B, as far as one exampl
 Re:cord-play (Cebere et al., 2026, arXiv 2602.17454), which records the noise primitives' inputs.
 """
 
-import itertools
 import time
 from typing import Any
 
 import numpy as np
 from scipy import stats
 
-from audit.check import draws, findings, noise, trees
-from audit.check.draws import DrawnNoise
+from audit.check import findings, noise, trees
 from audit.check.findings import CheckFinding
-from audit.check.probe import Moved, RefusedError, Stated, Step, StepProbe, probe_of
+from audit.check.probe import Moved, RefusedError, Step, StepProbe
 from audit.check.report import CheckOutcome, CheckReport, concluded
 from audit.check.trees import Columns
 from audit.errors import InputError, require
 from audit.values import number
 
 _COARSE = 0.05  # a tolerance beyond which a movement is not told
-_ALIKE = 0.02  # how near a figure must be to a cause's
+_HIDDEN = "rounding hides it (tolerance {:.2g} C): use float64 or a larger learning rate"
 
 
 def check_step(
@@ -73,7 +71,7 @@ def check_step(
     stated |= {"learning_rate": learning_rate, "batch_size": batch_size}
     try:
         with np.errstate(all="ignore"):
-            probe = probe_of(step, params, batch, stated)
+            probe = StepProbe(step, params, batch, stated)
             return _checked(probe, trees.extremes(probe.rows) | _own(probe.rows, extreme_examples), count)
     except RefusedError as error:
         raise InputError(f"`step` failed on the batch as given: {error}") from error.__cause__
@@ -89,165 +87,112 @@ def _own(rows: Columns, examples: Any) -> dict[str, Columns]:
 
 
 def _checked(probe: StepProbe, tried: dict[str, Columns], count: int | None) -> CheckReport:
-    began = time.perf_counter()
+    began, stated, drawn = time.perf_counter(), probe.stated, None
     replay = _replay(probe)
     seconds = time.perf_counter() - began
     moved, refusal = _movements(probe, tried)
-    moving = not replay.findings and _noise_differs(moved, probe.stated)
-    fixed = not replay.findings and not moving
-    apart = CheckOutcome("noise that the seed does not fix hides it", False)
-    if fixed:
-        apart = _separation(probe, tried) if not refusal else apart._replace(text=_refused(refusal))
-    drawn = draws.draw(probe, count, seconds, {} if fixed else tried)
-    sensitive = noise.sensitivity(probe.stated.noise_multiplier, drawn, moving)
-    if fixed:
-        sensitive = _sensitivity(probe, moved, refusal, drawn, bool(apart.findings))
-    seen = {"replay": replay, "sensitivity": sensitive, "separation": apart, **noise.law(probe.stated, drawn)}
+    movements = {name: one.units for name, one in moved.items()}
+    laws = dict.fromkeys(noise.ROWS, CheckOutcome("noise_multiplier=0: no noise is expected", False))
+    if stated.noise_multiplier:
+        drawn = noise.draw(probe, count, seconds)
+        laws = noise.law(drawn)
+    rms = [one.units / one.numbers.size**0.5 for one in moved.values() if one.numbers.size >= 8]
+    moving = (
+        drawn and rms and min(rms) > 0.9 * stated.noise_multiplier
+    )  # as far as two draws of the noise are apart
+    sensitive = apart = CheckOutcome("other noise at every call, or in every batch, hides it", False)
+    if moving and not replay.findings:
+        sensitive = sensitive._replace(findings=[findings.MOVING_NOISE])
+    elif not replay.findings:
+        sensitive = apart = CheckOutcome(refusal, False)
+        apart = apart if refusal else _separation(probe, tried)
+        by_size = drawn and abs(4 * drawn.ratio(noise.FOURFOLD) / drawn.ratio() - 1) < 0.15
+        sensitive = _sensitivity(probe, moved, by_size, apart.findings) if moved else sensitive
 
-    def named(certain: list[CheckFinding], rejected: set[str]) -> list[CheckFinding]:
-        found = noise.named(probe.stated, drawn, certain, rejected)
-        return _one_of_both(found, probe.stated, drawn.ratio(), moved)
+    def named(certain: list[CheckFinding], odd: dict[str, list[str]]) -> list[CheckFinding]:
+        return noise.named(stated, drawn, _plateau(moved), certain, odd) if drawn else certain
 
-    pictures = draws.pictures(drawn) | {"movements": {name: one.units for name, one in moved.items()}}
+    seen = {"replay": replay, "sensitivity": sensitive, "separation": apart, **laws}
+    pictures = {"movements": movements, **(noise.pictures(drawn) if drawn else {})}
     return concluded("step", seen, ("replay", "sensitivity", "noise"), named, **pictures)
 
 
 def _replay(probe: StepProbe) -> CheckOutcome:
-    base, size = probe.base, probe.base.size
-    again = probe(probe.rows, 0)
+    base, stated = probe.base, probe.stated
     if not np.all(np.isfinite(base)):
         finding = findings.NOT_FINITE.of(check="replay", where="the batch as given")
-        return CheckOutcome("the step gives NaN or infinity", findings=[finding])
-    far = float(np.linalg.norm(again - base)) / probe.stated.unit
+        return CheckOutcome("", findings=[finding])
+    far = float(np.linalg.norm(probe(probe.rows, 0) - base)) / stated.unit
     figures = {"replay": far}
     if far <= 2 * np.linalg.norm(probe.grid(base, len(probe.rows[0]))):
         how = "equal to the bit" if far == 0 else "equal up to rounding"
         return CheckOutcome(f"same seed, same step: {how}", figures=figures)
-    sigma = max(probe.stated.noise_multiplier, 1e-300)
-    of_noise = 1e-3 < stats.chi2.cdf((far / sigma) ** 2 / 2, size) < 0.999
+    scale = max(stated.noise_multiplier, 1e-300) * 2**0.5
+    of_noise = 1e-3 < stats.chi2.cdf((far / scale) ** 2, base.size) < 0.999
     finding = findings.UNSEEDED if of_noise else findings.STATEFUL.of(far=far)
-    return CheckOutcome("same seed, another step", findings=[finding], figures=figures)
-
-
-def _refused(refusal: str) -> str:
-    return f"the step refused a batch with one example more: {refusal}"
+    return CheckOutcome("", findings=[finding], figures=figures)
 
 
 def _movements(probe: StepProbe, tried: dict[str, Columns]) -> tuple[dict[str, Moved], str]:
     """How far each example more moves the step; where one more is refused, or never moves it, half of how far
-    one does in place of the first; and why none could be tried."""
-    rows, others = probe.rows, trees.taken(probe.rows, slice(1, None))
-    more = {name: trees.joined(rows, one) for name, one in tried.items()}
-    instead = {f"{name}, in place of the first": trees.joined(one, others) for name, one in tried.items()}
-    moved: dict[str, Moved] = {}
-    refusal = ""
-    for scale, batches in ((1.0, more), (0.5, instead)):
+    one does in place of the first; and why none more could be tried."""
+    refusal = "the step ignores an example more"
+    for scale, least, how in ((1.0, 0, ""), (0.5, 1, ", in place of the first")):
         moved = {}
-        for name, batch in batches.items():
+        for name, one in tried.items():
+            batch = trees.joined(trees.taken(probe.rows, slice(least, None)), one)
             try:
                 difference = scale * (probe(batch, 0) - probe.base)
-                moved[name] = probe.measured(difference, probe.base, len(batch[0]))
+                moved[name + how] = probe.measured(difference, probe.base, len(batch[0]))
             except RefusedError as error:
-                refusal = refusal or str(error)
+                refusal = f"the step refused a batch with one example more: {error}"
         if any(one.units > 1e-3 for one in moved.values()):
-            break
-    return moved, "" if moved else refusal
-
-
-def _noise_differs(moved: dict[str, Moved], stated: Stated) -> bool:
-    """Whether every example moves all numbers by as much as two draws of the noise are apart."""
-    rms = [m.units / m.difference.size**0.5 for m in moved.values() if np.isfinite(m.units)]
-    wide = all(m.difference.size >= 8 for m in moved.values())
-    return wide and bool(rms) and stated.noise_multiplier > 0 and min(rms) > 0.9 * stated.noise_multiplier
+            return moved, refusal if how else ""
+    return moved, refusal
 
 
 def _separation(probe: StepProbe, tried: dict[str, Columns]) -> CheckOutcome:
-    """Whether two examples, or two parts of a batch, move the step by the sum of what each does."""
-    rows, examples = probe.rows, list(tried.items())
-    parts: dict[str, tuple[Columns, ...]] = {}
-    for (a, one), (b, other) in ((examples[0], examples[-1]), (examples[1], examples[len(examples) // 2])):
-        parts[f"{a}; {b}"] = rows, one, other
-    quarter = draws.quarter(rows)
-    part = (len(rows[0]) - quarter) // 2
-    if part:  # two of a size that is compiled once, and a quarter that is drawn from anyway
-        cuts = [slice(0, quarter), slice(quarter, quarter + part), slice(quarter + part, quarter + 2 * part)]
-        parts["the parts of the batch"] = tuple(trees.taken(rows, cut) for cut in cuts)
-    found = {}
-    for name, (least, one, other) in parts.items():
-        batches = trees.joined(least, one, other), trees.joined(least, one), trees.joined(least, other), least
-        try:
-            both, first, second, neither = (probe(batch, 0) for batch in batches)
-        except RefusedError as error:
-            return CheckOutcome(f"the step refused another batch: {error}", False)
-        residual = both - first - second + neither
-        if np.all(np.isfinite(residual)):
-            found[name] = probe.measured(residual, first, len(rows[0]), steps=4)
-    if not found:
+    """Whether two parts of a batch, of extreme examples, move the step by the sum of what each does."""
+    every, half = list(tried.values()), len(tried) // 2 | 1  # odd: pairs that are clipped as one show
+    one, other = trees.joined(*every[:half]), trees.joined(*every[half:])
+    try:
+        both, first, second = (
+            probe(trees.joined(probe.rows, *parts), 0) for parts in ((one, other), (one,), (other,))
+        )
+    except RefusedError as error:
+        return CheckOutcome(f"the step refused a larger batch: {error}", False)
+    worst = probe.measured(
+        both - first - second + probe.base, first, len(one[0]) + len(probe.rows[0]), steps=4
+    )
+    if not np.isfinite(worst.units):
         return CheckOutcome("the step is not finite", False)
-    name, worst = max(found.items(), key=lambda one: one[1].units / one[1].tolerance)
-    figures = {"separation": worst.units, "separation tolerance": worst.tolerance}
-    if worst.units > worst.tolerance:
-        return CheckOutcome("", findings=[findings.MIXED.of(far=worst.units, parts=name)], figures=figures)
-    if worst.tolerance > _COARSE:
-        return CheckOutcome(_hidden(worst.tolerance), False, figures=figures)
-    said = "two examples, and parts of the batch, move it by the sum of what each does"
-    return CheckOutcome(said, figures=figures)
+    found = [findings.MIXED.of(far=worst.units)] if worst.units > worst.tolerance else []
+    said = "two parts of a batch move it by the sum of what each does"
+    return _unless_hidden(
+        worst, said, found, {"separation": worst.units, "separation tolerance": worst.tolerance}
+    )
 
 
-def _hidden(tolerance: float) -> str:
-    return f"rounding hides it (tolerance {tolerance:.2g} C): use float64 or a larger learning rate"
-
-
-def _sensitivity(
-    probe: StepProbe, moved: dict[str, Moved], refusal: str, drawn: DrawnNoise, mixes: bool
+def _unless_hidden(
+    worst: Moved, said: str, found: list[CheckFinding], figures: dict[str, Any]
 ) -> CheckOutcome:
-    """Whether no example moves the step by more than C."""
-    if refusal:
-        return CheckOutcome(_refused(refusal), False)
-    worst = max(moved.values(), key=lambda one: one.units)
-    found = _named(moved, probe.stated, len(probe.rows[0]), drawn.by_size(), mixes)
+    hidden = worst.tolerance > 0.05 and not found
+    how = f"rounding hides it (tolerance {worst.tolerance:.2g} C): use float64 or a larger learning rate"
+    return CheckOutcome(how if hidden else said, not hidden, found, {}, figures)
+
+
+def _sensitivity(probe: StepProbe, moved: dict[str, Moved], by_size: Any, mixes: Any) -> CheckOutcome:
+    """Whether no example moves the step by more than C; `by_size`: whether noise shrinks as the batch grows,
+    `mixes`: whether examples change what others do."""
+    example, worst = max(moved.items(), key=lambda one: one[1].units)
     figures = {"movements": {name: m.units for name, m in moved.items()}, "tolerance": worst.tolerance}
-    if not found and worst.tolerance > _COARSE:
-        return CheckOutcome(_hidden(worst.tolerance), False, figures=figures)
     said = f"one example moves it by at most {worst.units:.4g} eta C / B (tolerance {worst.tolerance:.2g})"
-    return CheckOutcome(said, True, [found] if found else [], figures=figures)
-
-
-def _named(
-    moved: dict[str, Moved], stated: Stated, examples: int, by_size: bool, mixes: bool
-) -> CheckFinding | None:
-    """The bug that movements amount to, if any; `by_size`: whether noise shrinks as the batch grows, `mixes`:
-    whether examples change what others do."""
-    example, one = max(moved.items(), key=lambda named: named[1].units)
-    level, allowed = _plateau(moved), 1 + one.tolerance
-    if np.isinf(one.units):
-        return findings.NOT_FINITE.of(check="sensitivity", where=example)
-    if one.units <= allowed:
-        for size, divisor in ((stated.batch_size, "the batch size"), (examples, "the number of examples")):
-            exact = level and size > 1 and one.tolerance < 5e-3 / size + 1e-3
-            if exact and abs(level * size - 1) < 5e-3:
-                return findings.DIVIDED_TWICE.of(units=level, divisor=divisor)
-        return None
-    said: dict[str, Any] = {"units": one.units, "example": example}
-    if by_size:
-        figure = f"{one.units:.4g} times eta C / B, with {example}"
-        return findings.ACTUAL_SIZE.of(check="sensitivity", figure=figure)
-    numbers = np.abs(one.difference)[np.abs(one.difference) > 1e-3]
-    if numbers.size > 3 and np.max(numbers) < 1 + _ALIKE and np.mean(numbers > 0.98) > 0.5:
-        return findings.BY_NUMBER.of(**said)
-    layers = {name: units for name, units in one.layers.items() if units > 1e-3}
-    for times, factor, mend in _factors(stated, len(layers), examples) if level else ():
-        if abs(times - 1) > _ALIKE and abs(level / times - 1) < 5e-3:
-            return findings.BY_A_FACTOR.of(**said, factor=factor, level=level, mend=mend)
-    if left := _left_out(moved, allowed):
-        return findings.LEFT_OUT.of(**said, layers=", ".join(sorted(left)))
-    if len(layers) > 1 and max(layers.values()) <= allowed:
-        return findings.BY_LAYER.of(**said, count=len(layers))
-    large = [m.units for name, m in moved.items() if "times 1000" in name or "times -1000" in name]
-    plain = [m.units for name, m in moved.items() if "times" not in name]
-    if one.units > 3 and large and plain and max(large) > 5 * max(*plain, 1e-9):
-        return findings.UNCLIPPED.of(**said)
-    return (findings.WHOLE_BATCH if mixes and one.units > 3 else findings.TOO_FAR).of(**said)
+    found = []
+    if np.isinf(worst.units):
+        found = [findings.NOT_FINITE.of(check="sensitivity", where=example)]
+    elif cause := _cause(probe, moved, worst, by_size, mixes):
+        found = [findings.TOO_FAR.of(units=worst.units, example=example, name=cause[0], why=cause[1])]
+    return _unless_hidden(worst, said, found, figures)
 
 
 def _plateau(moved: dict[str, Moved]) -> float:
@@ -256,44 +201,42 @@ def _plateau(moved: dict[str, Moved]) -> float:
     return sizes[0] if len(sizes) == 4 and sizes[0] <= sizes[-1] * 1.003 else 0.0
 
 
-def _factors(stated: Stated, layers: int, examples: int) -> list[tuple[float, str, str]]:
-    """By what a mistake multiplies the movement of every clipped example, its name and its mend."""
-    clip, _, rate, size = stated
-    once = "count it once: clip the sum of its copies, not each of them"
-    return [
-        (size, "not divided by the batch size", "divide the sum of gradients by the batch size"),
-        (layers**0.5, "every layer clipped by itself", f"clip each of {layers} layers to C / sqrt({layers})"),
-        (2.0, "an example that counts twice", once),
-        (size / examples, "divided by another batch size", "divide by the stated batch size"),
-        (1 / clip, "clipped to 1 in place of C", "clip to the stated clipping norm"),
-        (clip, "C enters twice", "multiply by min(1, C / norm), which is already in C"),
-        (1 / rate, "learning rate left out", "state the learning rate that the step has"),
+def _cause(
+    probe: StepProbe, moved: dict[str, Moved], worst: Moved, by_size: Any, mixes: Any
+) -> tuple[str, str] | None:
+    """The name of the bug that movements amount to, and what shows it; None where there is none."""
+    level, examples, size = _plateau(moved), len(probe.rows[0]), probe.stated.batch_size
+    most = 1 + worst.tolerance
+    if worst.units <= most:
+        exact = size > 1 and worst.tolerance < 5e-3 / size + 1e-3
+        twice = exact and min(abs(level * size - 1), abs(level * examples - 1)) < 5e-3
+        return ("divided by the batch size twice", f"It should be 1, not {level:.4g}.") if twice else None
+    layers, numbers = (sizes[sizes > 1e-3] for sizes in (worst.layers, worst.numbers))
+    own = {"every layer clipped by itself": len(layers) ** 0.5, "an example that counts twice": 2.0}
+    own |= {"divided by another batch size": size / examples}
+    factor = "".join(noise.mistakes(probe.stated, level, 5e-3, own)[:1])
+    by_number = numbers.size > 3 and np.max(numbers) < 1.02 and np.mean(numbers > 0.98) > 0.5
+    left = ", ".join(probe.names[i] for i in _left_out(moved, most))
+    large = max((m.units for name, m in moved.items() if "1000" in name), default=0)
+    plain = max((m.units for name, m in moved.items() if "times" not in name), default=0)
+    causes = [
+        (by_size, findings.ACTUAL_SIZE.name, "Noise shrinks as the batch grows."),
+        (by_number, "clipped number by number", "No number moves by more than C."),
+        (factor, factor, f"All extreme examples move it by {level:.4g}."),
+        (left, f"{left} left out of clipping", "The other layers move by at most C."),
+        (max(layers) <= most, "layers clipped by themselves", "No layer moves by more than C."),
+        (worst.units > 3 and large > 5 * plain, "no clipping of single examples", ""),
+        (worst.units > 3 and mixes, "the batch is clipped, not its examples", "It changes what others do."),
+        (True, "an example that moves the step by more than C", ""),
     ]
+    return next((name, why) for fits, name, why in causes if fits)
 
 
-def _left_out(moved: dict[str, Moved], allowed: float) -> tuple[str, ...]:
-    """The fewest layers, some moved by more than C, without which examples move the step by C at most, and
-    one by C."""
-    squares = np.array([list(one.layers.values()) for one in moved.values()]) ** 2
-    names = list(next(iter(moved.values())).layers)
-    loud = np.max(squares, axis=0) > max(allowed, 1.01) ** 2
-    for several in (1, 2, 3):
-        for left in itertools.combinations(range(len(names))[:24], several):
-            rest = np.max(np.sum(np.delete(squares, left, axis=1), axis=1)) ** 0.5
-            if np.any(loud[list(left)]) and abs(rest - 1) < _ALIKE:
-                return tuple(names[i] for i in left)
-    return ()
-
-
-def _one_of_both(
-    found: list[CheckFinding], stated: Stated, ratio: float, moved: dict[str, Moved]
-) -> list[CheckFinding]:
-    """The findings; movement and noise that err by one factor are one of them."""
-    kinds, level = {one.check for one in found}, _plateau(moved)
-    both = "noise" in kinds and "noise and data" not in kinds
-    far = min(abs(ratio - 1), abs(level - 1)) > _ALIKE
-    if not (both and far and abs(level / ratio - 1) < 0.05):
-        return found
-    why = noise.why(ratio, stated, 1, 0.0).replace("the noise is", "the step is").replace(" the noise", "")
-    rest = [one for one in found if one.check not in ("sensitivity", "noise")]
-    return [findings.ANOTHER_SIZE.of(ratio=ratio, why=why), *rest]
+def _left_out(moved: dict[str, Moved], allowed: float) -> list[int]:
+    """The fewest layers, the loudest by more than C, without which examples move the step by C at most."""
+    squares, left = np.array([one.layers for one in moved.values()]) ** 2, []
+    loud = np.max(squares) > max(allowed, 1.01) ** 2
+    while loud and np.max(np.sum(squares, axis=1)) > allowed**2:
+        left.append(int(np.argmax(np.max(squares, axis=0))))
+        squares[:, left] = 0
+    return left if abs(np.max(np.sum(squares, axis=1)) - 1) < 0.04 else []

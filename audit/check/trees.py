@@ -1,5 +1,5 @@
-"""Anyone's arrays as NumPy's and back: parameters as one float64 vector, batches row by row. JAX and torch
-are used where the caller's arrays are theirs, and never imported."""
+"""Anyone's arrays as NumPy's and back, batches row by row. Neither JAX nor torch is ever
+imported: they are used where arrays are theirs."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -13,21 +13,18 @@ from audit.values import shown
 
 Vector = NDArray[np.float64]
 Columns = list[NDArray[Any]]  # a batch's arrays, each (examples, ...)
-WHOLE = "parameters"  # the name of a tree that is one array
-_SPACING = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-23}  # of numbers from 1 to 2
+SPACING = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-23}  # of numbers from 1 to 2
 
 
 def mapped(tree: Any, function: Callable[[str, Any], Any], name: str = "tree", path: str = "") -> Any:
     """A tree of dicts, lists, tuples and, where JAX is loaded, of its other trees, with function(path, array)
     in place of its arrays; raises InputError, which calls it `name`, for anything else in it."""
-    if tree is None:
-        return None
-    if hasattr(tree, "dtype") and hasattr(tree, "shape"):
-        return function(path or WHOLE, tree)
 
     def part(key: Any, one: Any) -> Any:
         return mapped(one, function, name, f"{path}.{key}" if path else str(key))
 
+    if tree is None or (hasattr(tree, "dtype") and hasattr(tree, "shape")):
+        return None if tree is None else function(path or "parameters", tree)
     kind: Any = type(tree)
     if isinstance(tree, Mapping):
         of = {key: part(key, one) for key, one in tree.items()}
@@ -51,20 +48,10 @@ def leaves(name: str, tree: Any) -> dict[str, Any]:
 
 def numpy_of(leaf: Any) -> NDArray[Any]:
     """An array of its own with the leaf's numbers, float64 where these are floats."""
+    real = "float" in str(leaf.dtype)
     if hasattr(leaf, "detach"):  # torch's
-        leaf = leaf.detach().cpu()
-        leaf = (leaf.double() if leaf.is_floating_point() else leaf).numpy()
-    return np.array(leaf, np.float64 if is_float(leaf) else None)
-
-
-def is_float(leaf: Any) -> bool:
-    """Whether it holds floating-point numbers, bfloat16 among them."""
-    return "float" in str(leaf.dtype)
-
-
-def spacing(leaf: Any) -> float:
-    """The distance of its numbers from 1 to 2."""
-    return next((found for kind, found in _SPACING.items() if str(leaf.dtype).endswith(kind)), 2.0**-52)
+        leaf = (leaf.double() if real else leaf).detach().cpu().numpy()
+    return np.array(leaf, np.float64 if real else None)
 
 
 def ulp(values: Vector, spacings: Vector | float) -> Vector:
@@ -72,20 +59,17 @@ def ulp(values: Vector, spacings: Vector | float) -> Vector:
     return np.asarray(np.ldexp(spacings, np.frexp(values)[1] - 1))
 
 
-def copied(leaf: Any) -> Any:
-    """A copy that a step may change in place or donate."""
-    if hasattr(leaf, "detach"):
-        return leaf.detach().clone().requires_grad_(leaf.requires_grad)
-    return leaf.copy()
+def as_given(columns: Columns, batch: Any) -> Any:
+    """A batch of the caller's kind, of the types and on the devices of its arrays, with these columns."""
+    each = iter(columns)
 
+    def like(_: str, leaf: Any) -> Any:
+        if hasattr(leaf, "new_tensor"):  # torch's
+            return leaf.new_tensor(next(each))
+        numpy: Any = np if isinstance(leaf, np.ndarray | np.generic) else sys.modules["jax"].numpy
+        return numpy.array(next(each), dtype=leaf.dtype)
 
-def like(array: NDArray[Any], leaf: Any) -> Any:
-    """The numbers in the library, of the type and on the device of a leaf."""
-    if hasattr(leaf, "new_tensor"):  # torch's
-        return leaf.new_tensor(array)
-    if isinstance(leaf, np.ndarray | np.generic):
-        return array.astype(leaf.dtype)
-    return sys.modules["jax"].numpy.asarray(array, dtype=leaf.dtype)
+    return mapped(batch, like)
 
 
 def columns_of(name: str, batch: Any) -> Columns:
@@ -99,12 +83,6 @@ def columns_of(name: str, batch: Any) -> Columns:
     return found
 
 
-def as_given(columns: Columns, batch: Any) -> Any:
-    """A batch of the caller's kind with these columns."""
-    each = iter(columns)
-    return mapped(batch, lambda _, leaf: like(next(each), leaf))
-
-
 def joined(*parts: Columns) -> Columns:
     """Batches one after the other."""
     return [np.concatenate(columns) for columns in zip(*parts, strict=True)]
@@ -116,16 +94,11 @@ def taken(columns: Columns, rows: Any) -> Columns:
 
 
 def scaled(one: Columns, scale: float, rows: Columns) -> Columns:
-    """Examples whose features, all but the last array where there are several, are scaled: floats; whole
-    numbers, as pixels or tokens, are mirrored in their range, sorted, or all equal."""
+    """Examples with scaled features, all but the last of several arrays; whole ones stay in their range."""
     found = list(one)
-    for i, (column, every) in enumerate(zip(one[: len(one) - 1 or 1], rows, strict=False)):
-        if column.dtype.kind == "f":
-            found[i] = column * scale
-        elif column.dtype.kind in "iu":
-            least, most = every.min(), every.max()
-            mirrored = most - (column - least) if scale < 0 else np.sort(column, None).reshape(column.shape)
-            found[i] = np.full_like(column, least if scale else most) if abs(scale) < 1 else mirrored
+    for i, every in enumerate(rows[: len(rows) - 1 or 1]):
+        least, most = (-np.inf, np.inf) if every.dtype.kind == "f" else (every.min(), every.max())
+        found[i] = np.clip(one[i] * scale, least, most).astype(every.dtype)
     return found
 
 
@@ -137,7 +110,8 @@ def extremes(rows: Columns) -> dict[str, Columns]:
         one = taken(rows, [row])
         kinds = {"": one}
         if len(rows) > 1:
-            kinds[", label changed"] = [*one[:-1], _other_label(one[-1], rows[-1])]
+            others = rows[-1][[i for i, label in enumerate(rows[-1]) if np.any(label != one[-1][0])][:1]]
+            kinds |= {", label changed": [*one[:-1], others]} if len(others) else {}
         for kind, changed in kinds.items():
             found[f"{of}{kind}"] = changed
             for scale in (1e3, -1e3, 30, 3, 0.1, 1e-3, 0):
@@ -145,14 +119,3 @@ def extremes(rows: Columns) -> dict[str, Columns]:
         if len(rows) > 1 and rows[-1].dtype.kind == "f":
             found[f"{of}, label times 1000"] = [*one[:-1], 1e3 * one[-1]]
     return found
-
-
-def _other_label(one: NDArray[Any], every: NDArray[Any]) -> NDArray[Any]:
-    known = np.unique(every)
-    if set(known.tolist()) <= {0, 1}:
-        several = one.ndim > 1 and one.shape[-1] > 1  # one of them is 1
-        return np.roll(one, 1, axis=-1) if several else np.asarray(1 - one, one.dtype)
-    if one.dtype.kind == "f":
-        return -one
-    others = known[~np.isin(known, one)]
-    return np.full_like(one, others[0] if len(others) else 0)
