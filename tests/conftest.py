@@ -58,7 +58,7 @@ def pytest_addoption(parser):
     parser.addoption("--kills", type=int, default=5, help="of audits and of those who share one")
     parser.addoption("--ray_kills", type=int, default=1, help="of each kind of process in test_on_ray")
     parser.addoption("--kills_out", help="an empty folder for its audits; by default a temporary one")
-    parser.addoption("--share", type=_share, default=(0, 1), help="I/N: every N-th long test, from I modulo N on")
+    parser.addoption("--share", type=_share, default=(0, 1), help="I/N: that part of the long tests")
 
 
 def _share(text):

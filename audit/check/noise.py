@@ -187,13 +187,16 @@ def _relations(noise: Vector, layer: NDArray[np.int64]) -> Iterator[tuple[str, s
 
     pairs = np.mean(noise[: n - 1 : 2] * noise[1::2]) + 1 / (n - 1)  # which the mean's removal takes off
     yield "independence", "consecutive seeds", unrelated(abs(pairs), (n // 2 - 1) * numbers)
-    if numbers > 1:
-        size = numbers | 1  # odd, so that no distance is its own opposite
-        power = sum(np.abs(fft.rfft(one, size)) ** 2 for one in noise)
-        r = np.abs(fft.irfft(power, size)[1 : size // 2 + 1]) / noise.size
-        at = f"numbers at a distance of {np.argmax(r) + 1}"
-        yield "independence", at, min(1.0, len(r) * unrelated(np.max(r), (n - 1) * numbers))
-    tests, parts = [], [noise[:, layer == one] for one in np.unique(layer)[:40]]
+    parts = [noise[:, layer == one] for one in np.unique(layer)[:40]]
+    small = [part for part in parts if 8 * part.shape[1] <= numbers]  # what it shares drowns in all
+    for part in (noise, *small):
+        size = part.shape[1] | 1  # odd, so that no distance is its own opposite
+        power = sum(np.abs(fft.rfft(one, size)) ** 2 for one in part)
+        r = np.abs(fft.irfft(power, size)[1 : size // 2 + 1]) / part.size
+        if part.shape[1] > 1:
+            at = f"{part.shape[1]:,} numbers at a distance of {np.argmax(r) + 1}"
+            yield "independence", at, min(1.0, len(r) * unrelated(np.max(r), (n - 1) * part.shape[1]))
+    tests = []
     for one, other in itertools.combinations(parts, 2):
         size = min(one.shape[1], other.shape[1])
         tests.append(unrelated(abs(np.mean(one[:, :size] * other[:, :size])), (n - 1) * size))

@@ -65,6 +65,8 @@ TORCH_FUNC = [
     ("a generator a layer", "generator=generator)", "generator=torch.Generator().manual_seed(seed))", "independence"),
     ("rows share noise", "torch.randn(value.shape, generator=generator)",
      "torch.randn(value.shape[-1:], generator=generator).expand(value.shape)", "independence"),
+    ("one number for each bias", "torch.randn(value.shape, generator=generator)",
+     "torch.randn(value.shape if value.ndim > 1 else 1, generator=generator).expand(value.shape)", "independence"),
     ("no noise in biases", "* noise[name]", '* noise[name] * ("bias" not in name)', "noise"),
     ("by accumulated batches", "* noise[name]", "* noise[name] / 4", "noise"),
     ("uniform", "torch.randn(", "2 * 3**0.5 * torch.rand(", "shape"),

@@ -145,6 +145,23 @@ def test_a_row_of_an_embedding_without_noise_and_a_statistic_without_clipping_ar
     assert "no noise in a part of w" in {finding.name for finding in found}
 
 
+@pytest.mark.parametrize("own", [64, 1])
+def test_what_a_small_layer_shares_is_seen_beside_a_large_one(own):
+    given = planted("numpy")
+    plain, deviation = given["step"], given["learning_rate"] * given["noise_multiplier"]
+    deviation *= given["clipping_norm"] / given["batch_size"]
+
+    def step(params, batch, seed):
+        rng = np.random.default_rng([seed, 1])
+        noise = {"large": rng.normal(size=30_000), "small": np.resize(rng.normal(size=own), 64)}
+        more = {name: params[name] + deviation * value for name, value in noise.items()}
+        return plain(params, batch, seed) | more
+
+    start = given["params"] | {"large": np.zeros(30_000), "small": np.zeros(64)}
+    found = audit.check_step(**given | {"step": step, "params": start}).findings
+    assert [finding.check for finding in found] == ["independence"] * (own == 1), found
+
+
 def test_what_rounding_hides_is_said_and_not_passed():
     given = planted("numpy")
     low = {name: value.astype(np.float16) + np.float16(100) for name, value in given["params"].items()}
