@@ -78,6 +78,7 @@ def test_presence_alternates_or_is_a_coin_of_seed_and_run_alone(empty_game, play
     assert np.abs(np.corrcoef(whole, rowvar=False)[np.triu_indices(64, 1)]).max() < 6 / np.sqrt(2000)
 
 
+@pytest.mark.slow
 def test_scores_depend_on_neither_chunk_nor_start(housing, play):
     whole = play(housing, [(0, 11)], 11)
     pieces = play(housing, [(0, 2), (2, 9), (9, 11)], 4)
@@ -86,6 +87,7 @@ def test_scores_depend_on_neither_chunk_nor_start(housing, play):
     assert np.diff(np.sort(whole.scores[:, 0])).min() > 1e-5  # runs do differ
 
 
+@pytest.mark.slow
 def test_draws_depend_on_seed_and_run_alone(empty_game, play):
     table = empty_game(1, 2)  # one step, no insertion: a score is one draw
     whole = play(table, [(0, 16)], 16).scores

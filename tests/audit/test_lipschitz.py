@@ -163,6 +163,7 @@ def loss(params, labelled):
     return jnp.logaddexp(0, -(2 * labelled[1] - 1) * (params @ labelled[0]))
 
 
+@pytest.mark.slow
 def test_an_author_vouches_for_the_steps_of_a_model(tmp_path):
     request = {**SMALL, "out": tmp_path, "learning_rate": 0.5, "k": 2}
 

@@ -128,6 +128,7 @@ def test_a_fingerprint_tells_shapes_constants_and_initialisations_apart(dataset)
     assert len(set(prints)) == 5 and prints == [of(module) for module in modules]
 
 
+@pytest.mark.slow
 def test_a_strategy_is_chosen_that_clips_rightly(dataset, capsys, monkeypatch):
     model = own._model(Net("parameter"), CROSS_ENTROPY, dataset)
     assert own._with_strategy(USUAL, False, model, dataset).mechanism.clipping == "per_example"
@@ -285,6 +286,7 @@ def cross_entropy(params, example):
 PARAMS = {"w": jnp.zeros((3, 2)), "b": np.zeros(2)}
 
 
+@pytest.mark.slow
 def test_a_loss_over_a_tree_is_audited_with_flags_names_and_not_twice(tmp_path, capsys):
     before = {name: getattr(jax.config, name) for name in ("jax_default_matmul_precision", "jax_platforms")}
     given = (cross_entropy, PARAMS, X, Y)
@@ -321,6 +323,7 @@ def test_a_loss_that_does_not_fit_is_one_line(tmp_path, loss, params, more, says
     assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_an_nnx_module_is_audited(tmp_path):
     graph, params, rest = nnx.split(nnx.Sequential(nnx.Linear(3, 2, rngs=nnx.Rngs(0))), nnx.Param, ...)
 
@@ -332,6 +335,7 @@ def test_an_nnx_module_is_audited(tmp_path):
     assert len(found.conclusion.scores_in) == 10
 
 
+@pytest.mark.slow
 def test_a_linen_module_is_audited(tmp_path):
     import flax.linen as nn
     import optax
@@ -342,6 +346,7 @@ def test_a_linen_module_is_audited(tmp_path):
     assert found.upper_bound == epsilon_upper_bound(1.0, 4, 1e-5) and found.folder.is_dir()
 
 
+@pytest.mark.slow
 def test_a_built_in_model_is_audited_as_by_the_command(tmp_path):
     rows = np.random.default_rng(0).normal(size=(500, 9))
     columns = "MedInc,HouseAge,AveRooms,AveBedrms,Population,AveOccup,Latitude,Longitude,MedHouseVal"
@@ -361,6 +366,7 @@ def test_a_built_in_model_is_audited_as_by_the_command(tmp_path):
 OTHERS = ["hidden_state_epsilon", "check_step", "check_batches", "check_accounting"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bounds", "audit", "audit_model", "audit_loss", *OTHERS])
 def test_the_example_in_its_docstring_gives_what_it_says(name, tmp_path):
     found = doctest.DocTestFinder().find(getattr(audit, name), globs={"audit": audit, "folder": tmp_path})

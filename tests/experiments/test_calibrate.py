@@ -11,6 +11,7 @@ def calibrate(run_command):
     return lambda *flags: run_command("calibrate", "--processes=1", "--audits=2", *flags)
 
 
+@pytest.mark.slow
 def test_json_names_the_mechanism_and_what_the_test_said(calibrate):
     result = json.loads(calibrate("--mechanism=t3,randomized_response", "--runs=800", "--json").stdout)
     found = [row for row in result["calibration"] if row["method"] == "if_gaussian"]
@@ -19,6 +20,7 @@ def test_json_names_the_mechanism_and_what_the_test_said(calibrate):
         assert [rows[one][name] for name in ("fired", "unsure", "missed", "exceeding")] == [1, 0, 0, 1]
 
 
+@pytest.mark.slow
 def test_many_canaries_have_a_row_a_setting_and_method_in_80_columns(calibrate):
     flags = ("--canaries=4", "--runs=12,20", "--mu=1", "--tie=equal,failing", "--design=coins,sets")
     process = calibrate(*flags)

@@ -15,12 +15,12 @@ import audit
 from audit import directions, one_run
 from audit.adversaries.base import Adversary
 from audit.errors import InputError
+from audit.mechanism import ensemble
 from audit.mechanism.base import Coordinates, Directions
 from tests.system.bad import HUGE
 
 RNG = np.random.default_rng(0)
-IN, OUT = RNG.normal(1, 1, 60), RNG.normal(0, 1, 60)
-MANY = RNG.normal(size=(20, 4))
+IN, OUT, MANY = RNG.normal(1, 1, 60), RNG.normal(0, 1, 60), RNG.normal(size=(20, 4))
 X, Y = RNG.normal(size=(40, 5)).astype(np.float32), np.arange(40) % 3
 ONE_INFINITE = np.where(np.arange(200).reshape(40, 5) == 17, np.inf, X)
 MASKED = np.ma.masked_array(IN, IN < 0)  # some are
@@ -391,7 +391,7 @@ CASES = [
 @pytest.mark.parametrize(("call", "says"), CASES)
 def test_a_bad_argument_is_one_line_and_trains_nothing(tmp_path, monkeypatch, call, says):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(jax.stages.Lowered, "compile", lambda *_, **__: pytest.fail("compiled"))
+    monkeypatch.setattr(ensemble, "compiled_for", lambda *_, **__: pytest.fail("compiled"))  # all that trains
     with warnings.catch_warnings(), pytest.raises(InputError) as refused:
         warnings.simplefilter("error")
         call()

@@ -19,6 +19,7 @@ def bound(forked, tmp_path):
     return lambda *argv: forked("bound", "--scores=scores.npz", *argv, folder=tmp_path)
 
 
+@pytest.mark.slow
 def test_the_figure_is_what_its_ending_says(bound, tmp_path):
     for name, start in {"a.png": b"\x89PNG", "b.PDF": b"%PDF", "c.svg": b"<?xml"}.items():
         ended = bound(f"--figure={name}")
@@ -28,6 +29,7 @@ def test_the_figure_is_what_its_ending_says(bound, tmp_path):
     assert b"Type3" not in (tmp_path / "b.PDF").read_bytes()
 
 
+@pytest.mark.slow
 def test_two_npy_files_give_the_bounds_of_one_npz(bound, tmp_path):
     np.save(tmp_path / "in.npy", IN)
     np.save(tmp_path / "out.npy", OUT)
@@ -36,6 +38,7 @@ def test_two_npy_files_give_the_bounds_of_one_npz(bound, tmp_path):
     assert "in.npy, out.npy" in (tmp_path / "deep" / "page.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_name_that_is_no_utf8_is_taken(bound, tmp_path):
     (tmp_path / "scores.npz").rename(tmp_path / "sc\udcffres.npz")
     ended = bound("--scores=sc\udcffres.npz", "--report=p\udcffge.html", "--name=a\udcffb")
@@ -44,6 +47,7 @@ def test_a_name_that_is_no_utf8_is_taken(bound, tmp_path):
     assert "Audit: a?b" in page.read_bytes().decode("utf-8")
 
 
+@pytest.mark.slow
 def test_a_link_stays_a_link(bound, tmp_path):
     (tmp_path / "page.html").symlink_to("target.html")
     assert bound("--report=page.html").status == 0
@@ -51,6 +55,7 @@ def test_a_link_stays_a_link(bound, tmp_path):
     assert {path.name for path in tmp_path.glob("*.*")} == {"scores.npz", "page.html", "target.html"}
 
 
+@pytest.mark.slow
 def test_a_matrix_of_one_column_gives_what_a_flat_file_gives(bound, tmp_path):
     flat = bound("--json").stdout, bound().stdout
     presence = np.repeat([1, 0], [60, 70])[:, None]
@@ -70,6 +75,7 @@ def test_methods_that_need_more_canaries_are_left_out_and_said(bound, tmp_path):
     assert max(map(len, bound().stdout.splitlines())) <= 80
 
 
+@pytest.mark.slow
 def test_a_page_says_the_rate_of_sampling(bound, tmp_path):
     steps = ("--noise_multiplier=1", "--insertions=40", "--sampling_rate=0.1")
     ended = bound(*steps, "--report=p.html", "--json")
@@ -114,6 +120,7 @@ def test_a_violation_of_several_canaries_a_run_is_a_status_too(bound, tmp_path):
     assert bound("--upper_bound=50", "--fail_if_violated").status == 0
 
 
+@pytest.mark.slow
 def test_the_hidden_state_bound_is_the_one_that_is_held_against(bound, tmp_path):
     flags = ("--noise_multiplier=4", "--insertions=250", "--k=5", "--lipschitz=0.99", "--report=p.html")
     scores = [np.random.default_rng(seed).normal(shift, 1, 2000) for seed, shift in ((0, 4.0), (1, 0.0))]

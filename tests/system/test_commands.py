@@ -51,6 +51,7 @@ def assert_one_line(process, *words):
         assert word in lines[0]
 
 
+@pytest.mark.slow
 def test_audit_leaves_scores_result_and_figure(audit, tmp_path):
     process = audit(tmp_path / "out")
     assert process.returncode == 0, process.stderr
@@ -63,6 +64,7 @@ def test_audit_leaves_scores_result_and_figure(audit, tmp_path):
     assert not [path for path in folder.iterdir() if path.name.startswith(".")]
 
 
+@pytest.mark.slow
 def test_audit_json_is_one_object_and_the_second_run_trains_nothing(audit, tmp_path):
     first = audit(tmp_path, "--json")
     folder = only_folder(tmp_path)
@@ -74,6 +76,7 @@ def test_audit_json_is_one_object_and_the_second_run_trains_nothing(audit, tmp_p
     assert two["bounds"][0]["epsilon"] >= one["bounds"][0]["epsilon"] > 0  # less confidence, more claimed
 
 
+@pytest.mark.slow
 def test_looks_are_kept_and_resumed(audit, tmp_path):
     """Declared looks: the best of them at the confidence of all; no other schedule after the first look."""
     first = audit(tmp_path, "--looks=40,80,120")
@@ -88,6 +91,7 @@ def test_looks_are_kept_and_resumed(audit, tmp_path):
     assert_one_line(audit(tmp_path, "--looks=40,120"), "--looks=40,120", "3 of the looks 40,80,120")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "flags",
     [
@@ -152,6 +156,7 @@ def test_a_full_stdout_is_one_line(run):
     assert process.stderr.splitlines()[-1].startswith("error: cannot print (No space left")
 
 
+@pytest.mark.slow
 def test_bounds_of_scores_that_are_there_are_shown_where_nothing_can_be_written(audit, tmp_path):
     flags = ("--adversary=loss", "--insertions=7", "--runs=40")
     first = audit(tmp_path, *flags)

@@ -56,6 +56,7 @@ def start(tmp_path, image_file):
     return call
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("argv, leaves", CLOSED)
 def test_a_closed_stdout_is_no_error(argv, leaves, start, tmp_path):
     ended = start(argv, ">&-")
@@ -64,6 +65,7 @@ def test_a_closed_stdout_is_no_error(argv, leaves, start, tmp_path):
     assert all((tmp_path / name).stat().st_size for name in leaves)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("argv, redirection", UNHEARD)
 def test_a_stderr_that_takes_nothing_changes_nothing(argv, redirection, start, tmp_path):
     kept = (".csv", ".npz", ".json")

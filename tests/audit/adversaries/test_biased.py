@@ -43,6 +43,7 @@ def _algorithm_3(gradient, theta_0, data, batches, key, noisy, per_step, simulat
     return np.sqrt(total) if per_step else total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noisy", [False, True])
 @pytest.mark.parametrize("per_step", [False, True])
 def test_gc_s_is_algorithm_3(data, model, mechanism, batches, noisy, per_step):

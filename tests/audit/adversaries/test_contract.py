@@ -68,6 +68,7 @@ def _same(a, b):
     return all(np.array_equal(x, y) for x, y in leaves)
 
 
+@pytest.mark.slow
 def test_what_is_inserted_has_norm_at_most_c_and_reads_the_model_only_if_said(named, state, theta):
     name, adversary = named
     crafted = adversary.craft(state, 0, theta)
@@ -109,6 +110,7 @@ def test_what_is_decided_depends_on_the_key_alone(named, state, theta):
     assert any(not _same(other, state) for other in others) == (name in DRAWN)
 
 
+@pytest.mark.slow
 def test_the_loss_canary_is_an_example_with_a_wrong_label(model, data, theta):
     for classes in (2, 5):
         labels = jnp.arange(200) % classes

@@ -51,6 +51,7 @@ def run(made, theta, first, updates, steps):
     return made(theta, first, [lambda: updates], steps, jax.random.key(4))
 
 
+@pytest.mark.slow
 def test_a_design_as_run_is_healthy_and_orthogonal(model, theta, first, updates):
     made = design(model, designed.as_run(5.0, NORM), optax.adam(1.0), minibatch=8)
     found = run(made, theta, first, updates, 1500)
@@ -62,6 +63,7 @@ def test_a_design_as_run_is_healthy_and_orthogonal(model, theta, first, updates)
     assert jnp.linalg.norm(gradient) > NORM
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("penalty", [designed.as_printed(NORM), designed.of_the_mean(NORM)])
 def test_the_papers_penalties_fall_as_well(model, theta, first, updates, penalty):
     found = run(design(model, penalty, optax.adam(0.05)), theta, first, updates, 500)
@@ -70,6 +72,7 @@ def test_the_papers_penalties_fall_as_well(model, theta, first, updates, penalty
     assert float(best) == pytest.approx(float(found.losses.min()), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_second_derivatives_agree_with_differences(model):
     with jax.enable_x64(True):
         draws = (jax.random.normal(jax.random.key(i), s) for i, s in enumerate([(FEATURES,), (POOL, 421)]))
@@ -101,6 +104,7 @@ def test_penalties_are_what_they_say(updates):
     assert float(short) > 0.99 * gradient.size * (5 - 1e-3) ** 2
 
 
+@pytest.mark.slow
 def test_samples_stay_where_they_are_projected_and_bad_designs_are_said(model, theta, first, updates):
     onto = {"project": lambda sample: jnp.clip(sample, 0.0, 1.0)}
     made = design(model, designed.as_run(5.0, NORM), optax.adam(1.0), **onto)
@@ -123,6 +127,7 @@ def test_samples_stay_where_they_are_projected_and_bad_designs_are_said(model, t
     assert found.health > 0.9 and jnp.ptp(found.last["label"]) > 0
 
 
+@pytest.mark.slow
 def test_blocks_are_taken_one_after_the_other(model, theta, first, updates):
     made, seen = design(model, designed.as_run(5.0, NORM), optax.adam(0.1)), []
     ranges = designed.in_blocks(POOL, updates.shape[1], 4 * updates.shape[1] * 9)

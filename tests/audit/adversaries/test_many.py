@@ -81,6 +81,7 @@ def _inserted(adversary, state, theta, presence, norm=NORM, mask=1.0):
     return np.asarray(base.inserted(canaries, jnp.int32(0), theta, norm_, mask_, CLIPPED_SUM))
 
 
+@pytest.mark.slow
 def test_each_canary_is_clipped_by_itself_and_neighbours_differ_by_one(named, state, theta):
     _, adversary = named
     alone = [_inserted(adversary, state, theta, row) for row in np.eye(CANARIES)]
@@ -101,6 +102,7 @@ def test_each_canary_is_clipped_by_itself_and_neighbours_differ_by_one(named, st
         assert np.linalg.norm(both[1] - both[0]) <= NORM * (1 + 1e-5)
 
 
+@pytest.mark.slow
 def test_each_score_rises_with_its_own_canary(named, state, theta):
     """A shift of theta along minus a canary moves that canary's score most."""
     _, adversary = named
@@ -128,6 +130,7 @@ def test_gc_s_takes_the_coordinates_that_move_least(simulate, expect, theta):
     assert sorted(np.asarray(state.dimensions)) == sorted(np.argsort(np.asarray(moved))[:CANARIES])
 
 
+@pytest.mark.slow
 def test_a_constant_canary_is_summed_once_a_segment_to_the_same_training(mechanism, data, theta, expect):
     adversary = directions.random_directions(CANARIES, expect)
     state = adversary.init(jax.random.key(1), theta, jnp.float32(NORM))
@@ -139,6 +142,7 @@ def test_a_constant_canary_is_summed_once_a_segment_to_the_same_training(mechani
     np.testing.assert_allclose(ends[0], ends[1], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_scores_are_centred_where_training_moves_coordinates(model, mechanism, data, expect):
     """Both worlds lie on either side of 0, at half the canary's own displacement."""
     adversary = biased.random_biased_dimensions(CANARIES, expect)
@@ -164,6 +168,7 @@ def test_the_noiseless_rehearsal_has_no_noise_and_half_of_every_canary(mechanism
     np.testing.assert_allclose(end[[3, 5]], [-moved, moved], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_excess_losses_are_centred_where_plain_ones_differ_from_example_to_example(
     model, data, theta, expect
 ):

@@ -59,6 +59,7 @@ def _plain(units, u):
     return units @ u / np.linalg.norm(u)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("leave_one_out", "expected"), [(True, _left_out), (False, _plain)])
 def test_scores_are_numpys_and_what_is_scored_was_inserted(empty_game, play, leave_one_out, expected):
     """Without noise and gradients the model moves along the sum of the directions, C a step."""
@@ -83,6 +84,7 @@ def _first(moved):
     return score
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("canaries", [2, K, 90])
 def test_scores_of_any_vector_are_numpys(canaries):
     rng = np.random.default_rng(canaries)
@@ -96,6 +98,7 @@ def test_scores_of_any_vector_are_numpys(canaries):
         np.testing.assert_allclose(found, expected(units, u), rtol=0, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("parameters", "canaries", "draws"),
     [(1200, 600, 3), (1200, 150, 3), (1200, 20, 3), (68, 34, 2000), (200, 100, 300)],
@@ -142,6 +145,7 @@ def test_no_key_of_a_direction_is_one_of_the_noise_the_coins_or_the_batches():
     assert len(of_others) == len(others) and not of_others & of_directions
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leave_one_out", [True, False])
 def test_scores_are_of_the_seed_and_the_run_alone(empty_game, play, leave_one_out):
     table = _table(empty_game, _adversary(leave_one_out=leave_one_out))
@@ -153,6 +157,7 @@ def test_scores_are_of_the_seed_and_the_run_alone(empty_game, play, leave_one_ou
     assert np.abs(other - whole).min() > 1e-7
 
 
+@pytest.mark.slow
 def test_a_killed_audit_goes_on_to_the_bit(empty_game, tmp_path):
     class Killed(Exception):
         pass
@@ -207,6 +212,7 @@ def _with_coins(empty_game, play, leave_one_out, runs=30, canaries=64):
     return play(_table(empty_game, adversary), [(0, runs)], runs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leave_one_out", [True, False])
 def test_cosines_of_canaries_that_are_out_have_the_law(empty_game, play, leave_one_out):
     scores = _with_coins(empty_game, play, leave_one_out)
@@ -245,6 +251,7 @@ def _theory(dimension, canaries, mu, leave_one_out):
     return mu / np.sqrt(1 + canaries * mu**2 / dimension)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "canaries", "runs", "leave_one_out"),
     [("wide_fcnn", 256, 12, True), ("wide_fcnn", 12, 200, False), ("fcnn", 8, 600, True)],
@@ -260,6 +267,7 @@ def test_the_mean_cosine_is_theorys(dataset, play, model, canaries, runs, leave_
     assert scores.mean() * np.sqrt(dimension) == pytest.approx(expected, abs=0.03 * expected + 4 * error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fields",
     [
@@ -282,6 +290,7 @@ def test_every_setting_is_audited(dataset, play, fields):
     assert len(found.path) == 4 and found.epsilon <= found.upper_bound
 
 
+@pytest.mark.slow
 def test_games_of_one_program_have_their_own_number_of_canaries(dataset, play):
     for canaries in (4, 6):
         _, table = _played(dataset, "fcnn", canaries=canaries, insertions=25, learning_rate=1e-3)

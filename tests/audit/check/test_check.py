@@ -273,6 +273,7 @@ WRONG = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WRONG)
 def test_batches_that_the_accountant_does_not_assume_are_named(name):
     draw, says = WRONG[name]
@@ -281,6 +282,7 @@ def test_batches_that_the_accountant_does_not_assume_are_named(name):
     assert max(map(len, str(report).splitlines())) <= 80
 
 
+@pytest.mark.slow
 def test_right_batches_pass_under_each_assumption():
     assert audit.check_batches(poisson, SIZE, RATE).passed
     assert audit.check_batches(lambda seed: poisson(seed)[0], SIZE, RATE).passed
@@ -322,6 +324,7 @@ def test_figure_1_of_chua_et_al():
 TRAINING = {"noise_multiplier": 1.1, "steps": 1000, "sampling_rate": 0.01}
 
 
+@pytest.mark.slow
 def test_a_claim_is_held_against_accounting():
     accounted = audit.check_accounting(5, 1e-5, **TRAINING).figures["accounted"]
     assert audit.check_accounting(accounted, 1e-5, **TRAINING).passed

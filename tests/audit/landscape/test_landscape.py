@@ -135,6 +135,7 @@ def test_a_wrong_sigma_is_seen_in_the_simulation(simulated):
     assert seen == pytest.approx(special.ndtr(-1.0), abs=0.03)
 
 
+@pytest.mark.slow
 def test_presence_moves_the_first_iterate_by_one_and_no_noise_of_any_run():
     runs = 64
     out, into = simulate(np.zeros(runs, bool), CELLS[:2], 2), simulate(np.ones(runs, bool), CELLS[:2], 2)

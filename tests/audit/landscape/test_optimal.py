@@ -54,6 +54,7 @@ def grid_of(process, count=800):
     return np.linspace(-reach, reach + 1, count)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("process", [Process(1.0, 1, 4), Process(3.0, 2, 6), Process(0.6, 1, 3)])
 def test_an_independent_computation_agrees(process):
     points = grid_of(process, 3000)
@@ -65,6 +66,7 @@ def test_an_independent_computation_agrees(process):
     assert slow_delta(process, half.epsilon, moves, points) == pytest.approx(1e-4, rel=0.03)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("process", [Process(1.0, 1, 4), Process(3.0, 2, 5)])
 def test_no_random_landscape_beats_the_optimal_one(process):
     found, points = optimal.optimal(process, 1e-3), grid_of(process)
@@ -81,6 +83,7 @@ def test_no_random_landscape_beats_the_optimal_one(process):
         assert slow_delta(process, found.epsilon, moves, points) <= limit * (1 + 1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("process", [Process(1.0, 1, 4), Process(2.0, 2, 4)])
 def test_gradient_ascent_over_landscapes_ends_at_the_optimal_one(process):
     """s = tanh(w) is optimised freely at every point and step, from random starts."""
@@ -138,6 +141,7 @@ def test_out_of_range_is_refused(find, process, field):
         find(process, DELTA)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("process", [(0.3, 4096, 1000), (100.0, 4096, 25), (100.0, 1, 25), (0.3, 1, 25)])
 @pytest.mark.parametrize("delta", [1e-5, 1e-9])
 def test_extremes_work(process, delta):

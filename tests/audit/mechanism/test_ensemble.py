@@ -35,6 +35,7 @@ def schedule(data):
     return base.Schedule(base.fixed_shuffle(KEY, len(data[1]), 20, 12), base.insertion_mask(12, 5))
 
 
+@pytest.mark.slow
 def test_run_7_alone_and_in_a_chunk(data, model, mechanism, schedule):
     theta = model.init(jax.random.key(0))
     alone, key = _train(mechanism, theta, data, schedule, [7])

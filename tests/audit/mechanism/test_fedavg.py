@@ -110,6 +110,7 @@ def _slow(choices, hyper, theta, data, schedule, units, presence):
     return np.array(path), scale
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block, batch_size, adaptive", [(2, 3, True), (16, 16, False)])
 def test_rounds_are_those_of_a_slow_reference(clients, schedule, theta, block, batch_size, adaptive):
     own = fedavg.Federated(0.4, 3.7, 0.6, 0.5 if adaptive else 0.0, 0.3 if adaptive else 0.0)
@@ -176,6 +177,7 @@ def _game(clients, schedule, **changes):
     return table._replace(**changes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["usual", "in segments", "spread"])
 def test_a_run_is_the_same_alone_and_in_a_chunk(clients, schedule, play, whole, how):
     """Its rounds cut into segments, or a round's clients spread over the devices that are there, too."""
@@ -187,6 +189,7 @@ def test_a_run_is_the_same_alone_and_in_a_chunk(clients, schedule, play, whole, 
     assert np.abs(whole.scores[6] - whole.scores[7]).max() > 1e-2  # runs differ
 
 
+@pytest.mark.slow
 def test_memory_grows_with_the_block_and_sums_do_not_change(clients, schedule, theta, play):
     one, many = (fedavg.mechanism(choices(block=block)).memory(theta, clients, 7) for block in (1, 4))
     assert theta.nbytes < one.held < one.written < many.written < 5 * one.written

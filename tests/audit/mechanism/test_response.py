@@ -42,6 +42,7 @@ def _responding(mechanism, sigma, theta_0, data, schedule, canaries):
     return run(hyper, theta_0, data, schedule, jnp.asarray(canaries, jnp.float32))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", [optax.sgd, MOMENTUM])
 def test_a_constant_gradient_leaves_what_composition_and_momentum_give(optimizer, schedule):
     """theta_T is minus the sum of weights times inserts; without momentum they are alike."""
@@ -64,6 +65,7 @@ def test_a_constant_gradient_leaves_what_composition_and_momentum_give(optimizer
         np.testing.assert_allclose(found.optimal, mu, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", [optax.sgd, MOMENTUM])
 def test_a_smooth_models_response_is_that_of_trainings_that_insert_at_one_step(optimizer, examples, schedule):
     mechanism = dpsgd.mechanism(dpsgd.DPSGD(per_example(_smooth), optimizer))
@@ -96,6 +98,7 @@ def test_a_smooth_models_response_is_that_of_trainings_that_insert_at_one_step(o
     assert optimal.max() < 0.97 * np.sqrt(STEPS / PERIODICITY) / sigma  # the data matter
 
 
+@pytest.mark.slow
 def test_the_spread_of_a_relu_network_is_that_of_noisy_trainings(model, mechanism, data):
     """Noise moves examples over kinks: derivatives at a point are off by a third on average here."""
     batches = base.fixed_shuffle(jax.random.key(3), len(data[1]), 50, 30)

@@ -27,6 +27,7 @@ def _joins(presence, steps):
     return np.asarray(jax.vmap(by_step, (None, 0, None))(jnp.float32(presence), RUN_KEYS, jnp.arange(steps)))
 
 
+@pytest.mark.slow
 def test_joins_are_independent_coins_of_each_run_step_and_canary():
     found = _joins([RATE, RATE, 0.0, 1.0, RATE], 40)
     assert set(np.unique(found)) == {0.0, 1.0} and not found[..., 2].any() and found[..., 3].all()
@@ -71,6 +72,7 @@ def _canaries_alone(loss):
     return clipped_sum
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("constant", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_joins_is_what_moves_the_model(silent_choices, model, data, kind, constant):
@@ -95,6 +97,7 @@ def test_at_rate_one_nothing_changes(model, mechanism, data):
     assert not played.insertion().sampled and played._replace(sampling_rate=0.999).insertion().sampled
 
 
+@pytest.mark.slow
 def test_bounds_stay_below_the_exact_accountant_and_come_near(model, silent_choices, data):
     """Nothing but canaries and noise moves the model: the bound is that of the mechanism alone."""
     adversary = biased.random_biased_dimensions(32, lambda craft, state, theta_0: theta_0)

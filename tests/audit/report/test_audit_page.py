@@ -61,6 +61,7 @@ def plain(monkeypatch):
     monkeypatch.setattr(audit_panels, "audit_panels", lambda conclusion: panels)
 
 
+@pytest.mark.slow
 def test_a_page_asks_for_nothing(tmp_path):
     folder = stored(tmp_path)
     outline = Outline(report.report("Audit", [subjects.of_setting(folder, AskedLevels())]).decode())
@@ -113,6 +114,7 @@ def test_several_audits_have_an_index_whose_links_lead_somewhere(tmp_path, plain
     assert "Of 3 audits up to 0.15 by a method may exceed the truth by chance" in outline.text
 
 
+@pytest.mark.slow
 def test_an_audit_that_proves_nothing_gets_no_verdict(tmp_path, plain):
     about = [subjects.of_setting(stored(tmp_path, seeded(seed)), AskedLevels()) for seed in range(2)]
     texts = [
@@ -156,6 +158,7 @@ def test_what_is_no_audit_is_skipped_and_counted(tmp_path, flags, run_command):
     assert process.returncode == 0 and process.stderr == said
 
 
+@pytest.mark.slow
 def test_all_leaves_damaged_ones_out_and_names_them(tmp_path, run_command):
     good, *bad = (stored(tmp_path, seeded(seed)) for seed in range(4))
     (bad[0] / "audit.json").write_text("null")

@@ -97,6 +97,7 @@ def kept(root, /, **changes):
     return store.path
 
 
+@pytest.mark.slow
 def test_a_kept_run_is_read_again_at_its_levels_or_others(tmp_path, plain):
     folder = kept(tmp_path)
     assert stored.federated(tmp_path) == [folder]
@@ -122,6 +123,7 @@ def test_panels_are_the_same_bits_each_time_and_say_what_is_drawn():
     assert all(re.match(rb"<\?xml", image) for image in one.values())
 
 
+@pytest.mark.slow
 def test_report_makes_the_page_of_a_kept_run_by_its_hash_and_the_newest(tmp_path, capsys, monkeypatch):
     from audit.commands import report
 

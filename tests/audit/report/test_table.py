@@ -90,6 +90,7 @@ def test_scores_of_the_wrong_sign_are_remarked(mu, runs, tmp_path):
     assert line[1:].encode() in audit_page.report("Audit", [about])
 
 
+@pytest.mark.slow
 def test_few_runs_are_told_what_they_can_prove_and_equal_scores_that_they_are():
     (line,) = remarks(concluded(0, 6, 40))
     assert line.startswith("6 and 40 runs prove at most epsilon = ") and len(line) <= 80

@@ -44,6 +44,7 @@ def test_an_adversary_that_ignores_canaries_is_no_audit_of_several(dataset, monk
         build.build(changed(SETTING, canaries=4), dataset)
 
 
+@pytest.mark.slow
 def test_gc_s_chooses_the_coordinate_that_linear_response_forecasts(dataset):
     alone = changed(SETTING, adversary="gc_s", gc_s="linear_response", steps=4)
     for more in ({}, {"canaries": 3}, {"canaries": 3, "repetitions": 2}):
@@ -77,6 +78,7 @@ def test_insertions_take_the_place_of_steps():
         setting_of("fcnn", steps=3, insertions=5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("insert", "steps", "attack"),
     [

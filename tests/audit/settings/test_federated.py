@@ -100,6 +100,7 @@ def test_clients_without_examples_are_refused(clients):
         build_federated.require_clients(none)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("observe", federated.OBSERVED)
 def test_canaries_that_are_in_have_larger_cosines(clients, tmp_path, observe):
     """The game of each kind of observation, trained, watched and kept."""
@@ -117,6 +118,7 @@ def test_canaries_that_are_in_have_larger_cosines(clients, tmp_path, observe):
     assert training.train(played, store, 1).trained_runs == 0
 
 
+@pytest.mark.slow
 def test_runs_that_draw_canaries_of_their_own_prove_together(clients, tmp_path):
     setting = changed(observe="fresh", noise_multiplier=0.5, client_learning_rate=0.01, repetitions=6)
     played = build_federated.build(setting, clients, build_federated.rounds(setting, clients, None))

@@ -27,6 +27,7 @@ def check_coverage(results, audits):
         assert results[method].exceeding <= allowed_share(0.05, audits), results[method]
 
 
+@pytest.mark.slow
 def test_confidence_bounds_cover_and_come_near_in_40_audits():
     results = by_method(SETTING)
     check_coverage(results, SETTING.audits)
@@ -108,6 +109,7 @@ def test_where_the_curve_is_not_gaussian_mu_exceeds_and_the_curve_test_fires():
     assert all(result.fired >= 0.9 for result in results.values())
 
 
+@pytest.mark.slow
 def test_missed_audits_exceed_where_the_test_neither_fires_nor_lacks_power(monkeypatch):
     """The test is one that passes the audits whose first score is high, with power where the second is."""
     setting = SETTING._replace(audits=32, n_scores=400, law=KnownLaw(LAWS["logistic"], 2.0))

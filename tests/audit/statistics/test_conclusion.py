@@ -202,6 +202,7 @@ def test_another_law_takes_longer_but_is_found(law):
     assert law(found) >= 0.8 and law(found / 1.2) < 0.8
 
 
+@pytest.mark.slow
 def test_the_runs_needed_prove_the_share_of_the_truth():
     found = planning.runs_needed(KNOWN, 0.6)
     enough, few = (planning.mean_if_gaussian(KNOWN._replace(n_scores=n)) / 4 for n in (2 * found, found // 2))

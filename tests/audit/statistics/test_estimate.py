@@ -179,6 +179,7 @@ def test_if_gaussian_keeps_the_confidence(n, mu, assert_covers):
     assert assert_covers(draw, 1200) < 200 * sum(exceeding) or n < 100
 
 
+@pytest.mark.slow
 def test_certified_keeps_the_confidence_with_two_levels(audits=600, n=40, miss=0.05305, alarm=0.1011):
     """Any pair of error rates lies on one Gaussian curve, and few pairs of counts are likely: each has its
     own pilots, by its hash, and equal scores their own order."""
@@ -234,6 +235,7 @@ def test_heavy_ties(method):
     assert bound.false_positives <= np.sum(scores_out >= bound.threshold)
 
 
+@pytest.mark.slow
 def test_one_bit_of_randomised_response_shows_why_the_label_matters(audits=60):
     """It leaks epsilon = 1 exactly. Without an assumption the bound respects that; through a Gaussian
     trade-off curve, which a bit does not have, each audit claims several times as much."""

@@ -68,6 +68,7 @@ def test_fair_coins_pass(shape):
         fair_coins.require_fair(RNG.random(shape) < 0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(1, 12), (4, 3), (3, 4), (6, 2)])
 def test_each_test_holds_its_level_over_all_coins(shape):
     """All 2^12 tables: no test's p-value is at most x in more than a share x of them."""
@@ -83,6 +84,7 @@ def test_the_law_of_kinds_is_that_of_balls_in_bins():
     assert fair_coins._law_of_kinds(5, 4.0) == pytest.approx(counts / 4**5)
 
 
+@pytest.mark.slow
 def test_bounds_of_given_coins_say_that_they_assume_one_probability():
     scores = RNG.normal(size=FAIR.shape) + 2 * FAIR
     given, drawn = canaries.coins(scores, FAIR), Scores(0, scores, FAIR).design()

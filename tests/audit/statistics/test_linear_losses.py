@@ -52,6 +52,7 @@ def test_it_stays_below_what_any_losses_may_leak(rate):
     )
 
 
+@pytest.mark.slow
 def test_the_ends():
     assert expected_epsilon(Composition(1.0, 0, 0.1), 1, 1e-5) == 0
     assert expected_epsilon(Composition(0.0, 3, 0.1), 1, 1e-5) == np.inf

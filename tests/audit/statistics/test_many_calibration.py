@@ -34,6 +34,7 @@ def test_three_runs_of_an_audit_fail_on_average():
     assert np.mean(failed) == pytest.approx(3 + 27 / 64, abs=0.4)  # a 64th of the others has no canary
 
 
+@pytest.mark.slow
 def test_an_audit_depends_on_its_seed_and_index_alone():
     again, other = draw(SETTING, 3), draw(SETTING._replace(seed=1), 3)
     assert np.array_equal(draw(SETTING, 3).scores, again.scores)

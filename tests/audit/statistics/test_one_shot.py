@@ -74,6 +74,7 @@ def test_floors_fall_with_canaries_and_equal_variance_has_the_least():
     assert one_shot.noise_floor(ONE_SHOT_EQUAL_VARIANCE, 1000, 0, 8.2e-7).mean < floors[1000] / 3
 
 
+@pytest.mark.slow
 def test_standard_errors_are_the_spread_over_audits():
     rows = [one_shot.estimates(audited(0.5, seed=seed), 1e-5, 0.95) for seed in range(40)]
     for place, name in enumerate(FITTED):
@@ -82,6 +83,7 @@ def test_standard_errors_are_the_spread_over_audits():
         assert rows[0][place].method == name and said == pytest.approx(values.std(), rel=0.4)
 
 
+@pytest.mark.slow
 def test_equal_variance_is_near_the_truth_and_fitted_above_it():
     truth = conversions.epsilon_from_mu(2.0, 1e-5)
     rows = [one_shot.estimates(audited(0.5, seed=seed), 1e-5, 0.95) for seed in range(30)]

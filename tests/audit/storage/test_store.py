@@ -241,6 +241,7 @@ def test_readers_leave_damage_where_it_is_and_training_says_it_sets_it_aside_and
     np.testing.assert_array_equal(store.load(6).scores, _chunk(0, 6).scores)
 
 
+@pytest.mark.slow
 def test_any_altered_byte(store, path, capsys):
     whole = path.read_bytes()
     with store.claim():

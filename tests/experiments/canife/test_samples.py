@@ -91,6 +91,7 @@ def plays(monkeypatch):
     return found
 
 
+@pytest.mark.slow
 def test_a_training_on_texts_is_measured_and_kept(plays, tmp_path):
     setting = Attacked(
         model="character_lstm", examples=2, rounds=2, every=1, cohort=4, client_learning_rate=1.0,
@@ -128,6 +129,7 @@ def test_every_model_has_a_row_and_leafs_need_a_folder(tmp_path):
         training.prepared(dataclasses.replace(Attacked(), examples=-1), tmp_path)
 
 
+@pytest.mark.slow
 def test_a_model_of_an_audit_on_images_needs_no_row_and_another_is_refused_with_the_reason(monkeypatch):
     monkeypatch.setitem(TASKS, "mine", TASKS["linear"]._replace(name="mine", make=lambda shape: lenet()))
     monkeypatch.setattr(settings, "IMAGES", (*settings.IMAGES, "mine"))

@@ -107,6 +107,7 @@ def test_what_is_read_is_what_was_kept(whole):
         assert isinstance(again[one.number].health, float)
 
 
+@pytest.mark.slow
 def test_the_tables_fit_and_the_figure_is_drawn(whole):
     _, found = whole
     rows = [curves.row(SMALL, one) for one in found]
@@ -127,6 +128,7 @@ def test_the_tables_fit_and_the_figure_is_drawn(whole):
     assert curves.if_released(SMALL, rows, 60) > together.accountant[-1]
 
 
+@pytest.mark.slow
 def test_the_published_worlds_replace_a_client(images, tmp_path):
     published = {"as_published": True, "soft_label": True, "clamp": True, "start": "sample"}
     setting = dataclasses.replace(SMALL, rounds=1, **published)
@@ -148,6 +150,7 @@ def test_without_noise_all_is_infinite(images, tmp_path):
     assert style.png(figures.training_figure(setting, [row], curves.composed(setting, [row], 60, False)))
 
 
+@pytest.mark.slow
 def test_dealt_clients_train_by_federated_averaging_and_the_canary_sends_what_they_would(images, tmp_path):
     twelve = {"clients": 12, "population": 12, "pool": 12}
     setting = dataclasses.replace(SMALL, alpha=10.0, cohort=4, rounds=3, client_learning_rate=0.001, **twelve)

@@ -85,6 +85,7 @@ def test_values_out_of_range_are_named_by_their_field_before_anything_is_trained
         requests_of(grid_of("cohort=4,1;pool=8", SMALL), image_file)
 
 
+@pytest.mark.slow
 def test_of_two_fields_the_last_measured_round_is_drawn_averaged_over_seeds(trained):
     folder, grid, _, measured = trained
     drawn = curves.averaged(grid, measured, backward=False)
@@ -114,6 +115,7 @@ def test_what_is_kept_is_not_trained_again(trained, image_file):
     assert healths[0] == healths[1]
 
 
+@pytest.mark.slow
 def test_workers_share_a_grid_and_a_setting_that_fails_leaves_the_others(
     trained, tmp_path, image_file, capsys
 ):

@@ -43,6 +43,7 @@ def test_one_training_gives_both_observations_as_each_alone_does(data, tmp_path)
     assert (largest.scores.scores > together.scores.scores).mean() > 0.9
 
 
+@pytest.mark.slow
 def test_what_a_kill_left_out_is_trained_and_nothing_else(data, tmp_path, monkeypatch):
     place, final = Workplace(tmp_path, data), federated.final(SETTING)
     do_all([cell()], place)

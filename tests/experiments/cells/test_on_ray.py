@@ -263,6 +263,7 @@ def test_a_task_asks_for_a_gpu_or_the_cores_of_the_smallest_node():
         cluster._need(nodes_of((0,)))
 
 
+@pytest.mark.slow
 def test_without_ray_or_a_cluster_a_line_says_so(run, tmp_path, environment):
     code = "import sys; sys.modules['ray'] = None; from audit.commands import cli\n"
     code += "from experiments import audit; cli.run(audit.main)"

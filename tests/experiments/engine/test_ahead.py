@@ -54,6 +54,7 @@ def test_a_module_whose_package_is_missing_is_not_installed():
     assert not ahead.is_installed("json.nothing") and not ahead.is_installed("nothing.nothing")
 
 
+@pytest.mark.slow
 def test_every_model_takes_the_examples_of_its_data():
     rows = [(row.make(row.data.examples.shape), row.data.examples, None) for row in TASKS.values()]
     rows += [(row.make(), row.examples, row.padding) for row in FEDERATED_TASKS.values()]

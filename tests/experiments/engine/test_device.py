@@ -49,6 +49,7 @@ def kept(folder):
     return json.loads((folder / device_report.JSON).read_text())["parts"]
 
 
+@pytest.mark.slow
 def test_what_fails_hangs_or_dies_is_said_and_the_rest_goes_on(tmp_path):
     names = ("refused", "broken", "dead", "endless", "good")
     found, said = work(tmp_path, *names, longest=4.0)
@@ -101,6 +102,7 @@ def endless():
     time.sleep(600)
 
 
+@pytest.mark.slow
 def test_files_that_are_named_come_first_and_random_numbers_last(housing_file, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     named, made_up = Trial(1.0, str(housing_file)).dataset("fcnn"), Trial().dataset("fcnn")

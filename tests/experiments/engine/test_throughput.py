@@ -102,6 +102,7 @@ def federated():
     return peers_jax.federated_problem_of(setting, clients)
 
 
+@pytest.mark.slow
 def test_the_loop_over_clients_takes_our_round(load, federated):
     pytest.importorskip("torch")
     off = np.zeros_like(federated.stepped)

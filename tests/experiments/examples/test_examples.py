@@ -54,6 +54,7 @@ def notebook():
     return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
 
 
+@pytest.mark.slow
 def test_the_notebook_runs_from_top_to_bottom_and_holds_no_output(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names = {"__name__": "__main__"}
@@ -67,6 +68,7 @@ def test_the_notebook_runs_from_top_to_bottom_and_holds_no_output(tmp_path, monk
     assert not any(cell.get("outputs") for cell in cells)
 
 
+@pytest.mark.slow
 def test_the_first_pages_picture_shows_every_bug_beyond_what_is_stated(monkeypatch, tmp_path):
     names = runpy.run_path(str(EXAMPLES / "three_questions.py"))
     _, axes = plt.subplots()

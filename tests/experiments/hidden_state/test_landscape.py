@@ -186,6 +186,7 @@ def small(threshold=0.5):
     return landscape.Study((CELL,), threshold, Simulation(40, 0, 0.95))
 
 
+@pytest.mark.slow
 def test_what_is_missing_is_computed_and_kept_once(tmp_path, monkeypatch):
     computed, heard, study = [], [], small(threshold=0.7)
     fill(tmp_path, STUDY)  # others' results are left alone, and what Algorithm 6 shares is not computed again
@@ -235,6 +236,7 @@ def test_laws_are_solved_by_processes_as_they_are_here(tmp_path):
     assert dict(landscape_solve._solved(asked)) == {law: landscape_solve.solve(law) for law in asked}
 
 
+@pytest.mark.slow
 def test_simulated_audits_do_not_depend_on_their_batches(monkeypatch):
     simulation, sigmas = Simulation(40, 3, 0.95), (1.0, 2.0, 4.0)
     asked = [SimulatedAudit(LandscapeCell(sigma, 1, 3, 1e-5), 0.5, simulation) for sigma in sigmas]
@@ -278,6 +280,7 @@ def test_a_step_that_loses_nothing_has_no_rate(tmp_path):
     assert [panel[0] for panel in (texts[1], texts[3], texts[4], texts[5])] == ["-"] * 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("modules", "unknown"),
     [

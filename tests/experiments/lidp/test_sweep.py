@@ -39,6 +39,7 @@ def place(tmp_path_factory):
     return place
 
 
+@pytest.mark.slow
 def test_every_cell_is_done_and_at_other_levels_none_is(place):
     one = sweep.sweeps("smoke")["lidp_figure_3"]
     assert all(is_done(cell, place) for cell in one.cells)

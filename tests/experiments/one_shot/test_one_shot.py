@@ -239,6 +239,7 @@ def test_a_text_fits_the_directions_that_are_kept():
     assert text.setting.canaries * text.dimension <= adversary._MOST_KEPT
 
 
+@pytest.mark.slow
 def test_an_estimate_above_the_accounted_epsilon_is_marked(made_up):
     (first, *_) = estimates.audits(made_up.held, IMAGES, LEVELS)
     assert not first.exceeds and first.accounted == np.inf

@@ -147,6 +147,7 @@ def test_every_point_has_a_place_of_its_own(scale, found):
             estimates.plt.close(figure)
 
 
+@pytest.mark.slow
 def test_what_is_drawn_is_what_the_scores_prove(tmp_path):
     settings = [setting_of("fcnn", adversary=one, seed=seed) for one in ("gc_r", "loss") for seed in range(3)]
     cells = [Audited("panel", one.adversary.name, 1, one, 120) for one in settings]
@@ -241,6 +242,7 @@ def test_the_table_holds_the_bounds_and_80_columns(found):
         assert {row["if_gaussian"] for row in entries} == {f"{epsilon:.6g}"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", sweeps.SCALES)
 def test_nothing_is_drawn_of_nothing(scale):
     for sweep in registry.sweeps(scale).values():
@@ -256,6 +258,7 @@ def test_every_claim_is_of_a_series_that_is_drawn():
     assert set(CLAIMS) <= drawn
 
 
+@pytest.mark.slow
 def test_figures_are_written_and_what_is_missing_is_said(run, tmp_path):
     every = sweeps.sweeps("smoke")
     fill(tmp_path, every["figure_1c"].audits()[1:])
@@ -273,6 +276,7 @@ def test_figures_are_written_and_what_is_missing_is_said(run, tmp_path):
     assert "prove nothing" in process.stdout
 
 
+@pytest.mark.slow
 def test_the_largest_scale_that_is_there_is_drawn_and_others_keep_their_pictures(run, tmp_path):
     flags = (f"--out={tmp_path}", "--name=figure_1c")
     fill(tmp_path, sweeps.sweeps("smoke")["figure_1c"].audits())

@@ -139,6 +139,7 @@ def test_dot_products_are_those_of_the_examples_clipped_gradients(block_bytes):
     np.testing.assert_allclose(slow(theta, batch, 0.5, direction)[0], one, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_small_resnet_of_every_layer():
     batch = jnp.asarray(np.random.default_rng(1).integers(0, 256, (3, 32, 32, 3), np.uint8)), jnp.arange(3)
     check(flat_model(ResNet((4, 8)), batch[0][0], cross_entropy), batch, (1.0,))
