@@ -63,7 +63,7 @@ def _tests(arguments: Sequence[str]) -> int:
     slow = os.environ.get("CI") in ("true", "1") or "--slow" in arguments
     rest = [argument for argument in arguments if argument != "--slow"]
     spread = ("-n", "auto", "--dist=loadfile", "--no-loadscope-reorder", "--durations=30")
-    return _module("pytest", *spread, "-m", "" if slow else "not slow and not long", *rest)
+    return _module("pytest", *spread, "-m", "" if slow else "not slow", *rest)
 
 
 def _linters(arguments: Sequence[str]) -> int:

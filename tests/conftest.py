@@ -58,7 +58,7 @@ def pytest_addoption(parser):
     parser.addoption("--kills", type=int, default=5, help="of audits and of those who share one")
     parser.addoption("--ray_kills", type=int, default=1, help="of each kind of process in test_on_ray")
     parser.addoption("--kills_out", help="an empty folder for its audits; by default a temporary one")
-    parser.addoption("--share", type=_share, default=(0, 1), help="I/N: that part of the long tests")
+    parser.addoption("--share", type=_share, default=(0, 1), help="I/N: that part of the slow tests")
 
 
 def _share(text):
@@ -68,12 +68,12 @@ def _share(text):
 
 
 def pytest_collection_modifyitems(config, items):
-    """The longest files, which start processes, come first: workers then end together. Of the long tests only
+    """The longest files, which start processes, come first: workers then end together. Of the slow tests only
     the chosen share stays."""
     items.sort(key=lambda item: item.nodeid.split("/")[1:2], reverse=True)
     place, count = config.getoption("--share")
-    long = sorted(item.nodeid for item in items if item.get_closest_marker("long"))
-    others = {nodeid for number, nodeid in enumerate(long) if number % count != place}
+    slow = sorted(item.nodeid for item in items if item.get_closest_marker("slow"))
+    others = {nodeid for number, nodeid in enumerate(slow) if number % count != place}
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid in others])
     items[:] = [item for item in items if item.nodeid not in others]
 

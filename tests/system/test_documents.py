@@ -218,7 +218,7 @@ def test_a_block_of_output_is_compared_or_says_why_not():
     assert (ROOT / "tests" / "system" / "golden" / "audit.txt").read_text().startswith(paper)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("command", sorted(set(SHOWN.values())))
 def test_a_block_of_output_is_what_its_command_prints(tmp_path, command):
     done = python(
@@ -249,7 +249,7 @@ def folder(tmp_path, housing_file, image_file):
     return tmp_path
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_first_page_runs_from_top_to_bottom(folder, forked):
     within = [
         line for line in INLINE.findall((ROOT / "README.md").read_text()) if parsed(line)[0] in ON_SCORES

@@ -67,7 +67,7 @@ def test_a_run_is_told_kept_and_not_trained_again(run, image_file, tmp_path):
     assert "3 runs" in several and len(list((tmp_path / "results").glob("*/scores_*"))) == 2
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_training_that_is_killed_goes_on_to_the_same_bits(image_file, tmp_path):
     """SIGKILL as soon as there is a checkpoint beyond the last one seen, again and again."""
 

@@ -55,7 +55,7 @@ class Interrupted(NamedTuple):
     seconds: float = 0.0
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_an_interrupt_ends_a_command_in_a_line_and_it_goes_on(
     name, image_file, housing_file, tmp_path, pytestconfig

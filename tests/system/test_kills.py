@@ -46,7 +46,7 @@ class Survived(NamedTuple):
     half_written: int = 0
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_audits_killed_at_random_moments_end_with_the_same_bits(tmp_path, pytestconfig):
     kills, out = pytestconfig.getoption("kills"), pytestconfig.getoption("kills_out")
     folder = Path(out) if out else tmp_path / "kills"
@@ -146,7 +146,7 @@ CANIFE = (
 KILLED_AT = ("setting.json", "state.npz", "round_0000001.npz", "round_0000002.npz", "varied.csv")
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_canife_killed_at_any_point_ends_with_the_same_bits(image_file, tmp_path):
     """Of two trainings, so that it is killed within each and between them; a kill may leave half a file in a
     cache."""

@@ -108,7 +108,7 @@ def installed(tmp_path_factory):
     return folder / "site"
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_one_package_is_installed_whole(installed):
     assert sorted([path.name for path in installed.iterdir() if "." not in path.name]) == ["audit", "bin"]
     for path in (ROOT / "audit").rglob("*.py"):
@@ -136,7 +136,7 @@ for model in ("fcnn", "mine"):
 """
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_what_is_installed_works_beside_files_of_the_names_of_ours(installed, tmp_path):
     for name in ("models.py", "experiments/__init__.py", "tests/__init__.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)

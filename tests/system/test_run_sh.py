@@ -194,7 +194,7 @@ def test_tests_leave_out_the_slow_ones_unless_asked(handed, monkeypatch):
         (argv,) = handed("test", *arguments)
         return argv[argv.index("-m") + 1], argv[-1]
 
-    assert marked("-k", "a b") == ("not slow and not long", "a b")
+    assert marked("-k", "a b") == ("not slow", "a b")
     assert marked("-x", "--slow", "-q") == ("", "-q")
     monkeypatch.setenv("CI", "true")
     assert marked()[0] == ""

@@ -31,7 +31,7 @@ game.play, Store.save = heard, kept
 """
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_workers_that_come_and_go_train_each_chunk_once_and_end_with_the_same_bits(tmp_path, pytestconfig):
     kills = pytestconfig.getoption("kills")
     with killed.ended([start(tmp_path / "alone")]) as (alone,):

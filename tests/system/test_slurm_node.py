@@ -163,7 +163,7 @@ def assert_same_bits(repository):
     return list(expected)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_an_array_that_is_requeued_and_interrupted_ends_with_the_same_bits(node, repository, submit):
     alone = [sys.executable, "-P", "-m", "experiments", "sweep", "--out=alone", *SMOKE]
     subprocess.run(alone, cwd=repository, check=True, capture_output=True)
@@ -177,7 +177,7 @@ def test_an_array_that_is_requeued_and_interrupted_ends_with_the_same_bits(node,
     assert len(assert_same_bits(repository)) >= 5
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_tasks_of_one_step_share_the_chunks_of_an_audit(node, repository, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     audit = ("./run.sh", "audit", "--data_file=housing.csv", "--runs=240", "--insertions=4")
@@ -187,7 +187,7 @@ def test_tasks_of_one_step_share_the_chunks_of_an_audit(node, repository, monkey
     assert len(assert_same_bits(repository)) == 1
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_job_is_interrupted_a_minute_before_its_limit(node, repository, submit):
     (repository / "run.sh").write_text(
         '#!/bin/sh\ntrap "echo interrupted; exit 130" INT\necho began\nwhile :; do sleep 0.1; done\n'

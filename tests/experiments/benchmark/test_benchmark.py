@@ -60,7 +60,7 @@ def test_there_are_as_many_as_a_benchmark_needs():
 
 @pytest.mark.parametrize(
     "mechanism",
-    [pytest.param(one, marks=[pytest.mark.long] * ("trained" in one.name)) for one in MECHANISMS.values()],
+    [pytest.param(one, marks=[pytest.mark.slow] * ("trained" in one.name)) for one in MECHANISMS.values()],
     ids=lambda one: one.name,
 )
 def test_an_audits_scores_are_of_its_design_and_the_same_each_time(mechanism):

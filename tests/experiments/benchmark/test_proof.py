@@ -66,7 +66,7 @@ def test_table_figure_and_parts():
     assert style.png(proof.proof_figure(HOW, found)).startswith(b"\x89PNG")
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_command_trains_draws_and_prints(tmp_path, housing_file):
     flags = (
         "--model=fcnn",

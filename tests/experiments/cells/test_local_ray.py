@@ -31,7 +31,7 @@ def environment(tmp_path_factory):
 
 @linux
 @needs_ray
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_cluster_of_one_machine_is_heard_there_alone_and_leaves_no_token(
     environment, housing_file, tmp_path
 ):
@@ -67,7 +67,7 @@ with cluster.joined("local") as joined:
 
 @linux
 @needs_ray
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_killed_driver_leaves_no_process(environment):
     pipes = {"stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-P", "-c", DRIVER], env=environment, **pipes) as driver:

@@ -26,8 +26,8 @@ RUNS, CHUNK, WORKERS = 240, 8, 2
 needs_ray = pytest.mark.skipif(not importlib.util.find_spec("ray"), reason="the extra `ray` is not installed")
 
 
-def long_on_ray(test):
-    return needs_ray(pytest.mark.long(test))
+def slow_on_ray(test):
+    return needs_ray(pytest.mark.slow(test))
 
 
 def alone_in(environment):
@@ -75,7 +75,7 @@ def run(environment, housing_file):
     return call
 
 
-@long_on_ray
+@slow_on_ray
 def test_an_audit_on_two_nodes_has_the_bits_of_one_machine(nodes, run, tmp_path):
     flags = ("--runs=40", "--insertions=4", "--batch_size=8", "--chunk_size=8", "--json")
     alone = run("audit", *flags, f"--out={tmp_path / 'alone'}")
@@ -88,7 +88,7 @@ def test_an_audit_on_two_nodes_has_the_bits_of_one_machine(nodes, run, tmp_path)
     assert len(list(tmp_path.glob("ray/*/scores*"))) == 5 and not list(tmp_path.glob("ray/*/*.lease"))
 
 
-@long_on_ray
+@slow_on_ray
 def test_a_sweep_on_two_nodes_has_the_bits_of_one_machine(nodes, run, tmp_path):
     """Cells of chunks, where test_two_hosts.py can't train them, and one that is not cut."""
     names = "landscape" if hosts.can_be_had() else "figure_1c,landscape"
@@ -199,7 +199,7 @@ class Struck:
         return subprocess.Popen(argv, env=self._environment, text=True, **pipes)
 
 
-@long_on_ray
+@slow_on_ray
 def test_what_is_killed_loses_no_more_than_what_was_in_flight(nodes, environment, tmp_path, pytestconfig):
     """Workers, nodes and drivers in turn."""
     victims = ("kill_a_worker", "kill_a_node", "kill_the_driver") * pytestconfig.getoption("ray_kills")

@@ -28,7 +28,7 @@ QUICK = {  # a host counts as dead after 3 seconds of silence instead of half a 
     "RAY_grpc_client_keepalive_timeout_ms": "2000",
 }
 pytestmark = [
-    pytest.mark.long,
+    pytest.mark.slow,
     pytest.mark.skipif(not importlib.util.find_spec("ray"), reason="the extra `ray` is not installed"),
     pytest.mark.skipif(not hosts.can_be_had(), reason="no namespaces for hosts of their own"),
 ]

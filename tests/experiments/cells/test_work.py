@@ -280,7 +280,7 @@ def test_norms_are_kept_and_a_damaged_file_is_trained_again(tmp_path, capsys, mo
     assert path.is_symlink()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_two_processes_and_a_dealt_out_half_train_every_cell_once(run, housing_file, tmp_path):
     flags = ("--name=figure_1c", "--scale=smoke", f"--out={tmp_path}", f"--california_housing={housing_file}")
     half = run(*flags, "--worker=2/2")
@@ -292,7 +292,7 @@ def test_two_processes_and_a_dealt_out_half_train_every_cell_once(run, housing_f
     assert all(process.returncode == 0 for process in both)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_image_models_and_the_landscape_sweep(run, housing_file, tmp_path):
     images, labels = np.random.default_rng(0).integers(0, 256, (12, 32, 32, 3), np.uint8), np.arange(12) % 10
     arrays = {"train_images": images, "train_labels": labels, "test_images": images, "test_labels": labels}

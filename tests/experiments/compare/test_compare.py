@@ -81,7 +81,7 @@ def test_a_refuted_curve_is_marked_and_leads_nothing(tmp_path):
         assert sum("refuted" in label for label in labels) == marked
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_every_method_audits_one_mechanism(tmp_path):
     compared = Compared(
         "linear", 30, 64, noise_multiplier=2.0, single_runs=200, many_runs=40, lidp_runs=40, fresh_runs=4,

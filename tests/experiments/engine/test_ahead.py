@@ -102,7 +102,7 @@ def test_a_tpu_multiplies_bfloat16():
     assert "operand_precision={high,high}" in texts["tf32"]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_an_h200_multiplies_in_its_tensor_cores():
     needs("h200")
     texts = in_a_process(products, "h200")
@@ -126,7 +126,7 @@ def test_a_training_compiles_and_fits(name, mechanism, model):
     fits(name, mechanism, ahead.compiled_for(ahead.target(name), TrainingProgram(mechanism, model)))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_layers_of_a_resnet_compile_for_a_tpu():
     """A block that halves the image has them all: the ResNet18 itself takes three minutes."""
     needs("v5e:2x2")

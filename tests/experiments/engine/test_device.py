@@ -113,7 +113,7 @@ def test_files_that_are_named_come_first_and_random_numbers_last(housing_file, m
     assert set(images.labels) == set(range(10))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_whole_is_rehearsed_on_a_cpu_without_what_an_accelerators_machine_may_lack(
     tmp_path, housing_file
 ):

@@ -279,7 +279,7 @@ def a_play(tmp_path):
     return path
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_smoke_sweeps_are_trained_and_drawn(tmp_path, a_play, image_file):
     data = DataSets({"shakespeare": str(a_play), "fashion_mnist": str(image_file)})
     for one in sweep.sweeps("smoke").values():
