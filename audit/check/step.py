@@ -19,7 +19,6 @@ from audit.errors import InputError, require
 from audit.values import number
 
 _COARSE = 0.05  # a tolerance beyond which a movement is not told
-_HIDDEN = "rounding hides it (tolerance {:.2g} C): use float64 or a larger learning rate"
 
 
 def check_step(
@@ -97,9 +96,7 @@ def _checked(probe: StepProbe, tried: dict[str, Columns], count: int | None) -> 
         drawn = noise.draw(probe, count, seconds)
         laws = noise.law(drawn)
     rms = [one.units / one.numbers.size**0.5 for one in moved.values() if one.numbers.size >= 8]
-    moving = (
-        drawn and rms and min(rms) > 0.9 * stated.noise_multiplier
-    )  # as far as two draws of the noise are apart
+    moving = drawn and rms and min(rms) > 0.9 * stated.noise_multiplier  # as two draws of the noise
     sensitive = apart = CheckOutcome("other noise at every call, or in every batch, hides it", False)
     if moving and not replay.findings:
         sensitive = sensitive._replace(findings=[findings.MOVING_NOISE])
@@ -176,7 +173,7 @@ def _separation(probe: StepProbe, tried: dict[str, Columns]) -> CheckOutcome:
 def _unless_hidden(
     worst: Moved, said: str, found: list[CheckFinding], figures: dict[str, Any]
 ) -> CheckOutcome:
-    hidden = worst.tolerance > 0.05 and not found
+    hidden = worst.tolerance > _COARSE and not found
     how = f"rounding hides it (tolerance {worst.tolerance:.2g} C): use float64 or a larger learning rate"
     return CheckOutcome(how if hidden else said, not hidden, found, {}, figures)
 
