@@ -84,6 +84,7 @@ def test_a_page_says_the_rate_of_sampling(bound, tmp_path):
     assert "each with probability 0.1" in page and f"Accounting guarantees at most {at_most(found)}" in page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sigma, insertions", [("1e-6", "1000000000000"), ("1e9", "1"), ("0", "3")])
 def test_the_ends_of_the_ranges_are_drawn_and_reported_in_silence(bound, sigma, insertions):
     ended = bound(f"--noise_multiplier={sigma}", f"--insertions={insertions}", "--report=page.html")
@@ -91,6 +92,7 @@ def test_the_ends_of_the_ranges_are_drawn_and_reported_in_silence(bound, sigma, 
     assert ended.stderr == "report: page.html\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", [(), ("--json",)])
 @pytest.mark.parametrize(("upper", "status"), [("0.1", 3), ("9", 0), ("inf", None)])
 def test_a_violation_is_a_status_where_that_is_asked_for(bound, form, upper, status):
@@ -104,6 +106,7 @@ def test_a_violation_is_a_status_where_that_is_asked_for(bound, form, upper, sta
     assert asked.stdout == usual.stdout != "" and asked.stderr == usual.stderr
 
 
+@pytest.mark.slow
 def test_only_what_is_proven_is_a_violation(bound):
     """The bound that assumes a Gaussian curve alone exceeds it: status 0."""
     found = json.loads(bound("--json").stdout)

@@ -109,6 +109,7 @@ def test_every_kind_of_audit_runs(audit, tmp_path, flags):
     assert result["bounds"][2]["epsilon"] <= result["upper_bound"] * slack
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flag", "words"),
     [
@@ -141,6 +142,7 @@ def test_help_whose_reader_has_left_ends_quietly(run):
     assert process.stderr == "" and process.returncode == 1
 
 
+@pytest.mark.slow
 def test_a_first_look_for_fonts_is_quiet(run, tmp_path):
     scores = save_scores(tmp_path / "s.npz", [1.0, 2.0, 3.0], [0.0, 1.5, 2.5])
     flags = (scores, f"--figure={tmp_path / 'f.svg'}")
@@ -149,6 +151,7 @@ def test_a_first_look_for_fonts_is_quiet(run, tmp_path):
     assert list((tmp_path / "fonts").glob("fontlist*"))
 
 
+@pytest.mark.slow
 def test_a_full_stdout_is_one_line(run):
     with open("/dev/full", "w") as full:
         process = run("calibrate", "--mu=1", "--audits=1", "--runs=20", "--processes=1", stdout=full)
@@ -170,6 +173,7 @@ def test_bounds_of_scores_that_are_there_are_shown_where_nothing_can_be_written(
     assert json.loads(audit(tmp_path, *flags, "--json").stdout)["runs"] == 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("platform", ["cuda", "cudaa"])
 def test_a_device_that_is_not_there_is_one_line(audit, tmp_path, platform):
     process = audit(tmp_path / "out", changes={"JAX_PLATFORMS": platform, "CUDA_VISIBLE_DEVICES": ""})

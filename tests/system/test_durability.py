@@ -63,6 +63,7 @@ def _dying(monkeypatch, segments):
     monkeypatch.setattr(game, "play", until)
 
 
+@pytest.mark.slow
 def test_an_interrupted_chunk_goes_on(train, store, monkeypatch):
     whole = train(LONG, "whole")
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
@@ -102,6 +103,7 @@ def shares_of(store, runs, size):
     return contextlib.closing(shares.chunks(store, runs, size))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fields", [{}, {"adversary": "sphere", "canaries": 8}], ids=str)
 def test_two_at_once_share_the_chunks_and_both_have_all_scores(train, fields):
     setting = changed(SETTING, **fields)
@@ -121,6 +123,7 @@ def test_two_at_once_share_the_chunks_and_both_have_all_scores(train, fields):
         np.testing.assert_array_equal(one.scores.scores, alone.scores.scores)
 
 
+@pytest.mark.slow
 def test_memory_that_runs_out_halves_the_chunk_once_said(train, monkeypatch, capsys):
     whole, play = train(SETTING, "whole", runs=16), game.play
 

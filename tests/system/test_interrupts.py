@@ -146,6 +146,7 @@ WORK = {  # that goes on where an interrupt is raised once
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("work", WORK)
 def test_an_interrupt_is_not_lost_in_what_does_not_hear_it(work, number, tmp_path):

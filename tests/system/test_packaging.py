@@ -74,6 +74,7 @@ def test_whoever_started_the_package_is_told_of_no_script_of_the_repository(tmp_
     assert "python -m audit" in said or "audit.audit_loss" in said
 
 
+@pytest.mark.slow
 def test_a_page_has_the_command_as_it_was_started(tmp_path):
     (tmp_path / "scores.csv").write_text("score,in\n" + "".join(f"{i},{i % 2}\n" for i in range(60)))
     done = python("-m", "audit", "bound", "--scores=scores.csv", "--report=page.html", cwd=tmp_path)

@@ -103,6 +103,7 @@ def test_the_images_are_the_same_bits_each_time_take_the_pages_colours_and_share
     assert not re.search(r"<style|<metadata|<!--|pt\"", made)
 
 
+@pytest.mark.slow
 def test_several_audits_have_an_index_whose_links_lead_somewhere(tmp_path, plain):
     for seed in range(3):
         stored(tmp_path, seeded(seed), audited=False)
@@ -195,6 +196,7 @@ def test_a_sweep_is_reported_as_far_as_it_is_done(tmp_path, run_command):
     assert sum(tag == "article" for tag, _ in outline.tags) == 2
 
 
+@pytest.mark.slow
 def test_a_damaged_cell_of_a_sweep_is_left_out_and_named(tmp_path, plain, monkeypatch):
     monkeypatch.setattr(sweep_report.registry, "draw", lambda *facts: Drawn([], 0, []))
     sweep = sweeps.sweeps("smoke")["figure_7"]

@@ -110,6 +110,7 @@ def test_a_kept_run_is_read_again_at_its_levels_or_others(tmp_path, plain):
     assert other.runs[0].delta == 1e-3 and other.upper[0].epsilon < about.upper[0].epsilon
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{"compositions": None}, {"runs": []}, {"setting": 3}, {"delta": "x"}])
 def test_an_older_or_damaged_result_is_one_line(tmp_path, changes):
     with pytest.raises(InputError, match="start the same federated audit again") as caught:

@@ -55,6 +55,7 @@ def test_values_at_the_ends_of_the_range_and_beyond():
         accounting.epsilon_upper_bound(1.0, 5, 1.0)
 
 
+@pytest.mark.slow
 def test_sampling_is_near_what_must_leak():
     sigma, steps, rate, delta = 1.0, 200, 0.05, 1e-5
     sampled = accounting.sampled_upper_bound(sigma, steps, delta, rate)

@@ -55,6 +55,7 @@ def test_in_sample_does_not_cover(monkeypatch):
     assert allowed_share(0.05, 800) < excess.exceeding < 0.2  # Errata H10
 
 
+@pytest.mark.slow
 def test_processes_change_nothing_and_the_seed_does():
     setting = SETTING._replace(n_scores=120, audits=5)
     assert calibrate(setting, processes=2) == calibrate(setting, processes=1)
@@ -91,6 +92,7 @@ def test_a_method_that_claims_too_much_is_caught(monkeypatch):
     assert result.exceeding > allowed_share(0.05, SETTING.audits)
 
 
+@pytest.mark.slow
 def test_a_law_that_is_gaussian_is_audited_as_mu_is():
     setting = SETTING._replace(audits=6, n_scores=400)
     plain = calibrate(setting)

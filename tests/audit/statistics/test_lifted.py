@@ -85,6 +85,7 @@ def tied(matrix, equal):
     return np.repeat(matrix[:, :1], matrix.shape[1], 1) if equal else matrix
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("coins", [True, False], ids=["coins", "sets"])
 @pytest.mark.parametrize("equal", [True, False], ids=["equal", "independent"])
 def test_a_mechanism_at_the_claimed_level_is_not_rejected_too_often(coins, equal, assert_covers):
@@ -246,6 +247,7 @@ def biased(share, seed, runs=200, mu=0.0):
     return Coins(mu * present + rng.normal(size=present.shape), present, given=True)
 
 
+@pytest.mark.slow
 def test_coins_of_a_caller_may_be_of_any_common_probability():
     """All canaries are guessed in: 2 P(out) is below 1 where most coins are in, and nothing leaks."""
     proven = {True: 0, False: 0}

@@ -122,6 +122,7 @@ def test_each_law_has_its_methods_and_truth(name):
     assert heard == [1, 1]
 
 
+@pytest.mark.slow
 def test_processes_change_nothing_and_jeffreys_value_exceeds_where_nothing_leaks():
     assert calibrate(SETTING, processes=2) == calibrate(SETTING)
     assert calibrate(SETTING._replace(seed=1)) != calibrate(SETTING)

@@ -29,6 +29,7 @@ def clocked(runs, canaries, mu, seconds=0.1):
     return proof.Clocked(scores, clock, 3.0, runs * seconds, 250 * runs, 68)
 
 
+@pytest.mark.slow
 def test_the_clock_and_the_engine_give_the_minutes():
     single, once = clocked(900, 1, 3.0), clocked(1, 2000, 3.0)
     ours = next(proof._ours(HOW, proof.SINGLE, single))
@@ -51,6 +52,7 @@ def test_what_refuses_proves_nothing():
         assert curve.epsilons[-1] < 0.5
 
 
+@pytest.mark.slow
 def test_table_figure_and_parts():
     single, once = clocked(900, 1, 3.0), clocked(1, 2000, 3.0)
     curves = [*proof._ours(HOW, proof.SINGLE, single), *proof._of_one_run(HOW, once)]

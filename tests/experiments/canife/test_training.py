@@ -43,6 +43,7 @@ def whole(known, tmp_path_factory):
     return store, list(training.measure_missing(SMALL, known, store))
 
 
+@pytest.mark.slow
 def test_a_training_measures_its_rounds(whole):
     _, found = whole
     assert [one.number for one in found] == [1, 3, 5]
@@ -55,6 +56,7 @@ def test_a_training_measures_its_rounds(whole):
         assert one.proven < one.exact < conversions.epsilon_from_mu(2.0, 1e-5)
 
 
+@pytest.mark.slow
 def test_a_killed_training_goes_on_with_the_same_bits(whole, known, tmp_path):
     store, again = whole[0], store_in(tmp_path)
     going = training.measure_missing(SMALL, known, again)

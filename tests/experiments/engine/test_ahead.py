@@ -92,6 +92,7 @@ def products(name):
         return {kind: one.lower(*shapes).compile().as_text() for kind, one in jitted.items()}
 
 
+@pytest.mark.slow
 def test_a_tpu_multiplies_bfloat16():
     needs("v5e:2x2")
     texts = in_a_process(products, "v5e:2x2")

@@ -91,6 +91,7 @@ def test_a_file_that_is_damaged_or_of_another_trial_counts_as_missing(tmp_path, 
     assert work(tmp_path, "good")[1] != []
 
 
+@pytest.mark.slow
 def test_an_attempt_yields_its_results_and_leaves_no_process():
     begin = time.monotonic()
     found, why = processes.attempt(endless, 3.0)

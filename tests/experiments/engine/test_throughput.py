@@ -111,6 +111,7 @@ def test_the_loop_over_clients_takes_our_round(load, federated):
     assert abs(engine.about.distance - 1e-4) < TIMED["lenet"].tolerance and engine.run() == engine.run() == 3
 
 
+@pytest.mark.slow
 def test_ours_trains_the_rounds_that_federated_does(load, federated):
     engine = load("ours", FEDAVG)(federated)
     assert engine.run() == engine.run() == 4 * 3
