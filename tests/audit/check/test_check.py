@@ -273,7 +273,6 @@ WRONG = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", WRONG)
 def test_batches_that_the_accountant_does_not_assume_are_named(name):
     draw, says = WRONG[name]
@@ -282,7 +281,6 @@ def test_batches_that_the_accountant_does_not_assume_are_named(name):
     assert max(map(len, str(report).splitlines())) <= 80
 
 
-@pytest.mark.slow
 def test_right_batches_pass_under_each_assumption():
     assert audit.check_batches(poisson, SIZE, RATE).passed
     assert audit.check_batches(lambda seed: poisson(seed)[0], SIZE, RATE).passed
