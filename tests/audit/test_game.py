@@ -64,6 +64,7 @@ def test_a_wrong_sigma_is_noticed(empty_game, play):
     assert not _spread_is(shifted, 0.5 * 2.0 * 3.0 * 4 / 4)
 
 
+@pytest.mark.slow
 def test_presence_alternates_or_is_a_coin_of_seed_and_run_alone(empty_game, play):
     np.testing.assert_array_equal(game.presence(np.arange(5))[:, 0], [False, True, False, True, False])
     scores = play(empty_game(3), [(4, 9)], 3)
@@ -148,6 +149,7 @@ def test_a_diverged_run_is_named_and_one_that_only_pads_a_chunk_not_looked_at(em
     assert heard == [(0, 0), (4, 3), (2, 3)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [1, 255])
 def test_every_step_is_trained_and_heard_of(empty_game, play, steps):
     heard = []
@@ -169,6 +171,7 @@ def _several(norm=9.0, observer=None):
     )
 
 
+@pytest.mark.slow
 def test_each_canary_is_clipped_by_itself_and_in_by_its_own_bit(empty_game, play):
     steps, rate, norm, batch = 5, 0.5, 3.0, 4
     scores = play(empty_game(steps, sigma=0.0, adversary=_several()), [(0, 40)], 16)
@@ -177,6 +180,7 @@ def test_each_canary_is_clipped_by_itself_and_in_by_its_own_bit(empty_game, play
     assert len({tuple(row) for row in scores.presence}) == 8
 
 
+@pytest.mark.slow
 def test_noise_of_several_canaries_is_that_of_one(empty_game, play):
     """Each coordinate's two worlds are N(mean, s^2) and N(0, s^2), whoever else is in."""
     scores = play(empty_game(16, adversary=_several()), [(0, 4000)], 4000)
@@ -188,6 +192,7 @@ def test_noise_of_several_canaries_is_that_of_one(empty_game, play):
         assert abs(np.corrcoef(residual, scores.presence[:, (k + 1) % 3])[0, 1]) < 5 / np.sqrt(4000)
 
 
+@pytest.mark.slow
 def test_an_observer_sees_every_released_iterate(empty_game, play):
     """One that adds up what it sees: of a model that moves by m a step, m (1 + 2 + ... + T)."""
     observer = Observer(
@@ -222,6 +227,7 @@ def test_games_of_one_program_share_what_is_compiled(empty_game, play):
     assert len(traced) == 1 + 4 * once
 
 
+@pytest.mark.slow
 def test_what_is_traced_from_shapes_is_what_is_played(housing, monkeypatch):
     compiled_for, texts = ensemble.compiled_for, []
 
@@ -255,6 +261,7 @@ def played(matrix, cohort, canary, direction, noise):
     return float(total @ direction) / NORM
 
 
+@pytest.mark.slow
 def test_rounds_played_by_the_paper_are_sums_of_dot_products(matrix, canary):
     rng, sigma = np.random.default_rng(0), 0.4
     known = round_game.dots(lambda members, v: matrix[members] @ v, 40, canary, NORM, block=7)
@@ -266,6 +273,7 @@ def test_rounds_played_by_the_paper_are_sums_of_dot_products(matrix, canary):
         assert score == pytest.approx(fast, abs=2e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cohort", [Cohort(8), Cohort(30), Cohort(8, poisson=True)])
 @pytest.mark.parametrize("sigma", [0.2, 0.423, 1.0])
 def test_the_quadrature_agrees_with_a_million_mock_rounds(matrix, canary, cohort, sigma):

@@ -21,6 +21,7 @@ def images(count, seed=0):
     return np.random.default_rng(seed).integers(0, 256, (count, 32, 32, 3), np.uint8)
 
 
+@pytest.mark.slow
 def test_it_has_62006_parameters_and_normalises_pixels():
     model = convnet()
     assert model.n_parameters == 62_006 == jax.eval_shape(model.init, jax.random.key(0)).size
@@ -76,6 +77,7 @@ class Ordinary(nn.Module):
         return nn.Dense(62)(x)
 
 
+@pytest.mark.slow
 def test_logits_and_losses_are_those_of_flax_s_layers():
     model = emnist_cnn()
     images = np.random.default_rng(0).random((3, 28, 28), np.float32)
@@ -144,12 +146,14 @@ def _expected(parameters):
     return optax.softmax_cross_entropy_with_integer_labels(logits, LABELS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("losses", [losses_by_example, losses_of_batch])
 def test_losses_are_those_of_flax_s_layers(net, parameters, losses):
     found = jax.jit(losses(net))(parameters, (IMAGES, LABELS))
     np.testing.assert_allclose(found, _expected(parameters), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_gradients_are_those_of_flax_s_layers_and_losses_the_batch_s(net, parameters):
     whole, loss = jax.jit(losses_of_batch(net)), jax.jit(net.loss)
     expected = jax.jit(jax.grad(lambda p: _expected(p).mean()))(parameters)
@@ -199,6 +203,7 @@ class Sizes:
         return found
 
 
+@pytest.mark.slow
 def test_the_cnn_has_second_derivatives_in_its_pixels():
     model = convolutional.face_cnn()
     theta = jax.jit(model.init)(jax.random.key(0))

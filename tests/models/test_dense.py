@@ -33,6 +33,7 @@ def theta_of(model):
     return jax.random.normal(jax.random.key(2), (model.n_parameters,)) / 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "size"),
     [
@@ -107,6 +108,7 @@ LOGITS = np.random.default_rng(0).normal(scale=4, size=(50, 2)).astype(np.float3
 BITS = np.arange(50) % 2
 
 
+@pytest.mark.slow
 def test_initialisation_is_lecun_normal_with_zero_biases(model):
     thetas = jax.jit(jax.vmap(model.init))(jax.random.split(jax.random.key(0), 400))
     tree = jax.vmap(model.unravel)(thetas)
@@ -139,6 +141,7 @@ def test_criterion_is_softmax_cross_entropy(dtype):
     np.testing.assert_allclose(ours[1], gradient, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_criterion_scales_with_what_comes_in(model):
     def scaled(logits):
         return 3 * two_logit_cross_entropy(2 * logits, 1)

@@ -14,6 +14,7 @@ from models.layers import Convolution, channels_first, max_pool
 from models.recurrent import LanguageModel, TextClassifier, next_token_loss
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lead", [(), (3,)])
 def test_patches_times_a_matrix_are_a_convolution(lead):
     x = jax.random.normal(jax.random.key(0), (*lead, 14, 11, 6))
@@ -25,6 +26,7 @@ def test_patches_times_a_matrix_are_a_convolution(lead):
     np.testing.assert_allclose(ours.apply(variables, channels_first(x)), same, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lead", [(), (3,)])
 def test_folding_is_the_gradient_of_a_product_with_patches(lead):
     x = jax.random.normal(jax.random.key(0), (*lead, 6, 14, 11))
@@ -36,6 +38,7 @@ def test_folding_is_the_gradient_of_a_product_with_patches(lead):
         np.testing.assert_allclose(fold(kernel, gradient, x), *back(gradient), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_pooling_takes_maxima_of_four_pixels_and_sends_gradients_there():
     x = jax.random.normal(jax.random.key(0), (4, 28, 14, 6))
     weights = jax.random.normal(jax.random.key(1), (4, 14, 7, 6))
@@ -61,6 +64,7 @@ def test_pooling_takes_maxima_of_four_pixels_and_sends_gradients_there():
 WORDS = 11
 
 
+@pytest.mark.slow
 def test_pure_labels_and_texts_give_the_models_loss():
     model = mlp(6, (4,), 3)
     theta, features = model.init(jax.random.key(0)), jnp.arange(6.0)
@@ -76,6 +80,7 @@ def test_pure_labels_and_texts_give_the_models_loss():
     assert float(found) == pytest.approx(float(jax.jit(model.loss)(theta, (tokens, jnp.int32(2)))), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_pure_tokens_give_the_language_models_loss_and_gradient():
     model = flat_model(LanguageModel(WORDS, 3, 2, 1), jnp.zeros(4, jnp.uint8), next_token_loss(WORDS))
     theta = jax.jit(model.init)(jax.random.key(0))

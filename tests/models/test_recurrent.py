@@ -42,6 +42,7 @@ def test_the_lstm_is_its_equations_in_numpy():
     np.testing.assert_allclose(module.apply({"params": parameters}, x), expected, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_padding_and_what_comes_later_change_nothing():
     logits = np.random.default_rng(1).normal(size=(6, 4)).astype(np.float32)
     labels = np.array([2, 1, 3, 0, 0, 0])
@@ -65,6 +66,7 @@ def test_padding_and_what_comes_later_change_nothing():
     assert not np.any(empty) and np.isfinite(empty).all()
 
 
+@pytest.mark.slow
 def test_two_biases_add_and_a_classifier_reads_to_the_end():
     x = np.random.default_rng(0).normal(size=(7, 3)).astype(np.float32)
     one, two = LSTM(5), LSTM(5, two_biases=True)
@@ -80,6 +82,7 @@ def test_two_biases_add_and_a_classifier_reads_to_the_end():
     assert first.shape == (3,) and not np.allclose(first, last)
 
 
+@pytest.mark.slow
 def test_a_small_one_learns_to_count():
     from audit.model import flat_model
 

@@ -85,6 +85,7 @@ def test_another_chunk_size_begins_anew(train, store, monkeypatch):
     assert train(LONG, chunk=2).model_steps == 8 * 600 and not (store.path / "checkpoints").exists()
 
 
+@pytest.mark.slow
 def test_who_finds_all_chunks_with_others_waits_for_them(train, store):
     """And takes over one whose holder gave it back undone."""
     other, ended = Store.at(store.path), []

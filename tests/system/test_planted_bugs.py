@@ -91,6 +91,7 @@ def _louder(adversary, factor):
     return adversary._replace(craft=lambda *arguments: factor * adversary.craft(*arguments))
 
 
+@pytest.mark.slow
 def test_an_inserted_vector_of_3_c(ratio, empty_game, monkeypatch):
     loud = _louder(empty_game().adversary, 3.0)
     low, high = HONEST

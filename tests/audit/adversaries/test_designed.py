@@ -90,6 +90,7 @@ def test_second_derivatives_agree_with_differences(model):
             assert slope[i] == pytest.approx((value(first + step) - value(first - step)) / 2e-6, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_penalties_are_what_they_say(updates):
     gradient = np.asarray(jax.random.normal(jax.random.key(5), (updates.shape[1],)))
     rows = np.asarray(updates, np.float64)

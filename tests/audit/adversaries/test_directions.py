@@ -38,6 +38,7 @@ def _cosines(units, vectors):
     return units @ vectors.T / np.linalg.norm(vectors, axis=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [0, CANARIES * P])
 @pytest.mark.parametrize("momentum", [0.0, MOMENTUM])
 def test_the_largest_cosine_is_with_the_moves_or_with_the_steps_means(path, momentum, kept):
@@ -134,6 +135,7 @@ def images(side=28, channels=()):
     return Dataset(pixels, rng.integers(0, 10, 60, np.int32), "made up", "0" * 64)
 
 
+@pytest.mark.slow
 def test_bytes_are_scaled_as_the_model_scales_them_and_directions_counted():
     dataset = images()
     setting = setting_of("linear", adversary="poisoned", canaries=3, batch_size=10, steps=2)

@@ -115,6 +115,7 @@ def test_each_score_rises_with_its_own_canary(named, state, theta):
         assert gained[k] > 0 and (gained[k] >= gained.max() - 1e-6 or "loss" in named[0])
 
 
+@pytest.mark.slow
 def test_coordinates_and_examples_are_distinct(named, state):
     name, _ = named
     if name in ("gc_r", "gc_s"):

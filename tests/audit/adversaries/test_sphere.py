@@ -225,6 +225,7 @@ def test_cosines_of_canaries_that_are_out_have_the_law(empty_game, play, leave_o
     assert stats.kstest(out, below).pvalue > 1e-3 and stats.kstest(present, below).pvalue < 1e-6
 
 
+@pytest.mark.slow
 def test_coins_check_the_law_and_one_that_fails_withdraws_the_bound(empty_game, play):
     scores = _with_coins(empty_game, play, True)
     sound = Fresh(scores.scores, scores.presence, P)

@@ -145,6 +145,7 @@ def test_a_row_of_an_embedding_without_noise_and_a_statistic_without_clipping_ar
     assert "no noise in a part of w" in {finding.name for finding in found}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", [64, 1])
 def test_what_a_small_layer_shares_is_seen_beside_a_large_one(own):
     given = planted("numpy")

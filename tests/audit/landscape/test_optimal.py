@@ -30,6 +30,7 @@ def test_rates_at_sigma_4_and_25_steps(size, gaussian, half, best, most):
     assert optimal.optimal(process, DELTA).epsilon / upper == pytest.approx(most, abs=0.005)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sigma", "size", "delta"), [(0.3, 1, 1e-9), (1.0, 4, 1e-7), (100.0, 7, 1e-5)])
 @pytest.mark.parametrize("find", [optimal.half, optimal.best_constant, optimal.optimal])
 def test_a_grid_twice_as_fine_finds_the_same_epsilon(find, sigma, size, delta):

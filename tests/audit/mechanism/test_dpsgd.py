@@ -133,6 +133,7 @@ def test_without_privacy_is_sgd_on_the_mean_gradient(data, mechanism, model, tra
         np.testing.assert_allclose(state.theta, expected, rtol=0, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_one_program_serves_every_setting_of_the_same_shapes(data, choices, theta, schedule):
     traced = []
 
@@ -161,6 +162,7 @@ def test_one_program_serves_every_setting_of_the_same_shapes(data, choices, thet
     np.testing.assert_array_equal(run(), first)
 
 
+@pytest.mark.slow
 def test_segments_compose(data, mechanism, train, theta, schedule):
     def go(state, start, stop):
         part = base.Schedule(schedule.batches[start:stop], schedule.mask[start:stop])
@@ -181,6 +183,7 @@ def test_whatever_is_inserted_is_clipped(silent_step, length):
     assert not np.any(silent_step(hyper, jnp.asarray(crafted), 0.0, KEY[None]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("decay", [0.0, 0.2])
 @pytest.mark.parametrize("name", ["sgd", "momentum", "adam"])
 def test_any_optimizer_sees_the_privatised_mean_and_decay(

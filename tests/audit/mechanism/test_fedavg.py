@@ -133,6 +133,7 @@ def test_rounds_are_those_of_a_slow_reference(clients, schedule, theta, block, b
     np.testing.assert_allclose(third.theta, path[2], rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_clients_of_one_example_and_a_full_cohort_are_dp_sgd(model, data, choices):
     """Noise, momentum and a canary at every step included."""
     count, steps = len(data[1]), 5

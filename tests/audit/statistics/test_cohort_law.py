@@ -31,6 +31,7 @@ def test_a_cohort_is_the_mixture_over_all_cohorts_or_subsets(sigma):
     np.testing.assert_allclose(law.log_density, mixture(law.points, bits @ DOTS, weights, sigma), atol=1e-8)
 
 
+@pytest.mark.slow
 def test_no_canary_shows_more_than_the_mechanism_leaks():
     pair = cohort_law.replacing(DOTS, Cohort(3), 0.4, 0.9)
     sums = np.array([sum(c) for c in itertools.combinations(DOTS, 2)]) + 0.9

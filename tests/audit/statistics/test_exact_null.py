@@ -194,6 +194,7 @@ def test_ideal_scores_reach_far(mu, canaries, dimension, runs, least):
     assert all(row.high_epsilon < row.true_epsilon for row in rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LAWS)
 def test_calibrated_rows_have_numbers_of_runs_and_do_not_depend_on_processes(name):
     one = setting(name, 2.0, (1, 6))._replace(audits=3)

@@ -101,6 +101,7 @@ def test_bounds_of_given_coins_say_that_they_assume_one_probability():
         assert (COINS.sentence in page.decode()) == (assumed is COINS)
 
 
+@pytest.mark.slow
 def test_coins_that_our_own_game_drew_are_not_tested():
     """One in a million of them would be refused, and coins of one run are what is being audited there."""
     bits = np.arange(80) < 40

@@ -39,6 +39,7 @@ def numbers(text, form):
     return np.array([form.alphabet.index(c) + form.first for c in text])
 
 
+@pytest.mark.slow
 def test_a_settled_text_has_its_own_loss():
     model = language_model()
     made, theta = samples.texts(model, OWN, False), jax.jit(model.init)(jax.random.key(0))
@@ -53,6 +54,7 @@ def test_a_settled_text_has_its_own_loss():
     assert made.shown(made.settled(canary, jax.random.key(7))) == text
 
 
+@pytest.mark.slow
 def test_a_labelled_text_keeps_its_label_or_mixes_it():
     model = classifier()
     theta = jax.jit(model.init)(jax.random.key(0))

@@ -68,6 +68,7 @@ def test_a_killed_training_goes_on_with_the_same_bits(whole, known, tmp_path):
     assert not list(training.measure_missing(SMALL, known, again))
 
 
+@pytest.mark.slow
 def test_a_damaged_round_is_measured_again_with_the_same_bits(whole, known, tmp_path, capsys):
     (store, rounds), again, name = whole, store_in(tmp_path), "round_0000003.npz"
     for one in rounds:
@@ -80,6 +81,7 @@ def test_a_damaged_round_is_measured_again_with_the_same_bits(whole, known, tmp_
     assert (again.path / name).read_bytes() == (store.path / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_a_round_and_a_state_of_another_setting_are_made_again(whole, known, tmp_path, capsys):
     (store, _), again = whole, store_in(tmp_path)
     other = store_in(tmp_path / "other", dataclasses.replace(SMALL, noise_multiplier=9.0))

@@ -102,6 +102,7 @@ def test_of_two_fields_the_last_measured_round_is_drawn_averaged_over_seeds(trai
     assert averages["clients"].mean == pytest.approx(np.mean(clients)) and np.isnan(averages["training"].mean)
 
 
+@pytest.mark.slow
 def test_what_is_kept_is_not_trained_again(trained, image_file):
     folder, grid, requests, measured = trained
     assert requests_of(grid, image_file)[0] == requests
@@ -143,6 +144,7 @@ def test_workers_share_a_grid_and_a_setting_that_fails_leaves_the_others(
         assert all((folders[0] / name).read_bytes() == (folders[1] / name).read_bytes() for name in names)
 
 
+@pytest.mark.slow
 def test_a_single_training_finds_a_grids_rounds_and_measures_the_others_with_the_same_bits(
     trained, tmp_path, image_file
 ):

@@ -73,6 +73,7 @@ def test_accuracies_are_added_to_those_that_are_there_and_measured_again_when_da
     assert f"{path} is damaged: set aside, it is computed again" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_single_canary_of_the_first_run_is_out(data, tmp_path):
     place, setting = Workplace(tmp_path, data), dataclasses.replace(SETTING, canaries=1, observe="final")
     do_all([cell(setting, 1)], place)

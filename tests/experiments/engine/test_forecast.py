@@ -56,6 +56,7 @@ def test_linear_response_says_which_coordinates_leak_or_why_it_says_nothing():
     assert json.loads(forecast.as_json(silent))["linear_response"] == {"left_out": "there is no noise"}
 
 
+@pytest.mark.slow
 def test_linear_response_is_asked_for_where_it_takes_long(dataset):
     few = changed(SETTING, batch_size=50)
     found = forecast.expected(few, dataset, Probe(1e-6, 640, 1.0), patient=False)
@@ -104,6 +105,7 @@ def test_json_has_every_number():
     assert (result["seconds"], result["seconds_needed"]) == pytest.approx((9.9, 8.0))
 
 
+@pytest.mark.slow
 def test_a_probe_trains_the_audits_chunk_for_no_more_steps_than_the_audit(monkeypatch):
     steps, built = [], build.build
 

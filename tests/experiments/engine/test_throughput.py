@@ -69,6 +69,7 @@ def assert_takes_our_step(load, name, given):
     return engine
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PEERS)
 def test_a_peer_takes_our_step_and_counts_its_model_steps(load, name, given, quickly):
     engine = assert_takes_our_step(load, name, given)
@@ -83,6 +84,7 @@ def test_a_peer_takes_our_step_of_a_network_of_its_own(load, name, model, quickl
     assert_takes_our_step(load, name, small_problem(model))
 
 
+@pytest.mark.slow
 def test_ours_trains_the_chunk_that_an_audit_does(load, given):
     engine = load("ours")(given)
     assert 2 <= engine.about.models <= 5000
@@ -141,6 +143,7 @@ EXAMPLES |= {"convnet": (convnet(), IMAGE), "resnet18": (resnet18(), IMAGE)}
 OPERATIONS = {"fcnn": 264, "convnet": 3_204_720, "resnet18": 3_328_997_376, "lenet": 1_517_040}  # by hand
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_operations_are_counted_in_the_model_as_by_hand(name):
     from experiments.engine import peers_jax

@@ -122,6 +122,7 @@ def test_equals_a_loop_over_gradients(data, slow_clipped_sum, name):
                 np.testing.assert_allclose(sums, slow, rtol=0, atol=atol, err_msg=f"{kind}, C = {norm}")
 
 
+@pytest.mark.slow
 def test_whole_data_as_one_batch(data, model, gradient, strategy, slow_clipped_sum):
     theta = _theta(model)
     slow = slow_clipped_sum(gradient, theta, data, 0.4)

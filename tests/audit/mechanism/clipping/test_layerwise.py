@@ -114,11 +114,13 @@ LAYERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", LAYERS.values(), ids=LAYERS)
 def test_layers(module):
     check(of(module), pictures(), (0.3,))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block_bytes", [1, 40_000, 1 << 20], ids=["single", "uneven", "whole"])
 def test_blocks_of_any_size(block_bytes):
     check(of(ChannelsFirst(2)), pictures(), (0.3,), block_bytes)
@@ -145,6 +147,7 @@ def test_a_small_resnet_of_every_layer():
     check(flat_model(ResNet((4, 8)), batch[0][0], cross_entropy), batch, (1.0,))
 
 
+@pytest.mark.slow
 def test_a_product_with_patches_and_its_gradient():
     layer, x = Convolution(4, 3), jax.random.normal(jax.random.key(0), (3, 2, 7, 6))
     kernel = jax.random.normal(jax.random.key(1), (3 * 3 * 2, 4))
