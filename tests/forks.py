@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FORKS = """
 import atexit, gc, importlib, json, os, pkgutil, runpy, signal, sys, traceback
 import dp_accounting.pld.accountant, scipy.optimize, scipy.signal, scipy.stats  # imported late
+import jax._src.api
 import audit, experiments, models
 from audit.commands import dispatch
 from experiments import __main__ as main
@@ -24,6 +25,7 @@ for package in (audit, models, experiments):
         own = {found.name, found.name.removesuffix(".__main__")} & mains
         if not own and not found.name.startswith(torch):
             importlib.import_module(found.name)
+atexit.unregister(jax._src.api.clean_up)  # caches that end with the fork
 gc.freeze()
 
 def run(argv):

@@ -54,6 +54,7 @@ def test_coins_have_bounds_below_the_truth_in_either_shape(bound):
     assert 1.5 < bounds["one_run_guesses"] < bounds["one_run_gaussian"] < conversions.epsilon_from_mu(4, 1e-5)
 
 
+@pytest.mark.slow
 def test_unobserved_cosines_make_the_null_and_pairs(bound):
     rng = np.random.default_rng(0)
     pairs = {"observed": 0.05 + 0.01 * rng.standard_normal(80), "unobserved": 0.01 * rng.standard_normal(80)}
@@ -63,6 +64,7 @@ def test_unobserved_cosines_make_the_null_and_pairs(bound):
     assert unequal.status == 0 and "no bound: save coins" in unequal.stdout
 
 
+@pytest.mark.slow
 def test_cosines_of_the_wrong_sign_are_remarked(bound):
     assert "did you mean minus" in bound(observed=-drawn(0.2, 60)).stdout
     assert "did you mean minus" not in bound(observed=drawn(0.2, 60)).stdout
@@ -77,6 +79,7 @@ def test_canaries_of_a_run_in_numpy_are_bounded(bound):
     assert 1.5 < bounds["one_run_guesses"] < conversions.epsilon_from_mu(5, 1e-5)
 
 
+@pytest.mark.slow
 def test_the_pytorch_example_makes_scores_that_show_a_leak(bound, tmp_path):
     pytest.importorskip("torch")
     example = runpy.run_path(str(ROOT / "experiments" / "examples" / "one_run_pytorch.py"))

@@ -11,6 +11,7 @@ import pytest
 
 import audit
 from audit import started
+from tests.cases import mostly_slow
 from tests.forks import python
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,16 +57,19 @@ def test_the_program_that_was_started_is_known_by_its_arguments(monkeypatch, arg
 
 @pytest.mark.parametrize(
     "words",
-    [
-        "help",
-        "help bound",
-        "bound --help",
-        "check --help",
-        "list --help",
-        "list",
-        "report",
-        "report --setting=ab",
-    ],
+    mostly_slow(
+        [
+            "help bound",
+            "bound --help",
+            "report --setting=ab",
+            "help",
+            "check --help",
+            "list --help",
+            "list",
+            "report",
+        ],
+        quick=3,
+    ),
 )
 def test_whoever_started_the_package_is_told_of_no_script_of_the_repository(tmp_path, words):
     told = python("-m", "audit", *words.split(), cwd=tmp_path)

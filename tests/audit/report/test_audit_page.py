@@ -31,6 +31,7 @@ from experiments.hidden_state import sweep as sweeps
 from experiments.sweeps import page as sweep_report
 from experiments.sweeps.sweep import Drawn
 from tests.audit.report.outline import Outline
+from tests.cases import mostly_slow
 
 ROOT = Path(__file__).resolve().parents[3]
 HOSTILE = "<script>alert('&\"')</script>"
@@ -148,7 +149,7 @@ def test_the_command_writes_the_newest_and_names_what_it_lacks(tmp_path, run_com
     assert new.name in run_command("report", f"--out={tmp_path}", "--setting=nowhere").stderr
 
 
-@pytest.mark.parametrize("flags", [(), ("--setting=all",)])
+@pytest.mark.parametrize("flags", mostly_slow([((),), (("--setting=all",),)]))
 def test_what_is_no_audit_is_skipped_and_counted(tmp_path, flags, run_command):
     stored(tmp_path, audited=False)
     for name in ("landscape_simulated", "landscape_search"):

@@ -12,6 +12,7 @@ from audit.report.bounds_table import remarks
 from audit.report.table import Column, Table, at_least, at_most, number
 from audit.statistics import estimate
 from audit.statistics.canaries import single
+from tests.cases import mostly_slow
 
 
 class Audit(NamedTuple):
@@ -79,7 +80,7 @@ def concluded(mu, runs, out=None):
     return conclude(single(*worlds), None, 1e-5, 0.95)
 
 
-@pytest.mark.parametrize(("mu", "runs"), [(-3.3, 200), (-2.5, 20), (-0.3, 2500)])
+@pytest.mark.parametrize(("mu", "runs"), mostly_slow([(-3.3, 200), (-2.5, 20), (-0.3, 2500)]))
 def test_scores_of_the_wrong_sign_are_remarked(mu, runs, tmp_path):
     found = concluded(mu, runs)
     (line,) = remarks(found)

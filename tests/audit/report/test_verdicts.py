@@ -19,6 +19,7 @@ from audit.statistics.estimate import Bound, Estimate
 from audit.statistics.hidden_state import HiddenState, Periods, of_periods
 from audit.statistics.method import GAUSSIAN_CURVE, NOTHING
 from audit.storage import results
+from tests.cases import mostly_slow
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "system" / "golden" / "verdicts.json").read_text())
 
@@ -211,7 +212,7 @@ def test_table_and_json_say_what_the_test_found():
         assert refuted == (status == "refuted")
 
 
-@pytest.mark.parametrize("upper", [None, 3.0, np.inf])
+@pytest.mark.parametrize("upper", mostly_slow([3.0, None, np.inf]))
 def test_scores_of_the_wrong_sign_have_a_verdict_of_their_own(upper):
     rng = np.random.default_rng(5)
     found = _tested(rng.normal(-2, 1, 300), rng.normal(0, 1, 300))._replace(upper_bound=upper)

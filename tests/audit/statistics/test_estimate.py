@@ -9,6 +9,7 @@ from scipy import optimize, stats
 from audit.errors import InputError
 from audit.statistics import conversions, estimate
 from audit.statistics.estimate import METHODS, assumption_free, if_gaussian, in_sample
+from tests.cases import mostly_slow
 
 DELTA, CONFIDENCE = 1e-5, 0.95
 BOUNDS = pytest.mark.parametrize("method", [if_gaussian, assumption_free])
@@ -36,7 +37,7 @@ def most(audits, error=1 - CONFIDENCE):
     return stats.binom.ppf(1 - 1e-3, audits, error) / audits
 
 
-@pytest.mark.parametrize("mu", [0.5, 1.0, 1.768, 3.953])
+@pytest.mark.parametrize("mu", mostly_slow([1.0, 3.953, 0.5, 1.768], quick=2))
 @pytest.mark.parametrize("method, loss", [(in_sample, 0.13), (if_gaussian, 0.17)], ids=lambda x: str(x)[:18])
 def test_a_bound_on_mu_is_below_the_truth_and_near_it(method, loss, mu):
     bounds = [method(*gaussian_scores(mu, seed=s), DELTA, CONFIDENCE) for s in range(12)]
@@ -83,7 +84,9 @@ def algorithm_4(scores_in, scores_out, delta, confidence):
     return largest, optimize.bisect(excess, 0, 100, xtol=1e-10) if excess(0) > 0 else 0.0
 
 
-@pytest.mark.parametrize("n_in, n_out, mu", [(60, 60, 1.0), (25, 90, 2.0), (1, 7, 3.0), (40, 40, 0.0)])
+@pytest.mark.parametrize(
+    "n_in, n_out, mu", mostly_slow([(25, 90, 2.0), (1, 7, 3.0), (60, 60, 1.0), (40, 40, 0.0)], quick=2)
+)
 @pytest.mark.parametrize("ties", [False, True])
 def test_in_sample_is_algorithm_4(n_in, n_out, mu, ties):
     scores_in, scores_out = gaussian_scores(mu, 100, seed=n_in)

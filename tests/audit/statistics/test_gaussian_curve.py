@@ -7,6 +7,7 @@ from scipy import special
 from audit.errors import InputError
 from audit.statistics import gaussian_curve
 from audit.statistics.calibration import allowed_share
+from tests.cases import mostly_slow
 
 LEVEL = 0.05
 RNG = np.random.default_rng
@@ -145,7 +146,7 @@ def test_nothing_to_test_is_a_pass(scores_in, scores_out):
     assert found.p_value == found.p_cells == found.p_spread == found.p_tails == 1 and np.isfinite(found.mu)
 
 
-@pytest.mark.parametrize("sample", [laplace(6.0), logistic(6.0), student(2.0)])
+@pytest.mark.parametrize("sample", mostly_slow([laplace(6.0), logistic(6.0), student(2.0)]))
 def test_the_power_is_how_often_the_test_fires(sample):
     """The least of four, so at most that of the law itself; here logistic noise is the hardest."""
     said = np.mean([gaussian_curve.power(*sample(RNG([6, i]), 800, 1200)) for i in range(4)])
@@ -181,7 +182,7 @@ def test_a_curve_that_is_not_gaussian_is_refuted_or_in_doubt(sample, n, assert_c
     assert_covers(lambda first, number: {"passes": sum(map(passes, range(first, first + number)))}, 100, 0.06)
 
 
-@pytest.mark.parametrize(("mu", "n"), [(2.0, 100), (1.0, 150), (0.5, 200)])
+@pytest.mark.parametrize(("mu", "n"), mostly_slow([(2.0, 100), (1.0, 150), (0.5, 200)]))
 def test_so_many_scores_as_would_decide_have_the_power(mu, n):
     """The power of as many fresh scores is CURVE_POWER, but for its standard error, and these have less."""
     rng = np.random.default_rng(3)

@@ -9,6 +9,7 @@ from audit.statistics import accounting, conversions
 from audit.statistics.accounting import Composition
 from audit.statistics.hidden_state import Periods, of_periods
 from audit.statistics.linear_losses import expected_epsilon
+from tests.cases import mostly_slow
 
 
 def by_integration(composition, k, epsilon):
@@ -41,7 +42,7 @@ def test_without_sampling_it_is_that_of_a_normal_law(k):
     assert expected_epsilon(Composition(4.0, 250, 1 - 1e-9), k, 1e-5) == pytest.approx(expected, rel=1e-3)
 
 
-@pytest.mark.parametrize("rate", [0.01, 0.1, 0.5])
+@pytest.mark.parametrize("rate", mostly_slow([0.01, 0.1, 0.5]))
 def test_it_stays_below_what_any_losses_may_leak(rate):
     """Linear losses are convex, and the last model is a function of all."""
     composition = Composition(1.0, 200, rate)

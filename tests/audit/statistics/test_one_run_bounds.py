@@ -17,6 +17,7 @@ from audit.statistics.one_run_bounds import (
     mu_from_guesses,
     of_coins,
 )
+from tests.cases import mostly_slow
 
 DELTA = 1e-5
 
@@ -40,6 +41,7 @@ def test_the_exact_null_of_one_run_is_below_the_truth_and_near_it_where_much_lea
     assert {one.method for one in found} == {"exact_null"}
 
 
+@pytest.mark.slow
 def test_the_exact_null_of_one_run_holds_where_all_canaries_stand_or_fall_together():
     """In one of 25 runs every canary has the same huge cosine: counting canaries as independent would prove a
     large epsilon in these, while (0.04 in 1) the level allows for them; in the others nothing is proved."""
@@ -155,7 +157,7 @@ def test_it_is_jax_privacys(coins, number, right, delta):
         assert found == pytest.approx(expected, abs=1e-12)
 
 
-@pytest.mark.parametrize(("coins", "number", "right"), CASES[:5])
+@pytest.mark.parametrize(("coins", "number", "right"), mostly_slow(CASES[:5], quick=3))
 def test_the_recursion_is_jax_privacys(coins, number, right):
     auditing = pytest.importorskip("jax_privacy.auditing")
     mu = largest(lambda mu: gaussian_refutes(coins, number, right, mu, 0.05))

@@ -14,6 +14,7 @@ from audit import game
 from audit.mechanism import base, dpsgd
 from audit.storage import checkpoints, files
 from audit.storage.checkpoints import Checkpoints
+from tests.cases import mostly_slow
 
 STATES = base.State(jnp.arange(6.0).reshape(3, 2), (jnp.ones(3), {"a": jnp.arange(3)}), jnp.arange(3))
 
@@ -156,7 +157,9 @@ class Killed(Exception):
     """What ends a game in the middle."""
 
 
-@pytest.mark.parametrize(("killed_in", "trained_again"), [(1, 6), (2, 5), (3, 4), (4, 6)])
+@pytest.mark.parametrize(
+    ("killed_in", "trained_again"), mostly_slow([(1, 6), (2, 5), (3, 4), (4, 6)], quick=2)
+)
 def test_a_game_goes_on_to_the_bit(empty_game, silent_choices, folder, killed_in, trained_again):
     """Two chunks of three segments; the checkpoint of a segment is missing where it was killed in it, and
     those of the first chunk when its scores were taken, which are nowhere kept."""

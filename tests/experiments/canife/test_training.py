@@ -96,6 +96,7 @@ def test_a_round_and_a_state_of_another_setting_are_made_again(whole, known, tmp
         assert (again.path / name).read_bytes() == (store.path / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_a_round_that_does_not_say_its_setting_is_read(whole, tmp_path):
     (store, _), again = whole, store_in(tmp_path)
     with np.load(store.path / "round_0000001.npz") as archive:
@@ -103,6 +104,7 @@ def test_a_round_that_does_not_say_its_setting_is_read(whole, tmp_path):
     assert [*training.kept(SMALL, again)] == [1]
 
 
+@pytest.mark.slow
 def test_what_is_read_is_what_was_kept(whole):
     store, rounds = whole
     again = training.kept(SMALL, store)

@@ -163,6 +163,7 @@ def test_a_single_training_finds_a_grids_rounds_and_measures_the_others_with_the
     assert first.number == 1 and same("round_0000001.npz")
 
 
+@pytest.mark.slow
 def test_one_field_gives_curves_over_rounds(tmp_path, image_file):
     grid = grid_of("cohort=4", SMALL)
     requests, split = requests_of(grid, image_file)
@@ -181,6 +182,7 @@ def test_one_field_is_the_axis_where_one_round_is_measured():
     assert (grid.curve, grid.x) == ("", "round") and [one.values for one in grid.combinations] == [(), ()]
 
 
+@pytest.mark.slow
 def test_a_mean_is_infinite_where_one_of_its_values_is(trained):
     _, grid, _, measured = trained
     request, (row,) = measured[0]

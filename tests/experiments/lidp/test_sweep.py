@@ -21,6 +21,7 @@ from experiments.lidp.gains import ORDER_2, ORDER_4, Gain
 from experiments.lidp.gaussian_mechanism import GaussianMechanism, choose, examine, limit, simulate
 from experiments.sweeps import registry
 from experiments.sweeps.points import Evidence
+from tests.cases import mostly_slow
 
 LEVELS = Levels()
 FIGURES = ("lidp_figure_3", "lidp_figure_4")
@@ -59,7 +60,7 @@ def test_a_figure_of_which_cells_are_missing_is_drawn_with_the_others(tmp_path):
 HARMS = [lambda text: text[:-9], lambda text: text.replace("0.", "1.", 1), lambda text: "[]"]
 
 
-@pytest.mark.parametrize("harm", HARMS)
+@pytest.mark.parametrize("harm", mostly_slow(HARMS))
 def test_a_damaged_answer_is_set_aside_and_computed_again(tmp_path, capsys, harm):
     place, cell = Workplace(tmp_path, DataSets({})), mechanism_cell(PlacedAudit("over n", SMALL))
     do_all([cell], place)
@@ -192,7 +193,7 @@ def test_more_canaries_than_dimensions_are_refused(canaries, dimension):
         simulate(GaussianMechanism(10, canaries, dimension, 1.0), 0)
 
 
-@pytest.mark.parametrize(("rate", "steps"), sweep.NOISE)
+@pytest.mark.parametrize(("rate", "steps"), mostly_slow(sweep.NOISE))
 def test_noise_is_the_accountant_s(rate, steps):
     table = sweep.NOISE[rate, steps]
     orders = (1.25, 1.5, 1.75, 2, 2.25, 2.5, 3, 3.5, 4, 4.5, *range(5, 64), 128, 256, 512)  # LiDP's code
