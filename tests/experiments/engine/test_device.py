@@ -12,8 +12,8 @@ from audit import processes
 from audit.errors import InputError
 from experiments.engine import ahead, device_parts, device_report
 from experiments.engine.device_parts import PARTS, Part, Trial
-from tests.forks import ROOT, python
 from tests.cases import mostly_slow
+from tests.forks import ROOT, python
 
 MISSING = ("tqdm", "matplotlib", "pandas", "dp_accounting", "filelock", "pyarrow", "PIL", "safetensors")
 
