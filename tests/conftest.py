@@ -105,8 +105,11 @@ def _resident_bytes():
 
 @pytest.fixture(autouse=True)
 def small_processes():
-    """After a test a large process drops its compiled programs and gives free memory back to the system."""
+    """After a test its figures are closed; a large process drops its compiled programs and gives free memory
+    back to the system."""
     yield
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")
     if _resident_bytes() > LARGE_BYTES:
         if "jax" in sys.modules:
             sys.modules["jax"].clear_caches()
