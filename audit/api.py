@@ -5,7 +5,7 @@ called."""
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from audit.errors import require
 from audit.result import Result
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from audit.statistics.conclusion import Conclusion
 
 
+Scores: TypeAlias = "ArrayLike | Columns"
+
+
 class Columns(Protocol):
     """A table of named columns, as a DataFrame of pandas or Polars."""
 
@@ -33,7 +36,7 @@ class Columns(Protocol):
 
 
 def bounds(
-    scores_in: "ArrayLike | Columns",
+    scores_in: "Scores",
     scores_out: "ArrayLike | None" = None,
     delta: float = 1e-5,
     confidence: float = 0.95,
@@ -41,6 +44,7 @@ def bounds(
     dimension: int | None = None,
     leave_one_out: bool = False,
     presence: "ArrayLike | None" = None,
+    in_order: bool = False,
     noise_multiplier: float | None = None,
     insertions: int | None = None,
     sampling_rate: float | None = None,
@@ -54,12 +58,14 @@ def bounds(
 
     Args:
       scores_in: (n,) of independent runs with the canary, higher meaning in; or (n, K) of K canaries a run;
-        or alone a table, as a DataFrame of pandas, with columns score,in (1 or 0) or in,out.
+        or alone a table, as a DataFrame of pandas, with columns score,in (1 or 0) or in,out. Every run that
+        was begun counts: NaN is the score of one that failed.
       scores_out: (m,) of runs without it, or (m, M).
       delta, confidence: of each bound.
       dimension: d, the number of trained parameters, where scores_in are alone, and cosines of uniform
         directions of R^d that every run drew afresh and inserted (see `audit.directions`).
       leave_one_out, presence: whether a cosine used other canaries' directions; 1 where one was in.
+      in_order: whether the rows of cosines stand in the order in which runs were begun.
       noise_multiplier, insertions: of DP-SGD's steps with the canary, where the upper bound is wanted.
       sampling_rate: with which each of these takes the canary (Poisson), by default 1.
       lipschitz, k, insert: of `hidden_state_epsilon`, where the bound on the last model is wanted.
@@ -88,7 +94,7 @@ def bounds(
     upper = None if upper_bound is None else number("upper_bound", upper_bound, float)
     composition = composition_of(noise_multiplier, insertions, sampling_rate)
     last = hidden_state_of(composition, lipschitz, k, insert, levels[0])
-    of_scores = _conclusions(scores_in, scores_out, dimension, leave_one_out, presence)
+    of_scores = _conclusions(scores_in, scores_out, dimension, leave_one_out, presence, in_order)
     conclusion = of_last_model(of_scores(composition, *levels, upper_bound=upper), last)
     return Result(conclusion, partial(subjects.of_arrays, name, composition, conclusion))
 
@@ -243,14 +249,19 @@ def audit_loss(
 
 
 def _conclusions(
-    scores_in: Any, scores_out: Any, dimension: int | None, leave_one_out: bool, presence: Any
+    scores_in: Any,
+    scores_out: Any,
+    dimension: int | None,
+    leave_one_out: bool,
+    presence: Any,
+    in_order: bool,
 ) -> "Callable[..., Conclusion]":
     """What draws the conclusion from a caller's scores, or cosines, once mechanism and levels are known."""
     from audit.concluded import conclude, conclude_fresh
 
-    if dimension is None and presence is None and leave_one_out is False:
+    if dimension is None and presence is None and leave_one_out is False and in_order is False:
         return partial(conclude, _of_worlds(scores_in, scores_out))
-    cosines = _of_directions(scores_in, scores_out, dimension, leave_one_out, presence)
+    cosines = _of_directions(scores_in, scores_out, dimension, leave_one_out, presence, in_order)
     return partial(conclude_fresh, cosines)
 
 
@@ -266,15 +277,20 @@ def _of_worlds(scores_in: Any, scores_out: Any) -> "Design":
 
 
 def _of_directions(
-    cosines: Any, scores_out: Any, dimension: int | None, leave_one_out: bool, presence: Any
+    cosines: Any,
+    scores_out: Any,
+    dimension: int | None,
+    leave_one_out: bool,
+    presence: Any,
+    in_order: bool,
 ) -> "Fresh":
     from audit.statistics import given_directions
 
-    together = "`leave_one_out` and `presence` go with `dimension`: give it, or drop them"
+    together = "`leave_one_out`, `presence` and `in_order` go with `dimension`: give it, or drop them"
     require(dimension is not None, together)
     alone = "`dimension` goes with cosines of canaries that are in: drop `scores_out`, or `dimension`"
     require(scores_out is None, alone)
-    return given_directions.given(cosines, dimension, leave_one_out, presence)
+    return given_directions.given(cosines, dimension, leave_one_out, presence, in_order)
 
 
 def _require_request(

@@ -8,7 +8,6 @@ for it, which takes about 0.2 s, and the test is then kept.
 import functools
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from audit import lipschitz, zoo
@@ -29,11 +28,12 @@ from audit.statistics.accounting import Composition
 from audit.statistics.canaries import Coins, Design, Fresh
 from audit.statistics.conclusion import Conclusion, Look, Looks, Worlds
 from audit.statistics.estimate import Bound, Estimate
+from audit.statistics.given_directions import describe_dimension
 from audit.statistics.hidden_state import LAST, HiddenState, Periods, insert_step, of_periods
 from audit.statistics.linear_losses import expected_epsilon
 from audit.statistics.one_run_conclusion import OneRunConclusion
 from audit.statistics.one_shot import of_own_game
-from audit.statistics.repeats import once
+from audit.statistics.repeats import describe_repeats, require_no_copies
 from audit.storage.store import Scores
 from audit.values import number, plain
 
@@ -55,9 +55,10 @@ def conclude(
     trade-off curve should be Gaussian, if the mechanism is a reason. Raises InputError for scores or values
     that nothing can be concluded from, and for looks with several canaries a run.
     """
-    runs = sum(map(len, design.pooled()))
-    design, repeats = once(design)
+    require_no_copies(design)
     worlds = design.pooled()
+    runs = sum(map(len, worlds))
+    notes = (*_describe_failed(design), *describe_repeats(design))
     require(looks is None or design.canaries == (1, 1), "`looks` goes with one canary a run: drop it")
     upper = _upper_bounds(composition, delta, upper_bound)
     if design.canaries != (1, 1):
@@ -70,14 +71,14 @@ def conclude(
             composition=composition,
             reason=reason,
             design=design,
-            repeats=repeats,
+            notes=notes,
         )
     found = estimate.findings(*worlds, delta, confidence)
     estimates = tuple(one for one in found if isinstance(one, Estimate))
     bounds = tuple(one for one in found if isinstance(one, Bound))
     test = functools.cache(functools.partial(gaussian_curve.examine_with_power, *worlds))
     deciding = functools.cache(functools.partial(gaussian_curve.deciding_runs, *worlds))
-    one = Conclusion(*worlds, estimates, bounds, *upper, test, deciding, composition, reason, repeats=repeats)
+    one = Conclusion(*worlds, estimates, bounds, *upper, test, deciding, composition, reason, notes=notes)
     return one if looks is None else _of_looks(one, {runs: worlds}, looks)
 
 
@@ -156,16 +157,42 @@ def conclude_fresh(
     *,
     upper_bound: float | None = None,
 ) -> Conclusion:
-    """`conclude` from cosines of fresh directions, in the order of runs."""
-    once, places = np.unique(design.cosines, axis=0, return_index=True)
-    repeats = len(design.cosines) - len(once)
-    if repeats:
-        kept = np.sort(places)
-        design = design._replace(cosines=design.cosines[kept], presence=design.presence[kept])
+    """Returns the conclusion from cosines of fresh directions; raises InputError as `conclude`."""
+    notes: tuple[str, ...] = ()
+    if design.given:
+        require_no_copies(design)
+        described = describe_dimension(design)
+        notes = (*_describe_failed(design), *describe_repeats(design), described, _describe_order(design))
     upper = _upper_bounds(composition, delta, upper_bound)
     bounds = tuple(method.compute(design, delta, confidence) for method in exact_null.METHODS.values())
-    found = Conclusion(*design.pooled(), (), bounds, *upper, composition=composition)
-    return found._replace(design=design, repeats=repeats)
+    return Conclusion(
+        *design.pooled(),
+        (),
+        bounds,
+        *upper,
+        composition=composition,
+        design=design,
+        notes=tuple(note for note in notes if note),
+    )
+
+
+def _describe_failed(design: Design | Fresh) -> list[str]:
+    """Returns a line on a caller's runs that failed, if there are any."""
+    if not design.failed:
+        return []
+    total = design.cosines.size if isinstance(design, Fresh) else sum(map(len, design.pooled()))
+    scores = "cosines" if isinstance(design, Fresh) else "scores"
+    share = f"{design.failed:,} of {total:,} {scores}"
+    return [f"{share} are NaN, of runs that failed: each counts, below all others"]
+
+
+def _describe_order(design: Fresh) -> str:
+    """Returns the line on the order of a caller's runs, empty of a single run."""
+    if len(design.cosines) == 1:
+        return ""
+    if design.in_order:
+        return "rows are in the order in which runs were begun: the bound is the largest after any of them"
+    return "the order of rows changes nothing; `in_order` says that it is that in which runs were begun"
 
 
 def of_setting(

@@ -9,8 +9,9 @@ trainings prove much (`exact_null` of audit/statistics):
     ...
     u = theta_0 - theta_T + drift                                      # where steps subtract gradients
     rows.append(directions.cosines(u, seed, run, count))               # after the run
-    audit.bounds(rows, dimension=dimension)
+    audit.bounds(rows, dimension=dimension, in_order=True)
 
+Every run that was begun is a row, in the order of beginning: one that failed is a row of NaN.
 u points to where the canaries push, turned: theta_T - theta_0 - drift where steps add updates. drift is how
 one rehearsed training moves without noise and without canaries, theta_T - theta_0 of it; it says nothing of
 the directions, so that it may be anything, 0 too, but less of u is then the canaries'. Where count is more

@@ -70,7 +70,7 @@ def with_length(moved: NDArray[np.generic]) -> tuple[NDArray[np.generic], float]
     with np.errstate(over="ignore"):  # what is too large is infinite, and refused
         parts = [np.linalg.norm(_part(moved, place)) for place in range(-(-len(moved) // _BLOCK))]
         length = float(np.linalg.norm(parts))
-    require(np.isfinite(length), "the displacement is not finite: the model diverged, run it again")
+    require(np.isfinite(length), "the displacement is not finite: the run failed; it counts, as NaN")
     require(length > 0, "the displacement is 0: the model was not trained, or is its own start")
     return moved, length
 

@@ -58,6 +58,7 @@ flags.DEFINE_string("report", None, "Also write a report into this HTML file.")
 flags.DEFINE_string("name", None, "What was audited, for the report; by default the scores' file.")
 flags.DEFINE_integer("dimension", None, "Trained parameters, where scores are cosines of one run or several.")
 flags.DEFINE_bool("leave_one_out", False, "With --dimension: a cosine used the other canaries' directions.")
+flags.DEFINE_bool("in_order", False, "With --dimension: rows stand in the order in which runs were begun.")
 flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of a table.")
 
 
@@ -73,7 +74,8 @@ def main() -> None:
     require(FLAGS.report != "", "--report=: name an HTML file")
     known = FLAGS.upper_bound is not None or FLAGS.noise_multiplier is not None
     require(known or not FLAGS.fail_if_violated, _NO_UPPER)
-    require(FLAGS.dimension is not None or not FLAGS.leave_one_out, "--leave_one_out goes with --dimension")
+    for name in ("leave_one_out", "in_order"):
+        require(FLAGS.dimension is not None or not FLAGS[name].value, f"--{name} goes with --dimension")
     paths = score_files.paths(FLAGS.scores)
     cosines = None if FLAGS.dimension is None else _cosines(paths)
     if isinstance(cosines, OneRun):
@@ -108,6 +110,9 @@ def main() -> None:
     for flag, (path, _) in wanted.items():
         print(f"{flag}: {path}", file=sys.stderr)
     tightest = conclusion.tightest
+    doubt = verdicts.doubt_of(conclusion)
+    undecided = f"these scores are not those of independent runs: {doubt}"
+    require(not (FLAGS.fail_if_violated and doubt), undecided)
     _judge(conclusion.epsilon, None if tightest is None else tightest.epsilon)
 
 
@@ -122,7 +127,7 @@ def _cosines(paths: Sequence[Path]) -> OneRun | Fresh:
     require(FLAGS.looks is None, "--looks does not go with --dimension: drop one")
     require(len(paths) == 1, f"--scores={FLAGS.scores}: with --dimension give one file")
     given_directions.require_dimension(FLAGS.dimension)
-    return score_files.read_cosines(paths[0], FLAGS.dimension, FLAGS.leave_one_out)
+    return score_files.read_cosines(paths[0], FLAGS.dimension, FLAGS.leave_one_out, FLAGS.in_order)
 
 
 def _one_run(path: Path, cosines: OneRun) -> None:

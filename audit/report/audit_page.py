@@ -191,11 +191,16 @@ def _figures(conclusion: Conclusion) -> list[Html]:
     band, without = "", ""
     if conclusion.design is None:
         band, without = f" in its {verdicts.percent(gaussian.confidence)} band", _NO_LINE
+    when = f"after each of {len(conclusion.path):,} training runs"
+    stops = " It holds whenever one stops."
+    if not conclusion.path:
+        when = "by all training runs, in whatever order they stand"
+        stops = ""
     gaussians = "" if gaussian.mu is None else f", and the Gaussian curve of mu = {mu}"
     texts = {
         "path": (
-            f"Epsilon proven after each of {len(conclusion.path):,} trainings{above}.",
-            "What was proven after each training. It holds whenever one stops.",
+            f"Epsilon proven {when}{above}.",
+            f"What was proven {when}.{stops}",
         ),
         "scores": (
             f"Histograms of the scores in both worlds. {means}.",

@@ -196,9 +196,11 @@ def _draw_profile(axis: Axes, conclusion: Conclusion) -> None:
 
 
 def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
-    """What was proven after each run, and the upper bounds."""
-    path = conclusion.path
-    runs = range(1, len(path) + 1)
+    """Draws what was proven after each run, or after all of them where their order is not known, and the
+    upper bounds."""
+    path = conclusion.path or (conclusion.epsilon,)
+    last = len(conclusion.fresh.cosines) if conclusion.fresh is not None else len(path)
+    runs = range(last + 1 - len(path), last + 1)
     axis.step(runs, path, where="post", color=BOUND, marker="o" if len(path) < 4 else "", label="proven")
     for line, (name, dashes, _) in _limits(conclusion).items():
         axis.axhline(line, color=UPPER, ls=dashes, label=name)
@@ -211,7 +213,7 @@ def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
 
 def _panels(conclusion: Conclusion) -> "dict[str, Callable[[Axes, Conclusion], None]]":
     """The panels by name: a Gaussian curve's profile is none of fresh directions, which assume no curve."""
-    if not conclusion.path:
+    if conclusion.fresh is None:
         return _PANELS
     return {**{name: draw for name, draw in _PANELS.items() if name != "profile"}, "path": _draw_path}
 

@@ -9,7 +9,7 @@ from operator import itemgetter
 import numpy as np
 
 from audit.report.table import Column, Table, at_least, at_most
-from audit.report.verdicts import is_reversed, to_decide
+from audit.report.verdicts import doubt_of, is_reversed, to_decide
 from audit.statistics import curves, estimate, lifted
 from audit.statistics.conclusion import Conclusion, assumption_of
 from audit.statistics.estimate import Bound, Finding
@@ -41,7 +41,8 @@ def bounds_table(conclusion: Conclusion) -> str:
     title = f"lower bounds on epsilon at delta {conclusion.delta:g}, confidence {conclusion.confidence:g}"
     before = [title, str(conclusion.design)] if many else [title]
     means = [*_notes(conclusion), *_curve(conclusion), *_attack(conclusion)]
-    notes = [*means, *_exceeding(conclusion), *remarks(conclusion)]
+    remarked = [textwrap.fill(remark, _WIDTH) for remark in remarks(conclusion)]
+    notes = [*means, *_exceeding(conclusion), *remarked]
     columns = [Column(None, itemgetter(place), head, left=True) for place, head in enumerate(header)]
     return Table(columns, rows, before=before, after=notes).text()
 
@@ -115,6 +116,8 @@ def curve_means(conclusion: Conclusion) -> str:
 
 def _exceeding(conclusion: Conclusion) -> list[str]:
     """What a bound above the upper one means and what decides, or that these runs can't bring one there."""
+    if doubt_of(conclusion):
+        return []
     free, gaussian, upper = conclusion.assumption_free, conclusion.gaussian, conclusion.tightest
     broken, broken_if_gaussian = map(conclusion.exceeded, (free.epsilon, gaussian.epsilon))
     if broken is not None:
@@ -164,10 +167,6 @@ def remarks(conclusion: Conclusion) -> list[str]:
     """A line each for declared looks, for scores that are all equal, for scores of the wrong sign, for too
     few to prove much, and for methods that need more canaries a run; mostly there is none."""
     found, looks = [], conclusion.looks
-    if conclusion.repeats:
-        found.append(
-            f"{conclusion.repeats:,} runs repeat another's scores to the last digit: each is counted once"
-        )
     if looks is not None:
         count = len(looks.schedule)
         words = f"the best of {len(looks.taken)} of {count} declared looks"
@@ -177,9 +176,12 @@ def remarks(conclusion: Conclusion) -> list[str]:
         found.append(f"{words}; each holds at {looks.confidence:.6g}, {at_once}")
     worlds = ("in", conclusion.scores_in), ("out", conclusion.scores_out)
     equal = [name for name, scores in worlds if np.ptp(scores) == 0]
-    if equal:  # as where all runs have one seed
+    doubt = doubt_of(conclusion)
+    if doubt:
+        found.append(f"these scores are not those of independent runs: {doubt}")
+    elif equal:
         found.append(f"all scores {' and '.join(equal)} are equal: does each run have noise of its own?")
-    return found + _on_zeros(conclusion)
+    return [*found, *conclusion.notes, *_on_zeros(conclusion)]
 
 
 def _on_zeros(conclusion: Conclusion) -> list[str]:

@@ -3,6 +3,8 @@
 import math
 from typing import NamedTuple
 
+import numpy as np
+
 from audit.report import table
 from audit.statistics import curves
 from audit.statistics.conclusion import Conclusion, UpperBound
@@ -11,6 +13,7 @@ from audit.statistics.estimate import Bound
 LEAKS, NOTHING, VIOLATED = "leaks", "nothing", "violated"
 _WHATEVER = "whatever the trade-off curve"
 _IF_GAUSSIAN = "if the trade-off curve is Gaussian"
+_FEWEST_EQUAL = 5  # scores of a world that are one value, or shifted alike, and no chance
 _CLEARLY = 4  # standard errors of the AUC below 1/2: three such audits in 100,000 where nothing leaks
 _UNTESTED = " Whether it is was not tested: scores of one run may depend on each other."
 
@@ -58,18 +61,11 @@ def percent(confidence: float) -> str:
 
 
 def verdict(conclusion: Conclusion) -> Verdict:
-    """The verdict on the bounds `if_gaussian` and `assumption_free` and the upper bound, if known."""
-    found = _verdict(conclusion)
-    if not conclusion.repeats:
-        return found
-    pasted = (
-        f" {conclusion.repeats:,} runs repeat another's scores to the last digit, as of rows pasted twice or "
-        "of one seed: each is counted once, since runs have to be independent trainings."
-    )
-    return found._replace(sentence=found.sentence + pasted)
-
-
-def _verdict(conclusion: Conclusion) -> Verdict:
+    """Returns the verdict on the bounds `if_gaussian` and `assumption_free` and the upper bound, if known."""
+    doubt = doubt_of(conclusion)
+    if doubt:
+        headline = "These scores are not those of independent runs."
+        return Verdict(NOTHING, "not independent runs", headline, _doubtful(doubt))
     gaussian, free = conclusion.gaussian, conclusion.assumption_free
     broken, broken_if_gaussian = map(conclusion.exceeded, (free.epsilon, gaussian.epsilon))
     if broken is not None:
@@ -97,6 +93,38 @@ def _verdict(conclusion: Conclusion) -> Verdict:
         headline = "This training leaks, if its trade-off curve is Gaussian."
         return Verdict(LEAKS, "leaks, if Gaussian", headline, full)
     return Verdict(LEAKS, "leaks", _proven(conclusion), full)
+
+
+def doubt_of(conclusion: Conclusion) -> str:
+    """Returns why scores cannot be those of independent runs of a training with noise, in words that follow
+    "scores", or an empty string.
+
+    One world that is a single value while the other is not is what runs of one seed, or a score that was not
+    filled in, look like; so is a world that is the other one shifted by a constant, run by run. A world whose
+    value most runs of the other have too, as of runs that failed, is none of these.
+    """
+    if conclusion.fresh is not None:
+        return ""
+    scores_in, scores_out = conclusion.scores_in, conclusion.scores_out
+    for name, scores, others in (("in", scores_in, scores_out), ("out", scores_out, scores_in)):
+        constant = len(scores) >= _FEWEST_EQUAL and np.ptp(scores) == 0 and np.ptp(others) > 0
+        if constant and np.mean(others == scores[0]) < 0.5:
+            return f"all {len(scores):,} scores {name} equal {scores[0]:.6g} while the others vary"
+    if len(scores_in) == len(scores_out) >= _FEWEST_EQUAL and np.ptp(scores_in) > 0:
+        shifts = scores_in - scores_out
+        rounding = 1e-9 * max(np.abs(scores_in).max(), np.abs(scores_out).max())
+        if np.ptp(shifts) <= rounding and len(np.unique(scores_in)) > len(scores_in) / 2:
+            return f"every score in is the score out of its row plus {shifts.mean():.6g}"
+    return ""
+
+
+def _doubtful(doubt: str) -> str:
+    return (
+        f"{doubt[0].upper()}{doubt[1:]}, which independent training runs with noise do not give. Bounds "
+        "hold for independent runs alone, so that they say nothing of this training, neither that it leaks "
+        "nor that it does not. Give each run a seed of its own, check that its score is computed from its "
+        "own final model, and audit again."
+    )
 
 
 def _without_gaussian(conclusion: Conclusion, free: Bound) -> Verdict:

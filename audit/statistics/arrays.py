@@ -7,6 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 from audit.errors import InputError, require
 
 Array = NDArray[np.float64]
+MOST_FAILED = 0.5  # share of scores of runs that failed, beyond which nothing is concluded
 MOST = 1e100  # squares of larger scores overflow
 _KINDS = {
     "O": "objects",
@@ -41,12 +42,47 @@ def floats(name: str, values: ArrayLike) -> Array:
         return np.asarray(real(name, values), np.float64)
 
 
+def rank_all(*worlds: Array) -> tuple[Array, ...]:
+    """Returns the worlds' scores with finite numbers in the place of others, which keep their rank.
+
+    An infinite score ranks beyond all finite ones. NaN is the score of a run that failed: it ranks below all
+    others, in both worlds alike, so that failing is an outcome like any other. A run that was begun counts:
+    who leaves out those that failed conditions what is left on not failing, and bounds are wrong then.
+
+    Raises InputError for finite scores whose squares overflow.
+    """
+    scores = np.concatenate([world.ravel() for world in worlds])
+    finite = scores[np.isfinite(scores)]
+    if finite.size == scores.size:
+        return worlds
+    lowest = float(finite.min(initial=np.inf)) if finite.size else 0.0
+    highest = float(finite.max(initial=-np.inf)) if finite.size else 0.0
+    require_squares(max(abs(lowest), abs(highest)), "scores")
+    gap = max(highest - lowest, abs(lowest), abs(highest), 1.0) / 4
+    return tuple(
+        np.nan_to_num(world, nan=lowest - 2 * gap, neginf=lowest - gap, posinf=highest + gap)
+        for world in worlds
+    )
+
+
+def require_few_failed(name: str, failed: int, total: int) -> None:
+    """Raises InputError where more than MOST_FAILED of all scores are those of runs that failed."""
+    few = failed <= MOST_FAILED * total
+    share = f"{failed:,} of {total:,} {name} are NaN, of runs that failed, more than {MOST_FAILED:.0%}"
+    require(few, f"{share}: make the training stable, as by a smaller learning rate, and begin again")
+
+
 def require_apart(scores: Array, name: str = "scores") -> None:
     """Raises InputError for finite scores that are all equal, or so large that their squares overflow."""
-    largest, first = float(np.abs(scores).max()), scores.flat[0]
+    require_squares(float(np.abs(scores).max()), name)
+    first = scores.flat[0]
+    require(np.ptp(scores) > 0, f"all {scores.size} {name} equal {first:g}: they tell nothing apart")
+
+
+def require_squares(largest: float, name: str) -> None:
+    """Raises InputError for scores so large that their squares overflow."""
     too_large = f"{name} reach {largest:.3g}: divide all by one number, so that none is beyond {MOST:g}"
     require(largest <= MOST, too_large)
-    require(np.ptp(scores) > 0, f"all {scores.size} {name} equal {first:g}: they tell nothing apart")
 
 
 def _has_mask(values: object) -> bool:

@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from audit.errors import require
-from audit.statistics.arrays import floats, require_apart
+from audit.statistics.arrays import floats, rank_all, require_apart, require_few_failed
 
 Array = NDArray[np.float64]
 Places = NDArray[np.int64]
@@ -39,6 +39,7 @@ _PILOT_SHARE, _LEAST_PILOT = 0.05, 4  # of the runs of a set
 _LIMITS_SHARE = 0.1  # of the error, for the limits of a caller's coins
 _LEAST_QUANTILES, _MOST_QUANTILES = 1_000, 20_000
 _TINY = 1e-12
+FAILED = -1.0  # the cosine that stands for one of a run that failed
 
 
 class RunErrors(NamedTuple):
@@ -84,11 +85,15 @@ class Counted(NamedTuple):
 class Design(Protocol):
     """The scores of an audit with many canaries a run, in either design.
 
-    canaries: how many a run scores that are in, at most, and that are out.
+    canaries: how many a run scores that are in, at most, and that are out. failed: how many scores are those
+    of runs that failed.
     """
 
     @property
     def canaries(self) -> tuple[int, int]: ...
+
+    @property
+    def failed(self) -> int: ...
 
     def __str__(self) -> str:
         """Its runs and canaries in words, "400 runs with 64 canaries each"."""
@@ -123,12 +128,16 @@ class CoinLimits(NamedTuple):
 
 
 class Coins(NamedTuple):
-    """Scores (R, K) float64 and presence (R, K) bool, each canary in with probability 1/2. given: whether a
-    caller says so, of whose coins nothing else is known."""
+    """Scores (R, K) float64 and presence (R, K) bool, each canary in with probability 1/2.
+
+    given: whether a caller says so, of whose coins nothing else is known. failed: how many scores are those
+    of runs that failed.
+    """
 
     scores: Array
     presence: NDArray[np.bool_]
     given: bool = False
+    failed: int = 0
 
     @property
     def canaries(self) -> tuple[int, int]:
@@ -170,10 +179,12 @@ class Coins(NamedTuple):
 
 
 class Sets(NamedTuple):
-    """Scores of inserted canaries (n, K) and, of other runs, of fresh ones (m, M)."""
+    """Scores of inserted canaries (n, K) and, of other runs, of fresh ones (m, M); failed: how many of them
+    are those of runs that failed."""
 
     inserted: Array
     fresh: Array
+    failed: int = 0
 
     @property
     def canaries(self) -> tuple[int, int]:
@@ -208,15 +219,23 @@ class Sets(NamedTuple):
 
 
 class Fresh(NamedTuple):
-    """Cosines (R, K) of canaries that are uniform directions of R^dimension, drawn afresh for every run, and
-    presence (R, K), mostly true everywhere. plain: no cosine uses anything of the other canaries' directions.
-    given: whether a caller says all that."""
+    """Cosines of canaries that are uniform directions, drawn afresh for every run.
+
+    Attributes:
+      cosines: (R, K), a row a run.
+      presence: (R, K), mostly true everywhere.
+      dimension: d, of the directions.
+      plain: whether no cosine uses anything of the other canaries' directions.
+      given: whether a caller says all that.
+      in_order: whether rows stand in the order in which runs were begun.
+    """
 
     cosines: Array
     presence: NDArray[np.bool_]
     dimension: int
     plain: bool = False
     given: bool = False
+    in_order: bool = True
 
     @property
     def canaries(self) -> tuple[int, int]:
@@ -229,8 +248,14 @@ class Fresh(NamedTuple):
         return f"{runs:,} {'run' if runs == 1 else 'runs'} with {each:,} fresh {drawn} each, {world}"
 
     def out(self) -> Array:
-        """Cosines (n,) of canaries that were out."""
-        return self.cosines[~self.presence]
+        """Returns the cosines (n,) of canaries that were out, in runs that did not fail."""
+        out: Array = self.cosines[~self.presence & (self.cosines != FAILED)]
+        return out
+
+    @property
+    def failed(self) -> int:
+        """How many of a caller's cosines are those of runs that failed."""
+        return int(np.count_nonzero(self.cosines == FAILED)) if self.given else 0
 
     def pooled(self) -> tuple[Array, Array]:
         """(cosines in, flat; as many quantiles of the law where the canary is out, up to _MOST_QUANTILES)."""
@@ -242,52 +267,83 @@ class Fresh(NamedTuple):
 
 
 def coins(scores: ArrayLike, presence: ArrayLike) -> Coins:
-    """The checked design of a caller's coins; raises InputError for shapes, values or bits that fit no audit,
-    and for bits that fair independent coins do not give."""
+    """Returns the checked design of a caller's coins.
+
+    Raises InputError for shapes, values or bits that fit no audit, for bits that fair independent coins do
+    not give, and for scores of which too many are NaN, those of runs that failed.
+    """
     from audit.statistics import fair_coins  # loads SciPy
 
-    found = of_own_coins(scores, presence)
-    fair_coins.require_fair(found.presence)
-    return found._replace(given=True)
+    design = of_own_coins(scores, presence)
+    fair_coins.require_fair(design.presence)
+    return design._replace(given=True)
 
 
 def of_own_coins(scores: ArrayLike, presence: ArrayLike) -> Coins:
-    """The checked design of coins that an audit's game drew; raises InputError for what fits no audit."""
-    values, bits = _matrix("", scores), floats("the bits of presence", presence)
+    """Returns the checked design of coins that an audit's game drew; raises InputError for what fits none."""
+    values = _matrix("", scores)
+    bits = floats("the bits of presence", presence)
     fits = bits.shape == values.shape
     require(fits, f"presence has shape {bits.shape}, scores {values.shape}: give one bit each")
     require(np.isin(bits, (0, 1)).all(), "presence holds values that are no bits: give 0 or 1")
     present = bits.astype(bool)
     require(present.any() and not present.all(), "presence puts all canaries into one world: both are needed")
-    require_apart(values)
-    return Coins(values, present)
+    (ranked,) = rank_all(values)
+    require_apart(ranked)
+    return Coins(ranked, present, failed=_count_failed(values))
 
 
 def sets(inserted: ArrayLike, fresh: ArrayLike) -> Sets:
-    """The checked design of two sets of runs; raises InputError for what fits no audit."""
-    found = Sets(_matrix("in ", inserted), _matrix("out ", fresh))
-    require_apart(np.concatenate(found.pooled()))
-    return found
+    """Returns the checked design of two sets of runs; raises InputError for what fits no audit."""
+    worlds = _matrix("in ", inserted), _matrix("out ", fresh)
+    ranked_in, ranked_out = rank_all(*worlds)
+    design = Sets(ranked_in, ranked_out, _count_failed(*worlds))
+    require_apart(np.concatenate(design.pooled()))
+    return design
 
 
 def of_arrays(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
-    """The design of a caller's scores by world, (runs,) or (runs, canaries), which are checked where several
-    canaries a run make them a design of two sets. Raises InputError for what is no array of scores."""
-    arrays = map(_array, ("in", "out"), (scores_in, scores_out))
-    columns = [array if array.ndim == 2 else array[:, None] for array in arrays]
-    return Sets(*columns) if all(column.shape[1] == 1 for column in columns) else sets(*columns)
+    """Returns the design of a caller's scores by world, (runs,) or (runs, canaries).
+
+    Raises InputError for what is no array of scores, for a presence in the place of the scores out, and of
+    several canaries a run for all that `sets` refuses.
+    """
+    worlds = _array("in", scores_in), _array("out", scores_out)
+    is_bits = np.asarray(scores_out).dtype.kind == "b" and np.asarray(scores_in).dtype.kind != "b"
+    _require_scores(*worlds, is_bits)
+    columns = [world if world.ndim == 2 else world[:, None] for world in worlds]
+    if any(column.shape[1] != 1 for column in columns):
+        return sets(*columns)
+    ranked_in, ranked_out = rank_all(*columns)
+    return Sets(ranked_in, ranked_out, _count_failed(*columns))
 
 
 def _array(world: str, values: ArrayLike) -> Array:
-    array = floats(f"`scores_{world}`", values)
+    array = floats(f"the scores {world}", values)
     fits = array.ndim in (1, 2)
-    require(fits, f"`scores_{world}` have shape {array.shape}: give (runs,) or (runs, canaries)")
+    require(fits, f"the scores {world} have shape {array.shape}: give (runs,) or (runs, canaries)")
     return array
+
+
+def _require_scores(scores_in: Array, scores_out: Array, is_bits: bool) -> None:
+    """Raises InputError where the scores out are bits that say which of the scores in are in."""
+    bits_alone = np.array_equal(np.unique(scores_out), (0, 1)) and scores_in.shape == scores_out.shape
+    scores_differ = not np.isin(scores_in, (0, 1)).all()
+    looks_like_presence = is_bits or (bits_alone and scores_differ)
+    fix = "give the scores of each world, scores[presence] and scores[~presence]"
+    require(not looks_like_presence, f"the scores out are only 0 and 1, a presence and no scores: {fix}")
+
+
+def _count_failed(*worlds: Array) -> int:
+    """Returns how many scores are NaN; raises InputError where they are too many."""
+    failed = sum(int(np.isnan(world).sum()) for world in worlds)
+    require_few_failed("scores", failed, sum(world.size for world in worlds))
+    return failed
 
 
 def single(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
     """The design of one canary a run, from flat scores (n,) and (m,), which are not checked."""
-    return Sets(*(np.asarray(scores, np.float64)[:, None] for scores in (scores_in, scores_out)))
+    return Sets(np.asarray(scores_in, np.float64)[:, None], np.asarray(scores_out, np.float64)[:, None])
 
 
 def _counted(scores: Array) -> str:
@@ -299,8 +355,6 @@ def _matrix(name: str, values: ArrayLike) -> Array:
     array = floats(f"the {name}scores", values)
     fits = array.ndim == 2 and array.size > 0
     require(fits, f"the {name}scores have shape {array.shape}: give (runs, canaries)")
-    bad = int(np.count_nonzero(~np.isfinite(array)))
-    require(not bad, f"{bad} of {array.size} {name}scores are not finite: a model diverged, drop the run")
     return array
 
 

@@ -106,7 +106,8 @@ class Conclusion(NamedTuple):
     reason: why the curve should be Gaussian, where the mechanism's own law is a reason; else empty.
     looks: the declared looks where there were some: the bounds are then the best of those taken, and hold at
     the confidence together with all others.
-    repeats: how many runs repeat another's scores to the last digit; they are left out of all else.
+    notes: what is said beneath the table of the scores themselves: of runs that failed, of scores that equal
+    others, of what was tested of a caller's directions.
     design: the scores by run and canary, where runs have several; the flat ones are then of all canaries.
     """
 
@@ -122,7 +123,7 @@ class Conclusion(NamedTuple):
     reason: str = ""
     looks: Looks | None = None
     design: Design | Fresh | None = None
-    repeats: int = 0
+    notes: tuple[str, ...] = ()
     hidden_state: HiddenState | None = None
     uncovered: str = ""
     expected: float | None = None

@@ -32,7 +32,7 @@ from scipy import special
 
 from audit.errors import require
 from audit.statistics import conversions, exact, intervals, thresholds
-from audit.statistics.arrays import floats, require_apart
+from audit.statistics.arrays import floats, rank_all, require_apart, require_few_failed
 from audit.statistics.method import (
     GAUSSIAN_CURVE,
     NO_BOUND,
@@ -242,20 +242,35 @@ METHODS = {record.name: record for record in _RECORDS}
 
 
 def check_scores(scores_in: ArrayLike, scores_out: ArrayLike) -> tuple[Array, Array]:
-    """The scores as flat float64 arrays; raises InputError for what no estimator can use: an empty
-    world, values that are not finite, scores that are all equal."""
+    """Returns the scores as flat float64 arrays, in which infinite ones and those of runs that failed (NaN)
+    keep their rank (`arrays.rank_all`).
+
+    Raises InputError for what no estimator can use: an empty world, scores that are all equal, and too many
+    runs that failed.
+    """
     arrays = []
     for name, scores in (("in", scores_in), ("out", scores_out)):
         array = floats(f"the {name} scores", scores)
         require(array.ndim == 1, f"the {name} scores have shape {array.shape}: give a flat array")
         require(array.size, f"there are no {name} scores: both worlds need runs")
-        bad = np.flatnonzero(~np.isfinite(array))
-        first = bad[0] if bad.size else 0
-        found = f"{bad.size} of {array.size} {name} scores are not finite (the first is number {first})"
-        require(not bad.size, f"{found}: a model diverged, lower its learning rate or drop the run")
         arrays.append(array)
-    require_apart(np.concatenate(arrays))
-    return arrays[0], arrays[1]
+    pooled = np.concatenate(arrays)
+    require_few_failed("scores", int(np.isnan(pooled).sum()), pooled.size)
+    ranked_in, ranked_out = rank_all(*arrays)
+    require_apart(np.concatenate([ranked_in, ranked_out]))
+    return ranked_in, ranked_out
+
+
+def check_finite_scores(scores_in: ArrayLike, scores_out: ArrayLike) -> tuple[Array, Array]:
+    """Returns the scores as `check_scores`; raises InputError for infinite ones and NaN too, of which methods
+    that look at more than ranks can make nothing."""
+    ranked_in, ranked_out = check_scores(scores_in, scores_out)
+    for name, scores in (("in", scores_in), ("out", scores_out)):
+        values = floats(f"the {name} scores", scores)
+        bad = int(np.count_nonzero(~np.isfinite(values)))
+        failed = f"{bad} of {values.size} {name} scores are not finite: a run failed"
+        require(not bad, f"{failed}, and this method looks at more than ranks")
+    return ranked_in, ranked_out
 
 
 class _Ordered(NamedTuple):

@@ -22,10 +22,14 @@ nonnegative supermartingales from 1 if epsilon is true. So is a mixture of such 
 Ville's inequality it ever reaches 1 / error with probability at most `error`: the bound holds at all numbers
 of runs at once, whenever one stops. It is the least epsilon of a grid that was never refuted, less one step.
 
+"Ever" is along the order in which runs were begun. Rows of a file come in any order, sorted ones among them,
+and the largest capital along a sorted file proves nothing. The capital after all rows is a product, the same
+in every order: where the order is not vouched for, that alone decides.
+
 Thresholds lie on the scale of Student's T, x. Ramps are likelihood ratios of N(nu, 1) and N(0, 1) over
 e^epsilon, cut at 1 and at 20, which is what grows fastest where canaries shift cosines by nu. In the first
 run a part of the capital is bet whole on the mean of likely thresholds, as Markov's inequality does, and goes
-on in the mixture with what it won.
+on in the mixture with what it won; where the order is not vouched for, only if there is no other run.
 
 One run alone pays the logarithm of the number of thresholds. Where a cosine uses nothing of other canaries'
 directions (`plain`: no leave-one-out), one half of the first run's canaries chooses a threshold for the
@@ -70,20 +74,23 @@ _STEP = 2.0**-6  # of epsilon
 
 
 class Proof(NamedTuple):
-    """What runs prove: epsilon after each of them (R,), which never falls. At the end most capital is on
-    `threshold`, a cosine (one plain run: the chosen one), which `hits` of all cosines exceed, and without a
-    canary exp(log_rate) of them."""
+    """What runs prove.
 
+    Attributes:
+      epsilon: the bound from all runs; 0 where nothing is proven.
+      path: (R,) the bound after each run, which never falls; empty where the order is not vouched for.
+      threshold: the cosine that most capital is on at the end (of one plain run, the chosen one).
+      hits: how many cosines exceed the threshold.
+      cosines: how many cosines there are.
+      log_rate: log of the probability that a cosine exceeds the threshold without its canary.
+    """
+
+    epsilon: float
     path: Array
     threshold: float
     hits: int
     cosines: int
     log_rate: float
-
-    @property
-    def epsilon(self) -> float:
-        """After all runs; 0 where nothing is proven."""
-        return float(self.path[-1])
 
 
 def checked(cosines: ArrayLike, dimension: int) -> Array:
@@ -104,27 +111,52 @@ def prove(
     confidence: float,
     present: NDArray[np.bool_] | None = None,
     plain: bool = False,
+    in_order: bool = True,
 ) -> Proof:
-    """The bound from cosines (R, K), after every run in their order.
+    """Returns the bound from cosines (R, K).
 
-    present: (R, K), where not all canaries are in; those in are what is bet on, and a run without any is
-    none. plain: no cosine uses anything of the other canaries' directions.
+    Args:
+      cosines: (R, K), a row a run.
+      dimension: d, of the directions.
+      delta, confidence: of the bound.
+      present: (R, K), where not all canaries are in. Only those in are bet on; runs without any are skipped.
+      plain: whether no cosine uses anything of the other canaries' directions.
+      in_order: whether rows stand in the order in which runs were begun; else no order of them changes
+        anything, and the path is empty.
     """
     conversions.require_levels(delta, confidence)
-    runs = [run if present is None else run[present[place]] for place, run in enumerate(cosines)]
-    runs = [run for run in runs if len(run)]
+    runs = _canaries_in(cosines, present)
     levels = cosine_of(STUDENT, dimension)
     log_rates = cosine_law.log_sf(levels, dimension)
     shares = np.stack([_shares(run, levels) for run in runs])
-    first = _first_bet(runs[0], dimension, delta, cosines.shape[1] >= 2 * _LEAST_PILOT, plain)
+    many = cosines.shape[1] >= 2 * _LEAST_PILOT
+    if in_order or len(runs) == 1:
+        first = _first_bet(runs[0], dimension, delta, many, plain)
+    else:
+        first = _no_first_bet(many)
     growth = _Growth(log_rates, delta, shares, first)
-    path = _path(growth, len(runs), -float(np.log(1 - confidence)))
+    target = -float(np.log(1 - confidence))
+    if in_order:
+        path = _path(growth, len(runs), target)
+        epsilon = float(path[-1])
+    else:
+        path = np.zeros(0)
+        epsilon = _after_all(growth, len(runs), target)
     level = first.level
     if len(runs) > 1 or level is None:
-        on_thresholds = growth.of_all(path[-1])[: len(levels) * len(BETS)].reshape(len(levels), -1)
+        on_thresholds = growth.of_all(epsilon)[: len(levels) * len(BETS)].reshape(len(levels), -1)
         level = float(levels[special.logsumexp(on_thresholds, axis=1).argmax()])
-    exceed = sum(int(np.count_nonzero(run > level)) for run in runs)
-    return Proof(path, level, exceed, sum(map(len, runs)), float(cosine_law.log_sf(level, dimension)))
+    hits = sum(int(np.count_nonzero(run > level)) for run in runs)
+    total = sum(len(run) for run in runs)
+    return Proof(epsilon, path, level, hits, total, float(cosine_law.log_sf(level, dimension)))
+
+
+def _canaries_in(cosines: Array, present: NDArray[np.bool_] | None) -> list[Array]:
+    """Returns the cosines of each run's canaries that are in, without the runs that have none."""
+    if present is None:
+        return list(cosines)
+    runs = [row[bits] for row, bits in zip(cosines, present, strict=True)]
+    return [run for run in runs if len(run)]
 
 
 def cosine_of(student: ArrayLike, dimension: int) -> Array:
@@ -135,8 +167,8 @@ def cosine_of(student: ArrayLike, dimension: int) -> Array:
 
 @dataclasses.dataclass(frozen=True)
 class ExactBound(Bound):
-    """`exact_null`: its threshold is the one that most capital is on, with the false-positive rate that is
-    known there; path: epsilon after each run (R,)."""
+    """The bound `exact_null`: its threshold is the one that most capital is on, with the false-positive rate
+    that is known there; path: (R,) the bound after each run, empty where their order is not vouched for."""
 
     false_positive_rate: float = 0.0
     path: tuple[float, ...] = ()
@@ -150,15 +182,40 @@ class DirectionsMethod(Method):
 
 
 def of_fresh(design: Fresh, delta: float, confidence: float) -> ExactBound:
-    """`exact_null` of a design; 0, and refuted, where canaries that are out have not the law."""
-    cosines, presence, dimension, plain, given = design
-    proof = prove(cosines, dimension, delta, confidence, presence, plain)
+    """Returns `exact_null` of a design; 0, and refuted, where canaries that are out do not have the law."""
+    proof = prove(
+        design.cosines,
+        design.dimension,
+        delta,
+        confidence,
+        design.presence,
+        design.plain,
+        design.in_order,
+    )
     holds = law_p_value(design) >= LAW_LEVEL
-    counts = 0, proof.cosines - proof.hits, proof.cosines, int((~presence).sum())
-    path = proof.path if holds else np.zeros_like(proof.path)
-    levels = float(path[-1]), None, delta, confidence, proof.threshold
-    assumes, rate = _GIVEN if given else _OWN, float(np.exp(proof.log_rate))
-    return ExactBound(EXACT_NULL, *levels, *counts, assumes, holds, rate, tuple(path.tolist()))
+    return ExactBound(
+        method=EXACT_NULL,
+        epsilon=proof.epsilon if holds else 0.0,
+        mu=None,
+        delta=delta,
+        confidence=confidence,
+        threshold=proof.threshold,
+        false_positives=0,
+        false_negatives=proof.cosines - proof.hits,
+        n_in=proof.cosines,
+        n_out=int((~design.presence).sum()),
+        assumes=_assumption(design),
+        holds=holds,
+        false_positive_rate=float(np.exp(proof.log_rate)),
+        path=tuple((proof.path if holds else np.zeros_like(proof.path)).tolist()),
+    )
+
+
+def _assumption(design: Fresh) -> Assumption:
+    """Returns what the bound assumes: nothing where this tool drew the directions and trained all runs."""
+    if not design.given:
+        return _OWN
+    return _GIVEN_IN_ORDER if design.in_order and len(design.cosines) > 1 else _GIVEN
 
 
 def law_p_value(design: Fresh) -> float:
@@ -193,6 +250,11 @@ _GIVEN = Assumption(
     "directions",
     f"{_DRAWN}, as whoever gave the cosines says",
     "uniform ones, drawn afresh for every run, as whoever gave them says",
+)
+_GIVEN_IN_ORDER = _GIVEN._replace(
+    text=f"{_GIVEN.text}, rows in the order in which runs were begun",
+    sentence=f"{_GIVEN.sentence}; and rows in the order in which runs were begun, as they say too",
+    note=f"{_GIVEN.note}; rows in the order in which runs were begun",
 )
 METHODS = {
     EXACT_NULL: DirectionsMethod(
@@ -290,6 +352,19 @@ def _path(growth: _Growth, runs: int, target: float) -> Array:
     return found
 
 
+def _after_all(growth: _Growth, runs: int, target: float) -> float:
+    """Returns the last of _STEP's multiples before the first that the capital after all runs does not refute,
+    or 0."""
+    for run in range(1, runs):
+        growth.see(run)
+    steps = 0
+    if special.logsumexp(growth.of_all(0.0)) >= target:
+        steps = _leap(growth, 0, target)
+    while special.logsumexp(growth.of_all(steps * _STEP)) >= target:
+        steps += 1
+    return max(steps - 1, 0) * _STEP
+
+
 def _leap(growth: _Growth, steps: int, target: float) -> int:
     """The last step that thresholds alone refute, and so all before it: their capital falls with epsilon."""
     on_thresholds, leap = len(STUDENT) * len(BETS), 1
@@ -330,6 +405,12 @@ def _first_bet(run: Array, dimension: int, delta: float, many: bool, plain: bool
         return float(_CHOSEN_SHARE * chosen + (1 - _CHOSEN_SHARE) * likely(epsilon))
 
     return _First(*_OF_PLAIN, mixed, level)
+
+
+def _no_first_bet(many: bool) -> _First:
+    """Returns shares of the capital of which nothing is bet whole on the first run."""
+    ramps = _OF_MANY[0] if many else _OF_FEW[0]
+    return _First(ramps, 0.0, lambda epsilon: 0.0)
 
 
 def parted(values: Array, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

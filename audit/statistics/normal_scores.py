@@ -23,10 +23,10 @@ def mu_interval(scores_in: ArrayLike, scores_out: ArrayLike, confidence: float) 
 
     The pooled t statistic is noncentral t with n - 2 degrees of freedom and noncentrality
     mu / sqrt(1 / n_in + 1 / n_out). Raises InputError for a bad confidence and for scores that
-    `estimate.check_scores` refuses.
+    `estimate.check_finite_scores` refuses.
     """
     conversions.require_confidence(confidence)
-    s_in, s_out = estimate.check_scores(scores_in, scores_out)
+    s_in, s_out = estimate.check_finite_scores(scores_in, scores_out)
     freedom = len(s_in) + len(s_out) - 2
     squares = len(s_in) * np.var(s_in) + len(s_out) * np.var(s_out)
     if freedom == 0 or squares == 0:

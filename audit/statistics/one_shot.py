@@ -214,7 +214,8 @@ def _checked(name: str, values: ArrayLike) -> Array:
     least = LEAST_CANARIES
     require(len(array) >= least, f"there are {len(array)} {name} cosines: give at least {least}")
     bad = int(np.count_nonzero(~np.isfinite(array)))
-    require(not bad, f"{bad} of {len(array)} {name} cosines are not finite: the model diverged, run it again")
+    failed = f"{bad} of {len(array)} {name} cosines are not finite: the run failed and proves nothing"
+    require(not bad, f"{failed}; a run in its place would count only beside it, so audit several together")
     largest = float(np.abs(array).max())
     require(largest <= 1 + _SLACK, f"{name}: {largest:g} is no cosine: divide by both lengths")
     require(np.ptp(array) > 0, f"all {len(array)} {name} cosines equal {array[0]:g}: they have no spread")

@@ -28,7 +28,7 @@ from scipy import special
 
 from audit.errors import require
 from audit.statistics import conversions, intervals
-from audit.statistics.estimate import Estimate, check_scores
+from audit.statistics.estimate import Estimate, check_finite_scores
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -79,7 +79,7 @@ def best_epsilon(
     Worlds that a threshold separates give infinity; where no threshold has both errors, 0. Raises
     InputError for scores that are none.
     """
-    s_in, s_out = check_scores(scores_in, scores_out)
+    s_in, s_out = check_finite_scores(scores_in, scores_out)
     delta = 1 / (len(s_in) + len(s_out)) if delta is None else delta
     errors, sizes = _errors(s_in, s_out), (len(s_in), len(s_out))
     return _estimate("canife", errors, _epsilons(errors, *sizes, delta), sizes, delta, confidence)
@@ -90,7 +90,7 @@ def best_accuracy(
 ) -> RoundEstimate:
     """The former estimate: epsilon at the threshold of the largest accuracy among those at which both errors
     occur. Edge cases and errors as in `best_epsilon`."""
-    s_in, s_out = check_scores(scores_in, scores_out)
+    s_in, s_out = check_finite_scores(scores_in, scores_out)
     errors, sizes = _errors(s_in, s_out), (len(s_in), len(s_out))
     ranked = np.where(np.isfinite(_epsilons(errors, *sizes, delta)), -errors.wrong(*sizes), -np.inf)
     return _estimate("canife_old", errors, ranked, sizes, delta, confidence)
@@ -98,7 +98,7 @@ def best_accuracy(
 
 def largest_accuracy(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
     """The largest share of right guesses over all thresholds, worlds weighted alike."""
-    s_in, s_out = check_scores(scores_in, scores_out)
+    s_in, s_out = check_finite_scores(scores_in, scores_out)
     return float(1 - min(_errors(s_in, s_out).wrong(len(s_in), len(s_out)).min(), 1.0) / 2)
 
 

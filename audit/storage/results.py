@@ -52,10 +52,10 @@ def bounds_json(conclusion: Conclusion, **more: object) -> str:
     rows = [finding_fields(row) | _noise_floor(row) for row in conclusion.rows()]
     upper = finite(conclusion.upper_bound)
     proven = {"epsilon": conclusion.epsilon, "most_provable": conclusion.most_provable}
-    proven |= {"repeats": conclusion.repeats} if conclusion.repeats else {}
     uppers = {"upper_bound": upper, **_hidden_state(conclusion)}
     uppers |= {} if conclusion.expected is None else {"expected": conclusion.expected}
-    found = {"bounds": rows, **uppers, **proven, **_curve(conclusion), **_looks(conclusion)}
+    notes = {"notes": conclusion.notes} if conclusion.notes else {}
+    found = {"bounds": rows, **notes, **uppers, **proven, **_curve(conclusion), **_looks(conclusion)}
     return json.dumps({**found, **more})
 
 

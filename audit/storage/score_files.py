@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from audit.errors import InputError, require
 from audit.statistics import canaries, given_directions, one_run_conclusion, one_shot
 from audit.statistics.arrays import floats
-from audit.statistics.canaries import Coins, Design, Fresh, Sets
+from audit.statistics.canaries import Coins, Design, Fresh
 from audit.statistics.one_run_conclusion import OneRunConclusion
 from audit.storage.files import NOT_AN_ARCHIVE, regular
 
@@ -112,8 +112,10 @@ def conclude_one_run(
         return one_run_conclusion.of_cosines(cosines, delta, confidence)
 
 
-def read_cosines(path: Path, dimension: int, leave_one_out: bool = False) -> OneRun | Fresh:
-    """A file's cosines: of one run, or the checked design of several.
+def read_cosines(
+    path: Path, dimension: int, leave_one_out: bool = False, in_order: bool = False
+) -> OneRun | Fresh:
+    """Returns a file's cosines: of one run, or the checked design of several.
 
     A .npz or a .json holds `observed`, (K,) of one run or (runs, K), and of one run maybe `unobserved`; or
     `in`, (runs,) or (runs, K); or `scores` and `presence` of these shapes, (K,) of one run. A .npy is one
@@ -129,7 +131,7 @@ def read_cosines(path: Path, dimension: int, leave_one_out: bool = False) -> One
         if several or leave_one_out:
             extra = ", ".join(sorted({"unobserved", "out"} & set(arrays)))
             require(not extra, f"drop {extra}, or save scores= and presence= where some canaries are out")
-            return given_directions.given(cosines, dimension, leave_one_out, presence)
+            return given_directions.given(cosines, dimension, leave_one_out, presence, in_order)
         if presence is not None:
             return OneRun(None, None, one_run_conclusion.of_one_run(arrays["scores"], arrays["presence"]))
     return OneRun(cosines[0], arrays.get("unobserved"), None)
@@ -167,12 +169,9 @@ def _npy_cosines(path: Path) -> dict[str, Array]:
 
 
 def _sets(path: object, scores_in: Array, scores_out: Array) -> Design:
-    """Scores of two sets of runs; flat ones are of one canary a run."""
-    columns = [scores[:, None] if scores.ndim == 1 else scores for scores in (scores_in, scores_out)]
-    if scores_in.ndim == scores_out.ndim == 1:
-        return Sets(*columns)
+    """Returns the design of two sets of runs; flat scores are of one canary a run."""
     with _naming(path):
-        return canaries.sets(*columns)
+        return canaries.of_arrays(scores_in, scores_out)
 
 
 @contextlib.contextmanager
@@ -380,7 +379,7 @@ def _add_pair(path: Path, cells: _Cells, worlds: dict[bool, list[float]]) -> Non
     for present, text in ((True, cells.first), (False, cells.second)):
         world = worlds[present]
         if text:
-            gap = f"{path} line {cells.line}: a score below an empty cell: mend or drop the lines above"
+            gap = f"{path} line {cells.line}: a score below an empty cell: fill that in (nan if a run failed)"
             require(len(world) == cells.place, gap)
             world.append(_score(path, cells.line, text))
 
@@ -390,7 +389,7 @@ def _score(path: Path, line: int, text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        what = f"score {_shown(text)} is no number: mend or drop the line"
+        what = f"score {_shown(text)} is no number: fix it, or write nan if the run failed"
         raise InputError(f"{path} line {line}: {what}") from None
 
 

@@ -98,8 +98,7 @@ ARRAYS = {  # (scores, what is said of them)
     "a generator": ((x for x in (1, 2)), "objects"), "an object": (object(), "objects"),
     "rows": ([[1], [2, 3]], "rows of one length"), "a key": (jax.random.key(0), "rows of one length"),
     "a number": (1.0, "shape ()"), "a cube": (np.zeros((2, 2, 2)), "shape (2, 2, 2)"), "none": ([], "no "),
-    "NaN": ([np.nan, 1.0], "not finite"), "infinite": ([1.0, np.inf], "not finite"),
-    "longer floats": (np.array([np.longdouble("1e400"), 1]), "not finite"),
+    "NaN": (np.full(999, np.nan), "are NaN, of runs that failed, more than 50%"),
     "near the end": (IN * 1e307, "divide all by one number"), "many": (MANY, "shape"),
 }
 # fmt: on
@@ -134,7 +133,7 @@ COSINES = [
     *(
         (f"cosines: {note}", lambda v=value: fresh(v), says)
         for note, (value, says) in ARRAYS.items()
-        if note not in ("None", "many", "none", "NaN", "infinite", "near the end", "longer floats")
+        if note not in ("None", "many", "none", "NaN", "near the end")
     ),
     *typed(fresh, "dimension", 0, 1, -5, 1.5, 10**14, HUGE, optional=True),
     *each(fresh, "leave_one_out", "`leave_one_out=", None, 1, "x", np.ones(2)),
@@ -149,7 +148,7 @@ COSINES = [
     ("no dimension", lambda: audit.bounds(MANY / 10, leave_one_out=True), "go with `dimension`"),
     ("a table", lambda: fresh(SimpleNamespace(columns=["score", "in"])), "array of cosines: give no table"),
     ("none", lambda: fresh([]), "the cosines have shape (0,)"),
-    ("NaN", lambda: fresh([np.nan, 0.1]), "1 of 2 cosines are not finite: a model diverged"),
+    ("NaN", lambda: fresh([np.nan, np.inf, 0.1]), "2 of 3 cosines are NaN, of runs that failed"),
     ("beyond 1", lambda: fresh(MANY), "is no cosine: divide by both lengths"),
     ("too many dimensions", lambda: fresh(dimension=2000), "as these would in about"),
     ("one seed", lambda: fresh(np.arange(60) / 600 + MANY[:, :1] / 90), "directions look the same in every"),

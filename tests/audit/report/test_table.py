@@ -114,8 +114,8 @@ def test_otherwise_nothing_is(mu, runs):
     ("worlds", "upper", "line"),
     [
         ((np.full(100, 2.0), np.zeros(100)), 1.0, "assumption_free exceeds the upper bound: the guarantee"),
-        ((NORMAL + 3, NORMAL), 9.0, "if_gaussian exceeds the upper bound: violated, or the"),
-        ((NORMAL + 3, NORMAL), 90.0, ""),
+        ((NORMAL[::-1] + 3, NORMAL), 9.0, "if_gaussian exceeds the upper bound: violated, or the"),
+        ((NORMAL[::-1] + 3, NORMAL), 90.0, ""),
         ((stats.t.ppf(GRID, 1) + 9, stats.t.ppf(GRID, 1)), 9.0, ""),  # its curve is refuted
     ],
 )
@@ -129,7 +129,7 @@ def test_the_table_says_where_a_bound_exceeds_the_upper_one(worlds, upper, line)
     ("upper", "decides"), [(9.0, ", or fewer insertions until the upper bound is below 5.469"), (5.4, "")]
 )
 def test_the_table_and_the_verdict_say_what_decides(upper, decides):
-    found = conclude(single(NORMAL[::2] + 3, NORMAL[::2]), None, 1e-5, 0.95, upper_bound=upper)
+    found = conclude(single(NORMAL[::-2] + 3, NORMAL[::2]), None, 1e-5, 0.95, upper_bound=upper)
     *_, last = bounds_table.bounds_table(found).splitlines()
     assert last.startswith(f"to decide: more runs{decides}") and len(last) <= 80
     assert f" To decide: more runs{decides}" in verdicts.verdict(found).sentence

@@ -267,8 +267,8 @@ def test_heavy_tails_cost_little(shift):
 BAD_SCORES = {
     "no in scores": ([], [1.0, 2.0]),
     "no out scores": ([1.0, 2.0], []),
-    "1 of 2 in scores are not finite": ([1.0, np.nan], [0.0]),
-    "2 of 3 out scores are not finite": ([1.0], [0.0, np.inf, -np.inf]),
+    "2 of 3 scores are NaN, of runs that failed, more than 50%": ([1.0, np.nan], [np.nan]),
+    "all 2 scores equal": ([np.inf], [np.inf]),
     r"in scores have shape \(2, 2\)": ([[1.0, 2.0], [3.0, 4.0]], [0.0]),
     r"out scores have shape \(\)": ([1.0], 0.0),
     "all 4 scores equal 7": ([7.0, 7.0], [7.0, 7.0]),

@@ -106,17 +106,22 @@ def test_a_run_without_a_canary_that_is_in_is_none():
     found = given(cosines, 10_000, presence=present)
     bound = exact_null.of_fresh(found, 1e-5, 0.95)
     alone = exact_null.of_fresh(given(cosines[present], 10_000), 1e-5, 0.95)
-    assert bound.epsilon == alone.epsilon > 5 and len(bound.path) == 100
+    assert bound.epsilon == alone.epsilon > 5 and bound.path == ()
+    in_order = exact_null.of_fresh(given(cosines, 10_000, presence=present, in_order=True), 1e-5, 0.95)
+    assert in_order.epsilon >= bound.epsilon and len(in_order.path) == 100
 
 
-def test_a_diverged_run_is_refused_and_zeros_in_its_place_cost_little():
+def test_a_run_that_failed_counts_below_all_others_and_costs_little():
     cosines = trained(np.random.default_rng(8), 8, 60, 2000, 4.0)
     lost = cosines.copy()
     lost[3] = np.nan
-    with pytest.raises(InputError, match="60 of 480 cosines are not finite: a model diverged, put 0"):
+    assert given(lost, 2000).failed == 60 and given(cosines, 2000).failed == 0
+    alike = (lost, np.nan_to_num(lost), cosines)
+    failed, zeros, whole = (exact_null.of_fresh(given(c, 2000), 1e-5, 0.95).epsilon for c in alike)
+    assert whole - 1.5 < failed == zeros <= whole + 0.3
+    lost[3:] = np.nan
+    with pytest.raises(InputError, match="300 of 480 cosines are NaN, of runs that failed, more than 50%"):
         given(lost, 2000)
-    bounds = [exact_null.of_fresh(given(c, 2000), 1e-5, 0.95) for c in (np.nan_to_num(lost), cosines)]
-    assert bounds[1].epsilon - 1.5 < bounds[0].epsilon <= bounds[1].epsilon + 0.3
 
 
 def test_a_constant_is_no_evidence_of_one_seed():

@@ -144,7 +144,7 @@ def test_only_the_set_of_runs_and_the_ranks_of_scores_decide(draw, increasing, d
         design = Coins(*matrices)
     else:
         design = Sets(matrices[0], np.round(matrices[1][:50, :6], digits))
-        other = Sets(*(increasing(turned([world], rng)[0]) for world in design))
+        other = Sets(*(increasing(turned([world], rng)[0]) for world in design[:2]))
     found, others = (lifted.bounds(one, DELTA, CONFIDENCE) for one in (design, other))
     assert any(bound.epsilon > 0 for bound in found)
     for one, same in zip(found, others, strict=True):
