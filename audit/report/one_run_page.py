@@ -14,7 +14,7 @@ from audit.report.style import BOUND, FADED, IN, OUT, STYLE, UPPER
 from audit.report.subjects import OneRunSubject
 from audit.report.verdicts import Verdict
 from audit.statistics import cosine_law
-from audit.statistics.one_run_bounds import OneRunBound
+from audit.statistics.estimate import Bound
 from audit.statistics.one_run_conclusion import OneRunConclusion
 
 _BINS, _POINTS, _FAR = 40, 401, 4.0  # of a histogram; of a curve; in units of 1/sqrt(d)
@@ -49,7 +49,7 @@ def one_run_verdict(subject: OneRunSubject) -> Verdict:
     which = "" if len(subject.runs) == 1 else " Of the first run:"
     claims = " ".join(f"{_claim(row)}." for row in (above or proven))
     if above:
-        word = "violated" if any(not row.gaussian for row in above) else "or not Gaussian"
+        word = "violated" if any(not row.assumes.gaussian for row in above) else "or not Gaussian"
         headline = "The guarantee is violated"
         headline += "." if word == "violated" else ", or the trade-off curve is not Gaussian."
         most = verdicts.at_most(upper or 0.0)
@@ -65,15 +65,14 @@ def one_run_verdict(subject: OneRunSubject) -> Verdict:
         words += "bounds are 0. That is no proof of privacy."
         return Verdict(*nothing, words + verdicts.guaranteed(upper))
     headline = "This training leaks."
-    if all(row.gaussian for row in proven):
+    if all(row.assumes.gaussian for row in proven):
         headline = "This training leaks, if its trade-off curve is Gaussian."
     return Verdict(verdicts.LEAKS, "leaks", headline, f"{which} {claims}{verdicts.guaranteed(upper)}".strip())
 
 
-def _claim(row: OneRunBound) -> str:
-    curve = " and the trade-off curve is Gaussian" if row.gaussian else ""
+def _claim(row: Bound) -> str:
     return (
-        f"With {verdicts.percent(row.confidence)} confidence, {row.canaries.proviso}{curve}, it leaks at "
+        f"With {verdicts.percent(row.confidence)} confidence, {row.assumes.proviso}, it leaks at "
         f"least epsilon = {verdicts.at_least(row.epsilon)} at delta = {row.delta:g}"
     )
 
@@ -100,7 +99,7 @@ def _bounds(subject: OneRunSubject) -> Html:
             verdicts.proven(row.epsilon),
             "" if row.mu is None else verdicts.proven(row.mu),
             row.counted,
-            row.canaries.sentence + ("; and a Gaussian trade-off curve" if row.gaussian else ""),
+            row.assumes.sentence,
         )
         for row in first.bounds
     ]

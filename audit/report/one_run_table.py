@@ -11,7 +11,6 @@ from audit.progress import counted
 from audit.report.table import Column, Table, at_least, at_most, number
 from audit.statistics.accounting import Composition, epsilon_upper_bound, participant_upper_bound
 from audit.statistics.estimate import Bound
-from audit.statistics.method import GAUSSIAN_CURVE
 from audit.statistics.one_run_bounds import OF_COINS
 from audit.statistics.one_run_conclusion import OneRunConclusion
 from audit.statistics.one_shot import EstimateFloor
@@ -37,7 +36,7 @@ _OF_BOUND = (
     Column(None, lambda row: row.epsilon, "epsilon", at_least, 8),
     Column(None, lambda row: row.mu, "mu", at_least, 6),
     Column(None, lambda row: row.counted, " counts", " {}".format, 30, left=True),
-    Column(None, lambda row: (GAUSSIAN_CURVE if row.gaussian else row.canaries).word, "assumes", left=True),
+    Column(None, lambda row: row.assumes.word, "assumes", left=True),
 )
 
 
@@ -68,7 +67,7 @@ def one_run_json(conclusion: OneRunConclusion, upper_bound: float | None) -> str
             dataclasses.asdict(row) | {"noise_floor": row.noise_floor._asdict()}
             for row in conclusion.estimates
         ],
-        "bounds": [{name: getattr(row, name) for name in _BOUND} for row in conclusion.bounds],
+        "bounds": [_fields(row) for row in conclusion.bounds],
         "upper_bound": upper_bound,
         "normality": conclusion.normality._asdict(),
         "observed": len(observed),
@@ -77,6 +76,11 @@ def one_run_json(conclusion: OneRunConclusion, upper_bound: float | None) -> str
         "coins": conclusion.coins,
     }
     return json.dumps(found)
+
+
+def _fields(bound: Bound) -> dict[str, Any]:
+    values = {name: getattr(bound, name) for name in _BOUND}
+    return {**values, "assumes": bound.assumes.text}
 
 
 def remarks(conclusion: OneRunConclusion) -> list[str]:
@@ -94,8 +98,9 @@ def remarks(conclusion: OneRunConclusion) -> list[str]:
 
 def _notes(conclusion: OneRunConclusion) -> list[str]:
     ranked = sorted(conclusion.bounds, key=lambda row: row.method in OF_COINS)
-    notes = [f"{one.word}: {one.note}" for one in dict.fromkeys(row.canaries for row in ranked)]
-    return [*notes, _GAUSSIAN] if any(row.gaussian for row in conclusion.bounds) else notes
+    assumed = dict.fromkeys(row.assumes for row in ranked)
+    notes = [f"{assumption.word}: {assumption.note}" for assumption in assumed if not assumption.gaussian]
+    return [*notes, _GAUSSIAN] if any(assumption.gaussian for assumption in assumed) else notes
 
 
 def over_runs(runs: list[OneRunConclusion]) -> str:

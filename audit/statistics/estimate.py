@@ -67,15 +67,24 @@ class _Counts(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class _Counted:
-    """The common part of a bound and an estimate: epsilon at delta, mu or None where the method gives epsilon
-    directly, and the scores that were counted, n_in + n_out of them, at the threshold."""
+    """The common part of a bound and an estimate.
+
+    Attributes:
+      method: the name of its method.
+      epsilon: at delta.
+      mu: None where the method gives epsilon directly.
+      delta, confidence: its levels.
+      threshold: of the scores; None where the method has none.
+      false_positives, false_negatives: errors of the threshold.
+      n_in, n_out: how many scores were counted.
+    """
 
     method: str
     epsilon: float
     mu: float | None
     delta: float
     confidence: float
-    threshold: float
+    threshold: float | None
     false_positives: int
     false_negatives: int
     n_in: int
@@ -89,11 +98,17 @@ class _Counted:
 
 @dataclasses.dataclass(frozen=True)
 class Bound(_Counted):
-    """A lower bound at a confidence, and what it assumes. holds: whether the scores did not refute that; a
-    bound that does not hold proves nothing."""
+    """A lower bound at a confidence.
+
+    Attributes:
+      assumes: what it assumes.
+      holds: whether the scores did not refute that; a bound that does not hold proves nothing.
+      counted: in words, what it counted, where that is no threshold's errors.
+    """
 
     assumes: Assumption
     holds: bool = True
+    counted: str = ""
 
     def __str__(self) -> str:
         refuted = "" if self.holds else ", which the scores refute"
@@ -102,12 +117,18 @@ class Bound(_Counted):
 
 @dataclasses.dataclass(frozen=True)
 class Estimate(_Counted):
-    """A value that is no confidence bound, and in `caveat` why; no verdict rests on it.
+    """A value that is no confidence bound; no verdict rests on it.
 
-    `confidence` is the level that its formula uses, which it does not keep.
+    Attributes:
+      confidence: the level that its formula uses, which it does not keep.
+      caveat: why it is no bound.
+      standard_error: of epsilon, if canaries are independent; None where it is not known.
+      noise_floor: its values where nothing leaks, where they come with it; else its method knows them.
     """
 
     caveat: str
+    standard_error: float | None = None
+    noise_floor: NoiseFloor | None = None
 
     def __str__(self) -> str:
         return self._line("=", "level", self.caveat)

@@ -12,20 +12,31 @@ from typing import NamedTuple
 
 
 class NoiseFloor(NamedTuple):
-    """epsilon of simulated audits without a leak: mean, 95% quantile, share above 0, and how many."""
+    """epsilon of simulated audits in which nothing leaks.
+
+    Attributes:
+      mean, quantile_95: of epsilon.
+      exceeding: the share of audits with an epsilon above 0; None where it was not counted.
+      audits: how many were simulated.
+    """
 
     mean: float
     quantile_95: float
-    exceeding: float
+    exceeding: float | None
     audits: int
 
 
 class Assumption(NamedTuple):
-    """What a bound assumes, or why an estimate is no bound, in words of four lengths.
+    """What a bound assumes, or why an estimate is no bound, in words of five lengths.
 
-    text: in JSON and where a bound is printed alone. word: in the last column of a table. note: a line below
-    the table that says what the word means; empty where it needs none. sentence: on a page. gaussian: whether
-    epsilon follows from mu only if the trade-off curve is Gaussian, so that the curve's test speaks of it.
+    Attributes:
+      text: in JSON and where a bound is printed alone.
+      word: in the last column of a table.
+      sentence: on a page.
+      note: a line below the table that says what the word means; empty where it needs none.
+      gaussian: whether epsilon follows from mu only if the trade-off curve is Gaussian, so that the curve's
+        test speaks of it.
+      proviso: in a verdict, after "with 95% confidence, and"; empty where nothing is assumed.
     """
 
     text: str
@@ -33,6 +44,7 @@ class Assumption(NamedTuple):
     sentence: str
     note: str = ""
     gaussian: bool = False
+    proviso: str = ""
 
     def __str__(self) -> str:
         return self.text

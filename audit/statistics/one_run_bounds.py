@@ -36,7 +36,6 @@ whose flip replaces a canary. A mechanism that is (epsilon, delta)-DP or mu-GDP 
 replacing it, (2 epsilon, (1 + e^epsilon) delta)-DP or 2 mu-GDP.
 """
 
-import dataclasses
 from collections.abc import Callable
 from typing import Generic, NamedTuple, TypeVar
 
@@ -48,8 +47,9 @@ from scipy import special
 from audit.errors import require
 from audit.statistics import conversions, exact_null, intervals
 from audit.statistics.canaries import Coins
+from audit.statistics.estimate import Bound
 from audit.statistics.exact_null import EXACT_NULL
-from audit.statistics.method import GAUSSIAN_CURVE
+from audit.statistics.method import GAUSSIAN_CURVE, Assumption
 from audit.statistics.one_shot import Cosines
 
 Array = NDArray[np.float64]
@@ -63,67 +63,48 @@ _SECTIONS, _PASSES, _FIRST_MU = 32, 5, 8.0
 _HALVINGS = 40
 
 
-class CanaryAssumption(NamedTuple):
-    """What a bound assumes of one run's canaries. text: in JSON. word: in a table, with a note below it.
-    sentence: on a page. proviso: in a verdict."""
-
-    text: str
-    word: str
-    note: str
-    sentence: str
-    proviso: str
-
-
-UNIFORM = CanaryAssumption(
+UNIFORM = Assumption(
     "uniform directions, drawn afresh for every run",
     "fresh directions",
-    "uniform directions, drawn afresh for every run",
     "uniform directions, drawn afresh for every run, of which training knows nothing; nothing else, however "
     "the canaries of a run hang together",
-    "if directions are uniform",
+    "uniform directions, drawn afresh for every run",
+    proviso="if directions are uniform",
 )
-FAIR_COINS = CanaryAssumption(
+FAIR_COINS = Assumption(
     "fair coins",
     "fair coins",
-    "each canary in or out by a coin of its own, tied in any way",
     "that each canary was in by a fair coin of its own which training did not see; nothing else, however the "
     "canaries of a run hang together",
-    "if coins are fair",
+    "each canary in or out by a coin of its own, tied in any way",
+    proviso="if coins are fair",
 )
-DRAWN_ALIKE = CanaryAssumption(
+DRAWN_ALIKE = Assumption(
     "both drawn alike",
     "drawn alike",
-    "a coin for each two canaries says which one was inserted",
     "that a fair coin said which canary of each pair was inserted; nothing else",
-    "if coins between two canaries are fair",
+    "a coin for each two canaries says which one was inserted",
+    proviso="if coins between two canaries are fair",
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class OneRunBound:
-    """A lower bound at a confidence: epsilon at delta, mu where the method bounds it, what it assumes of the
-    canaries, whether of a Gaussian trade-off curve too, and in words the counts that it stands on."""
-
-    method: str
-    epsilon: float
-    mu: float | None
-    delta: float
-    confidence: float
-    canaries: CanaryAssumption
-    counted: str
-    gaussian: bool = False
-
-    @property
-    def assumes(self) -> str:
-        """All that it assumes."""
-        return f"{self.canaries.text}, {GAUSSIAN_CURVE.text}" if self.gaussian else self.canaries.text
+def with_gaussian_curve(assumed: Assumption) -> Assumption:
+    """Returns an assumption on canaries together with that of a Gaussian trade-off curve."""
+    return Assumption(
+        f"{assumed.text}, {GAUSSIAN_CURVE.text}",
+        GAUSSIAN_CURVE.word,
+        f"{assumed.sentence}; and a Gaussian trade-off curve",
+        f"{assumed.note}; and a Gaussian trade-off curve",
+        gaussian=True,
+        proviso=f"{assumed.proviso} and the trade-off curve is Gaussian",
+    )
 
 
 class OneRunMethod(NamedTuple, Generic[Seen]):
     """A method's name, and its bound from what is seen of a run, at (delta, confidence)."""
 
     name: str
-    compute: Callable[[Seen, float, float], OneRunBound]
+    compute: Callable[[Seen, float, float], Bound]
 
 
 class CoinEvidence(NamedTuple):
@@ -134,10 +115,10 @@ class CoinEvidence(NamedTuple):
 
     signed: Array
     steps: int
-    assumes: CanaryAssumption
+    assumes: Assumption
 
 
-def bounds(found: Cosines, delta: float, confidence: float) -> list[OneRunBound]:
+def bounds(found: Cosines, delta: float, confidence: float) -> list[Bound]:
     """The bounds from cosines: `exact_null` if all canaries are observed, from pairs if as many are not."""
     if not len(found.unobserved):
         return [method.compute(found, delta, confidence) for method in OF_COSINES.values()]
@@ -146,12 +127,24 @@ def bounds(found: Cosines, delta: float, confidence: float) -> list[OneRunBound]
     return guessed(of_pairs(found), delta, confidence)
 
 
-def of_uniform_canaries(found: Cosines, delta: float, confidence: float) -> OneRunBound:
+def of_uniform_canaries(found: Cosines, delta: float, confidence: float) -> Bound:
     """`exact_null`, from observed cosines alone."""
     cosines = exact_null.checked(found.observed[None], found.dimension)
     proof = exact_null.prove(cosines, found.dimension, delta, confidence, plain=True)
-    counted = f"{proof.hits}/{proof.cosines} above {proof.threshold:.3g}"
-    return OneRunBound(EXACT_NULL, proof.epsilon, None, delta, confidence, UNIFORM, counted)
+    return Bound(
+        method=EXACT_NULL,
+        epsilon=proof.epsilon,
+        mu=None,
+        delta=delta,
+        confidence=confidence,
+        threshold=proof.threshold,
+        false_positives=0,
+        false_negatives=proof.cosines - proof.hits,
+        n_in=proof.cosines,
+        n_out=0,
+        assumes=UNIFORM,
+        counted=f"{proof.hits}/{proof.cosines} above {proof.threshold:.3g}",
+    )
 
 
 def of_coins(design: Coins) -> CoinEvidence:
@@ -168,31 +161,67 @@ def of_pairs(found: Cosines) -> CoinEvidence:
     return CoinEvidence(found.observed - found.unobserved, 2, DRAWN_ALIKE)
 
 
-def guessed(evidence: CoinEvidence, delta: float, confidence: float) -> list[OneRunBound]:
+def guessed(evidence: CoinEvidence, delta: float, confidence: float) -> list[Bound]:
     """The bounds from guesses, of at most 20,000 coins drawn at random."""
     return [method.compute(evidence, delta, confidence) for method in OF_COINS.values()]
 
 
-def from_guesses(evidence: CoinEvidence, delta: float, confidence: float) -> OneRunBound:
-    """`one_run_guesses`."""
+def from_guesses(evidence: CoinEvidence, delta: float, confidence: float) -> Bound:
+    """Returns `one_run_guesses`."""
     conversions.require_levels(delta, confidence)
-    counted, error = _ordered(evidence), 1 - confidence
-    number = counted.numbers[_best_for_epsilon(counted.numbers, counted.promised, error)]
+    error = 1 - confidence
+    counted = _ordered(evidence)
+    number = int(counted.numbers[_best_for_epsilon(counted.numbers, counted.promised, error)])
     hits = int(counted.right[number - 1])
-    epsilon = epsilon_from_guesses(counted.coins, int(number), hits, delta, error, evidence.steps)
-    said = f"{hits}/{number} right of {counted.coins}"
-    return OneRunBound(ONE_RUN_GUESSES, epsilon, None, delta, confidence, evidence.assumes, said)
+    epsilon = epsilon_from_guesses(counted.coins, number, hits, delta, error, evidence.steps)
+    guesses = Guesses(counted.coins, number, hits)
+    return _bound(ONE_RUN_GUESSES, guesses, (epsilon, None), (delta, confidence), evidence.assumes)
 
 
-def gaussian_from_guesses(evidence: CoinEvidence, delta: float, confidence: float) -> OneRunBound:
-    """`one_run_gaussian`."""
+def gaussian_from_guesses(evidence: CoinEvidence, delta: float, confidence: float) -> Bound:
+    """Returns `one_run_gaussian`."""
     conversions.require_levels(delta, confidence)
-    counted, error = _ordered(evidence), 1 - confidence
-    number = counted.numbers[_best_for_mu(counted.coins, counted.numbers, counted.promised, error)]
+    error = 1 - confidence
+    counted = _ordered(evidence)
+    number = int(counted.numbers[_best_for_mu(counted.coins, counted.numbers, counted.promised, error)])
     hits = int(counted.right[number - 1])
-    mu = mu_from_guesses(counted.coins, int(number), hits, error) / evidence.steps
-    found, said = (conversions.epsilon_from_mu(mu, delta), mu), f"{hits}/{number} right of {counted.coins}"
-    return OneRunBound(ONE_RUN_GAUSSIAN, *found, delta, confidence, evidence.assumes, said, gaussian=True)
+    mu = mu_from_guesses(counted.coins, number, hits, error) / evidence.steps
+    epsilon = conversions.epsilon_from_mu(mu, delta)
+    guesses = Guesses(counted.coins, number, hits)
+    assumed = with_gaussian_curve(evidence.assumes)
+    return _bound(ONE_RUN_GAUSSIAN, guesses, (epsilon, mu), (delta, confidence), assumed)
+
+
+class Guesses(NamedTuple):
+    """How many coins there were, how many of them were guessed, and how many of the guesses are right."""
+
+    coins: int
+    number: int
+    right: int
+
+
+def _bound(
+    method: str,
+    guesses: Guesses,
+    proven: tuple[float, float | None],
+    levels: tuple[float, float],
+    assumed: Assumption,
+) -> Bound:
+    """Returns the bound on (epsilon, mu) at (delta, confidence) that so many guesses prove."""
+    return Bound(
+        method=method,
+        epsilon=proven[0],
+        mu=proven[1],
+        delta=levels[0],
+        confidence=levels[1],
+        threshold=None,
+        false_positives=0,
+        false_negatives=guesses.number - guesses.right,
+        n_in=guesses.number,
+        n_out=0,
+        assumes=assumed,
+        counted=f"{guesses.right}/{guesses.number} right of {guesses.coins}",
+    )
 
 
 OF_COSINES = {EXACT_NULL: OneRunMethod(EXACT_NULL, of_uniform_canaries)}

@@ -10,7 +10,7 @@ from audit.statistics import cosine_law, fair_coins, one_run_bounds, one_shot
 from audit.statistics.arrays import floats
 from audit.statistics.canaries import Coins
 from audit.statistics.cosine_law import AndersonDarling
-from audit.statistics.one_run_bounds import OneRunBound
+from audit.statistics.estimate import Bound
 from audit.statistics.one_shot import Cosines, OneShotEstimate
 
 
@@ -22,7 +22,7 @@ class OneRunConclusion(NamedTuple):
     delta: float
     confidence: float
     estimates: list[OneShotEstimate]
-    bounds: list[OneRunBound]
+    bounds: list[Bound]
     normality: AndersonDarling
 
     @property
@@ -62,7 +62,7 @@ def of_one_run(scores: ArrayLike, presence: ArrayLike) -> Coins:
 
 
 def _concluded(
-    found: Cosines, coins: bool, bounds: list[OneRunBound], delta: float, confidence: float
+    found: Cosines, coins: bool, bounds: list[Bound], delta: float, confidence: float
 ) -> OneRunConclusion:
     estimates = one_shot.estimates(found, delta, confidence)
     tested = cosine_law.anderson_darling(found.observed)

@@ -92,9 +92,15 @@ def _looks(conclusion: Conclusion) -> dict[str, Any]:
     return {"looks": {"schedule": looks.schedule, "confidence_of_each": looks.confidence, "taken": taken}}
 
 
+_ONLY_OF_SOME = ("counted", "standard_error", "noise_floor")  # fields that only some methods' findings have
+
+
 def finding_fields(finding: Finding) -> dict[str, Any]:
     """A finding's fields: an estimate's caveat stands where a bound says what it assumes."""
     fields = dataclasses.asdict(finding)
+    for name in _ONLY_OF_SOME:
+        if not fields.get(name):
+            fields.pop(name, None)
     del fields["assumes" if isinstance(finding, Bound) else "caveat"]
     assumes = str(finding.assumes if isinstance(finding, Bound) else finding.caveat)
     return {"method": fields.pop("method"), "assumes": assumes, **fields}

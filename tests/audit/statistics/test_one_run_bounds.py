@@ -74,7 +74,7 @@ def test_what_guesses_say_in_any_unit_and_turned():
     first, second = guessed(of_coins(coined(3.0, 400)), DELTA, 0.95)
     assert (first.method, second.method) == (ONE_RUN_GUESSES, ONE_RUN_GAUSSIAN)
     assert first.mu is None and second.epsilon == conversions.epsilon_from_mu(second.mu, DELTA)
-    assert first.canaries == one_run_bounds.FAIR_COINS and "Gaussian" in second.assumes
+    assert first.assumes == one_run_bounds.FAIR_COINS and "Gaussian" in second.assumes.text
     assert first.counted.endswith("right of 320")
     design = coined(2.0, 300)
     moved = Coins(1000.0 * design.scores - 7.0, design.presence)
@@ -105,7 +105,8 @@ def test_pairs_pay_twice():
     rng = np.random.default_rng(0)
     seen, unseen = 0.05 + 0.01 * rng.standard_normal(300), 0.01 * rng.standard_normal(300)
     found = one_run_bounds.bounds(one_shot.cosines(seen, unseen, 10**4), DELTA, 0.95)
-    assert [one.canaries for one in found] == [one_run_bounds.DRAWN_ALIKE] * 2
+    alike = one_run_bounds.DRAWN_ALIKE
+    assert [bound.assumes for bound in found] == [alike, one_run_bounds.with_gaussian_curve(alike)]
     assert 1.5 < found[0].epsilon < found[1].epsilon < conversions.epsilon_from_mu(5.0, DELTA)
     assert one_run_bounds.bounds(one_shot.cosines(seen, unseen[:200], 10**4), DELTA, 0.95) == []
 

@@ -1,0 +1,241 @@
+"""Claims: what a training, or whoever vouches for it, says that a model leaks at most.
+
+A claim is a trade-off curve. For any test of false-positive rate alpha it allows a true-positive rate of at
+most `power(alpha)` = 1 - f(alpha), and it says epsilon at any delta. Three kinds are enough:
+
+    DpSgd(noise_multiplier=4, insertions=250)   Gaussian steps, of which the mechanism is known
+    Gdp(mu=3.95)                                the curve of N(0, 1) against N(mu, 1)
+    EpsilonDelta(epsilon=3, delta=1e-5)         a pair from any accountant
+
+Neighbouring relation: add or remove one example.
+"""
+
+import dataclasses
+import math
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import special
+
+from audit.errors import require
+from audit.statistics import accounting, arrays, conversions
+from audit.statistics.accounting import Composition
+from audit.statistics.hidden_state import LAST, HiddenState, Periods, insert_step, of_periods
+from audit.statistics.method import ACCOUNTED, GIVEN, Assumption
+from audit.values import number, plain
+
+Array = NDArray[np.float64]
+_EPSILONS = np.concatenate([np.linspace(0.0, 5.0, 201), np.geomspace(5.05, 200.0, 200)])
+
+
+class Claim(Protocol):
+    """What is claimed of a mechanism."""
+
+    @property
+    def assumes(self) -> Assumption:
+        """What the claim stands on."""
+
+    @property
+    def composition(self) -> Composition | None:
+        """The mechanism's steps; None where the mechanism is not known."""
+
+    @property
+    def gaussian_mu(self) -> float | None:
+        """mu, where the claimed curve is Gaussian; else None."""
+
+    def epsilon(self, delta: float) -> float:
+        """Returns epsilon at delta, infinite where the claim says nothing of this delta."""
+
+    def power(self, alpha: ArrayLike) -> Array:
+        """Returns the largest true-positive rate that a test of false-positive rate alpha may have."""
+
+    def last_model(self, delta: float) -> HiddenState | None:
+        """Returns the upper bound on the last model alone, where steps are Lipschitz; else None."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Gdp:
+    """The claim that no test does better than telling N(0, 1) from N(mu, 1) (Dong, Roth and Su, 2022).
+
+    Attributes:
+      mu: at least 0.
+    """
+
+    mu: float
+
+    def __post_init__(self) -> None:
+        """Raises InputError for a mu below 0."""
+        object.__setattr__(self, "mu", _at_least_zero("mu", self.mu))
+
+    assumes = GIVEN
+    composition = None
+
+    @property
+    def gaussian_mu(self) -> float:
+        """mu."""
+        return self.mu
+
+    def epsilon(self, delta: float) -> float:
+        """Returns epsilon at delta (Balle and Wang, 2018)."""
+        return conversions.epsilon_from_mu(self.mu, delta)
+
+    def power(self, alpha: ArrayLike) -> Array:
+        """Returns Phi(Phi^-1(alpha) + mu)."""
+        return np.asarray(special.ndtr(special.ndtri(_rates(alpha)) + self.mu))
+
+    def last_model(self, delta: float) -> None:
+        """Returns None: nothing is known of the steps."""
+        return None
+
+
+@dataclasses.dataclass(frozen=True, init=False, repr=False)
+class EpsilonDelta:
+    """The claim of (epsilon, delta)-differential privacy, by whatever accountant.
+
+    Attributes:
+      stated_epsilon: at least 0; infinite where nothing is guaranteed.
+      stated_delta: the delta that it is stated at, from 0 to 1; 0 is pure differential privacy.
+    """
+
+    stated_epsilon: float
+    stated_delta: float
+
+    def __init__(self, epsilon: float, delta: float) -> None:
+        """Raises InputError for an epsilon below 0, or a delta that is no probability below 1."""
+        stated = number("delta", delta, float)
+        require(0 <= stated < 1, f"`delta={stated:g}`: give a number from 0 to below 1")
+        object.__setattr__(self, "stated_epsilon", _at_least_zero("epsilon", epsilon, or_infinite=True))
+        object.__setattr__(self, "stated_delta", stated)
+
+    def __repr__(self) -> str:
+        """Returns the call that makes it."""
+        return f"EpsilonDelta(epsilon={self.stated_epsilon:g}, delta={self.stated_delta:g})"
+
+    assumes = GIVEN
+    composition = None
+    gaussian_mu = None
+
+    def epsilon(self, delta: float) -> float:
+        """Returns the stated epsilon at the stated delta and above it, and infinity below it."""
+        return self.stated_epsilon if delta >= self.stated_delta else math.inf
+
+    def power(self, alpha: ArrayLike) -> Array:
+        """Returns min(e^epsilon alpha + delta, 1 - e^-epsilon (1 - alpha - delta), 1)."""
+        rates = _rates(alpha)
+        return _power_of_pairs(rates, np.array([self.stated_epsilon]), np.array([self.stated_delta]))
+
+    def last_model(self, delta: float) -> None:
+        """Returns None: nothing is known of the steps."""
+        return None
+
+
+@dataclasses.dataclass(frozen=True)
+class DpSgd:
+    """The claim of DP-SGD: Gaussian noise of deviation noise_multiplier times C on sums clipped to C.
+
+    Attributes:
+      noise_multiplier: sigma; 0 guarantees nothing.
+      insertions: how many steps take the canary.
+      sampling_rate: with which each of these takes it (Poisson), 1 where the batches are known.
+      k: the canary comes in one of each k steps; with `lipschitz`.
+      insert: at which of them: "last", "first", or a number from 1 to k; with `lipschitz`.
+      lipschitz: the constant, or one a step, of the map from a model to the next without canary and noise;
+        the last model alone then leaks less than all of them (`hidden_state`).
+
+    Raises InputError for values out of range.
+    """
+
+    noise_multiplier: float
+    insertions: int
+    sampling_rate: float = 1.0
+    k: int = 1
+    insert: str | int = LAST
+    lipschitz: ArrayLike | None = None
+
+    def __post_init__(self) -> None:
+        """Checks types and ranges, and that k and insert come with lipschitz."""
+        sigma = number("noise_multiplier", self.noise_multiplier, float)
+        insertions = number("insertions", self.insertions, int)
+        rate = number("sampling_rate", self.sampling_rate, float)
+        accounting.require_steps(sigma, insertions)
+        require(0 < rate <= 1, f"`sampling_rate={rate:g}`: give a number above 0, at most 1")
+        k = number("k", self.k, int)
+        place = insert_step(plain(self.insert), k)
+        alone = self.lipschitz is not None or (k, self.insert) == (1, LAST)
+        require(alone, "`k` and `insert` go with `lipschitz`: give it, or drop them")
+        if self.lipschitz is not None:
+            arrays.floats("values of `lipschitz`", self.lipschitz)
+        checked = {
+            "noise_multiplier": sigma,
+            "insertions": insertions,
+            "sampling_rate": rate,
+            "k": k,
+            "insert": place,
+        }
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def assumes(self) -> Assumption:
+        """That sums are clipped to C and noise is Gaussian, of sampled steps also that batches are secret."""
+        if self.sampling_rate == 1:
+            return ACCOUNTED
+        secret = f"{ACCOUNTED.sentence} and batches that the adversary does not know"
+        return ACCOUNTED._replace(sentence=secret)
+
+    @property
+    def composition(self) -> Composition:
+        """The steps with the canary."""
+        return Composition(self.noise_multiplier, self.insertions, self.sampling_rate)
+
+    @property
+    def gaussian_mu(self) -> float | None:
+        """sqrt(insertions) / sigma, infinite without noise; None of sampled steps, whose curve is another."""
+        if self.sampling_rate < 1:
+            return None
+        return accounting.mu_upper_bound(self.noise_multiplier, self.insertions)
+
+    def epsilon(self, delta: float) -> float:
+        """Returns epsilon at delta of all models, by dp-accounting."""
+        return accounting.sampled_upper_bound(*self.composition[:2], delta, self.sampling_rate)
+
+    def power(self, alpha: ArrayLike) -> Array:
+        """Returns the power of the Gaussian curve; of sampled steps the least that dp-accounting's privacy
+        loss distribution allows at a grid of epsilon, which is the curve or above it."""
+        rates = _rates(alpha)
+        mu = self.gaussian_mu
+        if mu is not None:
+            return np.asarray(special.ndtr(special.ndtri(rates) + mu))
+        deltas = accounting.sampled_deltas(self.composition, _EPSILONS)
+        return _power_of_pairs(rates, _EPSILONS, deltas)
+
+    def last_model(self, delta: float) -> HiddenState | None:
+        """Returns the upper bound on the last model alone, if the constants of its steps are given."""
+        if self.lipschitz is None:
+            return None
+        periods = Periods(self.lipschitz, self.k, self.insert)
+        return HiddenState(of_periods(self.composition, periods, delta), periods)
+
+
+def _power_of_pairs(rates: Array, epsilons: Array, deltas: Array) -> Array:
+    """Returns the least power that (epsilon, delta) pairs (P,) allow at rates of any shape."""
+    alpha = rates[..., None]
+    with np.errstate(over="ignore", invalid="ignore"):
+        below = np.exp(epsilons) * alpha + deltas
+        above = 1 - np.exp(-epsilons) * (1 - alpha - deltas)
+    below = np.where(np.isnan(below), 1.0, below)  # e^infinity times a rate of 0 allows nothing to be said
+    return np.asarray(np.clip(np.minimum(below, above), 0.0, 1.0).min(axis=-1))
+
+
+def _rates(alpha: ArrayLike) -> Array:
+    rates = arrays.floats("values of `alpha`", alpha)
+    require(bool(((rates >= 0) & (rates <= 1)).all()), "`alpha` holds no rates: give numbers from 0 to 1")
+    return rates
+
+
+def _at_least_zero(name: str, value: float, or_infinite: bool = False) -> float:
+    checked = number(name, value, float)
+    fits = checked >= 0 and (or_infinite or math.isfinite(checked))
+    require(fits, f"`{name}={checked:g}`: give a number, at least 0")
+    return checked
