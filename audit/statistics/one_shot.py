@@ -1,17 +1,18 @@
 """Estimates of epsilon from the cosines of one run's canaries (Andrew et al., ICLR 2024, and before).
 
 Each canary is a uniform direction of R^d; what it adds to training shifts its cosine with the released
-vector. Where nothing leaks the cosine has the law of `cosine_law`, nearly N(0, 1/d).
+vector. Where nothing leaks, the cosine has the law of `cosine_law`, which is nearly N(0, 1/d).
 
     one_shot_fitted            exact epsilon of N(0, 1/d) against the cosines' N(mean, deviation^2)
-    one_shot_equal_variance    against N(mean, 1/d): what Table 1 shows, not the former (Errata O1)
+    one_shot_equal_variance    against N(mean, 1/d): this is what Table 1 shows, not the former (Errata O1)
     one_shot_threshold         the first version's best threshold between the two laws, both directions
     one_shot_jeffreys          eps_lo: the best of all thresholds, each with its Jeffreys limit
-    one_shot_clopper_pearson   likewise with Clopper-Pearson limits
+    one_shot_clopper_pearson   the same with Clopper-Pearson limits
 
-None is a confidence bound. The first three measure what N(mean, ...) would leak if it were the truth, with
-the fit's own error in it; the last two choose the threshold on the canaries that they count (Errata O7, O8).
-Where cosines of unobserved canaries are given, as for maxima over rounds, the null's law is fitted to them.
+None is a confidence bound. The first three measure what N(mean, ...) would leak if it were the truth, and so
+contain the error of the fit; the last two choose the threshold on the canaries that they count (Errata O7,
+O8). Where cosines of unobserved canaries are given, as for maxima over rounds, the null's law is fitted to
+them.
 
 Cosines are handled in units of 1/sqrt(d).
 """
@@ -38,18 +39,27 @@ Array = NDArray[np.float64]
 
 LEAST_CANARIES = 10
 _STANDARD = Gaussian(0.0, 1.0)
-_GRID, _FINE = 301, 61  # thresholds, and around the best of them
-_DRAWS, _SAMPLES, _ENTRIES = 2000, 400, 400_000  # simulated fits; simulated audits, and their canaries
-_EXACT_BELOW = 1000  # dimensions, as the paper's code has it
-_SLACK = 1e-9
-_SPREAD_ERROR = 1e-6  # with this probability cosines of the right dimension are refused
-_SPREAD_MEND = "count trained parameters alone, or save unobserved= too if canaries take part unequally often"
+_GRID = 301  # thresholds that are tried
+_FINE_GRID = 61  # thresholds around the best of them
+_FITS = 2000  # simulated fits of means and deviations
+_AUDITS = 400  # simulated audits, at most,
+_SIMULATED_CANARIES = 400_000  # and the canaries of all of them together
+_EXACT_BELOW = 1000  # dimensions, as in the paper's code
+_SLACK = 1e-9  # by which a cosine may exceed 1, from rounding
+_SPREAD_ERROR = 1e-6  # the probability of refusing cosines whose dimension is right
+_SPREAD_FIX = "count trained parameters alone, or save unobserved= too if canaries take part unequally often"
 _FIT_CAVEAT = "a Gaussian fit taken for the truth"
 _LIMIT_CAVEAT = "in-sample: the best of all thresholds"
 
 
 class Cosines(NamedTuple):
-    """The checked cosines of one run, in R^dimension: observed (K,) and unobserved (M,), maybe none."""
+    """The checked cosines of one run.
+
+    Attributes:
+      observed: (K,) cosines of canaries that took part.
+      unobserved: (M,) cosines of canaries that did not; may be empty.
+      dimension: d, of the space that the canaries are drawn from.
+    """
 
     observed: Array
     unobserved: Array
@@ -57,7 +67,13 @@ class Cosines(NamedTuple):
 
 
 class EstimateFloor(NamedTuple):
-    """Values of simulated audits in which nothing leaks: their mean and 95% quantile, and how many."""
+    """An estimate's values in simulated audits where nothing leaks.
+
+    Attributes:
+      mean: Their mean.
+      quantile_95: Their 95% quantile.
+      audits: How many audits were simulated.
+    """
 
     mean: float
     quantile_95: float
@@ -66,10 +82,16 @@ class EstimateFloor(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class OneShotEstimate:
-    """A value that is no bound, beside its values where nothing leaks and its standard error.
+    """An estimate of epsilon that is no bound.
 
-    The latter comes from simulated audits of independent normal canaries with the fitted means and
-    deviations.
+    Attributes:
+      method: The estimator's name.
+      epsilon: The estimate.
+      delta: The delta of epsilon.
+      standard_error: By simulated audits of independent normal canaries with the fitted means and deviations.
+      noise_floor: What the estimator shows where nothing leaks.
+      canaries: The number of observed canaries.
+      caveat: Why it is no bound.
     """
 
     method: str
@@ -82,79 +104,106 @@ class OneShotEstimate:
 
 
 def cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -> Cosines:
-    """A caller's checked cosines; raises InputError for shapes, values or numbers that fit no audit.
+    """Checks a caller's cosines.
 
-    Where the law of a uniform direction stands for the unobserved, the observed must not spread more: each is
-    that law, moved by what its canary leaves, which is the same for canaries that take part alike.
+    Where there are no unobserved cosines, the law of a uniform direction takes their place, and the observed
+    ones must not spread more than it: each has that law, shifted by what its canary leaves behind, which is
+    the same for canaries that take part equally often.
+
+    Args:
+      observed: (K,) cosines of canaries that took part.
+      unobserved: (M,) cosines of canaries that did not, or None.
+      dimension: The number of trained parameters.
+
+    Raises:
+      InputError: Shapes, values or numbers that fit no audit.
     """
-    found = of_own_game(observed, unobserved, dimension)
-    if not len(found.unobserved):
-        squares = float(np.square(found.observed - found.observed.mean()).sum())
-        require_spread(squares, len(found.observed) - 1, dimension, _SPREAD_MEND)
-    return found
+    checked = of_own_game(observed, unobserved, dimension)
+    if not len(checked.unobserved):
+        squares = float(np.square(checked.observed - checked.observed.mean()).sum())
+        require_spread(squares, len(checked.observed) - 1, dimension, _SPREAD_FIX)
+    return checked
 
 
 def of_own_game(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -> Cosines:
-    """`cosines` of an audit whose dimension is known, and whose canaries may take part unequally often."""
+    """Checks cosines as `cosines` does, but for their spread.
+
+    For audits whose dimension is certain, and whose canaries may take part unequally often.
+    """
     cosine_law.require_dimension(dimension)
-    seen = _checked("observed", observed)
-    return Cosines(seen, np.empty(0) if unobserved is None else _checked("unobserved", unobserved), dimension)
+    checked = _check_cosines("observed", observed)
+    if unobserved is None:
+        return Cosines(checked, np.empty(0), dimension)
+    return Cosines(checked, _check_cosines("unobserved", unobserved), dimension)
 
 
-def estimates(found: Cosines, delta: float, confidence: float) -> list[OneShotEstimate]:
-    """All estimates at delta; `confidence` is the level of the last two's limits, which they do not keep."""
+def estimates(run: Cosines, delta: float, confidence: float) -> list[OneShotEstimate]:
+    """Returns all estimates of epsilon at delta.
+
+    `confidence` is the level of the limits in the last two, which as a whole do not hold at it.
+    """
     conversions.require_levels(delta, confidence)
-    return [*fits(found, delta), *_limits(found, delta, confidence)]
+    return fits(run, delta) + _estimate_in_sample(run, delta, confidence)
 
 
-def require_spread(squares: float, freedom: int, dimension: int, mend: str) -> None:
-    """Raises InputError where the sum of squared deviations is beyond chi-square's limit for 1/sqrt(d).
+def require_spread(squares: float, freedom: int, dimension: int, fix: str) -> None:
+    """Raises InputError where cosines spread more than uniform directions do in this dimension.
 
-    Less is no sign of a wrong dimension, as canaries may be tied, and in too few dimensions the bound holds.
+    The limit is a quantile of chi-square. A smaller spread is no sign of a wrong dimension, as canaries may
+    be tied, and with too small a dimension the bound holds.
+
+    Args:
+      squares: The sum of squared deviations of the cosines from their mean.
+      freedom: Its degrees of freedom.
+      dimension: d; the deviation of a cosine is 1/sqrt(d).
+      fix: What the message tells the caller to do.
     """
     if special.chdtrc(freedom, squares * dimension) < _SPREAD_ERROR:
-        units, suggested = np.sqrt(squares * dimension / freedom), max(round(freedom / squares), 1)
-        said = f"`dimension={dimension}`: cosines spread by {units:.3g} / sqrt(d), those of uniform "
-        law = f"directions by 1, as these would in about {suggested:,} dimensions"
-        raise InputError(f"{said}{law}: {mend}")
+        spread = np.sqrt(squares * dimension / freedom)
+        suggested = max(round(freedom / squares), 1)
+        raise InputError(
+            f"`dimension={dimension}`: cosines spread by {spread:.3g} / sqrt(d), those of uniform "
+            f"directions by 1, as these would in about {suggested:,} dimensions: {fix}"
+        )
 
 
 def fit(values: Array, dimension: int) -> Gaussian:
-    """Means and deviations (division by the number) over the last axis, in units of 1/sqrt(d)."""
+    """Returns means and deviations (divided by the number) over the last axis, in units of 1/sqrt(d)."""
     root = np.sqrt(dimension)
     return Gaussian(values.mean(-1) * root, values.std(-1) * root)
 
 
 def fitted(null: Gaussian, seen: Gaussian, delta: float) -> Array:
-    """Exact epsilon between both fits."""
+    """Returns the exact epsilon between the laws of unobserved (null) and observed (seen) cosines."""
     return gaussians.epsilon(null, seen, delta)
 
 
 def equal_variance(null: Gaussian, seen: Gaussian, delta: float) -> Array:
-    """Exact epsilon between Gaussians with the null's deviation."""
+    """Returns the exact epsilon between both means, each with the null's deviation."""
     return gaussians.epsilon(null, Gaussian(seen.mean, null.deviation), delta)
 
 
 def threshold(null: Gaussian, seen: Gaussian, delta: float) -> Array:
-    """The first version's value, from the best of a grid of thresholds that is refined once."""
+    """Returns the first version's epsilon: the largest over thresholds, which a grid finds, refined once."""
 
-    def log_rates(points: Array) -> tuple[Array, Array]:
+    def compute_log_rates(points: Array) -> tuple[Array, Array]:
         z = (points - np.asarray(null.mean)[..., None]) / np.asarray(null.deviation)[..., None]
         return special.log_ndtr(z), special.log_ndtr(-z)
 
-    ends = np.asarray(null.mean) + np.asarray(null.deviation) * special.ndtri(delta)
-    return _scanned(log_rates, ends, seen, delta)
+    null_quantile = np.asarray(null.mean) + np.asarray(null.deviation) * special.ndtri(delta)
+    return _maximise_over_thresholds(compute_log_rates, null_quantile, seen, delta)
 
 
 def threshold_exact(dimension: int, seen: Gaussian, delta: float) -> Array:
-    """`threshold` against the exact law of the cosine, as the paper's code has it for d below 1,000."""
+    """Returns `threshold` against the exact law of the cosine, as the paper's code does for d below 1,000."""
     root = np.sqrt(dimension)
 
-    def log_rates(points: Array) -> tuple[Array, Array]:
+    def compute_log_rates(points: Array) -> tuple[Array, Array]:
         inside = np.clip(points / root, -1.0, 1.0)
         return cosine_law.log_cdf(inside, dimension), cosine_law.log_sf(inside, dimension)
 
-    return _scanned(log_rates, root * cosine_law.quantile(delta, dimension), seen, delta)
+    null_quantile = root * cosine_law.quantile(delta, dimension)
+    return _maximise_over_thresholds(compute_log_rates, null_quantile, seen, delta)
 
 
 FITTED: dict[str, Callable[[Gaussian, Gaussian, float], Array]] = {
@@ -162,55 +211,86 @@ FITTED: dict[str, Callable[[Gaussian, Gaussian, float], Array]] = {
     ONE_SHOT_EQUAL_VARIANCE: equal_variance,
     ONE_SHOT_THRESHOLD: threshold,
 }
-LIMITS = {ONE_SHOT_JEFFREYS: 0.5, ONE_SHOT_CLOPPER_PEARSON: 1.0}  # each with its prior: see `in_sample`
+LIMITS = {ONE_SHOT_JEFFREYS: 0.5, ONE_SHOT_CLOPPER_PEARSON: 1.0}  # the prior of each: see `in_sample`
 
 
-def fits(found: Cosines, delta: float, methods: Collection[str] = tuple(FITTED)) -> list[OneShotEstimate]:
-    """The estimates that look at means and deviations alone, or some of them."""
-    seen, counts = fit(found.observed, found.dimension), (len(found.observed), len(found.unobserved))
-    null = fit(found.unobserved, found.dimension) if counts[1] else _STANDARD
+def fits(run: Cosines, delta: float, methods: Collection[str] = tuple(FITTED)) -> list[OneShotEstimate]:
+    """Returns the estimates that depend on means and deviations alone.
+
+    Args:
+      run: The cosines.
+      delta: The delta of epsilon.
+      methods: Which of FITTED.
+    """
+    observed = len(run.observed)
+    unobserved = len(run.unobserved)
     rng = np.random.default_rng(1)
-    again = _drawn(rng, seen, counts[0], _DRAWS)
-    null_again = _drawn(rng, null, counts[1], _DRAWS) if counts[1] else null
+    seen = fit(run.observed, run.dimension)
+    redrawn_seen = _draw_fits(rng, seen, observed, _FITS)
+    null = _STANDARD
+    redrawn_null = _STANDARD
+    if unobserved:
+        null = fit(run.unobserved, run.dimension)
+        redrawn_null = _draw_fits(rng, null, unobserved, _FITS)
+
     rows = []
-    for name in (name for name in FITTED if name in methods):
-        if name == ONE_SHOT_THRESHOLD and not counts[1] and found.dimension < _EXACT_BELOW:
-            value = threshold_exact(found.dimension, seen, delta)
+    for name, estimate in FITTED.items():
+        if name not in methods:
+            continue
+        if name == ONE_SHOT_THRESHOLD and not unobserved and run.dimension < _EXACT_BELOW:
+            value = threshold_exact(run.dimension, seen, delta)
         else:
-            value = FITTED[name](null, seen, delta)
-        error = float(FITTED[name](null_again, again, delta).std())
-        floor = noise_floor(name, *counts, delta)
-        rows.append(OneShotEstimate(name, float(value), delta, error, floor, counts[0], _FIT_CAVEAT))
+            value = estimate(null, seen, delta)
+        error = float(estimate(redrawn_null, redrawn_seen, delta).std())
+        floor = noise_floor(name, observed, unobserved, delta)
+        rows.append(OneShotEstimate(name, float(value), delta, error, floor, observed, _FIT_CAVEAT))
     return rows
 
 
 @functools.lru_cache(maxsize=256)
 def noise_floor(method: str, observed: int, unobserved: int, delta: float) -> EstimateFloor:
-    """A fit's values where nothing leaks, by 2,000 simulated fits to so many canaries, the same each time.
+    """Returns what a method of FITTED shows where nothing leaks, by 2,000 fits to simulated canaries.
 
-    With no unobserved canaries the null is known (Errata O2). Cosines are taken for
-    normal, as they are but for few dimensions.
+    The draws are the same each time. Without unobserved canaries the null is exact (Errata O2). Cosines are
+    taken to be normal, as they are except in few dimensions.
+
+    Args:
+      method: One of FITTED.
+      observed: The number of observed canaries.
+      unobserved: The number of unobserved canaries.
+      delta: The delta of epsilon.
     """
     rng = np.random.default_rng(0)
-    null = _STANDARD if unobserved == 0 else _drawn(rng, _STANDARD, unobserved, _DRAWS)
-    return _summary(FITTED[method](null, _drawn(rng, _STANDARD, observed, _DRAWS), delta))
+    null = _STANDARD
+    if unobserved:
+        null = _draw_fits(rng, _STANDARD, unobserved, _FITS)
+    seen = _draw_fits(rng, _STANDARD, observed, _FITS)
+    return _summarise(FITTED[method](null, seen, delta))
 
 
-def in_sample(found: Cosines, delta: float, error: float, prior: float) -> float:
-    """The papers' eps_lo at one-sided `error` a rate: `prior` 1/2 gives Jeffreys' limits, 1 the exact.
+def in_sample(run: Cosines, delta: float, error: float, prior: float) -> float:
+    """Returns the papers' eps_lo: the largest epsilon of all thresholds, by limits of both error rates.
 
-    With the null known its rate is exact; else it has a limit of its own, so that even at one threshold
-    chosen beforehand both hold at 1 - 2 error only (Errata O8).
+    Without unobserved canaries the false-positive rate is exact. Else it has a limit of its own, so that even
+    at one threshold chosen beforehand both limits hold at 1 - 2 error only (Errata O8).
+
+    Args:
+      run: The cosines.
+      delta: The delta of epsilon.
+      error: The one-sided error of each rate's limit.
+      prior: Of the beta law: 1/2 gives Jeffreys' limits, 1 those of Clopper and Pearson.
     """
-    observed, unobserved, dimension = found
-    if len(unobserved):
-        return float(_limits_of_both(observed[None], unobserved[None], delta, error, prior)[0])
-    return float(_limits_of_one(observed[None], dimension, delta, error, prior)[0])
+    if len(run.unobserved):
+        values = _find_best_of_both(run.observed[None], run.unobserved[None], delta, error, prior)
+    else:
+        values = _find_best_against_law(run.observed[None], run.dimension, delta, error, prior)
+    return float(values[0])
 
 
-def _checked(name: str, values: ArrayLike) -> Array:
+def _check_cosines(name: str, values: ArrayLike) -> Array:
+    """Returns cosines (K,) as float64; raises InputError for what fits no audit."""
     array = floats(f"the {name} cosines", values)
-    require(array.ndim == 1, f"the {name} cosines have shape {array.shape}: give one of a canary, (K,)")
+    require(array.ndim == 1, f"the {name} cosines have shape {array.shape}: give one for each canary, (K,)")
     least = LEAST_CANARIES
     require(len(array) >= least, f"there are {len(array)} {name} cosines: give at least {least}")
     bad = int(np.count_nonzero(~np.isfinite(array)))
@@ -222,111 +302,176 @@ def _checked(name: str, values: ArrayLike) -> Array:
     return np.clip(array, -1.0, 1.0)
 
 
-def _drawn(rng: np.random.Generator, law: Gaussian, canaries: int, audits: int) -> Gaussian:
-    """Fits to so many independent draws of a normal law, without drawing them."""
+def _draw_fits(rng: np.random.Generator, law: Gaussian, canaries: int, audits: int) -> Gaussian:
+    """Returns fits (audits,) to independent draws of a normal law, without drawing the canaries.
+
+    A sample's mean is normal, and its variance, divided by the number, chi-squared with a degree less.
+    """
     means = law.mean + law.deviation * rng.standard_normal(audits) / np.sqrt(canaries)
-    return Gaussian(means, law.deviation * np.sqrt(rng.chisquare(canaries - 1, audits) / canaries))
+    deviations = law.deviation * np.sqrt(rng.chisquare(canaries - 1, audits) / canaries)
+    return Gaussian(means, deviations)
 
 
-def _scanned(
-    log_rates: Callable[[Array], tuple[Array, Array]], ends: ArrayLike, seen: Gaussian, delta: float
+def _maximise_over_thresholds(
+    compute_log_rates: Callable[[Array], tuple[Array, Array]],
+    null_quantile: ArrayLike,
+    seen: Gaussian,
+    delta: float,
 ) -> Array:
-    """max of log((F0 - delta) / F1) and log((1 - delta - F1) / (1 - F0)) over thresholds, from the null's
-    delta quantile, `ends`, to the alternative's 1 - delta quantile; at least 0."""
-    mean, deviation = (np.asarray(part, np.float64) for part in seen)
-    start, stop = np.broadcast_arrays(np.asarray(ends), mean - deviation * special.ndtri(delta))
-    low, high = np.minimum(start, stop), np.maximum(start, stop)
+    """Returns the largest epsilon over thresholds x, at least 0.
 
-    def values(points: Array) -> Array:
-        log_below, log_above = log_rates(points)
+    With the distribution functions F0 of the null and F1 of the observed, epsilon at x is the larger of
+    log((F0 - delta) / F1) and log((1 - delta - F1) / (1 - F0)).
+
+    Args:
+      compute_log_rates: Maps thresholds to (log F0, log(1 - F0)).
+      null_quantile: The null's delta quantile, from which thresholds go to the 1 - delta quantile of `seen`.
+      seen: The fit or fits (...) to observed cosines.
+      delta: The delta of epsilon.
+    """
+    mean = np.asarray(seen.mean, np.float64)
+    deviation = np.asarray(seen.deviation, np.float64)
+    seen_quantile = mean - deviation * special.ndtri(delta)
+    start, stop = np.broadcast_arrays(np.asarray(null_quantile), seen_quantile)
+    low = np.minimum(start, stop)
+    high = np.maximum(start, stop)
+
+    def compute_epsilons(points: Array) -> Array:
+        log_below, log_above = compute_log_rates(points)
         z = (points - mean[..., None]) / deviation[..., None]
         with np.errstate(divide="ignore", invalid="ignore"):
-            one = np.log(np.maximum(np.exp(log_below) - delta, 0)) - special.log_ndtr(z)
-            other = np.log(np.maximum(special.ndtr(-z) - delta, 0)) - log_above
-        return np.asarray(np.fmax(np.fmax(one, other), 0.0))
+            below = np.log(np.maximum(np.exp(log_below) - delta, 0)) - special.log_ndtr(z)
+            above = np.log(np.maximum(special.ndtr(-z) - delta, 0)) - log_above
+        return np.asarray(np.fmax(np.fmax(below, above), 0.0))
 
     points = np.linspace(low, high, _GRID, axis=-1)
-    best = np.take_along_axis(points, values(points).argmax(-1)[..., None], -1)[..., 0]
+    best = np.take_along_axis(points, compute_epsilons(points).argmax(-1)[..., None], -1)[..., 0]
     step = (high - low) / (_GRID - 1)
-    fine = np.linspace(np.maximum(best - step, low), np.minimum(best + step, high), _FINE, axis=-1)
-    largest: Array = values(fine).max(-1)
+    fine_low = np.maximum(best - step, low)
+    fine_high = np.minimum(best + step, high)
+    fine_points = np.linspace(fine_low, fine_high, _FINE_GRID, axis=-1)
+    largest: Array = compute_epsilons(fine_points).max(-1)
     return largest
 
 
-def _limits(found: Cosines, delta: float, confidence: float) -> list[OneShotEstimate]:
-    counts, error = (len(found.observed), len(found.unobserved)), 1 - confidence
-    seen = fit(found.observed, 1)
-    null = fit(found.unobserved, 1) if counts[1] else Gaussian(0.0, 1 / np.sqrt(found.dimension))
+class _Canaries(NamedTuple):
+    """How many canaries an audit has, and in which dimension."""
+
+    observed: int
+    unobserved: int
+    dimension: int
+
+
+def _estimate_in_sample(run: Cosines, delta: float, confidence: float) -> list[OneShotEstimate]:
+    """Returns the in-sample estimates, with standard errors and floors by simulation."""
+    error = 1 - confidence
+    canaries = _Canaries(len(run.observed), len(run.unobserved), run.dimension)
+    seen = fit(run.observed, 1)
+    null = Gaussian(0.0, 1 / np.sqrt(run.dimension))
+    if canaries.unobserved:
+        null = fit(run.unobserved, 1)
+
     rows = []
     for name, prior in LIMITS.items():
-        value = in_sample(found, delta, error, prior)
-        deviation = float(_simulated(null, seen, *counts, found.dimension, delta, error, prior).std())
-        floor = _limit_floor(*counts, delta, error, prior)
-        rows.append(OneShotEstimate(name, value, delta, deviation, floor, counts[0], _LIMIT_CAVEAT))
+        value = in_sample(run, delta, error, prior)
+        deviation = float(_simulate_in_sample(null, seen, canaries, delta, error, prior).std())
+        floor = _compute_limit_floor(canaries.observed, canaries.unobserved, delta, error, prior)
+        rows.append(OneShotEstimate(name, value, delta, deviation, floor, canaries.observed, _LIMIT_CAVEAT))
     return rows
 
 
 @functools.lru_cache(maxsize=256)
-def _limit_floor(observed: int, unobserved: int, delta: float, error: float, prior: float) -> EstimateFloor:
-    """An in-sample value's floor; ranks alone decide it, so that the dimension does not matter."""
+def _compute_limit_floor(
+    observed: int, unobserved: int, delta: float, error: float, prior: float
+) -> EstimateFloor:
+    """Returns an in-sample estimate's floor.
+
+    Ranks alone decide it, so that any large dimension and small deviation give the same.
+    """
     null = Gaussian(0.0, 1e-4)
-    return _summary(_simulated(null, null, observed, unobserved, 10**8, delta, error, prior))
+    canaries = _Canaries(observed, unobserved, 10**8)
+    return _summarise(_simulate_in_sample(null, null, canaries, delta, error, prior))
 
 
-def _simulated(
-    null: Gaussian,
-    seen: Gaussian,
-    observed: int,
-    unobserved: int,
-    dimension: int,
-    delta: float,
-    error: float,
-    prior: float,
+def _simulate_in_sample(
+    null: Gaussian, seen: Gaussian, canaries: _Canaries, delta: float, error: float, prior: float
 ) -> Array:
+    """Returns the in-sample estimates (S,) of simulated audits, by the same draws each time."""
+    observed, unobserved, dimension = canaries
     rng = np.random.default_rng(2)
-    audits = int(np.clip(_ENTRIES // (observed + unobserved), 20, _SAMPLES))
-    values = np.clip(rng.normal(seen.mean, seen.deviation, (audits, observed)), -1, 1)
-    if unobserved:
-        out = rng.normal(null.mean, null.deviation, (audits, unobserved))
-        return _limits_of_both(values, out, delta, error, prior)
-    return _limits_of_one(values, dimension, delta, error, prior)
+    audits = int(np.clip(_SIMULATED_CANARIES // (observed + unobserved), 20, _AUDITS))
+    cosines_in = np.clip(rng.normal(seen.mean, seen.deviation, (audits, observed)), -1, 1)
+    if not unobserved:
+        return _find_best_against_law(cosines_in, dimension, delta, error, prior)
+    cosines_out = rng.normal(null.mean, null.deviation, (audits, unobserved))
+    return _find_best_of_both(cosines_in, cosines_out, delta, error, prior)
 
 
-def _summary(values: Array) -> EstimateFloor:
+def _summarise(values: Array) -> EstimateFloor:
+    """Returns the floor that simulated estimates give."""
     return EstimateFloor(float(values.mean()), float(np.quantile(values, 0.95)), values.size)
 
 
-def _limits_of_one(observed: Array, dimension: int, delta: float, error: float, prior: float) -> Array:
-    """(S,) best values of sorted thresholds (S, K) with the exact false-positive rate."""
+def _find_best_against_law(
+    observed: Array, dimension: int, delta: float, error: float, prior: float
+) -> Array:
+    """Returns the largest epsilon (S,) over thresholds with the exact false-positive rate.
+
+    Args:
+      observed: (S, K) cosines of S audits, which are the thresholds.
+      dimension: d, of the law of the cosine.
+      delta: The delta of epsilon.
+      error: The one-sided error of the false-negative rate's limit.
+      prior: As for `in_sample`.
+    """
     points = np.sort(observed, -1)
-    misses = _upper(np.arange(points.shape[-1]), points.shape[-1], error, prior)
+    canaries = points.shape[-1]
+    fnr = _compute_upper_limits(np.arange(canaries), canaries, error, prior)
     if dimension < _EXACT_BELOW:
-        log_out = cosine_law.log_sf(points, dimension)
+        log_fpr = cosine_law.log_sf(points, dimension)
     else:
-        log_out = special.log_ndtr(-points * np.sqrt(dimension))
-    return _best(log_out, np.broadcast_to(np.log(misses), log_out.shape), delta)
+        log_fpr = special.log_ndtr(-points * np.sqrt(dimension))
+    return _find_largest_epsilon(log_fpr, np.broadcast_to(np.log(fnr), log_fpr.shape), delta)
 
 
-def _limits_of_both(observed: Array, unobserved: Array, delta: float, error: float, prior: float) -> Array:
-    """(S,) best values of all K + M + 1 thresholds between both worlds' scores."""
-    n_in, n_out = observed.shape[-1], unobserved.shape[-1]
+def _find_best_of_both(
+    observed: Array, unobserved: Array, delta: float, error: float, prior: float
+) -> Array:
+    """Returns the largest epsilon (S,) over all K + M + 1 thresholds between scores of both worlds.
+
+    Args:
+      observed: (S, K) cosines of S audits.
+      unobserved: (S, M) cosines of the same audits.
+      delta: The delta of epsilon.
+      error: The one-sided error of each rate's limit.
+      prior: As for `in_sample`.
+    """
+    n_in = observed.shape[-1]
+    n_out = unobserved.shape[-1]
     order = np.argsort(np.concatenate([observed, unobserved], -1), axis=-1, kind="stable")
-    missed = np.pad(np.cumsum(order < n_in, -1), [(0, 0), (1, 0)])
-    alarms = n_out - (np.arange(n_in + n_out + 1) - missed)
-    limits_in = _upper(np.arange(n_in + 1), n_in, error, prior)
-    limits_out = _upper(np.arange(n_out + 1), n_out, error, prior)
-    return _best(np.log(limits_out[alarms]), np.log(limits_in[missed]), delta)
+    is_observed = order < n_in
+    misses = np.pad(np.cumsum(is_observed, -1), [(0, 0), (1, 0)])  # observed scores below each threshold
+    below = np.arange(n_in + n_out + 1)
+    false_alarms = n_out - (below - misses)
+    limits_in = _compute_upper_limits(np.arange(n_in + 1), n_in, error, prior)
+    limits_out = _compute_upper_limits(np.arange(n_out + 1), n_out, error, prior)
+    return _find_largest_epsilon(np.log(limits_out[false_alarms]), np.log(limits_in[misses]), delta)
 
 
-def _upper(count: NDArray[np.int64], trials: int, error: float, prior: float) -> Array:
-    """Upper limits of rates, Beta(j + prior, n - j + 1 - prior)."""
-    rest = trials - count + 1 - prior
-    return np.where(rest > 0, special.betaincinv(count + prior, np.maximum(rest, 0.5), 1 - error), 1.0)
+def _compute_upper_limits(count: NDArray[np.int64], trials: int, error: float, prior: float) -> Array:
+    """Returns upper limits of rates: quantiles of Beta(count + prior, trials - count + 1 - prior)."""
+    second = trials - count + 1 - prior
+    limits = special.betaincinv(count + prior, np.maximum(second, 0.5), 1 - error)
+    return np.where(second > 0, limits, 1.0)
 
 
-def _best(log_out: Array, log_in: Array, delta: float) -> Array:
-    """(S,) the largest epsilon over the last axis, at least 0; void terms do not count."""
+def _find_largest_epsilon(log_fpr: Array, log_fnr: Array, delta: float) -> Array:
+    """Returns the largest epsilon (S,) over the last axis, at least 0.
+
+    Each is the larger of log((1 - delta - fnr) / fpr) and log((1 - delta - fpr) / fnr); terms that are
+    undefined do not count.
+    """
     with np.errstate(divide="ignore", invalid="ignore"):
-        one = np.log(np.maximum(1 - delta - np.exp(log_in), 0)) - log_out
-        other = np.log(np.maximum(1 - delta - np.exp(log_out), 0)) - log_in
-    return np.asarray(np.fmax(np.fmax(one, other), 0.0).max(-1))
+        from_fpr = np.log(np.maximum(1 - delta - np.exp(log_fnr), 0)) - log_fpr
+        from_fnr = np.log(np.maximum(1 - delta - np.exp(log_fpr), 0)) - log_fnr
+    return np.asarray(np.fmax(np.fmax(from_fpr, from_fnr), 0.0).max(-1))

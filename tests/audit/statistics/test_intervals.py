@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from audit.statistics import betting, intervals
-from audit.statistics.betting import STAKES, log_growth, mixed
+from audit.statistics.betting import STAKES, compute_log_growth, mix_bets
 
 RATES = np.concatenate([[1e-6, 1e-3], np.linspace(0.005, 0.995, 199), [1 - 1e-3, 1 - 1e-6]])
 
@@ -73,7 +73,7 @@ def test_the_expected_capital_is_one_at_the_true_mean_and_less_below_it(values, 
     expected = np.zeros((len(STAKES), 3))
     for outcome in itertools.product((0, 1), repeat=runs):
         probability = np.prod([share if hit else 1 - share for hit in outcome])
-        expected += probability * np.exp(log_growth(np.array(values)[list(outcome)], means, STAKES))
+        expected += probability * np.exp(compute_log_growth(np.array(values)[list(outcome)], means, STAKES))
     allowed = STAKES * (1 - mean) <= 1
     assert expected[allowed, 0] == pytest.approx(1.0, abs=1e-12)
     assert np.all(expected[~allowed] == 0) and np.all(expected[:, 1:] <= 1 + 1e-12)
@@ -82,18 +82,18 @@ def test_the_expected_capital_is_one_at_the_true_mean_and_less_below_it(values, 
 def test_growth_is_the_product_of_the_bets_and_mixtures_means_of_capitals():
     values, means, stakes = RNG.random(30), np.array([0.5, 0.8, 0.95]), np.array([0.0, 0.4, 1.9])
     direct = [[np.log(1 + stake * (mean - values)).sum() for mean in means] for stake in stakes]
-    assert log_growth(values, means, stakes) == pytest.approx(np.array(direct), abs=1e-12)
-    growth = log_growth(np.array([0.0, 1.0]), np.array([0.4, 0.5, 0.6]), np.array([2.0]))
+    assert compute_log_growth(values, means, stakes) == pytest.approx(np.array(direct), abs=1e-12)
+    growth = compute_log_growth(np.array([0.0, 1.0]), np.array([0.4, 0.5, 0.6]), np.array([2.0]))
     assert np.isneginf(growth[0, 0]) and np.isneginf(growth[0, 1])  # ruined by the 1
     assert growth[0, 2] == pytest.approx(np.log(2.2) + np.log(0.2))
     growth = np.log(np.array([[2.0, 0.5], [4.0, 1.0]]))
-    assert np.exp(mixed(growth, np.array([0.25, 0.75]))) == pytest.approx([3.5, 0.875])
-    assert np.isneginf(mixed(np.full((2, 1), -np.inf), np.array([0.5, 0.5])))[0]
+    assert np.exp(mix_bets(growth, np.array([0.25, 0.75]))) == pytest.approx([3.5, 0.875])
+    assert np.isneginf(mix_bets(np.full((2, 1), -np.inf), np.array([0.5, 0.5])))[0]
 
 
 def test_growth_rises_with_the_doubted_mean():
     means = np.linspace(0, 1, 101)
-    growth = log_growth(RNG.random(50), means, STAKES)
+    growth = compute_log_growth(RNG.random(50), means, STAKES)
     assert np.all(np.diff(np.maximum(growth, -1e9), axis=1) >= -1e-9)
     assert np.all(growth[0] == 0)  # nothing is staked
     values = RNG.random(400) * 0.2  # of mean 0.1 and small variance
@@ -103,8 +103,8 @@ def test_growth_rises_with_the_doubted_mean():
 
 def rejected(values, mean, error, bets=slice(None)):
     stakes = STAKES[bets]
-    growth = log_growth(values, np.array([mean]), stakes)
-    return bool(mixed(growth, np.full(len(stakes), 1 / len(stakes)))[0] >= -np.log(error))
+    growth = compute_log_growth(values, np.array([mean]), stakes)
+    return bool(mix_bets(growth, np.full(len(stakes), 1 / len(stakes)))[0] >= -np.log(error))
 
 
 @pytest.mark.parametrize("share", [0.02, 0.3, 0.97])
@@ -122,4 +122,5 @@ def test_an_outside_implementation_finds_the_same_capital():
         values, mean, lambdas_fn_positive=lambda x, m: stake, lambdas_fn_negative=lambda x, m: stake,
         theta=0, trunc_scale=1.0,
     )  # fmt: skip
-    assert np.log(theirs[-1]) == pytest.approx(log_growth(values, np.array([mean]), np.array([stake]))[0, 0])
+    ours = compute_log_growth(values, np.array([mean]), np.array([stake]))
+    assert np.log(theirs[-1]) == pytest.approx(ours[0, 0])

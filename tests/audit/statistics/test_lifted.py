@@ -177,7 +177,7 @@ FAMILIES = {"Gaussian": exact.GAUSSIAN, "any": exact.approximate_dp(DELTA)}
 @design_of
 def test_the_least_capital_at_corners_is_not_above_that_on_the_curve(draw, family):
     counted = lifted.count(draw(1.0, 60, 8), family, 0.05)
-    least = betting._least_of_coins if counted.rest.paired else betting._least_of_sets
+    least = betting._bet_on_coins if counted.rest.paired else betting._bet_on_sets
     on_corners = least(family, counted, float(np.log(20)))
     rates = special.ndtr(np.linspace(-6, 6, 4001))
     for parameter in (0.0, 0.3, 0.8, 1.5):
@@ -188,27 +188,32 @@ def on_curve(family, counted, parameter, rates):
     """The least log capital over points of the curve, bet by bet."""
     false_negative = family.trade_off(parameter, rates)
     if not counted.rest.paired:
-        out, into = counted.rest.rates()
-        promised = [betting.log_growth(one, betting._COARSE, betting.STAKES) * len(values) / len(one)
-                    for values, one in zip((out, into), counted.pilot.rates(), strict=True)]  # fmt: skip
-        pairs = betting._pairs(family, *promised, float(np.log(20)))
-        growth = betting.log_growth(out, rates, betting.STAKES)[pairs.out]
-        growth = growth + betting.log_growth(into, false_negative, betting.STAKES)[pairs.into]
-        return betting.mixed(growth, pairs.shares).min()
-    bets = betting._coin_bets(family, counted, float(np.log(20)))
+        rates_out, rates_in = counted.rest.rates()
+        promised = []
+        for counted_rates, pilot_rates in zip((rates_out, rates_in), counted.pilot.rates(), strict=True):
+            growth = betting.compute_log_growth(pilot_rates, betting._COARSE_LEVELS, betting.STAKES)
+            promised.append(growth * len(counted_rates) / len(pilot_rates))
+        pairs = betting._choose_pairs(family, *promised, float(np.log(20)))
+        growth_out = betting.compute_log_growth(rates_out, rates, betting.STAKES)
+        growth_in = betting.compute_log_growth(rates_in, false_negative, betting.STAKES)
+        growth = growth_out[pairs.stakes_out] + growth_in[pairs.stakes_in]
+        return betting.mix_bets(growth, pairs.shares).min()
+    bets = betting._choose_coin_bets(family, counted, float(np.log(20)))
 
     def growth(part, stake):
         means = part * false_negative + (1 - part) * rates
-        return betting._growth(counted.rest, part, means, np.array([stake]))
+        return betting._compute_coin_growth(counted.rest, part, means, np.array([stake]))
 
-    return betting.mixed(np.concatenate([*map(growth, bets.parts, bets.stakes)]), bets.shares).min()
+    return betting.mix_bets(np.concatenate([*map(growth, bets.parts, bets.stakes)]), bets.shares).min()
 
 
 def test_the_capital_is_split_and_no_more():
     counted = lifted.count(normal_coins(1.0, 60, 8), exact.GAUSSIAN, 0.05)
-    assert betting._coin_bets(exact.GAUSSIAN, counted, 3.0).shares.sum() == pytest.approx(1)
-    growth = [betting.log_growth(one, betting._COARSE, betting.STAKES) for one in counted.pilot.rates()]
-    assert betting._pairs(exact.GAUSSIAN, *growth, 3.0).shares.sum() == pytest.approx(1)
+    assert betting._choose_coin_bets(exact.GAUSSIAN, counted, 3.0).shares.sum() == pytest.approx(1)
+    growth = []
+    for rates in counted.pilot.rates():
+        growth.append(betting.compute_log_growth(rates, betting._COARSE_LEVELS, betting.STAKES))
+    assert betting._choose_pairs(exact.GAUSSIAN, *growth, 3.0).shares.sum() == pytest.approx(1)
 
 
 @pytest.mark.parametrize("mu", [0.0, 1.768])
