@@ -2,7 +2,9 @@
 
     import audit
     audit.bounds(scores_in, scores_out)                                     scores of your own training
-    audit.bounds(cosines, dimension=parameters)                             with canaries of audit.directions
+    audit.bounds(audit.cosines(values, dimension))                          with canaries of audit.directions
+    audit.bounds(audit.coins(scores, presence))                             (R, K) by fair coins, or one run
+    audit.bounds(..., claim=audit.DpSgd(noise_multiplier=4, insertions=250))
     audit.audit_loss(loss, params, features, labels, runs=1000)             loss(params, (feature, label))
     audit.audit_model(module, criterion, features, labels, runs=1000)       a Flax module
     audit.audit("fcnn", runs=5000, adversary="gc_r", k=5)                   a model of the repository
@@ -30,14 +32,24 @@ if TYPE_CHECKING:
     from audit.check.accounting import check_accounting
     from audit.check.batches import check_batches
     from audit.check.step import check_step
+    from audit.claims.claim import DpSgd, EpsilonDelta, Gdp
+    from audit.evidence.given import coins, cosines
 
 _ROOMS = {
+    "DpSgd": "audit.claims.claim",
+    "EpsilonDelta": "audit.claims.claim",
+    "Gdp": "audit.claims.claim",
+    "coins": "audit.evidence.given",
+    "cosines": "audit.evidence.given",
     "directions": "audit.directions",
     "check_accounting": "audit.check.accounting",
     "check_batches": "audit.check.batches",
     "check_step": "audit.check.step",
 }
 __all__ = [
+    "DpSgd",
+    "EpsilonDelta",
+    "Gdp",
     "InputError",
     "Result",
     "__version__",
@@ -48,6 +60,8 @@ __all__ = [
     "check_accounting",
     "check_batches",
     "check_step",
+    "coins",
+    "cosines",
     "directions",
     "hidden_state_epsilon",
 ]

@@ -38,11 +38,13 @@ def hidden_state_epsilon(
     >>> round(audit.hidden_state_epsilon(noise_multiplier=4.0, insertions=250, k=5, lipschitz=0.99), 2)
     3.08
     """
-    from audit.concluded import composition_of, hidden_state_of
-    from audit.values import number
+    from audit.statistics.accounting import Composition
+    from audit.statistics.hidden_state import Periods, insert_step, of_periods
+    from audit.values import number, plain
 
     require(lipschitz is not None, "`lipschitz=None`: give a number, or one for each step")
-    composition = composition_of(noise_multiplier, insertions, None)
-    found = hidden_state_of(composition, lipschitz, k, insert, number("delta", delta, float), step_sizes)
-    assert found is not None
-    return found.bound.epsilon
+    every = number("k", k, int)
+    periods = Periods(lipschitz, every, insert_step(plain(insert), every))
+    sigma = number("noise_multiplier", noise_multiplier, float)
+    composition = Composition(sigma, number("insertions", insertions, int))
+    return of_periods(composition, periods, number("delta", delta, float), step_sizes).epsilon

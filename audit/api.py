@@ -5,10 +5,10 @@ called."""
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol
 
 from audit.errors import require
-from audit.result import Result
+from audit.result import OneRunResult, Result
 
 if TYPE_CHECKING:
     import flax.linen as nn
@@ -16,12 +16,10 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from audit.adversaries.base import Adversary
+    from audit.claims.claim import Claim
+    from audit.evidence.given import Evidence
     from audit.own import OwnModel
-    from audit.statistics.canaries import Design, Fresh
     from audit.statistics.conclusion import Conclusion
-
-
-Scores: TypeAlias = "ArrayLike | Columns"
 
 
 class Columns(Protocol):
@@ -32,71 +30,59 @@ class Columns(Protocol):
         """The columns' names."""
 
     def __getitem__(self, name: Any, /) -> Any:
-        """The column of a name."""
+        """Returns the column of a name."""
 
 
 def bounds(
-    scores_in: "Scores",
+    scores_in: "ArrayLike | Columns | Evidence",
     scores_out: "ArrayLike | None" = None,
+    claim: "Claim | None" = None,
     delta: float = 1e-5,
     confidence: float = 0.95,
-    *,
-    dimension: int | None = None,
-    leave_one_out: bool = False,
-    presence: "ArrayLike | None" = None,
-    in_order: bool = False,
-    noise_multiplier: float | None = None,
-    insertions: int | None = None,
-    sampling_rate: float | None = None,
-    lipschitz: "ArrayLike | None" = None,
-    k: int | None = None,
-    insert: str | int | None = None,
-    upper_bound: float | None = None,
+    looks: "list[int] | tuple[int, ...] | None" = None,
     name: str = "scores",
-) -> Result:
-    """Lower bounds on epsilon from scores of runs with and without a canary; loads no JAX.
+) -> "Result | OneRunResult":
+    """Returns lower bounds on epsilon from scores; loads no JAX.
 
     Args:
-      scores_in: (n,) of independent runs with the canary, higher meaning in; or (n, K) of K canaries a run;
-        or alone a table, as a DataFrame of pandas, with columns score,in (1 or 0) or in,out. Every run that
-        was begun counts: NaN is the score of one that failed.
-      scores_out: (m,) of runs without it, or (m, M).
+      scores_in: (n,) of independent runs with the canary, higher meaning in; or (n, K) of K canaries a run.
+        Alone: a table, as a DataFrame of pandas, with columns score,in (1 or 0) or in,out; or the evidence
+        of `audit.coins` or `audit.cosines`. Every run that was begun counts: one that failed scores NaN.
+      scores_out: (m,) of runs without the canary, or (m, M).
+      claim: what is said of the mechanism, as `audit.DpSgd(noise_multiplier=4, insertions=250)`; the upper
+        bound follows from it.
       delta, confidence: of each bound.
-      dimension: d, the number of trained parameters, where scores_in are alone, and cosines of uniform
-        directions of R^d that every run drew afresh and inserted (see `audit.directions`).
-      leave_one_out, presence: whether a cosine used other canaries' directions; 1 where one was in.
-      in_order: whether the rows of cosines stand in the order in which runs were begun.
-      noise_multiplier, insertions: of DP-SGD's steps with the canary, where the upper bound is wanted.
-      sampling_rate: with which each of these takes the canary (Poisson), by default 1.
-      lipschitz, k, insert: of `hidden_state_epsilon`, where the bound on the last model is wanted.
-      upper_bound: epsilon at delta from your own accountant, instead of these.
+      looks: the declared numbers of scores, where these are the scores of one of them.
       name: of what was audited, for the page.
 
-    Raises InputError for what nothing can be concluded from.
+    Raises:
+      InputError: for what nothing can be concluded from.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
-    >>> result = audit.bounds(rng.normal(2, 1, 500), rng.normal(0, 1, 500), noise_multiplier=1, insertions=4)
+    >>> scores_in, scores_out = rng.normal(2, 1, 500), rng.normal(0, 1, 500)
+    >>> result = audit.bounds(scores_in, scores_out, audit.DpSgd(noise_multiplier=1, insertions=4))
     >>> result.bounds["if_gaussian"].epsilon > result.bounds["assumption_free"].epsilon > 1
     True
     >>> round(result.upper_bound, 2)
     10.0
     >>> cosines = rng.normal(4, 1, (10, 256)) / 62_006**0.5
-    >>> audit.bounds(cosines, dimension=62_006).epsilon > 14
+    >>> audit.bounds(audit.cosines(cosines, dimension=62_006)).epsilon > 14
     True
     """
-    from audit.concluded import composition_of, hidden_state_of, of_last_model
+    from audit.concluded import conclude_evidence
     from audit.report import subjects
+    from audit.statistics.one_run_conclusion import OneRunConclusion
     from audit.values import number, require_type
 
     require_type("name", name, str)
     levels = number("delta", delta, float), number("confidence", confidence, float)
-    upper = None if upper_bound is None else number("upper_bound", upper_bound, float)
-    composition = composition_of(noise_multiplier, insertions, sampling_rate)
-    last = hidden_state_of(composition, lipschitz, k, insert, levels[0])
-    of_scores = _conclusions(scores_in, scores_out, dimension, leave_one_out, presence, in_order)
-    conclusion = of_last_model(of_scores(composition, *levels, upper_bound=upper), last)
-    return Result(conclusion, partial(subjects.of_arrays, name, composition, conclusion))
+    require_claim(claim)
+    evidence = _evidence(scores_in, scores_out)
+    conclusion = conclude_evidence(evidence, claim, *levels, looks)
+    if isinstance(conclusion, OneRunConclusion):
+        return OneRunResult(conclusion, partial(subjects.of_one_run, name, conclusion, claim))
+    return Result(conclusion, partial(subjects.of_arrays, name, conclusion))
 
 
 def audit(
@@ -248,49 +234,30 @@ def audit_loss(
     return _audit_own(model, request, adversary, settings, lipschitz)
 
 
-def _conclusions(
-    scores_in: Any,
-    scores_out: Any,
-    dimension: int | None,
-    leave_one_out: bool,
-    presence: Any,
-    in_order: bool,
-) -> "Callable[..., Conclusion]":
-    """What draws the conclusion from a caller's scores, or cosines, once mechanism and levels are known."""
-    from audit.concluded import conclude, conclude_fresh
-
-    if dimension is None and presence is None and leave_one_out is False and in_order is False:
-        return partial(conclude, _of_worlds(scores_in, scores_out))
-    cosines = _of_directions(scores_in, scores_out, dimension, leave_one_out, presence, in_order)
-    return partial(conclude_fresh, cosines)
+def require_claim(claim: Any) -> None:
+    """Raises InputError for what is no claim."""
+    is_claim = claim is None or all(hasattr(claim, name) for name in ("epsilon", "power", "last_model"))
+    require(is_claim, f"`claim={claim!r}`: give audit.DpSgd(...), audit.Gdp(mu) or audit.EpsilonDelta(...)")
 
 
-def _of_worlds(scores_in: Any, scores_out: Any) -> "Design":
-    from audit.statistics import canaries
+def _evidence(scores_in: Any, scores_out: Any) -> "Evidence":
+    """Returns the evidence of a caller's scores, of a table or of two worlds, or the evidence given alone."""
+    from audit.evidence import given
     from audit.storage import score_files
 
     if scores_out is not None:
-        return canaries.of_arrays(scores_in, scores_out)
-    missing = "`scores_out` is missing: give it, or a table with columns score,in (1 or 0), or `dimension`"
-    require(hasattr(scores_in, "columns") and hasattr(scores_in, "__getitem__"), missing)
+        alone = "`scores_out` goes with scores of runs with the canary: drop it"
+        require(not isinstance(scores_in, given.Evidence), alone)
+        return given.two_worlds(scores_in, scores_out)
+    if isinstance(scores_in, given.Evidence):
+        return scores_in
+    is_table = hasattr(scores_in, "columns") and hasattr(scores_in, "__getitem__")
+    missing = (
+        "`scores_out` is missing: give it, or a table with columns score,in (1 or 0), or audit.coins(scores, "
+        "presence), or audit.cosines(values, dimension)"
+    )
+    require(is_table, missing)
     return score_files.of_columns("the table", list(scores_in.columns), scores_in.__getitem__)
-
-
-def _of_directions(
-    cosines: Any,
-    scores_out: Any,
-    dimension: int | None,
-    leave_one_out: bool,
-    presence: Any,
-    in_order: bool,
-) -> "Fresh":
-    from audit.statistics import given_directions
-
-    together = "`leave_one_out`, `presence` and `in_order` go with `dimension`: give it, or drop them"
-    require(dimension is not None, together)
-    alone = "`dimension` goes with cosines of canaries that are in: drop `scores_out`, or `dimension`"
-    require(scores_out is None, alone)
-    return given_directions.given(cosines, dimension, leave_one_out, presence, in_order)
 
 
 def _require_request(

@@ -1,131 +1,135 @@
 """The conclusion from an audit's scores: one function draws it, wherever it is shown.
 
-`conclude` takes a caller's scores, `of_setting` those of a setting, of which it knows the mechanism and
-whether that is a reason for a Gaussian trade-off curve. The curve is tested when a conclusion is first asked
-for it, which takes about 0.2 s, and the test is then kept.
+`conclude_evidence` takes a caller's evidence and what is claimed of the mechanism, `of_setting` the scores of
+a setting, of which it knows the mechanism and whether that is a reason for a Gaussian trade-off curve. The
+curve is tested when a conclusion is first asked for it, which takes about 0.2 s, and the test is then kept.
 """
 
 import functools
 from collections.abc import Mapping, Sequence
-
-from numpy.typing import ArrayLike
+from typing import Any
 
 from audit import lipschitz, zoo
-from audit.errors import InputError, require
+from audit.claims.claim import Claim, DpSgd
+from audit.errors import require
+from audit.evidence.given import Evidence
+from audit.evidence.one_run import OneRun
 from audit.lipschitz import Steps
 from audit.settings.adversaries import SphereFields, adversary_row
-from audit.settings.setting import Setting, require_noise
+from audit.settings.setting import Setting
 from audit.statistics import (
-    accounting,
     conclusion,
     estimate,
     exact_null,
     gaussian_curve,
     lifted,
-    one_run_conclusion,
 )
 from audit.statistics.accounting import Composition
 from audit.statistics.canaries import Coins, Design, Fresh
 from audit.statistics.conclusion import Conclusion, Look, Looks, Worlds
 from audit.statistics.estimate import Bound, Estimate
 from audit.statistics.given_directions import describe_dimension
-from audit.statistics.hidden_state import LAST, HiddenState, Periods, insert_step, of_periods
+from audit.statistics.hidden_state import HiddenState
 from audit.statistics.linear_losses import expected_epsilon
-from audit.statistics.one_run_conclusion import OneRunConclusion
+from audit.statistics.one_run_conclusion import (
+    OneRunConclusion,
+    conclude_coins,
+    conclude_cosines,
+)
 from audit.statistics.one_shot import of_own_game
 from audit.statistics.repeats import describe_repeats, require_no_copies
 from audit.storage.store import Scores
-from audit.values import number, plain
+
+
+def conclude_evidence(
+    evidence: Evidence,
+    claim: Claim | None = None,
+    delta: float = 1e-5,
+    confidence: float = 0.95,
+    looks: Sequence[int] | None = None,
+) -> Conclusion | OneRunConclusion:
+    """Returns the conclusion from a caller's evidence, by the methods that its shape allows.
+
+    Args:
+      evidence: of `audit.evidence.given`.
+      claim: what is claimed of the mechanism, where it is known.
+      delta, confidence: of the bounds.
+      looks: the declared numbers of scores, where these are the scores of one of them.
+
+    Raises:
+      InputError: for scores or values that nothing can be concluded from.
+    """
+    if not isinstance(evidence, OneRun | Fresh):
+        return conclude(evidence, claim, delta, confidence, looks=looks)
+    require(looks is None, "`looks` goes with one canary a run: drop it")
+    if isinstance(evidence, Fresh):
+        return conclude_fresh(evidence, claim, delta, confidence)
+    if evidence.coins is not None:
+        require_no_copies(evidence.coins)
+        return conclude_coins(evidence.coins, evidence.cosines, delta, confidence)
+    assert evidence.cosines is not None
+    return conclude_cosines(evidence.cosines, delta, confidence)
 
 
 def conclude(
     design: Design,
-    composition: Composition | None = None,
+    claim: Claim | None = None,
     delta: float = 1e-5,
     confidence: float = 0.95,
     *,
     looks: Sequence[int] | None = None,
-    upper_bound: float | None = None,
     reason: str = "",
 ) -> Conclusion:
-    """The conclusion from a caller's scores and the mechanism's composition or, of another accountant, the
-    upper bound on epsilon, where one of them is known.
+    """Returns the conclusion from scores of one canary a run, or of several.
 
-    looks: the declared numbers of scores, where these are the scores of one of them. reason: why the
-    trade-off curve should be Gaussian, if the mechanism is a reason. Raises InputError for scores or values
-    that nothing can be concluded from, and for looks with several canaries a run.
+    Args:
+      design: the scores.
+      claim: what is claimed of the mechanism, where it is known.
+      delta, confidence: of the bounds.
+      looks: the declared numbers of scores, where these are the scores of one of them; of one canary a run.
+      reason: why the trade-off curve should be Gaussian, if the mechanism is a reason.
+
+    Raises:
+      InputError: for scores or values that nothing can be concluded from.
     """
     require_no_copies(design)
     worlds = design.pooled()
     runs = sum(map(len, worlds))
     notes = (*_describe_failed(design), *describe_repeats(design))
     require(looks is None or design.canaries == (1, 1), "`looks` goes with one canary a run: drop it")
-    upper = _upper_bounds(composition, delta, upper_bound)
+    claimed = _claimed(claim, delta)
     if design.canaries != (1, 1):
         bounds = tuple(lifted.bounds(design, delta, confidence))
-        return Conclusion(
-            *worlds,
-            (),
-            bounds,
-            *upper,
-            composition=composition,
-            reason=reason,
-            design=design,
-            notes=notes,
-        )
-    found = estimate.findings(*worlds, delta, confidence)
-    estimates = tuple(one for one in found if isinstance(one, Estimate))
-    bounds = tuple(one for one in found if isinstance(one, Bound))
-    test = functools.cache(functools.partial(gaussian_curve.examine_with_power, *worlds))
-    deciding = functools.cache(functools.partial(gaussian_curve.deciding_runs, *worlds))
-    one = Conclusion(*worlds, estimates, bounds, *upper, test, deciding, composition, reason, notes=notes)
-    return one if looks is None else _of_looks(one, {runs: worlds}, looks)
+        return Conclusion(*worlds, (), bounds, **claimed, reason=reason, design=design, notes=notes)
+    rows = estimate.findings(*worlds, delta, confidence)
+    estimates = tuple(row for row in rows if isinstance(row, Estimate))
+    bounds = tuple(row for row in rows if isinstance(row, Bound))
+    conclusion = Conclusion(
+        *worlds,
+        estimates,
+        bounds,
+        **claimed,
+        test=functools.cache(functools.partial(gaussian_curve.examine_with_power, *worlds)),
+        deciding=functools.cache(functools.partial(gaussian_curve.deciding_runs, *worlds)),
+        reason=reason,
+        notes=notes,
+    )
+    return conclusion if looks is None else _of_looks(conclusion, {runs: worlds}, looks)
 
 
-def composition_of(
-    noise_multiplier: float | None, insertions: int | None, sampling_rate: float | None
-) -> Composition | None:
-    """The mechanism's steps, if a caller gives them; raises InputError for a part of them alone."""
-    if noise_multiplier is None or insertions is None:
-        known = [noise_multiplier, insertions, sampling_rate] != [None] * 3
-        message = "`noise_multiplier` and `insertions` go together, and `sampling_rate` goes with both"
-        require(not known, f"{message}: give both or none")
-        return None
-    sigma, rate = number("noise_multiplier", noise_multiplier, float), 1.0
-    require_noise(sigma)
-    if sampling_rate is not None:
-        rate = number("sampling_rate", sampling_rate, float)
-    return Composition(sigma, number("insertions", insertions, int), rate)
-
-
-def hidden_state_of(
-    composition: Composition | None,
-    lipschitz: ArrayLike | None,
-    k: int | None,
-    insert: str | int | None,
-    delta: float,
-    step_sizes: ArrayLike = 1.0,
-) -> HiddenState | None:
-    """The bound on a caller's last model, if the Lipschitz constants of its steps are given: k is 1, and the
-    canary comes last in each period, unless they say otherwise. Raises InputError for a part alone."""
-    if lipschitz is None:
-        require(k is None and insert is None, "`k` and `insert` go with `lipschitz`: give it, or drop them")
-        return None
-    missing = "`lipschitz` goes with `noise_multiplier` and `insertions`: give all three"
-    if composition is None:
-        raise InputError(missing)
-    every = 1 if k is None else number("k", k, int)
-    place = insert_step(LAST if insert is None else plain(insert), every)
-    periods = Periods(lipschitz, every, place)
-    return HiddenState(of_periods(composition, periods, delta, step_sizes), periods)
-
-
-def of_last_model(conclusion: Conclusion, last: HiddenState | None) -> Conclusion:
-    """A caller's conclusion with the bound on the last model, and what is expected of sampled canaries, in
-    every step unless the bound's periods say otherwise."""
+def _claimed(claim: Claim | None, delta: float) -> dict[str, Any]:
+    """Returns the fields of a conclusion that follow from what is claimed of the mechanism."""
+    if claim is None:
+        return {}
+    last = claim.last_model(delta)
     k = 1 if last is None else last.periods.k
-    expected = _expected(conclusion.composition, k, conclusion.delta)
-    return conclusion._replace(hidden_state=last, expected=expected)
+    return {
+        "upper_bound": claim.epsilon(delta),
+        "mu_upper_bound": claim.gaussian_mu,
+        "composition": claim.composition,
+        "hidden_state": last,
+        "expected": _expected(claim.composition, k, delta),
+    }
 
 
 def _expected(composition: Composition | None, k: int, delta: float) -> float | None:
@@ -135,27 +139,11 @@ def _expected(composition: Composition | None, k: int, delta: float) -> float | 
     return expected_epsilon(composition, k, delta)
 
 
-def _upper_bounds(
-    composition: Composition | None, delta: float, given: float | None
-) -> tuple[float | None, float | None]:
-    """The upper bounds on epsilon and mu, where they are known; raises InputError for two at once."""
-    alone = given is None or (given >= 0 and composition is None)
-    require(alone, f"`upper_bound={given}`: give epsilon, at least 0, and no mechanism beside it")
-    if composition is None:
-        return given, None
-    sigma, insertions, rate = composition
-    upper_epsilon = accounting.sampled_upper_bound(sigma, insertions, delta, rate)
-    # no mu where steps are sampled: the curve is not Gaussian then
-    return upper_epsilon, accounting.mu_upper_bound(sigma, insertions) if rate == 1 else None
-
-
 def conclude_fresh(
     design: Fresh,
-    composition: Composition | None = None,
+    claim: Claim | None = None,
     delta: float = 1e-5,
     confidence: float = 0.95,
-    *,
-    upper_bound: float | None = None,
 ) -> Conclusion:
     """Returns the conclusion from cosines of fresh directions; raises InputError as `conclude`."""
     notes: tuple[str, ...] = ()
@@ -163,14 +151,12 @@ def conclude_fresh(
         require_no_copies(design)
         described = describe_dimension(design)
         notes = (*_describe_failed(design), *describe_repeats(design), described, _describe_order(design))
-    upper = _upper_bounds(composition, delta, upper_bound)
     bounds = tuple(method.compute(design, delta, confidence) for method in exact_null.METHODS.values())
     return Conclusion(
         *design.pooled(),
         (),
         bounds,
-        *upper,
-        composition=composition,
+        **_claimed(claim, delta),
         design=design,
         notes=tuple(note for note in notes if note),
     )
@@ -207,37 +193,40 @@ def of_setting(
     """The conclusion from the scores of a setting's first runs, or from those of the declared looks that they
     reach; of a caller's own model nothing but its name is known. steps: how Lipschitz they are, where that is
     known of the data or vouched for. Raises InputError as `conclude`."""
-    composition = Composition(*setting.composition)
+    claim = DpSgd(*setting.composition)
     last = lipschitz.hidden_state(setting, delta, steps, own_model)
     known = {"hidden_state": last} if isinstance(last, HiddenState) else {"uncovered": last}
     if isinstance(setting.adversary, SphereFields):
         require(not looks, "`looks` are for other adversaries: fresh directions may be looked at at any time")
-        return conclude_fresh(scores.directions(), composition, delta, confidence)._replace(**known)
+        return conclude_fresh(scores.directions(), claim, delta, confidence)._replace(**known, expected=None)
     reason = "" if own_model else gaussian_reason(setting)
-    one = conclude(scores.design(), composition, delta, confidence, reason=reason)._replace(**known)
+    one = conclude(scores.design(), claim, delta, confidence, reason=reason)._replace(**known)
     taken = [runs for runs in looks if runs <= len(scores.scores)]
     seen = {runs: scores.of_first(runs).worlds() for runs in taken}
     found = _of_looks(one, seen, looks) if looks else one
     k, mechanism = setting.schedule.periodicity, setting.mechanism
     plain = mechanism.optimizer == "sgd" and mechanism.weight_decay == 0
-    return found._replace(expected=_expected(composition, k, delta) if plain else None)
+    return found._replace(expected=_expected(claim.composition, k, delta) if plain else None)
 
 
 def of_each_run(
-    scores: Scores, dimension: int, known_null: bool, delta: float, confidence: float
+    scores: Scores, dimension: int, law_holds: bool, delta: float, confidence: float
 ) -> list[OneRunConclusion]:
-    """Each run's conclusion from cosines in R^dimension. known_null: whether a cosine's law is known where
-    the canary is out, as it is of final models; else it is fitted to the canaries that are out."""
-    found = []
+    """Returns each run's conclusion from cosines in R^dimension.
+
+    law_holds: whether a cosine of a canary that is out has its exact law, as in final models; else the null
+    is fitted to the canaries that are out.
+    """
+    conclusions = []
     for values, bits in zip(scores.scores, scores.presence, strict=True):
         design = Coins(values[None], bits[None])
-        by_coins = one_run_conclusion.of_coins(design, dimension, delta, confidence)
-        if known_null:
-            observed = of_own_game(values[bits], None, dimension)
-            alone = one_run_conclusion.of_cosines(observed, delta, confidence)
-            by_coins = alone._replace(coins=True, bounds=[*by_coins.bounds, *alone.bounds])
-        found.append(by_coins)
-    return found
+        cosines = of_own_game(values[bits], None if law_holds else values[~bits], dimension)
+        by_coins = conclude_coins(design, cosines, delta, confidence)
+        if law_holds:
+            by_law = conclude_cosines(cosines, delta, confidence)
+            by_coins = by_coins._replace(bounds=[*by_coins.bounds, *by_law.bounds])
+        conclusions.append(by_coins)
+    return conclusions
 
 
 def of_runs_together(scores: Scores, delta: float, confidence: float) -> Bound | None:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from audit.report.subjects import Subject
+    from audit.report.subjects import OneRunSubject, Subject
     from audit.statistics.conclusion import Conclusion
     from audit.statistics.curves import Auc
     from audit.statistics.estimate import Bound, Estimate
+    from audit.statistics.one_run_conclusion import OneRunConclusion
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,11 +92,24 @@ class Result:
         )
         return values
 
-    def figure(self) -> "Figure":
-        """Scores, trade-off curve, bounds and privacy profile."""
-        from audit.report import audit_panels
+    def figure(self, path: str | Path | None = None) -> "Figure":
+        """Returns scores, trade-off curve, bounds and privacy profile as a figure.
 
-        return audit_panels.audit_drawing(self.conclusion, self.subject().title)
+        path: a .png, .pdf or .svg file to write it to as well.
+        """
+        from audit import values
+        from audit.errors import require
+        from audit.report import audit_panels, style
+        from audit.storage import files
+
+        title = self.subject().title
+        if path is not None:
+            place = values.path("path", path)
+            encode = style.FORMATS.get(place.suffix.lower())
+            require(encode is not None, f"`path={place}`: end it in {', '.join(style.FORMATS)}")
+            assert encode is not None
+            files.write_whole(place, audit_panels.audit_figure(self.conclusion, title, encode))
+        return audit_panels.audit_drawing(self.conclusion, title)
 
     def report(self, path: str | Path) -> Path:
         """Writes the report, an HTML page; returns its path."""
@@ -104,6 +118,9 @@ class Result:
         from audit.storage import files
 
         return files.write_whole(values.path("path", path), audit_page.of_audits([self.subject()]))
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def __str__(self) -> str:
         from audit.report import bounds_table
@@ -114,3 +131,67 @@ class Result:
         from audit.report import audit_page
 
         return audit_page.summary(self.subject())
+
+
+@dataclasses.dataclass(frozen=True)
+class OneRunResult:
+    """An audit of a single run: its conclusion, and what gathers the facts of its page.
+
+    Printed it is the table of estimates and bounds.
+    """
+
+    conclusion: "OneRunConclusion"
+    subject: "Callable[[], OneRunSubject]"
+
+    @property
+    def bounds(self) -> "dict[str, Bound]":
+        """Lower bounds by method, each at its confidence under what it assumes."""
+        return {bound.method: bound for bound in self.conclusion.bounds}
+
+    @property
+    def estimates(self) -> "dict[str, Estimate]":
+        """What is no bound, by method."""
+        return {estimate.method: estimate for estimate in self.conclusion.estimates}
+
+    @property
+    def epsilon(self) -> float:
+        """The largest bound that assumes no Gaussian curve; 0 where there is none."""
+        free = (bound.epsilon for bound in self.conclusion.bounds if not bound.assumes.gaussian)
+        return max(free, default=0.0)
+
+    @property
+    def verdict(self) -> str:
+        """ "violated", "leaks", "nothing proven", or one of these with its condition, as on the page."""
+        from audit.report import one_run_page
+
+        return one_run_page.one_run_verdict(self.subject()).word
+
+    @property
+    def upper_bound(self) -> float | None:
+        """The epsilon at delta that is claimed; None where nothing is."""
+        return next((upper.epsilon for upper in self.subject().upper), None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns what the command `bound --json` prints."""
+        from audit.report import one_run_table
+
+        values: dict[str, Any] = json.loads(one_run_table.one_run_json(self.conclusion, self.upper_bound))
+        return values
+
+    def report(self, path: str | Path) -> Path:
+        """Writes the report, an HTML page; returns its path."""
+        from audit import values
+        from audit.report import one_run_page
+        from audit.storage import files
+
+        subject = self.subject()
+        content = one_run_page.one_run_report(f"Audit: {subject.title}", [subject])
+        return files.write_whole(values.path("path", path), content)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def __str__(self) -> str:
+        from audit.report import one_run_table
+
+        return one_run_table.one_run_table(self.conclusion, self.upper_bound)

@@ -58,8 +58,13 @@ class Claim(Protocol):
 class Gdp:
     """The claim that no test does better than telling N(0, 1) from N(mu, 1) (Dong, Roth and Su, 2022).
 
-    Attributes:
+    Args:
       mu: at least 0.
+
+    Raises InputError for a mu below 0.
+
+    >>> round(audit.Gdp(mu=3.95).epsilon(1e-5), 1)
+    24.0
     """
 
     mu: float
@@ -93,9 +98,14 @@ class Gdp:
 class EpsilonDelta:
     """The claim of (epsilon, delta)-differential privacy, by whatever accountant.
 
-    Attributes:
-      stated_epsilon: at least 0; infinite where nothing is guaranteed.
-      stated_delta: the delta that it is stated at, from 0 to 1; 0 is pure differential privacy.
+    Args:
+      epsilon: at least 0; infinite where nothing is guaranteed.
+      delta: the delta that it is stated at, from 0 to below 1; 0 is pure differential privacy.
+
+    Raises InputError for values out of range.
+
+    >>> audit.EpsilonDelta(epsilon=3.0, delta=1e-5).epsilon(1e-4)
+    3.0
     """
 
     stated_epsilon: float
@@ -134,7 +144,7 @@ class EpsilonDelta:
 class DpSgd:
     """The claim of DP-SGD: Gaussian noise of deviation noise_multiplier times C on sums clipped to C.
 
-    Attributes:
+    Args:
       noise_multiplier: sigma; 0 guarantees nothing.
       insertions: how many steps take the canary.
       sampling_rate: with which each of these takes it (Poisson), 1 where the batches are known.
@@ -144,6 +154,10 @@ class DpSgd:
         the last model alone then leaks less than all of them (`hidden_state`).
 
     Raises InputError for values out of range.
+
+    >>> claim = audit.DpSgd(noise_multiplier=4.0, insertions=250, k=5, lipschitz=1.0)
+    >>> round(claim.epsilon(1e-5), 2), round(claim.last_model(1e-5).bound.epsilon, 2)
+    (24.0, 8.68)
     """
 
     noise_multiplier: float
@@ -158,8 +172,8 @@ class DpSgd:
         sigma = number("noise_multiplier", self.noise_multiplier, float)
         insertions = number("insertions", self.insertions, int)
         rate = number("sampling_rate", self.sampling_rate, float)
-        accounting.require_steps(sigma, insertions)
-        require(0 < rate <= 1, f"`sampling_rate={rate:g}`: give a number above 0, at most 1")
+        accounting.mu_upper_bound(sigma, insertions)  # raises InputError for values out of range
+        require(0 < rate <= 1, f"`sampling_rate={rate}`: give a number above 0, at most 1")
         k = number("k", self.k, int)
         place = insert_step(plain(self.insert), k)
         alone = self.lipschitz is not None or (k, self.insert) == (1, LAST)
@@ -207,15 +221,26 @@ class DpSgd:
         mu = self.gaussian_mu
         if mu is not None:
             return np.asarray(special.ndtr(special.ndtri(rates) + mu))
-        deltas = accounting.sampled_deltas(self.composition, _EPSILONS)
-        return _power_of_pairs(rates, _EPSILONS, deltas)
+        return _power_of_pairs(rates, _EPSILONS, _sampled_deltas(self.composition))
 
     def last_model(self, delta: float) -> HiddenState | None:
         """Returns the upper bound on the last model alone, if the constants of its steps are given."""
         if self.lipschitz is None:
             return None
-        periods = Periods(self.lipschitz, self.k, self.insert)
+        periods = Periods(self.lipschitz, self.k, insert_step(self.insert, self.k))
         return HiddenState(of_periods(self.composition, periods, delta), periods)
+
+
+def _sampled_deltas(steps: Composition) -> Array:
+    """Returns delta at each of _EPSILONS of Poisson sampled steps, by dp-accounting's loss distribution."""
+    import dp_accounting
+    from dp_accounting.pld import PLDAccountant
+
+    gaussian = dp_accounting.GaussianDpEvent(steps.noise_multiplier)
+    step = dp_accounting.PoissonSampledDpEvent(steps.sampling_rate, gaussian)
+    relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+    accountant = PLDAccountant(relation).compose(step, steps.insertions)
+    return np.array([accountant.get_delta(float(epsilon)) for epsilon in _EPSILONS])
 
 
 def _power_of_pairs(rates: Array, epsilons: Array, deltas: Array) -> Array:

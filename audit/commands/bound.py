@@ -23,17 +23,19 @@ from pathlib import Path
 
 from absl import flags
 
+from audit.claims.claim import Claim, DpSgd, EpsilonDelta
 from audit.commands import cli
-from audit.concluded import conclude, conclude_fresh, hidden_state_of, of_last_model
+from audit.concluded import conclude_evidence
 from audit.errors import require
+from audit.evidence.given import Evidence
+from audit.evidence.one_run import OneRun
 from audit.report import bounds_table, one_run_table, verdicts
 from audit.settings.setting import require_noise
 from audit.statistics import given_directions
-from audit.statistics.accounting import Composition
-from audit.statistics.canaries import Fresh
 from audit.statistics.conclusion import Conclusion
+from audit.statistics.hidden_state import LAST
+from audit.statistics.one_run_conclusion import OneRunConclusion
 from audit.storage import files, results, score_files
-from audit.storage.score_files import OneRun
 
 _UPPER_HELP = "Epsilon at delta from your own accountant, instead of --noise_multiplier and --insertions."
 
@@ -77,27 +79,21 @@ def main() -> None:
     for name in ("leave_one_out", "in_order"):
         require(FLAGS.dimension is not None or not FLAGS[name].value, f"--{name} goes with --dimension")
     paths = score_files.paths(FLAGS.scores)
-    cosines = None if FLAGS.dimension is None else _cosines(paths)
-    if isinstance(cosines, OneRun):
-        _one_run(paths[0], cosines)
-        return
+    evidence = _evidence(paths)
+    if isinstance(evidence, OneRun):
+        _require_fits_one_run()
+    claim = _claim()
+    looks = None if FLAGS.looks is None else cli.whole_numbers("looks")
     if FLAGS.figure is not None:
         from audit.report.style import FORMATS
 
         known = Path(FLAGS.figure).suffix.lower() in FORMATS
         require(known, f"--figure={FLAGS.figure}: end it in {', '.join(FORMATS)}")
-    composition = _composition()
-    periods = FLAGS.lipschitz, FLAGS.k, FLAGS.insert
-    hidden_state = hidden_state_of(composition, *periods, FLAGS.delta)
-    levels, given = (FLAGS.delta, FLAGS.confidence), FLAGS.upper_bound
-    if cosines is not None:
-        conclusion = conclude_fresh(cosines, composition, *levels, upper_bound=given)
-    else:
-        design = score_files.read_scores(*paths)
-        looks = None if FLAGS.looks is None else cli.whole_numbers("looks")
-        conclusion = conclude(design, composition, *levels, looks=looks, upper_bound=given)
-    conclusion = of_last_model(conclusion, hidden_state)
-    wanted = _wanted(paths, composition, conclusion)
+    conclusion = conclude_evidence(evidence, claim, FLAGS.delta, FLAGS.confidence, looks)
+    if isinstance(conclusion, OneRunConclusion):
+        _show_one_run(paths[0], conclusion, claim)
+        return
+    wanted = _wanted(paths, conclusion)
     for flag, (path, content) in wanted.items():
         files.write_whole(path, content, f"name another file with --{flag}")
     if FLAGS.json:
@@ -123,51 +119,74 @@ def _judge(proven: float, upper: float | None) -> None:
         sys.exit(VIOLATED)
 
 
-def _cosines(paths: Sequence[Path]) -> OneRun | Fresh:
+def _evidence(paths: Sequence[Path]) -> Evidence:
+    """Returns the evidence that --scores names: scores, or cosines where --dimension is given."""
+    if FLAGS.dimension is None:
+        return score_files.read_scores(*paths)
     require(FLAGS.looks is None, "--looks does not go with --dimension: drop one")
     require(len(paths) == 1, f"--scores={FLAGS.scores}: with --dimension give one file")
     given_directions.require_dimension(FLAGS.dimension)
     return score_files.read_cosines(paths[0], FLAGS.dimension, FLAGS.leave_one_out, FLAGS.in_order)
 
 
-def _one_run(path: Path, cosines: OneRun) -> None:
+def _claim() -> Claim | None:
+    """Returns what the flags claim of the mechanism; raises InputError for flags that do not go together."""
+    sigma, insertions = FLAGS.noise_multiplier, FLAGS.insertions
+    together = (sigma is None) == (insertions is None)
+    require(together, "--noise_multiplier and --insertions go together: give both or none")
+    alone = FLAGS.upper_bound is None or (sigma is None and FLAGS.sampling_rate is None)
+    others = "--noise_multiplier, --insertions, --sampling_rate"
+    require(alone, f"--upper_bound goes with none of {others}: drop one")
+    rate_alone = FLAGS.sampling_rate is not None and sigma is None
+    require(not rate_alone, "--sampling_rate goes with --noise_multiplier and --insertions: give all three")
+    if FLAGS.lipschitz is None:
+        placed = FLAGS.k is not None or FLAGS.insert is not None
+        require(not placed, "`k` and `insert` go with `lipschitz`: give it, or drop them")
+    else:
+        missing = "`lipschitz` goes with `noise_multiplier` and `insertions`: give all three"
+        require(sigma is not None, missing)
+    if FLAGS.upper_bound is not None:
+        epsilon = FLAGS.upper_bound
+        require(epsilon >= 0, f"--upper_bound={epsilon}: give epsilon, at least 0")
+        return EpsilonDelta(epsilon, FLAGS.delta)
+    if sigma is None:
+        return None
+    require_noise(sigma)
+    return DpSgd(
+        sigma,
+        insertions,
+        1.0 if FLAGS.sampling_rate is None else FLAGS.sampling_rate,
+        1 if FLAGS.k is None else FLAGS.k,
+        LAST if FLAGS.insert is None else FLAGS.insert,
+        FLAGS.lipschitz,
+    )
+
+
+def _require_fits_one_run() -> None:
+    """Raises InputError for flags that the canaries of one run do not go with."""
     for name in ("noise_multiplier", "insertions", "sampling_rate", "lipschitz", "k", "insert", "figure"):
-        message = f"--{name} does not go with --dimension and the cosines of one run: drop one"
+        message = f"--{name} does not go with one run alone: drop it"
         require(FLAGS[name].value is None, message)
     upper = FLAGS.upper_bound
     require(upper is None or 0 <= upper < math.inf, f"--upper_bound={upper}: give a finite one, at least 0")
-    levels = FLAGS.delta, FLAGS.confidence
-    found = score_files.conclude_one_run(path, cosines, FLAGS.dimension, *levels)
+
+
+def _show_one_run(path: Path, conclusion: OneRunConclusion, claim: Claim | None) -> None:
+    """Writes and prints what one run's canaries say."""
+    upper = FLAGS.upper_bound
     if FLAGS.report is not None:
         from audit.report import one_run_page, subjects
 
-        about = subjects.of_cosines(FLAGS.name or path.name, path, found, upper)
+        about = subjects.of_one_run(FLAGS.name or path.name, conclusion, claim, path)
         content = one_run_page.one_run_report(f"Audit: {about.title}", [about])
         written = files.write_whole(Path(FLAGS.report), content, "name another file with --report")
         print(f"report: {written}", file=sys.stderr)
     shown = one_run_table.one_run_json if FLAGS.json else one_run_table.one_run_table
-    print(shown(found, upper))
-    _judge(max((bound.epsilon for bound in found.bounds), default=0.0), upper)
+    print(shown(conclusion, upper))
+    _judge(max((bound.epsilon for bound in conclusion.bounds), default=0.0), upper)
 
 
-def _composition() -> Composition | None:
-    sigma, insertions = FLAGS.noise_multiplier, FLAGS.insertions
-    together = (sigma is None) == (insertions is None)
-    require(together, "--noise_multiplier and --insertions go together: give both or none")
-    one = FLAGS.upper_bound is None or (sigma is None and FLAGS.sampling_rate is None)
-    others = "--noise_multiplier, --insertions, --sampling_rate"
-    require(one, f"--upper_bound goes with none of {others}: drop one")
-    alone = FLAGS.sampling_rate is not None and sigma is None
-    require(not alone, "--sampling_rate goes with --noise_multiplier and --insertions: give all three")
-    if sigma is None:
-        return None
-    require_noise(sigma)
-    return Composition(sigma, insertions, 1.0 if FLAGS.sampling_rate is None else FLAGS.sampling_rate)
-
-
-def _wanted(
-    paths: Sequence[Path], composition: Composition | None, conclusion: Conclusion
-) -> dict[str, tuple[Path, bytes]]:
+def _wanted(paths: Sequence[Path], conclusion: Conclusion) -> dict[str, tuple[Path, bytes]]:
     """The figure and the report by their flags, if they are asked for: where, and the bytes."""
     found = {}
     if FLAGS.figure is not None:
@@ -180,7 +199,7 @@ def _wanted(
         from audit.report import audit_page, subjects
 
         name = FLAGS.name or score_files.said(paths)
-        about = subjects.of_scores(name, paths, composition, conclusion)
+        about = subjects.of_scores(name, paths, conclusion)
         found["report"] = Path(FLAGS.report), audit_page.of_audits([about])
     return found
 

@@ -74,7 +74,8 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
     state = standing(conclusion)
     label = f"threshold, {method_of(gaussian).label} {state.mark if state.faded else ''}".strip()
     color = FADED if state.faded else BOUND
-    axis.axvline(gaussian.threshold, ymax=1 / _HEADROOM, color=color, ls="--", label=label)
+    if gaussian.threshold is not None:
+        axis.axvline(gaussian.threshold, ymax=1 / _HEADROOM, color=color, ls="--", label=label)
     axis.set(xlabel="score of the final model", ylabel=what, title="Scores")
     axis.locator_params(axis="x", nbins=6)
     axis.set_ylim(top=axis.get_ylim()[1] * _HEADROOM)

@@ -81,9 +81,11 @@ def _article(subject: OneRunSubject, titled: bool) -> Html:
     first, runs = subject.runs[0], subject.runs
     several = [page.element("h3", "Over all runs"), _over_runs(runs)] if len(runs) > 1 else []
     remarks = one_run_table.remarks(first)
+    estimates = []
+    if first.estimates:
+        estimates = [page.element("h3", "Estimates, which are no bounds"), _estimates(first)]
     more = [
-        page.element("h3", "Estimates, which are no bounds"),
-        _estimates(first),
+        *estimates,
         *(page.element("p", f"{one[0].upper()}{one[1:]}.", class_="note") for one in remarks),
         *several,
     ]
@@ -117,6 +119,7 @@ def _estimates(first: OneRunConclusion) -> Html:
     rows = []
     for row in first.estimates:
         floor = row.noise_floor
+        assert floor is not None
         numbers = (row.epsilon, row.standard_error, floor.mean, floor.quantile_95)
         within = "; within its floor" if row.epsilon <= floor.quantile_95 else ""
         rows.append((row.method, *(f"{value:.3f}" for value in numbers), row.caveat + within))
@@ -136,35 +139,44 @@ def _over_runs(runs: Sequence[OneRunConclusion]) -> Html:
 def _figures(subject: OneRunSubject) -> list[Html]:
     first = subject.runs[0]
     drawn = one_run_panels(first, subject.upper[0].epsilon if subject.upper else None)
+    if first.cosines is None:
+        return [_epsilons_figure(drawn["epsilons"], first)]
     observed, unobserved, dimension = first.cosines
     units = observed * np.sqrt(dimension)
     null = f"{len(unobserved):,} unobserved ones" if len(unobserved) else "the exact law where nothing leaks"
     said = f"mean {units.mean():.3f}, deviation {units.std():.3f}"
-    estimates = [f"{row.method} {row.epsilon:.3f}" for row in first.estimates]
-    bounds = [f"{row.method} at least {verdicts.at_least(row.epsilon)}" for row in first.bounds]
-    values = ", ".join([*estimates, *bounds])
     return [
         page.figure(
             drawn["cosines"],
             f"Density of {len(observed):,} observed cosines ({said}, in units of 1/sqrt(d)) beside {null}.",
             "Cosines of the canaries with what was released. A leak moves the observed ones to the right.",
         ),
-        page.figure(
-            drawn["epsilons"],
-            f"Epsilon by method: {values}.",
-            "Estimates (circles, with two standard errors) over the range that they show in 95% of audits "
-            "where nothing leaks (grey), and lower bounds (bars).",
-        ),
+        _epsilons_figure(drawn["epsilons"], first),
     ]
+
+
+def _epsilons_figure(image: bytes, first: OneRunConclusion) -> Html:
+    """Returns the figure of epsilon by method."""
+    estimates = [f"{row.method} {row.epsilon:.3f}" for row in first.estimates]
+    bounds = [f"{row.method} at least {verdicts.at_least(row.epsilon)}" for row in first.bounds]
+    values = ", ".join([*estimates, *bounds])
+    caption = (
+        "Estimates (circles, with two standard errors) over the range that they show in 95% of audits "
+        "where nothing leaks (grey), and lower bounds (bars)."
+    )
+    if not estimates:
+        caption = "Lower bounds on epsilon."
+    return page.figure(image, f"Epsilon by method: {values}.", caption)
 
 
 def one_run_panels(conclusion: OneRunConclusion, upper_bound: float | None) -> dict[str, bytes]:
     """Each panel of one run apart, as SVG bytes: "cosines", "epsilons"."""
     drawn = {}
     panels: dict[str, Callable[[Axes, OneRunConclusion], None]] = {
-        "cosines": _draw_cosines,
-        "epsilons": partial(_draw_epsilons, upper_bound=upper_bound),
+        "epsilons": partial(_draw_epsilons, upper_bound=upper_bound)
     }
+    if conclusion.cosines is not None:
+        panels = {"cosines": _draw_cosines, **panels}
     with plt.rc_context(STYLE):
         for name, draw in panels.items():
             figure, axis = plt.subplots(figsize=(4.2, 3.4))
@@ -175,6 +187,7 @@ def one_run_panels(conclusion: OneRunConclusion, upper_bound: float | None) -> d
 
 
 def _draw_cosines(axis: Axes, conclusion: OneRunConclusion) -> None:
+    assert conclusion.cosines is not None
     observed, unobserved, dimension = conclusion.cosines
     root = np.sqrt(dimension)
     seen = np.concatenate([observed, unobserved]) * root
@@ -196,6 +209,7 @@ def _draw_epsilons(axis: Axes, conclusion: OneRunConclusion, upper_bound: float 
     names = [*(row.method for row in conclusion.estimates), *(row.method for row in conclusion.bounds)]
     for place, row in enumerate(conclusion.estimates):
         floor = "no leak: up to 95%" if place == 0 else None
+        assert row.noise_floor is not None and row.standard_error is not None
         axis.barh(place, row.noise_floor.quantile_95, color=FADED, alpha=0.4, label=floor)
         error = 2 * row.standard_error
         label = "estimate, 2 errors" if place == 0 else None

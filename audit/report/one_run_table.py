@@ -1,7 +1,6 @@
 """Audits of one run, of several that are each concluded alone, and of federated runs: for people, in 80
 columns, and for programs."""
 
-import dataclasses
 import json
 from typing import Any, NamedTuple
 
@@ -10,10 +9,10 @@ import numpy as np
 from audit.progress import counted
 from audit.report.table import Column, Table, at_least, at_most, number
 from audit.statistics.accounting import Composition, epsilon_upper_bound, participant_upper_bound
-from audit.statistics.estimate import Bound
+from audit.statistics.estimate import Bound, Estimate
+from audit.statistics.method import NoiseFloor
 from audit.statistics.one_run_bounds import OF_COINS
 from audit.statistics.one_run_conclusion import OneRunConclusion
-from audit.statistics.one_shot import EstimateFloor
 from audit.storage.results import finding_fields
 
 RESULT = "federated.json"  # in a setting's folder
@@ -42,40 +41,60 @@ _OF_BOUND = (
 
 def one_run_table(conclusion: OneRunConclusion, upper_bound: float | None) -> str:
     """Estimates, bounds, and what both mean."""
-    observed, unobserved, dimension = conclusion.cosines
-    out = f", {len(unobserved):,} unobserved" if len(unobserved) else ""
-    null = "fitted to the unobserved" if len(unobserved) else f"the cosine's exact law in R^{dimension:,}"
     title = f"one run: epsilon at delta {conclusion.delta:g}, confidence {conclusion.confidence:g}"
-    about = f"{len(observed):,} observed canaries{out}; null: {null}"
-    estimates = Table(_OF_ESTIMATE, conclusion.estimates, before=(title, about), gap=" ", rule=80)
     given = () if upper_bound is None else (f"{'upper bound':<16} {upper_bound:>8.3f} {'':<37} given",)
     bounds = Table(_OF_BOUND, conclusion.bounds, after=given, gap=" ", rule=80)
-    notes = [*_ESTIMATES.splitlines(), *_notes(conclusion), *remarks(conclusion)]
-    return "\n".join([estimates.text(), "", bounds.text(), "", *notes])
+    notes = [*_notes(conclusion), *remarks(conclusion)]
+    if conclusion.cosines is None:
+        about = f"{conclusion.canaries:,} canaries, each in or out by a coin of its own"
+        return "\n".join([title, about, "", bounds.text(), "", *notes])
+    observed, unobserved, dimension = conclusion.cosines
+    about = f"{len(observed):,} observed canaries; null: the cosine's exact law in R^{dimension:,}"
+    if len(unobserved):
+        numbers = f"{len(observed):,} observed canaries, {len(unobserved):,} unobserved"
+        about = f"{numbers}; null: fitted to the unobserved"
+    estimates = Table(_OF_ESTIMATE, conclusion.estimates, before=(title, about), gap=" ", rule=80)
+    return "\n".join([estimates.text(), "", bounds.text(), "", *_ESTIMATES.splitlines(), *notes])
 
 
-def floor_words(floor: EstimateFloor) -> str:
+def floor_words(floor: NoiseFloor | None) -> str:
     """What an estimate shows where nothing leaks."""
-    return f"{floor.mean:.3f} ({floor.quantile_95:.3f})"
+    return "" if floor is None else f"{floor.mean:.3f} ({floor.quantile_95:.3f})"
 
 
 def one_run_json(conclusion: OneRunConclusion, upper_bound: float | None) -> str:
     """One JSON object on one line: `estimates`, `bounds`, `normality`, `upper_bound` and what was given."""
-    observed, unobserved, dimension = conclusion.cosines
+    about: dict[str, Any] = {"canaries": conclusion.canaries}
+    if conclusion.cosines is not None and conclusion.normality is not None:
+        observed, unobserved, dimension = conclusion.cosines
+        about = {
+            "normality": conclusion.normality._asdict(),
+            "observed": len(observed),
+            "unobserved": len(unobserved),
+            "dimension": dimension,
+        }
     found: dict[str, Any] = {
-        "estimates": [
-            dataclasses.asdict(row) | {"noise_floor": row.noise_floor._asdict()}
-            for row in conclusion.estimates
-        ],
+        "estimates": [_estimate_fields(row) for row in conclusion.estimates],
         "bounds": [_fields(row) for row in conclusion.bounds],
         "upper_bound": upper_bound,
-        "normality": conclusion.normality._asdict(),
-        "observed": len(observed),
-        "unobserved": len(unobserved),
-        "dimension": dimension,
+        **about,
         "coins": conclusion.coins,
     }
     return json.dumps(found)
+
+
+def _estimate_fields(estimate: Estimate) -> dict[str, Any]:
+    floor = estimate.noise_floor
+    assert floor is not None
+    return {
+        "method": estimate.method,
+        "epsilon": estimate.epsilon,
+        "delta": estimate.delta,
+        "standard_error": estimate.standard_error,
+        "noise_floor": {"mean": floor.mean, "quantile_95": floor.quantile_95, "audits": floor.audits},
+        "canaries": estimate.n_in,
+        "caveat": estimate.caveat,
+    }
 
 
 def _fields(bound: Bound) -> dict[str, Any]:
@@ -91,6 +110,8 @@ def remarks(conclusion: OneRunConclusion) -> list[str]:
     if not conclusion.bounds:
         found.append("no bound: save coins (scores, presence), or 40 and more pairs of both kinds")
     tested = conclusion.normality
+    if tested is None:
+        return found
     level = "not rejected" if tested.rejected_at is None else f"rejected at {tested.rejected_at:.3g}"
     values = f"Anderson-Darling {tested.statistic:.3f}, 5%: {tested.critical[2]:.3f}"
     return [*found, f"normal cosines: {level} ({values})"]

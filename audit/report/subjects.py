@@ -13,6 +13,7 @@ import numpy as np
 import scipy
 
 from audit import lipschitz, started, zoo
+from audit.claims.claim import Claim
 from audit.concluded import of_each_run, of_runs_together
 from audit.concluded import of_setting as concluded
 from audit.errors import InputError, require
@@ -98,12 +99,11 @@ _SEEN = {
 }
 
 
-def of_scores(
-    name: str, sources: Sequence[Path], composition: Composition | None, conclusion: Conclusion
-) -> Subject:
-    """The audit of scores from one file or several; the composition where the mechanism is known."""
-    about, names = of_arrays(name, composition, conclusion), ",".join(source.name for source in sources)
-    kept = {"Command": _bound_command(names, composition, conclusion), "Scores": score_files.said(sources)}
+def of_scores(name: str, sources: Sequence[Path], conclusion: Conclusion) -> Subject:
+    """Returns the audit of scores from one file or several."""
+    about = of_arrays(name, conclusion)
+    names = ",".join(source.name for source in sources)
+    kept = {"Command": _bound_command(names, conclusion), "Scores": score_files.said(sources)}
     if STDIN in sources:
         return about._replace(provenance=kept | about.provenance)
     checksums = [hashlib.sha256(source.read_bytes()).hexdigest() for source in sources]
@@ -111,11 +111,13 @@ def of_scores(
     return about._replace(provenance=kept)
 
 
-def _bound_command(names: str, composition: Composition | None, conclusion: Conclusion) -> str:
+def _bound_command(names: str, conclusion: Conclusion) -> str:
+    composition = conclusion.composition
     flags = {"scores": names, "delta": f"{conclusion.delta:g}", "confidence": f"{conclusion.confidence:g}"}
     if conclusion.fresh is not None:
         flags["dimension"] = str(conclusion.fresh.dimension)
         flags |= {} if conclusion.fresh.plain else {"leave_one_out": "true"}
+        flags |= {"in_order": "true"} if conclusion.fresh.in_order else {}
     if conclusion.looks is not None:
         flags["looks"] = ",".join(map(str, conclusion.looks.schedule))
     if composition is not None:
@@ -134,8 +136,9 @@ def _versions() -> str:
     return f"audit {__version__}, python {platform.python_version()}, {libraries}"
 
 
-def of_arrays(name: str, composition: Composition | None, conclusion: Conclusion) -> Subject:
-    """The audit of a caller's scores; the composition where the mechanism is known."""
+def of_arrays(name: str, conclusion: Conclusion) -> Subject:
+    """Returns the audit of a caller's scores."""
+    composition = conclusion.composition
     facts = {"Audited": name, "Runs": _runs(conclusion), **_looks(conclusion)}
     if composition is not None:
         sigma, insertions, rate = composition
@@ -285,14 +288,18 @@ def _provenance(name: str, known: Known, kept: dict[str, str]) -> dict[str, str]
     }
 
 
-def of_cosines(
-    name: str, source: Path, conclusion: OneRunConclusion, upper_bound: float | None
+def of_one_run(
+    name: str, conclusion: OneRunConclusion, claim: Claim | None = None, source: Path | None = None
 ) -> OneRunSubject:
-    """The audit of one run's cosines from a file; the upper bound on epsilon where it is known."""
+    """Returns the audit of one run's canaries, from a caller's arrays or from a file."""
     facts = {"Audited": name, "Canaries": _null(conclusion)}
-    upper = [] if upper_bound is None else [Upper("upper bound", upper_bound, "as given")]
-    checksum = hashlib.sha256(source.read_bytes()).hexdigest()
-    kept = {"Scores": source.name, "SHA-256 of the scores' file": checksum}
+    upper = []
+    if claim is not None:
+        upper = [Upper("upper bound", claim.epsilon(conclusion.delta), "as given")]
+    kept = {"Versions": _versions()}
+    if source is not None:
+        checksum = hashlib.sha256(source.read_bytes()).hexdigest()
+        kept = {"Scores": source.name, "SHA-256 of the scores' file": checksum, **kept}
     return OneRunSubject("run", name, facts, [_UNKNOWN_RUN], [conclusion], upper, kept)
 
 
@@ -358,6 +365,8 @@ def of_federated_folder(folder: Path, levels: AskedLevels) -> OneRunSubject:
 
 
 def _null(conclusion: OneRunConclusion) -> str:
+    if conclusion.cosines is None:
+        return f"{conclusion.canaries:,}, each in or out by a fair coin of its own"
     observed, unobserved, dimension = conclusion.cosines
     if len(unobserved):
         return f"{len(observed):,} observed and {len(unobserved):,} unobserved, to which the null is fitted"

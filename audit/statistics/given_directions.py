@@ -49,7 +49,7 @@ _SHUFFLE = "shuffle each run's cosines if they are sorted, or canaries take part
 _SAME = f"directions look the same in every run: draw them afresh, or {_SHUFFLE}"
 
 
-class Spread(NamedTuple):
+class CosineSpread(NamedTuple):
     """The spread of cosines of canaries that are in.
 
     Attributes:
@@ -144,7 +144,7 @@ def describe_dimension(design: Fresh) -> str:
     )
 
 
-def measure_spread(design: Fresh) -> Spread:
+def measure_spread(design: Fresh) -> CosineSpread:
     """Returns the spread of a design's cosines of canaries that are in, failed runs left out."""
     cosines = design.cosines
     presence = design.presence & (cosines != FAILED)
@@ -160,7 +160,7 @@ def measure_spread(design: Fresh) -> Spread:
     independent = max(1 - canaries / design.dimension, 1 / design.dimension)
     numerator = max(freedom * independent, 1.0)
     denominator = float(max(runs * (design.dimension - canaries), 1))
-    return Spread(float(np.square(deviations).sum()), freedom, numerator, denominator)
+    return CosineSpread(float(np.square(deviations).sum()), freedom, numerator, denominator)
 
 
 def _least_of_law_test(cosines: int) -> float:

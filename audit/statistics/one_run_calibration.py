@@ -110,7 +110,7 @@ def _of_coins(scores: Array, presence: Bits, setting: OneRunSetting, gaussian: b
 
 def _guessed(evidence: CoinEvidence, setting: OneRunSetting, gaussian: bool = True) -> Values:
     found = one_run_bounds.guessed(evidence, setting.delta, setting.confidence)
-    return [(bound.method, bound.epsilon) for bound in found if gaussian or not bound.gaussian]
+    return [(bound.method, bound.epsilon) for bound in found if gaussian or not bound.assumes.gaussian]
 
 
 def _independent(rng: np.random.Generator, setting: OneRunSetting) -> Values:

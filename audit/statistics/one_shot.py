@@ -17,7 +17,6 @@ them.
 Cosines are handled in units of 1/sqrt(d).
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable, Collection
 from typing import NamedTuple
@@ -29,7 +28,9 @@ from scipy import special
 from audit.errors import InputError, require
 from audit.statistics import conversions, cosine_law, gaussians
 from audit.statistics.arrays import floats
+from audit.statistics.estimate import Estimate
 from audit.statistics.gaussians import Gaussian
+from audit.statistics.method import NoiseFloor
 
 ONE_SHOT_FITTED, ONE_SHOT_EQUAL_VARIANCE = "one_shot_fitted", "one_shot_equal_variance"
 ONE_SHOT_THRESHOLD = "one_shot_threshold"
@@ -66,43 +67,6 @@ class Cosines(NamedTuple):
     dimension: int
 
 
-class EstimateFloor(NamedTuple):
-    """An estimate's values in simulated audits where nothing leaks.
-
-    Attributes:
-      mean: Their mean.
-      quantile_95: Their 95% quantile.
-      audits: How many audits were simulated.
-    """
-
-    mean: float
-    quantile_95: float
-    audits: int
-
-
-@dataclasses.dataclass(frozen=True)
-class OneShotEstimate:
-    """An estimate of epsilon that is no bound.
-
-    Attributes:
-      method: The estimator's name.
-      epsilon: The estimate.
-      delta: The delta of epsilon.
-      standard_error: By simulated audits of independent normal canaries with the fitted means and deviations.
-      noise_floor: What the estimator shows where nothing leaks.
-      canaries: The number of observed canaries.
-      caveat: Why it is no bound.
-    """
-
-    method: str
-    epsilon: float
-    delta: float
-    standard_error: float
-    noise_floor: EstimateFloor
-    canaries: int
-    caveat: str
-
-
 def cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -> Cosines:
     """Checks a caller's cosines.
 
@@ -137,7 +101,7 @@ def of_own_game(observed: ArrayLike, unobserved: ArrayLike | None, dimension: in
     return Cosines(checked, _check_cosines("unobserved", unobserved), dimension)
 
 
-def estimates(run: Cosines, delta: float, confidence: float) -> list[OneShotEstimate]:
+def estimates(run: Cosines, delta: float, confidence: float) -> list[Estimate]:
     """Returns all estimates of epsilon at delta.
 
     `confidence` is the level of the limits in the last two, which as a whole do not hold at it.
@@ -214,7 +178,9 @@ FITTED: dict[str, Callable[[Gaussian, Gaussian, float], Array]] = {
 LIMITS = {ONE_SHOT_JEFFREYS: 0.5, ONE_SHOT_CLOPPER_PEARSON: 1.0}  # the prior of each: see `in_sample`
 
 
-def fits(run: Cosines, delta: float, methods: Collection[str] = tuple(FITTED)) -> list[OneShotEstimate]:
+def fits(
+    run: Cosines, delta: float, methods: Collection[str] = tuple(FITTED), confidence: float = 0.95
+) -> list[Estimate]:
     """Returns the estimates that depend on means and deviations alone.
 
     Args:
@@ -243,12 +209,28 @@ def fits(run: Cosines, delta: float, methods: Collection[str] = tuple(FITTED)) -
             value = estimate(null, seen, delta)
         error = float(estimate(redrawn_null, redrawn_seen, delta).std())
         floor = noise_floor(name, observed, unobserved, delta)
-        rows.append(OneShotEstimate(name, float(value), delta, error, floor, observed, _FIT_CAVEAT))
+        rows.append(
+            Estimate(
+                method=name,
+                epsilon=float(value),
+                mu=None,
+                delta=delta,
+                confidence=confidence,
+                threshold=None,
+                false_positives=0,
+                false_negatives=0,
+                n_in=observed,
+                n_out=unobserved,
+                caveat=_FIT_CAVEAT,
+                standard_error=error,
+                noise_floor=floor,
+            )
+        )
     return rows
 
 
 @functools.lru_cache(maxsize=256)
-def noise_floor(method: str, observed: int, unobserved: int, delta: float) -> EstimateFloor:
+def noise_floor(method: str, observed: int, unobserved: int, delta: float) -> NoiseFloor:
     """Returns what a method of FITTED shows where nothing leaks, by 2,000 fits to simulated canaries.
 
     The draws are the same each time. Without unobserved canaries the null is exact (Errata O2). Cosines are
@@ -362,7 +344,7 @@ class _Canaries(NamedTuple):
     dimension: int
 
 
-def _estimate_in_sample(run: Cosines, delta: float, confidence: float) -> list[OneShotEstimate]:
+def _estimate_in_sample(run: Cosines, delta: float, confidence: float) -> list[Estimate]:
     """Returns the in-sample estimates, with standard errors and floors by simulation."""
     error = 1 - confidence
     canaries = _Canaries(len(run.observed), len(run.unobserved), run.dimension)
@@ -376,14 +358,30 @@ def _estimate_in_sample(run: Cosines, delta: float, confidence: float) -> list[O
         value = in_sample(run, delta, error, prior)
         deviation = float(_simulate_in_sample(null, seen, canaries, delta, error, prior).std())
         floor = _compute_limit_floor(canaries.observed, canaries.unobserved, delta, error, prior)
-        rows.append(OneShotEstimate(name, value, delta, deviation, floor, canaries.observed, _LIMIT_CAVEAT))
+        rows.append(
+            Estimate(
+                method=name,
+                epsilon=value,
+                mu=None,
+                delta=delta,
+                confidence=confidence,
+                threshold=None,
+                false_positives=0,
+                false_negatives=0,
+                n_in=canaries.observed,
+                n_out=canaries.unobserved,
+                caveat=_LIMIT_CAVEAT,
+                standard_error=deviation,
+                noise_floor=floor,
+            )
+        )
     return rows
 
 
 @functools.lru_cache(maxsize=256)
 def _compute_limit_floor(
     observed: int, unobserved: int, delta: float, error: float, prior: float
-) -> EstimateFloor:
+) -> NoiseFloor:
     """Returns an in-sample estimate's floor.
 
     Ranks alone decide it, so that any large dimension and small deviation give the same.
@@ -407,9 +405,9 @@ def _simulate_in_sample(
     return _find_best_of_both(cosines_in, cosines_out, delta, error, prior)
 
 
-def _summarise(values: Array) -> EstimateFloor:
+def _summarise(values: Array) -> NoiseFloor:
     """Returns the floor that simulated estimates give."""
-    return EstimateFloor(float(values.mean()), float(np.quantile(values, 0.95)), values.size)
+    return NoiseFloor(float(values.mean()), float(np.quantile(values, 0.95)), None, values.size)
 
 
 def _find_best_against_law(

@@ -38,7 +38,7 @@ _MOST_SHIFTS = 20  # of repeated windows, that are followed as far as they go
 _LEAST_DIFFERENT = 0.25  # share of different rows: fewer repeat by nature
 
 
-class Table(NamedTuple):
+class RowTable(NamedTuple):
     """The rows of one world of a design, or of both.
 
     Attributes:
@@ -54,7 +54,7 @@ class Table(NamedTuple):
     rows: Places
 
 
-class Block(NamedTuple):
+class RepeatedBlock(NamedTuple):
     """Rows first .. first + length - 1, which come again from `again` on (counted from 0)."""
 
     first: int
@@ -95,22 +95,22 @@ def describe_repeats(design: Design | Fresh) -> list[str]:
     return lines
 
 
-def tables_of(design: Design | Fresh) -> list[Table]:
+def tables_of(design: Design | Fresh) -> list[RowTable]:
     """Returns a design's rows: of each world where these are different runs, else of all runs."""
     if isinstance(design, Sets):
         worlds = (("the scores in", design.inserted), ("the scores out", design.fresh))
-        return [Table(name, "row", scores, _row_numbers(scores)) for name, scores in worlds]
+        return [RowTable(name, "row", scores, _row_numbers(scores)) for name, scores in worlds]
     if isinstance(design, Fresh):
-        return [Table("the cosines", "row", design.cosines, _row_numbers(design.cosines))]
+        return [RowTable("the cosines", "row", design.cosines, _row_numbers(design.cosines))]
     assert isinstance(design, Coins)
     if len(design.scores) == 1:
         canaries = np.stack([design.scores[0], design.presence[0]], axis=1)
-        return [Table("the run", "canary", design.scores.T, _row_numbers(canaries))]
+        return [RowTable("the run", "canary", design.scores.T, _row_numbers(canaries))]
     rows = _row_numbers(np.concatenate([design.scores, design.presence], axis=1))
-    return [Table("the scores", "row", design.scores, rows)]
+    return [RowTable("the scores", "row", design.scores, rows)]
 
 
-def find_block(rows: Places) -> Block | None:
+def find_block(rows: Places) -> RepeatedBlock | None:
     """Returns a block of rows that comes again, if independent rows would have one with a probability below
     REFUSED_BELOW; None otherwise.
 
@@ -153,7 +153,7 @@ def _stretches(rows: Places) -> _Stretches:
     return _Stretches(starts, lengths, symbols)
 
 
-def _find_repeated_window(stretches: _Stretches, evidence: Array, least: float) -> Block | None:
+def _find_repeated_window(stretches: _Stretches, evidence: Array, least: float) -> RepeatedBlock | None:
     """Returns a repeated run of stretches with evidence of at least `least`.
 
     Windows of 1, 2, 4, ... stretches are numbered by their content (Karp, Miller and Rosenberg, 1972); those
@@ -189,7 +189,7 @@ def _find_repeated_window(stretches: _Stretches, evidence: Array, least: float) 
         most = reached
         end = min(high, low + shift)  # a file that was pasted three times matches beyond its first copy
         rows = int(stretches.lengths[low:end].sum())
-        best = Block(int(stretches.starts[low]), int(stretches.starts[low + shift]), rows)
+        best = RepeatedBlock(int(stretches.starts[low]), int(stretches.starts[low + shift]), rows)
     return best
 
 
@@ -225,7 +225,7 @@ def _most_evidence(symbols: Places, total: Array, shift: int) -> tuple[int, int]
     return int(lows[best]), int(highs[best])
 
 
-def _find_row(table: Table) -> Block | None:
+def _find_row(table: RowTable) -> RepeatedBlock | None:
     """Returns the first row of several scores that comes again, and the rows after it that do so too, if
     independent scores would have one with a probability below REFUSED_BELOW."""
     scores, rows = table.scores, table.rows
@@ -243,7 +243,7 @@ def _find_row(table: Table) -> Block | None:
         length = 1
         while again + length < len(rows) and rows[row + length] == rows[again + length]:
             length += 1
-        return Block(int(row), again, min(length, again - int(row)))
+        return RepeatedBlock(int(row), again, min(length, again - int(row)))
     return None
 
 
@@ -259,7 +259,7 @@ def _row_numbers(scores: Array) -> Places:
     return np.unique(scores, axis=0, return_inverse=True)[1].ravel().astype(np.int64)
 
 
-def _describe_block(table: Table, block: Block) -> str:
+def _describe_block(table: RowTable, block: RepeatedBlock) -> str:
     where = f"of {table.name}, "
     if block.length == 1:
         rows = f"{where}{table.row} {block.first + 1:,} comes again as {block.again + 1:,}"

@@ -19,13 +19,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from audit.errors import InputError, require
-from audit.statistics import canaries, given_directions, one_run_conclusion, one_shot
+from audit.evidence import given
+from audit.evidence.one_run import OneRun
+from audit.statistics import given_directions
 from audit.statistics.arrays import floats
-from audit.statistics.canaries import Coins, Design, Fresh
-from audit.statistics.one_run_conclusion import OneRunConclusion
+from audit.statistics.canaries import Coins, Fresh, Sets
 from audit.storage.files import NOT_AN_ARCHIVE, regular
 
 Array = NDArray[np.float64]
+Scores = Sets | Coins | OneRun
 
 STDIN = Path("-")
 MOST_SCORES = 5_000_000
@@ -50,7 +52,7 @@ def said(files: Sequence[Path]) -> str:
     return ", ".join(str(_STANDARD_INPUT) if path == STDIN else path.name for path in files)
 
 
-def read_scores(*files: Path) -> Design:
+def read_scores(*files: Path) -> Scores:
     """The scores of a .npz, .csv or .json file, of two .npy files, or of STDIN, which is CSV or JSON.
 
     A .npz holds arrays in, out or scores, presence; a .csv has columns score,in or score,presence or in,out;
@@ -58,7 +60,7 @@ def read_scores(*files: Path) -> Design:
     with several canaries a run, (runs, canaries).
     Raises InputError, in one line, for what it cannot read, makes no sense, or is more than MOST_SCORES.
     """
-    readers: dict[tuple[str, ...], Callable[..., Design]] = {
+    readers: dict[tuple[str, ...], Callable[..., Scores]] = {
         (".npz",): _read_npz,
         (".csv",): _read_csv,
         (".json",): _read_json,
@@ -72,12 +74,13 @@ def read_scores(*files: Path) -> Design:
         give = "give a .npz, .csv or .json file, two .npy files, in.npy,out.npy, or - for standard input"
         raise InputError(f"`scores={named}`: {give}")
     design = reader(*files)
-    size = sum(world.size for world in design.pooled())
+    coins = design.coins if isinstance(design, OneRun) else design
+    size = 0 if coins is None else sum(world.size for world in coins.pooled())
     require(size <= MOST_SCORES, _too_many(files[0], size))
     return design
 
 
-def of_columns(place: object, names: Sequence[object], column: Callable[[Any], Any]) -> Design:
+def of_columns(place: object, names: Sequence[object], column: Callable[[Any], Any]) -> Scores:
     """The scores of a table with columns score,in or score,presence (1 or 0), or in,out; `column` gives the
     column of a name, (runs,) or (runs, canaries). Raises InputError, in which `place` names the table."""
     known = [str(name).strip().lower() for name in names]
@@ -90,26 +93,6 @@ def of_columns(place: object, names: Sequence[object], column: Callable[[Any], A
     if form == ("in", "out"):
         return _sets(place, scores, others)
     return _by_presence(place, scores, others)
-
-
-class OneRun(NamedTuple):
-    """What a file holds of one run: arrays observed and unobserved, None where it has none, or coins."""
-
-    observed: Array | None
-    unobserved: Array | None
-    coins: Coins | None
-
-
-def conclude_one_run(
-    path: Path, found: OneRun, dimension: int, delta: float, confidence: float
-) -> OneRunConclusion:
-    """All that one run's cosines from a file say; raises InputError in one line."""
-    with _naming(path):
-        if found.coins is not None:
-            return one_run_conclusion.of_coins(found.coins, dimension, delta, confidence)
-        assert found.observed is not None
-        cosines = one_shot.cosines(found.observed, found.unobserved, dimension)
-        return one_run_conclusion.of_cosines(cosines, delta, confidence)
 
 
 def read_cosines(
@@ -131,10 +114,11 @@ def read_cosines(
         if several or leave_one_out:
             extra = ", ".join(sorted({"unobserved", "out"} & set(arrays)))
             require(not extra, f"drop {extra}, or save scores= and presence= where some canaries are out")
+        elif presence is None:
+            return given.paired_cosines(cosines[0], arrays.get("unobserved"), dimension)
+        if several:
             return given_directions.given(cosines, dimension, leave_one_out, presence, in_order)
-        if presence is not None:
-            return OneRun(None, None, one_run_conclusion.of_one_run(arrays["scores"], arrays["presence"]))
-    return OneRun(cosines[0], arrays.get("unobserved"), None)
+        return given.cosines(cosines, dimension, presence, leave_one_out, in_order)
 
 
 def _of_runs(arrays: dict[str, Array]) -> tuple[Array, Array | None, bool]:
@@ -168,10 +152,10 @@ def _npy_cosines(path: Path) -> dict[str, Array]:
     return {"observed": found}
 
 
-def _sets(path: object, scores_in: Array, scores_out: Array) -> Design:
+def _sets(path: object, scores_in: Array, scores_out: Array) -> Scores:
     """Returns the design of two sets of runs; flat scores are of one canary a run."""
     with _naming(path):
-        return canaries.of_arrays(scores_in, scores_out)
+        return given.two_worlds(scores_in, scores_out)
 
 
 @contextlib.contextmanager
@@ -204,7 +188,7 @@ def _too_many(path: Path, size: int) -> str:
     return f"{path} has {size:,} scores, more than {MOST_SCORES:,}: keep a random part of them"
 
 
-def _read_npz(path: Path) -> Design:
+def _read_npz(path: Path) -> Scores:
     """Arrays `in` and `out`, or `scores` and `presence`, which is true or 1 for in."""
     arrays = _npz_arrays(path, ("in", "out", "scores", "presence"))
     if {"scores", "presence"} <= set(arrays):
@@ -246,7 +230,7 @@ def _numbers(path: Path, name: str, file: IO[bytes], flat: bool = True) -> Array
     return array[:, 0] if flat and array.ndim == 2 and array.shape[1] == 1 else array
 
 
-def _by_presence(path: object, scores: Array, presence: Array) -> Design:
+def _by_presence(path: object, scores: Array, presence: Array) -> Scores:
     fits = scores.ndim in (1, 2) and scores.shape == presence.shape
     shapes = f"scores {scores.shape} and presence {presence.shape}"
     require(fits, f"{path}: {shapes} must both be (runs,) or (runs, canaries)")
@@ -255,7 +239,7 @@ def _by_presence(path: object, scores: Array, presence: Array) -> Design:
     if scores.ndim == 1:
         return _sets(path, scores[present], scores[~present])
     with _naming(path):
-        return canaries.coins(scores, present)
+        return given.coins(scores, present)
 
 
 class _Cells(NamedTuple):
@@ -267,7 +251,7 @@ class _Cells(NamedTuple):
     second: str
 
 
-def _read_stdin(path: Path) -> Design:
+def _read_stdin(path: Path) -> Scores:
     """JSON where the first character is that of an object, else CSV."""
     with _reading(_STANDARD_INPUT):
         content = sys.stdin.buffer.read(MOST_BYTES + 1)
@@ -279,12 +263,12 @@ def _read_stdin(path: Path) -> Design:
         return of_text(_STANDARD_INPUT, io.StringIO(text, newline=""))
 
 
-def _read_json(path: Path) -> Design:
+def _read_json(path: Path) -> Scores:
     with _reading(path), open(path, encoding="utf-8-sig") as file:
         return _of_json(path, file)
 
 
-def _of_json(path: Path, file: IO[str]) -> Design:
+def _of_json(path: Path, file: IO[str]) -> Scores:
     """An object of lists, whose names are those of a CSV's columns."""
     found = _json_lists(path, file)
     lists = dict(found)
@@ -304,12 +288,12 @@ def _json_lists(path: Path, file: IO[str]) -> tuple[tuple[str, Any], ...]:
     return tuple(found)
 
 
-def _read_csv(path: Path) -> Design:
+def _read_csv(path: Path) -> Scores:
     with _reading(path), open(path, newline="", encoding="utf-8-sig") as file:
         return _of_csv(path, file)
 
 
-def _of_csv(path: Path, file: IO[str]) -> Design:
+def _of_csv(path: Path, file: IO[str]) -> Scores:
     """Columns score,in or score,presence, or a column a world; commas, semicolons, tabs or spaces between."""
     first = file.readline(_HEADER_BYTES).lstrip("# ")
     form, at, separator = _header(path, first)

@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 from audit.errors import InputError
 from audit.statistics import canaries, estimate, exact_null, gaussian_curve, lifted, one_run_bounds
-from audit.statistics import one_run_conclusion as one_run
 from audit.statistics.estimate import ScoreMethod
 from audit.statistics.exact_null import DirectionsMethod
 from audit.statistics.gaussian_curve import CURVE_LEVEL
@@ -50,7 +49,8 @@ def _of_canaries(method: CanaryMethod) -> Function:
 
 def _of_coins(method: one_run_bounds.OneRunMethod[one_run_bounds.CoinEvidence]) -> Function:
     def epsilon(evidence: AuditScores, delta: float, confidence: float) -> float:
-        coins = one_run.of_one_run(evidence.scores, evidence.presence)
+        presence = evidence.presence.reshape(1, -1).astype(bool)
+        coins = canaries.Coins(evidence.scores.reshape(1, -1), presence, True)
         return method.compute(one_run_bounds.of_coins(coins), delta, confidence).epsilon
 
     return epsilon

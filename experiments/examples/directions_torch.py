@@ -62,11 +62,8 @@ def main(*page: str) -> None:
         u = (drift - moved).numpy()  # DIRECTIONS: steps subtract gradients
         rows.append(directions.cosines(u, SEED, run, CANARIES, leave_one_out=True))
     result = audit.bounds(
-        rows,
-        dimension=dimension,
-        leave_one_out=True,
-        noise_multiplier=NOISE_MULTIPLIER,
-        insertions=STEPS,
+        audit.cosines(rows, dimension, leave_one_out=True, in_order=True),
+        claim=audit.DpSgd(NOISE_MULTIPLIER, STEPS),
         name="a network in PyTorch",
     )
     print(result)

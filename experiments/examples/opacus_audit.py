@@ -51,7 +51,7 @@ def main(*page: str) -> None:
     scores_in = [train(True, features, labels) for _ in range(RUNS // 2)]
     scores_out = [train(False, features, labels) for _ in range(RUNS // 2)]
     result = audit.bounds(
-        scores_in, scores_out, noise_multiplier=NOISE_MULTIPLIER, insertions=STEPS, name="a network by Opacus"
+        scores_in, scores_out, audit.DpSgd(NOISE_MULTIPLIER, STEPS), name="a network by Opacus"
     )
     print(result)
     for path in page:

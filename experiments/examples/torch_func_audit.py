@@ -57,7 +57,7 @@ def main(*page: str) -> None:
     scores = (start - thetas)[:, 3].numpy()  # CANARY: how far its number moved against its gradient
     where = present.numpy()
     result = audit.bounds(
-        scores[where], scores[~where], noise_multiplier=NOISE_MULTIPLIER, insertions=STEPS, name="torch.func"
+        scores[where], scores[~where], audit.DpSgd(NOISE_MULTIPLIER, STEPS), name="torch.func"
     )
     print(result)
     for path in page:

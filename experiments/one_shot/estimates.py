@@ -14,8 +14,10 @@ from audit.errors import require
 from audit.statistics import conversions, cosine_law, one_shot
 from audit.statistics.accounting import epsilon_upper_bound
 from audit.statistics.cosine_law import AndersonDarling
+from audit.statistics.estimate import Estimate
 from audit.statistics.gaussians import Gaussian
-from audit.statistics.one_shot import FITTED, Cosines, EstimateFloor, OneShotEstimate
+from audit.statistics.method import NoiseFloor
+from audit.statistics.one_shot import FITTED, Cosines
 from audit.storage.index import Holdings
 from audit.storage.store import Scores
 from experiments.cells import federated
@@ -42,7 +44,7 @@ class Floors(NamedTuple):
     """Every estimate's values without any leak, for so many canaries."""
 
     canaries: int
-    by_method: dict[str, EstimateFloor]
+    by_method: dict[str, NoiseFloor]
 
 
 def cells(
@@ -82,8 +84,8 @@ class Observation(NamedTuple):
     and the paper's lower value, which is in-sample and no bound."""
 
     cosines: Cosines
-    fitted: OneShotEstimate
-    equal_variance: OneShotEstimate
+    fitted: Estimate
+    equal_variance: Estimate
     in_sample: float
     normality: AndersonDarling
 

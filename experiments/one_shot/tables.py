@@ -13,7 +13,8 @@ from audit.report.one_run_table import floor_words
 from audit.report.table import Column, Show, Table, number
 from audit.statistics import one_shot
 from audit.statistics.accounting import epsilon_upper_bound
-from audit.statistics.one_shot import ONE_SHOT_EQUAL_VARIANCE, ONE_SHOT_FITTED, OneShotEstimate
+from audit.statistics.estimate import Estimate
+from audit.statistics.one_shot import ONE_SHOT_EQUAL_VARIANCE, ONE_SHOT_FITTED
 from experiments.one_shot import estimates
 from experiments.one_shot.estimates import FederatedRun, Floors, Observation, SplitQuantiles, TableCell
 from experiments.one_shot.sweep import Trainings
@@ -306,7 +307,7 @@ def _floors(one: FederatedRun) -> _Line:
     return _Line(("floor", "mean (95%)", every, "", final))
 
 
-def _estimate(row: OneShotEstimate) -> str:
+def _estimate(row: Estimate) -> str:
     digits = 0 if row.epsilon >= 1000 else 1 if row.epsilon >= 10 else 2
     return f"{row.epsilon:,.{digits}f} ({row.standard_error:,.{digits}f})"
 

@@ -18,12 +18,12 @@ def test_numpys_and_jaxs_numbers_are_numbers():
         "insertions": np.int64(4),
         "sampling_rate": jnp.float32(1),
     }
-    found = audit.bounds(IN, OUT, **levels, **mechanism)
+    found = audit.bounds(IN, OUT, audit.DpSgd(**mechanism), **levels)
     assert found.upper_bound == pytest.approx(
-        audit.bounds(IN, OUT, noise_multiplier=1.0, insertions=4).upper_bound, rel=1e-3
+        audit.bounds(IN, OUT, audit.DpSgd(1.0, 4)).upper_bound, rel=1e-3
     )
     assert found.true_positive_rate(np.float32(0.5)) == found.true_positive_rate(0.5)
-    assert audit.bounds(IN, OUT, upper_bound=np.int32(3)).upper_bound == 3
+    assert audit.bounds(IN, OUT, audit.EpsilonDelta(np.int32(3), 1e-5)).upper_bound == 3
     assert np.array_equal(one_run.canary(np.uint8(1), np.int64(2), np.int32(9)), one_run.canary(1, 2, 9))
     assert np.array_equal(one_run.coins(jnp.int32(1), np.int16(9)), one_run.coins(1, 9))
 

@@ -215,20 +215,20 @@ print(*sys.modules, sep="\\n")"""
 
 
 def test_bounds_are_those_of_the_command():
-    found = audit.bounds(IN, OUT, noise_multiplier=1.0, insertions=4, name="<mine>")
+    found = audit.bounds(IN, OUT, audit.DpSgd(noise_multiplier=1.0, insertions=4), name="<mine>")
     assert found.upper_bound == epsilon_upper_bound(1.0, 4, 1e-5)
     assert 0 < found.bounds["assumption_free"].epsilon < found.bounds["if_gaussian"].epsilon
     assert set(found.estimates) == {"in_sample"} and "in_sample" not in found.bounds
     assert "if_gaussian" in str(found)
     assert "Proven: epsilon is at least" in found._repr_html_() and "<table" in found._repr_html_()
-    assert audit.bounds(IN, OUT, 1e-3, 0.9).conclusion.confidence == 0.9
+    assert audit.bounds(IN, OUT, delta=1e-3, confidence=0.9).conclusion.confidence == 0.9
 
 
 def test_a_result_says_what_is_proven_at_any_number_of_canaries():
     rng = np.random.default_rng(8)
     for canaries, methods in ((1, ["assumption_free", "if_gaussian"]), (4, ["lifted", "lifted_gaussian"])):
         ins, outs = rng.normal(2, 1, (60, canaries)), rng.normal(0, 1, (60, canaries))
-        found = audit.bounds(ins, outs, upper_bound=9.0)
+        found = audit.bounds(ins, outs, claim=audit.EpsilonDelta(9.0, 1e-5))
         assert list(found.bounds)[:2] == ["assumption_free", "if_gaussian"]
         for always, method in zip(("assumption_free", "if_gaussian"), methods, strict=True):
             assert found.bounds[always] == found.bounds[method] and found.bounds[always].method == method
@@ -236,8 +236,8 @@ def test_a_result_says_what_is_proven_at_any_number_of_canaries():
         assert 0 < found.epsilon == found.bounds["assumption_free"].epsilon == told["epsilon"]
         assert found.verdict == told["verdict"] == "leaks"
         assert (told["most_provable"] is None) == (canaries > 1)
-        assert audit.bounds(-ins, -outs, upper_bound=9.0).verdict == "reversed scores"
-        assert audit.bounds(ins, outs, upper_bound=0.1).verdict == "violated"
+        assert audit.bounds(-ins, -outs, claim=audit.EpsilonDelta(9.0, 1e-5)).verdict == "reversed scores"
+        assert audit.bounds(ins, outs, claim=audit.EpsilonDelta(0.1, 1e-5)).verdict == "violated"
 
 
 def test_a_refuted_bound_does_not_hold():
@@ -264,8 +264,9 @@ def test_a_result_becomes_a_dict_a_figure_and_a_page(tmp_path):
 def test_what_the_door_lacks_is_said_and_worlds_may_differ_in_canaries():
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         audit.nothing  # noqa: B018
-    functions = {"audit", "audit_loss", "audit_model", "bounds", "directions", *OTHERS}
-    assert set(audit.__all__) == functions | {"InputError", "Result", "__version__"}
+    functions = {"audit", "audit_loss", "audit_model", "bounds", "coins", "cosines", "directions", *OTHERS}
+    types = {"DpSgd", "EpsilonDelta", "Gdp", "InputError", "Result", "__version__"}
+    assert set(audit.__all__) == functions | types
     found = audit.bounds(RNG.normal(size=(80, 8)) + 2, RNG.normal(size=(80, 7)))
     assert found.bounds["lifted_gaussian"].epsilon > 0
 

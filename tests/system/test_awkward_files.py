@@ -30,7 +30,7 @@ class Awkward(NamedTuple):
 def cosines(runs, canaries, dimension, change):
     def draw(rng):
         values = rng.normal(size=(runs, canaries)) / dimension**0.5
-        return (change(values),), {"dimension": dimension}
+        return (audit.cosines(change(values), dimension),), {}
 
     return draw
 
@@ -42,7 +42,7 @@ def revealing(runs=1000, canaries=8, probability=0.01):
         values = np.zeros((runs, canaries))
         revealed = rng.random(runs) < probability
         values[revealed] = 0.35 + 0.005 * rng.normal(size=(revealed.sum(), canaries))
-        return (values,), {"dimension": 10_000}
+        return (audit.cosines(values, 10_000),), {}
 
     return draw
 
@@ -148,10 +148,10 @@ def share_above(case, audits, seed=0):
     above = refused = 0
     for number in range(audits):
         rng = np.random.default_rng([47, seed, number])
-        arrays, more = case.draw(rng)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             try:
+                arrays, more = case.draw(rng)
                 result = audit.bounds(*arrays, delta=case.delta, **more)
             except InputError:
                 refused += 1
@@ -189,7 +189,7 @@ def test_scores_that_are_no_independent_runs_accuse_nobody(world):
         scores["in"] = scores["out"] + 3.0
     else:
         scores[world] = np.full(400, 2.0 if world == "in" else -2.0)
-    result = audit.bounds(scores["in"], scores["out"], upper_bound=0.1)
+    result = audit.bounds(scores["in"], scores["out"], audit.EpsilonDelta(0.1, 1e-5))
     assert result.epsilon > 0.1
     table = " ".join(str(result).split())
     assert "violated" not in table and "these scores are not those of independent runs" in table

@@ -34,7 +34,15 @@ def bounds(scores_in=IN, scores_out=OUT, **given):
 
 
 def fresh(scores_in=MANY / 10, dimension=200, **given):
-    return audit.bounds(scores_in, dimension=dimension, **given)
+    return audit.cosines(scores_in, dimension, **given)
+
+
+def dp_sgd(**given):
+    return audit.DpSgd(**given)
+
+
+def given_coins(scores=MANY, presence=None):
+    return audit.coins(scores, np.arange(MANY.size).reshape(MANY.shape) % 2 if presence is None else presence)
 
 
 def loss(params, example):
@@ -119,13 +127,17 @@ BOUNDS = [
     ("no table", lambda: audit.bounds(SimpleNamespace(columns=["a"])), "`scores_out` is missing"),
     ("other columns", lambda: audit.bounds(type("Frame", (dict,), {"columns": ["a"]})()), "has columns 'a'"),
     *typed(bounds, "delta", *LEVEL), *typed(bounds, "confidence", *LEVEL),
-    *typed(bounds, "noise_multiplier", -1, np.nan, 1e-9, 1e12, optional=True, insertions=4),
-    *typed(bounds, "insertions", -1, 1.5, np.nan, 10**13, optional=True, noise_multiplier=1.0),
-    *typed(bounds, "sampling_rate", 0, 1.5, -1, np.nan, optional=True, **NOISY),
-    *typed(bounds, "upper_bound", -1, np.nan, optional=True),
-    *each(bounds, "sampling_rate", "goes with both", 0.5, 1, 1.0),
-    *each(bounds, "noise_multiplier", "go together", 1.0), *each(bounds, "insertions", "go together", 3),
-    *each(lambda **one: bounds(upper_bound=3.0, **one, **NOISY), "delta", "upper_bound", 1e-5),
+    *typed(dp_sgd, "noise_multiplier", -1, np.nan, 1e-9, 1e13, insertions=4),
+    *typed(dp_sgd, "insertions", -1, 1.5, np.nan, 10**13, noise_multiplier=1.0),
+    *typed(dp_sgd, "sampling_rate", 0, 1.5, -1, np.nan, **NOISY),
+    *typed(audit.Gdp, "mu", -1, np.nan, np.inf),
+    *typed(audit.EpsilonDelta, "epsilon", -1, np.nan, delta=1e-5),
+    *typed(audit.EpsilonDelta, "delta", -1, 1, np.nan, epsilon=1.0),
+    *each(bounds, "claim", "`claim=", 3.0, "x", (4.0, 250), [], True),
+    *each(bounds, "looks", "looks", [3, 2], (1,), (7, 900)),
+    *each(lambda **two: audit.bounds(audit.cosines(MANY / 10, 200), **two), "scores_out", "drop it", OUT),
+    *each(lambda **two: given_coins(**two), "scores", "scores", MANY[0], "x", MANY[:3], MANY[None]),
+    *each(lambda **two: given_coins(**two), "presence", "presence", MANY, np.ones(MANY.shape), "x", MANY[:3]),
     *each(bounds, "name", "`name=", None, 3, b"x", [], True),
     *each(bounds, "confidence", "did you mean 0.95?", 95, 95.0, np.float32(95)),
 ]  # fmt: skip
@@ -135,18 +147,11 @@ COSINES = [
         for note, (value, says) in ARRAYS.items()
         if note not in ("None", "many", "none", "NaN", "near the end")
     ),
-    *typed(fresh, "dimension", 0, 1, -5, 1.5, 10**14, HUGE, optional=True),
+    *typed(fresh, "dimension", 0, 1, -5, 1.5, 10**14, HUGE),
     *each(fresh, "leave_one_out", "`leave_one_out=", None, 1, "x", np.ones(2)),
     *each(fresh, "presence", "presence", np.ones(3), np.zeros(MANY.shape), 2 * np.ones(MANY.shape), "x"),
-    *each(fresh, "scores_out", "drop `scores_out`", OUT, [1.0], 3),
-    *each(fresh, "upper_bound", "`upper_bound=", -1, "x"),
-    *each(fresh, "insertions", "go together", 3),
-    *each(fresh, "delta", "delta", 0, 1, "x"),
-    *each(fresh, "confidence", "confidence", 0, 1, "x"),
-    *each(bounds, "leave_one_out", "go with `dimension`", True),
-    *each(bounds, "presence", "go with", OUT),
-    ("no dimension", lambda: audit.bounds(MANY / 10, leave_one_out=True), "go with `dimension`"),
-    ("a table", lambda: fresh(SimpleNamespace(columns=["score", "in"])), "array of cosines: give no table"),
+    *each(fresh, "in_order", "`in_order=", None, 1, "x", np.ones(2)),
+    ("a table", lambda: fresh(SimpleNamespace(columns=["score", "in"])), "as an array: give no table"),
     ("none", lambda: fresh([]), "the cosines have shape (0,)"),
     ("NaN", lambda: fresh([np.nan, np.inf, 0.1]), "2 of 3 cosines are NaN, of runs that failed"),
     ("beyond 1", lambda: fresh(MANY), "is no cosine: divide by both lengths"),
@@ -166,8 +171,9 @@ HIDDEN = [
     *each(hidden, "insert", "`insert=", "second", "", 0, 3, -1, 1.5, [1], {}, True, LONG, np.ones(2)),
     *each(hidden, "lipschitz", "lipschitz", None, -1, np.nan, np.inf, "x", {}, np.ones(3), 1j),
     *each(hidden, "step_sizes", "step_sizes", None, -1, np.nan, "x", [], np.ones(3)),
-    *each(bounds, "lipschitz", "goes with `noise_multiplier` and `insertions`", 1.0),
-    *each(bounds, "k", "go with `lipschitz`", 5), *each(bounds, "insert", "go with `lipschitz`", "last"),
+    *each(lambda **two: dp_sgd(**NOISY, **two), "k", "go with `lipschitz`", 5),
+    *each(lambda **two: dp_sgd(**NOISY, **two), "insert", "insert", "second", 0, 3, 1.5, [1]),
+    *each(lambda **two: dp_sgd(**NOISY, **two), "lipschitz", "lipschitz", "x", {}, 1j),
 ]  # fmt: skip
 RESULTS = [
     *(of_result("report", value, "`path=") for value in (5, None, [], "", "a\0b")),

@@ -150,7 +150,7 @@ BAD_RUNS = {
     "infinite": ({"observed": np.where(COSINES > 0, np.inf, COSINES)}, "observed cosines are not finite"),
     "equal": ({"observed": np.zeros(50)}, "all 50 observed cosines equal 0"),
     "words": ({"observed": np.array(["a"] * 50)}, "plain numbers"),
-    "other shapes": ({"scores": COSINES, "presence": COINS[:9]}, "(canaries,) or (1, canaries)"),
+    "other shapes": ({"scores": COSINES, "presence": COINS[:9]}, "presence has shape (1, 9), cosines (1, 50)"),
     "no bits": ({"scores": COSINES, "presence": COINS * 2}, "presence must be 1 (in) or 0 (out)"),
     "one world": ({"scores": COSINES, "presence": np.ones(50)}, "50 of 50 canaries are in: fair coins"),
     "few coins": ({"scores": COSINES[:39], "presence": COINS[:39]}, "there are 39 canaries with coins"),
@@ -260,7 +260,7 @@ RUNS = [
     *(one(says, *ONE_RUN, lay=holding(npz(**x), "scores.npz"), note=n) for n, (x, says) in BAD_RUNS.items()),
     *rows(BOUND, "dimension", "--dimension={}: give 2 to 10,000,000,000,000", 1, 0, -5, HUGE, lay=cosines),
     *(
-        one(f"{flag.partition('=')[0]} does not go with --dimension", *ONE_RUN, flag, lay=cosines)
+        one(f"{flag.partition('=')[0]} does not go with one run alone", *ONE_RUN, flag, lay=cosines)
         for flag in ("--looks=10", *STEPS, "--sampling_rate=0.1", "--figure=f.png")
     ),
     one("name another file with --report", *ONE_RUN, "--report=scores.npz/p.html", lay=cosines),

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from audit.claims.claim import DpSgd
 from audit.concluded import conclude
 from audit.errors import InputError
 from audit.report import audit_page as report
@@ -23,7 +24,6 @@ from audit.settings.make import setting_of
 from audit.settings.setting import identity
 from audit.settings.stored import holdings
 from audit.statistics import cosine_law, one_run_conclusion, one_shot
-from audit.statistics.accounting import Composition
 from audit.statistics.canaries import single
 from audit.storage import index, results
 from audit.storage.store import Scores, Store
@@ -50,7 +50,7 @@ def stored(root, setting=SETTING, runs=200, audited=True):
     scores = Scores(0, np.random.default_rng(setting.seed).normal(size=runs) + presence, presence)
     store.save(scores)
     if audited:
-        composition = Composition(setting.mechanism.noise_multiplier, setting.insertions)
+        composition = DpSgd(setting.mechanism.noise_multiplier, setting.insertions)
         found = conclude(single(*scores.worlds()), composition, 1e-6, 0.9)
         results.keep(store, found, b"", runs=runs, provenance={"jax": "0", "device": "abacus"})
     return store.path
@@ -272,7 +272,7 @@ def test_a_browser_shows_it_whole_at_any_width(tmp_path, scheme, ground):
 def test_a_browser_shows_the_page_of_one_run_whole(tmp_path):
     drawn = cosine_law.simulate(np.random.default_rng(0), 90, 10_000, 0.2)
     np.savez(tmp_path / "run.npz", observed=drawn)
-    found = one_run_conclusion.of_cosines(one_shot.cosines(drawn, None, 10_000), 1e-5, 0.95)
+    found = one_run_conclusion.conclude_cosines(one_shot.cosines(drawn, None, 10_000), 1e-5, 0.95)
     about = subjects.of_cosines("a" * 200, tmp_path / "run.npz", found, 30.0)
     content = one_run_report.one_run_report("One run", [about, about._replace(anchor="other")]).decode()
     for frame in measured(tmp_path, content):

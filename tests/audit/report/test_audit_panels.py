@@ -4,11 +4,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
+from audit.claims.claim import DpSgd, EpsilonDelta
 from audit.concluded import conclude
 from audit.report import audit_page, audit_panels, style
 from audit.settings.make import setting_of
 from audit.statistics import canaries
-from audit.statistics.accounting import Composition
 from audit.statistics.canaries import single
 from audit.statistics.method import NOTHING
 from experiments.cells.cell import Audited
@@ -26,14 +26,14 @@ def concluded(scores_in, scores_out, composition=None):
 
 @pytest.fixture(scope="module")
 def refuted():
-    found = concluded(LAPLACE[0] + 2, LAPLACE[1], Composition(4.0, 250))
+    found = concluded(LAPLACE[0] + 2, LAPLACE[1], DpSgd(4.0, 250))
     assert found.refutes_gaussian
     return found
 
 
 @pytest.fixture(scope="module")
 def passed():
-    found = concluded(NORMAL[0] + 2, NORMAL[1], Composition(4.0, 250))
+    found = concluded(NORMAL[0] + 2, NORMAL[1], DpSgd(4.0, 250))
     assert not found.refutes_gaussian
     return found._replace(test=lambda: (found.curve, 0.99))
 
@@ -119,7 +119,7 @@ MATRIX = np.random.default_rng(1).normal(size=COINS.shape) + 4 * COINS
 @pytest.mark.parametrize("many", [False, True])
 def test_what_assumes_something_is_light_and_no_number_lies_on_the_upper_bounds_line(panel, upper, many):
     design = canaries.of_own_coins(MATRIX, COINS) if many else single(NORMAL[0] + 3, NORMAL[1])
-    found = conclude(design, upper_bound=upper)
+    found = conclude(design, EpsilonDelta(upper, 1e-5))
     axis = panel("bounds", found)
     light = [bar.get_facecolor()[3] == audit_panels._LIGHT for bar in axis.patches]
     assert light[: len(found.bounds)] == [row.assumes != NOTHING for row in found.ranked()]
@@ -186,7 +186,7 @@ EDGES = {
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("name", mostly_slow(EDGES, quick=3))
 def test_any_scores_are_drawn_without_a_warning(name):
-    found = concluded(*EDGES[name], Composition(1e-3, 100))
+    found = concluded(*EDGES[name], DpSgd(1e-3, 100))
     assert all(b"</svg>" in panel for panel in audit_panels.audit_panels(found).values())
 
 

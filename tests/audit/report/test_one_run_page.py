@@ -24,7 +24,7 @@ D = 10_000
 
 def observed(sigma, canaries=90):
     drawn = cosine_law.simulate(np.random.default_rng(0), canaries, D, sigma)
-    return one_run_conclusion.of_cosines(one_shot.cosines(drawn, None, D), 1e-5, 0.95)
+    return one_run_conclusion.conclude_cosines(one_shot.cosines(drawn, None, D), 1e-5, 0.95)
 
 
 def coins(sigma, canaries=300, seed=0):

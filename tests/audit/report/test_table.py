@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from audit.claims.claim import EpsilonDelta
 from audit.concluded import conclude
 from audit.report import audit_page, bounds_table, subjects, verdicts
 from audit.report.bounds_table import remarks
@@ -87,7 +88,7 @@ def test_scores_of_the_wrong_sign_are_remarked(mu, runs, tmp_path):
     assert "lower with the canary (AUC 0." in line and "minus the score" in line and len(line) <= 80
     assert bounds_table.bounds_table(found).splitlines()[-1] == line
     (tmp_path / "s.npz").touch()
-    about = subjects.of_scores("s", [tmp_path / "s.npz"], None, found)
+    about = subjects.of_scores("s", [tmp_path / "s.npz"], found)
     assert line[1:].encode() in audit_page.report("Audit", [about])
 
 
@@ -120,7 +121,7 @@ def test_otherwise_nothing_is(mu, runs):
     ],
 )
 def test_the_table_says_where_a_bound_exceeds_the_upper_one(worlds, upper, line):
-    found = conclude(single(*worlds), None, 1e-5, 0.95, upper_bound=upper)
+    found = conclude(single(*worlds), EpsilonDelta(upper, 1e-5), 1e-5, 0.95)
     said = [row for row in bounds_table.bounds_table(found).splitlines() if "exceeds the upper" in row]
     assert len(said) == (line != "") and all(row.startswith(line) and len(row) <= 80 for row in said)
 
@@ -129,7 +130,7 @@ def test_the_table_says_where_a_bound_exceeds_the_upper_one(worlds, upper, line)
     ("upper", "decides"), [(9.0, ", or fewer insertions until the upper bound is below 5.469"), (5.4, "")]
 )
 def test_the_table_and_the_verdict_say_what_decides(upper, decides):
-    found = conclude(single(NORMAL[::-2] + 3, NORMAL[::2]), None, 1e-5, 0.95, upper_bound=upper)
+    found = conclude(single(NORMAL[::-2] + 3, NORMAL[::2]), EpsilonDelta(upper, 1e-5), 1e-5, 0.95)
     *_, last = bounds_table.bounds_table(found).splitlines()
     assert last.startswith(f"to decide: more runs{decides}") and len(last) <= 80
     assert f" To decide: more runs{decides}" in verdicts.verdict(found).sentence

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from audit.claims.claim import DpSgd
 from audit.concluded import conclude
 from audit.report import audit_page, verdicts
 from audit.report.bounds_table import bounds_table
@@ -111,7 +112,7 @@ def test_a_mechanism_that_breaks_its_guarantee_is_caught_and_a_sound_one_is_not(
     rng = np.random.default_rng(0)
     worlds = rng.normal(2.0, 1.0, 4000), rng.normal(0.0, 1.0, 4000)  # mu = 2
     for sigma, kind in ((1.0, verdicts.LEAKS), (4.0, verdicts.VIOLATED)):  # accounted as mu = 2, 0.5
-        assert verdicts.verdict(conclude(single(*worlds), Composition(sigma, 4), 1e-5, 0.95)).kind == kind
+        assert verdicts.verdict(conclude(single(*worlds), DpSgd(sigma, 4), 1e-5, 0.95)).kind == kind
 
 
 @pytest.mark.parametrize("name", GOLDEN)
@@ -119,14 +120,14 @@ def test_the_verdicts_are_worded_as_before(name):
     kept = GOLDEN[name]
     rng = np.random.default_rng(kept["seed"])
     worlds = rng.normal(kept["mu"], 1, 2500), rng.normal(0, 1, 2500)
-    composition = kept["composition"] and Composition(*kept["composition"])
+    composition = kept["composition"] and DpSgd(*kept["composition"])
     found = verdicts.verdict(conclude(single(*worlds), composition, 1e-5, 0.95)._replace(test=lambda: None))
     words = {field: kept[field] for field in ("word", "headline", "sentence")}
     assert words == {field: getattr(found, field) for field in words}
 
 
 def _tested(scores_in, scores_out, upper=(4.0, 250)):
-    composition = None if upper is None else Composition(*upper)
+    composition = None if upper is None else DpSgd(*upper)
     return conclude(single(scores_in, scores_out), composition, 1e-5, 0.95)
 
 

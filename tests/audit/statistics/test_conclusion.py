@@ -6,11 +6,11 @@ import math
 import numpy as np
 import pytest
 
+from audit.claims.claim import DpSgd, EpsilonDelta
 from audit.concluded import conclude, of_setting
 from audit.errors import InputError
 from audit.settings.make import setting_of
 from audit.statistics import accounting, canaries, conclusion, conversions, estimate, lifted, planning
-from audit.statistics.accounting import Composition
 from audit.statistics.calibration import KnownMechanism
 from audit.statistics.canaries import single
 from audit.statistics.conclusion import Look
@@ -78,13 +78,13 @@ def test_an_estimate_is_no_bound_and_what_nothing_can_be_concluded_from_is_refus
     with pytest.raises(InputError, match="no in scores"):
         conclude(single(np.array([]), WORLDS[1]), None, 1e-5, 0.95)
     with pytest.raises(InputError, match="`noise_multiplier=-1"):
-        conclude(single(*WORLDS), Composition(-1.0, 1), 1e-5, 0.95)
-    found = conclude(single(*WORLDS), Composition(4.0, 250), 1e-5, 0.95)
+        conclude(single(*WORLDS), DpSgd(-1.0, 1), 1e-5, 0.95)
+    found = conclude(single(*WORLDS), DpSgd(4.0, 250), 1e-5, 0.95)
     assert found.upper_bound == accounting.epsilon_upper_bound(4.0, 250, 1e-5)
     assert found.mu_upper_bound == accounting.mu_upper_bound(4.0, 250)
     unknown = conclude(single(*WORLDS), None, 1e-5, 0.95)
     assert unknown.upper_bound is None and unknown.mu_upper_bound is None
-    assert conclude(single(*WORLDS), Composition(0.0, 1), 1e-5, 0.95).upper_bound == np.inf
+    assert conclude(single(*WORLDS), DpSgd(0.0, 1), 1e-5, 0.95).upper_bound == np.inf
 
 
 MATRICES = RNG.normal(1, 1, (30, 6)), RNG.normal(0, 1, (20, 6))
@@ -92,7 +92,7 @@ MATRICES = RNG.normal(1, 1, (30, 6)), RNG.normal(0, 1, (20, 6))
 
 def test_runs_with_several_canaries_have_the_bounds_of_lifted_and_no_estimate():
     design = canaries.sets(*MATRICES)
-    found = conclude(design, Composition(4.0, 250), 1e-4, 0.9)
+    found = conclude(design, DpSgd(4.0, 250), 1e-4, 0.9)
     assert found.rows() == tuple(lifted.bounds(design, 1e-4, 0.9)) and not found.estimates
     assert found.gaussian.method == "lifted_gaussian" and found.assumption_free.method == "lifted"
     assert np.array_equal(found.scores_in, MATRICES[0].ravel()) and found.design is design
@@ -105,8 +105,8 @@ def test_runs_with_one_canary_each_are_concluded_from_as_ever():
     one, other = conclude(design, None, 1e-5, 0.95), conclude(single(*WORLDS), None, 1e-5, 0.95)
     assert one.rows() == other.rows() and one.design is None
     assert (one.gaussian.method, one.assumption_free.method) == ("if_gaussian", "assumption_free")
-    with pytest.raises(InputError, match="upper_bound=-1"):
-        conclude(design, None, 1e-5, 0.95, upper_bound=-1.0)
+    with pytest.raises(InputError, match="epsilon=-1"):
+        conclude(design, EpsilonDelta(-1.0, 1e-5), 1e-5, 0.95)
 
 
 SCHEDULE = (200, 400, 1000)

@@ -7,8 +7,9 @@ import pytest
 
 from audit.concluded import conclude, of_each_run
 from audit.errors import InputError
+from audit.evidence import given
 from audit.report import audit_page, bounds_table, subjects
-from audit.statistics import canaries, fair_coins, lifted, one_run_conclusion
+from audit.statistics import canaries, fair_coins, lifted
 from audit.statistics.method import COINS, GAUSSIAN_CURVE, NOTHING
 from audit.storage.store import Scores
 
@@ -95,7 +96,7 @@ def test_bounds_of_given_coins_say_that_they_assume_one_probability():
         conclusion = conclude(design)
         table, page = (
             bounds_table.bounds_table(conclusion),
-            audit_page.of_audits([subjects.of_arrays("x", None, conclusion)]),
+            audit_page.of_audits([subjects.of_arrays("x", conclusion)]),
         )
         assert ("nothing" in table) == (assumed is NOTHING) == (COINS.note not in table)
         assert (COINS.sentence in page.decode()) == (assumed is COINS)
@@ -109,4 +110,4 @@ def test_coins_that_our_own_game_drew_are_not_tested():
     assert Scores(0, np.tile(scores, (10, 1)), np.tile(bits, (10, 1))).design().given is False
     assert len(of_each_run(Scores(0, scores[None], bits[None]), 10_000, True, 1e-5, 0.95)) == 1
     with pytest.raises(InputError, match="fair independent coins"):
-        one_run_conclusion.of_one_run(scores, bits)
+        given.coins(scores[None], bits[None])

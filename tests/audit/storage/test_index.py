@@ -8,9 +8,9 @@ import os
 import numpy as np
 import pytest
 
+from audit.claims.claim import DpSgd
 from audit.concluded import conclude
 from audit.errors import InputError
-from audit.statistics.accounting import Composition
 from audit.statistics.canaries import single
 from audit.storage import index, results
 from audit.storage import store as stores
@@ -95,7 +95,7 @@ def parse(result):
 @pytest.mark.parametrize("sigma", [4.0, 0.0])
 def test_what_an_audit_writes_is_read(tmp_path, sigma):
     rng, store = np.random.default_rng(0), Store(tmp_path, {})
-    found = conclude(single(rng.normal(size=60) + 3, rng.normal(size=60)), Composition(sigma, 250), 1e-6, 0.9)
+    found = conclude(single(rng.normal(size=60) + 3, rng.normal(size=60)), DpSgd(sigma, 250), 1e-6, 0.9)
     assert store.result() is None
     results.keep_result(store, found, runs=120, provenance={"device": "abacus"})
     epsilon = found.epsilon

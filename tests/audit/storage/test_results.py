@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
+from audit.claims.claim import DpSgd
 from audit.concluded import conclude
 from audit.errors import InputError
-from audit.statistics.accounting import Composition
 from audit.statistics.canaries import single
 from audit.storage import results
 from audit.storage.store import RESULT, Scores, Store
@@ -25,7 +25,7 @@ def conclusion(composition=None):
 
 def test_what_is_kept_is_what_is_returned_and_read(tmp_path):
     store = Store(tmp_path, {"model": "made up"})
-    line, figure = results.keep(store, conclusion(Composition(4.0, 250)), b"drawn", runs=120)
+    line, figure = results.keep(store, conclusion(DpSgd(4.0, 250)), b"drawn", runs=120)
     assert "\n" not in line and figure.read_bytes() == b"drawn" and figure.name == "audit.png"
     kept = json.loads((store.path / "audit.json").read_bytes())
     assert kept == json.loads(line) and kept["runs"] == store.result().runs == 120
@@ -41,7 +41,7 @@ def test_every_row_has_the_same_keys_and_only_the_estimate_a_noise_floor():
     assert [list(bound) for bound in bounds] == [[*KEYS, "holds"]] * 2
 
 
-@pytest.mark.parametrize("composition", [None, Composition(0.0, 3)])
+@pytest.mark.parametrize("composition", [None, DpSgd(0.0, 3)])
 def test_an_upper_bound_that_is_unknown_or_infinite_is_null(tmp_path, composition):
     line = results.keep_result(Store(tmp_path, {}), conclusion(composition))
     kept = json.loads(line, parse_constant=pytest.fail)

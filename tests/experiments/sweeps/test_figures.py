@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from audit import concluded
+from audit.claims.claim import DpSgd
 from audit.settings import stored
 from audit.settings.make import setting_of
 from audit.settings.setting import identity
 from audit.statistics import estimate
-from audit.statistics.accounting import Composition
 from audit.statistics.canaries import single
 from audit.storage import index
 from audit.storage.store import Scores, Store
@@ -44,7 +44,7 @@ def fill(root, cells, mu=2.0):
 
 
 def conclusion(runs=40, mu=2.0, seed=0):
-    return concluded.conclude(single(*worlds(runs, mu, seed)), Composition(4.0, 250), *LEVELS)
+    return concluded.conclude(single(*worlds(runs, mu, seed)), DpSgd(4.0, 250), *LEVELS)
 
 
 @pytest.fixture(scope="module")

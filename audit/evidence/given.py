@@ -1,0 +1,111 @@
+"""Evidence from a caller: scores of runs, checked for what must hold of them.
+
+The shape of what is given is the design of the audit:
+
+    two_worlds(scores_in, scores_out)   runs with the canary and runs without, of one canary or of several
+    coins(scores, presence)             (R, K): R runs of K canaries, each in by a fair coin; (1, K): one run
+    cosines(values, dimension)          (R, K): K directions that every run drew afresh, all in; (1, K): one
+
+From here on nobody knows where scores came from: arrays, a file and a table give the same evidence.
+"""
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from audit.errors import require
+from audit.evidence.one_run import OneRun
+from audit.statistics import canaries, fair_coins, given_directions, one_shot
+from audit.statistics.arrays import floats
+from audit.statistics.canaries import Coins, Fresh, Sets
+from audit.values import require_type
+
+Evidence = Sets | Coins | Fresh | OneRun
+
+
+def two_worlds(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
+    """Returns the evidence of runs with the canary, (n,) or (n, K), and of runs without, (m,) or (m, M).
+
+    Raises InputError for what is no array of scores, or a presence in the place of scores.
+    """
+    return canaries.of_arrays(scores_in, scores_out)
+
+
+def coins(scores: ArrayLike, presence: ArrayLike) -> Coins | OneRun:
+    """Returns the evidence of canaries that were each in by a fair coin of its own.
+
+    Args:
+      scores: (R, K), of any kind, higher meaning in; (1, K) are the canaries of one run. NaN for a run that
+        failed.
+      presence: (R, K), 1 where the canary was in.
+
+    Raises:
+      InputError: for shapes or values that fit no audit, and for bits that fair coins do not give.
+
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> presence = rng.random((1, 1000)) < 0.5
+    >>> losses = rng.normal(4.0 * presence, 1.0)
+    >>> audit.bounds(audit.coins(losses, presence)).bounds["one_run_guesses"].epsilon > 2
+    True
+    """
+    values = floats("the scores", scores)
+    shape = f"the scores have shape {values.shape}: give (runs, canaries), or (1, canaries) of one run"
+    require(values.ndim == 2 and values.size > 0, shape)
+    checked = canaries.coins(values, presence)
+    return OneRun(checked, None) if len(values) == 1 else checked
+
+
+def cosines(
+    values: ArrayLike,
+    dimension: int,
+    presence: ArrayLike | None = None,
+    leave_one_out: bool = False,
+    in_order: bool = False,
+) -> Fresh | OneRun:
+    """Returns the evidence of cosines with uniform directions, which every run drew afresh and inserted.
+
+    Args:
+      values: (R, K), or (R,) of one canary a run; (1, K) are the canaries of one run. NaN for a run that
+        failed.
+      dimension: d, the number of trained parameters.
+      presence: of the shape of values, 1 where the canary was in, by a fair coin; by default all were.
+      leave_one_out: whether a cosine used the other canaries' directions (`audit.directions.cosines`).
+      in_order: whether rows stand in the order in which runs were begun: the bound is then the largest after
+        any number of them, whenever one stops.
+
+    Raises:
+      InputError: in one line, for what fits no audit.
+
+    >>> import numpy as np
+    >>> values = np.random.default_rng(0).normal(4, 1, (10, 256)) / 62_006**0.5
+    >>> str(audit.cosines(values, dimension=62_006))
+    '10 runs with 256 fresh directions each, all in'
+    """
+    require(not hasattr(values, "columns"), "cosines come as an array: give no table")
+    array = floats("the cosines", values)
+    require_type("leave_one_out", leave_one_out, bool)
+    if array.ndim == 2 and len(array) == 1 and not leave_one_out:
+        return _cosines_of_one_run(array[0], dimension, presence)
+    return given_directions.given(array, dimension, leave_one_out, presence, in_order)
+
+
+def paired_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -> OneRun:
+    """Returns the evidence of one run's cosines, (K,) of inserted canaries and (M,) of others drawn alike."""
+    size = given_directions.require_dimension(dimension)
+    return OneRun(None, one_shot.cosines(observed, unobserved, size))
+
+
+def _cosines_of_one_run(
+    values: NDArray[np.float64], dimension: int, presence: ArrayLike | None
+) -> OneRun:
+    if presence is None:
+        return paired_cosines(values, None, dimension)
+    size = given_directions.require_dimension(dimension)
+    bits = floats("the bits of presence", presence)
+    fits = bits.shape in ((len(values),), (1, len(values)))
+    require(fits, f"presence has shape {bits.shape}, cosines (1, {len(values)}): give one bit each")
+    require(np.isin(bits, (0, 1)).all(), "presence must be 1 (in) or 0 (out) everywhere")
+    present = bits.reshape(1, -1).astype(bool)
+    fair_coins.require_fair(present)
+    checked = Coins(values[None], present, given=True)
+    return OneRun(checked, one_shot.of_own_game(*checked.pooled(), size))
