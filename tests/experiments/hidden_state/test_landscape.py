@@ -141,7 +141,7 @@ def test_a_damaged_result_is_missing_for_readers_and_computed_again(tmp_path, ca
     assert landscape.results(held, study).cells == [] and landscape.read(held, asked, Exact) is None
     assert set(capsys.readouterr().err.splitlines()) == {f"{path} is damaged: it counts as missing"}
     assert sorted(tmp_path.rglob("*")) == files
-    monkeypatch.setattr(landscape_solve, "_solved", lambda laws: [(law, made_up(law)) for law in laws])
+    monkeypatch.setattr(landscape_solve, "_solve_all", lambda laws: [(law, made_up(law)) for law in laws])
     landscape_solve.keep(tmp_path, study)
     assert capsys.readouterr().err == f"{path} is damaged: set aside, it is computed again\n"
     assert path.read_text() == whole and len(list(path.parent.glob("*.damaged-*"))) == 1
@@ -162,12 +162,12 @@ def test_a_kept_result_comes_back_and_one_value_more_or_less_is_seen(tmp_path, a
     store, found = Store(tmp_path, asked.setting()), made_up(asked)
     store.write_text(landscape.RESULT, landscape.text(found))
     held = index.holdings(tmp_path)
-    assert landscape.read(held, asked, type(found)) == found and landscape.holds(held, asked)
+    assert landscape.read(held, asked, type(found)) == found and landscape.is_stored(held, asked)
     values = json.loads(landscape.text(found))
     for name in set(values) - {"sha256"}:
         other = values[name] + 1e-15 if isinstance(values[name], float) else values[name][:-1]
         store.write_text(landscape.RESULT, json.dumps(values | {name: other}))
-        assert not landscape.holds(held, asked), name
+        assert not landscape.is_stored(held, asked), name
 
 
 def test_a_result_that_can_not_be_read_now_is_an_error_and_stays(tmp_path):
@@ -196,7 +196,7 @@ def test_what_is_missing_is_computed_and_kept_once(tmp_path, monkeypatch):
             computed.append(law)
             yield law, made_up(law)
 
-    monkeypatch.setattr(landscape_solve, "_solved", solved)
+    monkeypatch.setattr(landscape_solve, "_solve_all", solved)
     landscape_solve.keep_laws(tmp_path, study, lambda: heard.append(1))
     assert computed == [ExactLaw(CELL._replace(steps=3), 0.7)] and len(heard) == len(study.all_laws())
     assert landscape_solve.simulates(index.holdings(tmp_path), study)
@@ -213,7 +213,7 @@ def test_what_is_missing_is_computed_and_kept_once(tmp_path, monkeypatch):
 
 
 def test_cells_have_a_folder_of_their_own_and_older_ones_are_used_where_they_are(tmp_path, monkeypatch):
-    monkeypatch.setattr(landscape_solve, "_solved", lambda laws: [(law, made_up(law)) for law in laws])
+    monkeypatch.setattr(landscape_solve, "_solve_all", lambda laws: [(law, made_up(law)) for law in laws])
     older, newer = ExactLaw(CELL, "optimal"), ExactLaw(CELL, "half")
     kept = Store(tmp_path, older.setting())
     kept.write_text(landscape.RESULT, landscape.text(made_up(older, 0.125)))
@@ -233,7 +233,7 @@ def test_cells_have_a_folder_of_their_own_and_older_ones_are_used_where_they_are
 
 def test_laws_are_solved_by_processes_as_they_are_here(tmp_path):
     asked = [ExactLaw(LandscapeCell(1.0, 16, 3, 1e-5), name) for name in ("half", "best_constant")]
-    assert dict(landscape_solve._solved(asked)) == {law: landscape_solve.solve(law) for law in asked}
+    assert dict(landscape_solve._solve_all(asked)) == {law: landscape_solve.solve(law) for law in asked}
 
 
 @pytest.mark.slow
