@@ -18,7 +18,13 @@ from experiments.cells.work import Workplace, do_all, is_done
 from experiments.lidp import cells, figures, gains, sweep, tables
 from experiments.lidp.cells import MechanismAudit, PlacedAudit, findings, mechanism_cell
 from experiments.lidp.gains import ORDER_2, ORDER_4, Gain
-from experiments.lidp.gaussian_mechanism import GaussianMechanism, choose, examine, limit, simulate
+from experiments.lidp.gaussian_mechanism import (
+    GaussianMechanism,
+    choose_thresholds,
+    examine_order,
+    simulate,
+    window_limit,
+)
 from experiments.sweeps import registry
 from experiments.sweeps.points import Evidence
 from tests.cases import mostly_slow
@@ -72,16 +78,16 @@ def test_a_damaged_answer_is_set_aside_and_computed_again(tmp_path, capsys, harm
 
 
 def test_the_window_caps_epsilon_at_half_the_truth():
-    caps = [limit(SMALL._replace(epsilon=one).mechanism().sigma, 1e-5) for one in (1.0, 4.0)]
+    caps = [window_limit(SMALL._replace(epsilon=one).mechanism().sigma, 1e-5) for one in (1.0, 4.0)]
     assert caps == pytest.approx([0.459, 1.835], abs=1e-3)
 
 
 def test_the_papers_threshold_lies_in_its_window_and_epsilon_is_one_direction():
     design = simulate(GaussianMechanism(400, 8, 100, 1.2), cells.TUNING_SEED)
-    chosen = choose(design, 1e-5, 0.95)
+    chosen = choose_thresholds(design, 1e-5, 0.95)
     low, high = np.quantile(design.fresh, 0.1), np.quantile(design.inserted, 0.9)
     assert set(chosen) == {1, 2, 4} and all(low <= one <= high for one in chosen.values())
-    found = examine(design, 0.7, 1, 1e-5, 0.95)
+    found = examine_order(design, 0.7, 1, 1e-5, 0.95)
     z = special.ndtri(1 - 0.025)
     shares = (design.inserted >= 0.7).mean(), (design.fresh >= 0.7).mean()
     ends = [(p + z**2 / 800 + s * z * np.sqrt(p * (1 - p) / 400 + (z / 800) ** 2)) / (1 + z**2 / 400)
@@ -122,7 +128,7 @@ def test_epsilons_are_those_of_an_independent_computation():
 
 
 def test_a_table_of_no_points_has_a_header_alone():
-    assert len(tables.of_epsilons("f", []).text.splitlines()) == 2 + 7
+    assert len(tables.make_epsilons_table("f", []).text.splitlines()) == 2 + 7
 
 
 def directly(setting, seed):
@@ -227,12 +233,13 @@ def test_clipping_norms_and_steps_are_the_paper_s():
 
 def test_the_gain_is_the_ratio_of_runs_at_the_bound_that_both_reach():
     runs = [100, 200, 400, 800]
-    assert gains.gain(runs, [0, 0, 0.5, 1], [0, 1, 2, 3]) == pytest.approx(4)
-    assert gains.gain(runs, [0, 1, 2, 3], [0, 0, 0.5, 1]) == pytest.approx(1 / 4)
-    assert gains.gain(runs, [0, 0, 0.5, 1], [0, 0, 0.5, 1]) == pytest.approx(1)
-    assert gains.gain(runs, [0, 0, 0, 0], [0, 1, 1, 1]) is None
-    assert gains.gain(runs, [0, 0, 0, 0.5], [0, 0, 0, 1]) == pytest.approx(2**0.5)
-    assert gains.mean([Gain("", 1.0, {}, {ORDER_2: gain}) for gain in (1, 3)], ORDER_2) == pytest.approx(1.5)
+    assert gains.compute_gain(runs, [0, 0, 0.5, 1], [0, 1, 2, 3]) == pytest.approx(4)
+    assert gains.compute_gain(runs, [0, 1, 2, 3], [0, 0, 0.5, 1]) == pytest.approx(1 / 4)
+    assert gains.compute_gain(runs, [0, 0, 0.5, 1], [0, 0, 0.5, 1]) == pytest.approx(1)
+    assert gains.compute_gain(runs, [0, 0, 0, 0], [0, 1, 1, 1]) is None
+    assert gains.compute_gain(runs, [0, 0, 0, 0.5], [0, 0, 0, 1]) == pytest.approx(2**0.5)
+    entries = [Gain("", 1.0, {}, {ORDER_2: gain}) for gain in (1, 3)]
+    assert gains.compute_mean(entries, ORDER_2) == pytest.approx(1.5)
 
 
 def _scores(runs, canaries, mu):
@@ -243,12 +250,12 @@ def _scores(runs, canaries, mu):
 
 
 def test_independent_canaries_need_fewer_runs():
-    runs = gains.places(1000)
+    runs = gains.choose_numbers_of_runs(1000)
     assert runs[0] == gains.LEAST_RUNS and runs[-1] == 500 and not any(n % 2 for n in runs)
-    single = gains.curve("lidp_wilson_1", _scores(1000, 1, 1.0), runs, LEVELS)
+    single = gains.compute_curve("lidp_wilson_1", _scores(1000, 1, 1.0), runs, LEVELS)
     many = _scores(1000, 32, 1.0)
-    first, second = (gains.curve(f"lidp_wilson_{order}", many, runs, LEVELS) for order in (1, 2))
-    assert 1.2 < gains.gain(runs, single, second) < 10 and max(second) > max(first)
+    first, second = (gains.compute_curve(f"lidp_wilson_{order}", many, runs, LEVELS) for order in (1, 2))
+    assert 1.2 < gains.compute_gain(runs, single, second) < 10 and max(second) > max(first)
 
 
 def _row(lines, label):
@@ -262,7 +269,7 @@ def test_entries_that_prove_nothing_have_no_gain():
         Gain("b", 0.0, {ORDER_2: 0.0, ORDER_4: 0.3}, {ORDER_2: None, ORDER_4: None}),
         Gain("c", 0.5, {ORDER_2: 0.9}, {ORDER_2: 6.0}),
     ]
-    table = tables.of_gains("lidp_table_1", "title", entries)
+    table = tables.make_gains_table("lidp_table_1", "title", entries)
     lines = table.text.splitlines()
     assert all(len(line) <= 80 for line in lines) and _row(lines, "b") == ["0.00", "0.00", "0.30", "-", "-"]
     assert _row(lines, "mean") == ["3.00", "4.00"] and table.csv.decode().splitlines()[3] == "c,0.5,0.9,,6,"
