@@ -50,18 +50,18 @@ TABLE_6_NOISE, TABLE_6_DELTA, TABLE_6_ANALYTICAL = 0.2, 1 / 60_000, 34.5
 @pytest.fixture(scope="module")
 def small():
     """Table 1's cells at d = 10^4 and 10^5."""
-    return [cell for d in (10**4, 10**5) for cell in estimates.cells(SIGMAS, d, 50, 1e-6, 0)]
+    return [cell for d in (10**4, 10**5) for cell in estimates.simulate_cells(SIGMAS, d, 50, 1e-6, 0)]
 
 
 def test_equal_variance_is_the_papers_table(small):
     for cell in small:
-        assert tables.agrees(cell, tables.printed(cell, 1e-6), 50)
+        assert tables.agrees(cell, tables.find_printed_cell(cell, 1e-6), 50)
 
 
 def test_algorithm_1_as_printed_is_not(small):
     """Errata O1."""
     for cell in small:
-        paper = tables.printed(cell, 1e-6)
+        paper = tables.find_printed_cell(cell, 1e-6)
         fitted = cell.epsilons[ONE_SHOT_FITTED]
         assert fitted.mean() > paper.mean + 6 * paper.deviation / np.sqrt(50)
         assert cell.epsilons[ONE_SHOT_THRESHOLD] == pytest.approx(fitted, abs=0.35)
@@ -71,35 +71,35 @@ def test_algorithm_1_as_printed_is_not(small):
 @pytest.mark.slow
 def test_equal_variance_is_the_papers_table_at_large_dimensions():
     for d in (10**6, 10**7):
-        for cell in estimates.cells(SIGMAS, d, 50, 1e-6, 0):
-            assert tables.agrees(cell, tables.printed(cell, 1e-6), 50)
+        for cell in estimates.simulate_cells(SIGMAS, d, 50, 1e-6, 0):
+            assert tables.agrees(cell, tables.find_printed_cell(cell, 1e-6), 50)
 
 
 def test_the_table_fits_and_marks_what_does_not_agree(small):
-    text = tables.of_cells(small, 1e-6, 50).text()
+    text = tables.make_cells_table(small, 1e-6, 50).text()
     assert max(map(len, text.splitlines())) <= 80
     assert text.splitlines()[3].split()[:4] == ["0.541", "1e+04", "100", "10.002"]
     assert "*" not in "".join(text.splitlines()[:9])
     fitted = [dict.fromkeys(cell.epsilons, cell.epsilons[ONE_SHOT_FITTED]) for cell in small]
     wrong = [cell._replace(epsilons=one) for cell, one in zip(small, fitted, strict=True)]
-    assert "".join(tables.of_cells(wrong, 1e-6, 50).text().splitlines()[:9]).count("*") == 6
-    assert "9.89" not in tables.of_cells(small, 1e-5, 50).text()
-    assert len(tables.cells_csv(small).splitlines()) == 1 + 3 * 6
+    assert "".join(tables.make_cells_table(wrong, 1e-6, 50).text().splitlines()[:9]).count("*") == 6
+    assert "9.89" not in tables.make_cells_table(small, 1e-5, 50).text()
+    assert len(tables.make_cells_csv(small).splitlines()) == 1 + 3 * 6
 
 
 def test_simulations_depend_on_seed_and_number_alone():
-    few, more = (estimates.cells([1.0], 100, n, 1e-5, 3)[0].epsilons for n in (3, 5))
-    other = estimates.cells([1.0], 100, 3, 1e-5, 4)[0].epsilons
+    few, more = (estimates.simulate_cells([1.0], 100, n, 1e-5, 3)[0].epsilons for n in (3, 5))
+    other = estimates.simulate_cells([1.0], 100, 3, 1e-5, 4)[0].epsilons
     for name in few:
         assert np.array_equal(few[name], more[name][:3]) and not np.array_equal(few[name], other[name])
     with pytest.raises(InputError):
-        estimates.cells([1.0], 100, 1, 1e-5, 3)
+        estimates.simulate_cells([1.0], 100, 1, 1e-5, 3)
 
 
 def test_the_figure_shows_the_null_where_nothing_leaks():
     drawn = np.random.default_rng(0).normal(0, 0.01, 500)
     panels = (("none", drawn, 10_000), ("some", drawn + 0.02, 10_000))
-    figure = figures.simulated([figures.Panel(*panel) for panel in panels])
+    figure = figures.simulated_figure([figures.Panel(*panel) for panel in panels])
     for axis, apart in zip(figure.axes, (False, True), strict=True):
         null, fit = (line.get_ydata() for line in axis.lines)
         assert (np.abs(null - fit).max() > 0.2) == apart
@@ -186,17 +186,17 @@ def _keep(root, setting, runs, dimension, shift):
 def made_up(tmp_path_factory):
     """Evidence of made-up cosines of every smoke cell but the last one of images and all of the text."""
     root = tmp_path_factory.mktemp("out")
-    for setting in IMAGES.audited()[:-1]:
+    for setting in IMAGES.audit_settings()[:-1]:
         shift = 3 * setting.repetitions / (1 + 10 * setting.noise_multiplier)
         _keep(root, setting, 1, IMAGES.dimension, shift + 3)
         _keep(root, cells.final(setting), 1, IMAGES.dimension, shift)
     for noise in IMAGES.noises:
-        store = Store(root, federated_identity(IMAGES.plain(noise), "0" * 64, None))
+        store = Store(root, federated_identity(IMAGES.without_canaries(noise), "0" * 64, None))
         store.save(Scores(0, np.zeros((1, 1)), np.zeros((1, 1), bool)))
         cells.keep_accuracies(store, 0, np.array([0.8]))
-    for noise in SPLITS.trainings.noises:
-        for one, runs in ((SPLITS.one(noise), 4), (SPLITS.several(noise), 8)):
-            if one not in IMAGES.audited():
+    for noise in SPLITS.training.noises:
+        for one, runs in ((SPLITS.one_run(noise), 4), (SPLITS.several_runs(noise), 8)):
+            if one not in IMAGES.audit_settings():
                 _keep(root, one, runs, 7850, 5.0)
                 _keep(root, cells.final(one), runs, 7850, 2.0)
     return points.Evidence(stored.holdings(root), {}, LEVELS)
@@ -205,13 +205,13 @@ def made_up(tmp_path_factory):
 @pytest.mark.parametrize("scale", sweep.SIZES)
 def test_settings_can_be_trained_and_dimensions_are_the_models(scale):
     images, text, splits = sweep.SIZES[scale]
-    for trainings in (images, text, splits.trainings):
-        for setting in trainings.audited():
+    for trainings in (images, text, splits.training):
+        for setting in trainings.audit_settings():
             validate_federated(setting)
         assert federated_task(trainings.setting.model).make().n_parameters == trainings.dimension
-    for noise in splits.trainings.noises:
-        validate_federated(splits.several(noise))
-        assert splits.several(noise).canaries * splits.runs == splits.one(noise).canaries
+    for noise in splits.training.noises:
+        validate_federated(splits.several_runs(noise))
+        assert splits.several_runs(noise).canaries * splits.runs == splits.one_run(noise).canaries
 
 
 def test_noise_multipliers_have_the_papers_analytical_epsilons():
@@ -222,9 +222,9 @@ def test_noise_multipliers_have_the_papers_analytical_epsilons():
 def test_clients_move_the_model_as_far_without_canaries():
     """1,000 of 2,000 canaries are in, in 100 rounds: 10 a round beside 10 clients."""
     images = sweep.SIZES["laptop"].images
-    plain = images.plain(0.0)
+    plain = images.without_canaries(0.0)
     assert plain.canaries == 1
-    assert plain.learning_rate == pytest.approx(images.at(0.0).learning_rate / 2, rel=1e-3)
+    assert plain.learning_rate == pytest.approx(images.with_noise(0.0).learning_rate / 2, rel=1e-3)
 
 
 def test_no_sweep_takes_longer_than_its_scale_says():
@@ -241,9 +241,9 @@ def test_a_text_fits_the_directions_that_are_kept():
 
 @pytest.mark.slow
 def test_an_estimate_above_the_accounted_epsilon_is_marked(made_up):
-    (first, *_) = estimates.audits(made_up.held, IMAGES, LEVELS)
+    (first, *_) = estimates.read_runs(made_up.held, IMAGES, LEVELS)
     assert not first.exceeds and first.accounted == np.inf
-    row = first.every.fitted
+    row = first.all_iterates.fitted
     assert first._replace(accounted=row.epsilon - 2 * row.standard_error).exceeds
     assert not first._replace(accounted=row.epsilon - row.standard_error / 2).exceeds
 
@@ -261,13 +261,13 @@ def test_fits_to_maxima_are_right_by_an_accident_of_momentum(momentum, low, high
 
 
 def test_figure_4_compares_one_run_with_several(tmp_path):
-    trainings = dataclasses.replace(SPLITS.trainings.setting, canaries=400)
-    asked = SPLITS._replace(trainings=SPLITS.trainings._replace(setting=trainings, noises=(0.1,)))
-    for one, runs in ((asked.one(0.1), 4), (asked.several(0.1), 8)):
+    trainings = dataclasses.replace(SPLITS.training.setting, canaries=400)
+    asked = SPLITS._replace(training=SPLITS.training._replace(setting=trainings, noises=(0.1,)))
+    for one, runs in ((asked.one_run(0.1), 4), (asked.several_runs(0.1), 8)):
         _keep(tmp_path, one, runs, 7850, 5.0)
-    (found,) = estimates.splits(stored.holdings(tmp_path), asked, 1e-5)
-    assert found.observe == "all" and (np.diff(found.one) >= 0).all()
-    assert np.median(found.several) == pytest.approx(np.median(found.one), rel=0.4)
+    (found,) = estimates.read_splits(stored.holdings(tmp_path), asked, 1e-5)
+    assert found.observe == "all" and (np.diff(found.one_run) >= 0).all()
+    assert np.median(found.several_runs) == pytest.approx(np.median(found.one_run), rel=0.4)
 
 
 @pytest.fixture
