@@ -42,24 +42,24 @@ def numbers(text, form):
 @pytest.mark.slow
 def test_a_settled_text_has_its_own_loss():
     model = language_model()
-    made, theta = samples.texts(model, OWN, False), jax.jit(model.init)(jax.random.key(0))
-    canary = made.settled(made.random(np.random.default_rng(0)), jax.random.key(1))
-    text = made.shown(canary)
+    made, theta = samples.text_samples(model, OWN, False), jax.jit(model.init)(jax.random.key(0))
+    canary = made.settle(made.draw(np.random.default_rng(0)), jax.random.key(1))
+    text = made.show(canary)
     assert len(text) == LENGTH + 1 and set(text) <= set(ALPHABET) and canary.label.shape == (0,)
     tokens = numbers(text, OWN)
     loss = jax.jit(made.loss)
     losses = [float(loss(theta, canary, jax.random.key(i))) for i in range(2)]
     expected = float(jax.jit(model.loss)(theta, (tokens[:-1], tokens[1:])))
     assert losses == pytest.approx([expected] * 2, rel=1e-5)
-    assert made.shown(made.settled(canary, jax.random.key(7))) == text
+    assert made.show(made.settle(canary, jax.random.key(7))) == text
 
 
 @pytest.mark.slow
 def test_a_labelled_text_keeps_its_label_or_mixes_it():
     model = classifier()
     theta = jax.jit(model.init)(jax.random.key(0))
-    fixed, mixed = (samples.texts(model, LABELLED, soft) for soft in (False, True))
-    canary = fixed.settled(fixed.taken(numbers("abcdab", LABELLED), np.int32(2)), jax.random.key(0))
+    fixed, mixed = (samples.text_samples(model, LABELLED, soft) for soft in (False, True))
+    canary = fixed.settle(fixed.from_example(numbers("abcdab", LABELLED), np.int32(2)), jax.random.key(0))
     loss = jax.jit(model.loss)
     expected = [float(loss(theta, (numbers("abcdab", LABELLED), jnp.int32(label)))) for label in range(3)]
     assert float(jax.jit(fixed.loss)(theta, canary, jax.random.key(0))) == pytest.approx(
@@ -72,10 +72,10 @@ def test_a_labelled_text_keeps_its_label_or_mixes_it():
 
 
 def test_a_text_begins_as_an_example():
-    made = samples.texts(language_model(), OWN, False)
+    made = samples.text_samples(language_model(), OWN, False)
     text = numbers("ab\ncdab", OWN)
-    begun = made.taken(text[:-1], text[1:])
-    assert made.shown(begun) == "ab\ncdab" and float(begun.content.max()) == 12
+    begun = made.from_example(text[:-1], text[1:])
+    assert made.show(begun) == "ab\ncdab" and float(begun.content.max()) == 12
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def plays(monkeypatch):
         {name: (t[:, :-1].astype(np.uint8), t[:, 1:].astype(np.int32)) for name, t in texts.items()}, "", "x"
     )
     row = populations.ModelRow(
-        lambda attacked, named: populations.roles(attacked, found), language_model, OWN, 0
+        lambda setting, paths: populations.split_roles(setting, found), language_model, OWN, 0
     )
     monkeypatch.setitem(populations.ROWS, "character_lstm", row)
     return found
@@ -102,31 +102,31 @@ def test_a_training_on_texts_is_measured_and_kept(plays, tmp_path):
     fitted, known, store = training.prepared(setting, tmp_path)
     assert (known.train_clients, known.mock.number, fitted.pool) == (18, 2, 2)
     first, last = training.measure_missing(fitted, known, store)
-    again = training.from_bytes(files.read(store.path / "round_0000001.npz"))
+    again = training.parse_round(files.read(store.path / "round_0000001.npz"))
     assert again.canary == first.canary and len(first.canary) == LENGTH + 1
     assert first.health > 0.5 and first.own == pytest.approx(min(first.norm, 1), rel=1e-4)
     assert last.number == 2 and 0 <= last.accuracy <= 1
 
 
 def test_mock_roles_are_others(plays):
-    split = populations.roles(Attacked(clients=5), plays)
+    split = populations.split_roles(Attacked(clients=5), plays)
     assert split.train.number == 5 and split.mock.number == 2
     assert not {x.tobytes() for x in split.train.features} & {x.tobytes() for x in split.mock.features}
     with pytest.raises(InputError, match="`clients=19`: give 0 to 18"):
-        populations.roles(Attacked(clients=19), plays)
+        populations.split_roles(Attacked(clients=19), plays)
 
 
 def test_every_model_has_a_row_and_leafs_need_a_folder(tmp_path):
-    assert not set(populations.ROWS) & set(settings.IMAGES)
-    assert {*populations.ROWS, *settings.IMAGES} == set(settings.MODELS)
-    assert set(settings.IMAGES) == {"two_layer", "linear", "mlp", "convnet", "resnet18"}
-    for model in settings.LEAF:
+    assert not set(populations.ROWS) & set(settings.IMAGE_MODELS)
+    assert {*populations.ROWS, *settings.IMAGE_MODELS} == set(settings.MODELS)
+    assert set(settings.IMAGE_MODELS) == {"two_layer", "linear", "mlp", "convnet", "resnet18"}
+    for model in settings.LEAF_MODELS:
         with pytest.raises(InputError, match="`leaf`: name the folder"):
             training.prepared(Attacked(model=model), tmp_path)
     with pytest.raises(InputError, match="`leaf=x` is for celeba_cnn"):
-        training.prepared(Attacked(), tmp_path, populations.Named("x"))
+        training.prepared(Attacked(), tmp_path, populations.DataPaths("x"))
     with pytest.raises(InputError, match="`model=celeba_cnn` reads LEAF's folder"):
-        training.prepared(Attacked(model="celeba_cnn"), tmp_path, populations.Named("x", "y.npz"))
+        training.prepared(Attacked(model="celeba_cnn"), tmp_path, populations.DataPaths("x", "y.npz"))
     with pytest.raises(InputError, match="`examples=-1`"):
         training.prepared(dataclasses.replace(Attacked(), examples=-1), tmp_path)
 
@@ -134,19 +134,19 @@ def test_every_model_has_a_row_and_leafs_need_a_folder(tmp_path):
 @pytest.mark.slow
 def test_a_model_of_an_audit_on_images_needs_no_row_and_another_is_refused_with_the_reason(monkeypatch):
     monkeypatch.setitem(TASKS, "mine", TASKS["linear"]._replace(name="mine", make=lambda shape: lenet()))
-    monkeypatch.setattr(settings, "IMAGES", (*settings.IMAGES, "mine"))
+    monkeypatch.setattr(settings, "IMAGE_MODELS", (*settings.IMAGE_MODELS, "mine"))
     monkeypatch.setattr(settings, "MODELS", (*settings.MODELS, "mine"))
     rng = np.random.default_rng(0)
     pixels, labels = (
         rng.integers(256, size=(20, 28, 28)).astype(np.uint8),
         rng.integers(10, size=20, dtype=np.int32),
     )
-    split = populations.dealt(
+    split = populations.deal_images(
         Attacked("mine"), ImageDataset(pixels, labels, pixels, labels, "made up", "none")
     )
-    setting = settings.fitted(Attacked("mine", cohort=4), split.train.number, split.mock.number)
-    known = populations.population(setting, split)
-    canary = known.samples.taken(*(of[0] for of in known.mock.of(3)))
+    setting = settings.fit_to_clients(Attacked("mine", cohort=4), split.train.number, split.mock.number)
+    known = populations.make_population(setting, split)
+    canary = known.samples.from_example(*(of[0] for of in known.mock.of(3)))
     theta = known.start().theta
     expected = float(known.model.loss(theta, (pixels[3], labels[3])))
     assert float(known.samples.loss(theta, canary, jax.random.key(0))) == pytest.approx(expected, rel=1e-4)

@@ -17,7 +17,7 @@ SMALL = Attacked("linear", rounds=5, every=2, cohort=8, noise_multiplier=0.5, **
 
 
 def store_in(folder, setting=SMALL):
-    return training.opened(setting, "none", folder)
+    return training.open_store(setting, "none", folder)
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def images():
 
 
 def population_of(setting, images):
-    return populations.population(setting, populations.dealt(setting, images))
+    return populations.make_population(setting, populations.deal_images(setting, images))
 
 
 @pytest.fixture(scope="module")
@@ -118,20 +118,20 @@ def test_the_tables_fit_and_the_figure_is_drawn(whole):
     _, found = whole
     rows = [curves.row(SMALL, one) for one in found]
     for backward, last in ((False, 5), (True, 5)):
-        together = curves.composed(SMALL, rows, 60, backward)
+        together = curves.compose(SMALL, rows, 60, backward)
         assert together.rounds[-1] == last and together.canaries[-1] < together.accountant[-1]
         assert together.lower[-1] <= together.published[-1] <= together.upper[-1]
-        rounds = curves.rounds_table(SMALL, rows, together)
-        texts = rounds.text(), curves.global_table(SMALL, together, 5.0, 9.0, backward)
+        rounds = curves.make_rounds_table(SMALL, rows, together)
+        texts = rounds.text(), curves.format_totals(SMALL, together, 5.0, 9.0, backward)
         assert max(map(len, "\n".join(texts).splitlines())) <= 80
         lines = rounds.csv().decode().splitlines()
         assert len(lines) == 4 and len({line.count(",") for line in lines}) == 1
     assert style.png(figures.training_figure(SMALL, rows, together)).startswith(b"\x89PNG")
-    assert 0 < curves.perfect_as_published(SMALL, 5, 60) < together.accountant[-1]
-    sizes, deviations, accuracies = curves.by_cohort(SMALL, found[0])
+    assert 0 < curves.compose_perfect_canary(SMALL, 5, 60) < together.accountant[-1]
+    sizes, deviations, accuracies = curves.predict_other_cohorts(SMALL, found[0])
     assert sizes[0] == 2 and sizes[-1] == 20 and min(deviations) >= 0.5
     assert min(accuracies) > 0.5 and max(accuracies) <= 0.842
-    assert curves.if_released(SMALL, rows, 60) > together.accountant[-1]
+    assert curves.compose_with_mock_rounds(SMALL, rows, 60) > together.accountant[-1]
 
 
 @pytest.mark.slow
@@ -151,9 +151,9 @@ def test_without_noise_all_is_infinite(images, tmp_path):
     setting = dataclasses.replace(SMALL, rounds=1, noise_multiplier=0.0)
     (one,) = training.measure_missing(setting, population_of(setting, images), store_in(tmp_path, setting))
     row = curves.row(setting, one)
-    assert one.exact == row.truth == np.inf
-    assert curves.composed(setting, [row], 60, False).accountant == [np.inf]
-    assert style.png(figures.training_figure(setting, [row], curves.composed(setting, [row], 60, False)))
+    assert one.exact == row.perfect == np.inf
+    assert curves.compose(setting, [row], 60, False).accountant == [np.inf]
+    assert style.png(figures.training_figure(setting, [row], curves.compose(setting, [row], 60, False)))
 
 
 @pytest.mark.slow
@@ -180,12 +180,12 @@ def test_the_store_is_named_by_what_differs_from_the_defaults_and_by_the_data():
 
 def test_what_nobody_said_is_the_models_own():
     given = dataclasses.asdict(Attacked(model="character_lstm", cohort=128, rounds=3))
-    found = attacked.asked(given, ["model", "cohort", "rounds"])
+    found = attacked.resolve_setting(given, ["model", "cohort", "rounds"])
     assert (found.cohort, found.rounds, found.design_rate, found.clients) == (128, 3, 0.1, 60)
-    assert attacked.asked(dataclasses.asdict(Attacked()), []) == Attacked()
-    for model in attacked.OWN:
-        attacked.asked({**given, "model": model}, [])
-    paper = attacked.asked({**given, "model": "sent140_lstm"}, [])
+    assert attacked.resolve_setting(dataclasses.asdict(Attacked()), []) == Attacked()
+    for model in attacked.MODEL_DEFAULTS:
+        attacked.resolve_setting({**given, "model": model}, [])
+    paper = attacked.resolve_setting({**given, "model": "sent140_lstm"}, [])
     assert len(paper.measured()) == 89 and paper.cohort == 100
 
 
@@ -200,13 +200,13 @@ def test_rounds_are_measured_from_the_first():
 )
 def test_fields_out_of_range_are_named(field, value):
     fitting = Attacked(population=1000, pool=50)
-    attacked.fitted(fitting, 1000, 90)
+    attacked.fit_to_clients(fitting, 1000, 90)
     with pytest.raises(InputError, match=field):
-        attacked.fitted(dataclasses.replace(fitting, **{field: value}), 1000, 90)
+        attacked.fit_to_clients(dataclasses.replace(fitting, **{field: value}), 1000, 90)
 
 
 def test_numbers_of_clients_that_are_left_open_are_what_there_is():
-    found = attacked.fitted(Attacked(), 600, 100)
+    found = attacked.fit_to_clients(Attacked(), 600, 100)
     assert (found.pool, found.population) == (100, 600)
-    found = attacked.fitted(Attacked(pool=7), 10**5, 10**4)
+    found = attacked.fit_to_clients(Attacked(pool=7), 10**5, 10**4)
     assert (found.pool, found.population) == (7, 2048)

@@ -12,7 +12,7 @@ from audit.report import style
 from experiments.canife import attacked as settings
 from experiments.canife import curves, figures, populations, training
 from experiments.canife.attacked import Attacked
-from experiments.canife.curves import QUANTITIES, TOTALS, Average, Averaged, Curves
+from experiments.canife.curves import QUANTITIES, TOTALS, Average, AveragedPoint, Curves
 from experiments.cells import work
 from experiments.cells.cell import DataSets
 from experiments.cells.work import Workplace
@@ -32,20 +32,20 @@ SMALL = Attacked(
 
 
 def grid_of(text, setting):
-    return settings.grid(text, dataclasses.asdict(setting), [])
+    return settings.parse_grid(text, dataclasses.asdict(setting), [])
 
 
 def requests_of(grid, image_file):
     """(what a grid wants, how clients are had) on made-up images."""
-    split = training.splits(None, str(image_file), None)
-    return training.requests(grid.combinations, split, last=not grid.over_rounds), split
+    split = training.make_split_loader(None, str(image_file), None)
+    return training.make_requests(grid.combinations, split, only_last=not grid.over_rounds), split
 
 
 def done(requests, split, folder):
     """(how the cells ended, the measured settings)."""
     every = [training.training_cell(one, split) for one in requests]
     outcome = work.do_all(every, Workplace(folder, DataSets({})))
-    return outcome, [(one, curves.stored(one, folder)) for one in requests]
+    return outcome, [(one, curves.read_rounds(one, folder)) for one in requests]
 
 
 @pytest.fixture(scope="module")
@@ -58,20 +58,20 @@ def trained(image_file, tmp_path_factory):
 
 def test_every_combination_is_a_setting_and_seeds_follow_each_other():
     given = dataclasses.asdict(Attacked(pool=7))
-    grid = settings.grid(" start=random,sample; seed=3,4 ;clamp=true,false", given, ["pool"])
+    grid = settings.parse_grid(" start=random,sample; seed=3,4 ;clamp=true,false", given, ["pool"])
     assert (grid.fields, grid.curve, grid.x) == (("start", "clamp"), "start", "clamp")
     values = [point.values for point in grid.combinations]
     assert values[:4] == [("random", True)] * 2 + [("random", False)] * 2
-    assert len({point.attacked for point in grid.combinations}) == len(values) == 8
-    last = grid.combinations[-1].attacked
+    assert len({point.setting for point in grid.combinations}) == len(values) == 8
+    last = grid.combinations[-1].setting
     assert (last.start, last.clamp, last.seed, last.pool) == ("sample", False, 4, 7)
     with pytest.raises(InputError, match="`pool=7` is also in `vary`"):
-        settings.grid("pool=1", given, ["pool"])
+        settings.parse_grid("pool=1", given, ["pool"])
 
 
 def test_a_varied_model_brings_its_own_values_along():
     grid = grid_of("model=linear,character_lstm", Attacked())
-    assert [point.attacked.cohort for point in grid.combinations] == [128, 10]
+    assert [point.setting.cohort for point in grid.combinations] == [128, 10]
 
 
 @pytest.mark.parametrize("text", ["", "x=1", "pool=", "pool=1.5", "pool=1;pool=2", "a=1;b=2", "clamp=1"])
@@ -88,7 +88,7 @@ def test_values_out_of_range_are_named_by_their_field_before_anything_is_trained
 @pytest.mark.slow
 def test_of_two_fields_the_last_measured_round_is_drawn_averaged_over_seeds(trained):
     folder, grid, _, measured = trained
-    drawn = curves.averaged(grid, measured, backward=False)
+    drawn = curves.average_over_seeds(grid, measured, backward=False)
     assert (drawn.curve, drawn.x) == ("start", "pool")
     assert [(one.curve, one.x, one.round, one.trainings) for one in drawn.points] == [("random", 8, 3, 2)]
     assert len(list(folder.glob("canife/*/round_*.npz"))) == 2
@@ -107,7 +107,7 @@ def test_what_is_kept_is_not_trained_again(trained, image_file):
     folder, grid, requests, measured = trained
     assert requests_of(grid, image_file)[0] == requests
 
-    def split(attacked):
+    def split(setting):
         raise AssertionError("trains")
 
     outcome, again = done(requests, split, folder)
@@ -122,7 +122,7 @@ def test_workers_share_a_grid_and_a_setting_that_fails_leaves_the_others(
 ):
     whole, _, requests, _ = trained
     split = requests_of(trained[1], image_file)[1]
-    wrong = requests[0]._replace(attacked=dataclasses.replace(requests[0].attacked, learning_rate=np.inf))
+    wrong = requests[0]._replace(setting=dataclasses.replace(requests[0].setting, learning_rate=np.inf))
     every = [training.training_cell(one, split) for one in (wrong, *requests)]
     place = Workplace(tmp_path, DataSets({}))
     with every[1].open(*place).claim() as mine:  # another worker's, who does it meanwhile
@@ -139,7 +139,7 @@ def test_workers_share_a_grid_and_a_setting_that_fails_leaves_the_others(
     assert "the model diverged before round 3" in capsys.readouterr().err
     names = ["round_0000003.npz", "setting.json", "state.npz"]
     for one in requests:
-        folders = [training.store_of(one.attacked, one.checksum, out).path for out in (whole, tmp_path)]
+        folders = [training.get_store(one.setting, one.checksum, out).path for out in (whole, tmp_path)]
         assert all(sorted(path.name for path in folder.iterdir()) == names for folder in folders)
         assert all((folders[0] / name).read_bytes() == (folders[1] / name).read_bytes() for name in names)
 
@@ -149,10 +149,10 @@ def test_a_single_training_finds_a_grids_rounds_and_measures_the_others_with_the
     trained, tmp_path, image_file
 ):
     one = trained[2][0]
-    named = populations.Named(data_file=str(image_file))
-    setting, population, alone = training.prepared(one.attacked, tmp_path, named)
-    grids = training.store_of(one.attacked, one.checksum, trained[0])
-    assert grids.path.name == alone.path.name and setting == one.attacked
+    named = populations.DataPaths(data_file=str(image_file))
+    setting, population, alone = training.prepared(one.setting, tmp_path, named)
+    grids = training.get_store(one.setting, one.checksum, trained[0])
+    assert grids.path.name == alone.path.name and setting == one.setting
     list(training.measure_missing(setting, population, alone))
 
     def same(name):
@@ -167,7 +167,7 @@ def test_a_single_training_finds_a_grids_rounds_and_measures_the_others_with_the
 def test_one_field_gives_curves_over_rounds(tmp_path, image_file):
     grid = grid_of("cohort=4", SMALL)
     requests, split = requests_of(grid, image_file)
-    drawn = curves.averaged(grid, done(requests, split, tmp_path)[1], backward=False)
+    drawn = curves.average_over_seeds(grid, done(requests, split, tmp_path)[1], backward=False)
     assert (drawn.curve, drawn.x) == ("cohort", "round")
     assert [(one.curve, one.x) for one in drawn.points] == [(4, 1), (4, 3)]
     averages = drawn.points[1].averages
@@ -188,7 +188,7 @@ def test_a_mean_is_infinite_where_one_of_its_values_is(trained):
     request, (row,) = measured[0]
     infinite = row.published._replace(estimate=dataclasses.replace(row.published.estimate, epsilon=np.inf))
     separated = (request, [row._replace(published=infinite)])
-    averages = curves.averaged(grid, [separated, measured[1]], backward=False).points[0].averages
+    averages = curves.average_over_seeds(grid, [separated, measured[1]], backward=False).points[0].averages
     assert averages["published"].mean == np.inf and np.isnan(averages["published"].deviation)
     assert np.isfinite(averages["health"]).all()
 
@@ -200,7 +200,7 @@ def made_up(curve, x, xs, infinite=False):
     one = dict.fromkeys((*QUANTITIES, *TOTALS), Average(0.167, 0.012))
     one |= {"published": published, "law_then": law, "law": law}
     return Curves(
-        curve, x, [Averaged(value, at, 41, 3, one) for value in ("as_run", "of_the_mean") for at in xs]
+        curve, x, [AveragedPoint(value, at, 41, 3, one) for value in ("as_run", "of_the_mean") for at in xs]
     )
 
 
@@ -217,7 +217,7 @@ def made_up(curve, x, xs, infinite=False):
     ],
 )
 def test_tables_fit_and_figures_are_drawn(drawn):
-    rows = curves.curves_table(drawn)
+    rows = curves.make_curves_table(drawn)
     assert max(map(len, rows.text().splitlines())) <= 80
     lines = [line.split(",") for line in rows.csv().decode().splitlines()]
     assert len(lines) == len(drawn.points) + 1 and len({len(line) for line in lines}) == 1
