@@ -133,7 +133,7 @@ def _vary(grid: VariedGrid, place: Workplace) -> None:
         which = (
             f"{failed} of {counted(len(cells), 'setting')} failed, the others are kept"
         )
-        require(not failed, f"{which}: mend what is said above, and start again")
+        require(not failed, f"{which}: fix what is reported above, and start again")
 
     measured = [
         (request, curves.read_rounds(request, place.out)) for request in requests

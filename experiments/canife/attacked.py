@@ -41,9 +41,8 @@ _CELEBA_DEFAULTS = {
     "client_learning_rate": 0.8991111469,
     "learning_rate": 0.0797379897,
 }
-MODEL_DEFAULTS: dict[
-    str, dict[str, int | float]
-] = {  # minutes on two cores, or the paper's values
+# a model's own defaults: minutes on two cores, or the paper's values
+MODEL_DEFAULTS: dict[str, dict[str, int | float]] = {
     "character_lstm": {
         "clients": 60,
         "examples": 8,

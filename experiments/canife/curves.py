@@ -42,7 +42,7 @@ _SHOWN_OVER_ROUNDS = ("attack", "health", "published", "law_then", "training")
 _DEVIATION_NOTE = "deviation: of the scores / C, both worlds' mean, with noise"
 _CURVES_NOTES = """\
 attack: the attack's accuracy. published: the estimate a round; law: exact; both
-at delta 1/n. inf: infinite in at least one training"""
+at delta 1/n. inf: infinite in at least one training run"""
 _TRAINING_NOTE = "training: epsilon up to there, composed of the published estimates"
 
 
@@ -519,9 +519,9 @@ def make_curves_table(curves: Curves) -> Table[AveragedPoint]:
 def _make_title(curves: Curves) -> str:
     """Returns over how many training runs a table's values are averaged and, over fields, their round."""
     trainings = max(point.trainings for point in curves.points)
-    title = "one training each"
+    title = "one training run each"
     if trainings > 1:
-        title = f"mean (deviation) over {trainings} trainings"
+        title = f"mean (deviation) over {trainings} training runs"
     if curves.x == ROUND:
         return title
     numbers = {point.round for point in curves.points}

@@ -255,9 +255,8 @@ _load_celeba = partial(load_users, leaf.load_celeba)
 _load_sent140 = partial(load_users, leaf.load_sent140)
 _load_plays = partial(load_users, leaf.load_shakespeare_json)
 _load_roles = _load_and_split(shakespeare.load_shakespeare, split_roles)
-ROWS: dict[
-    str, ModelRow
-] = {  # beside these, every model of an audit whose data are images
+# beside these, every model of an audit whose data are images
+ROWS: dict[str, ModelRow] = {
     "character_lstm": ModelRow(
         _load_roles, recurrent.character_lstm, _ROLES, shakespeare.PADDING
     ),

@@ -15,9 +15,8 @@ from models import soft
 
 Canary = NDArray[np.float32] | str  # as it is stored: normalised pixels, or a text
 _LABEL_WEIGHT = 4.0  # a mixture's log weight at its first label: 86% of ten
-_TOKEN_WEIGHT = (
-    12.0  # a text's log weight at the token that it begins with, as in the public code
-)
+# a text's log weight at the token that it begins with, as in the public code
+_TOKEN_WEIGHT = 12.0
 
 
 class Sample(NamedTuple):

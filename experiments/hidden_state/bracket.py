@@ -22,9 +22,7 @@ from experiments.sweeps.sweep import Axis, Drawn, OwnTable, Sweep
 _INTERVAL_COLOR = "0.25"
 _LEAST_EPSILON = 0.2  # where the vertical axis begins
 _EPSILON_TICKS = (0.3, 1, 3, 10, 30)
-_LARGEST_EPSILON = (
-    1e3  # ends of intervals are cut here: infinite ones have no place on the axis
-)
+_LARGEST_EPSILON = 1e3  # of intervals' ends: infinite ends have no place on the axis
 _NOTES = """\
 proven:   without an assumption on the curve, by fresh directions
 Gaussian: if the curve is Gaussian, by coordinates; interval: two-sided, by them

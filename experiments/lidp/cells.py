@@ -22,9 +22,8 @@ if TYPE_CHECKING:
 SIGMA_SQUARED = {  # of the paper's epsilons, which are upper bounds by RDP at delta = 1e-5 (Errata L4)
     0.5: 58.8, 1.0: 16.36, 1.5: 7.788, 2.0: 4.62, 3.0: 2.23, 4.0: 1.34, 8.0: 0.4066, 16.0: 0.13135,
 }  # fmt: skip
-LIFTED = (
-    "lifted"  # the only method with a threshold from a pilot of the runs that it counts
-)
+# the only method with a threshold from a pilot of the runs that it counts
+LIFTED = "lifted"
 TUNING_SEED = 1000  # of the runs on which the paper's thresholds are chosen
 _ENTRY_SECONDS = 2e-8  # an entry of a K x K matrix, on one core
 _SEED_SECONDS = 0.15

@@ -122,9 +122,8 @@ GRIDS = {
         seeds=25,
     ),
 }
-NOISE: dict[
-    tuple[float, int], dict[float, float]
-] = {  # by Renyi DP at delta = 1e-5, by RDP
+# noise multipliers by sampling rate and steps, then by the epsilon of Renyi DP at delta = 1e-5
+NOISE: dict[tuple[float, int], dict[float, float]] = {
     (1 / 600, 18000): {
         1: 1.14911,
         2: 0.830892,
@@ -221,9 +220,8 @@ SIZES = {
         epsilon=4,
     ),
 }
-ATTACKS: dict[
-    str, tuple[AdversaryFields, AdversaryFields]
-] = {  # with one canary a run, and with several
+# the adversaries with one canary in each run, and with several
+ATTACKS: dict[str, tuple[AdversaryFields, AdversaryFields]] = {
     "poisoned data": (ClipBkd(), _POISONED),
     "random gradients": (CotS(), CotS()),
     "final weights": (CotS("weights"), CotS("weights")),

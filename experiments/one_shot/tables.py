@@ -30,9 +30,8 @@ from experiments.sweeps.sweep import OwnTable
 
 _METHODS = (ONE_SHOT_EQUAL_VARIANCE, ONE_SHOT_FITTED, one_shot.ONE_SHOT_THRESHOLD)
 _ALLOWED_ERRORS = 3.0  # standard errors between our mean and the paper's
-_ALLOWED_DEVIATION = (
-    0.3  # between our deviation and the paper's, as a share of the latter
-)
+# between our deviation and the paper's, as a share of the latter
+_ALLOWED_DEVIATION = 0.3
 _SIMULATED_NOTE = """\
 mean (deviation) over simulations; neither is a bound. fitted: the estimate as
 the paper prints it. *: the equal variance's mean is beyond three standard
