@@ -87,7 +87,7 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
     if not stored_points:
         return Drawn([], missing, [])
 
-    lines = []
+    lines: list[ProvenLine] = []
     for point in stored_points:
         lines += _compute_lines(point, evidence)
     figure = proven_figure(sweep.title, stored_points, lines, evidence.levels.delta)

@@ -288,7 +288,7 @@ def _make_table_sweep(name: str, plan: TrainingPlan) -> Sweep:
 
 def _make_repeated_sweep(name: str, title: str, *plans: TrainingPlan) -> Sweep:
     """Returns a sweep over numbers of repetitions."""
-    cells = []
+    cells: list[Cell] = []
     for plan in plans:
         cells += _audit_cells(plan)
     return RepeatedSweep(name, title, tuple(cells), plans=plans)

@@ -364,7 +364,7 @@ def make_splits_table(
 
 
 def _get_quantile(place: int, row: _SplitRow) -> float:
-    return row.quantiles[place]
+    return float(row.quantiles[place])
 
 
 def _make_runs_table(
