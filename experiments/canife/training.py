@@ -235,7 +235,7 @@ def _parse_state(content: bytes, leaves: int) -> tuple[int, list[Array]] | None:
     return None
 
 
-class Measurement(NamedTuple):
+class RoundMeasurement(NamedTuple):
     """A training run under measurement, with compiled functions.
 
     Attributes:
@@ -253,7 +253,7 @@ class Measurement(NamedTuple):
     gradient: Callable[[Array, Sample], Array]
 
 
-def compile_measurement(setting: Attacked, population: Population) -> Measurement:
+def compile_measurement(setting: Attacked, population: Population) -> RoundMeasurement:
     """Returns a training run under measurement."""
     penalties: dict[str, designed.Penalty] = {
         "as_run": designed.as_run(setting.norm_constant, setting.clipping_norm),
@@ -276,10 +276,10 @@ def compile_measurement(setting: Attacked, population: Population) -> Measuremen
         return gradient
 
     design = designed.designer(sample_design)
-    return Measurement(setting, population, design, jax.jit(penalty), compute_gradient)
+    return RoundMeasurement(setting, population, design, jax.jit(penalty), compute_gradient)
 
 
-def measure(measurement: Measurement, theta: Array, number: int) -> Measured:
+def measure(measurement: RoundMeasurement, theta: Array, number: int) -> Measured:
     """Measures the round that a frozen model theta (p,) is about to play."""
     setting = measurement.setting
     population = measurement.population
@@ -332,7 +332,7 @@ def parse_round(content: bytes) -> Measured | None:
 
 
 def _design_canary(
-    measurement: Measurement, theta: Array, number: int
+    measurement: RoundMeasurement, theta: Array, number: int
 ) -> tuple[Sample, float, NDArray[np.float32]]:
     """Designs a canary.
 

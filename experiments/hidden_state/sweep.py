@@ -15,7 +15,7 @@ The FCNN has five seeds, as the paper has for Figure 1c (one at `smoke`), at bot
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from audit.settings.adversaries import (
@@ -39,6 +39,25 @@ from models.catalogue import task
 
 SMOKE = "smoke"
 SCALES = (SMOKE, "laptop", "paper")  # the smallest first
+TITLES = {
+    "figure_1a": "GC-R and L on the ConvNet, k = 1",
+    "figure_1b": "GC-R and L on the ResNet18, k = 1",
+    "figure_1c": "GC-R, GC-S and L on the FCNN",
+    "figure_2a": "GC-R and L at k = 5",
+    "figure_2b": "GC-R and L at k = 25",
+    "figure_4": "Four ways to choose GC-S's dimension",
+    "figure_5": "GC-S and GC-R on over-parameterised models",
+    "figure_6a": "GC-R's trade-off curve on the ConvNet, k = 5",
+    "figure_7": "GC-R, L and CotS on the FCNN",
+    "figure_8": "L's canary before clipping",
+    "figure_11": "Privacy profiles of GC-R on the ConvNet",
+    "figure_12": "GC-R on the ConvNet where the initialisation is unknown",
+    "figure_13": "GC-R on a pretrained network's head and on a network trained whole",
+    "proven": "What is proven after so many trainings",
+    "bracket_k": "Logistic regression: what k steps for each insertion hide",
+    "bracket_steps": "Logistic regression: what a longer training leaks, k = 5",
+    "landscape": "The crafted loss landscape",
+}
 AXES = {
     "figure_1a": Axis("clipping norm C", "C"),
     "figure_1b": Axis("clipping norm C", "C"),
@@ -49,7 +68,7 @@ AXES = {
 }
 
 
-class ManyCanaries(NamedTuple):
+class SeveralCanaries(NamedTuple):
     """Audits with several canaries in each run: how many, and a cell's number of runs by periodicity."""
 
     canaries: int
@@ -65,7 +84,7 @@ class Size(NamedTuple):
       insertions: How often a run inserts the canary.
       batch_size: The size of mini-batches.
       noise_multiplier: The noise multiplier sigma.
-      many_canaries: Several canaries in each run where gradients lie along coordinates; None: one.
+      several_canaries: Several canaries in each run where gradients lie along coordinates; None: one.
       fresh_runs: A cell's number of runs by periodicity where directions are fresh; each run has as many
         directions as the model takes.
     """
@@ -75,7 +94,7 @@ class Size(NamedTuple):
     insertions: int
     batch_size: int
     noise_multiplier: float = 4.0
-    many_canaries: ManyCanaries | None = None
+    several_canaries: SeveralCanaries | None = None
     fresh_runs: dict[int, int] = {}  # noqa: RUF012, never written to
 
     def choose_runs(
@@ -84,8 +103,10 @@ class Size(NamedTuple):
         """Returns the number of runs of a cell and of canaries in each run."""
         if isinstance(adversary, SphereFields):
             return self.fresh_runs[periodicity], AUTO
-        if self.many_canaries is not None and ADVERSARIES[adversary.name].biased:
-            return self.many_canaries.runs[periodicity], self.many_canaries.canaries
+        if self.several_canaries is not None and ADVERSARIES[adversary.name].biased:
+            return self.several_canaries.runs[
+                periodicity
+            ], self.several_canaries.canaries
         return self.runs[periodicity], 1
 
 
@@ -106,7 +127,7 @@ SIZES: dict[str, dict[str, Size]] = {
             1,
             insertions=4,
             batch_size=20,
-            many_canaries=ManyCanaries(8, {1: 8}),
+            several_canaries=SeveralCanaries(8, {1: 8}),
             fresh_runs={1: 2},
         ),
         "convnet": Size(
@@ -123,7 +144,7 @@ SIZES: dict[str, dict[str, Size]] = {
             seeds=1,
             insertions=2,
             batch_size=4,
-            many_canaries=ManyCanaries(8, dict.fromkeys(_PERIODICITIES, 8)),
+            several_canaries=SeveralCanaries(8, dict.fromkeys(_PERIODICITIES, 8)),
             fresh_runs=dict.fromkeys(_PERIODICITIES, 1),
         ),
     },
@@ -136,7 +157,7 @@ SIZES: dict[str, dict[str, Size]] = {
             seeds=1,
             insertions=250,
             batch_size=400,
-            many_canaries=ManyCanaries(64, {1: 400}),
+            several_canaries=SeveralCanaries(64, {1: 400}),
             fresh_runs={1: 400},
         ),
         "convnet": Size(
@@ -144,7 +165,7 @@ SIZES: dict[str, dict[str, Size]] = {
             seeds=1,
             insertions=250,
             batch_size=128,
-            many_canaries=ManyCanaries(256, {1: 60, 5: 24, 25: 12}),
+            several_canaries=SeveralCanaries(256, {1: 60, 5: 24, 25: 12}),
             fresh_runs={1: 10, 5: 10, 25: 3},
         ),
         "resnet18": Size(
@@ -153,21 +174,21 @@ SIZES: dict[str, dict[str, Size]] = {
             insertions=4,
             batch_size=8,
             noise_multiplier=0.506,
-            many_canaries=ManyCanaries(256, {1: 16, 5: 8, 25: 8}),
+            several_canaries=SeveralCanaries(256, {1: 16, 5: 8, 25: 8}),
         ),
         "mobilenet_head": Size(
             {},
             seeds=1,
             insertions=250,
             batch_size=128,
-            many_canaries=ManyCanaries(256, {1: 100}),
+            several_canaries=SeveralCanaries(256, {1: 100}),
         ),
         "logistic": Size(
             {},
             seeds=1,
             insertions=250,
             batch_size=16,
-            many_canaries=ManyCanaries(128, dict.fromkeys(_PERIODICITIES, 120)),
+            several_canaries=SeveralCanaries(128, dict.fromkeys(_PERIODICITIES, 120)),
             fresh_runs=dict.fromkeys(_PERIODICITIES, 40),
         ),
     },
@@ -180,7 +201,7 @@ SIZES: dict[str, dict[str, Size]] = {
             seeds=1,
             insertions=250,
             batch_size=400,
-            many_canaries=ManyCanaries(64, {1: 5000}),
+            several_canaries=SeveralCanaries(64, {1: 5000}),
             fresh_runs=_ALL_RUNS,
         ),
         "convnet": Size(
@@ -197,7 +218,7 @@ SIZES: dict[str, dict[str, Size]] = {
             seeds=1,
             insertions=250,
             batch_size=128,
-            many_canaries=ManyCanaries(128, dict.fromkeys(_PERIODICITIES, 5000)),
+            several_canaries=SeveralCanaries(128, dict.fromkeys(_PERIODICITIES, 5000)),
             fresh_runs=dict.fromkeys(_PERIODICITIES, 5000),
         ),
     },
@@ -240,96 +261,29 @@ _IMAGE_MODELS = ("convnet", "resnet18")
 
 def sweeps(scale: str) -> dict[str, Sweep]:
     """Returns every sweep of a scale, by name."""
-    every = [
-        _make_sweep(
-            "figure_1a",
-            "GC-R and L on the ConvNet, k = 1",
-            _vary_clipping_norm(scale, "convnet"),
-        ),
-        _make_sweep(
-            "figure_1b",
-            "GC-R and L on the ResNet18, k = 1",
-            _vary_clipping_norm(scale, "resnet18"),
-        ),
-        _make_sweep(
-            "figure_1c",
-            "GC-R, GC-S and L on the FCNN",
-            _audit_fcnn(scale, L, GC_R, NOISELESS_PER_STEP),
-        ),
-        _make_sweep(
-            "figure_2a", "GC-R and L at k = 5", _audit_image_models(scale, (GC_R, L), 5)
-        ),
-        _make_sweep(
-            "figure_2b",
-            "GC-R and L at k = 25",
-            _audit_image_models(scale, (GC_R, L), 25),
-        ),
-        _make_sweep(
-            "figure_4",
-            "Four ways to choose GC-S's dimension",
-            _audit_fcnn(scale, L, GC_R, *GC_S),
-        ),
-        _make_sweep(
-            "figure_5",
-            "GC-S and GC-R on over-parameterised models",
-            _audit_image_models(scale, (GC_R, NOISELESS_PER_STEP), 1, 5),
-        ),
-        _make_sweep(
-            "figure_6a",
-            "GC-R's trade-off curve on the ConvNet, k = 5",
-            _audit_with_gc_r(scale, "GC-R", x=5, periodicity=5),
-        ),
-        _make_sweep(
-            "figure_7",
-            "GC-R, L and CotS on the FCNN",
-            _audit_fcnn(scale, L, GC_R, COTS),
-        ),
-        _make_sweep("figure_8", "L's canary before clipping", _norms_cells(scale)),
-        _make_sweep(
-            "figure_11",
-            "Privacy profiles of GC-R on the ConvNet",
-            _vary_periodicity(scale),
-        ),
-        _make_sweep(
-            "figure_12",
-            "GC-R on the ConvNet where the initialisation is unknown",
-            [
-                *_audit_with_gc_r(scale, "known", unknown_initialisation=False),
-                *_audit_with_gc_r(scale, "unknown", unknown_initialisation=True),
-            ],
-        ),
-        _make_sweep(
-            "figure_13",
-            "GC-R on a pretrained network's head and on a network trained whole",
-            [
-                *_audit_with_gc_r(
-                    scale, task("mobilenet_head").label, "CIFAR-10", "mobilenet_head"
-                ),
-                *_audit_with_gc_r(scale, task("convnet").label, "CIFAR-10", "convnet"),
-            ],
-        ),
-        _make_sweep(
-            "proven", "What is proven after so many trainings", _proven_cells(scale)
-        ),
-        _make_sweep(
-            "bracket_k",
-            "Logistic regression: what k steps for each insertion hide",
-            _bracket_k_cells(scale),
-        ),
-        _make_sweep(
-            "bracket_steps",
-            "Logistic regression: what a longer training leaks, k = 5",
-            _bracket_steps_cells(scale),
-        ),
-        _make_sweep(
-            "landscape", "The crafted loss landscape", [landscape_cell(GRIDS[scale])]
-        ),
-    ]
-    return {sweep.name: sweep for sweep in every}
-
-
-def _make_sweep(name: str, title: str, cells: Sequence[Cell]) -> Sweep:
-    return Sweep(name, title, tuple(cells), axis=AXES.get(name))
+    cells_by_name = {
+        "figure_1a": _vary_clipping_norm(scale, "convnet"),
+        "figure_1b": _vary_clipping_norm(scale, "resnet18"),
+        "figure_1c": _audit_fcnn(scale, L, GC_R, NOISELESS_PER_STEP),
+        "figure_2a": _audit_image_models(scale, (GC_R, L), 5),
+        "figure_2b": _audit_image_models(scale, (GC_R, L), 25),
+        "figure_4": _audit_fcnn(scale, L, GC_R, *GC_S),
+        "figure_5": _audit_image_models(scale, (GC_R, NOISELESS_PER_STEP), 1, 5),
+        "figure_6a": _audit_with_gc_r(scale, "GC-R", x=5, periodicity=5),
+        "figure_7": _audit_fcnn(scale, L, GC_R, COTS),
+        "figure_8": _norms_cells(scale),
+        "figure_11": _vary_periodicity(scale),
+        "figure_12": _vary_knowledge(scale),
+        "figure_13": _compare_with_pretrained(scale),
+        "proven": _proven_cells(scale),
+        "bracket_k": _bracket_k_cells(scale),
+        "bracket_steps": _bracket_steps_cells(scale),
+        "landscape": [landscape_cell(GRIDS[scale])],
+    }
+    every = {}
+    for name, cells in cells_by_name.items():
+        every[name] = Sweep(name, TITLES[name], tuple(cells), axis=AXES.get(name))
+    return every
 
 
 def audits(
@@ -412,6 +366,21 @@ def _vary_periodicity(scale: str) -> list[Cell]:
     cells = []
     for k in (1, 5, 25):
         cells += _audit_with_gc_r(scale, f"k = {k}", x=k, periodicity=k)
+    return cells
+
+
+def _vary_knowledge(scale: str) -> list[Cell]:
+    """Returns the cells of Figure 12: an adversary that knows theta_0, or does not."""
+    known = _audit_with_gc_r(scale, "known", unknown_initialisation=False)
+    unknown = _audit_with_gc_r(scale, "unknown", unknown_initialisation=True)
+    return [*known, *unknown]
+
+
+def _compare_with_pretrained(scale: str) -> list[Cell]:
+    """Returns the cells of Figure 13: a pretrained network's head, and a network trained whole."""
+    cells = []
+    for model in ("mobilenet_head", "convnet"):
+        cells += _audit_with_gc_r(scale, task(model).label, "CIFAR-10", model)
     return cells
 
 
