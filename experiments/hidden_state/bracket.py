@@ -102,7 +102,7 @@ def bracket_figure(
 
 
 def _draw_panel(axis: Axes, panel_points: Sequence[Point], delta: float) -> None:
-    """Draws one weight decay's bounds and audits."""
+    """Draws the bounds and audits at one weight decay."""
     _draw_upper_bounds(axis, panel_points)
     _draw_constant_direction(axis, panel_points, delta)
     for point in panel_points:

@@ -408,10 +408,8 @@ def _draw_loss(norm: float) -> Figure:
 
     arrow = {"arrowstyle": "->", "color": "0.4"}
     for start, end in ((-0.4, -1.4), (1.4, 2.4)):
-        tail, tip = (
-            (at * norm, -(norm**2) * abs(at - 0.5) + 0.25 * norm**2)
-            for at in (start, end)
-        )
+        tail = _place_above_loss(start, norm)
+        tip = _place_above_loss(end, norm)
         axis.annotate("", tip, tail, arrowprops=arrow)
 
     axis.set(
@@ -422,6 +420,11 @@ def _draw_loss(norm: float) -> Figure:
     axis.set_ylim(top=0.3 * norm**2)
     figure.legend(loc="outside lower center", fontsize=8)
     return figure
+
+
+def _place_above_loss(at: float, norm: float) -> tuple[float, float]:
+    """Returns a point somewhat above the crafted loss, at a place in units of C."""
+    return at * norm, -(norm**2) * abs(at - 0.5) + 0.25 * norm**2
 
 
 def _draw_threshold_search(
