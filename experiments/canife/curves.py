@@ -1,5 +1,8 @@
-"""From measured rounds to one epsilon a round and one for the training, and of a grid's settings to averages
-over seeds along an x axis; and their tables, in 80 columns and as CSV."""
+"""What measured rounds show, as numbers and tables.
+
+Epsilon of each measured round and of the training run, and averages over seeds of a grid's settings along an
+x axis. Tables have 80 columns, and are CSV too.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,37 +20,64 @@ from experiments.canife import training
 from experiments.canife.attacked import ROUND, Attacked, Value, VariedGrid
 from experiments.canife.training import CONFIDENCE, Floats, Measured, Request
 
-_WIDTH, _TEXT_WIDTH, _DIGITS = 80, 72, 7
+_WIDTH = 80
+_TEXT_WIDTH = 72
+_CSV_DIGITS = 7
 _NOTES = """\
 published: best threshold of {n} scores at delta 1/n [95% Clopper-Pearson], an
 estimate, at most {cap:.2f} whatever leaks. law: the exact epsilon of the score;
 perfect: of a canary that nothing disturbs, which is all that the round's noise
 allows. proven: a bound at 95% from {mock:,} mock rounds a world, at delta {delta:g}"""
-_DECIMALS = {"deviation": 3, "attack": 2, "health": 3, "published": 2, "law_then": 2, "training": 2}
-_ALONE = ("health", "law_then")  # the CSV has their deviations
+_DECIMALS = {
+    "deviation": 3,
+    "attack": 2,
+    "health": 3,
+    "published": 2,
+    "law_then": 2,
+    "training": 2,
+}
+_SHOWN_WITHOUT_DEVIATION = ("health", "law_then")  # the CSV has their deviations
 _SHOWN = ("deviation", "attack", "health", "published", "law_then")
-_OVER_ROUNDS = ("attack", "health", "published", "law_then", "training")
-_DEVIATION = "deviation: of the scores / C, both worlds' mean, with noise"
+_SHOWN_OVER_ROUNDS = ("attack", "health", "published", "law_then", "training")
+_DEVIATION_NOTE = "deviation: of the scores / C, both worlds' mean, with noise"
 _CURVES_NOTES = """\
 attack: the attack's accuracy. published: the estimate a round; law: exact; both
-at delta 1/n. inf: infinite in at least one training"""
-_TRAINING = "training: epsilon up to there, composed of the published estimates"
+at delta 1/n. inf: infinite in at least one training run"""
+_TRAINING_NOTE = "training: epsilon up to there, composed of the published estimates"
 
 
 class RoundValues(NamedTuple):
-    """One measured round: as published, and exact at both deltas. truth: of a perfect canary."""
+    """One measured round.
+
+    Attributes:
+      measured: What is stored of it.
+      published: The published estimate, at delta 1/n.
+      former: The estimate at the threshold of the largest accuracy.
+      accuracy: The attack's accuracy.
+      perfect: The exact epsilon of a perfect canary, at the training run's delta.
+      perfect_then: The exact epsilon of a perfect canary, at delta 1/n.
+    """
 
     measured: Measured
     published: RoundEstimate
     former: RoundEstimate
     accuracy: float
-    truth: float
-    truth_then: float
+    perfect: float
+    perfect_then: float
 
 
 class Global(NamedTuple):
-    """epsilon of the training up to each measured round's last charged round (`rounds`): as published with
-    its interval, by the exact Gaussian curve, of the canaries' exact laws, and the accountant's."""
+    """epsilon of the training run, up to each measured round.
+
+    Attributes:
+      rounds: The last round that is charged for each measured one.
+      published: As published.
+      lower: As published, of the lower ends of the rounds' intervals.
+      upper: As published, of the upper ends of the rounds' intervals.
+      gaussian: Of the published estimates, by the exact Gaussian curve.
+      canaries: Of the canaries' exact laws.
+      accountant: The accountant's.
+    """
 
     rounds: list[int]
     published: list[float]
@@ -58,77 +88,130 @@ class Global(NamedTuple):
     accountant: list[float]
 
 
-def row(attacked: Attacked, one: Measured) -> RoundValues:
-    """A measured round's values."""
-    scores = one.scores_in, one.scores_out
-    mu = 1 / attacked.noise_multiplier if attacked.noise_multiplier else np.inf
+def row(setting: Attacked, measured: Measured) -> RoundValues:
+    """Computes a measured round's values."""
+    scores_in = measured.scores_in
+    scores_out = measured.scores_out
+    delta_then = 1 / setting.scores
+    mu = 1 / setting.noise_multiplier if setting.noise_multiplier else np.inf
     return RoundValues(
-        one,
-        rounds.best_epsilon(*scores, CONFIDENCE, 1 / attacked.scores),
-        rounds.best_accuracy(*scores, CONFIDENCE),
-        rounds.largest_accuracy(*scores),
-        conversions.epsilon_from_mu(mu, attacked.delta),
-        conversions.epsilon_from_mu(mu, 1 / attacked.scores),
+        measured,
+        published=rounds.best_epsilon(scores_in, scores_out, CONFIDENCE, delta_then),
+        former=rounds.best_accuracy(scores_in, scores_out, CONFIDENCE),
+        accuracy=rounds.largest_accuracy(scores_in, scores_out),
+        perfect=conversions.epsilon_from_mu(mu, setting.delta),
+        perfect_then=conversions.epsilon_from_mu(mu, delta_then),
     )
 
 
-def composed(attacked: Attacked, rows: Sequence[RoundValues], clients: int, backward: bool) -> Global:
-    """The curves over a training of so many clients, charged backward or forward."""
-    numbers = [one.measured.number for one in rows]
-    total = min(numbers[-1] + attacked.every - 1, attacked.rounds)
-    counts = (rounds.backward if backward else rounds.forward)(numbers, total)
-    rate, sigma, then = attacked.cohort / clients, attacked.noise_multiplier, 1 / attacked.scores
+def compose(
+    setting: Attacked, rows: Sequence[RoundValues], clients: int, backward: bool
+) -> Global:
+    """Composes the measured rounds over a training run.
 
-    def curve(noises: Sequence[float]) -> list[float]:
-        charges = [Charge(noise, rate, count) for noise, count in zip(noises, counts, strict=True)]
-        return rounds.cumulative(charges, attacked.delta)
+    Args:
+      setting: The setting.
+      rows: Its measured rounds.
+      clients: How many clients are trained on.
+      backward: Whether a measured round stands for those before it, or for those after it.
+    """
+    numbers = [row.measured.number for row in rows]
+    total = min(numbers[-1] + setting.every - 1, setting.rounds)
+    charge_rounds = rounds.backward if backward else rounds.forward
+    counts = charge_rounds(numbers, total)
+    sampling_rate = setting.cohort / clients
+    sigma = setting.noise_multiplier
+    delta_then = 1 / setting.scores
 
-    values = [one.published.estimate.epsilon for one in rows]
+    def accumulate(noises: Sequence[float]) -> list[float]:
+        charges = []
+        for noise, count in zip(noises, counts, strict=True):
+            charges.append(Charge(noise, sampling_rate, count))
+        return rounds.cumulative(charges, setting.delta)
+
+    published = []
+    lower = []
+    upper = []
+    gaussian = []
+    canaries = []
+    for row in rows:
+        estimate = row.published
+        epsilon = estimate.estimate.epsilon
+        published.append(rounds.renyi_charge(epsilon, delta_then, sigma))
+        lower.append(
+            rounds.renyi_charge(rounds.lower_charged(estimate), delta_then, sigma)
+        )
+        upper.append(rounds.renyi_charge(estimate.upper, delta_then, sigma))
+        gaussian.append(rounds.gaussian_charge(epsilon, delta_then, sigma))
+        canaries.append(
+            rounds.gaussian_charge(row.measured.exact, setting.delta, sigma)
+        )
     return Global(
-        [int(n) for n in np.cumsum(counts)],
-        curve([rounds.renyi_charge(value, then, sigma) for value in values]),
-        curve([rounds.renyi_charge(rounds.lower_charged(one.published), then, sigma) for one in rows]),
-        curve([rounds.renyi_charge(one.published.upper, then, sigma) for one in rows]),
-        curve([rounds.gaussian_charge(value, then, sigma) for value in values]),
-        curve([rounds.gaussian_charge(one.measured.exact, attacked.delta, sigma) for one in rows]),
-        curve([sigma] * len(rows)),
+        [int(last) for last in np.cumsum(counts)],
+        accumulate(published),
+        accumulate(lower),
+        accumulate(upper),
+        accumulate(gaussian),
+        accumulate(canaries),
+        accumulate([sigma] * len(rows)),
     )
 
 
-def perfect_as_published(attacked: Attacked, charged: int, clients: int) -> float:
-    """epsilon that the published procedure shows of an undisturbed canary: median of 150 (Errata C9)."""
-    charge = Charge(attacked.noise_multiplier, attacked.cohort / clients, charged)
-    rng = np.random.default_rng(attacked.seed)
-    return rounds.ideal(rng, charge, attacked.delta, attacked.scores).composed
+def compose_perfect_canary(setting: Attacked, charged: int, clients: int) -> float:
+    """Returns the epsilon that the published procedure shows of an undisturbed canary.
+
+    It is the median of 150 simulations (Errata C9).
+
+    Args:
+      setting: The setting.
+      charged: How many rounds are charged.
+      clients: How many clients are trained on.
+    """
+    charge = Charge(setting.noise_multiplier, setting.cohort / clients, charged)
+    rng = np.random.default_rng(setting.seed)
+    return rounds.ideal(rng, charge, setting.delta, setting.scores).composed
 
 
-def by_cohort(attacked: Attacked, one: Measured) -> tuple[list[int], list[float], list[float]]:
-    """What a measured round's canary would show among fewer clients a round, or more: cohorts' sizes, the
-    score's deviations, and the shares of right guesses, were its law normal. A cohort's sum of known dot
-    products, drawn without replacement, has a known variance, so that no further rounds are played."""
-    clients = len(one.known)
+def predict_other_cohorts(
+    setting: Attacked, measured: Measured
+) -> tuple[list[int], list[float], list[float]]:
+    """Predicts what a measured round's canary would show among fewer clients in a round, or more.
+
+    The sum of a cohort's dot products, drawn without replacement, has an exact variance, so that no further
+    rounds are played.
+
+    Returns:
+      Sizes of cohorts, the score's deviations, and the shares of right guesses if the score is normal.
+    """
+    clients = len(measured.known)
     sizes = np.unique(np.geomspace(2, max(clients // 2, 2), 24).astype(int))
-    deviations = np.hypot(cohort_deviation(one.known, sizes), attacked.noise_multiplier)
-    accuracies = scipy.stats.norm.cdf(one.own / 2 / np.maximum(deviations, 1e-12))
+    clients_deviation = compute_cohort_deviation(measured.known, sizes)
+    deviations = np.hypot(clients_deviation, setting.noise_multiplier)
+    accuracies = scipy.stats.norm.cdf(measured.own / 2 / np.maximum(deviations, 1e-12))
     return sizes.tolist(), deviations.tolist(), accuracies.tolist()
 
 
-def cohort_deviation(known: Floats, size: Floats | int) -> Floats:
-    """The deviation of the sum of so many of the known dot products (M,), drawn without replacement."""
-    return np.sqrt(size * np.var(known, ddof=1) * (1 - size / len(known)))
+def compute_cohort_deviation(dots: Floats, size: Floats | int) -> Floats:
+    """Returns the deviation of the sum of so many of the dot products (M,), drawn without replacement."""
+    return np.sqrt(size * np.var(dots, ddof=1) * (1 - size / len(dots)))
 
 
-def if_released(attacked: Attacked, rows: Sequence[RoundValues], clients: int) -> float:
-    """epsilon of the training and its estimates' mock rounds, had they been released (Errata C4)."""
-    rate, played = attacked.cohort / clients, attacked.rounds + len(rows) * attacked.scores
-    return rounds.composed([Charge(attacked.noise_multiplier, rate, played)], attacked.delta)
+def compose_with_mock_rounds(
+    setting: Attacked, rows: Sequence[RoundValues], clients: int
+) -> float:
+    """Returns epsilon of the training run, had its mock rounds been released too (Errata C4)."""
+    played = setting.rounds + len(rows) * setting.scores
+    charge = Charge(setting.noise_multiplier, setting.cohort / clients, played)
+    return rounds.composed([charge], setting.delta)
 
 
-def stored(request: Request, out: Path) -> list[RoundValues]:
-    """Those of a setting's rounds that are stored under `out`."""
-    store = training.store_of(request.attacked, request.checksum, out)
-    kept = training.kept(request.attacked, store, request.rounds)
-    return [row(request.attacked, one) for one in kept.values()]
+def read_rounds(request: Request, out: Path) -> list[RoundValues]:
+    """Reads those of a setting's rounds that are stored under `out`."""
+    store = training.get_store(request.setting, request.checksum, out)
+    measured = training.kept(request.setting, store, request.rounds)
+    return [
+        row(request.setting, measured_round) for measured_round in measured.values()
+    ]
 
 
 class Average(NamedTuple):
@@ -138,28 +221,44 @@ class Average(NamedTuple):
     deviation: float
 
 
-# What a round shows. deviation: the mean of both worlds', noise included. clients: the deviation of the
-# cohort's sum of dot products alone, exactly. attack: the largest share of scores on the right side of a
-# threshold. law, law_then: the exact epsilon at the training's delta and at 1/n. test: the model's accuracy.
+def _score_deviation(setting: Attacked, row: RoundValues) -> float:
+    """Returns the mean of both worlds' deviations of scores, noise included."""
+    deviation_in = float(np.std(row.measured.scores_in))
+    deviation_out = float(np.std(row.measured.scores_out))
+    return (deviation_in + deviation_out) / 2
+
+
+def _clients_deviation(setting: Attacked, row: RoundValues) -> float:
+    """Returns the exact deviation of the cohort's sum of dot products alone."""
+    return float(compute_cohort_deviation(row.measured.known, setting.cohort))
+
+
+# What a round shows. attack: the largest share of scores on the right side of a threshold. law, law_then: the
+# exact epsilon at the training run's delta and at 1/n. test: the model's accuracy.
 QUANTITIES: dict[str, Callable[[Attacked, RoundValues], float]] = {
-    "deviation": lambda attacked, one: (
-        (float(np.std(one.measured.scores_in)) + float(np.std(one.measured.scores_out))) / 2
-    ),
-    "clients": lambda attacked, one: float(cohort_deviation(one.measured.known, attacked.cohort)),
-    "attack": lambda attacked, one: one.accuracy,
-    "health": lambda attacked, one: one.measured.health,
-    "published": lambda attacked, one: one.published.estimate.epsilon,
-    "law_then": lambda attacked, one: one.measured.exact_then,
-    "law": lambda attacked, one: one.measured.exact,
-    "test": lambda attacked, one: one.measured.accuracy,
+    "deviation": _score_deviation,
+    "clients": _clients_deviation,
+    "attack": lambda setting, row: row.accuracy,
+    "health": lambda setting, row: row.measured.health,
+    "published": lambda setting, row: row.published.estimate.epsilon,
+    "law_then": lambda setting, row: row.measured.exact_then,
+    "law": lambda setting, row: row.measured.exact,
+    "test": lambda setting, row: row.measured.accuracy,
 }
 # epsilon up to there, composed of the estimates, and the accountant's; nan where rounds are no axis
 TOTALS = ("training", "accountant")
 
 
-class Averaged(NamedTuple):
-    """A point of a curve: its curve's value (empty where there is one curve), its x, its measured round, over
-    how many trainings it is averaged, and the averages of `QUANTITIES` and `TOTALS`."""
+class AveragedPoint(NamedTuple):
+    """A point of a curve.
+
+    Attributes:
+      curve: The curve's value; empty where there is a single curve.
+      x: The place on the x axis.
+      round: The measured round.
+      trainings: Over how many training runs it is averaged.
+      averages: The averages of `QUANTITIES` and `TOTALS`.
+    """
 
     curve: Value
     x: Value
@@ -169,112 +268,179 @@ class Averaged(NamedTuple):
 
 
 class Curves(NamedTuple):
-    """curve: the field that tells curves apart, or empty. x: the field on the axis, or `round`."""
+    """Curves of a grid.
+
+    Attributes:
+      curve: The field whose values are curves, or empty.
+      x: The field on the x axis, or `round`.
+      points: The points of all curves.
+    """
 
     curve: str
     x: str
-    points: list[Averaged]
+    points: list[AveragedPoint]
 
 
-def averaged(
-    grid: VariedGrid, measured: Sequence[tuple[Request, Sequence[RoundValues]]], backward: bool
+def average_over_seeds(
+    grid: VariedGrid,
+    measured: Sequence[tuple[Request, Sequence[RoundValues]]],
+    backward: bool,
 ) -> Curves:
-    """The curves of a grid's settings; over rounds, trainings are charged backward or forward."""
-    together: dict[tuple[Value, Value, int], list[list[float]]] = {}
-    for (values, attacked, clients, *_), rows in measured:
+    """Averages a grid's settings over their seeds.
+
+    Args:
+      grid: The grid.
+      measured: The settings and their measured rounds.
+      backward: How training runs are charged, where rounds are the x axis; see `compose`.
+    """
+    values_at: dict[tuple[Value, Value, int], list[list[float]]] = {}
+    for request, rows in measured:
         totals = [(np.nan, np.nan)] * len(rows)
         if grid.over_rounds:
-            whole = composed(attacked, rows, clients, backward)
-            totals = list(zip(whole.published, whole.accountant, strict=True))
-        for one, total in zip(rows, totals, strict=True):
-            number = one.measured.number
-            place = (*values, number) if grid.over_rounds else values
-            curve, x = place if len(place) == 2 else ("", place[0])
-            shown = [*(of(attacked, one) for of in QUANTITIES.values()), *total]
-            together.setdefault((curve, x, number), []).append(shown)
+            composed = compose(request.setting, rows, request.clients, backward)
+            totals = list(zip(composed.published, composed.accountant, strict=True))
+        for row, total in zip(rows, totals, strict=True):
+            round_number = row.measured.number
+            axes = (
+                [*request.values, round_number]
+                if grid.over_rounds
+                else list(request.values)
+            )
+            x = axes[-1]
+            curve = axes[0] if len(axes) == 2 else ""
+            values = [compute(request.setting, row) for compute in QUANTITIES.values()]
+            values_at.setdefault((curve, x, round_number), []).append([*values, *total])
+
+    names = (*QUANTITIES, *TOTALS)
     points = []
-    for key, several in together.items():
-        averages = map(_average, zip(*several, strict=True))
-        named = dict(zip([*QUANTITIES, *TOTALS], averages, strict=True))
-        points.append(Averaged(*key, len(several), named))
+    for (curve, x, round_number), seeds in values_at.items():
+        averages = {}
+        for name, values_of_seeds in zip(names, zip(*seeds, strict=True), strict=True):
+            averages[name] = _average(values_of_seeds)
+        points.append(AveragedPoint(curve, x, round_number, len(seeds), averages))
     return Curves(grid.curve, grid.x, points)
 
 
 def _average(values: Sequence[float]) -> Average:
-    spread = len(values) > 1 and np.isfinite(values).all()
-    return Average(float(np.mean(values)), float(np.std(values, ddof=1)) if spread else np.nan)
+    """Averages a quantity over seeds."""
+    deviation = np.nan
+    if len(values) > 1 and np.isfinite(values).all():
+        deviation = float(np.std(values, ddof=1))
+    return Average(float(np.mean(values)), deviation)
 
 
-class _Row(NamedTuple):
-    """A measured round, what it shows, and the training up to there by each of `Global`'s readings."""
+class _TableRow(NamedTuple):
+    """A row of the rounds' table.
 
-    kept: Measured
-    one: RoundValues
+    Attributes:
+      measured: What is stored of the round.
+      values: What the round shows.
+      total: The training run up to there by each of `Global`'s readings.
+    """
+
+    measured: Measured
+    values: RoundValues
     total: tuple[float, ...]
 
 
-def rounds_table(attacked: Attacked, rows: Sequence[RoundValues], composed: Global) -> Table[_Row]:
-    """A row a measured round."""
-    groups = f"{'':>26} {'at delta 1/n':^32}{'at delta ' + format(attacked.delta, 'g'):^18}"
-    half = attacked.scores // 2
-    cap = rounds.largest_estimate(half, half, 1 / attacked.scores)
-    notes = _NOTES.format(n=attacked.scores, cap=cap, mock=attacked.mock_rounds, delta=attacked.delta)
-    totals = zip(*composed, strict=True)
-    lines = [_Row(one.measured, one, total) for one, total in zip(rows, totals, strict=True)]
-    return Table(_ROUND_COLUMNS, lines, None, [groups.rstrip()], [notes], " ", _WIDTH, _DIGITS)
+def make_rounds_table(
+    setting: Attacked, rows: Sequence[RoundValues], composed: Global
+) -> Table[_TableRow]:
+    """Makes a table with a row for each measured round."""
+    at_delta = f"at delta {setting.delta:g}"
+    headings = f"{'':>26} {'at delta 1/n':^32}{at_delta:^18}"
+    half = setting.scores // 2
+    cap = rounds.largest_estimate(half, half, 1 / setting.scores)
+    notes = _NOTES.format(
+        n=setting.scores, cap=cap, mock=setting.mock_rounds, delta=setting.delta
+    )
+    lines = []
+    for row, total in zip(rows, zip(*composed, strict=True), strict=True):
+        lines.append(_TableRow(row.measured, row, total))
+    return Table(
+        _ROUND_COLUMNS,
+        lines,
+        before=[headings.rstrip()],
+        after=[notes],
+        gap=" ",
+        rule=_WIDTH,
+        digits=_CSV_DIGITS,
+    )
 
 
-def _interval(one: RoundEstimate) -> str:
-    return f"{one.estimate.epsilon:.2f} [{one.lower:.1f}, {one.upper:.1f}]"
+def _format_interval(estimate: RoundEstimate) -> str:
+    return (
+        f"{estimate.estimate.epsilon:.2f} [{estimate.lower:.1f}, {estimate.upper:.1f}]"
+    )
 
 
-def _norm(norm: float) -> str:
+def _format_norm(norm: float) -> str:
     return f"{norm:.0f}" if norm >= 100 else f"{norm:.3g}"
 
 
-def _total(place: int, row: _Row) -> float:
-    return row.total[place]
+def _total_column(key: str, reading: str) -> Column:
+    """Returns the CSV's column of one of `Global`'s readings."""
+    place = Global._fields.index(reading)
+    return Column(key, lambda row: row.total[place])
 
 
 _ROUND_COLUMNS = (
-    Column("round", lambda row: row.kept.number, "round", width=5),
-    Column("test_accuracy", lambda row: row.kept.accuracy, "test", number(".0%"), 5),
-    Column("health", lambda row: row.kept.health, "health", number(".3f"), 6),
-    Column("gradient_norm", lambda row: row.kept.norm, "|g|", _norm, 6),
-    Column("own_dot", lambda row: row.kept.own),
-    Column("dots_deviation", lambda row: np.std(row.kept.known)),
-    Column("attack_accuracy", lambda row: row.one.accuracy),
-    Column("deviation_in", lambda row: np.std(row.kept.scores_in)),
-    Column("deviation_out", lambda row: np.std(row.kept.scores_out)),
-    Column(None, lambda row: row.one.published, "published", _interval, 17),
-    Column("published", lambda row: row.one.published.estimate.epsilon),
-    Column("lower", lambda row: row.one.published.lower),
-    Column("upper", lambda row: row.one.published.upper),
-    Column("former", lambda row: row.one.former.estimate.epsilon),
-    Column("law_at_1/n", lambda row: row.kept.exact_then, "law", number(".2f"), 6),
-    Column("perfect_at_1/n", lambda row: row.one.truth_then, "perfect", number(".2f"), 7),
-    Column("law", lambda row: row.kept.exact, "law", number(".2f"), 6),
-    Column("perfect", lambda row: row.one.truth, "perfect", number(".2f"), 7),
-    Column("proven", lambda row: row.kept.proven, "proven", number(".2f"), 6),
-    Column("proven_if_gaussian", lambda row: row.kept.proven_if_gaussian),
-    Column("charged_to", partial(_total, 0)),
-    *(Column(f"global_{name}", partial(_total, i)) for i, name in enumerate(Global._fields[1:-1], 1)),
-    Column("accountant", partial(_total, -1)),
+    Column("round", lambda row: row.measured.number, "round", width=5),
+    Column(
+        "test_accuracy", lambda row: row.measured.accuracy, "test", number(".0%"), 5
+    ),
+    Column("health", lambda row: row.measured.health, "health", number(".3f"), 6),
+    Column("gradient_norm", lambda row: row.measured.norm, "|g|", _format_norm, 6),
+    Column("own_dot", lambda row: row.measured.own),
+    Column("dots_deviation", lambda row: np.std(row.measured.known)),
+    Column("attack_accuracy", lambda row: row.values.accuracy),
+    Column("deviation_in", lambda row: np.std(row.measured.scores_in)),
+    Column("deviation_out", lambda row: np.std(row.measured.scores_out)),
+    Column(None, lambda row: row.values.published, "published", _format_interval, 17),
+    Column("published", lambda row: row.values.published.estimate.epsilon),
+    Column("lower", lambda row: row.values.published.lower),
+    Column("upper", lambda row: row.values.published.upper),
+    Column("former", lambda row: row.values.former.estimate.epsilon),
+    Column("law_at_1/n", lambda row: row.measured.exact_then, "law", number(".2f"), 6),
+    Column(
+        "perfect_at_1/n",
+        lambda row: row.values.perfect_then,
+        "perfect",
+        number(".2f"),
+        7,
+    ),
+    Column("law", lambda row: row.measured.exact, "law", number(".2f"), 6),
+    Column("perfect", lambda row: row.values.perfect, "perfect", number(".2f"), 7),
+    Column("proven", lambda row: row.measured.proven, "proven", number(".2f"), 6),
+    Column("proven_if_gaussian", lambda row: row.measured.proven_if_gaussian),
+    _total_column("charged_to", "rounds"),
+    _total_column("global_published", "published"),
+    _total_column("global_lower", "lower"),
+    _total_column("global_upper", "upper"),
+    _total_column("global_gaussian", "gaussian"),
+    _total_column("global_canaries", "canaries"),
+    _total_column("accountant", "accountant"),
 )
 
 
-def canaries_table(rows: Sequence[RoundValues]) -> str:
-    """The designed texts, as in the paper's Table 1; nothing where canaries are images."""
-    lines = ["round canary, a designed text; a line break is shown as \\n"]
-    for kept in (one.measured for one in rows):
-        if isinstance(kept.canary, str):
-            first, *rest = broken(kept.canary, _TEXT_WIDTH)
-            lines += [f"{kept.number:>5} {first}", *(f"{'':>5} {part}" for part in rest)]
-    return "\n".join(lines) if len(lines) > 1 else ""
+def format_canaries(rows: Sequence[RoundValues]) -> str:
+    """Returns the designed texts, as in the paper's Table 1; nothing where canaries are images."""
+    lines = []
+    for row in rows:
+        canary = row.measured.canary
+        if isinstance(canary, str):
+            first, *rest = wrap_escaped(canary, _TEXT_WIDTH)
+            lines.append(f"{row.measured.number:>5} {first}")
+            lines += [f"{'':>5} {part}" for part in rest]
+    if not lines:
+        return ""
+    return "\n".join(
+        ["round canary, a designed text; a line break is shown as \\n", *lines]
+    )
 
 
-def broken(text: str, width: int) -> list[str]:
-    """A text in lines of so many characters, with line breaks and the like escaped."""
+def wrap_escaped(text: str, width: int) -> list[str]:
+    """Returns a text in lines of so many characters, with line breaks and the like escaped."""
     lines = [""]
     for character in text:
         shown = character if character.isprintable() else repr(character)[1:-1]
@@ -284,14 +450,22 @@ def broken(text: str, width: int) -> list[str]:
     return lines
 
 
-def global_table(
-    attacked: Attacked, composed: Global, perfect: float, released: float, backward: bool
+def format_totals(
+    setting: Attacked, composed: Global, perfect: float, released: float, backward: bool
 ) -> str:
-    """The training's epsilon by each reading. perfect: as published, of a canary that nothing disturbs."""
+    """Returns the training run's epsilon by each reading.
+
+    Args:
+      setting: The setting.
+      composed: The measured rounds, composed.
+      perfect: See `compose_perfect_canary`.
+      released: See `compose_with_mock_rounds`.
+      backward: Whether rounds are charged backward.
+    """
     way = "backward" if backward else "forward"
     interval = f"{composed.published[-1]:.2f} [{composed.lower[-1]:.2f}, {composed.upper[-1]:.2f}]"
     return f"""\
-epsilon over {composed.rounds[-1]:,} rounds at delta {attacked.delta:g}, charged {way}:
+epsilon over {composed.rounds[-1]:,} rounds at delta {setting.delta:g}, charged {way}:
   as published, through Renyi DP             {interval:>20}
   as published, through the Gaussian curve   {composed.gaussian[-1]:>20.2f}
   as published, of a perfect canary          {perfect:>20.2f}
@@ -300,46 +474,88 @@ epsilon over {composed.rounds[-1]:,} rounds at delta {attacked.delta:g}, charged
   and its value if mock rounds were released {released:>20.2f}"""
 
 
-def curves_table(curves: Curves) -> Table[Averaged]:
-    """A row a point: means, and for people in brackets the deviations over trainings."""
+def make_curves_table(curves: Curves) -> Table[AveragedPoint]:
+    """Makes a table with a row for each point.
+
+    People see the means, with deviations over training runs in brackets.
+    """
     over_rounds = curves.x == ROUND
-    trainings = max(one.trainings for one in curves.points)
-    title = f"mean (deviation) over {trainings} trainings" if trainings > 1 else "one training each"
-    if not over_rounds:
-        numbers = {one.round for one in curves.points}
-        title = f"{f'round {max(numbers)}' if len(numbers) == 1 else 'last measured rounds'}, {title}"
-    columns = [
-        Column(None if over_rounds else curves.x, lambda one: flag_text(one.x), curves.x.replace("_", "\n")),
-        Column("round", lambda one: one.round),
-        Column("trainings", lambda one: one.trainings),
-    ]
+    columns = []
     if curves.curve:
         head = curves.curve.replace("_", "\n")
-        columns.insert(0, Column(curves.curve, lambda one: flag_text(one.curve), head))
+        columns.append(
+            Column(curves.curve, lambda point: format_flag_value(point.curve), head)
+        )
+    x_key = None if over_rounds else curves.x
+    x_head = curves.x.replace("_", "\n")
+    columns.append(Column(x_key, lambda point: format_flag_value(point.x), x_head))
+    columns.append(Column("round", lambda point: point.round))
+    columns.append(Column("trainings", lambda point: point.trainings))
     for name in (*QUANTITIES, *TOTALS):
-        columns += [
-            Column(name, partial(_present, name, 0)),
-            Column(f"{name}_deviation", partial(_present, name, 1)),
-        ]
-    for name in _OVER_ROUNDS if over_rounds else _SHOWN:
-        columns.append(Column(None, partial(_bracketed, name), "law" if name == "law_then" else name))
-    notes = [_CURVES_NOTES, _TRAINING] if over_rounds else [_DEVIATION, _CURVES_NOTES]
-    table = Table(columns, curves.points, None, [title], notes, " ", _WIDTH, _DIGITS)
-    return replace(table, rule=0) if max(map(len, table.text().splitlines())) > _WIDTH else table
+        columns.append(Column(name, partial(_get_mean, name)))
+        columns.append(Column(f"{name}_deviation", partial(_get_deviation, name)))
+    for name in _SHOWN_OVER_ROUNDS if over_rounds else _SHOWN:
+        head = "law" if name == "law_then" else name
+        columns.append(Column(None, partial(_format_average, name), head))
+
+    notes = (
+        [_CURVES_NOTES, _TRAINING_NOTE]
+        if over_rounds
+        else [_DEVIATION_NOTE, _CURVES_NOTES]
+    )
+    table = Table(
+        columns,
+        curves.points,
+        before=[_make_title(curves)],
+        after=notes,
+        gap=" ",
+        rule=_WIDTH,
+        digits=_CSV_DIGITS,
+    )
+    is_wider = any(len(line) > _WIDTH for line in table.text().splitlines())
+    return replace(table, rule=0) if is_wider else table
 
 
-def flag_text(value: Value) -> str:
-    """A field's value as a flag has it."""
+def _make_title(curves: Curves) -> str:
+    """Returns over how many training runs a table's values are averaged and, over fields, their round."""
+    trainings = max(point.trainings for point in curves.points)
+    title = "one training run each"
+    if trainings > 1:
+        title = f"mean (deviation) over {trainings} training runs"
+    if curves.x == ROUND:
+        return title
+    numbers = {point.round for point in curves.points}
+    if len(numbers) == 1:
+        return f"round {max(numbers)}, {title}"
+    return f"last measured rounds, {title}"
+
+
+def format_flag_value(value: Value) -> str:
+    """Returns a field's value as a flag has it."""
     if isinstance(value, bool):
         return str(value).lower()
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value)
 
 
-def _present(name: str, place: int, one: Averaged) -> float | None:
-    value = one.averages[name][place]
-    return None if np.isnan(value) else value
+def _get_mean(name: str, point: AveragedPoint) -> float | None:
+    """Returns a quantity's mean, or None where there is none."""
+    mean = point.averages[name].mean
+    return None if np.isnan(mean) else mean
 
 
-def _bracketed(name: str, one: Averaged) -> str:
-    mean, deviation = (f"{value:.{_DECIMALS[name]}f}" for value in one.averages[name])
-    return mean if deviation == "nan" or name in _ALONE else f"{mean} ({deviation})"
+def _get_deviation(name: str, point: AveragedPoint) -> float | None:
+    """Returns a quantity's deviation, or None where there is none."""
+    deviation = point.averages[name].deviation
+    return None if np.isnan(deviation) else deviation
+
+
+def _format_average(name: str, point: AveragedPoint) -> str:
+    """Formats a quantity's mean and, in brackets, its deviation, where there is one to show."""
+    decimals = _DECIMALS[name]
+    mean, deviation = point.averages[name]
+    text = f"{mean:.{decimals}f}"
+    if np.isnan(deviation) or name in _SHOWN_WITHOUT_DEVIATION:
+        return text
+    return f"{text} ({deviation:.{decimals}f})"

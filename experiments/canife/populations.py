@@ -1,5 +1,8 @@
-"""The models and their clients: a row each, what is drawn of the clients, and how they train. Clients with
-one example each train by DP-SGD, a round a step with the cohort as its mini-batch; others by DP-FedAvg."""
+"""The models and their clients: what is drawn of the clients, and how they train.
+
+Clients with one example each train by DP-SGD, a round being a step with the cohort as its mini-batch; others
+train by DP-FedAvg.
+"""
 
 import dataclasses
 from collections.abc import Callable
@@ -28,8 +31,8 @@ from models.catalogue import TASKS
 from models.data import images, leaf, shakespeare
 from models.data.clients import dirichlet, one_each
 
-_TEST_BLOCK = 1000
-_TESTED = 10_000  # labels
+_TEST_BLOCK = 1000  # examples that are tested at once
+_MOST_TESTED = 10_000  # labels
 _MOCK_SHARE = 0.1  # of the roles, as in the paper
 Indices = NDArray[np.int64]
 # (theta (p,), clients (n,)) -> the clipped updates (n, p) that they send
@@ -39,7 +42,14 @@ DotsOf = Callable[[Array, Indices, Array], Array]
 
 
 class Split(NamedTuple):
-    """Clients to train on, mock clients, and examples to test on; a name for all of them."""
+    """Clients and examples.
+
+    Attributes:
+      train: The clients to train on.
+      mock: The mock clients, on whom canaries are designed.
+      test: Features and labels to test on.
+      checksum: A name for all of them.
+    """
 
     train: Clients
     mock: Clients
@@ -47,19 +57,32 @@ class Split(NamedTuple):
     checksum: str
 
 
-class Named(NamedTuple):
-    """What a user names instead of having data fetched: LEAF's folder, a data file, a TFDS folder."""
+class DataPaths(NamedTuple):
+    """The data that a user names instead of having them fetched.
+
+    Attributes:
+      leaf: LEAF's folder.
+      data_file: A data file.
+      tfds_dir: A folder of TFDS.
+    """
 
     leaf: str | None = None
     data_file: str | None = None
     tfds_dir: str | None = None
 
 
-LoadClients = Callable[[Attacked, Named], Split]
+LoadClients = Callable[[Attacked, DataPaths], Split]
 
 
 class ModelRow(NamedTuple):
-    """A model's clients and canaries: load(attacked, named) -> clients; form; the label for none."""
+    """A model's clients and canaries.
+
+    Attributes:
+      load: (setting, paths) -> the clients.
+      make: () -> the model.
+      form: The form of its examples.
+      padding: The label that stands for none.
+    """
 
     load: LoadClients
     make: Callable[[], Model]
@@ -68,7 +91,15 @@ class ModelRow(NamedTuple):
 
 
 class ClientTraining(NamedTuple):
-    """A mechanism that trains on clients, its data, and what clients and mock clients send."""
+    """How clients train.
+
+    Attributes:
+      mechanism: The mechanism.
+      own: The mechanism's own hyperparameters.
+      data: The data of the clients to train on.
+      train_dots: The dot products of what those clients send.
+      mock_updates: What mock clients send.
+    """
 
     mechanism: base.Mechanism
     own: base.Tree
@@ -78,11 +109,19 @@ class ClientTraining(NamedTuple):
 
 
 class Population(NamedTuple):
-    """A training and its clients: those that it trains on, and the mock clients that canaries are designed
-    on.
+    """A model and the clients that train it.
 
-    rate: what a client of one example multiplies its gradient by; None where it sends the gradient.
-    train(state, first round, rounds) -> the state after them. accuracy(theta) -> on test examples.
+    Attributes:
+      model: The model.
+      samples: What a canary can be.
+      train_clients: How many clients it trains on.
+      mock: The mock clients, on whom canaries are designed.
+      train_dots: The dot products of what the former send.
+      mock_updates: What mock clients send.
+      rate: By what a client of one example multiplies its gradient; None where it sends the gradient.
+      start: () -> the first state.
+      train: (state, first round, rounds) -> the state after them.
+      accuracy: (theta) -> the accuracy on test examples.
     """
 
     model: Model
@@ -97,52 +136,92 @@ class Population(NamedTuple):
     accuracy: Callable[[Array], float]
 
 
-def dealt(attacked: Attacked, data: images.ImageDataset) -> Split:
-    """Images of one example each, or dealt by Dirichlet's proportions: training images to clients, test
-    images to as many mock clients as gives each as much."""
+def deal_images(setting: Attacked, data: images.ImageDataset) -> Split:
+    """Deals images to clients: one example each, or by Dirichlet's proportions.
+
+    Training images go to clients, test images to as many mock clients as gives each as much.
+    """
     limit = len(data.train_labels)
-    require(0 <= attacked.clients <= limit, f"`clients={attacked.clients}`: give 0 to {limit:,}")
-    test = data.test_images, data.test_labels
-    train_set = Dataset(data.train_images, data.train_labels, data.source, data.checksum)
-    test_set = Dataset(*test, data.source, data.checksum)
-    if not attacked.clients:
+    require(
+        0 <= setting.clients <= limit,
+        f"`clients={setting.clients}`: give 0 to {limit:,}",
+    )
+    test = (data.test_images, data.test_labels)
+    train_set = Dataset(
+        data.train_images, data.train_labels, data.source, data.checksum
+    )
+    test_set = Dataset(data.test_images, data.test_labels, data.source, data.checksum)
+    if not setting.clients:
         return Split(one_each(train_set), one_each(test_set), test, data.checksum)
-    mock = max(int(attacked.clients * (len(test[1]) / limit)), 1)
-    train_clients = dirichlet(train_set, attacked.clients, attacked.alpha, attacked.seed)
-    mock_clients = dirichlet(test_set, mock, attacked.alpha, attacked.seed + 1)
-    return Split(train_clients, mock_clients, test, data.checksum)
+    mock_clients = max(int(setting.clients * (len(data.test_labels) / limit)), 1)
+    train = dirichlet(train_set, setting.clients, setting.alpha, setting.seed)
+    mock = dirichlet(test_set, mock_clients, setting.alpha, setting.seed + 1)
+    return Split(train, mock, test, data.checksum)
 
 
-def roles(attacked: Attacked, everyone: Clients) -> Split:
-    """A tenth of the roles, drawn by the seed, are mock clients, the test examples theirs."""
-    order = np.random.default_rng(attacked.seed).permutation(everyone.number)
-    mock = max(round(_MOCK_SHARE * everyone.number), 1)
-    limit = everyone.number - mock
-    require(0 <= attacked.clients <= limit, f"`clients={attacked.clients}`: give 0 to {limit:,}")
-    held_out = _some(everyone, order[:mock])
-    train = _some(everyone, order[mock : mock + (attacked.clients or limit)])
-    return Split(train, held_out, (held_out.features, held_out.labels), everyone.checksum)
+def split_roles(setting: Attacked, everyone: Clients) -> Split:
+    """Makes a tenth of the roles, drawn by the seed, mock clients; their examples are those to test on."""
+    order = np.random.default_rng(setting.seed).permutation(everyone.number)
+    mock_clients = max(round(_MOCK_SHARE * everyone.number), 1)
+    limit = everyone.number - mock_clients
+    require(
+        0 <= setting.clients <= limit,
+        f"`clients={setting.clients}`: give 0 to {limit:,}",
+    )
+    train_clients = setting.clients or limit
+    mock = _select_clients(everyone, order[:mock_clients])
+    train = _select_clients(
+        everyone, order[mock_clients : mock_clients + train_clients]
+    )
+    return Split(train, mock, (mock.features, mock.labels), everyone.checksum)
 
 
-def _some(everyone: Clients, members: NDArray[np.integer]) -> Clients:
-    rows = [everyone.of(int(member)) for member in np.sort(members)]
-    features, labels = (np.concatenate([row[i] for row in rows]) for i in range(2))
-    counts = np.array([len(row[1]) for row in rows], np.int32)
+def _select_clients(everyone: Clients, members: NDArray[np.integer]) -> Clients:
+    """Returns some of the clients, in the order of all."""
+    features = []
+    labels = []
+    for member in np.sort(members):
+        own_features, own_labels = everyone.of(int(member))
+        features.append(own_features)
+        labels.append(own_labels)
+    counts = np.array([len(own_labels) for own_labels in labels], np.int32)
     starts = (np.cumsum(counts) - counts).astype(np.int32)
-    return everyone._replace(features=features, labels=labels, starts=starts, counts=counts)
+    return everyone._replace(
+        features=np.concatenate(features),
+        labels=np.concatenate(labels),
+        starts=starts,
+        counts=counts,
+    )
 
 
-def users(load: Callable[..., Clients], attacked: Attacked, named: Named) -> Split:
-    """The users of LEAF's training split, and of its test split as mock clients."""
-    given = named.data_file or named.tfds_dir
-    require(given is None, f"`model={attacked.model}` reads LEAF's folder: name it with `leaf`, not {given}")
-    require(0 <= attacked.clients <= 10**7, f"`clients={attacked.clients}`: give 0 to 10,000,000")
-    train, mock = load(named.leaf, "train", attacked.clients), load(named.leaf, "test")
-    return Split(train, mock, (mock.features, mock.labels), f"{train.checksum} {mock.checksum}")
+def load_users(
+    load: Callable[..., Clients], setting: Attacked, paths: DataPaths
+) -> Split:
+    """Loads the users of LEAF's training split and, as mock clients, those of its test split."""
+    other = paths.data_file or paths.tfds_dir
+    message = (
+        f"`model={setting.model}` reads LEAF's folder: name it with `leaf`, not {other}"
+    )
+    require(other is None, message)
+    require(
+        0 <= setting.clients <= 10**7,
+        f"`clients={setting.clients}`: give 0 to 10,000,000",
+    )
+    train = load(paths.leaf, "train", setting.clients)
+    mock = load(paths.leaf, "test")
+    checksum = f"{train.checksum} {mock.checksum}"
+    return Split(train, mock, (mock.features, mock.labels), checksum)
 
 
-def _fetched(load: Callable[..., Any], deal: Callable[[Attacked, Any], Split]) -> LoadClients:
-    return lambda attacked, named: deal(attacked, load(file=named.data_file, tfds_dir=named.tfds_dir))
+def _load_and_split(
+    load: Callable[..., Any], split: Callable[[Attacked, Any], Split]
+) -> LoadClients:
+    """Returns a loader of data that are fetched where no file is named, and then split into clients."""
+
+    def load_clients(setting: Attacked, paths: DataPaths) -> Split:
+        return split(setting, load(file=paths.data_file, tfds_dir=paths.tfds_dir))
+
+    return load_clients
 
 
 _FACES = ImageForm(
@@ -151,19 +230,42 @@ _FACES = ImageForm(
     convolutional.CELEBA_MEAN,
     convolutional.CELEBA_STD,
 )
-_TWEETS = TextForm(leaf.SENT140_LENGTH, leaf.SENT140_CHARACTERS, 0, leaf.SENT140_VOCABULARY, 2)
-_PLAYS = TextForm(leaf.SHAKESPEARE_LENGTH, leaf.SHAKESPEARE_CHARACTERS, 0, 80, 80)
-_ROLES = TextForm(shakespeare.LENGTH + 1, shakespeare.CHARACTERS, 1, shakespeare.VOCABULARY, 0)
-_CELEBA, _SENT140 = partial(users, leaf.load_celeba), partial(users, leaf.load_sent140)
-_JSON, _TEXTS = partial(users, leaf.load_shakespeare_json), _fetched(shakespeare.load_shakespeare, roles)
-ROWS: dict[str, ModelRow] = {  # beside these, every model of an audit whose data are images
-    "character_lstm": ModelRow(_TEXTS, recurrent.character_lstm, _ROLES, shakespeare.PADDING),
-    "celeba_cnn": ModelRow(_CELEBA, convolutional.face_cnn, _FACES),
-    "celeba_resnet18": ModelRow(_CELEBA, convolutional.face_resnet18, _FACES),
-    "sent140_lstm": ModelRow(_SENT140, recurrent.tweet_lstm, _TWEETS),
-    "shakespeare_lstm": ModelRow(_JSON, recurrent.play_lstm, _PLAYS),
+_TWEETS = TextForm(
+    length=leaf.SENT140_LENGTH,
+    alphabet=leaf.SENT140_CHARACTERS,
+    first=0,
+    vocabulary=leaf.SENT140_VOCABULARY,
+    classes=2,
+)
+_PLAYS = TextForm(
+    length=leaf.SHAKESPEARE_LENGTH,
+    alphabet=leaf.SHAKESPEARE_CHARACTERS,
+    first=0,
+    vocabulary=80,
+    classes=80,
+)
+_ROLES = TextForm(
+    length=shakespeare.LENGTH + 1,
+    alphabet=shakespeare.CHARACTERS,
+    first=1,
+    vocabulary=shakespeare.VOCABULARY,
+    classes=0,
+)
+_load_celeba = partial(load_users, leaf.load_celeba)
+_load_sent140 = partial(load_users, leaf.load_sent140)
+_load_plays = partial(load_users, leaf.load_shakespeare_json)
+_load_roles = _load_and_split(shakespeare.load_shakespeare, split_roles)
+# beside these, every model of an audit whose data are images
+ROWS: dict[str, ModelRow] = {
+    "character_lstm": ModelRow(
+        _load_roles, recurrent.character_lstm, _ROLES, shakespeare.PADDING
+    ),
+    "celeba_cnn": ModelRow(_load_celeba, convolutional.face_cnn, _FACES),
+    "celeba_resnet18": ModelRow(_load_celeba, convolutional.face_resnet18, _FACES),
+    "sent140_lstm": ModelRow(_load_sent140, recurrent.tweet_lstm, _TWEETS),
+    "shakespeare_lstm": ModelRow(_load_plays, recurrent.play_lstm, _PLAYS),
 }
-_IMAGES = {  # loaders of images, and what a canary among them is, by the names that tasks' rows have for them
+_IMAGES = {  # loaders and forms of images, by the names that tasks' rows have for them
     images.FASHION_MNIST.name: (
         images.load_fashion_mnist,
         ImageForm((28, 28), 10, images.FASHION_MNIST_MEAN, images.FASHION_MNIST_STD),
@@ -175,166 +277,252 @@ _IMAGES = {  # loaders of images, and what a canary among them is, by the names 
 }
 
 
-def row(model: str) -> ModelRow:
-    """A model's row: its own, or that of its task on images. Raises InputError where it has neither."""
+def get_row(model: str) -> ModelRow:
+    """Returns a model's row: its own, or that of its task on images.
+
+    Raises:
+      InputError: It has neither.
+    """
     if model in ROWS:
         return ROWS[model]
     settings.require_model(model)
     task = TASKS[model]
     load_images, form = _IMAGES[task.data.name]
-    return ModelRow(_fetched(load_images, dealt), lambda: task.make(form.shape), form)
+    load = _load_and_split(load_images, deal_images)
+    return ModelRow(load, lambda: task.make(form.shape), form)
 
 
-def load(attacked: Attacked, named: Named) -> Split:
-    """A setting's clients, cut to its examples; raises InputError where what is named doesn't fit."""
-    needed = attacked.model in settings.LEAF
-    require(needed or named.leaf is None, f"`leaf={named.leaf}` is for {', '.join(settings.LEAF)}: drop it")
-    require(attacked.examples >= 0, f"`examples={attacked.examples}`: give 0, or a number above")
-    split, most = row(attacked.model).load(attacked, named), attacked.examples
-    if not most:
+def load_split(setting: Attacked, paths: DataPaths) -> Split:
+    """Loads a setting's clients, cut to its number of examples.
+
+    Raises:
+      InputError: The named data do not fit the setting.
+    """
+    takes_leaf = setting.model in settings.LEAF_MODELS
+    message = f"`leaf={paths.leaf}` is for {', '.join(settings.LEAF_MODELS)}: drop it"
+    require(takes_leaf or paths.leaf is None, message)
+    require(
+        setting.examples >= 0,
+        f"`examples={setting.examples}`: give 0, or a number above",
+    )
+    split = get_row(setting.model).load(setting, paths)
+    if not setting.examples:
         return split
-
-    def cut(clients: Clients) -> Clients:
-        return clients._replace(counts=np.minimum(clients.counts, most).astype(np.int32))
-
-    return split._replace(train=cut(split.train), mock=cut(split.mock))
-
-
-def dealing(attacked: Attacked) -> Attacked:
-    """A setting's fields that decide its clients, with the others at their defaults."""
-    kept = Attacked(attacked.model, clients=attacked.clients, examples=attacked.examples)
-    if attacked.model in settings.IMAGES and not attacked.clients:
-        return kept
-    return dataclasses.replace(kept, alpha=attacked.alpha, seed=attacked.seed)
+    return split._replace(
+        train=_cut_examples(split.train, setting.examples),
+        mock=_cut_examples(split.mock, setting.examples),
+    )
 
 
-def population(attacked: Attacked, split: Split) -> Population:
-    """The clients of a setting, who train."""
-    _, make, form, padding = row(attacked.model)
-    model = make()
-    single = attacked.model in settings.IMAGES and not attacked.clients
-    made = (_of_examples if single else _of_clients)(attacked, model, split)
-    if isinstance(form, ImageForm):
-        canaries = samples.images(model, form, attacked.soft_label, attacked.clamp)
+def _cut_examples(clients: Clients, most: int) -> Clients:
+    """Returns the clients with so many examples each, at most."""
+    counts = np.minimum(clients.counts, most).astype(np.int32)
+    return clients._replace(counts=counts)
+
+
+def select_split_fields(setting: Attacked) -> Attacked:
+    """Returns a setting with the fields that decide its clients, and the others at their defaults."""
+    selected = Attacked(
+        setting.model, clients=setting.clients, examples=setting.examples
+    )
+    if _has_single_examples(setting):
+        return selected
+    return dataclasses.replace(selected, alpha=setting.alpha, seed=setting.seed)
+
+
+def _has_single_examples(setting: Attacked) -> bool:
+    """Returns whether each client has one example."""
+    return setting.model in settings.IMAGE_MODELS and not setting.clients
+
+
+def make_population(setting: Attacked, split: Split) -> Population:
+    """Makes a setting's model and the clients that train it."""
+    row = get_row(setting.model)
+    model = row.make()
+    if _has_single_examples(setting):
+        training = _train_by_dpsgd(setting, model, split)
+        rate = None
     else:
-        canaries = samples.texts(model, form, attacked.soft_label)
+        training = _train_by_fedavg(setting, model, split)
+        rate = setting.client_learning_rate
+    if isinstance(row.form, ImageForm):
+        canaries = samples.image_samples(
+            model, row.form, setting.soft_label, setting.clamp
+        )
+    else:
+        canaries = samples.text_samples(model, row.form, setting.soft_label)
+
+    def start() -> base.State:
+        theta_0 = jax.jit(model.init)(root(setting.seed, "theta"))
+        return training.mechanism.start(theta_0)
+
     return Population(
         model,
         canaries,
         split.train.number,
         split.mock,
-        made.train_dots,
-        made.mock_updates,
-        None if single else attacked.client_learning_rate,
-        lambda: made.mechanism.start(jax.jit(model.init)(root(attacked.seed, "theta"))),
-        _trainer(attacked, made, split.train.number),
-        _accuracy(model, split.test, padding),
+        training.train_dots,
+        training.mock_updates,
+        rate,
+        start,
+        _make_trainer(setting, training, split.train.number),
+        _make_accuracy(model, split.test, row.padding),
     )
 
 
-def _accuracy(
+def _make_accuracy(
     model: Model, test: tuple[NDArray[Any], NDArray[Any]], padding: int
 ) -> Callable[[Array], float]:
-    """The share of labels that a model gets right, of at most 10,000 and what is no padding."""
-    step = -(-test[1].size // _TESTED)
-    features, labels = test[0][::step], test[1][::step]
+    """Returns a function that computes the share of labels that a model gets right.
 
-    def right(theta: Array, one: Array, label: Array) -> Array:
-        logits: Any = model.module.apply({"params": model.unravel(theta)}, one)
+    It tests about 10,000 labels at most, and none that is padding.
+    """
+    all_features, all_labels = test
+    every = -(-all_labels.size // _MOST_TESTED)
+    features = all_features[::every]
+    labels = all_labels[::every]
+
+    def is_right(theta: Array, example: Array, label: Array) -> Array:
+        logits: Any = model.module.apply({"params": model.unravel(theta)}, example)
         return (jnp.argmax(logits, -1) == label) & (label != padding)
 
     @jax.jit
-    def several(theta: Array, features: Array, labels: Array) -> Array:
-        return jnp.sum(jax.vmap(right, (None, 0, 0))(theta, features, labels))
+    def count_right(theta: Array, features: Array, labels: Array) -> Array:
+        return jnp.sum(jax.vmap(is_right, (None, 0, 0))(theta, features, labels))
 
-    def accuracy(theta: Array) -> float:
-        starts = range(0, len(labels), _TEST_BLOCK)
-        parts = [slice(start, start + _TEST_BLOCK) for start in starts]
-        counts = [several(theta, features[part], labels[part]) for part in parts]
-        return sum(map(int, counts)) / int(np.sum(labels != padding))
+    def compute_accuracy(theta: Array) -> float:
+        counts = []
+        for start in range(0, len(labels), _TEST_BLOCK):
+            block = slice(start, start + _TEST_BLOCK)
+            counts.append(count_right(theta, features[block], labels[block]))
+        right = sum(int(count) for count in counts)
+        return right / int(np.sum(labels != padding))
 
-    return accuracy
-
-
-def drawn(attacked: Attacked, purpose: str, clients: int, size: int) -> Indices:
-    """So many clients, drawn without replacement by the seed and a purpose."""
-    return generator(attacked, purpose).choice(clients, size, replace=False, shuffle=False)
+    return compute_accuracy
 
 
-def generator(attacked: Attacked, purpose: str) -> np.random.Generator:
-    """A generator of its own for each purpose."""
-    return np.random.default_rng([attacked.seed, *purpose.encode()])
+def draw_clients(setting: Attacked, purpose: str, clients: int, size: int) -> Indices:
+    """Draws so many clients without replacement, by the seed and a purpose."""
+    rng = make_generator(setting, purpose)
+    return rng.choice(clients, size, replace=False, shuffle=False)
 
 
-def _of_examples(attacked: Attacked, model: Model, split: Split) -> ClientTraining:
-    train, mock, norm = split.train, split.mock, jnp.float32(attacked.clipping_norm)
-    strategy = TASKS[attacked.model].clipping[0]
-    compiled = jax.jit(DOTS[strategy](model))
+def make_generator(setting: Attacked, purpose: str) -> np.random.Generator:
+    """Returns a generator of its own for each seed and purpose."""
+    return np.random.default_rng([setting.seed, *purpose.encode()])
+
+
+def _train_by_dpsgd(setting: Attacked, model: Model, split: Split) -> ClientTraining:
+    """Returns the training of clients with one example each."""
+    train = split.train
+    mock = split.mock
+    norm = jnp.float32(setting.clipping_norm)
+    strategy = TASKS[setting.model].clipping[0]
+    compute_dots = jax.jit(DOTS[strategy](model))
 
     @jax.jit
-    def gradients(theta: Array, features: Array, labels: Array) -> Array:
-        raw: Array = jax.vmap(jax.grad(model.loss), (None, 0))(theta, (features, labels))
+    def clipped_gradients(theta: Array, features: Array, labels: Array) -> Array:
+        raw: Array = jax.vmap(jax.grad(model.loss), (None, 0))(
+            theta, (features, labels)
+        )
         return raw * scale_to_norm(jnp.sum(raw**2, axis=1), norm)[:, None]
 
     def mock_updates(theta: Array, members: Indices) -> Array:
-        sent: Array = gradients(theta, *map(jnp.asarray, (mock.features[members], mock.labels[members])))
-        return sent
+        features = jnp.asarray(mock.features[members])
+        labels = jnp.asarray(mock.labels[members])
+        updates: Array = clipped_gradients(theta, features, labels)
+        return updates
 
     def train_dots(theta: Array, members: Indices, direction: Array) -> Array:
-        batch = jnp.asarray(train.features[members]), jnp.asarray(train.labels[members])
-        products: Array = compiled(theta, batch, norm, direction)
-        return products
+        batch = (
+            jnp.asarray(train.features[members]),
+            jnp.asarray(train.labels[members]),
+        )
+        dots: Array = compute_dots(theta, batch, norm, direction)
+        return dots
 
     mechanism = dpsgd.mechanism(dpsgd.DPSGD(CLIPPING[strategy](model)))
-    data = jnp.asarray(train.features), jnp.asarray(train.labels)
+    data = (jnp.asarray(train.features), jnp.asarray(train.labels))
     return ClientTraining(mechanism, (), data, train_dots, mock_updates)
 
 
-def _of_clients(attacked: Attacked, model: Model, split: Split) -> ClientTraining:
-    most = int(max(split.train.counts.max(), split.mock.counts.max()))
-    batch_size = min(attacked.batch_size, most)
-    choices = fedavg.FedAvg(losses_by_example(model), model.unravel, batch_size, attacked.client_epochs, most)
-    own = fedavg.Federated(jnp.float32(attacked.client_learning_rate), jnp.float32(attacked.cohort))
-    data, mock_data = (tuple(map(jnp.asarray, some.arrays)) for some in split[:2])
-    sent, updates = (_sent(attacked, choices, own, some) for some in (data, mock_data))
+def _train_by_fedavg(setting: Attacked, model: Model, split: Split) -> ClientTraining:
+    """Returns the training of clients with several examples."""
+    most_examples = int(max(split.train.counts.max(), split.mock.counts.max()))
+    choices = fedavg.FedAvg(
+        losses_by_example(model),
+        model.unravel,
+        min(setting.batch_size, most_examples),
+        setting.client_epochs,
+        most_examples,
+    )
+    rate = jnp.float32(setting.client_learning_rate)
+    own = fedavg.Federated(rate, jnp.float32(setting.cohort))
+    train_data = tuple(jnp.asarray(array) for array in split.train.arrays)
+    mock_data = tuple(jnp.asarray(array) for array in split.mock.arrays)
+    train_updates = _make_updates(setting, choices, own, train_data)
+    mock_updates = _make_updates(setting, choices, own, mock_data)
 
-    def dots(theta: Array, members: Indices, direction: Array) -> Array:
-        return sent(theta, members) @ direction
+    def train_dots(theta: Array, members: Indices, direction: Array) -> Array:
+        return train_updates(theta, members) @ direction
 
-    return ClientTraining(fedavg.mechanism(choices), own, data, dots, updates)
+    mechanism = fedavg.mechanism(choices)
+    return ClientTraining(mechanism, own, train_data, train_dots, mock_updates)
 
 
-def _trainer(
-    attacked: Attacked, made: ClientTraining, train_clients: int
+def _make_trainer(
+    setting: Attacked, training: ClientTraining, train_clients: int
 ) -> Callable[[base.State, int, int], base.State]:
-    key = root(attacked.seed, "noise")
-    values = attacked.learning_rate, attacked.clipping_norm, attacked.noise_multiplier
-    rate, norm, sigma = map(jnp.float32, values)
-    hyper = base.Hyperparameters(rate, norm, sigma, made.own)
+    """Returns a function (state, first round, rounds) -> the state after these rounds."""
+    key = root(setting.seed, "noise")
+    hyper = base.Hyperparameters(
+        jnp.float32(setting.learning_rate),
+        jnp.float32(setting.clipping_norm),
+        jnp.float32(setting.noise_multiplier),
+        training.own,
+    )
 
     @jax.jit
-    def segment(state: base.State, data: base.Data, schedule: base.Schedule) -> base.State:
-        return made.mechanism.segment(hyper, state, data, schedule, base.no_canaries(), key)
+    def segment(
+        state: base.State, data: base.Data, schedule: base.Schedule
+    ) -> base.State:
+        return training.mechanism.segment(
+            hyper, state, data, schedule, base.no_canaries(), key
+        )
 
     def train(state: base.State, first: int, rounds: int) -> base.State:
-        purposes = [f"cohort {number}" for number in range(first, first + rounds)]
-        cohorts = np.stack([drawn(attacked, one, train_clients, attacked.cohort) for one in purposes])
-        schedule = base.Schedule(jnp.asarray(cohorts, jnp.int32), jnp.zeros(rounds))
-        after: base.State = segment(state, made.data, schedule)
+        cohorts = []
+        for number in range(first, first + rounds):
+            cohort = draw_clients(
+                setting, f"cohort {number}", train_clients, setting.cohort
+            )
+            cohorts.append(cohort)
+        batches = jnp.asarray(np.stack(cohorts), jnp.int32)
+        schedule = base.Schedule(batches, jnp.zeros(rounds))
+        after: base.State = segment(state, training.data, schedule)
         return after
 
     return train
 
 
-def _sent(attacked: Attacked, choices: fedavg.FedAvg, own: fedavg.Federated, data: base.Data) -> UpdatesOf:
-    norm, key = jnp.float32(attacked.clipping_norm), root(attacked.seed, "guess")
+def _make_updates(
+    setting: Attacked, choices: fedavg.FedAvg, own: fedavg.Federated, data: base.Data
+) -> UpdatesOf:
+    """Returns a function (theta, clients) -> the clipped updates that these clients send."""
+    norm = jnp.float32(setting.clipping_norm)
+    key = root(setting.seed, "guess")
 
     @jax.jit
-    def several(theta: Array, members: Array, data: base.Data) -> Array:
-        def one(member: Array) -> Array:
-            return fedavg.cohort_sums(choices, own, theta, norm, data, member[None], key).updates
+    def compute_updates(theta: Array, members: Array, data: base.Data) -> Array:
+        def compute_update(member: Array) -> Array:
+            sums = fedavg.cohort_sums(
+                choices, own, theta, norm, data, member[None], key
+            )
+            return sums.updates
 
-        updates: Array = jax.lax.map(one, members, batch_size=choices.block)
+        updates: Array = jax.lax.map(compute_update, members, batch_size=choices.block)
         return updates
 
-    return lambda theta, members: several(theta, jnp.asarray(members, jnp.int32), data)
+    return lambda theta, members: compute_updates(
+        theta, jnp.asarray(members, jnp.int32), data
+    )

@@ -13,37 +13,53 @@ from audit.adversaries.designed import SampleLoss
 from audit.model import Model, identity
 from models import soft
 
-Canary = NDArray[np.float32] | str  # as it is kept: normalised pixels, or a text
+Canary = NDArray[np.float32] | str  # as it is stored: normalised pixels, or a text
 _LABEL_WEIGHT = 4.0  # a mixture's log weight at its first label: 86% of ten
-_TOKEN_WEIGHT = 12.0  # a text's log weight at the token that it begins with, as in the public code
+# a text's log weight at the token that it begins with, as in the public code
+_TOKEN_WEIGHT = 12.0
 
 
 class Sample(NamedTuple):
-    """What is designed: content, an image's normalised pixels (height, width, ...) or a text's log weights
-    (T, alphabet), and a label's log weights (classes,)."""
+    """What is designed.
+
+    Attributes:
+      content: An image's normalised pixels (height, width, ...), or a text's log weights (T, alphabet).
+      label: A label's log weights (classes,).
+    """
 
     content: Array
     label: Array
 
 
 class Samples(NamedTuple):
-    """The samples of a model.
+    """The samples of a model, as functions.
 
-    random(rng) -> a sample without an example; taken(features, label) -> one that begins as an example.
-    project(sample) -> the nearest that is allowed. settled(sample, key) -> the sample that a client has: of a
-    text, a draw of its characters. shown(sample) -> what is kept of a settled one.
+    Attributes:
+      draw: (rng) -> a random sample.
+      from_example: (features, label) -> a sample that begins as an example.
+      loss: (theta, sample, key) -> the model's loss.
+      project: (sample) -> the nearest sample that is allowed.
+      settle: (sample, key) -> the sample that a client has: of a text, a draw of its characters.
+      show: (settled sample) -> what is stored of it.
     """
 
-    random: Callable[[np.random.Generator], Sample]
-    taken: Callable[[NDArray[Any], Any], Sample]
+    draw: Callable[[np.random.Generator], Sample]
+    from_example: Callable[[NDArray[Any], Any], Sample]
     loss: SampleLoss
     project: Callable[[Sample], Sample]
-    settled: Callable[[Sample, Array], Sample]
-    shown: Callable[[Sample], Canary]
+    settle: Callable[[Sample, Array], Sample]
+    show: Callable[[Sample], Canary]
 
 
 class ImageForm(NamedTuple):
-    """Images of a shape and so many classes, and the mean and deviation of their pixels on [0, 1]."""
+    """The form of images.
+
+    Attributes:
+      shape: The shape of their pixels.
+      classes: The number of classes.
+      mean: The mean of pixels on [0, 1], of each channel or of all.
+      deviation: Their standard deviation.
+    """
 
     shape: tuple[int, ...]
     classes: int
@@ -52,8 +68,15 @@ class ImageForm(NamedTuple):
 
 
 class TextForm(NamedTuple):
-    """Texts of so many characters: those of an alphabet, which are tokens first, first + 1, ... of a
-    vocabulary; classes: of their label, 0 where each character is the label of those before it."""
+    """The form of texts.
+
+    Attributes:
+      length: The number of characters.
+      alphabet: The characters, which are tokens first, first + 1, ... of the vocabulary.
+      first: The token of the alphabet's first character.
+      vocabulary: The number of tokens.
+      classes: The number of a label's classes; 0 where each character is the label of those before it.
+    """
 
     length: int
     alphabet: str
@@ -62,76 +85,120 @@ class TextForm(NamedTuple):
     classes: int
 
 
-def images(model: Model, form: ImageForm, soft_label: bool, clamp: bool) -> Samples:
-    """Images; their label a mixture or fixed, their pixels within [0, 1] or anywhere. A model that takes its
-    first layer's floats in place of bytes gets them normalised and flat, others get pixels up to 255."""
-    mixed = soft.soft_label(model, form.classes)
-    mean, deviation = jnp.asarray(form.mean, jnp.float32), jnp.asarray(form.deviation, jnp.float32)
-    low, high = (0 - mean) / deviation, (1 - mean) / deviation
+def image_samples(
+    model: Model, form: ImageForm, soft_label: bool, clamp: bool
+) -> Samples:
+    """Returns the samples of a model on images.
 
-    def sample(pixels: NDArray[np.floating[Any]], label: int) -> Sample:
-        return Sample((jnp.asarray(pixels) - mean) / deviation, _weights(label, form.classes))
+    A model that takes its first layer's floats in place of bytes gets pixels normalised and flat, others get
+    pixels up to 255.
 
-    def random(rng: np.random.Generator) -> Sample:
+    Args:
+      model: The model.
+      form: The form of its images.
+      soft_label: Whether the label is a mixture, or fixed.
+      clamp: Whether pixels stay within [0, 1].
+    """
+    mixture_loss = soft.soft_label(model, form.classes)
+    mean = jnp.asarray(form.mean, jnp.float32)
+    deviation = jnp.asarray(form.deviation, jnp.float32)
+    low = (0 - mean) / deviation
+    high = (1 - mean) / deviation
+
+    def make_sample(pixels: NDArray[np.floating[Any]], label: int) -> Sample:
+        content = (jnp.asarray(pixels) - mean) / deviation
+        return Sample(content, _label_weights(label, form.classes))
+
+    def draw(rng: np.random.Generator) -> Sample:
         label = int(rng.integers(form.classes))
-        return sample(rng.random(form.shape, np.float32), label)
+        pixels = rng.random(form.shape, np.float32)
+        return make_sample(pixels, label)
 
-    def dress(pixels: Array) -> Array:
-        raw = model.inputs is identity
-        return (pixels * deviation + mean) * 255 if raw else pixels.reshape(-1)
+    def from_example(features: NDArray[Any], label: Any) -> Sample:
+        return make_sample(features.astype(np.float32) / 255, int(label))
 
-    def loss(theta: Array, one: Sample, key: Array) -> Array:
+    def to_features(pixels: Array) -> Array:
+        takes_bytes = model.inputs is identity
+        if takes_bytes:
+            return (pixels * deviation + mean) * 255
+        return pixels.reshape(-1)
+
+    def loss(theta: Array, sample: Sample, key: Array) -> Array:
+        features = to_features(sample.content)
         if soft_label:
-            return mixed(theta, (dress(one.content), jax.nn.softmax(one.label)))
-        label = jnp.argmax(jax.lax.stop_gradient(one.label))
-        return model.loss(theta, (dress(one.content), label))
+            return mixture_loss(theta, (features, jax.nn.softmax(sample.label)))
+        label = jnp.argmax(jax.lax.stop_gradient(sample.label))
+        return model.loss(theta, (features, label))
 
-    def project(one: Sample) -> Sample:
-        return one._replace(content=jnp.clip(one.content, low, high)) if clamp else one
+    def project(sample: Sample) -> Sample:
+        if not clamp:
+            return sample
+        return sample._replace(content=jnp.clip(sample.content, low, high))
 
-    return Samples(
-        random,
-        lambda features, label: sample(features.astype(np.float32) / 255, int(label)),
-        loss,
-        project,
-        lambda one, key: one,
-        lambda one: np.asarray(one.content),
-    )
+    def settle(sample: Sample, key: Array) -> Sample:
+        return sample
+
+    def show(sample: Sample) -> Canary:
+        return np.asarray(sample.content)
+
+    return Samples(draw, from_example, loss, project, settle, show)
 
 
-def texts(model: Model, form: TextForm, soft_label: bool) -> Samples:
-    """Texts by Gumbel-softmax over their characters into the model's embedding (Guo et al., 2021)."""
+def text_samples(model: Model, form: TextForm, soft_label: bool) -> Samples:
+    """Returns the samples of a model on texts.
+
+    Texts are relaxed by Gumbel-softmax over their characters into the model's embedding (Guo et al., 2021).
+
+    Args:
+      model: The model.
+      form: The form of its texts.
+      soft_label: Whether the label, if there is one, is a mixture.
+    """
     tokens = jnp.arange(len(form.alphabet)) + form.first
 
-    def random(rng: np.random.Generator) -> Sample:
+    def draw(rng: np.random.Generator) -> Sample:
         label = int(rng.integers(form.classes or 1))
         content = rng.random((form.length, len(form.alphabet)), np.float32)
-        return Sample(jnp.asarray(content), _weights(label, form.classes))
+        return Sample(jnp.asarray(content), _label_weights(label, form.classes))
 
-    def taken(features: NDArray[Any], label: Any) -> Sample:
-        numbers = features if form.classes else np.append(features, label[-1])
-        content = _TOKEN_WEIGHT * jax.nn.one_hot(numbers - form.first, len(form.alphabet))
-        return Sample(content, _weights(int(label) if form.classes else 0, form.classes))
+    def from_example(features: NDArray[Any], label: Any) -> Sample:
+        if form.classes:
+            text = features
+            weights = _label_weights(int(label), form.classes)
+        else:
+            text = np.append(features, label[-1])
+            weights = _label_weights(0, form.classes)
+        content = _TOKEN_WEIGHT * jax.nn.one_hot(text - form.first, len(form.alphabet))
+        return Sample(content, weights)
 
-    def settled(one: Sample, key: Array) -> Sample:
-        drawn = jnp.argmax(soft.gumbel_softmax(key, one.content), axis=-1)
-        pure = jax.nn.one_hot(drawn, len(form.alphabet), dtype=bool)
-        return one._replace(content=jnp.where(pure, 0.0, -jnp.inf))
-
-    def shown(one: Sample) -> str:
-        return "".join(form.alphabet[i] for i in np.asarray(one.content).argmax(axis=-1))
-
-    def loss(theta: Array, one: Sample, key: Array) -> Array:
+    def loss(theta: Array, sample: Sample, key: Array) -> Array:
         mixtures = jnp.zeros((form.length, form.vocabulary))
-        mixtures = mixtures.at[:, tokens].set(soft.gumbel_softmax(key, one.content))
+        mixtures = mixtures.at[:, tokens].set(soft.gumbel_softmax(key, sample.content))
         if not form.classes:
             return soft.soft_tokens(model)(theta, mixtures)
-        fixed = jax.nn.one_hot(jnp.argmax(jax.lax.stop_gradient(one.label)), form.classes)
-        label = jax.nn.softmax(one.label) if soft_label else fixed
+        if soft_label:
+            label = jax.nn.softmax(sample.label)
+        else:
+            label = jax.nn.one_hot(
+                jnp.argmax(jax.lax.stop_gradient(sample.label)), form.classes
+            )
         return soft.soft_text(model, form.classes)(theta, (mixtures, label))
 
-    return Samples(random, taken, loss, lambda one: one, settled, shown)
+    def project(sample: Sample) -> Sample:
+        return sample
+
+    def settle(sample: Sample, key: Array) -> Sample:
+        characters = jnp.argmax(soft.gumbel_softmax(key, sample.content), axis=-1)
+        is_drawn = jax.nn.one_hot(characters, len(form.alphabet), dtype=bool)
+        return sample._replace(content=jnp.where(is_drawn, 0.0, -jnp.inf))
+
+    def show(sample: Sample) -> str:
+        characters = np.asarray(sample.content).argmax(axis=-1)
+        return "".join(form.alphabet[character] for character in characters)
+
+    return Samples(draw, from_example, loss, project, settle, show)
 
 
-def _weights(label: int, classes: int) -> Array:
+def _label_weights(label: int, classes: int) -> Array:
+    """Returns a label's log weights (classes,)."""
     return _LABEL_WEIGHT * jax.nn.one_hot(label, classes)

@@ -1,5 +1,8 @@
-"""The paper's own cells: the gradient norms of L's canary before clipping (Figure 8), trained once and kept
-in the store; and the crafted landscape, all of whose laws are solved in one pool, under one claim."""
+"""The hidden-state paper's own cells, beside its audits.
+
+One kind holds the gradient norms of L's canary before clipping (Figure 8), which are trained once and stored.
+The other is the crafted landscape: one pool of processes solves all of its laws, under one claim.
+"""
 
 import contextlib
 import dataclasses
@@ -30,17 +33,19 @@ if TYPE_CHECKING:
 Norms = NDArray[np.float64]
 EXPERIMENT = "canary_norms"
 _FILE = "norms.npz"
-_LAW_SECONDS = 0.015  # of the landscape's cells, a step
+_LAW_SECONDS = 0.015  # a step of one of the landscape's cells
 
 
 def norms_cell(request: Audited) -> Cell:
-    """The norms of a setting over runs with canaries of their own."""
-    setting, runs = request.setting, request.runs
+    """Returns the cell of a setting's norms, over runs each of which draws a canary of its own."""
+    setting = request.setting
+    runs = request.runs
 
     def is_done(held: Holdings, data: DataSets) -> bool:
         store = held.open(identity(setting, EXPERIMENT))
-        known = store is not None and is_on(store, data.checksum(setting.model))
-        return known and read_norms(held, setting, runs) is not None
+        if store is None or not is_on(store, data.checksum(setting.model)):
+            return False
+        return read_norms(held, setting, runs) is not None
 
     def open_store(out: Path, data: DataSets) -> Store:
         return stored.open_store(out, setting, data.load(setting.model), EXPERIMENT)
@@ -48,13 +53,14 @@ def norms_cell(request: Audited) -> Cell:
     def do(store: Store, data: DataSets, progress: Progress) -> None:
         kept_norms(store, setting, data.load(setting.model), runs, progress)
 
-    name, key = f"norms of L's canary, {setting.model}", json.dumps(identity(setting, EXPERIMENT))
+    name = f"norms of L's canary, {setting.model}"
+    key = json.dumps(identity(setting, EXPERIMENT))
     seconds = runs * setting.schedule.steps * step_seconds(setting)
     return Cell(name, key, runs, seconds, is_done, open_store, do, request=request)
 
 
 def landscape_cell(grid: Grid) -> Cell:
-    """A grid's exact and simulated cells, and Algorithm 6."""
+    """Returns the cell of a grid's exact laws and simulated audits, and of Algorithm 6."""
     study = landscape.study(grid, *Levels())
     marker = {"kind": "landscape_sweep", **dataclasses.asdict(grid)}
 
@@ -71,30 +77,49 @@ def landscape_cell(grid: Grid) -> Cell:
         out = store.path.parents[len(landscape.CELLS.parts)]
         landscape_solve.keep(out, study, progress=lambda: progress(grid.runs / laws))
 
-    key, seconds = json.dumps(marker), _LAW_SECONDS * len(study.cells) * grid.steps
-    return Cell("crafted landscape", key, grid.runs, seconds, is_done, open_store, do, request=grid)
+    key = json.dumps(marker)
+    seconds = _LAW_SECONDS * len(study.cells) * grid.steps
+    return Cell(
+        "crafted landscape",
+        key,
+        grid.runs,
+        seconds,
+        is_done,
+        open_store,
+        do,
+        request=grid,
+    )
 
 
 def read_norms(held: Holdings, setting: Setting, runs: int) -> Norms | None:
-    """The stored norms (runs, steps); None where there are none or fewer."""
+    """Returns the stored norms (runs, steps), or None where none or fewer are stored."""
     store = held.open(identity(setting, EXPERIMENT))
-    return None if store is None else _read(store, runs)
+    if store is None:
+        return None
+    return _read(store, runs)
 
 
 def kept_norms(
-    store: Store, setting: Setting, dataset: Dataset, runs: int, progress: Progress = lambda runs: None
+    store: Store,
+    setting: Setting,
+    dataset: Dataset,
+    runs: int,
+    progress: Progress = lambda runs: None,
 ) -> Norms:
-    """The norms (runs, steps), from the store if it has them; else trained, and kept there."""
+    """Returns the norms (runs, steps) from the store; trains and stores them if it does not hold them."""
     norms = _read(store, runs)
     if norms is None:
         with store.claim():
             _read(store, runs)  # sets a damaged file aside
             norms = _train(setting, dataset, runs, progress)
-            store.write_arrays(_FILE, {"norms": norms, "sha256": np.array(_checksum(norms))})
+            store.write_arrays(
+                _FILE, {"norms": norms, "sha256": np.array(_checksum(norms))}
+            )
     return norms
 
 
 def _train(setting: Setting, dataset: Dataset, runs: int, progress: Progress) -> Norms:
+    """Trains the runs in chunks of equal size, so that they share one compiled program."""
     from audit import game
     from audit.settings import build
 
@@ -103,14 +128,22 @@ def _train(setting: Setting, dataset: Dataset, runs: int, progress: Progress) ->
     parts = []
     for first in range(0, runs, chunk):
         size = min(chunk, runs - first)
-        parts.append(canary_norms(played, np.arange(first, first + chunk))[:size])
+        norms = canary_norms(played, np.arange(first, first + chunk))
+        parts.append(norms[:size])
         progress(size)
     return np.concatenate(parts)
 
 
 def canary_norms(played: "Game", runs: NDArray[np.int64]) -> Norms:
-    """The norms (runs, steps) of the canary before clipping, at the model that each step starts from; every
-    run is in, and draws its own theta_0, canary and noise (hidden-state paper, Figure 8)."""
+    """Returns the norms (runs, steps) of the canary's gradient before clipping.
+
+    Each is taken at the model that its step starts from. Every run inserts its canary, and draws its own
+    theta_0, canary and noise (hidden-state paper, Figure 8).
+
+    Args:
+      played: The game whose adversary crafts the canary.
+      runs: Numbers (n,) of the runs, which decide their random draws.
+    """
     import jax
     import jax.numpy as jnp
     from jax import Array
@@ -119,36 +152,48 @@ def canary_norms(played: "Game", runs: NDArray[np.int64]) -> Norms:
     from audit.mechanism.base import Data, Hyperparameters, Schedule, State
     from audit.mechanism.ensemble import Placement
 
-    def one(hyper: Hyperparameters, data: Data, schedule: Schedule, run: Array) -> Array:
-        roots = (game.root(played.seed, name) for name in ("theta", "canary", "noise"))
-        init, draw, noise = (jax.random.fold_in(root, run) for root in roots)
-        theta_0 = played.init(init)
-        known = played.adversary.init(draw, theta_0, jnp.asarray(hyper.clipping_norm))
-        canaries = played.insertion().bind(known, jnp.ones(1))
+    def norms_of_run(
+        hyper: Hyperparameters, data: Data, schedule: Schedule, run: Array
+    ) -> Array:
+        theta_key = jax.random.fold_in(game.root(played.seed, "theta"), run)
+        canary_key = jax.random.fold_in(game.root(played.seed, "canary"), run)
+        noise_key = jax.random.fold_in(game.root(played.seed, "noise"), run)
+        theta_0 = played.init(theta_key)
+        knowledge = played.adversary.init(
+            canary_key, theta_0, jnp.asarray(hyper.clipping_norm)
+        )
+        canaries = played.insertion().bind(knowledge, jnp.ones(1))
 
         def advance(state: State, now: Schedule) -> tuple[State, Array]:
             norm = jnp.linalg.norm(canaries.craft(state.step, state.theta)[0])
-            part = Schedule(now.batches[None], now.mask[None])
-            return played.mechanism.segment(hyper, state, data, part, canaries, noise), norm
+            this_step = Schedule(now.batches[None], now.mask[None])
+            return played.mechanism.segment(
+                hyper, state, data, this_step, canaries, noise_key
+            ), norm
 
-        return jax.lax.scan(advance, played.mechanism.start(theta_0), schedule)[1]
+        _, norms = jax.lax.scan(advance, played.mechanism.start(theta_0), schedule)
+        return norms
 
     placement = Placement.local()
-    shared = jax.tree.map(jnp.float32, played.hyper), played.data, played.schedule
-    full = np.resize(runs, placement.round_up(len(runs)))
-    run = placement.over_runs(one, (None, None, None, 0))
-    norms = run(*placement.everywhere(shared), placement.by_run(jnp.asarray(full, jnp.uint32)))
+    hyper = jax.tree.map(jnp.float32, played.hyper)
+    shared = placement.everywhere((hyper, played.data, played.schedule))
+    padded_runs = np.resize(runs, placement.round_up(len(runs)))
+    placed_runs = placement.by_run(jnp.asarray(padded_runs, jnp.uint32))
+    compute = placement.over_runs(norms_of_run, (None, None, None, 0))
+    norms = compute(*shared, placed_runs)
     return np.asarray(norms, np.float64)[: len(runs)]
 
 
 def _read(store: Store, runs: int) -> Norms | None:
+    """Returns a store's norms of the first runs; reports a damaged file, and sets it aside under a claim."""
     path = store.path / _FILE
     content = files.read(path)
     if content is None:
         return None
     with contextlib.suppress(*files.NOT_AN_ARCHIVE):
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
-            norms, checksum = file["norms"], str(file["sha256"])
+            norms = file["norms"]
+            checksum = str(file["sha256"])
         if checksum == _checksum(norms) and not store.is_foreign(content):
             return norms[:runs] if len(norms) >= runs else None
     store.distrust(path, "its norms are trained again")
@@ -156,4 +201,7 @@ def _read(store: Store, runs: int) -> Norms | None:
 
 
 def _checksum(norms: Norms) -> str:
-    return hashlib.sha256(f"{norms.shape}".encode() + norms.astype("<f8").tobytes()).hexdigest()
+    """Returns the SHA-256 of the norms' shape and values."""
+    shape = f"{norms.shape}".encode()
+    values = norms.astype("<f8").tobytes()
+    return hashlib.sha256(shape + values).hexdigest()

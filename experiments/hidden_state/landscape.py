@@ -1,7 +1,7 @@
-"""The crafted landscape's study as data: what it requests, how the store names each request, and the results.
+"""The crafted landscape's study as data: its requests, the store's name for each, and the results.
 
 Nothing here solves, simulates or draws. It imports neither JAX nor SciPy nor matplotlib, so that a command
-knows its study before it needs them.
+can look up its study before it needs them.
 """
 
 import dataclasses
@@ -17,15 +17,29 @@ from audit.storage.index import Holdings
 from audit.storage.store import Store
 from experiments.cells.cell import answer_text, parsed_answer
 
-ADVERSARIES = ("half", "best_constant", "optimal")  # by their names in audit.landscape.optimal
-SEED, CLIPPING_NORM, THRESHOLD = 0, 1.0, 0.5  # of the sweep; the threshold is C / 2 in units of C
-CELLS, RESULT = Path("landscape", "cells"), "result.json"  # in a store's root; in a result's folder
-_SEARCH = 49  # thresholds of Algorithm 6
+ADVERSARIES = (
+    "half",
+    "best_constant",
+    "optimal",
+)  # by their names in audit.landscape.optimal
+SEED = 0  # of the sweep
+CLIPPING_NORM = 1.0  # of the sweep
+THRESHOLD = 0.5  # of the sweep: C / 2 in units of C
+CELLS = Path("landscape", "cells")  # in a store's root
+RESULT = "result.json"  # in a result's folder
+_SEARCH_THRESHOLDS = 49  # how many Algorithm 6 tries
 
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """The crafted loss landscape's cells (Section 6), exact and simulated with so many runs."""
+    """The crafted loss landscape's cells (Section 6), exact and simulated.
+
+    Attributes:
+      noise_multipliers: The noise multipliers sigma.
+      batch_sizes: The batch sizes B; each goes with every noise multiplier.
+      steps: The number of steps T.
+      runs: Simulated runs for each cell.
+    """
 
     noise_multipliers: tuple[float, ...]
     batch_sizes: tuple[int, ...]
@@ -43,7 +57,7 @@ class LandscapeCell(NamedTuple):
 
 
 class Simulation(NamedTuple):
-    """How a cell is simulated, half of its runs in, and at which confidence its scores are bounded."""
+    """How a cell is simulated: half of the runs insert the canary; scores are bounded at `confidence`."""
 
     runs: int
     seed: int
@@ -51,57 +65,85 @@ class Simulation(NamedTuple):
 
 
 class ExactLaw(NamedTuple):
-    """Asks for `Exact`: a cell under an adversary of ADVERSARIES, or a constant threshold in units of C."""
+    """A request for `Exact`: a cell under an adversary, or under a constant threshold in units of C.
+
+    Attributes:
+      cell: The cell.
+      thresholds: A name in ADVERSARIES, or the constant threshold.
+    """
 
     cell: LandscapeCell
     thresholds: str | float
 
     def setting(self) -> dict[str, Any]:
-        """The store's name for it."""
-        chosen = "adversary" if isinstance(self.thresholds, str) else "threshold"
-        return {"kind": "landscape_exact", chosen: self.thresholds, **self.cell._asdict()}
+        """Returns the setting that names the result in the store."""
+        key = "adversary" if isinstance(self.thresholds, str) else "threshold"
+        return {"kind": "landscape_exact", key: self.thresholds, **self.cell._asdict()}
 
 
 class SimulatedAudit(NamedTuple):
-    """Asks for `Simulated`: a cell under a constant threshold in units of C."""
+    """A request for `Simulated`: a cell under a constant threshold in units of C."""
 
     cell: LandscapeCell
     threshold: float
     simulation: Simulation
 
     def setting(self) -> dict[str, Any]:
-        """The store's name for it."""
-        values = {"threshold": self.threshold, **self.simulation._asdict()}
-        return {"kind": "landscape_simulated", **values, **self.cell._asdict()}
+        """Returns the setting that names the result in the store."""
+        return {
+            "kind": "landscape_simulated",
+            "threshold": self.threshold,
+            **self.simulation._asdict(),
+            **self.cell._asdict(),
+        }
 
 
 class ThresholdSearch(NamedTuple):
-    """Asks for `Search`: Algorithm 6 on a cell."""
+    """A request for `Search`: Algorithm 6 on a cell."""
 
     cell: LandscapeCell
     simulation: Simulation
 
     def setting(self) -> dict[str, Any]:
-        """The store's name for it."""
-        values = {"thresholds": self.thresholds(), **self.simulation._asdict()}
-        return {"kind": "landscape_search", **values, **self.cell._asdict()}
+        """Returns the setting that names the result in the store."""
+        return {
+            "kind": "landscape_search",
+            "thresholds": self.thresholds(),
+            **self.simulation._asdict(),
+            **self.cell._asdict(),
+        }
 
     def thresholds(self) -> list[float]:
-        """Those that are tried (Errata H7), in units of C: symmetric about C / 2, past any that helps."""
+        """Returns the thresholds to try (Errata H7), in units of C.
+
+        They are symmetric about C / 2, and reach beyond any threshold that helps.
+        """
         from audit.statistics import conversions
 
         sigma = self.cell.noise_multiplier
-        top = 1.15 * (0.5 + sigma**2 * conversions.epsilon_from_mu(1 / sigma, self.cell.delta))
-        return [float(h) for h in np.linspace(1 - top, top, _SEARCH)]
+        top = 1.15 * (
+            0.5 + sigma**2 * conversions.epsilon_from_mu(1 / sigma, self.cell.delta)
+        )
+        return [
+            float(threshold)
+            for threshold in np.linspace(1 - top, top, _SEARCH_THRESHOLDS)
+        ]
 
     def laws(self) -> list[ExactLaw]:
-        """The exact laws beside the search's claims, a threshold each."""
+        """Returns a request for the exact law of each threshold, to compare the search's claims with."""
         return [ExactLaw(self.cell, threshold) for threshold in self.thresholds()]
 
 
 @dataclasses.dataclass(frozen=True)
 class Exact:
-    """The quadrature's result for an adversary, by step (T,) where it is a list."""
+    """The quadrature's result for an adversary.
+
+    Attributes:
+      thresholds: The adversary's thresholds in units of C, one for each step after the first.
+      epsilon_exact: The exact epsilon by step (T,).
+      epsilon_gaussian: The epsilon that the Gaussian conversion claims, by step (T,).
+      epsilon_upper: The accountant's epsilon.
+    """
 
     thresholds: list[float]
     epsilon_exact: list[float]
@@ -111,7 +153,13 @@ class Exact:
 
 @dataclasses.dataclass(frozen=True)
 class Simulated:
-    """The claims of a simulated audit: in-sample epsilon by step, and every bound at steps 1 and T."""
+    """The claims of a simulated audit.
+
+    Attributes:
+      in_sample: The in-sample epsilon by step (T,).
+      first: Every bound at step 1.
+      last: Every bound at step T.
+    """
 
     in_sample: list[float]
     first: list[dict[str, Any]]
@@ -128,7 +176,11 @@ class Search:
 Request = ExactLaw | SimulatedAudit | ThresholdSearch
 Result = Exact | Simulated | Search
 _Kind = TypeVar("_Kind", bound=Result)
-_KINDS: dict[type, type[Result]] = {ExactLaw: Exact, SimulatedAudit: Simulated, ThresholdSearch: Search}
+_KINDS: dict[type, type[Result]] = {
+    ExactLaw: Exact,
+    SimulatedAudit: Simulated,
+    ThresholdSearch: Search,
+}
 
 
 class Study(NamedTuple):
@@ -139,36 +191,50 @@ class Study(NamedTuple):
     simulation: Simulation
 
     def laws(self, cell: LandscapeCell) -> list[ExactLaw]:
-        """Of a cell: every adversary's, and the simulated threshold's where that is no adversary's."""
-        own = ExactLaw(cell, self.simulated_thresholds())
-        return list(dict.fromkeys([*(ExactLaw(cell, name) for name in ADVERSARIES), own]))
+        """Returns a cell's exact laws: every adversary's, and the simulated threshold's if it is another."""
+        laws = [ExactLaw(cell, adversary) for adversary in ADVERSARIES]
+        simulated = ExactLaw(cell, self.simulated_thresholds())
+        if simulated not in laws:
+            laws.append(simulated)
+        return laws
 
     def audit(self, cell: LandscapeCell) -> SimulatedAudit:
-        """The simulation of a cell."""
+        """Returns the request for the simulation of a cell."""
         return SimulatedAudit(cell, self.threshold, self.simulation)
 
     def simulated_thresholds(self) -> str | float:
-        """The simulated threshold as `ExactLaw` names it."""
+        """Returns the simulated threshold as `ExactLaw` names it."""
         return "half" if self.threshold == 0.5 else self.threshold
 
     def searches(self) -> list[ThresholdSearch]:
-        """Algorithm 6's, on two cells of two steps."""
+        """Returns the requests for Algorithm 6, on two cells of two steps."""
         delta = self.cells[0].delta
         cells = (LandscapeCell(4.0, 4, 2, delta), LandscapeCell(1.0, 1, 2, delta))
         return [ThresholdSearch(cell, self.simulation) for cell in cells]
 
     def all_laws(self) -> list[ExactLaw]:
-        """Every exact law: of the cells, and of all that Algorithm 6 tries."""
-        tried = [law for search in self.searches() for law in search.laws()]
-        return [law for cell in self.cells for law in self.laws(cell)] + tried
+        """Returns every exact law: of the cells, then of all thresholds that Algorithm 6 tries."""
+        laws = []
+        for cell in self.cells:
+            laws += self.laws(cell)
+        for search in self.searches():
+            laws += search.laws()
+        return laws
 
     def simulations(self) -> list[SimulatedAudit | ThresholdSearch]:
-        """All that is simulated."""
-        return [*map(self.audit, self.cells), *self.searches()]
+        """Returns the requests that are simulated."""
+        return [*(self.audit(cell) for cell in self.cells), *self.searches()]
 
 
 class CellResults(NamedTuple):
-    """All of one cell: the exact laws by adversary, that of the simulated threshold, and the simulation."""
+    """All results of one cell.
+
+    Attributes:
+      cell: The cell.
+      exact: The exact laws by adversary.
+      at_threshold: The exact law of the simulated threshold.
+      simulated: The simulated audit.
+    """
 
     cell: LandscapeCell
     exact: dict[str, Exact]
@@ -177,7 +243,14 @@ class CellResults(NamedTuple):
 
 
 class SearchResults(NamedTuple):
-    """Algorithm 6 on one cell: its thresholds in units of C, the exact law of each, and what is claimed."""
+    """Algorithm 6 on one cell.
+
+    Attributes:
+      cell: The cell.
+      thresholds: The thresholds in units of C.
+      exact: The exact law of each threshold.
+      claimed: The in-sample epsilon of each threshold.
+    """
 
     cell: LandscapeCell
     thresholds: list[float]
@@ -186,7 +259,13 @@ class SearchResults(NamedTuple):
 
 
 class StudyResults(NamedTuple):
-    """A study's whole cells, Algorithm 6's results or [], and how many cells lack something."""
+    """What is stored of a study.
+
+    Attributes:
+      cells: The results of those cells that are complete.
+      searches: Algorithm 6's results; empty where any is missing.
+      missing: How many cells are incomplete, and searches not shown.
+    """
 
     cells: list[CellResults]
     searches: list[SearchResults]
@@ -194,88 +273,118 @@ class StudyResults(NamedTuple):
 
 
 def study(grid: Grid, delta: float, confidence: float) -> Study:
-    """The sweep's study of a grid."""
-    places = itertools.product(grid.noise_multipliers, grid.batch_sizes)
-    cells = (LandscapeCell(sigma, size, grid.steps, delta) for sigma, size in places)
+    """Returns the sweep's study of a grid."""
+    cells = []
+    for sigma, batch_size in itertools.product(
+        grid.noise_multipliers, grid.batch_sizes
+    ):
+        cells.append(LandscapeCell(sigma, batch_size, grid.steps, delta))
     return Study(tuple(cells), THRESHOLD, Simulation(grid.runs, SEED, confidence))
 
 
 def holdings(out: Path) -> Holdings:
-    """The landscape's holdings under a store's root."""
+    """Returns the landscape's holdings under a store's root."""
     return with_cells(index.holdings(out))
 
 
 def with_cells(held: Holdings) -> Holdings:
-    """The holdings, which have the landscape's that lie in the root, as they once did, and those in CELLS."""
-    found = index.holdings(held.root / CELLS).folders
-    both = {name: [*found.get(name, []), *held.folders.get(name, [])] for name in {**held.folders, **found}}
-    return Holdings(held.root, both)
+    """Adds the landscape's results in the folder CELLS to those that lie directly in the root."""
+    in_cells = index.holdings(held.root / CELLS).folders
+    folders = {}
+    for name in {**held.folders, **in_cells}:
+        folders[name] = [*in_cells.get(name, []), *held.folders.get(name, [])]
+    return Holdings(held.root, folders)
 
 
 def results(held: Holdings, study: Study) -> StudyResults:
-    """All that is stored of a study. Raises InputError for a result that can't be read now."""
-    cells = [_cell(held, study, cell) for cell in study.cells]
-    searches = [_search(held, search) for search in study.searches()]
-    whole = [] if None in searches else [one for one in searches if one is not None]
-    lacking = cells.count(None) + len(searches) - len(whole)
-    return StudyResults([one for one in cells if one is not None], whole, lacking)
+    """Reads all that is stored of a study; raises InputError for a result that can't be read now."""
+    cell_results = [_read_cell(held, study, cell) for cell in study.cells]
+    complete_cells = [result for result in cell_results if result is not None]
+    missing = len(cell_results) - len(complete_cells)
+
+    search_results = [_read_search(held, search) for search in study.searches()]
+    complete_searches = [result for result in search_results if result is not None]
+    if len(complete_searches) < len(search_results):
+        complete_searches = []  # one figure shows them side by side
+    missing += len(search_results) - len(complete_searches)
+    return StudyResults(complete_cells, complete_searches, missing)
 
 
 def read(held: Holdings, request: Request, kind: type[_Kind]) -> _Kind | None:
-    """The stored result, None if none is whole (`Store.distrust`); raises InputError if it can't be read."""
+    """Returns the stored result of a request, or None if there is none or it is damaged.
+
+    A damaged one is reported by `Store.distrust`.
+
+    Raises:
+      InputError: The result can't be read.
+    """
     store = held.open(request.setting())
-    return None if store is None else _read(store, kind)
+    if store is None:
+        return None
+    return _read(store, kind)
 
 
-def holds(held: Holdings, request: Request) -> bool:
-    """Whether a whole result is there; see `read`."""
+def is_stored(held: Holdings, request: Request) -> bool:
+    """Returns whether an undamaged result is stored; see `read`."""
     return read(held, request, _KINDS[type(request)]) is not None
 
 
-def lacks(held: Holdings, request: Request) -> bool:
-    """Whether a result is to be computed: a damaged one is set aside under its claim, and said on stderr."""
-    store, kind = held.open(request.setting()), _KINDS[type(request)]
+def must_compute(held: Holdings, request: Request) -> bool:
+    """Returns whether a result has to be computed.
+
+    A damaged one is set aside under its store's claim, and reported on stderr.
+    """
+    store = held.open(request.setting())
     if store is None:
         return True
-    result, damaged = _look(store, kind)
-    if damaged:
+    kind = _KINDS[type(request)]
+    result, is_damaged = _parse(store, kind)
+    if is_damaged:
         with store.claim():
             return _read(store, kind) is None
     return result is None
 
 
 def text(result: Result) -> str:
-    """A result as it is written: its values, and their SHA-256 beside them."""
+    """Returns a result as it is written: its values, and their SHA-256 beside them."""
     return answer_text(dataclasses.asdict(result))
 
 
-def _cell(held: Holdings, study: Study, cell: LandscapeCell) -> CellResults | None:
-    laws = {law.thresholds: read(held, law, Exact) for law in study.laws(cell)}
-    found = {thresholds: exact for thresholds, exact in laws.items() if exact is not None}
+def _read_cell(held: Holdings, study: Study, cell: LandscapeCell) -> CellResults | None:
+    """Reads a cell's results; returns None where any is missing."""
+    results = {law.thresholds: read(held, law, Exact) for law in study.laws(cell)}
+    stored = {
+        thresholds: exact for thresholds, exact in results.items() if exact is not None
+    }
     simulated = read(held, study.audit(cell), Simulated)
-    if simulated is None or len(found) < len(laws):
+    if simulated is None or len(stored) < len(results):
         return None
-    by_name = {name: found[name] for name in ADVERSARIES}
-    return CellResults(cell, by_name, found[study.simulated_thresholds()], simulated)
+    by_adversary = {adversary: stored[adversary] for adversary in ADVERSARIES}
+    return CellResults(
+        cell, by_adversary, stored[study.simulated_thresholds()], simulated
+    )
 
 
-def _search(held: Holdings, request: ThresholdSearch) -> SearchResults | None:
-    result, laws = read(held, request, Search), [read(held, law, Exact) for law in request.laws()]
-    exact = [law for law in laws if law is not None]
-    if result is None or len(exact) < len(laws):
+def _read_search(held: Holdings, request: ThresholdSearch) -> SearchResults | None:
+    """Reads Algorithm 6's results on a cell; returns None where any is missing."""
+    result = read(held, request, Search)
+    laws = [read(held, law, Exact) for law in request.laws()]
+    stored = [law for law in laws if law is not None]
+    if result is None or len(stored) < len(laws):
         return None
-    return SearchResults(request.cell, request.thresholds(), exact, result.claimed)
+    return SearchResults(request.cell, request.thresholds(), stored, result.claimed)
 
 
 def _read(store: Store, kind: type[_Kind]) -> _Kind | None:
-    result, damaged = _look(store, kind)
-    if damaged:
+    """Returns a store's result, or None; reports a damaged one, and sets it aside under a claim."""
+    result, is_damaged = _parse(store, kind)
+    if is_damaged:
         store.distrust(store.path / RESULT, "it is computed again")
     return result
 
 
-def _look(store: Store, kind: type[_Kind]) -> tuple[_Kind | None, bool]:
-    """A stored result, None where none is whole; and whether there is one that is damaged."""
+def _parse(store: Store, kind: type[_Kind]) -> tuple[_Kind | None, bool]:
+    """Returns a store's result, or None, and whether there is one that is damaged."""
     content = files.read(store.path / RESULT)
     if content is None:
         return None, False

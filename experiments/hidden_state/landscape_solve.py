@@ -1,7 +1,7 @@
-"""The crafted landscape's results, computed (exact laws by quadrature, audits by simulation) and kept.
+"""Computes and stores the crafted landscape's results: exact laws by quadrature, audits by simulation.
 
-JAX is imported by what simulates, so that the processes that solve laws do without it; the command prepares
-it beforehand.
+Only the functions that simulate import JAX, so that the processes that solve laws do without it; the command
+prepares it beforehand.
 """
 
 import zlib
@@ -21,7 +21,14 @@ from audit.storage.index import Holdings
 from audit.storage.results import finding_fields
 from audit.storage.store import Scores, Store
 from experiments.hidden_state import landscape
-from experiments.hidden_state.landscape import Exact, ExactLaw, Simulated, SimulatedAudit, Simulation, Study
+from experiments.hidden_state.landscape import (
+    Exact,
+    ExactLaw,
+    Simulated,
+    SimulatedAudit,
+    Simulation,
+    Study,
+)
 
 Array = NDArray[np.float64]
 ADVERSARIES: dict[str, Callable[[Process, float], Thresholds]] = {
@@ -31,133 +38,202 @@ _LARGEST_BATCH = 40_000_000  # thetas that a compiled call returns at most
 
 
 def simulates(held: Holdings, study: Study) -> bool:
-    """Whether `keep_simulations` has anything to do, for which the command prepares JAX."""
-    return any(not landscape.holds(held, request) for request in study.simulations())
+    """Returns whether `keep_simulations` has anything to do, for which the command prepares JAX."""
+    return any(
+        not landscape.is_stored(held, request) for request in study.simulations()
+    )
 
 
-def keep(out: Path, study: Study, progress: Callable[[], object] = lambda: None) -> None:
-    """Simulates and solves all that the store lacks of a study."""
+def keep(
+    out: Path, study: Study, progress: Callable[[], object] = lambda: None
+) -> None:
+    """Simulates and solves all of a study that the store does not hold."""
     keep_simulations(out, study)
     keep_laws(out, study, progress)
 
 
 def keep_simulations(out: Path, study: Study) -> None:
-    """Simulates what the store lacks and keeps each result, an audit's scores beside it, as soon as it is
-    there.
+    """Simulates what the store does not hold.
 
-    Raises InputError where the store can't be written.
+    Stores each result as soon as it is there, and an audit's scores beside it.
+
+    Raises:
+      InputError: The store can't be written.
     """
     held = landscape.holdings(out)
-    missing = [one for one in map(study.audit, study.cells) if landscape.lacks(held, one)]
-    stores = {one: _open(held, one) for one in missing}
-    for one, scores, result in simulate(missing):
-        stores[one].save(scores)
-        stores[one].write_text(landscape.RESULT, landscape.text(result))
+    audits = [study.audit(cell) for cell in study.cells]
+    missing = [audit for audit in audits if landscape.must_compute(held, audit)]
+    stores = {audit: _open_store(held, audit) for audit in missing}
+    for audit, scores, result in simulate(missing):
+        store = stores[audit]
+        store.save(scores)
+        store.write_text(landscape.RESULT, landscape.text(result))
     for request in study.searches():
-        if landscape.lacks(held, request):
-            _open(held, request).write_text(landscape.RESULT, landscape.text(search(request)))
+        if landscape.must_compute(held, request):
+            store = _open_store(held, request)
+            store.write_text(landscape.RESULT, landscape.text(search(request)))
 
 
-def keep_laws(out: Path, study: Study, progress: Callable[[], object] = lambda: None) -> None:
-    """Solves the laws that the store lacks, a process a core, keeping each as soon as it is there.
+def keep_laws(
+    out: Path, study: Study, progress: Callable[[], object] = lambda: None
+) -> None:
+    """Solves the laws that the store does not hold, on all cores; stores each as soon as it is there.
 
-    `progress` hears of each of `study.all_laws()`, stored or solved. Raises InputError for a cell out of
-    range, and where the store can't be written.
+    Args:
+      out: The store's root.
+      study: The study.
+      progress: Called once for each of `study.all_laws()`, stored or solved.
+
+    Raises:
+      InputError: A cell is out of range, or the store can't be written.
     """
-    laws, held = study.all_laws(), landscape.holdings(out)
-    missing = [one for one in laws if landscape.lacks(held, one)]
+    laws = study.all_laws()
+    held = landscape.holdings(out)
+    missing = [request for request in laws if landscape.must_compute(held, request)]
     for _ in range(len(laws) - len(missing)):
         progress()
-    stores = {one: _open(held, one) for one in missing}
-    for one, result in _solved(missing):
-        stores[one].write_text(landscape.RESULT, landscape.text(result))
+    stores = {request: _open_store(held, request) for request in missing}
+    for request, result in _solve_all(missing):
+        stores[request].write_text(landscape.RESULT, landscape.text(result))
         progress()
 
 
 def solve(request: ExactLaw) -> Exact:
-    """Exact epsilon and the Gaussian conversion's claim, step by step.
+    """Computes exact epsilon and the Gaussian conversion's claim, step by step.
 
-    The claim takes the mu of the threshold that the landscape itself splits at, the last one at T.
-    Raises InputError for a cell out of range.
+    The claim takes the mu of the threshold that the landscape itself splits at, at T that of the last one.
+
+    Raises:
+      InputError: The cell is out of range.
     """
-    process, delta, chosen = Process(*request.cell[:3]), request.cell.delta, request.thresholds
-    if isinstance(chosen, str):
-        thresholds = ADVERSARIES[chosen](process, delta).values
+    cell = request.cell
+    delta = cell.delta
+    process = Process(cell.noise_multiplier, cell.batch_size, cell.steps)
+    if isinstance(request.thresholds, str):
+        thresholds = ADVERSARIES[request.thresholds](process, delta).values
     else:
-        thresholds = constant(process, chosen)
+        thresholds = constant(process, request.thresholds)
+
     upper = upper_bound(process, delta)
     pairs = law.laws(process, thresholds)
-    tests = [*thresholds, thresholds[-1] if process.steps > 1 else 0.5]
-    mus = [float(densities.mu_at(pair, test)) for pair, test in zip(pairs, tests, strict=True)]
-    return Exact(
-        [float(h) for h in thresholds],
-        [upper] + [densities.epsilon_at(pair, delta) for pair in pairs[1:]],
-        [conversions.epsilon_from_mu(max(mu, 0.0), delta) for mu in mus],
-        upper,
-    )
+    exact = [upper]
+    for pair in pairs[1:]:
+        exact.append(densities.epsilon_at(pair, delta))
+
+    last_threshold = thresholds[-1] if process.steps > 1 else 0.5
+    gaussian = []
+    for pair, threshold in zip(pairs, [*thresholds, last_threshold], strict=True):
+        mu = float(densities.mu_at(pair, threshold))
+        gaussian.append(conversions.epsilon_from_mu(max(mu, 0.0), delta))
+    return Exact([float(threshold) for threshold in thresholds], exact, gaussian, upper)
 
 
-def simulate(requests: Sequence[SimulatedAudit]) -> Iterator[tuple[SimulatedAudit, Scores, Simulated]]:
-    """The simulated audits of cells of one length, in one call where memory allows, with scores at T."""
-    for batch in _batches(requests):
-        present = _presence(batch[0].simulation)
-        for one, thetas in zip(batch, _thetas(batch), strict=True):
-            levels = one.cell.delta, one.simulation.confidence
-            in_sample = [_in_sample(row, present, *levels) for row in thetas]
-            ends = [estimate.findings(row[present], row[~present], *levels) for row in thetas[[0, -1]]]
-            bounds = [[finding_fields(finding) for finding in end] for end in ends]
-            yield one, Scores(0, thetas[-1][:, None], present[:, None]), Simulated(in_sample, *bounds)
+def simulate(
+    requests: Sequence[SimulatedAudit],
+) -> Iterator[tuple[SimulatedAudit, Scores, Simulated]]:
+    """Simulates audits of cells of one length, in one call where memory allows.
+
+    Yields:
+      Each request, its scores at T, and the claims from them.
+    """
+    for batch in _split_into_batches(requests):
+        present = _compute_presence(batch[0].simulation)
+        for request, thetas in zip(batch, _simulate_thetas(batch), strict=True):
+            delta = request.cell.delta
+            confidence = request.simulation.confidence
+            in_sample = [
+                _in_sample_epsilon(step, present, delta, confidence) for step in thetas
+            ]
+            bounds = []
+            for step in thetas[[0, -1]]:
+                findings = estimate.findings(
+                    step[present], step[~present], delta, confidence
+                )
+                bounds.append([finding_fields(finding) for finding in findings])
+            first, last = bounds
+            scores = Scores(0, thetas[-1][:, None], present[:, None])
+            yield request, scores, Simulated(in_sample, first, last)
 
 
 def search(request: landscape.ThresholdSearch) -> landscape.Search:
-    """Algorithm 6: the claims of its thresholds, from the same random draws."""
-    cell, simulation = request
-    present, claimed = _presence(simulation), list[float]()
-    for batch in _batches([SimulatedAudit(cell, h, simulation) for h in request.thresholds()]):
-        last = _thetas(batch)[:, -1]
-        claimed += [_in_sample(scores, present, cell.delta, simulation.confidence) for scores in last]
+    """Runs Algorithm 6: the claims of its thresholds, from the same random draws."""
+    cell = request.cell
+    simulation = request.simulation
+    present = _compute_presence(simulation)
+    audits = [
+        SimulatedAudit(cell, threshold, simulation)
+        for threshold in request.thresholds()
+    ]
+    claimed = []
+    for batch in _split_into_batches(audits):
+        for scores in _simulate_thetas(batch)[:, -1]:
+            claimed.append(
+                _in_sample_epsilon(scores, present, cell.delta, simulation.confidence)
+            )
     return landscape.Search(claimed)
 
 
-def _open(held: Holdings, request: landscape.Request) -> Store:
-    found = held.open(request.setting())
-    return Store(held.root / landscape.CELLS, request.setting()) if found is None else found
+def _open_store(held: Holdings, request: landscape.Request) -> Store:
+    """Opens the store of a request, which is made if there is none."""
+    store = held.open(request.setting())
+    if store is None:
+        return Store(held.root / landscape.CELLS, request.setting())
+    return store
 
 
-def _solved(requests: Sequence[ExactLaw]) -> Iterator[tuple[ExactLaw, Exact]]:
+def _solve_all(requests: Sequence[ExactLaw]) -> Iterator[tuple[ExactLaw, Exact]]:
+    """Solves requests in processes; yields each with its result as soon as it is there."""
     return as_completed(solve, requests, min(cores(), len(requests)))
 
 
-def _batches(requests: Sequence[SimulatedAudit]) -> Iterator[Sequence[SimulatedAudit]]:
-    if requests:
-        size = max(1, _LARGEST_BATCH // (requests[0].cell.steps * requests[0].simulation.runs))
-        yield from (requests[i : i + size] for i in range(0, len(requests), size))
+def _split_into_batches(
+    requests: Sequence[SimulatedAudit],
+) -> Iterator[Sequence[SimulatedAudit]]:
+    """Yields the requests in batches whose thetas do not exceed `_LARGEST_BATCH`."""
+    if not requests:
+        return
+    thetas_per_request = requests[0].cell.steps * requests[0].simulation.runs
+    size = max(1, _LARGEST_BATCH // thetas_per_request)
+    for start in range(0, len(requests), size):
+        yield requests[start : start + size]
 
 
-def _presence(simulation: Simulation) -> NDArray[np.bool_]:
+def _compute_presence(simulation: Simulation) -> NDArray[np.bool_]:
+    """Returns whether each run (runs,) inserts the canary."""
     from audit import game
 
     return game.presence(np.arange(simulation.runs))[:, 0]
 
 
-def _thetas(requests: Sequence[SimulatedAudit]) -> Array:
-    """theta (requests, T, runs) of audits of one length and simulation."""
+def _simulate_thetas(requests: Sequence[SimulatedAudit]) -> Array:
+    """Simulates audits of one length and simulation; returns theta (requests, T, runs)."""
     import jax.numpy as jnp
 
     from audit import game
     from audit.landscape import simulate
 
-    cells, simulation = [one.cell for one in requests], requests[0].simulation
-    names = [f"landscape {cell.noise_multiplier} {cell.batch_size}" for cell in cells]
-    keys = jnp.stack([game.root(simulation.seed, f"{zlib.crc32(name.encode())}") for name in names])
-    thresholds = jnp.array([one.threshold for one in requests], jnp.float32)
-    every_step = jnp.tile(thresholds[:, None], (1, cells[0].steps - 1))
+    cells = [request.cell for request in requests]
+    simulation = requests[0].simulation
+    keys = []
+    for cell in cells:
+        name = f"landscape {cell.noise_multiplier} {cell.batch_size}"
+        keys.append(game.root(simulation.seed, f"{zlib.crc32(name.encode())}"))
+    thresholds = jnp.array([request.threshold for request in requests], jnp.float32)
+    at_every_step = jnp.tile(thresholds[:, None], (1, cells[0].steps - 1))
     sigmas = jnp.array([cell.noise_multiplier for cell in cells], jnp.float32)
     sizes = jnp.array([cell.batch_size for cell in cells], jnp.float32)
-    runs, presence = jnp.arange(simulation.runs, dtype=jnp.uint32), jnp.asarray(_presence(simulation))
-    thetas = simulate.simulate_cells(keys, runs, presence, sigmas, sizes, every_step)
+    runs = jnp.arange(simulation.runs, dtype=jnp.uint32)
+    presence = jnp.asarray(_compute_presence(simulation))
+    thetas = simulate.simulate_cells(
+        jnp.stack(keys), runs, presence, sigmas, sizes, at_every_step
+    )
     return np.asarray(thetas, np.float64)
 
 
-def _in_sample(scores: Array, present: NDArray[np.bool_], delta: float, confidence: float) -> float:
-    return estimate.in_sample(scores[present], scores[~present], delta, confidence).epsilon
+def _in_sample_epsilon(
+    scores: Array, present: NDArray[np.bool_], delta: float, confidence: float
+) -> float:
+    """Returns the in-sample epsilon of scores (runs,), which is no bound."""
+    return estimate.in_sample(
+        scores[present], scores[~present], delta, confidence
+    ).epsilon

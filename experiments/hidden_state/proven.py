@@ -1,15 +1,26 @@
-"""What each method proves of the paper's models after so many trainings: fresh directions beside GC-R."""
+"""What each method proves of the paper's models after so many training runs: fresh directions beside GC-R."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from audit.concluded import of_setting
 from audit.errors import InputError
-from audit.report.style import BLUE, FADED, FREE, GREEN, PREDICTED, STYLE, UPPER, VERMILION
+from audit.report.style import (
+    BLUE,
+    FADED,
+    FREE,
+    GREEN,
+    PREDICTED,
+    STYLE,
+    UPPER,
+    VERMILION,
+)
 from audit.report.table import Column, Table, at_least, at_most, number
 from audit.settings.setting import identity
 from audit.statistics.conclusion import Conclusion, method_of
@@ -22,8 +33,10 @@ from experiments.sweeps import points
 from experiments.sweeps.points import Evidence, Point
 from experiments.sweeps.sweep import Drawn, OwnTable, Sweep
 
-_TRAININGS = (8, 10, 20, 30, 60, 100, 200, 400, 1000, 2000, 5000)  # at which bounds are shown
-_LOOKS = {  # of methods: colour, marker, line
+# numbers of training runs at which bounds are shown
+_SHOWN_RUNS = (8, 10, 20, 30, 60, 100, 200, 400, 1000, 2000, 5000)
+_MOST_MARKERS = 20  # on a line of fresh directions, which have a bound after every run
+_LOOKS = {  # of methods: color, marker, line
     EXACT_NULL: (FREE, "o", "-"),
     ASSUMPTION_FREE: (BLUE, "s", "--"),
     LIFTED: (BLUE, "s", "--"),
@@ -33,9 +46,17 @@ _LOOKS = {  # of methods: colour, marker, line
 }
 
 
-class Proven(NamedTuple):
-    """What a method proves in a panel: epsilon after each of some numbers of trainings; holds: unless the
-    scores refute what it assumes."""
+class ProvenLine(NamedTuple):
+    """What a method proves in a panel, after each of some numbers of training runs.
+
+    Attributes:
+      panel: The panel.
+      method: The method.
+      canaries: Canaries in each run.
+      runs: Numbers of training runs.
+      epsilons: The lower bound on epsilon after each number of runs.
+      holds: False where the scores refute what the method assumes.
+    """
 
     panel: str
     method: Method
@@ -46,104 +67,173 @@ class Proven(NamedTuple):
 
     @property
     def assumes(self) -> str:
-        """What it assumes, in a word or two."""
+        """Returns what the method assumes, in a word or two, or that it is refuted."""
         return self.method.assumes.word if self.holds else "REFUTED"
 
 
+class _Row(NamedTuple):
+    """A row of the table: a line at one number of training runs."""
+
+    line: ProvenLine
+    runs: int
+    epsilon: float
+
+
 def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """The figure and the table of the cells that are there."""
-    every = points.points(sweep.audits(), evidence.audits)
-    there = [point for point in every if point.found]
-    missing = len(every) - len(there)
-    if not there:
+    """Draws the figure and makes the table of those cells that the store holds."""
+    all_points = points.points(sweep.audits(), evidence.audits)
+    stored_points = [point for point in all_points if point.found]
+    missing = len(all_points) - len(stored_points)
+    if not stored_points:
         return Drawn([], missing, [])
-    lines = [line for point in there for line in _proven(point, evidence)]
-    figure = proven_figure(sweep.title, there, lines, evidence.levels.delta)
-    return Drawn([(sweep.name, figure)], missing, [], _proven_table(sweep, there, lines, evidence.levels))
+
+    lines: list[ProvenLine] = []
+    for point in stored_points:
+        lines += _compute_lines(point, evidence)
+    figure = proven_figure(sweep.title, stored_points, lines, evidence.levels.delta)
+    table = _make_table(sweep, stored_points, lines, evidence.levels)
+    return Drawn([(sweep.name, figure)], missing, [], table)
 
 
-def _proven(point: Point, evidence: Evidence) -> Iterator[Proven]:
-    """The bounds of a point's only cell after each number of trainings that is shown."""
-    (cell,), (last,) = point.cells, point.found
+def _compute_lines(point: Point, evidence: Evidence) -> Iterator[ProvenLine]:
+    """Yields the bounds of a point's only cell, a line for each method."""
+    (cell,) = point.cells
+    (conclusion,) = point.found
     canaries = cell.setting.canaries
-    if last.fresh is not None:
-        (bound,) = last.bounds
-        path, method = last.path, method_of(bound)
-        yield Proven(point.panel, method, canaries, tuple(range(1, len(path) + 1)), path, bound.holds)
+    if conclusion.fresh is not None:
+        (bound,) = conclusion.bounds
+        path = conclusion.path
+        runs = tuple(range(1, len(path) + 1))
+        yield ProvenLine(
+            point.panel, method_of(bound), canaries, runs, path, bound.holds
+        )
         return
-    found: dict[int, Conclusion] = {cell.runs: last}
-    for runs in (runs for runs in _TRAININGS if runs < cell.runs):
-        scores = evidence.held.scores(identity(cell.setting), runs)
+
+    conclusions: dict[int, Conclusion] = {cell.runs: conclusion}
+    for number_of_runs in _SHOWN_RUNS:
+        if number_of_runs >= cell.runs:
+            continue
+        scores = evidence.held.scores(identity(cell.setting), number_of_runs)
         if scores is not None:
             with contextlib.suppress(InputError):  # too few runs for its methods
-                found[runs] = of_setting(scores, cell.setting, *evidence.levels)
-    shown = sorted(found)
-    for bound in (bound for bound in last.bounds if bound.method in _LOOKS):
-        holds = last.bound(bound.method).holds
-        epsilons = tuple(found[runs].bound(bound.method).epsilon for runs in shown)
-        yield Proven(point.panel, method_of(bound), canaries, tuple(shown), epsilons, holds)
+                conclusions[number_of_runs] = of_setting(
+                    scores, cell.setting, *evidence.levels
+                )
+
+    runs = tuple(sorted(conclusions))
+    for bound in conclusion.bounds:
+        if bound.method in _LOOKS:
+            epsilons = tuple(
+                conclusions[count].bound(bound.method).epsilon for count in runs
+            )
+            holds = conclusion.bound(bound.method).holds
+            yield ProvenLine(
+                point.panel, method_of(bound), canaries, runs, epsilons, holds
+            )
 
 
-def proven_figure(title: str, every: Sequence[Point], lines: Sequence[Proven], delta: float) -> Figure:
-    """A panel a model and k: what each method proves over the number of trainings."""
+def proven_figure(
+    title: str, every: Sequence[Point], lines: Sequence[ProvenLine], delta: float
+) -> Figure:
+    """Draws a panel for each model and k: what each method proves over the number of training runs.
+
+    Args:
+      title: The figure's title.
+      every: The points of all panels; each has a conclusion.
+      lines: The lines of all panels.
+      delta: The delta at which epsilon is drawn.
+    """
     panels = list(dict.fromkeys(point.panel for point in every))
     columns = min(len(panels), 3)
-    shape = (-(-len(panels) // columns), columns)
+    rows = -(-len(panels) // columns)
+    size = (max(3.1 * columns, 5.8), 2.7 * rows + 1.3)
     with plt.rc_context(STYLE):
-        size = (max(3.1 * columns, 5.8), 2.7 * shape[0] + 1.3)
-        figure, axes = plt.subplots(*shape, figsize=size, squeeze=False)
+        figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False)
         for axis, panel in zip(axes.flat, panels, strict=False):
-            own = [point for point in every if point.panel == panel]
-            predicted = [value for point in own if (value := point.predicted(delta)) is not None]
-            for value in predicted[:1]:
-                words = "predicted where gradients do not interfere"
-                axis.axhline(value, color=PREDICTED, lw=6, alpha=0.55, label=words)
-            axis.axhline(own[0].upper_bound(), color=UPPER, ls=":", label="upper bound (accounting)")
-            for line in (line for line in lines if line.panel == panel):
-                color, marker, dash = _LOOKS[line.method.name]
-                marked = marker if line.method.name != EXACT_NULL or len(line.runs) < 20 else ""
-                look: dict[str, Any] = {"color": color if line.holds else FADED, "ls": dash, "marker": marked}
-                axis.plot(line.runs, line.epsilons, ms=3.5, label=line.method.legend, **look)
+            _draw_limits(
+                axis, [point for point in every if point.panel == panel], delta
+            )
+            for line in lines:
+                if line.panel == panel:
+                    _draw_line(axis, line)
             axis.set(xscale="log", title=panel, xlabel="trainings", ylim=(0, None))
         for axis in axes.flat[len(panels) :]:
             axis.axis("off")
         for axis in axes[:, 0]:
             axis.set_ylabel(f"epsilon at delta {delta:g}")
-        key = {
-            label: handle
-            for axis in axes.flat
-            for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
-        }
+
+        legend: dict[str, Artist] = {}
+        for axis in axes.flat:
+            handles, labels = axis.get_legend_handles_labels()
+            legend |= dict(zip(labels, handles, strict=True))
         figure.suptitle(title, fontsize=11)
-        figure.legend(key.values(), key.keys(), loc="outside lower center", ncols=2, fontsize=8)
+        figure.legend(
+            legend.values(),
+            legend.keys(),
+            loc="outside lower center",
+            ncols=2,
+            fontsize=8,
+        )
         return figure
 
 
-def _proven_table(sweep: Sweep, every: Sequence[Point], lines: Sequence[Proven], levels: Levels) -> OwnTable:
-    """A row a method and number of trainings."""
-    uppers = {point.panel: point.upper_bound() for point in every}
-    rows = [
-        (line, runs, epsilon)
-        for line in lines
-        for runs, epsilon in zip(line.runs, line.epsilons, strict=True)
-        if runs in (1, 3, *_TRAININGS, line.runs[-1])
-    ]
-    shown = (
-        Column(None, lambda row: row[0].method.name, "method", width=18, left=True),
-        Column(None, lambda row: row[0].canaries, "canaries", number(","), 8),
-        Column(None, lambda row: row[1], "trainings", number(","), 9),
-        Column(None, lambda row: at_least(row[2]), "epsilon", width=8),
-        Column(None, lambda row: at_most(uppers[row[0].panel]), "upper bound", width=11),
+def _draw_limits(axis: Axes, panel_points: Sequence[Point], delta: float) -> None:
+    """Draws the predicted epsilon of the first point that has one, and the accountant's."""
+    for point in panel_points:
+        predicted = point.predicted(delta)
+        if predicted is not None:
+            label = "predicted where gradients do not interfere"
+            axis.axhline(predicted, color=PREDICTED, lw=6, alpha=0.55, label=label)
+            break
+    axis.axhline(
+        panel_points[0].upper_bound(),
+        color=UPPER,
+        ls=":",
+        label="upper bound (accounting)",
+    )
+
+
+def _draw_line(axis: Axes, line: ProvenLine) -> None:
+    """Draws what a method proves, in a faded color where the scores refute what it assumes."""
+    color, marker, dash = _LOOKS[line.method.name]
+    if line.method.name == EXACT_NULL and len(line.runs) >= _MOST_MARKERS:
+        marker = ""
+    if not line.holds:
+        color = FADED
+    look: dict[str, Any] = {"color": color, "ls": dash, "marker": marker}
+    axis.plot(line.runs, line.epsilons, ms=3.5, label=line.method.legend, **look)
+
+
+def _make_table(
+    sweep: Sweep, every: Sequence[Point], lines: Sequence[ProvenLine], levels: Levels
+) -> OwnTable:
+    """Makes a table with a row for each method and number of training runs."""
+    upper_bounds = {point.panel: point.upper_bound() for point in every}
+    rows = []
+    for line in lines:
+        shown_runs = (1, 3, *_SHOWN_RUNS, line.runs[-1])
+        for runs, epsilon in zip(line.runs, line.epsilons, strict=True):
+            if runs in shown_runs:
+                rows.append(_Row(line, runs, epsilon))
+
+    columns = (
+        Column(None, lambda row: row.line.method.name, "method", width=18, left=True),
+        Column(None, lambda row: row.line.canaries, "canaries", number(","), 8),
+        Column(None, lambda row: row.runs, "trainings", number(","), 9),
+        Column(None, lambda row: row.epsilon, "epsilon", at_least, 8),
         Column(
-            None, lambda row: row[0].method.assumes.word if row[0].holds else "REFUTED", "assumes", left=True
+            None, lambda row: upper_bounds[row.line.panel], "upper bound", at_most, 11
         ),
-        Column("panel", lambda row: row[0].panel),
-        Column("method", lambda row: row[0].method.name),
-        Column("canaries", lambda row: row[0].canaries),
-        Column("trainings", lambda row: row[1]),
-        Column("epsilon", lambda row: row[2]),
-        Column("upper_bound", lambda row: uppers[row[0].panel]),
+        Column(None, lambda row: row.line.assumes, "assumes", left=True),
+        Column("panel", lambda row: row.line.panel),
+        Column("method", lambda row: row.line.method.name),
+        Column("canaries", lambda row: row.line.canaries),
+        Column("trainings", lambda row: row.runs),
+        Column("epsilon", lambda row: row.epsilon),
+        Column("upper_bound", lambda row: upper_bounds[row.line.panel]),
     )
     title = f"{sweep.title}: epsilon at delta {levels.delta:g}, confidence {levels.confidence:g}"
-    made = Table(shown, rows, section=lambda row: row[0].panel, before=(title,), rule=80)
-    return OwnTable(made.text(), made.csv())
+    table = Table(
+        columns, rows, section=lambda row: row.line.panel, before=(title,), rule=80
+    )
+    return OwnTable(table.text(), table.csv())

@@ -1,5 +1,7 @@
-"""Audits of the Gaussian mechanism: as data, in the store, and as cells of a sweep, which do all seeds of one
-over the machine's cores."""
+"""Audits of the Gaussian mechanism: as data, in the store, and as cells of a sweep.
+
+A cell audits all seeds of an audit, spread over the machine's cores.
+"""
 
 import json
 from pathlib import Path
@@ -15,19 +17,32 @@ from audit.storage.store import Store
 from experiments.cells.cell import Cell, DataSets, Levels, read_answer, write_answer
 
 if TYPE_CHECKING:
-    from experiments.lidp.gaussian_mechanism import Found, GaussianMechanism
+    from experiments.lidp.gaussian_mechanism import GaussianMechanism, OrderFindings
 
 SIGMA_SQUARED = {  # of the paper's epsilons, which are upper bounds by RDP at delta = 1e-5 (Errata L4)
     0.5: 58.8, 1.0: 16.36, 1.5: 7.788, 2.0: 4.62, 3.0: 2.23, 4.0: 1.34, 8.0: 0.4066, 16.0: 0.13135,
 }  # fmt: skip
-LIFTED = "lifted"  # the only method with a threshold from a pilot of the runs that it counts
+# the only method with a threshold from a pilot of the runs that it counts
+LIFTED = "lifted"
 TUNING_SEED = 1000  # of the runs on which the paper's thresholds are chosen
-_ENTRY_SECONDS, _SEED_SECONDS, _RUN_SECONDS = 2e-8, 0.15, 3e-5  # the first: of K x K matrices
-_WORTH_PROCESSES = 8.0  # seconds
+_ENTRY_SECONDS = 2e-8  # an entry of a K x K matrix, on one core
+_SEED_SECONDS = 0.15
+_RUN_SECONDS = 3e-5
+_WORTH_PROCESSES = 8.0  # seconds from which on processes pay
 
 
 class MechanismAudit(NamedTuple):
-    """n runs a world with K canaries in R^d at one of the paper's epsilons, audited with so many seeds."""
+    """An audit of the Gaussian mechanism, repeated with several seeds.
+
+    Attributes:
+      runs: Runs n in each world.
+      canaries: Canaries K.
+      dimension: The dimension d.
+      epsilon: One of the paper's epsilons, the keys of SIGMA_SQUARED.
+      seeds: How many seeds.
+      delta: The delta of the bounds.
+      confidence: Their confidence.
+    """
 
     runs: int
     canaries: int
@@ -38,19 +53,27 @@ class MechanismAudit(NamedTuple):
     confidence: float
 
     def setting(self) -> dict[str, Any]:
-        """The store's name for it."""
+        """Returns the setting that names the findings in the store."""
         return {"kind": "lidp_gaussian_mechanism", **self._asdict()}
 
     def mechanism(self) -> "GaussianMechanism":
-        """What is simulated."""
-        from experiments.lidp.gaussian_mechanism import GaussianMechanism  # SciPy, which data do without
+        """Returns the mechanism to simulate."""
+        from experiments.lidp.gaussian_mechanism import (
+            GaussianMechanism,
+        )  # SciPy, which data do without
 
-        return GaussianMechanism(*self[:3], float(np.sqrt(SIGMA_SQUARED[self.epsilon])))
+        sigma = float(np.sqrt(SIGMA_SQUARED[self.epsilon]))
+        return GaussianMechanism(self.runs, self.canaries, self.dimension, sigma)
 
 
 class MechanismFindings(NamedTuple):
-    """epsilons by method, one a seed: wilson_1, wilson_2, wilson_4, `lifted`; second, fourth: mean |mu_2 -
-    mu_1^2| and |mu_4 - mu_2^2| at order 2's threshold, None for too few canaries."""
+    """What an audit of the Gaussian mechanism finds.
+
+    Attributes:
+      epsilons: Epsilons by method (wilson_1, wilson_2, wilson_4, `lifted`), with an entry for each seed.
+      second: The mean |mu_2 - mu_1^2| at order 2's threshold; None for too few canaries.
+      fourth: The mean |mu_4 - mu_2^2| at order 2's threshold; None for too few canaries.
+    """
 
     epsilons: dict[str, list[float]]
     second: float | None
@@ -64,9 +87,27 @@ class PlacedAudit(NamedTuple):
     audit: MechanismAudit
 
 
+class _SeedTask(NamedTuple):
+    """An audit with one seed, at the threshold of each order."""
+
+    audit: MechanismAudit
+    thresholds: dict[int, float]
+    seed: int
+
+
+class _SeedFindings(NamedTuple):
+    """What an audit with one seed finds: by order, and the epsilon of `lifted`."""
+
+    by_order: dict[int, "OrderFindings"]
+    lifted: float
+
+
 def mechanism_cell(place: PlacedAudit) -> Cell:
-    """The cell of an audit."""
+    """Returns the cell of an audit."""
     audit = place.audit
+    matrix_seconds = _ENTRY_SECONDS * audit.runs * audit.canaries**2
+    seed_seconds = matrix_seconds + _SEED_SECONDS + _RUN_SECONDS * audit.runs
+    seconds = seed_seconds * (audit.seeds + 2) / 2
 
     def is_done(held: Holdings, data: DataSets) -> bool:
         return read(held, audit) is not None
@@ -78,47 +119,79 @@ def mechanism_cell(place: PlacedAudit) -> Cell:
         processes = cores() if seconds > _WORTH_PROCESSES else 1
         write_answer(store, findings(audit, processes, progress)._asdict())
 
-    one = _ENTRY_SECONDS * audit.runs * audit.canaries**2 + _SEED_SECONDS + _RUN_SECONDS * audit.runs
-    seconds = one * (audit.seeds + 2) / 2
-    name, key = f"Gaussian mechanism, n = {audit.runs}, K = {audit.canaries}", json.dumps(audit.setting())
-    return Cell(name, key, audit.runs * audit.seeds, seconds, is_done, open_store, do, request=place)
+    name = f"Gaussian mechanism, n = {audit.runs}, K = {audit.canaries}"
+    key = json.dumps(audit.setting())
+    runs = audit.runs * audit.seeds
+    return Cell(name, key, runs, seconds, is_done, open_store, do, request=place)
 
 
 def read(held: Holdings, audit: MechanismAudit) -> MechanismFindings | None:
-    """The stored findings; None where there are none that are whole."""
+    """Returns the stored findings, or None where there are none or they are damaged."""
     store = held.open(audit.setting())
-    values = None if store is None else read_answer(store)
-    return None if values is None else MechanismFindings(**values)
+    if store is None:
+        return None
+    values = read_answer(store)
+    if values is None:
+        return None
+    return MechanismFindings(**values)
 
 
-def findings(audit: MechanismAudit, processes: int, progress: Progress) -> MechanismFindings:
-    """Audits all seeds, over processes; raises InputError for settings out of range."""
+def findings(
+    audit: MechanismAudit, processes: int, progress: Progress
+) -> MechanismFindings:
+    """Audits all seeds, spread over processes.
+
+    Args:
+      audit: The audit.
+      processes: How many processes to use.
+      progress: Called with the number of runs when a seed is done.
+
+    Raises:
+      InputError: The audit's values are out of range.
+    """
     from experiments.lidp import gaussian_mechanism
 
     tuning = gaussian_mechanism.simulate(audit.mechanism(), TUNING_SEED)
-    thresholds = gaussian_mechanism.choose(tuning, audit.delta, audit.confidence)
-    found = []
-    for one in in_order(_audit, [(audit, thresholds, i) for i in range(audit.seeds)], processes):
-        found.append(one)
+    thresholds = gaussian_mechanism.choose_thresholds(
+        tuning, audit.delta, audit.confidence
+    )
+    tasks = [_SeedTask(audit, thresholds, seed) for seed in range(audit.seeds)]
+    results = []
+    for result in in_order(_audit_seed, tasks, processes):
+        results.append(result)
         progress(audit.runs)
-    middle = [by_order.get(2, by_order[1]) for by_order, _ in found]
-    epsilons = {f"wilson_{order}": [one[order].epsilon for one, _ in found] for order in thresholds}
-    epsilons[LIFTED] = [epsilon for _, epsilon in found]
-    moments = [one.second for one in middle], [one.fourth for one in middle]
-    return MechanismFindings(epsilons, *map(_mean, moments))
+
+    epsilons = {}
+    for order in thresholds:
+        epsilons[f"wilson_{order}"] = [
+            result.by_order[order].epsilon for result in results
+        ]
+    epsilons[LIFTED] = [result.lifted for result in results]
+    moments_order = 2 if 2 in thresholds else 1
+    second = _mean_of_present(
+        [result.by_order[moments_order].second for result in results]
+    )
+    fourth = _mean_of_present(
+        [result.by_order[moments_order].fourth for result in results]
+    )
+    return MechanismFindings(epsilons, second, fourth)
 
 
-def _audit(task: tuple[MechanismAudit, dict[int, float], int]) -> "tuple[dict[int, Found], float]":
-    """(what each order finds, epsilon of `lifted`) of an audit at thresholds by order, for one seed."""
+def _audit_seed(task: _SeedTask) -> _SeedFindings:
+    """Audits with one seed."""
     from audit.statistics import lifted
-    from experiments.lidp.gaussian_mechanism import examine, simulate
+    from experiments.lidp.gaussian_mechanism import examine_order, simulate
 
-    audit, thresholds, seed = task
-    design, levels = simulate(audit.mechanism(), seed), Levels(audit.delta, audit.confidence)
-    found = {order: examine(design, one, order, *levels) for order, one in thresholds.items()}
-    return found, lifted.METHODS[lifted.LIFTED].bound(design, *levels).epsilon
+    levels = Levels(task.audit.delta, task.audit.confidence)
+    design = simulate(task.audit.mechanism(), task.seed)
+    by_order = {}
+    for order, threshold in task.thresholds.items():
+        by_order[order] = examine_order(design, threshold, order, *levels)
+    bound = lifted.METHODS[lifted.LIFTED].bound(design, *levels)
+    return _SeedFindings(by_order, bound.epsilon)
 
 
-def _mean(values: list[float | None]) -> float | None:
-    there = [value for value in values if value is not None]
-    return float(np.mean(there)) if there else None
+def _mean_of_present(values: list[float | None]) -> float | None:
+    """Returns the mean of the values that are not None, or None if all are."""
+    present = [value for value in values if value is not None]
+    return float(np.mean(present)) if present else None

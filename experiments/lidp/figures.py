@@ -1,15 +1,28 @@
-"""Table 1 and Figures 3, 4 and 5 of the LiDP paper, from what the store holds; nothing here simulates or
-trains."""
+"""Table 1 and Figures 3, 4 and 5 of the LiDP paper, from what the store holds.
 
-from collections.abc import Sequence
-from typing import Any
+Nothing here simulates or trains.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from audit.report.style import BLACK, BLUE, FADED, GREEN, ORANGE, PURPLE, STYLE, UPPER, VERMILION
+from audit.report.style import (
+    BLACK,
+    BLUE,
+    FADED,
+    GREEN,
+    ORANGE,
+    PURPLE,
+    STYLE,
+    UPPER,
+    VERMILION,
+)
 from audit.settings.setting import identity
 from audit.statistics.accounting import Composition, sampled_upper_bound
 from audit.storage.store import Scores
@@ -21,84 +34,146 @@ from experiments.lidp.tables import MechanismPoint
 from experiments.sweeps.points import Evidence
 from experiments.sweeps.sweep import Drawn, Sweep
 
+
+class _Look(NamedTuple):
+    """A method's label and look."""
+
+    label: str
+    color: str
+    marker: str
+    dash: str
+
+
 Points = list[MechanismPoint]
-_X = {"over n": r"runs n a world; $K = \sqrt{n}$", "over K": "canaries K", "over d": "dimension d"}
-_LOOKS = {  # of methods: label, colour, marker, line
-    "wilson_1": ("LiDP + order-1 Wilson", BLUE, "o", ":"),
-    "wilson_2": ("LiDP + order-2 Wilson", VERMILION, "s", "-"),
-    "wilson_4": ("LiDP + order-4 Wilson", PURPLE, "^", "--"),
-    LIFTED: ("lifted (finite sample)", GREEN, "D", "-"),
+_X_LABELS = {
+    "over n": r"runs n a world; $K = \sqrt{n}$",
+    "over K": "canaries K",
+    "over d": "dimension d",
+}
+_LOOKS = {
+    "wilson_1": _Look("LiDP + order-1 Wilson", BLUE, "o", ":"),
+    "wilson_2": _Look("LiDP + order-2 Wilson", VERMILION, "s", "-"),
+    "wilson_4": _Look("LiDP + order-4 Wilson", PURPLE, "^", "--"),
+    LIFTED: _Look("lifted (finite sample)", GREEN, "D", "-"),
 }
 
 
 def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """A sweep's figure of the cells that are there, and its table."""
-    drawings = {"lidp_table_1": _draw_gains, "lidp_figure_5": _draw_lifted}
-    return drawings.get(sweep.name, _draw_mechanism)(sweep, evidence)
+    """Draws a sweep's figure of those cells that the store holds, and makes its table."""
+    match sweep.name:
+        case "lidp_table_1":
+            return _draw_gains(sweep, evidence)
+        case "lidp_figure_5":
+            return _draw_lifted(sweep, evidence)
+    return _draw_mechanism(sweep, evidence)
 
 
 def _draw_mechanism(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Figure 3: epsilon over n, K and d; Figure 4: gains, costs and dependence of bits (Errata L6)."""
+    """Draws Figure 3 or Figure 4.
+
+    Figure 3 shows epsilon over n, K and d; Figure 4 gains, costs and the dependence of bits (Errata L6).
+    """
     points = []
-    for panel, audit in (one.request for one in sweep.cells if isinstance(one.request, PlacedAudit)):
-        at_levels = audit._replace(**evidence.levels._asdict())
-        if (found := cells.read(evidence.held, at_levels)) is not None:
-            points.append(MechanismPoint(panel, at_levels, found))
+    for cell in sweep.cells:
+        if isinstance(cell.request, PlacedAudit):
+            panel, audit = cell.request
+            at_levels = audit._replace(**evidence.levels._asdict())
+            findings = cells.read(evidence.held, at_levels)
+            if findings is not None:
+                points.append(MechanismPoint(panel, at_levels, findings))
     missing = len(sweep.cells) - len(points)
     if not points:
         return Drawn([], missing, [])
+
     if sweep.name == "lidp_figure_3":
-        figure, table = epsilons_figure(points), tables.of_epsilons(sweep.name, points)
+        figure = epsilons_figure(points)
+        table = tables.make_epsilons_table(sweep.name, points)
     else:
-        figure, table = correlations_figure(points), tables.of_correlations(sweep.name, points)
+        figure = correlations_figure(points)
+        table = tables.make_correlations_table(sweep.name, points)
     return Drawn([(sweep.name, figure)], missing, [], table)
 
 
 def epsilons_figure(points: Points) -> Figure:
-    """Figure 3."""
+    """Draws Figure 3: epsilon over n, K and d, with a panel for each."""
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(1, 3, figsize=(11, 4.2))
-        for axis, (panel, name) in zip(axes, _X.items(), strict=True):
-            own = [point for point in points if point.panel == panel]
-            single = [point for point in own if panel == "over n" and point.audit.canaries == 1]
-            for method, (label, color, marker, dash) in _LOOKS.items():
-                look = {"color": color, "marker": marker, "ms": 4, "ls": dash, "label": label}
-                _draw_line(axis, [one for one in own if one not in single], method, **look)
-            _log_axis(axis, own)
-            if panel == "over n":
-                _draw_line(axis, single, "wilson_1", color=BLACK, marker="x", label="DP + Wilson (K = 1)")
-                _draw_line(axis, single, LIFTED, color=ORANGE, marker="v", ls="--", label="lifted, K = 1")
-                axis.set(ylabel="lower bound on epsilon")
-            if own:
-                exact, cap = own[0].limits()
-                axis.axhline(exact, color=UPPER, ls=":", label="exact epsilon")
-                axis.axhline(cap, color=FADED, ls="-.", label="limit of the paper's window")
-                axis.set_title(f"epsilon = {own[0].audit.epsilon:g} by RDP, {exact:.2f} exact", fontsize=9)
-            axis.set(xlabel=name)
+        for axis, panel in zip(axes, _X_LABELS, strict=True):
+            _draw_epsilons(
+                axis, panel, [point for point in points if point.panel == panel]
+            )
         figure.suptitle("Audits of the Gaussian mechanism (LiDP paper, Figure 3)")
-        _legend(figure, axes, 4)
+        _draw_legend(figure, axes, 4)
         return figure
 
 
+def _draw_epsilons(axis: Axes, panel: str, points: Points) -> None:
+    """Draws a panel of Figure 3."""
+    single = []
+    if panel == "over n":
+        single = [point for point in points if point.audit.canaries == 1]
+    others = [point for point in points if point not in single]
+    for method, look in _LOOKS.items():
+        style = {"color": look.color, "marker": look.marker, "ms": 4, "ls": look.dash}
+        _draw_means(axis, others, method, label=look.label, **style)
+    _set_log_axis(axis, points)
+    if panel == "over n":
+        _draw_means(
+            axis,
+            single,
+            "wilson_1",
+            color=BLACK,
+            marker="x",
+            label="DP + Wilson (K = 1)",
+        )
+        _draw_means(
+            axis,
+            single,
+            LIFTED,
+            color=ORANGE,
+            marker="v",
+            ls="--",
+            label="lifted, K = 1",
+        )
+        axis.set(ylabel="lower bound on epsilon")
+    if points:
+        exact, cap = points[0].limits()
+        axis.axhline(exact, color=UPPER, ls=":", label="exact epsilon")
+        axis.axhline(cap, color=FADED, ls="-.", label="limit of the paper's window")
+        title = f"epsilon = {points[0].audit.epsilon:g} by RDP, {exact:.2f} exact"
+        axis.set_title(title, fontsize=9)
+    axis.set(xlabel=_X_LABELS[panel])
+
+
 def correlations_figure(points: Points) -> Figure:
-    """Figure 4."""
+    """Draws Figure 4: bias, variance and correlation."""
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(1, 3, figsize=(11, 4.2))
-        _draw_gains_in_variance(axes[0], [point for point in points if point.panel == "over K"])
-        for axis, panel in zip(axes[1:], ("over K", "over d"), strict=True):
-            _draw_moments(axis, panel, [point for point in points if point.panel == panel])
+        over_canaries = [point for point in points if point.panel == "over K"]
+        over_dimension = [point for point in points if point.panel == "over d"]
+        _draw_gains_in_variance(axes[0], over_canaries)
+        _draw_moments(axes[1], "over K", over_canaries)
+        _draw_moments(axes[2], "over d", over_dimension)
         figure.suptitle("Bias, variance and correlation (LiDP paper, Figure 4)")
         return figure
 
 
-def _draw_line(axis: Axes, points: Points, method: str, **look: Any) -> None:
-    own = [point for point in points if method in point.found.epsilons]
-    values = (point.found.epsilons[method] for point in own)
-    errors = [float(np.std(one) / np.sqrt(len(one))) for one in values]
-    axis.errorbar([one.x() for one in own], [one.mean(method) for one in own], errors, **look)
+def _draw_means(axis: Axes, points: Points, method: str, **look: Any) -> None:
+    """Draws a method's mean epsilon over x, with the means' standard errors as bars."""
+    xs = []
+    means = []
+    errors = []
+    for point in points:
+        if method in point.found.epsilons:
+            epsilons = point.found.epsilons[method]
+            xs.append(point.x())
+            means.append(point.mean(method))
+            errors.append(float(np.std(epsilons) / np.sqrt(len(epsilons))))
+    axis.errorbar(xs, means, errors, **look)
 
 
-def _log_axis(axis: Axes, points: Points) -> None:
+def _set_log_axis(axis: Axes, points: Points) -> None:
+    """Makes x logarithmic, with room beside the points."""
     if points:
         xs = [point.x() for point in points]
         axis.set_xscale("log")
@@ -106,136 +181,219 @@ def _log_axis(axis: Axes, points: Points) -> None:
 
 
 def _draw_gains_in_variance(axis: Axes, points: Points) -> None:
-    """Figure 4, left: bias, and gain in variance, against one canary and order 1 (equation 10)."""
+    """Draws Figure 4, left: bias and gain in variance.
+
+    Both are against one canary and order 1 (equation 10).
+    """
     single = [point for point in points if point.audit.canaries == 1]
     if single:
         many = [point for point in points if point.audit.canaries > 1]
+        xs = [point.x() for point in many]
         biases = [point.mean("wilson_1") - single[0].mean("wilson_1") for point in many]
-        axis.plot([point.x() for point in many], biases, "o:", color=BLUE, label="bias")
+        axis.plot(xs, biases, "o:", color=BLUE, label="bias")
         for method in ("wilson_2", "wilson_4"):
-            label, color, marker, dash = _LOOKS[method]
-            name = f"variance gain, {label.removeprefix('LiDP + ')}"
-            _plot(axis, [(one.x(), one.gain(method)) for one in many], marker + dash, color=color, label=name)
+            look = _LOOKS[method]
+            label = f"variance gain, {look.label.removeprefix('LiDP + ')}"
+            pairs = [(point.x(), point.gain(method)) for point in many]
+            _plot_present(
+                axis, pairs, look.marker + look.dash, color=look.color, label=label
+            )
     axis.axhline(0, color=FADED, lw=0.8)
-    _log_axis(axis, points)
+    _set_log_axis(axis, points)
     axis.set(xlabel="canaries K", ylabel="change of epsilon")
     if single:
         axis.legend(fontsize=8, frameon=True, edgecolor="none")
 
 
 def _draw_moments(axis: Axes, panel: str, points: Points) -> None:
+    """Draws the dependence of bits over K or d, beside a slope of -1."""
     second = [(point.x(), point.found.second) for point in points]
     fourth = [(point.x(), point.found.fourth) for point in points]
-    drawn = _plot(axis, second, "s-", color=VERMILION, label="|mu_2 - mu_1²|", ms=4)
-    _plot(axis, fourth, "^--", color=PURPLE, label="|mu_4 - mu_2²|", ms=4)
+    drawn = _plot_present(
+        axis, second, "s-", color=VERMILION, label="|mu_2 - mu_1²|", ms=4
+    )
+    _plot_present(axis, fourth, "^--", color=PURPLE, label="|mu_4 - mu_2²|", ms=4)
     if drawn:
-        slope = [(x, drawn[0][1] * drawn[0][0] / x) for x, _ in drawn]
-        _plot(axis, slope, ":", color=BLACK, label="slope -1")
-    _log_axis(axis, points)
-    axis.set(yscale="log" if drawn else "linear", xlabel=_X[panel])
+        first_x, first_y = drawn[0]
+        slope = [(x, first_y * first_x / x) for x, _ in drawn]
+        _plot_present(axis, slope, ":", color=BLACK, label="slope -1")
+    _set_log_axis(axis, points)
+    scale = "log" if drawn else "linear"
+    axis.set(yscale=scale, xlabel=_X_LABELS[panel])
     axis.legend(fontsize=8)
 
 
-def _plot(
-    axis: Axes, pairs: Sequence[tuple[int, float | None]], form: str, **look: Any
+def _plot_present(
+    axis: Axes, pairs: Iterable[tuple[int, float | None]], line: str, **look: Any
 ) -> list[tuple[int, float]]:
-    drawn = [(x, y) for x, y in pairs if y is not None]
-    axis.plot([x for x, _ in drawn], [y for _, y in drawn], form, **look)
-    return drawn
+    """Plots those pairs (x, y) that have a y; returns them."""
+    present = []
+    for x, y in pairs:
+        if y is not None:
+            present.append((x, y))
+    xs = [x for x, _ in present]
+    ys = [y for _, y in present]
+    axis.plot(xs, ys, line, **look)
+    return present
 
 
-def _stored(sweep: Sweep, evidence: Evidence) -> list[tuple[Audited, Scores | None]]:
-    return [(one, evidence.held.scores(identity(one.setting), one.runs)) for one in sweep.audits()]
+def _read_scores(
+    sweep: Sweep, evidence: Evidence
+) -> list[tuple[Audited, Scores | None]]:
+    """Returns a sweep's audits with their scores, None where these are not stored."""
+    pairs = []
+    for audit in sweep.audits():
+        scores = evidence.held.scores(identity(audit.setting), audit.runs)
+        pairs.append((audit, scores))
+    return pairs
 
 
 def _draw_gains(sweep: Sweep, evidence: Evidence) -> Drawn:
-    read, found = _stored(sweep, evidence), []
-    missing = sum(scores is None for _, scores in read)
-    for (audit, single), (_, several) in zip(read[::2], read[1::2], strict=True):
+    """Draws Table 1, of audits with one canary and with several by turns."""
+    pairs = _read_scores(sweep, evidence)
+    missing = sum(scores is None for _, scores in pairs)
+    entries = []
+    for (audit, single), (_, several) in zip(pairs[::2], pairs[1::2], strict=True):
         if single is not None and several is not None:
             label = f"{audit.series}, {audit.panel}"
-            found.append(gains.entry(label, single, several, evidence.levels))
-    if not found:
+            entry = gains.compare_with_single(label, single, several, evidence.levels)
+            entries.append(entry)
+    if not entries:
         return Drawn([], missing, [])
-    table = tables.of_gains(sweep.name, sweep.title, found)
-    return Drawn([(sweep.name, gains_figure(sweep.title, found))], missing, [], table)
+
+    table = tables.make_gains_table(sweep.name, sweep.title, entries)
+    figure = gains_figure(sweep.title, entries)
+    return Drawn([(sweep.name, figure)], missing, [], table)
 
 
-def gains_figure(title: str, found: Sequence[Gain]) -> Figure:
-    """Every entry's gains on a logarithmic axis, and their harmonic means."""
+def gains_figure(title: str, entries: Sequence[Gain]) -> Figure:
+    """Draws every entry's gains on a logarithmic axis, and names their harmonic means."""
     with plt.rc_context(STYLE):
-        figure, axis = plt.subplots(figsize=(7, 0.3 * len(found) + 1.8))
+        figure, axis = plt.subplots(figsize=(7, 0.3 * len(entries) + 1.8))
         for method, shift in ((ORDER_2, -0.15), (ORDER_4, 0.15)):
-            color, marker, _ = _look(method)
-            mean = gains.mean(found, method)
-            for place, entry in enumerate(found):
-                if (gain := entry.by_order.get(method)) is not None:
-                    axis.plot(gain, place + shift, marker, color=color)
-            label = METHODS[method] + ("" if mean is None else f", mean {mean:.2f}")
-            axis.plot([], [], marker, color=color, label=label)
-        for place, entry in enumerate(found):
+            look = _get_look(method)
+            for place, entry in enumerate(entries):
+                gain = entry.by_order.get(method)
+                if gain is not None:
+                    axis.plot(gain, place + shift, look.marker, color=look.color)
+            label = METHODS[method]
+            mean = gains.compute_mean(entries, method)
+            if mean is not None:
+                label += f", mean {mean:.2f}"
+            axis.plot([], [], look.marker, color=look.color, label=label)
+
+        for place, entry in enumerate(entries):
             if not any(entry.by_order.values()):
-                axis.annotate("proves nothing", (1.1, place), color=FADED, va="center", fontsize=8)
+                axis.annotate(
+                    "proves nothing", (1.1, place), color=FADED, va="center", fontsize=8
+                )
         axis.axvline(1, color=BLACK, lw=0.8, ls=":")
-        axis.set(yticks=range(len(found)), yticklabels=[entry.label for entry in found], title=title)
-        axis.set(xscale="log", xlim=(1 / 16, 16), xlabel="times fewer runs than with one canary")
+        labels = [entry.label for entry in entries]
+        axis.set(yticks=range(len(entries)), yticklabels=labels, title=title)
+        axis.set(
+            xscale="log",
+            xlim=(1 / 16, 16),
+            xlabel="times fewer runs than with one canary",
+        )
         axis.invert_yaxis()
         figure.legend(loc="outside lower center", ncols=2)
         return figure
 
 
 def _draw_lifted(sweep: Sweep, evidence: Evidence) -> Drawn:
-    read = _stored(sweep, evidence)
-    there = [(one, scores) for one, scores in read if scores is not None]
-    if not there:
-        return Drawn([], len(read), [])
-    attacks: dict[str, dict[int, Scores]] = {}
-    for one, scores in there:
-        attacks.setdefault(one.series, {})[int(one.x)] = scores
-    found = [gains.over_runs_and_canaries(*one, evidence.levels) for one in attacks.items()]
-    first = there[0][0]
+    """Draws Figure 5 of the audits that are stored."""
+    pairs = _read_scores(sweep, evidence)
+    stored_audits = []
+    by_attack: dict[str, dict[int, Scores]] = {}
+    for audit, scores in pairs:
+        if scores is not None:
+            stored_audits.append(audit)
+            by_attack.setdefault(audit.series, {})[int(audit.x)] = scores
+    missing = len(pairs) - len(stored_audits)
+    if not stored_audits:
+        return Drawn([], missing, [])
+
+    attacks = []
+    for attack, by_canaries in by_attack.items():
+        attacks.append(gains.compare_canaries(attack, by_canaries, evidence.levels))
+    first = stored_audits[0]
     sigma, insertions, rate = Composition(*first.setting.composition)
     upper = sampled_upper_bound(sigma, insertions, evidence.levels.delta, rate)
     title = f"{first.panel}, upper bound {upper:.2f}, n = {first.runs:,}"
-    table = tables.of_lifted(sweep.name, title, found)
-    return Drawn([(sweep.name, lifted_figure(title, found))], len(read) - len(there), [], table)
+    table = tables.make_lifted_table(sweep.name, title, attacks)
+    return Drawn([(sweep.name, lifted_figure(title, attacks))], missing, [], table)
 
 
-def lifted_figure(title: str, found: Sequence[Lifted]) -> Figure:
-    """A row an attack."""
+def lifted_figure(title: str, attacks: Sequence[Lifted]) -> Figure:
+    """Draws Figure 5: a row for each attack, epsilon over the runs beside epsilon over K."""
     with plt.rc_context(STYLE):
-        size = (8, 2.4 * len(found) + 0.8)
-        figure, rows = plt.subplots(len(found), 2, figsize=size, sharey="row", squeeze=False)
-        for one, (over_runs, over_canaries) in zip(found, rows, strict=True):
-            if one.single is not None:
-                over_runs.plot(one.runs, one.single, "x-", color=BLACK, label="one canary, order 1")
-            for method, values in one.several.items():
-                color, marker, dash = _look(method)
-                over_runs.plot(one.runs, values, marker + dash, color=color, ms=4, label=METHODS[method])
-            if one.canaries is not None:
-                over_runs.set_title(f"K = {one.canaries}", loc="right", fontsize=8)
-            for method in METHODS:
-                color, marker, dash = _look(method)
-                own = {k: epsilons[method] for k, epsilons in one.over_canaries.items() if method in epsilons}
-                over_canaries.plot(list(own), list(own.values()), marker + dash, color=color, ms=4)
-            for axis, places in ((over_runs, one.runs[::2]), (over_canaries, list(one.over_canaries))):
-                axis.set(xscale="log", xticks=places, xticklabels=list(map(str, places)))
-                axis.minorticks_off()
-            over_runs.set(ylabel=f"{one.attack}\nlower bound on epsilon", ylim=(0, None))
+        size = (8, 2.4 * len(attacks) + 0.8)
+        figure, rows = plt.subplots(
+            len(attacks), 2, figsize=size, sharey="row", squeeze=False
+        )
+        for attack, (over_runs, over_canaries) in zip(attacks, rows, strict=True):
+            _draw_over_runs(over_runs, attack)
+            _draw_over_canaries(over_canaries, attack)
+            _set_ticks(over_runs, attack.runs[::2])
+            _set_ticks(over_canaries, list(attack.over_canaries))
+            over_runs.set(
+                ylabel=f"{attack.attack}\nlower bound on epsilon", ylim=(0, None)
+            )
         rows[-1, 0].set_xlabel("runs")
         rows[-1, 1].set_xlabel("canaries K")
         figure.suptitle(title)
-        _legend(figure, list(rows.ravel()), 5)
+        _draw_legend(figure, list(rows.ravel()), 5)
         return figure
 
 
-def _look(method: str) -> tuple[str, str, str]:
-    return _LOOKS[method.removeprefix("lidp_")][1:]
+def _draw_over_runs(axis: Axes, attack: Lifted) -> None:
+    """Draws an attack's bounds over the runs."""
+    if attack.single is not None:
+        axis.plot(
+            attack.runs, attack.single, "x-", color=BLACK, label="one canary, order 1"
+        )
+    for method, epsilons in attack.several.items():
+        look = _get_look(method)
+        line = look.marker + look.dash
+        axis.plot(
+            attack.runs, epsilons, line, color=look.color, ms=4, label=METHODS[method]
+        )
+    if attack.canaries is not None:
+        axis.set_title(f"K = {attack.canaries}", loc="right", fontsize=8)
 
 
-def _legend(figure: Figure, axes: Sequence[Axes], columns: int) -> None:
-    labels: dict[str, Any] = {}
+def _draw_over_canaries(axis: Axes, attack: Lifted) -> None:
+    """Draws an attack's bounds over the number of canaries."""
+    for method in METHODS:
+        look = _get_look(method)
+        canaries = []
+        epsilons = []
+        for number, by_method in attack.over_canaries.items():
+            if method in by_method:
+                canaries.append(number)
+                epsilons.append(by_method[method])
+        axis.plot(canaries, epsilons, look.marker + look.dash, color=look.color, ms=4)
+
+
+def _set_ticks(axis: Axes, places: Sequence[int]) -> None:
+    """Makes x logarithmic, with ticks at these places alone."""
+    axis.set(xscale="log", xticks=places, xticklabels=[str(place) for place in places])
+    axis.minorticks_off()
+
+
+def _get_look(method: str) -> _Look:
+    """Returns the look of a method of `gains`, whose names have a prefix."""
+    return _LOOKS[method.removeprefix("lidp_")]
+
+
+def _draw_legend(figure: Figure, axes: Sequence[Axes], columns: int) -> None:
+    """Draws a legend of all axes' labels, each once."""
+    legend: dict[str, Artist] = {}
     for axis in axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
-            labels.setdefault(label, handle)
-    figure.legend(list(labels.values()), list(labels), loc="outside lower center", ncols=columns, fontsize=8)
+            legend.setdefault(label, handle)
+    handles = list(legend.values())
+    labels = list(legend)
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=columns, fontsize=8
+    )

@@ -1,4 +1,4 @@
-"""How many runs a bound needs, from kept scores: any number of runs is a random part of all of them."""
+"""How many runs a bound needs, from stored scores: any number of runs is a random part of all of them."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,14 +11,26 @@ from audit.statistics.canaries import Design, sets
 from audit.storage.store import Scores
 from experiments.cells.cell import Levels
 
-SINGLE, ORDER_2, ORDER_4, LIFTED = "lidp_wilson_1", "lidp_wilson_2", "lidp_wilson_4", "lifted"
+SINGLE = "lidp_wilson_1"
+ORDER_2 = "lidp_wilson_2"
+ORDER_4 = "lidp_wilson_4"
+LIFTED = "lifted"
 METHODS = {SINGLE: "order 1", ORDER_2: "order 2", ORDER_4: "order 4", LIFTED: "lifted"}
-LEAST_RUNS, _PLACES, _PARTS = 40, 7, 8
+LEAST_RUNS = 40  # of a curve, where so many are stored
+_CURVE_POINTS = 7
+_PARTS = 8  # random parts of the runs, over which a bound is averaged
 _LEAST_CANARIES = {ORDER_2: 2, ORDER_4: 4}
 
 
 class Gain(NamedTuple):
-    """An entry of Table 1: mean epsilons at most runs; each order's gain, None if one side proves none."""
+    """An entry of Table 1.
+
+    Attributes:
+      label: The entry's name.
+      single: The largest mean epsilon with one canary and order 1.
+      several: The largest mean epsilon of each order with several canaries.
+      by_order: Each order's gain; None where one side proves nothing.
+    """
 
     label: str
     single: float
@@ -27,8 +39,16 @@ class Gain(NamedTuple):
 
 
 class Lifted(NamedTuple):
-    """An attack's audits: epsilon by method at each number of canaries, from all runs, and over the runs:
-    with one canary (None where that is not there) and by method with so many."""
+    """An attack's audits.
+
+    Attributes:
+      attack: The attack.
+      over_canaries: Epsilon by method at each number of canaries, from all runs.
+      runs: The numbers of runs of the two attributes below.
+      single: Epsilon over the runs with one canary; None where that is not stored.
+      canaries: The number of canaries of `several`; None where only one canary is stored.
+      several: Epsilon over the runs by method, with `canaries` canaries.
+    """
 
     attack: str
     over_canaries: Mapping[int, Mapping[str, float]]
@@ -38,82 +58,161 @@ class Lifted(NamedTuple):
     several: Mapping[str, Sequence[float]]
 
 
-def entry(label: str, single: Scores, several: Scores, levels: Levels) -> Gain:
-    """An entry of Table 1."""
-    runs = places(len(single.scores))
-    alone = curve(SINGLE, single, runs, levels)
-    orders = [order for order in _usable(several.scores.shape[1]) if order in _LEAST_CANARIES]
-    curves = {order: curve(order, several, runs, levels) for order in orders}
-    highest = {order: max(epsilons) for order, epsilons in curves.items()}
-    return Gain(label, max(alone), highest, {order: gain(runs, alone, one) for order, one in curves.items()})
+def compare_with_single(
+    label: str, single: Scores, several: Scores, levels: Levels
+) -> Gain:
+    """Computes an entry of Table 1.
+
+    Args:
+      label: The entry's name.
+      single: Scores of runs with one canary.
+      several: Scores of runs with several canaries.
+      levels: Delta and confidence of the bounds.
+    """
+    runs = choose_numbers_of_runs(len(single.scores))
+    single_curve = compute_curve(SINGLE, single, runs, levels)
+    highest = {}
+    gains = {}
+    for order in _list_usable_methods(several.scores.shape[1]):
+        if order in _LEAST_CANARIES:
+            epsilons = compute_curve(order, several, runs, levels)
+            highest[order] = max(epsilons)
+            gains[order] = compute_gain(runs, single_curve, epsilons)
+    return Gain(label, max(single_curve), highest, gains)
 
 
-def over_runs_and_canaries(attack: str, by_canaries: Mapping[int, Scores], levels: Levels) -> Lifted:
-    """An attack's audits; over the runs with the number of canaries nearest to the root of all runs."""
+def compare_canaries(
+    attack: str, by_canaries: Mapping[int, Scores], levels: Levels
+) -> Lifted:
+    """Computes an attack's bounds over the number of canaries and over the runs.
+
+    Over the runs there are two curves: with one canary, and with the number of canaries nearest to the root
+    of all runs.
+
+    Args:
+      attack: The attack.
+      by_canaries: Scores by the number of canaries in each run.
+      levels: Delta and confidence of the bounds.
+    """
     all_runs = len(next(iter(by_canaries.values())).scores)
-    runs = places(all_runs)
-    over = {
-        k: {method: curve(method, scores, [all_runs], levels)[0] for method in _usable(k)}
-        for k, scores in sorted(by_canaries.items())
-    }
-    single = curve(SINGLE, by_canaries[1], runs, levels) if 1 in by_canaries else None
-    nearest = min((k for k in by_canaries if k > 1), key=lambda k: abs(k - all_runs**0.5), default=None)
-    methods = [] if nearest is None else _usable(nearest)
-    several = {method: curve(method, by_canaries[nearest], runs, levels) for method in methods if nearest}
-    return Lifted(attack, over, runs, single, nearest, several)
+    runs = choose_numbers_of_runs(all_runs)
+
+    over_canaries: dict[int, dict[str, float]] = {}
+    for canaries, scores in sorted(by_canaries.items()):
+        over_canaries[canaries] = {}
+        for method in _list_usable_methods(canaries):
+            (epsilon,) = compute_curve(method, scores, [all_runs], levels)
+            over_canaries[canaries][method] = epsilon
+
+    single = None
+    if 1 in by_canaries:
+        single = compute_curve(SINGLE, by_canaries[1], runs, levels)
+
+    more_than_one = [canaries for canaries in by_canaries if canaries > 1]
+    if not more_than_one:
+        return Lifted(attack, over_canaries, runs, single, None, {})
+    nearest = min(more_than_one, key=lambda canaries: abs(canaries - all_runs**0.5))
+    several = {}
+    for method in _list_usable_methods(nearest):
+        several[method] = compute_curve(method, by_canaries[nearest], runs, levels)
+    return Lifted(attack, over_canaries, runs, single, nearest, several)
 
 
-def places(runs: int) -> list[int]:
-    """Even numbers of runs, evenly spaced in their logarithm, up to half of all: a bound is then the mean of
-    many parts, where one audit of all runs has its luck."""
+def choose_numbers_of_runs(runs: int) -> list[int]:
+    """Returns even numbers of runs, evenly spaced in their logarithm, up to half of all.
+
+    A bound is then the mean over many parts, where one audit of all runs has its luck.
+    """
     most = max(runs // 2, 2)
-    found = np.geomspace(min(LEAST_RUNS, most), most, _PLACES) / 2
-    return sorted({2 * round(half) for half in found})
+    halves = np.geomspace(min(LEAST_RUNS, most), most, _CURVE_POINTS) / 2
+    return sorted({2 * round(half) for half in halves})
 
 
-def curve(method: str, scores: Scores, runs: Sequence[int], levels: Levels) -> list[float]:
-    """The mean of a method's epsilon over random parts of the scores, at each number of runs."""
+def compute_curve(
+    method: str, scores: Scores, runs: Sequence[int], levels: Levels
+) -> list[float]:
+    """Returns the mean of a method's epsilon over random parts of the scores, at each number of runs."""
     rng = np.random.default_rng(0)
     bound = lifted.METHODS[method].bound
-    found = []
+    curve = []
     for count in runs:
-        parts = 1 if count == len(scores.scores) else _PARTS
-        each = [bound(_part(scores, count, rng), *levels).epsilon for _ in range(parts)]
-        found.append(float(np.mean(each)))
-    return found
+        number_of_parts = 1 if count == len(scores.scores) else _PARTS
+        epsilons = []
+        for _ in range(number_of_parts):
+            part = _draw_part(scores, count, rng)
+            epsilons.append(bound(part, *levels).epsilon)
+        curve.append(float(np.mean(epsilons)))
+    return curve
 
 
-def gain(runs: Sequence[int], single: Sequence[float], several: Sequence[float]) -> float | None:
-    """How many times fewer runs reach the larger bound that both curves reach; None where one is 0."""
+def compute_gain(
+    runs: Sequence[int], single: Sequence[float], several: Sequence[float]
+) -> float | None:
+    """Returns how many times fewer runs reach the larger bound that both curves reach.
+
+    Args:
+      runs: The numbers of runs of both curves.
+      single: Epsilon with one canary.
+      several: Epsilon with several canaries.
+
+    Returns:
+      The ratio of runs, above 1 where several canaries need fewer; None where a curve is 0.
+    """
     level = min(max(single), max(several))
-    return None if level <= 0 else _needed(runs, single, level) / _needed(runs, several, level)
+    if level <= 0:
+        return None
+    return _interpolate_runs(runs, single, level) / _interpolate_runs(
+        runs, several, level
+    )
 
 
-def mean(found: Sequence[Gain], order: str) -> float | None:
-    """The paper's average of an order's gains, their harmonic mean; None where there is none."""
-    known = [gain for one in found if (gain := one.by_order.get(order)) is not None]
-    return len(known) / sum(1 / one for one in known) if known else None
+def compute_mean(entries: Sequence[Gain], order: str) -> float | None:
+    """Returns the paper's average of an order's gains, their harmonic mean, or None where there is none."""
+    gains = []
+    for entry in entries:
+        gain = entry.by_order.get(order)
+        if gain is not None:
+            gains.append(gain)
+    if not gains:
+        return None
+    return len(gains) / sum(1 / gain for gain in gains)
 
 
-def _usable(canaries: int) -> list[str]:
+def _list_usable_methods(canaries: int) -> list[str]:
+    """Returns the methods that so many canaries in each run allow."""
     return [method for method in METHODS if canaries >= _LEAST_CANARIES.get(method, 1)]
 
 
-def _part(scores: Scores, count: int, rng: np.random.Generator) -> Design:
-    """A random part of the runs; where each has one canary, half of them in each world, as two sets."""
+def _draw_part(scores: Scores, count: int, rng: np.random.Generator) -> Design:
+    """Draws a random part of the runs.
+
+    Where each run has one canary, half of the part is from each world, as a design of two sets.
+    """
     if scores.scores.shape[1] > 1:
         drawn = np.sort(rng.choice(len(scores.scores), count, replace=False))
-        return scores._replace(scores=scores.scores[drawn], presence=scores.presence[drawn]).design()
-    worlds = (rng.choice(world, count // 2, replace=False) for world in scores.worlds())
-    inserted, fresh = (world[:, None] for world in worlds)
-    return sets(inserted, fresh)
+        part = scores._replace(
+            scores=scores.scores[drawn], presence=scores.presence[drawn]
+        )
+        return part.design()
+    scores_in, scores_out = scores.worlds()
+    inserted = rng.choice(scores_in, count // 2, replace=False)
+    fresh = rng.choice(scores_out, count // 2, replace=False)
+    return sets(inserted[:, None], fresh[:, None])
 
 
-def _needed(runs: Sequence[int], epsilons: Sequence[float], level: float) -> float:
-    """The fewest runs at which a curve, made monotone, reaches a level, between two places by logarithms."""
+def _interpolate_runs(
+    runs: Sequence[int], epsilons: Sequence[float], level: float
+) -> float:
+    """Returns the fewest runs at which a curve reaches a level.
+
+    The curve is made monotone, and interpolated between its points in the logarithm of the runs.
+    """
     highest = np.maximum.accumulate(epsilons)
-    last = int(np.argmax(highest >= level))
-    if last == 0:
+    reached = int(np.argmax(highest >= level))
+    if reached == 0:
         return runs[0]
-    share = (level - highest[last - 1]) / (highest[last] - highest[last - 1])
-    return math.exp((1 - share) * math.log(runs[last - 1]) + share * math.log(runs[last]))
+    before = reached - 1
+    share = (level - highest[before]) / (highest[reached] - highest[before])
+    return math.exp(
+        (1 - share) * math.log(runs[before]) + share * math.log(runs[reached])
+    )

@@ -1,18 +1,19 @@
-"""The LiDP paper's Gaussian mechanism (Section 4, Appendix E), simulated exactly at any dimension, and
-audited as the paper's curves need it.
+"""The LiDP paper's Gaussian mechanism (Section 4, Appendix E), simulated exactly at any dimension.
 
-The mechanism releases the sum of its records plus sigma * N(0, I_d); canaries are uniform on the unit sphere
-of R^d, and a score is the inner product of a canary with the release.
+It is audited as the paper's curves need it. The mechanism releases the sum of its records plus
+sigma * N(0, I_d); canaries are uniform on the unit sphere of R^d, and a score is the inner product of a
+canary with the release.
 
-Inserted: only the span of the K canaries matters, in which a rotation makes them a lower-triangular K x K
-matrix with chi-distributed diagonal, rows normalised (Bartlett's decomposition): O(n K^2) whatever d.
-Fresh, on releases of their own with K - 1 canaries: given the release they are independent, and only its
-length matters. A sum of length r and one more unit vector at the angle t have length^2 r^2 + 1 + 2 r cos t:
-O(n K).
+Inserted canaries: only the span of the K canaries matters, in which a rotation makes them a lower-triangular
+K x K matrix with chi-distributed diagonal, rows normalised (Bartlett's decomposition): O(n K^2) whatever d.
+Fresh canaries, on releases of their own with K - 1 canaries: given the release they are independent, and only
+its length matters. A sum of length r and one more unit vector at the angle t have length^2
+r^2 + 1 + 2 r cos t: O(n K).
 
-The audit's thresholds are chosen on runs of their own, which nobody counts, from 500 between the least 10%
-quantile and the largest 90% quantile of the two worlds' scores, one an order. That window caps the curves
-(Errata L2). epsilon is the inequality's first direction alone (Errata L3), below 0 where the limits say so.
+The audit's thresholds are chosen on runs of their own, which no bound counts, from 500 between the least
+10% quantile and the largest 90% quantile of the two worlds' scores, one for each order. That window caps the
+curves (Errata L2). epsilon is the inequality's first direction alone (Errata L3), below 0 where the limits
+say so.
 """
 
 from typing import NamedTuple
@@ -27,8 +28,9 @@ from audit.statistics.canaries import Sets
 
 Array = NDArray[np.float64]
 ORDERS = (1, 2, 4)
-_ENTRIES = 4_000_000  # of a block's matrices
-_THRESHOLDS, _QUANTILE = 500, 0.1
+_BLOCK_ENTRIES = 4_000_000  # of the matrices of a block of runs
+_THRESHOLDS = 500  # that are tried
+_QUANTILE = 0.1  # at either end of the window of thresholds
 
 
 class GaussianMechanism(NamedTuple):
@@ -40,8 +42,14 @@ class GaussianMechanism(NamedTuple):
     sigma: float
 
 
-class Found(NamedTuple):
-    """One order's epsilon, |mu_2 - mu_1^2| and |mu_4 - mu_2^2| of bits; None for too few canaries."""
+class OrderFindings(NamedTuple):
+    """What an order finds at its threshold.
+
+    Attributes:
+      epsilon: The order's epsilon.
+      second: |mu_2 - mu_1^2| of the bits; None for fewer than two canaries.
+      fourth: |mu_4 - mu_2^2| of the bits; None for fewer than four canaries.
+    """
 
     epsilon: float
     second: float | None
@@ -49,81 +57,130 @@ class Found(NamedTuple):
 
 
 def simulate(setting: GaussianMechanism, seed: int) -> Sets:
-    """Scores (n, K) of inserted canaries and, of n further runs with K - 1 canaries, (n, K) of fresh ones
-    (LiDP paper, Algorithm 1; Errata L5). Raises InputError for K > d, or d < 2."""
-    runs, canaries, dimension, _ = setting
-    require(2 <= dimension >= canaries, f"`dimension={dimension}`: give at least 2, and as many as canaries")
+    """Simulates both worlds (LiDP paper, Algorithm 1; Errata L5).
+
+    Returns:
+      Scores (n, K) of inserted canaries and, of n further runs with K - 1 canaries, (n, K) of fresh ones.
+
+    Raises:
+      InputError: K > d, or d < 2.
+    """
+    canaries = setting.canaries
+    dimension = setting.dimension
+    message = f"`dimension={dimension}`: give at least 2, and as many as canaries"
+    require(2 <= dimension >= canaries, message)
     rng = np.random.default_rng(seed)
-    block = max(_ENTRIES // canaries**2, 1)
-    sizes = [min(block, runs - start) for start in range(0, runs, block)]
-    inserted = np.concatenate([_inserted(rng, setting._replace(runs=size)) for size in sizes])
-    return Sets(inserted, _fresh(rng, setting))
+    block = max(_BLOCK_ENTRIES // canaries**2, 1)
+    inserted = []
+    for start in range(0, setting.runs, block):
+        size = min(block, setting.runs - start)
+        inserted.append(_draw_inserted_scores(rng, setting._replace(runs=size)))
+    return Sets(np.concatenate(inserted), _draw_fresh_scores(rng, setting))
 
 
-def choose(design: Sets, delta: float, confidence: float) -> dict[int, float]:
-    """The best threshold on some runs of every order that their number of canaries allows."""
-    worlds, canaries = design.pooled(), design.inserted.shape[1]
+def choose_thresholds(
+    design: Sets, delta: float, confidence: float
+) -> dict[int, float]:
+    """Returns the best threshold on some runs, of every order that their number of canaries allows."""
+    canaries = design.inserted.shape[1]
+    worlds = design.pooled()
     low = min(np.quantile(world, _QUANTILE) for world in worlds)
     high = max(np.quantile(world, 1 - _QUANTILE) for world in worlds)
-    grid, best = np.linspace(low, high, _THRESHOLDS), {}
-    for order in (order for order in ORDERS if order <= canaries):
-        values = [_epsilon(design, threshold, order, delta, confidence) for threshold in grid]
-        best[order] = float(grid[int(np.argmax(values))])
+    grid = np.linspace(low, high, _THRESHOLDS)
+    best = {}
+    for order in ORDERS:
+        if order <= canaries:
+            epsilons = [
+                _epsilon(design, threshold, order, delta, confidence)
+                for threshold in grid
+            ]
+            best[order] = float(grid[int(np.argmax(epsilons))])
     return best
 
 
-def examine(design: Sets, threshold: float, order: int, delta: float, confidence: float) -> Found:
-    """What one order finds at a threshold."""
+def examine_order(
+    design: Sets, threshold: float, order: int, delta: float, confidence: float
+) -> OrderFindings:
+    """Computes what an order finds at a threshold."""
     canaries = design.inserted.shape[1]
-    means = lifted.moments(_present(design.inserted, threshold), canaries, min(canaries, 4))
-    second = abs(means[2] - means[1] ** 2) if canaries >= 2 else None
-    fourth = abs(means[4] - means[2] ** 2) if canaries >= 4 else None
-    return Found(_epsilon(design, threshold, order, delta, confidence), second, fourth)
+    detected = _count_detected(design.inserted, threshold)
+    means = lifted.moments(detected, canaries, min(canaries, 4))
+    second = None
+    if canaries >= 2:
+        second = abs(means[2] - means[1] ** 2)
+    fourth = None
+    if canaries >= 4:
+        fourth = abs(means[4] - means[2] ** 2)
+    return OrderFindings(
+        _epsilon(design, threshold, order, delta, confidence), second, fourth
+    )
 
 
-def limit(sigma: float, delta: float) -> float:
-    """epsilon that no number of runs with one canary exceeds: at the window's upper end, where the worlds'
-    scores are normal with means 1 and 0 and standard deviation sigma."""
+def window_limit(sigma: float, delta: float) -> float:
+    """Returns the epsilon that no number of runs with one canary exceeds.
+
+    It is reached at the window's upper end, where the worlds' scores are normal with means 1 and 0 and
+    standard deviation sigma.
+    """
     end = 1 + sigma * special.ndtri(1 - _QUANTILE)
     return float(np.log((_QUANTILE - delta) / special.ndtr(-end / sigma)))
 
 
-def _inserted(rng: np.random.Generator, setting: GaussianMechanism) -> Array:
-    """Scores (n, K) of canaries on releases that hold them."""
+def _draw_inserted_scores(
+    rng: np.random.Generator, setting: GaussianMechanism
+) -> Array:
+    """Draws scores (n, K) of canaries on releases that hold them."""
     runs, canaries, dimension, sigma = setting
     rows = np.tril(rng.standard_normal((runs, canaries, canaries)), -1)
     diagonal = np.arange(canaries)
-    rows[:, diagonal, diagonal] = np.sqrt(rng.chisquare(dimension - diagonal, (runs, canaries)))
+    rows[:, diagonal, diagonal] = np.sqrt(
+        rng.chisquare(dimension - diagonal, (runs, canaries))
+    )
     rows /= np.linalg.norm(rows, axis=2, keepdims=True)
     released = rows.sum(1) + sigma * rng.standard_normal((runs, canaries))
-    return np.asarray(np.matmul(rows, released[:, :, None])[:, :, 0])
+    scores = np.matmul(rows, released[:, :, None])[:, :, 0]
+    return np.asarray(scores)
 
 
-def _fresh(rng: np.random.Generator, setting: GaussianMechanism) -> Array:
-    """Scores (n, K) of canaries on releases that hold K - 1 others."""
+def _draw_fresh_scores(rng: np.random.Generator, setting: GaussianMechanism) -> Array:
+    """Draws scores (n, K) of canaries on releases that hold K - 1 others."""
     runs, canaries, dimension, sigma = setting
     length = np.zeros(runs)
     for _ in range(canaries - 1):
-        length = np.sqrt(np.maximum(length**2 + 1 + 2 * length * _cosines(rng, (runs,), dimension), 0.0))
+        squared = length**2 + 1 + 2 * length * _draw_cosines(rng, (runs,), dimension)
+        length = np.sqrt(np.maximum(squared, 0.0))
     along = length + sigma * rng.standard_normal(runs)
     released = np.sqrt(along**2 + sigma**2 * rng.chisquare(dimension - 1, runs))
-    return released[:, None] * _cosines(rng, (runs, canaries), dimension)
+    return released[:, None] * _draw_cosines(rng, (runs, canaries), dimension)
 
 
-def _cosines(rng: np.random.Generator, shape: tuple[int, ...], dimension: int) -> Array:
+def _draw_cosines(
+    rng: np.random.Generator, shape: tuple[int, ...], dimension: int
+) -> Array:
+    """Draws cosines of the angles between uniform directions in R^dimension."""
     along = rng.standard_normal(shape)
-    across = rng.chisquare(dimension - 1, shape)
-    return np.asarray(along / np.sqrt(along**2 + across))
+    across_squared = rng.chisquare(dimension - 1, shape)
+    return np.asarray(along / np.sqrt(along**2 + across_squared))
 
 
-def _present(scores: Array, threshold: float) -> Array:
+def _count_detected(scores: Array, threshold: float) -> Array:
+    """Returns how many canaries of each run (n,) have scores (n, K) at or above the threshold."""
     return np.asarray((scores >= threshold).sum(1), np.float64)
 
 
-def _epsilon(design: Sets, threshold: float, order: int, delta: float, confidence: float) -> float:
-    """log((p_1 - delta) / p_0) from Wilson's limits, each at half the error; 0 where p_1 is at most delta."""
-    error, wilson = (1 - confidence) / 2, lifted.wilson
+def _epsilon(
+    design: Sets, threshold: float, order: int, delta: float, confidence: float
+) -> float:
+    """Returns log((p_1 - delta) / p_0) from Wilson's limits, each at half the error.
+
+    It is 0 where p_1 is at most delta.
+    """
+    error = (1 - confidence) / 2
     canaries = design.inserted.shape[1]
-    p_1 = lifted.exchangeable_limits(_present(design.inserted, threshold), canaries, order, error, wilson)[0]
-    p_0 = lifted.exchangeable_limits(_present(design.fresh, threshold), canaries, order, error, wilson)[1]
-    return float(np.log((p_1 - delta) / p_0)) if p_1 > delta else 0.0
+    inserted = _count_detected(design.inserted, threshold)
+    fresh = _count_detected(design.fresh, threshold)
+    p_1, _ = lifted.exchangeable_limits(inserted, canaries, order, error, lifted.wilson)
+    _, p_0 = lifted.exchangeable_limits(fresh, canaries, order, error, lifted.wilson)
+    if p_1 <= delta:
+        return 0.0
+    return float(np.log((p_1 - delta) / p_0))

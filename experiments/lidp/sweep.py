@@ -1,5 +1,6 @@
-"""The LiDP paper's experiments as data, at three scales: the Gaussian mechanism (Section 4, Appendix E) and
-trained models (Section 6, Appendix F).
+"""The LiDP paper's experiments as data, at three scales.
+
+They audit the Gaussian mechanism (Section 4, Appendix E) and trained models (Section 6, Appendix F).
 
     smoke    seconds: a few runs of a few steps, to see that all is in its place
     laptop   the mechanism: the paper's seeds, its sizes as far as they take seconds, up to 4,096 runs of 64
@@ -28,12 +29,23 @@ from experiments.lidp.cells import MechanismAudit, PlacedAudit, mechanism_cell
 from experiments.sweeps.sweep import Axis, Claim, PaperClaims, Sweep
 from models.catalogue import task
 
-DIMENSIONS, _DIMENSION = (100, 1000, 10_000, 100_000, 1_000_000), 10_000  # over d; of the other panels
-_FEW, _MANY = 1.0, 4.0  # the paper's epsilons of the panel over n and of the others
+DIMENSIONS = (100, 1000, 10_000, 100_000, 1_000_000)  # of the panel over d
+_DIMENSION = 10_000  # of the other panels
+_EPSILON_OVER_RUNS = 1.0  # the paper's, of the panel over n
+_EPSILON = 4.0  # the paper's, of the other panels
 
 
 class MechanismGrid(NamedTuple):
-    """How much is audited: runs with sqrt(n) canaries and with one; canaries and dimensions, at `runs`."""
+    """How much of the mechanism is audited.
+
+    Attributes:
+      lifted_runs: Runs n in each world of the panel over n, with sqrt(n) canaries.
+      single_runs: Runs n in each world of the panel over n, with one canary.
+      canaries: Canaries K of the panel over K.
+      dimensions: Dimensions d of the panel over d.
+      runs: Runs n in each world of the panels over K and over d.
+      seeds: Seeds of each audit.
+    """
 
     lifted_runs: tuple[int, ...]
     single_runs: tuple[int, ...]
@@ -44,7 +56,16 @@ class MechanismGrid(NamedTuple):
 
 
 class Training(NamedTuple):
-    """How a model is trained: the clipping norm by epsilon (paper's table), sampling as in `NOISE`."""
+    """How a model is trained.
+
+    Attributes:
+      model: The model.
+      steps: The number of steps.
+      sampling_rate: The probability with which a canary joins a step, as in `NOISE`.
+      batch_size: The size of mini-batches.
+      learning_rate: The learning rate.
+      clipping_norms: The clipping norm by epsilon (the paper's table).
+    """
 
     model: str
     steps: int
@@ -55,8 +76,16 @@ class Training(NamedTuple):
 
 
 class Workload(NamedTuple):
-    """How much is trained: models at some epsilons, runs a cell, canaries in the table, the numbers of
-    canaries in the figure and the epsilon there."""
+    """How much is trained.
+
+    Attributes:
+      trainings: The models and how they are trained; the figure shows the first.
+      epsilons: The epsilons of the table.
+      runs: Runs of each cell.
+      canaries: Canaries in each run of the table, beside one.
+      series: The numbers of canaries of the figure.
+      epsilon: The epsilon of the figure.
+    """
 
     trainings: tuple[Training, ...]
     epsilons: tuple[float, ...]
@@ -68,89 +97,238 @@ class Workload(NamedTuple):
 
 _RUNS = (256, 1024, 4096, 16384, 65536)
 GRIDS = {
-    "smoke": MechanismGrid((64, 256), (64, 256), (1, 4, 16), DIMENSIONS[:2], 256, 2),
-    "laptop": MechanismGrid(_RUNS[:3], _RUNS, tuple(2**i for i in range(9)), DIMENSIONS, 1024, 25),
-    "paper": MechanismGrid(_RUNS, _RUNS, tuple(2**i for i in range(11)), DIMENSIONS, 1024, 25),
+    "smoke": MechanismGrid(
+        lifted_runs=(64, 256),
+        single_runs=(64, 256),
+        canaries=(1, 4, 16),
+        dimensions=DIMENSIONS[:2],
+        runs=256,
+        seeds=2,
+    ),
+    "laptop": MechanismGrid(
+        lifted_runs=_RUNS[:3],
+        single_runs=_RUNS,
+        canaries=tuple(2**i for i in range(9)),
+        dimensions=DIMENSIONS,
+        runs=1024,
+        seeds=25,
+    ),
+    "paper": MechanismGrid(
+        lifted_runs=_RUNS,
+        single_runs=_RUNS,
+        canaries=tuple(2**i for i in range(11)),
+        dimensions=DIMENSIONS,
+        runs=1024,
+        seeds=25,
+    ),
 }
-NOISE: dict[tuple[float, int], dict[float, float]] = {  # by Renyi DP at delta = 1e-5, by RDP
-    (1 / 600, 18000): {1: 1.14911, 2: 0.830892, 4: 0.656085, 8: 0.543645, 16: 0.457639, 32: 0.391546},
-    (1 / 200, 20000): {1: 2.95908, 2: 1.68134, 4: 1.06176, 8: 0.768472, 16: 0.612068, 32: 0.508690},
-    (1 / 60, 600): {1: 1.86921, 2: 1.18583, 4: 0.865884, 8: 0.668095, 16: 0.527418, 32: 0.425276},
+# noise multipliers by sampling rate and steps, then by the epsilon of Renyi DP at delta = 1e-5
+NOISE: dict[tuple[float, int], dict[float, float]] = {
+    (1 / 600, 18000): {
+        1: 1.14911,
+        2: 0.830892,
+        4: 0.656085,
+        8: 0.543645,
+        16: 0.457639,
+        32: 0.391546,
+    },
+    (1 / 200, 20000): {
+        1: 2.95908,
+        2: 1.68134,
+        4: 1.06176,
+        8: 0.768472,
+        16: 0.612068,
+        32: 0.508690,
+    },
+    (1 / 60, 600): {
+        1: 1.86921,
+        2: 1.18583,
+        4: 0.865884,
+        8: 0.668095,
+        16: 0.527418,
+        32: 0.425276,
+    },
 }
 _LINEAR = {1.0: 4.0, 2.0: 4.0, 4.0: 4.0, 8.0: 8.0, 16.0: 8.0, 32.0: 8.0}
 _MLP = {1.0: 2.0, 2.0: 4.0, 4.0: 4.0, 8.0: 8.0, 16.0: 8.0, 32.0: 8.0}
 _PURCHASE = {1.0: 0.25, 2.0: 0.5, 4.0: 1.0, 8.0: 1.0, 16.0: 1.0, 32.0: 2.0}
-_POISONED = Poisoned(poison_mean=False, poison_scale=10.0, loss_score="excess")  # Errata L10
+_POISONED = Poisoned(
+    poison_mean=False, poison_scale=10.0, loss_score="excess"
+)  # Errata L10
 _TAILS = {  # where a model's data have another number of directions
-    "purchase_mlp": dataclasses.replace(_POISONED, first_direction=400, end_direction=600)
+    "purchase_mlp": dataclasses.replace(
+        _POISONED, first_direction=400, end_direction=600
+    )
 }
-_SHORT = Training("linear", 600, 1 / 60, 100, 0.02, _LINEAR)
-_WHOLE = (
-    Training("linear", 18000, 1 / 600, 100, 0.02, _LINEAR),
-    Training("mlp", 18000, 1 / 600, 100, 0.01, _MLP),
-    Training("purchase_mlp", 20000, 1 / 200, 100, 0.05, _PURCHASE),
+_SHORT_TRAINING = Training(
+    "linear",
+    steps=600,
+    sampling_rate=1 / 60,
+    batch_size=100,
+    learning_rate=0.02,
+    clipping_norms=_LINEAR,
+)
+_PAPERS_TRAININGS = (
+    Training(
+        "linear",
+        steps=18000,
+        sampling_rate=1 / 600,
+        batch_size=100,
+        learning_rate=0.02,
+        clipping_norms=_LINEAR,
+    ),
+    Training(
+        "mlp",
+        steps=18000,
+        sampling_rate=1 / 600,
+        batch_size=100,
+        learning_rate=0.01,
+        clipping_norms=_MLP,
+    ),
+    Training(
+        "purchase_mlp",
+        steps=20000,
+        sampling_rate=1 / 200,
+        batch_size=100,
+        learning_rate=0.05,
+        clipping_norms=_PURCHASE,
+    ),
 )
 SIZES = {
-    "smoke": Workload((_SHORT,), (8,), 40, 4, (1, 2, 4), 8),
-    "laptop": Workload((_SHORT,), (4, 8, 16, 32), 1000, 32, (1, 2, 8, 32, 128), 16),
-    "paper": Workload(_WHOLE, (1, 2, 4, 8, 16, 32), 1000, 32, tuple(2**i for i in range(10)), 4),
+    "smoke": Workload(
+        (_SHORT_TRAINING,),
+        epsilons=(8,),
+        runs=40,
+        canaries=4,
+        series=(1, 2, 4),
+        epsilon=8,
+    ),
+    "laptop": Workload(
+        (_SHORT_TRAINING,),
+        epsilons=(4, 8, 16, 32),
+        runs=1000,
+        canaries=32,
+        series=(1, 2, 8, 32, 128),
+        epsilon=16,
+    ),
+    "paper": Workload(
+        _PAPERS_TRAININGS,
+        epsilons=(1, 2, 4, 8, 16, 32),
+        runs=1000,
+        canaries=32,
+        series=tuple(2**i for i in range(10)),
+        epsilon=4,
+    ),
 }
-ATTACKS: dict[str, tuple[AdversaryFields, AdversaryFields]] = {  # with one canary a run, and with several
+# the adversaries with one canary in each run, and with several
+ATTACKS: dict[str, tuple[AdversaryFields, AdversaryFields]] = {
     "poisoned data": (ClipBkd(), _POISONED),
     "random gradients": (CotS(), CotS()),
     "final weights": (CotS("weights"), CotS("weights")),
 }
 
 CLAIMS: PaperClaims = {  # the paper's words for its figures' panels
-    ("lidp_figure_3", "over n", None): Claim("orders 2 and 4 need 4 to 16 times fewer runs than K = 1", "4"),
-    ("lidp_figure_3", "over K", None): Claim("rises up to a point, then falls; 32 to 256 are good", "4"),
+    ("lidp_figure_3", "over n", None): Claim(
+        "orders 2 and 4 need 4 to 16 times fewer runs than K = 1", "4"
+    ),
+    ("lidp_figure_3", "over K", None): Claim(
+        "rises up to a point, then falls; 32 to 256 are good", "4"
+    ),
     ("lidp_figure_3", "over d", None): Claim("tighter monotonically as d grows", "4"),
-    ("lidp_figure_4", "gains", None): Claim("bias falls with K; variance gain rises, then saturates", "4"),
+    ("lidp_figure_4", "gains", None): Claim(
+        "bias falls with K; variance gain rises, then saturates", "4"
+    ),
     ("lidp_figure_4", "over K", None): Claim("both decay roughly as 1/K", "4"),
     ("lidp_figure_4", "over d", None): Claim("both decay roughly as 1/d", "4"),
 }
 
 
 def sweeps(scale: str) -> dict[str, Sweep]:
-    """Every sweep of a scale, by name."""
-    places, size = mechanism_places(GRIDS[scale]), SIZES[scale]
-    over_k_and_d = [place for place in places if place.panel != "over n"]
-    table = itertools.product(size.trainings, ATTACKS, size.epsilons, (1, size.canaries))  # K alternates
-    figure = itertools.product(size.trainings[:1], ATTACKS, [size.epsilon], size.series)
-    found = [
-        _of_mechanism("lidp_figure_3", "epsilon over runs, canaries and dimension", places),
-        _of_mechanism("lidp_figure_4", "bias, variance and correlation", over_k_and_d),
-        _of_models("lidp_table_1", "How many times fewer runs", table, size.runs),
-        _of_models("lidp_figure_5", "Trained models: epsilon over n and K", figure, size.runs),
+    """Returns every sweep of a scale, by name."""
+    size = SIZES[scale]
+    places = mechanism_places(GRIDS[scale])
+    over_canaries_and_dimension = [place for place in places if place.panel != "over n"]
+    one_or_several = (1, size.canaries)  # by turns, as the table's entries take them
+    in_table = itertools.product(size.trainings, ATTACKS, size.epsilons, one_or_several)
+    in_figure = itertools.product(
+        size.trainings[:1], ATTACKS, [size.epsilon], size.series
+    )
+    every = [
+        _make_mechanism_sweep(
+            "lidp_figure_3", "epsilon over runs, canaries and dimension", places
+        ),
+        _make_mechanism_sweep(
+            "lidp_figure_4",
+            "bias, variance and correlation",
+            over_canaries_and_dimension,
+        ),
+        _make_models_sweep(
+            "lidp_table_1", "How many times fewer runs", in_table, size.runs
+        ),
+        _make_models_sweep(
+            "lidp_figure_5",
+            "Trained models: epsilon over n and K",
+            in_figure,
+            size.runs,
+        ),
     ]
-    return {sweep.name: sweep for sweep in found}
+    return {sweep.name: sweep for sweep in every}
 
 
 def mechanism_places(grid: MechanismGrid) -> list[PlacedAudit]:
-    """A grid's audits: over n with one canary and with sqrt(n), over K, over d."""
+    """Returns a grid's audits: over n with one canary and with sqrt(n), over K, over d."""
+    places = []
 
-    def place(panel: str, runs: int, canaries: int, dimension: int, epsilon: float) -> PlacedAudit:
-        return PlacedAudit(panel, MechanismAudit(runs, canaries, dimension, epsilon, grid.seeds, *Levels()))
+    def add(
+        panel: str, runs: int, canaries: int, dimension: int, epsilon: float
+    ) -> None:
+        audit = MechanismAudit(
+            runs, canaries, dimension, epsilon, grid.seeds, *Levels()
+        )
+        places.append(PlacedAudit(panel, audit))
 
-    return [
-        *(place("over n", n, 1, _DIMENSION, _FEW) for n in grid.single_runs),
-        *(place("over n", n, math.isqrt(n), _DIMENSION, _FEW) for n in grid.lifted_runs),
-        *(place("over K", grid.runs, k, _DIMENSION, _MANY) for k in grid.canaries),
-        *(place("over d", grid.runs, math.isqrt(grid.runs), d, _MANY) for d in grid.dimensions),
-    ]
+    for runs in grid.single_runs:
+        add("over n", runs, 1, _DIMENSION, _EPSILON_OVER_RUNS)
+    for runs in grid.lifted_runs:
+        add("over n", runs, math.isqrt(runs), _DIMENSION, _EPSILON_OVER_RUNS)
+    for canaries in grid.canaries:
+        add("over K", grid.runs, canaries, _DIMENSION, _EPSILON)
+    for dimension in grid.dimensions:
+        add("over d", grid.runs, math.isqrt(grid.runs), dimension, _EPSILON)
+    return places
 
 
-def _of_mechanism(name: str, title: str, places: Iterable[PlacedAudit]) -> Sweep:
-    return Sweep(name, f"Gaussian mechanism: {title}", tuple(map(mechanism_cell, places)))
+def _make_mechanism_sweep(
+    name: str, title: str, places: Iterable[PlacedAudit]
+) -> Sweep:
+    """Returns a sweep of audits of the Gaussian mechanism."""
+    cells = tuple(mechanism_cell(place) for place in places)
+    return Sweep(name, f"Gaussian mechanism: {title}", cells)
 
 
-def _of_models(name: str, title: str, places: Iterable[tuple[Training, str, float, int]], runs: int) -> Sweep:
-    cells = tuple(audit_cell(_audited(*place, runs)) for place in places)
-    return Sweep(name, title, cells, axis=Axis("canaries K", "K"))
+def _make_models_sweep(
+    name: str, title: str, places: Iterable[tuple[Training, str, float, int]], runs: int
+) -> Sweep:
+    """Returns a sweep of audits of trained models.
+
+    Args:
+      name: The sweep's name.
+      title: The sweep's title.
+      places: The training, attack, epsilon and number of canaries of each audit.
+      runs: Runs of each audit.
+    """
+    cells = []
+    for training, attack, epsilon, canaries in places:
+        cells.append(audit_cell(_make_audit(training, attack, epsilon, canaries, runs)))
+    return Sweep(name, title, tuple(cells), axis=Axis("canaries K", "K"))
 
 
-def _audited(training: Training, attack: str, epsilon: float, canaries: int, runs: int) -> Audited:
-    fields = ATTACKS[attack][canaries > 1]
+def _make_audit(
+    training: Training, attack: str, epsilon: float, canaries: int, runs: int
+) -> Audited:
+    """Returns the audit of a training with an attack, at one of the paper's epsilons."""
+    with_one, with_several = ATTACKS[attack]
+    fields = with_several if canaries > 1 else with_one
     if fields == _POISONED:
         fields = _TAILS.get(training.model, fields)
     setting = setting_of(

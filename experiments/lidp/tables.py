@@ -38,118 +38,206 @@ class MechanismPoint(NamedTuple):
     found: MechanismFindings
 
     def x(self) -> int:
-        """Where it stands in its panel."""
-        runs, canaries, dimension, *_ = self.audit
-        return {"over n": runs, "over K": canaries, "over d": dimension}[self.panel]
+        """Returns its place in its panel."""
+        match self.panel:
+            case "over n":
+                return self.audit.runs
+            case "over K":
+                return self.audit.canaries
+        return self.audit.dimension
 
     def mean(self, method: str) -> float:
-        """A method's mean epsilon over the seeds."""
+        """Returns a method's mean epsilon over the seeds."""
         return float(np.mean(self.found.epsilons[method]))
 
     def gain(self, method: str) -> float | None:
-        """What a method's mean epsilon is above order 1's; None where it is not there."""
-        return self.mean(method) - self.mean("wilson_1") if method in self.found.epsilons else None
+        """Returns how far a method's mean epsilon is above order 1's, or None without that method."""
+        if method not in self.found.epsilons:
+            return None
+        return self.mean(method) - self.mean("wilson_1")
 
     def limits(self) -> tuple[float, float]:
-        """(epsilon of the mechanism, what the paper's window of thresholds allows)."""
-        sigma, delta = self.audit.mechanism().sigma, self.audit.delta
-        return conversions.epsilon_from_mu(1 / sigma, delta), gaussian_mechanism.limit(sigma, delta)
+        """Returns the mechanism's epsilon, and what the paper's window of thresholds allows."""
+        sigma = self.audit.mechanism().sigma
+        delta = self.audit.delta
+        exact = conversions.epsilon_from_mu(1 / sigma, delta)
+        return exact, gaussian_mechanism.window_limit(sigma, delta)
 
 
-def of_epsilons(figure: str, points: Sequence[MechanismPoint]) -> OwnTable:
-    """Figure 3's epsilons."""
-    heads = {"wilson_1": "order 1", "wilson_2": "order 2", "wilson_4": "order 4", LIFTED: "lifted"}
+def make_epsilons_table(figure: str, points: Sequence[MechanismPoint]) -> OwnTable:
+    """Makes the table of Figure 3's epsilons."""
 
-    def shown(values: list[float]) -> str:
+    def format_epsilons(values: list[float]) -> str:
         return f"{np.mean(values):.3f} ({np.std(values):.3f})"
 
-    def column(method: str, head: str) -> Column:
-        return Column(None, lambda one: one.found.epsilons.get(method), head, shown, 14)
+    def method_column(method: str, head: str) -> Column:
+        return Column(
+            None,
+            lambda point: point.found.epsilons.get(method),
+            head,
+            format_epsilons,
+            14,
+        )
 
-    columns, after = [column(*one) for one in heads.items()], [_RULE, _NOTES]
-    return _of_points(figure, "audits of the Gaussian mechanism", columns, points, after)
-
-
-def of_correlations(figure: str, points: Sequence[MechanismPoint]) -> OwnTable:
-    """Figure 4's gains of orders over order 1, and correlations."""
     columns = [
-        Column(None, lambda one: one.gain("wilson_2"), "gain, order 2", number(".3f"), 14),
-        Column(None, lambda one: one.gain("wilson_4"), "gain, order 4", number(".3f"), 14),
-        Column(None, lambda one: one.found.second, "|mu_2-mu_1^2|", number(".2e"), 14),
-        Column(None, lambda one: one.found.fourth, "|mu_4-mu_2^2|", number(".2e"), 14),
+        method_column("wilson_1", "order 1"),
+        method_column("wilson_2", "order 2"),
+        method_column("wilson_4", "order 4"),
+        method_column(LIFTED, "lifted"),
     ]
-    after = [_RULE, *_claimed(figure, "gains")]
-    return _of_points(figure, "bias, variance and correlation", columns, points, after)
+    after = [_RULE, _NOTES]
+    return _make_points_table(
+        figure, "audits of the Gaussian mechanism", columns, points, after
+    )
 
 
-def of_gains(name: str, title: str, found: Sequence[Gain]) -> OwnTable:
-    """Table 1."""
+def make_correlations_table(figure: str, points: Sequence[MechanismPoint]) -> OwnTable:
+    """Makes the table of Figure 4's gains of orders over order 1, and correlations."""
     columns = [
-        _label("epsilon of", "entry", lambda one: one.label),
-        _number("epsilon_1", "K = 1", lambda one: one.single),
-        _number("epsilon_2", "2", lambda one: one.several.get(ORDER_2)),
-        _number("epsilon_4", "4", lambda one: one.several.get(ORDER_4)),
-        _number("gain_2", "gain 2", lambda one: one.by_order.get(ORDER_2)),
-        _number("gain_4", "gain 4", lambda one: one.by_order.get(ORDER_4)),
+        Column(
+            None,
+            lambda point: point.gain("wilson_2"),
+            "gain, order 2",
+            number(".3f"),
+            14,
+        ),
+        Column(
+            None,
+            lambda point: point.gain("wilson_4"),
+            "gain, order 4",
+            number(".3f"),
+            14,
+        ),
+        Column(
+            None, lambda point: point.found.second, "|mu_2-mu_1^2|", number(".2e"), 14
+        ),
+        Column(
+            None, lambda point: point.found.fourth, "|mu_4-mu_2^2|", number(".2e"), 14
+        ),
     ]
-    means = [gains.mean(found, order) for order in (ORDER_2, ORDER_4)]
-    shown = "".join("      -" if mean is None else f"{mean:>7.2f}" for mean in means)
-    table = _table(name, title, columns, found, [f"{'mean':<65}{shown}", _RULE, _NOTE_ON_GAINS])
+    after = [_RULE, *_quote_claim(figure, "gains")]
+    return _make_points_table(
+        figure, "bias, variance and correlation", columns, points, after
+    )
+
+
+def make_gains_table(name: str, title: str, entries: Sequence[Gain]) -> OwnTable:
+    """Makes Table 1."""
+    columns = [
+        _label_column("epsilon of", "entry", lambda entry: entry.label),
+        _number_column("epsilon_1", "K = 1", lambda entry: entry.single),
+        _number_column("epsilon_2", "2", lambda entry: entry.several.get(ORDER_2)),
+        _number_column("epsilon_4", "4", lambda entry: entry.several.get(ORDER_4)),
+        _number_column("gain_2", "gain 2", lambda entry: entry.by_order.get(ORDER_2)),
+        _number_column("gain_4", "gain 4", lambda entry: entry.by_order.get(ORDER_4)),
+    ]
+    means = ""
+    for order in (ORDER_2, ORDER_4):
+        mean = gains.compute_mean(entries, order)
+        text = "-" if mean is None else f"{mean:.2f}"
+        means += f"{text:>7}"
+    after = [f"{'mean':<65}{means}", _RULE, _NOTE_ON_GAINS]
+    table = _make_table(name, title, columns, entries, after)
     return OwnTable(table.text(), table.csv())
 
 
-def of_lifted(name: str, title: str, found: Sequence[Lifted]) -> OwnTable:
-    """Figure 5's panels over K."""
+def make_lifted_table(name: str, title: str, attacks: Sequence[Lifted]) -> OwnTable:
+    """Makes the table of Figure 5's panels over K."""
     columns = [
-        _label("", None, lambda row: f"{row['attack']}, K = {row['canaries']}"),
-        *(Column(key, itemgetter(key)) for key in ("attack", "canaries")),
-        *(_number(method, head, methodcaller("get", method)) for method, head in METHODS.items()),
+        _label_column("", None, lambda row: f"{row['attack']}, K = {row['canaries']}"),
+        Column("attack", itemgetter("attack")),
+        Column("canaries", itemgetter("canaries")),
     ]
-    rows = [
-        {"attack": one.attack, "canaries": canaries, **epsilons}
-        for one in found
-        for canaries, epsilons in one.over_canaries.items()
-    ]
-    table = _table(name, title, columns, rows, [_RULE])
+    for method, head in METHODS.items():
+        columns.append(_number_column(method, head, methodcaller("get", method)))
+    rows = []
+    for attack in attacks:
+        for canaries, epsilons in attack.over_canaries.items():
+            rows.append({"attack": attack.attack, "canaries": canaries, **epsilons})
+    table = _make_table(name, title, columns, rows, [_RULE])
     return OwnTable(table.text(), table.csv())
 
 
-def _of_points(
-    figure: str, title: str, columns: list[Column], points: Sequence[MechanismPoint], after: list[str]
+def _make_points_table(
+    figure: str,
+    title: str,
+    columns: list[Column],
+    points: Sequence[MechanismPoint],
+    after: list[str],
 ) -> OwnTable:
+    """Makes the table of a figure of the Gaussian mechanism, and its CSV, which has a row for each method."""
+
     def heading(point: MechanismPoint) -> str:
+        exact, window = point.limits()
         by_rdp = f"{point.panel}: epsilon {point.audit.epsilon:g} by RDP"
-        return "{}, {:.3f} exact, {:.3f} in the window".format(by_rdp, *point.limits())
+        return f"{by_rdp}, {exact:.3f} exact, {window:.3f} in the window"
 
-    places = [
-        Column(None, lambda one: one.audit.runs, "n", width=6),
-        Column(None, lambda one: one.audit.canaries, "K", width=6),
-        Column(None, lambda one: one.audit.dimension, "d", width=9),
-        columns[0]._replace(width=15),
+    place_columns = [
+        Column(None, lambda point: point.audit.runs, "n", width=6),
+        Column(None, lambda point: point.audit.canaries, "K", width=6),
+        Column(None, lambda point: point.audit.dimension, "d", width=9),
     ]
-    text = _table(figure, title, [*places, *columns[1:]], points, after)
-    text = replace(text, section=heading, closing=lambda one: _claimed(figure, one.panel))
-    keys = ("panel", *MechanismAudit._fields, "method", "mean", "deviation", "second", "fourth")
-    rows = [
-        dict(zip(keys, (panel, *map(str, audit), method, np.mean(one), np.std(one), *found[1:]), strict=True))
-        for panel, audit, found in points
-        for method, one in found.epsilons.items()
-    ]
-    return OwnTable(text.text(), Table([Column(key, itemgetter(key)) for key in keys], rows).csv())
+    first_column = columns[0]._replace(width=15)
+    all_columns = [*place_columns, first_column, *columns[1:]]
+    table = replace(
+        _make_table(figure, title, all_columns, points, after),
+        section=heading,
+        closing=lambda point: _quote_claim(figure, point.panel),
+    )
+    return OwnTable(table.text(), _make_points_csv(points))
 
 
-def _table(name: str, title: str, columns: list[Column], rows: Sequence[Any], after: list[str]) -> Table[Any]:
-    return Table(columns, rows, before=[f"{name}: {title}"], after=after, gap="", rule=80)
+def _make_points_csv(points: Sequence[MechanismPoint]) -> bytes:
+    """Makes the CSV of audits of the Gaussian mechanism, with a row for each audit and method."""
+    rows = []
+    for point in points:
+        # as texts: a float's own digits, not the six of a table
+        audit = {name: str(value) for name, value in point.audit._asdict().items()}
+        for method, epsilons in point.found.epsilons.items():
+            row = {
+                "panel": point.panel,
+                **audit,
+                "method": method,
+                "mean": np.mean(epsilons),
+                "deviation": np.std(epsilons),
+                "second": point.found.second,
+                "fourth": point.found.fourth,
+            }
+            rows.append(row)
+    keys = (
+        "panel",
+        *MechanismAudit._fields,
+        "method",
+        "mean",
+        "deviation",
+        "second",
+        "fourth",
+    )
+    columns = [Column(key, itemgetter(key)) for key in keys]
+    return Table(columns, rows).csv()
 
 
-def _claimed(figure: str, panel: str) -> list[str]:
+def _make_table(
+    name: str, title: str, columns: list[Column], rows: Sequence[Any], after: list[str]
+) -> Table[Any]:
+    return Table(
+        columns, rows, before=[f"{name}: {title}"], after=after, gap="", rule=80
+    )
+
+
+def _quote_claim(figure: str, panel: str) -> list[str]:
+    """Returns a line with the paper's words for a panel, or no line where it has none."""
     claim = CLAIMS.get((figure, panel, None))
-    return [] if claim is None else [f"  the paper (Section {claim.section}): {claim.says}"]
+    if claim is None:
+        return []
+    return [f"  the paper (Section {claim.section}): {claim.says}"]
 
 
-def _label(head: str, key: str | None, value: Callable[[Any], str]) -> Column:
+def _label_column(head: str, key: str | None, value: Callable[[Any], str]) -> Column:
+    """Returns a column of labels, cut where they are too long for the page."""
     return Column(key, value, head, lambda text: text[:44], 44, left=True)
 
 
-def _number(key: str, head: str, value: Callable[[Any], float | None]) -> Column:
+def _number_column(key: str, head: str, value: Callable[[Any], float | None]) -> Column:
+    """Returns a column of numbers with two decimals."""
     return Column(key, value, head, number(".2f"), 7, none="-")

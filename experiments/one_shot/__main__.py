@@ -25,16 +25,31 @@ if TYPE_CHECKING:
     from experiments.one_shot.figures import Panel
 
 FLAGS = flags.FLAGS
-flags.DEFINE_list("sigmas", ["0.541", "1.54", "4.22"], "Noise of the mechanisms, whose sensitivity is 1.")
-flags.DEFINE_list("dimensions", ["1e4", "1e5", "1e6", "1e7"], "Dimensions d; each has sqrt(d) canaries.")
-flags.DEFINE_list("canaries", ["100", "316", "1000", "3162", "10000"], "Canaries, for the noise floors.")
+flags.DEFINE_list(
+    "sigmas",
+    ["0.541", "1.54", "4.22"],
+    "Noise of the mechanisms, whose sensitivity is 1.",
+)
+flags.DEFINE_list(
+    "dimensions",
+    ["1e4", "1e5", "1e6", "1e7"],
+    "Dimensions d; each has sqrt(d) canaries.",
+)
+flags.DEFINE_list(
+    "canaries",
+    ["100", "316", "1000", "3162", "10000"],
+    "Canaries, for the noise floors.",
+)
 flags.DEFINE_integer("simulations", tables.SIMULATIONS, "Simulations a cell.")
 flags.DEFINE_float("delta", tables.DELTA, "delta of every epsilon.")
 flags.DEFINE_integer("seed", 0, "Seed of the simulations.")
 flags.DEFINE_string("report", None, "Also write a page into this HTML file.")
-flags.DEFINE_string("out", "results", "Folder for results; these go into its folder one_shot.")
+flags.DEFINE_string(
+    "out", "results", "Folder for results; these go into its folder one_shot."
+)
 
-_DRAWN = 10**6  # the figure's dimension
+_FIGURE_DIMENSION = 10**6
+_MOST_PANELS = 4
 _TITLE = "One-shot estimates of a Gaussian mechanism whose epsilon is known"
 _POINTS = (
     "No value on this page is a confidence bound: an estimate takes a fitted normal law for the truth, and "
@@ -48,79 +63,118 @@ _POINTS = (
 
 
 def main() -> None:
-    """Parse, simulate, draw, print."""
+    """Parses the flags, simulates, draws and prints."""
     require(FLAGS.report != "", "--report=: name an HTML file")
-    sigmas = cli.numbers("sigmas")
-    require(sigmas, "--sigmas is empty: give numbers, comma-separated")
-    for sigma in sigmas:
-        require(1e-3 <= sigma <= 1e6, f"--sigmas: {sigma:g}: give 0.001 to 1e+06")
-    dimensions, canaries = _whole("dimensions", 100, 10**8), _whole("canaries", 10, 10**7)
-    require(2 <= FLAGS.simulations <= 10**6, f"--simulations={FLAGS.simulations}: give 2 to 1,000,000")
+    sigmas = _parse_sigmas()
+    dimensions = _parse_whole_numbers("dimensions", 100, 10**8)
+    canaries = _parse_whole_numbers("canaries", 10, 10**7)
+    require(
+        2 <= FLAGS.simulations <= 10**6,
+        f"--simulations={FLAGS.simulations}: give 2 to 1,000,000",
+    )
     require(0 <= FLAGS.seed < 2**32, f"--seed={FLAGS.seed}: give 0 to 2^32 - 1")
     conversions.require_delta(FLAGS.delta)
     folder = cli.folder() / "one_shot"
-    cells = []
-    with tqdm(total=len(dimensions) * FLAGS.simulations, desc="simulating", unit="audits") as bar:
-        for d in dimensions:
-            cells += estimates.cells(sigmas, d, FLAGS.simulations, FLAGS.delta, FLAGS.seed, bar.update)
-    cells.sort(key=lambda cell: (cell.sigma, cell.dimension))
+
+    cells = _simulate_cells(sigmas, dimensions)
     floors = estimates.floors(canaries, FLAGS.delta)
     from audit.report import style
     from experiments.one_shot import figures
 
-    image = style.png(figures.simulated(_panels(sigmas)))
+    image = style.png(figures.simulated_figure(_simulate_panels(sigmas)))
     written = [
-        files.write_whole(folder / "table_1.csv", tables.cells_csv(cells)),
+        files.write_whole(folder / "table_1.csv", tables.make_cells_csv(cells)),
         files.write_whole(folder / "cosines.png", image),
     ]
     if FLAGS.report is not None:
-        content = _page(cells, floors, image)
-        written.append(files.write_whole(Path(FLAGS.report), content, "name another file with --report"))
-    print(tables.of_cells(cells, FLAGS.delta, FLAGS.simulations).text())
-    print("\n" + tables.of_floors(floors, FLAGS.delta).text())
-    print("\n" + "\n".join(map(os.fspath, written)))
+        content = _make_page(cells, floors, image)
+        page = files.write_whole(
+            Path(FLAGS.report), content, "name another file with --report"
+        )
+        written.append(page)
+
+    print(tables.make_cells_table(cells, FLAGS.delta, FLAGS.simulations).text())
+    print("\n" + tables.make_floors_table(floors, FLAGS.delta).text())
+    print("\n" + "\n".join(os.fspath(path) for path in written))
 
 
-def _page(cells: list[TableCell], floors: list[Floors], figure: bytes) -> bytes:
+def _parse_sigmas() -> list[float]:
+    """Returns the flag's noise multipliers; raises InputError for those out of range."""
+    sigmas = cli.numbers("sigmas")
+    require(sigmas, "--sigmas is empty: give numbers, comma-separated")
+    for sigma in sigmas:
+        require(1e-3 <= sigma <= 1e6, f"--sigmas: {sigma:g}: give 0.001 to 1e+06")
+    return sigmas
+
+
+def _parse_whole_numbers(flag: str, least: int, most: int) -> list[int]:
+    """Returns a flag's whole numbers; raises InputError for those out of range."""
+    numbers = cli.whole_numbers(flag)
+    require(numbers, f"--{flag} is empty: give whole numbers, comma-separated")
+    for number in numbers:
+        require(
+            least <= number <= most, f"--{flag}: {number}: give {least:,} to {most:,}"
+        )
+    return numbers
+
+
+def _simulate_cells(sigmas: list[float], dimensions: list[int]) -> list[TableCell]:
+    """Simulates Table 1's cells, under a bar; returns them by sigma, then by dimension."""
+    cells = []
+    with tqdm(
+        total=len(dimensions) * FLAGS.simulations, desc="simulating", unit="audits"
+    ) as bar:
+        for dimension in dimensions:
+            cells += estimates.simulate_cells(
+                sigmas,
+                dimension,
+                FLAGS.simulations,
+                FLAGS.delta,
+                FLAGS.seed,
+                bar.update,
+            )
+    cells.sort(key=lambda cell: (cell.sigma, cell.dimension))
+    return cells
+
+
+def _simulate_panels(sigmas: list[float]) -> "list[Panel]":
+    """Simulates an audit for each panel of the figure; they share their canaries."""
+    from experiments.one_shot.figures import Panel
+
+    rng = np.random.default_rng([FLAGS.seed, 1])
+    canaries = int(np.sqrt(_FIGURE_DIMENSION))
+    rows = cosine_law.rotated(rng, canaries, _FIGURE_DIMENSION)
+    panels = []
+    for sigma in sigmas[:_MOST_PANELS]:
+        title = rf"$\sigma$ = {sigma:g}, k = {canaries:,}, d = $10^6$"
+        cosines = cosine_law.released(rng, rows, _FIGURE_DIMENSION, sigma)
+        panels.append(Panel(title, cosines, _FIGURE_DIMENSION))
+    return panels
+
+
+def _make_page(cells: list[TableCell], floors: list[Floors], figure: bytes) -> bytes:
+    """Makes the HTML page of Table 1, the floors and the figure."""
     from audit.report import page
 
-    delta, simulations = FLAGS.delta, FLAGS.simulations
-    caption = f"Table 1: mean (deviation) of epsilon at delta = {delta:g} over {simulations:,} simulations"
+    delta = FLAGS.delta
+    cells_table = tables.make_page_table(cells, delta)
+    over = f"over {FLAGS.simulations:,} simulations"
+    cells_caption = f"Table 1: mean (deviation) of epsilon at delta = {delta:g} {over}"
+    floors_table = tables.make_floors_table(floors, delta)
     floors_caption = f"Floors of epsilon at delta = {delta:g}: mean (95% quantile) where nothing leaks"
-    words = "Histograms of cosines beside the law where nothing leaks and a normal fit, a panel a noise."
-    known, bare = tables.cells_page(cells, delta), tables.of_floors(floors, delta)
+    description = (
+        "Histograms of cosines beside the law where nothing leaks and a normal fit, "
+        "a panel a noise."
+    )
+    figure_caption = "Density of the canaries' cosines, in units of 1/sqrt(d)."
     return page.document(
         _TITLE,
         page.element("h1", _TITLE),
         page.points(_POINTS),
-        page.table(caption, known.header(), known.cells()),
-        page.table(floors_caption, bare.header(), bare.cells()),
-        page.figure(figure, words, "Density of the canaries' cosines, in units of 1/sqrt(d).", "wide"),
+        page.table(cells_caption, cells_table.header(), cells_table.cells()),
+        page.table(floors_caption, floors_table.header(), floors_table.cells()),
+        page.figure(figure, description, figure_caption, "wide"),
     )
-
-
-def _panels(sigmas: list[float]) -> "list[Panel]":
-    from experiments.one_shot.figures import Panel
-
-    rng = np.random.default_rng([FLAGS.seed, 1])
-    size = int(np.sqrt(_DRAWN))
-    rows = cosine_law.rotated(rng, size, _DRAWN)
-    return [
-        Panel(
-            rf"$\sigma$ = {sigma:g}, k = {size:,}, d = $10^6$",
-            cosine_law.released(rng, rows, _DRAWN, sigma),
-            _DRAWN,
-        )
-        for sigma in sigmas[:4]
-    ]
-
-
-def _whole(flag: str, least: int, most: int) -> list[int]:
-    numbers = cli.whole_numbers(flag)
-    require(numbers, f"--{flag} is empty: give whole numbers, comma-separated")
-    for number in numbers:
-        require(least <= number <= most, f"--{flag}: {number}: give {least:,} to {most:,}")
-    return numbers
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
-"""What tables and figures show: Table 1's Gaussian mechanism simulated, with floors where nothing leaks, and
-what kept federated trainings say: one run's cosines as estimates, and its accuracy.
+"""The numbers that tables and figures show.
+
+Simulated: Table 1's Gaussian mechanism, with floors where nothing leaks. From stored federated training runs:
+one run's cosines as estimates, and its accuracy.
 
 From all iterates the estimate fits normal laws to maxima over rounds, which they are not (Errata O13).
 """
@@ -22,16 +24,24 @@ from audit.storage.index import Holdings
 from audit.storage.store import Scores
 from experiments.cells import federated
 from experiments.cells.cell import Levels
-from experiments.one_shot.sweep import Splits, Trainings
+from experiments.one_shot.sweep import SplitPlan, TrainingPlan
 
 QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)
 Array = NDArray[np.float64]
-_JEFFREYS = 0.5
-_KNOWN = Gaussian(0.0, 1.0)  # the null of the final model, in units of 1/sqrt(d)
+_JEFFREYS_PRIOR = 0.5
+_FINAL_MODEL_NULL = Gaussian(0.0, 1.0)  # in units of 1/sqrt(d)
 
 
 class TableCell(NamedTuple):
-    """sqrt(d) canaries in R^d, noise sigma: by estimate epsilon (simulations,), and the exact epsilon."""
+    """A cell of Table 1.
+
+    Attributes:
+      sigma: The standard deviation of the noise; the sensitivity is 1.
+      dimension: The dimension d.
+      canaries: The number of canaries, sqrt(d).
+      epsilons: Epsilon (simulations,) by estimate.
+      exact: The mechanism's exact epsilon.
+    """
 
     sigma: float
     dimension: int
@@ -41,47 +51,77 @@ class TableCell(NamedTuple):
 
 
 class Floors(NamedTuple):
-    """Every estimate's values without any leak, for so many canaries."""
+    """Every estimate's values without any leak, for a number of canaries."""
 
     canaries: int
     by_method: dict[str, NoiseFloor]
 
 
-def cells(
+def simulate_cells(
     sigmas: Sequence[float],
     dimension: int,
     simulations: int,
     delta: float,
     seed: int,
-    done: Callable[[int], object] = lambda simulations: None,
+    progress: Callable[[int], object] = lambda simulations: None,
 ) -> list[TableCell]:
-    """A cell a sigma at one dimension; `done` hears of each simulation. Simulations of the same number share
-    their canaries between sigmas, and depend on seed, dimension and number alone."""
+    """Simulates a cell for each sigma at one dimension.
+
+    Simulations of the same number share their canaries between sigmas, and depend on seed, dimension and
+    number alone.
+
+    Args:
+      sigmas: The standard deviations of the noise.
+      dimension: The dimension d.
+      simulations: How many simulations; at least 2.
+      delta: The delta of epsilon.
+      seed: The seed.
+      progress: Called with 1 after each simulation.
+    """
     require(simulations >= 2, f"`simulations={simulations}`: give at least 2")
     canaries = int(np.sqrt(dimension))
     drawn = []
-    for index in range(simulations):
-        rng = np.random.default_rng([seed, dimension, index])
+    for number in range(simulations):
+        rng = np.random.default_rng([seed, dimension, number])
         rows = cosine_law.rotated(rng, canaries, dimension)
-        drawn.append([cosine_law.released(rng, rows, dimension, sigma) for sigma in sigmas])
-        done(1)
-    cosines, found = np.array(drawn), []  # (simulations, sigmas, canaries)
-    for i, sigma in enumerate(sigmas):
-        seen = one_shot.fit(cosines[:, i], dimension)
-        values = {name: estimate(_KNOWN, seen, delta) for name, estimate in FITTED.items()}
+        drawn.append(
+            [cosine_law.released(rng, rows, dimension, sigma) for sigma in sigmas]
+        )
+        progress(1)
+    cosines = np.array(drawn)  # (simulations, sigmas, canaries)
+
+    cells = []
+    for place, sigma in enumerate(sigmas):
+        observed = one_shot.fit(cosines[:, place], dimension)
+        epsilons = {}
+        for name, estimate in FITTED.items():
+            epsilons[name] = estimate(_FINAL_MODEL_NULL, observed, delta)
         exact = conversions.epsilon_from_mu(1 / sigma, delta)
-        found.append(TableCell(sigma, dimension, canaries, values, exact))
-    return found
+        cells.append(TableCell(sigma, dimension, canaries, epsilons, exact))
+    return cells
 
 
 def floors(numbers: Sequence[int], delta: float) -> list[Floors]:
-    """Floors for each number of canaries, the null known."""
-    return [Floors(k, {name: one_shot.noise_floor(name, k, 0, delta) for name in FITTED}) for k in numbers]
+    """Computes the floors for each number of canaries, where the null is known."""
+    every = []
+    for canaries in numbers:
+        by_method = {
+            name: one_shot.noise_floor(name, canaries, 0, delta) for name in FITTED
+        }
+        every.append(Floors(canaries, by_method))
+    return every
 
 
 class Observation(NamedTuple):
-    """One run's canaries as they are observed: the estimate as printed, with one deviation for both worlds,
-    and the paper's lower value, which is in-sample and no bound."""
+    """One run's canaries as they are observed.
+
+    Attributes:
+      cosines: Their cosines.
+      fitted: The estimate as printed in the paper.
+      equal_variance: The estimate with one deviation for both worlds.
+      in_sample: The paper's lower value, which is in-sample and no bound.
+      normality: The test of normality of the cosines that are in.
+    """
 
     cosines: Cosines
     fitted: Estimate
@@ -91,85 +131,140 @@ class Observation(NamedTuple):
 
 
 class FederatedRun(NamedTuple):
-    """Noise multiplier, repetitions, the paper's epsilon of one repetition, the accounted one of all, what is
-    observed, and accuracies with canaries and without, if measured."""
+    """A federated training run with canaries.
+
+    Attributes:
+      noise: The noise multiplier.
+      repetitions: In how many rounds each canary takes part.
+      analytical: The paper's epsilon, of one repetition.
+      accounted: The accounted epsilon, of all repetitions.
+      all_iterates: The canaries as observed with all iterates.
+      final_model: The canaries as observed with the final model.
+      accuracy: The accuracy with canaries; None where it was not measured.
+      plain_accuracy: The accuracy without canaries; None where it was not measured.
+    """
 
     noise: float
     repetitions: int
     analytical: float
     accounted: float
-    every: Observation
-    final: Observation
+    all_iterates: Observation
+    final_model: Observation
     accuracy: float | None
     plain_accuracy: float | None = None
 
     @property
     def exceeds(self) -> bool:
-        """Whether the estimate from all iterates is above the accounted epsilon by more than its error."""
-        return self.every.fitted.epsilon - self.every.fitted.standard_error > self.accounted
+        """Returns whether the estimate from all iterates exceeds the accounted epsilon beyond its error."""
+        estimate = self.all_iterates.fitted
+        return estimate.epsilon - estimate.standard_error > self.accounted
 
 
 class SplitQuantiles(NamedTuple):
-    """Estimates of experiments: quantiles with all canaries in one run, and over several runs."""
+    """Quantiles of the estimates of many experiments.
+
+    Attributes:
+      noise: The noise multiplier.
+      observe: What the observer sees, as the setting names it.
+      one_run: The quantiles with all canaries in one run.
+      several_runs: The quantiles with the canaries spread over several runs.
+    """
 
     noise: float
     observe: str
-    one: Array
-    several: Array
+    one_run: Array
+    several_runs: Array
 
 
-def audits(
-    held: Holdings, asked: Trainings, levels: Levels, with_plain: bool = False
+def read_runs(
+    held: Holdings, plan: TrainingPlan, levels: Levels, with_plain: bool = False
 ) -> Iterator[FederatedRun]:
-    """The audits that are stored; with_plain: with the accuracies without canaries."""
-    for setting in asked.audited():
-        noise, times = setting.noise_multiplier, setting.repetitions
-        every, final = (federated.read(held, one, 1) for one in (setting, federated.final(setting)))
-        bare = federated.read(held, asked.plain(noise), 1) if with_plain else None
-        if every is not None and final is not None:
+    """Yields the stored training runs of a plan.
+
+    Args:
+      held: The store's holdings.
+      plan: The plan.
+      levels: Delta and confidence.
+      with_plain: Whether to read the accuracies without canaries too.
+    """
+    for setting in plan.audit_settings():
+        noise = setting.noise_multiplier
+        all_iterates = federated.read(held, setting, 1)
+        final_model = federated.read(held, federated.final(setting), 1)
+        plain_accuracy = None
+        if with_plain:
+            plain = federated.read(held, plan.without_canaries(noise), 1)
+            if plain is not None:
+                plain_accuracy = next(iter(plain.accuracies), None)
+        if all_iterates is not None and final_model is not None:
             yield FederatedRun(
                 noise,
-                times,
-                epsilon_upper_bound(noise, 1, levels.delta),
-                epsilon_upper_bound(noise, times, levels.delta),
-                _observation(every.scores, asked.dimension, False, levels),
-                _observation(final.scores, asked.dimension, True, levels),
-                next(iter(every.accuracies), None),
-                None if bare is None else next(iter(bare.accuracies), None),
+                setting.repetitions,
+                analytical=epsilon_upper_bound(noise, 1, levels.delta),
+                accounted=epsilon_upper_bound(noise, setting.repetitions, levels.delta),
+                all_iterates=_observe(
+                    all_iterates.scores, plan.dimension, False, levels
+                ),
+                final_model=_observe(final_model.scores, plan.dimension, True, levels),
+                accuracy=next(iter(all_iterates.accuracies), None),
+                plain_accuracy=plain_accuracy,
             )
 
 
-def splits(held: Holdings, asked: Splits, delta: float) -> Iterator[SplitQuantiles]:
-    """Figure 4's quantiles, of noise multipliers both of whose settings are stored."""
-    for noise in asked.trainings.noises:
-        for final in (False, True):
-            one, several = asked.one(noise), asked.several(noise)
-            if final:
-                one, several = federated.final(one), federated.final(several)
-            alone = federated.read(held, one, asked.experiments)
-            shared = federated.read(held, several, asked.experiments * asked.runs)
-            if alone is not None and shared is not None:
-                levels = asked.trainings.dimension, final, delta
-                in_one = _quantiles(alone.scores, 1, *levels)
-                in_several = _quantiles(shared.scores, asked.runs, *levels)
-                yield SplitQuantiles(noise, one.observe, in_one, in_several)
+def read_splits(
+    held: Holdings, plan: SplitPlan, delta: float
+) -> Iterator[SplitQuantiles]:
+    """Yields Figure 4's quantiles, of those noise multipliers both of whose settings are stored."""
+    for noise in plan.training.noises:
+        for is_final in (False, True):
+            one_run = plan.one_run(noise)
+            several_runs = plan.several_runs(noise)
+            if is_final:
+                one_run = federated.final(one_run)
+                several_runs = federated.final(several_runs)
+            in_one = federated.read(held, one_run, plan.experiments)
+            in_several = federated.read(
+                held, several_runs, plan.experiments * plan.runs
+            )
+            if in_one is not None and in_several is not None:
+                dimension = plan.training.dimension
+                yield SplitQuantiles(
+                    noise,
+                    one_run.observe,
+                    _compute_quantiles(in_one.scores, 1, dimension, is_final, delta),
+                    _compute_quantiles(
+                        in_several.scores, plan.runs, dimension, is_final, delta
+                    ),
+                )
 
 
-def _observation(scores: Scores, dimension: int, known: bool, levels: Levels) -> Observation:
-    values, bits = scores.scores[0], scores.presence[0]
-    found = one_shot.of_own_game(values[bits], None if known else values[~bits], dimension)
-    methods = one_shot.ONE_SHOT_FITTED, one_shot.ONE_SHOT_EQUAL_VARIANCE
-    fitted, equal_variance = one_shot.fits(found, levels.delta, methods)
-    in_sample = one_shot.in_sample(found, levels.delta, 1 - levels.confidence, _JEFFREYS)
-    tested = cosine_law.anderson_darling(found.observed)
-    return Observation(found, fitted, equal_variance, in_sample, tested)
+def _observe(
+    scores: Scores, dimension: int, null_is_known: bool, levels: Levels
+) -> Observation:
+    """Computes what the cosines of the first run show."""
+    values = scores.scores[0]
+    presence = scores.presence[0]
+    unobserved = None if null_is_known else values[~presence]
+    cosines = one_shot.of_own_game(values[presence], unobserved, dimension)
+    methods = (one_shot.ONE_SHOT_FITTED, one_shot.ONE_SHOT_EQUAL_VARIANCE)
+    fitted, equal_variance = one_shot.fits(cosines, levels.delta, methods)
+    error = 1 - levels.confidence
+    in_sample = one_shot.in_sample(cosines, levels.delta, error, _JEFFREYS_PRIOR)
+    normality = cosine_law.anderson_darling(cosines.observed)
+    return Observation(cosines, fitted, equal_variance, in_sample, normality)
 
 
-def _quantiles(scores: Scores, runs: int, dimension: int, known: bool, delta: float) -> Array:
-    found = []
+def _compute_quantiles(
+    scores: Scores, runs: int, dimension: int, null_is_known: bool, delta: float
+) -> Array:
+    """Returns quantiles (len(QUANTILES),) of the estimates of experiments of so many runs each."""
+    epsilons = []
     for first in range(0, len(scores.scores), runs):
-        rows = slice(first, first + runs)
-        values, bits = scores.scores[rows], scores.presence[rows]
-        null = _KNOWN if known else one_shot.fit(values[~bits], dimension)
-        found.append(float(one_shot.fitted(null, one_shot.fit(values[bits], dimension), delta)))
-    return np.quantile(found, QUANTILES)
+        values = scores.scores[first : first + runs]
+        presence = scores.presence[first : first + runs]
+        null = _FINAL_MODEL_NULL
+        if not null_is_known:
+            null = one_shot.fit(values[~presence], dimension)
+        observed = one_shot.fit(values[presence], dimension)
+        epsilons.append(float(one_shot.fitted(null, observed, delta)))
+    return np.quantile(epsilons, QUANTILES)

@@ -1,5 +1,8 @@
-"""The paper's figures from stored cosines: a mechanism's beside the law where nothing leaks, Figures 1 to 4,
-and what Tables 2 and 5 rest on; nothing here trains."""
+"""The paper's figures from cosines; nothing here trains.
+
+They show a simulated mechanism's cosines beside the law where nothing leaks and, from stored cosines,
+Figures 1 to 4 and the cosines of Tables 2 and 5.
+"""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -7,6 +10,7 @@ from typing import Any, NamedTuple
 import matplotlib.pyplot as plt
 import numpy as np
 import scipy
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
@@ -18,16 +22,22 @@ from audit.statistics import cosine_law
 from audit.statistics.accounting import epsilon_upper_bound
 from experiments.cells.cell import DataSets
 from experiments.one_shot import estimates, tables
-from experiments.one_shot.estimates import QUANTILES, FederatedRun, Observation, SplitQuantiles
+from experiments.one_shot.estimates import (
+    QUANTILES,
+    FederatedRun,
+    Observation,
+    SplitQuantiles,
+)
 from experiments.one_shot.sweep import RepeatedSweep, SplitSweep
-from experiments.one_shot.tables import Audits
+from experiments.one_shot.tables import PlannedRuns
 from experiments.sweeps.points import Evidence
 from experiments.sweeps.sweep import Drawn, OwnTable, Sweep
 
 Array = NDArray[np.float64]
-_BINS, _POINTS = 40, 600
+_BINS = 40
+_CURVE_POINTS = 600
 _COLORS = (BLUE, GREEN, ORANGE, VERMILION, PURPLE)
-_UNITS = r"cosine, in units of $1/\sqrt{d}$"
+_X_LABEL = r"cosine, in units of $1/\sqrt{d}$"
 
 
 class Panel(NamedTuple):
@@ -39,204 +49,292 @@ class Panel(NamedTuple):
 
 
 def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """A federated sweep's figure and table of what is stored; neither where nothing is."""
+    """Draws a federated sweep's figure and makes its table, of what the store holds, if it holds any."""
     missing = sum(not cell.is_done(evidence.held, DataSets({})) for cell in sweep.cells)
-    drawn = _split(sweep, evidence) if isinstance(sweep, SplitSweep) else _repeated(sweep, evidence)
-    return Drawn([], missing, []) if drawn is None else Drawn([(sweep.name, drawn[0])], missing, [], drawn[1])
+    if isinstance(sweep, SplitSweep):
+        drawing = _draw_splits(sweep, evidence)
+    else:
+        drawing = _draw_repeated(sweep, evidence)
+    if drawing is None:
+        return Drawn([], missing, [])
+    figure, table = drawing
+    return Drawn([(sweep.name, figure)], missing, [], table)
 
 
-def _repeated(sweep: Sweep, evidence: Evidence) -> tuple[Figure, OwnTable] | None:
+def _draw_repeated(sweep: Sweep, evidence: Evidence) -> tuple[Figure, OwnTable] | None:
+    """Draws a sweep of single training runs; returns None where none is stored."""
     assert isinstance(sweep, RepeatedSweep)
-    held, levels = evidence.held, evidence.levels
-    read = [(asked, list(estimates.audits(held, asked, levels, sweep.plain))) for asked in sweep.trainings]
-    found = [(asked, audits) for asked, audits in read if audits]
-    if not found:
+    every = []
+    for plan in sweep.plans:
+        runs = list(
+            estimates.read_runs(evidence.held, plan, evidence.levels, sweep.with_plain)
+        )
+        if runs:
+            every.append(PlannedRuns(plan, runs))
+    if not every:
         return None
-    if len(sweep.trainings) > 1:
-        return densities(found), tables.of_densities(sweep.name, found)
-    (audits,) = found
-    if sweep.plain:
-        return histograms(audits), tables.of_observations(sweep.name, audits, levels.delta)
-    return repeated(audits), tables.of_repetitions(sweep.name, audits, levels.delta)
+
+    if len(sweep.plans) > 1:
+        return densities_figure(every), tables.make_densities_table(sweep.name, every)
+    (planned,) = every
+    delta = evidence.levels.delta
+    if sweep.with_plain:
+        return histograms_figure(planned), tables.make_observations_table(
+            sweep.name, planned, delta
+        )
+    return repetitions_figure(planned), tables.make_repetitions_table(
+        sweep.name, planned, delta
+    )
 
 
-def _split(sweep: SplitSweep, evidence: Evidence) -> tuple[Figure, OwnTable] | None:
-    asked, delta = sweep.splits, evidence.levels.delta
-    found = list(estimates.splits(evidence.held, asked, delta))
-    if not found:
+def _draw_splits(
+    sweep: SplitSweep, evidence: Evidence
+) -> tuple[Figure, OwnTable] | None:
+    """Draws a sweep of one run against several; returns None where none is stored."""
+    plan = sweep.plan
+    delta = evidence.levels.delta
+    splits = list(estimates.read_splits(evidence.held, plan, delta))
+    if not splits:
         return None
-    canaries = asked.trainings.setting.canaries
-    words = f"{asked.experiments} experiments, {canaries:,} canaries in 1 or {asked.runs} runs"
-    return quantiles(words, found, delta), tables.of_splits(sweep.name, found, words, delta)
+    canaries = plan.training.setting.canaries
+    title = f"{plan.experiments} experiments, {canaries:,} canaries in 1 or {plan.runs} runs"
+    table = tables.make_splits_table(sweep.name, splits, title, delta)
+    return quantiles_figure(title, splits, delta), table
 
 
-def simulated(panels: Sequence[Panel]) -> Figure:
-    """A panel a mechanism: histogram, the exact null, and the normal fit, in units of 1/sqrt(d)."""
+def simulated_figure(panels: Sequence[Panel]) -> Figure:
+    """Draws a panel for each mechanism: histogram, the exact null, and the normal fit."""
     with plt.rc_context(style.STYLE):
-        figure, axes = plt.subplots(1, len(panels), figsize=(3.3 * len(panels), 3.2), squeeze=False)
+        size = (3.3 * len(panels), 3.2)
+        figure, axes = plt.subplots(1, len(panels), figsize=size, squeeze=False)
         for axis, panel in zip(axes[0], panels, strict=True):
-            root = np.sqrt(panel.dimension)
-            units = panel.cosines * root
-            x = np.linspace(min(-4.0, units.min()), max(4.0, units.max()), 801)
-            mean, deviation = units.mean(), units.std()
-            fit = np.exp(-(((x - mean) / deviation) ** 2) / 2) / (deviation * np.sqrt(2 * np.pi))
-            axis.hist(units, 36, density=True, color=style.IN, alpha=0.35, label="canaries")
-            axis.plot(x, _null_density(x, panel.dimension), color=style.OUT, label="nothing leaks")
-            axis.plot(x, fit, "--", color=style.IN, label="normal fit")
-            tested = cosine_law.anderson_darling(units)
-            axis.set_title(f"{panel.title}\n$A^2$ = {tested.statistic:.2f} (5%: {tested.critical[2]:.2f})")
-            axis.set_xlabel(_UNITS)
+            _draw_simulated(axis, panel)
         axes[0][0].set_ylabel("density")
         handles, labels = axes[0][0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=3)
     return figure
 
 
-def histograms(audits: Audits) -> Figure:
-    """A column a noise multiplier: cosines with all iterates above, with the final model below."""
-    asked, found = audits
+def _draw_simulated(axis: Axes, panel: Panel) -> None:
+    """Draws a mechanism's cosines in units of 1/sqrt(d)."""
+    cosines = panel.cosines * np.sqrt(panel.dimension)
+    x = np.linspace(min(-4.0, cosines.min()), max(4.0, cosines.max()), 801)
+    mean = cosines.mean()
+    deviation = cosines.std()
+    fit = np.exp(-(((x - mean) / deviation) ** 2) / 2) / (
+        deviation * np.sqrt(2 * np.pi)
+    )
+    axis.hist(cosines, 36, density=True, color=style.IN, alpha=0.35, label="canaries")
+    axis.plot(
+        x, _null_density(x, panel.dimension), color=style.OUT, label="nothing leaks"
+    )
+    axis.plot(x, fit, "--", color=style.IN, label="normal fit")
+    test = cosine_law.anderson_darling(cosines)
+    axis.set_title(
+        f"{panel.title}\n$A^2$ = {test.statistic:.2f} (5%: {test.critical[2]:.2f})"
+    )
+    axis.set_xlabel(_X_LABEL)
+
+
+def histograms_figure(planned: PlannedRuns) -> Figure:
+    """Draws a column for each noise multiplier: histograms of the canaries' cosines.
+
+    Those with all iterates are above, those with the final model below.
+    """
+    plan, runs = planned
     with plt.rc_context(style.STYLE):
-        size = (2.6 * len(found) + 0.6, 4.8)
-        figure, axes = plt.subplots(2, len(found), figsize=size, squeeze=False)
-        for (above, below), one in zip(axes.T, found, strict=True):
-            _histogram(above, one.every)
-            _histogram(below, one.final)
-            above.set_title(_noise(one))
-            below.set_xlabel(_UNITS)
+        size = (2.6 * len(runs) + 0.6, 4.8)
+        figure, axes = plt.subplots(2, len(runs), figsize=size, squeeze=False)
+        for (above, below), run in zip(axes.T, runs, strict=True):
+            _draw_histogram(above, run.all_iterates)
+            _draw_histogram(below, run.final_model)
+            above.set_title(_format_noise(run))
+            below.set_xlabel(_X_LABEL)
         axes[0][0].set_ylabel("largest over all rounds\ndensity")
         axes[1][0].set_ylabel("with the final model\ndensity")
-        figure.suptitle(f"{asked.label}: cosines of canaries")
-        _legend(figure, axes.ravel())
+        figure.suptitle(f"{plan.label}: cosines of canaries")
+        _draw_legend(figure, axes.ravel())
     return figure
 
 
-def densities(found: Sequence[Audits]) -> Figure:
-    """A row a kind of clients, a panel a noise multiplier, a line a number of repetitions."""
+def densities_figure(every: Sequence[PlannedRuns]) -> Figure:
+    """Draws a row for each kind of clients, a panel for each noise multiplier, a line for each repetition."""
     with plt.rc_context(style.STYLE):
-        columns = max(len(_by_noise(audits)) for _, audits in found)
-        size = (2.6 * columns + 0.6, 2.4 * len(found) + 0.6)
-        figure, axes = plt.subplots(len(found), columns, figsize=size, squeeze=False)
-        for row, (asked, audits) in zip(axes, found, strict=True):
-            panels = _by_noise(audits)
-            for axis, panel in zip(row, panels, strict=False):
-                _draw_densities(axis, panel)
-                axis.set_title(_noise(panel[0]))
-            for axis in row[len(panels) :]:
+        columns = max(len(_group_by_noise(planned.runs)) for planned in every)
+        size = (2.6 * columns + 0.6, 2.4 * len(every) + 0.6)
+        figure, axes = plt.subplots(len(every), columns, figsize=size, squeeze=False)
+        for row, planned in zip(axes, every, strict=True):
+            groups = _group_by_noise(planned.runs)
+            for axis, runs in zip(row, groups, strict=False):
+                _draw_densities(axis, runs)
+                axis.set_title(_format_noise(runs[0]))
+            for axis in row[len(groups) :]:
                 axis.set_axis_off()
-            row[0].set_ylabel(f"{asked.label}\ndensity")
+            row[0].set_ylabel(f"{planned.plan.label}\ndensity")
         for axis in axes[-1]:
-            axis.set_xlabel(_UNITS)
-        _legend(figure, axes.ravel())
+            axis.set_xlabel(_X_LABEL)
+        _draw_legend(figure, axes.ravel())
     return figure
 
 
-def repeated(audits: Audits) -> Figure:
-    """A column a noise multiplier: estimates over repetitions, from the final model and from all iterates."""
-    asked, found = audits
+def repetitions_figure(planned: PlannedRuns) -> Figure:
+    """Draws a column for each noise multiplier: estimates over the number of repetitions.
+
+    Those from the final model are above, those from all iterates below.
+    """
+    plan, runs = planned
     with plt.rc_context(style.STYLE):
-        panels = _by_noise(found)
-        size = (2.3 * len(panels) + 0.6, 4.8)
-        figure, axes = plt.subplots(2, len(panels), figsize=size, squeeze=False)
-        for (above, below), panel in zip(axes.T, panels, strict=True):
-            _draw_bars(above, panel, [one.final for one in panel])
-            _draw_bars(below, panel, [one.every for one in panel])
-            upper = [one.accounted for one in panel]
-            if np.isfinite(upper).all():
-                below.plot(range(len(panel)), upper, "_", color=BLACK, ms=14, label="accounted")
-            above.set_title(_noise(panel[0]))
+        groups = _group_by_noise(runs)
+        size = (2.3 * len(groups) + 0.6, 4.8)
+        figure, axes = plt.subplots(2, len(groups), figsize=size, squeeze=False)
+        for (above, below), group in zip(axes.T, groups, strict=True):
+            _draw_bars(above, group, [run.final_model for run in group])
+            _draw_bars(below, group, [run.all_iterates for run in group])
+            accounted = [run.accounted for run in group]
+            if np.isfinite(accounted).all():
+                below.plot(
+                    range(len(group)),
+                    accounted,
+                    "_",
+                    color=BLACK,
+                    ms=14,
+                    label="accounted",
+                )
+            above.set_title(_format_noise(group[0]))
             below.set_xlabel("repetitions")
         axes[0][0].set_ylabel("final model\nepsilon")
         axes[1][0].set_ylabel("all iterates\nepsilon")
-        figure.suptitle(f"{asked.label}: estimates of epsilon, which are no bounds")
-        _legend(figure, axes.ravel())
+        figure.suptitle(f"{plan.label}: estimates of epsilon, which are no bounds")
+        _draw_legend(figure, axes.ravel())
     return figure
 
 
-def quantiles(title: str, found: Sequence[SplitQuantiles], delta: float) -> Figure:
-    """A panel a noise multiplier and observation: quantiles over experiments, one run beside several."""
+def quantiles_figure(
+    title: str, splits: Sequence[SplitQuantiles], delta: float
+) -> Figure:
+    """Draws a panel for each noise multiplier and observation.
+
+    It shows quantiles over experiments, of one run beside several.
+    """
     with plt.rc_context(style.STYLE):
-        figure, axes = plt.subplots(1, len(found), figsize=(2.4 * len(found) + 0.6, 3.0), squeeze=False)
-        for axis, one in zip(axes[0], found, strict=True):
-            looks = (("one run", one.one, BLUE, "o-"), ("several runs", one.several, VERMILION, "s--"))
-            for name, values, color, look in looks:
-                axis.plot(QUANTILES, values, look, color=color, ms=4, label=name)
-            upper = epsilon_upper_bound(one.noise, 1, delta)
-            observed = "final model" if one.observe == "final" else "all iterates"
-            axis.set_title(f"{observed}\nanalytical $\\varepsilon$ = {upper:.3g}")
+        size = (2.4 * len(splits) + 0.6, 3.0)
+        figure, axes = plt.subplots(1, len(splits), figsize=size, squeeze=False)
+        for axis, split in zip(axes[0], splits, strict=True):
+            axis.plot(QUANTILES, split.one_run, "o-", color=BLUE, ms=4, label="one run")
+            axis.plot(
+                QUANTILES,
+                split.several_runs,
+                "s--",
+                color=VERMILION,
+                ms=4,
+                label="several runs",
+            )
+            analytical = epsilon_upper_bound(split.noise, 1, delta)
+            observed = "final model" if split.observe == "final" else "all iterates"
+            axis.set_title(f"{observed}\nanalytical $\\varepsilon$ = {analytical:.3g}")
             axis.set(xticks=QUANTILES, xlabel="quantile")
-            axis.set_ylim(0, 1.1 * max(*one.one, *one.several))
+            axis.set_ylim(0, 1.1 * max(*split.one_run, *split.several_runs))
         axes[0][0].set_ylabel("estimate of epsilon")
         figure.suptitle(title)
-        _legend(figure, axes.ravel())
+        _draw_legend(figure, axes.ravel())
     return figure
 
 
-def _histogram(axis: Axes, found: Observation) -> None:
-    observed, unobserved, dimension = found.cosines
-    root = np.sqrt(dimension)
-    both = np.concatenate([observed, unobserved]) * root
-    if not len(unobserved):
-        both = np.concatenate([both, [-4.0, 4.0]])
-    bins = np.linspace(both.min(), both.max(), _BINS).tolist()
-    if len(unobserved):
-        axis.hist(unobserved * root, bins, density=True, color=style.OUT, alpha=0.45, label="out")
+def _draw_histogram(axis: Axes, observation: Observation) -> None:
+    """Draws the cosines of canaries that are in, beside those that are out or the known null."""
+    root = np.sqrt(observation.cosines.dimension)
+    observed = observation.cosines.observed * root
+    unobserved = observation.cosines.unobserved * root
+    null_is_known = not len(unobserved)
+    shown = np.concatenate([observed, unobserved])
+    if null_is_known:
+        shown = np.concatenate([shown, [-4.0, 4.0]])
+    bins = np.linspace(shown.min(), shown.max(), _BINS).tolist()
+    if null_is_known:
+        _draw_null(axis, bins[0], bins[-1], observation.cosines.dimension)
     else:
-        _null(axis, (bins[0], bins[-1]), dimension)
-    axis.hist(observed * root, bins, density=True, color=style.IN, alpha=0.45, label="in")
-
-
-def _draw_densities(axis: Axes, panel: Sequence[FederatedRun]) -> None:
-    root = np.sqrt(panel[0].final.cosines.dimension)
-    every = [one.final.cosines.observed * root for one in panel]
-    low, high = (pick([pick(values) for values in every]) for pick in (min, max))
-    ends = min(-4.0, low - 1), max(4.0, high + 1)
-    x = np.linspace(*ends, _POINTS)
-    _null(axis, ends, panel[0].final.cosines.dimension)
-    for one, values, color in zip(panel, every, _COLORS, strict=False):
-        axis.plot(
-            x, scipy.stats.gaussian_kde(values)(x), color=color, label=counted(one.repetitions, "repetition")
+        axis.hist(
+            unobserved, bins, density=True, color=style.OUT, alpha=0.45, label="out"
         )
+    axis.hist(observed, bins, density=True, color=style.IN, alpha=0.45, label="in")
 
 
-def _null(axis: Axes, ends: tuple[float, float], dimension: int) -> None:
-    x = np.linspace(*ends, _POINTS)
+def _draw_densities(axis: Axes, runs: Sequence[FederatedRun]) -> None:
+    """Draws the density of the final model's cosines, a line for each run."""
+    dimension = runs[0].final_model.cosines.dimension
+    root = np.sqrt(dimension)
+    cosines = [run.final_model.cosines.observed * root for run in runs]
+    low = min(-4.0, min(min(values) for values in cosines) - 1)
+    high = max(4.0, max(max(values) for values in cosines) + 1)
+    _draw_null(axis, low, high, dimension)
+    x = np.linspace(low, high, _CURVE_POINTS)
+    for run, values, color in zip(runs, cosines, _COLORS, strict=False):
+        density = scipy.stats.gaussian_kde(values)(x)
+        axis.plot(x, density, color=color, label=counted(run.repetitions, "repetition"))
+
+
+def _draw_null(axis: Axes, low: float, high: float, dimension: int) -> None:
+    """Draws the density where nothing leaks."""
+    x = np.linspace(low, high, _CURVE_POINTS)
     axis.plot(x, _null_density(x, dimension), color=BLACK, lw=1, label="nothing leaks")
 
 
 def _null_density(x: Array, dimension: int) -> Array:
+    """Returns the density of cosines where nothing leaks, at x in units of 1/sqrt(d)."""
     root = np.sqrt(dimension)
     inside = np.clip(x / root, -1 + 1e-12, 1 - 1e-12)
     return np.asarray(np.exp(cosine_law.log_density(inside, dimension)) / root)
 
 
-def _draw_bars(axis: Axes, panel: Sequence[FederatedRun], views: Sequence[Observation]) -> None:
-    places = range(len(panel))
-    values = [view.fitted.epsilon for view in views]
-    errors = [view.fitted.standard_error for view in views]
+def _draw_bars(
+    axis: Axes, runs: Sequence[FederatedRun], observations: Sequence[Observation]
+) -> None:
+    """Draws estimates as bars with their standard errors, beside in-sample values and the floor."""
+    places = range(len(runs))
+    epsilons = [observation.fitted.epsilon for observation in observations]
+    errors = [observation.fitted.standard_error for observation in observations]
     look: dict[str, Any] = {"color": BLUE, "alpha": 0.5, "ecolor": BLACK, "capsize": 3}
-    axis.bar(places, values, 0.6, yerr=errors, label="estimate, standard error", **look)
-    lower = [view.in_sample for view in views]
-    axis.plot(places, lower, "_", color=VERMILION, ms=14, mew=2, label="in-sample lower value")
-    floor = views[0].fitted.noise_floor.quantile_95
+    axis.bar(
+        places, epsilons, 0.6, yerr=errors, label="estimate, standard error", **look
+    )
+    in_sample = [observation.in_sample for observation in observations]
+    axis.plot(
+        places,
+        in_sample,
+        "_",
+        color=VERMILION,
+        ms=14,
+        mew=2,
+        label="in-sample lower value",
+    )
+    floor = observations[0].fitted.noise_floor.quantile_95
     axis.axhline(floor, color=FADED, ls=":", label="95% of estimates without a leak")
-    axis.set_xticks(list(places), [f"{one.repetitions}" for one in panel])
+    axis.set_xticks(list(places), [f"{run.repetitions}" for run in runs])
 
 
-def _by_noise(found: Sequence[FederatedRun]) -> list[list[FederatedRun]]:
-    noises = dict.fromkeys(one.noise for one in found)
-    return [[one for one in found if one.noise == noise] for noise in noises]
+def _group_by_noise(runs: Sequence[FederatedRun]) -> list[list[FederatedRun]]:
+    """Returns the runs of each noise multiplier, in the order in which they come."""
+    groups: dict[float, list[FederatedRun]] = {}
+    for run in runs:
+        groups.setdefault(run.noise, []).append(run)
+    return list(groups.values())
 
 
-def _noise(one: FederatedRun) -> str:
-    """A panel's title: the noise, and the analytical epsilon that the paper names it by."""
-    epsilon = f"{one.analytical:.3g}" if np.isfinite(one.analytical) else r"$\infty$"
-    return f"$\\sigma$ = {one.noise:.3g}\nanalytical $\\varepsilon$ = {epsilon}"
+def _format_noise(run: FederatedRun) -> str:
+    """Returns a panel's title: the noise, and the analytical epsilon by which the paper names it."""
+    epsilon = f"{run.analytical:.3g}" if np.isfinite(run.analytical) else r"$\infty$"
+    return f"$\\sigma$ = {run.noise:.3g}\nanalytical $\\varepsilon$ = {epsilon}"
 
 
-def _legend(figure: Figure, axes: Sequence[Axes] | NDArray[np.object_]) -> None:
-    labels: dict[str, Any] = {}
+def _draw_legend(figure: Figure, axes: Sequence[Axes] | NDArray[np.object_]) -> None:
+    """Draws a legend of all axes' labels, each once."""
+    legend: dict[str, Artist] = {}
     for axis in axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
-            labels.setdefault(label, handle)
+            legend.setdefault(label, handle)
     columns = max(2, int(figure.get_size_inches()[0] // 2))
-    figure.legend(list(labels.values()), list(labels), loc="outside lower center", ncols=columns, fontsize=8)
+    handles = list(legend.values())
+    labels = list(legend)
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=columns, fontsize=8
+    )

@@ -8,7 +8,7 @@
 
 Noise multipliers have the paper's analytical epsilons (infinite, 300, 100, 30) at delta = 1e-5; at paper
 scale they are the paper's. Each canary is in by its own coin, and those that are out are the unobserved ones.
-One training gives the cosines of all iterates and those of the final model.
+One training run gives the cosines of all iterates and those of the final model.
 """
 
 import dataclasses
@@ -22,9 +22,18 @@ from experiments.cells.federated import federated_cell
 from experiments.sweeps.sweep import Sweep
 
 
-class Trainings(NamedTuple):
-    """Clients and a model under audit: how they are trained, noise multipliers, numbers of repetitions,
-    trainable parameters, and seconds of a training on two cores. counterpart: the paper's."""
+class TrainingPlan(NamedTuple):
+    """Clients and a model under audit, and how they are trained.
+
+    Attributes:
+      label: The clients' data, for people.
+      counterpart: The paper's data in their place.
+      setting: The setting, at any noise multiplier and number of repetitions.
+      noises: The noise multipliers.
+      repetitions: The numbers of rounds in which a canary takes part.
+      dimension: The number of trainable parameters.
+      seconds: Seconds of a training run on two cores.
+    """
 
     label: str
     counterpart: str
@@ -34,145 +43,283 @@ class Trainings(NamedTuple):
     dimension: int
     seconds: float
 
-    def at(self, noise: float, repetitions: int = 1) -> FederatedSetting:
-        """The audit with so much noise and so many rounds a canary."""
-        return dataclasses.replace(self.setting, noise_multiplier=noise, repetitions=repetitions)
+    def with_noise(self, noise: float, repetitions: int = 1) -> FederatedSetting:
+        """Returns the setting with a noise multiplier and a number of rounds for each canary."""
+        return dataclasses.replace(
+            self.setting, noise_multiplier=noise, repetitions=repetitions
+        )
 
-    def audited(self) -> list[FederatedSetting]:
-        """The audits with each amount of noise and number of repetitions."""
-        return [self.at(noise, times) for noise in self.noises for times in self.repetitions]
+    def audit_settings(self) -> list[FederatedSetting]:
+        """Returns the settings with each noise multiplier and number of repetitions."""
+        settings = []
+        for noise in self.noises:
+            for repetitions in self.repetitions:
+                settings.append(self.with_noise(noise, repetitions))
+        return settings
 
-    def plain(self, noise: float) -> FederatedSetting:
-        """Training without canaries: of a single one that of run 0 is out. The server's learning rate makes
-        up for its mean over fewer clients, so that clients and noise move the model equally far."""
-        one = self.at(noise)
-        mean, bare = (one.cohort + 0.5 * canaries / one.rounds for canaries in (one.canaries, 1))
-        rate = round(one.learning_rate * bare / mean, 6)
-        return dataclasses.replace(one, canaries=1, observe="final", learning_rate=rate)
+    def without_canaries(self, noise: float) -> FederatedSetting:
+        """Returns the setting of a training run without canaries: of a single canary, that of run 0 is out.
+
+        The server's learning rate makes up for its mean over fewer clients, so that clients and noise move
+        the model equally far.
+        """
+        setting = self.with_noise(noise)
+        clients_with_canaries = setting.cohort + 0.5 * setting.canaries / setting.rounds
+        clients_without = setting.cohort + 0.5 * 1 / setting.rounds
+        learning_rate = round(
+            setting.learning_rate * clients_without / clients_with_canaries, 6
+        )
+        return dataclasses.replace(
+            setting, canaries=1, observe="final", learning_rate=learning_rate
+        )
 
 
-class Splits(NamedTuple):
-    """Figure 4: experiments of one run with all canaries against several with their share of them each."""
+class SplitPlan(NamedTuple):
+    """Figure 4: experiments of one run with all canaries, against several runs with their share of them.
 
-    trainings: Trainings
+    Attributes:
+      training: The clients and the model.
+      experiments: How many experiments.
+      runs: How many runs share the canaries of an experiment.
+    """
+
+    training: TrainingPlan
     experiments: int
     runs: int = 10
 
-    def one(self, noise: float) -> FederatedSetting:
-        """All canaries in one run."""
-        return self.trainings.at(noise)
+    def one_run(self, noise: float) -> FederatedSetting:
+        """Returns the setting with all canaries in one run."""
+        return self.training.with_noise(noise)
 
-    def several(self, noise: float) -> FederatedSetting:
-        """Their share of them a run."""
-        fewer = self.trainings.setting.canaries // self.runs
-        return dataclasses.replace(self.one(noise), canaries=fewer)
+    def several_runs(self, noise: float) -> FederatedSetting:
+        """Returns the setting with a run's share of the canaries."""
+        canaries = self.training.setting.canaries // self.runs
+        return dataclasses.replace(self.one_run(noise), canaries=canaries)
 
 
 class FederatedSizes(NamedTuple):
-    """A scale: images, text, and what is split over runs."""
+    """A scale: images, text, and an experiment split over runs."""
 
-    images: Trainings
-    text: Trainings
-    splits: Splits
+    images: TrainingPlan
+    text: TrainingPlan
+    splits: SplitPlan
 
 
-_NOISES = (0.0, 0.0484613, 0.0946699, 0.21472)  # analytical epsilons at delta 1e-5: 300, 100, 30
+_NOISES = (
+    0.0,
+    0.0484613,
+    0.0946699,
+    0.21472,
+)  # analytical epsilons at delta 1e-5: 300, 100, 30
 _REPETITIONS = (1, 2, 4, 8)
 _IMAGES = FederatedSetting(clients=1000, cohort=10, observe="all")
 _TEXT = FederatedSetting(  # learning_rate: at 0.1 the noise of epsilon = 30 lets the LSTM diverge
     "character_lstm", clients=0, cohort=2, rounds=50, client_learning_rate=0.8, learning_rate=0.03,
     canaries=320, observe="all",  # as many canaries as directions that the observer keeps
 )  # fmt: skip
-_TINY = FederatedSetting("linear", clients=20, cohort=4, rounds=12, canaries=200, observe="all")
+_TINY = FederatedSetting(
+    "linear", clients=20, cohort=4, rounds=12, canaries=200, observe="all"
+)
 _TINY_TEXT = dataclasses.replace(_TEXT, clients=4, rounds=2, canaries=100)
 _EMNIST = FederatedSetting(
     "emnist_cnn", clients=0, cohort=34, rounds=498, client_learning_rate=0.031, learning_rate=1.0,
     clipping_norm=0.1, quantile=0.5, observe="all",
 )  # fmt: skip
 _STACKOVERFLOW = dataclasses.replace(
-    _EMNIST, model="word_lstm", cohort=167, rounds=2048, client_learning_rate=1.0, learning_rate=0.56
+    _EMNIST,
+    model="word_lstm",
+    cohort=167,
+    rounds=2048,
+    client_learning_rate=1.0,
+    learning_rate=0.56,
 )
 _LINEAR = dataclasses.replace(_IMAGES, model="linear")
-_FASHION, _SHAKESPEARE = "Fashion-MNIST", "Shakespeare"
-SIZES = {
-    "smoke": FederatedSizes(
-        Trainings(_FASHION, "EMNIST", _TINY, _NOISES[::2], (1, 2), 7850, 3),
-        Trainings(_SHAKESPEARE, "StackOverflow", _TINY_TEXT, _NOISES[:1], (1,), 820_522, 30),
-        Splits(Trainings(_FASHION, "StackOverflow", _TINY, _NOISES[2:3], (1,), 7850, 3), 4, 2),
+_FASHION = "Fashion-MNIST"
+_SHAKESPEARE = "Shakespeare"
+_SMOKE = FederatedSizes(
+    images=TrainingPlan(
+        _FASHION,
+        counterpart="EMNIST",
+        setting=_TINY,
+        noises=_NOISES[::2],
+        repetitions=(1, 2),
+        dimension=7850,
+        seconds=3,
     ),
-    "laptop": FederatedSizes(
-        Trainings(_FASHION, "EMNIST", _IMAGES, _NOISES, _REPETITIONS, 101_770, 30),
-        Trainings(_SHAKESPEARE, "StackOverflow", _TEXT, _NOISES, _REPETITIONS, 820_522, 90),
-        Splits(Trainings(_FASHION, "StackOverflow", _LINEAR, _NOISES[2:], (1,), 7850, 60), 20),
+    text=TrainingPlan(
+        _SHAKESPEARE,
+        counterpart="StackOverflow",
+        setting=_TINY_TEXT,
+        noises=_NOISES[:1],
+        repetitions=(1,),
+        dimension=820_522,
+        seconds=30,
     ),
-    "paper": FederatedSizes(
-        Trainings(
-            "EMNIST", "EMNIST", _EMNIST, (0.0, 0.16, 0.18, 0.195, 0.25, 0.315), _REPETITIONS, 1_206_590, 2e4
+    splits=SplitPlan(
+        TrainingPlan(
+            _FASHION,
+            counterpart="StackOverflow",
+            setting=_TINY,
+            noises=_NOISES[2:3],
+            repetitions=(1,),
+            dimension=7850,
+            seconds=3,
         ),
-        Trainings(
-            "Stack Overflow", "StackOverflow", _STACKOVERFLOW, (0.0, 0.0496, 0.0986, 0.2317), _REPETITIONS,
-            4_050_748, 1e6,
-        ),
-        Splits(Trainings(_FASHION, "StackOverflow", _IMAGES, _NOISES[2:], (1,), 101_770, 600), 50),
+        experiments=4,
+        runs=2,
     ),
-}  # fmt: skip
+)
+_LAPTOP = FederatedSizes(
+    images=TrainingPlan(
+        _FASHION,
+        counterpart="EMNIST",
+        setting=_IMAGES,
+        noises=_NOISES,
+        repetitions=_REPETITIONS,
+        dimension=101_770,
+        seconds=30,
+    ),
+    text=TrainingPlan(
+        _SHAKESPEARE,
+        counterpart="StackOverflow",
+        setting=_TEXT,
+        noises=_NOISES,
+        repetitions=_REPETITIONS,
+        dimension=820_522,
+        seconds=90,
+    ),
+    splits=SplitPlan(
+        TrainingPlan(
+            _FASHION,
+            counterpart="StackOverflow",
+            setting=_LINEAR,
+            noises=_NOISES[2:],
+            repetitions=(1,),
+            dimension=7850,
+            seconds=60,
+        ),
+        experiments=20,
+    ),
+)
+_PAPER = FederatedSizes(
+    images=TrainingPlan(
+        "EMNIST",
+        counterpart="EMNIST",
+        setting=_EMNIST,
+        noises=(0.0, 0.16, 0.18, 0.195, 0.25, 0.315),
+        repetitions=_REPETITIONS,
+        dimension=1_206_590,
+        seconds=2e4,
+    ),
+    text=TrainingPlan(
+        "Stack Overflow",
+        counterpart="StackOverflow",
+        setting=_STACKOVERFLOW,
+        noises=(0.0, 0.0496, 0.0986, 0.2317),
+        repetitions=_REPETITIONS,
+        dimension=4_050_748,
+        seconds=1e6,
+    ),
+    splits=SplitPlan(
+        TrainingPlan(
+            _FASHION,
+            counterpart="StackOverflow",
+            setting=_IMAGES,
+            noises=_NOISES[2:],
+            repetitions=(1,),
+            dimension=101_770,
+            seconds=600,
+        ),
+        experiments=50,
+    ),
+)
+SIZES = {"smoke": _SMOKE, "laptop": _LAPTOP, "paper": _PAPER}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RepeatedSweep(Sweep):
-    """A sweep of kinds of clients, each trained at its noise multipliers with some numbers of repetitions."""
+    """A sweep of kinds of clients, each trained at its noise multipliers with some numbers of repetitions.
 
-    trainings: tuple[Trainings, ...]
-    plain: bool = False  # once more without canaries
+    Attributes:
+      plans: The kinds of clients and how they are trained.
+      with_plain: Whether they are trained once more without canaries.
+    """
+
+    plans: tuple[TrainingPlan, ...]
+    with_plain: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SplitSweep(Sweep):
     """A sweep of experiments of one run against several."""
 
-    splits: Splits
+    plan: SplitPlan
 
 
 def sweeps(scale: str) -> dict[str, Sweep]:
-    """Every sweep of a scale, by name."""
+    """Returns every sweep of a scale, by name."""
     images, text, splits = SIZES[scale]
-    often = "canaries that take part often"
-    found = [
-        _table("one_shot_table_2", text),
-        _table("one_shot_table_5", images),
-        _repeated("one_shot_figure_1", "Densities of cosines", text, images),
-        _repeated("one_shot_figure_2", f"{text.label}: {often}", text),
-        _repeated("one_shot_figure_3", f"{images.label}: {often}", images),
-        _split("one_shot_figure_4", splits),
+    every = [
+        _make_table_sweep("one_shot_table_2", text),
+        _make_table_sweep("one_shot_table_5", images),
+        _make_repeated_sweep("one_shot_figure_1", "Densities of cosines", text, images),
+        _make_repeated_sweep(
+            "one_shot_figure_2", f"{text.label}: canaries that take part often", text
+        ),
+        _make_repeated_sweep(
+            "one_shot_figure_3",
+            f"{images.label}: canaries that take part often",
+            images,
+        ),
+        _make_split_sweep("one_shot_figure_4", splits),
     ]
-    return {sweep.name: sweep for sweep in found}
+    return {sweep.name: sweep for sweep in every}
 
 
-def _table(name: str, asked: Trainings) -> Sweep:
-    once = asked._replace(repetitions=(1,))
-    cells = [*_audits(once), *(_cell(asked, asked.plain(noise), "no canaries") for noise in asked.noises)]
-    title = f"{asked.label}: all iterates and the final model"
-    return RepeatedSweep(name, title, tuple(cells), trainings=(once,), plain=True)
+def _make_table_sweep(name: str, plan: TrainingPlan) -> Sweep:
+    """Returns the sweep of Table 2 or 5: canaries that take part once, and no canaries."""
+    once = plan._replace(repetitions=(1,))
+    cells = list(_audit_cells(once))
+    for noise in plan.noises:
+        cells.append(_make_cell(plan, plan.without_canaries(noise), "no canaries"))
+    title = f"{plan.label}: all iterates and the final model"
+    return RepeatedSweep(name, title, tuple(cells), plans=(once,), with_plain=True)
 
 
-def _repeated(name: str, title: str, *asked: Trainings) -> Sweep:
-    return RepeatedSweep(name, title, tuple(cell for one in asked for cell in _audits(one)), trainings=asked)
+def _make_repeated_sweep(name: str, title: str, *plans: TrainingPlan) -> Sweep:
+    """Returns a sweep over numbers of repetitions."""
+    cells: list[Cell] = []
+    for plan in plans:
+        cells += _audit_cells(plan)
+    return RepeatedSweep(name, title, tuple(cells), plans=plans)
 
 
-def _split(name: str, asked: Splits) -> Sweep:
-    inner, runs = asked.trainings, asked.experiments * asked.runs
+def _make_split_sweep(name: str, plan: SplitPlan) -> Sweep:
+    """Returns the sweep of Figure 4."""
+    training = plan.training
+    several = counted(plan.runs, "run")
     cells = []
-    for noise in inner.noises:
-        cells.append(_cell(inner, asked.one(noise), "one run", asked.experiments))
-        cells.append(_cell(inner, asked.several(noise), counted(asked.runs, "run"), runs))
-    return SplitSweep(name, "One run or ten with as many canaries", tuple(cells), splits=asked)
+    for noise in training.noises:
+        one_run = plan.one_run(noise)
+        several_runs = plan.several_runs(noise)
+        cells.append(_make_cell(training, one_run, "one run", plan.experiments))
+        cells.append(
+            _make_cell(training, several_runs, several, plan.experiments * plan.runs)
+        )
+    return SplitSweep(
+        name, "One run or ten with as many canaries", tuple(cells), plan=plan
+    )
 
 
-def _audits(asked: Trainings) -> Iterator[Cell]:
-    for setting in asked.audited():
-        yield _cell(asked, setting, counted(setting.repetitions, "repetition"))
+def _audit_cells(plan: TrainingPlan) -> Iterator[Cell]:
+    """Yields the cells of a plan's audits."""
+    for setting in plan.audit_settings():
+        yield _make_cell(plan, setting, counted(setting.repetitions, "repetition"))
 
 
-def _cell(asked: Trainings, setting: FederatedSetting, words: str, runs: int = 1) -> Cell:
-    name = f"{asked.label}, sigma {setting.noise_multiplier:.3g}, {words}"
-    return federated_cell(setting, runs, name, asked.seconds)
+def _make_cell(
+    plan: TrainingPlan, setting: FederatedSetting, words: str, runs: int = 1
+) -> Cell:
+    """Returns the cell of some runs of a setting; `words` tell it from the plan's others."""
+    name = f"{plan.label}, sigma {setting.noise_multiplier:.3g}, {words}"
+    return federated_cell(setting, runs, name, plan.seconds)

@@ -1,9 +1,8 @@
-"""The paper's tables as printed, and what figures rest on beside them: in 80 columns, as CSV, as a page."""
+"""The paper's tables as printed, and the numbers of the figures: in 80 columns, as CSV, as a page."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,31 +13,49 @@ from audit.report.table import Column, Show, Table, number
 from audit.statistics import one_shot
 from audit.statistics.accounting import epsilon_upper_bound
 from audit.statistics.estimate import Estimate
-from audit.statistics.one_shot import ONE_SHOT_EQUAL_VARIANCE, ONE_SHOT_FITTED
+from audit.statistics.one_shot import (
+    ONE_SHOT_EQUAL_VARIANCE,
+    ONE_SHOT_FITTED,
+)
 from experiments.one_shot import estimates
-from experiments.one_shot.estimates import FederatedRun, Floors, Observation, SplitQuantiles, TableCell
-from experiments.one_shot.sweep import Trainings
+from experiments.one_shot.estimates import (
+    FederatedRun,
+    Floors,
+    Observation,
+    SplitQuantiles,
+    TableCell,
+)
+from experiments.one_shot.sweep import TrainingPlan
 from experiments.sweeps.sweep import OwnTable
 
-Audits = tuple[Trainings, Sequence[FederatedRun]]
 _METHODS = (ONE_SHOT_EQUAL_VARIANCE, ONE_SHOT_FITTED, one_shot.ONE_SHOT_THRESHOLD)
-_ERRORS, _DEVIATIONS = 3.0, 0.3  # standard errors of a mean, and the share of a deviation
-_SIMULATED = """\
+_ALLOWED_ERRORS = 3.0  # standard errors between our mean and the paper's
+# between our deviation and the paper's, as a share of the latter
+_ALLOWED_DEVIATION = 0.3
+_SIMULATED_NOTE = """\
 mean (deviation) over simulations; neither is a bound. fitted: the estimate as
 the paper prints it. *: the equal variance's mean is beyond three standard
 errors and the rounding of the paper's, or its deviation is 30% off"""
-_FLOORS = "mean (95% quantile) where nothing leaks, the null known"
-_ESTIMATES = """\
+_FLOORS_NOTE = "mean (95% quantile) where nothing leaks, the null known"
+_ESTIMATES_NOTE = """\
 estimate (its error) as the paper prints it, from fits to both worlds' cosines:
 no bound. in-sample: the paper's lower value, the best of all thresholds: no
 bound either. *: above the accounted epsilon by more than its error"""
-_HEADS = ("estimate", "in-sample") * 2
+_HEADS = ("estimate", "in-sample", "estimate", "in-sample")
 _WIDTHS = (6, 10, 15, 10, 14, 10, 7, 8)
 _RULE = "-" * 80
 
 
-class Printed(NamedTuple):
-    """A cell of Table 1: its row's exact epsilon, sigma, dimension, mean and deviation over 50."""
+class PrintedCell(NamedTuple):
+    """A cell of the paper's Table 1.
+
+    Attributes:
+      epsilon: The exact epsilon of its row.
+      sigma: The standard deviation of the noise.
+      dimension: The dimension d.
+      mean: The mean estimate over 50 simulations.
+      deviation: Its standard deviation over them.
+    """
 
     epsilon: float
     sigma: float
@@ -48,7 +65,16 @@ class Printed(NamedTuple):
 
 
 class PrintedRun(NamedTuple):
-    """A row of Table 2 or 5: noise multiplier, analytical epsilon, and by observation eps_lo and eps_est."""
+    """A row of the paper's Table 2 or 5.
+
+    Attributes:
+      noise: The noise multiplier.
+      analytical: The analytical epsilon.
+      lower_all: eps_lo from all iterates.
+      all: eps_est from all iterates.
+      lower_final: eps_lo from the final model.
+      final: eps_est from the final model.
+    """
 
     noise: float
     analytical: float
@@ -58,18 +84,22 @@ class PrintedRun(NamedTuple):
     final: float
 
 
-_DIMENSIONS = (10**4, 10**5, 10**6, 10**7)
-_ROWS = (
-    (10.0, 0.541, ((9.89, 0.71), (10.1, 0.41), (10.0, 0.23), (10.0, 0.10))),
-    (3.0, 1.54, ((3.00, 0.46), (3.00, 0.31), (2.96, 0.15), (3.00, 0.08))),
-    (1.0, 4.22, ((0.98, 0.41), (1.05, 0.23), (0.99, 0.14), (1.00, 0.07))),
+DELTA = 1e-6
+SIMULATIONS = 50
+TABLE_1 = (
+    PrintedCell(10.0, 0.541, 10**4, 9.89, 0.71),
+    PrintedCell(10.0, 0.541, 10**5, 10.1, 0.41),
+    PrintedCell(10.0, 0.541, 10**6, 10.0, 0.23),
+    PrintedCell(10.0, 0.541, 10**7, 10.0, 0.10),
+    PrintedCell(3.0, 1.54, 10**4, 3.00, 0.46),
+    PrintedCell(3.0, 1.54, 10**5, 3.00, 0.31),
+    PrintedCell(3.0, 1.54, 10**6, 2.96, 0.15),
+    PrintedCell(3.0, 1.54, 10**7, 3.00, 0.08),
+    PrintedCell(1.0, 4.22, 10**4, 0.98, 0.41),
+    PrintedCell(1.0, 4.22, 10**5, 1.05, 0.23),
+    PrintedCell(1.0, 4.22, 10**6, 0.99, 0.14),
+    PrintedCell(1.0, 4.22, 10**7, 1.00, 0.07),
 )
-TABLE_1 = tuple(
-    Printed(epsilon, sigma, dimension, *cell)
-    for epsilon, sigma, cells in _ROWS
-    for dimension, cell in zip(_DIMENSIONS, cells, strict=True)
-)
-DELTA, SIMULATIONS = 1e-6, 50
 
 TABLE_2 = (
     PrintedRun(0.0, math.inf, 6.240, 45800, 2.88, 4.60),
@@ -88,6 +118,13 @@ TABLE_5 = (
 PRINTED = {"StackOverflow": TABLE_2, "EMNIST": TABLE_5}
 
 
+class PlannedRuns(NamedTuple):
+    """A kind of clients, and those of its training runs that are stored."""
+
+    plan: TrainingPlan
+    runs: Sequence[FederatedRun]
+
+
 class _Line(NamedTuple):
     """Cells of a table of several kinds of rows, and the heading above them."""
 
@@ -95,240 +132,374 @@ class _Line(NamedTuple):
     section: str = ""
 
 
-class _Seen(NamedTuple):
-    """One of a training's observations."""
+class _EstimateRow(NamedTuple):
+    """A row of Table 1's CSV: a cell and an estimate's epsilons (simulations,)."""
+
+    cell: TableCell
+    method: str
+    epsilons: NDArray[np.float64]
+
+
+class _DensityRow(NamedTuple):
+    """A row of the densities' table: a run, and the final model's cosines in units of 1/sqrt(d)."""
+
+    clients: str
+    run: FederatedRun
+    cosines: NDArray[np.float64]
+
+
+class _SplitRow(NamedTuple):
+    """A row of the splits' table: where the canaries are, and the estimates' quantiles."""
+
+    split: SplitQuantiles
+    place: str
+    quantiles: NDArray[np.float64]
+
+
+class _ObservedRun(NamedTuple):
+    """A run with one of its observations."""
 
     run: FederatedRun
     observed: str
-    view: Observation
+    observation: Observation
 
 
-def printed(cell: TableCell, delta: float) -> Printed | None:
-    """The paper's cell of the same sigma and dimension, where its delta is ours."""
-    of = {(row.sigma, row.dimension): row for row in TABLE_1}
-    return of.get((cell.sigma, cell.dimension)) if delta == DELTA else None
+def find_printed_cell(cell: TableCell, delta: float) -> PrintedCell | None:
+    """Returns the paper's cell of the same sigma and dimension, or None where its delta is another."""
+    if delta != DELTA:
+        return None
+    for printed in TABLE_1:
+        if (printed.sigma, printed.dimension) == (cell.sigma, cell.dimension):
+            return printed
+    return None
 
 
-def agrees(cell: TableCell, paper: Printed, simulations: int) -> bool:
-    """Whether the equal-variance estimate is the paper's within what simulations of both tell."""
-    values = cell.epsilons[ONE_SHOT_EQUAL_VARIANCE]
-    allowed = _ERRORS * paper.deviation / np.sqrt(simulations) + (0.05 if paper.mean >= 10 else 0.005)
-    near = abs(values.mean() - paper.mean) <= allowed
-    return bool(near and abs(values.std() / paper.deviation - 1) <= _DEVIATIONS)
+def agrees(cell: TableCell, printed: PrintedCell, simulations: int) -> bool:
+    """Returns whether the equal-variance estimate is the paper's, as far as both simulations can tell."""
+    epsilons = cell.epsilons[ONE_SHOT_EQUAL_VARIANCE]
+    rounding = 0.05 if printed.mean >= 10 else 0.005
+    allowed = _ALLOWED_ERRORS * printed.deviation / np.sqrt(simulations) + rounding
+    mean_agrees = abs(epsilons.mean() - printed.mean) <= allowed
+    deviation_agrees = abs(epsilons.std() / printed.deviation - 1) <= _ALLOWED_DEVIATION
+    return bool(mean_agrees and deviation_agrees)
 
 
-def of_cells(cells: Sequence[TableCell], delta: float, simulations: int) -> Table[TableCell]:
-    """A row a cell of Table 1."""
+def make_cells_table(
+    cells: Sequence[TableCell], delta: float, simulations: int
+) -> Table[TableCell]:
+    """Makes Table 1 with a row for each cell."""
 
-    def fitted(cell: TableCell) -> str:
-        paper = printed(cell, delta)
-        mark = " " if paper is None or agrees(cell, paper, simulations) else "*"
-        return f"{mark}{_spread(cell.epsilons[ONE_SHOT_FITTED]):>14}"
+    def format_equal_variance(cell: TableCell) -> str:
+        return _format_spread(cell.epsilons[ONE_SHOT_EQUAL_VARIANCE])
+
+    def format_fitted(cell: TableCell) -> str:
+        printed = find_printed_cell(cell, delta)
+        mark = " "
+        if printed is not None and not agrees(cell, printed, simulations):
+            mark = "*"
+        return f"{mark}{_format_spread(cell.epsilons[ONE_SHOT_FITTED]):>14}"
 
     columns = (
         Column("sigma", lambda cell: cell.sigma, "sigma", number("g"), 5),
         Column("dimension", lambda cell: cell.dimension, "d", number(",.0e"), 9),
         Column("canaries", lambda cell: cell.canaries, "k", width=6),
         Column("exact", lambda cell: cell.exact, "exact", number(".3f"), 7),
-        Column(None, lambda cell: _printed(cell, delta), "paper", width=15),
-        Column(
-            None, lambda cell: _spread(cell.epsilons[ONE_SHOT_EQUAL_VARIANCE]), "equal variance", width=15
-        ),
-        Column(None, fitted, "fitted", width=15),
+        Column(None, lambda cell: _format_printed(cell, delta), "paper", width=15),
+        Column(None, format_equal_variance, "equal variance", width=15),
+        Column(None, format_fitted, "fitted", width=15),
     )
     title = f"Table 1: estimates of epsilon at delta {delta:g}, {simulations} simulations a cell"
-    return Table(columns, cells, before=(title,), after=(_SIMULATED,), gap="", rule=72)
-
-
-def cells_csv(cells: Sequence[TableCell]) -> bytes:
-    """A line a cell and estimate."""
-    columns = (
-        Column("sigma", lambda row: row[0].sigma),
-        Column("dimension", lambda row: row[0].dimension),
-        Column("canaries", lambda row: row[0].canaries),
-        Column("exact", lambda row: row[0].exact),
-        Column("method", lambda row: row[1]),
-        Column("mean", lambda row: row[2].mean()),
-        Column("deviation", lambda row: row[2].std()),
-        Column("simulations", lambda row: len(row[2])),
+    return Table(
+        columns, cells, before=(title,), after=(_SIMULATED_NOTE,), gap="", rule=72
     )
-    return Table(columns, [(cell, *found) for cell in cells for found in cell.epsilons.items()]).csv()
 
 
-def cells_page(cells: Sequence[TableCell], delta: float) -> Table[TableCell]:
-    """Table 1 with every estimate, for a page."""
+def make_cells_csv(cells: Sequence[TableCell]) -> bytes:
+    """Makes Table 1's CSV with a row for each cell and estimate."""
     columns = (
+        Column("sigma", lambda row: row.cell.sigma),
+        Column("dimension", lambda row: row.cell.dimension),
+        Column("canaries", lambda row: row.cell.canaries),
+        Column("exact", lambda row: row.cell.exact),
+        Column("method", lambda row: row.method),
+        Column("mean", lambda row: row.epsilons.mean()),
+        Column("deviation", lambda row: row.epsilons.std()),
+        Column("simulations", lambda row: len(row.epsilons)),
+    )
+    rows = []
+    for cell in cells:
+        for method, epsilons in cell.epsilons.items():
+            rows.append(_EstimateRow(cell, method, epsilons))
+    return Table(columns, rows).csv()
+
+
+def make_page_table(cells: Sequence[TableCell], delta: float) -> Table[TableCell]:
+    """Makes Table 1 with every estimate, for a page."""
+    columns = [
         Column(None, lambda cell: cell.sigma, "sigma", number("g")),
         Column(None, lambda cell: cell.dimension, "dimension", number(",")),
         Column(None, lambda cell: cell.canaries, "canaries", number(",")),
         Column(None, lambda cell: cell.exact, "exact", number(".3f")),
-        Column(None, lambda cell: _printed(cell, delta), "paper"),
-        *(_of(name, lambda cell: cell.epsilons, _spread) for name in _METHODS),
-    )
+        Column(None, lambda cell: _format_printed(cell, delta), "paper"),
+    ]
+    for method in _METHODS:
+        columns.append(
+            _method_column(method, lambda cell: cell.epsilons, _format_spread)
+        )
     return Table(columns, cells)
 
 
-def of_floors(floors: Sequence[Floors], delta: float) -> Table[Floors]:
-    """A row a number of canaries."""
-    canaries = Column(None, lambda row: row.canaries, "canaries", number(","), 8)
+def make_floors_table(floors: Sequence[Floors], delta: float) -> Table[Floors]:
+    """Makes a table of noise floors with a row for each number of canaries."""
+    columns = [Column(None, lambda row: row.canaries, "canaries", number(","), 8)]
+    for method in _METHODS:
+        columns.append(
+            _method_column(method, lambda row: row.by_method, floor_words, 18)
+        )
     before = (f"Noise floors of epsilon at delta {delta:g}",)
-    fitted = (_of(name, lambda row: row.by_method, floor_words, 18) for name in _METHODS)
-    return Table((canaries, *fitted), floors, before=before, after=(_FLOORS,), gap="")
+    return Table(columns, floors, before=before, after=(_FLOORS_NOTE,), gap="")
 
 
-def of_observations(name: str, audits: Audits, delta: float) -> OwnTable:
-    """A row a noise multiplier, in the shape of Tables 2, 3 and 5, and the paper's rows."""
-    asked, found = audits
-    lines = [
-        _audit_line(one, f"{one.analytical:.4g}", _share(one.accuracy), _share(one.plain_accuracy))
-        for one in found
-    ]
-    lines.append(_floors(found[0]))
-    for row in PRINTED[asked.counterpart]:
-        numbers = (f"{row.all:,g}", f"{row.lower_all:g}", f"{row.final:g}", f"{row.lower_final:g}")
-        cells = (f"{row.noise:g}", f"{row.analytical:g}", *numbers)
-        lines.append(_Line(cells, f"the paper, {asked.counterpart}:"))
+def make_observations_table(name: str, planned: PlannedRuns, delta: float) -> OwnTable:
+    """Makes a table in the shape of Tables 2, 3 and 5, with the paper's rows below ours."""
+    lines = []
+    for run in planned.runs:
+        accuracy = _format_accuracy(run.accuracy)
+        plain_accuracy = _format_accuracy(run.plain_accuracy)
+        lines.append(
+            _make_run_line(run, f"{run.analytical:.4g}", accuracy, plain_accuracy)
+        )
+    lines.append(_make_floor_line(planned.runs[0]))
+
+    counterpart = planned.plan.counterpart
+    for row in PRINTED[counterpart]:
+        cells = (
+            f"{row.noise:g}",
+            f"{row.analytical:g}",
+            f"{row.all:,g}",
+            f"{row.lower_all:g}",
+            f"{row.final:g}",
+            f"{row.lower_final:g}",
+        )
+        lines.append(_Line(cells, f"the paper, {counterpart}:"))
     heads = ("noise", "analytical", *_HEADS, "with", "without")
-    return _of_audits(name, audits, delta, f"{'accuracy':>16}", heads, lines)
+    return _make_runs_table(name, planned, delta, f"{'accuracy':>16}", heads, lines)
 
 
-def of_repetitions(name: str, audits: Audits, delta: float) -> OwnTable:
-    """A row a noise multiplier and number of repetitions, as Figures 2 and 3 show them."""
-    _, found = audits
-    lines = [_audit_line(one, f"{one.accounted:.4g}", f"{one.repetitions}") for one in found]
+def make_repetitions_table(name: str, planned: PlannedRuns, delta: float) -> OwnTable:
+    """Makes a table with a row for each noise multiplier and number of repetitions, as in Figures 2 and 3."""
+    lines = []
+    for run in planned.runs:
+        lines.append(_make_run_line(run, f"{run.accounted:.4g}", f"{run.repetitions}"))
+    lines.append(_make_floor_line(planned.runs[0]))
     heads = ("noise", "accounted", *_HEADS, "times")
-    return _of_audits(name, audits, delta, "", heads, [*lines, _floors(found[0])])
+    return _make_runs_table(name, planned, delta, "", heads, lines)
 
 
-def of_densities(name: str, every: Sequence[Audits]) -> OwnTable:
-    """The final model's cosines and whether they are normal, in the shape of Table 4."""
+def make_densities_table(name: str, every: Sequence[PlannedRuns]) -> OwnTable:
+    """Makes a table in the shape of Table 4: the final model's cosines and whether they are normal."""
 
-    def says(level: float | None) -> str:
+    def format_normality(row: _DensityRow) -> str:
+        level = row.run.final_model.normality.rejected_at
         return "  not rejected" if level is None else f"  rejected at {level:g}"
 
     columns = (
-        Column("clients", lambda row: row[0].label, "", width=16, left=True),
-        Column("noise", lambda row: row[1].noise, "noise", number(".3g"), 9),
-        Column("repetitions", lambda row: row[1].repetitions, "times", width=7),
-        Column("mean", lambda row: row[2].mean(), "mean", number(".2f"), 9),
-        Column("deviation", lambda row: row[2].std(), "deviation", number(".3f"), 11),
-        Column("a_squared", lambda row: row[1].final.normality.statistic, "A^2", number(".3f"), 8),
-        Column(None, lambda row: says(row[1].final.normality.rejected_at), "  normal", left=True),
+        Column("clients", lambda row: row.clients, "", width=16, left=True),
+        Column("noise", lambda row: row.run.noise, "noise", number(".3g"), 9),
+        Column("repetitions", lambda row: row.run.repetitions, "times", width=7),
+        Column("mean", lambda row: row.cosines.mean(), "mean", number(".2f"), 9),
+        Column(
+            "deviation", lambda row: row.cosines.std(), "deviation", number(".3f"), 11
+        ),
+        Column(
+            "a_squared",
+            lambda row: row.run.final_model.normality.statistic,
+            "A^2",
+            number(".3f"),
+            8,
+        ),
+        Column(None, format_normality, "  normal", left=True),
     )
-    rows = [
-        (asked, one, one.final.cosines.observed * asked.dimension**0.5)
-        for asked, audits in every
-        for one in audits
-    ]
+    rows = []
+    for plan, runs in every:
+        for run in runs:
+            cosines = run.final_model.cosines.observed * plan.dimension**0.5
+            rows.append(_DensityRow(plan.label, run, cosines))
     title = f"{name}: cosines with the final model, in units of 1/sqrt(d)"
     note = "normal: Anderson and Darling's test (A^2) of the canaries that are in"
     table = Table(columns, rows, before=(title,), after=(_RULE, note), gap="", rule=80)
     return OwnTable(table.text(), table.csv())
 
 
-def of_splits(name: str, found: Sequence[SplitQuantiles], words: str, delta: float) -> OwnTable:
-    """Quantiles of estimates, all canaries in one run or over several."""
-    columns = (
-        Column("noise", lambda row: row[0].noise, "noise", number(".3g"), 7, left=True),
-        Column("observed", lambda row: row[0].observe, "observed", width=9, left=True),
-        Column("canaries", lambda row: row[1], "canaries in", width=13, left=True),
-        *(
-            Column(f"{quantile}", itemgetter(place), f"{quantile:g}", number(".4g"), 8)
-            for place, quantile in enumerate(estimates.QUANTILES, 2)
+def make_splits_table(
+    name: str, splits: Sequence[SplitQuantiles], words: str, delta: float
+) -> OwnTable:
+    """Makes a table of the estimates' quantiles, with all canaries in one run or over several."""
+
+    def analytical(row: _SplitRow) -> float:
+        return epsilon_upper_bound(row.split.noise, 1, delta)
+
+    columns = [
+        Column(
+            "noise", lambda row: row.split.noise, "noise", number(".3g"), 7, left=True
         ),
         Column(
-            None, lambda row: epsilon_upper_bound(row[0].noise, 1, delta), "analytical", number(".4g"), 11
+            "observed", lambda row: row.split.observe, "observed", width=9, left=True
         ),
-    )
-    rows = [
-        (one, place, *values)
-        for one in found
-        for place, values in (("one run", one.one), ("several runs", one.several))
+        Column("canaries", lambda row: row.place, "canaries in", width=13, left=True),
     ]
+    for place, quantile in enumerate(estimates.QUANTILES):
+        value = partial(_get_quantile, place)
+        columns.append(Column(f"{quantile}", value, f"{quantile:g}", number(".4g"), 8))
+    columns.append(Column(None, analytical, "analytical", number(".4g"), 11))
+
+    rows = []
+    for split in splits:
+        rows.append(_SplitRow(split, "one run", split.one_run))
+        rows.append(_SplitRow(split, "several runs", split.several_runs))
     title = f"{name}: {words}, delta {delta:.3g}"
     note = "columns: quantiles over experiments of the estimate, which is no bound"
     table = Table(columns, rows, before=(title,), after=(_RULE, note), gap="", rule=80)
     return OwnTable(table.text(), table.csv())
 
 
-def _of_audits(
-    name: str, audits: Audits, delta: float, more: str, heads: Sequence[str], lines: Sequence[_Line]
+def _get_quantile(place: int, row: _SplitRow) -> float:
+    return float(row.quantiles[place])
+
+
+def _make_runs_table(
+    name: str,
+    planned: PlannedRuns,
+    delta: float,
+    last_heading: str,
+    heads: Sequence[str],
+    lines: Sequence[_Line],
 ) -> OwnTable:
-    """The table of one kind of clients, and its CSV. more: what stands above the last columns."""
-    asked, found = audits
-    observed, unobserved, _ = found[0].every.cosines
-    rounds = f"{asked.setting.rounds:,} x {asked.setting.cohort} clients, delta {delta:.3g}"
-    about = f"{len(observed):,} + {len(unobserved):,} canaries, {rounds}"
-    above = f"{'':<16}{'all iterates':>24}{'final model':>24}{more}"
-    columns = [
-        Column(None, partial(_cell, i), head, width=_WIDTHS[i], left=i == 0) for i, head in enumerate(heads)
-    ]
-    text = Table(
+    """Makes the table of one kind of clients, and its CSV.
+
+    Args:
+      name: The sweep's name.
+      planned: The clients and their runs.
+      delta: The delta of epsilon.
+      last_heading: A heading above the last columns.
+      heads: The columns' names.
+      lines: The rows.
+    """
+    setting = planned.plan.setting
+    observed, unobserved, _ = planned.runs[0].all_iterates.cosines
+    canaries = f"{len(observed):,} + {len(unobserved):,} canaries"
+    rounds = f"{setting.rounds:,} x {setting.cohort} clients"
+    about = f"{canaries}, {rounds}, delta {delta:.3g}"
+    headings = f"{'':<16}{'all iterates':>24}{'final model':>24}{last_heading}"
+    columns = []
+    for place, head in enumerate(heads):
+        value = partial(_get_cell, place)
+        columns.append(Column(None, value, head, width=_WIDTHS[place], left=place == 0))
+    table = Table(
         columns,
         lines,
         section=lambda line: line.section,
-        before=(f"{name}: {asked.label}", about, above),
-        after=(_RULE, _ESTIMATES),
+        before=(f"{name}: {planned.plan.label}", about, headings),
+        after=(_RULE, _ESTIMATES_NOTE),
         gap="",
         rule=80,
-    ).text()
-    return OwnTable(text, _audits_csv(asked, found))
+    )
+    return OwnTable(table.text(), _make_runs_csv(planned))
 
 
-def _audits_csv(asked: Trainings, found: Sequence[FederatedRun]) -> bytes:
+def _get_cell(place: int, line: _Line) -> str:
+    """Returns a line's cell, empty in lines that have fewer."""
+    return line.cells[place] if place < len(line.cells) else ""
+
+
+def _make_runs_csv(planned: PlannedRuns) -> bytes:
+    """Makes a CSV with a row for each run and observation."""
     columns = (
-        Column("clients", lambda row: asked.label),
-        *(Column(name, attrgetter(f"run.{name}")) for name in FederatedRun._fields[:4]),
+        Column("clients", lambda row: planned.plan.label),
+        Column("noise", lambda row: row.run.noise),
+        Column("repetitions", lambda row: row.run.repetitions),
+        Column("analytical", lambda row: row.run.analytical),
+        Column("accounted", lambda row: row.run.accounted),
         Column("observed", lambda row: row.observed),
-        Column("fitted", lambda row: row.view.fitted.epsilon),
-        Column("error", lambda row: row.view.fitted.standard_error),
-        Column("floor", lambda row: row.view.fitted.noise_floor.mean),
-        Column("floor_95", lambda row: row.view.fitted.noise_floor.quantile_95),
-        Column("equal_variance", lambda row: row.view.equal_variance.epsilon),
-        Column("in_sample", lambda row: row.view.in_sample),
-        Column("a_squared", lambda row: row.view.normality.statistic),
+        Column("fitted", lambda row: row.observation.fitted.epsilon),
+        Column("error", lambda row: row.observation.fitted.standard_error),
+        Column("floor", lambda row: row.observation.fitted.noise_floor.mean),
+        Column("floor_95", lambda row: row.observation.fitted.noise_floor.quantile_95),
+        Column("equal_variance", lambda row: row.observation.equal_variance.epsilon),
+        Column("in_sample", lambda row: row.observation.in_sample),
+        Column("a_squared", lambda row: row.observation.normality.statistic),
         Column("accuracy", lambda row: row.run.accuracy),
         Column("accuracy_without", lambda row: row.run.plain_accuracy),
     )
-    rows = [_Seen(one, *seen) for one in found for seen in (("all", one.every), ("final", one.final))]
+    rows = []
+    for run in planned.runs:
+        rows.append(_ObservedRun(run, "all", run.all_iterates))
+        rows.append(_ObservedRun(run, "final", run.final_model))
     return Table(columns, rows).csv()
 
 
-def _audit_line(one: FederatedRun, upper: str, *rest: str) -> _Line:
-    mark = "*" if one.exceeds else ""
-    every = f"{mark}{_estimate(one.every.fitted)}", f"{one.every.in_sample:.3f}"
-    final = _estimate(one.final.fitted), f"{one.final.in_sample:.3f}"
-    return _Line((f"{one.noise:.3g}", upper, *every, *final, *rest))
+def _make_run_line(run: FederatedRun, upper: str, *rest: str) -> _Line:
+    """Makes the line of a run: noise, upper bound, estimates from both observations, and further cells."""
+    mark = "*" if run.exceeds else ""
+    cells = (
+        f"{run.noise:.3g}",
+        upper,
+        f"{mark}{_format_estimate(run.all_iterates.fitted)}",
+        f"{run.all_iterates.in_sample:.3f}",
+        _format_estimate(run.final_model.fitted),
+        f"{run.final_model.in_sample:.3f}",
+        *rest,
+    )
+    return _Line(cells)
 
 
-def _floors(one: FederatedRun) -> _Line:
-    floors = (view.fitted.noise_floor for view in (one.every, one.final))
-    every, final = (f"{floor.mean:.2f} ({floor.quantile_95:.2f})" for floor in floors)
-    return _Line(("floor", "mean (95%)", every, "", final))
+def _make_floor_line(run: FederatedRun) -> _Line:
+    """Makes the line of what the estimates show where nothing leaks."""
+    all_iterates = run.all_iterates.fitted.noise_floor
+    final_model = run.final_model.fitted.noise_floor
+    cells = (
+        "floor",
+        "mean (95%)",
+        f"{all_iterates.mean:.2f} ({all_iterates.quantile_95:.2f})",
+        "",
+        f"{final_model.mean:.2f} ({final_model.quantile_95:.2f})",
+    )
+    return _Line(cells)
 
 
-def _estimate(row: Estimate) -> str:
-    digits = 0 if row.epsilon >= 1000 else 1 if row.epsilon >= 10 else 2
-    return f"{row.epsilon:,.{digits}f} ({row.standard_error:,.{digits}f})"
+def _format_estimate(estimate: Estimate) -> str:
+    """Formats an estimate and its error with as many decimals as its size is worth."""
+    decimals = 2
+    if estimate.epsilon >= 1000:
+        decimals = 0
+    elif estimate.epsilon >= 10:
+        decimals = 1
+    return f"{estimate.epsilon:,.{decimals}f} ({estimate.standard_error:,.{decimals}f})"
 
 
-def _share(value: float | None) -> str:
+def _format_accuracy(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
-def _cell(place: int, line: _Line) -> str:
-    return "".join(line.cells[place : place + 1])
-
-
-def _of(method: str, values: Callable[[Any], Mapping[str, object]], show: Show, width: int = 0) -> Column:
+def _method_column(
+    method: str,
+    values: Callable[[Any], Mapping[str, object]],
+    show: Show,
+    width: int = 0,
+) -> Column:
+    """Returns the column of an estimate."""
     head = method.removeprefix("one_shot_").replace("_", " ")
     return Column(None, lambda row: values(row)[method], head, show, width)
 
 
-def _printed(cell: TableCell, delta: float) -> str | None:
-    paper = printed(cell, delta)
-    return None if paper is None else f"{paper.mean:.2f} ({paper.deviation:.2f})"
+def _format_printed(cell: TableCell, delta: float) -> str | None:
+    """Formats what the paper prints in a cell; returns None where it has no such cell."""
+    printed = find_printed_cell(cell, delta)
+    if printed is None:
+        return None
+    return f"{printed.mean:.2f} ({printed.deviation:.2f})"
 
 
-def _spread(values: NDArray[np.float64]) -> str:
+def _format_spread(values: NDArray[np.float64]) -> str:
+    """Formats the mean and the standard deviation of values."""
     return f"{values.mean():.2f} ({values.std():.2f})"

@@ -1,4 +1,4 @@
-"""What canaries can be: texts that are drawn, shown and as their client has them; the models' rows."""
+"""What canaries can be: texts as they are drawn, shown and settled; the models' rows."""
 
 import dataclasses
 
@@ -27,12 +27,16 @@ LABELLED = TextForm(LENGTH, ALPHABET, 0, 6, 3)
 
 
 def language_model():
-    return flat_model(LanguageModel(7, 4, 6, 1), jnp.zeros(LENGTH, jnp.uint8), next_token_loss(0))
+    return flat_model(
+        LanguageModel(7, 4, 6, 1), jnp.zeros(LENGTH, jnp.uint8), next_token_loss(0)
+    )
 
 
 def classifier():
     cross_entropy = optax.softmax_cross_entropy_with_integer_labels
-    return flat_model(TextClassifier(6, 4, 6, 3), jnp.zeros(LENGTH, jnp.uint8), cross_entropy)
+    return flat_model(
+        TextClassifier(6, 4, 6, 3), jnp.zeros(LENGTH, jnp.uint8), cross_entropy
+    )
 
 
 def numbers(text, form):
@@ -42,115 +46,157 @@ def numbers(text, form):
 @pytest.mark.slow
 def test_a_settled_text_has_its_own_loss():
     model = language_model()
-    made, theta = samples.texts(model, OWN, False), jax.jit(model.init)(jax.random.key(0))
-    canary = made.settled(made.random(np.random.default_rng(0)), jax.random.key(1))
-    text = made.shown(canary)
-    assert len(text) == LENGTH + 1 and set(text) <= set(ALPHABET) and canary.label.shape == (0,)
+    own_samples, theta = (
+        samples.text_samples(model, OWN, False),
+        jax.jit(model.init)(jax.random.key(0)),
+    )
+    canary = own_samples.settle(
+        own_samples.draw(np.random.default_rng(0)), jax.random.key(1)
+    )
+    text = own_samples.show(canary)
+    assert len(text) == LENGTH + 1
+    assert set(text) <= set(ALPHABET)
+    assert canary.label.shape == (0,)
     tokens = numbers(text, OWN)
-    loss = jax.jit(made.loss)
+    loss = jax.jit(own_samples.loss)
     losses = [float(loss(theta, canary, jax.random.key(i))) for i in range(2)]
     expected = float(jax.jit(model.loss)(theta, (tokens[:-1], tokens[1:])))
     assert losses == pytest.approx([expected] * 2, rel=1e-5)
-    assert made.shown(made.settled(canary, jax.random.key(7))) == text
+    assert own_samples.show(own_samples.settle(canary, jax.random.key(7))) == text
 
 
 @pytest.mark.slow
 def test_a_labelled_text_keeps_its_label_or_mixes_it():
     model = classifier()
     theta = jax.jit(model.init)(jax.random.key(0))
-    fixed, mixed = (samples.texts(model, LABELLED, soft) for soft in (False, True))
-    canary = fixed.settled(fixed.taken(numbers("abcdab", LABELLED), np.int32(2)), jax.random.key(0))
+    fixed, mixed = (
+        samples.text_samples(model, LABELLED, soft) for soft in (False, True)
+    )
+    canary = fixed.settle(
+        fixed.from_example(numbers("abcdab", LABELLED), np.int32(2)), jax.random.key(0)
+    )
     loss = jax.jit(model.loss)
-    expected = [float(loss(theta, (numbers("abcdab", LABELLED), jnp.int32(label)))) for label in range(3)]
-    assert float(jax.jit(fixed.loss)(theta, canary, jax.random.key(0))) == pytest.approx(
-        expected[2], rel=1e-5
-    )
+    expected = [
+        float(loss(theta, (numbers("abcdab", LABELLED), jnp.int32(label))))
+        for label in range(3)
+    ]
+    assert float(
+        jax.jit(fixed.loss)(theta, canary, jax.random.key(0))
+    ) == pytest.approx(expected[2], rel=1e-5)
     weights = jax.nn.softmax(canary.label)
-    assert float(jax.jit(mixed.loss)(theta, canary, jax.random.key(0))) == pytest.approx(
-        float(np.dot(weights, expected)), rel=1e-5
-    )
+    assert float(
+        jax.jit(mixed.loss)(theta, canary, jax.random.key(0))
+    ) == pytest.approx(float(np.dot(weights, expected)), rel=1e-5)
 
 
 def test_a_text_begins_as_an_example():
-    made = samples.texts(language_model(), OWN, False)
+    own_samples = samples.text_samples(language_model(), OWN, False)
     text = numbers("ab\ncdab", OWN)
-    begun = made.taken(text[:-1], text[1:])
-    assert made.shown(begun) == "ab\ncdab" and float(begun.content.max()) == 12
+    begun = own_samples.from_example(text[:-1], text[1:])
+    assert own_samples.show(begun) == "ab\ncdab"
+    assert float(begun.content.max()) == 12
 
 
 @pytest.fixture
 def plays(monkeypatch):
     """Made-up roles, and a small model of them as the row of character_lstm."""
     rng = np.random.default_rng(0)
-    texts = {f"role {i}": rng.integers(1, 6, (3, LENGTH + 1)) for i in range(20)}
-    found = by_name(
-        {name: (t[:, :-1].astype(np.uint8), t[:, 1:].astype(np.int32)) for name, t in texts.items()}, "", "x"
-    )
-    row = populations.ModelRow(
-        lambda attacked, named: populations.roles(attacked, found), language_model, OWN, 0
-    )
+    parts = {}
+    for number in range(20):
+        texts = rng.integers(1, 6, (3, LENGTH + 1))
+        features = texts[:, :-1].astype(np.uint8)
+        labels = texts[:, 1:].astype(np.int32)
+        parts[f"role {number}"] = (features, labels)
+    everyone = by_name(parts, "", "x")
+
+    def load(setting, paths):
+        return populations.split_roles(setting, everyone)
+
+    row = populations.ModelRow(load, language_model, OWN, 0)
     monkeypatch.setitem(populations.ROWS, "character_lstm", row)
-    return found
+    return everyone
 
 
 @pytest.mark.slow
-def test_a_training_on_texts_is_measured_and_kept(plays, tmp_path):
+def test_a_training_run_on_texts_is_measured_and_stored(plays, tmp_path):
     setting = Attacked(
         model="character_lstm", examples=2, rounds=2, every=1, cohort=4, client_learning_rate=1.0,
         design_steps=100, design_rate=0.1, scores=20, mock_rounds=500, noise_multiplier=0.5,
     )  # fmt: skip
-    fitted, known, store = training.prepared(setting, tmp_path)
-    assert (known.train_clients, known.mock.number, fitted.pool) == (18, 2, 2)
-    first, last = training.measure_missing(fitted, known, store)
-    again = training.from_bytes(files.read(store.path / "round_0000001.npz"))
-    assert again.canary == first.canary and len(first.canary) == LENGTH + 1
-    assert first.health > 0.5 and first.own == pytest.approx(min(first.norm, 1), rel=1e-4)
-    assert last.number == 2 and 0 <= last.accuracy <= 1
+    fitted, population, store = training.prepared(setting, tmp_path)
+    assert (population.train_clients, population.mock.number, fitted.pool) == (18, 2, 2)
+    first, last = training.measure_missing(fitted, population, store)
+    again = training.parse_round(files.read(store.path / "round_0000001.npz"))
+    assert again.canary == first.canary
+    assert len(first.canary) == LENGTH + 1
+    assert first.health > 0.5
+    assert first.own == pytest.approx(min(first.norm, 1), rel=1e-4)
+    assert last.number == 2
+    assert 0 <= last.accuracy <= 1
 
 
 def test_mock_roles_are_others(plays):
-    split = populations.roles(Attacked(clients=5), plays)
-    assert split.train.number == 5 and split.mock.number == 2
-    assert not {x.tobytes() for x in split.train.features} & {x.tobytes() for x in split.mock.features}
+    split = populations.split_roles(Attacked(clients=5), plays)
+    assert split.train.number == 5
+    assert split.mock.number == 2
+    train_texts = {text.tobytes() for text in split.train.features}
+    mock_texts = {text.tobytes() for text in split.mock.features}
+    assert not train_texts & mock_texts
     with pytest.raises(InputError, match="`clients=19`: give 0 to 18"):
-        populations.roles(Attacked(clients=19), plays)
+        populations.split_roles(Attacked(clients=19), plays)
 
 
 def test_every_model_has_a_row_and_leafs_need_a_folder(tmp_path):
-    assert not set(populations.ROWS) & set(settings.IMAGES)
-    assert {*populations.ROWS, *settings.IMAGES} == set(settings.MODELS)
-    assert set(settings.IMAGES) == {"two_layer", "linear", "mlp", "convnet", "resnet18"}
-    for model in settings.LEAF:
+    assert not set(populations.ROWS) & set(settings.IMAGE_MODELS)
+    assert {*populations.ROWS, *settings.IMAGE_MODELS} == set(settings.MODELS)
+    assert set(settings.IMAGE_MODELS) == {
+        "two_layer",
+        "linear",
+        "mlp",
+        "convnet",
+        "resnet18",
+    }
+    for model in settings.LEAF_MODELS:
         with pytest.raises(InputError, match="`leaf`: name the folder"):
             training.prepared(Attacked(model=model), tmp_path)
     with pytest.raises(InputError, match="`leaf=x` is for celeba_cnn"):
-        training.prepared(Attacked(), tmp_path, populations.Named("x"))
+        training.prepared(Attacked(), tmp_path, populations.DataPaths("x"))
     with pytest.raises(InputError, match="`model=celeba_cnn` reads LEAF's folder"):
-        training.prepared(Attacked(model="celeba_cnn"), tmp_path, populations.Named("x", "y.npz"))
+        training.prepared(
+            Attacked(model="celeba_cnn"), tmp_path, populations.DataPaths("x", "y.npz")
+        )
     with pytest.raises(InputError, match="`examples=-1`"):
         training.prepared(dataclasses.replace(Attacked(), examples=-1), tmp_path)
 
 
 @pytest.mark.slow
-def test_a_model_of_an_audit_on_images_needs_no_row_and_another_is_refused_with_the_reason(monkeypatch):
-    monkeypatch.setitem(TASKS, "mine", TASKS["linear"]._replace(name="mine", make=lambda shape: lenet()))
-    monkeypatch.setattr(settings, "IMAGES", (*settings.IMAGES, "mine"))
+def test_a_model_of_an_audit_on_images_needs_no_row_and_another_is_refused_with_the_reason(
+    monkeypatch,
+):
+    monkeypatch.setitem(
+        TASKS, "mine", TASKS["linear"]._replace(name="mine", make=lambda shape: lenet())
+    )
+    monkeypatch.setattr(settings, "IMAGE_MODELS", (*settings.IMAGE_MODELS, "mine"))
     monkeypatch.setattr(settings, "MODELS", (*settings.MODELS, "mine"))
     rng = np.random.default_rng(0)
-    pixels, labels = (
-        rng.integers(256, size=(20, 28, 28)).astype(np.uint8),
-        rng.integers(10, size=20, dtype=np.int32),
+    pixels = rng.integers(256, size=(20, 28, 28)).astype(np.uint8)
+    labels = rng.integers(10, size=20, dtype=np.int32)
+    images = ImageDataset(pixels, labels, pixels, labels, "made up", "none")
+    split = populations.deal_images(Attacked("mine"), images)
+    setting = settings.fit_to_clients(
+        Attacked("mine", cohort=4), split.train.number, split.mock.number
     )
-    split = populations.dealt(
-        Attacked("mine"), ImageDataset(pixels, labels, pixels, labels, "made up", "none")
-    )
-    setting = settings.fitted(Attacked("mine", cohort=4), split.train.number, split.mock.number)
-    known = populations.population(setting, split)
-    canary = known.samples.taken(*(of[0] for of in known.mock.of(3)))
-    theta = known.start().theta
-    expected = float(known.model.loss(theta, (pixels[3], labels[3])))
-    assert float(known.samples.loss(theta, canary, jax.random.key(0))) == pytest.approx(expected, rel=1e-4)
-    with pytest.raises(InputError, match="^`model=fcnn` reads neither images nor texts, .*: choose one of"):
+    population = populations.make_population(setting, split)
+    mock_features, mock_labels = population.mock.of(3)
+    canary = population.samples.from_example(mock_features[0], mock_labels[0])
+    theta = population.start().theta
+    expected = float(population.model.loss(theta, (pixels[3], labels[3])))
+    loss = float(population.samples.loss(theta, canary, jax.random.key(0)))
+    assert loss == pytest.approx(expected, rel=1e-4)
+    with pytest.raises(
+        InputError,
+        match="^`model=fcnn` reads neither images nor texts, .*: choose one of",
+    ):
         settings.require_model("fcnn")
     with pytest.raises(InputError, match="^`model=nobody` is unknown: choose one of"):
         settings.require_model("nobody")

@@ -1,4 +1,4 @@
-"""The crafted landscape's study: what the store knows it by, and reading, computing and drawing apart."""
+"""The crafted landscape's study: its names in the store; reading, computing and drawing, each by itself."""
 
 import dataclasses
 import json
@@ -16,7 +16,13 @@ from audit.storage import index
 from audit.storage.store import Store
 from experiments.hidden_state import landscape, landscape_solve
 from experiments.hidden_state.cells import landscape_cell
-from experiments.hidden_state.landscape import Exact, ExactLaw, LandscapeCell, SimulatedAudit, Simulation
+from experiments.hidden_state.landscape import (
+    Exact,
+    ExactLaw,
+    LandscapeCell,
+    SimulatedAudit,
+    Simulation,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 CELL = LandscapeCell(4.0, 2, 3, 1e-5)
@@ -26,29 +32,36 @@ SIMULATION = Simulation(80, 0, 0.95)
 METHODS = ("in_sample", "if_gaussian", "assumption_free")
 
 
-def made_up(asked, epsilon=0.5):
-    if isinstance(asked, ExactLaw):
-        steps = asked.cell.steps
-        return Exact([0.5] * (steps - 1), [1.0] * (steps - 1) + [epsilon], [1.0] * steps, 1.0)
-    if isinstance(asked, landscape.ThresholdSearch):
-        return landscape.Search([epsilon] * len(asked.thresholds()))
-    bounds = [{"method": method, "assumes": "", "epsilon": epsilon} for method in METHODS]
-    return landscape.Simulated([epsilon] * asked.cell.steps, bounds, bounds)
+def make_result(request, epsilon=0.5):
+    """Makes up the result of a request."""
+    steps = request.cell.steps
+    if isinstance(request, ExactLaw):
+        exact = [1.0] * (steps - 1) + [epsilon]
+        return Exact([0.5] * (steps - 1), exact, [1.0] * steps, 1.0)
+    if isinstance(request, landscape.ThresholdSearch):
+        return landscape.Search([epsilon] * len(request.thresholds()))
+    bounds = [
+        {"method": method, "assumes": "", "epsilon": epsilon} for method in METHODS
+    ]
+    return landscape.Simulated([epsilon] * steps, bounds, bounds)
 
 
 def fill(root, study, epsilon=0.5):
-    """A made-up answer to all that a study asks for; the stores by what is asked."""
-    asked = {one: Store(root, one.setting()) for one in [*study.all_laws(), *study.simulations()]}
-    for one, store in asked.items():
-        store.write_text(landscape.RESULT, landscape.text(made_up(one, epsilon)))
-    return asked
+    """Stores made-up results of all requests of a study; returns the stores by request."""
+    stores = {}
+    for request in [*study.all_laws(), *study.simulations()]:
+        stores[request] = Store(root, request.setting())
+        stores[request].write_text(
+            landscape.RESULT, landscape.text(make_result(request, epsilon))
+        )
+    return stores
 
 
 def test_the_store_knows_each_by_a_setting_that_does_not_change(tmp_path):
     cell = LandscapeCell(4.0, 1, 25, 1e-5)
     simulated = SimulatedAudit(cell, 0.5, Simulation(5000, 0, 0.95))
-    asked = ExactLaw(cell, "optimal"), ExactLaw(cell, 0.25), simulated
-    names = [Store(tmp_path, one.setting()).path.name for one in asked]
+    requests = ExactLaw(cell, "optimal"), ExactLaw(cell, 0.25), simulated
+    names = [Store(tmp_path, request.setting()).path.name for request in requests]
     assert names == ["d90cc0161b0e146f", "0b244d2ae8b2017b", "63bdb283ecae308b"]
 
 
@@ -63,58 +76,94 @@ def test_a_search_is_known_by_its_thresholds_too():
 
 
 def test_a_grids_study_asks_for_every_cell_and_algorithm_6():
-    cells = [(cell.noise_multiplier, cell.batch_size, cell.steps) for cell in STUDY.cells]
+    cells = [
+        (cell.noise_multiplier, cell.batch_size, cell.steps) for cell in STUDY.cells
+    ]
     assert cells == [(sigma, size, 3) for sigma in (2.0, 4.0) for size in (1, 2)]
     assert len(STUDY.all_laws()) == 4 * 3 + 2 * 49 and len(STUDY.simulations()) == 4 + 2
 
 
 def test_a_threshold_of_no_adversary_is_a_law_of_its_own():
     study = STUDY._replace(threshold=0.7)
-    assert [law.thresholds for law in study.laws(CELL)] == ["half", "best_constant", "optimal", 0.7]
-    assert [law.thresholds for law in STUDY.laws(CELL)] == ["half", "best_constant", "optimal"]
+    assert [law.thresholds for law in study.laws(CELL)] == [
+        "half",
+        "best_constant",
+        "optimal",
+        0.7,
+    ]
+    assert [law.thresholds for law in STUDY.laws(CELL)] == [
+        "half",
+        "best_constant",
+        "optimal",
+    ]
 
 
 @pytest.mark.parametrize("name", landscape.ADVERSARIES)
 def test_a_solved_law_is_its_adversarys(name):
     assert tuple(landscape_solve.ADVERSARIES) == landscape.ADVERSARIES
-    found = landscape_solve.solve(ExactLaw(CELL, name))
+    exact = landscape_solve.solve(ExactLaw(CELL, name))
     adversary = landscape_solve.ADVERSARIES[name](Process(4.0, 2, 3), 1e-5)
-    assert found.thresholds == adversary.values.tolist()
-    assert found.epsilon_exact[-1] == pytest.approx(adversary.epsilon, rel=1e-4)
-    assert found.epsilon_exact[0] == found.epsilon_upper and len(found.epsilon_gaussian) == 3
+    assert exact.thresholds == adversary.values.tolist()
+    assert exact.epsilon_exact[-1] == pytest.approx(adversary.epsilon, rel=1e-4)
+    assert exact.epsilon_exact[0] == exact.epsilon_upper
+    assert len(exact.epsilon_gaussian) == 3
 
 
 def test_a_constant_threshold_of_one_half_is_the_papers_adversary():
-    assert landscape_solve.solve(ExactLaw(CELL, 0.5)) == landscape_solve.solve(ExactLaw(CELL, "half"))
+    assert landscape_solve.solve(ExactLaw(CELL, 0.5)) == landscape_solve.solve(
+        ExactLaw(CELL, "half")
+    )
 
 
 def test_what_is_missing_is_counted_a_cell_at_a_time(tmp_path):
-    assert landscape.results(index.holdings(tmp_path), STUDY).missing == 4 + 2
+
+    def count_missing(study):
+        return landscape.results(index.holdings(tmp_path), study).missing
+
+    assert count_missing(STUDY) == 4 + 2
     stores = fill(tmp_path, STUDY)
-    assert landscape.results(index.holdings(tmp_path), STUDY).missing == 0
+    assert count_missing(STUDY) == 0
     cell = STUDY.cells[1]
-    for asked in (ExactLaw(cell, "optimal"), STUDY.audit(cell)):
-        (stores[asked].path / landscape.RESULT).unlink()
-        assert landscape.results(index.holdings(tmp_path), STUDY).missing == 1
+    for request in (ExactLaw(cell, "optimal"), STUDY.audit(cell)):
+        (stores[request].path / landscape.RESULT).unlink()
+        assert count_missing(STUDY) == 1
     (stores[STUDY.searches()[1]].path / landscape.RESULT).unlink()
-    assert landscape.results(index.holdings(tmp_path), STUDY).missing == 1 + 2
-    assert landscape.results(index.holdings(tmp_path), STUDY._replace(simulation=SIMULATION)).missing == 4 + 2
+    assert count_missing(STUDY) == 1 + 2
+    assert count_missing(STUDY._replace(simulation=SIMULATION)) == 4 + 2
 
 
-def test_reading_gives_the_cells_that_lack_nothing_and_makes_nothing(tmp_path):
-    assert landscape.results(index.holdings(tmp_path), STUDY)[:2] == ([], []) and not list(tmp_path.iterdir())
+def test_reading_gives_the_complete_cells_and_makes_nothing(tmp_path):
+    assert landscape.results(index.holdings(tmp_path), STUDY)[:2] == (
+        [],
+        [],
+    ) and not list(tmp_path.iterdir())
     stores = fill(tmp_path, STUDY, epsilon=0.25)
     held = index.holdings(tmp_path)
     cells, searches, _ = landscape.results(held, STUDY)
-    assert [one.cell for one in cells] == list(STUDY.cells)
-    assert cells[0].at_threshold is cells[0].exact["half"] and cells[0].simulated.in_sample == [0.25] * 3
-    assert [one.cell for one in searches] == [one.cell for one in STUDY.searches()]
-    assert len(searches[0].thresholds) == len(searches[0].exact) == len(searches[0].claimed) == 49
+    assert [results.cell for results in cells] == list(STUDY.cells)
+    assert cells[0].at_threshold is cells[0].exact["half"]
+    assert cells[0].simulated.in_sample == [0.25] * 3
+    assert [results.cell for results in searches] == [
+        search.cell for search in STUDY.searches()
+    ]
+    assert (
+        len(searches[0].thresholds)
+        == len(searches[0].exact)
+        == len(searches[0].claimed)
+        == 49
+    )
     before = sorted(tmp_path.rglob("*"))
     (stores[STUDY.audit(STUDY.cells[0])].path / landscape.RESULT).unlink()
     (stores[STUDY.searches()[0]].path / landscape.RESULT).unlink()
-    assert [one.cell for one in landscape.results(held, STUDY).cells] == list(STUDY.cells[1:])
-    assert landscape.results(held, STUDY).searches == [] and len(list(tmp_path.rglob("*"))) == len(before) - 2
+    remaining = landscape.results(held, STUDY)
+    assert [results.cell for results in remaining.cells] == list(STUDY.cells[1:])
+    assert remaining.searches == []
+    assert len(list(tmp_path.rglob("*"))) == len(before) - 2
+
+
+def solve_made_up(laws):
+    """Makes up the results of laws, in place of solving them."""
+    return [(law, make_result(law)) for law in laws]
 
 
 def altered(text):
@@ -124,50 +173,80 @@ def altered(text):
 
 
 TORN = ["", "[1]", '{"claimed": []}', "null", "[" * 100_000]
-WRONG = [{"thresholds": 3, "epsilon_exact": [], "epsilon_gaussian": [], "epsilon_upper": 1.0}]
+WRONG = [
+    {"thresholds": 3, "epsilon_exact": [], "epsilon_gaussian": [], "epsilon_upper": 1.0}
+]
 DAMAGES = [*(lambda text, torn=torn: torn for torn in [*TORN, *map(json.dumps, WRONG)])]
-DAMAGES += [altered, lambda text: text[:40], lambda text: text.replace("sha256", "sha265")]
+DAMAGES += [
+    altered,
+    lambda text: text[:40],
+    lambda text: text.replace("sha256", "sha265"),
+]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_result_is_missing_for_readers_and_computed_again(tmp_path, capsys, monkeypatch, damage):
-    stores, study = fill(tmp_path, small()), small()
-    asked = ExactLaw(CELL, "optimal")
-    path = stores[asked].path / landscape.RESULT
+def test_a_damaged_result_is_missing_for_readers_and_computed_again(
+    tmp_path, capsys, monkeypatch, damage
+):
+    study = small()
+    stores = fill(tmp_path, study)
+    request = ExactLaw(CELL, "optimal")
+    path = stores[request].path / landscape.RESULT
     whole = path.read_text()
     path.write_text(damage(whole))
-    files, held = sorted(tmp_path.rglob("*")), index.holdings(tmp_path)
-    assert landscape.results(held, study).missing == 1 and not landscape_solve.simulates(held, study)
-    assert landscape.results(held, study).cells == [] and landscape.read(held, asked, Exact) is None
-    assert set(capsys.readouterr().err.splitlines()) == {f"{path} is damaged: it counts as missing"}
+    files = sorted(tmp_path.rglob("*"))
+    held = index.holdings(tmp_path)
+    assert landscape.results(held, study).missing == 1
+    assert not landscape_solve.simulates(held, study)
+    assert landscape.results(held, study).cells == []
+    assert landscape.read(held, request, Exact) is None
+    assert set(capsys.readouterr().err.splitlines()) == {
+        f"{path} is damaged: it counts as missing"
+    }
     assert sorted(tmp_path.rglob("*")) == files
-    monkeypatch.setattr(landscape_solve, "_solved", lambda laws: [(law, made_up(law)) for law in laws])
+    monkeypatch.setattr(landscape_solve, "_solve_all", solve_made_up)
     landscape_solve.keep(tmp_path, study)
-    assert capsys.readouterr().err == f"{path} is damaged: set aside, it is computed again\n"
-    assert path.read_text() == whole and len(list(path.parent.glob("*.damaged-*"))) == 1
+    assert (
+        capsys.readouterr().err
+        == f"{path} is damaged: set aside, it is computed again\n"
+    )
+    assert path.read_text() == whole
+    assert len(list(path.parent.glob("*.damaged-*"))) == 1
     assert landscape.results(held, study).missing == 0
     landscape_solve.keep(tmp_path, study)
     assert capsys.readouterr().err == ""
 
 
 def test_results_without_a_checksum_are_read_as_they_were_written(tmp_path):
-    for one, store in fill(tmp_path, STUDY).items():
-        store.write_text(landscape.RESULT, json.dumps(dataclasses.asdict(made_up(one))) + "\n")
+    for request, store in fill(tmp_path, STUDY).items():
+        values = dataclasses.asdict(make_result(request))
+        store.write_text(landscape.RESULT, json.dumps(values) + "\n")
     cells, searches, missing = landscape.results(index.holdings(tmp_path), STUDY)
     assert (len(cells), len(searches), missing) == (4, 2, 0)
 
 
-@pytest.mark.parametrize("asked", [STUDY.all_laws()[0], *STUDY.simulations()[-2:], STUDY.audit(CELL)])
-def test_a_kept_result_comes_back_and_one_value_more_or_less_is_seen(tmp_path, asked):
-    store, found = Store(tmp_path, asked.setting()), made_up(asked)
-    store.write_text(landscape.RESULT, landscape.text(found))
+REQUESTS = [STUDY.all_laws()[0], *STUDY.simulations()[-2:], STUDY.audit(CELL)]
+
+
+@pytest.mark.parametrize("request_", REQUESTS)
+def test_a_stored_result_comes_back_and_a_value_more_or_less_is_seen(
+    tmp_path, request_
+):
+    store = Store(tmp_path, request_.setting())
+    result = make_result(request_)
+    store.write_text(landscape.RESULT, landscape.text(result))
     held = index.holdings(tmp_path)
-    assert landscape.read(held, asked, type(found)) == found and landscape.holds(held, asked)
-    values = json.loads(landscape.text(found))
+    assert landscape.read(held, request_, type(result)) == result
+    assert landscape.is_stored(held, request_)
+    values = json.loads(landscape.text(result))
     for name in set(values) - {"sha256"}:
-        other = values[name] + 1e-15 if isinstance(values[name], float) else values[name][:-1]
+        other = (
+            values[name] + 1e-15
+            if isinstance(values[name], float)
+            else values[name][:-1]
+        )
         store.write_text(landscape.RESULT, json.dumps(values | {name: other}))
-        assert not landscape.holds(held, asked), name
+        assert not landscape.is_stored(held, request_), name
 
 
 def test_a_result_that_can_not_be_read_now_is_an_error_and_stays(tmp_path):
@@ -183,70 +262,96 @@ def test_a_result_that_can_not_be_read_now_is_an_error_and_stays(tmp_path):
 
 
 def small(threshold=0.5):
+    """Returns a study of one cell."""
     return landscape.Study((CELL,), threshold, Simulation(40, 0, 0.95))
 
 
 @pytest.mark.slow
 def test_what_is_missing_is_computed_and_kept_once(tmp_path, monkeypatch):
-    computed, heard, study = [], [], small(threshold=0.7)
-    fill(tmp_path, STUDY)  # others' results are left alone, and what Algorithm 6 shares is not computed again
+    computed = []
+    calls = []
+    study = small(threshold=0.7)
+    fill(
+        tmp_path, STUDY
+    )  # others' results are left alone, and what Algorithm 6 shares is not computed again
 
-    def solved(laws):
+    def solve_all(laws):
         for law in laws:
             computed.append(law)
-            yield law, made_up(law)
+            yield law, make_result(law)
 
-    monkeypatch.setattr(landscape_solve, "_solved", solved)
-    landscape_solve.keep_laws(tmp_path, study, lambda: heard.append(1))
-    assert computed == [ExactLaw(CELL._replace(steps=3), 0.7)] and len(heard) == len(study.all_laws())
+    monkeypatch.setattr(landscape_solve, "_solve_all", solve_all)
+    landscape_solve.keep_laws(tmp_path, study, lambda: calls.append(1))
+    assert computed == [ExactLaw(CELL._replace(steps=3), 0.7)]
+    assert len(calls) == len(study.all_laws())
     assert landscape_solve.simulates(index.holdings(tmp_path), study)
     landscape_solve.keep_simulations(tmp_path, study)
     held = landscape.holdings(tmp_path)
     assert not landscape_solve.simulates(held, study)
-    (one,) = landscape.results(held, study).cells
-    assert one.at_threshold == made_up(computed[0]) and len(one.simulated.in_sample) == 3
+    (results,) = landscape.results(held, study).cells
+    assert results.at_threshold == make_result(computed[0])
+    assert len(results.simulated.in_sample) == 3
     scores = held.scores(study.audit(CELL).setting(), 40)
-    assert scores.presence.sum() == 20 and scores.scores.shape == (40, 1)
-    kept = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    assert scores.presence.sum() == 20
+    assert scores.scores.shape == (40, 1)
+    times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     landscape_solve.keep(tmp_path, study)
-    assert len(computed) == 1 and {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == kept
+    assert len(computed) == 1
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == times
 
 
-def test_cells_have_a_folder_of_their_own_and_older_ones_are_used_where_they_are(tmp_path, monkeypatch):
-    monkeypatch.setattr(landscape_solve, "_solved", lambda laws: [(law, made_up(law)) for law in laws])
-    older, newer = ExactLaw(CELL, "optimal"), ExactLaw(CELL, "half")
-    kept = Store(tmp_path, older.setting())
-    kept.write_text(landscape.RESULT, landscape.text(made_up(older, 0.125)))
+def test_cells_have_a_folder_of_their_own_and_older_ones_are_used_where_they_are(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(landscape_solve, "_solve_all", solve_made_up)
+    older = ExactLaw(CELL, "optimal")
+    newer = ExactLaw(CELL, "half")
+    in_root = Store(tmp_path, older.setting())
+    in_root.write_text(landscape.RESULT, landscape.text(make_result(older, 0.125)))
     landscape_solve.keep_laws(tmp_path, small())
-    assert {path.name for path in tmp_path.iterdir()} == {kept.path.name, "landscape"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        in_root.path.name,
+        "landscape",
+    }
     held = landscape.holdings(tmp_path)
-    assert landscape.read(held, older, Exact) == made_up(older, 0.125)
+    assert landscape.read(held, older, Exact) == make_result(older, 0.125)
     assert held.open(newer.setting()).path.parent == tmp_path / "landscape" / "cells"
     assert landscape.results(held, small()).missing == 1 + 2  # the simulations
     marker = landscape_cell(GRID).open(tmp_path, None)
     assert marker.path.parent == tmp_path / "landscape" / "cells"
-    asked = []
-    monkeypatch.setattr(landscape_solve, "keep", lambda out, *_, **__: asked.append(out))
+    roots = []
+    monkeypatch.setattr(
+        landscape_solve, "keep", lambda out, *_, **__: roots.append(out)
+    )
     landscape_cell(GRID).do(marker, None, print)
-    assert asked == [tmp_path]
+    assert roots == [tmp_path]
 
 
 def test_laws_are_solved_by_processes_as_they_are_here(tmp_path):
-    asked = [ExactLaw(LandscapeCell(1.0, 16, 3, 1e-5), name) for name in ("half", "best_constant")]
-    assert dict(landscape_solve._solved(asked)) == {law: landscape_solve.solve(law) for law in asked}
+    laws = [
+        ExactLaw(LandscapeCell(1.0, 16, 3, 1e-5), name)
+        for name in ("half", "best_constant")
+    ]
+    assert dict(landscape_solve._solve_all(laws)) == {
+        law: landscape_solve.solve(law) for law in laws
+    }
 
 
 @pytest.mark.slow
 def test_simulated_audits_do_not_depend_on_their_batches(monkeypatch):
-    simulation, sigmas = Simulation(40, 3, 0.95), (1.0, 2.0, 4.0)
-    asked = [SimulatedAudit(LandscapeCell(sigma, 1, 3, 1e-5), 0.5, simulation) for sigma in sigmas]
-    whole = list(landscape_solve.simulate(asked))
-    assert [one for one, _, _ in whole] == asked
+    simulation = Simulation(40, 3, 0.95)
+    cells = [LandscapeCell(sigma, 1, 3, 1e-5) for sigma in (1.0, 2.0, 4.0)]
+    audits = [SimulatedAudit(cell, 0.5, simulation) for cell in cells]
+    whole = list(landscape_solve.simulate(audits))
+    assert [audit for audit, _, _ in whole] == audits
     monkeypatch.setattr(landscape_solve, "_LARGEST_BATCH", 2 * 3 * 40)
-    for (_, scores, found), (_, others, expected) in zip(landscape_solve.simulate(asked), whole, strict=True):
-        np.testing.assert_allclose(scores.scores, others.scores, rtol=1e-5)
+    batched = list(landscape_solve.simulate(audits))
+    for (_, scores, result), (_, expected_scores, expected) in zip(
+        batched, whole, strict=True
+    ):
+        np.testing.assert_allclose(scores.scores, expected_scores.scores, rtol=1e-5)
         np.testing.assert_array_equal(scores.presence[:, 0], np.arange(40) % 2 == 1)
-        assert found.in_sample == pytest.approx(expected.in_sample, rel=1e-3)
+        assert result.in_sample == pytest.approx(expected.in_sample, rel=1e-3)
 
 
 def test_figures_and_rows_take_results_alone(tmp_path):
@@ -256,15 +361,33 @@ def test_figures_and_rows_take_results_alone(tmp_path):
     fill(tmp_path, STUDY, epsilon=0.25)
     cells, searches, _ = results = landscape.results(index.holdings(tmp_path), STUDY)
     drawn = dict(landscape_figures(results, 40, 1.0))
-    assert list(drawn) == ["figure_3a", "figure_14", "figure_3b", "figure_6b", "figure_10", "algorithm_6"]
-    texts = [[text.get_text() for text in axis.texts] for axis in drawn["figure_3b"].axes]
-    assert (texts[0], texts[3]) == (["1.00"] * 4, ["0.25"] * 4)  # 0.25 at every step is claimed
+    assert list(drawn) == [
+        "figure_3a",
+        "figure_14",
+        "figure_3b",
+        "figure_6b",
+        "figure_10",
+        "algorithm_6",
+    ]
+    texts = [
+        [text.get_text() for text in axis.texts] for axis in drawn["figure_3b"].axes
+    ]
+    assert (texts[0], texts[3]) == (
+        ["1.00"] * 4,
+        ["0.25"] * 4,
+    )  # 0.25 at every step is claimed
     for part, names in (((cells, []), [*drawn][:5]), (([], searches), ["algorithm_6"])):
         some = landscape.StudyResults(*part, 0)
         assert [name for name, _ in landscape_figures(some, 40, 1.0)] == names
     rows = landscape_rows("landscape", cells, 40)
-    shown = [(row.panel, row.series, row.epsilons["if_gaussian"].mean, row.predicted) for row in rows]
-    assert shown[:2] == [("sigma = 2", f"B = {size}", 0.25, 0.25) for size in (1, 2)]
+    shown = [
+        (row.panel, row.series, row.epsilons["if_gaussian"].mean, row.predicted)
+        for row in rows
+    ]
+    assert shown[:2] == [
+        ("sigma = 2", "B = 1", 0.25, 0.25),
+        ("sigma = 2", "B = 2", 0.25, 0.25),
+    ]
     assert png(drawn["algorithm_6"]).startswith(b"\x89PNG")
 
 
@@ -274,10 +397,23 @@ def test_a_step_that_loses_nothing_has_no_rate(tmp_path):
     fill(tmp_path, STUDY)
     cells = landscape.results(index.holdings(tmp_path), STUDY).cells
     nothing = Exact([0.5] * 2, [0.0] * 3, [0.0] * 3, 0.0)
-    cells[0] = cells[0]._replace(exact={name: nothing for name in cells[0].exact}, at_threshold=nothing)
+    cells[0] = cells[0]._replace(
+        exact={name: nothing for name in cells[0].exact}, at_threshold=nothing
+    )
     drawn = dict(landscape_figures(landscape.StudyResults(cells, [], 0), 40, 1.0))
-    texts = [[text.get_text() for text in axis.texts] for axis in drawn["figure_3b"].axes]
+    texts = [
+        [text.get_text() for text in axis.texts] for axis in drawn["figure_3b"].axes
+    ]
     assert [panel[0] for panel in (texts[1], texts[3], texts[4], texts[5])] == ["-"] * 4
+
+
+def list_modules(code):
+    """Runs code that prints the loaded modules, in a process of its own."""
+    command = [sys.executable, "-c", code]
+    process = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return process.stdout.split()
 
 
 @pytest.mark.slow
@@ -291,11 +427,11 @@ def test_a_step_that_loses_nothing_has_no_rate(tmp_path):
 )
 def test_what_is_done_is_known_without_heavy_libraries(modules, unknown):
     code = f"import sys; from experiments.hidden_state import {modules}; print(*sys.modules)"
-    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert unknown.isdisjoint(found.stdout.split())
+    assert unknown.isdisjoint(list_modules(code))
 
 
 def test_the_laws_are_known_without_jax():
     code = "import sys; from audit.landscape import law, optimal, process; print(*sys.modules)"
-    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert "jax" not in found.stdout.split() and optimal.__name__ in found.stdout.split()
+    modules = list_modules(code)
+    assert "jax" not in modules
+    assert optimal.__name__ in modules

@@ -1,4 +1,4 @@
-"""The LiDP paper's Gaussian mechanism as a sweep: what is kept, what is drawn, and its numbers."""
+"""The LiDP paper's Gaussian mechanism as a sweep: what is stored, what is drawn, and its numbers."""
 
 import dp_accounting
 import numpy as np
@@ -18,7 +18,13 @@ from experiments.cells.work import Workplace, do_all, is_done
 from experiments.lidp import cells, figures, gains, sweep, tables
 from experiments.lidp.cells import MechanismAudit, PlacedAudit, findings, mechanism_cell
 from experiments.lidp.gains import ORDER_2, ORDER_4, Gain
-from experiments.lidp.gaussian_mechanism import GaussianMechanism, choose, examine, limit, simulate
+from experiments.lidp.gaussian_mechanism import (
+    GaussianMechanism,
+    choose_thresholds,
+    examine_order,
+    simulate,
+    window_limit,
+)
 from experiments.sweeps import registry
 from experiments.sweeps.points import Evidence
 from tests.cases import mostly_slow
@@ -34,73 +40,104 @@ def evidence(root, levels=LEVELS):
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
+    """A place where all smoke cells of the figures are done."""
     place = Workplace(tmp_path_factory.mktemp("out"), DataSets({}))
-    every = {cell.identity: cell for name in FIGURES for cell in sweep.sweeps("smoke")[name].cells}
-    assert len(do_all(list(every.values()), place).here) == len(every)
+    cells_by_identity = {}
+    for name in FIGURES:
+        for cell in sweep.sweeps("smoke")[name].cells:
+            cells_by_identity[cell.identity] = cell
+    outcome = do_all(list(cells_by_identity.values()), place)
+    assert len(outcome.here) == len(cells_by_identity)
     return place
 
 
 @pytest.mark.slow
 def test_every_cell_is_done_and_at_other_levels_none_is(place):
-    one = sweep.sweeps("smoke")["lidp_figure_3"]
-    assert all(is_done(cell, place) for cell in one.cells)
-    drawn = figures.draw(one, evidence(place.out, Levels(1e-6, 0.95)))
-    assert drawn.missing == len(one.cells) and not drawn.figures and drawn.table is None
+    figure_3 = sweep.sweeps("smoke")["lidp_figure_3"]
+    assert all(is_done(cell, place) for cell in figure_3.cells)
+    drawn = figures.draw(figure_3, evidence(place.out, Levels(1e-6, 0.95)))
+    assert drawn.missing == len(figure_3.cells)
+    assert not drawn.figures
+    assert drawn.table is None
 
 
 def test_a_figure_of_which_cells_are_missing_is_drawn_with_the_others(tmp_path):
     place = Workplace(tmp_path, DataSets({}))
-    one = sweep.sweeps("smoke")["lidp_figure_4"]
-    do_all(list(one.cells[1:2]), place)
-    drawn = figures.draw(one, evidence(tmp_path))
-    assert drawn.missing == len(one.cells) - 1 and len(drawn.figures) == 1
+    figure_4 = sweep.sweeps("smoke")["lidp_figure_4"]
+    do_all(list(figure_4.cells[1:2]), place)
+    drawn = figures.draw(figure_4, evidence(tmp_path))
+    assert drawn.missing == len(figure_4.cells) - 1
+    assert len(drawn.figures) == 1
     style.png(drawn.figures[0][1])
 
 
-HARMS = [lambda text: text[:-9], lambda text: text.replace("0.", "1.", 1), lambda text: "[]"]
+HARMS = [
+    lambda text: text[:-9],
+    lambda text: text.replace("0.", "1.", 1),
+    lambda text: "[]",
+]
 
 
 @pytest.mark.parametrize("harm", mostly_slow(HARMS))
 def test_a_damaged_answer_is_set_aside_and_computed_again(tmp_path, capsys, harm):
-    place, cell = Workplace(tmp_path, DataSets({})), mechanism_cell(PlacedAudit("over n", SMALL))
+    place = Workplace(tmp_path, DataSets({}))
+    cell = mechanism_cell(PlacedAudit("over n", SMALL))
     do_all([cell], place)
-    found = cells.read(index.holdings(tmp_path), SMALL)
+    before = cells.read(index.holdings(tmp_path), SMALL)
     (path,) = tmp_path.glob("*/answer.json")
     path.write_text(harm(path.read_text()))
-    assert not is_done(cell, place) and do_all([cell], place).here == [cell.name]
-    assert cells.read(index.holdings(tmp_path), SMALL) == found
+    assert not is_done(cell, place)
+    assert do_all([cell], place).here == [cell.name]
+    assert cells.read(index.holdings(tmp_path), SMALL) == before
 
 
 def test_the_window_caps_epsilon_at_half_the_truth():
-    caps = [limit(SMALL._replace(epsilon=one).mechanism().sigma, 1e-5) for one in (1.0, 4.0)]
-    assert caps == pytest.approx([0.459, 1.835], abs=1e-3)
+    for epsilon, cap in ((1.0, 0.459), (4.0, 1.835)):
+        sigma = SMALL._replace(epsilon=epsilon).mechanism().sigma
+        assert window_limit(sigma, 1e-5) == pytest.approx(cap, abs=1e-3)
+
+
+def wilson_limit(share, sign):
+    """Returns Wilson's lower (-1) or upper (1) limit of a share of 400 runs, at half of 5%."""
+    z = special.ndtri(1 - 0.025)
+    root = np.sqrt(share * (1 - share) / 400 + (z / 800) ** 2)
+    return (share + z**2 / 800 + sign * z * root) / (1 + z**2 / 400)
 
 
 def test_the_papers_threshold_lies_in_its_window_and_epsilon_is_one_direction():
     design = simulate(GaussianMechanism(400, 8, 100, 1.2), cells.TUNING_SEED)
-    chosen = choose(design, 1e-5, 0.95)
+    chosen = choose_thresholds(design, 1e-5, 0.95)
     low, high = np.quantile(design.fresh, 0.1), np.quantile(design.inserted, 0.9)
-    assert set(chosen) == {1, 2, 4} and all(low <= one <= high for one in chosen.values())
-    found = examine(design, 0.7, 1, 1e-5, 0.95)
-    z = special.ndtri(1 - 0.025)
-    shares = (design.inserted >= 0.7).mean(), (design.fresh >= 0.7).mean()
-    ends = [(p + z**2 / 800 + s * z * np.sqrt(p * (1 - p) / 400 + (z / 800) ** 2)) / (1 + z**2 / 400)
-            for p, s in zip(shares, (-1, 1), strict=True)]  # fmt: skip
-    assert found.epsilon == pytest.approx(np.log((ends[0] - 1e-5) / ends[1]))
-    many = (design.inserted >= 0.7).sum(1)
-    second = np.mean(many * (many - 1)) / 56 - shares[0] ** 2
-    assert found.second == pytest.approx(abs(second)) and found.fourth is not None
+    assert set(chosen) == {1, 2, 4}
+    assert all(low <= threshold <= high for threshold in chosen.values())
+    findings = examine_order(design, 0.7, 1, 1e-5, 0.95)
+    share_in = (design.inserted >= 0.7).mean()
+    share_out = (design.fresh >= 0.7).mean()
+    p_1 = wilson_limit(share_in, -1)
+    p_0 = wilson_limit(share_out, 1)
+    assert findings.epsilon == pytest.approx(np.log((p_1 - 1e-5) / p_0))
+    detected = (design.inserted >= 0.7).sum(1)
+    second = np.mean(detected * (detected - 1)) / 56 - share_in**2
+    assert findings.second == pytest.approx(abs(second))
+    assert findings.fourth is not None
 
 
 def test_one_canary_has_order_1_alone():
-    found = findings(SMALL._replace(canaries=1), 1, lambda runs: None)
-    assert set(found.epsilons) == {"wilson_1", "lifted"} and found.second is None and found.fourth is None
+    result = findings(SMALL._replace(canaries=1), 1, lambda runs: None)
+    assert set(result.epsilons) == {"wilson_1", "lifted"}
+    assert result.second is None
+    assert result.fourth is None
 
 
 def test_all_papers_sweeps_have_names_of_their_own():
     for scale in registry.SCALES:
-        assert {"figure_1a", "lidp_figure_3", "lidp_figure_4"} <= set(registry.sweeps(scale))
-        seconds = [sum(cell.seconds for cell in sweep.sweeps(scale)[name].cells) for name in FIGURES]
+        assert {"figure_1a", "lidp_figure_3", "lidp_figure_4"} <= set(
+            registry.sweeps(scale)
+        )
+        seconds = [
+            sum(cell.seconds for cell in sweep.sweeps(scale)[name].cells)
+            for name in FIGURES
+        ]
         assert scale == "paper" or sum(seconds) < 300
 
 
@@ -116,17 +153,20 @@ REFERENCE = {  # (n, K) -> means and deviations of an independent computation, 8
 @pytest.mark.slow
 def test_epsilons_are_those_of_an_independent_computation():
     for (runs, canaries), expected in REFERENCE.items():
-        found = findings(MechanismAudit(runs, canaries, 10_000, 1.0, 8, *LEVELS), 1, lambda done: None)
+        audit = MechanismAudit(runs, canaries, 10_000, 1.0, 8, *LEVELS)
+        result = findings(audit, 1, lambda done: None)
         for method, (mean, deviation) in expected.items():
-            assert np.mean(found.epsilons[method]) == pytest.approx(mean, abs=2 * deviation)
+            assert np.mean(result.epsilons[method]) == pytest.approx(
+                mean, abs=2 * deviation
+            )
 
 
 def test_a_table_of_no_points_has_a_header_alone():
-    assert len(tables.of_epsilons("f", []).text.splitlines()) == 2 + 7
+    assert len(tables.make_epsilons_table("f", []).text.splitlines()) == 2 + 7
 
 
-def directly(setting, seed):
-    """(inserted, fresh) scores by drawing all vectors: O(n K d)."""
+def draw_directly(setting, seed):
+    """Draws scores of inserted and of fresh canaries by drawing all vectors: O(n K d)."""
     runs, canaries, dimension, sigma = setting
     rng = np.random.default_rng(seed)
 
@@ -134,11 +174,14 @@ def directly(setting, seed):
         vectors = rng.standard_normal((runs, count, dimension))
         return vectors / np.linalg.norm(vectors, axis=2, keepdims=True)
 
-    ours, others, fresh = directions(canaries), directions(canaries - 1), directions(canaries)
-    released, without = (
-        one.sum(1) + sigma * rng.standard_normal((runs, dimension)) for one in (ours, others)
-    )
-    return np.einsum("rkd,rd->rk", ours, released), np.einsum("rkd,rd->rk", fresh, without)
+    inserted = directions(canaries)
+    others = directions(canaries - 1)
+    fresh = directions(canaries)
+    released_with = inserted.sum(1) + sigma * rng.standard_normal((runs, dimension))
+    released_without = others.sum(1) + sigma * rng.standard_normal((runs, dimension))
+    scores_in = np.einsum("rkd,rd->rk", inserted, released_with)
+    scores_out = np.einsum("rkd,rd->rk", fresh, released_without)
+    return scores_in, scores_out
 
 
 MECHANISMS = [GaussianMechanism(4000, 1, 2, 0.7), GaussianMechanism(4000, 3, 3, 0.5),
@@ -147,13 +190,14 @@ MECHANISMS = [GaussianMechanism(4000, 1, 2, 0.7), GaussianMechanism(4000, 3, 3, 
 
 @pytest.mark.parametrize("setting", MECHANISMS, ids=str)
 def test_scores_have_the_laws_of_the_definition(setting):
-    found, expected = simulate(setting, 0), directly(setting, 1)
-    for ours, theirs in zip(found, expected, strict=True):
-        assert stats.ks_2samp(ours[:, 0], theirs[:, 0]).pvalue > 1e-3
-        assert stats.ks_2samp(ours[:, -1], theirs[:, -1]).pvalue > 1e-3
-        assert stats.ks_2samp(ours.sum(1), theirs.sum(1)).pvalue > 1e-3
-        assert stats.ks_2samp(ours.max(1), theirs.max(1)).pvalue > 1e-3
-        assert ours.var() == pytest.approx(theirs.var(), rel=0.1)
+    worlds = simulate(setting, 0)
+    expected_worlds = draw_directly(setting, 1)
+    for scores, expected in zip(worlds, expected_worlds, strict=True):
+        assert stats.ks_2samp(scores[:, 0], expected[:, 0]).pvalue > 1e-3
+        assert stats.ks_2samp(scores[:, -1], expected[:, -1]).pvalue > 1e-3
+        assert stats.ks_2samp(scores.sum(1), expected.sum(1)).pvalue > 1e-3
+        assert stats.ks_2samp(scores.max(1), expected.max(1)).pvalue > 1e-3
+        assert scores.var() == pytest.approx(expected.var(), rel=0.1)
 
 
 @pytest.mark.parametrize(("canaries", "dimension"), [(8, 100), (16, 1000), (4, 10**6)])
@@ -161,28 +205,35 @@ def test_means_variances_and_correlations_follow_the_closed_forms(canaries, dime
     sigma, runs = 1.2, 40_000
     inserted, fresh = simulate(GaussianMechanism(runs, canaries, dimension, sigma), 0)
     variance = sigma**2 + (canaries - 1) / dimension
-    assert inserted.mean() == pytest.approx(1, abs=0.02) and fresh.mean() == pytest.approx(0, abs=0.02)
+    assert inserted.mean() == pytest.approx(1, abs=0.02)
+    assert fresh.mean() == pytest.approx(0, abs=0.02)
     assert inserted.var(0) == pytest.approx(np.full(canaries, variance), rel=0.05)
     assert fresh.var(0) == pytest.approx(np.full(canaries, variance), rel=0.05)
     pairs = np.triu_indices(canaries, 1)
     noise = variance / np.sqrt(runs * len(pairs[0]))
-    assert np.cov(inserted.T)[pairs].mean() == pytest.approx(1 / dimension, abs=5 * noise)
+    assert np.cov(inserted.T)[pairs].mean() == pytest.approx(
+        1 / dimension, abs=5 * noise
+    )
     assert np.cov(fresh.T)[pairs].mean() == pytest.approx(0, abs=5 * noise)
 
 
 def test_the_second_moment_exceeds_the_square_as_one_over_d():
     """mu_2 - mu_1^2 is about (phi((tau - 1) / s) / s)^2 / d: 0.0011 for d = 100, K = 8, sigma^2 = 1.34."""
-    found = (simulate(GaussianMechanism(400_000, 8, 100, np.sqrt(1.34)), 0).inserted >= 1.0).sum(1)
-    excess = np.mean(found * (found - 1)) / 56 - np.mean(found / 8) ** 2
+    inserted = simulate(GaussianMechanism(400_000, 8, 100, np.sqrt(1.34)), 0).inserted
+    detected = (inserted >= 1.0).sum(1)
+    excess = np.mean(detected * (detected - 1)) / 56 - np.mean(detected / 8) ** 2
     spread = np.sqrt(1.34 + 7 / 100)
     assert excess == pytest.approx((stats.norm.pdf(0) / spread) ** 2 / 100, rel=0.15)
 
 
 def test_a_seed_decides_and_blocks_do_not_repeat():
     setting = GaussianMechanism(50, 4, 30, 1.0)
-    one, again, other = simulate(setting, 0), simulate(setting, 0), simulate(setting, 1)
-    assert np.array_equal(one.inserted, again.inserted) and np.array_equal(one.fresh, again.fresh)
-    assert not np.array_equal(one.inserted, other.inserted)
+    first = simulate(setting, 0)
+    again = simulate(setting, 0)
+    other = simulate(setting, 1)
+    assert np.array_equal(first.inserted, again.inserted)
+    assert np.array_equal(first.fresh, again.fresh)
+    assert not np.array_equal(first.inserted, other.inserted)
     many = simulate(GaussianMechanism(300, 256, 300, 1.0), 0).inserted
     assert len(np.unique(many)) == many.size
 
@@ -196,43 +247,78 @@ def test_more_canaries_than_dimensions_are_refused(canaries, dimension):
 @pytest.mark.parametrize(("rate", "steps"), mostly_slow(sweep.NOISE))
 def test_noise_is_the_accountant_s(rate, steps):
     table = sweep.NOISE[rate, steps]
-    orders = (1.25, 1.5, 1.75, 2, 2.25, 2.5, 3, 3.5, 4, 4.5, *range(5, 64), 128, 256, 512)  # LiDP's code
+    orders = (
+        1.25,
+        1.5,
+        1.75,
+        2,
+        2.25,
+        2.5,
+        3,
+        3.5,
+        4,
+        4.5,
+        *range(5, 64),
+        128,
+        256,
+        512,
+    )  # LiDP's code
     relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
     for epsilon in (1, 8, 32):
-        step = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(table[epsilon]))
-        accountant = RdpAccountant(orders, neighboring_relation=relation).compose(step, steps)
+        step = dp_accounting.PoissonSampledDpEvent(
+            rate, dp_accounting.GaussianDpEvent(table[epsilon])
+        )
+        accountant = RdpAccountant(orders, neighboring_relation=relation).compose(
+            step, steps
+        )
         assert accountant.get_epsilon(LEVELS.delta) == pytest.approx(epsilon, rel=3e-5)
     assert accounting.sampled_upper_bound(table[8], steps, LEVELS.delta, rate) < 8
 
 
 @pytest.mark.parametrize("scale", sweep.SIZES)
 def test_cells_differ_are_valid_and_shared(scale):
-    found = sweep.sweeps(scale)
-    table, figure = (found[name] for name in ("lidp_table_1", "lidp_figure_5"))
-    assert len({(one.series, one.panel, one.x) for one in table.audits()}) == len(table.cells)
-    assert {one.x for one in figure.audits()} == set(sweep.SIZES[scale].series)
-    assert {cell.identity for cell in table.cells} & {cell.identity for cell in figure.cells}
-    for one in (*table.audits(), *figure.audits()):
-        build.validate(one.setting, one.runs)
-        assert one.setting.sampling_rate < 1
-        assert one.setting.adversary.name != "clip_bkd" or one.x == 1
+    sweeps = sweep.sweeps(scale)
+    table = sweeps["lidp_table_1"]
+    figure = sweeps["lidp_figure_5"]
+    places = {(audit.series, audit.panel, audit.x) for audit in table.audits()}
+    assert len(places) == len(table.cells)
+    assert {audit.x for audit in figure.audits()} == set(sweep.SIZES[scale].series)
+    assert {cell.identity for cell in table.cells} & {
+        cell.identity for cell in figure.cells
+    }
+    for audit in (*table.audits(), *figure.audits()):
+        build.validate(audit.setting, audit.runs)
+        assert audit.setting.sampling_rate < 1
+        assert audit.setting.adversary.name != "clip_bkd" or audit.x == 1
 
 
 def test_clipping_norms_and_steps_are_the_paper_s():
     linear, mlp = sweep.SIZES["paper"].trainings[:2]
-    assert [linear.clipping_norms[e] for e in (1, 2, 4, 8, 16, 32)] == [4, 4, 4, 8, 8, 8]
+    assert [linear.clipping_norms[e] for e in (1, 2, 4, 8, 16, 32)] == [
+        4,
+        4,
+        4,
+        8,
+        8,
+        8,
+    ]
     assert [mlp.clipping_norms[e] for e in (1, 2, 4, 8, 16, 32)] == [2, 4, 4, 8, 8, 8]
     assert linear.steps == 30 * 60_000 / 100 and linear.sampling_rate == 100 / 60_000
 
 
 def test_the_gain_is_the_ratio_of_runs_at_the_bound_that_both_reach():
     runs = [100, 200, 400, 800]
-    assert gains.gain(runs, [0, 0, 0.5, 1], [0, 1, 2, 3]) == pytest.approx(4)
-    assert gains.gain(runs, [0, 1, 2, 3], [0, 0, 0.5, 1]) == pytest.approx(1 / 4)
-    assert gains.gain(runs, [0, 0, 0.5, 1], [0, 0, 0.5, 1]) == pytest.approx(1)
-    assert gains.gain(runs, [0, 0, 0, 0], [0, 1, 1, 1]) is None
-    assert gains.gain(runs, [0, 0, 0, 0.5], [0, 0, 0, 1]) == pytest.approx(2**0.5)
-    assert gains.mean([Gain("", 1.0, {}, {ORDER_2: gain}) for gain in (1, 3)], ORDER_2) == pytest.approx(1.5)
+    assert gains.compute_gain(runs, [0, 0, 0.5, 1], [0, 1, 2, 3]) == pytest.approx(4)
+    assert gains.compute_gain(runs, [0, 1, 2, 3], [0, 0, 0.5, 1]) == pytest.approx(
+        1 / 4
+    )
+    assert gains.compute_gain(runs, [0, 0, 0.5, 1], [0, 0, 0.5, 1]) == pytest.approx(1)
+    assert gains.compute_gain(runs, [0, 0, 0, 0], [0, 1, 1, 1]) is None
+    assert gains.compute_gain(runs, [0, 0, 0, 0.5], [0, 0, 0, 1]) == pytest.approx(
+        2**0.5
+    )
+    entries = [Gain("", 1.0, {}, {ORDER_2: gain}) for gain in (1, 3)]
+    assert gains.compute_mean(entries, ORDER_2) == pytest.approx(1.5)
 
 
 def _scores(runs, canaries, mu):
@@ -243,12 +329,16 @@ def _scores(runs, canaries, mu):
 
 
 def test_independent_canaries_need_fewer_runs():
-    runs = gains.places(1000)
-    assert runs[0] == gains.LEAST_RUNS and runs[-1] == 500 and not any(n % 2 for n in runs)
-    single = gains.curve("lidp_wilson_1", _scores(1000, 1, 1.0), runs, LEVELS)
+    runs = gains.choose_numbers_of_runs(1000)
+    assert runs[0] == gains.LEAST_RUNS
+    assert runs[-1] == 500
+    assert not any(count % 2 for count in runs)
+    single = gains.compute_curve("lidp_wilson_1", _scores(1000, 1, 1.0), runs, LEVELS)
     many = _scores(1000, 32, 1.0)
-    first, second = (gains.curve(f"lidp_wilson_{order}", many, runs, LEVELS) for order in (1, 2))
-    assert 1.2 < gains.gain(runs, single, second) < 10 and max(second) > max(first)
+    order_1 = gains.compute_curve("lidp_wilson_1", many, runs, LEVELS)
+    order_2 = gains.compute_curve("lidp_wilson_2", many, runs, LEVELS)
+    assert 1.2 < gains.compute_gain(runs, single, order_2) < 10
+    assert max(order_2) > max(order_1)
 
 
 def _row(lines, label):
@@ -262,12 +352,16 @@ def test_entries_that_prove_nothing_have_no_gain():
         Gain("b", 0.0, {ORDER_2: 0.0, ORDER_4: 0.3}, {ORDER_2: None, ORDER_4: None}),
         Gain("c", 0.5, {ORDER_2: 0.9}, {ORDER_2: 6.0}),
     ]
-    table = tables.of_gains("lidp_table_1", "title", entries)
+    table = tables.make_gains_table("lidp_table_1", "title", entries)
     lines = table.text.splitlines()
-    assert all(len(line) <= 80 for line in lines) and _row(lines, "b") == ["0.00", "0.00", "0.30", "-", "-"]
-    assert _row(lines, "mean") == ["3.00", "4.00"] and table.csv.decode().splitlines()[3] == "c,0.5,0.9,,6,"
+    assert all(len(line) <= 80 for line in lines)
+    assert _row(lines, "b") == ["0.00", "0.00", "0.30", "-", "-"]
+    assert _row(lines, "mean") == ["3.00", "4.00"]
+    assert table.csv.decode().splitlines()[3] == "c,0.5,0.9,,6,"
     figure = figures.gains_figure("title", entries)
-    labels = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+    labels = [
+        text.get_text() for legend in figure.legends for text in legend.get_texts()
+    ]
     assert labels == ["order 2, mean 3.00", "order 4, mean 4.00"]
     assert [text.get_text() for text in figure.axes[0].texts] == ["proves nothing"]
     plt.close(figure)

@@ -13,7 +13,11 @@ from audit.settings import stored
 from audit.settings.federated import federated_identity, validate_federated
 from audit.statistics import conversions, cosine_law, one_shot, rounds
 from audit.statistics.accounting import epsilon_upper_bound
-from audit.statistics.one_shot import ONE_SHOT_EQUAL_VARIANCE, ONE_SHOT_FITTED, ONE_SHOT_THRESHOLD
+from audit.statistics.one_shot import (
+    ONE_SHOT_EQUAL_VARIANCE,
+    ONE_SHOT_FITTED,
+    ONE_SHOT_THRESHOLD,
+)
 from audit.storage.store import Scores, Store
 from experiments.cells import federated as cells
 from experiments.cells.cell import DataSets, Levels
@@ -49,70 +53,81 @@ TABLE_6_NOISE, TABLE_6_DELTA, TABLE_6_ANALYTICAL = 0.2, 1 / 60_000, 34.5
 
 @pytest.fixture(scope="module")
 def small():
-    """Table 1's cells at d = 10^4 and 10^5."""
-    return [cell for d in (10**4, 10**5) for cell in estimates.cells(SIGMAS, d, 50, 1e-6, 0)]
+    """Returns Table 1's cells at d = 10^4 and 10^5."""
+    cells_at_10_000 = estimates.simulate_cells(SIGMAS, 10**4, 50, 1e-6, 0)
+    cells_at_100_000 = estimates.simulate_cells(SIGMAS, 10**5, 50, 1e-6, 0)
+    return [*cells_at_10_000, *cells_at_100_000]
 
 
 def test_equal_variance_is_the_papers_table(small):
     for cell in small:
-        assert tables.agrees(cell, tables.printed(cell, 1e-6), 50)
+        assert tables.agrees(cell, tables.find_printed_cell(cell, 1e-6), 50)
 
 
 def test_algorithm_1_as_printed_is_not(small):
     """Errata O1."""
     for cell in small:
-        paper = tables.printed(cell, 1e-6)
+        paper = tables.find_printed_cell(cell, 1e-6)
         fitted = cell.epsilons[ONE_SHOT_FITTED]
         assert fitted.mean() > paper.mean + 6 * paper.deviation / np.sqrt(50)
         assert cell.epsilons[ONE_SHOT_THRESHOLD] == pytest.approx(fitted, abs=0.35)
-        assert not tables.agrees(cell._replace(epsilons={ONE_SHOT_EQUAL_VARIANCE: fitted}), paper, 50)
+        assert not tables.agrees(
+            cell._replace(epsilons={ONE_SHOT_EQUAL_VARIANCE: fitted}), paper, 50
+        )
 
 
 @pytest.mark.slow
 def test_equal_variance_is_the_papers_table_at_large_dimensions():
     for d in (10**6, 10**7):
-        for cell in estimates.cells(SIGMAS, d, 50, 1e-6, 0):
-            assert tables.agrees(cell, tables.printed(cell, 1e-6), 50)
+        for cell in estimates.simulate_cells(SIGMAS, d, 50, 1e-6, 0):
+            assert tables.agrees(cell, tables.find_printed_cell(cell, 1e-6), 50)
 
 
 def test_the_table_fits_and_marks_what_does_not_agree(small):
-    text = tables.of_cells(small, 1e-6, 50).text()
+    text = tables.make_cells_table(small, 1e-6, 50).text()
     assert max(map(len, text.splitlines())) <= 80
     assert text.splitlines()[3].split()[:4] == ["0.541", "1e+04", "100", "10.002"]
     assert "*" not in "".join(text.splitlines()[:9])
-    fitted = [dict.fromkeys(cell.epsilons, cell.epsilons[ONE_SHOT_FITTED]) for cell in small]
-    wrong = [cell._replace(epsilons=one) for cell, one in zip(small, fitted, strict=True)]
-    assert "".join(tables.of_cells(wrong, 1e-6, 50).text().splitlines()[:9]).count("*") == 6
-    assert "9.89" not in tables.of_cells(small, 1e-5, 50).text()
-    assert len(tables.cells_csv(small).splitlines()) == 1 + 3 * 6
+    wrong = []
+    for cell in small:
+        epsilons = dict.fromkeys(cell.epsilons, cell.epsilons[ONE_SHOT_FITTED])
+        wrong.append(cell._replace(epsilons=epsilons))
+    lines = tables.make_cells_table(wrong, 1e-6, 50).text().splitlines()
+    assert "".join(lines[:9]).count("*") == 6
+    assert "9.89" not in tables.make_cells_table(small, 1e-5, 50).text()
+    assert len(tables.make_cells_csv(small).splitlines()) == 1 + 3 * 6
 
 
 def test_simulations_depend_on_seed_and_number_alone():
-    few, more = (estimates.cells([1.0], 100, n, 1e-5, 3)[0].epsilons for n in (3, 5))
-    other = estimates.cells([1.0], 100, 3, 1e-5, 4)[0].epsilons
+    few = estimates.simulate_cells([1.0], 100, 3, 1e-5, 3)[0].epsilons
+    more = estimates.simulate_cells([1.0], 100, 5, 1e-5, 3)[0].epsilons
+    other = estimates.simulate_cells([1.0], 100, 3, 1e-5, 4)[0].epsilons
     for name in few:
-        assert np.array_equal(few[name], more[name][:3]) and not np.array_equal(few[name], other[name])
+        assert np.array_equal(few[name], more[name][:3])
+        assert not np.array_equal(few[name], other[name])
     with pytest.raises(InputError):
-        estimates.cells([1.0], 100, 1, 1e-5, 3)
+        estimates.simulate_cells([1.0], 100, 1, 1e-5, 3)
 
 
 def test_the_figure_shows_the_null_where_nothing_leaks():
     drawn = np.random.default_rng(0).normal(0, 0.01, 500)
     panels = (("none", drawn, 10_000), ("some", drawn + 0.02, 10_000))
-    figure = figures.simulated([figures.Panel(*panel) for panel in panels])
-    for axis, apart in zip(figure.axes, (False, True), strict=True):
+    figure = figures.simulated_figure([figures.Panel(*panel) for panel in panels])
+    for axis, differs in zip(figure.axes, (False, True), strict=True):
         null, fit = (line.get_ydata() for line in axis.lines)
-        assert (np.abs(null - fit).max() > 0.2) == apart
+        assert (np.abs(null - fit).max() > 0.2) == differs
 
 
 def analytical(sigma, delta):
-    """epsilon of one release."""
+    """Returns epsilon of a single release."""
     return conversions.epsilon_from_mu(1 / sigma, delta)
 
 
 def test_stackoverflows_analytical_column():
     for sigma, epsilon in STACKOVERFLOW + STACKOVERFLOW_FIRST:
-        assert analytical(sigma, STACKOVERFLOW_DELTA) == pytest.approx(epsilon, rel=0.03)
+        assert analytical(sigma, STACKOVERFLOW_DELTA) == pytest.approx(
+            epsilon, rel=0.03
+        )
 
 
 def test_emnists_analytical_column_has_another_delta():
@@ -127,7 +142,9 @@ def test_the_chance_of_three_rejections():
     """Errata O5."""
     assert (np.ravel(ANDERSON_DARLING) > cosine_law.critical_values(1000)[0]).sum() == 3
     level = ANDERSON_DARLING_LEVEL
-    assert stats.binom.sf(1, 15, level) == pytest.approx(ANDERSON_DARLING_CHANCE, abs=0.005)
+    assert stats.binom.sf(1, 15, level) == pytest.approx(
+        ANDERSON_DARLING_CHANCE, abs=0.005
+    )
     assert stats.binom.sf(2, 15, level) == pytest.approx(0.396, abs=5e-4)
 
 
@@ -136,7 +153,8 @@ def test_the_cap():
     limit = float(stats.beta.ppf(0.95, 0.5, 1000 + 0.5))
     assert limit == pytest.approx(0.00191841, abs=1e-8)
     cap = float(np.log((1 - STACKOVERFLOW_DELTA - limit) / limit))
-    assert cap == pytest.approx(6.254, abs=5e-4) and all(abs(cap - said) < 0.02 for said in CAPS)
+    assert cap == pytest.approx(6.254, abs=5e-4)
+    assert all(abs(cap - printed) < 0.02 for printed in CAPS)
 
 
 def test_the_analytical_value_of_table_6_is_renyi_dps():
@@ -150,19 +168,25 @@ def test_the_analytical_value_of_table_6_is_renyi_dps():
 
 def test_momentum_alone_takes_the_estimate_down_to_that_of_table_6():
     """Errata O14: canaries 5 deviations away in one of 468 rounds, seen in moves with momentum."""
-    rng, runs, steps, count = np.random.default_rng(0), 5, 468, 1000
-    found = []
+    rng = np.random.default_rng(0)
+    runs = 5
+    steps = 468
+    canaries = 1000
+    estimates_and_lower_values = []
     for _ in range(runs):
-        noise = rng.standard_normal((2, count, steps))
-        rows, at = np.arange(count), rng.integers(0, steps, count)
-        noise[1, rows, at] += 1 / TABLE_6_NOISE
+        noise = rng.standard_normal((2, canaries, steps))
+        inserted_at = rng.integers(0, steps, canaries)
+        noise[1, np.arange(canaries), inserted_at] += 1 / TABLE_6_NOISE
         moves = signal.lfilter([1.0], [1.0, -0.9], noise, axis=-1) * np.sqrt(1 - 0.81)
-        out, seen = moves.max(axis=-1) / np.sqrt(1e5)
-        kept = one_shot.cosines(seen, out, 100_000)
-        null, fit = one_shot.fit(out, 100_000), one_shot.fit(seen, 100_000)
-        lower = one_shot.in_sample(kept, TABLE_6_DELTA, 0.05, 0.5)
-        found.append((float(one_shot.fitted(null, fit, TABLE_6_DELTA)), lower))
-    for (mean, deviation), values in zip(TABLE_6, np.transpose(found), strict=True):
+        unobserved, observed = moves.max(axis=-1) / np.sqrt(1e5)
+        cosines = one_shot.cosines(observed, unobserved, 100_000)
+        null = one_shot.fit(unobserved, 100_000)
+        fit = one_shot.fit(observed, 100_000)
+        estimate = float(one_shot.fitted(null, fit, TABLE_6_DELTA))
+        lower = one_shot.in_sample(cosines, TABLE_6_DELTA, 0.05, 0.5)
+        estimates_and_lower_values.append((estimate, lower))
+    values_by_column = np.transpose(estimates_and_lower_values)
+    for (mean, deviation), values in zip(TABLE_6, values_by_column, strict=True):
         assert abs(np.mean(values) - mean) < 2.5 * deviation
 
 
@@ -170,68 +194,90 @@ LEVELS = Levels()
 IMAGES, TEXT, SPLITS = sweep.SIZES["smoke"]
 
 
-def _cosines(setting, runs, dimension, shift):
+def _draw_cosines(setting, runs, dimension, shift):
+    """Draws cosines of runs in which half of the canaries are in, with a mean of `shift` deviations."""
     rng = np.random.default_rng(0)
     presence = rng.random((runs, setting.canaries)) < 0.5
-    return Scores(0, (rng.normal(size=presence.shape) + shift * presence) / np.sqrt(dimension), presence)
+    cosines = (rng.normal(size=presence.shape) + shift * presence) / np.sqrt(dimension)
+    return Scores(0, cosines, presence)
 
 
-def _keep(root, setting, runs, dimension, shift):
+def _store_run(root, setting, runs, dimension, shift):
+    """Stores made-up cosines and accuracies of a setting."""
     store = Store(root, federated_identity(setting, "0" * 64, None))
-    store.save(_cosines(setting, runs, dimension, shift))
+    store.save(_draw_cosines(setting, runs, dimension, shift))
     cells.keep_accuracies(store, 0, np.full(runs, 0.75))
 
 
 @pytest.fixture(scope="module")
 def made_up(tmp_path_factory):
-    """Evidence of made-up cosines of every smoke cell but the last one of images and all of the text."""
+    """Returns evidence of made-up cosines of every smoke cell but the last of images and all of the text."""
     root = tmp_path_factory.mktemp("out")
-    for setting in IMAGES.audited()[:-1]:
+    for setting in IMAGES.audit_settings()[:-1]:
         shift = 3 * setting.repetitions / (1 + 10 * setting.noise_multiplier)
-        _keep(root, setting, 1, IMAGES.dimension, shift + 3)
-        _keep(root, cells.final(setting), 1, IMAGES.dimension, shift)
+        _store_run(root, setting, 1, IMAGES.dimension, shift + 3)
+        _store_run(root, cells.final(setting), 1, IMAGES.dimension, shift)
     for noise in IMAGES.noises:
-        store = Store(root, federated_identity(IMAGES.plain(noise), "0" * 64, None))
+        store = Store(
+            root, federated_identity(IMAGES.without_canaries(noise), "0" * 64, None)
+        )
         store.save(Scores(0, np.zeros((1, 1)), np.zeros((1, 1), bool)))
         cells.keep_accuracies(store, 0, np.array([0.8]))
-    for noise in SPLITS.trainings.noises:
-        for one, runs in ((SPLITS.one(noise), 4), (SPLITS.several(noise), 8)):
-            if one not in IMAGES.audited():
-                _keep(root, one, runs, 7850, 5.0)
-                _keep(root, cells.final(one), runs, 7850, 2.0)
+    for noise in SPLITS.training.noises:
+        for setting, runs in (
+            (SPLITS.one_run(noise), 4),
+            (SPLITS.several_runs(noise), 8),
+        ):
+            if setting not in IMAGES.audit_settings():
+                _store_run(root, setting, runs, 7850, 5.0)
+                _store_run(root, cells.final(setting), runs, 7850, 2.0)
     return points.Evidence(stored.holdings(root), {}, LEVELS)
 
 
 @pytest.mark.parametrize("scale", sweep.SIZES)
 def test_settings_can_be_trained_and_dimensions_are_the_models(scale):
     images, text, splits = sweep.SIZES[scale]
-    for trainings in (images, text, splits.trainings):
-        for setting in trainings.audited():
+    for plan in (images, text, splits.training):
+        for setting in plan.audit_settings():
             validate_federated(setting)
-        assert federated_task(trainings.setting.model).make().n_parameters == trainings.dimension
-    for noise in splits.trainings.noises:
-        validate_federated(splits.several(noise))
-        assert splits.several(noise).canaries * splits.runs == splits.one(noise).canaries
+        model = federated_task(plan.setting.model).make()
+        assert model.n_parameters == plan.dimension
+    for noise in splits.training.noises:
+        validate_federated(splits.several_runs(noise))
+        assert (
+            splits.several_runs(noise).canaries * splits.runs
+            == splits.one_run(noise).canaries
+        )
 
 
 def test_noise_multipliers_have_the_papers_analytical_epsilons():
-    for noise, epsilon in zip(sweep.SIZES["laptop"].images.noises[1:], (300, 100, 30), strict=True):
-        assert epsilon_upper_bound(noise, 1, LEVELS.delta) == pytest.approx(epsilon, abs=0.01)
+    for noise, epsilon in zip(
+        sweep.SIZES["laptop"].images.noises[1:], (300, 100, 30), strict=True
+    ):
+        assert epsilon_upper_bound(noise, 1, LEVELS.delta) == pytest.approx(
+            epsilon, abs=0.01
+        )
 
 
 def test_clients_move_the_model_as_far_without_canaries():
     """1,000 of 2,000 canaries are in, in 100 rounds: 10 a round beside 10 clients."""
     images = sweep.SIZES["laptop"].images
-    plain = images.plain(0.0)
+    plain = images.without_canaries(0.0)
     assert plain.canaries == 1
-    assert plain.learning_rate == pytest.approx(images.at(0.0).learning_rate / 2, rel=1e-3)
+    assert plain.learning_rate == pytest.approx(
+        images.with_noise(0.0).learning_rate / 2, rel=1e-3
+    )
 
 
 def test_no_sweep_takes_longer_than_its_scale_says():
-    for one in sweep.sweeps("laptop").values():
-        assert sum(cell.seconds for cell in one.cells) < 3600, one.name
-    names = {"one_shot_table_2", "one_shot_table_5", *(f"one_shot_figure_{i}" for i in range(1, 5))}
-    assert all(set(sweep.sweeps(scale)) == names for scale in sweep.SIZES)
+    for laptop_sweep in sweep.sweeps("laptop").values():
+        assert sum(cell.seconds for cell in laptop_sweep.cells) < 3600, (
+            laptop_sweep.name
+        )
+    names = {"one_shot_table_2", "one_shot_table_5"}
+    names |= {f"one_shot_figure_{number}" for number in range(1, 5)}
+    for scale in sweep.SIZES:
+        assert set(sweep.sweeps(scale)) == names
 
 
 def test_a_text_fits_the_directions_that_are_kept():
@@ -241,50 +287,70 @@ def test_a_text_fits_the_directions_that_are_kept():
 
 @pytest.mark.slow
 def test_an_estimate_above_the_accounted_epsilon_is_marked(made_up):
-    (first, *_) = estimates.audits(made_up.held, IMAGES, LEVELS)
-    assert not first.exceeds and first.accounted == np.inf
-    row = first.every.fitted
-    assert first._replace(accounted=row.epsilon - 2 * row.standard_error).exceeds
-    assert not first._replace(accounted=row.epsilon - row.standard_error / 2).exceeds
+    (first, *_) = estimates.read_runs(made_up.held, IMAGES, LEVELS)
+    assert not first.exceeds
+    assert first.accounted == np.inf
+    estimate = first.all_iterates.fitted
+    assert first._replace(
+        accounted=estimate.epsilon - 2 * estimate.standard_error
+    ).exceeds
+    assert not first._replace(
+        accounted=estimate.epsilon - estimate.standard_error / 2
+    ).exceeds
 
 
-@pytest.mark.parametrize(("momentum", "low", "high"), [(0.0, 1100, 1600), (0.9, 200, 360)])
+@pytest.mark.parametrize(
+    ("momentum", "low", "high"), [(0.0, 1100, 1600), (0.9, 200, 360)]
+)
 def test_fits_to_maxima_are_right_by_an_accident_of_momentum(momentum, low, high):
     """One release has epsilon 300, whatever is made of it afterwards (Errata O13)."""
-    rng, sigma = np.random.default_rng(0), sweep.SIZES["laptop"].images.noises[1]
-    seen = sigma * rng.normal(size=(2000, 100))
-    seen[np.arange(1000), rng.integers(0, 100, 1000)] += 1
-    moves = signal.lfilter([1], [1, -momentum], seen, axis=1)
-    largest = (moves / np.sqrt(signal.lfilter([1], [1, -(momentum**2)], np.ones(100)))).max(axis=1)
-    null, fitted = (one_shot.fit(part, 1) for part in (largest[1000:], largest[:1000]))
-    assert low < one_shot.fitted(null, fitted, LEVELS.delta) < high
+    rng = np.random.default_rng(0)
+    sigma = sweep.SIZES["laptop"].images.noises[1]
+    observed = sigma * rng.normal(size=(2000, 100))
+    observed[np.arange(1000), rng.integers(0, 100, 1000)] += 1
+    moves = signal.lfilter([1], [1, -momentum], observed, axis=1)
+    variances = signal.lfilter([1], [1, -(momentum**2)], np.ones(100))
+    largest = (moves / np.sqrt(variances)).max(axis=1)
+    null = one_shot.fit(largest[1000:], 1)
+    fit = one_shot.fit(largest[:1000], 1)
+    assert low < one_shot.fitted(null, fit, LEVELS.delta) < high
 
 
 def test_figure_4_compares_one_run_with_several(tmp_path):
-    trainings = dataclasses.replace(SPLITS.trainings.setting, canaries=400)
-    asked = SPLITS._replace(trainings=SPLITS.trainings._replace(setting=trainings, noises=(0.1,)))
-    for one, runs in ((asked.one(0.1), 4), (asked.several(0.1), 8)):
-        _keep(tmp_path, one, runs, 7850, 5.0)
-    (found,) = estimates.splits(stored.holdings(tmp_path), asked, 1e-5)
-    assert found.observe == "all" and (np.diff(found.one) >= 0).all()
-    assert np.median(found.several) == pytest.approx(np.median(found.one), rel=0.4)
+    setting = dataclasses.replace(SPLITS.training.setting, canaries=400)
+    plan = SPLITS._replace(
+        training=SPLITS.training._replace(setting=setting, noises=(0.1,))
+    )
+    _store_run(tmp_path, plan.one_run(0.1), 4, 7850, 5.0)
+    _store_run(tmp_path, plan.several_runs(0.1), 8, 7850, 5.0)
+    (split,) = estimates.read_splits(stored.holdings(tmp_path), plan, 1e-5)
+    assert split.observe == "all"
+    assert (np.diff(split.one_run) >= 0).all()
+    assert np.median(split.several_runs) == pytest.approx(
+        np.median(split.one_run), rel=0.4
+    )
 
 
 @pytest.fixture
 def a_play(tmp_path):
-    """A play of four roles who say little: the longest of the real ones takes most of a minute a round."""
-    said = [f"  Role{'ABCD'[i % 4]}. {'To be, or not to be: that is the question. ' * 3}" for i in range(12)]
+    """Writes a play of four short roles: the longest of the real ones takes most of a minute a round."""
+    speech = "To be, or not to be: that is the question. " * 3
+    speeches = [f"  Role{'ABCD'[number % 4]}. {speech}" for number in range(12)]
+    lines = ["", "1603", "", "A PLAY", "", "by nobody", "", "ACT I.", "", *speeches, ""]
     path = tmp_path / "play.txt"
-    path.write_text("\n".join(["", "1603", "", "A PLAY", "", "by nobody", "", "ACT I.", "", *said, ""]))
+    path.write_text("\n".join(lines))
     return path
 
 
 @pytest.mark.slow
 def test_the_smoke_sweeps_are_trained_and_drawn(tmp_path, a_play, image_file):
     data = DataSets({"shakespeare": str(a_play), "fashion_mnist": str(image_file)})
-    for one in sweep.sweeps("smoke").values():
-        found = do_all(list(one.cells), Workplace(tmp_path, data))
-        assert not found.failed and len(found.here) + len(found.elsewhere) == len(one.cells)
-        drawn = figures.draw(one, points.Evidence(stored.holdings(tmp_path), {}, LEVELS))
-        assert drawn.missing == 0 and len(drawn.figures) == 1
+    for smoke_sweep in sweep.sweeps("smoke").values():
+        outcome = do_all(list(smoke_sweep.cells), Workplace(tmp_path, data))
+        assert not outcome.failed
+        assert len(outcome.here) + len(outcome.elsewhere) == len(smoke_sweep.cells)
+        evidence = points.Evidence(stored.holdings(tmp_path), {}, LEVELS)
+        drawn = figures.draw(smoke_sweep, evidence)
+        assert drawn.missing == 0
+        assert len(drawn.figures) == 1
         plt.close(drawn.figures[0][1])
