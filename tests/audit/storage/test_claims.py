@@ -105,11 +105,11 @@ def test_a_process_has_it_until_it_ends_or_is_killed(tmp_path, hold):
 def test_a_process_killed_on_this_host_is_known_as_dead_where_names_can_not_be_exchanged(tmp_path, hold):
     """As on a network file system, where filelock leaves its lease in place."""
     process = hold()
-    lease = claims._lease(tmp_path / "claim.lease", claims.STALE_SECONDS)
-    assert not claims._removed(lease, claims.STALE_SECONDS)
+    lease = claims._make_lease(tmp_path / "claim.lease", claims.STALE_SECONDS)
+    assert not claims._remove_abandoned(lease, claims.STALE_SECONDS)
     process.kill()
     process.wait()
-    assert claims._removed(lease, claims.STALE_SECONDS) and list(tmp_path.iterdir()) == []
+    assert claims._remove_abandoned(lease, claims.STALE_SECONDS) and list(tmp_path.iterdir()) == []
 
 
 def _refuse(*arguments, **options):

@@ -89,7 +89,7 @@ WHOLE = {"bounds": [ROW], "upper_bound": 3, "runs": 40, "provenance": {"jax": "0
 
 
 def parse(result):
-    return stores._conclusion(json.dumps(result).encode())
+    return stores._parse_conclusion(json.dumps(result).encode())
 
 
 @pytest.mark.parametrize("sigma", [4.0, 0.0])
