@@ -109,7 +109,7 @@ def _parse_pair(path: Path, number: int, text: str) -> tuple[int, int]:
 
 def with_rounds(setting: FederatedSetting, listed: list[NDArray[np.int64]]) -> FederatedSetting:
     """Returns the setting with as many rounds as are listed, and their mean number of clients."""
-    participations = sum(len(members) for members in listed)
+    participations = sum(map(len, listed))
     mean_clients = max(round(participations / len(listed)), 1)
     with_listed = dataclasses.replace(setting, rounds=len(listed), cohort=mean_clients)
     validate_federated(with_listed)
@@ -166,7 +166,7 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
         ),
     )
     chosen = choices(setting, clients)
-    data = tuple(jnp.asarray(array) for array in clients.arrays)
+    data = tuple(map(jnp.asarray, clients.arrays))
     batches = cohorts.by_size(participation.clients, clients.counts)
     schedule = Schedule(jnp.asarray(batches), jnp.asarray(participation.canaries))
 
@@ -230,7 +230,7 @@ def choices(
         return chosen
 
     theta = jax.ShapeDtypeStruct((model.n_parameters,), jnp.float32)
-    data_types = tuple(jax.typeof(array) for array in clients.arrays)
+    data_types = tuple(map(jax.typeof, clients.arrays))
     memory = fedavg.client_memory(chosen, theta, data_types)
     block = ensemble.chunk_size(setting.cohort, memory, devices._replace(number=1))
     return chosen._replace(block=block)

@@ -49,7 +49,8 @@ class FieldLimits(NamedTuple):
             return True
         if self.zero_too and value == 0:
             return True
-        return self.least <= value <= self.most and self.above < value < self.below
+        is_between: bool = self.least <= value <= self.most and self.above < value < self.below
+        return is_between
 
     def __str__(self) -> str:
         """Returns what to give instead of a value that is not allowed, as messages end in it."""

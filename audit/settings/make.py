@@ -41,15 +41,15 @@ def fields(kind: type = Setting) -> dict[str, Field]:
     if kind is not Setting:
         return declared(kind)
 
-    fields_of_setting = {field.name: field for field in _undeclared_fields()}
+    fields_of_setting = _undeclared_fields()
     adversaries = [row.fields for row in ADVERSARIES.values()]
     for part in (DpSgdFields, ScheduleFields, *adversaries, Setting):
         fields_of_setting |= declared(part)
     return fields_of_setting
 
 
-def _undeclared_fields() -> tuple[Field, Field, Field]:
-    """Returns the fields of an audit's setting that no class declares, since they choose its parts."""
+def _undeclared_fields() -> dict[str, Field]:
+    """Returns the fields of an audit's setting that no class declares, by name."""
     models_by_data: dict[str, list[str]] = {}
     for task_row in tasks().values():
         models_by_data.setdefault(task_row.data.label, []).append(task_row.name)
@@ -83,7 +83,7 @@ def _undeclared_fields() -> tuple[Field, Field, Field]:
         group=ScheduleFields.group,
         limits=FieldLimits(least=1, most=MOST_STEPS),
     )
-    return model, adversary, insertions
+    return {"model": model, "adversary": adversary, "insertions": insertions}
 
 
 def setting_of(model: str, **given: Any) -> Setting:

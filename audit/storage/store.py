@@ -159,7 +159,7 @@ class Store:
 
     @classmethod
     def of(cls, folder: Path, text: str) -> "Store":
-        """Returns the store of a folder whose name and config its kind of results decides; creates nothing."""
+        """Returns the store of a folder that is not named by the hash of its config; creates nothing."""
         store = cls.__new__(cls)
         store.text = text
         store.path = folder
@@ -272,7 +272,7 @@ class Store:
         Raises:
           InputError: a file can't be read, or files are of different numbers of canaries a run.
         """
-        return gaps([_runs_of(chunk) for chunk in self._read_chunks()], runs)
+        return gaps(self._find_runs(), runs)
 
     def held(self, known: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
         """Returns the runs [first, stop) of every intact file, by its name.
@@ -292,7 +292,7 @@ class Store:
 
     def runs_held(self) -> int:
         """Returns the number of runs from run 0 to the first that is missing."""
-        stored = [_runs_of(chunk) for chunk in self._read_chunks()]
+        stored = self._find_runs()
         end = max((stop for _, stop in stored), default=0)
         missing = gaps(stored, end)
         if missing:
@@ -342,6 +342,10 @@ class Store:
     def write_bytes(self, name: str, content: bytes) -> Path:
         """Writes a whole file or nothing; raises InputError where it can't."""
         return files.write_whole(self.path / name, content)
+
+    def _find_runs(self) -> list[tuple[int, int]]:
+        """Returns the runs [first, stop) of every intact file."""
+        return [_runs_of(chunk) for chunk in self._read_chunks()]
 
     def _read_chunks(self) -> list[Scores]:
         """Returns the scores of all intact files, which are of one number of canaries a run."""
@@ -408,7 +412,10 @@ def hash_of(folder: Path) -> str:
 
 def newest_scores(folder: Path) -> int | None:
     """Returns when a folder's newest scores were written, in nanoseconds; None where it has none."""
-    times = [path.stat().st_mtime_ns for path in folder.iterdir() if _CHUNK.fullmatch(path.name)]
+    times = []
+    for path in folder.iterdir():
+        if _CHUNK.fullmatch(path.name):
+            times.append(path.stat().st_mtime_ns)
     return max(times, default=None)
 
 
@@ -479,8 +486,9 @@ def _parse_chunk(content: bytes, first: int) -> Scores | None:
             if scores.ndim != 2 or scores.shape != presence.shape:
                 return None
             chunk = Scores(first, scores, presence, dimension)
-            is_intact = str(file["sha256"]) == _compute_checksum(chunk)
-            return chunk if is_intact else None
+            if str(file["sha256"]) != _compute_checksum(chunk):
+                return None
+            return chunk
     except files.NOT_AN_ARCHIVE:
         return None
 
