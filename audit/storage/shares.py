@@ -41,7 +41,7 @@ def chunks(
     still_missing = 0  # runs, as far as is known
     patience = _Patience()
     while True:
-        stored = store.held(stored)
+        stored = store.find_runs_by_file(stored)
         missing = gaps(stored.values(), runs)
         stored_by_others = still_missing - count_runs(missing)
         if stored_by_others > 0:
@@ -132,7 +132,7 @@ def _hold(store: Store, chunk: Range, stored: dict[str, Range]) -> Iterator[bool
         if not mine or _overlaps_leased(store, chunk):
             yield False
         else:
-            stored_now = store.held(stored).values()
+            stored_now = store.find_runs_by_file(stored).values()
             yield not any(_overlap(chunk, other) for other in stored_now)
 
 

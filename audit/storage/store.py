@@ -274,16 +274,18 @@ class Store:
         """
         return gaps(self._find_runs(), runs)
 
-    def held(self, known: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+    def find_runs_by_file(
+        self, earlier: dict[str, tuple[int, int]]
+    ) -> dict[str, tuple[int, int]]:
         """Returns the runs [first, stop) of every intact file, by its name.
 
         Args:
-          known: what an earlier call returned; these files are not read again.
+          earlier: what an earlier call returned; these files are not read again.
         """
         runs_by_name = {}
         for path, first in self._find_chunk_files():
-            if path.name in known:
-                runs_by_name[path.name] = known[path.name]
+            if path.name in earlier:
+                runs_by_name[path.name] = earlier[path.name]
                 continue
             chunk = self._read_chunk(path, first)
             if chunk is not None:
