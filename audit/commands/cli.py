@@ -31,17 +31,44 @@ _DEFINE: dict[type, Callable[[str, Any, str], object]] = {
     bool: flags.DEFINE_bool,
     str: flags.DEFINE_string,
 }
-_HELP, _HELP_INDENT = {"--help", "-help", "-h", "--helpshort", "--helpfull"}, 28
+_GIVE = {  # by the type of a flag's values
+    "int": "give a whole number",
+    "float": "give a number",
+    "bool": "give true or false",
+}
+
+_HELP_FLAGS = {"--help", "-help", "-h", "--helpshort", "--helpfull"}
+_HELP_INDENT = 28
+_HELP_WIDTH = 80
+_COMMAND_GROUP = "this command"
 _GROUPS = {  # of flags that are no fields of a setting
     AUDITED: (
-        *("models", "runs", "looks", "data_file", "tfds_dir", "weights", "input_size"),
-        *("california_housing", "cifar10", "fashion_mnist", "purchase100"),
+        "models",
+        "runs",
+        "looks",
+        "data_file",
+        "tfds_dir",
+        "weights",
+        "input_size",
+        "california_housing",
+        "cifar10",
+        "fashion_mnist",
+        "purchase100",
     ),
     ADVERSARY: (),
     DP_SGD: (),
-    "bounds and output": ("delta", "confidence", "chunk_size", "out", "json", "report", "figure"),
+    "bounds and output": (
+        "delta",
+        "confidence",
+        "chunk_size",
+        "out",
+        "json",
+        "report",
+        "figure",
+    ),
     "several machines": ("engine", "ray_address", "worker"),
 }
+
 _MOST_SHOWN = 1000  # characters of a message
 _LONG_WORD = re.compile(r"(\S{60})\S{240,}")  # longer than most paths
 _OUTPUT_ERRORS = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -50,169 +77,244 @@ _OUTPUT_ERRORS = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EI
 def run(main: Callable[[], None]) -> None:
     """Parses the flags and calls main; a user's mistake ends in one line and exit status 2."""
 
-    def guarded(argv: Sequence[str]) -> int:
+    def run_main(argv: Sequence[str]) -> int:
         try:
-            with interrupts.ending():
+            with interrupts.end_in_one_line():
                 if len(argv) > 1:
                     raise InputError(f"argument {argv[1]!r} is no flag: write --name=value, see --help")
                 main()
                 sys.stdout.flush()
         except InputError as error:
-            return _complain(str(error), USAGE_ERROR)
+            return _report_error(str(error))
         except MemoryError:
-            return _complain("out of memory: ask for less", USAGE_ERROR)
+            return _report_error("out of memory: ask for less")
         except OSError as error:
-            return _unprinted(error)
+            return _report_unprinted(error)
         return 0
 
-    logging.getLogger("matplotlib").setLevel(logging.WARNING)  # it tells of its first look for fonts
-    streams.mend()
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)  # it logs that it looks for fonts
+    streams.repair()
     interrupts.install()
-    with interrupts.ending():
-        app.run(guarded, flags_parser=_parse)
+    with interrupts.end_in_one_line():
+        app.run(run_main, flags_parser=_parse_flags)
 
 
-def _parse(argv: Sequence[str]) -> list[str]:
-    if not _HELP.isdisjoint(argv[1:]):
+def _parse_flags(argv: Sequence[str]) -> list[str]:
+    """Returns what absl's parser leaves of a command line; exits after printing help or an error."""
+    if not _HELP_FLAGS.isdisjoint(argv[1:]):
         try:
-            print(_help(), flush=True)
+            print(_format_help(), flush=True)
         except OSError as error:
-            sys.exit(_unprinted(error))
+            sys.exit(_report_unprinted(error))
         sys.exit(0)
     try:
         return flags.FLAGS(argv)
     except flags.IllegalFlagValueError as error:
-        sys.exit(_complain(_mended(error), USAGE_ERROR))
+        sys.exit(_report_error(_describe_illegal_value(error)))
     except flags.Error as error:
-        sys.exit(_complain(f"{error}: see --help", USAGE_ERROR))
+        sys.exit(_report_error(f"{error}: see --help"))
 
 
-def _mended(error: flags.IllegalFlagValueError) -> str:
-    """absl's message on a value of another type, with what to give in place of Python's words."""
-    why = str(error.__context__)
-    said = str(error).removeprefix("flag ").removesuffix(f": {why}")
-    found = re.match(r"--([a-z_]+)=", said)
-    kind = flags.FLAGS[found[1]].flag_type() if found else ""
-    give = {"int": "give a whole number", "float": "give a number", "bool": "give true or false"}
-    return f"{said}: {give.get(kind, why)}"
+def _describe_illegal_value(error: flags.IllegalFlagValueError) -> str:
+    """Returns absl's message on a value of another type, with what to give in place of Python's words."""
+    reason = str(error.__context__)
+    flag_and_value = str(error).removeprefix("flag ").removesuffix(f": {reason}")
+    match = re.match(r"--([a-z_]+)=", flag_and_value)
+    kind = flags.FLAGS[match[1]].flag_type() if match else ""
+    return f"{flag_and_value}: {_GIVE.get(kind, reason)}"
 
 
-def _help() -> str:
-    own = [
-        flag
-        for module, defined in flags.FLAGS.flags_by_module_dict().items()
-        if module == sys.argv[0] or module.startswith(("experiments.", "audit."))
-        for flag in defined
-    ]
-    from audit.settings.make import fields
+def _format_help() -> str:
+    """Returns a command's help: its docstring, and its flags by group."""
+    docstring = getattr(sys.modules["__main__"], "__doc__", None) or ""
+    about = started.in_its_words(docstring).strip()
+    paragraphs = [_fold(paragraph) for paragraph in about.split("\n\n")]
+    parts = ["\n\n".join(paragraphs)]
 
-    grouped = {name: title for title, names in _GROUPS.items() for name in names}
-    grouped |= {field.flag: field.group for field in fields().values()}
-    about = started.in_its_words(getattr(sys.modules["__main__"], "__doc__", None) or "").strip()
-    parts = ["\n\n".join(map(_narrow, about.split("\n\n")))]
-    for title in ("this command", *_GROUPS):
-        lines = [_described(flag) for flag in own if grouped.get(flag.name, "this command") == title]
-        if lines:
-            parts.append("\n".join([f"{title}:", *lines]))
+    command_flags = _find_command_flags()
+    group_by_flag = _find_groups()
+    for group in (_COMMAND_GROUP, *_GROUPS):
+        lines = [f"{group}:"]
+        for flag in command_flags:
+            if group_by_flag.get(flag.name, _COMMAND_GROUP) == group:
+                lines.append(_format_flag(flag))
+        if len(lines) > 1:
+            parts.append("\n".join(lines))
     return "\n\n".join(parts)
 
 
-def _narrow(paragraph: str) -> str:
-    """A paragraph in 80 columns; examples stay lines, their comments in a column or below."""
-    if not paragraph.lstrip().startswith(("./", started.program() or started.MODULE)):
-        return textwrap.fill(paragraph, 80)
-    examples = [line.strip().partition("  ") for line in paragraph.splitlines()]
-    width = max(len(command) for command, _, _ in examples)
-    lines = [f"    {command:<{width}}  {comment.strip()}".rstrip() for command, _, comment in examples]
-    if max(map(len, lines)) > 80:
-        lines = [f"    {command}\n        {comment.strip()}".rstrip() for command, _, comment in examples]
+def _find_command_flags() -> list[flags.Flag[Any]]:
+    """Returns the flags that this repository defines, without those of libraries."""
+    command_flags = []
+    for module, module_flags in flags.FLAGS.flags_by_module_dict().items():
+        if module == sys.argv[0] or module.startswith(("experiments.", "audit.")):
+            command_flags.extend(module_flags)
+    return command_flags
+
+
+def _find_groups() -> dict[str, str]:
+    """Returns the group in --help of every flag that is of a group."""
+    from audit.settings.make import fields
+
+    groups = {}
+    for group, names in _GROUPS.items():
+        for name in names:
+            groups[name] = group
+    for field in fields().values():
+        groups[field.flag] = field.group
+    return groups
+
+
+def _fold(paragraph: str) -> str:
+    """Folds a paragraph to the help's width; examples stay lines, their comments in a column or below."""
+    program = started.program() or started.MODULE
+    if not paragraph.lstrip().startswith(("./", program)):
+        return textwrap.fill(paragraph, _HELP_WIDTH)
+
+    examples = []
+    for line in paragraph.splitlines():
+        command, _, comment = line.strip().partition("  ")
+        examples.append((command, comment.strip()))
+    width = max(len(command) for command, _ in examples)
+    lines = [f"    {command:<{width}}  {comment}".rstrip() for command, comment in examples]
+    if max(map(len, lines)) > _HELP_WIDTH:
+        lines = [f"    {command}\n        {comment}".rstrip() for command, comment in examples]
     return "\n".join(lines)
 
 
-def _described(flag: flags.Flag[Any]) -> str:
-    default = flag.default_as_str if flag.default not in (None, False, []) else None
-    said = f"{flag.help} [{default.strip(chr(39))}]" if default else str(flag.help)
-    name = f"  --{flag.name}".ljust(_HELP_INDENT - 2) + " "
-    return textwrap.fill(said, 80, initial_indent=f"{name} ", subsequent_indent=" " * _HELP_INDENT)
+def _format_flag(flag: flags.Flag[Any]) -> str:
+    """Returns a flag's lines in the help: its name, what it is, and its default."""
+    default = None
+    if flag.default not in (None, False, []):
+        default = flag.default_as_str
+    text = str(flag.help)
+    if default:
+        unquoted = default.strip("'")
+        text = f"{text} [{unquoted}]"
+    name = f"  --{flag.name}".ljust(_HELP_INDENT - 2)
+    return textwrap.fill(
+        text,
+        _HELP_WIDTH,
+        initial_indent=f"{name}  ",
+        subsequent_indent=" " * _HELP_INDENT,
+    )
 
 
-def _unprinted(error: OSError) -> int:
-    """Exit status where stdout takes no more, said in a line unless its reader left; else the error."""
+def _report_unprinted(error: OSError) -> int:
+    """Reports that stdout takes no more, and returns the exit status; raises any other error again.
+
+    Nothing is said where stdout's reader left.
+    """
     if error.filename is not None or error.errno not in _OUTPUT_ERRORS:
         raise error
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to print goes nowhere
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())  # for what is left to print
     if isinstance(error, BrokenPipeError):
         return 1
-    return _complain(f"cannot print ({error.strerror}): what was computed is kept", USAGE_ERROR)
+    return _report_error(f"cannot print ({error.strerror}): what was computed is kept")
 
 
-def _complain(message: str, status: int) -> int:
+def _report_error(message: str) -> int:
+    """Prints an error's line on stderr, and returns the exit status."""
     print(f"error: {one_line(message)}", file=sys.stderr)
-    return status
+    return USAGE_ERROR
 
 
 def one_line(message: str) -> str:
-    """A message for a terminal: flags for fields, one line, control characters escaped, what is very long cut
-    out of it."""
-    line = _LONG_WORD.sub(r"\1...", as_flags(" ".join(message.split())))
-    ends = _MOST_SHOWN // 2
-    return printable(line if len(line) <= _MOST_SHOWN else f"{line[:ends]} ... {line[-ends:]}")
+    """Returns a message as one line for a terminal.
+
+    Fields become flags, control characters are escaped, and what is very long is cut out of it.
+    """
+    words = " ".join(message.split())
+    line = _LONG_WORD.sub(r"\1...", _replace_fields_by_flags(words))
+    if len(line) > _MOST_SHOWN:
+        half = _MOST_SHOWN // 2
+        line = f"{line[:half]} ... {line[-half:]}"
+    return printable(line)
 
 
 def printable(text: str) -> str:
-    """Lines for a terminal, their control characters escaped."""
-    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
+    """Returns lines for a terminal, with their control characters escaped."""
+    characters = []
+    for character in text:
+        if character.isprintable() or character == "\n":
+            characters.append(character)
+        else:
+            characters.append(repr(character)[1:-1])
+    return "".join(characters)
 
 
-def as_flags(message: str) -> str:
-    """A library's message, which names `fields` and `field=value`s, with flags in their place."""
+def _replace_fields_by_flags(message: str) -> str:
+    """Returns a library's message, which names `fields` and `field=value`s, with flags in their place."""
     from audit.settings.make import fields
 
-    def flag(match: re.Match[str]) -> str:
-        known = fields().get(match[1])
-        return f"--{known.flag if known else match[1]}{match[2]}"
+    def name_flag(match: re.Match[str]) -> str:
+        name, value = match.groups()
+        field = fields().get(name)
+        if field is None:
+            return f"--{name}{value}"
+        return f"--{field.flag}{value}"
 
-    return re.sub(r"`([a-z_]+)(=[^`]*|)`", flag, message)
+    return re.sub(r"`([a-z_]+)(=[^`]*|)`", name_flag, message)
 
 
 def define_setting(kind: type | None = None, names: Iterable[str] | None = None) -> None:
-    """Defines the flags of a kind of setting's fields, by default of an audit's: of all, or of some."""
-    for field in _chosen(kind, names):
+    """Defines flags for the fields of a setting.
+
+    Args:
+      kind: the kind of setting, by default an audit's.
+      names: the names of some fields, by default all.
+    """
+    for field in _select_fields(kind, names):
         if field.auto:
-            flags.DEFINE(_CountParser(), field.flag, field.default, field.help, serializer=_AS_TEXT)
+            parser = _CountParser()
+            flags.DEFINE(parser, field.flag, field.default, field.help, serializer=_AS_TEXT)
         else:
             _DEFINE[field.kind](field.flag, field.default, field.help)
 
 
 def values(kind: type | None = None, names: Iterable[str] | None = None) -> dict[str, Any]:
-    """The flags' values of these fields, by the fields' names."""
-    return {field.name: flags.FLAGS[field.flag].value for field in _chosen(kind, names)}
+    """Returns the flags' values of these fields, by the fields' names; arguments as in `define_setting`."""
+    return {field.name: flags.FLAGS[field.flag].value for field in _select_fields(kind, names)}
 
 
 def setting(names: Iterable[str] | None = None, **fixed: Any) -> "Setting":
-    """The audit's setting that the flags of all fields, or of some, describe, beside fixed ones."""
+    """Returns the audit's setting that flags describe.
+
+    Args:
+      names: the names of the fields whose flags count, by default all.
+      **fixed: values of other fields.
+    """
     from audit.settings.make import setting_of
 
     given = {**values(None, names), **fixed}
-    if given.get("steps") is not None and "insertions" in given and not flags.FLAGS["insertions"].present:
+    gives_steps = given.get("steps") is not None
+    if gives_steps and "insertions" in given and not flags.FLAGS["insertions"].present:
         del given["insertions"]  # a default
     return setting_of(**given)
 
 
-def _chosen(kind: type | None, names: Iterable[str] | None) -> "list[Field]":
+def _select_fields(kind: type | None, names: Iterable[str] | None) -> "list[Field]":
+    """Returns the fields of a kind of setting: all, or those of some names."""
     from audit.settings.make import fields
 
-    known = fields() if kind is None else fields(kind)
-    return [known[name] for name in (known if names is None else names)]
+    by_name = fields() if kind is None else fields(kind)
+    if names is None:
+        return list(by_name.values())
+    return [by_name[name] for name in names]
 
 
 class _CountParser(flags.ArgumentParser[int | str]):
+    """Parses a whole number, or `auto`."""
+
     def parse(self, argument: int | str) -> int | str:
-        """Raises ValueError for anything else."""
+        """Returns the number or `auto`; raises ValueError for anything else."""
         text = str(argument)
-        if text != AUTO and not text.lstrip("-").isdecimal():
+        if text == AUTO:
+            return AUTO
+        if not text.lstrip("-").isdecimal():
             raise ValueError(f"give a whole number, or {AUTO}")
-        return AUTO if text == AUTO else int(text)
+        return int(text)
 
 
 def define_sources() -> None:
@@ -222,39 +324,41 @@ def define_sources() -> None:
 
 
 def sources(**more: Any) -> "Sources":
-    """The sources that the flags name."""
+    """Returns the sources that the flags name."""
     from audit.task import Sources
 
     return Sources(flags.FLAGS.data_file, flags.FLAGS.tfds_dir, **more)
 
 
 def folder() -> Path:
-    """--out's folder, which need not be there; raises InputError where it names none."""
+    """Returns --out's folder, which need not be there; raises InputError where it names none."""
     require(flags.FLAGS.out, "--out=: name a folder")
     return Path(flags.FLAGS.out)
 
 
 def numbers(flag: str) -> list[float]:
-    """A list flag's numbers; raises InputError for what is none."""
-    return [_number(flag, text) for text in flags.FLAGS[flag].value or []]
+    """Returns a list flag's numbers; raises InputError for what is none."""
+    return [_parse_number(flag, text) for text in flags.FLAGS[flag].value or []]
 
 
 def whole_numbers(flag: str) -> list[int]:
-    """A list flag's whole numbers; raises InputError for what is none."""
-    return [_whole_number(flag, text) for text in flags.FLAGS[flag].value or []]
+    """Returns a list flag's whole numbers; raises InputError for what is none."""
+    return [_parse_whole_number(flag, text) for text in flags.FLAGS[flag].value or []]
 
 
-def _whole_number(flag: str, text: str) -> int:
+def _parse_whole_number(flag: str, text: str) -> int:
+    """Returns a text as a whole number, which may be written as 1e6; raises InputError for anything else."""
     try:
         return int(text)
     except ValueError:
-        value = _number(flag, text)
+        value = _parse_number(flag, text)
     if not value.is_integer():
         raise InputError(f"--{flag}={value:g} is no whole number: give whole numbers, comma-separated")
     return int(value)
 
 
-def _number(flag: str, text: str) -> float:
+def _parse_number(flag: str, text: str) -> float:
+    """Returns a text as a number; raises InputError for anything else."""
     try:
         return float(text)
     except ValueError:

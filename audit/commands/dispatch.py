@@ -8,15 +8,31 @@ import runpy
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from audit import started
 from audit.commands import interrupts, streams
 from audit.progress import shortened
 
 _MARK = '\nif __name__ == "__main__":'
-_HELP = ("help", "-h", "--help")
+_HELP_COMMANDS = ("help", "-h", "--help")
 _HELP_FLAGS = {"-h", "-help", "--help", "--helpshort", "--helpfull"}
-_USAGE_ERROR, _COLUMNS = 2, 80
+_USAGE_ERROR = 2
+_COLUMNS = 80
+
+
+class Command(NamedTuple):
+    """A command.
+
+    Attributes:
+      name: what the user types.
+      module: the module that it runs.
+      summary: the first line of the module's docstring.
+    """
+
+    name: str
+    module: str
+    summary: str
 
 
 def run(program: str, packages: Sequence[str], usual: str | None = None, others: Sequence[str] = ()) -> None:
@@ -30,68 +46,94 @@ def run(program: str, packages: Sequence[str], usual: str | None = None, others:
 
     Exits with status 2 and a line on stderr for a command that is none.
     """
-    streams.mend()
+    streams.repair()
     interrupts.install()
-    with interrupts.ending():
+    with interrupts.end_in_one_line():
         _run(program, packages, usual, others)
 
 
 def _run(program: str, packages: Sequence[str], usual: str | None, others: Sequence[str]) -> None:
-    arguments = sys.argv[1:]
-    if usual is not None and (not arguments or (arguments[0][:1] == "-" and arguments[0] not in _HELP)):
-        arguments = [usual, *arguments]
-    command, *flags = arguments or ["help"]
+    """Does what `run` says, with repaired streams and interrupts that end in a line."""
+    command, flags = _split_arguments(sys.argv[1:], usual)
     modules = {name: module for name, module, _ in commands(packages)}
-    if command in _HELP and not flags:
-        _print_whole(usage(program, packages, usual, others))
-    elif command in _HELP and flags[0] in modules:
-        _print_whole(_docstring(modules[flags[0]]))
-    elif command in modules and _HELP_FLAGS & {*flags} and importlib.util.find_spec("absl") is None:
+    is_help = command in _HELP_COMMANDS
+    asks_for_flags = not _HELP_FLAGS.isdisjoint(flags)
+    if is_help and not flags:
+        _print_whole(_format_usage(program, packages, usual, others))
+    elif is_help and flags[0] in modules:
+        _print_whole(_read_help(modules[flags[0]]))
+    elif is_help or command not in modules:
+        unknown = flags[0] if is_help else command
+        print(f"error: no command {shortened(repr(unknown), 60)}; help lists them", file=sys.stderr)
+        sys.exit(_USAGE_ERROR)
+    elif asks_for_flags and importlib.util.find_spec("absl") is None:
         later = "Its flags are listed here once any command has set up .venv."
-        print(f"{_docstring(modules[command])}\n\n{later}")
-    elif command in modules:
+        print(f"{_read_help(modules[command])}\n\n{later}")
+    else:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
         sys.argv = [sys.argv[0], *flags]
         runpy.run_module(modules[command], run_name="__main__", alter_sys=True)
-    else:
-        unknown = flags[0] if command in _HELP else command
-        print(f"error: no command {shortened(repr(unknown), 60)}; help lists them", file=sys.stderr)
-        sys.exit(_USAGE_ERROR)
 
 
-def usage(program: str, packages: Sequence[str], usual: str | None, others: Sequence[str]) -> str:
-    """The commands, each with the first line of its docstring."""
-    lines = [f"  {name:<12} {summary}"[:_COLUMNS] for name, _, summary in commands(packages)]
-    lines += [*others, "  help         Prints this.", ""]
-    closing = "" if usual is None else f"No command means {usual}. "
-    end = f"{closing}For the flags of one: {program} COMMAND --help"
-    return "\n".join([f"Usage: {program} [command] [flags]", "", *lines, end])
+def _split_arguments(arguments: list[str], usual: str | None) -> tuple[str, list[str]]:
+    """Returns the command and its flags; without a command it is the usual one, or help."""
+    if not arguments:
+        return usual or "help", []
+    first = arguments[0]
+    is_flag = first.startswith("-") and first not in _HELP_COMMANDS
+    if is_flag and usual is not None:
+        return usual, arguments
+    return first, arguments[1:]
 
 
-def commands(packages: Sequence[str]) -> Iterator[tuple[str, str, str]]:
-    """(name, module, first line of the docstring) of every main of the packages, by name."""
-    named: dict[str, tuple[str, Path]] = {}
+def _format_usage(
+    program: str, packages: Sequence[str], usual: str | None, others: Sequence[str]
+) -> str:
+    """Returns the commands, each with the first line of its docstring."""
+    lines = [f"Usage: {program} [command] [flags]", ""]
+    for command in commands(packages):
+        lines.append(f"  {command.name:<12} {command.summary}"[:_COLUMNS])
+    lines.extend(others)
+    lines.append("  help         Prints this.")
+    lines.append("")
+    end = f"For the flags of one: {program} COMMAND --help"
+    if usual is not None:
+        end = f"No command means {usual}. {end}"
+    lines.append(end)
+    return "\n".join(lines)
+
+
+def commands(packages: Sequence[str]) -> Iterator[Command]:
+    """Yields every module of the packages that can be run, by name."""
+    module_and_path: dict[str, tuple[str, Path]] = {}
     for package in reversed(packages):
         spec = importlib.util.find_spec(package)
         assert spec is not None and spec.submodule_search_locations
         folder = Path(spec.submodule_search_locations[0])
-        paths = [(path.stem, path) for path in folder.glob("[!_]*.py")]
-        paths += [(path.parent.name, path) for path in folder.glob("*/__main__.py")]
-        named |= {name: (f"{package}.{name}", path) for name, path in paths}
-    for name, (module, path) in sorted(named.items()):
+        for path in folder.glob("[!_]*.py"):
+            module_and_path[path.stem] = (f"{package}.{path.stem}", path)
+        for path in folder.glob("*/__main__.py"):
+            name = path.parent.name
+            module_and_path[name] = (f"{package}.{name}", path)
+
+    for name, (module, path) in sorted(module_and_path.items()):
         text = path.read_text(encoding="utf-8")
         if _MARK in text:
-            yield name, module, (ast.get_docstring(ast.parse(text)) or "").split("\n", 1)[0]
+            docstring = ast.get_docstring(ast.parse(text)) or ""
+            yield Command(name, module, docstring.partition("\n")[0])
 
 
-def _docstring(module: str) -> str:
+def _read_help(module: str) -> str:
+    """Returns a command's docstring, as whoever started this program types its examples."""
     spec = importlib.util.find_spec(module)
     assert spec is not None and spec.origin is not None
-    text = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
-    return started.in_its_words(text)
+    source = Path(spec.origin).read_text(encoding="utf-8")
+    docstring = ast.get_docstring(ast.parse(source)) or ""
+    return started.in_its_words(docstring)
 
 
 def _print_whole(text: str) -> None:
+    """Prints a text; a reader that leaves early is no error."""
     with contextlib.suppress(BrokenPipeError):
         print(text, flush=True)
         return

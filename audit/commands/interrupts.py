@@ -2,7 +2,7 @@
 
 An interrupt is raised in the main thread, wherever that is. There a library's callback may swallow it, and
 compiled code may not come back for minutes: so a thread raises it again until the command has ended, and ends
-the process itself after a few seconds. What is kept is whole at any instant, so that nothing else need end.
+the process itself after a few seconds. What is stored is whole at any instant, so that nothing else need end.
 """
 
 import contextlib
@@ -16,43 +16,45 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NoReturn
 
-STATUS, LINE = 130, "interrupted: finished chunks are kept, the same command goes on"
+STATUS = 130
+LINE = "interrupted: finished chunks are kept, the same command goes on"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_AGAIN_SECONDS, _MOST_SECONDS = 0.1, 5.0
-_IMPORT = "<frozen importlib._bootstrap>"
-_HEARD, _OVER = threading.Event(), threading.Event()
+_AGAIN_SECONDS = 0.1  # until an interrupt is raised again
+_MOST_SECONDS = 5.0  # from an interrupt to the end of the process
+_IMPORT_MACHINERY = "<frozen importlib._bootstrap>"
+_HAS_COME = threading.Event()  # an interrupt
+_IS_OVER = threading.Event()  # the time in which interrupts matter
 
 
 def install() -> None:
-    """Has this process hear interrupts so, from now on; one that was begun deaf to Ctrl-C stays so."""
-    wanted = [one for one in _SIGNALS if signal.getsignal(one) not in (signal.SIG_IGN, _interrupt)]
-    if not wanted:
+    """Has this process handle interrupts from now on, but for signals that it was started to ignore."""
+    handled = [s for s in _SIGNALS if signal.getsignal(s) not in (signal.SIG_IGN, _interrupt)]
+    if not handled:
         return
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     threading.Thread(target=_watch, args=(reading,), daemon=True).start()
-    for one in wanted:
-        signal.signal(one, _interrupt)
+    for number in handled:
+        signal.signal(number, _interrupt)
     sys.unraisablehook = _without_interrupts(sys.unraisablehook)
 
 
-def heard() -> bool:
-    """Whether an interrupt came: whatever went wrong since then is its doing."""
-    return _HEARD.is_set()
-
-
 @contextlib.contextmanager
-def ending() -> Iterator[None]:
-    """A block at whose end interrupts are too late, and which one ends, whatever it raised, with the line."""
+def end_in_one_line() -> Iterator[None]:
+    """Ends the process with one line where an interrupt comes in the block, whatever the block raises then.
+
+    After the block, interrupts are too late, and ignored.
+    """
     try:
         yield
     except BaseException as error:
-        if heard() or isinstance(error, KeyboardInterrupt):
+        # Whatever goes wrong after an interrupt is its doing.
+        if _HAS_COME.is_set() or isinstance(error, KeyboardInterrupt):
             _end()
         raise
     _ignore()
-    if heard():
+    if _HAS_COME.is_set():
         _end()
 
 
@@ -66,52 +68,68 @@ def _end() -> NoReturn:
 
 
 def _ignore() -> None:
-    _OVER.set()
-    for one in _SIGNALS:
-        signal.signal(one, signal.SIG_IGN)
+    """Ignores interrupts from now on."""
+    _IS_OVER.set()
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Raises where none is on its way already, as in the blocks that clean up behind one, and no module is
-    being imported: compiled ones crash or print tracebacks. The watch comes again."""
-    _HEARD.set()
-    if not isinstance(sys.exception(), KeyboardInterrupt | SystemExit) and not _imports(frame):
+    """Handles a signal by raising KeyboardInterrupt, unless now is a bad time: the watch comes again.
+
+    It raises none where one is on its way already, as in the blocks that clean up behind one, and none while
+    a module is imported: compiled modules crash or print tracebacks.
+    """
+    _HAS_COME.set()
+    is_on_its_way = isinstance(sys.exception(), KeyboardInterrupt | SystemExit)
+    if not is_on_its_way and not _is_importing(frame):
         raise KeyboardInterrupt
 
 
-def _imports(frame: FrameType | None) -> bool:
-    while frame is not None and frame.f_code.co_filename != _IMPORT:
+def _is_importing(frame: FrameType | None) -> bool:
+    """Returns whether a frame belongs to the import of a module."""
+    while frame is not None:
+        if frame.f_code.co_filename == _IMPORT_MACHINERY:
+            return True
         frame = frame.f_back
-    return frame is not None
+    return False
 
 
 def _watch(reading: int) -> None:
-    """Hears of every signal, also while the main thread can't."""
+    """Waits for an interrupt, also while the main thread can't, and sends it again until the command ends.
+
+    Args:
+      reading: the end of a pipe that gets the number of every signal.
+    """
     number = 0
     while number not in _SIGNALS:
         number = os.read(reading, 1)[0]
-    _HEARD.set()
+    _HAS_COME.set()
     end = time.monotonic() + _MOST_SECONDS
-    while not _OVER.wait(_AGAIN_SECONDS):
+    while not _IS_OVER.wait(_AGAIN_SECONDS):
         if time.monotonic() > end:
             _leave()
         signal.pthread_kill(threading.main_thread().ident or 0, number)
 
 
 def _leave() -> NoReturn:
-    """Ends the process from the watch, with the line where stderr takes it: the main thread may be stuck in
-    writing to it, and behind a bar."""
+    """Ends the process from the watch, with the line where stderr takes it.
+
+    The main thread may be stuck in writing to stderr, and stderr may be behind a progress bar.
+    """
     with contextlib.suppress(OSError):
-        if select.select([], [sys.stderr.fileno()], [], 0)[1]:
+        _, writable, _ = select.select([], [sys.stderr.fileno()], [], 0)
+        if writable:
             os.write(sys.stderr.fileno(), f"\nerror: {LINE}\n".encode())
     os._exit(STATUS)
 
 
 def _without_interrupts(hook: Callable[[Any], object]) -> Callable[[Any], object]:
-    """A hook that is silent on interrupts that were swallowed: they are raised again."""
+    """Returns a hook that is silent on interrupts that were swallowed: they are raised again."""
 
-    def said(unraisable: Any) -> None:
-        if not (_HEARD.is_set() and issubclass(unraisable.exc_type, KeyboardInterrupt)):
+    def report(unraisable: Any) -> None:
+        is_interrupt = issubclass(unraisable.exc_type, KeyboardInterrupt)
+        if not (_HAS_COME.is_set() and is_interrupt):
             hook(unraisable)
 
-    return said
+    return report

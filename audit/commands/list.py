@@ -26,22 +26,25 @@ flags.DEFINE_bool("json", False, "Print one JSON list on stdout instead of a tab
 
 
 def main() -> None:
-    """Find, read, print."""
-    found = stored.audits(cli.folder())
-    rows, messages = [], found.left_out()
-    for folder in found.folders:
+    """Finds the audits, reads them, and prints a row for each."""
+    audits = stored.audits(cli.folder())
+    rows = []
+    messages = audits.left_out()
+    for folder in audits.folders:
         try:
             rows.append(listing.listed(folder))
         except InputError as error:
             messages.append(f"left out: {error}")
-    for line in messages:
-        print(cli.one_line(line), file=sys.stderr)
+    for message in messages:
+        print(cli.one_line(message), file=sys.stderr)
+
     if FLAGS.json:
         print(json.dumps(listing.as_json(rows)))
     elif rows:
         print(cli.printable(listing.as_table(rows, time.time())))
     else:
-        print(cli.one_line(f"no audits in {FLAGS.out}: {started.training()}, or name another with `out`"))
+        fix = f"{started.training()}, or name another with `out`"
+        print(cli.one_line(f"no audits in {FLAGS.out}: {fix}"))
 
 
 if __name__ == "__main__":

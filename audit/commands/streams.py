@@ -1,4 +1,4 @@
-"""Standard streams that nobody reads: a command does its work without them."""
+"""Standard streams that nobody reads, or that are closed: a command does its work without them."""
 
 import contextlib
 import io
@@ -9,34 +9,49 @@ from typing import Any
 _STDERR = 2
 
 
-def mend() -> None:
-    """Opens streams that are closed to where all is lost, so that no file is opened in their place, and lets
-    nothing fail for what stderr does not take."""
-    while (number := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+def repair() -> None:
+    """Makes closed standard streams usable, so that a command does its work without a reader.
+
+    A closed stream is opened to where all is lost, so that no file is opened in its place. What stderr does
+    not take is no error.
+    """
+    while True:
+        number = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+        if number > _STDERR:
+            os.close(number)
+            break
         os.set_inheritable(number, True)
-    os.close(number)
-    sys.stdout = sys.stdout or _unread()
-    sys.stderr = sys.stderr or _unread()
+
+    sys.stdout = sys.stdout or _open_null()
+    sys.stderr = sys.stderr or _open_null()
     if sys.stderr is sys.__stderr__ and isinstance(sys.stderr, io.TextIOWrapper):
-        sys.stderr = _unheard(sys.stderr)
+        sys.stderr = _make_forgiving(sys.stderr)
 
 
-def _unread() -> io.TextIOWrapper:
+def _open_null() -> io.TextIOWrapper:
+    """Opens a text stream to where all is lost."""
     return io.TextIOWrapper(io.FileIO(os.devnull, "w"), encoding="utf-8")
 
 
-class _Unheard(io.FileIO):
-    """A file whose disk may be full, or whose reader away."""
+class _ForgivingFile(io.FileIO):
+    """A file that drops what can't be written: its disk may be full, or its reader away."""
 
     def write(self, content: Any, /) -> int:
+        """Writes what the file takes, and returns how much that is; all where it takes nothing."""
         written = None
         with contextlib.suppress(OSError):
             written = super().write(content)
-        return len(content) if written is None else written
+        if written is None:
+            return len(content)
+        return written
 
 
-def _unheard(stream: io.TextIOWrapper) -> io.TextIOWrapper:
-    raw = _Unheard(stream.fileno(), "w", closefd=False)
+def _make_forgiving(stream: io.TextIOWrapper) -> io.TextIOWrapper:
+    """Returns a stream to the same file that drops what can't be written."""
+    raw = _ForgivingFile(stream.fileno(), "w", closefd=False)
     return io.TextIOWrapper(
-        io.BufferedWriter(raw), encoding=stream.encoding, errors=stream.errors, line_buffering=True
+        io.BufferedWriter(raw),
+        encoding=stream.encoding,
+        errors=stream.errors,
+        line_buffering=True,
     )

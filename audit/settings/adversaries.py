@@ -16,13 +16,30 @@ if TYPE_CHECKING:
 
     from audit.adversaries.base import Adversary, Expect
 
-GC_S_VARIANTS = {  # (noisy simulations, movement accumulated per step)
-    "noiseless_per_step": (False, True),
-    "noisy_per_step": (True, True),
-    "noiseless_final_model": (False, False),
-    "noisy_final_model": (True, False),
+
+class GcSVariant(NamedTuple):
+    """How GC-S finds the coordinate that moves least.
+
+    Attributes:
+      noisy: whether its simulations have the noise of the training run, or neither noise nor clipping.
+      per_step: whether it adds up the movement of each step, or looks at the final model alone.
+    """
+
+    noisy: bool
+    per_step: bool
+
+
+GC_S_VARIANTS = {
+    "noiseless_per_step": GcSVariant(noisy=False, per_step=True),
+    "noisy_per_step": GcSVariant(noisy=True, per_step=True),
+    "noiseless_final_model": GcSVariant(noisy=False, per_step=False),
+    "noisy_final_model": GcSVariant(noisy=True, per_step=False),
 }
-_RESPONSE = "linear_response"  # a variant beyond the paper's
+_LINEAR_RESPONSE = "linear_response"  # a variant beyond the paper's, which simulates nothing
+
+# Random directions are only nearly orthogonal: where the other canaries add more than this share to a score's
+# variance, they are left out of the score.
+_MOST_INTERFERENCE = 0.01
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,16 +50,20 @@ class GcS(AdversaryFields):
     gc_s: str = described(
         "GC-S: {noiseless,noisy}_{per_step,final_model}, or linear_response.",
         default="noiseless_per_step",
-        choices=(*GC_S_VARIANTS, _RESPONSE),
+        choices=(*GC_S_VARIANTS, _LINEAR_RESPONSE),
     )
     simulations: int = described("GC-S: how many noisy simulations.", default=4, least=1, most=10_000)
 
     def deciding(self) -> dict[str, Any]:
-        """Without the number of simulations where only one is run, as noiseless ones are all the same."""
-        found = super().deciding()
-        if self.gc_s == _RESPONSE or not GC_S_VARIANTS[self.gc_s][0]:
-            found.pop("simulations", None)
-        return found
+        """Returns the fields that decide scores, without the number of simulations where one is enough.
+
+        Noiseless simulations are all the same, and linear response takes none.
+        """
+        identity = super().deciding()
+        is_noisy = self.gc_s != _LINEAR_RESPONSE and GC_S_VARIANTS[self.gc_s].noisy
+        if not is_noisy:
+            identity.pop("simulations", None)
+        return identity
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,29 +119,33 @@ class OneShotCanaries(AdversaryFields):
 
 
 @dataclasses.dataclass(frozen=True)
-class _ByLoss(AdversaryFields):
+class _LossFields(AdversaryFields):
+    """The fields of adversaries whose score is a loss."""
+
     loss_score: str = described(
         "loss, poisoned, of several canaries: minus the loss, or its excess over what is expected.",
         default="loss",
         choices=("loss", "excess"),
     )
 
-    def expect(self, known: "Knowledge") -> "Expect":
-        """What the losses are compared with."""
+    def expect(self, knowledge: Knowledge) -> "Expect":
+        """Returns the model whose losses the final model's losses are compared with."""
         from audit.adversaries import examples
 
-        return known.expect if self.loss_score == "excess" else examples.plain
+        if self.loss_score == "excess":
+            return knowledge.expect
+        return examples.plain
 
 
 @dataclasses.dataclass(frozen=True)
-class Loss(_ByLoss):
+class Loss(_LossFields):
     """L's fields."""
 
     name: ClassVar[str] = "loss"
 
 
 @dataclasses.dataclass(frozen=True)
-class Poisoned(_ByLoss):
+class Poisoned(_LossFields):
     """Data poisoning's fields."""
 
     name: ClassVar[str] = "poisoned"
@@ -134,9 +159,9 @@ class Poisoned(_ByLoss):
 
     def __post_init__(self) -> None:
         require_fields(self)
-        known = f"`first_direction={self.first_direction}` and `end_direction={self.end_direction}`"
-        fits = self.first_direction < self.end_direction
-        require(fits, f"{known}: give a range of directions, counted from 0")
+        ends = f"`first_direction={self.first_direction}` and `end_direction={self.end_direction}`"
+        is_range = self.first_direction < self.end_direction
+        require(is_range, f"{ends}: give a range of directions, counted from 0")
 
 
 class ClipBkd(AdversaryFields):
@@ -147,23 +172,31 @@ class ClipBkd(AdversaryFields):
 
 @dataclasses.dataclass(frozen=True)
 class OwnAdversary(AdversaryFields):
-    """An adversary of the caller's own: its function's name, and SHA-256 of what it computes."""
+    """An adversary of the caller's own.
+
+    Attributes:
+      label: the name of its function.
+      computes: the SHA-256 of what it computes.
+    """
 
     name: ClassVar[str] = "own"
     label: str
     computes: str
 
 
-_BLUR = 0.01  # of a score's variance, from the other canaries; beyond it they are left out
-
-
 class AdversaryRow(NamedTuple):
     """An adversary as people and programs know it.
 
-    label: on figures. canary: what is inserted, for --help. description: for a report, a sentence or two.
-    functions: equal for adversaries whose craft and score are the same functions, which then share compiled
-    programs. biased: whether it inserts a gradient along one coordinate, whose law is known where genuine
-    gradients do not interfere.
+    Attributes:
+      fields: the type of its own fields.
+      label: its name on figures.
+      canary: what it inserts, for --help.
+      description: a sentence or two for a report.
+      functions: equal for adversaries whose craft and score are the same functions, which then share
+        compiled programs.
+      make: its fields and what it knows -> the adversary.
+      biased: whether it inserts a gradient along one coordinate, whose law is known where genuine gradients
+        do not interfere.
     """
 
     fields: type[AdversaryFields]
@@ -175,113 +208,155 @@ class AdversaryRow(NamedTuple):
     biased: bool = False
 
 
-def _gc_s(fields: GcS, known: Knowledge) -> "Adversary":
+def _make_gc_s(fields: GcS, knowledge: Knowledge) -> "Adversary":
+    """Makes GC-S: a gradient along the coordinate that moves least, or leaks most by linear response."""
     from audit.adversaries import biased
     from audit.mechanism import dpsgd
 
-    if known.canaries > 1:
-        known.require_coordinates()
-    if fields.gc_s == _RESPONSE:
-        why = known.unresponsive
-        require(not why, f"`gc_s={_RESPONSE}`: {why}; choose another")
-        if known.canaries == 1:
-            return biased.responsive_biased_dimension(known.respond)
-        return biased.responsive_biased_dimensions(known.respond, known.canaries, known.expect)
-    noisy, per_step = GC_S_VARIANTS[fields.gc_s]
-    hyper = known.hyper if noisy else dpsgd.without_privacy(known.hyper)
-    choice = partial(known.simulate, hyper), fields.simulations if noisy else 1, per_step
-    if known.canaries == 1:
-        return biased.simulated_biased_dimension(*choice)
-    return biased.simulated_biased_dimensions(*choice, known.canaries, known.expect)
+    is_alone = knowledge.canaries == 1
+    if not is_alone:
+        knowledge.require_coordinates()
+
+    if fields.gc_s == _LINEAR_RESPONSE:
+        reason = knowledge.unresponsive
+        require(not reason, f"`gc_s={_LINEAR_RESPONSE}`: {reason}; choose another")
+        if is_alone:
+            return biased.responsive_biased_dimension(knowledge.respond)
+        return biased.responsive_biased_dimensions(
+            knowledge.respond, knowledge.canaries, knowledge.expect
+        )
+
+    variant = GC_S_VARIANTS[fields.gc_s]
+    if variant.noisy:
+        hyper = knowledge.hyper
+        simulations = fields.simulations
+    else:
+        hyper = dpsgd.without_privacy(knowledge.hyper)
+        simulations = 1  # all are the same
+    simulate = partial(knowledge.simulate, hyper)
+    if is_alone:
+        return biased.simulated_biased_dimension(simulate, simulations, variant.per_step)
+    return biased.simulated_biased_dimensions(
+        simulate, simulations, variant.per_step, knowledge.canaries, knowledge.expect
+    )
 
 
-def _gc_r(fields: GcR, known: Knowledge) -> "Adversary":
+def _make_gc_r(fields: GcR, knowledge: Knowledge) -> "Adversary":
+    """Makes GC-R: a gradient along a random coordinate."""
     from audit.adversaries import biased
 
-    if known.canaries == 1:
+    if knowledge.canaries == 1:
         return biased.random_biased_dimension()
-    known.require_coordinates()
-    return biased.random_biased_dimensions(known.canaries, known.expect)
+    knowledge.require_coordinates()
+    return biased.random_biased_dimensions(knowledge.canaries, knowledge.expect)
 
 
-def _gc_fixed(fields: GcFixed, known: Knowledge) -> "Adversary":
+def _make_gc_fixed(fields: GcFixed, knowledge: Knowledge) -> "Adversary":
+    """Makes the adversary that inserts a gradient along a given coordinate."""
     from audit.adversaries import biased
 
-    require(known.canaries == 1, f"`canaries={known.canaries}`: one coordinate has one canary; choose gc_r")
-    most = known.model.n_parameters - 1
+    canaries = knowledge.canaries
+    require(canaries == 1, f"`canaries={canaries}`: one coordinate has one canary; choose gc_r")
+    most = knowledge.model.n_parameters - 1
     require(0 <= fields.dimension <= most, f"`dimension={fields.dimension}`: give 0 to {most}")
     return biased.fixed_biased_dimension(fields.dimension)
 
 
-def _cots(fields: CotS, known: Knowledge) -> "Adversary":
+def _make_cots(fields: CotS, knowledge: Knowledge) -> "Adversary":
+    """Makes CotS: a gradient along a random direction, scored by a cosine."""
     from audit.adversaries import directions
 
-    displacement = fields.cots_score == "displacement"
-    if known.canaries == 1:
-        return directions.random_direction(directions.itself if displacement else directions.nothing)
-    return directions.random_directions(known.canaries, known.expect if displacement else directions.weights)
+    by_displacement = fields.cots_score == "displacement"
+    if knowledge.canaries == 1:
+        origin = directions.itself if by_displacement else directions.nothing
+        return directions.random_direction(origin)
+    expect = knowledge.expect if by_displacement else directions.weights
+    return directions.random_directions(knowledge.canaries, expect)
 
 
-def _sphere(fields: SphereFields, known: Knowledge) -> "Adversary":
+def _make_sphere(fields: SphereFields, knowledge: Knowledge) -> "Adversary":
+    """Makes the adversary whose directions every run draws afresh."""
     from audit.adversaries import sphere
 
-    asked, parameters = known.canaries, known.model.n_parameters
-    require(
-        2 * asked <= parameters, f"`canaries={asked}`: give at most {parameters // 2}, half the parameters"
+    canaries = knowledge.canaries
+    parameters = knowledge.model.n_parameters
+    most = parameters // 2
+    require(2 * canaries <= parameters, f"`canaries={canaries}`: give at most {most}, half the parameters")
+    is_several = canaries > 1
+    require(is_several or not fields.coins, "`coins` are for several canaries: raise `canaries`")
+
+    # In units of C, and with a learning rate of 1: along a direction, the other canaries have the variance
+    # canaries * insertions^2 / parameters, and the noise has that of its steps.
+    sigma = float(knowledge.hyper.noise_multiplier)
+    interference = canaries * knowledge.insertions**2
+    interferes = interference > _MOST_INTERFERENCE * parameters * knowledge.steps * sigma**2
+    return sphere.fresh_directions(
+        canaries, knowledge.rehearsal(), is_several and interferes, not fields.coins
     )
-    sigma = float(known.hyper.noise_multiplier)
-    blurred = asked * known.insertions**2 > _BLUR * parameters * known.steps * sigma**2
-    require(asked > 1 or not fields.coins, "`coins` are for several canaries: raise `canaries`")
-    return sphere.fresh_directions(asked, known.rehearsal(), asked > 1 and blurred, not fields.coins)
 
 
-def _one_shot(fields: OneShotCanaries, known: Knowledge) -> "Adversary":
+def _make_one_shot(fields: OneShotCanaries, knowledge: Knowledge) -> "Adversary":
+    """Makes the one-shot paper's canaries: gradients along random directions."""
     from audit.adversaries import directions
 
-    asked = known.canaries
-    require(asked > 1, f"`canaries={asked}`: one_shot compares canaries of a run; give several")
+    canaries = knowledge.canaries
+    require(canaries > 1, f"`canaries={canaries}`: one_shot compares canaries of a run; give several")
     if fields.observe == "all":
-        return directions.largest_cosines(asked)
+        return directions.largest_cosines(canaries)
     origin = directions.itself if fields.observe == "final" else directions.nothing
-    return directions.final_cosines(asked, origin)
+    return directions.final_cosines(canaries, origin)
 
 
-def _loss(fields: Loss, known: Knowledge) -> "Adversary":
+def _make_loss(fields: Loss, knowledge: Knowledge) -> "Adversary":
+    """Makes L: a training example with a wrong label."""
     from audit.adversaries import examples
 
-    task = known.model.loss, known.data[0], known.data[1], known.labels()
-    if known.canaries == 1:
+    features, labels = knowledge.data[:2]
+    task = (knowledge.model.loss, features, labels, knowledge.labels())
+    canaries = knowledge.canaries
+    if canaries == 1:
         return examples.flipped_label(*task)
-    most = len(known.data[1])
-    require(known.canaries <= most, f"`canaries={known.canaries}`: there are {most} examples; give fewer")
-    return examples.flipped_labels(*task, known.canaries, fields.expect(known))
+    most = len(labels)
+    require(canaries <= most, f"`canaries={canaries}`: there are {most} examples; give fewer")
+    return examples.flipped_labels(*task, canaries, fields.expect(knowledge))
 
 
-def _poisoned(fields: Poisoned, known: Knowledge) -> "Adversary":
+def _make_poisoned(fields: Poisoned, knowledge: Knowledge) -> "Adversary":
+    """Makes data poisoning: examples along directions in which the data hardly vary."""
     from audit.adversaries import examples
 
-    most, label = math.prod(known.inputs().shape), fields.poison_label
-    said = f"`end_direction={fields.end_direction}`: the data have {most} directions"
-    require(fields.end_direction <= most, f"{said}; give at most {most}")
-    require(0 <= label < known.labels(), f"`poison_label={label}`: the labels are 0 to {known.classes - 1}")
-    ends = fields.first_direction, fields.end_direction
-    tail = examples.Tail(*ends, fields.poison_scale, label, fields.poison_mean)
-    task = known.model.loss, known.principal
-    return examples.poisoned_examples(*task, tail, known.canaries, fields.expect(known))
+    most = math.prod(knowledge.inputs().shape)
+    data_have = f"`end_direction={fields.end_direction}`: the data have {most} directions"
+    require(fields.end_direction <= most, f"{data_have}; give at most {most}")
+    label = fields.poison_label
+    labels_are = f"`poison_label={label}`: the labels are 0 to {knowledge.classes - 1}"
+    require(0 <= label < knowledge.labels(), labels_are)
+
+    tail = examples.Tail(
+        fields.first_direction, fields.end_direction, fields.poison_scale, label, fields.poison_mean
+    )
+    return examples.poisoned_examples(
+        knowledge.model.loss, knowledge.principal, tail, knowledge.canaries, fields.expect(knowledge)
+    )
 
 
-def _clip_bkd(fields: ClipBkd, known: Knowledge) -> "Adversary":
+def _make_clip_bkd(fields: ClipBkd, knowledge: Knowledge) -> "Adversary":
+    """Makes ClipBKD: an example along the direction in which the data vary least."""
     from audit.adversaries import examples
 
-    many = f"`canaries={known.canaries}`: ClipBKD has one canary; choose `adversary=poisoned`"
-    require(known.canaries == 1, many)
-    known.inputs()
-    noiseless = known.hyper._replace(noise_multiplier=0.0)
+    canaries = knowledge.canaries
+    require(
+        canaries == 1, f"`canaries={canaries}`: ClipBKD has one canary; choose `adversary=poisoned`"
+    )
+    knowledge.inputs()  # raises InputError where they are no floats
+    noiseless = knowledge.hyper._replace(noise_multiplier=0.0)
 
     def train(key: "Array", theta_0: "Array") -> "Array":
-        return known.simulate(noiseless, key, theta_0).theta
+        return knowledge.simulate(noiseless, key, theta_0).theta
 
-    return examples.least_direction(known.model.loss, known.principal, train, known.labels())
+    return examples.least_direction(
+        knowledge.model.loss, knowledge.principal, train, knowledge.labels()
+    )
 
 
 _ROWS = (
@@ -293,7 +368,7 @@ _ROWS = (
         "linear response, and inserts a gradient of norm C along it. Its score is how far the final model "
         "moved along that coordinate.",
         "biased",
-        _gc_s,
+        _make_gc_s,
         biased=True,
     ),
     AdversaryRow(
@@ -303,7 +378,7 @@ _ROWS = (
         "GC-R: draws a coordinate of the model at random and inserts a gradient of norm C along it. Its "
         "score is how far the final model moved along that coordinate.",
         "biased",
-        _gc_r,
+        _make_gc_r,
         biased=True,
     ),
     AdversaryRow(
@@ -313,7 +388,7 @@ _ROWS = (
         "Fixed coordinate: inserts a gradient of norm C along a given coordinate of the model. Its "
         "score is how far the final model moved along it.",
         "biased",
-        _gc_fixed,
+        _make_gc_fixed,
         biased=True,
     ),
     AdversaryRow(
@@ -323,7 +398,7 @@ _ROWS = (
         "CotS: draws a direction at random and inserts a gradient of norm C along it. Its score is the "
         "cosine of that direction and the model's displacement, or its weights where that is chosen.",
         "sphere",
-        _cots,
+        _make_cots,
     ),
     AdversaryRow(
         SphereFields,
@@ -331,9 +406,9 @@ _ROWS = (
         "directions that every run draws anew",
         "Fresh directions: every run draws directions on the sphere of its own and inserts a gradient of "
         "norm C along each. A score is the cosine of a direction and how far the model ended from where a "
-        "training without noise and canaries ends, off the other directions where canaries are many.",
+        "training run without noise and canaries ends, off the other directions where canaries are many.",
         "fresh_directions",
-        _sphere,
+        _make_sphere,
     ),
     AdversaryRow(
         OneShotCanaries,
@@ -342,7 +417,7 @@ _ROWS = (
         "One-shot: inserts gradients of norm C along random directions. A score is the cosine of a direction "
         "and the model's displacement, its weights, or the largest with any step's move, as chosen.",
         "one_shot",
-        _one_shot,
+        _make_one_shot,
     ),
     AdversaryRow(
         Loss,
@@ -351,7 +426,7 @@ _ROWS = (
         "L: inserts the gradient of a training example with a wrong label. Its score is minus the final "
         "model's loss on that example.",
         "flipped_label",
-        _loss,
+        _make_loss,
     ),
     AdversaryRow(
         Poisoned,
@@ -360,7 +435,7 @@ _ROWS = (
         "Poisoned data: inserts the gradients of examples that lie along directions in which the data hardly "
         "vary, all of one label. A score is minus the final model's loss on such an example.",
         "poisoned",
-        _poisoned,
+        _make_poisoned,
     ),
     AdversaryRow(
         ClipBkd,
@@ -370,13 +445,14 @@ _ROWS = (
         "the label that a model trained without it finds least likely. Its score is minus the final model's "
         "loss on that example.",
         "poisoned",
-        _clip_bkd,
+        _make_clip_bkd,
     ),
 )
 ADVERSARIES: dict[str, AdversaryRow] = {row.fields.name: row for row in _ROWS}
 
 
-def _own(fields: OwnAdversary, known: Knowledge) -> "Adversary":
+def _refuse_own(fields: OwnAdversary, knowledge: Knowledge) -> "Adversary":
+    """Raises InputError: a caller's own functions are in no store."""
     raise InputError(f"`adversary={fields.label}` is a caller's own: give it to audit.audit_loss again")
 
 
@@ -387,10 +463,16 @@ _OWN = AdversaryRow(
     "An adversary of the caller's own, which is not described here: what it inserts is clipped like anything "
     "else, and its score sees what its own functions see.",
     "own",
-    _own,
+    _refuse_own,
 )
 
 
 def adversary_row(name: str) -> AdversaryRow:
-    """The row of an adversary by its name in a store, a caller's own among them; KeyError for any other."""
-    return _OWN if name == OwnAdversary.name else ADVERSARIES[name]
+    """Returns the row of an adversary by its name in a store, a caller's own among them.
+
+    Raises:
+      KeyError: there is no such adversary.
+    """
+    if name == OwnAdversary.name:
+        return _OWN
+    return ADVERSARIES[name]

@@ -1,4 +1,4 @@
-"""From a setting and its data to the game that is played."""
+"""Builds the game of a setting on its data."""
 
 import dataclasses
 import platform
@@ -34,13 +34,20 @@ from audit.version import __version__
 from audit.zoo import task
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+# Compiled functions, by what is compiled into them.
 _SIMULATE: Programs[Wrapped] = Programs()
 _EXPECT: Programs[Wrapped] = Programs()
 _RESPOND: Programs[Wrapped] = Programs()
 
+
+def _momentum(learning_rate: Array) -> optax.GradientTransformation:
+    return optax.sgd(learning_rate, momentum=0.9)
+
+
 OPTIMIZERS: dict[str, Callable[[Array], optax.GradientTransformation]] = {
     "sgd": optax.sgd,
-    "momentum": lambda rate: optax.sgd(rate, momentum=0.9),
+    "momentum": _momentum,
     "adam": optax.adam,
 }
 
@@ -51,21 +58,48 @@ class Strategy(Protocol):
     def __call__(self, model: Model, hardware: Hardware | None = None, /) -> ClippedSum: ...
 
 
+def _clip_by_book_keeping(model: Model, hardware: Hardware | None = None) -> ClippedSum:
+    return dense.book_keeping(model.module, model.unravel, model.criterion)
+
+
+def _clip_unfolded(model: Model, hardware: Hardware | None = None) -> ClippedSum:
+    block_bytes = layerwise.block_bytes(hardware)
+    return layerwise.unfolded_book_keeping(model.module, model.unravel, model.criterion, block_bytes)
+
+
+def _clip_per_example(model: Model, hardware: Hardware | None = None) -> ClippedSum:
+    return per_example(model.loss)
+
+
+def _dots_unfolded(model: Model) -> ClippedDots:
+    block_bytes = layerwise.block_bytes()
+    return layerwise.unfolded_dots(model.module, model.unravel, model.criterion, block_bytes)
+
+
+def _dots_per_example(model: Model) -> ClippedDots:
+    return per_example_dots(model.loss)
+
+
 CLIPPING: dict[str, Strategy] = {
-    "book_keeping": lambda m, on=None: dense.book_keeping(m.module, m.unravel, m.criterion),
-    "unfolded": lambda m, on=None: layerwise.unfolded_book_keeping(
-        m.module, m.unravel, m.criterion, layerwise.block_bytes(on)
-    ),
-    "per_example": lambda m, on=None: per_example(m.loss),
+    "book_keeping": _clip_by_book_keeping,
+    "unfolded": _clip_unfolded,
+    "per_example": _clip_per_example,
 }
 DOTS: dict[str, Callable[[Model], ClippedDots]] = {
-    **dict.fromkeys(CLIPPING, lambda m: per_example_dots(m.loss)),
-    "unfolded": lambda m: layerwise.unfolded_dots(m.module, m.unravel, m.criterion, layerwise.block_bytes()),
+    "book_keeping": _dots_per_example,
+    "unfolded": _dots_unfolded,
+    "per_example": _dots_per_example,
 }
 
 
 class Trainee(NamedTuple):
-    """A model to be audited; `name` is equal for models that compute the same function."""
+    """A model to be audited.
+
+    Attributes:
+      model: the model.
+      name: equal for models that compute the same function.
+      classes: the number of classes of its labels.
+    """
 
     model: Model
     name: Hashable
@@ -87,16 +121,29 @@ class _Program:
     variant: str = ""
 
 
+class _Training(NamedTuple):
+    """A training run: the functions that are compiled, by the name of their program, and their arguments."""
+
+    program: Hashable
+    mechanism: base.Mechanism
+    hyper: Hyperparameters
+    data: base.Data
+    schedule: Schedule
+
+
 def in_precision(function: F, name: str) -> F:
-    """The function with its products' operands in a precision."""
-    operands = {"float32": None, "tf32": precision.TF32, "bf16": precision.BF16}[name]
-    return function if operands is None else precision.with_operands(function, operands)  # type: ignore
+    """Returns the function with its products' operands in a precision."""
+    if name == "float32":
+        return function
+    operands = {"tf32": precision.TF32, "bf16": precision.BF16}[name]
+    return precision.with_operands(function, operands)  # type: ignore
 
 
 def trainee(model: str, dataset: Dataset) -> Trainee:
-    """A task's model for data of that shape."""
-    row, shape = task(model), dataset.features.shape[1:]
-    return Trainee(row.make(shape), (model, shape), row.classes)
+    """Returns a task's model for data of that shape."""
+    row = task(model)
+    shape = dataset.features.shape[1:]
+    return Trainee(model=row.make(shape), name=(model, shape), classes=row.classes)
 
 
 def validate(setting: Setting, runs: int) -> None:
@@ -105,132 +152,227 @@ def validate(setting: Setting, runs: int) -> None:
 
 
 def build(setting: Setting, dataset: Dataset) -> game.Game:
-    """The game of a task's setting on its data; raises InputError where the two don't fit."""
+    """Builds the game of a task's setting on its data; raises InputError where the two don't fit."""
     return build_for(setting, dataset, trainee(setting.model, dataset))
 
 
 def build_for(
     setting: Setting, dataset: Dataset, trained: Trainee, own: Adversary | None = None
 ) -> game.Game:
-    """A model's game against the setting's adversary or one's own; raises InputError where they misfit."""
-    fields, schedule, n_examples = setting.mechanism, setting.schedule, len(dataset.labels)
-    many = f"`batch_size={fields.batch_size}` is more than the data's {n_examples} examples"
-    require(fields.batch_size <= n_examples, f"{many}: lower it")
-    shuffle, batches = game.root(setting.seed, "batches"), batches_of(setting, n_examples)
-    data = (jnp.asarray(dataset.features), jnp.asarray(dataset.labels))
-    rates = fields.learning_rate, fields.clipping_norm, fields.noise_multiplier
-    hyper = Hyperparameters(*rates, weight_decay=fields.weight_decay or None)
-    mechanism = dpsgd.mechanism(choices(setting, trained.model))
-    row = adversary_row(setting.adversary.name)
-    how, attack = (fields.clipping, fields.optimizer, fields.precision), setting.adversary
-    functions = attack.computes if isinstance(attack, OwnAdversary) else row.functions
-    program = _Program(trained.name, *how, functions, setting.canaries > 1, setting.sampling_rate < 1)
-    inserted = Schedule(batches, _mask(setting, shuffle))
+    """Builds the game of a model against an adversary.
+
+    Args:
+      setting: the setting of the audit.
+      dataset: the training examples.
+      trained: the model.
+      own: an adversary of the caller's own; by default the setting's.
+
+    Raises:
+      InputError: setting, data, model and adversary don't fit.
+    """
+    batch_size = setting.mechanism.batch_size
+    n_examples = len(dataset.labels)
+    too_many = f"`batch_size={batch_size}` is more than the data's {n_examples} examples"
+    require(batch_size <= n_examples, f"{too_many}: lower it")
+
+    training = _make_training(setting, dataset, trained)
+    adversary = own
+    if adversary is None:
+        knowledge = _make_knowledge(setting, trained, training)
+        adversary = adversary_row(setting.adversary.name).make(setting.adversary, knowledge)
+    _require_canaries(setting, adversary)
+
+    program = dataclasses.replace(
+        _name_program(setting, trained),
+        observes=adversary.observer is not None,
+        variant=adversary.variant,
+    )
+    craft = in_precision(adversary.craft, setting.mechanism.precision)
+    return game.Game(
+        mechanism=training.mechanism,
+        adversary=adversary._replace(craft=craft),
+        init=trained.model.init,
+        data=training.data,
+        hyper=training.hyper,
+        schedule=training.schedule,
+        seed=setting.seed,
+        unknown_initialisation=setting.unknown_initialisation,
+        program=program,
+        sampling_rate=setting.sampling_rate,
+    )
+
+
+def _make_training(setting: Setting, dataset: Dataset, trained: Trainee) -> _Training:
+    """Returns the training run of a setting."""
+    fields = setting.mechanism
+    hyper = Hyperparameters(
+        fields.learning_rate,
+        fields.clipping_norm,
+        fields.noise_multiplier,
+        weight_decay=fields.weight_decay or None,
+    )
+    return _Training(
+        program=_name_program(setting, trained),
+        mechanism=dpsgd.mechanism(choices(setting, trained.model)),
+        hyper=hyper,
+        data=(jnp.asarray(dataset.features), jnp.asarray(dataset.labels)),
+        schedule=Schedule(batches_of(setting, len(dataset.labels)), _make_insertion_mask(setting)),
+    )
+
+
+def _name_program(setting: Setting, trained: Trainee) -> _Program:
+    """Returns the names of what a setting's training run and its adversary's functions compile in."""
+    fields = setting.mechanism
+    if isinstance(setting.adversary, OwnAdversary):
+        functions = setting.adversary.computes
+    else:
+        functions = adversary_row(setting.adversary.name).functions
+    return _Program(
+        model=trained.name,
+        clipping=fields.clipping,
+        optimizer=fields.optimizer,
+        precision=fields.precision,
+        adversary=functions,
+        several_canaries=setting.canaries > 1,
+        sampled=setting.sampling_rate < 1,
+    )
+
+
+def _make_knowledge(setting: Setting, trained: Trainee, training: _Training) -> Knowledge:
+    """Returns what an adversary knows of a training run."""
+    mechanism = training.mechanism
 
     def simulate(hyper: Hyperparameters, key: Array, theta_0: Array) -> Trajectory:
-        traced = jax.tree.map(jnp.float32, hyper)
-        run = _SIMULATE.get(program, lambda: jax.jit(partial(base.simulate, mechanism)))
-        found: Trajectory = run(traced, theta_0, data, batches, key)
-        return found
+        compiled = _SIMULATE.get(
+            training.program, lambda: jax.jit(partial(base.simulate, mechanism))
+        )
+        batches = training.schedule.batches
+        trajectory: Trajectory = compiled(_trace(hyper), theta_0, training.data, batches, key)
+        return trajectory
 
     def expect(craft: base.Craft, state: base.Tree, theta_0: Array) -> Array:
-        traced = jax.tree.map(jnp.float32, hyper)
-        share = jnp.full(setting.canaries, 0.5 * setting.sampling_rate)
-        run = _EXPECT.get(program, lambda: jax.jit(_rehearser(mechanism, craft)))
-        found: Array = run(traced, state, theta_0, data, inserted, share)
-        return found
+        compiled = _EXPECT.get(
+            training.program, lambda: jax.jit(_make_rehearsal(mechanism, craft))
+        )
+        hyper = _trace(training.hyper)
+        presence = jnp.full(setting.canaries, 0.5 * setting.sampling_rate)
+        theta: Array = compiled(
+            hyper, state, theta_0, training.data, training.schedule, presence
+        )
+        return theta
 
     def respond(theta_0: Array) -> Array:
-        return _responding(program, mechanism, hyper, data, inserted, theta_0)[0]
+        return _forecast_by_coordinate(training, theta_0)[0]
 
-    known = Knowledge(
-        *(trained.model, trained.classes, hyper, data, simulate, setting.canaries, expect, respond),
-        unresponsive(setting, trained.model.n_parameters),
-        setting.insertions,
-        schedule.steps,
+    return Knowledge(
+        model=trained.model,
+        classes=trained.classes,
+        hyper=training.hyper,
+        data=training.data,
+        simulate=simulate,
+        canaries=setting.canaries,
+        expect=expect,
+        respond=respond,
+        unresponsive=unresponsive(setting, trained.model.n_parameters),
+        insertions=setting.insertions,
+        steps=setting.schedule.steps,
     )
-    adversary = row.make(attack, known) if own is None else own
-    asked, made = setting.canaries, adversary.canaries
-    mend = "pass Knowledge.canaries on to Adversary, or drop `canaries`"
-    require(made == asked, f"`canaries={asked}`: the adversary {attack.name} has {made}: {mend}")
-    return game.Game(
-        mechanism,
-        adversary._replace(craft=in_precision(adversary.craft, fields.precision)),
-        trained.model.init,
-        data,
-        hyper,
-        inserted,
-        setting.seed,
-        setting.unknown_initialisation,
-        dataclasses.replace(program, observes=adversary.observer is not None, variant=adversary.variant),
-        setting.sampling_rate,
+
+
+def _require_canaries(setting: Setting, adversary: Adversary) -> None:
+    """Raises InputError for an adversary of another number of canaries than the setting's."""
+    mismatch = (
+        f"`canaries={setting.canaries}`: the adversary {setting.adversary.name} has {adversary.canaries}"
     )
+    fix = "pass Knowledge.canaries on to Adversary, or drop `canaries`"
+    require(adversary.canaries == setting.canaries, f"{mismatch}: {fix}")
+
+
+def _trace(hyper: Hyperparameters) -> Hyperparameters:
+    """Returns hyperparameters as float32 arrays, so that other values need no other program."""
+    traced: Hyperparameters = jax.tree.map(jnp.float32, hyper)
+    return traced
 
 
 def batches_of(setting: Setting, n_examples: int) -> Array:
-    """A setting's mini-batches (T, B), indices of examples."""
-    shuffle = game.root(setting.seed, "batches")
-    return base.fixed_shuffle(shuffle, n_examples, setting.mechanism.batch_size, setting.schedule.steps)
+    """Returns a setting's mini-batches (T, B), indices of examples."""
+    key = game.root(setting.seed, "batches")
+    steps = setting.schedule.steps
+    return base.fixed_shuffle(key, n_examples, setting.mechanism.batch_size, steps)
 
 
 def unresponsive(setting: Setting, parameters: int) -> str:
-    """Why linear response forecasts nothing for a setting, in a few words; empty where it does."""
-    fields, most = setting.mechanism, response.MOST_PARAMETERS
+    """Returns why linear response forecasts nothing for a setting, in a few words; empty where it does.
+
+    Args:
+      setting: the setting.
+      parameters: the number of its model's parameters.
+    """
+    most = response.MOST_PARAMETERS
     if parameters > most:
         return f"{setting.model} has {parameters:,} parameters, more than {most:,}"
-    if fields.optimizer == "adam":
+    if setting.mechanism.optimizer == "adam":
         return "Adam's steps are not linear in the noise"
-    return "" if fields.noise_multiplier else "there is no noise"
+    if not setting.mechanism.noise_multiplier:
+        return "there is no noise"
+    return ""
 
 
 def mu_by_coordinate(played: game.Game) -> tuple[Array, Array]:
-    """The mu (p,) that linear response forecasts for a canary along each coordinate: of the score that
-    projects on it, as GC-R's and GC-S's, and of the best linear score."""
+    """Returns the mu (p,) that linear response forecasts for a canary along each coordinate.
+
+    Returns:
+      The mu of the score that projects on the coordinate, as GC-R's and GC-S's, and that of the best linear
+      score.
+    """
     theta_0 = played.init(game.root(played.seed, "theta"))
-    return _responding(played.program, played.mechanism, played.hyper, played.data, played.schedule, theta_0)
+    training = _Training(
+        played.program, played.mechanism, played.hyper, played.data, played.schedule
+    )
+    return _forecast_by_coordinate(training, theta_0)
 
 
-def _responding(
-    program: Hashable,
-    mechanism: base.Mechanism,
-    hyper: Hyperparameters,
-    data: base.Data,
-    inserted: Schedule,
-    theta_0: Array,
-) -> tuple[Array, Array]:
-    def along(
-        hyper: Hyperparameters, theta_0: Array, data: base.Data, inserted: Schedule
+def _forecast_by_coordinate(training: _Training, theta_0: Array) -> tuple[Array, Array]:
+    """Returns what `mu_by_coordinate` does, for a training run from theta_0 (p,)."""
+    mechanism = training.mechanism  # by itself, since a compiled program is kept with all that it refers to
+
+    def forecast(
+        hyper: Hyperparameters, theta_0: Array, data: base.Data, schedule: Schedule
     ) -> tuple[Array, Array]:
         canaries = hyper.clipping_norm * jnp.eye(theta_0.size)
-        found = response.respond(mechanism, hyper, theta_0, data, inserted, canaries)
-        return found.projected(canaries), found.optimal
+        forecasts = response.respond(mechanism, hyper, theta_0, data, schedule, canaries)
+        return forecasts.projected(canaries), forecasts.optimal
 
-    mask = inserted.mask if inserted.mask.ndim == 1 else jnp.mean(inserted.mask, axis=1)
-    run = _RESPOND.get(program, lambda: jax.jit(along))
-    found: tuple[Array, Array] = run(
-        jax.tree.map(jnp.float32, hyper), theta_0, data, inserted._replace(mask=mask)
-    )
-    return found
+    mask = training.schedule.mask
+    if mask.ndim > 1:  # each canary has steps of its own: their mean
+        mask = jnp.mean(mask, axis=1)
+    schedule = training.schedule._replace(mask=mask)
+    compiled = _RESPOND.get(training.program, lambda: jax.jit(forecast))
+    hyper = _trace(training.hyper)
+    mu: tuple[Array, Array] = compiled(hyper, theta_0, training.data, schedule)
+    return mu
 
 
-def _mask(setting: Setting, shuffle: Array) -> Array:
-    """The steps that insert, (T,), or each canary's own, (T, K)."""
-    steps = setting.schedule.steps
+def _make_insertion_mask(setting: Setting) -> Array:
+    """Returns the steps that insert, (T,), or each canary's own, (T, K)."""
+    schedule = setting.schedule
     if not setting.repetitions:
-        return base.insertion_mask(steps, setting.schedule.periodicity, setting.schedule.place)
-    own = jax.random.fold_in(shuffle, zlib.crc32(b"canaries"))  # beyond any epoch
-    return jnp.asarray(cohorts.repeated(own, setting.canaries, steps, setting.repetitions))
+        return base.insertion_mask(schedule.steps, schedule.periodicity, schedule.place)
+    shuffle = game.root(setting.seed, "batches")
+    key = jax.random.fold_in(shuffle, zlib.crc32(b"canaries"))  # beyond any epoch
+    mask = cohorts.repeated(key, setting.canaries, schedule.steps, setting.repetitions)
+    return jnp.asarray(mask)
 
 
 def choices(setting: Setting, model: Model, hardware: Hardware | None = None) -> dpsgd.DPSGD:
-    """DP-SGD's choices by their names, for such devices, or for this process's."""
+    """Returns DP-SGD's choices by their names, for such devices, or for this process's."""
     strategy = CLIPPING[setting.mechanism.clipping](model, hardware)
     clipped_sum = in_precision(strategy, setting.mechanism.precision)
     return dpsgd.DPSGD(clipped_sum, OPTIMIZERS[setting.mechanism.optimizer])
 
 
-def _rehearser(mechanism: base.Mechanism, craft: base.Craft) -> Callable[..., Array]:
-    """`base.rehearse` of a mechanism, with a share (K,) of every canary of a craft: the mean of its coins."""
+def _make_rehearsal(mechanism: base.Mechanism, craft: base.Craft) -> Callable[..., Array]:
+    """Returns `base.rehearse` of a mechanism with canaries that are present with probabilities (K,)."""
 
     def rehearse(
         hyper: Hyperparameters,
@@ -238,20 +380,21 @@ def _rehearser(mechanism: base.Mechanism, craft: base.Craft) -> Callable[..., Ar
         theta_0: Array,
         data: base.Data,
         schedule: Schedule,
-        share: Array,
+        presence: Array,
     ) -> Array:
-        canaries = base.Canaries(partial(craft, state), share)
+        canaries = base.Canaries(partial(craft, state), presence)
         return base.rehearse(mechanism, hyper, theta_0, data, schedule, canaries)
 
     return rehearse
 
 
 def provenance(dataset: Dataset) -> dict[str, Any]:
-    """The circumstances that do not decide the scores' law but explain their bits."""
+    """Returns the circumstances that do not decide the scores' law but explain their bits."""
+    versions = {name: metadata.version(name) for name in ("jax", "flax", "optax", "numpy")}
     return {
         "data": dataset.source,
         "audit": __version__,
-        **{name: metadata.version(name) for name in ("jax", "flax", "optax", "numpy")},
+        **versions,
         "python": platform.python_version(),
         "device": jax.local_devices()[0].device_kind,
         "time": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -1,7 +1,8 @@
-"""From a federated setting and its clients to the game that is played."""
+"""Builds the game of a federated setting on its clients."""
 
 import dataclasses
 import hashlib
+import math
 import re
 from collections.abc import Callable
 from functools import partial
@@ -30,23 +31,24 @@ from audit.task import Clients, Test
 from audit.zoo import federated_task
 
 _SEGMENT_CLIENTS = 250  # updates between two checkpoints, or a little more
-_MOST_COHORTS = 1 << 30  # bytes
+_MOST_COHORTS_BYTES = 1 << 30
+_MOST_LISTED_ROUNDS = 1_000_000
 _COHORTS_HEADER = re.compile(r"[#\s]*round\s*,\s*client\s*", re.IGNORECASE)
-_TESTED, _TESTED_LABELS = 10_000, 100_000  # examples, and labels, of which text has one a position
+_MOST_TEST_EXAMPLES = 10_000
+_MOST_TEST_LABELS = 100_000  # text has a label for every position of an example
 
 Rehearse = Callable[[Array], Array]  # theta_0 -> the final model without noise and canaries
-_ADVERSARIES: dict[str, Callable[[FederatedSetting, Rehearse], Adversary]] = {
-    "final": lambda setting, _: directions.final_cosines(setting.canaries, directions.itself),
-    "weights": lambda setting, _: directions.final_cosines(setting.canaries, directions.nothing),
-    "fresh": lambda setting, rehearse: directions.final_cosines(setting.canaries, rehearse, fresh=True),
-    "all": lambda setting, _: directions.largest_cosines(setting.canaries),
-    "means": lambda setting, _: directions.largest_cosines(setting.canaries, setting.momentum),
-}
 
 
 class Participation(NamedTuple):
-    """Who takes part: clients (T, W), padded, and canaries (T, K); the mean number of both a round, of the
-    canaries those that are in; and the most rounds of a client."""
+    """Who takes part in which of T rounds.
+
+    Attributes:
+      clients: (T, W) the clients of each round, padded with cohorts.ABSENT.
+      canaries: (T, K) whether a canary takes part in a round where it is in.
+      mean: the mean number of clients and of canaries that are in, in a round.
+      most: the largest number of rounds of a client.
+    """
 
     clients: NDArray[np.int32]
     canaries: NDArray[np.float32]
@@ -55,7 +57,7 @@ class Participation(NamedTuple):
 
 
 def checksum(clients: Clients) -> str:
-    """SHA-256 of clients' examples, in hex."""
+    """Returns the SHA-256 of clients' examples, in hex."""
     digest = hashlib.sha256()
     for part in (clients.features, clients.labels, clients.counts):
         digest.update(f"{part.dtype}{part.shape}".encode())
@@ -64,135 +66,210 @@ def checksum(clients: Clients) -> str:
 
 
 def read_rounds(path: Path) -> list[NDArray[np.int64]]:
-    """The clients of each round from lines `round,client`, rounds from 1 and clients from 0, below a header
-    or none; raises InputError for a file that holds something else."""
+    """Reads the clients of each round from lines `round,client`, below a header or none.
+
+    Rounds count from 1, clients from 0.
+
+    Raises:
+      InputError: the file can't be read, or holds something else.
+    """
     try:
-        content = files.regular(path, "check `cohorts`", _MOST_COHORTS).read_bytes()
+        content = files.regular(path, "check `cohorts`", _MOST_COHORTS_BYTES).read_bytes()
     except FileNotFoundError:
         raise InputError(f"`cohorts={path}`: there is no such file") from None
     except OSError as error:
         raise InputError(f"`cohorts={path}`: it cannot be read ({error.strerror})") from None
-    lines = content.decode("utf-8-sig", errors="replace").splitlines()
+
     pairs = []
+    lines = content.decode("utf-8-sig", errors="replace").splitlines()
     for number, line in enumerate(lines, 1):
-        if number > 1 or not _COHORTS_HEADER.fullmatch(line):
-            pairs += [_participation(path, number, text) for text in line.split()]
+        if number == 1 and _COHORTS_HEADER.fullmatch(line):
+            continue
+        for text in line.split():
+            pairs.append(_parse_pair(path, number, text))
     require(pairs, f"{path} holds no rounds: give lines round,client")
-    rounds, members = np.array(pairs).T
-    require(rounds.max() <= 1_000_000, f"{path} names round {rounds.max()}: give at most 1,000,000")
-    return [members[rounds == t] for t in range(1, rounds.max() + 1)]
+
+    round_of_pair, client_of_pair = np.array(pairs).T
+    last = round_of_pair.max()
+    require(
+        last <= _MOST_LISTED_ROUNDS,
+        f"{path} names round {last}: give at most {_MOST_LISTED_ROUNDS:,}",
+    )
+    return [client_of_pair[round_of_pair == t] for t in range(1, last + 1)]
 
 
-def _participation(path: Path, number: int, text: str) -> tuple[int, int]:
+def _parse_pair(path: Path, number: int, text: str) -> tuple[int, int]:
+    """Returns (round, client) of a text on a numbered line; raises InputError for anything else."""
     parts = text.split(",")
-    whole = len(parts) == 2 and all(part.isdecimal() and len(part) < 10 for part in parts)
-    require(whole and int(parts[0]) >= 1, f"{path}, line {number}: {text[:40]!r} is not round,client")
+    are_numbers = all(part.isdecimal() and len(part) < 10 for part in parts)
+    is_pair = len(parts) == 2 and are_numbers and int(parts[0]) >= 1
+    require(is_pair, f"{path}, line {number}: {text[:40]!r} is not round,client")
     return int(parts[0]), int(parts[1])
 
 
 def with_rounds(setting: FederatedSetting, listed: list[NDArray[np.int64]]) -> FederatedSetting:
-    """The setting with as many rounds as are listed, and their mean number of clients."""
-    mean = max(round(sum(map(len, listed)) / len(listed)), 1)
-    found = dataclasses.replace(setting, rounds=len(listed), cohort=mean)
-    validate_federated(found)
-    return found
+    """Returns the setting with as many rounds as are listed, and their mean number of clients."""
+    participations = sum(map(len, listed))
+    mean_clients = max(round(participations / len(listed)), 1)
+    with_listed = dataclasses.replace(setting, rounds=len(listed), cohort=mean_clients)
+    validate_federated(with_listed)
+    return with_listed
 
 
 def rounds(
     setting: FederatedSetting, clients: Clients, listed: list[NDArray[np.int64]] | None
 ) -> Participation:
-    """Who takes part in which round, decided by the seed; raises InputError where the clients are too few."""
-    key, number = game.root(setting.seed, "batches"), clients.number
-    own, mask = jax.random.fold_in(key, 1), None
-    if listed is not None:
-        members = cohorts.listed(listed, number)
-    elif setting.participation == "poisson":
-        members = cohorts.sampled(key, number, setting.rounds, setting.cohort)
-        mask = cohorts.sampled_canaries(own, setting.canaries, setting.rounds, setting.cohort / number)
+    """Draws who takes part in which round, as the seed decides, or takes the clients from a list.
+
+    Raises:
+      InputError: there are too few clients.
+    """
+    key = game.root(setting.seed, "batches")
+    canary_key = jax.random.fold_in(key, 1)
+
+    if listed is None and setting.participation == "poisson":
+        members = cohorts.sampled(key, clients.number, setting.rounds, setting.cohort)
+        rate = setting.cohort / clients.number
+        mask = cohorts.sampled_canaries(canary_key, setting.canaries, setting.rounds, rate)
+        mean_clients = setting.cohort
+        mean_canaries = setting.canaries * setting.cohort / clients.number
     else:
-        members = cohorts.shuffled(key, number, setting.rounds, setting.cohort)
-    if mask is None:
-        mask = cohorts.repeated(own, setting.canaries, len(members), setting.repetitions)
-    if setting.participation == "poisson":
-        joined, inserted = setting.cohort, setting.canaries * setting.cohort / number
-    else:
-        joined, inserted = (members != cohorts.ABSENT).sum() / len(members), mask.sum() / len(members)
-    return Participation(members, mask, float(joined + 0.5 * inserted), cohorts.most_rounds(members, number))
+        if listed is None:
+            members = cohorts.shuffled(key, clients.number, setting.rounds, setting.cohort)
+        else:
+            members = cohorts.listed(listed, clients.number)
+        mask = cohorts.repeated(canary_key, setting.canaries, len(members), setting.repetitions)
+        mean_clients = (members != cohorts.ABSENT).sum() / len(members)
+        mean_canaries = mask.sum() / len(members)
+
+    return Participation(
+        clients=members,
+        canaries=mask,
+        mean=float(mean_clients + 0.5 * mean_canaries),  # a canary is in with probability 0.5
+        most=cohorts.most_rounds(members, clients.number),
+    )
 
 
-def build(setting: FederatedSetting, clients: Clients, who: Participation) -> Game:
-    """The game of a setting on its clients."""
+def build(setting: FederatedSetting, clients: Clients, participation: Participation) -> Game:
+    """Builds the game of a setting on its clients."""
     split = noise(setting)
-    given = setting.client_learning_rate, who.mean, setting.quantile
-    own = fedavg.Federated(*given, split.quantile_rate, split.on_count)
-    ordered = cohorts.by_size(who.clients, clients.counts)
-    chosen, data = choices(setting, clients), tuple(map(jnp.asarray, clients.arrays))
-    hyper = Hyperparameters(setting.learning_rate, setting.clipping_norm, split.multiplier, own)
-    schedule = Schedule(jnp.asarray(ordered), jnp.asarray(who.canaries))
+    hyper = Hyperparameters(
+        setting.learning_rate,
+        setting.clipping_norm,
+        split.multiplier,
+        own=fedavg.Federated(
+            setting.client_learning_rate,
+            denominator=participation.mean,
+            target_quantile=setting.quantile,
+            quantile_rate=split.quantile_rate,
+            count_noise=split.on_count,
+        ),
+    )
+    chosen = choices(setting, clients)
+    data = tuple(map(jnp.asarray, clients.arrays))
+    batches = cohorts.by_size(participation.clients, clients.counts)
+    schedule = Schedule(jnp.asarray(batches), jnp.asarray(participation.canaries))
 
     def rehearse(theta_0: Array) -> Array:
-        alone, empty = fedavg.mechanism(chosen._replace(spreads=False)), jnp.zeros(len(ordered))
-        train = jax.jit(partial(base.rehearse, alone, canaries=base.no_canaries()))
-        found: Array = train(hyper, theta_0, data, schedule._replace(mask=empty))
-        return found
+        unspread = fedavg.mechanism(chosen._replace(spreads=False))
+        without_canaries = schedule._replace(mask=jnp.zeros(len(batches)))
+        train = jax.jit(partial(base.rehearse, unspread, canaries=base.no_canaries()))
+        theta: Array = train(hyper, theta_0, data, without_canaries)
+        return theta
 
     return Game(
         fedavg.mechanism(chosen),
-        _ADVERSARIES[setting.observe](setting, rehearse),
+        _make_adversary(setting, rehearse),
         federated_task(setting.model).make().init,
         data,
         hyper,
         schedule,
         setting.seed,
-        segment_steps=max(1, _SEGMENT_CLIENTS // ordered.shape[1]),
+        segment_steps=max(1, _SEGMENT_CLIENTS // batches.shape[1]),
     )
 
 
-def choices(setting: FederatedSetting, clients: Clients, hardware: Hardware | None = None) -> fedavg.FedAvg:
-    """DP-FedAvg's choices for a setting, on such devices, or on this process's."""
-    row, most, on = federated_task(setting.model), int(clients.counts.max()), hardware or local_hardware()
+def _make_adversary(setting: FederatedSetting, rehearse: Rehearse) -> Adversary:
+    """Returns the one-shot adversary that observes what the setting says."""
+    canaries = setting.canaries
+    if setting.observe == "final":
+        return directions.final_cosines(canaries, directions.itself)
+    if setting.observe == "weights":
+        return directions.final_cosines(canaries, directions.nothing)
+    if setting.observe == "fresh":
+        return directions.final_cosines(canaries, rehearse, fresh=True)
+    if setting.observe == "all":
+        return directions.largest_cosines(canaries)
+    return directions.largest_cosines(canaries, setting.momentum)  # noisy means
+
+
+def choices(
+    setting: FederatedSetting, clients: Clients, hardware: Hardware | None = None
+) -> fedavg.FedAvg:
+    """Returns DP-FedAvg's choices for a setting, on such devices, or on this process's."""
+    row = federated_task(setting.model)
     model = row.make()
+    losses = losses_of_batch if row.by_batch else losses_by_example
+    most_examples = int(clients.counts.max())
 
     def optimizer(rate: Array) -> optax.GradientTransformation:
         return optax.sgd(rate, momentum=setting.momentum)
 
-    found = fedavg.FedAvg(
-        (losses_of_batch if row.by_batch else losses_by_example)(model),
+    chosen = fedavg.FedAvg(
+        losses(model),
         model.unravel,
-        min(setting.batch_size, most),
-        setting.client_epochs,
-        most,
+        batch_size=min(setting.batch_size, most_examples),
+        epochs=setting.client_epochs,
+        most_examples=most_examples,
         block=1 if row.by_batch else 4,
         optimizer=optimizer,
         spreads=True,
     )
-    if on.is_cpu:
-        return found
+    devices = hardware or local_hardware()
+    if devices.is_cpu:
+        return chosen
+
     theta = jax.ShapeDtypeStruct((model.n_parameters,), jnp.float32)
-    client = fedavg.client_memory(found, theta, tuple(map(jax.typeof, clients.arrays)))
-    return found._replace(block=ensemble.chunk_size(setting.cohort, client, on._replace(number=1)))
+    data_types = tuple(map(jax.typeof, clients.arrays))
+    memory = fedavg.client_memory(chosen, theta, data_types)
+    block = ensemble.chunk_size(setting.cohort, memory, devices._replace(number=1))
+    return chosen._replace(block=block)
 
 
-def accuracy(setting: FederatedSetting, clients: Clients, test: Test | None) -> Callable[[Array], Array]:
-    """A compiled function (R, p) -> (R,): the share of labels that are the models' first choice, of at most
-    10,000 test examples and 100,000 labels, or of the clients' own where there are no others."""
+def accuracy(
+    setting: FederatedSetting, clients: Clients, test: Test | None
+) -> Callable[[Array], Array]:
+    """Returns a compiled function (R, p) -> (R,): the share of labels that are the models' first choice.
+
+    It looks at no more than 10,000 test examples and 100,000 labels, or at the clients' own examples where
+    there are no others.
+    """
     row = federated_task(setting.model)
     model = row.make()
     features, labels = test or (clients.features, clients.labels)
-    step = max(-(-len(labels) // _TESTED), -(-labels.size // _TESTED_LABELS))
-    some = jnp.asarray(features[::step]), jnp.asarray(labels[::step])
+    by_examples = math.ceil(len(labels) / _MOST_TEST_EXAMPLES)
+    by_labels = math.ceil(labels.size / _MOST_TEST_LABELS)
+    step = max(by_examples, by_labels)
+    some_features = jnp.asarray(features[::step])
+    some_labels = jnp.asarray(labels[::step])
 
-    def right(theta: Array, features: Array, labels: Array) -> Array:
-        def logits(one: Array) -> Any:
-            found: Any = model.module.apply({"params": model.unravel(theta)}, one)
-            return found
+    def measure_one_model(theta: Array, features: Array, labels: Array) -> Array:
+        def compute_logits(example: Array) -> Any:
+            logits: Any = model.module.apply({"params": model.unravel(theta)}, example)
+            return logits
 
-        first = jnp.argmax(jax.lax.map(logits, features, batch_size=500), axis=-1)
-        counted = jnp.ones_like(labels) if row.padding is None else labels != row.padding
-        return jnp.sum((first == labels) * counted) / jnp.sum(counted)
+        logits = jax.lax.map(compute_logits, features, batch_size=500)
+        first_choices = jnp.argmax(logits, axis=-1)
+        counts = jnp.ones_like(labels) if row.padding is None else labels != row.padding
+        return jnp.sum((first_choices == labels) * counts) / jnp.sum(counts)
 
-    measure = jax.jit(jax.vmap(right, (0, None, None)))
-    return lambda thetas: measure(thetas, *some)
+    measure_models = jax.jit(jax.vmap(measure_one_model, (0, None, None)))
+
+    def measure(thetas: Array) -> Array:
+        accuracies: Array = measure_models(thetas, some_features, some_labels)
+        return accuracies
+
+    return measure
 
 
 def require_clients(clients: Clients) -> None:

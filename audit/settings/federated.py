@@ -1,5 +1,7 @@
-"""The setting of a federated audit: all that decides its scores but for the data, and the models that it can
-choose. Importing it starts no JAX."""
+"""The setting of a federated audit: all that decides its scores but for the data.
+
+Importing it starts no JAX.
+"""
 
 import dataclasses
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,13 +13,17 @@ from audit.settings.setting import MOST_CANARIES, NOISE_LIMITS
 if TYPE_CHECKING:
     from audit.statistics.accounting import Composition
 
-FINAL = ("final", "weights", "fresh")
+FINAL = ("final", "weights", "fresh")  # observations of the final model alone
 OBSERVED = (*FINAL, "all", "means")
-LEAST_CANARIES = 100
 PARTICIPATIONS = ("shuffled", "poisson", "listed")
-MOST_ROUNDS, MOST_PLACES = 1_000_000, 10**8
-_COUNT_SHARE = 0.05  # of the clients a round: noise on the count of clipped updates (Andrew et al., 2021)
-_QUANTILE_RATE = 0.2  # eta of the adaptive clipping norm (likewise)
+LEAST_CANARIES = 100
+MOST_ROUNDS = 1_000_000
+MOST_PLACES = 10**8  # rounds * the larger of cohort and canaries
+
+# Adaptive clipping (Andrew et al., 2021): the noise on the count of updates within C has this share of the
+# clients a round as its standard deviation, and C follows its quantile at the rate eta.
+_COUNT_SHARE = 0.05
+_QUANTILE_RATE = 0.2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,15 +82,24 @@ class FederatedSetting:
 
 
 def federated_identity(setting: FederatedSetting, data: str, cohorts: str | None) -> dict[str, Any]:
-    """A setting's name in the store, with the checksums of its clients, and of its rounds where listed."""
-    listed = {} if cohorts is None else {"cohorts_sha256": cohorts}
-    return {"experiment": "federated", **deciding(setting), "data_sha256": data, **listed}
+    """Returns a setting's name in the store.
+
+    Args:
+      setting: the setting.
+      data: the checksum of its clients' data.
+      cohorts: the checksum of its rounds where these are listed.
+    """
+    config = {"experiment": "federated", **deciding(setting), "data_sha256": data}
+    if cohorts is not None:
+        config["cohorts_sha256"] = cohorts
+    return config
 
 
 def validate_federated(setting: FederatedSetting) -> None:
     """Raises InputError for a value out of range; what needs the clients is checked with the game."""
     require_fields(setting)
-    rounds, repetitions = setting.rounds, setting.repetitions
+    rounds = setting.rounds
+    repetitions = setting.repetitions
     require(repetitions <= rounds, f"`repetitions={repetitions}`: give 1 to {rounds:,}, the rounds")
     places = rounds * max(setting.cohort, setting.canaries)
     message = "times the larger of cohort and canaries: their product is to be at most"
@@ -92,7 +107,13 @@ def validate_federated(setting: FederatedSetting) -> None:
 
 
 class RoundNoise(NamedTuple):
-    """A round's noise: on the sum as a multiple of C, on the count, and the rate at which C follows."""
+    """The noise of a round.
+
+    Attributes:
+      multiplier: standard deviation of the noise on the sum of updates, as a multiple of C.
+      on_count: standard deviation of the noise on the count of updates within C.
+      quantile_rate: the rate at which an adaptive C follows its quantile.
+    """
 
     multiplier: float
     on_count: float
@@ -100,29 +121,37 @@ class RoundNoise(NamedTuple):
 
 
 def noise(setting: FederatedSetting) -> RoundNoise:
-    """The noise multiplier, split between sum and count where C adapts."""
+    """Returns a round's noise, which is split between sum and count where C adapts."""
     if not setting.quantile:
         return RoundNoise(setting.noise_multiplier, 0.0, 0.0)
     from audit.statistics.accounting import noise_beside_count  # loads SciPy, which sweeps do without
 
-    count = _COUNT_SHARE * setting.cohort if setting.noise_multiplier else 0.0
-    return RoundNoise(noise_beside_count(setting.noise_multiplier, count), count, _QUANTILE_RATE)
+    on_count = 0.0
+    if setting.noise_multiplier:
+        on_count = _COUNT_SHARE * setting.cohort
+    multiplier = noise_beside_count(setting.noise_multiplier, on_count)
+    return RoundNoise(multiplier, on_count, _QUANTILE_RATE)
 
 
 class Leaks(NamedTuple):
-    """The steps that count for a client, and for a canary."""
+    """The steps that count for the privacy of a client, and of a canary."""
 
     client: "Composition"
     canary: "Composition"
 
 
 def leaks(setting: FederatedSetting, clients: int, most_rounds: int) -> Leaks:
-    """Who takes part how often: a client in at most so many rounds, a canary in its repetitions; of Poisson
-    sampling both by coins. Sum and count together cost as much as the whole noise multiplier."""
+    """Returns how often a client and a canary take part, for the accountant.
+
+    A client takes part in at most `most_rounds` rounds, a canary in its repetitions; with Poisson sampling,
+    both join a round by a coin. Sum and count together cost as much as the whole noise multiplier.
+    """
     from audit.statistics.accounting import Composition
 
     sigma = setting.noise_multiplier
     if setting.participation == "poisson":
-        both = Composition(sigma, setting.rounds, setting.cohort / clients)
-        return Leaks(both, both)
-    return Leaks(Composition(sigma, most_rounds), Composition(sigma, setting.repetitions))
+        composition = Composition(sigma, setting.rounds, setting.cohort / clients)
+        return Leaks(client=composition, canary=composition)
+    return Leaks(
+        client=Composition(sigma, most_rounds), canary=Composition(sigma, setting.repetitions)
+    )

@@ -11,14 +11,27 @@ from typing import Any, NamedTuple
 from audit.errors import require
 from audit.values import require_type, shown
 
-AUDITED, ADVERSARY, DP_SGD = "what is audited", "adversary", "DP-SGD"  # groups in --help
+# The groups of flags in --help.
+AUDITED = "what is audited"
+ADVERSARY = "adversary"
+DP_SGD = "DP-SGD"
+
 AUTO = "auto"  # as many as the model takes
 MOST_SEED = 2**32 - 1
 
 
 class FieldLimits(NamedTuple):
-    """A field's values: one of the choices, or a number in [least, most], (above, below); or 0. numbers_too:
-    beside choices, whole numbers from 1, as text."""
+    """The values that a field may have: one of some texts, or a number between bounds.
+
+    Attributes:
+      least: the smallest number, itself allowed.
+      most: the largest number, itself allowed.
+      above: a bound that the number must exceed.
+      below: a bound that the number must stay under.
+      choices: the allowed texts; without any, every text is allowed.
+      zero_too: whether 0 is allowed whatever the bounds.
+      numbers_too: whether whole numbers from 1, as text, are allowed beside the choices.
+    """
 
     least: float = -math.inf
     most: float = math.inf
@@ -29,30 +42,58 @@ class FieldLimits(NamedTuple):
     numbers_too: bool = False
 
     def hold(self, value: Any) -> bool:
-        """Whether the value is one of them; a text without choices always is."""
-        if self.choices or isinstance(value, str):
-            return not self.choices or value in self.choices or (self.numbers_too and _is_whole(value))
-        within = self.least <= value <= self.most and self.above < value < self.below
-        return within or (self.zero_too and value == 0)
+        """Returns whether the value is allowed."""
+        if self.choices:
+            return value in self.choices or (self.numbers_too and _is_whole_number(value))
+        if isinstance(value, str):
+            return True
+        if self.zero_too and value == 0:
+            return True
+        is_between: bool = self.least <= value <= self.most and self.above < value < self.below
+        return is_between
 
     def __str__(self) -> str:
+        """Returns what to give instead of a value that is not allowed, as messages end in it."""
         if self.choices:
-            return f"choose one of {', '.join(self.choices)}{', or a whole number from 1' * self.numbers_too}"
-        least, most, above, below = map(_shown, (self.least, self.most, self.above, self.below))
+            ending = ", or a whole number from 1" if self.numbers_too else ""
+            return f"choose one of {', '.join(self.choices)}{ending}"
+        zero = "0, or " if self.zero_too else ""
+        return f"give {zero}{self._describe_bounds()}"
+
+    def _describe_bounds(self) -> str:
+        """Returns the bounds of a number in words."""
+        least = _format_bound(self.least)
+        most = _format_bound(self.most)
+        below = _format_bound(self.below)
+
         if self.above > -math.inf:
-            end = f", at most {most}" * (self.most < math.inf) + f", below {below}" * (self.below < math.inf)
-            said = f"a {'' if end else 'finite '}number above {above}{end}"
-        elif self.most < math.inf:
-            said = f"{least} to {most}"
-        else:
-            said = f"{least} to below {below}" if self.below < math.inf else f"at least {least}"
-        return f"give {'0, or ' * self.zero_too}{said}"
+            upper = ""
+            if self.most < math.inf:
+                upper += f", at most {most}"
+            if self.below < math.inf:
+                upper += f", below {below}"
+            number = "number" if upper else "finite number"
+            return f"a {number} above {_format_bound(self.above)}{upper}"
+        if self.most < math.inf:
+            return f"{least} to {most}"
+        if self.below < math.inf:
+            return f"{least} to below {below}"
+        return f"at least {least}"
 
 
 class Field(NamedTuple):
-    """A field as people meet it: its name as a keyword and as a flag; a default of None is the model's own.
+    """A field of a setting, as flags and keywords present it.
 
-    always: it is part of every identity, even at its default. auto: its flag also takes `auto`.
+    Attributes:
+      name: its keyword.
+      flag: its flag, without the dashes.
+      kind: the type of its values.
+      default: its value where none is given; None stands for the model's own.
+      help: its line in --help.
+      group: the group in --help that it belongs to.
+      limits: the values that it may have.
+      always: whether it is part of every identity, even at its default.
+      auto: whether its flag also takes `auto`.
     """
 
     name: str
@@ -66,9 +107,10 @@ class Field(NamedTuple):
     auto: bool = False
 
     def require(self, value: Any) -> None:
-        """Raises InputError, naming the field, the value and its limits, for a value beyond these."""
+        """Raises InputError for a value beyond the limits; the message gives field, value and limits."""
         unknown = " is unknown" if self.limits.choices else ""
-        require(self.limits.hold(value), f"`{self.name}={shown(value)}`{unknown}: {self.limits}")
+        message = f"`{self.name}={shown(value)}`{unknown}: {self.limits}"
+        require(self.limits.hold(value), message)
 
 
 def described(
@@ -82,48 +124,77 @@ def described(
     auto: bool = False,
     **limits: Any,
 ) -> Any:
-    """A dataclass's field with its help, its flag's name where that is another, and its limits, the
-    fields of `FieldLimits`.
+    """Declares a field of a dataclass, with its help, its flag and its limits.
 
-    A `default` is left out of identities, so that it can never change; a `usual` value, that of a flag or a
-    keyword which is not given, is always a part of them. The group in --help is by default the class's;
-    always and auto are as in `Field`.
+    Args:
+      help_text: its line in --help.
+      default: a value that identities leave out, so that it can never change.
+      usual: a value for a flag or keyword that is not given, which is always part of an identity.
+      flag: the flag's name where that differs from the field's.
+      group: its group in --help, by default the class's.
+      always: see `Field`.
+      auto: see `Field`.
+      **limits: the fields of `FieldLimits`.
+
+    Returns:
+      What a dataclass expects as the value of the field's annotation.
     """
-    field = Field("", flag, object, usual, help_text, group, FieldLimits(**limits), always, auto)
+    field = Field(
+        name="",
+        flag=flag,
+        kind=object,
+        default=usual,
+        help=help_text,
+        group=group,
+        limits=FieldLimits(**limits),
+        always=always,
+        auto=auto,
+    )
     return dataclasses.field(default=default, metadata={"field": field})
 
 
 def declared(kind: type) -> dict[str, Field]:
-    """The described fields of a dataclass, by name in the order of their declaration."""
-    found = {}
-    for one in dataclasses.fields(kind):
-        if "field" in one.metadata:
-            field: Field = one.metadata["field"]
-            assert isinstance(one.type, type)
-            found[one.name] = field._replace(
-                name=one.name,
-                flag=field.flag or one.name,
-                kind=one.type,
-                default=field.default if one.default is dataclasses.MISSING else one.default,
-                group=field.group or getattr(kind, "group", ""),
-            )
-    return found
+    """Returns the fields that a dataclass declares by `described`, by name in the order of declaration."""
+    fields = {}
+    for attribute in dataclasses.fields(kind):
+        if "field" not in attribute.metadata:
+            continue
+        field: Field = attribute.metadata["field"]
+        default = field.default
+        if attribute.default is not dataclasses.MISSING:
+            default = attribute.default
+        assert isinstance(attribute.type, type)
+        fields[attribute.name] = field._replace(
+            name=attribute.name,
+            flag=field.flag or attribute.name,
+            kind=attribute.type,
+            default=default,
+            group=field.group or getattr(kind, "group", ""),
+        )
+    return fields
 
 
 def deciding(part: Any) -> dict[str, Any]:
-    """A setting's fields that are not at their default: its identity."""
-    always = {name for name, field in declared(type(part)).items() if field.always}
-    values = {field.name: (getattr(part, field.name), field.default) for field in dataclasses.fields(part)}
-    return {name: value for name, (value, default) in values.items() if name in always or value != default}
+    """Returns the identity of a setting or of a part of one: its fields that are not at their default."""
+    described_fields = declared(type(part))
+    identity = {}
+    for field in dataclasses.fields(part):
+        name = field.name
+        value = getattr(part, name)
+        is_always_in = name in described_fields and described_fields[name].always
+        if is_always_in or value != field.default:
+            identity[name] = value
+    return identity
 
 
 def require_fields(part: Any) -> None:
     """Raises InputError for the first field of a setting, or of its parts, that is beyond its limits."""
     for name, field in declared(type(part)).items():
         field.require(getattr(part, name))
-    for whole in dataclasses.fields(part):
-        if dataclasses.is_dataclass(getattr(part, whole.name)):
-            require_fields(getattr(part, whole.name))
+    for attribute in dataclasses.fields(part):
+        value = getattr(part, attribute.name)
+        if dataclasses.is_dataclass(value):
+            require_fields(value)
 
 
 def require_types(part: Any) -> None:
@@ -136,13 +207,13 @@ def require_types(part: Any) -> None:
             require_types(value)
 
 
-def _is_whole(text: Any) -> bool:
-    """Whether it is a whole number from 1 as text, without leading zeros."""
+def _is_whole_number(text: Any) -> bool:
+    """Returns whether a text is a whole number from 1, without leading zeros."""
     return isinstance(text, str) and re.fullmatch("[1-9][0-9]{0,8}", text) is not None
 
 
-def _shown(number: float) -> str:
-    """A limit as people write it: 10,000, 1e-6, 2^32 - 1."""
+def _format_bound(number: float) -> str:
+    """Returns a bound as people write it: 10,000, 1e-6, 2^32 - 1."""
     if number == MOST_SEED:
         return "2^32 - 1"
     if isinstance(number, int):

@@ -1,4 +1,4 @@
-"""What an adversary knows of a training. Importing it starts no JAX."""
+"""What an adversary knows of a training run. Importing it starts no JAX."""
 
 import functools
 from collections.abc import Callable
@@ -17,12 +17,20 @@ if TYPE_CHECKING:
 
 
 class Knowledge(NamedTuple):
-    """The training as an adversary knows it: everything but the noise.
+    """The training run as an adversary knows it: everything but the noise.
 
-    simulate(hyper, key, theta_0) trains once without canaries. classes: how many labels there are. canaries:
-    how many are to be made. expect: what an adversary with several canaries expects of the final model.
-    respond(theta_0): the mu (p,) that linear response forecasts by coordinate; unresponsive: why it can't,
-    empty where it can. insertions, steps: how many insert, of how many.
+    Attributes:
+      model: the model that is trained.
+      classes: the number of classes of its labels.
+      hyper: the hyperparameters of the training run.
+      data: features and labels of the training examples.
+      simulate: (hyper, key, theta_0) -> a training run without canaries.
+      canaries: the number of canaries that the adversary is to make.
+      expect: what an adversary with several canaries expects of the final model.
+      respond: theta_0 (p,) -> the mu (p,) that linear response forecasts for each coordinate.
+      unresponsive: why linear response forecasts nothing; empty where it does.
+      insertions: the number of steps that insert a canary.
+      steps: the number of all steps.
     """
 
     model: "Model"
@@ -38,52 +46,61 @@ class Knowledge(NamedTuple):
     steps: int = 1
 
     def inputs(self) -> "jax.ShapeDtypeStruct":
-        """An example as the model's first layer sees it; raises InputError where that is no floats."""
+        """Returns the shape and dtype of an example as the model's first layer sees it.
+
+        Raises:
+          InputError: the first layer sees no floats.
+        """
         import jax
         import jax.numpy as jnp
 
         example = jax.ShapeDtypeStruct(self.data[0].shape[1:], self.data[0].dtype)
-        found: jax.ShapeDtypeStruct = jax.eval_shape(self.model.inputs, example)
-        floats = jnp.issubdtype(found.dtype, jnp.floating)
+        first_input: jax.ShapeDtypeStruct = jax.eval_shape(self.model.inputs, example)
+        is_float = jnp.issubdtype(first_input.dtype, jnp.floating)
         whole = "this model takes whole numbers: choose another `adversary`"
-        require(floats, f"poisoned examples are floats, and {whole}")
-        return found
+        require(is_float, f"poisoned examples are floats, and {whole}")
+        return first_input
 
     def labels(self) -> int:
-        """How many classes there are; raises InputError where labels are none."""
-        none = "labels are no classes, which this adversary needs: choose another `adversary`"
-        require(self.classes >= 2, none)
+        """Returns the number of classes; raises InputError where labels are no classes."""
+        message = "labels are no classes, which this adversary needs: choose another `adversary`"
+        require(self.classes >= 2, message)
         return self.classes
 
     def require_coordinates(self) -> None:
         """Raises InputError for more canaries than the model has coordinates."""
-        asked, most = self.canaries, self.model.n_parameters
-        require(asked <= most, f"`canaries={asked}`: the model has {most} coordinates; give fewer")
+        most = self.model.n_parameters
+        message = f"`canaries={self.canaries}`: the model has {most} coordinates; give fewer"
+        require(self.canaries <= most, message)
 
     def rehearsal(self) -> "Callable[[Array], Array]":
-        """theta_0 (p,) -> the final model without noise and canaries, trained once for one theta_0."""
-        silent = self.hyper._replace(noise_multiplier=0.0)
+        """Returns a function theta_0 (p,) -> the final model (p,) without noise and canaries.
 
-        @functools.lru_cache(maxsize=1)  # a training that is continued begins anew from one theta_0
-        def trained(theta_0: bytes) -> "Array":
+        It trains once for one theta_0.
+        """
+        noiseless = self.hyper._replace(noise_multiplier=0.0)
+
+        @functools.lru_cache(maxsize=1)  # a training run that is continued begins anew from one theta_0
+        def train(theta_0: bytes) -> "Array":
             import jax
             import jax.numpy as jnp
 
             key = jax.random.key(0, impl="threefry2x32")
-            return self.simulate(silent, key, jnp.frombuffer(theta_0, jnp.float32)).theta
+            return self.simulate(noiseless, key, jnp.frombuffer(theta_0, jnp.float32)).theta
 
         def rehearse(theta_0: "Array") -> "Array":
             import numpy as np
 
-            return trained(np.asarray(theta_0, np.float32).tobytes())
+            return train(np.asarray(theta_0, np.float32).tobytes())
 
         return rehearse
 
     def principal(self) -> "Principal":
-        """The principal directions of the data as the model's first layer sees them."""
+        """Returns the principal directions of the data as the model's first layer sees them."""
         import jax
         import numpy as np
 
         from audit.adversaries import examples
 
-        return examples.principal(np.asarray(jax.vmap(self.model.inputs)(self.data[0])))
+        inputs = jax.vmap(self.model.inputs)(self.data[0])
+        return examples.principal(np.asarray(inputs))

@@ -33,110 +33,207 @@ class Usual(NamedTuple):
 
 @cache
 def fields(kind: type = Setting) -> dict[str, Field]:
-    """Every field that decides a setting of that kind, by name: an audit's are its parts' and all
-    adversaries', `insertions` a way to give its steps."""
+    """Returns every field that decides a setting of that kind, by name.
+
+    The fields of an audit's setting are those of its parts and of all adversaries, and `insertions`, which is
+    a way to give its steps.
+    """
     if kind is not Setting:
         return declared(kind)
-    by_data: dict[str, list[str]] = {}
-    for row in tasks().values():
-        by_data.setdefault(row.data.label, []).append(row.name)
-    models = "; ".join(f"{_choice(names)} ({data})" for data, names in by_data.items())
-    audited, attack, names = ScheduleFields.group, AdversaryFields.group, tuple(ADVERSARIES)
-    adversaries = "; ".join(f"{name}: {row.canary}" for name, row in ADVERSARIES.items()) + "."
-    length = "Insertions; training takes insertions * k steps."
-    ways = (
-        Field("model", "model", str, "fcnn", f"{models}.", audited, FieldLimits(choices=tuple(tasks()))),
-        Field("adversary", "adversary", str, "gc_s", adversaries, attack, FieldLimits(choices=names)),
-        Field("insertions", "insertions", int, 250, length, audited, FieldLimits(least=1, most=MOST_STEPS)),
+
+    fields_of_setting = _undeclared_fields()
+    adversaries = [row.fields for row in ADVERSARIES.values()]
+    for part in (DpSgdFields, ScheduleFields, *adversaries, Setting):
+        fields_of_setting |= declared(part)
+    return fields_of_setting
+
+
+def _undeclared_fields() -> dict[str, Field]:
+    """Returns the fields of an audit's setting that no class declares, by name."""
+    models_by_data: dict[str, list[str]] = {}
+    for task_row in tasks().values():
+        models_by_data.setdefault(task_row.data.label, []).append(task_row.name)
+    models = "; ".join(f"{_join_by_or(names)} ({data})" for data, names in models_by_data.items())
+    canaries = "; ".join(f"{name}: {row.canary}" for name, row in ADVERSARIES.items())
+
+    model = Field(
+        name="model",
+        flag="model",
+        kind=str,
+        default="fcnn",
+        help=f"{models}.",
+        group=ScheduleFields.group,
+        limits=FieldLimits(choices=tuple(tasks())),
     )
-    found = {field.name: field for field in ways}
-    for part in (DpSgdFields, ScheduleFields, *(row.fields for row in ADVERSARIES.values()), Setting):
-        found |= declared(part)
-    return found
+    adversary = Field(
+        name="adversary",
+        flag="adversary",
+        kind=str,
+        default="gc_s",
+        help=f"{canaries}.",
+        group=AdversaryFields.group,
+        limits=FieldLimits(choices=tuple(ADVERSARIES)),
+    )
+    insertions = Field(
+        name="insertions",
+        flag="insertions",
+        kind=int,
+        default=250,
+        help="Insertions; training takes insertions * k steps.",
+        group=ScheduleFields.group,
+        limits=FieldLimits(least=1, most=MOST_STEPS),
+    )
+    return {"model": model, "adversary": adversary, "insertions": insertions}
 
 
 def setting_of(model: str, **given: Any) -> Setting:
-    """A task's setting: its learning rate, batch size and fastest clipping, GC-S, 250 steps, where nothing
-    else is given; `canaries="auto"` are the model's.
+    """Returns a setting of one of the repository's models.
 
-    Raises InputError as `make_setting`, and for an unknown model.
+    Where nothing else is given, it has the model's learning rate, batch size and fastest clipping, GC-S, and
+    250 steps.
+
+    Args:
+      model: the model's name.
+      **given: values as in `make_setting`; `canaries="auto"` stands for the model's number.
+
+    Raises:
+      InputError: as `make_setting`, and for an unknown model.
     """
     require_type("model", model, str)
     row = task(model)
-    if isinstance(given.get("canaries"), str) and given["canaries"] == AUTO:
-        fresh = given.get("adversary") == SphereFields.name
-        given["canaries"] = row.directions if fresh else row.canaries
-    return make_setting(model, Usual(row.learning_rate, row.batch_size, row.clipping[0]), given)
+    canaries = given.get("canaries")
+    if isinstance(canaries, str) and canaries == AUTO:
+        draws_directions = given.get("adversary") == SphereFields.name
+        given["canaries"] = row.directions if draws_directions else row.canaries
+    usual = Usual(row.learning_rate, row.batch_size, row.clipping[0])
+    return make_setting(model, usual, given)
 
 
 def make_setting(model: str, usual: Usual, given: Mapping[str, Any]) -> Setting:
-    """The setting of any model, from values by the names of fields or of their flags.
+    """Returns the setting of any model, from values by the names of fields or of their flags.
 
-    None means: as usual. `adversary` is a name, or fields of one. `insertions` * periodicity steps are an
-    alternative to `steps`. Of adversaries' fields only the chosen one's are looked at, but for their types;
-    NumPy's numbers are plain ones. Raises InputError for what is no field or beyond its limits.
+    Args:
+      model: the model's name.
+      usual: the model's own defaults.
+      given: values by name. None means: as usual. `adversary` is a name, or fields of an adversary.
+        `insertions` is an alternative to `steps`: there are insertions * periodicity of these. Of
+        adversaries' fields only the chosen adversary's are used; the others are held to their types.
+        NumPy's numbers become plain ones.
+
+    Raises:
+      InputError: a name is of no field, or a value is beyond the field's limits.
     """
     require_type("model", model, str)
-    said = _by_field(given)
-    if type(said.get("insert")) is int:
-        said["insert"] = str(said["insert"])
-    own = isinstance(said.get("adversary"), AdversaryFields)
-    for name, value in said.items():
-        if name != "adversary" or not own:
-            require_type(name, value, fields()[name].kind)
-    both = f"`steps={said.get('steps')}` and `insertions={said.get('insertions')}`"
-    require(not {"steps", "insertions"} <= set(said), f"{both} say the same: drop one")
-    defaults = {name: field.default for name, field in fields().items() if field.default is not None}
-    values = {**defaults, **usual._asdict(), **said}
-    if "steps" not in said:
-        default = values["insertions"]
-        values["steps"] = _steps(default, values["periodicity"]) if "insertions" in said else default
+    given_values = _by_field(given)
+    if type(given_values.get("insert")) is int:
+        given_values["insert"] = str(given_values["insert"])
+    _require_field_types(given_values)
+
+    values = _fill_in(given_values, usual)
     fields()["insert"].require(values["insert"])
-    values["insert"] = _spelt(values["insert"], values["periodicity"])
+    values["insert"] = _canonical_insert(values["insert"], values["periodicity"])
+
     adversary = values["adversary"]
-    if not own:
+    if not isinstance(adversary, AdversaryFields):
         fields()["adversary"].require(adversary)
-        adversary = _part(ADVERSARIES[adversary].fields, values)
-    parts = _part(DpSgdFields, values), _part(ScheduleFields, values)
-    setting = Setting(model, adversary, *parts, **{name: values[name] for name in declared(Setting)})
+        adversary = _make_part(ADVERSARIES[adversary].fields, values)
+    setting = Setting(
+        model=model,
+        adversary=adversary,
+        mechanism=_make_part(DpSgdFields, values),
+        schedule=_make_part(ScheduleFields, values),
+        **_select_declared(Setting, values),
+    )
     require_fields(setting)
     return setting
 
 
-def _part(kind: type[P], values: Mapping[str, Any]) -> P:
-    return kind(**{name: values[name] for name in declared(kind)})
+def _require_field_types(values: Mapping[str, Any]) -> None:
+    """Raises InputError for a value of another type than its field's."""
+    for name, value in values.items():
+        if name == "adversary" and isinstance(value, AdversaryFields):
+            continue  # instead of its name
+        require_type(name, value, fields()[name].kind)
+
+
+def _fill_in(given: Mapping[str, Any], usual: Usual) -> dict[str, Any]:
+    """Returns the values of all fields: what is given, else the model's own defaults, else the fields'."""
+    both = f"`steps={given.get('steps')}` and `insertions={given.get('insertions')}`"
+    is_given_twice = "steps" in given and "insertions" in given
+    require(not is_given_twice, f"{both} say the same: drop one")
+
+    values = {}
+    for name, field in fields().items():
+        if field.default is not None:
+            values[name] = field.default
+    values |= usual._asdict()
+    values |= given
+
+    if "insertions" in given:
+        values["steps"] = _count_steps(values["insertions"], values["periodicity"])
+    elif "steps" not in given:
+        values["steps"] = values["insertions"]
+    return values
+
+
+def _select_declared(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns those values that are of fields that a class declares."""
+    return {name: values[name] for name in declared(kind)}
+
+
+def _make_part(kind: type[P], values: Mapping[str, Any]) -> P:
+    """Returns a part of a setting from the values of all fields."""
+    return kind(**_select_declared(kind, values))
 
 
 def _by_field(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Values by the names of fields, of all that is not None."""
-    by_flag = {field.flag: name for name, field in fields().items()}
-    unknown = sorted(set(given) - set(by_flag) - set(fields()))
-    known = f"choose of {', '.join(sorted(by_flag))}"
-    require(not unknown, f"{', '.join(unknown)} is no field of a setting: {known}")
-    found = {by_flag.get(name, name): plain(value) for name, value in given.items()}
-    return {name: value for name, value in found.items() if value is not None}
+    """Returns the values that are not None, by the names of fields in place of flags.
+
+    Raises:
+      InputError: a name is neither a field's nor a flag's.
+    """
+    field_by_flag = {field.flag: name for name, field in fields().items()}
+    unknown = sorted(set(given) - set(field_by_flag) - set(fields()))
+    choices = f"choose of {', '.join(sorted(field_by_flag))}"
+    require(not unknown, f"{', '.join(unknown)} is no field of a setting: {choices}")
+
+    # A later name replaces an earlier one of the same field, also where it takes the value back with None.
+    values = {field_by_flag.get(name, name): plain(value) for name, value in given.items()}
+    return {name: value for name, value in values.items() if value is not None}
 
 
-def _steps(insertions: int, periodicity: int) -> int:
-    """The steps that hold so many insertions."""
+def _count_steps(insertions: int, periodicity: int) -> int:
+    """Returns the number of steps that hold so many insertions; raises InputError for too many."""
     fields()["insertions"].require(insertions)
     fields()["periodicity"].require(periodicity)
-    message = f"`insertions={insertions}` times `periodicity={periodicity}`"
-    require(insertions * periodicity <= MOST_STEPS, f"{message}: give at most {MOST_STEPS:,} steps")
-    return insertions * periodicity
+    steps = insertions * periodicity
+    product = f"`insertions={insertions}` times `periodicity={periodicity}`"
+    require(steps <= MOST_STEPS, f"{product}: give at most {MOST_STEPS:,} steps")
+    return steps
 
 
-def _spelt(insert: str, periodicity: int) -> str:
-    """The one spelling of a step of a period."""
+def _canonical_insert(insert: str, periodicity: int) -> str:
+    """Returns the one spelling of a step of a period: first, last, or its number between them.
+
+    With a period of one step, that step is the last.
+    """
     number = "1" if insert == FIRST else insert
-    return {"1": FIRST, str(periodicity): LAST}.get(number, number)
+    if number == str(periodicity):
+        return LAST
+    if number == "1":
+        return FIRST
+    return number
 
 
 def changed(setting: Setting, **given: Any) -> Setting:
-    """The setting with other values of some fields."""
-    usual = Usual(*(getattr(setting.mechanism, name) for name in Usual._fields))
-    replaced = {"model", *(["steps"] if "insertions" in given else [])}
-    values = {name: value for name, value in flat(setting).items() if name not in replaced}
+    """Returns the setting with other values of some fields, as `make_setting` takes them."""
+    mechanism = setting.mechanism
+    usual = Usual(mechanism.learning_rate, mechanism.batch_size, mechanism.clipping)
+
+    values = flat(setting)
+    del values["model"]
+    if "insertions" in given:
+        del values["steps"]
     if isinstance(setting.adversary, OwnAdversary):
         values = {name: value for name, value in values.items() if name in fields()}
         values["adversary"] = setting.adversary
@@ -144,14 +241,26 @@ def changed(setting: Setting, **given: Any) -> Setting:
 
 
 def from_identity(config: Mapping[str, Any]) -> Setting:
-    """The setting that `identity` describes; what it leaves out is at its default."""
-    mechanism, adversary = dict(config["mechanism"]), dict(config["adversary"])
-    mechanism.pop("name")
-    part = adversary_row(adversary.pop("name")).fields
-    own = {name: config[name] for name in declared(Setting) if name in config}
-    schedule = ScheduleFields(**config["schedule"])
-    return Setting(config["model"], part(**adversary), DpSgdFields(**mechanism), schedule, **own)
+    """Returns the setting that `identity` describes; what it leaves out is at its default.
+
+    A config that is no audit's raises KeyError, TypeError, AttributeError or ValueError.
+    """
+    mechanism_fields = dict(config["mechanism"])
+    del mechanism_fields["name"]
+    adversary_fields = dict(config["adversary"])
+    adversary_kind = adversary_row(adversary_fields.pop("name")).fields
+    fields_of_setting = {name: config[name] for name in declared(Setting) if name in config}
+    return Setting(
+        model=config["model"],
+        adversary=adversary_kind(**adversary_fields),
+        mechanism=DpSgdFields(**mechanism_fields),
+        schedule=ScheduleFields(**config["schedule"]),
+        **fields_of_setting,
+    )
 
 
-def _choice(names: Sequence[str]) -> str:
-    return " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+def _join_by_or(names: Sequence[str]) -> str:
+    """Returns names as an alternative in words: a, b or c."""
+    if len(names) == 1:
+        return names[0]
+    return f"{', '.join(names[:-1])} or {names[-1]}"

@@ -12,19 +12,29 @@ from audit.errors import require
 from audit.settings import fields
 from audit.settings.fields import MOST_SEED, deciding, declared, described, require_fields
 
-MOST_RUNS, MOST_STEPS, MOST_DRAWS = 10**8, 10**7, 10**9  # draws: indices of all mini-batches, 4 GB
-LEAST_NOISE, MOST_NOISE = 1e-6, 1e9  # what float32 and conversions to epsilon can take
-NOISE_LIMITS: dict[str, Any] = {"least": LEAST_NOISE, "most": MOST_NOISE, "zero_too": True}
+MOST_RUNS = 10**8
+MOST_STEPS = 10**7
+MOST_DRAWS = 10**9  # indices of all mini-batches: 4 GB
+MOST_REPEATED_STEPS = 10**9  # canaries * steps, where each canary has steps of its own
 MOST_CANARIES = 100_000
+
+# The noise multipliers that float32 and conversions to epsilon can take, beside 0.
+LEAST_NOISE = 1e-6
+MOST_NOISE = 1e9
+NOISE_LIMITS: dict[str, Any] = {"least": LEAST_NOISE, "most": MOST_NOISE, "zero_too": True}
+
 OPTIMIZERS = ("sgd", "momentum", "adam")
 STRATEGIES = ("book_keeping", "unfolded", "per_example")  # of clipping, the fastest first
 PRECISIONS = ("float32", "tf32", "bf16")
-LAST, FIRST = "last", "first"
+
+# The steps of a period at which the canary is inserted, beside numbers.
+LAST = "last"
+FIRST = "first"
 
 
 @dataclasses.dataclass(frozen=True)
 class DpSgdFields:
-    """The mechanism's own fields; the noise has standard deviation noise_multiplier * clipping_norm."""
+    """DP-SGD's own fields; the noise has standard deviation noise_multiplier * clipping_norm."""
 
     name: ClassVar[str] = "dp_sgd"
     group: ClassVar[str] = fields.DP_SGD
@@ -53,7 +63,7 @@ class DpSgdFields:
 
 @dataclasses.dataclass(frozen=True)
 class ScheduleFields:
-    """The training's steps, the periodicity k, and at which of each k steps the canary is inserted."""
+    """The steps of a training run, and those of them that insert the canary: one in each period of k."""
 
     group: ClassVar[str] = fields.AUDITED
     steps: int = described("Training steps, instead of --insertions.", least=1, most=MOST_STEPS)
@@ -70,27 +80,46 @@ class ScheduleFields:
     @property
     def place(self) -> int:
         """The step of each period, 1 to k, at which the canary is inserted."""
-        return {LAST: self.periodicity, FIRST: 1}.get(self.insert) or int(self.insert)
+        if self.insert == LAST:
+            return self.periodicity
+        if self.insert == FIRST:
+            return 1
+        return int(self.insert)
 
 
 @dataclasses.dataclass(frozen=True)
 class AdversaryFields:
-    """An adversary's own fields; `name` is a key of `audit.settings.adversaries.ADVERSARIES`."""
+    """An adversary's own fields.
+
+    Attributes:
+      name: a key of `audit.settings.adversaries.ADVERSARIES`.
+      group: the group of its flags in --help.
+      least_runs: the fewest runs that it can be audited with.
+      usual_runs: the number of runs where none is given.
+      any_time: whether what is proven holds whenever one stops adding runs.
+    """
 
     name: ClassVar[str]
     group: ClassVar[str] = fields.ADVERSARY
     least_runs: ClassVar[int] = 2  # a run in each world
     usual_runs: ClassVar[int] = 5000
-    any_time: ClassVar[bool] = False  # whether what is proven holds whenever one stops
+    any_time: ClassVar[bool] = False
 
     def deciding(self) -> dict[str, Any]:
-        """The fields that decide scores, but for those at their defaults."""
+        """Returns the fields that decide scores, without those at their defaults."""
         return deciding(self)
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """One audit: a model (a task's name, or any name of a caller's own), who trains it, who attacks it."""
+    """The setting of one audit.
+
+    Attributes:
+      model: the name of a task, or any name of a caller's own model.
+      adversary: who attacks the model, with its own fields.
+      mechanism: how the model is trained.
+      schedule: in which steps.
+    """
 
     model: str
     adversary: AdversaryFields
@@ -125,9 +154,11 @@ class Setting:
 
     @property
     def insertions(self) -> int:
-        """Steps at which a canary is inserted."""
+        """The number of steps at which a canary is inserted."""
+        if self.repetitions:
+            return self.repetitions
         schedule = self.schedule
-        return self.repetitions or (schedule.steps - schedule.place) // schedule.periodicity + 1
+        return (schedule.steps - schedule.place) // schedule.periodicity + 1
 
     @property
     def composition(self) -> tuple[float, int, float]:
@@ -136,8 +167,11 @@ class Setting:
 
 
 def identity(setting: Setting, experiment: str = "audit") -> dict[str, Any]:
-    """A setting's name in the store, beside the data: {experiment, model, the mechanism's own fields,
-    the adversary and its own fields, schedule, seed}, without fields at their defaults."""
+    """Returns a setting's name in the store, to which the store adds the data's checksum.
+
+    It holds the experiment, the model, the mechanism's own fields, the adversary and its own fields, the
+    schedule and the seed, without fields at their defaults.
+    """
     return {
         "experiment": experiment,
         **deciding(setting),
@@ -148,49 +182,75 @@ def identity(setting: Setting, experiment: str = "audit") -> dict[str, Any]:
 
 
 def flat(setting: Setting) -> dict[str, Any]:
-    """All fields by name, as flags and callers name them."""
+    """Returns all fields of a setting by name, as flags and callers name them."""
+    fields_of_setting = {name: getattr(setting, name) for name in declared(Setting)}
     return {
         "model": setting.model,
         "adversary": setting.adversary.name,
         **dataclasses.asdict(setting.adversary),
         **dataclasses.asdict(setting.mechanism),
         **dataclasses.asdict(setting.schedule),
-        **{name: getattr(setting, name) for name in declared(Setting)},
+        **fields_of_setting,
     }
 
 
 def summary(setting: Setting, runs: int) -> str:
-    """What is audited, in a line: the model, the adversary, and what decides the upper bound."""
-    steps, (sigma, insertions, _) = setting.schedule.steps, setting.composition
+    """Returns what is audited, in a line: the model, the adversary, and what decides the upper bound."""
     canaries = f" of {setting.canaries} canaries" if setting.canaries > 1 else ""
+    mechanism = setting.mechanism
     return (
-        f"{setting.model}, {setting.adversary.name}, {runs:,} runs{canaries}, {insertions:,} insertions in "
-        f"{steps:,} steps, sigma = {sigma:g}, C = {setting.mechanism.clipping_norm:g}, seed {setting.seed}"
+        f"{setting.model}, {setting.adversary.name}, {runs:,} runs{canaries}, "
+        f"{setting.insertions:,} insertions in {setting.schedule.steps:,} steps, "
+        f"sigma = {mechanism.noise_multiplier:g}, C = {mechanism.clipping_norm:g}, seed {setting.seed}"
     )
 
 
 def validate(setting: Setting, runs: int, strategies: tuple[str, ...]) -> None:
-    """Raises InputError for a value out of range, or a clipping strategy that the model can't take; what
-    needs the data is checked when the game is built."""
+    """Raises InputError for values out of range; what needs the data is checked when the game is built.
+
+    Args:
+      setting: the setting.
+      runs: the number of runs to train.
+      strategies: the clipping strategies that its model can take.
+    """
     require_fields(setting)
     clipping = setting.mechanism.clipping
-    fits = f"`clipping={clipping}` is none that {setting.model} can take"
-    require(clipping in strategies, f"{fits}: choose one of {', '.join(strategies)}")
-    steps, k, batch_size = setting.schedule.steps, setting.schedule.periodicity, setting.mechanism.batch_size
+    cannot_take = f"`clipping={clipping}` is none that {setting.model} can take"
+    require(clipping in strategies, f"{cannot_take}: choose one of {', '.join(strategies)}")
+
+    steps = setting.schedule.steps
+    k = setting.schedule.periodicity
     require(k <= steps, f"`periodicity={k}` inserts nothing in {steps} steps: lower it or add steps")
-    place, insert = setting.schedule.place, setting.schedule.insert
-    require(place <= k, f"`insert={insert}`: choose last, first, or one of 1 to {k}, the steps of a period")
+    choices = f"choose last, first, or one of 1 to {k}, the steps of a period"
+    require(setting.schedule.place <= k, f"`insert={setting.schedule.insert}`: {choices}")
+
+    batch_size = setting.mechanism.batch_size
     draws = f"`steps={steps}` of `batch_size={batch_size}`"
-    require(steps * batch_size <= MOST_DRAWS, f"{draws}: their product is to be at most {MOST_DRAWS:,}")
-    if repetitions := setting.repetitions:
-        said = f"`repetitions={repetitions}`"
-        require(repetitions <= steps, f"{said}: give 0 to {steps}, the steps")
-        alone = k == 1 and setting.sampling_rate == 1
-        require(alone, f"{said}: `periodicity` and `sampling_rate` choose steps too: drop them")
-        require(setting.canaries > 1, f"{said} is for many canaries: raise `canaries`")
-        most, both = 10**9, f"`canaries={setting.canaries}` times `steps={steps}`"
-        require(setting.canaries * steps <= most, f"{both}: with `repetitions`, at most {most:,}")
+    require(
+        steps * batch_size <= MOST_DRAWS, f"{draws}: their product is to be at most {MOST_DRAWS:,}"
+    )
+    if setting.repetitions:
+        _validate_repetitions(setting)
     require_runs(runs, setting.adversary.least_runs)
+
+
+def _validate_repetitions(setting: Setting) -> None:
+    """Raises InputError where canaries cannot take part in `repetitions` steps each."""
+    steps = setting.schedule.steps
+    canaries = setting.canaries
+    repetitions = f"`repetitions={setting.repetitions}`"
+    require(setting.repetitions <= steps, f"{repetitions}: give 0 to {steps}, the steps")
+    nothing_else_chooses_steps = setting.schedule.periodicity == 1 and setting.sampling_rate == 1
+    require(
+        nothing_else_chooses_steps,
+        f"{repetitions}: `periodicity` and `sampling_rate` choose steps too: drop them",
+    )
+    require(canaries > 1, f"{repetitions} is for many canaries: raise `canaries`")
+    require(
+        canaries * steps <= MOST_REPEATED_STEPS,
+        f"`canaries={canaries}` times `steps={steps}`: with `repetitions`, "
+        f"at most {MOST_REPEATED_STEPS:,}",
+    )
 
 
 def require_noise(sigma: float) -> None:

@@ -1,4 +1,4 @@
-"""Settings in a store: how they are named there, and found again."""
+"""Settings in a store: how they are named there, and how they are found again."""
 
 import contextlib
 import re
@@ -14,12 +14,21 @@ from audit.storage.index import holdings as holdings
 from audit.storage.store import Store
 from audit.task import Dataset
 
-_DATA, _MODEL = "data_sha256", "model_sha256"
-_WIDTH = 24  # of a model's name in a folder's
+# What a config says beside the setting.
+_DATA = "data_sha256"
+_MODEL = "model_sha256"
+
+_MODEL_WIDTH = 24  # characters of a model's name in a folder's name
 
 
 class Known(NamedTuple):
-    """The content of an audit's config: its setting, and the checksums of data and of a caller's model."""
+    """What the config of an audit says.
+
+    Attributes:
+      setting: its setting.
+      data: the checksum of its data; None where the config has none.
+      model: the checksum of a caller's own model; None for the repository's models.
+    """
 
     setting: Setting
     data: str | None
@@ -27,84 +36,143 @@ class Known(NamedTuple):
 
 
 class Audits(NamedTuple):
-    """The folders with scores under a store's root, the newest first: audits of trained models, how many are
-    of something else, and why others could not be read, by their path."""
+    """The folders with scores under a store's root.
+
+    Attributes:
+      folders: those of audits of trained models, the newest first.
+      others: the number of those with something else.
+      refused: by folder, why others could not be read.
+    """
 
     folders: list[Path]
     others: int
     refused: dict[Path, str]
 
     def left_out(self) -> list[str]:
-        """A line for the folders of other results, and one for each that can't be read."""
-        what = "1 folder holds" if self.others == 1 else f"{self.others} folders hold"
-        skipped = [f"skipped: {what} other results than audits"] if self.others else []
-        return [*skipped, *(f"left out: {message}" for message in self.refused.values())]
+        """Returns a line on the folders of other results, and one for each that can't be read."""
+        lines = []
+        if self.others:
+            folders = "1 folder holds" if self.others == 1 else f"{self.others} folders hold"
+            lines.append(f"skipped: {folders} other results than audits")
+        for message in self.refused.values():
+            lines.append(f"left out: {message}")
+        return lines
 
 
 def known(config: dict[str, Any]) -> Known | None:
-    """The content of an audit's config; None for what is no audit of a trained model."""
+    """Returns what the config of an audit says; None for a config that is no audit's of a trained model."""
     try:
         if config["experiment"] != "audit":
             return None
         setting = from_identity(config)
         require_types(setting)
         validate(setting, 2, (setting.mechanism.clipping,))
-        data, model = config.get(_DATA), config.get(_MODEL)
-        fits = isinstance(data, str | None) and isinstance(model, str | None)
-        return Known(setting, data, model) if fits else None
     except (KeyError, TypeError, AttributeError, ValueError):
         return None
 
+    data = config.get(_DATA)
+    model = config.get(_MODEL)
+    if not isinstance(data, str | None) or not isinstance(model, str | None):
+        return None
+    return Known(setting, data, model)
+
 
 def audits(root: Path) -> Audits:
-    """The audits under a store's root; raises InputError where that can't be read."""
-    found = Audits([], 0, {})
+    """Finds the audits under a store's root; raises InputError where that can't be read."""
+    folders = []
+    others = 0
+    refused = {}
     for folder in index.settings(root):
         try:
-            is_audit = known(Store.at(folder).config()) is not None
+            config = Store.at(folder).config()
         except InputError as error:
-            found.refused[folder] = str(error)
+            refused[folder] = str(error)
             continue
-        if is_audit:
-            found.folders.append(folder)
+        if known(config) is None:
+            others += 1
         else:
-            found = found._replace(others=found.others + 1)
-    return found
+            folders.append(folder)
+    return Audits(folders, others, refused)
 
 
 def federated(root: Path) -> list[Path]:
-    """Folders of federated runs under a store's root, newest first; unreadable ones are `audits`'."""
-    found = []
+    """Finds the folders of federated runs under a store's root, the newest first.
+
+    It passes over folders that can't be read, which `audits` reports.
+    """
+    folders = []
     for folder in index.settings(root):
         with contextlib.suppress(InputError):
             if Store.at(folder).config().get("experiment") == "federated":
-                found.append(folder)
-    return found
+                folders.append(folder)
+    return folders
 
 
 def open_store(
-    out: Path, setting: Setting, dataset: Dataset, experiment: str = "audit", model: str | None = None
+    out: Path,
+    setting: Setting,
+    dataset: Dataset,
+    experiment: str = "audit",
+    model: str | None = None,
 ) -> Store:
-    """A setting's store on its data, and on a caller's model; its folder: fcnn-gc_r-k5-seed1-<hash>."""
-    found = find_store(out, setting, dataset, experiment, model)
-    if found is not None:
-        return found
-    words = re.sub(r"[^a-z0-9_]+", "_", setting.model.lower()).strip("_")[:_WIDTH] or "model"
-    k, seed = setting.schedule.periodicity, setting.seed
-    insert = "" if setting.schedule.place == k else setting.schedule.insert
-    unusual = [*([f"k{k}{insert}"] if k != 1 else []), *([f"seed{seed}"] if seed else [])]
-    named = [*([] if experiment == "audit" else [experiment]), words, setting.adversary.name, *unusual]
-    return Store(out, _config(setting, dataset, experiment, model), "-".join(named))
+    """Opens the store of a setting, or makes it.
+
+    Args:
+      out: the root of all stores.
+      setting: the setting.
+      dataset: the data that it is on.
+      experiment: what is computed of it.
+      model: the checksum of a caller's own model.
+
+    Returns:
+      The store, in a folder whose name is like fcnn-gc_r-k5-seed1-<hash>.
+    """
+    store = find_store(out, setting, dataset, experiment, model)
+    if store is not None:
+        return store
+    config = _make_config(setting, dataset, experiment, model)
+    return Store(out, config, _describe_in_words(setting, experiment))
+
+
+def _describe_in_words(setting: Setting, experiment: str) -> str:
+    """Returns the words of a folder's name: what is computed, the model, the adversary, what is unusual."""
+    words = []
+    if experiment != "audit":
+        words.append(experiment)
+
+    model = re.sub(r"[^a-z0-9_]+", "_", setting.model.lower()).strip("_")
+    words.append(model[:_MODEL_WIDTH] or "model")
+    words.append(setting.adversary.name)
+
+    k = setting.schedule.periodicity
+    if k != 1:
+        is_last = setting.schedule.place == k
+        insert = "" if is_last else setting.schedule.insert
+        words.append(f"k{k}{insert}")
+    if setting.seed:
+        words.append(f"seed{setting.seed}")
+    return "-".join(words)
 
 
 def find_store(
-    out: Path, setting: Setting, dataset: Dataset, experiment: str = "audit", model: str | None = None
+    out: Path,
+    setting: Setting,
+    dataset: Dataset,
+    experiment: str = "audit",
+    model: str | None = None,
 ) -> Store | None:
-    """`open_store` where there is one; creates nothing."""
-    config = _config(setting, dataset, experiment, model)
-    return Store(out, config) if Store.exists(out, config) else None
+    """Finds the store that `open_store` opens; returns None where there is none, and makes nothing."""
+    config = _make_config(setting, dataset, experiment, model)
+    if not Store.exists(out, config):
+        return None
+    return Store(out, config)
 
 
-def _config(setting: Setting, dataset: Dataset, experiment: str, model: str | None) -> dict[str, Any]:
-    checksums = {_DATA: dataset.checksum, **({} if model is None else {_MODEL: model})}
-    return {**identity(setting, experiment), **checksums}
+def _make_config(
+    setting: Setting, dataset: Dataset, experiment: str, model: str | None
+) -> dict[str, Any]:
+    """Returns what names a setting in a store: its identity and the checksums of data and model."""
+    config = {**identity(setting, experiment), _DATA: dataset.checksum}
+    if model is not None:
+        config[_MODEL] = model
+    return config

@@ -1,10 +1,11 @@
 """One process at a time on a part of a folder, over hosts that share it: claims that die with their holders.
 
-A claim is a lease of filelock's: a file that one process alone can make, that says who holds it and that the
-holder's heartbeat touches. filelock takes over the lease of a process that died on this host where the file
-system can exchange two names, which network file systems cannot, and one that grew old only where the same
-object has watched it do so, which a command that has just begun has not. Both are done here: the age is the
-difference of two times that the folder's own file system wrote, since hosts' clocks may differ.
+A claim is a lease of filelock's: a file that only one process can make, that names its holder and that the
+holder's heartbeat touches. filelock takes over the lease of a process that died on this host only where the
+file system can exchange two names, which network file systems cannot. It takes over a lease that grew old
+only where the same object has watched it do so, which a command that has just begun has not. This module does
+both: a lease's age is the difference of two times that the folder's own file system wrote, since hosts'
+clocks may differ.
 
 An expired lease stops nobody: a holder that was suspended and wakes trains on beside its successor, to the
 same scores, and says so.
@@ -23,19 +24,29 @@ import filelock
 from audit.storage import files
 
 STALE_SECONDS = 60.0
-_BEATS = 6  # renewals in the time after which a claim is stale
+_RENEWALS = 6  # in the time after which a claim is stale
+_WAIT_SECONDS = 0.05
 
 
 @contextlib.contextmanager
 def claim(folder: Path, stale: float = STALE_SECONDS, part: str = "claim") -> Iterator[bool]:
-    """Yields whether this process holds a part of the folder, which it then does to the end of the block. A
-    claim not renewed for `stale` seconds is taken over; a holder that was suspended for as long and wakes
-    says so on stderr. Raises InputError where the folder can't be written."""
-    lease = _lease(folder / f"{part}.lease", stale)
+    """Tries to claim a part of a folder, to the end of the block, and yields whether this process has it.
+
+    A holder that was suspended for longer than `stale`, and wakes, says so on stderr.
+
+    Args:
+      folder: the folder.
+      stale: the seconds after which a claim that is not renewed is taken over.
+      part: the name of the part.
+
+    Raises:
+      CannotWriteError: the folder can't be written.
+    """
+    lease = _make_lease(folder / f"{part}.lease", stale)
     with files.writing(folder):
-        mine = _acquired(lease)
-        if not mine and _removed(lease, stale):
-            mine = _acquired(lease)
+        mine = _try_acquire(lease)
+        if not mine and _remove_abandoned(lease, stale):
+            mine = _try_acquire(lease)
     try:
         yield mine
     finally:
@@ -46,57 +57,62 @@ def claim(folder: Path, stale: float = STALE_SECONDS, part: str = "claim") -> It
 
 @contextlib.contextmanager
 def turn(folder: Path, part: str) -> Iterator[None]:
-    """Waits for the claim of a part, which is then held to the end of the block: for what takes moments."""
+    """Waits for the claim of a part, and holds it to the end of the block: for what takes moments."""
     while True:
         with claim(folder, part=part) as mine:
             if mine:
                 yield
                 return
-        time.sleep(0.05)
+        time.sleep(_WAIT_SECONDS)
 
 
 def holder(folder: Path, part: str = "claim") -> str:
-    """Host and process number of who holds a part of the folder; names a claim far in the future."""
+    """Returns host and process number of the holder of a part, with a remark on a claim of the future."""
     path = folder / f"{part}.lease"
-    owner = _lease(path, STALE_SECONDS).owner
-    host, pid = (
-        ("unknown host", "unknown") if owner is None else (owner.hostname.partition("?")[0], owner.pid)
-    )
-    return f"{host}, process {pid}{_dated_ahead(path)}"
+    owner = _make_lease(path, STALE_SECONDS).owner
+    if owner is None:
+        process = "unknown host, process unknown"
+    else:
+        host = owner.hostname.partition("?")[0]
+        process = f"{host}, process {owner.pid}"
+    return process + _remark_on_future(path)
 
 
-def _dated_ahead(path: Path) -> str:
-    """A remark on a claim of the future, as a clock that was set back leaves one; empty for others."""
+def _remark_on_future(path: Path) -> str:
+    """Returns a remark on a claim of the future, as a clock that was set back leaves it; else nothing."""
     try:
-        ahead = path.stat().st_mtime - time.time()
+        seconds_ahead = path.stat().st_mtime - time.time()
     except OSError:
         return ""
-    remove = f"; {path} is dated in the future: remove it if that process has ended"
-    return remove if ahead > STALE_SECONDS else ""
+    if seconds_ahead <= STALE_SECONDS:
+        return ""
+    return f"; {path} is dated in the future: remove it if that process has ended"
 
 
-def _lease(path: Path, stale: float) -> filelock.SoftFileLease:
+def _make_lease(path: Path, stale: float) -> filelock.SoftFileLease:
+    """Returns the lease at a path, which nobody has acquired by that."""
     return filelock.SoftFileLease(
         path,
         lease_duration=stale,
-        heartbeat_interval=stale / _BEATS,
-        on_compromise=lambda lost: _complain(path),
+        heartbeat_interval=stale / _RENEWALS,
+        on_compromise=lambda lease: _report_takeover(path),
         timeout=0,
         thread_local=False,
     )
 
 
-def _complain(path: Path) -> None:
-    """From the heartbeat's thread."""
-    who = holder(path.parent, path.stem)
+def _report_takeover(path: Path) -> None:
+    """Says on stderr that another process took a claim over; the heartbeat's thread calls it."""
+    successor = holder(path.parent, path.stem)
     print(
-        f"{path.parent} was taken over ({who}) while this process was suspended or could not write: "
+        f"{path.parent} was taken over ({successor}) while this process was suspended or could not write: "
         "both train it, to the same scores; end one",
         file=sys.stderr,
     )
 
 
-def _acquired(lease: filelock.SoftFileLease) -> bool:
+def _try_acquire(lease: filelock.SoftFileLease) -> bool:
+    """Acquires a lease where it is free, and returns whether it was."""
     try:
         lease.acquire()
     except (filelock.Timeout, filelock.LeaseSettingsMismatch):
@@ -104,39 +120,54 @@ def _acquired(lease: filelock.SoftFileLease) -> bool:
     return True
 
 
-def _removed(lease: filelock.SoftFileLease, stale: float) -> bool:
-    """Whether an abandoned lease is gone; who removes one locks it and looks whether it is still in place,
-    so that nobody removes a successor's."""
+def _remove_abandoned(lease: filelock.SoftFileLease, stale: float) -> bool:
+    """Removes a lease whose holder has abandoned it, and returns whether it is gone.
+
+    Whoever removes a lease locks it, and looks whether it is still in place: nobody removes a successor's.
+    """
     path = Path(lease.lock_file)
+    mode = "r+b" if os.access(path, os.W_OK) else "rb"
     try:
-        with open(path, "r+b" if os.access(path, os.W_OK) else "rb") as file:
+        with open(path, mode) as file:
             with contextlib.suppress(OSError):  # a file system without locks
                 if not filelock.lock_descriptor(file.fileno(), blocking=False):
                     return False
-            judged = os.fstat(file.fileno())
-            abandoned = _is_abandoned(lease, judged.st_mtime, stale)
-            if abandoned and os.path.samestat(judged, path.stat()):
+            opened = os.fstat(file.fileno())
+            is_abandoned = _is_abandoned(lease, opened.st_mtime, stale)
+            if is_abandoned and os.path.samestat(opened, path.stat()):
                 lease.force_break()
-            return abandoned
+            return is_abandoned
     except FileNotFoundError:
         return True
 
 
 def _is_abandoned(lease: filelock.SoftFileLease, renewed: float, stale: float) -> bool:
-    """Whether a lease's holder is dead, or has not renewed it for too long by the file system's clock."""
-    with _lease(Path(lease.lock_file).with_name(f".claim.{uuid.uuid4().hex[:8]}"), stale) as probe:
-        now, here = os.stat(probe.lock_file).st_mtime, probe.owner
+    """Returns whether a lease's holder is dead, or has not renewed it for too long.
+
+    Args:
+      lease: the lease.
+      renewed: when it was last renewed, by the file system's clock.
+      stale: the seconds after which it is abandoned.
+    """
+    # A lease of this process's own tells the time of the file system, and the name of this host.
+    path = Path(lease.lock_file)
+    with _make_lease(path.with_name(f".claim.{uuid.uuid4().hex[:8]}"), stale) as probe:
+        now = os.stat(probe.lock_file).st_mtime
+        this_process = probe.owner
     owner = lease.owner
-    if owner is not None and here is not None and owner.hostname == here.hostname and not _runs(owner.pid):
-        return True
+    if owner is not None and this_process is not None:
+        is_here = owner.hostname == this_process.hostname
+        if is_here and not _is_running(owner.pid):
+            return True
     return now - renewed > stale
 
 
-def _runs(pid: int) -> bool:
+def _is_running(pid: int) -> bool:
+    """Returns whether there is a process of that number on this host."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:
+    except PermissionError:  # somebody else's
         return True
     return True

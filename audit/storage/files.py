@@ -17,26 +17,50 @@ from pathlib import Path
 
 from audit.errors import InputError, require
 
-NOT_AN_ARCHIVE: tuple[type[Exception], ...] = (  # what np.load raises, at last, of bytes that are damaged
-    *(AttributeError, EOFError, KeyError, MemoryError, OSError, RuntimeError, SyntaxError, TypeError),
-    *(ValueError, zipfile.BadZipFile, zlib.error, tokenize.TokenError),
+# What np.load raises, sooner or later, for bytes that are damaged.
+NOT_AN_ARCHIVE: tuple[type[Exception], ...] = (
+    AttributeError,
+    EOFError,
+    KeyError,
+    MemoryError,
+    OSError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
 )
 _SPARE_BYTES = 1 << 20
-_MEND = "name another folder with `out`"
+_OTHER_FOLDER = "name another folder with `out`"
 
 
 class CannotWriteError(InputError):
-    """A folder or disk refuses, and will go on to."""
+    """A folder or disk refuses to be written to, and will go on to refuse."""
 
 
-def write_whole(path: Path, content: bytes, mend: str = _MEND) -> Path:
-    """Writes beside and renames into place, there where links lead; a device or a pipe is written to as it
-    is. Raises InputError, which ends in the mend, where that can't be done."""
-    with writing(path, mend):
+def write_whole(path: Path, content: bytes, fix: str = _OTHER_FOLDER) -> Path:
+    """Writes a file whole or not at all, by writing beside it and renaming into place.
+
+    Links are followed to where they lead; a device or a pipe is written to as it is.
+
+    Args:
+      path: the file.
+      content: all of it.
+      fix: what to do where it can't be written, the end of the error's message.
+
+    Returns:
+      The path.
+
+    Raises:
+      CannotWriteError: a folder or disk refuses.
+    """
+    with writing(path, fix):
         if _is_replaceable(path):
-            real = Path(os.path.realpath(path))
-            real.parent.mkdir(parents=True, exist_ok=True)
-            with beside(real) as place, open(place, "wb") as file:
+            target = Path(os.path.realpath(path))
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with beside(target) as temporary, open(temporary, "wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
@@ -47,7 +71,7 @@ def write_whole(path: Path, content: bytes, mend: str = _MEND) -> Path:
 
 
 def read(path: Path) -> bytes | None:
-    """A file's content, None where there is none; raises InputError where it can't be read now."""
+    """Returns a file's content, None where there is none; raises InputError where it can't be read now."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -56,16 +80,27 @@ def read(path: Path) -> bytes | None:
         raise cannot_read(path, error) from None
 
 
-def regular(path: Path, mend: str = "copy it into one", most: float = math.inf) -> Path:
-    """The path, if it is a file's of at most so many bytes. Raises InputError, which ends in the mend, for a
-    larger one, and for a device or a pipe, which may never end; OSError where it can't be found out."""
+def regular(path: Path, fix: str = "copy it into one", most: float = math.inf) -> Path:
+    """Returns the path of a regular file of at most so many bytes.
+
+    Args:
+      path: the path.
+      fix: what to do where it is no such file, the end of the error's message.
+      most: the largest size in bytes.
+
+    Raises:
+      InputError: the file is larger, or it is a device or a pipe, which may never end.
+      OSError: the path can't be looked at.
+    """
     status = path.stat()
-    require(stat.S_ISREG(status.st_mode), f"cannot read {path}: it is no file; {mend}")
-    require(status.st_size <= most, f"cannot read {path}: it is larger than {most / 2**30:g} GiB; {mend}")
+    require(stat.S_ISREG(status.st_mode), f"cannot read {path}: it is no file; {fix}")
+    is_small = status.st_size <= most
+    require(is_small, f"cannot read {path}: it is larger than {most / 2**30:g} GiB; {fix}")
     return path
 
 
 def _is_replaceable(path: Path) -> bool:
+    """Returns whether a path is a regular file or nothing, so that a rename may replace it."""
     try:
         return stat.S_ISREG(path.stat().st_mode)
     except FileNotFoundError:
@@ -74,13 +109,13 @@ def _is_replaceable(path: Path) -> bool:
 
 @contextlib.contextmanager
 def beside(path: Path) -> Iterator[Path]:
-    """A hidden path that the end of the block renames to `path`, or removes where something failed."""
-    place = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
+    """Yields a hidden path that the end of the block renames to `path`, or removes after an error."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
     try:
-        yield place
-        os.replace(place, path)
+        yield temporary
+        os.replace(temporary, path)
     except BaseException:
-        remove(place)
+        remove(temporary)
         raise
 
 
@@ -93,13 +128,24 @@ def remove(path: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def set_aside(path: Path, mend: str, what: str = "is damaged") -> Path:
-    """Moves a damaged file or folder to a name that nobody reads, which is returned, and says on stderr what
-    is wrong with it and what mends it; raises InputError where it can't be moved."""
+def set_aside(path: Path, fix: str, problem: str = "is damaged") -> Path:
+    """Moves a damaged file or folder to a name that nobody reads, and says so on stderr.
+
+    Args:
+      path: the file or folder.
+      fix: what is done about it, for the message.
+      problem: what is wrong with it, for the message.
+
+    Returns:
+      Where it is afterwards.
+
+    Raises:
+      CannotWriteError: it can't be moved.
+    """
     aside = path.with_name(f"{path.name}.damaged-{uuid.uuid4().hex[:6]}")
     with writing(path):
         os.replace(path, aside)
-    print(f"{path} {what}: set aside, {mend}", file=sys.stderr)
+    print(f"{path} {problem}: set aside, {fix}", file=sys.stderr)
     return aside
 
 
@@ -110,12 +156,12 @@ def say_once(line: str) -> None:
 
 
 @contextlib.contextmanager
-def writing(path: Path, mend: str = _MEND) -> Iterator[None]:
-    """Raises InputError where the folder or disk refuses what is done in here."""
+def writing(path: Path, fix: str = _OTHER_FOLDER) -> Iterator[None]:
+    """Raises CannotWriteError where the folder or disk refuses what the block does."""
     try:
         yield
     except OSError as error:
-        raise cannot_write(path, error, mend) from None
+        raise cannot_write(path, error, fix) from None
 
 
 def require_room(folder: Path, size: int) -> None:
@@ -124,11 +170,11 @@ def require_room(folder: Path, size: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
 
-def cannot_write(path: Path, error: OSError, mend: str = _MEND) -> CannotWriteError:
-    """The one line for a folder or disk that refuses, and what mends it."""
-    return CannotWriteError(f"cannot write {path} ({error.strerror}): {mend}")
+def cannot_write(path: Path, error: OSError, fix: str = _OTHER_FOLDER) -> CannotWriteError:
+    """Returns the error for a folder or disk that refuses to be written to, with what to do about it."""
+    return CannotWriteError(f"cannot write {path} ({error.strerror}): {fix}")
 
 
 def cannot_read(path: Path, error: OSError) -> InputError:
-    """The one line for a file or folder that can't be read now."""
-    return InputError(f"cannot read {path} ({error.strerror}): mend that, or name another folder with `out`")
+    """Returns the error for a file or folder that can't be read now."""
+    return InputError(f"cannot read {path} ({error.strerror}): fix that, or {_OTHER_FOLDER}")

@@ -1,4 +1,4 @@
-"""The holdings of a store, found by the settings in plain text: it takes neither the data nor JAX to know."""
+"""What a store holds, found by settings in plain text, without the data and without JAX."""
 
 import contextlib
 import json
@@ -13,58 +13,97 @@ _DATA = "data_sha256"  # what a config says beside its setting
 
 
 class Held(NamedTuple):
-    """A setting's folder, and the checksum of the data that it is on, where it says one."""
+    """A setting's folder.
+
+    Attributes:
+      folder: the folder.
+      data: the checksum of the data that the setting is on; None where the config has none.
+    """
 
     folder: Path
     data: str | None
 
 
 class Holdings(NamedTuple):
-    """The folders under a store's root, by their setting without the data's checksum."""
+    """The folders under a store's root.
+
+    Attributes:
+      root: the store's root.
+      folders: its folders by the name of their setting, which leaves out the data's checksum.
+    """
 
     root: Path
     folders: dict[str, list[Held]]
 
     def holds(self, setting: dict[str, Any], file: str) -> bool:
-        """Whether the setting's folder has a file of that name."""
+        """Returns whether the setting's folder has a file of that name."""
         store = self.open(setting)
         return store is not None and (store.path / file).exists()
 
     def open(self, setting: dict[str, Any]) -> Store | None:
-        """The store of a setting, on whatever data, the one of most runs where two folders hold it;
-        None where there is none. Raises InputError where there are two on different data."""
-        found = self.folders.get(name(setting), [])
-        names = " and ".join(str(held.folder) for held in found)
-        message = f"{names} are one setting on different data: move one away"
-        require(len({held.data for held in found}) < 2, message)
-        stores = [Store.at(held.folder) for held in found]
-        return max(stores, key=Store.runs_held) if len(stores) > 1 else next(iter(stores), None)
+        """Returns the store of a setting, on whatever data, or None where there is none.
+
+        Where two folders hold the setting, it is that with more runs.
+
+        Raises:
+          InputError: folders hold the setting on different data.
+        """
+        holders = self.folders.get(name(setting), [])
+        if not holders:
+            return None
+        data = {held.data for held in holders}
+        paths = " and ".join(str(held.folder) for held in holders)
+        require(len(data) == 1, f"{paths} are one setting on different data: move one away")
+        stores = [Store.at(held.folder) for held in holders]
+        if len(stores) == 1:
+            return stores[0]
+        return max(stores, key=Store.runs_held)
 
     def scores(self, setting: dict[str, Any], runs: int) -> Scores | None:
-        """The scores of runs 0 .. runs - 1; None where some are missing. A damaged file is said."""
+        """Returns the scores of runs 0 .. runs - 1, or None where some are missing.
+
+        A damaged file is reported on stderr.
+        """
         store = self.open(setting)
-        return None if store is None or store.missing(runs) else store.load(runs)
+        if store is None or store.missing(runs):
+            return None
+        return store.load(runs)
 
 
 def holdings(root: Path) -> Holdings:
-    """Holdings under a store's root; none without the folder. A folder whose config can't be read or has
-    another name holds nothing. Raises InputError for a root that can't be read."""
-    found: dict[str, list[Held]] = {}
-    for path in _folders(root):
+    """Returns what lies under a store's root; nothing where there is no such folder.
+
+    A folder whose config can't be read, or which is not named after it, holds nothing.
+
+    Raises:
+      InputError: the root can't be read.
+    """
+    folders: dict[str, list[Held]] = {}
+    for path in _list_folders(root):
         with contextlib.suppress(InputError):
             config = Store.at(path).config()
-            found.setdefault(name(config), []).append(Held(path, config.get(_DATA)))
-    return Holdings(root, found)
+            folders.setdefault(name(config), []).append(Held(path, config.get(_DATA)))
+    return Holdings(root, folders)
 
 
 def settings(root: Path) -> list[Path]:
-    """A root's folders with scores, newest first, those that can't be looked into last; none without the
-    root. Raises InputError for a root that can't be read."""
-    times = {folder: time for folder in _folders(root) if (time := _time(folder)) is not None}
+    """Returns a root's folders with scores, the newest first; none where there is no root.
+
+    Folders that can't be looked into come last.
+
+    Raises:
+      InputError: the root can't be read.
+    """
+    times = {}
+    for folder in _list_folders(root):
+        time = _find_time(folder)
+        if time is not None:
+            times[folder] = time
     return sorted(times, key=lambda folder: (-times[folder], folder.name))
 
 
-def _folders(root: Path) -> list[Path]:
+def _list_folders(root: Path) -> list[Path]:
+    """Returns all that lies in a root, by name; raises InputError where that can't be read."""
     try:
         return sorted(root.iterdir())
     except FileNotFoundError:
@@ -73,8 +112,12 @@ def _folders(root: Path) -> list[Path]:
         raise files.cannot_read(root, error) from None
 
 
-def _time(folder: Path) -> int | None:
-    """When a folder's newest scores were written, in nanoseconds; None where it has none or no config."""
+def _find_time(folder: Path) -> int | None:
+    """Returns when a folder's newest scores were written, in nanoseconds.
+
+    Returns:
+      None where the folder has no scores or no config, 0 where it can't be looked into.
+    """
     try:
         (folder / CONFIG).lstat()
         return newest_scores(folder)
@@ -85,5 +128,6 @@ def _time(folder: Path) -> int | None:
 
 
 def name(setting: dict[str, Any]) -> str:
-    """A setting's canonical text, without its data."""
-    return json.dumps({key: value for key, value in setting.items() if key != _DATA}, sort_keys=True)
+    """Returns a setting's canonical text, without its data."""
+    without_data = {key: value for key, value in setting.items() if key != _DATA}
+    return json.dumps(without_data, sort_keys=True)

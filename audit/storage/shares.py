@@ -1,4 +1,4 @@
-"""Chunks of one setting's runs, shared by workers that come and go: whoever trains a chunk holds its lease.
+"""Chunks of one setting's runs, shared by workers that come and go: a worker holds the lease of its chunk.
 
 A lease lies beside the scores as runs_<first>_<stop>.lease (`audit.storage.claims`). Workers that cut the
 runs into chunks of other sizes share them too: nobody trains a chunk that overlaps with another's.
@@ -14,117 +14,163 @@ from audit.progress import Progress
 from audit.storage import files
 from audit.storage.store import Store, gaps
 
-Range = tuple[int, int]
+Range = tuple[int, int]  # runs [start, stop)
 _LEASE = re.compile(r"runs_(\d+)_(\d+)\.lease")
 _POLL_SECONDS = 0.25
-_PATIENCE_SECONDS = 10.0  # after which it is said for whom a worker waits
+_PATIENCE_SECONDS = 10.0  # after which a worker says for whom it waits
 
 
 def chunks(
     store: Store, runs: int, size: int, elsewhere: Progress = lambda runs: None
 ) -> Generator[Range, None, None]:
-    """The chunks [start, stop) of at most `size` runs that the store lacks below `runs`, each held by this
-    process until the next is asked for.
+    """Yields chunks of the runs that a store has not, each held by this process until it asks for the next.
 
-    Those that nobody holds come first. Where others hold all that are left, waits until these are stored, or
-    until a holder died; ends when nothing is missing. `elsewhere` hears of runs that others have stored.
-    Raises InputError where the folder can't be read or written.
+    Chunks that nobody holds come first. Where others hold all that are left, it waits until these are stored,
+    or until a holder died; it ends when nothing is missing.
+
+    Args:
+      store: the store.
+      runs: the number of runs that it is to have.
+      size: the largest number of runs in a chunk.
+      elsewhere: is called with the number of runs that others have stored since.
+
+    Raises:
+      InputError: the folder can't be read or written.
     """
-    known: dict[str, Range] = {}
-    count, patience = 0, _Patience()
+    stored: dict[str, Range] = {}
+    still_missing = 0  # runs, as far as is known
+    patience = _Patience()
     while True:
-        known = store.held(known)
-        missing = gaps(known.values(), runs)
-        if (others := count - count_runs(missing)) > 0:
-            elsewhere(others)
+        stored = store.find_runs_by_file(stored)
+        missing = gaps(stored.values(), runs)
+        stored_by_others = still_missing - count_runs(missing)
+        if stored_by_others > 0:
+            elsewhere(stored_by_others)
         if not missing:
             return
-        count, leased = count_runs(missing), set(_leases(store))
+
+        still_missing = count_runs(missing)
+        leased = set(_find_leases(store))
         for chunk in sorted(cut(missing, size), key=leased.__contains__):
-            with _held(store, chunk, known) as mine:
+            with _hold(store, chunk, stored) as mine:
                 if mine:
                     yield chunk
-                    count, patience = count - count_runs([chunk]), _Patience()
+                    still_missing -= count_runs([chunk])
+                    patience = _Patience()
                     break
         else:
             patience.wait(store)
 
 
 def cut(missing: list[Range], size: int) -> list[Range]:
-    """Ranges [start, stop) cut into chunks of at most `size` runs."""
-    return [(i, min(i + size, stop)) for start, stop in missing for i in range(start, stop, size)]
+    """Cuts ranges of runs into chunks of at most `size` runs."""
+    pieces = []
+    for start, stop in missing:
+        for first in range(start, stop, size):
+            pieces.append((first, min(first + size, stop)))
+    return pieces
 
 
 def count_runs(ranges: list[Range]) -> int:
-    """How many runs there are in ranges."""
+    """Counts the runs in ranges."""
     return sum(stop - start for start, stop in ranges)
 
 
 @contextlib.contextmanager
 def all_below(store: Store, runs: int) -> Iterator[bool]:
-    """Yields whether this process has all runs below `runs` to itself, to the end of the block: for one that
-    trains many chunks at once, by others' hands."""
+    """Tries to claim all runs below `runs`, to the end of the block, and yields whether it succeeded.
+
+    It is for a process that has other processes train many chunks at once.
+    """
     from audit.storage import claims
 
-    with claims.claim(store.path, part=_part((0, runs))) as mine:
-        yield mine and not _overlaps(store, (0, runs))
+    everything = (0, runs)
+    with claims.claim(store.path, part=_name_part(everything)) as mine:
+        yield mine and not _overlaps_leased(store, everything)
 
 
 def is_idle(store: Store) -> bool:
-    """Whether nobody holds a chunk; leases of the dead are removed."""
-    return all([_is_free(store, chunk) for chunk in _leases(store)])
+    """Returns whether nobody holds a chunk, and removes the leases of the dead."""
+    idle = True
+    for chunk in _find_leases(store):
+        if not _is_free(store, chunk):
+            idle = False
+    return idle
 
 
 class _Patience:
     """Waits for the chunks of others, and says so after a while."""
 
     def __init__(self) -> None:
-        self._begin, self._said = time.monotonic(), False
+        self._begin = time.monotonic()
+        self._has_reported = False
 
     def wait(self, store: Store) -> None:
-        if not self._said and time.monotonic() - self._begin > _PATIENCE_SECONDS:
-            from audit.storage import claims
-
-            for chunk in _leases(store)[:1]:
-                who = claims.holder(store.path, _part(chunk))
-                print(f"runs {chunk[0]} to {chunk[1] - 1} are with {who}", file=sys.stderr)
-                self._said = True
+        """Waits a moment; after a while it names, once, a process that this one waits for."""
+        waited = time.monotonic() - self._begin
+        if waited > _PATIENCE_SECONDS and not self._has_reported:
+            self._report(store)
         time.sleep(_POLL_SECONDS)
+
+    def _report(self, store: Store) -> None:
+        from audit.storage import claims
+
+        leased = _find_leases(store)
+        if leased:
+            first, stop = leased[0]
+            holder = claims.holder(store.path, _name_part(leased[0]))
+            print(f"runs {first} to {stop - 1} are with {holder}", file=sys.stderr)
+            self._has_reported = True
 
 
 @contextlib.contextmanager
-def _held(store: Store, chunk: Range, known: dict[str, Range]) -> Iterator[bool]:
-    """Yields whether this process holds the chunk, of which no run is stored or with others."""
+def _hold(store: Store, chunk: Range, stored: dict[str, Range]) -> Iterator[bool]:
+    """Tries to claim a chunk, and yields whether this process holds it and has all its runs to train."""
     from audit.storage import claims
 
-    start, end = chunk
-    with claims.claim(store.path, part=_part(chunk)) as mine:
-        yield (
-            mine
-            and not _overlaps(store, chunk)
-            and all(stop <= start or end <= first for first, stop in store.held(known).values())
-        )
+    with claims.claim(store.path, part=_name_part(chunk)) as mine:
+        if not mine or _overlaps_leased(store, chunk):
+            yield False
+        else:
+            stored_now = store.find_runs_by_file(stored).values()
+            yield not any(_overlap(chunk, other) for other in stored_now)
 
 
-def _overlaps(store: Store, chunk: Range) -> bool:
-    others = (other for other in _leases(store) if other != chunk)
-    return any(not _is_free(store, other) for other in others if other[0] < chunk[1] and chunk[0] < other[1])
+def _overlap(left: Range, right: Range) -> bool:
+    """Returns whether two ranges have runs in common."""
+    return left[0] < right[1] and right[0] < left[1]
+
+
+def _overlaps_leased(store: Store, chunk: Range) -> bool:
+    """Returns whether others hold runs of a chunk."""
+    for leased in _find_leases(store):
+        if leased != chunk and _overlap(leased, chunk) and not _is_free(store, leased):
+            return True
+    return False
 
 
 def _is_free(store: Store, chunk: Range) -> bool:
+    """Returns whether nobody holds a chunk."""
     from audit.storage import claims
 
-    with claims.claim(store.path, part=_part(chunk)) as mine:
+    with claims.claim(store.path, part=_name_part(chunk)) as mine:
         return mine
 
 
-def _leases(store: Store) -> list[Range]:
+def _find_leases(store: Store) -> list[Range]:
+    """Returns the chunks that have a lease; raises InputError where the folder can't be read."""
     try:
-        found = [_LEASE.fullmatch(path.name) for path in sorted(store.path.iterdir())]
+        names = sorted(path.name for path in store.path.iterdir())
     except OSError as error:
         raise files.cannot_read(store.path, error) from None
-    return [(int(match[1]), int(match[2])) for match in found if match]
+    leased = []
+    for name in names:
+        match = _LEASE.fullmatch(name)
+        if match:
+            leased.append((int(match[1]), int(match[2])))
+    return leased
 
 
-def _part(chunk: Range) -> str:
+def _name_part(chunk: Range) -> str:
+    """Returns the name of a chunk's claim."""
     return f"runs_{chunk[0]:07d}_{chunk[1]:07d}"

@@ -1,15 +1,15 @@
 """Scores on disk: one directory a setting, one file a finished chunk.
 
-A setting is a dict of what decides a run's score, known by the SHA-256 of its canonical JSON. Its folder's
-name ends in the beginning of that hash; the words before it, if any, are for people and find nothing. The
-number of runs is no part of it: asking for more runs later trains only those. Files are written
-beside and renamed into place, so that a kill at any instant loses at most the chunk in progress;
-scores are kept, so that new statistics need no new training.
+A setting is a dict of what decides a run's score, identified by the SHA-256 of its canonical JSON. Its
+folder's name ends in the beginning of that hash; the words before it, if any, are for people and identify
+nothing. The number of runs is no part of it: asking for more runs later trains only those. Files are written
+beside and renamed into place, so that a kill at any instant loses at most the chunk in progress; scores are
+stored, so that other statistics need no other training.
 
     <root>/<words>-<hash>/config.json          the setting, in plain text
       scores_<first>_<stop>.npz                scores, presence, their SHA-256, and the setting's
       audit.json, audit.png                    what the last audit concluded
-      claim.lease, runs_<first>_<stop>.lease   who has all of it, or a chunk (`audit.storage.shares`)
+      claim.lease, runs_<first>_<stop>.lease   the holder of all of it, or of a chunk (`audit.storage.shares`)
       checkpoints/                             states of a chunk in progress (`audit.storage.checkpoints`)
 """
 
@@ -31,14 +31,22 @@ from audit.statistics.canaries import Coins, Fresh, of_own_coins
 from audit.statistics.method import FRESH_DIRECTIONS, MANY_CANARIES, ONE_CANARY
 from audit.storage import files
 
-CONFIG, RESULT, FIGURE = "config.json", "audit.json", "audit.png"
-_SETTING = "setting"  # of the arrays that a file holds
+CONFIG = "config.json"
+RESULT = "audit.json"
+FIGURE = "audit.png"
+_SETTING = "setting"  # the name of the setting's hash among a file's arrays
 _CHUNK = re.compile(r"scores_(\d+)_(\d+)\.npz")
 
 
 class Scores(NamedTuple):
-    """Scores of runs from `first` on, K canaries each: scores (n, K) float64, presence (n, K) bool.
-    dimension: of the space where they are cosines of directions that each run drew afresh; else 0."""
+    """Scores of n runs with K canaries each.
+
+    Attributes:
+      first: the number of the first run.
+      scores: (n, K) float64.
+      presence: (n, K) bool, whether a canary was in.
+      dimension: of the space, where scores are cosines of directions that each run drew afresh; else 0.
+    """
 
     first: int
     scores: NDArray[np.float64]
@@ -46,20 +54,23 @@ class Scores(NamedTuple):
     dimension: int = 0
 
     def of_first(self, runs: int) -> "Scores":
-        """The scores of the first so many runs."""
+        """Returns the scores of the first so many runs."""
         return self._replace(scores=self.scores[:runs], presence=self.presence[:runs])
 
     def design(self) -> Coins:
-        """The scores as statistics take them, however many canaries a run has."""
+        """Returns the scores as statistics take them, however many canaries a run has."""
         return of_own_coins(self.scores, self.presence)
 
     def directions(self) -> Fresh:
-        """The scores as cosines of fresh directions."""
+        """Returns the scores as cosines of fresh directions."""
         return Fresh(self.scores, self.presence, self.dimension)
 
     def worlds(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """(scores in, scores out), flat, of one canary a run. Raises InputError for several canaries a run:
-        their scores share a model and are not independent."""
+        """Returns (scores in, scores out), flat, of one canary a run.
+
+        Raises:
+          InputError: a run has several canaries, whose scores share a model and are not independent.
+        """
         require(
             self.scores.size == len(self.scores),
             "scores of several canaries a run are not independent: give one a run, or use a method for "
@@ -69,11 +80,15 @@ class Scores(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """The conclusion of an audit; None for what the file does not say.
+    """The conclusion of an audit, as its folder holds it; None for what the file does not say.
 
-    runs: those that it concludes from. delta, confidence: of its bounds. epsilon: of the bound
-    that assumes nothing on the curve, `lifted` of many canaries a run. upper_bound: the accountant's
-    epsilon, infinite where the file has null.
+    Attributes:
+      runs: the number of runs that it concludes from.
+      delta: of its bounds.
+      confidence: of its bounds.
+      epsilon: of the bound that assumes nothing on the curve, `lifted` of many canaries a run.
+      upper_bound: the accountant's epsilon, infinite where the file has null.
+      provenance: the circumstances of the training runs.
     """
 
     runs: int | None = None
@@ -85,16 +100,30 @@ class Kept(NamedTuple):
 
 
 class Store:
-    """The directory of one setting: its path, and its config as text."""
+    """The folder of one setting.
+
+    Attributes:
+      path: the folder.
+      text: its config.
+    """
 
     def __init__(self, root: Path, setting: dict[str, Any], words: str = "") -> None:
-        """Makes the folder, with words before its hash, or finds it; InputError where it can't be written."""
+        """Opens the folder of a setting, or makes it.
+
+        Args:
+          root: the folder of all stores.
+          setting: the setting.
+          words: what stands before the hash in the name of a folder that is made.
+
+        Raises:
+          InputError: the folder can't be written, or its config is of another setting.
+        """
         self.text = _text(setting)
         name = _hash(self.text.encode())
         self.path = root / (f"{words}-{name}" if words else name)
-        self._claimed = False
+        self._is_claimed = False
         try:
-            self.path = _place(root, name) or self.path
+            self.path = _find_folder(root, name) or self.path
             config = self.path / CONFIG
             self.path.mkdir(parents=True, exist_ok=True)
             if not config.exists():
@@ -102,33 +131,39 @@ class Store:
             stored = config.read_bytes()
         except OSError as error:
             raise files.cannot_write(self.path, error) from None
-        require(stored == self.text.encode(), _misnamed(config))
+        require(stored == self.text.encode(), _describe_misnamed(config))
 
     @staticmethod
     def exists(root: Path, setting: dict[str, Any]) -> bool:
-        """Whether a setting has a directory; raises InputError for a root that can't be looked into."""
+        """Returns whether a setting has a folder; raises InputError for a root that can't be looked into."""
+        name = _hash(_text(setting).encode())
         try:
-            return _place(root, _hash(_text(setting).encode())) is not None
+            return _find_folder(root, name) is not None
         except OSError as error:
             raise files.cannot_read(root, error) from None
 
     @classmethod
     def at(cls, folder: Path) -> "Store":
-        """The store of a setting whose folder is there; creates nothing. Raises InputError where its config
-        can't be read, or is not the one that the folder is named after."""
+        """Returns the store of a setting whose folder is there; creates nothing.
+
+        Raises:
+          InputError: the config can't be read, or the folder is not named after it.
+        """
         config = folder / CONFIG
         try:
             content = config.read_bytes()
         except OSError as error:
             raise InputError(f"cannot read {config} ({error.strerror}): name another `setting`") from None
-        require(_hash(content) == hash_of(folder.resolve()), _misnamed(config))
+        require(_hash(content) == hash_of(folder.resolve()), _describe_misnamed(config))
         return cls.of(folder, content.decode(errors="replace"))
 
     @classmethod
     def of(cls, folder: Path, text: str) -> "Store":
-        """The store of results whose kind names their folder and writes this config; creates nothing."""
+        """Returns the store of a folder that is not named by the hash of its config; creates nothing."""
         store = cls.__new__(cls)
-        store.text, store.path, store._claimed = text, folder, False
+        store.text = text
+        store.path = folder
+        store._is_claimed = False
         return store
 
     @property
@@ -137,7 +172,7 @@ class Store:
         return self.path / "checkpoints"
 
     def config(self) -> dict[str, Any]:
-        """The setting; raises InputError where it is none."""
+        """Returns the setting; raises InputError where the config holds none."""
         try:
             config = json.loads(self.text)
         except (ValueError, RecursionError):
@@ -147,33 +182,42 @@ class Store:
         return config
 
     def result(self) -> Kept | None:
-        """The last audit's conclusion, None where there is none; raises InputError if it can't be read."""
+        """Returns the last audit's conclusion, None where there is none.
+
+        Raises:
+          InputError: the conclusion can't be read.
+        """
         path = self.path / RESULT
         content = files.read(path)
+        if content is None:
+            return None
         try:
-            return None if content is None else _conclusion(content)
+            return _parse_conclusion(content)
         except (ValueError, OverflowError, RecursionError):
             raise InputError(f"{path} cannot be read: move it away, or run the audit again") from None
 
     @contextlib.contextmanager
     def claim(self) -> Iterator[bool]:
-        """Yields whether this process has the setting to itself, to the end of the block, but for chunks of
-        runs, which are shared (`audit.storage.shares`).
+        """Tries to claim the setting, to the end of the block, and yields whether this process has it.
 
-        A claim of a process that died, or that has not renewed it for a minute, is taken over. Within a claim
-        of this store's own another is granted. Raises InputError where the folder can't be written.
+        Chunks of runs are not part of it: they are shared (`audit.storage.shares`). A claim of a process that
+        died, or that has not renewed it for a minute, is taken over. Within a claim of this store's own,
+        another is granted.
+
+        Raises:
+          InputError: the folder can't be written.
         """
-        if self._claimed:
+        if self._is_claimed:
             yield True
             return
         from audit.storage import claims  # filelock's import is a fifth of a finished sweep's time
 
         with claims.claim(self.path) as mine:
-            self._claimed = mine
+            self._is_claimed = mine
             try:
                 yield mine
             finally:
-                self._claimed = False
+                self._is_claimed = False
 
     @contextlib.contextmanager
     def turn(self, part: str) -> Iterator[None]:
@@ -184,82 +228,134 @@ class Store:
             yield
 
     def save(self, chunk: Scores) -> None:
-        """Keeps a finished chunk, scores and presence of one shape."""
+        """Stores a finished chunk, whose scores and presence are of one shape."""
         require(chunk.scores.shape == chunk.presence.shape, "`presence`: give a bit for every score")
-        (first, stop), checksum = _runs(chunk), np.array(_checksum(chunk))
-        arrays = {"scores": chunk.scores, "presence": chunk.presence, "sha256": checksum}
+        arrays: dict[str, Any] = {
+            "scores": chunk.scores,
+            "presence": chunk.presence,
+            "sha256": np.array(_compute_checksum(chunk)),
+        }
         if chunk.dimension:
             arrays["dimension"] = np.array(chunk.dimension)
+        first, stop = _runs_of(chunk)
         self.write_arrays(f"scores_{first:07d}_{stop:07d}.npz", arrays)
 
     def load(self, runs: int) -> Scores:
-        """The scores of runs 0 .. runs - 1; raises InputError where some are missing or can't be read."""
-        chunks = self._intact()
-        missing = gaps(map(_runs, chunks), runs)
+        """Returns the scores of runs 0 .. runs - 1.
+
+        Raises:
+          InputError: scores are missing or can't be read.
+        """
+        chunks = self._read_chunks()
+        missing = gaps([_runs_of(chunk) for chunk in chunks], runs)
         if missing:
-            raise InputError(f"{self.path} lacks runs {missing[0][0]} to {missing[0][1] - 1}: train them")
-        shape = (runs, chunks[0].scores.shape[1] if chunks else 1)
-        scores, present = np.empty(shape), np.empty(shape, bool)
-        for first, values, presence, _ in chunks:
-            stop = min(first + len(values), runs)
-            scores[first:stop] = values[: max(stop - first, 0)]
-            present[first:stop] = presence[: max(stop - first, 0)]
-        return Scores(0, scores, present, chunks[0].dimension if chunks else 0)
+            first, stop = missing[0]
+            raise InputError(f"{self.path} lacks runs {first} to {stop - 1}: train them")
+        if not chunks:
+            return Scores(0, np.empty((runs, 1)), np.empty((runs, 1), bool))
+
+        shape = (runs, chunks[0].scores.shape[1])
+        scores = np.empty(shape)
+        presence = np.empty(shape, bool)
+        for chunk in chunks:
+            first, stop = _runs_of(chunk)
+            if first >= runs:
+                continue
+            stop = min(stop, runs)
+            scores[first:stop] = chunk.scores[: stop - first]
+            presence[first:stop] = chunk.presence[: stop - first]
+        return Scores(0, scores, presence, chunks[0].dimension)
 
     def missing(self, runs: int) -> list[tuple[int, int]]:
-        """The ranges [start, stop) of runs that no intact file holds; see `distrust` for the others. Raises
-        InputError where a file can't be read, and where files are of different numbers of canaries a run."""
-        return gaps(map(_runs, self._intact()), runs)
+        """Returns the ranges [start, stop) of runs that no intact file holds; see `distrust` for the others.
 
-    def held(self, known: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
-        """The runs [first, stop) of every intact file, by its name; those known are not read again."""
-        found = {}
-        for path, first in self._chunk_files():
-            if path.name in known:
-                found[path.name] = known[path.name]
-            elif (chunk := self._read(path, first)) is not None:
-                found[path.name] = _runs(chunk)
-        return found
+        Raises:
+          InputError: a file can't be read, or files are of different numbers of canaries a run.
+        """
+        return gaps(self._find_runs(), runs)
+
+    def find_runs_by_file(
+        self, earlier: dict[str, tuple[int, int]]
+    ) -> dict[str, tuple[int, int]]:
+        """Returns the runs [first, stop) of every intact file, by its name.
+
+        Args:
+          earlier: what an earlier call returned; these files are not read again.
+        """
+        runs_by_name = {}
+        for path, first in self._find_chunk_files():
+            if path.name in earlier:
+                runs_by_name[path.name] = earlier[path.name]
+                continue
+            chunk = self._read_chunk(path, first)
+            if chunk is not None:
+                runs_by_name[path.name] = _runs_of(chunk)
+        return runs_by_name
 
     def runs_held(self) -> int:
-        """The number of runs, from run 0 to the first that is missing."""
-        held = [_runs(chunk) for chunk in self._intact()]
-        end = max((stop for _, stop in held), default=0)
-        return next((first for first, _ in gaps(held, end)), end)
+        """Returns the number of runs from run 0 to the first that is missing."""
+        stored = self._find_runs()
+        end = max((stop for _, stop in stored), default=0)
+        missing = gaps(stored, end)
+        if missing:
+            return missing[0][0]
+        return end
 
-    def distrust(self, path: Path, mend: str) -> None:
-        """Says on stderr that a file is damaged or foreign, and what mends it. Within this store's claim it
-        is set aside; otherwise it stays, and is said once a process: who reads renames nothing."""
-        what = "is of another setting" if self.is_foreign(files.read(path) or b"") else "is damaged"
-        if self._claimed:
-            files.set_aside(path, mend, what)
+    def distrust(self, path: Path, fix: str) -> None:
+        """Says on stderr that a file is damaged or foreign, and sets it aside within this store's claim.
+
+        Without a claim the file stays, and is reported once a process: a reader renames nothing.
+
+        Args:
+          path: the file.
+          fix: what is done about it, for the message.
+        """
+        content = files.read(path) or b""
+        problem = "is of another setting" if self.is_foreign(content) else "is damaged"
+        if self._is_claimed:
+            files.set_aside(path, fix, problem)
         else:
-            files.say_once(f"{path} {what}: it counts as missing")
+            files.say_once(f"{path} {problem}: it counts as missing")
 
     def is_foreign(self, content: bytes) -> bool:
-        """Whether the bytes of an .npz file say that they are of another setting; older files don't say."""
+        """Returns whether the bytes of an .npz file say that they are of another setting.
+
+        Older files don't say.
+        """
+        own_hash = _hash(self.text.encode())
         with contextlib.suppress(*files.NOT_AN_ARCHIVE), np.load(io.BytesIO(content)) as file:
-            return _SETTING in file.files and str(file[_SETTING]) != _hash(self.text.encode())
+            return _SETTING in file.files and str(file[_SETTING]) != own_hash
         return False
 
     def write_arrays(self, name: str, arrays: Mapping[str, Any]) -> Path:
-        """Writes arrays by name as a whole .npz file, beside them the setting's hash; the same bytes for the
-        same values."""
+        """Writes arrays by name, and the setting's hash, as a whole .npz file.
+
+        The bytes are the same for the same values.
+        """
         buffer = io.BytesIO()
         marked: dict[str, Any] = {**arrays, _SETTING: np.array(_hash(self.text.encode()))}
         np.savez(buffer, **marked)
         return self.write_bytes(name, buffer.getvalue())
 
     def write_text(self, name: str, text: str) -> Path:
+        """Writes a whole file or nothing; raises InputError where it can't."""
         return self.write_bytes(name, text.encode())
 
     def write_bytes(self, name: str, content: bytes) -> Path:
         """Writes a whole file or nothing; raises InputError where it can't."""
         return files.write_whole(self.path / name, content)
 
-    def _intact(self) -> list[Scores]:
-        read = [self._read(path, first) for path, first in self._chunk_files()]
-        chunks = [chunk for chunk in read if chunk is not None]
+    def _find_runs(self) -> list[tuple[int, int]]:
+        """Returns the runs [first, stop) of every intact file."""
+        return [_runs_of(chunk) for chunk in self._read_chunks()]
+
+    def _read_chunks(self) -> list[Scores]:
+        """Returns the scores of all intact files, which are of one number of canaries a run."""
+        chunks = []
+        for path, first in self._find_chunk_files():
+            chunk = self._read_chunk(path, first)
+            if chunk is not None:
+                chunks.append(chunk)
         canaries = sorted({chunk.scores.shape[1] for chunk in chunks})
         if len(canaries) > 1:
             raise InputError(
@@ -267,59 +363,84 @@ class Store:
             )
         return chunks
 
-    def _read(self, path: Path, first: int) -> Scores | None:
+    def _read_chunk(self, path: Path, first: int) -> Scores | None:
+        """Returns a file's scores, None where there is no file or one that is to be distrusted."""
         content = files.read(path)
-        chunk = None if content is None or self.is_foreign(content) else _parsed(content, first)
-        if content is not None and chunk is None:
+        if content is None:
+            return None
+        chunk = None
+        if not self.is_foreign(content):
+            chunk = _parse_chunk(content, first)
+        if chunk is None:
             self.distrust(path, "its runs are trained again")
         return chunk
 
-    def _chunk_files(self) -> list[tuple[Path, int]]:
-        """(path, first run) of every file of scores; raises InputError where the folder can't be read."""
+    def _find_chunk_files(self) -> list[tuple[Path, int]]:
+        """Returns (path, first run) of every file of scores; raises InputError for a folder that refuses."""
         try:
-            found = ((path, _CHUNK.fullmatch(path.name)) for path in sorted(self.path.iterdir()))
-            return [(path, int(match[1])) for path, match in found if match]
+            paths = sorted(self.path.iterdir())
         except OSError as error:
             raise files.cannot_read(self.path, error) from None
+        chunk_files = []
+        for path in paths:
+            match = _CHUNK.fullmatch(path.name)
+            if match:
+                chunk_files.append((path, int(match[1])))
+        return chunk_files
 
 
 def gaps(held: Iterable[tuple[int, int]], runs: int) -> list[tuple[int, int]]:
-    """The ranges [start, stop) of runs below `runs` that none of those that are held covers."""
-    found, end = [], 0
+    """Returns the ranges [start, stop) of runs below `runs` that none of the held ranges covers."""
+    uncovered = []
+    end = 0
     for first, stop in sorted(held):
-        found.append((end, min(first, runs)))
+        uncovered.append((end, min(first, runs)))
         end = max(end, stop)
-    return [(start, stop) for start, stop in [*found, (end, runs)] if start < stop]
+    uncovered.append((end, runs))
+    return [(start, stop) for start, stop in uncovered if start < stop]
 
 
 def finite(value: float | None) -> float | None:
-    """A number as JSON can hold it: None for one that is infinite or none."""
-    return value if value is not None and math.isfinite(value) else None
+    """Returns a number as JSON can hold it: None for one that is not finite, and for None."""
+    if value is None or not math.isfinite(value):
+        return None
+    return value
 
 
 def hash_of(folder: Path) -> str:
-    """The hash at the end of a setting's folder's name."""
+    """Returns the hash at the end of a setting's folder's name."""
     return folder.name.rpartition("-")[2]
 
 
 def newest_scores(folder: Path) -> int | None:
-    """When a folder's newest scores were written, in nanoseconds; None where it has none."""
-    times = (path.stat().st_mtime_ns for path in folder.iterdir() if _CHUNK.fullmatch(path.name))
+    """Returns when a folder's newest scores were written, in nanoseconds; None where it has none."""
+    times = []
+    for path in folder.iterdir():
+        if _CHUNK.fullmatch(path.name):
+            times.append(path.stat().st_mtime_ns)
     return max(times, default=None)
 
 
 def _text(setting: dict[str, Any]) -> str:
+    """Returns a setting's canonical JSON."""
     return json.dumps(setting, indent=2, sort_keys=True) + "\n"
 
 
-def _place(root: Path, name: str) -> Path | None:
-    """The folder of a hash that holds a config: the one without words, as they once were, or the first."""
-    found = [root / name, *sorted(root.glob(f"*-{name}"))]
-    return next((folder for folder in found if _is_there(folder / CONFIG)), None)
+def _hash(content: bytes) -> str:
+    """Returns the beginning of a config's SHA-256, which names its folder."""
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def _find_folder(root: Path, name: str) -> Path | None:
+    """Returns the folder of a hash that holds a config: one without words first, then by name."""
+    for folder in [root / name, *sorted(root.glob(f"*-{name}"))]:
+        if _is_there(folder / CONFIG):
+            return folder
+    return None
 
 
 def _is_there(path: Path) -> bool:
-    """Whether there is a file; raises OSError where that can't be found out."""
+    """Returns whether there is a file; raises OSError where that can't be determined."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -327,20 +448,21 @@ def _is_there(path: Path) -> bool:
     return True
 
 
-def _hash(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:16]
-
-
-def _misnamed(config: Path) -> str:
+def _describe_misnamed(config: Path) -> str:
+    """Returns the message on a config that is not the one that its folder is named after."""
     return f"{config} is not the setting that its folder is named after: move it away"
 
 
-def _runs(chunk: Scores) -> tuple[int, int]:
+def _runs_of(chunk: Scores) -> tuple[int, int]:
+    """Returns the runs [first, stop) of a chunk."""
     return chunk.first, chunk.first + len(chunk.scores)
 
 
-def _checksum(chunk: Scores) -> str:
-    """SHA-256 over first run, scores and presence; over their shape too where a run has several canaries."""
+def _compute_checksum(chunk: Scores) -> str:
+    """Returns the SHA-256 of first run, scores and presence.
+
+    It covers their shape where a run has several canaries, and the dimension where there is one.
+    """
     digest = hashlib.sha256(str(chunk.first).encode())
     if chunk.scores.size > len(chunk.scores):
         digest.update(f" {chunk.scores.shape}".encode())
@@ -351,42 +473,79 @@ def _checksum(chunk: Scores) -> str:
     return digest.hexdigest()
 
 
-def _parsed(content: bytes, first: int) -> Scores | None:
-    """A chunk file's scores; None where it is torn or altered. Arrays (n,) are of one canary a run."""
+def _parse_chunk(content: bytes, first: int) -> Scores | None:
+    """Returns a chunk file's scores, None where it is torn or altered.
+
+    Args:
+      content: the file. Arrays (n,) in it are of one canary a run.
+      first: the number of its first run.
+    """
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
-            arrays = [np.atleast_2d(file[name].T).T for name in ("scores", "presence")]
-            chunk = Scores(first, arrays[0], arrays[1], _dimension(file))
-            whole = arrays[0].ndim == 2 and arrays[0].shape == arrays[1].shape
-            return chunk if whole and str(file["sha256"]) == _checksum(chunk) else None
+            scores = _as_columns(file["scores"])
+            presence = _as_columns(file["presence"])
+            dimension = int(file["dimension"]) if "dimension" in file else 0
+            if scores.ndim != 2 or scores.shape != presence.shape:
+                return None
+            chunk = Scores(first, scores, presence, dimension)
+            if str(file["sha256"]) != _compute_checksum(chunk):
+                return None
+            return chunk
     except files.NOT_AN_ARCHIVE:
         return None
 
 
-def _dimension(file: Mapping[str, NDArray[np.generic]]) -> int:
-    return int(file["dimension"]) if "dimension" in file else 0
+def _as_columns(array: NDArray[Any]) -> NDArray[Any]:
+    """Returns an array (n,) as (n, 1), and one of more axes as it is."""
+    return np.atleast_2d(array.T).T
 
 
-def _conclusion(content: bytes) -> Kept:
-    """An audit.json checked field by field; ValueError, OverflowError or RecursionError for any other."""
+def _parse_conclusion(content: bytes) -> Kept:
+    """Returns the conclusion that an audit.json holds, checked field by field.
+
+    Raises:
+      ValueError: the content is no conclusion; OverflowError and RecursionError mean the same.
+    """
     result = json.loads(content)
     require(isinstance(result, dict), "an object")
-    rows, provenance, runs = result.get("bounds", []), result.get("provenance", {}), result.get("runs")
-    require(isinstance(rows, list) and all(isinstance(row, dict) for row in rows), "rows")
-    texts = isinstance(provenance, dict) and all(isinstance(value, str) for value in provenance.values())
-    require(texts, "texts")
+    runs = result.get("runs")
     require(runs is None or (type(runs) is int and runs >= 1), "a number of runs")
-    levels = [_number(rows[0].get(name)) for name in ("delta", "confidence")] if rows else []
-    require(all(0 < level < 1 for level in levels), "levels")
-    delta, confidence = levels or (None, None)
-    names = {pair.free for pair in (ONE_CANARY, MANY_CANARIES, FRESH_DIRECTIONS)}
-    free = [row for row in rows if row.get("method") in names]
-    epsilon = _number(free[0].get("epsilon")) if free else None
-    upper = math.inf if result.get("upper_bound", 0) is None else result.get("upper_bound")
-    return Kept(runs, delta, confidence, epsilon, None if upper is None else _number(upper), provenance)
+    provenance = result.get("provenance", {})
+    require(isinstance(provenance, dict), "an object of texts")
+    require(all(isinstance(value, str) for value in provenance.values()), "texts")
+    rows = result.get("bounds", [])
+    require(isinstance(rows, list), "a list of rows")
+    require(all(isinstance(row, dict) for row in rows), "rows")
+
+    delta = None
+    confidence = None
+    if rows:
+        delta = _parse_level(rows[0].get("delta"))
+        confidence = _parse_level(rows[0].get("confidence"))
+
+    epsilon = None
+    assumption_free = {ONE_CANARY.free, MANY_CANARIES.free, FRESH_DIRECTIONS.free}
+    free_rows = [row for row in rows if row.get("method") in assumption_free]
+    if free_rows:
+        epsilon = _parse_number(free_rows[0].get("epsilon"))
+
+    upper_bound = None
+    if "upper_bound" in result:
+        upper_bound = math.inf  # which JSON writes as null
+        if result["upper_bound"] is not None:
+            upper_bound = _parse_number(result["upper_bound"])
+    return Kept(runs, delta, confidence, epsilon, upper_bound, provenance)
 
 
-def _number(value: object) -> float:
+def _parse_level(value: object) -> float:
+    """Returns a delta or a confidence; raises ValueError for anything else."""
+    level = _parse_number(value)
+    require(0 < level < 1, "a level")
+    return level
+
+
+def _parse_number(value: object) -> float:
+    """Returns a number as a float; raises ValueError for anything else, NaN among them."""
     require(type(value) in (int, float) and value == value, "a number")
     assert isinstance(value, int | float)
     return float(value)

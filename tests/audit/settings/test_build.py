@@ -35,7 +35,7 @@ def test_errors_of_settings_and_device_are_not_hidden(dataset, tmp_path, monkeyp
 
 
 def test_an_adversary_that_ignores_canaries_is_no_audit_of_several(dataset, monkeypatch):
-    alone = ADVERSARIES["gc_r"]._replace(make=lambda fields, known: biased.random_biased_dimension())
+    alone = ADVERSARIES["gc_r"]._replace(make=lambda fields, knowledge: biased.random_biased_dimension())
     monkeypatch.setitem(ADVERSARIES, "gc_r", alone)
     assert build.build(SETTING, dataset).adversary.canaries == 1
     with pytest.raises(
@@ -96,13 +96,13 @@ def test_the_canary_comes_at_its_step_and_decays_after_it(insert, steps, attack,
     more |= {"noise_multiplier": 0.0, "batch_size": 10, "clipping_norm": 0.7}
     game_played = build.build(setting_of("logistic", **more), data)
     assert np.flatnonzero(game_played.schedule.mask).tolist() == [step - 1 for step in steps]
-    found = play(game_played, [(0, 8)], 8)
+    played = play(game_played, [(0, 8)], 8)
     moved = 0.5 * 0.7 / 10 * sum(0.9 ** (12 - step) for step in steps)
     if attack["adversary"] == "gc_fixed":
-        np.testing.assert_allclose(found.scores[1::2] - found.scores[::2], moved, rtol=1e-4)
+        np.testing.assert_allclose(played.scores[1::2] - played.scores[::2], moved, rtol=1e-4)
     elif attack["adversary"] == "gc_r":
-        still = np.argsort(np.ptp(np.abs(found.scores), axis=0))[:6]
-        coins = found.presence[:, still] - 0.5
-        np.testing.assert_allclose(found.scores[:, still], moved * coins, rtol=1e-3, atol=1e-6)
+        still = np.argsort(np.ptp(np.abs(played.scores), axis=0))[:6]
+        coins = played.presence[:, still] - 0.5
+        np.testing.assert_allclose(played.scores[:, still], moved * coins, rtol=1e-3, atol=1e-6)
     else:
-        assert (found.scores > 0.99).all()  # all that moves the model off its rehearsal is the canary
+        assert (played.scores > 0.99).all()  # all that moves the model off its rehearsal is the canary

@@ -33,9 +33,9 @@ def clients():
 
 
 def test_the_denominator_is_the_mean_number_of_clients_and_of_half_the_canaries(clients):
-    who = build_federated.rounds(SMALL, clients, None)
-    assert who.mean == pytest.approx(4 + 0.5 * 100 / 6) and who.most == 2
-    assert (who.canaries.sum(axis=0) == 1).all()
+    participation = build_federated.rounds(SMALL, clients, None)
+    assert participation.mean == pytest.approx(4 + 0.5 * 100 / 6) and participation.most == 2
+    assert (participation.canaries.sum(axis=0) == 1).all()
     sampled = build_federated.rounds(changed(participation="poisson"), clients, None)
     assert sampled.mean == pytest.approx(4 + 0.5 * 100 / 3)
     assert abs(sampled.canaries.mean() - 1 / 3) < 5 * np.sqrt(2 / 9 / 600)
@@ -47,9 +47,9 @@ def test_listed_rounds_are_read_and_counted(clients, tmp_path):
     listed = build_federated.read_rounds(path)
     setting = build_federated.with_rounds(changed(participation="listed"), listed)
     assert (setting.rounds, setting.cohort) == (4, 2)
-    who = build_federated.rounds(setting, clients, listed)
-    np.testing.assert_array_equal(who.clients, [[3, 5, -1], [-1, -1, -1], [3, -1, -1], [0, 1, 3]])
-    assert who.most == 3 and who.mean == pytest.approx(6 / 4 + 0.5 * 100 / 4)
+    participation = build_federated.rounds(setting, clients, listed)
+    np.testing.assert_array_equal(participation.clients, [[3, 5, -1], [-1, -1, -1], [3, -1, -1], [0, 1, 3]])
+    assert participation.most == 3 and participation.mean == pytest.approx(6 / 4 + 0.5 * 100 / 4)
     written = path.read_bytes()
     for header in (b"round,client\n", b"\xef\xbb\xbf", b"\xef\xbb\xbf# Round, client\r\n"):
         path.write_bytes(header + written)
@@ -62,8 +62,8 @@ def test_listed_rounds_are_read_and_counted(clients, tmp_path):
 
 
 def test_what_is_accounted_is_who_took_part_how_often(clients):
-    who = federated.leaks(changed(repetitions=3), 12, 2)
-    assert who.client == (0.5, 2, 1.0) and who.canary == (0.5, 3, 1.0)
+    leaks = federated.leaks(changed(repetitions=3), 12, 2)
+    assert leaks.client == (0.5, 2, 1.0) and leaks.canary == (0.5, 3, 1.0)
     sampled = federated.leaks(changed(participation="poisson", noise_multiplier=1.0), 12, 5)
     assert sampled.client == sampled.canary == (1.0, 6, 1 / 3)
     loose = epsilon_upper_bound(1.0, 6, 1e-5)
@@ -103,10 +103,11 @@ def test_clients_without_examples_are_refused(clients):
 @pytest.mark.slow
 @pytest.mark.parametrize("observe", federated.OBSERVED)
 def test_canaries_that_are_in_have_larger_cosines(clients, tmp_path, observe):
-    """The game of each kind of observation, trained, watched and kept."""
+    """The game of each kind of observation, trained, watched and stored."""
     setting = changed(observe=observe, noise_multiplier=0.05, client_learning_rate=0.01)
-    who, looks = build_federated.rounds(setting, clients, None), []
-    played = build_federated.build(setting, clients, who)._replace(segment_steps=2)
+    participation = build_federated.rounds(setting, clients, None)
+    looks = []
+    played = build_federated.build(setting, clients, participation)._replace(segment_steps=2)
     store = Store(tmp_path, federated.federated_identity(setting, "abc", None))
     scores = training.train(played, store, 1, watch=looks.append).scores
     assert [look.steps for look in looks] == [2, 4, 6]
@@ -144,6 +145,6 @@ def test_zero_clients_of_images_is_one_for_each(tmp_path):
     train, test = ({f"{part}_images": images, f"{part}_labels": labels} for part in ("train", "test"))
     np.savez(tmp_path / "images.npz", **train, **test)
     task = zoo.federated_task("linear")
-    found = task.load(changed(clients=0), Sources(data_file=str(tmp_path / "images.npz"))).clients
-    assert found.number == 40 and (found.counts == 1).all()
-    np.testing.assert_array_equal(found.labels, np.arange(40) % 10)
+    dealt = task.load(changed(clients=0), Sources(data_file=str(tmp_path / "images.npz"))).clients
+    assert dealt.number == 40 and (dealt.counts == 1).all()
+    np.testing.assert_array_equal(dealt.labels, np.arange(40) % 10)

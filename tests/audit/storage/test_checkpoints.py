@@ -25,12 +25,12 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def kept(folder):
+def stored(folder):
     """Checkpoints after every segment, of which a chunk has two."""
-    kept = Checkpoints(folder, 0)
-    kept.offer("chunk", 1, jax.tree.map(jnp.zeros_like, STATES))
-    kept.offer("chunk", 2, STATES)
-    return kept
+    stored = Checkpoints(folder, 0)
+    stored.offer("chunk", 1, jax.tree.map(jnp.zeros_like, STATES))
+    stored.offer("chunk", 2, STATES)
+    return stored
 
 
 def _equal(left, right):
@@ -42,25 +42,25 @@ def _like():
     return jax.tree.map(jnp.zeros_like, STATES)
 
 
-def test_the_newest_comes_back_to_its_own_chunk_and_the_older_is_gone(kept, folder):
+def test_the_newest_comes_back_to_its_own_chunk_and_the_older_is_gone(stored, folder):
     done, states = Checkpoints(folder).resume("chunk", _like())
     assert done == 2 and _equal(states, STATES)
     assert [path.name for path in folder.iterdir()] == ["chunk_000002"]
-    done, states = kept.resume("chun", _like())
+    done, states = stored.resume("chun", _like())
     assert done == 0 and _equal(states, _like())
 
 
-def test_drop_removes_one_chunks_and_clear_all(kept, folder):
-    kept.offer("other", 1, STATES)
-    kept.drop("chunk")
+def test_drop_removes_one_chunks_and_clear_all(stored, folder):
+    stored.offer("other", 1, STATES)
+    stored.drop("chunk")
     assert [path.name for path in folder.iterdir()] == ["other_000001"]
-    kept.drop("other")
-    kept.drop("other")
+    stored.drop("other")
+    stored.drop("other")
     assert not list(folder.iterdir())
-    kept.clear()
+    stored.clear()
     assert not folder.exists()
-    kept.clear()
-    assert kept.resume("chunk", _like())[0] == 0
+    stored.clear()
+    assert stored.resume("chunk", _like())[0] == 0
 
 
 @pytest.fixture
@@ -71,11 +71,13 @@ def now(monkeypatch):
 
 
 def test_at_most_one_in_so_many_seconds(folder, now):
-    kept, written = Checkpoints(folder, 30), []
+    stored = Checkpoints(folder, 30)
+    written = []
     for segment in range(1, 101):
         now[0] = float(segment)
-        kept.offer("chunk", segment, STATES)
-        written += [segment] if (folder / f"chunk_{segment:06d}").exists() else []
+        stored.offer("chunk", segment, STATES)
+        if (folder / f"chunk_{segment:06d}").exists():
+            written.append(segment)
     assert written == [30, 60, 90]
 
 
@@ -87,70 +89,79 @@ def test_slow_writing_makes_checkpoints_rare(folder, now, monkeypatch):
         write(*arguments)
 
     monkeypatch.setattr(checkpoints, "_write", slow)
-    kept, spent = Checkpoints(folder, 30), 0.0
+    stored = Checkpoints(folder, 30)
+    spent = 0.0
     for segment in range(1, 201):
         now[0] += 10
         before = now[0]
-        kept.offer("chunk", segment, STATES)
+        stored.offer("chunk", segment, STATES)
         spent += now[0] - before
     assert 10 < spent < 0.025 * now[0]
 
 
 def _damage(path, how):
-    file = max((file for file in path.rglob("*") if file.is_file()), key=lambda file: file.stat().st_size)
-    content, middle = file.read_bytes(), file.stat().st_size // 2
-    altered = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
-    {
-        "torn": lambda: file.write_bytes(content[:middle]),
-        "altered": lambda: file.write_bytes(altered),
-        "gone": file.unlink,
-        "more": (path / "state" / "more").touch,
-        "renamed": lambda: path.rename(path.with_name("chunk_000003")),
-        "no sha256": (path / "sha256").unlink,
-    }[how]()
+    """Damages a checkpoint, in its largest file where it is the files' content."""
+    files_of_checkpoint = [file for file in path.rglob("*") if file.is_file()]
+    largest = max(files_of_checkpoint, key=lambda file: file.stat().st_size)
+    content = largest.read_bytes()
+    middle = len(content) // 2
+    if how == "torn":
+        largest.write_bytes(content[:middle])
+    elif how == "altered":
+        altered = bytes([content[middle] ^ 1])
+        largest.write_bytes(content[:middle] + altered + content[middle + 1 :])
+    elif how == "gone":
+        largest.unlink()
+    elif how == "more":
+        (path / "state" / "more").touch()
+    elif how == "renamed":
+        path.rename(path.with_name("chunk_000003"))
+    else:
+        assert how == "no sha256"
+        (path / "sha256").unlink()
 
 
 @pytest.mark.parametrize("how", ["torn", "altered", "gone", "more", "renamed", "no sha256"])
-def test_a_damaged_one_is_said_and_set_aside(kept, folder, capsys, how):
+def test_a_damaged_checkpoint_is_reported_and_set_aside(stored, folder, capsys, how):
     _damage(folder / "chunk_000002", how)
     done, states = Checkpoints(folder).resume("chunk", _like())
     assert done == 0 and _equal(states, _like())
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "is damaged: set aside" in said
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1 and "is damaged: set aside" in message
     assert [re.sub(r"-\w+$", "", path.name)[-8:] for path in folder.iterdir()] == [".damaged"]
-    assert kept.resume("chunk", _like())[0] == 0
-    kept.offer("chunk", 1, STATES)
-    kept.clear()
+    assert stored.resume("chunk", _like())[0] == 0
+    stored.offer("chunk", 1, STATES)
+    stored.clear()
     assert len(list(folder.iterdir())) == 1 and capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(
     "other", [STATES._replace(theta=jnp.zeros((3, 3))), STATES._replace(step=jnp.zeros(3)), STATES[:2]]
 )
-def test_states_of_other_shapes_are_not_gone_on_from(kept, folder, capsys, other):
-    assert kept.resume("chunk", other)[0] == 0 and "is damaged" in capsys.readouterr().err
+def test_states_of_other_shapes_are_not_gone_on_from(stored, folder, capsys, other):
+    assert stored.resume("chunk", other)[0] == 0 and "is damaged" in capsys.readouterr().err
 
 
-def test_a_full_disk_is_said_once_and_the_last_checkpoint_stays(kept, folder, monkeypatch, capsys):
+def test_a_full_disk_is_reported_once_and_the_last_checkpoint_stays(stored, folder, monkeypatch, capsys):
     monkeypatch.setattr(files.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 1 << 20}))
     for segment in (3, 4):
-        kept.offer("chunk", segment, STATES)
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "No space left on device" in said
+        stored.offer("chunk", segment, STATES)
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1 and "No space left on device" in message
     assert [path.name for path in folder.iterdir()] == ["chunk_000002"]
-    assert kept.resume("chunk", _like())[0] == 2
+    assert stored.resume("chunk", _like())[0] == 2
 
 
-def test_a_folder_that_refuses_is_said_once(folder, monkeypatch, capsys):
+def test_a_folder_that_refuses_is_reported_once(folder, monkeypatch, capsys):
     def refuse(*arguments, **options):
         raise OSError(errno.EROFS, "Read-only file system")
 
     monkeypatch.setattr(checkpoints.Path, "mkdir", refuse)
-    kept = Checkpoints(folder, 0)
+    stored = Checkpoints(folder, 0)
     for segment in (1, 2):
-        kept.offer("chunk", segment, STATES)
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "Read-only file system" in said
+        stored.offer("chunk", segment, STATES)
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1 and "Read-only file system" in message
 
 
 class Killed(Exception):
@@ -162,24 +173,25 @@ class Killed(Exception):
 )
 def test_a_game_goes_on_to_the_bit(empty_game, silent_choices, folder, killed_in, trained_again):
     """Two chunks of three segments; the checkpoint of a segment is missing where it was killed in it, and
-    those of the first chunk when its scores were taken, which are nowhere kept."""
+    those of the first chunk when its scores were taken, which are nowhere stored."""
     mechanism = dpsgd.mechanism(silent_choices._replace(optimizer=optax.adam))
     init = functools.partial(jax.random.normal, shape=(4,))
     table = empty_game(600, 3, mechanism=mechanism, init=init, unknown_initialisation=True)
     whole = list(game.play(table, [(0, 6)], 3))
-    heard = []
+    segments_done = []
 
     def die(runs, steps):
-        heard.append(steps)
-        if len(heard) == killed_in + 1:
+        segments_done.append(steps)
+        if len(segments_done) == killed_in + 1:
             raise Killed
 
     with pytest.raises(Killed):
         list(game.play(table, [(0, 6)], 3, die, Checkpoints(folder, 0)))
-    segments, again = [], Checkpoints(folder, 0)
+    segments = []
+    again = Checkpoints(folder, 0)
     resumed = game.play(table, [(0, 6)], 3, lambda runs, steps: segments.append(steps), again)
-    for part, one in zip(resumed, whole, strict=True):
-        np.testing.assert_array_equal(part.scores, one.scores)
+    for part, expected in zip(resumed, whole, strict=True):
+        np.testing.assert_array_equal(part.scores, expected.scores)
     assert len(segments) - 1 == trained_again
     assert len(np.unique(np.concatenate([part.scores for part in whole]))) == 6
 
@@ -193,12 +205,13 @@ def test_a_forged_checkpoint_is_not_gone_on_from(empty_game, folder, capsys, cla
     state = base.State(jnp.ones((3, 4)), table.mechanism.start(jnp.ones(4)).optimizer, jnp.full(3, steps))
     Checkpoints(folder, 0).offer("0000000_3_3", claimed, state)
     assert [path.name for path in folder.iterdir()] == [f"0000000_3_3_{claimed:06d}"]
-    heard = []
-    resumed = game.play(table, [(0, 3)], 3, lambda runs, steps: heard.append(steps), Checkpoints(folder))
+    segments_done = []
+    again = Checkpoints(folder)
+    resumed = game.play(table, [(0, 3)], 3, lambda runs, steps: segments_done.append(steps), again)
     scores = next(resumed).scores
     if steps == 400:
-        assert heard == [0, 200]
+        assert segments_done == [0, 200]
         return
     np.testing.assert_array_equal(scores, whole[0].scores)
-    assert heard == [0, 200, 200, 200] and "is damaged: set aside" in capsys.readouterr().err
+    assert segments_done == [0, 200, 200, 200] and "is damaged: set aside" in capsys.readouterr().err
     assert [path.name.partition(".")[2][:7] for path in folder.iterdir()] == ["damaged"]

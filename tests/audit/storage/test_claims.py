@@ -80,17 +80,17 @@ def test_a_claim_is_held_and_given_back_after_an_error_too(tmp_path):
 
 
 def test_turns_are_taken_one_after_the_other(tmp_path):
-    heard = []
+    events = []
 
     def take(number):
         with claims.turn(tmp_path, "answer"):
-            heard.append(number)
+            events.append(number)
             threading.Event().wait(0.01)
-            heard.append(number)
+            events.append(number)
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(take, range(4)))
-    assert heard[::2] == heard[1::2] and sorted(heard[::2]) == [0, 1, 2, 3]
+    assert events[::2] == events[1::2] and sorted(events[::2]) == [0, 1, 2, 3]
 
 
 def test_a_process_has_it_until_it_ends_or_is_killed(tmp_path, hold):
@@ -102,14 +102,14 @@ def test_a_process_has_it_until_it_ends_or_is_killed(tmp_path, hold):
         assert _is_free(tmp_path)
 
 
-def test_a_process_killed_on_this_host_is_known_as_dead_where_names_can_not_be_exchanged(tmp_path, hold):
+def test_a_process_killed_on_this_host_is_dead_to_others_where_names_can_not_be_exchanged(tmp_path, hold):
     """As on a network file system, where filelock leaves its lease in place."""
     process = hold()
-    lease = claims._lease(tmp_path / "claim.lease", claims.STALE_SECONDS)
-    assert not claims._removed(lease, claims.STALE_SECONDS)
+    lease = claims._make_lease(tmp_path / "claim.lease", claims.STALE_SECONDS)
+    assert not claims._remove_abandoned(lease, claims.STALE_SECONDS)
     process.kill()
     process.wait()
-    assert claims._removed(lease, claims.STALE_SECONDS) and list(tmp_path.iterdir()) == []
+    assert claims._remove_abandoned(lease, claims.STALE_SECONDS) and list(tmp_path.iterdir()) == []
 
 
 def _refuse(*arguments, **options):
@@ -138,16 +138,16 @@ def test_a_process_that_lives_renews_its_claim(tmp_path):
         assert lease.stat().st_mtime > old + 900
 
 
-def test_one_that_was_suspended_says_that_it_lost_the_claim(tmp_path, hold):
+def test_a_process_that_was_suspended_says_that_it_lost_the_claim(tmp_path, hold):
     process = hold(stale=0.3)
     process.send_signal(signal.SIGSTOP)
     _grow_old(tmp_path, 1)
     with claims.claim(tmp_path, stale=0.3) as mine:
         assert mine
         process.send_signal(signal.SIGCONT)
-        said = process.stderr.readline()
-    assert f"{tmp_path} was taken over" in said and f"process {os.getpid()})" in said
-    assert "both train it, to the same scores" in said
+        message = process.stderr.readline()
+    assert f"{tmp_path} was taken over" in message and f"process {os.getpid()})" in message
+    assert "both train it, to the same scores" in message
     _, more = process.communicate("")
     assert more == "" and process.returncode == 0
 
@@ -162,7 +162,7 @@ def test_a_holder_that_wakes_leaves_its_successor_alone(tmp_path):
     assert _is_free(tmp_path)
 
 
-def test_a_stale_claim_goes_to_one_alone(tmp_path):
+def test_a_stale_claim_goes_to_a_single_process(tmp_path):
     """Of many that see it at once; each holds it until all have tried."""
     tried = threading.Barrier(16)
 
@@ -199,7 +199,7 @@ def test_a_claim_of_the_future_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("call", "reason"), [("open", "Read-only file system"), ("write", "No space left on device")]
 )
-def test_a_folder_that_refuses_is_said_in_one_line(tmp_path, monkeypatch, call, reason):
+def test_a_folder_that_refuses_is_one_line(tmp_path, monkeypatch, call, reason):
     def refuse(*arguments):
         raise OSError(errno.EROFS, reason)
 

@@ -29,13 +29,13 @@ def test_a_folder_is_renamed_into_place(tmp_path):
     assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == ["path", "path/one"]
 
 
-def test_what_is_set_aside_is_said_and_kept_each_time(tmp_path, capsys):
+def test_what_is_set_aside_is_reported_and_stays_each_time(tmp_path, capsys):
     for content in ("first", "second"):
         (tmp_path / "scores.npz").write_text(content)
         aside = files.set_aside(tmp_path / "scores.npz", "its runs are trained again")
         assert aside.read_text() == content and aside.name.startswith("scores.npz.damaged-")
-    said = f"{tmp_path / 'scores.npz'} is damaged: set aside, its runs are trained again\n"
-    assert capsys.readouterr().err == 2 * said and len(os.listdir(tmp_path)) == 2
+    message = f"{tmp_path / 'scores.npz'} is damaged: set aside, its runs are trained again\n"
+    assert capsys.readouterr().err == 2 * message and len(os.listdir(tmp_path)) == 2
 
 
 def test_what_is_not_there_is_removed_without_an_error_and_set_aside_with_one(tmp_path, capsys):
@@ -94,6 +94,6 @@ def test_what_can_not_be_written_is_one_line(tmp_path, monkeypatch, name):
     (tmp_path / "file").touch()
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(files.CannotWriteError) as caught:
-        files.write_whole(Path(name), b"whole", "mend")
-    assert "\n" not in str(caught.value) and str(caught.value).endswith(": mend")
+        files.write_whole(Path(name), b"whole", "fix it")
+    assert "\n" not in str(caught.value) and str(caught.value).endswith(": fix it")
     assert sorted(os.listdir(tmp_path)) == ["file", "folder", "loop"] and not os.listdir("folder")

@@ -61,8 +61,8 @@ def test_settings_that_hold_scores_come_the_newest_first(store, tmp_path):
     Store(tmp_path, SETTING | {"steps": 252})
     assert index.settings(tmp_path) == [store.path]
     later.save(store.load(2))
-    for one, second in ((store, 1), (later, 2)):
-        (path,) = one.path.glob("scores_*")
+    for some_store, second in ((store, 1), (later, 2)):
+        (path,) = some_store.path.glob("scores_*")
         os.utime(path, (second, second))
     assert index.settings(tmp_path) == [later.path, store.path] and index.settings(tmp_path / "nowhere") == []
 
@@ -72,8 +72,8 @@ def test_what_is_no_folder_of_a_setting_is_passed_over(store, tmp_path):
     (tmp_path / "a.html").write_text("")
     (tmp_path / "loop").symlink_to("loop")
     assert index.settings(tmp_path) == [store.path, tmp_path / "loop"]  # which can't be looked into
-    (found,) = index.holdings(tmp_path).folders.values()
-    assert [held.folder for held in found] == [store.path]
+    (holders,) = index.holdings(tmp_path).folders.values()
+    assert [held.folder for held in holders] == [store.path]
 
 
 @pytest.mark.parametrize("find", [index.settings, index.holdings])
@@ -89,17 +89,20 @@ WHOLE = {"bounds": [ROW], "upper_bound": 3, "runs": 40, "provenance": {"jax": "0
 
 
 def parse(result):
-    return stores._conclusion(json.dumps(result).encode())
+    return stores._parse_conclusion(json.dumps(result).encode())
 
 
 @pytest.mark.parametrize("sigma", [4.0, 0.0])
 def test_what_an_audit_writes_is_read(tmp_path, sigma):
-    rng, store = np.random.default_rng(0), Store(tmp_path, {})
-    found = conclude(single(rng.normal(size=60) + 3, rng.normal(size=60)), DpSgd(sigma, 250), 1e-6, 0.9)
+    rng = np.random.default_rng(0)
+    store = Store(tmp_path, {})
+    scores = single(rng.normal(size=60) + 3, rng.normal(size=60))
+    conclusion = conclude(scores, DpSgd(sigma, 250), 1e-6, 0.9)
     assert store.result() is None
-    results.keep_result(store, found, runs=120, provenance={"device": "abacus"})
-    epsilon = found.epsilon
-    expected = Kept(120, 1e-6, 0.9, epsilon, found.upper_bound, {"device": "abacus"})
+    results.keep_result(store, conclusion, runs=120, provenance={"device": "abacus"})
+    expected = Kept(
+        120, 1e-6, 0.9, conclusion.epsilon, conclusion.upper_bound, {"device": "abacus"}
+    )
     assert store.result() == expected and math.isinf(expected.upper_bound) == (sigma == 0)
 
 

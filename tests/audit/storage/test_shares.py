@@ -1,6 +1,7 @@
 """Chunks are shared: each is trained once, however workers come, go and cut."""
 
 import contextlib
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -27,11 +28,11 @@ def save(store, start, stop):
 
 
 def take(store, runs, size):
-    found = []
+    taken = []
     for start, stop in shares.chunks(store, runs, size):
         save(store, start, stop)
-        found.append((start, stop))
-    return found
+        taken.append((start, stop))
+    return taken
 
 
 def left_by_the_dead(store, start, stop):
@@ -39,7 +40,8 @@ def left_by_the_dead(store, start, stop):
     with claims.claim(store.path, part=f"runs_{start:07d}_{stop:07d}"):
         lease = store.path / f"runs_{start:07d}_{stop:07d}.lease"
         text = lease.read_text()
-    lease.write_text("".join(f"pid={2**22 + 1}\n" if "pid=" in x else x for x in text.splitlines(True)))
+    dead = f"pid={2**22 + 1}"  # beyond the largest number of a process
+    lease.write_text(re.sub("pid=[0-9]+", dead, text))
 
 
 def test_one_worker_takes_what_is_missing_in_order(store):
@@ -50,15 +52,16 @@ def test_one_worker_takes_what_is_missing_in_order(store):
 
 @pytest.mark.parametrize("sizes", [(3, 3, 3, 3), (2, 3, 5, 7)])
 def test_workers_train_each_run_once(store, sizes):
-    found, began = [], threading.Barrier(len(sizes))
+    taken = []
+    all_have_begun = threading.Barrier(len(sizes))
 
     def work(size):
-        began.wait()
-        found.extend(take(Store.at(store.path), 60, size))
+        all_have_begun.wait()
+        taken.extend(take(Store.at(store.path), 60, size))
 
     with ThreadPoolExecutor(len(sizes)) as pool:
         list(pool.map(work, sizes))
-    assert sorted(run for start, stop in found for run in range(start, stop)) == list(range(60))
+    assert sorted(run for start, stop in taken for run in range(start, stop)) == list(range(60))
     assert store.missing(60) == [] and shares.is_idle(store)
 
 
@@ -79,7 +82,7 @@ def test_a_chunk_of_another_size_is_nobodys_while_it_is_held(store):
 
 
 @pytest.mark.parametrize("left", [(0, 3), (2, 5)])
-def test_the_chunk_of_one_that_died_goes_back(store, left):
+def test_the_chunk_of_a_process_that_died_goes_back(store, left):
     left_by_the_dead(store, *left)
     assert {run for start, stop in take(store, 6, 3) for run in range(start, stop)} == set(range(6))
     assert shares.is_idle(store) and not list(store.path.glob("*.lease"))
@@ -94,12 +97,13 @@ def test_a_damaged_chunk_is_trained_again(store, capsys):
     assert store.missing(6) == []
 
 
-def test_who_waits_is_told_for_whom_and_hears_what_others_stored(store, monkeypatch, capsys):
+def test_a_worker_that_waits_says_for_whom_and_counts_what_others_stored(store, monkeypatch, capsys):
     monkeypatch.setattr(shares, "_PATIENCE_SECONDS", 0.05)
-    heard, ended = [], threading.Event()
+    stored_by_others = []
+    ended = threading.Event()
 
     def work():
-        assert list(shares.chunks(Store.at(store.path), 4, 4, heard.append)) == []
+        assert list(shares.chunks(Store.at(store.path), 4, 4, stored_by_others.append)) == []
         ended.set()
 
     with contextlib.closing(shares.chunks(store, 4, 4)) as others:
@@ -110,5 +114,6 @@ def test_who_waits_is_told_for_whom_and_hears_what_others_stored(store, monkeypa
         save(store, 0, 4)
         assert ended.wait(10)
     thread.join()
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and said.startswith("runs 0 to 3 are with ") and heard == [4]
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1 and message.startswith("runs 0 to 3 are with ")
+    assert stored_by_others == [4]

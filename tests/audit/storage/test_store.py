@@ -1,4 +1,4 @@
-"""What is kept comes back, what is missing is known, and what is damaged is never believed."""
+"""What is stored comes back, what is missing is noticed, and what is damaged is never believed."""
 
 import contextlib
 import errno
@@ -62,7 +62,7 @@ def test_round_trip(store, canaries):
 
 
 def test_a_flat_file_is_of_one_canary_and_its_checksum_stands(store):
-    """Runs 3 to 7, kept when a run's score had no axis of canaries."""
+    """Runs 3 to 7, stored when a run's score had no axis of canaries."""
     name = "scores_0000003_0000008.npz"
     (store.path / name).write_bytes((DATA / "one_canary_flat.npz").read_bytes())
     store.save(_chunk(0, 3))
@@ -106,8 +106,9 @@ def test_a_bit_for_every_score_and_one_number_of_canaries(store):
 
 
 def test_one_canary_has_two_worlds_and_several_have_none():
-    one = Scores(3, np.arange(5.0)[:, None], np.array([1, 0, 1, 0, 1], bool)[:, None])
-    assert [world.tolist() for world in one.worlds()] == [[0, 2, 4], [1, 3]]
+    presence = np.array([1, 0, 1, 0, 1], bool)[:, None]
+    scores = Scores(3, np.arange(5.0)[:, None], presence)
+    assert [world.tolist() for world in scores.worlds()] == [[0, 2, 4], [1, 3]]
     with refused("not independent"):
         _chunk(0, 4, 2).worlds()
 
@@ -221,7 +222,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_readers_leave_damage_where_it_is_and_training_says_it_sets_it_aside_and_mends_it(
+def test_readers_leave_damage_where_it_is_and_training_sets_it_aside_and_fixes_it(
     store, path, capsys, damage
 ):
     damage(path)
@@ -231,8 +232,8 @@ def test_readers_leave_damage_where_it_is_and_training_says_it_sets_it_aside_and
     assert store.missing(6) == [(0, 6)] and _visible(store) == before and capsys.readouterr().err == ""
     with store.claim():
         assert store.missing(6) == [(0, 6)]
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "is damaged" in said
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1 and "is damaged" in message
     assert store.missing(6) == [(0, 6)] and capsys.readouterr().err == ""
     assert sum("damaged-" in name for name in _visible(store)) == 1
     with pytest.raises(InputError, match="lacks runs 0 to 5"):
@@ -293,7 +294,7 @@ def test_a_store_is_opened_by_its_folder(store, path, monkeypatch):
         ("../moved", "is not the setting that its folder is named after"),
     ],
 )
-def test_a_folder_without_a_setting_is_said_and_nothing_is_made(store, folder, says):
+def test_a_folder_without_a_setting_is_reported_and_nothing_is_made(store, folder, says):
     (store.path / "empty").mkdir()
     if folder == "../moved":
         store.path.rename(store.path.with_name("moved"))
@@ -305,7 +306,7 @@ def test_a_folder_without_a_setting_is_said_and_nothing_is_made(store, folder, s
 
 
 @pytest.mark.parametrize("text", ["[]", "3", "null", "", "{", "[" * 100_000, '{"a": ' + "9" * 5000 + "}"])
-def test_a_foreign_setting_under_its_own_name_is_said(tmp_path, text):
+def test_a_foreign_setting_under_its_own_name_is_reported(tmp_path, text):
     folder = tmp_path / hashlib.sha256(text.encode()).hexdigest()[:16]
     folder.mkdir()
     (folder / "config.json").write_text(text)
