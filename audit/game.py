@@ -91,7 +91,7 @@ class Game(NamedTuple):
         self, state: Tree, seen: Tree, theta_t: Array, known: Array, own_keys: tuple[Array, ...]
     ) -> Array:
         """One run's scores (K,)."""
-        return self.adversary.score(self.adversary.of_run(state, own_keys), seen, theta_t, known)
+        return self.adversary.score(self.adversary.draw_for_run(state, own_keys), seen, theta_t, known)
 
 
 class Midway(NamedTuple):
@@ -149,8 +149,8 @@ def traced_for(game: Game, placement: Placement, chunk: int) -> Traced:
     present = jax.ShapeDtypeStruct((len(runs), game.adversary.canaries), jnp.float32)
     part = ensemble.segments(game.schedule, game.segment_steps)[0]
     hyper = jax.tree.map(jnp.float32, game.hyper)
-    shared = placement.described((hyper, game.data, part, attack.state), by_run=False)
-    own = placement.described(
+    shared = placement.describe((hyper, game.data, part, attack.state), by_run=False)
+    own = placement.describe(
         (states, present, keys, jax.eval_shape(lambda: game.own_keys(runs))), by_run=True
     )
     (hyper, data, part, state), (states, present, keys, own_keys) = shared, own
